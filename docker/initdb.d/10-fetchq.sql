@@ -1,0 +1,2 @@
+-- Run once by the image's entrypoint, in $POSTGRES_DB.
+CREATE EXTENSION fetchq;

@@ -1,0 +1,12 @@
+#!/usr/bin/env bash
+# Stop and wipe the servers of this checkout, and remove all that was built.
+set -euo pipefail
+# shellcheck source=scripts/lib.sh
+. "$(dirname "$0")/lib.sh"
+cd "$ROOT"
+if [[ -d .pg ]]; then
+  load_state
+  for name in dev test; do scripts/cluster.sh "$name" reset; done
+  if [[ $STATE != "$ROOT/.pg" ]]; then rm -rf "${STATE:?}"; fi
+fi
+rm -rf .pg target tests/npm/node_modules

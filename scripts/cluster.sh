@@ -1,0 +1,261 @@
+#!/usr/bin/env bash
+# A private PostgreSQL server of this checkout, apart from any other on the machine.
+#
+#   cluster.sh NAME start [--bare]   start it, with database fetchq and the extension
+#                                    (--bare: without the extension)
+#   cluster.sh NAME stop | reset     stop it | stop it and wipe its data
+#   cluster.sh NAME status | env     is it up? | export lines for a shell
+#   cluster.sh NAME psql [ARG…]      psql in database fetchq
+#
+# FETCHQ_NO_PRELOAD=1   start without shared_preload_libraries
+# FETCHQ_PG_CONF="…"    more lines for the server's configuration
+set -euo pipefail
+# shellcheck source=scripts/lib.sh
+. "$(dirname "$0")/lib.sh"
+
+NAME=${1:-} ACTION=${2:-}
+[[ $NAME =~ ^[a-z][a-z0-9_]{0,15}$ && -n $ACTION ]] || { sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//p}' "$0" >&2; exit 2; }
+shift 2
+
+# libpq settings for another server (PGHOST, PGPASSWORD, …) must not reach ours.
+for var in "${!PG@}"; do [[ $var == PG[A-Z]* && $var != PGRX_* ]] && unset "$var"; done
+
+load_pg
+load_state
+DIR=$STATE/$NAME   # everything of this cluster, but perhaps the socket
+DATA=$DIR/data
+LOG=$DIR/log
+SOCKET=$DIR/socket
+# A socket's path is limited to 107 bytes, and libpq splits hosts at commas.
+if ((${#SOCKET} > 85)) || [[ $SOCKET =~ [^A-Za-z0-9._/-] ]]; then
+  SOCKET=/tmp/fetchq-$HASH-$NAME
+fi
+
+# --------------------------------------------------------------- processes --
+# processes — ids of all PostgreSQL processes that run in our data directory.
+# Asked as the server's user: a root without all capabilities may not look.
+# shellcheck disable=SC2016
+processes() {
+  as_pg bash -c 'for p in /proc/[0-9]*; do
+    if [[ $(readlink "$p/cwd") == "$1" && $(readlink "$p/exe") == */postgres* ]]; then echo "${p#/proc/}"; fi
+  done 2>/dev/null' _ "$DATA"
+}
+
+# server_pid — id of the postmaster, nothing when it is down. A pid file alone proves
+# nothing: after a kill -9 its number may by now belong to some other process.
+server_pid() {
+  local pid
+  pid=$(as_pg head -n 1 "$DATA/postmaster.pid" 2>/dev/null) || return 1
+  [[ $pid =~ ^[0-9]+$ ]] && processes | grep -xF "$pid"
+}
+
+# clear_stale — after a kill -9 of the postmaster: end what is left of its
+# children, and take away the lock files (of the data, of the socket) that would
+# stop a new start while their number belongs to another process, or a zombie.
+clear_stale() {
+  local left i
+  as_pg test -e "$DATA/postmaster.pid" || compgen -G "$SOCKET/.s.PGSQL.*" >/dev/null || return 0
+  for i in {1..50}; do
+    left=$(processes)
+    [[ -n $left ]] || break
+    # They leave by themselves when the postmaster is gone, unless busy.
+    # shellcheck disable=SC2086
+    if ((i == 20)); then as_pg kill -QUIT $left 2>/dev/null || :; fi
+    nap 0.1
+  done
+  [[ -z $left ]] || die "processes of a killed server do not end: $left"
+  warn "cluster $NAME was not shut down cleanly: it recovers now"
+  as_pg rm -f "$DATA/postmaster.pid"
+  rm -f "$SOCKET"/.s.PGSQL.*
+}
+
+# -------------------------------------------------------------------- port --
+port() { as_pg cat "$DIR/port" 2>/dev/null; }
+
+port_is_free() {
+  if [[ -x /usr/bin/python3 ]]; then
+    /usr/bin/python3 - "$1" <<'PY'
+import socket, sys
+s = socket.socket()
+s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as PostgreSQL does
+try: s.bind(("127.0.0.1", int(sys.argv[1])))
+except OSError: sys.exit(1)
+PY
+  else
+    if (exec 3<>"/dev/tcp/127.0.0.1/$1") 2>/dev/null; then return 1; fi
+  fi
+}
+
+new_port() {
+  local p
+  if [[ -x /usr/bin/python3 ]]; then
+    p=$(/usr/bin/python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
+  else
+    until p=$((RANDOM % 20000 + 12000)); port_is_free "$p"; do :; done
+  fi
+  echo "$p" | as_pg_write "$DIR/port"
+}
+
+# ---------------------------------------------------------- initialisation --
+make_dirs() {
+  as_pg_dir "$DIR"
+  # In a world-writable /tmp somebody else may have taken the name.
+  if [[ ! -d $SOCKET ]]; then rm -f "$SOCKET"; as_pg_dir "$SOCKET"; fi
+  [[ ! -L $SOCKET && $(stat -c %U "$SOCKET") == "$SERVER_USER" ]] || die "$SOCKET does not belong to $SERVER_USER: remove it"
+  if [[ $STATE != "$ROOT/.pg" && $(readlink "$ROOT/.pg/$NAME") != "$DIR" ]]; then
+    step "cluster $NAME: its data is in $DIR ($SERVER_USER cannot enter $ROOT)"
+    rm -rf "${ROOT:?}/.pg/$NAME"
+    ln -s "$DIR" "$ROOT/.pg/$NAME"
+  fi
+}
+
+init_data() {
+  local made
+  if ! as_pg test -e "$DATA/PG_VERSION"; then
+    step "cluster $NAME: initdb"
+    as_pg rm -rf "$DATA" "$DATA.new" # left by an interrupted run
+    od -An -N16 -tx1 /dev/urandom | tr -d ' \n' | as_pg_write "$DIR/password"
+    as_pg "$PG_BINDIR/initdb" -D "$DATA.new" --username=postgres --pwfile="$DIR/password" \
+      --auth-local=trust --auth-host=scram-sha-256 --encoding=UTF8 --locale=C.UTF-8 --no-sync >/dev/null
+    echo "include = 'fetchq.conf'" | as_pg tee -a "$DATA.new/postgresql.conf" >/dev/null
+    as_pg mv "$DATA.new" "$DATA"
+  fi
+  made=$(as_pg cat "$DATA/PG_VERSION") || die "$DATA cannot be read by $SERVER_USER (copied or made by another user?): make reset"
+  [[ $made == "$PG_MAJOR" ]] || die "$DATA was made by PostgreSQL $made, this is $PG_MAJOR: reset it first"
+}
+
+# configuration BARE — our part of the server's settings.
+configuration() {
+  local preload=fetchq
+  if [[ ${FETCHQ_NO_PRELOAD:-} == 1 ]]; then preload=; fi
+  # A bare server may come before the first build.
+  if [[ $1 == 1 && ! -e $PG_LIBDIR/fetchq.so ]]; then preload=; fi
+  cat <<CONF
+# Written by scripts/cluster.sh at every start.
+listen_addresses = '127.0.0.1'
+port = $(port)
+unix_socket_directories = '$SOCKET'
+unix_socket_permissions = 0700
+shared_preload_libraries = '$preload'
+max_connections = 200
+wal_level = replica
+max_wal_senders = 10
+max_prepared_transactions = 20
+fsync = on
+synchronous_commit = on
+log_min_messages = warning
+log_line_prefix = '%m [%p] %q%u@%d '
+${FETCHQ_PG_CONF:-}
+CONF
+}
+
+# fingerprint CONFIG — what a running server must have been started with.
+fingerprint() {
+  echo "$1" | cksum
+  if [[ $1 == *"shared_preload_libraries = 'fetchq'"* ]]; then
+    # By content, not by date: a build without changes needs no restart.
+    [[ -e $PG_LIBDIR/fetchq.so ]] || die "$PG_LIBDIR/fetchq.so is missing: run 'make build' first"
+    cksum <"$PG_LIBDIR/fetchq.so"
+  fi
+}
+
+# ----------------------------------------------------------------- actions --
+sql() { "$PG_BINDIR/psql" -XqAt -v ON_ERROR_STOP=1 -h "$SOCKET" -p "$(port)" -U postgres "$@"; }
+
+# launch — pg_ctl, without our open files: a server that inherits our locks or
+# make's pipes would keep their other ends waiting for as long as it lives.
+launch() (
+  for fd in /proc/self/fd/*; do
+    fd=${fd##*/}
+    if ((fd > 2)); then eval "exec $fd>&-" 2>/dev/null || :; fi
+  done
+  as_pg "$PG_BINDIR/pg_ctl" start -D "$DATA" -l "$LOG" -w -t 60 -s </dev/null >/dev/null 2>&1
+)
+
+start() {
+  local bare=0 conf want tries
+  case ${1:-} in --bare) bare=1 ;; '') ;; *) die "start: what is $1?" ;; esac
+  make_dirs
+  init_data
+
+  if server_pid >/dev/null; then
+    conf=$(configuration "$bare"); want=$(fingerprint "$conf")
+    if [[ $want != "$(as_pg cat "$DIR/started-with" 2>/dev/null)" ]]; then
+      step "cluster $NAME: restarting, for a newer build or other settings"
+      stop
+    fi
+  fi
+
+  if ! server_pid >/dev/null; then
+    clear_stale
+    for tries in 1 2 3; do
+      if [[ -z $(port) ]] || ! port_is_free "$(port)"; then new_port; fi
+      conf=$(configuration "$bare"); want=$(fingerprint "$conf")
+      echo "$conf" | as_pg_write "$DATA/fetchq.conf"
+      : | as_pg_write "$LOG"
+      step "cluster $NAME: starting PostgreSQL $PG_MAJOR on port $(port)"
+      if launch; then break; fi
+      # Somebody was quicker with that port: take another.
+      if ((tries < 3)) && as_pg grep -q 'could not bind' "$LOG"; then continue; fi
+      as_pg tail -n 30 "$LOG" >&2
+      as_pg "$PG_BINDIR/pg_ctl" stop -D "$DATA" -m immediate -s >/dev/null 2>&1 || :
+      die "cluster $NAME did not start; its log: $LOG"
+    done
+    "$PG_BINDIR/pg_isready" -q -h 127.0.0.1 -p "$(port)" -t 30 || die "cluster $NAME does not answer on port $(port); its log: $LOG"
+    echo "$want" | as_pg_write "$DIR/started-with"
+  fi
+
+  if [[ -z $(sql -d postgres -c "select 1 from pg_database where datname = 'fetchq'") ]]; then
+    sql -d postgres -c 'create database fetchq'
+  fi
+  if ((!bare)); then PGOPTIONS='-c client_min_messages=warning' sql -d fetchq -c 'create extension if not exists fetchq'; fi
+}
+
+stop() {
+  if server_pid >/dev/null; then
+    as_pg "$PG_BINDIR/pg_ctl" stop -D "$DATA" -m fast -w -t 60 -s 2>/dev/null ||
+      as_pg "$PG_BINDIR/pg_ctl" stop -D "$DATA" -m immediate -w -t 30 -s ||
+      die "cluster $NAME does not stop; its log: $LOG"
+    step "cluster $NAME: stopped"
+  else
+    clear_stale
+  fi
+}
+
+reset() {
+  stop
+  # As the owner of it all, with full paths below folders that we made ourselves.
+  rm -rf "${STATE:?}/${NAME:?}" "$SOCKET"
+  if [[ -L $ROOT/.pg/$NAME ]]; then rm -f "$ROOT/.pg/$NAME"; fi
+  if [[ $STATE != "$ROOT/.pg" ]]; then rmdir "$STATE" 2>/dev/null || :; fi
+}
+
+settings() {
+  local password
+  [[ -n $(port) ]] || die "cluster $NAME was never started"
+  password=$(as_pg cat "$DIR/password")
+  printf 'export %s=%q\n' PGHOST "$SOCKET" PGPORT "$(port)" PGUSER postgres PGDATABASE fetchq \
+    PGPASSWORD "$password" FETCHQ_PGDATA "$DATA" \
+    FETCHQ_URL "postgres://postgres:$password@127.0.0.1:$(port)/fetchq"
+}
+
+status() {
+  local pid
+  if pid=$(server_pid); then
+    echo "cluster $NAME runs: PostgreSQL $PG_MAJOR, process $pid, port $(port), socket in $SOCKET, data in $DATA"
+  else
+    echo "cluster $NAME is down"
+    return 3
+  fi
+}
+
+case $ACTION in
+  start | stop | reset) with_lock "cluster-$NAME"; "$ACTION" "$@" ;;
+  status) status ;;
+  env) settings ;;
+  psql)
+    eval "$(settings)"
+    exec "$PG_BINDIR/psql" "$@"
+    ;;
+  *) die "what is '$ACTION'? start, stop, reset, status, env or psql" ;;
+esac

@@ -1,0 +1,17 @@
+#!/usr/bin/env bash
+# Set up, build, start the dev server, and run the quickstart over FOLDER.
+set -euo pipefail
+# shellcheck source=scripts/lib.sh
+. "$(dirname "$0")/lib.sh"
+FOLDER=${1:-/usr/share/doc}
+[[ -d $FOLDER ]] || die "no folder $FOLDER"
+FOLDER=$(realpath "$FOLDER") # before we leave where the user is
+cd "$ROOT"
+
+scripts/setup.sh
+scripts/build.sh
+scripts/cluster.sh dev start
+eval "$(scripts/cluster.sh dev env)"
+step "quickstart over $FOLDER"
+bash examples/quickstart/run.sh "$FOLDER"
+scripts/connect.sh

@@ -1,0 +1,81 @@
+#!/usr/bin/env bash
+# Install what the project needs and this machine lacks (Debian 12).
+# Does nothing, in under a second, when all is there.
+set -euo pipefail
+# shellcheck source=scripts/lib.sh
+. "$(dirname "$0")/lib.sh"
+with_lock setup
+
+# ------------------------------------------------------------ apt packages --
+packages=(ca-certificates clang curl gcc libc6-dev make pkg-config procps python3 python3-psycopg)
+default_pg=/usr/lib/postgresql/15/bin/pg_config
+# With a PG_CONFIG of your own only the tools come from apt, and as root the `postgres` user.
+if [[ $PG_CONFIG == "$default_pg" ]]; then packages+=(postgresql-15 postgresql-server-dev-15); fi
+if ((EUID == 0)); then packages+=(postgresql-common sudo); fi # `cargo pgrx test --runas` calls sudo
+if ! command -v node >/dev/null; then packages+=(nodejs npm); elif ! command -v npm >/dev/null; then packages+=(npm); fi
+
+missing_packages() {
+  local have p
+  have=$(dpkg-query -W -f '${db:Status-Status} ${Package}\n' 2>/dev/null | sed -n 's/^installed //p')
+  for p in "${packages[@]}"; do grep -qxF "$p" <<<"$have" || echo "$p"; done
+  grep -qxE 'libclang-[0-9]+-dev' <<<"$have" || echo LIBCLANG
+}
+
+apt_get() {
+  $SUDO env DEBIAN_FRONTEND=noninteractive apt-get -qq -o DPkg::Lock::Timeout=300 \
+    -o Dpkg::Options::=--force-confold "$@"
+}
+
+install_packages() {
+  need_sudo "installing packages"
+  local log=$ROOT/.pg/setup-apt.log list=("$@") conf=/etc/postgresql-common/createcluster.conf
+  run_quiet "apt-get update" "$log" apt_get update
+  # Debian 12 has libclang 14; other releases name theirs by the unversioned package.
+  if [[ " ${list[*]} " == *" LIBCLANG "* ]]; then
+    list=("${list[@]/LIBCLANG}")
+    if apt-cache show libclang-14-dev >/dev/null 2>&1; then list+=(libclang-14-dev); else list+=(libclang-dev); fi
+  fi
+  mapfile -t list < <(printf '%s\n' "${list[@]}" | grep .)
+  # Debian makes and starts a system cluster for a new server package. Nobody
+  # here uses it; tell it not to, unless this machine has its own settings.
+  if [[ " ${list[*]} " == *" postgresql-15 "* && ! -e $conf ]]; then
+    $SUDO mkdir -p "$(dirname "$conf")"
+    echo 'create_main_cluster = false' | $SUDO tee "$conf" >/dev/null
+  fi
+  run_quiet "apt-get install" "$log" apt_get install -y --no-install-recommends "${list[@]}"
+}
+
+if command -v dpkg-query >/dev/null; then
+  mapfile -t missing < <(missing_packages)
+  if ((${#missing[@]})); then
+    step "setup: installing ${missing[*]/LIBCLANG/libclang}"
+    install_packages "${missing[@]}"
+  fi
+else
+  warn "not a Debian system: install PostgreSQL with its server headers, clang, libclang, gcc, make, node, npm and psycopg yourself"
+fi
+load_pg
+[[ -f $("$PG_CONFIG" --pgxs) ]] || die "$PG_CONFIG has no server headers (pgxs): install them"
+
+# -------------------------------------------------------------------- Rust --
+command -v cargo >/dev/null || die "no cargo: install Rust 1.95 or newer with rustup (see rustup.rs), then run this again"
+if ! cargo clippy --version >/dev/null 2>&1 || ! cargo fmt --version >/dev/null 2>&1; then
+  step "setup: adding rustfmt and clippy"
+  rustup component add rustfmt clippy || warn "no rustfmt or clippy: 'make lint' will fail"
+fi
+
+if [[ $(cargo pgrx --version 2>/dev/null || :) != "cargo-pgrx $PGRX_VERSION" ]]; then
+  step "setup: building cargo-pgrx $PGRX_VERSION (about 4 minutes)"
+  run_quiet "cargo install cargo-pgrx" "$ROOT/.pg/setup-cargo-pgrx.log" \
+    cargo install cargo-pgrx --version "$PGRX_VERSION" --locked --force
+  cargo pgrx --version >/dev/null || die "cargo-pgrx was built but does not run: is ${CARGO_HOME:-$HOME/.cargo}/bin in PATH?"
+fi
+
+# pgrx knows each major by one pg_config; it must install to where ours looks.
+pgrx_config=${PGRX_HOME:-$HOME/.pgrx}/config.toml
+known=$(sed -n "s/^$FEATURE *= *\"\(.*\)\"/\1/p" "$pgrx_config" 2>/dev/null || :)
+if [[ ! -x $known || $("$known" --version --pkglibdir) != "$("$PG_CONFIG" --version --pkglibdir)" ]]; then
+  step "setup: cargo pgrx init --$FEATURE $PG_CONFIG"
+  run_quiet "cargo pgrx init" "$ROOT/.pg/setup-pgrx-init.log" cargo pgrx init "--$FEATURE" "$PG_CONFIG"
+fi
+step "setup: ready (PostgreSQL $PG_MAJOR, cargo-pgrx $PGRX_VERSION)"

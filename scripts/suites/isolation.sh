@@ -1,0 +1,7 @@
+#!/usr/bin/env bash
+# Concurrent sessions, step by step, against their expected output.
+set -euo pipefail
+# shellcheck source=scripts/suites/common.sh
+. "$(dirname "$0")/common.sh"
+
+run_pg_regress "$(dirname "$("$PG_CONFIG" --pgxs)")/../test/isolation/pg_isolation_regress" tests/isolation isolation

@@ -1,0 +1,7 @@
+#!/usr/bin/env bash
+# SQL against its expected output.
+set -euo pipefail
+# shellcheck source=scripts/suites/common.sh
+. "$(dirname "$0")/common.sh"
+
+run_pg_regress "$(dirname "$("$PG_CONFIG" --pgxs)")/../test/regress/pg_regress" tests/pg_regress regress

@@ -1,0 +1,73 @@
+//! Leasing documents.
+
+use pgrx::prelude::*;
+
+use super::{lenient, queue_name, respond_write};
+use crate::error::Result;
+use crate::pg::call::{Call, Reply};
+use crate::pg::time::Interval;
+use crate::store::docs;
+use crate::store::plans::Queue;
+
+/// `doc_pick(queue, max_docs, duration text)`
+#[pg_extern(sql = false)]
+fn doc_pick(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
+    respond_write(fcinfo, |call| {
+        let limit = call.limit(1, "max_docs")?;
+        pick(call, 0, limit, Interval::parse(call.text(2, "duration")?))
+    })
+}
+
+/// `doc_pick(queue, duration text)`
+#[pg_extern(sql = false)]
+fn doc_pick_text(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
+    respond_write(fcinfo, |call| {
+        pick(call, 0, 1, Interval::parse(call.text(1, "duration")?))
+    })
+}
+
+/// `doc_pick(queue, duration interval)`
+#[pg_extern(sql = false)]
+fn doc_pick_interval(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
+    respond_write(fcinfo, |call| {
+        pick(call, 0, 1, call.interval(1, "duration")?)
+    })
+}
+
+/// `doc_pick(queue, version, max_docs, duration text)`
+#[pg_extern(sql = false)]
+fn doc_pick_full_text(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
+    respond_write(fcinfo, |call| {
+        let version = call.int(1, "version")?;
+        let limit = call.limit(2, "max_docs")?;
+        pick(
+            call,
+            version,
+            limit,
+            Interval::parse(call.text(3, "duration")?),
+        )
+    })
+}
+
+/// `doc_pick(queue, version, max_docs, duration interval)`
+#[pg_extern(sql = false)]
+fn doc_pick_full_interval(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
+    respond_write(fcinfo, |call| {
+        let version = call.int(1, "version")?;
+        let limit = call.limit(2, "max_docs")?;
+        pick(call, version, limit, call.interval(3, "duration")?)
+    })
+}
+
+fn pick(call: &Call, version: i32, limit: i32, duration: Interval) -> Result<Reply> {
+    let name = queue_name(call, 0)?;
+    let duration = duration.as_duration("duration")?;
+    let mut out = call.rows();
+    let picked = Queue::open(&name).map(|queue| {
+        if limit > 0 {
+            docs::pick(&queue, version, limit, duration, &mut out);
+        }
+    });
+    lenient(picked, ())?;
+    Ok(out.done())
+}

@@ -1,0 +1,108 @@
+//! Adding documents.
+
+use pgrx::prelude::*;
+
+use super::{lenient, payload, queue_name, respond_write, subject};
+use crate::domain::{names, push_many};
+use crate::error::Error;
+use crate::pg::call::Reply;
+use crate::pg::spi::Arg;
+use crate::pg::time;
+use crate::store::docs::{self, NewDoc, Upserted};
+use crate::store::plans::Queue;
+
+/// `doc_push(queue, subject, payload, next_iteration)`
+#[pg_extern(sql = false)]
+fn doc_push(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
+    respond_write(fcinfo, |call| {
+        let queue = queue_name(call, 0)?;
+        let doc = NewDoc {
+            subject: subject(call, 1)?,
+            version: 0,
+            priority: 0,
+            payload: payload(call, 2)?,
+            next_iteration: call.timestamp(3, "next_iteration")?,
+        };
+        let pushed = Queue::open(&queue).map(|queue| docs::push(&queue, &doc));
+        lenient(pushed, 0).map(Reply::int)
+    })
+}
+
+/// `doc_push(queue, subject, version, priority, next_iteration, payload)`
+#[pg_extern(sql = false)]
+fn doc_push_full(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
+    respond_write(fcinfo, |call| {
+        let queue = queue_name(call, 0)?;
+        let doc = full(call)?;
+        let pushed = Queue::open(&queue).map(|queue| docs::push(&queue, &doc));
+        lenient(pushed, 0).map(Reply::int)
+    })
+}
+
+/// The document of the six-argument forms.
+fn full(call: &crate::pg::call::Call) -> Result<NewDoc<'_>, Error> {
+    Ok(NewDoc {
+        subject: subject(call, 1)?,
+        version: call.int(2, "version")?,
+        priority: call.int(3, "priority")?,
+        next_iteration: call.timestamp(4, "next_iteration")?,
+        payload: payload(call, 5)?,
+    })
+}
+
+/// `doc_push(queue, version, next_iteration, documents)`
+#[pg_extern(sql = false)]
+fn doc_push_list(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
+    respond_write(fcinfo, |call| {
+        let queue = queue_name(call, 0)?;
+        let version = call.int(1, "version")?;
+        let next_iteration = call.timestamp(2, "next_iteration")?;
+        // Apostrophes are doubled once here, as in any SQL literal, and the parser
+        // undoes that: fetchq.legacy_quotes does not apply.
+        let items = push_many::parse(call.text(3, "documents")?)?;
+        for item in &items {
+            names::check_subject(&item.subject)?;
+        }
+        let pushed = Queue::open(&queue)
+            .map(|queue| docs::push_many(&queue, version, next_iteration, &items));
+        lenient(pushed, 0).map(Reply::int)
+    })
+}
+
+/// `doc_append(queue, payload, version, priority)`
+#[pg_extern(sql = false)]
+fn doc_append(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
+    respond_write(fcinfo, |call| {
+        let queue = queue_name(call, 0)?;
+        // Time-ordered, so that neighbours in time are neighbours in the index.
+        let subject = uuid::Uuid::now_v7().to_string();
+        let doc = NewDoc {
+            subject: &subject,
+            payload: payload(call, 1)?,
+            version: call.int(2, "version")?,
+            priority: call.int(3, "priority")?,
+            next_iteration: time::now(),
+        };
+        let appended = Queue::open(&queue).map(|queue| {
+            docs::append(&queue, &doc);
+            Reply::text(&subject)
+        });
+        lenient(appended, Reply::null())
+    })
+}
+
+/// `doc_upsert(queue, subject, version, priority, next_iteration, payload)`
+#[pg_extern(sql = false)]
+fn doc_upsert(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
+    respond_write(fcinfo, |call| {
+        let queue = queue_name(call, 0)?;
+        let doc = full(call)?;
+        let upserted = Queue::open(&queue).map(|queue| docs::upsert(&queue, &doc));
+        let none = Upserted {
+            queued: 0,
+            updated: 0,
+        };
+        let done = lenient(upserted, none)?;
+        Ok(call.record(&[Arg::from(done.queued), Arg::from(done.updated)]))
+    })
+}

@@ -1,0 +1,138 @@
+//! What is installed, traces, and the calls that old clients make.
+
+use pgrx::prelude::*;
+
+use super::{respond, respond_write, subject};
+use crate::domain::names::QueueName;
+use crate::domain::status::Status;
+use crate::error::Error;
+use crate::gucs;
+use crate::pg::call::Reply;
+use crate::pg::notify::{self, notify as send};
+use crate::pg::spi::{self, Arg};
+use crate::store::{registry, series};
+
+/// `info()`: `version` is what fetchq 4 clients compare with their own.
+#[pg_extern(sql = false)]
+fn info(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
+    respond(fcinfo, |call| {
+        let compat = gucs::compat_version();
+        let installed = registry::extension_version();
+        Ok(call.record(&[
+            Arg::from(compat.as_str()),
+            Arg::from(installed.as_deref()),
+            Arg::from(env!("CARGO_PKG_VERSION")),
+            Arg::from(crate::is_preloaded()),
+            // Neither exists in this version; both are reported so that a client can ask.
+            Arg::from(false),
+            Arg::from(false),
+        ]))
+    })
+}
+
+/// `init()`: nothing is left to do once the extension exists.
+#[pg_extern(sql = false)]
+fn init(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
+    respond(fcinfo, |_| Ok(Reply::bool(true)))
+}
+
+/// The upgrades of fetchq 3, which old clients may call: nothing to do.
+#[pg_extern(sql = false)]
+fn upgrade_nothing(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
+    respond(fcinfo, |_| Ok(Reply::bool(true)))
+}
+
+/// `destroy_with_terrible_consequences()`
+#[pg_extern(sql = false)]
+fn destroy(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
+    respond_write(fcinfo, |_| {
+        if !registry::owns_extension() {
+            return Err(Error::NotOwner);
+        }
+        registry::destroy();
+        Ok(Reply::bool(true))
+    })
+}
+
+/// `trace(subject, direction)`
+#[pg_extern(sql = false)]
+fn trace(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
+    respond(fcinfo, |call| {
+        let subject = subject(call, 0)?;
+        let direction = call.text(1, "direction")?;
+        let descending = match direction.to_ascii_uppercase().as_str() {
+            "ASC" => false,
+            "DESC" => true,
+            _ => return Err(Error::BadDirection(direction.to_owned())),
+        };
+        let queues = registry::all();
+        spi::connect(|spi| {
+            let mut steps: Vec<(&QueueName, spi::Rows)> = queues
+                .iter()
+                .map(|name| {
+                    (
+                        name,
+                        spi.once(&registry::trace_sql(name), &[Arg::from(subject)]),
+                    )
+                })
+                .collect();
+            let mut places: Vec<(usize, usize)> = steps
+                .iter()
+                .enumerate()
+                .flat_map(|(q, (_, rows))| (0..rows.len()).map(move |row| (q, row)))
+                .collect();
+            let mut out = call.rows();
+            let mut numbered: Vec<(i32, (usize, usize))> = (1..).zip(places.drain(..)).collect();
+            if descending {
+                numbered.reverse();
+            }
+            for (step, (q, row)) in numbered {
+                let (name, rows) = &mut steps[q];
+                let column = |at, oid| Arg::new(oid, rows.datum(row, at));
+                out.push(&[
+                    Arg::from(step),
+                    column(1, pg_sys::TIMESTAMPTZOID),
+                    Arg::from(name.as_str()),
+                    column(2, pg_sys::VARCHAROID),
+                    column(3, pg_sys::VARCHAROID),
+                    column(4, pg_sys::JSONBOID),
+                ]);
+            }
+            Ok(out.done())
+        })
+    })
+}
+
+/// `utils_ts_retain(table, field, unit, from, to)`
+#[pg_extern(sql = false)]
+fn utils_ts_retain(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
+    respond_write(fcinfo, |call| {
+        let removed = series::retain_any(
+            call.text(0, "table_name")?,
+            call.text(1, "field")?,
+            call.text(2, "unit")?,
+            call.timestamp(3, "from_time")?,
+            call.timestamp(4, "to_time")?,
+        )?;
+        Ok(Reply::bigint(Some(removed)))
+    })
+}
+
+/// The trigger behind `queue_enable_notify`: announces the state a document entered.
+#[pg_extern(sql = false)]
+fn trigger_docs_notify(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
+    respond(fcinfo, |call| {
+        let Some(entered) = notify::entered(call) else {
+            return Err(Error::BadValue {
+                argument: "trigger",
+                value: "fetchq.trigger_docs_notify".into(),
+                rule: "a row trigger after insert or update, made by fetchq.queue_enable_notify()",
+            });
+        };
+        if let Some(status) = Status::from_code(entered.status) {
+            let queue = QueueName::parse(&entered.queue)?;
+            send(&queue.channel(status.gauge()), &entered.subject);
+        }
+        Ok(Reply::trigger())
+    })
+}

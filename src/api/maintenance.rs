@@ -1,0 +1,134 @@
+//! Maintenance that any client may run.
+
+use pgrx::prelude::*;
+
+use super::{queue_name, respond_write};
+use crate::error::{Error, Result};
+use crate::maintenance::{documents, pack, runner};
+use crate::pg::call::{Call, Reply};
+use crate::pg::spi::Arg;
+use crate::pg::time::Interval;
+use crate::store::plans::Queue;
+use crate::store::{jobs, maintenance, registry};
+
+fn counts(outcome: documents::Outcome) -> [Arg; 3] {
+    [
+        Arg::from(outcome.activated),
+        Arg::from(outcome.rescheduled),
+        Arg::from(outcome.killed),
+    ]
+}
+
+/// `mnt_run(queue, max_docs)`
+#[pg_extern(sql = false)]
+fn mnt_run(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
+    respond_write(fcinfo, |call| {
+        let limit = call.limit(1, "max_docs")?;
+        let outcome = documents::run(&queue_name(call, 0)?, limit)?;
+        Ok(call.record(&counts(outcome)))
+    })
+}
+
+/// `mnt_run_all(max_docs)`
+#[pg_extern(sql = false)]
+fn mnt_run_all(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
+    respond_write(fcinfo, |call| {
+        let limit = call.limit(0, "max_docs")?;
+        let mut out = call.rows();
+        for name in registry::all() {
+            let outcome = match documents::run(&name, limit) {
+                // Dropped by another session since the list was read.
+                Err(Error::UnknownQueue(_)) => continue,
+                other => counts(other?),
+            };
+            out.push(&[Arg::from(name.as_str()), outcome[0], outcome[1], outcome[2]]);
+        }
+        Ok(out.done())
+    })
+}
+
+fn one(call: &Call, run: impl FnOnce(&Queue, i32) -> i32) -> Result<Reply> {
+    let name = queue_name(call, 0)?;
+    let limit = call.limit(1, "max_docs")?;
+    let queue = Queue::open(&name)?;
+    Ok(Reply::int(run(&queue, limit)))
+}
+
+/// `mnt_make_pending(queue, max_docs)`
+#[pg_extern(sql = false)]
+fn mnt_make_pending(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
+    respond_write(fcinfo, |call| one(call, maintenance::make_pending))
+}
+
+/// `mnt_reschedule_orphans(queue, max_docs)`
+#[pg_extern(sql = false)]
+fn mnt_reschedule_orphans(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
+    respond_write(fcinfo, |call| one(call, maintenance::reschedule_orphans))
+}
+
+/// `mnt_mark_dead(queue, max_docs)`
+#[pg_extern(sql = false)]
+fn mnt_mark_dead(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
+    respond_write(fcinfo, |call| one(call, maintenance::mark_dead))
+}
+
+fn duration(call: &Call, at: usize) -> Result<Interval> {
+    Interval::parse(call.text(at, "duration")?).as_duration("duration")
+}
+
+/// `mnt_job_pick(duration, max_jobs)`
+#[pg_extern(sql = false)]
+fn mnt_job_pick(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
+    respond_write(fcinfo, |call| {
+        let limit = call.limit(1, "max_jobs")?;
+        let duration = duration(call, 0)?;
+        let mut out = call.rows();
+        jobs::claim(duration, limit, |rows| out.extend(rows));
+        Ok(out.done())
+    })
+}
+
+/// `mnt_job_reschedule(id, delay)`
+#[pg_extern(sql = false)]
+fn mnt_job_reschedule(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
+    respond_write(fcinfo, |call| {
+        let id = call.int(0, "id")?;
+        let delay = Interval::parse(call.text(1, "delay")?).as_duration("delay")?;
+        Ok(Reply::bool(jobs::reschedule(id, delay)))
+    })
+}
+
+fn run_jobs(call: &Call, duration: Interval, limit: i32) -> Reply {
+    let outcome = runner::run(duration, limit);
+    call.record(&[Arg::from(outcome.failed == 0), Arg::from(outcome.processed)])
+}
+
+/// `mnt_job_run(max_jobs)`
+#[pg_extern(sql = false)]
+fn mnt_job_run(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
+    respond_write(fcinfo, |call| {
+        let limit = call.limit(0, "max_jobs")?;
+        Ok(run_jobs(call, runner::default_duration(), limit))
+    })
+}
+
+/// `mnt_job_run(duration, max_jobs)`
+#[pg_extern(sql = false)]
+fn mnt_job_run_for(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
+    respond_write(fcinfo, |call| {
+        let limit = call.limit(1, "max_jobs")?;
+        Ok(run_jobs(call, duration(call, 0)?, limit))
+    })
+}
+
+/// `mnt(duration)`
+#[pg_extern(sql = false)]
+fn mnt(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
+    respond_write(fcinfo, |call| {
+        let duration = duration(call, 0)?;
+        let due = jobs::make_due();
+        // One more than the queues' own: the job that belongs to none may be due too.
+        let outcome = runner::run(duration, due.saturating_add(1));
+        Ok(call.record(&[Arg::from(outcome.processed), Arg::from(pack::run())]))
+    })
+}

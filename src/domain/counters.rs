@@ -1,0 +1,110 @@
+//! Counter events: what a call writes, once, into `fetchq.counter_log`. What each
+//! event adds to which metric is data, in `fetchq.counter_events`
+//! (`src/sql/bootstrap.sql`), so that a pack and a read are plain SQL.
+
+use super::status::Status;
+
+/// Code of an event in `fetchq.counter_log`. Stored: never renumber.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(i16)]
+pub enum Event {
+    PushPending = 1,
+    PushPlanned = 2,
+    Pick = 3,
+    Complete = 4,
+    Kill = 5,
+    ReschedulePending = 6,
+    ReschedulePlanned = 7,
+    RejectPending = 8,
+    RejectKilled = 9,
+    Drop = 10,
+    MakePending = 11,
+    Orphan = 12,
+    Dead = 13,
+    UpsertToPlanned = 14,
+    UpsertToPending = 15,
+}
+
+impl Event {
+    pub fn code(self) -> i16 {
+        self as i16
+    }
+
+    pub fn push(to: Status) -> Self {
+        match to {
+            Status::Pending => Self::PushPending,
+            _ => Self::PushPlanned,
+        }
+    }
+
+    pub fn reschedule(to: Status) -> Self {
+        match to {
+            Status::Pending => Self::ReschedulePending,
+            _ => Self::ReschedulePlanned,
+        }
+    }
+
+    pub fn reject(to: Status) -> Self {
+        match to {
+            Status::Killed => Self::RejectKilled,
+            _ => Self::RejectPending,
+        }
+    }
+
+    /// The event of an update that changes when a document runs; none when its
+    /// status stays as it is.
+    pub fn upsert(from: Status, to: Status) -> Option<Self> {
+        match (from, to) {
+            (Status::Planned, Status::Pending) => Some(Self::UpsertToPending),
+            (Status::Pending, Status::Planned) => Some(Self::UpsertToPlanned),
+            _ => None,
+        }
+    }
+}
+
+/// The metrics that say how many documents are in which state now; a recount can
+/// repair them. The documents of each version, `v<version>`, count as well.
+pub const GAUGES: [&str; 6] = ["cnt", "pln", "pnd", "act", "cpl", "kll"];
+
+/// The columns of `metric_get_common`, in the order of the contract.
+pub const COMMON: [&str; 14] = [
+    "cnt", "pnd", "pln", "act", "cpl", "kll", "ent", "drp", "pkd", "prc", "res", "rej", "orp",
+    "err",
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The table of deltas lives in SQL: every code must have its line there.
+    #[test]
+    fn every_event_has_its_deltas() {
+        let sql = include_str!("../sql/bootstrap.sql");
+        let codes: Vec<i16> = sql
+            .lines()
+            .filter_map(|l| l.trim().strip_prefix('('))
+            .filter(|l| l.contains("'+"))
+            .filter_map(|l| {
+                l.split([',', ':'])
+                    .next()
+                    .and_then(|n| n.trim().parse().ok())
+            })
+            .collect();
+        assert_eq!(codes, (1..=15).collect::<Vec<i16>>());
+        assert_eq!(Event::UpsertToPending.code(), 15);
+    }
+
+    #[test]
+    fn an_upsert_counts_only_a_change_of_state() {
+        assert_eq!(Event::upsert(Status::Pending, Status::Pending), None);
+        assert_eq!(Event::upsert(Status::Completed, Status::Pending), None);
+        assert_eq!(
+            Event::upsert(Status::Planned, Status::Pending),
+            Some(Event::UpsertToPending)
+        );
+        assert_eq!(
+            Event::upsert(Status::Pending, Status::Planned),
+            Some(Event::UpsertToPlanned)
+        );
+    }
+}

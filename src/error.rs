@@ -1,0 +1,136 @@
+//! Every error of fetchq: its message, its SQLSTATE, and a hint that says what to do.
+
+use pgrx::pg_sys::panic::ErrorReport;
+use pgrx::{PgLogLevel, PgSqlErrorCode};
+
+use crate::domain::Invalid;
+use crate::domain::status::Status;
+
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("argument \"{argument}\" of {function}() must not be null")]
+    NullArgument {
+        function: String,
+        argument: &'static str,
+    },
+    #[error("\"{argument}\" must not be negative, got {got}")]
+    NegativeLimit { argument: &'static str, got: i32 },
+    #[error("\"{argument}\" must be a finite interval that is not negative")]
+    BadDuration { argument: &'static str },
+    #[error("queue \"{0}\" does not exist")]
+    UnknownQueue(String),
+    #[error("document \"{subject}\" of queue \"{queue}\" is not active: {}", describe(*.found))]
+    NotActive {
+        queue: String,
+        subject: String,
+        found: Option<Option<Status>>,
+    },
+    #[error("{function}() can not write: {}", if *.standby { "this server is a hot standby" } else { "the transaction is read only" })]
+    ReadOnly { function: String, standby: bool },
+    #[error("table {table} of queue \"{queue}\" exists already, but the queue is not registered")]
+    StrayTable { queue: String, table: String },
+    #[error("unknown unit of time: {0:?}")]
+    BadUnit(String),
+    #[error("unknown direction: {0:?}")]
+    BadDirection(String),
+    #[error("value {value} does not fit: \"{argument}\" must be {rule}")]
+    BadValue {
+        argument: &'static str,
+        value: String,
+        rule: &'static str,
+    },
+    #[error("only a superuser or the owner of the extension can destroy fetchq")]
+    NotOwner,
+    #[error("unknown maintenance task \"{task}\" of queue \"{queue}\"")]
+    UnknownTask { task: String, queue: String },
+    #[error(transparent)]
+    Invalid(#[from] Invalid),
+}
+
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// What a document that is not active is instead. The outer None: there is none.
+fn describe(found: Option<Option<Status>>) -> String {
+    match found {
+        None => "there is no such document".into(),
+        Some(Some(status)) => format!("it is {}", status.word()),
+        Some(None) => "it has an unknown status".into(),
+    }
+}
+
+impl Error {
+    pub fn code(&self) -> PgSqlErrorCode {
+        use PgSqlErrorCode::*;
+        match self {
+            Self::NullArgument { .. } => ERRCODE_NULL_VALUE_NOT_ALLOWED,
+            Self::NegativeLimit { .. }
+            | Self::BadDuration { .. }
+            | Self::BadUnit(_)
+            | Self::BadDirection(_)
+            | Self::BadValue { .. } => ERRCODE_INVALID_PARAMETER_VALUE,
+            Self::UnknownQueue(_) | Self::UnknownTask { .. } => ERRCODE_UNDEFINED_OBJECT,
+            Self::NotActive { .. } => ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
+            Self::ReadOnly { .. } => ERRCODE_READ_ONLY_SQL_TRANSACTION,
+            Self::StrayTable { .. } => ERRCODE_DUPLICATE_TABLE,
+            Self::NotOwner => ERRCODE_INSUFFICIENT_PRIVILEGE,
+            Self::Invalid(invalid) => match invalid {
+                Invalid::QueueName(_) | Invalid::MetricName(_) => ERRCODE_INVALID_NAME,
+                // fetchq 4 raised this one as P0001, and clients look for it.
+                Invalid::SubjectLength { .. } => ERRCODE_RAISE_EXCEPTION,
+                Invalid::DocumentList { .. }
+                | Invalid::Retention(_)
+                | Invalid::JobSettings { .. } => ERRCODE_INVALID_PARAMETER_VALUE,
+            },
+        }
+    }
+
+    pub fn hint(&self) -> String {
+        match self {
+            Self::NullArgument { .. } => "Pass a value; leave the argument out where it has a default.".into(),
+            Self::NegativeLimit { .. } => "Pass 0 or more.".into(),
+            Self::BadDuration { .. } => "Pass an interval such as '5m' or '1 hour'.".into(),
+            Self::UnknownQueue(queue) => {
+                format!("Create it with: select * from fetchq.queue_create('{queue}')")
+            }
+            Self::NotActive { .. } => "Only a document that was picked, and whose lease has not been taken back, can be settled.".into(),
+            Self::ReadOnly { standby: true, .. } => "Connect to the primary server.".into(),
+            Self::ReadOnly { standby: false, .. } => "Call it in a transaction that can write.".into(),
+            Self::StrayTable { table, .. } => format!("Drop or rename {table}, then create the queue."),
+            Self::BadUnit(_) => "Use a unit that date_trunc() knows: microseconds, milliseconds, second, minute, hour, day, week, month, quarter, year, decade, century or millennium.".into(),
+            Self::BadDirection(_) => "Use 'ASC' or 'DESC'.".into(),
+            Self::BadValue { .. } => "Pass a value in that range.".into(),
+            Self::NotOwner => "Connect as a superuser, or as the role that created the extension.".into(),
+            Self::UnknownTask { .. } => "The tasks are mnt, sts, cmp, drp and lgp; delete or correct the row in fetchq.jobs.".into(),
+            Self::Invalid(invalid) => match invalid {
+                Invalid::QueueName(_) => "A queue name starts with a letter or an underscore, goes on with letters, digits and underscores, and has at most 40 characters; it is folded to lower case.".into(),
+                Invalid::SubjectLength { .. } => "Use a shorter subject, such as a hash of the long one.".into(),
+                Invalid::MetricName(_) => "A metric name has 1 to 40 characters.".into(),
+                Invalid::DocumentList { .. } => "Write the list as ('subject', priority, 'json payload', {DATA}), ...; only literals are allowed.".into(),
+                Invalid::Retention(_) => "Use a list such as [{\"retain\": \"minute\", \"from\": \"1h\", \"to\": \"0s\"}].".into(),
+                Invalid::JobSettings { .. } => "Use settings such as {\"delay\": \"5m\", \"duration\": \"1m\", \"limit\": 500}.".into(),
+            },
+        }
+    }
+
+    /// Says it as a WARNING and goes on.
+    pub fn warn(&self) {
+        self.report().report(PgLogLevel::WARNING);
+    }
+
+    fn report(&self) -> ErrorReport {
+        ErrorReport::new(self.code(), self.to_string(), "fetchq").set_hint(self.hint())
+    }
+}
+
+impl From<Error> for ErrorReport {
+    fn from(error: Error) -> Self {
+        error.report()
+    }
+}
+
+/// A warning that comes with no error.
+pub fn warn(code: PgSqlErrorCode, message: String, hint: &str) {
+    ErrorReport::new(code, message, "fetchq")
+        .set_hint(hint)
+        .report(PgLogLevel::WARNING);
+}

@@ -1,0 +1,67 @@
+//! Settings. Each can be given per session, role, database or server.
+
+use std::ffi::CString;
+
+use pgrx::{GucContext, GucFlags, GucRegistry, GucSetting};
+
+static COMPAT_VERSION: GucSetting<Option<CString>> =
+    GucSetting::<Option<CString>>::new(Some(c"4.0.2"));
+static LEGACY_QUOTES: GucSetting<bool> = GucSetting::<bool>::new(false);
+static STRICT: GucSetting<bool> = GucSetting::<bool>::new(false);
+static PLAN_CACHE_QUEUES: GucSetting<i32> = GucSetting::<i32>::new(1000);
+
+pub fn register() {
+    GucRegistry::define_string_guc(
+        c"fetchq.compat_version",
+        c"The version that fetchq.info() reports to fetchq 4 clients.",
+        c"The npm clients work only with the version they were built for: 4.0.2 for client 4.2.0, 4.0.0 for client 4.1.1.",
+        &COMPAT_VERSION,
+        GucContext::Userset,
+        GucFlags::default(),
+    );
+    GucRegistry::define_bool_guc(
+        c"fetchq.legacy_quotes",
+        c"Turns pairs of apostrophes in payloads and messages into single ones.",
+        c"For the npm clients 4.x, which double every apostrophe. Leave it off for every other driver.",
+        &LEGACY_QUOTES,
+        GucContext::Userset,
+        GucFlags::default(),
+    );
+    GucRegistry::define_bool_guc(
+        c"fetchq.strict",
+        c"Raises an error where fetchq 4 returned a value and fetchq warns.",
+        c"Unknown queues, and documents that are not active when they are settled.",
+        &STRICT,
+        GucContext::Userset,
+        GucFlags::default(),
+    );
+    GucRegistry::define_int_guc(
+        c"fetchq.plan_cache_queues",
+        c"How many queues a session keeps prepared plans for.",
+        c"About 40 kB for each queue in use.",
+        &PLAN_CACHE_QUEUES,
+        1,
+        100_000,
+        GucContext::Userset,
+        GucFlags::default(),
+    );
+}
+
+pub fn compat_version() -> String {
+    COMPAT_VERSION
+        .get()
+        .map_or_else(String::new, |v| v.to_string_lossy().into_owned())
+}
+
+pub fn legacy_quotes() -> bool {
+    LEGACY_QUOTES.get()
+}
+
+pub fn strict() -> bool {
+    STRICT.get()
+}
+
+/// Queues, at least 1.
+pub fn plan_cache_queues() -> usize {
+    PLAN_CACHE_QUEUES.get() as usize
+}

@@ -1,0 +1,25 @@
+//! `mnt`: documents whose time has come, and leases that ran out.
+
+use crate::domain::names::QueueName;
+use crate::error::Result;
+use crate::store::maintenance;
+use crate::store::plans::Queue;
+
+/// Documents moved by one run.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub struct Outcome {
+    pub activated: i32,
+    pub rescheduled: i32,
+    pub killed: i32,
+}
+
+/// Kills the dead, returns orphans, makes due documents pending: up to `limit` of each.
+/// The dead go first, so that a last attempt is not given away once more.
+pub fn run(name: &QueueName, limit: i32) -> Result<Outcome> {
+    let queue = Queue::open(name)?;
+    Ok(Outcome {
+        killed: maintenance::mark_dead(&queue, limit),
+        rescheduled: maintenance::reschedule_orphans(&queue, limit),
+        activated: maintenance::make_pending(&queue, limit),
+    })
+}

@@ -1,0 +1,94 @@
+//! Runs the jobs of `fetchq.jobs` that are due. Each runs in a subtransaction, so
+//! that one that fails is told, backs off, and leaves the others alone.
+
+use pgrx::PgSqlErrorCode;
+use pgrx::pg_sys::panic::ErrorReport;
+
+use crate::domain::Invalid;
+use crate::domain::jobs::{DEFAULT_DELAY, Settings, Task};
+use crate::domain::names::QueueName;
+use crate::error::{self, Error, Result};
+use crate::pg::subtransaction;
+use crate::pg::time::Interval;
+use crate::store::jobs::{self, Job};
+use crate::store::series::Which;
+
+use super::{documents, pack, recount, retention, snapshot};
+
+/// What a run of several jobs did.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub struct Outcome {
+    pub processed: i32,
+    pub failed: i32,
+}
+
+/// Claims up to `limit` due jobs for `duration` and runs them.
+pub fn run(duration: Interval, limit: i32) -> Outcome {
+    let mut outcome = Outcome::default();
+    for job in jobs::claim_all(duration, limit) {
+        // An ERROR of the server and an Error of ours end the same way: as a panic
+        // that undoes this job only.
+        let result = subtransaction::attempt(|| {
+            if let Err(e) = run_one(&job) {
+                ErrorReport::from(e).report(pgrx::PgLogLevel::ERROR);
+            }
+        });
+        match result {
+            Ok(()) => outcome.processed += 1,
+            Err(message) => {
+                // The claim stays: it hides the job for longer after each failure.
+                outcome.failed += 1;
+                error::warn(
+                    PgSqlErrorCode::ERRCODE_WARNING,
+                    format!(
+                        "maintenance job {} ({} of queue \"{}\") failed: {message}",
+                        job.id, job.task, job.queue
+                    ),
+                    "It is tried again, later after each failure; see fetchq.jobs.",
+                );
+            }
+        }
+    }
+    outcome
+}
+
+fn run_one(job: &Job) -> Result<()> {
+    let settings = Settings::parse(job.settings.as_deref()).map_err(|reason| {
+        Error::from(Invalid::JobSettings {
+            id: job.id,
+            task: job.task.clone(),
+            queue: job.queue.clone(),
+            reason,
+        })
+    })?;
+    if let Some(duration) = &settings.duration {
+        jobs::extend(job.id, Interval::parse(duration).as_duration("duration")?);
+    }
+    let task = Task::parse(&job.task).ok_or_else(|| Error::UnknownTask {
+        task: job.task.clone(),
+        queue: job.queue.clone(),
+    })?;
+    match task {
+        Task::Pack => {
+            pack::run();
+        }
+        Task::Maintain => {
+            documents::run(&QueueName::parse(&job.queue)?, settings.limit.max(0))?;
+        }
+        Task::Snapshot => {
+            snapshot::run(&QueueName::parse(&job.queue)?, Which::All)?;
+        }
+        Task::Recount => {
+            recount::run(&QueueName::parse(&job.queue)?)?;
+        }
+        Task::Retain => retention::run(&QueueName::parse(&job.queue)?)?,
+    }
+    let delay = Interval::parse(&settings.delay).as_duration("delay")?;
+    jobs::reschedule(job.id, delay);
+    Ok(())
+}
+
+/// The default time a claim lasts (fetchq 4).
+pub fn default_duration() -> Interval {
+    Interval::parse(DEFAULT_DELAY)
+}

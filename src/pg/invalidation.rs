@@ -1,0 +1,60 @@
+//! Tells the plan cache which tables changed.
+
+use std::cell::RefCell;
+
+use pgrx::pg_sys;
+
+/// More than this many changed tables between two calls: everything is looked up anew.
+const MAX_CHANGED: usize = 256;
+
+struct Changed {
+    tables: Vec<pg_sys::Oid>,
+    all: bool,
+}
+
+thread_local! {
+    static CHANGED: RefCell<Changed> = const { RefCell::new(Changed { tables: Vec::new(), all: false }) };
+}
+
+/// What changed since the last look.
+pub enum Invalidated {
+    Nothing,
+    Tables(Vec<pg_sys::Oid>),
+    Everything,
+}
+
+/// Registers the callback, once in the life of a process.
+pub fn register() {
+    // SAFETY: called from _PG_init only; the callback lives as long as the process.
+    unsafe { pg_sys::CacheRegisterRelcacheCallback(Some(on_change), pg_sys::Datum::from(0)) };
+}
+
+/// Runs whenever PostgreSQL processes an invalidation, so it may not fail, query or
+/// free anything: it notes the table down.
+unsafe extern "C-unwind" fn on_change(_: pg_sys::Datum, table: pg_sys::Oid) {
+    CHANGED.with(|changed| {
+        if let Ok(mut changed) = changed.try_borrow_mut() {
+            if table == pg_sys::InvalidOid || changed.tables.len() >= MAX_CHANGED {
+                changed.all = true;
+                changed.tables.clear();
+            } else if !changed.all {
+                changed.tables.push(table);
+            }
+        }
+    });
+}
+
+/// Takes what was noted since the last call.
+pub fn take() -> Invalidated {
+    CHANGED.with(|changed| {
+        let mut changed = changed.borrow_mut();
+        if changed.all {
+            changed.all = false;
+            Invalidated::Everything
+        } else if changed.tables.is_empty() {
+            Invalidated::Nothing
+        } else {
+            Invalidated::Tables(std::mem::take(&mut changed.tables))
+        }
+    })
+}

@@ -1,0 +1,48 @@
+//! jsonb values, handed through without being taken apart.
+
+use pgrx::pg_sys;
+
+use super::call::c_string;
+use super::spi::Arg;
+
+#[derive(Clone, Copy)]
+pub struct Jsonb {
+    datum: pg_sys::Datum,
+}
+
+impl Jsonb {
+    pub(super) fn from_datum(datum: pg_sys::Datum) -> Self {
+        Self { datum }
+    }
+
+    /// Parses JSON text; PostgreSQL's own error (22P02) when it can not.
+    pub fn parse(text: &str) -> Self {
+        // SAFETY: jsonb_in takes one C string.
+        let datum = unsafe {
+            pgrx::direct_function_call_as_datum(
+                pg_sys::jsonb_in,
+                &[Some(pg_sys::Datum::from(c_string(text)))],
+            )
+        };
+        match datum {
+            Some(datum) => Self { datum },
+            None => pgrx::error!("jsonb_in returned NULL"),
+        }
+    }
+
+    pub fn to_text(self) -> String {
+        // SAFETY: jsonb_out detoasts its argument and returns a C string.
+        unsafe {
+            match pgrx::direct_function_call_as_datum(pg_sys::jsonb_out, &[Some(self.datum)]) {
+                Some(out) => std::ffi::CStr::from_ptr(out.cast_mut_ptr())
+                    .to_string_lossy()
+                    .into_owned(),
+                None => pgrx::error!("jsonb_out returned NULL"),
+            }
+        }
+    }
+
+    pub fn arg(value: Option<Self>) -> Arg {
+        Arg::new(pg_sys::JSONBOID, value.map(|v| v.datum))
+    }
+}

@@ -1,0 +1,14 @@
+//! The one home of `unsafe`: everything that talks to the server's C functions.
+//! Each block names the invariant it relies on. What the rest of the code sees is
+//! safe to call from any backend that runs a function of this extension.
+
+pub mod call;
+pub mod invalidation;
+pub mod json;
+pub mod notify;
+pub mod planner;
+pub mod relation;
+pub mod session;
+pub mod spi;
+pub mod subtransaction;
+pub mod time;

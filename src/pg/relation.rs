@@ -1,0 +1,34 @@
+//! Tables by name, through the system caches: no query, no lock.
+
+use pgrx::pg_sys;
+
+use super::call::c_string;
+
+/// The table of this name in the schema `fetchq_data`.
+pub fn lookup_data_table(name: &str) -> Option<pg_sys::Oid> {
+    // SAFETY: both functions look names up in the system caches and return 0 when
+    // there is none.
+    unsafe {
+        let schema = pg_sys::get_namespace_oid(c"fetchq_data".as_ptr(), true);
+        if schema == pg_sys::InvalidOid {
+            return None;
+        }
+        let table = pg_sys::get_relname_relid(c_string(name), schema);
+        (table != pg_sys::InvalidOid).then_some(table)
+    }
+}
+
+/// Locks a table until the end of the transaction as a writer of rows does, so that
+/// nobody can drop it meanwhile. False when it is gone already.
+pub fn lock_rows(table: pg_sys::Oid) -> bool {
+    // SAFETY: try_relation_open waits for the lock and returns NULL for a table that
+    // does not exist (any more); closing with NoLock keeps the lock.
+    unsafe {
+        let relation = pg_sys::try_relation_open(table, pg_sys::RowExclusiveLock as i32);
+        if relation.is_null() {
+            return false;
+        }
+        pg_sys::relation_close(relation, pg_sys::NoLock as i32);
+        true
+    }
+}

@@ -1,0 +1,21 @@
+//! Facts about the session.
+
+use pgrx::pg_sys;
+
+/// True when this session can not write now, because the server is a hot standby.
+pub fn is_standby() -> bool {
+    // SAFETY: reads shared state of the server; allowed at any time.
+    unsafe { pg_sys::RecoveryInProgress() }
+}
+
+/// True when the transaction is read only (always so on a hot standby).
+pub fn is_read_only() -> bool {
+    // SAFETY: a plain variable of this backend.
+    unsafe { pg_sys::XactReadOnly }
+}
+
+/// True when the library was loaded by `shared_preload_libraries`.
+pub fn is_preloading() -> bool {
+    // SAFETY: a plain variable, set while the postmaster loads libraries.
+    unsafe { pg_sys::process_shared_preload_libraries_in_progress }
+}

@@ -1,0 +1,260 @@
+//! Statements through SPI. The difference to pgrx's own client: generic plans on
+//! demand, no transaction id for reads, results that stay in SPI's memory and go
+//! with it, and rows that can be handed on without being taken apart.
+
+use std::marker::PhantomData;
+
+use pgrx::pg_sys;
+use pgrx::{FromDatum, IntoDatum};
+
+use super::call::c_string;
+use super::planner::HotPlanner;
+
+/// A value bound to a parameter, or put into a result column.
+#[derive(Clone, Copy)]
+pub struct Arg {
+    oid: pg_sys::Oid,
+    datum: Option<pg_sys::Datum>,
+}
+
+impl Arg {
+    pub fn new(oid: pg_sys::Oid, datum: Option<pg_sys::Datum>) -> Self {
+        Self { oid, datum }
+    }
+
+    pub fn timestamp(value: i64) -> Self {
+        Self::new(pg_sys::TIMESTAMPTZOID, value.into_datum())
+    }
+
+    pub(super) fn datum(&self) -> pg_sys::Datum {
+        self.datum.unwrap_or(pg_sys::Datum::from(0))
+    }
+
+    pub(super) fn is_null(&self) -> bool {
+        self.datum.is_none()
+    }
+}
+
+macro_rules! arg_from {
+    ($($rust:ty => $oid:ident),* $(,)?) => {$(
+        impl From<$rust> for Arg {
+            fn from(value: $rust) -> Self { Self::new(pg_sys::$oid, value.into_datum()) }
+        }
+        impl From<Option<$rust>> for Arg {
+            fn from(value: Option<$rust>) -> Self { Self::new(pg_sys::$oid, value.and_then(|v| v.into_datum())) }
+        }
+    )*};
+}
+
+arg_from! {
+    i16 => INT2OID,
+    i32 => INT4OID,
+    i64 => INT8OID,
+    bool => BOOLOID,
+    &str => TEXTOID,
+    Vec<i32> => INT4ARRAYOID,
+    Vec<String> => TEXTARRAYOID,
+    Vec<&str> => TEXTARRAYOID,
+    Vec<i64> => INT8ARRAYOID,
+}
+
+/// A prepared and kept plan. Freed when dropped.
+pub struct Plan {
+    ptr: pg_sys::SPIPlanPtr,
+}
+
+impl Drop for Plan {
+    fn drop(&mut self) {
+        // SAFETY: ptr came from SPI_keepplan and nothing else frees it. Plans are
+        // dropped between calls only: whoever runs one holds an Rc to its owner.
+        unsafe { pg_sys::SPI_freeplan(self.ptr) };
+    }
+}
+
+/// An open SPI connection.
+pub struct Spi {
+    _not_send: PhantomData<*mut ()>,
+}
+
+/// Opens an SPI connection for `work`. On an ERROR the server closes it.
+pub fn connect<R>(work: impl FnOnce(&Spi) -> R) -> R {
+    let spi = Spi {
+        _not_send: PhantomData,
+    };
+    // SAFETY: SPI nests; every connect is paired with one finish, and after an ERROR
+    // the end of the (sub)transaction closes what is open.
+    unsafe {
+        check("SPI_connect", pg_sys::SPI_connect());
+        let result = work(&spi);
+        check("SPI_finish", pg_sys::SPI_finish());
+        result
+    }
+}
+
+/// A negative code of SPI means that it was misused: a bug here, never user input.
+fn check(what: &str, code: i32) {
+    if code < 0 {
+        pgrx::error!("{what} failed with code {code}");
+    }
+}
+
+impl Spi {
+    /// Prepares a statement that is planned once, for parameters of these types,
+    /// and kept until it is dropped.
+    pub fn prepare(&self, sql: &str, args: &[Arg]) -> Plan {
+        let mut oids: Vec<pg_sys::Oid> = args.iter().map(|a| a.oid).collect();
+        // SAFETY: the connection is open (self exists); SPI copies text and types.
+        unsafe {
+            let ptr = pg_sys::SPI_prepare_cursor(
+                c_string(sql),
+                oids.len() as i32,
+                oids.as_mut_ptr(),
+                pg_sys::CURSOR_OPT_GENERIC_PLAN as i32,
+            );
+            if ptr.is_null() {
+                check("SPI_prepare_cursor", pg_sys::SPI_result.min(-1));
+            }
+            check("SPI_keepplan", pg_sys::SPI_keepplan(ptr));
+            Plan { ptr }
+        }
+    }
+
+    /// Runs a kept plan under the planner settings of the hot statements.
+    pub fn run(&self, plan: &Plan, args: &[Arg]) -> Rows<'_> {
+        let _planner = HotPlanner::enter();
+        self.run_as_configured(plan, args)
+    }
+
+    /// Runs a kept plan under the settings of the session.
+    pub fn run_as_configured(&self, plan: &Plan, args: &[Arg]) -> Rows<'_> {
+        let mut datums: Vec<pg_sys::Datum> = args.iter().map(Arg::datum).collect();
+        let nulls: Vec<std::ffi::c_char> = args
+            .iter()
+            .map(|a| if a.is_null() { b'n' } else { b' ' } as std::ffi::c_char)
+            .collect();
+        // SAFETY: the plan is alive (borrowed) and was prepared for as many
+        // parameters of the same types: every caller builds both lists in one place.
+        // read_only = false takes a fresh snapshot, so that a statement sees what the
+        // one before it did; it assigns no transaction id.
+        unsafe {
+            let code =
+                pg_sys::SPI_execute_plan(plan.ptr, datums.as_mut_ptr(), nulls.as_ptr(), false, 0);
+            check("SPI_execute_plan", code);
+            Rows::take()
+        }
+    }
+
+    /// Runs a statement once, with parameters, under the settings of the session.
+    pub fn once(&self, sql: &str, args: &[Arg]) -> Rows<'_> {
+        let mut oids: Vec<pg_sys::Oid> = args.iter().map(|a| a.oid).collect();
+        let mut datums: Vec<pg_sys::Datum> = args.iter().map(Arg::datum).collect();
+        let nulls: Vec<std::ffi::c_char> = args
+            .iter()
+            .map(|a| if a.is_null() { b'n' } else { b' ' } as std::ffi::c_char)
+            .collect();
+        // SAFETY: as in `run_as_configured`.
+        unsafe {
+            let code = pg_sys::SPI_execute_with_args(
+                c_string(sql),
+                oids.len() as i32,
+                oids.as_mut_ptr(),
+                datums.as_mut_ptr(),
+                nulls.as_ptr(),
+                false,
+                0,
+            );
+            check("SPI_execute_with_args", code);
+            Rows::take()
+        }
+    }
+}
+
+/// The result of a statement, in SPI's memory while the connection is open.
+pub struct Rows<'spi> {
+    table: *mut pg_sys::SPITupleTable,
+    affected: u64,
+    _spi: PhantomData<&'spi Spi>,
+}
+
+impl Rows<'_> {
+    unsafe fn take() -> Self {
+        // SAFETY: both globals were set by the SPI call just before.
+        unsafe {
+            Self {
+                table: pg_sys::SPI_tuptable,
+                affected: pg_sys::SPI_processed,
+                _spi: PhantomData,
+            }
+        }
+    }
+
+    /// Rows inserted, updated, deleted or returned.
+    pub fn affected(&self) -> i32 {
+        i32::try_from(self.affected).unwrap_or(i32::MAX)
+    }
+
+    /// Rows in the result.
+    pub fn len(&self) -> usize {
+        if self.table.is_null() {
+            0
+        } else {
+            self.affected as usize
+        }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    pub(super) fn tuple(&self, row: usize) -> pg_sys::HeapTuple {
+        assert!(row < self.len(), "row of the result");
+        // SAFETY: table is not null and holds len() tuples.
+        unsafe { *(*self.table).vals.add(row) }
+    }
+
+    /// A raw datum; columns count from 1.
+    pub fn datum(&self, row: usize, column: i32) -> Option<pg_sys::Datum> {
+        let mut is_null = false;
+        // SAFETY: the tuple belongs to this table's descriptor.
+        let datum = unsafe {
+            pg_sys::SPI_getbinval(self.tuple(row), (*self.table).tupdesc, column, &mut is_null)
+        };
+        (!is_null).then_some(datum)
+    }
+
+    /// A value; columns count from 1. The statement gives that column the SQL type
+    /// that T stands for.
+    pub fn get<T: FromDatum>(&self, row: usize, column: i32) -> Option<T> {
+        // SAFETY: see above; by-reference values are copied into Rust's memory by
+        // the types used here (String, Vec) or passed by value.
+        self.datum(row, column)
+            .and_then(|d| unsafe { T::from_datum(d, false) })
+    }
+
+    /// A jsonb column as text; NULL reads as `null`.
+    pub fn json_text(&self, row: usize, column: i32) -> String {
+        self.datum(row, column).map_or_else(
+            || "null".to_owned(),
+            |d| super::json::Jsonb::from_datum(d).to_text(),
+        )
+    }
+
+    /// One column of all rows as a `tid[]` parameter.
+    pub fn tids(&self, column: i32) -> Arg {
+        let mut datums: Vec<pg_sys::Datum> = (0..self.len())
+            .filter_map(|row| self.datum(row, column))
+            .collect();
+        // SAFETY: the elements are tids: 6 bytes, by reference, short-aligned.
+        let array = unsafe {
+            pg_sys::construct_array(
+                datums.as_mut_ptr(),
+                datums.len() as i32,
+                pg_sys::TIDOID,
+                6,
+                false,
+                pg_sys::TYPALIGN_SHORT as std::ffi::c_char,
+            )
+        };
+        Arg::new(pg_sys::TIDARRAYOID, Some(pg_sys::Datum::from(array)))
+    }
+}

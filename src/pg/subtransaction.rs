@@ -1,0 +1,52 @@
+//! A piece of work that may fail without taking the transaction with it. Only for
+//! maintenance jobs: a subtransaction costs a transaction id, so never on a hot path.
+
+use std::panic::AssertUnwindSafe;
+
+use pgrx::PgTryBuilder;
+use pgrx::pg_sys::{self, panic::CaughtError};
+
+/// Runs `work`; gives the message of the error that undid it, if one did.
+/// A cancel or a shutdown is not a failure of the work: it goes on to the caller.
+pub fn attempt<R>(work: impl FnOnce() -> R) -> Result<R, String> {
+    // SAFETY: the pattern of PL/pgSQL's exception block: memory context and resource
+    // owner are put back after the subtransaction ends, either way.
+    unsafe {
+        let context = pg_sys::CurrentMemoryContext;
+        let owner = pg_sys::CurrentResourceOwner;
+        pg_sys::BeginInternalSubTransaction(std::ptr::null());
+        pg_sys::MemoryContextSwitchTo(context);
+
+        let outcome = PgTryBuilder::new(AssertUnwindSafe(|| {
+            let result = work();
+            pg_sys::ReleaseCurrentSubTransaction();
+            Ok(result)
+        }))
+        .catch_others(|error| {
+            let fatal = match &error {
+                CaughtError::PostgresError(e)
+                | CaughtError::ErrorReport(e)
+                | CaughtError::RustPanic { ereport: e, .. } => matches!(
+                    e.sql_error_code(),
+                    pgrx::PgSqlErrorCode::ERRCODE_QUERY_CANCELED
+                        | pgrx::PgSqlErrorCode::ERRCODE_ADMIN_SHUTDOWN
+                ),
+            };
+            if fatal {
+                error.rethrow()
+            }
+            let message = match &error {
+                CaughtError::PostgresError(e)
+                | CaughtError::ErrorReport(e)
+                | CaughtError::RustPanic { ereport: e, .. } => e.message().to_owned(),
+            };
+            pg_sys::RollbackAndReleaseCurrentSubTransaction();
+            Err(message)
+        })
+        .execute();
+
+        pg_sys::MemoryContextSwitchTo(context);
+        pg_sys::CurrentResourceOwner = owner;
+        outcome
+    }
+}

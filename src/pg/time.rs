@@ -1,0 +1,70 @@
+//! Points in time and intervals, as the server keeps them.
+
+use pgrx::pg_sys;
+
+use super::call::c_string;
+use super::spi::Arg;
+use crate::error::{Error, Result};
+
+/// Start of the transaction, what SQL calls `now()`: microseconds since 2000.
+pub fn now() -> i64 {
+    // SAFETY: allowed in any transaction.
+    unsafe { pg_sys::GetCurrentTransactionStartTimestamp() }
+}
+
+/// 2970-01-01 00:00:00 UTC, the next iteration of a completed document (fetchq 4
+/// contract), in microseconds since 2000: 354,286 days.
+pub const COMPLETED_AT: i64 = 354_286 * 86_400 * 1_000_000;
+
+/// An interval of PostgreSQL.
+#[derive(Clone, Copy)]
+pub struct Interval {
+    datum: pg_sys::Datum,
+}
+
+impl Interval {
+    pub(super) fn from_datum(datum: pg_sys::Datum) -> Self {
+        Self { datum }
+    }
+
+    /// Parses a text such as `5m`; PostgreSQL's own error (22007) when it can not.
+    pub fn parse(text: &str) -> Self {
+        // SAFETY: interval_in takes a C string, the type's oid (unused) and a typmod.
+        let datum = unsafe {
+            pgrx::direct_function_call_as_datum(
+                pg_sys::interval_in,
+                &[
+                    Some(pg_sys::Datum::from(c_string(text))),
+                    Some(pg_sys::Datum::from(0)),
+                    Some(pg_sys::Datum::from(-1i32)),
+                ],
+            )
+        };
+        match datum {
+            Some(datum) => Self { datum },
+            None => pgrx::error!("interval_in returned NULL for {text:?}"),
+        }
+    }
+
+    /// Refuses what can not be a duration: negative, or infinite (PostgreSQL 17 on).
+    pub fn as_duration(self, argument: &'static str) -> Result<Self> {
+        // SAFETY: an Interval datum points to a valid Interval struct.
+        let (time, day, month) = unsafe {
+            let i = &*self.datum.cast_mut_ptr::<pg_sys::Interval>();
+            (i.time, i.day, i.month)
+        };
+        let infinite = (time, day, month) == (i64::MAX, i32::MAX, i32::MAX)
+            || (time, day, month) == (i64::MIN, i32::MIN, i32::MIN);
+        // As PostgreSQL compares intervals: a month has 30 days, a day 24 hours.
+        let days = i128::from(month) * 30 + i128::from(day);
+        let micros = days * 86_400_000_000 + i128::from(time);
+        if infinite || micros < 0 {
+            return Err(Error::BadDuration { argument });
+        }
+        Ok(self)
+    }
+
+    pub fn arg(self) -> Arg {
+        Arg::new(pg_sys::INTERVALOID, Some(self.datum))
+    }
+}

@@ -1,0 +1,484 @@
+-- The functions of fetchq: names, arguments and result columns of the contract.
+-- The bodies are in src/api/. Rules:
+--  * functions that are not hot run with a search_path of their own; the statements
+--    behind the hot ones name schemas and operators in full instead, because setting
+--    the path costs a noticeable part of a pick;
+--  * none is STRICT: a NULL that makes no sense is an error that names the argument;
+--  * all run with the rights of the caller, and none in parallel workers.
+
+
+-- About the installation
+
+create function fetchq.info(out version text, out extension_version text, out library_version text, out is_preloaded boolean, out has_worker boolean, out has_shared_memory boolean)
+language c stable parallel unsafe
+set search_path = pg_catalog, pg_temp
+as 'MODULE_PATHNAME', 'info_wrapper';
+comment on function fetchq.info() is 'The version that fetchq 4 clients compare, what is installed, and what is active';
+
+create function fetchq.init(out was_initialized boolean)
+language c stable parallel unsafe
+set search_path = pg_catalog, pg_temp
+as 'MODULE_PATHNAME', 'init_wrapper';
+comment on function fetchq.init() is 'For old clients: true, nothing is left to do once the extension exists';
+
+create function fetchq.upgrade__310__320(out success boolean)
+language c stable parallel unsafe
+set search_path = pg_catalog, pg_temp
+as 'MODULE_PATHNAME', 'upgrade_nothing_wrapper';
+comment on function fetchq.upgrade__310__320() is 'For old clients: does nothing';
+
+create function fetchq.upgrade__320__330(out success boolean)
+language c stable parallel unsafe
+set search_path = pg_catalog, pg_temp
+as 'MODULE_PATHNAME', 'upgrade_nothing_wrapper';
+comment on function fetchq.upgrade__320__330() is 'For old clients: does nothing';
+
+create function fetchq.upgrade__330__400(out success boolean)
+language c stable parallel unsafe
+set search_path = pg_catalog, pg_temp
+as 'MODULE_PATHNAME', 'upgrade_nothing_wrapper';
+comment on function fetchq.upgrade__330__400() is 'For old clients: does nothing';
+
+create function fetchq.destroy_with_terrible_consequences(out was_destroyed boolean)
+language c volatile parallel unsafe
+set search_path = pg_catalog, pg_temp
+as 'MODULE_PATHNAME', 'destroy_wrapper';
+comment on function fetchq.destroy_with_terrible_consequences() is 'Drops the extension with every queue; only for superusers and the owner';
+
+
+-- Queues
+
+create function fetchq.queue_create(queue text, out was_created boolean, out queue_id int)
+language c volatile parallel unsafe
+set search_path = pg_catalog, pg_temp
+as 'MODULE_PATHNAME', 'queue_create_wrapper';
+comment on function fetchq.queue_create(text) is 'Creates a queue; one that exists is left as it is';
+
+create function fetchq.queue_drop(queue text, out was_dropped boolean, out queue_id int)
+language c volatile parallel unsafe
+set search_path = pg_catalog, pg_temp
+as 'MODULE_PATHNAME', 'queue_drop_wrapper';
+comment on function fetchq.queue_drop(text) is 'Drops a queue with its documents, logs, jobs and metrics';
+
+create function fetchq.queue_get_id(queue text, out queue_id bigint)
+language c stable parallel unsafe
+set search_path = pg_catalog, pg_temp
+as 'MODULE_PATHNAME', 'queue_get_id_wrapper';
+comment on function fetchq.queue_get_id(text) is 'The id of a queue';
+
+create function fetchq.queue_create_indexes(queue text, out was_created boolean)
+language c volatile parallel unsafe
+set search_path = pg_catalog, pg_temp
+as 'MODULE_PATHNAME', 'queue_create_indexes_wrapper';
+comment on function fetchq.queue_create_indexes(text) is 'Creates the indexes of a queue that are missing';
+
+create function fetchq.queue_create_indexes(queue text, version int, attempts int, out was_created boolean)
+language c volatile parallel unsafe
+set search_path = pg_catalog, pg_temp
+as 'MODULE_PATHNAME', 'queue_create_indexes_for_wrapper';
+comment on function fetchq.queue_create_indexes(text, int, int) is 'The same: the indexes serve every version and any number of attempts';
+
+create function fetchq.queue_drop_indexes(queue text, out was_dropped boolean)
+language c volatile parallel unsafe
+set search_path = pg_catalog, pg_temp
+as 'MODULE_PATHNAME', 'queue_drop_indexes_wrapper';
+comment on function fetchq.queue_drop_indexes(text) is 'Drops the indexes of a queue but the primary key';
+
+create function fetchq.queue_drop_version(queue text, version int, out was_dropped boolean)
+language c volatile parallel unsafe
+set search_path = pg_catalog, pg_temp
+as 'MODULE_PATHNAME', 'queue_drop_version_wrapper';
+comment on function fetchq.queue_drop_version(text, int) is 'Tells whether a version may go: false for the current one';
+
+create function fetchq.queue_set_max_attempts(queue text, max_attempts int, out affected_rows int, out was_reindexed boolean)
+language c volatile parallel unsafe
+set search_path = pg_catalog, pg_temp
+as 'MODULE_PATHNAME', 'queue_set_max_attempts_wrapper';
+comment on function fetchq.queue_set_max_attempts(text, int) is 'Sets after how many attempts a document is killed';
+
+create function fetchq.queue_set_current_version(queue text, version int, out affected_rows int, out was_reindexed boolean)
+language c volatile parallel unsafe
+set search_path = pg_catalog, pg_temp
+as 'MODULE_PATHNAME', 'queue_set_current_version_wrapper';
+comment on function fetchq.queue_set_current_version(text, int) is 'Sets the version that the queues documents have now';
+
+create function fetchq.queue_set_logs_retention(queue text, retention text, out affected_rows int)
+language c volatile parallel unsafe
+set search_path = pg_catalog, pg_temp
+as 'MODULE_PATHNAME', 'queue_set_logs_retention_wrapper';
+comment on function fetchq.queue_set_logs_retention(text, text) is 'Sets how long log lines are kept, as an interval';
+
+create function fetchq.queue_set_metrics_retention(queue text, retention text, out affected_rows int)
+language c volatile parallel unsafe
+set search_path = pg_catalog, pg_temp
+as 'MODULE_PATHNAME', 'queue_set_metrics_retention_wrapper';
+comment on function fetchq.queue_set_metrics_retention(text, text) is 'Sets which snapshots of metrics are kept, as a JSON policy';
+
+create function fetchq.queue_drop_logs(queue text, out affected_rows int)
+language c volatile parallel unsafe
+set search_path = pg_catalog, pg_temp
+as 'MODULE_PATHNAME', 'queue_drop_logs_wrapper';
+comment on function fetchq.queue_drop_logs(text) is 'Removes log lines that are older than the queues retention';
+
+create function fetchq.queue_drop_logs(queue text, older_than text, out affected_rows int)
+language c volatile parallel unsafe
+set search_path = pg_catalog, pg_temp
+as 'MODULE_PATHNAME', 'queue_drop_logs_older_wrapper';
+comment on function fetchq.queue_drop_logs(text, text) is 'Removes log lines that are older than an interval';
+
+create function fetchq.queue_drop_logs(queue text, before timestamptz, out affected_rows int)
+language c volatile parallel unsafe
+set search_path = pg_catalog, pg_temp
+as 'MODULE_PATHNAME', 'queue_drop_logs_before_wrapper';
+comment on function fetchq.queue_drop_logs(text, timestamptz) is 'Removes log lines from before a moment';
+
+create function fetchq.queue_drop_metrics(queue text, out removed_rows int)
+language c volatile parallel unsafe
+set search_path = pg_catalog, pg_temp
+as 'MODULE_PATHNAME', 'queue_drop_metrics_wrapper';
+comment on function fetchq.queue_drop_metrics(text) is 'Removes snapshots by the queues retention policy';
+
+create function fetchq.queue_drop_metrics(queue text, policy jsonb, out removed_rows int)
+language c volatile parallel unsafe
+set search_path = pg_catalog, pg_temp
+as 'MODULE_PATHNAME', 'queue_drop_metrics_by_wrapper';
+comment on function fetchq.queue_drop_metrics(text, jsonb) is 'Removes snapshots by a policy: the newest of each metric and unit of time stays';
+
+create function fetchq.queue_enable_notify(queue text, out success boolean)
+language c volatile parallel unsafe
+set search_path = pg_catalog, pg_temp
+as 'MODULE_PATHNAME', 'queue_enable_notify_wrapper';
+comment on function fetchq.queue_enable_notify(text) is 'Announces the states that documents enter on the channels fetchq__<queue>__{pln,pnd,act,cpl,kll}';
+
+create function fetchq.queue_disable_notify(queue text, out success boolean)
+language c volatile parallel unsafe
+set search_path = pg_catalog, pg_temp
+as 'MODULE_PATHNAME', 'queue_disable_notify_wrapper';
+comment on function fetchq.queue_disable_notify(text) is 'Stops announcing the states of documents';
+
+create function fetchq.queue_status()
+returns table (id int, name varchar, is_active boolean)
+language c stable parallel unsafe
+set search_path = pg_catalog, pg_temp
+as 'MODULE_PATHNAME', 'queue_status_all_wrapper';
+comment on function fetchq.queue_status() is 'All queues';
+
+create function fetchq.queue_status(queue text)
+returns table (id int, name varchar, is_active boolean)
+language c stable parallel unsafe
+set search_path = pg_catalog, pg_temp
+as 'MODULE_PATHNAME', 'queue_status_wrapper';
+comment on function fetchq.queue_status(text) is 'One queue';
+
+create function fetchq.queue_top(queue text, version int, max_docs int, skip int)
+returns table (subject varchar, payload jsonb, version int, priority int, attempts int, iterations bigint, created_at timestamptz, last_iteration timestamptz, next_iteration timestamptz, lock_upgrade timestamptz)
+language c stable parallel unsafe
+set search_path = pg_catalog, pg_temp
+as 'MODULE_PATHNAME', 'queue_top_wrapper';
+comment on function fetchq.queue_top(text, int, int, int) is 'A page of the documents of one version, in the order of picking, without leasing them';
+
+create function fetchq.queue_truncate(queue text, empty boolean default false, out success boolean)
+language c volatile parallel unsafe
+set search_path = pg_catalog, pg_temp
+as 'MODULE_PATHNAME', 'queue_truncate_wrapper';
+comment on function fetchq.queue_truncate(text, boolean) is 'Removes all documents of a queue; with empty also its logs and snapshots, and its jobs start anew';
+
+create function fetchq.queue_truncate_all(empty boolean default false, out success boolean)
+language c volatile parallel unsafe
+set search_path = pg_catalog, pg_temp
+as 'MODULE_PATHNAME', 'queue_truncate_all_wrapper';
+comment on function fetchq.queue_truncate_all(boolean) is 'The same for every queue';
+
+
+-- Adding documents. Hot: these set no search_path, their statements name everything in full.
+
+create function fetchq.doc_push(queue text, subject text, payload jsonb default '{}', next_iteration timestamptz default pg_catalog.now(), out queued_docs int)
+language c volatile parallel unsafe
+as 'MODULE_PATHNAME', 'doc_push_wrapper';
+comment on function fetchq.doc_push(text, text, jsonb, timestamptz) is 'Plans a document with a unique subject; 0 when the subject exists';
+
+create function fetchq.doc_push(queue text, subject text, version int, priority int, next_iteration timestamptz, payload jsonb, out queued_docs int)
+language c volatile parallel unsafe
+as 'MODULE_PATHNAME', 'doc_push_full_wrapper';
+comment on function fetchq.doc_push(text, text, int, int, timestamptz, jsonb) is 'Plans a document with a unique subject; 0 when the subject exists';
+
+create function fetchq.doc_push(queue text, version int, next_iteration timestamptz, documents text, out queued_docs int)
+language c volatile parallel unsafe
+as 'MODULE_PATHNAME', 'doc_push_list_wrapper';
+comment on function fetchq.doc_push(text, int, timestamptz, text) is 'Plans a list of documents, written as (''subject'', priority, ''json'', {DATA}), ...; says how many were new';
+
+create function fetchq.doc_append(queue text, payload jsonb, version int default 0, priority int default 0, out subject varchar)
+language c volatile parallel unsafe
+as 'MODULE_PATHNAME', 'doc_append_wrapper';
+comment on function fetchq.doc_append(text, jsonb, int, int) is 'Adds a document to be processed now, first in, first out; gives the subject made for it';
+
+create function fetchq.doc_upsert(queue text, subject text, version int, priority int, next_iteration timestamptz, payload jsonb, out queued_docs int, out updated_docs int)
+language c volatile parallel unsafe
+as 'MODULE_PATHNAME', 'doc_upsert_wrapper';
+comment on function fetchq.doc_upsert(text, text, int, int, timestamptz, jsonb) is 'Plans a document, or changes priority, payload and time of the one that exists unless it is active';
+
+
+-- Leasing documents. Hot.
+
+create function fetchq.doc_pick(queue text, max_docs int default 1, duration text default '5m')
+returns table (subject varchar, payload jsonb, version int, priority int, attempts int, iterations bigint, created_at timestamptz, last_iteration timestamptz, next_iteration timestamptz, lock_upgrade timestamptz)
+language c volatile parallel unsafe
+as 'MODULE_PATHNAME', 'doc_pick_wrapper';
+comment on function fetchq.doc_pick(text, int, text) is 'Leases due documents of version 0, by priority and time';
+
+create function fetchq.doc_pick(queue text, duration text)
+returns table (subject varchar, payload jsonb, version int, priority int, attempts int, iterations bigint, created_at timestamptz, last_iteration timestamptz, next_iteration timestamptz, lock_upgrade timestamptz)
+language c volatile parallel unsafe
+as 'MODULE_PATHNAME', 'doc_pick_text_wrapper';
+comment on function fetchq.doc_pick(text, text) is 'Leases one due document of version 0 for a duration';
+
+create function fetchq.doc_pick(queue text, duration interval)
+returns table (subject varchar, payload jsonb, version int, priority int, attempts int, iterations bigint, created_at timestamptz, last_iteration timestamptz, next_iteration timestamptz, lock_upgrade timestamptz)
+language c volatile parallel unsafe
+as 'MODULE_PATHNAME', 'doc_pick_interval_wrapper';
+comment on function fetchq.doc_pick(text, interval) is 'Leases one due document of version 0 for a duration';
+
+create function fetchq.doc_pick(queue text, version int, max_docs int, duration text)
+returns table (subject varchar, payload jsonb, version int, priority int, attempts int, iterations bigint, created_at timestamptz, last_iteration timestamptz, next_iteration timestamptz, lock_upgrade timestamptz)
+language c volatile parallel unsafe
+as 'MODULE_PATHNAME', 'doc_pick_full_text_wrapper';
+comment on function fetchq.doc_pick(text, int, int, text) is 'Leases due documents of a version, by priority and time';
+
+create function fetchq.doc_pick(queue text, version int, max_docs int, duration interval)
+returns table (subject varchar, payload jsonb, version int, priority int, attempts int, iterations bigint, created_at timestamptz, last_iteration timestamptz, next_iteration timestamptz, lock_upgrade timestamptz)
+language c volatile parallel unsafe
+as 'MODULE_PATHNAME', 'doc_pick_full_interval_wrapper';
+comment on function fetchq.doc_pick(text, int, int, interval) is 'Leases due documents of a version, by priority and time';
+
+
+-- Settling leased documents. Hot. A payload of NULL leaves the payload as it is.
+
+create function fetchq.doc_complete(queue text, subject text, payload jsonb default null, out affected_rows int)
+language c volatile parallel unsafe
+as 'MODULE_PATHNAME', 'doc_complete_wrapper';
+comment on function fetchq.doc_complete(text, text, jsonb) is 'Settles an active document as done';
+
+create function fetchq.doc_kill(queue text, subject text, payload jsonb default null, out affected_rows int)
+language c volatile parallel unsafe
+as 'MODULE_PATHNAME', 'doc_kill_wrapper';
+comment on function fetchq.doc_kill(text, text, jsonb) is 'Settles an active document as never to run again';
+
+create function fetchq.doc_drop(queue text, subject text, out affected_rows int)
+language c volatile parallel unsafe
+as 'MODULE_PATHNAME', 'doc_drop_wrapper';
+comment on function fetchq.doc_drop(text, text) is 'Settles an active document by removing it';
+
+create function fetchq.doc_reschedule(queue text, subject text, next_iteration timestamptz, payload jsonb default null, out affected_rows int)
+language c volatile parallel unsafe
+as 'MODULE_PATHNAME', 'doc_reschedule_wrapper';
+comment on function fetchq.doc_reschedule(text, text, timestamptz, jsonb) is 'Plans the next iteration of an active document';
+
+create function fetchq.doc_reject(queue text, subject text, message text, details jsonb, ref_id text default null, out affected_rows int)
+language c volatile parallel unsafe
+as 'MODULE_PATHNAME', 'doc_reject_wrapper';
+comment on function fetchq.doc_reject(text, text, text, jsonb, text) is 'Gives an active document back after a failure: retried when its lease would have ended, killed after its last attempt';
+
+create function fetchq.log_error(queue text, subject text, message text, details jsonb, ref_id text default null, out queued_logs boolean)
+language c volatile parallel unsafe
+as 'MODULE_PATHNAME', 'log_error_wrapper';
+comment on function fetchq.log_error(text, text, text, jsonb, text) is 'Adds a line to the log of a queue';
+
+
+-- Metrics
+
+create function fetchq.metric_get(queue text)
+returns table (metric varchar, current_value bigint, last_update timestamptz)
+language c stable parallel unsafe
+set search_path = pg_catalog, pg_temp
+as 'MODULE_PATHNAME', 'metric_get_all_of_wrapper';
+comment on function fetchq.metric_get(text) is 'All metrics of a queue, exact at this moment';
+
+create function fetchq.metric_get(queue text, metric text, out current_value int, out last_update timestamptz, out does_exists boolean)
+language c stable parallel unsafe
+set search_path = pg_catalog, pg_temp
+as 'MODULE_PATHNAME', 'metric_get_wrapper';
+comment on function fetchq.metric_get(text, text) is 'One metric of a queue, exact at this moment';
+
+create function fetchq.metric_get_common(queue text, out cnt int, out pnd int, out pln int, out act int, out cpl int, out kll int, out ent int, out drp int, out pkd int, out prc int, out res int, out rej int, out orp int, out err int)
+language c stable parallel unsafe
+set search_path = pg_catalog, pg_temp
+as 'MODULE_PATHNAME', 'metric_get_common_wrapper';
+comment on function fetchq.metric_get_common(text) is 'The common metrics of a queue';
+
+create function fetchq.metric_get_all()
+returns table (queue varchar, cnt int, pnd int, pln int, act int, cpl int, kll int, ent int, drp int, pkd int, prc int, res int, rej int, orp int, err int)
+language c stable parallel unsafe
+set search_path = pg_catalog, pg_temp
+as 'MODULE_PATHNAME', 'metric_get_all_wrapper';
+comment on function fetchq.metric_get_all() is 'The common metrics of every queue';
+
+create function fetchq.metric_get_total(metric text, out current_value int, out does_exists boolean)
+language c stable parallel unsafe
+set search_path = pg_catalog, pg_temp
+as 'MODULE_PATHNAME', 'metric_get_total_wrapper';
+comment on function fetchq.metric_get_total(text) is 'The sum of a metric over all queues';
+
+create function fetchq.metric_compute(queue text, out cnt int, out pln int, out pnd int, out act int, out kll int, out cpl int)
+language c stable parallel unsafe
+set search_path = pg_catalog, pg_temp
+as 'MODULE_PATHNAME', 'metric_compute_wrapper';
+comment on function fetchq.metric_compute(text) is 'The documents of a queue, counted for real: reads the whole table';
+
+create function fetchq.metric_compute_all()
+returns table (queue varchar, cnt int, pln int, pnd int, act int, cpl int, kll int)
+language c stable parallel unsafe
+set search_path = pg_catalog, pg_temp
+as 'MODULE_PATHNAME', 'metric_compute_all_wrapper';
+comment on function fetchq.metric_compute_all() is 'The documents of every queue, counted for real';
+
+create function fetchq.metric_reset(queue text, out cnt int, out pln int, out pnd int, out act int, out cpl int, out kll int)
+language c volatile parallel unsafe
+set search_path = pg_catalog, pg_temp
+as 'MODULE_PATHNAME', 'metric_reset_wrapper';
+comment on function fetchq.metric_reset(text) is 'Forgets the metrics of a queue and stores its documents as counted';
+
+create function fetchq.metric_reset_all()
+returns table (queue varchar, cnt int, pln int, pnd int, act int, cpl int, kll int)
+language c volatile parallel unsafe
+set search_path = pg_catalog, pg_temp
+as 'MODULE_PATHNAME', 'metric_reset_all_wrapper';
+comment on function fetchq.metric_reset_all() is 'The same for every queue';
+
+create function fetchq.metric_set(queue text, metric text, value int, out current_value int, out was_created boolean)
+language c volatile parallel unsafe
+set search_path = pg_catalog, pg_temp
+as 'MODULE_PATHNAME', 'metric_set_wrapper';
+comment on function fetchq.metric_set(text, text, int) is 'Sets a metric at once';
+
+create function fetchq.metric_increment(queue text, metric text, value int, out current_value int, out was_created boolean)
+language c volatile parallel unsafe
+set search_path = pg_catalog, pg_temp
+as 'MODULE_PATHNAME', 'metric_increment_wrapper';
+comment on function fetchq.metric_increment(text, text, int) is 'Adds to a metric at once';
+
+create function fetchq.metric_log_increment(queue text, metric text, value int, out affected_rows int)
+language c volatile parallel unsafe
+set search_path = pg_catalog, pg_temp
+as 'MODULE_PATHNAME', 'metric_log_increment_wrapper';
+comment on function fetchq.metric_log_increment(text, text, int) is 'Adds to a metric at the next pack';
+
+create function fetchq.metric_log_decrement(queue text, metric text, value int, out affected_rows int)
+language c volatile parallel unsafe
+set search_path = pg_catalog, pg_temp
+as 'MODULE_PATHNAME', 'metric_log_decrement_wrapper';
+comment on function fetchq.metric_log_decrement(text, text, int) is 'Subtracts from a metric at the next pack';
+
+create function fetchq.metric_log_set(queue text, metric text, value int, out affected_rows int)
+language c volatile parallel unsafe
+set search_path = pg_catalog, pg_temp
+as 'MODULE_PATHNAME', 'metric_log_set_wrapper';
+comment on function fetchq.metric_log_set(text, text, int) is 'Sets a metric at the next pack';
+
+create function fetchq.metric_log_pack(out affected_rows int)
+language c volatile parallel unsafe
+set search_path = pg_catalog, pg_temp
+as 'MODULE_PATHNAME', 'metric_log_pack_wrapper';
+comment on function fetchq.metric_log_pack() is 'Packs counter events and pending writes; what others hold waits for the next time';
+
+create function fetchq.metric_snap(queue text, out success boolean, out inserts int)
+language c volatile parallel unsafe
+set search_path = pg_catalog, pg_temp
+as 'MODULE_PATHNAME', 'metric_snap_wrapper';
+comment on function fetchq.metric_snap(text) is 'Takes a snapshot of all metrics of a queue';
+
+create function fetchq.metric_snap(queue text, metric text, out success boolean, out inserts int)
+language c volatile parallel unsafe
+set search_path = pg_catalog, pg_temp
+as 'MODULE_PATHNAME', 'metric_snap_one_wrapper';
+comment on function fetchq.metric_snap(text, text) is 'Takes a snapshot of one metric';
+
+create function fetchq.metric_snap(queue text, metrics jsonb, out success boolean, out inserts int)
+language c volatile parallel unsafe
+set search_path = pg_catalog, pg_temp
+as 'MODULE_PATHNAME', 'metric_snap_some_wrapper';
+comment on function fetchq.metric_snap(text, jsonb) is 'Takes a snapshot of the metrics in a JSON array';
+
+
+-- Maintenance
+
+create function fetchq.mnt_make_pending(queue text, max_docs int, out affected_rows int)
+language c volatile parallel unsafe
+as 'MODULE_PATHNAME', 'mnt_make_pending_wrapper';
+comment on function fetchq.mnt_make_pending(text, int) is 'Makes planned documents pending whose time has come';
+
+create function fetchq.mnt_reschedule_orphans(queue text, max_docs int, out affected_rows int)
+language c volatile parallel unsafe
+as 'MODULE_PATHNAME', 'mnt_reschedule_orphans_wrapper';
+comment on function fetchq.mnt_reschedule_orphans(text, int) is 'Returns documents whose lease ran out';
+
+create function fetchq.mnt_mark_dead(queue text, max_docs int, out affected_rows int)
+language c volatile parallel unsafe
+as 'MODULE_PATHNAME', 'mnt_mark_dead_wrapper';
+comment on function fetchq.mnt_mark_dead(text, int) is 'Kills documents whose lease ran out at their last attempt';
+
+create function fetchq.mnt_run(queue text, max_docs int, out activated_count int, out rescheduled_count int, out killed_count int)
+language c volatile parallel unsafe
+as 'MODULE_PATHNAME', 'mnt_run_wrapper';
+comment on function fetchq.mnt_run(text, int) is 'All three, up to max_docs of each';
+
+create function fetchq.mnt_run_all(max_docs int)
+returns table (queue varchar, activated_count int, rescheduled_count int, killed_count int)
+language c volatile parallel unsafe
+set search_path = pg_catalog, pg_temp
+as 'MODULE_PATHNAME', 'mnt_run_all_wrapper';
+comment on function fetchq.mnt_run_all(int) is 'The same for every queue';
+
+create function fetchq.mnt_job_pick(duration text, max_jobs int)
+returns table (id int, task varchar, queue varchar, attempts int, iterations bigint, next_iteration timestamptz, last_iteration timestamptz, settings jsonb, payload jsonb)
+language c volatile parallel unsafe
+set search_path = pg_catalog, pg_temp
+as 'MODULE_PATHNAME', 'mnt_job_pick_wrapper';
+comment on function fetchq.mnt_job_pick(text, int) is 'Claims maintenance jobs that are due; one that keeps failing backs off';
+
+create function fetchq.mnt_job_reschedule(id int, delay text, out success boolean)
+language c volatile parallel unsafe
+set search_path = pg_catalog, pg_temp
+as 'MODULE_PATHNAME', 'mnt_job_reschedule_wrapper';
+comment on function fetchq.mnt_job_reschedule(int, text) is 'Plans the next run of a maintenance job';
+
+create function fetchq.mnt_job_run(max_jobs int default 1, out success boolean, out processed int)
+language c volatile parallel unsafe
+set search_path = pg_catalog, pg_temp
+as 'MODULE_PATHNAME', 'mnt_job_run_wrapper';
+comment on function fetchq.mnt_job_run(int) is 'Runs maintenance jobs that are due';
+
+create function fetchq.mnt_job_run(duration text, max_jobs int, out success boolean, out processed int)
+language c volatile parallel unsafe
+set search_path = pg_catalog, pg_temp
+as 'MODULE_PATHNAME', 'mnt_job_run_for_wrapper';
+comment on function fetchq.mnt_job_run(text, int) is 'Runs maintenance jobs that are due, claiming each for a duration';
+
+create function fetchq.mnt(duration text default '5m', out processed int, out packed int)
+language c volatile parallel unsafe
+set search_path = pg_catalog, pg_temp
+as 'MODULE_PATHNAME', 'mnt_wrapper';
+comment on function fetchq.mnt(text) is 'Runs every maintenance job of every queue now, then packs the counters';
+
+
+-- Tools
+
+create function fetchq.trace(subject text, direction text default 'ASC')
+returns table (step int, created_at timestamptz, queue varchar, type varchar, info varchar, details jsonb)
+language c stable parallel unsafe
+set search_path = pg_catalog, pg_temp
+as 'MODULE_PATHNAME', 'trace_wrapper';
+comment on function fetchq.trace(text, text) is 'Documents and errors of a subject in every queue';
+
+create function fetchq.utils_ts_retain(table_name text, field text, unit text, from_time timestamptz, to_time timestamptz, out removed_rows bigint)
+language c volatile parallel unsafe
+set search_path = pg_catalog, pg_temp
+as 'MODULE_PATHNAME', 'utils_ts_retain_wrapper';
+comment on function fetchq.utils_ts_retain(text, text, text, timestamptz, timestamptz) is 'Keeps the newest row of a table for every unit of time between two moments';
+
+
+-- Triggers
+
+create function fetchq.trigger_docs_notify() returns trigger
+language c volatile parallel unsafe
+as 'MODULE_PATHNAME', 'trigger_docs_notify_wrapper';
+comment on function fetchq.trigger_docs_notify() is 'Trigger made by queue_enable_notify: announces the state a document entered';

@@ -1,0 +1,97 @@
+//! The maintenance jobs (`fetchq.jobs`): claiming and rescheduling.
+
+use crate::pg::spi::{self, Arg};
+use crate::pg::time::Interval;
+
+/// A claimed job.
+pub struct Job {
+    pub id: i32,
+    pub task: String,
+    pub queue: String,
+    /// JSON text.
+    pub settings: Option<String>,
+}
+
+// A job that is running, or whose runner died, is hidden until next_iteration. Each
+// attempt without success doubles that time (64 times at most): a job that always
+// fails backs off, and is never given up.
+const CLAIM: &str = "update fetchq.jobs j set
+        next_iteration = now() + $1 * power(2, least(j.attempts, 6)),
+        attempts = least(j.attempts + 1, 1000000)
+    where j.id = any (array(
+        select id from fetchq.jobs
+        where next_iteration <= now()
+        order by next_iteration, attempts, id
+        limit $2
+        for update skip locked))
+    returning j.id, j.task, j.queue, j.attempts, j.iterations, j.next_iteration,
+        j.last_iteration, j.settings, j.payload";
+
+/// Claims up to `limit` due jobs for `duration`; `take` gets the rows of the table.
+pub fn claim<R>(duration: Interval, limit: i32, take: impl FnOnce(&spi::Rows) -> R) -> R {
+    spi::connect(|spi| {
+        let rows = spi.once(CLAIM, &[duration.arg(), Arg::from(i64::from(limit))]);
+        take(&rows)
+    })
+}
+
+/// Claims up to `limit` due jobs, in the order of their ids.
+pub fn claim_all(duration: Interval, limit: i32) -> Vec<Job> {
+    let mut jobs = claim(duration, limit, |rows| {
+        (0..rows.len())
+            .filter_map(|row| {
+                Some(Job {
+                    id: rows.get(row, 1)?,
+                    task: rows.get(row, 2)?,
+                    queue: rows.get(row, 3)?,
+                    settings: rows.datum(row, 8).map(|_| rows.json_text(row, 8)),
+                })
+            })
+            .collect::<Vec<_>>()
+    });
+    jobs.sort_by_key(|job| job.id);
+    jobs
+}
+
+const EXTEND: &str = "update fetchq.jobs set next_iteration = now() + $2 where id = $1";
+
+/// Hides a claimed job for its own duration.
+pub fn extend(id: i32, duration: Interval) {
+    spi::connect(|spi| {
+        spi.once(EXTEND, &[Arg::from(id), duration.arg()]);
+    });
+}
+
+const RESCHEDULE: &str = "update fetchq.jobs set next_iteration = now() + $2,
+        last_iteration = now(), iterations = iterations + 1, attempts = 0
+    where id = $1";
+
+/// Plans the next run of a job that has run; false when there is no such job.
+pub fn reschedule(id: i32, delay: Interval) -> bool {
+    spi::connect(|spi| {
+        spi.once(RESCHEDULE, &[Arg::from(id), delay.arg()])
+            .affected()
+            > 0
+    })
+}
+
+const MAKE_DUE: &str = "update fetchq.jobs set next_iteration = now()
+    where id = any (array(
+        select id from fetchq.jobs where queue <> '*' order by id for update skip locked))";
+
+/// Makes the jobs of every queue due; says how many there are. Those that another
+/// session is running are left to it.
+pub fn make_due() -> i32 {
+    spi::connect(|spi| spi.once(MAKE_DUE, &[]).affected())
+}
+
+const RESTART: &str = "update fetchq.jobs set attempts = 0, iterations = 0,
+        next_iteration = now(), last_iteration = null
+    where queue = $1";
+
+/// Resets the jobs of a queue.
+pub fn restart(queue: &str) {
+    spi::connect(|spi| {
+        spi.once(RESTART, &[Arg::from(queue)]);
+    });
+}

@@ -1,0 +1,348 @@
+//! Counters: exact reads, packing, recounting, and the metrics that users keep.
+//!
+//! The exact value of a counter is what is packed in `fetchq.metrics` plus the events
+//! in `fetchq.counter_log`. Both are read in one statement, so in one snapshot, and
+//! every change of the two is one transaction: no moment shows anything else.
+
+use crate::domain::names::QueueName;
+use crate::error::Result;
+use crate::pg::spi::{self, Arg, Spi};
+
+use super::plans::render;
+use super::registry;
+
+/// All metrics of a queue.
+pub const GET: &str = "select metric, value, updated_at from fetchq.metrics_live
+    where queue = $1 order by metric";
+
+const GET_ONE: &str = "select value, updated_at from fetchq.metrics_live
+    where queue = $1 and metric = $2";
+
+/// One metric.
+pub struct Metric {
+    pub value: i64,
+    pub updated_at: Option<i64>,
+}
+
+pub fn get(queue: &QueueName, metric: &str) -> Option<Metric> {
+    spi::connect(|spi| {
+        let rows = spi.once(GET_ONE, &[Arg::from(queue.as_str()), Arg::from(metric)]);
+        (!rows.is_empty()).then(|| Metric {
+            value: rows.get(0, 1).unwrap_or(0),
+            updated_at: rows.get(0, 2),
+        })
+    })
+}
+
+const GET_TOTAL: &str = "select sum(value)::bigint from fetchq.metrics_live where metric = $1";
+
+/// Sum of a metric over all queues.
+pub fn total(metric: &str) -> Option<i64> {
+    spi::connect(|spi| spi.once(GET_TOTAL, &[Arg::from(metric)]).get(0, 1))
+}
+
+const GET_NAMED: &str = "select metric::text, value from fetchq.metrics_live
+    where queue = $1 and metric = any ($2)";
+
+/// Some metrics of a queue, in the order they were asked for; 0 where there is none.
+pub fn get_many(queue: &QueueName, metrics: &[&str]) -> Vec<i64> {
+    spi::connect(|spi| {
+        let args = [Arg::from(queue.as_str()), Arg::from(metrics.to_vec())];
+        let rows = spi.once(GET_NAMED, &args);
+        let mut values = vec![0; metrics.len()];
+        for row in 0..rows.len() {
+            if let (Some(metric), Some(value)) =
+                (rows.get::<String>(row, 1), rows.get::<i64>(row, 2))
+                && let Some(at) = metrics.iter().position(|m| *m == metric)
+            {
+                values[at] = value;
+            }
+        }
+        values
+    })
+}
+
+const COUNT: &str = "select
+        count(*),
+        count(*) filter (where status = 0),
+        count(*) filter (where status = 1),
+        count(*) filter (where status = 2),
+        count(*) filter (where status = 3),
+        count(*) filter (where status = -1)
+    from {docs}";
+
+/// Documents counted for real, in the order of `domain::counters::GAUGES`.
+pub fn count(name: &QueueName) -> Vec<i64> {
+    spi::connect(|spi| {
+        let rows = spi.once(&render(COUNT, name), &[]);
+        (1..=6).map(|c| rows.get(0, c).unwrap_or(0)).collect()
+    })
+}
+
+// The real gauges of a queue, v<version> among them, beside the events not packed
+// yet, in one snapshot. What is stored is the difference, so that the sum is exact.
+const RECOUNT: &str = "with
+    groups as (
+        select status, version, count(*) as n from {docs} group by status, version
+    ),
+    counted as (
+        select 'cnt' as metric, coalesce(sum(n), 0) as n from groups
+        union all select 'pln', coalesce(sum(n) filter (where status = 0), 0) from groups
+        union all select 'pnd', coalesce(sum(n) filter (where status = 1), 0) from groups
+        union all select 'act', coalesce(sum(n) filter (where status = 2), 0) from groups
+        union all select 'cpl', coalesce(sum(n) filter (where status = 3), 0) from groups
+        union all select 'kll', coalesce(sum(n) filter (where status = -1), 0) from groups
+        union all select 'v' || version, sum(n) from groups group by version
+        union all select m.metric, 0 from fetchq.metrics m
+            where m.queue = $1 and m.metric ~ '^v-?[0-9]+$'
+                and substr(m.metric, 2) not in (select version::text from groups)
+    ),
+    tail as (
+        select case when e.metric = 'v' then 'v' || l.version else e.metric end as metric,
+            sum(l.n * e.sign) as n
+        from fetchq.counter_log l join fetchq.counter_events e on e.event = l.event
+        where l.queue_id = $2
+        group by 1
+    )
+    insert into fetchq.metrics as m (queue, metric, value, updated_at)
+    select $1, c.metric, c.n - coalesce(t.n, 0), now()
+    from counted c left join tail t on t.metric = c.metric
+    order by c.metric
+    on conflict (queue, metric) do update
+        set value = excluded.value, updated_at = excluded.updated_at
+        where m.value <> excluded.value";
+
+/// Recounts the gauges of a queue and repairs what has drifted; says how many did.
+pub fn recount(name: &QueueName) -> Result<i32> {
+    spi::connect(|spi| {
+        let id = registry::lock(spi, name)?;
+        let args = [Arg::from(name.as_str()), Arg::from(id)];
+        Ok(spi.once(&render(RECOUNT, name), &args).affected())
+    })
+}
+
+const FORGET: &str = "delete from fetchq.metrics where queue = $1";
+
+// Recounting and removing the events belong into one snapshot: an event that is not
+// seen here belongs to a change of a document that was not counted either.
+const STORE_REAL: &str = "with
+    forgotten as (delete from fetchq.counter_log where queue_id = $2),
+    groups as (select status, version, count(*) as n from {docs} group by status, version)
+    insert into fetchq.metrics (queue, metric, value, updated_at)
+    select $1, metric, n, now() from (
+        select 'cnt' as metric, coalesce(sum(n), 0) as n from groups
+        union all select 'pln', coalesce(sum(n) filter (where status = 0), 0) from groups
+        union all select 'pnd', coalesce(sum(n) filter (where status = 1), 0) from groups
+        union all select 'act', coalesce(sum(n) filter (where status = 2), 0) from groups
+        union all select 'cpl', coalesce(sum(n) filter (where status = 3), 0) from groups
+        union all select 'kll', coalesce(sum(n) filter (where status = -1), 0) from groups
+        union all select 'v' || version, sum(n) from groups group by version
+    ) c";
+
+/// Forgets all metrics of a queue and stores its gauges as counted.
+pub fn reset(name: &QueueName) -> Result<Vec<i64>> {
+    spi::connect(|spi| {
+        let id = registry::lock(spi, name)?;
+        let key = Arg::from(name.as_str());
+        spi.once(FORGET, &[key]);
+        spi.once(&render(STORE_REAL, name), &[key, Arg::from(id)]);
+        Ok::<(), crate::error::Error>(())
+    })?;
+    Ok(get_many(name, &crate::domain::counters::GAUGES))
+}
+
+// Update before insert: an insert that ends in a conflict uses up an id each time.
+const SET: &str = "update fetchq.metrics set value = $3 - (
+        select coalesce(sum(l.n * e.sign), 0)
+        from fetchq.counter_log l
+        join fetchq.counter_events e on e.event = l.event
+        join fetchq.queues q on q.id = l.queue_id
+        where q.name = $1 and case when e.metric = 'v' then 'v' || l.version else e.metric end = $2
+    ), updated_at = now()
+    where queue = $1 and metric = $2";
+const ADD: &str = "update fetchq.metrics set value = value + $3, updated_at = now()
+    where queue = $1 and metric = $2";
+const CREATE: &str = "insert into fetchq.metrics (queue, metric, value, updated_at)
+    values ($1, $2, 0, now()) on conflict (queue, metric) do nothing";
+
+/// Sets a metric at once: (its value, whether it is new).
+pub fn set(queue: &QueueName, metric: &str, value: i32) -> (i64, bool) {
+    write(queue, metric, value, SET)
+}
+
+/// Adds to a metric at once: (its value, whether it is new).
+pub fn increment(queue: &QueueName, metric: &str, value: i32) -> (i64, bool) {
+    write(queue, metric, value, ADD)
+}
+
+fn write(queue: &QueueName, metric: &str, value: i32, sql: &str) -> (i64, bool) {
+    let is_new = get(queue, metric).is_none();
+    spi::connect(|spi| {
+        let key = [Arg::from(queue.as_str()), Arg::from(metric)];
+        let args = [key[0], key[1], Arg::from(i64::from(value))];
+        if spi.once(sql, &args).affected() == 0 {
+            spi.once(CREATE, &key);
+            spi.once(sql, &args);
+        }
+    });
+    (get(queue, metric).map_or(0, |m| m.value), is_new)
+}
+
+const LOG_INCREMENT: &str =
+    "insert into fetchq.metrics_writes (queue, metric, increment) values ($1, $2, $3)";
+const LOG_SET: &str =
+    "insert into fetchq.metrics_writes (queue, metric, reset) values ($1, $2, $3)";
+
+/// Logs an increment that the next pack applies; nothing for 0.
+pub fn log_increment(queue: &QueueName, metric: &str, value: i64) -> i32 {
+    if value == 0 {
+        return 0;
+    }
+    log(queue, metric, value, LOG_INCREMENT)
+}
+
+/// Logs a new value that the next pack applies.
+pub fn log_set(queue: &QueueName, metric: &str, value: i64) -> i32 {
+    log(queue, metric, value, LOG_SET)
+}
+
+fn log(queue: &QueueName, metric: &str, value: i64, sql: &str) -> i32 {
+    spi::connect(|spi| {
+        let args = [
+            Arg::from(queue.as_str()),
+            Arg::from(metric),
+            Arg::from(value),
+        ];
+        spi.once(sql, &args).affected()
+    })
+}
+
+// Which queues can be packed now: their registry row is free, which keeps recounts
+// and drops away, and so is every row of their metrics.
+const LOCK_QUEUES: &str = "select id, name::text from fetchq.queues
+    where id in (select distinct queue_id from fetchq.counter_log)
+    order by id
+    for no key update skip locked";
+const FREE_QUEUES: &str = "with
+    mine as (select q.id, q.name from fetchq.queues q where q.id = any ($1)),
+    free as materialized (
+        select m.queue, m.metric from fetchq.metrics m
+        where m.queue in (select name from mine)
+        order by m.queue, m.metric
+        for update skip locked)
+    select coalesce(array_agg(id), '{}') from mine
+    where not exists (
+        select from fetchq.metrics m where m.queue = mine.name
+            and not exists (select from free f where f.queue = m.queue and f.metric = m.metric))";
+
+// One pass over the log. Rows that another session is packing are skipped.
+const PACK: &str = "with
+    taken as (
+        delete from fetchq.counter_log
+        where ctid = any (array(
+            select ctid from fetchq.counter_log where queue_id = any ($1) for update skip locked))
+        returning queue_id, event, version, n
+    ),
+    sums as (
+        select q.name as queue,
+            case when e.metric = 'v' then 'v' || t.version else e.metric end as metric,
+            sum(t.n * e.sign)::bigint as delta
+        from (select queue_id, event, version, sum(n)::bigint as n from taken group by 1, 2, 3) t
+        join fetchq.queues q on q.id = t.queue_id
+        join fetchq.counter_events e on e.event = t.event
+        group by 1, 2
+    ),
+    updated as (
+        update fetchq.metrics m set value = m.value + s.delta, updated_at = now()
+        from sums s where m.queue = s.queue and m.metric = s.metric
+        returning m.queue, m.metric
+    ),
+    added as (
+        insert into fetchq.metrics as m (queue, metric, value, updated_at)
+        select s.queue, s.metric, s.delta, now() from sums s
+        where not exists (select from updated u where u.queue = s.queue and u.metric = s.metric)
+        order by s.queue, s.metric
+        on conflict (queue, metric) do update
+            set value = m.value + excluded.value, updated_at = excluded.updated_at
+    )
+    select count(*) from taken";
+
+const DISCARD: &str = "delete from fetchq.counter_log l
+    where not exists (select from fetchq.queues q where q.id = l.queue_id)";
+
+// The log of metric_log_*: the newest reset of a metric, then what was added since.
+const PACK_WRITES: &str = "with
+    taken as (
+        delete from fetchq.metrics_writes
+        where ctid = any (array(
+            select w.ctid from fetchq.metrics_writes w
+            where w.created_at <= now()
+                and not exists (
+                    select from fetchq.metrics m where m.queue = w.queue and m.metric = w.metric
+                        and not (m.queue, m.metric) in (select f.queue, f.metric from unnest($1, $2) as f (queue, metric)))
+            for update skip locked))
+        returning created_at, queue, metric, increment, reset
+    ),
+    resets as (
+        select distinct on (queue, metric) queue, metric, reset, created_at from taken
+        where reset is not null order by queue, metric, created_at desc
+    ),
+    sums as (
+        select t.queue, t.metric, r.reset,
+            coalesce(sum(t.increment) filter (where r.created_at is null or t.created_at >= r.created_at), 0)::bigint as delta
+        from taken t left join resets r on r.queue = t.queue and r.metric = t.metric
+        group by t.queue, t.metric, r.reset
+    ),
+    updated as (
+        update fetchq.metrics m set value = coalesce(s.reset, m.value) + s.delta, updated_at = now()
+        from sums s where m.queue = s.queue and m.metric = s.metric
+        returning m.queue, m.metric
+    ),
+    added as (
+        insert into fetchq.metrics as m (queue, metric, value, updated_at)
+        select s.queue, s.metric, coalesce(s.reset, 0) + s.delta, now() from sums s
+        where not exists (select from updated u where u.queue = s.queue and u.metric = s.metric)
+        order by s.queue, s.metric
+        on conflict (queue, metric) do update
+            set value = coalesce((select s.reset from sums s where s.queue = m.queue and s.metric = m.metric), m.value)
+                + (select s.delta from sums s where s.queue = m.queue and s.metric = m.metric),
+                updated_at = excluded.updated_at
+    )
+    select count(*) from taken";
+
+const LOCK_WRITTEN: &str = "select coalesce(array_agg(queue::text), '{}'), coalesce(array_agg(metric::text), '{}') from (
+    select m.queue, m.metric from fetchq.metrics m
+    where exists (select from fetchq.metrics_writes w where w.queue = m.queue and w.metric = m.metric)
+    order by m.queue, m.metric
+    for update skip locked) free";
+
+/// Packs the counter events and the pending writes of all queues into
+/// `fetchq.metrics`; says how many rows went. What others hold waits for the next time.
+pub fn pack() -> i64 {
+    spi::connect(|spi| pack_events(spi) + pack_writes(spi))
+}
+
+fn pack_events(spi: &Spi) -> i64 {
+    let rows = spi.once(LOCK_QUEUES, &[]);
+    let ids: Vec<i32> = (0..rows.len()).filter_map(|row| rows.get(row, 1)).collect();
+    let mut packed = 0;
+    if !ids.is_empty() {
+        let free: Vec<i32> = spi
+            .once(FREE_QUEUES, &[Arg::from(ids)])
+            .get(0, 1)
+            .unwrap_or_default();
+        if !free.is_empty() {
+            packed = spi.once(PACK, &[Arg::from(free)]).get(0, 1).unwrap_or(0);
+        }
+    }
+    packed + i64::from(spi.once(DISCARD, &[]).affected())
+}
+
+fn pack_writes(spi: &Spi) -> i64 {
+    let rows = spi.once(LOCK_WRITTEN, &[]);
+    let queues: Vec<String> = rows.get(0, 1).unwrap_or_default();
+    let metrics: Vec<String> = rows.get(0, 2).unwrap_or_default();
+    spi.once(PACK_WRITES, &[Arg::from(queues), Arg::from(metrics)])
+        .get(0, 1)
+        .unwrap_or(0)
+}

@@ -1,0 +1,17 @@
+//! Every SQL text of fetchq, and every call that runs one.
+//!
+//! Rules: only a `QueueName` is ever written into a statement, everything else is a
+//! bound parameter. The hot statements (`docs.rs`, `maintenance.rs`, `counters.rs`)
+//! name schemas and operators in full, so that no search_path can change what they
+//! mean; the other functions are declared with `set search_path`.
+
+pub mod counters;
+pub mod docs;
+pub mod jobs;
+pub mod logs;
+pub mod maintenance;
+pub mod metrics;
+pub mod plans;
+pub mod queue_tables;
+pub mod registry;
+pub mod series;

@@ -1,0 +1,178 @@
+//! Prepared plans, kept for the life of the session.
+//!
+//! A queue's plans are kept with its identity: the OID of its docs table. The table
+//! is looked up by name (system cache), locked, and only then is the cache asked, so
+//! that a queue that was dropped and created again is never served by old plans.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::mem::ManuallyDrop;
+use std::rc::Rc;
+
+use pgrx::pg_sys::Oid;
+
+use crate::domain::names::QueueName;
+use crate::error::{Error, Result};
+use crate::gucs;
+use crate::pg::invalidation::{self, Invalidated};
+use crate::pg::relation;
+use crate::pg::spi::{self, Arg, Plan, Rows, Spi};
+
+/// A hot statement: planned once in a session, with a generic plan.
+pub struct Statement {
+    sql: &'static str,
+}
+
+impl Statement {
+    /// `{docs}`, `{logs}` and `{metrics}` stand for the queue's tables.
+    pub const fn new(sql: &'static str) -> Self {
+        Self { sql }
+    }
+
+    /// Statements are statics: their address tells them apart.
+    fn key(&'static self) -> usize {
+        std::ptr::from_ref(self) as usize
+    }
+}
+
+#[derive(Default)]
+struct PlanSet(RefCell<Vec<(usize, Rc<Plan>)>>);
+
+impl PlanSet {
+    fn get(&self, key: usize, prepare: impl FnOnce() -> Plan) -> Rc<Plan> {
+        if let Some((_, plan)) = self.0.borrow().iter().find(|(k, _)| *k == key) {
+            return plan.clone();
+        }
+        // Not borrowed while preparing: that can raise an error.
+        let plan = Rc::new(prepare());
+        self.0.borrow_mut().push((key, plan.clone()));
+        plan
+    }
+}
+
+/// A queue that exists: its tables are locked against dropping until the end of the
+/// transaction.
+pub struct Queue {
+    pub name: QueueName,
+    pub id: i32,
+    plans: PlanSet,
+    last_used: Cell<u64>,
+}
+
+impl Queue {
+    /// Opens a queue for reading and writing its documents.
+    pub fn open(name: &QueueName) -> Result<Rc<Self>> {
+        let relation_name = name.relation("docs");
+        loop {
+            let Some(table) = relation::lookup_data_table(&relation_name) else {
+                return Err(Error::UnknownQueue(name.to_string()));
+            };
+            // False: dropped since the look-up; perhaps there is a new one by now.
+            if relation::lock_rows(table) {
+                return cached(name, table);
+            }
+        }
+    }
+
+    /// Runs one of the queue's hot statements.
+    pub fn run<'s>(&self, spi: &'s Spi, statement: &'static Statement, args: &[Arg]) -> Rows<'s> {
+        let plan = self.plans.get(statement.key(), || {
+            spi.prepare(&render(statement.sql, &self.name), args)
+        });
+        spi.run(&plan, args)
+    }
+
+    /// Runs a statement on the queue's tables once.
+    pub fn once<'s>(&self, spi: &'s Spi, sql: &str, args: &[Arg]) -> Rows<'s> {
+        spi.once(&render(sql, &self.name), args)
+    }
+}
+
+/// Writes the names of a queue's tables into a statement.
+pub fn render(sql: &str, name: &QueueName) -> String {
+    sql.replace("{docs}", &name.qualified("docs"))
+        .replace("{logs}", &name.qualified("logs"))
+        .replace("{metrics}", &name.qualified("metrics"))
+}
+
+#[derive(Default)]
+struct Cache {
+    queues: HashMap<Oid, Rc<Queue>>,
+    clock: u64,
+}
+
+thread_local! {
+    // Never dropped: at the exit of a backend there is no SPI left to free plans with.
+    static QUEUES: ManuallyDrop<RefCell<Cache>> = ManuallyDrop::new(RefCell::default());
+    static FIXED: ManuallyDrop<PlanSet> = ManuallyDrop::new(PlanSet::default());
+}
+
+/// Runs a hot statement that names no queue.
+pub fn run<'s>(spi: &'s Spi, statement: &'static Statement, args: &[Arg]) -> Rows<'s> {
+    let plan = FIXED.with(|set| set.get(statement.key(), || spi.prepare(statement.sql, args)));
+    spi.run(&plan, args)
+}
+
+static QUEUE_ID: Statement =
+    Statement::new("select q.id from fetchq.queues q where q.name operator(pg_catalog.=) $1");
+
+fn cached(name: &QueueName, table: Oid) -> Result<Rc<Queue>> {
+    let found = QUEUES.with(|cache| {
+        let mut cache = cache.borrow_mut();
+        match invalidation::take() {
+            Invalidated::Nothing => {}
+            Invalidated::Everything => cache.queues.clear(),
+            Invalidated::Tables(tables) => {
+                for table in tables {
+                    cache.queues.remove(&table);
+                }
+            }
+        }
+        cache.clock += 1;
+        let clock = cache.clock;
+        cache
+            .queues
+            .get(&table)
+            .filter(|queue| queue.name == *name)
+            .inspect(|queue| queue.last_used.set(clock))
+            .cloned()
+    });
+    if let Some(queue) = found {
+        return Ok(queue);
+    }
+
+    let id: Option<i32> = spi::connect(|spi| {
+        let rows = run(spi, &QUEUE_ID, &[Arg::from(name.as_str())]);
+        if rows.is_empty() {
+            None
+        } else {
+            rows.get(0, 1)
+        }
+    });
+    let Some(id) = id else {
+        return Err(Error::UnknownQueue(name.to_string()));
+    };
+    let queue = Rc::new(Queue {
+        name: name.clone(),
+        id,
+        plans: PlanSet::default(),
+        last_used: Cell::new(0),
+    });
+    QUEUES.with(|cache| {
+        let mut cache = cache.borrow_mut();
+        while cache.queues.len() >= gucs::plan_cache_queues() {
+            let oldest = cache
+                .queues
+                .iter()
+                .min_by_key(|(_, q)| q.last_used.get())
+                .map(|(table, _)| *table);
+            match oldest {
+                Some(table) => cache.queues.remove(&table),
+                None => break,
+            };
+        }
+        queue.last_used.set(cache.clock);
+        cache.queues.insert(table, queue.clone());
+    });
+    Ok(queue)
+}

@@ -1,0 +1,211 @@
+//! The registry of queues.
+
+use pgrx::PgSqlErrorCode;
+
+use crate::domain::jobs::QUEUE_JOBS;
+use crate::domain::names::QueueName;
+use crate::error::{self, Error, Result};
+use crate::pg::json::Jsonb;
+use crate::pg::notify::notify;
+use crate::pg::spi::{self, Arg, Rows, Spi};
+
+use super::queue_tables;
+
+const REGISTER: &str =
+    "insert into fetchq.queues (name) values ($1) on conflict (name) do nothing returning id";
+const ID: &str = "select id from fetchq.queues where name = $1";
+const ADD_JOB: &str = "insert into fetchq.jobs (task, queue, settings) values ($1, $2, $3)
+    on conflict (task, queue) do nothing";
+
+/// Creates a queue, or finds it: (was created, id). Of two sessions that create the
+/// same one, the second waits at the unique name for the first to commit.
+pub fn create(name: &QueueName) -> Result<(bool, i32)> {
+    spi::connect(|spi| {
+        let key = Arg::from(name.as_str());
+        loop {
+            let rows = spi.once(REGISTER, &[key]);
+            if let Some(id) = first_id(&rows) {
+                queue_tables::create(spi, name)?;
+                for (task, settings) in QUEUE_JOBS {
+                    let settings = Jsonb::arg(Some(Jsonb::parse(settings)));
+                    spi.once(ADD_JOB, &[Arg::from(task), key, settings]);
+                }
+                notify("fetchq_queue_create", name.as_str());
+                return Ok((true, id));
+            }
+            // Not found: dropped between the two statements.
+            if let Some(id) = first_id(&spi.once(ID, &[key])) {
+                return Ok((false, id));
+            }
+        }
+    })
+}
+
+fn first_id(rows: &Rows) -> Option<i32> {
+    if rows.is_empty() {
+        None
+    } else {
+        rows.get(0, 1)
+    }
+}
+
+const UNREGISTER: &str = "delete from fetchq.queues where name = $1 returning id";
+const DROP_JOBS: &str = "delete from fetchq.jobs where queue = $1";
+const DROP_METRICS: &str = "delete from fetchq.metrics where queue = $1";
+const DROP_WRITES: &str = "delete from fetchq.metrics_writes where queue = $1";
+const DROP_COUNTS: &str = "delete from fetchq.counter_log where queue_id = $1";
+
+/// Drops a queue and all that belongs to it; gives the id it had.
+///
+/// The locks are taken in the order in which maintenance takes them: registry, jobs,
+/// tables. The registry row also keeps a pack of this queue's counters away.
+pub fn drop(name: &QueueName) -> Result<i32> {
+    spi::connect(|spi| {
+        let key = Arg::from(name.as_str());
+        let Some(id) = first_id(&spi.once(UNREGISTER, &[key])) else {
+            return Err(Error::UnknownQueue(name.to_string()));
+        };
+        spi.once(DROP_JOBS, &[key]);
+        queue_tables::drop(spi, name);
+        spi.once(DROP_METRICS, &[key]);
+        spi.once(DROP_WRITES, &[key]);
+        spi.once(DROP_COUNTS, &[Arg::from(id)]);
+        notify("fetchq_queue_drop", name.as_str());
+        Ok(id)
+    })
+}
+
+/// The id of a queue.
+pub fn id(name: &QueueName) -> Result<i32> {
+    spi::connect(|spi| {
+        first_id(&spi.once(ID, &[Arg::from(name.as_str())]))
+            .ok_or_else(|| Error::UnknownQueue(name.to_string()))
+    })
+}
+
+const NAMES: &str = "select name::text from fetchq.queues order by name";
+
+/// All queues, by name. A row that a client put there with an impossible name is
+/// told and left out.
+pub fn all() -> Vec<QueueName> {
+    spi::connect(|spi| {
+        let rows = spi.once(NAMES, &[]);
+        (0..rows.len())
+            .filter_map(|row| rows.get::<String>(row, 1))
+            .filter_map(|name| match QueueName::parse(&name) {
+                Ok(parsed) => Some(parsed),
+                Err(e) => {
+                    error::warn(
+                        PgSqlErrorCode::ERRCODE_INVALID_NAME,
+                        format!("fetchq.queues holds a row that is no queue: {e}"),
+                        "Delete the row; create queues with fetchq.queue_create().",
+                    );
+                    None
+                }
+            })
+            .collect()
+    })
+}
+
+/// Columns of the registry that a function sets, and the statement for each.
+const SET_MAX_ATTEMPTS: &str = "update fetchq.queues set max_attempts = $2 where name = $1";
+const SET_CURRENT_VERSION: &str = "update fetchq.queues set current_version = $2 where name = $1";
+const SET_LOGS_RETENTION: &str = "update fetchq.queues set logs_retention = $2 where name = $1";
+const SET_METRICS_RETENTION: &str =
+    "update fetchq.queues set metrics_retention = $2 where name = $1";
+
+fn set(name: &QueueName, sql: &str, value: Arg) -> Result<i32> {
+    spi::connect(
+        |spi| match spi.once(sql, &[Arg::from(name.as_str()), value]).affected() {
+            0 => Err(Error::UnknownQueue(name.to_string())),
+            n => Ok(n),
+        },
+    )
+}
+
+pub fn set_max_attempts(name: &QueueName, value: i32) -> Result<i32> {
+    set(name, SET_MAX_ATTEMPTS, Arg::from(value))
+}
+
+pub fn set_current_version(name: &QueueName, value: i32) -> Result<i32> {
+    set(name, SET_CURRENT_VERSION, Arg::from(value))
+}
+
+pub fn set_logs_retention(name: &QueueName, value: &str) -> Result<i32> {
+    set(name, SET_LOGS_RETENTION, Arg::from(value))
+}
+
+pub fn set_metrics_retention(name: &QueueName, value: Jsonb) -> Result<i32> {
+    set(name, SET_METRICS_RETENTION, Jsonb::arg(Some(value)))
+}
+
+const CURRENT_VERSION: &str = "select current_version from fetchq.queues where name = $1";
+
+pub fn current_version(name: &QueueName) -> Result<i32> {
+    spi::connect(|spi| {
+        first_id(&spi.once(CURRENT_VERSION, &[Arg::from(name.as_str())]))
+            .ok_or_else(|| Error::UnknownQueue(name.to_string()))
+    })
+}
+
+pub const STATUS_ALL: &str = "select id, name, is_active from fetchq.queues order by id";
+pub const STATUS_ONE: &str = "select id, name, is_active from fetchq.queues where name = $1";
+
+const LOCK: &str = "select id from fetchq.queues where name = $1 for no key update";
+
+/// Locks a queue's registry row until the end of the transaction: what changes its
+/// packed counters does so alone. Workers never touch this row.
+pub fn lock(spi: &Spi, name: &QueueName) -> Result<i32> {
+    first_id(&spi.once(LOCK, &[Arg::from(name.as_str())]))
+        .ok_or_else(|| Error::UnknownQueue(name.to_string()))
+}
+
+/// The same, for callers without a connection.
+pub fn lock_now(name: &QueueName) -> Result<i32> {
+    spi::connect(|spi| lock(spi, name))
+}
+
+const OWNS_EXTENSION: &str = "select from pg_extension e
+    where e.extname = 'fetchq' and pg_has_role(e.extowner, 'usage')";
+
+/// Whether the user is, or is a member of, the owner of the extension.
+pub fn owns_extension() -> bool {
+    spi::connect(|spi| spi.once(OWNS_EXTENSION, &[]).affected() > 0)
+}
+
+const DESTROY: &str = "drop extension fetchq cascade";
+
+/// Drops the extension with every queue.
+pub fn destroy() {
+    spi::connect(|spi| {
+        spi.once(DESTROY, &[]);
+    });
+}
+
+const EXTENSION_VERSION: &str =
+    "select extversion::text from pg_extension where extname = 'fetchq'";
+
+/// The version of the installed catalog, which may differ from that of the library.
+pub fn extension_version() -> Option<String> {
+    spi::connect(|spi| {
+        let rows = spi.once(EXTENSION_VERSION, &[]);
+        if rows.is_empty() {
+            None
+        } else {
+            rows.get(0, 1)
+        }
+    })
+}
+
+const TRACE: &str = "select created_at, 'document'::varchar,
+        format('status: %s; attempts: %s; iterations: %s', status, attempts, iterations)::varchar,
+        to_jsonb(d)
+    from {docs} d where subject = $1
+    union all
+    (select created_at, 'error'::varchar, message, to_jsonb(l)
+     from {logs} l where subject = $1 order by id)";
+
+/// The statement behind `trace`, for each queue.
+pub fn trace_sql(name: &QueueName) -> String {
+    super::plans::render(TRACE, name)
+}
