@@ -129,6 +129,7 @@ fn mnt(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
         let due = jobs::make_due();
         // One more than the queues' own: the job that belongs to none may be due too.
         let outcome = runner::run(duration, due.saturating_add(1));
-        Ok(call.record(&[Arg::from(outcome.processed), Arg::from(pack::run())]))
+        let packed = outcome.packed.saturating_add(pack::run());
+        Ok(call.record(&[Arg::from(outcome.processed), Arg::from(packed)]))
     })
 }

@@ -290,9 +290,12 @@ fn queue_truncate_all(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
 }
 
 fn truncate(name: &QueueName, empty: bool) -> Result<()> {
-    registry::lock_now(name)?;
+    // Jobs before the registry, as maintenance locks them.
     if empty {
         jobs::restart(name.as_str());
+    }
+    registry::lock_now(name)?;
+    if empty {
         queue_tables::truncate_history(name);
     }
     queue_tables::truncate_docs(name);

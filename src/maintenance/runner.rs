@@ -20,6 +20,8 @@ use super::{documents, pack, recount, retention, snapshot};
 pub struct Outcome {
     pub processed: i32,
     pub failed: i32,
+    /// Rows that a pack among them packed.
+    pub packed: i32,
 }
 
 /// Claims up to `limit` due jobs for `duration` and runs them.
@@ -29,12 +31,16 @@ pub fn run(duration: Interval, limit: i32) -> Outcome {
         // An ERROR of the server and an Error of ours end the same way: as a panic
         // that undoes this job only.
         let result = subtransaction::attempt(|| {
-            if let Err(e) = run_one(&job) {
+            run_one(&job).unwrap_or_else(|e| {
                 ErrorReport::from(e).report(pgrx::PgLogLevel::ERROR);
-            }
+                unreachable!("an ERROR does not return")
+            })
         });
         match result {
-            Ok(()) => outcome.processed += 1,
+            Ok(packed) => {
+                outcome.processed += 1;
+                outcome.packed = outcome.packed.saturating_add(packed);
+            }
             Err(message) => {
                 // The claim stays: it hides the job for longer after each failure.
                 outcome.failed += 1;
@@ -52,7 +58,8 @@ pub fn run(duration: Interval, limit: i32) -> Outcome {
     outcome
 }
 
-fn run_one(job: &Job) -> Result<()> {
+/// Runs a job; says how many rows it packed.
+fn run_one(job: &Job) -> Result<i32> {
     let settings = Settings::parse(job.settings.as_deref()).map_err(|reason| {
         Error::from(Invalid::JobSettings {
             id: job.id,
@@ -68,10 +75,9 @@ fn run_one(job: &Job) -> Result<()> {
         task: job.task.clone(),
         queue: job.queue.clone(),
     })?;
+    let mut packed = 0;
     match task {
-        Task::Pack => {
-            pack::run();
-        }
+        Task::Pack => packed = pack::run(),
         Task::Maintain => {
             documents::run(&QueueName::parse(&job.queue)?, settings.limit.max(0))?;
         }
@@ -85,7 +91,7 @@ fn run_one(job: &Job) -> Result<()> {
     }
     let delay = Interval::parse(&settings.delay).as_duration("delay")?;
     jobs::reschedule(job.id, delay);
-    Ok(())
+    Ok(packed)
 }
 
 /// The default time a claim lasts (fetchq 4).

@@ -50,3 +50,46 @@ pub fn attempt<R>(work: impl FnOnce() -> R) -> Result<R, String> {
         outcome
     }
 }
+
+#[cfg(any(test, feature = "pg_test"))]
+#[pgrx::pg_schema]
+mod tests {
+    use super::attempt;
+    use crate::pg::spi;
+    use pgrx::pg_test;
+
+    fn count() -> i64 {
+        spi::connect(|spi| {
+            spi.once("select count(*) from attempted", &[])
+                .get(0, 1)
+                .unwrap_or(-1)
+        })
+    }
+
+    fn insert(value: i32) {
+        spi::connect(|spi| {
+            spi.once(
+                "insert into attempted values ($1)",
+                &[spi::Arg::from(value)],
+            );
+        });
+    }
+
+    #[pg_test]
+    fn a_failure_undoes_only_its_own_work() {
+        spi::connect(|spi| {
+            spi.once("create temp table attempted (n int primary key)", &[]);
+        });
+        assert_eq!(attempt(|| insert(1)), Ok(()));
+        let failed = attempt(|| {
+            insert(2);
+            insert(1);
+        });
+        assert!(failed.is_err_and(|m| m.contains("duplicate key")));
+        assert_eq!(count(), 1);
+        // A panic of Rust counts as a failure too, and the next one still works.
+        assert!(attempt(|| panic!("on purpose")).is_err());
+        assert_eq!(attempt(|| insert(3)), Ok(()));
+        assert_eq!(count(), 2);
+    }
+}

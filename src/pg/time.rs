@@ -68,3 +68,34 @@ impl Interval {
         Arg::new(pg_sys::INTERVALOID, Some(self.datum))
     }
 }
+
+#[cfg(any(test, feature = "pg_test"))]
+#[pgrx::pg_schema]
+mod tests {
+    use super::*;
+    use pgrx::pg_test;
+
+    #[pg_test]
+    fn completed_documents_wait_until_2970() {
+        let expected: Option<i64> = crate::pg::spi::connect(|spi| {
+            spi.once("select '2970-01-01 00:00:00+00'::timestamptz", &[])
+                .get(0, 1)
+        });
+        assert_eq!(expected, Some(COMPLETED_AT));
+    }
+
+    #[pg_test]
+    fn durations_are_finite_and_not_negative() {
+        for good in ["5m", "0s", "1 mon -30 days", "100 years", "1.5s"] {
+            assert!(Interval::parse(good).as_duration("x").is_ok(), "{good}");
+        }
+        for bad in ["-1s", "1 mon -31 days", "-1 year", "1 day -25 hours"] {
+            assert!(Interval::parse(bad).as_duration("x").is_err(), "{bad}");
+        }
+    }
+
+    #[pg_test(error = "invalid input syntax for type interval: \"soon\"")]
+    fn a_bad_interval_is_postgresqls_error() {
+        Interval::parse("soon");
+    }
+}

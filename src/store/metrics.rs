@@ -113,9 +113,12 @@ const RECOUNT: &str = "with
         where m.value <> excluded.value";
 
 /// Recounts the gauges of a queue and repairs what has drifted; says how many did.
+/// Nothing while another session changes the queue or its counters: the next time.
 pub fn recount(name: &QueueName) -> Result<i32> {
     spi::connect(|spi| {
-        let id = registry::lock(spi, name)?;
+        let Some(id) = registry::try_lock(spi, name)? else {
+            return Ok(0);
+        };
         let args = [Arg::from(name.as_str()), Arg::from(id)];
         Ok(spi.once(&render(RECOUNT, name), &args).affected())
     })
@@ -165,8 +168,14 @@ const ADD: &str = "update fetchq.metrics set value = value + $3, updated_at = no
 const CREATE: &str = "insert into fetchq.metrics (queue, metric, value, updated_at)
     values ($1, $2, 0, now()) on conflict (queue, metric) do nothing";
 
-/// Sets a metric at once: (its value, whether it is new).
+const HOLD: &str = "select from fetchq.queues where name = $1 for no key update";
+
+/// Sets a metric at once: (its value, whether it is new). The registry row keeps a
+/// pack away, which would move events from under the difference that is stored.
 pub fn set(queue: &QueueName, metric: &str, value: i32) -> (i64, bool) {
+    spi::connect(|spi| {
+        spi.once(HOLD, &[Arg::from(queue.as_str())]);
+    });
     write(queue, metric, value, SET)
 }
 

@@ -12,7 +12,9 @@ use super::plans::render;
 // seq: insertion order, so that documents of one moment stay first in, first out.
 // fillfactor: a pick moves the row to a new version (never heap-only: its index
 // entries change). With room on the page the new one stays beside the old, so one
-// page is written and logged instead of two.
+// page is written and logged instead of two. Measured from 100 down to 80, WAL bytes
+// of pick 1 and drop: 927, 631; of pick 100 and complete: 1451, 1350. Lower gains
+// nothing for the first, and costs space.
 // autovacuum: every document leaves two dead versions. A share of the table would
 // mean ever longer pauses on a large queue, so a number of rows starts it; statistics
 // matter to no hot statement, so analyze is left at a share.

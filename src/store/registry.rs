@@ -49,6 +49,7 @@ fn first_id(rows: &Rows) -> Option<i32> {
     }
 }
 
+const LOCK_JOBS: &str = "select from fetchq.jobs where queue = $1 order by id for update";
 const UNREGISTER: &str = "delete from fetchq.queues where name = $1 returning id";
 const DROP_JOBS: &str = "delete from fetchq.jobs where queue = $1";
 const DROP_METRICS: &str = "delete from fetchq.metrics where queue = $1";
@@ -57,11 +58,12 @@ const DROP_COUNTS: &str = "delete from fetchq.counter_log where queue_id = $1";
 
 /// Drops a queue and all that belongs to it; gives the id it had.
 ///
-/// The locks are taken in the order in which maintenance takes them: registry, jobs,
+/// The locks are taken in the order in which maintenance takes them: jobs, registry,
 /// tables. The registry row also keeps a pack of this queue's counters away.
 pub fn drop(name: &QueueName) -> Result<i32> {
     spi::connect(|spi| {
         let key = Arg::from(name.as_str());
+        spi.once(LOCK_JOBS, &[key]);
         let Some(id) = first_id(&spi.once(UNREGISTER, &[key])) else {
             return Err(Error::UnknownQueue(name.to_string()));
         };
@@ -160,7 +162,17 @@ pub fn lock(spi: &Spi, name: &QueueName) -> Result<i32> {
         .ok_or_else(|| Error::UnknownQueue(name.to_string()))
 }
 
-/// The same, for callers without a connection.
+const TRY_LOCK: &str = "select id from fetchq.queues where name = $1 for no key update skip locked";
+
+/// The same, but gives None when another session holds the row.
+pub fn try_lock(spi: &Spi, name: &QueueName) -> Result<Option<i32>> {
+    match first_id(&spi.once(TRY_LOCK, &[Arg::from(name.as_str())])) {
+        Some(id) => Ok(Some(id)),
+        None => id(name).map(|_| None),
+    }
+}
+
+/// As `lock`, for callers without a connection.
 pub fn lock_now(name: &QueueName) -> Result<i32> {
     spi::connect(|spi| lock(spi, name))
 }
