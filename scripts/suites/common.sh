@@ -53,7 +53,7 @@ run_pg_regress() {
   local runner=$1 folder=$2 db=$3 out rc=0 total ok bad
   needs "$folder/schedule"
   [[ -x $runner ]] || { echo "FAILED: no $runner (server headers package)"; count 0 1; exit 1; }
-  out=$ROOT/.pg/$db
+  out=$ROOT/.pg/out-$db # a name that no cluster can have
   rm -rf "$out"; mkdir -p "$out"
   scratch
   (
