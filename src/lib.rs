@@ -47,6 +47,7 @@ fn is_preloaded() -> bool {
 pub extern "C-unwind" fn _PG_init() {
     PRELOADED.store(pg::session::is_preloading(), Ordering::Relaxed);
     gucs::register();
+    pg::session::reserve_settings_prefix();
     pg::invalidation::register();
 }
 

@@ -19,3 +19,14 @@ pub fn is_preloading() -> bool {
     // SAFETY: a plain variable, set while the postmaster loads libraries.
     unsafe { pg_sys::process_shared_preload_libraries_in_progress }
 }
+
+/// Makes a misspelt `fetchq.…` setting a warning instead of a silent placeholder.
+pub fn reserve_settings_prefix() {
+    // SAFETY: called from _PG_init, after all settings are defined.
+    unsafe {
+        #[cfg(any(feature = "pg13", feature = "pg14"))]
+        pg_sys::EmitWarningsOnPlaceholders(c"fetchq".as_ptr());
+        #[cfg(not(any(feature = "pg13", feature = "pg14")))]
+        pg_sys::MarkGUCPrefixReserved(c"fetchq".as_ptr());
+    }
+}
