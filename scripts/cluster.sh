@@ -169,6 +169,8 @@ launch() (
     fd=${fd##*/}
     if ((fd > 2)); then eval "exec $fd>&-" 2>/dev/null || :; fi
   done
+  # With it in the environment, every error would carry a backtrace to the client.
+  unset RUST_BACKTRACE
   as_pg "$PG_BINDIR/pg_ctl" start -D "$DATA" -l "$LOG" -w -t 60 -s </dev/null >/dev/null 2>&1
 )
 

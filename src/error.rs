@@ -39,6 +39,8 @@ pub enum Error {
         value: String,
         rule: &'static str,
     },
+    #[error("{0}() is a trigger for the documents of a queue, after insert or update of a row")]
+    BadTrigger(String),
     #[error("only a superuser or the owner of the extension can destroy fetchq")]
     NotOwner,
     #[error("unknown maintenance task \"{task}\" of queue \"{queue}\"")]
@@ -72,6 +74,7 @@ impl Error {
             Self::NotActive { .. } => ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
             Self::ReadOnly { .. } => ERRCODE_READ_ONLY_SQL_TRANSACTION,
             Self::StrayTable { .. } => ERRCODE_DUPLICATE_TABLE,
+            Self::BadTrigger(_) => ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED,
             Self::NotOwner => ERRCODE_INSUFFICIENT_PRIVILEGE,
             Self::Invalid(invalid) => match invalid {
                 Invalid::QueueName(_) | Invalid::MetricName(_) => ERRCODE_INVALID_NAME,
@@ -98,7 +101,8 @@ impl Error {
             Self::StrayTable { table, .. } => format!("Drop or rename {table}, then create the queue."),
             Self::BadUnit(_) => "Use a unit that date_trunc() knows: microseconds, milliseconds, second, minute, hour, day, week, month, quarter, year, decade, century or millennium.".into(),
             Self::BadDirection(_) => "Use 'ASC' or 'DESC'.".into(),
-            Self::BadValue { .. } => "Pass a value in that range.".into(),
+            Self::BadValue { rule, .. } => format!("Pass {rule}."),
+            Self::BadTrigger(_) => "Let fetchq.queue_enable_notify() make it.".into(),
             Self::NotOwner => "Connect as a superuser, or as the role that created the extension.".into(),
             Self::UnknownTask { .. } => "The tasks are mnt, sts, cmp, drp and lgp; delete or correct the row in fetchq.jobs.".into(),
             Self::Invalid(invalid) => match invalid {

@@ -7,7 +7,10 @@
 //! - `pg`: the server's C functions, and all `unsafe`
 //!
 //! docs/architecture.md has the whole picture.
-#![cfg_attr(not(any(test, feature = "pg_test")), deny(clippy::unwrap_used, clippy::expect_used))]
+#![cfg_attr(
+    not(any(test, feature = "pg_test")),
+    deny(clippy::unwrap_used, clippy::expect_used)
+)]
 
 use std::sync::atomic::{AtomicBool, Ordering};
 

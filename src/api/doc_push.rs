@@ -2,10 +2,12 @@
 
 use pgrx::prelude::*;
 
-use super::{lenient, payload, queue_name, respond_write, subject};
-use crate::domain::{names, push_many};
+use super::{lenient, meant, payload, queue_name, respond_write, subject};
+use crate::domain::names::{self, QueueName};
+use crate::domain::push_many;
 use crate::error::Error;
 use crate::pg::call::Reply;
+use crate::pg::json::Jsonb;
 use crate::pg::spi::Arg;
 use crate::pg::time;
 use crate::store::docs::{self, NewDoc, Upserted};
@@ -57,14 +59,52 @@ fn doc_push_list(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
         let queue = queue_name(call, 0)?;
         let version = call.int(1, "version")?;
         let next_iteration = call.timestamp(2, "next_iteration")?;
-        // Apostrophes are doubled once here, as in any SQL literal, and the parser
-        // undoes that: fetchq.legacy_quotes does not apply.
-        let items = push_many::parse(call.text(3, "documents")?)?;
-        for item in &items {
-            names::check_subject(&item.subject)?;
+        push_list(&queue, version, next_iteration, call.text(3, "documents")?)
+    })
+}
+
+/// Apostrophes are doubled once in the list, as in any SQL literal, and the parser
+/// undoes that: `fetchq.legacy_quotes` does not apply.
+fn push_list(
+    queue: &QueueName,
+    version: i32,
+    next_iteration: i64,
+    documents: &str,
+) -> Result<Reply, Error> {
+    let items = push_many::parse(documents)?;
+    for item in &items {
+        names::check_subject(&item.subject)?;
+    }
+    let pushed =
+        Queue::open(queue).map(|queue| docs::push_many(&queue, version, next_iteration, &items));
+    lenient(pushed, 0).map(Reply::int)
+}
+
+/// Four arguments without types, as literals or from a driver that sends none: two
+/// forms fit, and only a list of documents starts with a parenthesis.
+#[pg_extern(sql = false)]
+fn doc_push_untyped(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
+    respond_write(fcinfo, |call| {
+        let queue = queue_name(call, 0)?;
+        let last = call.text(3, "next_iteration")?;
+        if last.trim_start().starts_with('(') {
+            let version = call.text(1, "version")?;
+            let version = version.trim().parse().map_err(|_| Error::BadValue {
+                argument: "version",
+                value: version.to_owned(),
+                rule: "an integer",
+            })?;
+            let next_iteration = time::parse_timestamp(call.text(2, "next_iteration")?);
+            return push_list(&queue, version, next_iteration, last);
         }
-        let pushed = Queue::open(&queue)
-            .map(|queue| docs::push_many(&queue, version, next_iteration, &items));
+        let doc = NewDoc {
+            subject: subject(call, 1)?,
+            version: 0,
+            priority: 0,
+            payload: meant(Jsonb::parse(call.text(2, "payload")?)),
+            next_iteration: time::parse_timestamp(last),
+        };
+        let pushed = Queue::open(&queue).map(|queue| docs::push(&queue, &doc));
         lenient(pushed, 0).map(Reply::int)
     })
 }

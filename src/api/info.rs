@@ -123,11 +123,7 @@ fn utils_ts_retain(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
 fn trigger_docs_notify(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond(fcinfo, |call| {
         let Some(entered) = notify::entered(call) else {
-            return Err(Error::BadValue {
-                argument: "trigger",
-                value: "fetchq.trigger_docs_notify".into(),
-                rule: "a row trigger after insert or update, made by fetchq.queue_enable_notify()",
-            });
+            return Err(Error::BadTrigger(call.function_name()));
         };
         if let Some(status) = Status::from_code(entered.status) {
             let queue = QueueName::parse(&entered.queue)?;

@@ -18,7 +18,12 @@ use crate::store::{jobs, logs, metrics, queue_tables, registry};
 #[pg_extern(sql = false)]
 fn queue_create(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
-        let (was_created, id) = registry::create(&queue_name(call, 0)?)?;
+        let name = queue_name(call, 0)?;
+        let (was_created, id) = registry::create(&name)?;
+        // A client that compares names with those of the registry would find none.
+        if was_created && call.opt_text(0) != Some(name.as_str()) {
+            notice!("queue names are folded to lower case: this one is \"{name}\"");
+        }
         Ok(call.record(&[Arg::from(was_created), Arg::from(id)]))
     })
 }
@@ -151,8 +156,8 @@ fn queue_set_metrics_retention(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
 fn check_policy(policy: &[retention::Rule]) -> Result<()> {
     for rule in policy {
         crate::store::series::check_unit(&rule.retain)?;
-        Interval::parse(&rule.from);
-        Interval::parse(&rule.to);
+        Interval::parse(&rule.from).as_duration("from")?;
+        Interval::parse(&rule.to).as_duration("to")?;
     }
     Ok(())
 }
@@ -171,7 +176,7 @@ fn queue_drop_logs(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
 fn queue_drop_logs_older(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
         let name = queue_name(call, 0)?;
-        let age = Interval::parse(call.text(1, "older_than")?);
+        let age = Interval::parse(call.text(1, "older_than")?).as_duration("older_than")?;
         let dropped = Queue::open(&name).map(|queue| logs::drop_older_than(&queue, age.arg()));
         lenient(dropped, 0).map(Reply::int)
     })

@@ -16,6 +16,23 @@ pub fn now() -> i64 {
 /// contract), in microseconds since 2000: 354,286 days.
 pub const COMPLETED_AT: i64 = 354_286 * 86_400 * 1_000_000;
 
+/// Parses a text such as `2030-01-01`; PostgreSQL's own error (22007) when it can not.
+pub fn parse_timestamp(text: &str) -> i64 {
+    let args = input_args(text);
+    // SAFETY: timestamptz_in takes a C string, the type's oid (unused) and a typmod.
+    unsafe { pgrx::direct_function_call(pg_sys::timestamptz_in, &args) }
+        .unwrap_or_else(|| pgrx::error!("timestamptz_in returned NULL for {text:?}"))
+}
+
+/// The arguments of a type's input function.
+fn input_args(text: &str) -> [Option<pg_sys::Datum>; 3] {
+    [
+        Some(pg_sys::Datum::from(c_string(text))),
+        Some(pg_sys::Datum::from(0)),
+        Some(pg_sys::Datum::from(-1i32)),
+    ]
+}
+
 /// An interval of PostgreSQL.
 #[derive(Clone, Copy)]
 pub struct Interval {
@@ -30,16 +47,8 @@ impl Interval {
     /// Parses a text such as `5m`; PostgreSQL's own error (22007) when it can not.
     pub fn parse(text: &str) -> Self {
         // SAFETY: interval_in takes a C string, the type's oid (unused) and a typmod.
-        let datum = unsafe {
-            pgrx::direct_function_call_as_datum(
-                pg_sys::interval_in,
-                &[
-                    Some(pg_sys::Datum::from(c_string(text))),
-                    Some(pg_sys::Datum::from(0)),
-                    Some(pg_sys::Datum::from(-1i32)),
-                ],
-            )
-        };
+        let datum =
+            unsafe { pgrx::direct_function_call_as_datum(pg_sys::interval_in, &input_args(text)) };
         match datum {
             Some(datum) => Self { datum },
             None => pgrx::error!("interval_in returned NULL for {text:?}"),

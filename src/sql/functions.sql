@@ -100,7 +100,7 @@ create function fetchq.queue_set_current_version(queue text, version int, out af
 language c volatile parallel unsafe
 set search_path = pg_catalog, pg_temp
 as 'MODULE_PATHNAME', 'queue_set_current_version_wrapper';
-comment on function fetchq.queue_set_current_version(text, int) is 'Sets the version that the queues documents have now';
+comment on function fetchq.queue_set_current_version(text, int) is 'Sets the version that the queue''s documents have now';
 
 create function fetchq.queue_set_logs_retention(queue text, retention text, out affected_rows int)
 language c volatile parallel unsafe
@@ -118,7 +118,7 @@ create function fetchq.queue_drop_logs(queue text, out affected_rows int)
 language c volatile parallel unsafe
 set search_path = pg_catalog, pg_temp
 as 'MODULE_PATHNAME', 'queue_drop_logs_wrapper';
-comment on function fetchq.queue_drop_logs(text) is 'Removes log lines that are older than the queues retention';
+comment on function fetchq.queue_drop_logs(text) is 'Removes log lines that are older than the queue''s retention';
 
 create function fetchq.queue_drop_logs(queue text, older_than text, out affected_rows int)
 language c volatile parallel unsafe
@@ -136,7 +136,7 @@ create function fetchq.queue_drop_metrics(queue text, out removed_rows int)
 language c volatile parallel unsafe
 set search_path = pg_catalog, pg_temp
 as 'MODULE_PATHNAME', 'queue_drop_metrics_wrapper';
-comment on function fetchq.queue_drop_metrics(text) is 'Removes snapshots by the queues retention policy';
+comment on function fetchq.queue_drop_metrics(text) is 'Removes snapshots by the queue''s retention policy';
 
 create function fetchq.queue_drop_metrics(queue text, policy jsonb, out removed_rows int)
 language c volatile parallel unsafe
@@ -206,6 +206,11 @@ create function fetchq.doc_push(queue text, version int, next_iteration timestam
 language c volatile parallel unsafe
 as 'MODULE_PATHNAME', 'doc_push_list_wrapper';
 comment on function fetchq.doc_push(text, int, timestamptz, text) is 'Plans a list of documents, written as (''subject'', priority, ''json'', {DATA}), ...; says how many were new';
+
+create function fetchq.doc_push(queue text, subject text, payload text, next_iteration text, out queued_docs int)
+language c volatile parallel unsafe
+as 'MODULE_PATHNAME', 'doc_push_untyped_wrapper';
+comment on function fetchq.doc_push(text, text, text, text) is 'The four-argument forms, for arguments without a type: a document, or a list when the last one starts with a parenthesis';
 
 create function fetchq.doc_append(queue text, payload jsonb, version int default 0, priority int default 0, out subject varchar)
 language c volatile parallel unsafe

@@ -94,7 +94,7 @@ const RECOUNT: &str = "with
         union all select 'kll', coalesce(sum(n) filter (where status = -1), 0) from groups
         union all select 'v' || version, sum(n) from groups group by version
         union all select m.metric, 0 from fetchq.metrics m
-            where m.queue = $1 and m.metric ~ '^v-?[0-9]+$'
+            where m.queue = $1 and m.metric ~ '^v(0|-?[1-9][0-9]{0,9})$'
                 and substr(m.metric, 2) not in (select version::text from groups)
     ),
     tail as (

@@ -61,12 +61,12 @@ const CREATE_METRICS: &str = "create table {metrics} (
 const CREATE_METRICS_INDEX: &str = "create index on {metrics} (created_at)";
 
 /// The pick index: what can be picked, per version, in the order of picking.
-const CREATE_PICK_INDEX: &str = "create index if not exists \"{q}__docs_pick_idx\" on {docs}
+const CREATE_PICK_INDEX: &str = "create index \"{q}__docs_pick_idx\" on {docs}
     (version, priority desc, next_iteration, attempts, seq)
     where status = 1 and lock_upgrade is null";
 
 /// The due index: what maintenance looks for, planned and leased, by time.
-const CREATE_DUE_INDEX: &str = "create index if not exists \"{q}__docs_due_idx\" on {docs}
+const CREATE_DUE_INDEX: &str = "create index \"{q}__docs_due_idx\" on {docs}
     (status, next_iteration)
     where status in (0, 2) and lock_upgrade is null";
 
@@ -94,8 +94,14 @@ pub fn create(spi: &Spi, name: &QueueName) -> Result<()> {
 
 /// Makes the pick and due indexes where they are missing.
 pub fn create_indexes(spi: &Spi, name: &QueueName) {
-    for sql in [CREATE_PICK_INDEX, CREATE_DUE_INDEX] {
-        spi.once(&render(sql, name).replace("{q}", name.as_str()), &[]);
+    for (index, sql) in [
+        ("docs_pick_idx", CREATE_PICK_INDEX),
+        ("docs_due_idx", CREATE_DUE_INDEX),
+    ] {
+        // Not "if not exists": that sends a notice for each one that does.
+        if relation::lookup_data_table(&name.relation(index)).is_none() {
+            spi.once(&render(sql, name).replace("{q}", name.as_str()), &[]);
+        }
     }
 }
 

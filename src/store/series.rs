@@ -57,8 +57,8 @@ pub fn retain(name: &QueueName, rules: &[Rule]) -> Result<i32> {
     let mut removed = 0;
     for rule in rules {
         check_unit(&rule.retain)?;
-        let from = Interval::parse(&rule.from).arg();
-        let to = Interval::parse(&rule.to).arg();
+        let from = Interval::parse(&rule.from).as_duration("from")?.arg();
+        let to = Interval::parse(&rule.to).as_duration("to")?.arg();
         removed += spi::connect(|spi| {
             spi.once(
                 &render(RETAIN, name),

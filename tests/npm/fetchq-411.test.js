@@ -1,0 +1,3 @@
+import { run } from './suite.js';
+
+run('4.1.1');
