@@ -168,10 +168,11 @@ const ADD: &str = "update fetchq.metrics set value = value + $3, updated_at = no
 const CREATE: &str = "insert into fetchq.metrics (queue, metric, value, updated_at)
     values ($1, $2, 0, now()) on conflict (queue, metric) do nothing";
 
-const HOLD: &str = "select from fetchq.queues where name = $1 for no key update";
+// Shared among writers; keeps packs, recounts and drops of the queue away.
+const HOLD: &str = "select from fetchq.queues where name = $1 for share";
 
-/// Sets a metric at once: (its value, whether it is new). The registry row keeps a
-/// pack away, which would move events from under the difference that is stored.
+/// Sets a metric at once: (its value, whether it is new). A pack is kept away, which
+/// would move events from under the difference that is stored.
 pub fn set(queue: &QueueName, metric: &str, value: i32) -> (i64, bool) {
     spi::connect(|spi| {
         spi.once(HOLD, &[Arg::from(queue.as_str())]);
@@ -190,6 +191,9 @@ fn write(queue: &QueueName, metric: &str, value: i32, sql: &str) -> (i64, bool) 
         let key = [Arg::from(queue.as_str()), Arg::from(metric)];
         let args = [key[0], key[1], Arg::from(i64::from(value))];
         if spi.once(sql, &args).affected() == 0 {
+            // A pack that finds the registry row held skips this queue: it could only
+            // wait for a row that it can not see yet.
+            spi.once(HOLD, &[key[0]]);
             spi.once(CREATE, &key);
             spi.once(sql, &args);
         }
@@ -287,6 +291,8 @@ const PACK_WRITES: &str = "with
             select w.ctid from fetchq.metrics_writes w
             where w.created_at <= now()
                 and not exists (
+                    select from fetchq.queues q where q.name = w.queue and q.name <> all ($3))
+                and not exists (
                     select from fetchq.metrics m where m.queue = w.queue and m.metric = w.metric
                         and not (m.queue, m.metric) in (select f.queue, f.metric from unnest($1, $2) as f (queue, metric)))
             for update skip locked))
@@ -319,6 +325,12 @@ const PACK_WRITES: &str = "with
     )
     select count(*) from taken";
 
+// The registry row, because a metric that another session has just made, and not
+// committed, can not be seen, only waited for.
+const LOCK_WRITTEN_QUEUES: &str = "select q.name::text from fetchq.queues q
+    where q.name in (select queue from fetchq.metrics_writes)
+    order by q.id
+    for no key update skip locked";
 const LOCK_WRITTEN: &str = "select coalesce(array_agg(queue::text), '{}'), coalesce(array_agg(metric::text), '{}') from (
     select m.queue, m.metric from fetchq.metrics m
     where exists (select from fetchq.metrics_writes w where w.queue = m.queue and w.metric = m.metric)
@@ -348,10 +360,11 @@ fn pack_events(spi: &Spi) -> i64 {
 }
 
 fn pack_writes(spi: &Spi) -> i64 {
+    let rows = spi.once(LOCK_WRITTEN_QUEUES, &[]);
+    let free: Vec<String> = (0..rows.len()).filter_map(|row| rows.get(row, 1)).collect();
     let rows = spi.once(LOCK_WRITTEN, &[]);
     let queues: Vec<String> = rows.get(0, 1).unwrap_or_default();
     let metrics: Vec<String> = rows.get(0, 2).unwrap_or_default();
-    spi.once(PACK_WRITES, &[Arg::from(queues), Arg::from(metrics)])
-        .get(0, 1)
-        .unwrap_or(0)
+    let args = [Arg::from(queues), Arg::from(metrics), Arg::from(free)];
+    spi.once(PACK_WRITES, &args).get(0, 1).unwrap_or(0)
 }

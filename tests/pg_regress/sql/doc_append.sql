@@ -1,0 +1,27 @@
+-- Appending: a subject is made, unique, and later ones are greater.
+select was_created from fetchq.queue_create('rq_append');
+select test.delta('rq_append');
+select subject as s1 from fetchq.doc_append('rq_append', '{"n": 1}') \gset
+select subject as s2 from fetchq.doc_append('rq_append', '{"n": 2}', 0) \gset
+select subject as s3 from fetchq.doc_append('rq_append', '{"n": 3}', 0, 5) \gset
+select subject as s4 from fetchq.doc_append('rq_append', '{"n": 4}', 2, 0) \gset
+select :'s1' < :'s2' collate "C" and :'s2' < :'s3' collate "C" and :'s3' < :'s4' collate "C" as ascending;
+select length(:'s1') between 1 and 50 as fits;
+select payload, version, priority, status, attempts, iterations, next_iteration <= now() as is_due from fetchq_data.rq_append__docs order by seq;
+select array_agg(subject::text order by seq) = array[:'s1', :'s2', :'s3', :'s4'] as as_told from fetchq_data.rq_append__docs;
+select test.delta('rq_append');
+
+-- First in, first out, but for the priority; also within one statement.
+select payload from fetchq.doc_pick('rq_append', 0, 10, '5m');
+select count(distinct fetchq.doc_append('rq_append', jsonb_build_object('n', i), 3)) as subjects from generate_series(1, 500) i;
+select count(*) from fetchq_data.rq_append__docs where version = 3;
+select bool_and(subject > previous) as ascending from (
+    select subject, lag(subject) over (order by seq) as previous from fetchq_data.rq_append__docs where version = 3) x
+where previous is not null;
+select array_agg((payload ->> 'n')::int order by n) = array(select generate_series(1, 500)) as first_in_first_out
+from fetchq.doc_pick('rq_append', 3, 500, '5m') with ordinality x (subject, payload, a, b, c, d, e, f, g, h, n);
+select test.exact('rq_append');
+
+-- A queue that is not there gives NULL.
+select fetchq.doc_append('rq_nope', '{}') is null as is_null;
+select was_dropped from fetchq.queue_drop('rq_append');

@@ -1,0 +1,100 @@
+-- Every error: SQLSTATE, message, hint. And what is only a warning, unless fetchq.strict.
+\pset format unaligned
+\pset tuples_only on
+select was_created from fetchq.queue_create('rq_err');
+select fetchq.doc_push('rq_err', 's1');
+
+-- NULL for every argument of every function, the others being good.
+set client_min_messages = error;
+create function test.value(argument text, type text) returns text language sql as $$
+    select case type
+        when 'text' then case argument
+            when 'queue' then '''rq_err''' when 'subject' then '''absent''' when 'message' then '''m''' when 'metric' then '''null test'''
+            when 'documents' then $q$'(''s1'', 0, ''{}'', {DATA})'$q$ when 'retention' then '''1h''' when 'direction' then '''ASC'''
+            when 'table_name' then '''fetchq_data.rq_err__logs''' when 'field' then '''created_at''' when 'unit' then '''hour''' else '''5m''' end || '::text'
+        when 'integer' then '0'
+        when 'boolean' then 'false'
+        when 'jsonb' then case argument when 'policy' then '''[]''' when 'metrics' then '''[]''' else '''{}''' end || '::jsonb'
+        when 'interval' then 'interval ''5m'''
+        else 'timestamptz ''2020-01-01''' end;
+$$;
+select p.proname || '(' || string_agg(p.proargnames[i] || ' ' || format_type(p.proargtypes[i - 1], null), ', ' order by i) || ') ' || p.proargnames[n] || ': '
+    || test.error(format('select * from fetchq.%I(%s)', p.proname, string_agg(
+        case when i = n then 'null::' || format_type(p.proargtypes[i - 1], null)
+            else test.value(p.proargnames[i], format_type(p.proargtypes[i - 1], null)) end, ', ' order by i)))
+from pg_proc p, generate_series(1, p.pronargs) n, generate_series(1, p.pronargs) i
+where p.pronamespace = 'fetchq'::regnamespace
+group by p.oid, p.proname, p.proargnames, n
+order by p.proname collate "C", p.pronargs, oidvectortypes(p.proargtypes) collate "C", n;
+drop function test.value(text, text);
+reset client_min_messages;
+select count(*) from fetchq_data.rq_err__docs where subject <> 's1';
+select count(*) from fetchq_data.rq_err__logs where subject <> 'absent';
+select metric from fetchq.metric_get('rq_err');
+
+-- Values that clients of fetchq 4 rely on come with a warning that names the cause …
+select fetchq.doc_push('rq_nope', 's1');
+select fetchq.doc_push('rq_nope', 0, now(), $$('a', 0, '{}', {DATA})$$);
+select fetchq.doc_append('rq_nope', '{}') is null;
+select * from fetchq.doc_upsert('rq_nope', 's1', 0, 0, now(), '{}');
+select count(*) from fetchq.doc_pick('rq_nope');
+select fetchq.doc_complete('rq_nope', 's1');
+select fetchq.doc_complete('rq_err', 's1');
+select fetchq.log_error('rq_nope', 's1', 'm', '{}');
+select * from fetchq.queue_drop('rq_nope');
+-- … and with fetchq.strict they are errors, with the same words.
+set fetchq.strict = on;
+select test.error(c) from unnest(array[
+    $$select fetchq.doc_push('rq_nope', 's1')$$, $$select fetchq.doc_push('rq_nope', 's1', 0, 0, now(), '{}')$$,
+    $$select fetchq.doc_push('rq_nope', 0, now(), '(''a'', 0, ''{}'', {DATA})')$$,
+    $$select fetchq.doc_append('rq_nope', '{}')$$, $$select fetchq.doc_upsert('rq_nope', 's1', 0, 0, now(), '{}')$$,
+    $$select fetchq.doc_pick('rq_nope')$$, $$select fetchq.doc_complete('rq_nope', 's1')$$,
+    $$select fetchq.doc_complete('rq_err', 's1')$$, $$select fetchq.doc_complete('rq_err', 'absent')$$,
+    $$select fetchq.log_error('rq_nope', 's1', 'm', '{}')$$, $$select fetchq.queue_drop('rq_nope')$$, $$select fetchq.queue_get_id('rq_nope')$$,
+    $$select fetchq.queue_set_max_attempts('rq_nope', 1)$$, $$select fetchq.metric_snap('rq_nope')$$]) c;
+-- What is no error stays none.
+select fetchq.doc_push('rq_err', 's1');
+select count(*) from fetchq.doc_pick('rq_err', 99, 1, '5m');
+select count(*) from fetchq.metric_get('rq_nope');
+reset fetchq.strict;
+
+-- Settings that are no settings.
+select test.error('set fetchq.strict = 7');
+select test.error('set fetchq.legacy_quotes = often');
+select test.error('set fetchq.plan_cache_queues = 0');
+
+-- JSON that is none, times that are none: PostgreSQL's own words.
+select test.error($$select fetchq.doc_push('rq_err', 'x', 'not json')$$);
+select test.error($$select fetchq.doc_push('rq_err', 'x', 0, 0, 'whenever', '{}')$$);
+select test.error($$select fetchq.trace('s1', 'sideways')$$);
+
+-- Where writing is impossible it says why; reading works.
+begin read only;
+select test.error($$select fetchq.doc_push('rq_err', 'x')$$);
+select test.error($$select fetchq.doc_pick('rq_err')$$);
+select test.error($$select fetchq.queue_create('rq_err2')$$);
+select test.error($$select fetchq.mnt()$$);
+select test.error($$select fetchq.metric_log_pack()$$);
+select metric, current_value from fetchq.metric_get('rq_err') order by metric;
+select * from fetchq.metric_compute('rq_err');
+select subject from fetchq.queue_top('rq_err', 0, 10, 0);
+select name from fetchq.queue_status();
+select queue, type from fetchq.trace('s1');
+select version from fetchq.info();
+commit;
+
+-- A set where none fits.
+select test.error($$select * from generate_series(1, 2) where fetchq.doc_pick('rq_err') is not null$$);
+-- Triggers called as functions, or attached wrongly.
+select test.error('select fetchq.trigger_docs_notify()');
+create table test.t (x int);
+create trigger wrong after insert on test.t for each statement execute function fetchq.trigger_docs_notify();
+select test.error('insert into test.t values (1)');
+drop trigger wrong on test.t;
+create trigger wrong after insert on test.t for each statement execute function fetchq.trigger_notify_as_json();
+select test.error('insert into test.t values (1)');
+drop trigger wrong on test.t;
+create trigger wrong after insert on test.t for each row execute function fetchq.trigger_docs_notify('rq_err');
+select test.error('insert into test.t values (1)');
+drop table test.t;
+select was_dropped from fetchq.queue_drop('rq_err');

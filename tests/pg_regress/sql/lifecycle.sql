@@ -1,0 +1,58 @@
+-- Dropping the extension and creating it again, in one session. (Last: it drops every queue.)
+select was_created from fetchq.queue_create('rq_life');
+select fetchq.doc_push('rq_life', 's1');
+select subject from fetchq.doc_pick('rq_life');
+select fetchq.queue_enable_notify('rq_life');
+
+-- It refuses while queues exist: their tables lie in a schema of it.
+\set VERBOSITY terse
+drop extension fetchq;
+\set VERBOSITY default
+select count(*) from fetchq_data.rq_life__docs;
+select test.exact('rq_life');
+
+-- CASCADE takes all of it.
+set client_min_messages = warning;
+drop extension fetchq cascade;
+reset client_min_messages;
+select count(*) from pg_namespace where nspname in ('fetchq', 'fetchq_data');
+select test.error($$select fetchq.info()$$);
+
+-- Created again it works, with plans of the old one cached in this session.
+create extension fetchq;
+select name from fetchq.queue_status();
+select task, queue from fetchq.jobs;
+select was_created from fetchq.queue_create('rq_life');
+select fetchq.doc_push('rq_life', 's2');
+select subject, attempts from fetchq.doc_pick('rq_life');
+select fetchq.doc_reject('rq_life', 's2', 'no', '{}');
+select fetchq.metric_log_pack() > 0 as packed;
+select test.exact('rq_life');
+select was_dropped from fetchq.queue_drop('rq_life');
+
+-- Without queues it goes without CASCADE; a second time is refused by PostgreSQL.
+drop extension fetchq;
+create extension fetchq;
+select test.error('create extension fetchq');
+
+-- The same in one transaction, rolled back.
+select was_created from fetchq.queue_create('rq_life');
+select fetchq.doc_push('rq_life', 's1');
+begin;
+set local client_min_messages = warning;
+drop extension fetchq cascade;
+create extension fetchq;
+select was_created from fetchq.queue_create('rq_life');
+select fetchq.doc_push('rq_life', 's2');
+rollback;
+select subject from fetchq.doc_pick('rq_life');
+select test.exact('rq_life');
+
+-- The function for it, as fetchq 4 had it.
+set client_min_messages = warning;
+select was_destroyed from fetchq.destroy_with_terrible_consequences();
+reset client_min_messages;
+select count(*) from pg_extension where extname = 'fetchq';
+select count(*) from pg_namespace where nspname in ('fetchq', 'fetchq_data');
+create extension fetchq;
+select count(*) from fetchq.queues;

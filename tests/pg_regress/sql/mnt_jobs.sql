@@ -1,0 +1,127 @@
+-- The maintenance jobs.
+select was_created from fetchq.queue_create('rq_jobs');
+-- Fixed ids, because messages tell them; and the job of no queue stays out of the way.
+update fetchq.jobs set id = 1000000 + case task when 'mnt' then 1 when 'sts' then 2 when 'cmp' then 3 else 4 end where queue = 'rq_jobs';
+update fetchq.jobs set next_iteration = '2970-01-01' where queue = '*';
+create view test.jobs as
+select task, attempts, iterations, last_iteration = now() as ran_now,
+    case when next_iteration < now() then 'due' else (next_iteration - now())::text end as next
+from fetchq.jobs where queue = 'rq_jobs' order by id;
+create function test.due() returns void language sql as $$
+    update fetchq.jobs set next_iteration = '2020-01-01' where queue = 'rq_jobs';
+$$;
+
+-- Claiming hides a job for the duration and counts the attempt.
+select test.due();
+begin;
+select id, task, queue, attempts, iterations, next_iteration - now() as hidden_for, last_iteration, settings, payload from fetchq.mnt_job_pick('1m', 2) order by id;
+select id, task, attempts from fetchq.mnt_job_pick('1m', 10) order by id;
+select count(*) from fetchq.mnt_job_pick('1m', 10);
+select * from test.jobs;
+rollback;
+select count(*) from fetchq.mnt_job_pick('1m', 0);
+select test.error($$select fetchq.mnt_job_pick('1m', -1)$$);
+select test.error($$select fetchq.mnt_job_pick('-1m', 1)$$);
+select test.error($$select fetchq.mnt_job_pick('soon', 1)$$);
+
+-- Rescheduling: it has run.
+begin;
+select attempts from fetchq.mnt_job_pick('1m', 1);
+select * from fetchq.mnt_job_reschedule(1000001, '1h');
+select * from test.jobs where task = 'mnt';
+rollback;
+select * from fetchq.mnt_job_reschedule(-1, '1h');
+select test.error($$select fetchq.mnt_job_reschedule(1000001, '-1h')$$);
+select test.error($$select fetchq.mnt_job_reschedule(1000001, 'soon')$$);
+
+-- Running: one by default, by their settings.
+begin;
+select * from fetchq.mnt_job_run();
+select * from test.jobs;
+select * from fetchq.mnt_job_run(2);
+select * from fetchq.mnt_job_run('1h', 10);
+select * from fetchq.mnt_job_run(10);
+select * from test.jobs;
+rollback;
+select test.error($$select fetchq.mnt_job_run(-1)$$);
+select test.error($$select fetchq.mnt_job_run('1m', -1)$$);
+select test.error($$select fetchq.mnt_job_run('-1m', 1)$$);
+select * from fetchq.mnt_job_run(0);
+
+-- A job that fails is told, and only that one fails; it backs off: 1, 2, 4 … 64 times the duration.
+update fetchq.jobs set settings = '{"limit": "many"}' where id = 1000001;
+begin;
+select * from fetchq.mnt_job_run('1m', 10);
+select * from test.jobs;
+commit;
+create temp table seen_jobs (n int, attempts int, next text);
+do $$ begin for i in 1..9 loop
+    perform test.due();
+    perform fetchq.mnt_job_run('1m', 10);
+    insert into seen_jobs select i, attempts, next from test.jobs where task = 'mnt';
+end loop; end $$;
+select * from seen_jobs order by n;
+drop table seen_jobs;
+select task, attempts, iterations from test.jobs;
+
+-- Repaired, it runs again as if nothing had been.
+update fetchq.jobs set settings = '{"delay": "7m"}' where id = 1000001;
+select test.due();
+begin;
+select * from fetchq.mnt_job_run(10);
+select * from test.jobs;
+commit;
+
+-- Other ways to fail: what PostgreSQL refuses, an unknown task, a queue that is gone, a name that is none.
+update fetchq.jobs set settings = '{"delay": "often"}' where id = 1000002;
+update fetchq.jobs set settings = '{"duration": "-1h"}' where id = 1000003;
+update fetchq.queues set logs_retention = 'long' where name = 'rq_jobs';
+insert into fetchq.jobs (id, task, queue) values (1000005, 'zzz', 'rq_jobs'), (1000006, 'mnt', 'rq_gone'), (1000007, 'mnt', 'not a queue');
+update fetchq.jobs set next_iteration = '2020-01-01' where queue in ('rq_gone', 'not a queue');
+select test.due();
+select * from fetchq.mnt_job_run('1m', 20);
+select task, attempts, iterations from test.jobs;
+-- What a failing job did is undone: no snapshot is left of the one that could not be rescheduled.
+select count(*) from fetchq_data.rq_jobs__metrics where metric = 'cnt' and created_at = (select max(last_iteration) from fetchq.jobs where id = 1000001);
+delete from fetchq.jobs where id > 1000004 and id < 1000010;
+update fetchq.jobs set settings = null where id in (1000002, 1000003);
+update fetchq.queues set logs_retention = null where name = 'rq_jobs';
+select test.due();
+begin;
+select * from fetchq.mnt_job_run(10);
+select task, attempts, next from test.jobs;
+commit;
+
+-- Everything now: documents, snapshots, recounts, retention of every queue; then the counters.
+select was_created from fetchq.queue_create('rq_jobs2');
+select fetchq.doc_push('rq_jobs', 'p1', '{}', timestamptz '2970-01-01');
+select fetchq.doc_push('rq_jobs2', 'p1', '{}', timestamptz '2970-01-01');
+update fetchq_data.rq_jobs__docs set next_iteration = '2020-01-01';
+update fetchq_data.rq_jobs2__docs set next_iteration = '2020-01-01';
+update fetchq.jobs set next_iteration = '2970-01-01', settings = '{"delay": "5m", "duration": "5m"}' where queue like 'rq\_jobs%';
+begin;
+select processed, packed > 0 as packed from fetchq.mnt();
+select * from test.jobs where next <> '@ 5 mins' or not ran_now;
+commit;
+select subject, status from fetchq_data.rq_jobs__docs;
+select subject, status from fetchq_data.rq_jobs2__docs;
+select test.exact('rq_jobs');
+select test.exact('rq_jobs2');
+select count(*) from fetchq.counter_log;
+select processed from fetchq.mnt('10m');
+select test.error($$select fetchq.mnt('-1m')$$);
+select test.error($$select fetchq.mnt('soon')$$);
+
+-- The job of no queue packs the counters, and is not counted among those of the queues.
+select fetchq.doc_push('rq_jobs', 'p2');
+update fetchq.jobs set next_iteration = '2970-01-01' where queue <> '*';
+update fetchq.jobs set next_iteration = '2020-01-01' where queue = '*';
+begin;
+select * from fetchq.mnt_job_run(10);
+select task, attempts, next_iteration - now() as next from fetchq.jobs where queue = '*';
+select count(*) from fetchq.counter_log;
+commit;
+drop view test.jobs;
+drop function test.due();
+select was_dropped from fetchq.queue_drop('rq_jobs');
+select was_dropped from fetchq.queue_drop('rq_jobs2');
