@@ -23,8 +23,13 @@ pub fn create(name: &QueueName) -> Result<(bool, i32)> {
     spi::connect(|spi| {
         let key = Arg::from(name.as_str());
         loop {
-            let rows = spi.once(REGISTER, &[key]);
-            if let Some(id) = first_id(&rows) {
+            // Look first: an insert that meets a conflict uses up an id, and clients
+            // create their queues at every start.
+            if let Some(id) = first_id(&spi.once(ID, &[key])) {
+                return Ok((false, id));
+            }
+            // None: another session has just created it.
+            if let Some(id) = first_id(&spi.once(REGISTER, &[key])) {
                 queue_tables::create(spi, name)?;
                 for (task, settings) in QUEUE_JOBS {
                     let settings = Jsonb::arg(Some(Jsonb::parse(settings)));
@@ -32,10 +37,6 @@ pub fn create(name: &QueueName) -> Result<(bool, i32)> {
                 }
                 notify("fetchq_queue_create", name.as_str());
                 return Ok((true, id));
-            }
-            // Not found: dropped between the two statements.
-            if let Some(id) = first_id(&spi.once(ID, &[key])) {
-                return Ok((false, id));
             }
         }
     })

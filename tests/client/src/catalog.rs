@@ -1,0 +1,189 @@
+//! Every function of the API as the catalog has it, and a valid value for each
+//! argument: a new function can not be forgotten by the tests that go through all.
+
+use chrono::{TimeDelta, Utc};
+use serde_json::json;
+use tokio_postgres::types::Type;
+use tokio_postgres::{Client, Error, Row, Statement};
+
+use crate::{Session, Value};
+
+pub struct Argument {
+    pub name: String,
+    pub ty: Type,
+}
+
+pub struct Function {
+    pub oid: u32,
+    pub name: String,
+    pub arguments: Vec<Argument>,
+    /// Result columns: name and type.
+    pub columns: Vec<(String, String)>,
+}
+
+const FUNCTIONS: &str = "
+    select p.oid, p.proname::text,
+        coalesce((select array_agg(coalesce(p.proargnames[a.i], '') order by a.i)
+            from generate_series(1, p.pronargs) a (i)), '{}'),
+        p.proargtypes::oid[]
+    from pg_proc p
+    where p.pronamespace = 'fetchq'::regnamespace and p.prorettype <> 'trigger'::regtype
+    order by p.proname, p.pronargs, p.oid";
+
+/// All functions that can be called, triggers left out.
+pub async fn functions(client: &Client) -> Vec<Function> {
+    let mut functions = Vec::new();
+    for row in client.query(FUNCTIONS, &[]).await.expect("pg_proc") {
+        let names: Vec<String> = row.get(2);
+        let types: Vec<u32> = row.get(3);
+        let arguments = names
+            .into_iter()
+            .zip(types)
+            .map(|(name, oid)| Argument {
+                name,
+                ty: Type::from_oid(oid).expect("a built-in type"),
+            })
+            .collect();
+        let mut function = Function {
+            oid: row.get(0),
+            name: row.get(1),
+            arguments,
+            columns: Vec::new(),
+        };
+        let statement = function.prepare(client).await;
+        function.columns = statement
+            .columns()
+            .iter()
+            .map(|c| (c.name().to_owned(), c.type_().name().to_owned()))
+            .collect();
+        functions.push(function);
+    }
+    assert!(
+        functions.len() > 70,
+        "only {} functions found",
+        functions.len()
+    );
+    functions
+}
+
+impl Function {
+    /// `name(type, type)`, for messages.
+    pub fn signature(&self) -> String {
+        let types: Vec<&str> = self.arguments.iter().map(|a| a.ty.name()).collect();
+        format!("{}({})", self.name, types.join(", "))
+    }
+
+    /// `column type, column type`.
+    pub fn result(&self) -> String {
+        self.columns
+            .iter()
+            .map(|(name, ty)| format!("{name} {ty}"))
+            .collect::<Vec<_>>()
+            .join(", ")
+    }
+
+    /// The call, with a parameter of its declared type for every argument.
+    pub async fn prepare(&self, client: &Client) -> Statement {
+        self.prepare_as(client, |ty| ty.clone()).await
+    }
+
+    /// The call with other types than the declared ones.
+    pub async fn prepare_as(&self, client: &Client, ty: impl Fn(&Type) -> Type) -> Statement {
+        let types: Vec<Type> = self.arguments.iter().map(|a| ty(&a.ty)).collect();
+        let places: Vec<String> = (1..=types.len()).map(|i| format!("${i}")).collect();
+        let sql = format!("select * from fetchq.{}({})", self.name, places.join(", "));
+        match client.prepare_typed(&sql, &types).await {
+            Ok(statement) => statement,
+            Err(e) => panic!("{sql} with {types:?}: {e:?}"),
+        }
+    }
+
+    /// Runs a prepared call.
+    pub async fn call(
+        client: &Client,
+        statement: &Statement,
+        values: &[Value],
+    ) -> Result<Vec<Row>, Error> {
+        let params: Vec<_> = values
+            .iter()
+            .map(|v| v as &(dyn tokio_postgres::types::ToSql + Sync))
+            .collect();
+        client.query(statement, &params).await
+    }
+
+    /// Values for a call that succeeds on what `prepare_queue` made.
+    pub fn valid(&self) -> Vec<Value> {
+        self.arguments.iter().map(|a| self.valid_for(a)).collect()
+    }
+
+    fn valid_for(&self, argument: &Argument) -> Value {
+        let settles = matches!(
+            self.name.as_str(),
+            "doc_complete"
+                | "doc_kill"
+                | "doc_drop"
+                | "doc_reschedule"
+                | "doc_reject"
+                | "trace"
+                | "log_error"
+        );
+        match (argument.name.as_str(), &argument.ty) {
+            ("queue", _) => Value::text("q"),
+            ("subject", _) if settles => Value::text("active"),
+            ("subject", _) => Value::text("new"),
+            // The form for arguments without a type.
+            ("payload", &Type::TEXT) => Value::text("{\"a\": 1}"),
+            ("next_iteration", &Type::TEXT) => Value::text("2020-01-01"),
+            ("payload" | "details", _) => Value::Json(json!({"a": 1})),
+            ("policy", _) => Value::Json(json!([{"retain": "minute", "from": "1h", "to": "0s"}])),
+            ("metrics", _) => Value::Json(json!(["cnt", "pnd"])),
+            ("retention", _) if self.name == "queue_set_metrics_retention" => {
+                Value::text(r#"[{"retain": "hour", "from": "1d", "to": "1h"}]"#)
+            }
+            ("retention" | "older_than" | "delay", _) => Value::text("1h"),
+            ("duration", &Type::INTERVAL) => Value::Interval(300_000_000),
+            ("duration", _) => Value::text("5m"),
+            ("documents", _) => {
+                Value::text("('m1', 0, '{\"a\": 1}', {DATA}), ('m2', 5, '{}', {DATA})")
+            }
+            ("message", _) => Value::text("it's broken"),
+            ("ref_id", _) => Value::text("ref"),
+            ("metric", _) => Value::text("custom"),
+            ("direction", _) => Value::text("DESC"),
+            ("table_name", _) => Value::text("fetchq_data.q__metrics"),
+            ("field", _) => Value::text("created_at"),
+            ("unit", _) => Value::text("minute"),
+            ("from_time", _) => Value::Time(Utc::now() - TimeDelta::hours(1)),
+            ("next_iteration" | "before" | "to_time", _) => {
+                Value::Time(Utc::now() - TimeDelta::seconds(60))
+            }
+            ("version" | "priority" | "skip", _) => Value::Int(0),
+            ("max_docs" | "max_jobs" | "value" | "max_attempts" | "attempts", _) => Value::Int(7),
+            ("id", _) => Value::Int(1),
+            ("empty", _) => Value::Bool(true),
+            (name, ty) => panic!(
+                "{}: say in catalog.rs what a valid {name} {ty} is",
+                self.signature()
+            ),
+        }
+    }
+}
+
+/// Makes queue `q` with a document in every state: `pending`, `planned`, `active`,
+/// `completed`, `killed`, logs and snapshots.
+pub async fn prepare_queue(session: &Session) {
+    session
+        .sql(
+            "select fetchq.queue_create('q');
+             select fetchq.doc_push('q', s) from unnest(array['active', 'completed', 'killed']) s;
+             select fetchq.doc_pick('q', 0, 3, '1h');
+             select fetchq.doc_complete('q', 'completed');
+             select fetchq.doc_kill('q', 'killed');
+             select fetchq.doc_push('q', 'pending', '{\"n\": 1}');
+             select fetchq.doc_push('q', 'planned', '{\"n\": 2}', now() + interval '1 day');
+             select fetchq.log_error('q', 'active', 'first try', '{\"why\": \"bad luck\"}', 'r1');
+             select fetchq.metric_set('q', 'custom', 3);
+             select fetchq.metric_snap('q')",
+        )
+        .await;
+}

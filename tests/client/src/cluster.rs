@@ -1,0 +1,294 @@
+//! Throwaway clusters, for tests that crash, copy or promote a server.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use crate::Server;
+
+/// One of PostgreSQL's programs, as the user that runs servers.
+pub fn bin(program: &str) -> Command {
+    as_server_user(&format!("{}/{program}", var("FETCHQ_PG_BINDIR")))
+}
+
+fn as_server_user(program: &str) -> Command {
+    let mut command = match std::env::var("FETCHQ_RUNAS") {
+        Ok(user) if !user.is_empty() => {
+            let mut command = Command::new("runuser");
+            command.args(["-u", &user, "--", program]);
+            command
+        }
+        _ => Command::new(program),
+    };
+    // Settings for some other server must not reach ours.
+    for name in [
+        "PGHOST",
+        "PGPORT",
+        "PGUSER",
+        "PGDATABASE",
+        "PGPASSWORD",
+        "PGDATA",
+        "PGOPTIONS",
+    ] {
+        command.env_remove(name);
+    }
+    // (the user may not enter ours)
+    command.current_dir("/");
+    command
+}
+
+fn var(name: &str) -> String {
+    std::env::var(name)
+        .unwrap_or_else(|_| panic!("{name} is not set: run by scripts/test.sh client"))
+}
+
+/// Runs a command that must succeed; gives its output.
+pub fn run(command: &mut Command) -> String {
+    let output = command.stdin(Stdio::null()).output().expect("run");
+    succeeded(command, &output)
+}
+
+/// The same, with input.
+pub fn run_with_input(command: &mut Command, input: &str) -> String {
+    let mut child = command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("run");
+    let mut stdin = child.stdin.take().unwrap();
+    let input = input.to_owned();
+    let writer = std::thread::spawn(move || stdin.write_all(input.as_bytes()));
+    let output = child.wait_with_output().expect("run");
+    let text = succeeded(command, &output);
+    writer.join().unwrap().expect("write its input");
+    text
+}
+
+fn succeeded(command: &Command, output: &Output) -> String {
+    assert!(
+        output.status.success(),
+        "{command:?} ended with {}: {}{}",
+        output.status,
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    );
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// A cluster that goes away with this value.
+pub struct Cluster {
+    dir: PathBuf,
+    socket: PathBuf,
+}
+
+impl Cluster {
+    /// A new cluster that preloads fetchq, not started.
+    pub fn new(name: &str, settings: &str) -> Self {
+        let cluster = Self::place(name);
+        run(bin("initdb")
+            .args([
+                "--username=postgres",
+                "--auth=trust",
+                "--encoding=UTF8",
+                "--locale=C.UTF-8",
+                "--no-sync",
+                "-D",
+            ])
+            .arg(cluster.data()));
+        cluster.configure(&format!(
+            "wal_level = replica\nmax_wal_senders = 4\n{settings}"
+        ));
+        cluster
+    }
+
+    /// A hot standby of this one, started.
+    pub fn standby(&self, name: &str) -> Self {
+        let standby = Self::place(name);
+        run(bin("pg_basebackup")
+            .args([
+                "--write-recovery-conf",
+                "--wal-method=stream",
+                "--checkpoint=fast",
+                "--no-sync",
+                "-U",
+                "postgres",
+                "-h",
+            ])
+            .arg(&self.socket)
+            .arg("-D")
+            .arg(standby.data()));
+        standby.configure("");
+        standby.start();
+        standby
+    }
+
+    fn place(name: &str) -> Self {
+        let dir = Path::new(&var("FETCHQ_STATE_DIR")).join(format!("client-{name}"));
+        // The path of a socket is limited to 107 bytes.
+        let mut socket = dir.join("socket");
+        if socket.as_os_str().len() > 85 {
+            socket =
+                std::env::temp_dir().join(format!("fetchq-client-{name}-{}", std::process::id()));
+        }
+        let cluster = Self { dir, socket };
+        // What a killed run left.
+        if cluster.pid().is_some() {
+            cluster.stop("immediate");
+        }
+        cluster.remove();
+        run(as_server_user("mkdir")
+            .args(["-m", "700", "-p"])
+            .arg(&cluster.dir)
+            .arg(&cluster.socket));
+        cluster
+    }
+
+    fn data(&self) -> PathBuf {
+        self.dir.join("data")
+    }
+
+    fn log(&self) -> PathBuf {
+        self.dir.join("log")
+    }
+
+    /// Appends to the configuration; the last of equal settings counts.
+    fn configure(&self, settings: &str) {
+        let settings = format!(
+            "listen_addresses = ''\nunix_socket_directories = '{}'\nshared_preload_libraries = 'fetchq'\nmax_connections = 50\n{settings}\n",
+            self.socket.display()
+        );
+        run_with_input(
+            as_server_user("tee")
+                .arg("-a")
+                .arg(self.data().join("postgresql.conf")),
+            &settings,
+        );
+    }
+
+    pub fn start(&self) {
+        // No pipes: the server would keep their other ends waiting.
+        let status = bin("pg_ctl")
+            .args(["start", "-w", "-t", "60", "-s", "-D"])
+            .arg(self.data())
+            .arg("-l")
+            .arg(self.log())
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .status()
+            .expect("pg_ctl");
+        assert!(
+            status.success(),
+            "the server did not start:\n{}",
+            self.log_text()
+        );
+    }
+
+    pub fn stop(&self, mode: &str) {
+        run(bin("pg_ctl")
+            .args(["stop", "-w", "-t", "60", "-s", "-m", mode, "-D"])
+            .arg(self.data()));
+    }
+
+    pub fn promote(&self) {
+        run(bin("pg_ctl")
+            .args(["promote", "-w", "-t", "60", "-s", "-D"])
+            .arg(self.data()));
+    }
+
+    /// Process id of the postmaster, by its pid file.
+    pub fn pid(&self) -> Option<u32> {
+        let file = self.read("postmaster.pid")?;
+        file.lines().next()?.trim().parse().ok()
+    }
+
+    /// A file of the cluster, read as its owner: root may lack the right to.
+    fn read(&self, file: &str) -> Option<String> {
+        let output = as_server_user("cat")
+            .arg(self.data().join(file))
+            .output()
+            .ok()?;
+        output
+            .status
+            .success()
+            .then(|| String::from_utf8_lossy(&output.stdout).into_owned())
+    }
+
+    /// Kills one of its processes with SIGKILL.
+    pub fn kill(&self, pid: u32) {
+        run(as_server_user("kill").args(["-9", &pid.to_string()]));
+    }
+
+    /// The same for one that may be gone already.
+    pub fn kill_if_there(&self, pid: u32) {
+        let _ = as_server_user("kill")
+            .args(["-9", &pid.to_string()])
+            .stderr(Stdio::null())
+            .status();
+    }
+
+    /// Takes away the lock files of a server that was killed. Its number may still be
+    /// in use, by a zombie or by somebody else, and would stop the next start.
+    pub fn clear_locks(&self) {
+        run(as_server_user("bash")
+            .args(["-c", "rm -f \"$1/postmaster.pid\" \"$2\"/.s.PGSQL.*", "_"])
+            .arg(self.data())
+            .arg(&self.socket));
+    }
+
+    /// Whether any process of this cluster is left: they run in its data folder.
+    pub fn is_running(&self) -> bool {
+        let look = "for p in /proc/[0-9]*; do readlink $p/cwd; done 2>/dev/null";
+        let output = as_server_user("bash")
+            .args(["-c", look])
+            .output()
+            .expect("bash");
+        let folders = String::from_utf8_lossy(&output.stdout).into_owned();
+        folders
+            .lines()
+            .any(|folder| Path::new(folder) == self.data())
+    }
+
+    pub fn server(&self) -> Server {
+        let mut config = tokio_postgres::Config::new();
+        config.host_path(&self.socket).user("postgres");
+        Server::new(config)
+    }
+
+    fn log_text(&self) -> String {
+        let text = self.read("../log").unwrap_or_default();
+        let lines: Vec<&str> = text.lines().collect();
+        lines[lines.len().saturating_sub(30)..].join("\n")
+    }
+
+    fn remove(&self) {
+        run(as_server_user("rm")
+            .arg("-rf")
+            .arg(&self.dir)
+            .arg(&self.socket));
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!(
+                "--- end of the log of {}:\n{}",
+                self.dir.display(),
+                self.log_text()
+            );
+        }
+        if self.pid().is_some() {
+            let _ = bin("pg_ctl")
+                .args(["stop", "-w", "-s", "-m", "immediate", "-D"])
+                .arg(self.data())
+                .status();
+        }
+        let _ = as_server_user("rm")
+            .arg("-rf")
+            .arg(&self.dir)
+            .arg(&self.socket)
+            .status();
+    }
+}

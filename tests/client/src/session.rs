@@ -1,0 +1,234 @@
+//! Connections, and a fresh database for each test.
+
+use std::ops::{Deref, DerefMut};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use futures_util::{StreamExt, stream};
+use tokio_postgres::error::DbError;
+use tokio_postgres::{AsyncMessage, Client, Config, NoTls};
+
+/// A server that runs.
+#[derive(Clone)]
+pub struct Server {
+    config: Config,
+}
+
+impl Server {
+    /// The server of the suite.
+    pub fn of_suite() -> Self {
+        let url = std::env::var("FETCHQ_URL").expect("FETCHQ_URL: run by scripts/test.sh client");
+        Self::new(url.parse().expect("FETCHQ_URL is a connection string"))
+    }
+
+    pub fn new(config: Config) -> Self {
+        Self { config }
+    }
+
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    pub async fn try_connect(&self, database: &str) -> Result<Session, tokio_postgres::Error> {
+        let mut config = self.config.clone();
+        config.dbname(database);
+        config.connect_timeout(Duration::from_secs(10));
+        let (client, mut connection) = config.connect(NoTls).await?;
+        let notices = Arc::new(Mutex::new(Vec::new()));
+        let collected = notices.clone();
+        let notifications = Arc::new(Mutex::new(Vec::new()));
+        let notified = notifications.clone();
+        tokio::spawn(async move {
+            let mut messages = stream::poll_fn(move |cx| connection.poll_message(cx));
+            // Ends with the connection; its client reports the reason to whoever calls.
+            while let Some(Ok(message)) = messages.next().await {
+                match message {
+                    AsyncMessage::Notice(notice) => collected.lock().unwrap().push(notice),
+                    AsyncMessage::Notification(n) => {
+                        let heard = format!("{} {}", n.channel(), n.payload());
+                        notified.lock().unwrap().push(heard);
+                    }
+                    _ => {}
+                }
+            }
+        });
+        Ok(Session {
+            client,
+            notices,
+            notifications,
+        })
+    }
+
+    pub async fn connect(&self, database: &str) -> Session {
+        match self.try_connect(database).await {
+            Ok(session) => session,
+            Err(e) => panic!("connecting to {database}: {e:?}"),
+        }
+    }
+
+    /// A new, empty database; what an earlier run left goes first.
+    pub async fn empty_database(&self, name: &str) -> Database {
+        let name = format!("client_{name}");
+        let admin = self.connect("postgres").await;
+        admin
+            .sql(&format!("drop database if exists {name} with (force)"))
+            .await;
+        admin
+            .sql(&format!("create database {name} template template0"))
+            .await;
+        // These tests are not about durability (crash.rs has a cluster of its own).
+        admin
+            .sql(&format!(
+                "alter database {name} set synchronous_commit = off"
+            ))
+            .await;
+        Database {
+            server: self.clone(),
+            name,
+        }
+    }
+
+    /// A new database with the extension.
+    pub async fn database(&self, name: &str) -> Database {
+        let db = self.empty_database(name).await;
+        db.connect().await.sql("create extension fetchq").await;
+        db
+    }
+}
+
+/// A database of one test.
+#[derive(Clone)]
+pub struct Database {
+    pub server: Server,
+    pub name: String,
+}
+
+impl Database {
+    pub async fn connect(&self) -> Session {
+        self.server.connect(&self.name).await
+    }
+
+    /// At the end of a test that passed; after a failure it stays, to look at.
+    pub async fn remove(self) {
+        let admin = self.server.connect("postgres").await;
+        admin
+            .sql(&format!("drop database {} with (force)", self.name))
+            .await;
+    }
+}
+
+/// A connection that keeps the notices it was sent.
+pub struct Session {
+    client: Client,
+    notices: Arc<Mutex<Vec<DbError>>>,
+    notifications: Arc<Mutex<Vec<String>>>,
+}
+
+impl Session {
+    /// Runs statements without parameters that must succeed.
+    pub async fn sql(&self, sql: &str) {
+        if let Err(e) = self.client.batch_execute(sql).await {
+            panic!("{sql:.300}: {e:?}");
+        }
+    }
+
+    /// The single value of a query, as text; "" for NULL.
+    pub async fn text(&self, sql: &str) -> String {
+        self.column(sql)
+            .await
+            .pop()
+            .unwrap_or_else(|| panic!("{sql}: no row"))
+    }
+
+    /// The first column of a query, as text.
+    pub async fn column(&self, sql: &str) -> Vec<String> {
+        let messages = self
+            .client
+            .simple_query(sql)
+            .await
+            .unwrap_or_else(|e| panic!("{sql}: {e:?}"));
+        messages
+            .iter()
+            .filter_map(|m| match m {
+                tokio_postgres::SimpleQueryMessage::Row(row) => {
+                    Some(row.get(0).unwrap_or("").to_owned())
+                }
+                _ => None,
+            })
+            .collect()
+    }
+
+    /// All rows of a query, as text: columns separated by `|`.
+    pub async fn rows(&self, sql: &str) -> Vec<String> {
+        let messages = self
+            .client
+            .simple_query(sql)
+            .await
+            .unwrap_or_else(|e| panic!("{sql}: {e:?}"));
+        messages
+            .iter()
+            .filter_map(|m| match m {
+                tokio_postgres::SimpleQueryMessage::Row(row) => Some(
+                    (0..row.len())
+                        .map(|i| row.get(i).unwrap_or(""))
+                        .collect::<Vec<_>>()
+                        .join("|"),
+                ),
+                _ => None,
+            })
+            .collect()
+    }
+
+    /// The SQLSTATE that a statement fails with, "" when it succeeds.
+    pub async fn state(&self, sql: &str) -> String {
+        match self.client.simple_query(sql).await {
+            Ok(_) => String::new(),
+            Err(e) => state_of(&e),
+        }
+    }
+
+    /// Whether a notification has come: `channel payload`.
+    pub fn heard(&self, notification: &str) -> bool {
+        let heard = self.notifications.lock().unwrap();
+        heard.iter().any(|n| n == notification)
+    }
+
+    /// Takes the notices that have come since the last time.
+    pub fn notices(&self) -> Vec<DbError> {
+        std::mem::take(&mut self.notices.lock().unwrap())
+    }
+}
+
+impl Deref for Session {
+    type Target = Client;
+    fn deref(&self) -> &Client {
+        &self.client
+    }
+}
+
+impl DerefMut for Session {
+    fn deref_mut(&mut self) -> &mut Client {
+        &mut self.client
+    }
+}
+
+/// The SQLSTATE of an error, or what it says when it has none.
+pub fn state_of(e: &tokio_postgres::Error) -> String {
+    e.code()
+        .map_or_else(|| e.to_string(), |c| c.code().to_owned())
+}
+
+/// The server's error.
+pub fn error_of(e: &tokio_postgres::Error) -> &DbError {
+    e.as_db_error()
+        .unwrap_or_else(|| panic!("not an error of the server: {e:?}"))
+}
+
+/// Polls until `done`, and fails when that takes longer than anything sane.
+pub async fn wait_until(what: &str, mut done: impl AsyncFnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !done().await {
+        assert!(Instant::now() < deadline, "waited too long until {what}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}

@@ -1,0 +1,78 @@
+//! Parameters and results of any of the types that fetchq's functions use.
+
+use std::error::Error;
+
+use chrono::{DateTime, Utc};
+use tokio_postgres::Row;
+use tokio_postgres::types::private::BytesMut;
+use tokio_postgres::types::{FromSql, IsNull, ToSql, Type, to_sql_checked};
+
+/// A parameter.
+#[derive(Clone, Debug)]
+pub enum Value {
+    Null,
+    Text(String),
+    Int(i32),
+    Big(i64),
+    Bool(bool),
+    Json(serde_json::Value),
+    Time(DateTime<Utc>),
+    /// Microseconds, as the whole of an interval.
+    Interval(i64),
+}
+
+impl Value {
+    pub fn text(text: &str) -> Self {
+        Self::Text(text.to_owned())
+    }
+}
+
+impl ToSql for Value {
+    fn to_sql(
+        &self,
+        ty: &Type,
+        out: &mut BytesMut,
+    ) -> Result<IsNull, Box<dyn Error + Sync + Send>> {
+        match self {
+            Self::Null => Ok(IsNull::Yes),
+            Self::Text(v) => v.to_sql_checked(ty, out),
+            Self::Int(v) => v.to_sql_checked(ty, out),
+            Self::Big(v) => v.to_sql_checked(ty, out),
+            Self::Bool(v) => v.to_sql_checked(ty, out),
+            Self::Json(v) => v.to_sql_checked(ty, out),
+            Self::Time(v) => v.to_sql_checked(ty, out),
+            Self::Interval(micros) => {
+                if *ty != Type::INTERVAL {
+                    return Err(format!("an interval for a parameter of type {ty}").into());
+                }
+                // The wire format: microseconds, days, months.
+                out.extend_from_slice(&micros.to_be_bytes());
+                out.extend_from_slice(&[0; 8]);
+                Ok(IsNull::No)
+            }
+        }
+    }
+
+    fn accepts(_: &Type) -> bool {
+        true
+    }
+
+    to_sql_checked!();
+}
+
+/// A column of a result as text; "null" for NULL.
+pub fn text_of(row: &Row, at: usize) -> String {
+    fn show<'a, T: FromSql<'a> + ToString>(row: &'a Row, at: usize) -> String {
+        row.get::<_, Option<T>>(at)
+            .map_or_else(|| "null".to_owned(), |v| v.to_string())
+    }
+    match *row.columns()[at].type_() {
+        Type::TEXT | Type::VARCHAR | Type::NAME => show::<String>(row, at),
+        Type::INT4 => show::<i32>(row, at),
+        Type::INT8 => show::<i64>(row, at),
+        Type::BOOL => show::<bool>(row, at),
+        Type::JSONB => show::<serde_json::Value>(row, at),
+        Type::TIMESTAMPTZ => show::<DateTime<Utc>>(row, at),
+        ref other => panic!("text_of() does not know {other}"),
+    }
+}

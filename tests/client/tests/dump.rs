@@ -1,0 +1,248 @@
+//! A dump, restored into an empty database, goes on where the original was.
+
+use std::process::Command;
+
+use fetchq_client_tests::{
+    Database, Server, Session, bin, counters_are_exact, metrics, run, run_with_input, wait_until,
+};
+use tokio_postgres::config::Host;
+
+/// One of PostgreSQL's programs, set up to connect to a database.
+fn client(program: &str, db: &Database) -> Command {
+    let config = db.server.config();
+    let host = match &config.get_hosts()[0] {
+        Host::Tcp(name) => name.clone(),
+        #[cfg(unix)]
+        Host::Unix(path) => path.display().to_string(),
+    };
+    let mut command = bin(program);
+    command
+        .env("PGHOST", host)
+        .env("PGPORT", config.get_ports()[0].to_string())
+        .env("PGUSER", config.get_user().unwrap_or("postgres"))
+        .env(
+            "PGPASSWORD",
+            String::from_utf8_lossy(config.get_password().unwrap_or_default()).as_ref(),
+        )
+        .env("PGDATABASE", &db.name);
+    command
+}
+
+/// Everything there is: documents in every state, logs, snapshots, settings, counters
+/// packed and not.
+async fn fill(session: &Session) {
+    session
+        .sql(
+            "select fetchq.queue_create('gone'); select fetchq.queue_drop('gone');
+             select fetchq.queue_create('q'); select fetchq.queue_create('order'); select fetchq.queue_create('empty');
+             select fetchq.queue_enable_notify('q');
+             select fetchq.queue_set_max_attempts('q', 9);
+             select fetchq.queue_set_current_version('q', 2);
+             select fetchq.queue_set_logs_retention('q', '7 days');
+             select fetchq.queue_set_metrics_retention('q', '[{\"retain\": \"hour\", \"from\": \"1d\", \"to\": \"1h\"}]');
+             update fetchq.queues set is_active = false, config = '{\"mine\": true}' where name = 'empty';
+             update fetchq.jobs set settings = '{\"delay\": \"17s\", \"duration\": \"3m\"}', next_iteration = now() + interval '1 hour' where task = 'lgp';
+             update fetchq.jobs set settings = '{\"delay\": \"1s\", \"duration\": \"1m\", \"limit\": 7}', payload = '{\"x\": 1}' where task = 'mnt' and queue = 'q';
+             select fetchq.doc_push('q', 'd' || i, 0, i % 3, now() - interval '1 hour', jsonb_build_object('n', i, 't', 'it''s')) from generate_series(1, 40) i;
+             select fetchq.doc_push('q', 'late', '{}', now() + interval '1 day')",
+        )
+        .await;
+    for settle in [
+        "complete('q', s)",
+        "kill('q', s)",
+        "reschedule('q', s, now() + interval '1 day')",
+        "reject('q', s, 'why', '{}')",
+        "drop('q', s)",
+    ] {
+        session.sql(&format!("do $$ declare s text; begin select subject into s from fetchq.doc_pick('q'); perform fetchq.doc_{settle}; end $$")).await;
+    }
+    session
+        .sql(
+            "select fetchq.doc_pick('q', 0, 2, '1 hour');
+             select fetchq.metric_log_pack();
+             select fetchq.doc_append('order', '[1]'); select fetchq.doc_push('q', 'unpacked');
+             select fetchq.metric_set('q', 'mine', 5); select fetchq.metric_log_increment('q', 'mine', 2);
+             select fetchq.metric_snap('q'); select fetchq.log_error('q', 'd9', 'again', '{\"a\": null}', 'ref')",
+        )
+        .await;
+}
+
+/// What must be the same before and after.
+async fn state(session: &Session) -> Vec<Vec<String>> {
+    let mut all = Vec::new();
+    for sql in [
+        "select * from fetchq.queues order by id",
+        "select * from fetchq.jobs order by id",
+        "select * from fetchq.metrics order by id",
+        "select * from fetchq.metrics_writes order by id",
+        "select * from fetchq.counter_log order by 1, 2, 3, 4",
+        "select * from fetchq.counter_events order by 1, 3",
+        "select * from fetchq_data.q__docs order by subject",
+        "select * from fetchq_data.order__docs order by subject",
+        "select * from fetchq_data.q__logs order by id",
+        "select * from fetchq_data.q__metrics order by id",
+        "select queue, metric, value from fetchq.metrics_live order by 1, 2",
+        "select * from fetchq.queue_top('q', 0, 100, 0)",
+        "select tgname, pg_get_triggerdef(oid) from pg_trigger where not tgisinternal order by 1, 2",
+        "select indexdef from pg_indexes where schemaname in ('fetchq', 'fetchq_data') order by 1",
+        "select relname, reloptions from pg_class where relnamespace in ('fetchq'::regnamespace, 'fetchq_data'::regnamespace) order by 1",
+        "select classid::regclass, objid::regclass from pg_depend where deptype = 'e' and classid = 'pg_class'::regclass order by 2",
+    ] {
+        all.push(session.rows(sql).await);
+    }
+    all
+}
+
+/// What the copy does next, step by step: each must be as in the original.
+async fn goes_on(session: &mut Session) {
+    counters_are_exact(session, "q").await;
+    let created = session
+        .text("select was_created from fetchq.queue_create('q')")
+        .await;
+    assert_eq!(created, "f", "the queue is known");
+    let last_id = session.text("select max(id) from fetchq.queues").await;
+    let new_id = session
+        .text("select queue_id from fetchq.queue_create('fresh')")
+        .await;
+    assert!(new_id.parse::<i32>().unwrap() > last_id.parse::<i32>().unwrap());
+    let seq = "select max(seq) from fetchq_data.q__docs";
+    let before: i64 = session.text(seq).await.parse().unwrap();
+    assert_eq!(
+        session.text("select fetchq.doc_push('q', 'newest')").await,
+        "1"
+    );
+    let after: i64 = session.text(seq).await.parse().unwrap();
+    assert_eq!(after, before + 1);
+    assert_eq!(
+        session.text("select fetchq.doc_push('q', 'd20')").await,
+        "0",
+        "the subject is known"
+    );
+    session
+        .sql("select fetchq.log_error('q', 'd9', 'after', null)")
+        .await;
+
+    let order = session
+        .column(
+            "select subject from fetchq.queue_top('q', 0, 1000, 0) where next_iteration <= now()",
+        )
+        .await;
+    let waiting = session
+        .column(
+            "select subject from fetchq_data.q__docs where status = 1 and next_iteration <= now()",
+        )
+        .await;
+    let expected: Vec<String> = order.into_iter().filter(|s| waiting.contains(s)).collect();
+    assert!(
+        expected.len() > 30 && expected.last().is_some_and(|s| s == "newest"),
+        "{expected:?}"
+    );
+    session.notices();
+    session
+        .sql("listen fetchq__q__act; listen fetchq__q__cpl")
+        .await;
+    let mut picked = Vec::new();
+    loop {
+        let batch = session
+            .column("select subject from fetchq.doc_pick('q', 7)")
+            .await;
+        if batch.is_empty() {
+            break;
+        }
+        picked.extend(batch);
+    }
+    assert_eq!(picked, expected);
+    assert_eq!(
+        session
+            .text("select fetchq.doc_complete('q', 'newest')")
+            .await,
+        "1"
+    );
+    let told = "fetchq__q__cpl newest";
+    wait_until("the completion was announced", async || session.heard(told)).await;
+    counters_are_exact(session, "q").await;
+
+    let custom = metrics(session, "q").await["mine"];
+    assert_eq!(custom, 5);
+    session
+        .sql("update fetchq.jobs set next_iteration = now() - interval '1 minute'")
+        .await;
+    let jobs = session.text("select count(*) from fetchq.jobs").await;
+    assert_eq!(
+        session.rows("select * from fetchq.mnt_job_run(1000)").await,
+        [format!("t|{jobs}")]
+    );
+    assert_eq!(
+        metrics(session, "q").await["mine"],
+        7,
+        "what was logged has been packed"
+    );
+    assert_eq!(
+        session
+            .text("select count(*) from fetchq.counter_log")
+            .await,
+        "0"
+    );
+    assert_eq!(
+        session
+            .text("select next_iteration = now() + '17s' from fetchq.jobs where task = 'lgp'")
+            .await,
+        "f"
+    );
+    assert_eq!(
+        session.text("select round(extract(epoch from next_iteration - last_iteration)) from fetchq.jobs where task = 'lgp'").await,
+        "17",
+        "the job keeps its own delay"
+    );
+    counters_are_exact(session, "q").await;
+    // Still an extension with queues.
+    assert_eq!(session.state("drop extension fetchq").await, "2BP01");
+    session
+        .sql("select fetchq.queue_drop('q'); select fetchq.queue_drop('order')")
+        .await;
+}
+
+async fn dump_and_restore(name: &str, restore: impl Fn(&Database, &Database)) {
+    let server = Server::of_suite();
+    let db = server.database(&format!("{name}_from")).await;
+    let session = db.connect().await;
+    fill(&session).await;
+    let before = state(&session).await;
+    let copy = server.empty_database(&format!("{name}_to")).await;
+    restore(&db, &copy);
+    let mut restored = copy.connect().await;
+    for (got, expected) in state(&restored).await.iter().zip(&before) {
+        assert_eq!(got, expected);
+    }
+    goes_on(&mut restored).await;
+    // The original goes on the same way.
+    assert_eq!(state(&session).await, before);
+    db.remove().await;
+    copy.remove().await;
+}
+
+#[tokio::test]
+async fn plain() {
+    dump_and_restore("plain_dump", |from, to| {
+        let dump = run(&mut client("pg_dump", from));
+        run_with_input(
+            client("psql", to).args(["-X", "-q", "-v", "ON_ERROR_STOP=1"]),
+            &dump,
+        );
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn custom_format() {
+    let file = std::path::Path::new(&std::env::var("FETCHQ_STATE_DIR").expect("FETCHQ_STATE_DIR"))
+        .join("client.dump");
+    dump_and_restore("custom_dump", |from, to| {
+        run(client("pg_dump", from).args(["-Fc", "-f"]).arg(&file));
+        run(client("pg_restore", to)
+            .args(["--exit-on-error", "-d", &to.name])
+            .arg(&file));
+    })
+    .await;
+    let _ = std::fs::remove_file(&file);
+}

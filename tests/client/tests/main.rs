@@ -1,0 +1,13 @@
+//! fetchq through a real driver, on a real server: one file for each matter.
+//! Run by scripts/suites/client.sh, one test at a time.
+
+mod concurrency;
+mod crash;
+mod create_race;
+mod drivers;
+mod dump;
+mod nulls;
+mod plans;
+mod readme;
+mod search_path;
+mod standby;

@@ -1,0 +1,256 @@
+//! The plans that hot statements really run with, as auto_explain shows them: always
+//! an index, always generic, whatever the statistics and the session's settings say.
+
+use fetchq_client_tests::{Server, Session};
+
+/// A hot call, what prepares it, and the indexes that it may read documents by.
+struct Hot {
+    prepare: &'static str,
+    call: &'static str,
+    indexes: &'static [&'static str],
+}
+
+const KEY: &str = "q__docs_pkey";
+const PICK: &str = "q__docs_pick_idx";
+const DUE: &str = "q__docs_due_idx";
+
+const LEASE: &str = "select fetchq.doc_push('q', 'hot', 7, 0, now(), '{}'); select fetchq.doc_pick('q', 7, 1, '1h')";
+const CALLS: &[Hot] = &[
+    Hot {
+        prepare: "",
+        call: "doc_push('q', 'hot')",
+        indexes: &[],
+    },
+    Hot {
+        prepare: "",
+        call: "doc_push('q', 0, now(), '(''hot'', 0, ''{}'', {DATA}), (''hot2'', 0, ''{}'', {DATA})')",
+        indexes: &[],
+    },
+    Hot {
+        prepare: "",
+        call: "doc_append('q', '{}')",
+        indexes: &[],
+    },
+    Hot {
+        prepare: "",
+        call: "doc_upsert('q', 'hot', 0, 0, now(), '{}')",
+        indexes: &[],
+    },
+    Hot {
+        prepare: "select fetchq.doc_push('q', 'hot')",
+        call: "doc_upsert('q', 'hot', 0, 1, now(), '{}')",
+        indexes: &[KEY],
+    },
+    Hot {
+        prepare: "",
+        call: "doc_pick('q')",
+        indexes: &[PICK],
+    },
+    Hot {
+        prepare: "",
+        call: "doc_pick('q', 10)",
+        indexes: &[PICK],
+    },
+    Hot {
+        prepare: "select fetchq.doc_append('q', '{}')",
+        call: "doc_pick('q')",
+        indexes: &[PICK],
+    },
+    Hot {
+        prepare: "select fetchq.doc_append('q', '{}') from generate_series(1, 12)",
+        call: "doc_pick('q', 10)",
+        indexes: &[PICK],
+    },
+    Hot {
+        prepare: LEASE,
+        call: "doc_complete('q', 'hot')",
+        indexes: &[KEY],
+    },
+    Hot {
+        prepare: LEASE,
+        call: "doc_reschedule('q', 'hot', now())",
+        indexes: &[KEY],
+    },
+    Hot {
+        prepare: LEASE,
+        call: "doc_reject('q', 'hot', 'why', '{}')",
+        indexes: &[KEY],
+    },
+    Hot {
+        prepare: LEASE,
+        call: "doc_kill('q', 'hot')",
+        indexes: &[KEY],
+    },
+    Hot {
+        prepare: LEASE,
+        call: "doc_drop('q', 'hot')",
+        indexes: &[KEY],
+    },
+    // (the look-up that says why not)
+    Hot {
+        prepare: "",
+        call: "doc_complete('q', 'nobody')",
+        indexes: &[KEY],
+    },
+    Hot {
+        prepare: "",
+        call: "mnt_make_pending('q', 100)",
+        indexes: &[DUE],
+    },
+    Hot {
+        prepare: "",
+        call: "mnt_reschedule_orphans('q', 100)",
+        indexes: &[DUE],
+    },
+    Hot {
+        prepare: "",
+        call: "mnt_mark_dead('q', 100)",
+        indexes: &[DUE],
+    },
+];
+
+const EXPLAIN: &str = "load 'auto_explain';
+    set auto_explain.log_min_duration = 0;
+    set auto_explain.log_nested_statements = on;
+    set auto_explain.log_level = notice;
+    set auto_explain.log_format = text;
+    set client_min_messages = notice";
+
+/// Runs every hot call twice, as a session does whose plans come from the cache.
+async fn plans_are_right(session: &Session, circumstances: &str) {
+    session.sql(EXPLAIN).await;
+    let mut wrong = Vec::new();
+    for hot in CALLS {
+        for round in 1..=2 {
+            session.sql(&format!("begin; {}", hot.prepare)).await;
+            session.notices();
+            session
+                .sql(&format!("select * from fetchq.{}", hot.call))
+                .await;
+            let plans: Vec<String> = session
+                .notices()
+                .iter()
+                .map(|n| n.message().to_owned())
+                .filter(|m| m.contains("plan:") && m.contains("q__docs"))
+                .collect();
+            session.sql("rollback").await;
+            let mut problem = |what: &str, plan: &str| {
+                wrong.push(format!(
+                    "{circumstances}, fetchq.{}, round {round}: {what}\n{plan}",
+                    hot.call
+                ));
+            };
+            if plans.is_empty() {
+                problem("no plan was shown", "");
+            }
+            for plan in &plans {
+                let (_, nodes) = plan
+                    .split_once("Query Text:")
+                    .expect("a plan of auto_explain");
+                // What follows the statement's own text.
+                let at = nodes.find("(cost=").unwrap_or(0);
+                let nodes = &nodes[nodes[..at].rfind('\n').unwrap_or(0)..];
+                for bad in ["Seq Scan", "Bitmap", "Sort", "JIT:"] {
+                    if nodes.contains(bad) {
+                        problem(bad, plan);
+                    }
+                }
+                for line in nodes
+                    .lines()
+                    .filter(|line| line.contains("q__docs") && line.contains("Scan"))
+                {
+                    let allowed = (line.contains("Tid Scan on q__docs"))
+                        || hot
+                            .indexes
+                            .iter()
+                            .any(|index| line.contains(&format!("using {index} on ")));
+                    if !allowed {
+                        problem(&format!("reads by {line}"), plan);
+                    }
+                }
+                // A custom plan would show values in place of the parameters.
+                for line in nodes
+                    .lines()
+                    .filter(|line| line.contains("Index Cond:") || line.contains("TID Cond:"))
+                {
+                    let generic =
+                        line.contains('$') || DUE_CONDITIONS.iter().any(|c| line.contains(c));
+                    if !generic || line.contains("'hot'") || line.contains("'nobody'") {
+                        problem(&format!("no generic plan: {line}"), plan);
+                    }
+                }
+            }
+            let used = |index: &&&str| {
+                plans
+                    .iter()
+                    .any(|p| p.contains(&format!("using {index} on ")))
+            };
+            for index in hot.indexes.iter().filter(|index| !used(index)) {
+                problem(&format!("{index} is not used"), &plans.join("\n"));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));
+}
+
+/// Conditions on the due index hold constants of the statement itself.
+const DUE_CONDITIONS: [&str; 2] = [
+    "((status = 0) AND (next_iteration <= now()))",
+    "((status = 2) AND (next_iteration < now()))",
+];
+
+/// Settings of a session that would mislead the planner.
+const HOSTILE: &[&str] = &[
+    "set plan_cache_mode = force_custom_plan",
+    "set enable_indexscan = off",
+    "set enable_tidscan = off; set enable_indexscan = off; set enable_indexonlyscan = off",
+    "set random_page_cost = 1000000; set cpu_index_tuple_cost = 1000000",
+    "set jit = on; set jit_above_cost = 0; set jit_inline_above_cost = 0; set jit_optimize_above_cost = 0",
+    "set cursor_tuple_fraction = 1; set from_collapse_limit = 1; set geqo = on; set geqo_threshold = 2",
+];
+
+async fn under_all_settings(session: &Session, circumstances: &str) {
+    plans_are_right(session, circumstances).await;
+    for settings in HOSTILE {
+        // Twice: for the cached plans, and for plans made under these settings.
+        session.sql(settings).await;
+        plans_are_right(session, &format!("{circumstances}, then {settings}")).await;
+        session.sql("discard all").await;
+        session
+            .sql(&format!(
+                "{settings}; alter table fetchq_data.q__docs set (fillfactor = 80)"
+            ))
+            .await;
+        plans_are_right(session, &format!("{circumstances}, {settings}")).await;
+        session.sql("discard all").await;
+    }
+}
+
+#[tokio::test]
+async fn plans_on_empty_and_on_large_tables() {
+    let db = Server::of_suite().database("plans").await;
+    let session = db.connect().await;
+    session.sql("select fetchq.queue_create('q'); alter table fetchq_data.q__docs set (autovacuum_enabled = off)").await;
+    under_all_settings(&session, "never analyzed").await;
+    session
+        .sql("analyze fetchq_data.q__docs; analyze fetchq.queues; analyze fetchq.counter_log")
+        .await;
+    under_all_settings(&db.connect().await, "analyzed when empty").await;
+
+    // A session that goes on with the plans of the empty table.
+    let old = db.connect().await;
+    plans_are_right(&old, "analyzed when empty").await;
+    session
+        .sql(
+            "insert into fetchq_data.q__docs (subject, version, priority, status, attempts, next_iteration, payload)
+             select 'd' || i, i % 3, i % 5, s, (s = 2)::int * (i % 7),
+                 case s when 3 then '2970-01-01' else now() + (i - 500000) * interval '1 second' end, '{}'
+             from (select i, (array[0, 1, 1, 2, 3, 3, 3, -1])[1 + i % 8] as s from generate_series(1, 1000000) i) d",
+        )
+        .await;
+    plans_are_right(&old, "a million documents, not analyzed").await;
+    session.sql("vacuum analyze fetchq_data.q__docs").await;
+    plans_are_right(&old, "a million documents, plans kept").await;
+    under_all_settings(&db.connect().await, "a million documents").await;
+    db.remove().await;
+}

@@ -1,0 +1,216 @@
+//! The documentation: its SQL runs, and its reference lists what there is.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use fetchq_client_tests::{Server, error_of, state_of};
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+/// README.md and docs/*.md, those that exist.
+fn pages() -> Vec<PathBuf> {
+    let mut pages = vec![root().join("README.md")];
+    if let Ok(docs) = std::fs::read_dir(root().join("docs")) {
+        let docs = docs.flatten().map(|entry| entry.path());
+        pages.extend(docs.filter(|path| path.extension().is_some_and(|e| e == "md")));
+    }
+    pages.retain(|path| path.exists());
+    pages.sort();
+    pages
+}
+
+/// The blocks marked as `sql`, with the number of their first line; `sql skip` is for
+/// those that can not run here.
+fn blocks(text: &str) -> Vec<(usize, String)> {
+    let mut blocks = Vec::new();
+    let mut open: Option<(usize, bool, String)> = None;
+    for (number, line) in (1..).zip(text.lines()) {
+        let fence = line.trim_start();
+        match &mut open {
+            Some((start, runs, block)) if fence.starts_with("```") => {
+                if *runs {
+                    blocks.push((*start, std::mem::take(block)));
+                }
+                open = None;
+            }
+            Some((_, _, block)) => {
+                block.push_str(line);
+                block.push('\n');
+            }
+            None if fence.starts_with("```") => {
+                open = Some((number + 1, fence.trim() == "```sql", String::new()))
+            }
+            None => {}
+        }
+    }
+    assert!(open.is_none(), "a block is not closed");
+    blocks
+}
+
+/// Splits at semicolons outside of quotes, dollar quotes and comments; each statement
+/// with the line it starts in, counted from 0.
+fn statements(sql: &str) -> Vec<(usize, String)> {
+    let mut found = Vec::new();
+    let mut rest = sql;
+    let mut statement = String::new();
+    let mut take = |statement: &mut String, rest: &str| {
+        let done = std::mem::take(statement);
+        if !done.trim().is_empty() {
+            let end = sql.len() - rest.len();
+            let start = end - done.len() + (done.len() - done.trim_start().len());
+            found.push((sql[..start].matches('\n').count(), done.trim().to_owned()));
+        }
+    };
+    while let Some(c) = rest.chars().next() {
+        let length = match c {
+            '-' if rest.starts_with("--") => rest.find('\n').unwrap_or(rest.len()),
+            '/' if rest.starts_with("/*") => rest.find("*/").map_or(rest.len(), |i| i + 2),
+            '\'' | '"' => rest[1..].find(c).map_or(rest.len(), |i| i + 2),
+            '$' => match rest[1..].find('$').map(|i| &rest[..i + 2]) {
+                Some(tag)
+                    if tag[1..tag.len() - 1]
+                        .chars()
+                        .all(|c| c.is_alphanumeric() || c == '_')
+                        && !tag[1..].starts_with(|c: char| c.is_ascii_digit()) =>
+                {
+                    rest[tag.len()..]
+                        .find(tag)
+                        .map_or(rest.len(), |i| i + 2 * tag.len())
+                }
+                _ => 1,
+            },
+            c => c.len_utf8(),
+        };
+        // A comment is blanked, so that its place is kept and a lone one is nothing.
+        if rest.starts_with("--") || rest.starts_with("/*") {
+            statement.extend(
+                rest[..length]
+                    .bytes()
+                    .map(|b| if b == b'\n' { '\n' } else { ' ' }),
+            );
+        } else if c != ';' {
+            statement.push_str(&rest[..length]);
+        }
+        rest = &rest[length..];
+        if c == ';' {
+            take(&mut statement, &sql[sql.len() - rest.len() - 1..]);
+        }
+    }
+    take(&mut statement, "");
+    found
+}
+
+#[test]
+fn statements_are_told_apart() {
+    let sql = "select 1; -- one; two\nselect ';', \";\", $$;$$, $x$ ; $$ $x$ /* ; */;\n\nselect $1";
+    let found: Vec<(usize, String)> = statements(sql);
+    assert_eq!(found.len(), 3, "{found:?}");
+    assert_eq!((found[0].0, found[0].1.as_str()), (0, "select 1"));
+    assert_eq!(found[1].0, 1);
+    assert_eq!((found[2].0, found[2].1.as_str()), (3, "select $1"));
+    assert_eq!(
+        blocks("```sql\na\n```\n```sql skip\nb\n```\n```sh\nc\n```\n  ```sql\nd\n  ```\n"),
+        [(2, "a\n".into()), (11, "d\n".into())]
+    );
+}
+
+#[tokio::test]
+async fn the_sql_of_every_page_runs() {
+    let pages = pages();
+    assert!(!pages.is_empty(), "there is no README.md");
+    let mut wrong = Vec::new();
+    for page in pages {
+        let text = std::fs::read_to_string(&page).expect("read the page");
+        let name = page
+            .strip_prefix(root())
+            .unwrap_or(&page)
+            .display()
+            .to_string();
+        let blocks = blocks(&text);
+        if blocks.is_empty() {
+            continue;
+        }
+        let statements: Vec<(usize, String)> = blocks
+            .iter()
+            .flat_map(|(line, block)| {
+                statements(block)
+                    .into_iter()
+                    .map(move |(offset, s)| (line + offset, s))
+            })
+            .collect();
+        // A page starts from nothing when it creates the extension itself.
+        let creates = statements
+            .iter()
+            .any(|(_, s)| s.to_lowercase().starts_with("create extension"));
+        let server = Server::of_suite();
+        let roles = "select quote_ident(rolname) from pg_roles";
+        let admin = server.connect("postgres").await;
+        let before = admin.column(roles).await;
+        let db = if creates {
+            server.empty_database("readme").await
+        } else {
+            server.database("readme").await
+        };
+        let session = db.connect().await;
+        for (line, statement) in statements {
+            if let Err(e) = session.simple_query(&statement).await {
+                wrong.push(format!(
+                    "{name}:{line}: {statement}\n  {} {}",
+                    state_of(&e),
+                    error_of(&e).message()
+                ));
+            }
+        }
+        drop(session);
+        db.remove().await;
+        // Roles belong to the server, not to the database that went.
+        for role in admin.column(roles).await {
+            if !before.contains(&role) {
+                admin.sql(&format!("drop role {role}")).await;
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[tokio::test]
+async fn the_reference_lists_every_function() {
+    let page = root().join("docs/reference.md");
+    let text = std::fs::read_to_string(&page).unwrap_or_else(|e| panic!("{}: {e}", page.display()));
+    let listed: Vec<String> = text
+        .lines()
+        .filter_map(|line| {
+            line.strip_prefix("| `")?
+                .split_once("` |")
+                .map(|(call, _)| call.to_owned())
+        })
+        .filter(|call| call.contains('('))
+        .collect();
+    let db = Server::of_suite().database("reference").await;
+    let session = db.connect().await;
+    // Input arguments only: names and types, as in the catalog.
+    let sql = "select p.proname || '(' || coalesce((
+            select string_agg(p.proargnames[a.i] || ' ' || format_type(p.proargtypes[a.i - 1], null), ', ' order by a.i)
+            from generate_series(1, p.pronargs) a (i)), '') || ')'
+        from pg_proc p where p.pronamespace = 'fetchq'::regnamespace
+            and not (p.prorettype = 'trigger'::regtype and p.proname <> 'trigger_notify_as_json')";
+    let there: BTreeSet<String> = session.column(sql).await.into_iter().collect();
+    let unique: BTreeSet<String> = listed.iter().cloned().collect();
+    assert_eq!(unique.len(), listed.len(), "a function is listed twice");
+    // (the triggers may be listed as well)
+    let missing: Vec<_> = there
+        .difference(&unique)
+        .filter(|f| !f.starts_with("trigger_"))
+        .collect();
+    let unknown: Vec<_> = unique
+        .difference(&there)
+        .filter(|f| !f.starts_with("trigger_"))
+        .collect();
+    assert!(
+        missing.is_empty() && unknown.is_empty(),
+        "missing: {missing:#?}\nnot in the catalog: {unknown:#?}"
+    );
+    db.remove().await;
+}

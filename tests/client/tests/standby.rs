@@ -1,0 +1,177 @@
+//! A hot standby: reading works, writing says why it does not, and a promotion makes
+//! a primary of it.
+
+use fetchq_client_tests::{
+    Cluster, Function, Session, counters_are_exact, error_of, functions, in_snapshot,
+    prepare_queue, state_of, text_of, wait_until,
+};
+
+/// Functions that read. Every other one writes.
+const READS: &[&str] = &[
+    "info",
+    "init",
+    "metric_compute",
+    "metric_compute_all",
+    "metric_get",
+    "metric_get_all",
+    "metric_get_common",
+    "metric_get_total",
+    "queue_get_id",
+    "queue_status",
+    "queue_top",
+    "trace",
+    "upgrade__310__320",
+    "upgrade__320__330",
+    "upgrade__330__400",
+];
+
+async fn caught_up(primary: &Session, standby: &Session) {
+    let position = primary.text("select pg_current_wal_lsn()").await;
+    wait_until("the standby has all of it", async || {
+        standby
+            .text(&format!(
+                "select pg_last_wal_replay_lsn() >= '{position}'::pg_lsn"
+            ))
+            .await
+            == "t"
+    })
+    .await;
+}
+
+/// All reading functions and their rows.
+async fn read_all(session: &Session) -> Vec<String> {
+    let mut all = Vec::new();
+    for function in functions(session).await {
+        if READS.contains(&function.name.as_str()) {
+            let statement = function.prepare(session).await;
+            let rows = Function::call(session, &statement, &function.valid())
+                .await
+                .unwrap_or_else(|e| panic!("{} on the standby: {e:?}", function.signature()));
+            for row in rows {
+                // last_update is the time of reading for what is not packed yet.
+                let columns = row
+                    .columns()
+                    .iter()
+                    .enumerate()
+                    .filter(|(_, c)| c.name() != "last_update");
+                let shown: Vec<String> = columns.map(|(at, _)| text_of(&row, at)).collect();
+                all.push(format!("{}: {}", function.signature(), shown.join("|")));
+            }
+        }
+    }
+    all
+}
+
+/// Every writing function must refuse, naming itself and saying what to do.
+async fn writes_are_refused(session: &Session, told: &str, hint: &str) {
+    let mut wrong = Vec::new();
+    let mut refused = 0;
+    for function in functions(session).await {
+        if READS.contains(&function.name.as_str()) {
+            continue;
+        }
+        let statement = function.prepare(session).await;
+        match Function::call(session, &statement, &function.valid()).await {
+            Ok(_) => wrong.push(format!("{} was accepted", function.signature())),
+            Err(e) => {
+                let error = error_of(&e);
+                let right = state_of(&e) == "25006"
+                    && error
+                        .message()
+                        .contains(&format!("fetchq.{}()", function.name))
+                    && error.message().contains(told)
+                    && error.hint().unwrap_or("").contains(hint);
+                if !right {
+                    wrong.push(format!(
+                        "{}: {} {} / {:?}",
+                        function.signature(),
+                        state_of(&e),
+                        error.message(),
+                        error.hint()
+                    ));
+                }
+                refused += 1;
+            }
+        }
+        // (a read-only transaction block is over after an error)
+        let _ = session
+            .batch_execute("rollback; set default_transaction_read_only = on")
+            .await;
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(refused > 40, "{refused}");
+}
+
+#[tokio::test]
+async fn a_read_only_transaction() {
+    let db = fetchq_client_tests::Server::of_suite()
+        .database("read_only")
+        .await;
+    let session = db.connect().await;
+    prepare_queue(&session).await;
+    let expected = read_all(&session).await;
+    session.sql("set default_transaction_read_only = on").await;
+    assert_eq!(read_all(&session).await, expected);
+    writes_are_refused(&session, "read only", "can write").await;
+    db.remove().await;
+}
+
+#[tokio::test]
+async fn a_hot_standby_and_its_promotion() {
+    let primary_cluster = Cluster::new("primary", "fsync = off");
+    primary_cluster.start();
+    let primary = primary_cluster.server().connect("postgres").await;
+    primary.sql("create extension fetchq").await;
+    let standby_cluster = primary_cluster.standby("standby");
+    let mut standby = standby_cluster.server().connect("postgres").await;
+
+    // Made before the standby looks, and changed while it has plans.
+    prepare_queue(&primary).await;
+    caught_up(&primary, &standby).await;
+    assert_eq!(read_all(&standby).await, read_all(&primary).await);
+    counters_are_exact(&mut standby, "q").await;
+    primary
+        .sql(
+            "select fetchq.doc_push('q', 'more' || i) from generate_series(1, 100) i; select fetchq.doc_pick('q', 20);
+             select fetchq.metric_log_pack(); select fetchq.doc_push('q', 'unpacked')",
+        )
+        .await;
+    caught_up(&primary, &standby).await;
+    counters_are_exact(&mut standby, "q").await;
+    assert_eq!(read_all(&standby).await, read_all(&primary).await);
+    writes_are_refused(&standby, "standby", "primary").await;
+    let before = in_snapshot(&mut standby, "q").await;
+
+    drop(primary);
+    primary_cluster.stop("fast");
+    standby_cluster.promote();
+    // The same session, and a new one.
+    standby.sql("set default_transaction_read_only = off").await;
+    assert_eq!(in_snapshot(&mut standby, "q").await, before);
+    assert_eq!(
+        standby
+            .text("select fetchq.doc_push('q', 'promoted')")
+            .await,
+        "1"
+    );
+    let mut session = standby_cluster.server().connect("postgres").await;
+    let picked = session
+        .column("select subject from fetchq.doc_pick('q', 1000)")
+        .await;
+    assert_eq!(
+        picked.len(),
+        83,
+        "one pending, 100 more, less 20, and two: {picked:?}"
+    );
+    for subject in &picked {
+        assert_eq!(
+            session
+                .text(&format!("select fetchq.doc_complete('q', '{subject}')"))
+                .await,
+            "1"
+        );
+    }
+    session.sql("select fetchq.queue_create('r'); select fetchq.doc_append('r', '{}'); select * from fetchq.mnt()").await;
+    counters_are_exact(&mut session, "q").await;
+    counters_are_exact(&mut standby, "r").await;
+}
