@@ -17,6 +17,9 @@ const ID: &str = "select id from fetchq.queues where name = $1";
 const ADD_JOB: &str = "insert into fetchq.jobs (task, queue, settings) values ($1, $2, $3)
     on conflict (task, queue) do nothing";
 
+// Waits for a session that is dropping the queue, and finds nothing if it does.
+const FIND: &str = "select id from fetchq.queues where name = $1 for key share";
+
 /// Creates a queue, or finds it: (was created, id). Of two sessions that create the
 /// same one, the second waits at the unique name for the first to commit.
 pub fn create(name: &QueueName) -> Result<(bool, i32)> {
@@ -25,7 +28,7 @@ pub fn create(name: &QueueName) -> Result<(bool, i32)> {
         loop {
             // Look first: an insert that meets a conflict uses up an id, and clients
             // create their queues at every start.
-            if let Some(id) = first_id(&spi.once(ID, &[key])) {
+            if let Some(id) = first_id(&spi.once(FIND, &[key])) {
                 return Ok((false, id));
             }
             // None: another session has just created it.
