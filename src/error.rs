@@ -29,6 +29,16 @@ pub enum Error {
     ReadOnly { function: String, standby: bool },
     #[error("table {table} of queue \"{queue}\" exists already, but the queue is not registered")]
     StrayTable { queue: String, table: String },
+    #[error("document \"{subject}\" of queue \"{queue}\" can neither be added nor found")]
+    HiddenDocument { queue: String, subject: String },
+    #[error("queue \"{0}\" can neither be registered nor found")]
+    HiddenQueue(String),
+    #[error("column {column} of a result has type {found}, expected {expected}")]
+    ColumnType {
+        column: i32,
+        found: String,
+        expected: String,
+    },
     #[error("unknown unit of time: {0:?}")]
     BadUnit(String),
     #[error("unknown direction: {0:?}")]
@@ -73,6 +83,10 @@ impl Error {
             Self::UnknownQueue(_) | Self::UnknownTask { .. } => ERRCODE_UNDEFINED_OBJECT,
             Self::NotActive { .. } => ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
             Self::ReadOnly { .. } => ERRCODE_READ_ONLY_SQL_TRANSACTION,
+            Self::HiddenDocument { .. } | Self::HiddenQueue(_) => {
+                ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE
+            }
+            Self::ColumnType { .. } => ERRCODE_DATATYPE_MISMATCH,
             Self::StrayTable { .. } => ERRCODE_DUPLICATE_TABLE,
             Self::BadTrigger(_) => ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED,
             Self::NotOwner => ERRCODE_INSUFFICIENT_PRIVILEGE,
@@ -99,6 +113,9 @@ impl Error {
             Self::ReadOnly { standby: true, .. } => "Connect to the primary server.".into(),
             Self::ReadOnly { standby: false, .. } => "Call it in a transaction that can write.".into(),
             Self::StrayTable { table, .. } => format!("Drop or rename {table}, then create the queue."),
+            Self::HiddenDocument { .. } => "A row-level security policy hides it, or a trigger suppresses the insert.".into(),
+            Self::HiddenQueue(_) => "A row-level security policy on fetchq.queues hides it, or a trigger suppresses the insert.".into(),
+            Self::ColumnType { .. } => "A table of fetchq was altered: give the column its type back.".into(),
             Self::BadUnit(_) => "Use a unit that date_trunc() knows: microseconds, milliseconds, second, minute, hour, day, week, month, quarter, year, decade, century or millennium.".into(),
             Self::BadDirection(_) => "Use 'ASC' or 'DESC'.".into(),
             Self::BadValue { rule, .. } => format!("Pass {rule}."),

@@ -137,7 +137,7 @@ fn doc_upsert(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
         let queue = queue_name(call, 0)?;
         let doc = full(call)?;
-        let upserted = Queue::open(&queue).map(|queue| docs::upsert(&queue, &doc));
+        let upserted = Queue::open(&queue).and_then(|queue| docs::upsert(&queue, &doc));
         let none = Upserted {
             queued: 0,
             updated: 0,

@@ -193,8 +193,25 @@ pub struct RowSink {
 }
 
 impl RowSink {
-    /// Takes rows of a query as they are: its columns are those of the declaration.
+    /// Takes rows of a query as they are: their first columns are those of the
+    /// declaration, further ones are left out. An ERROR when a type differs.
     pub fn extend(&mut self, rows: &Rows) {
+        if rows.is_empty() {
+            return;
+        }
+        let types = rows.column_types();
+        // SAFETY: desc is alive and has natts attributes.
+        let declared: Vec<pg_sys::Oid> = unsafe {
+            (0..(*self.desc).natts)
+                .map(|at| pg_sys::SPI_gettypeid(self.desc, at + 1))
+                .collect()
+        };
+        assert!(types.len() >= declared.len(), "columns of the result");
+        for ((column, found), expected) in (1..).zip(&types).zip(&declared) {
+            if found != expected {
+                super::spi::wrong_type(column, *found, *expected);
+            }
+        }
         for row in 0..rows.len() {
             // SAFETY: store is alive (per-query memory), the tuple belongs to the
             // SPI result that `rows` borrows; tuplestore_puttuple copies it.

@@ -2,26 +2,25 @@
 //!
 //! A hot statement has one right plan, whatever the statistics say at the moment it
 //! happens to be planned: an empty table that was just analyzed, or one that grew by
-//! a million rows since. Plans are made at the first run and again after an
-//! invalidation, so the settings are in force during every run. They are set
-//! directly, not through the settings machinery: that costs microseconds each, and
-//! nothing but the planning of this one statement may see them.
+//! a million rows since. The settings are in force while that one statement is being
+//! planned, never while it runs: a user's trigger must not see them, and the settings
+//! machinery, which they bypass because it costs microseconds each, would remember
+//! them as the session's own.
 
 use pgrx::pg_sys;
 
 /// In force until dropped; a panic or ERROR unwinds through it.
-pub struct HotPlanner {
+struct HotPlanner {
     seqscan: bool,
     bitmapscan: bool,
     sort: bool,
     indexscan: bool,
     tidscan: bool,
     jit: bool,
-    plan_cache_mode: i32,
 }
 
 impl HotPlanner {
-    pub fn enter() -> Self {
+    fn enter() -> Self {
         // SAFETY: plain variables of this backend, which has one thread; restored by
         // Drop, also when an ERROR unwinds.
         unsafe {
@@ -32,7 +31,6 @@ impl HotPlanner {
                 indexscan: pg_sys::enable_indexscan,
                 tidscan: pg_sys::enable_tidscan,
                 jit: pg_sys::jit_enabled,
-                plan_cache_mode: pg_sys::plan_cache_mode,
             };
             pg_sys::enable_seqscan = false;
             pg_sys::enable_bitmapscan = false;
@@ -42,8 +40,6 @@ impl HotPlanner {
             // A generic plan guesses LIMIT $n as a tenth of the table: on a large one
             // that alone would be above jit_above_cost.
             pg_sys::jit_enabled = false;
-            pg_sys::plan_cache_mode =
-                pg_sys::PlanCacheMode::PLAN_CACHE_MODE_FORCE_GENERIC_PLAN as i32;
             saved
         }
     }
@@ -59,7 +55,51 @@ impl Drop for HotPlanner {
             pg_sys::enable_indexscan = self.indexscan;
             pg_sys::enable_tidscan = self.tidscan;
             pg_sys::jit_enabled = self.jit;
-            pg_sys::plan_cache_mode = self.plan_cache_mode;
         }
+    }
+}
+
+/// Makes sure that a kept plan has a valid generic plan, made under our settings. The
+/// locks taken here stay, so nothing can invalidate it before the statement runs.
+pub(super) fn plan(ptr: pg_sys::SPIPlanPtr) {
+    let _settings = HotPlanner::enter();
+    // SAFETY: ptr is a kept plan of one statement, and an SPI connection is open; the
+    // reference that this call takes is given back at once, the plan source keeps one.
+    unsafe {
+        let planned = pg_sys::SPI_plan_get_cached_plan(ptr);
+        if !planned.is_null() {
+            #[cfg(feature = "pg13")]
+            pg_sys::ReleaseCachedPlan(planned, true);
+            #[cfg(not(feature = "pg13"))]
+            pg_sys::ReleaseCachedPlan(planned, pg_sys::CurrentResourceOwner);
+        }
+    }
+}
+
+/// Runs `work` with generic plans where the session forces custom ones, which is the
+/// one setting that outranks what a plan asks for. Rare, so by the settings machinery.
+pub(super) fn with_generic_plans<R>(work: impl FnOnce() -> R) -> R {
+    // SAFETY: a nest level of its own, closed below, or by the end of the
+    // (sub)transaction after an ERROR: what a function's SET clause does.
+    unsafe {
+        if pg_sys::plan_cache_mode
+            != pg_sys::PlanCacheMode::PLAN_CACHE_MODE_FORCE_CUSTOM_PLAN as i32
+        {
+            return work();
+        }
+        let level = pg_sys::NewGUCNestLevel();
+        pg_sys::set_config_option(
+            c"plan_cache_mode".as_ptr(),
+            c"force_generic_plan".as_ptr(),
+            pg_sys::GucContext::PGC_USERSET,
+            pg_sys::GucSource::PGC_S_SESSION,
+            pg_sys::GucAction::GUC_ACTION_SAVE,
+            true,
+            0,
+            false,
+        );
+        let result = work();
+        pg_sys::AtEOXact_GUC(true, level);
+        result
     }
 }

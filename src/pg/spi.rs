@@ -8,7 +8,7 @@ use pgrx::pg_sys;
 use pgrx::{FromDatum, IntoDatum};
 
 use super::call::c_string;
-use super::planner::HotPlanner;
+use super::planner;
 
 /// A value bound to a parameter, or put into a result column.
 #[derive(Clone, Copy)]
@@ -119,14 +119,35 @@ impl Spi {
         }
     }
 
-    /// Runs a kept plan under the planner settings of the hot statements.
+    /// Runs a kept plan, planned under the settings of the hot statements.
     pub fn run(&self, plan: &Plan, args: &[Arg]) -> Rows<'_> {
-        let _planner = HotPlanner::enter();
-        self.run_as_configured(plan, args)
+        planner::plan(plan.ptr);
+        planner::with_generic_plans(|| self.execute(plan, args))
     }
 
-    /// Runs a kept plan under the settings of the session.
-    pub fn run_as_configured(&self, plan: &Plan, args: &[Arg]) -> Rows<'_> {
+    /// Runs a kept read as of this instant, even in a transaction that keeps one
+    /// snapshot for all its statements: for what must agree with the catalog, which is
+    /// always read as of now.
+    pub fn run_latest(&self, plan: &Plan, args: &[Arg]) -> Rows<'_> {
+        planner::plan(plan.ptr);
+        planner::with_generic_plans(|| {
+            // SAFETY: the snapshot is popped again; after an ERROR the end of the
+            // (sub)transaction pops it. read_only makes SPI use it.
+            unsafe {
+                pg_sys::CommandCounterIncrement();
+                pg_sys::PushActiveSnapshot(pg_sys::GetLatestSnapshot());
+                let rows = self.execute_with(plan, args, true);
+                pg_sys::PopActiveSnapshot();
+                rows
+            }
+        })
+    }
+
+    fn execute(&self, plan: &Plan, args: &[Arg]) -> Rows<'_> {
+        self.execute_with(plan, args, false)
+    }
+
+    fn execute_with(&self, plan: &Plan, args: &[Arg], read_only: bool) -> Rows<'_> {
         let mut datums: Vec<pg_sys::Datum> = args.iter().map(Arg::datum).collect();
         let nulls: Vec<std::ffi::c_char> = args
             .iter()
@@ -134,11 +155,16 @@ impl Spi {
             .collect();
         // SAFETY: the plan is alive (borrowed) and was prepared for as many
         // parameters of the same types: every caller builds both lists in one place.
-        // read_only = false takes a fresh snapshot, so that a statement sees what the
+        // Without read_only it takes a fresh snapshot, so that a statement sees what the
         // one before it did; it assigns no transaction id.
         unsafe {
-            let code =
-                pg_sys::SPI_execute_plan(plan.ptr, datums.as_mut_ptr(), nulls.as_ptr(), false, 0);
+            let code = pg_sys::SPI_execute_plan(
+                plan.ptr,
+                datums.as_mut_ptr(),
+                nulls.as_ptr(),
+                read_only,
+                0,
+            );
             check("SPI_execute_plan", code);
             Rows::take()
         }
@@ -152,7 +178,7 @@ impl Spi {
             .iter()
             .map(|a| if a.is_null() { b'n' } else { b' ' } as std::ffi::c_char)
             .collect();
-        // SAFETY: as in `run_as_configured`.
+        // SAFETY: as in `execute`.
         unsafe {
             let code = pg_sys::SPI_execute_with_args(
                 c_string(sql),
@@ -222,13 +248,44 @@ impl Rows<'_> {
         (!is_null).then_some(datum)
     }
 
-    /// A value; columns count from 1. The statement gives that column the SQL type
-    /// that T stands for.
-    pub fn get<T: FromDatum>(&self, row: usize, column: i32) -> Option<T> {
-        // SAFETY: see above; by-reference values are copied into Rust's memory by
-        // the types used here (String, Vec) or passed by value.
-        self.datum(row, column)
-            .and_then(|d| unsafe { T::from_datum(d, false) })
+    /// A value; columns count from 1. An ERROR when the column has another type than
+    /// T stands for, which happens when somebody altered a table of fetchq.
+    pub fn get<T: FromDatum + IntoDatum>(&self, row: usize, column: i32) -> Option<T> {
+        let datum = self.datum(row, column)?;
+        let oid = self.type_of(column);
+        if !T::is_compatible_with(oid) {
+            wrong_type(column, oid, T::type_oid());
+        }
+        // SAFETY: the type was checked; by-reference values are copied into Rust's
+        // memory by the types used here (String, Vec) or passed by value.
+        unsafe { T::from_datum(datum, false) }
+    }
+
+    /// A point in time: microseconds since 2000.
+    pub fn timestamp(&self, row: usize, column: i32) -> Option<i64> {
+        let datum = self.datum(row, column)?;
+        let oid = self.type_of(column);
+        if oid != pg_sys::TIMESTAMPTZOID {
+            wrong_type(column, oid, pg_sys::TIMESTAMPTZOID);
+        }
+        // SAFETY: a timestamptz is an int64, by value.
+        unsafe { i64::from_datum(datum, false) }
+    }
+
+    fn type_of(&self, column: i32) -> pg_sys::Oid {
+        // SAFETY: called for results with rows only, so there is a descriptor; SPI
+        // checks the column number.
+        unsafe { pg_sys::SPI_gettypeid((*self.table).tupdesc, column) }
+    }
+
+    /// The types of the columns, when there are rows.
+    pub(super) fn column_types(&self) -> Vec<pg_sys::Oid> {
+        if self.is_empty() {
+            return Vec::new();
+        }
+        // SAFETY: as above.
+        let columns = unsafe { (*(*self.table).tupdesc).natts };
+        (1..=columns).map(|c| self.type_of(c)).collect()
     }
 
     /// A jsonb column as text; NULL reads as `null`.
@@ -257,4 +314,21 @@ impl Rows<'_> {
         };
         Arg::new(pg_sys::TIDARRAYOID, Some(pg_sys::Datum::from(array)))
     }
+}
+
+/// A column is not what fetchq made it.
+pub(super) fn wrong_type(column: i32, found: pg_sys::Oid, expected: pg_sys::Oid) -> ! {
+    // SAFETY: format_type_be returns a palloc'ed C string for any oid.
+    let name = |oid| unsafe {
+        std::ffi::CStr::from_ptr(pg_sys::format_type_be(oid))
+            .to_string_lossy()
+            .into_owned()
+    };
+    let error = crate::error::Error::ColumnType {
+        column,
+        found: name(found),
+        expected: name(expected),
+    };
+    pgrx::pg_sys::panic::ErrorReport::from(error).report(pgrx::PgLogLevel::ERROR);
+    unreachable!("an ERROR does not return")
 }

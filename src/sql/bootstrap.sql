@@ -4,6 +4,11 @@
 -- made by fetchq.queue_create() in fetchq_data and are NOT members, so pg_dump
 -- carries them as ordinary tables.
 
+-- The script runs as a superuser, with the schema of "create extension" in its path,
+-- often public. Operators are looked up there too, and an exact match of somebody's
+-- own would win, and stay in the view below for good.
+set local search_path = pg_catalog, pg_temp;
+
 create schema fetchq;
 comment on schema fetchq is 'fetchq: functions and registry';
 

@@ -118,15 +118,19 @@ pub struct Upserted {
     pub updated: i32,
 }
 
+/// How often an upsert starts again because the document was removed between its two
+/// statements. More means that it is there and can not be seen.
+const UPSERT_TURNS: usize = 100;
+
 /// Plans a document, or changes priority, payload and time of the one that has this
 /// subject. An active document is left alone; a completed or killed one stays so.
-pub fn upsert(queue: &Queue, doc: &NewDoc) -> Upserted {
-    loop {
+pub fn upsert(queue: &Queue, doc: &NewDoc) -> Result<Upserted> {
+    for _ in 0..UPSERT_TURNS {
         if push(queue, doc) > 0 {
-            return Upserted {
+            return Ok(Upserted {
                 queued: 1,
                 updated: 0,
-            };
+            });
         }
         let updated = spi::connect(|spi| {
             let subject = Arg::from(doc.subject);
@@ -161,9 +165,13 @@ pub fn upsert(queue: &Queue, doc: &NewDoc) -> Upserted {
         });
         // None: it was removed between the two statements; push it again.
         if let Some(updated) = updated {
-            return Upserted { queued: 0, updated };
+            return Ok(Upserted { queued: 0, updated });
         }
     }
+    Err(Error::HiddenDocument {
+        queue: queue.name.to_string(),
+        subject: doc.subject.to_owned(),
+    })
 }
 
 // Index: pick, read in its order and left after the first row that is free. The

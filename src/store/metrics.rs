@@ -29,7 +29,7 @@ pub fn get(queue: &QueueName, metric: &str) -> Option<Metric> {
         let rows = spi.once(GET_ONE, &[Arg::from(queue.as_str()), Arg::from(metric)]);
         (!rows.is_empty()).then(|| Metric {
             value: rows.get(0, 1).unwrap_or(0),
-            updated_at: rows.get(0, 2),
+            updated_at: rows.timestamp(0, 2),
         })
     })
 }

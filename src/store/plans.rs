@@ -107,10 +107,13 @@ thread_local! {
     static FIXED: ManuallyDrop<PlanSet> = ManuallyDrop::new(PlanSet::default());
 }
 
+fn fixed(spi: &Spi, statement: &'static Statement, args: &[Arg]) -> Rc<Plan> {
+    FIXED.with(|set| set.get(statement.key(), || spi.prepare(statement.sql, args)))
+}
+
 /// Runs a hot statement that names no queue.
 pub fn run<'s>(spi: &'s Spi, statement: &'static Statement, args: &[Arg]) -> Rows<'s> {
-    let plan = FIXED.with(|set| set.get(statement.key(), || spi.prepare(statement.sql, args)));
-    spi.run(&plan, args)
+    spi.run(&fixed(spi, statement, args), args)
 }
 
 static QUEUE_ID: Statement =
@@ -142,7 +145,10 @@ fn cached(name: &QueueName, table: Oid) -> Result<Rc<Queue>> {
     }
 
     let id: Option<i32> = spi::connect(|spi| {
-        let rows = run(spi, &QUEUE_ID, &[Arg::from(name.as_str())]);
+        // As of now, as the table was looked up: in a transaction with an older snapshot
+        // the id would be that of a queue that is gone, and stay in the cache.
+        let args = [Arg::from(name.as_str())];
+        let rows = spi.run_latest(&fixed(spi, &QUEUE_ID, &args), &args);
         if rows.is_empty() {
             None
         } else {

@@ -20,12 +20,15 @@ const ADD_JOB: &str = "insert into fetchq.jobs (task, queue, settings) values ($
 // Waits for a session that is dropping the queue, and finds nothing if it does.
 const FIND: &str = "select id from fetchq.queues where name = $1 for key share";
 
+/// How often another session may create and drop the queue in between.
+const CREATE_TURNS: usize = 100;
+
 /// Creates a queue, or finds it: (was created, id). Of two sessions that create the
 /// same one, the second waits at the unique name for the first to commit.
 pub fn create(name: &QueueName) -> Result<(bool, i32)> {
     spi::connect(|spi| {
         let key = Arg::from(name.as_str());
-        loop {
+        for _ in 0..CREATE_TURNS {
             // Look first: an insert that meets a conflict uses up an id, and clients
             // create their queues at every start.
             if let Some(id) = first_id(&spi.once(FIND, &[key])) {
@@ -42,6 +45,7 @@ pub fn create(name: &QueueName) -> Result<(bool, i32)> {
                 return Ok((true, id));
             }
         }
+        Err(Error::HiddenQueue(name.to_string()))
     })
 }
 

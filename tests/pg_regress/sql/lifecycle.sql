@@ -56,3 +56,19 @@ select count(*) from pg_extension where extname = 'fetchq';
 select count(*) from pg_namespace where nspname in ('fetchq', 'fetchq_data');
 create extension fetchq;
 select count(*) from fetchq.queues;
+
+-- An operator of somebody's own, in a schema that "create extension" has in its path:
+-- the install script must not use it, and no view may keep it.
+drop extension fetchq;
+create function public.not_you(varchar, varchar) returns boolean language plpgsql as $$
+begin
+    raise exception 'the operator of public was used';
+end $$;
+create operator public.= (leftarg = varchar, rightarg = varchar, function = public.not_you);
+create extension fetchq;
+select was_created from fetchq.queue_create('rq_life');
+select fetchq.doc_push('rq_life', 's1');
+select metric, current_value from fetchq.metric_get('rq_life');
+drop operator public.= (varchar, varchar);
+drop function public.not_you(varchar, varchar);
+select was_dropped from fetchq.queue_drop('rq_life');

@@ -1,0 +1,75 @@
+-- What once went wrong, or nearly did.
+
+-- A user's trigger that sets planner settings: neither it nor the session may be left
+-- with the settings under which fetchq plans its own statements.
+select was_created from fetchq.queue_create('rq_hard');
+create function test.set_planner() returns trigger language plpgsql as $$
+begin
+    set local enable_seqscan = on;
+    set local enable_sort = on;
+    if new.subject = 'boom' then
+        raise exception 'on purpose';
+    end if;
+    return null;
+end $$;
+create trigger set_planner after insert on fetchq_data.rq_hard__docs
+    for each row execute function test.set_planner();
+select fetchq.doc_push('rq_hard', 'a');
+select fetchq.doc_push('rq_hard', 'boom');
+select name, setting from pg_settings
+where name in ('enable_seqscan', 'enable_sort', 'enable_bitmapscan', 'plan_cache_mode')
+order by name collate "C";
+set plan_cache_mode = force_custom_plan;
+select fetchq.doc_push('rq_hard', 'b');
+show plan_cache_mode;
+reset plan_cache_mode;
+drop trigger set_planner on fetchq_data.rq_hard__docs;
+
+-- A trigger that suppresses the insert: an upsert gives up, with the reason.
+create function test.suppress() returns trigger language plpgsql as $$ begin return null; end $$;
+create trigger suppress before insert on fetchq_data.rq_hard__docs
+    for each row execute function test.suppress();
+select fetchq.doc_push('rq_hard', 'c');
+\set VERBOSITY sqlstate
+select * from fetchq.doc_upsert('rq_hard', 'c', 0, 0, '2020-01-01', '{}');
+drop trigger suppress on fetchq_data.rq_hard__docs;
+
+-- A trigger that drops the queue whose statement is running.
+create function test.drop_queue() returns trigger language plpgsql as $$
+begin
+    perform fetchq.queue_drop('rq_hard');
+    return null;
+end $$;
+create trigger drop_queue after insert on fetchq_data.rq_hard__docs
+    for each row execute function test.drop_queue();
+select fetchq.doc_push('rq_hard', 'd');
+drop trigger drop_queue on fetchq_data.rq_hard__docs;
+
+-- A trigger that uses another queue while the cache holds only one.
+set fetchq.plan_cache_queues = 1;
+select was_created from fetchq.queue_create('rq_other');
+create function test.copy_document() returns trigger language plpgsql as $$
+begin
+    perform fetchq.doc_push('rq_other', new.subject);
+    return null;
+end $$;
+create trigger copy_document after insert on fetchq_data.rq_hard__docs
+    for each row execute function test.copy_document();
+select fetchq.doc_push('rq_hard', 'e' || n) from generate_series(1, 3) n;
+select (select count(*) from fetchq_data.rq_other__docs) as copied;
+reset fetchq.plan_cache_queues;
+
+-- A column whose type was changed is an error, never a wrong value.
+alter table fetchq_data.rq_hard__docs alter version type bigint;
+select * from fetchq.doc_pick('rq_hard', 1);
+select * from fetchq.doc_pick('rq_hard', 5);
+alter table fetchq_data.rq_hard__docs alter version type int;
+alter table fetchq_data.rq_hard__docs alter payload type text;
+select * from fetchq.queue_top('rq_hard', 0, 5, 0);
+alter table fetchq_data.rq_hard__docs alter payload type jsonb using payload::jsonb;
+select count(*) from fetchq.doc_pick('rq_hard', 10);
+\set VERBOSITY default
+
+select was_dropped from fetchq.queue_drop('rq_hard');
+select was_dropped from fetchq.queue_drop('rq_other');
+drop function test.set_planner(), test.suppress(), test.drop_queue(), test.copy_document();
