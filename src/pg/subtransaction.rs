@@ -33,6 +33,11 @@ pub fn attempt<R>(work: impl FnOnce() -> R) -> Result<R, String> {
                 ),
             };
             if fatal {
+                // Undone here too: the abort of a statement ends only the innermost
+                // transaction, and the caller's would stay open.
+                pg_sys::RollbackAndReleaseCurrentSubTransaction();
+                pg_sys::MemoryContextSwitchTo(context);
+                pg_sys::CurrentResourceOwner = owner;
                 error.rethrow()
             }
             let message = match &error {

@@ -88,7 +88,7 @@ mod tests {
     fn completed_documents_wait_until_2970() {
         let expected: Option<i64> = crate::pg::spi::connect(|spi| {
             spi.once("select '2970-01-01 00:00:00+00'::timestamptz", &[])
-                .get(0, 1)
+                .timestamp(0, 1)
         });
         assert_eq!(expected, Some(COMPLETED_AT));
     }

@@ -194,7 +194,7 @@ class Calls(Case):
         self.assertEqual(one("select * from fetchq.metric_snap(%s, %s)", q, "ent"), {"success": True, "inserts": 1})
         self.assertEqual(one("select * from fetchq.metric_snap(%s, %s)", q, Jsonb(["ent", "cnt"])), {"success": True, "inserts": 2})
         # Of two snapshots of one metric in one unit of time the newest stays.
-        policy = Jsonb([{"retain": "century", "from": "1000y", "to": "-1h"}])
+        policy = Jsonb([{"retain": "century", "from": "1000y", "to": "0s"}])
         self.assertEqual(one("select * from fetchq.queue_drop_metrics(%s, %s)", q, policy), {"removed_rows": 1})
 
     def test_metrics(self):
@@ -416,6 +416,23 @@ class Notifications(Case):
 
 
 class Errors(Case):
+    def test_a_cancelled_maintenance_run_leaves_no_transaction(self):
+        """In autocommit the session must be usable at once, and hold nothing."""
+        with connect() as other:
+            other.autocommit = False
+            other.execute(f"lock table fetchq_data.{self.queue}__docs in access exclusive mode")
+            self.db.execute("update fetchq.jobs set next_iteration = now() - interval '1 day' where queue = %s", (self.queue,))
+            self.db.execute("set statement_timeout = '200ms'")
+            with self.assertRaises(psycopg.errors.QueryCanceled):
+                self.db.execute("select * from fetchq.mnt_job_run(4)")
+            self.assertEqual(self.db.info.transaction_status, psycopg.pq.TransactionStatus.IDLE)
+            self.assertEqual(self.one("select 1 as one"), {"one": 1})
+            self.db.execute("reset statement_timeout")
+            # The claim was undone with the rest.
+            self.assertEqual(other.execute("select count(*) from fetchq.jobs where queue = %s and attempts > 0", (self.queue,)).fetchone()[0], 0)
+            other.rollback()
+        self.assertEqual(self.one("select * from fetchq.mnt_job_run(4)")["success"], True)
+
     def test_sqlstates(self):
         self.push("waiting")
         q = self.queue
