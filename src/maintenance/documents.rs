@@ -14,9 +14,12 @@ pub struct Outcome {
 }
 
 /// Kills the dead, returns orphans, makes due documents pending: up to `limit` of each.
+/// Nothing while another session has the table locked: the next time.
 /// The dead go first, so that a last attempt is not given away once more.
 pub fn run(name: &QueueName, limit: i32) -> Result<Outcome> {
-    let queue = Queue::open(name)?;
+    let Some(queue) = Queue::try_open(name)? else {
+        return Ok(Outcome::default());
+    };
     Ok(Outcome {
         killed: maintenance::mark_dead(&queue, limit),
         rescheduled: maintenance::reschedule_orphans(&queue, limit),

@@ -7,7 +7,11 @@ use crate::pg::time::Interval;
 use crate::store::plans::Queue;
 use crate::store::{logs, series};
 
+/// Both; nothing while another session has the queue locked.
 pub fn run(name: &QueueName) -> Result<()> {
+    if Queue::try_open(name)?.is_none() {
+        return Ok(());
+    }
     metrics(name)?;
     logs_by_setting(name)?;
     Ok(())

@@ -18,17 +18,32 @@ pub fn lookup_data_table(name: &str) -> Option<pg_sys::Oid> {
     }
 }
 
+/// What became of an attempt to lock a table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Lock {
+    /// Held until the end of the transaction.
+    Held,
+    /// Another session holds, or waits for, a lock that excludes this one.
+    Busy,
+    /// There is no such table (any more).
+    Gone,
+}
+
 /// Locks a table until the end of the transaction as a writer of rows does, so that
-/// nobody can drop it meanwhile. False when it is gone already.
-pub fn lock_rows(table: pg_sys::Oid) -> bool {
-    // SAFETY: try_relation_open waits for the lock and returns NULL for a table that
-    // does not exist (any more); closing with NoLock keeps the lock.
+/// nobody can drop it meanwhile. Waits for the lock, or with `wait` false gives up.
+pub fn lock_rows(table: pg_sys::Oid, wait: bool) -> Lock {
+    let mode = pg_sys::RowExclusiveLock as i32;
+    // SAFETY: try_relation_open waits for the lock, unless it is held already, and
+    // returns NULL for a table that does not exist; closing with NoLock keeps it.
     unsafe {
-        let relation = pg_sys::try_relation_open(table, pg_sys::RowExclusiveLock as i32);
+        if !wait && !pg_sys::ConditionalLockRelationOid(table, mode) {
+            return Lock::Busy;
+        }
+        let relation = pg_sys::try_relation_open(table, mode);
         if relation.is_null() {
-            return false;
+            return Lock::Gone;
         }
         pg_sys::relation_close(relation, pg_sys::NoLock as i32);
-        true
+        Lock::Held
     }
 }

@@ -12,7 +12,7 @@ use crate::domain::status::Status;
 use crate::error::{Error, Result};
 use crate::pg::call::RowSink;
 use crate::pg::json::Jsonb;
-use crate::pg::spi::{self, Arg, Rows};
+use crate::pg::spi::{self, Arg, Rows, Spi};
 use crate::pg::time::{self, Interval};
 
 /// A document as pushed.
@@ -222,35 +222,44 @@ static PICK_CLAIM: Statement = Statement::new(
 pub fn pick(queue: &Queue, version: i32, limit: i32, duration: Interval, out: &mut RowSink) {
     spi::connect(|spi| {
         let version = Arg::from(version);
-        let (rows, picked) = if limit == 1 {
-            let rows = queue.run(spi, &PICK_ONE, &[version, duration.arg()]);
-            let picked = rows.affected();
-            (rows, picked)
-        } else {
-            let rows = queue.run(
-                spi,
-                &PICK_LOCK,
-                &[version, duration.arg(), Arg::from(i64::from(limit))],
-            );
-            let picked = if rows.is_empty() {
-                0
-            } else {
-                queue
-                    .run(spi, &PICK_CLAIM, &[rows.tids(11), duration.arg()])
-                    .affected()
-            };
-            if picked != rows.affected() {
-                pgrx::error!(
-                    "only {picked} of {} locked documents could be claimed: a trigger on the documents of queue {} suppresses updates",
-                    rows.affected(),
-                    queue.name
-                );
-            }
-            (rows, picked)
+        let mut rows = None;
+        if limit == 1 {
+            let one = queue.run(spi, &PICK_ONE, &[version, duration.arg()]);
+            rows = (!one.is_empty()).then_some(one);
+        }
+        let rows = match rows {
+            Some(rows) => rows,
+            // A batch; or nothing, which a document that was rewritten while it was being
+            // locked gives too: its new version can not be seen by the same statement.
+            None => lock_and_claim(spi, queue, version, limit, duration),
         };
+        let picked = rows.affected();
         counters::note(spi, queue.id, 0, picked, Event::Pick);
         out.extend(&rows);
     });
+}
+
+fn lock_and_claim<'s>(
+    spi: &'s Spi,
+    queue: &Queue,
+    version: Arg,
+    limit: i32,
+    duration: Interval,
+) -> Rows<'s> {
+    let limit = Arg::from(i64::from(limit));
+    let rows = queue.run(spi, &PICK_LOCK, &[version, duration.arg(), limit]);
+    if !rows.is_empty() {
+        let args = [rows.tids(11), duration.arg()];
+        let claimed = queue.run(spi, &PICK_CLAIM, &args).affected();
+        if claimed != rows.affected() {
+            pgrx::error!(
+                "only {claimed} of {} locked documents could be claimed: a trigger or policy on the documents of queue {} keeps them from being updated",
+                rows.affected(),
+                queue.name
+            );
+        }
+    }
+    rows
 }
 
 // Index of the five: primary key. Nothing else can prove `status + 0 = 2`.

@@ -8,7 +8,7 @@ use crate::domain::names::QueueName;
 use crate::error::Result;
 use crate::pg::spi::{self, Arg, Spi};
 
-use super::plans::render;
+use super::plans::{Queue, render};
 use super::registry;
 
 /// All metrics of a queue.
@@ -119,6 +119,9 @@ pub fn recount(name: &QueueName) -> Result<i32> {
         let Some(id) = registry::try_lock(spi, name)? else {
             return Ok(0);
         };
+        if free_queues(spi, vec![id]).is_empty() || Queue::try_open(name)?.is_none() {
+            return Ok(0);
+        }
         let args = [Arg::from(name.as_str()), Arg::from(id)];
         Ok(spi.once(&render(RECOUNT, name), &args).affected())
     })
@@ -343,15 +346,19 @@ pub fn pack() -> i64 {
     spi::connect(|spi| pack_events(spi) + pack_writes(spi))
 }
 
+/// Those of the queues whose metrics no other session holds; locks them.
+fn free_queues(spi: &Spi, ids: Vec<i32>) -> Vec<i32> {
+    spi.once(FREE_QUEUES, &[Arg::from(ids)])
+        .get(0, 1)
+        .unwrap_or_default()
+}
+
 fn pack_events(spi: &Spi) -> i64 {
     let rows = spi.once(LOCK_QUEUES, &[]);
     let ids: Vec<i32> = (0..rows.len()).filter_map(|row| rows.get(row, 1)).collect();
     let mut packed = 0;
     if !ids.is_empty() {
-        let free: Vec<i32> = spi
-            .once(FREE_QUEUES, &[Arg::from(ids)])
-            .get(0, 1)
-            .unwrap_or_default();
+        let free = free_queues(spi, ids);
         if !free.is_empty() {
             packed = spi.once(PACK, &[Arg::from(free)]).get(0, 1).unwrap_or(0);
         }

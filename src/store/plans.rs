@@ -15,7 +15,7 @@ use crate::domain::names::QueueName;
 use crate::error::{Error, Result};
 use crate::gucs;
 use crate::pg::invalidation::{self, Invalidated};
-use crate::pg::relation;
+use crate::pg::relation::{self, Lock};
 use crate::pg::spi::{self, Arg, Plan, Rows, Spi};
 
 /// A hot statement: planned once in a session, with a generic plan.
@@ -60,16 +60,31 @@ pub struct Queue {
 }
 
 impl Queue {
-    /// Opens a queue for reading and writing its documents.
+    /// Opens a queue for reading and writing its documents; waits for a session that
+    /// is dropping, truncating or altering it.
     pub fn open(name: &QueueName) -> Result<Rc<Self>> {
+        match Self::lock(name, true)? {
+            Some(queue) => Ok(queue),
+            None => Err(Error::UnknownQueue(name.to_string())),
+        }
+    }
+
+    /// The same for maintenance, which waits for nobody: None when the table is busy.
+    pub fn try_open(name: &QueueName) -> Result<Option<Rc<Self>>> {
+        Self::lock(name, false)
+    }
+
+    fn lock(name: &QueueName, wait: bool) -> Result<Option<Rc<Self>>> {
         let relation_name = name.relation("docs");
         loop {
             let Some(table) = relation::lookup_data_table(&relation_name) else {
                 return Err(Error::UnknownQueue(name.to_string()));
             };
-            // False: dropped since the look-up; perhaps there is a new one by now.
-            if relation::lock_rows(table) {
-                return cached(name, table);
+            match relation::lock_rows(table, wait) {
+                Lock::Held => return cached(name, table).map(Some),
+                Lock::Busy => return Ok(None),
+                // Dropped since the look-up; perhaps there is a new one by now.
+                Lock::Gone => {}
             }
         }
     }
