@@ -16,10 +16,11 @@ step "production: building $image (the first time about 10 minutes)"
 docker build -f docker/Dockerfile --build-arg "PG_MAJOR=$major" --build-arg "FETCHQ_VERSION=$version" -t "$image" .
 
 step "production: starting container $name on port $port"
+docker stop "$name" >/dev/null 2>&1 || : # in good order first
 docker rm -f "$name" >/dev/null 2>&1 || : # its data stays, in the volume
 mount=/var/lib/postgresql/data
 if ((major >= 18)); then mount=/var/lib/postgresql; fi
-docker run -d --name "$name" --restart unless-stopped --shm-size 256m -p "$port:5432" \
+docker run -d --name "$name" --restart unless-stopped --shm-size 256m -p "${BIND:-127.0.0.1}:$port:5432" \
   -e POSTGRES_PASSWORD="${POSTGRES_PASSWORD:-postgres}" -v "$name-data-$major:$mount" "$image" >/dev/null
 
 for _ in {1..60}; do

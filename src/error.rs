@@ -27,6 +27,8 @@ pub enum Error {
     },
     #[error("{function}() can not write: {}", if *.standby { "this server is a hot standby" } else { "the transaction is read only" })]
     ReadOnly { function: String, standby: bool },
+    #[error("{0}() needs a transaction of isolation level READ COMMITTED")]
+    KeepsSnapshot(&'static str),
     #[error("table {table} of queue \"{queue}\" exists already, but the queue is not registered")]
     StrayTable { queue: String, table: String },
     #[error("document \"{subject}\" of queue \"{queue}\" can neither be added nor found")]
@@ -86,6 +88,7 @@ impl Error {
             Self::HiddenDocument { .. } | Self::HiddenQueue(_) => {
                 ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE
             }
+            Self::KeepsSnapshot(_) => ERRCODE_FEATURE_NOT_SUPPORTED,
             Self::ColumnType { .. } => ERRCODE_DATATYPE_MISMATCH,
             Self::StrayTable { .. } => ERRCODE_DUPLICATE_TABLE,
             Self::BadTrigger(_) => ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED,
@@ -116,6 +119,7 @@ impl Error {
             Self::HiddenDocument { .. } => "A row-level security policy hides it, or a trigger suppresses the insert.".into(),
             Self::HiddenQueue(_) => "A row-level security policy on fetchq.queues hides it, or a trigger suppresses the insert.".into(),
             Self::ColumnType { .. } => "A table of fetchq was altered: give the column its type back.".into(),
+            Self::KeepsSnapshot(_) => "An older snapshot would leave counters of documents that are gone: set transaction isolation level read committed.".into(),
             Self::BadUnit(_) => "Use a unit that date_trunc() knows: microseconds, milliseconds, second, minute, hour, day, week, month, quarter, year, decade, century or millennium.".into(),
             Self::BadDirection(_) => "Use 'ASC' or 'DESC'.".into(),
             Self::BadValue { rule, .. } => format!("Pass {rule}."),

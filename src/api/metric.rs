@@ -64,7 +64,16 @@ fn metric_get_common(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
 /// `metric_get_all()`
 #[pg_extern(sql = false)]
 fn metric_get_all(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
-    respond(fcinfo, |call| per_queue(call, |name| Ok(common(name))))
+    respond(fcinfo, |call| {
+        let values = metrics::get_many_of_all(&COMMON);
+        let none = vec![0; COMMON.len()];
+        per_queue(call, |name| {
+            Ok(narrowed(
+                &COMMON,
+                values.get(name.as_str()).unwrap_or(&none),
+            ))
+        })
+    })
 }
 
 /// One row for each queue: its name, then the values.

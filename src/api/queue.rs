@@ -9,6 +9,7 @@ use crate::error::{Error, Result};
 use crate::maintenance::retention as retain;
 use crate::pg::call::{Call, Reply};
 use crate::pg::json::Jsonb;
+use crate::pg::session;
 use crate::pg::spi::{self, Arg};
 use crate::pg::time::Interval;
 use crate::store::plans::{self, Queue};
@@ -295,6 +296,9 @@ fn queue_truncate_all(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
 }
 
 fn truncate(name: &QueueName, empty: bool) -> Result<()> {
+    if session::keeps_snapshot() {
+        return Err(Error::KeepsSnapshot("fetchq.queue_truncate"));
+    }
     // Jobs before the registry, as maintenance locks them.
     if empty {
         jobs::restart(name.as_str());

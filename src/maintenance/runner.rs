@@ -42,8 +42,8 @@ pub fn run(duration: Interval, limit: i32) -> Outcome {
                 outcome.packed = outcome.packed.saturating_add(packed);
             }
             Err(message) => {
-                // The claim stays: it hides the job for longer after each failure.
                 outcome.failed += 1;
+                jobs::back_off(job.id, delay_of(&job));
                 error::warn(
                     PgSqlErrorCode::ERRCODE_WARNING,
                     format!(
@@ -56,6 +56,16 @@ pub fn run(duration: Interval, limit: i32) -> Outcome {
         }
     }
     outcome
+}
+
+/// The delay of a job that failed, perhaps because of its settings.
+fn delay_of(job: &Job) -> Interval {
+    let text = Settings::parse(job.settings.as_deref())
+        .map_or_else(|_| DEFAULT_DELAY.to_owned(), |settings| settings.delay);
+    subtransaction::attempt(|| Interval::parse(&text).as_duration("delay").ok())
+        .ok()
+        .flatten()
+        .unwrap_or_else(default_duration)
 }
 
 /// Runs a job; says how many rows it packed.

@@ -32,7 +32,8 @@ pub fn register() {
 /// Runs whenever PostgreSQL processes an invalidation, so it may not fail, query or
 /// free anything: it notes the table down.
 unsafe extern "C-unwind" fn on_change(_: pg_sys::Datum, table: pg_sys::Oid) {
-    CHANGED.with(|changed| {
+    // try_with: at the exit of a process there is nothing left to note.
+    let _ = CHANGED.try_with(|changed| {
         if let Ok(mut changed) = changed.try_borrow_mut() {
             if table == pg_sys::InvalidOid || changed.tables.len() >= MAX_CHANGED {
                 changed.all = true;

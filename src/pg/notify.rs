@@ -37,7 +37,8 @@ pub fn entered(call: &super::call::Call) -> Option<Entered> {
         }
         let data = &*(context as *const pg_sys::TriggerData);
         let event = data.tg_event;
-        if event & pg_sys::TRIGGER_EVENT_ROW == 0 {
+        let is_after = event & pg_sys::TRIGGER_EVENT_TIMINGMASK == pg_sys::TRIGGER_EVENT_AFTER;
+        if event & pg_sys::TRIGGER_EVENT_ROW == 0 || !is_after {
             return None;
         }
         let tuple = match event & pg_sys::TRIGGER_EVENT_OPMASK {

@@ -14,6 +14,12 @@ pub fn is_read_only() -> bool {
     unsafe { pg_sys::XactReadOnly }
 }
 
+/// True when the transaction keeps one snapshot for all its statements.
+pub fn keeps_snapshot() -> bool {
+    // SAFETY: a plain variable of this backend.
+    unsafe { pg_sys::XactIsoLevel >= pg_sys::XACT_REPEATABLE_READ as i32 }
+}
+
 /// True when the library was loaded by `shared_preload_libraries`.
 pub fn is_preloading() -> bool {
     // SAFETY: a plain variable, set while the postmaster loads libraries.

@@ -9,6 +9,16 @@
 -- own would win, and stay in the view below for good.
 set local search_path = pg_catalog, pg_temp;
 
+-- Texts are handed through as UTF-8.
+do $$
+begin
+    if getdatabaseencoding() <> 'UTF8' then
+        raise exception 'fetchq needs a database with encoding UTF8, this one has %', getdatabaseencoding()
+            using errcode = 'feature_not_supported',
+                hint = 'create database ... encoding ''UTF8'' template template0';
+    end if;
+end $$;
+
 create schema fetchq;
 comment on schema fetchq is 'fetchq: functions and registry';
 
@@ -197,7 +207,11 @@ begin
             'table', tg_table_name, 'new_data', null, 'old_data', null, 'truncated', true)::text;
     end if;
     perform pg_notify('fetchq_on_change', message);
-    return null;
+    -- Also right where somebody attached it before the row.
+    if tg_op = 'DELETE' then
+        return old;
+    end if;
+    return new;
 end $$;
 comment on function fetchq.trigger_notify_as_json() is 'Trigger: announces a changed row as JSON on the channel fetchq_on_change';
 

@@ -179,7 +179,7 @@ pub fn upsert(queue: &Queue, doc: &NewDoc) -> Result<Upserted> {
 static PICK_ONE: Statement = Statement::new(
     "update {docs} d set
          status = 2,
-         attempts = d.attempts operator(pg_catalog.+) 1,
+         attempts = least(d.attempts, 2147483646) operator(pg_catalog.+) 1,
          next_iteration = pg_catalog.now() operator(pg_catalog.+) $2
      where d.ctid operator(pg_catalog.=) any (array(
          select c.ctid from {docs} c
@@ -198,7 +198,7 @@ static PICK_ONE: Statement = Statement::new(
 // as they will be, in order (index: pick), then update them (Tid Scan).
 static PICK_LOCK: Statement = Statement::new(
     "select c.subject, c.payload, c.version, c.priority,
-         c.attempts operator(pg_catalog.+) 1, c.iterations, c.created_at, c.last_iteration,
+         least(c.attempts, 2147483646) operator(pg_catalog.+) 1, c.iterations, c.created_at, c.last_iteration,
          pg_catalog.now() operator(pg_catalog.+) $2, c.lock_upgrade, c.ctid
      from {docs} c
      where c.version operator(pg_catalog.=) $1
@@ -212,7 +212,7 @@ static PICK_LOCK: Statement = Statement::new(
 static PICK_CLAIM: Statement = Statement::new(
     "update {docs} d set
          status = 2,
-         attempts = d.attempts operator(pg_catalog.+) 1,
+         attempts = least(d.attempts, 2147483646) operator(pg_catalog.+) 1,
          next_iteration = pg_catalog.now() operator(pg_catalog.+) $2
      where d.ctid operator(pg_catalog.=) any ($1)",
 );

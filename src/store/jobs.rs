@@ -13,10 +13,9 @@ pub struct Job {
 }
 
 // A job that is running, or whose runner died, is hidden until next_iteration. Each
-// attempt without success doubles that time (64 times at most): a job that always
-// fails backs off, and is never given up.
+// attempt that came to no end doubles that time (8 times at most).
 const CLAIM: &str = "update fetchq.jobs j set
-        next_iteration = now() + $1 * power(2, least(j.attempts, 6)),
+        next_iteration = now() + $1 * power(2, least(j.attempts, 3)),
         attempts = least(j.attempts + 1, 1000000)
     where j.id = any (array(
         select id from fetchq.jobs
@@ -59,6 +58,19 @@ const EXTEND: &str = "update fetchq.jobs set next_iteration = now() + $2 where i
 pub fn extend(id: i32, duration: Interval) {
     spi::connect(|spi| {
         spi.once(EXTEND, &[Arg::from(id), duration.arg()]);
+    });
+}
+
+const BACK_OFF: &str = "update fetchq.jobs
+    set next_iteration = now() + greatest($2,
+        least($2 * power(2, least(attempts, 20)), interval '1 hour'))
+    where id = $1";
+
+/// Plans the next attempt of a job that failed: after its delay, doubled with each
+/// failure up to an hour. It is never given up.
+pub fn back_off(id: i32, delay: Interval) {
+    spi::connect(|spi| {
+        spi.once(BACK_OFF, &[Arg::from(id), delay.arg()]);
     });
 }
 

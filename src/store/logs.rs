@@ -71,8 +71,12 @@ const RETENTION: &str = "select logs_retention::text from fetchq.queues where id
 /// The queue's own retention; the default of fetchq 4 where it has none.
 pub fn retention(queue: &Queue) -> String {
     spi::connect(|spi| {
-        spi.once(RETENTION, &[Arg::from(queue.id)])
-            .get(0, 1)
-            .unwrap_or_else(|| "24h".to_owned())
+        let rows = spi.once(RETENTION, &[Arg::from(queue.id)]);
+        let own = if rows.is_empty() {
+            None
+        } else {
+            rows.get(0, 1)
+        };
+        own.unwrap_or_else(|| "24h".to_owned())
     })
 }

@@ -4,6 +4,8 @@
 //! in `fetchq.counter_log`. Both are read in one statement, so in one snapshot, and
 //! every change of the two is one transaction: no moment shows anything else.
 
+use std::collections::HashMap;
+
 use crate::domain::names::QueueName;
 use crate::error::Result;
 use crate::pg::spi::{self, Arg, Spi};
@@ -59,6 +61,28 @@ pub fn get_many(queue: &QueueName, metrics: &[&str]) -> Vec<i64> {
             }
         }
         values
+    })
+}
+
+const GET_NAMED_ALL: &str = "select queue::text, metric::text, value from fetchq.metrics_live
+    where metric = any ($1)";
+
+/// The same for every queue, in one read.
+pub fn get_many_of_all(metrics: &[&str]) -> HashMap<String, Vec<i64>> {
+    spi::connect(|spi| {
+        let rows = spi.once(GET_NAMED_ALL, &[Arg::from(metrics.to_vec())]);
+        let mut all: HashMap<String, Vec<i64>> = HashMap::new();
+        for row in 0..rows.len() {
+            if let (Some(queue), Some(metric), Some(value)) = (
+                rows.get::<String>(row, 1),
+                rows.get::<String>(row, 2),
+                rows.get::<i64>(row, 3),
+            ) && let Some(at) = metrics.iter().position(|m| *m == metric)
+            {
+                all.entry(queue).or_insert_with(|| vec![0; metrics.len()])[at] = value;
+            }
+        }
+        all
     })
 }
 
@@ -143,7 +167,10 @@ const STORE_REAL: &str = "with
         union all select 'cpl', coalesce(sum(n) filter (where status = 3), 0) from groups
         union all select 'kll', coalesce(sum(n) filter (where status = -1), 0) from groups
         union all select 'v' || version, sum(n) from groups group by version
-    ) c";
+    ) c
+    order by metric
+    on conflict (queue, metric) do update
+        set value = excluded.value, updated_at = excluded.updated_at";
 
 /// Forgets all metrics of a queue and stores its gauges as counted.
 pub fn reset(name: &QueueName) -> Result<Vec<i64>> {

@@ -43,13 +43,13 @@ pub fn snap(name: &QueueName, which: Which) -> i32 {
 // removing are skipped.
 const RETAIN: &str = "delete from {metrics} where ctid = any (array(
     select m.ctid from {metrics} m
-    where m.created_at between now() - $2 and now() - $3
-        and exists (
-            select from {metrics} k
-            where k.metric = m.metric
-                and k.created_at between now() - $2 and now() - $3
-                and date_trunc($1, k.created_at) = date_trunc($1, m.created_at)
-                and (k.created_at, k.id) > (m.created_at, m.id))
+    where m.id in (
+        select id from (
+            select id, row_number() over (
+                partition by metric, date_trunc($1, created_at)
+                order by created_at desc, id desc) as n
+            from {metrics} where created_at between now() - $2 and now() - $3) ranked
+        where n > 1)
     for update skip locked))";
 
 /// Applies a retention policy to the snapshots of a queue; says how many it removed.
@@ -114,12 +114,18 @@ pub fn check_unit(unit: &str) -> Result<()> {
 // $1 is a regclass and prints itself quoted and qualified; the field is quoted here.
 const TABLE_AND_FIELD: &str = "select c.oid::regclass::text, quote_ident($2)
     from pg_class c where c.oid = $1::regclass";
-const RETAIN_ANY: &str = "delete from {table} where ctid = any (array(
-    select ctid from (
-        select ctid, {field} as at, row_number() over (
-            partition by date_trunc($1, {field}) order by {field} desc, ctid desc) as n
-        from {table} where {field} between $2 and $3
-    ) ranked where n > 1))";
+
+/// Both names come quoted from the server.
+fn retain_any_sql(table: &str, field: &str) -> String {
+    format!(
+        "delete from {table} where ctid = any (array(
+            select ctid from (
+                select ctid, row_number() over (
+                    partition by date_trunc($1, {field}) order by {field} desc, ctid desc) as n
+                from {table} where {field} between $2 and $3
+            ) ranked where n > 1))"
+    )
+}
 
 /// Keeps the newest row of any table for every unit of time between two moments.
 pub fn retain_any(table: &str, field: &str, unit: &str, from: i64, to: i64) -> Result<i64> {
@@ -134,9 +140,7 @@ pub fn retain_any(table: &str, field: &str, unit: &str, from: i64, to: i64) -> R
                 rule: "the name of a table",
             });
         };
-        let sql = RETAIN_ANY
-            .replace("{table}", &table)
-            .replace("{field}", &field);
+        let sql = retain_any_sql(&table, &field);
         let args = [Arg::from(unit), Arg::timestamp(from), Arg::timestamp(to)];
         Ok(i64::from(spi.once(&sql, &args).affected()))
     })

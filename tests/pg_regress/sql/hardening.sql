@@ -68,6 +68,29 @@ alter table fetchq_data.rq_hard__docs alter payload type text;
 select * from fetchq.queue_top('rq_hard', 0, 5, 0);
 alter table fetchq_data.rq_hard__docs alter payload type jsonb using payload::jsonb;
 select count(*) from fetchq.doc_pick('rq_hard', 10);
+
+-- As many attempts as a column holds: still picked.
+insert into fetchq_data.rq_hard__docs (subject, status, attempts, next_iteration) values ('worn', 1, 2147483647, '2000-01-01');
+select subject, attempts from fetchq.doc_pick('rq_hard');
+
+-- An old snapshot can not see all events of the documents that it would remove.
+begin isolation level repeatable read;
+select fetchq.queue_truncate('rq_hard');
+rollback;
+
+-- The trigger of the notifications in the wrong place, and ours on a table in a place
+-- that once swallowed the row.
+create trigger misplaced before insert on fetchq_data.rq_hard__docs
+    for each row execute function fetchq.trigger_docs_notify('rq_hard');
+select fetchq.doc_push('rq_hard', 'f');
+drop trigger misplaced on fetchq_data.rq_hard__docs;
+create table test.watched (id int);
+create trigger watch before insert or delete on test.watched
+    for each row execute function fetchq.trigger_notify_as_json();
+insert into test.watched values (1), (2);
+delete from test.watched where id = 1;
+select id from test.watched;
+drop table test.watched;
 \set VERBOSITY default
 
 select was_dropped from fetchq.queue_drop('rq_hard');
