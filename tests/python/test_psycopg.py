@@ -420,7 +420,7 @@ class Errors(Case):
         """In autocommit the session must be usable at once, and hold nothing."""
         with connect() as other:
             other.autocommit = False
-            other.execute(f"lock table fetchq_data.{self.queue}__docs in access exclusive mode")
+            other.execute(f"lock table fetchq_data.{self.queue}__logs in access exclusive mode")
             self.db.execute("update fetchq.jobs set next_iteration = now() - interval '1 day' where queue = %s", (self.queue,))
             self.db.execute("set statement_timeout = '200ms'")
             with self.assertRaises(psycopg.errors.QueryCanceled):
