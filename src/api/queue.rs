@@ -47,29 +47,28 @@ fn queue_get_id(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     })
 }
 
-/// `queue_create_indexes(queue)` and `queue_create_indexes(queue, version, attempts)`:
-/// the indexes serve every version and any number of attempts.
+/// `queue_create_indexes(queue)`
 #[pg_extern(sql = false)]
 fn queue_create_indexes(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
-    respond_write(fcinfo, |call| {
-        let name = queue_name(call, 0)?;
-        let created = registry::lock_now(&name)
-            .map(|_| spi::connect(|spi| queue_tables::create_indexes(spi, &name)));
-        lenient(created.map(|()| true), false).map(Reply::bool)
-    })
+    respond_write(fcinfo, create_indexes)
 }
 
-/// The form with version and attempts, which must not be NULL either.
+/// `queue_create_indexes(queue, version, attempts)`: the indexes serve every version
+/// and any number of attempts, so the two are only checked.
 #[pg_extern(sql = false)]
 fn queue_create_indexes_for(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
-        let name = queue_name(call, 0)?;
         call.int(1, "version")?;
         call.int(2, "attempts")?;
-        let created = registry::lock_now(&name)
-            .map(|_| spi::connect(|spi| queue_tables::create_indexes(spi, &name)));
-        lenient(created.map(|()| true), false).map(Reply::bool)
+        create_indexes(call)
     })
+}
+
+fn create_indexes(call: &Call) -> Result<Reply> {
+    let name = queue_name(call, 0)?;
+    let created = registry::lock_now(&name)
+        .map(|_| spi::connect(|spi| queue_tables::create_indexes(spi, &name)));
+    lenient(created.map(|()| true), false).map(Reply::bool)
 }
 
 /// `queue_drop_indexes(queue)`

@@ -71,6 +71,16 @@ impl Drop for Plan {
     }
 }
 
+/// Values and NULL marks in the form that SPI takes.
+fn split(args: &[Arg]) -> (Vec<pg_sys::Datum>, Vec<std::ffi::c_char>) {
+    args.iter()
+        .map(|arg| {
+            let mark = if arg.is_null() { b'n' } else { b' ' };
+            (arg.datum(), mark as std::ffi::c_char)
+        })
+        .unzip()
+}
+
 /// An open SPI connection.
 pub struct Spi {
     _not_send: PhantomData<*mut ()>,
@@ -148,11 +158,7 @@ impl Spi {
     }
 
     fn execute_with(&self, plan: &Plan, args: &[Arg], read_only: bool) -> Rows<'_> {
-        let mut datums: Vec<pg_sys::Datum> = args.iter().map(Arg::datum).collect();
-        let nulls: Vec<std::ffi::c_char> = args
-            .iter()
-            .map(|a| if a.is_null() { b'n' } else { b' ' } as std::ffi::c_char)
-            .collect();
+        let (mut datums, nulls) = split(args);
         // SAFETY: the plan is alive (borrowed) and was prepared for as many
         // parameters of the same types: every caller builds both lists in one place.
         // Without read_only it takes a fresh snapshot, so that a statement sees what the
@@ -173,11 +179,7 @@ impl Spi {
     /// Runs a statement once, with parameters, under the settings of the session.
     pub fn once(&self, sql: &str, args: &[Arg]) -> Rows<'_> {
         let mut oids: Vec<pg_sys::Oid> = args.iter().map(|a| a.oid).collect();
-        let mut datums: Vec<pg_sys::Datum> = args.iter().map(Arg::datum).collect();
-        let nulls: Vec<std::ffi::c_char> = args
-            .iter()
-            .map(|a| if a.is_null() { b'n' } else { b' ' } as std::ffi::c_char)
-            .collect();
+        let (mut datums, nulls) = split(args);
         // SAFETY: as in `execute`.
         unsafe {
             let code = pg_sys::SPI_execute_with_args(

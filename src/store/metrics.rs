@@ -103,6 +103,20 @@ pub fn count(name: &QueueName) -> Vec<i64> {
     })
 }
 
+// The gauges as counted, from `groups (status, version, n)`.
+const GAUGES_OF_GROUPS: &str = "select 'cnt' as metric, coalesce(sum(n), 0) as n from groups
+    union all select 'pln', coalesce(sum(n) filter (where status = 0), 0) from groups
+    union all select 'pnd', coalesce(sum(n) filter (where status = 1), 0) from groups
+    union all select 'act', coalesce(sum(n) filter (where status = 2), 0) from groups
+    union all select 'cpl', coalesce(sum(n) filter (where status = 3), 0) from groups
+    union all select 'kll', coalesce(sum(n) filter (where status = -1), 0) from groups
+    union all select 'v' || version, sum(n) from groups group by version";
+
+/// Writes a queue's tables and the counting of its gauges into a statement.
+fn render_counting(sql: &str, name: &QueueName) -> String {
+    render(&sql.replace("{gauges}", GAUGES_OF_GROUPS), name)
+}
+
 // The real gauges of a queue, v<version> among them, beside the events not packed
 // yet, in one snapshot. What is stored is the difference, so that the sum is exact.
 const RECOUNT: &str = "with
@@ -110,13 +124,7 @@ const RECOUNT: &str = "with
         select status, version, count(*) as n from {docs} group by status, version
     ),
     counted as (
-        select 'cnt' as metric, coalesce(sum(n), 0) as n from groups
-        union all select 'pln', coalesce(sum(n) filter (where status = 0), 0) from groups
-        union all select 'pnd', coalesce(sum(n) filter (where status = 1), 0) from groups
-        union all select 'act', coalesce(sum(n) filter (where status = 2), 0) from groups
-        union all select 'cpl', coalesce(sum(n) filter (where status = 3), 0) from groups
-        union all select 'kll', coalesce(sum(n) filter (where status = -1), 0) from groups
-        union all select 'v' || version, sum(n) from groups group by version
+        {gauges}
         union all select m.metric, 0 from fetchq.metrics m
             where m.queue = $1 and m.metric ~ '^v(0|-?[1-9][0-9]{0,9})$'
                 and substr(m.metric, 2) not in (select version::text from groups)
@@ -147,7 +155,7 @@ pub fn recount(name: &QueueName) -> Result<i32> {
             return Ok(0);
         }
         let args = [Arg::from(name.as_str()), Arg::from(id)];
-        Ok(spi.once(&render(RECOUNT, name), &args).affected())
+        Ok(spi.once(&render_counting(RECOUNT, name), &args).affected())
     })
 }
 
@@ -160,13 +168,7 @@ const STORE_REAL: &str = "with
     groups as (select status, version, count(*) as n from {docs} group by status, version)
     insert into fetchq.metrics (queue, metric, value, updated_at)
     select $1, metric, n, now() from (
-        select 'cnt' as metric, coalesce(sum(n), 0) as n from groups
-        union all select 'pln', coalesce(sum(n) filter (where status = 0), 0) from groups
-        union all select 'pnd', coalesce(sum(n) filter (where status = 1), 0) from groups
-        union all select 'act', coalesce(sum(n) filter (where status = 2), 0) from groups
-        union all select 'cpl', coalesce(sum(n) filter (where status = 3), 0) from groups
-        union all select 'kll', coalesce(sum(n) filter (where status = -1), 0) from groups
-        union all select 'v' || version, sum(n) from groups group by version
+        {gauges}
     ) c
     order by metric
     on conflict (queue, metric) do update
@@ -178,7 +180,7 @@ pub fn reset(name: &QueueName) -> Result<Vec<i64>> {
         let id = registry::lock(spi, name)?;
         let key = Arg::from(name.as_str());
         spi.once(FORGET, &[key]);
-        spi.once(&render(STORE_REAL, name), &[key, Arg::from(id)]);
+        spi.once(&render_counting(STORE_REAL, name), &[key, Arg::from(id)]);
         Ok::<(), crate::error::Error>(())
     })?;
     Ok(get_many(name, &crate::domain::counters::GAUGES))
