@@ -223,7 +223,8 @@ pub fn pick(queue: &Queue, version: i32, limit: i32, duration: Interval, out: &m
     spi::connect(|spi| {
         let version = Arg::from(version);
         let mut rows = None;
-        if limit == 1 {
+        // The last pick found nothing: begin with the statement that can say so alone.
+        if limit == 1 && !queue.was_empty.get() {
             let one = queue.run(spi, &PICK_ONE, &[version, duration.arg()]);
             rows = (!one.is_empty()).then_some(one);
         }
@@ -234,6 +235,7 @@ pub fn pick(queue: &Queue, version: i32, limit: i32, duration: Interval, out: &m
             None => lock_and_claim(spi, queue, version, limit, duration),
         };
         let picked = rows.affected();
+        queue.was_empty.set(picked == 0);
         counters::note(spi, queue.id, 0, picked, Event::Pick);
         out.extend(&rows);
     });

@@ -55,6 +55,8 @@ impl PlanSet {
 pub struct Queue {
     pub name: QueueName,
     pub id: i32,
+    /// Whether this session's last pick found nothing: a guess about the next one.
+    pub was_empty: Cell<bool>,
     plans: PlanSet,
     last_used: Cell<u64>,
 }
@@ -176,6 +178,7 @@ fn cached(name: &QueueName, table: Oid) -> Result<Rc<Queue>> {
     let queue = Rc::new(Queue {
         name: name.clone(),
         id,
+        was_empty: Cell::new(false),
         plans: PlanSet::default(),
         last_used: Cell::new(0),
     });
