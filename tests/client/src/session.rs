@@ -140,41 +140,36 @@ impl Session {
             .unwrap_or_else(|| panic!("{sql}: no row"))
     }
 
-    /// The first column of a query, as text.
-    pub async fn column(&self, sql: &str) -> Vec<String> {
-        let messages = self
-            .client
+    async fn query(&self, sql: &str) -> Vec<tokio_postgres::SimpleQueryRow> {
+        self.client
             .simple_query(sql)
             .await
-            .unwrap_or_else(|e| panic!("{sql}: {e:?}"));
-        messages
-            .iter()
+            .unwrap_or_else(|e| panic!("{sql}: {e:?}"))
+            .into_iter()
             .filter_map(|m| match m {
-                tokio_postgres::SimpleQueryMessage::Row(row) => {
-                    Some(row.get(0).unwrap_or("").to_owned())
-                }
+                tokio_postgres::SimpleQueryMessage::Row(row) => Some(row),
                 _ => None,
             })
             .collect()
     }
 
+    /// The first column of a query, as text.
+    pub async fn column(&self, sql: &str) -> Vec<String> {
+        let rows = self.query(sql).await;
+        rows.iter()
+            .map(|row| row.get(0).unwrap_or("").to_owned())
+            .collect()
+    }
+
     /// All rows of a query, as text: columns separated by `|`.
     pub async fn rows(&self, sql: &str) -> Vec<String> {
-        let messages = self
-            .client
-            .simple_query(sql)
-            .await
-            .unwrap_or_else(|e| panic!("{sql}: {e:?}"));
-        messages
-            .iter()
-            .filter_map(|m| match m {
-                tokio_postgres::SimpleQueryMessage::Row(row) => Some(
-                    (0..row.len())
-                        .map(|i| row.get(i).unwrap_or(""))
-                        .collect::<Vec<_>>()
-                        .join("|"),
-                ),
-                _ => None,
+        let rows = self.query(sql).await;
+        rows.iter()
+            .map(|row| {
+                (0..row.len())
+                    .map(|i| row.get(i).unwrap_or(""))
+                    .collect::<Vec<_>>()
+                    .join("|")
             })
             .collect()
     }

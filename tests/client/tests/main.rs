@@ -1,11 +1,13 @@
 //! fetchq through a real driver, on a real server: one file for each matter.
 //! Run by scripts/suites/client.sh, one test at a time.
 
+mod bad_values;
 mod concurrency;
 mod crash;
 mod create_race;
 mod drivers;
 mod dump;
+mod names;
 mod nulls;
 mod plans;
 mod readme;

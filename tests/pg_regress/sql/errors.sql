@@ -24,7 +24,7 @@ select p.proname || '(' || string_agg(p.proargnames[i] || ' ' || format_type(p.p
             else test.value(p.proargnames[i], format_type(p.proargtypes[i - 1], null)) end, ', ' order by i)))
 from pg_proc p, generate_series(1, p.pronargs) n, generate_series(1, p.pronargs) i
 where p.pronamespace = 'fetchq'::regnamespace
-group by p.oid, p.proname, p.proargnames, n
+group by p.oid, p.proname, p.proargnames, p.pronargs, p.proargtypes, n
 order by p.proname collate "C", p.pronargs, oidvectortypes(p.proargtypes) collate "C", n;
 drop function test.value(text, text);
 reset client_min_messages;
