@@ -8,9 +8,11 @@ static COMPAT_VERSION: GucSetting<Option<CString>> =
     GucSetting::<Option<CString>>::new(Some(c"4.0.2"));
 static LEGACY_QUOTES: GucSetting<bool> = GucSetting::<bool>::new(false);
 static STRICT: GucSetting<bool> = GucSetting::<bool>::new(false);
+static READY_SLOTS: GucSetting<i32> = GucSetting::<i32>::new(16_384);
 static PLAN_CACHE_QUEUES: GucSetting<i32> = GucSetting::<i32>::new(1000);
 
-pub fn register() {
+/// `is_preloading`: settings that size shared memory can be fixed only then.
+pub fn register(is_preloading: bool) {
     GucRegistry::define_string_guc(
         c"fetchq.compat_version",
         c"The version that fetchq.info() reports to fetchq 4 clients.",
@@ -45,6 +47,20 @@ pub fn register() {
         GucContext::Userset,
         GucFlags::default(),
     );
+    GucRegistry::define_int_guc(
+        c"fetchq.ready_slots",
+        c"How many ready floors the shared memory has room for: one slot for each version of a queue, and one for each queue.",
+        c"About 1.3 kB each; 0 switches the ready floors off. Needs shared_preload_libraries and a restart.",
+        &READY_SLOTS,
+        0,
+        4_000_000,
+        if is_preloading {
+            GucContext::Postmaster
+        } else {
+            GucContext::Sighup
+        },
+        GucFlags::default(),
+    );
 }
 
 pub fn compat_version() -> String {
@@ -59,6 +75,11 @@ pub fn legacy_quotes() -> bool {
 
 pub fn strict() -> bool {
     STRICT.get()
+}
+
+/// Slots of the shared memory; 0 switches it off.
+pub fn ready_slots() -> usize {
+    READY_SLOTS.get() as usize
 }
 
 /// Queues, at least 1.

@@ -3,6 +3,7 @@
 //! - `api`: the functions that PostgreSQL calls
 //! - `domain`: the rules, without PostgreSQL
 //! - `store`: every SQL text
+//! - `ready`: where the documents begin that are ready
 //! - `maintenance`: what has to happen from time to time
 //! - `pg`: the server's C functions, and all `unsafe`
 //!
@@ -22,6 +23,7 @@ mod error;
 mod gucs;
 mod maintenance;
 mod pg;
+mod ready;
 mod store;
 
 ::pgrx::pg_module_magic!();
@@ -49,7 +51,10 @@ fn is_preloaded() -> bool {
 #[pg_guard]
 pub extern "C-unwind" fn _PG_init() {
     PRELOADED.store(pg::session::is_preloading(), Ordering::Relaxed);
-    gucs::register();
+    gucs::register(is_preloaded());
+    if is_preloaded() {
+        ready::install();
+    }
     pg::session::reserve_settings_prefix();
     pg::invalidation::register();
 }

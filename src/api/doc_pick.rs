@@ -6,7 +6,7 @@ use super::{lenient, queue_name, respond_write};
 use crate::error::Result;
 use crate::pg::call::{Call, Reply};
 use crate::pg::time::Interval;
-use crate::store::docs;
+use crate::store::docs::{self, Pick};
 use crate::store::plans::Queue;
 
 /// `doc_pick(queue, max_docs, duration text)`
@@ -65,7 +65,14 @@ fn pick(call: &Call, version: i32, limit: i32, duration: Interval) -> Result<Rep
     let mut out = call.rows();
     let picked = Queue::open(&name).map(|queue| {
         if limit > 0 {
-            docs::pick(&queue, version, limit, duration, &mut out);
+            let out = &mut out;
+            let pick = Pick {
+                version,
+                limit,
+                duration,
+                out,
+            };
+            docs::pick(&queue, pick);
         }
     });
     lenient(picked, ())?;

@@ -9,6 +9,7 @@ mod info;
 mod maintenance;
 mod metric;
 mod queue;
+mod ready;
 
 use pgrx::PgLogLevel;
 use pgrx::pg_sys::{self, panic::ErrorReport};

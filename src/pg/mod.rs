@@ -3,12 +3,15 @@
 //! safe to call from any backend that runs a function of this extension.
 
 pub mod call;
+pub mod index_walk;
 pub mod invalidation;
 pub mod json;
 pub mod notify;
 pub mod planner;
 pub mod relation;
 pub mod session;
+pub mod shared;
 pub mod spi;
 pub mod subtransaction;
 pub mod time;
+pub mod trigger;

@@ -22,11 +22,20 @@ pub fn lookup_data_table(name: &str) -> Option<pg_sys::Oid> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Lock {
     /// Held until the end of the transaction.
-    Held,
+    Held(File),
     /// Another session holds, or waits for, a lock that excludes this one.
     Busy,
     /// There is no such table (any more).
     Gone,
+}
+
+/// Where the rows of a table are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct File {
+    /// Changes when the table is truncated or rewritten.
+    pub number: u32,
+    /// This transaction made it, and a rollback would bring the one before back.
+    pub is_new: bool,
 }
 
 /// Locks a table until the end of the transaction as a writer of rows does, so that
@@ -43,7 +52,15 @@ pub fn lock_rows(table: pg_sys::Oid, wait: bool) -> Lock {
         if relation.is_null() {
             return Lock::Gone;
         }
+        #[cfg(any(feature = "pg13", feature = "pg14", feature = "pg15"))]
+        let new_file = (*relation).rd_newRelfilenodeSubid;
+        #[cfg(not(any(feature = "pg13", feature = "pg14", feature = "pg15")))]
+        let new_file = (*relation).rd_newRelfilelocatorSubid;
+        let file = File {
+            number: u32::from((*(*relation).rd_rel).relfilenode),
+            is_new: new_file != 0 || (*relation).rd_createSubid != 0,
+        };
         pg_sys::relation_close(relation, pg_sys::NoLock as i32);
-        Lock::Held
+        Lock::Held(file)
     }
 }

@@ -8,6 +8,12 @@ pub fn is_standby() -> bool {
     unsafe { pg_sys::RecoveryInProgress() }
 }
 
+/// The database of this session.
+pub fn database() -> u32 {
+    // SAFETY: a plain variable of this backend, set when it connected.
+    unsafe { pg_sys::MyDatabaseId.to_u32() }
+}
+
 /// True when the transaction is read only (always so on a hot standby).
 pub fn is_read_only() -> bool {
     // SAFETY: a plain variable of this backend.

@@ -26,6 +26,10 @@ impl Arg {
         Self::new(pg_sys::TIMESTAMPTZOID, value.into_datum())
     }
 
+    pub fn oid(value: pg_sys::Oid) -> Self {
+        Self::new(pg_sys::OIDOID, value.into_datum())
+    }
+
     pub(super) fn datum(&self) -> pg_sys::Datum {
         self.datum.unwrap_or(pg_sys::Datum::from(0))
     }

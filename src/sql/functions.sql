@@ -487,3 +487,30 @@ create function fetchq.trigger_docs_notify() returns trigger
 language c volatile parallel unsafe
 as 'MODULE_PATHNAME', 'trigger_docs_notify_wrapper';
 comment on function fetchq.trigger_docs_notify() is 'Trigger made by queue_enable_notify: announces the state a document entered';
+
+-- The condition of the trigger below, for every row that is written to a queue.
+create function fetchq.ready_is_unnoted("table" oid) returns boolean
+language c volatile parallel unsafe
+as 'MODULE_PATHNAME', 'ready_is_unnoted_wrapper';
+comment on function fetchq.ready_is_unnoted(oid) is 'Whether the ready floors have to be told of a row that is being written to a table';
+
+create function fetchq.trigger_docs_ready() returns trigger
+language c volatile parallel unsafe
+as 'MODULE_PATHNAME', 'trigger_docs_ready_wrapper';
+comment on function fetchq.trigger_docs_ready() is 'Trigger of every queue: tells the ready floors of a row that was written';
+
+
+-- The ready floors
+
+create function fetchq.ready_stats(out slots int, out slots_used int, out raises bigint, out raises_discarded bigint, out polls_answered bigint, out full_scans bigint, out floor_misses bigint)
+language c volatile parallel unsafe
+set search_path = pg_catalog, pg_temp
+as 'MODULE_PATHNAME', 'ready_stats_wrapper';
+comment on function fetchq.ready_stats() is 'The shared memory of the ready floors since the server started; slots is 0 without it';
+
+create function fetchq.ready_floors(queue text, out index text, out version int, out level int, out next_iteration timestamptz, out attempts int, out seq bigint, out is_empty boolean)
+returns setof record
+language c volatile parallel unsafe
+set search_path = pg_catalog, pg_temp
+as 'MODULE_PATHNAME', 'ready_floors_wrapper';
+comment on function fetchq.ready_floors(text) is 'The ready floors of a queue: where picks and maintenance begin to look';

@@ -5,7 +5,10 @@
 use super::counters;
 use super::plans::{Queue, Statement};
 use crate::domain::counters::Event;
+use crate::domain::status::Status;
 use crate::pg::spi::{self, Arg};
+use crate::pg::time;
+use crate::ready::Key;
 
 // Index of the three: due, a range of one status up to now.
 static MARK_DEAD: Statement = Statement::new(
@@ -15,9 +18,10 @@ static MARK_DEAD: Statement = Statement::new(
          where c.status operator(pg_catalog.=) 2
              and c.lock_upgrade is null
              and c.next_iteration operator(pg_catalog.<) pg_catalog.now()
+             and (c.next_iteration, c.seq) operator(pg_catalog.>=) ($3, $4)
              and c.attempts operator(pg_catalog.>=) (
                  select q.max_attempts from fetchq.queues q where q.id operator(pg_catalog.=) $1)
-         order by c.status, c.next_iteration
+         order by c.next_iteration, c.seq
          limit $2
          for update skip locked))",
 );
@@ -28,9 +32,10 @@ static RESCHEDULE_ORPHANS: Statement = Statement::new(
          where c.status operator(pg_catalog.=) 2
              and c.lock_upgrade is null
              and c.next_iteration operator(pg_catalog.<) pg_catalog.now()
+             and (c.next_iteration, c.seq) operator(pg_catalog.>=) ($3, $4)
              and c.attempts operator(pg_catalog.<) (
                  select q.max_attempts from fetchq.queues q where q.id operator(pg_catalog.=) $1)
-         order by c.status, c.next_iteration
+         order by c.next_iteration, c.seq
          limit $2
          for update skip locked))",
 );
@@ -41,36 +46,68 @@ static MAKE_PENDING: Statement = Statement::new(
          where c.status operator(pg_catalog.=) 0
              and c.lock_upgrade is null
              and c.next_iteration operator(pg_catalog.<=) pg_catalog.now()
-         order by c.status, c.next_iteration
+             and (c.next_iteration, c.seq) operator(pg_catalog.>=) ($2, $3)
+         order by c.next_iteration, c.seq
          limit $1
          for update skip locked))",
 );
 
 /// Kills documents whose lease ran out at their last attempt.
 pub fn mark_dead(queue: &Queue, limit: i32) -> i32 {
-    let args = [Arg::from(queue.id), Arg::from(i64::from(limit))];
-    run(queue, &MARK_DEAD, &args, Event::Dead)
+    let own = [Arg::from(queue.id), Arg::from(i64::from(limit))];
+    run(queue, Status::Active, &MARK_DEAD, &own, Event::Dead)
 }
 
 /// Returns documents whose lease ran out.
 pub fn reschedule_orphans(queue: &Queue, limit: i32) -> i32 {
-    let args = [Arg::from(queue.id), Arg::from(i64::from(limit))];
-    run(queue, &RESCHEDULE_ORPHANS, &args, Event::Orphan)
+    let own = [Arg::from(queue.id), Arg::from(i64::from(limit))];
+    run(
+        queue,
+        Status::Active,
+        &RESCHEDULE_ORPHANS,
+        &own,
+        Event::Orphan,
+    )
 }
 
 /// Makes planned documents pending when their time has come.
 pub fn make_pending(queue: &Queue, limit: i32) -> i32 {
+    let own = [Arg::from(i64::from(limit))];
     run(
         queue,
+        Status::Planned,
         &MAKE_PENDING,
-        &[Arg::from(i64::from(limit))],
+        &own,
         Event::MakePending,
     )
 }
 
-fn run(queue: &Queue, statement: &'static Statement, args: &[Arg], event: Event) -> i32 {
+/// Where maintenance begins to look; None when nothing is due.
+fn floor(queue: &Queue, from: Status) -> Option<Key> {
+    let now = time::now();
+    let known = queue.source().and_then(|s| s.due(from.code(), now));
+    match known {
+        Some(floor) if floor.next_iteration > now => None,
+        Some(floor) => Some(floor),
+        None => Some(Key::FIRST),
+    }
+}
+
+/// Runs a statement with its own arguments and, behind them, the floor.
+fn run(
+    queue: &Queue,
+    from: Status,
+    statement: &'static Statement,
+    own: &[Arg],
+    event: Event,
+) -> i32 {
+    let Some(floor) = floor(queue, from) else {
+        return 0;
+    };
+    let mut args = own.to_vec();
+    args.extend([Arg::timestamp(floor.next_iteration), Arg::from(floor.seq)]);
     spi::connect(|spi| {
-        let n = queue.run(spi, statement, args).affected();
+        let n = queue.run(spi, statement, &args).affected();
         counters::note(spi, queue.id, 0, n, event);
         n
     })

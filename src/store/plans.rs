@@ -15,8 +15,10 @@ use crate::domain::names::QueueName;
 use crate::error::{Error, Result};
 use crate::gucs;
 use crate::pg::invalidation::{self, Invalidated};
-use crate::pg::relation::{self, Lock};
+use crate::pg::relation::{self, File, Lock};
 use crate::pg::spi::{self, Arg, Plan, Rows, Spi};
+use crate::pg::trigger::OwnNotes;
+use crate::ready::{self, Source};
 
 /// A hot statement: planned once in a session, with a generic plan.
 pub struct Statement {
@@ -55,10 +57,24 @@ impl PlanSet {
 pub struct Queue {
     pub name: QueueName,
     pub id: i32,
+    pub table: Oid,
     /// Whether this session's last pick found nothing: a guess about the next one.
     pub was_empty: Cell<bool>,
+    floors: Option<Floors>,
+    /// Nothing of the user's runs within fetchq's own statements on the table, so that
+    /// what they write is what was asked for.
+    is_plain: bool,
+    file: Cell<Option<File>>,
     plans: PlanSet,
     last_used: Cell<u64>,
+}
+
+/// What the ready floors need, where the table has it all.
+struct Floors {
+    pick_index: Oid,
+    due_index: Oid,
+    /// The transaction that wrote the row of the trigger last.
+    trigger: u32,
 }
 
 impl Queue {
@@ -83,7 +99,11 @@ impl Queue {
                 return Err(Error::UnknownQueue(name.to_string()));
             };
             match relation::lock_rows(table, wait) {
-                Lock::Held => return cached(name, table).map(Some),
+                Lock::Held(file) => {
+                    let queue = cached(name, table)?;
+                    queue.file.set(Some(file));
+                    return Ok(Some(queue));
+                }
                 Lock::Busy => return Ok(None),
                 // Dropped since the look-up; perhaps there is a new one by now.
                 Lock::Gone => {}
@@ -97,6 +117,36 @@ impl Queue {
             spi.prepare(&render(statement.sql, &self.name), args)
         });
         spi.run(&plan, args)
+    }
+
+    /// Runs a hot statement that writes documents. The caller notes what it wrote, for
+    /// the ready floors (where a trigger of the user's might write more, or something
+    /// else, fetchq's own does that).
+    pub fn run_noting<'s>(
+        &self,
+        spi: &'s Spi,
+        statement: &'static Statement,
+        args: &[Arg],
+    ) -> Rows<'s> {
+        let _own = (self.is_plain && ready::is_available()).then(|| OwnNotes::begin(self.table));
+        self.run(spi, statement, args)
+    }
+
+    /// The ready floors of the queue; None where they can not be used: without shared
+    /// memory, without the indexes or the trigger, and while this transaction has the
+    /// documents in a file that a rollback would take away.
+    pub fn source(&self) -> Option<Source> {
+        if !ready::is_available() {
+            return None;
+        }
+        let floors = self.floors.as_ref()?;
+        let file = self.file.get().filter(|file| !file.is_new)?;
+        Some(Source {
+            table: self.table,
+            pick_index: floors.pick_index,
+            due_index: floors.due_index,
+            epoch: u64::from(file.number) << 32 | u64::from(floors.trigger),
+        })
     }
 
     /// Runs a statement on the queue's tables once.
@@ -133,8 +183,37 @@ pub fn run<'s>(spi: &'s Spi, statement: &'static Statement, args: &[Arg]) -> Row
     spi.run(&fixed(spi, statement, args), args)
 }
 
-static QUEUE_ID: Statement =
-    Statement::new("select q.id from fetchq.queues q where q.name operator(pg_catalog.=) $1");
+// What a session has to know about a queue. The columns of the indexes are told by
+// their numbers: version, priority desc, next_iteration, attempts, seq, and status,
+// next_iteration, seq. The last column: no trigger but ours, no check constraint.
+static QUEUE: Statement = Statement::new(
+    "select q.id,
+        (select t.xmin from pg_catalog.pg_trigger t
+         where t.tgrelid operator(pg_catalog.=) $2
+             and t.tgname operator(pg_catalog.=) 'fetchq_ready'
+             and t.tgenabled operator(pg_catalog.=) 'A'),
+        (select i.indexrelid from pg_catalog.pg_index i
+         join pg_catalog.pg_class c on c.oid operator(pg_catalog.=) i.indexrelid
+         where i.indrelid operator(pg_catalog.=) $2 and i.indisvalid and i.indisready
+             and c.relname operator(pg_catalog.=) $3
+             and i.indkey::pg_catalog.text operator(pg_catalog.=) '2 3 7 5 12'
+             and i.indoption::pg_catalog.text operator(pg_catalog.=) '0 3 0 0 0'),
+        (select i.indexrelid from pg_catalog.pg_index i
+         join pg_catalog.pg_class c on c.oid operator(pg_catalog.=) i.indexrelid
+         where i.indrelid operator(pg_catalog.=) $2 and i.indisvalid and i.indisready
+             and c.relname operator(pg_catalog.=) $4
+             and i.indkey::pg_catalog.text operator(pg_catalog.=) '4 7 12'
+             and i.indoption::pg_catalog.text operator(pg_catalog.=) '0 0 0'),
+        not exists (
+            select from pg_catalog.pg_trigger t
+            where t.tgrelid operator(pg_catalog.=) $2
+                and t.tgname operator(pg_catalog.<>) all (
+                    array['fetchq_ready', 'fetchq_notify_insert', 'fetchq_notify_update']::pg_catalog.name[]))
+        and not exists (
+            select from pg_catalog.pg_constraint k
+            where k.conrelid operator(pg_catalog.=) $2 and k.contype operator(pg_catalog.=) 'c')
+     from fetchq.queues q where q.name operator(pg_catalog.=) $1",
+);
 
 fn cached(name: &QueueName, table: Oid) -> Result<Rc<Queue>> {
     let found = QUEUES.with(|cache| {
@@ -161,27 +240,47 @@ fn cached(name: &QueueName, table: Oid) -> Result<Rc<Queue>> {
         return Ok(queue);
     }
 
-    let id: Option<i32> = spi::connect(|spi| {
+    let queue = spi::connect(|spi| {
         // As of now, as the table was looked up: in a transaction with an older snapshot
         // the id would be that of a queue that is gone, and stay in the cache.
-        let args = [Arg::from(name.as_str())];
-        let rows = spi.run_latest(&fixed(spi, &QUEUE_ID, &args), &args);
+        let (pick, due) = (
+            name.relation("docs_pick_idx"),
+            name.relation("docs_due_idx"),
+        );
+        let args = [
+            Arg::from(name.as_str()),
+            Arg::oid(table),
+            Arg::from(pick.as_str()),
+            Arg::from(due.as_str()),
+        ];
+        let rows = spi.run_latest(&fixed(spi, &QUEUE, &args), &args);
         if rows.is_empty() {
-            None
-        } else {
-            rows.get(0, 1)
+            return None;
         }
+        let oid = |column| rows.datum(0, column).map(|d| Oid::from(d.value() as u32));
+        let floors = match (oid(2), oid(3), oid(4)) {
+            (Some(trigger), Some(pick_index), Some(due_index)) => Some(Floors {
+                pick_index,
+                due_index,
+                trigger: trigger.to_u32(),
+            }),
+            _ => None,
+        };
+        Some(Rc::new(Queue {
+            name: name.clone(),
+            id: rows.get(0, 1)?,
+            table,
+            was_empty: Cell::new(false),
+            floors,
+            is_plain: rows.get(0, 5).unwrap_or(false),
+            file: Cell::new(None),
+            plans: PlanSet::default(),
+            last_used: Cell::new(0),
+        }))
     });
-    let Some(id) = id else {
+    let Some(queue) = queue else {
         return Err(Error::UnknownQueue(name.to_string()));
     };
-    let queue = Rc::new(Queue {
-        name: name.clone(),
-        id,
-        was_empty: Cell::new(false),
-        plans: PlanSet::default(),
-        last_used: Cell::new(0),
-    });
     QUEUES.with(|cache| {
         let mut cache = cache.borrow_mut();
         while cache.queues.len() >= gucs::plan_cache_queues() {

@@ -67,8 +67,18 @@ const CREATE_PICK_INDEX: &str = "create index \"{q}__docs_pick_idx\" on {docs}
 
 /// The due index: what maintenance looks for, planned and leased, by time.
 const CREATE_DUE_INDEX: &str = "create index \"{q}__docs_due_idx\" on {docs}
-    (status, next_iteration)
+    (status, next_iteration, seq)
     where status in (0, 2) and lock_upgrade is null";
+
+// Every row that can be found by a pick or by maintenance is noted in shared memory,
+// whoever wrote it: also by COPY, by logical replication, and in a session with
+// session_replication_role = replica. Not the rows of fetchq's own statements, which
+// note what they wrote for themselves, cheaper.
+const CREATE_READY_TRIGGER: &str =
+    "create trigger fetchq_ready after insert or update on {docs} for each row
+    when (new.status between 0 and 2 and fetchq.ready_is_unnoted(new.tableoid))
+    execute function fetchq.trigger_docs_ready()";
+const ENABLE_READY_TRIGGER: &str = "alter table {docs} enable always trigger fetchq_ready";
 
 /// Makes the tables of a queue whose name was registered by this transaction.
 pub fn create(spi: &Spi, name: &QueueName) -> Result<()> {
@@ -83,6 +93,8 @@ pub fn create(spi: &Spi, name: &QueueName) -> Result<()> {
     }
     spi.once(&render(CREATE_DOCS, name), &[]);
     create_indexes(spi, name);
+    spi.once(&render(CREATE_READY_TRIGGER, name), &[]);
+    spi.once(&render(ENABLE_READY_TRIGGER, name), &[]);
     spi.once(&render(CREATE_LOGS, name), &[]);
     for sql in CREATE_LOGS_INDEXES {
         spi.once(&render(sql, name), &[]);

@@ -1,0 +1,113 @@
+//! The row behind a trigger of the documents, and which rows need one.
+
+use std::cell::Cell;
+
+use pgrx::pg_sys;
+
+use super::call::Call;
+
+/// A row that was inserted or updated, as the ready trigger sees it.
+pub struct Written {
+    pub table: pg_sys::Oid,
+    pub version: i32,
+    pub priority: i32,
+    pub status: i32,
+    pub attempts: i32,
+    pub next_iteration: i64,
+    pub seq: i64,
+}
+
+/// Columns of the documents by number, and their types (src/store/queue_tables.rs).
+/// A table that differs has no index that the floors would use.
+const COLUMNS: [(i32, pg_sys::Oid); 6] = [
+    (2, pg_sys::INT4OID),
+    (3, pg_sys::INT4OID),
+    (4, pg_sys::INT4OID),
+    (5, pg_sys::INT4OID),
+    (7, pg_sys::TIMESTAMPTZOID),
+    (12, pg_sys::INT8OID),
+];
+
+/// What a call as a trigger is about.
+pub enum Row {
+    Written(Written),
+    /// A table with other columns than ours.
+    Foreign,
+    /// Not called by an AFTER ... FOR EACH ROW trigger.
+    NoTrigger,
+}
+
+/// Reads the row behind an AFTER ... FOR EACH ROW trigger.
+pub fn written(call: &Call) -> Row {
+    // SAFETY: `context` of a trigger call is a TriggerData whose tuples and relation
+    // live as long as the call; the node tag is checked first. Number and type of
+    // each column are checked before it is read.
+    unsafe {
+        let context = (*call.fcinfo()).context;
+        if context.is_null() || (*context).type_ != pg_sys::NodeTag::T_TriggerData {
+            return Row::NoTrigger;
+        }
+        let data = &*(context as *const pg_sys::TriggerData);
+        let event = data.tg_event;
+        let is_after = event & pg_sys::TRIGGER_EVENT_TIMINGMASK == pg_sys::TRIGGER_EVENT_AFTER;
+        if event & pg_sys::TRIGGER_EVENT_ROW == 0 || !is_after {
+            return Row::NoTrigger;
+        }
+        let tuple = match event & pg_sys::TRIGGER_EVENT_OPMASK {
+            pg_sys::TRIGGER_EVENT_INSERT => data.tg_trigtuple,
+            pg_sys::TRIGGER_EVENT_UPDATE => data.tg_newtuple,
+            _ => return Row::NoTrigger,
+        };
+        if tuple.is_null() {
+            return Row::NoTrigger;
+        }
+        let desc = (*data.tg_relation).rd_att;
+        let mut values = [pg_sys::Datum::from(0); COLUMNS.len()];
+        for (value, (number, oid)) in values.iter_mut().zip(COLUMNS) {
+            let is_ours = number <= (*desc).natts && pg_sys::SPI_gettypeid(desc, number) == oid;
+            if !is_ours {
+                return Row::Foreign;
+            }
+            let mut is_null = false;
+            *value = pg_sys::heap_getattr(tuple, number, desc, &mut is_null);
+            if is_null {
+                return Row::Foreign;
+            }
+        }
+        let int = |at: usize| values[at].value() as i32;
+        Row::Written(Written {
+            table: (*data.tg_relation).rd_id,
+            version: int(0),
+            priority: int(1),
+            status: int(2),
+            attempts: int(3),
+            next_iteration: values[4].value() as i64,
+            seq: values[5].value() as i64,
+        })
+    }
+}
+
+thread_local! {
+    static OWN: Cell<u32> = const { Cell::new(0) };
+}
+
+/// While this lives, rows that this session writes to the table need no trigger.
+pub struct OwnNotes(());
+
+impl OwnNotes {
+    pub fn begin(table: pg_sys::Oid) -> Self {
+        OWN.set(table.to_u32());
+        Self(())
+    }
+}
+
+impl Drop for OwnNotes {
+    fn drop(&mut self) {
+        OWN.set(0);
+    }
+}
+
+/// Whether a row written now to the table needs the trigger.
+pub fn is_unnoted(table: pg_sys::Oid) -> bool {
+    OWN.get() != table.to_u32()
+}
