@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use tokio_postgres::Client;
+use tokio_postgres::{Client, Row};
 
 use crate::Session;
 
@@ -28,6 +28,17 @@ pub async fn counters_are_exact(session: &mut Session, queue: &str) {
 
 /// The same; gives the metrics of that snapshot.
 pub async fn in_snapshot(session: &mut Session, queue: &str) -> BTreeMap<String, i64> {
+    match compare_counters(session, queue).await {
+        Ok(metrics) => metrics,
+        Err(wrong) => panic!("{wrong}"),
+    }
+}
+
+/// The same; says what is wrong.
+pub async fn compare_counters(
+    session: &mut Session,
+    queue: &str,
+) -> Result<BTreeMap<String, i64>, String> {
     let tx = session
         .build_transaction()
         .isolation_level(tokio_postgres::IsolationLevel::RepeatableRead)
@@ -55,7 +66,7 @@ pub async fn in_snapshot(session: &mut Session, queue: &str) -> BTreeMap<String,
             1 => "pnd",
             2 => "act",
             3 => "cpl",
-            _ => panic!("a document has status {status}"),
+            _ => return Err(format!("{queue}: a document has status {status}")),
         };
         *real.get_mut("cnt").unwrap() += n;
         *real.get_mut(gauge).unwrap() += n;
@@ -71,23 +82,17 @@ pub async fn in_snapshot(session: &mut Session, queue: &str) -> BTreeMap<String,
         .query_one("select * from fetchq.metric_compute($1)", &[&queue])
         .await
         .expect("metric_compute");
+    let shown = |metric: &String| got.get(metric).copied().unwrap_or(0);
+    let mut wrong = Vec::new();
     for (metric, n) in &real {
-        let shown = got.get(metric).copied().unwrap_or(0);
-        assert_eq!(
-            shown, *n,
-            "{queue}: metric_get says {metric} = {shown}, counted: {real:?}, all: {got:?}"
-        );
+        let mut told = vec![("metric_get", shown(metric))];
         if !metric.starts_with('v') {
-            assert_eq!(
-                i64::from(common.get::<_, i32>(metric.as_str())),
-                *n,
-                "{queue}: metric_get_common, {metric}"
-            );
-            assert_eq!(
-                i64::from(computed.get::<_, i32>(metric.as_str())),
-                *n,
-                "{queue}: metric_compute, {metric}"
-            );
+            let of = |row: &Row| i64::from(row.get::<_, i32>(metric.as_str()));
+            told.push(("metric_get_common", of(&common)));
+            told.push(("metric_compute", of(&computed)));
+        }
+        for (function, told) in told.into_iter().filter(|(_, told)| told != n) {
+            wrong.push(format!("{function} says {metric} = {told}"));
         }
     }
     // A version without documents counts 0, or is not there.
@@ -95,8 +100,16 @@ pub async fn in_snapshot(session: &mut Session, queue: &str) -> BTreeMap<String,
         .iter()
         .filter(|(m, _)| m.starts_with('v') && !real.contains_key(*m))
     {
-        assert_eq!(*n, 0, "{queue}: {metric} without documents");
+        if *n != 0 {
+            wrong.push(format!("{metric} = {n} without documents"));
+        }
     }
     tx.commit().await.expect("commit");
-    got
+    if wrong.is_empty() {
+        return Ok(got);
+    }
+    Err(format!(
+        "{queue}: {}; counted: {real:?}, all: {got:?}",
+        wrong.join(", ")
+    ))
 }

@@ -7,6 +7,7 @@ mod crash;
 mod create_race;
 mod drivers;
 mod dump;
+mod model;
 mod names;
 mod nulls;
 mod plans;

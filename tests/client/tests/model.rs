@@ -1,0 +1,172 @@
+//! Random histories over several sessions, with transactions left open from step to
+//! step. After each, every document that can be picked must come by picking, once and
+//! in order, and maintenance must find all that is due: nothing that the engine
+//! remembers about where to start may ever hide one.
+//!
+//! FETCHQ_MODEL_SEED=n      begin with this seed, as a failure prints it
+//! FETCHQ_MODEL_SECONDS=n   run for so long; leaves its databases, to be looked at
+
+mod check;
+mod dice;
+mod history;
+mod shrink;
+mod step;
+mod world;
+
+use std::panic::resume_unwind;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use dice::Dice;
+use history::History;
+use world::{World, Wrong};
+
+/// Worlds that run at once, a database each.
+const WORLDS: usize = 2;
+/// Histories on one queue: what one leaves in memory and in the indexes meets the next.
+const HISTORIES: usize = 25;
+/// Queues of a run that is not told how long to take.
+const CHAINS: u64 = 120;
+
+fn setting(name: &str) -> Option<u64> {
+    let value = std::env::var(name).ok().filter(|value| !value.is_empty())?;
+    Some(
+        value
+            .parse()
+            .unwrap_or_else(|_| panic!("{name}={value} is no number")),
+    )
+}
+
+struct Run {
+    first_seed: u64,
+    next: AtomicU64,
+    deadline: Option<Instant>,
+    failed: AtomicBool,
+    histories: AtomicU64,
+    statements: AtomicU64,
+}
+
+impl Run {
+    /// The seed of the next chain.
+    fn take(&self) -> Option<u64> {
+        let n = self.next.fetch_add(1, Ordering::Relaxed);
+        let go_on = match self.deadline {
+            Some(deadline) => Instant::now() < deadline,
+            None => n < CHAINS,
+        };
+        (go_on && !self.failed.load(Ordering::Relaxed)).then(|| self.first_seed.wrapping_add(n))
+    }
+}
+
+#[test]
+fn no_document_is_ever_hidden() {
+    let clock = SystemTime::now().duration_since(UNIX_EPOCH);
+    let clock = clock.expect("a clock").as_micros() as u64;
+    let seconds = setting("FETCHQ_MODEL_SECONDS");
+    let run = Run {
+        first_seed: setting("FETCHQ_MODEL_SEED").unwrap_or(clock),
+        next: AtomicU64::new(0),
+        deadline: seconds.map(|s| Instant::now() + Duration::from_secs(s)),
+        failed: AtomicBool::new(false),
+        histories: AtomicU64::new(0),
+        statements: AtomicU64::new(0),
+    };
+    println!("FETCHQ_MODEL_SEED={}", run.first_seed);
+    std::thread::scope(|scope| {
+        let worlds: Vec<_> = (0..WORLDS)
+            .map(|number| {
+                scope.spawn({
+                    let run = &run;
+                    move || in_a_world(number, run)
+                })
+            })
+            .collect();
+        while worlds.iter().any(|world| !world.is_finished()) {
+            std::thread::sleep(Duration::from_millis(100));
+            progress(&run, false);
+        }
+        for world in worlds {
+            if let Err(panic) = world.join() {
+                resume_unwind(panic);
+            }
+        }
+    });
+    progress(&run, true);
+}
+
+fn in_a_world(number: usize, run: &Run) {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
+    runtime.expect("a runtime").block_on(async {
+        let mut world = World::new(&format!("model{number}")).await;
+        let before = world.read_engine().await;
+        while let Some(seed) = run.take() {
+            chain(&mut world, seed, run).await;
+        }
+        world.indexes_are_sound().await;
+        // Without raises there would have been nothing to test.
+        if let (Some(before), Some(after)) = (before, world.read_engine().await) {
+            assert!(after.raises > before.raises, "no floor was ever raised");
+        }
+        if run.deadline.is_none() {
+            world.db.remove().await;
+        }
+    });
+}
+
+/// Every 15 seconds, and at the end.
+fn progress(run: &Run, now: bool) {
+    static LAST: Mutex<Option<Instant>> = Mutex::new(None);
+    let mut last = LAST.lock().unwrap();
+    let due = last.get_or_insert_with(Instant::now).elapsed() > Duration::from_secs(15);
+    if !due && !now {
+        return;
+    }
+    *last = Some(Instant::now());
+    println!(
+        "… {} histories, {} steps",
+        run.histories.load(Ordering::Relaxed),
+        run.statements.load(Ordering::Relaxed)
+    );
+}
+
+/// A new queue and histories on it.
+async fn chain(world: &mut World, seed: u64, run: &Run) {
+    world.reset().await;
+    let mut dice = Dice::new(seed);
+    let mut steps = Vec::new();
+    let mut subjects = 0;
+    for _ in 0..HISTORIES {
+        let before = world.statements;
+        let mut history = History::new(Dice::new(dice.next()), subjects);
+        while let Some(next) = history.next(world) {
+            for step in next {
+                steps.push(step);
+                if let Err(Wrong(what)) = world.run(&steps[steps.len() - 1]).await {
+                    report(world, run, seed, &steps, &what).await;
+                }
+            }
+        }
+        subjects = history.subjects();
+        run.histories.fetch_add(1, Ordering::Relaxed);
+        run.statements
+            .fetch_add(world.statements - before, Ordering::Relaxed);
+    }
+}
+
+/// Fails with the seed and the steps, as few as still fail.
+async fn report(world: &mut World, run: &Run, seed: u64, steps: &[step::Step], what: &str) -> ! {
+    run.failed.store(true, Ordering::Relaxed);
+    println!(
+        "seed {seed}: {what}\nlooking for fewer steps than {} …",
+        steps.len()
+    );
+    let (steps, what) = shrink::shrink(world, steps, what).await;
+    let script: Vec<String> = steps.iter().map(ToString::to_string).collect();
+    panic!(
+        "FETCHQ_MODEL_SEED={seed}\n{what}\n\n{}\n",
+        script.join("\n")
+    );
+}

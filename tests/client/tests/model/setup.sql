@@ -1,0 +1,104 @@
+-- What the histories call beside fetchq's own functions, in a database of their own.
+
+-- A time as a number that compares as the time does.
+create function us(t timestamptz) returns bigint language sql immutable as $$
+    select case
+        when isfinite(t) then (extract(epoch from t) * 1000000)::bigint
+        when t > '2000-01-01' then 9223372036854775807
+        else -9223372036854775807 end
+$$;
+
+create sequence subjects;
+
+-- n pushes, a transaction each.
+create procedure pushes(n int, v int, p int, at timestamptz) language plpgsql as $$
+begin
+    for i in 1..n loop
+        perform fetchq.doc_push('q', 'p' || nextval('subjects'), v, p, at, '{}');
+        commit;
+    end loop;
+end $$;
+
+-- n picks, a transaction each; what is picked is settled, left or given back as told.
+create procedure picks(n int, v int, lim int, lease interval, how text) language plpgsql as $$
+declare
+    picked text[];
+    s text;
+begin
+    for i in 1..n loop
+        select array_agg(p.subject) into picked from fetchq.doc_pick('q', v, lim, lease) p;
+        if how = 'undo' then
+            rollback;
+            continue;
+        end if;
+        commit;
+        if how in ('leave', 'poll') or picked is null then
+            continue;
+        end if;
+        foreach s in array picked loop
+            case how
+                when 'drop' then perform fetchq.doc_drop('q', s);
+                when 'complete' then perform fetchq.doc_complete('q', s);
+                when 'kill' then perform fetchq.doc_kill('q', s);
+                when 'reject' then perform fetchq.doc_reject('q', s, 'why', '{}');
+                when 'again' then perform fetchq.doc_reschedule('q', s, '2020-01-02');
+                when 'now' then perform fetchq.doc_reschedule('q', s, now());
+            end case;
+        end loop;
+        commit;
+    end loop;
+end $$;
+
+-- One worker of several that really run at once: what it does depends on its seed.
+create procedure churn(seed float8, n int, versions int[], priorities int[]) language plpgsql as $$
+declare
+    picked text[];
+    s text;
+    v int;
+    p int;
+begin
+    perform setseed(seed);
+    for i in 1..n loop
+        v := versions[1 + floor(random() * array_length(versions, 1))::int];
+        p := priorities[1 + floor(random() * array_length(priorities, 1))::int];
+        case floor(random() * 10)::int
+            when 0, 1, 2 then
+                perform fetchq.doc_push('q', 'c' || nextval('subjects'), v, p, now(), '{}');
+            when 3 then
+                perform fetchq.doc_push('q', 'c' || nextval('subjects'), v, p, '2020-01-03', '{}');
+            when 4 then
+                insert into fetchq_data.q__docs (subject, version, priority, status, next_iteration)
+                select 'c' || nextval('subjects'), v, p, 1, now() - k * interval '1 ms' from generate_series(1, 3) k;
+            else
+                picked := array(select subject from fetchq.doc_pick('q', v, 1 + floor(random() * 3)::int, '1h'));
+                if random() < 0.15 then
+                    rollback;
+                    continue;
+                end if;
+                if random() < 0.5 then
+                    commit;
+                end if;
+                foreach s in array picked loop
+                    case floor(random() * 8)::int
+                        when 0 then perform fetchq.doc_complete('q', s);
+                        when 1 then perform fetchq.doc_reschedule('q', s, '2020-01-02');
+                        when 2 then perform fetchq.doc_reschedule('q', s, now());
+                        when 3 then null;
+                        else perform fetchq.doc_drop('q', s);
+                    end case;
+                end loop;
+        end case;
+        if random() < 0.1 then
+            rollback;
+        else
+            commit;
+        end if;
+    end loop;
+end $$;
+
+-- A trigger of somebody's own that changes what is stored.
+create function bump() returns trigger language plpgsql as $$
+begin
+    new.priority := case when new.priority < 2147483647 then new.priority + 1 else 0 end;
+    return new;
+end $$;

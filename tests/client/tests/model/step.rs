@@ -1,0 +1,97 @@
+//! What happens in a history, one step at a time, each in one session.
+
+use std::fmt;
+
+/// Sessions that do the work.
+pub const WORKERS: usize = 4;
+/// A session that does nothing but hold a snapshot now and then.
+pub const HOLDER: usize = WORKERS;
+pub const SESSIONS: usize = WORKERS + 1;
+
+#[derive(Clone)]
+pub struct Step {
+    pub who: usize,
+    pub what: What,
+}
+
+#[derive(Clone)]
+pub enum What {
+    Sql(String),
+    /// A pick; a watched one is compared with the documents.
+    Pick {
+        version: i32,
+        limit: u32,
+        lease: &'static str,
+        watched: bool,
+    },
+    /// Rows for COPY, with or without their `seq`.
+    Copy {
+        with_seq: bool,
+        rows: String,
+    },
+    /// pg_terminate_backend, whatever is open in the session.
+    Kill,
+    /// The same while the session runs a statement.
+    KillDuring(String),
+    /// A statement in each session that has no open transaction, all at once.
+    Storm(Vec<String>),
+    Sleep(u64),
+    /// Ends every transaction and checks everything. The seed decides how.
+    End(u64),
+}
+
+impl Step {
+    pub fn sql(who: usize, sql: impl Into<String>) -> Self {
+        Self {
+            who,
+            what: What::Sql(sql.into()),
+        }
+    }
+}
+
+pub fn pick_sql(version: i32, limit: u32, lease: &str) -> String {
+    format!("select subject from fetchq.doc_pick('q', {version}, {limit}, '{lease}')")
+}
+
+pub fn copy_sql(with_seq: bool) -> String {
+    format!(
+        "copy fetchq_data.q__docs (subject, version, priority, status, attempts, next_iteration{}) from stdin",
+        if with_seq { ", seq" } else { "" }
+    )
+}
+
+/// As a line of a script, the session first.
+impl fmt::Display for Step {
+    fn fmt(&self, out: &mut fmt::Formatter) -> fmt::Result {
+        write!(out, "s{}: ", self.who)?;
+        match &self.what {
+            What::Sql(sql) => write!(out, "{sql};"),
+            What::Pick {
+                version,
+                limit,
+                lease,
+                watched,
+            } => {
+                write!(out, "{};", pick_sql(*version, *limit, lease))?;
+                if *watched {
+                    write!(out, " -- watched")?;
+                }
+                Ok(())
+            }
+            What::Copy { with_seq, rows } => {
+                write!(out, "{};\n{rows}\\.", copy_sql(*with_seq))
+            }
+            What::Kill => write!(out, "-- its backend is terminated"),
+            What::KillDuring(sql) => write!(out, "{sql}; -- terminated meanwhile"),
+            What::Storm(all) => {
+                write!(out, "-- at once, one in each session:")?;
+                for sql in all {
+                    write!(out, "\n    {sql};")?;
+                }
+                Ok(())
+            }
+            What::Sleep(ms) => write!(out, "select pg_sleep(0.{ms:03});"),
+            What::End(seed) => write!(out, "-- end of a history, checked by seed {seed}"),
+        }
+    }
+}

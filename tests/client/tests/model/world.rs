@@ -1,0 +1,352 @@
+//! Sessions on a database of their own, and what a step does in them.
+
+use std::time::Duration;
+
+use fetchq_client_tests::{Database, Server, Session, state_of, wait_until};
+use futures_util::SinkExt;
+use futures_util::future::join_all;
+use tokio_postgres::SimpleQueryMessage;
+
+use super::step::{SESSIONS, Step, WORKERS, What, copy_sql};
+
+/// What a step or a check found wrong.
+#[derive(Debug)]
+pub struct Wrong(pub String);
+
+pub type Result<T> = std::result::Result<T, Wrong>;
+
+#[derive(Clone, Copy, PartialEq)]
+pub enum Block {
+    Closed,
+    Open { savepoint: bool },
+}
+
+pub struct Worker {
+    pub session: Session,
+    pid: String,
+    pub block: Block,
+}
+
+pub struct World {
+    pub db: Database,
+    pub workers: Vec<Worker>,
+    /// Looks at the documents without any index, and never holds anything.
+    pub observer: Session,
+    /// Plain SQL has changed documents: the counters may be off.
+    pub raw: bool,
+    /// The queue may be missing, or its indexes.
+    dropped: bool,
+    pub engine: Option<Engine>,
+    /// Names of functions, to know what the installed build has.
+    functions: Vec<String>,
+    pub statements: u64,
+}
+
+/// What the shared memory says of its work.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Engine {
+    pub raises: i64,
+    pub floor_misses: i64,
+}
+
+/// A step that has to wait for a lock gives up after this time: nobody will release
+/// it, because the steps are executed one after another.
+const SETTINGS: &str = "set lock_timeout = '15ms'; set statement_timeout = '20s';
+    set client_min_messages = error; set application_name = 'model'";
+
+/// Errors that a history may meet.
+const EXPECTED: &[&str] = &[
+    "55P03", // lock_timeout
+    "40001", "40P01", // serialization, deadlock
+    "23505", // a subject that exists
+    "55006", // in use by the same session
+    "25001", "25P01", // inside, outside of a transaction block
+    "2D000", // a procedure that commits, called in a block
+    "0A000", // PREPARE TRANSACTION after NOTIFY
+    "42710", "42704", // a prepared transaction that exists already, or does not
+    "3B001", // no such savepoint
+];
+const WITHOUT_QUEUE: &[&str] = &["42P01", "42704"];
+
+impl World {
+    pub async fn new(name: &str) -> Self {
+        let db = Server::of_suite().empty_database(name).await;
+        let session = db.connect().await;
+        session.sql("create extension fetchq").await;
+        session.sql(include_str!("setup.sql")).await;
+        let functions = session
+            .column(
+                "select distinct proname from pg_proc where pronamespace = 'fetchq'::regnamespace",
+            )
+            .await;
+        let observer = Self::observer(&db).await;
+        let mut workers = Vec::new();
+        for _ in 0..SESSIONS {
+            workers.push(Worker::new(&db).await);
+        }
+        let mut world = Self {
+            db,
+            workers,
+            observer,
+            raw: false,
+            dropped: false,
+            engine: None,
+            functions,
+            statements: 0,
+        };
+        world.engine = world.read_engine().await;
+        world
+    }
+
+    async fn observer(db: &Database) -> Session {
+        let observer = db.connect().await;
+        observer.sql(SETTINGS).await;
+        observer
+            .sql("set enable_indexscan = off; set enable_bitmapscan = off; set enable_indexonlyscan = off")
+            .await;
+        observer
+    }
+
+    pub fn has(&self, function: &str) -> bool {
+        self.functions.iter().any(|f| f == function)
+    }
+
+    /// None where there is no engine: an older build, or no preload.
+    pub async fn read_engine(&self) -> Option<Engine> {
+        if !self.has("ready_stats") {
+            return None;
+        }
+        let row = self
+            .observer
+            .query_one(
+                "select slots, raises, floor_misses from fetchq.ready_stats()",
+                &[],
+            )
+            .await
+            .expect("ready_stats");
+        (row.get::<_, i32>(0) > 0).then(|| Engine {
+            raises: row.get(1),
+            floor_misses: row.get(2),
+        })
+    }
+
+    /// New sessions and a new queue: nothing is left of what was before.
+    pub async fn reset(&mut self) {
+        for who in 0..SESSIONS {
+            self.workers[who] = Worker::new(&self.db).await;
+        }
+        self.finish_prepared(|_| false).await;
+        self.observer = Self::observer(&self.db).await;
+        // (a session that was just closed may still hold its locks)
+        wait_until("the queue is new", async || {
+            self.observer
+                .batch_execute(
+                    "select fetchq.queue_drop('q') from fetchq.queues where name = 'q';
+                     select fetchq.queue_create('q');
+                     alter table fetchq_data.q__docs set (autovacuum_enabled = off);
+                     alter sequence subjects restart",
+                )
+                .await
+                .is_ok()
+        })
+        .await;
+        self.raw = false;
+        self.dropped = false;
+        self.engine = self.read_engine().await;
+    }
+
+    /// Commits the prepared transactions that `commit` says, rolls back the others.
+    pub async fn finish_prepared(&self, mut commit: impl FnMut(&str) -> bool) {
+        let gids = self
+            .observer
+            .column("select gid from pg_prepared_xacts where database = current_database() order by gid")
+            .await;
+        for gid in gids {
+            let how = if commit(&gid) { "commit" } else { "rollback" };
+            self.observer.sql(&format!("{how} prepared '{gid}'")).await;
+        }
+    }
+
+    /// A name for a prepared transaction: they are known to the whole server.
+    pub fn gid(&self, number: usize) -> String {
+        format!("{}_{number}", self.db.name)
+    }
+
+    pub fn is_idle(&self, who: usize) -> bool {
+        self.workers[who].block == Block::Closed
+    }
+
+    pub async fn run(&mut self, step: &Step) -> Result<()> {
+        self.statements += 1;
+        let who = step.who;
+        match &step.what {
+            What::Sql(sql) => self.sql(who, sql).await.map(|_| ()),
+            What::Pick {
+                version,
+                limit,
+                lease,
+                watched,
+            } => self.pick(who, *version, *limit, lease, *watched).await,
+            What::Copy { with_seq, rows } => self.copy(who, *with_seq, rows).await,
+            What::Kill => self.kill(who).await,
+            What::KillDuring(sql) => self.kill_during(who, sql).await,
+            What::Storm(all) => self.storm(all).await,
+            What::Sleep(ms) => {
+                tokio::time::sleep(Duration::from_millis(*ms)).await;
+                Ok(())
+            }
+            What::End(seed) => self.end(*seed).await,
+        }
+    }
+
+    /// Runs a statement; None when it ended with an error that a history may meet.
+    pub async fn sql(&mut self, who: usize, sql: &str) -> Result<Option<Vec<SimpleQueryMessage>>> {
+        self.note(sql);
+        match self.workers[who].session.simple_query(sql).await {
+            Ok(messages) => {
+                let worker = &mut self.workers[who];
+                worker.block = block_after(sql, worker.block);
+                Ok(Some(messages))
+            }
+            Err(e) => self.failed(who, sql, &e).await.map(|()| None),
+        }
+    }
+
+    /// Keeps in mind what a statement may do to queue and counters.
+    fn note(&mut self, sql: &str) {
+        self.raw |= sql.contains("fetchq_data.") || sql.contains("churn(");
+        self.dropped |= sql.contains("queue_drop");
+    }
+
+    pub fn queue_is_back(&mut self) {
+        self.dropped = false;
+    }
+
+    fn is_expected(&self, e: &tokio_postgres::Error) -> bool {
+        let state = state_of(e);
+        EXPECTED.contains(&state.as_str())
+            || self.dropped && WITHOUT_QUEUE.contains(&state.as_str())
+    }
+
+    /// After an error: back to the savepoint or out of the transaction.
+    async fn failed(&mut self, who: usize, sql: &str, e: &tokio_postgres::Error) -> Result<()> {
+        if !self.is_expected(e) {
+            return Err(Wrong(format!("s{who}: {sql}: {e:?}")));
+        }
+        let worker = &mut self.workers[who];
+        // A commit that fails has ended the block.
+        let back = match worker.block {
+            Block::Closed => return Ok(()),
+            Block::Open { savepoint: true } if block_after(sql, worker.block) != Block::Closed => {
+                "rollback to savepoint s"
+            }
+            Block::Open { .. } => "rollback",
+        };
+        if let Err(e) = worker.session.batch_execute(back).await {
+            return Err(Wrong(format!("s{who}: {back} after {sql}: {e:?}")));
+        }
+        worker.block = block_after(back, worker.block);
+        Ok(())
+    }
+
+    async fn copy(&mut self, who: usize, with_seq: bool, rows: &str) -> Result<()> {
+        let sql = copy_sql(with_seq);
+        self.note(&sql);
+        let client = &self.workers[who].session;
+        let copied = async {
+            let sink = client.copy_in(&sql).await?;
+            let mut sink = std::pin::pin!(sink);
+            sink.send(std::io::Cursor::new(rows.as_bytes().to_vec()))
+                .await?;
+            sink.finish().await
+        };
+        match copied.await {
+            Ok(_) => Ok(()),
+            // The driver loses count of the answers when a COPY fails at its start.
+            Err(e) => match self.is_expected(&e) {
+                true => self.kill(who).await,
+                false => Err(Wrong(format!("s{who}: {sql}: {e:?}"))),
+            },
+        }
+    }
+
+    async fn kill(&mut self, who: usize) -> Result<()> {
+        self.terminate(who).await;
+        self.workers[who] = Worker::new(&self.db).await;
+        Ok(())
+    }
+
+    async fn kill_during(&mut self, who: usize, sql: &str) -> Result<()> {
+        self.note(sql);
+        let running = self.workers[who].session.simple_query(sql);
+        let (result, ()) = tokio::join!(running, self.terminate(who));
+        if let Err(e) = result
+            && !e.is_closed()
+            && state_of(&e) != "57P01"
+            && !self.is_expected(&e)
+        {
+            return Err(Wrong(format!("s{who}, terminated in {sql}: {e:?}")));
+        }
+        self.workers[who] = Worker::new(&self.db).await;
+        Ok(())
+    }
+
+    async fn terminate(&self, who: usize) {
+        let pid = &self.workers[who].pid;
+        let kill = format!("select pg_terminate_backend({pid})");
+        let left = format!("select count(*) from pg_stat_activity where pid = {pid}");
+        self.observer.sql(&kill).await;
+        while self.observer.text(&left).await != "0" {
+            tokio::time::sleep(Duration::from_micros(200)).await;
+        }
+    }
+
+    async fn storm(&mut self, all: &[String]) -> Result<()> {
+        all.iter().for_each(|sql| self.note(sql));
+        let idle: Vec<usize> = (0..WORKERS).filter(|who| self.is_idle(*who)).collect();
+        let running = idle
+            .iter()
+            .zip(all)
+            .map(|(who, sql)| self.workers[*who].session.batch_execute(sql));
+        let results = join_all(running).await;
+        for ((who, sql), result) in idle.iter().zip(all).zip(results) {
+            if let Err(e) = result {
+                self.failed(*who, sql, &e).await?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Worker {
+    async fn new(db: &Database) -> Self {
+        let session = db.connect().await;
+        session.sql(SETTINGS).await;
+        let pid = session.text("select pg_backend_pid()").await;
+        Self {
+            session,
+            pid,
+            block: Block::Closed,
+        }
+    }
+}
+
+/// Whether a transaction block is open after a statement that succeeded.
+fn block_after(sql: &str, before: Block) -> Block {
+    let open = before != Block::Closed;
+    let starts = |with: &str| sql.starts_with(with);
+    if starts("begin") && !open {
+        Block::Open { savepoint: false }
+    } else if starts("commit prepared") || starts("rollback prepared") || starts("rollback to") {
+        before
+    } else if starts("commit") || starts("rollback") || starts("prepare transaction") {
+        Block::Closed
+    } else if starts("savepoint") && open {
+        Block::Open { savepoint: true }
+    } else if starts("release") && open {
+        // (an outer one of the same name may be left: then this only forgets it)
+        Block::Open { savepoint: false }
+    } else {
+        before
+    }
+}
