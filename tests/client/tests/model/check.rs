@@ -292,10 +292,20 @@ impl World {
             }
             _ => "select",
         };
-        // Also what an operator does at last who switched triggers off or dropped indexes.
-        let mut sql = format!(
-            "{sql}; alter table fetchq_data.q__docs enable trigger all; select fetchq.queue_create_indexes('q')"
-        );
+        let mut sql = sql.to_owned();
+        // What an operator does at last who switched triggers off or dropped indexes; the
+        // first alone leaves the queue without floors.
+        if self.altered {
+            sql.push_str(
+                "; alter table fetchq_data.q__docs enable trigger all; select fetchq.queue_create_indexes('q')",
+            );
+            if self.has("ready_stats") && dice.percent(80) {
+                sql.push_str(
+                    "; alter table fetchq_data.q__docs enable always trigger fetchq_ready",
+                );
+                self.altered = false;
+            }
+        }
         if self.raw || how == 1 || how == 2 {
             sql.push_str("; select fetchq.metric_reset('q')");
         }

@@ -648,7 +648,7 @@ impl History {
             .map(|_| match self.dice.roll(8) {
                 0 => self.pushes(),
                 1 => self.picks(),
-                2 => "vacuum fetchq_data.q__docs".to_owned(),
+                2 => "vacuum (truncate off) fetchq_data.q__docs".to_owned(),
                 _ => self.churn(),
             })
             .collect();
@@ -683,15 +683,16 @@ impl History {
     }
 
     fn vacuum(&mut self) -> String {
+        // Truncation would wait for seconds for those who have the table open.
         let how = self.dice.one(&[
-            "vacuum",
-            "vacuum",
-            "vacuum",
-            "vacuum (index_cleanup off)",
-            "vacuum (freeze)",
-            "vacuum (disable_page_skipping)",
+            "vacuum (truncate off)",
+            "vacuum (truncate off)",
+            "vacuum (truncate off)",
+            "vacuum (truncate off, index_cleanup off)",
+            "vacuum (truncate off, freeze)",
+            "vacuum (truncate off, disable_page_skipping)",
             "vacuum full",
-            "vacuum analyze",
+            "vacuum (truncate off, analyze)",
         ]);
         format!("{how} fetchq_data.q__docs")
     }

@@ -34,6 +34,8 @@ pub struct World {
     pub observer: Session,
     /// Plain SQL has changed documents: the counters may be off.
     pub raw: bool,
+    /// Triggers may be off, indexes missing.
+    pub altered: bool,
     /// The queue may be missing, or its indexes.
     dropped: bool,
     pub engine: Option<Engine>,
@@ -89,6 +91,7 @@ impl World {
             workers,
             observer,
             raw: false,
+            altered: false,
             dropped: false,
             engine: None,
             functions,
@@ -151,6 +154,7 @@ impl World {
         })
         .await;
         self.raw = false;
+        self.altered = false;
         self.dropped = false;
         self.engine = self.read_engine().await;
     }
@@ -215,6 +219,7 @@ impl World {
     /// Keeps in mind what a statement may do to queue and counters.
     fn note(&mut self, sql: &str) {
         self.raw |= sql.contains("fetchq_data.") || sql.contains("churn(");
+        self.altered |= sql.contains("disable trigger") || sql.contains("drop_indexes");
         self.dropped |= sql.contains("queue_drop");
     }
 
