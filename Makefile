@@ -1,7 +1,7 @@
 # fetchq: all work is done by scripts/; `make help` lists what there is.
 # PG_CONFIG=/path/to/pg_config picks another PostgreSQL for any target.
 .DEFAULT_GOAL := help
-.PHONY: help run test setup build start start-pg stop reset init test-run production psql lint fmt clean
+.PHONY: help run test bench setup build start start-pg stop reset init test-run production psql lint fmt clean
 SHELL := /bin/bash
 
 FOLDER ?= /usr/share/doc
@@ -16,6 +16,9 @@ run: ## set up, build, start the dev server, queue a folder: make run FOLDER=/pa
 
 test: ## run all tests, or some: make test SUITE="regress client"
 	@scripts/test.sh $(SUITE)
+
+bench: ## benchmark the installed build: make bench, make bench QUICK=1, make bench ONLY="push cycle*"
+	@scripts/bench.sh
 
 setup: ## install what is missing on this machine
 	@scripts/setup.sh

@@ -1,0 +1,86 @@
+"""The bars: what fetchq must reach, and whether it did."""
+
+from dataclasses import dataclass
+
+from .record import Record
+
+MINE, OTHER, ALONE = "fetchq", "bare", "reference"
+# scenario, variant, system, metric
+Key = tuple[str, str, str, str]
+
+
+@dataclass
+class Bar:
+    """`over` ÷ `under`, or `over` alone, against a limit."""
+
+    what: str
+    over: Key
+    under: Key | None
+    limit: float
+    at_most: bool = False
+    digits: int = 2
+
+    def value(self, record: Record) -> float | None:
+        over = record.median(*self.over)
+        under = record.median(*self.under) if self.under else 1.0
+        return over / under if over is not None and under else None
+
+    def range(self, record: Record) -> tuple[float, float] | None:
+        """Lowest and highest of the rounds, each compared within itself."""
+        over = record.rounds(*self.over)
+        under = record.rounds(*self.under) if self.under else {number: 1.0 for number in over}
+        ratios = [over[number] / under[number] for number in over if under.get(number)]
+        return (min(ratios), max(ratios)) if ratios else None
+
+    def passed(self, value: float) -> bool:
+        return value <= self.limit if self.at_most else value >= self.limit
+
+
+def against(scenario: str, other: str = OTHER, metric: str = "rate") -> tuple[Key, Key]:
+    return (scenario, "", MINE, metric), (scenario, "", other, metric)
+
+
+def within(scenario: str, over: str, under: str, metric: str = "rate") -> tuple[Key, Key]:
+    return (scenario, over, MINE, metric), (scenario, under, MINE, metric)
+
+
+BARS = [
+    Bar("push 1 per transaction ÷ hand-written", *against("push"), 0.85),
+    Bar("cycle, 4 clients ÷ hand-written", *against("cycle4"), 1.6),
+    Bar("cycle, 32 clients ÷ hand-written", *against("cycle32"), 1.5),
+    Bar("batch of 100, pick and drop ÷ hand-written", *against("batch100"), 1.0),
+    Bar("push of 1 million in 1,000s ÷ INSERT … SELECT into the same table shape", *against("bulk1000", ALONE), 0.7),
+    Bar("snapshot held for 90 s ÷ clean", ("held", "", MINE, "held_to_clean"), None, 0.95),
+    Bar("writing transaction open for 90 s ÷ clean", ("writer", "", MINE, "held_to_clean"), None, 0.95),
+    Bar("pick p50, 10M ÷ 1k rows, the rest planned", *within("depth_planned", "10M", "1k", "p50_us"), 1.3, at_most=True),
+    Bar("pick p50, 10M ÷ 1k rows, the rest completed", *within("depth_completed", "10M", "1k", "p50_us"), 1.3, at_most=True),
+    Bar("pick p50, 10M ÷ 1k rows, the head leased", *within("depth_leased", "10M", "1k", "p50_us"), 1.3, at_most=True),
+    Bar("poll of an empty queue ÷ SELECT 1, 1 client", *against("poll1", ALONE), 0.8),
+    Bar("poll of an empty queue ÷ SELECT 1, 100 clients", *against("poll100", ALONE), 0.8),
+    Bar("cycle over 5,000 queues ÷ 1 queue", *within("queues", "5,000", "1"), 0.8),
+    Bar("cycle, metrics read 10/s ÷ not read, 16 clients", *within("metrics", "read 10/s", "not read"), 0.95),
+    Bar("WAL bytes for each job (push, pick, drop)", ("wal", "", MINE, "bytes_per_job"), None, 1000, at_most=True, digits=0),
+    Bar("last ÷ first tenth of 2 million jobs", ("size", "", MINE, "last_to_first_tenth"), None, 0.97),
+    # Bounded: what it has at the end, it had in the first half already, give or take.
+    Bar("size at the end ÷ largest in the first half", ("size", "", MINE, "bytes_end"),
+        ("size", "", MINE, "bytes_max_first_half"), 1.25, at_most=True),
+]
+
+
+def table(record: Record) -> list[str]:
+    lines = ["| bar | measured | lowest to highest round | wanted | |", "|---|---|---|---|---|"]
+    missing = []
+    for bar in BARS:
+        wanted = f"at {'most' if bar.at_most else 'least'} {bar.limit:,g}"
+        value, spread = bar.value(record), bar.range(record)
+        if value is None or spread is None:
+            missing.append(bar.what)
+            continue
+        shown = f"{value:,.{bar.digits}f}"
+        low, high = (f"{end:,.{bar.digits}f}" for end in spread)
+        # Few rounds, near the bar: the spread says how sure a verdict is.
+        verdict = "pass" if bar.passed(value) else "**fail**"
+        lines.append(f"| {bar.what} | {shown} | {low} to {high} | {wanted} | {verdict} |")
+    if len(missing) == len(BARS):
+        return ["No bar was measured."]
+    return lines + (["", "Not measured: " + "; ".join(missing) + "."] if missing else [])

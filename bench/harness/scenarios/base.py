@@ -1,0 +1,145 @@
+"""What a scenario is, and the order in which its measurements are made."""
+
+import time
+from dataclasses import dataclass
+
+from ..cluster import Cluster
+from ..errors import Failed
+from ..progress import Progress
+from ..record import Record
+from ..systems import System
+
+QUEUE = "jobs"
+# Rough costs for the expected remaining time, in seconds.
+PER_DOCUMENT = 8e-6
+PER_MEASUREMENT = 1.5
+
+
+@dataclass
+class Bench:
+    """What every scenario works with."""
+
+    cluster: Cluster
+    record: Record
+    progress: Progress
+    systems: list[System]
+    quick: bool
+    # How many documents a fill has for each second of a load: a faster machine needs more.
+    fill_rate: int
+    rounds: int | None
+    seconds: float | None
+
+    def settle_server(self) -> None:
+        """A checkpoint now is none in the middle of a measurement."""
+        self.cluster.psql("checkpoint")
+
+
+class Scenario:
+    """Systems alternate within each round, and each round begins with another one,
+    so that a machine that gets slower meanwhile is slower for all of them."""
+
+    name = ""
+    title = ""
+    needs: tuple[str, ...] = ()
+    variants: tuple[str, ...] = ("",)
+    rounds = 5
+    quick_rounds = 2
+
+    # ------------------------------------------------- for the subclasses --
+    def cost(self, bench: Bench, variant: str) -> float:
+        """Seconds that one measurement takes, roughly."""
+        raise NotImplementedError
+
+    def measure(self, bench: Bench, system: System, variant: str, number: int) -> dict[str, float]:
+        raise NotImplementedError
+
+    def prepare(self, bench: Bench, systems: list[System]) -> None:
+        """Once, before the first measurement."""
+
+    def prepare_cost(self, bench: Bench, systems: list[System]) -> float:
+        return 0.0
+
+    def clean_up(self, bench: Bench, systems: list[System]) -> None:
+        """Once, after the last one, also after a failure."""
+
+    def turn(self, bench: Bench, number: int) -> str:
+        """Which measurement of several it is, for the progress line."""
+        return f"round {number} of {self.how_many(bench)}, "
+
+    # --------------------------------------------------------------- order --
+    def how_many(self, bench: Bench) -> int:
+        return bench.rounds or (self.quick_rounds if bench.quick else self.rounds)
+
+    def taking_part(self, bench: Bench) -> list[System]:
+        return [system for system in bench.systems if all(system.has(script) for script in self.needs)]
+
+    def units(self, bench: Bench) -> list[tuple[int, str, System]]:
+        """What is still to be measured: (round, variant, system), in order."""
+        systems = self.taking_part(bench)
+        found = []
+        for number in range(1, self.how_many(bench) + 1):
+            for variant in self.variants:
+                turn = number % len(systems) if systems else 0
+                for system in systems[turn:] + systems[:turn]:
+                    if not bench.record.has(self.name, variant, system.name, number):
+                        found.append((number, variant, system))
+        return found
+
+    def total_cost(self, bench: Bench) -> float:
+        units = self.units(bench)
+        if not units:
+            return 0.0
+        systems = self.taking_part(bench)
+        return self.prepare_cost(bench, systems) + sum(self.cost(bench, variant) for _, variant, _ in units)
+
+    def run(self, bench: Bench) -> None:
+        units = self.units(bench)
+        if not units:
+            return
+        systems = self.taking_part(bench)
+        progress = bench.progress
+        try:
+            planned, began = self.prepare_cost(bench, systems), time.monotonic()
+            if planned:
+                progress.say(f"{self.name}: preparing, about {planned:.0f} s")
+            self.prepare(bench, systems)
+            progress.done(planned, time.monotonic() - began)
+            for number, variant, system in units:
+                self._unit(bench, number, variant, system)
+        except Failed as e:
+            progress.say(f"{self.name}: FAILED: {e}")
+            for number, variant, system in units:
+                if not bench.record.has(self.name, variant, system.name, number):
+                    bench.record.fail(self.name, variant, system.name, number, f"not measured: {e}")
+        finally:
+            try:
+                self.clean_up(bench, systems)
+            except Failed as e:
+                progress.say(f"{self.name}: cleaning up failed: {e}")
+
+    def _unit(self, bench: Bench, number: int, variant: str, system: System) -> None:
+        record, progress = bench.record, bench.progress
+        what = f"{self.name}{' ' + variant if variant else ''}, {self.turn(bench, number)}{system.name}"
+        planned, began = self.cost(bench, variant), time.monotonic()
+        try:
+            metrics = self.measure(bench, system, variant, number)
+            record.add(self.name, variant, system.name, number, metrics)
+            result = self.brief(metrics)
+        except Failed as e:
+            record.fail(self.name, variant, system.name, number, str(e))
+            result = f"FAILED: {e}"
+            if not bench.cluster.wait_until_it_answers():
+                raise Failed("the server is down and does not start again") from None
+        progress.done(planned, time.monotonic() - began)
+        progress.say(f"{what}: {result}   ({progress.remaining()} left)")
+
+    def brief(self, metrics: dict[str, float]) -> str:
+        """The first metrics of a measurement, for the progress line."""
+        return ", ".join(f"{name} {value:,.4g}" if value < 100 else f"{name} {value:,.0f}" for name, value in list(metrics.items())[:3])
+
+
+def checked(system: System, metrics: dict[str, float]) -> dict[str, float]:
+    """Adds what the system counts of its own errors (check.sql): each must be 0."""
+    for name, value in system.pairs("check").items():
+        metrics[f"check {name}"] = float(value)
+    return metrics

@@ -1,0 +1,89 @@
+"""A mixed load while another session keeps vacuum from removing anything."""
+
+import time
+from statistics import mean
+
+from ..cluster import Holder
+from ..errors import Failed
+from ..pgbench import Beside, Load
+from ..systems import System
+from .base import PER_DOCUMENT, PER_MEASUREMENT, QUEUE, Bench, Scenario, checked
+
+DEPTH = 10_000
+CLIENTS = 4
+SCRIPTS = ("push", "pick", "drop")
+
+
+class Held(Scenario):
+    """Clean for a while, then held, then released. The ratio is that of the end of
+    the held phase to the clean phase before it, in the same run."""
+
+    rounds = 2
+    quick_rounds = 1
+    needs = (*SCRIPTS, "fill")
+
+    def __init__(self, name: str, title: str, holder: str, rounds: int) -> None:
+        self.name, self.title, self.holder, self.rounds = name, title, holder, rounds
+
+    @staticmethod
+    def phases(bench: Bench) -> tuple[int, int, int, int]:
+        """Seconds: clean, held, after the release, and between two points."""
+        return (6, 15, 5, 1) if bench.quick else (20, 90, 30, 5)
+
+    def cost(self, bench: Bench, variant: str) -> float:
+        return sum(self.phases(bench)[:3]) + PER_MEASUREMENT + DEPTH * PER_DOCUMENT
+
+    def measure(self, bench: Bench, system: System, variant: str, number: int) -> dict[str, float]:
+        clean, held, after, step = self.phases(bench)
+        system.fresh(QUEUE)
+        system.run("fill", queue=QUEUE, n=DEPTH, batch=1)
+        system.settle()
+        bench.settle_server()
+        try:
+            with Beside(bench.cluster, system.maintenance()):
+                load = Load(
+                    bench.cluster, system.join(SCRIPTS, queue=QUEUE), CLIENTS,
+                    seconds=clean + held + after, progress=step,
+                )
+                self.wait(load, clean)
+                with Holder(bench.cluster, self.holder):
+                    bench.progress.say(f"{self.name}, {system.name}: held now, for {held} s")
+                    self.wait(load, held)
+                    size = sum(float(value) for value in system.pairs("size", queue=QUEUE).values())
+                bench.progress.say(f"{self.name}, {system.name}: released")
+                outcome = load.finish()
+        finally:
+            system.remove(QUEUE)
+        bench.record.add_series(self.name, variant, system.name, number, "jobs_per_s", outcome.progress)
+        return checked(system, self.summary(bench, outcome.progress) | {"size_held": size})
+
+    @staticmethod
+    def wait(load: Load, seconds: float) -> None:
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            if not load.running():
+                load.finish()
+                raise Failed("the load ended before its time")
+            time.sleep(min(0.5, max(0.0, until - time.monotonic())))
+
+    def summary(self, bench: Bench, points: list[tuple[float, float]]) -> dict[str, float]:
+        clean, held, after, step = self.phases(bench)
+
+        def between(start: float, end: float) -> float:
+            # A point at t is the mean of the interval that ends at t.
+            found = [rate for at, rate in points if start + step - 0.5 <= at <= end + 0.5]
+            if not found:
+                raise Failed("pgbench reported no progress")
+            return mean(found)
+
+        before = between(step, clean)  # (without the first interval)
+        end = between(clean + held - 3 * step, clean + held)
+        last = between(clean + held + after - 2 * step, clean + held + after)
+        recovered = [at for at, rate in points if at > clean + held + 0.5 and rate >= 0.9 * before]
+        metrics = {
+            "held_to_clean": end / before, "clean": before, "held": end, "after": last,
+            "held_from_s": float(clean), "held_until_s": float(clean + held),
+        }
+        if recovered:
+            metrics["recovery_s"] = recovered[0] - clean - held
+        return metrics

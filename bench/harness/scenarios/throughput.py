@@ -1,0 +1,120 @@
+"""Loads of a fixed time or a fixed amount: pushes, cycles, batches, polls."""
+
+from typing import Any
+
+from ..pgbench import Beside, Load
+from ..systems import System
+from .base import PER_DOCUMENT, PER_MEASUREMENT, QUEUE, Bench, Scenario, checked
+
+
+class Throughput(Scenario):
+    """One script for a while; the measure is documents per second."""
+
+    seconds = 8.0
+    quick_seconds = 3.0
+
+    def __init__(
+        self, name: str, title: str, scripts: tuple[str, ...], clients: int, documents: int = 1,
+        fills: bool = False, total: int | None = None, quick_total: int | None = None, suffix: str = "",
+        most: int | None = None, rounds: int = 5,
+    ) -> None:
+        self.name, self.title, self.scripts, self.clients_wanted = name, title, scripts, clients
+        # Documents of one transaction; of the whole load when that is fixed.
+        self.documents, self.total, self.quick_total = documents, total, quick_total
+        # The tables of `setup` and `fill` may be special ones for a scenario.
+        self.fills, self.suffix = fills, suffix
+        # Every second is worth that many of the usual documents, for batches.
+        self.most = most
+        self.rounds = rounds
+        self.needs = scripts + ((f"fill{suffix}",) if fills else ())
+
+    def load_seconds(self, bench: Bench) -> float:
+        return bench.seconds or (self.quick_seconds if bench.quick else self.seconds)
+
+    def to_fill(self, bench: Bench) -> int:
+        if not self.fills:
+            return 0
+        # Loads that put back what they take (push in them) need a constant depth only.
+        if any(script.startswith("push") for script in self.scripts):
+            return 20_000
+        return int(self.load_seconds(bench) * (self.most or 1) * bench.fill_rate)
+
+    def to_push(self, bench: Bench) -> int | None:
+        return self.quick_total if bench.quick and self.quick_total else self.total
+
+    def cost(self, bench: Bench, variant: str) -> float:
+        total = self.to_push(bench)
+        load = total * PER_DOCUMENT if total else self.load_seconds(bench)
+        return PER_MEASUREMENT + load + self.to_fill(bench) * PER_DOCUMENT
+
+    def fill(self, bench: Bench, system: System) -> None:
+        setup = f"setup{self.suffix}"
+        system.fresh(QUEUE, setup if system.has(setup) else "setup")
+        if self.fills:
+            system.run(f"fill{self.suffix}", queue=QUEUE, n=self.to_fill(bench), batch=self.documents)
+        system.settle()
+
+    def load(self, bench: Bench, system: System) -> Load:
+        clients = system.clients(self.scripts, self.clients_wanted)
+        total = self.to_push(bench)
+        return Load(
+            bench.cluster, system.join(self.scripts, queue=QUEUE, n=self.documents), clients,
+            seconds=None if total else self.load_seconds(bench),
+            transactions=max(1, total // self.documents // clients) if total else None,
+            variables={"base": 0},
+        )
+
+    def measure(self, bench: Bench, system: System, variant: str, number: int) -> dict[str, float]:
+        self.fill(bench, system)
+        bench.settle_server()
+        try:
+            with Beside(bench.cluster, system.maintenance()):
+                outcome = self.load(bench, system).finish()
+            metrics = {"rate": outcome.tps * self.documents, "latency_ms": outcome.latency_ms}
+            return checked(system, metrics)
+        finally:
+            system.remove(QUEUE)
+
+
+class Neighbour(Throughput):
+    """A cycle alone, and beside a queue with a long backlog."""
+
+    backlog = 1_000_000
+    variants = ("alone", "with backlog")
+
+    def cost(self, bench: Bench, variant: str) -> float:
+        return super().cost(bench, variant) + (self.backlog * PER_DOCUMENT if variant == "with backlog" else 0)
+
+    def measure(self, bench: Bench, system: System, variant: str, number: int) -> dict[str, float]:
+        try:
+            system.fresh("backlog")
+            if variant == "with backlog":
+                system.run("fill", queue="backlog", n=self.backlog, batch=1)
+            return super().measure(bench, system, variant, number)
+        finally:
+            system.remove("backlog")
+
+
+class Metrics(Throughput):
+    """A cycle while another session reads the counters ten times a second, or not."""
+
+    variants = ("not read", "read 10/s")
+
+    def __init__(self, *args: Any, **more: Any) -> None:
+        super().__init__(*args, **more)
+        self.needs += ("metrics",)
+
+    def load(self, bench: Bench, system: System) -> Load:
+        self.reader: Load | None = None
+        if self.variant == "read 10/s":
+            script = system.text("metrics", queue=QUEUE)
+            self.reader = Load(bench.cluster, script, 1, seconds=self.load_seconds(bench), rate=10)
+        return super().load(bench, system)
+
+    def measure(self, bench: Bench, system: System, variant: str, number: int) -> dict[str, float]:
+        self.variant = variant
+        metrics = super().measure(bench, system, variant, number)
+        if self.reader:
+            reads = self.reader.finish()
+            metrics |= {"reads_per_s": reads.tps, "read_ms": reads.latency_ms}
+        return metrics

@@ -1,0 +1,77 @@
+"""How much write-ahead log a document costs."""
+
+import time
+
+from ..errors import Failed
+from ..pgbench import Beside, Load
+from ..systems import System
+from .base import PER_DOCUMENT, PER_MEASUREMENT, QUEUE, Bench, Scenario, checked
+
+DEPTH = 20_000
+JOBS = 100_000
+CLIENTS = 4
+PART = "part "
+
+
+class Wal(Scenario):
+    """Pushes, then as many cycles: bytes of the whole server between two moments,
+    so maintenance and autovacuum are in it. The last checkpoint is before the fill,
+    so that there are hardly any full page images, which depend on its distance."""
+
+    name = "wal"
+    title = "WAL bytes for each document (push; pick and drop)"
+    needs = ("fill", "push", "pick", "drop")
+    rounds = 3
+
+    def cost(self, bench: Bench, variant: str) -> float:
+        return PER_MEASUREMENT + JOBS / 25_000 + JOBS / 10_000 + DEPTH * PER_DOCUMENT
+
+    def measure(self, bench: Bench, system: System, variant: str, number: int) -> dict[str, float]:
+        bench.settle_server()
+        system.fresh(QUEUE)
+        try:
+            system.run("fill", queue=QUEUE, n=DEPTH, batch=1)
+            system.settle()
+            with Beside(bench.cluster, system.maintenance()):
+                start = self.position(bench)
+                self.load(bench, system, ("push",))
+                pushed = self.position(bench)
+                self.load(bench, system, ("pick", "drop"))
+                # What the cycles left for the maintenance to do is theirs.
+                time.sleep(4)
+                done = self.position(bench)
+            metrics = {
+                "bytes_per_job": (done[0] - start[0]) / JOBS,
+                "push": (pushed[0] - start[0]) / JOBS,
+                "pick_and_drop": (done[0] - pushed[0]) / JOBS,
+                "full_page_images": float(done[1] - start[1]),
+            }
+            return checked(system, metrics | self.parts(bench, start[0], done[0]))
+        finally:
+            system.remove(QUEUE)
+
+    @staticmethod
+    def load(bench: Bench, system: System, scripts: tuple[str, ...]) -> None:
+        script = system.join(scripts, queue=QUEUE)
+        Load(bench.cluster, script, CLIENTS, transactions=JOBS // CLIENTS).finish()
+
+    @staticmethod
+    def parts(bench: Bench, start: int, end: int) -> dict[str, float]:
+        """Bytes of a job by type of record, where the contrib module is installed."""
+        try:
+            bench.cluster.psql("create extension if not exists pg_walinspect")
+            rows = bench.cluster.rows(
+                f"""select "resource_manager/record_type", record_size::numeric / {JOBS}
+                from pg_get_wal_stats('0/0'::pg_lsn + {start}, '0/0'::pg_lsn + {end}, true)
+                where record_size > {JOBS} order by record_size desc"""
+            )
+        except Failed:
+            return {}
+        return {f"{PART}{name}": float(size) for name, size in rows}
+
+    @staticmethod
+    def position(bench: Bench) -> tuple[int, int]:
+        # Sessions report their counts a moment after their last statement.
+        time.sleep(1.5)
+        row = bench.cluster.rows("select pg_current_wal_insert_lsn() - '0/0', wal_fpi from pg_stat_wal")[0]
+        return int(row[0]), int(row[1])

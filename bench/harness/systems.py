@@ -1,0 +1,89 @@
+"""A system is a folder of bench/systems with scripts: see docs/benchmarks.md."""
+
+import re
+import subprocess
+from pathlib import Path
+
+from .cluster import ROOT, Cluster
+from .errors import Failed
+
+FOLDER = ROOT / "bench/systems"
+PAYLOAD = (
+    '{"to": "somebody@example.com", "text": "'
+    + "0123456789" * 7
+    + '"}'
+)  # 110 bytes
+CLIENTS = re.compile(r"^-- clients: (\d+)$", re.M)
+EVERY = re.compile(r"^-- every: (\d+) (ms|s)$", re.M)
+TOKEN = re.compile(r"@[a-z]+@")
+
+
+class System:
+    def __init__(self, name: str, cluster: Cluster) -> None:
+        self.name, self.cluster = name, cluster
+        self.folder = FOLDER / name
+        if not self.folder.is_dir():
+            known = sorted(path.name for path in FOLDER.iterdir() if path.is_dir())
+            raise Failed(f"no folder bench/systems/{name}; there are: {' '.join(known)}")
+
+    def has(self, script: str) -> bool:
+        return (self.folder / f"{script}.sql").exists()
+
+    def text(self, script: str, **tokens: object) -> str:
+        """A script with its @tokens@ filled in."""
+        text = (self.folder / f"{script}.sql").read_text()
+        for name, value in {"payload": PAYLOAD, **tokens}.items():
+            text = text.replace(f"@{name}@", str(value))
+        if left := TOKEN.search(text):
+            raise Failed(f"{self.name}/{script}.sql wants {left[0]}, which this scenario does not have")
+        return text
+
+    def join(self, scripts: tuple[str, ...], **tokens: object) -> str:
+        return "".join(self.text(script, **tokens) for script in scripts)
+
+    def run(self, script: str, **tokens: object) -> str:
+        return self.cluster.psql(self.text(script, **tokens))
+
+    def clients(self, scripts: tuple[str, ...], wanted: int) -> int:
+        """A script may say `-- clients: N`: it works with N at most."""
+        for script in scripts:
+            if found := CLIENTS.search((self.folder / f"{script}.sql").read_text()):
+                wanted = min(wanted, int(found[1]))
+        return wanted
+
+    def install(self) -> None:
+        script = self.folder / "install.sh"
+        if script.exists() and subprocess.run(["bash", script], stdin=subprocess.DEVNULL).returncode:
+            raise Failed(f"bench/systems/{self.name}/install.sh failed")
+
+    # ------------------------------------------------------------- queues --
+    def fresh(self, queue: str, setup: str = "setup") -> None:
+        """An empty queue, whatever was there before."""
+        self.run("teardown", queue=queue)
+        self.run(setup, queue=queue)
+
+    def remove(self, queue: str) -> None:
+        self.run("teardown", queue=queue)
+
+    def settle(self) -> None:
+        """After a fill: what the system's background work would do in time."""
+        if self.has("settle"):
+            self.run("settle")
+
+    # -------------------------------------------------------- the way side --
+    def maintenance(self) -> str | None:
+        """The loop that a real installation runs beside every load."""
+        if not self.has("maintain"):
+            return None
+        text = self.text("maintain")
+        every = EVERY.search(text)
+        if not every:
+            raise Failed(f"{self.name}/maintain.sql does not say `-- every: N s`")
+        return text + f"\\sleep {every[1]} {every[2]}\n"
+
+    def pairs(self, script: str, **tokens: object) -> dict[str, str]:
+        """A script that prints `name|value` lines."""
+        if not self.has(script):
+            return {}
+        lines = [line.split("|", 1) for line in self.run(script, **tokens).splitlines() if "|" in line]
+        return {name: value for name, value in lines}

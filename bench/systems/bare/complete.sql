@@ -1,0 +1,1 @@
+update bare.@queue@ set status = 3 where id = :id;

@@ -1,0 +1,1 @@
+delete from bare.@queue@ where id = any (:ids::bigint[]);

@@ -1,0 +1,1 @@
+update bare.@queue@ set status = 2, attempts = attempts + 1, next_iteration = now() + interval '5m' where ctid = any (array(select ctid from bare.@queue@ where status = 1 and next_iteration <= now() order by next_iteration, id limit 1 for update skip locked)) returning id, payload;

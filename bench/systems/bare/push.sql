@@ -1,0 +1,1 @@
+insert into bare.@queue@ (payload) values ('@payload@');

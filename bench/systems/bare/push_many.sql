@@ -1,0 +1,1 @@
+insert into bare.@queue@ (payload) select '@payload@' from generate_series(1, @n@);

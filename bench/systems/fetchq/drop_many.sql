@@ -1,0 +1,1 @@
+select count(*) from fetchq.doc_drop_many('@queue@', :subjects::text[]);

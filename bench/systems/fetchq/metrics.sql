@@ -1,0 +1,1 @@
+select * from fetchq.metric_get('@queue@');

@@ -1,0 +1,1 @@
+select subject, payload from fetchq.doc_pick('@queue@', 0, 1, '5m') \gset

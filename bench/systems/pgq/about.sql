@@ -1,0 +1,2 @@
+create extension if not exists pgq;
+select 'version', pgq.version();

@@ -1,0 +1,2 @@
+-- every: 1 s
+select pgq.ticker();

@@ -1,0 +1,2 @@
+select pgq.create_queue('@queue@');
+select pgq.register_consumer('@queue@', 'bench');

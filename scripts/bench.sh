@@ -1,0 +1,31 @@
+#!/usr/bin/env bash
+# Benchmark the installed build beside other systems, on a throwaway cluster.
+#
+#   QUICK=1            two minutes instead of about 70
+#   ONLY="push cycle*" some scenarios
+#   SYSTEMS="bare …"   some folders of bench/systems
+#   ROUNDS, LENGTH     other numbers of rounds, other lengths of loads (seconds)
+#   FILL=2             fuller queues, when a fast machine empties them
+#   RESUME=FOLDER      take up an interrupted run
+#   KEEP=1             leave the server running
+set -euo pipefail
+# shellcheck source=scripts/lib.sh
+. "$(dirname "$0")/lib.sh"
+load_pg
+with_lock bench-run
+cd "$ROOT"
+
+[[ -x /usr/bin/python3 ]] || die "no /usr/bin/python3: run 'make setup'"
+[[ -e $PG_LIBDIR/fetchq.so ]] || scripts/build.sh 9>&-
+
+# Plots are worth a package, but not a failed run.
+if ! /usr/bin/python3 -c 'import matplotlib' 2>/dev/null && command -v apt-get >/dev/null && { [[ -z $SUDO ]] || command -v sudo >/dev/null; }; then
+  step "bench: installing python3-matplotlib, for the plots"
+  apt_get() { $SUDO env DEBIAN_FRONTEND=noninteractive apt-get -qq -o DPkg::Lock::Timeout=300 "$@"; }
+  log=$ROOT/.pg/bench-apt.log
+  run_quiet "apt-get update" "$log" apt_get update || :
+  run_quiet "apt-get install" "$log" apt_get install -y --no-install-recommends python3-matplotlib || warn "no matplotlib: no plots"
+fi
+
+export PYTHONDONTWRITEBYTECODE=1 PG_CONFIG
+exec /usr/bin/python3 bench/run.py
