@@ -10,17 +10,6 @@ use crate::pg::spi::Arg;
 use crate::pg::trigger::{self, Row};
 use crate::ready::{self, Index, Key};
 
-/// `ready_is_unnoted(table)`: the condition of the trigger.
-#[pg_extern(sql = false)]
-fn ready_is_unnoted(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
-    respond(fcinfo, |call| {
-        let table = call.oid(0, "table")?;
-        Ok(Reply::bool(
-            ready::is_available() && trigger::is_unnoted(table),
-        ))
-    })
-}
-
 /// The trigger `fetchq_ready` of the documents of every queue.
 #[pg_extern(sql = false)]
 fn trigger_docs_ready(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
@@ -28,6 +17,8 @@ fn trigger_docs_ready(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
         match trigger::written(call) {
             Row::NoTrigger => return Err(Error::BadTrigger(call.function_name())),
             Row::Foreign => {}
+            // Completed or killed: in neither index.
+            Row::Written(row) if !(0..=2).contains(&row.status) => {}
             Row::Written(row) if row.status == 1 => {
                 let key = Key::new(row.next_iteration, row.attempts, row.seq);
                 ready::note(row.table, Index::Pick, row.version, row.priority, key);

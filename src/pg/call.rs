@@ -84,10 +84,6 @@ impl Call {
         self.read(at).ok_or_else(|| self.missing(name))
     }
 
-    pub fn oid(&self, at: usize, name: &'static str) -> Result<pg_sys::Oid> {
-        self.read(at).ok_or_else(|| self.missing(name))
-    }
-
     pub fn bool(&self, at: usize, name: &'static str) -> Result<bool> {
         self.read(at).ok_or_else(|| self.missing(name))
     }

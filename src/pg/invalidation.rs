@@ -1,6 +1,6 @@
 //! Tells the plan cache which tables changed.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 
 use pgrx::pg_sys;
 
@@ -14,6 +14,56 @@ struct Changed {
 
 thread_local! {
     static CHANGED: RefCell<Changed> = const { RefCell::new(Changed { tables: Vec::new(), all: false }) };
+}
+
+/// How many tables can be watched.
+const WATCHED: usize = 8;
+
+struct Watch {
+    tables: Cell<[u32; WATCHED]>,
+    has_fired: Cell<bool>,
+    remembered: Cell<u32>,
+}
+
+thread_local! {
+    static WATCH: Watch = const {
+        Watch {
+            tables: Cell::new([0; WATCHED]),
+            has_fired: Cell::new(false),
+            remembered: Cell::new(0),
+        }
+    };
+}
+
+/// Watches these tables, and forgets what was remembered.
+pub fn watch(tables: &[pg_sys::Oid]) {
+    let mut watched = [0; WATCHED];
+    for (at, table) in watched.iter_mut().zip(tables) {
+        *at = table.to_u32();
+    }
+    WATCH.with(|watch| {
+        watch.tables.set(watched);
+        watch.has_fired.set(false);
+        watch.remembered.set(0);
+    });
+}
+
+/// Whether none of the watched tables has changed.
+pub fn is_unchanged() -> bool {
+    WATCH.with(|watch| !watch.has_fired.get())
+}
+
+/// Remembers a table until one of those watched changes.
+pub fn remember(table: pg_sys::Oid) {
+    WATCH.with(|watch| watch.remembered.set(table.to_u32()));
+}
+
+/// The table that is remembered.
+pub fn watched() -> Option<pg_sys::Oid> {
+    WATCH.with(|watch| {
+        let table = watch.remembered.get();
+        (table != 0 && !watch.has_fired.get()).then(|| pg_sys::Oid::from(table))
+    })
 }
 
 /// What changed since the last look.
@@ -33,6 +83,11 @@ pub fn register() {
 /// free anything: it notes the table down.
 unsafe extern "C-unwind" fn on_change(_: pg_sys::Datum, table: pg_sys::Oid) {
     // try_with: at the exit of a process there is nothing left to note.
+    let _ = WATCH.try_with(|watch| {
+        if table == pg_sys::InvalidOid || watch.tables.get().contains(&table.to_u32()) {
+            watch.has_fired.set(true);
+        }
+    });
     let _ = CHANGED.try_with(|changed| {
         if let Ok(mut changed) = changed.try_borrow_mut() {
             if table == pg_sys::InvalidOid || changed.tables.len() >= MAX_CHANGED {

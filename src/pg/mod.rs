@@ -2,6 +2,7 @@
 //! Each block names the invariant it relies on. What the rest of the code sees is
 //! safe to call from any backend that runs a function of this extension.
 
+pub mod append;
 pub mod call;
 pub mod index_walk;
 pub mod invalidation;

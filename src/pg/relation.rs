@@ -6,10 +6,15 @@ use super::call::c_string;
 
 /// The table of this name in the schema `fetchq_data`.
 pub fn lookup_data_table(name: &str) -> Option<pg_sys::Oid> {
+    lookup("fetchq_data", name)
+}
+
+/// The table of this name in a schema.
+pub fn lookup(schema: &str, name: &str) -> Option<pg_sys::Oid> {
     // SAFETY: both functions look names up in the system caches and return 0 when
     // there is none.
     unsafe {
-        let schema = pg_sys::get_namespace_oid(c"fetchq_data".as_ptr(), true);
+        let schema = pg_sys::get_namespace_oid(c_string(schema), true);
         if schema == pg_sys::InvalidOid {
             return None;
         }
@@ -36,6 +41,48 @@ pub struct File {
     pub number: u32,
     /// This transaction made it, and a rollback would bring the one before back.
     pub is_new: bool,
+}
+
+/// Whom a lock keeps away.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LockMode {
+    /// Nobody who reads or writes rows.
+    Rows,
+    /// All who write, and all who take the same lock.
+    Writers,
+    Everybody,
+}
+
+/// Takes a lock until the end of the transaction, unless that means waiting.
+pub fn try_lock(table: pg_sys::Oid, mode: LockMode) -> bool {
+    let mode = match mode {
+        LockMode::Rows => pg_sys::RowExclusiveLock,
+        LockMode::Writers => pg_sys::ShareRowExclusiveLock,
+        LockMode::Everybody => pg_sys::AccessExclusiveLock,
+    };
+    // SAFETY: takes a lock by number, whatever has that number.
+    unsafe { pg_sys::ConditionalLockRelationOid(table, mode as i32) }
+}
+
+/// Whether a table has room for rows, used or not.
+pub fn has_pages(table: pg_sys::Oid) -> bool {
+    // SAFETY: opens the table for reading and closes it again.
+    unsafe {
+        let relation = pg_sys::try_relation_open(table, pg_sys::AccessShareLock as i32);
+        if relation.is_null() {
+            return false;
+        }
+        let pages =
+            pg_sys::RelationGetNumberOfBlocksInFork(relation, pg_sys::ForkNumber::MAIN_FORKNUM);
+        pg_sys::relation_close(relation, pg_sys::AccessShareLock as i32);
+        pages > 0
+    }
+}
+
+/// Tells all sessions, when the transaction commits, that a table has changed.
+pub fn invalidate(table: pg_sys::Oid) {
+    // SAFETY: the table exists and is locked by the caller.
+    unsafe { pg_sys::CacheInvalidateRelcacheByRelid(table) };
 }
 
 /// Locks a table until the end of the transaction as a writer of rows does, so that

@@ -14,6 +14,21 @@ pub fn database() -> u32 {
     unsafe { pg_sys::MyDatabaseId.to_u32() }
 }
 
+/// Whether every snapshot of this database, now and later, sees what this transaction
+/// has committed.
+pub fn is_known_to_all(transaction: u32) -> bool {
+    // SAFETY: reads shared state of the server; NULL stands for all tables of the
+    // database.
+    unsafe {
+        #[cfg(feature = "pg13")]
+        let oldest =
+            pg_sys::GetOldestXmin(std::ptr::null_mut(), pg_sys::PROCARRAY_FLAGS_VACUUM as i32);
+        #[cfg(not(feature = "pg13"))]
+        let oldest = pg_sys::GetOldestNonRemovableTransactionId(std::ptr::null_mut());
+        pg_sys::TransactionIdPrecedes(pg_sys::TransactionId::from(transaction), oldest)
+    }
+}
+
 /// True when the transaction is read only (always so on a hot standby).
 pub fn is_read_only() -> bool {
     // SAFETY: a plain variable of this backend.

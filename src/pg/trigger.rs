@@ -1,6 +1,4 @@
-//! The row behind a trigger of the documents, and which rows need one.
-
-use std::cell::Cell;
+//! The row behind a trigger of the documents, and statements that need none.
 
 use pgrx::pg_sys;
 
@@ -87,27 +85,50 @@ pub fn written(call: &Call) -> Row {
     }
 }
 
-thread_local! {
-    static OWN: Cell<u32> = const { Cell::new(0) };
+/// While this lives, statements of this session that begin to write the table do not
+/// run its row triggers. Only for a table whose only trigger is `fetchq_ready`, and
+/// for statements whose rows the caller notes: it saves the server from queueing an
+/// event for each row, which costs several times what the note costs.
+pub struct OwnNotes {
+    relation: pg_sys::Relation,
 }
 
-/// While this lives, rows that this session writes to the table need no trigger.
-pub struct OwnNotes(());
-
 impl OwnNotes {
+    /// The table is locked by the caller.
     pub fn begin(table: pg_sys::Oid) -> Self {
-        OWN.set(table.to_u32());
-        Self(())
+        // SAFETY: the look-up in the relation cache gives NULL for a table that is gone.
+        let relation = unsafe { pg_sys::RelationIdGetRelation(table) };
+        set_row_triggers(relation, false);
+        Self { relation }
     }
 }
 
 impl Drop for OwnNotes {
     fn drop(&mut self) {
-        OWN.set(0);
+        set_row_triggers(self.relation, true);
+        // After an ERROR the end of the transaction gives the reference back.
+        if !self.relation.is_null() && !std::thread::panicking() {
+            // SAFETY: referenced in begin.
+            unsafe { pg_sys::RelationClose(self.relation) };
+        }
     }
 }
 
-/// Whether a row written now to the table needs the trigger.
-pub fn is_unnoted(table: pg_sys::Oid) -> bool {
-    OWN.get() != table.to_u32()
+/// The executor copies these hints of the relation cache, which is this session's own,
+/// when a statement starts, and asks them whether there is a trigger to run. They are
+/// set back to what the table has; a description that the cache has rebuilt meanwhile
+/// has the true ones anyway.
+fn set_row_triggers(relation: pg_sys::Relation, run: bool) {
+    // SAFETY: the entry stays at its place while it is referenced, and what it points
+    // to is replaced together with the pointer.
+    unsafe {
+        if relation.is_null() {
+            return;
+        }
+        let triggers = (*relation).trigdesc;
+        if !triggers.is_null() && (*triggers).numtriggers == 1 {
+            (*triggers).trig_insert_after_row = run;
+            (*triggers).trig_update_after_row = run;
+        }
+    }
 }

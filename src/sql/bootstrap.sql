@@ -80,20 +80,46 @@ comment on table fetchq.metrics_writes is 'Pending writes of metric_log_*(), eff
 
 -- What fetchq itself counts: one narrow row of fixed width for each call, no
 -- index, nothing shared, so that no two workers ever wait for one another.
--- Maintenance packs it into fetchq.metrics. Emptied every few seconds: vacuum by
--- number of rows, not by a share of a table that is nearly always empty.
+-- Maintenance packs it into fetchq.metrics. The rows are in segments, the children of
+-- this table: one is written; when it has grown its writers leave it, it is packed as
+-- a whole and truncated, so that no pack or read walks over what is packed, not even
+-- while a session holds an old snapshot.
 create table fetchq.counter_log (
     queue_id int not null,
     version int not null,
     n int not null,
     event smallint not null
-) with (
-    autovacuum_vacuum_scale_factor = 0,
-    autovacuum_vacuum_threshold = 5000,
-    autovacuum_vacuum_insert_threshold = -1,
-    autovacuum_analyze_threshold = 1000000000
 );
-comment on table fetchq.counter_log is 'Counter events that are not packed yet';
+comment on table fetchq.counter_log is 'Counter events; its children hold the rows';
+
+-- Which segment is written, and which are packed. No row: neither. A packed segment
+-- is truncated when no snapshot is left that does not know that it is packed.
+create table fetchq.counter_segments (
+    segment int primary key,
+    is_current boolean not null default false,
+    is_packed boolean not null default false
+) with (fillfactor = 50);
+comment on table fetchq.counter_segments is 'State of the segments of fetchq.counter_log';
+
+do $do$
+begin
+    for segment in 1..6 loop
+        -- Small ones are emptied every few seconds: vacuum by number of rows, not by a
+        -- share of a table that is nearly always empty.
+        execute format('create table fetchq.counter_log_%s () inherits (fetchq.counter_log) with (
+            autovacuum_vacuum_scale_factor = 0,
+            autovacuum_vacuum_threshold = 5000,
+            autovacuum_vacuum_insert_threshold = -1,
+            autovacuum_analyze_threshold = 1000000000)', segment);
+        execute format('comment on table fetchq.counter_log_%s is %L', segment, 'A segment of fetchq.counter_log');
+        perform pg_extension_config_dump(format('fetchq.counter_log_%s', segment), '');
+    end loop;
+    execute 'create view fetchq.counter_tail as select queue_id, version, n, event from only fetchq.counter_log' || (
+        select string_agg(format(' union all select queue_id, version, n, event from fetchq.counter_log_%s'
+            ' where not coalesce((select s.is_packed from fetchq.counter_segments s where s.segment = %s), false)', i, i), '')
+        from generate_series(1, 6) i);
+end $do$;
+comment on view fetchq.counter_tail is 'Counter events that are not packed yet';
 
 -- What one event does to the counters. The metric 'v' stands for v<version>.
 create table fetchq.counter_events (
@@ -140,7 +166,7 @@ from (
     select q.name, case when e.metric = 'v' then ('v' || t.version)::varchar(40) else e.metric end, t.n * e.sign, pg_catalog.now()
     from (
         select l.queue_id, l.event, l.version, pg_catalog.sum(l.n)::bigint as n
-        from fetchq.counter_log l
+        from fetchq.counter_tail l
         group by l.queue_id, l.event, l.version
     ) t
     join fetchq.queues q on q.id = t.queue_id
@@ -161,6 +187,7 @@ select pg_catalog.pg_extension_config_dump('fetchq.metrics', '');
 select pg_catalog.pg_extension_config_dump('fetchq.metrics_id_seq', '');
 select pg_catalog.pg_extension_config_dump('fetchq.metrics_writes', '');
 select pg_catalog.pg_extension_config_dump('fetchq.counter_log', '');
+select pg_catalog.pg_extension_config_dump('fetchq.counter_segments', '');
 
 -- A dump carries the lgp row too, because its settings may have been changed.
 -- A restore finds the fresh one already there: take over what was saved.

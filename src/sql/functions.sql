@@ -488,12 +488,6 @@ language c volatile parallel unsafe
 as 'MODULE_PATHNAME', 'trigger_docs_notify_wrapper';
 comment on function fetchq.trigger_docs_notify() is 'Trigger made by queue_enable_notify: announces the state a document entered';
 
--- The condition of the trigger below, for every row that is written to a queue.
-create function fetchq.ready_is_unnoted("table" oid) returns boolean
-language c volatile parallel unsafe
-as 'MODULE_PATHNAME', 'ready_is_unnoted_wrapper';
-comment on function fetchq.ready_is_unnoted(oid) is 'Whether the ready floors have to be told of a row that is being written to a table';
-
 create function fetchq.trigger_docs_ready() returns trigger
 language c volatile parallel unsafe
 as 'MODULE_PATHNAME', 'trigger_docs_ready_wrapper';

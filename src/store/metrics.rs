@@ -10,6 +10,7 @@ use crate::domain::names::QueueName;
 use crate::error::Result;
 use crate::pg::spi::{self, Arg, Spi};
 
+use super::packing::{free_queues, pack_events};
 use super::plans::{Queue, render};
 use super::registry;
 
@@ -132,7 +133,7 @@ const RECOUNT: &str = "with
     tail as (
         select case when e.metric = 'v' then 'v' || l.version else e.metric end as metric,
             sum(l.n * e.sign) as n
-        from fetchq.counter_log l join fetchq.counter_events e on e.event = l.event
+        from fetchq.counter_tail l join fetchq.counter_events e on e.event = l.event
         where l.queue_id = $2
         group by 1
     )
@@ -189,7 +190,7 @@ pub fn reset(name: &QueueName) -> Result<Vec<i64>> {
 // Update before insert: an insert that ends in a conflict uses up an id each time.
 const SET: &str = "update fetchq.metrics set value = $3 - (
         select coalesce(sum(l.n * e.sign), 0)
-        from fetchq.counter_log l
+        from fetchq.counter_tail l
         join fetchq.counter_events e on e.event = l.event
         join fetchq.queues q on q.id = l.queue_id
         where q.name = $1 and case when e.metric = 'v' then 'v' || l.version else e.metric end = $2
@@ -262,59 +263,6 @@ fn log(queue: &QueueName, metric: &str, value: i64, sql: &str) -> i32 {
     })
 }
 
-// Which queues can be packed now: their registry row is free, which keeps recounts
-// and drops away, and so is every row of their metrics.
-const LOCK_QUEUES: &str = "select id, name::text from fetchq.queues
-    where id in (select distinct queue_id from fetchq.counter_log)
-    order by id
-    for no key update skip locked";
-const FREE_QUEUES: &str = "with
-    mine as (select q.id, q.name from fetchq.queues q where q.id = any ($1)),
-    free as materialized (
-        select m.queue, m.metric from fetchq.metrics m
-        where m.queue in (select name from mine)
-        order by m.queue, m.metric
-        for update skip locked)
-    select coalesce(array_agg(id), '{}') from mine
-    where not exists (
-        select from fetchq.metrics m where m.queue = mine.name
-            and not exists (select from free f where f.queue = m.queue and f.metric = m.metric))";
-
-// One pass over the log. Rows that another session is packing are skipped.
-const PACK: &str = "with
-    taken as (
-        delete from fetchq.counter_log
-        where ctid = any (array(
-            select ctid from fetchq.counter_log where queue_id = any ($1) for update skip locked))
-        returning queue_id, event, version, n
-    ),
-    sums as (
-        select q.name as queue,
-            case when e.metric = 'v' then 'v' || t.version else e.metric end as metric,
-            sum(t.n * e.sign)::bigint as delta
-        from (select queue_id, event, version, sum(n)::bigint as n from taken group by 1, 2, 3) t
-        join fetchq.queues q on q.id = t.queue_id
-        join fetchq.counter_events e on e.event = t.event
-        group by 1, 2
-    ),
-    updated as (
-        update fetchq.metrics m set value = m.value + s.delta, updated_at = now()
-        from sums s where m.queue = s.queue and m.metric = s.metric
-        returning m.queue, m.metric
-    ),
-    added as (
-        insert into fetchq.metrics as m (queue, metric, value, updated_at)
-        select s.queue, s.metric, s.delta, now() from sums s
-        where not exists (select from updated u where u.queue = s.queue and u.metric = s.metric)
-        order by s.queue, s.metric
-        on conflict (queue, metric) do update
-            set value = m.value + excluded.value, updated_at = excluded.updated_at
-    )
-    select count(*) from taken";
-
-const DISCARD: &str = "delete from fetchq.counter_log l
-    where not exists (select from fetchq.queues q where q.id = l.queue_id)";
-
 // The log of metric_log_*: the newest reset of a metric, then what was added since.
 const PACK_WRITES: &str = "with
     taken as (
@@ -373,26 +321,6 @@ const LOCK_WRITTEN: &str = "select coalesce(array_agg(queue::text), '{}'), coale
 /// `fetchq.metrics`; says how many rows went. What others hold waits for the next time.
 pub fn pack() -> i64 {
     spi::connect(|spi| pack_events(spi) + pack_writes(spi))
-}
-
-/// Those of the queues whose metrics no other session holds; locks them.
-fn free_queues(spi: &Spi, ids: Vec<i32>) -> Vec<i32> {
-    spi.once(FREE_QUEUES, &[Arg::from(ids)])
-        .get(0, 1)
-        .unwrap_or_default()
-}
-
-fn pack_events(spi: &Spi) -> i64 {
-    let rows = spi.once(LOCK_QUEUES, &[]);
-    let ids: Vec<i32> = (0..rows.len()).filter_map(|row| rows.get(row, 1)).collect();
-    let mut packed = 0;
-    if !ids.is_empty() {
-        let free = free_queues(spi, ids);
-        if !free.is_empty() {
-            packed = spi.once(PACK, &[Arg::from(free)]).get(0, 1).unwrap_or(0);
-        }
-    }
-    packed + i64::from(spi.once(DISCARD, &[]).affected())
 }
 
 fn pack_writes(spi: &Spi) -> i64 {

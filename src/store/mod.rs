@@ -11,6 +11,7 @@ pub mod jobs;
 pub mod logs;
 pub mod maintenance;
 pub mod metrics;
+pub mod packing;
 pub mod plans;
 pub mod queue_tables;
 pub mod registry;

@@ -128,7 +128,7 @@ impl Queue {
         statement: &'static Statement,
         args: &[Arg],
     ) -> Rows<'s> {
-        let _own = (self.is_plain && ready::is_available()).then(|| OwnNotes::begin(self.table));
+        let _own = self.is_plain.then(|| OwnNotes::begin(self.table));
         self.run(spi, statement, args)
     }
 
@@ -178,9 +178,9 @@ fn fixed(spi: &Spi, statement: &'static Statement, args: &[Arg]) -> Rc<Plan> {
     FIXED.with(|set| set.get(statement.key(), || spi.prepare(statement.sql, args)))
 }
 
-/// Runs a hot statement that names no queue.
-pub fn run<'s>(spi: &'s Spi, statement: &'static Statement, args: &[Arg]) -> Rows<'s> {
-    spi.run(&fixed(spi, statement, args), args)
+/// Runs a hot read that names no queue as of this instant.
+pub fn run_latest<'s>(spi: &'s Spi, statement: &'static Statement, args: &[Arg]) -> Rows<'s> {
+    spi.run_latest(&fixed(spi, statement, args), args)
 }
 
 // What a session has to know about a queue. The columns of the indexes are told by
@@ -207,8 +207,7 @@ static QUEUE: Statement = Statement::new(
         not exists (
             select from pg_catalog.pg_trigger t
             where t.tgrelid operator(pg_catalog.=) $2
-                and t.tgname operator(pg_catalog.<>) all (
-                    array['fetchq_ready', 'fetchq_notify_insert', 'fetchq_notify_update']::pg_catalog.name[]))
+                and t.tgname operator(pg_catalog.<>) 'fetchq_ready')
         and not exists (
             select from pg_catalog.pg_constraint k
             where k.conrelid operator(pg_catalog.=) $2 and k.contype operator(pg_catalog.=) 'c')
@@ -389,7 +388,7 @@ mod tests {
         let before = settings();
         let failed = crate::pg::subtransaction::attempt(|| {
             spi::connect(|spi| {
-                run(spi, &DIVIDE, &[Arg::from(0)]);
+                run_latest(spi, &DIVIDE, &[Arg::from(0)]);
             });
         });
         assert!(failed.is_err());

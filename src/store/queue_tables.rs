@@ -74,10 +74,8 @@ const CREATE_DUE_INDEX: &str = "create index \"{q}__docs_due_idx\" on {docs}
 // whoever wrote it: also by COPY, by logical replication, and in a session with
 // session_replication_role = replica. Not the rows of fetchq's own statements, which
 // note what they wrote for themselves, cheaper.
-const CREATE_READY_TRIGGER: &str =
-    "create trigger fetchq_ready after insert or update on {docs} for each row
-    when (new.status between 0 and 2 and fetchq.ready_is_unnoted(new.tableoid))
-    execute function fetchq.trigger_docs_ready()";
+const CREATE_READY_TRIGGER: &str = "create trigger fetchq_ready after insert or update on {docs}
+    for each row execute function fetchq.trigger_docs_ready()";
 const ENABLE_READY_TRIGGER: &str = "alter table {docs} enable always trigger fetchq_ready";
 
 /// Makes the tables of a queue whose name was registered by this transaction.

@@ -1,0 +1,27 @@
+//! Appends a row to a table without the executor: for tables of fetchq's own that
+//! have no index, no trigger and no constraint.
+
+use pgrx::pg_sys;
+
+use super::spi::Arg;
+
+/// The caller holds a lock that allows writing until the end of the transaction, and
+/// gives one value for each column, of its type.
+pub fn row(table: pg_sys::Oid, values: &[Arg]) {
+    let mut datums: Vec<pg_sys::Datum> = values.iter().map(Arg::datum).collect();
+    let mut nulls: Vec<bool> = values.iter().map(Arg::is_null).collect();
+    // SAFETY: the relation is open while it is written; the tuple is formed by its
+    // descriptor, checked to have as many columns. heap_insert copies it into the page.
+    unsafe {
+        let relation = pg_sys::table_open(table, pg_sys::NoLock as i32);
+        let desc = (*relation).rd_att;
+        if (*desc).natts as usize != values.len() {
+            pgrx::error!("a table of counter events was altered: reinstall the extension");
+        }
+        let tuple = pg_sys::heap_form_tuple(desc, datums.as_mut_ptr(), nulls.as_mut_ptr());
+        let command = pg_sys::GetCurrentCommandId(true);
+        pg_sys::heap_insert(relation, tuple, command, 0, std::ptr::null_mut());
+        pg_sys::heap_freetuple(tuple);
+        pg_sys::table_close(relation, pg_sys::NoLock as i32);
+    }
+}
