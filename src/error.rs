@@ -25,6 +25,24 @@ pub enum Error {
         subject: String,
         found: Option<Option<Status>>,
     },
+    #[error("{n} of {of} documents of queue \"{queue}\" are not active, \"{first}\" among them")]
+    SomeNotActive {
+        queue: String,
+        first: String,
+        n: usize,
+        of: usize,
+    },
+    #[error("array \"{argument}\" of {function}() must not contain null")]
+    NullElement {
+        function: String,
+        argument: &'static str,
+    },
+    #[error("there are {payloads} payloads for {subjects} subjects")]
+    ListLengths { subjects: usize, payloads: usize },
+    #[error("{function}() takes arrays of one dimension")]
+    ManyDimensions { function: String },
+    #[error("document {at} of the list can not be taken: {reason}")]
+    BadDocument { at: i64, reason: String },
     #[error("{function}() can not write: {}", if *.standby { "this server is a hot standby" } else { "the transaction is read only" })]
     ReadOnly { function: String, standby: bool },
     #[error("{0}() needs a transaction of isolation level READ COMMITTED")]
@@ -76,14 +94,18 @@ impl Error {
     pub fn code(&self) -> PgSqlErrorCode {
         use PgSqlErrorCode::*;
         match self {
-            Self::NullArgument { .. } => ERRCODE_NULL_VALUE_NOT_ALLOWED,
+            Self::NullArgument { .. } | Self::NullElement { .. } => ERRCODE_NULL_VALUE_NOT_ALLOWED,
+            Self::ListLengths { .. } | Self::ManyDimensions { .. } => ERRCODE_ARRAY_ELEMENT_ERROR,
+            Self::BadDocument { .. } => ERRCODE_INVALID_PARAMETER_VALUE,
             Self::NegativeLimit { .. }
             | Self::BadDuration { .. }
             | Self::BadUnit(_)
             | Self::BadDirection(_)
             | Self::BadValue { .. } => ERRCODE_INVALID_PARAMETER_VALUE,
             Self::UnknownQueue(_) | Self::UnknownTask { .. } => ERRCODE_UNDEFINED_OBJECT,
-            Self::NotActive { .. } => ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
+            Self::NotActive { .. } | Self::SomeNotActive { .. } => {
+                ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE
+            }
             Self::ReadOnly { .. } => ERRCODE_READ_ONLY_SQL_TRANSACTION,
             Self::HiddenDocument { .. } | Self::HiddenQueue(_) => {
                 ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE
@@ -112,7 +134,11 @@ impl Error {
             Self::UnknownQueue(queue) => {
                 format!("Create it with: select * from fetchq.queue_create('{queue}')")
             }
-            Self::NotActive { .. } => "Only a document that was picked, and whose lease has not been taken back, can be settled.".into(),
+            Self::NullElement { .. } => "Leave the element out.".into(),
+            Self::ListLengths { .. } => "Pass one payload for each subject, or none at all.".into(),
+            Self::ManyDimensions { .. } => "Pass a plain list such as array['a', 'b'].".into(),
+            Self::BadDocument { .. } => r#"Pass an array such as [{"subject": "s1", "payload": {}, "version": 0, "priority": 0, "next_iteration": "2030-01-01"}]; only the subject is needed."#.into(),
+            Self::NotActive { .. } | Self::SomeNotActive { .. } => "Only a document that was picked, and whose lease has not been taken back, can be settled.".into(),
             Self::ReadOnly { standby: true, .. } => "Connect to the primary server.".into(),
             Self::ReadOnly { standby: false, .. } => "Call it in a transaction that can write.".into(),
             Self::StrayTable { table, .. } => format!("Drop or rename {table}, then create the queue."),

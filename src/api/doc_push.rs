@@ -10,6 +10,7 @@ use crate::pg::call::Reply;
 use crate::pg::json::Jsonb;
 use crate::pg::spi::Arg;
 use crate::pg::time;
+use crate::store::bulk;
 use crate::store::docs::{self, NewDoc, Upserted};
 use crate::store::plans::Queue;
 
@@ -76,7 +77,7 @@ fn push_list(
         names::check_subject(&item.subject)?;
     }
     let pushed =
-        Queue::open(queue).map(|queue| docs::push_many(&queue, version, next_iteration, &items));
+        Queue::open(queue).map(|queue| bulk::push_items(&queue, version, next_iteration, &items));
     lenient(pushed, 0).map(Reply::int)
 }
 

@@ -2,6 +2,7 @@
 //! `src/sql/functions.sql`. Each is three moves: read the arguments into types, one
 //! call of the domain, shape the result.
 
+mod doc_many;
 mod doc_pick;
 mod doc_push;
 mod doc_settle;
@@ -53,7 +54,9 @@ fn respond_write(
 /// a warning; `fetchq.strict` raises it.
 fn lenient<T>(result: Result<T>, value: T) -> Result<T> {
     match result {
-        Err(e @ (Error::UnknownQueue(_) | Error::NotActive { .. })) if !gucs::strict() => {
+        Err(
+            e @ (Error::UnknownQueue(_) | Error::NotActive { .. } | Error::SomeNotActive { .. }),
+        ) if !gucs::strict() => {
             e.warn();
             Ok(value)
         }

@@ -44,7 +44,7 @@ impl Call {
     }
 
     /// The error of an argument that must not be NULL.
-    fn missing(&self, name: &'static str) -> Error {
+    pub fn missing(&self, name: &'static str) -> Error {
         Error::NullArgument {
             function: self.function_name(),
             argument: name,
@@ -82,6 +82,40 @@ impl Call {
 
     pub fn int(&self, at: usize, name: &'static str) -> Result<i32> {
         self.read(at).ok_or_else(|| self.missing(name))
+    }
+
+    pub fn is_null(&self, at: usize) -> bool {
+        self.datum(at).is_none()
+    }
+
+    /// An array of texts, with its NULLs.
+    pub fn texts(&self, at: usize, name: &'static str) -> Result<Vec<Option<String>>> {
+        self.read(at).ok_or_else(|| self.missing(name))
+    }
+
+    /// An array of jsonb as it is, and how many elements it has.
+    pub fn json_array(&self, at: usize) -> Result<Option<(Arg, usize)>> {
+        let Some(datum) = self.datum(at) else {
+            return Ok(None);
+        };
+        // SAFETY: the declaration gives this position the type jsonb[]; the detoasted
+        // copy lives as long as the call.
+        let (array, n, dimensions) = unsafe {
+            let array = pg_sys::pg_detoast_datum(datum.cast_mut_ptr()) as *mut pg_sys::ArrayType;
+            let dimensions = (*array).ndim;
+            let sizes = (array as *mut u8).add(size_of::<pg_sys::ArrayType>()) as *const i32;
+            let n = if dimensions == 0 { 0 } else { *sizes as usize };
+            (array, n, dimensions)
+        };
+        if dimensions > 1 {
+            return Err(Error::ManyDimensions {
+                function: self.function_name(),
+            });
+        }
+        Ok(Some((
+            Arg::new(pg_sys::JSONBARRAYOID, Some(pg_sys::Datum::from(array))),
+            n,
+        )))
     }
 
     pub fn bool(&self, at: usize, name: &'static str) -> Result<bool> {
@@ -144,9 +178,16 @@ impl Call {
     /// The declared row type, blessed so that a composite datum can refer to it.
     unsafe fn result_desc(&self) -> pg_sys::TupleDesc {
         let mut desc: pg_sys::TupleDesc = std::ptr::null_mut();
-        // SAFETY: fcinfo is valid, desc is an out parameter.
+        let mut scalar = pg_sys::InvalidOid;
+        // SAFETY: fcinfo is valid, the other two are out parameters.
         unsafe {
-            let kind = pg_sys::get_call_result_type(self.fcinfo, std::ptr::null_mut(), &mut desc);
+            let kind = pg_sys::get_call_result_type(self.fcinfo, &mut scalar, &mut desc);
+            if kind == pg_sys::TypeFuncClass::TYPEFUNC_SCALAR {
+                // A set of plain values: rows of one column.
+                desc = pg_sys::CreateTemplateTupleDesc(1);
+                pg_sys::TupleDescInitEntry(desc, 1, c"value".as_ptr(), scalar, -1, 0);
+                return pg_sys::BlessTupleDesc(desc);
+            }
             assert!(
                 kind == pg_sys::TypeFuncClass::TYPEFUNC_COMPOSITE && !desc.is_null(),
                 "the function is declared with result columns"

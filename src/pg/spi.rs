@@ -26,6 +26,11 @@ impl Arg {
         Self::new(pg_sys::TIMESTAMPTZOID, value.into_datum())
     }
 
+    /// No `jsonb[]`: unnested beside another array, a NULL for each of its elements.
+    pub fn no_json_array() -> Self {
+        Self::new(pg_sys::JSONBARRAYOID, None)
+    }
+
     pub fn oid(value: pg_sys::Oid) -> Self {
         Self::new(pg_sys::OIDOID, value.into_datum())
     }

@@ -283,6 +283,46 @@ language c volatile parallel unsafe
 as 'MODULE_PATHNAME', 'doc_reject_wrapper';
 comment on function fetchq.doc_reject(text, text, text, jsonb, text) is 'Gives an active document back after a failure: retried when its lease would have ended, killed after its last attempt';
 
+create function fetchq.doc_push_many(queue text, docs jsonb, out queued_docs int)
+language c volatile parallel unsafe
+as 'MODULE_PATHNAME', 'doc_push_many_wrapper';
+comment on function fetchq.doc_push_many(text, jsonb) is 'Plans a JSON array of documents {"subject", "payload", "version", "priority", "next_iteration"}; says how many were new';
+
+create function fetchq.doc_push_many(queue text, subjects text[], payloads jsonb[], version int default 0, priority int default 0, next_iteration timestamptz default pg_catalog.now(), out queued_docs int)
+language c volatile parallel unsafe
+as 'MODULE_PATHNAME', 'doc_push_many_arrays_wrapper';
+comment on function fetchq.doc_push_many(text, text[], jsonb[], int, int, timestamptz) is 'Plans documents that share version, priority and time; says how many were new';
+
+create function fetchq.doc_append_many(queue text, payloads jsonb[], version int default 0, priority int default 0, out subject text)
+returns setof text
+language c volatile parallel unsafe
+as 'MODULE_PATHNAME', 'doc_append_many_wrapper';
+comment on function fetchq.doc_append_many(text, jsonb[], int, int) is 'Adds documents to be picked in their order; gives the generated subjects';
+
+create function fetchq.doc_upsert_many(queue text, docs jsonb, out subject text, out action text)
+returns setof record
+language c volatile parallel unsafe
+as 'MODULE_PATHNAME', 'doc_upsert_many_wrapper';
+comment on function fetchq.doc_upsert_many(text, jsonb) is 'Plans a JSON array of documents, or changes those that exist: created, updated or skipped';
+
+create function fetchq.doc_complete_many(queue text, subjects text[], payloads jsonb[] default null, out subject text, out settled boolean)
+returns setof record
+language c volatile parallel unsafe
+as 'MODULE_PATHNAME', 'doc_complete_many_wrapper';
+comment on function fetchq.doc_complete_many(text, text[], jsonb[]) is 'Settles active documents as done';
+
+create function fetchq.doc_reschedule_many(queue text, subjects text[], next_iteration timestamptz, payloads jsonb[] default null, out subject text, out settled boolean)
+returns setof record
+language c volatile parallel unsafe
+as 'MODULE_PATHNAME', 'doc_reschedule_many_wrapper';
+comment on function fetchq.doc_reschedule_many(text, text[], timestamptz, jsonb[]) is 'Plans the next iteration of active documents';
+
+create function fetchq.doc_drop_many(queue text, subjects text[], out subject text, out settled boolean)
+returns setof record
+language c volatile parallel unsafe
+as 'MODULE_PATHNAME', 'doc_drop_many_wrapper';
+comment on function fetchq.doc_drop_many(text, text[]) is 'Settles active documents by removing them';
+
 create function fetchq.log_error(queue text, subject text, message text, details jsonb, ref_id text default null, out queued_logs boolean)
 language c volatile parallel unsafe
 as 'MODULE_PATHNAME', 'log_error_wrapper';

@@ -7,7 +7,6 @@
 use super::counters;
 use super::plans::{Queue, Statement};
 use crate::domain::counters::Event;
-use crate::domain::push_many::Item;
 use crate::domain::status::Status;
 use crate::error::{Error, Result};
 use crate::pg::call::RowSink;
@@ -43,7 +42,7 @@ impl NewDoc<'_> {
 }
 
 /// Tells the ready floors of a document that was planned or made pending.
-fn note(queue: &Queue, version: i32, priority: i32, status: Status, key: Key) {
+pub fn note(queue: &Queue, version: i32, priority: i32, status: Status, key: Key) {
     match status {
         Status::Pending => ready::note(queue.table, Index::Pick, version, priority, key),
         status => ready::note(queue.table, Index::Due, 0, status.code(), key),
@@ -90,36 +89,6 @@ pub fn append(queue: &Queue, doc: &NewDoc) {
         let rows = queue.run_noting(spi, &APPEND, &doc.args());
         pushed(spi, queue, doc, &rows);
     });
-}
-
-// One statement for the whole list; the first of equal subjects wins.
-static PUSH_MANY: Statement = Statement::new(
-    "insert into {docs} (subject, version, priority, status, next_iteration, created_at, payload)
-     select i.subject, $1, i.priority, $2, $3, pg_catalog.now(), i.payload::pg_catalog.jsonb
-     from rows from (pg_catalog.unnest($4), pg_catalog.unnest($5), pg_catalog.unnest($6))
-          as i (subject, priority, payload)
-     on conflict (subject) do nothing",
-);
-
-/// Plans a list of documents for one point in time; says how many were new.
-pub fn push_many(queue: &Queue, version: i32, next_iteration: i64, items: &[Item]) -> i32 {
-    let status = Status::planned_or_pending(next_iteration <= time::now());
-    let subjects: Vec<&str> = items.iter().map(|i| i.subject.as_str()).collect();
-    let priorities: Vec<i32> = items.iter().map(|i| i.priority).collect();
-    let payloads: Vec<&str> = items.iter().map(|i| i.payload.as_str()).collect();
-    spi::connect(|spi| {
-        let args = [
-            Arg::from(version),
-            Arg::from(status.code()),
-            Arg::timestamp(next_iteration),
-            Arg::from(subjects),
-            Arg::from(priorities),
-            Arg::from(payloads),
-        ];
-        let n = queue.run(spi, &PUSH_MANY, &args).affected();
-        counters::note(spi, queue.id, version, n, Event::push(status));
-        n
-    })
 }
 
 // Index: primary key.

@@ -1,0 +1,190 @@
+//! Many documents in one call. Lists are answered in their order.
+
+use std::collections::HashSet;
+
+use pgrx::prelude::*;
+
+use super::{lenient, queue_name, respond_write};
+use crate::domain::names;
+use crate::error::{Error, Result};
+use crate::pg::call::{Call, Reply};
+use crate::pg::spi::Arg;
+use crate::pg::time;
+use crate::store::bulk::{self, Batch};
+use crate::store::plans::Queue;
+
+/// A list of subjects, checked.
+fn subjects(call: &Call, at: usize) -> Result<Vec<String>> {
+    let list = call.texts(at, "subjects")?;
+    list.into_iter()
+        .map(|subject| match subject {
+            Some(subject) => {
+                names::check_subject(&subject)?;
+                Ok(subject)
+            }
+            None => Err(Error::NullElement {
+                function: call.function_name(),
+                argument: "subjects",
+            }),
+        })
+        .collect()
+}
+
+/// The payloads that belong to `n` subjects; nothing where there are none.
+fn payloads(call: &Call, at: usize, n: usize) -> Result<Arg> {
+    match call.json_array(at)? {
+        None => Ok(Arg::no_json_array()),
+        Some((_, got)) if got != n => Err(Error::ListLengths {
+            subjects: n,
+            payloads: got,
+        }),
+        Some((array, _)) => Ok(array),
+    }
+}
+
+/// `doc_push_many(queue, docs)`
+#[pg_extern(sql = false)]
+fn doc_push_many(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
+    respond_write(fcinfo, |call| {
+        let queue = queue_name(call, 0)?;
+        let docs = call.json(1, "docs")?;
+        let pushed = Queue::open(&queue).and_then(|queue| bulk::push_docs(&queue, docs));
+        lenient(pushed, 0).map(Reply::int)
+    })
+}
+
+/// `doc_push_many(queue, subjects, payloads, version, priority, next_iteration)`
+#[pg_extern(sql = false)]
+fn doc_push_many_arrays(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
+    respond_write(fcinfo, |call| {
+        let queue = queue_name(call, 0)?;
+        let subjects = subjects(call, 1)?;
+        let batch = Batch {
+            payloads: payloads(call, 2, subjects.len())?,
+            subjects: Arg::from(subjects),
+            version: call.int(3, "version")?,
+            priority: call.int(4, "priority")?,
+            next_iteration: call.timestamp(5, "next_iteration")?,
+        };
+        let pushed = Queue::open(&queue).map(|queue| bulk::push(&queue, &batch));
+        lenient(pushed, 0).map(Reply::int)
+    })
+}
+
+/// `doc_append_many(queue, payloads, version, priority)`
+#[pg_extern(sql = false)]
+fn doc_append_many(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
+    respond_write(fcinfo, |call| {
+        let queue = queue_name(call, 0)?;
+        let Some((payloads, n)) = call.json_array(1)? else {
+            return Err(call.missing("payloads"));
+        };
+        // Time-ordered, also among each other.
+        let subjects: Vec<String> = (0..n).map(|_| uuid::Uuid::now_v7().to_string()).collect();
+        let batch = Batch {
+            payloads,
+            subjects: Arg::from(subjects.clone()),
+            version: call.int(2, "version")?,
+            priority: call.int(3, "priority")?,
+            next_iteration: time::now(),
+        };
+        let mut out = call.rows();
+        let appended = Queue::open(&queue).map(|queue| {
+            bulk::append(&queue, &batch);
+            for subject in &subjects {
+                out.push(&[Arg::from(subject.as_str())]);
+            }
+        });
+        lenient(appended, ())?;
+        Ok(out.done())
+    })
+}
+
+/// `doc_upsert_many(queue, docs)`
+#[pg_extern(sql = false)]
+fn doc_upsert_many(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
+    respond_write(fcinfo, |call| {
+        let queue = queue_name(call, 0)?;
+        let docs = call.json(1, "docs")?;
+        let mut out = call.rows();
+        let upserted = Queue::open(&queue).and_then(|queue| bulk::upsert_docs(&queue, docs));
+        for (subject, action) in lenient(upserted, Vec::new())? {
+            out.push(&[Arg::from(subject.as_str()), Arg::from(action.word())]);
+        }
+        Ok(out.done())
+    })
+}
+
+/// Settles a list; answers for each subject whether it was active.
+fn settle(
+    call: &Call,
+    settle: impl FnOnce(&Queue, &[String]) -> Result<HashSet<String>>,
+) -> Result<Reply> {
+    let name = queue_name(call, 0)?;
+    let subjects = subjects(call, 1)?;
+    let mut out = call.rows();
+    let settled = Queue::open(&name).and_then(|queue| settle(&queue, &subjects));
+    let mut settled = lenient(settled, HashSet::new())?;
+    let mut lost = None;
+    let mut n = 0;
+    for subject in &subjects {
+        // (the second time it is listed it is not active any more)
+        let was_active = settled.remove(subject);
+        if !was_active {
+            lost.get_or_insert(subject);
+            n += 1;
+        }
+        out.push(&[Arg::from(subject.as_str()), Arg::from(was_active)]);
+    }
+    if let Some(subject) = lost {
+        let error = Error::SomeNotActive {
+            queue: name.to_string(),
+            first: subject.to_owned(),
+            n,
+            of: subjects.len(),
+        };
+        lenient(Err(error), ())?;
+    }
+    Ok(out.done())
+}
+
+/// `doc_complete_many(queue, subjects, payloads)`
+#[pg_extern(sql = false)]
+fn doc_complete_many(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
+    respond_write(fcinfo, |call| {
+        settle(call, |queue, subjects| {
+            let payloads = match call.is_null(2) {
+                true => None,
+                false => Some(payloads(call, 2, subjects.len())?),
+            };
+            Ok(bulk::complete(
+                queue,
+                Arg::from(subjects.to_vec()),
+                payloads,
+            ))
+        })
+    })
+}
+
+/// `doc_reschedule_many(queue, subjects, next_iteration, payloads)`
+#[pg_extern(sql = false)]
+fn doc_reschedule_many(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
+    respond_write(fcinfo, |call| {
+        let next_iteration = call.timestamp(2, "next_iteration")?;
+        settle(call, |queue, subjects| {
+            let payloads = payloads(call, 3, subjects.len())?;
+            let subjects = Arg::from(subjects.to_vec());
+            Ok(bulk::reschedule(queue, subjects, next_iteration, payloads))
+        })
+    })
+}
+
+/// `doc_drop_many(queue, subjects)`
+#[pg_extern(sql = false)]
+fn doc_drop_many(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
+    respond_write(fcinfo, |call| {
+        settle(call, |queue, subjects| {
+            Ok(bulk::drop(queue, Arg::from(subjects.to_vec())))
+        })
+    })
+}
