@@ -83,7 +83,7 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// A new cluster that preloads fetchq, not started.
+    /// A new cluster that preloads fetchq (unless FETCHQ_NO_PRELOAD=1), not started.
     pub fn new(name: &str, settings: &str) -> Self {
         let cluster = Self::place(name);
         run(bin("initdb")
@@ -154,8 +154,12 @@ impl Cluster {
 
     /// Appends to the configuration; the last of equal settings counts.
     fn configure(&self, settings: &str) {
+        let preload = match std::env::var("FETCHQ_NO_PRELOAD").as_deref() {
+            Ok("1") => "",
+            _ => "fetchq",
+        };
         let settings = format!(
-            "listen_addresses = ''\nunix_socket_directories = '{}'\nshared_preload_libraries = 'fetchq'\nmax_connections = 50\n{settings}\n",
+            "listen_addresses = ''\nunix_socket_directories = '{}'\nshared_preload_libraries = '{preload}'\nmax_connections = 50\n{settings}\n",
             self.socket.display()
         );
         run_with_input(

@@ -7,6 +7,8 @@ mod crash;
 mod create_race;
 mod drivers;
 mod dump;
+mod floor_race;
+mod load_crash;
 mod model;
 mod names;
 mod nulls;
