@@ -70,6 +70,11 @@ impl Server {
     pub async fn empty_database(&self, name: &str) -> Database {
         let name = format!("client_{name}");
         let admin = self.connect("postgres").await;
+        let prepared = format!("select gid from pg_prepared_xacts where database = '{name}'");
+        for gid in admin.column(&prepared).await {
+            let session = self.connect(&name).await;
+            session.sql(&format!("rollback prepared '{gid}'")).await;
+        }
         admin
             .sql(&format!("drop database if exists {name} with (force)"))
             .await;

@@ -25,7 +25,7 @@ use world::{World, Wrong};
 /// Worlds that run at once, a database each.
 const WORLDS: usize = 2;
 /// Histories on one queue: what one leaves in memory and in the indexes meets the next.
-const HISTORIES: usize = 25;
+const HISTORIES: usize = 40;
 /// Queues of a run that is not told how long to take.
 const CHAINS: u64 = 120;
 

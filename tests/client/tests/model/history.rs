@@ -114,7 +114,7 @@ impl History {
             priorities,
             versions,
             watched: *dice.one(&[0, 30, 100]),
-            left: dice.range(10, 60),
+            left: dice.range(6, 40),
             subjects,
             dice,
         }
