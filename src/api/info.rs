@@ -23,9 +23,9 @@ fn info(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
             Arg::from(installed.as_deref()),
             Arg::from(env!("CARGO_PKG_VERSION")),
             Arg::from(crate::is_preloaded()),
-            // Neither exists in this version; both are reported so that a client can ask.
+            // It does not exist in this version; reported so that a client can ask.
             Arg::from(false),
-            Arg::from(false),
+            Arg::from(crate::ready::is_available()),
         ]))
     })
 }

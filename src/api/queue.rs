@@ -66,8 +66,12 @@ fn queue_create_indexes_for(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
 
 fn create_indexes(call: &Call) -> Result<Reply> {
     let name = queue_name(call, 0)?;
-    let created = registry::lock_now(&name)
-        .map(|_| spi::connect(|spi| queue_tables::create_indexes(spi, &name)));
+    let created = registry::lock_now(&name).map(|_| {
+        spi::connect(|spi| {
+            queue_tables::create_indexes(spi, &name);
+            queue_tables::create_ready_trigger(spi, &name);
+        });
+    });
     lenient(created.map(|()| true), false).map(Reply::bool)
 }
 

@@ -13,16 +13,17 @@ pub struct Outcome {
     pub killed: i32,
 }
 
-/// Kills the dead, returns orphans, makes due documents pending: up to `limit` of each.
+/// Returns or kills documents whose lease ran out, and makes due documents pending: up
+/// to `limit` of each.
 /// Nothing while another session has the table locked: the next time.
-/// The dead go first, so that a last attempt is not given away once more.
 pub fn run(name: &QueueName, limit: i32) -> Result<Outcome> {
     let Some(queue) = Queue::try_open(name)? else {
         return Ok(Outcome::default());
     };
+    let expired = maintenance::expire(&queue, limit);
     Ok(Outcome {
-        killed: maintenance::mark_dead(&queue, limit),
-        rescheduled: maintenance::reschedule_orphans(&queue, limit),
+        killed: expired.killed,
+        rescheduled: expired.returned,
         activated: maintenance::make_pending(&queue, limit),
     })
 }

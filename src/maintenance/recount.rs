@@ -1,11 +1,16 @@
 //! `cmp`: recounts the gauges of a queue and repairs drift, such as a console leaves
-//! that updates, deletes or truncates documents by plain SQL.
+//! that updates, deletes or truncates documents by plain SQL. Also switches the trigger
+//! of the ready floors on where a restore has left it off.
 
 use crate::domain::names::QueueName;
 use crate::error::Result;
-use crate::store::metrics;
+use crate::store::plans::Queue;
+use crate::store::{metrics, queue_tables};
 
 /// Gauges that were wrong.
 pub fn run(name: &QueueName) -> Result<i32> {
+    if Queue::try_open(name)?.is_some_and(|queue| queue.lacks_trigger()) {
+        queue_tables::repair_ready_trigger(name);
+    }
     metrics::recount(name)
 }

@@ -70,7 +70,7 @@ create function fetchq.queue_create_indexes(queue text, out was_created boolean)
 language c volatile parallel unsafe
 set search_path = pg_catalog, pg_temp
 as 'MODULE_PATHNAME', 'queue_create_indexes_wrapper';
-comment on function fetchq.queue_create_indexes(text) is 'Creates the indexes of a queue that are missing';
+comment on function fetchq.queue_create_indexes(text) is 'Creates the indexes of a queue that are missing, and the trigger of the ready floors';
 
 create function fetchq.queue_create_indexes(queue text, version int, attempts int, out was_created boolean)
 language c volatile parallel unsafe

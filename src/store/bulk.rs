@@ -168,7 +168,7 @@ static IS_ARRAY: Statement =
 fn check(spi: &Spi, docs: Arg) -> Result<()> {
     let bad = |at: i64, reason: String| Err(Error::BadDocument { at, reason });
     if plans::run_latest(spi, &IS_ARRAY, &[docs]).get(0, 1) != Some(true) {
-        return bad(0, "the list is not a JSON array".into());
+        return Err(Error::NoList);
     }
     let rows = plans::run_latest(spi, &CHECK_DOCS, &[docs]);
     if rows.is_empty() {

@@ -10,7 +10,7 @@ use crate::pg::spi::{self, Arg};
 use crate::pg::time;
 use crate::ready::Key;
 
-// Index of the three: due, a range of one status up to now.
+// Index of the four: due, a range of one status up to now.
 static MARK_DEAD: Statement = Statement::new(
     "update {docs} d set status = -1
      where d.ctid operator(pg_catalog.=) any (array(
@@ -38,6 +38,23 @@ static RESCHEDULE_ORPHANS: Statement = Statement::new(
          order by c.next_iteration, c.seq
          limit $2
          for update skip locked))",
+);
+// Both in one pass: with a million lost leases, of which few are at their last attempt,
+// looking for those alone would read all of them each time.
+static EXPIRE: Statement = Statement::new(
+    "update {docs} d set status = case when d.attempts operator(pg_catalog.>=) (
+             select q.max_attempts from fetchq.queues q where q.id operator(pg_catalog.=) $1)
+         then -1 else 1 end
+     where d.ctid operator(pg_catalog.=) any (array(
+         select c.ctid from {docs} c
+         where c.status operator(pg_catalog.=) 2
+             and c.lock_upgrade is null
+             and c.next_iteration operator(pg_catalog.<) pg_catalog.now()
+             and (c.next_iteration, c.seq) operator(pg_catalog.>=) ($3, $4)
+         order by c.next_iteration, c.seq
+         limit $2
+         for update skip locked))
+     returning d.status",
 );
 static MAKE_PENDING: Statement = Statement::new(
     "update {docs} d set status = 1
@@ -68,6 +85,36 @@ pub fn reschedule_orphans(queue: &Queue, limit: i32) -> i32 {
         &own,
         Event::Orphan,
     )
+}
+
+/// What became of documents whose lease ran out.
+#[derive(Debug, Default, Clone, Copy)]
+pub struct Expired {
+    pub returned: i32,
+    pub killed: i32,
+}
+
+/// Returns or kills documents whose lease ran out, the oldest first.
+pub fn expire(queue: &Queue, limit: i32) -> Expired {
+    let Some(floor) = floor(queue, Status::Active) else {
+        return Expired::default();
+    };
+    let args = [
+        Arg::from(queue.id),
+        Arg::from(i64::from(limit)),
+        Arg::timestamp(floor.next_iteration),
+        Arg::from(floor.seq),
+    ];
+    spi::connect(|spi| {
+        let rows = queue.run(spi, &EXPIRE, &args);
+        let killed = (0..rows.len())
+            .filter(|row| rows.get(*row, 1) == Some(Status::Killed.code()))
+            .count() as i32;
+        let returned = rows.affected() - killed;
+        counters::note(spi, queue.id, 0, killed, Event::Dead);
+        counters::note(spi, queue.id, 0, returned, Event::Orphan);
+        Expired { returned, killed }
+    })
 }
 
 /// Makes planned documents pending when their time has come.

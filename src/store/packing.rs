@@ -43,7 +43,8 @@ pub fn writable(spi: &Spi) -> Vec<i32> {
 
 const STATES: &str =
     "select g.n, coalesce(s.is_current, false), coalesce(s.is_packed, false), s.xmin,
-        pg_relation_size(('fetchq.counter_log_' || g.n)::regclass)
+        pg_relation_size(('fetchq.counter_log_' || g.n)::regclass),
+        has_table_privilege('fetchq.counter_log_' || g.n, 'truncate')
     from generate_series(1, 6) g (n)
     left join fetchq.counter_segments s on s.segment = g.n
     order by s.is_current desc nulls last, g.n";
@@ -55,6 +56,7 @@ struct Segment {
     /// The transaction that changed its state last.
     changed_by: u32,
     bytes: i64,
+    may_truncate: bool,
 }
 
 /// The current one first.
@@ -69,6 +71,7 @@ fn segments(spi: &Spi) -> Vec<Segment> {
                 is_packed: rows.get(row, 3)?,
                 changed_by: rows.datum(row, 4).map_or(0, |d| d.value() as u32),
                 bytes: rows.get(row, 5)?,
+                may_truncate: rows.get(row, 6)?,
             })
         })
         .collect()
@@ -266,7 +269,14 @@ fn truncate(spi: &Spi, segment: &Segment) {
     if session::is_known_to_all(segment.changed_by)
         && relation::try_lock(segment.table, LockMode::Everybody)
     {
-        spi.once(&format!("truncate only {}", name_of(segment.number)), &[]);
+        // A role without the right leaves the file to vacuum; until that has emptied it
+        // the segment is not written again.
+        let how = if segment.may_truncate {
+            "truncate only"
+        } else {
+            "delete from only"
+        };
+        spi.once(&format!("{how} {}", name_of(segment.number)), &[]);
         mark(spi, segment, false, false);
     }
 }

@@ -60,7 +60,7 @@ pub struct Queue {
     pub table: Oid,
     /// Whether this session's last pick found nothing: a guess about the next one.
     pub was_empty: Cell<bool>,
-    floors: Option<Floors>,
+    floors: Floors,
     /// Nothing of the user's runs within fetchq's own statements on the table, so that
     /// what they write is what was asked for.
     is_plain: bool,
@@ -69,12 +69,12 @@ pub struct Queue {
     last_used: Cell<u64>,
 }
 
-/// What the ready floors need, where the table has it all.
+/// What the ready floors need of a table.
 struct Floors {
-    pick_index: Oid,
-    due_index: Oid,
-    /// The transaction that wrote the row of the trigger last.
-    trigger: u32,
+    pick_index: Option<Oid>,
+    due_index: Option<Oid>,
+    /// The transaction that wrote the row of the trigger last, where it runs always.
+    trigger: Option<u32>,
 }
 
 impl Queue {
@@ -139,14 +139,18 @@ impl Queue {
         if !ready::is_available() {
             return None;
         }
-        let floors = self.floors.as_ref()?;
         let file = self.file.get().filter(|file| !file.is_new)?;
         Some(Source {
             table: self.table,
-            pick_index: floors.pick_index,
-            due_index: floors.due_index,
-            epoch: u64::from(file.number) << 32 | u64::from(floors.trigger),
+            pick_index: self.floors.pick_index?,
+            due_index: self.floors.due_index?,
+            epoch: u64::from(file.number) << 32 | u64::from(self.floors.trigger?),
         })
+    }
+
+    /// Whether the trigger of the ready floors is missing, or does not run always.
+    pub fn lacks_trigger(&self) -> bool {
+        self.floors.trigger.is_none()
     }
 
     /// Runs a statement on the queue's tables once.
@@ -257,13 +261,10 @@ fn cached(name: &QueueName, table: Oid) -> Result<Rc<Queue>> {
             return None;
         }
         let oid = |column| rows.datum(0, column).map(|d| Oid::from(d.value() as u32));
-        let floors = match (oid(2), oid(3), oid(4)) {
-            (Some(trigger), Some(pick_index), Some(due_index)) => Some(Floors {
-                pick_index,
-                due_index,
-                trigger: trigger.to_u32(),
-            }),
-            _ => None,
+        let floors = Floors {
+            trigger: oid(2).map(|transaction| transaction.to_u32()),
+            pick_index: oid(3),
+            due_index: oid(4),
         };
         Some(Rc::new(Queue {
             name: name.clone(),

@@ -2,7 +2,7 @@
 
 use crate::domain::names::QueueName;
 use crate::error::{Error, Result};
-use crate::pg::relation;
+use crate::pg::relation::{self, LockMode};
 use crate::pg::spi::{self, Arg, Spi};
 
 use super::plans::render;
@@ -91,8 +91,7 @@ pub fn create(spi: &Spi, name: &QueueName) -> Result<()> {
     }
     spi.once(&render(CREATE_DOCS, name), &[]);
     create_indexes(spi, name);
-    spi.once(&render(CREATE_READY_TRIGGER, name), &[]);
-    spi.once(&render(ENABLE_READY_TRIGGER, name), &[]);
+    create_ready_trigger(spi, name);
     spi.once(&render(CREATE_LOGS, name), &[]);
     for sql in CREATE_LOGS_INDEXES {
         spi.once(&render(sql, name), &[]);
@@ -112,6 +111,39 @@ pub fn create_indexes(spi: &Spi, name: &QueueName) {
         if relation::lookup_data_table(&name.relation(index)).is_none() {
             spi.once(&render(sql, name).replace("{q}", name.as_str()), &[]);
         }
+    }
+}
+
+// Its state, where the caller may change it.
+const READY_TRIGGER: &str = "select (
+        select t.tgenabled::text from pg_trigger t
+        where t.tgrelid = c.oid and t.tgname = 'fetchq_ready')
+    from pg_class c where c.oid = to_regclass($1) and pg_has_role(c.relowner, 'usage')";
+
+/// Makes the trigger of the ready floors where it is missing, and has it run always: a
+/// restore with --disable-triggers leaves it switched to another mode, and the floors
+/// are not used then.
+pub fn create_ready_trigger(spi: &Spi, name: &QueueName) {
+    let table = name.qualified("docs");
+    let rows = spi.once(READY_TRIGGER, &[Arg::from(table.as_str())]);
+    if rows.is_empty() {
+        return;
+    }
+    let state: Option<String> = rows.get(0, 1);
+    if state.is_none() {
+        spi.once(&render(CREATE_READY_TRIGGER, name), &[]);
+    }
+    if state.as_deref() != Some("A") {
+        spi.once(&render(ENABLE_READY_TRIGGER, name), &[]);
+    }
+}
+
+/// The same for maintenance, which waits for nobody.
+pub fn repair_ready_trigger(name: &QueueName) {
+    if let Some(table) = relation::lookup_data_table(&name.relation("docs"))
+        && relation::try_lock(table, LockMode::Writers)
+    {
+        spi::connect(|spi| create_ready_trigger(spi, name));
     }
 }
 

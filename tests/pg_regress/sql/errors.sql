@@ -16,6 +16,8 @@ create function test.value(argument text, type text) returns text language sql a
         when 'boolean' then 'false'
         when 'jsonb' then case argument when 'policy' then '''[]''' when 'metrics' then '''[]''' else '''{}''' end || '::jsonb'
         when 'interval' then 'interval ''5m'''
+        when 'text[]' then 'array[''s1'']'
+        when 'jsonb[]' then 'array[''{}'']::jsonb[]'
         else 'timestamptz ''2020-01-01''' end;
 $$;
 select p.proname || '(' || string_agg(p.proargnames[i] || ' ' || format_type(p.proargtypes[i - 1], null), ', ' order by i) || ') ' || p.proargnames[n] || ': '

@@ -56,7 +56,6 @@ select test.exact('rq_sec');
 -- A worker that pushes, picks and settles in queues that exist. These grants are enough …
 grant usage on schema fetchq, fetchq_data to regress_fetchq_worker;
 grant select on fetchq.queues to regress_fetchq_worker;
-grant insert on fetchq.counter_log to regress_fetchq_worker;
 grant select, insert, update, delete on fetchq_data.rq_sec__docs to regress_fetchq_worker;
 grant insert on fetchq_data.rq_sec__logs to regress_fetchq_worker;
 create function test.work() returns text language plpgsql as $$
@@ -100,7 +99,7 @@ begin
 end $$;
 set client_min_messages = error;
 select what, privilege, test.needs(what, privilege, 'regress_fetchq_worker', 'test.work()') from (values
-    ('schema fetchq', 'usage'), ('schema fetchq_data', 'usage'), ('fetchq.queues', 'select'), ('fetchq.counter_log', 'insert'),
+    ('schema fetchq', 'usage'), ('schema fetchq_data', 'usage'), ('fetchq.queues', 'select'),
     ('fetchq_data.rq_sec__docs', 'select'), ('fetchq_data.rq_sec__docs', 'insert'), ('fetchq_data.rq_sec__docs', 'update'),
     ('fetchq_data.rq_sec__docs', 'delete'), ('fetchq_data.rq_sec__logs', 'insert')) n (what, privilege);
 reset client_min_messages;
@@ -131,8 +130,11 @@ reset role;
 -- Who runs the maintenance of all queues.
 grant usage on schema fetchq, fetchq_data to regress_fetchq_mnt;
 grant select, update on fetchq.queues, fetchq.jobs to regress_fetchq_mnt;
-grant select, insert, update, delete on fetchq.metrics, fetchq.metrics_writes, fetchq.counter_log to regress_fetchq_mnt;
-grant select on fetchq.counter_events, fetchq.metrics_live to regress_fetchq_mnt;
+grant select, insert, update, delete on fetchq.metrics, fetchq.metrics_writes to regress_fetchq_mnt;
+grant select on fetchq.counter_events, fetchq.counter_tail, fetchq.metrics_live to regress_fetchq_mnt;
+grant select, insert, update on fetchq.counter_segments to regress_fetchq_mnt;
+grant select, update, delete on fetchq.counter_log, fetchq.counter_log_1, fetchq.counter_log_2, fetchq.counter_log_3,
+    fetchq.counter_log_4, fetchq.counter_log_5, fetchq.counter_log_6 to regress_fetchq_mnt;
 grant select, update on fetchq_data.rq_sec__docs to regress_fetchq_mnt;
 grant select, insert, update, delete on fetchq_data.rq_sec__logs, fetchq_data.rq_sec__metrics to regress_fetchq_mnt;
 select fetchq.queue_set_metrics_retention('rq_sec', '[{"retain": "hour", "from": "2h", "to": "1h"}]');
@@ -147,8 +149,11 @@ select test.exact('rq_sec');
 -- An application that creates queues owns what it creates, and can do all of it.
 grant usage on schema fetchq to regress_fetchq_app;
 grant usage, create on schema fetchq_data to regress_fetchq_app;
-grant select, insert, update, delete on fetchq.queues, fetchq.jobs, fetchq.metrics, fetchq.metrics_writes, fetchq.counter_log to regress_fetchq_app;
-grant select on fetchq.counter_events, fetchq.metrics_live to regress_fetchq_app;
+grant select, insert, update, delete on fetchq.queues, fetchq.jobs, fetchq.metrics, fetchq.metrics_writes to regress_fetchq_app;
+grant select on fetchq.counter_events, fetchq.counter_tail, fetchq.metrics_live to regress_fetchq_app;
+grant select, insert, update on fetchq.counter_segments to regress_fetchq_app;
+grant select, update, delete on fetchq.counter_log, fetchq.counter_log_1, fetchq.counter_log_2, fetchq.counter_log_3,
+    fetchq.counter_log_4, fetchq.counter_log_5, fetchq.counter_log_6 to regress_fetchq_app;
 create function test.manage() returns text language plpgsql as $$
 begin
     perform fetchq.queue_create('rq_app');
@@ -185,7 +190,9 @@ select what, privilege, test.needs(what, privilege, 'regress_fetchq_app', 'test.
     ('fetchq.jobs', 'select'), ('fetchq.jobs', 'insert'), ('fetchq.jobs', 'update'), ('fetchq.jobs', 'delete'),
     ('fetchq.metrics', 'select'), ('fetchq.metrics', 'insert'), ('fetchq.metrics', 'update'), ('fetchq.metrics', 'delete'),
     ('fetchq.metrics_writes', 'select'), ('fetchq.metrics_writes', 'insert'), ('fetchq.metrics_writes', 'update'), ('fetchq.metrics_writes', 'delete'),
-    ('fetchq.counter_log', 'select'), ('fetchq.counter_log', 'insert'), ('fetchq.counter_log', 'update'), ('fetchq.counter_log', 'delete'),
+    ('fetchq.counter_log', 'select'), ('fetchq.counter_log', 'delete'),
+    ('fetchq.counter_log_1', 'select'), ('fetchq.counter_log_1', 'update'), ('fetchq.counter_log_1', 'delete'),
+    ('fetchq.counter_segments', 'select'), ('fetchq.counter_tail', 'select'),
     ('fetchq.counter_events', 'select'), ('fetchq.metrics_live', 'select')) n (what, privilege);
 
 -- The broad grant: everything in both schemas, for one who works with queues made by others.

@@ -1,0 +1,80 @@
+-- Many documents in one call.
+select was_created from fetchq.queue_create('rq_many');
+create view test.many as select subject, version, priority, status, payload from fetchq_data.rq_many__docs order by seq;
+
+-- A JSON array, each document with what it needs; a subject that exists is left alone.
+select fetchq.doc_push_many('rq_many', '[
+    {"subject": "a"},
+    {"subject": "b", "priority": 3, "payload": {"x": 1}},
+    {"subject": "a", "priority": 9},
+    {"subject": "c", "version": 2, "next_iteration": "2030-01-01"}]');
+select fetchq.doc_push_many('rq_many', '[{"subject": "c"}, {"subject": "d", "payload": null}]');
+select fetchq.doc_push_many('rq_many', '[]');
+select * from test.many;
+
+-- Arrays, for documents that share version, priority and time.
+select fetchq.doc_push_many('rq_many', array['e', 'a', 'f'], array['{"n": 1}', '{"n": 2}', null]::jsonb[]);
+select fetchq.doc_push_many('rq_many', array['g', 'h'], null, 1, -5, '2030-01-01');
+select fetchq.doc_push_many('rq_many', array[]::text[], null);
+select subject, version, priority, status, payload from test.many where subject in ('e', 'f', 'g', 'h');
+
+-- What can not be taken is refused as a whole, and the place is told.
+select test.error($$select fetchq.doc_push_many('rq_many', '{}')$$);
+select test.error($$select fetchq.doc_push_many('rq_many', '[{"subject": "x"}, 1]')$$);
+select test.error($$select fetchq.doc_push_many('rq_many', '[{"subject": "x"}, {"payload": {}}]')$$);
+select test.error($$select fetchq.doc_push_many('rq_many', '[{"subject": "x"}, {"subject": null}]')$$);
+select test.error($$select fetchq.doc_push_many('rq_many', '[{"subject": "x", "prio": 1}]')$$);
+select test.error($$select fetchq.doc_push_many('rq_many', '[{"subject": "x", "version": "one"}]')$$);
+select test.error($$select fetchq.doc_push_many('rq_many', jsonb_build_array(jsonb_build_object('subject', repeat('x', 51))))$$);
+select test.error($$select fetchq.doc_push_many('rq_many', array['x', null], null)$$);
+select test.error($$select fetchq.doc_push_many('rq_many', array['x', repeat('x', 51)], null)$$);
+select test.error($$select fetchq.doc_push_many('rq_many', array['x', 'y'], array['{}']::jsonb[])$$);
+select test.error($$select fetchq.doc_push_many('rq_many', array['x'], array[array['{}']]::jsonb[])$$);
+select count(*) from test.many where subject = 'x';
+select fetchq.doc_push_many('rq_nope', '[{"subject": "x"}]');
+
+-- Generated subjects, in the order of the payloads; picked in that order.
+create table test.appended as
+    select subject, n from fetchq.doc_append_many('rq_many', array['{"n": 1}', '{"n": 2}', '{"n": 3}']::jsonb[], 7) with ordinality a (subject, n);
+select count(distinct subject), bool_and(subject ~ '^[0-9a-f-]{36}$') as are_uuids from test.appended;
+select a.n, p.payload from fetchq.doc_pick('rq_many', 7, 10, '5m') with ordinality p join test.appended a using (subject) order by p.ordinality;
+select count(*) from fetchq.doc_append_many('rq_many', array[]::jsonb[]);
+select count(*) from fetchq.doc_append_many('rq_nope', array['{}']::jsonb[]);
+
+-- Upsert: planned and pending ones change, active ones are left alone, completed ones stay so.
+select subject from fetchq.doc_pick('rq_many', 0, 1, '5m');
+select subject, settled from fetchq.doc_drop_many('rq_many', array['b']);
+select subject from fetchq.doc_pick('rq_many', 0, 2, '5m');
+select subject, settled from fetchq.doc_complete_many('rq_many', array['d']);
+select * from fetchq.doc_upsert_many('rq_many', '[
+    {"subject": "a", "payload": {"not": "taken"}},
+    {"subject": "new"},
+    {"subject": "c", "priority": 4, "payload": {"moved": true}},
+    {"subject": "d", "payload": {"stays": "completed"}},
+    {"subject": "new", "priority": 8, "next_iteration": "2030-01-01"}]');
+select * from test.many where subject in ('a', 'c', 'd', 'new') order by subject;
+select test.error($$select * from fetchq.doc_upsert_many('rq_many', '[{"subjet": "x"}]')$$);
+select * from fetchq.doc_upsert_many('rq_nope', '[{"subject": "x"}]');
+select * from fetchq.doc_upsert_many('rq_many', '[]');
+
+-- Settling lists: answered in their order; what is not active is told.
+select subject from fetchq.doc_pick('rq_many', 0, 10, '5m');
+select * from fetchq.doc_complete_many('rq_many', array['f', 'nope', 'e', 'f'], array[null, '{}', '{"done": true}', '{}']::jsonb[]);
+select * from fetchq.doc_reschedule_many('rq_many', array['a'], '2030-01-01', array['{"again": true}']::jsonb[]);
+select * from fetchq.doc_reschedule_many('rq_many', array['a'], now());
+select * from test.many where subject in ('a', 'e', 'f');
+select * from fetchq.doc_drop_many('rq_many', array[]::text[]);
+begin;
+set local fetchq.strict = on;
+select test.error($$select fetchq.doc_drop_many('rq_many', array['e'])$$);
+rollback;
+select test.error($$select fetchq.doc_complete_many('rq_many', array['e'], array['{}', '{}']::jsonb[])$$);
+select test.exact('rq_many');
+
+-- Hostile text is data.
+select fetchq.doc_push_many('rq_many', array[E'\'; drop table x; --', E'q"\\'], array['{"a": "''; --"}', '{}']::jsonb[]);
+select subject from test.many where subject ~ '[;"]' order by subject;
+select test.exact('rq_many');
+drop view test.many;
+drop table test.appended;
+select was_dropped from fetchq.queue_drop('rq_many');
