@@ -144,7 +144,8 @@ async fn chain(world: &mut World, seed: u64, run: &Run) {
         while let Some(next) = history.next(world) {
             for step in next {
                 steps.push(step);
-                if let Err(Wrong(what)) = world.run(&steps[steps.len() - 1]).await {
+                let step = &steps[steps.len() - 1];
+                if let Err(Wrong(what)) = world.run(step).await {
                     report(world, run, seed, &steps, &what).await;
                 }
             }
@@ -153,6 +154,9 @@ async fn chain(world: &mut World, seed: u64, run: &Run) {
         run.histories.fetch_add(1, Ordering::Relaxed);
         run.statements
             .fetch_add(world.statements - before, Ordering::Relaxed);
+    }
+    if let Err(Wrong(what)) = world.engine_is_content().await {
+        report(world, run, seed, &steps, &what).await;
     }
 }
 

@@ -46,5 +46,9 @@ async fn again(world: &mut World, steps: &[Step]) -> Option<String> {
             return Some(what);
         }
     }
-    None
+    world
+        .engine_is_content()
+        .await
+        .err()
+        .map(|Wrong(what)| what)
 }
