@@ -189,7 +189,8 @@ pub fn run_latest<'s>(spi: &'s Spi, statement: &'static Statement, args: &[Arg])
 
 // What a session has to know about a queue. The columns of the indexes are told by
 // their numbers: version, priority desc, next_iteration, attempts, seq, and status,
-// next_iteration, seq. The last column: no trigger but ours, no check constraint.
+// next_iteration, seq. The last column: no trigger but ours, no check
+// constraint, no rule.
 static QUEUE: Statement = Statement::new(
     "select q.id,
         (select t.xmin from pg_catalog.pg_trigger t
@@ -215,6 +216,7 @@ static QUEUE: Statement = Statement::new(
         and not exists (
             select from pg_catalog.pg_constraint k
             where k.conrelid operator(pg_catalog.=) $2 and k.contype operator(pg_catalog.=) 'c')
+        and not exists (select from pg_catalog.pg_rewrite r where r.ev_class operator(pg_catalog.=) $2)
      from fetchq.queues q where q.name operator(pg_catalog.=) $1",
 );
 
