@@ -1,11 +1,12 @@
 # fetchq: all work is done by scripts/; `make help` lists what there is.
 # PG_CONFIG=/path/to/pg_config picks another PostgreSQL for any target.
 .DEFAULT_GOAL := help
-.PHONY: help run test bench setup build start start-pg stop reset init test-run production psql lint fmt clean
+.PHONY: help run test soak bench setup build start start-pg stop reset init test-run production psql lint fmt clean
 SHELL := /bin/bash
 
 FOLDER ?= /usr/share/doc
 SUITE ?=
+MINUTES ?= 30
 PORT ?= 5432
 
 help: ## list the targets
@@ -19,6 +20,9 @@ test: ## run all tests, or some: make test SUITE="regress client"
 
 bench: ## benchmark the installed build: make bench, make bench QUICK=1, make bench ONLY="push cycle*"
 	@scripts/bench.sh
+
+soak: ## run the proofs of the engine for long: make soak MINUTES=30
+	@scripts/setup.sh && scripts/build.sh && scripts/soak.sh "$(MINUTES)"
 
 setup: ## install what is missing on this machine
 	@scripts/setup.sh

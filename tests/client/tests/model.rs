@@ -18,6 +18,8 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use fetchq_client_tests::{Cluster, Server};
+
 use dice::Dice;
 use history::History;
 use world::{World, Wrong};
@@ -27,7 +29,8 @@ const WORLDS: usize = 2;
 /// Histories on one queue: what one leaves in memory and in the indexes meets the next.
 const HISTORIES: usize = 40;
 /// Queues of a run that is not told how long to take.
-const CHAINS: u64 = 120;
+const CHAINS: u64 = 60;
+const CHAINS_IN_SHORT_MEMORY: u64 = 10;
 
 fn setting(name: &str) -> Option<u64> {
     let value = std::env::var(name).ok().filter(|value| !value.is_empty())?;
@@ -39,6 +42,8 @@ fn setting(name: &str) -> Option<u64> {
 }
 
 struct Run {
+    server: Server,
+    chains: u64,
     first_seed: u64,
     next: AtomicU64,
     deadline: Option<Instant>,
@@ -53,7 +58,7 @@ impl Run {
         let n = self.next.fetch_add(1, Ordering::Relaxed);
         let go_on = match self.deadline {
             Some(deadline) => Instant::now() < deadline,
-            None => n < CHAINS,
+            None => n < self.chains,
         };
         (go_on && !self.failed.load(Ordering::Relaxed)).then(|| self.first_seed.wrapping_add(n))
     }
@@ -61,10 +66,25 @@ impl Run {
 
 #[test]
 fn no_document_is_ever_hidden() {
+    play(Server::of_suite(), CHAINS);
+}
+
+/// With memory for a few floors only: they are forgotten and found again all the time.
+#[test]
+fn no_document_is_hidden_when_memory_is_short() {
+    let settings = "fetchq.ready_slots = 16\nfsync = off\nmax_prepared_transactions = 20";
+    let cluster = Cluster::new("model", settings);
+    cluster.start();
+    play(cluster.server(), CHAINS_IN_SHORT_MEMORY);
+}
+
+fn play(server: Server, chains: u64) {
     let clock = SystemTime::now().duration_since(UNIX_EPOCH);
     let clock = clock.expect("a clock").as_micros() as u64;
     let seconds = setting("FETCHQ_MODEL_SECONDS");
     let run = Run {
+        server,
+        chains,
         first_seed: setting("FETCHQ_MODEL_SEED").unwrap_or(clock),
         next: AtomicU64::new(0),
         deadline: seconds.map(|s| Instant::now() + Duration::from_secs(s)),
@@ -100,7 +120,7 @@ fn in_a_world(number: usize, run: &Run) {
         .enable_all()
         .build();
     runtime.expect("a runtime").block_on(async {
-        let mut world = World::new(&format!("model{number}")).await;
+        let mut world = World::new(&run.server, &format!("model{number}")).await;
         let before = world.read_engine().await;
         while let Some(seed) = run.take() {
             chain(&mut world, seed, run).await;

@@ -71,8 +71,8 @@ const EXPECTED: &[&str] = &[
 const WITHOUT_QUEUE: &[&str] = &["42P01", "42704"];
 
 impl World {
-    pub async fn new(name: &str) -> Self {
-        let db = Server::of_suite().empty_database(name).await;
+    pub async fn new(server: &Server, name: &str) -> Self {
+        let db = server.empty_database(name).await;
         let session = db.connect().await;
         session.sql("create extension fetchq").await;
         session.sql(include_str!("setup.sql")).await;
