@@ -14,7 +14,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from harness import plots, report  # noqa: E402
 from harness.cluster import ROOT, Cluster  # noqa: E402
-from harness.errors import Failed  # noqa: E402
+from harness.errors import Failed, Interrupted  # noqa: E402
 from harness.progress import Progress  # noqa: E402
 from harness.record import Record  # noqa: E402
 from harness.scenarios import QUICK, Bench, Scenario, all_scenarios  # noqa: E402
@@ -98,7 +98,7 @@ def main() -> None:
         progress.plan(scenario.total_cost(bench))
     for system in systems:
         if without := [scenario.name for scenario in scenarios if system not in scenario.taking_part(bench)]:
-            skipped.append(f"{system.name} has no scripts for: {', '.join(without)}")
+            skipped.append(f"{system.name} takes no part in: {', '.join(without)}")
             progress.say(skipped[-1])
     progress.say(f"results in {folder}; about {progress.remaining()}")
 
@@ -120,16 +120,25 @@ def main() -> None:
         progress.say(f"{len(record.failures)} measurements failed, see the end of {path}")
 
 
+def interrupt(*_: object) -> None:
+    # A second one would only disturb the ending.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    Cluster.interrupted = True
+    raise Interrupted
+
+
 if __name__ == "__main__":
-    # A polite kill ends it as Ctrl-C does, with the server taken down.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    # A polite kill ends it as Ctrl-C does, with a report and with the server taken down.
+    signal.signal(signal.SIGINT, interrupt)
+    signal.signal(signal.SIGTERM, interrupt)
     status = 0
     try:
         main()
     except Failed as error:
         print(f"error: {error}", file=sys.stderr)
         status = 1
-    except KeyboardInterrupt:
+    except Interrupted:
         print("interrupted: take it up with RESUME=<folder>", file=sys.stderr)
         status = 130
     finally:

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Benchmark the installed build beside other systems, on a throwaway cluster.
 #
-#   QUICK=1            two minutes instead of about 70
+#   QUICK=1            two minutes instead of about 75
 #   ONLY="push cycle*" some scenarios
 #   SYSTEMS="bare …"   some folders of bench/systems
 #   ROUNDS, LENGTH     other numbers of rounds, other lengths of loads (seconds)

@@ -5,7 +5,7 @@ import subprocess
 import time
 from pathlib import Path
 
-from .errors import Failed, last_lines
+from .errors import Failed, Interrupted, last_lines
 
 ROOT = Path(__file__).resolve().parents[2]
 NAME = "bench"
@@ -36,6 +36,9 @@ def settings() -> dict[str, str]:
 
 class Cluster:
     """scripts/cluster.sh with the name `bench`."""
+
+    # Once the run was told to end, no cleaning up: the server is wiped anyway.
+    interrupted = False
 
     def __init__(self) -> None:
         lines = [f"{name} = '{value}'" for name, value in settings().items()]
@@ -86,6 +89,8 @@ class Cluster:
 
     def psql(self, sql: str, timeout: float = 1800) -> str:
         """Runs a script, each statement its own transaction; unaligned rows come back."""
+        if Cluster.interrupted:
+            raise Interrupted
         # A lock that something left behind must end as an error, not as a hang.
         sql = "set lock_timeout = '60s';\n" + sql
         try:
@@ -96,7 +101,7 @@ class Cluster:
         except subprocess.TimeoutExpired:
             raise Failed(f"psql took more than {timeout:.0f} s") from None
         if done.returncode:
-            raise Failed("psql: " + last_lines(done.stderr))
+            raise Failed("psql: " + last_lines(done.stderr.replace("psql: error: ", "")))
         return done.stdout.strip()
 
     def rows(self, sql: str) -> list[list[str]]:

@@ -26,8 +26,8 @@ class Outcome:
     latency_ms: float
     # (seconds since the start, transactions per second in the interval)
     progress: list[tuple[float, float]] = field(default_factory=list)
-    # microseconds, in the order of execution; only with `log` and one client
-    latencies: list[int] = field(default_factory=list)
+    # (client, time of its end, microseconds) of each transaction; only with `log`
+    log: list[tuple[int, float, int]] = field(default_factory=list)
 
 
 class Load:
@@ -120,17 +120,19 @@ class Load:
             count, latency = COUNT.search(out), LATENCY.search(out)
             return Outcome(
                 float(tps[1]), int(count[1]) if count else 0, float(latency[1]) if latency else 0.0,
-                self.progress, self._latencies() if self.log else [],
+                self.progress, self._log() if self.log else [],
             )
         finally:
             self.dir.cleanup()
 
-    def _latencies(self) -> list[int]:
+    def _log(self) -> list[tuple[int, float, int]]:
         found = []
+        # One file for each thread; those of one client are in order.
         for path in sorted(Path(self.dir.name).glob("log.*")):
             with open(path) as f:
-                # client, number of the transaction, microseconds, …
-                found += [int(line.split()[2]) for line in f]
+                for line in f:
+                    client, _, took, _, seconds, micros = line.split()[:6]
+                    found.append((int(client), int(seconds) + int(micros) / 1e6, int(took)))
         return found
 
 

@@ -8,7 +8,7 @@ import subprocess
 import time
 from pathlib import Path
 
-from . import bars
+from . import bars, machine
 from .cluster import ROOT, Cluster, memory_mb, settings
 from .record import Record
 from .scenarios import Scenario
@@ -154,7 +154,12 @@ class Report:
             if reads is not None:
                 took = self.record.median("metrics", "read 10/s", name, "read_ms")
                 notes.append(f"{name}: {reads:.1f} reads of the counters a second were made, {number(took)} ms each.")
-        self.section("Throughput", *self.grid("scenario", rows), *([""] + notes if notes else []))
+        for name in self.names:
+            for variant in Queues.variants:
+                visit = self.record.median("queues", variant, name, "first_visit_ms")
+                if visit is not None:
+                    notes.append(f"{name}, {variant} queues: the first job of a session in a queue takes {number(visit)} ms.")
+        self.section("Throughput", *self.grid("scenario", rows), *([""] + [f"- {note}" for note in notes] if notes else []))
 
     def held(self) -> None:
         for scenario in self.of(Held):
@@ -194,10 +199,13 @@ class Report:
             for metric, rounds in metrics.items():
                 if metric.startswith("check ") and any(rounds.values()):
                     lines.append(f"- {scenario} {variant} {system}: **{metric[6:]} is {max(rounds.values()):g}**, it must be 0")
+        for (scenario, variant, _), metrics in self.record.values.items():
+            if scenario == "machine" and max(metrics["busy"].values()) > machine.BUSY:
+                lines.append(f"- just before {variant}, other processes used {max(metrics['busy'].values()):.0%} of the machine: its numbers are doubtful")
         lines += [f"- {scenario} {variant}, {system}, round {round_}: failed: {why}"
                   for scenario, variant, system, round_, why in self.record.failures]
         lines += [f"- {line}" for line in self.skipped]
-        self.section("Failed, or not measured", *(lines or ["Nothing."]))
+        self.section("Failed, doubtful, or not measured", *(lines or ["Nothing."]))
 
 
 def keep_meta(folder: Path, meta: dict[str, str]) -> None:

@@ -14,6 +14,7 @@ PAYLOAD = (
     + '"}'
 )  # 110 bytes
 CLIENTS = re.compile(r"^-- clients: (\d+)$", re.M)
+PER_SECOND = re.compile(r"^-- per second: (\d+)$", re.M)
 EVERY = re.compile(r"^-- every: (\d+) (ms|s)$", re.M)
 TOKEN = re.compile(r"@[a-z]+@")
 
@@ -28,6 +29,11 @@ class System:
 
     def has(self, script: str) -> bool:
         return (self.folder / f"{script}.sql").exists()
+
+    def skips(self, scenario: str) -> bool:
+        """The file `skip` names scenarios that would have the scripts, but make no sense."""
+        path = self.folder / "skip"
+        return path.exists() and any(line.split(":")[0] == scenario for line in path.read_text().splitlines())
 
     def text(self, script: str, **tokens: object) -> str:
         """A script with its @tokens@ filled in."""
@@ -50,6 +56,11 @@ class System:
             if found := CLIENTS.search((self.folder / f"{script}.sql").read_text()):
                 wanted = min(wanted, int(found[1]))
         return wanted
+
+    def fill_rate(self, script: str, wanted: int) -> int:
+        """A fill may say `-- per second: N`: more is never used up in a second."""
+        found = PER_SECOND.search((self.folder / f"{script}.sql").read_text())
+        return min(wanted, int(found[1])) if found else wanted
 
     def install(self) -> None:
         script = self.folder / "install.sh"

@@ -3,8 +3,9 @@
 import time
 from dataclasses import dataclass
 
+from .. import machine
 from ..cluster import Cluster
-from ..errors import Failed
+from ..errors import Failed, cause
 from ..progress import Progress
 from ..record import Record
 from ..systems import System
@@ -71,7 +72,10 @@ class Scenario:
         return bench.rounds or (self.quick_rounds if bench.quick else self.rounds)
 
     def taking_part(self, bench: Bench) -> list[System]:
-        return [system for system in bench.systems if all(system.has(script) for script in self.needs)]
+        return [
+            system for system in bench.systems
+            if all(system.has(script) for script in self.needs) and not system.skips(self.name)
+        ]
 
     def units(self, bench: Bench) -> list[tuple[int, str, System]]:
         """What is still to be measured: (round, variant, system), in order."""
@@ -98,6 +102,10 @@ class Scenario:
             return
         systems = self.taking_part(bench)
         progress = bench.progress
+        others = machine.busy()
+        bench.record.add("machine", self.name, "all", 1, {"busy": others})
+        if others > machine.BUSY:
+            progress.say(f"{self.name}: WARNING: other processes use {others:.0%} of the machine, so the numbers will be off")
         try:
             planned, began = self.prepare_cost(bench, systems), time.monotonic()
             if planned:
@@ -126,8 +134,8 @@ class Scenario:
             record.add(self.name, variant, system.name, number, metrics)
             result = self.brief(metrics)
         except Failed as e:
-            record.fail(self.name, variant, system.name, number, str(e))
-            result = f"FAILED: {e}"
+            record.fail(self.name, variant, system.name, number, str(cause(e)))
+            result = f"FAILED: {cause(e)}"
             if not bench.cluster.wait_until_it_answers():
                 raise Failed("the server is down and does not start again") from None
         progress.done(planned, time.monotonic() - began)

@@ -19,7 +19,7 @@ class Depth(Scenario):
     systems are made once, stay beside one another, and are measured in turns."""
 
     variants = tuple(DEPTHS)
-    rounds = 5
+    rounds = 4
     payload = "{}"
 
     def __init__(self, shape: str, title: str) -> None:
@@ -63,7 +63,7 @@ class Depth(Scenario):
             outcome = Load(
                 bench.cluster, script, seconds=bench.seconds or SECONDS, variables={"turn": 0}, log=True
             ).finish()
-        picks = outcome.latencies[0::2]
+        picks = [took for _, _, took in outcome.log[0::2]]
         if len(picks) < 2:
             raise Failed(f"only {len(picks)} picks in {SECONDS:.0f} s")
         cuts = quantiles(picks, n=100)

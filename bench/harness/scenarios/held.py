@@ -28,7 +28,7 @@ class Held(Scenario):
     @staticmethod
     def phases(bench: Bench) -> tuple[int, int, int, int]:
         """Seconds: clean, held, after the release, and between two points."""
-        return (6, 15, 5, 1) if bench.quick else (20, 90, 30, 5)
+        return (5, 12, 4, 1) if bench.quick else (20, 90, 30, 5)
 
     def cost(self, bench: Bench, variant: str) -> float:
         return sum(self.phases(bench)[:3]) + PER_MEASUREMENT + DEPTH * PER_DOCUMENT

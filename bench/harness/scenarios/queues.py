@@ -1,72 +1,133 @@
-"""One client picks from many queues at random."""
+"""Each client picks from many queues at random."""
 
-from math import sqrt
+import re
 
+from ..errors import Failed
 from ..pgbench import Beside, Load
 from ..systems import System
 from .base import PER_DOCUMENT, Bench, Scenario, checked
 
 LEVELS = {"1": 1, "1,000": 1_000, "5,000": 5_000}
-SAMPLES = 3
-SECONDS = 8.0
+TUNED = "5,000 tuned"
+PARTS = 3  # a measurement is cut into that many, for the spread
 CLIENTS = 4
-PER_QUEUE = 0.02  # seconds to create, fill, maintain and drop one
+JOBS = 60_000
+# A session whose caches are too small for its queues is slow: fewer will do.
+SLOW_JOBS = 12_000
+PER_QUEUE = 0.025  # seconds to create, fill, maintain and drop one
+PER_VISIT = 0.003  # seconds of a client's first job in a queue
+
+# First every queue once, each client from another one on, then at random.
+SCRIPT = """\\if :visited < @queues@
+\\set number (:visited + :client_id * @queues@ / @clients@) % @queues@ + 1
+\\set visited :visited + 1
+\\else
+\\set number random(1, @queues@)
+\\endif
+"""
 
 
 class Queues(Scenario):
-    """Making thousands of queues takes longer than measuring, so a round is one
-    level with several samples, and the level of one queue comes at both ends."""
+    """The first job of a session in a queue reads the catalog and makes plans. Workers
+    live longer than that, so it is measured apart: in one run, each client visits
+    every queue once, and what comes after that is the throughput."""
 
     name = "queues"
     title = "cycle over many queues at random, 4 clients, jobs/s"
     needs = ("pick_any", "drop_any", "fill")
-    variants = tuple(LEVELS)
+    variants = (*LEVELS, TUNED)
     rounds = 1
 
     def units(self, bench: Bench) -> list[tuple[int, str, System]]:
-        found = []
-        for system in self.taking_part(bench):
-            # Numbers of samples are the rounds of the record.
-            order = [("1", 1), ("1,000", 1), ("5,000", 1), ("1", 1 + SAMPLES)]
-            found += [
-                (first, variant, system)
-                for variant, first in order
-                if not bench.record.has(self.name, variant, system.name, first)
-            ]
-        return found
+        # Making thousands of queues takes longer than measuring, so that each level is
+        # made once; the level of one queue comes at both ends, in case the machine drifts.
+        order = [("1", 1), ("1,000", 1), ("5,000", 1), ("1", 1 + PARTS)]
+        return [
+            (first, variant, system)
+            for system in self.taking_part(bench)
+            for variant, first in order
+            if not bench.record.has(self.name, variant, system.name, first)
+        ]
 
     def turn(self, bench: Bench, number: int) -> str:
         return ""
 
+    @staticmethod
+    def jobs(variant: str) -> int:
+        return SLOW_JOBS if variant == "5,000" else JOBS
+
     def cost(self, bench: Bench, variant: str) -> float:
-        samples = SAMPLES * ((bench.seconds or SECONDS) + 1)
-        return samples + LEVELS[variant] * PER_QUEUE + self.each(bench, LEVELS[variant]) * LEVELS[variant] * PER_DOCUMENT
+        queues = LEVELS[variant]
+        runs = 2 if variant == "5,000" else 1
+        load = runs * (queues * CLIENTS * PER_VISIT / 2 + JOBS / 6_000)
+        return load + queues * PER_QUEUE + self.each(queues, runs) * queues * PER_DOCUMENT
 
     @staticmethod
-    def each(bench: Bench, queues: int) -> int:
-        """Documents of one queue: its share of all samples, and six sigma more."""
-        share = SAMPLES * (bench.seconds or SECONDS) * bench.fill_rate / queues
-        return int(share + 6 * sqrt(share)) + 1
+    def each(queues: int, runs: int) -> int:
+        """Documents of one queue: the visits, its share of the jobs, and a generous rest."""
+        share = runs * JOBS / queues
+        return int(runs * CLIENTS + share + 8 * share**0.5) + 10
 
     def measure(self, bench: Bench, system: System, variant: str, number: int) -> dict[str, float]:
         queues = LEVELS[variant]
         names = [f"many_{i}" for i in range(1, queues + 1)]
+        tuned = variant == "5,000" and system.has("tune_many")
         try:
             for script in ("teardown", "setup"):
                 bench.cluster.psql("".join(system.text(script, queue=name) for name in names))
-            n = self.each(bench, queues)
-            bench.cluster.psql("".join(system.text("fill", queue=name, n=n, batch=1) for name in names))
+            n = self.each(queues, 2 if tuned else 1)
+            fills = "".join(system.text("fill", queue=name, n=n, batch=1) for name in names)
+            # Each VACUUM reads all of pg_class, which thousands of queues make long: one for all.
+            bench.cluster.psql(re.sub(r"^vacuum .*;\n", "", fills, flags=re.M) + "vacuum analyze;")
             system.settle()
             bench.settle_server()
-            script = system.join(("pick_any", "drop_any"), queue="many_", queues=queues)
-            for extra in range(SAMPLES - 1, -1, -1):
-                with Beside(bench.cluster, system.maintenance()):
-                    outcome = Load(bench.cluster, script, CLIENTS, seconds=bench.seconds or SECONDS).finish()
-                metrics = checked(system, {"rate": outcome.tps, "latency_ms": outcome.latency_ms})
-                if extra:
-                    bench.record.add(self.name, variant, system.name, number + extra, metrics)
-                    bench.progress.say(f"{self.name} {variant}, {system.name}: {self.brief(metrics)}")
-            # The last one is recorded by the caller, so that its number means: all are there.
-            return metrics
+            if tuned:
+                system.run("tune_many")
+                self.keep(bench, system, TUNED, number, self.load(bench, system, queues, JOBS))
+                system.run("untune_many")
+            parts = self.load(bench, system, queues, self.jobs(variant))
+            # The first is recorded by the caller: when its number is there, all are.
+            self.keep(bench, system, variant, number, parts[1:], 1)
+            return parts[0]
         finally:
+            if tuned:
+                system.run("untune_many")
             bench.cluster.psql("".join(system.text("teardown", queue=name) for name in names))
+
+    def keep(
+        self, bench: Bench, system: System, variant: str, number: int, parts: list[dict[str, float]], skip: int = 0
+    ) -> None:
+        for i, metrics in enumerate(parts):
+            bench.record.add(self.name, variant, system.name, number + skip + i, metrics)
+            bench.progress.say(f"{self.name} {variant}, {system.name}: {self.brief(metrics)}")
+
+    @staticmethod
+    def load(bench: Bench, system: System, queues: int, jobs: int) -> list[dict[str, float]]:
+        script = SCRIPT.replace("@queues@", str(queues)).replace("@clients@", str(CLIENTS))
+        script += system.join(("pick_any", "drop_any"), queue="many_", queues=queues)
+        with Beside(bench.cluster, system.maintenance()):
+            outcome = Load(
+                bench.cluster, script, CLIENTS, transactions=queues + jobs // CLIENTS,
+                variables={"visited": 0}, log=True,
+            ).finish()
+        visits, rates = split(outcome.log, queues)
+        return [checked(system, {"rate": rate, "first_visit_ms": visits}) for rate in rates]
+
+
+def split(log: list[tuple[int, float, int]], queues: int) -> tuple[float, list[float]]:
+    """From (client, end, microseconds): the mean of the first visits in milliseconds, and
+    the rates while all clients were past them and none had ended."""
+    clients: dict[int, list[tuple[float, int]]] = {}
+    for client, end, took in log:
+        clients.setdefault(client, []).append((end, took))
+    visits = [took for jobs in clients.values() for _, took in jobs[:queues]]
+    start = max(jobs[queues - 1][0] for jobs in clients.values())
+    stop = min(jobs[-1][0] for jobs in clients.values())
+    step = (stop - start) / PARTS
+    if step <= 0:
+        raise Failed("a client ended before another one had visited every queue")
+    counts = [0] * PARTS
+    for _, end, _ in log:
+        if start < end <= stop:
+            counts[min(PARTS - 1, int((end - start) / step))] += 1
+    return sum(visits) / len(visits) / 1000, [count / step for count in counts]

@@ -10,13 +10,12 @@ from .base import PER_DOCUMENT, PER_MEASUREMENT, QUEUE, Bench, Scenario, checked
 class Throughput(Scenario):
     """One script for a while; the measure is documents per second."""
 
-    seconds = 8.0
-    quick_seconds = 3.0
+    quick_seconds = 2.0
 
     def __init__(
         self, name: str, title: str, scripts: tuple[str, ...], clients: int, documents: int = 1,
         fills: bool = False, total: int | None = None, quick_total: int | None = None, suffix: str = "",
-        most: int | None = None, rounds: int = 5,
+        most: int = 1, rounds: int = 5, seconds: float = 8.0,
     ) -> None:
         self.name, self.title, self.scripts, self.clients_wanted = name, title, scripts, clients
         # Documents of one transaction; of the whole load when that is fixed.
@@ -25,19 +24,22 @@ class Throughput(Scenario):
         self.fills, self.suffix = fills, suffix
         # Every second is worth that many of the usual documents, for batches.
         self.most = most
-        self.rounds = rounds
+        self.rounds, self.seconds = rounds, seconds
         self.needs = scripts + ((f"fill{suffix}",) if fills else ())
 
     def load_seconds(self, bench: Bench) -> float:
         return bench.seconds or (self.quick_seconds if bench.quick else self.seconds)
 
-    def to_fill(self, bench: Bench) -> int:
+    def to_fill(self, bench: Bench, system: System | None = None) -> int:
         if not self.fills:
             return 0
         # Loads that put back what they take (push in them) need a constant depth only.
         if any(script.startswith("push") for script in self.scripts):
             return 20_000
-        return int(self.load_seconds(bench) * (self.most or 1) * bench.fill_rate)
+        rate = self.most * bench.fill_rate
+        if system:
+            rate = system.fill_rate(f"fill{self.suffix}", rate)
+        return int(self.load_seconds(bench) * rate)
 
     def to_push(self, bench: Bench) -> int | None:
         return self.quick_total if bench.quick and self.quick_total else self.total
@@ -51,7 +53,7 @@ class Throughput(Scenario):
         setup = f"setup{self.suffix}"
         system.fresh(QUEUE, setup if system.has(setup) else "setup")
         if self.fills:
-            system.run(f"fill{self.suffix}", queue=QUEUE, n=self.to_fill(bench), batch=self.documents)
+            system.run(f"fill{self.suffix}", queue=QUEUE, n=self.to_fill(bench, system), batch=self.documents)
         system.settle()
 
     def load(self, bench: Bench, system: System) -> Load:

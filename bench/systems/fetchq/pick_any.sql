@@ -1,2 +1,1 @@
-\set number random(1, @queues@)
 select subject, payload from fetchq.doc_pick('@queue@' || :number, 0, 1, '5m') \gset

@@ -1,3 +1,4 @@
+-- per second: 50000
 -- An event belongs to the batch of the first tick after its commit.
 select pgq.set_queue_config('@queue@', 'ticker_max_count', '@batch@');
 do $$

@@ -1,0 +1,1 @@
+alter database :"DBNAME" set fetchq.plan_cache_queues = 6000;

@@ -1,0 +1,1 @@
+alter database :"DBNAME" reset fetchq.plan_cache_queues;
