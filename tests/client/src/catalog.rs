@@ -126,11 +126,21 @@ impl Function {
                 | "doc_reject"
                 | "trace"
                 | "log_error"
+                | "doc_complete_many"
+                | "doc_drop_many"
+                | "doc_reschedule_many"
         );
         match (argument.name.as_str(), &argument.ty) {
             ("queue", _) => Value::text("q"),
             ("subject", _) if settles => Value::text("active"),
             ("subject", _) => Value::text("new"),
+            ("subjects", _) if settles => Value::texts(&["active", "nobody"]),
+            ("subjects", _) => Value::texts(&["m1", "m2"]),
+            ("payloads", _) => Value::Jsons(vec![json!({"a": 1}), json!([])]),
+            ("docs", _) => Value::Json(json!([
+                {"subject": "m1", "payload": {"a": 1}, "version": 0, "priority": 5, "next_iteration": "2020-01-01"},
+                {"subject": "m2"},
+            ])),
             // The form for arguments without a type.
             ("payload", &Type::TEXT) => Value::text("{\"a\": 1}"),
             ("next_iteration", &Type::TEXT) => Value::text("2020-01-01"),

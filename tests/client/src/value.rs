@@ -17,6 +17,8 @@ pub enum Value {
     Bool(bool),
     Json(serde_json::Value),
     Time(DateTime<Utc>),
+    Texts(Vec<String>),
+    Jsons(Vec<serde_json::Value>),
     /// Microseconds, as the whole of an interval.
     Interval(i64),
 }
@@ -24,6 +26,10 @@ pub enum Value {
 impl Value {
     pub fn text(text: &str) -> Self {
         Self::Text(text.to_owned())
+    }
+
+    pub fn texts(texts: &[&str]) -> Self {
+        Self::Texts(texts.iter().map(|text| (*text).to_owned()).collect())
     }
 }
 
@@ -41,6 +47,8 @@ impl ToSql for Value {
             Self::Bool(v) => v.to_sql_checked(ty, out),
             Self::Json(v) => v.to_sql_checked(ty, out),
             Self::Time(v) => v.to_sql_checked(ty, out),
+            Self::Texts(v) => v.to_sql_checked(ty, out),
+            Self::Jsons(v) => v.to_sql_checked(ty, out),
             Self::Interval(micros) => {
                 if *ty != Type::INTERVAL {
                     return Err(format!("an interval for a parameter of type {ty}").into());

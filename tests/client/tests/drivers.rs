@@ -71,6 +71,30 @@ const RESULTS: &[(&str, &str)] = &[
     ("doc_pick(text, interval)", PICKED),
     ("doc_pick(text, int4, int4, text)", PICKED),
     ("doc_pick(text, int4, int4, interval)", PICKED),
+    ("doc_push_many(text, jsonb)", "queued_docs int4"),
+    (
+        "doc_push_many(text, _text, _jsonb, int4, int4, timestamptz)",
+        "queued_docs int4",
+    ),
+    ("doc_append_many(text, _jsonb, int4, int4)", "subject text"),
+    ("doc_upsert_many(text, jsonb)", "subject text, action text"),
+    (
+        "doc_complete_many(text, _text, _jsonb)",
+        "subject text, settled bool",
+    ),
+    ("doc_drop_many(text, _text)", "subject text, settled bool"),
+    (
+        "doc_reschedule_many(text, _text, timestamptz, _jsonb)",
+        "subject text, settled bool",
+    ),
+    (
+        "ready_stats()",
+        "slots int4, slots_used int4, raises int8, raises_discarded int8, polls_answered int8, full_scans int8, floor_misses int8",
+    ),
+    (
+        "ready_floors(text)",
+        "index text, version int4, level int4, next_iteration timestamptz, attempts int4, seq int8, is_empty bool",
+    ),
     ("doc_complete(text, text, jsonb)", "affected_rows int4"),
     ("doc_kill(text, text, jsonb)", "affected_rows int4"),
     ("doc_drop(text, text)", "affected_rows int4"),
@@ -319,6 +343,29 @@ async fn parameters_of_unstated_types() {
             vec![Type::TEXT, Type::TEXT, Type::TEXT, Type::JSONB],
         ),
         ("queue_drop_logs($1, $2)", vec![Type::TEXT, Type::TEXT]),
+        ("doc_push_many($1, $2)", vec![Type::TEXT, Type::JSONB]),
+        (
+            "doc_push_many($1, $2, $3)",
+            vec![Type::TEXT, Type::TEXT_ARRAY, Type::JSONB_ARRAY],
+        ),
+        (
+            "doc_append_many($1, $2)",
+            vec![Type::TEXT, Type::JSONB_ARRAY],
+        ),
+        ("doc_upsert_many($1, $2)", vec![Type::TEXT, Type::JSONB]),
+        (
+            "doc_complete_many($1, $2)",
+            vec![Type::TEXT, Type::TEXT_ARRAY],
+        ),
+        (
+            "doc_complete_many($1, $2, $3)",
+            vec![Type::TEXT, Type::TEXT_ARRAY, Type::JSONB_ARRAY],
+        ),
+        ("doc_drop_many($1, $2)", vec![Type::TEXT, Type::TEXT_ARRAY]),
+        (
+            "doc_reschedule_many($1, $2, $3)",
+            vec![Type::TEXT, Type::TEXT_ARRAY, Type::TIMESTAMPTZ],
+        ),
         ("metric_snap($1, $2)", vec![Type::TEXT, Type::TEXT]),
         ("metric_get($1, $2)", vec![Type::TEXT, Type::TEXT]),
         ("queue_truncate($1)", vec![Type::TEXT]),

@@ -21,6 +21,8 @@ async fn queue_calls(session: &Session) -> Vec<String> {
                         Value::Json(v) => v.to_string(),
                         Value::Time(v) => v.to_rfc3339(),
                         Value::Interval(v) => format!("{v} microseconds"),
+                        Value::Texts(v) => format!("{{{}}}", v.join(",")),
+                        Value::Jsons(_) => "{1,[]}".to_owned(),
                         other => panic!("{other:?}"),
                     };
                     format!("'{}'::{}", text.replace('\'', "''"), argument.ty.name())

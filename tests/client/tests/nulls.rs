@@ -3,7 +3,11 @@
 use fetchq_client_tests::{Function, Server, Value, error_of, functions, prepare_queue, state_of};
 
 /// Arguments that may be NULL: functions, argument.
-const OPTIONAL: [(&[&str], &str); 3] = [
+const OPTIONAL: [(&[&str], &str); 4] = [
+    (
+        &["doc_push_many", "doc_complete_many", "doc_reschedule_many"],
+        "payloads",
+    ),
     (&["doc_complete", "doc_kill", "doc_reschedule"], "payload"),
     (&["doc_reject", "log_error"], "details"),
     (&["doc_reject", "log_error"], "ref_id"),

@@ -15,6 +15,10 @@ const PICK: &str = "q__docs_pick_idx";
 const DUE: &str = "q__docs_due_idx";
 
 const LEASE: &str = "select fetchq.doc_push('q', 'hot', 7, 0, now(), '{}'); select fetchq.doc_pick('q', 7, 1, '1h')";
+const LEASES: &str = "select fetchq.doc_push_many('q', array['hot', 'hot2'], null, 7); select fetchq.doc_pick('q', 7, 2, '1h')";
+const PLANNED: &str = "insert into fetchq_data.q__docs (subject, status, next_iteration) values ('hot', 0, '2020-01-01')";
+const ENDED: &str = "insert into fetchq_data.q__docs (subject, status, next_iteration, attempts) values ('hot', 2, '2020-01-01', 1)";
+const LAST: &str = "insert into fetchq_data.q__docs (subject, status, next_iteration, attempts) values ('hot', 2, '2020-01-01', 5)";
 const CALLS: &[Hot] = &[
     Hot {
         prepare: "",
@@ -28,7 +32,22 @@ const CALLS: &[Hot] = &[
     },
     Hot {
         prepare: "",
+        call: "doc_push_many('q', '[{\"subject\": \"hot\"}, {\"subject\": \"hot2\", \"version\": 3}]')",
+        indexes: &[],
+    },
+    Hot {
+        prepare: "",
+        call: "doc_push_many('q', array['hot', 'hot2'], null)",
+        indexes: &[],
+    },
+    Hot {
+        prepare: "",
         call: "doc_append('q', '{}')",
+        indexes: &[],
+    },
+    Hot {
+        prepare: "",
+        call: "doc_append_many('q', array['{}', '[]']::jsonb[])",
         indexes: &[],
     },
     Hot {
@@ -42,13 +61,18 @@ const CALLS: &[Hot] = &[
         indexes: &[KEY],
     },
     Hot {
+        prepare: "select fetchq.doc_push('q', 'hot')",
+        call: "doc_upsert_many('q', '[{\"subject\": \"hot\"}, {\"subject\": \"hot2\"}]')",
+        indexes: &[KEY],
+    },
+    Hot {
         prepare: "",
-        call: "doc_pick('q')",
+        call: "doc_pick('q', 3, 1, '5m')",
         indexes: &[PICK],
     },
     Hot {
         prepare: "",
-        call: "doc_pick('q', 10)",
+        call: "doc_pick('q', 3, 10, '5m')",
         indexes: &[PICK],
     },
     Hot {
@@ -86,6 +110,21 @@ const CALLS: &[Hot] = &[
         call: "doc_drop('q', 'hot')",
         indexes: &[KEY],
     },
+    Hot {
+        prepare: LEASES,
+        call: "doc_complete_many('q', array['hot', 'hot2', 'nobody'])",
+        indexes: &[KEY],
+    },
+    Hot {
+        prepare: LEASES,
+        call: "doc_drop_many('q', array['hot', 'hot2', 'nobody'])",
+        indexes: &[KEY],
+    },
+    Hot {
+        prepare: LEASES,
+        call: "doc_reschedule_many('q', array['hot', 'hot2', 'nobody'], now())",
+        indexes: &[KEY],
+    },
     // (the look-up that says why not)
     Hot {
         prepare: "",
@@ -93,21 +132,26 @@ const CALLS: &[Hot] = &[
         indexes: &[KEY],
     },
     Hot {
-        prepare: "",
+        prepare: PLANNED,
         call: "mnt_make_pending('q', 100)",
         indexes: &[DUE],
     },
     Hot {
-        prepare: "",
+        prepare: ENDED,
         call: "mnt_reschedule_orphans('q', 100)",
         indexes: &[DUE],
     },
     Hot {
-        prepare: "",
+        prepare: LAST,
         call: "mnt_mark_dead('q', 100)",
         indexes: &[DUE],
     },
 ];
+
+/// Calls that the ready floors may answer from memory, without any query.
+fn may_be_silent(hot: &Hot) -> bool {
+    hot.prepare.is_empty() && hot.call.starts_with("doc_pick(")
+}
 
 const EXPLAIN: &str = "load 'auto_explain';
     set auto_explain.log_min_duration = 0;
@@ -141,7 +185,10 @@ async fn plans_are_right(session: &Session, circumstances: &str) {
                 ));
             };
             if plans.is_empty() {
-                problem("no plan was shown", "");
+                if !may_be_silent(hot) {
+                    problem("no plan was shown", "");
+                }
+                continue;
             }
             for plan in &plans {
                 let (_, nodes) = plan
@@ -151,7 +198,9 @@ async fn plans_are_right(session: &Session, circumstances: &str) {
                 let at = nodes.find("(cost=").unwrap_or(0);
                 let nodes = &nodes[nodes[..at].rfind('\n').unwrap_or(0)..];
                 for bad in ["Seq Scan", "Bitmap", "Sort", "JIT:"] {
-                    if nodes.contains(bad) {
+                    // (a list that was handed in may be sorted, documents may not)
+                    let of_list = bad == "Sort" && nodes.contains("Function Scan");
+                    if nodes.contains(bad) && !of_list {
                         problem(bad, plan);
                     }
                 }
@@ -173,8 +222,7 @@ async fn plans_are_right(session: &Session, circumstances: &str) {
                     .lines()
                     .filter(|line| line.contains("Index Cond:") || line.contains("TID Cond:"))
                 {
-                    let generic =
-                        line.contains('$') || DUE_CONDITIONS.iter().any(|c| line.contains(c));
+                    let generic = line.contains('$') || CONDITIONS.iter().any(|c| line.contains(c));
                     if !generic || line.contains("'hot'") || line.contains("'nobody'") {
                         problem(&format!("no generic plan: {line}"), plan);
                     }
@@ -193,10 +241,12 @@ async fn plans_are_right(session: &Session, circumstances: &str) {
     assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));
 }
 
-/// Conditions on the due index hold constants of the statement itself.
-const DUE_CONDITIONS: [&str; 2] = [
+/// Conditions without a parameter: those on the due index hold constants of the
+/// statement itself, and lists are joined.
+const CONDITIONS: [&str; 3] = [
     "((status = 0) AND (next_iteration <= now()))",
     "((status = 2) AND (next_iteration < now()))",
+    "((subject)::text = (i.subject)::text)",
 ];
 
 /// Settings of a session that would mislead the planner.
