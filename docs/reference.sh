@@ -44,7 +44,8 @@ All functions of the schema `fetchq`, as the catalog has them. This file is writ
 
 - Every argument can be given by name: `fetchq.doc_pick(queue => 'mail', max_docs => 10)`.
 - NULL is an error (22004) for every argument except the payloads of the settling functions (NULL
-  leaves the payload as it is), `details`, and `ref_id`.
+  leaves the payload as it is), `details`, `ref_id`, and the payloads of `doc_push_many` (NULL stands for `{}`);
+  the same goes for single elements of the arrays of payloads.
 - A queue name is `[A-Za-z_][A-Za-z0-9_]{0,39}` and folds to lower case. A subject has at most 50 characters.
 - Durations and ages are PostgreSQL intervals: `'5m'`, `'1 hour'`.
 - What happens with an unknown queue, or a document that is not active: see `fetchq.strict` in [settings.md](settings.md).
@@ -59,6 +60,8 @@ TEXT
   rows '^metric_'
   printf '\n## Maintenance\n\nWho has to call what: [operations.md](operations.md).\n'
   rows '^mnt'
+  printf '\n## Ready floors\n\nWhat the columns mean: [operations.md](operations.md#ready-floors).\n'
+  rows '^ready_'
   printf '\n## Installation and tools\n'
   rows '^(info|init|upgrade_|destroy_|trace$|utils_)'
   cat <<'TEXT'
@@ -67,7 +70,7 @@ TEXT
 
 `fetchq.trigger_notify_as_json()` sends a changed row as JSON on the channel `fetchq_on_change`. It is
 attached to `fetchq.queues`; attach it `for each row` to tables of your own to have their changes announced too.
-`fetchq.trigger_docs_notify()` and `fetchq.trigger_jobs_restore()` are internal.
+`fetchq.trigger_docs_notify()`, `fetchq.trigger_docs_ready()` and `fetchq.trigger_jobs_restore()` are internal.
 
 ## Notifications
 
