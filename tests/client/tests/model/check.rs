@@ -8,7 +8,7 @@ use fetchq_client_tests::compare_counters;
 use tokio_postgres::SimpleQueryMessage;
 
 use super::dice::Dice;
-use super::step::{SESSIONS, WORKERS, pick_sql};
+use super::step::{CREATE, SESSIONS, WORKERS, pick_sql};
 use super::world::{Block, Result, World, Wrong};
 
 /// A pending document as the heap has it.
@@ -100,7 +100,10 @@ impl World {
     }
 
     async fn free(&self, version: i32) -> Option<Vec<Doc>> {
-        let sql = format!("{PENDING} and version + 0 = {version} for update skip locked");
+        let sql = format!(
+            "set lock_timeout = '15ms'; {PENDING} and version + 0 = {version} for update skip locked;
+             set lock_timeout = '10s'"
+        );
         let messages = self.observer.simple_query(&sql).await.ok()?;
         Some(pending(&messages))
     }
@@ -126,12 +129,7 @@ impl World {
             .await
             == 0
         {
-            self.observer
-                .sql(
-                    "select fetchq.queue_create('q');
-                     alter table fetchq_data.q__docs set (autovacuum_enabled = off)",
-                )
-                .await;
+            self.observer.sql(CREATE).await;
         }
         self.queue_is_back();
 

@@ -1,7 +1,7 @@
 //! Random histories: what is done, in which session, with which values.
 
 use super::dice::Dice;
-use super::step::{HOLDER, Step, WORKERS, What};
+use super::step::{CREATE, HOLDER, Step, WORKERS, What};
 use super::world::{Block, World};
 
 /// Kinds of steps, and how often they come. Each history leaves some out and does more
@@ -738,7 +738,7 @@ impl History {
         }
         steps.push(Step::sql(who, "select fetchq.queue_drop('q')"));
         if self.dice.percent(80) {
-            steps.push(Step::sql(who, "select fetchq.queue_create('q')"));
+            steps.push(Step::sql(who, CREATE));
             let (push, pick) = (self.push(), self.pick(who));
             steps.push(Step::sql(who, push));
             steps.push(pick);

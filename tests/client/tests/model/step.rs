@@ -8,6 +8,9 @@ pub const WORKERS: usize = 4;
 pub const HOLDER: usize = WORKERS;
 pub const SESSIONS: usize = WORKERS + 1;
 
+/// Makes the queue. Vacuum comes as a step, not by itself.
+pub const CREATE: &str = "select fetchq.queue_create('q'); alter table fetchq_data.q__docs set (autovacuum_enabled = off)";
+
 #[derive(Clone)]
 pub struct Step {
     pub who: usize,
