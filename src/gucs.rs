@@ -40,7 +40,7 @@ pub fn register(is_preloading: bool) {
     GucRegistry::define_int_guc(
         c"fetchq.plan_cache_queues",
         c"How many queues a session keeps prepared plans for.",
-        c"About 40 kB for each queue in use.",
+        c"About 50 kB for each statement in use, so 150 kB for a queue that is pushed, picked and dropped from.",
         &PLAN_CACHE_QUEUES,
         1,
         100_000,
@@ -50,7 +50,7 @@ pub fn register(is_preloading: bool) {
     GucRegistry::define_int_guc(
         c"fetchq.ready_slots",
         c"How many ready floors the shared memory has room for: one slot for each version of a queue, and one for each queue.",
-        c"About 1.3 kB each; 0 switches the ready floors off. Needs shared_preload_libraries and a restart.",
+        c"About 1.2 kB each; 0 switches the ready floors off. Needs shared_preload_libraries and a restart.",
         &READY_SLOTS,
         0,
         4_000_000,

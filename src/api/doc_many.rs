@@ -124,6 +124,7 @@ fn settle(
     let subjects = subjects(call, 1)?;
     let mut out = call.rows();
     let settled = Queue::open(&name).and_then(|queue| settle(&queue, &subjects));
+    let is_queue = !matches!(settled, Err(Error::UnknownQueue(_)));
     let mut settled = lenient(settled, HashSet::new())?;
     let mut lost = None;
     let mut n = 0;
@@ -136,7 +137,7 @@ fn settle(
         }
         out.push(&[Arg::from(subject.as_str()), Arg::from(was_active)]);
     }
-    if let Some(subject) = lost {
+    if is_queue && let Some(subject) = lost {
         let error = Error::SomeNotActive {
             queue: name.to_string(),
             first: subject.to_owned(),

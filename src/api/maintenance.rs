@@ -130,6 +130,7 @@ fn mnt(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
         // One more than the queues' own: the job that belongs to none may be due too.
         let outcome = runner::run(duration, due.saturating_add(1));
         let packed = outcome.packed.saturating_add(pack::run());
+        pack::tidy();
         Ok(call.record(&[Arg::from(outcome.processed), Arg::from(packed)]))
     })
 }

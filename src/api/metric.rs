@@ -202,7 +202,11 @@ fn metric_log_set(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
 /// `metric_log_pack()`
 #[pg_extern(sql = false)]
 fn metric_log_pack(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
-    respond_write(fcinfo, |_| Ok(Reply::int(pack::run())))
+    respond_write(fcinfo, |_| {
+        let packed = pack::run();
+        pack::tidy();
+        Ok(Reply::int(packed))
+    })
 }
 
 fn snapped(call: &Call, name: &QueueName, which: Which) -> Result<Reply> {

@@ -1,8 +1,23 @@
 //! `lgp`: packs counter events and pending writes into `fetchq.metrics`.
 
+use pgrx::PgSqlErrorCode;
+
+use crate::error;
+use crate::pg::subtransaction;
 use crate::store::metrics;
 
-/// Rows packed, over all queues.
+/// Rows packed, over all queues. `tidy` is to follow, as late as possible.
 pub fn run() -> i32 {
     i32::try_from(metrics::pack()).unwrap_or(i32::MAX)
+}
+
+/// Truncates what is packed; readers of counters wait until the transaction ends.
+pub fn tidy() {
+    if let Err(message) = subtransaction::attempt(metrics::tidy) {
+        error::warn(
+            PgSqlErrorCode::ERRCODE_WARNING,
+            format!("packed counter events could not be removed: {message}"),
+            "It is tried again with the next pack.",
+        );
+    }
 }

@@ -27,7 +27,9 @@ pub struct Outcome {
 /// Claims up to `limit` due jobs for `duration` and runs them.
 pub fn run(duration: Interval, limit: i32) -> Outcome {
     let mut outcome = Outcome::default();
+    let mut packs = false;
     for job in jobs::claim_all(duration, limit) {
+        packs |= Task::parse(&job.task) == Some(Task::Pack);
         // An ERROR of the server and an Error of ours end the same way: as a panic
         // that undoes this job only.
         let result = subtransaction::attempt(|| {
@@ -54,6 +56,9 @@ pub fn run(duration: Interval, limit: i32) -> Outcome {
                 );
             }
         }
+    }
+    if packs {
+        pack::tidy();
     }
     outcome
 }

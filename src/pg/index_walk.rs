@@ -83,6 +83,7 @@ impl Open {
                 keys as i32,
                 0,
             );
+            (*scan).xs_want_itup = true;
             Self {
                 table,
                 index,
@@ -118,17 +119,32 @@ impl Open {
         }
     }
 
-    /// The column of the current row that an index column (from 1) is made of.
-    unsafe fn datum(&self, column: usize) -> Option<pg_sys::Datum> {
-        // SAFETY: the index has that many columns, none of them an expression (checked
-        // when the queue was opened), and the slot holds a row.
+    /// The first N columns of the index behind a prefix, as the current entry has them;
+    /// None when one is NULL. Not those of the row: an index that was made later than
+    /// a chain of heap-only updates leads to versions with other values.
+    unsafe fn place<const N: usize>(&self, prefix: usize) -> Option<[pg_sys::Datum; N]> {
+        const MAX: usize = 32; // INDEX_MAX_KEYS
+        let mut values = [pg_sys::Datum::from(0); MAX];
+        let mut nulls = [false; MAX];
+        // SAFETY: the scan was told to keep the entry's tuple, which belongs to the
+        // index's descriptor; all columns are by value (checked when the queue was
+        // opened).
         unsafe {
-            let keys = &(*(*self.index).rd_index).indkey;
-            let number = keys.values.as_slice(keys.dim1 as usize)[column - 1];
-            let mut is_null = false;
-            let datum = pg_sys::slot_getattr(self.slot, i32::from(number), &mut is_null);
-            (!is_null).then_some(datum)
+            let tuple = (*self.scan).xs_itup;
+            if tuple.is_null() {
+                return None;
+            }
+            pg_sys::index_deform_tuple(
+                tuple,
+                (*self.scan).xs_itupdesc,
+                values.as_mut_ptr(),
+                nulls.as_mut_ptr(),
+            );
         }
+        if nulls[prefix..prefix + N].iter().any(|is_null| *is_null) {
+            return None;
+        }
+        Some(std::array::from_fn(|at| values[prefix + at]))
     }
 
     /// Whether the current row is dead for every snapshot to come.
@@ -200,13 +216,14 @@ fn equal(column: usize, value: i32) -> pg_sys::ScanKeyData {
 
 /// Walks from `from` on, among the entries whose first columns equal `prefix`, to the
 /// first whose row is alive, or may yet be, or that `is_beyond` says is far enough; says
-/// where that is, or None at the end.
+/// where that is, or None at the end. `goes_on` is called now and then on a long way.
 pub fn first_alive<const N: usize>(
     table: pg_sys::Oid,
     index: pg_sys::Oid,
     prefix: &[i32],
     from: [Column; N],
     is_beyond: impl Fn(&[Column; N]) -> bool,
+    goes_on: impl Fn(),
 ) -> Option<[Column; N]> {
     // A comparison of rows on the columns behind the prefix is a boundary of the
     // index, where the scan starts.
@@ -240,20 +257,18 @@ pub fn first_alive<const N: usize>(
         open.start(&mut keys);
         let mut passed = 0u64;
         while open.next() {
-            let mut place = from;
-            for (at, column) in place.iter_mut().enumerate() {
-                match open.datum(prefix.len() + 1 + at) {
-                    Some(datum) => *column = column.with(datum),
-                    // Somebody dropped a NOT NULL: nothing is proven from here on.
-                    None => return Some(from),
-                }
-            }
+            // Somebody dropped a NOT NULL: nothing is proven from here on.
+            let Some(datums) = open.place::<N>(prefix.len()) else {
+                return Some(from);
+            };
+            let place = std::array::from_fn(|at| from[at].with(datums[at]));
             if is_beyond(&place) || !open.is_dead() {
                 return Some(place);
             }
             passed += 1;
             if passed.is_multiple_of(INTERRUPTS_EVERY) {
                 pgrx::check_for_interrupts!();
+                goes_on();
             }
         }
         None
@@ -276,7 +291,8 @@ pub fn second_column(
         if !open.next() {
             return Some(found);
         }
-        let mut value = open.datum(2)?.value() as i32;
+        let [datum] = open.place::<1>(1)?;
+        let mut value = datum.value() as i32;
         found.push(value);
         std::mem::drop(open);
         // The index has this column in descending order: the next one is less.
@@ -293,7 +309,8 @@ pub fn second_column(
             if !open.next() {
                 return Some(found);
             }
-            value = open.datum(2)?.value() as i32;
+            let [datum] = open.place::<1>(1)?;
+            value = datum.value() as i32;
             if found.len() == limit {
                 return None;
             }

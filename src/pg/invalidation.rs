@@ -48,11 +48,6 @@ pub fn watch(tables: &[pg_sys::Oid]) {
     });
 }
 
-/// Whether none of the watched tables has changed.
-pub fn is_unchanged() -> bool {
-    WATCH.with(|watch| !watch.has_fired.get())
-}
-
 /// Remembers a table until one of those watched changes.
 pub fn remember(table: pg_sys::Oid) {
     WATCH.with(|watch| watch.remembered.set(table.to_u32()));

@@ -10,6 +10,7 @@ pub mod json;
 pub mod notify;
 pub mod planner;
 pub mod relation;
+pub mod scan;
 pub mod session;
 pub mod shared;
 pub mod spi;

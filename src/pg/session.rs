@@ -14,17 +14,27 @@ pub fn database() -> u32 {
     unsafe { pg_sys::MyDatabaseId.to_u32() }
 }
 
-/// Whether every snapshot of this database, now and later, sees what this transaction
-/// has committed.
-pub fn is_known_to_all(transaction: u32) -> bool {
-    // SAFETY: reads shared state of the server; NULL stands for all tables of the
-    // database.
+/// True inside BEGIN … COMMIT: the transaction goes on after this statement.
+pub fn is_in_block() -> bool {
+    // SAFETY: reads the state of this backend's transaction.
+    unsafe { pg_sys::IsTransactionBlock() }
+}
+
+/// Whether every snapshot that may read the table, now or later, sees what this
+/// transaction has committed.
+pub fn is_known_to_all(transaction: u32, table: pg_sys::Oid) -> bool {
+    // SAFETY: the table is opened for the question, whose answer comes from shared state
+    // of the server.
     unsafe {
+        let relation = pg_sys::try_relation_open(table, pg_sys::AccessShareLock as i32);
+        if relation.is_null() {
+            return false;
+        }
         #[cfg(feature = "pg13")]
-        let oldest =
-            pg_sys::GetOldestXmin(std::ptr::null_mut(), pg_sys::PROCARRAY_FLAGS_VACUUM as i32);
+        let oldest = pg_sys::GetOldestXmin(relation, pg_sys::PROCARRAY_FLAGS_VACUUM as i32);
         #[cfg(not(feature = "pg13"))]
-        let oldest = pg_sys::GetOldestNonRemovableTransactionId(std::ptr::null_mut());
+        let oldest = pg_sys::GetOldestNonRemovableTransactionId(relation);
+        pg_sys::relation_close(relation, pg_sys::AccessShareLock as i32);
         pg_sys::TransactionIdPrecedes(pg_sys::TransactionId::from(transaction), oldest)
     }
 }

@@ -19,7 +19,7 @@ use crate::pg::index_walk::{self, Column};
 use crate::pg::session;
 use crate::pg::shared::{Area, Content};
 use crate::pg::time;
-use state::{Bucket, Known, Name};
+use state::{Bucket, Ended, Known, Name};
 
 pub use state::{Index, Key, View, Views};
 
@@ -175,11 +175,16 @@ impl Source {
             end: |reached| Memory::write(bucket, |b| b.end_raise(&name, level, raise, reached)),
             reached: None,
         };
-        ending.reached = Some(self.walk(&name, level, raise.from, bound).min(bound));
+        let goes_on = || {
+            let now = time::clock();
+            Memory::write(bucket, |b| b.goes_on(&name, level, raise, now));
+        };
+        let reached = self.walk(&name, level, raise.from, bound, goes_on);
+        ending.reached = Some(reached.min(bound));
     }
 
     /// Where the first document is that is alive, or may yet be.
-    fn walk(&self, name: &Name, level: i32, from: Key, bound: Key) -> Key {
+    fn walk(&self, name: &Name, level: i32, from: Key, bound: Key, goes_on: impl Fn()) -> Key {
         let at = |time| Column::Timestamptz(time);
         match name.index {
             Index::Pick => {
@@ -201,6 +206,7 @@ impl Source {
                         Column::Int8(from.seq),
                     ],
                     |place| key(place) >= bound,
+                    goes_on,
                 )
                 .map_or(Key::LAST, |place| key(&place))
             }
@@ -215,6 +221,7 @@ impl Source {
                     &[level],
                     [at(from.next_iteration), Column::Int8(from.seq)],
                     |place| key(place) >= bound,
+                    goes_on,
                 )
                 .map_or(Key::LAST, |place| key(&place))
             }
@@ -272,18 +279,24 @@ impl Source {
 }
 
 /// Ends a raise when it goes out of scope, also when an error does that.
-struct Ending<F: Fn(Option<Key>) -> bool> {
+struct Ending<F: Fn(Option<Key>) -> Ended> {
     end: F,
     reached: Option<Key>,
 }
 
-impl<F: Fn(Option<Key>) -> bool> Drop for Ending<F> {
+impl<F: Fn(Option<Key>) -> Ended> Drop for Ending<F> {
     fn drop(&mut self) {
-        if (self.end)(self.reached) {
-            add(|h| &h.raises);
-        } else {
-            add(|h| &h.raises_discarded);
+        match (self.end)(self.reached) {
+            Ended::Raised => add(|h| &h.raises),
+            Ended::CutShort | Ended::GivenUp => add(|h| &h.raises_discarded),
         }
+    }
+}
+
+/// Forgets all that is known about a table: everything is looked at anew.
+pub fn forget(table: Oid) {
+    for at in 0..Memory::items() {
+        Memory::write(at, |b| b.forget(session::database(), table.to_u32()));
     }
 }
 

@@ -64,8 +64,8 @@ pub struct Name {
 /// How many priorities of one version may have ready documents at a time.
 pub const LEVELS: usize = 12;
 
-/// A raise that its backend did not end (it was terminated) may be taken over after
-/// this time, in microseconds.
+/// A raise whose backend has not been heard of for this time, in microseconds, may be
+/// taken over: it was terminated.
 const RAISE_TIMEOUT: i64 = 10_000_000;
 
 /// A group with too many levels is looked at again after this time, in microseconds.
@@ -81,10 +81,10 @@ struct Level {
     is_used: bool,
     /// Documents picked since the last raise began.
     picked: AtomicU32,
-    /// Changes with the floor, unless the raise that remembers it changes that.
-    stamp: u64,
-    /// Who raises; 0: nobody.
-    raiser: u64,
+    /// Which raise is running; 0: none.
+    raise: u64,
+    /// The least key that was noted since it began.
+    least: Key,
     raising_since: i64,
     /// No document before it can be picked, unless a note says so.
     floor: Key,
@@ -112,7 +112,8 @@ pub struct Group {
     epoch: u64,
     /// Of this life of the group.
     token: u64,
-    /// Source of stamps and tokens; never goes back, whoever owns the group.
+    /// Source of tokens and of the numbers of raises. A group that is made anew, here or
+    /// in another slot, goes on behind all that its bucket has given out.
     clock: u64,
     overflow_until: i64,
     last_used: AtomicI64,
@@ -165,8 +166,18 @@ impl Views {
 #[derive(Debug, Clone, Copy)]
 pub struct Raise {
     pub from: Key,
-    stamp: u64,
-    raiser: u64,
+    number: u64,
+}
+
+/// How a raise ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ended {
+    /// The floor is where the walk has come to.
+    Raised,
+    /// The floor is at a document that was noted meanwhile.
+    CutShort,
+    /// The floor is where it was.
+    GivenUp,
 }
 
 impl Level {
@@ -175,8 +186,8 @@ impl Level {
             id: 0,
             is_used: false,
             picked: AtomicU32::new(0),
-            stamp: 0,
-            raiser: 0,
+            raise: 0,
+            least: Key::LAST,
             raising_since: 0,
             floor: Key::FIRST,
             bound: Key::FIRST,
@@ -245,11 +256,9 @@ impl Group {
         else {
             return false;
         };
-        let stamp = self.next();
         self.levels[at] = Level {
             id,
             is_used: true,
-            stamp,
             floor,
             ..Level::unused()
         };
@@ -277,10 +286,9 @@ impl Group {
     fn note(&mut self, id: i32, key: Key, now: i64) {
         match self.position(id) {
             Some(at) => {
-                let stamp = self.next();
                 let level = &mut self.levels[at];
                 level.floor = level.floor.min(key);
-                level.stamp = stamp;
+                level.least = level.least.min(key);
             }
             None => {
                 if !self.add(id, key) {
@@ -372,7 +380,9 @@ impl Bucket {
             return false;
         };
         let picked = &group.levels[at].picked;
-        if picked.fetch_add(n, Ordering::Relaxed).saturating_add(n) < PICKS_PER_RAISE {
+        let so_far = picked.fetch_add(n, Ordering::Relaxed).saturating_add(n);
+        // (nothing is known of a level that is new: at once)
+        if so_far < PICKS_PER_RAISE && group.levels[at].floor != Key::FIRST {
             return false;
         }
         picked.store(0, Ordering::Relaxed);
@@ -388,10 +398,12 @@ impl Bucket {
             .position(|group| group.is(&name))
             .or_else(|| self.groups.iter().position(|g| g.phase == Phase::Free))
             .unwrap_or_else(|| self.oldest());
+        let clock = self.groups.iter().map(|group| group.clock).max();
         let group = &mut self.groups[at];
         // Another backend has begun it and is looking, or has looked: let both.
         let is_begun = matches!(group.phase, Phase::New | Phase::Ready);
         if !(is_begun && group.name == name && group.epoch == epoch) {
+            group.clock = clock.unwrap_or(0);
             group.begin(name, epoch, now);
         }
         group.token
@@ -418,10 +430,8 @@ impl Bucket {
         for id in found {
             match group.position(*id) {
                 Some(at) => {
-                    let stamp = group.next();
-                    let level = &mut group.levels[at];
-                    level.floor = Key::FIRST;
-                    level.stamp = stamp;
+                    group.levels[at].floor = Key::FIRST;
+                    group.levels[at].least = Key::FIRST;
                 }
                 None => {
                     if !group.add(*id, Key::FIRST) {
@@ -461,46 +471,66 @@ impl Bucket {
     pub fn begin_raise(&mut self, name: &Name, id: i32, bound: Key, now: i64) -> Option<Raise> {
         let group = self.find_mut(name)?;
         let at = group.position(id)?;
-        let is_taken = group.levels[at].raiser != 0
-            && now < group.levels[at].raising_since.saturating_add(RAISE_TIMEOUT);
+        let since = group.levels[at].raising_since;
+        // (a clock that was set back ends the wait, too)
+        let is_heard_of = (since..since.saturating_add(RAISE_TIMEOUT)).contains(&now);
+        let is_taken = group.levels[at].raise != 0 && is_heard_of;
         if is_taken || group.levels[at].floor >= bound {
             return None;
         }
-        let raiser = group.next();
+        let number = group.next();
         let level = &mut group.levels[at];
-        // The raise of a backend that is gone must not end after ours.
-        level.stamp = raiser;
-        level.raiser = raiser;
+        level.raise = number;
         level.raising_since = now;
+        level.least = Key::LAST;
         level.bound = bound;
+        level.picked.store(0, Ordering::Relaxed);
         Some(Raise {
             from: level.floor,
-            stamp: level.stamp,
-            raiser,
+            number,
         })
     }
 
-    /// Ends a raise: true when the floor is now where the walk has come to, false when
-    /// a note came between. Without `reached` the raise is given up.
-    pub fn end_raise(&mut self, name: &Name, id: i32, raise: Raise, reached: Option<Key>) -> bool {
-        let Some(group) = self.find_mut(name) else {
-            return false;
-        };
-        let Some(at) = group.position(id) else {
-            return false;
-        };
+    /// The level, if this raise is the one that runs.
+    fn raising(&mut self, name: &Name, id: i32, raise: Raise) -> Option<&mut Level> {
+        let group = self.find_mut(name)?;
+        let at = group.position(id)?;
         let level = &mut group.levels[at];
-        if level.raiser != raise.raiser {
-            return false;
+        (level.raise == raise.number).then_some(level)
+    }
+
+    /// A raise tells that its backend is alive.
+    pub fn goes_on(&mut self, name: &Name, id: i32, raise: Raise, now: i64) {
+        if let Some(level) = self.raising(name, id, raise) {
+            level.raising_since = now;
         }
-        level.raiser = 0;
+    }
+
+    /// Ends a raise. The floor goes to where the walk has come to, or to the least key
+    /// that was noted since it began. Without `reached` the raise is given up.
+    pub fn end_raise(&mut self, name: &Name, id: i32, raise: Raise, reached: Option<Key>) -> Ended {
+        let Some(level) = self.raising(name, id, raise) else {
+            return Ended::GivenUp;
+        };
+        level.raise = 0;
         level.bound = Key::FIRST;
-        match reached {
-            Some(key) if level.stamp == raise.stamp => {
-                level.floor = key;
-                true
+        let Some(reached) = reached else {
+            return Ended::GivenUp;
+        };
+        level.floor = reached.min(level.least);
+        if level.floor == reached {
+            Ended::Raised
+        } else {
+            Ended::CutShort
+        }
+    }
+
+    /// Forgets all that is known about a table.
+    pub fn forget(&mut self, database: u32, table: u32) {
+        for group in &mut self.groups {
+            if group.name.database == database && group.name.table == table {
+                group.phase = Phase::Free;
             }
-            _ => false,
         }
     }
 
@@ -572,7 +602,7 @@ mod tests {
 
     fn raise(b: &mut Bucket, to: Key) -> bool {
         let raise = b.begin_raise(&NAME, 0, to, 1).unwrap();
-        b.end_raise(&NAME, 0, raise, Some(to))
+        b.end_raise(&NAME, 0, raise, Some(to)) == Ended::Raised
     }
 
     #[test]
@@ -609,16 +639,21 @@ mod tests {
     }
 
     #[test]
-    fn a_note_below_the_bound_voids_the_raise() {
+    fn a_note_below_the_bound_cuts_the_raise_short() {
         let mut b = ready(&[0]);
         let raise = b.begin_raise(&NAME, 0, key(100), 1).unwrap();
         b.note(&NAME, 0, key(99), 1);
-        assert!(!b.end_raise(&NAME, 0, raise, Some(key(100))));
-        assert_eq!(floors(&b), [(0, Key::FIRST)]);
+        b.note(&NAME, 0, key(98), 1);
+        assert_eq!(
+            b.end_raise(&NAME, 0, raise, Some(key(100))),
+            Ended::CutShort
+        );
+        assert_eq!(floors(&b), [(0, key(98))]);
         // One at the bound does not: the raise never goes further.
         let raise = b.begin_raise(&NAME, 0, key(100), 1).unwrap();
         b.note(&NAME, 0, key(100), 1);
-        assert!(b.end_raise(&NAME, 0, raise, Some(key(100))));
+        assert_eq!(b.end_raise(&NAME, 0, raise, Some(key(100))), Ended::Raised);
+        assert_eq!(floors(&b), [(0, key(100))]);
     }
 
     #[test]
@@ -626,21 +661,62 @@ mod tests {
         let mut b = ready(&[0]);
         let first = b.begin_raise(&NAME, 0, key(100), 1).unwrap();
         assert!(b.begin_raise(&NAME, 0, key(100), 2).is_none());
-        let second = b.begin_raise(&NAME, 0, key(50), RAISE_TIMEOUT + 1).unwrap();
-        assert!(!b.end_raise(&NAME, 0, first, Some(key(100))));
-        assert!(b.end_raise(&NAME, 0, second, Some(key(50))));
+        b.goes_on(&NAME, 0, first, 5);
+        assert!(
+            b.begin_raise(&NAME, 0, key(100), RAISE_TIMEOUT + 2)
+                .is_none()
+        );
+        let second = b.begin_raise(&NAME, 0, key(50), RAISE_TIMEOUT + 6).unwrap();
+        assert_eq!(b.end_raise(&NAME, 0, first, Some(key(100))), Ended::GivenUp);
+        assert_eq!(b.end_raise(&NAME, 0, second, Some(key(50))), Ended::Raised);
         assert_eq!(floors(&b), [(0, key(50))]);
         // Given up: the next one may start at once.
         let third = b.begin_raise(&NAME, 0, key(100), 3).unwrap();
-        assert!(!b.end_raise(&NAME, 0, third, None));
+        assert_eq!(b.end_raise(&NAME, 0, third, None), Ended::GivenUp);
         assert!(raise(&mut b, key(100)));
+    }
+
+    #[test]
+    fn a_clock_that_was_set_back_blocks_no_level() {
+        let mut b = ready(&[0]);
+        b.begin_raise(&NAME, 0, key(100), 1_000_000).unwrap();
+        assert!(b.begin_raise(&NAME, 0, key(100), 500).is_some());
+    }
+
+    /// The group is evicted while its floor is raised, and made again in another slot.
+    #[test]
+    fn a_raise_of_an_earlier_life_ends_in_no_later_one() {
+        let mut b = ready(&[0]);
+        let old = b.begin_raise(&NAME, 0, key(100), 1).unwrap();
+        for version in 1..=WAYS as i32 {
+            let other = Name { version, ..NAME };
+            let token = b.begin(other, 7, 10 + i64::from(version));
+            b.discovered(&other, token, Some(&[]), 1);
+        }
+        assert!(matches!(b.levels(&NAME, 7, 1), Known::Unknown));
+        let token = b.begin(NAME, 7, 100);
+        b.discovered(&NAME, token, Some(&[0]), 100);
+        for now in 0..40 {
+            if let Some(raise) = b.begin_raise(&NAME, 0, key(1), now) {
+                assert_eq!(b.end_raise(&NAME, 0, old, Some(key(100))), Ended::GivenUp);
+                b.end_raise(&NAME, 0, raise, None);
+            }
+        }
+        assert_eq!(floors(&b), [(0, Key::FIRST)]);
+    }
+
+    #[test]
+    fn what_is_forgotten_starts_anew() {
+        let mut b = ready(&[0]);
+        assert!(raise(&mut b, Key::LAST));
+        b.forget(NAME.database, NAME.table);
+        assert!(matches!(b.levels(&NAME, 7, 1), Known::Unknown));
     }
 
     #[test]
     fn an_empty_level_gives_room_to_a_new_one_and_its_raise_is_void() {
         let mut b = ready(&(0..LEVELS as i32).collect::<Vec<_>>());
-        let open = b.begin_raise(&NAME, 0, Key::LAST, 1).unwrap();
-        assert!(b.end_raise(&NAME, 0, open, Some(Key::LAST)));
+        assert!(raise(&mut b, Key::LAST));
         b.note(&NAME, 0, key(5), 1);
         assert_eq!(floors(&b).last(), Some(&(0, key(5))));
         assert!(raise(&mut b, Key::LAST));
@@ -681,7 +757,9 @@ mod tests {
 
     #[test]
     fn a_floor_is_due_after_enough_picks() {
-        let b = ready(&[0]);
+        let mut b = ready(&[0]);
+        assert!(b.count(&NAME, 0, 1), "nothing is known of it yet");
+        assert!(raise(&mut b, key(1)));
         let due = (0..PICKS_PER_RAISE * 2)
             .filter(|_| b.count(&NAME, 0, 1))
             .count();

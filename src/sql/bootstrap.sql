@@ -8,6 +8,8 @@
 -- often public. Operators are looked up there too, and an exact match of somebody's
 -- own would win, and stay in the view below for good.
 set local search_path = pg_catalog, pg_temp;
+-- Counter events are written straight to the heap.
+set local default_table_access_method = heap;
 
 -- Texts are handed through as UTF-8.
 do $$

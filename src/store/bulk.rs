@@ -267,7 +267,7 @@ static UPSERT_CREATE: Statement = Statement::new(
              subject pg_catalog.text, version pg_catalog.int4, priority pg_catalog.int4,
              next_iteration pg_catalog.timestamptz, payload pg_catalog.jsonb)) with ordinality
              as x (subject, version, priority, next_iteration, payload, n)
-         where x.subject operator(pg_catalog.=) any ($2)
+         where x.subject operator(pg_catalog.=) any (select pg_catalog.unnest($2))
          order by x.subject, x.n desc) i
      order by i.n
      on conflict (subject) do nothing
@@ -275,13 +275,13 @@ static UPSERT_CREATE: Statement = Statement::new(
 );
 // In the order of the subjects, so that two lists never wait for one another.
 static UPSERT_LOCK: Statement = Statement::new(
-    "select d.subject, d.status from {docs} d
+    "select d.subject, d.status from only {docs} d
      where d.subject operator(pg_catalog.=) any ($1)
      order by d.subject
      for update",
 );
 static UPSERT_UPDATE: Statement = Statement::new(
-    "update {docs} d set
+    "update only {docs} d set
          priority = coalesce(i.priority, 0), payload = coalesce(i.payload, '{}'),
          next_iteration = coalesce(i.next_iteration, pg_catalog.now()),
          status = case
@@ -294,7 +294,7 @@ static UPSERT_UPDATE: Statement = Statement::new(
              subject pg_catalog.text, version pg_catalog.int4, priority pg_catalog.int4,
              next_iteration pg_catalog.timestamptz, payload pg_catalog.jsonb)) with ordinality
              as x (subject, version, priority, next_iteration, payload, n)
-         where x.subject operator(pg_catalog.=) any ($2)
+         where x.subject operator(pg_catalog.=) any (select pg_catalog.unnest($2))
          order by x.subject, x.n desc) i
      where d.subject operator(pg_catalog.=) i.subject
          and d.status operator(pg_catalog.<>) 2 and d.lock_upgrade is null
@@ -410,7 +410,7 @@ fn update(
 
 // Index of the four: primary key, once for each subject.
 static COMPLETE: Statement = Statement::new(
-    "update {docs} d set
+    "update only {docs} d set
          status = 3, attempts = 0,
          iterations = d.iterations operator(pg_catalog.+) 1,
          last_iteration = pg_catalog.now(), next_iteration = $2
@@ -419,7 +419,7 @@ static COMPLETE: Statement = Statement::new(
      returning d.subject::pg_catalog.text",
 );
 static COMPLETE_WITH: Statement = Statement::new(
-    "update {docs} d set
+    "update only {docs} d set
          status = 3, attempts = 0,
          iterations = d.iterations operator(pg_catalog.+) 1,
          last_iteration = pg_catalog.now(), next_iteration = $2,
@@ -430,7 +430,7 @@ static COMPLETE_WITH: Statement = Statement::new(
      returning d.subject::pg_catalog.text",
 );
 static RESCHEDULE: Statement = Statement::new(
-    "update {docs} d set
+    "update only {docs} d set
          status = $3, attempts = 0,
          iterations = d.iterations operator(pg_catalog.+) 1,
          last_iteration = pg_catalog.now(), next_iteration = $2,
@@ -441,7 +441,7 @@ static RESCHEDULE: Statement = Statement::new(
      returning d.subject::pg_catalog.text, d.version, d.priority, d.status, d.next_iteration, d.seq",
 );
 static DROP: Statement = Statement::new(
-    "delete from {docs} d
+    "delete from only {docs} d
      where d.subject operator(pg_catalog.=) any ($1)
          and d.status operator(pg_catalog.+) 0 operator(pg_catalog.=) 2
      returning d.subject::pg_catalog.text, d.version",

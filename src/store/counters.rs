@@ -11,7 +11,7 @@ use crate::pg::spi::{Arg, Spi};
 
 /// Notes an event that happened to `n` documents; nothing when there were none.
 /// `version` matters to events that add or remove documents, 0 for the others.
-pub fn note(spi: &Spi, queue_id: i32, version: i32, n: i32, event: Event) {
+pub fn note(_: &Spi, queue_id: i32, version: i32, n: i32, event: Event) {
     if n > 0 {
         let values = [
             Arg::from(queue_id),
@@ -19,13 +19,13 @@ pub fn note(spi: &Spi, queue_id: i32, version: i32, n: i32, event: Event) {
             Arg::from(n),
             Arg::from(event.code()),
         ];
-        append::row(segment(spi), &values);
+        append::row(segment(), &values);
     }
 }
 
 /// The segment to write to, locked: the current one, or another while that is being
 /// packed. A segment that is locked and not packed stays so until we are done.
-fn segment(spi: &Spi) -> Oid {
+fn segment() -> Oid {
     if let Some(table) = invalidation::watched()
         && relation::try_lock(table, LockMode::Rows)
         // Locking has told us of what was packed before.
@@ -36,24 +36,24 @@ fn segment(spi: &Spi) -> Oid {
     loop {
         let tables: Vec<Oid> = (1..=packing::SEGMENTS).filter_map(packing::table).collect();
         invalidation::watch(&tables);
-        let order = packing::writable(spi);
-        let mut free = order.iter().filter_map(|n| packing::table(*n));
-        let found = free.find(|table| relation::try_lock(*table, LockMode::Rows));
-        let table = found.or_else(|| {
-            // All of them are being packed or truncated: wait for the first.
-            let table = packing::table(*order.first()?)?;
-            relation::lock_rows(table, true);
-            Some(table)
-        });
-        let Some(table) = table else {
+        let order = packing::writable();
+        let Some(preferred) = order.first().and_then(|n| packing::table(*n)) else {
             pgrx::error!("fetchq has no segment to write counters to: reinstall the extension");
         };
-        if invalidation::is_unchanged() {
-            // Only the preferred one is taken again without looking.
-            if order.first().and_then(|n| packing::table(*n)) == Some(table) {
-                invalidation::remember(table);
+        for number in order {
+            if let Some(table) = packing::table(number)
+                && relation::try_lock(table, LockMode::Rows)
+                // Now that it is locked: it may have been packed since we looked.
+                && packing::writable().contains(&number)
+            {
+                // Only the preferred one is taken again without looking.
+                if table == preferred {
+                    invalidation::remember(table);
+                }
+                return table;
             }
-            return table;
         }
+        // All of them are being packed or truncated: wait for the first.
+        relation::lock_rows(preferred, true);
     }
 }

@@ -93,12 +93,12 @@ pub fn append(queue: &Queue, doc: &NewDoc) {
 
 // Index: primary key.
 static UPSERT_LOCK: Statement = Statement::new(
-    "select d.status from {docs} d
+    "select d.status from only {docs} d
      where d.subject operator(pg_catalog.=) $1
      for update",
 );
 static UPSERT_UPDATE: Statement = Statement::new(
-    "update {docs} d set priority = $2, payload = $3, next_iteration = $4, status = $5
+    "update only {docs} d set priority = $2, payload = $3, next_iteration = $4, status = $5
      where d.subject operator(pg_catalog.=) $1 and d.lock_upgrade is null",
 );
 
@@ -168,12 +168,12 @@ pub fn upsert(queue: &Queue, doc: &NewDoc) -> Result<Upserted> {
 // first row that is free. The array is computed once, so the outer node can only be a
 // Tid Scan on one row.
 static PICK_ONE_OF_LEVEL: Statement = Statement::new(
-    "update {docs} d set
+    "update only {docs} d set
          status = 2,
          attempts = least(d.attempts, 2147483646) operator(pg_catalog.+) 1,
          next_iteration = pg_catalog.now() operator(pg_catalog.+) $2
      where d.ctid operator(pg_catalog.=) any (array(
-         select c.ctid from {docs} c
+         select c.ctid from only {docs} c
          where c.version operator(pg_catalog.=) $1
              and c.priority operator(pg_catalog.=) $3
              and (c.next_iteration, c.attempts, c.seq) operator(pg_catalog.>=) ($4, $5, $6)
@@ -191,7 +191,7 @@ static PICK_LOCK_OF_LEVEL: Statement = Statement::new(
          least(c.attempts, 2147483646) operator(pg_catalog.+) 1, c.iterations, c.created_at, c.last_iteration,
          pg_catalog.now() operator(pg_catalog.+) $2, c.lock_upgrade, c.ctid,
          c.next_iteration, c.attempts, c.seq
-     from {docs} c
+     from only {docs} c
      where c.version operator(pg_catalog.=) $1
          and c.priority operator(pg_catalog.=) $4
          and (c.next_iteration, c.attempts, c.seq) operator(pg_catalog.>=) ($5, $6, $7)
@@ -205,12 +205,12 @@ static PICK_LOCK_OF_LEVEL: Statement = Statement::new(
 
 // The same for all priorities at once, where the floors are not known.
 static PICK_ONE: Statement = Statement::new(
-    "update {docs} d set
+    "update only {docs} d set
          status = 2,
          attempts = least(d.attempts, 2147483646) operator(pg_catalog.+) 1,
          next_iteration = pg_catalog.now() operator(pg_catalog.+) $2
      where d.ctid operator(pg_catalog.=) any (array(
-         select c.ctid from {docs} c
+         select c.ctid from only {docs} c
          where c.version operator(pg_catalog.=) $1
              and c.status operator(pg_catalog.=) 1
              and c.lock_upgrade is null
@@ -229,7 +229,7 @@ static PICK_LOCK: Statement = Statement::new(
          least(c.attempts, 2147483646) operator(pg_catalog.+) 1, c.iterations, c.created_at, c.last_iteration,
          pg_catalog.now() operator(pg_catalog.+) $2, c.lock_upgrade, c.ctid,
          c.next_iteration, c.attempts, c.seq
-     from {docs} c
+     from only {docs} c
      where c.version operator(pg_catalog.=) $1
          and c.status operator(pg_catalog.=) 1
          and c.lock_upgrade is null
@@ -239,7 +239,7 @@ static PICK_LOCK: Statement = Statement::new(
      for update skip locked",
 );
 static PICK_CLAIM: Statement = Statement::new(
-    "update {docs} d set
+    "update only {docs} d set
          status = 2,
          attempts = least(d.attempts, 2147483646) operator(pg_catalog.+) 1,
          next_iteration = pg_catalog.now() operator(pg_catalog.+) $2
@@ -424,7 +424,7 @@ fn claim(spi: &Spi, queue: &Queue, rows: &Rows, duration: Interval) {
 
 // Index of the five: primary key. Nothing else can prove `status + 0 = 2`.
 static COMPLETE: Statement = Statement::new(
-    "update {docs} d set
+    "update only {docs} d set
          status = 3, attempts = 0,
          iterations = d.iterations operator(pg_catalog.+) 1,
          last_iteration = pg_catalog.now(), next_iteration = $2,
@@ -433,7 +433,7 @@ static COMPLETE: Statement = Statement::new(
          and d.status operator(pg_catalog.+) 0 operator(pg_catalog.=) 2",
 );
 static KILL: Statement = Statement::new(
-    "update {docs} d set
+    "update only {docs} d set
          status = -1, attempts = 0,
          iterations = d.iterations operator(pg_catalog.+) 1,
          last_iteration = pg_catalog.now(),
@@ -442,7 +442,7 @@ static KILL: Statement = Statement::new(
          and d.status operator(pg_catalog.+) 0 operator(pg_catalog.=) 2",
 );
 static RESCHEDULE: Statement = Statement::new(
-    "update {docs} d set
+    "update only {docs} d set
          status = $2, attempts = 0,
          iterations = d.iterations operator(pg_catalog.+) 1,
          last_iteration = pg_catalog.now(), next_iteration = $3,
@@ -452,7 +452,7 @@ static RESCHEDULE: Statement = Statement::new(
      returning d.version, d.priority, d.seq",
 );
 static REJECT: Statement = Statement::new(
-    "update {docs} d set
+    "update only {docs} d set
          status = case when d.attempts operator(pg_catalog.>=) (
                  select q.max_attempts from fetchq.queues q where q.id operator(pg_catalog.=) $2)
              then -1 else 1 end,
@@ -463,13 +463,13 @@ static REJECT: Statement = Statement::new(
      returning d.status, d.version, d.priority, d.next_iteration, d.attempts, d.seq",
 );
 static DROP: Statement = Statement::new(
-    "delete from {docs} d
+    "delete from only {docs} d
      where d.subject operator(pg_catalog.=) $1
          and d.status operator(pg_catalog.+) 0 operator(pg_catalog.=) 2
      returning d.version",
 );
 static STATUS: Statement =
-    Statement::new("select d.status from {docs} d where d.subject operator(pg_catalog.=) $1");
+    Statement::new("select d.status from only {docs} d where d.subject operator(pg_catalog.=) $1");
 
 /// Settles an active document as done.
 pub fn complete(queue: &Queue, subject: &str, payload: Option<Jsonb>) -> Result<()> {

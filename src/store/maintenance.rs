@@ -12,9 +12,9 @@ use crate::ready::Key;
 
 // Index of the four: due, a range of one status up to now.
 static MARK_DEAD: Statement = Statement::new(
-    "update {docs} d set status = -1
+    "update only {docs} d set status = -1
      where d.ctid operator(pg_catalog.=) any (array(
-         select c.ctid from {docs} c
+         select c.ctid from only {docs} c
          where c.status operator(pg_catalog.=) 2
              and c.lock_upgrade is null
              and c.next_iteration operator(pg_catalog.<) pg_catalog.now()
@@ -26,9 +26,9 @@ static MARK_DEAD: Statement = Statement::new(
          for update skip locked))",
 );
 static RESCHEDULE_ORPHANS: Statement = Statement::new(
-    "update {docs} d set status = 1
+    "update only {docs} d set status = 1
      where d.ctid operator(pg_catalog.=) any (array(
-         select c.ctid from {docs} c
+         select c.ctid from only {docs} c
          where c.status operator(pg_catalog.=) 2
              and c.lock_upgrade is null
              and c.next_iteration operator(pg_catalog.<) pg_catalog.now()
@@ -42,11 +42,11 @@ static RESCHEDULE_ORPHANS: Statement = Statement::new(
 // Both in one pass: with a million lost leases, of which few are at their last attempt,
 // looking for those alone would read all of them each time.
 static EXPIRE: Statement = Statement::new(
-    "update {docs} d set status = case when d.attempts operator(pg_catalog.>=) (
+    "update only {docs} d set status = case when d.attempts operator(pg_catalog.>=) (
              select q.max_attempts from fetchq.queues q where q.id operator(pg_catalog.=) $1)
          then -1 else 1 end
      where d.ctid operator(pg_catalog.=) any (array(
-         select c.ctid from {docs} c
+         select c.ctid from only {docs} c
          where c.status operator(pg_catalog.=) 2
              and c.lock_upgrade is null
              and c.next_iteration operator(pg_catalog.<) pg_catalog.now()
@@ -57,9 +57,9 @@ static EXPIRE: Statement = Statement::new(
      returning d.status",
 );
 static MAKE_PENDING: Statement = Statement::new(
-    "update {docs} d set status = 1
+    "update only {docs} d set status = 1
      where d.ctid operator(pg_catalog.=) any (array(
-         select c.ctid from {docs} c
+         select c.ctid from only {docs} c
          where c.status operator(pg_catalog.=) 0
              and c.lock_upgrade is null
              and c.next_iteration operator(pg_catalog.<=) pg_catalog.now()
@@ -134,7 +134,7 @@ fn floor(queue: &Queue, from: Status) -> Option<Key> {
     let now = time::now();
     let known = queue.source().and_then(|s| s.due(from.code(), now));
     match known {
-        Some(floor) if floor.next_iteration > now => None,
+        Some(floor) if floor >= Key::until(now) => None,
         Some(floor) => Some(floor),
         None => Some(Key::FIRST),
     }

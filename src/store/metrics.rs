@@ -10,7 +10,7 @@ use crate::domain::names::QueueName;
 use crate::error::Result;
 use crate::pg::spi::{self, Arg, Spi};
 
-use super::packing::{free_queues, pack_events};
+use super::packing::{self, free_queues, pack_events};
 use super::plans::{Queue, render};
 use super::registry;
 
@@ -321,6 +321,11 @@ const LOCK_WRITTEN: &str = "select coalesce(array_agg(queue::text), '{}'), coale
 /// `fetchq.metrics`; says how many rows went. What others hold waits for the next time.
 pub fn pack() -> i64 {
     spi::connect(|spi| pack_events(spi) + pack_writes(spi))
+}
+
+/// What is left to do after packing, at the end of a transaction.
+pub fn tidy() {
+    spi::connect(packing::tidy);
 }
 
 fn pack_writes(spi: &Spi) -> i64 {

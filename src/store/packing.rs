@@ -6,19 +6,19 @@
 //! snapshot sees each event in its segment or in the metrics, never in both, and what
 //! is packed is never walked over again.
 
-use super::plans::{self, Statement};
 use crate::pg::relation::{self, LockMode};
+use crate::pg::scan;
 use crate::pg::session;
 use crate::pg::spi::{Arg, Spi};
 
-use pgrx::pg_sys::Oid;
+use pgrx::pg_sys::{Datum, Oid};
 
 /// Segments of the log (src/sql/bootstrap.sql makes them).
 pub const SEGMENTS: i32 = 6;
 
-/// A segment of this size is packed as a whole: 1 MB, about 20,000 events. Four times
-/// as much for each packed one that can not be truncated yet, so that six last for
-/// some 30 million events under one held snapshot.
+/// A segment of this size is packed as a whole: 1 MB, about 24,000 events. Four times
+/// as much for each packed one that can not be truncated yet: under one held snapshot
+/// five take some 8 million events, and the sixth what comes after.
 const WHOLE_FROM: i64 = 1 << 20;
 const GROWTH: u32 = 2;
 
@@ -27,18 +27,30 @@ pub fn table(segment: i32) -> Option<Oid> {
     relation::lookup("fetchq", &format!("counter_log_{segment}"))
 }
 
-// The segments that may be written, the current one first.
-static WRITABLE: Statement = Statement::new(
-    "select g.n from pg_catalog.generate_series(1, 6) g (n)
-     left join fetchq.counter_segments s on s.segment operator(pg_catalog.=) g.n
-     where s.is_packed is not true
-     order by s.is_current desc nulls last, g.n",
-);
-
-/// Segments that may be written, in the order of preference.
-pub fn writable(spi: &Spi) -> Vec<i32> {
-    let rows = plans::run_latest(spi, &WRITABLE, &[]);
-    (0..rows.len()).filter_map(|row| rows.get(row, 1)).collect()
+/// Segments that may be written, the current one first. Read without a query: it is for
+/// workers, who need no rights on the counters.
+pub fn writable() -> Vec<i32> {
+    let Some(states) = relation::lookup("fetchq", "counter_segments") else {
+        return Vec::new();
+    };
+    let mut packed = Vec::new();
+    let mut current = None;
+    for [segment, is_current, is_packed] in
+        scan::rows(states, ["segment", "is_current", "is_packed"])
+    {
+        let Some(segment) = segment.map(|datum| datum.value() as i32) else {
+            continue;
+        };
+        let is = |flag: Option<Datum>| flag.is_some_and(|datum| datum.value() & 1 == 1);
+        if is(is_packed) {
+            packed.push(segment);
+        } else if is(is_current) {
+            current = Some(segment);
+        }
+    }
+    let mut writable: Vec<i32> = (1..=SEGMENTS).filter(|n| !packed.contains(n)).collect();
+    writable.sort_by_key(|n| Some(*n) != current);
+    writable
 }
 
 const STATES: &str =
@@ -47,7 +59,7 @@ const STATES: &str =
         has_table_privilege('fetchq.counter_log_' || g.n, 'truncate')
     from generate_series(1, 6) g (n)
     left join fetchq.counter_segments s on s.segment = g.n
-    order by s.is_current desc nulls last, g.n";
+    order by coalesce(s.is_packed, false), s.is_current desc nulls last, g.n";
 
 struct Segment {
     number: i32,
@@ -227,6 +239,9 @@ pub fn pack_events(spi: &Spi) -> i64 {
         return 0;
     }
     let current = segments.remove(0);
+    if current.is_packed {
+        return 0;
+    }
     let mut packed = 0;
     if is_mine {
         for segment in &segments {
@@ -245,7 +260,7 @@ pub fn pack_events(spi: &Spi) -> i64 {
     }
     if current.bytes < WHOLE_FROM && relation::try_lock(current.table, LockMode::Rows) {
         // Now that it is locked: somebody may have packed it since.
-        if writable(spi).contains(&current.number) {
+        if writable().contains(&current.number) {
             packed += pack_rows(spi, &name_of(current.number));
         }
     }
@@ -256,27 +271,46 @@ pub fn pack_events(spi: &Spi) -> i64 {
         // Rows that somebody copied there.
         packed += pack_rows(spi, "fetchq.counter_log");
     }
-    if is_mine {
-        for segment in segments.iter().filter(|s| s.is_packed) {
-            truncate(spi, segment);
-        }
-    }
     packed
 }
 
-/// Empties a packed segment, unless somebody reads it, or may still need it.
-fn truncate(spi: &Spi, segment: &Segment) {
-    if session::is_known_to_all(segment.changed_by)
-        && relation::try_lock(segment.table, LockMode::Everybody)
-    {
-        // A role without the right leaves the file to vacuum; until that has emptied it
-        // the segment is not written again.
-        let how = if segment.may_truncate {
-            "truncate only"
-        } else {
-            "delete from only"
-        };
-        spi.once(&format!("{how} {}", name_of(segment.number)), &[]);
-        mark(spi, segment, false, false);
+/// Packed segments from which on it is worth to have readers wait.
+const MANY: usize = 3;
+
+/// Truncates the packed segments that nobody needs any more. It keeps all who read
+/// counters waiting until the transaction ends: so it comes last, and within a
+/// transaction block, whose end is not known, only when they become many.
+pub fn tidy(spi: &Spi) {
+    if session::keeps_snapshot() {
+        return;
     }
+    let states = relation::lookup("fetchq", "counter_segments");
+    if states.is_some_and(|table| relation::try_lock(table, LockMode::Writers)) {
+        let segments = segments(spi);
+        let packed = segments.iter().filter(|s| s.is_packed);
+        if session::is_in_block() && packed.clone().count() < MANY {
+            return;
+        }
+        for segment in packed {
+            empty(spi, segment);
+        }
+    }
+}
+
+/// Empties a packed segment, unless somebody reads it, or may still need it.
+fn empty(spi: &Spi, segment: &Segment) {
+    if !session::is_known_to_all(segment.changed_by, segment.table)
+        || !relation::try_lock(segment.table, LockMode::Everybody)
+    {
+        return;
+    }
+    let name = name_of(segment.number);
+    if segment.bytes > 0 && segment.may_truncate {
+        spi.once(&format!("truncate only {name}"), &[]);
+    } else if segment.bytes > 0 {
+        // A role without the right leaves the file to vacuum.
+        spi.once(&format!("delete from only {name}"), &[]);
+        return;
+    }
+    mark(spi, segment, false, false);
 }

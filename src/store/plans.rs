@@ -187,28 +187,41 @@ pub fn run_latest<'s>(spi: &'s Spi, statement: &'static Statement, args: &[Arg])
     spi.run_latest(&fixed(spi, statement, args), args)
 }
 
-// What a session has to know about a queue. The columns of the indexes are told by
-// their numbers: version, priority desc, next_iteration, attempts, seq, and status,
-// next_iteration, seq. The last column: no trigger but ours, no check
-// constraint, no rule.
+// What a session has to know about a queue. The floors need the trigger as it was
+// made (21: after, for each row, insert or update), the indexes as they were made, and
+// a table of columns by number and type as in queue_tables.rs, in a heap, without
+// children. The last column: nothing of the user's runs when a row is written.
 static QUEUE: Statement = Statement::new(
     "select q.id,
         (select t.xmin from pg_catalog.pg_trigger t
          where t.tgrelid operator(pg_catalog.=) $2
              and t.tgname operator(pg_catalog.=) 'fetchq_ready'
-             and t.tgenabled operator(pg_catalog.=) 'A'),
+             and t.tgenabled operator(pg_catalog.=) 'A'
+             and t.tgtype operator(pg_catalog.=) 21
+             and t.tgqual is null
+             and t.tgattr::pg_catalog.text operator(pg_catalog.=) ''
+             and t.tgfoid operator(pg_catalog.=) 'fetchq.trigger_docs_ready'::pg_catalog.regproc
+             and c.relam operator(pg_catalog.=) 2
+             and not c.relhassubclass
+             and (select pg_catalog.string_agg(a.atttypid::pg_catalog.text, ' ' order by a.attnum)
+                  from pg_catalog.pg_attribute a
+                  where a.attrelid operator(pg_catalog.=) $2 and not a.attisdropped
+                      and a.attnum operator(pg_catalog.=) any ('{2,3,4,5,7,12}'::pg_catalog.int2[]))
+                 operator(pg_catalog.=) '23 23 23 23 1184 20'),
         (select i.indexrelid from pg_catalog.pg_index i
-         join pg_catalog.pg_class c on c.oid operator(pg_catalog.=) i.indexrelid
+         join pg_catalog.pg_class x on x.oid operator(pg_catalog.=) i.indexrelid
          where i.indrelid operator(pg_catalog.=) $2 and i.indisvalid and i.indisready
-             and c.relname operator(pg_catalog.=) $3
+             and x.relname operator(pg_catalog.=) $3
              and i.indkey::pg_catalog.text operator(pg_catalog.=) '2 3 7 5 12'
-             and i.indoption::pg_catalog.text operator(pg_catalog.=) '0 3 0 0 0'),
+             and i.indoption::pg_catalog.text operator(pg_catalog.=) '0 3 0 0 0'
+             and pg_catalog.pg_get_expr(i.indpred, i.indrelid) operator(pg_catalog.=) '((status = 1) AND (lock_upgrade IS NULL))'),
         (select i.indexrelid from pg_catalog.pg_index i
-         join pg_catalog.pg_class c on c.oid operator(pg_catalog.=) i.indexrelid
+         join pg_catalog.pg_class x on x.oid operator(pg_catalog.=) i.indexrelid
          where i.indrelid operator(pg_catalog.=) $2 and i.indisvalid and i.indisready
-             and c.relname operator(pg_catalog.=) $4
+             and x.relname operator(pg_catalog.=) $4
              and i.indkey::pg_catalog.text operator(pg_catalog.=) '4 7 12'
-             and i.indoption::pg_catalog.text operator(pg_catalog.=) '0 0 0'),
+             and i.indoption::pg_catalog.text operator(pg_catalog.=) '0 0 0'
+             and pg_catalog.pg_get_expr(i.indpred, i.indrelid) operator(pg_catalog.=) '((status = ANY (ARRAY[0, 2])) AND (lock_upgrade IS NULL))'),
         not exists (
             select from pg_catalog.pg_trigger t
             where t.tgrelid operator(pg_catalog.=) $2
@@ -217,7 +230,19 @@ static QUEUE: Statement = Statement::new(
             select from pg_catalog.pg_constraint k
             where k.conrelid operator(pg_catalog.=) $2 and k.contype operator(pg_catalog.=) 'c')
         and not exists (select from pg_catalog.pg_rewrite r where r.ev_class operator(pg_catalog.=) $2)
-     from fetchq.queues q where q.name operator(pg_catalog.=) $1",
+        and not exists (select from pg_catalog.pg_policy p where p.polrelid operator(pg_catalog.=) $2)
+        and not exists (
+            select from pg_catalog.pg_index i
+            join pg_catalog.pg_class x on x.oid operator(pg_catalog.=) i.indexrelid
+            where i.indrelid operator(pg_catalog.=) $2
+                and (i.indexprs is not null or i.indpred is not null
+                    and x.relname operator(pg_catalog.<>) $3 and x.relname operator(pg_catalog.<>) $4))
+        and (select pg_catalog.string_agg(pg_catalog.pg_get_expr(d.adbin, d.adrelid), ',' order by d.adnum)
+             from pg_catalog.pg_attrdef d where d.adrelid operator(pg_catalog.=) $2)
+            operator(pg_catalog.=) '0,0,0,0,0,now(),now()'
+     from fetchq.queues q
+     join pg_catalog.pg_class c on c.oid operator(pg_catalog.=) $2
+     where q.name operator(pg_catalog.=) $1",
 );
 
 fn cached(name: &QueueName, table: Oid) -> Result<Rc<Queue>> {

@@ -31,7 +31,7 @@ const CREATE_DOCS: &str = "create table {docs} (
     last_iteration timestamptz,
     payload jsonb,
     seq bigint generated always as identity
-) with (
+) using heap with (
     fillfactor = 80,
     autovacuum_vacuum_scale_factor = 0.01,
     autovacuum_vacuum_threshold = 2000,

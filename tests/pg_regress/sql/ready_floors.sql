@@ -55,6 +55,39 @@ select count(*) from test.pick(200) p;
 -- More priorities than the shared memory has room for.
 select count(fetchq.doc_push('rq_floor', 'p' || i, 0, i, now(), '{}')) from generate_series(-20, 20) i;
 select array_agg(p order by ordinality) from test.pick(50) with ordinality p (p);
+-- Indexes that are made later than a chain of heap-only updates.
+select count(*) from test.pick(100) p;
+vacuum fetchq_data.rq_floor__docs;
+select fetchq.queue_drop_indexes('rq_floor');
+insert into fetchq_data.rq_floor__docs (subject, status, priority, next_iteration) values ('moved', 1, -9, '2005-01-01');
+update fetchq_data.rq_floor__docs set priority = 10 where subject = 'moved';
+insert into fetchq_data.rq_floor__docs (subject, status, priority, next_iteration)
+    select l || i, 1, p, '2005-01-01' from (values ('t', 5), ('u', 0)) v (l, p), generate_series(1, 3) i;
+select fetchq.queue_create_indexes('rq_floor');
+select fetchq.doc_push('rq_floor', 'later', '{}', '2005-01-02');
+select array_agg(p order by ordinality) from test.pick(10) with ordinality p (p);
+-- A column of another type: nothing can be noted, so nothing is assumed.
+alter table fetchq_data.rq_floor__docs alter status type smallint;
+insert into fetchq_data.rq_floor__docs (subject, status, next_iteration) values ('small', 1, '2004-01-01');
+select * from test.pick(1);
+alter table fetchq_data.rq_floor__docs alter status type int;
+-- A default that writes to the same table.
+create function test.nested() returns bigint language sql as $$
+    insert into fetchq_data.rq_floor__docs (subject, status, next_iteration, iterations) values ('nested', 1, '2003-01-01', 7);
+    select 7::bigint;
+$$;
+select fetchq.doc_push('rq_floor', 'plain', '{}', '2003-06-01');
+select * from test.pick(2);
+alter table fetchq_data.rq_floor__docs alter iterations set default test.nested();
+select fetchq.doc_push('rq_floor', 'outer', '{}', '2003-06-01');
+alter table fetchq_data.rq_floor__docs alter iterations set default 0;
+select * from test.pick(2);
+drop function test.nested();
+-- A child of the table.
+create table test.child () inherits (fetchq_data.rq_floor__docs);
+insert into test.child (subject, status, next_iteration, seq) values ('child', 1, '2002-01-01', 1);
+select * from test.pick(1);
+drop table test.child;
 -- Leases and planned documents.
 select count(fetchq.doc_push('rq_floor', 'plan' || i, '{}', now() + interval '1 hour')) from generate_series(1, 5) i;
 select * from fetchq.mnt_run('rq_floor', 1000);
