@@ -78,6 +78,8 @@ begin
     perform fetchq.mnt_run('rq_sec', 10);
     return 'works';
 end $$;
+-- (a new session, which knows nothing yet)
+\connect -
 set role regress_fetchq_worker;
 select test.work();
 reset role;
