@@ -16,11 +16,12 @@ use pgrx::pg_sys::{Datum, Oid};
 /// Segments of the log (src/sql/bootstrap.sql makes them).
 pub const SEGMENTS: i32 = 6;
 
-/// A segment of this size is packed as a whole: 1 MB, about 24,000 events. Four times
-/// as much for each packed one that can not be truncated yet: under one held snapshot
-/// five take some 8 million events, and the sixth what comes after.
-const WHOLE_FROM: i64 = 1 << 20;
-const GROWTH: u32 = 2;
+/// A segment of this size is packed as a whole: 256 kB, about 6,000 events, from where
+/// on truncating costs less WAL than deleting row by row. Eight times as much for each
+/// packed one that can not be truncated yet: under one held snapshot five take some 30
+/// million events, and the sixth what comes after.
+const WHOLE_FROM: i64 = 256 << 10;
+const GROWTH: u32 = 3;
 
 /// The table of a segment.
 pub fn table(segment: i32) -> Option<Oid> {
@@ -145,10 +146,10 @@ fn render(sql: &str, name: &str) -> String {
     sql.replace("{segment}", name)
 }
 
-// What a pack takes: rows, which it deletes, or a segment as a whole.
+// What a pack takes: rows, which it deletes, or a segment as a whole. Nobody else
+// deletes events of these queues: their registry rows are locked.
 const TAKE_ROWS: &str = "delete from only {segment}
-    where ctid = any (array(
-        select ctid from only {segment} where queue_id = any ($1) for update skip locked))
+    where queue_id = any ($1)
     returning queue_id, event, version, n";
 const TAKE_WHOLE: &str = "select queue_id, event, version, n from only {segment}
     where queue_id = any ($1)";
@@ -232,8 +233,10 @@ pub fn pack_events(spi: &Spi) -> i64 {
     let Some(states) = relation::lookup("fetchq", "counter_segments") else {
         return 0;
     };
-    // One pack at a time turns segments over.
-    let is_mine = relation::try_lock(states, LockMode::Writers);
+    // One pack at a time.
+    if !relation::try_lock(states, LockMode::Writers) {
+        return 0;
+    }
     let mut segments = segments(spi);
     if segments.is_empty() {
         return 0;
@@ -243,20 +246,18 @@ pub fn pack_events(spi: &Spi) -> i64 {
         return 0;
     }
     let mut packed = 0;
-    if is_mine {
-        for segment in &segments {
-            if segment.bytes > 0 && !segment.is_packed {
-                packed += pack_whole(spi, segment);
-            }
+    for segment in &segments {
+        if segment.bytes > 0 && !segment.is_packed {
+            packed += pack_whole(spi, segment);
         }
-        let waiting = segments.iter().filter(|s| s.is_packed).count() as u32;
-        if current.bytes >= WHOLE_FROM << (GROWTH * waiting)
-            && let Some(next) = segments.iter().find(|s| s.bytes == 0 && !s.is_packed)
-        {
-            mark(spi, &current, false, false);
-            mark(spi, next, true, false);
-            packed += pack_whole(spi, &current);
-        }
+    }
+    let waiting = segments.iter().filter(|s| s.is_packed).count() as u32;
+    if current.bytes >= WHOLE_FROM << (GROWTH * waiting)
+        && let Some(next) = segments.iter().find(|s| s.bytes == 0 && !s.is_packed)
+    {
+        mark(spi, &current, false, false);
+        mark(spi, next, true, false);
+        packed += pack_whole(spi, &current);
     }
     if current.bytes < WHOLE_FROM && relation::try_lock(current.table, LockMode::Rows) {
         // Now that it is locked: somebody may have packed it since.

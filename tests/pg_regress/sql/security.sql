@@ -135,7 +135,7 @@ grant select, update on fetchq.queues, fetchq.jobs to regress_fetchq_mnt;
 grant select, insert, update, delete on fetchq.metrics, fetchq.metrics_writes to regress_fetchq_mnt;
 grant select on fetchq.counter_events, fetchq.counter_tail, fetchq.metrics_live to regress_fetchq_mnt;
 grant select, insert, update on fetchq.counter_segments to regress_fetchq_mnt;
-grant select, update, delete on fetchq.counter_log, fetchq.counter_log_1, fetchq.counter_log_2, fetchq.counter_log_3,
+grant select, delete on fetchq.counter_log, fetchq.counter_log_1, fetchq.counter_log_2, fetchq.counter_log_3,
     fetchq.counter_log_4, fetchq.counter_log_5, fetchq.counter_log_6 to regress_fetchq_mnt;
 grant select, update on fetchq_data.rq_sec__docs to regress_fetchq_mnt;
 grant select, insert, update, delete on fetchq_data.rq_sec__logs, fetchq_data.rq_sec__metrics to regress_fetchq_mnt;
@@ -154,7 +154,7 @@ grant usage, create on schema fetchq_data to regress_fetchq_app;
 grant select, insert, update, delete on fetchq.queues, fetchq.jobs, fetchq.metrics, fetchq.metrics_writes to regress_fetchq_app;
 grant select on fetchq.counter_events, fetchq.counter_tail, fetchq.metrics_live to regress_fetchq_app;
 grant select, insert, update on fetchq.counter_segments to regress_fetchq_app;
-grant select, update, delete on fetchq.counter_log, fetchq.counter_log_1, fetchq.counter_log_2, fetchq.counter_log_3,
+grant select, delete on fetchq.counter_log, fetchq.counter_log_1, fetchq.counter_log_2, fetchq.counter_log_3,
     fetchq.counter_log_4, fetchq.counter_log_5, fetchq.counter_log_6 to regress_fetchq_app;
 create function test.manage() returns text language plpgsql as $$
 begin
@@ -193,7 +193,7 @@ select what, privilege, test.needs(what, privilege, 'regress_fetchq_app', 'test.
     ('fetchq.metrics', 'select'), ('fetchq.metrics', 'insert'), ('fetchq.metrics', 'update'), ('fetchq.metrics', 'delete'),
     ('fetchq.metrics_writes', 'select'), ('fetchq.metrics_writes', 'insert'), ('fetchq.metrics_writes', 'update'), ('fetchq.metrics_writes', 'delete'),
     ('fetchq.counter_log', 'select'), ('fetchq.counter_log', 'delete'),
-    ('fetchq.counter_log_1', 'select'), ('fetchq.counter_log_1', 'update'), ('fetchq.counter_log_1', 'delete'),
+    ('fetchq.counter_log_1', 'select'), ('fetchq.counter_log_1', 'delete'),
     ('fetchq.counter_segments', 'select'), ('fetchq.counter_tail', 'select'),
     ('fetchq.counter_events', 'select'), ('fetchq.metrics_live', 'select')) n (what, privilege);
 
