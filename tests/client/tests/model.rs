@@ -72,7 +72,7 @@ fn no_document_is_ever_hidden() {
 /// With memory for a few floors only: they are forgotten and found again all the time.
 #[test]
 fn no_document_is_hidden_when_memory_is_short() {
-    let settings = "fetchq.ready_slots = 16\nfsync = off\nmax_prepared_transactions = 20";
+    let settings = "fetchq.ready_slots = 16\nfsync = off\nmax_prepared_transactions = 20\nlog_min_messages = panic";
     let cluster = Cluster::new("model", settings);
     cluster.start();
     play(cluster.server(), CHAINS_IN_SHORT_MEMORY);
