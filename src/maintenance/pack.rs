@@ -3,7 +3,7 @@
 use pgrx::PgSqlErrorCode;
 
 use crate::error;
-use crate::pg::subtransaction;
+use crate::pg::{session, subtransaction};
 use crate::store::metrics;
 
 /// Rows packed, over all queues. `tidy` is to follow, as late as possible.
@@ -13,7 +13,9 @@ pub fn run() -> i32 {
 
 /// Truncates what is packed; readers of counters wait until the transaction ends.
 pub fn tidy() {
-    if let Err(message) = subtransaction::attempt(metrics::tidy) {
+    // (asked first: within a subtransaction everything is in a block)
+    let is_in_block = session::is_in_block();
+    if let Err(message) = subtransaction::attempt(|| metrics::tidy(is_in_block)) {
         error::warn(
             PgSqlErrorCode::ERRCODE_WARNING,
             format!("packed counter events could not be removed: {message}"),

@@ -324,8 +324,8 @@ pub fn pack() -> i64 {
 }
 
 /// What is left to do after packing, at the end of a transaction.
-pub fn tidy() {
-    spi::connect(packing::tidy);
+pub fn tidy(is_in_block: bool) {
+    spi::connect(|spi| packing::tidy(spi, is_in_block));
 }
 
 fn pack_writes(spi: &Spi) -> i64 {

@@ -281,7 +281,7 @@ const MANY: usize = 3;
 /// Truncates the packed segments that nobody needs any more. It keeps all who read
 /// counters waiting until the transaction ends: so it comes last, and within a
 /// transaction block, whose end is not known, only when they become many.
-pub fn tidy(spi: &Spi) {
+pub fn tidy(spi: &Spi, is_in_block: bool) {
     if session::keeps_snapshot() {
         return;
     }
@@ -289,7 +289,7 @@ pub fn tidy(spi: &Spi) {
     if states.is_some_and(|table| relation::try_lock(table, LockMode::Writers)) {
         let segments = segments(spi);
         let packed = segments.iter().filter(|s| s.is_packed);
-        if session::is_in_block() && packed.clone().count() < MANY {
+        if is_in_block && packed.clone().count() < MANY {
             return;
         }
         for segment in packed {
