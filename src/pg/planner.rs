@@ -76,6 +76,28 @@ pub(super) fn plan(ptr: pg_sys::SPIPlanPtr) {
     }
 }
 
+/// Runs `work` with nothing but PostgreSQL's own in the search path, which decides how
+/// expressions are written out.
+pub fn with_plain_path<R>(work: impl FnOnce() -> R) -> R {
+    // SAFETY: as in with_generic_plans.
+    unsafe {
+        let level = pg_sys::NewGUCNestLevel();
+        pg_sys::set_config_option(
+            c"search_path".as_ptr(),
+            c"pg_catalog, pg_temp".as_ptr(),
+            pg_sys::GucContext::PGC_USERSET,
+            pg_sys::GucSource::PGC_S_SESSION,
+            pg_sys::GucAction::GUC_ACTION_SAVE,
+            true,
+            0,
+            false,
+        );
+        let result = work();
+        pg_sys::AtEOXact_GUC(true, level);
+        result
+    }
+}
+
 /// Runs `work` with generic plans where the session forces custom ones, which is the
 /// one setting that outranks what a plan asks for. Rare, so by the settings machinery.
 pub(super) fn with_generic_plans<R>(work: impl FnOnce() -> R) -> R {

@@ -124,18 +124,20 @@ const RECOUNT: &str = "with
     groups as (
         select status, version, count(*) as n from {docs} group by status, version
     ),
-    counted as (
-        {gauges}
-        union all select m.metric, 0 from fetchq.metrics m
-            where m.queue = $1 and m.metric ~ '^v(0|-?[1-9][0-9]{0,9})$'
-                and substr(m.metric, 2) not in (select version::text from groups)
-    ),
     tail as (
         select case when e.metric = 'v' then 'v' || l.version else e.metric end as metric,
             sum(l.n * e.sign) as n
         from fetchq.counter_tail l join fetchq.counter_events e on e.event = l.event
         where l.queue_id = $2
         group by 1
+    ),
+    counted as (
+        {gauges}
+        union all select v.metric, 0 from (
+            select m.metric from fetchq.metrics m where m.queue = $1
+            union select t.metric from tail t) v
+            where v.metric ~ '^v(0|-?[1-9][0-9]{0,9})$'
+                and substr(v.metric, 2) not in (select version::text from groups)
     )
     insert into fetchq.metrics as m (queue, metric, value, updated_at)
     select $1, c.metric, c.n - coalesce(t.n, 0), now()

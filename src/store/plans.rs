@@ -15,6 +15,7 @@ use crate::domain::names::QueueName;
 use crate::error::{Error, Result};
 use crate::gucs;
 use crate::pg::invalidation::{self, Invalidated};
+use crate::pg::planner;
 use crate::pg::relation::{self, File, Lock};
 use crate::pg::spi::{self, Arg, Plan, Rows, Spi};
 use crate::pg::trigger::OwnNotes;
@@ -283,7 +284,8 @@ fn cached(name: &QueueName, table: Oid) -> Result<Rc<Queue>> {
             Arg::from(pick.as_str()),
             Arg::from(due.as_str()),
         ];
-        let rows = spi.run_latest(&fixed(spi, &QUEUE, &args), &args);
+        let plan = fixed(spi, &QUEUE, &args);
+        let rows = planner::with_plain_path(|| spi.run_latest(&plan, &args));
         if rows.is_empty() {
             return None;
         }
