@@ -39,7 +39,9 @@ rm -rf "${FETCHQ_STATE_DIR:?}"; as_pg_dir "$FETCHQ_STATE_DIR"
 
 # prove TEST… — these tests of the client suite, their progress shown.
 prove() {
-  cargo test --release -q -p fetchq-client-tests -- --test-threads=1 --nocapture "$@" 9>&-
+  cargo test --release -q -p fetchq-client-tests -- --test-threads=1 --nocapture "$@" 2>&1 9>&- | tee "$STATE/soak.log"
+  # (a name that fits no test would run none)
+  grep -q "^test result: ok. $# passed" "$STATE/soak.log" || die "soak: $* did not run"
 }
 
 step "building the tests"
