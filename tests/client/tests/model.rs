@@ -29,8 +29,8 @@ const WORLDS: usize = 2;
 /// Histories on one queue: what one leaves in memory and in the indexes meets the next.
 const HISTORIES: usize = 40;
 /// Queues of a run that is not told how long to take.
-const CHAINS: u64 = 60;
-const CHAINS_IN_SHORT_MEMORY: u64 = 10;
+const CHAINS: u64 = 50;
+const CHAINS_IN_SHORT_MEMORY: u64 = 8;
 
 fn setting(name: &str) -> Option<u64> {
     let value = std::env::var(name).ok().filter(|value| !value.is_empty())?;
