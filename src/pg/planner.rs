@@ -7,6 +7,8 @@
 //! machinery, which they bypass because it costs microseconds each, would remember
 //! them as the session's own.
 
+use std::ffi::CStr;
+
 use pgrx::pg_sys;
 
 /// In force until dropped; a panic or ERROR unwinds through it.
@@ -76,15 +78,15 @@ pub(super) fn plan(ptr: pg_sys::SPIPlanPtr) {
     }
 }
 
-/// Runs `work` with nothing but PostgreSQL's own in the search path, which decides how
-/// expressions are written out.
-pub fn with_plain_path<R>(work: impl FnOnce() -> R) -> R {
-    // SAFETY: as in with_generic_plans.
+/// Runs `work` under another value of a setting, by the settings machinery.
+fn with_setting<R>(name: &CStr, value: &CStr, work: impl FnOnce() -> R) -> R {
+    // SAFETY: a nest level of its own, closed below, or by the end of the
+    // (sub)transaction after an ERROR: what a function's SET clause does.
     unsafe {
         let level = pg_sys::NewGUCNestLevel();
         pg_sys::set_config_option(
-            c"search_path".as_ptr(),
-            c"pg_catalog, pg_temp".as_ptr(),
+            name.as_ptr(),
+            value.as_ptr(),
             pg_sys::GucContext::PGC_USERSET,
             pg_sys::GucSource::PGC_S_SESSION,
             pg_sys::GucAction::GUC_ACTION_SAVE,
@@ -98,30 +100,19 @@ pub fn with_plain_path<R>(work: impl FnOnce() -> R) -> R {
     }
 }
 
+/// Runs `work` with nothing but PostgreSQL's own in the search path, which decides how
+/// expressions are written out.
+pub fn with_plain_path<R>(work: impl FnOnce() -> R) -> R {
+    with_setting(c"search_path", c"pg_catalog, pg_temp", work)
+}
+
 /// Runs `work` with generic plans where the session forces custom ones, which is the
 /// one setting that outranks what a plan asks for. Rare, so by the settings machinery.
 pub(super) fn with_generic_plans<R>(work: impl FnOnce() -> R) -> R {
-    // SAFETY: a nest level of its own, closed below, or by the end of the
-    // (sub)transaction after an ERROR: what a function's SET clause does.
-    unsafe {
-        if pg_sys::plan_cache_mode
-            != pg_sys::PlanCacheMode::PLAN_CACHE_MODE_FORCE_CUSTOM_PLAN as i32
-        {
-            return work();
-        }
-        let level = pg_sys::NewGUCNestLevel();
-        pg_sys::set_config_option(
-            c"plan_cache_mode".as_ptr(),
-            c"force_generic_plan".as_ptr(),
-            pg_sys::GucContext::PGC_USERSET,
-            pg_sys::GucSource::PGC_S_SESSION,
-            pg_sys::GucAction::GUC_ACTION_SAVE,
-            true,
-            0,
-            false,
-        );
-        let result = work();
-        pg_sys::AtEOXact_GUC(true, level);
-        result
+    // SAFETY: a plain variable of this backend.
+    let mode = unsafe { pg_sys::plan_cache_mode };
+    if mode != pg_sys::PlanCacheMode::PLAN_CACHE_MODE_FORCE_CUSTOM_PLAN as i32 {
+        return work();
     }
+    with_setting(c"plan_cache_mode", c"force_generic_plan", work)
 }

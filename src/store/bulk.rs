@@ -273,7 +273,7 @@ static UPSERT_CREATE: Statement = Statement::new(
      on conflict (subject) do nothing
      returning version, priority, status, next_iteration, seq, subject",
 );
-// In the order of the subjects, so that two lists never wait for one another.
+// In the order of the subjects, so that two lists never lock one another out.
 static UPSERT_LOCK: Statement = Statement::new(
     "select d.subject, d.status from only {docs} d
      where d.subject operator(pg_catalog.=) any ($1)
