@@ -5,9 +5,9 @@ use pgrx::pg_sys;
 
 /// `btint4cmp`, `btint8cmp`, `timestamptz_cmp`, `int4eq`, `int4lt`: built-in functions
 /// keep their numbers in every version of PostgreSQL.
-const COMPARE_INT4: u32 = 351;
-const COMPARE_INT8: u32 = 842;
-const COMPARE_TIMESTAMPTZ: u32 = 1314;
+pub(super) const COMPARE_INT4: u32 = 351;
+pub(super) const COMPARE_INT8: u32 = 842;
+pub(super) const COMPARE_TIMESTAMPTZ: u32 = 1314;
 const EQUAL_INT4: u32 = 65;
 const LESS_INT4: u32 = 66;
 
@@ -66,23 +66,7 @@ impl Open {
             let index = pg_sys::index_open(index, pg_sys::AccessShareLock as i32);
             let slot = pg_sys::table_slot_create(table, std::ptr::null_mut());
             let snapshot = &raw mut pg_sys::SnapshotAnyData;
-            #[cfg(any(
-                feature = "pg13",
-                feature = "pg14",
-                feature = "pg15",
-                feature = "pg16",
-                feature = "pg17"
-            ))]
-            let scan = pg_sys::index_beginscan(table, index, snapshot, keys as i32, 0);
-            #[cfg(feature = "pg18")]
-            let scan = pg_sys::index_beginscan(
-                table,
-                index,
-                snapshot,
-                std::ptr::null_mut(),
-                keys as i32,
-                0,
-            );
+            let scan = begin_scan(table, index, snapshot, keys);
             (*scan).xs_want_itup = true;
             Self {
                 table,
@@ -185,7 +169,29 @@ impl Drop for Open {
     }
 }
 
-fn scan_key(
+/// `index_beginscan`.
+pub(super) unsafe fn begin_scan(
+    table: pg_sys::Relation,
+    index: pg_sys::Relation,
+    snapshot: pg_sys::Snapshot,
+    keys: usize,
+) -> pg_sys::IndexScanDesc {
+    // SAFETY: the caller's relations are open, and its snapshot lives as long as the
+    // scan.
+    unsafe {
+        pg_sys::index_beginscan(
+            table,
+            index,
+            snapshot,
+            #[cfg(feature = "pg18")]
+            std::ptr::null_mut(),
+            keys as i32,
+            0,
+        )
+    }
+}
+
+pub(super) fn scan_key(
     flags: u32,
     column: usize,
     strategy: u32,
@@ -209,9 +215,39 @@ fn scan_key(
     key
 }
 
-fn equal(column: usize, value: i32) -> pg_sys::ScanKeyData {
+pub(super) fn equal(column: usize, value: i32) -> pg_sys::ScanKeyData {
     let value = pg_sys::Datum::from(value);
     scan_key(0, column, pg_sys::BTEqualStrategyNumber, EQUAL_INT4, value)
+}
+
+/// The members of a comparison of rows (column, ...) >= (value, ...), from a column on:
+/// the function that compares, and the value.
+pub(super) fn row_members<const N: usize>(
+    first: usize,
+    values: [(u32, pg_sys::Datum); N],
+) -> [pg_sys::ScanKeyData; N] {
+    std::array::from_fn(|at| {
+        let last = if at + 1 == N { pg_sys::SK_ROW_END } else { 0 };
+        scan_key(
+            pg_sys::SK_ROW_MEMBER | last,
+            first + at,
+            pg_sys::BTGreaterEqualStrategyNumber,
+            values[at].0,
+            values[at].1,
+        )
+    })
+}
+
+/// The key of a comparison of rows, which is a boundary of the index, where the scan
+/// starts. The members live as long as the scan.
+pub(super) fn row_from(members: &mut [pg_sys::ScanKeyData]) -> pg_sys::ScanKeyData {
+    pg_sys::ScanKeyData {
+        sk_flags: pg_sys::SK_ROW_HEADER as i32,
+        sk_attno: members[0].sk_attno,
+        sk_strategy: pg_sys::BTGreaterEqualStrategyNumber as u16,
+        sk_argument: pg_sys::Datum::from(members.as_mut_ptr()),
+        ..Default::default()
+    }
 }
 
 /// Walks from `from` on, among the entries whose first columns equal `prefix`, to the
@@ -225,25 +261,11 @@ pub fn first_alive<const N: usize>(
     is_beyond: impl Fn(&[Column; N]) -> bool,
     goes_on: impl Fn(),
 ) -> Option<[Column; N]> {
-    // A comparison of rows on the columns behind the prefix is a boundary of the
-    // index, where the scan starts.
-    let mut members: [pg_sys::ScanKeyData; N] = std::array::from_fn(|at| {
-        let last = if at + 1 == N { pg_sys::SK_ROW_END } else { 0 };
-        scan_key(
-            pg_sys::SK_ROW_MEMBER | last,
-            prefix.len() + 1 + at,
-            pg_sys::BTGreaterEqualStrategyNumber,
-            from[at].compare(),
-            from[at].datum(),
-        )
-    });
-    let mut row = pg_sys::ScanKeyData {
-        sk_flags: pg_sys::SK_ROW_HEADER as i32,
-        sk_attno: (prefix.len() + 1) as i16,
-        sk_strategy: pg_sys::BTGreaterEqualStrategyNumber as u16,
-        ..Default::default()
-    };
-    row.sk_argument = pg_sys::Datum::from(members.as_mut_ptr());
+    let mut members = row_members(
+        prefix.len() + 1,
+        from.map(|column| (column.compare(), column.datum())),
+    );
+    let row = row_from(&mut members);
     let mut keys: Vec<pg_sys::ScanKeyData> = prefix
         .iter()
         .enumerate()

@@ -4,6 +4,7 @@
 
 pub mod append;
 pub mod call;
+pub mod documents;
 pub mod index_walk;
 pub mod invalidation;
 pub mod json;

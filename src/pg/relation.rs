@@ -111,3 +111,15 @@ pub fn lock_rows(table: pg_sys::Oid, wait: bool) -> Lock {
         Lock::Held(file)
     }
 }
+
+unsafe extern "C-unwind" {
+    /// Of `commands/sequence.h`, which pgrx has no binding for.
+    fn nextval_internal(sequence: pg_sys::Oid, check_permissions: bool) -> i64;
+}
+
+/// The next value of an identity column, which needs no right on its sequence.
+pub fn next_identity(sequence: pg_sys::Oid) -> i64 {
+    // SAFETY: looks the sequence up, an ERROR when there is none; the boundary turns that
+    // into a panic, as for every function that pgrx binds.
+    unsafe { pg_sys::ffi::pg_guard_ffi_boundary(|| nextval_internal(sequence, false)) }
+}

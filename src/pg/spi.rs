@@ -39,7 +39,7 @@ impl Arg {
         self.datum.unwrap_or(pg_sys::Datum::from(0))
     }
 
-    pub(super) fn is_null(&self) -> bool {
+    pub fn is_null(&self) -> bool {
         self.datum.is_none()
     }
 }

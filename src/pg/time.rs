@@ -79,6 +79,15 @@ impl Interval {
         Ok(self)
     }
 
+    /// The point in time this much later; PostgreSQL's own error (22008) when there is
+    /// none.
+    pub fn after(self, time: i64) -> i64 {
+        let args = [Some(pg_sys::Datum::from(time)), Some(self.datum)];
+        // SAFETY: timestamptz_pl_interval takes a timestamptz and an interval.
+        unsafe { pgrx::direct_function_call(pg_sys::timestamptz_pl_interval, &args) }
+            .unwrap_or_else(|| pgrx::error!("timestamptz_pl_interval returned NULL"))
+    }
+
     pub fn arg(self) -> Arg {
         Arg::new(pg_sys::INTERVALOID, Some(self.datum))
     }

@@ -42,10 +42,10 @@ impl Planned {
         }
     }
 
-    fn count(&self, spi: &Spi, queue: &Queue, event: impl Fn(Status) -> Event) {
+    fn count(&self, queue: &Queue, event: impl Fn(Status) -> Event) {
         for ((version, status), n) in &self.counts {
             if let Some(status) = Status::from_code(*status) {
-                counters::note(spi, queue.id, *version, *n, event(status));
+                counters::note(queue.id, *version, *n, event(status));
             }
         }
     }
@@ -84,7 +84,7 @@ pub fn push_items(queue: &Queue, version: i32, next_iteration: i64, items: &[Ite
             planned.add(version, rows.get(row, 1).unwrap_or(0), status, key);
         }
         planned.note(queue);
-        planned.count(spi, queue, Event::push);
+        planned.count(queue, Event::push);
         rows.affected()
     })
 }
@@ -143,7 +143,7 @@ fn insert(queue: &Queue, batch: &Batch, statement: &'static Statement) -> i32 {
             note(queue, batch.version, batch.priority, status, key);
         }
         let n = rows.affected();
-        counters::note(spi, queue.id, batch.version, n, Event::push(status));
+        counters::note(queue.id, batch.version, n, Event::push(status));
         n
     })
 }
@@ -210,7 +210,7 @@ pub fn push_docs(queue: &Queue, docs: Jsonb) -> Result<i32> {
         let rows = queue.run_noting(spi, &PUSH_DOCS, &[docs]);
         let planned = planned(&rows, 1);
         planned.note(queue);
-        planned.count(spi, queue, Event::push);
+        planned.count(queue, Event::push);
         Ok(rows.affected())
     })
 }
@@ -357,7 +357,7 @@ fn create(
     let rows = queue.run_noting(spi, &UPSERT_CREATE, &[docs, in_order(missing)]);
     let planned = planned(&rows, 1);
     planned.note(queue);
-    planned.count(spi, queue, Event::push);
+    planned.count(queue, Event::push);
     for row in 0..rows.len() {
         if let Some(subject) = rows.get::<String>(row, 6) {
             missing.remove(&subject);
@@ -400,7 +400,7 @@ fn update(
         done.insert(subject, Action::Updated);
     }
     for ((version, _), (n, event)) in events {
-        counters::note(spi, queue.id, version, n, event);
+        counters::note(queue.id, version, n, event);
     }
     for subject in found {
         missing.remove(&subject);
@@ -460,7 +460,7 @@ pub fn complete(queue: &Queue, subjects: Arg, payloads: Option<Arg>) -> HashSet<
             None => queue.run_noting(spi, &COMPLETE, &[subjects, at]),
             Some(payloads) => queue.run_noting(spi, &COMPLETE_WITH, &[subjects, at, payloads]),
         };
-        counters::note(spi, queue.id, 0, rows.affected(), Event::Complete);
+        counters::note(queue.id, 0, rows.affected(), Event::Complete);
         settled(&rows)
     })
 }
@@ -482,7 +482,7 @@ pub fn reschedule(
         ];
         let rows = queue.run_noting(spi, &RESCHEDULE, &args);
         planned(&rows, 2).note(queue);
-        counters::note(spi, queue.id, 0, rows.affected(), Event::reschedule(to));
+        counters::note(queue.id, 0, rows.affected(), Event::reschedule(to));
         settled(&rows)
     })
 }
@@ -496,7 +496,7 @@ pub fn drop(queue: &Queue, subjects: Arg) -> HashSet<String> {
             *counts.entry(rows.get(row, 2).unwrap_or(0)).or_default() += 1;
         }
         for (version, n) in counts {
-            counters::note(spi, queue.id, version, n, Event::Drop);
+            counters::note(queue.id, version, n, Event::Drop);
         }
         settled(&rows)
     })

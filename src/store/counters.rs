@@ -7,11 +7,11 @@ use crate::domain::counters::Event;
 use crate::pg::append;
 use crate::pg::invalidation;
 use crate::pg::relation::{self, LockMode};
-use crate::pg::spi::{Arg, Spi};
+use crate::pg::spi::Arg;
 
 /// Notes an event that happened to `n` documents; nothing when there were none.
 /// `version` matters to events that add or remove documents, 0 for the others.
-pub fn note(_: &Spi, queue_id: i32, version: i32, n: i32, event: Event) {
+pub fn note(queue_id: i32, version: i32, n: i32, event: Event) {
     if n > 0 {
         let values = [
             Arg::from(queue_id),

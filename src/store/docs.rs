@@ -10,6 +10,7 @@ use crate::domain::counters::Event;
 use crate::domain::status::Status;
 use crate::error::{Error, Result};
 use crate::pg::call::RowSink;
+use crate::pg::documents::{Access, Change, Column, Row};
 use crate::pg::json::Jsonb;
 use crate::pg::spi::{self, Arg, Rows, Spi};
 use crate::pg::time::{self, Interval};
@@ -61,19 +62,17 @@ static PUSH: Statement = Statement::new(
 pub fn push(queue: &Queue, doc: &NewDoc) -> i32 {
     spi::connect(|spi| {
         let rows = queue.run_noting(spi, &PUSH, &doc.args());
-        pushed(spi, queue, doc, &rows);
+        if !rows.is_empty() {
+            pushed(queue, doc, rows.get(0, 1).unwrap_or(i64::MIN));
+        }
         rows.affected()
     })
 }
 
-fn pushed(spi: &Spi, queue: &Queue, doc: &NewDoc, rows: &Rows) {
-    if rows.is_empty() {
-        return;
-    }
-    let seq = rows.get(0, 1).unwrap_or(i64::MIN);
+fn pushed(queue: &Queue, doc: &NewDoc, seq: i64) {
     let key = Key::new(doc.next_iteration, 0, seq);
     note(queue, doc.version, doc.priority, doc.status(), key);
-    counters::note(spi, queue.id, doc.version, 1, Event::push(doc.status()));
+    counters::note(queue.id, doc.version, 1, Event::push(doc.status()));
 }
 
 // A generated subject is new: no arbiter, which saves the speculative insertion.
@@ -85,10 +84,33 @@ static APPEND: Statement = Statement::new(
 
 /// Adds a document whose subject was generated.
 pub fn append(queue: &Queue, doc: &NewDoc) {
-    spi::connect(|spi| {
-        let rows = queue.run_noting(spi, &APPEND, &doc.args());
-        pushed(spi, queue, doc, &rows);
+    let seq = append_row(queue, doc).unwrap_or_else(|| {
+        spi::connect(|spi| {
+            let rows = queue.run_noting(spi, &APPEND, &doc.args());
+            rows.get(0, 1).unwrap_or(i64::MIN)
+        })
     });
+    pushed(queue, doc, seq);
+}
+
+/// The same without a statement; its `seq`.
+fn append_row(queue: &Queue, doc: &NewDoc) -> Option<i64> {
+    let mut documents = queue.documents(Access::Insert)?;
+    let seq = queue.next_seq()?;
+    let [subject, version, priority, status, next_iteration, payload] = doc.args();
+    let mut row = Row::empty();
+    row.set(Column::Subject, &subject);
+    row.set(Column::Version, &version);
+    row.set(Column::Priority, &priority);
+    row.set(Column::Status, &status);
+    row.set(Column::Attempts, &Arg::from(0));
+    row.set(Column::Iterations, &Arg::from(0i64));
+    row.set(Column::NextIteration, &next_iteration);
+    row.set(Column::CreatedAt, &Arg::timestamp(time::now()));
+    row.set(Column::Payload, &payload);
+    row.set(Column::Seq, &Arg::from(seq));
+    documents.add(&mut row);
+    Some(seq)
 }
 
 // Index: primary key.
@@ -149,7 +171,7 @@ pub fn upsert(queue: &Queue, doc: &NewDoc) -> Result<Upserted> {
                 )
                 .affected();
             if let Some(event) = from.and_then(|from| Event::upsert(from, to)) {
-                counters::note(spi, queue.id, doc.version, n, event);
+                counters::note(queue.id, doc.version, n, event);
             }
             Some(n)
         });
@@ -164,28 +186,9 @@ pub fn upsert(queue: &Queue, doc: &NewDoc) -> Result<Upserted> {
     })
 }
 
-// Index: pick, read in its order from the floor of one priority on, and left after the
-// first row that is free. The array is computed once, so the outer node can only be a
-// Tid Scan on one row.
-static PICK_ONE_OF_LEVEL: Statement = Statement::new(
-    "update only {docs} d set
-         status = 2,
-         attempts = least(d.attempts, 2147483646) operator(pg_catalog.+) 1,
-         next_iteration = pg_catalog.now() operator(pg_catalog.+) $2
-     where d.ctid operator(pg_catalog.=) any (array(
-         select c.ctid from only {docs} c
-         where c.version operator(pg_catalog.=) $1
-             and c.priority operator(pg_catalog.=) $3
-             and (c.next_iteration, c.attempts, c.seq) operator(pg_catalog.>=) ($4, $5, $6)
-             and c.status operator(pg_catalog.=) 1
-             and c.lock_upgrade is null
-             and c.next_iteration operator(pg_catalog.<=) pg_catalog.now()
-         order by c.next_iteration, c.attempts, c.seq
-         limit 1
-         for update skip locked))
-     returning d.subject, d.payload, d.version, d.priority, d.attempts, d.iterations,
-         d.created_at, d.last_iteration, d.next_iteration, d.lock_upgrade",
-);
+// A batch in two steps, because RETURNING has lost the order: lock and read the rows
+// as they will be, in order (index: pick, from the floor of one priority on), then
+// update them (Tid Scan). Only where `claim_rows` can not do it.
 static PICK_LOCK_OF_LEVEL: Statement = Statement::new(
     "select c.subject, c.payload, c.version, c.priority,
          least(c.attempts, 2147483646) operator(pg_catalog.+) 1, c.iterations, c.created_at, c.last_iteration,
@@ -204,26 +207,6 @@ static PICK_LOCK_OF_LEVEL: Statement = Statement::new(
 );
 
 // The same for all priorities at once, where the floors are not known.
-static PICK_ONE: Statement = Statement::new(
-    "update only {docs} d set
-         status = 2,
-         attempts = least(d.attempts, 2147483646) operator(pg_catalog.+) 1,
-         next_iteration = pg_catalog.now() operator(pg_catalog.+) $2
-     where d.ctid operator(pg_catalog.=) any (array(
-         select c.ctid from only {docs} c
-         where c.version operator(pg_catalog.=) $1
-             and c.status operator(pg_catalog.=) 1
-             and c.lock_upgrade is null
-             and c.next_iteration operator(pg_catalog.<=) pg_catalog.now()
-         order by c.priority desc, c.next_iteration, c.attempts, c.seq
-         limit 1
-         for update skip locked))
-     returning d.subject, d.payload, d.version, d.priority, d.attempts, d.iterations,
-         d.created_at, d.last_iteration, d.next_iteration, d.lock_upgrade",
-);
-
-// A batch in two steps, because RETURNING has lost the order: lock and read the rows
-// as they will be, in order (index: pick), then update them (Tid Scan).
 static PICK_LOCK: Statement = Statement::new(
     "select c.subject, c.payload, c.version, c.priority,
          least(c.attempts, 2147483646) operator(pg_catalog.+) 1, c.iterations, c.created_at, c.last_iteration,
@@ -260,18 +243,14 @@ pub fn pick(queue: &Queue, mut pick: Pick) {
     let known = queue
         .source()
         .and_then(|source| Some((source, source.levels(pick.version)?)));
-    let picked = match known {
+    match known {
         Some((source, levels)) => {
-            let picked = pick_levels(queue, &source, levels.as_slice(), &mut pick);
-            if picked == 0 {
-                safety_net(queue, &source, &mut pick)
-            } else {
-                picked
+            if pick_levels(queue, &source, levels.as_slice(), &mut pick) == 0 {
+                safety_net(queue, &source, &mut pick);
             }
         }
-        None => spi::connect(|spi| pick_anywhere(spi, queue, &mut pick)),
-    };
-    queue.was_empty.set(picked == 0);
+        None => pick_anywhere(queue, &mut pick),
+    }
 }
 
 /// From the floors on, priority by priority.
@@ -285,63 +264,122 @@ fn pick_levels(queue: &Queue, source: &Source, levels: &[View], pick: &mut Pick)
         source.answered();
         return 0;
     }
-    spi::connect(|spi| {
-        let mut picked = 0;
-        for level in due {
-            picked += pick_level(spi, queue, source, level, pick, pick.limit - picked);
-            if picked == pick.limit {
-                break;
-            }
+    let mut picked = 0;
+    for level in due {
+        picked += pick_level(queue, source, level, pick, pick.limit - picked);
+        if picked == pick.limit {
+            break;
         }
-        counters::note(spi, queue.id, 0, picked, Event::Pick);
-        picked
-    })
+    }
+    counters::note(queue.id, 0, picked, Event::Pick);
+    picked
 }
 
-fn pick_level(
-    spi: &Spi,
-    queue: &Queue,
-    source: &Source,
-    level: &View,
-    pick: &mut Pick,
-    limit: i32,
-) -> i32 {
-    let (version, duration) = (Arg::from(pick.version), pick.duration.arg());
-    let from = [
-        Arg::from(level.id),
-        Arg::timestamp(level.floor.next_iteration),
-        Arg::from(level.floor.attempts),
-        Arg::from(level.floor.seq),
-    ];
+fn pick_level(queue: &Queue, source: &Source, level: &View, pick: &mut Pick, limit: i32) -> i32 {
     let raise_is_due = source.count(pick.version, level.id, limit);
-    // A raise needs the place of a document that was alive, which only the other
-    // statement tells. The last pick found nothing: begin with the one that can say so
-    // alone.
-    if limit == 1 && !raise_is_due && !queue.was_empty.get() {
-        let args = [version, duration, from[0], from[1], from[2], from[3]];
-        let rows = queue.run_noting(spi, &PICK_ONE_OF_LEVEL, &args);
-        if !rows.is_empty() {
-            leased(queue, &rows);
-            pick.out.extend(&rows);
-            return 1;
-        }
+    let mut claimed = claim_rows(queue, Some((level.id, level.floor)), pick, limit);
+    if claimed.n < limit && !claimed.is_all {
+        spi::connect(|spi| {
+            let args = [
+                Arg::from(pick.version),
+                pick.duration.arg(),
+                Arg::from(i64::from(limit - claimed.n)),
+                Arg::from(level.id),
+                Arg::timestamp(level.floor.next_iteration),
+                Arg::from(level.floor.attempts),
+                Arg::from(level.floor.seq),
+            ];
+            let rows = queue.run(spi, &PICK_LOCK_OF_LEVEL, &args);
+            if !rows.is_empty() {
+                claim(spi, queue, &rows, pick.duration);
+                pick.out.extend(&rows);
+                claimed.n += rows.affected();
+                claimed.last = Some(place(&rows, rows.len() - 1).1);
+            }
+        });
     }
-    let n = Arg::from(i64::from(limit));
-    let args = [version, duration, n, from[0], from[1], from[2], from[3]];
-    let rows = queue.run(spi, &PICK_LOCK_OF_LEVEL, &args);
-    if rows.is_empty() {
+    match claimed.last {
         // Perhaps there is nothing at all: then the next poll needs no query.
-        source.raise_level(pick.version, level.id, Key::LAST);
-        return 0;
+        None => source.raise_level(pick.version, level.id, Key::LAST),
+        // The place of a document that was alive.
+        Some(last) if raise_is_due => source.raise_level(pick.version, level.id, last),
+        Some(_) => {}
     }
-    claim(spi, queue, &rows, pick.duration);
-    pick.out.extend(&rows);
-    if raise_is_due {
-        let (_, last) = place(&rows, rows.len() - 1);
-        source.raise_level(pick.version, level.id, last);
-    }
-    rows.affected()
+    claimed.n
 }
+
+/// What was leased without a statement.
+struct Claimed {
+    n: i32,
+    /// Where the last one was.
+    last: Option<Key>,
+    /// Nothing was left out that a statement might find.
+    is_all: bool,
+}
+
+/// Leases documents in the order of the pick index: of one priority from its floor on,
+/// or of all.
+fn claim_rows(queue: &Queue, from: Option<(i32, Key)>, pick: &mut Pick, limit: i32) -> Claimed {
+    let mut claimed = Claimed {
+        n: 0,
+        last: None,
+        is_all: false,
+    };
+    let Some(mut documents) = queue.documents(Access::Update) else {
+        return claimed;
+    };
+    claimed.is_all = true;
+    let now = time::now();
+    let end = pick.duration.after(now);
+    let from = from.map(|(priority, key)| {
+        let place = (key.next_iteration, key.attempts, key.seq);
+        (priority, place)
+    });
+    documents.read_ready(pick.version, from, now);
+    while claimed.n < limit
+        && let Some(mut row) = documents.next()
+    {
+        let key = Key::new(
+            row.int8(Column::NextIteration),
+            row.int4(Column::Attempts),
+            row.int8(Column::Seq),
+        );
+        row.set(Column::Status, &Arg::from(Status::Active.code()));
+        row.set(Column::Attempts, &Arg::from(key.attempts.saturating_add(1)));
+        row.set(Column::NextIteration, &Arg::timestamp(end));
+        match documents.replace(&mut row, false) {
+            Change::Done => {}
+            // Skip locked.
+            Change::Locked => continue,
+            // Perhaps it can still be picked as it is now.
+            Change::Outdated => {
+                claimed.is_all = false;
+                continue;
+            }
+        }
+        pick.out.push(&PICKED.map(|column| row.arg(column)));
+        claimed.n += 1;
+        claimed.last = Some(key);
+    }
+    if claimed.n > 0 {
+        note(queue, 0, 0, Status::Active, Key::at(end));
+    }
+    claimed
+}
+
+/// The columns of a picked document.
+const PICKED: [Column; 10] = [
+    Column::Subject,
+    Column::Payload,
+    Column::Version,
+    Column::Priority,
+    Column::Attempts,
+    Column::Iterations,
+    Column::CreatedAt,
+    Column::LastIteration,
+    Column::NextIteration,
+    Column::LockUpgrade,
+];
 
 /// Priority and place in the index of a row of the locking statements, as it was.
 fn place(rows: &Rows, row: usize) -> (i32, Key) {
@@ -361,44 +399,33 @@ fn leased(queue: &Queue, rows: &Rows) {
 }
 
 /// Without floors.
-fn pick_anywhere(spi: &Spi, queue: &Queue, pick: &mut Pick) -> i32 {
-    let (version, duration) = (Arg::from(pick.version), pick.duration.arg());
-    let mut rows = None;
-    if pick.limit == 1 && !queue.was_empty.get() {
-        let one = queue.run_noting(spi, &PICK_ONE, &[version, duration]);
-        rows = (!one.is_empty()).then_some(one);
+fn pick_anywhere(queue: &Queue, pick: &mut Pick) {
+    let limit = pick.limit;
+    let mut claimed = claim_rows(queue, None, pick, limit);
+    if claimed.n < limit && !claimed.is_all {
+        spi::connect(|spi| {
+            let rows = lock_and_claim(spi, queue, pick, limit - claimed.n);
+            claimed.n += rows.affected();
+            pick.out.extend(&rows);
+        });
     }
-    let rows = match rows {
-        Some(rows) => {
-            leased(queue, &rows);
-            rows
-        }
-        // A batch; or nothing, which a document that was rewritten while it was being
-        // locked gives too: its new version can not be seen by the same statement.
-        None => lock_and_claim(spi, queue, pick),
-    };
-    counters::note(spi, queue.id, 0, rows.affected(), Event::Pick);
-    pick.out.extend(&rows);
-    rows.affected()
+    counters::note(queue.id, 0, claimed.n, Event::Pick);
 }
 
 /// Looks without floors when it is time to.
-fn safety_net(queue: &Queue, source: &Source, pick: &mut Pick) -> i32 {
-    let mut picked = 0;
+fn safety_net(queue: &Queue, source: &Source, pick: &mut Pick) {
     source.full_scan(pick.version, queue.name.as_str(), || {
         spi::connect(|spi| {
-            let rows = lock_and_claim(spi, queue, pick);
-            picked = rows.affected();
-            counters::note(spi, queue.id, 0, picked, Event::Pick);
+            let rows = lock_and_claim(spi, queue, pick, pick.limit);
+            counters::note(queue.id, 0, rows.affected(), Event::Pick);
             pick.out.extend(&rows);
             (0..rows.len()).map(|row| place(&rows, row)).collect()
         })
     });
-    picked
 }
 
-fn lock_and_claim<'s>(spi: &'s Spi, queue: &Queue, pick: &Pick) -> Rows<'s> {
-    let limit = Arg::from(i64::from(pick.limit));
+fn lock_and_claim<'s>(spi: &'s Spi, queue: &Queue, pick: &Pick, limit: i32) -> Rows<'s> {
+    let limit = Arg::from(i64::from(limit));
     let args = [Arg::from(pick.version), pick.duration.arg(), limit];
     let rows = queue.run(spi, &PICK_LOCK, &args);
     claim(spi, queue, &rows, pick.duration);
@@ -430,7 +457,8 @@ static COMPLETE: Statement = Statement::new(
          last_iteration = pg_catalog.now(), next_iteration = $2,
          payload = coalesce($3, d.payload)
      where d.subject operator(pg_catalog.=) $1
-         and d.status operator(pg_catalog.+) 0 operator(pg_catalog.=) 2",
+         and d.status operator(pg_catalog.+) 0 operator(pg_catalog.=) 2
+     returning d.version, d.priority, d.seq",
 );
 static KILL: Statement = Statement::new(
     "update only {docs} d set
@@ -439,7 +467,8 @@ static KILL: Statement = Statement::new(
          last_iteration = pg_catalog.now(),
          payload = coalesce($2, d.payload)
      where d.subject operator(pg_catalog.=) $1
-         and d.status operator(pg_catalog.+) 0 operator(pg_catalog.=) 2",
+         and d.status operator(pg_catalog.+) 0 operator(pg_catalog.=) 2
+     returning d.version, d.priority, d.seq",
 );
 static RESCHEDULE: Statement = Statement::new(
     "update only {docs} d set
@@ -466,25 +495,38 @@ static DROP: Statement = Statement::new(
     "delete from only {docs} d
      where d.subject operator(pg_catalog.=) $1
          and d.status operator(pg_catalog.+) 0 operator(pg_catalog.=) 2
-     returning d.version",
+     returning d.version, d.priority, d.seq",
 );
 static STATUS: Statement =
     Statement::new("select d.status from only {docs} d where d.subject operator(pg_catalog.=) $1");
 
 /// Settles an active document as done.
 pub fn complete(queue: &Queue, subject: &str, payload: Option<Jsonb>) -> Result<()> {
-    let args = [
-        Arg::from(subject),
-        Arg::timestamp(time::COMPLETED_AT),
-        Jsonb::arg(payload),
-    ];
-    settle(queue, subject, &COMPLETE, &args, |_| (0, Event::Complete))
+    let next_iteration = Arg::timestamp(time::COMPLETED_AT);
+    let payload = Jsonb::arg(payload);
+    let change = |row: &mut Row| {
+        end_iteration(row, Status::Completed, &payload);
+        row.set(Column::NextIteration, &next_iteration);
+    };
+    let args = [Arg::from(subject), next_iteration, payload];
+    let how = Settling {
+        change: Some(&change),
+        statement: &COMPLETE,
+        args: &args,
+    };
+    settle(queue, subject, how, |_| (0, Event::Complete))
 }
 
 /// Settles an active document as never to run again.
 pub fn kill(queue: &Queue, subject: &str, payload: Option<Jsonb>) -> Result<()> {
-    let args = [Arg::from(subject), Jsonb::arg(payload)];
-    settle(queue, subject, &KILL, &args, |_| (0, Event::Kill))
+    let payload = Jsonb::arg(payload);
+    let args = [Arg::from(subject), payload];
+    let how = Settling {
+        change: Some(&|row| end_iteration(row, Status::Killed, &payload)),
+        statement: &KILL,
+        args: &args,
+    };
+    settle(queue, subject, how, |_| (0, Event::Kill))
 }
 
 /// Plans the next iteration of an active document.
@@ -495,25 +537,46 @@ pub fn reschedule(
     payload: Option<Jsonb>,
 ) -> Result<()> {
     let to = Status::planned_or_pending(next_iteration <= time::now());
-    let args = [
-        Arg::from(subject),
-        Arg::from(to.code()),
-        Arg::timestamp(next_iteration),
-        Jsonb::arg(payload),
-    ];
-    settle(queue, subject, &RESCHEDULE, &args, |rows| {
-        let int = |column| rows.get(0, column).unwrap_or(0);
-        let seq = rows.get(0, 3).unwrap_or(i64::MIN);
-        note(queue, int(1), int(2), to, Key::new(next_iteration, 0, seq));
+    let payload = Jsonb::arg(payload);
+    let at = Arg::timestamp(next_iteration);
+    let change = |row: &mut Row| {
+        end_iteration(row, to, &payload);
+        row.set(Column::NextIteration, &at);
+    };
+    let args = [Arg::from(subject), Arg::from(to.code()), at, payload];
+    let how = Settling {
+        change: Some(&change),
+        statement: &RESCHEDULE,
+        args: &args,
+    };
+    settle(queue, subject, how, |doc| {
+        let key = Key::new(next_iteration, 0, doc.seq);
+        note(queue, doc.version, doc.priority, to, key);
         (0, Event::reschedule(to))
     })
+}
+
+/// What all of these do to an active document.
+fn end_iteration(row: &mut Row, to: Status, payload: &Arg) {
+    let iterations = row.int8(Column::Iterations).saturating_add(1);
+    row.set(Column::Status, &Arg::from(to.code()));
+    row.set(Column::Attempts, &Arg::from(0));
+    row.set(Column::Iterations, &Arg::from(iterations));
+    row.set(Column::LastIteration, &Arg::timestamp(time::now()));
+    if !payload.is_null() {
+        row.set(Column::Payload, payload);
+    }
 }
 
 /// Gives an active document back after a failure: it is retried when its lease would
 /// have ended, or killed when it has had all its attempts.
 pub fn reject(queue: &Queue, subject: &str) -> Result<()> {
     let args = [Arg::from(subject), Arg::from(queue.id)];
-    settle(queue, subject, &REJECT, &args, |rows| {
+    spi::connect(|spi| {
+        let rows = queue.run_noting(spi, &REJECT, &args);
+        if rows.is_empty() {
+            return Err(not_active(spi, queue, subject));
+        }
         let to = rows.get(0, 1).and_then(Status::from_code);
         let to = to.unwrap_or(Status::Pending);
         if to == Status::Pending {
@@ -525,38 +588,96 @@ pub fn reject(queue: &Queue, subject: &str) -> Result<()> {
             );
             note(queue, int(2), int(3), to, key);
         }
-        (0, Event::reject(to))
+        counters::note(queue.id, 0, 1, Event::reject(to));
+        Ok(())
     })
 }
 
 /// Settles an active document by removing it.
 pub fn drop(queue: &Queue, subject: &str) -> Result<()> {
-    settle(queue, subject, &DROP, &[Arg::from(subject)], |rows| {
-        (rows.get(0, 1).unwrap_or(0), Event::Drop)
-    })
+    let how = Settling {
+        change: None,
+        statement: &DROP,
+        args: &[Arg::from(subject)],
+    };
+    settle(queue, subject, how, |doc| (doc.version, Event::Drop))
 }
 
-/// Runs a settling statement and counts it; `outcome` reads version and event from
-/// what it returned.
+/// How an active document is settled.
+struct Settling<'a> {
+    /// What becomes of it; None: it is removed.
+    change: Option<&'a dyn Fn(&mut Row)>,
+    /// The same as a statement, which returns the columns of `Settled`.
+    statement: &'static Statement,
+    args: &'a [Arg],
+}
+
+/// A document that was settled.
+struct Settled {
+    version: i32,
+    priority: i32,
+    seq: i64,
+}
+
+/// Settles a document and counts it; `outcome` says as what.
 fn settle(
     queue: &Queue,
     subject: &str,
-    statement: &'static Statement,
-    args: &[Arg],
-    outcome: impl FnOnce(&Rows) -> (i32, Event),
+    how: Settling,
+    outcome: impl FnOnce(&Settled) -> (i32, Event),
 ) -> Result<()> {
-    spi::connect(|spi| {
-        let rows = queue.run_noting(spi, statement, args);
-        if rows.affected() > 0 {
-            let (version, event) = outcome(&rows);
-            counters::note(spi, queue.id, version, 1, event);
-            return Ok(());
+    let settled = match settle_row(queue, subject, &how) {
+        Some(settled) => settled,
+        None => settle_by_statement(queue, subject, &how)?,
+    };
+    let (version, event) = outcome(&settled);
+    counters::note(queue.id, version, 1, event);
+    Ok(())
+}
+
+/// Without a statement; None: that is for the statement to decide.
+fn settle_row(queue: &Queue, subject: &str, how: &Settling) -> Option<Settled> {
+    let access = how.change.map_or(Access::Delete, |_| Access::Update);
+    let mut documents = queue.documents(access)?;
+    documents.read_subject(&Arg::from(subject));
+    let mut row = documents.next()?;
+    if row.int4(Column::Status) != Status::Active.code() {
+        return None;
+    }
+    let settled = Settled {
+        version: row.int4(Column::Version),
+        priority: row.int4(Column::Priority),
+        seq: row.int8(Column::Seq),
+    };
+    let done = match how.change {
+        Some(change) => {
+            change(&mut row);
+            documents.replace(&mut row, true)
         }
-        let rows = queue.run(spi, &STATUS, &[Arg::from(subject)]);
-        Err(Error::NotActive {
-            queue: queue.name.to_string(),
-            subject: subject.to_owned(),
-            found: (!rows.is_empty()).then(|| rows.get(0, 1).and_then(Status::from_code)),
+        None => documents.remove(&row),
+    };
+    (done == Change::Done).then_some(settled)
+}
+
+fn settle_by_statement(queue: &Queue, subject: &str, how: &Settling) -> Result<Settled> {
+    spi::connect(|spi| {
+        let rows = queue.run_noting(spi, how.statement, how.args);
+        if rows.is_empty() {
+            return Err(not_active(spi, queue, subject));
+        }
+        Ok(Settled {
+            version: rows.get(0, 1).unwrap_or(0),
+            priority: rows.get(0, 2).unwrap_or(0),
+            seq: rows.get(0, 3).unwrap_or(i64::MIN),
         })
     })
+}
+
+fn not_active(spi: &Spi, queue: &Queue, subject: &str) -> Error {
+    let rows = queue.run(spi, &STATUS, &[Arg::from(subject)]);
+    Error::NotActive {
+        queue: queue.name.to_string(),
+        subject: subject.to_owned(),
+        found: (!rows.is_empty()).then(|| rows.get(0, 1).and_then(Status::from_code)),
+    }
 }

@@ -111,8 +111,8 @@ pub fn expire(queue: &Queue, limit: i32) -> Expired {
             .filter(|row| rows.get(*row, 1) == Some(Status::Killed.code()))
             .count() as i32;
         let returned = rows.affected() - killed;
-        counters::note(spi, queue.id, 0, killed, Event::Dead);
-        counters::note(spi, queue.id, 0, returned, Event::Orphan);
+        counters::note(queue.id, 0, killed, Event::Dead);
+        counters::note(queue.id, 0, returned, Event::Orphan);
         Expired { returned, killed }
     })
 }
@@ -155,7 +155,7 @@ fn run(
     args.extend([Arg::timestamp(floor.next_iteration), Arg::from(floor.seq)]);
     spi::connect(|spi| {
         let n = queue.run(spi, statement, &args).affected();
-        counters::note(spi, queue.id, 0, n, event);
+        counters::note(queue.id, 0, n, event);
         n
     })
 }

@@ -14,6 +14,7 @@ use pgrx::pg_sys::Oid;
 use crate::domain::names::QueueName;
 use crate::error::{Error, Result};
 use crate::gucs;
+use crate::pg::documents::{Access, Documents, Indexes};
 use crate::pg::invalidation::{self, Invalidated};
 use crate::pg::planner;
 use crate::pg::relation::{self, File, Lock};
@@ -59,12 +60,13 @@ pub struct Queue {
     pub name: QueueName,
     pub id: i32,
     pub table: Oid,
-    /// Whether this session's last pick found nothing: a guess about the next one.
-    pub was_empty: Cell<bool>,
     floors: Floors,
     /// Nothing of the user's runs within fetchq's own statements on the table, so that
     /// what they write is what was asked for.
     is_plain: bool,
+    /// The indexes, and the sequence of `seq`, where they are as fetchq made them.
+    indexes: Option<Indexes>,
+    sequence: Option<Oid>,
     file: Cell<Option<File>>,
     plans: PlanSet,
     last_used: Cell<u64>,
@@ -149,6 +151,17 @@ impl Queue {
         })
     }
 
+    /// The documents without statements; None where only a statement will do.
+    pub fn documents(&self, access: Access) -> Option<Documents> {
+        let indexes = self.indexes.as_ref().filter(|_| self.is_plain)?;
+        Documents::open(self.table, indexes, access)
+    }
+
+    /// The next `seq`, where documents can be added without a statement.
+    pub fn next_seq(&self) -> Option<i64> {
+        self.sequence.map(relation::next_identity)
+    }
+
     /// Whether the trigger of the ready floors is missing, or does not run always.
     pub fn lacks_trigger(&self) -> bool {
         self.floors.trigger.is_none()
@@ -191,7 +204,8 @@ pub fn run_latest<'s>(spi: &'s Spi, statement: &'static Statement, args: &[Arg])
 // What a session has to know about a queue. The floors need the trigger as it was
 // made (21: after, for each row, insert or update), the indexes as they were made, and
 // a table of columns by number and type as in queue_tables.rs, in a heap, without
-// children. The last column: nothing of the user's runs when a row is written.
+// children. The fifth column: nothing of the user's runs when a row is written. The
+// last two: the primary key, and the sequence, if a row needs no other column.
 static QUEUE: Statement = Statement::new(
     "select q.id,
         (select t.xmin from pg_catalog.pg_trigger t
@@ -240,7 +254,22 @@ static QUEUE: Statement = Statement::new(
                     and x.relname operator(pg_catalog.<>) $3 and x.relname operator(pg_catalog.<>) $4))
         and (select pg_catalog.string_agg(pg_catalog.pg_get_expr(d.adbin, d.adrelid), ',' order by d.adnum)
              from pg_catalog.pg_attrdef d where d.adrelid operator(pg_catalog.=) $2)
-            operator(pg_catalog.=) '0,0,0,0,0,now(),now()'
+            operator(pg_catalog.=) '0,0,0,0,0,now(),now()',
+        (select i.indexrelid from pg_catalog.pg_index i
+         where i.indrelid operator(pg_catalog.=) $2 and i.indisprimary and i.indimmediate
+             and i.indkey::pg_catalog.text operator(pg_catalog.=) '1'
+             and i.indcollation::pg_catalog.text operator(pg_catalog.=) '950'),
+        (select s.oid from pg_catalog.pg_depend d
+         join pg_catalog.pg_class s on s.oid operator(pg_catalog.=) d.objid
+         where d.refclassid operator(pg_catalog.=) 'pg_catalog.pg_class'::pg_catalog.regclass
+             and d.classid operator(pg_catalog.=) d.refclassid
+             and d.refobjid operator(pg_catalog.=) $2 and d.refobjsubid operator(pg_catalog.=) 12
+             and d.deptype operator(pg_catalog.=) 'i' and s.relkind operator(pg_catalog.=) 'S'
+             and not exists (
+                 select from pg_catalog.pg_attribute a
+                 where a.attrelid operator(pg_catalog.=) $2 and a.attnum operator(pg_catalog.>) 0
+                     and (a.attnum operator(pg_catalog.>) 12 or a.attisdropped
+                         or a.attnotnull and a.attnum operator(pg_catalog.=) any ('{8,9,10,11}'::pg_catalog.int2[]))))
      from fetchq.queues q
      join pg_catalog.pg_class c on c.oid operator(pg_catalog.=) $2
      where q.name operator(pg_catalog.=) $1",
@@ -295,11 +324,19 @@ fn cached(name: &QueueName, table: Oid) -> Result<Rc<Queue>> {
             pick_index: oid(3),
             due_index: oid(4),
         };
+        let indexes = || {
+            Some(Indexes {
+                key: oid(6)?,
+                pick: oid(3)?,
+                due: oid(4)?,
+            })
+        };
         Some(Rc::new(Queue {
             name: name.clone(),
             id: rows.get(0, 1)?,
             table,
-            was_empty: Cell::new(false),
+            indexes: indexes(),
+            sequence: oid(7),
             floors,
             is_plain: rows.get(0, 5).unwrap_or(false),
             file: Cell::new(None),

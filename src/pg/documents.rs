@@ -1,0 +1,534 @@
+//! Reads and writes single documents through the heap and the indexes of their table,
+//! without the executor: looking a plan up, locking, starting and ending it costs more
+//! than the work itself.
+//!
+//! Only for a table that is just as fetchq made it (`Queue::documents` knows), in READ
+//! COMMITTED. What the executor would check is checked in `open`; where more is asked
+//! than that, it gives None, and the caller runs a statement instead. What can not be
+//! decided here (a row that changed meanwhile) is left to the statement too.
+
+use pgrx::pg_sys;
+
+use super::index_walk::{
+    COMPARE_INT4, COMPARE_INT8, COMPARE_TIMESTAMPTZ, begin_scan, equal, row_from, row_members,
+    scan_key,
+};
+use super::spi::Arg;
+
+/// Built-in functions keep their numbers in every version of PostgreSQL.
+const EQUAL_TEXT: u32 = 67;
+const LESS_OR_EQUAL_TIMESTAMPTZ: u32 = 1155;
+
+/// The columns of the documents, in the order of the table (src/store/queue_tables.rs).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(usize)]
+pub enum Column {
+    Subject,
+    Version,
+    Priority,
+    Status,
+    Attempts,
+    Iterations,
+    NextIteration,
+    LockUpgrade,
+    CreatedAt,
+    LastIteration,
+    Payload,
+    Seq,
+}
+
+const COLUMNS: usize = 12;
+
+const TYPES: [pg_sys::Oid; COLUMNS] = [
+    pg_sys::VARCHAROID,
+    pg_sys::INT4OID,
+    pg_sys::INT4OID,
+    pg_sys::INT4OID,
+    pg_sys::INT4OID,
+    pg_sys::INT8OID,
+    pg_sys::TIMESTAMPTZOID,
+    pg_sys::TIMESTAMPTZOID,
+    pg_sys::TIMESTAMPTZOID,
+    pg_sys::TIMESTAMPTZOID,
+    pg_sys::JSONBOID,
+    pg_sys::INT8OID,
+];
+
+/// The indexes of a table of documents: all that it has, or `open` gives None.
+#[derive(Debug, Clone, Copy)]
+pub struct Indexes {
+    pub key: pg_sys::Oid,
+    pub pick: pg_sys::Oid,
+    pub due: pg_sys::Oid,
+}
+
+/// What will be done, as far as rights go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Access {
+    Insert,
+    Update,
+    Delete,
+}
+
+/// One document, taken apart. What is by reference points into a page, or into memory
+/// of the call: use it before the next one is read.
+pub struct Row {
+    values: Vec<pg_sys::Datum>,
+    nulls: Vec<bool>,
+    tid: pg_sys::ItemPointerData,
+}
+
+impl Row {
+    /// A new document, all columns NULL.
+    pub fn empty() -> Self {
+        Self {
+            values: vec![pg_sys::Datum::from(0); COLUMNS],
+            nulls: vec![true; COLUMNS],
+            tid: pg_sys::ItemPointerData::default(),
+        }
+    }
+
+    /// A column of four bytes.
+    pub fn int4(&self, column: Column) -> i32 {
+        self.values[column as usize].value() as i32
+    }
+
+    /// A column of eight bytes: a number, or a point in time.
+    pub fn int8(&self, column: Column) -> i64 {
+        self.values[column as usize].value() as i64
+    }
+
+    pub fn is_null(&self, column: Column) -> bool {
+        self.nulls[column as usize]
+    }
+
+    pub fn arg(&self, column: Column) -> Arg {
+        let at = column as usize;
+        Arg::new(TYPES[at], (!self.nulls[at]).then_some(self.values[at]))
+    }
+
+    /// The value is of the column's type.
+    pub fn set(&mut self, column: Column, value: &Arg) {
+        self.values[column as usize] = value.datum();
+        self.nulls[column as usize] = value.is_null();
+    }
+}
+
+/// What became of an attempt to change a document.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Change {
+    Done,
+    /// Another transaction has locked it, or is changing it.
+    Locked,
+    /// Somebody has changed or removed it since it was read.
+    Outdated,
+}
+
+/// A table of documents that is open for reading and writing.
+pub struct Documents {
+    table: pg_sys::Relation,
+    key: pg_sys::Relation,
+    pick: pg_sys::Relation,
+    due: pg_sys::Relation,
+    slot: *mut pg_sys::TupleTableSlot,
+    scan: pg_sys::IndexScanDesc,
+    has_snapshot: bool,
+    /// What a comparison of rows in the scan's keys points to.
+    members: Box<[pg_sys::ScanKeyData]>,
+}
+
+impl Documents {
+    /// Opens a table that the caller has locked as a writer does. None where only the
+    /// executor will do.
+    pub fn open(table: pg_sys::Oid, indexes: &Indexes, access: Access) -> Option<Self> {
+        // SAFETY: plain variables and caches of this backend. The table is locked, so it
+        // and its indexes exist; what is opened is closed when this is dropped, or by
+        // the end of the transaction after an ERROR.
+        unsafe {
+            if pg_sys::XactIsoLevel > pg_sys::XACT_READ_COMMITTED as i32
+                || (*(&raw const pg_sys::ExecutorCheckPerms_hook)).is_some()
+                || !has_rights(table, access)
+            {
+                return None;
+            }
+            let table = pg_sys::table_open(table, pg_sys::NoLock as i32);
+            if !is_as_made(table, indexes) {
+                pg_sys::table_close(table, pg_sys::NoLock as i32);
+                return None;
+            }
+            let command = match access {
+                Access::Insert => pg_sys::CmdType::CMD_INSERT,
+                Access::Update => pg_sys::CmdType::CMD_UPDATE,
+                Access::Delete => pg_sys::CmdType::CMD_DELETE,
+            };
+            pg_sys::CheckCmdReplicaIdentity(table, command);
+            let open = |index, is_needed| {
+                if is_needed {
+                    pg_sys::index_open(index, pg_sys::RowExclusiveLock as i32)
+                } else {
+                    std::ptr::null_mut()
+                }
+            };
+            let documents = Self {
+                table,
+                key: open(indexes.key, true),
+                pick: open(indexes.pick, access != Access::Delete),
+                due: open(indexes.due, access != Access::Delete),
+                slot: std::ptr::null_mut(),
+                scan: std::ptr::null_mut(),
+                has_snapshot: false,
+                members: Box::default(),
+            };
+            let is_usable = [documents.key, documents.pick, documents.due]
+                .iter()
+                .all(|index| index.is_null() || is_usable(*index));
+            is_usable.then_some(documents)
+        }
+    }
+
+    /// Makes what this transaction has done visible, and takes a snapshot, as each
+    /// statement does.
+    unsafe fn begin(&mut self, index: pg_sys::Relation, keys: &mut [pg_sys::ScanKeyData]) {
+        // SAFETY: as many keys as the scan is begun for, which copies them. The snapshot
+        // is popped, the scan ended and the slot freed when this
+        // is dropped; after an ERROR the end of the (sub)transaction does that.
+        unsafe {
+            pg_sys::CommandCounterIncrement();
+            pg_sys::PushActiveSnapshot(pg_sys::GetTransactionSnapshot());
+            self.has_snapshot = true;
+            self.slot = pg_sys::table_slot_create(self.table, std::ptr::null_mut());
+            let snapshot = pg_sys::GetActiveSnapshot();
+            self.scan = begin_scan(self.table, index, snapshot, keys.len());
+            pg_sys::index_rescan(
+                self.scan,
+                keys.as_mut_ptr(),
+                keys.len() as i32,
+                std::ptr::null_mut(),
+                0,
+            );
+        }
+    }
+
+    /// Starts to read what can be picked of a version, in order, up to a point in time:
+    /// of one priority from a place (next_iteration, attempts, seq) on, or of all.
+    pub fn read_ready(&mut self, version: i32, from: Option<(i32, (i64, i32, i64))>, until: i64) {
+        let until = scan_key(
+            0,
+            3,
+            pg_sys::BTLessEqualStrategyNumber,
+            LESS_OR_EQUAL_TIMESTAMPTZ,
+            pg_sys::Datum::from(until),
+        );
+        let mut keys = vec![equal(1, version)];
+        if let Some((priority, (time, attempts, seq))) = from {
+            self.members = Box::new(row_members(
+                3,
+                [
+                    (COMPARE_TIMESTAMPTZ, pg_sys::Datum::from(time)),
+                    (COMPARE_INT4, pg_sys::Datum::from(attempts)),
+                    (COMPARE_INT8, pg_sys::Datum::from(seq)),
+                ],
+            ));
+            keys.push(equal(2, priority));
+            keys.push(row_from(&mut self.members));
+        }
+        keys.push(until);
+        // SAFETY: the index is open, because documents are read to be updated.
+        unsafe { self.begin(self.pick, &mut keys) };
+    }
+
+    /// Starts to look for a document.
+    pub fn read_subject(&mut self, subject: &Arg) {
+        let mut key = scan_key(
+            0,
+            1,
+            pg_sys::BTEqualStrategyNumber,
+            EQUAL_TEXT,
+            subject.datum(),
+        );
+        key.sk_collation = pg_sys::C_COLLATION_OID;
+        // SAFETY: the index is open.
+        unsafe { self.begin(self.key, &mut [key]) };
+    }
+
+    /// The next document that can be seen.
+    pub fn next(&mut self) -> Option<Row> {
+        pgrx::check_for_interrupts!();
+        // SAFETY: a scan was begun, and its slot belongs to the table. The slot keeps the
+        // page pinned that the values point into.
+        unsafe {
+            let found = pg_sys::index_getnext_slot(
+                self.scan,
+                pg_sys::ScanDirection::ForwardScanDirection,
+                self.slot,
+            );
+            if !found {
+                return None;
+            }
+            let columns = (*(*self.table).rd_att).natts;
+            pg_sys::slot_getsomeattrs_int(self.slot, columns);
+            let slot = &*self.slot;
+            let columns = columns as usize;
+            Some(Row {
+                values: std::slice::from_raw_parts(slot.tts_values, columns).to_vec(),
+                nulls: std::slice::from_raw_parts(slot.tts_isnull, columns).to_vec(),
+                tid: slot.tts_tid,
+            })
+        }
+    }
+
+    /// Writes the new version of a document that was just read. With `wait` false, one
+    /// that another transaction has locked is left alone.
+    pub fn replace(&mut self, row: &mut Row, wait: bool) -> Change {
+        // SAFETY: the tuple is formed by the table's descriptor, from as many values as
+        // it has columns; heap_update copies it into the page.
+        unsafe {
+            let desc = (*self.table).rd_att;
+            let tuple =
+                pg_sys::heap_form_tuple(desc, row.values.as_mut_ptr(), row.nulls.as_mut_ptr());
+            (*tuple).t_tableOid = (*self.table).rd_id;
+            let mut change = self.update(row.tid, tuple, wait);
+            if let Err(holder) = change
+                && !wait
+                && holder != pg_sys::InvalidTransactionId
+                && pg_sys::TransactionIdIsCurrentTransactionId(holder)
+            {
+                // This transaction has locked it: nothing to wait for.
+                change = self.update(row.tid, tuple, true);
+            }
+            let change = match change {
+                Ok(change) => change,
+                Err(_) => Change::Locked,
+            };
+            let is_heap_only = (*(*tuple).t_data).t_infomask2 & pg_sys::HEAP_ONLY_TUPLE as u16 != 0;
+            if change == Change::Done && !is_heap_only {
+                self.index(row, &mut (*tuple).t_self, true);
+            }
+            pg_sys::heap_freetuple(tuple);
+            change
+        }
+    }
+
+    /// Err: who has it locked.
+    unsafe fn update(
+        &self,
+        mut tid: pg_sys::ItemPointerData,
+        tuple: pg_sys::HeapTuple,
+        wait: bool,
+    ) -> Result<Change, pg_sys::TransactionId> {
+        let mut failure = pg_sys::TM_FailureData::default();
+        let mut mode = pg_sys::LockTupleMode::LockTupleExclusive;
+        // SAFETY: the row was read in this call, so its place exists.
+        let result = unsafe {
+            pg_sys::heap_update(
+                self.table,
+                &mut tid,
+                tuple,
+                pg_sys::GetCurrentCommandId(true),
+                std::ptr::null_mut(),
+                wait,
+                &mut failure,
+                &mut mode,
+                #[cfg(not(any(feature = "pg13", feature = "pg14", feature = "pg15")))]
+                &mut pg_sys::TU_UpdateIndexes::TU_None,
+            )
+        };
+        match result {
+            pg_sys::TM_Result::TM_Ok => Ok(Change::Done),
+            pg_sys::TM_Result::TM_BeingModified => Err(failure.xmax),
+            _ => Ok(Change::Outdated),
+        }
+    }
+
+    /// Removes a document that was just read, and waits for who has it locked.
+    pub fn remove(&mut self, row: &Row) -> Change {
+        let mut failure = pg_sys::TM_FailureData::default();
+        let mut tid = row.tid;
+        // SAFETY: the row was read in this call, so its place exists.
+        let result = unsafe {
+            pg_sys::heap_delete(
+                self.table,
+                &mut tid,
+                pg_sys::GetCurrentCommandId(true),
+                std::ptr::null_mut(),
+                true,
+                &mut failure,
+                false,
+            )
+        };
+        match result {
+            pg_sys::TM_Result::TM_Ok => Change::Done,
+            _ => Change::Outdated,
+        }
+    }
+
+    /// Adds a document whose subject is new; an ERROR (23505) when it is not.
+    pub fn add(&mut self, row: &mut Row) {
+        // SAFETY: as in `replace`.
+        unsafe {
+            let tuple = pg_sys::heap_form_tuple(
+                (*self.table).rd_att,
+                row.values.as_mut_ptr(),
+                row.nulls.as_mut_ptr(),
+            );
+            (*tuple).t_tableOid = (*self.table).rd_id;
+            let command = pg_sys::GetCurrentCommandId(true);
+            pg_sys::heap_insert(self.table, tuple, command, 0, std::ptr::null_mut());
+            self.index(row, &mut (*tuple).t_self, false);
+            pg_sys::heap_freetuple(tuple);
+        }
+    }
+
+    /// Makes the entries of a new version of a row in all indexes.
+    unsafe fn index(&self, row: &Row, tid: *mut pg_sys::ItemPointerData, same_subject: bool) {
+        // SAFETY: the columns of each index were checked when the queue was opened, the
+        // rest in `open`.
+        unsafe {
+            let once = pg_sys::IndexUniqueCheck::UNIQUE_CHECK_YES;
+            let often = pg_sys::IndexUniqueCheck::UNIQUE_CHECK_NO;
+            self.insert(self.key, row, &[Column::Subject], tid, once, same_subject);
+            if !row.is_null(Column::LockUpgrade) {
+                return;
+            }
+            match row.int4(Column::Status) {
+                1 => {
+                    let columns = [
+                        Column::Version,
+                        Column::Priority,
+                        Column::NextIteration,
+                        Column::Attempts,
+                        Column::Seq,
+                    ];
+                    self.insert(self.pick, row, &columns, tid, often, false);
+                }
+                0 | 2 => {
+                    let columns = [Column::Status, Column::NextIteration, Column::Seq];
+                    self.insert(self.due, row, &columns, tid, often, false);
+                }
+                _ => {}
+            }
+        }
+    }
+
+    unsafe fn insert<const N: usize>(
+        &self,
+        index: pg_sys::Relation,
+        row: &Row,
+        columns: &[Column; N],
+        tid: *mut pg_sys::ItemPointerData,
+        unique: pg_sys::IndexUniqueCheck::Type,
+        #[allow(unused_variables)] is_unchanged: bool,
+    ) {
+        let mut values = columns.map(|column| row.values[column as usize]);
+        let mut nulls = columns.map(|column| row.nulls[column as usize]);
+        // A B-tree does not look into it.
+        let mut info = pg_sys::IndexInfo {
+            type_: pg_sys::NodeTag::T_IndexInfo,
+            ..Default::default()
+        };
+        // SAFETY: as many values as the index has columns, of their types.
+        unsafe {
+            pg_sys::index_insert(
+                index,
+                values.as_mut_ptr(),
+                nulls.as_mut_ptr(),
+                tid,
+                self.table,
+                unique,
+                #[cfg(not(feature = "pg13"))]
+                is_unchanged,
+                &mut info,
+            );
+        }
+    }
+}
+
+impl Drop for Documents {
+    fn drop(&mut self) {
+        // After an ERROR the transaction's resources go by themselves.
+        if std::thread::panicking() {
+            return;
+        }
+        // SAFETY: opened in `open` and `begin`; locks are kept until the end of the
+        // transaction, as the executor does.
+        unsafe {
+            if !self.scan.is_null() {
+                pg_sys::index_endscan(self.scan);
+            }
+            if !self.slot.is_null() {
+                pg_sys::ExecDropSingleTupleTableSlot(self.slot);
+            }
+            if self.has_snapshot {
+                pg_sys::PopActiveSnapshot();
+            }
+            for index in [self.key, self.pick, self.due] {
+                if !index.is_null() {
+                    pg_sys::index_close(index, pg_sys::NoLock as i32);
+                }
+            }
+            pg_sys::table_close(self.table, pg_sys::NoLock as i32);
+        }
+    }
+}
+
+/// Whether the caller may do that to all columns.
+unsafe fn has_rights(table: pg_sys::Oid, access: Access) -> bool {
+    let modes = match access {
+        Access::Insert => [pg_sys::ACL_INSERT, pg_sys::ACL_SELECT],
+        Access::Update => [pg_sys::ACL_UPDATE, pg_sys::ACL_SELECT],
+        Access::Delete => [pg_sys::ACL_DELETE, pg_sys::ACL_SELECT],
+    };
+    // SAFETY: asks the system cache; each mode by itself, because the function is
+    // content with any of several.
+    unsafe {
+        let role = pg_sys::GetUserId();
+        modes.iter().all(|mode| {
+            pg_sys::pg_class_aclcheck(table, role, pg_sys::AclMode::from(*mode))
+                == pg_sys::AclResult::ACLCHECK_OK
+        })
+    }
+}
+
+/// Whether a table has the columns and the indexes that fetchq made, and nothing that
+/// only the executor knows how to obey. Triggers, rules, policies and constraints were
+/// looked for when the queue was opened.
+unsafe fn is_as_made(table: pg_sys::Relation, indexes: &Indexes) -> bool {
+    // SAFETY: the relation is open; its index list is a copy of ours.
+    unsafe {
+        let class = &*(*table).rd_rel;
+        let desc = (*table).rd_att;
+        if class.relkind != pg_sys::RELKIND_RELATION as std::ffi::c_char
+            || class.relrowsecurity
+            || class.relispartition
+            || class.relhassubclass
+            || ((*desc).natts as usize) < COLUMNS
+        {
+            return false;
+        }
+        if !(1..)
+            .zip(TYPES)
+            .all(|(number, oid)| pg_sys::SPI_gettypeid(desc, number) == oid)
+        {
+            return false;
+        }
+        let list = pg_sys::RelationGetIndexList(table);
+        if list.is_null() {
+            return false;
+        }
+        let cells = std::slice::from_raw_parts((*list).elements, (*list).length as usize);
+        let wanted = [indexes.key, indexes.pick, indexes.due];
+        let is_ours = cells.len() == wanted.len()
+            && cells.iter().all(|cell| wanted.contains(&cell.oid_value));
+        pg_sys::list_free(list);
+        is_ours
+    }
+}
+
+/// Whether an index has an entry for every row that can be seen.
+unsafe fn is_usable(index: pg_sys::Relation) -> bool {
+    // SAFETY: the index is open.
+    unsafe {
+        let form = &*(*index).rd_index;
+        form.indisvalid && form.indisready && !form.indcheckxmin
+    }
+}
