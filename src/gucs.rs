@@ -8,6 +8,7 @@ static COMPAT_VERSION: GucSetting<Option<CString>> =
     GucSetting::<Option<CString>>::new(Some(c"4.0.2"));
 static LEGACY_QUOTES: GucSetting<bool> = GucSetting::<bool>::new(false);
 static STRICT: GucSetting<bool> = GucSetting::<bool>::new(false);
+static DIRECT: GucSetting<bool> = GucSetting::<bool>::new(true);
 static READY_SLOTS: GucSetting<i32> = GucSetting::<i32>::new(16_384);
 static PLAN_CACHE_QUEUES: GucSetting<i32> = GucSetting::<i32>::new(1000);
 
@@ -34,6 +35,14 @@ pub fn register(is_preloading: bool) {
         c"Raises an error where fetchq 4 returned a value and fetchq warns.",
         c"Unknown queues, and documents that are not active when they are settled.",
         &STRICT,
+        GucContext::Userset,
+        GucFlags::default(),
+    );
+    GucRegistry::define_bool_guc(
+        c"fetchq.direct",
+        c"Reads and writes single documents without the executor, where that is possible.",
+        c"Off: a statement for each, as where it is not possible. The results are the same; it is slower.",
+        &DIRECT,
         GucContext::Userset,
         GucFlags::default(),
     );
@@ -75,6 +84,10 @@ pub fn legacy_quotes() -> bool {
 
 pub fn strict() -> bool {
     STRICT.get()
+}
+
+pub fn direct() -> bool {
+    DIRECT.get()
 }
 
 /// Slots of the shared memory; 0 switches it off.

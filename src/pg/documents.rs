@@ -145,8 +145,9 @@ impl Documents {
         // and its indexes exist; what is opened is closed when this is dropped, or by
         // the end of the transaction after an ERROR.
         unsafe {
+            let rights_hook = &raw const pg_sys::ExecutorCheckPerms_hook;
             if pg_sys::XactIsoLevel > pg_sys::XACT_READ_COMMITTED as i32
-                || (*(&raw const pg_sys::ExecutorCheckPerms_hook)).is_some()
+                || (*rights_hook).is_some()
                 || !has_rights(table, access)
             {
                 return None;
@@ -283,10 +284,7 @@ impl Documents {
         // SAFETY: the tuple is formed by the table's descriptor, from as many values as
         // it has columns; heap_update copies it into the page.
         unsafe {
-            let desc = (*self.table).rd_att;
-            let tuple =
-                pg_sys::heap_form_tuple(desc, row.values.as_mut_ptr(), row.nulls.as_mut_ptr());
-            (*tuple).t_tableOid = (*self.table).rd_id;
+            let tuple = self.form(row);
             let mut change = self.update(row.tid, tuple, wait);
             if let Err(holder) = change
                 && !wait
@@ -302,7 +300,9 @@ impl Documents {
             };
             let is_heap_only = (*(*tuple).t_data).t_infomask2 & pg_sys::HEAP_ONLY_TUPLE as u16 != 0;
             if change == Change::Done && !is_heap_only {
-                self.index(row, &mut (*tuple).t_self, true);
+                let unique = pg_sys::IndexUniqueCheck::UNIQUE_CHECK_YES;
+                self.index_subject(row, &mut (*tuple).t_self, unique, true);
+                self.index_state(row, &mut (*tuple).t_self);
             }
             pg_sys::heap_freetuple(tuple);
             change
@@ -366,30 +366,83 @@ impl Documents {
     pub fn add(&mut self, row: &mut Row) {
         // SAFETY: as in `replace`.
         unsafe {
-            let tuple = pg_sys::heap_form_tuple(
-                (*self.table).rd_att,
-                row.values.as_mut_ptr(),
-                row.nulls.as_mut_ptr(),
-            );
-            (*tuple).t_tableOid = (*self.table).rd_id;
+            let tuple = self.form(row);
             let command = pg_sys::GetCurrentCommandId(true);
             pg_sys::heap_insert(self.table, tuple, command, 0, std::ptr::null_mut());
-            self.index(row, &mut (*tuple).t_self, false);
+            let unique = pg_sys::IndexUniqueCheck::UNIQUE_CHECK_YES;
+            self.index_subject(row, &mut (*tuple).t_self, unique, false);
+            self.index_state(row, &mut (*tuple).t_self);
             pg_sys::heap_freetuple(tuple);
         }
     }
 
-    /// Makes the entries of a new version of a row in all indexes.
-    unsafe fn index(&self, row: &Row, tid: *mut pg_sys::ItemPointerData, same_subject: bool) {
+    /// Adds a document if nobody has, or is about to add, its subject; waits for nobody.
+    /// As the executor does for ON CONFLICT: a row that may have to go is marked, so that
+    /// others wait for the mark and not for this transaction, and two that insert the
+    /// same subject do not wait for each other.
+    pub fn add_if_new(&mut self, row: &mut Row) -> bool {
+        // SAFETY: as in `replace`; the mark is removed in either way, and its lock given
+        // back here, or by the end of the transaction after an ERROR.
+        unsafe {
+            let tuple = self.form(row);
+            let transaction = pg_sys::GetCurrentTransactionId();
+            let token = pg_sys::SpeculativeInsertionLockAcquire(transaction);
+            (*(*tuple).t_data).t_ctid = pg_sys::ItemPointerData {
+                ip_blkid: pg_sys::BlockIdData {
+                    bi_hi: (token >> 16) as u16,
+                    bi_lo: token as u16,
+                },
+                ip_posid: pg_sys::SpecTokenOffsetNumber as u16,
+            };
+            let command = pg_sys::GetCurrentCommandId(true);
+            let options = pg_sys::HEAP_INSERT_SPECULATIVE as i32;
+            pg_sys::heap_insert(self.table, tuple, command, options, std::ptr::null_mut());
+            let tid = &raw mut (*tuple).t_self;
+            let unique = pg_sys::IndexUniqueCheck::UNIQUE_CHECK_PARTIAL;
+            let is_new = self.index_subject(row, tid, unique, false);
+            if is_new {
+                self.index_state(row, tid);
+                pg_sys::heap_finish_speculative(self.table, tid);
+            } else {
+                pg_sys::heap_abort_speculative(self.table, tid);
+            }
+            pg_sys::SpeculativeInsertionLockRelease(transaction);
+            pg_sys::heap_freetuple(tuple);
+            is_new
+        }
+    }
+
+    unsafe fn form(&self, row: &mut Row) -> pg_sys::HeapTuple {
+        // SAFETY: there are as many values as the table has columns.
+        unsafe {
+            let desc = (*self.table).rd_att;
+            let tuple =
+                pg_sys::heap_form_tuple(desc, row.values.as_mut_ptr(), row.nulls.as_mut_ptr());
+            (*tuple).t_tableOid = (*self.table).rd_id;
+            tuple
+        }
+    }
+
+    unsafe fn index_subject(
+        &self,
+        row: &Row,
+        tid: *mut pg_sys::ItemPointerData,
+        unique: pg_sys::IndexUniqueCheck::Type,
+        is_unchanged: bool,
+    ) -> bool {
         // SAFETY: the columns of each index were checked when the queue was opened, the
         // rest in `open`.
+        unsafe { self.insert(self.key, row, &[Column::Subject], tid, unique, is_unchanged) }
+    }
+
+    /// Makes the entry of a row in the index of its state, if there is one.
+    unsafe fn index_state(&self, row: &Row, tid: *mut pg_sys::ItemPointerData) {
+        if !row.is_null(Column::LockUpgrade) {
+            return;
+        }
+        let often = pg_sys::IndexUniqueCheck::UNIQUE_CHECK_NO;
+        // SAFETY: as above.
         unsafe {
-            let once = pg_sys::IndexUniqueCheck::UNIQUE_CHECK_YES;
-            let often = pg_sys::IndexUniqueCheck::UNIQUE_CHECK_NO;
-            self.insert(self.key, row, &[Column::Subject], tid, once, same_subject);
-            if !row.is_null(Column::LockUpgrade) {
-                return;
-            }
             match row.int4(Column::Status) {
                 1 => {
                     let columns = [
@@ -418,7 +471,7 @@ impl Documents {
         tid: *mut pg_sys::ItemPointerData,
         unique: pg_sys::IndexUniqueCheck::Type,
         #[allow(unused_variables)] is_unchanged: bool,
-    ) {
+    ) -> bool {
         let mut values = columns.map(|column| row.values[column as usize]);
         let mut nulls = columns.map(|column| row.nulls[column as usize]);
         // A B-tree does not look into it.
@@ -438,7 +491,7 @@ impl Documents {
                 #[cfg(not(feature = "pg13"))]
                 is_unchanged,
                 &mut info,
-            );
+            )
         }
     }
 }

@@ -60,6 +60,10 @@ static PUSH: Statement = Statement::new(
 
 /// Plans a document; 0 when its subject exists already.
 pub fn push(queue: &Queue, doc: &NewDoc) -> i32 {
+    if let Some(seq) = push_row(queue, doc) {
+        pushed(queue, doc, seq);
+        return 1;
+    }
     spi::connect(|spi| {
         let rows = queue.run_noting(spi, &PUSH, &doc.args());
         if !rows.is_empty() {
@@ -93,9 +97,27 @@ pub fn append(queue: &Queue, doc: &NewDoc) {
     pushed(queue, doc, seq);
 }
 
-/// The same without a statement; its `seq`.
+/// Without a statement, a document whose subject nobody has: its `seq`. None: that is
+/// for the statement to decide.
+fn push_row(queue: &Queue, doc: &NewDoc) -> Option<i64> {
+    let mut documents = queue.documents(Access::Insert)?;
+    documents.read_subject(&Arg::from(doc.subject));
+    if documents.next().is_some() {
+        return None;
+    }
+    let (mut row, seq) = new_row(queue, doc)?;
+    documents.add_if_new(&mut row).then_some(seq)
+}
+
+/// The same for a generated subject.
 fn append_row(queue: &Queue, doc: &NewDoc) -> Option<i64> {
     let mut documents = queue.documents(Access::Insert)?;
+    let (mut row, seq) = new_row(queue, doc)?;
+    documents.add(&mut row);
+    Some(seq)
+}
+
+fn new_row(queue: &Queue, doc: &NewDoc) -> Option<(Row, i64)> {
     let seq = queue.next_seq()?;
     let [subject, version, priority, status, next_iteration, payload] = doc.args();
     let mut row = Row::empty();
@@ -109,8 +131,7 @@ fn append_row(queue: &Queue, doc: &NewDoc) -> Option<i64> {
     row.set(Column::CreatedAt, &Arg::timestamp(time::now()));
     row.set(Column::Payload, &payload);
     row.set(Column::Seq, &Arg::from(seq));
-    documents.add(&mut row);
-    Some(seq)
+    Some((row, seq))
 }
 
 // Index: primary key.

@@ -153,7 +153,8 @@ impl Queue {
 
     /// The documents without statements; None where only a statement will do.
     pub fn documents(&self, access: Access) -> Option<Documents> {
-        let indexes = self.indexes.as_ref().filter(|_| self.is_plain)?;
+        let may = self.is_plain && gucs::direct();
+        let indexes = self.indexes.as_ref().filter(|_| may)?;
         Documents::open(self.table, indexes, access)
     }
 

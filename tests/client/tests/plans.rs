@@ -153,7 +153,9 @@ fn may_be_silent(hot: &Hot) -> bool {
     hot.prepare.is_empty() && hot.call.starts_with("doc_pick(")
 }
 
+// Without the statements there would be nothing to see.
 const EXPLAIN: &str = "load 'auto_explain';
+    set fetchq.direct = off;
     set auto_explain.log_min_duration = 0;
     set auto_explain.log_nested_statements = on;
     set auto_explain.log_level = notice;
@@ -302,5 +304,78 @@ async fn plans_on_empty_and_on_large_tables() {
     session.sql("vacuum analyze fetchq_data.q__docs").await;
     plans_are_right(&old, "a million documents, plans kept").await;
     under_all_settings(&db.connect().await, "a million documents").await;
+    db.remove().await;
+}
+
+/// What goes without the executor, with what prepares it.
+const DIRECT: &[(&str, &str)] = &[
+    ("", "doc_push('q', 'hot')"),
+    ("", "doc_append('q', '{}')"),
+    ("select fetchq.doc_append('q', '{}')", "doc_pick('q')"),
+    (
+        "select fetchq.doc_append('q', '{}') from generate_series(1, 12)",
+        "doc_pick('q', 10)",
+    ),
+    (LEASE, "doc_complete('q', 'hot')"),
+    (LEASE, "doc_reschedule('q', 'hot', now())"),
+    (LEASE, "doc_kill('q', 'hot')"),
+    (LEASE, "doc_drop('q', 'hot')"),
+];
+
+/// How many of these calls showed no plan of a statement on the documents.
+async fn without_statements(session: &Session, begin: &str) -> usize {
+    session.sql(EXPLAIN).await;
+    session.sql("set fetchq.direct = on").await;
+    let mut silent = 0;
+    for (prepare, call) in DIRECT {
+        session.sql(&format!("{begin}; {prepare}")).await;
+        session.notices();
+        session.sql(&format!("select * from fetchq.{call}")).await;
+        let notices = session.notices();
+        let plans = notices.iter().filter(|n| n.message().contains("q__docs"));
+        silent += usize::from(plans.count() == 0);
+        session.sql("rollback").await;
+    }
+    silent
+}
+
+#[tokio::test]
+async fn single_documents_go_without_statements_where_nothing_asks_for_one() {
+    let db = Server::of_suite().database("plans_direct").await;
+    let session = db.connect().await;
+    session.sql("select fetchq.queue_create('q')").await;
+    let all = DIRECT.len();
+    assert_eq!(without_statements(&session, "begin").await, all);
+    let repeatable = "begin isolation level repeatable read";
+    assert_eq!(without_statements(&session, repeatable).await, 0);
+    for (change, back) in [
+        (
+            "create index extra on fetchq_data.q__docs (created_at)",
+            "drop index fetchq_data.extra",
+        ),
+        (
+            "alter table fetchq_data.q__docs enable row level security",
+            "alter table fetchq_data.q__docs disable row level security",
+        ),
+        (
+            "create trigger heard before update on fetchq_data.q__docs
+                 for each row execute function suppress_redundant_updates_trigger()",
+            "drop trigger heard on fetchq_data.q__docs",
+        ),
+        (
+            "alter table fetchq_data.q__docs add check (priority < 100)",
+            "alter table fetchq_data.q__docs drop constraint q__docs_priority_check",
+        ),
+    ] {
+        session.sql(change).await;
+        assert_eq!(without_statements(&session, "begin").await, 0, "{change}");
+        session.sql(back).await;
+        assert_eq!(without_statements(&session, "begin").await, all, "{back}");
+    }
+    // A column more: rows that are there keep it, new ones may have a default for it.
+    session
+        .sql("alter table fetchq_data.q__docs add column extra int")
+        .await;
+    assert_eq!(without_statements(&session, "begin").await, all - 2);
     db.remove().await;
 }

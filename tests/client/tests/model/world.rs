@@ -83,8 +83,8 @@ impl World {
             .await;
         let observer = Self::observer(&db).await;
         let mut workers = Vec::new();
-        for _ in 0..SESSIONS {
-            workers.push(Worker::new(&db).await);
+        for number in 0..SESSIONS {
+            workers.push(Worker::new(&db, number).await);
         }
         let mut world = Self {
             db,
@@ -139,7 +139,7 @@ impl World {
     /// New sessions and a new queue: nothing is left of what was before.
     pub async fn reset(&mut self) {
         for who in 0..SESSIONS {
-            self.workers[who] = Worker::new(&self.db).await;
+            self.workers[who] = Worker::new(&self.db, who).await;
         }
         self.finish_prepared(|_| false).await;
         self.observer = Self::observer(&self.db).await;
@@ -278,7 +278,7 @@ impl World {
 
     async fn kill(&mut self, who: usize) -> Result<()> {
         self.terminate(who).await;
-        self.workers[who] = Worker::new(&self.db).await;
+        self.workers[who] = Worker::new(&self.db, who).await;
         Ok(())
     }
 
@@ -293,7 +293,7 @@ impl World {
         {
             return Err(Wrong(format!("s{who}, terminated in {sql}: {e:?}")));
         }
-        self.workers[who] = Worker::new(&self.db).await;
+        self.workers[who] = Worker::new(&self.db, who).await;
         Ok(())
     }
 
@@ -325,9 +325,14 @@ impl World {
 }
 
 impl Worker {
-    async fn new(db: &Database) -> Self {
+    /// The first of them runs statements only: they and what goes without them have to
+    /// get on with each other.
+    async fn new(db: &Database, number: usize) -> Self {
         let session = db.connect().await;
         session.sql(SETTINGS).await;
+        if number == 0 {
+            session.sql("set fetchq.direct = off").await;
+        }
         let pid = session.text("select pg_backend_pid()").await;
         Self {
             session,
