@@ -198,9 +198,7 @@ impl Call {
 
     /// A set of rows, collected into a tuplestore that the caller reads.
     pub fn rows(&self) -> RowSink {
-        // SAFETY: resultinfo of a set-returning call is a ReturnSetInfo; the
-        // tuplestore and its descriptor must outlive this call, so both are made in
-        // the per-query memory, as PostgreSQL's own materialized functions do.
+        // SAFETY: resultinfo of a set-returning call is a ReturnSetInfo.
         unsafe {
             let info = (*self.fcinfo).resultinfo as *mut pg_sys::ReturnSetInfo;
             let usable = !info.is_null()
@@ -214,37 +212,68 @@ impl Call {
                     "set-valued function called in context that cannot accept a set"
                 );
             }
-            let per_query = (*(*info).econtext).ecxt_per_query_memory;
-            let previous = pg_sys::MemoryContextSwitchTo(per_query);
-            let desc = pg_sys::CreateTupleDescCopy(self.result_desc());
-            let store = pg_sys::tuplestore_begin_heap(true, false, pg_sys::work_mem);
-            pg_sys::MemoryContextSwitchTo(previous);
-            (*info).returnMode = pg_sys::SetFunctionReturnMode::SFRM_Materialize;
-            (*info).setResult = store;
-            (*info).setDesc = desc;
-            RowSink { store, desc }
+            RowSink {
+                fcinfo: self.fcinfo,
+                info,
+                open: None,
+            }
         }
     }
 }
 
-/// Where the rows of a set-returning function go.
+/// Where the rows of a set-returning function go. Made with the first of them: most
+/// polls find none.
 pub struct RowSink {
+    fcinfo: pg_sys::FunctionCallInfo,
+    info: *mut pg_sys::ReturnSetInfo,
+    open: Option<Open>,
+}
+
+#[derive(Clone, Copy)]
+struct Open {
     store: *mut pg_sys::Tuplestorestate,
     desc: pg_sys::TupleDesc,
 }
 
 impl RowSink {
+    fn open(&mut self) -> Open {
+        let (fcinfo, info) = (self.fcinfo, self.info);
+        *self.open.get_or_insert_with(|| {
+            // SAFETY: the tuplestore and its descriptor must outlive this call, so both
+            // are made in the per-query memory, as PostgreSQL's own materialized
+            // functions do. The server knows what it expects, except in odd places.
+            unsafe {
+                let per_query = (*(*info).econtext).ecxt_per_query_memory;
+                let previous = pg_sys::MemoryContextSwitchTo(per_query);
+                let expected = (*info).expectedDesc;
+                let desc = if !expected.is_null() && (*expected).natts > 0 {
+                    expected
+                } else {
+                    Call::new(fcinfo).result_desc()
+                };
+                let desc = pg_sys::CreateTupleDescCopy(desc);
+                let store = pg_sys::tuplestore_begin_heap(true, false, pg_sys::work_mem);
+                pg_sys::MemoryContextSwitchTo(previous);
+                (*info).returnMode = pg_sys::SetFunctionReturnMode::SFRM_Materialize;
+                (*info).setResult = store;
+                (*info).setDesc = desc;
+                Open { store, desc }
+            }
+        })
+    }
+
     /// Takes rows of a query as they are: their first columns are those of the
     /// declaration, further ones are left out. An ERROR when a type differs.
     pub fn extend(&mut self, rows: &Rows) {
         if rows.is_empty() {
             return;
         }
+        let Open { store, desc } = self.open();
         let types = rows.column_types();
         // SAFETY: desc is alive and has natts attributes.
         let declared: Vec<pg_sys::Oid> = unsafe {
-            (0..(*self.desc).natts)
-                .map(|at| pg_sys::SPI_gettypeid(self.desc, at + 1))
+            (0..(*desc).natts)
+                .map(|at| pg_sys::SPI_gettypeid(desc, at + 1))
                 .collect()
         };
         assert!(types.len() >= declared.len(), "columns of the result");
@@ -256,31 +285,32 @@ impl RowSink {
         for row in 0..rows.len() {
             // SAFETY: store is alive (per-query memory), the tuple belongs to the
             // SPI result that `rows` borrows; tuplestore_puttuple copies it.
-            unsafe { pg_sys::tuplestore_puttuple(self.store, rows.tuple(row)) };
+            unsafe { pg_sys::tuplestore_puttuple(store, rows.tuple(row)) };
         }
     }
 
     /// Adds one row made of values.
     pub fn push(&mut self, values: &[Arg]) {
+        let Open { store, desc } = self.open();
         let mut datums: Vec<pg_sys::Datum> = values.iter().map(Arg::datum).collect();
         let mut nulls: Vec<bool> = values.iter().map(Arg::is_null).collect();
         // SAFETY: desc describes exactly the declared columns; putvalues copies.
         unsafe {
             assert_eq!(
-                (*self.desc).natts as usize,
+                (*desc).natts as usize,
                 values.len(),
                 "columns of the result"
             );
-            pg_sys::tuplestore_putvalues(
-                self.store,
-                self.desc,
-                datums.as_mut_ptr(),
-                nulls.as_mut_ptr(),
-            );
+            pg_sys::tuplestore_putvalues(store, desc, datums.as_mut_ptr(), nulls.as_mut_ptr());
         }
     }
 
     pub fn done(self) -> Reply {
+        if self.open.is_none() {
+            // SAFETY: the server asks for one row after the other, unless told
+            // otherwise: there is none.
+            unsafe { (*self.info).isDone = pg_sys::ExprDoneCond::ExprEndResult };
+        }
         Reply(None)
     }
 }
