@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use pgrx::prelude::*;
 
-use super::{lenient, queue_name, respond_write};
+use super::{generated_subject, lenient, queue_name, respond_write};
 use crate::domain::names;
 use crate::error::{Error, Result};
 use crate::pg::call::{Call, Reply};
@@ -79,8 +79,7 @@ fn doc_append_many(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
         let Some((payloads, n)) = call.json_array(1)? else {
             return Err(call.missing("payloads"));
         };
-        // Time-ordered, also among each other.
-        let subjects: Vec<String> = (0..n).map(|_| uuid::Uuid::now_v7().to_string()).collect();
+        let subjects: Vec<String> = (0..n).map(|_| generated_subject()).collect();
         let batch = Batch {
             payloads,
             subjects: Arg::from(subjects.clone()),

@@ -2,7 +2,7 @@
 
 use pgrx::prelude::*;
 
-use super::{lenient, meant, payload, queue_name, respond_write, subject};
+use super::{generated_subject, lenient, meant, payload, queue_name, respond_write, subject};
 use crate::domain::names::{self, QueueName};
 use crate::domain::push_many;
 use crate::error::Error;
@@ -110,23 +110,35 @@ fn doc_push_untyped(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     })
 }
 
+/// How many subjects are made up before a document is given up. One is enough, unless
+/// somebody has pushed that very subject, or the server's clock was set back. A trigger
+/// of the user's that lets nothing in turns all of them down.
+const APPEND_TURNS: usize = 10;
+
 /// `doc_append(queue, payload, version, priority)`
 #[pg_extern(sql = false)]
 fn doc_append(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
         let queue = queue_name(call, 0)?;
-        // Time-ordered, so that neighbours in time are neighbours in the index.
-        let subject = uuid::Uuid::now_v7().to_string();
         let doc = NewDoc {
-            subject: &subject,
+            subject: "",
             payload: payload(call, 1)?,
             version: call.int(2, "version")?,
             priority: call.int(3, "priority")?,
             next_iteration: time::now(),
         };
         let appended = Queue::open(&queue).map(|queue| {
-            docs::append(&queue, &doc);
-            Reply::text(&subject)
+            for _ in 0..APPEND_TURNS {
+                let subject = generated_subject();
+                let doc = NewDoc {
+                    subject: &subject,
+                    ..doc
+                };
+                if docs::append(&queue, &doc) {
+                    return Reply::text(&subject);
+                }
+            }
+            Reply::null()
         });
         lenient(appended, Reply::null())
     })

@@ -17,11 +17,13 @@ use pgrx::pg_sys::{self, panic::ErrorReport};
 
 use crate::domain::legacy_quotes::undouble;
 use crate::domain::names::{self, QueueName};
+use crate::domain::subjects;
 use crate::error::{self, Error, Result};
 use crate::gucs;
 use crate::pg::call::{Call, Reply};
 use crate::pg::json::Jsonb;
 use crate::pg::session;
+use crate::pg::time;
 
 /// Runs the body of an entry point and raises the error it ends with.
 fn respond(fcinfo: pg_sys::FunctionCallInfo, body: impl FnOnce(&Call) -> Result<Reply>) -> Reply {
@@ -70,6 +72,11 @@ fn queue_name(call: &Call, at: usize) -> Result<QueueName> {
 
 fn subject(call: &Call, at: usize) -> Result<&str> {
     Ok(names::check_subject(call.text(at, "subject")?)?)
+}
+
+/// A new subject, in order of time.
+fn generated_subject() -> String {
+    subjects::generate(time::clock(), session::number())
 }
 
 fn metric_name(call: &Call, at: usize) -> Result<&str> {

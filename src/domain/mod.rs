@@ -9,6 +9,7 @@ pub mod names;
 pub mod push_many;
 pub mod retention;
 pub mod status;
+pub mod subjects;
 
 /// What is wrong with a value that a caller passed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

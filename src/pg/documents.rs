@@ -362,17 +362,26 @@ impl Documents {
         }
     }
 
-    /// Adds a document whose subject is new; an ERROR (23505) when it is not.
-    pub fn add(&mut self, row: &mut Row) {
+    /// Adds a document whose subject nobody else would think of; false when somebody
+    /// has. Of two sessions that add the same subject in this way at the same time,
+    /// both would be told so.
+    pub fn add(&mut self, row: &mut Row) -> bool {
         // SAFETY: as in `replace`.
         unsafe {
             let tuple = self.form(row);
             let command = pg_sys::GetCurrentCommandId(true);
             pg_sys::heap_insert(self.table, tuple, command, 0, std::ptr::null_mut());
-            let unique = pg_sys::IndexUniqueCheck::UNIQUE_CHECK_YES;
-            self.index_subject(row, &mut (*tuple).t_self, unique, false);
-            self.index_state(row, &mut (*tuple).t_self);
+            row.tid = (*tuple).t_self;
+            let unique = pg_sys::IndexUniqueCheck::UNIQUE_CHECK_PARTIAL;
+            let is_new = self.index_subject(row, &mut (*tuple).t_self, unique, false);
+            if is_new {
+                self.index_state(row, &mut (*tuple).t_self);
+            } else {
+                pg_sys::CommandCounterIncrement();
+                self.remove(row);
+            }
             pg_sys::heap_freetuple(tuple);
+            is_new
         }
     }
 

@@ -14,6 +14,18 @@ pub fn database() -> u32 {
     unsafe { pg_sys::MyDatabaseId.to_u32() }
 }
 
+/// The number of this session among those that run now: no other one has it.
+pub fn number() -> u32 {
+    // SAFETY: a plain variable of this backend, set when it started.
+    unsafe {
+        #[cfg(any(feature = "pg13", feature = "pg14", feature = "pg15", feature = "pg16"))]
+        let number = pg_sys::MyBackendId;
+        #[cfg(any(feature = "pg17", feature = "pg18"))]
+        let number = pg_sys::MyProcNumber;
+        number.unsigned_abs()
+    }
+}
+
 /// True inside BEGIN … COMMIT: the transaction goes on after this statement.
 pub fn is_in_block() -> bool {
     // SAFETY: reads the state of this backend's transaction.

@@ -88,8 +88,10 @@ comment on table fetchq.metrics_writes is 'Pending writes of metric_log_*(), eff
 -- while a session holds an old snapshot.
 create table fetchq.counter_log (
     queue_id int not null,
-    version int not null,
-    n int not null,
+    -- NULL: 0
+    version int,
+    -- NULL: 1
+    n int,
     event smallint not null
 );
 comment on table fetchq.counter_log is 'Counter events; its children hold the rows';
@@ -116,8 +118,8 @@ begin
         execute format('comment on table fetchq.counter_log_%s is %L', segment, 'A segment of fetchq.counter_log');
         perform pg_extension_config_dump(format('fetchq.counter_log_%s', segment), '');
     end loop;
-    execute 'create view fetchq.counter_tail as select queue_id, version, n, event from only fetchq.counter_log' || (
-        select string_agg(format(' union all select queue_id, version, n, event from fetchq.counter_log_%s'
+    execute 'create view fetchq.counter_tail as select queue_id, coalesce(version, 0) as version, coalesce(n, 1) as n, event from only fetchq.counter_log' || (
+        select string_agg(format(' union all select queue_id, coalesce(version, 0), coalesce(n, 1), event from fetchq.counter_log_%s'
             ' where not coalesce((select s.is_packed from fetchq.counter_segments s where s.segment = %s), false)', i, i), '')
         from generate_series(1, 6) i);
 end $do$;

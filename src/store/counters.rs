@@ -10,13 +10,14 @@ use crate::pg::relation::{self, LockMode};
 use crate::pg::spi::Arg;
 
 /// Notes an event that happened to `n` documents; nothing when there were none.
+/// The usual values are left out, which makes the row eight bytes shorter.
 /// `version` matters to events that add or remove documents, 0 for the others.
 pub fn note(queue_id: i32, version: i32, n: i32, event: Event) {
     if n > 0 {
         let values = [
             Arg::from(queue_id),
-            Arg::from(version),
-            Arg::from(n),
+            Arg::from((version != 0).then_some(version)),
+            Arg::from((n != 1).then_some(n)),
             Arg::from(event.code()),
         ];
         append::row(segment(), &values);

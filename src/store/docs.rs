@@ -17,6 +17,7 @@ use crate::pg::time::{self, Interval};
 use crate::ready::{self, Index, Key, Source, View};
 
 /// A document as pushed.
+#[derive(Clone, Copy)]
 pub struct NewDoc<'a> {
     pub subject: &'a str,
     pub version: i32,
@@ -79,22 +80,16 @@ fn pushed(queue: &Queue, doc: &NewDoc, seq: i64) {
     counters::note(queue.id, doc.version, 1, Event::push(doc.status()));
 }
 
-// A generated subject is new: no arbiter, which saves the speculative insertion.
-static APPEND: Statement = Statement::new(
-    "insert into {docs} (subject, version, priority, status, next_iteration, created_at, payload)
-     values ($1, $2, $3, $4, $5, pg_catalog.now(), $6)
-     returning seq",
-);
-
-/// Adds a document whose subject was generated.
-pub fn append(queue: &Queue, doc: &NewDoc) {
-    let seq = append_row(queue, doc).unwrap_or_else(|| {
-        spi::connect(|spi| {
-            let rows = queue.run_noting(spi, &APPEND, &doc.args());
-            rows.get(0, 1).unwrap_or(i64::MIN)
-        })
-    });
-    pushed(queue, doc, seq);
+/// Adds a document whose subject was generated; false when it exists all the same.
+pub fn append(queue: &Queue, doc: &NewDoc) -> bool {
+    match append_row(queue, doc) {
+        Some(Some(seq)) => {
+            pushed(queue, doc, seq);
+            true
+        }
+        Some(None) => false,
+        None => push(queue, doc) > 0,
+    }
 }
 
 /// Without a statement, a document whose subject nobody has: its `seq`. None: that is
@@ -109,12 +104,11 @@ fn push_row(queue: &Queue, doc: &NewDoc) -> Option<i64> {
     documents.add_if_new(&mut row).then_some(seq)
 }
 
-/// The same for a generated subject.
-fn append_row(queue: &Queue, doc: &NewDoc) -> Option<i64> {
+/// The same for a generated subject: nobody looks for it first. Some(None): it exists.
+fn append_row(queue: &Queue, doc: &NewDoc) -> Option<Option<i64>> {
     let mut documents = queue.documents(Access::Insert)?;
     let (mut row, seq) = new_row(queue, doc)?;
-    documents.add(&mut row);
-    Some(seq)
+    Some(documents.add(&mut row).then_some(seq))
 }
 
 fn new_row(queue: &Queue, doc: &NewDoc) -> Option<(Row, i64)> {

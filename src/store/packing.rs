@@ -150,8 +150,8 @@ fn render(sql: &str, name: &str) -> String {
 // deletes events of these queues: their registry rows are locked.
 const TAKE_ROWS: &str = "delete from only {segment}
     where queue_id = any ($1)
-    returning queue_id, event, version, n";
-const TAKE_WHOLE: &str = "select queue_id, event, version, n from only {segment}
+    returning queue_id, event, coalesce(version, 0) as version, coalesce(n, 1) as n";
+const TAKE_WHOLE: &str = "select queue_id, event, coalesce(version, 0) as version, coalesce(n, 1) as n from only {segment}
     where queue_id = any ($1)";
 
 const PACK: &str = "with
