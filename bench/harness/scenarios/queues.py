@@ -8,12 +8,9 @@ from ..systems import System
 from .base import PER_DOCUMENT, Bench, Scenario, checked
 
 LEVELS = {"1": 1, "1,000": 1_000, "5,000": 5_000}
-TUNED = "5,000 tuned"
 PARTS = 3  # a measurement is cut into that many, for the spread
 CLIENTS = 4
 JOBS = 60_000
-# A session whose caches are too small for its queues is slow: fewer will do.
-SLOW_JOBS = 12_000
 PER_QUEUE = 0.025  # seconds to create, fill, maintain and drop one
 PER_VISIT = 0.003  # seconds of a client's first job in a queue
 
@@ -35,7 +32,7 @@ class Queues(Scenario):
     name = "queues"
     title = "cycle over many queues at random, 4 clients, jobs/s"
     needs = ("pick_any", "drop_any", "fill")
-    variants = (*LEVELS, TUNED)
+    variants = (*LEVELS,)
     rounds = 1
 
     def units(self, bench: Bench) -> list[tuple[int, str, System]]:
@@ -52,46 +49,34 @@ class Queues(Scenario):
     def turn(self, bench: Bench, number: int) -> str:
         return ""
 
-    @staticmethod
-    def jobs(variant: str) -> int:
-        return SLOW_JOBS if variant == "5,000" else JOBS
-
     def cost(self, bench: Bench, variant: str) -> float:
         queues = LEVELS[variant]
-        runs = 2 if variant == "5,000" else 1
-        load = runs * (queues * CLIENTS * PER_VISIT / 2 + JOBS / 6_000)
-        return load + queues * PER_QUEUE + self.each(queues, runs) * queues * PER_DOCUMENT
+        load = queues * CLIENTS * PER_VISIT / 2 + JOBS / 6_000
+        return load + queues * PER_QUEUE + self.each(queues) * queues * PER_DOCUMENT
 
     @staticmethod
-    def each(queues: int, runs: int) -> int:
+    def each(queues: int) -> int:
         """Documents of one queue: the visits, its share of the jobs, and a generous rest."""
-        share = runs * JOBS / queues
-        return int(runs * CLIENTS + share + 8 * share**0.5) + 10
+        share = JOBS / queues
+        return int(CLIENTS + share + 8 * share**0.5) + 10
 
     def measure(self, bench: Bench, system: System, variant: str, number: int) -> dict[str, float]:
         queues = LEVELS[variant]
         names = [f"many_{i}" for i in range(1, queues + 1)]
-        tuned = variant == "5,000" and system.has("tune_many")
         try:
             for script in ("teardown", "setup"):
                 bench.cluster.psql("".join(system.text(script, queue=name) for name in names))
-            n = self.each(queues, 2 if tuned else 1)
+            n = self.each(queues)
             fills = "".join(system.text("fill", queue=name, n=n, batch=1) for name in names)
             # Each VACUUM reads all of pg_class, which thousands of queues make long: one for all.
             bench.cluster.psql(re.sub(r"^vacuum .*;\n", "", fills, flags=re.M) + "vacuum analyze;")
             system.settle()
             bench.settle_server()
-            if tuned:
-                system.run("tune_many")
-                self.keep(bench, system, TUNED, number, self.load(bench, system, queues, JOBS))
-                system.run("untune_many")
-            parts = self.load(bench, system, queues, self.jobs(variant))
+            parts = self.load(bench, system, queues, JOBS)
             # The first is recorded by the caller: when its number is there, all are.
             self.keep(bench, system, variant, number, parts[1:], 1)
             return parts[0]
         finally:
-            if tuned:
-                system.run("untune_many")
             bench.cluster.psql("".join(system.text("teardown", queue=name) for name in names))
 
     def keep(

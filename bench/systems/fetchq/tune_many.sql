@@ -1,1 +1,0 @@
-alter database :"DBNAME" set fetchq.plan_cache_queues = 6000;

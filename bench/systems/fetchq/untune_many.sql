@@ -1,1 +1,0 @@
-alter database :"DBNAME" reset fetchq.plan_cache_queues;
