@@ -157,11 +157,7 @@ fn doc_complete_many(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
                 true => None,
                 false => Some(payloads(call, 2, subjects.len())?),
             };
-            Ok(bulk::complete(
-                queue,
-                Arg::from(subjects.to_vec()),
-                payloads,
-            ))
+            Ok(bulk::complete(queue, subjects, payloads))
         })
     })
 }
@@ -183,8 +179,6 @@ fn doc_reschedule_many(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
 #[pg_extern(sql = false)]
 fn doc_drop_many(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
-        settle(call, |queue, subjects| {
-            Ok(bulk::drop(queue, Arg::from(subjects.to_vec())))
-        })
+        settle(call, |queue, subjects| Ok(bulk::drop(queue, subjects)))
     })
 }

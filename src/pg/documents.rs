@@ -238,8 +238,9 @@ impl Documents {
         unsafe { self.begin(self.pick, &mut keys) };
     }
 
-    /// Starts to look for a document.
-    pub fn read_subject(&mut self, subject: &Arg) {
+    /// Looks for a document.
+    pub fn find(&mut self, subject: &str) -> Option<Row> {
+        let subject = Arg::from(subject);
         let mut key = scan_key(
             0,
             1,
@@ -248,8 +249,17 @@ impl Documents {
             subject.datum(),
         );
         key.sk_collation = pg_sys::C_COLLATION_OID;
-        // SAFETY: the index is open.
-        unsafe { self.begin(self.key, &mut [key]) };
+        let mut keys = [key];
+        // SAFETY: the index is open; a scan that was begun was one of the same kind,
+        // because a list is looked for in one go.
+        unsafe {
+            if self.scan.is_null() {
+                self.begin(self.key, &mut keys);
+            } else {
+                pg_sys::index_rescan(self.scan, keys.as_mut_ptr(), 1, std::ptr::null_mut(), 0);
+            }
+        }
+        self.next()
     }
 
     /// The next document that can be seen.
@@ -300,7 +310,9 @@ impl Documents {
             };
             let is_heap_only = (*(*tuple).t_data).t_infomask2 & pg_sys::HEAP_ONLY_TUPLE as u16 != 0;
             if change == Change::Done && !is_heap_only {
-                let unique = pg_sys::IndexUniqueCheck::UNIQUE_CHECK_YES;
+                // The subject is unique already: whoever inserts it waits for the end of
+                // this transaction because of the version before, and looks again then.
+                let unique = pg_sys::IndexUniqueCheck::UNIQUE_CHECK_NO;
                 self.index_subject(row, &mut (*tuple).t_self, unique, true);
                 self.index_state(row, &mut (*tuple).t_self);
             }

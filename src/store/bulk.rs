@@ -5,12 +5,13 @@
 use std::collections::{HashMap, HashSet};
 
 use super::counters;
-use super::docs::note;
+use super::docs::{end_iteration, note};
 use super::plans::{self, Queue, Statement};
 use crate::domain::counters::Event;
 use crate::domain::push_many::Item;
 use crate::domain::status::Status;
 use crate::error::{Error, Result};
+use crate::pg::documents::{Access, Change, Column, Documents, Row};
 use crate::pg::json::Jsonb;
 use crate::pg::spi::{self, Arg, Rows, Spi};
 use crate::pg::time;
@@ -447,22 +448,83 @@ static DROP: Statement = Statement::new(
      returning d.subject::pg_catalog.text, d.version",
 );
 
+/// What was settled without a statement, and what is left for one to decide.
+struct Rowwise<'a> {
+    settled: HashSet<String>,
+    /// How many of each version.
+    versions: HashMap<i32, i32>,
+    rest: Vec<&'a str>,
+}
+
+/// Settles active documents without a statement, in the order of their subjects: two
+/// sessions with some of the same do not wait for each other in a circle.
+fn settle_rows<'a>(
+    queue: &Queue,
+    subjects: &'a [String],
+    access: Access,
+    settle: impl Fn(&mut Documents, &mut Row) -> Change,
+) -> Rowwise<'a> {
+    let mut done = Rowwise {
+        settled: HashSet::with_capacity(subjects.len()),
+        versions: HashMap::new(),
+        rest: subjects.iter().map(String::as_str).collect(),
+    };
+    let Some(mut documents) = queue.documents(access) else {
+        return done;
+    };
+    let mut sorted = std::mem::take(&mut done.rest);
+    sorted.sort_unstable();
+    sorted.dedup();
+    for subject in sorted {
+        let row = documents.find(subject);
+        let active = row.filter(|row| row.int4(Column::Status) == Status::Active.code());
+        if let Some(mut row) = active
+            && settle(&mut documents, &mut row) == Change::Done
+        {
+            *done.versions.entry(row.int4(Column::Version)).or_default() += 1;
+            done.settled.insert(subject.to_owned());
+        } else {
+            done.rest.push(subject);
+        }
+    }
+    done
+}
+
 /// The subjects that a settling statement returned in its first column.
 fn settled(rows: &Rows) -> HashSet<String> {
     (0..rows.len()).filter_map(|row| rows.get(row, 1)).collect()
 }
 
 /// Settles active documents as done; gives the subjects that were active.
-pub fn complete(queue: &Queue, subjects: Arg, payloads: Option<Arg>) -> HashSet<String> {
+pub fn complete(queue: &Queue, subjects: &[String], payloads: Option<Arg>) -> HashSet<String> {
+    let at = Arg::timestamp(time::COMPLETED_AT);
+    let Some(payloads) = payloads else {
+        return complete_as_they_are(queue, subjects, at);
+    };
     spi::connect(|spi| {
-        let at = Arg::timestamp(time::COMPLETED_AT);
-        let rows = match payloads {
-            None => queue.run_noting(spi, &COMPLETE, &[subjects, at]),
-            Some(payloads) => queue.run_noting(spi, &COMPLETE_WITH, &[subjects, at, payloads]),
-        };
+        let args = [Arg::from(subjects.to_vec()), at, payloads];
+        let rows = queue.run_noting(spi, &COMPLETE_WITH, &args);
         counters::note(queue.id, 0, rows.affected(), Event::Complete);
         settled(&rows)
     })
+}
+
+fn complete_as_they_are(queue: &Queue, subjects: &[String], at: Arg) -> HashSet<String> {
+    let no_payload = Jsonb::arg(None);
+    let mut done = settle_rows(queue, subjects, Access::Update, |documents, row| {
+        end_iteration(row, Status::Completed, &no_payload);
+        row.set(Column::NextIteration, &at);
+        documents.replace(row, true)
+    });
+    if !done.rest.is_empty() {
+        spi::connect(|spi| {
+            let rows = queue.run_noting(spi, &COMPLETE, &[Arg::from(done.rest), at]);
+            done.settled.extend(settled(&rows));
+        });
+    }
+    let n = i32::try_from(done.settled.len()).unwrap_or(i32::MAX);
+    counters::note(queue.id, 0, n, Event::Complete);
+    done.settled
 }
 
 /// Plans the next iteration of active documents; gives those that were active.
@@ -488,16 +550,22 @@ pub fn reschedule(
 }
 
 /// Settles active documents by removing them; gives those that were active.
-pub fn drop(queue: &Queue, subjects: Arg) -> HashSet<String> {
-    spi::connect(|spi| {
-        let rows = queue.run_noting(spi, &DROP, &[subjects]);
-        let mut counts: HashMap<i32, i32> = HashMap::new();
-        for row in 0..rows.len() {
-            *counts.entry(rows.get(row, 2).unwrap_or(0)).or_default() += 1;
-        }
-        for (version, n) in counts {
-            counters::note(queue.id, version, n, Event::Drop);
-        }
-        settled(&rows)
-    })
+pub fn drop(queue: &Queue, subjects: &[String]) -> HashSet<String> {
+    let mut done = settle_rows(queue, subjects, Access::Delete, |documents, row| {
+        documents.remove(row)
+    });
+    if !done.rest.is_empty() {
+        spi::connect(|spi| {
+            let rows = queue.run_noting(spi, &DROP, &[Arg::from(done.rest)]);
+            for row in 0..rows.len() {
+                let version = rows.get(row, 2).unwrap_or(0);
+                *done.versions.entry(version).or_default() += 1;
+            }
+            done.settled.extend(settled(&rows));
+        });
+    }
+    for (version, n) in done.versions {
+        counters::note(queue.id, version, n, Event::Drop);
+    }
+    done.settled
 }

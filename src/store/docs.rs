@@ -96,8 +96,7 @@ pub fn append(queue: &Queue, doc: &NewDoc) -> bool {
 /// for the statement to decide.
 fn push_row(queue: &Queue, doc: &NewDoc) -> Option<i64> {
     let mut documents = queue.documents(Access::Insert)?;
-    documents.read_subject(&Arg::from(doc.subject));
-    if documents.next().is_some() {
+    if documents.find(doc.subject).is_some() {
         return None;
     }
     let (mut row, seq) = new_row(queue, doc)?;
@@ -572,7 +571,7 @@ pub fn reschedule(
 }
 
 /// What all of these do to an active document.
-fn end_iteration(row: &mut Row, to: Status, payload: &Arg) {
+pub(super) fn end_iteration(row: &mut Row, to: Status, payload: &Arg) {
     let iterations = row.int8(Column::Iterations).saturating_add(1);
     row.set(Column::Status, &Arg::from(to.code()));
     row.set(Column::Attempts, &Arg::from(0));
@@ -654,8 +653,7 @@ fn settle(
 fn settle_row(queue: &Queue, subject: &str, how: &Settling) -> Option<Settled> {
     let access = how.change.map_or(Access::Delete, |_| Access::Update);
     let mut documents = queue.documents(access)?;
-    documents.read_subject(&Arg::from(subject));
-    let mut row = documents.next()?;
+    let mut row = documents.find(subject)?;
     if row.int4(Column::Status) != Status::Active.code() {
         return None;
     }
