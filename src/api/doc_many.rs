@@ -59,14 +59,14 @@ fn doc_push_many_arrays(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
         let queue = queue_name(call, 0)?;
         let subjects = subjects(call, 1)?;
-        let batch = Batch {
+        let mut batch = Batch {
             payloads: payloads(call, 2, subjects.len())?,
-            subjects: Arg::from(subjects),
+            subjects: Arg::from(Vec::<&str>::new()),
             version: call.int(3, "version")?,
             priority: call.int(4, "priority")?,
             next_iteration: call.timestamp(5, "next_iteration")?,
         };
-        let pushed = Queue::open(&queue).map(|queue| bulk::push(&queue, &batch));
+        let pushed = Queue::open(&queue).map(|queue| bulk::push(&queue, &mut batch, &subjects));
         lenient(pushed, 0).map(Reply::int)
     })
 }
@@ -79,17 +79,17 @@ fn doc_append_many(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
         let Some((payloads, n)) = call.json_array(1)? else {
             return Err(call.missing("payloads"));
         };
-        let subjects: Vec<String> = (0..n).map(|_| generated_subject()).collect();
-        let batch = Batch {
+        let mut subjects: Vec<String> = (0..n).map(|_| generated_subject()).collect();
+        let mut batch = Batch {
             payloads,
-            subjects: Arg::from(subjects.clone()),
+            subjects: Arg::from(Vec::<&str>::new()),
             version: call.int(2, "version")?,
             priority: call.int(3, "priority")?,
             next_iteration: time::now(),
         };
         let mut out = call.rows();
         let appended = Queue::open(&queue).map(|queue| {
-            bulk::append(&queue, &batch);
+            bulk::append(&queue, &mut batch, &mut subjects, generated_subject);
             for subject in &subjects {
                 out.push(&[Arg::from(subject.as_str())]);
             }

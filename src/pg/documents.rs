@@ -7,6 +7,8 @@
 //! than that, it gives None, and the caller runs a statement instead. What can not be
 //! decided here (a row that changed meanwhile) is left to the statement too.
 
+use std::sync::OnceLock;
+
 use pgrx::pg_sys;
 
 use super::index_walk::{
@@ -153,7 +155,7 @@ impl Documents {
                 return None;
             }
             let table = pg_sys::table_open(table, pg_sys::NoLock as i32);
-            if !is_as_made(table, indexes) {
+            if !is_as_made(table, indexes) || !may_use_schema(table) {
                 pg_sys::table_close(table, pg_sys::NoLock as i32);
                 return None;
             }
@@ -295,24 +297,16 @@ impl Documents {
         // it has columns; heap_update copies it into the page.
         unsafe {
             let tuple = self.form(row);
-            let mut change = self.update(row.tid, tuple, wait);
-            if let Err(holder) = change
-                && !wait
-                && holder != pg_sys::InvalidTransactionId
-                && pg_sys::TransactionIdIsCurrentTransactionId(holder)
-            {
-                // This transaction has locked it: nothing to wait for.
-                change = self.update(row.tid, tuple, true);
-            }
-            let change = match change {
-                Ok(change) => change,
-                Err(_) => Change::Locked,
+            let change = match self.lock_for_assertions(row.tid, wait) {
+                None => self.update(row.tid, tuple, wait),
+                Some(Change::Done) => self.update(row.tid, tuple, true),
+                Some(other) => other,
             };
             let is_heap_only = (*(*tuple).t_data).t_infomask2 & pg_sys::HEAP_ONLY_TUPLE as u16 != 0;
             if change == Change::Done && !is_heap_only {
-                // The subject is unique already: whoever inserts it waits for the end of
-                // this transaction because of the version before, and looks again then.
-                let unique = pg_sys::IndexUniqueCheck::UNIQUE_CHECK_NO;
+                // Although it is unique already: the check begins at the first page of
+                // its entries, where all that insert the same subject take turns.
+                let unique = pg_sys::IndexUniqueCheck::UNIQUE_CHECK_YES;
                 self.index_subject(row, &mut (*tuple).t_self, unique, true);
                 self.index_state(row, &mut (*tuple).t_self);
             }
@@ -321,13 +315,50 @@ impl Documents {
         }
     }
 
-    /// Err: who has it locked.
+    /// A server that was built with assertions does not allow `heap_update` to say that
+    /// a row is locked: there a claim locks it first, which writes more. None: no need.
+    unsafe fn lock_for_assertions(
+        &self,
+        tid: pg_sys::ItemPointerData,
+        wait: bool,
+    ) -> Option<Change> {
+        if wait || !has_assertions() {
+            return None;
+        }
+        let mut failure = pg_sys::TM_FailureData::default();
+        let mut buffer: pg_sys::Buffer = 0;
+        let mut tuple = pg_sys::HeapTupleData {
+            t_self: tid,
+            ..Default::default()
+        };
+        // SAFETY: the row was read in this call, so its place exists; the pin that comes
+        // back is released.
+        unsafe {
+            let result = pg_sys::heap_lock_tuple(
+                self.table,
+                &mut tuple,
+                pg_sys::GetCurrentCommandId(true),
+                pg_sys::LockTupleMode::LockTupleExclusive,
+                pg_sys::LockWaitPolicy::LockWaitSkip,
+                false,
+                &mut buffer,
+                &mut failure,
+            );
+            pg_sys::ReleaseBuffer(buffer);
+            Some(match result {
+                pg_sys::TM_Result::TM_Ok => Change::Done,
+                pg_sys::TM_Result::TM_WouldBlock => Change::Locked,
+                _ => Change::Outdated,
+            })
+        }
+    }
+
     unsafe fn update(
         &self,
         mut tid: pg_sys::ItemPointerData,
         tuple: pg_sys::HeapTuple,
         wait: bool,
-    ) -> Result<Change, pg_sys::TransactionId> {
+    ) -> Change {
         let mut failure = pg_sys::TM_FailureData::default();
         let mut mode = pg_sys::LockTupleMode::LockTupleExclusive;
         // SAFETY: the row was read in this call, so its place exists.
@@ -346,9 +377,28 @@ impl Documents {
             )
         };
         match result {
-            pg_sys::TM_Result::TM_Ok => Ok(Change::Done),
-            pg_sys::TM_Result::TM_BeingModified => Err(failure.xmax),
-            _ => Ok(Change::Outdated),
+            pg_sys::TM_Result::TM_Ok => Change::Done,
+            // SAFETY: the slot holds the row, and the pin on its page.
+            pg_sys::TM_Result::TM_BeingModified
+                if !unsafe { self.may_be_locked_by_us(failure.xmax) } =>
+            {
+                Change::Locked
+            }
+            _ => Change::Outdated,
+        }
+    }
+
+    /// Whether it may be this transaction that has locked the current row, by itself or
+    /// among others: that is for a statement to find out.
+    unsafe fn may_be_locked_by_us(&self, holder: pg_sys::TransactionId) -> bool {
+        // SAFETY: as above; the bit is a hint, so it is read without a lock.
+        unsafe {
+            let slot = self.slot as *mut pg_sys::BufferHeapTupleTableSlot;
+            let header = (*(*slot).base.tuple).t_data;
+            let is_multi = (&raw const (*header).t_infomask).read_volatile()
+                & pg_sys::HEAP_XMAX_IS_MULTI as u16
+                != 0;
+            is_multi || pg_sys::TransactionIdIsCurrentTransactionId(holder)
         }
     }
 
@@ -563,6 +613,21 @@ unsafe fn has_rights(table: pg_sys::Oid, access: Access) -> bool {
     }
 }
 
+/// Whether the caller may look into the schema of a table.
+unsafe fn may_use_schema(table: pg_sys::Relation) -> bool {
+    // SAFETY: the relation is open; asks the system cache.
+    unsafe {
+        let schema = (*(*table).rd_rel).relnamespace;
+        let role = pg_sys::GetUserId();
+        let usage = pg_sys::AclMode::from(pg_sys::ACL_USAGE);
+        #[cfg(any(feature = "pg13", feature = "pg14", feature = "pg15"))]
+        let result = pg_sys::pg_namespace_aclcheck(schema, role, usage);
+        #[cfg(not(any(feature = "pg13", feature = "pg14", feature = "pg15")))]
+        let result = pg_sys::object_aclcheck(pg_sys::NamespaceRelationId, schema, role, usage);
+        result == pg_sys::AclResult::ACLCHECK_OK
+    }
+}
+
 /// Whether a table has the columns and the indexes that fetchq made, and nothing that
 /// only the executor knows how to obey. Triggers, rules, policies and constraints were
 /// looked for when the queue was opened.
@@ -572,6 +637,7 @@ unsafe fn is_as_made(table: pg_sys::Relation, indexes: &Indexes) -> bool {
         let class = &*(*table).rd_rel;
         let desc = (*table).rd_att;
         if class.relkind != pg_sys::RELKIND_RELATION as std::ffi::c_char
+            || class.relam != pg_sys::HEAP_TABLE_AM_OID
             || class.relrowsecurity
             || class.relispartition
             || class.relhassubclass
@@ -603,6 +669,33 @@ unsafe fn is_usable(index: pg_sys::Relation) -> bool {
     // SAFETY: the index is open.
     unsafe {
         let form = &*(*index).rd_index;
-        form.indisvalid && form.indisready && !form.indcheckxmin
+        (*(*index).rd_rel).relam == pg_sys::BTREE_AM_OID
+            && form.indisvalid
+            && form.indisready
+            && (!form.indcheckxmin || is_old(index))
     }
+}
+
+/// Whether every snapshot of this session is younger than an index that has no entries
+/// for what older ones see.
+unsafe fn is_old(index: pg_sys::Relation) -> bool {
+    // SAFETY: the index is open; its row of pg_index is kept with it.
+    unsafe {
+        let header = &*(*(*index).rd_indextuple).t_data;
+        let frozen = pg_sys::HEAP_XMIN_FROZEN as u16;
+        header.t_infomask & frozen == frozen
+            || pg_sys::TransactionIdPrecedes(header.t_choice.t_heap.t_xmin, pg_sys::TransactionXmin)
+    }
+}
+
+/// Whether the server was built with assertions.
+fn has_assertions() -> bool {
+    static ASSERTIONS: OnceLock<bool> = OnceLock::new();
+    *ASSERTIONS.get_or_init(|| {
+        // SAFETY: the value of a setting that always exists.
+        unsafe {
+            let value = pg_sys::GetConfigOption(c"debug_assertions".as_ptr(), true, false);
+            !value.is_null() && std::ffi::CStr::from_ptr(value) == c"on"
+        }
+    })
 }

@@ -10,6 +10,32 @@ pub struct Jsonb {
     datum: pg_sys::Datum,
 }
 
+/// The elements of a `jsonb[]`; None for a NULL among them. No array has none.
+pub fn elements(array: &Arg) -> Vec<Option<Jsonb>> {
+    if array.is_null() {
+        return Vec::new();
+    }
+    let mut values: *mut pg_sys::Datum = std::ptr::null_mut();
+    let mut nulls: *mut bool = std::ptr::null_mut();
+    let mut n = 0;
+    // SAFETY: the array was detoasted when it was read; its elements stay in it.
+    unsafe {
+        pg_sys::deconstruct_array(
+            array.datum().cast_mut_ptr(),
+            pg_sys::JSONBOID,
+            -1,
+            false,
+            pg_sys::TYPALIGN_INT as std::ffi::c_char,
+            &mut values,
+            &mut nulls,
+            &mut n,
+        );
+        (0..n as usize)
+            .map(|at| (!*nulls.add(at)).then(|| Jsonb::from_datum(*values.add(at))))
+            .collect()
+    }
+}
+
 impl Jsonb {
     pub(super) fn from_datum(datum: pg_sys::Datum) -> Self {
         Self { datum }

@@ -181,7 +181,7 @@ comment on view fetchq.metrics_live is 'Every counter of every queue, exact at t
 
 -- The one job that belongs to no queue.
 insert into fetchq.jobs (task, queue, settings)
-values ('lgp', '*', '{"delay": "3s", "duration": "5m"}');
+values ('lgp', '*', '{"delay": "1s", "duration": "5m"}');
 
 select pg_catalog.pg_extension_config_dump('fetchq.queues', '');
 select pg_catalog.pg_extension_config_dump('fetchq.queues_id_seq', '');

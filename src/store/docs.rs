@@ -27,7 +27,7 @@ pub struct NewDoc<'a> {
 }
 
 impl NewDoc<'_> {
-    fn status(&self) -> Status {
+    pub(super) fn status(&self) -> Status {
         Status::planned_or_pending(self.next_iteration <= time::now())
     }
 
@@ -110,7 +110,7 @@ fn append_row(queue: &Queue, doc: &NewDoc) -> Option<Option<i64>> {
     Some(documents.add(&mut row).then_some(seq))
 }
 
-fn new_row(queue: &Queue, doc: &NewDoc) -> Option<(Row, i64)> {
+pub(super) fn new_row(queue: &Queue, doc: &NewDoc) -> Option<(Row, i64)> {
     let seq = queue.next_seq()?;
     let [subject, version, priority, status, next_iteration, payload] = doc.args();
     let mut row = Row::empty();

@@ -174,6 +174,11 @@ impl Queue {
         self.sequence.map(relation::next_identity)
     }
 
+    /// Whether there is a next `seq` to give.
+    pub fn numbers_rows(&self) -> bool {
+        self.sequence.is_some()
+    }
+
     /// Whether the trigger of the ready floors is missing, or does not run always.
     pub fn lacks_trigger(&self) -> bool {
         self.floors.trigger.is_none()
@@ -240,14 +245,14 @@ static QUEUE: Statement = Statement::new(
                  operator(pg_catalog.=) '23 23 23 23 1184 20'),
         (select i.indexrelid from pg_catalog.pg_index i
          join pg_catalog.pg_class x on x.oid operator(pg_catalog.=) i.indexrelid
-         where i.indrelid operator(pg_catalog.=) $2 and i.indisvalid and i.indisready
+         where i.indrelid operator(pg_catalog.=) $2 and i.indisvalid and i.indisready and not i.indisunique
              and x.relname operator(pg_catalog.=) $3
              and i.indkey::pg_catalog.text operator(pg_catalog.=) '2 3 7 5 12'
              and i.indoption::pg_catalog.text operator(pg_catalog.=) '0 3 0 0 0'
              and pg_catalog.pg_get_expr(i.indpred, i.indrelid) operator(pg_catalog.=) '((status = 1) AND (lock_upgrade IS NULL))'),
         (select i.indexrelid from pg_catalog.pg_index i
          join pg_catalog.pg_class x on x.oid operator(pg_catalog.=) i.indexrelid
-         where i.indrelid operator(pg_catalog.=) $2 and i.indisvalid and i.indisready
+         where i.indrelid operator(pg_catalog.=) $2 and i.indisvalid and i.indisready and not i.indisunique
              and x.relname operator(pg_catalog.=) $4
              and i.indkey::pg_catalog.text operator(pg_catalog.=) '4 7 12'
              and i.indoption::pg_catalog.text operator(pg_catalog.=) '0 0 0'
@@ -273,7 +278,12 @@ static QUEUE: Statement = Statement::new(
         (select i.indexrelid from pg_catalog.pg_index i
          where i.indrelid operator(pg_catalog.=) $2 and i.indisprimary and i.indimmediate
              and i.indkey::pg_catalog.text operator(pg_catalog.=) '1'
-             and i.indcollation::pg_catalog.text operator(pg_catalog.=) '950'),
+             and i.indcollation::pg_catalog.text operator(pg_catalog.=) '950'
+             -- varchar(50)
+             and exists (
+                 select from pg_catalog.pg_attribute a
+                 where a.attrelid operator(pg_catalog.=) $2 and a.attnum operator(pg_catalog.=) 1
+                     and a.atttypmod operator(pg_catalog.=) 54)),
         (select s.oid from pg_catalog.pg_depend d
          join pg_catalog.pg_class s on s.oid operator(pg_catalog.=) d.objid
          where d.refclassid operator(pg_catalog.=) 'pg_catalog.pg_class'::pg_catalog.regclass
