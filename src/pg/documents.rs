@@ -135,6 +135,8 @@ pub struct Documents {
     slot: *mut pg_sys::TupleTableSlot,
     scan: pg_sys::IndexScanDesc,
     has_snapshot: bool,
+    /// The mark of rows that may have to go, and the transaction that holds its lock.
+    mark: Option<(pg_sys::TransactionId, u32)>,
     /// What a comparison of rows in the scan's keys points to.
     members: Box<[pg_sys::ScanKeyData]>,
 }
@@ -180,6 +182,7 @@ impl Documents {
                 slot: std::ptr::null_mut(),
                 scan: std::ptr::null_mut(),
                 has_snapshot: false,
+                mark: None,
                 members: Box::default(),
             };
             let is_usable = [documents.key, documents.pick, documents.due]
@@ -450,14 +453,18 @@ impl Documents {
     /// Adds a document if nobody has, or is about to add, its subject; waits for nobody.
     /// As the executor does for ON CONFLICT: a row that may have to go is marked, so that
     /// others wait for the mark and not for this transaction, and two that insert the
-    /// same subject do not wait for each other.
+    /// same subject do not wait for each other. The mark is the same for all rows until
+    /// this is dropped.
     pub fn add_if_new(&mut self, row: &mut Row) -> bool {
-        // SAFETY: as in `replace`; the mark is removed in either way, and its lock given
-        // back here, or by the end of the transaction after an ERROR.
+        // SAFETY: as in `replace`; the mark is removed from the row in either way. Its
+        // lock is given back by `drop`, or by the end of the transaction after an ERROR.
         unsafe {
             let tuple = self.form(row);
-            let transaction = pg_sys::GetCurrentTransactionId();
-            let token = pg_sys::SpeculativeInsertionLockAcquire(transaction);
+            let (_, token) = *self.mark.get_or_insert_with(|| {
+                let transaction = pg_sys::GetCurrentTransactionId();
+                let token = pg_sys::SpeculativeInsertionLockAcquire(transaction);
+                (transaction, token)
+            });
             (*(*tuple).t_data).t_ctid = pg_sys::ItemPointerData {
                 ip_blkid: pg_sys::BlockIdData {
                     bi_hi: (token >> 16) as u16,
@@ -477,7 +484,6 @@ impl Documents {
             } else {
                 pg_sys::heap_abort_speculative(self.table, tid);
             }
-            pg_sys::SpeculativeInsertionLockRelease(transaction);
             pg_sys::heap_freetuple(tuple);
             is_new
         }
@@ -576,6 +582,9 @@ impl Drop for Documents {
         // SAFETY: opened in `open` and `begin`; locks are kept until the end of the
         // transaction, as the executor does.
         unsafe {
+            if let Some((transaction, _)) = self.mark {
+                pg_sys::SpeculativeInsertionLockRelease(transaction);
+            }
             if !self.scan.is_null() {
                 pg_sys::index_endscan(self.scan);
             }

@@ -156,15 +156,16 @@ fn numbers(places: &[usize]) -> Vec<i32> {
 /// Adds the documents of a list whose subjects nobody has, without a statement; says
 /// how many, and which are left for one to decide.
 fn push_rows(queue: &Queue, batch: &Batch, subjects: &[String]) -> (i32, Vec<usize>) {
-    let mut rest = Vec::new();
+    let mut rest: Vec<usize> = Vec::new();
     let added = add_rows(queue, batch, subjects.len(), |documents, at, doc| {
         let subject = subjects[at].as_str();
-        let doc = NewDoc { subject, ..doc };
-        let added = match documents.find(subject) {
-            Some(_) => None,
-            None => new_row(queue, &doc)
-                .and_then(|(mut row, seq)| documents.add_if_new(&mut row).then_some(seq)),
-        };
+        // An attempt in vain leaves a dead row: after the first, look before.
+        let exists = !rest.is_empty() && documents.find(subject).is_some();
+        let mut added = None;
+        if !exists {
+            let (mut row, seq) = new_row(queue, &NewDoc { subject, ..doc })?;
+            added = documents.add_if_new(&mut row).then_some(seq);
+        }
         if added.is_none() {
             rest.push(at);
         }
