@@ -18,9 +18,9 @@ MILLION = 1_000_000
 def all_scenarios() -> list[Scenario]:
     return [
         Throughput("push", "push 1 per transaction, 4 clients, docs/s", ("push",), 4),
-        Throughput("cycle1", "cycle (pick 1, drop 1), 1 client, jobs/s", CYCLE, 1, fills=True),
-        Throughput("cycle4", "cycle, 4 clients, jobs/s", CYCLE, 4, fills=True),
-        Throughput("cycle32", "cycle, 32 clients, jobs/s", CYCLE, 32, fills=True),
+        Throughput("cycle1", "cycle (pick 1, drop 1), 1 client, jobs/s", CYCLE, 1, fills=True, rounds=3, seconds=20),
+        Throughput("cycle4", "cycle, 4 clients, jobs/s", CYCLE, 4, fills=True, rounds=3, seconds=20),
+        Throughput("cycle32", "cycle, 32 clients, jobs/s", CYCLE, 32, fills=True, rounds=3, seconds=20),
         Throughput("batch10", "pick 10, drop 10, 4 clients, docs/s", BATCH, 4, 10, fills=True, most=3),
         Throughput("batch100", "pick 100, drop 100, 4 clients, docs/s", BATCH, 4, 100, fills=True, most=5),
         Throughput("complete", "pick 1, complete 1, 4 clients, jobs/s", ("pick", "complete"), 4, fills=True, rounds=3),

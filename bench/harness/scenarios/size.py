@@ -53,7 +53,8 @@ class Size(Scenario):
             points = [(at, parts[part]) for at, parts in sizes]
             record.add_series(self.name, variant, system.name, number, part, points)
         totals = [sum(parts.values()) for _, parts in sizes]
-        first, last = tenths(outcome.progress)
+        # Not the last point: some clients have ended before it.
+        first, last = tenths(outcome.progress[:-1])
         return checked(system, {
             "last_to_first_tenth": last / first, "first_tenth": first, "last_tenth": last, "rate": outcome.tps,
             "bytes_end": totals[-1], "bytes_max_first_half": max(totals[: max(1, len(totals) // 2)]),
