@@ -18,10 +18,11 @@ pub fn elements(array: &Arg) -> Vec<Option<Jsonb>> {
     let mut values: *mut pg_sys::Datum = std::ptr::null_mut();
     let mut nulls: *mut bool = std::ptr::null_mut();
     let mut n = 0;
-    // SAFETY: the array was detoasted when it was read; its elements stay in it.
+    // SAFETY: a detoasted array lives as long as the call, and its elements stay in it.
     unsafe {
+        let array = pg_sys::pg_detoast_datum(array.datum().cast_mut_ptr());
         pg_sys::deconstruct_array(
-            array.datum().cast_mut_ptr(),
+            array as *mut pg_sys::ArrayType,
             pg_sys::JSONBOID,
             -1,
             false,
