@@ -122,7 +122,8 @@ pub enum Change {
     Done,
     /// Another transaction has locked it, or is changing it.
     Locked,
-    /// Somebody has changed or removed it since it was read.
+    Removed,
+    /// Somebody has changed it since it was read; or this transaction has locked it.
     Outdated,
 }
 
@@ -351,6 +352,7 @@ impl Documents {
             Some(match result {
                 pg_sys::TM_Result::TM_Ok => Change::Done,
                 pg_sys::TM_Result::TM_WouldBlock => Change::Locked,
+                pg_sys::TM_Result::TM_Deleted => Change::Removed,
                 _ => Change::Outdated,
             })
         }
@@ -381,6 +383,7 @@ impl Documents {
         };
         match result {
             pg_sys::TM_Result::TM_Ok => Change::Done,
+            pg_sys::TM_Result::TM_Deleted => Change::Removed,
             // SAFETY: the slot holds the row, and the pin on its page.
             pg_sys::TM_Result::TM_BeingModified
                 if !unsafe { self.may_be_locked_by_us(failure.xmax) } =>

@@ -364,11 +364,12 @@ fn claim_rows(queue: &Queue, from: Option<(i32, Key)>, pick: &mut Pick, limit: i
         match documents.replace(&mut row, false) {
             Change::Done => {}
             // Skip locked.
-            Change::Locked => continue,
-            // Perhaps it can still be picked as it is now.
+            Change::Locked | Change::Removed => continue,
+            // Perhaps it can still be picked as it is now: the statement goes on here, or
+            // what is behind would come before it.
             Change::Outdated => {
                 claimed.is_all = false;
-                continue;
+                break;
             }
         }
         pick.out.push(&PICKED.map(|column| row.arg(column)));
