@@ -65,6 +65,8 @@ begin
 
     -- Lists, with some twice, some not there, some not active.
     perform fetchq.doc_push('rq_direct', 'm' || i, 4, 0, '2020-01-01', '{}') from generate_series(1, 6) i;
+    -- (in order, although the first one is locked here)
+    execute 'select from ' || docs || ' where subject = ''m1'' for update';
     perform test.step('pick a few', $s$select subject from fetchq.doc_pick('rq_direct', 4, 5, '5m')$s$);
     perform test.step('complete a list', $s$select * from fetchq.doc_complete_many('rq_direct', array['m3', 'nobody', 'm1', 'm3', 'm6'])$s$);
     perform test.step('drop a list', $s$select * from fetchq.doc_drop_many('rq_direct', array['m5', 'm1', 'm2', 'm5'])$s$);
