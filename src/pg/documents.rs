@@ -123,8 +123,9 @@ pub enum Change {
     /// Another transaction has locked it, or is changing it.
     Locked,
     Removed,
-    /// Somebody has changed it since it was read; or this transaction has locked it.
-    Outdated,
+    /// Somebody has changed it since it was read, and given it this status; None where
+    /// that is not known, or where this transaction itself has locked it.
+    Outdated(Option<i32>),
 }
 
 /// A table of documents that is open for reading and writing.
@@ -353,7 +354,7 @@ impl Documents {
                 pg_sys::TM_Result::TM_Ok => Change::Done,
                 pg_sys::TM_Result::TM_WouldBlock => Change::Locked,
                 pg_sys::TM_Result::TM_Deleted => Change::Removed,
-                _ => Change::Outdated,
+                _ => Change::Outdated(None),
             })
         }
     }
@@ -384,13 +385,43 @@ impl Documents {
         match result {
             pg_sys::TM_Result::TM_Ok => Change::Done,
             pg_sys::TM_Result::TM_Deleted => Change::Removed,
+            // SAFETY: the place of the next version, as heap_update has found it.
+            pg_sys::TM_Result::TM_Updated => Change::Outdated(unsafe { self.status_in(&failure) }),
             // SAFETY: the slot holds the row, and the pin on its page.
             pg_sys::TM_Result::TM_BeingModified
                 if !unsafe { self.may_be_locked_by_us(failure.xmax) } =>
             {
                 Change::Locked
             }
-            _ => Change::Outdated,
+            _ => Change::Outdated(None),
+        }
+    }
+
+    /// The status that a row was given by who has changed it since it was read.
+    unsafe fn status_in(&self, failure: &pg_sys::TM_FailureData) -> Option<i32> {
+        let mut tid = failure.ctid;
+        // SAFETY: any version is fetched, whoever may see it; one that took the place of
+        // a version that is gone was written by another transaction. The slot keeps its
+        // page pinned until it is dropped.
+        unsafe {
+            let fetch = (*(*self.table).rd_tableam).tuple_fetch_row_version?;
+            let slot = pg_sys::table_slot_create(self.table, std::ptr::null_mut());
+            let any = &raw mut pg_sys::SnapshotAnyData;
+            let found =
+                pg_sys::ffi::pg_guard_ffi_boundary(|| fetch(self.table, &mut tid, any, slot));
+            let mut status = None;
+            if found {
+                let tuple = (*(slot as *mut pg_sys::BufferHeapTupleTableSlot))
+                    .base
+                    .tuple;
+                if (*(*tuple).t_data).t_choice.t_heap.t_xmin == failure.xmax {
+                    let column = Column::Status as usize;
+                    pg_sys::slot_getsomeattrs_int(slot, column as i32 + 1);
+                    status = Some((*(*slot).tts_values.add(column)).value() as i32);
+                }
+            }
+            pg_sys::ExecDropSingleTupleTableSlot(slot);
+            status
         }
     }
 
@@ -426,7 +457,7 @@ impl Documents {
         };
         match result {
             pg_sys::TM_Result::TM_Ok => Change::Done,
-            _ => Change::Outdated,
+            _ => Change::Outdated(None),
         }
     }
 

@@ -365,9 +365,11 @@ fn claim_rows(queue: &Queue, from: Option<(i32, Key)>, pick: &mut Pick, limit: i
             Change::Done => {}
             // Skip locked.
             Change::Locked | Change::Removed => continue,
+            // Nearly always somebody else has picked it.
+            Change::Outdated(Some(now)) if now != Status::Pending.code() => continue,
             // Perhaps it can still be picked as it is now: the statement goes on here, or
             // what is behind would come before it.
-            Change::Outdated => {
+            Change::Outdated(_) => {
                 claimed.is_all = false;
                 break;
             }
