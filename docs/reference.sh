@@ -20,14 +20,14 @@ with args as (
     where p.pronamespace = 'fetchq'::regnamespace
 )
 select format('| `%s(%s)` | %s | %s%s |', p.proname,
-    (select string_agg(decl, ', ' order by n) from args a where a.oid = p.oid and coalesce(mode, 'i') = 'i'),
+    (select string_agg(decl, ', ' order by n) from args a where a.oid = p.oid and coalesce(mode, 'i') in ('i', 'b')),
     case when p.proretset then 'rows of ' else '' end ||
-        coalesce((select string_agg('`' || decl || '`', ', ' order by n) from args a where a.oid = p.oid and mode in ('o', 't')),
+        coalesce((select string_agg('`' || decl || '`', ', ' order by n) from args a where a.oid = p.oid and mode in ('o', 't', 'b')),
                  '`' || format_type(p.prorettype, null) || '`'),
     coalesce(obj_description(p.oid, 'pg_proc'), '?'),
     '. Defaults: ' || (select string_agg(format('%s `%s`', a.name, d.value), ', ' order by n)
         from args a, pg_get_function_arg_default(a.oid, a.n::int) as d (value)
-        where a.oid = p.oid and coalesce(mode, 'i') = 'i' and d.value is not null))
+        where a.oid = p.oid and coalesce(mode, 'i') in ('i', 'b') and d.value is not null))
 from pg_proc p
 where p.pronamespace = 'fetchq'::regnamespace and p.proname ~ :'names'
     and p.prorettype <> 'trigger'::regtype
@@ -63,7 +63,7 @@ TEXT
   printf '\n## Ready floors\n\nWhat the columns mean: [operations.md](operations.md#ready-floors).\n'
   rows '^ready_'
   printf '\n## Installation and tools\n'
-  rows '^(info|init|upgrade_|destroy_|trace$|utils_)'
+  rows '^(status|worker_|maintenance_|info|init|upgrade_|destroy_|trace$|utils_)'
   cat <<'TEXT'
 
 ## Triggers

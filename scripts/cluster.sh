@@ -144,6 +144,8 @@ max_prepared_transactions = 20
 fsync = on
 synchronous_commit = on
 log_min_messages = warning
+# On the server that people use. The suites say themselves when something is due.
+fetchq.worker = $([[ $NAME == dev ]] && echo on || echo off)
 log_line_prefix = '%m [%p] %q%u@%d '
 ${FETCHQ_PG_CONF:-}
 CONF

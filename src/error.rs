@@ -49,6 +49,16 @@ pub enum Error {
     ReadOnly { function: String, standby: bool },
     #[error("{0}() needs a transaction of isolation level READ COMMITTED")]
     KeepsSnapshot(&'static str),
+    #[error("{0}() cannot wait inside a transaction block")]
+    InTransaction(String),
+    #[error("{0}() cannot wait in a transaction that keeps one snapshot")]
+    WaitsInSnapshot(String),
+    #[error("{function}() takes 1 to {max} queues, got {got}")]
+    NumberOfQueues {
+        function: String,
+        max: usize,
+        got: usize,
+    },
     #[error("table {table} of queue \"{queue}\" exists already, but the queue is not registered")]
     StrayTable { queue: String, table: String },
     #[error("document \"{subject}\" of queue \"{queue}\" can neither be added nor found")]
@@ -112,7 +122,9 @@ impl Error {
             Self::HiddenDocument { .. } | Self::HiddenQueue(_) => {
                 ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE
             }
-            Self::KeepsSnapshot(_) => ERRCODE_FEATURE_NOT_SUPPORTED,
+            Self::KeepsSnapshot(_) | Self::WaitsInSnapshot(_) => ERRCODE_FEATURE_NOT_SUPPORTED,
+            Self::InTransaction(_) => ERRCODE_ACTIVE_SQL_TRANSACTION,
+            Self::NumberOfQueues { .. } => ERRCODE_INVALID_PARAMETER_VALUE,
             Self::ColumnType { .. } => ERRCODE_DATATYPE_MISMATCH,
             Self::StrayTable { .. } => ERRCODE_DUPLICATE_TABLE,
             Self::BadTrigger(_) => ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED,
@@ -148,6 +160,9 @@ impl Error {
             Self::HiddenQueue(_) => "A row-level security policy on fetchq.queues hides it, or a trigger suppresses the insert.".into(),
             Self::ColumnType { .. } => "A table of fetchq was altered: give the column its type back.".into(),
             Self::KeepsSnapshot(_) => "An older snapshot would leave counters of documents that are gone: set transaction isolation level read committed.".into(),
+            Self::InTransaction(_) => "Nothing that others commit could be seen there: commit first, then CALL it by itself.".into(),
+            Self::WaitsInSnapshot(_) => "Documents that come meanwhile could not be seen: set transaction isolation level read committed.".into(),
+            Self::NumberOfQueues { .. } => "Wait in several sessions for more.".into(),
             Self::BadUnit(_) => "Use a unit that date_trunc() knows: microseconds, milliseconds, second, minute, hour, day, week, month, quarter, year, decade, century or millennium.".into(),
             Self::BadDirection(_) => "Use 'ASC' or 'DESC'.".into(),
             Self::BadValue { rule, .. } => format!("Pass {rule}."),
@@ -186,4 +201,10 @@ pub fn warn(code: PgSqlErrorCode, message: String, hint: &str) {
     ErrorReport::new(code, message, "fetchq")
         .set_hint(hint)
         .report(PgLogLevel::WARNING);
+}
+
+/// A line for the server's log.
+pub fn log(message: String) {
+    ErrorReport::new(PgSqlErrorCode::ERRCODE_INTERNAL_ERROR, message, "fetchq")
+        .report(PgLogLevel::LOG);
 }

@@ -2,13 +2,29 @@
 
 use std::ffi::CString;
 
-use pgrx::{GucContext, GucFlags, GucRegistry, GucSetting};
+use pgrx::{GucContext, GucFlags, GucRegistry, GucSetting, PostgresGucEnum};
+
+/// Who sends the notifications of the queues that have them enabled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PostgresGucEnum)]
+pub enum Notify {
+    /// The worker, a moment after the commit, once for many documents.
+    #[name = c"worker"]
+    Worker,
+    /// The transaction itself, once for each document.
+    #[name = c"commit"]
+    Commit,
+}
 
 static COMPAT_VERSION: GucSetting<Option<CString>> =
     GucSetting::<Option<CString>>::new(Some(c"4.0.2"));
 static LEGACY_QUOTES: GucSetting<bool> = GucSetting::<bool>::new(false);
 static STRICT: GucSetting<bool> = GucSetting::<bool>::new(false);
 static DIRECT: GucSetting<bool> = GucSetting::<bool>::new(true);
+static WORKER: GucSetting<bool> = GucSetting::<bool>::new(true);
+static DATABASES: GucSetting<Option<CString>> = GucSetting::<Option<CString>>::new(Some(c""));
+static NOTIFY: GucSetting<Notify> = GucSetting::<Notify>::new(Notify::Worker);
+static NOTIFY_INTERVAL: GucSetting<i32> = GucSetting::<i32>::new(20);
+static MAX_WAIT: GucSetting<i32> = GucSetting::<i32>::new(10_000);
 static READY_SLOTS: GucSetting<i32> = GucSetting::<i32>::new(16_384);
 static PLAN_CACHE_QUEUES: GucSetting<i32> = GucSetting::<i32>::new(1000);
 
@@ -45,6 +61,50 @@ pub fn register(is_preloading: bool) {
         &DIRECT,
         GucContext::Userset,
         GucFlags::default(),
+    );
+    GucRegistry::define_bool_guc(
+        c"fetchq.worker",
+        c"Runs maintenance in background processes.",
+        c"Off: something else has to call fetchq.mnt_job_run(). Needs shared_preload_libraries.",
+        &WORKER,
+        GucContext::Sighup,
+        GucFlags::default(),
+    );
+    GucRegistry::define_string_guc(
+        c"fetchq.databases",
+        c"The databases that get a worker, separated by commas.",
+        c"Empty: each that has the extension.",
+        &DATABASES,
+        GucContext::Sighup,
+        GucFlags::default(),
+    );
+    GucRegistry::define_enum_guc(
+        c"fetchq.notify",
+        c"Who sends the notifications of documents: the worker, or each transaction.",
+        c"A transaction that notifies makes all others that do wait for its commit. Where no worker runs it is always commit.",
+        &NOTIFY,
+        GucContext::Userset,
+        GucFlags::default(),
+    );
+    GucRegistry::define_int_guc(
+        c"fetchq.notify_interval",
+        c"The shortest time between two notifications that the worker sends for one queue.",
+        c"What happens meanwhile is announced by one notification for each state.",
+        &NOTIFY_INTERVAL,
+        0,
+        60_000,
+        GucContext::Sighup,
+        GucFlags::UNIT_MS,
+    );
+    GucRegistry::define_int_guc(
+        c"fetchq.max_wait",
+        c"The longest time that fetchq.doc_pick_wait() waits.",
+        c"It holds a snapshot while it waits; fetchq.queue_wait() holds none and has no limit.",
+        &MAX_WAIT,
+        0,
+        3_600_000,
+        GucContext::Userset,
+        GucFlags::UNIT_MS,
     );
     GucRegistry::define_int_guc(
         c"fetchq.plan_cache_queues",
@@ -88,6 +148,30 @@ pub fn strict() -> bool {
 
 pub fn direct() -> bool {
     DIRECT.get()
+}
+
+pub fn worker() -> bool {
+    WORKER.get()
+}
+
+pub fn databases() -> String {
+    DATABASES
+        .get()
+        .map_or_else(String::new, |v| v.to_string_lossy().into_owned())
+}
+
+pub fn notify() -> Notify {
+    NOTIFY.get()
+}
+
+/// Microseconds.
+pub fn notify_interval() -> i64 {
+    i64::from(NOTIFY_INTERVAL.get()) * 1000
+}
+
+/// Microseconds.
+pub fn max_wait() -> i64 {
+    i64::from(MAX_WAIT.get()) * 1000
 }
 
 /// Slots of the shared memory; 0 switches it off.

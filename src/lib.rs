@@ -5,6 +5,7 @@
 //! - `store`: every SQL text
 //! - `ready`: where the documents begin that are ready
 //! - `maintenance`: what has to happen from time to time
+//! - `worker`: the processes that do it
 //! - `pg`: the server's C functions, and all `unsafe`
 //!
 //! docs/architecture.md has the whole picture.
@@ -25,6 +26,7 @@ mod maintenance;
 mod pg;
 mod ready;
 mod store;
+mod worker;
 
 ::pgrx::pg_module_magic!();
 
@@ -54,6 +56,8 @@ pub extern "C-unwind" fn _PG_init() {
     gucs::register(is_preloaded());
     if is_preloaded() {
         ready::install();
+        worker::install();
+        worker::watch_commits();
     }
     pg::session::reserve_settings_prefix();
     pg::invalidation::register();

@@ -3,11 +3,14 @@
 use pgrx::prelude::*;
 
 use super::{lenient, queue_name, respond_write};
-use crate::error::Result;
+use crate::error::{Error, Result};
+use crate::gucs;
 use crate::pg::call::{Call, Reply};
-use crate::pg::time::Interval;
+use crate::pg::session;
+use crate::pg::time::{self, Interval};
 use crate::store::docs::{self, Pick};
 use crate::store::plans::Queue;
+use crate::worker::wait;
 
 /// `doc_pick(queue, max_docs, duration text)`
 #[pg_extern(sql = false)]
@@ -59,6 +62,42 @@ fn doc_pick_full_interval(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     })
 }
 
+/// `doc_pick_wait(queue, version, max_docs, duration, timeout)`
+#[pg_extern(sql = false)]
+fn doc_pick_wait(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
+    respond_write(fcinfo, |call| {
+        let name = queue_name(call, 0)?;
+        let version = call.int(1, "version")?;
+        let limit = call.limit(2, "max_docs")?;
+        let duration = call.interval(3, "duration")?.as_duration("duration")?;
+        let timeout = call.interval(4, "timeout")?.as_duration("timeout")?;
+        if session::keeps_snapshot() {
+            return Err(Error::WaitsInSnapshot(call.function_name()));
+        }
+        let now = time::clock();
+        let until = timeout.after(now).min(now.saturating_add(gucs::max_wait()));
+        let mut out = call.rows();
+        let picked = wait::pick(&name, version, until, |queue, now| {
+            let out = &mut out;
+            let pick = Pick {
+                version,
+                limit,
+                duration,
+                now,
+                out,
+            };
+            // (nothing is wanted: no need to wait for it)
+            if limit > 0 {
+                docs::pick(queue, pick)
+            } else {
+                1
+            }
+        });
+        lenient(picked, ())?;
+        Ok(out.done())
+    })
+}
+
 fn pick(call: &Call, version: i32, limit: i32, duration: Interval) -> Result<Reply> {
     let name = queue_name(call, 0)?;
     let duration = duration.as_duration("duration")?;
@@ -70,6 +109,7 @@ fn pick(call: &Call, version: i32, limit: i32, duration: Interval) -> Result<Rep
                 version,
                 limit,
                 duration,
+                now: time::now(),
                 out,
             };
             docs::pick(&queue, pick);

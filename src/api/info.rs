@@ -11,6 +11,7 @@ use crate::pg::call::Reply;
 use crate::pg::notify::{self, notify as send};
 use crate::pg::spi::{self, Arg};
 use crate::store::{registry, series};
+use crate::worker::notifications;
 
 /// `info()`: `version` is what fetchq 4 clients compare with their own.
 #[pg_extern(sql = false)]
@@ -23,8 +24,7 @@ fn info(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
             Arg::from(installed.as_deref()),
             Arg::from(env!("CARGO_PKG_VERSION")),
             Arg::from(crate::is_preloaded()),
-            // It does not exist in this version; reported so that a client can ask.
-            Arg::from(false),
+            Arg::from(crate::worker::is_running()),
             Arg::from(crate::ready::is_available()),
         ]))
     })
@@ -126,8 +126,12 @@ fn trigger_docs_notify(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
             return Err(Error::BadTrigger(call.function_name()));
         };
         if let Some(status) = Status::from_code(entered.status) {
-            let queue = QueueName::parse(&entered.queue)?;
-            send(&queue.channel(status.gauge()), &entered.subject);
+            if notifications::are_collected() {
+                notifications::entered(entered.table, status);
+            } else {
+                let queue = QueueName::parse(&entered.queue)?;
+                send(&queue.channel(status.gauge()), &entered.subject);
+            }
         }
         Ok(Reply::trigger())
     })

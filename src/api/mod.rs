@@ -11,6 +11,8 @@ mod maintenance;
 mod metric;
 mod queue;
 mod ready;
+mod wait;
+mod worker;
 
 use pgrx::PgLogLevel;
 use pgrx::pg_sys::{self, panic::ErrorReport};

@@ -171,7 +171,7 @@ fn check_policy(policy: &[retention::Rule]) -> Result<()> {
 fn queue_drop_logs(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
         let name = queue_name(call, 0)?;
-        lenient(retain::logs_by_setting(&name), 0).map(Reply::int)
+        lenient(retain::logs_by_setting(&name, None), 0).map(Reply::int)
     })
 }
 
@@ -181,7 +181,8 @@ fn queue_drop_logs_older(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
         let name = queue_name(call, 0)?;
         let age = Interval::parse(call.text(1, "older_than")?).as_duration("older_than")?;
-        let dropped = Queue::open(&name).map(|queue| logs::drop_older_than(&queue, age.arg()));
+        let dropped =
+            Queue::open(&name).map(|queue| logs::drop_older_than(&queue, age.arg(), None));
         lenient(dropped, 0).map(Reply::int)
     })
 }

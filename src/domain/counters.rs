@@ -51,6 +51,23 @@ impl Event {
         }
     }
 
+    /// The state that documents enter by it.
+    pub fn enters(self) -> Option<Status> {
+        Some(match self {
+            Self::PushPlanned | Self::ReschedulePlanned | Self::UpsertToPlanned => Status::Planned,
+            Self::PushPending
+            | Self::ReschedulePending
+            | Self::RejectPending
+            | Self::MakePending
+            | Self::Orphan
+            | Self::UpsertToPending => Status::Pending,
+            Self::Pick => Status::Active,
+            Self::Complete => Status::Completed,
+            Self::Kill | Self::RejectKilled | Self::Dead => Status::Killed,
+            Self::Drop => return None,
+        })
+    }
+
     /// The event of an update that changes when a document runs; none when its
     /// status stays as it is.
     pub fn upsert(from: Status, to: Status) -> Option<Self> {

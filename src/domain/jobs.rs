@@ -18,6 +18,25 @@ pub enum Task {
 }
 
 impl Task {
+    pub const ALL: [Self; 5] = [
+        Self::Maintain,
+        Self::Snapshot,
+        Self::Recount,
+        Self::Retain,
+        Self::Pack,
+    ];
+
+    /// What operators see.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Maintain => "documents",
+            Self::Snapshot => "snapshots",
+            Self::Recount => "recounts",
+            Self::Retain => "retention",
+            Self::Pack => "counters",
+        }
+    }
+
     pub fn parse(task: &str) -> Option<Self> {
         Some(match task {
             "mnt" => Self::Maintain,

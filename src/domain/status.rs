@@ -27,6 +27,19 @@ impl Status {
         self as i32
     }
 
+    pub const ALL: [Self; 5] = [
+        Self::Killed,
+        Self::Planned,
+        Self::Pending,
+        Self::Active,
+        Self::Completed,
+    ];
+
+    /// A bit of its own, for sets of states.
+    pub fn bit(self) -> u32 {
+        1 << (self.code() + 1)
+    }
+
     /// The word used in messages.
     pub fn word(self) -> &'static str {
         match self {
@@ -64,6 +77,8 @@ mod tests {
         for code in -1..=3 {
             assert_eq!(Status::from_code(code).unwrap().code(), code);
         }
+        let all = Status::ALL.iter().fold(0, |set, status| set | status.bit());
+        assert_eq!(all, 0b11111);
         assert_eq!(Status::from_code(4), None);
         assert_eq!(Status::from_code(-2), None);
     }

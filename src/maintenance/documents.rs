@@ -4,6 +4,7 @@ use crate::domain::names::QueueName;
 use crate::error::Result;
 use crate::store::maintenance;
 use crate::store::plans::Queue;
+use crate::worker::progress;
 
 /// Documents moved by one run.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
@@ -20,10 +21,18 @@ pub fn run(name: &QueueName, limit: i32) -> Result<Outcome> {
     let Some(queue) = Queue::try_open(name)? else {
         return Ok(Outcome::default());
     };
-    let expired = maintenance::expire(&queue, limit);
-    Ok(Outcome {
+    Ok(run_open(&queue, limit))
+}
+
+/// The same for a queue that is open.
+pub fn run_open(queue: &Queue, limit: i32) -> Outcome {
+    let expired = maintenance::expire(queue, limit);
+    progress::add(expired.killed + expired.returned);
+    let activated = maintenance::make_pending(queue, limit);
+    progress::add(activated);
+    Outcome {
         killed: expired.killed,
         rescheduled: expired.returned,
-        activated: maintenance::make_pending(&queue, limit),
-    })
+        activated,
+    }
 }

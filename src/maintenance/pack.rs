@@ -5,10 +5,13 @@ use pgrx::PgSqlErrorCode;
 use crate::error;
 use crate::pg::{session, subtransaction};
 use crate::store::metrics;
+use crate::worker::progress;
 
 /// Rows packed, over all queues. `tidy` is to follow, as late as possible.
 pub fn run() -> i32 {
-    i32::try_from(metrics::pack()).unwrap_or(i32::MAX)
+    let packed = i32::try_from(metrics::pack()).unwrap_or(i32::MAX);
+    progress::add(packed);
+    packed
 }
 
 /// Truncates what is packed; readers of counters wait until the transaction ends.

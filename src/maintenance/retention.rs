@@ -6,15 +6,22 @@ use crate::error::Result;
 use crate::pg::time::Interval;
 use crate::store::plans::Queue;
 use crate::store::{logs, series};
+use crate::worker::progress;
 
-/// Both; nothing while another session has the queue locked.
-pub fn run(name: &QueueName) -> Result<()> {
+/// How many lines of the log one transaction removes at most, where the caller can
+/// begin another one.
+pub const BATCH: i32 = 10_000;
+
+/// Both; nothing while another session has the queue locked. With a limit it may not
+/// have finished: true.
+pub fn run(name: &QueueName, limit: Option<i32>) -> Result<bool> {
     if Queue::try_open(name)?.is_none() {
-        return Ok(());
+        return Ok(false);
     }
-    metrics(name)?;
-    logs_by_setting(name)?;
-    Ok(())
+    progress::add(metrics(name)?);
+    let removed = logs_by_setting(name, limit)?;
+    progress::add(removed);
+    Ok(limit.is_some_and(|limit| removed >= limit))
 }
 
 /// Trims the snapshots by the queue's own policy; says how many rows went.
@@ -30,8 +37,12 @@ pub fn metrics_by(name: &QueueName, policy: &[retention::Rule]) -> Result<i32> {
 }
 
 /// Trims the logs by the queue's own retention; says how many rows went.
-pub fn logs_by_setting(name: &QueueName) -> Result<i32> {
+pub fn logs_by_setting(name: &QueueName, limit: Option<i32>) -> Result<i32> {
     let queue = Queue::open(name)?;
     let age = Interval::parse(&logs::retention(&queue)).as_duration("logs_retention")?;
-    Ok(logs::drop_older_than(&queue, age.arg()))
+    Ok(logs::drop_older_than(
+        &queue,
+        age.arg(),
+        limit.map(i64::from),
+    ))
 }

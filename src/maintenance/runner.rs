@@ -8,10 +8,14 @@ use crate::domain::Invalid;
 use crate::domain::jobs::{DEFAULT_DELAY, Settings, Task};
 use crate::domain::names::QueueName;
 use crate::error::{self, Error, Result};
-use crate::pg::subtransaction;
-use crate::pg::time::Interval;
-use crate::store::jobs::{self, Job};
+use crate::pg::time::{self, Interval};
+use crate::pg::worker::as_role;
+use crate::pg::{relation, subtransaction};
+use crate::store::jobs::{self, Job, Kind};
+use crate::store::maintenance;
+use crate::store::plans::Queue;
 use crate::store::series::Which;
+use crate::worker::progress;
 
 use super::{documents, pack, recount, retention, snapshot};
 
@@ -30,31 +34,13 @@ pub fn run(duration: Interval, limit: i32) -> Outcome {
     let mut packs = false;
     for job in jobs::claim_all(duration, limit) {
         packs |= Task::parse(&job.task) == Some(Task::Pack);
-        // An ERROR of the server and an Error of ours end the same way: as a panic
-        // that undoes this job only.
-        let result = subtransaction::attempt(|| {
-            run_one(&job).unwrap_or_else(|e| {
-                ErrorReport::from(e).report(pgrx::PgLogLevel::ERROR);
-                unreachable!("an ERROR does not return")
-            })
-        });
-        match result {
-            Ok(packed) => {
+        let result = subtransaction::attempt(|| raise(run_one(&job, By::Caller)));
+        match finish(&job, result) {
+            Some(packed) => {
                 outcome.processed += 1;
                 outcome.packed = outcome.packed.saturating_add(packed);
             }
-            Err(message) => {
-                outcome.failed += 1;
-                jobs::back_off(job.id, delay_of(&job));
-                error::warn(
-                    PgSqlErrorCode::ERRCODE_WARNING,
-                    format!(
-                        "maintenance job {} ({} of queue \"{}\") failed: {message}",
-                        job.id, job.task, job.queue
-                    ),
-                    "It is tried again, later after each failure; see fetchq.jobs.",
-                );
-            }
+            None => outcome.failed += 1,
         }
     }
     if packs {
@@ -62,6 +48,128 @@ pub fn run(duration: Interval, limit: i32) -> Outcome {
     }
     outcome
 }
+
+/// An ERROR of the server and an Error of ours end the same way: as a panic, which
+/// undoes what it ends.
+fn raise<T>(result: Result<T>) -> T {
+    result.unwrap_or_else(|e| {
+        ErrorReport::from(e).report(pgrx::PgLogLevel::ERROR);
+        unreachable!("an ERROR does not return")
+    })
+}
+
+/// Whose rights a job runs with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum By {
+    Caller,
+    /// The role that owns the documents: the worker is a superuser, and there may be
+    /// triggers of the owner's.
+    Owner,
+}
+
+impl By {
+    fn run<R>(self, queue: &QueueName, work: impl FnOnce() -> R) -> R {
+        let table = relation::lookup_data_table(&queue.relation("docs"));
+        match table {
+            Some(table) if self == Self::Owner => match relation::owner_of(table) {
+                Some(owner) => as_role(owner, work),
+                None => work(),
+            },
+            _ => work(),
+        }
+    }
+}
+
+/// Plans the next attempt of a job that failed.
+fn finish(job: &Job, result: std::result::Result<i32, String>) -> Option<i32> {
+    let message = match result {
+        Ok(packed) => return Some(packed),
+        Err(message) => message,
+    };
+    jobs::back_off(job.id, delay_of(job));
+    error::warn(
+        PgSqlErrorCode::ERRCODE_WARNING,
+        format!(
+            "maintenance job {} ({} of queue \"{}\") failed: {message}",
+            job.id, job.task, job.queue
+        ),
+        "It is tried again, later after each failure; see fetchq.jobs.",
+    );
+    None
+}
+
+/// Claims and runs one due job of a kind; false when there was none. For the worker:
+/// what belongs to a queue runs as the role that owns it.
+pub fn run_next(kind: Kind) -> bool {
+    let Some(job) = jobs::claim_one(kind, default_duration()) else {
+        return false;
+    };
+    finish(
+        &job,
+        subtransaction::attempt(|| raise(run_one(&job, By::Owner))),
+    );
+    if Task::parse(&job.task) == Some(Task::Pack) {
+        pack::tidy();
+    }
+    true
+}
+
+/// What one run of the maintenance of a queue's documents did.
+pub struct OnTime {
+    pub moved: i32,
+    /// When the next document is due, as far as is known.
+    pub next: i64,
+}
+
+/// The maintenance of a queue's documents whenever something is due, with the limit of
+/// its job, unless the job is put off. None: there is no such queue.
+pub fn run_on_time(name: &QueueName, write_down: bool) -> Option<OnTime> {
+    let now = time::now();
+    let Some((job, not_before)) = jobs::maintenance_of(name.as_str()) else {
+        // Somebody does not want it.
+        return Some(OnTime {
+            moved: 0,
+            next: now.saturating_add(WITHOUT_JOB),
+        });
+    };
+    let settings = raise(settings_of(&job));
+    let delay = raise(Interval::parse(&settings.delay).as_duration("delay"));
+    if not_before > delay.after(now) {
+        return Some(OnTime {
+            moved: 0,
+            next: not_before,
+        });
+    }
+    let queue = match Queue::try_open(name) {
+        Ok(Some(queue)) => queue,
+        // Locked by DDL: again soon.
+        Ok(None) => {
+            return Some(OnTime {
+                moved: 0,
+                next: now,
+            });
+        }
+        Err(Error::UnknownQueue(_)) => return None,
+        Err(e) => raise(Err(e)),
+    };
+    let limit = settings.limit.max(0);
+    let running = progress::begin(Task::Maintain, queue.table.to_u32());
+    let outcome = By::Owner.run(name, || documents::run_open(&queue, limit));
+    let moved = outcome.activated + outcome.rescheduled + outcome.killed;
+    drop(running);
+    if moved > 0 && write_down {
+        jobs::reschedule(job.id, delay);
+    }
+    // What this transaction has moved is in the way of finding the next one.
+    let next = match moved {
+        0 => maintenance::next_due(&queue).unwrap_or_else(|| delay.after(now)),
+        _ => now,
+    };
+    Some(OnTime { moved, next })
+}
+
+/// How long a queue without its job is left alone: microseconds.
+const WITHOUT_JOB: i64 = 60_000_000;
 
 /// The delay of a job that failed, perhaps because of its settings.
 fn delay_of(job: &Job) -> Interval {
@@ -73,16 +181,27 @@ fn delay_of(job: &Job) -> Interval {
         .unwrap_or_else(default_duration)
 }
 
-/// Runs a job; says how many rows it packed.
-fn run_one(job: &Job) -> Result<i32> {
-    let settings = Settings::parse(job.settings.as_deref()).map_err(|reason| {
+fn settings_of(job: &Job) -> Result<Settings> {
+    Settings::parse(job.settings.as_deref()).map_err(|reason| {
         Error::from(Invalid::JobSettings {
             id: job.id,
             task: job.task.clone(),
             queue: job.queue.clone(),
             reason,
         })
-    })?;
+    })
+}
+
+/// Puts the maintenance of a queue off after a failure; says until when.
+pub fn back_off_maintenance(name: &QueueName) -> Option<i64> {
+    let (job, _) = jobs::maintenance_of(name.as_str())?;
+    jobs::back_off(job.id, delay_of(&job));
+    jobs::maintenance_of(name.as_str()).map(|(_, at)| at)
+}
+
+/// Runs a job; says how many rows it packed.
+fn run_one(job: &Job, by: By) -> Result<i32> {
+    let settings = settings_of(job)?;
     if let Some(duration) = &settings.duration {
         jobs::extend(job.id, Interval::parse(duration).as_duration("duration")?);
     }
@@ -90,21 +209,36 @@ fn run_one(job: &Job) -> Result<i32> {
         task: job.task.clone(),
         queue: job.queue.clone(),
     })?;
+    let table = match task {
+        Task::Pack => None,
+        _ => relation::lookup_data_table(&QueueName::parse(&job.queue)?.relation("docs")),
+    };
+    let _running = progress::begin(task, table.map_or(0, |table| table.to_u32()));
     let mut packed = 0;
-    match task {
-        Task::Pack => packed = pack::run(),
-        Task::Maintain => {
-            documents::run(&QueueName::parse(&job.queue)?, settings.limit.max(0))?;
-        }
-        Task::Snapshot => {
-            snapshot::run(&QueueName::parse(&job.queue)?, Which::All)?;
-        }
-        Task::Recount => {
-            recount::run(&QueueName::parse(&job.queue)?)?;
-        }
-        Task::Retain => retention::run(&QueueName::parse(&job.queue)?)?,
+    let mut has_more = false;
+    if task == Task::Pack {
+        packed = pack::run();
+    } else {
+        let queue = QueueName::parse(&job.queue)?;
+        by.run(&queue, || match task {
+            Task::Pack => Ok(()),
+            Task::Maintain => documents::run(&queue, settings.limit.max(0)).map(|_| ()),
+            Task::Snapshot => snapshot::run(&queue, Which::All).map(|_| ()),
+            Task::Recount => recount::run(&queue).map(|_| ()),
+            Task::Retain => {
+                // The worker commits, and goes on with the rest when it is its turn.
+                let limit = (by == By::Owner).then_some(retention::BATCH);
+                has_more = retention::run(&queue, limit)?;
+                Ok(())
+            }
+        })?;
     }
     let delay = Interval::parse(&settings.delay).as_duration("delay")?;
+    let delay = if has_more {
+        Interval::parse("0s")
+    } else {
+        delay
+    };
     jobs::reschedule(job.id, delay);
     Ok(packed)
 }

@@ -295,6 +295,22 @@ impl Documents {
         }
     }
 
+    /// Whether the document that was just read could be written now: no other transaction
+    /// has locked it, or has changed it.
+    pub fn is_free(&self) -> bool {
+        // SAFETY: an index scan of a heap table fills a buffer slot and holds its buffer
+        // pinned; the content lock is needed to look at hint bits.
+        unsafe {
+            let slot = self.slot as *mut pg_sys::BufferHeapTupleTableSlot;
+            let buffer = (*slot).buffer;
+            let command = pg_sys::GetCurrentCommandId(false);
+            pg_sys::LockBuffer(buffer, pg_sys::BUFFER_LOCK_SHARE as i32);
+            let state = pg_sys::HeapTupleSatisfiesUpdate((*slot).base.tuple, command, buffer);
+            pg_sys::LockBuffer(buffer, pg_sys::BUFFER_LOCK_UNLOCK as i32);
+            state == pg_sys::TM_Result::TM_Ok
+        }
+    }
+
     /// Writes the new version of a document that was just read. With `wait` false, one
     /// that another transaction has locked is left alone.
     pub fn replace(&mut self, row: &mut Row, wait: bool) -> Change {

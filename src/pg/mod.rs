@@ -4,12 +4,14 @@
 
 pub mod append;
 pub mod call;
+pub mod catalog;
 pub mod documents;
 pub mod index_walk;
 pub mod invalidation;
 pub mod json;
 pub mod notify;
 pub mod planner;
+pub mod procedure;
 pub mod relation;
 pub mod scan;
 pub mod session;
@@ -17,4 +19,6 @@ pub mod shared;
 pub mod spi;
 pub mod subtransaction;
 pub mod time;
+pub mod transaction;
 pub mod trigger;
+pub mod worker;

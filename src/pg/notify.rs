@@ -19,6 +19,7 @@ pub fn notify(channel: &str, payload: &str) {
 
 /// A document that entered a state, as the notify trigger sees it.
 pub struct Entered {
+    pub table: u32,
     pub subject: String,
     pub status: i32,
     /// First argument of the trigger: the queue.
@@ -64,6 +65,7 @@ pub fn entered(call: &super::call::Call) -> Option<Entered> {
             })
         };
         Some(Entered {
+            table: (*data.tg_relation).rd_id.to_u32(),
             subject: text(c"subject")?,
             status: text(c"status")?.parse().ok()?,
             queue: std::ffi::CStr::from_ptr(*trigger.tgargs)

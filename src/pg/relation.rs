@@ -123,3 +123,30 @@ pub fn next_identity(sequence: pg_sys::Oid) -> i64 {
     // into a panic, as for every function that pgrx binds.
     unsafe { pg_sys::ffi::pg_guard_ffi_boundary(|| nextval_internal(sequence, false)) }
 }
+
+/// The queue whose documents are in this table, by the table's name.
+pub fn queue_of(table: u32) -> Option<String> {
+    // SAFETY: a look-up in the system cache; NULL when there is no such table.
+    unsafe {
+        let name = pg_sys::get_rel_name(pg_sys::Oid::from(table));
+        if name.is_null() {
+            return None;
+        }
+        let name = std::ffi::CStr::from_ptr(name).to_string_lossy();
+        name.strip_suffix("__docs").map(str::to_owned)
+    }
+}
+
+/// The role that owns a table, if it exists.
+pub fn owner_of(table: pg_sys::Oid) -> Option<pg_sys::Oid> {
+    // SAFETY: opens the table for reading and closes it again.
+    unsafe {
+        let relation = pg_sys::try_relation_open(table, pg_sys::AccessShareLock as i32);
+        if relation.is_null() {
+            return None;
+        }
+        let owner = (*(*relation).rd_rel).relowner;
+        pg_sys::relation_close(relation, pg_sys::AccessShareLock as i32);
+        Some(owner)
+    }
+}

@@ -8,6 +8,12 @@ pub fn is_standby() -> bool {
     unsafe { pg_sys::RecoveryInProgress() }
 }
 
+/// The process of this session.
+pub fn pid() -> i32 {
+    // SAFETY: a plain variable of this process.
+    unsafe { pg_sys::MyProcPid }
+}
+
 /// The database of this session.
 pub fn database() -> u32 {
     // SAFETY: a plain variable of this backend, set when it connected.

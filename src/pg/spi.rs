@@ -26,6 +26,10 @@ impl Arg {
         Self::new(pg_sys::TIMESTAMPTZOID, value.into_datum())
     }
 
+    pub fn no_timestamp() -> Self {
+        Self::new(pg_sys::TIMESTAMPTZOID, None)
+    }
+
     /// No `jsonb[]`: unnested beside another array, a NULL for each of its elements.
     pub fn no_json_array() -> Self {
         Self::new(pg_sys::JSONBARRAYOID, None)

@@ -86,26 +86,27 @@ pub fn written(call: &Call) -> Row {
 }
 
 /// While this lives, statements of this session that begin to write the table do not
-/// run its row triggers. Only for a table whose only trigger is `fetchq_ready`, and
-/// for statements whose rows the caller notes: it saves the server from queueing an
+/// run its row triggers. Only for a table that has no others than fetchq's, and for
+/// statements whose rows the caller notes: it saves the server from queueing an
 /// event for each row, which costs several times what the note costs.
 pub struct OwnNotes {
     relation: pg_sys::Relation,
+    triggers: i32,
 }
 
 impl OwnNotes {
-    /// The table is locked by the caller.
-    pub fn begin(table: pg_sys::Oid) -> Self {
+    /// The table is locked by the caller, and has so many triggers.
+    pub fn begin(table: pg_sys::Oid, triggers: i32) -> Self {
         // SAFETY: the look-up in the relation cache gives NULL for a table that is gone.
         let relation = unsafe { pg_sys::RelationIdGetRelation(table) };
-        set_row_triggers(relation, false);
-        Self { relation }
+        set_row_triggers(relation, triggers, false);
+        Self { relation, triggers }
     }
 }
 
 impl Drop for OwnNotes {
     fn drop(&mut self) {
-        set_row_triggers(self.relation, true);
+        set_row_triggers(self.relation, self.triggers, true);
         // After an ERROR the end of the transaction gives the reference back.
         if !self.relation.is_null() && !std::thread::panicking() {
             // SAFETY: referenced in begin.
@@ -118,7 +119,7 @@ impl Drop for OwnNotes {
 /// when a statement starts, and asks them whether there is a trigger to run. They are
 /// set back to what the table has; a description that the cache has rebuilt meanwhile
 /// has the true ones anyway.
-fn set_row_triggers(relation: pg_sys::Relation, run: bool) {
+fn set_row_triggers(relation: pg_sys::Relation, number: i32, run: bool) {
     // SAFETY: the entry stays at its place while it is referenced, and what it points
     // to is replaced together with the pointer.
     unsafe {
@@ -126,7 +127,7 @@ fn set_row_triggers(relation: pg_sys::Relation, run: bool) {
             return;
         }
         let triggers = (*relation).trigdesc;
-        if !triggers.is_null() && (*triggers).numtriggers == 1 {
+        if !triggers.is_null() && (*triggers).numtriggers == number {
             (*triggers).trig_insert_after_row = run;
             (*triggers).trig_update_after_row = run;
         }

@@ -19,6 +19,7 @@ use crate::pg::index_walk::{self, Column};
 use crate::pg::session;
 use crate::pg::shared::{Area, Content};
 use crate::pg::time;
+use crate::worker::board::Board;
 use state::{Bucket, Ended, Known, Name};
 
 pub use state::{Index, Key, View, Views};
@@ -30,6 +31,7 @@ pub struct Header {
     polls_answered: AtomicI64,
     full_scans: AtomicI64,
     floor_misses: AtomicI64,
+    board: Board,
 }
 
 struct Floors;
@@ -45,6 +47,7 @@ impl Content for Floors {
             polls_answered: AtomicI64::new(0),
             full_scans: AtomicI64::new(0),
             floor_misses: AtomicI64::new(0),
+            board: Board::new(),
         }
     }
 
@@ -64,6 +67,11 @@ pub fn install() {
     if gucs::ready_slots() > 0 {
         Memory::install();
     }
+}
+
+/// The shared memory of our own processes.
+pub fn board() -> Option<&'static Board> {
+    Memory::header().map(|header| &header.board)
 }
 
 /// Whether this server remembers floors.
@@ -324,9 +332,18 @@ pub fn note(table: Oid, index: Index, version: i32, level: i32, key: Key) {
     };
     let bucket = bucket_of(&name);
     // Nearly every document comes behind the floor: readers do not wait for it.
-    if Memory::read(bucket, |b| b.needs(&name, level, key)) {
+    let (needs, knows) = Memory::read(bucket, |b| (b.needs(&name, level, key), b.knows(&name)));
+    if needs {
         let now = time::now();
         Memory::write(bucket, |b| b.note(&name, level, key, now));
+    }
+    // The worker sleeps until the floor of what is planned; of a queue of which nothing
+    // is known it may not have heard yet.
+    if index == Index::Due
+        && (needs || !knows)
+        && let Some(board) = board()
+    {
+        board.tell(name.database, name.table, key.next_iteration);
     }
 }
 
@@ -357,6 +374,46 @@ pub fn stats() -> Stats {
         full_scans: count(|h| &h.full_scans),
         floor_misses: count(|h| &h.floor_misses),
     }
+}
+
+/// The tables of this database of which a floor is before a time.
+pub fn behind(time: i64) -> Vec<Oid> {
+    let database = session::database();
+    let mut tables: Vec<u32> = Vec::new();
+    for at in 0..Memory::items() {
+        // Room first: nothing may fail under the lock.
+        tables.reserve(state::GROUPS_PER_BUCKET * state::LEVELS);
+        Memory::read(at, |b| {
+            b.each(database, |name, view| {
+                if view.floor.next_iteration < time {
+                    tables.push(name.table);
+                }
+            });
+        });
+    }
+    tables.sort_unstable();
+    tables.dedup();
+    tables.into_iter().map(Oid::from).collect()
+}
+
+/// The earliest floor before a time, of one level or of all, in this database: nothing
+/// of them is older than that.
+pub fn first_before(index: Index, level: Option<i32>, time: i64) -> Option<i64> {
+    let database = session::database();
+    let mut first: Option<i64> = None;
+    for at in 0..Memory::items() {
+        Memory::read(at, |b| {
+            b.each(database, |name, view| {
+                let floor = view.floor.next_iteration;
+                let is_asked = name.index == index && level.is_none_or(|level| level == view.id);
+                // (the first key of all means that nothing is known)
+                if is_asked && floor < time && floor > i64::MIN {
+                    first = Some(first.map_or(floor, |before| before.min(floor)));
+                }
+            });
+        });
+    }
+    first
 }
 
 /// The floors of a table, for `ready_floors()`: index, version, level.

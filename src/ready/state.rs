@@ -448,6 +448,11 @@ impl Bucket {
         self.find(name).is_some_and(|group| group.needs(id, key))
     }
 
+    /// Whether anything is known of a group.
+    pub fn knows(&self, name: &Name) -> bool {
+        self.find(name).is_some()
+    }
+
     /// Whether a document with this key would not be found.
     pub fn hides(&self, name: &Name, id: i32, key: Key) -> bool {
         self.find(name)
@@ -556,9 +561,17 @@ impl Bucket {
 
     /// All that is known about a table's documents.
     pub fn describe(&self, database: u32, table: u32, mut each: impl FnMut(Name, View)) {
+        self.each(database, |name, view| {
+            if name.table == table {
+                each(name, view);
+            }
+        });
+    }
+
+    /// The levels of all tables of a database.
+    pub fn each(&self, database: u32, mut each: impl FnMut(Name, View)) {
         for group in &self.groups {
-            let is_its = group.name.database == database && group.name.table == table;
-            if group.phase == Phase::Ready && is_its {
+            if group.phase == Phase::Ready && group.name.database == database {
                 for view in group.views().as_slice() {
                     each(group.name, *view);
                 }

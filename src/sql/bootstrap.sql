@@ -55,6 +55,9 @@ create table fetchq.jobs (
 -- The jobs are claimed in this order; rewritten every few seconds, so half of
 -- each page is kept free for the next version of its rows.
 create index jobs_due_idx on fetchq.jobs (next_iteration, attempts);
+-- What the worker looks for: it runs the maintenance of documents when it is due, not
+-- when its job is, and of the pack there is only one.
+create index jobs_others_idx on fetchq.jobs (next_iteration, attempts) where task <> 'mnt' and task <> 'lgp';
 alter table fetchq.jobs set (fillfactor = 50);
 comment on table fetchq.jobs is 'Maintenance jobs: mnt, sts, cmp, drp for each queue, lgp once';
 

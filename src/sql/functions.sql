@@ -548,3 +548,46 @@ language c volatile parallel unsafe
 set search_path = pg_catalog, pg_temp
 as 'MODULE_PATHNAME', 'ready_floors_wrapper';
 comment on function fetchq.ready_floors(text) is 'The ready floors of a queue: where picks and maintenance begin to look';
+
+-- The worker
+
+create function fetchq.worker_wake(out was_woken boolean)
+language c volatile parallel unsafe
+set search_path = pg_catalog, pg_temp
+as 'MODULE_PATHNAME', 'worker_wake_wrapper';
+comment on function fetchq.worker_wake() is 'Has the launcher look for databases that need a worker, when this transaction commits; false when there is no launcher';
+
+create function fetchq.maintenance_progress(out pid int, out service text, out queue text, out since timestamptz, out done bigint)
+returns setof record
+language c volatile parallel unsafe
+set search_path = pg_catalog, pg_temp
+as 'MODULE_PATHNAME', 'maintenance_progress_wrapper';
+comment on function fetchq.maintenance_progress() is 'What maintenance is doing in this database now: which process, which service, in which queue, since when, and how many rows by now';
+
+create view fetchq.progress as select * from fetchq.maintenance_progress();
+comment on view fetchq.progress is 'What maintenance is doing in this database now';
+
+create function fetchq.status(out component text, out state text, out detail text, out hint text)
+returns setof record
+language c volatile parallel unsafe
+set search_path = pg_catalog, pg_temp
+as 'MODULE_PATHNAME', 'fetchq_status_wrapper';
+comment on function fetchq.status() is 'The state of fetchq in this database: what runs, what is late, what is in the way, and what to do';
+
+create function fetchq.doc_pick_wait(queue text, version int default 0, max_docs int default 1, duration interval default '5m', timeout interval default '10s')
+returns table (subject varchar, payload jsonb, version int, priority int, attempts int, iterations bigint, created_at timestamptz, last_iteration timestamptz, next_iteration timestamptz, lock_upgrade timestamptz)
+language c volatile parallel unsafe
+as 'MODULE_PATHNAME', 'doc_pick_wait_wrapper';
+comment on function fetchq.doc_pick_wait(text, int, int, interval, interval) is 'Leases due documents as soon as there are any; waits up to fetchq.max_wait, and holds a snapshot meanwhile';
+
+create procedure fetchq.queue_wait(queue text, timeout interval, inout ready boolean default null, version int default 0)
+language c
+as 'MODULE_PATHNAME', 'queue_wait_wrapper';
+comment on procedure fetchq.queue_wait(text, interval, boolean, int) is 'Waits until a document can be picked: true, or false when the time is over';
+
+create procedure fetchq.queue_wait(queues text[], timeout interval, inout ready text default null, version int default 0)
+language c
+as 'MODULE_PATHNAME', 'queue_wait_any_wrapper';
+comment on procedure fetchq.queue_wait(text[], interval, text, int) is 'Waits until a document of one of the queues can be picked: the queue, or NULL when the time is over';
+
+select fetchq.worker_wake();

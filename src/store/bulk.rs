@@ -5,7 +5,7 @@
 use std::collections::{HashMap, HashSet};
 
 use super::counters;
-use super::docs::{NewDoc, end_iteration, new_row, note};
+use super::docs::{NewDoc, came, end_iteration, new_row, note};
 use super::plans::{self, Queue, Statement};
 use crate::domain::counters::Event;
 use crate::domain::push_many::Item;
@@ -41,12 +41,17 @@ impl Planned {
                 note(queue, *version, *priority, status, *key);
             }
         }
+        for ((_, status), n) in &self.counts {
+            if let Some(status) = Status::from_code(*status) {
+                came(queue, status, *n);
+            }
+        }
     }
 
     fn count(&self, queue: &Queue, event: impl Fn(Status) -> Event) {
         for ((version, status), n) in &self.counts {
             if let Some(status) = Status::from_code(*status) {
-                counters::note(queue.id, *version, *n, event(status));
+                counters::note(queue, *version, *n, event(status));
             }
         }
     }
@@ -210,7 +215,8 @@ fn add_rows(
     if let Some(seq) = first {
         let (status, key) = (doc.status(), Key::new(doc.next_iteration, 0, seq));
         note(queue, doc.version, doc.priority, status, key);
-        counters::note(queue.id, doc.version, added, Event::push(status));
+        came(queue, status, added);
+        counters::note(queue, doc.version, added, Event::push(status));
     }
     Some(added)
 }
@@ -295,9 +301,10 @@ fn insert<'s>(
         let seq = rows.get(0, 1).unwrap_or(i64::MIN);
         let key = Key::new(batch.next_iteration, 0, seq);
         note(queue, batch.version, batch.priority, status, key);
+        came(queue, status, rows.affected());
     }
     let n = rows.affected();
-    counters::note(queue.id, batch.version, n, Event::push(status));
+    counters::note(queue, batch.version, n, Event::push(status));
     rows
 }
 
@@ -553,7 +560,7 @@ fn update(
         done.insert(subject, Action::Updated);
     }
     for ((version, _), (n, event)) in events {
-        counters::note(queue.id, version, n, event);
+        counters::note(queue, version, n, event);
     }
     for subject in found {
         missing.remove(&subject);
@@ -659,7 +666,7 @@ pub fn complete(queue: &Queue, subjects: &[String], payloads: Option<Arg>) -> Ha
     spi::connect(|spi| {
         let args = [Arg::from(subjects.to_vec()), at, payloads];
         let rows = queue.run_noting(spi, &COMPLETE_WITH, &args);
-        counters::note(queue.id, 0, rows.affected(), Event::Complete);
+        counters::note(queue, 0, rows.affected(), Event::Complete);
         settled(&rows)
     })
 }
@@ -678,7 +685,7 @@ fn complete_as_they_are(queue: &Queue, subjects: &[String], at: Arg) -> HashSet<
         });
     }
     let n = i32::try_from(done.settled.len()).unwrap_or(i32::MAX);
-    counters::note(queue.id, 0, n, Event::Complete);
+    counters::note(queue, 0, n, Event::Complete);
     done.settled
 }
 
@@ -699,7 +706,7 @@ pub fn reschedule(
         ];
         let rows = queue.run_noting(spi, &RESCHEDULE, &args);
         planned(&rows, 2).note(queue);
-        counters::note(queue.id, 0, rows.affected(), Event::reschedule(to));
+        counters::note(queue, 0, rows.affected(), Event::reschedule(to));
         settled(&rows)
     })
 }
@@ -720,7 +727,7 @@ pub fn drop(queue: &Queue, subjects: &[String]) -> HashSet<String> {
         });
     }
     for (version, n) in done.versions {
-        counters::note(queue.id, version, n, Event::Drop);
+        counters::note(queue, version, n, Event::Drop);
     }
     done.settled
 }

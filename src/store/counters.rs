@@ -3,19 +3,28 @@
 use pgrx::pg_sys::Oid;
 
 use super::packing;
+use super::plans::Queue;
 use crate::domain::counters::Event;
 use crate::pg::append;
 use crate::pg::invalidation;
 use crate::pg::relation::{self, LockMode};
 use crate::pg::spi::Arg;
+use crate::worker::waiters;
 
-/// Notes an event that happened to `n` documents; nothing when there were none.
+/// Notes an event that happened to `n` documents of a queue, and announces it where
+/// that is wanted; nothing when there were none.
 /// The usual values are left out, which makes the row eight bytes shorter.
 /// `version` matters to events that add or remove documents, 0 for the others.
-pub fn note(queue_id: i32, version: i32, n: i32, event: Event) {
+pub fn note(queue: &Queue, version: i32, n: i32, event: Event) {
     if n > 0 {
+        if let Some(status) = event.enters() {
+            queue.announce(status);
+        }
+        if event == Event::Pick {
+            waiters::took(queue.table.to_u32(), n.unsigned_abs());
+        }
         let values = [
-            Arg::from(queue_id),
+            Arg::from(queue.id),
             Arg::from((version != 0).then_some(version)),
             Arg::from((n != 1).then_some(n)),
             Arg::from(event.code()),

@@ -15,6 +15,7 @@ use crate::pg::json::Jsonb;
 use crate::pg::spi::{self, Arg, Rows, Spi};
 use crate::pg::time::{self, Interval};
 use crate::ready::{self, Index, Key, Source, View};
+use crate::worker::waiters;
 
 /// A document as pushed.
 #[derive(Clone, Copy)]
@@ -51,6 +52,13 @@ pub fn note(queue: &Queue, version: i32, priority: i32, status: Status, key: Key
     }
 }
 
+/// Tells those who wait, when the transaction commits, that documents came.
+pub fn came(queue: &Queue, status: Status, n: i32) {
+    if status == Status::Pending {
+        waiters::came(queue.table.to_u32(), n.unsigned_abs());
+    }
+}
+
 // Index: primary key, as arbiter. One insert, no look-up before it.
 static PUSH: Statement = Statement::new(
     "insert into {docs} (subject, version, priority, status, next_iteration, created_at, payload)
@@ -77,7 +85,8 @@ pub fn push(queue: &Queue, doc: &NewDoc) -> i32 {
 fn pushed(queue: &Queue, doc: &NewDoc, seq: i64) {
     let key = Key::new(doc.next_iteration, 0, seq);
     note(queue, doc.version, doc.priority, doc.status(), key);
-    counters::note(queue.id, doc.version, 1, Event::push(doc.status()));
+    came(queue, doc.status(), 1);
+    counters::note(queue, doc.version, 1, Event::push(doc.status()));
 }
 
 /// Adds a document whose subject was generated; false when it exists all the same.
@@ -185,7 +194,7 @@ pub fn upsert(queue: &Queue, doc: &NewDoc) -> Result<Upserted> {
                 )
                 .affected();
             if let Some(event) = from.and_then(|from| Event::upsert(from, to)) {
-                counters::note(queue.id, doc.version, n, event);
+                counters::note(queue, doc.version, n, event);
             }
             Some(n)
         });
@@ -206,7 +215,7 @@ pub fn upsert(queue: &Queue, doc: &NewDoc) -> Result<Upserted> {
 static PICK_LOCK_OF_LEVEL: Statement = Statement::new(
     "select c.subject, c.payload, c.version, c.priority,
          least(c.attempts, 2147483646) operator(pg_catalog.+) 1, c.iterations, c.created_at, c.last_iteration,
-         pg_catalog.now() operator(pg_catalog.+) $2, c.lock_upgrade, c.ctid,
+         $8 operator(pg_catalog.+) $2, c.lock_upgrade, c.ctid,
          c.next_iteration, c.attempts, c.seq
      from only {docs} c
      where c.version operator(pg_catalog.=) $1
@@ -214,7 +223,7 @@ static PICK_LOCK_OF_LEVEL: Statement = Statement::new(
          and (c.next_iteration, c.attempts, c.seq) operator(pg_catalog.>=) ($5, $6, $7)
          and c.status operator(pg_catalog.=) 1
          and c.lock_upgrade is null
-         and c.next_iteration operator(pg_catalog.<=) pg_catalog.now()
+         and c.next_iteration operator(pg_catalog.<=) $8
      order by c.next_iteration, c.attempts, c.seq
      limit $3
      for update skip locked",
@@ -224,13 +233,13 @@ static PICK_LOCK_OF_LEVEL: Statement = Statement::new(
 static PICK_LOCK: Statement = Statement::new(
     "select c.subject, c.payload, c.version, c.priority,
          least(c.attempts, 2147483646) operator(pg_catalog.+) 1, c.iterations, c.created_at, c.last_iteration,
-         pg_catalog.now() operator(pg_catalog.+) $2, c.lock_upgrade, c.ctid,
+         $4 operator(pg_catalog.+) $2, c.lock_upgrade, c.ctid,
          c.next_iteration, c.attempts, c.seq
      from only {docs} c
      where c.version operator(pg_catalog.=) $1
          and c.status operator(pg_catalog.=) 1
          and c.lock_upgrade is null
-         and c.next_iteration operator(pg_catalog.<=) pg_catalog.now()
+         and c.next_iteration operator(pg_catalog.<=) $4
      order by c.priority desc, c.next_iteration, c.attempts, c.seq
      limit $3
      for update skip locked",
@@ -239,7 +248,7 @@ static PICK_CLAIM: Statement = Statement::new(
     "update only {docs} d set
          status = 2,
          attempts = least(d.attempts, 2147483646) operator(pg_catalog.+) 1,
-         next_iteration = pg_catalog.now() operator(pg_catalog.+) $2
+         next_iteration = $3 operator(pg_catalog.+) $2
      where d.ctid operator(pg_catalog.=) any ($1)",
 );
 
@@ -248,28 +257,29 @@ pub struct Pick<'a> {
     pub version: i32,
     pub limit: i32,
     pub duration: Interval,
+    /// What is due at this time, and leased from then on: microseconds since 2000.
+    pub now: i64,
     pub out: &'a mut RowSink,
 }
 
-/// Leases up to `limit` due documents for `duration`; their columns are those of the
-/// contract.
-pub fn pick(queue: &Queue, mut pick: Pick) {
+/// Leases up to `limit` due documents for `duration`, and says how many; their columns
+/// are those of the contract.
+pub fn pick(queue: &Queue, mut pick: Pick) -> i32 {
     let known = queue
         .source()
         .and_then(|source| Some((source, source.levels(pick.version)?)));
     match known {
-        Some((source, levels)) => {
-            if pick_levels(queue, &source, levels.as_slice(), &mut pick) == 0 {
-                safety_net(queue, &source, &mut pick);
-            }
-        }
+        Some((source, levels)) => match pick_levels(queue, &source, levels.as_slice(), &mut pick) {
+            0 => safety_net(queue, &source, &mut pick),
+            picked => picked,
+        },
         None => pick_anywhere(queue, &mut pick),
     }
 }
 
 /// From the floors on, priority by priority.
 fn pick_levels(queue: &Queue, source: &Source, levels: &[View], pick: &mut Pick) -> i32 {
-    let now = time::now();
+    let now = pick.now;
     let mut due = levels
         .iter()
         .filter(|level| level.floor.next_iteration <= now)
@@ -285,7 +295,7 @@ fn pick_levels(queue: &Queue, source: &Source, levels: &[View], pick: &mut Pick)
             break;
         }
     }
-    counters::note(queue.id, 0, picked, Event::Pick);
+    counters::note(queue, 0, picked, Event::Pick);
     picked
 }
 
@@ -302,10 +312,11 @@ fn pick_level(queue: &Queue, source: &Source, level: &View, pick: &mut Pick, lim
                 Arg::timestamp(level.floor.next_iteration),
                 Arg::from(level.floor.attempts),
                 Arg::from(level.floor.seq),
+                Arg::timestamp(pick.now),
             ];
             let rows = queue.run(spi, &PICK_LOCK_OF_LEVEL, &args);
             if !rows.is_empty() {
-                claim(spi, queue, &rows, pick.duration);
+                claim(spi, queue, &rows, pick);
                 pick.out.extend(&rows);
                 claimed.n += rows.affected();
                 claimed.last = Some(place(&rows, rows.len() - 1).1);
@@ -343,13 +354,12 @@ fn claim_rows(queue: &Queue, from: Option<(i32, Key)>, pick: &mut Pick, limit: i
         return claimed;
     };
     claimed.is_all = true;
-    let now = time::now();
-    let end = pick.duration.after(now);
+    let end = pick.duration.after(pick.now);
     let from = from.map(|(priority, key)| {
         let place = (key.next_iteration, key.attempts, key.seq);
         (priority, place)
     });
-    documents.read_ready(pick.version, from, now);
+    documents.read_ready(pick.version, from, pick.now);
     while claimed.n < limit
         && let Some(mut row) = documents.next()
     {
@@ -416,7 +426,7 @@ fn leased(queue: &Queue, rows: &Rows) {
 }
 
 /// Without floors.
-fn pick_anywhere(queue: &Queue, pick: &mut Pick) {
+fn pick_anywhere(queue: &Queue, pick: &mut Pick) -> i32 {
     let limit = pick.limit;
     let mut claimed = claim_rows(queue, None, pick, limit);
     if claimed.n < limit && !claimed.is_all {
@@ -426,35 +436,41 @@ fn pick_anywhere(queue: &Queue, pick: &mut Pick) {
             pick.out.extend(&rows);
         });
     }
-    counters::note(queue.id, 0, claimed.n, Event::Pick);
+    counters::note(queue, 0, claimed.n, Event::Pick);
+    claimed.n
 }
 
 /// Looks without floors when it is time to.
-fn safety_net(queue: &Queue, source: &Source, pick: &mut Pick) {
+fn safety_net(queue: &Queue, source: &Source, pick: &mut Pick) -> i32 {
+    let mut picked = 0;
     source.full_scan(pick.version, queue.name.as_str(), || {
         spi::connect(|spi| {
             let rows = lock_and_claim(spi, queue, pick, pick.limit);
-            counters::note(queue.id, 0, rows.affected(), Event::Pick);
+            counters::note(queue, 0, rows.affected(), Event::Pick);
             pick.out.extend(&rows);
+            picked = rows.affected();
             (0..rows.len()).map(|row| place(&rows, row)).collect()
         })
     });
+    picked
 }
 
 fn lock_and_claim<'s>(spi: &'s Spi, queue: &Queue, pick: &Pick, limit: i32) -> Rows<'s> {
     let limit = Arg::from(i64::from(limit));
-    let args = [Arg::from(pick.version), pick.duration.arg(), limit];
+    let now = Arg::timestamp(pick.now);
+    let args = [Arg::from(pick.version), pick.duration.arg(), limit, now];
     let rows = queue.run(spi, &PICK_LOCK, &args);
-    claim(spi, queue, &rows, pick.duration);
+    claim(spi, queue, &rows, pick);
     rows
 }
 
 /// Leases rows that one of the locking statements has locked.
-fn claim(spi: &Spi, queue: &Queue, rows: &Rows, duration: Interval) {
+fn claim(spi: &Spi, queue: &Queue, rows: &Rows, pick: &Pick) {
     if rows.is_empty() {
         return;
     }
-    let args = [rows.tids(11), duration.arg()];
+    let now = Arg::timestamp(pick.now);
+    let args = [rows.tids(11), pick.duration.arg(), now];
     let claimed = queue.run_noting(spi, &PICK_CLAIM, &args).affected();
     if claimed != rows.affected() {
         pgrx::error!(
@@ -569,6 +585,7 @@ pub fn reschedule(
     settle(queue, subject, how, |doc| {
         let key = Key::new(next_iteration, 0, doc.seq);
         note(queue, doc.version, doc.priority, to, key);
+        came(queue, to, 1);
         (0, Event::reschedule(to))
     })
 }
@@ -604,8 +621,9 @@ pub fn reject(queue: &Queue, subject: &str) -> Result<()> {
                 rows.get(0, 6).unwrap_or(i64::MIN),
             );
             note(queue, int(2), int(3), to, key);
+            came(queue, to, 1);
         }
-        counters::note(queue.id, 0, 1, Event::reject(to));
+        counters::note(queue, 0, 1, Event::reject(to));
         Ok(())
     })
 }
@@ -648,7 +666,7 @@ fn settle(
         None => settle_by_statement(queue, subject, &how)?,
     };
     let (version, event) = outcome(&settled);
-    counters::note(queue.id, version, 1, event);
+    counters::note(queue, version, 1, event);
     Ok(())
 }
 
@@ -697,3 +715,114 @@ fn not_active(spi: &Spi, queue: &Queue, subject: &str) -> Error {
         found: (!rows.is_empty()).then(|| rows.get(0, 1).and_then(Status::from_code)),
     }
 }
+
+// Index: pick. Only where `documents` can not be had. (It does not know the parts of a
+// running transaction: what those have picked seems free.)
+static READY_OF_LEVEL: Statement = Statement::new(
+    "select from only {docs} c
+     where c.version operator(pg_catalog.=) $1
+         and c.priority operator(pg_catalog.=) $2
+         and (c.next_iteration, c.attempts, c.seq) operator(pg_catalog.>=) ($3, $4, $5)
+         and c.status operator(pg_catalog.=) 1
+         and c.lock_upgrade is null
+         and c.next_iteration operator(pg_catalog.<=) $6
+         and c.xmax not in (select x::pg_catalog.xid from pg_catalog.pg_snapshot_xip(pg_catalog.pg_current_snapshot()) x)
+     order by c.next_iteration, c.attempts, c.seq
+     limit 1",
+);
+static READY: Statement = Statement::new(
+    "select from only {docs} c
+     where c.version operator(pg_catalog.=) $1
+         and c.status operator(pg_catalog.=) 1
+         and c.lock_upgrade is null
+         and c.next_iteration operator(pg_catalog.<=) $2
+         and c.xmax not in (select x::pg_catalog.xid from pg_catalog.pg_snapshot_xip(pg_catalog.pg_current_snapshot()) x)
+     order by c.priority desc, c.next_iteration, c.attempts, c.seq
+     limit 1",
+);
+
+/// Whether something can be picked.
+pub enum Readiness {
+    Now,
+    /// Not before this time, unless a commit makes something ready.
+    NotBefore(i64),
+}
+
+/// Whether a document of a version can be picked at this time.
+pub fn readiness(queue: &Queue, version: i32, now: i64) -> Readiness {
+    let known = queue.source().and_then(|source| {
+        let levels = source.levels(version)?;
+        Some((source, levels))
+    });
+    let Some((source, levels)) = known else {
+        return match any_free(queue, version, None, now) {
+            true => Readiness::Now,
+            // A document that was rejected is pending, and ready when its lease would end.
+            false => Readiness::NotBefore(now + UNKNOWN),
+        };
+    };
+    let mut next = i64::MAX;
+    for level in levels.as_slice() {
+        if level.floor.next_iteration > now {
+            next = next.min(level.floor.next_iteration);
+            continue;
+        }
+        if any_free(queue, version, Some(level), now) {
+            return Readiness::Now;
+        }
+        source.raise_level(version, level.id, Key::LAST);
+        let raised = source.levels(version).and_then(|levels| {
+            let same = levels.as_slice().iter().find(|view| view.id == level.id);
+            same.map(|view| view.floor.next_iteration)
+        });
+        next = next.min(match raised {
+            Some(time) if time > now => time,
+            // Somebody has picked the first.
+            _ => now + TAKEN,
+        });
+    }
+    Readiness::NotBefore(next)
+}
+
+/// Whether there is a document that could be picked: of a level from its floor on, or of
+/// all. Not what a transaction that still runs has picked: nobody else can have it,
+/// unless that one rolls back.
+fn any_free(queue: &Queue, version: i32, level: Option<&View>, now: i64) -> bool {
+    if let Some(mut documents) = queue.documents(Access::Update) {
+        let from = level.map(|level| {
+            let key = level.floor;
+            (level.id, (key.next_iteration, key.attempts, key.seq))
+        });
+        documents.read_ready(version, from, now);
+        while documents.next().is_some() {
+            if documents.is_free() {
+                return true;
+            }
+        }
+        return false;
+    }
+    spi::connect(|spi| {
+        let rows = match level {
+            None => queue.run(spi, &READY, &[Arg::from(version), Arg::timestamp(now)]),
+            Some(level) => {
+                let args = [
+                    Arg::from(version),
+                    Arg::from(level.id),
+                    Arg::timestamp(level.floor.next_iteration),
+                    Arg::from(level.floor.attempts),
+                    Arg::from(level.floor.seq),
+                    Arg::timestamp(now),
+                ];
+                queue.run(spi, &READY_OF_LEVEL, &args)
+            }
+        };
+        rows.affected() > 0
+    })
+}
+
+/// When to look again where it is not known when the next document is ready:
+/// microseconds.
+const UNKNOWN: i64 = 100_000;
+/// The same where somebody has it: a rollback wakes those that wait, but for one of a
+/// part of a transaction.
+const TAKEN: i64 = 1_000_000;

@@ -52,6 +52,90 @@ pub fn claim_all(duration: Interval, limit: i32) -> Vec<Job> {
     jobs
 }
 
+/// What the worker runs by the plan of `fetchq.jobs`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// The pack of the counters, every second or so.
+    Pack,
+    /// Snapshots, recounts, retention: seldom, and they may take long.
+    Slow,
+}
+
+impl Kind {
+    // Indexes: (task, queue) is unique; jobs_others_idx.
+    fn condition(self) -> &'static str {
+        match self {
+            Self::Pack => "task = 'lgp'",
+            Self::Slow => "task <> 'mnt' and task <> 'lgp'",
+        }
+    }
+}
+
+// One at a time: each is a transaction of its own.
+const CLAIM_ONE: &str = "update fetchq.jobs j set
+        next_iteration = now() + $1 * power(2, least(j.attempts, 3)),
+        attempts = least(j.attempts + 1, 1000000)
+    where j.id = (
+        select id from fetchq.jobs
+        where next_iteration <= now() and {condition}
+        order by next_iteration, attempts, id
+        limit 1
+        for update skip locked)
+    returning j.id, j.task, j.queue, j.settings";
+
+/// Claims a due job of a kind.
+pub fn claim_one(kind: Kind, duration: Interval) -> Option<Job> {
+    spi::connect(|spi| {
+        let sql = CLAIM_ONE.replace("{condition}", kind.condition());
+        let rows = spi.once(&sql, &[duration.arg()]);
+        if rows.is_empty() {
+            return None;
+        }
+        Some(Job {
+            id: rows.get(0, 1)?,
+            task: rows.get(0, 2)?,
+            queue: rows.get(0, 3)?,
+            settings: rows.datum(0, 4).map(|_| rows.json_text(0, 4)),
+        })
+    })
+}
+
+const NEXT: &str = "select next_iteration from fetchq.jobs where {condition}
+    order by next_iteration limit 1";
+
+/// When the next of a kind is due.
+pub fn next(kind: Kind) -> Option<i64> {
+    spi::connect(|spi| {
+        let rows = spi.once(&NEXT.replace("{condition}", kind.condition()), &[]);
+        if rows.is_empty() {
+            None
+        } else {
+            rows.timestamp(0, 1)
+        }
+    })
+}
+
+// (task, queue) is unique.
+const MAINTENANCE: &str = "select id, next_iteration, settings from fetchq.jobs
+    where task = 'mnt' and queue = $1";
+
+/// The maintenance of a queue's documents: its job, and not before when it may run.
+pub fn maintenance_of(queue: &str) -> Option<(Job, i64)> {
+    spi::connect(|spi| {
+        let rows = spi.once(MAINTENANCE, &[Arg::from(queue)]);
+        if rows.is_empty() {
+            return None;
+        }
+        let job = Job {
+            id: rows.get(0, 1)?,
+            task: "mnt".to_owned(),
+            queue: queue.to_owned(),
+            settings: rows.datum(0, 3).map(|_| rows.json_text(0, 3)),
+        };
+        Some((job, rows.timestamp(0, 2).unwrap_or(i64::MIN)))
+    })
+}
+
 const EXTEND: &str = "update fetchq.jobs set next_iteration = now() + $2 where id = $1";
 
 /// Hides a claimed job for its own duration.

@@ -60,10 +60,15 @@ pub fn drop_before(queue: &Queue, before: Arg) -> i32 {
 }
 
 const DROP_OLDER_THAN: &str = "delete from {logs} where ctid = any (array(
-    select ctid from {logs} where created_at < now() - $1 for update skip locked))";
+    select ctid from {logs} where created_at < now() - $1
+    order by created_at limit $2
+    for update skip locked))";
 
-pub fn drop_older_than(queue: &Queue, age: Arg) -> i32 {
-    spi::connect(|spi| queue.once(spi, DROP_OLDER_THAN, &[age]).affected())
+/// Removes the lines that are older than that, the oldest first; with a limit not more
+/// than so many.
+pub fn drop_older_than(queue: &Queue, age: Arg, limit: Option<i64>) -> i32 {
+    let args = [age, Arg::from(limit)];
+    spi::connect(|spi| queue.once(spi, DROP_OLDER_THAN, &args).affected())
 }
 
 const RETENTION: &str = "select logs_retention::text from fetchq.queues where id = $1";

@@ -111,8 +111,8 @@ pub fn expire(queue: &Queue, limit: i32) -> Expired {
             .filter(|row| rows.get(*row, 1) == Some(Status::Killed.code()))
             .count() as i32;
         let returned = rows.affected() - killed;
-        counters::note(queue.id, 0, killed, Event::Dead);
-        counters::note(queue.id, 0, returned, Event::Orphan);
+        counters::note(queue, 0, killed, Event::Dead);
+        counters::note(queue, 0, returned, Event::Orphan);
         Expired { returned, killed }
     })
 }
@@ -127,6 +127,16 @@ pub fn make_pending(queue: &Queue, limit: i32) -> i32 {
         &own,
         Event::MakePending,
     )
+}
+
+/// When the next document is due, planned or leased; the past when it is something that
+/// cannot be had now. None where the floors are not known.
+pub fn next_due(queue: &Queue) -> Option<i64> {
+    let source = queue.source()?;
+    let now = time::now();
+    let planned = source.due(Status::Planned.code(), now)?;
+    let leased = source.due(Status::Active.code(), now)?;
+    Some(planned.next_iteration.min(leased.next_iteration))
 }
 
 /// Where maintenance begins to look; None when nothing is due.
@@ -155,7 +165,7 @@ fn run(
     args.extend([Arg::timestamp(floor.next_iteration), Arg::from(floor.seq)]);
     spi::connect(|spi| {
         let n = queue.run(spi, statement, &args).affected();
-        counters::note(queue.id, 0, n, event);
+        counters::note(queue, 0, n, event);
         n
     })
 }

@@ -17,3 +17,4 @@ pub mod plans;
 pub mod queue_tables;
 pub mod registry;
 pub mod series;
+pub mod status;

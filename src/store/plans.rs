@@ -12,6 +12,7 @@ use std::rc::Rc;
 use pgrx::pg_sys::Oid;
 
 use crate::domain::names::QueueName;
+use crate::domain::status::Status;
 use crate::error::{Error, Result};
 use crate::gucs;
 use crate::pg::documents::{Access, Documents, Indexes};
@@ -21,6 +22,7 @@ use crate::pg::relation::{self, File, Lock};
 use crate::pg::spi::{self, Arg, Plan, Rows, Spi};
 use crate::pg::trigger::OwnNotes;
 use crate::ready::{self, Source};
+use crate::worker::notifications;
 
 /// A hot statement: planned once in a session, with a generic plan.
 pub struct Statement {
@@ -72,6 +74,8 @@ pub struct Queue {
     /// Nothing of the user's runs within fetchq's own statements on the table, so that
     /// what they write is what was asked for.
     is_plain: bool,
+    /// The states that documents enter are announced: `queue_enable_notify`.
+    notifies: bool,
     /// The indexes, and the sequence of `seq`, where they are as fetchq made them.
     indexes: Option<Indexes>,
     sequence: Option<Oid>,
@@ -142,7 +146,9 @@ impl Queue {
         statement: &'static Statement,
         args: &[Arg],
     ) -> Rows<'s> {
-        let _own = self.is_plain.then(|| OwnNotes::begin(self.table));
+        let _own = self
+            .runs_nothing_else()
+            .then(|| OwnNotes::begin(self.table, if self.notifies { 3 } else { 1 }));
         self.run(spi, statement, args)
     }
 
@@ -162,9 +168,22 @@ impl Queue {
         })
     }
 
+    /// Whether no trigger has anything to do with rows that fetchq writes: those of the
+    /// notifications have not while the worker sends them.
+    fn runs_nothing_else(&self) -> bool {
+        self.is_plain && (!self.notifies || notifications::are_collected())
+    }
+
+    /// Announces, when the transaction commits, that documents entered a state.
+    pub fn announce(&self, status: Status) {
+        if self.notifies && notifications::are_collected() {
+            notifications::entered(self.table.to_u32(), status);
+        }
+    }
+
     /// The documents without statements; None where only a statement will do.
     pub fn documents(&self, access: Access) -> Option<Documents> {
-        let may = self.is_plain && gucs::direct();
+        let may = gucs::direct() && self.runs_nothing_else();
         let indexes = self.indexes.as_ref().filter(|_| may)?;
         Documents::open(self.table, indexes, access)
     }
@@ -224,8 +243,9 @@ pub fn run_latest<'s>(spi: &'s Spi, statement: &'static Statement, args: &[Arg])
 // What a session has to know about a queue. The floors need the trigger as it was
 // made (21: after, for each row, insert or update), the indexes as they were made, and
 // a table of columns by number and type as in queue_tables.rs, in a heap, without
-// children. The fifth column: nothing of the user's runs when a row is written. The
-// last two: the primary key, and the sequence, if a row needs no other column.
+// children. The fifth column: nothing of the user's runs when a row is written. Then
+// the primary key, the sequence, if a row needs no other column, and the triggers of
+// the notifications: two or none.
 static QUEUE: Statement = Statement::new(
     "select q.id,
         (select t.xmin from pg_catalog.pg_trigger t
@@ -260,7 +280,11 @@ static QUEUE: Statement = Statement::new(
         not exists (
             select from pg_catalog.pg_trigger t
             where t.tgrelid operator(pg_catalog.=) $2
-                and t.tgname operator(pg_catalog.<>) 'fetchq_ready')
+                and t.tgname operator(pg_catalog.<>) 'fetchq_ready'
+                and not (
+                    t.tgname operator(pg_catalog.=) any ('{fetchq_notify_insert,fetchq_notify_update}'::pg_catalog.name[])
+                    and t.tgenabled operator(pg_catalog.=) 'O'
+                    and t.tgfoid operator(pg_catalog.=) 'fetchq.trigger_docs_notify'::pg_catalog.regproc))
         and not exists (
             select from pg_catalog.pg_constraint k
             where k.conrelid operator(pg_catalog.=) $2 and k.contype operator(pg_catalog.=) 'c')
@@ -294,7 +318,10 @@ static QUEUE: Statement = Statement::new(
                  select from pg_catalog.pg_attribute a
                  where a.attrelid operator(pg_catalog.=) $2 and a.attnum operator(pg_catalog.>) 0
                      and (a.attnum operator(pg_catalog.>) 12 or a.attisdropped
-                         or a.attnotnull and a.attnum operator(pg_catalog.=) any ('{8,9,10,11}'::pg_catalog.int2[]))))
+                         or a.attnotnull and a.attnum operator(pg_catalog.=) any ('{8,9,10,11}'::pg_catalog.int2[])))),
+        (select pg_catalog.count(*)::int4 from pg_catalog.pg_trigger t
+         where t.tgrelid operator(pg_catalog.=) $2
+             and t.tgname operator(pg_catalog.=) any ('{fetchq_notify_insert,fetchq_notify_update}'::pg_catalog.name[]))
      from fetchq.queues q
      join pg_catalog.pg_class c on c.oid operator(pg_catalog.=) $2
      where q.name operator(pg_catalog.=) $1",
@@ -356,6 +383,7 @@ fn cached(name: &QueueName, table: Oid) -> Result<Rc<Queue>> {
                 due: oid(4)?,
             })
         };
+        let notifying: i32 = rows.get(0, 8).unwrap_or(0);
         Some(Rc::new(Queue {
             name: name.clone(),
             id: rows.get(0, 1)?,
@@ -363,7 +391,8 @@ fn cached(name: &QueueName, table: Oid) -> Result<Rc<Queue>> {
             indexes: indexes(),
             sequence: oid(7),
             floors,
-            is_plain: rows.get(0, 5).unwrap_or(false),
+            is_plain: rows.get(0, 5).unwrap_or(false) && notifying != 1,
+            notifies: notifying > 0,
             file: Cell::new(None),
             plans: PlanSet::default(),
             last_used: Cell::new(0),

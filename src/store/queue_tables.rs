@@ -235,6 +235,17 @@ pub fn set_notify(name: &QueueName, on: bool) {
     });
 }
 
+const NOTIFYING: &str = "select tgrelid from pg_trigger where tgname = 'fetchq_notify_insert'";
+
+/// The documents tables whose states are announced.
+pub fn notifying() -> Vec<u32> {
+    spi::connect(|spi| {
+        let rows = spi.once(NOTIFYING, &[]);
+        let tables = (0..rows.len()).filter_map(|row| rows.datum(row, 1));
+        tables.map(|datum| datum.value() as u32).collect()
+    })
+}
+
 /// A page of the documents of one version, of any status, in the order of picking.
 pub const TOP: &str =
     "select subject, payload, version, priority, attempts, iterations, created_at,

@@ -27,7 +27,7 @@ const FUNCTIONS: &str = "
             from generate_series(1, p.pronargs) a (i)), '{}'),
         p.proargtypes::oid[]
     from pg_proc p
-    where p.pronamespace = 'fetchq'::regnamespace and p.prorettype <> 'trigger'::regtype
+    where p.pronamespace = 'fetchq'::regnamespace and p.prokind = 'f' and p.prorettype <> 'trigger'::regtype
     order by p.proname, p.pronargs, p.oid";
 
 /// All functions that can be called, triggers left out.
@@ -151,6 +151,7 @@ impl Function {
                 Value::text(r#"[{"retain": "hour", "from": "1d", "to": "1h"}]"#)
             }
             ("retention" | "older_than" | "delay", _) => Value::text("1h"),
+            ("timeout", &Type::INTERVAL) => Value::Interval(1000),
             ("duration", &Type::INTERVAL) => Value::Interval(300_000_000),
             ("duration", _) => Value::text("5m"),
             ("documents", _) => {

@@ -16,3 +16,5 @@ mod plans;
 mod readme;
 mod search_path;
 mod standby;
+mod waiting;
+mod worker;

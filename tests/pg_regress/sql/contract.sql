@@ -14,10 +14,10 @@ select p.proname || '('
     || case
         when p.prorettype = 'trigger'::regtype then 'trigger'
         else (
-            select case when p.proretset then 'set' when count(*) > 1 then 'record' else 'scalar' end
+            select case when p.prokind = 'p' then 'procedure' when p.proretset then 'set' when count(*) > 1 then 'record' else 'scalar' end
                 || ' (' || string_agg(p.proargnames[i] || ' ' || format_type(p.proallargtypes[i], null), ', ' order by i) || ')'
             from generate_series(1, cardinality(p.proallargtypes)) i
-            where p.proargmodes[i] in ('o', 't'))
+            where p.proargmodes[i] in ('o', 't', 'b'))
     end
     || case p.provolatile when 'i' then ' immutable' when 's' then ' stable' else ' volatile' end
     || case when p.proisstrict then ' STRICT' else '' end

@@ -25,7 +25,7 @@ select p.proname || '(' || string_agg(p.proargnames[i] || ' ' || format_type(p.p
         case when i = n then 'null::' || format_type(p.proargtypes[i - 1], null)
             else test.value(p.proargnames[i], format_type(p.proargtypes[i - 1], null)) end, ', ' order by i)))
 from pg_proc p, generate_series(1, p.pronargs) n, generate_series(1, p.pronargs) i
-where p.pronamespace = 'fetchq'::regnamespace
+where p.pronamespace = 'fetchq'::regnamespace and p.prokind = 'f'
 group by p.oid, p.proname, p.proargnames, p.pronargs, p.proargtypes, n
 order by p.proname collate "C", p.pronargs, oidvectortypes(p.proargtypes) collate "C", n;
 drop function test.value(text, text);

@@ -67,7 +67,7 @@ select p.proname, p.pronargs, count(*) filter (where test.error(format(
                 when 'jsonb' then '''[]''::jsonb' when 'interval' then '''5m''::interval' else 'now()' end end
         from generate_series(1, p.pronargs) i order by i), ', '))) like '42602 invalid queue name%') as refused
 from pg_proc p
-where p.pronamespace = 'fetchq'::regnamespace and p.proargnames[1] = 'queue' and p.pronargs > 0
+where p.pronamespace = 'fetchq'::regnamespace and p.proargnames[1] = 'queue' and p.pronargs > 0 and p.prokind = 'f'
 group by p.proname, p.pronargs, p.oid
 order by p.proname collate "C", p.pronargs, p.oid;
 select count(*) from fetchq.queues;

@@ -1,0 +1,135 @@
+//! `fetchq.status()`: what an operator asks first.
+
+use crate::domain::jobs::Task;
+use crate::pg::call::RowSink;
+use crate::pg::spi::{self, Arg};
+use crate::ready::Stats;
+
+/// What the shared memory says.
+pub struct Known {
+    pub is_preloaded: bool,
+    pub is_standby: bool,
+    pub has_memory: bool,
+    pub wants_worker: bool,
+    /// Since when launcher and worker run: microseconds since 2000.
+    pub launcher: Option<i64>,
+    pub worker: Option<(i32, i64)>,
+    /// What each service did last: microseconds, rows.
+    pub last: [Option<(i64, i64)>; Task::ALL.len()],
+    pub stats: Stats,
+    /// The first floors before now: of what is ready, of what is planned, of leases.
+    pub ready_since: Option<i64>,
+    pub due_since: Option<i64>,
+    pub ended_since: Option<i64>,
+}
+
+// One row for each component, in the order in which one would look.
+const STATUS: &str = "
+with horizon as (
+    select 'session ' || pid || coalesce(' (' || nullif(application_name, '') || ')', '') || ', ' || coalesce(state, 'unknown') as who,
+        age(backend_xmin) as transactions, coalesce(xact_start, query_start, backend_start) as since
+    from pg_stat_activity
+    where backend_xmin is not null and pid <> pg_backend_pid()
+    union all
+    select 'prepared transaction ' || gid, age(transaction), prepared from pg_prepared_xacts
+    union all
+    select 'replication slot ' || slot_name, greatest(age(xmin), age(catalog_xmin)), null
+    from pg_replication_slots where xmin is not null or catalog_xmin is not null
+),
+holder as (select * from horizon order by transactions desc limit 1),
+tail as (
+    select sum(pg_relation_size(i.inhrelid)) as bytes, pg_size_pretty(sum(pg_relation_size(i.inhrelid))) as size
+    from pg_inherits i where i.inhparent = 'fetchq.counter_log'::regclass
+),
+tasks (task, what, n) as (values
+    ('mnt', 'documents', 1), ('lgp', 'counters', 2), ('sts', 'snapshots', 3), ('cmp', 'recounts', 4), ('drp', 'retention', 5)),
+jobs as (
+    select t.n, t.what, count(j.id) as jobs, max(j.last_iteration) as last, count(*) filter (where j.attempts > 1) as failing,
+        min(j.next_iteration) filter (where j.next_iteration < now() - interval '1 minute') as late
+    from tasks t left join fetchq.jobs j on j.task = t.task
+    group by t.n, t.what
+)
+select component, state, detail, hint from (
+    select 0 as n, 'server' as component, case when $17 then 'standby' else 'primary' end as state,
+        'PostgreSQL ' || current_setting('server_version') as detail,
+        case when $17 then 'Only reading is possible; the worker starts with the promotion.' end as hint
+    union all
+    select 1, 'library', case when $1 then 'preloaded' else 'not preloaded' end,
+        format('version %s', $2),
+        case when not $1 then 'Set shared_preload_libraries = ''fetchq'' and restart: without it there are no ready floors and no worker.' end
+    union all
+    select 2, 'memory', case when $3 then 'there' else 'none' end,
+        format('%s of %s slots used, %s floor misses', $4, $5, $6),
+        case when $6 > 0 then 'A floor was too high: please report it.'
+            when $3 and $4 > $5 * 0.9 then 'Raise fetchq.ready_slots.' end
+    union all
+    select 3, 'launcher', case when $7 is not null then 'running' else 'not running' end, 'since ' || $7, null
+    union all
+    select 4, 'worker', case when $9 is not null then 'running' when not $8 then 'off' else 'not running' end,
+        'process ' || $10 || ', since ' || $9,
+        case when $17 then null
+            when $9 is null and not $8 then 'fetchq.worker is off: something else has to call fetchq.mnt_job_run().'
+            when $9 is null and $1 then 'See fetchq.databases, max_worker_processes, and the log of the server.'
+            when $9 is null then 'Something has to call fetchq.mnt_job_run(): see docs/operations.md.' end
+    union all
+    select 10 + j.n, 'maintenance: ' || j.what,
+        case when j.jobs = 0 then 'none' when j.failing > 0 then 'failing' when j.late is not null and j.n > 1 then 'late' else 'fine' end,
+        format('%s jobs, last %s', j.jobs, coalesce(j.last::text, 'never'))
+            || coalesce(', which took ' || round(l.took / 1000.0, 1) || ' ms for ' || l.done || ' rows', ''),
+        case when j.failing > 0 then 'See fetchq.jobs where attempts > 1, and the log of the server.'
+            when j.late is not null and j.n > 1 and $9 is null then 'Nobody runs them.' end
+    from jobs j
+    left join unnest($14::text[], $15::bigint[], $16::bigint[]) l (what, took, done) using (what)
+    union all
+    select 20, 'backlog', case when $11 is null then 'none' else 'waiting' end, 'ready since ' || $11, null
+    union all
+    select 21, 'planned', case when $12 < clock_timestamp() - interval '1 second' then 'late' else 'in time' end, 'due since ' || $12,
+        case when $12 < clock_timestamp() - interval '1 second' and $9 is null then 'Nobody runs maintenance: see worker.'
+            when $12 < clock_timestamp() - interval '1 second' then 'See progress, maintenance: documents, and fetchq.jobs where task = ''mnt''.' end
+    union all
+    select 22, 'leases', case when $13 < clock_timestamp() - interval '1 second' then 'late' else 'in time' end, 'ended at ' || $13,
+        case when $13 < clock_timestamp() - interval '1 second' and $9 is null then 'Nobody runs maintenance: see worker.' end
+    union all
+    select 30, 'counter log', case when t.bytes > 64 * 1024 * 1024 then 'long' else 'short' end, t.size,
+        case when t.bytes > 64 * 1024 * 1024 then 'Nobody packs it, or an old snapshot keeps it: see horizon.' end
+    from tail t
+    union all
+    select 31, 'horizon', case when h.since < now() - interval '5 minutes' or h.transactions > 1000000 then 'held' else 'free' end,
+        case when h.who is not null then format('%s, %s transactions, since %s', h.who, h.transactions, coalesce(h.since::text, 'unknown')) end,
+        case when h.since < now() - interval '5 minutes' or h.transactions > 1000000
+            then 'Dead rows cannot be removed while it is there: end it if it is not needed.' end
+    from (select 1) one left join holder h on true
+) s
+order by n";
+
+/// Writes the rows of `fetchq.status()`.
+pub fn status(version: &str, known: &Known, out: &mut RowSink) {
+    let at = |time: Option<i64>| time.map_or_else(Arg::no_timestamp, Arg::timestamp);
+    let ran = || {
+        let services = Task::ALL.into_iter().zip(known.last);
+        services.filter_map(|(task, last)| Some((task, last?)))
+    };
+    let args = [
+        Arg::from(known.is_preloaded),
+        Arg::from(version),
+        Arg::from(known.has_memory),
+        Arg::from(i64::from(known.stats.slots_used)),
+        Arg::from(i64::from(known.stats.slots)),
+        Arg::from(known.stats.floor_misses),
+        at(known.launcher),
+        Arg::from(known.wants_worker),
+        at(known.worker.map(|(_, since)| since)),
+        Arg::from(known.worker.map(|(pid, _)| pid)),
+        at(known.ready_since),
+        at(known.due_since),
+        at(known.ended_since),
+        Arg::from(ran().map(|(task, _)| task.word()).collect::<Vec<_>>()),
+        Arg::from(ran().map(|(_, (took, _))| took).collect::<Vec<_>>()),
+        Arg::from(ran().map(|(_, (_, done))| done).collect::<Vec<_>>()),
+        Arg::from(known.is_standby),
+    ];
+    spi::connect(|spi| {
+        let rows = spi.once(STATUS, &args);
+        out.extend(&rows);
+    });
+}

@@ -1,0 +1,216 @@
+//! When the documents of which queue are due: planned ones, and leases that run out.
+//! The ready floors of the due index know when that is; whoever plans something
+//! earlier tells.
+
+use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
+
+use super::board::Worker;
+use crate::domain::names::QueueName;
+use crate::error;
+use crate::maintenance::runner;
+use crate::pg::worker as process;
+use crate::pg::{relation, time};
+use crate::store::registry;
+
+/// How often all queues are looked at, told or not: documents can come by ways that
+/// nobody notes.
+const ALL: i64 = 300_000_000;
+/// A turn ends after this time, so that what becomes due meanwhile has not to wait for
+/// many queues: microseconds.
+const TURN: i64 = 20_000;
+/// Of queues in which nothing is known to be due, so many are looked at in a turn.
+const SWEEP: usize = 8;
+/// How soon a queue is looked at again in which something is due that cannot be had now:
+/// it is not committed yet, or somebody has it locked. Twice as late each time.
+const FIRST_RETRY: i64 = 2_000;
+const LAST_RETRY: i64 = 1_000_000;
+/// How often a job that runs whenever something is due is written down as having run.
+const WRITE_DOWN: i64 = 60_000_000;
+
+struct Queue {
+    name: QueueName,
+    at: i64,
+    /// Turns in which nothing could be had of what is due.
+    idle: u32,
+    written_down: i64,
+}
+
+pub struct Calendar<'a> {
+    me: &'a Worker,
+    /// How far the news were read.
+    read: u32,
+    all_at: i64,
+    due: BTreeSet<(i64, u32)>,
+    queues: HashMap<u32, Queue>,
+    /// What is still to be looked at of all queues.
+    sweep: VecDeque<u32>,
+}
+
+impl<'a> Calendar<'a> {
+    pub fn new(me: &'a Worker) -> Self {
+        Self {
+            me,
+            read: me.news.written(),
+            all_at: i64::MIN,
+            due: BTreeSet::new(),
+            queues: HashMap::new(),
+            sweep: VecDeque::new(),
+        }
+    }
+
+    pub fn has_news(&self) -> bool {
+        self.me.news.written() != self.read
+    }
+
+    /// Does what is due; says when the next is.
+    pub fn run(&mut self) -> i64 {
+        let now = time::clock();
+        match self.me.news.since(&mut self.read) {
+            Some(news) => {
+                for (table, at) in news {
+                    self.told(table, at);
+                }
+            }
+            None => self.all_at = i64::MIN,
+        }
+        if self.all_at <= now {
+            self.plan_all(now);
+        }
+        // What is overdue longest comes first. A queue in which there is more than one run
+        // may touch is due again by the end of that run: after all others.
+        let until = now + TURN;
+        while let Some((at, table)) = self.due.first().copied() {
+            if at > now || process::is_to_end() || time::clock() > until {
+                break;
+            }
+            self.run_queue(table);
+        }
+        for _ in 0..SWEEP {
+            match self.sweep.pop_front() {
+                Some(table) if !process::is_to_end() => self.run_queue(table),
+                _ => break,
+            }
+        }
+        if !self.sweep.is_empty() {
+            return now;
+        }
+        let next = self.due.first().map_or(i64::MAX, |(at, _)| *at);
+        next.min(self.all_at)
+    }
+
+    fn plan(&mut self, table: u32, at: i64) {
+        if let Some(queue) = self.queues.get_mut(&table) {
+            self.due.remove(&(queue.at, table));
+            queue.at = at;
+            self.due.insert((at, table));
+        }
+    }
+
+    fn add(&mut self, table: u32, name: QueueName, at: i64) {
+        self.due.insert((at, table));
+        self.queues.insert(
+            table,
+            Queue {
+                name,
+                at,
+                idle: 0,
+                written_down: 0,
+            },
+        );
+    }
+
+    fn forget(&mut self, table: u32) {
+        if let Some(queue) = self.queues.remove(&table) {
+            self.due.remove(&(queue.at, table));
+        }
+    }
+
+    fn told(&mut self, table: u32, at: i64) {
+        match self.queues.get(&table) {
+            Some(queue) if queue.at <= at => {}
+            Some(_) => self.plan(table, at),
+            None => {
+                let name = process::transaction(|| relation::queue_of(table))
+                    .ok()
+                    .flatten();
+                if let Some(name) = name.and_then(|name| QueueName::parse(&name).ok()) {
+                    self.add(table, name, at);
+                }
+            }
+        }
+    }
+
+    /// Has all queues looked at, a few in each turn.
+    fn plan_all(&mut self, now: i64) {
+        let found = process::transaction(|| {
+            let names = registry::all();
+            let tables = names.into_iter().filter_map(|name| {
+                let table = relation::lookup_data_table(&name.relation("docs"))?;
+                Some((table.to_u32(), name))
+            });
+            tables.collect::<Vec<_>>()
+        });
+        match found {
+            Ok(found) => {
+                let tables: HashSet<u32> = found.iter().map(|(table, _)| *table).collect();
+                let gone = self.queues.keys().filter(|table| !tables.contains(table));
+                for table in gone.copied().collect::<Vec<_>>() {
+                    self.forget(table);
+                }
+                self.sweep = found.iter().map(|(table, _)| *table).collect();
+                for (table, name) in found {
+                    if !self.queues.contains_key(&table) {
+                        self.add(table, name, i64::MAX);
+                    }
+                }
+                self.all_at = now + ALL;
+            }
+            Err(message) => {
+                error::log(format!("fetchq worker: the list of queues: {message}"));
+                self.all_at = now + LAST_RETRY;
+            }
+        }
+    }
+
+    fn run_queue(&mut self, table: u32) {
+        let Some(queue) = self.queues.get(&table) else {
+            return;
+        };
+        let name = queue.name.clone();
+        process::shows(Some(&format!("fetchq: maintenance of queue \"{name}\"")));
+        let is_to_write_down = queue.written_down + WRITE_DOWN <= time::clock();
+        let outcome = process::transaction(|| runner::run_on_time(&name, is_to_write_down));
+        let now = time::clock();
+        match outcome {
+            Ok(None) => self.forget(table),
+            Ok(Some(run)) => {
+                let Some(queue) = self.queues.get_mut(&table) else {
+                    return;
+                };
+                if run.moved > 0 {
+                    queue.idle = 0;
+                }
+                if is_to_write_down && run.moved > 0 {
+                    queue.written_down = now;
+                }
+                let at = match run.next {
+                    at if at > now => at,
+                    // More of it than one run may touch.
+                    _ if run.moved > 0 => now,
+                    _ => {
+                        queue.idle = queue.idle.saturating_add(1);
+                        now + (FIRST_RETRY << queue.idle.min(10)).min(LAST_RETRY)
+                    }
+                };
+                self.plan(table, at);
+            }
+            Err(message) => {
+                error::log(format!(
+                    "fetchq worker: maintenance of queue \"{name}\" failed: {message}"
+                ));
+                let at = process::transaction(|| runner::back_off_maintenance(&name));
+                self.plan(table, at.ok().flatten().unwrap_or(now + LAST_RETRY));
+            }
+        }
+    }
+}

@@ -1,0 +1,100 @@
+//! The worker of one database: a calendar of the documents, and the jobs.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use super::board::{End, Worker};
+use super::calendar::Calendar;
+use super::notifications::Sender;
+use super::{Place, board, is_wanted, jobs};
+use crate::error;
+use crate::pg::worker as process;
+use crate::pg::{catalog, session, time, transaction};
+
+/// How often it looks whether somebody wants the database for himself. A command that
+/// does waits for five seconds.
+pub const LOOK_AROUND: i64 = 1_000_000;
+
+/// The place of this process, so that its exit gives it back, whatever made it exit.
+static PLACE: AtomicUsize = AtomicUsize::new(0);
+
+pub fn main(place: &Place) {
+    let Some(board) = board() else {
+        process::end(false);
+    };
+    let me = board.worker(place.number);
+    if !me.is_of(place.launch) {
+        // The launcher that wanted it is no more.
+        process::end(false);
+    }
+    PLACE.store(place.number, Ordering::Relaxed);
+    transaction::on_exit(leave);
+    me.seat.take(session::pid(), time::clock());
+    process::begin(Some(me.database()), c"fetchq worker");
+    let mut jobs = jobs::Jobs::default();
+    let end = serve(me, place, &mut jobs);
+    jobs.end();
+    me.ends(end);
+    process::end(false);
+}
+
+fn leave() {
+    if let Some(board) = board() {
+        let me = board.worker(PLACE.load(Ordering::Relaxed));
+        me.seat.leave_as(session::pid());
+    }
+}
+
+/// Looks whether there is a reason to end.
+pub fn look_around() -> Option<End> {
+    if process::is_database_wanted() {
+        return Some(End::DatabaseWanted);
+    }
+    let name = catalog::database_name();
+    if !name.is_some_and(|name| is_wanted(&name)) {
+        return Some(End::NotWanted);
+    }
+    (!catalog::has_extension()).then_some(End::NoExtension)
+}
+
+fn serve(me: &Worker, place: &Place, jobs: &mut jobs::Jobs) -> End {
+    let mut looked = i64::MIN / 2;
+    let mut calendar = Calendar::new(me);
+    let mut sender = Sender::new(&me.announced);
+    loop {
+        if process::is_to_end() {
+            return End::Asked;
+        }
+        process::reload();
+        // From here on nobody has to wake this process: it reads the news below, before
+        // it sleeps.
+        me.sleeps_until(i64::MIN);
+        if looked + LOOK_AROUND <= time::clock() {
+            looked = time::clock();
+            match process::transaction(look_around) {
+                Ok(None) => {}
+                Ok(Some(end)) => return end,
+                Err(message) => {
+                    error::log(format!("fetchq worker: {message}"));
+                    return End::Crash;
+                }
+            }
+        }
+        // Notifications between all that may take long.
+        sender.run();
+        let due = calendar.run();
+        sender.run();
+        let job = jobs.run(place);
+        let next = due.min(job).min(sender.run());
+        process::shows(None);
+        let until = next.min(looked + LOOK_AROUND);
+        me.sleeps_until(until);
+        if calendar.has_news() || sender.has_news() || process::is_to_end() {
+            continue;
+        }
+        let micros = (until - time::clock()).max(0);
+        if micros > 0 {
+            process::sleep(Duration::from_micros(micros.unsigned_abs()));
+        }
+    }
+}

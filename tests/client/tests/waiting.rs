@@ -1,0 +1,174 @@
+//! `queue_wait`: who waits is woken by the commit, holds nothing, and ends when told to.
+
+use std::time::Duration;
+
+use fetchq_client_tests::{Database, Server, Session, error_of, state_of, wait_until};
+use tokio::task::JoinHandle;
+
+fn is_preloaded() -> bool {
+    std::env::var("FETCHQ_NO_PRELOAD").as_deref() != Ok("1")
+}
+
+/// A session that waits in the background; what it was told in the end.
+async fn waits(db: &Database, call: &str) -> JoinHandle<Result<String, tokio_postgres::Error>> {
+    let session = db.connect().await;
+    session.sql("set application_name = 'waits'").await;
+    let call = call.to_owned();
+    tokio::spawn(async move {
+        let rows = session.query(&call, &[]).await?;
+        Ok(match rows[0].try_get::<_, Option<bool>>(0) {
+            Ok(ready) => ready.map_or("null".into(), |ready| ready.to_string()),
+            Err(_) => rows[0].get::<_, Option<String>>(0).unwrap_or("null".into()),
+        })
+    })
+}
+
+const ASLEEP: &str = "select count(*) from pg_stat_activity
+    where application_name = 'waits' and wait_event_type = 'Extension'";
+
+async fn asleep(session: &Session, n: usize) {
+    wait_until("they sleep", async || {
+        session.text(ASLEEP).await == n.to_string()
+    })
+    .await;
+}
+
+const CALL: &str = "call fetchq.queue_wait('q', '30 s')";
+
+#[tokio::test]
+async fn a_commit_wakes_as_many_as_documents_came() {
+    let db = Server::of_suite().database("wait_commit").await;
+    let session = db.connect().await;
+    session
+        .sql("select fetchq.queue_create('q'); select fetchq.queue_create('other')")
+        .await;
+
+    // It is there already.
+    session.sql("select fetchq.doc_append('q', '{}')").await;
+    assert_eq!(waits(&db, CALL).await.await.unwrap().unwrap(), "true");
+    session.sql("select fetchq.doc_pick('q')").await;
+    // It does not come.
+    let call = "call fetchq.queue_wait('q', '200 ms')";
+    assert_eq!(waits(&db, call).await.await.unwrap().unwrap(), "false");
+
+    let mut all = Vec::new();
+    for _ in 0..5 {
+        all.push(waits(&db, CALL).await);
+    }
+    asleep(&session, 5).await;
+    // They hold nothing.
+    assert_eq!(
+        session
+            .text("select count(*) from pg_stat_activity where application_name = 'waits' and (backend_xmin is not null or backend_xid is not null)")
+            .await,
+        "0"
+    );
+    assert_eq!(
+        session
+            .text(
+                "select count(*) from pg_locks l join pg_stat_activity a using (pid)
+                where application_name = 'waits' and l.relation::regclass::text like '%docs%'"
+            )
+            .await,
+        "0"
+    );
+    // Somebody else's document, a planned one, one that is rolled back: nothing for them.
+    session.sql("select fetchq.doc_append('other', '{}')").await;
+    session
+        .sql("select fetchq.doc_push('q', 'later', 0, 0, now() + interval '1 hour', '{}')")
+        .await;
+    session
+        .sql("begin; select fetchq.doc_append('q', '{}'); rollback")
+        .await;
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    asleep(&session, 5).await;
+
+    if is_preloaded() {
+        // Two documents, in the ways that they come.
+        session
+            .sql("begin; select fetchq.doc_append('q', '{}'); insert into fetchq_data.q__docs (subject, status) values ('plain', 1)")
+            .await;
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        asleep(&session, 5).await;
+        session.sql("commit").await;
+        asleep(&session, 3).await;
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        asleep(&session, 3).await;
+        session
+            .sql("select fetchq.doc_append_many('q', array['{}', '{}', '{}', '{}']::jsonb[])")
+            .await;
+    } else {
+        session.sql("select fetchq.doc_append('q', '{}')").await;
+    }
+    for one in all {
+        assert_eq!(one.await.unwrap().unwrap(), "true");
+    }
+    db.remove().await;
+}
+
+#[tokio::test]
+async fn a_document_that_waits_for_its_time_wakes_too() {
+    let db = Server::of_suite().database("wait_time").await;
+    let session = db.connect().await;
+    session
+        .sql("select fetchq.queue_create('q'); select fetchq.queue_create('r')")
+        .await;
+    // A rejected document is pending, and ready when its lease would have ended.
+    session.sql("select fetchq.doc_append('q', '{}')").await;
+    let subject = session
+        .text("select subject from fetchq.doc_pick('q', 0, 1, '1 s')")
+        .await;
+    let waiting = waits(&db, "call fetchq.queue_wait(array['r', 'q'], '30 s')").await;
+    asleep(&session, 1).await;
+    session
+        .sql(&format!(
+            "select fetchq.doc_reject('q', '{subject}', 'no', '{{}}')"
+        ))
+        .await;
+    assert_eq!(waiting.await.unwrap().unwrap(), "q");
+    db.remove().await;
+}
+
+#[tokio::test]
+async fn waiting_ends_when_told_to() {
+    let db = Server::of_suite().database("wait_end").await;
+    let session = db.connect().await;
+    session.sql("select fetchq.queue_create('q')").await;
+    for (how, state) in [
+        ("pg_cancel_backend", "57014"),
+        ("pg_terminate_backend", "57P01"),
+    ] {
+        let waiting = waits(&db, CALL).await;
+        asleep(&session, 1).await;
+        session
+            .sql(&format!(
+                "select {how}(pid) from pg_stat_activity where application_name = 'waits'"
+            ))
+            .await;
+        let error = waiting.await.unwrap().unwrap_err();
+        assert_eq!(state_of(&error), state);
+    }
+    // The queue goes while somebody waits for it.
+    let waiting = waits(&db, "call fetchq.queue_wait('q', '6 s')").await;
+    asleep(&session, 1).await;
+    session.sql("select fetchq.queue_drop('q')").await;
+    let error = waiting.await.unwrap().unwrap_err();
+    assert_eq!(state_of(&error), "42704");
+
+    // Where it could not work.
+    session.sql("begin").await;
+    let error = session.simple_query(CALL).await.unwrap_err();
+    assert_eq!(state_of(&error), "25001");
+    assert!(error_of(&error).hint().is_some());
+    session.sql("rollback").await;
+    for (call, state) in [
+        ("call fetchq.queue_wait('nobody', '1 s')", "42704"),
+        ("call fetchq.queue_wait('q', '-1 s')", "22023"),
+        ("call fetchq.queue_wait(array[]::text[], '1 s')", "22023"),
+        ("call fetchq.queue_wait(array[null], '1 s')", "22004"),
+        ("call fetchq.queue_wait(null::text, '1 s')", "22004"),
+    ] {
+        assert_eq!(session.state(call).await, state, "{call}");
+    }
+    db.remove().await;
+}
