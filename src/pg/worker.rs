@@ -230,7 +230,12 @@ pub fn sleep_in_session(time: Duration) {
 /// Ends the process. With `again` the postmaster starts a launcher anew.
 pub fn end(again: bool) -> ! {
     // SAFETY: runs the exit callbacks and does not return.
-    unsafe { pg_sys::proc_exit(i32::from(again)) }
+    unsafe { pg_sys::proc_exit(i32::from(again)) };
+    // (the bindings of PostgreSQL 18 do not say so)
+    #[allow(unreachable_code)]
+    {
+        unreachable!("proc_exit does not return")
+    }
 }
 
 /// Runs `work` in a transaction of its own; the message of the error that undid it, if
