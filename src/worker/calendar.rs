@@ -5,8 +5,8 @@
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 
 use super::board::Worker;
+use super::complain;
 use crate::domain::names::QueueName;
-use crate::error;
 use crate::maintenance::runner;
 use crate::pg::worker as process;
 use crate::pg::{relation, time};
@@ -166,7 +166,7 @@ impl<'a> Calendar<'a> {
                 self.all_at = now + ALL;
             }
             Err(message) => {
-                error::log(format!("fetchq worker: the list of queues: {message}"));
+                complain(format!("the list of queues: {message}"));
                 self.all_at = now + LAST_RETRY;
             }
         }
@@ -205,9 +205,7 @@ impl<'a> Calendar<'a> {
                 self.plan(table, at);
             }
             Err(message) => {
-                error::log(format!(
-                    "fetchq worker: maintenance of queue \"{name}\" failed: {message}"
-                ));
+                complain(format!("maintenance of queue \"{name}\" failed: {message}"));
                 let at = process::transaction(|| runner::back_off_maintenance(&name));
                 self.plan(table, at.ok().flatten().unwrap_or(now + LAST_RETRY));
             }

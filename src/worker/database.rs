@@ -6,8 +6,7 @@ use std::time::Duration;
 use super::board::{End, Worker};
 use super::calendar::Calendar;
 use super::notifications::Sender;
-use super::{Place, board, is_wanted, jobs};
-use crate::error;
+use super::{Place, board, complain, is_wanted, jobs};
 use crate::pg::worker as process;
 use crate::pg::{catalog, session, time, transaction};
 
@@ -75,7 +74,7 @@ fn serve(me: &Worker, place: &Place, jobs: &mut jobs::Jobs) -> End {
                 Ok(None) => {}
                 Ok(Some(end)) => return end,
                 Err(message) => {
-                    error::log(format!("fetchq worker: {message}"));
+                    complain(message);
                     return End::Crash;
                 }
             }

@@ -5,8 +5,7 @@
 
 use super::board::Worker;
 use super::database::{LOOK_AROUND, look_around};
-use super::{Place, board};
-use crate::error;
+use super::{Place, board, complain};
 use crate::maintenance::runner;
 use crate::pg::worker::{self as process, Started};
 use crate::pg::{catalog, time};
@@ -28,7 +27,7 @@ fn run_one(kind: Kind) -> i64 {
         // Somebody may plan one earlier.
         Ok(next) => next.unwrap_or(i64::MAX).min(time::clock() + LOOK),
         Err(message) => {
-            error::log(format!("fetchq worker: {message}"));
+            complain(message);
             time::clock() + RETRY
         }
     }
@@ -76,7 +75,7 @@ impl Jobs {
         let (next, database) = match found {
             Ok((next, database)) => (next.unwrap_or(i64::MAX), database.unwrap_or_default()),
             Err(message) => {
-                error::log(format!("fetchq worker: {message}"));
+                complain(message);
                 return now + RETRY;
             }
         };

@@ -13,10 +13,11 @@ pub mod waiters;
 
 use pgrx::prelude::*;
 
+use crate::error;
 use crate::gucs;
-use crate::pg::session;
 use crate::pg::transaction::{self, End};
 use crate::pg::worker as process;
+use crate::pg::{catalog, session};
 use crate::ready;
 use board::Board;
 
@@ -65,6 +66,13 @@ pub fn look_again() -> bool {
         board.extension_changed();
     });
     board.launcher.occupant().is_some()
+}
+
+/// Tells of a failure, unless it is what becomes of the work when the extension goes.
+fn complain(message: String) {
+    if process::transaction(catalog::has_extension) != Ok(false) {
+        error::log(format!("fetchq worker: {message}"));
+    }
 }
 
 /// Whether the settings want a worker in a database.

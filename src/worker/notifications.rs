@@ -8,9 +8,9 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use super::board::Board;
+use super::complain;
 use crate::domain::names::QueueName;
 use crate::domain::status::Status;
-use crate::error;
 use crate::gucs::{self, Notify};
 use crate::pg::notify::notify;
 use crate::pg::worker as process;
@@ -205,7 +205,7 @@ impl<'a> Sender<'a> {
         });
         if let Err(message) = sent {
             // Clients look by themselves, too, if later.
-            error::log(format!("fetchq worker: notifications failed: {message}"));
+            complain(format!("notifications failed: {message}"));
         }
         let later = now + gucs::notify_interval();
         for (table, _) in due {
