@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Node's client against the server.
+# Node's client against the server: as it is, and with the worker running.
 set -euo pipefail
 # shellcheck source=scripts/suites/common.sh
 . "$(dirname "$0")/common.sh"
@@ -8,12 +8,27 @@ scratch
 cd tests/npm
 
 npm ci --no-audit --no-fund
-rc=0
-# (a file that does not exit must not hold up everything)
-keep "$SCRATCH" timeout -k 10 400 npm test || rc=$?
 # (the TAP reporter prints "# pass 3", the spec reporter "ℹ pass 3")
 sum() { sed -nE "s/^(#|ℹ) ($1) ([0-9]+)\$/\\3/p" "$SCRATCH" | awk '{ n += $1 } END { print n + 0 }'; }
-ok=$(sum pass) bad=$(sum 'fail|cancelled')
-if ((rc != 0 && bad == 0)); then bad=1; fi
-count "$ok" "$bad"
-exit "$rc"
+status=0
+run() {
+  local rc=0 ok bad
+  # (a file that does not exit must not hold up everything)
+  keep "$SCRATCH" timeout -k 10 400 npm test || rc=$?
+  ok=$(sum pass) bad=$(sum 'fail|cancelled')
+  if ((rc != 0 && bad == 0)); then bad=1; fi
+  count "$ok" "$bad"
+  if ((rc != 0)); then status=$rc; fi
+}
+worker() {
+  "$PG_BINDIR/psql" -Xq -d postgres -c "alter system set fetchq.worker = $1" -c 'select pg_reload_conf()' >/dev/null
+}
+
+run
+if [[ ${FETCHQ_NO_PRELOAD:-} != 1 ]]; then
+  echo '--- with the worker'
+  worker on
+  FETCHQ_WORKER=on run
+  worker default
+fi
+exit "$status"

@@ -164,6 +164,9 @@ pub fn begin(database: Option<u32>, name: &CStr) {
     // Whatever sessions of this database begin with.
     for (setting, value) in [
         (c"application_name", name),
+        // As the functions of maintenance have it: a superuser must not meet operators
+        // that somebody else has made.
+        (c"search_path", c"pg_catalog, pg_temp"),
         // What is lost by a crash was not told to anybody, and is done again.
         (c"synchronous_commit", c"off"),
         (c"default_transaction_read_only", c"off"),

@@ -14,7 +14,7 @@ use crate::domain::status::Status;
 use crate::gucs::{self, Notify};
 use crate::pg::notify::notify;
 use crate::pg::worker as process;
-use crate::pg::{relation, session, time};
+use crate::pg::{relation, time};
 use crate::store::queue_tables;
 
 /// How many queues can have something to announce at a time.

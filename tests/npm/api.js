@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { bootClient } from './client.js';
-import { assertCounters, HOSTILE, HOSTILE_PAYLOAD, listen, poll } from './support.js';
+import { assertCounters, HAS_WORKER, HOSTILE, HOSTILE_PAYLOAD, listen, poll } from './support.js';
 
 const HOUR = 3_600_000;
 
@@ -76,7 +76,8 @@ export function api(version, base) {
     await client.doc.push('q_set', { subject: 'silent' });
     await client.doc.push('q_default', { subject: 'loud' });
     await poll('a notification', () => heard.length > 0);
-    assert.deepEqual(heard, [{ channel: 'fetchq__q_default__pnd', payload: 'loud' }]);
+    // One message stands for many documents when the worker sends it.
+    assert.deepEqual(heard, [{ channel: 'fetchq__q_default__pnd', payload: HAS_WORKER ? 'true' : 'loud' }]);
   });
 
   test('queue settings by calls', async (t) => {
@@ -282,7 +283,7 @@ export function api(version, base) {
     await assertCounters(base, 'q_metric');
   });
 
-  test('mnt.run and mnt.runAll', async (t) => {
+  test('mnt.run and mnt.runAll', { skip: HAS_WORKER && 'the worker would be first' }, async (t) => {
     const client = await boot(t, { queues: [{ name: 'q_mnt', maxAttempts: 2 }] });
     await client.doc.push('q_mnt', { subject: 'planned', nextIteration: '+1 hour' });
     assert.deepEqual(await client.mnt.run('q_mnt'), { activated_count: 0, rescheduled_count: 0, killed_count: 0 });

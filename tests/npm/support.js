@@ -6,6 +6,9 @@ import pg from 'pg';
 const { FETCHQ_URL } = process.env;
 assert.ok(FETCHQ_URL, 'FETCHQ_URL must hold the URL of the server, with a password');
 
+/** The server runs workers: maintenance happens by itself, and they send the notifications. */
+export const HAS_WORKER = process.env.FETCHQ_WORKER === 'on';
+
 /** The server's URL with other parts. */
 function urlWith({ user, password, database, options }) {
   const url = new URL(FETCHQ_URL);
