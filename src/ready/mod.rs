@@ -153,7 +153,8 @@ impl Source {
         if before >= Key::until(now) {
             return Some(before);
         }
-        self.raise(Index::Due, 0, status, Key::until(now));
+        // Beyond now: the worker sleeps until then.
+        self.raise(Index::Due, 0, status, Key::LAST);
         floor(self.known(name)?)
     }
 
