@@ -78,7 +78,7 @@ attached to `fetchq.queues`; attach it `for each row` to tables of your own to h
 - `fetchq_on_change`: a row of `fetchq.queues` changed; the payload is JSON with `timestamp`, `operation`, `schema`,
   `table`, `new_data`, `old_data`. From 8000 bytes on both data fields are null and `truncated` is true.
 - `fetchq__<queue>__pln`, `…__pnd`, `…__act`, `…__cpl`, `…__kll`: a document entered that state, once notifications
-  are enabled for the queue; the payload is its subject.
+  are enabled for the queue. The payload is its subject, or `true` where the worker tells of many ([worker.md](worker.md#notifications)).
 TEXT
 } >"$new"
 
