@@ -64,6 +64,16 @@ BARS = [
     # Bounded: what it has at the end, it had in the first half already, give or take.
     Bar("size at the end ÷ largest in the first half", ("size", "", MINE, "bytes_end"),
         ("size", "", MINE, "bytes_max_first_half"), 1.25, at_most=True),
+    Bar("from push to pick through queue_wait, p50, ms", ("wake", "queue_wait", MINE, "p50_ms"), None, 1.5, at_most=True),
+    Bar("from push to pick through queue_wait, p99, ms", ("wake", "queue_wait", MINE, "p99_ms"), None, 10, at_most=True),
+    Bar("200 waiting sessions, share of one core, %", ("waiters", "", MINE, "share"), None, 2, at_most=True),
+    Bar("waiting sessions with a snapshot", ("waiters", "", MINE, "with_snapshot"), None, 0, at_most=True, digits=0),
+    Bar("lateness of planned documents, median, ms", ("ontime", "10 queues", MINE, "p50_ms"), None, 20, at_most=True, digits=1),
+    Bar("the same, 10 busy queues of 1,000", ("ontime", "1,000 queues", MINE, "p50_ms"), None, 20, at_most=True, digits=1),
+    Bar("the same, 10 busy queues of 10,000", ("ontime10k", "10,000 queues", MINE, "p50_ms"), None, 20, at_most=True, digits=1),
+    Bar("NOTIFY of another database, beside a queue that announces ÷ that does not", *within("notify", "announces", "silent"), 0.95),
+    Bar("the same, announced by commits ÷ not", *within("notify", "commit", "silent"), 0.95),
+    Bar("the same, announced by the worker ÷ not", *within("notify", "worker", "silent"), 0.95),
 ]
 
 

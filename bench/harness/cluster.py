@@ -31,6 +31,8 @@ def settings() -> dict[str, str]:
         # A maintenance call over 5,000 queues locks all their tables.
         "max_locks_per_transaction": "1024",
         "log_checkpoints": "off",
+        # 200 of them wait in one scenario.
+        "max_connections": "260",
     }
 
 
@@ -87,7 +89,7 @@ class Cluster:
             return False
         return self.answers()
 
-    def psql(self, sql: str, timeout: float = 1800) -> str:
+    def psql(self, sql: str, timeout: float = 1800, database: str | None = None) -> str:
         """Runs a script, each statement its own transaction; unaligned rows come back."""
         if Cluster.interrupted:
             raise Interrupted
@@ -96,13 +98,20 @@ class Cluster:
         try:
             done = subprocess.run(
                 [self.bindir / "psql", "-XqAt", "-F", "|", "-v", "ON_ERROR_STOP=1", "-f", "-"],
-                input=sql, env=self.env, capture_output=True, text=True, timeout=timeout,
+                input=sql, env=self.env | ({"PGDATABASE": database} if database else {}), capture_output=True, text=True, timeout=timeout,
             )
         except subprocess.TimeoutExpired:
             raise Failed(f"psql took more than {timeout:.0f} s") from None
         if done.returncode:
             raise Failed("psql: " + last_lines(done.stderr.replace("psql: error: ", "")))
         return done.stdout.strip()
+
+    def set(self, name: str, value: str | None) -> None:
+        """A setting for new statements of all sessions; None: the one that the server was started with."""
+        self.psql(f"alter system set {name} = '{value}'" if value is not None else f"alter system reset {name}")
+        self.psql("select pg_reload_conf()")
+        # The server, and its processes, read it a moment later.
+        time.sleep(0.5)
 
     def rows(self, sql: str) -> list[list[str]]:
         return [line.split("|") for line in self.psql(sql).splitlines() if line]

@@ -37,6 +37,7 @@ class Load:
         self, cluster: Cluster, script: str, clients: int = 1, seconds: float | None = None,
         transactions: int | None = None, variables: dict[str, object] | None = None,
         progress: int | None = None, log: bool = False, rate: float | None = None,
+        database: str | None = None,
     ) -> None:
         self.dir = tempfile.TemporaryDirectory(prefix="fetchq-bench-")
         self.log = log
@@ -59,7 +60,7 @@ class Load:
         if rate:
             args += ["-R", str(rate)]
         self.process = subprocess.Popen(
-            args, cwd=path, env=cluster.env, stdin=subprocess.DEVNULL,
+            args, cwd=path, env=cluster.env | ({"PGDATABASE": database} if database else {}), stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         )
         self.errors: list[str] = []

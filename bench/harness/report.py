@@ -12,6 +12,7 @@ from . import bars, machine
 from .cluster import ROOT, Cluster, memory_mb, settings
 from .record import Record
 from .scenarios import Scenario
+from .scenarios.background import Background
 from .scenarios.depth import Depth
 from .scenarios.held import Held
 from .scenarios.queues import Queues
@@ -132,6 +133,7 @@ class Report:
         self.depth()
         self.wal()
         self.size()
+        self.background()
         for title, file in plots:
             self.lines += [f"![{title}]({file})", ""]
         self.trouble()
@@ -194,6 +196,12 @@ class Report:
                 ("last ÷ first tenth", "last_to_first_tenth"), ("size at the end, MB", "bytes_end"),
                 ("largest size in the first half, MB", "bytes_max_first_half"), ("largest size, MB", "bytes_max"))]
             self.section(scenario.title, *self.grid("", rows))
+
+    def background(self) -> None:
+        for scenario in self.of(Background):
+            rows = [(f"{variant}{': ' if variant else ''}{label}", scenario.name, variant, metric)
+                    for variant in scenario.variants for label, metric in scenario.shown]
+            self.section(scenario.title[0].upper() + scenario.title[1:], *self.grid("", rows, ratios=False))
 
     def trouble(self) -> None:
         lines = []

@@ -19,6 +19,7 @@ use crate::pg::transaction::{self, End};
 use crate::pg::worker as process;
 use crate::pg::{catalog, session};
 use crate::ready;
+use crate::store::registry;
 use board::Board;
 
 /// Asks for the processes; while libraries are preloaded.
@@ -70,6 +71,9 @@ pub fn look_again() -> bool {
 
 /// Tells of a failure, unless it is what becomes of the work when the extension goes.
 fn complain(message: String) {
+    // Whoever drops it has locked the registry: this waits until it is decided, and ends
+    // in an error if there is none any more.
+    let _ = process::transaction(registry::all);
     if process::transaction(catalog::has_extension) != Ok(false) {
         error::log(format!("fetchq worker: {message}"));
     }

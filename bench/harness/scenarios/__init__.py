@@ -1,6 +1,7 @@
 """All scenarios, in the order in which they run."""
 
 from ..cluster import Holder
+from .background import Notify, OnTime, Wake, Waiters
 from .base import Bench, Scenario
 from .depth import Depth
 from .held import Held
@@ -43,6 +44,11 @@ def all_scenarios() -> list[Scenario]:
         Depth("completed", "latency of a pick, 1 in 10,000 ready, the rest completed"),
         Depth("leased", "latency of a pick, all ready but a leased tenth at the head"),
         Size(),
+        Wake(),
+        Waiters(),
+        OnTime("ontime", {"10 queues": 10, "1,000 queues": 1_000}),
+        OnTime("ontime10k", {"10,000 queues": 10_000}),
+        Notify(),
     ]
 
 

@@ -30,7 +30,8 @@ const FUNCTIONS: &str = "
     where p.pronamespace = 'fetchq'::regnamespace and p.prokind = 'f' and p.prorettype <> 'trigger'::regtype
     order by p.proname, p.pronargs, p.oid";
 
-/// All functions that can be called, triggers left out.
+/// All functions that can be called: without triggers, and without the procedures, whose
+/// tests are in waiting.rs.
 pub async fn functions(client: &Client) -> Vec<Function> {
     let mut functions = Vec::new();
     for row in client.query(FUNCTIONS, &[]).await.expect("pg_proc") {

@@ -3,6 +3,7 @@
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
 
 use crate::Server;
 
@@ -103,7 +104,7 @@ impl Cluster {
     }
 
     /// A hot standby of this one, started.
-    pub fn standby(&self, name: &str) -> Self {
+    pub fn standby(&self, name: &str, settings: &str) -> Self {
         let standby = Self::place(name);
         run(bin("pg_basebackup")
             .args([
@@ -118,7 +119,7 @@ impl Cluster {
             .arg(&self.socket)
             .arg("-D")
             .arg(standby.data()));
-        standby.configure("");
+        standby.configure(settings);
         standby.start();
         standby
     }
@@ -172,7 +173,9 @@ impl Cluster {
 
     pub fn start(&self) {
         // No pipes: the server would keep their other ends waiting.
+        // (with it in the environment, every error would carry a backtrace to the client)
         let status = bin("pg_ctl")
+            .env_remove("RUST_BACKTRACE")
             .args(["start", "-w", "-t", "60", "-s", "-D"])
             .arg(self.data())
             .arg("-l")
@@ -193,6 +196,15 @@ impl Cluster {
         run(bin("pg_ctl")
             .args(["stop", "-w", "-t", "60", "-s", "-m", mode, "-D"])
             .arg(self.data()));
+    }
+
+    /// The same; fails when it takes longer than a process of ours may keep it waiting.
+    pub fn stops(&self, mode: &str) {
+        let start = Instant::now();
+        self.stop(mode);
+        let took = start.elapsed();
+        eprintln!("stop -m {mode}: {took:.1?}");
+        assert!(took < Duration::from_secs(10), "stop -m {mode}: {took:.1?}");
     }
 
     pub fn promote(&self) {
@@ -260,9 +272,15 @@ impl Cluster {
         Server::new(config)
     }
 
-    fn log_text(&self) -> String {
+    /// All that the server has written to its log.
+    pub fn log_lines(&self) -> Vec<String> {
         let text = self.read("../log").unwrap_or_default();
-        let lines: Vec<&str> = text.lines().collect();
+        text.lines().map(str::to_owned).collect()
+    }
+
+    /// The end of it, for messages.
+    fn log_text(&self) -> String {
+        let lines = self.log_lines();
         lines[lines.len().saturating_sub(30)..].join("\n")
     }
 

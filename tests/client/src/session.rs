@@ -66,6 +66,18 @@ impl Server {
         }
     }
 
+    /// The same for a server that is just coming back.
+    pub async fn connect_when_up(&self, database: &str) -> Session {
+        wait_until("the server answers", async || {
+            match self.try_connect(database).await {
+                Ok(session) => session.batch_execute("select").await.is_ok(),
+                Err(_) => false,
+            }
+        })
+        .await;
+        self.connect(database).await
+    }
+
     /// A new, empty database; what an earlier run left goes first.
     pub async fn empty_database(&self, name: &str) -> Database {
         let name = format!("client_{name}");

@@ -6,17 +6,6 @@ use std::sync::{Arc, Mutex};
 
 use fetchq_client_tests::{Cluster, Server, Session, counters_are_exact, in_snapshot, wait_until};
 
-async fn connected(server: &Server) -> Session {
-    wait_until("the server answers", async || {
-        match server.try_connect("postgres").await {
-            Ok(session) => session.batch_execute("select").await.is_ok(),
-            Err(_) => false,
-        }
-    })
-    .await;
-    server.connect("postgres").await
-}
-
 /// A cluster of its own, with a queue `q`; acknowledged means written to disk.
 async fn cluster(name: &str) -> (Cluster, Server) {
     let cluster = Cluster::new(
@@ -48,7 +37,7 @@ async fn a_backend_killed_in_mid_transaction() {
         "savepoint s; select fetchq.doc_drop('q', 'leased'); release s; select fetchq.metric_log_pack()",
         "select fetchq.queue_drop('q')",
     ] {
-        let mut session = connected(&server).await;
+        let mut session = server.connect_when_up("postgres").await;
         session.sql("select fetchq.queue_truncate('q', true); select fetchq.doc_push('q', 'leased'); select fetchq.doc_pick('q', 0, 1, '1 hour')").await;
         session
             .sql("select fetchq.doc_push('q', 'p1'); select fetchq.doc_push('q', 'p2')")
@@ -58,7 +47,7 @@ async fn a_backend_killed_in_mid_transaction() {
             in_snapshot(&mut session, "q").await,
             session.rows(documents).await,
         );
-        let victim = connected(&server).await;
+        let victim = server.connect_when_up("postgres").await;
         let pid = victim
             .text("select pg_backend_pid()")
             .await
@@ -71,7 +60,7 @@ async fn a_backend_killed_in_mid_transaction() {
             session.batch_execute("select").await.is_err()
         })
         .await;
-        let mut session = connected(&server).await;
+        let mut session = server.connect_when_up("postgres").await;
         let after = (
             in_snapshot(&mut session, "q").await,
             session.rows(documents).await,
@@ -193,7 +182,7 @@ async fn the_server_killed_under_load() {
     cluster.clear_locks();
     cluster.start();
 
-    let mut session = connected(&server).await;
+    let mut session = server.connect_when_up("postgres").await;
     let acknowledged = std::mem::take(&mut *acknowledged.lock().unwrap());
     let with = async |session: &Session, condition: &str| -> HashSet<String> {
         let sql = format!("select subject from fetchq_data.q__docs where {condition}");

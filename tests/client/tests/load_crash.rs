@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use fetchq_client_tests::{Cluster, Server, Session, counters_are_exact, wait_until};
+use fetchq_client_tests::{Cluster, Session, counters_are_exact, wait_until};
 
 const WORKERS: usize = 8;
 /// Documents settled between two crashes.
@@ -207,17 +207,6 @@ async fn floor_misses(session: &Session) -> Result<Option<i64>, tokio_postgres::
     Ok(row.map(|row| row.get(0)))
 }
 
-async fn connected(server: &Server) -> Session {
-    wait_until("the server answers", async || {
-        match server.try_connect("postgres").await {
-            Ok(session) => session.batch_execute("select").await.is_ok(),
-            Err(_) => false,
-        }
-    })
-    .await;
-    server.connect("postgres").await
-}
-
 #[derive(Clone, Copy, Debug)]
 enum Crash {
     /// SIGKILL of one backend: the postmaster ends the others and starts anew.
@@ -247,7 +236,10 @@ async fn crashes_under_load() {
         Crash::Immediate,
     ];
     for (round, crash) in crashes.into_iter().enumerate() {
-        let (session, holder) = tokio::join!(connected(&server), connected(&server));
+        let (session, holder) = tokio::join!(
+            server.connect_when_up("postgres"),
+            server.connect_when_up("postgres")
+        );
         // In every second round nothing can be vacuumed away.
         if round % 2 == 1 {
             holder
@@ -319,7 +311,7 @@ async fn crashes_under_load() {
             Crash::Immediate => cluster.start(),
         }
 
-        let mut session = connected(&server).await;
+        let mut session = server.connect_when_up("postgres").await;
         ledger.compare(&session).await;
         // The queue is written to by plain SQL here: recounted before it is compared.
         session.sql("select * from fetchq.mnt()").await;
@@ -329,7 +321,7 @@ async fn crashes_under_load() {
         engine_is_back(&session).await;
     }
 
-    let mut session = connected(&server).await;
+    let mut session = server.connect_when_up("postgres").await;
     for gid in session.column("select gid from pg_prepared_xacts").await {
         session.sql(&format!("commit prepared '{gid}'")).await;
     }

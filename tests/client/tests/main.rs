@@ -18,3 +18,5 @@ mod search_path;
 mod standby;
 mod waiting;
 mod worker;
+mod worker_crash;
+mod worker_ddl;

@@ -2,14 +2,12 @@
 //! a primary of it.
 
 use fetchq_client_tests::{
-    Cluster, Function, Session, counters_are_exact, error_of, functions, in_snapshot,
-    prepare_queue, state_of, text_of, wait_until,
+    Cluster, Database, Function, Load, Session, counters_are_exact, error_of, functions,
+    in_snapshot, metrics, one_of_each, prepare_queue, processes, state_of, text_of, wait_until,
+    with_worker, worker_comes,
 };
 
 /// Functions that read. Every other one writes.
-/// What it is about differs from server to server.
-const ABOUT_THE_SERVER: &str = "status";
-
 const READS: &[&str] = &[
     "info",
     "init",
@@ -25,11 +23,15 @@ const READS: &[&str] = &[
     "ready_stats",
     "queue_status",
     "queue_top",
+    "status",
     "trace",
     "upgrade__310__320",
     "upgrade__320__330",
     "upgrade__330__400",
 ];
+
+/// Of these one server says what another does not: what it remembers, what runs there.
+const OF_THE_SERVER: &[&str] = &["ready_floors", "ready_stats", "status"];
 
 async fn caught_up(primary: &Session, standby: &Session) {
     let position = primary.text("select pg_current_wal_lsn()").await;
@@ -48,8 +50,7 @@ async fn caught_up(primary: &Session, standby: &Session) {
 async fn read_all(session: &Session) -> Vec<String> {
     let mut all = Vec::new();
     for function in functions(session).await {
-        if function.name.starts_with("ready_") || function.name == ABOUT_THE_SERVER {
-            // (what one server remembers is not what another does)
+        if OF_THE_SERVER.contains(&function.name.as_str()) {
             let statement = function.prepare(session).await;
             if let Err(e) = Function::call(session, &statement, &function.valid()).await {
                 panic!("{} on the standby: {e:?}", function.signature());
@@ -79,7 +80,7 @@ async fn writes_are_refused(session: &Session, told: &str, hint: &str) {
     let mut wrong = Vec::new();
     let mut refused = 0;
     for function in functions(session).await {
-        if READS.contains(&function.name.as_str()) || function.name == ABOUT_THE_SERVER {
+        if READS.contains(&function.name.as_str()) {
             continue;
         }
         let statement = function.prepare(session).await;
@@ -134,7 +135,7 @@ async fn a_hot_standby_and_its_promotion() {
     primary_cluster.start();
     let primary = primary_cluster.server().connect("postgres").await;
     primary.sql("create extension fetchq").await;
-    let standby_cluster = primary_cluster.standby("standby");
+    let standby_cluster = primary_cluster.standby("standby", "");
     let mut standby = standby_cluster.server().connect("postgres").await;
 
     // Made before the standby looks, and changed while it has plans.
@@ -186,4 +187,78 @@ async fn a_hot_standby_and_its_promotion() {
     session.sql("select fetchq.queue_create('r'); select fetchq.doc_append('r', '{}'); select * from fetchq.mnt()").await;
     counters_are_exact(&mut session, "q").await;
     counters_are_exact(&mut standby, "r").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_worker_starts_with_the_promotion() {
+    const CLIENTS: usize = 4;
+    let database = |cluster: &Cluster| Database {
+        server: cluster.server(),
+        name: "postgres".to_owned(),
+    };
+    let old = with_worker("old_primary", "fsync = on\nsynchronous_commit = on");
+    let db = database(&old);
+    let primary = db.connect().await;
+    primary.sql("create extension fetchq").await;
+    worker_comes(&primary, &db.name).await;
+    let new = old.standby("new_primary", "fetchq.worker = on");
+    let new_db = database(&new);
+    let mut standby = new_db.connect().await;
+    // Acknowledged means written by both.
+    primary
+        .sql("alter system set synchronous_standby_names = '*'")
+        .await;
+    primary.sql("select pg_reload_conf()").await;
+    wait_until("the standby is waited for", async || {
+        primary
+            .text("select count(*) from pg_stat_replication where sync_state = 'sync'")
+            .await
+            == "1"
+    })
+    .await;
+
+    let mut load = Load::new(&db).await;
+    caught_up(&primary, &standby).await;
+    load.run(CLIENTS, 200).await;
+    // As long as it is a standby it only reads.
+    for _ in 0..10 {
+        assert!(processes(&standby).await.is_empty());
+        counters_are_exact(&mut standby, "q").await;
+        assert!(metrics(&standby, "q").await["cnt"] > 0);
+        let worker = "select state from fetchq.status() where component = 'worker'";
+        assert_eq!(standby.text(worker).await, "not running");
+        for write in [
+            "select fetchq.doc_push('q', 'no')",
+            "select * from fetchq.mnt_job_run(10)",
+            "call fetchq.queue_wait('q', '1 s')",
+        ] {
+            let error = standby.simple_query(write).await.unwrap_err();
+            assert_eq!(state_of(&error), "25006", "{write}");
+            assert!(
+                error_of(&error).hint().unwrap_or("").contains("primary"),
+                "{write}"
+            );
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+    }
+    // For longer than the way to the new primary takes.
+    primary
+        .sql("select fetchq.queue_create('far'); select fetchq.doc_push('far', 'f', 0, 0, clock_timestamp() + interval '6 s', '{}')")
+        .await;
+
+    drop(primary);
+    old.stops("immediate");
+    assert_eq!(load.ended().await.len(), CLIENTS);
+    assert_eq!(standby.text("select pg_promote()").await, "t");
+    one_of_each(&standby, &new_db.name).await;
+    let worker = "select state from fetchq.status() where component = 'worker'";
+    assert_eq!(standby.text(worker).await, "running");
+    let far = "select status from fetchq_data.far__docs";
+    wait_until("it is pending", async || standby.text(far).await == "1").await;
+    load.finish(&mut standby).await;
+    // And it goes on.
+    load.goes_on_in(&new_db);
+    load.run(CLIENTS, 50).await;
+    load.stop().await;
+    load.finish(&mut standby).await;
 }

@@ -1,38 +1,12 @@
 //! The launcher and the workers: what is due happens, whatever happens to them, and
 //! they are in nobody's way.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use fetchq_client_tests::{Cluster, Database, Session, counters_are_exact, wait_until};
-
-/// Processes of ours: type, and database of a worker.
-const PROCESSES: &str = "select backend_type || coalesce(' of ' || datname, '')
-    from pg_stat_activity where backend_type like 'fetchq %' order by 1";
-
-fn cluster(name: &str, settings: &str) -> Cluster {
-    let cluster = Cluster::new(name, &format!("fetchq.worker = on\n{settings}"));
-    cluster.start();
-    cluster
-}
-
-async fn has_worker(admin: &Session, database: &str) -> bool {
-    let wanted = format!("fetchq worker of {database}");
-    admin.column(PROCESSES).await.contains(&wanted)
-}
-
-async fn worker_comes(admin: &Session, database: &str) {
-    wait_until("the worker runs", async || {
-        has_worker(admin, database).await
-    })
-    .await;
-}
-
-async fn worker_goes(admin: &Session, database: &str) {
-    wait_until("the worker is gone", async || {
-        !has_worker(admin, database).await
-    })
-    .await;
-}
+use fetchq_client_tests::{
+    Cluster, Database, LAUNCHER, Session, WORKER, counters_are_exact, has_worker, processes,
+    wait_until, with_worker, worker_comes, worker_goes,
+};
 
 /// A queue, and a document planned for a moment from now.
 async fn planned(session: &Session, subject: &str, delay: &str) {
@@ -64,7 +38,7 @@ async fn with_queue(cluster: &Cluster, name: &str) -> (Database, Session) {
 
 #[tokio::test]
 async fn what_is_due_happens_without_a_client() {
-    let cluster = cluster("due", "");
+    let cluster = with_worker("due", "");
     let (db, mut session) = with_queue(&cluster, "due").await;
     worker_comes(&session, &db.name).await;
 
@@ -94,19 +68,6 @@ async fn what_is_due_happens_without_a_client() {
     becomes(&session, "a", -1).await;
     becomes(&session, "c", -1).await;
 
-    // Documents that nobody counts: the table is written by plain SQL.
-    session
-        .sql(
-            "select fetchq.queue_create('plain');
-             insert into fetchq_data.plain__docs (subject, next_iteration) values ('plain', clock_timestamp() + interval '300 ms')",
-        )
-        .await;
-    wait_until("it is pending", async || {
-        let sql = "select status from fetchq_data.plain__docs";
-        session.text(sql).await == "1"
-    })
-    .await;
-
     // A transaction that is open when its document becomes due.
     let other = db.connect().await;
     other.sql("begin").await;
@@ -115,7 +76,15 @@ async fn what_is_due_happens_without_a_client() {
     other.sql("commit").await;
     becomes(&session, "slow", 1).await;
 
-    // The counters are packed, and right.
+    counters_are_exact(&mut session, "q").await;
+
+    // A document that nobody told of: the table is written by plain SQL.
+    session
+        .sql("insert into fetchq_data.q__docs (subject, next_iteration) values ('plain', clock_timestamp() + interval '300 ms')")
+        .await;
+    becomes(&session, "plain", 1).await;
+    // (plain SQL is counted when the queue is counted again)
+    session.sql("select * from fetchq.mnt()").await;
     counters_are_exact(&mut session, "q").await;
     assert_eq!(
         session
@@ -127,7 +96,7 @@ async fn what_is_due_happens_without_a_client() {
 
 #[tokio::test]
 async fn it_comes_and_goes_with_the_extension_and_the_settings() {
-    let cluster = cluster("extension", "");
+    let cluster = with_worker("extension", "");
     let admin = cluster.server().connect("postgres").await;
     assert!(!has_worker(&admin, "postgres").await);
     let (db, session) = with_queue(&cluster, "extension").await;
@@ -156,7 +125,7 @@ async fn it_comes_and_goes_with_the_extension_and_the_settings() {
 
 #[tokio::test]
 async fn it_is_not_in_the_way_of_commands_on_its_database() {
-    let cluster = cluster("commands", "");
+    let cluster = with_worker("commands", "");
     let (db, session) = with_queue(&cluster, "commands").await;
     let admin = cluster.server().connect("postgres").await;
     worker_comes(&admin, &db.name).await;
@@ -172,60 +141,14 @@ async fn it_is_not_in_the_way_of_commands_on_its_database() {
     admin.sql("drop database renamed").await;
     admin.sql(&format!("drop database {}", db.name)).await;
     wait_until("only the launcher is left", async || {
-        admin.column(PROCESSES).await == ["fetchq launcher"]
+        processes(&admin).await == [LAUNCHER]
     })
     .await;
-}
-
-#[tokio::test]
-async fn it_comes_back_after_any_kill() {
-    let cluster = cluster("killed", "restart_after_crash = on");
-    let (db, session) = with_queue(&cluster, "killed").await;
-    worker_comes(&session, &db.name).await;
-    session
-        .sql("insert into fetchq_data.q__docs (subject, next_iteration) select 'd' || n, now() from generate_series(1, 20000) n")
-        .await;
-    std::mem::drop(session);
-    for process in ["fetchq worker", "fetchq launcher"] {
-        let pid = {
-            let admin = cluster.server().connect("postgres").await;
-            wait_until("it runs", async || admin.column(PROCESSES).await.len() == 2).await;
-            admin
-                .text(&format!(
-                    "select pid from pg_stat_activity where backend_type = '{process}'"
-                ))
-                .await
-        };
-        // The server restarts all of its processes.
-        cluster.kill(pid.parse().unwrap());
-        wait_until("the server is back", async || {
-            match cluster.server().try_connect("postgres").await {
-                Ok(admin) => admin.simple_query("select 1").await.is_ok(),
-                Err(_) => false,
-            }
-        })
-        .await;
-    }
-    let mut session = db.connect().await;
-    wait_until("all of it is pending", async || {
-        session
-            .text("select count(*) from fetchq_data.q__docs where status <> 1")
-            .await
-            == "0"
-    })
-    .await;
-    counters_are_exact(&mut session, "q").await;
-    // Told to end, they come back as well.
-    session
-        .sql("select pg_terminate_backend(pid) from pg_stat_activity where backend_type like 'fetchq %'")
-        .await;
-    planned(&session, "later", "100 ms").await;
-    becomes(&session, "later", 1).await;
 }
 
 #[tokio::test]
 async fn it_works_with_the_rights_of_the_owner() {
-    let cluster = cluster("owner", "");
+    let cluster = with_worker("owner", "");
     let (db, session) = with_queue(&cluster, "owner").await;
     session
         .sql(
@@ -252,4 +175,140 @@ async fn it_works_with_the_rights_of_the_owner() {
             .await,
         ["owner_of_q|false"]
     );
+}
+
+/// What a server with a worker writes about the end of its processes: as much as about
+/// those of its own.
+const LAST_WORDS: &str = "background worker \"fetchq launcher\" (PID ";
+
+#[tokio::test]
+async fn the_log_says_nothing_while_all_is_well() {
+    let cluster = with_worker("silent", "log_min_messages = info");
+    let (db, session) = with_queue(&cluster, "silent").await;
+    worker_comes(&session, &db.name).await;
+    planned(&session, "a", "300 ms").await;
+    becomes(&session, "a", 1).await;
+    session
+        .sql("select fetchq.doc_pick('q', 0, 1, '200 ms')")
+        .await;
+    becomes(&session, "a", 1).await;
+    session
+        .sql("select fetchq.doc_pick('q'); select fetchq.doc_complete('q', 'a')")
+        .await;
+    session.sql("call fetchq.queue_wait('q', '100 ms')").await;
+    session
+        .sql("select fetchq.queue_drop('q'); drop extension fetchq")
+        .await;
+    worker_goes(&session, &db.name).await;
+    session.sql("create extension fetchq").await;
+    worker_comes(&session, &db.name).await;
+    std::mem::drop(session);
+    cluster.stops("fast");
+
+    let said: Vec<String> = cluster
+        .log_lines()
+        .into_iter()
+        .filter(|line| line.contains("fetchq "))
+        .collect();
+    assert!(
+        said.len() <= 1 && said.iter().all(|line| line.contains(LAST_WORDS)),
+        "{}",
+        said.join("\n")
+    );
+}
+
+#[tokio::test]
+async fn who_waits_is_woken_when_a_planned_document_becomes_pending() {
+    let cluster = with_worker("woken", "");
+    let (db, session) = with_queue(&cluster, "woken").await;
+    worker_comes(&session, &db.name).await;
+    for round in 0..2 {
+        let waiting = db.connect().await;
+        let waiting = tokio::spawn(async move {
+            let row = waiting
+                .query_one("call fetchq.queue_wait('q', '30 s')", &[])
+                .await
+                .expect("queue_wait");
+            row.get::<_, bool>(0)
+        });
+        let asleep = "select count(*) from pg_stat_activity
+            where query like 'call fetchq.queue_wait%' and wait_event_type = 'Extension'";
+        wait_until("it sleeps", async || session.text(asleep).await == "1").await;
+        let start = Instant::now();
+        // A planned one, and one whose lease ends.
+        match round {
+            0 => planned(&session, "a", "700 ms").await,
+            _ => session.sql("begin; select fetchq.doc_push('q', 'b'); select fetchq.doc_pick('q', 0, 1, '700 ms'); commit").await,
+        }
+        assert!(waiting.await.unwrap());
+        // (it looks by itself every five seconds)
+        let took = start.elapsed();
+        assert!(took < Duration::from_secs(4), "{took:.1?}");
+        session
+            .sql("select fetchq.doc_pick('q', 0, 10, '1 hour')")
+            .await;
+    }
+}
+
+#[tokio::test]
+async fn idle_it_holds_nothing() {
+    let cluster = with_worker("idle", "");
+    let (db, session) = with_queue(&cluster, "idle").await;
+    worker_comes(&session, &db.name).await;
+    planned(&session, "a", "100 ms").await;
+    becomes(&session, "a", 1).await;
+    // (it looks around once a second, and may be seen at that)
+    let mut held = 0;
+    for _ in 0..100 {
+        let sql = format!(
+            "select count(*) from pg_stat_activity a
+             where backend_type like '{WORKER}' and (backend_xmin is not null or backend_xid is not null
+                 or exists (select from pg_locks l where l.pid = a.pid))"
+        );
+        held += i32::from(session.text(&sql).await != "0");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert!(held < 20, "it held something {held} times of 100");
+}
+
+#[tokio::test]
+async fn busy_queues_among_many_that_are_idle() {
+    const QUEUES: usize = 300;
+    const BUSY: usize = 5;
+    const DOCUMENTS: usize = 200;
+    let cluster = with_worker("many", "");
+    let db = cluster.server().database("many").await;
+    let mut session = db.connect().await;
+    worker_comes(&session, &db.name).await;
+    for number in 0..QUEUES {
+        session
+            .sql(&format!("select fetchq.queue_create('q{number}')"))
+            .await;
+    }
+    // Idle ones have something too: far ahead.
+    for number in BUSY..QUEUES {
+        session
+            .sql(&format!(
+                "select fetchq.doc_push('q{number}', 'later', 0, 0, now() + interval '1 day', '{{}}')"
+            ))
+            .await;
+    }
+    for number in 0..BUSY {
+        session
+            .sql(&format!(
+                "select fetchq.doc_push('q{number}', 'd' || n, 0, 0, clock_timestamp() + n * interval '10 ms', '{{}}')
+                 from generate_series(1, {DOCUMENTS}) n"
+            ))
+            .await;
+    }
+    for number in 0..BUSY {
+        let sql = format!("select count(*) from fetchq_data.q{number}__docs where status = 1");
+        wait_until("all are pending", async || {
+            session.text(&sql).await == DOCUMENTS.to_string()
+        })
+        .await;
+        counters_are_exact(&mut session, &format!("q{number}")).await;
+    }
+    let pending = "select count(*) from fetchq.metric_get_all() where pnd > 0";
+    assert_eq!(session.text(pending).await, BUSY.to_string());
 }

@@ -1,0 +1,1 @@
+listen bare_@queue@;

@@ -1,0 +1,1 @@
+select fetchq.queue_enable_notify('@queue@');

@@ -1,0 +1,1 @@
+listen fetchq__@queue@__pnd;

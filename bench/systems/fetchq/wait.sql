@@ -1,0 +1,1 @@
+call fetchq.queue_wait('@queue@', '5 s');

@@ -1,0 +1,1 @@
+call fetchq.queue_wait('{@queues@}'::text[], '5 s');
