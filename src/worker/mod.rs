@@ -8,6 +8,7 @@ mod jobs;
 mod launcher;
 pub mod notifications;
 pub mod progress;
+mod schedules;
 pub mod wait;
 pub mod waiters;
 
@@ -72,6 +73,16 @@ pub fn look_again() -> bool {
 fn complain(message: String) {
     if process::transaction(catalog::has_extension) != Ok(false) {
         error::log(format!("fetchq worker: {message}"));
+    }
+}
+
+/// Has the worker of this database look at the schedules, when this transaction commits.
+pub fn schedules_changed() {
+    if let Some(board) = board() {
+        let database = session::database();
+        pgrx::register_xact_callback(pgrx::PgXactCallbackEvent::Commit, move || {
+            board.schedules_changed(database);
+        });
     }
 }
 
