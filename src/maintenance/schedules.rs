@@ -177,6 +177,14 @@ pub fn create(wanted: &Wanted, given: &str, replace: bool) -> Result<(bool, i64)
         (None, Some((months, days, micros))) => Written::Every(months, days, micros),
         (None, None) => return Err(never(given)),
     };
+    let told = |e| match e {
+        Error::BadSchedule { reason, .. } => Error::BadSchedule {
+            given: given.to_owned(),
+            reason,
+        },
+        other => other,
+    };
+    rhythm(&written, now).map_err(told)?;
     for _ in 0..CREATE_TURNS {
         let existing = schedules::lock(wanted.name);
         if existing.is_some() && !replace {
@@ -193,13 +201,7 @@ pub fn create(wanted: &Wanted, given: &str, replace: bool) -> Result<(bool, i64)
             (None, Some(starts_at)) => whole_second(starts_at),
             (None, None) => time::from_unix(time::to_unix(now)),
         };
-        let rhythm = rhythm(&written, anchor).map_err(|e| match e {
-            Error::BadSchedule { reason, .. } => Error::BadSchedule {
-                given: given.to_owned(),
-                reason,
-            },
-            other => other,
-        })?;
+        let rhythm = rhythm(&written, anchor)?;
         // A tick that has happened does not happen again.
         let last_tick = existing.as_ref().and_then(|old| old.last_tick);
         let after = now.max(last_tick.unwrap_or(now));

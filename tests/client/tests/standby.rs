@@ -25,6 +25,8 @@ const READS: &[&str] = &[
     "ready_stats",
     "queue_status",
     "queue_top",
+    "schedule_list",
+    "schedule_preview",
     "trace",
     "upgrade__310__320",
     "upgrade__320__330",
