@@ -106,7 +106,8 @@ impl Rhythm {
             .build();
         match parser.parse(text) {
             Ok(cron) => Ok(Self::Cron(Box::new(cron))),
-            Err(_) if !(text.starts_with('@') || [5, 6].contains(&fields(text))) => {
+            Err(_) if text.starts_with('@') => Err(NICKNAMES.to_owned()),
+            Err(_) if ![5, 6].contains(&fields(text)) => {
                 Err(format!("it has {} fields, not 5 or 6", fields(text)))
             }
             Err(e) => Err(e.to_string()),
@@ -152,6 +153,9 @@ impl Rhythm {
         }
     }
 }
+
+const NICKNAMES: &str =
+    "the words with an @ are @yearly, @annually, @monthly, @weekly, @daily, @midnight and @hourly";
 
 fn fields(text: &str) -> usize {
     text.split_whitespace().count()

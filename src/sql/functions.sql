@@ -535,6 +535,7 @@ create function fetchq.schedule_list()
 returns table (name text, queue varchar, schedule text, timezone text, state text, next_tick timestamptz, last_tick timestamptz, ticks bigint, catch_up text, catch_up_limit int, jitter interval, version int, priority int, payload jsonb, starts_at timestamptz, ends_at timestamptz, created_at timestamptz, attempts int, last_error text)
 language c stable parallel unsafe
 set search_path = pg_catalog, pg_temp
+set intervalstyle = postgres_verbose
 as 'MODULE_PATHNAME', 'schedule_list_wrapper';
 comment on function fetchq.schedule_list() is 'All schedules: active, paused, failing or ended';
 

@@ -160,7 +160,9 @@ pub fn resume(name: &str, next_tick: Option<i64>) {
     });
 }
 
-pub const LIST: &str = "select name, queue, coalesce(cron, 'every ' || every::text), timezone,
+// (intervals are written in the verbose style, after an "@ ")
+pub const LIST: &str =
+    "select name, queue, coalesce(cron, 'every ' || substr(every::text, 3)), timezone,
         case when not is_active then 'paused' when next_tick is null then 'ended'
             when attempts > 0 then 'failing' else 'active' end,
         next_tick, last_tick, ticks, catch_up, catch_up_limit, jitter, version, priority, payload,
