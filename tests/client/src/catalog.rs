@@ -180,7 +180,7 @@ impl Function {
             ("jitter", _) => Value::Interval(1_000_000),
             ("starts_at" | "as_of", _) => Value::Time(Utc::now() - TimeDelta::seconds(60)),
             ("ends_at", _) => Value::Time(Utc::now() + TimeDelta::days(1000)),
-            ("replace", _) => Value::Bool(false),
+            ("replace", _) => Value::Bool(true),
             ("empty", _) => Value::Bool(true),
             (name, ty) => panic!(
                 "{}: say in catalog.rs what a valid {name} {ty} is",
