@@ -447,10 +447,10 @@ pub fn due(
 /// The newest n ticks from `first` to `until`, in their order. Looks at a little more
 /// than it gives, however long ago the first one is.
 fn newest(rhythm: &Rhythm, zone: &dyn Zone, first: i64, until: i64, n: usize) -> VecDeque<i64> {
-    let mut found = VecDeque::new();
     let mut window = i64::try_from(n).unwrap_or(i64::MAX).max(GRACE);
-    while first <= until {
+    loop {
         let start = (first - 1).max(until.saturating_sub(window));
+        let mut found = VecDeque::new();
         let mut at = start;
         while let Some(tick) = rhythm.next(at, zone).filter(|tick| *tick <= until) {
             if found.len() == n {
@@ -460,12 +460,10 @@ fn newest(rhythm: &Rhythm, zone: &dyn Zone, first: i64, until: i64, n: usize) ->
             at = tick;
         }
         if found.len() == n || start < first {
-            break;
+            return found;
         }
-        found.clear();
         window = window.saturating_mul(4);
     }
-    found
 }
 
 #[cfg(test)]
