@@ -422,7 +422,8 @@ pub fn due(
     catch_up: CatchUp,
     limit: usize,
 ) -> Due {
-    let last = last.unwrap_or(i64::MAX);
+    let now = now.min(END_OF_TIME);
+    let last = last.unwrap_or(END_OF_TIME);
     let until = now.min(last);
     let fresh = first.max(now.saturating_sub(GRACE));
     let mut push = newest(rhythm, zone, fresh, until, usize::MAX);
@@ -676,6 +677,25 @@ mod tests {
         assert_eq!(
             ticks(&cron("45 1 * * *"), &lord_howe(), "2026-04-04 00:00", 2),
             ["2026-04-05 01:45:00+11", "2026-04-06 01:45:00+10:30"]
+        );
+    }
+
+    /// The gap is the last hour of a Saturday.
+    #[test]
+    fn a_gap_that_ends_at_midnight() {
+        let nuuk = Rules {
+            winter: -7200,
+            summer: -3600,
+            ..berlin()
+        };
+        assert_eq!(
+            ticks(&cron("30 23 * * *"), &nuuk, "2026-03-28 12:00", 2),
+            ["2026-03-29 00:00:00-01", "2026-03-29 23:30:00-01"]
+        );
+        // Sunday is not one of its days.
+        assert_eq!(
+            ticks(&cron("30 23 * * sat"), &nuuk, "2026-03-28 12:00", 1),
+            ["2026-04-04 23:30:00-01"]
         );
     }
 

@@ -164,6 +164,9 @@ fn first(
         .filter(|tick| ends_at.is_none_or(|end| *tick <= end))
 }
 
+/// `-infinity`
+const NO_START: i64 = i64::MIN;
+
 /// How often another session may create and drop the schedule in between.
 const CREATE_TURNS: usize = 100;
 
@@ -198,8 +201,8 @@ pub fn create(wanted: &Wanted, given: &str, replace: bool) -> Result<(bool, i64)
         });
         let anchor = match (goes_on, wanted.starts_at) {
             (Some(old), _) => old.anchor,
-            (None, Some(starts_at)) => whole_second(starts_at),
-            (None, None) => time::from_unix(time::to_unix(now)),
+            (None, Some(starts_at)) if starts_at > NO_START => whole_second(starts_at),
+            (None, _) => time::from_unix(time::to_unix(now)),
         };
         let rhythm = rhythm(&written, anchor)?;
         // A tick that has happened does not happen again.
