@@ -56,6 +56,8 @@ TEXT
   rows '^queue_'
   printf '\n## Documents\n'
   rows '^(doc_|log_error)'
+  printf '\n## Schedules\n\nHow they tick: [schedules.md](schedules.md). The times of a schedule (`starts_at`, `ends_at`) may be NULL.\n'
+  rows '^schedule_'
   printf '\n## Metrics\n\nWhat the metrics mean: [counters.md](counters.md).\n'
   rows '^metric_'
   printf '\n## Maintenance\n\nWho has to call what: [operations.md](operations.md).\n'

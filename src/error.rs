@@ -4,6 +4,7 @@ use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::{PgLogLevel, PgSqlErrorCode};
 
 use crate::domain::Invalid;
+use crate::domain::schedule;
 use crate::domain::status::Status;
 
 #[derive(Debug, thiserror::Error)]
@@ -87,6 +88,18 @@ pub enum Error {
     NotOwner,
     #[error("unknown maintenance task \"{task}\" of queue \"{queue}\"")]
     UnknownTask { task: String, queue: String },
+    #[error("schedule \"{0}\" does not exist")]
+    UnknownSchedule(String),
+    #[error("schedule \"{0}\" exists already")]
+    ScheduleExists(String),
+    #[error("schedule \"{0}\" can neither be added nor found")]
+    HiddenSchedule(String),
+    #[error("{given:?} is neither a cron expression nor an interval: {reason}")]
+    BadSchedule { given: String, reason: String },
+    #[error("{0:?} never ticks")]
+    NeverTicks(String),
+    #[error("time zone \"{0}\" is not known")]
+    UnknownZone(String),
     #[error(transparent)]
     Invalid(#[from] Invalid),
 }
@@ -114,12 +127,18 @@ impl Error {
             | Self::BadUnit(_)
             | Self::BadDirection(_)
             | Self::BadValue { .. } => ERRCODE_INVALID_PARAMETER_VALUE,
-            Self::UnknownQueue(_) | Self::UnknownTask { .. } => ERRCODE_UNDEFINED_OBJECT,
+            Self::UnknownQueue(_) | Self::UnknownTask { .. } | Self::UnknownSchedule(_) => {
+                ERRCODE_UNDEFINED_OBJECT
+            }
+            Self::ScheduleExists(_) => ERRCODE_DUPLICATE_OBJECT,
+            Self::BadSchedule { .. } => ERRCODE_INVALID_PARAMETER_VALUE,
+            Self::NeverTicks(_) => ERRCODE_INVALID_PARAMETER_VALUE,
+            Self::UnknownZone(_) => ERRCODE_INVALID_PARAMETER_VALUE,
             Self::NotActive { .. } | Self::SomeNotActive { .. } => {
                 ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE
             }
             Self::ReadOnly { .. } => ERRCODE_READ_ONLY_SQL_TRANSACTION,
-            Self::HiddenDocument { .. } | Self::HiddenQueue(_) => {
+            Self::HiddenDocument { .. } | Self::HiddenQueue(_) | Self::HiddenSchedule(_) => {
                 ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE
             }
             Self::KeepsSnapshot(_) | Self::WaitsInSnapshot(_) => ERRCODE_FEATURE_NOT_SUPPORTED,
@@ -130,7 +149,9 @@ impl Error {
             Self::BadTrigger(_) => ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED,
             Self::NotOwner => ERRCODE_INSUFFICIENT_PRIVILEGE,
             Self::Invalid(invalid) => match invalid {
-                Invalid::QueueName(_) | Invalid::MetricName(_) => ERRCODE_INVALID_NAME,
+                Invalid::QueueName(_) | Invalid::MetricName(_) | Invalid::ScheduleName(_) => {
+                    ERRCODE_INVALID_NAME
+                }
                 // fetchq 4 raised this one as P0001, and clients look for it.
                 Invalid::SubjectLength { .. } => ERRCODE_RAISE_EXCEPTION,
                 Invalid::DocumentList { .. }
@@ -169,7 +190,14 @@ impl Error {
             Self::BadTrigger(_) => "Let fetchq.queue_enable_notify() make it.".into(),
             Self::NotOwner => "Connect as a superuser, or as the role that created the extension.".into(),
             Self::UnknownTask { .. } => "The tasks are mnt, sts, cmp, drp and lgp; delete or correct the row in fetchq.jobs.".into(),
+            Self::UnknownSchedule(_) => "See fetchq.schedule_list().".into(),
+            Self::ScheduleExists(_) => "Pass replace => true to change it.".into(),
+            Self::HiddenSchedule(_) => "A row-level security policy on fetchq.schedules hides it, or a trigger suppresses the insert.".into(),
+            Self::BadSchedule { .. } => "Pass a cron expression such as '30 2 * * mon-fri' (with seconds: '0 30 2 * * mon-fri') or '@daily', or an interval of whole seconds such as '5 minutes' or '1 month'.".into(),
+            Self::NeverTicks(_) => "Pass days that exist, and starts_at and ends_at that leave room for a tick.".into(),
+            Self::UnknownZone(_) => "Use a name of pg_timezone_names, such as 'Europe/Berlin'.".into(),
             Self::Invalid(invalid) => match invalid {
+                Invalid::ScheduleName(_) => format!("The name of a schedule has 1 to {} characters, none of them a control character: it becomes part of the subjects.", schedule::NAME_MAX),
                 Invalid::QueueName(_) => "A queue name starts with a letter or an underscore, goes on with letters, digits and underscores, and has at most 40 characters; it is folded to lower case.".into(),
                 Invalid::SubjectLength { .. } => "Use a shorter subject, such as a hash of the long one.".into(),
                 Invalid::MetricName(_) => "A metric name has 1 to 40 characters.".into(),

@@ -4,7 +4,7 @@ use pgrx::prelude::*;
 
 use super::{queue_name, respond_write};
 use crate::error::{Error, Result};
-use crate::maintenance::{documents, pack, runner};
+use crate::maintenance::{documents, pack, runner, schedules};
 use crate::pg::call::{Call, Reply};
 use crate::pg::spi::Arg;
 use crate::pg::time::Interval;
@@ -100,6 +100,7 @@ fn mnt_job_reschedule(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
 
 fn run_jobs(call: &Call, duration: Interval, limit: i32) -> Reply {
     let outcome = runner::run(duration, limit);
+    schedules::run_beside_jobs(limit);
     call.record(&[Arg::from(outcome.failed == 0), Arg::from(outcome.processed)])
 }
 
@@ -129,6 +130,7 @@ fn mnt(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
         let due = jobs::make_due();
         // One more than the queues' own: the job that belongs to none may be due too.
         let outcome = runner::run(duration, due.saturating_add(1));
+        schedules::run_beside_jobs(i32::MAX);
         let packed = outcome.packed.saturating_add(pack::run());
         pack::tidy();
         Ok(call.record(&[Arg::from(outcome.processed), Arg::from(packed)]))

@@ -11,6 +11,7 @@ mod maintenance;
 mod metric;
 mod queue;
 mod ready;
+mod schedule;
 mod wait;
 mod worker;
 

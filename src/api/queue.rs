@@ -33,7 +33,15 @@ fn queue_create(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
 #[pg_extern(sql = false)]
 fn queue_drop(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
-        let id = lenient(registry::drop(&queue_name(call, 0)?).map(Some), None)?;
+        let name = queue_name(call, 0)?;
+        let dropped = lenient(registry::drop(&name).map(Some), None)?;
+        let id = dropped.map(|(id, schedules)| {
+            if !schedules.is_empty() {
+                let names = schedules.join(", ");
+                notice!("the schedules of queue \"{name}\" are dropped too: {names}");
+            }
+            id
+        });
         Ok(call.record(&[Arg::from(id.is_some()), Arg::from(id)]))
     })
 }

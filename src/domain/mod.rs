@@ -8,6 +8,7 @@ pub mod legacy_quotes;
 pub mod names;
 pub mod push_many;
 pub mod retention;
+pub mod schedule;
 pub mod status;
 pub mod subjects;
 
@@ -18,6 +19,8 @@ pub enum Invalid {
     QueueName(String),
     #[error("the subject exceeds the limit of {max} characters: it has {got}", max = names::SUBJECT_MAX)]
     SubjectLength { got: usize },
+    #[error("invalid schedule name: {0:?}")]
+    ScheduleName(String),
     #[error("invalid metric name: {0:?}")]
     MetricName(String),
     #[error("invalid document list at character {at}: {reason}")]

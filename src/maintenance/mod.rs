@@ -6,4 +6,5 @@ pub mod pack;
 pub mod recount;
 pub mod retention;
 pub mod runner;
+pub mod schedules;
 pub mod snapshot;

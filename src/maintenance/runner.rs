@@ -51,7 +51,7 @@ pub fn run(duration: Interval, limit: i32) -> Outcome {
 
 /// An ERROR of the server and an Error of ours end the same way: as a panic, which
 /// undoes what it ends.
-fn raise<T>(result: Result<T>) -> T {
+pub(super) fn raise<T>(result: Result<T>) -> T {
     result.unwrap_or_else(|e| {
         ErrorReport::from(e).report(pgrx::PgLogLevel::ERROR);
         unreachable!("an ERROR does not return")
@@ -60,7 +60,7 @@ fn raise<T>(result: Result<T>) -> T {
 
 /// Whose rights a job runs with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum By {
+pub enum By {
     Caller,
     /// The role that owns the documents: the worker is a superuser, and there may be
     /// triggers of the owner's.
@@ -68,7 +68,7 @@ enum By {
 }
 
 impl By {
-    fn run<R>(self, queue: &QueueName, work: impl FnOnce() -> R) -> R {
+    pub(super) fn run<R>(self, queue: &QueueName, work: impl FnOnce() -> R) -> R {
         let table = relation::lookup_data_table(&queue.relation("docs"));
         match table {
             Some(table) if self == Self::Owner => match relation::owner_of(table) {

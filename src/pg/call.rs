@@ -127,6 +127,10 @@ impl Call {
         self.read(at).ok_or_else(|| self.missing(name))
     }
 
+    pub fn opt_timestamp(&self, at: usize) -> Option<i64> {
+        self.read(at)
+    }
+
     pub fn interval(&self, at: usize, name: &'static str) -> Result<super::time::Interval> {
         self.datum(at)
             .map(super::time::Interval::from_datum)

@@ -22,3 +22,4 @@ pub mod time;
 pub mod transaction;
 pub mod trigger;
 pub mod worker;
+pub mod zone;

@@ -287,6 +287,16 @@ impl Rows<'_> {
         unsafe { i64::from_datum(datum, false) }
     }
 
+    /// An interval: months, days and microseconds.
+    pub fn interval(&self, row: usize, column: i32) -> Option<(i32, i32, i64)> {
+        let datum = self.datum(row, column)?;
+        let oid = self.type_of(column);
+        if oid != pg_sys::INTERVALOID {
+            wrong_type(column, oid, pg_sys::INTERVALOID);
+        }
+        Some(super::time::Interval::from_datum(datum).parts())
+    }
+
     fn type_of(&self, column: i32) -> pg_sys::Oid {
         // SAFETY: called for results with rows only, so there is a descriptor; SPI
         // checks the column number.

@@ -22,6 +22,19 @@ pub fn clock() -> i64 {
 /// contract), in microseconds since 2000: 354,286 days.
 pub const COMPLETED_AT: i64 = 354_286 * 86_400 * 1_000_000;
 
+/// Microseconds since 2000 of a second since 1970.
+pub fn from_unix(seconds: i64) -> i64 {
+    seconds.saturating_sub(UNIX_EPOCH).saturating_mul(1_000_000)
+}
+
+/// The second since 1970 that a point in time is in.
+pub fn to_unix(time: i64) -> i64 {
+    time.div_euclid(1_000_000).saturating_add(UNIX_EPOCH)
+}
+
+/// Seconds between 1970 and 2000.
+const UNIX_EPOCH: i64 = 946_684_800;
+
 /// Parses a text such as `2030-01-01`; PostgreSQL's own error (22007) when it can not.
 pub fn parse_timestamp(text: &str) -> i64 {
     let args = input_args(text);
@@ -63,11 +76,7 @@ impl Interval {
 
     /// Refuses what can not be a duration: negative, or infinite (PostgreSQL 17 on).
     pub fn as_duration(self, argument: &'static str) -> Result<Self> {
-        // SAFETY: an Interval datum points to a valid Interval struct.
-        let (time, day, month) = unsafe {
-            let i = &*self.datum.cast_mut_ptr::<pg_sys::Interval>();
-            (i.time, i.day, i.month)
-        };
+        let (month, day, time) = self.parts();
         let infinite = (time, day, month) == (i64::MAX, i32::MAX, i32::MAX)
             || (time, day, month) == (i64::MIN, i32::MIN, i32::MIN);
         // As PostgreSQL compares intervals: a month has 30 days, a day 24 hours.
@@ -86,6 +95,20 @@ impl Interval {
         // SAFETY: timestamptz_pl_interval takes a timestamptz and an interval.
         unsafe { pgrx::direct_function_call(pg_sys::timestamptz_pl_interval, &args) }
             .unwrap_or_else(|| pgrx::error!("timestamptz_pl_interval returned NULL"))
+    }
+
+    /// Months, days and microseconds.
+    pub fn parts(self) -> (i32, i32, i64) {
+        // SAFETY: an Interval datum points to a valid Interval struct.
+        unsafe {
+            let i = &*self.datum.cast_mut_ptr::<pg_sys::Interval>();
+            (i.month, i.day, i.time)
+        }
+    }
+
+    /// A parameter that is NULL.
+    pub fn none() -> Arg {
+        Arg::new(pg_sys::INTERVALOID, None)
     }
 
     pub fn arg(self) -> Arg {

@@ -61,6 +61,39 @@ create index jobs_others_idx on fetchq.jobs (next_iteration, attempts) where tas
 alter table fetchq.jobs set (fillfactor = 50);
 comment on table fetchq.jobs is 'Maintenance jobs: mnt, sts, cmp, drp for each queue, lgp once';
 
+-- A row moves on with each tick, in the transaction that pushes the document.
+create table fetchq.schedules (
+    name text primary key,
+    queue varchar(40) not null,
+    cron text,
+    every interval,
+    timezone text not null default 'UTC',
+    payload jsonb not null default '{}',
+    version int not null default 0,
+    priority int not null default 0,
+    catch_up text not null default 'once' constraint schedules_catch_up check (catch_up in ('skip', 'once', 'all')),
+    catch_up_limit int not null default 100 constraint schedules_catch_up_limit check (catch_up_limit between 1 and 10000),
+    jitter interval not null default '0',
+    starts_at timestamptz,
+    ends_at timestamptz,
+    is_active boolean not null default true,
+    created_at timestamptz not null default pg_catalog.now(),
+    -- Intervals are counted from here.
+    anchor timestamptz not null default pg_catalog.now(),
+    -- The next tick, and NULL after the last one.
+    next_tick timestamptz,
+    last_tick timestamptz,
+    -- When the schedule is looked at: at the next tick, or later after a failure.
+    due_at timestamptz,
+    ticks bigint not null default 0,
+    attempts int not null default 0,
+    last_error text,
+    constraint schedules_cron_or_every check ((cron is null) <> (every is null))
+) with (fillfactor = 50);
+create index schedules_due_idx on fetchq.schedules (due_at) where is_active;
+create index schedules_queue_idx on fetchq.schedules (queue);
+comment on table fetchq.schedules is 'Schedules: each pushes a document at each tick';
+
 -- Packed counters. updated_at and value change every few seconds, and neither is
 -- indexed: with room on the page each update stays a heap-only one.
 create table fetchq.metrics (
@@ -190,6 +223,7 @@ select pg_catalog.pg_extension_config_dump('fetchq.queues', '');
 select pg_catalog.pg_extension_config_dump('fetchq.queues_id_seq', '');
 select pg_catalog.pg_extension_config_dump('fetchq.jobs', '');
 select pg_catalog.pg_extension_config_dump('fetchq.jobs_id_seq', '');
+select pg_catalog.pg_extension_config_dump('fetchq.schedules', '');
 select pg_catalog.pg_extension_config_dump('fetchq.metrics', '');
 select pg_catalog.pg_extension_config_dump('fetchq.metrics_id_seq', '');
 select pg_catalog.pg_extension_config_dump('fetchq.metrics_writes', '');

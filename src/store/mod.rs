@@ -16,5 +16,6 @@ pub mod packing;
 pub mod plans;
 pub mod queue_tables;
 pub mod registry;
+pub mod schedules;
 pub mod series;
 pub mod status;

@@ -9,7 +9,7 @@ use crate::pg::json::Jsonb;
 use crate::pg::notify::notify;
 use crate::pg::spi::{self, Arg, Rows, Spi};
 
-use super::queue_tables;
+use super::{queue_tables, schedules};
 
 const REGISTER: &str =
     "insert into fetchq.queues (name) values ($1) on conflict (name) do nothing returning id";
@@ -64,11 +64,12 @@ const DROP_METRICS: &str = "delete from fetchq.metrics where queue = $1";
 const DROP_WRITES: &str = "delete from fetchq.metrics_writes where queue = $1";
 const DROP_COUNTS: &str = "delete from fetchq.counter_log where queue_id = $1";
 
-/// Drops a queue and all that belongs to it; gives the id it had.
+/// Drops a queue and all that belongs to it; gives the id it had, and the names of its
+/// schedules.
 ///
 /// The locks are taken in the order in which maintenance takes them: jobs, registry,
-/// tables. The registry row also keeps a pack of this queue's counters away.
-pub fn drop(name: &QueueName) -> Result<i32> {
+/// schedules, tables. The registry row also keeps a pack of this queue's counters away.
+pub fn drop(name: &QueueName) -> Result<(i32, Vec<String>)> {
     spi::connect(|spi| {
         let key = Arg::from(name.as_str());
         spi.once(LOCK_JOBS, &[key]);
@@ -76,12 +77,21 @@ pub fn drop(name: &QueueName) -> Result<i32> {
             return Err(Error::UnknownQueue(name.to_string()));
         };
         spi.once(DROP_JOBS, &[key]);
+        let dropped = schedules::drop_of(spi, name);
         queue_tables::drop(spi, name);
         spi.once(DROP_METRICS, &[key]);
         spi.once(DROP_WRITES, &[key]);
         spi.once(DROP_COUNTS, &[Arg::from(id)]);
         notify("fetchq_queue_drop", name.as_str());
-        Ok(id)
+        Ok((id, dropped))
+    })
+}
+
+/// The id of a queue, which nobody can drop until the end of the transaction.
+pub fn keep(name: &QueueName) -> Result<i32> {
+    spi::connect(|spi| {
+        first_id(&spi.once(FIND, &[Arg::from(name.as_str())]))
+            .ok_or_else(|| Error::UnknownQueue(name.to_string()))
     })
 }
 

@@ -81,6 +81,15 @@ select component, state, detail, hint from (
     from jobs j
     left join unnest($14::text[], $15::bigint[], $16::bigint[]) l (what, took, done) using (what)
     union all
+    select 16, 'schedules',
+        case when count(*) = 0 then 'none' when bool_or(s.is_active and s.attempts > 0) then 'failing'
+            when bool_or(s.is_active and s.due_at < clock_timestamp() - interval '10 seconds') then 'late' else 'fine' end,
+        format('%s active, %s paused', count(*) filter (where s.is_active), count(*) filter (where not s.is_active)),
+        case when bool_or(s.is_active and s.attempts > 0) then 'See fetchq.schedule_list() where state = ''failing''.'
+            when bool_or(s.is_active and s.due_at < clock_timestamp() - interval '10 seconds') and $9 is null
+            then 'Nobody runs them: see worker.' end
+    from fetchq.schedules s
+    union all
     select 20, 'backlog', case when $11 is null then 'none' else 'waiting' end, 'ready since ' || $11, null
     union all
     select 21, 'planned', case when $12 < clock_timestamp() - interval '1 second' then 'late' else 'in time' end, 'due since ' || $12,

@@ -153,6 +153,8 @@ pub struct Worker {
     /// Until when it sleeps, unless something becomes due earlier.
     wakes_at: AtomicI64,
     pub news: News,
+    /// Counts the changes of schedules.
+    schedules: AtomicU32,
     pub announced: Announced,
     /// What each service did last.
     pub last: [Last; SERVICES],
@@ -167,6 +169,7 @@ impl Worker {
             end: AtomicU32::new(0),
             wakes_at: AtomicI64::new(i64::MIN),
             news: News::none(),
+            schedules: AtomicU32::new(0),
             announced: Announced::new(),
             last: [const { Last::never() }; SERVICES],
         }
@@ -210,6 +213,16 @@ impl Worker {
         if time < self.wakes_at.load(Ordering::SeqCst) {
             self.seat.wake();
         }
+    }
+
+    /// How often schedules have changed.
+    pub fn schedule_changes(&self) -> u32 {
+        self.schedules.load(Ordering::SeqCst)
+    }
+
+    fn schedules_changed(&self) {
+        self.schedules.fetch_add(1, Ordering::SeqCst);
+        self.seat.wake();
     }
 }
 
@@ -277,6 +290,13 @@ impl Board {
     pub fn tell(&self, database: u32, table: u32, time: i64) {
         if let Some(worker) = self.worker_of(database) {
             worker.tell(table, time);
+        }
+    }
+
+    /// A schedule of a database may be due earlier than its worker knows.
+    pub fn schedules_changed(&self, database: u32) {
+        if let Some(worker) = self.worker_of(database) {
+            worker.schedules_changed();
         }
     }
 }

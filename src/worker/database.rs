@@ -1,4 +1,4 @@
-//! The worker of one database: a calendar of the documents, and the jobs.
+//! The worker of one database: a calendar of the documents, the schedules, and the jobs.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::board::{End, Worker};
 use super::calendar::Calendar;
 use super::notifications::Sender;
+use super::schedules::Schedules;
 use super::{Place, board, complain, is_wanted, jobs};
 use crate::pg::worker as process;
 use crate::pg::{catalog, session, time, transaction};
@@ -59,6 +60,7 @@ pub fn look_around() -> Option<End> {
 fn serve(me: &Worker, place: &Place, jobs: &mut jobs::Jobs) -> End {
     let mut looked = i64::MIN / 2;
     let mut calendar = Calendar::new(me);
+    let mut schedules = Schedules::new(me);
     let mut sender = Sender::new(&me.announced);
     loop {
         if process::is_to_end() {
@@ -81,14 +83,15 @@ fn serve(me: &Worker, place: &Place, jobs: &mut jobs::Jobs) -> End {
         }
         // Notifications between all that may take long.
         sender.run();
-        let due = calendar.run();
+        let due = calendar.run().min(schedules.run());
         sender.run();
         let job = jobs.run(place);
         let next = due.min(job).min(sender.run());
         process::shows(None);
         let until = next.min(looked + LOOK_AROUND);
         me.sleeps_until(until);
-        if calendar.has_news() || sender.has_news() || process::is_to_end() {
+        let has_news = calendar.has_news() || schedules.has_news() || sender.has_news();
+        if has_news || process::is_to_end() {
             continue;
         }
         let micros = (until - time::clock()).max(0);

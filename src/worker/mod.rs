@@ -8,6 +8,7 @@ mod jobs;
 mod launcher;
 pub mod notifications;
 pub mod progress;
+mod schedules;
 pub mod wait;
 pub mod waiters;
 
@@ -76,6 +77,16 @@ fn complain(message: String) {
     let _ = process::transaction(registry::all);
     if process::transaction(catalog::has_extension) != Ok(false) {
         error::log(format!("fetchq worker: {message}"));
+    }
+}
+
+/// Has the worker of this database look at the schedules, when this transaction commits.
+pub fn schedules_changed() {
+    if let Some(board) = board() {
+        let database = session::database();
+        pgrx::register_xact_callback(pgrx::PgXactCallbackEvent::Commit, move || {
+            board.schedules_changed(database);
+        });
     }
 }
 

@@ -172,6 +172,16 @@ impl Function {
             ("version" | "priority" | "skip", _) => Value::Int(0),
             ("max_docs" | "max_jobs" | "value" | "max_attempts" | "attempts", _) => Value::Int(7),
             ("id", _) => Value::Int(1),
+            ("name", _) if self.name == "schedule_create" => Value::text("new"),
+            ("name", _) => Value::text("nightly"),
+            ("schedule", _) => Value::text("0 0 1 1 *"),
+            ("timezone", _) => Value::text("Europe/Berlin"),
+            ("catch_up", _) => Value::text("all"),
+            ("catch_up_limit" | "max_schedules" | "n", _) => Value::Int(7),
+            ("jitter", _) => Value::Interval(1_000_000),
+            ("starts_at" | "as_of", _) => Value::Time(Utc::now() - TimeDelta::seconds(60)),
+            ("ends_at", _) => Value::Time(Utc::now() + TimeDelta::days(1000)),
+            ("replace", _) => Value::Bool(true),
             ("empty", _) => Value::Bool(true),
             (name, ty) => panic!(
                 "{}: say in catalog.rs what a valid {name} {ty} is",
@@ -182,7 +192,7 @@ impl Function {
 }
 
 /// Makes queue `q` with a document in every state: `pending`, `planned`, `active`,
-/// `completed`, `killed`, logs and snapshots.
+/// `completed`, `killed`, logs, snapshots, and a schedule.
 pub async fn prepare_queue(session: &Session) {
     session
         .sql(
@@ -195,6 +205,7 @@ pub async fn prepare_queue(session: &Session) {
              select fetchq.doc_push('q', 'planned', '{\"n\": 2}', now() + interval '1 day');
              select fetchq.log_error('q', 'active', 'first try', '{\"why\": \"bad luck\"}', 'r1');
              select fetchq.metric_set('q', 'custom', 3);
+             select fetchq.schedule_create('nightly', 'q', '0 0 1 1 *');
              select fetchq.metric_snap('q')",
         )
         .await;

@@ -68,6 +68,32 @@ impl ToSql for Value {
     to_sql_checked!();
 }
 
+/// An interval: microseconds, days, months.
+struct Span(i64, i32, i32);
+
+impl<'a> FromSql<'a> for Span {
+    fn from_sql(_: &Type, raw: &'a [u8]) -> Result<Self, Box<dyn Error + Sync + Send>> {
+        let (micros, rest) = raw.split_at(8);
+        let (days, months) = rest.split_at(4);
+        Ok(Self(
+            i64::from_be_bytes(micros.try_into()?),
+            i32::from_be_bytes(days.try_into()?),
+            i32::from_be_bytes(months.try_into()?),
+        ))
+    }
+
+    fn accepts(ty: &Type) -> bool {
+        *ty == Type::INTERVAL
+    }
+}
+
+impl std::fmt::Display for Span {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self(micros, days, months) = self;
+        write!(f, "{months} months {days} days {micros} us")
+    }
+}
+
 /// A column of a result as text; "null" for NULL.
 pub fn text_of(row: &Row, at: usize) -> String {
     fn show<'a, T: FromSql<'a> + ToString>(row: &'a Row, at: usize) -> String {
@@ -80,6 +106,7 @@ pub fn text_of(row: &Row, at: usize) -> String {
         Type::INT8 => show::<i64>(row, at),
         Type::BOOL => show::<bool>(row, at),
         Type::JSONB => show::<serde_json::Value>(row, at),
+        Type::INTERVAL => show::<Span>(row, at),
         Type::TIMESTAMPTZ => show::<DateTime<Utc>>(row, at),
         ref other => panic!("text_of() does not know {other}"),
     }

@@ -109,6 +109,66 @@ const BAD: &[(&str, &str)] = &[
     ("doc_reject('q', repeat('s', 51), 'why', '{}')", "P0001"),
     ("log_error('q', repeat('s', 51), 'why', '{}')", "P0001"),
     ("trace('x', 'sideways')", "22023"),
+    // Schedules
+    ("schedule_create('', 'q', '@daily')", "42602"),
+    ("schedule_create(repeat('s', 30), 'q', '@daily')", "42602"),
+    ("schedule_create(E'a\\nb', 'q', '@daily')", "42602"),
+    ("schedule_create('nightly', 'q', '@daily')", "42710"),
+    ("schedule_create('s', 'nope', '@daily')", "42704"),
+    ("schedule_create('s', 'no-name', '@daily')", "42602"),
+    ("schedule_create('s', 'q', '')", "22023"),
+    ("schedule_create('s', 'q', 'soon')", "22023"),
+    ("schedule_create('s', 'q', '* * * *')", "22023"),
+    ("schedule_create('s', 'q', '60 * * * *')", "22023"),
+    ("schedule_create('s', 'q', '0 0 30 2 *')", "22023"),
+    ("schedule_create('s', 'q', '0 0 s')", "22023"),
+    ("schedule_create('s', 'q', '-1 day')", "22023"),
+    ("schedule_create('s', 'q', '500 ms')", "22023"),
+    ("schedule_create('s', 'q', '1.5 s')", "22023"),
+    ("schedule_create('s', 'q', 'infinity')", "22023"),
+    ("schedule_create('s', 'q', '1 month -1 day')", "22023"),
+    (
+        "schedule_create('s', 'q', '@daily', timezone => '')",
+        "22023",
+    ),
+    (
+        "schedule_create('s', 'q', '@daily', timezone => 'Mars')",
+        "22023",
+    ),
+    (
+        "schedule_create('s', 'q', '@daily', timezone => repeat('x', 1000))",
+        "22023",
+    ),
+    (
+        "schedule_create('s', 'q', '@daily', catch_up => 'some')",
+        "22023",
+    ),
+    (
+        "schedule_create('s', 'q', '@daily', catch_up_limit => 0)",
+        "22023",
+    ),
+    (
+        "schedule_create('s', 'q', '@daily', catch_up_limit => 10001)",
+        "22023",
+    ),
+    (
+        "schedule_create('s', 'q', '@daily', jitter => '-1s')",
+        "22023",
+    ),
+    (
+        "schedule_create('s', 'q', '@daily', ends_at => now())",
+        "22023",
+    ),
+    (
+        "schedule_create('s', 'q', '@daily', starts_at => 'infinity')",
+        "22023",
+    ),
+    ("schedule_pause('nope')", "42704"),
+    ("schedule_resume('nope')", "42704"),
+    ("schedule_preview('@daily', 'UTC', now(), -1)", "22023"),
+    ("schedule_preview('@daily', 'Mars', now(), 1)", "22023"),
+    ("schedule_run(-1)", "22023"),
+    ("schedule_run(-1, now())", "22023"),
 ];
 
 #[tokio::test]

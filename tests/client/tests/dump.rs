@@ -44,6 +44,9 @@ async fn fill(session: &Session) {
              update fetchq.jobs set settings = '{\"delay\": \"17s\", \"duration\": \"3m\"}', next_iteration = now() + interval '1 hour' where task = 'lgp';
              update fetchq.jobs set settings = '{\"delay\": \"1s\", \"duration\": \"1m\", \"limit\": 7}', payload = '{\"x\": 1}' where task = 'mnt' and queue = 'q';
              select fetchq.doc_push('q', 'd' || i, 0, i % 3, now() - interval '1 hour', jsonb_build_object('n', i, 't', 'it''s')) from generate_series(1, 40) i;
+             select fetchq.schedule_create('nightly', 'q', '30 2 * * *', '{\"a\": \"it''s\"}', 'Europe/Berlin', 2, 3, 'all', 7, '5 minutes', '2020-01-01', '4000-01-01');
+             select fetchq.schedule_create('paused', 'order', '1 month'); select fetchq.schedule_pause('paused');
+             update fetchq.schedules set ticks = 9, attempts = 1, last_error = 'why', last_tick = '2026-01-01' where name = 'paused';
              select fetchq.doc_push('q', 'late', '{}', now() + interval '1 day')",
         )
         .await;
@@ -73,6 +76,8 @@ async fn state(session: &Session) -> Vec<Vec<String>> {
     for sql in [
         "select * from fetchq.queues order by id",
         "select * from fetchq.jobs order by id",
+        "select * from fetchq.schedules order by name",
+        "select * from fetchq.schedule_list()",
         "select * from fetchq.metrics order by id",
         "select * from fetchq.metrics_writes order by id",
         "select * from fetchq.counter_log order by 1, 2, 3, 4",
@@ -195,6 +200,12 @@ async fn goes_on(session: &mut Session) {
         "the job keeps its own delay"
     );
     counters_are_exact(session, "q").await;
+    let run = "select r.* from fetchq.schedules s, fetchq.schedule_run(9, s.next_tick) r where s.name = 'nightly'";
+    assert_eq!(session.rows(run).await, ["1|1"]);
+    let pushed = session
+        .rows("select d.version, d.priority, d.payload, d.next_iteration < s.last_tick + s.jitter from fetchq_data.q__docs d, fetchq.schedules s where d.subject like 'nightly@%' and s.name = 'nightly'")
+        .await;
+    assert_eq!(pushed, [r#"2|3|{"a": "it's"}|t"#]);
     // Still an extension with queues.
     assert_eq!(session.state("drop extension fetchq").await, "2BP01");
     session

@@ -14,6 +14,7 @@ mod names;
 mod nulls;
 mod plans;
 mod readme;
+mod schedules;
 mod search_path;
 mod standby;
 mod waiting;

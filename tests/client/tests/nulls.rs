@@ -3,7 +3,7 @@
 use fetchq_client_tests::{Function, Server, Value, error_of, functions, prepare_queue, state_of};
 
 /// Arguments that may be NULL: functions, argument.
-const OPTIONAL: [(&[&str], &str); 4] = [
+const OPTIONAL: [(&[&str], &str); 6] = [
     (
         &["doc_push_many", "doc_complete_many", "doc_reschedule_many"],
         "payloads",
@@ -11,6 +11,8 @@ const OPTIONAL: [(&[&str], &str); 4] = [
     (&["doc_complete", "doc_kill", "doc_reschedule"], "payload"),
     (&["doc_reject", "log_error"], "details"),
     (&["doc_reject", "log_error"], "ref_id"),
+    (&["schedule_create"], "starts_at"),
+    (&["schedule_create"], "ends_at"),
 ];
 
 #[tokio::test]

@@ -71,7 +71,7 @@ begin
     foreach trap in array '{text,varchar,jsonb,json,int2,int4,int8,bool,timestamptz,"interval",uuid,name,tid,regclass,oid,numeric}'::name[] loop
         execute format('create domain {schema}.%I as pg_catalog.%1$I check ({schema}.boom())', trap);
     end loop;
-    foreach trap in array '{pg_class,pg_proc,pg_namespace,pg_extension,pg_trigger,pg_index,pg_constraint,pg_type,queues,jobs,metrics,metrics_live,
+    foreach trap in array '{pg_class,pg_proc,pg_namespace,pg_extension,pg_trigger,pg_index,pg_constraint,pg_type,queues,jobs,schedules,metrics,metrics_live,
         metrics_writes,counter_log,counter_log_1,counter_tail,counter_segments,counter_events,q__docs,q__logs,q__metrics}'::name[] loop
         execute format('create view {schema}.%I as select {schema}.boom() as id', trap);
     end loop;
@@ -160,6 +160,12 @@ async fn compare(name: &str, schema: &str, path: &str) {
         "doc_pick('r', 0, 5, '1m')",
         "mnt()",
         "queue_truncate('r', true)",
+        "schedule_create('s', 'r', '* * * * * *')",
+        "schedule_create('s', 'r', '1 day', jitter => '1 h', replace => true)",
+        "schedule_run(9, '4000-01-01')",
+        "schedule_pause('s')",
+        "schedule_resume('s')",
+        "schedule_list()",
         "queue_drop('r')",
     ] {
         worker.sql(&format!("select fetchq.{call}")).await;

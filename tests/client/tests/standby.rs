@@ -23,6 +23,8 @@ const READS: &[&str] = &[
     "ready_stats",
     "queue_status",
     "queue_top",
+    "schedule_list",
+    "schedule_preview",
     "status",
     "trace",
     "upgrade__310__320",

@@ -47,6 +47,8 @@ select c || ' => ' || test.error(c) from unnest(array[
     $$select fetchq.metric_get('rq_sec')$$, $$select fetchq.metric_get_all()$$, $$select fetchq.metric_compute('rq_sec')$$, $$select fetchq.metric_reset('rq_sec')$$, $$select fetchq.metric_set('rq_sec', 'm', 1)$$,
     $$select fetchq.metric_log_increment('rq_sec', 'm', 1)$$, $$select fetchq.metric_log_pack()$$, $$select fetchq.metric_snap('rq_sec')$$,
     $$select fetchq.mnt()$$, $$select fetchq.mnt_run('rq_sec', 1)$$, $$select fetchq.mnt_run_all(1)$$, $$select fetchq.mnt_job_run()$$, $$select fetchq.mnt_job_pick('1m', 1)$$, $$select fetchq.mnt_job_reschedule(1, '1m')$$,
+    $$select fetchq.schedule_create('s', 'rq_sec', '@daily')$$, $$select fetchq.schedule_list()$$, $$select fetchq.schedule_drop('s')$$, $$select fetchq.schedule_run()$$,
+    $$select fetchq.schedule_run(1, now())$$, $$select fetchq.schedule_preview('@daily', n => 0)$$,
     $$select fetchq.trace('s1')$$, $$select fetchq.utils_ts_retain('fetchq.queues', 'created_at', 'hour', now(), now())$$, $$select fetchq.destroy_with_terrible_consequences()$$]) c;
 reset role;
 select test.exact('rq_sec');
@@ -131,7 +133,7 @@ reset role;
 
 -- Who runs the maintenance of all queues.
 grant usage on schema fetchq, fetchq_data to regress_fetchq_mnt;
-grant select, update on fetchq.queues, fetchq.jobs to regress_fetchq_mnt;
+grant select, update on fetchq.queues, fetchq.jobs, fetchq.schedules to regress_fetchq_mnt;
 grant select, insert, update, delete on fetchq.metrics, fetchq.metrics_writes to regress_fetchq_mnt;
 grant select on fetchq.counter_events, fetchq.counter_tail, fetchq.metrics_live to regress_fetchq_mnt;
 grant select, insert, update on fetchq.counter_segments to regress_fetchq_mnt;
@@ -152,6 +154,7 @@ select test.exact('rq_sec');
 grant usage on schema fetchq to regress_fetchq_app;
 grant usage, create on schema fetchq_data to regress_fetchq_app;
 grant select, insert, update, delete on fetchq.queues, fetchq.jobs, fetchq.metrics, fetchq.metrics_writes to regress_fetchq_app;
+grant select, delete on fetchq.schedules to regress_fetchq_app;
 grant select on fetchq.counter_events, fetchq.counter_tail, fetchq.metrics_live to regress_fetchq_app;
 grant select, insert, update on fetchq.counter_segments to regress_fetchq_app;
 grant select, delete on fetchq.counter_log, fetchq.counter_log_1, fetchq.counter_log_2, fetchq.counter_log_3,
@@ -190,12 +193,31 @@ select what, privilege, test.needs(what, privilege, 'regress_fetchq_app', 'test.
     ('schema fetchq', 'usage'), ('schema fetchq_data', 'usage'), ('schema fetchq_data', 'create'),
     ('fetchq.queues', 'select'), ('fetchq.queues', 'insert'), ('fetchq.queues', 'update'), ('fetchq.queues', 'delete'),
     ('fetchq.jobs', 'select'), ('fetchq.jobs', 'insert'), ('fetchq.jobs', 'update'), ('fetchq.jobs', 'delete'),
+    ('fetchq.schedules', 'select'), ('fetchq.schedules', 'delete'),
     ('fetchq.metrics', 'select'), ('fetchq.metrics', 'insert'), ('fetchq.metrics', 'update'), ('fetchq.metrics', 'delete'),
     ('fetchq.metrics_writes', 'select'), ('fetchq.metrics_writes', 'insert'), ('fetchq.metrics_writes', 'update'), ('fetchq.metrics_writes', 'delete'),
     ('fetchq.counter_log', 'select'), ('fetchq.counter_log', 'delete'),
     ('fetchq.counter_log_1', 'select'), ('fetchq.counter_log_1', 'delete'),
     ('fetchq.counter_segments', 'select'), ('fetchq.counter_tail', 'select'),
     ('fetchq.counter_events', 'select'), ('fetchq.metrics_live', 'select')) n (what, privilege);
+
+-- Who manages schedules writes their table, and who runs them writes the documents.
+grant usage on schema fetchq, fetchq_data to regress_fetchq_worker;
+grant select, update on fetchq.queues to regress_fetchq_worker;
+grant select, insert, update, delete on fetchq.schedules to regress_fetchq_worker;
+grant select, insert on fetchq_data.rq_sec__docs to regress_fetchq_worker;
+set role regress_fetchq_worker;
+select was_created from fetchq.schedule_create('sec', 'rq_sec', '@daily', starts_at => '2100-01-01');
+update fetchq.schedules set next_tick = '2020-01-01', due_at = '2020-01-01' where name = 'sec';
+select * from fetchq.schedule_run();
+select test.error($$select fetchq.schedule_run(1, now())$$);
+select fetchq.schedule_pause('sec'), fetchq.schedule_drop('sec');
+reset role;
+-- Beside the jobs, one who may not run schedules is told so.
+revoke all on fetchq.schedules from regress_fetchq_mnt;
+set role regress_fetchq_mnt;
+select success from fetchq.mnt_job_run();
+reset role;
 
 -- The broad grant: everything in both schemas, for one who works with queues made by others.
 grant usage on schema fetchq, fetchq_data to regress_fetchq_none;

@@ -1,0 +1,36 @@
+//! Time zones, by the rules of the server.
+
+use pgrx::pg_sys;
+
+use super::call::c_string;
+use crate::domain::schedule::Zone;
+
+/// A time zone that the server knows.
+pub struct ServerZone(*mut pg_sys::pg_tz);
+
+impl ServerZone {
+    /// A zone by name, as `SET timezone` takes it.
+    pub fn find(name: &str) -> Option<Self> {
+        if name.is_empty() || name.contains('\0') {
+            return None;
+        }
+        // SAFETY: looks the name up in the server's files, and keeps what it found for
+        // the life of the process; NULL when there is none.
+        let zone = unsafe { pg_sys::pg_tzset(c_string(name)) };
+        (!zone.is_null()).then_some(Self(zone))
+    }
+}
+
+impl Zone for ServerZone {
+    fn offset_at(&self, time: i64) -> i64 {
+        // SAFETY: the zone lives as long as the process. What comes back is a variable
+        // of the server's, read at once; NULL when the year does not fit.
+        unsafe {
+            let local = pg_sys::pg_localtime(&time, self.0);
+            if local.is_null() {
+                return 0;
+            }
+            (*local).tm_gmtoff
+        }
+    }
+}

@@ -1,0 +1,282 @@
+//! Schedules (`fetchq.schedules`).
+
+use crate::domain::names::QueueName;
+use crate::pg::json::Jsonb;
+use crate::pg::spi::{self, Arg, Rows, Spi};
+use crate::pg::time::Interval;
+
+/// When a schedule ticks, as it was written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Written {
+    Cron(String),
+    /// Months, days and microseconds.
+    Every(i32, i32, i64),
+}
+
+/// A schedule as the caller wants it.
+pub struct Wanted<'a> {
+    pub name: &'a str,
+    pub queue: &'a QueueName,
+    pub cron: Option<&'a str>,
+    pub every: Option<Interval>,
+    pub timezone: &'a str,
+    pub payload: Jsonb,
+    pub version: i32,
+    pub priority: i32,
+    pub catch_up: &'a str,
+    pub catch_up_limit: i32,
+    pub jitter: Interval,
+    pub starts_at: Option<i64>,
+    pub ends_at: Option<i64>,
+}
+
+impl Wanted<'_> {
+    fn args(&self, anchor: i64, next_tick: i64) -> [Arg; 15] {
+        [
+            Arg::from(self.name),
+            Arg::from(self.queue.as_str()),
+            Arg::from(self.cron),
+            self.every.map_or_else(Interval::none, Interval::arg),
+            Arg::from(self.timezone),
+            Jsonb::arg(Some(self.payload)),
+            Arg::from(self.version),
+            Arg::from(self.priority),
+            Arg::from(self.catch_up),
+            Arg::from(self.catch_up_limit),
+            self.jitter.arg(),
+            opt_time(self.starts_at),
+            opt_time(self.ends_at),
+            Arg::timestamp(anchor),
+            Arg::timestamp(next_tick),
+        ]
+    }
+}
+
+fn opt_time(time: Option<i64>) -> Arg {
+    time.map_or_else(Arg::no_timestamp, Arg::timestamp)
+}
+
+const INSERT: &str = "insert into fetchq.schedules
+        (name, queue, cron, every, timezone, payload, version, priority, catch_up, catch_up_limit,
+        jitter, starts_at, ends_at, anchor, next_tick, due_at)
+    values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $15)
+    on conflict (name) do nothing";
+
+/// Adds a schedule; false when one of that name exists.
+pub fn insert(wanted: &Wanted, anchor: i64, next_tick: i64) -> bool {
+    spi::connect(|spi| spi.once(INSERT, &wanted.args(anchor, next_tick)).affected() > 0)
+}
+
+const REPLACE: &str = "update fetchq.schedules
+    set queue = $2, cron = $3, every = $4, timezone = $5, payload = $6, version = $7, priority = $8,
+        catch_up = $9, catch_up_limit = $10, jitter = $11, starts_at = $12, ends_at = $13,
+        anchor = $14, next_tick = $15, due_at = $15, attempts = 0, last_error = null
+    where name = $1";
+
+/// Changes a schedule that is locked.
+pub fn replace(wanted: &Wanted, anchor: i64, next_tick: i64) {
+    spi::connect(|spi| {
+        spi.once(REPLACE, &wanted.args(anchor, next_tick));
+    });
+}
+
+/// What there is of a schedule, locked until the end of the transaction.
+pub struct Existing {
+    pub written: Written,
+    pub timezone: String,
+    pub starts_at: Option<i64>,
+    pub ends_at: Option<i64>,
+    pub anchor: i64,
+    pub next_tick: Option<i64>,
+    pub last_tick: Option<i64>,
+    pub is_active: bool,
+    pub attempts: i32,
+}
+
+const LOCK: &str = "select cron, every, timezone, starts_at, ends_at, anchor, next_tick, last_tick, is_active, attempts
+    from fetchq.schedules where name = $1 for update";
+
+pub fn lock(name: &str) -> Option<Existing> {
+    spi::connect(|spi| {
+        let rows = spi.once(LOCK, &[Arg::from(name)]);
+        if rows.is_empty() {
+            return None;
+        }
+        Some(Existing {
+            written: written(&rows, 1)?,
+            timezone: rows.get(0, 3)?,
+            starts_at: rows.timestamp(0, 4),
+            ends_at: rows.timestamp(0, 5),
+            anchor: rows.timestamp(0, 6)?,
+            next_tick: rows.timestamp(0, 7),
+            last_tick: rows.timestamp(0, 8),
+            is_active: rows.get(0, 9)?,
+            attempts: rows.get(0, 10)?,
+        })
+    })
+}
+
+/// The columns `cron` and `every`; a constraint makes one of them NULL.
+fn written(rows: &Rows, column: i32) -> Option<Written> {
+    match rows.get(0, column) {
+        Some(cron) => Some(Written::Cron(cron)),
+        None => {
+            let (months, days, micros) = rows.interval(0, column + 1)?;
+            Some(Written::Every(months, days, micros))
+        }
+    }
+}
+
+const DROP: &str = "delete from fetchq.schedules where name = $1";
+
+pub fn drop(name: &str) -> bool {
+    spi::connect(|spi| spi.once(DROP, &[Arg::from(name)]).affected() > 0)
+}
+
+const DROP_OF: &str = "with gone as (delete from fetchq.schedules where queue = $1 returning name)
+    select name from gone order by name collate \"C\"";
+
+/// Drops the schedules of a queue; says which there were.
+pub fn drop_of(spi: &Spi, queue: &QueueName) -> Vec<String> {
+    let rows = spi.once(DROP_OF, &[Arg::from(queue.as_str())]);
+    (0..rows.len()).filter_map(|row| rows.get(row, 1)).collect()
+}
+
+const PAUSE: &str = "update fetchq.schedules set is_active = false where name = $1";
+
+pub fn pause(name: &str) {
+    spi::connect(|spi| {
+        spi.once(PAUSE, &[Arg::from(name)]);
+    });
+}
+
+const RESUME: &str = "update fetchq.schedules
+    set is_active = true, next_tick = $2, due_at = $2, attempts = 0, last_error = null
+    where name = $1";
+
+pub fn resume(name: &str, next_tick: Option<i64>) {
+    spi::connect(|spi| {
+        spi.once(RESUME, &[Arg::from(name), opt_time(next_tick)]);
+    });
+}
+
+// (intervals are written in the verbose style, after an "@ ")
+pub const LIST: &str =
+    "select name, queue, coalesce(cron, 'every ' || substr(every::text, 3)), timezone,
+        case when not is_active then 'paused' when next_tick is null then 'ended'
+            when attempts > 0 then 'failing' else 'active' end,
+        next_tick, last_tick, ticks, catch_up, catch_up_limit, jitter, version, priority, payload,
+        starts_at, ends_at, created_at, attempts, last_error
+    from fetchq.schedules order by name collate \"C\"";
+
+/// A schedule that is due, locked until the end of the transaction.
+pub struct Claimed {
+    pub name: String,
+    pub queue: String,
+    pub written: Written,
+    pub timezone: String,
+    /// JSON text.
+    pub payload: String,
+    pub version: i32,
+    pub priority: i32,
+    pub catch_up: String,
+    pub catch_up_limit: i32,
+    /// Months, days and microseconds.
+    pub jitter: (i32, i32, i64),
+    pub ends_at: Option<i64>,
+    pub anchor: i64,
+    pub next_tick: i64,
+}
+
+// Index: schedules_due_idx. The row stays locked until its document is pushed, and
+// whoever finds it locked leaves it alone: a tick is nobody else's then.
+const CLAIM: &str =
+    "select name, queue, cron, every, timezone, payload, version, priority, catch_up,
+        catch_up_limit, jitter, ends_at, anchor, next_tick
+    from fetchq.schedules
+    where is_active and due_at <= $1 and next_tick <= $1
+    order by due_at
+    limit 1
+    for update skip locked";
+
+/// Locks a schedule that is due at a time.
+pub fn claim(now: i64) -> Option<Claimed> {
+    spi::connect(|spi| {
+        let rows = spi.once(CLAIM, &[Arg::timestamp(now)]);
+        if rows.is_empty() {
+            return None;
+        }
+        Some(Claimed {
+            name: rows.get(0, 1)?,
+            queue: rows.get(0, 2)?,
+            written: written(&rows, 3)?,
+            timezone: rows.get(0, 5)?,
+            payload: rows.json_text(0, 6),
+            version: rows.get(0, 7)?,
+            priority: rows.get(0, 8)?,
+            catch_up: rows.get(0, 9)?,
+            catch_up_limit: rows.get(0, 10)?,
+            jitter: rows.interval(0, 11)?,
+            ends_at: rows.timestamp(0, 12),
+            anchor: rows.timestamp(0, 13)?,
+            next_tick: rows.timestamp(0, 14)?,
+        })
+    })
+}
+
+const MOVE_ON: &str = "update fetchq.schedules
+    set next_tick = $2, due_at = $2, last_tick = coalesce($3, last_tick), ticks = ticks + $4,
+        attempts = 0, last_error = null
+    where name = $1";
+
+/// Notes the last of n ticks that were pushed, and when the next one comes.
+pub fn move_on(name: &str, next_tick: Option<i64>, last_tick: Option<i64>, n: i64) {
+    spi::connect(|spi| {
+        let args = [
+            Arg::from(name),
+            opt_time(next_tick),
+            opt_time(last_tick),
+            Arg::from(n),
+        ];
+        spi.once(MOVE_ON, &args);
+    });
+}
+
+const BACK_OFF: &str = "update fetchq.schedules
+    set due_at = $2 + least(interval '1 second' * power(2, least(attempts, 20)), interval '1 hour'),
+        attempts = least(attempts + 1, 1000000), last_error = $3
+    where name = $1";
+
+/// Plans the next attempt after a failure: after a second, doubled with each up to an
+/// hour. It is never given up.
+pub fn back_off(name: &str, now: i64, message: &str) {
+    spi::connect(|spi| {
+        let args = [Arg::from(name), Arg::timestamp(now), Arg::from(message)];
+        spi.once(BACK_OFF, &args);
+    });
+}
+
+const POSTPONE: &str = "update fetchq.schedules set due_at = $2 where name = $1";
+
+/// Has a schedule looked at later, without a failure.
+pub fn postpone(name: &str, until: i64) {
+    spi::connect(|spi| {
+        spi.once(POSTPONE, &[Arg::from(name), Arg::timestamp(until)]);
+    });
+}
+
+// Index: schedules_due_idx.
+const NEXT: &str = "select due_at from fetchq.schedules
+    where is_active and due_at is not null order by due_at limit 1";
+
+/// When the next schedule is due.
+pub fn next_due() -> Option<i64> {
+    spi::connect(|spi| {
+        let rows = spi.once(NEXT, &[]);
+        if rows.is_empty() {
+            None
+        } else {
+            rows.timestamp(0, 1)
+        }
+    })
+}

@@ -1,0 +1,132 @@
+-- Schedules. Their times are in the future, and schedule_run() is told that it is later.
+set timezone = 'UTC';
+set datestyle = 'ISO';
+select was_created from fetchq.queue_create('rq_sched');
+
+-- Errors.
+\pset format unaligned
+\pset tuples_only on
+select c || ' => ' || test.error('select fetchq.' || c) from unnest(array[
+    $$schedule_create('', 'rq_sched', '@daily')$$, $$schedule_create(repeat('x', 30), 'rq_sched', '@daily')$$,
+    $$schedule_create('s', 'rq_nope', '@daily')$$, $$schedule_create('s', '1', '@daily')$$,
+    $$schedule_create('s', 'rq_sched', '')$$, $$schedule_create('s', 'rq_sched', 'soon')$$,
+    $$schedule_create('s', 'rq_sched', '* * * *')$$, $$schedule_create('s', 'rq_sched', '* * * * * * *')$$,
+    $$schedule_create('s', 'rq_sched', '60 * * * *')$$, $$schedule_create('s', 'rq_sched', '@often')$$,
+    $$schedule_create('s', 'rq_sched', '0 0 30 2 *')$$,
+    $$schedule_create('s', 'rq_sched', '-5 minutes')$$, $$schedule_create('s', 'rq_sched', '0 s')$$,
+    $$schedule_create('s', 'rq_sched', '1 month -40 days')$$, $$schedule_create('s', 'rq_sched', '2 months -1 day')$$,
+    $$schedule_create('s', 'rq_sched', '1.5 seconds')$$,
+    $$schedule_create('s', 'rq_sched', '@daily', timezone => 'Europe/Berln')$$,
+    $$schedule_create('s', 'rq_sched', '@daily', catch_up => 'never')$$,
+    $$schedule_create('s', 'rq_sched', '@daily', catch_up_limit => 0)$$,
+    $$schedule_create('s', 'rq_sched', '@daily', jitter => '-1 s')$$,
+    $$schedule_create('s', 'rq_sched', '@daily', ends_at => '2000-01-01')$$,
+    $$schedule_create('s', 'rq_sched', null)$$,
+    $$schedule_pause('s')$$, $$schedule_resume('s')$$,
+    $$schedule_preview('@daily', 'Mars')$$, $$schedule_preview('@daily', n => -1)$$, $$schedule_run(-1)$$]) c;
+\pset tuples_only off
+\pset format aligned
+select count(*) from fetchq.schedule_list();
+
+-- The clocks are set forward over 02:30, and back over it.
+select * from fetchq.schedule_preview('30 2 * * *', 'Europe/Berlin', '2026-03-27', 4);
+select * from fetchq.schedule_preview('30 2 * * *', 'Europe/Berlin', '2026-10-24', 3);
+select * from fetchq.schedule_preview('*/30 * * * *', 'Europe/Berlin', '2026-03-29 00:10', 4);
+select * from fetchq.schedule_preview('*/30 * * * *', 'Europe/Berlin', '2026-10-24 23:40', 6);
+select * from fetchq.schedule_preview('1 day', 'Europe/Berlin', '2026-03-27 01:30', 3);
+select * from fetchq.schedule_preview('24 hours', 'Europe/Berlin', '2026-03-27 01:30', 3);
+select * from fetchq.schedule_preview('30 2 * * *', 'America/New_York', '2026-03-07 12:00', 2);
+select * from fetchq.schedule_preview('15 2 * * *', 'Australia/Lord_Howe', '2026-10-03', 2);
+-- All the forms.
+select s, array(select local_time from fetchq.schedule_preview(s, 'UTC', '2026-01-31 12:00', 3)) as ticks
+from unnest(array['@hourly', '@daily', '@midnight', '@weekly', '@monthly', '@yearly', '0 0 l * *', '0 0 * * mon#2', '0 0 * * fri#l', '0 0 15w * *',
+    '*/20 * * * * *', '0 30 9-17/4 * * MON-FRI', '1 month', 'every 90 minutes', '@every 1 week', 'PT36H', '1 day 2 hours 30 minutes', '1 year 1 mon']) s;
+select count(*) from fetchq.schedule_preview('* * * * * *', n => 0);
+select count(*) from fetchq.schedule_preview('@yearly', 'UTC', '4990-06-01', 100);
+
+-- Creating, changing, listing.
+select * from fetchq.schedule_create('minutes', 'RQ_Sched', '* * * * *', '{"n": 1}', 'Europe/Berlin', 2, 3, 'all', 2, '10 s', '2100-01-01', '2100-01-01 00:10');
+select test.error($$select fetchq.schedule_create('minutes', 'rq_sched', '@daily')$$);
+select * from fetchq.schedule_create('once', 'rq_sched', 'every 1 hour', starts_at => '2100-01-01 00:00:00.5');
+select * from fetchq.schedule_create('skip', 'rq_sched', '@hourly', catch_up => 'skip', starts_at => '2100-01-01');
+select name, queue, schedule, timezone, state, next_tick, last_tick, ticks, catch_up, catch_up_limit, jitter from fetchq.schedule_list();
+select name, version, priority, payload, starts_at, ends_at, created_at = now() as is_new, attempts, last_error from fetchq.schedule_list();
+
+-- Not due.
+select * from fetchq.schedule_run();
+select * from fetchq.schedule_run(10, '2099-12-31 23:59:59');
+-- In time, and a little late: all that came since.
+select * from fetchq.schedule_run(10, '2100-01-01');
+select * from fetchq.schedule_run(10, '2100-01-01');
+select * from fetchq.schedule_run(10, '2100-01-01 00:02');
+-- Half a minute after one, with others missed: all of them up to the limit.
+select * from fetchq.schedule_run(10, '2100-01-01 00:06:30');
+-- One at a time.
+select * from fetchq.schedule_run(1, '2100-01-01 03:30');
+select * from fetchq.schedule_run(0, '2100-01-01 03:30');
+select * from fetchq.schedule_run(9, '2100-01-01 03:30');
+select subject, version, priority, payload, status, next_iteration >= substr(subject, strpos(subject, '@') + 1)::timestamptz as in_time,
+    next_iteration < substr(subject, strpos(subject, '@') + 1)::timestamptz + interval '10 s' as in_jitter
+from fetchq_data.rq_sched__docs order by subject;
+select count(distinct next_iteration - substr(subject, strpos(subject, '@') + 1)::timestamptz) > 3 as are_spread
+from fetchq_data.rq_sched__docs where subject like 'minutes@%';
+select name, state, next_tick, last_tick, ticks from fetchq.schedule_list();
+select test.exact('rq_sched');
+
+-- A tick whose document is there has happened.
+select fetchq.doc_push('rq_sched', 'skip@2100-01-01T04:00:00Z');
+select * from fetchq.schedule_run(9, '2100-01-01 04:00');
+select name, next_tick, last_tick, ticks from fetchq.schedule_list();
+
+-- A pause is not caught up.
+select fetchq.schedule_pause('skip'), fetchq.schedule_pause('skip');
+select * from fetchq.schedule_run(9, '2100-01-02');
+select name, state, next_tick from fetchq.schedule_list();
+select * from fetchq.schedule_resume('skip');
+select * from fetchq.schedule_resume('skip');
+
+-- A change that leaves the times alone leaves out no tick; another one begins anew, and
+-- never before the last tick.
+select * from fetchq.schedule_create('once', 'rq_sched', '1 hour', '{"changed": 1}', starts_at => '2100-01-01 00:00:00.5', replace => true);
+select * from fetchq.schedule_create('skip', 'rq_sched', '30 * * * *', replace => true);
+select fetchq.schedule_pause('once');
+select * from fetchq.schedule_create('once', 'rq_sched', '2 hours', starts_at => '2100-01-01', replace => true);
+select name, state, schedule, next_tick, last_tick, ticks from fetchq.schedule_list();
+
+-- One that fails is told, waits, and leaves the others alone.
+select was_created from fetchq.queue_create('rq_gone');
+select was_created from fetchq.schedule_create('gone', 'rq_gone', '@hourly', starts_at => '2100-01-02');
+select was_created from fetchq.schedule_create('late', 'rq_sched', '@hourly', starts_at => '2100-01-02');
+alter table fetchq_data.rq_gone__docs rename to rq_went__docs;
+select * from fetchq.schedule_run(9, '2100-01-02');
+select * from fetchq.schedule_run(9, '2100-01-02 00:00:00.9');
+select * from fetchq.schedule_run(9, '2100-01-02 00:00:01');
+select name, state, next_tick, attempts, last_error, (select due_at from fetchq.schedules s where s.name = l.name)
+from fetchq.schedule_list() l where name in ('gone', 'late');
+alter table fetchq_data.rq_went__docs rename to rq_gone__docs;
+select * from fetchq.schedule_resume('gone');
+select * from fetchq.schedule_run(9, '2100-01-02 00:00:01');
+select name, state, next_tick, last_tick, attempts, last_error from fetchq.schedule_list() l where name = 'gone';
+
+-- Maintenance runs schedules too: this one is due since this second.
+select was_created from fetchq.schedule_create('now', 'rq_gone', '* * * * * *');
+update fetchq.schedules set next_tick = date_trunc('second', now()), due_at = date_trunc('second', now()) where name = 'now';
+select success from fetchq.mnt_job_run(1);
+select ticks > 0 as ran, last_tick is not null as is_noted from fetchq.schedules where name = 'now';
+update fetchq.schedules set next_tick = date_trunc('second', now()), due_at = date_trunc('second', now()) where name = 'now';
+select processed > 0 as done from fetchq.mnt();
+select ticks > 0 as ran, attempts from fetchq.schedules where name = 'now';
+
+-- The table refuses what makes no sense.
+select test.error($$insert into fetchq.schedules (name, queue) values ('s', 'q')$$);
+select test.error($$insert into fetchq.schedules (name, queue, cron, every) values ('s', 'q', '@daily', '1 h')$$);
+select test.error($$update fetchq.schedules set catch_up = 'some'$$);
+select test.error($$update fetchq.schedules set catch_up_limit = 10001$$);
+
+-- The schedules of a queue go with it.
+set client_min_messages = notice;
+select was_dropped from fetchq.queue_drop('rq_gone');
+select fetchq.schedule_drop('late'), fetchq.schedule_drop('late');
+select was_dropped from fetchq.queue_drop('rq_sched');
+reset client_min_messages;
+select count(*) from fetchq.schedules;
