@@ -96,6 +96,8 @@ pub struct Source {
     pub epoch: u64,
 }
 
+/// How far beyond now the floors of what is due are raised, in microseconds.
+const DUE_AHEAD: i64 = 10_000_000;
 /// How often the safety net looks, in microseconds.
 const FULL_SCAN_EVERY: i64 = 1_000_000;
 /// The safety net takes at most one part in so many of the time.
@@ -153,8 +155,10 @@ impl Source {
         if before >= Key::until(now) {
             return Some(before);
         }
-        // Beyond now: the worker sleeps until then.
-        self.raise(Index::Due, 0, status, Key::LAST);
+        // Beyond now: the worker sleeps until then. But not far beyond: there may be very
+        // many leases that were settled long before their end.
+        let stop = Key::until(now.saturating_add(DUE_AHEAD));
+        self.raise_until(Index::Due, 0, status, Key::LAST, stop);
         floor(self.known(name)?)
     }
 
@@ -173,6 +177,11 @@ impl Source {
     }
 
     fn raise(&self, index: Index, version: i32, level: i32, bound: Key) {
+        self.raise_until(index, version, level, bound, bound);
+    }
+
+    /// The same, to the first document behind `stop` at the latest, dead or alive.
+    fn raise_until(&self, index: Index, version: i32, level: i32, bound: Key, stop: Key) {
         let name = self.name(index, version);
         let bucket = bucket_of(&name);
         let now = time::clock();
@@ -188,7 +197,7 @@ impl Source {
             let now = time::clock();
             Memory::write(bucket, |b| b.goes_on(&name, level, raise, now));
         };
-        let reached = self.walk(&name, level, raise.from, bound, goes_on);
+        let reached = self.walk(&name, level, raise.from, stop, goes_on);
         ending.reached = Some(reached.min(bound));
     }
 

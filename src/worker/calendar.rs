@@ -21,9 +21,12 @@ const TURN: i64 = 20_000;
 /// Of queues in which nothing is known to be due, so many are looked at in a turn.
 const SWEEP: usize = 8;
 /// How soon a queue is looked at again in which something is due that cannot be had now:
-/// it is not committed yet, or somebody has it locked. Twice as late each time.
+/// it is not committed yet, or somebody has it locked. Twice as late each time, but soon:
+/// what is planned behind it meanwhile is not told.
 const FIRST_RETRY: i64 = 2_000;
-const LAST_RETRY: i64 = 1_000_000;
+const LAST_RETRY: i64 = 50_000;
+/// When to look again after a failure that was not a job's.
+const AFTER_FAILURE: i64 = 1_000_000;
 /// How often a job that runs whenever something is due is written down as having run.
 const WRITE_DOWN: i64 = 60_000_000;
 
@@ -167,7 +170,7 @@ impl<'a> Calendar<'a> {
             }
             Err(message) => {
                 complain(format!("the list of queues: {message}"));
-                self.all_at = now + LAST_RETRY;
+                self.all_at = now + AFTER_FAILURE;
             }
         }
     }
@@ -207,7 +210,7 @@ impl<'a> Calendar<'a> {
             Err(message) => {
                 complain(format!("maintenance of queue \"{name}\" failed: {message}"));
                 let at = process::transaction(|| runner::back_off_maintenance(&name));
-                self.plan(table, at.ok().flatten().unwrap_or(now + LAST_RETRY));
+                self.plan(table, at.ok().flatten().unwrap_or(now + AFTER_FAILURE));
             }
         }
     }
