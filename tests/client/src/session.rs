@@ -199,6 +199,13 @@ impl Session {
         }
     }
 
+    /// The notifications that have come, `channel payload` each, and forgets them. What
+    /// was sent before a statement of this session has come with its answer.
+    pub async fn take_notifications(&self) -> Vec<String> {
+        self.sql("select").await;
+        std::mem::take(&mut *self.notifications.lock().unwrap())
+    }
+
     /// Whether a notification has come: `channel payload`.
     pub fn heard(&self, notification: &str) -> bool {
         let heard = self.notifications.lock().unwrap();

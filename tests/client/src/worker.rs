@@ -14,12 +14,13 @@ pub fn with_worker(name: &str, settings: &str) -> Cluster {
     cluster
 }
 
-/// Processes of ours: type, and database of a worker.
+/// Processes of ours: type, and database of a worker. Not those for slow jobs, which
+/// come and go.
 pub async fn processes(session: &Session) -> Vec<String> {
     session
         .column(
             "select backend_type || coalesce(' of ' || datname, '') from pg_stat_activity
-             where backend_type like 'fetchq %' order by 1",
+             where backend_type in ('fetchq launcher', 'fetchq worker') order by 1",
         )
         .await
 }

@@ -11,6 +11,7 @@ mod floor_race;
 mod load_crash;
 mod model;
 mod names;
+mod notifications;
 mod nulls;
 mod plans;
 mod readme;

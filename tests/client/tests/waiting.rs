@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use fetchq_client_tests::{Database, Server, Session, error_of, state_of, wait_until};
+use fetchq_client_tests::{
+    Database, Server, Session, counters_are_exact, error_of, state_of, wait_until,
+};
 use tokio::task::JoinHandle;
 
 fn is_preloaded() -> bool {
@@ -170,5 +172,122 @@ async fn waiting_ends_when_told_to() {
     ] {
         assert_eq!(session.state(call).await, state, "{call}");
     }
+    db.remove().await;
+}
+
+#[tokio::test]
+async fn what_somebody_else_is_picking_is_not_ready() {
+    let db = Server::of_suite().database("wait_taken").await;
+    let session = db.connect().await;
+    session
+        .sql("select fetchq.queue_create('q'); select fetchq.doc_append('q', '{}')")
+        .await;
+    for pick in [
+        "select fetchq.doc_pick('q')",
+        // By a part of a transaction.
+        "savepoint s; select fetchq.doc_pick('q'); release s",
+        // Locked by hand.
+        "select from fetchq_data.q__docs for update",
+    ] {
+        session.sql(&format!("begin; {pick}")).await;
+        let call = "call fetchq.queue_wait('q', '300 ms')";
+        assert_eq!(waits(&db, call).await.await.unwrap().unwrap(), "false");
+        let waiting = waits(&db, CALL).await;
+        asleep(&session, 1).await;
+        session.sql("rollback").await;
+        assert_eq!(waiting.await.unwrap().unwrap(), "true");
+    }
+    db.remove().await;
+}
+
+/// The same for rows.
+async fn picks(db: &Database, sql: &'static str) -> JoinHandle<Vec<String>> {
+    let session = db.connect().await;
+    session.sql("set application_name = 'waits'").await;
+    tokio::spawn(async move { session.rows(sql).await })
+}
+
+#[tokio::test]
+async fn a_pick_that_waits() {
+    let db = Server::of_suite().database("wait_pick").await;
+    let session = db.connect().await;
+    session.sql("select fetchq.queue_create('q')").await;
+    const PICK: &str = "select subject, next_iteration > clock_timestamp() + interval '59 minutes'
+        from fetchq.doc_pick_wait('q', duration => '1 hour', timeout => '30 s')";
+
+    // It is there, it comes, it does not come.
+    session.sql("select fetchq.doc_push('q', 'a')").await;
+    assert_eq!(picks(&db, PICK).await.await.unwrap(), ["a|t"]);
+    let waiting = picks(&db, PICK).await;
+    asleep(&session, 1).await;
+    // (longer than the lease would seem to be if it began before the wait)
+    session.sql("select fetchq.doc_push('q', 'b')").await;
+    assert_eq!(waiting.await.unwrap(), ["b|t"]);
+    let none = "select subject from fetchq.doc_pick_wait('q', timeout => '100 ms')";
+    assert_eq!(session.rows(none).await, [""; 0]);
+    let none = "select subject from fetchq.doc_pick_wait('q', max_docs => 0, timeout => '1 hour')";
+    assert_eq!(session.rows(none).await, [""; 0]);
+
+    // Several, of a version; as many sessions as documents.
+    let mut all = Vec::new();
+    for _ in 0..3 {
+        all.push(
+            picks(
+                &db,
+                "select subject from fetchq.doc_pick_wait('q', 7, 1, '1 hour', '30 s')",
+            )
+            .await,
+        );
+    }
+    asleep(&session, 3).await;
+    session
+        .sql("select fetchq.doc_push('q', 'other', 0, 0, now(), '{}'); select fetchq.doc_push_many('q', '[{\"subject\": \"x\", \"version\": 7}, {\"subject\": \"y\", \"version\": 7}, {\"subject\": \"z\", \"version\": 7}]')")
+        .await;
+    let mut got = Vec::new();
+    for one in all {
+        got.extend(one.await.unwrap());
+    }
+    got.sort();
+    assert_eq!(got, ["x", "y", "z"]);
+
+    // Within a transaction, which sees what others commit meanwhile.
+    let block = db.connect().await;
+    block
+        .sql("begin; set local application_name = 'waits'; select fetchq.doc_pick('q')")
+        .await;
+    let waiting = tokio::spawn(async move {
+        let got = block.rows(PICK).await;
+        block.sql("rollback").await;
+        got
+    });
+    asleep(&session, 1).await;
+    session.sql("select fetchq.doc_push('q', 'c')").await;
+    assert_eq!(waiting.await.unwrap(), ["c|t"]);
+    // The rollback has given both back.
+    assert_eq!(
+        session
+            .rows("select subject from fetchq.doc_pick('q', 5) order by 1")
+            .await,
+        ["c", "other"]
+    );
+
+    // Not longer than the setting says.
+    session.sql("set fetchq.max_wait = '200 ms'").await;
+    assert_eq!(
+        session
+            .rows("select subject from fetchq.doc_pick_wait('q', timeout => '1 hour')")
+            .await,
+        [""; 0]
+    );
+    session.sql("begin isolation level repeatable read").await;
+    assert_eq!(
+        session
+            .state("select * from fetchq.doc_pick_wait('q')")
+            .await,
+        "0A000"
+    );
+    session.sql("rollback").await;
+    let mut session = db.connect().await;
+    counters_are_exact(&mut session, "q").await;
     db.remove().await;
 }
