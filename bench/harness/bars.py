@@ -71,9 +71,8 @@ BARS = [
     Bar("lateness of planned documents, median, ms", ("ontime", "10 queues", MINE, "p50_ms"), None, 20, at_most=True, digits=1),
     Bar("the same, 10 busy queues of 1,000", ("ontime", "1,000 queues", MINE, "p50_ms"), None, 20, at_most=True, digits=1),
     Bar("the same, 10 busy queues of 10,000", ("ontime10k", "10,000 queues", MINE, "p50_ms"), None, 20, at_most=True, digits=1),
-    Bar("NOTIFY of another database, beside a queue that announces ÷ that does not", *within("notify", "announces", "silent"), 0.95),
-    Bar("the same, announced by commits ÷ not", *within("notify", "commit", "silent"), 0.95),
-    Bar("the same, announced by the worker ÷ not", *within("notify", "worker", "silent"), 0.95),
+    # (by commits, which is what it is compared with in the report, it is no bar)
+    Bar("NOTIFY of another database, beside a queue that the worker announces ÷ a silent one", *within("notify", "worker", "silent"), 0.95),
 ]
 
 
