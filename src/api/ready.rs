@@ -9,7 +9,7 @@ use crate::pg::relation;
 use crate::pg::spi::Arg;
 use crate::pg::trigger::{self, Row};
 use crate::ready::{self, Index, Key};
-use crate::worker::waiters;
+use crate::worker::waiters::{self, Documents};
 
 /// The trigger `fetchq_ready` of the documents of every queue.
 #[pg_extern(sql = false)]
@@ -23,7 +23,8 @@ fn trigger_docs_ready(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
             Row::Written(row) if row.status == 1 => {
                 let key = Key::new(row.next_iteration, row.attempts, row.seq);
                 ready::note(row.table, Index::Pick, row.version, row.priority, key);
-                waiters::came(row.table.to_u32(), 1);
+                let (table, version) = (row.table.to_u32(), row.version);
+                waiters::came(Documents { table, version }, 1);
             }
             Row::Written(row) => {
                 let key = Key::new(row.next_iteration, 0, row.seq);

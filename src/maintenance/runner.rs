@@ -11,7 +11,7 @@ use crate::error::{self, Error, Result};
 use crate::pg::time::{self, Interval};
 use crate::pg::worker::as_role;
 use crate::pg::{relation, subtransaction};
-use crate::store::jobs::{self, Job, Kind};
+use crate::store::jobs::{self, Job, Kind, Maintenance};
 use crate::store::maintenance;
 use crate::store::plans::Queue;
 use crate::store::series::Which;
@@ -125,7 +125,12 @@ pub struct OnTime {
 /// its job, unless the job is put off. None: there is no such queue.
 pub fn run_on_time(name: &QueueName, write_down: bool) -> Option<OnTime> {
     let now = time::now();
-    let Some((job, not_before)) = jobs::maintenance_of(name.as_str()) else {
+    let Some(Maintenance {
+        job,
+        not_before,
+        failures,
+    }) = jobs::maintenance_of(name.as_str())
+    else {
         // Somebody does not want it.
         return Some(OnTime {
             moved: 0,
@@ -134,12 +139,16 @@ pub fn run_on_time(name: &QueueName, write_down: bool) -> Option<OnTime> {
     };
     let settings = raise(settings_of(&job));
     let delay = raise(Interval::parse(&settings.delay).as_duration("delay"));
-    if not_before > delay.after(now) {
+    // (after failures the delay is not the job's own)
+    let is_put_off = not_before > delay.after(now) || failures > 0 && not_before > now;
+    if is_put_off {
         return Some(OnTime {
             moved: 0,
             next: not_before,
         });
     }
+    // Who runs the job now writes it down himself.
+    let writes_down = (write_down || failures > 0) && jobs::try_lock(job.id);
     let queue = match Queue::try_open(name) {
         Ok(Some(queue)) => queue,
         // Locked by DDL: again soon.
@@ -157,7 +166,7 @@ pub fn run_on_time(name: &QueueName, write_down: bool) -> Option<OnTime> {
     let outcome = By::Owner.run(name, || documents::run_open(&queue, limit));
     let moved = outcome.activated + outcome.rescheduled + outcome.killed;
     drop(running);
-    if moved > 0 && write_down {
+    if writes_down && (moved > 0 || failures > 0) {
         jobs::reschedule(job.id, delay);
     }
     // What this transaction has moved is in the way of finding the next one.
@@ -194,9 +203,12 @@ fn settings_of(job: &Job) -> Result<Settings> {
 
 /// Puts the maintenance of a queue off after a failure; says until when.
 pub fn back_off_maintenance(name: &QueueName) -> Option<i64> {
-    let (job, _) = jobs::maintenance_of(name.as_str())?;
-    jobs::back_off(job.id, delay_of(&job));
-    jobs::maintenance_of(name.as_str()).map(|(_, at)| at)
+    let job = jobs::maintenance_of(name.as_str())?.job;
+    if jobs::try_lock(job.id) {
+        jobs::count_failure(job.id);
+        jobs::back_off(job.id, delay_of(&job));
+    }
+    jobs::maintenance_of(name.as_str()).map(|after| after.not_before)
 }
 
 /// Runs a job; says how many rows it packed.

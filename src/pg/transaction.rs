@@ -28,7 +28,11 @@ pub fn on_end(function: fn(End)) {
     }
 }
 
-unsafe extern "C-unwind" fn ended(event: pg_sys::XactEvent::Type, _: *mut std::ffi::c_void) {
+#[pgrx::pg_guard]
+unsafe extern "C-unwind" fn ended(
+    event: pg_sys::XactEvent::Type,
+    _argument: *mut std::ffi::c_void,
+) {
     let end = match event {
         pg_sys::XactEvent::XACT_EVENT_PRE_COMMIT => End::Committing,
         pg_sys::XactEvent::XACT_EVENT_COMMIT => End::Committed,
@@ -49,7 +53,8 @@ pub fn on_exit(function: fn()) {
     }
 }
 
-unsafe extern "C-unwind" fn exits(_: i32, _: pg_sys::Datum) {
+#[pgrx::pg_guard]
+unsafe extern "C-unwind" fn exits(_code: i32, _argument: pg_sys::Datum) {
     if let Some(function) = ON_EXIT.get() {
         function();
     }

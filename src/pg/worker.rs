@@ -169,6 +169,8 @@ pub fn begin(database: Option<u32>, name: &CStr) {
         (c"search_path", c"pg_catalog, pg_temp"),
         // What is lost by a crash was not told to anybody, and is done again.
         (c"synchronous_commit", c"off"),
+        #[cfg(any(feature = "pg17", feature = "pg18"))]
+        (c"transaction_timeout", c"0"),
         (c"default_transaction_read_only", c"off"),
         (c"default_transaction_isolation", c"read committed"),
         (c"default_transaction_deferrable", c"off"),
@@ -241,6 +243,16 @@ pub fn end(again: bool) -> ! {
     }
 }
 
+/// Reports what the process has read and written, for autovacuum and the views of
+/// statistics: sessions do so when they wait for a client. With `all` also what is of the
+/// last moment. Outside of a transaction.
+pub fn report_statistics(all: bool) {
+    // SAFETY: as a session does when it is idle.
+    unsafe {
+        pg_sys::pgstat_report_stat(all);
+    }
+}
+
 /// Runs `work` in a transaction of its own; the message of the error that undid it, if
 /// one did. Told to end, it ends.
 pub fn transaction<R>(work: impl FnOnce() -> R) -> Result<R, String> {
@@ -306,7 +318,7 @@ pub fn is_database_wanted() -> bool {
 }
 
 /// Runs `work` with the rights of a role, as the server runs the functions of an index:
-/// without a way back to those of the session.
+/// without a way back to those of the session, and without its settings.
 pub fn as_role<R>(role: pg_sys::Oid, work: impl FnOnce() -> R) -> R {
     struct Back(pg_sys::Oid, i32);
     impl Drop for Back {
@@ -322,7 +334,12 @@ pub fn as_role<R>(role: pg_sys::Oid, work: impl FnOnce() -> R) -> R {
         pg_sys::GetUserIdAndSecContext(&mut before.0, &mut before.1);
         let context = before.1 | pg_sys::SECURITY_RESTRICTED_OPERATION as i32;
         pg_sys::SetUserIdAndSecContext(role, context);
+        // Settings are undone too, or the role could leave a search_path behind. After an
+        // ERROR the end of the (sub)transaction does that.
+        let settings = pg_sys::NewGUCNestLevel();
         let _back = before;
-        work()
+        let result = work();
+        pg_sys::AtEOXact_GUC(false, settings);
+        result
     }
 }

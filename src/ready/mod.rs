@@ -342,7 +342,10 @@ pub fn note(table: Oid, index: Index, version: i32, level: i32, key: Key) {
     };
     let bucket = bucket_of(&name);
     // Nearly every document comes behind the floor: readers do not wait for it.
-    let (needs, knows) = Memory::read(bucket, |b| (b.needs(&name, level, key), b.knows(&name)));
+    let (needs, knows) = Memory::read(bucket, |b| {
+        let needs = b.needs(&name, level, key);
+        (needs, needs || index == Index::Pick || b.knows(&name))
+    });
     if needs {
         let now = time::now();
         Memory::write(bucket, |b| b.note(&name, level, key, now));

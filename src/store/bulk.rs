@@ -41,9 +41,9 @@ impl Planned {
                 note(queue, *version, *priority, status, *key);
             }
         }
-        for ((_, status), n) in &self.counts {
+        for ((version, status), n) in &self.counts {
             if let Some(status) = Status::from_code(*status) {
-                came(queue, status, *n);
+                came(queue, *version, status, *n);
             }
         }
     }
@@ -215,7 +215,7 @@ fn add_rows(
     if let Some(seq) = first {
         let (status, key) = (doc.status(), Key::new(doc.next_iteration, 0, seq));
         note(queue, doc.version, doc.priority, status, key);
-        came(queue, status, added);
+        came(queue, doc.version, status, added);
         counters::note(queue, doc.version, added, Event::push(status));
     }
     Some(added)
@@ -301,7 +301,7 @@ fn insert<'s>(
         let seq = rows.get(0, 1).unwrap_or(i64::MIN);
         let key = Key::new(batch.next_iteration, 0, seq);
         note(queue, batch.version, batch.priority, status, key);
-        came(queue, status, rows.affected());
+        came(queue, batch.version, status, rows.affected());
     }
     let n = rows.affected();
     counters::note(queue, batch.version, n, Event::push(status));

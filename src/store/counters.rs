@@ -9,7 +9,6 @@ use crate::pg::append;
 use crate::pg::invalidation;
 use crate::pg::relation::{self, LockMode};
 use crate::pg::spi::Arg;
-use crate::worker::waiters;
 
 /// Notes an event that happened to `n` documents of a queue, and announces it where
 /// that is wanted; nothing when there were none.
@@ -19,9 +18,6 @@ pub fn note(queue: &Queue, version: i32, n: i32, event: Event) {
     if n > 0 {
         if let Some(status) = event.enters() {
             queue.announce(status);
-        }
-        if event == Event::Pick {
-            waiters::took(queue.table.to_u32(), n.unsigned_abs());
         }
         let values = [
             Arg::from(queue.id),

@@ -53,10 +53,23 @@ pub fn note(queue: &Queue, version: i32, priority: i32, status: Status, key: Key
 }
 
 /// Tells those who wait, when the transaction commits, that documents came.
-pub fn came(queue: &Queue, status: Status, n: i32) {
+pub fn came(queue: &Queue, version: i32, status: Status, n: i32) {
     if status == Status::Pending {
-        waiters::came(queue.table.to_u32(), n.unsigned_abs());
+        waiters::came(at(queue, version), n.unsigned_abs());
     }
+}
+
+fn at(queue: &Queue, version: i32) -> waiters::Documents {
+    waiters::Documents {
+        table: queue.table.to_u32(),
+        version,
+    }
+}
+
+/// Counts documents that were picked.
+fn picked(queue: &Queue, version: i32, n: i32) {
+    counters::note(queue, 0, n, Event::Pick);
+    waiters::took(at(queue, version), n.unsigned_abs());
 }
 
 // Index: primary key, as arbiter. One insert, no look-up before it.
@@ -85,7 +98,7 @@ pub fn push(queue: &Queue, doc: &NewDoc) -> i32 {
 fn pushed(queue: &Queue, doc: &NewDoc, seq: i64) {
     let key = Key::new(doc.next_iteration, 0, seq);
     note(queue, doc.version, doc.priority, doc.status(), key);
-    came(queue, doc.status(), 1);
+    came(queue, doc.version, doc.status(), 1);
     counters::note(queue, doc.version, 1, Event::push(doc.status()));
 }
 
@@ -295,7 +308,7 @@ fn pick_levels(queue: &Queue, source: &Source, levels: &[View], pick: &mut Pick)
             break;
         }
     }
-    counters::note(queue, 0, picked, Event::Pick);
+    self::picked(queue, pick.version, picked);
     picked
 }
 
@@ -436,7 +449,7 @@ fn pick_anywhere(queue: &Queue, pick: &mut Pick) -> i32 {
             pick.out.extend(&rows);
         });
     }
-    counters::note(queue, 0, claimed.n, Event::Pick);
+    picked(queue, pick.version, claimed.n);
     claimed.n
 }
 
@@ -446,7 +459,7 @@ fn safety_net(queue: &Queue, source: &Source, pick: &mut Pick) -> i32 {
     source.full_scan(pick.version, queue.name.as_str(), || {
         spi::connect(|spi| {
             let rows = lock_and_claim(spi, queue, pick, pick.limit);
-            counters::note(queue, 0, rows.affected(), Event::Pick);
+            self::picked(queue, pick.version, rows.affected());
             pick.out.extend(&rows);
             picked = rows.affected();
             (0..rows.len()).map(|row| place(&rows, row)).collect()
@@ -585,7 +598,7 @@ pub fn reschedule(
     settle(queue, subject, how, |doc| {
         let key = Key::new(next_iteration, 0, doc.seq);
         note(queue, doc.version, doc.priority, to, key);
-        came(queue, to, 1);
+        came(queue, doc.version, to, 1);
         (0, Event::reschedule(to))
     })
 }
@@ -621,7 +634,7 @@ pub fn reject(queue: &Queue, subject: &str) -> Result<()> {
                 rows.get(0, 6).unwrap_or(i64::MIN),
             );
             note(queue, int(2), int(3), to, key);
-            came(queue, to, 1);
+            came(queue, int(2), to, 1);
         }
         counters::note(queue, 0, 1, Event::reject(to));
         Ok(())
@@ -726,7 +739,7 @@ static READY_OF_LEVEL: Statement = Statement::new(
          and c.status operator(pg_catalog.=) 1
          and c.lock_upgrade is null
          and c.next_iteration operator(pg_catalog.<=) $6
-         and c.xmax not in (select x::pg_catalog.xid from pg_catalog.pg_snapshot_xip(pg_catalog.pg_current_snapshot()) x)
+         and c.xmax operator(pg_catalog.<>) all (select x::pg_catalog.xid from pg_catalog.pg_snapshot_xip(pg_catalog.pg_current_snapshot()) x)
      order by c.next_iteration, c.attempts, c.seq
      limit 1",
 );
@@ -736,7 +749,7 @@ static READY: Statement = Statement::new(
          and c.status operator(pg_catalog.=) 1
          and c.lock_upgrade is null
          and c.next_iteration operator(pg_catalog.<=) $2
-         and c.xmax not in (select x::pg_catalog.xid from pg_catalog.pg_snapshot_xip(pg_catalog.pg_current_snapshot()) x)
+         and c.xmax operator(pg_catalog.<>) all (select x::pg_catalog.xid from pg_catalog.pg_snapshot_xip(pg_catalog.pg_current_snapshot()) x)
      order by c.priority desc, c.next_iteration, c.attempts, c.seq
      limit 1",
 );

@@ -116,11 +116,18 @@ pub fn next(kind: Kind) -> Option<i64> {
 }
 
 // (task, queue) is unique.
-const MAINTENANCE: &str = "select id, next_iteration, settings from fetchq.jobs
+const MAINTENANCE: &str = "select id, next_iteration, settings, attempts from fetchq.jobs
     where task = 'mnt' and queue = $1";
 
-/// The maintenance of a queue's documents: its job, and not before when it may run.
-pub fn maintenance_of(queue: &str) -> Option<(Job, i64)> {
+/// The maintenance of a queue's documents, as the worker does it.
+pub struct Maintenance {
+    pub job: Job,
+    pub not_before: i64,
+    /// Attempts that failed, since it last ran.
+    pub failures: i32,
+}
+
+pub fn maintenance_of(queue: &str) -> Option<Maintenance> {
     spi::connect(|spi| {
         let rows = spi.once(MAINTENANCE, &[Arg::from(queue)]);
         if rows.is_empty() {
@@ -132,8 +139,30 @@ pub fn maintenance_of(queue: &str) -> Option<(Job, i64)> {
             queue: queue.to_owned(),
             settings: rows.datum(0, 3).map(|_| rows.json_text(0, 3)),
         };
-        Some((job, rows.timestamp(0, 2).unwrap_or(i64::MIN)))
+        Some(Maintenance {
+            job,
+            not_before: rows.timestamp(0, 2).unwrap_or(i64::MIN),
+            failures: rows.get(0, 4).unwrap_or(0),
+        })
     })
+}
+
+const TRY_LOCK: &str = "select from fetchq.jobs where id = $1 for no key update skip locked";
+
+/// Locks a job to write down how it went; false when another session has it. Before the
+/// queue is opened: the order in which a queue is dropped.
+pub fn try_lock(id: i32) -> bool {
+    spi::connect(|spi| spi.once(TRY_LOCK, &[Arg::from(id)]).affected() > 0)
+}
+
+const COUNT_FAILURE: &str =
+    "update fetchq.jobs set attempts = least(attempts + 1, 1000000) where id = $1";
+
+/// Counts a failure of a job that was not claimed.
+pub fn count_failure(id: i32) {
+    spi::connect(|spi| {
+        spi.once(COUNT_FAILURE, &[Arg::from(id)]);
+    });
 }
 
 const EXTEND: &str = "update fetchq.jobs set next_iteration = now() + $2 where id = $1";

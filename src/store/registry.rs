@@ -10,6 +10,7 @@ use crate::pg::notify::notify;
 use crate::pg::spi::{self, Arg, Rows, Spi};
 
 use super::{queue_tables, schedules};
+use crate::worker;
 
 const REGISTER: &str =
     "insert into fetchq.queues (name) values ($1) on conflict (name) do nothing returning id";
@@ -42,6 +43,7 @@ pub fn create(name: &QueueName) -> Result<(bool, i32)> {
                     spi.once(ADD_JOB, &[Arg::from(task), key, settings]);
                 }
                 notify("fetchq_queue_create", name.as_str());
+                worker::queue_created(name);
                 return Ok((true, id));
             }
         }

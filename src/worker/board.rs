@@ -1,7 +1,7 @@
 //! What the launcher, the workers and the sessions tell each other, in shared memory.
 //! Atomics only, so that it may be read and written anywhere, also in a commit.
 
-use std::sync::atomic::{AtomicI32, AtomicI64, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicI64, AtomicU32, AtomicU64, Ordering};
 
 use super::notifications::Announced;
 use super::progress::{Last, Progress, SERVICES};
@@ -86,10 +86,16 @@ impl End {
     }
 }
 
+/// One of the changes. The mark is written last and changes with each, so that a reader
+/// sees whether what it has read belongs together.
 struct Change {
-    /// 0: nothing was written here yet.
-    table: AtomicU32,
+    /// Its number, and below it the table; 0 while it is written.
+    mark: AtomicU64,
     time: AtomicI64,
+}
+
+fn mark(number: u32, table: u32) -> u64 {
+    u64::from(number) << 32 | u64::from(table)
 }
 
 /// Changes of the calendar of a database, until its worker reads them.
@@ -103,7 +109,7 @@ impl News {
         Self {
             changes: [const {
                 Change {
-                    table: AtomicU32::new(0),
+                    mark: AtomicU64::new(0),
                     time: AtomicI64::new(0),
                 }
             }; RING],
@@ -112,9 +118,11 @@ impl News {
     }
 
     fn add(&self, table: u32, time: i64) {
-        let at = self.written.fetch_add(1, Ordering::SeqCst) as usize % RING;
-        self.changes[at].time.store(time, Ordering::Relaxed);
-        self.changes[at].table.store(table, Ordering::Release);
+        let number = self.written.fetch_add(1, Ordering::SeqCst);
+        let change = &self.changes[number as usize % RING];
+        change.mark.store(0, Ordering::SeqCst);
+        change.time.store(time, Ordering::SeqCst);
+        change.mark.store(mark(number, table), Ordering::SeqCst);
     }
 
     /// Where reading starts for a worker that will look at everything.
@@ -130,10 +138,14 @@ impl News {
         if is_all {
             while *read != written {
                 let change = &self.changes[*read as usize % RING];
-                let table = change.table.swap(0, Ordering::AcqRel);
-                // 0: its writer is not ready yet.
-                is_all &= table != 0;
-                news.push((table, change.time.load(Ordering::Relaxed)));
+                let before = change.mark.load(Ordering::SeqCst);
+                let time = change.time.load(Ordering::SeqCst);
+                let table = before as u32;
+                // Else its writer is not ready yet, or another one was faster than this.
+                is_all &= table != 0
+                    && before == mark(*read, table)
+                    && before == change.mark.load(Ordering::SeqCst);
+                news.push((table, time));
                 *read = read.wrapping_add(1);
             }
         }
@@ -183,6 +195,7 @@ impl Worker {
     pub fn assign(&self, database: u32, launch: u32) {
         self.end.store(End::Crash as u32, Ordering::Relaxed);
         self.launch.store(launch, Ordering::Relaxed);
+        self.last.iter().for_each(Last::forget);
         self.database.store(database, Ordering::Release);
     }
 

@@ -160,7 +160,12 @@ impl<'a> Calendar<'a> {
                 for table in gone.copied().collect::<Vec<_>>() {
                     self.forget(table);
                 }
-                self.sweep = found.iter().map(|(table, _)| *table).collect();
+                // What is left of the last time comes first.
+                self.sweep.retain(|table| tables.contains(table));
+                let left: HashSet<u32> = self.sweep.iter().copied().collect();
+                let others = found.iter().map(|(table, _)| *table);
+                self.sweep
+                    .extend(others.filter(|table| !left.contains(table)));
                 for (table, name) in found {
                     if !self.queues.contains_key(&table) {
                         self.add(table, name, i64::MAX);

@@ -15,6 +15,9 @@ use crate::pg::{catalog, session, time, transaction};
 /// does waits for five seconds.
 pub const LOOK_AROUND: i64 = 1_000_000;
 
+/// Before it sleeps so long, it reports all its statistics.
+const LONG: i64 = 100_000;
+
 /// The place of this process, so that its exit gives it back, whatever made it exit.
 static PLACE: AtomicUsize = AtomicUsize::new(0);
 
@@ -30,6 +33,11 @@ pub fn main(place: &Place) {
     PLACE.store(place.number, Ordering::Relaxed);
     transaction::on_exit(leave);
     me.seat.take(session::pid(), time::clock());
+    if !me.is_of(place.launch) {
+        // A new launcher came in between; it may have given the place away.
+        leave();
+        process::end(false);
+    }
     process::begin(Some(me.database()), c"fetchq worker");
     let mut jobs = jobs::Jobs::default();
     let end = serve(me, place, &mut jobs);
@@ -88,6 +96,7 @@ fn serve(me: &Worker, place: &Place, jobs: &mut jobs::Jobs) -> End {
         let job = jobs.run(place);
         let next = due.min(job).min(sender.run());
         process::shows(None);
+        process::report_statistics(next > time::clock() + LONG);
         let until = next.min(looked + LOOK_AROUND);
         me.sleeps_until(until);
         let has_news = calendar.has_news() || schedules.has_news() || sender.has_news();

@@ -13,6 +13,8 @@ use crate::store::jobs::{self, Kind};
 
 /// When to look again after a failure that was not a job's.
 const RETRY: i64 = 1_000_000;
+/// When to look again where another session has what is due.
+const LOCKED: i64 = 100_000;
 /// How often the plan of the jobs is read at least.
 const LOOK: i64 = 5_000_000;
 
@@ -20,12 +22,20 @@ const LOOK: i64 = 5_000_000;
 fn run_one(kind: Kind) -> i64 {
     process::shows(Some("fetchq: jobs"));
     let next = process::transaction(|| {
-        runner::run_next(kind);
-        jobs::next(kind)
+        let has_run = runner::run_next(kind);
+        (has_run, jobs::next(kind))
     });
     match next {
-        // Somebody may plan one earlier.
-        Ok(next) => next.unwrap_or(i64::MAX).min(time::clock() + LOOK),
+        Ok((has_run, next)) => {
+            // Somebody may plan one earlier.
+            let next = next.unwrap_or(i64::MAX).min(time::clock() + LOOK);
+            // What is due and was not run is in another session's hands.
+            if has_run {
+                next
+            } else {
+                next.max(time::clock() + LOCKED)
+            }
+        }
         Err(message) => {
             complain(message);
             time::clock() + RETRY
@@ -111,7 +121,9 @@ pub fn main(place: &Place) {
                 break;
             }
         }
-        if run_one(Kind::Slow) > time::clock() {
+        let next = run_one(Kind::Slow);
+        process::report_statistics(false);
+        if next > time::clock() {
             break;
         }
     }

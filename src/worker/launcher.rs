@@ -28,6 +28,8 @@ struct Known {
     /// Not before this time.
     retry: i64,
     failures: u32,
+    /// The generation of the board when it was started.
+    generation: u32,
     /// There was no extension when the board had this generation.
     without: Option<u32>,
 }
@@ -116,6 +118,7 @@ impl Launcher<'_> {
                 Some((place, started?))
             });
             known.started = now;
+            known.generation = generation;
             let is_full = known.running.is_none();
             if is_full && !self.was_full {
                 error::log(format!(
@@ -164,7 +167,8 @@ impl Launcher<'_> {
                 known.retry = now + (FIRST_RETRY << known.failures.min(6)).min(LAST_RETRY);
                 known.failures += 1;
             }
-            End::NoExtension => known.without = Some(board.generation()),
+            // (it may have been created since it looked)
+            End::NoExtension => known.without = Some(known.generation),
             End::DatabaseWanted => known.retry = now + MAKE_WAY,
             End::Asked | End::NotWanted => known.retry = now + FIRST_RETRY,
         }

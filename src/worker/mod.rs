@@ -14,11 +14,12 @@ pub mod waiters;
 
 use pgrx::prelude::*;
 
+use crate::domain::names::QueueName;
 use crate::error;
 use crate::gucs;
 use crate::pg::transaction::{self, End};
 use crate::pg::worker as process;
-use crate::pg::{catalog, session};
+use crate::pg::{catalog, relation, session};
 use crate::ready;
 use crate::store::registry;
 use board::Board;
@@ -77,6 +78,18 @@ fn complain(message: String) {
     let _ = process::transaction(registry::all);
     if process::transaction(catalog::has_extension) != Ok(false) {
         error::log(format!("fetchq worker: {message}"));
+    }
+}
+
+/// Has the worker of this database look into a new queue, when this transaction commits:
+/// what was told of its documents before was of a table that nobody could see.
+pub fn queue_created(name: &QueueName) {
+    let table = relation::lookup_data_table(&name.relation("docs"));
+    if let (Some(board), Some(table)) = (board(), table) {
+        let database = session::database();
+        pgrx::register_xact_callback(pgrx::PgXactCallbackEvent::Commit, move || {
+            board.tell(database, table.to_u32(), i64::MIN);
+        });
     }
 }
 

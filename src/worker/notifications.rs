@@ -5,7 +5,7 @@
 
 use std::cell::RefCell;
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use super::board::Board;
 use super::complain;
@@ -18,9 +18,12 @@ use crate::pg::{relation, time};
 use crate::store::queue_tables;
 
 /// How many queues can have something to announce at a time.
-const SLOTS: usize = 256;
+const SLOTS: usize = 1024;
 /// How many places a queue may have among them.
 const PROBES: usize = 16;
+/// When there was no room for all, every queue is announced, so often at most:
+/// microseconds.
+const ALL: i64 = 1_000_000;
 /// What is sent with each: any message means "look now", as clients send it themselves.
 const PAYLOAD: &str = "true";
 
@@ -28,8 +31,8 @@ const PAYLOAD: &str = "true";
 pub struct Announced {
     /// The table, and below it a bit for each state.
     slots: [AtomicU64; SLOTS],
-    /// There was no room for all.
-    overflow: AtomicBool,
+    /// States of tables for which there was no room.
+    overflow: AtomicU32,
 }
 
 fn slot(table: u32, states: u32) -> u64 {
@@ -40,7 +43,7 @@ impl Announced {
     pub const fn new() -> Self {
         Self {
             slots: [const { AtomicU64::new(0) }; SLOTS],
-            overflow: AtomicBool::new(false),
+            overflow: AtomicU32::new(0),
         }
     }
 
@@ -61,7 +64,7 @@ impl Announced {
                 }
             }
         }
-        !self.overflow.swap(true, Ordering::SeqCst)
+        self.overflow.fetch_or(states, Ordering::SeqCst) & states != states
     }
 
     /// What there is; it stays.
@@ -135,7 +138,7 @@ pub fn committed(board: Option<&Board>, database: u32) {
 
 /// After a rollback: nothing happened.
 pub fn rolled_back() {
-    ENTERED.with(|entered| entered.borrow_mut().clear());
+    let _ = ENTERED.try_with(|entered| entered.borrow_mut().clear());
 }
 
 /// Notifies of the states that documents of a table entered. In a transaction.
@@ -156,23 +159,29 @@ pub struct Sender<'a> {
     announced: &'a Announced,
     /// When a table may be announced again.
     not_before: HashMap<u32, i64>,
+    /// When all may be announced again.
+    all_at: i64,
 }
 
 impl<'a> Sender<'a> {
     /// Clients hear of every queue that there is something: there was nobody to tell
     /// them before.
     pub fn new(announced: &'a Announced) -> Self {
-        announced.overflow.store(true, Ordering::SeqCst);
+        announced
+            .overflow
+            .fetch_or(Status::Pending.bit(), Ordering::SeqCst);
         Self {
             announced,
             not_before: HashMap::new(),
+            all_at: i64::MIN,
         }
     }
 
     /// Whether something can be sent that was not seen by the last run.
     pub fn has_news(&self) -> bool {
         let mut tables = self.announced.read().map(|(_, table)| table);
-        self.announced.overflow.load(Ordering::SeqCst)
+        let overflow = self.announced.overflow.load(Ordering::SeqCst);
+        overflow != 0 && self.all_at <= time::clock()
             || tables.any(|table| !self.not_before.contains_key(&table))
     }
 
@@ -188,15 +197,21 @@ impl<'a> Sender<'a> {
                 None => due.push(self.announced.take(at)),
             }
         }
-        let is_all = self.announced.overflow.swap(false, Ordering::SeqCst);
-        if due.is_empty() && !is_all {
+        let mut states_of_all = 0;
+        if self.all_at <= now {
+            states_of_all = self.announced.overflow.swap(0, Ordering::SeqCst);
+            self.all_at = if states_of_all == 0 { now } else { now + ALL };
+        } else if self.announced.overflow.load(Ordering::SeqCst) != 0 {
+            next = next.min(self.all_at);
+        }
+        if due.is_empty() && states_of_all == 0 {
             return next;
         }
         process::shows(Some("fetchq: notifications"));
         let sent = process::transaction(|| {
-            if is_all {
+            if states_of_all != 0 {
                 for table in queue_tables::notifying() {
-                    send(table, Status::Pending.bit());
+                    send(table, states_of_all);
                 }
             }
             for (table, states) in &due {
@@ -241,7 +256,7 @@ mod tests {
         for table in 1..=10 * SLOTS as u32 {
             announced.add(table, 1);
         }
-        assert!(announced.overflow.load(Ordering::SeqCst));
+        assert_eq!(announced.overflow.load(Ordering::SeqCst), 1);
         let kept = announced.read().count();
         assert!(kept > SLOTS / 2 && kept <= SLOTS, "{kept}");
     }

@@ -45,6 +45,10 @@ impl Last {
         }
     }
 
+    pub fn forget(&self) {
+        self.ended.store(0, Ordering::Release);
+    }
+
     /// Microseconds it took, and rows; None when it did not run since the worker began.
     pub fn read(&self) -> Option<(i64, i64)> {
         let ended = self.ended.load(Ordering::Acquire);
@@ -102,7 +106,9 @@ impl Progress {
     pub fn read(&self, database: u32, now: i64) -> Vec<Shown> {
         let running = self.0.iter().filter(|a| {
             let ended = a.ended.load(Ordering::Acquire);
-            a.pid.load(Ordering::Acquire) != 0
+            let pid = a.pid.load(Ordering::Acquire);
+            pid != 0
+                && process::is_alive(pid)
                 && a.database.load(Ordering::Relaxed) == database
                 && (ended == 0 || ended + PAUSE > now)
         });

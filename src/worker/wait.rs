@@ -23,31 +23,43 @@ const LOOK: i64 = 5_000_000;
 /// When to look again where a document was ready after it could not be picked.
 const AGAIN: i64 = 2_000;
 
-/// A place among those who wait, for some tables.
-#[derive(Default)]
-struct Place(Option<(Vec<u32>, Waiting)>);
+/// A place among those who wait, for a version in some tables.
+struct Place {
+    version: i32,
+    taken: Option<(Vec<u32>, Waiting)>,
+}
 
 impl Place {
+    fn new(version: i32) -> Self {
+        Self {
+            version,
+            taken: None,
+        }
+    }
+
     /// From now on a commit wakes this session, and what was committed before is seen by
-    /// who looks now.
-    fn listens(&mut self, tables: Vec<u32>) {
-        // The first time, or when a queue was made anew.
-        if self.0.as_ref().is_none_or(|(before, _)| *before != tables) {
-            drop(self.0.take());
-            self.0 = board().and_then(|board| {
-                let now = time::clock();
-                let place = Waiting::begin(&board.waiters, session::database(), &tables, now)?;
-                Some((tables, place))
+    /// who takes a snapshot now.
+    fn listens(&mut self, tables: &[u32]) {
+        let is_new = self
+            .taken
+            .as_ref()
+            .is_none_or(|(before, _)| before != tables);
+        if is_new {
+            drop(self.taken.take());
+            self.taken = board().and_then(|board| {
+                let (database, now) = (session::database(), time::clock());
+                let place = Waiting::begin(&board.waiters, database, self.version, tables, now)?;
+                Some((tables.to_vec(), place))
             });
         }
-        if let Some((_, waiting)) = &self.0 {
+        if let Some((_, waiting)) = &self.taken {
             waiting.listens();
         }
     }
 
     /// Sleeps until woken, or until a time.
     fn sleeps(&self, until: i64) {
-        let waiting = self.0.as_ref().map(|(_, waiting)| waiting);
+        let waiting = self.taken.as_ref().map(|(_, waiting)| waiting);
         let look = time::clock() + if waiting.is_some() { LOOK } else { POLL };
         let until = until.min(look);
         while !waiting.is_some_and(Waiting::was_woken) {
@@ -56,12 +68,6 @@ impl Place {
                 break;
             }
             sleep_in_session(Duration::from_micros(left.unsigned_abs()));
-        }
-    }
-
-    fn found(self) {
-        if let Some((_, waiting)) = self.0 {
-            waiting.found();
         }
     }
 }
@@ -76,18 +82,30 @@ pub fn wait(
     until: i64,
 ) -> Result<Option<usize>> {
     transaction::on_exit(waiters::give_back);
-    let mut place = Place::default();
+    let mut place = Place::new(version);
+    let mut tables: Vec<u32> = Vec::new();
     loop {
+        // Before the first snapshot, which an isolation level may keep for all.
+        if !tables.is_empty() {
+            place.listens(&tables);
+        }
         let queues: Vec<Rc<Queue>> =
             transactions.statement(|| names.iter().map(Queue::open).collect::<Result<_>>())?;
-        place.listens(queues.iter().map(|queue| queue.table.to_u32()).collect());
+        let opened: Vec<u32> = queues.iter().map(|queue| queue.table.to_u32()).collect();
+        if opened != tables {
+            // The first time, or a queue was made anew.
+            tables = opened;
+            place.listens(&tables);
+            if session::keeps_snapshot() {
+                drop(queues);
+                transactions.commit();
+                continue;
+            }
+        }
         let mut next = i64::MAX;
         for (at, queue) in queues.iter().enumerate() {
             match transactions.statement(|| docs::readiness(queue, version, time::clock())) {
-                Readiness::Now => {
-                    place.found();
-                    return Ok(Some(at));
-                }
+                Readiness::Now => return Ok(Some(at)),
                 Readiness::NotBefore(time) => next = next.min(time),
             }
         }
@@ -109,16 +127,12 @@ pub fn pick(
     mut pick: impl FnMut(&Queue, i64) -> i32,
 ) -> Result<()> {
     transaction::on_exit(waiters::give_back);
-    let mut place = Place::default();
+    let mut place = Place::new(version);
     loop {
         let queue = Queue::open(name)?;
-        place.listens(vec![queue.table.to_u32()]);
+        place.listens(&[queue.table.to_u32()]);
         let now = time::clock();
-        if pick(&queue, now) > 0 {
-            place.found();
-            return Ok(());
-        }
-        if now >= until {
+        if pick(&queue, now) > 0 || now >= until {
             return Ok(());
         }
         let next = match docs::readiness(&queue, version, time::clock()) {

@@ -4,7 +4,7 @@
 //! then reads who waits. So one of them sees the other.
 
 use std::cell::RefCell;
-use std::sync::atomic::{AtomicI64, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicI64, AtomicU32, Ordering};
 use std::thread::LocalKey;
 
 use crate::pg::worker::Latch;
@@ -24,19 +24,21 @@ struct Waiter {
     latch: Latch,
     since: AtomicI64,
     database: AtomicU32,
+    version: AtomicI32,
     tables: [AtomicU32; QUEUES],
 }
 
 impl Waiter {
-    fn waits_for(&self, database: u32, table: u32) -> bool {
+    fn waits_for(&self, database: u32, came: Documents) -> bool {
         self.state.load(Ordering::SeqCst) == WAITING
             && self.database.load(Ordering::Relaxed) == database
+            && self.version.load(Ordering::Relaxed) == came.version
             && self
                 .tables
                 .iter()
                 .map(|t| t.load(Ordering::Relaxed))
                 .take_while(|t| *t != 0)
-                .any(|t| t == table)
+                .any(|t| t == came.table)
     }
 
     fn wake(&self) -> bool {
@@ -70,6 +72,7 @@ impl Waiters {
                     latch: Latch::none(),
                     since: AtomicI64::new(0),
                     database: AtomicU32::new(0),
+                    version: AtomicI32::new(0),
                     tables: [const { AtomicU32::new(0) }; QUEUES],
                 }
             }; WAITERS],
@@ -81,7 +84,7 @@ impl Waiters {
     }
 
     /// A place for this session; None when all are taken.
-    fn take(&self, database: u32, tables: &[u32], now: i64) -> Option<usize> {
+    fn take(&self, database: u32, version: i32, tables: &[u32], now: i64) -> Option<usize> {
         let free = self.waiters.iter().position(|waiter| {
             let taken =
                 waiter
@@ -92,6 +95,7 @@ impl Waiters {
         let waiter = &self.waiters[free];
         waiter.latch.take();
         waiter.database.store(database, Ordering::Relaxed);
+        waiter.version.store(version, Ordering::Relaxed);
         for (at, place) in waiter.tables.iter().enumerate() {
             place.store(tables.get(at).copied().unwrap_or(0), Ordering::Relaxed);
         }
@@ -101,47 +105,58 @@ impl Waiters {
         Some(free)
     }
 
-    /// With `hands_on` somebody else is woken instead of this one, if it was woken.
-    fn leave(&self, place: usize, hands_on: bool) {
+    /// A wake-up that this one has not used wakes somebody else in its place.
+    fn leave(&self, place: usize) {
         let waiter = &self.waiters[place];
         waiter.latch.leave();
         let database = waiter.database.load(Ordering::Relaxed);
+        let version = waiter.version.load(Ordering::Relaxed);
         let tables = waiter.tables.each_ref().map(|t| t.load(Ordering::Relaxed));
         self.number.fetch_sub(1, Ordering::SeqCst);
-        if waiter.state.swap(FREE, Ordering::SeqCst) == WOKEN && hands_on {
-            for table in tables.iter().take_while(|table| **table != 0) {
-                self.wake(database, *table, 1);
+        if waiter.state.swap(FREE, Ordering::SeqCst) == WOKEN {
+            for table in tables.into_iter().take_while(|table| *table != 0) {
+                self.wake(database, Documents { table, version }, 1);
             }
         }
     }
 
-    /// Wakes as many of those that wait for a table as documents came, the one that has
+    /// Wakes as many of those that wait for such documents as came, the one that has
     /// waited longest first.
-    pub fn wake(&self, database: u32, table: u32, documents: u32) {
+    pub fn wake(&self, database: u32, came: Documents, number: u32) {
         if self.number() == 0 {
             return;
         }
         let end = (self.end.load(Ordering::SeqCst) as usize).min(WAITERS);
-        for _ in 0..documents {
+        let mut left = number;
+        while left > 0 {
             let longest = self.waiters[..end]
                 .iter()
-                .filter(|waiter| waiter.waits_for(database, table))
+                .filter(|waiter| waiter.waits_for(database, came))
                 .min_by_key(|waiter| waiter.since.load(Ordering::Relaxed));
             match longest {
-                Some(waiter) => waiter.wake(),
+                // False: another commit has woken it just now, for its own document.
+                Some(waiter) if waiter.wake() => left -= 1,
+                Some(_) => {}
                 None => break,
-            };
+            }
         }
     }
+}
+
+/// Where documents are ready: those of a version, in a table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Documents {
+    pub table: u32,
+    pub version: i32,
 }
 
 thread_local! {
     /// The place of this session, so that its exit gives it back.
     static PLACE: RefCell<Option<(&'static Waiters, usize)>> = const { RefCell::new(None) };
-    /// Documents that this transaction has made ready: table, how many.
-    static CAME: RefCell<Vec<(u32, u32)>> = const { RefCell::new(Vec::new()) };
+    /// Documents that this transaction has made ready: where, how many.
+    static CAME: Counts = const { RefCell::new(Vec::new()) };
     /// Documents that this transaction has picked, which its rollback gives back.
-    static TOOK: RefCell<Vec<(u32, u32)>> = const { RefCell::new(Vec::new()) };
+    static TOOK: Counts = const { RefCell::new(Vec::new()) };
 }
 
 /// A session that waits, until this is dropped.
@@ -154,10 +169,11 @@ impl Waiting {
     pub fn begin(
         waiters: &'static Waiters,
         database: u32,
+        version: i32,
         tables: &[u32],
         now: i64,
     ) -> Option<Self> {
-        let place = waiters.take(database, tables, now)?;
+        let place = waiters.take(database, version, tables, now)?;
         PLACE.with(|p| *p.borrow_mut() = Some((waiters, place)));
         Some(Self { waiters, place })
     }
@@ -178,13 +194,6 @@ impl Waiting {
     }
 }
 
-impl Waiting {
-    /// Ends it: this session has found a document.
-    pub fn found(self) {
-        leave(false);
-    }
-}
-
 impl Drop for Waiting {
     fn drop(&mut self) {
         give_back();
@@ -194,49 +203,47 @@ impl Drop for Waiting {
 /// Gives the place of this session back, if it has one: also at the exit of a session
 /// that was told to end while it waited.
 pub fn give_back() {
-    leave(true);
-}
-
-fn leave(hands_on: bool) {
     let place = PLACE.with(|place| place.borrow_mut().take());
     if let Some((waiters, place)) = place {
-        waiters.leave(place, hands_on);
+        waiters.leave(place);
     }
 }
 
-type Counts = LocalKey<RefCell<Vec<(u32, u32)>>>;
+type Counts = RefCell<Vec<(Documents, u32)>>;
 
-fn count(counts: &'static Counts, table: u32, documents: u32) {
-    if documents == 0 {
+fn count(counts: &'static LocalKey<Counts>, documents: Documents, number: u32) {
+    // (without shared memory nobody would ever read them)
+    if number == 0 || super::board().is_none() {
         return;
     }
     counts.with(|counts| {
         let mut counts = counts.borrow_mut();
-        match counts.iter_mut().find(|(other, _)| *other == table) {
-            Some((_, n)) => *n = n.saturating_add(documents),
-            None => counts.push((table, documents)),
+        match counts.iter_mut().find(|(other, _)| *other == documents) {
+            Some((_, n)) => *n = n.saturating_add(number),
+            None => counts.push((documents, number)),
         }
     });
 }
 
-fn wake_all(counts: &'static Counts, waiters: Option<&Waiters>, database: u32) {
-    counts.with(|counts| {
-        for (table, documents) in counts.borrow_mut().drain(..) {
+fn wake_all(counts: &'static LocalKey<Counts>, waiters: Option<&Waiters>, database: u32) {
+    // (they are gone in a process that ends in the middle of something)
+    let _ = counts.try_with(|counts| {
+        for (documents, number) in counts.borrow_mut().drain(..) {
             if let Some(waiters) = waiters {
-                waiters.wake(database, table, documents);
+                waiters.wake(database, documents, number);
             }
         }
     });
 }
 
-/// Documents of a table are ready when this transaction commits.
-pub fn came(table: u32, documents: u32) {
-    count(&CAME, table, documents);
+/// Documents are ready when this transaction commits.
+pub fn came(documents: Documents, number: u32) {
+    count(&CAME, documents, number);
 }
 
-/// Documents of a table are ready again when this transaction rolls back.
-pub fn took(table: u32, documents: u32) {
-    count(&TOOK, table, documents);
+/// Documents are ready again when this transaction rolls back.
+pub fn took(documents: Documents, number: u32) {
+    count(&TOOK, documents, number);
 }
 
 /// After the commit: wakes who waits for what came.

@@ -162,6 +162,13 @@ const EXPLAIN: &str = "load 'auto_explain';
     set auto_explain.log_format = text;
     set client_min_messages = notice";
 
+/// Whether a notice is the plan of a statement on the documents. The one that asks the
+/// catalog for a queue has the names of its indexes as parameters, which newer versions
+/// show.
+fn is_of_documents(notice: &str) -> bool {
+    notice.contains("plan:") && notice.contains("q__docs") && !notice.contains("select q.id,")
+}
+
 /// Runs every hot call twice, as a session does whose plans come from the cache.
 async fn plans_are_right(session: &Session, circumstances: &str) {
     session.sql(EXPLAIN).await;
@@ -177,7 +184,7 @@ async fn plans_are_right(session: &Session, circumstances: &str) {
                 .notices()
                 .iter()
                 .map(|n| n.message().to_owned())
-                .filter(|m| m.contains("plan:") && m.contains("q__docs"))
+                .filter(|m| is_of_documents(m))
                 .collect();
             session.sql("rollback").await;
             let mut problem = |what: &str, plan: &str| {
@@ -322,21 +329,22 @@ const DIRECT: &[(&str, &str)] = &[
     (LEASE, "doc_drop('q', 'hot')"),
 ];
 
-/// How many of these calls showed no plan of a statement on the documents.
-async fn without_statements(session: &Session, begin: &str) -> usize {
+/// Those of these calls that showed the plan of a statement on the documents.
+async fn with_statements(session: &Session, begin: &str) -> Vec<&'static str> {
     session.sql(EXPLAIN).await;
     session.sql("set fetchq.direct = on").await;
-    let mut silent = 0;
+    let mut told = Vec::new();
     for (prepare, call) in DIRECT {
         session.sql(&format!("{begin}; {prepare}")).await;
         session.notices();
         session.sql(&format!("select * from fetchq.{call}")).await;
         let notices = session.notices();
-        let plans = notices.iter().filter(|n| n.message().contains("q__docs"));
-        silent += usize::from(plans.count() == 0);
+        if notices.iter().any(|n| is_of_documents(n.message())) {
+            told.push(*call);
+        }
         session.sql("rollback").await;
     }
-    silent
+    told
 }
 
 #[tokio::test]
@@ -344,10 +352,10 @@ async fn single_documents_go_without_statements_where_nothing_asks_for_one() {
     let db = Server::of_suite().database("plans_direct").await;
     let session = db.connect().await;
     session.sql("select fetchq.queue_create('q')").await;
-    let all = DIRECT.len();
-    assert_eq!(without_statements(&session, "begin").await, all);
+    let all: Vec<&str> = DIRECT.iter().map(|(_, call)| *call).collect();
+    assert_eq!(with_statements(&session, "begin").await, [""; 0]);
     let repeatable = "begin isolation level repeatable read";
-    assert_eq!(without_statements(&session, repeatable).await, 0);
+    assert_eq!(with_statements(&session, repeatable).await, all);
     for (change, back) in [
         (
             "create index extra on fetchq_data.q__docs (created_at)",
@@ -368,14 +376,14 @@ async fn single_documents_go_without_statements_where_nothing_asks_for_one() {
         ),
     ] {
         session.sql(change).await;
-        assert_eq!(without_statements(&session, "begin").await, 0, "{change}");
+        assert_eq!(with_statements(&session, "begin").await, all, "{change}");
         session.sql(back).await;
-        assert_eq!(without_statements(&session, "begin").await, all, "{back}");
+        assert_eq!(with_statements(&session, "begin").await, [""; 0], "{back}");
     }
     // A column more: rows that are there keep it, new ones may have a default for it.
     session
         .sql("alter table fetchq_data.q__docs add column extra int")
         .await;
-    assert_eq!(without_statements(&session, "begin").await, all - 2);
+    assert_eq!(with_statements(&session, "begin").await, all[..2]);
     db.remove().await;
 }

@@ -176,6 +176,39 @@ async fn waiting_ends_when_told_to() {
 }
 
 #[tokio::test]
+async fn each_waits_for_a_version() {
+    let db = Server::of_suite().database("wait_version").await;
+    let session = db.connect().await;
+    session.sql("select fetchq.queue_create('q')").await;
+    let seven = waits(&db, "call fetchq.queue_wait('q', '30 s', version => 7)").await;
+    asleep(&session, 1).await;
+    for _ in 0..3 {
+        let zero = waits(&db, CALL).await;
+        asleep(&session, 2).await;
+        session.sql("select fetchq.doc_append('q', '{}')").await;
+        assert_eq!(zero.await.unwrap().unwrap(), "true");
+        session.sql("select fetchq.doc_pick('q')").await;
+    }
+    asleep(&session, 1).await;
+    session
+        .sql("select fetchq.doc_push('q', 'seven', 7, 0, now(), '{}')")
+        .await;
+    assert_eq!(seven.await.unwrap().unwrap(), "true");
+    // In a transaction that would keep its snapshot.
+    session
+        .sql(&format!(
+            "alter database {} set default_transaction_isolation = 'repeatable read'",
+            db.name
+        ))
+        .await;
+    let waiting = waits(&db, CALL).await;
+    asleep(&session, 1).await;
+    session.sql("select fetchq.doc_append('q', '{}')").await;
+    assert_eq!(waiting.await.unwrap().unwrap(), "true");
+    db.remove().await;
+}
+
+#[tokio::test]
 async fn what_somebody_else_is_picking_is_not_ready() {
     let db = Server::of_suite().database("wait_taken").await;
     let session = db.connect().await;

@@ -157,8 +157,18 @@ async fn it_works_with_the_rights_of_the_owner() {
              grant select on fetchq.queues to owner_of_q;
              create table public.seen (who text, super text);
              grant insert on public.seen to owner_of_q;
+             grant create on schema fetchq_data to owner_of_q;
+             set role owner_of_q;
+             create function fetchq_data.now() returns timestamptz language plpgsql as $$
+             begin
+                 insert into public.seen values ('now: ' || current_user, 'maybe');
+                 return clock_timestamp();
+             end $$;
+             reset role;
              create function public.look() returns trigger language plpgsql as $$
              begin
+                 -- What it leaves behind is not for what the worker does afterwards.
+                 perform pg_catalog.set_config('search_path', 'fetchq_data, pg_catalog', false);
                  insert into public.seen values (current_user, (select rolsuper::text from pg_catalog.pg_roles where rolname = current_user));
                  return new;
              end $$;
@@ -169,6 +179,8 @@ async fn it_works_with_the_rights_of_the_owner() {
     worker_comes(&session, &db.name).await;
     planned(&session, "a", "100 ms").await;
     becomes(&session, "a", 1).await;
+    planned(&session, "b", "100 ms").await;
+    becomes(&session, "b", 1).await;
     assert_eq!(
         session
             .rows("select distinct who, super from public.seen")
@@ -311,4 +323,103 @@ async fn busy_queues_among_many_that_are_idle() {
     }
     let pending = "select count(*) from fetchq.metric_get_all() where pnd > 0";
     assert_eq!(session.text(pending).await, BUSY.to_string());
+}
+
+#[tokio::test]
+async fn a_queue_and_its_documents_come_with_one_commit() {
+    let cluster = with_worker("fresh", "");
+    let (db, session) = with_queue(&cluster, "fresh").await;
+    worker_comes(&session, &db.name).await;
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    session
+        .sql("begin; select fetchq.queue_create('fresh'); select fetchq.doc_push('fresh', 'a', 0, 0, clock_timestamp() + interval '100 ms', '{}')")
+        .await;
+    // The worker has heard of a table that it cannot see.
+    tokio::time::sleep(Duration::from_millis(1500)).await;
+    session.sql("commit").await;
+    wait_until("it is pending", async || {
+        let sql = "select status from fetchq_data.fresh__docs";
+        session.text(sql).await == "1"
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn maintenance_that_fails_backs_off_and_is_told() {
+    let cluster = with_worker("failing", "");
+    let (db, mut session) = with_queue(&cluster, "failing").await;
+    worker_comes(&session, &db.name).await;
+    session
+        .sql(
+            "create function public.fail() returns trigger language plpgsql as $$ begin raise 'not today'; end $$;
+             create trigger fail before update on fetchq_data.q__docs for each row execute function public.fail()",
+        )
+        .await;
+    planned(&session, "a", "100 ms").await;
+    wait_until("it has failed a few times", async || {
+        let sql = "select attempts > 3 from fetchq.jobs where task = 'mnt' and queue = 'q'";
+        session.text(sql).await == "t"
+    })
+    .await;
+    assert_eq!(
+        session
+            .text("select state from fetchq.status() where component = 'maintenance: documents'")
+            .await,
+        "failing"
+    );
+    let told = || {
+        let lines = cluster.log_lines();
+        lines
+            .iter()
+            .filter(|line| line.contains("not today"))
+            .count()
+    };
+    wait_until("the log tells it", async || told() > 0).await;
+    // Others are not kept waiting.
+    session.sql("select fetchq.queue_create('r')").await;
+    session
+        .sql("select fetchq.doc_push('r', 'b', 0, 0, clock_timestamp() + interval '100 ms', '{}')")
+        .await;
+    wait_until("the other queue goes on", async || {
+        session.text("select status from fetchq_data.r__docs").await == "1"
+    })
+    .await;
+    let attempts = session
+        .text("select attempts from fetchq.jobs where task = 'mnt' and queue = 'q'")
+        .await;
+    assert!(told() <= attempts.parse::<usize>().unwrap() + 1);
+
+    session
+        .sql("drop trigger fail on fetchq_data.q__docs")
+        .await;
+    becomes(&session, "a", 1).await;
+    wait_until("the job is well again", async || {
+        let sql = "select attempts = 0 and next_iteration < now() + interval '1 second' from fetchq.jobs where task = 'mnt' and queue = 'q'";
+        session.text(sql).await == "t"
+    })
+    .await;
+    counters_are_exact(&mut session, "q").await;
+}
+
+#[tokio::test]
+async fn a_client_that_holds_the_jobs_holds_nobody_up() {
+    let cluster = with_worker("held_jobs", "");
+    let (db, session) = with_queue(&cluster, "held_jobs").await;
+    worker_comes(&session, &db.name).await;
+    let other = db.connect().await;
+    other.sql("begin; select from fetchq.jobs for update").await;
+    for n in 0..5 {
+        let subject = format!("a{n}");
+        planned(&session, &subject, "100 ms").await;
+        becomes(&session, &subject, 1).await;
+    }
+    // The queue goes while the worker is busy with it.
+    other.sql("rollback").await;
+    session.sql("select fetchq.queue_drop('q')").await;
+    let complaints: Vec<String> = cluster
+        .log_lines()
+        .into_iter()
+        .filter(|line| line.contains("fetchq worker:"))
+        .collect();
+    assert_eq!(complaints, [""; 0]);
 }
