@@ -76,7 +76,7 @@ fn fetchq_status(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
         if !session::is_standby() {
             raise_floors(now);
         }
-        let first = |index: Index, level: Option<i32>| ready::first_before(index, level, now);
+        let first = |level: i32| ready::first_before(Index::Due, Some(level), i64::MAX);
         let board = worker::board();
         let worker = board.and_then(|board| board.worker_of(session::database()));
         let known = Known {
@@ -90,9 +90,9 @@ fn fetchq_status(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
             worker: worker.and_then(|worker| worker.seat.occupant()),
             last: Task::ALL.map(|task| worker.and_then(|worker| worker.last[task as usize].read())),
             stats: ready::stats(),
-            ready_since: first(Index::Pick, None),
-            due_since: first(Index::Due, Some(0)),
-            ended_since: first(Index::Due, Some(2)),
+            ready_since: ready::first_before(Index::Pick, None, now),
+            next_due: first(0),
+            next_end: first(2),
         };
         let mut out = call.rows();
         status::status(env!("CARGO_PKG_VERSION"), &known, &mut out);

@@ -15,6 +15,7 @@ pub mod metrics;
 pub mod packing;
 pub mod plans;
 pub mod queue_tables;
+pub mod readiness;
 pub mod registry;
 pub mod schedules;
 pub mod series;

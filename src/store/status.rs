@@ -17,10 +17,11 @@ pub struct Known {
     /// What each service did last: microseconds, rows.
     pub last: [Option<(i64, i64)>; Task::ALL.len()],
     pub stats: Stats,
-    /// The first floors before now: of what is ready, of what is planned, of leases.
+    /// The first floors: of what is ready, if that is before now; of what is planned, of
+    /// leases.
     pub ready_since: Option<i64>,
-    pub due_since: Option<i64>,
-    pub ended_since: Option<i64>,
+    pub next_due: Option<i64>,
+    pub next_end: Option<i64>,
 }
 
 // One row for each component, in the order in which one would look.
@@ -91,13 +92,15 @@ select component, state, detail, hint from (
             then 'Nobody runs them: see worker.' end
     from fetchq.schedules s
     union all
-    select 20, 'backlog', case when $11 is null then 'none' else 'waiting' end, 'ready since ' || $11, null
+    select 20, 'backlog', case when p.n > 0 or $11 is not null then 'waiting' else 'none' end,
+        format('%s pending', coalesce(p.n, 0)) || coalesce(', ready since ' || $11, ''), null
+    from (select sum(value) as n from fetchq.metrics_live where metric = 'pnd') p
     union all
-    select 21, 'planned', case when $12 < clock_timestamp() - interval '1 second' then 'late' else 'in time' end, 'due since ' || $12,
+    select 21, 'planned', case when $12 < clock_timestamp() - interval '1 second' then 'late' else 'in time' end, case when $12 < clock_timestamp() then 'due since ' || $12 else 'the first is due at ' || $12 || ' or later' end,
         case when $12 < clock_timestamp() - interval '1 second' and $9 is null then 'Nobody runs maintenance: see worker.'
             when $12 < clock_timestamp() - interval '1 second' then 'See progress, maintenance: documents, and fetchq.jobs where task = ''mnt''.' end
     union all
-    select 22, 'leases', case when $13 < clock_timestamp() - interval '1 second' then 'late' else 'in time' end, 'ended at ' || $13,
+    select 22, 'leases', case when $13 < clock_timestamp() - interval '1 second' then 'late' else 'in time' end, case when $13 < clock_timestamp() then 'the first has ended at ' || $13 else 'the first ends at ' || $13 || ' or later' end,
         case when $13 < clock_timestamp() - interval '1 second' and $9 is null then 'Nobody runs maintenance: see worker.' end
     union all
     select 30, 'counter log', case when t.bytes > 64 * 1024 * 1024 then 'long' else 'short' end, t.size,
@@ -131,8 +134,8 @@ pub fn status(version: &str, known: &Known, out: &mut RowSink) {
         at(known.worker.map(|(_, since)| since)),
         Arg::from(known.worker.map(|(pid, _)| pid)),
         at(known.ready_since),
-        at(known.due_since),
-        at(known.ended_since),
+        at(known.next_due),
+        at(known.next_end),
         Arg::from(ran().map(|(task, _)| task.word()).collect::<Vec<_>>()),
         Arg::from(ran().map(|(_, (took, _))| took).collect::<Vec<_>>()),
         Arg::from(ran().map(|(_, (_, done))| done).collect::<Vec<_>>()),

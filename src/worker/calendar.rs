@@ -27,6 +27,10 @@ const FIRST_RETRY: i64 = 2_000;
 const LAST_RETRY: i64 = 50_000;
 /// When to look again after a failure that was not a job's.
 const AFTER_FAILURE: i64 = 1_000_000;
+/// A table that was told of by the transaction that makes it is looked for again for a
+/// while: a commit tells of it a moment before it tells the caches of the catalog.
+const UNKNOWN_FOR: i64 = 5_000_000;
+const UNKNOWN_AGAIN: i64 = 20_000;
 /// How often a job that runs whenever something is due is written down as having run.
 const WRITE_DOWN: i64 = 60_000_000;
 
@@ -45,6 +49,9 @@ pub struct Calendar<'a> {
     all_at: i64,
     due: BTreeSet<(i64, u32)>,
     queues: HashMap<u32, Queue>,
+    /// Tables that were told of and cannot be seen: when something is due, and until when
+    /// to look for them.
+    unknown: HashMap<u32, (i64, i64)>,
     /// What is still to be looked at of all queues.
     sweep: VecDeque<u32>,
 }
@@ -57,6 +64,7 @@ impl<'a> Calendar<'a> {
             all_at: i64::MIN,
             due: BTreeSet::new(),
             queues: HashMap::new(),
+            unknown: HashMap::new(),
             sweep: VecDeque::new(),
         }
     }
@@ -71,7 +79,7 @@ impl<'a> Calendar<'a> {
         match self.me.news.since(&mut self.read) {
             Some(news) => {
                 for (table, at) in news {
-                    self.told(table, at);
+                    self.told(table, at, now);
                 }
             }
             None => self.all_at = i64::MIN,
@@ -79,6 +87,7 @@ impl<'a> Calendar<'a> {
         if self.all_at <= now {
             self.plan_all(now);
         }
+        let unknown_at = self.find_unknown(now);
         // What is overdue longest comes first. A queue in which there is more than one run
         // may touch is due again by the end of that run: after all others.
         let until = now + TURN;
@@ -98,7 +107,7 @@ impl<'a> Calendar<'a> {
             return now;
         }
         let next = self.due.first().map_or(i64::MAX, |(at, _)| *at);
-        next.min(self.all_at)
+        next.min(self.all_at).min(unknown_at)
     }
 
     fn plan(&mut self, table: u32, at: i64) {
@@ -128,18 +137,48 @@ impl<'a> Calendar<'a> {
         }
     }
 
-    fn told(&mut self, table: u32, at: i64) {
-        match self.queues.get(&table) {
-            Some(queue) if queue.at <= at => {}
+    fn told(&mut self, table: u32, at: i64, now: i64) {
+        match self.queues.get(&table).map(|queue| queue.at) {
+            Some(before) if before <= at => {}
             Some(_) => self.plan(table, at),
             None => {
-                let name = process::transaction(|| relation::queue_of(table))
-                    .ok()
-                    .flatten();
-                if let Some(name) = name.and_then(|name| QueueName::parse(&name).ok()) {
-                    self.add(table, name, at);
+                let until = now + UNKNOWN_FOR;
+                if !self.find(table, at) {
+                    self.unknown
+                        .entry(table)
+                        .and_modify(|unknown| *unknown = (unknown.0.min(at), until))
+                        .or_insert((at, until));
                 }
             }
+        }
+    }
+
+    /// Adds a queue of which only the table is known; false when there is none to be seen.
+    fn find(&mut self, table: u32, at: i64) -> bool {
+        let name = process::transaction(|| relation::queue_of(table));
+        let name = name.ok().flatten();
+        match name.and_then(|name| QueueName::parse(&name).ok()) {
+            Some(name) => {
+                self.add(table, name, at);
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// Looks for the tables again that could not be seen; says when to do so next.
+    fn find_unknown(&mut self, now: i64) -> i64 {
+        if self.unknown.is_empty() {
+            return i64::MAX;
+        }
+        for (table, (at, until)) in std::mem::take(&mut self.unknown) {
+            if !self.queues.contains_key(&table) && !self.find(table, at) && until > now {
+                self.unknown.insert(table, (at, until));
+            }
+        }
+        match self.unknown.is_empty() {
+            true => i64::MAX,
+            false => now + UNKNOWN_AGAIN,
         }
     }
 

@@ -10,8 +10,9 @@ use crate::error::Result;
 use crate::pg::procedure::Transactions;
 use crate::pg::worker::sleep_in_session;
 use crate::pg::{session, time, transaction};
-use crate::store::docs::{self, Readiness};
+
 use crate::store::plans::Queue;
+use crate::store::readiness::{Readiness, readiness};
 
 /// How often a session looks that nobody can wake: there is no shared memory, or no
 /// place in it.
@@ -104,7 +105,7 @@ pub fn wait(
         }
         let mut next = i64::MAX;
         for (at, queue) in queues.iter().enumerate() {
-            match transactions.statement(|| docs::readiness(queue, version, time::clock())) {
+            match transactions.statement(|| readiness(queue, version, time::clock())) {
                 Readiness::Now => return Ok(Some(at)),
                 Readiness::NotBefore(time) => next = next.min(time),
             }
@@ -135,7 +136,7 @@ pub fn pick(
         if pick(&queue, now) > 0 || now >= until {
             return Ok(());
         }
-        let next = match docs::readiness(&queue, version, time::clock()) {
+        let next = match readiness(&queue, version, time::clock()) {
             // It came since; or it is there and cannot be had.
             Readiness::Now => time::clock() + AGAIN,
             Readiness::NotBefore(time) => time,

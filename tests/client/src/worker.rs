@@ -9,7 +9,10 @@ pub const WORKER: &str = "fetchq worker";
 
 /// A cluster with the worker on, started.
 pub fn with_worker(name: &str, settings: &str) -> Cluster {
-    let cluster = Cluster::new(name, &format!("fetchq.worker = on\n{settings}"));
+    let cluster = Cluster::new(
+        name,
+        &format!("shared_preload_libraries = 'fetchq'\nfetchq.worker = on\n{settings}"),
+    );
     cluster.start();
     cluster
 }

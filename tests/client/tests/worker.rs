@@ -423,3 +423,123 @@ async fn a_client_that_holds_the_jobs_holds_nobody_up() {
         .collect();
     assert_eq!(complaints, [""; 0]);
 }
+
+/// `component state` of each row.
+async fn states(session: &Session) -> Vec<String> {
+    session
+        .column("select component || ': ' || state from fetchq.status()")
+        .await
+}
+
+#[tokio::test]
+async fn status_and_progress() {
+    let cluster = with_worker("status", "");
+    let (db, session) = with_queue(&cluster, "status").await;
+    worker_comes(&session, &db.name).await;
+    let well = [
+        "server: primary",
+        "library: preloaded",
+        "memory: there",
+        "launcher: running",
+        "worker: running",
+        "maintenance: documents: fine",
+        "maintenance: counters: fine",
+        "maintenance: snapshots: fine",
+        "maintenance: recounts: fine",
+        "maintenance: retention: fine",
+        "schedules: none",
+        "backlog: none",
+        "planned: in time",
+        "leases: in time",
+        "counter log: short",
+        "horizon: free",
+    ];
+    wait_until("all is well", async || states(&session).await == well).await;
+    let told = session
+        .text("select count(*) from fetchq.status() where hint is not null")
+        .await;
+    assert_eq!(told, "0");
+
+    // What runs.
+    session
+        .sql("insert into fetchq_data.q__docs (subject, next_iteration) select 'd' || n, now() from generate_series(1, 200000) n")
+        .await;
+    let running = "select count(*) from fetchq.progress where service = 'documents' and queue = 'q' and done > 1000";
+    wait_until("progress shows it", async || {
+        session.text(running).await == "1"
+    })
+    .await;
+    wait_until("it has ended", async || {
+        session.text("select count(*) from fetchq.progress").await == "0"
+            && session
+                .text("select count(*) from fetchq_data.q__docs where status = 0")
+                .await
+                == "0"
+    })
+    .await;
+    assert!(states(&session).await.contains(&"backlog: waiting".into()));
+
+    // Who holds a snapshot, and since when.
+    let other = db.connect().await;
+    other
+        .sql("set application_name = 'reporter'; begin isolation level repeatable read; select")
+        .await;
+    let holder = session
+        .text("select detail from fetchq.status() where component = 'horizon'")
+        .await;
+    assert!(holder.contains("(reporter)"), "{holder}");
+    other.sql("rollback").await;
+
+    // Nobody does what is due.
+    session.sql("alter system set fetchq.worker = off").await;
+    session.sql("select pg_reload_conf()").await;
+    worker_goes(&session, &db.name).await;
+    planned(&session, "late", "0 s").await;
+    planned(&session, "later", "200 ms").await;
+    wait_until("it is late", async || {
+        session
+            .rows("select state, hint is not null from fetchq.status() where component in ('worker', 'planned')")
+            .await
+            == ["off|t", "late|t"]
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn without_the_library_preloaded() {
+    let cluster = Cluster::new("bare", "shared_preload_libraries = ''\nfetchq.worker = on");
+    cluster.start();
+    let db = cluster.server().database("bare").await;
+    let mut session = db.connect().await;
+    session
+        .sql("select fetchq.queue_create('q'); select fetchq.queue_enable_notify('q'); listen fetchq__q__pnd")
+        .await;
+    let missing = session
+        .rows("select component, state, hint is not null from fetchq.status() where component in ('library', 'memory', 'launcher', 'worker')")
+        .await;
+    assert_eq!(
+        missing,
+        [
+            "library|not preloaded|t",
+            "memory|none|f",
+            "launcher|not running|f",
+            "worker|not running|t"
+        ]
+    );
+    planned(&session, "a", "100 ms").await;
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    session.sql("select * from fetchq.mnt_job_run(10)").await;
+    assert!(session.heard("fetchq__q__pnd a"));
+    session.sql("call fetchq.queue_wait('q', '30 s')").await;
+    let waiting = {
+        let db = db.clone();
+        tokio::spawn(async move {
+            let sql =
+                "select subject from fetchq.doc_pick_wait('q', max_docs => 2, timeout => '30 s')";
+            db.connect().await.rows(sql).await
+        })
+    };
+    assert_eq!(waiting.await.unwrap(), ["a"]);
+    session.sql("select fetchq.doc_complete('q', 'a')").await;
+    counters_are_exact(&mut session, "q").await;
+}

@@ -1,0 +1,117 @@
+//! Whether a document can be picked now, and if not, when: for who waits.
+
+use super::plans::{Queue, Statement};
+use crate::pg::documents::Access;
+use crate::pg::spi::{self, Arg};
+use crate::ready::{Key, View};
+
+// Index: pick. Only where `documents` can not be had. (It does not know the parts of a
+// running transaction: what those have picked seems free.)
+static READY_OF_LEVEL: Statement = Statement::new(
+    "select from only {docs} c
+     where c.version operator(pg_catalog.=) $1
+         and c.priority operator(pg_catalog.=) $2
+         and (c.next_iteration, c.attempts, c.seq) operator(pg_catalog.>=) ($3, $4, $5)
+         and c.status operator(pg_catalog.=) 1
+         and c.lock_upgrade is null
+         and c.next_iteration operator(pg_catalog.<=) $6
+         and c.xmax operator(pg_catalog.<>) all (select x::pg_catalog.xid from pg_catalog.pg_snapshot_xip(pg_catalog.pg_current_snapshot()) x)
+     order by c.next_iteration, c.attempts, c.seq
+     limit 1",
+);
+static READY: Statement = Statement::new(
+    "select from only {docs} c
+     where c.version operator(pg_catalog.=) $1
+         and c.status operator(pg_catalog.=) 1
+         and c.lock_upgrade is null
+         and c.next_iteration operator(pg_catalog.<=) $2
+         and c.xmax operator(pg_catalog.<>) all (select x::pg_catalog.xid from pg_catalog.pg_snapshot_xip(pg_catalog.pg_current_snapshot()) x)
+     order by c.priority desc, c.next_iteration, c.attempts, c.seq
+     limit 1",
+);
+
+/// Whether something can be picked.
+pub enum Readiness {
+    Now,
+    /// Not before this time, unless a commit makes something ready.
+    NotBefore(i64),
+}
+
+/// Whether a document of a version can be picked at this time.
+pub fn readiness(queue: &Queue, version: i32, now: i64) -> Readiness {
+    let known = queue.source().and_then(|source| {
+        let levels = source.levels(version)?;
+        Some((source, levels))
+    });
+    let Some((source, levels)) = known else {
+        return match any_free(queue, version, None, now) {
+            true => Readiness::Now,
+            // A document that was rejected is pending, and ready when its lease would end.
+            false => Readiness::NotBefore(now + UNKNOWN),
+        };
+    };
+    let mut next = i64::MAX;
+    for level in levels.as_slice() {
+        if level.floor.next_iteration > now {
+            next = next.min(level.floor.next_iteration);
+            continue;
+        }
+        if any_free(queue, version, Some(level), now) {
+            return Readiness::Now;
+        }
+        source.raise_level(version, level.id, Key::LAST);
+        let raised = source.levels(version).and_then(|levels| {
+            let same = levels.as_slice().iter().find(|view| view.id == level.id);
+            same.map(|view| view.floor.next_iteration)
+        });
+        next = next.min(match raised {
+            Some(time) if time > now => time,
+            // Somebody has picked the first.
+            _ => now + TAKEN,
+        });
+    }
+    Readiness::NotBefore(next)
+}
+
+/// Whether there is a document that could be picked: of a level from its floor on, or of
+/// all. Not what a transaction that still runs has picked: nobody else can have it,
+/// unless that one rolls back.
+fn any_free(queue: &Queue, version: i32, level: Option<&View>, now: i64) -> bool {
+    if let Some(mut documents) = queue.documents(Access::Update) {
+        let from = level.map(|level| {
+            let key = level.floor;
+            (level.id, (key.next_iteration, key.attempts, key.seq))
+        });
+        documents.read_ready(version, from, now);
+        while documents.next().is_some() {
+            if documents.is_free() {
+                return true;
+            }
+        }
+        return false;
+    }
+    spi::connect(|spi| {
+        let rows = match level {
+            None => queue.run(spi, &READY, &[Arg::from(version), Arg::timestamp(now)]),
+            Some(level) => {
+                let args = [
+                    Arg::from(version),
+                    Arg::from(level.id),
+                    Arg::timestamp(level.floor.next_iteration),
+                    Arg::from(level.floor.attempts),
+                    Arg::from(level.floor.seq),
+                    Arg::timestamp(now),
+                ];
+                queue.run(spi, &READY_OF_LEVEL, &args)
+            }
+        };
+        rows.affected() > 0
+    })
+}
+
+/// When to look again where it is not known when the next document is ready:
+/// microseconds.
+const UNKNOWN: i64 = 100_000;
+/// The same where somebody has it: a rollback wakes those that wait, but for one of a
+/// part of a transaction.
+const TAKEN: i64 = 1_000_000;
