@@ -48,6 +48,8 @@ fn raise_floors(now: i64) {
     for table in ready::behind(now).into_iter().take(LOOKS) {
         let name = relation::queue_of(table.to_u32());
         let Some(name) = name.and_then(|name| QueueName::parse(&name).ok()) else {
+            // It was dropped, and nothing of it is late.
+            ready::forget(table);
             continue;
         };
         // (busy, or dropped meanwhile: then as far as they are)

@@ -460,6 +460,16 @@ async fn status_and_progress() {
         .await;
     assert_eq!(told, "0");
 
+    // A queue that is gone is not late, either.
+    session
+        .sql(
+            "select fetchq.queue_create('gone'); select fetchq.doc_append('gone', '{}');
+             select fetchq.doc_pick('gone', 0, 1, '500 ms'); select fetchq.queue_drop('gone')",
+        )
+        .await;
+    tokio::time::sleep(Duration::from_millis(2000)).await;
+    assert_eq!(states(&session).await, well);
+
     // What runs.
     session
         .sql("insert into fetchq_data.q__docs (subject, next_iteration) select 'd' || n, now() from generate_series(1, 200000) n")
