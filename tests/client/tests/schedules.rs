@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
-use fetchq_client_tests::{Cluster, Server, Session, counters_are_exact, wait_until};
+use fetchq_client_tests::{Cluster, Server, Session, counters_are_exact, wait_until, with_worker};
 
 /// Zones with summer time: an hour, and half of one. A year has two changes of each.
 const CHANGING: [&str; 3] = ["Europe/Berlin", "America/New_York", "Australia/Lord_Howe"];
@@ -310,8 +310,7 @@ const EACH_SECOND: &str = "with ticks as (
 
 #[tokio::test]
 async fn the_worker_is_on_time_and_misses_nothing_when_it_is_killed() {
-    let cluster = Cluster::new("ticking", "fetchq.worker = on\nrestart_after_crash = on");
-    cluster.start();
+    let cluster = with_worker("ticking", "restart_after_crash = on");
     let db = cluster.server().database("ticking").await;
     let session = db.connect().await;
     let worker = "select pid from pg_stat_activity where backend_type = 'fetchq worker' and datname = current_database()";
@@ -390,8 +389,7 @@ async fn the_worker_is_on_time_and_misses_nothing_when_it_is_killed() {
 
 #[tokio::test]
 async fn one_that_fails_leaves_the_others_alone() {
-    let cluster = Cluster::new("failing", "fetchq.worker = on");
-    cluster.start();
+    let cluster = with_worker("failing", "");
     let db = cluster.server().database("failing").await;
     let session = db.connect().await;
     session

@@ -203,7 +203,10 @@ async fn the_worker_starts_with_the_promotion() {
     let primary = db.connect().await;
     primary.sql("create extension fetchq").await;
     worker_comes(&primary, &db.name).await;
-    let new = old.standby("new_primary", "fetchq.worker = on");
+    let new = old.standby(
+        "new_primary",
+        "shared_preload_libraries = 'fetchq'\nfetchq.worker = on",
+    );
     let new_db = database(&new);
     let mut standby = new_db.connect().await;
     // Acknowledged means written by both.
