@@ -37,6 +37,20 @@ pub fn database_name() -> Option<String> {
     }
 }
 
+/// Keeps the extension until the end of the transaction, if this database has it: who
+/// drops it asks for it first, waits, and holds nothing meanwhile that this transaction
+/// might wait for. First in a transaction.
+pub(super) fn keep_extension() {
+    // SAFETY: a look-up, and a lock that is released at the end of the transaction.
+    unsafe {
+        let extension = pg_sys::get_extension_oid(c_string("fetchq"), true);
+        if extension != pg_sys::InvalidOid {
+            let mode = pg_sys::AccessShareLock as pg_sys::LOCKMODE;
+            pg_sys::LockDatabaseObject(pg_sys::ExtensionRelationId, extension, 0, mode);
+        }
+    }
+}
+
 /// Whether this database has the extension. In a transaction.
 pub fn has_extension() -> bool {
     // SAFETY: looks the name up in the catalog.

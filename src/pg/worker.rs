@@ -11,6 +11,8 @@ use pgrx::bgworkers::{
 };
 use pgrx::pg_sys::{self, panic::CaughtError};
 
+use super::catalog;
+
 /// Wakes a process that sleeps in `sleep`.
 pub struct Latch(AtomicPtr<pg_sys::Latch>);
 
@@ -261,8 +263,12 @@ pub fn transaction<R>(work: impl FnOnce() -> R) -> Result<R, String> {
     unsafe {
         pg_sys::SetCurrentStatementStartTimestamp();
         pg_sys::StartTransactionCommand();
-        pg_sys::PushActiveSnapshot(pg_sys::GetTransactionSnapshot());
         PgTryBuilder::new(AssertUnwindSafe(|| {
+            // (the launcher has no database)
+            if pg_sys::MyDatabaseId != pg_sys::InvalidOid {
+                catalog::keep_extension();
+            }
+            pg_sys::PushActiveSnapshot(pg_sys::GetTransactionSnapshot());
             let result = work();
             pg_sys::PopActiveSnapshot();
             pg_sys::CommitTransactionCommand();
