@@ -145,7 +145,7 @@ fsync = on
 synchronous_commit = on
 log_min_messages = warning
 # On the server that people use. The suites say themselves when something is due.
-fetchq.worker = $([[ $NAME == dev ]] && echo on || echo off)
+fetchq.background_worker = $([[ $NAME == dev ]] && echo on || echo off)
 log_line_prefix = '%m [%p] %q%u@%d '
 ${FETCHQ_PG_CONF:-}
 CONF

@@ -15,12 +15,29 @@ pub enum Notify {
     Commit,
 }
 
+/// What becomes of leases when the session that holds them ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PostgresGucEnum)]
+pub enum SessionLeases {
+    /// Nothing: they last as long as they were given for.
+    #[name = c"off"]
+    Off,
+    /// They end about a second later.
+    #[name = c"return"]
+    Return,
+    /// The same; and while the session lives they do not end.
+    #[name = c"keep"]
+    Keep,
+}
+
 static COMPAT_VERSION: GucSetting<Option<CString>> =
     GucSetting::<Option<CString>>::new(Some(c"4.0.2"));
 static LEGACY_QUOTES: GucSetting<bool> = GucSetting::<bool>::new(false);
 static STRICT: GucSetting<bool> = GucSetting::<bool>::new(false);
 static DIRECT: GucSetting<bool> = GucSetting::<bool>::new(true);
 static WORKER: GucSetting<bool> = GucSetting::<bool>::new(true);
+static WORKER_NAME: GucSetting<Option<CString>> = GucSetting::<Option<CString>>::new(Some(c""));
+static SESSION_LEASES: GucSetting<SessionLeases> =
+    GucSetting::<SessionLeases>::new(SessionLeases::Off);
 static DATABASES: GucSetting<Option<CString>> = GucSetting::<Option<CString>>::new(Some(c""));
 static NOTIFY: GucSetting<Notify> = GucSetting::<Notify>::new(Notify::Worker);
 static NOTIFY_INTERVAL: GucSetting<i32> = GucSetting::<i32>::new(20);
@@ -63,11 +80,27 @@ pub fn register(is_preloading: bool) {
         GucFlags::default(),
     );
     GucRegistry::define_bool_guc(
-        c"fetchq.worker",
+        c"fetchq.background_worker",
         c"Runs maintenance in background processes.",
         c"Off: something else has to call fetchq.mnt_job_run(). Needs shared_preload_libraries.",
         &WORKER,
         GucContext::Sighup,
+        GucFlags::default(),
+    );
+    GucRegistry::define_string_guc(
+        c"fetchq.worker",
+        c"The name of the worker that picks in this session.",
+        c"Several sessions of a node can share one. Empty: the application's name and the number of the process.",
+        &WORKER_NAME,
+        GucContext::Userset,
+        GucFlags::default(),
+    );
+    GucRegistry::define_enum_guc(
+        c"fetchq.session_leases",
+        c"What becomes of leases when the session that picked ends: off nothing, return they end too, keep the same and they last as long as it does.",
+        c"The worker, or whoever runs maintenance, looks every second which sessions have ended.",
+        &SESSION_LEASES,
+        GucContext::Userset,
         GucFlags::default(),
     );
     GucRegistry::define_string_guc(
@@ -152,6 +185,17 @@ pub fn direct() -> bool {
 
 pub fn worker() -> bool {
     WORKER.get()
+}
+
+/// Empty: the session has no name of its own.
+pub fn worker_name() -> String {
+    WORKER_NAME
+        .get()
+        .map_or_else(String::new, |v| v.to_string_lossy().into_owned())
+}
+
+pub fn session_leases() -> SessionLeases {
+    SESSION_LEASES.get()
 }
 
 pub fn databases() -> String {

@@ -21,7 +21,7 @@ run() {
   if ((rc != 0)); then status=$rc; fi
 }
 worker() {
-  "$PG_BINDIR/psql" -Xq -d postgres -c "alter system set fetchq.worker = $1" -c 'select pg_reload_conf()' >/dev/null
+  "$PG_BINDIR/psql" -Xq -d postgres -c "alter system set fetchq.background_worker = $1" -c 'select pg_reload_conf()' >/dev/null
 }
 
 run

@@ -9,6 +9,7 @@ use crate::pg::call::{Call, Reply};
 use crate::pg::session;
 use crate::pg::time::{self, Interval};
 use crate::store::docs::{self, Pick};
+use crate::store::leases::Lease;
 use crate::store::plans::Queue;
 use crate::worker::wait;
 
@@ -76,6 +77,7 @@ fn doc_pick_wait(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
         }
         let now = time::clock();
         let until = timeout.after(now).min(now.saturating_add(gucs::max_wait()));
+        let lease = Lease::new();
         let mut out = call.rows();
         let picked = wait::pick(&name, version, until, |queue, now| {
             let out = &mut out;
@@ -84,6 +86,7 @@ fn doc_pick_wait(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
                 limit,
                 duration,
                 now,
+                lease: &lease,
                 out,
             };
             // (nothing is wanted: no need to wait for it)
@@ -110,6 +113,7 @@ fn pick(call: &Call, version: i32, limit: i32, duration: Interval) -> Result<Rep
                 limit,
                 duration,
                 now: time::now(),
+                lease: &Lease::new(),
                 out,
             };
             docs::pick(&queue, pick);

@@ -9,9 +9,9 @@ use crate::error::{Error, Result};
 use crate::maintenance::retention as retain;
 use crate::pg::call::{Call, Reply};
 use crate::pg::json::Jsonb;
-use crate::pg::session;
 use crate::pg::spi::{self, Arg};
 use crate::pg::time::Interval;
+use crate::pg::{relation, session, trigger};
 use crate::store::plans::{self, Queue};
 use crate::store::{jobs, logs, metrics, queue_tables, registry};
 
@@ -322,4 +322,22 @@ fn truncate(name: &QueueName, empty: bool) -> Result<()> {
     queue_tables::truncate_docs(name);
     metrics::reset(name)?;
     Ok(())
+}
+
+/// The trigger `fetchq_queue_changed` of the registry.
+#[pg_extern(sql = false)]
+fn trigger_queue_changed(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
+    respond(fcinfo, |call| {
+        let Some(name) = trigger::name_of_written(call) else {
+            return Err(Error::BadTrigger(call.function_name()));
+        };
+        // (a row with an impossible name is no queue)
+        let table = QueueName::parse(&name)
+            .ok()
+            .and_then(|name| relation::lookup_data_table(&name.relation("docs")));
+        if let Some(table) = table {
+            relation::invalidate(table);
+        }
+        Ok(Reply::trigger())
+    })
 }

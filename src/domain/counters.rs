@@ -23,6 +23,30 @@ pub enum Event {
     Dead = 13,
     UpsertToPlanned = 14,
     UpsertToPending = 15,
+    /// Handed back without having been processed: the attempt does not count.
+    ReturnPending = 16,
+    ReturnPlanned = 17,
+    /// Picked and removed at once.
+    Pop = 18,
+    CancelPlanned = 19,
+    CancelPending = 20,
+    CancelActive = 21,
+    /// A completed or killed document is to be processed again.
+    ReviveKilledPending = 22,
+    ReviveCompletedPending = 23,
+    ReviveKilledPlanned = 24,
+    ReviveCompletedPlanned = 25,
+    /// Removed by whoever looks after the queue, not by a worker.
+    RemovePlanned = 26,
+    RemovePending = 27,
+    RemoveCompleted = 28,
+    RemoveKilled = 29,
+    /// Rejected, or not given back, for the last time; and removed.
+    RejectRemoved = 30,
+    DeadRemoved = 31,
+    /// Became a dead letter in another queue; besides the event that removed it.
+    DeadLetter = 32,
+    RemoveActive = 33,
 }
 
 impl Event {
@@ -64,8 +88,56 @@ impl Event {
             Self::Pick => Status::Active,
             Self::Complete => Status::Completed,
             Self::Kill | Self::RejectKilled | Self::Dead => Status::Killed,
-            Self::Drop => return None,
+            Self::ReturnPending | Self::ReviveKilledPending | Self::ReviveCompletedPending => {
+                Status::Pending
+            }
+            Self::ReturnPlanned | Self::ReviveKilledPlanned | Self::ReviveCompletedPlanned => {
+                Status::Planned
+            }
+            Self::CancelPlanned | Self::CancelPending | Self::CancelActive => Status::Killed,
+            Self::Drop
+            | Self::Pop
+            | Self::RemovePlanned
+            | Self::RemovePending
+            | Self::RemoveCompleted
+            | Self::RemoveKilled
+            | Self::RemoveActive
+            | Self::RejectRemoved
+            | Self::DeadRemoved
+            | Self::DeadLetter => return None,
         })
+    }
+
+    /// What cancels a document of that status; None where there is nothing to cancel.
+    pub fn cancel(from: Status) -> Option<Self> {
+        match from {
+            Status::Planned => Some(Self::CancelPlanned),
+            Status::Pending => Some(Self::CancelPending),
+            Status::Active => Some(Self::CancelActive),
+            Status::Completed | Status::Killed => None,
+        }
+    }
+
+    /// What removes a document of that status.
+    pub fn remove(from: Status) -> Self {
+        match from {
+            Status::Planned => Self::RemovePlanned,
+            Status::Pending => Self::RemovePending,
+            Status::Active => Self::RemoveActive,
+            Status::Completed => Self::RemoveCompleted,
+            Status::Killed => Self::RemoveKilled,
+        }
+    }
+
+    /// What brings a completed or killed document back.
+    pub fn revive(from: Status, to: Status) -> Option<Self> {
+        match (from, to) {
+            (Status::Killed, Status::Pending) => Some(Self::ReviveKilledPending),
+            (Status::Killed, Status::Planned) => Some(Self::ReviveKilledPlanned),
+            (Status::Completed, Status::Pending) => Some(Self::ReviveCompletedPending),
+            (Status::Completed, Status::Planned) => Some(Self::ReviveCompletedPlanned),
+            _ => None,
+        }
     }
 
     /// The event of an update that changes when a document runs; none when its
@@ -100,15 +172,15 @@ mod tests {
         let codes: Vec<i16> = sql
             .lines()
             .filter_map(|l| l.trim().strip_prefix('('))
-            .filter(|l| l.contains("'+"))
+            .filter(|l| l.contains("'+") || l.contains("'-"))
             .filter_map(|l| {
                 l.split([',', ':'])
                     .next()
                     .and_then(|n| n.trim().parse().ok())
             })
             .collect();
-        assert_eq!(codes, (1..=15).collect::<Vec<i16>>());
-        assert_eq!(Event::UpsertToPending.code(), 15);
+        assert_eq!(codes, (1..=33).collect::<Vec<i16>>());
+        assert_eq!(Event::RemoveActive.code(), 33);
     }
 
     #[test]

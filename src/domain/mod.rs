@@ -8,6 +8,7 @@ pub mod legacy_quotes;
 pub mod names;
 pub mod push_many;
 pub mod retention;
+pub mod retry;
 pub mod schedule;
 pub mod status;
 pub mod subjects;

@@ -37,9 +37,15 @@ pub enum Column {
     LastIteration,
     Payload,
     Seq,
+    Lease,
+    Holder,
+    OrderingKey,
+    MaxAttempts,
+    LastError,
+    Origin,
 }
 
-const COLUMNS: usize = 12;
+const COLUMNS: usize = 18;
 
 const TYPES: [pg_sys::Oid; COLUMNS] = [
     pg_sys::VARCHAROID,
@@ -54,6 +60,12 @@ const TYPES: [pg_sys::Oid; COLUMNS] = [
     pg_sys::TIMESTAMPTZOID,
     pg_sys::JSONBOID,
     pg_sys::INT8OID,
+    pg_sys::INT8OID,
+    pg_sys::INT8OID,
+    pg_sys::TEXTOID,
+    pg_sys::INT4OID,
+    pg_sys::TEXTOID,
+    pg_sys::JSONBOID,
 ];
 
 /// The indexes of a table of documents: all that it has, or `open` gives None.

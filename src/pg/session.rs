@@ -14,6 +14,26 @@ pub fn pid() -> i32 {
     unsafe { pg_sys::MyProcPid }
 }
 
+/// When this session began: microseconds since 2000.
+pub fn started() -> i64 {
+    // SAFETY: a plain variable of this process.
+    unsafe { pg_sys::MyStartTimestamp }
+}
+
+/// What the client calls itself (`application_name`).
+pub fn application() -> String {
+    // SAFETY: the value of a setting; a C string, or NULL before it is set.
+    unsafe {
+        let name = pg_sys::application_name;
+        if name.is_null() {
+            return String::new();
+        }
+        std::ffi::CStr::from_ptr(name)
+            .to_string_lossy()
+            .into_owned()
+    }
+}
+
 /// The database of this session.
 pub fn database() -> u32 {
     // SAFETY: a plain variable of this backend, set when it connected.

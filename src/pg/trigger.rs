@@ -85,6 +85,44 @@ pub fn written(call: &Call) -> Row {
     }
 }
 
+/// The column `name` of the row behind an AFTER ... FOR EACH ROW trigger for INSERT or
+/// UPDATE; None where there is none.
+pub fn name_of_written(call: &Call) -> Option<String> {
+    // SAFETY: as in `written`; the column is looked up by its name, and its output is a
+    // C string of this call's memory.
+    unsafe {
+        let context = (*call.fcinfo()).context;
+        if context.is_null() || (*context).type_ != pg_sys::NodeTag::T_TriggerData {
+            return None;
+        }
+        let data = &*(context as *const pg_sys::TriggerData);
+        let event = data.tg_event;
+        let is_after = event & pg_sys::TRIGGER_EVENT_TIMINGMASK == pg_sys::TRIGGER_EVENT_AFTER;
+        if event & pg_sys::TRIGGER_EVENT_ROW == 0 || !is_after {
+            return None;
+        }
+        let tuple = match event & pg_sys::TRIGGER_EVENT_OPMASK {
+            pg_sys::TRIGGER_EVENT_INSERT => data.tg_trigtuple,
+            pg_sys::TRIGGER_EVENT_UPDATE => data.tg_newtuple,
+            _ => return None,
+        };
+        let desc = (*data.tg_relation).rd_att;
+        let number = pg_sys::SPI_fnumber(desc, c"name".as_ptr());
+        if tuple.is_null() || number <= 0 {
+            return None;
+        }
+        let text = pg_sys::SPI_getvalue(tuple, desc, number);
+        if text.is_null() {
+            return None;
+        }
+        Some(
+            std::ffi::CStr::from_ptr(text)
+                .to_string_lossy()
+                .into_owned(),
+        )
+    }
+}
+
 /// While this lives, statements of this session that begin to write the table do not
 /// run its row triggers. Only for a table that has no others than fetchq's, and for
 /// statements whose rows the caller notes: it saves the server from queueing an

@@ -36,7 +36,26 @@ create table fetchq.queues (
     max_attempts int not null default 5,
     logs_retention varchar default '24h',
     metrics_retention jsonb default '[]',
-    config jsonb default '{}'
+    config jsonb default '{}',
+    -- When a rejected document is tried again; NULL: when its lease would have ended.
+    retry_base interval,
+    retry_factor double precision not null default 2,
+    retry_max_delay interval,
+    -- 0.1: up to ten percent earlier or later.
+    retry_jitter double precision not null default 0,
+    -- The queue that takes what is killed by failing; NULL: it stays.
+    dead_letter varchar(40),
+    -- How long a document is kept when it is settled so: NULL as it is (a dropped one
+    -- goes), '0' not at all, else that long in the queue's history.
+    keep_completed interval,
+    keep_killed interval,
+    keep_dropped interval,
+    -- How many documents can be leased at one time, and picked within an interval.
+    max_active int,
+    rate_limit int,
+    rate_interval interval,
+    -- Documents of one ordering key run one at a time.
+    is_ordered boolean not null default false
 );
 comment on table fetchq.queues is 'Registry: one row for each queue';
 
@@ -93,6 +112,28 @@ create table fetchq.schedules (
 create index schedules_due_idx on fetchq.schedules (due_at) where is_active;
 create index schedules_queue_idx on fetchq.schedules (queue);
 comment on table fetchq.schedules is 'Schedules: each pushes a document at each tick';
+
+-- Who picks: a row for each session that did, and for each name and kind of lease that
+-- it did it with. The library writes them itself, so there is no index, trigger or
+-- constraint; maintenance removes those that hold nothing any more.
+create table fetchq.holders (
+    id bigint not null,
+    name text not null,
+    pid int not null,
+    backend_start timestamptz not null,
+    since timestamptz not null,
+    -- What becomes of its leases with the session: 0 nothing, 1 they end with it, 2 they
+    -- last as long as it does.
+    binding int not null
+);
+comment on table fetchq.holders is 'Sessions that picked documents; fetchq.workers shows what they hold';
+
+-- Workers that were asked to stop.
+create table fetchq.stops (
+    name text primary key,
+    since timestamptz not null default pg_catalog.now()
+);
+comment on table fetchq.stops is 'Workers that were asked to stop: fetchq.worker_stop()';
 
 -- Packed counters. updated_at and value change every few seconds, and neither is
 -- indexed: with room on the page each update stays a heap-only one.
@@ -188,7 +229,25 @@ from (values
     (12,          'orphan',             '+err +orp +pnd -act'),
     (13,          'dead',               '+err +orp +kll -act'),
     (14,          'upsert to planned',  '+pln -pnd'),
-    (15,          'upsert to pending',  '+pnd -pln')
+    (15,          'upsert to pending',  '+pnd -pln'),
+    (16,          'return pending',     '+pnd -act'),
+    (17,          'return planned',     '+pln -act'),
+    (18,          'pop',                '+pkd +prc +drp -pnd -cnt -v'),
+    (19,          'cancel planned',     '+can +kll -pln'),
+    (20,          'cancel pending',     '+can +kll -pnd'),
+    (21,          'cancel active',      '+can +kll -act'),
+    (22,          'revive killed',      '+rev +pnd -kll'),
+    (23,          'revive completed',   '+rev +pnd -cpl'),
+    (24,          'replan killed',      '+rev +pln -kll'),
+    (25,          'replan completed',   '+rev +pln -cpl'),
+    (26,          'remove planned',     '+drp -pln -cnt -v'),
+    (27,          'remove pending',     '+drp -pnd -cnt -v'),
+    (28,          'remove completed',   '+drp -cpl -cnt -v'),
+    (29,          'remove killed',      '+drp -kll -cnt -v'),
+    (30,          'reject removed',     '+prc +err +rej +drp -act -cnt -v'),
+    (31,          'dead removed',       '+err +orp +drp -act -cnt -v'),
+    (32,          'dead letter',        '+ded'),
+    (33,          'remove active',      '+drp -act -cnt -v')
 ) as e (event, name, deltas)
 cross join lateral pg_catalog.regexp_split_to_table(e.deltas, ' ') as d (delta);
 
@@ -224,6 +283,8 @@ select pg_catalog.pg_extension_config_dump('fetchq.queues_id_seq', '');
 select pg_catalog.pg_extension_config_dump('fetchq.jobs', '');
 select pg_catalog.pg_extension_config_dump('fetchq.jobs_id_seq', '');
 select pg_catalog.pg_extension_config_dump('fetchq.schedules', '');
+select pg_catalog.pg_extension_config_dump('fetchq.holders', '');
+select pg_catalog.pg_extension_config_dump('fetchq.stops', '');
 select pg_catalog.pg_extension_config_dump('fetchq.metrics', '');
 select pg_catalog.pg_extension_config_dump('fetchq.metrics_id_seq', '');
 select pg_catalog.pg_extension_config_dump('fetchq.metrics_writes', '');
@@ -285,3 +346,14 @@ comment on function fetchq.trigger_notify_as_json() is 'Trigger: announces a cha
 
 create trigger fetchq_queues_on_change after insert or update or delete on fetchq.queues
 for each row execute function fetchq.trigger_notify_as_json();
+
+-- Sessions keep in mind what a queue is set to.
+create function fetchq.trigger_queue_changed() returns trigger
+language c volatile parallel unsafe
+set search_path = pg_catalog, pg_temp
+as 'MODULE_PATHNAME', 'trigger_queue_changed_wrapper';
+comment on function fetchq.trigger_queue_changed() is 'Trigger: tells every session that the settings of a queue changed';
+
+create trigger fetchq_queue_changed after insert or update on fetchq.queues
+for each row execute function fetchq.trigger_queue_changed();
+alter table fetchq.queues enable always trigger fetchq_queue_changed;

@@ -5,6 +5,7 @@
 //! and read every leased document of the queue (docs/engine.md).
 
 use super::counters;
+use super::leases::Lease;
 use super::plans::{Queue, Statement};
 use crate::domain::counters::Event;
 use crate::domain::status::Status;
@@ -228,7 +229,7 @@ pub fn upsert(queue: &Queue, doc: &NewDoc) -> Result<Upserted> {
 static PICK_LOCK_OF_LEVEL: Statement = Statement::new(
     "select c.subject, c.payload, c.version, c.priority,
          least(c.attempts, 2147483646) operator(pg_catalog.+) 1, c.iterations, c.created_at, c.last_iteration,
-         $8 operator(pg_catalog.+) $2, c.lock_upgrade, c.ctid,
+         $8 operator(pg_catalog.+) $2, c.lock_upgrade, $9, c.ctid,
          c.next_iteration, c.attempts, c.seq
      from only {docs} c
      where c.version operator(pg_catalog.=) $1
@@ -246,7 +247,7 @@ static PICK_LOCK_OF_LEVEL: Statement = Statement::new(
 static PICK_LOCK: Statement = Statement::new(
     "select c.subject, c.payload, c.version, c.priority,
          least(c.attempts, 2147483646) operator(pg_catalog.+) 1, c.iterations, c.created_at, c.last_iteration,
-         $4 operator(pg_catalog.+) $2, c.lock_upgrade, c.ctid,
+         $4 operator(pg_catalog.+) $2, c.lock_upgrade, $5, c.ctid,
          c.next_iteration, c.attempts, c.seq
      from only {docs} c
      where c.version operator(pg_catalog.=) $1
@@ -261,7 +262,8 @@ static PICK_CLAIM: Statement = Statement::new(
     "update only {docs} d set
          status = 2,
          attempts = least(d.attempts, 2147483646) operator(pg_catalog.+) 1,
-         next_iteration = $3 operator(pg_catalog.+) $2
+         next_iteration = $3 operator(pg_catalog.+) $2,
+         lease = $4, holder = $5
      where d.ctid operator(pg_catalog.=) any ($1)",
 );
 
@@ -272,6 +274,7 @@ pub struct Pick<'a> {
     pub duration: Interval,
     /// What is due at this time, and leased from then on: microseconds since 2000.
     pub now: i64,
+    pub lease: &'a Lease,
     pub out: &'a mut RowSink,
 }
 
@@ -326,6 +329,7 @@ fn pick_level(queue: &Queue, source: &Source, level: &View, pick: &mut Pick, lim
                 Arg::from(level.floor.attempts),
                 Arg::from(level.floor.seq),
                 Arg::timestamp(pick.now),
+                Arg::from(pick.lease.number),
             ];
             let rows = queue.run(spi, &PICK_LOCK_OF_LEVEL, &args);
             if !rows.is_empty() {
@@ -384,6 +388,8 @@ fn claim_rows(queue: &Queue, from: Option<(i32, Key)>, pick: &mut Pick, limit: i
         row.set(Column::Status, &Arg::from(Status::Active.code()));
         row.set(Column::Attempts, &Arg::from(key.attempts.saturating_add(1)));
         row.set(Column::NextIteration, &Arg::timestamp(end));
+        row.set(Column::Lease, &Arg::from(pick.lease.number));
+        row.set(Column::Holder, &Arg::from(pick.lease.holder()));
         match documents.replace(&mut row, false) {
             Change::Done => {}
             // Skip locked.
@@ -408,7 +414,7 @@ fn claim_rows(queue: &Queue, from: Option<(i32, Key)>, pick: &mut Pick, limit: i
 }
 
 /// The columns of a picked document.
-const PICKED: [Column; 10] = [
+const PICKED: [Column; 11] = [
     Column::Subject,
     Column::Payload,
     Column::Version,
@@ -419,14 +425,15 @@ const PICKED: [Column; 10] = [
     Column::LastIteration,
     Column::NextIteration,
     Column::LockUpgrade,
+    Column::Lease,
 ];
 
 /// Priority and place in the index of a row of the locking statements, as it was.
 fn place(rows: &Rows, row: usize) -> (i32, Key) {
     let key = Key::new(
-        rows.timestamp(row, 12).unwrap_or(i64::MIN),
-        rows.get(row, 13).unwrap_or(i32::MIN),
-        rows.get(row, 14).unwrap_or(i64::MIN),
+        rows.timestamp(row, 13).unwrap_or(i64::MIN),
+        rows.get(row, 14).unwrap_or(i32::MIN),
+        rows.get(row, 15).unwrap_or(i64::MIN),
     );
     (rows.get(row, 4).unwrap_or(0), key)
 }
@@ -471,7 +478,9 @@ fn safety_net(queue: &Queue, source: &Source, pick: &mut Pick) -> i32 {
 fn lock_and_claim<'s>(spi: &'s Spi, queue: &Queue, pick: &Pick, limit: i32) -> Rows<'s> {
     let limit = Arg::from(i64::from(limit));
     let now = Arg::timestamp(pick.now);
-    let args = [Arg::from(pick.version), pick.duration.arg(), limit, now];
+    let lease = Arg::from(pick.lease.number);
+    let version = Arg::from(pick.version);
+    let args = [version, pick.duration.arg(), limit, now, lease];
     let rows = queue.run(spi, &PICK_LOCK, &args);
     claim(spi, queue, &rows, pick);
     rows
@@ -483,7 +492,8 @@ fn claim(spi: &Spi, queue: &Queue, rows: &Rows, pick: &Pick) {
         return;
     }
     let now = Arg::timestamp(pick.now);
-    let args = [rows.tids(11), pick.duration.arg(), now];
+    let (number, holder) = (Arg::from(pick.lease.number), Arg::from(pick.lease.holder()));
+    let args = [rows.tids(12), pick.duration.arg(), now, number, holder];
     let claimed = queue.run_noting(spi, &PICK_CLAIM, &args).affected();
     if claimed != rows.affected() {
         pgrx::error!(

@@ -24,6 +24,8 @@ use crate::pg::trigger::OwnNotes;
 use crate::ready::{self, Source};
 use crate::worker::notifications;
 
+use super::policy::Policy;
+
 /// A hot statement: planned once in a session, with a generic plan.
 pub struct Statement {
     sql: &'static str,
@@ -79,6 +81,7 @@ pub struct Queue {
     /// The indexes, and the sequence of `seq`, where they are as fetchq made them.
     indexes: Option<Indexes>,
     sequence: Option<Oid>,
+    pub policy: Policy,
     file: Cell<Option<File>>,
     plans: PlanSet,
     last_used: Cell<u64>,
@@ -245,7 +248,7 @@ pub fn run_latest<'s>(spi: &'s Spi, statement: &'static Statement, args: &[Arg])
 // a table of columns by number and type as in queue_tables.rs, in a heap, without
 // children. The fifth column: nothing of the user's runs when a row is written. Then
 // the primary key, the sequence, if a row needs no other column, and the triggers of
-// the notifications: two or none.
+// the notifications: two or none; and what `Policy` reads.
 static QUEUE: Statement = Statement::new(
     "select q.id,
         (select t.xmin from pg_catalog.pg_trigger t
@@ -317,11 +320,14 @@ static QUEUE: Statement = Statement::new(
              and not exists (
                  select from pg_catalog.pg_attribute a
                  where a.attrelid operator(pg_catalog.=) $2 and a.attnum operator(pg_catalog.>) 0
-                     and (a.attnum operator(pg_catalog.>) 12 or a.attisdropped
-                         or a.attnotnull and a.attnum operator(pg_catalog.=) any ('{8,9,10,11}'::pg_catalog.int2[])))),
+                     and (a.attnum operator(pg_catalog.>) 18 or a.attisdropped
+                         or a.attnotnull and a.attnum operator(pg_catalog.=) any ('{8,9,10,11,13,14,15,16,17,18}'::pg_catalog.int2[])))),
         (select pg_catalog.count(*)::int4 from pg_catalog.pg_trigger t
          where t.tgrelid operator(pg_catalog.=) $2
-             and t.tgname operator(pg_catalog.=) any ('{fetchq_notify_insert,fetchq_notify_update}'::pg_catalog.name[]))
+             and t.tgname operator(pg_catalog.=) any ('{fetchq_notify_insert,fetchq_notify_update}'::pg_catalog.name[])),
+        q.is_active, q.retry_base, q.retry_factor, q.retry_max_delay, q.retry_jitter,
+        q.dead_letter::pg_catalog.text, q.keep_completed, q.keep_killed, q.keep_dropped,
+        q.max_active, case when q.rate_interval is not null then q.rate_limit end, q.is_ordered
      from fetchq.queues q
      join pg_catalog.pg_class c on c.oid operator(pg_catalog.=) $2
      where q.name operator(pg_catalog.=) $1",
@@ -390,6 +396,7 @@ fn cached(name: &QueueName, table: Oid) -> Result<Rc<Queue>> {
             table,
             indexes: indexes(),
             sequence: oid(7),
+            policy: Policy::read(&rows, 9),
             floors,
             is_plain: rows.get(0, 5).unwrap_or(false) && notifying != 1,
             notifies: notifying > 0,

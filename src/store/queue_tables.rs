@@ -10,6 +10,10 @@ use super::plans::render;
 // subject: collation "C", because a subject is an identifier: compared byte by byte,
 // it is faster, and no upgrade of the C library can damage the index.
 // seq: insertion order, so that documents of one moment stay first in, first out.
+// lease: the number of the pick that holds the document; it stays when the document is
+// returned, so that who held it last can be told. holder: fetchq.holders.
+// max_attempts: of this document, instead of the queue's. origin: where a dead letter
+// came from.
 // fillfactor: a pick moves the row to a new version (never heap-only: its index
 // entries change). With room on the page the new one stays beside the old, so one
 // page is written and logged instead of two. Measured from 100 down to 80, WAL bytes
@@ -30,7 +34,13 @@ const CREATE_DOCS: &str = "create table {docs} (
     created_at timestamptz default now(),
     last_iteration timestamptz,
     payload jsonb,
-    seq bigint generated always as identity
+    seq bigint generated always as identity,
+    lease bigint,
+    holder bigint,
+    ordering_key text,
+    max_attempts int,
+    last_error text,
+    origin jsonb
 ) using heap with (
     fillfactor = 80,
     autovacuum_vacuum_scale_factor = 0.01,
@@ -45,7 +55,8 @@ const CREATE_LOGS: &str = "create table {logs} (
     subject varchar(50) not null,
     message varchar(255) not null,
     details jsonb,
-    ref_id varchar
+    ref_id varchar,
+    attempt int
 )";
 const CREATE_LOGS_INDEXES: [&str; 2] = [
     "create index on {logs} (created_at)",

@@ -69,7 +69,7 @@ select component, state, detail, hint from (
     select 4, 'worker', case when $9 is not null then 'running' when not $8 then 'off' else 'not running' end,
         'process ' || $10 || ', since ' || $9,
         case when $17 then null
-            when $9 is null and not $8 then 'fetchq.worker is off: something else has to call fetchq.mnt_job_run().'
+            when $9 is null and not $8 then 'fetchq.background_worker is off: something else has to call fetchq.mnt_job_run().'
             when $9 is null and $1 and not $3 then 'Set fetchq.ready_slots above 0 and restart: the worker needs the shared memory.'
             when $9 is null and $1 then 'See fetchq.databases, max_worker_processes, and the log of the server.'
             when $9 is null then 'Something has to call fetchq.mnt_job_run(): see docs/operations.md.' end

@@ -35,7 +35,7 @@ class Background(Scenario):
         return self.load_seconds(bench) + PER_MEASUREMENT
 
     def prepare(self, bench: Bench, systems: list[System]) -> None:
-        bench.cluster.set("fetchq.worker", "on")
+        bench.cluster.set("fetchq.background_worker", "on")
         until = time.monotonic() + 30
         while not processes(bench.cluster, "fetchq worker"):
             if time.monotonic() > until:
@@ -43,7 +43,7 @@ class Background(Scenario):
             time.sleep(0.1)
 
     def clean_up(self, bench: Bench, systems: list[System]) -> None:
-        bench.cluster.set("fetchq.worker", None)
+        bench.cluster.set("fetchq.background_worker", None)
 
 
 def processes(cluster: Cluster, kind: str) -> list[int]:

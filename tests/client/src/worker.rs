@@ -11,7 +11,7 @@ pub const WORKER: &str = "fetchq worker";
 pub fn with_worker(name: &str, settings: &str) -> Cluster {
     let cluster = Cluster::new(
         name,
-        &format!("shared_preload_libraries = 'fetchq'\nfetchq.worker = on\n{settings}"),
+        &format!("shared_preload_libraries = 'fetchq'\nfetchq.background_worker = on\n{settings}"),
     );
     cluster.start();
     cluster

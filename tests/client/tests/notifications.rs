@@ -120,7 +120,9 @@ async fn the_worker_tells_of_many_at_once() {
 
     // Nobody to tell: the commit does it again. And a worker that comes tells all.
     tokio::time::sleep(2 * interval).await;
-    session.sql("alter system set fetchq.worker = off").await;
+    session
+        .sql("alter system set fetchq.background_worker = off")
+        .await;
     session.sql("select pg_reload_conf()").await;
     wait_until("the worker is gone", async || {
         session.text("select has_worker from fetchq.info()").await == "f"
@@ -130,7 +132,9 @@ async fn the_worker_tells_of_many_at_once() {
     session.sql("select fetchq.doc_push('q', 'without')").await;
     hears(&listener, "fetchq__q__pnd without").await;
     listener.take_notifications().await;
-    session.sql("alter system reset fetchq.worker").await;
+    session
+        .sql("alter system reset fetchq.background_worker")
+        .await;
     session.sql("select pg_reload_conf()").await;
     hears(&listener, "fetchq__q__pnd true").await;
 }
@@ -150,7 +154,9 @@ async fn a_worker_that_ends_before_the_commit() {
     listener.take_notifications().await;
     session.sql("begin; select fetchq.doc_push('q', 'a')").await;
     let admin = db.connect().await;
-    admin.sql("alter system set fetchq.worker = off").await;
+    admin
+        .sql("alter system set fetchq.background_worker = off")
+        .await;
     admin.sql("select pg_reload_conf()").await;
     wait_until("the worker is gone", async || {
         admin.text("select has_worker from fetchq.info()").await == "f"

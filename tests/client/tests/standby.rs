@@ -205,7 +205,7 @@ async fn the_worker_starts_with_the_promotion() {
     worker_comes(&primary, &db.name).await;
     let new = old.standby(
         "new_primary",
-        "shared_preload_libraries = 'fetchq'\nfetchq.worker = on",
+        "shared_preload_libraries = 'fetchq'\nfetchq.background_worker = on",
     );
     let new_db = database(&new);
     let mut standby = new_db.connect().await;

@@ -118,7 +118,9 @@ async fn it_comes_and_goes_with_the_extension_and_the_settings() {
     admin.sql("select pg_reload_conf()").await;
     worker_comes(&admin, &db.name).await;
 
-    admin.sql("alter system set fetchq.worker = off").await;
+    admin
+        .sql("alter system set fetchq.background_worker = off")
+        .await;
     admin.sql("select pg_reload_conf()").await;
     worker_goes(&admin, &db.name).await;
 }
@@ -501,7 +503,9 @@ async fn status_and_progress() {
     other.sql("rollback").await;
 
     // Nobody does what is due.
-    session.sql("alter system set fetchq.worker = off").await;
+    session
+        .sql("alter system set fetchq.background_worker = off")
+        .await;
     session.sql("select pg_reload_conf()").await;
     worker_goes(&session, &db.name).await;
     planned(&session, "late", "0 s").await;
@@ -517,7 +521,10 @@ async fn status_and_progress() {
 
 #[tokio::test]
 async fn without_the_library_preloaded() {
-    let cluster = Cluster::new("bare", "shared_preload_libraries = ''\nfetchq.worker = on");
+    let cluster = Cluster::new(
+        "bare",
+        "shared_preload_libraries = ''\nfetchq.background_worker = on",
+    );
     cluster.start();
     let db = cluster.server().database("bare").await;
     let mut session = db.connect().await;
