@@ -22,8 +22,10 @@ pub fn run(name: &QueueName, limit: i32) -> Result<Outcome> {
         return Ok(Outcome::default());
     };
     // (the worker does that for all queues at once)
-    for bound in holders::bound(Some(queue.id)).values() {
-        holders::follow_sessions(&queue, bound);
+    if holders::may_read() {
+        for bound in holders::bound(Some(queue.id)).values() {
+            holders::follow_sessions(&queue, bound);
+        }
     }
     Ok(run_open(&queue, limit))
 }

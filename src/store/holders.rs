@@ -9,7 +9,7 @@ use crate::domain::counters::Event;
 use crate::domain::names::QueueName;
 use crate::domain::status::Status;
 use crate::pg::spi::{self, Arg, Spi};
-use crate::pg::time;
+use crate::pg::{relation, time};
 use crate::ready::Key;
 
 // The sessions that run now. Who may not see when another role's session began is shown
@@ -111,6 +111,11 @@ static BOUND: Statement = Statement::new(
      where h.binding operator(pg_catalog.>) 0
          and ($1 is null or h.queue_id operator(pg_catalog.=) $1)",
 );
+
+/// Whether the caller may know who holds documents.
+pub fn may_read() -> bool {
+    relation::lookup("fetchq", "holders").is_some_and(relation::may_read)
+}
 
 /// The sessions with bound leases: of one queue, or of all.
 pub fn bound(queue: Option<i32>) -> BTreeMap<String, Bound> {
