@@ -18,6 +18,7 @@ mod plans;
 mod readme;
 mod schedules;
 mod search_path;
+mod sessions;
 mod standby;
 mod waiting;
 mod worker;
