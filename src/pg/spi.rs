@@ -313,6 +313,11 @@ impl Rows<'_> {
         (1..=columns).map(|c| self.type_of(c)).collect()
     }
 
+    /// A jsonb column, which lasts as long as the connection.
+    pub fn json(&self, row: usize, column: i32) -> Option<super::json::Jsonb> {
+        self.datum(row, column).map(super::json::Jsonb::from_datum)
+    }
+
     /// A jsonb column as text; NULL reads as `null`.
     pub fn json_text(&self, row: usize, column: i32) -> String {
         self.datum(row, column).map_or_else(

@@ -5,6 +5,7 @@
 //! name schemas and operators in full, so that no search_path can change what they
 //! mean; the other functions are declared with `set search_path`.
 
+pub mod admin;
 pub mod bulk;
 pub mod counters;
 pub mod docs;
