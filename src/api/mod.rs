@@ -8,6 +8,7 @@ mod doc_pick;
 mod doc_push;
 mod doc_settle;
 mod info;
+mod lease;
 mod maintenance;
 mod metric;
 mod queue;
