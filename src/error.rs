@@ -118,6 +118,14 @@ pub enum Error {
     NeverTicks(String),
     #[error("time zone \"{0}\" is not known")]
     UnknownZone(String),
+    #[error("document \"{subject}\" of queue \"{queue}\" is neither killed nor completed: {}", describe(*.found))]
+    NotSettled {
+        queue: String,
+        subject: String,
+        found: Option<Option<Status>>,
+    },
+    #[error("the dead letters of queue \"{queue}\" go to queue \"{target}\", which does not exist")]
+    DeadLetterGone { queue: String, target: String },
     #[error("the documents of queue \"{0}\" are not numbered")]
     NoNumbers(String),
     #[error("{n} documents of queue \"{queue}\" can not be removed")]
@@ -178,9 +186,10 @@ impl Error {
             Self::ColumnType { .. } => ERRCODE_DATATYPE_MISMATCH,
             Self::StrayTable { .. } => ERRCODE_DUPLICATE_TABLE,
             Self::BadTrigger(_) => ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED,
-            Self::NoNumbers(_) | Self::NotRemoved { .. } => {
-                ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE
-            }
+            Self::NoNumbers(_)
+            | Self::NotRemoved { .. }
+            | Self::NotSettled { .. }
+            | Self::DeadLetterGone { .. } => ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
             Self::NotOwner => ERRCODE_INSUFFICIENT_PRIVILEGE,
             Self::Invalid(invalid) => match invalid {
                 Invalid::QueueName(_) | Invalid::MetricName(_) | Invalid::ScheduleName(_) => {
@@ -224,6 +233,8 @@ impl Error {
             Self::BadDirection(_) => "Use 'ASC' or 'DESC'.".into(),
             Self::BadValue { rule, .. } => format!("Pass {rule}."),
             Self::BadTrigger(_) => "Let fetchq.queue_enable_notify() make it.".into(),
+            Self::NotSettled { .. } => "Only a document that was killed or completed can be revived.".into(),
+            Self::DeadLetterGone { queue, .. } => format!("Name another one with: select fetchq.queue_set_dead_letter('{queue}', null)"),
             Self::NoNumbers(_) => "The column seq was altered: make it an identity column again.".into(),
             Self::NotRemoved { .. } => "A row-level security policy hides them, or a trigger keeps them: remove it.".into(),
             Self::NotOwner => "Connect as a superuser, or as the role that created the extension.".into(),

@@ -7,6 +7,7 @@ mod doc_many;
 mod doc_pick;
 mod doc_push;
 mod doc_settle;
+mod history;
 mod info;
 mod lease;
 mod maintenance;

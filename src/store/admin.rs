@@ -12,6 +12,7 @@ use pgrx::notice;
 
 use super::counters;
 use super::docs::came;
+use super::history::{self, Outcome};
 use super::plans::{Queue, Statement, render};
 use crate::domain::counters::Event;
 use crate::domain::filter::Filter;
@@ -201,13 +202,15 @@ static RETRY: Statement = Statement::new(
     "update only {docs} d set
          status = 1, next_iteration = pg_catalog.now(),
          attempts = case when d.status in (-1, 3) then 0 else d.attempts end,
-         last_error = case when d.status in (-1, 3) then null else d.last_error end
+         last_error = case when d.status in (-1, 3) then null else d.last_error end,
+         lease = null, holder = null
      where d.subject operator(pg_catalog.=) any ($1)
      returning d.subject::pg_catalog.text",
 );
 // The lease stays, which tells its holder what happened.
 static KILL: Statement = Statement::new(
-    "update only {docs} d set status = -1, attempts = 0, holder = null
+    "update only {docs} d set
+         status = -1, attempts = 0, holder = null, last_error = 'cancelled'
      where d.subject operator(pg_catalog.=) any ($1)
      returning d.subject::pg_catalog.text",
 );
@@ -254,8 +257,22 @@ pub fn kill(queue: &Queue, request: &Request) -> Result<i32> {
         own: &[],
         other: None,
     };
-    let groups = change(queue, request, &choice, &KILL, &[], Event::cancel)?;
-    Ok(total(&groups))
+    if request.dry_run {
+        return spi::connect(|spi| request.count(spi, queue, &choice, Some(request.limit)));
+    }
+    spi::connect(|spi| {
+        let chosen = request.lock(spi, queue, &choice, request.limit)?;
+        if chosen.is_empty() {
+            return Ok(0);
+        }
+        let groups = groups(&chosen, &queue.run(spi, &KILL, &[subjects(&chosen)]));
+        count(queue, &groups, Event::cancel);
+        // Active ones stay for their workers to learn of it.
+        let waited = chosen.into_iter().filter(|c| c.status != Active);
+        let waited: Vec<String> = waited.map(|c| c.subject).collect();
+        history::cancelled(spi, queue, &waited);
+        Ok(total(&groups))
+    })
 }
 
 /// Removes documents, active ones only where the filter names them.
@@ -267,9 +284,20 @@ pub fn drop(queue: &Queue, request: &Request) -> Result<i32> {
         own: &[],
         other: None,
     };
-    let event = |from| Some(Event::remove(from));
-    let groups = change(queue, request, &choice, &REMOVE, &[], event)?;
-    Ok(total(&groups))
+    if request.dry_run {
+        return spi::connect(|spi| request.count(spi, queue, &choice, Some(request.limit)));
+    }
+    spi::connect(|spi| {
+        let chosen = request.lock(spi, queue, &choice, request.limit)?;
+        if chosen.is_empty() {
+            return Ok(0);
+        }
+        let list: Vec<String> = chosen.iter().map(|c| c.subject.clone()).collect();
+        let gone = history::take(spi, queue, &list, Outcome::Dropped, true);
+        let groups = groups(&chosen, &gone);
+        count(queue, &groups, |from| Some(Event::remove(from)));
+        Ok(total(&groups))
+    })
 }
 
 /// Gives documents that wait another priority.
@@ -384,13 +412,7 @@ fn place(spi: &Spi, queue: &Queue, target: &Queue, chosen: Vec<Chosen>) -> Resul
     if chosen.is_empty() {
         return Ok(0);
     }
-    let Some(numbers) = chosen
-        .iter()
-        .map(|_| target.next_seq())
-        .collect::<Option<Vec<i64>>>()
-    else {
-        return Err(Error::NoNumbers(target.name.to_string()));
-    };
+    let numbers = numbers(target, chosen.len())?;
     let subjects: Vec<&str> = chosen.iter().map(|c| c.subject.as_str()).collect();
     let sql = render(PLACE, &queue.name).replace("{other}", &target.name.qualified("docs"));
     let rows = spi.once(&sql, &[Arg::from(subjects), Arg::from(numbers)]);
@@ -406,6 +428,14 @@ fn place(spi: &Spi, queue: &Queue, target: &Queue, chosen: Vec<Chosen>) -> Resul
         }
     }
     Ok(n)
+}
+
+/// Numbers for documents that come to a queue, in the order in which they come.
+pub fn numbers(queue: &Queue, n: usize) -> Result<Vec<i64>> {
+    (0..n)
+        .map(|_| queue.next_seq())
+        .collect::<Option<_>>()
+        .ok_or_else(|| Error::NoNumbers(queue.name.to_string()))
 }
 
 /// Removes documents that are locked and have their place elsewhere: all of them, or
