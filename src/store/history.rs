@@ -55,9 +55,9 @@ impl Outcome {
 }
 
 /// A statement that removes documents and writes them into the history: what it removes,
-/// the condition included; the payload and the iterations that are written; the outcome.
+/// the condition included; payload, iterations and error that are written; the outcome.
 macro_rules! into_history {
-    ($gone:literal, $payload:literal, $iterations:literal, $outcome:literal, $worker:literal) => {
+    ($gone:literal, $payload:literal, $iterations:literal, $error:literal, $outcome:literal, $worker:literal) => {
         concat!(
             "with gone as (
                  delete from only {docs} d ",
@@ -67,7 +67,9 @@ macro_rules! into_history {
             $iterations,
             " as iterations, d.created_at, ",
             $payload,
-            " as payload, d.last_error, d.ordering_key, d.origin, d.seq),
+            " as payload, ",
+            $error,
+            " as last_error, d.ordering_key, d.origin, d.seq),
              kept as (
                  insert into {history} (outcome, subject, version, priority, attempts, iterations,
                      created_at, payload, last_error, ordering_key, origin, worker)
@@ -91,6 +93,7 @@ static SETTLE: Statement = Statement::new(into_history!(
          and ($2 is null or d.lease operator(pg_catalog.=) $2)",
     "coalesce(i.payload, d.payload)",
     "d.iterations operator(pg_catalog.+) 1",
+    "case when $4 operator(pg_catalog.<>) 'completed' then d.last_error end",
     "$4",
     "$5"
 ));
@@ -99,6 +102,7 @@ static TAKE: Statement = Statement::new(into_history!(
     "where d.subject operator(pg_catalog.=) any ($1)",
     "d.payload",
     "d.iterations",
+    "d.last_error",
     "case when $2 operator(pg_catalog.=) 'killed' and g.last_error operator(pg_catalog.=) 'cancelled'
          then 'cancelled' else $2 end",
     "$3"
@@ -112,6 +116,7 @@ static POP: Statement = Statement::new(into_history!(
     "where d.ctid operator(pg_catalog.=) any ($1)",
     "d.payload",
     "d.iterations operator(pg_catalog.+) 1",
+    "d.last_error",
     "'popped'",
     "$2"
 ));
