@@ -248,7 +248,9 @@ from (values
     (30,          'reject removed',     '+prc +err +rej +drp -act -cnt -v'),
     (31,          'dead removed',       '+err +orp +drp -act -cnt -v'),
     (32,          'dead letter',        '+ded'),
-    (33,          'remove active',      '+drp -act -cnt -v')
+    (33,          'remove active',      '+drp -act -cnt -v'),
+    (34,          'place killed',       '+ent +cnt +v +kll'),
+    (35,          'place completed',    '+ent +cnt +v +cpl')
 ) as e (event, name, deltas)
 cross join lateral pg_catalog.regexp_split_to_table(e.deltas, ' ') as d (delta);
 

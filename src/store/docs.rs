@@ -5,8 +5,10 @@
 //! and read every leased document of the queue (docs/engine.md).
 
 use super::counters;
+use super::history;
 use super::leases::Lease;
 use super::plans::{Queue, Statement};
+use super::policy::Keep;
 use crate::domain::counters::Event;
 use crate::domain::status::Status;
 use crate::error::{Error, Result};
@@ -398,6 +400,10 @@ fn claim_rows(queue: &Queue, from: Option<(i32, Key)>, pick: &mut Pick, limit: i
         last: None,
         is_all: false,
     };
+    // That is for a statement.
+    if matches!(pick.take, Take::Remove) && queue.policy.dropped == Keep::InHistory {
+        return claimed;
+    }
     let Some(mut documents) = queue.documents(pick.take.access()) else {
         return claimed;
     };
@@ -543,6 +549,9 @@ fn claim(spi: &Spi, queue: &Queue, rows: &Rows, pick: &Pick) {
                 Arg::from(lease.holder(queue.id)),
             ];
             queue.run_noting(spi, &PICK_CLAIM, &args).affected()
+        }
+        Take::Remove if queue.policy.dropped == Keep::InHistory => {
+            history::pop(spi, queue, rows.tids(12))
         }
         Take::Remove => queue.run(spi, &POP, &[rows.tids(12)]).affected(),
     };

@@ -5,11 +5,14 @@
 //! name schemas and operators in full, so that no search_path can change what they
 //! mean; the other functions are declared with `set search_path`.
 
+pub mod admin;
 pub mod bulk;
 pub mod cancel;
 pub mod counters;
+pub mod dead_letters;
 pub mod docs;
 pub mod extend;
+pub mod history;
 pub mod holders;
 pub mod jobs;
 pub mod leases;

@@ -32,7 +32,7 @@ pub struct Statement {
 }
 
 impl Statement {
-    /// `{docs}`, `{logs}` and `{metrics}` stand for the queue's tables.
+    /// `{docs}`, `{logs}`, `{metrics}` and `{history}` stand for the queue's tables.
     pub const fn new(sql: &'static str) -> Self {
         Self { sql }
     }
@@ -217,6 +217,7 @@ pub fn render(sql: &str, name: &QueueName) -> String {
     sql.replace("{docs}", &name.qualified("docs"))
         .replace("{logs}", &name.qualified("logs"))
         .replace("{metrics}", &name.qualified("metrics"))
+        .replace("{history}", &name.qualified("history"))
 }
 
 /// How many queues a session knows at most, with plans or without: half a kilobyte each.
