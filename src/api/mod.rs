@@ -5,6 +5,7 @@
 mod doc_many;
 mod doc_pick;
 mod doc_push;
+mod doc_put;
 mod doc_settle;
 mod info;
 mod maintenance;

@@ -84,6 +84,10 @@ impl Call {
         self.read(at).ok_or_else(|| self.missing(name))
     }
 
+    pub fn opt_int(&self, at: usize) -> Option<i32> {
+        self.read(at)
+    }
+
     pub fn is_null(&self, at: usize) -> bool {
         self.datum(at).is_none()
     }

@@ -313,6 +313,16 @@ impl Rows<'_> {
         (1..=columns).map(|c| self.type_of(c)).collect()
     }
 
+    /// A jsonb value, in SPI's memory.
+    pub fn json(&self, row: usize, column: i32) -> Option<super::json::Jsonb> {
+        let datum = self.datum(row, column)?;
+        let oid = self.type_of(column);
+        if oid != pg_sys::JSONBOID {
+            wrong_type(column, oid, pg_sys::JSONBOID);
+        }
+        Some(super::json::Jsonb::from_datum(datum))
+    }
+
     /// A jsonb column as text; NULL reads as `null`.
     pub fn json_text(&self, row: usize, column: i32) -> String {
         self.datum(row, column).map_or_else(
