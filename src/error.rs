@@ -26,6 +26,23 @@ pub enum Error {
         subject: String,
         found: Option<Option<Status>>,
     },
+    #[error("lease {lease} of document \"{subject}\" of queue \"{queue}\" is lost: {}", describe_other(*.found))]
+    LeaseLost {
+        queue: String,
+        subject: String,
+        lease: i64,
+        found: Option<Option<Status>>,
+    },
+    #[error(
+        "lease {lease} of {n} of {of} documents of queue \"{queue}\" is lost, of \"{first}\" among them"
+    )]
+    SomeLeasesLost {
+        queue: String,
+        first: String,
+        lease: i64,
+        n: usize,
+        of: usize,
+    },
     #[error("{n} of {of} documents of queue \"{queue}\" are not active, \"{first}\" among them")]
     SomeNotActive {
         queue: String,
@@ -119,6 +136,14 @@ fn describe(found: Option<Option<Status>>) -> String {
     }
 }
 
+/// The same where a lease was lost: an active document has another one.
+fn describe_other(found: Option<Option<Status>>) -> String {
+    match found {
+        Some(Some(Status::Active)) => "it was picked again".into(),
+        other => describe(other),
+    }
+}
+
 impl Error {
     pub fn code(&self) -> PgSqlErrorCode {
         use PgSqlErrorCode::*;
@@ -140,9 +165,10 @@ impl Error {
             Self::BadSchedule { .. } => ERRCODE_INVALID_PARAMETER_VALUE,
             Self::NeverTicks(_) => ERRCODE_INVALID_PARAMETER_VALUE,
             Self::UnknownZone(_) => ERRCODE_INVALID_PARAMETER_VALUE,
-            Self::NotActive { .. } | Self::SomeNotActive { .. } => {
-                ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE
-            }
+            Self::NotActive { .. }
+            | Self::SomeNotActive { .. }
+            | Self::LeaseLost { .. }
+            | Self::SomeLeasesLost { .. } => ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
             Self::ReadOnly { .. } => ERRCODE_READ_ONLY_SQL_TRANSACTION,
             Self::HiddenDocument { .. } | Self::HiddenQueue(_) | Self::HiddenSchedule(_) => {
                 ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE
@@ -181,6 +207,7 @@ impl Error {
             Self::BadDocument { .. } | Self::NoList => r#"Pass an array such as [{"subject": "s1", "payload": {}, "version": 0, "priority": 0, "next_iteration": "2030-01-01"}]; only the subject is needed."#.into(),
             Self::NotMergeable { .. } => "Merge objects only; the mode replace takes any payload.".into(),
             Self::NotActive { .. } | Self::SomeNotActive { .. } => "Only a document that was picked, and whose lease has not been taken back, can be settled.".into(),
+            Self::LeaseLost { .. } | Self::SomeLeasesLost { .. } => "The lease ran out, or the document was cancelled or taken back: roll back what was done for it. doc_extend() keeps a lease from running out.".into(),
             Self::ReadOnly { standby: true, .. } => "Connect to the primary server.".into(),
             Self::ReadOnly { standby: false, .. } => "Call it in a transaction that can write.".into(),
             Self::StrayTable { table, .. } => format!("Drop or rename {table}, then create the queue."),

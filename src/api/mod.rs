@@ -8,6 +8,7 @@ mod doc_push;
 mod doc_put;
 mod doc_settle;
 mod info;
+mod lease;
 mod maintenance;
 mod metric;
 mod queue;

@@ -2,8 +2,8 @@
 
 use crate::domain::names::QueueName;
 use crate::error::Result;
-use crate::store::maintenance;
 use crate::store::plans::Queue;
+use crate::store::{holders, maintenance};
 use crate::worker::progress;
 
 /// Documents moved by one run.
@@ -21,6 +21,12 @@ pub fn run(name: &QueueName, limit: i32) -> Result<Outcome> {
     let Some(queue) = Queue::try_open(name)? else {
         return Ok(Outcome::default());
     };
+    // (the worker does that for all queues at once)
+    if holders::may_read() {
+        for bound in holders::bound(Some(queue.id)).values() {
+            holders::follow_sessions(&queue, bound);
+        }
+    }
     Ok(run_open(&queue, limit))
 }
 

@@ -11,6 +11,7 @@ use crate::error::{self, Error, Result};
 use crate::pg::time::{self, Interval};
 use crate::pg::worker::as_role;
 use crate::pg::{relation, subtransaction};
+use crate::store::holders;
 use crate::store::jobs::{self, Job, Kind, Maintenance};
 use crate::store::maintenance;
 use crate::store::plans::Queue;
@@ -68,7 +69,7 @@ pub enum By {
 }
 
 impl By {
-    pub(super) fn run<R>(self, queue: &QueueName, work: impl FnOnce() -> R) -> R {
+    pub fn run<R>(self, queue: &QueueName, work: impl FnOnce() -> R) -> R {
         let table = relation::lookup_data_table(&queue.relation("docs"));
         match table {
             Some(table) if self == Self::Owner => match relation::owner_of(table) {
@@ -244,6 +245,11 @@ fn run_one(job: &Job, by: By) -> Result<i32> {
                 Ok(())
             }
         })?;
+    }
+    if task == Task::Recount
+        && let Some(queue) = Queue::try_open(&QueueName::parse(&job.queue)?)?
+    {
+        holders::trim(&queue);
     }
     let delay = Interval::parse(&settings.delay).as_duration("delay")?;
     let delay = if has_more {

@@ -63,6 +63,7 @@ arg_from! {
     i16 => INT2OID,
     i32 => INT4OID,
     i64 => INT8OID,
+    f64 => FLOAT8OID,
     bool => BOOLOID,
     &str => TEXTOID,
     Vec<i32> => INT4ARRAYOID,

@@ -113,11 +113,12 @@ create index schedules_due_idx on fetchq.schedules (due_at) where is_active;
 create index schedules_queue_idx on fetchq.schedules (queue);
 comment on table fetchq.schedules is 'Schedules: each pushes a document at each tick';
 
--- Who picks: a row for each session that did, and for each name and kind of lease that
--- it did it with. The library writes them itself, so there is no index, trigger or
+-- Who picks: a row for each session and queue that it picked from, and for each name and
+-- kind of lease that it did it with. The library writes them itself, so there is no index, trigger or
 -- constraint; maintenance removes those that hold nothing any more.
 create table fetchq.holders (
     id bigint not null,
+    queue_id int not null,
     name text not null,
     pid int not null,
     backend_start timestamptz not null,

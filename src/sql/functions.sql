@@ -258,30 +258,30 @@ comment on function fetchq.doc_pick(text, int, int, interval) is 'Leases due doc
 
 -- Settling leased documents. Hot. A payload of NULL leaves the payload as it is.
 
-create function fetchq.doc_complete(queue text, subject text, payload jsonb default null, out affected_rows int)
+create function fetchq.doc_complete(queue text, subject text, payload jsonb default null, lease bigint default null, out affected_rows int)
 language c volatile parallel unsafe
 as 'MODULE_PATHNAME', 'doc_complete_wrapper';
-comment on function fetchq.doc_complete(text, text, jsonb) is 'Settles an active document as done';
+comment on function fetchq.doc_complete(text, text, jsonb, bigint) is 'Settles an active document as done; with a lease only while that holds';
 
-create function fetchq.doc_kill(queue text, subject text, payload jsonb default null, out affected_rows int)
+create function fetchq.doc_kill(queue text, subject text, payload jsonb default null, lease bigint default null, out affected_rows int)
 language c volatile parallel unsafe
 as 'MODULE_PATHNAME', 'doc_kill_wrapper';
-comment on function fetchq.doc_kill(text, text, jsonb) is 'Settles an active document as never to run again';
+comment on function fetchq.doc_kill(text, text, jsonb, bigint) is 'Settles an active document as never to run again; with a lease only while that holds';
 
-create function fetchq.doc_drop(queue text, subject text, out affected_rows int)
+create function fetchq.doc_drop(queue text, subject text, lease bigint default null, out affected_rows int)
 language c volatile parallel unsafe
 as 'MODULE_PATHNAME', 'doc_drop_wrapper';
-comment on function fetchq.doc_drop(text, text) is 'Settles an active document by removing it';
+comment on function fetchq.doc_drop(text, text, bigint) is 'Settles an active document by removing it; with a lease only while that holds';
 
-create function fetchq.doc_reschedule(queue text, subject text, next_iteration timestamptz, payload jsonb default null, out affected_rows int)
+create function fetchq.doc_reschedule(queue text, subject text, next_iteration timestamptz, payload jsonb default null, lease bigint default null, out affected_rows int)
 language c volatile parallel unsafe
 as 'MODULE_PATHNAME', 'doc_reschedule_wrapper';
-comment on function fetchq.doc_reschedule(text, text, timestamptz, jsonb) is 'Plans the next iteration of an active document';
+comment on function fetchq.doc_reschedule(text, text, timestamptz, jsonb, bigint) is 'Plans the next iteration of an active document; with a lease only while that holds';
 
-create function fetchq.doc_reject(queue text, subject text, message text, details jsonb, ref_id text default null, out affected_rows int)
+create function fetchq.doc_reject(queue text, subject text, message text, details jsonb, ref_id text default null, lease bigint default null, delay interval default null, out affected_rows int)
 language c volatile parallel unsafe
 as 'MODULE_PATHNAME', 'doc_reject_wrapper';
-comment on function fetchq.doc_reject(text, text, text, jsonb, text) is 'Gives an active document back after a failure: retried when its lease would have ended, killed after its last attempt';
+comment on function fetchq.doc_reject(text, text, text, jsonb, text, bigint, interval) is 'Gives an active document back after a failure: retried after the delay, or by the policy of the queue, or when its lease would have ended; killed after its last attempt';
 
 create function fetchq.doc_push_many(queue text, docs jsonb, out queued_docs int)
 language c volatile parallel unsafe
@@ -305,23 +305,23 @@ language c volatile parallel unsafe
 as 'MODULE_PATHNAME', 'doc_upsert_many_wrapper';
 comment on function fetchq.doc_upsert_many(text, jsonb) is 'Plans a JSON array of documents, or changes those that exist: created, updated or skipped';
 
-create function fetchq.doc_complete_many(queue text, subjects text[], payloads jsonb[] default null, out subject text, out settled boolean)
+create function fetchq.doc_complete_many(queue text, subjects text[], payloads jsonb[] default null, lease bigint default null, out subject text, out settled boolean)
 returns setof record
 language c volatile parallel unsafe
 as 'MODULE_PATHNAME', 'doc_complete_many_wrapper';
-comment on function fetchq.doc_complete_many(text, text[], jsonb[]) is 'Settles active documents as done';
+comment on function fetchq.doc_complete_many(text, text[], jsonb[], bigint) is 'Settles active documents as done; with a lease all of them, or it is an error';
 
-create function fetchq.doc_reschedule_many(queue text, subjects text[], next_iteration timestamptz, payloads jsonb[] default null, out subject text, out settled boolean)
+create function fetchq.doc_reschedule_many(queue text, subjects text[], next_iteration timestamptz, payloads jsonb[] default null, lease bigint default null, out subject text, out settled boolean)
 returns setof record
 language c volatile parallel unsafe
 as 'MODULE_PATHNAME', 'doc_reschedule_many_wrapper';
-comment on function fetchq.doc_reschedule_many(text, text[], timestamptz, jsonb[]) is 'Plans the next iteration of active documents';
+comment on function fetchq.doc_reschedule_many(text, text[], timestamptz, jsonb[], bigint) is 'Plans the next iteration of active documents; with a lease all of them, or it is an error';
 
-create function fetchq.doc_drop_many(queue text, subjects text[], out subject text, out settled boolean)
+create function fetchq.doc_drop_many(queue text, subjects text[], lease bigint default null, out subject text, out settled boolean)
 returns setof record
 language c volatile parallel unsafe
 as 'MODULE_PATHNAME', 'doc_drop_many_wrapper';
-comment on function fetchq.doc_drop_many(text, text[]) is 'Settles active documents by removing them';
+comment on function fetchq.doc_drop_many(text, text[], bigint) is 'Settles active documents by removing them; with a lease all of them, or it is an error';
 
 create function fetchq.log_error(queue text, subject text, message text, details jsonb, ref_id text default null, out queued_logs boolean)
 language c volatile parallel unsafe
@@ -668,7 +668,8 @@ declare
     takes_document boolean;
     gives pg_catalog.text;
     worker pg_catalog.text;
-    idle_since pg_catalog.timestamptz := pg_catalog.clock_timestamp();
+    started constant pg_catalog.timestamptz := pg_catalog.clock_timestamp();
+    idle_since pg_catalog.timestamptz := started;
     wait interval;
     is_ready boolean;
     doc pg_catalog.record;
@@ -714,7 +715,8 @@ begin
         if worker is null or worker operator(pg_catalog.=) '' then
             worker := pg_catalog.format('%s/%s', pg_catalog.current_setting('application_name'), pg_catalog.pg_backend_pid());
         end if;
-        perform from fetchq.stops s where s.name operator(pg_catalog.=) pg_catalog."left"(worker, 200);
+        perform from fetchq.stops s
+        where s.name operator(pg_catalog.=) pg_catalog."left"(worker, 200) and s.since operator(pg_catalog.>=) started;
         exit when found;
 
         -- For as long as this session lives.
@@ -809,3 +811,79 @@ end $work$;
 comment on procedure fetchq.work(text, regproc, int, interval, interval, int, int, int) is 'A worker: picks documents of a queue, calls the handler, completes or rejects them, until it is told to stop';
 
 select fetchq.worker_wake();
+
+
+-- Leases: extending, handing back, cancelling; and who holds what.
+
+create function fetchq.doc_extend(queue text, subject text, duration interval, lease bigint default null, out next_iteration timestamptz, out stop boolean)
+language c volatile parallel unsafe
+as 'MODULE_PATHNAME', 'doc_extend_wrapper';
+comment on function fetchq.doc_extend(text, text, interval, bigint) is 'Has a lease last for a duration from now; tells when it ends, and whether the worker should stop: with no end the document was cancelled';
+
+create function fetchq.doc_snooze(queue text, subject text, next_iteration timestamptz default pg_catalog.now(), lease bigint default null, out affected_rows int)
+language c volatile parallel unsafe
+as 'MODULE_PATHNAME', 'doc_snooze_wrapper';
+comment on function fetchq.doc_snooze(text, text, timestamptz, bigint) is 'Hands an active document back until a time, as if it had not been picked: the attempt does not count';
+
+create function fetchq.doc_cancel(queue text, subject text, out was_cancelled boolean, out status text)
+language c volatile parallel unsafe
+as 'MODULE_PATHNAME', 'doc_cancel_wrapper';
+comment on function fetchq.doc_cancel(text, text) is 'Kills a document that is planned, pending or active; who holds it is told by doc_extend(), and its lease is lost. Gives the status that it had';
+
+create function fetchq.doc_pop(queue text, version int default 0, max_docs int default 1)
+returns table (subject varchar, payload jsonb, version int, priority int, attempts int, iterations bigint, created_at timestamptz, last_iteration timestamptz, next_iteration timestamptz, lock_upgrade timestamptz)
+language c volatile parallel unsafe
+as 'MODULE_PATHNAME', 'doc_pop_wrapper';
+comment on function fetchq.doc_pop(text, int, int) is 'Removes due documents, by priority and time, and returns them; a rollback puts them back';
+
+create function fetchq.worker_release(name text, out released_docs int)
+language c volatile parallel unsafe
+set search_path = pg_catalog, pg_temp
+as 'MODULE_PATHNAME', 'worker_release_wrapper';
+comment on function fetchq.worker_release(text) is 'Hands back all documents that a worker holds, as if they had not been picked';
+
+create function fetchq.worker_stop(name text, out was_asked boolean)
+language c volatile parallel unsafe
+set search_path = pg_catalog, pg_temp
+as 'MODULE_PATHNAME', 'worker_stop_wrapper';
+comment on function fetchq.worker_stop(text) is 'Asks a worker to stop: doc_extend() tells it, and fetchq.work() ends after the document it is at';
+
+create function fetchq.queue_set_retry(queue text, base interval, factor double precision default 2, max_delay interval default null, jitter double precision default 0, max_attempts int default null, out affected_rows int)
+language c volatile parallel unsafe
+set search_path = pg_catalog, pg_temp
+as 'MODULE_PATHNAME', 'queue_set_retry_wrapper';
+comment on function fetchq.queue_set_retry(text, interval, double precision, interval, double precision, int) is 'Sets when a rejected document is tried again: base * factor ^ (attempts - 1), up to max_delay, jitter times that earlier or later; base NULL: when its lease would have ended';
+
+create function fetchq.lease_list(out queue varchar, out subject varchar, out version int, out attempts int, out lease bigint, out worker text, out pid int, out since timestamptz, out until timestamptz, out binding text, out holder bigint)
+returns setof record
+language c stable parallel unsafe
+set search_path = pg_catalog, pg_temp
+as 'MODULE_PATHNAME', 'lease_list_wrapper';
+comment on function fetchq.lease_list() is 'The documents that are leased, of the queues that the caller may read';
+
+create view fetchq.leases as select * from fetchq.lease_list();
+comment on view fetchq.leases is 'The documents that are leased: by whom, since and until when';
+
+create view fetchq.workers as
+with held as materialized (select * from fetchq.lease_list()),
+sessions as (
+    select h.name, h.id, h.pid, h.since, a.pid is not null as is_alive
+    from fetchq.holders h
+    left join pg_catalog.pg_stat_get_activity(null) a
+        on a.pid = h.pid and coalesce(a.backend_start = h.backend_start, true)
+)
+select
+    s.name,
+    count(distinct s.pid) filter (where s.is_alive)::int as sessions,
+    count(l.subject)::int as documents,
+    coalesce(array_agg(distinct l.queue::text order by l.queue::text) filter (where l.queue is not null), '{}') as queues,
+    min(s.since) as since,
+    min(l.since) as oldest_lease,
+    min(l.until) as next_expiry,
+    coalesce(bool_or(t.since > s.since), false) as is_asked_to_stop
+from sessions s
+left join held l on l.holder = s.id
+left join fetchq.stops t on t.name = s.name
+group by s.name
+having bool_or(s.is_alive) or count(l.subject) > 0;
+comment on view fetchq.workers is 'The workers that have picked documents: their sessions, and what they hold';

@@ -5,8 +5,9 @@
 use std::collections::{HashMap, HashSet};
 
 use super::counters;
-use super::docs::{NewDoc, came, end_iteration, new_row, note};
+use super::docs::{NewDoc, came, new_row, note};
 use super::plans::{self, Queue, Statement};
+use super::settle::{end_iteration, is_held};
 use crate::domain::counters::Event;
 use crate::domain::push_many::Item;
 use crate::domain::status::Status;
@@ -580,37 +581,44 @@ static COMPLETE: Statement = Statement::new(
     "update only {docs} d set
          status = 3, attempts = 0,
          iterations = d.iterations operator(pg_catalog.+) 1,
-         last_iteration = pg_catalog.now(), next_iteration = $2
+         last_iteration = pg_catalog.now(), next_iteration = $3,
+         lease = null, holder = null, last_error = null
      where d.subject operator(pg_catalog.=) any ($1)
          and d.status operator(pg_catalog.+) 0 operator(pg_catalog.=) 2
+         and ($2 is null or d.lease operator(pg_catalog.=) $2)
      returning d.subject::pg_catalog.text",
 );
 static COMPLETE_WITH: Statement = Statement::new(
     "update only {docs} d set
          status = 3, attempts = 0,
          iterations = d.iterations operator(pg_catalog.+) 1,
-         last_iteration = pg_catalog.now(), next_iteration = $2,
-         payload = coalesce(i.payload, d.payload)
-     from rows from (pg_catalog.unnest($1), pg_catalog.unnest($3)) as i (subject, payload)
+         last_iteration = pg_catalog.now(), next_iteration = $3,
+         payload = coalesce(i.payload, d.payload),
+         lease = null, holder = null, last_error = null
+     from rows from (pg_catalog.unnest($1), pg_catalog.unnest($4)) as i (subject, payload)
      where d.subject operator(pg_catalog.=) i.subject
          and d.status operator(pg_catalog.+) 0 operator(pg_catalog.=) 2
+         and ($2 is null or d.lease operator(pg_catalog.=) $2)
      returning d.subject::pg_catalog.text",
 );
 static RESCHEDULE: Statement = Statement::new(
     "update only {docs} d set
          status = $3, attempts = 0,
          iterations = d.iterations operator(pg_catalog.+) 1,
-         last_iteration = pg_catalog.now(), next_iteration = $2,
-         payload = coalesce(i.payload, d.payload)
-     from rows from (pg_catalog.unnest($1), pg_catalog.unnest($4)) as i (subject, payload)
+         last_iteration = pg_catalog.now(), next_iteration = $4,
+         payload = coalesce(i.payload, d.payload),
+         lease = null, holder = null, last_error = null
+     from rows from (pg_catalog.unnest($1), pg_catalog.unnest($5)) as i (subject, payload)
      where d.subject operator(pg_catalog.=) i.subject
          and d.status operator(pg_catalog.+) 0 operator(pg_catalog.=) 2
+         and ($2 is null or d.lease operator(pg_catalog.=) $2)
      returning d.subject::pg_catalog.text, d.version, d.priority, d.status, d.next_iteration, d.seq",
 );
 static DROP: Statement = Statement::new(
     "delete from only {docs} d
      where d.subject operator(pg_catalog.=) any ($1)
          and d.status operator(pg_catalog.+) 0 operator(pg_catalog.=) 2
+         and ($2 is null or d.lease operator(pg_catalog.=) $2)
      returning d.subject::pg_catalog.text, d.version",
 );
 
@@ -627,6 +635,7 @@ struct Rowwise<'a> {
 fn settle_rows<'a>(
     queue: &Queue,
     subjects: &'a [String],
+    lease: Option<i64>,
     access: Access,
     settle: impl Fn(&mut Documents, &mut Row) -> Change,
 ) -> Rowwise<'a> {
@@ -643,8 +652,7 @@ fn settle_rows<'a>(
     sorted.dedup();
     for (at, subject) in sorted.iter().enumerate() {
         let row = documents.find(subject);
-        let active = row.filter(|row| row.int4(Column::Status) == Status::Active.code());
-        let Some(mut row) = active else {
+        let Some(mut row) = row.filter(|row| is_held(row, lease)) else {
             done.rest.push(subject);
             continue;
         };
@@ -665,29 +673,40 @@ fn settled(rows: &Rows) -> HashSet<String> {
 }
 
 /// Settles active documents as done; gives the subjects that were active.
-pub fn complete(queue: &Queue, subjects: &[String], payloads: Option<Arg>) -> HashSet<String> {
+pub fn complete(
+    queue: &Queue,
+    subjects: &[String],
+    lease: Option<i64>,
+    payloads: Option<Arg>,
+) -> HashSet<String> {
     let at = Arg::timestamp(time::COMPLETED_AT);
     let Some(payloads) = payloads else {
-        return complete_as_they_are(queue, subjects, at);
+        return complete_as_they_are(queue, subjects, lease, at);
     };
     spi::connect(|spi| {
-        let args = [Arg::from(subjects.to_vec()), at, payloads];
+        let args = [Arg::from(subjects.to_vec()), Arg::from(lease), at, payloads];
         let rows = queue.run_noting(spi, &COMPLETE_WITH, &args);
         counters::note(queue, 0, rows.affected(), Event::Complete);
         settled(&rows)
     })
 }
 
-fn complete_as_they_are(queue: &Queue, subjects: &[String], at: Arg) -> HashSet<String> {
+fn complete_as_they_are(
+    queue: &Queue,
+    subjects: &[String],
+    lease: Option<i64>,
+    at: Arg,
+) -> HashSet<String> {
     let no_payload = Jsonb::arg(None);
-    let mut done = settle_rows(queue, subjects, Access::Update, |documents, row| {
+    let mut done = settle_rows(queue, subjects, lease, Access::Update, |documents, row| {
         end_iteration(row, Status::Completed, &no_payload);
         row.set(Column::NextIteration, &at);
         documents.replace(row, true)
     });
     if !done.rest.is_empty() {
         spi::connect(|spi| {
-            let rows = queue.run_noting(spi, &COMPLETE, &[Arg::from(done.rest), at]);
+            let args = [Arg::from(done.rest), Arg::from(lease), at];
+            let rows = queue.run_noting(spi, &COMPLETE, &args);
             done.settled.extend(settled(&rows));
         });
     }
@@ -700,6 +719,7 @@ fn complete_as_they_are(queue: &Queue, subjects: &[String], at: Arg) -> HashSet<
 pub fn reschedule(
     queue: &Queue,
     subjects: Arg,
+    lease: Option<i64>,
     next_iteration: i64,
     payloads: Arg,
 ) -> HashSet<String> {
@@ -707,8 +727,9 @@ pub fn reschedule(
     spi::connect(|spi| {
         let args = [
             subjects,
-            Arg::timestamp(next_iteration),
+            Arg::from(lease),
             Arg::from(to.code()),
+            Arg::timestamp(next_iteration),
             payloads,
         ];
         let rows = queue.run_noting(spi, &RESCHEDULE, &args);
@@ -719,13 +740,14 @@ pub fn reschedule(
 }
 
 /// Settles active documents by removing them; gives those that were active.
-pub fn drop(queue: &Queue, subjects: &[String]) -> HashSet<String> {
-    let mut done = settle_rows(queue, subjects, Access::Delete, |documents, row| {
-        documents.remove(row)
+pub fn drop(queue: &Queue, subjects: &[String], lease: Option<i64>) -> HashSet<String> {
+    let mut done = settle_rows(queue, subjects, lease, Access::Delete, |documents, row| {
+        documents.remove(row, true)
     });
     if !done.rest.is_empty() {
         spi::connect(|spi| {
-            let rows = queue.run_noting(spi, &DROP, &[Arg::from(done.rest)]);
+            let args = [Arg::from(done.rest), Arg::from(lease)];
+            let rows = queue.run_noting(spi, &DROP, &args);
             for row in 0..rows.len() {
                 let version = rows.get(row, 2).unwrap_or(0);
                 *done.versions.entry(version).or_default() += 1;

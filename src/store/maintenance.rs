@@ -12,29 +12,33 @@ use crate::ready::Key;
 
 // Index of the four: due, a range of one status up to now.
 static MARK_DEAD: Statement = Statement::new(
-    "update only {docs} d set status = -1
+    "update only {docs} d set
+         status = -1, lease = null, holder = null,
+         last_error = pg_catalog.format('the lease of attempt %s ran out', d.attempts)
      where d.ctid operator(pg_catalog.=) any (array(
          select c.ctid from only {docs} c
          where c.status operator(pg_catalog.=) 2
              and c.lock_upgrade is null
              and c.next_iteration operator(pg_catalog.<) pg_catalog.now()
              and (c.next_iteration, c.seq) operator(pg_catalog.>=) ($3, $4)
-             and c.attempts operator(pg_catalog.>=) (
-                 select q.max_attempts from fetchq.queues q where q.id operator(pg_catalog.=) $1)
+             and c.attempts operator(pg_catalog.>=) coalesce(c.max_attempts, (
+                 select q.max_attempts from fetchq.queues q where q.id operator(pg_catalog.=) $1))
          order by c.next_iteration, c.seq
          limit $2
          for update skip locked))",
 );
 static RESCHEDULE_ORPHANS: Statement = Statement::new(
-    "update only {docs} d set status = 1
+    "update only {docs} d set
+         status = 1, lease = null, holder = null,
+         last_error = pg_catalog.format('the lease of attempt %s ran out', d.attempts)
      where d.ctid operator(pg_catalog.=) any (array(
          select c.ctid from only {docs} c
          where c.status operator(pg_catalog.=) 2
              and c.lock_upgrade is null
              and c.next_iteration operator(pg_catalog.<) pg_catalog.now()
              and (c.next_iteration, c.seq) operator(pg_catalog.>=) ($3, $4)
-             and c.attempts operator(pg_catalog.<) (
-                 select q.max_attempts from fetchq.queues q where q.id operator(pg_catalog.=) $1)
+             and c.attempts operator(pg_catalog.<) coalesce(c.max_attempts, (
+                 select q.max_attempts from fetchq.queues q where q.id operator(pg_catalog.=) $1))
          order by c.next_iteration, c.seq
          limit $2
          for update skip locked))",
@@ -42,9 +46,12 @@ static RESCHEDULE_ORPHANS: Statement = Statement::new(
 // Both in one pass: with a million lost leases, of which few are at their last attempt,
 // looking for those alone would read all of them each time.
 static EXPIRE: Statement = Statement::new(
-    "update only {docs} d set status = case when d.attempts operator(pg_catalog.>=) (
-             select q.max_attempts from fetchq.queues q where q.id operator(pg_catalog.=) $1)
-         then -1 else 1 end
+    "update only {docs} d set
+         status = case when d.attempts operator(pg_catalog.>=) coalesce(d.max_attempts, (
+                 select q.max_attempts from fetchq.queues q where q.id operator(pg_catalog.=) $1))
+             then -1 else 1 end,
+         lease = null, holder = null,
+         last_error = pg_catalog.format('the lease of attempt %s ran out', d.attempts)
      where d.ctid operator(pg_catalog.=) any (array(
          select c.ctid from only {docs} c
          where c.status operator(pg_catalog.=) 2

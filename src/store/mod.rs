@@ -6,8 +6,11 @@
 //! mean; the other functions are declared with `set search_path`.
 
 pub mod bulk;
+pub mod cancel;
 pub mod counters;
 pub mod docs;
+pub mod extend;
+pub mod holders;
 pub mod jobs;
 pub mod leases;
 pub mod logs;
@@ -20,6 +23,8 @@ pub mod put;
 pub mod queue_tables;
 pub mod readiness;
 pub mod registry;
+pub mod returns;
 pub mod schedules;
 pub mod series;
+pub mod settle;
 pub mod status;

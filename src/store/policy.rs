@@ -31,6 +31,7 @@ impl Keep {
 pub struct Policy {
     /// Documents can be picked.
     pub is_active: bool,
+    pub max_attempts: i32,
     pub retry: Option<Retry>,
     /// The queue that takes what is killed by failing.
     pub dead_letter: Option<QueueName>,
@@ -59,6 +60,7 @@ impl Policy {
         let target: Option<String> = rows.get(0, first + 5);
         Self {
             is_active: rows.get(0, first).unwrap_or(true),
+            max_attempts: rows.get(0, first + 12).unwrap_or(i32::MAX),
             retry,
             dead_letter: target.and_then(|name| QueueName::parse(&name).ok()),
             completed: keep(6),

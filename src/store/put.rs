@@ -147,7 +147,9 @@ static REPLACE: Statement = Statement::new(
     "update only {docs} d set
          version = $2, priority = $3, status = $4, next_iteration = $5, payload = $6,
          ordering_key = $7, max_attempts = $8, attempts = $10,
-         last_error = case when $9 then null else d.last_error end
+         last_error = case when $9 then null else d.last_error end,
+         lease = case when $9 then null else d.lease end,
+         holder = case when $9 then null else d.holder end
      where d.subject operator(pg_catalog.=) $1",
 );
 

@@ -145,6 +145,21 @@ fn set(name: &QueueName, sql: &str, value: Arg) -> Result<i32> {
     )
 }
 
+const SET_RETRY: &str = "update fetchq.queues set
+        retry_base = $2, retry_factor = $3, retry_max_delay = $4, retry_jitter = $5,
+        max_attempts = coalesce($6, max_attempts)
+    where name = $1";
+
+/// Base, factor, longest delay, jitter, and how many attempts.
+pub fn set_retry(name: &QueueName, policy: &[Arg; 5]) -> Result<i32> {
+    let mut args = vec![Arg::from(name.as_str())];
+    args.extend(policy);
+    spi::connect(|spi| match spi.once(SET_RETRY, &args).affected() {
+        0 => Err(Error::UnknownQueue(name.to_string())),
+        n => Ok(n),
+    })
+}
+
 pub fn set_max_attempts(name: &QueueName, value: i32) -> Result<i32> {
     set(name, SET_MAX_ATTEMPTS, Arg::from(value))
 }
