@@ -709,6 +709,8 @@ begin
         raise exception 'permission denied for function %', handler using errcode = 'insufficient_privilege';
     end if;
 
+    -- Fails in a transaction block, and where there is no such queue.
+    call fetchq.queue_wait(queue, '0'::interval, is_ready, version);
     loop
         exit when (processed operator(pg_catalog.+) failed) operator(pg_catalog.>=) max_docs;
         worker := pg_catalog.current_setting('fetchq.worker', true);
