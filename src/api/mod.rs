@@ -6,6 +6,7 @@ mod admin;
 mod doc_many;
 mod doc_pick;
 mod doc_push;
+mod doc_put;
 mod doc_settle;
 mod history;
 mod info;

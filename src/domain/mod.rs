@@ -8,6 +8,7 @@ pub mod jobs;
 pub mod legacy_quotes;
 pub mod names;
 pub mod push_many;
+pub mod put;
 pub mod retention;
 pub mod retry;
 pub mod schedule;

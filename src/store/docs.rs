@@ -28,6 +28,9 @@ pub struct NewDoc<'a> {
     pub priority: i32,
     pub next_iteration: i64,
     pub payload: Jsonb,
+    pub ordering_key: Option<&'a str>,
+    /// None: as many as the queue allows.
+    pub max_attempts: Option<i32>,
 }
 
 impl NewDoc<'_> {
@@ -35,7 +38,7 @@ impl NewDoc<'_> {
         Status::planned_or_pending(self.next_iteration <= time::now())
     }
 
-    fn args(&self) -> [Arg; 6] {
+    pub(super) fn args(&self) -> [Arg; 8] {
         [
             Arg::from(self.subject),
             Arg::from(self.version),
@@ -43,6 +46,8 @@ impl NewDoc<'_> {
             Arg::from(self.status().code()),
             Arg::timestamp(self.next_iteration),
             Jsonb::arg(Some(self.payload)),
+            Arg::from(self.ordering_key),
+            Arg::from(self.max_attempts),
         ]
     }
 }
@@ -59,6 +64,15 @@ pub fn note(queue: &Queue, version: i32, priority: i32, status: Status, key: Key
 pub fn came(queue: &Queue, version: i32, status: Status, n: i32) {
     if status == Status::Pending {
         waiters::came(at(queue, version), n.unsigned_abs());
+    }
+}
+
+/// A document that is locked until the transaction ends, and can not be picked meanwhile:
+/// who has looked for one, and has not seen it, is told when it is free.
+pub fn locked(queue: &Queue, version: i32, status: Status) {
+    if status == Status::Pending {
+        waiters::came(at(queue, version), 1);
+        waiters::took(at(queue, version), 1);
     }
 }
 
@@ -80,8 +94,8 @@ fn picked(queue: &Queue, take: Take, version: i32, n: i32) {
 
 // Index: primary key, as arbiter. One insert, no look-up before it.
 static PUSH: Statement = Statement::new(
-    "insert into {docs} (subject, version, priority, status, next_iteration, created_at, payload)
-     values ($1, $2, $3, $4, $5, pg_catalog.now(), $6)
+    "insert into {docs} (subject, version, priority, status, next_iteration, created_at, payload, ordering_key, max_attempts)
+     values ($1, $2, $3, $4, $5, pg_catalog.now(), $6, $7, $8)
      on conflict (subject) do nothing
      returning seq",
 );
@@ -140,7 +154,20 @@ fn append_row(queue: &Queue, doc: &NewDoc) -> Option<Option<i64>> {
 
 pub(super) fn new_row(queue: &Queue, doc: &NewDoc) -> Option<(Row, i64)> {
     let seq = queue.next_seq()?;
-    let [subject, version, priority, status, next_iteration, payload] = doc.args();
+    Some((numbered_row(doc, seq), seq))
+}
+
+pub(super) fn numbered_row(doc: &NewDoc, seq: i64) -> Row {
+    let [
+        subject,
+        version,
+        priority,
+        status,
+        next_iteration,
+        payload,
+        ordering_key,
+        max_attempts,
+    ] = doc.args();
     let mut row = Row::empty();
     row.set(Column::Subject, &subject);
     row.set(Column::Version, &version);
@@ -152,7 +179,9 @@ pub(super) fn new_row(queue: &Queue, doc: &NewDoc) -> Option<(Row, i64)> {
     row.set(Column::CreatedAt, &Arg::timestamp(time::now()));
     row.set(Column::Payload, &payload);
     row.set(Column::Seq, &Arg::from(seq));
-    Some((row, seq))
+    row.set(Column::OrderingKey, &ordering_key);
+    row.set(Column::MaxAttempts, &max_attempts);
+    row
 }
 
 // Index: primary key.

@@ -22,6 +22,7 @@ pub mod metrics;
 pub mod packing;
 pub mod plans;
 pub mod policy;
+pub mod put;
 pub mod queue_tables;
 pub mod readiness;
 pub mod registry;
