@@ -6,6 +6,7 @@ mod doc_many;
 mod doc_pick;
 mod doc_push;
 mod doc_settle;
+mod flow;
 mod info;
 mod maintenance;
 mod metric;

@@ -8,11 +8,13 @@
 pub mod bulk;
 pub mod counters;
 pub mod docs;
+pub mod flow;
 pub mod jobs;
 pub mod leases;
 pub mod logs;
 pub mod maintenance;
 pub mod metrics;
+pub mod ordering;
 pub mod packing;
 pub mod plans;
 pub mod policy;
@@ -22,3 +24,4 @@ pub mod registry;
 pub mod schedules;
 pub mod series;
 pub mod status;
+pub mod turns;
