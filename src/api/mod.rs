@@ -8,6 +8,7 @@ mod doc_pick;
 mod doc_push;
 mod doc_put;
 mod doc_settle;
+mod flow;
 mod history;
 mod info;
 mod lease;

@@ -3,6 +3,7 @@
 //! plain unit tests.
 
 pub mod counters;
+pub mod fair;
 pub mod filter;
 pub mod jobs;
 pub mod legacy_quotes;

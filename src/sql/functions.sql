@@ -881,6 +881,54 @@ begin
 end $work$;
 comment on procedure fetchq.work(text, regproc, int, interval, interval, int, int, int) is 'A worker: picks documents of a queue, calls the handler, completes or rejects them, until it is told to stop';
 
+-- Flow control: pausing, limits, ordering keys, picking from several queues.
+
+create function fetchq.queue_pause(queue text, out was_paused boolean)
+language c volatile parallel unsafe
+set search_path = pg_catalog, pg_temp
+as 'MODULE_PATHNAME', 'queue_pause_wrapper';
+comment on function fetchq.queue_pause(text) is 'Pauses a queue: nothing of it can be picked; false when it is paused already';
+
+create function fetchq.queue_resume(queue text, out was_resumed boolean)
+language c volatile parallel unsafe
+set search_path = pg_catalog, pg_temp
+as 'MODULE_PATHNAME', 'queue_resume_wrapper';
+comment on function fetchq.queue_resume(text) is 'Resumes a queue that is paused; false when it is not';
+
+create function fetchq.queue_set_max_active(queue text, max_active int, out affected_rows int)
+language c volatile parallel unsafe
+set search_path = pg_catalog, pg_temp
+as 'MODULE_PATHNAME', 'queue_set_max_active_wrapper';
+comment on function fetchq.queue_set_max_active(text, int) is 'Sets how many documents of a queue can be active at a time; NULL: any number';
+
+create function fetchq.queue_set_rate(queue text, picks int, per interval default '1s', out affected_rows int)
+language c volatile parallel unsafe
+set search_path = pg_catalog, pg_temp
+as 'MODULE_PATHNAME', 'queue_set_rate_wrapper';
+comment on function fetchq.queue_set_rate(text, int, interval) is 'Sets how many documents of a queue can be picked within any interval of a length; NULL: any number';
+
+create function fetchq.queue_set_ordered(queue text, is_ordered boolean default true, out affected_rows int)
+language c volatile parallel unsafe
+set search_path = pg_catalog, pg_temp
+as 'MODULE_PATHNAME', 'queue_set_ordered_wrapper';
+comment on function fetchq.queue_set_ordered(text, boolean) is 'Switches the order of a queue on or off: documents of one ordering key run one at a time, in turn';
+
+create function fetchq.trigger_docs_cap() returns trigger
+language c volatile parallel unsafe
+as 'MODULE_PATHNAME', 'trigger_docs_cap_wrapper';
+comment on function fetchq.trigger_docs_cap() is 'Trigger: keeps the places of a queue with max_active';
+
+create function fetchq.trigger_docs_order() returns trigger
+language c volatile parallel unsafe
+as 'MODULE_PATHNAME', 'trigger_docs_order_wrapper';
+comment on function fetchq.trigger_docs_order() is 'Trigger: keeps the lines of an ordered queue';
+
+create function fetchq.doc_pick_any(queues text[], max_docs int default 1, duration interval default '5m', version int default 0, weights int[] default null)
+returns table (queue text, subject varchar, payload jsonb, version int, priority int, attempts int, iterations bigint, created_at timestamptz, last_iteration timestamptz, next_iteration timestamptz, lock_upgrade timestamptz, lease bigint)
+language c volatile parallel unsafe
+as 'MODULE_PATHNAME', 'doc_pick_any_wrapper';
+comment on function fetchq.doc_pick_any(text[], int, interval, int, int[]) is 'Leases due documents of several queues in turn, by the weights of the queues';
+
 select fetchq.worker_wake();
 
 

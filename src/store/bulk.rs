@@ -467,7 +467,8 @@ static UPSERT_UPDATE: Statement = Statement::new(
          where x.subject operator(pg_catalog.=) any (select pg_catalog.unnest($2))
          order by x.subject, x.n desc) i
      where d.subject operator(pg_catalog.=) i.subject
-         and d.status operator(pg_catalog.<>) 2 and d.lock_upgrade is null
+         and d.status operator(pg_catalog.<>) 2
+         and (d.lock_upgrade is null or d.lock_upgrade operator(pg_catalog.=) 'infinity')
      returning d.version, d.priority, d.status, d.next_iteration, d.seq, d.subject, d.attempts",
 );
 
