@@ -2,6 +2,7 @@
 //! Run by scripts/suites/client.sh, one test at a time.
 
 mod bad_values;
+mod chaos;
 mod concurrency;
 mod crash;
 mod create_race;
