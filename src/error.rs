@@ -60,6 +60,10 @@ pub enum Error {
     ListLengths { subjects: usize, payloads: usize },
     #[error("{function}() takes arrays of one dimension")]
     ManyDimensions { function: String },
+    #[error(
+        "a payload of document \"{subject}\" of queue \"{queue}\" is no JSON object, and can not be merged"
+    )]
+    NotMergeable { queue: String, subject: String },
     #[error("the documents are no JSON array")]
     NoList,
     #[error("document {at} of the list can not be taken: {reason}")]
@@ -159,7 +163,9 @@ impl Error {
         match self {
             Self::NullArgument { .. } | Self::NullElement { .. } => ERRCODE_NULL_VALUE_NOT_ALLOWED,
             Self::ListLengths { .. } | Self::ManyDimensions { .. } => ERRCODE_ARRAY_ELEMENT_ERROR,
-            Self::BadDocument { .. } | Self::NoList => ERRCODE_INVALID_PARAMETER_VALUE,
+            Self::BadDocument { .. } | Self::NoList | Self::NotMergeable { .. } => {
+                ERRCODE_INVALID_PARAMETER_VALUE
+            }
             Self::NegativeLimit { .. }
             | Self::BadDuration { .. }
             | Self::BadUnit(_)
@@ -217,6 +223,7 @@ impl Error {
             Self::ListLengths { .. } => "Pass one payload for each subject, or none at all.".into(),
             Self::ManyDimensions { .. } => "Pass a plain list such as array['a', 'b'].".into(),
             Self::BadDocument { .. } | Self::NoList => r#"Pass an array such as [{"subject": "s1", "payload": {}, "version": 0, "priority": 0, "next_iteration": "2030-01-01"}]; only the subject is needed."#.into(),
+            Self::NotMergeable { .. } => "Merge objects only; the mode replace takes any payload.".into(),
             Self::NotActive { .. } | Self::SomeNotActive { .. } => "Only a document that was picked, and whose lease has not been taken back, can be settled.".into(),
             Self::LeaseLost { .. } | Self::SomeLeasesLost { .. } => "The lease ran out, or the document was cancelled or taken back: roll back what was done for it. doc_extend() keeps a lease from running out.".into(),
             Self::ReadOnly { standby: true, .. } => "Connect to the primary server.".into(),

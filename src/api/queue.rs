@@ -13,7 +13,8 @@ use crate::pg::spi::{self, Arg};
 use crate::pg::time::Interval;
 use crate::pg::{relation, session, trigger};
 use crate::store::plans::{self, Queue};
-use crate::store::{jobs, logs, metrics, queue_tables, registry};
+use crate::store::{jobs, logs, metrics, ordering, queue_tables, registry};
+use crate::worker::waiters;
 
 /// `queue_create(queue)`
 #[pg_extern(sql = false)]
@@ -84,6 +85,7 @@ fn create_indexes(call: &Call) -> Result<Reply> {
         spi::connect(|spi| {
             queue_tables::create_indexes(spi, &name);
             queue_tables::create_ready_trigger(spi, &name);
+            ordering::create_index(spi, &name);
         });
     });
     lenient(created.map(|()| true), false).map(Reply::bool)
@@ -343,6 +345,8 @@ fn trigger_queue_changed(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
             .and_then(|name| relation::lookup_data_table(&name.relation("docs")));
         if let Some(table) = table {
             relation::invalidate(table);
+            // Perhaps it has been resumed, or a limit is gone.
+            waiters::has_room(table.to_u32(), u32::MAX);
         }
         Ok(Reply::trigger())
     })

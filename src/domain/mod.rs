@@ -3,11 +3,13 @@
 //! plain unit tests.
 
 pub mod counters;
+pub mod fair;
 pub mod filter;
 pub mod jobs;
 pub mod legacy_quotes;
 pub mod names;
 pub mod push_many;
+pub mod put;
 pub mod retention;
 pub mod retry;
 pub mod schedule;

@@ -86,6 +86,18 @@ impl Jsonb {
         }
     }
 
+    /// Whether it is an object, and no array or single value.
+    pub fn is_object(self) -> bool {
+        const HEADER: usize = size_of::<i32>();
+        // SAFETY: a detoasted jsonb has a length of four bytes, and behind it the header
+        // of its container.
+        unsafe {
+            let value = pg_sys::pg_detoast_datum(self.datum.cast_mut_ptr()) as *const u8;
+            let header = value.add(HEADER).cast::<u32>().read_unaligned();
+            header & pg_sys::JB_FOBJECT != 0
+        }
+    }
+
     pub fn arg(value: Option<Self>) -> Arg {
         Arg::new(pg_sys::JSONBOID, value.map(|v| v.datum))
     }

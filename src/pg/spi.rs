@@ -320,9 +320,14 @@ impl Rows<'_> {
         (1..=columns).map(|c| self.type_of(c)).collect()
     }
 
-    /// A jsonb column, which lasts as long as the connection.
+    /// A jsonb value, in SPI's memory.
     pub fn json(&self, row: usize, column: i32) -> Option<super::json::Jsonb> {
-        self.datum(row, column).map(super::json::Jsonb::from_datum)
+        let datum = self.datum(row, column)?;
+        let oid = self.type_of(column);
+        if oid != pg_sys::JSONBOID {
+            wrong_type(column, oid, pg_sys::JSONBOID);
+        }
+        Some(super::json::Jsonb::from_datum(datum))
     }
 
     /// A jsonb column as text; NULL reads as `null`.

@@ -713,6 +713,222 @@ comment on function fetchq.queue_history(text) is 'The history of a queue, or of
 create view fetchq.history as select * from fetchq.queue_history();
 comment on view fetchq.history is 'Settled documents of all queues that keep a history';
 
+-- Putting documents whose subject may exist; a worker in SQL (docs/pushing.md, docs/sql-worker.md)
+
+-- Hot.
+create function fetchq.doc_put(queue text, subject text, payload jsonb default '{}', next_iteration timestamptz default pg_catalog.now(), version int default 0, priority int default 0, mode text default 'ignore', ordering_key text default null, max_attempts int default null, out action text)
+language c volatile parallel unsafe
+as 'MODULE_PATHNAME', 'doc_put_wrapper';
+comment on function fetchq.doc_put(text, text, jsonb, timestamptz, int, int, text, text, int) is 'Plans a document; when its subject exists, the mode says what happens: ignore, replace, merge, earliest, debounce, reset';
+
+create function fetchq.doc_put_many(queue text, docs jsonb, mode text default 'ignore', out subject text, out action text)
+returns setof record
+language c volatile parallel unsafe
+as 'MODULE_PATHNAME', 'doc_put_many_wrapper';
+comment on function fetchq.doc_put_many(text, jsonb, text) is 'Puts a JSON array of documents, each with a mode of its own if it names one: created, updated, ignored or revived';
+
+create procedure fetchq.work(queue text, handler regproc, max_docs int default null, idle_timeout interval default null, duration interval default '5m', version int default 0, inout processed int default null, inout failed int default null)
+language plpgsql as $work$
+-- No search_path is set, because a procedure that commits can not have one: everything
+-- is named in full. What resolves names behind the scenes is left out too: IN, NULLIF,
+-- IS DISTINCT FROM.
+declare
+    called pg_catalog.text;
+    takes_document boolean;
+    gives pg_catalog.text;
+    worker pg_catalog.text;
+    started constant pg_catalog.timestamptz := pg_catalog.clock_timestamp();
+    idle_since pg_catalog.timestamptz := started;
+    wait interval;
+    is_ready boolean;
+    doc pg_catalog.record;
+    answer pg_catalog.jsonb;
+    at pg_catalog.timestamptz;
+    action pg_catalog.text;
+    settled int;
+    state pg_catalog.text;
+    message pg_catalog.text;
+    detail pg_catalog.text;
+    context pg_catalog.text;
+begin
+    processed := 0;
+    failed := 0;
+    if queue is null or handler is null or duration is null or version is null then
+        raise exception 'queue, handler, duration and version of fetchq.work() must not be null'
+            using errcode = 'null_value_not_allowed', hint = 'call fetchq.work(''my_queue'', ''my_handler'')';
+    end if;
+    select pg_catalog.format('select %I.%I(%s)', n.nspname, p.proname,
+            case when p.pronargs operator(pg_catalog.=) 2 then '$1, $2' else '$2' end),
+        p.pronargs operator(pg_catalog.=) 2,
+        p.prorettype::pg_catalog.regtype::pg_catalog.text
+    into called, takes_document, gives
+    from pg_catalog.pg_proc p
+    join pg_catalog.pg_namespace n on n.oid operator(pg_catalog.=) p.pronamespace
+    where p.oid operator(pg_catalog.=) handler::pg_catalog.oid
+        and p.prokind operator(pg_catalog.=) 'f' and not p.proretset
+        -- (jsonb), (text, jsonb); void, jsonb, timestamptz
+        and p.proargtypes::pg_catalog.text operator(pg_catalog.=) any ('{3802,25 3802}'::pg_catalog.text[])
+        and p.prorettype operator(pg_catalog.=) any ('{2278,3802,1184}'::pg_catalog.oid[]);
+    if called is null then
+        raise exception '%() can not handle documents', handler
+            using errcode = 'undefined_function',
+                hint = 'A handler is a function of (payload jsonb) or of (queue text, document jsonb) that returns void, timestamptz or jsonb.';
+    end if;
+    if not pg_catalog.has_function_privilege(handler::pg_catalog.oid, 'execute') then
+        raise exception 'permission denied for function %', handler using errcode = 'insufficient_privilege';
+    end if;
+
+    -- Fails in a transaction block, and where there is no such queue.
+    call fetchq.queue_wait(queue, '0'::interval, is_ready, version);
+    loop
+        exit when (processed operator(pg_catalog.+) failed) operator(pg_catalog.>=) max_docs;
+        worker := pg_catalog.current_setting('fetchq.worker', true);
+        if worker is null or worker operator(pg_catalog.=) '' then
+            worker := pg_catalog.format('%s/%s', pg_catalog.current_setting('application_name'), pg_catalog.pg_backend_pid());
+        end if;
+        perform from fetchq.stops s
+        where s.name operator(pg_catalog.=) pg_catalog."left"(worker, 200) and s.since operator(pg_catalog.>=) started;
+        exit when found;
+
+        -- For as long as this session lives.
+        perform pg_catalog.set_config('fetchq.session_leases', 'keep', true);
+        select * into doc from fetchq.doc_pick(queue, version, 1, duration);
+        if not found then
+            commit;
+            wait := '1 second';
+            if idle_timeout is not null then
+                wait := least(wait, (idle_since operator(pg_catalog.+) idle_timeout) operator(pg_catalog.-) pg_catalog.clock_timestamp());
+                exit when wait operator(pg_catalog.<=) '0'::interval;
+            end if;
+            -- Without a snapshot or a lock. Now and then it looks whether it is to stop.
+            call fetchq.queue_wait(queue, wait, is_ready, version);
+            continue;
+        end if;
+        -- Others see who holds it; what the handler does is undone without that.
+        commit;
+
+        state := null;
+        answer := null;
+        at := null;
+        begin
+            if gives operator(pg_catalog.=) 'jsonb' then
+                execute called into answer using queue, case when takes_document then pg_catalog.to_jsonb(doc) else doc.payload end;
+            elsif gives operator(pg_catalog.=) 'void' then
+                execute called using queue, case when takes_document then pg_catalog.to_jsonb(doc) else doc.payload end;
+            else
+                execute called into at using queue, case when takes_document then pg_catalog.to_jsonb(doc) else doc.payload end;
+            end if;
+            action := case when at is null then 'complete' else 'reschedule' end;
+            if answer is not null then
+                if pg_catalog.jsonb_typeof(answer) operator(pg_catalog.<>) 'object' then
+                    raise exception 'the answer of the handler is no JSON object: %', answer
+                        using errcode = 'invalid_parameter_value';
+                end if;
+                action := coalesce(answer operator(pg_catalog.->>) 'action', 'complete');
+                at := (answer operator(pg_catalog.->>) 'at')::pg_catalog.timestamptz;
+            end if;
+            if action operator(pg_catalog.=) 'complete' then
+                settled := fetchq.doc_complete(queue, doc.subject, answer operator(pg_catalog.->) 'payload', lease => doc.lease);
+            elsif action operator(pg_catalog.=) 'reschedule' then
+                settled := fetchq.doc_reschedule(queue, doc.subject, at, answer operator(pg_catalog.->) 'payload', lease => doc.lease);
+            elsif action operator(pg_catalog.=) 'snooze' then
+                settled := fetchq.doc_snooze(queue, doc.subject, at, lease => doc.lease);
+            elsif action operator(pg_catalog.=) 'kill' then
+                settled := fetchq.doc_kill(queue, doc.subject, answer operator(pg_catalog.->) 'payload', lease => doc.lease);
+            elsif action operator(pg_catalog.=) 'drop' then
+                settled := fetchq.doc_drop(queue, doc.subject, lease => doc.lease);
+            else
+                raise exception 'the handler wants the unknown action %', action
+                    using errcode = 'invalid_parameter_value', hint = 'The actions are complete, reschedule, snooze, kill and drop.';
+            end if;
+            if settled operator(pg_catalog.<>) 1 then
+                raise exception 'document % of queue % was not settled', doc.subject, queue
+                    using errcode = 'object_not_in_prerequisite_state';
+            end if;
+            -- What is checked at the end of a transaction fails here, where it can be caught.
+            set constraints all immediate;
+            processed := processed operator(pg_catalog.+) 1;
+        exception
+            when query_canceled or assert_failure or others then
+                get stacked diagnostics state = returned_sqlstate, message = message_text,
+                    detail = pg_exception_detail, context = pg_exception_context;
+        end;
+
+        if state operator(pg_catalog.=) '57014' then
+            -- The session goes on, and with it the lease would: hand the document back,
+            -- and end as if this had not been caught.
+            begin
+                perform fetchq.doc_snooze(queue, doc.subject, pg_catalog.now(), lease => doc.lease);
+            exception when object_not_in_prerequisite_state then
+                null;
+            end;
+            commit;
+            raise exception '%', message using errcode = 'query_canceled';
+        elsif state is not null then
+            failed := failed operator(pg_catalog.+) 1;
+            begin
+                perform fetchq.doc_reject(queue, doc.subject, pg_catalog."left"(message, 255),
+                    pg_catalog.jsonb_build_object('sqlstate', state, 'message', message, 'detail', detail, 'context', context),
+                    lease => doc.lease);
+            exception when object_not_in_prerequisite_state then
+                -- It was cancelled, or taken back: not ours any more.
+                null;
+            end;
+        end if;
+        commit;
+        idle_since := pg_catalog.clock_timestamp();
+    end loop;
+end $work$;
+comment on procedure fetchq.work(text, regproc, int, interval, interval, int, int, int) is 'A worker: picks documents of a queue, calls the handler, completes or rejects them, until it is told to stop';
+
+-- Flow control: pausing, limits, ordering keys, picking from several queues.
+
+create function fetchq.queue_pause(queue text, out was_paused boolean)
+language c volatile parallel unsafe
+set search_path = pg_catalog, pg_temp
+as 'MODULE_PATHNAME', 'queue_pause_wrapper';
+comment on function fetchq.queue_pause(text) is 'Pauses a queue: nothing of it can be picked; false when it is paused already';
+
+create function fetchq.queue_resume(queue text, out was_resumed boolean)
+language c volatile parallel unsafe
+set search_path = pg_catalog, pg_temp
+as 'MODULE_PATHNAME', 'queue_resume_wrapper';
+comment on function fetchq.queue_resume(text) is 'Resumes a queue that is paused; false when it is not';
+
+create function fetchq.queue_set_max_active(queue text, max_active int, out affected_rows int)
+language c volatile parallel unsafe
+set search_path = pg_catalog, pg_temp
+as 'MODULE_PATHNAME', 'queue_set_max_active_wrapper';
+comment on function fetchq.queue_set_max_active(text, int) is 'Sets how many documents of a queue can be active at a time; NULL: any number';
+
+create function fetchq.queue_set_rate(queue text, picks int, per interval default '1s', out affected_rows int)
+language c volatile parallel unsafe
+set search_path = pg_catalog, pg_temp
+as 'MODULE_PATHNAME', 'queue_set_rate_wrapper';
+comment on function fetchq.queue_set_rate(text, int, interval) is 'Sets how many documents of a queue can be picked within any interval of a length; NULL: any number';
+
+create function fetchq.queue_set_ordered(queue text, is_ordered boolean default true, out affected_rows int)
+language c volatile parallel unsafe
+set search_path = pg_catalog, pg_temp
+as 'MODULE_PATHNAME', 'queue_set_ordered_wrapper';
+comment on function fetchq.queue_set_ordered(text, boolean) is 'Switches the order of a queue on or off: documents of one ordering key run one at a time, in turn';
+
+create function fetchq.trigger_docs_cap() returns trigger
+language c volatile parallel unsafe
+as 'MODULE_PATHNAME', 'trigger_docs_cap_wrapper';
+comment on function fetchq.trigger_docs_cap() is 'Trigger: keeps the places of a queue with max_active';
+
+create function fetchq.trigger_docs_order() returns trigger
+language c volatile parallel unsafe
+as 'MODULE_PATHNAME', 'trigger_docs_order_wrapper';
+comment on function fetchq.trigger_docs_order() is 'Trigger: keeps the lines of an ordered queue';
+
+create function fetchq.doc_pick_any(queues text[], max_docs int default 1, duration interval default '5m', version int default 0, weights int[] default null)
+returns table (queue text, subject varchar, payload jsonb, version int, priority int, attempts int, iterations bigint, created_at timestamptz, last_iteration timestamptz, next_iteration timestamptz, lock_upgrade timestamptz, lease bigint)
+language c volatile parallel unsafe
+as 'MODULE_PATHNAME', 'doc_pick_any_wrapper';
+comment on function fetchq.doc_pick_any(text[], int, interval, int, int[]) is 'Leases due documents of several queues in turn, by the weights of the queues';
+
 select fetchq.worker_wake();
 
 

@@ -23,13 +23,13 @@ use crate::ready::Key;
 /// What a statement planned or made pending: the first place of each level, for the
 /// ready floors, and how many documents, for the counters.
 #[derive(Default)]
-struct Planned {
+pub(super) struct Planned {
     first: HashMap<(i32, i32, i32), Key>,
     counts: HashMap<(i32, i32), i32>,
 }
 
 impl Planned {
-    fn add(&mut self, version: i32, priority: i32, status: Status, key: Key) {
+    pub(super) fn add(&mut self, version: i32, priority: i32, status: Status, key: Key) {
         let first = self
             .first
             .entry((version, priority, status.code()))
@@ -38,7 +38,7 @@ impl Planned {
         *self.counts.entry((version, status.code())).or_default() += 1;
     }
 
-    fn note(&self, queue: &Queue) {
+    pub(super) fn note(&self, queue: &Queue) {
         for ((version, priority, status), key) in &self.first {
             if let Some(status) = Status::from_code(*status) {
                 note(queue, *version, *priority, status, *key);
@@ -205,6 +205,8 @@ fn add_rows(
         priority: batch.priority,
         next_iteration: batch.next_iteration,
         payload: empty,
+        ordering_key: None,
+        max_attempts: None,
     };
     let mut first = None;
     let mut added = 0;
@@ -329,11 +331,16 @@ static IS_ARRAY: Statement =
 
 /// Refuses a list of documents that is none, and says where.
 fn check(spi: &Spi, docs: Arg) -> Result<()> {
+    check_by(spi, docs, &CHECK_DOCS)
+}
+
+/// The same for documents with other keys.
+pub(super) fn check_by(spi: &Spi, docs: Arg, statement: &'static Statement) -> Result<()> {
     let bad = |at: i64, reason: String| Err(Error::BadDocument { at, reason });
     if plans::run_latest(spi, &IS_ARRAY, &[docs]).get(0, 1) != Some(true) {
         return Err(Error::NoList);
     }
-    let rows = plans::run_latest(spi, &CHECK_DOCS, &[docs]);
+    let rows = plans::run_latest(spi, statement, &[docs]);
     if rows.is_empty() {
         return Ok(());
     }
@@ -460,7 +467,8 @@ static UPSERT_UPDATE: Statement = Statement::new(
          where x.subject operator(pg_catalog.=) any (select pg_catalog.unnest($2))
          order by x.subject, x.n desc) i
      where d.subject operator(pg_catalog.=) i.subject
-         and d.status operator(pg_catalog.<>) 2 and d.lock_upgrade is null
+         and d.status operator(pg_catalog.<>) 2
+         and (d.lock_upgrade is null or d.lock_upgrade operator(pg_catalog.=) 'infinity')
      returning d.version, d.priority, d.status, d.next_iteration, d.seq, d.subject, d.attempts",
 );
 
@@ -823,6 +831,8 @@ mod tests {
             priority: 0,
             next_iteration: 0,
             payload: Jsonb::parse("{}"),
+            ordering_key: None,
+            max_attempts: None,
         }
     }
 

@@ -5,6 +5,7 @@
 //! and read every leased document of the queue (docs/engine.md).
 
 use super::counters;
+use super::flow;
 use super::history;
 use super::leases::Lease;
 use super::plans::{Queue, Statement};
@@ -28,6 +29,9 @@ pub struct NewDoc<'a> {
     pub priority: i32,
     pub next_iteration: i64,
     pub payload: Jsonb,
+    pub ordering_key: Option<&'a str>,
+    /// None: as many as the queue allows.
+    pub max_attempts: Option<i32>,
 }
 
 impl NewDoc<'_> {
@@ -35,7 +39,7 @@ impl NewDoc<'_> {
         Status::planned_or_pending(self.next_iteration <= time::now())
     }
 
-    fn args(&self) -> [Arg; 6] {
+    pub(super) fn args(&self) -> [Arg; 8] {
         [
             Arg::from(self.subject),
             Arg::from(self.version),
@@ -43,6 +47,8 @@ impl NewDoc<'_> {
             Arg::from(self.status().code()),
             Arg::timestamp(self.next_iteration),
             Jsonb::arg(Some(self.payload)),
+            Arg::from(self.ordering_key),
+            Arg::from(self.max_attempts),
         ]
     }
 }
@@ -59,6 +65,15 @@ pub fn note(queue: &Queue, version: i32, priority: i32, status: Status, key: Key
 pub fn came(queue: &Queue, version: i32, status: Status, n: i32) {
     if status == Status::Pending {
         waiters::came(at(queue, version), n.unsigned_abs());
+    }
+}
+
+/// A document that is locked until the transaction ends, and can not be picked meanwhile:
+/// who has looked for one, and has not seen it, is told when it is free.
+pub fn locked(queue: &Queue, version: i32, status: Status) {
+    if status == Status::Pending {
+        waiters::came(at(queue, version), 1);
+        waiters::took(at(queue, version), 1);
     }
 }
 
@@ -80,8 +95,8 @@ fn picked(queue: &Queue, take: Take, version: i32, n: i32) {
 
 // Index: primary key, as arbiter. One insert, no look-up before it.
 static PUSH: Statement = Statement::new(
-    "insert into {docs} (subject, version, priority, status, next_iteration, created_at, payload)
-     values ($1, $2, $3, $4, $5, pg_catalog.now(), $6)
+    "insert into {docs} (subject, version, priority, status, next_iteration, created_at, payload, ordering_key, max_attempts)
+     values ($1, $2, $3, $4, $5, pg_catalog.now(), $6, $7, $8)
      on conflict (subject) do nothing
      returning seq",
 );
@@ -140,7 +155,20 @@ fn append_row(queue: &Queue, doc: &NewDoc) -> Option<Option<i64>> {
 
 pub(super) fn new_row(queue: &Queue, doc: &NewDoc) -> Option<(Row, i64)> {
     let seq = queue.next_seq()?;
-    let [subject, version, priority, status, next_iteration, payload] = doc.args();
+    Some((numbered_row(doc, seq), seq))
+}
+
+pub(super) fn numbered_row(doc: &NewDoc, seq: i64) -> Row {
+    let [
+        subject,
+        version,
+        priority,
+        status,
+        next_iteration,
+        payload,
+        ordering_key,
+        max_attempts,
+    ] = doc.args();
     let mut row = Row::empty();
     row.set(Column::Subject, &subject);
     row.set(Column::Version, &version);
@@ -152,7 +180,9 @@ pub(super) fn new_row(queue: &Queue, doc: &NewDoc) -> Option<(Row, i64)> {
     row.set(Column::CreatedAt, &Arg::timestamp(time::now()));
     row.set(Column::Payload, &payload);
     row.set(Column::Seq, &Arg::from(seq));
-    Some((row, seq))
+    row.set(Column::OrderingKey, &ordering_key);
+    row.set(Column::MaxAttempts, &max_attempts);
+    row
 }
 
 // Index: primary key.
@@ -163,7 +193,8 @@ static UPSERT_LOCK: Statement = Statement::new(
 );
 static UPSERT_UPDATE: Statement = Statement::new(
     "update only {docs} d set priority = $2, payload = $3, next_iteration = $4, status = $5
-     where d.subject operator(pg_catalog.=) $1 and d.lock_upgrade is null",
+     where d.subject operator(pg_catalog.=) $1
+         and (d.lock_upgrade is null or d.lock_upgrade operator(pg_catalog.=) 'infinity')",
 );
 
 /// What an upsert did.
@@ -312,17 +343,33 @@ impl Take<'_> {
 }
 
 /// Leases up to `limit` due documents for `duration`, and says how many; their columns
-/// are those of the contract.
+/// are those of the contract. Not more than the queue allows.
 pub fn pick(queue: &Queue, mut pick: Pick) -> i32 {
+    if queue.policy.is_limited() {
+        // (its files must not end with a subtransaction)
+        pick.out.prepare();
+    }
+    let (version, limit, now) = (pick.version, pick.limit, pick.now);
+    let what = match pick.take {
+        Take::Lease(_) => flow::Use::Lease,
+        Take::Remove => flow::Use::Pop,
+    };
+    flow::pick(queue, what, version, limit, now, |limit| {
+        pick.limit = limit;
+        pick_ready(queue, &mut pick)
+    })
+}
+
+fn pick_ready(queue: &Queue, pick: &mut Pick) -> i32 {
     let known = queue
         .source()
         .and_then(|source| Some((source, source.levels(pick.version)?)));
     match known {
-        Some((source, levels)) => match pick_levels(queue, &source, levels.as_slice(), &mut pick) {
-            0 => safety_net(queue, &source, &mut pick),
+        Some((source, levels)) => match pick_levels(queue, &source, levels.as_slice(), pick) {
+            0 => safety_net(queue, &source, pick),
             picked => picked,
         },
-        None => pick_anywhere(queue, &mut pick),
+        None => pick_anywhere(queue, pick),
     }
 }
 
@@ -400,6 +447,10 @@ fn claim_rows(queue: &Queue, from: Option<(i32, Key)>, pick: &mut Pick, limit: i
         last: None,
         is_all: false,
     };
+    // (the places of a capped queue are given by the statement)
+    if queue.policy.max_active.is_some() {
+        return claimed;
+    }
     // That is for a statement.
     if matches!(pick.take, Take::Remove) && queue.policy.dropped == Keep::InHistory {
         return claimed;
@@ -538,6 +589,9 @@ fn lock_and_claim<'s>(spi: &'s Spi, queue: &Queue, pick: &Pick, limit: i32) -> R
 fn claim(spi: &Spi, queue: &Queue, rows: &Rows, pick: &Pick) {
     if rows.is_empty() {
         return;
+    }
+    if queue.policy.max_active.is_some() && matches!(pick.take, Take::Lease(_)) {
+        flow::occupy(spi, queue, rows);
     }
     let claimed = match pick.take {
         Take::Lease(lease) => {

@@ -328,7 +328,8 @@ static QUEUE: Statement = Statement::new(
              and t.tgname operator(pg_catalog.=) any ('{fetchq_notify_insert,fetchq_notify_update}'::pg_catalog.name[])),
         q.is_active, q.retry_base, q.retry_factor, q.retry_max_delay, q.retry_jitter,
         q.dead_letter::pg_catalog.text, q.keep_completed, q.keep_killed, q.keep_dropped,
-        q.max_active, case when q.rate_interval is not null then q.rate_limit end, q.is_ordered, q.max_attempts
+        q.max_active, case when q.rate_interval is not null then q.rate_limit end, q.is_ordered, q.max_attempts,
+        q.rate_interval
      from fetchq.queues q
      join pg_catalog.pg_class c on c.oid operator(pg_catalog.=) $2
      where q.name operator(pg_catalog.=) $1",

@@ -9,7 +9,7 @@ use crate::pg::json::Jsonb;
 use crate::pg::notify::notify;
 use crate::pg::spi::{self, Arg, Rows, Spi};
 
-use super::{queue_tables, schedules};
+use super::{flow, queue_tables, schedules};
 use crate::worker;
 
 const REGISTER: &str =
@@ -98,6 +98,7 @@ pub fn drop(name: &QueueName) -> Result<Dropped> {
         spi.once(DROP_METRICS, &[key]);
         spi.once(DROP_WRITES, &[key]);
         spi.once(DROP_COUNTS, &[Arg::from(id)]);
+        flow::drop_of(spi, id);
         notify("fetchq_queue_drop", name.as_str());
         Ok(Dropped {
             id,
