@@ -6,6 +6,7 @@ mod chaos;
 mod concurrency;
 mod crash;
 mod create_race;
+mod dead_letters;
 mod drivers;
 mod dump;
 mod floor_race;

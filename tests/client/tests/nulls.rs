@@ -3,7 +3,7 @@
 use fetchq_client_tests::{Function, Server, Value, error_of, functions, prepare_queue, state_of};
 
 /// Arguments that may be NULL: functions, argument.
-const OPTIONAL: [(&[&str], &str); 6] = [
+const OPTIONAL: &[(&[&str], &str)] = &[
     (
         &["doc_push_many", "doc_complete_many", "doc_reschedule_many"],
         "payloads",
@@ -11,6 +11,11 @@ const OPTIONAL: [(&[&str], &str); 6] = [
     (&["doc_complete", "doc_kill", "doc_reschedule"], "payload"),
     (&["doc_reject", "log_error"], "details"),
     (&["doc_reject", "log_error"], "ref_id"),
+    (&["queue_set_dead_letter"], "target"),
+    (&["queue_set_history"], "completed"),
+    (&["queue_set_history"], "killed"),
+    (&["queue_set_history"], "dropped"),
+    (&["queue_history"], "queue"),
     (&["schedule_create"], "starts_at"),
     (&["schedule_create"], "ends_at"),
 ];
