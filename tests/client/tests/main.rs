@@ -7,6 +7,7 @@ mod crash;
 mod create_race;
 mod drivers;
 mod dump;
+mod examples;
 mod floor_race;
 mod load_crash;
 mod model;
