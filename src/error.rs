@@ -4,6 +4,7 @@ use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::{PgLogLevel, PgSqlErrorCode};
 
 use crate::domain::Invalid;
+use crate::domain::filter;
 use crate::domain::schedule;
 use crate::domain::status::Status;
 
@@ -121,6 +122,18 @@ pub enum Error {
     NeverTicks(String),
     #[error("time zone \"{0}\" is not known")]
     UnknownZone(String),
+    #[error("document \"{subject}\" of queue \"{queue}\" is neither killed nor completed: {}", describe(*.found))]
+    NotSettled {
+        queue: String,
+        subject: String,
+        found: Option<Option<Status>>,
+    },
+    #[error("the dead letters of queue \"{queue}\" go to queue \"{target}\", which does not exist")]
+    DeadLetterGone { queue: String, target: String },
+    #[error("the documents of queue \"{0}\" are not numbered")]
+    NoNumbers(String),
+    #[error("{n} documents of queue \"{queue}\" can not be removed")]
+    NotRemoved { queue: String, n: usize },
     #[error(transparent)]
     Invalid(#[from] Invalid),
 }
@@ -179,6 +192,10 @@ impl Error {
             Self::ColumnType { .. } => ERRCODE_DATATYPE_MISMATCH,
             Self::StrayTable { .. } => ERRCODE_DUPLICATE_TABLE,
             Self::BadTrigger(_) => ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED,
+            Self::NoNumbers(_)
+            | Self::NotRemoved { .. }
+            | Self::NotSettled { .. }
+            | Self::DeadLetterGone { .. } => ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
             Self::NotOwner => ERRCODE_INSUFFICIENT_PRIVILEGE,
             Self::Invalid(invalid) => match invalid {
                 Invalid::QueueName(_) | Invalid::MetricName(_) | Invalid::ScheduleName(_) => {
@@ -187,6 +204,7 @@ impl Error {
                 // fetchq 4 raised this one as P0001, and clients look for it.
                 Invalid::SubjectLength { .. } => ERRCODE_RAISE_EXCEPTION,
                 Invalid::DocumentList { .. }
+                | Invalid::Filter(_)
                 | Invalid::Retention(_)
                 | Invalid::JobSettings { .. } => ERRCODE_INVALID_PARAMETER_VALUE,
             },
@@ -222,6 +240,10 @@ impl Error {
             Self::BadDirection(_) => "Use 'ASC' or 'DESC'.".into(),
             Self::BadValue { rule, .. } => format!("Pass {rule}."),
             Self::BadTrigger(_) => "Let fetchq.queue_enable_notify() make it.".into(),
+            Self::NotSettled { .. } => "Only a document that was killed or completed can be revived.".into(),
+            Self::DeadLetterGone { queue, .. } => format!("Name another one with: select fetchq.queue_set_dead_letter('{queue}', null)"),
+            Self::NoNumbers(_) => "The column seq was altered: make it an identity column again.".into(),
+            Self::NotRemoved { .. } => "A row-level security policy hides them, or a trigger keeps them: remove it.".into(),
             Self::NotOwner => "Connect as a superuser, or as the role that created the extension.".into(),
             Self::UnknownTask { .. } => "The tasks are mnt, sts, cmp, drp and lgp; delete or correct the row in fetchq.jobs.".into(),
             Self::UnknownSchedule(_) => "See fetchq.schedule_list().".into(),
@@ -236,6 +258,7 @@ impl Error {
                 Invalid::SubjectLength { .. } => "Use a shorter subject, such as a hash of the long one.".into(),
                 Invalid::MetricName(_) => "A metric name has 1 to 40 characters.".into(),
                 Invalid::DocumentList { .. } => "Write the list as ('subject', priority, 'json payload', {DATA}), ...; only literals are allowed.".into(),
+                Invalid::Filter(_) => format!("The keys of a filter are {}.", filter::KEYS.join(", ")),
                 Invalid::Retention(_) => "Use a list such as [{\"retain\": \"minute\", \"from\": \"1h\", \"to\": \"0s\"}].".into(),
                 Invalid::JobSettings { .. } => "Use settings such as {\"delay\": \"5m\", \"duration\": \"1m\", \"limit\": 500}.".into(),
             },

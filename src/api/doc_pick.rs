@@ -6,8 +6,8 @@ use super::{lenient, queue_name, respond_write};
 use crate::error::{Error, Result};
 use crate::gucs;
 use crate::pg::call::{Call, Reply};
-use crate::pg::session;
 use crate::pg::time::{self, Interval};
+use crate::pg::{relation, session};
 use crate::store::docs::{self, Pick, Take};
 use crate::store::leases::Lease;
 use crate::store::plans::Queue;
@@ -105,6 +105,8 @@ fn pick(call: &Call, version: i32, limit: i32, duration: Interval) -> Result<Rep
     let name = queue_name(call, 0)?;
     let duration = duration.as_duration("duration")?;
     let mut out = call.rows();
+    // A transaction that has picked before may not know yet that the queue was paused.
+    relation::accept_changes();
     let picked = Queue::open(&name).map(|queue| {
         if limit > 0 {
             let out = &mut out;

@@ -13,7 +13,8 @@ use crate::pg::spi::{self, Arg};
 use crate::pg::time::Interval;
 use crate::pg::{relation, session, trigger};
 use crate::store::plans::{self, Queue};
-use crate::store::{jobs, logs, metrics, queue_tables, registry};
+use crate::store::{jobs, logs, metrics, ordering, queue_tables, registry};
+use crate::worker::waiters;
 
 /// `queue_create(queue)`
 #[pg_extern(sql = false)]
@@ -35,12 +36,18 @@ fn queue_drop(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
         let name = queue_name(call, 0)?;
         let dropped = lenient(registry::drop(&name).map(Some), None)?;
-        let id = dropped.map(|(id, schedules)| {
-            if !schedules.is_empty() {
-                let names = schedules.join(", ");
+        let id = dropped.map(|dropped| {
+            if !dropped.schedules.is_empty() {
+                let names = dropped.schedules.join(", ");
                 notice!("the schedules of queue \"{name}\" are dropped too: {names}");
             }
-            id
+            if !dropped.letters_of.is_empty() {
+                let names = dropped.letters_of.join(", ");
+                notice!(
+                    "queue \"{name}\" took the dead letters of others, which keep them now: {names}"
+                );
+            }
+            dropped.id
         });
         Ok(call.record(&[Arg::from(id.is_some()), Arg::from(id)]))
     })
@@ -78,6 +85,7 @@ fn create_indexes(call: &Call) -> Result<Reply> {
         spi::connect(|spi| {
             queue_tables::create_indexes(spi, &name);
             queue_tables::create_ready_trigger(spi, &name);
+            ordering::create_index(spi, &name);
         });
     });
     lenient(created.map(|()| true), false).map(Reply::bool)
@@ -337,6 +345,8 @@ fn trigger_queue_changed(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
             .and_then(|name| relation::lookup_data_table(&name.relation("docs")));
         if let Some(table) = table {
             relation::invalidate(table);
+            // Perhaps it has been resumed, or a limit is gone.
+            waiters::has_room(table.to_u32(), u32::MAX);
         }
         Ok(Reply::trigger())
     })

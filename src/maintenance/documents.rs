@@ -27,18 +27,18 @@ pub fn run(name: &QueueName, limit: i32) -> Result<Outcome> {
             holders::follow_sessions(&queue, bound);
         }
     }
-    Ok(run_open(&queue, limit))
+    run_open(&queue, limit)
 }
 
 /// The same for a queue that is open.
-pub fn run_open(queue: &Queue, limit: i32) -> Outcome {
-    let expired = maintenance::expire(queue, limit);
+pub fn run_open(queue: &Queue, limit: i32) -> Result<Outcome> {
+    let expired = maintenance::expire(queue, limit)?;
     progress::add(expired.killed + expired.returned);
     let activated = maintenance::make_pending(queue, limit);
     progress::add(activated);
-    Outcome {
+    Ok(Outcome {
         killed: expired.killed,
         rescheduled: expired.returned,
         activated,
-    }
+    })
 }

@@ -6,7 +6,7 @@ use crate::domain::names::QueueName;
 use crate::error::Result;
 use crate::ready;
 use crate::store::plans::Queue;
-use crate::store::{metrics, queue_tables};
+use crate::store::{flow, metrics, ordering, queue_tables};
 
 /// Gauges that were wrong.
 pub fn run(name: &QueueName) -> Result<i32> {
@@ -16,6 +16,8 @@ pub fn run(name: &QueueName) -> Result<i32> {
         }
         // So that not even a defect of the floors could hide a document for good.
         ready::forget(queue.table);
+        flow::repair(&queue);
+        ordering::repair(&queue);
     }
     metrics::recount(name)
 }

@@ -109,6 +109,11 @@ impl Call {
         self.read(at).ok_or_else(|| self.missing(name))
     }
 
+    /// An array of numbers, with its NULLs; None where there is none.
+    pub fn opt_ints(&self, at: usize) -> Option<Vec<Option<i32>>> {
+        self.read(at)
+    }
+
     /// An array of jsonb as it is, and how many elements it has.
     pub fn json_array(&self, at: usize) -> Result<Option<(Arg, usize)>> {
         let Some(datum) = self.datum(at) else {
@@ -236,6 +241,7 @@ impl Call {
                 fcinfo: self.fcinfo,
                 info,
                 open: None,
+                first: None,
             }
         }
     }
@@ -247,6 +253,8 @@ pub struct RowSink {
     fcinfo: pg_sys::FunctionCallInfo,
     info: *mut pg_sys::ReturnSetInfo,
     open: Option<Open>,
+    /// The first column of the rows that come, where they do not have it.
+    first: Option<Arg>,
 }
 
 #[derive(Clone, Copy)]
@@ -256,6 +264,16 @@ struct Open {
 }
 
 impl RowSink {
+    /// From now on rows begin with this value.
+    pub fn begin_with(&mut self, value: Arg) {
+        self.first = Some(value);
+    }
+
+    /// Makes room for rows now. It belongs to the (sub)transaction that does that.
+    pub fn prepare(&mut self) {
+        self.open();
+    }
+
     fn open(&mut self) -> Open {
         let (fcinfo, info) = (self.fcinfo, self.info);
         *self.open.get_or_insert_with(|| {
@@ -290,9 +308,10 @@ impl RowSink {
         }
         let Open { store, desc } = self.open();
         let types = rows.column_types();
+        let skipped = i32::from(self.first.is_some());
         // SAFETY: desc is alive and has natts attributes.
         let declared: Vec<pg_sys::Oid> = unsafe {
-            (0..(*desc).natts)
+            (skipped..(*desc).natts)
                 .map(|at| pg_sys::SPI_gettypeid(desc, at + 1))
                 .collect()
         };
@@ -301,6 +320,16 @@ impl RowSink {
             if found != expected {
                 super::spi::wrong_type(column, *found, *expected);
             }
+        }
+        if self.first.is_some() {
+            for row in 0..rows.len() {
+                let columns = (1..).zip(&declared);
+                let values: Vec<Arg> = columns
+                    .map(|(column, oid)| Arg::new(*oid, rows.datum(row, column)))
+                    .collect();
+                self.push(&values);
+            }
+            return;
         }
         for row in 0..rows.len() {
             // SAFETY: store is alive (per-query memory), the tuple belongs to the
@@ -312,13 +341,14 @@ impl RowSink {
     /// Adds one row made of values.
     pub fn push(&mut self, values: &[Arg]) {
         let Open { store, desc } = self.open();
-        let mut datums: Vec<pg_sys::Datum> = values.iter().map(Arg::datum).collect();
-        let mut nulls: Vec<bool> = values.iter().map(Arg::is_null).collect();
+        let values = || self.first.iter().chain(values);
+        let mut datums: Vec<pg_sys::Datum> = values().map(Arg::datum).collect();
+        let mut nulls: Vec<bool> = values().map(Arg::is_null).collect();
         // SAFETY: desc describes exactly the declared columns; putvalues copies.
         unsafe {
             assert_eq!(
                 (*desc).natts as usize,
-                values.len(),
+                datums.len(),
                 "columns of the result"
             );
             pg_sys::tuplestore_putvalues(store, desc, datums.as_mut_ptr(), nulls.as_mut_ptr());
@@ -346,6 +376,11 @@ impl Reply {
     /// What a trigger that runs after the row gives back: ignored, but not NULL.
     pub fn trigger() -> Self {
         Self(Some(pg_sys::Datum::from(0)))
+    }
+
+    /// The row that a trigger gives back.
+    pub(super) fn tuple(tuple: pg_sys::HeapTuple) -> Self {
+        Self(Some(pg_sys::Datum::from(tuple)))
     }
 
     pub fn int(value: i32) -> Self {

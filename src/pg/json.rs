@@ -57,6 +57,23 @@ impl Jsonb {
         }
     }
 
+    /// As a `jsonb[]` of one element.
+    pub fn array_of_one(self) -> Arg {
+        let mut datum = self.datum;
+        // SAFETY: the element is a jsonb: of any length, by reference, int-aligned.
+        let array = unsafe {
+            pg_sys::construct_array(
+                &mut datum,
+                1,
+                pg_sys::JSONBOID,
+                -1,
+                false,
+                pg_sys::TYPALIGN_INT as std::ffi::c_char,
+            )
+        };
+        Arg::new(pg_sys::JSONBARRAYOID, Some(pg_sys::Datum::from(array)))
+    }
+
     pub fn to_text(self) -> String {
         // SAFETY: jsonb_out detoasts its argument and returns a C string.
         unsafe {

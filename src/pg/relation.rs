@@ -64,6 +64,20 @@ pub fn try_lock(table: pg_sys::Oid, mode: LockMode) -> bool {
     unsafe { pg_sys::ConditionalLockRelationOid(table, mode as i32) }
 }
 
+/// Keeps all who write a table away until the end of the transaction; waits for those
+/// who do.
+pub fn lock_writers(table: pg_sys::Oid) {
+    // SAFETY: takes a lock by number, whatever has that number.
+    unsafe { pg_sys::LockRelationOid(table, pg_sys::ShareRowExclusiveLock as i32) };
+}
+
+/// Learns of what other sessions have committed to the catalog. Locking a table does
+/// that too, but not where the transaction has that lock already.
+pub fn accept_changes() {
+    // SAFETY: allowed wherever a transaction runs.
+    unsafe { pg_sys::AcceptInvalidationMessages() };
+}
+
 /// Whether a table has room for rows, used or not.
 pub fn has_pages(table: pg_sys::Oid) -> bool {
     // SAFETY: opens the table for reading and closes it again.

@@ -298,6 +298,12 @@ impl Rows<'_> {
         Some(super::time::Interval::from_datum(datum).parts())
     }
 
+    /// An interval as a parameter.
+    pub fn interval_arg(&self, row: usize, column: i32) -> Arg {
+        let datum = self.interval(row, column).and(self.datum(row, column));
+        Arg::new(pg_sys::INTERVALOID, datum)
+    }
+
     fn type_of(&self, column: i32) -> pg_sys::Oid {
         // SAFETY: called for results with rows only, so there is a descriptor; SPI
         // checks the column number.

@@ -1,5 +1,6 @@
-//! A piece of work that may fail without taking the transaction with it. Only for
-//! maintenance jobs: a subtransaction costs a transaction id, so never on a hot path.
+//! A piece of work that may fail, or be undone, without taking the transaction with it.
+//! For maintenance jobs and for picks of queues with limits: a subtransaction costs a
+//! transaction id, so never on a hot path.
 
 use std::panic::AssertUnwindSafe;
 
@@ -53,6 +54,40 @@ pub fn attempt<R>(work: impl FnOnce() -> R) -> Result<R, String> {
         pg_sys::MemoryContextSwitchTo(context);
         pg_sys::CurrentResourceOwner = owner;
         outcome
+    }
+}
+
+/// Runs `work`, which says whether what it did is to stay; else it is undone, and the
+/// locks that it took are given back. An error goes on to the caller.
+pub fn trial<R>(work: impl FnOnce() -> (R, bool)) -> R {
+    // SAFETY: as above.
+    unsafe {
+        let context = pg_sys::CurrentMemoryContext;
+        let owner = pg_sys::CurrentResourceOwner;
+        pg_sys::BeginInternalSubTransaction(std::ptr::null());
+        pg_sys::MemoryContextSwitchTo(context);
+
+        let result = PgTryBuilder::new(AssertUnwindSafe(|| {
+            let (result, stays) = work();
+            if stays {
+                pg_sys::ReleaseCurrentSubTransaction();
+            } else {
+                pg_sys::RollbackAndReleaseCurrentSubTransaction();
+            }
+            result
+        }))
+        .catch_others(|error| {
+            // Undone here, or the caller's abort would end this one instead of its own.
+            pg_sys::RollbackAndReleaseCurrentSubTransaction();
+            pg_sys::MemoryContextSwitchTo(context);
+            pg_sys::CurrentResourceOwner = owner;
+            error.rethrow()
+        })
+        .execute();
+
+        pg_sys::MemoryContextSwitchTo(context);
+        pg_sys::CurrentResourceOwner = owner;
+        result
     }
 }
 

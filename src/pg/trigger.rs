@@ -2,7 +2,7 @@
 
 use pgrx::pg_sys;
 
-use super::call::Call;
+use super::call::{Call, Reply};
 
 /// A row that was inserted or updated, as the ready trigger sees it.
 pub struct Written {
@@ -120,6 +120,126 @@ pub fn name_of_written(call: &Call) -> Option<String> {
                 .to_string_lossy()
                 .into_owned(),
         )
+    }
+}
+
+/// A document as a trigger of the limits or of the order sees it.
+#[derive(Debug)]
+pub struct Document {
+    pub subject: String,
+    pub status: i32,
+    pub attempts: i32,
+    pub iterations: i64,
+    pub next_iteration: i64,
+    pub seq: i64,
+    /// Its `lock_upgrade` is infinite.
+    pub is_held: bool,
+    pub ordering_key: Option<String>,
+}
+
+/// What a trigger was fired by.
+pub struct Fired {
+    pub table: pg_sys::Oid,
+    pub is_before: bool,
+    pub old: Option<Document>,
+    pub new: Option<Document>,
+}
+
+/// Columns of a `Document`, as above.
+const DOCUMENT: [(i32, pg_sys::Oid); 8] = [
+    (1, pg_sys::VARCHAROID),
+    (4, pg_sys::INT4OID),
+    (5, pg_sys::INT4OID),
+    (6, pg_sys::INT8OID),
+    (7, pg_sys::TIMESTAMPTZOID),
+    (8, pg_sys::TIMESTAMPTZOID),
+    (12, pg_sys::INT8OID),
+    (15, pg_sys::TEXTOID),
+];
+
+/// Reads the rows behind a trigger; neither is there for one of a whole statement. None:
+/// no trigger, or of a table with other columns than ours.
+pub fn fired(call: &Call) -> Option<Fired> {
+    // SAFETY: as in `written`.
+    unsafe {
+        let context = (*call.fcinfo()).context;
+        if context.is_null() || (*context).type_ != pg_sys::NodeTag::T_TriggerData {
+            return None;
+        }
+        let data = &*(context as *const pg_sys::TriggerData);
+        let event = data.tg_event;
+        let timing = event & pg_sys::TRIGGER_EVENT_TIMINGMASK;
+        let mut fired = Fired {
+            table: (*data.tg_relation).rd_id,
+            is_before: timing == pg_sys::TRIGGER_EVENT_BEFORE,
+            old: None,
+            new: None,
+        };
+        if event & pg_sys::TRIGGER_EVENT_ROW == 0 {
+            return Some(fired);
+        }
+        let desc = (*data.tg_relation).rd_att;
+        let (old, new) = match event & pg_sys::TRIGGER_EVENT_OPMASK {
+            pg_sys::TRIGGER_EVENT_INSERT => (None, Some(data.tg_trigtuple)),
+            pg_sys::TRIGGER_EVENT_DELETE => (Some(data.tg_trigtuple), None),
+            _ => (Some(data.tg_trigtuple), Some(data.tg_newtuple)),
+        };
+        if let Some(tuple) = old {
+            fired.old = Some(document(tuple, desc)?);
+        }
+        if let Some(tuple) = new {
+            fired.new = Some(document(tuple, desc)?);
+        }
+        Some(fired)
+    }
+}
+
+unsafe fn document(tuple: pg_sys::HeapTuple, desc: pg_sys::TupleDesc) -> Option<Document> {
+    // SAFETY: the tuple belongs to the descriptor; number and type of each column are
+    // checked before it is read.
+    unsafe {
+        let is_ours = DOCUMENT.iter().all(|(number, oid)| {
+            *number <= (*desc).natts && pg_sys::SPI_gettypeid(desc, *number) == *oid
+        });
+        if tuple.is_null() || !is_ours {
+            return None;
+        }
+        let value = |number| {
+            let mut is_null = false;
+            let datum = pg_sys::heap_getattr(tuple, number, desc, &mut is_null);
+            (!is_null).then(|| datum.value() as i64)
+        };
+        let text = |number| {
+            let text = pg_sys::SPI_getvalue(tuple, desc, number);
+            (!text.is_null()).then(|| {
+                std::ffi::CStr::from_ptr(text)
+                    .to_string_lossy()
+                    .into_owned()
+            })
+        };
+        Some(Document {
+            subject: text(1)?,
+            status: value(4)? as i32,
+            attempts: value(5)? as i32,
+            iterations: value(6)?,
+            next_iteration: value(7)?,
+            is_held: value(8) == Some(i64::MAX),
+            seq: value(12)?,
+            ordering_key: text(15),
+        })
+    }
+}
+
+/// What a trigger that runs before an update gives back: the new row, or nothing, so
+/// that the row stays as it is.
+pub fn verdict(call: &Call, goes_on: bool) -> Reply {
+    if !goes_on {
+        return Reply::trigger();
+    }
+    // SAFETY: only for a call that `fired` has read as one before the update of a row.
+    unsafe {
+        let data = &*((*call.fcinfo()).context as *const pg_sys::TriggerData);
+        Reply::tuple(data.tg_newtuple)
     }
 }
 

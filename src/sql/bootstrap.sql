@@ -248,7 +248,9 @@ from (values
     (30,          'reject removed',     '+prc +err +rej +drp -act -cnt -v'),
     (31,          'dead removed',       '+err +orp +drp -act -cnt -v'),
     (32,          'dead letter',        '+ded'),
-    (33,          'remove active',      '+drp -act -cnt -v')
+    (33,          'remove active',      '+drp -act -cnt -v'),
+    (34,          'place killed',       '+ent +cnt +v +kll'),
+    (35,          'place completed',    '+ent +cnt +v +cpl')
 ) as e (event, name, deltas)
 cross join lateral pg_catalog.regexp_split_to_table(e.deltas, ' ') as d (delta);
 
@@ -279,6 +281,43 @@ comment on view fetchq.metrics_live is 'Every counter of every queue, exact at t
 insert into fetchq.jobs (task, queue, settings)
 values ('lgp', '*', '{"delay": "1s", "duration": "5m"}');
 
+-- Flow control. Places of capped queues: free, or taken by an active document. Those
+-- beyond the limit are of documents that were active when it was lowered.
+create table fetchq.lease_slots (
+    queue_id int not null,
+    slot bigint not null,
+    subject varchar(50) collate "C",
+    primary key (queue_id, slot)
+) with (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000);
+create index lease_slots_free_idx on fetchq.lease_slots (queue_id, slot) where subject is null;
+create index lease_slots_subject_idx on fetchq.lease_slots (queue_id, subject) where subject is not null;
+comment on table fetchq.lease_slots is 'Places of queues with max_active: who has each of them';
+
+-- Turns of queues with a rate, and when each can be taken again.
+create table fetchq.rate_slots (
+    queue_id int not null,
+    slot int not null,
+    free_at timestamptz not null,
+    primary key (queue_id, slot)
+) with (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000);
+create index rate_slots_free_idx on fetchq.rate_slots (queue_id, free_at);
+comment on table fetchq.rate_slots is 'Turns of queues with a rate: when each can be taken again';
+
+-- Ordering keys that have documents, and which one is open; others: those that were
+-- active together with it when the order was switched on.
+create table fetchq.ordering_keys (
+    queue_id int not null,
+    key text not null,
+    subject text collate "C" not null,
+    others text[] not null default '{}',
+    arrivals bigint not null default 0,
+    primary key (queue_id, key)
+) with (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 2000);
+comment on table fetchq.ordering_keys is 'Ordering keys in use: which document of each can be picked, or runs';
+
+select pg_catalog.pg_extension_config_dump('fetchq.lease_slots', '');
+select pg_catalog.pg_extension_config_dump('fetchq.rate_slots', '');
+select pg_catalog.pg_extension_config_dump('fetchq.ordering_keys', '');
 select pg_catalog.pg_extension_config_dump('fetchq.queues', '');
 select pg_catalog.pg_extension_config_dump('fetchq.queues_id_seq', '');
 select pg_catalog.pg_extension_config_dump('fetchq.jobs', '');

@@ -644,6 +644,75 @@ language c
 as 'MODULE_PATHNAME', 'queue_wait_any_wrapper';
 comment on procedure fetchq.queue_wait(text[], interval, text, int) is 'Waits until a document of one of the queues can be picked: the queue, or NULL when the time is over';
 
+
+-- Bulk administration
+
+create function fetchq.docs_retry(queue text, filter jsonb default '{}', max_docs int default 1000, dry_run boolean default false, out affected_rows int)
+language c volatile parallel unsafe
+as 'MODULE_PATHNAME', 'docs_retry_wrapper';
+comment on function fetchq.docs_retry(text, jsonb, int, boolean) is 'Makes documents due now that wait for their time or were killed, the oldest first; completed ones where the filter names that status';
+
+create function fetchq.docs_kill(queue text, filter jsonb default '{}', max_docs int default 1000, dry_run boolean default false, out affected_rows int)
+language c volatile parallel unsafe
+as 'MODULE_PATHNAME', 'docs_kill_wrapper';
+comment on function fetchq.docs_kill(text, jsonb, int, boolean) is 'Kills planned and pending documents, the oldest first; active ones where the filter names that status';
+
+create function fetchq.docs_drop(queue text, filter jsonb default '{}', max_docs int default 1000, dry_run boolean default false, out affected_rows int)
+language c volatile parallel unsafe
+as 'MODULE_PATHNAME', 'docs_drop_wrapper';
+comment on function fetchq.docs_drop(text, jsonb, int, boolean) is 'Removes documents, the oldest first; active ones where the filter names that status';
+
+create function fetchq.docs_move(queue text, target text, filter jsonb default '{}', max_docs int default 1000, dry_run boolean default false, out affected_rows int)
+language c volatile parallel unsafe
+as 'MODULE_PATHNAME', 'docs_move_wrapper';
+comment on function fetchq.docs_move(text, text, jsonb, int, boolean) is 'Moves documents that are not active to another queue, the oldest first; those whose subject exists there stay';
+
+create function fetchq.docs_set_priority(queue text, priority int, filter jsonb default '{}', max_docs int default 1000, dry_run boolean default false, out affected_rows int)
+language c volatile parallel unsafe
+as 'MODULE_PATHNAME', 'docs_set_priority_wrapper';
+comment on function fetchq.docs_set_priority(text, int, jsonb, int, boolean) is 'Gives planned and pending documents another priority, the oldest first';
+
+
+-- Dead letters and history
+
+create function fetchq.queue_set_dead_letter(queue text, target text, out affected_rows int)
+language c volatile parallel unsafe
+set search_path = pg_catalog, pg_temp
+as 'MODULE_PATHNAME', 'queue_set_dead_letter_wrapper';
+comment on function fetchq.queue_set_dead_letter(text, text) is 'Sets the queue that takes documents that are killed by failing; NULL: they stay';
+
+create function fetchq.doc_revive(queue text, subject text, next_iteration timestamptz default pg_catalog.now(), out affected_rows int)
+language c volatile parallel unsafe
+as 'MODULE_PATHNAME', 'doc_revive_wrapper';
+comment on function fetchq.doc_revive(text, text, timestamptz) is 'Plans a killed or completed document anew, with all its attempts';
+
+create function fetchq.queue_redrive(queue text, max_docs int default 100, filter jsonb default '{}', out affected_rows int)
+language c volatile parallel unsafe
+as 'MODULE_PATHNAME', 'queue_redrive_wrapper';
+comment on function fetchq.queue_redrive(text, int, jsonb) is 'Brings back what failed, the oldest first: killed documents, dead letters of the queue, and those of others that it took; repeat until 0';
+
+create function fetchq.queue_set_history(queue text, completed interval default null, killed interval default null, dropped interval default null, out affected_rows int)
+language c volatile parallel unsafe
+set search_path = pg_catalog, pg_temp
+as 'MODULE_PATHNAME', 'queue_set_history_wrapper';
+comment on function fetchq.queue_set_history(text, interval, interval, interval) is 'Says what becomes of settled documents: NULL leaves completed and killed ones in the table, 0 removes them at once, an interval keeps them that long in the history of the queue';
+
+create function fetchq.queue_trim_history(queue text, max_docs int default 10000, out affected_rows int)
+language c volatile parallel unsafe
+set search_path = pg_catalog, pg_temp
+as 'MODULE_PATHNAME', 'queue_trim_history_wrapper';
+comment on function fetchq.queue_trim_history(text, int) is 'Removes what the history has held for longer than it is kept; maintenance does so too';
+
+create function fetchq.queue_history(queue text default null)
+returns table (queue varchar, id bigint, settled_at timestamptz, outcome text, subject varchar, version int, priority int, attempts int, iterations bigint, created_at timestamptz, payload jsonb, last_error text, ordering_key text, origin jsonb, worker text)
+language c stable parallel unsafe
+set search_path = pg_catalog, pg_temp
+as 'MODULE_PATHNAME', 'queue_history_wrapper';
+comment on function fetchq.queue_history(text) is 'The history of a queue, or of all that the caller may read';
+
+create view fetchq.history as select * from fetchq.queue_history();
+comment on view fetchq.history is 'Settled documents of all queues that keep a history';
+
 -- Putting documents whose subject may exist; a worker in SQL (docs/pushing.md, docs/sql-worker.md)
 
 -- Hot.
@@ -811,6 +880,54 @@ begin
     end loop;
 end $work$;
 comment on procedure fetchq.work(text, regproc, int, interval, interval, int, int, int) is 'A worker: picks documents of a queue, calls the handler, completes or rejects them, until it is told to stop';
+
+-- Flow control: pausing, limits, ordering keys, picking from several queues.
+
+create function fetchq.queue_pause(queue text, out was_paused boolean)
+language c volatile parallel unsafe
+set search_path = pg_catalog, pg_temp
+as 'MODULE_PATHNAME', 'queue_pause_wrapper';
+comment on function fetchq.queue_pause(text) is 'Pauses a queue: nothing of it can be picked; false when it is paused already';
+
+create function fetchq.queue_resume(queue text, out was_resumed boolean)
+language c volatile parallel unsafe
+set search_path = pg_catalog, pg_temp
+as 'MODULE_PATHNAME', 'queue_resume_wrapper';
+comment on function fetchq.queue_resume(text) is 'Resumes a queue that is paused; false when it is not';
+
+create function fetchq.queue_set_max_active(queue text, max_active int, out affected_rows int)
+language c volatile parallel unsafe
+set search_path = pg_catalog, pg_temp
+as 'MODULE_PATHNAME', 'queue_set_max_active_wrapper';
+comment on function fetchq.queue_set_max_active(text, int) is 'Sets how many documents of a queue can be active at a time; NULL: any number';
+
+create function fetchq.queue_set_rate(queue text, picks int, per interval default '1s', out affected_rows int)
+language c volatile parallel unsafe
+set search_path = pg_catalog, pg_temp
+as 'MODULE_PATHNAME', 'queue_set_rate_wrapper';
+comment on function fetchq.queue_set_rate(text, int, interval) is 'Sets how many documents of a queue can be picked within any interval of a length; NULL: any number';
+
+create function fetchq.queue_set_ordered(queue text, is_ordered boolean default true, out affected_rows int)
+language c volatile parallel unsafe
+set search_path = pg_catalog, pg_temp
+as 'MODULE_PATHNAME', 'queue_set_ordered_wrapper';
+comment on function fetchq.queue_set_ordered(text, boolean) is 'Switches the order of a queue on or off: documents of one ordering key run one at a time, in turn';
+
+create function fetchq.trigger_docs_cap() returns trigger
+language c volatile parallel unsafe
+as 'MODULE_PATHNAME', 'trigger_docs_cap_wrapper';
+comment on function fetchq.trigger_docs_cap() is 'Trigger: keeps the places of a queue with max_active';
+
+create function fetchq.trigger_docs_order() returns trigger
+language c volatile parallel unsafe
+as 'MODULE_PATHNAME', 'trigger_docs_order_wrapper';
+comment on function fetchq.trigger_docs_order() is 'Trigger: keeps the lines of an ordered queue';
+
+create function fetchq.doc_pick_any(queues text[], max_docs int default 1, duration interval default '5m', version int default 0, weights int[] default null)
+returns table (queue text, subject varchar, payload jsonb, version int, priority int, attempts int, iterations bigint, created_at timestamptz, last_iteration timestamptz, next_iteration timestamptz, lock_upgrade timestamptz, lease bigint)
+language c volatile parallel unsafe
+as 'MODULE_PATHNAME', 'doc_pick_any_wrapper';
+comment on function fetchq.doc_pick_any(text[], int, interval, int, int[]) is 'Leases due documents of several queues in turn, by the weights of the queues';
 
 select fetchq.worker_wake();
 

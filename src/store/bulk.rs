@@ -6,7 +6,9 @@ use std::collections::{HashMap, HashSet};
 
 use super::counters;
 use super::docs::{NewDoc, came, new_row, note};
+use super::history::{self, Outcome};
 use super::plans::{self, Queue, Statement};
+use super::policy::Keep;
 use super::settle::{end_iteration, is_held};
 use crate::domain::counters::Event;
 use crate::domain::push_many::Item;
@@ -465,7 +467,8 @@ static UPSERT_UPDATE: Statement = Statement::new(
          where x.subject operator(pg_catalog.=) any (select pg_catalog.unnest($2))
          order by x.subject, x.n desc) i
      where d.subject operator(pg_catalog.=) i.subject
-         and d.status operator(pg_catalog.<>) 2 and d.lock_upgrade is null
+         and d.status operator(pg_catalog.<>) 2
+         and (d.lock_upgrade is null or d.lock_upgrade operator(pg_catalog.=) 'infinity')
      returning d.version, d.priority, d.status, d.next_iteration, d.seq, d.subject, d.attempts",
 );
 
@@ -679,6 +682,13 @@ pub fn complete(
     lease: Option<i64>,
     payloads: Option<Arg>,
 ) -> HashSet<String> {
+    match queue.policy.completed {
+        Keep::AsItIs => {}
+        Keep::Not => return remove(queue, subjects, lease),
+        Keep::InHistory => {
+            return into_history(queue, subjects, lease, payloads, Outcome::Completed);
+        }
+    }
     let at = Arg::timestamp(time::COMPLETED_AT);
     let Some(payloads) = payloads else {
         return complete_as_they_are(queue, subjects, lease, at);
@@ -741,6 +751,24 @@ pub fn reschedule(
 
 /// Settles active documents by removing them; gives those that were active.
 pub fn drop(queue: &Queue, subjects: &[String], lease: Option<i64>) -> HashSet<String> {
+    match queue.policy.dropped {
+        Keep::AsItIs | Keep::Not => remove(queue, subjects, lease),
+        Keep::InHistory => into_history(queue, subjects, lease, None, Outcome::Dropped),
+    }
+}
+
+fn into_history(
+    queue: &Queue,
+    subjects: &[String],
+    lease: Option<i64>,
+    payloads: Option<Arg>,
+    outcome: Outcome,
+) -> HashSet<String> {
+    let subjects: Vec<&str> = subjects.iter().map(String::as_str).collect();
+    history::settle(queue, &subjects, lease, payloads, outcome)
+}
+
+fn remove(queue: &Queue, subjects: &[String], lease: Option<i64>) -> HashSet<String> {
     let mut done = settle_rows(queue, subjects, lease, Access::Delete, |documents, row| {
         documents.remove(row, true)
     });

@@ -1,6 +1,7 @@
 //! Documents that shall not be processed any more.
 
 use super::counters;
+use super::history;
 use super::plans::{Queue, Statement};
 use crate::domain::counters::Event;
 use crate::domain::status::Status;
@@ -23,7 +24,8 @@ static CANCEL: Statement = Statement::new(
 /// The error is what it is instead; None: there is no such document.
 pub fn cancel(queue: &Queue, subject: &str) -> Result<Status, Option<Status>> {
     spi::connect(|spi| {
-        let subject = Arg::from(subject);
+        let name = subject;
+        let subject = Arg::from(name);
         let rows = queue.run(spi, &LOCK, &[subject]);
         if rows.is_empty() {
             return Err(None);
@@ -34,6 +36,10 @@ pub fn cancel(queue: &Queue, subject: &str) -> Result<Status, Option<Status>> {
             Some((from, event)) => {
                 queue.run_noting(spi, &CANCEL, &[subject]);
                 counters::note(queue, 0, 1, event);
+                // An active one stays for its worker to learn of it.
+                if from != Status::Active {
+                    history::cancelled(spi, queue, &[name.to_owned()]);
+                }
                 Ok(from)
             }
         }

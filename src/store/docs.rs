@@ -5,8 +5,11 @@
 //! and read every leased document of the queue (docs/engine.md).
 
 use super::counters;
+use super::flow;
+use super::history;
 use super::leases::Lease;
 use super::plans::{Queue, Statement};
+use super::policy::Keep;
 use crate::domain::counters::Event;
 use crate::domain::status::Status;
 use crate::error::{Error, Result};
@@ -190,7 +193,8 @@ static UPSERT_LOCK: Statement = Statement::new(
 );
 static UPSERT_UPDATE: Statement = Statement::new(
     "update only {docs} d set priority = $2, payload = $3, next_iteration = $4, status = $5
-     where d.subject operator(pg_catalog.=) $1 and d.lock_upgrade is null",
+     where d.subject operator(pg_catalog.=) $1
+         and (d.lock_upgrade is null or d.lock_upgrade operator(pg_catalog.=) 'infinity')",
 );
 
 /// What an upsert did.
@@ -339,17 +343,33 @@ impl Take<'_> {
 }
 
 /// Leases up to `limit` due documents for `duration`, and says how many; their columns
-/// are those of the contract.
+/// are those of the contract. Not more than the queue allows.
 pub fn pick(queue: &Queue, mut pick: Pick) -> i32 {
+    if queue.policy.is_limited() {
+        // (its files must not end with a subtransaction)
+        pick.out.prepare();
+    }
+    let (version, limit, now) = (pick.version, pick.limit, pick.now);
+    let what = match pick.take {
+        Take::Lease(_) => flow::Use::Lease,
+        Take::Remove => flow::Use::Pop,
+    };
+    flow::pick(queue, what, version, limit, now, |limit| {
+        pick.limit = limit;
+        pick_ready(queue, &mut pick)
+    })
+}
+
+fn pick_ready(queue: &Queue, pick: &mut Pick) -> i32 {
     let known = queue
         .source()
         .and_then(|source| Some((source, source.levels(pick.version)?)));
     match known {
-        Some((source, levels)) => match pick_levels(queue, &source, levels.as_slice(), &mut pick) {
-            0 => safety_net(queue, &source, &mut pick),
+        Some((source, levels)) => match pick_levels(queue, &source, levels.as_slice(), pick) {
+            0 => safety_net(queue, &source, pick),
             picked => picked,
         },
-        None => pick_anywhere(queue, &mut pick),
+        None => pick_anywhere(queue, pick),
     }
 }
 
@@ -427,6 +447,14 @@ fn claim_rows(queue: &Queue, from: Option<(i32, Key)>, pick: &mut Pick, limit: i
         last: None,
         is_all: false,
     };
+    // (the places of a capped queue are given by the statement)
+    if queue.policy.max_active.is_some() {
+        return claimed;
+    }
+    // That is for a statement.
+    if matches!(pick.take, Take::Remove) && queue.policy.dropped == Keep::InHistory {
+        return claimed;
+    }
     let Some(mut documents) = queue.documents(pick.take.access()) else {
         return claimed;
     };
@@ -562,6 +590,9 @@ fn claim(spi: &Spi, queue: &Queue, rows: &Rows, pick: &Pick) {
     if rows.is_empty() {
         return;
     }
+    if queue.policy.max_active.is_some() && matches!(pick.take, Take::Lease(_)) {
+        flow::occupy(spi, queue, rows);
+    }
     let claimed = match pick.take {
         Take::Lease(lease) => {
             let args = [
@@ -572,6 +603,9 @@ fn claim(spi: &Spi, queue: &Queue, rows: &Rows, pick: &Pick) {
                 Arg::from(lease.holder(queue.id)),
             ];
             queue.run_noting(spi, &PICK_CLAIM, &args).affected()
+        }
+        Take::Remove if queue.policy.dropped == Keep::InHistory => {
+            history::pop(spi, queue, rows.tids(12))
         }
         Take::Remove => queue.run(spi, &POP, &[rows.tids(12)]).affected(),
     };

@@ -3,9 +3,11 @@
 //! skipped: maintenance never waits for a worker.
 
 use super::counters;
+use super::dead_letters;
 use super::plans::{Queue, Statement};
 use crate::domain::counters::Event;
 use crate::domain::status::Status;
+use crate::error::Result;
 use crate::pg::spi::{self, Arg};
 use crate::pg::time;
 use crate::ready::Key;
@@ -25,7 +27,8 @@ static MARK_DEAD: Statement = Statement::new(
                  select q.max_attempts from fetchq.queues q where q.id operator(pg_catalog.=) $1))
          order by c.next_iteration, c.seq
          limit $2
-         for update skip locked))",
+         for update skip locked))
+     returning d.subject::pg_catalog.text",
 );
 static RESCHEDULE_ORPHANS: Statement = Statement::new(
     "update only {docs} d set
@@ -61,7 +64,7 @@ static EXPIRE: Statement = Statement::new(
          order by c.next_iteration, c.seq
          limit $2
          for update skip locked))
-     returning d.status",
+     returning d.status, d.subject::pg_catalog.text",
 );
 static MAKE_PENDING: Statement = Statement::new(
     "update only {docs} d set status = 1
@@ -77,9 +80,27 @@ static MAKE_PENDING: Statement = Statement::new(
 );
 
 /// Kills documents whose lease ran out at their last attempt.
-pub fn mark_dead(queue: &Queue, limit: i32) -> i32 {
-    let own = [Arg::from(queue.id), Arg::from(i64::from(limit))];
-    run(queue, Status::Active, &MARK_DEAD, &own, Event::Dead)
+pub fn mark_dead(queue: &Queue, limit: i32) -> Result<i32> {
+    let Some(floor) = floor(queue, Status::Active) else {
+        return Ok(0);
+    };
+    let args = [
+        Arg::from(queue.id),
+        Arg::from(i64::from(limit)),
+        Arg::timestamp(floor.next_iteration),
+        Arg::from(floor.seq),
+    ];
+    spi::connect(|spi| {
+        let rows = queue.run(spi, &MARK_DEAD, &args);
+        let killed: Vec<String> = (0..rows.len()).filter_map(|row| rows.get(row, 1)).collect();
+        dead(queue, &killed)?;
+        Ok(rows.affected())
+    })
+}
+
+/// What becomes of documents that this statement has killed.
+fn dead(queue: &Queue, subjects: &[String]) -> Result<()> {
+    dead_letters::failed(queue, subjects, Event::Dead, Event::DeadRemoved, false)
 }
 
 /// Returns documents whose lease ran out.
@@ -102,9 +123,9 @@ pub struct Expired {
 }
 
 /// Returns or kills documents whose lease ran out, the oldest first.
-pub fn expire(queue: &Queue, limit: i32) -> Expired {
+pub fn expire(queue: &Queue, limit: i32) -> Result<Expired> {
     let Some(floor) = floor(queue, Status::Active) else {
-        return Expired::default();
+        return Ok(Expired::default());
     };
     let args = [
         Arg::from(queue.id),
@@ -114,13 +135,15 @@ pub fn expire(queue: &Queue, limit: i32) -> Expired {
     ];
     spi::connect(|spi| {
         let rows = queue.run(spi, &EXPIRE, &args);
-        let killed = (0..rows.len())
+        let subjects: Vec<String> = (0..rows.len())
             .filter(|row| rows.get(*row, 1) == Some(Status::Killed.code()))
-            .count() as i32;
+            .filter_map(|row| rows.get(row, 2))
+            .collect();
+        let killed = i32::try_from(subjects.len()).unwrap_or(i32::MAX);
         let returned = rows.affected() - killed;
-        counters::note(queue, 0, killed, Event::Dead);
+        dead(queue, &subjects)?;
         counters::note(queue, 0, returned, Event::Orphan);
-        Expired { returned, killed }
+        Ok(Expired { returned, killed })
     })
 }
 

@@ -44,6 +44,8 @@ pub struct Policy {
     pub rate_limit: Option<i32>,
     /// Documents of one ordering key run one at a time.
     pub is_ordered: bool,
+    /// The rate's interval: microseconds.
+    pub rate_interval: i64,
 }
 
 impl Policy {
@@ -69,7 +71,13 @@ impl Policy {
             max_active: rows.get(0, first + 9),
             rate_limit: rows.get(0, first + 10),
             is_ordered: rows.get(0, first + 11).unwrap_or(false),
+            rate_interval: micros(13).unwrap_or(0),
         }
+    }
+
+    /// Not all documents that are ready can be picked.
+    pub fn is_limited(&self) -> bool {
+        self.max_active.is_some() || self.rate_limit.is_some()
     }
 }
 

@@ -73,6 +73,72 @@ pub fn readiness(queue: &Queue, version: i32, now: i64) -> Readiness {
     Readiness::NotBefore(next)
 }
 
+// How many there are, up to a limit. Index: pick.
+static COUNT_OF_LEVEL: Statement = Statement::new(
+    "select pg_catalog.count(*)::pg_catalog.int4 from (
+         select from only {docs} c
+         where c.version operator(pg_catalog.=) $1
+             and c.priority operator(pg_catalog.=) $2
+             and (c.next_iteration, c.attempts, c.seq) operator(pg_catalog.>=) ($3, $4, $5)
+             and c.status operator(pg_catalog.=) 1
+             and c.lock_upgrade is null
+             and c.next_iteration operator(pg_catalog.<=) $6
+         order by c.next_iteration, c.attempts, c.seq
+         limit $7) ready",
+);
+static COUNT: Statement = Statement::new(
+    "select pg_catalog.count(*)::pg_catalog.int4 from (
+         select from only {docs} c
+         where c.version operator(pg_catalog.=) $1
+             and c.status operator(pg_catalog.=) 1
+             and c.lock_upgrade is null
+             and c.next_iteration operator(pg_catalog.<=) $2
+         order by c.priority desc, c.next_iteration, c.attempts, c.seq
+         limit $3) ready",
+);
+
+/// How many documents of a version are ready, up to a limit; some of them may be locked.
+/// Locks nothing, and writes nothing.
+pub fn available(queue: &Queue, version: i32, now: i64, limit: i32) -> i32 {
+    let known = queue.source().and_then(|source| {
+        let levels = source.levels(version)?;
+        Some((source, levels))
+    });
+    let Some((source, levels)) = known else {
+        let args = [
+            Arg::from(version),
+            Arg::timestamp(now),
+            Arg::from(i64::from(limit)),
+        ];
+        return spi::connect(|spi| queue.run(spi, &COUNT, &args).get(0, 1).unwrap_or(0));
+    };
+    let mut found = 0;
+    for level in levels.as_slice() {
+        if found == limit {
+            break;
+        }
+        if level.floor.next_iteration > now {
+            continue;
+        }
+        let args = [
+            Arg::from(version),
+            Arg::from(level.id),
+            Arg::timestamp(level.floor.next_iteration),
+            Arg::from(level.floor.attempts),
+            Arg::from(level.floor.seq),
+            Arg::timestamp(now),
+            Arg::from(i64::from(limit - found)),
+        ];
+        let n: Option<i32> = spi::connect(|spi| queue.run(spi, &COUNT_OF_LEVEL, &args).get(0, 1));
+        match n.unwrap_or(0) {
+            // The next poll needs no query.
+            0 => source.raise_level(version, level.id, Key::LAST),
+            n => found += n,
+        }
+    }
+    found
+}
+
 /// Whether there is a document that could be picked: of a level from its floor on, or of
 /// all. Not what a transaction that still runs has picked: nobody else can have it,
 /// unless that one rolls back.

@@ -1,6 +1,7 @@
 //! Documents that go back to be tried again: rejected, or handed back as they are.
 
 use super::counters;
+use super::dead_letters;
 use super::docs::{came, note};
 use super::plans::{Queue, Statement};
 use super::settle::{Held, Settling, give_back, is_held, not_held, settle};
@@ -102,7 +103,13 @@ pub fn reject(
         note(queue, failed.version, failed.priority, to, key);
         came(queue, failed.version, to, 1);
     }
-    counters::note(queue, 0, 1, Event::reject(to));
+    if to == Status::Killed && dead_letters::leave(queue) {
+        let subjects = [doc.subject.to_owned()];
+        let (stay, removed) = (Event::RejectKilled, Event::RejectRemoved);
+        dead_letters::failed(queue, &subjects, stay, removed, true)?;
+    } else {
+        counters::note(queue, 0, 1, Event::reject(to));
+    }
     Ok(Rejected {
         attempts: failed.attempts,
     })

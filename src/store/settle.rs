@@ -6,9 +6,11 @@
 //!
 //! A caller that names its lease settles the document only while that lease holds.
 
-use super::counters;
 use super::docs::{came, note};
+use super::history::{self, Outcome};
 use super::plans::{Queue, Statement};
+use super::policy::Keep;
+use super::{counters, dead_letters};
 use crate::domain::counters::Event;
 use crate::domain::status::Status;
 use crate::error::{Error, Result};
@@ -75,6 +77,11 @@ static STATUS: Statement =
 
 /// Settles an active document as done.
 pub fn complete(queue: &Queue, doc: Held, payload: Option<Jsonb>) -> Result<()> {
+    match queue.policy.completed {
+        Keep::AsItIs => {}
+        Keep::Not => return remove(queue, doc),
+        Keep::InHistory => return into_history(queue, doc, payload, Outcome::Completed),
+    }
     let next_iteration = Arg::timestamp(time::COMPLETED_AT);
     let payload = Jsonb::arg(payload);
     let change = |row: &mut Row| {
@@ -91,6 +98,12 @@ pub fn complete(queue: &Queue, doc: Held, payload: Option<Jsonb>) -> Result<()> 
 
 /// Settles an active document as never to run again.
 pub fn kill(queue: &Queue, doc: Held, payload: Option<Jsonb>) -> Result<()> {
+    match (&queue.policy.dead_letter, queue.policy.killed) {
+        (Some(target), _) => return dead_letters::kill(queue, target, doc, payload),
+        (None, Keep::AsItIs) => {}
+        (None, Keep::Not) => return remove(queue, doc),
+        (None, Keep::InHistory) => return into_history(queue, doc, payload, Outcome::Killed),
+    }
     let payload = Jsonb::arg(payload);
     let how = Settling {
         change: Some(&|row| end_iteration(row, Status::Killed, &payload)),
@@ -151,6 +164,24 @@ pub(super) fn give_back(row: &mut Row, to: Status) {
 
 /// Settles an active document by removing it.
 pub fn drop(queue: &Queue, doc: Held) -> Result<()> {
+    match queue.policy.dropped {
+        Keep::AsItIs | Keep::Not => remove(queue, doc),
+        Keep::InHistory => into_history(queue, doc, None, Outcome::Dropped),
+    }
+}
+
+/// Moves an active document into the queue's history.
+fn into_history(queue: &Queue, doc: Held, payload: Option<Jsonb>, outcome: Outcome) -> Result<()> {
+    let payload = payload.map(Jsonb::array_of_one);
+    let settled = history::settle(queue, &[doc.subject], doc.lease, payload, outcome);
+    match settled.is_empty() {
+        true => Err(spi::connect(|spi| not_held(spi, queue, doc))),
+        false => Ok(()),
+    }
+}
+
+/// Removes an active document.
+fn remove(queue: &Queue, doc: Held) -> Result<()> {
     let how = Settling {
         change: None,
         statement: &DROP,

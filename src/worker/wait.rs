@@ -9,10 +9,11 @@ use crate::domain::names::QueueName;
 use crate::error::Result;
 use crate::pg::procedure::Transactions;
 use crate::pg::worker::sleep_in_session;
-use crate::pg::{session, time, transaction};
+use crate::pg::{relation, session, time, transaction};
 
+use crate::store::flow::readiness;
 use crate::store::plans::Queue;
-use crate::store::readiness::{Readiness, readiness};
+use crate::store::readiness::Readiness;
 
 /// How often a session looks that nobody can wake: there is no shared memory, or no
 /// place in it.
@@ -130,6 +131,8 @@ pub fn pick(
     transaction::on_exit(waiters::give_back);
     let mut place = Place::new(version);
     loop {
+        // What the queue is set to may have changed since the last look.
+        relation::accept_changes();
         let queue = Queue::open(name)?;
         place.listens(&[queue.table.to_u32()]);
         let now = time::clock();

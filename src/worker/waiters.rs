@@ -120,6 +120,23 @@ impl Waiters {
         }
     }
 
+    /// Wakes up to a number of those that wait for documents of a table, of whatever
+    /// version.
+    fn wake_any(&self, database: u32, table: u32, number: u32) {
+        if self.number() == 0 {
+            return;
+        }
+        let end = (self.end.load(Ordering::SeqCst) as usize).min(WAITERS);
+        let mut left = number;
+        for waiter in &self.waiters[..end] {
+            let version = waiter.version.load(Ordering::Relaxed);
+            if left > 0 && waiter.waits_for(database, Documents { table, version }) && waiter.wake()
+            {
+                left -= 1;
+            }
+        }
+    }
+
     /// Wakes as many of those that wait for such documents as came, the one that has
     /// waited longest first.
     pub fn wake(&self, database: u32, came: Documents, number: u32) {
@@ -157,6 +174,8 @@ thread_local! {
     static CAME: Counts = const { RefCell::new(Vec::new()) };
     /// Documents that this transaction has picked, which its rollback gives back.
     static TOOK: Counts = const { RefCell::new(Vec::new()) };
+    /// Tables of whose documents this transaction lets some more be picked: how many.
+    static ROOM: RefCell<Vec<(u32, u32)>> = const { RefCell::new(Vec::new()) };
 }
 
 /// A session that waits, until this is dropped.
@@ -246,14 +265,41 @@ pub fn took(documents: Documents, number: u32) {
     count(&TOOK, documents, number);
 }
 
+/// More documents of a table, of whatever version, can be picked when this transaction
+/// commits: that many.
+pub fn has_room(table: u32, number: u32) {
+    if super::board().is_none() {
+        return;
+    }
+    ROOM.with(|room| {
+        let mut room = room.borrow_mut();
+        match room.iter_mut().find(|(other, _)| *other == table) {
+            Some((_, n)) => *n = n.saturating_add(number),
+            None => room.push((table, number)),
+        }
+    });
+}
+
+fn wake_for_room(waiters: Option<&Waiters>, database: u32) {
+    let _ = ROOM.try_with(|room| {
+        for (table, number) in room.borrow_mut().drain(..) {
+            if let Some(waiters) = waiters {
+                waiters.wake_any(database, table, number);
+            }
+        }
+    });
+}
+
 /// After the commit: wakes who waits for what came.
 pub fn committed(waiters: Option<&Waiters>, database: u32) {
+    wake_for_room(waiters, database);
     wake_all(&CAME, waiters, database);
     wake_all(&TOOK, None, database);
 }
 
 /// After a rollback: nothing came, and what was picked is there again.
 pub fn rolled_back(waiters: Option<&Waiters>, database: u32) {
+    wake_for_room(None, database);
     wake_all(&CAME, None, database);
     wake_all(&TOOK, waiters, database);
 }

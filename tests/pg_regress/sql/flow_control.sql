@@ -1,0 +1,246 @@
+-- Pausing, limits, ordering keys, and picking from several queues.
+select was_created from fetchq.queue_create('flow');
+update fetchq.jobs set next_iteration = '2970-01-01';
+create function test.recount_flow() returns boolean language plpgsql as $$
+begin
+    update fetchq.jobs set next_iteration = '2020-01-01' where queue = 'flow' and task = 'cmp';
+    return (select success from fetchq.mnt_job_run(1));
+end $$;
+select fetchq.doc_push('flow', 'd' || i) from generate_series(1, 9) i;
+
+-- Paused: nothing can be picked in any way, the rest works.
+select fetchq.queue_pause('flow');
+select fetchq.queue_pause('flow');
+select count(*) from fetchq.doc_pick('flow');
+select count(*) from fetchq.doc_pick('flow', '5m'::text);
+select count(*) from fetchq.doc_pick('flow', '5m'::interval);
+select count(*) from fetchq.doc_pick('flow', 0, 5, '5m'::text);
+select count(*) from fetchq.doc_pick('flow', 0, 5, '5m'::interval);
+select count(*) from fetchq.doc_pick_wait('flow', timeout => '20 ms');
+select count(*) from fetchq.doc_pick_any(array['flow'], 5);
+call fetchq.queue_wait('flow', '20 ms');
+select fetchq.doc_push('flow', 'x'), fetchq.doc_upsert('flow', 'd1', 0, 0, now(), '{"a": 1}');
+select fetchq.queue_resume('flow');
+select fetchq.queue_resume('flow');
+call fetchq.queue_wait('flow', '20 ms');
+select subject from fetchq.doc_pick('flow', 1);
+-- What a client sets counts as well.
+update fetchq.queues set is_active = false where name = 'flow';
+select count(*) from fetchq.doc_pick('flow');
+select fetchq.doc_complete('flow', subject) from fetchq_data.flow__docs where status = 2;
+update fetchq.queues set is_active = true where name = 'flow';
+-- In one transaction: others see it when it is committed.
+begin;
+select fetchq.queue_pause('flow');
+select count(*) from fetchq.doc_pick('flow');
+rollback;
+select count(*) from fetchq.doc_pick('flow', 1);
+select fetchq.queue_truncate('flow', true);
+
+-- A cap.
+select fetchq.doc_push('flow', 'd' || i) from generate_series(1, 9) i;
+select fetchq.queue_set_max_active('flow', 3);
+select subject from fetchq.doc_pick('flow', 2);
+select subject from fetchq.doc_pick('flow', 2);
+select subject from fetchq.doc_pick('flow', 2);
+call fetchq.queue_wait('flow', '20 ms');
+select count(*) from fetchq.doc_pick_wait('flow', timeout => '20 ms');
+select slot, subject from fetchq.lease_slots order by 1;
+-- Each way to settle gives the place back.
+select fetchq.doc_complete('flow', 'd1');
+select subject from fetchq.doc_pick('flow', 2);
+select fetchq.doc_kill('flow', 'd2');
+select subject from fetchq.doc_pick('flow', 2);
+select fetchq.doc_drop('flow', 'd3');
+select subject from fetchq.doc_pick('flow', 2);
+select fetchq.doc_reschedule('flow', 'd4', now() + interval '1 day');
+select subject from fetchq.doc_pick('flow', 2);
+select fetchq.doc_reject('flow', 'd5', 'why', '{}');
+select subject from fetchq.doc_pick('flow', 2);
+update fetchq_data.flow__docs set next_iteration = now() - interval '1 second' where status = 2;
+select * from fetchq.mnt_run('flow', 10);
+select count(*) from fetchq.doc_pick('flow', 9);
+select slot, subject from fetchq.lease_slots order by 1;
+-- Undone picks take no place.
+select fetchq.doc_complete_many('flow', array_agg(subject::text)) from fetchq_data.flow__docs where status = 2;
+begin; select count(*) from fetchq.doc_pick('flow', 2); rollback;
+begin;
+savepoint s;
+select count(*) from fetchq.doc_pick('flow', 2);
+rollback to s;
+select count(*) from fetchq.doc_pick('flow', 1);
+commit;
+select count(*) from fetchq.doc_pick('flow', 9);
+-- By hand: a console's update counts too.
+select fetchq.queue_truncate('flow', true);
+select slot, subject from fetchq.lease_slots order by 1;
+select fetchq.doc_push('flow', 'e' || i) from generate_series(1, 9) i;
+update fetchq_data.flow__docs set status = 2 where subject in ('e1', 'e2', 'e3', 'e4');
+select count(*) from fetchq.doc_pick('flow', 9);
+update fetchq_data.flow__docs set status = 3 where subject = 'e1';
+select count(*) from fetchq.doc_pick('flow', 9);
+delete from fetchq_data.flow__docs where subject = 'e2';
+select count(*) from fetchq.doc_pick('flow', 9);
+truncate fetchq_data.flow__docs;
+select slot, subject from fetchq.lease_slots order by 1;
+-- Lowered below what is active: nothing until enough is settled.
+select fetchq.doc_push('flow', 'f' || i) from generate_series(1, 9) i;
+select count(*) from fetchq.doc_pick('flow', 3);
+select fetchq.queue_set_max_active('flow', 1);
+select count(*) from fetchq.doc_pick('flow', 3);
+select fetchq.doc_complete('flow', 'f1');
+select count(*) from fetchq.doc_pick('flow', 3);
+select fetchq.doc_complete('flow', 'f2');
+select count(*) from fetchq.doc_pick('flow', 3);
+select fetchq.doc_complete('flow', 'f3');
+select count(*) from fetchq.doc_pick('flow', 3);
+select slot, subject from fetchq.lease_slots order by 1;
+select fetchq.queue_set_max_active('flow', 2);
+select count(*) from fetchq.doc_pick('flow', 3);
+select fetchq.queue_set_max_active('flow', null);
+select count(*) from fetchq.doc_pick('flow', 2), fetchq.lease_slots;
+select count(*) from pg_trigger where tgrelid = 'fetchq_data.flow__docs'::regclass and tgname like 'fetchq_cap%';
+-- Repaired where triggers did not run.
+select fetchq.queue_set_max_active('flow', 3);
+set session_replication_role = replica;
+update fetchq_data.flow__docs set status = 3 where status = 2;
+reset session_replication_role;
+select count(*) from fetchq.doc_pick('flow', 3);
+select test.recount_flow();
+select count(*) from fetchq.doc_pick('flow', 3);
+select fetchq.queue_set_max_active('flow', null);
+select fetchq.queue_truncate('flow', true);
+
+-- A rate.
+select fetchq.doc_push('flow', 'g' || i) from generate_series(1, 9) i;
+select fetchq.queue_set_rate('flow', 3, '1 hour');
+select count(*) from fetchq.doc_pick('flow', 2);
+begin; select count(*) from fetchq.doc_pick('flow', 2); rollback;
+select count(*) from fetchq.doc_pick('flow', 2);
+call fetchq.queue_wait('flow', '20 ms');
+select count(*) from fetchq.doc_pick_wait('flow', timeout => '20 ms');
+-- A new rate counts the last picks.
+select fetchq.queue_set_rate('flow', 5, '1 hour');
+select count(*) from fetchq.doc_pick('flow', 9);
+select fetchq.queue_set_rate('flow', 2, '1 day');
+select count(*), min(free_at) > now() + interval '23 hours' from fetchq.rate_slots;
+select fetchq.queue_set_rate('flow', null);
+select count(*) from fetchq.rate_slots;
+select count(*) from fetchq.doc_pick('flow', 9);
+select fetchq.queue_truncate('flow', true);
+
+-- The order of a key.
+insert into fetchq_data.flow__docs (subject, status, ordering_key) values ('k1', 1, 'k'), ('k2', 1, 'k'), ('other', 1, 'o'), ('k3', 1, 'k'), ('free', 1, null);
+select fetchq.queue_set_ordered('flow');
+select fetchq.queue_set_ordered('flow');
+select subject, lock_upgrade from fetchq_data.flow__docs order by seq;
+select key, subject from fetchq.ordering_keys order by 1;
+insert into fetchq_data.flow__docs (subject, status, ordering_key) values ('k4', 1, 'k'), ('new', 1, 'n'), ('new2', 1, 'n'), ('later', 0, 'k');
+insert into fetchq_data.flow__docs (subject, status, ordering_key) values ('k4', 1, 'z') on conflict do nothing;
+select subject from fetchq.doc_pick('flow', 9);
+select fetchq.doc_push('flow', 'plain'), subject from fetchq.doc_pick('flow', 9);
+-- A retry keeps its place; what is planned anew goes to the end.
+select fetchq.doc_reject('flow', 'k1', 'why', '{}');
+select subject from fetchq.doc_pick('flow', 9);
+update fetchq_data.flow__docs set next_iteration = now() where subject = 'k1';
+select subject from fetchq.doc_pick('flow', 9);
+update fetchq_data.flow__docs set next_iteration = now() - interval '1 second' where subject = 'k1';
+select * from fetchq.mnt_run('flow', 10);
+select subject from fetchq.doc_pick('flow', 9);
+select fetchq.doc_reschedule('flow', 'k1', now());
+select subject from fetchq.doc_pick('flow', 9);
+select fetchq.doc_reschedule('flow', 'k2', now() + interval '1 day');
+select subject from fetchq.doc_pick('flow', 9);
+-- The payload of one that waits.
+select * from fetchq.doc_upsert('flow', 'k4', 0, 0, now(), '{"new": true}');
+select fetchq.doc_complete('flow', 'k3', '{}');
+select subject, payload from fetchq.doc_pick('flow', 9);
+select fetchq.doc_drop('flow', subject) from fetchq_data.flow__docs where status = 2 and ordering_key = 'k';
+select subject, payload from fetchq.doc_pick('flow', 9);
+select fetchq.doc_kill('flow', subject) from fetchq_data.flow__docs where status = 2 and ordering_key = 'k';
+select subject, payload from fetchq.doc_pick('flow', 9);
+select key, subject from fetchq.ordering_keys order by 1;
+-- One that is opened by the deletion of the one before it.
+delete from fetchq_data.flow__docs where subject = 'new';
+select subject from fetchq.doc_pick('flow', 9);
+update fetchq_data.flow__docs set status = 1 where subject = 'k2';
+update fetchq_data.flow__docs set ordering_key = 'n', status = 1 where subject = 'later';
+select subject, lock_upgrade from fetchq_data.flow__docs where status = 1 order by seq;
+-- Repaired where triggers did not run.
+set session_replication_role = replica;
+insert into fetchq_data.flow__docs (subject, status, ordering_key) values ('r1', 1, 'r'), ('r2', 1, 'r'), ('r3', 1, 'r');
+update fetchq_data.flow__docs set status = 3 where subject = 'new2';
+reset session_replication_role;
+select test.recount_flow();
+select subject, lock_upgrade from fetchq_data.flow__docs where status = 1 order by seq;
+select key, subject from fetchq.ordering_keys order by 1;
+-- Off: all of them can be picked.
+select fetchq.queue_set_ordered('flow', false);
+select subject, lock_upgrade from fetchq_data.flow__docs where status = 1 order by seq;
+select count(*) from fetchq.ordering_keys;
+select count(*) from pg_trigger where tgrelid = 'fetchq_data.flow__docs'::regclass and tgname like 'fetchq_order%';
+-- On again, while several of a key are active.
+select fetchq.queue_truncate('flow', true);
+insert into fetchq_data.flow__docs (subject, status, ordering_key) select 's' || i, 1, 's' from generate_series(1, 5) i;
+select count(*) from fetchq.doc_pick('flow', 2);
+select fetchq.queue_set_ordered('flow');
+select key, subject, others from fetchq.ordering_keys order by 1;
+select fetchq.doc_complete('flow', 's1');
+select count(*) from fetchq.doc_pick('flow', 2);
+select fetchq.doc_complete('flow', 's2');
+select subject from fetchq.doc_pick('flow', 2);
+truncate fetchq_data.flow__docs;
+select count(*) from fetchq.ordering_keys;
+select fetchq.queue_set_ordered('flow', false);
+
+-- Several queues.
+select was_created from fetchq.queue_create('flow2');
+select fetchq.doc_push('flow', 'a' || i), fetchq.doc_push('flow2', 'b' || i, '{"n": 1}') from generate_series(1, 30) i;
+select queue, count(*) from fetchq.doc_pick_any(array['flow', 'flow2'], 20) group by 1 order by 1;
+select queue, count(*) from fetchq.doc_pick_any(array['flow', 'flow2'], 12, weights => array[1, 2]) group by 1 order by 1;
+select queue, count(*) from fetchq.doc_pick_any(array['flow', 'flow2'], 100) group by 1 order by 1;
+select fetchq.doc_push('flow', 'last'), fetchq.doc_push('flow2', 'last', '{"n": 1}');
+select fetchq.queue_pause('flow');
+select queue, subject, payload, version, priority, attempts, iterations, lock_upgrade, lease is not null as leased from fetchq.doc_pick_any(array['FLOW', 'flow2'], 9, '1 hour', 0, array[5, 1]);
+select fetchq.queue_resume('flow');
+select queue, count(distinct lease) from fetchq.doc_pick_any(array['flow', 'flow2'], 9) group by 1;
+select count(*) from fetchq.doc_pick_any(array['flow', 'flow2'], 0);
+
+-- Errors.
+select fetchq.queue_pause(null);
+select fetchq.queue_pause('nobody');
+select fetchq.queue_resume('nobody');
+select fetchq.queue_set_max_active('nobody', 1);
+select fetchq.queue_set_max_active('flow', 0);
+select fetchq.queue_set_max_active('flow', -1);
+select fetchq.queue_set_max_active('flow', 100001);
+select fetchq.queue_set_rate('nobody', 1);
+select fetchq.queue_set_rate('flow', 0);
+select fetchq.queue_set_rate('flow', 1, '0');
+select fetchq.queue_set_rate('flow', 1, '-1 s');
+select fetchq.queue_set_rate('flow', 1, null);
+select fetchq.queue_set_ordered('nobody');
+select fetchq.queue_set_ordered('flow', null);
+select * from fetchq.doc_pick_any(null);
+select * from fetchq.doc_pick_any('{}');
+select * from fetchq.doc_pick_any(array['flow', null]);
+select * from fetchq.doc_pick_any(array['flow', 'Flow']);
+select * from fetchq.doc_pick_any(array['flow', 'nobody']);
+select * from fetchq.doc_pick_any(array['flow', 'flow2'], -1);
+select * from fetchq.doc_pick_any(array['flow', 'flow2'], 1, '-1 s');
+select * from fetchq.doc_pick_any(array['flow', 'flow2'], weights => array[1]);
+select * from fetchq.doc_pick_any(array['flow', 'flow2'], weights => array[1, 0]);
+select * from fetchq.doc_pick_any(array['flow', 'flow2'], weights => array[1, null]);
+begin isolation level repeatable read;
+select fetchq.queue_set_max_active('flow', 1);
+rollback;
+create table stray (n int);
+create trigger t after insert on stray for each row execute function fetchq.trigger_docs_cap();
+insert into stray values (1);
+drop table stray;
+select fetchq.queue_set_max_active('flow', 5), fetchq.queue_set_rate('flow', 5), fetchq.queue_set_ordered('flow');
+select test.exact('flow') from fetchq.queue_truncate('flow', true);
+select was_dropped from fetchq.queue_drop('flow');
+select was_dropped from fetchq.queue_drop('flow2');
+drop function test.recount_flow();
+select (select count(*) from fetchq.lease_slots) + (select count(*) from fetchq.rate_slots) + (select count(*) from fetchq.ordering_keys) as left;
