@@ -9,6 +9,7 @@ mod create_race;
 mod dead_letters;
 mod drivers;
 mod dump;
+mod examples;
 mod floor_race;
 mod load_crash;
 mod model;
