@@ -8,6 +8,7 @@ mod create_race;
 mod drivers;
 mod dump;
 mod floor_race;
+mod flow;
 mod load_crash;
 mod model;
 mod names;

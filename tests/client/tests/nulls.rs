@@ -3,7 +3,7 @@
 use fetchq_client_tests::{Function, Server, Value, error_of, functions, prepare_queue, state_of};
 
 /// Arguments that may be NULL: functions, argument.
-const OPTIONAL: [(&[&str], &str); 6] = [
+const OPTIONAL: [(&[&str], &str); 9] = [
     (
         &["doc_push_many", "doc_complete_many", "doc_reschedule_many"],
         "payloads",
@@ -13,6 +13,9 @@ const OPTIONAL: [(&[&str], &str); 6] = [
     (&["doc_reject", "log_error"], "ref_id"),
     (&["schedule_create"], "starts_at"),
     (&["schedule_create"], "ends_at"),
+    (&["queue_set_max_active"], "max_active"),
+    (&["queue_set_rate"], "picks"),
+    (&["doc_pick_any"], "weights"),
 ];
 
 #[tokio::test]

@@ -117,6 +117,7 @@ select * from fetchq.doc_pick('rq_nope');
 update fetchq.queues set is_active = false where name = 'rq_pick';
 select fetchq.doc_push('rq_pick', 'c1');
 select subject from fetchq.doc_pick('rq_pick');
+update fetchq.queues set is_active = true where name = 'rq_pick';
 
 -- A trigger that suppresses updates must not make the counters lie.
 select fetchq.queue_truncate('rq_pick');
