@@ -4,6 +4,7 @@ use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::{PgLogLevel, PgSqlErrorCode};
 
 use crate::domain::Invalid;
+use crate::domain::filter;
 use crate::domain::schedule;
 use crate::domain::status::Status;
 
@@ -26,6 +27,23 @@ pub enum Error {
         subject: String,
         found: Option<Option<Status>>,
     },
+    #[error("lease {lease} of document \"{subject}\" of queue \"{queue}\" is lost: {}", describe_other(*.found))]
+    LeaseLost {
+        queue: String,
+        subject: String,
+        lease: i64,
+        found: Option<Option<Status>>,
+    },
+    #[error(
+        "lease {lease} of {n} of {of} documents of queue \"{queue}\" is lost, of \"{first}\" among them"
+    )]
+    SomeLeasesLost {
+        queue: String,
+        first: String,
+        lease: i64,
+        n: usize,
+        of: usize,
+    },
     #[error("{n} of {of} documents of queue \"{queue}\" are not active, \"{first}\" among them")]
     SomeNotActive {
         queue: String,
@@ -42,6 +60,10 @@ pub enum Error {
     ListLengths { subjects: usize, payloads: usize },
     #[error("{function}() takes arrays of one dimension")]
     ManyDimensions { function: String },
+    #[error(
+        "a payload of document \"{subject}\" of queue \"{queue}\" is no JSON object, and can not be merged"
+    )]
+    NotMergeable { queue: String, subject: String },
     #[error("the documents are no JSON array")]
     NoList,
     #[error("document {at} of the list can not be taken: {reason}")]
@@ -100,6 +122,18 @@ pub enum Error {
     NeverTicks(String),
     #[error("time zone \"{0}\" is not known")]
     UnknownZone(String),
+    #[error("document \"{subject}\" of queue \"{queue}\" is neither killed nor completed: {}", describe(*.found))]
+    NotSettled {
+        queue: String,
+        subject: String,
+        found: Option<Option<Status>>,
+    },
+    #[error("the dead letters of queue \"{queue}\" go to queue \"{target}\", which does not exist")]
+    DeadLetterGone { queue: String, target: String },
+    #[error("the documents of queue \"{0}\" are not numbered")]
+    NoNumbers(String),
+    #[error("{n} documents of queue \"{queue}\" can not be removed")]
+    NotRemoved { queue: String, n: usize },
     #[error(transparent)]
     Invalid(#[from] Invalid),
 }
@@ -115,13 +149,23 @@ fn describe(found: Option<Option<Status>>) -> String {
     }
 }
 
+/// The same where a lease was lost: an active document has another one.
+fn describe_other(found: Option<Option<Status>>) -> String {
+    match found {
+        Some(Some(Status::Active)) => "it was picked again".into(),
+        other => describe(other),
+    }
+}
+
 impl Error {
     pub fn code(&self) -> PgSqlErrorCode {
         use PgSqlErrorCode::*;
         match self {
             Self::NullArgument { .. } | Self::NullElement { .. } => ERRCODE_NULL_VALUE_NOT_ALLOWED,
             Self::ListLengths { .. } | Self::ManyDimensions { .. } => ERRCODE_ARRAY_ELEMENT_ERROR,
-            Self::BadDocument { .. } | Self::NoList => ERRCODE_INVALID_PARAMETER_VALUE,
+            Self::BadDocument { .. } | Self::NoList | Self::NotMergeable { .. } => {
+                ERRCODE_INVALID_PARAMETER_VALUE
+            }
             Self::NegativeLimit { .. }
             | Self::BadDuration { .. }
             | Self::BadUnit(_)
@@ -134,9 +178,10 @@ impl Error {
             Self::BadSchedule { .. } => ERRCODE_INVALID_PARAMETER_VALUE,
             Self::NeverTicks(_) => ERRCODE_INVALID_PARAMETER_VALUE,
             Self::UnknownZone(_) => ERRCODE_INVALID_PARAMETER_VALUE,
-            Self::NotActive { .. } | Self::SomeNotActive { .. } => {
-                ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE
-            }
+            Self::NotActive { .. }
+            | Self::SomeNotActive { .. }
+            | Self::LeaseLost { .. }
+            | Self::SomeLeasesLost { .. } => ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
             Self::ReadOnly { .. } => ERRCODE_READ_ONLY_SQL_TRANSACTION,
             Self::HiddenDocument { .. } | Self::HiddenQueue(_) | Self::HiddenSchedule(_) => {
                 ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE
@@ -147,6 +192,10 @@ impl Error {
             Self::ColumnType { .. } => ERRCODE_DATATYPE_MISMATCH,
             Self::StrayTable { .. } => ERRCODE_DUPLICATE_TABLE,
             Self::BadTrigger(_) => ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED,
+            Self::NoNumbers(_)
+            | Self::NotRemoved { .. }
+            | Self::NotSettled { .. }
+            | Self::DeadLetterGone { .. } => ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
             Self::NotOwner => ERRCODE_INSUFFICIENT_PRIVILEGE,
             Self::Invalid(invalid) => match invalid {
                 Invalid::QueueName(_) | Invalid::MetricName(_) | Invalid::ScheduleName(_) => {
@@ -155,6 +204,7 @@ impl Error {
                 // fetchq 4 raised this one as P0001, and clients look for it.
                 Invalid::SubjectLength { .. } => ERRCODE_RAISE_EXCEPTION,
                 Invalid::DocumentList { .. }
+                | Invalid::Filter(_)
                 | Invalid::Retention(_)
                 | Invalid::JobSettings { .. } => ERRCODE_INVALID_PARAMETER_VALUE,
             },
@@ -173,7 +223,9 @@ impl Error {
             Self::ListLengths { .. } => "Pass one payload for each subject, or none at all.".into(),
             Self::ManyDimensions { .. } => "Pass a plain list such as array['a', 'b'].".into(),
             Self::BadDocument { .. } | Self::NoList => r#"Pass an array such as [{"subject": "s1", "payload": {}, "version": 0, "priority": 0, "next_iteration": "2030-01-01"}]; only the subject is needed."#.into(),
+            Self::NotMergeable { .. } => "Merge objects only; the mode replace takes any payload.".into(),
             Self::NotActive { .. } | Self::SomeNotActive { .. } => "Only a document that was picked, and whose lease has not been taken back, can be settled.".into(),
+            Self::LeaseLost { .. } | Self::SomeLeasesLost { .. } => "The lease ran out, or the document was cancelled or taken back: roll back what was done for it. doc_extend() keeps a lease from running out.".into(),
             Self::ReadOnly { standby: true, .. } => "Connect to the primary server.".into(),
             Self::ReadOnly { standby: false, .. } => "Call it in a transaction that can write.".into(),
             Self::StrayTable { table, .. } => format!("Drop or rename {table}, then create the queue."),
@@ -188,6 +240,10 @@ impl Error {
             Self::BadDirection(_) => "Use 'ASC' or 'DESC'.".into(),
             Self::BadValue { rule, .. } => format!("Pass {rule}."),
             Self::BadTrigger(_) => "Let fetchq.queue_enable_notify() make it.".into(),
+            Self::NotSettled { .. } => "Only a document that was killed or completed can be revived.".into(),
+            Self::DeadLetterGone { queue, .. } => format!("Name another one with: select fetchq.queue_set_dead_letter('{queue}', null)"),
+            Self::NoNumbers(_) => "The column seq was altered: make it an identity column again.".into(),
+            Self::NotRemoved { .. } => "A row-level security policy hides them, or a trigger keeps them: remove it.".into(),
             Self::NotOwner => "Connect as a superuser, or as the role that created the extension.".into(),
             Self::UnknownTask { .. } => "The tasks are mnt, sts, cmp, drp and lgp; delete or correct the row in fetchq.jobs.".into(),
             Self::UnknownSchedule(_) => "See fetchq.schedule_list().".into(),
@@ -202,6 +258,7 @@ impl Error {
                 Invalid::SubjectLength { .. } => "Use a shorter subject, such as a hash of the long one.".into(),
                 Invalid::MetricName(_) => "A metric name has 1 to 40 characters.".into(),
                 Invalid::DocumentList { .. } => "Write the list as ('subject', priority, 'json payload', {DATA}), ...; only literals are allowed.".into(),
+                Invalid::Filter(_) => format!("The keys of a filter are {}.", filter::KEYS.join(", ")),
                 Invalid::Retention(_) => "Use a list such as [{\"retain\": \"minute\", \"from\": \"1h\", \"to\": \"0s\"}].".into(),
                 Invalid::JobSettings { .. } => "Use settings such as {\"delay\": \"5m\", \"duration\": \"1m\", \"limit\": 500}.".into(),
             },

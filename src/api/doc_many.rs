@@ -114,15 +114,18 @@ fn doc_upsert_many(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     })
 }
 
-/// Settles a list; answers for each subject whether it was active.
+/// Settles a list, which `lease` (the number of that argument) holds; answers for each
+/// subject whether it was active. Where a lease is given and lost, nothing is settled.
 fn settle(
     call: &Call,
-    settle: impl FnOnce(&Queue, &[String]) -> Result<HashSet<String>>,
+    lease: usize,
+    settle: impl FnOnce(&Queue, &[String], Option<i64>) -> Result<HashSet<String>>,
 ) -> Result<Reply> {
+    let lease = call.opt_bigint(lease);
     let name = queue_name(call, 0)?;
     let subjects = subjects(call, 1)?;
     let mut out = call.rows();
-    let settled = Queue::open(&name).and_then(|queue| settle(&queue, &subjects));
+    let settled = Queue::open(&name).and_then(|queue| settle(&queue, &subjects, lease));
     let is_queue = !matches!(settled, Err(Error::UnknownQueue(_)));
     let mut settled = lenient(settled, HashSet::new())?;
     let mut lost = None;
@@ -137,11 +140,21 @@ fn settle(
         out.push(&[Arg::from(subject.as_str()), Arg::from(was_active)]);
     }
     if is_queue && let Some(subject) = lost {
-        let error = Error::SomeNotActive {
-            queue: name.to_string(),
-            first: subject.to_owned(),
-            n,
-            of: subjects.len(),
+        let (queue, first, of) = (name.to_string(), subject.to_owned(), subjects.len());
+        let error = match lease {
+            Some(lease) => Error::SomeLeasesLost {
+                queue,
+                first,
+                lease,
+                n,
+                of,
+            },
+            None => Error::SomeNotActive {
+                queue,
+                first,
+                n,
+                of,
+            },
         };
         lenient(Err(error), ())?;
     }
@@ -152,12 +165,12 @@ fn settle(
 #[pg_extern(sql = false)]
 fn doc_complete_many(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
-        settle(call, |queue, subjects| {
+        settle(call, 3, |queue, subjects, lease| {
             let payloads = match call.is_null(2) {
                 true => None,
                 false => Some(payloads(call, 2, subjects.len())?),
             };
-            Ok(bulk::complete(queue, subjects, payloads))
+            Ok(bulk::complete(queue, subjects, lease, payloads))
         })
     })
 }
@@ -167,10 +180,16 @@ fn doc_complete_many(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
 fn doc_reschedule_many(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
         let next_iteration = call.timestamp(2, "next_iteration")?;
-        settle(call, |queue, subjects| {
+        settle(call, 4, |queue, subjects, lease| {
             let payloads = payloads(call, 3, subjects.len())?;
             let subjects = Arg::from(subjects.to_vec());
-            Ok(bulk::reschedule(queue, subjects, next_iteration, payloads))
+            Ok(bulk::reschedule(
+                queue,
+                subjects,
+                lease,
+                next_iteration,
+                payloads,
+            ))
         })
     })
 }
@@ -179,6 +198,8 @@ fn doc_reschedule_many(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
 #[pg_extern(sql = false)]
 fn doc_drop_many(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
-        settle(call, |queue, subjects| Ok(bulk::drop(queue, subjects)))
+        settle(call, 2, |queue, subjects, lease| {
+            Ok(bulk::drop(queue, subjects, lease))
+        })
     })
 }

@@ -8,7 +8,7 @@ use crate::gucs;
 use crate::pg::call::{Call, Reply};
 use crate::pg::time::{self, Interval};
 use crate::pg::{relation, session};
-use crate::store::docs::{self, Pick};
+use crate::store::docs::{self, Pick, Take};
 use crate::store::leases::Lease;
 use crate::store::plans::Queue;
 use crate::worker::wait;
@@ -86,7 +86,7 @@ fn doc_pick_wait(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
                 limit,
                 duration,
                 now,
-                lease: &lease,
+                take: Take::Lease(&lease),
                 out,
             };
             // (nothing is wanted: no need to wait for it)
@@ -115,7 +115,7 @@ fn pick(call: &Call, version: i32, limit: i32, duration: Interval) -> Result<Rep
                 limit,
                 duration,
                 now: time::now(),
-                lease: &Lease::new(),
+                take: Take::Lease(&Lease::new()),
                 out,
             };
             docs::pick(&queue, pick);
@@ -123,4 +123,31 @@ fn pick(call: &Call, version: i32, limit: i32, duration: Interval) -> Result<Rep
     });
     lenient(picked, ())?;
     Ok(out.done())
+}
+
+/// `doc_pop(queue, version, max_docs)`
+#[pg_extern(sql = false)]
+fn doc_pop(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
+    respond_write(fcinfo, |call| {
+        let queue = queue_name(call, 0)?;
+        let version = call.int(1, "version")?;
+        let limit = call.limit(2, "max_docs")?;
+        let mut out = call.rows();
+        let popped = Queue::open(&queue).map(|queue| {
+            if limit > 0 {
+                let out = &mut out;
+                let pick = Pick {
+                    version,
+                    limit,
+                    duration: Interval::parse("0"),
+                    now: time::now(),
+                    take: Take::Remove,
+                    out,
+                };
+                docs::pick(&queue, pick);
+            }
+        });
+        lenient(popped, ())?;
+        Ok(out.done())
+    })
 }

@@ -25,6 +25,8 @@ fn doc_push(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
             priority: 0,
             payload: payload(call, 2)?,
             next_iteration: call.timestamp(3, "next_iteration")?,
+            ordering_key: None,
+            max_attempts: None,
         };
         let pushed = Queue::open(&queue).map(|queue| docs::push(&queue, &doc));
         lenient(pushed, 0).map(Reply::int)
@@ -50,6 +52,8 @@ fn full(call: &crate::pg::call::Call) -> Result<NewDoc<'_>, Error> {
         priority: call.int(3, "priority")?,
         next_iteration: call.timestamp(4, "next_iteration")?,
         payload: payload(call, 5)?,
+        ordering_key: None,
+        max_attempts: None,
     })
 }
 
@@ -104,6 +108,8 @@ fn doc_push_untyped(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
             priority: 0,
             payload: meant(Jsonb::parse(call.text(2, "payload")?)),
             next_iteration: time::parse_timestamp(last),
+            ordering_key: None,
+            max_attempts: None,
         };
         let pushed = Queue::open(&queue).map(|queue| docs::push(&queue, &doc));
         lenient(pushed, 0).map(Reply::int)
@@ -126,6 +132,8 @@ fn doc_append(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
             version: call.int(2, "version")?,
             priority: call.int(3, "priority")?,
             next_iteration: time::now(),
+            ordering_key: None,
+            max_attempts: None,
         };
         let appended = Queue::open(&queue).map(|queue| {
             for _ in 0..APPEND_TURNS {

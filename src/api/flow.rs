@@ -179,7 +179,7 @@ fn doc_pick_any(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
                 limit: n,
                 duration,
                 now,
-                lease: &lease,
+                take: docs::Take::Lease(&lease),
                 out,
             };
             docs::pick(&queues[at], pick)

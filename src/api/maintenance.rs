@@ -47,23 +47,31 @@ fn mnt_run_all(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     })
 }
 
-fn one(call: &Call, run: impl FnOnce(&Queue, i32) -> i32) -> Result<Reply> {
+fn one(call: &Call, run: impl FnOnce(&Queue, i32) -> Result<i32>) -> Result<Reply> {
     let name = queue_name(call, 0)?;
     let limit = call.limit(1, "max_docs")?;
     let queue = Queue::open(&name)?;
-    Ok(Reply::int(run(&queue, limit)))
+    run(&queue, limit).map(Reply::int)
 }
 
 /// `mnt_make_pending(queue, max_docs)`
 #[pg_extern(sql = false)]
 fn mnt_make_pending(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
-    respond_write(fcinfo, |call| one(call, maintenance::make_pending))
+    respond_write(fcinfo, |call| {
+        one(call, |queue, limit| {
+            Ok(maintenance::make_pending(queue, limit))
+        })
+    })
 }
 
 /// `mnt_reschedule_orphans(queue, max_docs)`
 #[pg_extern(sql = false)]
 fn mnt_reschedule_orphans(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
-    respond_write(fcinfo, |call| one(call, maintenance::reschedule_orphans))
+    respond_write(fcinfo, |call| {
+        one(call, |queue, limit| {
+            Ok(maintenance::reschedule_orphans(queue, limit))
+        })
+    })
 }
 
 /// `mnt_mark_dead(queue, max_docs)`

@@ -2,12 +2,16 @@
 //! `src/sql/functions.sql`. Each is three moves: read the arguments into types, one
 //! call of the domain, shape the result.
 
+mod admin;
 mod doc_many;
 mod doc_pick;
 mod doc_push;
+mod doc_put;
 mod doc_settle;
 mod flow;
+mod history;
 mod info;
+mod lease;
 mod maintenance;
 mod metric;
 mod queue;

@@ -36,12 +36,18 @@ fn queue_drop(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
         let name = queue_name(call, 0)?;
         let dropped = lenient(registry::drop(&name).map(Some), None)?;
-        let id = dropped.map(|(id, schedules)| {
-            if !schedules.is_empty() {
-                let names = schedules.join(", ");
+        let id = dropped.map(|dropped| {
+            if !dropped.schedules.is_empty() {
+                let names = dropped.schedules.join(", ");
                 notice!("the schedules of queue \"{name}\" are dropped too: {names}");
             }
-            id
+            if !dropped.letters_of.is_empty() {
+                let names = dropped.letters_of.join(", ");
+                notice!(
+                    "queue \"{name}\" took the dead letters of others, which keep them now: {names}"
+                );
+            }
+            dropped.id
         });
         Ok(call.record(&[Arg::from(id.is_some()), Arg::from(id)]))
     })

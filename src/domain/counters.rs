@@ -47,6 +47,9 @@ pub enum Event {
     /// Became a dead letter in another queue; besides the event that removed it.
     DeadLetter = 32,
     RemoveActive = 33,
+    /// Came from another queue as what it is.
+    PlaceKilled = 34,
+    PlaceCompleted = 35,
 }
 
 impl Event {
@@ -94,7 +97,10 @@ impl Event {
             Self::ReturnPlanned | Self::ReviveKilledPlanned | Self::ReviveCompletedPlanned => {
                 Status::Planned
             }
-            Self::CancelPlanned | Self::CancelPending | Self::CancelActive => Status::Killed,
+            Self::CancelPlanned | Self::CancelPending | Self::CancelActive | Self::PlaceKilled => {
+                Status::Killed
+            }
+            Self::PlaceCompleted => Status::Completed,
             Self::Drop
             | Self::Pop
             | Self::RemovePlanned
@@ -126,6 +132,15 @@ impl Event {
             Status::Active => Self::RemoveActive,
             Status::Completed => Self::RemoveCompleted,
             Status::Killed => Self::RemoveKilled,
+        }
+    }
+
+    /// What adds a document that came from another queue as what it is.
+    pub fn place(status: Status) -> Self {
+        match status {
+            Status::Killed => Self::PlaceKilled,
+            Status::Completed => Self::PlaceCompleted,
+            other => Self::push(other),
         }
     }
 
@@ -179,8 +194,8 @@ mod tests {
                     .and_then(|n| n.trim().parse().ok())
             })
             .collect();
-        assert_eq!(codes, (1..=33).collect::<Vec<i16>>());
-        assert_eq!(Event::RemoveActive.code(), 33);
+        assert_eq!(codes, (1..=35).collect::<Vec<i16>>());
+        assert_eq!(Event::PlaceCompleted.code(), 35);
     }
 
     #[test]

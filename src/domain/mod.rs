@@ -4,10 +4,12 @@
 
 pub mod counters;
 pub mod fair;
+pub mod filter;
 pub mod jobs;
 pub mod legacy_quotes;
 pub mod names;
 pub mod push_many;
+pub mod put;
 pub mod retention;
 pub mod retry;
 pub mod schedule;
@@ -27,6 +29,8 @@ pub enum Invalid {
     MetricName(String),
     #[error("invalid document list at character {at}: {reason}")]
     DocumentList { at: usize, reason: String },
+    #[error("invalid filter: {0}")]
+    Filter(String),
     #[error("invalid metrics retention policy: {0}")]
     Retention(String),
     #[error("invalid settings of job {id} ({task} of queue {queue:?}): {reason}")]

@@ -2,8 +2,8 @@
 
 use crate::domain::names::QueueName;
 use crate::error::Result;
-use crate::store::maintenance;
 use crate::store::plans::Queue;
+use crate::store::{holders, maintenance};
 use crate::worker::progress;
 
 /// Documents moved by one run.
@@ -21,18 +21,24 @@ pub fn run(name: &QueueName, limit: i32) -> Result<Outcome> {
     let Some(queue) = Queue::try_open(name)? else {
         return Ok(Outcome::default());
     };
-    Ok(run_open(&queue, limit))
+    // (the worker does that for all queues at once)
+    if holders::may_read() {
+        for bound in holders::bound(Some(queue.id)).values() {
+            holders::follow_sessions(&queue, bound);
+        }
+    }
+    run_open(&queue, limit)
 }
 
 /// The same for a queue that is open.
-pub fn run_open(queue: &Queue, limit: i32) -> Outcome {
-    let expired = maintenance::expire(queue, limit);
+pub fn run_open(queue: &Queue, limit: i32) -> Result<Outcome> {
+    let expired = maintenance::expire(queue, limit)?;
     progress::add(expired.killed + expired.returned);
     let activated = maintenance::make_pending(queue, limit);
     progress::add(activated);
-    Outcome {
+    Ok(Outcome {
         killed: expired.killed,
         rescheduled: expired.returned,
         activated,
-    }
+    })
 }

@@ -1,11 +1,12 @@
-//! `drp`: applies the retention of a queue's snapshots and logs.
+//! `drp`: applies the retention of a queue's snapshots, logs and history, and takes settled
+//! documents that are not to stay out of its table.
 
 use crate::domain::names::QueueName;
 use crate::domain::retention;
 use crate::error::Result;
 use crate::pg::time::Interval;
 use crate::store::plans::Queue;
-use crate::store::{logs, series};
+use crate::store::{history, logs, series};
 use crate::worker::progress;
 
 /// How many lines of the log one transaction removes at most, where the caller can
@@ -45,4 +46,45 @@ pub fn logs_by_setting(name: &QueueName, limit: Option<i32>) -> Result<i32> {
         age.arg(),
         limit.map(i64::from),
     ))
+}
+
+/// What became of the history.
+#[derive(Default)]
+pub struct Swept {
+    pub has_more: bool,
+    /// Where the sweep goes on.
+    pub after: Option<String>,
+}
+
+/// Trims the history, and goes on with a sweep of the documents behind a subject: only
+/// one part of each where the caller can begin another transaction. Nothing while another
+/// session has the queue locked.
+pub fn history(name: &QueueName, after: Option<String>, in_parts: bool) -> Result<Swept> {
+    let Some(queue) = Queue::try_open(name)? else {
+        return Ok(Swept::default());
+    };
+    let mut swept = Swept::default();
+    loop {
+        let trimmed = history::trim(&queue, history::BATCH);
+        progress::add(trimmed);
+        swept.has_more = trimmed >= history::BATCH;
+        if in_parts || !swept.has_more {
+            break;
+        }
+    }
+    if !history::needs_sweep(&queue) {
+        return Ok(swept);
+    }
+    swept.after = after;
+    loop {
+        let from = swept.after.as_deref().unwrap_or("");
+        let part = history::sweep(&queue, from, history::BATCH);
+        progress::add(part.removed);
+        swept.after = part.next;
+        if in_parts || swept.after.is_none() {
+            break;
+        }
+    }
+    swept.has_more |= swept.after.is_some();
+    Ok(swept)
 }

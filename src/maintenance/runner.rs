@@ -11,6 +11,7 @@ use crate::error::{self, Error, Result};
 use crate::pg::time::{self, Interval};
 use crate::pg::worker::as_role;
 use crate::pg::{relation, subtransaction};
+use crate::store::holders;
 use crate::store::jobs::{self, Job, Kind, Maintenance};
 use crate::store::maintenance;
 use crate::store::plans::Queue;
@@ -68,7 +69,7 @@ pub enum By {
 }
 
 impl By {
-    pub(super) fn run<R>(self, queue: &QueueName, work: impl FnOnce() -> R) -> R {
+    pub fn run<R>(self, queue: &QueueName, work: impl FnOnce() -> R) -> R {
         let table = relation::lookup_data_table(&queue.relation("docs"));
         match table {
             Some(table) if self == Self::Owner => match relation::owner_of(table) {
@@ -163,7 +164,7 @@ pub fn run_on_time(name: &QueueName, write_down: bool) -> Option<OnTime> {
     };
     let limit = settings.limit.max(0);
     let running = progress::begin(Task::Maintain, queue.table.to_u32());
-    let outcome = By::Owner.run(name, || documents::run_open(&queue, limit));
+    let outcome = raise(By::Owner.run(name, || documents::run_open(&queue, limit)));
     let moved = outcome.activated + outcome.rescheduled + outcome.killed;
     drop(running);
     if writes_down && (moved > 0 || failures > 0) {
@@ -232,6 +233,11 @@ fn run_one(job: &Job, by: By) -> Result<i32> {
         packed = pack::run();
     } else {
         let queue = QueueName::parse(&job.queue)?;
+        let from = match task {
+            Task::Retain => jobs::swept(job.id),
+            _ => None,
+        };
+        let mut swept = None;
         by.run(&queue, || match task {
             Task::Pack => Ok(()),
             Task::Maintain => documents::run(&queue, settings.limit.max(0)).map(|_| ()),
@@ -241,9 +247,20 @@ fn run_one(job: &Job, by: By) -> Result<i32> {
                 // The worker commits, and goes on with the rest when it is its turn.
                 let limit = (by == By::Owner).then_some(retention::BATCH);
                 has_more = retention::run(&queue, limit)?;
+                let history = retention::history(&queue, from.clone(), limit.is_some())?;
+                has_more |= history.has_more;
+                swept = history.after;
                 Ok(())
             }
         })?;
+        if swept != from {
+            jobs::set_swept(job.id, swept.as_deref());
+        }
+    }
+    if task == Task::Recount
+        && let Some(queue) = Queue::try_open(&QueueName::parse(&job.queue)?)?
+    {
+        holders::trim(&queue);
     }
     let delay = Interval::parse(&settings.delay).as_duration("delay")?;
     let delay = if has_more {

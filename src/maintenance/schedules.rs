@@ -103,6 +103,8 @@ fn tick(claimed: &Claimed, now: i64, by: By) -> Result<i32> {
                 priority: claimed.priority,
                 next_iteration: time::from_unix(*tick).saturating_add(delay),
                 payload,
+                ordering_key: None,
+                max_attempts: None,
             };
             // Nothing new when it is there: then the tick has happened.
             Ok::<i32, Error>(queued + docs::push(&queue, &doc))

@@ -84,6 +84,22 @@ impl Call {
         self.read(at).ok_or_else(|| self.missing(name))
     }
 
+    pub fn opt_bigint(&self, at: usize) -> Option<i64> {
+        self.read(at)
+    }
+
+    pub fn opt_int(&self, at: usize) -> Option<i32> {
+        self.read(at)
+    }
+
+    pub fn opt_float(&self, at: usize) -> Option<f64> {
+        self.read(at)
+    }
+
+    pub fn opt_interval(&self, at: usize) -> Option<super::time::Interval> {
+        self.datum(at).map(super::time::Interval::from_datum)
+    }
+
     pub fn is_null(&self, at: usize) -> bool {
         self.datum(at).is_none()
     }

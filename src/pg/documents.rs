@@ -82,6 +82,8 @@ pub enum Access {
     Insert,
     Update,
     Delete,
+    /// Delete what can be picked.
+    Take,
 }
 
 /// One document, taken apart. What is by reference points into a page, or into memory
@@ -178,7 +180,7 @@ impl Documents {
             let command = match access {
                 Access::Insert => pg_sys::CmdType::CMD_INSERT,
                 Access::Update => pg_sys::CmdType::CMD_UPDATE,
-                Access::Delete => pg_sys::CmdType::CMD_DELETE,
+                Access::Delete | Access::Take => pg_sys::CmdType::CMD_DELETE,
             };
             pg_sys::CheckCmdReplicaIdentity(table, command);
             let open = |index, is_needed| {
@@ -192,7 +194,10 @@ impl Documents {
                 table,
                 key: open(indexes.key, true),
                 pick: open(indexes.pick, access != Access::Delete),
-                due: open(indexes.due, access != Access::Delete),
+                due: open(
+                    indexes.due,
+                    matches!(access, Access::Insert | Access::Update),
+                ),
                 slot: std::ptr::null_mut(),
                 scan: std::ptr::null_mut(),
                 has_snapshot: false,
@@ -410,11 +415,19 @@ impl Documents {
                 &mut pg_sys::TU_UpdateIndexes::TU_None,
             )
         };
+        self.what_happened(result, &failure)
+    }
+
+    fn what_happened(
+        &self,
+        result: pg_sys::TM_Result::Type,
+        failure: &pg_sys::TM_FailureData,
+    ) -> Change {
         match result {
             pg_sys::TM_Result::TM_Ok => Change::Done,
             pg_sys::TM_Result::TM_Deleted => Change::Removed,
             // SAFETY: the place of the next version, as heap_update has found it.
-            pg_sys::TM_Result::TM_Updated => Change::Outdated(unsafe { self.status_in(&failure) }),
+            pg_sys::TM_Result::TM_Updated => Change::Outdated(unsafe { self.status_in(failure) }),
             // SAFETY: the slot holds the row, and the pin on its page.
             pg_sys::TM_Result::TM_BeingModified
                 if !unsafe { self.may_be_locked_by_us(failure.xmax) } =>
@@ -467,8 +480,9 @@ impl Documents {
         }
     }
 
-    /// Removes a document that was just read, and waits for who has it locked.
-    pub fn remove(&mut self, row: &Row) -> Change {
+    /// Removes a document that was just read. With `wait` false, one that another
+    /// transaction has locked is left alone.
+    pub fn remove(&mut self, row: &Row, wait: bool) -> Change {
         let mut failure = pg_sys::TM_FailureData::default();
         let mut tid = row.tid;
         // SAFETY: the row was read in this call, so its place exists.
@@ -478,15 +492,12 @@ impl Documents {
                 &mut tid,
                 pg_sys::GetCurrentCommandId(true),
                 std::ptr::null_mut(),
-                true,
+                wait,
                 &mut failure,
                 false,
             )
         };
-        match result {
-            pg_sys::TM_Result::TM_Ok => Change::Done,
-            _ => Change::Outdated(None),
-        }
+        self.what_happened(result, &failure)
     }
 
     /// Adds a document whose subject nobody else would think of; false when somebody
@@ -505,7 +516,7 @@ impl Documents {
                 self.index_state(row, &mut (*tuple).t_self);
             } else {
                 pg_sys::CommandCounterIncrement();
-                self.remove(row);
+                self.remove(row, true);
             }
             pg_sys::heap_freetuple(tuple);
             is_new
@@ -671,7 +682,7 @@ unsafe fn has_rights(table: pg_sys::Oid, access: Access) -> bool {
     let modes = match access {
         Access::Insert => [pg_sys::ACL_INSERT, pg_sys::ACL_SELECT],
         Access::Update => [pg_sys::ACL_UPDATE, pg_sys::ACL_SELECT],
-        Access::Delete => [pg_sys::ACL_DELETE, pg_sys::ACL_SELECT],
+        Access::Delete | Access::Take => [pg_sys::ACL_DELETE, pg_sys::ACL_SELECT],
     };
     // SAFETY: asks the system cache; each mode by itself, because the function is
     // content with any of several.

@@ -57,6 +57,23 @@ impl Jsonb {
         }
     }
 
+    /// As a `jsonb[]` of one element.
+    pub fn array_of_one(self) -> Arg {
+        let mut datum = self.datum;
+        // SAFETY: the element is a jsonb: of any length, by reference, int-aligned.
+        let array = unsafe {
+            pg_sys::construct_array(
+                &mut datum,
+                1,
+                pg_sys::JSONBOID,
+                -1,
+                false,
+                pg_sys::TYPALIGN_INT as std::ffi::c_char,
+            )
+        };
+        Arg::new(pg_sys::JSONBARRAYOID, Some(pg_sys::Datum::from(array)))
+    }
+
     pub fn to_text(self) -> String {
         // SAFETY: jsonb_out detoasts its argument and returns a C string.
         unsafe {
@@ -66,6 +83,18 @@ impl Jsonb {
                     .into_owned(),
                 None => pgrx::error!("jsonb_out returned NULL"),
             }
+        }
+    }
+
+    /// Whether it is an object, and no array or single value.
+    pub fn is_object(self) -> bool {
+        const HEADER: usize = size_of::<i32>();
+        // SAFETY: a detoasted jsonb has a length of four bytes, and behind it the header
+        // of its container.
+        unsafe {
+            let value = pg_sys::pg_detoast_datum(self.datum.cast_mut_ptr()) as *const u8;
+            let header = value.add(HEADER).cast::<u32>().read_unaligned();
+            header & pg_sys::JB_FOBJECT != 0
         }
     }
 

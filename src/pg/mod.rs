@@ -5,6 +5,7 @@
 pub mod append;
 pub mod call;
 pub mod catalog;
+pub mod chance;
 pub mod documents;
 pub mod index_walk;
 pub mod invalidation;

@@ -164,3 +164,19 @@ pub fn owner_of(table: pg_sys::Oid) -> Option<pg_sys::Oid> {
         Some(owner)
     }
 }
+
+/// Whether the caller may read a table, which may be gone.
+pub fn may_read(table: pg_sys::Oid) -> bool {
+    // SAFETY: asks the system cache.
+    unsafe {
+        let role = pg_sys::GetUserId();
+        let mode = pg_sys::AclMode::from(pg_sys::ACL_SELECT);
+        pg_sys::SearchSysCacheExists(
+            pg_sys::SysCacheIdentifier::RELOID as i32,
+            pg_sys::Datum::from(table),
+            pg_sys::Datum::from(0),
+            pg_sys::Datum::from(0),
+            pg_sys::Datum::from(0),
+        ) && pg_sys::pg_class_aclcheck(table, role, mode) == pg_sys::AclResult::ACLCHECK_OK
+    }
+}

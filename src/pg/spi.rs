@@ -63,6 +63,7 @@ arg_from! {
     i16 => INT2OID,
     i32 => INT4OID,
     i64 => INT8OID,
+    f64 => FLOAT8OID,
     bool => BOOLOID,
     &str => TEXTOID,
     Vec<i32> => INT4ARRAYOID,
@@ -297,6 +298,12 @@ impl Rows<'_> {
         Some(super::time::Interval::from_datum(datum).parts())
     }
 
+    /// An interval as a parameter.
+    pub fn interval_arg(&self, row: usize, column: i32) -> Arg {
+        let datum = self.interval(row, column).and(self.datum(row, column));
+        Arg::new(pg_sys::INTERVALOID, datum)
+    }
+
     fn type_of(&self, column: i32) -> pg_sys::Oid {
         // SAFETY: called for results with rows only, so there is a descriptor; SPI
         // checks the column number.
@@ -311,6 +318,16 @@ impl Rows<'_> {
         // SAFETY: as above.
         let columns = unsafe { (*(*self.table).tupdesc).natts };
         (1..=columns).map(|c| self.type_of(c)).collect()
+    }
+
+    /// A jsonb value, in SPI's memory.
+    pub fn json(&self, row: usize, column: i32) -> Option<super::json::Jsonb> {
+        let datum = self.datum(row, column)?;
+        let oid = self.type_of(column);
+        if oid != pg_sys::JSONBOID {
+            wrong_type(column, oid, pg_sys::JSONBOID);
+        }
+        Some(super::json::Jsonb::from_datum(datum))
     }
 
     /// A jsonb column as text; NULL reads as `null`.

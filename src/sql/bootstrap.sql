@@ -113,11 +113,12 @@ create index schedules_due_idx on fetchq.schedules (due_at) where is_active;
 create index schedules_queue_idx on fetchq.schedules (queue);
 comment on table fetchq.schedules is 'Schedules: each pushes a document at each tick';
 
--- Who picks: a row for each session that did, and for each name and kind of lease that
--- it did it with. The library writes them itself, so there is no index, trigger or
+-- Who picks: a row for each session and queue that it picked from, and for each name and
+-- kind of lease that it did it with. The library writes them itself, so there is no index, trigger or
 -- constraint; maintenance removes those that hold nothing any more.
 create table fetchq.holders (
     id bigint not null,
+    queue_id int not null,
     name text not null,
     pid int not null,
     backend_start timestamptz not null,
@@ -247,7 +248,9 @@ from (values
     (30,          'reject removed',     '+prc +err +rej +drp -act -cnt -v'),
     (31,          'dead removed',       '+err +orp +drp -act -cnt -v'),
     (32,          'dead letter',        '+ded'),
-    (33,          'remove active',      '+drp -act -cnt -v')
+    (33,          'remove active',      '+drp -act -cnt -v'),
+    (34,          'place killed',       '+ent +cnt +v +kll'),
+    (35,          'place completed',    '+ent +cnt +v +cpl')
 ) as e (event, name, deltas)
 cross join lateral pg_catalog.regexp_split_to_table(e.deltas, ' ') as d (delta);
 

@@ -258,30 +258,30 @@ comment on function fetchq.doc_pick(text, int, int, interval) is 'Leases due doc
 
 -- Settling leased documents. Hot. A payload of NULL leaves the payload as it is.
 
-create function fetchq.doc_complete(queue text, subject text, payload jsonb default null, out affected_rows int)
+create function fetchq.doc_complete(queue text, subject text, payload jsonb default null, lease bigint default null, out affected_rows int)
 language c volatile parallel unsafe
 as 'MODULE_PATHNAME', 'doc_complete_wrapper';
-comment on function fetchq.doc_complete(text, text, jsonb) is 'Settles an active document as done';
+comment on function fetchq.doc_complete(text, text, jsonb, bigint) is 'Settles an active document as done; with a lease only while that holds';
 
-create function fetchq.doc_kill(queue text, subject text, payload jsonb default null, out affected_rows int)
+create function fetchq.doc_kill(queue text, subject text, payload jsonb default null, lease bigint default null, out affected_rows int)
 language c volatile parallel unsafe
 as 'MODULE_PATHNAME', 'doc_kill_wrapper';
-comment on function fetchq.doc_kill(text, text, jsonb) is 'Settles an active document as never to run again';
+comment on function fetchq.doc_kill(text, text, jsonb, bigint) is 'Settles an active document as never to run again; with a lease only while that holds';
 
-create function fetchq.doc_drop(queue text, subject text, out affected_rows int)
+create function fetchq.doc_drop(queue text, subject text, lease bigint default null, out affected_rows int)
 language c volatile parallel unsafe
 as 'MODULE_PATHNAME', 'doc_drop_wrapper';
-comment on function fetchq.doc_drop(text, text) is 'Settles an active document by removing it';
+comment on function fetchq.doc_drop(text, text, bigint) is 'Settles an active document by removing it; with a lease only while that holds';
 
-create function fetchq.doc_reschedule(queue text, subject text, next_iteration timestamptz, payload jsonb default null, out affected_rows int)
+create function fetchq.doc_reschedule(queue text, subject text, next_iteration timestamptz, payload jsonb default null, lease bigint default null, out affected_rows int)
 language c volatile parallel unsafe
 as 'MODULE_PATHNAME', 'doc_reschedule_wrapper';
-comment on function fetchq.doc_reschedule(text, text, timestamptz, jsonb) is 'Plans the next iteration of an active document';
+comment on function fetchq.doc_reschedule(text, text, timestamptz, jsonb, bigint) is 'Plans the next iteration of an active document; with a lease only while that holds';
 
-create function fetchq.doc_reject(queue text, subject text, message text, details jsonb, ref_id text default null, out affected_rows int)
+create function fetchq.doc_reject(queue text, subject text, message text, details jsonb, ref_id text default null, lease bigint default null, delay interval default null, out affected_rows int)
 language c volatile parallel unsafe
 as 'MODULE_PATHNAME', 'doc_reject_wrapper';
-comment on function fetchq.doc_reject(text, text, text, jsonb, text) is 'Gives an active document back after a failure: retried when its lease would have ended, killed after its last attempt';
+comment on function fetchq.doc_reject(text, text, text, jsonb, text, bigint, interval) is 'Gives an active document back after a failure: retried after the delay, or by the policy of the queue, or when its lease would have ended; killed after its last attempt';
 
 create function fetchq.doc_push_many(queue text, docs jsonb, out queued_docs int)
 language c volatile parallel unsafe
@@ -305,23 +305,23 @@ language c volatile parallel unsafe
 as 'MODULE_PATHNAME', 'doc_upsert_many_wrapper';
 comment on function fetchq.doc_upsert_many(text, jsonb) is 'Plans a JSON array of documents, or changes those that exist: created, updated or skipped';
 
-create function fetchq.doc_complete_many(queue text, subjects text[], payloads jsonb[] default null, out subject text, out settled boolean)
+create function fetchq.doc_complete_many(queue text, subjects text[], payloads jsonb[] default null, lease bigint default null, out subject text, out settled boolean)
 returns setof record
 language c volatile parallel unsafe
 as 'MODULE_PATHNAME', 'doc_complete_many_wrapper';
-comment on function fetchq.doc_complete_many(text, text[], jsonb[]) is 'Settles active documents as done';
+comment on function fetchq.doc_complete_many(text, text[], jsonb[], bigint) is 'Settles active documents as done; with a lease all of them, or it is an error';
 
-create function fetchq.doc_reschedule_many(queue text, subjects text[], next_iteration timestamptz, payloads jsonb[] default null, out subject text, out settled boolean)
+create function fetchq.doc_reschedule_many(queue text, subjects text[], next_iteration timestamptz, payloads jsonb[] default null, lease bigint default null, out subject text, out settled boolean)
 returns setof record
 language c volatile parallel unsafe
 as 'MODULE_PATHNAME', 'doc_reschedule_many_wrapper';
-comment on function fetchq.doc_reschedule_many(text, text[], timestamptz, jsonb[]) is 'Plans the next iteration of active documents';
+comment on function fetchq.doc_reschedule_many(text, text[], timestamptz, jsonb[], bigint) is 'Plans the next iteration of active documents; with a lease all of them, or it is an error';
 
-create function fetchq.doc_drop_many(queue text, subjects text[], out subject text, out settled boolean)
+create function fetchq.doc_drop_many(queue text, subjects text[], lease bigint default null, out subject text, out settled boolean)
 returns setof record
 language c volatile parallel unsafe
 as 'MODULE_PATHNAME', 'doc_drop_many_wrapper';
-comment on function fetchq.doc_drop_many(text, text[]) is 'Settles active documents by removing them';
+comment on function fetchq.doc_drop_many(text, text[], bigint) is 'Settles active documents by removing them; with a lease all of them, or it is an error';
 
 create function fetchq.log_error(queue text, subject text, message text, details jsonb, ref_id text default null, out queued_logs boolean)
 language c volatile parallel unsafe
@@ -644,6 +644,243 @@ language c
 as 'MODULE_PATHNAME', 'queue_wait_any_wrapper';
 comment on procedure fetchq.queue_wait(text[], interval, text, int) is 'Waits until a document of one of the queues can be picked: the queue, or NULL when the time is over';
 
+
+-- Bulk administration
+
+create function fetchq.docs_retry(queue text, filter jsonb default '{}', max_docs int default 1000, dry_run boolean default false, out affected_rows int)
+language c volatile parallel unsafe
+as 'MODULE_PATHNAME', 'docs_retry_wrapper';
+comment on function fetchq.docs_retry(text, jsonb, int, boolean) is 'Makes documents due now that wait for their time or were killed, the oldest first; completed ones where the filter names that status';
+
+create function fetchq.docs_kill(queue text, filter jsonb default '{}', max_docs int default 1000, dry_run boolean default false, out affected_rows int)
+language c volatile parallel unsafe
+as 'MODULE_PATHNAME', 'docs_kill_wrapper';
+comment on function fetchq.docs_kill(text, jsonb, int, boolean) is 'Kills planned and pending documents, the oldest first; active ones where the filter names that status';
+
+create function fetchq.docs_drop(queue text, filter jsonb default '{}', max_docs int default 1000, dry_run boolean default false, out affected_rows int)
+language c volatile parallel unsafe
+as 'MODULE_PATHNAME', 'docs_drop_wrapper';
+comment on function fetchq.docs_drop(text, jsonb, int, boolean) is 'Removes documents, the oldest first; active ones where the filter names that status';
+
+create function fetchq.docs_move(queue text, target text, filter jsonb default '{}', max_docs int default 1000, dry_run boolean default false, out affected_rows int)
+language c volatile parallel unsafe
+as 'MODULE_PATHNAME', 'docs_move_wrapper';
+comment on function fetchq.docs_move(text, text, jsonb, int, boolean) is 'Moves documents that are not active to another queue, the oldest first; those whose subject exists there stay';
+
+create function fetchq.docs_set_priority(queue text, priority int, filter jsonb default '{}', max_docs int default 1000, dry_run boolean default false, out affected_rows int)
+language c volatile parallel unsafe
+as 'MODULE_PATHNAME', 'docs_set_priority_wrapper';
+comment on function fetchq.docs_set_priority(text, int, jsonb, int, boolean) is 'Gives planned and pending documents another priority, the oldest first';
+
+
+-- Dead letters and history
+
+create function fetchq.queue_set_dead_letter(queue text, target text, out affected_rows int)
+language c volatile parallel unsafe
+set search_path = pg_catalog, pg_temp
+as 'MODULE_PATHNAME', 'queue_set_dead_letter_wrapper';
+comment on function fetchq.queue_set_dead_letter(text, text) is 'Sets the queue that takes documents that are killed by failing; NULL: they stay';
+
+create function fetchq.doc_revive(queue text, subject text, next_iteration timestamptz default pg_catalog.now(), out affected_rows int)
+language c volatile parallel unsafe
+as 'MODULE_PATHNAME', 'doc_revive_wrapper';
+comment on function fetchq.doc_revive(text, text, timestamptz) is 'Plans a killed or completed document anew, with all its attempts';
+
+create function fetchq.queue_redrive(queue text, max_docs int default 100, filter jsonb default '{}', out affected_rows int)
+language c volatile parallel unsafe
+as 'MODULE_PATHNAME', 'queue_redrive_wrapper';
+comment on function fetchq.queue_redrive(text, int, jsonb) is 'Brings back what failed, the oldest first: killed documents, dead letters of the queue, and those of others that it took; repeat until 0';
+
+create function fetchq.queue_set_history(queue text, completed interval default null, killed interval default null, dropped interval default null, out affected_rows int)
+language c volatile parallel unsafe
+set search_path = pg_catalog, pg_temp
+as 'MODULE_PATHNAME', 'queue_set_history_wrapper';
+comment on function fetchq.queue_set_history(text, interval, interval, interval) is 'Says what becomes of settled documents: NULL leaves completed and killed ones in the table, 0 removes them at once, an interval keeps them that long in the history of the queue';
+
+create function fetchq.queue_trim_history(queue text, max_docs int default 10000, out affected_rows int)
+language c volatile parallel unsafe
+set search_path = pg_catalog, pg_temp
+as 'MODULE_PATHNAME', 'queue_trim_history_wrapper';
+comment on function fetchq.queue_trim_history(text, int) is 'Removes what the history has held for longer than it is kept; maintenance does so too';
+
+create function fetchq.queue_history(queue text default null)
+returns table (queue varchar, id bigint, settled_at timestamptz, outcome text, subject varchar, version int, priority int, attempts int, iterations bigint, created_at timestamptz, payload jsonb, last_error text, ordering_key text, origin jsonb, worker text)
+language c stable parallel unsafe
+set search_path = pg_catalog, pg_temp
+as 'MODULE_PATHNAME', 'queue_history_wrapper';
+comment on function fetchq.queue_history(text) is 'The history of a queue, or of all that the caller may read';
+
+create view fetchq.history as select * from fetchq.queue_history();
+comment on view fetchq.history is 'Settled documents of all queues that keep a history';
+
+-- Putting documents whose subject may exist; a worker in SQL (docs/pushing.md, docs/sql-worker.md)
+
+-- Hot.
+create function fetchq.doc_put(queue text, subject text, payload jsonb default '{}', next_iteration timestamptz default pg_catalog.now(), version int default 0, priority int default 0, mode text default 'ignore', ordering_key text default null, max_attempts int default null, out action text)
+language c volatile parallel unsafe
+as 'MODULE_PATHNAME', 'doc_put_wrapper';
+comment on function fetchq.doc_put(text, text, jsonb, timestamptz, int, int, text, text, int) is 'Plans a document; when its subject exists, the mode says what happens: ignore, replace, merge, earliest, debounce, reset';
+
+create function fetchq.doc_put_many(queue text, docs jsonb, mode text default 'ignore', out subject text, out action text)
+returns setof record
+language c volatile parallel unsafe
+as 'MODULE_PATHNAME', 'doc_put_many_wrapper';
+comment on function fetchq.doc_put_many(text, jsonb, text) is 'Puts a JSON array of documents, each with a mode of its own if it names one: created, updated, ignored or revived';
+
+create procedure fetchq.work(queue text, handler regproc, max_docs int default null, idle_timeout interval default null, duration interval default '5m', version int default 0, inout processed int default null, inout failed int default null)
+language plpgsql as $work$
+-- No search_path is set, because a procedure that commits can not have one: everything
+-- is named in full. What resolves names behind the scenes is left out too: IN, NULLIF,
+-- IS DISTINCT FROM.
+declare
+    called pg_catalog.text;
+    takes_document boolean;
+    gives pg_catalog.text;
+    worker pg_catalog.text;
+    started constant pg_catalog.timestamptz := pg_catalog.clock_timestamp();
+    idle_since pg_catalog.timestamptz := started;
+    wait interval;
+    is_ready boolean;
+    doc pg_catalog.record;
+    answer pg_catalog.jsonb;
+    at pg_catalog.timestamptz;
+    action pg_catalog.text;
+    settled int;
+    state pg_catalog.text;
+    message pg_catalog.text;
+    detail pg_catalog.text;
+    context pg_catalog.text;
+begin
+    processed := 0;
+    failed := 0;
+    if queue is null or handler is null or duration is null or version is null then
+        raise exception 'queue, handler, duration and version of fetchq.work() must not be null'
+            using errcode = 'null_value_not_allowed', hint = 'call fetchq.work(''my_queue'', ''my_handler'')';
+    end if;
+    select pg_catalog.format('select %I.%I(%s)', n.nspname, p.proname,
+            case when p.pronargs operator(pg_catalog.=) 2 then '$1, $2' else '$2' end),
+        p.pronargs operator(pg_catalog.=) 2,
+        p.prorettype::pg_catalog.regtype::pg_catalog.text
+    into called, takes_document, gives
+    from pg_catalog.pg_proc p
+    join pg_catalog.pg_namespace n on n.oid operator(pg_catalog.=) p.pronamespace
+    where p.oid operator(pg_catalog.=) handler::pg_catalog.oid
+        and p.prokind operator(pg_catalog.=) 'f' and not p.proretset
+        -- (jsonb), (text, jsonb); void, jsonb, timestamptz
+        and p.proargtypes::pg_catalog.text operator(pg_catalog.=) any ('{3802,25 3802}'::pg_catalog.text[])
+        and p.prorettype operator(pg_catalog.=) any ('{2278,3802,1184}'::pg_catalog.oid[]);
+    if called is null then
+        raise exception '%() can not handle documents', handler
+            using errcode = 'undefined_function',
+                hint = 'A handler is a function of (payload jsonb) or of (queue text, document jsonb) that returns void, timestamptz or jsonb.';
+    end if;
+    if not pg_catalog.has_function_privilege(handler::pg_catalog.oid, 'execute') then
+        raise exception 'permission denied for function %', handler using errcode = 'insufficient_privilege';
+    end if;
+
+    -- Fails in a transaction block, and where there is no such queue.
+    call fetchq.queue_wait(queue, '0'::interval, is_ready, version);
+    loop
+        exit when (processed operator(pg_catalog.+) failed) operator(pg_catalog.>=) max_docs;
+        worker := pg_catalog.current_setting('fetchq.worker', true);
+        if worker is null or worker operator(pg_catalog.=) '' then
+            worker := pg_catalog.format('%s/%s', pg_catalog.current_setting('application_name'), pg_catalog.pg_backend_pid());
+        end if;
+        perform from fetchq.stops s
+        where s.name operator(pg_catalog.=) pg_catalog."left"(worker, 200) and s.since operator(pg_catalog.>=) started;
+        exit when found;
+
+        -- For as long as this session lives.
+        perform pg_catalog.set_config('fetchq.session_leases', 'keep', true);
+        select * into doc from fetchq.doc_pick(queue, version, 1, duration);
+        if not found then
+            commit;
+            wait := '1 second';
+            if idle_timeout is not null then
+                wait := least(wait, (idle_since operator(pg_catalog.+) idle_timeout) operator(pg_catalog.-) pg_catalog.clock_timestamp());
+                exit when wait operator(pg_catalog.<=) '0'::interval;
+            end if;
+            -- Without a snapshot or a lock. Now and then it looks whether it is to stop.
+            call fetchq.queue_wait(queue, wait, is_ready, version);
+            continue;
+        end if;
+        -- Others see who holds it; what the handler does is undone without that.
+        commit;
+
+        state := null;
+        answer := null;
+        at := null;
+        begin
+            if gives operator(pg_catalog.=) 'jsonb' then
+                execute called into answer using queue, case when takes_document then pg_catalog.to_jsonb(doc) else doc.payload end;
+            elsif gives operator(pg_catalog.=) 'void' then
+                execute called using queue, case when takes_document then pg_catalog.to_jsonb(doc) else doc.payload end;
+            else
+                execute called into at using queue, case when takes_document then pg_catalog.to_jsonb(doc) else doc.payload end;
+            end if;
+            action := case when at is null then 'complete' else 'reschedule' end;
+            if answer is not null then
+                if pg_catalog.jsonb_typeof(answer) operator(pg_catalog.<>) 'object' then
+                    raise exception 'the answer of the handler is no JSON object: %', answer
+                        using errcode = 'invalid_parameter_value';
+                end if;
+                action := coalesce(answer operator(pg_catalog.->>) 'action', 'complete');
+                at := (answer operator(pg_catalog.->>) 'at')::pg_catalog.timestamptz;
+            end if;
+            if action operator(pg_catalog.=) 'complete' then
+                settled := fetchq.doc_complete(queue, doc.subject, answer operator(pg_catalog.->) 'payload', lease => doc.lease);
+            elsif action operator(pg_catalog.=) 'reschedule' then
+                settled := fetchq.doc_reschedule(queue, doc.subject, at, answer operator(pg_catalog.->) 'payload', lease => doc.lease);
+            elsif action operator(pg_catalog.=) 'snooze' then
+                settled := fetchq.doc_snooze(queue, doc.subject, at, lease => doc.lease);
+            elsif action operator(pg_catalog.=) 'kill' then
+                settled := fetchq.doc_kill(queue, doc.subject, answer operator(pg_catalog.->) 'payload', lease => doc.lease);
+            elsif action operator(pg_catalog.=) 'drop' then
+                settled := fetchq.doc_drop(queue, doc.subject, lease => doc.lease);
+            else
+                raise exception 'the handler wants the unknown action %', action
+                    using errcode = 'invalid_parameter_value', hint = 'The actions are complete, reschedule, snooze, kill and drop.';
+            end if;
+            if settled operator(pg_catalog.<>) 1 then
+                raise exception 'document % of queue % was not settled', doc.subject, queue
+                    using errcode = 'object_not_in_prerequisite_state';
+            end if;
+            -- What is checked at the end of a transaction fails here, where it can be caught.
+            set constraints all immediate;
+            processed := processed operator(pg_catalog.+) 1;
+        exception
+            when query_canceled or assert_failure or others then
+                get stacked diagnostics state = returned_sqlstate, message = message_text,
+                    detail = pg_exception_detail, context = pg_exception_context;
+        end;
+
+        if state operator(pg_catalog.=) '57014' then
+            -- The session goes on, and with it the lease would: hand the document back,
+            -- and end as if this had not been caught.
+            begin
+                perform fetchq.doc_snooze(queue, doc.subject, pg_catalog.now(), lease => doc.lease);
+            exception when object_not_in_prerequisite_state then
+                null;
+            end;
+            commit;
+            raise exception '%', message using errcode = 'query_canceled';
+        elsif state is not null then
+            failed := failed operator(pg_catalog.+) 1;
+            begin
+                perform fetchq.doc_reject(queue, doc.subject, pg_catalog."left"(message, 255),
+                    pg_catalog.jsonb_build_object('sqlstate', state, 'message', message, 'detail', detail, 'context', context),
+                    lease => doc.lease);
+            exception when object_not_in_prerequisite_state then
+                -- It was cancelled, or taken back: not ours any more.
+                null;
+            end;
+        end if;
+        commit;
+        idle_since := pg_catalog.clock_timestamp();
+    end loop;
+end $work$;
+comment on procedure fetchq.work(text, regproc, int, interval, interval, int, int, int) is 'A worker: picks documents of a queue, calls the handler, completes or rejects them, until it is told to stop';
+
 -- Flow control: pausing, limits, ordering keys, picking from several queues.
 
 create function fetchq.queue_pause(queue text, out was_paused boolean)
@@ -693,3 +930,79 @@ as 'MODULE_PATHNAME', 'doc_pick_any_wrapper';
 comment on function fetchq.doc_pick_any(text[], int, interval, int, int[]) is 'Leases due documents of several queues in turn, by the weights of the queues';
 
 select fetchq.worker_wake();
+
+
+-- Leases: extending, handing back, cancelling; and who holds what.
+
+create function fetchq.doc_extend(queue text, subject text, duration interval, lease bigint default null, out next_iteration timestamptz, out stop boolean)
+language c volatile parallel unsafe
+as 'MODULE_PATHNAME', 'doc_extend_wrapper';
+comment on function fetchq.doc_extend(text, text, interval, bigint) is 'Has a lease last for a duration from now; tells when it ends, and whether the worker should stop: with no end the document was cancelled';
+
+create function fetchq.doc_snooze(queue text, subject text, next_iteration timestamptz default pg_catalog.now(), lease bigint default null, out affected_rows int)
+language c volatile parallel unsafe
+as 'MODULE_PATHNAME', 'doc_snooze_wrapper';
+comment on function fetchq.doc_snooze(text, text, timestamptz, bigint) is 'Hands an active document back until a time, as if it had not been picked: the attempt does not count';
+
+create function fetchq.doc_cancel(queue text, subject text, out was_cancelled boolean, out status text)
+language c volatile parallel unsafe
+as 'MODULE_PATHNAME', 'doc_cancel_wrapper';
+comment on function fetchq.doc_cancel(text, text) is 'Kills a document that is planned, pending or active; who holds it is told by doc_extend(), and its lease is lost. Gives the status that it had';
+
+create function fetchq.doc_pop(queue text, version int default 0, max_docs int default 1)
+returns table (subject varchar, payload jsonb, version int, priority int, attempts int, iterations bigint, created_at timestamptz, last_iteration timestamptz, next_iteration timestamptz, lock_upgrade timestamptz)
+language c volatile parallel unsafe
+as 'MODULE_PATHNAME', 'doc_pop_wrapper';
+comment on function fetchq.doc_pop(text, int, int) is 'Removes due documents, by priority and time, and returns them; a rollback puts them back';
+
+create function fetchq.worker_release(name text, out released_docs int)
+language c volatile parallel unsafe
+set search_path = pg_catalog, pg_temp
+as 'MODULE_PATHNAME', 'worker_release_wrapper';
+comment on function fetchq.worker_release(text) is 'Hands back all documents that a worker holds, as if they had not been picked';
+
+create function fetchq.worker_stop(name text, out was_asked boolean)
+language c volatile parallel unsafe
+set search_path = pg_catalog, pg_temp
+as 'MODULE_PATHNAME', 'worker_stop_wrapper';
+comment on function fetchq.worker_stop(text) is 'Asks a worker to stop: doc_extend() tells it, and fetchq.work() ends after the document it is at';
+
+create function fetchq.queue_set_retry(queue text, base interval, factor double precision default 2, max_delay interval default null, jitter double precision default 0, max_attempts int default null, out affected_rows int)
+language c volatile parallel unsafe
+set search_path = pg_catalog, pg_temp
+as 'MODULE_PATHNAME', 'queue_set_retry_wrapper';
+comment on function fetchq.queue_set_retry(text, interval, double precision, interval, double precision, int) is 'Sets when a rejected document is tried again: base * factor ^ (attempts - 1), up to max_delay, jitter times that earlier or later; base NULL: when its lease would have ended';
+
+create function fetchq.lease_list(out queue varchar, out subject varchar, out version int, out attempts int, out lease bigint, out worker text, out pid int, out since timestamptz, out until timestamptz, out binding text, out holder bigint)
+returns setof record
+language c stable parallel unsafe
+set search_path = pg_catalog, pg_temp
+as 'MODULE_PATHNAME', 'lease_list_wrapper';
+comment on function fetchq.lease_list() is 'The documents that are leased, of the queues that the caller may read';
+
+create view fetchq.leases as select * from fetchq.lease_list();
+comment on view fetchq.leases is 'The documents that are leased: by whom, since and until when';
+
+create view fetchq.workers as
+with held as materialized (select * from fetchq.lease_list()),
+sessions as (
+    select h.name, h.id, h.pid, h.since, a.pid is not null as is_alive
+    from fetchq.holders h
+    left join pg_catalog.pg_stat_get_activity(null) a
+        on a.pid = h.pid and coalesce(a.backend_start = h.backend_start, true)
+)
+select
+    s.name,
+    count(distinct s.pid) filter (where s.is_alive)::int as sessions,
+    count(l.subject)::int as documents,
+    coalesce(array_agg(distinct l.queue::text order by l.queue::text) filter (where l.queue is not null), '{}') as queues,
+    min(s.since) as since,
+    min(l.since) as oldest_lease,
+    min(l.until) as next_expiry,
+    coalesce(bool_or(t.since > s.since), false) as is_asked_to_stop
+from sessions s
+left join held l on l.holder = s.id
+left join fetchq.stops t on t.name = s.name
+group by s.name
+having bool_or(s.is_alive) or count(l.subject) > 0;
+comment on view fetchq.workers is 'The workers that have picked documents: their sessions, and what they hold';

@@ -5,8 +5,11 @@
 use std::collections::{HashMap, HashSet};
 
 use super::counters;
-use super::docs::{NewDoc, came, end_iteration, new_row, note};
+use super::docs::{NewDoc, came, new_row, note};
+use super::history::{self, Outcome};
 use super::plans::{self, Queue, Statement};
+use super::policy::Keep;
+use super::settle::{end_iteration, is_held};
 use crate::domain::counters::Event;
 use crate::domain::push_many::Item;
 use crate::domain::status::Status;
@@ -20,13 +23,13 @@ use crate::ready::Key;
 /// What a statement planned or made pending: the first place of each level, for the
 /// ready floors, and how many documents, for the counters.
 #[derive(Default)]
-struct Planned {
+pub(super) struct Planned {
     first: HashMap<(i32, i32, i32), Key>,
     counts: HashMap<(i32, i32), i32>,
 }
 
 impl Planned {
-    fn add(&mut self, version: i32, priority: i32, status: Status, key: Key) {
+    pub(super) fn add(&mut self, version: i32, priority: i32, status: Status, key: Key) {
         let first = self
             .first
             .entry((version, priority, status.code()))
@@ -35,7 +38,7 @@ impl Planned {
         *self.counts.entry((version, status.code())).or_default() += 1;
     }
 
-    fn note(&self, queue: &Queue) {
+    pub(super) fn note(&self, queue: &Queue) {
         for ((version, priority, status), key) in &self.first {
             if let Some(status) = Status::from_code(*status) {
                 note(queue, *version, *priority, status, *key);
@@ -202,6 +205,8 @@ fn add_rows(
         priority: batch.priority,
         next_iteration: batch.next_iteration,
         payload: empty,
+        ordering_key: None,
+        max_attempts: None,
     };
     let mut first = None;
     let mut added = 0;
@@ -326,11 +331,16 @@ static IS_ARRAY: Statement =
 
 /// Refuses a list of documents that is none, and says where.
 fn check(spi: &Spi, docs: Arg) -> Result<()> {
+    check_by(spi, docs, &CHECK_DOCS)
+}
+
+/// The same for documents with other keys.
+pub(super) fn check_by(spi: &Spi, docs: Arg, statement: &'static Statement) -> Result<()> {
     let bad = |at: i64, reason: String| Err(Error::BadDocument { at, reason });
     if plans::run_latest(spi, &IS_ARRAY, &[docs]).get(0, 1) != Some(true) {
         return Err(Error::NoList);
     }
-    let rows = plans::run_latest(spi, &CHECK_DOCS, &[docs]);
+    let rows = plans::run_latest(spi, statement, &[docs]);
     if rows.is_empty() {
         return Ok(());
     }
@@ -574,37 +584,44 @@ static COMPLETE: Statement = Statement::new(
     "update only {docs} d set
          status = 3, attempts = 0,
          iterations = d.iterations operator(pg_catalog.+) 1,
-         last_iteration = pg_catalog.now(), next_iteration = $2
+         last_iteration = pg_catalog.now(), next_iteration = $3,
+         lease = null, holder = null, last_error = null
      where d.subject operator(pg_catalog.=) any ($1)
          and d.status operator(pg_catalog.+) 0 operator(pg_catalog.=) 2
+         and ($2 is null or d.lease operator(pg_catalog.=) $2)
      returning d.subject::pg_catalog.text",
 );
 static COMPLETE_WITH: Statement = Statement::new(
     "update only {docs} d set
          status = 3, attempts = 0,
          iterations = d.iterations operator(pg_catalog.+) 1,
-         last_iteration = pg_catalog.now(), next_iteration = $2,
-         payload = coalesce(i.payload, d.payload)
-     from rows from (pg_catalog.unnest($1), pg_catalog.unnest($3)) as i (subject, payload)
+         last_iteration = pg_catalog.now(), next_iteration = $3,
+         payload = coalesce(i.payload, d.payload),
+         lease = null, holder = null, last_error = null
+     from rows from (pg_catalog.unnest($1), pg_catalog.unnest($4)) as i (subject, payload)
      where d.subject operator(pg_catalog.=) i.subject
          and d.status operator(pg_catalog.+) 0 operator(pg_catalog.=) 2
+         and ($2 is null or d.lease operator(pg_catalog.=) $2)
      returning d.subject::pg_catalog.text",
 );
 static RESCHEDULE: Statement = Statement::new(
     "update only {docs} d set
          status = $3, attempts = 0,
          iterations = d.iterations operator(pg_catalog.+) 1,
-         last_iteration = pg_catalog.now(), next_iteration = $2,
-         payload = coalesce(i.payload, d.payload)
-     from rows from (pg_catalog.unnest($1), pg_catalog.unnest($4)) as i (subject, payload)
+         last_iteration = pg_catalog.now(), next_iteration = $4,
+         payload = coalesce(i.payload, d.payload),
+         lease = null, holder = null, last_error = null
+     from rows from (pg_catalog.unnest($1), pg_catalog.unnest($5)) as i (subject, payload)
      where d.subject operator(pg_catalog.=) i.subject
          and d.status operator(pg_catalog.+) 0 operator(pg_catalog.=) 2
+         and ($2 is null or d.lease operator(pg_catalog.=) $2)
      returning d.subject::pg_catalog.text, d.version, d.priority, d.status, d.next_iteration, d.seq",
 );
 static DROP: Statement = Statement::new(
     "delete from only {docs} d
      where d.subject operator(pg_catalog.=) any ($1)
          and d.status operator(pg_catalog.+) 0 operator(pg_catalog.=) 2
+         and ($2 is null or d.lease operator(pg_catalog.=) $2)
      returning d.subject::pg_catalog.text, d.version",
 );
 
@@ -621,6 +638,7 @@ struct Rowwise<'a> {
 fn settle_rows<'a>(
     queue: &Queue,
     subjects: &'a [String],
+    lease: Option<i64>,
     access: Access,
     settle: impl Fn(&mut Documents, &mut Row) -> Change,
 ) -> Rowwise<'a> {
@@ -637,8 +655,7 @@ fn settle_rows<'a>(
     sorted.dedup();
     for (at, subject) in sorted.iter().enumerate() {
         let row = documents.find(subject);
-        let active = row.filter(|row| row.int4(Column::Status) == Status::Active.code());
-        let Some(mut row) = active else {
+        let Some(mut row) = row.filter(|row| is_held(row, lease)) else {
             done.rest.push(subject);
             continue;
         };
@@ -659,29 +676,47 @@ fn settled(rows: &Rows) -> HashSet<String> {
 }
 
 /// Settles active documents as done; gives the subjects that were active.
-pub fn complete(queue: &Queue, subjects: &[String], payloads: Option<Arg>) -> HashSet<String> {
+pub fn complete(
+    queue: &Queue,
+    subjects: &[String],
+    lease: Option<i64>,
+    payloads: Option<Arg>,
+) -> HashSet<String> {
+    match queue.policy.completed {
+        Keep::AsItIs => {}
+        Keep::Not => return remove(queue, subjects, lease),
+        Keep::InHistory => {
+            return into_history(queue, subjects, lease, payloads, Outcome::Completed);
+        }
+    }
     let at = Arg::timestamp(time::COMPLETED_AT);
     let Some(payloads) = payloads else {
-        return complete_as_they_are(queue, subjects, at);
+        return complete_as_they_are(queue, subjects, lease, at);
     };
     spi::connect(|spi| {
-        let args = [Arg::from(subjects.to_vec()), at, payloads];
+        let args = [Arg::from(subjects.to_vec()), Arg::from(lease), at, payloads];
         let rows = queue.run_noting(spi, &COMPLETE_WITH, &args);
         counters::note(queue, 0, rows.affected(), Event::Complete);
         settled(&rows)
     })
 }
 
-fn complete_as_they_are(queue: &Queue, subjects: &[String], at: Arg) -> HashSet<String> {
+fn complete_as_they_are(
+    queue: &Queue,
+    subjects: &[String],
+    lease: Option<i64>,
+    at: Arg,
+) -> HashSet<String> {
     let no_payload = Jsonb::arg(None);
-    let mut done = settle_rows(queue, subjects, Access::Update, |documents, row| {
+    let mut done = settle_rows(queue, subjects, lease, Access::Update, |documents, row| {
         end_iteration(row, Status::Completed, &no_payload);
         row.set(Column::NextIteration, &at);
         documents.replace(row, true)
     });
     if !done.rest.is_empty() {
         spi::connect(|spi| {
-            let rows = queue.run_noting(spi, &COMPLETE, &[Arg::from(done.rest), at]);
+            let args = [Arg::from(done.rest), Arg::from(lease), at];
+            let rows = queue.run_noting(spi, &COMPLETE, &args);
             done.settled.extend(settled(&rows));
         });
     }
@@ -694,6 +729,7 @@ fn complete_as_they_are(queue: &Queue, subjects: &[String], at: Arg) -> HashSet<
 pub fn reschedule(
     queue: &Queue,
     subjects: Arg,
+    lease: Option<i64>,
     next_iteration: i64,
     payloads: Arg,
 ) -> HashSet<String> {
@@ -701,8 +737,9 @@ pub fn reschedule(
     spi::connect(|spi| {
         let args = [
             subjects,
-            Arg::timestamp(next_iteration),
+            Arg::from(lease),
             Arg::from(to.code()),
+            Arg::timestamp(next_iteration),
             payloads,
         ];
         let rows = queue.run_noting(spi, &RESCHEDULE, &args);
@@ -713,13 +750,32 @@ pub fn reschedule(
 }
 
 /// Settles active documents by removing them; gives those that were active.
-pub fn drop(queue: &Queue, subjects: &[String]) -> HashSet<String> {
-    let mut done = settle_rows(queue, subjects, Access::Delete, |documents, row| {
-        documents.remove(row)
+pub fn drop(queue: &Queue, subjects: &[String], lease: Option<i64>) -> HashSet<String> {
+    match queue.policy.dropped {
+        Keep::AsItIs | Keep::Not => remove(queue, subjects, lease),
+        Keep::InHistory => into_history(queue, subjects, lease, None, Outcome::Dropped),
+    }
+}
+
+fn into_history(
+    queue: &Queue,
+    subjects: &[String],
+    lease: Option<i64>,
+    payloads: Option<Arg>,
+    outcome: Outcome,
+) -> HashSet<String> {
+    let subjects: Vec<&str> = subjects.iter().map(String::as_str).collect();
+    history::settle(queue, &subjects, lease, payloads, outcome)
+}
+
+fn remove(queue: &Queue, subjects: &[String], lease: Option<i64>) -> HashSet<String> {
+    let mut done = settle_rows(queue, subjects, lease, Access::Delete, |documents, row| {
+        documents.remove(row, true)
     });
     if !done.rest.is_empty() {
         spi::connect(|spi| {
-            let rows = queue.run_noting(spi, &DROP, &[Arg::from(done.rest)]);
+            let args = [Arg::from(done.rest), Arg::from(lease)];
+            let rows = queue.run_noting(spi, &DROP, &args);
             for row in 0..rows.len() {
                 let version = rows.get(row, 2).unwrap_or(0);
                 *done.versions.entry(version).or_default() += 1;
@@ -775,6 +831,8 @@ mod tests {
             priority: 0,
             next_iteration: 0,
             payload: Jsonb::parse("{}"),
+            ordering_key: None,
+            max_attempts: None,
         }
     }
 

@@ -6,8 +6,10 @@
 
 use super::counters;
 use super::flow;
+use super::history;
 use super::leases::Lease;
 use super::plans::{Queue, Statement};
+use super::policy::Keep;
 use crate::domain::counters::Event;
 use crate::domain::status::Status;
 use crate::error::{Error, Result};
@@ -27,6 +29,9 @@ pub struct NewDoc<'a> {
     pub priority: i32,
     pub next_iteration: i64,
     pub payload: Jsonb,
+    pub ordering_key: Option<&'a str>,
+    /// None: as many as the queue allows.
+    pub max_attempts: Option<i32>,
 }
 
 impl NewDoc<'_> {
@@ -34,7 +39,7 @@ impl NewDoc<'_> {
         Status::planned_or_pending(self.next_iteration <= time::now())
     }
 
-    fn args(&self) -> [Arg; 6] {
+    pub(super) fn args(&self) -> [Arg; 8] {
         [
             Arg::from(self.subject),
             Arg::from(self.version),
@@ -42,6 +47,8 @@ impl NewDoc<'_> {
             Arg::from(self.status().code()),
             Arg::timestamp(self.next_iteration),
             Jsonb::arg(Some(self.payload)),
+            Arg::from(self.ordering_key),
+            Arg::from(self.max_attempts),
         ]
     }
 }
@@ -61,6 +68,15 @@ pub fn came(queue: &Queue, version: i32, status: Status, n: i32) {
     }
 }
 
+/// A document that is locked until the transaction ends, and can not be picked meanwhile:
+/// who has looked for one, and has not seen it, is told when it is free.
+pub fn locked(queue: &Queue, version: i32, status: Status) {
+    if status == Status::Pending {
+        waiters::came(at(queue, version), 1);
+        waiters::took(at(queue, version), 1);
+    }
+}
+
 fn at(queue: &Queue, version: i32) -> waiters::Documents {
     waiters::Documents {
         table: queue.table.to_u32(),
@@ -69,15 +85,18 @@ fn at(queue: &Queue, version: i32) -> waiters::Documents {
 }
 
 /// Counts documents that were picked.
-fn picked(queue: &Queue, version: i32, n: i32) {
-    counters::note(queue, 0, n, Event::Pick);
+fn picked(queue: &Queue, take: Take, version: i32, n: i32) {
+    match take {
+        Take::Lease(_) => counters::note(queue, 0, n, Event::Pick),
+        Take::Remove => counters::note(queue, version, n, Event::Pop),
+    }
     waiters::took(at(queue, version), n.unsigned_abs());
 }
 
 // Index: primary key, as arbiter. One insert, no look-up before it.
 static PUSH: Statement = Statement::new(
-    "insert into {docs} (subject, version, priority, status, next_iteration, created_at, payload)
-     values ($1, $2, $3, $4, $5, pg_catalog.now(), $6)
+    "insert into {docs} (subject, version, priority, status, next_iteration, created_at, payload, ordering_key, max_attempts)
+     values ($1, $2, $3, $4, $5, pg_catalog.now(), $6, $7, $8)
      on conflict (subject) do nothing
      returning seq",
 );
@@ -136,7 +155,20 @@ fn append_row(queue: &Queue, doc: &NewDoc) -> Option<Option<i64>> {
 
 pub(super) fn new_row(queue: &Queue, doc: &NewDoc) -> Option<(Row, i64)> {
     let seq = queue.next_seq()?;
-    let [subject, version, priority, status, next_iteration, payload] = doc.args();
+    Some((numbered_row(doc, seq), seq))
+}
+
+pub(super) fn numbered_row(doc: &NewDoc, seq: i64) -> Row {
+    let [
+        subject,
+        version,
+        priority,
+        status,
+        next_iteration,
+        payload,
+        ordering_key,
+        max_attempts,
+    ] = doc.args();
     let mut row = Row::empty();
     row.set(Column::Subject, &subject);
     row.set(Column::Version, &version);
@@ -148,7 +180,9 @@ pub(super) fn new_row(queue: &Queue, doc: &NewDoc) -> Option<(Row, i64)> {
     row.set(Column::CreatedAt, &Arg::timestamp(time::now()));
     row.set(Column::Payload, &payload);
     row.set(Column::Seq, &Arg::from(seq));
-    Some((row, seq))
+    row.set(Column::OrderingKey, &ordering_key);
+    row.set(Column::MaxAttempts, &max_attempts);
+    row
 }
 
 // Index: primary key.
@@ -269,6 +303,9 @@ static PICK_CLAIM: Statement = Statement::new(
      where d.ctid operator(pg_catalog.=) any ($1)",
 );
 
+static POP: Statement =
+    Statement::new("delete from only {docs} d where d.ctid operator(pg_catalog.=) any ($1)");
+
 /// A pick: what is asked for, and where the rows go.
 pub struct Pick<'a> {
     pub version: i32,
@@ -276,8 +313,33 @@ pub struct Pick<'a> {
     pub duration: Interval,
     /// What is due at this time, and leased from then on: microseconds since 2000.
     pub now: i64,
-    pub lease: &'a Lease,
+    pub take: Take<'a>,
     pub out: &'a mut RowSink,
+}
+
+/// What becomes of a document that is picked.
+#[derive(Clone, Copy)]
+pub enum Take<'a> {
+    Lease(&'a Lease),
+    /// It is removed; if the transaction is rolled back, it was never picked.
+    Remove,
+}
+
+impl Take<'_> {
+    /// The number of the lease.
+    fn number(self) -> Option<i64> {
+        match self {
+            Self::Lease(lease) => Some(lease.number),
+            Self::Remove => None,
+        }
+    }
+
+    fn access(self) -> Access {
+        match self {
+            Self::Lease(_) => Access::Update,
+            Self::Remove => Access::Take,
+        }
+    }
 }
 
 /// Leases up to `limit` due documents for `duration`, and says how many; their columns
@@ -288,7 +350,11 @@ pub fn pick(queue: &Queue, mut pick: Pick) -> i32 {
         pick.out.prepare();
     }
     let (version, limit, now) = (pick.version, pick.limit, pick.now);
-    flow::pick(queue, flow::Use::Lease, version, limit, now, |limit| {
+    let what = match pick.take {
+        Take::Lease(_) => flow::Use::Lease,
+        Take::Remove => flow::Use::Pop,
+    };
+    flow::pick(queue, what, version, limit, now, |limit| {
         pick.limit = limit;
         pick_ready(queue, &mut pick)
     })
@@ -325,7 +391,7 @@ fn pick_levels(queue: &Queue, source: &Source, levels: &[View], pick: &mut Pick)
             break;
         }
     }
-    self::picked(queue, pick.version, picked);
+    self::picked(queue, pick.take, pick.version, picked);
     picked
 }
 
@@ -343,7 +409,7 @@ fn pick_level(queue: &Queue, source: &Source, level: &View, pick: &mut Pick, lim
                 Arg::from(level.floor.attempts),
                 Arg::from(level.floor.seq),
                 Arg::timestamp(pick.now),
-                Arg::from(pick.lease.number),
+                Arg::from(pick.take.number()),
             ];
             let rows = queue.run(spi, &PICK_LOCK_OF_LEVEL, &args);
             if !rows.is_empty() {
@@ -385,7 +451,11 @@ fn claim_rows(queue: &Queue, from: Option<(i32, Key)>, pick: &mut Pick, limit: i
     if queue.policy.max_active.is_some() {
         return claimed;
     }
-    let Some(mut documents) = queue.documents(Access::Update) else {
+    // That is for a statement.
+    if matches!(pick.take, Take::Remove) && queue.policy.dropped == Keep::InHistory {
+        return claimed;
+    }
+    let Some(mut documents) = queue.documents(pick.take.access()) else {
         return claimed;
     };
     claimed.is_all = true;
@@ -406,9 +476,15 @@ fn claim_rows(queue: &Queue, from: Option<(i32, Key)>, pick: &mut Pick, limit: i
         row.set(Column::Status, &Arg::from(Status::Active.code()));
         row.set(Column::Attempts, &Arg::from(key.attempts.saturating_add(1)));
         row.set(Column::NextIteration, &Arg::timestamp(end));
-        row.set(Column::Lease, &Arg::from(pick.lease.number));
-        row.set(Column::Holder, &Arg::from(pick.lease.holder()));
-        match documents.replace(&mut row, false) {
+        let change = match pick.take {
+            Take::Lease(lease) => {
+                row.set(Column::Lease, &Arg::from(lease.number));
+                row.set(Column::Holder, &Arg::from(lease.holder(queue.id)));
+                documents.replace(&mut row, false)
+            }
+            Take::Remove => documents.remove(&row, false),
+        };
+        match change {
             Change::Done => {}
             // Skip locked.
             Change::Locked | Change::Removed => continue,
@@ -421,11 +497,16 @@ fn claim_rows(queue: &Queue, from: Option<(i32, Key)>, pick: &mut Pick, limit: i
                 break;
             }
         }
-        pick.out.push(&PICKED.map(|column| row.arg(column)));
+        let columns = PICKED.map(|column| row.arg(column));
+        match pick.take {
+            Take::Lease(_) => pick.out.push(&columns),
+            // (all but the lease)
+            Take::Remove => pick.out.push(&columns[..columns.len() - 1]),
+        }
         claimed.n += 1;
         claimed.last = Some(key);
     }
-    if claimed.n > 0 {
+    if claimed.n > 0 && matches!(pick.take, Take::Lease(_)) {
         note(queue, 0, 0, Status::Active, Key::at(end));
     }
     claimed
@@ -474,7 +555,7 @@ fn pick_anywhere(queue: &Queue, pick: &mut Pick) -> i32 {
             pick.out.extend(&rows);
         });
     }
-    picked(queue, pick.version, claimed.n);
+    picked(queue, pick.take, pick.version, claimed.n);
     claimed.n
 }
 
@@ -484,7 +565,7 @@ fn safety_net(queue: &Queue, source: &Source, pick: &mut Pick) -> i32 {
     source.full_scan(pick.version, queue.name.as_str(), || {
         spi::connect(|spi| {
             let rows = lock_and_claim(spi, queue, pick, pick.limit);
-            self::picked(queue, pick.version, rows.affected());
+            self::picked(queue, pick.take, pick.version, rows.affected());
             pick.out.extend(&rows);
             picked = rows.affected();
             (0..rows.len()).map(|row| place(&rows, row)).collect()
@@ -496,7 +577,7 @@ fn safety_net(queue: &Queue, source: &Source, pick: &mut Pick) -> i32 {
 fn lock_and_claim<'s>(spi: &'s Spi, queue: &Queue, pick: &Pick, limit: i32) -> Rows<'s> {
     let limit = Arg::from(i64::from(limit));
     let now = Arg::timestamp(pick.now);
-    let lease = Arg::from(pick.lease.number);
+    let lease = Arg::from(pick.take.number());
     let version = Arg::from(pick.version);
     let args = [version, pick.duration.arg(), limit, now, lease];
     let rows = queue.run(spi, &PICK_LOCK, &args);
@@ -509,13 +590,25 @@ fn claim(spi: &Spi, queue: &Queue, rows: &Rows, pick: &Pick) {
     if rows.is_empty() {
         return;
     }
-    if queue.policy.max_active.is_some() {
+    if queue.policy.max_active.is_some() && matches!(pick.take, Take::Lease(_)) {
         flow::occupy(spi, queue, rows);
     }
-    let now = Arg::timestamp(pick.now);
-    let (number, holder) = (Arg::from(pick.lease.number), Arg::from(pick.lease.holder()));
-    let args = [rows.tids(12), pick.duration.arg(), now, number, holder];
-    let claimed = queue.run_noting(spi, &PICK_CLAIM, &args).affected();
+    let claimed = match pick.take {
+        Take::Lease(lease) => {
+            let args = [
+                rows.tids(12),
+                pick.duration.arg(),
+                Arg::timestamp(pick.now),
+                Arg::from(lease.number),
+                Arg::from(lease.holder(queue.id)),
+            ];
+            queue.run_noting(spi, &PICK_CLAIM, &args).affected()
+        }
+        Take::Remove if queue.policy.dropped == Keep::InHistory => {
+            history::pop(spi, queue, rows.tids(12))
+        }
+        Take::Remove => queue.run(spi, &POP, &[rows.tids(12)]).affected(),
+    };
     if claimed != rows.affected() {
         pgrx::error!(
             "only {claimed} of {} locked documents could be claimed: a trigger or policy on the documents of queue {} keeps them from being updated",
@@ -523,239 +616,7 @@ fn claim(spi: &Spi, queue: &Queue, rows: &Rows, pick: &Pick) {
             queue.name
         );
     }
-    leased(queue, rows);
-}
-
-// Index of the five: primary key. Nothing else can prove `status + 0 = 2`.
-static COMPLETE: Statement = Statement::new(
-    "update only {docs} d set
-         status = 3, attempts = 0,
-         iterations = d.iterations operator(pg_catalog.+) 1,
-         last_iteration = pg_catalog.now(), next_iteration = $2,
-         payload = coalesce($3, d.payload)
-     where d.subject operator(pg_catalog.=) $1
-         and d.status operator(pg_catalog.+) 0 operator(pg_catalog.=) 2
-     returning d.version, d.priority, d.seq",
-);
-static KILL: Statement = Statement::new(
-    "update only {docs} d set
-         status = -1, attempts = 0,
-         iterations = d.iterations operator(pg_catalog.+) 1,
-         last_iteration = pg_catalog.now(),
-         payload = coalesce($2, d.payload)
-     where d.subject operator(pg_catalog.=) $1
-         and d.status operator(pg_catalog.+) 0 operator(pg_catalog.=) 2
-     returning d.version, d.priority, d.seq",
-);
-static RESCHEDULE: Statement = Statement::new(
-    "update only {docs} d set
-         status = $2, attempts = 0,
-         iterations = d.iterations operator(pg_catalog.+) 1,
-         last_iteration = pg_catalog.now(), next_iteration = $3,
-         payload = coalesce($4, d.payload)
-     where d.subject operator(pg_catalog.=) $1
-         and d.status operator(pg_catalog.+) 0 operator(pg_catalog.=) 2
-     returning d.version, d.priority, d.seq",
-);
-static REJECT: Statement = Statement::new(
-    "update only {docs} d set
-         status = case when d.attempts operator(pg_catalog.>=) (
-                 select q.max_attempts from fetchq.queues q where q.id operator(pg_catalog.=) $2)
-             then -1 else 1 end,
-         iterations = d.iterations operator(pg_catalog.+) 1,
-         last_iteration = pg_catalog.now()
-     where d.subject operator(pg_catalog.=) $1
-         and d.status operator(pg_catalog.+) 0 operator(pg_catalog.=) 2
-     returning d.status, d.version, d.priority, d.next_iteration, d.attempts, d.seq",
-);
-static DROP: Statement = Statement::new(
-    "delete from only {docs} d
-     where d.subject operator(pg_catalog.=) $1
-         and d.status operator(pg_catalog.+) 0 operator(pg_catalog.=) 2
-     returning d.version, d.priority, d.seq",
-);
-static STATUS: Statement =
-    Statement::new("select d.status from only {docs} d where d.subject operator(pg_catalog.=) $1");
-
-/// Settles an active document as done.
-pub fn complete(queue: &Queue, subject: &str, payload: Option<Jsonb>) -> Result<()> {
-    let next_iteration = Arg::timestamp(time::COMPLETED_AT);
-    let payload = Jsonb::arg(payload);
-    let change = |row: &mut Row| {
-        end_iteration(row, Status::Completed, &payload);
-        row.set(Column::NextIteration, &next_iteration);
-    };
-    let args = [Arg::from(subject), next_iteration, payload];
-    let how = Settling {
-        change: Some(&change),
-        statement: &COMPLETE,
-        args: &args,
-    };
-    settle(queue, subject, how, |_| (0, Event::Complete))
-}
-
-/// Settles an active document as never to run again.
-pub fn kill(queue: &Queue, subject: &str, payload: Option<Jsonb>) -> Result<()> {
-    let payload = Jsonb::arg(payload);
-    let args = [Arg::from(subject), payload];
-    let how = Settling {
-        change: Some(&|row| end_iteration(row, Status::Killed, &payload)),
-        statement: &KILL,
-        args: &args,
-    };
-    settle(queue, subject, how, |_| (0, Event::Kill))
-}
-
-/// Plans the next iteration of an active document.
-pub fn reschedule(
-    queue: &Queue,
-    subject: &str,
-    next_iteration: i64,
-    payload: Option<Jsonb>,
-) -> Result<()> {
-    let to = Status::planned_or_pending(next_iteration <= time::now());
-    let payload = Jsonb::arg(payload);
-    let at = Arg::timestamp(next_iteration);
-    let change = |row: &mut Row| {
-        end_iteration(row, to, &payload);
-        row.set(Column::NextIteration, &at);
-    };
-    let args = [Arg::from(subject), Arg::from(to.code()), at, payload];
-    let how = Settling {
-        change: Some(&change),
-        statement: &RESCHEDULE,
-        args: &args,
-    };
-    settle(queue, subject, how, |doc| {
-        let key = Key::new(next_iteration, 0, doc.seq);
-        note(queue, doc.version, doc.priority, to, key);
-        came(queue, doc.version, to, 1);
-        (0, Event::reschedule(to))
-    })
-}
-
-/// What all of these do to an active document.
-pub(super) fn end_iteration(row: &mut Row, to: Status, payload: &Arg) {
-    let iterations = row.int8(Column::Iterations).saturating_add(1);
-    row.set(Column::Status, &Arg::from(to.code()));
-    row.set(Column::Attempts, &Arg::from(0));
-    row.set(Column::Iterations, &Arg::from(iterations));
-    row.set(Column::LastIteration, &Arg::timestamp(time::now()));
-    if !payload.is_null() {
-        row.set(Column::Payload, payload);
-    }
-}
-
-/// Gives an active document back after a failure: it is retried when its lease would
-/// have ended, or killed when it has had all its attempts.
-pub fn reject(queue: &Queue, subject: &str) -> Result<()> {
-    let args = [Arg::from(subject), Arg::from(queue.id)];
-    spi::connect(|spi| {
-        let rows = queue.run_noting(spi, &REJECT, &args);
-        if rows.is_empty() {
-            return Err(not_active(spi, queue, subject));
-        }
-        let to = rows.get(0, 1).and_then(Status::from_code);
-        let to = to.unwrap_or(Status::Pending);
-        if to == Status::Pending {
-            let int = |column| rows.get(0, column).unwrap_or(0);
-            let key = Key::new(
-                rows.timestamp(0, 4).unwrap_or(i64::MIN),
-                int(5),
-                rows.get(0, 6).unwrap_or(i64::MIN),
-            );
-            note(queue, int(2), int(3), to, key);
-            came(queue, int(2), to, 1);
-        }
-        counters::note(queue, 0, 1, Event::reject(to));
-        Ok(())
-    })
-}
-
-/// Settles an active document by removing it.
-pub fn drop(queue: &Queue, subject: &str) -> Result<()> {
-    let how = Settling {
-        change: None,
-        statement: &DROP,
-        args: &[Arg::from(subject)],
-    };
-    settle(queue, subject, how, |doc| (doc.version, Event::Drop))
-}
-
-/// How an active document is settled.
-struct Settling<'a> {
-    /// What becomes of it; None: it is removed.
-    change: Option<&'a dyn Fn(&mut Row)>,
-    /// The same as a statement, which returns the columns of `Settled`.
-    statement: &'static Statement,
-    args: &'a [Arg],
-}
-
-/// A document that was settled.
-struct Settled {
-    version: i32,
-    priority: i32,
-    seq: i64,
-}
-
-/// Settles a document and counts it; `outcome` says as what.
-fn settle(
-    queue: &Queue,
-    subject: &str,
-    how: Settling,
-    outcome: impl FnOnce(&Settled) -> (i32, Event),
-) -> Result<()> {
-    let settled = match settle_row(queue, subject, &how) {
-        Some(settled) => settled,
-        None => settle_by_statement(queue, subject, &how)?,
-    };
-    let (version, event) = outcome(&settled);
-    counters::note(queue, version, 1, event);
-    Ok(())
-}
-
-/// Without a statement; None: that is for the statement to decide.
-fn settle_row(queue: &Queue, subject: &str, how: &Settling) -> Option<Settled> {
-    let access = how.change.map_or(Access::Delete, |_| Access::Update);
-    let mut documents = queue.documents(access)?;
-    let mut row = documents.find(subject)?;
-    if row.int4(Column::Status) != Status::Active.code() {
-        return None;
-    }
-    let settled = Settled {
-        version: row.int4(Column::Version),
-        priority: row.int4(Column::Priority),
-        seq: row.int8(Column::Seq),
-    };
-    let done = match how.change {
-        Some(change) => {
-            change(&mut row);
-            documents.replace(&mut row, true)
-        }
-        None => documents.remove(&row),
-    };
-    (done == Change::Done).then_some(settled)
-}
-
-fn settle_by_statement(queue: &Queue, subject: &str, how: &Settling) -> Result<Settled> {
-    spi::connect(|spi| {
-        let rows = queue.run_noting(spi, how.statement, how.args);
-        if rows.is_empty() {
-            return Err(not_active(spi, queue, subject));
-        }
-        Ok(Settled {
-            version: rows.get(0, 1).unwrap_or(0),
-            priority: rows.get(0, 2).unwrap_or(0),
-            seq: rows.get(0, 3).unwrap_or(i64::MIN),
-        })
-    })
-}
-
-fn not_active(spi: &Spi, queue: &Queue, subject: &str) -> Error {
-    let rows = queue.run(spi, &STATUS, &[Arg::from(subject)]);
-    Error::NotActive {
-        queue: queue.name.to_string(),
-        subject: subject.to_owned(),
-        found: (!rows.is_empty()).then(|| rows.get(0, 1).and_then(Status::from_code)),
+    if matches!(pick.take, Take::Lease(_)) {
+        leased(queue, rows);
     }
 }

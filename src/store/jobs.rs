@@ -191,6 +191,30 @@ const RESCHEDULE: &str = "update fetchq.jobs set next_iteration = now() + $2,
         last_iteration = now(), iterations = iterations + 1, attempts = 0
     where id = $1";
 
+const SWEPT: &str = "select payload ->> 'swept' from fetchq.jobs where id = $1";
+const SET_SWEPT: &str = "update fetchq.jobs set payload = case
+        when $2 is null then payload - 'swept'
+        else coalesce(payload, '{}') || jsonb_build_object('swept', $2) end
+    where id = $1";
+
+/// The document up to which a job has swept its queue; None: it begins with the first.
+pub fn swept(id: i32) -> Option<String> {
+    spi::connect(|spi| {
+        let rows = spi.once(SWEPT, &[Arg::from(id)]);
+        if rows.is_empty() {
+            None
+        } else {
+            rows.get(0, 1)
+        }
+    })
+}
+
+pub fn set_swept(id: i32, after: Option<&str>) {
+    spi::connect(|spi| {
+        spi.once(SET_SWEPT, &[Arg::from(id), Arg::from(after)]);
+    });
+}
+
 /// Plans the next run of a job that has run; false when there is no such job.
 pub fn reschedule(id: i32, delay: Interval) -> bool {
     spi::connect(|spi| {

@@ -1,6 +1,6 @@
 //! Who holds a document: the numbers of leases, and the sessions that pick.
 
-use std::cell::{Cell, OnceCell, RefCell};
+use std::cell::{Cell, RefCell};
 
 use pgrx::pg_sys::TransactionId;
 
@@ -28,7 +28,8 @@ fn number() -> i64 {
 /// What a pick writes into the documents that it leases.
 pub struct Lease {
     pub number: i64,
-    holder: OnceCell<i64>,
+    /// In which queue, and who.
+    holder: Cell<Option<(i32, i64)>>,
 }
 
 impl Lease {
@@ -36,20 +37,28 @@ impl Lease {
     pub fn new() -> Self {
         Self {
             number: number(),
-            holder: OnceCell::new(),
+            holder: Cell::new(None),
         }
     }
 
     /// Who holds it. Not asked for before there is a document: a session that finds none
     /// writes nothing.
-    pub fn holder(&self) -> i64 {
-        *self.holder.get_or_init(holder)
+    pub fn holder(&self, queue: i32) -> i64 {
+        match self.holder.get() {
+            Some((known, holder)) if known == queue => holder,
+            _ => {
+                let holder = holder(queue);
+                self.holder.set(Some((queue, holder)));
+                holder
+            }
+        }
     }
 }
 
 /// A row of `fetchq.holders` that this session has written.
 struct Holder {
     id: i64,
+    queue: i32,
     name: String,
     application: String,
     binding: SessionLeases,
@@ -57,20 +66,21 @@ struct Holder {
     written_by: Option<TransactionId>,
 }
 
-/// So many names a session keeps in mind.
-const NAMES: usize = 16;
+/// So many a session keeps in mind; it writes the others down anew.
+const HOLDERS_MAX: usize = 64;
 
 thread_local! {
     static HOLDERS: RefCell<Vec<Holder>> = const { RefCell::new(Vec::new()) };
 }
 
 /// Who this session picks for. The first time it is written down.
-fn holder() -> i64 {
+fn holder(queue: i32) -> i64 {
     let (name, application) = (gucs::worker_name(), session::application());
     let binding = gucs::session_leases();
     let known = HOLDERS.with_borrow_mut(|holders| {
         let at = holders.iter().position(|holder| {
-            holder.binding == binding
+            holder.queue == queue
+                && holder.binding == binding
                 && holder.name == name
                 && (!name.is_empty() || holder.application == application)
         })?;
@@ -88,7 +98,7 @@ fn holder() -> i64 {
         }
         Some(holders[at].id)
     });
-    known.unwrap_or_else(|| register(name, application, binding))
+    known.unwrap_or_else(|| register(queue, name, application, binding))
 }
 
 /// Longer names are cut: characters.
@@ -104,13 +114,14 @@ pub fn shown_name(name: &str, application: &str) -> String {
     shown.chars().take(NAME_MAX).collect()
 }
 
-fn register(name: String, application: String, binding: SessionLeases) -> i64 {
+fn register(queue: i32, name: String, application: String, binding: SessionLeases) -> i64 {
     let Some(table) = relation::lookup("fetchq", "holders") else {
         pgrx::error!("table fetchq.holders is missing: reinstall the extension");
     };
     relation::lock_rows(table, true);
     let holder = Holder {
         id: number(),
+        queue,
         written_by: Some(transaction::current()),
         name,
         application,
@@ -120,6 +131,7 @@ fn register(name: String, application: String, binding: SessionLeases) -> i64 {
         table,
         &[
             Arg::from(holder.id),
+            Arg::from(queue),
             Arg::from(shown_name(&holder.name, &holder.application).as_str()),
             Arg::from(session::pid()),
             Arg::timestamp(session::started()),
@@ -129,7 +141,7 @@ fn register(name: String, application: String, binding: SessionLeases) -> i64 {
     );
     let id = holder.id;
     HOLDERS.with_borrow_mut(|holders| {
-        if holders.len() >= NAMES {
+        if holders.len() >= HOLDERS_MAX {
             holders.remove(0);
         }
         holders.push(holder);

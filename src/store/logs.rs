@@ -16,10 +16,13 @@ pub struct Entry<'a> {
     pub message: &'a str,
     pub details: Option<Jsonb>,
     pub ref_id: Option<&'a str>,
+    /// Which attempt at the document failed.
+    pub attempt: Option<i32>,
 }
 
 static LOG: Statement = Statement::new(
-    "insert into {logs} (subject, message, details, ref_id) values ($1, $2, $3, $4)",
+    "insert into {logs} (subject, message, details, ref_id, attempt)
+     values ($1, $2, $3, $4, $5)",
 );
 
 /// Adds a line. A message that is too long is cut, with a warning: losing its end is
@@ -45,6 +48,7 @@ pub fn append(queue: &Queue, entry: &Entry) {
                 Arg::from(message),
                 Jsonb::arg(entry.details),
                 Arg::from(entry.ref_id),
+                Arg::from(entry.attempt),
             ],
         );
     });

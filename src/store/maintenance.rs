@@ -3,38 +3,45 @@
 //! skipped: maintenance never waits for a worker.
 
 use super::counters;
+use super::dead_letters;
 use super::plans::{Queue, Statement};
 use crate::domain::counters::Event;
 use crate::domain::status::Status;
+use crate::error::Result;
 use crate::pg::spi::{self, Arg};
 use crate::pg::time;
 use crate::ready::Key;
 
 // Index of the four: due, a range of one status up to now.
 static MARK_DEAD: Statement = Statement::new(
-    "update only {docs} d set status = -1
+    "update only {docs} d set
+         status = -1, lease = null, holder = null,
+         last_error = pg_catalog.format('the lease of attempt %s ran out', d.attempts)
      where d.ctid operator(pg_catalog.=) any (array(
          select c.ctid from only {docs} c
          where c.status operator(pg_catalog.=) 2
              and c.lock_upgrade is null
              and c.next_iteration operator(pg_catalog.<) pg_catalog.now()
              and (c.next_iteration, c.seq) operator(pg_catalog.>=) ($3, $4)
-             and c.attempts operator(pg_catalog.>=) (
-                 select q.max_attempts from fetchq.queues q where q.id operator(pg_catalog.=) $1)
+             and c.attempts operator(pg_catalog.>=) coalesce(c.max_attempts, (
+                 select q.max_attempts from fetchq.queues q where q.id operator(pg_catalog.=) $1))
          order by c.next_iteration, c.seq
          limit $2
-         for update skip locked))",
+         for update skip locked))
+     returning d.subject::pg_catalog.text",
 );
 static RESCHEDULE_ORPHANS: Statement = Statement::new(
-    "update only {docs} d set status = 1
+    "update only {docs} d set
+         status = 1, lease = null, holder = null,
+         last_error = pg_catalog.format('the lease of attempt %s ran out', d.attempts)
      where d.ctid operator(pg_catalog.=) any (array(
          select c.ctid from only {docs} c
          where c.status operator(pg_catalog.=) 2
              and c.lock_upgrade is null
              and c.next_iteration operator(pg_catalog.<) pg_catalog.now()
              and (c.next_iteration, c.seq) operator(pg_catalog.>=) ($3, $4)
-             and c.attempts operator(pg_catalog.<) (
-                 select q.max_attempts from fetchq.queues q where q.id operator(pg_catalog.=) $1)
+             and c.attempts operator(pg_catalog.<) coalesce(c.max_attempts, (
+                 select q.max_attempts from fetchq.queues q where q.id operator(pg_catalog.=) $1))
          order by c.next_iteration, c.seq
          limit $2
          for update skip locked))",
@@ -42,9 +49,12 @@ static RESCHEDULE_ORPHANS: Statement = Statement::new(
 // Both in one pass: with a million lost leases, of which few are at their last attempt,
 // looking for those alone would read all of them each time.
 static EXPIRE: Statement = Statement::new(
-    "update only {docs} d set status = case when d.attempts operator(pg_catalog.>=) (
-             select q.max_attempts from fetchq.queues q where q.id operator(pg_catalog.=) $1)
-         then -1 else 1 end
+    "update only {docs} d set
+         status = case when d.attempts operator(pg_catalog.>=) coalesce(d.max_attempts, (
+                 select q.max_attempts from fetchq.queues q where q.id operator(pg_catalog.=) $1))
+             then -1 else 1 end,
+         lease = null, holder = null,
+         last_error = pg_catalog.format('the lease of attempt %s ran out', d.attempts)
      where d.ctid operator(pg_catalog.=) any (array(
          select c.ctid from only {docs} c
          where c.status operator(pg_catalog.=) 2
@@ -54,7 +64,7 @@ static EXPIRE: Statement = Statement::new(
          order by c.next_iteration, c.seq
          limit $2
          for update skip locked))
-     returning d.status",
+     returning d.status, d.subject::pg_catalog.text",
 );
 static MAKE_PENDING: Statement = Statement::new(
     "update only {docs} d set status = 1
@@ -70,9 +80,27 @@ static MAKE_PENDING: Statement = Statement::new(
 );
 
 /// Kills documents whose lease ran out at their last attempt.
-pub fn mark_dead(queue: &Queue, limit: i32) -> i32 {
-    let own = [Arg::from(queue.id), Arg::from(i64::from(limit))];
-    run(queue, Status::Active, &MARK_DEAD, &own, Event::Dead)
+pub fn mark_dead(queue: &Queue, limit: i32) -> Result<i32> {
+    let Some(floor) = floor(queue, Status::Active) else {
+        return Ok(0);
+    };
+    let args = [
+        Arg::from(queue.id),
+        Arg::from(i64::from(limit)),
+        Arg::timestamp(floor.next_iteration),
+        Arg::from(floor.seq),
+    ];
+    spi::connect(|spi| {
+        let rows = queue.run(spi, &MARK_DEAD, &args);
+        let killed: Vec<String> = (0..rows.len()).filter_map(|row| rows.get(row, 1)).collect();
+        dead(queue, &killed)?;
+        Ok(rows.affected())
+    })
+}
+
+/// What becomes of documents that this statement has killed.
+fn dead(queue: &Queue, subjects: &[String]) -> Result<()> {
+    dead_letters::failed(queue, subjects, Event::Dead, Event::DeadRemoved, false)
 }
 
 /// Returns documents whose lease ran out.
@@ -95,9 +123,9 @@ pub struct Expired {
 }
 
 /// Returns or kills documents whose lease ran out, the oldest first.
-pub fn expire(queue: &Queue, limit: i32) -> Expired {
+pub fn expire(queue: &Queue, limit: i32) -> Result<Expired> {
     let Some(floor) = floor(queue, Status::Active) else {
-        return Expired::default();
+        return Ok(Expired::default());
     };
     let args = [
         Arg::from(queue.id),
@@ -107,13 +135,15 @@ pub fn expire(queue: &Queue, limit: i32) -> Expired {
     ];
     spi::connect(|spi| {
         let rows = queue.run(spi, &EXPIRE, &args);
-        let killed = (0..rows.len())
+        let subjects: Vec<String> = (0..rows.len())
             .filter(|row| rows.get(*row, 1) == Some(Status::Killed.code()))
-            .count() as i32;
+            .filter_map(|row| rows.get(row, 2))
+            .collect();
+        let killed = i32::try_from(subjects.len()).unwrap_or(i32::MAX);
         let returned = rows.affected() - killed;
-        counters::note(queue, 0, killed, Event::Dead);
+        dead(queue, &subjects)?;
         counters::note(queue, 0, returned, Event::Orphan);
-        Expired { returned, killed }
+        Ok(Expired { returned, killed })
     })
 }
 

@@ -5,10 +5,16 @@
 //! name schemas and operators in full, so that no search_path can change what they
 //! mean; the other functions are declared with `set search_path`.
 
+pub mod admin;
 pub mod bulk;
+pub mod cancel;
 pub mod counters;
+pub mod dead_letters;
 pub mod docs;
+pub mod extend;
 pub mod flow;
+pub mod history;
+pub mod holders;
 pub mod jobs;
 pub mod leases;
 pub mod logs;
@@ -18,10 +24,13 @@ pub mod ordering;
 pub mod packing;
 pub mod plans;
 pub mod policy;
+pub mod put;
 pub mod queue_tables;
 pub mod readiness;
 pub mod registry;
+pub mod returns;
 pub mod schedules;
 pub mod series;
+pub mod settle;
 pub mod status;
 pub mod turns;

@@ -32,7 +32,7 @@ pub struct Statement {
 }
 
 impl Statement {
-    /// `{docs}`, `{logs}` and `{metrics}` stand for the queue's tables.
+    /// `{docs}`, `{logs}`, `{metrics}` and `{history}` stand for the queue's tables.
     pub const fn new(sql: &'static str) -> Self {
         Self { sql }
     }
@@ -217,6 +217,7 @@ pub fn render(sql: &str, name: &QueueName) -> String {
     sql.replace("{docs}", &name.qualified("docs"))
         .replace("{logs}", &name.qualified("logs"))
         .replace("{metrics}", &name.qualified("metrics"))
+        .replace("{history}", &name.qualified("history"))
 }
 
 /// How many queues a session knows at most, with plans or without: half a kilobyte each.
@@ -327,7 +328,8 @@ static QUEUE: Statement = Statement::new(
              and t.tgname operator(pg_catalog.=) any ('{fetchq_notify_insert,fetchq_notify_update}'::pg_catalog.name[])),
         q.is_active, q.retry_base, q.retry_factor, q.retry_max_delay, q.retry_jitter,
         q.dead_letter::pg_catalog.text, q.keep_completed, q.keep_killed, q.keep_dropped,
-        q.max_active, case when q.rate_interval is not null then q.rate_limit end, q.is_ordered, q.rate_interval
+        q.max_active, case when q.rate_interval is not null then q.rate_limit end, q.is_ordered, q.max_attempts,
+        q.rate_interval
      from fetchq.queues q
      join pg_catalog.pg_class c on c.oid operator(pg_catalog.=) $2
      where q.name operator(pg_catalog.=) $1",

@@ -31,6 +31,7 @@ impl Keep {
 pub struct Policy {
     /// Documents can be picked.
     pub is_active: bool,
+    pub max_attempts: i32,
     pub retry: Option<Retry>,
     /// The queue that takes what is killed by failing.
     pub dead_letter: Option<QueueName>,
@@ -61,6 +62,7 @@ impl Policy {
         let target: Option<String> = rows.get(0, first + 5);
         Self {
             is_active: rows.get(0, first).unwrap_or(true),
+            max_attempts: rows.get(0, first + 12).unwrap_or(i32::MAX),
             retry,
             dead_letter: target.and_then(|name| QueueName::parse(&name).ok()),
             completed: keep(6),
@@ -69,7 +71,7 @@ impl Policy {
             max_active: rows.get(0, first + 9),
             rate_limit: rows.get(0, first + 10),
             is_ordered: rows.get(0, first + 11).unwrap_or(false),
-            rate_interval: micros(12).unwrap_or(0),
+            rate_interval: micros(13).unwrap_or(0),
         }
     }
 

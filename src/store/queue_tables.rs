@@ -71,6 +71,29 @@ const CREATE_METRICS: &str = "create table {metrics} (
 )";
 const CREATE_METRICS_INDEX: &str = "create index on {metrics} (created_at)";
 
+// Only ever appended to, and trimmed from the old end of each outcome. A number of rows
+// starts vacuum, as in the documents.
+const CREATE_HISTORY: &str = "create table {history} (
+    id bigint generated always as identity,
+    settled_at timestamptz not null default now(),
+    outcome text collate \"C\" not null,
+    subject varchar(50) collate \"C\" not null,
+    version int not null,
+    priority int not null,
+    attempts int not null,
+    iterations bigint not null,
+    created_at timestamptz,
+    payload jsonb,
+    last_error text,
+    ordering_key text,
+    origin jsonb,
+    worker text
+) with (
+    autovacuum_vacuum_scale_factor = 0,
+    autovacuum_vacuum_threshold = 10000
+)";
+const CREATE_HISTORY_INDEX: &str = "create index on {history} (outcome, settled_at)";
+
 /// The pick index: what can be picked, per version, in the order of picking.
 const CREATE_PICK_INDEX: &str = "create index \"{q}__docs_pick_idx\" on {docs}
     (version, priority desc, next_iteration, attempts, seq)
@@ -91,7 +114,7 @@ const ENABLE_READY_TRIGGER: &str = "alter table {docs} enable always trigger fet
 
 /// Makes the tables of a queue whose name was registered by this transaction.
 pub fn create(spi: &Spi, name: &QueueName) -> Result<()> {
-    for table in ["docs", "logs", "metrics"] {
+    for table in ["docs", "logs", "metrics", "history"] {
         let table = name.relation(table);
         if relation::lookup_data_table(&table).is_some() {
             return Err(Error::StrayTable {
@@ -180,7 +203,7 @@ pub fn drop_indexes(name: &QueueName) {
 
 /// Drops the tables of a queue; one that a console dropped already is no error.
 pub fn drop(spi: &Spi, name: &QueueName) {
-    for table in ["docs", "logs", "metrics"] {
+    for table in ["docs", "logs", "metrics", "history"] {
         if relation::lookup_data_table(&name.relation(table)).is_some() {
             spi.once(
                 &format!("drop table {} cascade", name.qualified(table)),
@@ -197,6 +220,49 @@ pub fn truncate_docs(name: &QueueName) {
     });
 }
 
+/// Whether the queue has a history.
+pub fn has_history(name: &QueueName) -> bool {
+    relation::lookup_data_table(&name.relation("history")).is_some()
+}
+
+// The history belongs to who owns the documents, and who may do something with these may
+// do it there too; who settles them writes it.
+const GRANT_HISTORY: &str =
+    "select format('alter table %s owner to %I', $2, pg_get_userbyid(d.relowner))
+    from pg_class d, pg_class h
+    where d.oid = to_regclass($1) and h.oid = to_regclass($2) and d.relowner <> h.relowner
+    union all
+    select format('grant %s on %s to %s', string_agg(distinct p.privilege, ', '), $2,
+        case when a.grantee = 0 then 'public' else quote_ident(pg_get_userbyid(a.grantee)) end)
+    from pg_class d
+    cross join aclexplode(d.relacl) a
+    cross join unnest(case
+        when a.privilege_type in ('UPDATE', 'DELETE') then array[a.privilege_type, 'INSERT']
+        else array[a.privilege_type] end) as p (privilege)
+    where d.oid = to_regclass($1) and a.grantee <> d.relowner
+        and a.privilege_type in ('SELECT', 'INSERT', 'UPDATE', 'DELETE', 'TRUNCATE')
+    group by a.grantee";
+
+/// Makes the history of a queue, whose registry row the caller has locked, where there is
+/// none.
+pub fn create_history(name: &QueueName) {
+    if has_history(name) {
+        return;
+    }
+    spi::connect(|spi| {
+        spi.once(&render(CREATE_HISTORY, name), &[]);
+        spi.once(&render(CREATE_HISTORY_INDEX, name), &[]);
+        let (docs, history) = (name.qualified("docs"), name.qualified("history"));
+        let tables = [Arg::from(docs.as_str()), Arg::from(history.as_str())];
+        let rows = spi.once(GRANT_HISTORY, &tables);
+        for row in 0..rows.len() {
+            if let Some(sql) = rows.get::<String>(row, 1) {
+                spi.once(&sql, &[]);
+            }
+        }
+    });
+}
+
 /// Empties snapshots and logs.
 pub fn truncate_history(name: &QueueName) {
     spi::connect(|spi| {
@@ -204,6 +270,9 @@ pub fn truncate_history(name: &QueueName) {
             &render("truncate {metrics}, {logs} restart identity", name),
             &[],
         );
+        if has_history(name) {
+            spi.once(&render("truncate {history} restart identity", name), &[]);
+        }
     });
 }
 

@@ -67,12 +67,24 @@ const DROP_METRICS: &str = "delete from fetchq.metrics where queue = $1";
 const DROP_WRITES: &str = "delete from fetchq.metrics_writes where queue = $1";
 const DROP_COUNTS: &str = "delete from fetchq.counter_log where queue_id = $1";
 
-/// Drops a queue and all that belongs to it; gives the id it had, and the names of its
-/// schedules.
+// Nothing can be sent to it any more.
+const LEAVE_LETTERS: &str = "update fetchq.queues set dead_letter = null
+    where dead_letter = $1 returning name::text";
+
+/// A queue that was dropped.
+pub struct Dropped {
+    pub id: i32,
+    /// The names of its schedules, which are dropped too.
+    pub schedules: Vec<String>,
+    /// The queues whose dead letters it took: they have no such queue now.
+    pub letters_of: Vec<String>,
+}
+
+/// Drops a queue and all that belongs to it.
 ///
 /// The locks are taken in the order in which maintenance takes them: jobs, registry,
 /// schedules, tables. The registry row also keeps a pack of this queue's counters away.
-pub fn drop(name: &QueueName) -> Result<(i32, Vec<String>)> {
+pub fn drop(name: &QueueName) -> Result<Dropped> {
     spi::connect(|spi| {
         let key = Arg::from(name.as_str());
         spi.once(LOCK_JOBS, &[key]);
@@ -82,14 +94,20 @@ pub fn drop(name: &QueueName) -> Result<(i32, Vec<String>)> {
         };
         let has = [2, 3, 4].map(|column| rows.get(0, column) == Some(true));
         spi.once(DROP_JOBS, &[key]);
-        let dropped = schedules::drop_of(spi, name);
+        let rows = spi.once(LEAVE_LETTERS, &[key]);
+        let letters_of = (0..rows.len()).filter_map(|row| rows.get(row, 1)).collect();
+        let schedules = schedules::drop_of(spi, name);
         queue_tables::drop(spi, name);
         spi.once(DROP_METRICS, &[key]);
         spi.once(DROP_WRITES, &[key]);
         spi.once(DROP_COUNTS, &[Arg::from(id)]);
         flow::drop_of(spi, id, has);
         notify("fetchq_queue_drop", name.as_str());
-        Ok((id, dropped))
+        Ok(Dropped {
+            id,
+            schedules,
+            letters_of,
+        })
     })
 }
 
@@ -149,6 +167,21 @@ fn set(name: &QueueName, sql: &str, value: Arg) -> Result<i32> {
     )
 }
 
+const SET_RETRY: &str = "update fetchq.queues set
+        retry_base = $2, retry_factor = $3, retry_max_delay = $4, retry_jitter = $5,
+        max_attempts = coalesce($6, max_attempts)
+    where name = $1";
+
+/// Base, factor, longest delay, jitter, and how many attempts.
+pub fn set_retry(name: &QueueName, policy: &[Arg; 5]) -> Result<i32> {
+    let mut args = vec![Arg::from(name.as_str())];
+    args.extend(policy);
+    spi::connect(|spi| match spi.once(SET_RETRY, &args).affected() {
+        0 => Err(Error::UnknownQueue(name.to_string())),
+        n => Ok(n),
+    })
+}
+
 pub fn set_max_attempts(name: &QueueName, value: i32) -> Result<i32> {
     set(name, SET_MAX_ATTEMPTS, Arg::from(value))
 }
@@ -163,6 +196,28 @@ pub fn set_logs_retention(name: &QueueName, value: &str) -> Result<i32> {
 
 pub fn set_metrics_retention(name: &QueueName, value: Jsonb) -> Result<i32> {
     set(name, SET_METRICS_RETENTION, Jsonb::arg(Some(value)))
+}
+
+const SET_DEAD_LETTER: &str = "update fetchq.queues set dead_letter = $2 where name = $1";
+
+pub fn set_dead_letter(name: &QueueName, target: Option<&QueueName>) -> Result<i32> {
+    set(
+        name,
+        SET_DEAD_LETTER,
+        Arg::from(target.map(QueueName::as_str)),
+    )
+}
+
+const SET_HISTORY: &str = "update fetchq.queues
+    set keep_completed = $2, keep_killed = $3, keep_dropped = $4 where name = $1";
+
+/// Says what becomes of documents that are settled.
+pub fn set_history(name: &QueueName, kept: [Arg; 3]) -> Result<i32> {
+    let args = [Arg::from(name.as_str()), kept[0], kept[1], kept[2]];
+    spi::connect(|spi| match spi.once(SET_HISTORY, &args).affected() {
+        0 => Err(Error::UnknownQueue(name.to_string())),
+        n => Ok(n),
+    })
 }
 
 const CURRENT_VERSION: &str = "select current_version from fetchq.queues where name = $1";

@@ -7,6 +7,7 @@ use super::board::{End, Worker};
 use super::calendar::Calendar;
 use super::notifications::Sender;
 use super::schedules::Schedules;
+use super::sessions::Sessions;
 use super::{Place, board, complain, is_wanted, jobs};
 use crate::pg::worker as process;
 use crate::pg::{catalog, session, time, transaction};
@@ -69,6 +70,7 @@ fn serve(me: &Worker, place: &Place, jobs: &mut jobs::Jobs) -> End {
     let mut looked = i64::MIN / 2;
     let mut calendar = Calendar::new(me);
     let mut schedules = Schedules::new(me);
+    let mut sessions = Sessions::default();
     let mut sender = Sender::new(&me.announced);
     loop {
         if process::is_to_end() {
@@ -91,7 +93,7 @@ fn serve(me: &Worker, place: &Place, jobs: &mut jobs::Jobs) -> End {
         }
         // Notifications between all that may take long.
         sender.run();
-        let due = calendar.run().min(schedules.run());
+        let due = calendar.run().min(schedules.run()).min(sessions.run());
         sender.run();
         let job = jobs.run(place);
         let next = due.min(job).min(sender.run());

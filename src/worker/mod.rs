@@ -9,6 +9,7 @@ mod launcher;
 pub mod notifications;
 pub mod progress;
 mod schedules;
+mod sessions;
 pub mod wait;
 pub mod waiters;
 

@@ -159,6 +159,8 @@ impl Function {
             ("documents", _) => {
                 Value::text("('m1', 0, '{\"a\": 1}', {DATA}), ('m2', 5, '{}', {DATA})")
             }
+            ("mode", _) => Value::text("merge,reset"),
+            ("ordering_key", _) => Value::text("customer 1"),
             ("message", _) => Value::text("it's broken"),
             ("ref_id", _) => Value::text("ref"),
             ("metric", _) => Value::text("custom"),

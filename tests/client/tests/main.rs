@@ -2,6 +2,7 @@
 //! Run by scripts/suites/client.sh, one test at a time.
 
 mod bad_values;
+mod chaos;
 mod concurrency;
 mod crash;
 mod create_race;
@@ -15,9 +16,12 @@ mod names;
 mod notifications;
 mod nulls;
 mod plans;
+mod put;
 mod readme;
 mod schedules;
 mod search_path;
+mod sessions;
+mod sql_worker;
 mod standby;
 mod waiting;
 mod worker;

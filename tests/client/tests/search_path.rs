@@ -178,7 +178,7 @@ async fn compare(name: &str, schema: &str, path: &str) {
 }
 
 /// Sets the traps, and makes sure that they work.
-async fn traps(session: &Session, schema: &str, path: &str) {
+pub async fn traps(session: &Session, schema: &str, path: &str) {
     session.sql(&TRAPS.replace("{schema}", schema)).await;
     session
         .sql(&format!("begin; set local search_path = {path}"))

@@ -1,0 +1,66 @@
+//! Adding documents whose subject may exist.
+
+use pgrx::prelude::*;
+
+use super::{payload, queue_name, respond_write, subject};
+use crate::domain::put::{MODES, Mode};
+use crate::error::{Error, Result};
+use crate::pg::call::{Call, Reply};
+use crate::pg::spi::Arg;
+use crate::store::docs::NewDoc;
+use crate::store::plans::Queue;
+use crate::store::put::{self, Put};
+
+fn mode(call: &Call, at: usize) -> Result<Mode> {
+    let text = call.text(at, "mode")?;
+    Mode::parse(text).ok_or_else(|| Error::BadValue {
+        argument: "mode",
+        value: format!("{text:?}"),
+        rule: MODES,
+    })
+}
+
+/// `doc_put(queue, subject, payload, next_iteration, version, priority, mode, ordering_key, max_attempts)`
+#[pg_extern(sql = false)]
+fn doc_put(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
+    respond_write(fcinfo, |call| {
+        let queue = queue_name(call, 0)?;
+        let max_attempts = call.opt_int(8);
+        if let Some(n) = max_attempts.filter(|n| *n < 1) {
+            return Err(Error::BadValue {
+                argument: "max_attempts",
+                value: n.to_string(),
+                rule: "1 or more, or NULL for what the queue is set to",
+            });
+        }
+        let put = Put {
+            doc: NewDoc {
+                subject: subject(call, 1)?,
+                payload: payload(call, 2)?,
+                next_iteration: call.timestamp(3, "next_iteration")?,
+                version: call.int(4, "version")?,
+                priority: call.int(5, "priority")?,
+                ordering_key: call.opt_text(7),
+                max_attempts,
+            },
+            mode: mode(call, 6)?,
+        };
+        let action = put::put(&*Queue::open(&queue)?, &put)?;
+        Ok(Reply::text(action.word()))
+    })
+}
+
+/// `doc_put_many(queue, docs, mode)`
+#[pg_extern(sql = false)]
+fn doc_put_many(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
+    respond_write(fcinfo, |call| {
+        let queue = queue_name(call, 0)?;
+        let docs = call.json(1, "docs")?;
+        let mode = mode(call, 2)?;
+        let mut out = call.rows();
+        for (subject, action) in put::put_docs(&*Queue::open(&queue)?, docs, mode)? {
+            out.push(&[Arg::from(subject.as_str()), Arg::from(action.word())]);
+        }
+        Ok(out.done())
+    })
+}

@@ -1,0 +1,454 @@
+//! Bulk administration: retry, kill, remove, move or prioritise the documents that a
+//! filter chooses, the oldest first, up to a limit. Whoever chooses walks over the whole
+//! table: the indexes are those of the workers, and one more would cost every push.
+//!
+//! Each action is two statements. The first locks the rows, so that what they are can
+//! not change any more, and skips those that somebody else has locked; the second
+//! changes them by their subjects. So the counters are told of what each row really was.
+
+use std::collections::HashMap;
+
+use pgrx::notice;
+
+use super::counters;
+use super::docs::came;
+use super::history::{self, Outcome};
+use super::plans::{Queue, Statement, render};
+use crate::domain::counters::Event;
+use crate::domain::filter::Filter;
+use crate::domain::names::QueueName;
+use crate::domain::status::Status;
+use crate::error::{Error, Result};
+use crate::pg::json::Jsonb;
+use crate::pg::spi::{self, Arg, Rows, Spi};
+use crate::pg::time::Interval;
+
+/// What a caller asks for.
+pub struct Request<'a> {
+    pub filter: &'a Filter,
+    /// The same as it came.
+    pub json: Jsonb,
+    pub limit: i32,
+    /// Only says how many it would be.
+    pub dry_run: bool,
+}
+
+/// Which documents an action takes of those that fit the filter.
+pub struct Choice<'a> {
+    /// The codes of their states.
+    pub statuses: Vec<i32>,
+    /// One more condition, which may use `{other}` and the parameters from $14 on.
+    pub also: &'static str,
+    pub own: &'a [Arg],
+    pub other: Option<&'a QueueName>,
+}
+
+// A parameter that is NULL was not asked for. Planned with the values at hand, so that
+// nothing of it is left where they are NULL.
+const CHOSEN: &str = "from only {docs} d
+    where d.status operator(pg_catalog.=) any ($1) and d.lock_upgrade is null
+        and ($2 is null or d.version operator(pg_catalog.=) any ($2))
+        and ($3 is null or d.priority operator(pg_catalog.=) any ($3))
+        and ($4 is null or d.priority operator(pg_catalog.>=) $4)
+        and ($5 is null or d.priority operator(pg_catalog.<=) $5)
+        and ($6 is null or d.attempts operator(pg_catalog.>=) $6)
+        and ($7 is null or d.created_at operator(pg_catalog.<) (pg_catalog.now() operator(pg_catalog.-) $7))
+        and ($8 is null or d.created_at operator(pg_catalog.>=) (pg_catalog.now() operator(pg_catalog.-) $8))
+        and ($9 is null or d.payload operator(pg_catalog.@>) $9)
+        and ($10 is null or d.subject::pg_catalog.text operator(pg_catalog.~~) $10)
+        and ($11 is null or d.last_error operator(pg_catalog.~~) $11)
+        and ($12 is null or d.ordering_key operator(pg_catalog.=) $12)
+        {also}";
+const LOCK: &str = "select d.subject::pg_catalog.text, d.status, d.version, d.priority
+    {chosen}
+    order by d.seq
+    limit $13
+    for update of d skip locked";
+const COUNT: &str = "select pg_catalog.count(*) from (select {chosen} limit $13) c";
+
+const PAYLOAD: &str = "select $1 operator(pg_catalog.->) 'payload'::pg_catalog.text";
+
+/// A document that was chosen, as it is.
+#[derive(Debug, Clone)]
+pub struct Chosen {
+    pub subject: String,
+    pub status: Status,
+    pub version: i32,
+}
+
+impl Request<'_> {
+    fn args(&self, spi: &Spi, choice: &Choice, limit: Option<i64>) -> Result<Vec<Arg>> {
+        let filter = self.filter;
+        let age = |text: &Option<String>, key| match text {
+            None => Ok::<Arg, Error>(Interval::none()),
+            Some(text) => Ok(Interval::parse(text).as_duration(key)?.arg()),
+        };
+        let payload = if filter.has_payload {
+            let rows = spi.once(PAYLOAD, &[Jsonb::arg(Some(self.json))]);
+            rows.json(0, 1)
+        } else {
+            None
+        };
+        let mut args = vec![
+            Arg::from(choice.statuses.clone()),
+            Arg::from(filter.versions.clone()),
+            Arg::from(filter.priorities.clone()),
+            Arg::from(filter.min_priority),
+            Arg::from(filter.max_priority),
+            Arg::from(filter.min_attempts),
+            age(&filter.older_than, "older_than")?,
+            age(&filter.newer_than, "newer_than")?,
+            Jsonb::arg(payload),
+            Arg::from(filter.subject.as_deref()),
+            Arg::from(filter.error.as_deref()),
+            Arg::from(filter.ordering_key.as_deref()),
+            Arg::from(limit),
+        ];
+        args.extend(choice.own);
+        Ok(args)
+    }
+
+    fn sql(&self, sql: &str, queue: &Queue, choice: &Choice) -> String {
+        let sql = sql
+            .replace("{chosen}", CHOSEN)
+            .replace("{also}", choice.also);
+        let sql = render(&sql, &queue.name);
+        match choice.other {
+            Some(other) => sql.replace("{other}", &other.qualified("docs")),
+            None => sql,
+        }
+    }
+
+    /// How many documents fit; with a limit, at most so many.
+    pub fn count(
+        &self,
+        spi: &Spi,
+        queue: &Queue,
+        choice: &Choice,
+        limit: Option<i32>,
+    ) -> Result<i32> {
+        if choice.statuses.is_empty() {
+            return Ok(0);
+        }
+        let args = self.args(spi, choice, limit.map(i64::from))?;
+        let n: Option<i64> = spi.once(&self.sql(COUNT, queue, choice), &args).get(0, 1);
+        Ok(i32::try_from(n.unwrap_or(0)).unwrap_or(i32::MAX))
+    }
+
+    /// Locks the documents that fit, the oldest first, and not more than so many.
+    pub fn lock(
+        &self,
+        spi: &Spi,
+        queue: &Queue,
+        choice: &Choice,
+        limit: i32,
+    ) -> Result<Vec<Chosen>> {
+        if choice.statuses.is_empty() || limit <= 0 {
+            return Ok(Vec::new());
+        }
+        let args = self.args(spi, choice, Some(i64::from(limit)))?;
+        let rows = spi.once(&self.sql(LOCK, queue, choice), &args);
+        Ok((0..rows.len())
+            .filter_map(|row| {
+                Some(Chosen {
+                    subject: rows.get(row, 1)?,
+                    status: rows.get(row, 2).and_then(Status::from_code)?,
+                    version: rows.get(row, 3)?,
+                })
+            })
+            .collect())
+    }
+}
+
+/// Documents by their states and versions.
+pub type Groups = HashMap<(i32, i32), i32>;
+
+/// Those of the chosen documents whose subjects a statement gave back.
+pub fn groups(chosen: &[Chosen], rows: &Rows) -> Groups {
+    let by_subject: HashMap<&str, &Chosen> = chosen
+        .iter()
+        .map(|chosen| (chosen.subject.as_str(), chosen))
+        .collect();
+    let mut groups = Groups::new();
+    for row in 0..rows.len() {
+        let subject: Option<String> = rows.get(row, 1);
+        if let Some(chosen) = subject.and_then(|subject| by_subject.get(subject.as_str()).copied())
+        {
+            let group = (chosen.status.code(), chosen.version);
+            *groups.entry(group).or_default() += 1;
+        }
+    }
+    groups
+}
+
+/// Counts what happened to documents, by what they were.
+pub fn count(queue: &Queue, groups: &Groups, event: impl Fn(Status) -> Option<Event>) {
+    for ((status, version), n) in groups {
+        if let Some(event) = Status::from_code(*status).and_then(&event) {
+            counters::note(queue, *version, *n, event);
+        }
+    }
+}
+
+/// Their subjects, in order: two lists never lock one another out.
+pub fn subjects(chosen: &[Chosen]) -> Arg {
+    let mut subjects: Vec<&str> = chosen.iter().map(|c| c.subject.as_str()).collect();
+    subjects.sort_unstable();
+    Arg::from(subjects)
+}
+
+// Index of all that follow: primary key, once for each subject. The rows are locked.
+static RETRY: Statement = Statement::new(
+    "update only {docs} d set
+         status = 1, next_iteration = pg_catalog.now(),
+         attempts = case when d.status in (-1, 3) then 0 else d.attempts end,
+         last_error = case when d.status in (-1, 3) then null else d.last_error end,
+         lease = null, holder = null
+     where d.subject operator(pg_catalog.=) any ($1)
+     returning d.subject::pg_catalog.text",
+);
+// The lease stays, which tells its holder what happened.
+static KILL: Statement = Statement::new(
+    "update only {docs} d set
+         status = -1, attempts = 0, holder = null, last_error = 'cancelled'
+     where d.subject operator(pg_catalog.=) any ($1)
+     returning d.subject::pg_catalog.text",
+);
+static REMOVE: Statement = Statement::new(
+    "delete from only {docs} d where d.subject operator(pg_catalog.=) any ($1)
+     returning d.subject::pg_catalog.text",
+);
+static SET_PRIORITY: Statement = Statement::new(
+    "update only {docs} d set priority = $2
+     where d.subject operator(pg_catalog.=) any ($1)
+     returning d.subject::pg_catalog.text",
+);
+
+use Status::{Active, Completed, Killed, Pending, Planned};
+
+/// Makes documents due now: those that wait for their time, those that were killed, and
+/// completed ones where the filter names them.
+pub fn retry(queue: &Queue, request: &Request) -> Result<i32> {
+    let usual = [Planned, Pending, Killed];
+    let choice = Choice {
+        statuses: request.filter.codes(&usual, &[Completed]),
+        also: "and (d.status operator(pg_catalog.<>) 1 or d.next_iteration operator(pg_catalog.>) pg_catalog.now())",
+        own: &[],
+        other: None,
+    };
+    change(queue, request, &choice, &RETRY, &[], |from| match from {
+        Planned => Some(Event::MakePending),
+        from => Event::revive(from, Pending),
+    })
+    .map(|groups| {
+        for ((_, version), n) in &groups {
+            came(queue, *version, Pending, *n);
+        }
+        total(&groups)
+    })
+}
+
+/// Kills documents that wait, and active ones where the filter names them: their
+/// holders can not settle them any more.
+pub fn kill(queue: &Queue, request: &Request) -> Result<i32> {
+    let choice = Choice {
+        statuses: request.filter.codes(&[Planned, Pending], &[Active]),
+        also: "",
+        own: &[],
+        other: None,
+    };
+    if request.dry_run {
+        return spi::connect(|spi| request.count(spi, queue, &choice, Some(request.limit)));
+    }
+    spi::connect(|spi| {
+        let chosen = request.lock(spi, queue, &choice, request.limit)?;
+        if chosen.is_empty() {
+            return Ok(0);
+        }
+        let groups = groups(&chosen, &queue.run(spi, &KILL, &[subjects(&chosen)]));
+        count(queue, &groups, Event::cancel);
+        // Active ones stay for their workers to learn of it.
+        let waited = chosen.into_iter().filter(|c| c.status != Active);
+        let waited: Vec<String> = waited.map(|c| c.subject).collect();
+        history::cancelled(spi, queue, &waited);
+        Ok(total(&groups))
+    })
+}
+
+/// Removes documents, active ones only where the filter names them.
+pub fn drop(queue: &Queue, request: &Request) -> Result<i32> {
+    let usual = [Planned, Pending, Completed, Killed];
+    let choice = Choice {
+        statuses: request.filter.codes(&usual, &[Active]),
+        also: "",
+        own: &[],
+        other: None,
+    };
+    if request.dry_run {
+        return spi::connect(|spi| request.count(spi, queue, &choice, Some(request.limit)));
+    }
+    spi::connect(|spi| {
+        let chosen = request.lock(spi, queue, &choice, request.limit)?;
+        if chosen.is_empty() {
+            return Ok(0);
+        }
+        let list: Vec<String> = chosen.iter().map(|c| c.subject.clone()).collect();
+        let gone = history::take(spi, queue, &list, Outcome::Dropped, true);
+        let groups = groups(&chosen, &gone);
+        count(queue, &groups, |from| Some(Event::remove(from)));
+        Ok(total(&groups))
+    })
+}
+
+/// Gives documents that wait another priority.
+pub fn set_priority(queue: &Queue, priority: i32, request: &Request) -> Result<i32> {
+    let priority = [Arg::from(priority)];
+    let choice = Choice {
+        statuses: request.filter.codes(&[Planned, Pending], &[]),
+        also: "and d.priority operator(pg_catalog.<>) $14",
+        own: &priority,
+        other: None,
+    };
+    let groups = change(queue, request, &choice, &SET_PRIORITY, &priority, |_| None)?;
+    Ok(total(&groups))
+}
+
+pub fn total(groups: &Groups) -> i32 {
+    groups.values().sum()
+}
+
+/// Locks and changes what was chosen: how many of each state and version. `own`: what
+/// the statement needs besides the subjects.
+fn change(
+    queue: &Queue,
+    request: &Request,
+    choice: &Choice,
+    statement: &'static Statement,
+    own: &[Arg],
+    event: impl Fn(Status) -> Option<Event>,
+) -> Result<Groups> {
+    spi::connect(|spi| {
+        if request.dry_run {
+            let n = request.count(spi, queue, choice, Some(request.limit))?;
+            return Ok(Groups::from([((0, 0), n)]));
+        }
+        let chosen = request.lock(spi, queue, choice, request.limit)?;
+        if chosen.is_empty() {
+            return Ok(Groups::new());
+        }
+        let mut args = vec![subjects(&chosen)];
+        args.extend(own);
+        let groups = groups(&chosen, &queue.run(spi, statement, &args));
+        count(queue, &groups, event);
+        Ok(groups)
+    })
+}
+
+const NEW_IN_OTHER: &str = "and not exists (
+    select from only {other} o where o.subject operator(pg_catalog.=) d.subject)";
+const KNOWN_IN_OTHER: &str = "and exists (
+    select from only {other} o where o.subject operator(pg_catalog.=) d.subject)";
+
+// In the order of the subjects, so that two that move to the same queue do not wait for
+// each other in a circle; numbered in the order that the documents had.
+const PLACE: &str = "insert into {other} (subject, version, priority, status, attempts, iterations,
+        next_iteration, created_at, last_iteration, payload, ordering_key, max_attempts,
+        last_error, origin, seq)
+    overriding system value
+    select d.subject, d.version, d.priority, d.status, 0, d.iterations,
+        d.next_iteration, d.created_at, d.last_iteration, d.payload, d.ordering_key, d.max_attempts,
+        d.last_error, d.origin, i.seq
+    from rows from (pg_catalog.unnest($1), pg_catalog.unnest($2)) as i (subject, seq)
+    join only {docs} d on d.subject operator(pg_catalog.=) i.subject
+    order by d.subject
+    on conflict (subject) do nothing
+    returning subject::pg_catalog.text";
+
+/// Moves documents that nobody holds to another queue, as what they are. Those whose
+/// subject exists there stay.
+pub fn move_to(queue: &Queue, target: &Queue, request: &Request) -> Result<i32> {
+    if queue.table == target.table {
+        return Err(Error::BadValue {
+            argument: "target",
+            value: target.name.to_string(),
+            rule: "another queue",
+        });
+    }
+    let choice = |also| Choice {
+        statuses: request
+            .filter
+            .codes(&[Planned, Pending, Completed, Killed], &[]),
+        also,
+        own: &[],
+        other: Some(&target.name),
+    };
+    spi::connect(|spi| {
+        let new = choice(NEW_IN_OTHER);
+        let moved = if request.dry_run {
+            request.count(spi, queue, &new, Some(request.limit))?
+        } else {
+            place(
+                spi,
+                queue,
+                target,
+                request.lock(spi, queue, &new, request.limit)?,
+            )?
+        };
+        if moved < request.limit {
+            let stay = request.count(spi, queue, &choice(KNOWN_IN_OTHER), None)?;
+            if stay > 0 {
+                notice!(
+                    "left in queue \"{}\": {stay}, whose subjects exist in queue \"{}\"",
+                    queue.name,
+                    target.name
+                );
+            }
+        }
+        Ok(moved)
+    })
+}
+
+fn place(spi: &Spi, queue: &Queue, target: &Queue, chosen: Vec<Chosen>) -> Result<i32> {
+    if chosen.is_empty() {
+        return Ok(0);
+    }
+    let numbers = numbers(target, chosen.len())?;
+    let subjects: Vec<&str> = chosen.iter().map(|c| c.subject.as_str()).collect();
+    let sql = render(PLACE, &queue.name).replace("{other}", &target.name.qualified("docs"));
+    let rows = spi.once(&sql, &[Arg::from(subjects), Arg::from(numbers)]);
+    let placed = groups(&chosen, &rows);
+    let n = total(&placed);
+    let subjects: Vec<String> = (0..rows.len()).filter_map(|row| rows.get(row, 1)).collect();
+    remove(spi, queue, subjects)?;
+    count(queue, &placed, |from| Some(Event::remove(from)));
+    count(target, &placed, |status| Some(Event::place(status)));
+    for ((status, version), n) in placed {
+        if let Some(status) = Status::from_code(status) {
+            came(target, version, status, n);
+        }
+    }
+    Ok(n)
+}
+
+/// Numbers for documents that come to a queue, in the order in which they come.
+pub fn numbers(queue: &Queue, n: usize) -> Result<Vec<i64>> {
+    (0..n)
+        .map(|_| queue.next_seq())
+        .collect::<Option<_>>()
+        .ok_or_else(|| Error::NoNumbers(queue.name.to_string()))
+}
+
+/// Removes documents that are locked and have their place elsewhere: all of them, or
+/// none.
+pub fn remove(spi: &Spi, queue: &Queue, mut subjects: Vec<String>) -> Result<()> {
+    subjects.sort_unstable();
+    let wanted = subjects.len();
+    let removed = queue.run(spi, &REMOVE, &[Arg::from(subjects)]).len();
+    if removed == wanted {
+        return Ok(());
+    }
+    Err(Error::NotRemoved {
+        queue: queue.name.to_string(),
+        n: wanted - removed,
+    })
+}

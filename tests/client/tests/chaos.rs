@@ -1,0 +1,591 @@
+//! Sixteen workers that reject and crash, whose sessions are killed, and a server that is
+//! stopped at once in the middle. A ledger outside of the queue writes down what they
+//! were told: nothing is lost, no document has two live leases, no stale lease settles
+//! anything, each document is settled once, and the counters are exact.
+//!
+//! FETCHQ_CHAOS_SECONDS makes it longer (scripts/soak.sh).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use fetchq_client_tests::{
+    Cluster, Server, Session, counters_are_exact, state_of, wait_until, with_worker,
+};
+use tokio_postgres::Error;
+
+const WORKERS: usize = 16;
+
+fn seconds() -> u64 {
+    std::env::var("FETCHQ_CHAOS_SECONDS")
+        .ok()
+        .and_then(|text| text.parse().ok())
+        .unwrap_or(12)
+}
+
+/// What becomes of a lease when its session ends.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Binding {
+    Off,
+    Return,
+    Keep,
+}
+
+impl Binding {
+    fn of(worker: usize) -> Self {
+        [Self::Off, Self::Return, Self::Keep][worker % 3]
+    }
+
+    fn word(self) -> &'static str {
+        match self {
+            Self::Off => "off",
+            Self::Return => "return",
+            Self::Keep => "keep",
+        }
+    }
+}
+
+/// A lease that a worker was told of, and has not given back.
+#[derive(Clone, Debug)]
+struct Hold {
+    lease: i64,
+    /// Microseconds, by the server's clock.
+    until: i64,
+    binding: Binding,
+    /// The life of the session that has it.
+    life: usize,
+}
+
+#[derive(Default, Debug)]
+struct Document {
+    is_pushed: bool,
+    hold: Option<Hold>,
+    /// The worker was told that it is done with, by this lease.
+    settled_by: Option<i64>,
+    is_cancelled: bool,
+    /// Somebody asked to cancel it, and may not have heard the answer.
+    may_be_cancelled: bool,
+}
+
+#[derive(Default)]
+struct Ledger {
+    documents: Mutex<BTreeMap<String, Document>>,
+    /// The leases of all picks.
+    leases: Mutex<BTreeSet<i64>>,
+    /// Lives of sessions that somebody is about to end, or that have ended.
+    doomed: Mutex<BTreeSet<usize>>,
+    lives: AtomicUsize,
+    picks: AtomicUsize,
+    refused: AtomicUsize,
+    ended: AtomicBool,
+}
+
+impl Ledger {
+    fn with<R>(&self, subject: &str, change: impl FnOnce(&mut Document) -> R) -> R {
+        let mut documents = self.documents.lock().unwrap();
+        change(documents.entry(subject.to_owned()).or_default())
+    }
+
+    fn is_doomed(&self, life: usize) -> bool {
+        self.doomed.lock().unwrap().contains(&life)
+    }
+
+    fn doom(&self, life: usize) {
+        self.doomed.lock().unwrap().insert(life);
+    }
+
+    /// A worker was told that it has a document since a time.
+    fn picked(&self, subject: &str, at: i64, hold: Hold) {
+        self.picks.fetch_add(1, Ordering::Relaxed);
+        let mut documents = self.documents.lock().unwrap();
+        let document = documents
+            .get_mut(subject)
+            .unwrap_or_else(|| panic!("nobody pushed {subject}"));
+        assert!(
+            document.settled_by.is_none() && !document.is_cancelled,
+            "{subject} was picked, and is done with: {document:?}"
+        );
+        if let Some(before) = &document.hold {
+            let is_over = match before.binding {
+                Binding::Off => before.until <= at,
+                Binding::Return => before.until <= at || self.is_doomed(before.life),
+                Binding::Keep => self.is_doomed(before.life),
+            };
+            assert!(
+                is_over,
+                "{subject} was picked at {at} as {hold:?} while it was held: {before:?}"
+            );
+        }
+        document.hold = Some(hold);
+    }
+
+    /// The worker asks to give it back, or to settle it: from now on others may have it.
+    fn gives_back(&self, subject: &str, lease: i64) {
+        self.with(subject, |document| {
+            if document
+                .hold
+                .as_ref()
+                .is_some_and(|hold| hold.lease == lease)
+            {
+                document.hold = None;
+            }
+        });
+    }
+
+    fn settled(&self, subject: &str, lease: i64) {
+        self.with(subject, |document| {
+            assert!(
+                document.settled_by.is_none() && !document.is_cancelled,
+                "{subject} was settled by {lease}, and is done with: {document:?}"
+            );
+            assert!(
+                document.hold.is_none(),
+                "{subject} was settled by {lease}, and is held: {document:?}"
+            );
+            document.settled_by = Some(lease);
+        });
+    }
+}
+
+struct Dice(u64);
+
+impl Dice {
+    fn new(seed: u64) -> Self {
+        Self(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1)
+    }
+
+    fn roll(&mut self, sides: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % sides
+    }
+}
+
+/// A worker: its session ends and is replaced, it does not.
+struct Worker {
+    number: usize,
+    binding: Binding,
+    ledger: Arc<Ledger>,
+    dice: Dice,
+    /// The life of its session, and who can be killed.
+    life: usize,
+    pids: Arc<Mutex<BTreeMap<i32, usize>>>,
+    turn: usize,
+}
+
+impl Worker {
+    async fn run(mut self, server: Server) {
+        while !self.ledger.ended.load(Ordering::Relaxed) {
+            let Ok(mut session) = server.try_connect("postgres").await else {
+                tokio::time::sleep(Duration::from_millis(50)).await;
+                continue;
+            };
+            self.life = self.ledger.lives.fetch_add(1, Ordering::Relaxed);
+            let pid = self.work(&mut session).await;
+            // Whatever ended it: what it held may come back.
+            self.ledger.doom(self.life);
+            if let Some(pid) = pid {
+                self.pids.lock().unwrap().remove(&pid);
+            }
+        }
+    }
+
+    /// Works until something ends the session; gives its process.
+    async fn work(&mut self, session: &mut Session) -> Option<i32> {
+        let binding = self.binding.word();
+        let name = self.number;
+        let begin = format!(
+            "set fetchq.worker = 'w{name}'; set fetchq.session_leases = '{binding}'; set fetchq.direct = {}",
+            if name % 4 == 3 { "off" } else { "on" }
+        );
+        session.batch_execute(&begin).await.ok()?;
+        let row = session
+            .query_one("select pg_backend_pid()", &[])
+            .await
+            .ok()?;
+        let pid: i32 = row.get(0);
+        self.pids.lock().unwrap().insert(pid, self.life);
+        while !self.ledger.ended.load(Ordering::Relaxed) {
+            match self.turn(session).await {
+                Ok(true) => {}
+                // It crashes.
+                Ok(false) => break,
+                Err(e) => {
+                    let state = state_of(&e);
+                    // Killed, the server goes, or is not up yet.
+                    let is_expected = e.is_closed()
+                        || state.starts_with("57P")
+                        || state.starts_with("08")
+                        || e.code().is_none();
+                    assert!(is_expected, "worker {name}: {e:?}");
+                    break;
+                }
+            }
+        }
+        Some(pid)
+    }
+
+    /// Pushes, picks, and settles what it got; false: it crashes.
+    async fn turn(&mut self, session: &mut Session) -> Result<bool, Error> {
+        self.turn += 1;
+        for i in 0..self.dice.roll(3) {
+            let subject = format!("{}-{}-{i}", self.number, self.turn);
+            // (written down before: it may be picked before we hear of it)
+            self.ledger.with(&subject, |_| ());
+            let delay = self.dice.roll(3) as f64 * 0.1;
+            session
+                .query_one(
+                    "select fetchq.doc_push('q', $1, 0, 0, now() + make_interval(secs => $2), '{}')",
+                    &[&subject, &delay],
+                )
+                .await?;
+            self.ledger
+                .with(&subject, |document| document.is_pushed = true);
+        }
+        let duration = match self.binding {
+            Binding::Off => "1.5 s",
+            Binding::Return | Binding::Keep => "1 hour",
+        };
+        let limit = 1 + self.dice.roll(3) as i32;
+        let picked = session
+            .query(
+                &format!(
+                    "select subject, lease, (extract(epoch from next_iteration) * 1000000)::int8,
+                         (extract(epoch from now()) * 1000000)::int8
+                     from fetchq.doc_pick('q', 0, $1, interval '{duration}')"
+                ),
+                &[&limit],
+            )
+            .await?;
+        let mut held: Vec<(String, i64)> = Vec::new();
+        for row in &picked {
+            let (subject, lease): (String, i64) = (row.get(0), row.get(1));
+            let hold = Hold {
+                lease,
+                until: row.get(2),
+                binding: self.binding,
+                life: self.life,
+            };
+            self.ledger.picked(&subject, row.get(3), hold);
+            held.push((subject, lease));
+        }
+        if let Some((_, lease)) = held.first() {
+            assert!(held.iter().all(|(_, other)| other == lease));
+            assert!(
+                self.ledger.leases.lock().unwrap().insert(*lease),
+                "lease {lease} was given twice"
+            );
+        } else {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        for (subject, lease) in held {
+            if self.dice.roll(100) < 5 {
+                return Ok(false);
+            }
+            if self.dice.roll(20) == 0 && self.binding == Binding::Off {
+                // A worker that hangs longer than its lease lasts.
+                tokio::time::sleep(Duration::from_millis(1700)).await;
+            }
+            if self.dice.roll(10) == 0 {
+                self.extend(session, &subject, lease).await?;
+            }
+            self.settle(session, &subject, lease).await?;
+        }
+        Ok(true)
+    }
+
+    async fn extend(
+        &mut self,
+        session: &mut Session,
+        subject: &str,
+        lease: i64,
+    ) -> Result<(), Error> {
+        let extended = session
+            .query_one(
+                "select (extract(epoch from next_iteration) * 1000000)::int8, stop
+                 from fetchq.doc_extend('q', $1, interval '2 s', $2)",
+                &[&subject, &lease],
+            )
+            .await;
+        match extended {
+            Ok(row) => match row.get::<_, Option<i64>>(0) {
+                Some(until) => self.ledger.with(subject, |document| {
+                    let hold = document.hold.as_mut();
+                    let hold = hold.filter(|hold| hold.lease == lease);
+                    match hold {
+                        Some(hold) => hold.until = until,
+                        None => assert!(document.may_be_cancelled, "{subject}: {document:?}"),
+                    }
+                }),
+                None => assert!(row.get::<_, bool>(1), "a cancelled document says stop"),
+            },
+            Err(e) if state_of(&e) == "55000" => {}
+            Err(e) => return Err(e),
+        }
+        Ok(())
+    }
+
+    /// Settles a document, and writes the effect of that in the same transaction.
+    async fn settle(
+        &mut self,
+        session: &mut Session,
+        subject: &str,
+        lease: i64,
+    ) -> Result<(), Error> {
+        let (call, is_last) = match self.dice.roll(100) {
+            0..20 => ("doc_reject('q', $1, 'no luck', '{}', null, $2)", false),
+            20..28 => ("doc_reschedule('q', $1, now(), null, $2)", false),
+            28..34 => ("doc_snooze('q', $1, now(), $2)", false),
+            34..40 => ("doc_kill('q', $1, null, $2)", true),
+            40..55 => ("doc_drop('q', $1, $2)", true),
+            _ => ("doc_complete('q', $1, null, $2)", true),
+        };
+        self.ledger.gives_back(subject, lease);
+        let transaction = session.transaction().await?;
+        if is_last {
+            transaction
+                .execute("insert into effects values ($1, $2)", &[&subject, &lease])
+                .await?;
+        }
+        let settled = transaction
+            .query_one(&format!("select fetchq.{call}"), &[&subject, &lease])
+            .await;
+        match settled {
+            Ok(row) => {
+                assert_eq!(row.get::<_, i32>(0), 1, "{call} of {subject}");
+                transaction.commit().await?;
+                if is_last {
+                    self.ledger.settled(subject, lease);
+                }
+            }
+            Err(e) if state_of(&e) == "55000" => {
+                self.ledger.refused.fetch_add(1, Ordering::Relaxed);
+                transaction.rollback().await?;
+            }
+            Err(e) => return Err(e),
+        }
+        Ok(())
+    }
+}
+
+/// Cancels a document every now and then, whatever is happening to it.
+async fn cancel(server: Server, ledger: Arc<Ledger>) {
+    let mut dice = Dice::new(7);
+    let mut session: Option<Session> = None;
+    while !ledger.ended.load(Ordering::Relaxed) {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        let Some(open) = &session else {
+            session = server.try_connect("postgres").await.ok();
+            continue;
+        };
+        let subject = {
+            let mut documents = ledger.documents.lock().unwrap();
+            let open = documents
+                .iter_mut()
+                .filter(|(_, d)| d.is_pushed && d.settled_by.is_none() && !d.is_cancelled);
+            let open: Vec<_> = open.collect();
+            if open.is_empty() {
+                continue;
+            }
+            let at = dice.roll(open.len() as u64) as usize;
+            let (subject, document) = open.into_iter().nth(at).expect("one of them");
+            document.may_be_cancelled = true;
+            subject.clone()
+        };
+        let answer = open
+            .query_one(
+                "select was_cancelled from fetchq.doc_cancel('q', $1)",
+                &[&subject],
+            )
+            .await;
+        match answer {
+            Ok(row) if row.get(0) => ledger.with(&subject, |document| {
+                assert!(
+                    document.settled_by.is_none(),
+                    "{subject} was cancelled, and settled: {document:?}"
+                );
+                document.is_cancelled = true;
+                document.hold = None;
+            }),
+            Ok(_) => {}
+            Err(_) => session = None,
+        }
+    }
+}
+
+/// Kills the session of a worker every second.
+async fn kill(server: Server, ledger: Arc<Ledger>, pids: Arc<Mutex<BTreeMap<i32, usize>>>) {
+    let mut dice = Dice::new(3);
+    let mut session: Option<Session> = None;
+    while !ledger.ended.load(Ordering::Relaxed) {
+        tokio::time::sleep(Duration::from_millis(1000)).await;
+        let Some(open) = &session else {
+            session = server.try_connect("postgres").await.ok();
+            continue;
+        };
+        let victim = {
+            let pids = pids.lock().unwrap();
+            let at = dice.roll(pids.len().max(1) as u64) as usize;
+            pids.iter().nth(at).map(|(pid, life)| (*pid, *life))
+        };
+        if let Some((pid, life)) = victim {
+            ledger.doom(life);
+            let killed = open.query("select pg_terminate_backend($1)", &[&pid]).await;
+            if killed.is_err() {
+                session = None;
+            }
+        }
+    }
+}
+
+async fn restart(cluster: &Cluster, ledger: &Ledger) {
+    for life in 0..ledger.lives.load(Ordering::Relaxed) + WORKERS {
+        ledger.doom(life);
+    }
+    cluster.stop("immediate");
+    cluster.start();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn chaos() {
+    let cluster = with_worker("chaos", "synchronous_commit = on\nlog_min_messages = fatal");
+    let server = cluster.server();
+    let setup = server.connect("postgres").await;
+    setup
+        .sql(
+            "create extension fetchq;
+             select fetchq.queue_create('q');
+             select fetchq.queue_set_retry('q', '20 ms', factor => 1.1, max_delay => '200 ms', jitter => 0.5, max_attempts => 1000000);
+             create table effects (subject text not null, lease bigint not null)",
+        )
+        .await;
+    drop(setup);
+    let ledger = Arc::new(Ledger::default());
+    let pids = Arc::new(Mutex::new(BTreeMap::new()));
+    let mut tasks = tokio::task::JoinSet::new();
+    for number in 0..WORKERS {
+        let worker = Worker {
+            number,
+            binding: Binding::of(number),
+            ledger: ledger.clone(),
+            dice: Dice::new(number as u64 + 1),
+            life: 0,
+            pids: pids.clone(),
+            turn: 0,
+        };
+        tasks.spawn(worker.run(server.clone()));
+    }
+    tasks.spawn(cancel(server.clone(), ledger.clone()));
+    tasks.spawn(kill(server.clone(), ledger.clone(), pids));
+
+    let begun = Instant::now();
+    let half = Duration::from_secs(seconds().div_ceil(2));
+    let mut was_restarted = false;
+    while begun.elapsed() < half * 2 {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        if let Some(ended) = tasks.try_join_next() {
+            ended.expect("a worker saw something wrong");
+            panic!("a worker has ended");
+        }
+        if !was_restarted && begun.elapsed() >= half {
+            restart(&cluster, &ledger).await;
+            was_restarted = true;
+        }
+    }
+    ledger.ended.store(true, Ordering::Relaxed);
+    while let Some(ended) = tasks.join_next().await {
+        ended.expect("a worker saw something wrong");
+    }
+    finish(&server, &ledger).await;
+}
+
+/// Works the rest off, and compares the ledger with what there is.
+async fn finish(server: &Server, ledger: &Ledger) {
+    let mut session = server.connect_when_up("postgres").await;
+    // Those of the dead come back, and the others at the end of their leases.
+    wait_until("nothing is planned or leased", async || {
+        session
+            .text("select count(*) from fetchq_data.q__docs where status in (0, 2)")
+            .await
+            == "0"
+    })
+    .await;
+    counters_are_exact(&mut session, "q").await;
+    wait_until("all is worked off", async || {
+        session
+            .sql(
+                "with picked as (select * from fetchq.doc_pick('q', 0, 1000, interval '1 hour')),
+                 settled as (select subject, lease, fetchq.doc_complete('q', subject, null, lease) from picked)
+                 insert into effects select subject, lease from settled",
+            )
+            .await;
+        session
+            .text("select count(*) from fetchq_data.q__docs where status not in (3, -1)")
+            .await
+            == "0"
+    })
+    .await;
+    counters_are_exact(&mut session, "q").await;
+
+    let effects = session
+        .column("select subject from effects order by 1")
+        .await;
+    let settled: BTreeSet<&String> = effects.iter().collect();
+    assert_eq!(settled.len(), effects.len(), "something was settled twice");
+    let there = session
+        .rows("select subject, status, coalesce(last_error, '') = 'cancelled' from fetchq_data.q__docs")
+        .await;
+    let cancelled: BTreeSet<String> = there
+        .iter()
+        .filter(|row| row.ends_with("|-1|t"))
+        .map(|row| row.split('|').next().unwrap().to_owned())
+        .collect();
+    compare(ledger, &there, &settled, &cancelled);
+    let misses = session.text("select floor_misses from fetchq.ready_stats()");
+    assert_eq!(misses.await, "0");
+}
+
+/// Compares what the workers were told with what there is.
+fn compare(
+    ledger: &Ledger,
+    there: &[String],
+    settled: &BTreeSet<&String>,
+    cancelled: &BTreeSet<String>,
+) {
+    let documents = ledger.documents.lock().unwrap();
+    for (subject, document) in documents.iter() {
+        let (is_settled, is_cancelled) = (settled.contains(subject), cancelled.contains(subject));
+        assert!(
+            !(is_settled && is_cancelled),
+            "{subject} was settled and cancelled"
+        );
+        if document.settled_by.is_some() {
+            assert!(is_settled, "the effect of {subject} is lost: {document:?}");
+        }
+        if document.is_cancelled {
+            assert!(is_cancelled, "{subject} is not cancelled: {document:?}");
+        }
+        if document.is_pushed {
+            assert!(
+                is_settled || is_cancelled && document.may_be_cancelled,
+                "{subject} is lost: {document:?}"
+            );
+        }
+    }
+    for row in there {
+        let subject = row.split('|').next().unwrap();
+        assert!(documents.contains_key(subject), "nobody pushed {subject}");
+    }
+    let picks = ledger.picks.load(Ordering::Relaxed);
+    let refused = ledger.refused.load(Ordering::Relaxed);
+    eprintln!(
+        "{} documents, {picks} picks, {} settled, {} cancelled, {refused} refused",
+        documents.len(),
+        settled.len(),
+        cancelled.len()
+    );
+    assert!(refused > 0, "no lease was lost: the test shows nothing");
+    assert!(picks > documents.len() && documents.len() > 100);
+}

@@ -1,0 +1,270 @@
+//! `doc_put`: whatever sixteen sessions put at the same time, nothing of it is lost.
+
+use fetchq_client_tests::{Database, Server, Session, counters_are_exact, wait_until};
+
+const SESSIONS: u64 = 16;
+
+/// A small generator of its own for each session.
+struct Dice(u64);
+
+impl Dice {
+    fn new(session: u64) -> Self {
+        Self(session * 7919 + 1)
+    }
+
+    fn roll(&mut self, sides: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % sides
+    }
+
+    fn shuffle<T>(&mut self, list: &mut [T]) {
+        for at in (1..list.len()).rev() {
+            list.swap(at, self.roll(at as u64 + 1) as usize);
+        }
+    }
+}
+
+/// Runs `work` in as many sessions at the same time.
+async fn together<F>(db: &Database, work: impl Fn(Session, u64) -> F)
+where
+    F: Future<Output = ()> + Send + 'static,
+{
+    let mut all = Vec::new();
+    for number in 0..SESSIONS {
+        all.push(tokio::spawn(work(db.connect().await, number)));
+    }
+    for one in all {
+        one.await.expect("a session");
+    }
+}
+
+async fn put(session: &Session, arguments: &str) -> String {
+    session
+        .text(&format!("select fetchq.doc_put({arguments})"))
+        .await
+}
+
+const MODES: [&str; 8] = [
+    "ignore",
+    "replace",
+    "merge",
+    "earliest",
+    "debounce",
+    "reset",
+    "replace,reset",
+    "merge,reset",
+];
+
+/// Puts with any mode, one by one and in lists, in any order, some of it rolled back,
+/// while others pick and settle the same documents.
+async fn put_and_pick(session: Session, number: u64) {
+    let mut dice = Dice::new(number);
+    if number % 3 == 0 {
+        session.sql("set fetchq.direct = off").await;
+    }
+    for _ in 0..120 {
+        let mode = MODES[dice.roll(8) as usize];
+        let at = format!("now() + interval '{} ms'", dice.roll(40) as i64 - 20);
+        let version = dice.roll(2);
+        let rolls_back = dice.roll(6) == 0;
+        session.sql("begin").await;
+        if dice.roll(2) == 0 {
+            let subject = dice.roll(20);
+            let call =
+                format!("'q', 's{subject}', '{{\"a\": 1}}', {at}, {version}, mode => '{mode}'");
+            put(&session, &call).await;
+        } else {
+            let mut subjects: Vec<u64> = (0..20).collect();
+            dice.shuffle(&mut subjects);
+            let docs: Vec<String> = subjects[..10]
+                .iter()
+                .map(|s| format!("{{\"subject\": \"s{s}\", \"version\": {version}}}"))
+                .collect();
+            let list = docs.join(", ");
+            let sql = format!("select * from fetchq.doc_put_many('q', '[{list}]', '{mode}')");
+            assert_eq!(session.column(&sql).await.len(), 10);
+        }
+        session
+            .sql(if rolls_back { "rollback" } else { "commit" })
+            .await;
+        session.sql("select fetchq.mnt_run('q', 100)").await;
+        let pick = format!("select subject from fetchq.doc_pick('q', {version}, 3, '1h')");
+        for subject in session.column(&pick).await {
+            let settle = ["complete", "kill", "drop"][dice.roll(3) as usize];
+            let sql = format!("select fetchq.doc_{settle}('q', '{subject}')");
+            assert_eq!(session.text(&sql).await, "1");
+        }
+    }
+}
+
+#[tokio::test]
+async fn all_modes_at_the_same_time() {
+    let db = Server::of_suite().database("put_all").await;
+    let mut session = db.connect().await;
+    session.sql("select fetchq.queue_create('q')").await;
+    let mut watcher = db.connect().await;
+    let watching = tokio::spawn(async move {
+        loop {
+            counters_are_exact(&mut watcher, "q").await;
+            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+        }
+    });
+    together(&db, put_and_pick).await;
+    assert!(!watching.is_finished(), "the counters were wrong");
+    watching.abort();
+    counters_are_exact(&mut session, "q").await;
+    let metrics =
+        "select (select value from fetchq.metrics_live where queue = 'q' and metric = 'ent')
+        - (select value from fetchq.metrics_live where queue = 'q' and metric = 'drp')
+        - (select count(*) from fetchq_data.q__docs)";
+    assert_eq!(session.text(metrics).await, "0");
+    // Whatever is ready is found by who picks.
+    session
+        .sql("select pg_sleep(0.05); select fetchq.mnt_run('q', 100)")
+        .await;
+    let ready = "select count(*) from fetchq_data.q__docs where status = 1";
+    let ready: usize = session.text(ready).await.parse().unwrap();
+    let picked = "select subject from generate_series(0, 1) v, fetchq.doc_pick('q', v, 100, '1h')";
+    assert_eq!(session.column(picked).await.len(), ready);
+    let misses = "select floor_misses from fetchq.ready_stats()";
+    assert!(["0", ""].contains(&session.text(misses).await.as_str()));
+    db.remove().await;
+}
+
+#[tokio::test]
+async fn no_merge_is_lost() {
+    let db = Server::of_suite().database("put_merge").await;
+    let mut session = db.connect().await;
+    session.sql("select fetchq.queue_create('q')").await;
+    together(&db, async |session, number| {
+        let mut dice = Dice::new(number);
+        for turn in 0..20 {
+            let key = format!("\"k{number}_{turn}\": {turn}");
+            put(
+                &session,
+                &format!("'q', 'one', '{{{key}}}', mode => 'merge'"),
+            )
+            .await;
+            let mut subjects = ["a", "b", "c", "d", "e"];
+            dice.shuffle(&mut subjects);
+            let docs = subjects
+                .map(|s| format!("{{\"subject\": \"{s}\", \"payload\": {{{key}}}}}"))
+                .join(", ");
+            session
+                .sql(&format!(
+                    "select fetchq.doc_put_many('q', '[{docs}]', 'merge')"
+                ))
+                .await;
+        }
+    })
+    .await;
+    let sql = "select subject || ' ' || (select count(*) from jsonb_object_keys(payload))
+        from fetchq_data.q__docs order by 1";
+    let all = SESSIONS * 20;
+    assert_eq!(
+        session.column(sql).await,
+        ["a", "b", "c", "d", "e", "one"].map(|subject| format!("{subject} {all}"))
+    );
+    counters_are_exact(&mut session, "q").await;
+    db.remove().await;
+}
+
+#[tokio::test]
+async fn the_earliest_time_wins() {
+    let db = Server::of_suite().database("put_earliest").await;
+    let session = db.connect().await;
+    session.sql("select fetchq.queue_create('q')").await;
+    together(&db, async |session, number| {
+        for turn in 0..20 {
+            // From 2050 on, 320 minutes in some order; the first one is somebody's.
+            let minute = (number * 20 + turn) * 37 % 320;
+            let at = format!("timestamptz '2050-01-01 00:00+00' + interval '{minute} min'");
+            put(
+                &session,
+                &format!("'q', 'x', '{{}}', {at}, mode => 'earliest'"),
+            )
+            .await;
+        }
+    })
+    .await;
+    let sql =
+        "select next_iteration = '2050-01-01 00:00+00' and status = 0 from fetchq_data.q__docs";
+    assert_eq!(session.column(sql).await, ["t"]);
+    db.remove().await;
+}
+
+#[tokio::test]
+async fn a_snapshot_that_is_too_old_is_a_serialization_failure() {
+    let db = Server::of_suite().database("put_snapshot").await;
+    let mut session = db.connect().await;
+    session
+        .sql("select fetchq.queue_create('q'); select fetchq.doc_put('q', 'known')")
+        .await;
+    for (subject, mode) in [("known", "merge"), ("known", "reset"), ("new", "replace")] {
+        let old = db.connect().await;
+        old.sql("begin isolation level repeatable read; select 1")
+            .await;
+        put(
+            &session,
+            &format!("'q', '{subject}', '{{\"b\": 1}}', mode => 'replace'"),
+        )
+        .await;
+        let sql = format!("select fetchq.doc_put('q', '{subject}', '{{}}', mode => '{mode}')");
+        assert_eq!(old.state(&sql).await, "40001", "{subject} {mode}");
+    }
+    counters_are_exact(&mut session, "q").await;
+    db.remove().await;
+}
+
+#[tokio::test]
+async fn who_waits_is_told() {
+    if std::env::var("FETCHQ_NO_PRELOAD").as_deref() == Ok("1") {
+        return;
+    }
+    let db = Server::of_suite().database("put_wait").await;
+    let session = db.connect().await;
+    session.sql("select fetchq.queue_create('q')").await;
+    let other = db.connect().await;
+    let asleep = "select count(*) from pg_stat_activity
+        where application_name = 'waits' and wait_event_type = 'Extension'";
+    // What each of these does to a document makes it ready, or locks it for a moment.
+    for (version, first, then) in [
+        (
+            0,
+            "now() + interval '1 hour'",
+            "'{}', now(), mode => 'earliest'",
+        ),
+        (
+            0,
+            "now() + interval '1 hour'",
+            "'{}', now(), mode => 'replace'",
+        ),
+        (
+            0,
+            "now()",
+            "'{}', now() + interval '1 hour', mode => 'earliest'",
+        ),
+        (0, "now()", "'{}', mode => 'merge'"),
+        (1, "now()", "'{}', now(), 1, mode => 'replace'"),
+    ] {
+        for end in ["commit", "rollback"] {
+            if end == "rollback" && (version == 1 || first != "now()") {
+                continue;
+            }
+            session.sql("select fetchq.queue_truncate('q')").await;
+            put(&session, &format!("'q', 'x', '{{}}', {first}")).await;
+            session.sql("begin").await;
+            put(&session, &format!("'q', 'x', {then}")).await;
+            let waits = db.connect().await;
+            waits.sql("set application_name = 'waits'").await;
+            let call = format!("call fetchq.queue_wait('q', '3 s', version => {version})");
+            let waiting = tokio::spawn(async move { waits.text(&call).await });
+            wait_until("it sleeps", async || other.text(asleep).await == "1").await;
+            session.sql(end).await;
+            assert_eq!(waiting.await.unwrap(), "t", "{first} {then} {end}");
+        }
+    }
+    db.remove().await;
+}

@@ -1,0 +1,181 @@
+//! Leases that are bound to the session that holds them.
+
+use fetchq_client_tests::{
+    Server, Session, counters_are_exact, process_id, wait_until, with_worker, worker_comes,
+};
+
+const MODES: [&str; 3] = ["off", "return", "keep"];
+
+/// A session that has picked one document of `q` in a mode.
+async fn holder(server: &Server, database: &str, mode: &str, duration: &str) -> Session {
+    let session = server.connect(database).await;
+    session
+        .sql(&format!(
+            "set fetchq.session_leases = '{mode}'; set fetchq.worker = 'of {mode}'"
+        ))
+        .await;
+    let picked = session
+        .column(&format!(
+            "select subject from fetchq.doc_pick('q', 0, 1, interval '{duration}')"
+        ))
+        .await;
+    assert_eq!(picked.len(), 1);
+    session
+}
+
+/// The bindings of the leases that there are.
+async fn bindings(session: &Session) -> Vec<String> {
+    session
+        .column("select binding from fetchq.leases order by 1")
+        .await
+}
+
+async fn end(session: &Session, pid: &str) {
+    session
+        .sql(&format!("select pg_terminate_backend({pid})"))
+        .await;
+}
+
+const PID: &str = "select pg_backend_pid()";
+
+#[tokio::test]
+async fn leases_end_with_their_sessions_however_they_end() {
+    let cluster = with_worker("sessions", "synchronous_commit = on");
+    let server = cluster.server();
+    let mut look = server.connect("postgres").await;
+    look.sql(
+        "create extension fetchq; select fetchq.queue_create('q');
+         select fetchq.doc_push('q', 'd' || i) from generate_series(1, 20) i",
+    )
+    .await;
+    worker_comes(&look, "postgres").await;
+
+    // It disconnects, it is told to end.
+    for is_killed in [false, true] {
+        for mode in MODES {
+            let session = holder(&server, "postgres", mode, "1 hour").await;
+            if is_killed {
+                end(&look, &session.text(PID).await).await;
+            }
+        }
+        let left = if is_killed { 2 } else { 1 };
+        wait_until("only the leases that are not bound are left", async || {
+            bindings(&look).await == vec!["off"; left]
+        })
+        .await;
+    }
+    let back = look
+        .rows("select attempts, count(*) from fetchq_data.q__docs where last_error is not null group by 1")
+        .await;
+    assert_eq!(back, ["1|4"], "each counts as an attempt");
+    counters_are_exact(&mut look, "q").await;
+
+    // One process is killed, and the server ends all others.
+    let mut holders = Vec::new();
+    for mode in MODES {
+        holders.push(holder(&server, "postgres", mode, "1 hour").await);
+    }
+    let pid: u32 = holders[0].text(PID).await.parse().unwrap();
+    cluster.kill(pid);
+    wait_until("the session has ended", async || {
+        look.simple_query("select").await.is_err()
+    })
+    .await;
+    let mut look = server.connect_when_up("postgres").await;
+    wait_until("those of the crash are back", async || {
+        bindings(&look).await == ["off"; 3]
+    })
+    .await;
+    counters_are_exact(&mut look, "q").await;
+}
+
+#[tokio::test]
+async fn a_kept_lease_lasts_as_long_as_its_session() {
+    let cluster = with_worker("kept", "");
+    let server = cluster.server();
+    let look = server.connect("postgres").await;
+    look.sql(
+        "create extension fetchq; select fetchq.queue_create('q');
+         select fetchq.doc_push('q', 'd' || i) from generate_series(1, 3) i",
+    )
+    .await;
+    worker_comes(&look, "postgres").await;
+    let mut holders = Vec::new();
+    for mode in MODES {
+        holders.push(holder(&server, "postgres", mode, "3 s").await);
+    }
+    wait_until("the others have run out", async || {
+        bindings(&look).await == ["keep"]
+    })
+    .await;
+    let left = look
+        .text("select until > now() + interval '10 s' from fetchq.leases")
+        .await;
+    assert_eq!(left, "t");
+    // Without the worker nobody extends it, and nobody takes it back either.
+    look.sql("alter system set fetchq.background_worker = off")
+        .await;
+    look.sql("select pg_reload_conf()").await;
+    wait_until("the worker is gone", async || {
+        process_id(&look, "fetchq worker").await.is_none()
+    })
+    .await;
+    drop(holders);
+    wait_until("its session is gone", async || {
+        look.text("select sum(sessions) from fetchq.workers where documents > 0")
+            .await
+            == "0"
+    })
+    .await;
+    assert_eq!(bindings(&look).await, ["keep"]);
+    // Maintenance that somebody else runs does.
+    look.sql("select fetchq.mnt_run('q', 10)").await;
+    assert!(bindings(&look).await.is_empty());
+}
+
+#[tokio::test]
+async fn a_node_hands_back_what_all_its_sessions_hold() {
+    let db = Server::of_suite().database("release").await;
+    let mut look = db.connect().await;
+    look.sql(
+        "select fetchq.queue_create(q) from unnest('{q,p,other}'::text[]) q;
+         select fetchq.doc_push(q, 'd' || i) from generate_series(1, 5) i, unnest('{q,p,other}'::text[]) q",
+    )
+    .await;
+    let mut sessions = Vec::new();
+    for (worker, queue) in [("node", "q"), ("node", "q"), ("node", "p"), ("other", "q")] {
+        let session = db.connect().await;
+        session
+            .sql(&format!(
+                "set fetchq.worker = '{worker}'; select fetchq.doc_pick('{queue}')"
+            ))
+            .await;
+        sessions.push(session);
+    }
+    // What one of them is settling is its own.
+    sessions[0]
+        .sql("begin; select fetchq.doc_complete(queue, subject, null, lease) from fetchq.leases where pid = pg_backend_pid()")
+        .await;
+    let released = look.text("select fetchq.worker_release('node')").await;
+    assert_eq!(released, "2");
+    sessions[0].sql("commit").await;
+    let left = look
+        .rows("select worker, count(*) from fetchq.leases group by 1")
+        .await;
+    assert_eq!(left, ["other|1"]);
+    let attempts = look
+        .text("select sum(attempts) from fetchq_data.q__docs where status = 1")
+        .await;
+    assert_eq!(attempts, "0");
+    for queue in ["q", "p", "other"] {
+        counters_are_exact(&mut look, queue).await;
+    }
+    // Sessions that hold nothing and have ended are forgotten.
+    drop(sessions);
+    wait_until("they are forgotten", async || {
+        look.sql("select fetchq.mnt()").await;
+        look.text("select count(*) from fetchq.holders").await == "1"
+    })
+    .await;
+    db.remove().await;
+}

@@ -1,0 +1,430 @@
+//! `call fetchq.work(…)`: effects exactly once, whatever fails, and however it ends.
+
+use std::time::Duration;
+
+use fetchq_client_tests::{
+    Cluster, Server, Session, counters_are_exact, error_of, state_of, wait_until, with_worker,
+    worker_comes,
+};
+use tokio::task::JoinHandle;
+use tokio_postgres::Error;
+
+use crate::search_path::traps;
+
+/// What the handlers of these tests do: a line in the ledger, and then what the payload
+/// asks for.
+const HANDLER: &str = "
+    create table ledger (subject text, attempts int, pid int default pg_backend_pid());
+    create function handle(queue text, doc jsonb) returns void language plpgsql as $$
+    declare
+        what jsonb := doc -> 'payload';
+    begin
+        insert into ledger values (doc ->> 'subject', (doc ->> 'attempts')::int);
+        perform pg_sleep((what ->> 'sleep')::float) where (doc ->> 'attempts')::int = 1;
+        if (what ->> 'fails')::int >= (doc ->> 'attempts')::int then
+            raise exception 'bad luck' using errcode = 'DE001', detail = 'very bad';
+        end if;
+    end $$;
+    select fetchq.queue_create('q');
+    select fetchq.queue_set_retry('q', '10 ms', max_attempts => 3)";
+
+type Ended = Result<(i32, i32), Error>;
+
+/// A worker; how many documents it has processed, and how many have failed.
+fn works(session: Session, arguments: &str) -> JoinHandle<Ended> {
+    let call = format!("call fetchq.work('q', 'handle'{arguments})");
+    tokio::spawn(async move {
+        let row = session.query_one(&call, &[]).await?;
+        Ok((row.get("processed"), row.get("failed")))
+    })
+}
+
+async fn named(server: &Server, database: &str, name: &str) -> Session {
+    let session = server.connect(database).await;
+    session.sql(&format!("set fetchq.worker = '{name}'")).await;
+    session
+}
+
+/// It is in the middle of its handler: process id.
+async fn in_handler(session: &Session) -> String {
+    let sql = "select pid from pg_stat_activity where wait_event = 'PgSleep'";
+    let mut found = Vec::new();
+    wait_until("a handler runs", async || {
+        found = session.column(sql).await;
+        found.len() == 1
+    })
+    .await;
+    found.remove(0)
+}
+
+async fn put(session: &Session, subject: &str, payload: &str) {
+    let sql = format!("select fetchq.doc_put('q', '{subject}', '{payload}')");
+    assert_eq!(session.text(&sql).await, "created");
+}
+
+async fn ledger(session: &Session) -> Vec<String> {
+    let sql = "select subject || ' ' || attempts from ledger order by 1";
+    session.column(sql).await
+}
+
+async fn document(session: &Session, subject: &str) -> String {
+    let sql = format!(
+        "select status || ' ' || attempts from fetchq_data.q__docs where subject = '{subject}'"
+    );
+    session.text(&sql).await
+}
+
+#[tokio::test]
+async fn several_workers_and_handlers_that_fail() {
+    let db = Server::of_suite().database("work_many").await;
+    let mut session = db.connect().await;
+    session.sql(HANDLER).await;
+    // Of 400 documents 80 fail once, and 8 always do.
+    session
+        .sql(
+            "select fetchq.doc_put('q', 's' || i, case when i % 50 = 0 then '{\"fails\": 9}'
+                 when i % 5 = 0 then '{\"fails\": 1}' else '{}' end::jsonb) from generate_series(1, 400) i",
+        )
+        .await;
+    let mut all = Vec::new();
+    for number in 0..4 {
+        let worker = db.connect().await;
+        if number == 0 {
+            worker.sql("set fetchq.direct = off").await;
+        }
+        all.push(works(worker, ", idle_timeout => '2 s'"));
+    }
+    let (mut processed, mut failed) = (0, 0);
+    for one in all {
+        let (done, not) = one.await.unwrap().expect("a worker");
+        processed += done;
+        failed += not;
+    }
+    assert_eq!((processed, failed), (392, 72 + 8 * 3));
+    let wrong =
+        "select count(*) from (select subject from ledger group by 1 having count(*) <> 1) x";
+    assert_eq!(session.text(wrong).await, "0");
+    assert_eq!(session.text("select count(*) from ledger").await, "392");
+    let killed =
+        "select count(*) || ' ' || min(last_error) from fetchq_data.q__docs where status = -1";
+    assert_eq!(session.text(killed).await, "8 bad luck");
+    let logged =
+        "select count(*) || ' ' || min(details ->> 'sqlstate') || ' ' || min(details ->> 'detail')
+        from fetchq_data.q__logs where message = 'bad luck'";
+    assert_eq!(session.text(logged).await, "96 DE001 very bad");
+    counters_are_exact(&mut session, "q").await;
+    db.remove().await;
+}
+
+#[tokio::test]
+async fn it_stops_when_it_is_told_to() {
+    let db = Server::of_suite().database("work_stop").await;
+    let session = db.connect().await;
+    session.sql(HANDLER).await;
+    put(&session, "slow", "{\"sleep\": 1.5}").await;
+    put(&session, "next", "{}").await;
+    let busy = works(named(&db.server, &db.name, "busy").await, "");
+    in_handler(&session).await;
+    session.sql("select fetchq.worker_stop('busy')").await;
+    assert_eq!(busy.await.unwrap().expect("it ends"), (1, 0));
+    assert_eq!(ledger(&session).await, ["slow 1"]);
+
+    // One of that name that is started later works.
+    let worker = named(&db.server, &db.name, "busy").await;
+    let done = works(worker, ", max_docs => 1").await.unwrap();
+    assert_eq!(done.expect("it ends"), (1, 0));
+
+    // It waits, and holds nothing meanwhile.
+    let worker = named(&db.server, &db.name, "idle").await;
+    worker.sql("set application_name = 'idle'").await;
+    let idle = works(worker, "");
+    let sleeps = "select count(*) from pg_stat_activity where application_name = 'idle'
+        and wait_event_type = 'Extension' and backend_xmin is null and backend_xid is null
+        and not exists (select from pg_locks l where l.pid = pg_stat_activity.pid and l.relation::regclass::text like '%docs%')";
+    wait_until("it sleeps", async || session.text(sleeps).await == "1").await;
+    session.sql("select fetchq.worker_stop('idle')").await;
+    assert_eq!(idle.await.unwrap().expect("it ends"), (0, 0));
+    db.remove().await;
+}
+
+#[tokio::test]
+async fn a_cancelled_session_hands_the_document_back() {
+    let db = Server::of_suite().database("work_cancel").await;
+    let mut session = db.connect().await;
+    session.sql(HANDLER).await;
+    put(&session, "slow", "{\"sleep\": 60}").await;
+    let worker = works(db.connect().await, "");
+    let pid = in_handler(&session).await;
+    session
+        .sql(&format!("select pg_cancel_backend({pid})"))
+        .await;
+    let error = worker.await.unwrap().expect_err("it was cancelled");
+    assert_eq!(state_of(&error), "57014");
+    assert_eq!(document(&session, "slow").await, "1 0");
+    assert_eq!(ledger(&session).await, [""; 0]);
+    counters_are_exact(&mut session, "q").await;
+
+    // While it waits there is nothing to hand back.
+    session.sql("select fetchq.queue_truncate('q')").await;
+    let worker = db.connect().await;
+    worker.sql("set application_name = 'idle'").await;
+    let pid = worker.text("select pg_backend_pid()").await;
+    let worker = works(worker, "");
+    let sleeps = "select count(*) from pg_stat_activity
+        where application_name = 'idle' and wait_event_type = 'Extension'";
+    wait_until("it sleeps", async || session.text(sleeps).await == "1").await;
+    session
+        .sql(&format!("select pg_cancel_backend({pid})"))
+        .await;
+    let error = worker.await.unwrap().expect_err("it was cancelled");
+    assert_eq!(state_of(&error), "57014");
+    db.remove().await;
+}
+
+#[tokio::test]
+async fn what_a_lost_lease_has_done_is_undone() {
+    let db = Server::of_suite().database("work_lost").await;
+    let mut session = db.connect().await;
+    session.sql(HANDLER).await;
+    put(&session, "slow", "{\"sleep\": 1.5}").await;
+    put(&session, "next", "{}").await;
+    let worker = works(db.connect().await, ", max_docs => 2");
+    in_handler(&session).await;
+    let cancel = "select was_cancelled from fetchq.doc_cancel('q', 'slow')";
+    assert_eq!(session.text(cancel).await, "t");
+    assert_eq!(worker.await.unwrap().expect("it goes on"), (1, 1));
+    assert_eq!(ledger(&session).await, ["next 1"]);
+    assert_eq!(document(&session, "slow").await, "-1 0");
+    counters_are_exact(&mut session, "q").await;
+    db.remove().await;
+}
+
+#[tokio::test]
+async fn what_fails_at_the_end_of_the_transaction_is_rejected() {
+    let db = Server::of_suite().database("work_deferred").await;
+    let session = db.connect().await;
+    session.sql(HANDLER).await;
+    session
+        .sql(
+            "create table parent (id text primary key);
+             alter table ledger add foreign key (subject) references parent deferrable initially deferred;
+             insert into parent values ('good');
+             create function asserts(jsonb) returns void language plpgsql as $$ begin assert false; end $$",
+        )
+        .await;
+    put(&session, "bad", "{}").await;
+    put(&session, "good", "{}").await;
+    let done = works(db.connect().await, ", max_docs => 2").await.unwrap();
+    assert_eq!(done.expect("it goes on"), (1, 1));
+    assert_eq!(ledger(&session).await, ["good 1"]);
+    let row = session
+        .query_one("call fetchq.work('q', 'asserts', max_docs => 1)", &[])
+        .await
+        .expect("it goes on");
+    assert_eq!(row.get::<_, i32>("failed"), 1);
+    db.remove().await;
+}
+
+#[tokio::test]
+async fn handlers_are_checked_before_anything_is_picked() {
+    let db = Server::of_suite().database("work_check").await;
+    let session = db.connect().await;
+    session.sql(HANDLER).await;
+    session
+        .sql(
+            "create function takes_json(json) returns void language sql as '';
+             create function gives_text(jsonb) returns text language sql as 'select $1::text';
+             create function gives_many(jsonb) returns setof jsonb language sql as 'select $1';
+             create procedure is_procedure(jsonb) language sql as '';
+             create function secret(jsonb) returns void language sql as '';
+             revoke all on function secret from public",
+        )
+        .await;
+    put(&session, "x", "{}").await;
+    for handler in ["takes_json", "gives_text", "gives_many", "is_procedure"] {
+        let call = format!("call fetchq.work('q', '{handler}')");
+        let error = session.query(&call, &[]).await.expect_err(handler);
+        assert_eq!(state_of(&error), "42883", "{handler}");
+        assert!(
+            error_of(&error).hint().unwrap_or("").contains("jsonb"),
+            "{handler}"
+        );
+    }
+    assert_eq!(session.state("call fetchq.work('q', null)").await, "22004");
+    assert_eq!(
+        session.state("call fetchq.work('r', 'handle')").await,
+        "42704"
+    );
+    session.sql("begin").await;
+    assert_eq!(
+        session.state("call fetchq.work('q', 'handle')").await,
+        "25001"
+    );
+    session.sql("rollback").await;
+    session
+        .sql(
+            "drop role if exists fetchq_work_test; create role fetchq_work_test;
+              grant usage on schema fetchq, fetchq_data to fetchq_work_test;
+              grant all on all tables in schema fetchq to fetchq_work_test;
+              grant all on all tables in schema fetchq_data to fetchq_work_test;
+              set role fetchq_work_test",
+        )
+        .await;
+    assert_eq!(
+        session.state("call fetchq.work('q', 'secret')").await,
+        "42501"
+    );
+    session
+        .sql("reset role; drop owned by fetchq_work_test; drop role fetchq_work_test")
+        .await;
+    assert_eq!(document(&session, "x").await, "1 0");
+    db.remove().await;
+}
+
+#[tokio::test]
+async fn a_handler_says_what_becomes_of_the_document() {
+    let db = Server::of_suite().database("work_answer").await;
+    let mut session = db.connect().await;
+    session.sql(HANDLER).await;
+    session
+        .sql(
+            "create function answer(jsonb) returns jsonb language sql as 'select $1';
+             create function later(jsonb) returns timestamptz language sql as
+                 'select timestamptz ''2099-01-01'' where $1 ? ''later''';
+             create schema \"Odd\"\"Schema\";
+             create function \"Odd\"\"Schema\".\"Odd handler\"(jsonb) returns void language sql as ''",
+        )
+        .await;
+    for (handler, payload, becomes) in [
+        ("answer", "{}", "3 0 1 {}"),
+        ("answer", r#"{"payload": [1]}"#, "3 0 1 [1]"),
+        (
+            "answer",
+            r#"{"action": "kill", "payload": {}}"#,
+            "-1 0 1 {}",
+        ),
+        ("answer", r#"{"action": "drop"}"#, ""),
+        (
+            "answer",
+            r#"{"action": "reschedule", "at": "2099-01-01", "payload": {}}"#,
+            "0 0 1 {}",
+        ),
+        (
+            "answer",
+            r#"{"action": "snooze", "at": "2099-01-01"}"#,
+            r#"0 0 0 {"at": "2099-01-01", "action": "snooze"}"#,
+        ),
+        ("answer", "[]", "1 1 1 []"),
+        (
+            "answer",
+            r#"{"action": "sing"}"#,
+            r#"1 1 1 {"action": "sing"}"#,
+        ),
+        (
+            "answer",
+            r#"{"action": "reschedule"}"#,
+            r#"1 1 1 {"action": "reschedule"}"#,
+        ),
+        ("later", "{}", "3 0 1 {}"),
+        ("later", r#"{"later": 1}"#, r#"0 0 1 {"later": 1}"#),
+        (r#""Odd""Schema"."Odd handler""#, "{}", "3 0 1 {}"),
+    ] {
+        session.sql("select fetchq.queue_truncate('q')").await;
+        put(&session, "x", payload).await;
+        session
+            .sql(&format!(
+                "call fetchq.work('q', '{handler}', max_docs => 1)"
+            ))
+            .await;
+        let sql = "select coalesce(string_agg(status || ' ' || attempts || ' ' || iterations || ' ' || payload, ''), '')
+            from fetchq_data.q__docs";
+        assert_eq!(session.text(sql).await, becomes, "{handler} {payload}");
+    }
+    counters_are_exact(&mut session, "q").await;
+    db.remove().await;
+}
+
+#[tokio::test]
+async fn whatever_is_in_the_search_path() {
+    let db = Server::of_suite().database("work_path").await;
+    let session = db.connect().await;
+    session
+        .sql(&format!(
+            "create schema mine; set search_path = mine; {HANDLER};
+             alter function handle set search_path = mine, pg_catalog"
+        ))
+        .await;
+    traps(&session, "evil", "evil, pg_catalog").await;
+    for path in ["evil, pg_catalog, mine", "mine, evil, pg_catalog"] {
+        let put = "select from fetchq.doc_put('q', 'good', mode => 'reset');
+            select from fetchq.doc_put('q', 'bad', '{\"fails\": 9}', mode => 'reset')";
+        session.sql(put).await;
+        let worker = db.connect().await;
+        worker.sql(&format!("set search_path = {path}")).await;
+        let ended = works(worker, ", idle_timeout => '1 s'").await.unwrap();
+        assert_eq!(ended.expect("it works"), (1, 3), "{path}");
+        let sql = "select count(*) from fetchq_data.q__docs where subject = 'bad' and last_error <> 'bad luck'";
+        assert_eq!(session.text(sql).await, "0");
+    }
+    db.remove().await;
+}
+
+async fn cluster(name: &str) -> (Cluster, Server, Session) {
+    let cluster = with_worker(name, "");
+    let server = cluster.server();
+    let session = server.connect("postgres").await;
+    session.sql("create extension fetchq").await;
+    worker_comes(&session, "postgres").await;
+    session.sql(HANDLER).await;
+    (cluster, server, session)
+}
+
+#[tokio::test]
+async fn a_session_that_ends_gives_its_document_to_the_others() {
+    let (cluster, server, mut session) = cluster("work-end").await;
+    for how in ["terminate", "kill"] {
+        session
+            .sql("select fetchq.queue_truncate('q'); truncate ledger")
+            .await;
+        put(&session, "slow", "{\"sleep\": 600}").await;
+        // (a lease of a day: nothing comes back by waiting for its end)
+        let first = works(server.connect("postgres").await, ", duration => '1 day'");
+        let pid = in_handler(&session).await;
+        if how == "terminate" {
+            session
+                .sql(&format!("select pg_terminate_backend({pid})"))
+                .await;
+        } else {
+            // The server starts again, and with it the session of the test.
+            cluster.kill(pid.parse().unwrap());
+        }
+        assert!(first.await.unwrap().is_err());
+        if how == "kill" {
+            session = server.connect_when_up("postgres").await;
+            worker_comes(&session, "postgres").await;
+        }
+        let second = works(server.connect("postgres").await, ", max_docs => 1");
+        assert_eq!(second.await.unwrap().expect("it works"), (1, 0), "{how}");
+        assert_eq!(ledger(&session).await, ["slow 2"], "{how}");
+        assert_eq!(document(&session, "slow").await, "3 0", "{how}");
+        counters_are_exact(&mut session, "q").await;
+    }
+}
+
+#[tokio::test]
+async fn a_lease_lasts_as_long_as_the_handler() {
+    let (_cluster, server, mut session) = cluster("work-long").await;
+    put(&session, "slow", "{\"sleep\": 8}").await;
+    let first = works(
+        server.connect("postgres").await,
+        ", max_docs => 1, duration => '3 s'",
+    );
+    let second = works(server.connect("postgres").await, ", idle_timeout => '8 s'");
+    assert_eq!(
+        first.await.unwrap().unwrap().0 + second.await.unwrap().unwrap().0,
+        1
+    );
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    assert_eq!(ledger(&session).await, ["slow 1"]);
+    counters_are_exact(&mut session, "q").await;
+}

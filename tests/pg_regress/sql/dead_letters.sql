@@ -1,0 +1,195 @@
+-- Dead letters: what is killed by failing goes to another queue, and comes back.
+select was_created from fetchq.queue_create('rq_dead');
+select was_created from fetchq.queue_create('rq_letters');
+select was_created from fetchq.queue_create('rq_third');
+create view test.docs as
+select subject, version, priority, status, attempts, iterations, next_iteration <= now() as due, payload, last_error,
+    ordering_key, max_attempts, origin - '{created_at,killed_at}'::text[] as origin,
+    (origin ->> 'killed_at')::timestamptz = now() as killed_now,
+    origin is null or (origin ->> 'created_at')::timestamptz <= now() as was_created
+from fetchq_data.rq_dead__docs order by subject;
+create view test.letters as
+select subject, version, priority, status, attempts, iterations, next_iteration <= now() as due, payload, last_error,
+    ordering_key, max_attempts, origin - '{created_at,killed_at}'::text[] as origin,
+    (origin ->> 'killed_at')::timestamptz = now() as killed_now
+from fetchq_data.rq_letters__docs order by subject;
+create function test.look() returns setof text language sql as $$
+    select q || ': ' || test.delta(q) || ' / ' || test.exact(q) from unnest('{rq_dead,rq_letters}'::text[]) q $$;
+create function test.pick() returns text language sql as $$
+    select string_agg(subject, ' ') from fetchq.doc_pick('rq_dead', 0, 100, '1h') $$;
+
+-- Setting it.
+select test.error($$select fetchq.queue_set_dead_letter('rq_dead', 'rq_nope')$$);
+select test.error($$select fetchq.queue_set_dead_letter('rq_nope', 'rq_dead')$$);
+select test.error($$select fetchq.queue_set_dead_letter('rq_dead', 'RQ_dead')$$);
+select test.error($$select fetchq.queue_set_dead_letter('rq_dead', 'no queue')$$);
+select test.error($$select fetchq.queue_set_dead_letter(null, 'rq_dead')$$);
+select * from fetchq.queue_set_dead_letter('rq_dead', 'RQ_letters');
+select dead_letter from fetchq.queues where name = 'rq_dead';
+
+-- Rejected for the last time.
+begin;
+select fetchq.queue_set_max_attempts('rq_dead', 2);
+select fetchq.doc_push('rq_dead', 'a', 0, 7, '2020-01-01', '{"n": 1}');
+update fetchq_data.rq_dead__docs set ordering_key = 'k' where subject = 'a';
+select test.look();
+select test.pick();
+select fetchq.doc_reject('rq_dead', 'a', 'first', '{}');
+update fetchq_data.rq_dead__docs set next_iteration = now();
+select test.pick();
+select test.look();
+select fetchq.doc_reject('rq_dead', 'a', 'disk full', '{}');
+select * from test.docs;
+select * from test.letters;
+select test.look();
+commit;
+select subject, message from fetchq_data.rq_dead__logs order by id;
+-- The subject is free again; the next one of that name gets another name there.
+begin;
+select fetchq.doc_push('rq_dead', 'a', '{"n": 2}');
+update fetchq_data.rq_dead__docs set max_attempts = 1;
+select test.pick();
+select fetchq.doc_reject('rq_dead', 'a', 'again', '{}');
+select count(*), count(*) filter (where subject = 'a'), count(distinct origin ->> 'subject'), count(*) filter (where length(subject) = 13)
+from fetchq_data.rq_letters__docs;
+-- Killed by its worker, with a payload.
+select fetchq.doc_push('rq_dead', 'k', '{"n": 3}');
+select test.pick();
+select test.look();
+select fetchq.doc_kill('rq_dead', 'k', '{"n": 4}');
+select * from test.letters where subject = 'k';
+select test.look();
+select fetchq.doc_kill('rq_dead', 'k');
+commit;
+-- The lease ran out: many at once, in maintenance.
+begin;
+select fetchq.doc_push('rq_dead', 'e' || i, 0, 0, now(), jsonb_build_object('i', i)) from generate_series(1, 5) i;
+update fetchq_data.rq_dead__docs set max_attempts = 1 where subject <> 'e5';
+select count(*) from fetchq.doc_pick('rq_dead', 0, 100, '1h');
+update fetchq_data.rq_dead__docs set next_iteration = now() - interval '1 minute';
+select test.look();
+select * from fetchq.mnt_run('rq_dead', 100);
+select * from test.docs;
+select * from test.letters where subject ~ '^e';
+select test.look();
+rollback;
+begin;
+select fetchq.doc_push('rq_dead', 'm' || i) from generate_series(1, 3) i;
+update fetchq_data.rq_dead__docs set max_attempts = 1;
+select count(*) from fetchq.doc_pick('rq_dead', 0, 100, '1h');
+update fetchq_data.rq_dead__docs set next_iteration = now() - interval '1 minute';
+select test.look();
+select * from fetchq.mnt_mark_dead('rq_dead', 2);
+select test.look();
+rollback;
+-- Statements and no statements do the same.
+begin;
+set local fetchq.direct = off;
+select fetchq.doc_push('rq_dead', 's');
+update fetchq_data.rq_dead__docs set max_attempts = 1;
+select test.pick();
+select test.look();
+select fetchq.doc_reject('rq_dead', 's', 'no luck', '{}');
+select test.look();
+select subject, last_error, origin ->> 'error' from fetchq_data.rq_letters__docs where subject = 's';
+rollback;
+
+-- A dead letter that dies again remembers both ways.
+begin;
+select fetchq.queue_set_dead_letter('rq_letters', 'rq_third');
+select fetchq.queue_set_max_attempts('rq_letters', 1);
+select subject from fetchq.doc_pick('rq_letters', 0, 1, '1h');
+select fetchq.doc_reject('rq_letters', 'a', 'twice', '{}');
+select subject, last_error, origin ->> 'queue' as queue, origin -> 'origin' ->> 'queue' as before, origin -> 'origin' ->> 'error' as error
+from fetchq_data.rq_third__docs;
+select * from fetchq.queue_redrive('rq_third');
+select subject, last_error, origin ->> 'queue' as queue, origin ->> 'error' as error from fetchq_data.rq_letters__docs where subject = 'a';
+select test.exact('rq_letters'), test.exact('rq_third');
+rollback;
+
+-- Back again: from the queue's own side, bounded, oldest first.
+select test.look();
+begin;
+select * from fetchq.queue_redrive('rq_dead', 1);
+select subject, status, attempts, iterations, last_error, origin, ordering_key, created_at < now() as is_old, payload from fetchq_data.rq_dead__docs;
+select test.look();
+-- The other 'a' has to wait, and is told.
+select * from fetchq.queue_redrive('rq_dead');
+select * from fetchq.queue_redrive('rq_dead');
+select subject, payload from fetchq_data.rq_dead__docs order by seq;
+select origin ->> 'subject' from fetchq_data.rq_letters__docs;
+select test.look();
+select test.pick();
+select fetchq.doc_complete('rq_dead', 'a');
+select fetchq.docs_drop('rq_dead', '{"subject": "a"}');
+select * from fetchq.queue_redrive('rq_dead', 100, '{"payload": {"n": 7}}');
+select * from fetchq.queue_redrive('rq_dead', 100, '{"payload": {"n": 2}}');
+select subject, status, payload from fetchq_data.rq_dead__docs order by seq;
+rollback;
+-- From the other side.
+begin;
+select * from fetchq.queue_redrive('rq_letters', 2);
+select * from fetchq.queue_redrive('rq_letters', 100);
+select subject, status from fetchq_data.rq_dead__docs order by seq;
+rollback;
+-- What is killed and stayed comes back too; the filter says which.
+begin;
+select fetchq.queue_set_dead_letter('rq_dead', null);
+select fetchq.doc_push('rq_dead', 'stays'), fetchq.doc_push('rq_dead', 'stays-2');
+select count(*) from fetchq.doc_pick('rq_dead', 0, 9, '1h');
+update fetchq_data.rq_dead__docs set attempts = 9;
+select fetchq.doc_reject('rq_dead', 'stays', 'bad luck', '{}'), fetchq.doc_kill('rq_dead', 'stays-2');
+select subject, status, attempts, last_error from fetchq_data.rq_dead__docs order by subject;
+select test.look();
+select * from fetchq.queue_redrive('rq_dead', 100, '{"error": "bad%"}');
+select * from fetchq.queue_redrive('rq_dead');
+select test.look();
+select subject, status, attempts, last_error, lease from fetchq_data.rq_dead__docs order by subject;
+rollback;
+select test.error($$select fetchq.queue_redrive('rq_nope')$$);
+select test.error($$select fetchq.queue_redrive('rq_dead', -1)$$);
+select test.error($$select fetchq.queue_redrive('rq_dead', 1, '{"nope": 1}')$$);
+
+-- Reviving one document.
+begin;
+select fetchq.queue_set_dead_letter('rq_dead', null);
+select fetchq.doc_push('rq_dead', s) from unnest('{dead,done,active}'::text[]) s;
+select count(*) from fetchq.doc_pick('rq_dead', 0, 9, '1h');
+update fetchq_data.rq_dead__docs set attempts = 9 where subject = 'dead';
+select fetchq.doc_reject('rq_dead', 'dead', 'why', '{}'), fetchq.doc_complete('rq_dead', 'done');
+select test.look();
+select * from fetchq.doc_revive('rq_dead', 'dead');
+select * from fetchq.doc_revive('rq_dead', 'done', '2970-02-03');
+select test.look();
+select subject, status, attempts, iterations, last_error, next_iteration <= now() as due from fetchq_data.rq_dead__docs order by subject;
+select test.pick();
+savepoint s;
+select fetchq.doc_revive('rq_dead', 'dead');
+rollback to s;
+select fetchq.doc_revive('rq_dead', 'missing');
+rollback;
+select test.error($$select fetchq.doc_revive('rq_nope', 'a')$$);
+
+-- A target that is dropped is nobody's target any more; one that is gone all the same is told.
+drop view test.letters;
+select was_dropped from fetchq.queue_drop('rq_letters');
+select dead_letter from fetchq.queues where name = 'rq_dead';
+update fetchq.queues set dead_letter = 'rq_gone' where name = 'rq_dead';
+select fetchq.doc_push('rq_dead', 'g');
+update fetchq_data.rq_dead__docs set max_attempts = 1;
+select test.pick();
+select test.error($$select fetchq.doc_reject('rq_dead', 'g', 'why', '{}')$$);
+select test.error($$select fetchq.doc_kill('rq_dead', 'g')$$);
+update fetchq_data.rq_dead__docs set next_iteration = now() - interval '1 minute';
+select test.error($$select fetchq.mnt_run('rq_dead', 9)$$);
+update fetchq.jobs set next_iteration = case when queue = 'rq_dead' and task = 'mnt' then now() - interval '1 hour' else now() + interval '1 day' end;
+set client_min_messages = error; -- (the number of the job)
+select success, processed from fetchq.mnt_job_run(100);
+reset client_min_messages;
+select subject, status, last_error from fetchq_data.rq_dead__docs;
+select test.exact('rq_dead');
+
+drop view test.docs;
+drop function test.look(), test.pick();
+select was_dropped from fetchq.queue_drop('rq_dead');
+select was_dropped from fetchq.queue_drop('rq_third');

@@ -1,0 +1,147 @@
+-- What happens to a document that is put again: by mode, and by the state it is in.
+select fetchq.queue_create('put');
+
+create function put_show() returns table (subject text, status int, version int, priority int, planned text, attempts int, iterations bigint, payload jsonb, ordering_key text, max_attempts int)
+language sql as $$
+    select subject, status, version, priority,
+        case when next_iteration between '2021-01-01' and '2039-01-01' then 'now' else to_char(next_iteration, 'YYYY') end,
+        attempts, iterations, payload, ordering_key, max_attempts
+    from fetchq_data.put__docs order by subject
+$$;
+-- One document in each state: n is the number that its payload has.
+create function put_reset(at timestamptz) returns void language plpgsql as $$
+begin
+    perform fetchq.queue_truncate('put', true);
+    perform fetchq.doc_push('put', s, 0, 1, now(), '{"n": 1}') from unnest('{active,completed,killed}'::text[]) s;
+    perform fetchq.doc_pick('put', 0, 3, '1h');
+    perform fetchq.doc_complete('put', 'completed');
+    perform fetchq.doc_kill('put', 'killed');
+    perform fetchq.doc_push('put', s, 0, 1, at, '{"n": 1}') from unnest('{known}'::text[]) s;
+end $$;
+create function put_counted() returns table (metric text, counted bigint, noted bigint) language sql as $$
+    with c as (select * from fetchq.metric_compute('put')),
+        counted as (
+            select x.* from c, lateral (values ('cnt', c.cnt), ('pln', c.pln), ('pnd', c.pnd), ('act', c.act), ('kll', c.kll), ('cpl', c.cpl)) x (m, n)
+            union all
+            select 'v' || version, count(*)::int from fetchq_data.put__docs group by version)
+    select m, n, coalesce(l.value, 0) from counted left join fetchq.metrics_live l on l.queue = 'put' and l.metric = m
+    where n <> coalesce(l.value, 0)
+$$;
+
+-- Every mode against every state.
+do $$
+declare
+    mode text;
+    at timestamptz;
+    line record;
+begin
+    for mode, at in
+        select m, a from unnest('{ignore,replace,merge,earliest,debounce,reset,"replace,reset"}'::text[]) with ordinality m (m, n),
+            unnest(array['2020-01-01', '2099-01-01']::timestamptz[]) with ordinality a (a, i)
+        order by m.n, a.i
+    loop
+        perform put_reset('2050-01-01');
+        raise warning '--- % %', mode, extract(year from at);
+        for line in
+            select s.subject, p.action, d.status, d.priority, d.planned, d.attempts, d.iterations, d.payload, d.ordering_key as key, d.max_attempts as max
+            from unnest('{active,completed,killed,known,new}'::text[]) s (subject),
+                lateral fetchq.doc_put('put', s.subject, '{"m": 2}', at, 0, 7, mode, 'k', 3) p (action),
+                lateral (select * from put_show() x where x.subject = s.subject) d
+        loop
+            raise warning '%', line;
+        end loop;
+        for line in select * from put_counted() loop
+            raise warning 'WRONG: %', line;
+        end loop;
+    end loop;
+end $$;
+
+-- Also by statements alone, and in a list.
+set fetchq.direct = off;
+select put_reset('2050-01-01');
+select * from fetchq.doc_put_many('put', '[
+    {"subject": "z", "payload": {"a": 1}},
+    {"subject": "known", "payload": {"a": 1}, "next_iteration": "2040-01-01", "mode": "earliest"},
+    {"subject": "a", "payload": [1], "priority": 4, "ordering_key": "k", "max_attempts": 2, "mode": "replace"},
+    {"subject": "killed", "mode": "reset", "next_iteration": "2060-01-01"},
+    {"subject": "known", "payload": {"b": 2}},
+    {"subject": "active"}]', 'merge');
+select * from put_show();
+select * from put_counted();
+reset fetchq.direct;
+
+-- Equal subjects, one after the other.
+select put_reset('2050-01-01');
+select * from fetchq.doc_put_many('put', '[
+    {"subject": "x", "payload": {"a": 1}}, {"subject": "y"}, {"subject": "x", "payload": {"b": 2}}, {"subject": "x", "payload": {"a": 3}}]', 'merge');
+select * from fetchq.doc_put_many('put', '[{"subject": "x", "payload": {"a": 4}}, {"subject": "x", "mode": "replace", "payload": {"z": 9}}]', 'merge');
+select * from put_show();
+select * from put_counted();
+
+-- What is new is picked in the order of the list.
+select put_reset('2050-01-01');
+select * from fetchq.doc_put_many('put', '[{"subject": "c"}, {"subject": "a"}, {"subject": "d"}, {"subject": "b"}]');
+select subject from fetchq.doc_pick('put', 10);
+set fetchq.direct = off;
+select * from fetchq.doc_put_many('put', '[{"subject": "g"}, {"subject": "e"}, {"subject": "h"}, {"subject": "f"}]');
+select subject from fetchq.doc_pick('put', 10);
+reset fetchq.direct;
+
+-- Another version: it leaves the one and enters the other. Waiting for version 1 finds it.
+select put_reset('2050-01-01');
+select fetchq.doc_put('put', 'known', '{}', version => 1, mode => 'replace');
+select fetchq.doc_put('put', 'killed', '{}', version => 1, mode => 'reset');
+select * from put_counted();
+select metric, value from fetchq.metrics_live where queue = 'put' and metric in ('ent', 'drp', 'cnt', 'v0', 'v1') order by 1;
+select subject, attempts, iterations from fetchq.doc_pick('put', 1, 5, '5m') order by subject;
+
+-- A document that starts anew has no error; its attempts begin again.
+select put_reset('2050-01-01');
+update fetchq_data.put__docs set attempts = 4, last_error = 'bad luck' where subject = 'killed';
+select fetchq.doc_put('put', 'killed', mode => 'reset');
+select attempts, iterations, last_error from fetchq_data.put__docs where subject = 'killed';
+-- One that is replaced keeps what it has.
+update fetchq_data.put__docs set attempts = 4, last_error = 'bad luck' where subject = 'known';
+select fetchq.doc_put('put', 'known', mode => 'replace');
+select attempts, last_error from fetchq_data.put__docs where subject = 'known';
+select subject, attempts from fetchq.doc_pick('put', 0, 5, '5m') order by subject;
+
+-- A document that is hidden is left alone.
+select put_reset('2050-01-01');
+update fetchq_data.put__docs set lock_upgrade = '2020-01-01' where subject = 'known';
+select fetchq.doc_put('put', 'known', mode => 'replace');
+-- A payload that is missing counts as {}.
+update fetchq_data.put__docs set lock_upgrade = null, payload = null where subject = 'known';
+select fetchq.doc_put('put', 'known', '{"a": 1}', mode => 'merge');
+select payload from fetchq_data.put__docs where subject = 'known';
+
+-- A rollback undoes all of it.
+begin;
+select fetchq.doc_put('put', 'known', '{"a": 2}', mode => 'replace');
+savepoint s;
+select fetchq.doc_put('put', 'killed', mode => 'reset');
+rollback to s;
+select fetchq.doc_put('put', 'other');
+rollback;
+select * from put_counted();
+select subject, status, payload from put_show();
+
+-- Errors.
+select test.error($$select fetchq.doc_put('put', 'x', mode => 'latest')$$);
+select test.error($$select fetchq.doc_put('put', 'x', mode => 'merge,replace')$$);
+select test.error($$select fetchq.doc_put('put', 'x', mode => null)$$);
+select test.error($$select fetchq.doc_put('put', 'x', max_attempts => 0)$$);
+select test.error($$select fetchq.doc_put('put', 'x', '[1]', mode => 'merge')$$);
+select test.error($$select fetchq.doc_put('nobody', 'x')$$);
+select test.error($$select fetchq.doc_put('put', repeat('x', 51))$$);
+select test.error($$select fetchq.doc_put_many('put', '{}')$$);
+select test.error($$select fetchq.doc_put_many('put', '[{"subject": "x"}, {"subject": "y", "mode": "latest"}]')$$);
+select test.error($$select fetchq.doc_put_many('put', '[{"subject": "x"}, {"subject": "y", "max_attempts": 0}]')$$);
+select test.error($$select fetchq.doc_put_many('put', '[{"subject": "x", "colour": "red"}]')$$);
+select test.error($$select fetchq.doc_put_many('put', '[{"subject": "x", "payload": 1, "mode": "merge"}]')$$);
+update fetchq_data.put__docs set payload = '[1]' where subject = 'known';
+select test.error($$select fetchq.doc_put('put', 'known', '{"a": 1}', mode => 'merge')$$);
+select count(*) from fetchq_data.put__docs where subject in ('x', 'y');
+
+select fetchq.queue_drop('put');
+drop function put_show(), put_reset(timestamptz), put_counted();

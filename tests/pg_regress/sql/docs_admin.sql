@@ -1,0 +1,166 @@
+-- Bulk administration: retry, kill, drop, move and prioritise what a filter chooses.
+select was_created from fetchq.queue_create('rq_adm');
+select was_created from fetchq.queue_create('rq_adm_2');
+create view test.docs as
+select subject, version, priority, status, attempts, next_iteration <= now() as due,
+    lease is not null as leased, holder is not null as held, last_error, ordering_key, payload
+from fetchq_data.rq_adm__docs order by seq;
+create function test.fill() returns void language plpgsql as $$
+begin
+    perform fetchq.queue_truncate('rq_adm');
+    perform fetchq.queue_truncate('rq_adm_2');
+    perform fetchq.doc_push('rq_adm', 'active', 0, 9, '2020-01-01', '{"n": 1}');
+    perform fetchq.doc_push('rq_adm', 'done', 0, 9, '2020-01-01', '{"n": 2}');
+    perform fetchq.doc_push('rq_adm', 'dead', 0, 9, '2020-01-01', '{"n": 3}');
+    perform fetchq.doc_pick('rq_adm', 0, 3, '1h');
+    perform fetchq.doc_complete('rq_adm', 'done');
+    perform fetchq.doc_kill('rq_adm', 'dead');
+    update fetchq_data.rq_adm__docs set last_error = 'disk full' where subject = 'dead';
+    perform fetchq.doc_push('rq_adm', 'late-1', 0, 1, '2970-01-01', '{"n": 4, "k": {"a": 1, "b": 2}}');
+    perform fetchq.doc_push('rq_adm', 'late-2', 1, 2, '2970-01-01', '{"n": 5}');
+    perform fetchq.doc_push('rq_adm', 'due-1', 0, 3, '2020-01-01', '{"n": 6}');
+    perform fetchq.doc_push('rq_adm', 'due-2', 2, 4, '2020-01-01', '{"n": 7}');
+    perform fetchq.doc_push('rq_adm', 'waits', 3, 5, '2020-01-01', '{"n": 8}');
+    perform fetchq.doc_pick('rq_adm', 3, 1, '1h');
+    update fetchq_data.rq_adm__docs set status = 1, lock_upgrade = null, ordering_key = 'k' where subject = 'waits';
+    perform fetchq.metric_reset('rq_adm');
+    perform fetchq.metric_reset('rq_adm_2');
+    perform test.delta('rq_adm');
+    perform test.delta('rq_adm_2');
+end $$;
+begin;
+select test.fill();
+select * from test.docs;
+
+-- Retry: what is planned, what waits, what was killed; a second time there is nothing.
+select * from fetchq.docs_retry('rq_adm', '{}', 1000, true);
+select test.delta('rq_adm');
+select * from fetchq.docs_retry('rq_adm');
+select test.delta('rq_adm'), test.exact('rq_adm');
+select * from test.docs;
+select * from fetchq.docs_retry('rq_adm');
+-- Completed ones when they are named, active ones never.
+select * from fetchq.docs_retry('rq_adm', '{"status": ["completed", "active"]}');
+select test.delta('rq_adm'), test.exact('rq_adm');
+select * from test.docs where subject in ('done', 'active');
+
+-- Kill.
+select test.fill();
+select * from fetchq.docs_kill('rq_adm', dry_run => true);
+select * from fetchq.docs_kill('rq_adm', '{"status": "planned"}');
+select * from fetchq.docs_kill('rq_adm');
+select test.delta('rq_adm'), test.exact('rq_adm');
+select * from fetchq.docs_kill('rq_adm');
+-- An active one when it is named: its holder learns of it.
+select * from fetchq.docs_kill('rq_adm', '{"status": ["active", "killed"]}');
+select test.delta('rq_adm'), test.exact('rq_adm');
+select * from test.docs;
+select * from fetchq.doc_complete('rq_adm', 'active');
+
+-- Drop.
+select test.fill();
+select * from fetchq.docs_drop('rq_adm', '{"status": ["completed", "killed"]}', dry_run => true);
+select * from fetchq.docs_drop('rq_adm', '{"status": ["completed", "killed"]}');
+select test.delta('rq_adm'), test.exact('rq_adm');
+select * from fetchq.docs_drop('rq_adm');
+select test.delta('rq_adm'), test.exact('rq_adm');
+select subject from test.docs;
+select * from fetchq.docs_drop('rq_adm', '{"status": "active"}');
+select test.delta('rq_adm'), test.exact('rq_adm');
+
+-- Priority: planned and pending ones, once.
+select test.fill();
+select * from fetchq.docs_set_priority('rq_adm', 4, dry_run => true);
+select * from fetchq.docs_set_priority('rq_adm', 4);
+select * from fetchq.docs_set_priority('rq_adm', 4);
+select subject, priority from test.docs;
+select test.delta('rq_adm'), test.exact('rq_adm');
+-- Picked in the new order.
+select * from fetchq.docs_set_priority('rq_adm', 9, '{"subject": "late%"}');
+select * from fetchq.docs_set_priority('rq_adm', 9, '{"subject": "due-2"}');
+select fetchq.doc_push('rq_adm', 'later', 2, 5, now(), '{}');
+select subject from fetchq.doc_pick('rq_adm', 2, 9, '5m');
+
+-- Move: as what they are, without attempts.
+select test.fill();
+select fetchq.doc_push('rq_adm_2', 'due-1', '{"old": true}');
+select test.delta('rq_adm_2');
+select * from fetchq.docs_move('rq_adm', 'rq_adm_2', dry_run => true);
+select * from fetchq.docs_move('rq_adm', 'rq_adm_2', max_docs => 3);
+select * from fetchq.docs_move('rq_adm', 'RQ_ADM_2');
+select test.delta('rq_adm'), test.exact('rq_adm');
+select test.delta('rq_adm_2'), test.exact('rq_adm_2');
+select subject from test.docs;
+select subject, version, priority, status, attempts, iterations, next_iteration <= now() as due, payload, last_error,
+    ordering_key, lease, seq - first_value(seq) over (order by seq) as seq
+from fetchq_data.rq_adm_2__docs order by seq;
+select * from fetchq.docs_move('rq_adm', 'rq_adm_2');
+-- What came can be picked.
+select subject from fetchq.doc_pick('rq_adm_2', 2, 1, '5m');
+-- Back.
+select * from fetchq.docs_move('rq_adm_2', 'rq_adm', '{"status": ["completed", "killed"]}');
+select test.delta('rq_adm') is not null as looked, test.exact('rq_adm'), test.exact('rq_adm_2');
+
+-- Filters.
+select test.fill();
+create function test.chosen(filter jsonb) returns text language plpgsql as $$
+declare
+    told text;
+    all_n int;
+begin
+    select affected_rows into all_n from fetchq.docs_drop('rq_adm', filter, dry_run => true);
+    perform fetchq.docs_drop('rq_adm', filter);
+    select string_agg(s, ' ' order by s) into told
+    from unnest('{active,done,dead,late-1,late-2,due-1,due-2,waits}'::text[]) s
+    where s not in (select subject from fetchq_data.rq_adm__docs);
+    perform test.fill();
+    return all_n || ': ' || coalesce(told, '');
+end $$;
+select f as filter, test.chosen(f::jsonb) from unnest(array[
+    '{}', '{"status": "pending"}', '{"status": ["planned", "killed"]}', '{"status": []}', '{"version": 0}', '{"version": [1, 2]}',
+    '{"priority": 3}', '{"priority": [1, 5]}', '{"min_priority": 4}', '{"max_priority": 2}', '{"min_priority": 2, "max_priority": 4}',
+    '{"min_attempts": 1}', '{"older_than": "1 hour"}', '{"newer_than": "1 hour"}', '{"payload": {"n": 4}}', '{"payload": {"k": {"b": 2}}}',
+    '{"payload": null}', '{"payload": {}}', '{"subject": "due-%"}', '{"subject": "d_e-1"}', '{"error": "%full"}', '{"ordering_key": "k"}',
+    '{"subject": "due%", "version": 2}', '{"status": "pending", "version": [0, 2], "min_priority": 4}']) with ordinality f (f, n) order by n;
+commit;
+-- By age, the oldest first, up to the limit.
+update fetchq_data.rq_adm__docs set created_at = now() - interval '2 days' where subject like 'late%';
+select * from fetchq.docs_drop('rq_adm', '{"older_than": "1 day"}', 1);
+select * from fetchq.docs_drop('rq_adm', '{"older_than": "1 day"}', 0);
+select subject from test.docs where subject like 'late%';
+select * from fetchq.docs_drop('rq_adm', '{"newer_than": "1 day", "subject": "late%"}');
+-- One that is being upgraded is left alone.
+update fetchq_data.rq_adm__docs set lock_upgrade = now() where subject = 'due-1';
+select * from fetchq.docs_kill('rq_adm', '{"subject": "due-1"}');
+update fetchq_data.rq_adm__docs set lock_upgrade = null where subject = 'due-1';
+
+-- What is wrong is told by name.
+select f as filter, test.error(format('select fetchq.docs_kill(%L, %L)', 'rq_adm', f)) from unnest(array[
+    '[]', '"killed"', 'null', '{"stauts": "killed"}', '{"status": "dead"}', '{"status": -1}', '{"status": null}', '{"version": "1"}',
+    '{"version": 1.5}', '{"priority": 3000000000}', '{"min_priority": [1]}', '{"older_than": 5}', '{"older_than": "soon"}',
+    '{"newer_than": "-1 hour"}', '{"subject": ["a"]}', '{"error": {}}', '{"ordering_key": 1}', '{"min_attempts": true}'])
+    with ordinality f (f, n) order by n;
+select test.error($$select fetchq.docs_kill('rq_nope')$$);
+select test.error($$select fetchq.docs_move('rq_adm', 'rq_nope')$$);
+select test.error($$select fetchq.docs_move('rq_adm', 'rq_adm')$$);
+select test.error($$select fetchq.docs_kill('rq_adm', null)$$);
+select test.error($$select fetchq.docs_kill('rq_adm', '{}', null)$$);
+select test.error($$select fetchq.docs_kill('rq_adm', '{}', -1)$$);
+select test.error($$select fetchq.docs_kill('rq_adm', '{}', 1, null)$$);
+select test.error($$select fetchq.docs_set_priority('rq_adm', null)$$);
+
+-- A document with the subject in another queue that comes meanwhile stays; a trigger that
+-- keeps rows undoes the move.
+select fetchq.queue_truncate('rq_adm_2');
+create function test.keep() returns trigger language plpgsql as $$ begin return null; end $$;
+create trigger keep before delete on fetchq_data.rq_adm__docs for each row execute function test.keep();
+select test.error($$select fetchq.docs_move('rq_adm', 'rq_adm_2')$$);
+select count(*) from fetchq_data.rq_adm_2__docs;
+select * from fetchq.docs_drop('rq_adm');
+select test.exact('rq_adm'), test.exact('rq_adm_2');
+
+drop view test.docs;
+drop function test.fill(), test.chosen(jsonb);
+select was_dropped from fetchq.queue_drop('rq_adm');
+select was_dropped from fetchq.queue_drop('rq_adm_2');
+drop function test.keep();

@@ -1,0 +1,166 @@
+-- What becomes of settled documents: kept in the table, removed, or in a history.
+select was_created from fetchq.queue_create('rq_hist');
+create view test.docs as select subject, status from fetchq_data.rq_hist__docs order by subject;
+create function test.look() returns text language sql as $$ select test.delta('rq_hist') || ' / ' || test.exact('rq_hist') $$;
+-- Settles documents in every way; gives what is left, and the counters.
+create function test.settle() returns setof text language plpgsql as $$
+begin
+    perform fetchq.doc_push('rq_hist', s, 3, p::int, '2020-01-01', jsonb_build_object('n', p))
+        from unnest('{stays,complete,kill,drop,many-1,many-2,with-1,with-2,drop-1,drop-2,reject,expire}'::text[]) with ordinality u (s, p);
+    update fetchq_data.rq_hist__docs set max_attempts = 1 where subject in ('reject', 'expire');
+    perform fetchq.doc_pick('rq_hist', 3, 11, '1h');
+    perform fetchq.doc_pick('rq_hist', 3, 1, '1h');
+    return next 'n ' || (select count(*) from fetchq_data.rq_hist__docs where status = 2);
+    perform test.delta('rq_hist');
+    return next fetchq.doc_complete('rq_hist', 'complete', '{"done": 1}');
+    return next fetchq.doc_kill('rq_hist', 'kill', '{"done": 2}');
+    return next fetchq.doc_drop('rq_hist', 'drop');
+    return next (select string_agg(x::text, ' ' order by subject) from fetchq.doc_complete_many('rq_hist', '{many-1,many-2,nobody}') x);
+    return next (select string_agg(x::text, ' ' order by subject) from fetchq.doc_complete_many('rq_hist', '{with-2,with-1}', array['{"w": 2}', null]::jsonb[]) x);
+    return next (select string_agg(x::text, ' ' order by subject) from fetchq.doc_drop_many('rq_hist', '{drop-1,drop-2}') x);
+    return next fetchq.doc_reject('rq_hist', 'reject', 'disk full', '{}');
+    update fetchq_data.rq_hist__docs set next_iteration = now() - interval '1 minute' where subject = 'expire';
+    return next (select m::text from fetchq.mnt_run('rq_hist', 10) m);
+    return next test.look();
+    return next (select string_agg(subject || ' ' || status, ', ' order by subject) from fetchq_data.rq_hist__docs);
+end $$;
+create view test.history as
+select outcome, subject, version, priority, attempts, iterations, created_at <= now() as was_created, settled_at = now() as is_now, payload,
+    last_error, ordering_key, origin, worker
+from fetchq.history where queue = 'rq_hist' order by id;
+set fetchq.worker = 'regress';
+select test.error($$select fetchq.queue_set_history('rq_nope', '1h')$$);
+select test.error($$select fetchq.queue_set_history('rq_hist', '-1h')$$);
+select test.error($$select fetchq.queue_trim_history('rq_nope')$$);
+select test.error($$select fetchq.queue_history('rq_nope')$$);
+select * from fetchq.queue_history('rq_hist');
+select fetchq.queue_trim_history('rq_hist');
+
+-- As it is by default.
+begin;
+select test.settle();
+rollback;
+-- Removed at once.
+begin;
+select * from fetchq.queue_set_history('rq_hist', '0', '0', '0');
+select to_regclass('fetchq_data.rq_hist__history');
+select test.settle();
+rollback;
+-- In the history.
+begin;
+select * from fetchq.queue_set_history('rq_hist', '1 hour', '1 day', '1 week');
+select test.settle();
+select * from test.history;
+-- A lease that is lost, a document that is not there.
+select test.error($$select fetchq.doc_complete('rq_hist', 'stays', '{}', 1)$$);
+select fetchq.doc_complete('rq_hist', 'complete');
+select fetchq.doc_complete('rq_hist', 'stays', lease => (select d.lease from fetchq_data.rq_hist__docs d where subject = 'stays'));
+select * from test.docs;
+-- The subjects are free.
+select fetchq.doc_push('rq_hist', 'complete');
+rollback;
+-- The same by statements.
+begin;
+set local fetchq.direct = off;
+select * from fetchq.queue_set_history('rq_hist', '1 hour', '0', null);
+select test.settle();
+select * from test.history;
+rollback;
+-- Popped, dropped and cancelled ones.
+begin;
+select * from fetchq.queue_set_history('rq_hist', null, '1 hour', '1 hour');
+select fetchq.doc_push('rq_hist', s) from unnest('{p1,p2,d1,c1,c2,c3}'::text[]) s;
+select test.look();
+select subject from fetchq.doc_pop('rq_hist', 0, 2);
+select test.look();
+select fetchq.docs_drop('rq_hist', '{"subject": "d%"}');
+select fetchq.docs_kill('rq_hist', '{"subject": "c1"}');
+select * from fetchq.doc_cancel('rq_hist', 'c2');
+select test.look();
+-- An active one stays until its lease would have ended.
+select subject from fetchq.doc_pick('rq_hist', 1);
+select * from fetchq.doc_cancel('rq_hist', 'c3');
+update fetchq.jobs set next_iteration = case when queue = 'rq_hist' and task = 'drp' then now() - interval '1 hour' else now() + interval '1 day' end;
+select * from fetchq.mnt_job_run(100);
+select * from test.docs;
+update fetchq_data.rq_hist__docs set next_iteration = now() - interval '1 second';
+update fetchq.jobs set next_iteration = now() - interval '1 hour' where queue = 'rq_hist' and task = 'drp';
+select * from fetchq.mnt_job_run(100);
+select * from test.docs;
+select * from test.history;
+select test.look();
+rollback;
+
+-- What was settled before is swept, in parts.
+begin;
+select test.settle();
+select * from fetchq.queue_set_history('rq_hist', '1 hour', '0', null);
+update fetchq.jobs set next_iteration = case when queue = 'rq_hist' and task = 'drp' then now() - interval '1 hour' else now() + interval '1 day' end,
+    payload = '{"mine": 1, "swept": "kz"}' where queue = 'rq_hist';
+select test.look();
+select * from fetchq.mnt_job_run(100);
+select * from test.docs;
+select test.look();
+select payload from fetchq.jobs where queue = 'rq_hist' and task = 'drp';
+update fetchq.jobs set next_iteration = now() - interval '1 hour' where queue = 'rq_hist' and task = 'drp';
+select * from fetchq.mnt_job_run(100);
+select * from test.docs;
+select outcome, subject, last_error from fetchq.history order by id;
+select test.look();
+rollback;
+
+-- Trimmed, the oldest first; each outcome by its own setting.
+select * from fetchq.queue_set_history('rq_hist', '1 hour', '1 day', '1 week');
+insert into fetchq_data.rq_hist__history (settled_at, outcome, subject, version, priority, attempts, iterations)
+select now() - age, o, o || ' ' || age, 0, 0, 0, 1
+from unnest('{completed,killed,cancelled,dropped,popped}'::text[]) o, unnest('{59 minutes,61 minutes,23 hours,25 hours,6 days,8 days}'::interval[]) age;
+select * from fetchq.queue_trim_history('rq_hist', 2);
+select count(*), min(subject) filter (where outcome = 'completed') from fetchq.history;
+select * from fetchq.queue_trim_history('rq_hist');
+select outcome, string_agg(subject, ', ' order by settled_at) from fetchq.history group by 1 order by 1;
+select * from fetchq.queue_trim_history('rq_hist');
+-- By the job.
+update fetchq_data.rq_hist__history set settled_at = settled_at - interval '1 day';
+update fetchq.jobs set next_iteration = case when queue = 'rq_hist' and task = 'drp' then now() - interval '1 hour' else now() + interval '1 day' end;
+select * from fetchq.mnt_job_run(100);
+select outcome, string_agg(subject, ', ' order by settled_at) from fetchq.history group by 1 order by 1;
+-- What no setting keeps goes.
+select * from fetchq.queue_set_history('rq_hist', dropped => '1 week');
+select keep_completed, keep_killed, keep_dropped from fetchq.queues where name = 'rq_hist';
+select * from fetchq.queue_trim_history('rq_hist');
+select outcome, string_agg(subject, ', ' order by settled_at) from fetchq.history group by 1 order by 1;
+
+-- Who may write the documents may write their history; who may not read it sees nothing.
+drop view test.docs, test.history;
+drop function test.look(), test.settle();
+select fetchq.queue_drop('rq_hist') is not null as dropped;
+select to_regclass('fetchq_data.rq_hist__history');
+create role regress_fetchq_worker;
+create role regress_fetchq_reader;
+select was_created from fetchq.queue_create('rq_hist');
+grant usage on schema fetchq, fetchq_data to regress_fetchq_worker, regress_fetchq_reader;
+grant execute on all functions in schema fetchq to regress_fetchq_worker, regress_fetchq_reader;
+grant select on all tables in schema fetchq to regress_fetchq_worker, regress_fetchq_reader;
+grant insert on all tables in schema fetchq to regress_fetchq_worker;
+grant select, insert, update, delete on fetchq_data.rq_hist__docs to regress_fetchq_worker;
+select fetchq.queue_set_history('rq_hist', '1 day', '1 day', '1 day');
+grant usage on schema test to regress_fetchq_reader;
+set role regress_fetchq_worker;
+select fetchq.doc_push('rq_hist', 'w');
+select subject from fetchq.doc_pick('rq_hist', 1);
+select fetchq.doc_complete('rq_hist', 'w');
+select outcome, subject, worker from fetchq.history;
+set role regress_fetchq_reader;
+select count(*) from fetchq.history;
+select test.error($$select * from fetchq.queue_history('rq_hist')$$);
+reset role;
+-- Truncated with the rest.
+select fetchq.queue_truncate('rq_hist');
+select count(*) from fetchq.history;
+select fetchq.queue_truncate('rq_hist', true);
+select count(*) from fetchq.history;
+
+select was_dropped from fetchq.queue_drop('rq_hist');
+drop owned by regress_fetchq_worker, regress_fetchq_reader;
+drop role regress_fetchq_worker, regress_fetchq_reader;
+reset fetchq.worker;

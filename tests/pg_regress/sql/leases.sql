@@ -1,0 +1,184 @@
+-- Leases: each pick has a number, and who settles by it settles only what it holds.
+select was_created from fetchq.queue_create('rq_lease');
+select fetchq.doc_push('rq_lease', s) from unnest('{a,b,c,d,e,f,g,h}'::text[]) s;
+create table held (subject text primary key, lease bigint);
+insert into held select subject, lease from fetchq.doc_pick('rq_lease', 0, 8, '5m');
+select count(distinct lease), bool_and(lease > 0) from held;
+create function lease_of(text) returns bigint language sql as 'select lease from held where subject = $1';
+
+-- The wrong one settles nothing, whatever it asks for.
+select fetchq.doc_complete('rq_lease', 'a', null, 1);
+select fetchq.doc_kill('rq_lease', 'a', lease => 1);
+select fetchq.doc_drop('rq_lease', 'a', 1);
+select fetchq.doc_reschedule('rq_lease', 'a', now(), null, 1);
+select fetchq.doc_reject('rq_lease', 'a', 'm', '{}', null, 1);
+select fetchq.doc_snooze('rq_lease', 'a', now(), 1);
+select fetchq.doc_extend('rq_lease', 'a', '1h', 1);
+select fetchq.doc_complete('rq_lease', 'none', null, 1);
+select settled from fetchq.doc_complete_many('rq_lease', '{a,b}', lease => 1);
+select settled from fetchq.doc_reschedule_many('rq_lease', '{a,b}', now(), lease => 1);
+select settled from fetchq.doc_drop_many('rq_lease', '{a,b}', 1);
+select count(*) from fetchq_data.rq_lease__docs where status = 2;
+select count(*) from fetchq_data.rq_lease__logs;
+
+-- The right one does.
+select fetchq.doc_complete('rq_lease', 'a', null, lease_of('a')), fetchq.doc_kill('rq_lease', 'b', '{"k": 1}', lease_of('b')),
+    fetchq.doc_drop('rq_lease', 'c', lease_of('c')), fetchq.doc_reschedule('rq_lease', 'd', '2100-01-01', null, lease_of('d')),
+    fetchq.doc_reject('rq_lease', 'e', 'no luck', '{}', null, lease_of('e')), fetchq.doc_snooze('rq_lease', 'f', '2100-01-01', lease_of('f'));
+select subject, status, attempts, iterations, payload, lease is null and holder is null as is_free, last_error
+from fetchq_data.rq_lease__docs order by subject;
+select subject, message, attempt from fetchq_data.rq_lease__logs;
+-- Once: it is not active any more.
+select regexp_replace(test.error($$select fetchq.doc_complete('rq_lease', 'a', null, lease_of('a'))$$), 'lease \d+', 'lease N');
+-- A list is settled as a whole, or not at all.
+select regexp_replace(test.error($$select settled from fetchq.doc_complete_many('rq_lease', '{g,a}', lease => lease_of('g'))$$), 'lease \d+', 'lease N');
+select * from fetchq.doc_complete_many('rq_lease', '{g,h}', lease => lease_of('g'));
+
+-- Extending: from now on, longer or shorter.
+select fetchq.doc_push('rq_lease', 'x', '{}', '2000-01-01');
+update held set lease = p.lease from fetchq.doc_pick('rq_lease', '5m') p where held.subject = 'a';
+select next_iteration > now() + interval '59 minutes' as is_later, stop from fetchq.doc_extend('rq_lease', 'x', '1 hour', lease_of('a'));
+select next_iteration < now() + interval '2 minutes' as is_sooner, stop from fetchq.doc_extend('rq_lease', 'x', '1 minute', lease_of('a'));
+select stop from fetchq.doc_extend('rq_lease', 'x', '1 minute');
+select fetchq.doc_extend('rq_lease', 'x', '-1 minute', lease_of('a'));
+select fetchq.doc_extend('rq_none', 'x', '1 minute', 1);
+select fetchq.doc_extend('rq_lease', 'a', '1 minute');
+select fetchq.doc_extend('rq_lease', 'none', '1 minute');
+
+-- Cancelling: what is active is lost to its worker, who is told.
+select * from fetchq.doc_cancel('rq_lease', 'x');
+select * from fetchq.doc_extend('rq_lease', 'x', '1 hour', lease_of('a'));
+select regexp_replace(test.error($$select fetchq.doc_complete('rq_lease', 'x', null, lease_of('a'))$$), 'lease \d+', 'lease N');
+select fetchq.doc_extend('rq_lease', 'x', '1 hour', 1);
+select * from fetchq.doc_cancel('rq_lease', 'x');
+select * from fetchq.doc_cancel('rq_lease', 'd');
+select fetchq.doc_push('rq_lease', 'y');
+select * from fetchq.doc_cancel('rq_lease', 'y');
+select * from fetchq.doc_cancel('rq_lease', 'a');
+select * from fetchq.doc_cancel('rq_lease', 'none');
+select fetchq.doc_cancel('rq_none', 'x');
+select subject, status, attempts, last_error from fetchq_data.rq_lease__docs where last_error = 'cancelled' order by 1;
+
+-- Popping: removed at once, and back after a rollback.
+select was_created from fetchq.queue_create('rq_pop');
+select fetchq.doc_push('rq_pop', 'p' || i, 0, i % 2, '2020-01-01', jsonb_build_object('i', i)) from generate_series(1, 4) i;
+select fetchq.doc_push('rq_pop', 'later', 0, 9, '2100-01-01', '{}'), fetchq.doc_push('rq_pop', 'v1', 1, 0, '2020-01-01', '{}');
+begin;
+select subject, payload, version, priority, attempts, lock_upgrade from fetchq.doc_pop('rq_pop', 0, 3);
+select cnt, pnd, ent, drp, pkd, prc from fetchq.metric_get_common('rq_pop');
+rollback;
+
+begin;
+savepoint s;
+select subject from fetchq.doc_pop('rq_pop');
+rollback to s;
+select subject from fetchq.doc_pop('rq_pop');
+commit;
+set fetchq.direct = off;
+select subject from fetchq.doc_pop('rq_pop', 0, 2);
+reset fetchq.direct;
+select subject from fetchq.doc_pop('rq_pop', 0, 5);
+select subject from fetchq.doc_pop('rq_pop', 0, 5);
+select subject from fetchq.doc_pop('rq_pop', 1, 0);
+select subject from fetchq.doc_pop('rq_pop', 1);
+select fetchq.doc_pop('rq_pop', 0, -1);
+select * from fetchq.doc_pop('rq_none');
+select cnt, pln, pnd, ent, drp, pkd, prc from fetchq.metric_get_common('rq_pop');
+select metric, current_value from fetchq.metric_get('rq_pop') where metric ~ '^v';
+
+-- Who holds what.
+set fetchq.worker = 'rq_node';
+select was_created from fetchq.queue_create('rq_who');
+select fetchq.doc_push('rq_who', 'w' || i) from generate_series(1, 3) i;
+select subject from fetchq.doc_pick('rq_who', 2);
+select queue, subject, version, attempts, worker, pid = pg_backend_pid() as is_mine, binding,
+    until - since between interval '4m 59s' and interval '5m 1s' as for_five_minutes, lease > 0 as has_number
+from fetchq.leases where queue = 'rq_who' order by subject;
+select sessions, documents, queues, is_asked_to_stop, next_expiry > oldest_lease as expires from fetchq.workers where name = 'rq_node';
+select fetchq.worker_stop('rq_node');
+select stop from fetchq.doc_extend('rq_who', 'w1', '5m');
+select is_asked_to_stop from fetchq.workers where name = 'rq_node';
+select fetchq.worker_release('rq_node');
+select fetchq.worker_release('rq_node');
+select fetchq.worker_release('rq_nobody');
+select fetchq.worker_release(null);
+select fetchq.worker_stop(null);
+select subject, status, attempts, lease is null and holder is null as is_free from fetchq_data.rq_who__docs order by 1;
+-- Another name is another worker, also of the same session; and without one it is the session.
+begin;
+set local fetchq.worker = 'rq_other';
+select subject from fetchq.doc_pick('rq_who');
+commit;
+reset fetchq.worker;
+set application_name = 'rq_app';
+select subject from fetchq.doc_pick('rq_who');
+select subject, replace(worker, pg_backend_pid()::text, 'PID') as worker from fetchq.leases where queue = 'rq_who' order by 1;
+reset application_name;
+-- A pick that is rolled back leaves no name behind, and the next one writes it down.
+begin;
+set local fetchq.worker = 'rq_undone';
+select subject from fetchq.doc_pick('rq_who');
+rollback;
+select count(*) from fetchq.holders where name = 'rq_undone';
+set fetchq.worker = 'rq_undone';
+select subject from fetchq.doc_pick('rq_who');
+select worker from fetchq.leases where subject = 'w3' and queue = 'rq_who';
+reset fetchq.worker;
+
+-- When it is tried again.
+select was_created from fetchq.queue_create('rq_retry');
+select fetchq.queue_set_retry('rq_retry', '10 s', 2, '25 s', max_attempts => 4);
+select fetchq.doc_push('rq_retry', 'r');
+create function attempt(delay interval default null) returns text language plpgsql as $$
+declare
+    picked record;
+    said text;
+begin
+    select * into picked from fetchq.doc_pick('rq_retry', '5m');
+    perform fetchq.doc_reject('rq_retry', 'r', 'attempt ' || picked.attempts, '{}', lease => picked.lease, delay => attempt.delay);
+    select format('status %s after attempt %s: %s', d.status, d.attempts, d.next_iteration - now()) into said from fetchq_data.rq_retry__docs d;
+    update fetchq_data.rq_retry__docs set next_iteration = '2020-01-01';
+    return said;
+end $$;
+select attempt();
+set fetchq.direct = off;
+select attempt();
+select attempt('1 hour');
+reset fetchq.direct;
+select attempt() like 'status -1 after attempt 4: %' as is_killed;
+select message, attempt from fetchq_data.rq_retry__logs order by id;
+select status, last_error from fetchq_data.rq_retry__docs;
+-- A document with a number of attempts of its own.
+select fetchq.doc_push('rq_retry', 'own');
+update fetchq_data.rq_retry__docs set max_attempts = 1 where subject = 'own';
+select subject, fetchq.doc_reject('rq_retry', subject, 'once', '{}') from fetchq.doc_pick('rq_retry');
+select status from fetchq_data.rq_retry__docs where subject = 'own';
+-- One that nobody gave back says so.
+select fetchq.doc_push('rq_retry', 'left');
+update fetchq_data.rq_retry__docs set max_attempts = 2 where subject = 'left';
+select subject from fetchq.doc_pick('rq_retry', '0s');
+select * from fetchq.mnt_run('rq_retry', 10);
+select status, attempts, last_error from fetchq_data.rq_retry__docs where subject = 'left';
+select subject from fetchq.doc_pick('rq_retry', '0s');
+select * from fetchq.mnt_run('rq_retry', 10);
+select status, attempts, last_error from fetchq_data.rq_retry__docs where subject = 'left';
+-- Back to the end of the lease.
+select fetchq.queue_set_retry('rq_retry', null);
+select retry_base, retry_factor, retry_max_delay, retry_jitter, max_attempts from fetchq.queues where name = 'rq_retry';
+select fetchq.queue_set_retry('rq_retry', '-1 s');
+select fetchq.queue_set_retry('rq_retry', '1 s', 0.5);
+select fetchq.queue_set_retry('rq_retry', '1 s', 'NaN');
+select fetchq.queue_set_retry('rq_retry', '1 s', jitter => 2);
+select fetchq.queue_set_retry('rq_retry', '1 s', max_attempts => 0);
+select fetchq.queue_set_retry('rq_none', '1 s');
+select fetchq.doc_push('rq_retry', 'z');
+select subject, fetchq.doc_reject('rq_retry', subject, 'm', '{}', delay => '-1 s') from fetchq.doc_pick('rq_retry');
+
+select queue, what, cnt, pln, pnd, act, cpl, kll from (
+    select n as queue, 'counted' as what, c.* from unnest('{rq_lease,rq_pop,rq_who,rq_retry}'::text[]) n, fetchq.metric_compute(n) c
+    union all
+    select n, 'told', t.cnt, t.pln, t.pnd, t.act, t.kll, t.cpl from unnest('{rq_lease,rq_pop,rq_who,rq_retry}'::text[]) n, fetchq.metric_get_common(n) t) s
+order by queue, what;
+select (fetchq.queue_drop(n)).was_dropped from unnest('{rq_lease,rq_pop,rq_who,rq_retry}'::text[]) n;
+drop table held;
+drop function lease_of, attempt;
