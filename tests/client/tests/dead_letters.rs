@@ -101,9 +101,7 @@ async fn turn(
             0 => "fetchq.doc_drop('q', $1, lease => $2)",
             1 => "fetchq.doc_kill('q', $1, lease => $2)",
             n if n < dies => "fetchq.doc_reject('q', $1, 'why', '{}', lease => $2, delay => '0')",
-            9 => {
-                "(select settled from fetchq.doc_complete_many('q', array[$1], lease => $2))::int"
-            }
+            9 => "(select settled from fetchq.doc_complete_many('q', array[$1], lease => $2))::int",
             _ => "fetchq.doc_complete('q', $1, lease => $2)",
         };
         session.batch_execute("savepoint s").await?;

@@ -11,6 +11,7 @@ mod drivers;
 mod dump;
 mod examples;
 mod floor_race;
+mod flow;
 mod load_crash;
 mod model;
 mod names;
