@@ -46,7 +46,8 @@ pub struct Choice<'a> {
 // A parameter that is NULL was not asked for. Planned with the values at hand, so that
 // nothing of it is left where they are NULL.
 const CHOSEN: &str = "from only {docs} d
-    where d.status operator(pg_catalog.=) any ($1) and d.lock_upgrade is null
+    where d.status operator(pg_catalog.=) any ($1)
+        and (d.lock_upgrade is null or d.lock_upgrade operator(pg_catalog.=) 'infinity')
         and ($2 is null or d.version operator(pg_catalog.=) any ($2))
         and ($3 is null or d.priority operator(pg_catalog.=) any ($3))
         and ($4 is null or d.priority operator(pg_catalog.>=) $4)
