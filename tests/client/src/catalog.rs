@@ -133,6 +133,7 @@ impl Function {
         );
         match (argument.name.as_str(), &argument.ty) {
             ("queue", _) => Value::text("q"),
+            ("queues", _) => Value::texts(&["q"]),
             ("subject", _) if settles => Value::text("active"),
             ("subject", _) if self.name == "doc_revive" => Value::text("killed"),
             ("subject", _) => Value::text("new"),
@@ -173,6 +174,10 @@ impl Function {
                 Value::Time(Utc::now() - TimeDelta::seconds(60))
             }
             ("version" | "priority" | "skip", _) => Value::Int(0),
+            ("weights", _) => Value::Ints(vec![3]),
+            ("max_active" | "picks", _) => Value::Int(7),
+            ("per", _) => Value::Interval(1_000_000),
+            ("is_ordered", _) => Value::Bool(true),
             ("max_docs" | "max_jobs" | "value" | "max_attempts" | "attempts", _) => Value::Int(7),
             ("id", _) => Value::Int(1),
             ("name", _) if self.name == "schedule_create" => Value::text("new"),

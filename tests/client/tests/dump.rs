@@ -55,6 +55,15 @@ async fn fill(session: &Session) {
              select fetchq.doc_push('q', 'late', '{}', now() + interval '1 day')",
         )
         .await;
+    session
+        .sql(
+            "select fetchq.queue_create('limited');
+             insert into fetchq_data.limited__docs (subject, status, ordering_key) select 'k' || i, 1, 'k' || i % 4 from generate_series(1, 12) i;
+             select fetchq.metric_reset('limited');
+             select fetchq.queue_set_max_active('limited', 3); select fetchq.queue_set_rate('limited', 4, '1 hour'); select fetchq.queue_set_ordered('limited')",
+        )
+        .await;
+    session.sql("select fetchq.doc_pick('limited', 2)").await;
     for settle in [
         "complete('q', s)",
         "kill('q', s)",
@@ -89,6 +98,10 @@ async fn state(session: &Session) -> Vec<Vec<String>> {
         "select * from fetchq.counter_events order by 1, 3",
         "select * from fetchq_data.q__docs order by subject",
         "select * from fetchq_data.order__docs order by subject",
+        "select * from fetchq_data.limited__docs order by subject",
+        "select * from fetchq.lease_slots order by 1, 2",
+        "select * from fetchq.rate_slots order by 1, 2",
+        "select * from fetchq.ordering_keys order by 1, 2",
         "select * from fetchq_data.q__logs order by id",
         "select * from fetchq_data.kept__docs order by subject",
         "select * from fetchq_data.kept__history order by id",
@@ -109,6 +122,22 @@ async fn state(session: &Session) -> Vec<Vec<String>> {
 
 /// What the copy does next, step by step: each must be as in the original.
 async fn goes_on(session: &mut Session) {
+    // One place is left, and two turns; k1 and k2 are active, the others of their keys wait.
+    let pick = "select subject from fetchq.doc_pick('limited', 9)";
+    assert_eq!(session.column(pick).await, ["k3"]);
+    assert_eq!(session.column(pick).await.len(), 0);
+    session
+        .sql("select fetchq.doc_complete('limited', 'k1')")
+        .await;
+    assert_eq!(session.column(pick).await, ["k4"]);
+    session
+        .sql("select fetchq.doc_complete('limited', 'k2')")
+        .await;
+    assert_eq!(session.column(pick).await.len(), 0);
+    session
+        .sql("select fetchq.queue_set_rate('limited', null)")
+        .await;
+    assert_eq!(session.column(pick).await, ["k5"]);
     counters_are_exact(session, "q").await;
     let created = session
         .text("select was_created from fetchq.queue_create('q')")

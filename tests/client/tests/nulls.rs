@@ -9,6 +9,25 @@ const OPTIONAL: &[(&[&str], &str)] = &[
         "payloads",
     ),
     (&["doc_complete", "doc_kill", "doc_reschedule"], "payload"),
+    (
+        &[
+            "doc_complete",
+            "doc_kill",
+            "doc_reschedule",
+            "doc_drop",
+            "doc_reject",
+            "doc_snooze",
+            "doc_extend",
+            "doc_complete_many",
+            "doc_reschedule_many",
+            "doc_drop_many",
+        ],
+        "lease",
+    ),
+    (&["doc_reject"], "delay"),
+    (&["queue_set_retry"], "base"),
+    (&["queue_set_retry"], "max_delay"),
+    (&["queue_set_retry"], "max_attempts"),
     (&["doc_reject", "log_error"], "details"),
     (&["doc_reject", "log_error"], "ref_id"),
     (&["queue_set_dead_letter"], "target"),
@@ -18,6 +37,9 @@ const OPTIONAL: &[(&[&str], &str)] = &[
     (&["queue_history"], "queue"),
     (&["schedule_create"], "starts_at"),
     (&["schedule_create"], "ends_at"),
+    (&["queue_set_max_active"], "max_active"),
+    (&["queue_set_rate"], "picks"),
+    (&["doc_pick_any"], "weights"),
 ];
 
 #[tokio::test]

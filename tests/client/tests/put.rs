@@ -61,7 +61,7 @@ const MODES: [&str; 8] = [
 /// while others pick and settle the same documents.
 async fn put_and_pick(session: Session, number: u64) {
     let mut dice = Dice::new(number);
-    if number % 3 == 0 {
+    if number.is_multiple_of(3) {
         session.sql("set fetchq.direct = off").await;
     }
     for _ in 0..120 {
