@@ -14,8 +14,8 @@ use crate::domain::names::QueueName;
 use crate::error::{Error, Result};
 use crate::pg::relation::{self, LockMode};
 use crate::pg::spi::{self, Arg, Rows, Spi};
-use crate::pg::subtransaction;
 use crate::pg::time::{self, Interval};
+use crate::pg::{session, subtransaction};
 use crate::worker::waiters;
 
 /// What a document is picked for.
@@ -65,16 +65,19 @@ pub fn pick(
     })
 }
 
+/// Places beyond the limit are numbered from here, by the `seq` of their documents.
+const BEYOND: i64 = 1 << 40;
+
 // Places beyond the limit: of documents that were active when it was lowered, or that
 // were made active by hand.
 static OVER: Statement = Statement::new(
     "select pg_catalog.count(*)::pg_catalog.int4 from fetchq.lease_slots s
-     where s.queue_id operator(pg_catalog.=) $1 and s.slot operator(pg_catalog.>) $2",
+     where s.queue_id operator(pg_catalog.=) $1 and s.slot operator(pg_catalog.>=) $2",
 );
 static LOCK_PLACES: Statement = Statement::new(
     "select from fetchq.lease_slots s
      where s.queue_id operator(pg_catalog.=) $1 and s.subject is null
-         and s.slot operator(pg_catalog.<=) $2
+         and s.slot operator(pg_catalog.<) $2
      order by s.slot
      limit $3
      for update skip locked",
@@ -92,16 +95,24 @@ fn admit(queue: &Queue, what: Use, wanted: i32, now: i64) -> i32 {
     let id = Arg::from(queue.id);
     let mut allowed = wanted;
     spi::connect(|spi| {
-        if let Some(max) = queue.policy.max_active
-            && what == Use::Lease
-        {
-            let max = Arg::from(i64::from(max));
-            let over: i32 = queue.run(spi, &OVER, &[id, max]).get(0, 1).unwrap_or(0);
+        if queue.policy.max_active.is_some() && what == Use::Lease {
+            let beyond = Arg::from(BEYOND);
             // As many free places stay free, and locked, as there are beyond the limit.
-            // Two picks lock different ones, so this holds for both together.
-            let limit = Arg::from(i64::from(allowed) + i64::from(over));
-            let locked = queue.run(spi, &LOCK_PLACES, &[id, max, limit]).affected();
-            allowed = allowed.min(locked - over);
+            // Two picks lock different ones, so this holds for both together. Counted
+            // when the locks are had: who lowers the limit touches what is free.
+            let mut over = 0;
+            loop {
+                let limit = Arg::from(i64::from(wanted) + i64::from(over));
+                let locked = queue
+                    .run(spi, &LOCK_PLACES, &[id, beyond, limit])
+                    .affected();
+                let counted = queue.run(spi, &OVER, &[id, beyond]).get(0, 1).unwrap_or(0);
+                if counted <= over || locked < wanted + over {
+                    allowed = wanted.min(locked - counted);
+                    break;
+                }
+                over = counted;
+            }
         }
         if allowed > 0 && queue.policy.rate_limit.is_some() {
             let args = [id, Arg::timestamp(now), Arg::from(i64::from(allowed))];
@@ -146,7 +157,7 @@ static OCCUPY: Statement = Statement::new(
          select f.slot, pg_catalog.row_number() over () as n from (
              select s.slot from fetchq.lease_slots s
              where s.queue_id operator(pg_catalog.=) $1 and s.subject is null
-                 and s.slot operator(pg_catalog.<=) $2
+                 and s.slot operator(pg_catalog.<) $2
              order by s.slot
              limit pg_catalog.cardinality($3)
              for update skip locked) f)
@@ -159,13 +170,10 @@ static OCCUPY: Statement = Statement::new(
 /// Gives the free places to documents that are about to become active: `rows` begin with
 /// their subjects.
 pub fn occupy(spi: &Spi, queue: &Queue, rows: &Rows) {
-    let Some(max) = queue.policy.max_active else {
-        return;
-    };
     let subjects = (0..rows.len()).filter_map(|row| rows.get::<String>(row, 1));
     let args = [
         Arg::from(queue.id),
-        Arg::from(i64::from(max)),
+        Arg::from(BEYOND),
         Arg::from(subjects.collect::<Vec<String>>()),
     ];
     let occupied = queue.run(spi, &OCCUPY, &args).affected();
@@ -190,7 +198,7 @@ static TAKE_PLACE: Statement = Statement::new(
      where t.ctid operator(pg_catalog.=) any (array(
          select s.ctid from fetchq.lease_slots s
          where s.queue_id operator(pg_catalog.=) $1 and s.subject is null
-             and s.slot operator(pg_catalog.<=) $2
+             and s.slot operator(pg_catalog.<) $2
          order by s.slot
          limit 1
          for update skip locked))",
@@ -202,28 +210,25 @@ static ADD_PLACE: Statement = Statement::new(
 static LEAVE_PLACE_OVER: Statement = Statement::new(
     "delete from fetchq.lease_slots s
      where s.queue_id operator(pg_catalog.=) $1 and s.subject operator(pg_catalog.=) $3
-         and s.slot operator(pg_catalog.>) $2",
+         and s.slot operator(pg_catalog.>=) $2",
 );
 static LEAVE_PLACE: Statement = Statement::new(
     "update fetchq.lease_slots s set subject = null
      where s.queue_id operator(pg_catalog.=) $1 and s.subject operator(pg_catalog.=) $3
-         and s.slot operator(pg_catalog.<=) $2",
+         and s.slot operator(pg_catalog.<) $2",
 );
-
-/// Places beyond the limit are numbered from here, by the `seq` of their documents.
-const BEYOND: i64 = 1 << 40;
 
 /// A document has become active: fetchq's own picks have given it a place before.
 pub fn activated(queue: &Queue, subject: &str, seq: i64) {
-    let Some(max) = queue.policy.max_active else {
+    if queue.policy.max_active.is_none() {
         return;
-    };
+    }
     let (id, subject) = (Arg::from(queue.id), Arg::from(subject));
     spi::connect(|spi| {
         if queue.run(spi, &HAS_PLACE, &[id, subject]).affected() > 0 {
             return;
         }
-        let args = [id, Arg::from(i64::from(max)), subject];
+        let args = [id, Arg::from(BEYOND), subject];
         if queue.run(spi, &TAKE_PLACE, &args).affected() == 0 {
             let slot = Arg::from(BEYOND.saturating_add(seq));
             queue.run(spi, &ADD_PLACE, &[id, slot, subject]);
@@ -233,14 +238,10 @@ pub fn activated(queue: &Queue, subject: &str, seq: i64) {
 
 /// A document is not active any more.
 pub fn released(queue: &Queue, subject: &str) {
-    let Some(max) = queue.policy.max_active else {
+    if queue.policy.max_active.is_none() {
         return;
-    };
-    let args = [
-        Arg::from(queue.id),
-        Arg::from(i64::from(max)),
-        Arg::from(subject),
-    ];
+    }
+    let args = [Arg::from(queue.id), Arg::from(BEYOND), Arg::from(subject)];
     let freed = spi::connect(|spi| {
         queue.run(spi, &LEAVE_PLACE_OVER, &args);
         queue.run(spi, &LEAVE_PLACE, &args).affected()
@@ -249,14 +250,14 @@ pub fn released(queue: &Queue, subject: &str) {
 }
 
 const EMPTY: [&str; 2] = [
-    "delete from fetchq.lease_slots where queue_id = $1 and slot > $2",
-    "update fetchq.lease_slots set subject = null where queue_id = $1 and slot <= $2 and subject is not null",
+    "delete from fetchq.lease_slots where queue_id = $1 and slot >= $2",
+    "update fetchq.lease_slots set subject = null where queue_id = $1 and slot < $2 and subject is not null",
 ];
 
 /// All documents are gone.
 pub fn emptied(queue: &Queue) {
-    if let Some(max) = queue.policy.max_active {
-        let args = [Arg::from(queue.id), Arg::from(i64::from(max))];
+    if queue.policy.max_active.is_some() {
+        let args = [Arg::from(queue.id), Arg::from(BEYOND)];
         spi::connect(|spi| {
             for sql in EMPTY {
                 spi.once(sql, &args);
@@ -393,7 +394,7 @@ pub(super) fn has_triggers(spi: &Spi, name: &QueueName, triggers: &[(&str, &str)
 /// Keeps the writers of a queue's documents away; its id. They hold nothing then that
 /// the caller would wait for.
 pub(super) fn lock_documents(name: &QueueName, function: &'static str) -> Result<i32> {
-    if crate::pg::session::keeps_snapshot() {
+    if session::keeps_snapshot() {
         return Err(Error::KeepsSnapshot(function));
     }
     let id = registry::lock_now(name)?;
@@ -421,19 +422,67 @@ fn make_places(spi: &Spi, name: &QueueName, id: i32, max: i32) {
     set_triggers(spi, name, &CAP_TRIGGERS, true);
 }
 
+const MORE_PLACES: &str = "insert into fetchq.lease_slots (queue_id, slot)
+    select $1, n.slot from generate_series(1, $2::bigint) as n (slot)
+    where not exists (select from fetchq.lease_slots s where s.queue_id = $1 and s.slot = n.slot)";
+// The three wait for picks that have not committed.
+const FEWER_PLACES: &str = "delete from fetchq.lease_slots
+    where queue_id = $1 and slot > $2 and slot < $3 and subject is null";
+const MOVE_BEYOND: &str = "update fetchq.lease_slots s
+    set slot = $3 + coalesce((select d.seq from {docs} d where d.subject = s.subject), $3 + s.slot)
+    where s.queue_id = $1 and s.slot > $2 and s.slot < $3 and s.subject is not null";
+const TOUCH_FREE: &str = "update fetchq.lease_slots set subject = null
+    where queue_id = $1 and slot < $2 and subject is null";
+const TOO_MANY: &str =
+    "select from fetchq.lease_slots where queue_id = $1 and slot > $2 and slot < $3";
+
+/// Changes the number of places of a capped queue while it is used. Those that are taken
+/// beyond the new limit stay until their documents are settled.
+fn resize(spi: &Spi, name: &QueueName, id: i32, max: i32) {
+    let (id, max, beyond) = (Arg::from(id), Arg::from(i64::from(max)), Arg::from(BEYOND));
+    spi.once(MORE_PLACES, &[id, max]);
+    let mut moved = 0;
+    // A place may be taken, or freed, between the two.
+    while spi.once(TOO_MANY, &[id, max, beyond]).affected() > 0 {
+        spi.once(FEWER_PLACES, &[id, max, beyond]);
+        moved += spi
+            .once(&render(MOVE_BEYOND, name), &[id, max, beyond])
+            .affected();
+    }
+    if moved > 0 {
+        // Who has locked one of them counts what is beyond now; who has an older snapshot
+        // fails.
+        spi.once(TOUCH_FREE, &[id, beyond]);
+    }
+}
+
+const IS_CAPPED: &str = "select from fetchq.queues where name = $1 and max_active is not null";
+
 /// Sets how many documents can be active at a time.
 pub fn set_max_active(name: &QueueName, max: Option<i32>) -> Result<i32> {
-    let id = lock_documents(name, "fetchq.queue_set_max_active")?;
+    const FUNCTION: &str = "fetchq.queue_set_max_active";
+    if session::keeps_snapshot() {
+        return Err(Error::KeepsSnapshot(FUNCTION));
+    }
+    let id = registry::lock_now(name)?;
+    let key = Arg::from(name.as_str());
+    let is_capped = spi::connect(|spi| {
+        spi.once(IS_CAPPED, &[key]).affected() > 0 && has_triggers(spi, name, &CAP_TRIGGERS)
+    });
+    // (a change needs no lock on the documents)
+    if !is_capped || max.is_none() {
+        lock_documents(name, FUNCTION)?;
+    }
     Ok(spi::connect(|spi| {
         match max {
+            Some(max) if is_capped => resize(spi, name, id, max),
             Some(max) => make_places(spi, name, id, max),
             None => {
                 spi.once(NO_PLACES, &[Arg::from(id)]);
                 set_triggers(spi, name, &CAP_TRIGGERS, false);
             }
         }
-        let args = [Arg::from(name.as_str()), Arg::from(max)];
-        spi.once(SET_MAX_ACTIVE, &args).affected()
+        spi.once(SET_MAX_ACTIVE, &[key, Arg::from(max)]).affected()
     }))
 }
 
@@ -449,7 +498,7 @@ const MAKE_TURNS: &str = "with gone as (delete from fetchq.rate_slots where queu
 
 /// Sets how many documents can be picked within an interval.
 pub fn set_rate(name: &QueueName, rate: Option<(i32, Interval)>) -> Result<i32> {
-    if crate::pg::session::keeps_snapshot() {
+    if session::keeps_snapshot() {
         return Err(Error::KeepsSnapshot("fetchq.queue_set_rate"));
     }
     let id = Arg::from(registry::lock_now(name)?);
@@ -477,9 +526,10 @@ const DROP: [&str; 3] = [
     "delete from fetchq.ordering_keys where queue_id = $1",
 ];
 
-/// Forgets what belongs to a queue that is dropped.
-pub fn drop_of(spi: &Spi, id: i32) {
-    for sql in DROP {
+/// Forgets what belongs to a queue that is dropped: it has places, turns, lines. (Who
+/// has never used them needs no rights on their tables.)
+pub fn drop_of(spi: &Spi, id: i32, has: [bool; 3]) {
+    for (sql, _) in DROP.iter().zip(has).filter(|(_, has)| *has) {
         spi.once(sql, &[Arg::from(id)]);
     }
 }
@@ -491,10 +541,10 @@ const STALE_PLACES: &str = "select s.slot from fetchq.lease_slots s
         and not exists (select from {docs} d where d.subject = s.subject and d.status + 0 = 2)
     for update skip locked";
 const FREE_STALE: &str = "update fetchq.lease_slots s set subject = null
-    where s.queue_id = $1 and s.slot = any ($3) and s.slot <= $2
+    where s.queue_id = $1 and s.slot = any ($3) and s.slot < $2
         and not exists (select from {docs} d where d.subject = s.subject and d.status + 0 = 2)";
 const REMOVE_STALE: &str = "delete from fetchq.lease_slots s
-    where s.queue_id = $1 and s.slot = any ($3) and s.slot > $2
+    where s.queue_id = $1 and s.slot = any ($3) and s.slot >= $2
         and not exists (select from {docs} d where d.subject = s.subject and d.status + 0 = 2)";
 const WITHOUT_PLACE: &str = "select d.subject::text, d.seq from {docs} d
     where d.status = 2
@@ -534,7 +584,7 @@ fn repair_places(spi: &Spi, queue: &Queue, max: i32) {
     let rows = queue.once(spi, STALE_PLACES, &[id]);
     let slots: Vec<i64> = (0..rows.len()).filter_map(|row| rows.get(row, 1)).collect();
     if !slots.is_empty() {
-        let args = [id, Arg::from(i64::from(max)), Arg::from(slots)];
+        let args = [id, Arg::from(BEYOND), Arg::from(slots)];
         queue.once(spi, FREE_STALE, &args);
         queue.once(spi, REMOVE_STALE, &args);
         waiters::has_room(queue.table.to_u32(), u32::MAX);

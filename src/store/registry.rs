@@ -60,7 +60,8 @@ fn first_id(rows: &Rows) -> Option<i32> {
 }
 
 const LOCK_JOBS: &str = "select from fetchq.jobs where queue = $1 order by id for update";
-const UNREGISTER: &str = "delete from fetchq.queues where name = $1 returning id";
+const UNREGISTER: &str = "delete from fetchq.queues where name = $1
+    returning id, max_active is not null, rate_limit is not null, is_ordered";
 const DROP_JOBS: &str = "delete from fetchq.jobs where queue = $1";
 const DROP_METRICS: &str = "delete from fetchq.metrics where queue = $1";
 const DROP_WRITES: &str = "delete from fetchq.metrics_writes where queue = $1";
@@ -87,9 +88,11 @@ pub fn drop(name: &QueueName) -> Result<Dropped> {
     spi::connect(|spi| {
         let key = Arg::from(name.as_str());
         spi.once(LOCK_JOBS, &[key]);
-        let Some(id) = first_id(&spi.once(UNREGISTER, &[key])) else {
+        let rows = spi.once(UNREGISTER, &[key]);
+        let Some(id) = first_id(&rows) else {
             return Err(Error::UnknownQueue(name.to_string()));
         };
+        let has = [2, 3, 4].map(|column| rows.get(0, column) == Some(true));
         spi.once(DROP_JOBS, &[key]);
         let rows = spi.once(LEAVE_LETTERS, &[key]);
         let letters_of = (0..rows.len()).filter_map(|row| rows.get(row, 1)).collect();
@@ -98,7 +101,7 @@ pub fn drop(name: &QueueName) -> Result<Dropped> {
         spi.once(DROP_METRICS, &[key]);
         spi.once(DROP_WRITES, &[key]);
         spi.once(DROP_COUNTS, &[Arg::from(id)]);
-        flow::drop_of(spi, id);
+        flow::drop_of(spi, id, has);
         notify("fetchq_queue_drop", name.as_str());
         Ok(Dropped {
             id,

@@ -133,7 +133,9 @@ impl Function {
         );
         match (argument.name.as_str(), &argument.ty) {
             ("queue", _) => Value::text("q"),
+            ("queues", _) => Value::texts(&["q"]),
             ("subject", _) if settles => Value::text("active"),
+            ("subject", _) if self.name == "doc_revive" => Value::text("killed"),
             ("subject", _) => Value::text("new"),
             ("subjects", _) if settles => Value::texts(&["active", "nobody"]),
             ("subjects", _) => Value::texts(&["m1", "m2"]),
@@ -172,6 +174,10 @@ impl Function {
                 Value::Time(Utc::now() - TimeDelta::seconds(60))
             }
             ("version" | "priority" | "skip", _) => Value::Int(0),
+            ("weights", _) => Value::Ints(vec![3]),
+            ("max_active" | "picks", _) => Value::Int(7),
+            ("per", _) => Value::Interval(1_000_000),
+            ("is_ordered", _) => Value::Bool(true),
             ("max_docs" | "max_jobs" | "value" | "max_attempts" | "attempts", _) => Value::Int(7),
             ("id", _) => Value::Int(1),
             ("name", _) if self.name == "schedule_create" => Value::text("new"),
@@ -185,6 +191,12 @@ impl Function {
             ("ends_at", _) => Value::Time(Utc::now() + TimeDelta::days(1000)),
             ("replace", _) => Value::Bool(true),
             ("empty", _) => Value::Bool(true),
+            ("target", _) => Value::text("other"),
+            ("filter", _) => Value::Json(json!({"status": ["planned", "pending", "killed"]})),
+            ("dry_run", _) => Value::Bool(false),
+            ("completed" | "killed" | "dropped", &Type::INTERVAL) => {
+                Value::Interval(86_400_000_000)
+            }
             (name, ty) => panic!(
                 "{}: say in catalog.rs what a valid {name} {ty} is",
                 self.signature()
@@ -193,12 +205,12 @@ impl Function {
     }
 }
 
-/// Makes queue `q` with a document in every state: `pending`, `planned`, `active`,
+/// Makes queue `other`, and queue `q` with a document in every state: `pending`, `planned`, `active`,
 /// `completed`, `killed`, logs, snapshots, and a schedule.
 pub async fn prepare_queue(session: &Session) {
     session
         .sql(
-            "select fetchq.queue_create('q');
+            "select fetchq.queue_create('q'); select fetchq.queue_create('other');
              select fetchq.doc_push('q', s) from unnest(array['active', 'completed', 'killed']) s;
              select fetchq.doc_pick('q', 0, 3, '1h');
              select fetchq.doc_complete('q', 'completed');

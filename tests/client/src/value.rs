@@ -18,6 +18,7 @@ pub enum Value {
     Json(serde_json::Value),
     Time(DateTime<Utc>),
     Texts(Vec<String>),
+    Ints(Vec<i32>),
     Jsons(Vec<serde_json::Value>),
     /// Microseconds, as the whole of an interval.
     Interval(i64),
@@ -48,6 +49,7 @@ impl ToSql for Value {
             Self::Json(v) => v.to_sql_checked(ty, out),
             Self::Time(v) => v.to_sql_checked(ty, out),
             Self::Texts(v) => v.to_sql_checked(ty, out),
+            Self::Ints(v) => v.to_sql_checked(ty, out),
             Self::Jsons(v) => v.to_sql_checked(ty, out),
             Self::Interval(micros) => {
                 if *ty != Type::INTERVAL {

@@ -19,6 +19,7 @@ const READS: &[&str] = &[
     "metric_get_common",
     "metric_get_total",
     "queue_get_id",
+    "queue_history",
     "ready_floors",
     "ready_stats",
     "queue_status",

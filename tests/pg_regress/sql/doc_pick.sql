@@ -111,12 +111,13 @@ select (fetchq.doc_pick('rq_pick', 0, 1, '5m')).subject;
 select p.subject from generate_series(1, 2) i, fetchq.doc_pick('rq_pick', 0, i, '5m') p;
 rollback;
 
--- A queue that is not there gives no rows; one that is switched off is no obstacle.
+-- A queue that is not there gives no rows, and one that is paused gives none either.
 select * from fetchq.doc_pick('rq_nope', 0, 1, '5m');
 select * from fetchq.doc_pick('rq_nope');
 update fetchq.queues set is_active = false where name = 'rq_pick';
 select fetchq.doc_push('rq_pick', 'c1');
 select subject from fetchq.doc_pick('rq_pick');
+update fetchq.queues set is_active = true where name = 'rq_pick';
 
 -- A trigger that suppresses updates must not make the counters lie.
 select fetchq.queue_truncate('rq_pick');

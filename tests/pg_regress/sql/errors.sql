@@ -16,7 +16,8 @@ create function test.value(argument text, type text) returns text language sql a
         when 'boolean' then 'false'
         when 'jsonb' then case argument when 'policy' then '''[]''' when 'metrics' then '''[]''' else '''{}''' end || '::jsonb'
         when 'interval' then 'interval ''5m'''
-        when 'text[]' then 'array[''s1'']'
+        when 'text[]' then case argument when 'queues' then 'array[''rq_err'']' else 'array[''s1'']' end
+        when 'integer[]' then 'array[1]'
         when 'jsonb[]' then 'array[''{}'']::jsonb[]'
         else 'timestamptz ''2020-01-01''' end;
 $$;

@@ -138,7 +138,6 @@ select key, subject from fetchq.ordering_keys order by 1;
 insert into fetchq_data.flow__docs (subject, status, ordering_key) values ('k4', 1, 'k'), ('new', 1, 'n'), ('new2', 1, 'n'), ('later', 0, 'k');
 insert into fetchq_data.flow__docs (subject, status, ordering_key) values ('k4', 1, 'z') on conflict do nothing;
 select subject from fetchq.doc_pick('flow', 9);
-select fetchq.doc_push('flow', 'plain'), subject from fetchq.doc_pick('flow', 9);
 -- A retry keeps its place; what is planned anew goes to the end.
 select fetchq.doc_reject('flow', 'k1', 'why', '{}');
 select subject from fetchq.doc_pick('flow', 9);

@@ -1,0 +1,682 @@
+//! Flow control with sixteen workers that roll back, reject, abandon what they have, and
+//! are terminated: no cap or rate is exceeded, no two documents of a key run at one time
+//! or out of order, nothing is stuck in the end. The ledgers are outside of the database.
+
+use std::collections::{BTreeMap, HashSet};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use fetchq_client_tests::{Database, Server, Session, counters_are_exact, wait_until};
+use tokio::task::JoinSet;
+
+const WORKERS: u64 = 16;
+
+/// A small generator of its own for each worker: runs differ by timing alone.
+struct Dice(u64);
+
+impl Dice {
+    fn of(worker: u64) -> Self {
+        Self(worker * 7_919 + 12_345)
+    }
+
+    fn roll(&mut self, sides: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % sides
+    }
+}
+
+/// Maintenance of queue `q` while the others work: leases that ran out come back.
+async fn maintains(db: Database, is_done: Arc<AtomicBool>) {
+    let session = db.connect().await;
+    while !is_done.load(Ordering::SeqCst) {
+        session.sql("select fetchq.mnt_run('q', 100)").await;
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+/// Ends the session by force, as an administrator does.
+async fn is_terminated(db: &Database, session: &mut Session) {
+    let pid = session.text("select pg_backend_pid()").await;
+    let other = db.connect().await;
+    other
+        .sql(&format!("select pg_terminate_backend({pid})"))
+        .await;
+    while session.batch_execute("select").await.is_ok() {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    *session = db.connect().await;
+}
+
+const CAP: usize = 5;
+
+/// Documents that somebody holds for certain: added when the pick has committed, taken
+/// out before it is settled.
+#[derive(Default)]
+struct Held(Mutex<HashSet<String>>);
+
+async fn works_under_a_cap(
+    db: Database,
+    held: Arc<Held>,
+    done: Arc<AtomicUsize>,
+    worker: u64,
+    documents: usize,
+) {
+    let mut dice = Dice::of(worker);
+    let mut session = db.connect().await;
+    while done.load(Ordering::SeqCst) < documents {
+        // Abandoned ones come back soon; nobody counts on them.
+        let abandons = dice.roll(12) == 0;
+        let lease = if abandons { "50 ms" } else { "1 hour" };
+        let limit = 1 + dice.roll(4);
+        let waits = dice.roll(4) == 0;
+        let pick = if waits {
+            format!(
+                "select subject from fetchq.doc_pick_wait('q', 0, {limit}, '{lease}', '100 ms')"
+            )
+        } else {
+            format!("select subject from fetchq.doc_pick('q', 0, {limit}, '{lease}')")
+        };
+        session.sql("begin").await;
+        if dice.roll(4) == 0 {
+            session.sql("savepoint s").await;
+            session.sql(&pick).await;
+            session.sql("rollback to s").await;
+        }
+        let subjects = session.column(&pick).await;
+        let active: usize = session
+            .text("select count(*) from fetchq_data.q__docs where status = 2")
+            .await
+            .parse()
+            .unwrap();
+        assert!(active <= CAP, "{active} are active");
+        match dice.roll(10) {
+            0 => {
+                session.sql("rollback").await;
+                continue;
+            }
+            1 if worker % 4 == 0 => {
+                is_terminated(&db, &mut session).await;
+                continue;
+            }
+            _ => session.sql("commit").await,
+        }
+        if abandons {
+            continue;
+        }
+        {
+            let mut held = held.0.lock().unwrap();
+            for subject in &subjects {
+                assert!(held.insert(subject.clone()), "{subject} has two holders");
+            }
+            assert!(held.len() <= CAP, "{} are held", held.len());
+        }
+        for subject in subjects {
+            if dice.roll(3) == 0 {
+                tokio::time::sleep(Duration::from_millis(dice.roll(8))).await;
+            }
+            if dice.roll(6) == 0 {
+                // Settled, and not: it is still held.
+                session
+                    .sql(&format!(
+                        "begin; select fetchq.doc_drop('q', '{subject}'); rollback"
+                    ))
+                    .await;
+            }
+            held.0.lock().unwrap().remove(&subject);
+            let settle = match dice.roll(8) {
+                0 => format!("doc_reject('q', '{subject}', 'why', '{{}}')"),
+                1 => format!("doc_reschedule('q', '{subject}', now() + interval '10 ms')"),
+                2 => format!("doc_drop('q', '{subject}')"),
+                3 => format!("doc_kill('q', '{subject}')"),
+                _ => format!("doc_complete('q', '{subject}')"),
+            };
+            session.sql(&format!("select fetchq.{settle}")).await;
+            if settle.starts_with("doc_reject") {
+                // It is to come back at the end of its lease.
+                session
+                    .sql(&format!("update fetchq_data.q__docs set next_iteration = now() where subject = '{subject}' and status = 1"))
+                    .await;
+            } else if !settle.starts_with("doc_reschedule") {
+                done.fetch_add(1, Ordering::SeqCst);
+            }
+        }
+    }
+}
+
+async fn a_cap(direct: &str, lowers: bool) {
+    let db = Server::of_suite().database("flow_cap").await;
+    let session = db.connect().await;
+    let documents = 1_500;
+    session
+        .sql(&format!(
+            "alter database \"{}\" set fetchq.direct = {direct};
+             select fetchq.queue_create('q'); select fetchq.queue_set_max_attempts('q', 1000000);
+             select fetchq.queue_set_max_active('q', {CAP});
+             select fetchq.doc_push('q', 'd' || i) from generate_series(1, {documents}) i",
+            db.name
+        ))
+        .await;
+    let (held, done) = (Arc::<Held>::default(), Arc::<AtomicUsize>::default());
+    let is_done = Arc::<AtomicBool>::default();
+    let mut workers = JoinSet::new();
+    for worker in 1..=WORKERS {
+        workers.spawn(works_under_a_cap(
+            db.clone(),
+            held.clone(),
+            done.clone(),
+            worker,
+            documents,
+        ));
+    }
+    let maintenance = tokio::spawn(maintains(db.clone(), is_done.clone()));
+    let mut highest = 0;
+    let mut turn = 0;
+    while !workers.is_empty() {
+        while let Some(ended) = workers.try_join_next() {
+            ended.unwrap();
+        }
+        let active: usize = session
+            .text("select count(*) from fetchq_data.q__docs where status = 2")
+            .await
+            .parse()
+            .unwrap();
+        assert!(active <= CAP, "{active} are active");
+        highest = highest.max(active);
+        turn += 1;
+        if lowers && turn % 20 == 0 {
+            let cap = 1 + (turn / 20) % CAP;
+            session
+                .sql(&format!("select fetchq.queue_set_max_active('q', {cap})"))
+                .await;
+        }
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+    assert_eq!(highest, CAP, "the cap is used");
+    is_done.store(true, Ordering::SeqCst);
+    maintenance.await.unwrap();
+    assert_eq!(
+        session
+            .text("select count(*) from fetchq_data.q__docs where status in (0, 1, 2)")
+            .await,
+        "0"
+    );
+    assert_eq!(
+        session
+            .text("select count(*) from fetchq.lease_slots where subject is not null")
+            .await,
+        "0"
+    );
+    let mut session = session;
+    counters_are_exact(&mut session, "q").await;
+    db.remove().await;
+}
+
+#[tokio::test]
+async fn a_cap_is_never_exceeded() {
+    a_cap("on", false).await;
+}
+
+#[tokio::test]
+async fn a_cap_that_changes_is_never_exceeded() {
+    a_cap("off", true).await;
+}
+
+const PICKS: usize = 20;
+const WINDOW: i64 = 400_000;
+
+async fn works_at_a_rate(
+    db: Database,
+    picked: Arc<Mutex<Vec<(i64, i64)>>>,
+    worker: u64,
+    documents: usize,
+) {
+    let mut dice = Dice::of(worker);
+    let mut session = db.connect().await;
+    while picked.lock().unwrap().len() < documents {
+        let limit = 1 + dice.roll(5);
+        let call = if dice.roll(3) == 0 {
+            format!("doc_pick_wait('q', 0, {limit}, '1 hour', '100 ms')")
+        } else {
+            format!("doc_pick('q', 0, {limit}, '1 hour'::interval)")
+        };
+        // The time that the pick says it was made at, and the time that it returns.
+        let pick = format!(
+            "select (extract(epoch from next_iteration - interval '1 hour') * 1000000)::bigint::text
+                || ' ' || (extract(epoch from clock_timestamp()) * 1000000)::bigint
+             from fetchq.{call}"
+        );
+        session.sql("begin").await;
+        if dice.roll(8) == 0 {
+            // A transaction that picks long after it began.
+            tokio::time::sleep(Duration::from_millis(dice.roll(60))).await;
+        }
+        let times = session.column(&pick).await;
+        match dice.roll(8) {
+            0 => session.sql("rollback").await,
+            1 if worker % 4 == 0 => is_terminated(&db, &mut session).await,
+            _ => {
+                session.sql("commit").await;
+                let times = times.iter().map(|both| {
+                    let (said, returned) = both.split_once(' ').unwrap();
+                    (said.parse().unwrap(), returned.parse().unwrap())
+                });
+                picked.lock().unwrap().extend(times);
+            }
+        }
+        tokio::time::sleep(Duration::from_millis(dice.roll(4))).await;
+    }
+}
+
+#[tokio::test]
+async fn a_rate_is_kept_in_every_window() {
+    let db = Server::of_suite().database("flow_rate").await;
+    let session = db.connect().await;
+    session
+        .sql(&format!(
+            "select fetchq.queue_create('q');
+             select fetchq.doc_push('q', 'd' || i) from generate_series(1, 1000) i;
+             select fetchq.queue_set_rate('q', {PICKS}, '400 ms')"
+        ))
+        .await;
+    let picked = Arc::<Mutex<Vec<(i64, i64)>>>::default();
+    let mut workers = JoinSet::new();
+    for worker in 1..=WORKERS {
+        workers.spawn(works_at_a_rate(db.clone(), picked.clone(), worker, 200));
+    }
+    while let Some(ended) = workers.join_next().await {
+        ended.unwrap();
+    }
+    let mut picked = picked.lock().unwrap().clone();
+    picked.sort();
+    for window in picked.windows(PICKS + 1) {
+        let (first, last) = (window[0].0, window[PICKS].0);
+        assert!(
+            last - first >= WINDOW,
+            "{} picks within {} us",
+            PICKS + 1,
+            last - first
+        );
+    }
+    // What was picked is what was told.
+    let active = session
+        .text("select count(*) from fetchq_data.q__docs where status = 2")
+        .await;
+    assert_eq!(active, picked.len().to_string());
+    let mut session = session;
+    counters_are_exact(&mut session, "q").await;
+    db.remove().await;
+}
+
+/// What runs of each key, and which document comes next.
+#[derive(Default)]
+struct Lines {
+    running: HashSet<String>,
+    next: BTreeMap<String, u32>,
+    done: usize,
+}
+
+const KEYS: u32 = 12;
+const OF_A_KEY: u32 = 40;
+
+/// One pusher for each key, so that its documents have an order.
+async fn pushes_keyed(db: Database, pusher: u64, pushers: u64) {
+    let mut dice = Dice::of(pusher + 100);
+    let session = db.connect().await;
+    for n in 0..OF_A_KEY {
+        for key in (pusher as u32..KEYS).step_by(pushers as usize) {
+            let status = u64::from(dice.roll(5) > 0);
+            let sql = format!(
+                "insert into fetchq_data.q__docs (subject, status, ordering_key, payload)
+                 values ('{key}-{n}', {status}, 'k{key}', '{{}}')"
+            );
+            if dice.roll(4) == 0 {
+                session.sql(&format!("begin; {sql}; rollback")).await;
+            }
+            session.sql(&sql).await;
+            if status == 0 {
+                // A planned one is not in line: nobody else may come before it is.
+                let is_planned = format!(
+                    "select count(*) from fetchq_data.q__docs where subject = '{key}-{n}' and status = 0"
+                );
+                while session.text(&is_planned).await != "0" {
+                    tokio::time::sleep(Duration::from_millis(5)).await;
+                }
+            }
+        }
+    }
+}
+
+async fn works_in_order(db: Database, lines: Arc<Mutex<Lines>>, worker: u64) {
+    let mut dice = Dice::of(worker);
+    let mut session = db.connect().await;
+    let all = (KEYS * OF_A_KEY) as usize;
+    while lines.lock().unwrap().done < all {
+        let abandons = dice.roll(12) == 0;
+        let lease = if abandons { "50 ms" } else { "1 hour" };
+        let limit = 1 + dice.roll(3);
+        session.sql("begin").await;
+        let pick = format!("select subject from fetchq.doc_pick('q', 0, {limit}, '{lease}')");
+        let subjects = session.column(&pick).await;
+        match dice.roll(10) {
+            0 => {
+                session.sql("rollback").await;
+                continue;
+            }
+            1 if worker % 4 == 0 => {
+                is_terminated(&db, &mut session).await;
+                continue;
+            }
+            _ => session.sql("commit").await,
+        }
+        for subject in &subjects {
+            let (key, n) = subject.split_once('-').unwrap();
+            let mut lines = lines.lock().unwrap();
+            assert!(
+                !lines.running.contains(key),
+                "two of key {key} run: {subject}"
+            );
+            let next = *lines.next.entry(key.to_owned()).or_default();
+            assert_eq!(n.parse::<u32>().unwrap(), next, "key {key} is out of order");
+            if !abandons {
+                lines.running.insert(key.to_owned());
+            }
+        }
+        if abandons {
+            continue;
+        }
+        for subject in subjects {
+            let (key, _) = subject.split_once('-').unwrap();
+            if dice.roll(6) == 0 {
+                session
+                    .sql(&format!(
+                        "begin; select fetchq.doc_complete('q', '{subject}'); rollback"
+                    ))
+                    .await;
+            }
+            let is_rejected = dice.roll(6) == 0;
+            let settle = match dice.roll(4) {
+                _ if is_rejected => "doc_reject('q', $1, 'why', '{}')",
+                0 => "doc_drop('q', $1)",
+                1 => "doc_kill('q', $1)",
+                2 => "doc_complete_many('q', array[$1])",
+                _ => "doc_complete('q', $1)",
+            };
+            {
+                let mut lines = lines.lock().unwrap();
+                lines.running.remove(key);
+                if !is_rejected {
+                    *lines.next.get_mut(key).unwrap() += 1;
+                    lines.done += 1;
+                }
+            }
+            let settle = settle.replace("$1", &format!("'{subject}'"));
+            session.sql(&format!("select * from fetchq.{settle}")).await;
+            if is_rejected {
+                session
+                    .sql(&format!("update fetchq_data.q__docs set next_iteration = now() where subject = '{subject}' and status = 1"))
+                    .await;
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn documents_of_a_key_run_one_at_a_time_and_in_order() {
+    let db = Server::of_suite().database("flow_order").await;
+    let session = db.connect().await;
+    session
+        .sql("select fetchq.queue_create('q'); select fetchq.queue_set_ordered('q'); select fetchq.queue_set_max_attempts('q', 1000000)")
+        .await;
+    let lines = Arc::<Mutex<Lines>>::default();
+    let is_done = Arc::<AtomicBool>::default();
+    let mut workers = JoinSet::new();
+    for worker in 1..=12 {
+        workers.spawn(works_in_order(db.clone(), lines.clone(), worker));
+    }
+    for pusher in 0..4 {
+        workers.spawn(pushes_keyed(db.clone(), pusher, 4));
+    }
+    let maintenance = tokio::spawn(maintains(db.clone(), is_done.clone()));
+    // Nothing is stuck: it ends. Meanwhile no key has two documents that can be picked, or
+    // run, and none whose documents all wait.
+    let mut last = (0, std::time::Instant::now());
+    while !workers.is_empty() {
+        while let Some(ended) = workers.try_join_next() {
+            ended.unwrap();
+        }
+        let wrong = session
+            .rows(
+                "select ordering_key, count(*) filter (where lock_upgrade is null) as open, count(*)
+                 from fetchq_data.q__docs where status in (1, 2) group by 1
+                 having count(*) filter (where lock_upgrade is null) <> 1",
+            )
+            .await;
+        assert!(wrong.is_empty(), "{wrong:?}");
+        let done = lines.lock().unwrap().done;
+        if done > last.0 {
+            last = (done, std::time::Instant::now());
+        }
+        assert!(
+            last.1.elapsed() < Duration::from_secs(60),
+            "stuck after {done} documents"
+        );
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    is_done.store(true, Ordering::SeqCst);
+    maintenance.await.unwrap();
+    for what in [
+        "select count(*) from fetchq_data.q__docs where status in (0, 1, 2)",
+        "select count(*) from fetchq.ordering_keys",
+    ] {
+        assert_eq!(session.text(what).await, "0", "{what}");
+    }
+    db.remove().await;
+}
+
+#[tokio::test]
+async fn queues_take_turns_by_their_weights() {
+    let db = Server::of_suite().database("flow_any").await;
+    let session = db.connect().await;
+    session
+        .sql(
+            "select fetchq.queue_create(q) from unnest(array['a', 'b', 'c']) q;
+             select fetchq.doc_push(q, q || i) from unnest(array['a', 'b', 'c']) q, generate_series(1, 400) i",
+        )
+        .await;
+    let call =
+        "select queue from fetchq.doc_pick_any(array['a', 'b', 'c'], 1, weights => array[5, 2, 1])";
+    let mut order = Vec::new();
+    for _ in 0..80 {
+        order.push(session.text(call).await);
+    }
+    // Every stretch of 8 has the weights; so each is served within twice its share.
+    for stretch in order.windows(8) {
+        for (queue, weight) in [("a", 5), ("b", 2), ("c", 1)] {
+            let n = stretch.iter().filter(|q| *q == queue).count();
+            assert_eq!(n, weight, "{queue} in {stretch:?}");
+        }
+    }
+    for (queue, bound) in [("a", 4), ("b", 8), ("c", 16)] {
+        for stretch in order.windows(bound) {
+            assert!(stretch.iter().any(|q| q == queue), "{queue} in {stretch:?}");
+        }
+    }
+    // In lists, beside a queue that is paused or has none left.
+    let shares = "select queue, count(*) from fetchq.doc_pick_any(array['a', 'b', 'c'], 16, weights => array[5, 2, 1]) group by 1 order by 1";
+    assert_eq!(session.rows(shares).await, ["a|10", "b|4", "c|2"]);
+    session.sql("select fetchq.queue_pause('a')").await;
+    assert_eq!(session.rows(shares).await.len(), 2);
+    session
+        .sql("select fetchq.queue_resume('a'); select fetchq.queue_set_max_active('b', 1)")
+        .await;
+    let rows = session.rows(shares).await;
+    assert!(rows.len() == 2 && rows[0].starts_with("a|"), "{rows:?}");
+    // Sessions that are short begin at different places.
+    let mut seen = HashSet::new();
+    for _ in 0..60 {
+        let short = db.connect().await;
+        seen.insert(
+            short
+                .text("select queue from fetchq.doc_pick_any(array['a', 'c'])")
+                .await,
+        );
+    }
+    assert_eq!(seen.len(), 2);
+    // Many workers, and all of it is served.
+    let mut workers = JoinSet::new();
+    for _ in 0..WORKERS {
+        let session = db.connect().await;
+        workers.spawn(async move {
+            let call = "select subject from fetchq.doc_pick_any(array['c', 'a'], 7, weights => array[1, 3])";
+            let mut all = Vec::new();
+            loop {
+                let some = session.column(call).await;
+                if some.is_empty() {
+                    return all;
+                }
+                all.extend(some);
+            }
+        });
+    }
+    let mut all = HashSet::new();
+    while let Some(some) = workers.join_next().await {
+        for subject in some.unwrap() {
+            assert!(all.insert(subject.clone()), "{subject} was given to two");
+        }
+    }
+    assert_eq!(
+        session.text("select (select count(*) from fetchq_data.a__docs where status = 1) + (select count(*) from fetchq_data.c__docs where status = 1)").await,
+        "0"
+    );
+    db.remove().await;
+}
+
+/// A session that waits to pick; the subjects that it gets.
+async fn picks(db: &Database, timeout: &str) -> tokio::task::JoinHandle<Vec<String>> {
+    let session = db.connect().await;
+    session.sql("set application_name = 'picks'").await;
+    let call = format!("select subject from fetchq.doc_pick_wait('q', timeout => '{timeout}')");
+    tokio::spawn(async move { session.column(&call).await })
+}
+
+async fn asleep(session: &Session) {
+    wait_until("it sleeps", async || {
+        session
+            .text("select count(*) from pg_stat_activity where application_name = 'picks' and wait_event_type = 'Extension'")
+            .await
+            == "1"
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn who_waits_gets_what_becomes_allowed() {
+    let db = Server::of_suite().database("flow_wait").await;
+    let session = db.connect().await;
+    session.sql("select fetchq.queue_create('q'); select fetchq.doc_push('q', 'd' || i) from generate_series(1, 9) i").await;
+
+    session.sql("select fetchq.queue_pause('q')").await;
+    let waits = picks(&db, "60 s").await;
+    asleep(&session).await;
+    session.sql("select fetchq.doc_push('q', 'e')").await;
+    session.sql("select fetchq.queue_resume('q')").await;
+    assert_eq!(waits.await.unwrap().len(), 1);
+    // By a client's own update.
+    session
+        .sql("update fetchq.queues set is_active = false")
+        .await;
+    let waits = picks(&db, "60 s").await;
+    asleep(&session).await;
+    session
+        .sql("update fetchq.queues set is_active = true")
+        .await;
+    assert_eq!(waits.await.unwrap().len(), 1);
+    // And the procedure.
+    session
+        .sql("update fetchq.queues set is_active = false")
+        .await;
+    assert_eq!(
+        session.text("call fetchq.queue_wait('q', '50 ms')").await,
+        "f"
+    );
+    let other = db.connect().await;
+    let waits =
+        tokio::spawn(async move { other.text("call fetchq.queue_wait('q', '60 s')").await });
+    session
+        .sql("update fetchq.queues set is_active = true")
+        .await;
+    assert_eq!(waits.await.unwrap(), "t");
+
+    session
+        .sql("select fetchq.queue_set_max_active('q', 2)")
+        .await;
+    let waits = picks(&db, "60 s").await;
+    asleep(&session).await;
+    session.sql("select fetchq.doc_complete('q', min(subject)) from fetchq_data.q__docs where status = 2").await;
+    assert_eq!(waits.await.unwrap().len(), 1);
+    let waits = picks(&db, "60 s").await;
+    asleep(&session).await;
+    session
+        .sql("select fetchq.queue_set_max_active('q', 3)")
+        .await;
+    assert_eq!(waits.await.unwrap().len(), 1);
+    session
+        .sql("select fetchq.queue_set_max_active('q', null)")
+        .await;
+
+    session
+        .sql("select fetchq.queue_set_rate('q', 1, '300 ms')")
+        .await;
+    assert_eq!(
+        session
+            .column("select subject from fetchq.doc_pick('q', 3)")
+            .await
+            .len(),
+        1
+    );
+    assert_eq!(picks(&db, "60 s").await.await.unwrap().len(), 1);
+    assert_eq!(picks(&db, "60 s").await.await.unwrap().len(), 1);
+    session
+        .sql("select fetchq.queue_set_rate('q', 1, '1 hour')")
+        .await;
+    let waits = picks(&db, "60 s").await;
+    asleep(&session).await;
+    session.sql("select fetchq.queue_set_rate('q', null)").await;
+    assert_eq!(waits.await.unwrap().len(), 1);
+    db.remove().await;
+}
+
+#[tokio::test]
+async fn a_transaction_that_has_picked_learns_of_a_pause() {
+    let db = Server::of_suite().database("flow_pause").await;
+    let (one, two) = (db.connect().await, db.connect().await);
+    one.sql("select fetchq.queue_create('q'); select fetchq.doc_push('q', 'd' || i) from generate_series(1, 9) i").await;
+    for isolation in ["read committed", "repeatable read"] {
+        one.sql(&format!("begin isolation level {isolation}")).await;
+        assert_eq!(
+            one.column("select subject from fetchq.doc_pick('q')")
+                .await
+                .len(),
+            1
+        );
+        two.sql("select fetchq.queue_pause('q')").await;
+        assert_eq!(
+            one.column("select subject from fetchq.doc_pick('q')")
+                .await
+                .len(),
+            0
+        );
+        two.sql("select fetchq.queue_resume('q')").await;
+        assert_eq!(
+            one.column("select subject from fetchq.doc_pick('q')")
+                .await
+                .len(),
+            1
+        );
+        one.sql("commit").await;
+    }
+    db.remove().await;
+}
