@@ -455,7 +455,7 @@ static UPSERT_UPDATE: Statement = Statement::new(
          priority = coalesce(i.priority, 0), payload = coalesce(i.payload, '{}'),
          next_iteration = coalesce(i.next_iteration, pg_catalog.now()),
          status = case
-             when d.status not in (0, 1) then d.status
+             when d.status operator(pg_catalog.<>) all ('{0,1}'::pg_catalog.int4[]) then d.status
              when coalesce(i.next_iteration, pg_catalog.now()) operator(pg_catalog.<=) pg_catalog.now() then 1
              else 0 end
      from (

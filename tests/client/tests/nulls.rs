@@ -25,6 +25,8 @@ const OPTIONAL: &[(&[&str], &str)] = &[
         "lease",
     ),
     (&["doc_reject"], "delay"),
+    (&["doc_put"], "ordering_key"),
+    (&["doc_put"], "max_attempts"),
     (&["queue_set_retry"], "base"),
     (&["queue_set_retry"], "max_delay"),
     (&["queue_set_retry"], "max_attempts"),
