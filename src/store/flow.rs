@@ -261,9 +261,10 @@ pub fn released(queue: &Queue, subject: &str) {
     waiters::has_room(queue.table.to_u32(), freed);
 }
 
+// In this order: what is moved beyond meanwhile is met by the second.
 const EMPTY: [&str; 2] = [
-    "delete from fetchq.lease_slots where queue_id = $1 and slot >= $2",
     "update fetchq.lease_slots set subject = null where queue_id = $1 and slot < $2 and subject is not null",
+    "delete from fetchq.lease_slots where queue_id = $1 and slot >= $2",
 ];
 
 /// All documents are gone.
