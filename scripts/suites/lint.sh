@@ -14,7 +14,7 @@ one fmt cargo fmt --all --check
 one clippy cargo clippy --no-default-features --features "$FEATURE" -- -D warnings
 one clippy-tests cargo clippy --all-targets --no-default-features --features "$FEATURE pg_test" -- -D warnings
 if [[ -e tests/client/Cargo.toml ]]; then
-  one clippy-client cargo clippy -p fetchq-client-tests --all-targets -- -D warnings
+  one clippy-client cargo clippy -p fetchq-client-tests -p fetchq-rust-worker --all-targets -- -D warnings
 else
   echo "FAILED: clippy-client: tests/client/Cargo.toml does not exist"
   count 0 1

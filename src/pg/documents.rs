@@ -42,6 +42,8 @@ pub enum Column {
     OrderingKey,
     MaxAttempts,
     LastError,
+    /// (read and written by statements only)
+    #[allow(dead_code)]
     Origin,
 }
 

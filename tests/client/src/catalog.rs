@@ -130,11 +130,15 @@ impl Function {
                 | "doc_complete_many"
                 | "doc_drop_many"
                 | "doc_reschedule_many"
+                | "doc_snooze"
+                | "doc_extend"
+                | "doc_cancel"
         );
         match (argument.name.as_str(), &argument.ty) {
             ("queue", _) => Value::text("q"),
             ("queues", _) => Value::texts(&["q"]),
             ("subject", _) if settles => Value::text("active"),
+            ("subject", _) if self.name == "doc_revive" => Value::text("killed"),
             ("subject", _) => Value::text("new"),
             ("subjects", _) if settles => Value::texts(&["active", "nobody"]),
             ("subjects", _) => Value::texts(&["m1", "m2"]),
@@ -152,6 +156,11 @@ impl Function {
             ("retention", _) if self.name == "queue_set_metrics_retention" => {
                 Value::text(r#"[{"retain": "hour", "from": "1d", "to": "1h"}]"#)
             }
+            // None: whoever holds it.
+            ("lease", _) => Value::Null,
+            ("base" | "max_delay" | "delay", &Type::INTERVAL) => Value::Interval(1_000_000),
+            ("factor", _) => Value::Float(2.0),
+            ("jitter", &Type::FLOAT8) => Value::Float(0.1),
             ("retention" | "older_than" | "delay", _) => Value::text("1h"),
             ("timeout", &Type::INTERVAL) => Value::Interval(1000),
             ("duration", &Type::INTERVAL) => Value::Interval(300_000_000),
@@ -190,6 +199,12 @@ impl Function {
             ("ends_at", _) => Value::Time(Utc::now() + TimeDelta::days(1000)),
             ("replace", _) => Value::Bool(true),
             ("empty", _) => Value::Bool(true),
+            ("target", _) => Value::text("other"),
+            ("filter", _) => Value::Json(json!({"status": ["planned", "pending", "killed"]})),
+            ("dry_run", _) => Value::Bool(false),
+            ("completed" | "killed" | "dropped", &Type::INTERVAL) => {
+                Value::Interval(86_400_000_000)
+            }
             (name, ty) => panic!(
                 "{}: say in catalog.rs what a valid {name} {ty} is",
                 self.signature()
@@ -198,12 +213,12 @@ impl Function {
     }
 }
 
-/// Makes queue `q` with a document in every state: `pending`, `planned`, `active`,
+/// Makes queue `other`, and queue `q` with a document in every state: `pending`, `planned`, `active`,
 /// `completed`, `killed`, logs, snapshots, and a schedule.
 pub async fn prepare_queue(session: &Session) {
     session
         .sql(
-            "select fetchq.queue_create('q');
+            "select fetchq.queue_create('q'); select fetchq.queue_create('other');
              select fetchq.doc_push('q', s) from unnest(array['active', 'completed', 'killed']) s;
              select fetchq.doc_pick('q', 0, 3, '1h');
              select fetchq.doc_complete('q', 'completed');

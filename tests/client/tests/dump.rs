@@ -36,6 +36,11 @@ async fn fill(session: &Session) {
             "select fetchq.queue_create('gone'); select fetchq.queue_drop('gone');
              select fetchq.queue_create('q'); select fetchq.queue_create('order'); select fetchq.queue_create('empty');
              select fetchq.queue_enable_notify('q');
+             select fetchq.queue_create('kept'); select fetchq.queue_create('letters');
+             select fetchq.queue_set_history('kept', '1 day', '2 days', '1 month'); select fetchq.queue_set_dead_letter('kept', 'letters');
+             select fetchq.doc_push('kept', s) from unnest('{a,b,c,d,e}'::text[]) s;
+             select fetchq.doc_pick('kept', 4);
+             select fetchq.doc_complete('kept', 'a', '{\"it\": \"is done\"}'), fetchq.doc_kill('kept', 'b'), fetchq.doc_drop('kept', 'c');
              select fetchq.queue_set_max_attempts('q', 9);
              select fetchq.queue_set_current_version('q', 2);
              select fetchq.queue_set_logs_retention('q', '7 days');
@@ -98,6 +103,10 @@ async fn state(session: &Session) -> Vec<Vec<String>> {
         "select * from fetchq.rate_slots order by 1, 2",
         "select * from fetchq.ordering_keys order by 1, 2",
         "select * from fetchq_data.q__logs order by id",
+        "select * from fetchq_data.kept__docs order by subject",
+        "select * from fetchq_data.kept__history order by id",
+        "select * from fetchq_data.letters__docs order by subject",
+        "select * from fetchq.history order by id",
         "select * from fetchq_data.q__metrics order by id",
         "select queue, metric, value from fetchq.metrics_live order by 1, 2",
         "select * from fetchq.queue_top('q', 0, 100, 0)",
@@ -235,10 +244,50 @@ async fn goes_on(session: &mut Session) {
         .rows("select d.version, d.priority, d.payload, d.next_iteration < s.last_tick + s.jitter from fetchq_data.q__docs d, fetchq.schedules s where d.subject like 'nightly@%' and s.name = 'nightly'")
         .await;
     assert_eq!(pushed, [r#"2|3|{"a": "it's"}|t"#]);
+    keeps_what_is_settled(session).await;
     // Still an extension with queues.
     assert_eq!(session.state("drop extension fetchq").await, "2BP01");
     session
         .sql("select fetchq.queue_drop('q'); select fetchq.queue_drop('order')")
+        .await;
+}
+
+/// Dead letters and the history go on as well.
+async fn keeps_what_is_settled(session: &mut Session) {
+    session
+        .sql(
+            "update fetchq_data.kept__docs set max_attempts = 1;
+             select fetchq.doc_pick('kept', 1);
+             select fetchq.doc_reject('kept', 'd', 'why', '{}'); select fetchq.doc_complete('kept', 'e')",
+        )
+        .await;
+    assert_eq!(
+        session
+            .rows("select outcome, subject from fetchq.history where queue = 'kept' order by id")
+            .await,
+        ["completed|a", "dropped|c", "completed|e"]
+    );
+    let letters = "select subject from fetchq_data.letters__docs order by seq";
+    assert_eq!(session.column(letters).await, ["b", "d"]);
+    assert_eq!(
+        session.text("select fetchq.queue_redrive('letters')").await,
+        "2"
+    );
+    let docs = "select subject from fetchq_data.kept__docs order by seq";
+    assert_eq!(session.column(docs).await, ["b", "d"]);
+    counters_are_exact(session, "kept").await;
+    counters_are_exact(session, "letters").await;
+    session
+        .sql("update fetchq_data.kept__history set settled_at = '2020-01-01' where subject <> 'c'")
+        .await;
+    assert_eq!(
+        session
+            .text("select fetchq.queue_trim_history('kept')")
+            .await,
+        "2"
+    );
+    session
+        .sql("select fetchq.queue_drop('kept'); select fetchq.queue_drop('letters')")
         .await;
 }
 

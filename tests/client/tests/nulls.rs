@@ -3,14 +3,38 @@
 use fetchq_client_tests::{Function, Server, Value, error_of, functions, prepare_queue, state_of};
 
 /// Arguments that may be NULL: functions, argument.
-const OPTIONAL: [(&[&str], &str); 9] = [
+const OPTIONAL: &[(&[&str], &str)] = &[
     (
         &["doc_push_many", "doc_complete_many", "doc_reschedule_many"],
         "payloads",
     ),
     (&["doc_complete", "doc_kill", "doc_reschedule"], "payload"),
+    (
+        &[
+            "doc_complete",
+            "doc_kill",
+            "doc_reschedule",
+            "doc_drop",
+            "doc_reject",
+            "doc_snooze",
+            "doc_extend",
+            "doc_complete_many",
+            "doc_reschedule_many",
+            "doc_drop_many",
+        ],
+        "lease",
+    ),
+    (&["doc_reject"], "delay"),
+    (&["queue_set_retry"], "base"),
+    (&["queue_set_retry"], "max_delay"),
+    (&["queue_set_retry"], "max_attempts"),
     (&["doc_reject", "log_error"], "details"),
     (&["doc_reject", "log_error"], "ref_id"),
+    (&["queue_set_dead_letter"], "target"),
+    (&["queue_set_history"], "completed"),
+    (&["queue_set_history"], "killed"),
+    (&["queue_set_history"], "dropped"),
+    (&["queue_history"], "queue"),
     (&["schedule_create"], "starts_at"),
     (&["schedule_create"], "ends_at"),
     (&["queue_set_max_active"], "max_active"),

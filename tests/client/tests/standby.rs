@@ -11,6 +11,7 @@ use fetchq_client_tests::{
 const READS: &[&str] = &[
     "info",
     "init",
+    "lease_list",
     "maintenance_progress",
     "metric_compute",
     "metric_compute_all",
@@ -19,6 +20,7 @@ const READS: &[&str] = &[
     "metric_get_common",
     "metric_get_total",
     "queue_get_id",
+    "queue_history",
     "ready_floors",
     "ready_stats",
     "queue_status",

@@ -1,0 +1,117 @@
+"""A worker: waits for documents of a queue, works on them one at a time, settles them.
+
+    python3 python_worker.py QUEUE [NAME]
+
+DATABASE_URL: the server. LEASE: for how many seconds a document is ours (60), GRACE: how
+many a job has left after SIGTERM (25). Cut `job` out and write your own.
+"""
+
+import os
+import signal
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor, wait
+
+import psycopg
+from psycopg.rows import dict_row
+from psycopg.types.json import Jsonb
+
+QUEUE = sys.argv[1]
+NAME = sys.argv[2] if len(sys.argv) > 2 else f"python-{os.getpid()}"
+LEASE = float(os.environ.get("LEASE", 60))
+GRACE = float(os.environ.get("GRACE", 25))
+
+
+class Stopped(Exception):
+    pass
+
+
+def job(payload, stop):
+    """The work. It looks at `stop` whenever it can, and ends when that is set."""
+    if stop.wait(payload.get("sleep", 0)):
+        raise Stopped
+    if "fail" in payload:
+        raise RuntimeError(payload["fail"])
+    return {"worked": True}
+
+
+ending = threading.Event()  # SIGTERM, or somebody called worker_stop(): no more documents
+current = threading.Event()  # of the job that runs: it has to stop
+
+
+def end(*_):
+    if not ending.is_set():
+        ending.set()
+        timer = threading.Timer(GRACE, lambda: current.set())
+        timer.daemon = True
+        timer.start()
+
+
+def keep(db, doc, running, stop):
+    """While the job runs: extends the lease, and tells the job to stop when that is lost."""
+    while wait([running], LEASE / 3).not_done:
+        extended = db.execute(
+            "select next_iteration, stop from fetchq.doc_extend(%s, %s, make_interval(secs => %s), %s)",
+            [QUEUE, doc["subject"], LEASE, doc["lease"]],
+        ).fetchone()
+        if extended["next_iteration"] is None:  # cancelled
+            stop.set()
+        elif extended["stop"]:
+            end()
+
+
+def work(db, pool, doc):
+    """Works on a document and settles it."""
+    global current
+    current = stop = threading.Event()
+    running = pool.submit(job, doc["payload"], stop)
+    try:
+        keep(db, doc, running, stop)
+    except psycopg.Error as error:
+        print(f"{doc['subject']}: the lease can not be extended: {error}", file=sys.stderr)
+        stop.set()
+    failure = running.exception()
+    mine = [QUEUE, doc["subject"]]
+    if failure is None:
+        # The results and the settling are one transaction: both, or neither.
+        with db.transaction():
+            db.execute("insert into results (subject, result) values (%s, %s)", [doc["subject"], Jsonb(running.result())])
+            db.execute("select fetchq.doc_complete(%s, %s, lease => %s)", [*mine, doc["lease"]])
+    elif isinstance(failure, Stopped):
+        # Back at once, as if it had not been picked.
+        db.execute("select fetchq.doc_snooze(%s, %s, now(), %s)", [*mine, doc["lease"]])
+    else:
+        # Tried again later, by the queue's retry policy.
+        db.execute(
+            "select fetchq.doc_reject(%s, %s, left(%s, 255), %s, lease => %s)",
+            [*mine, str(failure), Jsonb({"worker": NAME}), doc["lease"]],
+        )
+
+
+def main():
+    signal.signal(signal.SIGTERM, end)
+    signal.signal(signal.SIGINT, end)
+    with (
+        ThreadPoolExecutor(1) as pool,
+        psycopg.connect(os.environ["DATABASE_URL"], autocommit=True, row_factory=dict_row) as db,
+    ):
+        # Whose documents these are; when this session dies they are free at once.
+        db.execute("select set_config('fetchq.worker', %s, false), set_config('fetchq.session_leases', 'return', false)", [NAME])
+        started = db.execute("select clock_timestamp() as now").fetchone()["now"]
+        stopped = "select from fetchq.stops where name = %s and since >= %s"
+        while not ending.is_set() and db.execute(stopped, [NAME, started]).fetchone() is None:
+            pick = "select subject, payload, lease from fetchq.doc_pick(%s, 0, 1, make_interval(secs => %s))"
+            doc = db.execute(pick, [QUEUE, LEASE]).fetchone()
+            if doc is None:
+                # Without a snapshot; short, because a signal is seen only in between.
+                db.execute("call fetchq.queue_wait(%s::text, '2 s')", [QUEUE])
+                continue
+            try:
+                work(db, pool, doc)
+            except psycopg.errors.ObjectNotInPrerequisiteState as error:
+                # Somebody cancelled it, or has it now: what we did is undone.
+                print(error, file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,454 @@
+//! Dead letters, history and bulk administration under load: every document is in one
+//! place, whatever is rolled back or killed.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::Duration;
+
+use fetchq_client_tests::{Database, Server, Session, counters_are_exact, in_snapshot};
+use tokio::task::JoinSet;
+
+const WORKERS: u64 = 16;
+const DOCUMENTS: u32 = 3_000;
+
+/// A small generator of its own for each worker: runs differ by timing alone.
+struct Dice(u64);
+
+impl Dice {
+    fn new(number: u64) -> Self {
+        Self(number * 7919 + 1)
+    }
+
+    fn roll(&mut self, sides: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % sides
+    }
+}
+
+/// Queue `q` with its dead letters in `dead`, a history, and `DOCUMENTS` documents.
+async fn prepare(name: &str) -> Database {
+    let db = Server::of_suite().database(name).await;
+    let session = db.connect().await;
+    session
+        .sql(&format!(
+            "select fetchq.queue_create('q'), fetchq.queue_create('dead');
+             select fetchq.queue_set_dead_letter('q', 'dead');
+             select fetchq.queue_set_history('q', '1 day', '0', '1 day');
+             select fetchq.queue_set_max_attempts('q', 2);
+             select fetchq.doc_push('q', 'd' || i, i % 2, i % 3, now(), jsonb_build_object('i', i))
+             from generate_series(1, {DOCUMENTS}) i"
+        ))
+        .await;
+    db
+}
+
+/// Where the documents are: each of them must be in one place.
+async fn places(session: &mut Session) -> HashMap<String, i64> {
+    let tx = session
+        .build_transaction()
+        .isolation_level(tokio_postgres::IsolationLevel::RepeatableRead)
+        .start()
+        .await
+        .expect("begin");
+    let rows = tx
+        .query(
+            "with places as (
+                 select subject::text, 'queue' as place from fetchq_data.q__docs
+                 union all select subject, outcome from fetchq.history where queue = 'q'
+                 union all select origin ->> 'subject', 'dead' from fetchq_data.dead__docs)
+             select place, count(*), (select count(distinct subject) from places) from places group by 1",
+            &[],
+        )
+        .await
+        .expect("places");
+    tx.commit().await.expect("commit");
+    let all: i64 = rows.iter().map(|row| row.get::<_, i64>(1)).sum();
+    let distinct: i64 = rows.first().map_or(0, |row| row.get(2));
+    let places = rows.iter().map(|row| (row.get(0), row.get(1))).collect();
+    assert_eq!(
+        (all, distinct),
+        (i64::from(DOCUMENTS), i64::from(DOCUMENTS)),
+        "{places:?}"
+    );
+    places
+}
+
+/// One transaction of a worker. An error is that of a session that was terminated.
+async fn turn(
+    session: &Session,
+    dice: &mut Dice,
+    dies: u64,
+) -> Result<usize, tokio_postgres::Error> {
+    let version = dice.roll(2) as i32;
+    // Some leases are so short that they run out.
+    let duration = if dice.roll(5) == 0 { "1 ms" } else { "1 hour" };
+    let undo = dice.roll(6) == 0;
+    session.batch_execute("begin").await?;
+    let sql = format!("select subject, lease from fetchq.doc_pick('q', $1, $2, '{duration}')");
+    let limit = 1 + dice.roll(8) as i32;
+    let picked = session.query(&sql, &[&version, &limit]).await?;
+    // The lease is seen by maintenance from now on.
+    if duration != "1 hour" {
+        session.batch_execute("commit; begin").await?;
+    }
+    for row in &picked {
+        let (subject, lease): (&str, i64) = (row.get(0), row.get(1));
+        let call = match dice.roll(10) {
+            _ if duration != "1 hour" && dice.roll(2) == 0 => continue,
+            0 => "fetchq.doc_drop('q', $1, lease => $2)",
+            1 => "fetchq.doc_kill('q', $1, lease => $2)",
+            n if n < dies => "fetchq.doc_reject('q', $1, 'why', '{}', lease => $2, delay => '0')",
+            9 => "(select settled from fetchq.doc_complete_many('q', array[$1], lease => $2))::int",
+            _ => "fetchq.doc_complete('q', $1, lease => $2)",
+        };
+        session.batch_execute("savepoint s").await?;
+        let done = session
+            .query_one(&format!("select {call}"), &[&subject, &lease])
+            .await;
+        if let Err(e) = done {
+            // Maintenance was faster than a short lease.
+            let state = e.code().map(|c| c.code().to_owned());
+            if state.as_deref() == Some("55000") && duration != "1 hour" {
+                session.batch_execute("rollback to s").await?;
+                continue;
+            }
+            return Err(e);
+        }
+    }
+    let end = if undo { "rollback" } else { "commit" };
+    session.batch_execute(end).await?;
+    Ok(picked.len())
+}
+
+/// Works until told to stop; a session that was terminated is followed by a new one.
+async fn work(
+    db: Database,
+    number: u64,
+    dies: u64,
+    stop: Arc<AtomicBool>,
+    terminated: Arc<AtomicU32>,
+) {
+    let mut dice = Dice::new(number);
+    let mut session = None;
+    while !stop.load(Ordering::Relaxed) {
+        let current = match session.take() {
+            Some(session) => session,
+            None => {
+                let new = db.connect().await;
+                let direct = if number.is_multiple_of(3) {
+                    "off"
+                } else {
+                    "on"
+                };
+                let set = format!("set fetchq.direct = {direct}; set application_name = 'worker'");
+                if new.batch_execute(&set).await.is_err() {
+                    continue;
+                }
+                new
+            }
+        };
+        match turn(&current, &mut dice, dies).await {
+            Ok(0) => tokio::time::sleep(Duration::from_millis(2)).await,
+            Ok(_) => {}
+            Err(e) => {
+                let state = e.code().map(|c| c.code().to_owned());
+                assert!(
+                    state.as_deref() == Some("57P01") || e.is_closed() || state.is_none(),
+                    "{e:?}"
+                );
+                terminated.fetch_add(1, Ordering::Relaxed);
+                continue;
+            }
+        }
+        session = Some(current);
+    }
+}
+
+/// Runs calls in a loop until told to stop; all of them must succeed.
+async fn run_loop(db: Database, calls: &'static [&'static str], stop: Arc<AtomicBool>) {
+    let session = db.connect().await;
+    while !stop.load(Ordering::Relaxed) {
+        for call in calls {
+            session.sql(&format!("select * from {call}")).await;
+        }
+        let told: Vec<String> = session
+            .notices()
+            .iter()
+            .filter(|n| n.severity() == "WARNING")
+            .map(|n| n.message().to_owned())
+            .collect();
+        assert!(told.is_empty(), "{told:?}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// Terminates a session of a worker now and then.
+async fn terminate(db: Database, stop: Arc<AtomicBool>) {
+    let session = db.connect().await;
+    while !stop.load(Ordering::Relaxed) {
+        session
+            .sql(
+                "select pg_terminate_backend(pid) from pg_stat_activity
+                 where application_name = 'worker' and datname = current_database() order by random() limit 1",
+            )
+            .await;
+        tokio::time::sleep(Duration::from_millis(30)).await;
+    }
+}
+
+async fn finish(tasks: &mut JoinSet<()>, stop: &AtomicBool) {
+    stop.store(true, Ordering::Relaxed);
+    while let Some(ended) = tasks.join_next().await {
+        ended.expect("a task failed");
+    }
+}
+
+/// Waits until it is so, unless a task fails first.
+async fn until(tasks: &mut JoinSet<()>, what: &str, mut done: impl AsyncFnMut() -> bool) {
+    for _ in 0..3_000 {
+        if done().await {
+            return;
+        }
+        if let Some(ended) = tasks.try_join_next() {
+            ended.expect("a task failed");
+            panic!("a task ended before {what}");
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    panic!("waited too long until {what}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_document_ends_once_in_the_history_or_as_a_dead_letter() {
+    let db = prepare("dead_letters").await;
+    let mut session = db.connect().await;
+    let stop = Arc::new(AtomicBool::new(false));
+    let terminated = Arc::new(AtomicU32::new(0));
+    let mut tasks = JoinSet::new();
+    for number in 1..=WORKERS {
+        tasks.spawn(work(
+            db.clone(),
+            number,
+            6,
+            stop.clone(),
+            terminated.clone(),
+        ));
+    }
+    tasks.spawn(run_loop(
+        db.clone(),
+        &["fetchq.mnt_run('q', 100)", "fetchq.metric_log_pack()"],
+        stop.clone(),
+    ));
+    tasks.spawn(run_loop(
+        db.clone(),
+        &["fetchq.mnt_run('q', 7)"],
+        stop.clone(),
+    ));
+    tasks.spawn(terminate(db.clone(), stop.clone()));
+    let mut watcher = db.connect().await;
+    until(&mut tasks, "the queue is empty", async || {
+        counters_are_exact(&mut watcher, "q").await;
+        counters_are_exact(&mut watcher, "dead").await;
+        !places(&mut watcher).await.contains_key("queue")
+    })
+    .await;
+    finish(&mut tasks, &stop).await;
+
+    let places = places(&mut session).await;
+    assert!(
+        ["completed", "dropped", "dead"]
+            .iter()
+            .all(|place| places.get(*place).is_some_and(|n| *n > 0)),
+        "{places:?}"
+    );
+    assert!(terminated.load(Ordering::Relaxed) > 0);
+    let q = in_snapshot(&mut session, "q").await;
+    let dead = in_snapshot(&mut session, "dead").await;
+    let n = i64::from(DOCUMENTS);
+    assert_eq!([q["ent"], q["drp"], q["cnt"]], [n, n, 0], "{q:?}");
+    assert_eq!(
+        [q["ded"], dead["ent"]],
+        [places["dead"]; 2],
+        "{q:?} {dead:?}"
+    );
+    // Each remembers why, and how often.
+    let odd = session
+        .text("select count(*) from fetchq_data.dead__docs where origin ->> 'queue' <> 'q' or (origin ->> 'attempts')::int not in (1, 2) or subject <> origin ->> 'subject'")
+        .await;
+    assert_eq!(odd, "0");
+    db.remove().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn redrives_beside_workers_that_fail() {
+    let db = prepare("redrives").await;
+    let mut session = db.connect().await;
+    let stop = Arc::new(AtomicBool::new(false));
+    let terminated = Arc::new(AtomicU32::new(0));
+    let mut tasks = JoinSet::new();
+    for number in 1..=WORKERS {
+        tasks.spawn(work(
+            db.clone(),
+            number,
+            7,
+            stop.clone(),
+            terminated.clone(),
+        ));
+    }
+    for calls in [
+        &["fetchq.queue_redrive('q', 50)", "fetchq.mnt_run('q', 100)"][..],
+        &["fetchq.queue_redrive('q', 7)"][..],
+        &[
+            "fetchq.queue_redrive('dead', 30)",
+            "fetchq.metric_log_pack()",
+        ][..],
+        &["fetchq.queue_redrive('dead', 20, '{\"version\": 1}')"][..],
+    ] {
+        tasks.spawn(run_loop(db.clone(), calls, stop.clone()));
+    }
+    tasks.spawn(terminate(db.clone(), stop.clone()));
+    let mut watcher = db.connect().await;
+    until(&mut tasks, "all is done", async || {
+        counters_are_exact(&mut watcher, "q").await;
+        counters_are_exact(&mut watcher, "dead").await;
+        let places = places(&mut watcher).await;
+        !places.contains_key("queue") && !places.contains_key("dead")
+    })
+    .await;
+    finish(&mut tasks, &stop).await;
+    places(&mut session).await;
+    let q = in_snapshot(&mut session, "q").await;
+    let dead = in_snapshot(&mut session, "dead").await;
+    assert!(q["ded"] > 0, "{q:?}");
+    assert_eq!(
+        q["ent"],
+        i64::from(DOCUMENTS) + dead["drp"],
+        "{q:?} {dead:?}"
+    );
+    assert_eq!([q["cnt"], dead["cnt"], dead["ent"] - dead["drp"]], [0; 3]);
+    // Nothing that the counters say of what was done twice.
+    let done = session
+        .text("select count(*) filter (where payload ->> 'i' = substr(subject, 2)) from fetchq.history")
+        .await;
+    assert_eq!(done, DOCUMENTS.to_string());
+    db.remove().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn bulk_actions_against_each_other() {
+    bulk_actions("bulk_admin", "").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn bulk_actions_on_ordered_queues() {
+    bulk_actions(
+        "bulk_ordered",
+        "update fetchq_data.a__docs set ordering_key = seq % 7; update fetchq_data.b__docs set ordering_key = seq % 7;
+         select fetchq.queue_set_ordered('a'), fetchq.queue_set_ordered('b')",
+    )
+    .await;
+}
+
+async fn bulk_actions(name: &str, prepare: &str) {
+    let db = Server::of_suite().database(name).await;
+    let mut session = db.connect().await;
+    session
+        .sql(
+            "select fetchq.queue_create('a'), fetchq.queue_create('b');
+             select fetchq.doc_push(q, 'd' || i, 0, 0, now() + case when i % 3 = 0 then interval '1 day' else '0' end, '{}')
+             from unnest('{a,b}'::text[]) with ordinality u (q, n), generate_series(1, 600) i where i % 2 = n - 1 or i % 10 = 0",
+        )
+        .await;
+    session.sql(prepare).await;
+    let all = session
+        .text("select count(*) from (select from fetchq_data.a__docs union all select from fetchq_data.b__docs) x")
+        .await;
+    let stop = Arc::new(AtomicBool::new(false));
+    let mut tasks = JoinSet::new();
+    for calls in [
+        &["fetchq.docs_move('a', 'b', '{}', 40)"][..],
+        &["fetchq.docs_move('b', 'a', '{}', 30)"][..],
+        &["fetchq.docs_move('a', 'b', '{\"status\": \"killed\"}', 300)"][..],
+        &["fetchq.docs_move('b', 'a', '{\"subject\": \"d1%\"}', 300)"][..],
+        &[
+            "fetchq.docs_set_priority('a', 1, '{}', 50)",
+            "fetchq.docs_set_priority('a', 2, '{}', 50)",
+        ][..],
+        &[
+            "fetchq.docs_kill('a', '{}', 20)",
+            "fetchq.docs_retry('a', '{}', 20)",
+        ][..],
+        &[
+            "fetchq.docs_retry('b', '{}', 100)",
+            "fetchq.docs_kill('b', '{\"status\": [\"active\", \"pending\"]}', 9)",
+        ][..],
+        &[
+            "fetchq.doc_pick('a', 5)",
+            "fetchq.doc_pick('b', 5)",
+            "fetchq.docs_kill('a', '{\"status\": \"active\"}', 9)",
+        ][..],
+        &["fetchq.metric_log_pack()"][..],
+    ] {
+        tasks.spawn(run_loop(db.clone(), calls, stop.clone()));
+    }
+    let mut watcher = db.connect().await;
+    let mut looks = 0;
+    until(&mut tasks, "it was looked at often enough", async || {
+        counters_are_exact(&mut watcher, "a").await;
+        counters_are_exact(&mut watcher, "b").await;
+        let sql = "select count(*) from (select from fetchq_data.a__docs union all select from fetchq_data.b__docs) x";
+        assert_eq!(watcher.text(sql).await, all);
+        looks += 1;
+        looks > 150
+    })
+    .await;
+    finish(&mut tasks, &stop).await;
+    for (queue, other) in [("a", "b"), ("b", "a")] {
+        let metrics = in_snapshot(&mut session, queue).await;
+        assert!(
+            metrics["drp"] > 0 && metrics["can"] > 0 && metrics["rev"] > 0,
+            "{metrics:?}"
+        );
+        // All that can be moved goes in the end.
+        session
+            .sql(&format!(
+                "select fetchq.docs_kill('{queue}', '{{\"status\": \"active\"}}', 9999)"
+            ))
+            .await;
+        let left = session
+            .text(&format!(
+                "select fetchq.docs_move('{queue}', '{other}', '{{}}', 9999);
+                 select count(*) from fetchq_data.{queue}__docs where subject not in (select subject from fetchq_data.{other}__docs)"
+            ))
+            .await;
+        assert_eq!(left, "0");
+        counters_are_exact(&mut session, queue).await;
+        counters_are_exact(&mut session, other).await;
+    }
+    // Everything that is pending can be picked: no floor hides any of it.
+    for queue in ["a", "b"] {
+        session
+            .sql(&format!(
+                "select fetchq.queue_set_ordered('{queue}', false)"
+            ))
+            .await;
+        session
+            .sql(&format!(
+                "select fetchq.docs_retry('{queue}', '{{}}', 9999)"
+            ))
+            .await;
+        let there = session
+            .text(&format!("select count(*) from fetchq_data.{queue}__docs"))
+            .await;
+        let picked = session
+            .text(&format!(
+                "select count(*) from fetchq.doc_pick('{queue}', 9999)"
+            ))
+            .await;
+        assert_eq!(picked, there);
+    }
+    db.remove().await;
+}

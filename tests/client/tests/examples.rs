@@ -1,0 +1,180 @@
+//! The workers in examples/ that this suite has the languages for: Rust and psql. (Those
+//! for Node and Python are tested in tests/npm and tests/python.)
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use fetchq_client_tests::{Database, Server, Session, counters_are_exact, run, wait_until};
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+fn rust() -> Command {
+    let cargo = std::env::var("CARGO").unwrap_or("cargo".into());
+    let output = run(Command::new(cargo).current_dir(root()).args([
+        "build",
+        "--release",
+        "-p",
+        "fetchq-rust-worker",
+        "--message-format=json",
+    ]));
+    let program = output
+        .lines()
+        .filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok())
+        .find_map(|message| message["executable"].as_str().map(str::to_owned))
+        .expect("an executable");
+    Command::new(program)
+}
+
+fn psql() -> Command {
+    let mut command = Command::new(root().join("examples/psql-worker.sh"));
+    let path = std::env::var("PATH").unwrap_or_default();
+    let bin = std::env::var("FETCHQ_PG_BINDIR").expect("run by scripts/test.sh client");
+    command.env("PATH", format!("{bin}:{path}"));
+    command
+}
+
+/// A worker that runs; killed at the end of a test that failed.
+struct Worker(Child);
+
+impl Worker {
+    fn start(mut command: Command, db: &Database, grace: &str, lease: &str) -> Self {
+        let url = std::env::var("FETCHQ_URL").expect("run by scripts/test.sh client");
+        let server = url.rsplit_once('/').expect("a database").0;
+        let child = command
+            .args(["q", "example"])
+            .env("DATABASE_URL", format!("{server}/{}", db.name))
+            .env("GRACE", grace)
+            .env("LEASE", lease)
+            .stdin(Stdio::null())
+            .spawn()
+            .expect("start the worker");
+        Self(child)
+    }
+
+    fn signal(&self, signal: &str) {
+        run(Command::new("kill").args([signal, &self.0.id().to_string()]));
+    }
+
+    /// Also the psql that the script has started.
+    fn kill_all(&self) {
+        let own = self.0.id().to_string();
+        let children = Command::new("pgrep").args(["-P", &own]).output();
+        let children = children.expect("pgrep").stdout;
+        let children = String::from_utf8_lossy(&children).into_owned();
+        run(Command::new("kill")
+            .args(["-KILL", &own])
+            .args(children.split_whitespace()));
+    }
+
+    async fn status(&mut self) -> Option<i32> {
+        let mut status = None;
+        wait_until("the worker ends", async || {
+            status = self.0.try_wait().expect("wait");
+            status.is_some()
+        })
+        .await;
+        status.unwrap().code()
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+async fn put(session: &Session, subject: &str, payload: &str) {
+    let sql = format!("select fetchq.doc_put('q', '{subject}', '{payload}')");
+    assert_eq!(session.text(&sql).await, "created");
+}
+
+/// Until a document has this status and so many attempts; maintenance runs meanwhile.
+async fn becomes(session: &Session, subject: &str, wanted: &str) {
+    let sql = format!(
+        "select status || ' ' || attempts from fetchq_data.q__docs where subject = '{subject}'"
+    );
+    wait_until(&format!("{subject} becomes {wanted}"), async || {
+        session.sql("select fetchq.mnt_run('q', 100)").await;
+        session.text(&sql).await == wanted
+    })
+    .await;
+}
+
+async fn does_all_of_it(name: &str, command: fn() -> Command) {
+    let db = Server::of_suite().database(name).await;
+    let mut session = db.connect().await;
+    session
+        .sql(
+            "select fetchq.queue_create('q'); select fetchq.queue_set_retry('q', '1 day');
+             create table results (subject text, result jsonb)",
+        )
+        .await;
+
+    // Results, errors, a job that is cancelled, one that is longer than its lease.
+    put(&session, "good", "{}").await;
+    put(&session, "bad", r#"{"fail": "bad luck"}"#).await;
+    let mut worker = Worker::start(command(), &db, "20", "3");
+    becomes(&session, "good", "3 0").await;
+    becomes(&session, "bad", "1 1").await;
+    let error = "select last_error from fetchq_data.q__docs where subject = 'bad'";
+    assert_eq!(session.text(error).await, "bad luck");
+    put(&session, "cancelled", r#"{"sleep": 2}"#).await;
+    becomes(&session, "cancelled", "2 1").await;
+    session
+        .sql("select fetchq.doc_cancel('q', 'cancelled')")
+        .await;
+    put(&session, "long", r#"{"sleep": 5}"#).await;
+    becomes(&session, "long", "2 1").await;
+    // In the middle of it, it is told to end, and has the time to finish.
+    worker.signal("-TERM");
+    becomes(&session, "long", "3 0").await;
+    assert_eq!(worker.status().await, Some(0));
+
+    // No time is left: the document is back at once.
+    put(&session, "endless", r#"{"sleep": 600}"#).await;
+    let mut worker = Worker::start(command(), &db, "0.3", "60");
+    becomes(&session, "endless", "2 1").await;
+    worker.signal("-TERM");
+    assert_eq!(worker.status().await, Some(0));
+    let sql = "select status || ' ' || attempts from fetchq_data.q__docs where subject = 'endless'";
+    assert_eq!(session.text(sql).await, "1 0");
+
+    // Killed: the session ends, and with it the lease, long before its time.
+    let mut worker = Worker::start(command(), &db, "20", "86400");
+    becomes(&session, "endless", "2 1").await;
+    worker.kill_all();
+    worker.status().await;
+    becomes(&session, "endless", "1 1").await;
+
+    // Idle, and told to stop.
+    session.sql("select fetchq.queue_truncate('q')").await;
+    let mut worker = Worker::start(command(), &db, "20", "60");
+    put(&session, "last", "{}").await;
+    becomes(&session, "last", "3 0").await;
+    session.sql("select fetchq.worker_stop('example')").await;
+    assert_eq!(worker.status().await, Some(0));
+
+    let results = "select string_agg(subject, ' ' order by subject) from results";
+    assert_eq!(session.text(results).await, "good last long");
+    counters_are_exact(&mut session, "q").await;
+    db.remove().await;
+}
+
+#[tokio::test]
+async fn the_worker_in_rust() {
+    does_all_of_it("example_rust", rust).await;
+}
+
+#[tokio::test]
+async fn the_worker_in_psql() {
+    let session = Server::of_suite().connect("postgres").await;
+    let version = session.text("show server_version_num").await;
+    if version.parse::<u32>().unwrap() < 140_000 {
+        // Before version 14 the server does not notice that psql was killed.
+        return;
+    }
+    does_all_of_it("example_psql", psql).await;
+}
