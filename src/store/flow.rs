@@ -207,15 +207,19 @@ static ADD_PLACE: Statement = Statement::new(
     "insert into fetchq.lease_slots as s (queue_id, slot, subject) values ($1, $2, $3)
      on conflict (queue_id, slot) do update set subject = excluded.subject",
 );
-static LEAVE_PLACE_OVER: Statement = Statement::new(
-    "delete from fetchq.lease_slots s
-     where s.queue_id operator(pg_catalog.=) $1 and s.subject operator(pg_catalog.=) $3
-         and s.slot operator(pg_catalog.>=) $2",
+// Locked first: who changes the limit may be moving it.
+static LOCK_PLACE: Statement = Statement::new(
+    "select s.slot from fetchq.lease_slots s
+     where s.queue_id operator(pg_catalog.=) $1 and s.subject operator(pg_catalog.=) $2
+     for update",
 );
-static LEAVE_PLACE: Statement = Statement::new(
+static FREE_PLACE: Statement = Statement::new(
     "update fetchq.lease_slots s set subject = null
-     where s.queue_id operator(pg_catalog.=) $1 and s.subject operator(pg_catalog.=) $3
-         and s.slot operator(pg_catalog.<) $2",
+     where s.queue_id operator(pg_catalog.=) $1 and s.slot operator(pg_catalog.=) $2",
+);
+static REMOVE_PLACE: Statement = Statement::new(
+    "delete from fetchq.lease_slots s
+     where s.queue_id operator(pg_catalog.=) $1 and s.slot operator(pg_catalog.=) $2",
 );
 
 /// A document has become active: fetchq's own picks have given it a place before.
@@ -241,17 +245,26 @@ pub fn released(queue: &Queue, subject: &str) {
     if queue.policy.max_active.is_none() {
         return;
     }
-    let args = [Arg::from(queue.id), Arg::from(BEYOND), Arg::from(subject)];
+    let id = Arg::from(queue.id);
     let freed = spi::connect(|spi| {
-        queue.run(spi, &LEAVE_PLACE_OVER, &args);
-        queue.run(spi, &LEAVE_PLACE, &args).affected()
+        let rows = queue.run(spi, &LOCK_PLACE, &[id, Arg::from(subject)]);
+        let slots: Vec<i64> = (0..rows.len()).filter_map(|row| rows.get(row, 1)).collect();
+        for slot in &slots {
+            let statement = match *slot < BEYOND {
+                true => &FREE_PLACE,
+                false => &REMOVE_PLACE,
+            };
+            queue.run(spi, statement, &[id, Arg::from(*slot)]);
+        }
+        u32::try_from(slots.len()).unwrap_or(1)
     });
-    waiters::has_room(queue.table.to_u32(), freed.unsigned_abs());
+    waiters::has_room(queue.table.to_u32(), freed);
 }
 
+// In this order: what is moved beyond meanwhile is met by the second.
 const EMPTY: [&str; 2] = [
-    "delete from fetchq.lease_slots where queue_id = $1 and slot >= $2",
     "update fetchq.lease_slots set subject = null where queue_id = $1 and slot < $2 and subject is not null",
+    "delete from fetchq.lease_slots where queue_id = $1 and slot >= $2",
 ];
 
 /// All documents are gone.

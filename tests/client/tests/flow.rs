@@ -133,7 +133,11 @@ async fn works_under_a_cap(
                 3 => format!("doc_kill('q', '{subject}')"),
                 _ => format!("doc_complete('q', '{subject}')"),
             };
-            session.sql(&format!("select fetchq.{settle}")).await;
+            assert_eq!(
+                session.text(&format!("select fetchq.{settle}")).await,
+                "1",
+                "{settle}"
+            );
             if settle.starts_with("doc_reject") {
                 // It is to come back at the end of its lease.
                 session
@@ -197,12 +201,8 @@ async fn a_cap(direct: &str, lowers: bool) {
     assert_eq!(highest, CAP, "the cap is used");
     is_done.store(true, Ordering::SeqCst);
     maintenance.await.unwrap();
-    assert_eq!(
-        session
-            .text("select count(*) from fetchq_data.q__docs where status in (0, 1, 2)")
-            .await,
-        "0"
-    );
+    let left = "select subject, status, attempts, iterations, next_iteration - now(), lock_upgrade from fetchq_data.q__docs where status in (0, 1, 2)";
+    assert_eq!(session.rows(left).await, [""; 0]);
     assert_eq!(
         session
             .text("select count(*) from fetchq.lease_slots where subject is not null")
