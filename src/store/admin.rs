@@ -231,8 +231,8 @@ pub fn subjects(chosen: &[Chosen]) -> Arg {
 static RETRY: Statement = Statement::new(
     "update only {docs} d set
          status = 1, next_iteration = pg_catalog.now(),
-         attempts = case when d.status in (-1, 3) then 0 else d.attempts end,
-         last_error = case when d.status in (-1, 3) then null else d.last_error end,
+         attempts = case when d.status operator(pg_catalog.=) any ('{-1,3}') then 0 else d.attempts end,
+         last_error = case when d.status operator(pg_catalog.=) any ('{-1,3}') then null else d.last_error end,
          lease = null, holder = null
      where d.subject operator(pg_catalog.=) any ($1)
      returning d.subject::pg_catalog.text",
