@@ -5,6 +5,8 @@
 //! subject, before it is decided what becomes of it, so that nothing that others do at
 //! the same time is lost.
 
+use std::collections::HashMap;
+
 use super::bulk::{self, Planned};
 use super::counters;
 use super::docs::{self, NewDoc, numbered_row};
@@ -66,8 +68,7 @@ pub fn put_many(queue: &Queue, puts: &[Put]) -> Result<Vec<Action>> {
         put.check(queue)?;
     }
     let numbers: Vec<Option<i64>> = puts.iter().map(|_| queue.next_seq()).collect();
-    let mut order: Vec<usize> = (0..puts.len()).collect();
-    order.sort_by_key(|at| puts[*at].doc.subject);
+    let order = order_of(queue, puts);
     let mut actions = vec![Action::Ignored; puts.len()];
     let mut writer = Writer::new(queue);
     let mut last = None;
@@ -82,6 +83,26 @@ pub fn put_many(queue: &Queue, puts: &[Put]) -> Result<Vec<Action>> {
     }
     writer.finish();
     Ok(actions)
+}
+
+/// In what order documents are locked: in that of their subjects. In an ordered queue a
+/// new one locks the row of its key as well, so there the keys come first.
+fn order_of(queue: &Queue, puts: &[Put]) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..puts.len()).collect();
+    if queue.policy.is_ordered {
+        let mut keys: HashMap<&str, Option<&str>> = HashMap::new();
+        for put in puts {
+            // (equal subjects stay together)
+            keys.entry(put.doc.subject).or_insert(put.doc.ordering_key);
+        }
+        order.sort_by_key(|at| {
+            let subject = puts[*at].doc.subject;
+            (keys.get(subject).copied().flatten(), subject)
+        });
+    } else {
+        order.sort_by_key(|at| puts[*at].doc.subject);
+    }
+    order
 }
 
 /// Events of the counters, added up: what, of which version, how often.
@@ -129,6 +150,7 @@ static ADD_NEXT: Statement = Statement::new(
 static LOCK: Statement = Statement::new(
     "select d.status, d.version, d.priority, d.next_iteration, d.attempts, d.seq,
          d.lock_upgrade is not null,
+         d.lock_upgrade operator(pg_catalog.=) 'infinity' and d.ordering_key is not null,
          coalesce(pg_catalog.jsonb_typeof(d.payload) operator(pg_catalog.=) 'object', true)
      from only {docs} d
      where d.subject operator(pg_catalog.=) $1
@@ -371,8 +393,10 @@ fn find_and_lock(spi: &Spi, queue: &Queue, subject: &str) -> Option<Option<Found
         next_iteration: rows.timestamp(0, 4).unwrap_or(i64::MIN),
         attempts: int(5),
         seq: rows.get(0, 6).unwrap_or(i64::MIN),
-        is_hidden: rows.get(0, 7).unwrap_or(false),
-        is_mergeable: rows.get(0, 8).unwrap_or(true),
+        // One that waits for its turn in the order of its key is not hidden.
+        is_hidden: rows.get(0, 7).unwrap_or(false)
+            && !(queue.policy.is_ordered && rows.get(0, 8).unwrap_or(false)),
+        is_mergeable: rows.get(0, 9).unwrap_or(true),
     }))
 }
 

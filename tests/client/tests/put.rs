@@ -133,6 +133,85 @@ async fn all_modes_at_the_same_time() {
     db.remove().await;
 }
 
+/// Of each of four keys one document runs at a time, whatever is put meanwhile.
+async fn put_in_order(session: Session, number: u64) {
+    let mut dice = Dice::new(number);
+    for _ in 0..60 {
+        let mode = MODES[dice.roll(8) as usize];
+        let subject = dice.roll(20);
+        let at = dice.roll(20) as i64 - 15;
+        let call = format!(
+            "'q', 's{subject}', '{{\"a\": 1}}', now() + interval '{at} ms', mode => '{mode}', ordering_key => 'k{}'",
+            subject % 4
+        );
+        put(&session, &call).await;
+        session.sql("select fetchq.mnt_run('q', 100)").await;
+        let pick = "select subject from fetchq.doc_pick('q', 0, 2, '1h')";
+        for subject in session.column(pick).await {
+            let settle = ["complete", "kill", "drop"][dice.roll(3) as usize];
+            let sql = format!("select fetchq.doc_{settle}('q', '{subject}')");
+            assert_eq!(session.text(&sql).await, "1");
+        }
+    }
+}
+
+#[tokio::test]
+async fn all_modes_in_an_ordered_queue() {
+    let db = Server::of_suite().database("put_ordered").await;
+    let mut session = db.connect().await;
+    session
+        .sql("select fetchq.queue_create('q'); select fetchq.queue_set_ordered('q', true)")
+        .await;
+    // What waits for its turn is changed like all others, and stays in line.
+    for subject in ["s0", "s4", "s8"] {
+        put(&session, &format!("'q', '{subject}', ordering_key => 'k0'")).await;
+    }
+    let merge = "'q', 's4', '{\"b\": 1}', mode => 'merge'";
+    assert_eq!(put(&session, merge).await, "updated");
+    let pick = "select subject || ' ' || payload from fetchq.doc_pick('q', 0, 5, '1h')";
+    assert_eq!(session.column(pick).await, ["s0 {}"]);
+    session.sql("select fetchq.doc_complete('q', 's0')").await;
+    assert_eq!(session.column(pick).await, ["s4 {\"b\": 1}"]);
+    let replace = "'q', 's8', '{}', ordering_key => 'k1', mode => 'replace'";
+    assert_eq!(put(&session, replace).await, "updated");
+    assert_eq!(session.column(pick).await, ["s8 {}"]);
+    session.sql("select fetchq.queue_truncate('q')").await;
+
+    let watcher = db.connect().await;
+    let watching = tokio::spawn(async move {
+        let twice = "select ordering_key from fetchq_data.q__docs where status = 2 group by 1 having count(*) > 1";
+        loop {
+            assert_eq!(watcher.column(twice).await, [""; 0]);
+        }
+    });
+    together(&db, put_in_order).await;
+    assert!(!watching.is_finished(), "two of a key ran");
+    watching.abort();
+    counters_are_exact(&mut session, "q").await;
+    // Nothing is stuck: all of it can be picked and settled.
+    session
+        .sql("update fetchq_data.q__docs set next_iteration = now() where status = 0")
+        .await;
+    wait_until("all are done", async || {
+        session.sql("select fetchq.mnt_run('q', 100)").await;
+        for subject in session
+            .column("select subject from fetchq.doc_pick('q', 0, 9, '1h')")
+            .await
+        {
+            session
+                .sql(&format!("select fetchq.doc_complete('q', '{subject}')"))
+                .await;
+        }
+        session
+            .text("select count(*) from fetchq_data.q__docs where status in (0, 1, 2)")
+            .await
+            == "0"
+    })
+    .await;
+    counters_are_exact(&mut session, "q").await;
+    db.remove().await;
+}
+
 #[tokio::test]
 async fn no_merge_is_lost() {
     let db = Server::of_suite().database("put_merge").await;
