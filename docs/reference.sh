@@ -44,7 +44,8 @@ All functions of the schema `fetchq`, as the catalog has them. This file is writ
 
 - Every argument can be given by name: `fetchq.doc_pick(queue => 'mail', max_docs => 10)`.
 - NULL is an error (22004) for every argument except the payloads of the settling functions (NULL
-  leaves the payload as it is), `details`, `ref_id`, and the payloads of `doc_push_many` (NULL stands for `{}`);
+  leaves the payload as it is), `lease` (NULL: whoever holds it), `delay`, `details`, `ref_id`, those whose default is NULL, what a queue is set to
+  (NULL: no such thing), and the payloads of `doc_push_many` (NULL stands for `{}`);
   the same goes for single elements of the arrays of payloads.
 - A queue name is `[A-Za-z_][A-Za-z0-9_]{0,39}` and folds to lower case. A subject has at most 50 characters.
 - Durations and ages are PostgreSQL intervals: `'5m'`, `'1 hour'`.
@@ -55,7 +56,7 @@ All functions of the schema `fetchq`, as the catalog has them. This file is writ
 TEXT
   rows '^queue_'
   printf '\n## Documents\n'
-  rows '^(doc_|log_error)'
+  rows '^(doc_|docs_|log_error)'
   printf '\n## Schedules\n\nHow they tick: [schedules.md](schedules.md). The times of a schedule (`starts_at`, `ends_at`) may be NULL.\n'
   rows '^schedule_'
   printf '\n## Metrics\n\nWhat the metrics mean: [counters.md](counters.md).\n'
@@ -65,14 +66,14 @@ TEXT
   printf '\n## Ready floors\n\nWhat the columns mean: [operations.md](operations.md#ready-floors).\n'
   rows '^ready_'
   printf '\n## Installation and tools\n'
-  rows '^(status|worker_|maintenance_|info|init|upgrade_|destroy_|trace$|utils_)'
+  rows '^(status|worker_|work$|lease_|maintenance_|info|init|upgrade_|destroy_|trace$|utils_)'
   cat <<'TEXT'
 
 ## Triggers
 
 `fetchq.trigger_notify_as_json()` sends a changed row as JSON on the channel `fetchq_on_change`. It is
 attached to `fetchq.queues`; attach it `for each row` to tables of your own to have their changes announced too.
-`fetchq.trigger_docs_notify()`, `fetchq.trigger_docs_ready()` and `fetchq.trigger_jobs_restore()` are internal.
+`fetchq.trigger_docs_notify()`, `fetchq.trigger_docs_ready()`, `fetchq.trigger_docs_cap()`, `fetchq.trigger_docs_order()`, `fetchq.trigger_queue_changed()` and `fetchq.trigger_jobs_restore()` are internal.
 
 ## Notifications
 

@@ -220,7 +220,7 @@ static WALK: Statement = Statement::new(
          where d.subject operator(pg_catalog.>) $1
          order by d.subject
          limit $2)
-     select pg_catalog.count(*), (select x.subject from walked x order by x.subject collate \"C\" desc limit 1),
+     select pg_catalog.count(*), (select x.subject from walked x order by x.subject collate pg_catalog.\"C\" desc limit 1),
          pg_catalog.array_agg(w.subject) filter (where w.status operator(pg_catalog.=) 3 and $3),
          pg_catalog.array_agg(w.subject) filter (where w.status operator(pg_catalog.=) (-1) and w.is_over and $4)
      from walked w",
