@@ -124,10 +124,11 @@ fn queue_set_retry(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
         };
         let (base, max) = (duration(1, "base")?, duration(3, "max_delay")?);
         let number = |at, argument, low: f64, high: f64, rule| match call.opt_float(at) {
+            None => Err(call.missing(argument)),
             Some(value) if value >= low && value <= high => Ok(value),
-            value => Err(Error::BadValue {
+            Some(value) => Err(Error::BadValue {
                 argument,
-                value: value.map_or("null".into(), |value| value.to_string()),
+                value: value.to_string(),
                 rule,
             }),
         };

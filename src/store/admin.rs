@@ -43,10 +43,12 @@ pub struct Choice<'a> {
     pub other: Option<&'a QueueName>,
 }
 
+// (infinity: it waits for another document of its ordering key)
 // A parameter that is NULL was not asked for. Planned with the values at hand, so that
 // nothing of it is left where they are NULL.
 const CHOSEN: &str = "from only {docs} d
-    where d.status operator(pg_catalog.=) any ($1) and d.lock_upgrade is null
+    where d.status operator(pg_catalog.=) any ($1)
+        and (d.lock_upgrade is null or d.lock_upgrade operator(pg_catalog.=) 'infinity')
         and ($2 is null or d.version operator(pg_catalog.=) any ($2))
         and ($3 is null or d.priority operator(pg_catalog.=) any ($3))
         and ($4 is null or d.priority operator(pg_catalog.>=) $4)
@@ -146,6 +148,7 @@ impl Request<'_> {
         if choice.statuses.is_empty() || limit <= 0 {
             return Ok(Vec::new());
         }
+        alone(spi, &[queue]);
         let args = self.args(spi, choice, Some(i64::from(limit)))?;
         let rows = spi.once(&self.sql(LOCK, queue, choice), &args);
         Ok((0..rows.len())
@@ -158,6 +161,33 @@ impl Request<'_> {
             })
             .collect())
     }
+}
+
+const ALONE: &str = "select pg_catalog.pg_advisory_xact_lock($1, $2)";
+
+/// The kind of the locks on ordered queues: `fqad`.
+const LOCKS: i32 = 0x6671_6164;
+
+/// Bulk actions on an ordered queue take turns: who ends the open document of a key waits
+/// for the next one of that key, which another of them might have locked.
+pub fn alone(spi: &Spi, queues: &[&Queue]) {
+    let ordered = queues.iter().filter(|queue| queue.policy.is_ordered);
+    let mut ids: Vec<i32> = ordered.map(|queue| queue.id).collect();
+    ids.sort_unstable();
+    for id in ids {
+        spi.once(ALONE, &[Arg::from(LOCKS), Arg::from(id)]);
+    }
+}
+
+/// The order in which documents are written into a queue: that of their subjects, so that
+/// two that write the same ones do not wait for each other in a circle. Into an ordered
+/// one as they are to stand in line.
+pub fn in_order(sql: &str, target: &Queue) -> String {
+    let order = match target.policy.is_ordered {
+        true => "4, i.seq",
+        false => "1",
+    };
+    sql.replace("{order}", order)
 }
 
 /// Documents by their states and versions.
@@ -232,7 +262,10 @@ pub fn retry(queue: &Queue, request: &Request) -> Result<i32> {
     let usual = [Planned, Pending, Killed];
     let choice = Choice {
         statuses: request.filter.codes(&usual, &[Completed]),
-        also: "and (d.status operator(pg_catalog.<>) 1 or d.next_iteration operator(pg_catalog.>) pg_catalog.now())",
+        // What waits for its ordering key does not wait for its time.
+        also:
+            "and (d.status operator(pg_catalog.<>) 1
+            or d.lock_upgrade is null and d.next_iteration operator(pg_catalog.>) pg_catalog.now())",
         own: &[],
         other: None,
     };
@@ -349,18 +382,18 @@ const NEW_IN_OTHER: &str = "and not exists (
 const KNOWN_IN_OTHER: &str = "and exists (
     select from only {other} o where o.subject operator(pg_catalog.=) d.subject)";
 
-// In the order of the subjects, so that two that move to the same queue do not wait for
-// each other in a circle; numbered in the order that the documents had.
-const PLACE: &str = "insert into {other} (subject, version, priority, status, attempts, iterations,
-        next_iteration, created_at, last_iteration, payload, ordering_key, max_attempts,
+// Numbered in the order that the documents had.
+const PLACE: &str =
+    "insert into {other} (subject, version, priority, next_iteration, status, attempts,
+        iterations, created_at, last_iteration, payload, ordering_key, max_attempts,
         last_error, origin, seq)
     overriding system value
-    select d.subject, d.version, d.priority, d.status, 0, d.iterations,
-        d.next_iteration, d.created_at, d.last_iteration, d.payload, d.ordering_key, d.max_attempts,
+    select d.subject, d.version, d.priority, d.next_iteration, d.status, 0,
+        d.iterations, d.created_at, d.last_iteration, d.payload, d.ordering_key, d.max_attempts,
         d.last_error, d.origin, i.seq
     from rows from (pg_catalog.unnest($1), pg_catalog.unnest($2)) as i (subject, seq)
     join only {docs} d on d.subject operator(pg_catalog.=) i.subject
-    order by d.subject
+    order by {order}
     on conflict (subject) do nothing
     returning subject::pg_catalog.text";
 
@@ -384,6 +417,9 @@ pub fn move_to(queue: &Queue, target: &Queue, request: &Request) -> Result<i32> 
     };
     spi::connect(|spi| {
         let new = choice(NEW_IN_OTHER);
+        if !request.dry_run {
+            alone(spi, &[queue, target]);
+        }
         let moved = if request.dry_run {
             request.count(spi, queue, &new, Some(request.limit))?
         } else {
@@ -414,7 +450,8 @@ fn place(spi: &Spi, queue: &Queue, target: &Queue, chosen: Vec<Chosen>) -> Resul
     }
     let numbers = numbers(target, chosen.len())?;
     let subjects: Vec<&str> = chosen.iter().map(|c| c.subject.as_str()).collect();
-    let sql = render(PLACE, &queue.name).replace("{other}", &target.name.qualified("docs"));
+    let sql = render(&in_order(PLACE, target), &queue.name)
+        .replace("{other}", &target.name.qualified("docs"));
     let rows = spi.once(&sql, &[Arg::from(subjects), Arg::from(numbers)]);
     let placed = groups(&chosen, &rows);
     let n = total(&placed);

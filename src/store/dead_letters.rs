@@ -248,18 +248,18 @@ const ORIGINS: &str = "select distinct d.origin operator(pg_catalog.->>) 'queue'
     order by 1";
 
 // As it was when it died, without its attempts: $1, $2: subjects and numbers.
-const PLACE_BACK: &str = "insert into {other} (subject, version, priority, status, attempts, iterations,
-        next_iteration, created_at, payload, ordering_key, max_attempts, origin, seq)
+const PLACE_BACK: &str = "insert into {other} (subject, version, priority, next_iteration, status, attempts,
+        iterations, created_at, payload, ordering_key, max_attempts, origin, seq)
     overriding system value
-    select d.origin operator(pg_catalog.->>) 'subject'::pg_catalog.text, d.version, d.priority, 1, 0,
+    select (d.origin operator(pg_catalog.->>) 'subject'::pg_catalog.text) collate pg_catalog.\"C\", d.version, d.priority,
+        pg_catalog.now(), 1, 0,
         coalesce((d.origin operator(pg_catalog.->>) 'iterations'::pg_catalog.text)::pg_catalog.int8, 0),
-        pg_catalog.now(),
         coalesce((d.origin operator(pg_catalog.->>) 'created_at'::pg_catalog.text)::pg_catalog.timestamptz, d.created_at),
         d.payload, d.ordering_key, d.max_attempts,
         d.origin operator(pg_catalog.->) 'origin'::pg_catalog.text, i.seq
     from rows from (pg_catalog.unnest($1), pg_catalog.unnest($2)) as i (subject, seq)
     join only {docs} d on d.subject operator(pg_catalog.=) i.subject
-    order by 1
+    order by {order}
     on conflict (subject) do nothing
     returning seq, version";
 
@@ -340,6 +340,7 @@ fn back(letters: &Queue, origin: &Queue, request: &Request, limit: i32) -> Resul
         other: Some(&origin.name),
     };
     spi::connect(|spi| {
+        admin::alone(spi, &[letters, origin]);
         let chosen = request.lock(spi, letters, &choice(BACK), limit)?;
         let n = place_back(spi, letters, origin, &chosen)?;
         if n < limit {
@@ -362,7 +363,8 @@ fn place_back(spi: &Spi, letters: &Queue, origin: &Queue, chosen: &[Chosen]) -> 
     }
     let numbers = admin::numbers(origin, chosen.len())?;
     let subjects: Vec<&str> = chosen.iter().map(|c| c.subject.as_str()).collect();
-    let sql = render(PLACE_BACK, &letters.name).replace("{other}", &origin.name.qualified("docs"));
+    let sql = render(&admin::in_order(PLACE_BACK, origin), &letters.name)
+        .replace("{other}", &origin.name.qualified("docs"));
     let rows = spi.once(&sql, &[Arg::from(subjects), Arg::from(numbers.clone())]);
     let placed = placed(&rows);
     let back: Vec<&Chosen> = chosen

@@ -4,6 +4,7 @@
 
 use super::counters;
 use super::dead_letters;
+use super::ordering::as_maintenance;
 use super::plans::{Queue, Statement};
 use crate::domain::counters::Event;
 use crate::domain::status::Status;
@@ -91,7 +92,7 @@ pub fn mark_dead(queue: &Queue, limit: i32) -> Result<i32> {
         Arg::from(floor.seq),
     ];
     spi::connect(|spi| {
-        let rows = queue.run(spi, &MARK_DEAD, &args);
+        let rows = as_maintenance(|| queue.run(spi, &MARK_DEAD, &args));
         let killed: Vec<String> = (0..rows.len()).filter_map(|row| rows.get(row, 1)).collect();
         dead(queue, &killed)?;
         Ok(rows.affected())
@@ -134,7 +135,7 @@ pub fn expire(queue: &Queue, limit: i32) -> Result<Expired> {
         Arg::from(floor.seq),
     ];
     spi::connect(|spi| {
-        let rows = queue.run(spi, &EXPIRE, &args);
+        let rows = as_maintenance(|| queue.run(spi, &EXPIRE, &args));
         let subjects: Vec<String> = (0..rows.len())
             .filter(|row| rows.get(*row, 1) == Some(Status::Killed.code()))
             .filter_map(|row| rows.get(row, 2))
@@ -194,7 +195,7 @@ fn run(
     let mut args = own.to_vec();
     args.extend([Arg::timestamp(floor.next_iteration), Arg::from(floor.seq)]);
     spi::connect(|spi| {
-        let n = queue.run(spi, statement, &args).affected();
+        let n = as_maintenance(|| queue.run(spi, statement, &args)).affected();
         counters::note(queue, 0, n, event);
         n
     })

@@ -12,6 +12,8 @@
 //! (40001). Locks are taken in this order: a document, the row of its key, a held
 //! document. What is done to a held document alone does not touch the row of its key.
 
+use std::cell::Cell;
+
 use super::flow::{has_triggers, lock_documents, set_triggers};
 use super::plans::{Queue, Statement, render};
 use crate::domain::names::QueueName;
@@ -253,12 +255,33 @@ fn open_next(spi: &Spi, queue: &Queue, name: &str, again: Option<&Document>) {
     }
 }
 
-/// Whether a change that only maintenance makes can be made now. Maintenance waits for
-/// nobody: while another transaction has the key, the document stays as it is.
+thread_local! {
+    static IS_MAINTENANCE: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Runs a statement of maintenance. It waits for nobody: while another transaction has
+/// the key of a document, this one stays as it is.
+pub fn as_maintenance<R>(work: impl FnOnce() -> R) -> R {
+    struct Until;
+    impl Drop for Until {
+        fn drop(&mut self) {
+            IS_MAINTENANCE.set(false);
+        }
+    }
+    IS_MAINTENANCE.set(true);
+    let _until = Until;
+    work()
+}
+
+/// Whether a document can be changed now: what was planned is due, or a lease ran out at
+/// the last attempt.
 pub fn may_change(queue: &Queue, doc: &Document) -> bool {
     let Some(name) = &doc.ordering_key else {
         return true;
     };
+    if !IS_MAINTENANCE.get() {
+        return true;
+    }
     spi::connect(|spi| {
         let args = [Arg::from(queue.id), Arg::from(name.as_str())];
         queue.run(spi, &TRY_KEY, &args).affected() > 0
@@ -275,16 +298,13 @@ pub fn emptied(queue: &Queue) {
     });
 }
 
-// A document that is not before the update of its state by maintenance: what was planned
-// is due, or a lease ran out at the last attempt.
+// The first one is for maintenance: `may_change`.
 const TRIGGERS: [(&str, &str); 5] = [
     (
         "fetchq_order_due",
         "create trigger fetchq_order_due before update on {docs}
          for each row when (new.ordering_key is not null and old.lock_upgrade is null
-             and new.iterations = old.iterations
-             and (old.status = 0 and new.status = 1 and new.next_iteration = old.next_iteration and new.next_iteration <= now()
-                 or old.status = 2 and new.status = -1 and old.next_iteration < now()))
+             and (old.status = 0 and new.status = 1 or old.status = 2 and new.status = -1))
          execute function fetchq.trigger_docs_order()",
     ),
     (

@@ -130,6 +130,9 @@ impl Function {
                 | "doc_complete_many"
                 | "doc_drop_many"
                 | "doc_reschedule_many"
+                | "doc_snooze"
+                | "doc_extend"
+                | "doc_cancel"
         );
         match (argument.name.as_str(), &argument.ty) {
             ("queue", _) => Value::text("q"),
@@ -153,6 +156,11 @@ impl Function {
             ("retention", _) if self.name == "queue_set_metrics_retention" => {
                 Value::text(r#"[{"retain": "hour", "from": "1d", "to": "1h"}]"#)
             }
+            // None: whoever holds it.
+            ("lease", _) => Value::Null,
+            ("base" | "max_delay" | "delay", &Type::INTERVAL) => Value::Interval(1_000_000),
+            ("factor", _) => Value::Float(2.0),
+            ("jitter", &Type::FLOAT8) => Value::Float(0.1),
             ("retention" | "older_than" | "delay", _) => Value::text("1h"),
             ("timeout", &Type::INTERVAL) => Value::Interval(1000),
             ("duration", &Type::INTERVAL) => Value::Interval(300_000_000),

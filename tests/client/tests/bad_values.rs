@@ -22,6 +22,27 @@ const BAD: &[(&str, &str)] = &[
     ("mnt_job_pick('1m', -1)", "22023"),
     ("mnt_job_run(-1)", "22023"),
     ("mnt_job_run('1m', -1)", "22023"),
+    ("doc_pop('q', 0, -1)", "22023"),
+    // Leases that nobody has
+    ("doc_complete('q', 'active', null, 1)", "55000"),
+    ("doc_drop('q', 'active', -1)", "55000"),
+    (
+        "doc_complete_many('q', array['active'], lease => 9223372036854775807)",
+        "55000",
+    ),
+    ("doc_extend('q', 'active', '1m', 0)", "55000"),
+    ("doc_extend('q', 'active', '-1m')", "22023"),
+    ("doc_extend('q', 'active', '300000 years')", "22008"),
+    ("doc_extend('none', 'active', '1m')", "42704"),
+    ("doc_cancel('none', 'active')", "42704"),
+    (
+        "doc_reject('q', 'active', 'm', '{}', delay => '-1s')",
+        "22023",
+    ),
+    ("queue_set_retry('q', '-1s')", "22023"),
+    ("queue_set_retry('q', '1s', 0)", "22023"),
+    ("queue_set_retry('q', '1s', jitter => 'NaN')", "22023"),
+    ("queue_set_retry('q', '1s', max_attempts => 0)", "22023"),
     // Durations: no interval, negative, infinite (unknown to PostgreSQL before 17), too long
     ("doc_pick('q', 'soon')", "22007"),
     ("doc_pick('q', '')", "22007"),

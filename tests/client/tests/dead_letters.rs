@@ -339,7 +339,21 @@ async fn redrives_beside_workers_that_fail() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn bulk_actions_against_each_other() {
-    let db = Server::of_suite().database("bulk_admin").await;
+    bulk_actions("bulk_admin", "").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn bulk_actions_on_ordered_queues() {
+    bulk_actions(
+        "bulk_ordered",
+        "update fetchq_data.a__docs set ordering_key = seq % 7; update fetchq_data.b__docs set ordering_key = seq % 7;
+         select fetchq.queue_set_ordered('a'), fetchq.queue_set_ordered('b')",
+    )
+    .await;
+}
+
+async fn bulk_actions(name: &str, prepare: &str) {
+    let db = Server::of_suite().database(name).await;
     let mut session = db.connect().await;
     session
         .sql(
@@ -348,6 +362,7 @@ async fn bulk_actions_against_each_other() {
              from unnest('{a,b}'::text[]) with ordinality u (q, n), generate_series(1, 600) i where i % 2 = n - 1 or i % 10 = 0",
         )
         .await;
+    session.sql(prepare).await;
     let all = session
         .text("select count(*) from (select from fetchq_data.a__docs union all select from fetchq_data.b__docs) x")
         .await;
@@ -415,6 +430,11 @@ async fn bulk_actions_against_each_other() {
     }
     // Everything that is pending can be picked: no floor hides any of it.
     for queue in ["a", "b"] {
+        session
+            .sql(&format!(
+                "select fetchq.queue_set_ordered('{queue}', false)"
+            ))
+            .await;
         session
             .sql(&format!(
                 "select fetchq.docs_retry('{queue}', '{{}}', 9999)"

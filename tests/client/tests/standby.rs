@@ -11,6 +11,7 @@ use fetchq_client_tests::{
 const READS: &[&str] = &[
     "info",
     "init",
+    "lease_list",
     "maintenance_progress",
     "metric_compute",
     "metric_compute_all",

@@ -1,5 +1,5 @@
 -- What happens to a document that is put again: by mode, and by the state it is in.
-select fetchq.queue_create('put');
+select was_created from fetchq.queue_create('put');
 
 create function put_show() returns table (subject text, status int, version int, priority int, planned text, attempts int, iterations bigint, payload jsonb, ordering_key text, max_attempts int)
 language sql as $$

@@ -159,6 +159,33 @@ select count(*) from fetchq_data.rq_adm_2__docs;
 select * from fetchq.docs_drop('rq_adm');
 select test.exact('rq_adm'), test.exact('rq_adm_2');
 
+-- Documents of one ordering key: the next one is opened, and they keep their order.
+drop trigger keep on fetchq_data.rq_adm__docs;
+select fetchq.queue_truncate('rq_adm'), fetchq.queue_truncate('rq_adm_2');
+select fetchq.queue_set_ordered('rq_adm'), fetchq.queue_set_ordered('rq_adm_2');
+select fetchq.doc_put('rq_adm', s, ordering_key => 'k', next_iteration => '2020-01-01') from unnest('{d,c,b,a,e}'::text[]) s;
+select subject, status, lock_upgrade from fetchq_data.rq_adm__docs order by seq;
+select fetchq.docs_retry('rq_adm');
+select fetchq.docs_kill('rq_adm', '{"ordering_key": "k"}', 1);
+select fetchq.docs_set_priority('rq_adm', 3, '{"subject": "b"}');
+select subject, status, priority, lock_upgrade from fetchq_data.rq_adm__docs order by seq;
+select subject from fetchq.doc_pick('rq_adm', 9);
+select fetchq.docs_drop('rq_adm', '{"status": "active"}');
+select fetchq.docs_move('rq_adm', 'rq_adm_2', '{"status": "pending"}');
+select subject, status, lock_upgrade from fetchq_data.rq_adm__docs order by seq;
+select subject, status, lock_upgrade from fetchq_data.rq_adm_2__docs order by seq;
+select subject from fetchq.doc_pick('rq_adm_2', 9);
+select fetchq.queue_set_dead_letter('rq_adm_2', 'rq_adm');
+select fetchq.doc_kill('rq_adm_2', 'b');
+select subject from fetchq.doc_pick('rq_adm_2', 9);
+select fetchq.queue_redrive('rq_adm', 9, '{"status": "pending"}');
+select subject, status, lock_upgrade from fetchq_data.rq_adm_2__docs order by seq;
+select fetchq.queue_set_history('rq_adm_2', '0', '0', '0');
+select fetchq.doc_complete('rq_adm_2', 'a');
+select subject, status, lock_upgrade from fetchq_data.rq_adm_2__docs order by seq;
+select test.exact('rq_adm'), test.exact('rq_adm_2');
+select count(*) from fetchq.ordering_keys;
+
 drop view test.docs;
 drop function test.fill(), test.chosen(jsonb);
 select was_dropped from fetchq.queue_drop('rq_adm');

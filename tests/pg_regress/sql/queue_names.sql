@@ -63,7 +63,8 @@ select p.proname, p.pronargs, count(*) filter (where test.error(format(
         select case when i = 1 then '''x"; drop table fetchq.queues; --'''
             else case format_type(p.proargtypes[i - 1], null)
                 when 'text' then case when p.proargnames[i] = 'retention' and p.proname like '%metrics%' then '''[]''' else '''5m''' end || '::text'
-                when 'integer' then '1' when 'boolean' then 'true'
+                when 'integer' then '1' when 'bigint' then '1' when 'double precision' then '1' when 'boolean' then 'true'
+                when 'text[]' then 'array[''s1'']' when 'jsonb[]' then 'array[''{}'']::jsonb[]'
                 when 'jsonb' then '''[]''::jsonb' when 'interval' then '''5m''::interval' else 'now()' end end
         from generate_series(1, p.pronargs) i order by i), ', '))) like '42602 invalid queue name%') as refused
 from pg_proc p
