@@ -256,21 +256,43 @@ async fn the_earliest_time_wins() {
     let session = db.connect().await;
     session.sql("select fetchq.queue_create('q')").await;
     together(&db, async |session, number| {
-        for turn in 0..20 {
-            // From 2050 on, 320 minutes in some order; the first one is somebody's.
-            let minute = (number * 20 + turn) * 37 % 320;
+        for turn in 0..40 {
+            // All come closer and closer to the first minute of 2050.
+            let minute = (39 - turn) * SESSIONS + number;
             let at = format!("timestamptz '2050-01-01 00:00+00' + interval '{minute} min'");
-            put(
-                &session,
-                &format!("'q', 'x', '{{}}', {at}, mode => 'earliest'"),
-            )
-            .await;
+            for subject in 0..5 {
+                put(
+                    &session,
+                    &format!("'q', 'x{subject}', '{{}}', {at}, mode => 'earliest'"),
+                )
+                .await;
+            }
         }
     })
     .await;
-    let sql =
-        "select next_iteration = '2050-01-01 00:00+00' and status = 0 from fetchq_data.q__docs";
-    assert_eq!(session.column(sql).await, ["t"]);
+    let sql = "select subject from fetchq_data.q__docs where next_iteration <> '2050-01-01 00:00+00' or status <> 0";
+    assert_eq!(session.column(sql).await, [""; 0]);
+
+    // One that waits for another decides by what that one leaves behind.
+    let at = |minute| format!("timestamptz '2050-01-01 00:00+00' + interval '{minute} min'");
+    put(&session, &format!("'q', 'y', '{{}}', {}", at(60))).await;
+    session.sql("begin").await;
+    put(
+        &session,
+        &format!("'q', 'y', '{{}}', {}, mode => 'earliest'", at(10)),
+    )
+    .await;
+    let waits = db.connect().await;
+    let later = format!("'q', 'y', '{{}}', {}, mode => 'earliest'", at(20));
+    let waiting = tokio::spawn(async move { put(&waits, &later).await });
+    let blocked = "select count(*) from pg_stat_activity
+        where wait_event_type = 'Lock' and datname = current_database()";
+    let watcher = db.connect().await;
+    wait_until("it is blocked", async || watcher.text(blocked).await == "1").await;
+    session.sql("commit").await;
+    assert_eq!(waiting.await.unwrap(), "ignored");
+    let time = "select (next_iteration - '2050-01-01 00:00+00')::text from fetchq_data.q__docs where subject = 'y'";
+    assert_eq!(session.text(time).await, "00:10:00");
     db.remove().await;
 }
 
