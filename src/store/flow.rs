@@ -438,38 +438,7 @@ fn make_places(spi: &Spi, name: &QueueName, id: i32, max: i32) {
 const MORE_PLACES: &str = "insert into fetchq.lease_slots (queue_id, slot)
     select $1, n.slot from generate_series(1, $2::bigint) as n (slot)
     where not exists (select from fetchq.lease_slots s where s.queue_id = $1 and s.slot = n.slot)";
-// The three wait for picks that have not committed.
-const FEWER_PLACES: &str = "delete from fetchq.lease_slots
-    where queue_id = $1 and slot > $2 and slot < $3 and subject is null";
-const MOVE_BEYOND: &str = "update fetchq.lease_slots s
-    set slot = $3 + coalesce((select d.seq from {docs} d where d.subject = s.subject), $3 + s.slot)
-    where s.queue_id = $1 and s.slot > $2 and s.slot < $3 and s.subject is not null";
-const TOUCH_FREE: &str = "update fetchq.lease_slots set subject = null
-    where queue_id = $1 and slot < $2 and subject is null";
-const TOO_MANY: &str =
-    "select from fetchq.lease_slots where queue_id = $1 and slot > $2 and slot < $3";
-
-/// Changes the number of places of a capped queue while it is used. Those that are taken
-/// beyond the new limit stay until their documents are settled.
-fn resize(spi: &Spi, name: &QueueName, id: i32, max: i32) {
-    let (id, max, beyond) = (Arg::from(id), Arg::from(i64::from(max)), Arg::from(BEYOND));
-    spi.once(MORE_PLACES, &[id, max]);
-    let mut moved = 0;
-    // A place may be taken, or freed, between the two.
-    while spi.once(TOO_MANY, &[id, max, beyond]).affected() > 0 {
-        spi.once(FEWER_PLACES, &[id, max, beyond]);
-        moved += spi
-            .once(&render(MOVE_BEYOND, name), &[id, max, beyond])
-            .affected();
-    }
-    if moved > 0 {
-        // Who has locked one of them counts what is beyond now; who has an older snapshot
-        // fails.
-        spi.once(TOUCH_FREE, &[id, beyond]);
-    }
-}
-
-const IS_CAPPED: &str = "select from fetchq.queues where name = $1 and max_active is not null";
+const MAX_ACTIVE: &str = "select max_active from fetchq.queues where name = $1";
 
 /// Sets how many documents can be active at a time.
 pub fn set_max_active(name: &QueueName, max: Option<i32>) -> Result<i32> {
@@ -479,16 +448,22 @@ pub fn set_max_active(name: &QueueName, max: Option<i32>) -> Result<i32> {
     }
     let id = registry::lock_now(name)?;
     let key = Arg::from(name.as_str());
-    let is_capped = spi::connect(|spi| {
-        spi.once(IS_CAPPED, &[key]).affected() > 0 && has_triggers(spi, name, &CAP_TRIGGERS)
+    let is_raised = spi::connect(|spi| {
+        let before: Option<i32> = spi.once(MAX_ACTIVE, &[key]).get(0, 1);
+        before.is_some_and(|before| max.is_some_and(|max| before <= max))
+            && has_triggers(spi, name, &CAP_TRIGGERS)
     });
-    // (a change needs no lock on the documents)
-    if !is_capped || max.is_none() {
+    // More places need no lock on the documents. For fewer, nobody may be about to pick,
+    // or to settle: each would wait for the other.
+    if !is_raised {
         lock_documents(name, FUNCTION)?;
     }
     Ok(spi::connect(|spi| {
         match max {
-            Some(max) if is_capped => resize(spi, name, id, max),
+            Some(max) if is_raised => {
+                let args = [Arg::from(id), Arg::from(i64::from(max))];
+                spi.once(MORE_PLACES, &args);
+            }
             Some(max) => make_places(spi, name, id, max),
             None => {
                 spi.once(NO_PLACES, &[Arg::from(id)]);
