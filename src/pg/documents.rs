@@ -402,6 +402,8 @@ impl Documents {
     ) -> Change {
         let mut failure = pg_sys::TM_FailureData::default();
         let mut mode = pg_sys::LockTupleMode::LockTupleExclusive;
+        #[cfg(not(any(feature = "pg13", feature = "pg14", feature = "pg15")))]
+        let mut indexes = pg_sys::TU_UpdateIndexes::TU_None;
         // SAFETY: the row was read in this call, so its place exists.
         let result = unsafe {
             pg_sys::heap_update(
@@ -414,7 +416,7 @@ impl Documents {
                 &mut failure,
                 &mut mode,
                 #[cfg(not(any(feature = "pg13", feature = "pg14", feature = "pg15")))]
-                &mut pg_sys::TU_UpdateIndexes::TU_None,
+                &mut indexes,
             )
         };
         self.what_happened(result, &failure)
