@@ -32,6 +32,12 @@ pub fn current() -> pg_sys::TransactionId {
     unsafe { pg_sys::GetCurrentTransactionId() }
 }
 
+/// The number of the whole transaction, which no other one ever has.
+pub fn number() -> i64 {
+    // SAFETY: gives the transaction a number if it has none.
+    unsafe { pg_sys::GetTopFullTransactionId().value as i64 }
+}
+
 /// What became of what a transaction of this session has written.
 pub fn what_became_of(transaction: pg_sys::TransactionId) -> Written {
     // SAFETY: asks the state of this backend, and the commit log.

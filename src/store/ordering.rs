@@ -21,14 +21,27 @@ use crate::domain::status::Status;
 use crate::error::Result;
 use crate::pg::relation::{self, LockMode};
 use crate::pg::spi::{self, Arg, Spi};
+use crate::pg::transaction;
 use crate::pg::trigger::Document;
 use crate::worker::waiters;
 
-// (what is open already is said to be so again)
+// (what is open already is said to be so again) $4: this transaction. The row is written
+// again, so that a transaction with an older snapshot fails.
 static ENTER: Statement = Statement::new(
-    "insert into fetchq.ordering_keys as k (queue_id, key, subject) values ($1, $2, $3)
-     on conflict (queue_id, key) do update set arrivals = k.arrivals operator(pg_catalog.+) 1
-     returning k.subject operator(pg_catalog.=) $3",
+    "insert into fetchq.ordering_keys as k (queue_id, key, subject, made_by) values ($1, $2, $3, $4)
+     on conflict (queue_id, key) do update set made_by = k.made_by
+     returning k.subject operator(pg_catalog.=) $3, k.made_by operator(pg_catalog.=) $4",
+);
+// Index: primary key. What is tried again keeps its place.
+static HOLD_LATER: Statement = Statement::new(
+    "update only {docs} d set lock_upgrade = 'infinity'
+     where d.subject operator(pg_catalog.=) (
+             select k.subject from fetchq.ordering_keys k
+             where k.queue_id operator(pg_catalog.=) $1 and k.key operator(pg_catalog.=) $2)
+         and d.lock_upgrade is null
+         and d.status operator(pg_catalog.+) 0 operator(pg_catalog.=) 1
+         and d.attempts operator(pg_catalog.=) 0
+         and (d.next_iteration, d.seq) operator(pg_catalog.>) ($3, $4)",
 );
 static LOCK_KEY: Statement = Statement::new(
     "select k.subject operator(pg_catalog.=) $3, k.others[1], $3 operator(pg_catalog.=) any (k.others)
@@ -155,13 +168,17 @@ fn key<'a>(queue: &Queue, key: &'a str, subject: &'a str) -> [Arg; 3] {
     [Arg::from(queue.id), Arg::from(key), Arg::from(subject)]
 }
 
-/// A document has come into line: it is the open one of its key, or held.
+/// A document has come into line: it is the open one of its key, or held. A statement
+/// writes rows in any order: where all of the line came within this transaction, so that
+/// nobody else can have picked what is open, that one goes behind an earlier one.
 fn entered(spi: &Spi, queue: &Queue, doc: &Document) {
     let Some(name) = &doc.ordering_key else {
         return unhold(spi, queue, doc);
     };
     let args = key(queue, name, &doc.subject);
-    let is_open = queue.run(spi, &ENTER, &args).get(0, 1) == Some(true);
+    let enter = [args[0], args[1], args[2], Arg::from(transaction::number())];
+    let row = queue.run(spi, &ENTER, &enter);
+    let (is_open, is_made_here) = (row.get(0, 1) == Some(true), row.get(0, 2) == Some(true));
     let subject = [args[2]];
     match (is_open, doc.status) {
         (true, _) if doc.is_held => {
@@ -172,10 +189,21 @@ fn entered(spi: &Spi, queue: &Queue, doc: &Document) {
         (false, ACTIVE) => {
             queue.run(spi, &JOIN_OTHERS, &args);
         }
+        (false, _) if is_made_here && hold_later(spi, queue, &args, doc) => {
+            queue.run(spi, &SET_OPEN, &args);
+            unhold(spi, queue, doc);
+        }
         (false, _) => {
             queue.run(spi, &HOLD, &subject);
         }
     }
+}
+
+/// Holds the open document of a key if its place is behind another one.
+fn hold_later(spi: &Spi, queue: &Queue, args: &[Arg; 3], doc: &Document) -> bool {
+    let (time, seq) = (Arg::timestamp(doc.next_iteration), Arg::from(doc.seq));
+    let held = queue.run(spi, &HOLD_LATER, &[args[0], args[1], time, seq]);
+    held.affected() > 0
 }
 
 fn unhold(spi: &Spi, queue: &Queue, doc: &Document) {
@@ -488,8 +516,9 @@ pub fn repair(queue: &Queue) {
                     subject,
                     attempts: 0,
                     iterations: 0,
-                    next_iteration: 0,
-                    seq: 0,
+                    // (they come in order)
+                    next_iteration: i64::MAX,
+                    seq: i64::MAX,
                 };
                 entered(spi, queue, &stray);
             }
