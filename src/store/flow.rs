@@ -261,10 +261,14 @@ pub fn released(queue: &Queue, subject: &str) {
     waiters::has_room(queue.table.to_u32(), freed);
 }
 
-// In this order: what is moved beyond meanwhile is met by the second.
+// In this order: what is moved beyond meanwhile is met by the second. Run by triggers,
+// under the search_path of the session.
 const EMPTY: [&str; 2] = [
-    "update fetchq.lease_slots set subject = null where queue_id = $1 and slot < $2 and subject is not null",
-    "delete from fetchq.lease_slots where queue_id = $1 and slot >= $2",
+    "update fetchq.lease_slots s set subject = null
+     where s.queue_id operator(pg_catalog.=) $1 and s.slot operator(pg_catalog.<) $2
+         and s.subject is not null",
+    "delete from fetchq.lease_slots s
+     where s.queue_id operator(pg_catalog.=) $1 and s.slot operator(pg_catalog.>=) $2",
 ];
 
 /// All documents are gone.

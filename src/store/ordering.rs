@@ -317,7 +317,9 @@ pub fn may_change(queue: &Queue, doc: &Document) -> bool {
     })
 }
 
-const FORGET_KEYS: &str = "delete from fetchq.ordering_keys where queue_id = $1";
+// (also run by triggers, under the search_path of the session)
+const FORGET_KEYS: &str =
+    "delete from fetchq.ordering_keys k where k.queue_id operator(pg_catalog.=) $1";
 
 /// All documents are gone.
 pub fn emptied(queue: &Queue) {
