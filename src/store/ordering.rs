@@ -150,6 +150,8 @@ fn moved(spi: &Spi, queue: &Queue, old: &Document, new: &Document) {
     // Settled and planned anew; else it is to be tried again, and keeps its place.
     let is_done = new.attempts == 0 && new.iterations > old.iterations;
     match (old.status, new.status) {
+        // Picks do not see what is held: made active by hand, it runs beside the open one.
+        (PENDING, ACTIVE) if old.is_held => entered(spi, queue, new),
         (PENDING, PENDING | ACTIVE) | (ACTIVE, ACTIVE) => {}
         (ACTIVE, PENDING) if is_done => left(spi, queue, old, Some(new)),
         (ACTIVE, PENDING) => {}
@@ -185,9 +187,10 @@ fn entered(spi: &Spi, queue: &Queue, doc: &Document) {
             queue.run(spi, &UNHOLD, &subject);
         }
         (true, _) => {}
-        // Nobody can hold what runs already.
+        // Nobody can hold what runs already. (A lease that is hidden never ends.)
         (false, ACTIVE) => {
             queue.run(spi, &JOIN_OTHERS, &args);
+            unhold(spi, queue, doc);
         }
         (false, _) if is_made_here && hold_later(spi, queue, &args, doc) => {
             queue.run(spi, &SET_OPEN, &args);
@@ -347,7 +350,7 @@ const TRIGGERS: [(&str, &str); 5] = [
         "fetchq_order_update",
         "create trigger fetchq_order_update after update on {docs}
          for each row when ((new.ordering_key is not null or old.ordering_key is not null)
-             and not (old.status = 1 and new.status = 2)
+             and not (old.status = 1 and new.status = 2 and old.lock_upgrade is null)
              and (old.status <> new.status or old.subject <> new.subject
                  or old.ordering_key is distinct from new.ordering_key))
          execute function fetchq.trigger_docs_order()",
