@@ -14,7 +14,7 @@
 
 use std::cell::Cell;
 
-use super::flow::{has_triggers, lock_documents, set_triggers};
+use super::flow::{has_triggers, lock_documents, refuse_unseen, set_triggers};
 use super::plans::{Queue, Statement, render};
 use crate::domain::names::QueueName;
 use crate::domain::status::Status;
@@ -108,6 +108,9 @@ static HAS_KEY: Statement = Statement::new(
      where k.queue_id operator(pg_catalog.=) $1 and k.key operator(pg_catalog.=) $2",
 );
 
+static ANY_KEY: Statement = Statement::new(
+    "select from fetchq.ordering_keys k where k.queue_id operator(pg_catalog.=) $1 limit 1",
+);
 static IS_OPEN: Statement = Statement::new(
     "select from fetchq.ordering_keys k
      where k.queue_id operator(pg_catalog.=) $1 and k.key operator(pg_catalog.=) $2
@@ -124,46 +127,49 @@ fn is_in_line(doc: &Document) -> bool {
 }
 
 /// What changed in the documents of an ordered queue: behind its row triggers.
-pub fn changed(queue: &Queue, old: Option<&Document>, new: Option<&Document>) {
-    spi::connect(|spi| match (old, new) {
-        (Some(old), Some(new)) => {
-            let is_same = old.ordering_key == new.ordering_key && old.subject == new.subject;
-            if is_same {
-                moved(spi, queue, old, new);
-            } else {
-                left(spi, queue, old, None);
+pub fn changed(queue: &Queue, old: Option<&Document>, new: Option<&Document>) -> Result<()> {
+    spi::connect(|spi| {
+        match (old, new) {
+            (Some(old), Some(new)) => {
+                let is_same = old.ordering_key == new.ordering_key && old.subject == new.subject;
+                if is_same {
+                    return moved(spi, queue, old, new);
+                }
+                left(spi, queue, old, None)?;
                 if is_in_line(new) {
                     entered(spi, queue, new);
                 } else {
                     unhold(spi, queue, new);
                 }
             }
+            (None, Some(new)) if is_in_line(new) => entered(spi, queue, new),
+            (Some(old), None) => return left(spi, queue, old, None),
+            _ => {}
         }
-        (None, Some(new)) if is_in_line(new) => entered(spi, queue, new),
-        (Some(old), None) => left(spi, queue, old, None),
-        _ => {}
-    });
+        Ok(())
+    })
 }
 
 /// A document went from one state to another.
-fn moved(spi: &Spi, queue: &Queue, old: &Document, new: &Document) {
+fn moved(spi: &Spi, queue: &Queue, old: &Document, new: &Document) -> Result<()> {
     // Settled and planned anew; else it is to be tried again, and keeps its place.
     let is_done = new.attempts == 0 && new.iterations > old.iterations;
     match (old.status, new.status) {
         // Picks do not see what is held: made active by hand, it runs beside the open one.
         (PENDING, ACTIVE) if old.is_held => entered(spi, queue, new),
         (PENDING, PENDING | ACTIVE) | (ACTIVE, ACTIVE) => {}
-        (ACTIVE, PENDING) if is_done => left(spi, queue, old, Some(new)),
+        (ACTIVE, PENDING) if is_done => left(spi, queue, old, Some(new))?,
         (ACTIVE, PENDING) => {}
         (ACTIVE, PLANNED) if !is_done => {}
         (_, PENDING | ACTIVE) => entered(spi, queue, new),
         // Planned before and now: it may be the open one, which is tried again.
         (PLANNED, PLANNED) => {}
         _ => {
-            left(spi, queue, old, None);
+            left(spi, queue, old, None)?;
             unhold(spi, queue, new);
         }
     }
+    Ok(())
 }
 
 fn key<'a>(queue: &Queue, key: &'a str, subject: &'a str) -> [Arg; 3] {
@@ -217,22 +223,22 @@ fn unhold(spi: &Spi, queue: &Queue, doc: &Document) {
 
 /// A document has left the line; `again`: it has gone back into it. If it was the open
 /// one, the next one is opened.
-fn left(spi: &Spi, queue: &Queue, doc: &Document, again: Option<&Document>) {
+fn left(spi: &Spi, queue: &Queue, doc: &Document, again: Option<&Document>) -> Result<()> {
     let Some(name) = &doc.ordering_key else {
-        return;
+        return Ok(());
     };
     // (a held one leaves nothing behind)
     if doc.is_held || !matches!(doc.status, PLANNED | PENDING | ACTIVE) {
-        return;
+        return Ok(());
     }
     let args = key(queue, name, &doc.subject);
     // A planned one is open only if it is tried again: mostly nobody has to wait.
     if doc.status == PLANNED && queue.run(spi, &IS_OPEN, &args).affected() == 0 {
-        return;
+        return Ok(());
     }
     let row = queue.run(spi, &LOCK_KEY, &args);
     if row.is_empty() {
-        return;
+        return refuse_unseen(spi, queue, &HAS_KEY, &args[..2]);
     }
     if row.get(0, 1) != Some(true) {
         if row.get(0, 3) == Some(true) {
@@ -241,16 +247,17 @@ fn left(spi: &Spi, queue: &Queue, doc: &Document, again: Option<&Document>) {
                 entered(spi, queue, again);
             }
         }
-        return;
+        return Ok(());
     }
     if row.get::<String>(0, 2).is_some() {
         queue.run(spi, &NEXT_OTHER, &args[..2]);
         if let Some(again) = again {
             entered(spi, queue, again);
         }
-        return;
+        return Ok(());
     }
     open_next(spi, queue, name, again);
+    Ok(())
 }
 
 /// Opens the first one in the line of a key whose row is locked; that is `again`, which
@@ -325,10 +332,12 @@ const FORGET_KEYS: &str =
     "delete from fetchq.ordering_keys k where k.queue_id operator(pg_catalog.=) $1";
 
 /// All documents are gone.
-pub fn emptied(queue: &Queue) {
+pub fn emptied(queue: &Queue) -> Result<()> {
     spi::connect(|spi| {
-        spi.once(FORGET_KEYS, &[Arg::from(queue.id)]);
-    });
+        let id = [Arg::from(queue.id)];
+        spi.once(FORGET_KEYS, &id);
+        refuse_unseen(spi, queue, &ANY_KEY, &id)
+    })
 }
 
 // The first one is for maintenance: `may_change`.
