@@ -72,6 +72,10 @@ pub enum Error {
     ReadOnly { function: String, standby: bool },
     #[error("{0}() needs a transaction of isolation level READ COMMITTED")]
     KeepsSnapshot(&'static str),
+    #[error(
+        "could not serialize access: the limit or the order of queue \"{0}\" is newer than the snapshot of the transaction"
+    )]
+    OlderSnapshot(String),
     #[error("{0}() cannot wait inside a transaction block")]
     InTransaction(String),
     #[error("{0}() cannot wait in a transaction that keeps one snapshot")]
@@ -187,6 +191,7 @@ impl Error {
                 ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE
             }
             Self::KeepsSnapshot(_) | Self::WaitsInSnapshot(_) => ERRCODE_FEATURE_NOT_SUPPORTED,
+            Self::OlderSnapshot(_) => ERRCODE_T_R_SERIALIZATION_FAILURE,
             Self::InTransaction(_) => ERRCODE_ACTIVE_SQL_TRANSACTION,
             Self::NumberOfQueues { .. } => ERRCODE_INVALID_PARAMETER_VALUE,
             Self::ColumnType { .. } => ERRCODE_DATATYPE_MISMATCH,
@@ -233,6 +238,7 @@ impl Error {
             Self::HiddenQueue(_) => "A row-level security policy on fetchq.queues hides it, or a trigger suppresses the insert.".into(),
             Self::ColumnType { .. } => "A table of fetchq was altered: give the column its type back.".into(),
             Self::KeepsSnapshot(_) => "An older snapshot would leave counters of documents that are gone: set transaction isolation level read committed.".into(),
+            Self::OlderSnapshot(_) => "Roll back and try the transaction again.".into(),
             Self::InTransaction(_) => "Nothing that others commit could be seen there: commit first, then CALL it by itself.".into(),
             Self::WaitsInSnapshot(_) => "Documents that come meanwhile could not be seen: set transaction isolation level read committed.".into(),
             Self::NumberOfQueues { .. } => "Wait in several sessions for more.".into(),

@@ -119,10 +119,10 @@ fn trigger_docs_cap(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
         let old = fired.old.as_ref().filter(is_active);
         let new = fired.new.as_ref().filter(is_active);
         if fired.old.is_none() && fired.new.is_none() {
-            flow::emptied(&queue);
+            flow::emptied(&queue)?;
         }
         if let Some(old) = old {
-            flow::released(&queue, &old.subject);
+            flow::released(&queue, &old.subject)?;
         }
         if let Some(new) = new {
             flow::activated(&queue, &new.subject, new.seq);
@@ -147,8 +147,8 @@ fn trigger_docs_order(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
                 let may = ordering::may_change(&queue, new);
                 return Ok(trigger::verdict(call, may));
             }
-            (None, None) => ordering::emptied(&queue),
-            (old, new) => ordering::changed(&queue, old.as_ref(), new.as_ref()),
+            (None, None) => ordering::emptied(&queue)?,
+            (old, new) => ordering::changed(&queue, old.as_ref(), new.as_ref())?,
         }
         Ok(Reply::trigger())
     })

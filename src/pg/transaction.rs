@@ -29,6 +29,12 @@ pub fn is_current(transaction: pg_sys::TransactionId) -> bool {
     unsafe { pg_sys::TransactionIdIsCurrentTransactionId(transaction) }
 }
 
+/// The number of the whole transaction, which no other one ever has.
+pub fn number() -> i64 {
+    // SAFETY: gives the transaction a number if it has none.
+    unsafe { pg_sys::GetTopFullTransactionId().value as i64 }
+}
+
 static ON_END: OnceLock<fn(End)> = OnceLock::new();
 static ON_EXIT: OnceLock<fn()> = OnceLock::new();
 

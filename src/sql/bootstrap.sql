@@ -304,13 +304,14 @@ create index rate_slots_free_idx on fetchq.rate_slots (queue_id, free_at);
 comment on table fetchq.rate_slots is 'Turns of queues with a rate: when each can be taken again';
 
 -- Ordering keys that have documents, and which one is open; others: those that were
--- active together with it when the order was switched on.
+-- active together with it when the order was switched on; made_by: the transaction that
+-- has added the key.
 create table fetchq.ordering_keys (
     queue_id int not null,
     key text not null,
     subject text collate "C" not null,
     others text[] not null default '{}',
-    arrivals bigint not null default 0,
+    made_by bigint not null default 0,
     primary key (queue_id, key)
 ) with (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 2000);
 comment on table fetchq.ordering_keys is 'Ordering keys in use: which document of each can be picked, or runs';

@@ -240,15 +240,45 @@ pub fn activated(queue: &Queue, subject: &str, seq: i64) {
     });
 }
 
+// As of now: places that a transaction's snapshot does not see.
+static PLACE_OF: Statement = Statement::new(
+    "select from fetchq.lease_slots s
+     where s.queue_id operator(pg_catalog.=) $1 and s.subject operator(pg_catalog.=) $2
+     limit 1",
+);
+static ANY_PLACE: Statement = Statement::new(
+    "select from fetchq.lease_slots s
+     where s.queue_id operator(pg_catalog.=) $1 and s.subject is not null
+     limit 1",
+);
+
+/// Fails in a transaction whose snapshot is too old to see a row that a statement finds
+/// as of now.
+pub(super) fn refuse_unseen(
+    spi: &Spi,
+    queue: &Queue,
+    statement: &'static Statement,
+    args: &[Arg],
+) -> Result<()> {
+    if session::keeps_snapshot() && plans::run_latest(spi, statement, args).affected() > 0 {
+        return Err(Error::OlderSnapshot(queue.name.to_string()));
+    }
+    Ok(())
+}
+
 /// A document is not active any more.
-pub fn released(queue: &Queue, subject: &str) {
+pub fn released(queue: &Queue, subject: &str) -> Result<()> {
     if queue.policy.max_active.is_none() {
-        return;
+        return Ok(());
     }
     let id = Arg::from(queue.id);
     let freed = spi::connect(|spi| {
-        let rows = queue.run(spi, &LOCK_PLACE, &[id, Arg::from(subject)]);
+        let args = [id, Arg::from(subject)];
+        let rows = queue.run(spi, &LOCK_PLACE, &args);
         let slots: Vec<i64> = (0..rows.len()).filter_map(|row| rows.get(row, 1)).collect();
+        if slots.is_empty() {
+            refuse_unseen(spi, queue, &PLACE_OF, &args)?;
+        }
         for slot in &slots {
             let statement = match *slot < BEYOND {
                 true => &FREE_PLACE,
@@ -256,27 +286,34 @@ pub fn released(queue: &Queue, subject: &str) {
             };
             queue.run(spi, statement, &[id, Arg::from(*slot)]);
         }
-        u32::try_from(slots.len()).unwrap_or(1)
-    });
+        Ok::<u32, Error>(u32::try_from(slots.len()).unwrap_or(1))
+    })?;
     waiters::has_room(queue.table.to_u32(), freed);
+    Ok(())
 }
 
-// In this order: what is moved beyond meanwhile is met by the second.
+// In this order: what is moved beyond meanwhile is met by the second. Run by triggers,
+// under the search_path of the session.
 const EMPTY: [&str; 2] = [
-    "update fetchq.lease_slots set subject = null where queue_id = $1 and slot < $2 and subject is not null",
-    "delete from fetchq.lease_slots where queue_id = $1 and slot >= $2",
+    "update fetchq.lease_slots s set subject = null
+     where s.queue_id operator(pg_catalog.=) $1 and s.slot operator(pg_catalog.<) $2
+         and s.subject is not null",
+    "delete from fetchq.lease_slots s
+     where s.queue_id operator(pg_catalog.=) $1 and s.slot operator(pg_catalog.>=) $2",
 ];
 
 /// All documents are gone.
-pub fn emptied(queue: &Queue) {
-    if queue.policy.max_active.is_some() {
-        let args = [Arg::from(queue.id), Arg::from(BEYOND)];
-        spi::connect(|spi| {
-            for sql in EMPTY {
-                spi.once(sql, &args);
-            }
-        });
+pub fn emptied(queue: &Queue) -> Result<()> {
+    if queue.policy.max_active.is_none() {
+        return Ok(());
     }
+    let args = [Arg::from(queue.id), Arg::from(BEYOND)];
+    spi::connect(|spi| {
+        for sql in EMPTY {
+            spi.once(sql, &args);
+        }
+        refuse_unseen(spi, queue, &ANY_PLACE, &args[..1])
+    })
 }
 
 static IS_ACTIVE: Statement =

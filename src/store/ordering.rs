@@ -14,21 +14,34 @@
 
 use std::cell::Cell;
 
-use super::flow::{has_triggers, lock_documents, set_triggers};
+use super::flow::{has_triggers, lock_documents, refuse_unseen, set_triggers};
 use super::plans::{Queue, Statement, render};
 use crate::domain::names::QueueName;
 use crate::domain::status::Status;
 use crate::error::Result;
 use crate::pg::relation::{self, LockMode};
 use crate::pg::spi::{self, Arg, Spi};
+use crate::pg::transaction;
 use crate::pg::trigger::Document;
 use crate::worker::waiters;
 
-// (what is open already is said to be so again)
+// (what is open already is said to be so again) $4: this transaction. The row is written
+// again, so that a transaction with an older snapshot fails.
 static ENTER: Statement = Statement::new(
-    "insert into fetchq.ordering_keys as k (queue_id, key, subject) values ($1, $2, $3)
-     on conflict (queue_id, key) do update set arrivals = k.arrivals operator(pg_catalog.+) 1
-     returning k.subject operator(pg_catalog.=) $3",
+    "insert into fetchq.ordering_keys as k (queue_id, key, subject, made_by) values ($1, $2, $3, $4)
+     on conflict (queue_id, key) do update set made_by = k.made_by
+     returning k.subject operator(pg_catalog.=) $3, k.made_by operator(pg_catalog.=) $4",
+);
+// Index: primary key. What is tried again keeps its place.
+static HOLD_LATER: Statement = Statement::new(
+    "update only {docs} d set lock_upgrade = 'infinity'
+     where d.subject operator(pg_catalog.=) (
+             select k.subject from fetchq.ordering_keys k
+             where k.queue_id operator(pg_catalog.=) $1 and k.key operator(pg_catalog.=) $2)
+         and d.lock_upgrade is null
+         and d.status operator(pg_catalog.+) 0 operator(pg_catalog.=) 1
+         and d.attempts operator(pg_catalog.=) 0
+         and (d.next_iteration, d.seq) operator(pg_catalog.>) ($3, $4)",
 );
 static LOCK_KEY: Statement = Statement::new(
     "select k.subject operator(pg_catalog.=) $3, k.others[1], $3 operator(pg_catalog.=) any (k.others)
@@ -95,6 +108,9 @@ static HAS_KEY: Statement = Statement::new(
      where k.queue_id operator(pg_catalog.=) $1 and k.key operator(pg_catalog.=) $2",
 );
 
+static ANY_KEY: Statement = Statement::new(
+    "select from fetchq.ordering_keys k where k.queue_id operator(pg_catalog.=) $1 limit 1",
+);
 static IS_OPEN: Statement = Statement::new(
     "select from fetchq.ordering_keys k
      where k.queue_id operator(pg_catalog.=) $1 and k.key operator(pg_catalog.=) $2
@@ -111,71 +127,92 @@ fn is_in_line(doc: &Document) -> bool {
 }
 
 /// What changed in the documents of an ordered queue: behind its row triggers.
-pub fn changed(queue: &Queue, old: Option<&Document>, new: Option<&Document>) {
-    spi::connect(|spi| match (old, new) {
-        (Some(old), Some(new)) => {
-            let is_same = old.ordering_key == new.ordering_key && old.subject == new.subject;
-            if is_same {
-                moved(spi, queue, old, new);
-            } else {
-                left(spi, queue, old, None);
+pub fn changed(queue: &Queue, old: Option<&Document>, new: Option<&Document>) -> Result<()> {
+    spi::connect(|spi| {
+        match (old, new) {
+            (Some(old), Some(new)) => {
+                let is_same = old.ordering_key == new.ordering_key && old.subject == new.subject;
+                if is_same {
+                    return moved(spi, queue, old, new);
+                }
+                left(spi, queue, old, None)?;
                 if is_in_line(new) {
                     entered(spi, queue, new);
                 } else {
                     unhold(spi, queue, new);
                 }
             }
+            (None, Some(new)) if is_in_line(new) => entered(spi, queue, new),
+            (Some(old), None) => return left(spi, queue, old, None),
+            _ => {}
         }
-        (None, Some(new)) if is_in_line(new) => entered(spi, queue, new),
-        (Some(old), None) => left(spi, queue, old, None),
-        _ => {}
-    });
+        Ok(())
+    })
 }
 
 /// A document went from one state to another.
-fn moved(spi: &Spi, queue: &Queue, old: &Document, new: &Document) {
+fn moved(spi: &Spi, queue: &Queue, old: &Document, new: &Document) -> Result<()> {
     // Settled and planned anew; else it is to be tried again, and keeps its place.
     let is_done = new.attempts == 0 && new.iterations > old.iterations;
     match (old.status, new.status) {
+        // Picks do not see what is held: made active by hand, it runs beside the open one.
+        (PENDING, ACTIVE) if old.is_held => entered(spi, queue, new),
         (PENDING, PENDING | ACTIVE) | (ACTIVE, ACTIVE) => {}
-        (ACTIVE, PENDING) if is_done => left(spi, queue, old, Some(new)),
+        (ACTIVE, PENDING) if is_done => left(spi, queue, old, Some(new))?,
         (ACTIVE, PENDING) => {}
         (ACTIVE, PLANNED) if !is_done => {}
         (_, PENDING | ACTIVE) => entered(spi, queue, new),
         // Planned before and now: it may be the open one, which is tried again.
         (PLANNED, PLANNED) => {}
         _ => {
-            left(spi, queue, old, None);
+            left(spi, queue, old, None)?;
             unhold(spi, queue, new);
         }
     }
+    Ok(())
 }
 
 fn key<'a>(queue: &Queue, key: &'a str, subject: &'a str) -> [Arg; 3] {
     [Arg::from(queue.id), Arg::from(key), Arg::from(subject)]
 }
 
-/// A document has come into line: it is the open one of its key, or held.
+/// A document has come into line: it is the open one of its key, or held. A statement
+/// writes rows in any order: where all of the line came within this transaction, so that
+/// nobody else can have picked what is open, that one goes behind an earlier one.
 fn entered(spi: &Spi, queue: &Queue, doc: &Document) {
     let Some(name) = &doc.ordering_key else {
         return unhold(spi, queue, doc);
     };
     let args = key(queue, name, &doc.subject);
-    let is_open = queue.run(spi, &ENTER, &args).get(0, 1) == Some(true);
+    let enter = [args[0], args[1], args[2], Arg::from(transaction::number())];
+    let row = queue.run(spi, &ENTER, &enter);
+    let (is_open, is_made_here) = (row.get(0, 1) == Some(true), row.get(0, 2) == Some(true));
     let subject = [args[2]];
     match (is_open, doc.status) {
         (true, _) if doc.is_held => {
             queue.run(spi, &UNHOLD, &subject);
         }
         (true, _) => {}
-        // Nobody can hold what runs already.
+        // Nobody can hold what runs already. (A lease that is hidden never ends.)
         (false, ACTIVE) => {
             queue.run(spi, &JOIN_OTHERS, &args);
+            unhold(spi, queue, doc);
+        }
+        (false, _) if is_made_here && hold_later(spi, queue, &args, doc) => {
+            queue.run(spi, &SET_OPEN, &args);
+            unhold(spi, queue, doc);
         }
         (false, _) => {
             queue.run(spi, &HOLD, &subject);
         }
     }
+}
+
+/// Holds the open document of a key if its place is behind another one.
+fn hold_later(spi: &Spi, queue: &Queue, args: &[Arg; 3], doc: &Document) -> bool {
+    let (time, seq) = (Arg::timestamp(doc.next_iteration), Arg::from(doc.seq));
+    let held = queue.run(spi, &HOLD_LATER, &[args[0], args[1], time, seq]);
+    held.affected() > 0
 }
 
 fn unhold(spi: &Spi, queue: &Queue, doc: &Document) {
@@ -186,22 +223,22 @@ fn unhold(spi: &Spi, queue: &Queue, doc: &Document) {
 
 /// A document has left the line; `again`: it has gone back into it. If it was the open
 /// one, the next one is opened.
-fn left(spi: &Spi, queue: &Queue, doc: &Document, again: Option<&Document>) {
+fn left(spi: &Spi, queue: &Queue, doc: &Document, again: Option<&Document>) -> Result<()> {
     let Some(name) = &doc.ordering_key else {
-        return;
+        return Ok(());
     };
     // (a held one leaves nothing behind)
     if doc.is_held || !matches!(doc.status, PLANNED | PENDING | ACTIVE) {
-        return;
+        return Ok(());
     }
     let args = key(queue, name, &doc.subject);
     // A planned one is open only if it is tried again: mostly nobody has to wait.
     if doc.status == PLANNED && queue.run(spi, &IS_OPEN, &args).affected() == 0 {
-        return;
+        return Ok(());
     }
     let row = queue.run(spi, &LOCK_KEY, &args);
     if row.is_empty() {
-        return;
+        return refuse_unseen(spi, queue, &HAS_KEY, &args[..2]);
     }
     if row.get(0, 1) != Some(true) {
         if row.get(0, 3) == Some(true) {
@@ -210,16 +247,17 @@ fn left(spi: &Spi, queue: &Queue, doc: &Document, again: Option<&Document>) {
                 entered(spi, queue, again);
             }
         }
-        return;
+        return Ok(());
     }
     if row.get::<String>(0, 2).is_some() {
         queue.run(spi, &NEXT_OTHER, &args[..2]);
         if let Some(again) = again {
             entered(spi, queue, again);
         }
-        return;
+        return Ok(());
     }
     open_next(spi, queue, name, again);
+    Ok(())
 }
 
 /// Opens the first one in the line of a key whose row is locked; that is `again`, which
@@ -289,13 +327,17 @@ pub fn may_change(queue: &Queue, doc: &Document) -> bool {
     })
 }
 
-const FORGET_KEYS: &str = "delete from fetchq.ordering_keys where queue_id = $1";
+// (also run by triggers, under the search_path of the session)
+const FORGET_KEYS: &str =
+    "delete from fetchq.ordering_keys k where k.queue_id operator(pg_catalog.=) $1";
 
 /// All documents are gone.
-pub fn emptied(queue: &Queue) {
+pub fn emptied(queue: &Queue) -> Result<()> {
     spi::connect(|spi| {
-        spi.once(FORGET_KEYS, &[Arg::from(queue.id)]);
-    });
+        let id = [Arg::from(queue.id)];
+        spi.once(FORGET_KEYS, &id);
+        refuse_unseen(spi, queue, &ANY_KEY, &id)
+    })
 }
 
 // The first one is for maintenance: `may_change`.
@@ -317,7 +359,7 @@ const TRIGGERS: [(&str, &str); 5] = [
         "fetchq_order_update",
         "create trigger fetchq_order_update after update on {docs}
          for each row when ((new.ordering_key is not null or old.ordering_key is not null)
-             and not (old.status = 1 and new.status = 2)
+             and not (old.status = 1 and new.status = 2 and old.lock_upgrade is null)
              and (old.status <> new.status or old.subject <> new.subject
                  or old.ordering_key is distinct from new.ordering_key))
          execute function fetchq.trigger_docs_order()",
@@ -488,8 +530,9 @@ pub fn repair(queue: &Queue) {
                     subject,
                     attempts: 0,
                     iterations: 0,
-                    next_iteration: 0,
-                    seq: 0,
+                    // (they come in order)
+                    next_iteration: i64::MAX,
+                    seq: i64::MAX,
                 };
                 entered(spi, queue, &stray);
             }
