@@ -16,7 +16,7 @@ pub enum Notify {
 }
 
 /// What becomes of leases when the session that holds them ends.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PostgresGucEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PostgresGucEnum)]
 pub enum SessionLeases {
     /// Nothing: they last as long as they were given for.
     #[name = c"off"]

@@ -16,34 +16,17 @@ pub enum End {
     Prepared,
 }
 
-/// What became of what a transaction, or a part of one, has written.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Written {
-    /// By the transaction that runs now, which has not undone it.
-    Now,
-    Committed,
-    /// Rolled back; or it is not known yet.
-    Undone,
-}
-
 /// The transaction that writes now: the innermost one.
 pub fn current() -> pg_sys::TransactionId {
     // SAFETY: gives the transaction a number if it has none.
     unsafe { pg_sys::GetCurrentTransactionId() }
 }
 
-/// What became of what a transaction of this session has written.
-pub fn what_became_of(transaction: pg_sys::TransactionId) -> Written {
-    // SAFETY: asks the state of this backend, and the commit log.
-    unsafe {
-        if pg_sys::TransactionIdIsCurrentTransactionId(transaction) {
-            Written::Now
-        } else if pg_sys::TransactionIdDidCommit(transaction) {
-            Written::Committed
-        } else {
-            Written::Undone
-        }
-    }
+/// Whether a transaction of this session, or a part of one, still runs: then what it has
+/// written is there.
+pub fn is_current(transaction: pg_sys::TransactionId) -> bool {
+    // SAFETY: asks the state of this backend.
+    unsafe { pg_sys::TransactionIdIsCurrentTransactionId(transaction) }
 }
 
 static ON_END: OnceLock<fn(End)> = OnceLock::new();

@@ -23,6 +23,8 @@ static IS_CANCELLED: Statement = Statement::new(
          and d.status operator(pg_catalog.+) 0 operator(pg_catalog.=) -1
          and d.lease operator(pg_catalog.=) $2",
 );
+// (nearly always nobody)
+static IS_ANY_STOPPED: Statement = Statement::new("select from fetchq.stops limit 1");
 static IS_STOPPED: Statement = Statement::new(
     "select from fetchq.stops s
      join fetchq.holders h on h.name operator(pg_catalog.=) s.name
@@ -54,7 +56,8 @@ pub fn extend(queue: &Queue, doc: Held, until: i64) -> Result<Extended> {
     };
     note(queue, 0, 0, Status::Active, Key::at(until));
     let stop = spi::connect(|spi| {
-        plans::run_latest(spi, &IS_STOPPED, &[Arg::from(holder)]).affected() > 0
+        plans::run_latest(spi, &IS_ANY_STOPPED, &[]).affected() > 0
+            && plans::run_latest(spi, &IS_STOPPED, &[Arg::from(holder)]).affected() > 0
     });
     Ok(Extended {
         until: Some(until),

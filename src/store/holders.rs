@@ -194,12 +194,17 @@ pub fn follow_sessions(queue: &Queue, bound: &Bound) -> i32 {
     n
 }
 
-// Those of sessions that have ended, and hold nothing of the queue.
+// Those that hold nothing of the queue: of sessions that have ended, and those that were
+// written down anew since.
 const TRIM: &str = "delete from fetchq.holders h
     where h.queue_id = $1
-        and not exists (
-            select from pg_stat_get_activity(null) a
-            where a.pid = h.pid and coalesce(a.backend_start = h.backend_start, true))
+        and (not exists (
+                select from pg_stat_get_activity(null) a
+                where a.pid = h.pid and coalesce(a.backend_start = h.backend_start, true))
+            or exists (
+                select from fetchq.holders n
+                where n.queue_id = $1 and n.pid = h.pid and n.backend_start = h.backend_start
+                    and n.name = h.name and n.binding = h.binding and n.since > h.since))
         and not exists (select from only {docs} d where d.status = 2 and d.holder = h.id)";
 const TRIM_GONE: &str = "delete from fetchq.holders h
     where not exists (select from fetchq.queues q where q.id = h.queue_id)";

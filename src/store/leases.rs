@@ -1,12 +1,14 @@
 //! Who holds a document: the numbers of leases, and the sessions that pick.
 
 use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
 
+use pgrx::PgXactCallbackEvent;
 use pgrx::pg_sys::TransactionId;
 
 use crate::gucs::{self, SessionLeases};
 use crate::pg::spi::Arg;
-use crate::pg::transaction::{self, Written};
+use crate::pg::transaction;
 use crate::pg::{append, relation, session, time};
 
 /// The lowest bits of a number are those of the session, so that no two sessions make
@@ -55,50 +57,89 @@ impl Lease {
     }
 }
 
+/// Who picks, in which queue, and what becomes of the leases with the session.
+#[derive(Clone, PartialEq, Eq, Hash)]
+struct Who {
+    queue: i32,
+    name: String,
+    /// Of those without a name.
+    application: String,
+    binding: SessionLeases,
+}
+
+impl Who {
+    fn now(queue: i32) -> Self {
+        let name = gucs::worker_name();
+        let application = match name.is_empty() {
+            true => session::application(),
+            false => String::new(),
+        };
+        Self {
+            queue,
+            name,
+            application,
+            binding: gucs::session_leases(),
+        }
+    }
+}
+
 /// A row of `fetchq.holders` that this session has written.
 struct Holder {
     id: i64,
-    queue: i32,
-    name: String,
-    application: String,
-    binding: SessionLeases,
     /// The transaction that wrote it, until it has committed.
     written_by: Option<TransactionId>,
+    /// It is about to.
+    commits: bool,
 }
 
-/// So many a session keeps in mind; it writes the others down anew.
-const HOLDERS_MAX: usize = 64;
+/// So many a session keeps in mind; when there are more it writes all of them down anew.
+const HOLDERS_MAX: usize = 4096;
 
 thread_local! {
-    static HOLDERS: RefCell<Vec<Holder>> = const { RefCell::new(Vec::new()) };
+    static HOLDERS: RefCell<HashMap<Who, Holder>> = RefCell::default();
 }
 
 /// Who this session picks for. The first time it is written down.
 fn holder(queue: i32) -> i64 {
-    let (name, application) = (gucs::worker_name(), session::application());
-    let binding = gucs::session_leases();
-    let known = HOLDERS.with_borrow_mut(|holders| {
-        let at = holders.iter().position(|holder| {
-            holder.queue == queue
-                && holder.binding == binding
-                && holder.name == name
-                && (!name.is_empty() || holder.application == application)
-        })?;
-        let holder = &mut holders[at];
-        let written = holder
-            .written_by
-            .map_or(Written::Committed, transaction::what_became_of);
-        match written {
-            Written::Now => {}
-            Written::Committed => holder.written_by = None,
-            Written::Undone => {
-                holders.remove(at);
-                return None;
+    let who = Who::now(queue);
+    let known = HOLDERS.with_borrow(|holders| {
+        let holder = holders.get(&who)?;
+        let is_there = holder.written_by.is_none_or(transaction::is_current);
+        is_there.then_some(holder.id)
+    });
+    known.unwrap_or_else(|| register(who))
+}
+
+/// What becomes of what a transaction has written down, when it ends.
+fn watch(who: &Who) {
+    let on = |event, change: fn(&mut HashMap<Who, Holder>, &Who)| {
+        let who = who.clone();
+        pgrx::register_xact_callback(event, move || {
+            HOLDERS.with_borrow_mut(|holders| change(holders, &who));
+        });
+    };
+    on(PgXactCallbackEvent::PreCommit, |holders, who| {
+        if let Some(holder) = holders.get_mut(who) {
+            // (not if the part of it that wrote it was rolled back)
+            holder.commits = holder.written_by.is_some_and(transaction::is_current);
+        }
+    });
+    on(PgXactCallbackEvent::Commit, |holders, who| {
+        match holders.get_mut(who) {
+            Some(holder) if holder.commits => holder.written_by = None,
+            _ => {
+                holders.remove(who);
             }
         }
-        Some(holders[at].id)
     });
-    known.unwrap_or_else(|| register(queue, name, application, binding))
+    on(PgXactCallbackEvent::Abort, |holders, who| {
+        if holders
+            .get(who)
+            .is_some_and(|holder| holder.written_by.is_some())
+        {
+            holders.remove(who);
+        }
+    });
 }
 
 /// Longer names are cut: characters.
@@ -114,37 +155,35 @@ pub fn shown_name(name: &str, application: &str) -> String {
     shown.chars().take(NAME_MAX).collect()
 }
 
-fn register(queue: i32, name: String, application: String, binding: SessionLeases) -> i64 {
+fn register(who: Who) -> i64 {
     let Some(table) = relation::lookup("fetchq", "holders") else {
         pgrx::error!("table fetchq.holders is missing: reinstall the extension");
     };
     relation::lock_rows(table, true);
     let holder = Holder {
         id: number(),
-        queue,
         written_by: Some(transaction::current()),
-        name,
-        application,
-        binding,
+        commits: false,
     };
+    let id = holder.id;
     append::row(
         table,
         &[
-            Arg::from(holder.id),
-            Arg::from(queue),
-            Arg::from(shown_name(&holder.name, &holder.application).as_str()),
+            Arg::from(id),
+            Arg::from(who.queue),
+            Arg::from(shown_name(&who.name, &who.application).as_str()),
             Arg::from(session::pid()),
             Arg::timestamp(session::started()),
             Arg::timestamp(time::clock()),
-            Arg::from(binding as i32),
+            Arg::from(who.binding as i32),
         ],
     );
-    let id = holder.id;
+    watch(&who);
     HOLDERS.with_borrow_mut(|holders| {
         if holders.len() >= HOLDERS_MAX {
-            holders.remove(0);
+            holders.clear();
         }
-        holders.push(holder);
+        holders.insert(who, holder);
     });
     id
 }

@@ -15,6 +15,8 @@ async fn queue_calls(session: &Session) -> Vec<String> {
                 .map(|(i, (value, argument))| {
                     let text = match value {
                         _ if i == at => return "'{}'".to_owned(),
+                        Value::Null => return format!("null::{}", argument.ty.name()),
+                        Value::Float(v) => v.to_string(),
                         Value::Text(v) => v.clone(),
                         Value::Int(v) => v.to_string(),
                         Value::Bool(v) => v.to_string(),
