@@ -197,10 +197,11 @@ impl Error {
             Self::ColumnType { .. } => ERRCODE_DATATYPE_MISMATCH,
             Self::StrayTable { .. } => ERRCODE_DUPLICATE_TABLE,
             Self::BadTrigger(_) => ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED,
-            Self::NoNumbers(_)
-            | Self::NotRemoved { .. }
-            | Self::NotSettled { .. }
-            | Self::DeadLetterGone { .. } => ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
+            Self::NotSettled { .. } => ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
+            // Not the state of a lost lease: a worker still holds the document.
+            Self::DeadLetterGone { .. } => ERRCODE_UNDEFINED_OBJECT,
+            Self::NoNumbers(_) => ERRCODE_INVALID_TABLE_DEFINITION,
+            Self::NotRemoved { .. } => ERRCODE_TRIGGERED_DATA_CHANGE_VIOLATION,
             Self::NotOwner => ERRCODE_INSUFFICIENT_PRIVILEGE,
             Self::Invalid(invalid) => match invalid {
                 Invalid::QueueName(_) | Invalid::MetricName(_) | Invalid::ScheduleName(_) => {
@@ -285,6 +286,15 @@ impl From<Error> for ErrorReport {
     fn from(error: Error) -> Self {
         error.report()
     }
+}
+
+/// An ERROR of the server and an Error of ours end the same way: as a panic, which
+/// undoes what it ends.
+pub fn raise<T>(result: Result<T>) -> T {
+    result.unwrap_or_else(|e| {
+        e.report().report(PgLogLevel::ERROR);
+        unreachable!("an ERROR does not return")
+    })
 }
 
 /// A warning that comes with no error.

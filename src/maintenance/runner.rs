@@ -1,13 +1,16 @@
 //! Runs the jobs of `fetchq.jobs` that are due. Each runs in a subtransaction, so
 //! that one that fails is told, backs off, and leaves the others alone.
 
+use std::cell::RefCell;
+use std::collections::HashMap;
+
 use pgrx::PgSqlErrorCode;
-use pgrx::pg_sys::panic::ErrorReport;
+use pgrx::pg_sys::Oid;
 
 use crate::domain::Invalid;
 use crate::domain::jobs::{DEFAULT_DELAY, Settings, Task};
 use crate::domain::names::QueueName;
-use crate::error::{self, Error, Result};
+use crate::error::{self, Error, Result, raise};
 use crate::pg::time::{self, Interval};
 use crate::pg::worker::as_role;
 use crate::pg::{relation, subtransaction};
@@ -48,15 +51,6 @@ pub fn run(duration: Interval, limit: i32) -> Outcome {
         pack::tidy();
     }
     outcome
-}
-
-/// An ERROR of the server and an Error of ours end the same way: as a panic, which
-/// undoes what it ends.
-pub(super) fn raise<T>(result: Result<T>) -> T {
-    result.unwrap_or_else(|e| {
-        ErrorReport::from(e).report(pgrx::PgLogLevel::ERROR);
-        unreachable!("an ERROR does not return")
-    })
 }
 
 /// Whose rights a job runs with.
@@ -164,7 +158,11 @@ pub fn run_on_time(name: &QueueName, write_down: bool) -> Option<OnTime> {
     };
     let limit = settings.limit.max(0);
     let running = progress::begin(Task::Maintain, queue.table.to_u32());
-    let outcome = raise(By::Owner.run(name, || documents::run_open(&queue, limit)));
+    let buries = buries(queue.table, now);
+    let outcome = raise(By::Owner.run(name, || documents::run_open(&queue, limit, buries)));
+    if buries {
+        note_burial(queue.table, now, outcome.is_stuck);
+    }
     let moved = outcome.activated + outcome.rescheduled + outcome.killed;
     drop(running);
     if writes_down && (moved > 0 || failures > 0) {
@@ -176,6 +174,39 @@ pub fn run_on_time(name: &QueueName, write_down: bool) -> Option<OnTime> {
         _ => now,
     };
     Some(OnTime { moved, next })
+}
+
+/// A queue whose dead documents can not be removed: how often that failed, and until when
+/// it is not tried again.
+struct Stuck {
+    times: u32,
+    until: i64,
+}
+
+thread_local! {
+    // By the tables of the queues.
+    static STUCK: RefCell<HashMap<Oid, Stuck>> = RefCell::default();
+}
+
+/// What failed is tried again after a second, then after twice as long each time, up to
+/// a minute: microseconds. All else of the queue goes on.
+const FIRST_BURIAL: i64 = 1_000_000;
+const LAST_BURIAL: i64 = 60_000_000;
+
+fn buries(table: Oid, now: i64) -> bool {
+    STUCK.with_borrow(|stuck| stuck.get(&table).is_none_or(|stuck| stuck.until <= now))
+}
+
+fn note_burial(table: Oid, now: i64, is_stuck: bool) {
+    STUCK.with_borrow_mut(|all| {
+        if !is_stuck {
+            all.remove(&table);
+            return;
+        }
+        let stuck = all.entry(table).or_insert(Stuck { times: 0, until: 0 });
+        stuck.until = now.saturating_add((FIRST_BURIAL << stuck.times.min(10)).min(LAST_BURIAL));
+        stuck.times = stuck.times.saturating_add(1);
+    });
 }
 
 /// How long a queue without its job is left alone: microseconds.

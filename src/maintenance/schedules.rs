@@ -15,7 +15,8 @@ use crate::store::docs::{self, NewDoc};
 use crate::store::plans::Queue;
 use crate::store::schedules::{self, Claimed, Wanted, Written};
 
-use super::runner::{By, raise};
+use super::runner::By;
+use crate::error::raise;
 
 /// How long a schedule waits whose queue is locked: microseconds.
 const BUSY: i64 = 1_000_000;

@@ -750,6 +750,8 @@ declare
     message pg_catalog.text;
     detail pg_catalog.text;
     context pg_catalog.text;
+    hint pg_catalog.text;
+    is_stuck boolean;
 begin
     processed := 0;
     failed := 0;
@@ -780,6 +782,11 @@ begin
 
     -- Fails in a transaction block, and where there is no such queue.
     call fetchq.queue_wait(queue, '0'::interval, is_ready, version);
+    -- Each transaction is READ COMMITTED, whatever the default of the session: while the
+    -- handler runs the lease is extended by others, and a kept snapshot could not settle
+    -- the document any more. First of all, before anything has taken a snapshot.
+    commit;
+    set transaction isolation level read committed;
     loop
         exit when (processed operator(pg_catalog.+) failed) operator(pg_catalog.>=) max_docs;
         worker := pg_catalog.current_setting('fetchq.worker', true);
@@ -795,6 +802,7 @@ begin
         select * into doc from fetchq.doc_pick(queue, version, 1, duration);
         if not found then
             commit;
+            set transaction isolation level read committed;
             wait := '1 second';
             if idle_timeout is not null then
                 wait := least(wait, (idle_since operator(pg_catalog.+) idle_timeout) operator(pg_catalog.-) pg_catalog.clock_timestamp());
@@ -802,10 +810,13 @@ begin
             end if;
             -- Without a snapshot or a lock. Now and then it looks whether it is to stop.
             call fetchq.queue_wait(queue, wait, is_ready, version);
+            commit;
+            set transaction isolation level read committed;
             continue;
         end if;
         -- Others see who holds it; what the handler does is undone without that.
         commit;
+        set transaction isolation level read committed;
 
         state := null;
         answer := null;
@@ -854,28 +865,57 @@ begin
                     detail = pg_exception_detail, context = pg_exception_context;
         end;
 
-        if state operator(pg_catalog.=) '57014' then
-            -- The session goes on, and with it the lease would: hand the document back,
-            -- and end as if this had not been caught.
-            begin
-                perform fetchq.doc_snooze(queue, doc.subject, pg_catalog.now(), lease => doc.lease);
-            exception when object_not_in_prerequisite_state then
-                null;
-            end;
-            commit;
-            raise exception '%', message using errcode = 'query_canceled';
-        elsif state is not null then
+        if state operator(pg_catalog.<>) '57014' then
             failed := failed operator(pg_catalog.+) 1;
             begin
                 perform fetchq.doc_reject(queue, doc.subject, pg_catalog."left"(message, 255),
                     pg_catalog.jsonb_build_object('sqlstate', state, 'message', message, 'detail', detail, 'context', context),
                     lease => doc.lease);
-            exception when object_not_in_prerequisite_state then
-                -- It was cancelled, or taken back: not ours any more.
-                null;
+                set constraints all immediate;
+                state := null;
+            exception
+                when query_canceled or assert_failure or others then
+                    get stacked diagnostics state = returned_sqlstate, message = message_text, hint = pg_exception_hint;
             end;
         end if;
+
+        if state is not null then
+            -- A cancel, or it could not be rejected. The session goes on, and with it the
+            -- lease would: hand the document back, unless it is not ours any more, because
+            -- it was cancelled or taken back. Whether it is, only asking for it tells.
+            rollback;
+            set transaction isolation level read committed;
+            is_stuck := false;
+            begin
+                perform fetchq.doc_snooze(queue, doc.subject,
+                    pg_catalog.now() operator(pg_catalog.+) case when state operator(pg_catalog.=) '57014' then '0' else '1 minute' end::interval,
+                    lease => doc.lease);
+                set constraints all immediate;
+                if state operator(pg_catalog.<>) '57014' then
+                    raise warning 'document "%" of queue "%" could not be rejected: %', doc.subject, queue, message
+                        using errcode = state, detail = 'It was handed back, and is due again in a minute.',
+                            hint = case when hint operator(pg_catalog.=) '' then 'Mend what keeps it from being rejected; until then it comes again and again.' else hint end;
+                end if;
+            exception
+                when object_not_in_prerequisite_state then
+                    null;
+                when query_canceled or assert_failure or others then
+                    is_stuck := state operator(pg_catalog.<>) '57014';
+                    raise warning 'document "%" of queue "%" could not be handed back: %', doc.subject, queue, sqlerrm
+                        using errcode = sqlstate, hint = 'It comes back when this session ends.';
+            end;
+            commit;
+            set transaction isolation level read committed;
+            -- As if it had not been caught.
+            if state operator(pg_catalog.=) '57014' then
+                raise exception '%', message using errcode = 'query_canceled';
+            elsif is_stuck then
+                raise exception '%', message
+                    using errcode = state, hint = 'The document could not be handed back, and comes back when this session ends.';
+            end if;
+        end if;
         commit;
+        set transaction isolation level read committed;
         idle_since := pg_catalog.clock_timestamp();
     end loop;
 end $work$;

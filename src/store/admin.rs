@@ -470,7 +470,7 @@ fn place(spi: &Spi, queue: &Queue, target: &Queue, chosen: Vec<Chosen>) -> Resul
 /// Numbers for documents that come to a queue, in the order in which they come.
 pub fn numbers(queue: &Queue, n: usize) -> Result<Vec<i64>> {
     (0..n)
-        .map(|_| queue.next_seq())
+        .map(|_| queue.next_number())
         .collect::<Option<_>>()
         .ok_or_else(|| Error::NoNumbers(queue.name.to_string()))
 }

@@ -6,6 +6,7 @@
 //! and makes up another one, where it would wait if it were removed already.
 
 use std::collections::HashMap;
+use std::rc::Rc;
 
 use pgrx::notice;
 
@@ -51,7 +52,7 @@ const BURY: &str = "insert into {other} (subject, version, priority, status, att
     returning seq, version";
 
 /// Opens the queue that takes the dead letters of another one.
-fn open_target(queue: &Queue, target: &QueueName) -> Result<std::rc::Rc<Queue>> {
+fn open_target(queue: &Queue, target: &QueueName) -> Result<Rc<Queue>> {
     Queue::open(target).map_err(|e| match e {
         Error::UnknownQueue(_) => Error::DeadLetterGone {
             queue: queue.name.to_string(),
@@ -236,7 +237,9 @@ pub fn revive(queue: &Queue, subject: &str, next_iteration: i64) -> Result<i32> 
     })
 }
 
+// (an origin may be written by anybody: without a subject that fits it is none)
 const BACK: &str = "and d.origin operator(pg_catalog.->>) 'queue'::pg_catalog.text operator(pg_catalog.=) $14
+    and pg_catalog.length(d.origin operator(pg_catalog.->>) 'subject'::pg_catalog.text) operator(pg_catalog.<=) 50
     and not exists (select from only {other} o
         where o.subject operator(pg_catalog.=) (d.origin operator(pg_catalog.->>) 'subject'::pg_catalog.text))";
 const TAKEN: &str = "and d.origin operator(pg_catalog.->>) 'queue'::pg_catalog.text operator(pg_catalog.=) $14
@@ -253,7 +256,8 @@ const PLACE_BACK: &str = "insert into {other} (subject, version, priority, next_
     overriding system value
     select (d.origin operator(pg_catalog.->>) 'subject'::pg_catalog.text) collate pg_catalog.\"C\", d.version, d.priority,
         pg_catalog.now(), 1, 0,
-        coalesce((d.origin operator(pg_catalog.->>) 'iterations'::pg_catalog.text)::pg_catalog.int8, 0),
+        case when (d.origin operator(pg_catalog.->>) 'iterations'::pg_catalog.text) operator(pg_catalog.~) '^[0-9]{1,18}$'
+            then (d.origin operator(pg_catalog.->>) 'iterations'::pg_catalog.text)::pg_catalog.int8 else 0 end,
         coalesce((d.origin operator(pg_catalog.->>) 'created_at'::pg_catalog.text)::pg_catalog.timestamptz, d.created_at),
         d.payload, d.ordering_key, d.max_attempts,
         d.origin operator(pg_catalog.->) 'origin'::pg_catalog.text, i.seq
@@ -267,39 +271,59 @@ const PLACE_BACK: &str = "insert into {other} (subject, version, priority, next_
 /// dead letters now, and where the queue has dead letters of others, these; up to the
 /// limit of the request. Says how many.
 pub fn redrive(queue: &Queue, request: &Request) -> Result<i32> {
+    let letters = match &queue.policy.dead_letter {
+        Some(target) => Some(open_target(queue, target)?),
+        None => None,
+    };
+    let origins = origins(queue)?;
+    // All at once: two that meet in the same queues would wait for each other otherwise.
+    let opened = letters.iter().chain(origins.iter().flat_map(|(_, o)| o));
+    let all: Vec<&Queue> = std::iter::once(queue)
+        .chain(opened.map(|queue| &**queue))
+        .collect();
+    spi::connect(|spi| admin::alone(spi, &all));
+
     let mut n = revive_killed(queue, request)?;
-    if let Some(target) = &queue.policy.dead_letter
+    if let Some(letters) = &letters
         && n < request.limit
     {
-        let letters = open_target(queue, target)?;
-        n += back(&letters, queue, request, request.limit - n)?;
+        n += back(letters, queue, request, request.limit - n)?;
     }
-    let origins: Vec<String> = spi::connect(|spi| {
-        let rows = queue.once(spi, ORIGINS, &[]);
-        (0..rows.len()).filter_map(|row| rows.get(row, 1)).collect()
-    });
-    for origin in origins {
+    for (name, origin) in &origins {
         if n >= request.limit {
             break;
         }
-        let name = QueueName::parse(&origin).ok();
-        let opened = match name {
-            Some(name) if name == queue.name => continue,
-            Some(name) => Queue::open(&name),
-            None => Err(Error::UnknownQueue(origin.clone())),
-        };
-        match opened {
-            Ok(origin) => n += back(queue, &origin, request, request.limit - n)?,
-            Err(Error::UnknownQueue(_)) => {
-                notice!(
-                    "left in queue \"{}\": what came from queue \"{origin}\", which does not exist any more",
-                    queue.name
-                );
-            }
-            Err(other) => return Err(other),
+        match origin {
+            Some(origin) => n += back(queue, origin, request, request.limit - n)?,
+            None => notice!(
+                "left in queue \"{}\": what came from queue \"{name}\", which does not exist any more",
+                queue.name
+            ),
         }
     }
     Ok(n)
+}
+
+/// The other queues that dead letters of a queue came from; None: it is gone.
+fn origins(queue: &Queue) -> Result<Vec<(String, Option<Rc<Queue>>)>> {
+    let names: Vec<String> = spi::connect(|spi| {
+        let rows = queue.once(spi, ORIGINS, &[]);
+        (0..rows.len()).filter_map(|row| rows.get(row, 1)).collect()
+    });
+    let mut origins = Vec::with_capacity(names.len());
+    for origin in names {
+        let opened = match QueueName::parse(&origin) {
+            Ok(name) if name == queue.name => continue,
+            Ok(name) => match Queue::open(&name) {
+                Ok(queue) => Some(queue),
+                Err(Error::UnknownQueue(_)) => None,
+                Err(other) => return Err(other),
+            },
+            Err(_) => None,
+        };
+        origins.push((origin, opened));
+    }
+    Ok(origins)
 }
 
 fn revive_killed(queue: &Queue, request: &Request) -> Result<i32> {

@@ -8,9 +8,9 @@ use super::ordering::as_maintenance;
 use super::plans::{Queue, Statement};
 use crate::domain::counters::Event;
 use crate::domain::status::Status;
-use crate::error::Result;
+use crate::error::{Result, raise};
 use crate::pg::spi::{self, Arg};
-use crate::pg::time;
+use crate::pg::{subtransaction, time};
 use crate::ready::Key;
 
 // Index of the four: due, a range of one status up to now.
@@ -117,13 +117,16 @@ pub fn reschedule_orphans(queue: &Queue, limit: i32) -> i32 {
 }
 
 /// What became of documents whose lease ran out.
-#[derive(Debug, Default, Clone, Copy)]
+#[derive(Debug, Default, Clone)]
 pub struct Expired {
     pub returned: i32,
     pub killed: i32,
+    /// Why none was killed.
+    pub failure: Option<String>,
 }
 
-/// Returns or kills documents whose lease ran out, the oldest first.
+/// Returns or kills documents whose lease ran out, the oldest first. Where the dead leave
+/// the table that may fail, and must not keep the others from coming back.
 pub fn expire(queue: &Queue, limit: i32) -> Result<Expired> {
     let Some(floor) = floor(queue, Status::Active) else {
         return Ok(Expired::default());
@@ -134,8 +137,22 @@ pub fn expire(queue: &Queue, limit: i32) -> Result<Expired> {
         Arg::timestamp(floor.next_iteration),
         Arg::from(floor.seq),
     ];
+    if !dead_letters::leave(queue) {
+        return expire_from(queue, &args);
+    }
+    match subtransaction::attempt(|| raise(expire_from(queue, &args))) {
+        Ok(expired) => Ok(expired),
+        Err(message) => Ok(Expired {
+            returned: reschedule_orphans(queue, limit),
+            killed: 0,
+            failure: Some(message),
+        }),
+    }
+}
+
+fn expire_from(queue: &Queue, args: &[Arg]) -> Result<Expired> {
     spi::connect(|spi| {
-        let rows = as_maintenance(|| queue.run(spi, &EXPIRE, &args));
+        let rows = as_maintenance(|| queue.run(spi, &EXPIRE, args));
         let subjects: Vec<String> = (0..rows.len())
             .filter(|row| rows.get(*row, 1) == Some(Status::Killed.code()))
             .filter_map(|row| rows.get(row, 2))
@@ -144,7 +161,11 @@ pub fn expire(queue: &Queue, limit: i32) -> Result<Expired> {
         let returned = rows.affected() - killed;
         dead(queue, &subjects)?;
         counters::note(queue, 0, returned, Event::Orphan);
-        Ok(Expired { returned, killed })
+        Ok(Expired {
+            returned,
+            killed,
+            failure: None,
+        })
     })
 }
 

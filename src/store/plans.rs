@@ -78,8 +78,11 @@ pub struct Queue {
     is_plain: bool,
     /// The states that documents enter are announced: `queue_enable_notify`.
     notifies: bool,
-    /// The indexes, and the sequence of `seq`, where they are as fetchq made them.
+    /// The indexes, where they are as fetchq made them.
     indexes: Option<Indexes>,
+    /// The sequence of `seq`; and the same where the table has the columns that fetchq
+    /// gave it, and no more.
+    numbers: Option<Oid>,
     sequence: Option<Oid>,
     pub policy: Policy,
     file: Cell<Option<File>>,
@@ -196,6 +199,11 @@ impl Queue {
         self.sequence.map(relation::next_identity)
     }
 
+    /// The next `seq` for a statement, which does not mind further columns.
+    pub fn next_number(&self) -> Option<i64> {
+        self.numbers.map(relation::next_identity)
+    }
+
     /// Whether there is a next `seq` to give.
     pub fn numbers_rows(&self) -> bool {
         self.sequence.is_some()
@@ -248,8 +256,8 @@ pub fn run_latest<'s>(spi: &'s Spi, statement: &'static Statement, args: &[Arg])
 // made (21: after, for each row, insert or update), the indexes as they were made, and
 // a table of columns by number and type as in queue_tables.rs, in a heap, without
 // children. The fifth column: nothing of the user's runs when a row is written. Then
-// the primary key, the sequence, if a row needs no other column, and the triggers of
-// the notifications: two or none; and what `Policy` reads.
+// the primary key, the sequence, and the triggers of the notifications: two or none;
+// what `Policy` reads; and whether a row needs no other column.
 static QUEUE: Statement = Statement::new(
     "select q.id,
         (select t.xmin from pg_catalog.pg_trigger t
@@ -317,19 +325,19 @@ static QUEUE: Statement = Statement::new(
          where d.refclassid operator(pg_catalog.=) 'pg_catalog.pg_class'::pg_catalog.regclass
              and d.classid operator(pg_catalog.=) d.refclassid
              and d.refobjid operator(pg_catalog.=) $2 and d.refobjsubid operator(pg_catalog.=) 12
-             and d.deptype operator(pg_catalog.=) 'i' and s.relkind operator(pg_catalog.=) 'S'
-             and not exists (
-                 select from pg_catalog.pg_attribute a
-                 where a.attrelid operator(pg_catalog.=) $2 and a.attnum operator(pg_catalog.>) 0
-                     and (a.attnum operator(pg_catalog.>) 18 or a.attisdropped
-                         or a.attnotnull and a.attnum operator(pg_catalog.=) any ('{8,9,10,11,13,14,15,16,17,18}'::pg_catalog.int2[])))),
+             and d.deptype operator(pg_catalog.=) 'i' and s.relkind operator(pg_catalog.=) 'S'),
         (select pg_catalog.count(*)::int4 from pg_catalog.pg_trigger t
          where t.tgrelid operator(pg_catalog.=) $2
              and t.tgname operator(pg_catalog.=) any ('{fetchq_notify_insert,fetchq_notify_update}'::pg_catalog.name[])),
         q.is_active, q.retry_base, q.retry_factor, q.retry_max_delay, q.retry_jitter,
         q.dead_letter::pg_catalog.text, q.keep_completed, q.keep_killed, q.keep_dropped,
         q.max_active, case when q.rate_interval is not null then q.rate_limit end, q.is_ordered, q.max_attempts,
-        q.rate_interval
+        q.rate_interval,
+        not exists (
+            select from pg_catalog.pg_attribute a
+            where a.attrelid operator(pg_catalog.=) $2 and a.attnum operator(pg_catalog.>) 0
+                and (a.attnum operator(pg_catalog.>) 18 or a.attisdropped
+                    or a.attnotnull and a.attnum operator(pg_catalog.=) any ('{8,9,10,11,13,14,15,16,17,18}'::pg_catalog.int2[])))
      from fetchq.queues q
      join pg_catalog.pg_class c on c.oid operator(pg_catalog.=) $2
      where q.name operator(pg_catalog.=) $1",
@@ -397,7 +405,8 @@ fn cached(name: &QueueName, table: Oid) -> Result<Rc<Queue>> {
             id: rows.get(0, 1)?,
             table,
             indexes: indexes(),
-            sequence: oid(7),
+            numbers: oid(7),
+            sequence: oid(7).filter(|_| rows.get(0, 23).unwrap_or(false)),
             policy: Policy::read(&rows, 9),
             floors,
             is_plain: rows.get(0, 5).unwrap_or(false) && notifying != 1,

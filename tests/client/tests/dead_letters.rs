@@ -6,7 +6,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
-use fetchq_client_tests::{Database, Server, Session, counters_are_exact, in_snapshot};
+use fetchq_client_tests::{
+    Database, Server, Session, counters_are_exact, in_snapshot, wait_until, with_worker,
+    worker_comes,
+};
 use tokio::task::JoinSet;
 
 const WORKERS: u64 = 16;
@@ -338,6 +341,44 @@ async fn redrives_beside_workers_that_fail() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn redrives_from_both_sides_of_ordered_queues() {
+    let db = Server::of_suite().database("redrive_sides").await;
+    let mut session = db.connect().await;
+    session
+        .sql(
+            "select fetchq.queue_create('a'), fetchq.queue_create('b');
+             select fetchq.queue_set_ordered('a'), fetchq.queue_set_ordered('b');
+             select fetchq.queue_set_dead_letter('a', 'b'), fetchq.queue_set_dead_letter('b', 'a');
+             select fetchq.doc_push(q, 'd' || i) from unnest('{a,b}'::text[]) q, generate_series(1, 100) i;
+             select fetchq.doc_pick(q, 50) from unnest('{a,b}'::text[]) q;
+             select fetchq.doc_kill(q, 'd' || i) from unnest('{a,b}'::text[]) q, generate_series(1, 50) i",
+        )
+        .await;
+    let stop = Arc::new(AtomicBool::new(false));
+    let mut tasks = JoinSet::new();
+    for calls in [
+        &["fetchq.queue_redrive('a', 7)"][..],
+        &["fetchq.queue_redrive('b', 7)"][..],
+    ] {
+        for _ in 0..4 {
+            tasks.spawn(run_loop(db.clone(), calls, stop.clone()));
+        }
+    }
+    let mut watcher = db.connect().await;
+    let mut looks = 0;
+    until(&mut tasks, "it was looked at often enough", async || {
+        counters_are_exact(&mut watcher, "a").await;
+        counters_are_exact(&mut watcher, "b").await;
+        looks += 1;
+        looks > 100
+    })
+    .await;
+    finish(&mut tasks, &stop).await;
+    counters_are_exact(&mut session, "a").await;
+    db.remove().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn bulk_actions_against_each_other() {
     bulk_actions("bulk_admin", "").await;
 }
@@ -451,4 +492,54 @@ async fn bulk_actions(name: &str, prepare: &str) {
         assert_eq!(picked, there);
     }
     db.remove().await;
+}
+
+#[tokio::test]
+async fn what_can_not_be_buried_does_not_stop_the_others() {
+    let cluster = with_worker("dead-stuck", "");
+    let mut session = cluster.server().connect("postgres").await;
+    session.sql("create extension fetchq").await;
+    worker_comes(&session, "postgres").await;
+    // In one transaction, so that no maintenance sees the queue with its target.
+    session
+        .sql(
+            "begin;
+             select fetchq.queue_create('q'), fetchq.queue_create('dead');
+             select fetchq.queue_set_dead_letter('q', 'dead');
+             select fetchq.doc_put('q', 'poison', max_attempts => 1), fetchq.doc_put('q', 'orphan');
+             select fetchq.doc_pick('q', 0, 2, '1 ms');
+             drop table fetchq_data.dead__docs;
+             commit",
+        )
+        .await;
+    let states = "select string_agg(subject || ' ' || status, ', ' order by subject) from fetchq_data.q__docs";
+    for n in 1..=3 {
+        let later = format!("later-{n}");
+        session
+            .sql(&format!(
+                "select fetchq.doc_put('q', '{later}', '{{}}', now() + interval '200 ms')"
+            ))
+            .await;
+        wait_until("the others go on", async || {
+            let states = session.text(states).await;
+            states.contains("orphan 1") && states.contains(&format!("{later} 1"))
+        })
+        .await;
+    }
+    assert!(session.text(states).await.ends_with("poison 2"));
+    session
+        .sql(
+            "select fetchq.queue_create('other'); select fetchq.queue_set_dead_letter('q', 'other')",
+        )
+        .await;
+    let buried = "select coalesce(string_agg(subject, ','), '') from fetchq_data.other__docs";
+    wait_until("it is buried", async || {
+        session.text(buried).await == "poison"
+    })
+    .await;
+    counters_are_exact(&mut session, "q").await;
+    // It was told, but not ten times a second.
+    let told = cluster.log_lines();
+    let told = told.iter().filter(|line| line.contains("can not leave it"));
+    assert!((1..20).contains(&told.count()));
 }

@@ -200,6 +200,124 @@ async fn what_a_lost_lease_has_done_is_undone() {
 }
 
 #[tokio::test]
+async fn what_can_not_be_rejected_is_handed_back() {
+    let db = Server::of_suite().database("work_stuck").await;
+    let mut session = db.connect().await;
+    session.sql(HANDLER).await;
+    session
+        .sql(
+            "select fetchq.queue_create('d'); select fetchq.queue_set_dead_letter('q', 'd');
+             create function deferred() returns trigger language plpgsql as $$ begin
+                 raise exception 'too late' using errcode = 'DE003'; end $$",
+        )
+        .await;
+    let once = "{\"fails\": 9}";
+    for (broken, mended, state) in [
+        (
+            "alter table fetchq_data.q__logs add constraint never check (false) not valid",
+            "alter table fetchq_data.q__logs drop constraint never",
+            "23514",
+        ),
+        (
+            "create constraint trigger late after insert on fetchq_data.q__logs
+                 deferrable initially deferred for each row execute function deferred()",
+            "drop trigger late on fetchq_data.q__logs",
+            "DE003",
+        ),
+        // (the state of a lost lease)
+        (
+            "create trigger never before insert on fetchq_data.d__docs
+                 for each row execute function suppress_redundant_updates_trigger()",
+            "drop trigger never on fetchq_data.d__docs",
+            "39P01",
+        ),
+        (
+            "create function nothing() returns trigger language plpgsql as 'begin return null; end';
+             create trigger never before insert on fetchq_data.d__docs for each row execute function nothing()",
+            "drop trigger never on fetchq_data.d__docs",
+            "55000",
+        ),
+        ("drop table fetchq_data.d__docs", "", "42704"),
+    ] {
+        session
+            .sql("select fetchq.queue_truncate('q', empty => true)")
+            .await;
+        put(&session, "bad", once).await;
+        put(&session, "good", "{}").await;
+        session
+            .sql(&format!(
+                "update fetchq_data.q__docs set max_attempts = 1; truncate ledger; {broken}"
+            ))
+            .await;
+        let worker = db.connect().await;
+        let row = worker
+            .query_one("call fetchq.work('q', 'handle', max_docs => 2)", &[])
+            .await
+            .expect("it goes on");
+        let counts: (i32, i32) = (row.get("processed"), row.get("failed"));
+        assert_eq!(counts, (1, 1), "{state}");
+        assert_eq!(document(&session, "bad").await, "0 0", "{state}");
+        assert_eq!(document(&session, "good").await, "3 0", "{state}");
+        assert_eq!(ledger(&session).await, ["good 1"], "{state}");
+        let told: Vec<String> = worker
+            .notices()
+            .iter()
+            .filter(|n| n.severity() == "WARNING")
+            .map(|n| n.code().code().to_owned())
+            .collect();
+        assert_eq!(told, [state]);
+        counters_are_exact(&mut session, "q").await;
+        session.sql(mended).await;
+    }
+
+    // Where it can not even be handed back, the worker ends.
+    session
+        .sql(
+            "select fetchq.queue_set_dead_letter('q', null);
+             select fetchq.queue_truncate('q', empty => true);
+             create function kept() returns trigger language plpgsql as $$ begin
+                 raise exception 'it stays' using errcode = 'check_violation'; end $$;
+             create trigger keep before update on fetchq_data.q__docs
+                 for each row when (old.status = 2) execute function kept()",
+        )
+        .await;
+    put(&session, "x", "{}").await;
+    let worker = works(db.connect().await, "");
+    assert_eq!(state_of(&worker.await.unwrap().unwrap_err()), "23514");
+    db.remove().await;
+}
+
+#[tokio::test]
+async fn whatever_the_default_isolation_is() {
+    let db = Server::of_suite().database("work_isolation").await;
+    let mut session = db.connect().await;
+    session.sql(HANDLER).await;
+    for level in ["repeatable read", "serializable"] {
+        session
+            .sql("select fetchq.queue_truncate('q', empty => true); truncate ledger")
+            .await;
+        put(&session, "slow", "{\"sleep\": 1}").await;
+        put(&session, "bad", "{\"sleep\": 1, \"fails\": 1}").await;
+        let worker = db.connect().await;
+        worker
+            .sql(&format!("set default_transaction_isolation = '{level}'"))
+            .await;
+        let worker = works(worker, ", idle_timeout => '1 s'");
+        // The documents change while their handlers run.
+        let extend = "select fetchq.doc_extend('q', subject, '1 hour', lease) from fetchq_data.q__docs where status = 2";
+        while !worker.is_finished() {
+            // (it might have been settled meanwhile)
+            let _ = session.batch_execute(extend).await;
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        assert_eq!(worker.await.unwrap().expect("it works"), (2, 1), "{level}");
+        assert_eq!(ledger(&session).await, ["bad 2", "slow 1"], "{level}");
+        counters_are_exact(&mut session, "q").await;
+    }
+    db.remove().await;
+}
+
+#[tokio::test]
 async fn what_fails_at_the_end_of_the_transaction_is_rejected() {
     let db = Server::of_suite().database("work_deferred").await;
     let session = db.connect().await;

@@ -170,6 +170,34 @@ select fetchq.doc_revive('rq_dead', 'missing');
 rollback;
 select test.error($$select fetchq.doc_revive('rq_nope', 'a')$$);
 
+-- A table with further columns takes dead letters, and gives them back; and so does it with documents that move.
+begin;
+alter table fetchq_data.rq_letters__docs add column extra int;
+alter table fetchq_data.rq_dead__docs add column extra int;
+select fetchq.doc_push('rq_dead', 'x-' || i) from generate_series(1, 3) i;
+update fetchq_data.rq_dead__docs set max_attempts = 1;
+select test.pick();
+select fetchq.doc_reject('rq_dead', 'x-1', 'why', '{}'), fetchq.doc_kill('rq_dead', 'x-2');
+update fetchq_data.rq_dead__docs set next_iteration = now() - interval '1 minute';
+select * from fetchq.mnt_run('rq_dead', 9);
+select subject, last_error, seq > 0 as is_numbered from fetchq_data.rq_letters__docs where subject ~ '^x-' order by seq;
+select fetchq.docs_move('rq_letters', 'rq_third', '{"subject": "x-1"}'), fetchq.queue_redrive('rq_dead', 9, '{"subject": "x-%"}');
+select subject from fetchq_data.rq_dead__docs order by seq;
+select test.look();
+rollback;
+-- An origin that is none: it stays, and the others come.
+begin;
+select fetchq.doc_push('rq_letters', 'o-' || i) from generate_series(1, 6) i;
+update fetchq_data.rq_letters__docs d set origin = o::jsonb
+from unnest(array['{"queue": "rq_dead"}', '{"queue": "rq_dead", "subject": null}', '{"queue": "rq_dead", "subject": "' || repeat('x', 51) || '"}', '[]',
+    '{"queue": 7, "subject": []}', '{"queue": "rq_dead", "subject": "back", "iterations": "many"}']) with ordinality as u (o, i)
+where d.subject = 'o-' || i;
+select fetchq.queue_redrive('rq_letters', 100, '{"subject": "o-%"}');
+select fetchq.queue_redrive('rq_dead', 100, '{"subject": "o-%"}');
+select subject, iterations from fetchq_data.rq_dead__docs;
+select test.look();
+rollback;
+
 -- A target that is dropped is nobody's target any more; one that is gone all the same is told.
 drop view test.letters;
 select was_dropped from fetchq.queue_drop('rq_letters');
@@ -180,14 +208,23 @@ update fetchq_data.rq_dead__docs set max_attempts = 1;
 select test.pick();
 select test.error($$select fetchq.doc_reject('rq_dead', 'g', 'why', '{}')$$);
 select test.error($$select fetchq.doc_kill('rq_dead', 'g')$$);
+-- Maintenance says so, and does all the rest.
+select fetchq.doc_push('rq_dead', 'orphan'), fetchq.doc_push('rq_dead', 'later', 0, 0, now() + interval '1 day', '{}');
+update fetchq_data.rq_dead__docs set max_attempts = 5 where subject = 'orphan';
+select test.pick();
 update fetchq_data.rq_dead__docs set next_iteration = now() - interval '1 minute';
-select test.error($$select fetchq.mnt_run('rq_dead', 9)$$);
-update fetchq.jobs set next_iteration = case when queue = 'rq_dead' and task = 'mnt' then now() - interval '1 hour' else now() + interval '1 day' end;
-set client_min_messages = error; -- (the number of the job)
-select success, processed from fetchq.mnt_job_run(100);
-reset client_min_messages;
-select subject, status, last_error from fetchq_data.rq_dead__docs;
+select * from fetchq.mnt_run('rq_dead', 9);
+select subject, status, last_error from fetchq_data.rq_dead__docs order by subject;
 select test.exact('rq_dead');
+update fetchq.jobs set next_iteration = case when queue = 'rq_dead' and task = 'mnt' then now() - interval '1 hour' else now() + interval '1 day' end;
+select success, processed from fetchq.mnt_job_run(100);
+select subject, status, last_error from fetchq_data.rq_dead__docs order by subject;
+select test.exact('rq_dead');
+update fetchq.queues set dead_letter = 'rq_third' where name = 'rq_dead';
+select * from fetchq.mnt_run('rq_dead', 9);
+select subject, status, last_error from fetchq_data.rq_dead__docs order by subject;
+select subject from fetchq_data.rq_third__docs;
+select test.exact('rq_dead'), test.exact('rq_third');
 
 drop view test.docs;
 drop function test.look(), test.pick();
