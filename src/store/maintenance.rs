@@ -80,6 +80,29 @@ static MAKE_PENDING: Statement = Statement::new(
          for update skip locked))",
 );
 
+// For an ordered queue: what was chosen, in order, and whether it could be changed. $4:
+// keys that another transaction has.
+static MAKE_PENDING_BY_KEY: Statement = Statement::new(
+    "with chosen as (
+         select c.ctid, c.subject, c.next_iteration, c.seq, c.ordering_key from only {docs} c
+         where c.status operator(pg_catalog.=) 0
+             and c.lock_upgrade is null
+             and c.next_iteration operator(pg_catalog.<=) pg_catalog.now()
+             and (c.next_iteration, c.seq) operator(pg_catalog.>=) ($2, $3)
+             and (c.ordering_key is null or c.ordering_key operator(pg_catalog.<>) all ($4))
+         order by c.next_iteration, c.seq
+         limit $1
+         for update skip locked),
+     changed as (
+         update only {docs} d set status = 1
+         where d.ctid operator(pg_catalog.=) any (array(select c.ctid from chosen c))
+         returning d.subject)
+     select c.ordering_key, c.next_iteration, c.seq, u.subject is not null
+     from chosen c
+     left join changed u on u.subject operator(pg_catalog.=) c.subject
+     order by c.next_iteration, c.seq",
+);
+
 /// Kills documents whose lease ran out at their last attempt.
 pub fn mark_dead(queue: &Queue, limit: i32) -> Result<i32> {
     let Some(floor) = floor(queue, Status::Active) else {
@@ -171,6 +194,9 @@ fn expire_from(queue: &Queue, args: &[Arg]) -> Result<Expired> {
 
 /// Makes planned documents pending when their time has come.
 pub fn make_pending(queue: &Queue, limit: i32) -> i32 {
+    if queue.policy.is_ordered {
+        return make_pending_by_key(queue, limit);
+    }
     let own = [Arg::from(i64::from(limit))];
     run(
         queue,
@@ -179,6 +205,51 @@ pub fn make_pending(queue: &Queue, limit: i32) -> i32 {
         &own,
         Event::MakePending,
     )
+}
+
+/// How often it looks behind documents that can not be changed now.
+const ROUNDS: usize = 20;
+
+/// The same for an ordered queue: documents of a key that another transaction has stay
+/// as they are, and those behind them come instead.
+fn make_pending_by_key(queue: &Queue, limit: i32) -> i32 {
+    let Some(mut floor) = floor(queue, Status::Planned) else {
+        return 0;
+    };
+    let mut busy: Vec<String> = Vec::new();
+    let mut n = 0;
+    spi::connect(|spi| {
+        for _ in 0..ROUNDS {
+            let args = [
+                Arg::from(i64::from(limit - n)),
+                Arg::timestamp(floor.next_iteration),
+                Arg::from(floor.seq),
+                Arg::from(busy.clone()),
+            ];
+            let rows = as_maintenance(|| queue.run(spi, &MAKE_PENDING_BY_KEY, &args));
+            let chosen = rows.affected();
+            let mut changed = 0;
+            for row in 0..rows.len() {
+                if rows.get(row, 4) == Some(true) {
+                    changed += 1;
+                } else if let Some(key) = rows.get::<String>(row, 1)
+                    && !busy.contains(&key)
+                {
+                    busy.push(key);
+                }
+            }
+            n += changed;
+            // (nothing was in the way, or there is nothing behind it)
+            if changed == chosen || n >= limit || rows.is_empty() {
+                break;
+            }
+            let last = rows.len() - 1;
+            floor.next_iteration = rows.timestamp(last, 2).unwrap_or(i64::MAX);
+            floor.seq = rows.get(last, 3).unwrap_or(i64::MAX);
+        }
+        counters::note(queue, 0, n, Event::MakePending);
+    });
+    n
 }
 
 /// When the next document is due, planned or leased; the past when it is something that

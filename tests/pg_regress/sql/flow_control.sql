@@ -192,6 +192,89 @@ truncate fetchq_data.flow__docs;
 select count(*) from fetchq.ordering_keys;
 select fetchq.queue_set_ordered('flow', false);
 
+-- A statement writes rows in any order: the line of a key goes by time and number.
+select was_created from fetchq.queue_create('line');
+update fetchq.jobs set next_iteration = '2970-01-01' where queue = 'line';
+select fetchq.queue_set_ordered('line');
+create function test.run_line() returns text[] language plpgsql as $$
+declare ran text[] := '{}'; doc text;
+begin
+    loop
+        select p.subject into doc from fetchq.doc_pick('line', 9) p;
+        exit when doc is null;
+        ran := ran || doc;
+        perform fetchq.doc_complete('line', doc);
+    end loop;
+    perform fetchq.queue_truncate('line', true);
+    return ran;
+end $$;
+-- (due)
+insert into fetchq_data.line__docs (subject, status, ordering_key, next_iteration)
+select 'n' || n, 0, 'k', '2020-01-01'::timestamptz + n * interval '1 minute' from unnest('{3,1,4,2,5}'::int[]) n;
+select * from fetchq.mnt_run('line', 10);
+select key, subject from fetchq.ordering_keys;
+select subject, lock_upgrade from fetchq_data.line__docs order by 1;
+select test.run_line();
+-- (put)
+select * from fetchq.doc_put_many('line', '[{"subject": "z", "ordering_key": "k"}, {"subject": "a", "ordering_key": "k"}, {"subject": "m", "ordering_key": "k"},
+    {"subject": "first", "ordering_key": "k", "next_iteration": "2020-01-01"}]');
+select test.run_line();
+-- (retried, killed, brought back)
+insert into fetchq_data.line__docs (subject, status, ordering_key, next_iteration)
+select s, 0, 'k', '2970-01-01' from unnest('{z1,m2,a3}'::text[]) s;
+select fetchq.docs_retry('line', '{}');
+select subject from fetchq.doc_pick('line', 9);
+select fetchq.docs_kill('line', '{"status": ["pending", "active"]}');
+select fetchq.queue_redrive('line');
+select test.run_line();
+-- (all within a transaction, an undone one among them)
+begin;
+insert into fetchq_data.line__docs (subject, status, ordering_key, next_iteration) values ('late', 1, 'k', '2020-01-03');
+savepoint s;
+insert into fetchq_data.line__docs (subject, status, ordering_key, next_iteration) values ('undone', 1, 'k', '2020-01-01');
+rollback to s;
+insert into fetchq_data.line__docs (subject, status, ordering_key, next_iteration) values ('early', 1, 'k', '2020-01-02');
+commit;
+select test.run_line();
+-- What is open when others come stays so, also while it is put off.
+insert into fetchq_data.line__docs (subject, status, ordering_key, next_iteration) values ('open', 1, 'k', '2020-01-02');
+insert into fetchq_data.line__docs (subject, status, ordering_key, next_iteration) values ('before', 1, 'k', '2020-01-01');
+select subject from fetchq.doc_pick('line', 9);
+select fetchq.doc_snooze('line', 'open', now() + interval '1 hour');
+update fetchq_data.line__docs set next_iteration = '2020-01-03' where subject = 'open';
+insert into fetchq_data.line__docs (subject, status, ordering_key, next_iteration) values ('planned', 0, 'k', '2020-01-01');
+select * from fetchq.mnt_run('line', 10);
+select test.run_line();
+-- A held one that is made active by hand runs beside the open one, and its lease ends.
+insert into fetchq_data.line__docs (subject, status, ordering_key) values ('o1', 1, 'k'), ('o2', 1, 'k'), ('o3', 1, 'k');
+update fetchq_data.line__docs set status = 2, attempts = 1, next_iteration = now() where subject = 'o2';
+select subject, status, lock_upgrade from fetchq_data.line__docs order by seq;
+select key, subject, others from fetchq.ordering_keys;
+update fetchq_data.line__docs set next_iteration = now() - interval '1 second' where subject = 'o2';
+select * from fetchq.mnt_run('line', 10);
+select subject from fetchq.doc_pick('line', 9) order by 1;
+select fetchq.doc_complete('line', 'o1');
+select fetchq.doc_complete('line', 'o2');
+select test.run_line();
+-- Its triggers use none of the operators that the session finds.
+select fetchq.queue_set_max_active('line', 2);
+insert into fetchq_data.line__docs (subject, status, ordering_key) values ('p1', 1, 'k'), ('p2', 1, 'k'), ('p3', 1, 'l');
+select count(*) from fetchq.doc_pick('line', 9);
+create schema trap;
+create function trap.trap(int, int) returns boolean language plpgsql as $$ begin raise exception 'trapped'; end $$;
+create function trap.trap(bigint, bigint) returns boolean language plpgsql as $$ begin raise exception 'trapped'; end $$;
+create operator trap.= (function = trap.trap, leftarg = int, rightarg = int);
+create operator trap.< (function = trap.trap, leftarg = bigint, rightarg = bigint);
+create operator trap.>= (function = trap.trap, leftarg = bigint, rightarg = bigint);
+set search_path = trap, pg_catalog;
+truncate fetchq_data.line__docs;
+reset search_path;
+drop schema trap cascade;
+select slot, subject from fetchq.lease_slots order by 1;
+select count(*) from fetchq.ordering_keys;
+select was_dropped from fetchq.queue_drop('line');
+drop function test.run_line();
+
 -- Several queues.
 select was_created from fetchq.queue_create('flow2');
 select fetchq.doc_push('flow', 'a' || i), fetchq.doc_push('flow2', 'b' || i, '{"n": 1}') from generate_series(1, 30) i;
