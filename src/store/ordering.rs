@@ -30,18 +30,16 @@ use crate::worker::waiters;
 static ENTER: Statement = Statement::new(
     "insert into fetchq.ordering_keys as k (queue_id, key, subject, made_by) values ($1, $2, $3, $4)
      on conflict (queue_id, key) do update set made_by = k.made_by
-     returning k.subject operator(pg_catalog.=) $3, k.made_by operator(pg_catalog.=) $4",
+     returning k.subject, k.made_by operator(pg_catalog.=) $4",
 );
 // Index: primary key. What is tried again keeps its place.
 static HOLD_LATER: Statement = Statement::new(
     "update only {docs} d set lock_upgrade = 'infinity'
-     where d.subject operator(pg_catalog.=) (
-             select k.subject from fetchq.ordering_keys k
-             where k.queue_id operator(pg_catalog.=) $1 and k.key operator(pg_catalog.=) $2)
+     where d.subject operator(pg_catalog.=) $1
          and d.lock_upgrade is null
          and d.status operator(pg_catalog.+) 0 operator(pg_catalog.=) 1
          and d.attempts operator(pg_catalog.=) 0
-         and (d.next_iteration, d.seq) operator(pg_catalog.>) ($3, $4)",
+         and (d.next_iteration, d.seq) operator(pg_catalog.>) ($2, $3)",
 );
 static LOCK_KEY: Statement = Statement::new(
     "select k.subject operator(pg_catalog.=) $3, k.others[1], $3 operator(pg_catalog.=) any (k.others)
@@ -186,7 +184,8 @@ fn entered(spi: &Spi, queue: &Queue, doc: &Document) {
     let args = key(queue, name, &doc.subject);
     let enter = [args[0], args[1], args[2], Arg::from(transaction::number())];
     let row = queue.run(spi, &ENTER, &enter);
-    let (is_open, is_made_here) = (row.get(0, 1) == Some(true), row.get(0, 2) == Some(true));
+    let open: String = row.get(0, 1).unwrap_or_default();
+    let (is_open, is_made_here) = (open == doc.subject, row.get(0, 2) == Some(true));
     let subject = [args[2]];
     match (is_open, doc.status) {
         (true, _) if doc.is_held => {
@@ -198,7 +197,7 @@ fn entered(spi: &Spi, queue: &Queue, doc: &Document) {
             queue.run(spi, &JOIN_OTHERS, &args);
             unhold(spi, queue, doc);
         }
-        (false, _) if is_made_here && hold_later(spi, queue, &args, doc) => {
+        (false, _) if is_made_here && hold_later(spi, queue, &open, doc) => {
             queue.run(spi, &SET_OPEN, &args);
             unhold(spi, queue, doc);
         }
@@ -209,10 +208,13 @@ fn entered(spi: &Spi, queue: &Queue, doc: &Document) {
 }
 
 /// Holds the open document of a key if its place is behind another one.
-fn hold_later(spi: &Spi, queue: &Queue, args: &[Arg; 3], doc: &Document) -> bool {
-    let (time, seq) = (Arg::timestamp(doc.next_iteration), Arg::from(doc.seq));
-    let held = queue.run(spi, &HOLD_LATER, &[args[0], args[1], time, seq]);
-    held.affected() > 0
+fn hold_later(spi: &Spi, queue: &Queue, open: &str, doc: &Document) -> bool {
+    let args = [
+        Arg::from(open),
+        Arg::timestamp(doc.next_iteration),
+        Arg::from(doc.seq),
+    ];
+    queue.run(spi, &HOLD_LATER, &args).affected() > 0
 }
 
 fn unhold(spi: &Spi, queue: &Queue, doc: &Document) {
