@@ -329,7 +329,7 @@ impl Take<'_> {
     /// The number of the lease.
     fn number(self) -> Option<i64> {
         match self {
-            Self::Lease(lease) => Some(lease.number),
+            Self::Lease(lease) => Some(lease.number()),
             Self::Remove => None,
         }
     }
@@ -478,7 +478,7 @@ fn claim_rows(queue: &Queue, from: Option<(i32, Key)>, pick: &mut Pick, limit: i
         row.set(Column::NextIteration, &Arg::timestamp(end));
         let change = match pick.take {
             Take::Lease(lease) => {
-                row.set(Column::Lease, &Arg::from(lease.number));
+                row.set(Column::Lease, &Arg::from(lease.number()));
                 row.set(Column::Holder, &Arg::from(lease.holder(queue.id)));
                 documents.replace(&mut row, false)
             }
@@ -599,7 +599,7 @@ fn claim(spi: &Spi, queue: &Queue, rows: &Rows, pick: &Pick) {
                 rows.tids(12),
                 pick.duration.arg(),
                 Arg::timestamp(pick.now),
-                Arg::from(lease.number),
+                Arg::from(lease.number()),
                 Arg::from(lease.holder(queue.id)),
             ];
             queue.run_noting(spi, &PICK_CLAIM, &args).affected()

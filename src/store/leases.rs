@@ -1,6 +1,6 @@
 //! Who holds a document: the numbers of leases, and the sessions that pick.
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::HashMap;
 
 use pgrx::PgXactCallbackEvent;
@@ -29,7 +29,7 @@ fn number() -> i64 {
 
 /// What a pick writes into the documents that it leases.
 pub struct Lease {
-    pub number: i64,
+    number: OnceCell<i64>,
     /// In which queue, and who.
     holder: Cell<Option<(i32, i64)>>,
 }
@@ -38,9 +38,13 @@ impl Lease {
     /// The lease of a pick that begins now.
     pub fn new() -> Self {
         Self {
-            number: number(),
+            number: OnceCell::new(),
             holder: Cell::new(None),
         }
+    }
+
+    pub fn number(&self) -> i64 {
+        *self.number.get_or_init(number)
     }
 
     /// Who holds it. Not asked for before there is a document: a session that finds none
