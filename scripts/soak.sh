@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The proofs of the engine for a long time, on a cluster of its own: random histories,
-# crashes under load, inserts while floors are raised; then pg_amcheck over all tables
+# chaos, crashes under load, inserts while floors are raised; then pg_amcheck over all tables
 # and indexes that the histories have left.
 #
 #   soak.sh [MINUTES]     30 by default, at least 3
@@ -46,17 +46,20 @@ prove() {
 
 step "building the tests"
 cargo test --release -q -p fetchq-client-tests --no-run
-total=$((minutes * 60)) # seconds: of ten parts six, one and three
+total=$((minutes * 60)) # seconds: of ten parts four, one, two and three
 
-step "random histories, for $((total * 6 / 10)) s"
-FETCHQ_MODEL_SECONDS=$((total * 6 / 10)) prove no_document_is_ever_hidden
+step "random histories, for $((total * 4 / 10)) s"
+FETCHQ_MODEL_SECONDS=$((total * 4 / 10)) prove no_document_is_ever_hidden
 step "the same with memory for a few floors, for $((total / 10)) s"
 FETCHQ_MODEL_SECONDS=$((total / 10)) prove no_document_is_hidden_when_memory_is_short
+
+step "chaos, for $((total * 2 / 10)) s"
+FETCHQ_CHAOS_SECONDS=$((total * 2 / 10)) prove chaos
 
 step "crashes under load and inserts while floors are raised, for $((total * 3 / 10)) s"
 end=$((SECONDS + total * 3 / 10)) rounds=0
 until ((SECONDS >= end)); do
-  prove crashes_under_load inserts_while_a_floor_is_raised
+  prove load_crash:: worker_crash::crashes_under_load inserts_while_a_floor_is_raised
   rounds=$((rounds + 1))
   step "… $rounds rounds"
 done

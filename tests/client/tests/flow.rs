@@ -97,7 +97,7 @@ async fn works_under_a_cap(
                 session.sql("rollback").await;
                 continue;
             }
-            1 if worker % 4 == 0 => {
+            1 if worker.is_multiple_of(4) => {
                 is_terminated(&db, &mut session).await;
                 continue;
             }
@@ -256,7 +256,7 @@ async fn works_at_a_rate(
         let times = session.column(&pick).await;
         match dice.roll(8) {
             0 => session.sql("rollback").await,
-            1 if worker % 4 == 0 => is_terminated(&db, &mut session).await,
+            1 if worker.is_multiple_of(4) => is_terminated(&db, &mut session).await,
             _ => {
                 session.sql("commit").await;
                 let times = times.iter().map(|both| {
@@ -365,7 +365,7 @@ async fn works_in_order(db: Database, lines: Arc<Mutex<Lines>>, worker: u64) {
                 session.sql("rollback").await;
                 continue;
             }
-            1 if worker % 4 == 0 => {
+            1 if worker.is_multiple_of(4) => {
                 is_terminated(&db, &mut session).await;
                 continue;
             }
