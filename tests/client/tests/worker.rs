@@ -216,6 +216,12 @@ async fn the_log_says_nothing_while_all_is_well() {
     worker_goes(&session, &db.name).await;
     session.sql("create extension fetchq").await;
     worker_comes(&session, &db.name).await;
+    // (in the middle of something it would be interrupted, and say so)
+    wait_until("the worker rests", async || {
+        let state = "select state from pg_stat_activity where backend_type = 'fetchq worker'";
+        session.column(state).await == ["idle"]
+    })
+    .await;
     std::mem::drop(session);
     cluster.stops("fast");
 

@@ -1,0 +1,54 @@
+#!/usr/bin/env bash
+# Two builds of fetchq side by side, in alternating rounds of one run: what a change costs.
+#
+#   bench-builds.sh PG_CONFIG_BEFORE PG_CONFIG_AFTER [ROUNDS [SECONDS]]
+#
+# Each is the pg_config of an installation of its own, with its own build in it: a copy of
+# PostgreSQL's folders elsewhere will do (bin, lib, share and include keep their places).
+set -euo pipefail
+# shellcheck source=scripts/lib.sh
+. "$(dirname "$0")/lib.sh"
+cd "$ROOT"
+(($# >= 2)) || die "bench-builds.sh PG_CONFIG_BEFORE PG_CONFIG_AFTER [ROUNDS [SECONDS]]"
+declare -A config=([before]=$1 [after]=$2)
+rounds=${3:-6} seconds=${4:-8}
+load_pg
+load_state
+
+for n in before after; do PG_CONFIG=${config[$n]} scripts/cluster.sh "bench-$n" reset; done
+cleanup() {
+  local rc=$?
+  trap - EXIT
+  for n in before after; do PG_CONFIG=${config[$n]} scripts/cluster.sh "bench-$n" stop || :; done
+  exit "$rc"
+}
+trap cleanup EXIT
+scratch=$(mktemp -d)
+cat >"$scratch/cycle.sql" <<'SQL'
+select fetchq.doc_append('q', '{"to": "somebody@example.com", "subject": "hello", "text": "about a hundred bytes of payload, as usual"}');
+select fetchq.doc_drop('q', subject) from fetchq.doc_pick('q', 0, 1, '5m');
+SQL
+cat >"$scratch/poll.sql" <<'SQL'
+select subject from fetchq.doc_pick('q', 0, 1, '5m');
+SQL
+for n in before after; do
+  export FETCHQ_PG_CONF="synchronous_commit = off"
+  PG_CONFIG=${config[$n]} scripts/cluster.sh "bench-$n" start
+  PG_CONFIG=${config[$n]} scripts/cluster.sh "bench-$n" psql -XqAtc "select fetchq.queue_create('q')" >/dev/null
+done
+
+for what in cycle poll; do
+  ratios=()
+  for ((round = 1; round <= rounds; round++)); do
+    order="before after"
+    if ((round % 2)); then order="after before"; fi
+    for n in $order; do
+      eval "$(PG_CONFIG=${config[$n]} scripts/cluster.sh "bench-$n" env)"
+      tps=$("$PG_BINDIR/pgbench" -n -M prepared -c 4 -j 2 -T "$seconds" -f "$scratch/$what.sql" | sed -n 's/^tps = \([0-9.]*\).*/\1/p')
+      if [[ $n == before ]]; then a=$tps; else b=$tps; fi
+    done
+    ratios+=("$(awk "BEGIN { print $b / $a }")")
+    step "$what, round $round of $rounds: after ÷ before = ${ratios[-1]}"
+  done
+  printf '%s\n' "${ratios[@]}" | sort -g | awk -v what="$what" '{ r[NR] = $1 } END { print what ": median of after ÷ before = " (r[int((NR + 1) / 2)] + r[int((NR + 2) / 2)]) / 2 }'
+done
