@@ -35,30 +35,44 @@ pub enum Row {
     NoTrigger,
 }
 
-/// Reads the row behind an AFTER ... FOR EACH ROW trigger.
-pub fn written(call: &Call) -> Row {
-    // SAFETY: `context` of a trigger call is a TriggerData whose tuples and relation
-    // live as long as the call; the node tag is checked first. Number and type of
-    // each column are checked before it is read.
+/// What a trigger is called with. None: it was not called as one.
+unsafe fn data_of(call: &Call) -> Option<&pg_sys::TriggerData> {
+    // SAFETY: `context` of a trigger call is a TriggerData that lives as long as the call;
+    // the node tag is checked first.
     unsafe {
         let context = (*call.fcinfo()).context;
         if context.is_null() || (*context).type_ != pg_sys::NodeTag::T_TriggerData {
-            return Row::NoTrigger;
+            return None;
         }
-        let data = &*(context as *const pg_sys::TriggerData);
-        let event = data.tg_event;
-        let is_after = event & pg_sys::TRIGGER_EVENT_TIMINGMASK == pg_sys::TRIGGER_EVENT_AFTER;
-        if event & pg_sys::TRIGGER_EVENT_ROW == 0 || !is_after {
+        Some(&*(context as *const pg_sys::TriggerData))
+    }
+}
+
+/// The row that an AFTER ... FOR EACH ROW trigger for INSERT or UPDATE is called with.
+unsafe fn row_after(call: &Call) -> Option<(&pg_sys::TriggerData, pg_sys::HeapTuple)> {
+    // SAFETY: as above.
+    let data = unsafe { data_of(call)? };
+    let event = data.tg_event;
+    let is_after = event & pg_sys::TRIGGER_EVENT_TIMINGMASK == pg_sys::TRIGGER_EVENT_AFTER;
+    if event & pg_sys::TRIGGER_EVENT_ROW == 0 || !is_after {
+        return None;
+    }
+    let tuple = match event & pg_sys::TRIGGER_EVENT_OPMASK {
+        pg_sys::TRIGGER_EVENT_INSERT => data.tg_trigtuple,
+        pg_sys::TRIGGER_EVENT_UPDATE => data.tg_newtuple,
+        _ => return None,
+    };
+    (!tuple.is_null()).then_some((data, tuple))
+}
+
+/// Reads the row behind an AFTER ... FOR EACH ROW trigger.
+pub fn written(call: &Call) -> Row {
+    // SAFETY: tuples and relation live as long as the call. Number and type of each column
+    // are checked before it is read.
+    unsafe {
+        let Some((data, tuple)) = row_after(call) else {
             return Row::NoTrigger;
-        }
-        let tuple = match event & pg_sys::TRIGGER_EVENT_OPMASK {
-            pg_sys::TRIGGER_EVENT_INSERT => data.tg_trigtuple,
-            pg_sys::TRIGGER_EVENT_UPDATE => data.tg_newtuple,
-            _ => return Row::NoTrigger,
         };
-        if tuple.is_null() {
-            return Row::NoTrigger;
-        }
         let desc = (*data.tg_relation).rd_att;
         let mut values = [pg_sys::Datum::from(0); COLUMNS.len()];
         for (value, (number, oid)) in values.iter_mut().zip(COLUMNS) {
@@ -91,24 +105,10 @@ pub fn name_of_written(call: &Call) -> Option<String> {
     // SAFETY: as in `written`; the column is looked up by its name, and its output is a
     // C string of this call's memory.
     unsafe {
-        let context = (*call.fcinfo()).context;
-        if context.is_null() || (*context).type_ != pg_sys::NodeTag::T_TriggerData {
-            return None;
-        }
-        let data = &*(context as *const pg_sys::TriggerData);
-        let event = data.tg_event;
-        let is_after = event & pg_sys::TRIGGER_EVENT_TIMINGMASK == pg_sys::TRIGGER_EVENT_AFTER;
-        if event & pg_sys::TRIGGER_EVENT_ROW == 0 || !is_after {
-            return None;
-        }
-        let tuple = match event & pg_sys::TRIGGER_EVENT_OPMASK {
-            pg_sys::TRIGGER_EVENT_INSERT => data.tg_trigtuple,
-            pg_sys::TRIGGER_EVENT_UPDATE => data.tg_newtuple,
-            _ => return None,
-        };
+        let (data, tuple) = row_after(call)?;
         let desc = (*data.tg_relation).rd_att;
         let number = pg_sys::SPI_fnumber(desc, c"name".as_ptr());
-        if tuple.is_null() || number <= 0 {
+        if number <= 0 {
             return None;
         }
         let text = pg_sys::SPI_getvalue(tuple, desc, number);
@@ -162,11 +162,7 @@ const DOCUMENT: [(i32, pg_sys::Oid); 8] = [
 pub fn fired(call: &Call) -> Option<Fired> {
     // SAFETY: as in `written`.
     unsafe {
-        let context = (*call.fcinfo()).context;
-        if context.is_null() || (*context).type_ != pg_sys::NodeTag::T_TriggerData {
-            return None;
-        }
-        let data = &*(context as *const pg_sys::TriggerData);
+        let data = data_of(call)?;
         let event = data.tg_event;
         let timing = event & pg_sys::TRIGGER_EVENT_TIMINGMASK;
         let mut fired = Fired {
