@@ -50,6 +50,8 @@ impl Binding {
 #[derive(Clone, Debug)]
 struct Hold {
     lease: i64,
+    /// When it was picked: microseconds, by the server's clock.
+    at: i64,
     /// Microseconds, by the server's clock.
     until: i64,
     binding: Binding,
@@ -61,9 +63,13 @@ struct Hold {
 struct Document {
     is_pushed: bool,
     hold: Option<Hold>,
+    /// The last lease that a worker was told of.
+    newest: i64,
     /// The worker was told that it is done with, by this lease.
     settled_by: Option<i64>,
     is_cancelled: bool,
+    /// When: microseconds since 2000, by the server's clock.
+    cancelled_at: i64,
     /// Somebody asked to cancel it, and may not have heard the answer.
     may_be_cancelled: bool,
 }
@@ -95,29 +101,48 @@ impl Ledger {
         self.doomed.lock().unwrap().insert(life);
     }
 
-    /// A worker was told that it has a document since a time.
-    fn picked(&self, subject: &str, at: i64, hold: Hold) {
+    /// Whether a lease was over when another one was given.
+    fn was_over(&self, hold: &Hold, at: i64) -> bool {
+        match hold.binding {
+            Binding::Off => hold.until <= at,
+            Binding::Return => hold.until <= at || self.is_doomed(hold.life),
+            Binding::Keep => self.is_doomed(hold.life),
+        }
+    }
+
+    /// A worker was told that it has a document. It may hear that late, when others have
+    /// had it since: the number of a lease tells when it was given, as its upper bits are
+    /// microseconds since 2000.
+    fn picked(&self, subject: &str, hold: Hold) {
         self.picks.fetch_add(1, Ordering::Relaxed);
         let mut documents = self.documents.lock().unwrap();
         let document = documents
             .get_mut(subject)
             .unwrap_or_else(|| panic!("nobody pushed {subject}"));
+        let is_late = document.settled_by.is_some_and(|by| by > hold.lease)
+            || document.is_cancelled && hold.lease >> 12 < document.cancelled_at
+            || document.hold.is_none() && document.newest > hold.lease;
+        if is_late {
+            return;
+        }
         assert!(
             document.settled_by.is_none() && !document.is_cancelled,
             "{subject} was picked, and is done with: {document:?}"
         );
-        if let Some(before) = &document.hold {
-            let is_over = match before.binding {
-                Binding::Off => before.until <= at,
-                Binding::Return => before.until <= at || self.is_doomed(before.life),
-                Binding::Keep => self.is_doomed(before.life),
-            };
+        let (before, after) = match &document.hold {
+            Some(other) if other.lease > hold.lease => (Some(&hold), other),
+            other => (other.as_ref(), &hold),
+        };
+        if let Some(before) = before {
             assert!(
-                is_over,
-                "{subject} was picked at {at} as {hold:?} while it was held: {before:?}"
+                self.was_over(before, after.at),
+                "{subject} was picked as {after:?} while it was held: {before:?}"
             );
         }
-        document.hold = Some(hold);
+        if after.lease == hold.lease {
+            document.newest = hold.lease;
+            document.hold = Some(hold);
+        }
     }
 
     /// The worker asks to give it back, or to settle it: from now on others may have it.
@@ -264,11 +289,12 @@ impl Worker {
             let (subject, lease): (String, i64) = (row.get(0), row.get(1));
             let hold = Hold {
                 lease,
+                at: row.get(3),
                 until: row.get(2),
                 binding: self.binding,
                 life: self.life,
             };
-            self.ledger.picked(&subject, row.get(3), hold);
+            self.ledger.picked(&subject, hold);
             held.push((subject, lease));
         }
         if let Some((_, lease)) = held.first() {
@@ -396,7 +422,8 @@ async fn cancel(server: Server, ledger: Arc<Ledger>) {
         };
         let answer = open
             .query_one(
-                "select was_cancelled from fetchq.doc_cancel('q', $1)",
+                "select was_cancelled, (extract(epoch from clock_timestamp() - '2000-01-01 00:00:00+00') * 1000000)::int8
+                 from fetchq.doc_cancel('q', $1)",
                 &[&subject],
             )
             .await;
@@ -407,6 +434,7 @@ async fn cancel(server: Server, ledger: Arc<Ledger>) {
                     "{subject} was cancelled, and settled: {document:?}"
                 );
                 document.is_cancelled = true;
+                document.cancelled_at = row.get(1);
                 document.hold = None;
             }),
             Ok(_) => {}
