@@ -79,7 +79,7 @@ async function work(doc) {
 }
 
 async function isStopped() {
-  const { rows } = await db.query('select from fetchq.stops where name = $1 and since >= $2::timestamptz', [name, started]);
+  const { rows } = await db.query('select from fetchq.stop_requests where name = $1 and since >= $2::timestamptz', [name, started]);
   return rows.length > 0;
 }
 

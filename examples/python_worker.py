@@ -98,7 +98,7 @@ def main():
         # Whose documents these are; when this session dies they are free at once.
         db.execute("select set_config('fetchq.worker', %s, false), set_config('fetchq.session_leases', 'return', false)", [NAME])
         started = db.execute("select clock_timestamp() as now").fetchone()["now"]
-        stopped = "select from fetchq.stops where name = %s and since >= %s"
+        stopped = "select from fetchq.stop_requests where name = %s and since >= %s"
         while not ending.is_set() and db.execute(stopped, [NAME, started]).fetchone() is None:
             pick = "select subject, payload, lease from fetchq.doc_pick(%s, 0, 1, make_interval(secs => %s))"
             doc = db.execute(pick, [QUEUE, LEASE]).fetchone()

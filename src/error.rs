@@ -3,10 +3,9 @@
 use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::{PgLogLevel, PgSqlErrorCode};
 
-use crate::domain::Invalid;
-use crate::domain::filter;
-use crate::domain::schedule;
+use crate::domain::invalid::Invalid;
 use crate::domain::status::Status;
+use crate::domain::{filter, schedule};
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {

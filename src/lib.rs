@@ -1,63 +1,178 @@
 //! fetchq: a queue and a calendar inside PostgreSQL.
 //!
 //! - `api`: the functions that PostgreSQL calls
-//! - `domain`: the rules, without PostgreSQL
-//! - `store`: every SQL text
-//! - `ready`: where the documents begin that are ready
-//! - `maintenance`: what has to happen from time to time
-//! - `worker`: the processes that do it
+//! - `waiting`: sessions that wait for a document
+//! - `store`: every SQL statement
+//! - `maintenance`: what must happen from time to time
+//! - `background`: the server's own processes, which run maintenance
+//! - `ready`: the ready floors
+//! - `signals`: what a commit tells other processes
 //! - `pg`: the server's C functions, and all `unsafe`
+//! - `domain`: the rules, without PostgreSQL
 //!
-//! docs/architecture.md has the whole picture.
+//! docs/internals/architecture.md has the whole picture.
 #![cfg_attr(
     not(any(test, feature = "pg_test")),
     deny(clippy::unwrap_used, clippy::expect_used)
 )]
 
-use std::sync::atomic::{AtomicBool, Ordering};
-
 use pgrx::prelude::*;
 
 mod api;
+mod background;
 mod domain;
 mod error;
-mod gucs;
 mod maintenance;
 mod pg;
 mod ready;
+mod settings;
+mod signals;
 mod store;
-mod worker;
+mod waiting;
 
 ::pgrx::pg_module_magic!();
 
 extension_sql_file!("sql/bootstrap.sql", name = "bootstrap", bootstrap);
 extension_sql_file!(
-    "sql/functions.sql",
-    name = "functions",
+    "sql/functions/dead_letters.sql",
+    name = "dead_letters",
     requires = ["bootstrap"]
 );
 extension_sql_file!(
-    "sql/grants.sql",
-    name = "grants",
-    requires = ["functions"],
-    finalize
+    "sql/functions/doc_lease.sql",
+    name = "doc_lease",
+    requires = ["bootstrap"]
 );
-
-static PRELOADED: AtomicBool = AtomicBool::new(false);
-
-/// Whether `shared_preload_libraries` loaded this library.
-fn is_preloaded() -> bool {
-    PRELOADED.load(Ordering::Relaxed)
-}
+extension_sql_file!(
+    "sql/functions/doc_pick.sql",
+    name = "doc_pick",
+    requires = ["bootstrap"]
+);
+extension_sql_file!(
+    "sql/functions/doc_pick_any.sql",
+    name = "doc_pick_any",
+    requires = ["bootstrap"]
+);
+extension_sql_file!(
+    "sql/functions/doc_push.sql",
+    name = "doc_push",
+    requires = ["bootstrap"]
+);
+extension_sql_file!(
+    "sql/functions/doc_push_many.sql",
+    name = "doc_push_many",
+    requires = ["bootstrap"]
+);
+extension_sql_file!(
+    "sql/functions/doc_put.sql",
+    name = "doc_put",
+    requires = ["bootstrap"]
+);
+extension_sql_file!(
+    "sql/functions/doc_reject.sql",
+    name = "doc_reject",
+    requires = ["bootstrap"]
+);
+extension_sql_file!(
+    "sql/functions/doc_settle.sql",
+    name = "doc_settle",
+    requires = ["bootstrap"]
+);
+extension_sql_file!(
+    "sql/functions/doc_settle_many.sql",
+    name = "doc_settle_many",
+    requires = ["bootstrap"]
+);
+extension_sql_file!(
+    "sql/functions/doc_upsert.sql",
+    name = "doc_upsert",
+    requires = ["bootstrap"]
+);
+extension_sql_file!(
+    "sql/functions/doc_upsert_many.sql",
+    name = "doc_upsert_many",
+    requires = ["bootstrap"]
+);
+extension_sql_file!(
+    "sql/functions/docs_admin.sql",
+    name = "docs_admin",
+    requires = ["bootstrap"]
+);
+extension_sql_file!(
+    "sql/functions/history.sql",
+    name = "history",
+    requires = ["bootstrap"]
+);
+extension_sql_file!(
+    "sql/functions/info.sql",
+    name = "info",
+    requires = ["bootstrap"]
+);
+extension_sql_file!(
+    "sql/functions/maintenance.sql",
+    name = "maintenance",
+    requires = ["bootstrap"]
+);
+extension_sql_file!(
+    "sql/functions/metrics.sql",
+    name = "metrics",
+    requires = ["bootstrap"]
+);
+extension_sql_file!(
+    "sql/functions/queue.sql",
+    name = "queue",
+    requires = ["bootstrap"]
+);
+extension_sql_file!(
+    "sql/functions/queue_settings.sql",
+    name = "queue_settings",
+    requires = ["bootstrap"]
+);
+extension_sql_file!(
+    "sql/functions/retention.sql",
+    name = "retention",
+    requires = ["bootstrap"]
+);
+extension_sql_file!(
+    "sql/functions/schedules.sql",
+    name = "schedules",
+    requires = ["bootstrap"]
+);
+extension_sql_file!(
+    "sql/functions/status.sql",
+    name = "status",
+    requires = ["bootstrap"]
+);
+extension_sql_file!(
+    "sql/functions/triggers.sql",
+    name = "triggers",
+    requires = ["bootstrap"]
+);
+extension_sql_file!(
+    "sql/functions/waiting.sql",
+    name = "waiting",
+    requires = ["bootstrap"]
+);
+extension_sql_file!(
+    "sql/functions/worker_sessions.sql",
+    name = "worker_sessions",
+    requires = ["bootstrap"]
+);
+extension_sql_file!("sql/work.sql", name = "work", requires = ["bootstrap"]);
+extension_sql_file!("sql/grants.sql", name = "grants", finalize);
 
 #[pg_guard]
 pub extern "C-unwind" fn _PG_init() {
-    PRELOADED.store(pg::session::is_preloading(), Ordering::Relaxed);
-    gucs::register(is_preloaded());
-    if is_preloaded() {
-        ready::install();
-        worker::install();
-        worker::watch_commits();
+    pg::session::remember_preloading();
+    let is_preloaded = pg::session::is_preloaded();
+    settings::register(is_preloaded);
+    if is_preloaded {
+        if settings::ready_slots() > 0 {
+            signals::board::install();
+            ready::floors::install();
+        }
+        background::install();
+        signals::commit::watch();
     }
     pg::session::reserve_settings_prefix();
     pg::invalidation::register();

@@ -2,16 +2,15 @@
 
 use pgrx::prelude::*;
 
-use super::{lenient, queue_name, respond_write};
+use crate::api::entry::{lenient, queue_name, respond_write};
 use crate::error::{Error, Result};
-use crate::gucs;
 use crate::pg::call::{Call, Reply};
 use crate::pg::time::{self, Interval};
 use crate::pg::{relation, session};
-use crate::store::docs::{self, Pick, Take};
+use crate::store::doc_pick::{Pick, Take};
 use crate::store::leases::Lease;
-use crate::store::plans::Queue;
-use crate::worker::wait;
+use crate::store::open_queue::Queue;
+use crate::{settings, waiting};
 
 /// `doc_pick(queue, max_docs, duration text)`
 #[pg_extern(sql = false)]
@@ -76,10 +75,12 @@ fn doc_pick_wait(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
             return Err(Error::WaitsInSnapshot(call.function_name()));
         }
         let now = time::clock();
-        let until = timeout.after(now).min(now.saturating_add(gucs::max_wait()));
+        let until = timeout
+            .after(now)
+            .min(now.saturating_add(settings::max_wait()));
         let lease = Lease::new();
         let mut out = call.rows();
-        let picked = wait::pick(&name, version, until, |queue, now| {
+        let picked = waiting::pick(&name, version, until, |queue, now| {
             let out = &mut out;
             let pick = Pick {
                 version,
@@ -91,7 +92,7 @@ fn doc_pick_wait(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
             };
             // (nothing is wanted: no need to wait for it)
             if limit > 0 {
-                docs::pick(queue, pick)
+                crate::store::doc_pick::pick(queue, pick)
             } else {
                 1
             }
@@ -118,7 +119,7 @@ fn pick(call: &Call, version: i32, limit: i32, duration: Interval) -> Result<Rep
                 take: Take::Lease(&Lease::new()),
                 out,
             };
-            docs::pick(&queue, pick);
+            crate::store::doc_pick::pick(&queue, pick);
         }
     });
     lenient(picked, ())?;
@@ -144,7 +145,7 @@ fn doc_pop(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
                     take: Take::Remove,
                     out,
                 };
-                docs::pick(&queue, pick);
+                crate::store::doc_pick::pick(&queue, pick);
             }
         });
         lenient(popped, ())?;

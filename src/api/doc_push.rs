@@ -2,17 +2,18 @@
 
 use pgrx::prelude::*;
 
-use super::{generated_subject, lenient, meant, payload, queue_name, respond_write, subject};
+use crate::api::entry::{
+    generated_subject, lenient, meant, payload, queue_name, respond_write, subject,
+};
 use crate::domain::names::{self, QueueName};
-use crate::domain::push_many;
+use crate::domain::push_list;
 use crate::error::Error;
 use crate::pg::call::Reply;
 use crate::pg::json::Jsonb;
-use crate::pg::spi::Arg;
 use crate::pg::time;
-use crate::store::bulk;
-use crate::store::docs::{self, NewDoc, Upserted};
-use crate::store::plans::Queue;
+use crate::store::doc_push::NewDoc;
+use crate::store::doc_push_many;
+use crate::store::open_queue::Queue;
 
 /// `doc_push(queue, subject, payload, next_iteration)`
 #[pg_extern(sql = false)]
@@ -28,7 +29,7 @@ fn doc_push(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
             ordering_key: None,
             max_attempts: None,
         };
-        let pushed = Queue::open(&queue).map(|queue| docs::push(&queue, &doc));
+        let pushed = Queue::open(&queue).map(|queue| crate::store::doc_push::push(&queue, &doc));
         lenient(pushed, 0).map(Reply::int)
     })
 }
@@ -39,13 +40,13 @@ fn doc_push_full(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
         let queue = queue_name(call, 0)?;
         let doc = full(call)?;
-        let pushed = Queue::open(&queue).map(|queue| docs::push(&queue, &doc));
+        let pushed = Queue::open(&queue).map(|queue| crate::store::doc_push::push(&queue, &doc));
         lenient(pushed, 0).map(Reply::int)
     })
 }
 
 /// The document of the six-argument forms.
-fn full(call: &crate::pg::call::Call) -> Result<NewDoc<'_>, Error> {
+pub fn full(call: &crate::pg::call::Call) -> Result<NewDoc<'_>, Error> {
     Ok(NewDoc {
         subject: subject(call, 1)?,
         version: call.int(2, "version")?,
@@ -76,12 +77,12 @@ fn push_list(
     next_iteration: i64,
     documents: &str,
 ) -> Result<Reply, Error> {
-    let items = push_many::parse(documents)?;
+    let items = push_list::parse(documents)?;
     for item in &items {
         names::check_subject(&item.subject)?;
     }
-    let pushed =
-        Queue::open(queue).map(|queue| bulk::push_items(&queue, version, next_iteration, &items));
+    let pushed = Queue::open(queue)
+        .map(|queue| doc_push_many::push_items(&queue, version, next_iteration, &items));
     lenient(pushed, 0).map(Reply::int)
 }
 
@@ -111,7 +112,7 @@ fn doc_push_untyped(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
             ordering_key: None,
             max_attempts: None,
         };
-        let pushed = Queue::open(&queue).map(|queue| docs::push(&queue, &doc));
+        let pushed = Queue::open(&queue).map(|queue| crate::store::doc_push::push(&queue, &doc));
         lenient(pushed, 0).map(Reply::int)
     })
 }
@@ -142,28 +143,12 @@ fn doc_append(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
                     subject: &subject,
                     ..doc
                 };
-                if docs::append(&queue, &doc) {
+                if crate::store::doc_push::append(&queue, &doc) {
                     return Reply::text(&subject);
                 }
             }
             Reply::null()
         });
         lenient(appended, Reply::null())
-    })
-}
-
-/// `doc_upsert(queue, subject, version, priority, next_iteration, payload)`
-#[pg_extern(sql = false)]
-fn doc_upsert(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
-    respond_write(fcinfo, |call| {
-        let queue = queue_name(call, 0)?;
-        let doc = full(call)?;
-        let upserted = Queue::open(&queue).and_then(|queue| docs::upsert(&queue, &doc));
-        let none = Upserted {
-            queued: 0,
-            updated: 0,
-        };
-        let done = lenient(upserted, none)?;
-        Ok(call.record(&[Arg::from(done.queued), Arg::from(done.updated)]))
     })
 }

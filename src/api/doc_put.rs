@@ -2,14 +2,14 @@
 
 use pgrx::prelude::*;
 
-use super::{payload, queue_name, respond_write, subject};
-use crate::domain::put::{MODES, Mode};
+use crate::api::entry::{payload, queue_name, respond_write, subject};
+use crate::domain::put_mode::{MODES, Mode};
 use crate::error::{Error, Result};
 use crate::pg::call::{Call, Reply};
-use crate::pg::spi::Arg;
-use crate::store::docs::NewDoc;
-use crate::store::plans::Queue;
-use crate::store::put::{self, Put};
+use crate::pg::value::Arg;
+use crate::store::doc_push::NewDoc;
+use crate::store::doc_put::Put;
+use crate::store::open_queue::Queue;
 
 fn mode(call: &Call, at: usize) -> Result<Mode> {
     let text = call.text(at, "mode")?;
@@ -45,7 +45,7 @@ fn doc_put(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
             },
             mode: mode(call, 6)?,
         };
-        let action = put::put(&*Queue::open(&queue)?, &put)?;
+        let action = crate::store::doc_put::put(&*Queue::open(&queue)?, &put)?;
         Ok(Reply::text(action.word()))
     })
 }
@@ -58,7 +58,9 @@ fn doc_put_many(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
         let docs = call.json(1, "docs")?;
         let mode = mode(call, 2)?;
         let mut out = call.rows();
-        for (subject, action) in put::put_docs(&*Queue::open(&queue)?, docs, mode)? {
+        for (subject, action) in
+            crate::store::doc_put::put_docs(&*Queue::open(&queue)?, docs, mode)?
+        {
             out.push(&[Arg::from(subject.as_str()), Arg::from(action.word())]);
         }
         Ok(out.done())

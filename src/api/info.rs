@@ -2,30 +2,28 @@
 
 use pgrx::prelude::*;
 
-use super::{respond, respond_write, subject};
+use crate::api::entry::{respond, respond_write, subject};
 use crate::domain::names::QueueName;
-use crate::domain::status::Status;
 use crate::error::Error;
-use crate::gucs;
 use crate::pg::call::Reply;
-use crate::pg::notify::{self, notify as send};
-use crate::pg::spi::{self, Arg};
-use crate::store::{registry, series};
-use crate::worker::notifications;
+use crate::pg::spi;
+use crate::pg::value::Arg;
+use crate::settings;
+use crate::store::queue;
 
 /// `info()`: `version` is what fetchq 4 clients compare with their own.
 #[pg_extern(sql = false)]
 fn info(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond(fcinfo, |call| {
-        let compat = gucs::compat_version();
-        let installed = registry::extension_version();
+        let compat = settings::compat_version();
+        let installed = crate::store::info::extension_version();
         Ok(call.record(&[
             Arg::from(compat.as_str()),
             Arg::from(installed.as_deref()),
             Arg::from(env!("CARGO_PKG_VERSION")),
-            Arg::from(crate::is_preloaded()),
-            Arg::from(crate::worker::is_running()),
-            Arg::from(crate::ready::is_available()),
+            Arg::from(crate::pg::session::is_preloaded()),
+            Arg::from(crate::signals::board::has_background_worker()),
+            Arg::from(crate::ready::floors::is_available()),
         ]))
     })
 }
@@ -46,10 +44,10 @@ fn upgrade_nothing(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
 #[pg_extern(sql = false)]
 fn destroy(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |_| {
-        if !registry::owns_extension() {
+        if !crate::store::info::owns_extension() {
             return Err(Error::NotOwner);
         }
-        registry::destroy();
+        crate::store::info::destroy();
         Ok(Reply::bool(true))
     })
 }
@@ -65,14 +63,14 @@ fn trace(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
             "DESC" => true,
             _ => return Err(Error::BadDirection(direction.to_owned())),
         };
-        let queues = registry::all();
+        let queues = queue::all();
         spi::connect(|spi| {
             let mut steps: Vec<(&QueueName, spi::Rows)> = queues
                 .iter()
                 .map(|name| {
                     (
                         name,
-                        spi.once(&registry::trace_sql(name), &[Arg::from(subject)]),
+                        spi.once(&crate::store::info::trace_sql(name), &[Arg::from(subject)]),
                     )
                 })
                 .collect();
@@ -100,39 +98,5 @@ fn trace(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
             }
             Ok(out.done())
         })
-    })
-}
-
-/// `utils_ts_retain(table, field, unit, from, to)`
-#[pg_extern(sql = false)]
-fn utils_ts_retain(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
-    respond_write(fcinfo, |call| {
-        let removed = series::retain_any(
-            call.text(0, "table_name")?,
-            call.text(1, "field")?,
-            call.text(2, "unit")?,
-            call.timestamp(3, "from_time")?,
-            call.timestamp(4, "to_time")?,
-        )?;
-        Ok(Reply::bigint(Some(removed)))
-    })
-}
-
-/// The trigger behind `queue_enable_notify`: announces the state a document entered.
-#[pg_extern(sql = false)]
-fn trigger_docs_notify(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
-    respond(fcinfo, |call| {
-        let Some(entered) = notify::entered(call) else {
-            return Err(Error::BadTrigger(call.function_name()));
-        };
-        if let Some(status) = Status::from_code(entered.status) {
-            if notifications::are_collected() {
-                notifications::entered(entered.table, status);
-            } else {
-                let queue = QueueName::parse(&entered.queue)?;
-                send(&queue.channel(status.gauge()), &entered.subject);
-            }
-        }
-        Ok(Reply::trigger())
     })
 }

@@ -2,14 +2,17 @@
 
 use pgrx::prelude::*;
 
-use super::{queue_name, respond_write};
+use crate::api::entry::{queue_name, respond, respond_write};
+use crate::domain::jobs::Task;
 use crate::error::{Error, Result};
 use crate::maintenance::{documents, pack, runner, schedules};
 use crate::pg::call::{Call, Reply};
-use crate::pg::spi::Arg;
-use crate::pg::time::Interval;
-use crate::store::plans::Queue;
-use crate::store::{jobs, maintenance, registry};
+use crate::pg::time::{self, Interval};
+use crate::pg::value::Arg;
+use crate::pg::{relation, session};
+use crate::signals::board;
+use crate::store::open_queue::Queue;
+use crate::store::{jobs, queue};
 
 fn counts(outcome: documents::Outcome) -> [Arg; 3] {
     [
@@ -35,7 +38,7 @@ fn mnt_run_all(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
         let limit = call.limit(0, "max_docs")?;
         let mut out = call.rows();
-        for name in registry::all() {
+        for name in queue::all() {
             let outcome = match documents::run(&name, limit) {
                 // Dropped by another session since the list was read.
                 Err(Error::UnknownQueue(_)) => continue,
@@ -59,7 +62,7 @@ fn one(call: &Call, run: impl FnOnce(&Queue, i32) -> Result<i32>) -> Result<Repl
 fn mnt_make_pending(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
         one(call, |queue, limit| {
-            Ok(maintenance::make_pending(queue, limit))
+            Ok(crate::store::maintenance::make_pending(queue, limit))
         })
     })
 }
@@ -69,7 +72,7 @@ fn mnt_make_pending(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
 fn mnt_reschedule_orphans(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
         one(call, |queue, limit| {
-            Ok(maintenance::reschedule_orphans(queue, limit))
+            Ok(crate::store::maintenance::reschedule_orphans(queue, limit))
         })
     })
 }
@@ -77,7 +80,9 @@ fn mnt_reschedule_orphans(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
 /// `mnt_mark_dead(queue, max_docs)`
 #[pg_extern(sql = false)]
 fn mnt_mark_dead(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
-    respond_write(fcinfo, |call| one(call, maintenance::mark_dead))
+    respond_write(fcinfo, |call| {
+        one(call, crate::store::maintenance::mark_dead)
+    })
 }
 
 fn duration(call: &Call, at: usize) -> Result<Interval> {
@@ -142,5 +147,25 @@ fn mnt(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
         let packed = outcome.packed.saturating_add(pack::run());
         pack::tidy();
         Ok(call.record(&[Arg::from(outcome.processed), Arg::from(packed)]))
+    })
+}
+
+/// `maintenance_progress()`
+#[pg_extern(sql = false)]
+fn maintenance_progress(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
+    respond(fcinfo, |call| {
+        let mut out = call.rows();
+        let board = board::board();
+        let running = board.map(|board| board.progress.read(session::database(), time::clock()));
+        for one in running.unwrap_or_default() {
+            out.push(&[
+                Arg::from(one.pid),
+                Arg::from(one.task.map(Task::word)),
+                Arg::from(relation::queue_of(one.table).as_deref()),
+                Arg::timestamp(one.since),
+                Arg::from(one.done),
+            ]);
+        }
+        Ok(out.done())
     })
 }

@@ -1,135 +1,31 @@
-//! The entry points: what PostgreSQL calls. Their SQL declarations are in
-//! `src/sql/functions.sql`. Each is three moves: read the arguments into types, one
-//! call of the domain, shape the result.
+//! The entry points: what PostgreSQL calls, one file for each family of functions. The SQL
+//! declarations are in `src/sql/functions/`, in a file of the same name. Each entry point
+//! reads its arguments, makes one call into `store`, `maintenance` or `waiting`, and shapes
+//! the result.
 
-mod admin;
-mod doc_many;
+mod dead_letters;
+mod doc_lease;
 mod doc_pick;
+mod doc_pick_any;
 mod doc_push;
+mod doc_push_many;
 mod doc_put;
+mod doc_reject;
 mod doc_settle;
-mod flow;
+mod doc_settle_many;
+mod doc_upsert;
+mod doc_upsert_many;
+mod docs_admin;
+mod entry;
 mod history;
 mod info;
-mod lease;
 mod maintenance;
-mod metric;
+mod metrics;
 mod queue;
-mod ready;
-mod schedule;
-mod wait;
-mod worker;
-
-use pgrx::PgLogLevel;
-use pgrx::pg_sys::{self, panic::ErrorReport};
-
-use crate::domain::legacy_quotes::undouble;
-use crate::domain::names::{self, QueueName};
-use crate::domain::subjects;
-use crate::error::{self, Error, Result};
-use crate::gucs;
-use crate::pg::call::{Call, Reply};
-use crate::pg::json::Jsonb;
-use crate::pg::session;
-use crate::pg::time;
-
-/// Runs the body of an entry point and raises the error it ends with.
-fn respond(fcinfo: pg_sys::FunctionCallInfo, body: impl FnOnce(&Call) -> Result<Reply>) -> Reply {
-    match body(&Call::new(fcinfo)) {
-        Ok(reply) => reply,
-        Err(e) => {
-            ErrorReport::from(e).report(PgLogLevel::ERROR);
-            unreachable!("an ERROR does not return")
-        }
-    }
-}
-
-/// The same for functions that write: says why not where writing is impossible.
-fn respond_write(
-    fcinfo: pg_sys::FunctionCallInfo,
-    body: impl FnOnce(&Call) -> Result<Reply>,
-) -> Reply {
-    respond(fcinfo, |call| {
-        if session::is_read_only() {
-            return Err(Error::ReadOnly {
-                function: call.function_name(),
-                standby: session::is_standby(),
-            });
-        }
-        body(call)
-    })
-}
-
-/// Where fetchq 4 returned a value for an error that callers rely on, so do we, with
-/// a warning; `fetchq.strict` raises it.
-fn lenient<T>(result: Result<T>, value: T) -> Result<T> {
-    match result {
-        Err(
-            e @ (Error::UnknownQueue(_) | Error::NotActive { .. } | Error::SomeNotActive { .. }),
-        ) if !gucs::strict() => {
-            e.warn();
-            Ok(value)
-        }
-        other => other,
-    }
-}
-
-fn queue_name(call: &Call, at: usize) -> Result<QueueName> {
-    Ok(QueueName::parse(call.text(at, "queue")?)?)
-}
-
-fn subject(call: &Call, at: usize) -> Result<&str> {
-    Ok(names::check_subject(call.text(at, "subject")?)?)
-}
-
-/// A new subject, in order of time.
-fn generated_subject() -> String {
-    subjects::generate(time::clock(), session::number())
-}
-
-fn metric_name(call: &Call, at: usize) -> Result<&str> {
-    Ok(names::check_metric(call.text(at, "metric")?)?)
-}
-
-/// A payload as the caller meant it (`fetchq.legacy_quotes`).
-fn meant(payload: Jsonb) -> Jsonb {
-    if gucs::legacy_quotes() {
-        let text = payload.to_text();
-        if text.contains("''") {
-            return Jsonb::parse(&undouble(&text));
-        }
-    }
-    payload
-}
-
-fn payload(call: &Call, at: usize) -> Result<Jsonb> {
-    call.json(at, "payload").map(meant)
-}
-
-fn opt_payload(call: &Call, at: usize) -> Option<Jsonb> {
-    call.opt_json(at).map(meant)
-}
-
-/// A message as the caller meant it.
-fn message(call: &Call, at: usize) -> Result<String> {
-    let text = call.text(at, "message")?;
-    Ok(if gucs::legacy_quotes() {
-        undouble(text)
-    } else {
-        text.to_owned()
-    })
-}
-
-/// A counter in a column that fetchq 4 made too narrow: the largest value that fits,
-/// with a warning, because an error would take every other metric away with it.
-fn narrow(metric: &str, value: i64) -> i32 {
-    i32::try_from(value).unwrap_or_else(|_| {
-        let limit = if value > 0 { i32::MAX } else { i32::MIN };
-        error::warn(
-            pgrx::PgSqlErrorCode::ERRCODE_NUMERIC_VALUE_OUT_OF_RANGE,
-            format!("metric \"{metric}\" is {value}, which does not fit: {limit} is shown"),
-            "Read it with fetchq.metric_get(queue) or from fetchq.metrics_live.",
-        );
-        limit
-    })
-}
+mod queue_settings;
+mod retention;
+mod schedules;
+mod status;
+mod triggers;
+mod waiting;
+mod worker_sessions;

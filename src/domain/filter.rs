@@ -2,8 +2,8 @@
 
 use serde_json::{Map, Value};
 
-use super::Invalid;
-use super::status::Status;
+use crate::domain::invalid::Invalid;
+use crate::domain::status::Status;
 
 /// The documents that have all of what is asked for; what is None is not asked for.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -2,42 +2,19 @@
 //! texts that callers send. Nothing here imports pgrx, so all of it is tested by
 //! plain unit tests.
 
-pub mod counters;
-pub mod fair;
+pub mod counter_events;
+pub mod fair_share;
 pub mod filter;
+pub mod invalid;
 pub mod jobs;
 pub mod legacy_quotes;
+pub mod local_time;
 pub mod names;
-pub mod push_many;
-pub mod put;
+pub mod push_list;
+pub mod put_mode;
 pub mod retention;
 pub mod retry;
+pub mod rhythm;
 pub mod schedule;
 pub mod status;
 pub mod subjects;
-
-/// What is wrong with a value that a caller passed.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Invalid {
-    #[error("invalid queue name: {0:?}")]
-    QueueName(String),
-    #[error("the subject exceeds the limit of {max} characters: it has {got}", max = names::SUBJECT_MAX)]
-    SubjectLength { got: usize },
-    #[error("invalid schedule name: {0:?}")]
-    ScheduleName(String),
-    #[error("invalid metric name: {0:?}")]
-    MetricName(String),
-    #[error("invalid document list at character {at}: {reason}")]
-    DocumentList { at: usize, reason: String },
-    #[error("invalid filter: {0}")]
-    Filter(String),
-    #[error("invalid metrics retention policy: {0}")]
-    Retention(String),
-    #[error("invalid settings of job {id} ({task} of queue {queue:?}): {reason}")]
-    JobSettings {
-        id: i32,
-        task: String,
-        queue: String,
-        reason: String,
-    },
-}

@@ -1,6 +1,6 @@
 //! Names of queues, documents and metrics.
 
-use super::Invalid;
+use crate::domain::invalid::Invalid;
 
 /// Longest queue name, in characters. Tables and indexes add a suffix to it
 /// (`__docs_pick_idx`, 15 bytes) and must stay below PostgreSQL's 63 bytes.

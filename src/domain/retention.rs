@@ -2,7 +2,7 @@
 
 use serde::Deserialize;
 
-use super::Invalid;
+use crate::domain::invalid::Invalid;
 
 /// Keeps the newest snapshot of each metric for every `retain` unit of the time
 /// between `from` ago and `to` ago; the rest of that time is removed.

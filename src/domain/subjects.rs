@@ -10,7 +10,9 @@ use std::cell::Cell;
 /// How many bits tell sessions apart; more sessions at a time than that is no
 /// practical limit, and two documents of one subject are noticed by the primary key.
 const SESSION_BITS: u32 = 14;
+
 const DIGITS: &[u8; 32] = b"0123456789abcdefghijklmnopqrstuv";
+
 const LENGTH: usize = 13;
 
 thread_local! {

@@ -4,9 +4,9 @@ use pgrx::PgSqlErrorCode;
 
 use crate::domain::names::QueueName;
 use crate::error::{self, Result};
-use crate::store::plans::Queue;
-use crate::store::{holders, maintenance};
-use crate::worker::progress;
+use crate::signals::progress;
+use crate::store::open_queue::Queue;
+use crate::store::{maintenance, worker_sessions};
 
 /// Documents moved by one run.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
@@ -26,9 +26,9 @@ pub fn run(name: &QueueName, limit: i32) -> Result<Outcome> {
         return Ok(Outcome::default());
     };
     // (the worker does that for all queues at once)
-    if holders::may_read() {
-        for bound in holders::bound(Some(queue.id)).values() {
-            holders::follow_sessions(&queue, bound);
+    if worker_sessions::may_read() {
+        for bound in worker_sessions::bound(Some(queue.id)).values() {
+            worker_sessions::follow_sessions(&queue, bound);
         }
     }
     run_open(&queue, limit, true)

@@ -4,8 +4,8 @@ use pgrx::PgSqlErrorCode;
 
 use crate::error;
 use crate::pg::{session, subtransaction};
+use crate::signals::progress;
 use crate::store::metrics;
-use crate::worker::progress;
 
 /// Rows packed, over all queues. `tidy` is to follow, as late as possible.
 pub fn run() -> i32 {

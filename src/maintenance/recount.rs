@@ -4,20 +4,20 @@
 
 use crate::domain::names::QueueName;
 use crate::error::Result;
-use crate::ready;
-use crate::store::plans::Queue;
-use crate::store::{flow, metrics, ordering, queue_tables};
+use crate::ready::floors;
+use crate::store::open_queue::Queue;
+use crate::store::{limits, metrics, ordering_setup, triggers};
 
 /// Gauges that were wrong.
 pub fn run(name: &QueueName) -> Result<i32> {
     if let Some(queue) = Queue::try_open(name)? {
         if queue.lacks_trigger() {
-            queue_tables::repair_ready_trigger(name);
+            triggers::repair_ready_trigger(name);
         }
         // So that not even a defect of the floors could hide a document for good.
-        ready::forget(queue.table);
-        flow::repair(&queue);
-        ordering::repair(&queue);
+        floors::forget(queue.table);
+        limits::repair(&queue);
+        ordering_setup::repair(&queue);
     }
     metrics::recount(name)
 }

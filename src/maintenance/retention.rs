@@ -2,12 +2,11 @@
 //! documents that are not to stay out of its table.
 
 use crate::domain::names::QueueName;
-use crate::domain::retention;
 use crate::error::Result;
 use crate::pg::time::Interval;
-use crate::store::plans::Queue;
-use crate::store::{history, logs, series};
-use crate::worker::progress;
+use crate::signals::progress;
+use crate::store::history;
+use crate::store::open_queue::Queue;
 
 /// How many lines of the log one transaction removes at most, where the caller can
 /// begin another one.
@@ -27,21 +26,23 @@ pub fn run(name: &QueueName, limit: Option<i32>) -> Result<bool> {
 
 /// Trims the snapshots by the queue's own policy; says how many rows went.
 pub fn metrics(name: &QueueName) -> Result<i32> {
-    let policy = retention::parse(&series::retention(name)?)?;
+    let policy =
+        crate::domain::retention::parse(&crate::store::retention::metrics_retention(name)?)?;
     metrics_by(name, &policy)
 }
 
 /// Trims the snapshots by a given policy.
-pub fn metrics_by(name: &QueueName, policy: &[retention::Rule]) -> Result<i32> {
+pub fn metrics_by(name: &QueueName, policy: &[crate::domain::retention::Rule]) -> Result<i32> {
     Queue::open(name)?;
-    series::retain(name, policy)
+    crate::store::retention::retain(name, policy)
 }
 
 /// Trims the logs by the queue's own retention; says how many rows went.
 pub fn logs_by_setting(name: &QueueName, limit: Option<i32>) -> Result<i32> {
     let queue = Queue::open(name)?;
-    let age = Interval::parse(&logs::retention(&queue)).as_duration("logs_retention")?;
-    Ok(logs::drop_older_than(
+    let age = Interval::parse(&crate::store::retention::logs_retention(&queue))
+        .as_duration("logs_retention")?;
+    Ok(crate::store::retention::drop_logs_older_than(
         &queue,
         age.arg(),
         limit.map(i64::from),

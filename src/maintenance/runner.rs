@@ -7,21 +7,19 @@ use std::collections::HashMap;
 use pgrx::PgSqlErrorCode;
 use pgrx::pg_sys::Oid;
 
-use crate::domain::Invalid;
+use crate::domain::invalid::Invalid;
 use crate::domain::jobs::{DEFAULT_DELAY, Settings, Task};
 use crate::domain::names::QueueName;
 use crate::error::{self, Error, Result, raise};
+use crate::maintenance::{documents, pack, recount, retention, snapshot};
+use crate::pg::process::as_role;
 use crate::pg::time::{self, Interval};
-use crate::pg::worker::as_role;
 use crate::pg::{relation, subtransaction};
-use crate::store::holders;
+use crate::signals::progress;
 use crate::store::jobs::{self, Job, Kind, Maintenance};
-use crate::store::maintenance;
-use crate::store::plans::Queue;
-use crate::store::series::Which;
-use crate::worker::progress;
-
-use super::{documents, pack, recount, retention, snapshot};
+use crate::store::metrics::SnapshotOf;
+use crate::store::open_queue::Queue;
+use crate::store::{maintenance, worker_sessions};
 
 /// What a run of several jobs did.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
@@ -191,6 +189,7 @@ thread_local! {
 /// What failed is tried again after a second, then after twice as long each time, up to
 /// a minute: microseconds. All else of the queue goes on.
 const FIRST_BURIAL: i64 = 1_000_000;
+
 const LAST_BURIAL: i64 = 60_000_000;
 
 fn buries(table: Oid, now: i64) -> bool {
@@ -272,7 +271,7 @@ fn run_one(job: &Job, by: By) -> Result<i32> {
         by.run(&queue, || match task {
             Task::Pack => Ok(()),
             Task::Maintain => documents::run(&queue, settings.limit.max(0)).map(|_| ()),
-            Task::Snapshot => snapshot::run(&queue, Which::All).map(|_| ()),
+            Task::Snapshot => snapshot::run(&queue, SnapshotOf::All).map(|_| ()),
             Task::Recount => recount::run(&queue).map(|_| ()),
             Task::Retain => {
                 // The worker commits, and goes on with the rest when it is its turn.
@@ -291,7 +290,7 @@ fn run_one(job: &Job, by: By) -> Result<i32> {
     if task == Task::Recount
         && let Some(queue) = Queue::try_open(&QueueName::parse(&job.queue)?)?
     {
-        holders::trim(&queue);
+        worker_sessions::trim(&queue);
     }
     let delay = Interval::parse(&settings.delay).as_duration("delay")?;
     let delay = if has_more {

@@ -5,18 +5,16 @@
 use pgrx::PgSqlErrorCode;
 
 use crate::domain::names::{self, QueueName};
-use crate::domain::schedule::{self, CatchUp, Rhythm};
-use crate::error::{self, Error, Result};
+use crate::domain::rhythm::Rhythm;
+use crate::domain::schedule::{self, CatchUp};
+use crate::error::{self, Error, Result, raise};
+use crate::maintenance::runner::By;
 use crate::pg::json::Jsonb;
-use crate::pg::subtransaction;
-use crate::pg::time;
 use crate::pg::zone::ServerZone;
-use crate::store::docs::{self, NewDoc};
-use crate::store::plans::Queue;
-use crate::store::schedules::{self, Claimed, Wanted, Written};
-
-use super::runner::By;
-use crate::error::raise;
+use crate::pg::{subtransaction, time};
+use crate::store::doc_push::{self, NewDoc};
+use crate::store::open_queue::Queue;
+use crate::store::schedules::{Claimed, Wanted, Written};
 
 /// How long a schedule waits whose queue is locked: microseconds.
 const BUSY: i64 = 1_000_000;
@@ -59,11 +57,11 @@ pub fn run_beside_jobs(limit: i32) {
 
 /// Runs a schedule that is due; None when there is none.
 pub fn run_one(now: i64, by: By) -> Option<std::result::Result<i32, ()>> {
-    let claimed = schedules::claim(now)?;
+    let claimed = crate::store::schedules::claim(now)?;
     match subtransaction::attempt(|| raise(tick(&claimed, now, by))) {
         Ok(queued) => Some(Ok(queued)),
         Err(message) => {
-            schedules::back_off(&claimed.name, now, &message);
+            crate::store::schedules::back_off(&claimed.name, now, &message);
             error::warn(
                 PgSqlErrorCode::ERRCODE_WARNING,
                 format!("schedule \"{}\" failed: {message}", claimed.name),
@@ -89,7 +87,7 @@ fn tick(claimed: &Claimed, now: i64, by: By) -> Result<i32> {
         claimed.catch_up_limit.max(1).unsigned_abs() as usize,
     );
     let Some(queue) = Queue::try_open(&name)? else {
-        schedules::postpone(&claimed.name, now.saturating_add(BUSY));
+        crate::store::schedules::postpone(&claimed.name, now.saturating_add(BUSY));
         return Ok(0);
     };
     let payload = Jsonb::parse(&claimed.payload);
@@ -108,10 +106,10 @@ fn tick(claimed: &Claimed, now: i64, by: By) -> Result<i32> {
                 max_attempts: None,
             };
             // Nothing new when it is there: then the tick has happened.
-            Ok::<i32, Error>(queued + docs::push(&queue, &doc))
+            Ok::<i32, Error>(queued + doc_push::push(&queue, &doc))
         })
     })?;
-    schedules::move_on(
+    crate::store::schedules::move_on(
         &claimed.name,
         due.next.map(time::from_unix),
         due.push.last().copied().map(time::from_unix),
@@ -192,7 +190,7 @@ pub fn create(wanted: &Wanted, given: &str, replace: bool) -> Result<(bool, i64)
     };
     rhythm(&written, now).map_err(told)?;
     for _ in 0..CREATE_TURNS {
-        let existing = schedules::lock(wanted.name);
+        let existing = crate::store::schedules::lock(wanted.name);
         if existing.is_some() && !replace {
             return Err(Error::ScheduleExists(wanted.name.to_owned()));
         }
@@ -218,11 +216,11 @@ pub fn create(wanted: &Wanted, given: &str, replace: bool) -> Result<(bool, i64)
             .or_else(|| first(&rhythm, &zone, after, wanted.starts_at, wanted.ends_at))
             .ok_or_else(|| never(given))?;
         if existing.is_some() {
-            schedules::replace(wanted, anchor, next);
+            crate::store::schedules::replace(wanted, anchor, next);
             return Ok((false, next));
         }
         // False: another session has just created it.
-        if schedules::insert(wanted, anchor, next) {
+        if crate::store::schedules::insert(wanted, anchor, next) {
             return Ok((true, next));
         }
     }
@@ -242,13 +240,13 @@ fn whole_second(at: i64) -> i64 {
 pub fn pause(name: &str) -> Result<bool> {
     let existing = lock(name)?;
     if existing.is_active {
-        schedules::pause(name);
+        crate::store::schedules::pause(name);
     }
     Ok(existing.is_active)
 }
 
-fn lock(name: &str) -> Result<schedules::Existing> {
-    schedules::lock(name).ok_or_else(|| Error::UnknownSchedule(name.to_owned()))
+fn lock(name: &str) -> Result<crate::store::schedules::Existing> {
+    crate::store::schedules::lock(name).ok_or_else(|| Error::UnknownSchedule(name.to_owned()))
 }
 
 /// Goes on with the next tick from now on: (was paused, next tick). A schedule that was
@@ -257,7 +255,7 @@ pub fn resume(name: &str) -> Result<(bool, Option<i64>)> {
     let old = lock(name)?;
     if old.is_active {
         if old.attempts > 0 {
-            schedules::resume(name, old.next_tick);
+            crate::store::schedules::resume(name, old.next_tick);
         }
         return Ok((false, old.next_tick));
     }
@@ -269,7 +267,7 @@ pub fn resume(name: &str) -> Result<(bool, Option<i64>)> {
         old.starts_at,
         old.ends_at,
     );
-    schedules::resume(name, next);
+    crate::store::schedules::resume(name, next);
     Ok((true, next))
 }
 

@@ -3,7 +3,7 @@
 
 use pgrx::pg_sys;
 
-use super::spi::Arg;
+use crate::pg::value::Arg;
 
 /// The caller holds a lock that allows writing until the end of the transaction, and
 /// gives one value for each column, of its type.

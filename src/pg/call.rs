@@ -1,15 +1,15 @@
 //! One call of one of our functions: its arguments, its result.
 
 use pgrx::callconv::{CallCx, RetAbi};
-use pgrx::pg_sys::{self, AsPgCStr};
 use pgrx::pgrx_sql_entity_graph::metadata::{
     ArgumentError, ReturnsError, ReturnsRef, SqlMappingRef, SqlTranslatable, TypeOrigin,
 };
-use pgrx::{FromDatum, IntoDatum};
+use pgrx::{FromDatum, IntoDatum, pg_sys};
 
-use super::json::Jsonb;
-use super::spi::{Arg, Rows};
 use crate::error::{Error, Result};
+use crate::pg::json::Jsonb;
+use crate::pg::spi::Rows;
+use crate::pg::value::Arg;
 
 /// The arguments of the running call. Positions count from 0.
 pub struct Call {
@@ -433,9 +433,4 @@ unsafe impl SqlTranslatable for Reply {
     const ARGUMENT_SQL: std::result::Result<SqlMappingRef, ArgumentError> = Ok(SqlMappingRef::Skip);
     const RETURN_SQL: std::result::Result<ReturnsRef, ReturnsError> =
         Ok(ReturnsRef::One(SqlMappingRef::Skip));
-}
-
-/// A C string for the server, in the current memory context.
-pub(super) fn c_string(text: &str) -> *const std::ffi::c_char {
-    text.as_pg_cstr()
 }

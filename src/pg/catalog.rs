@@ -2,8 +2,8 @@
 
 use pgrx::pg_sys;
 
-use super::call::c_string;
-use super::scan;
+use crate::pg::scan;
+use crate::pg::text::c_string;
 
 /// A database that was not dropped completely (PostgreSQL 15 and newer).
 const INVALID: i32 = -2;

@@ -6,9 +6,13 @@ use pgrx::pg_sys;
 /// `btint4cmp`, `btint8cmp`, `timestamptz_cmp`, `int4eq`, `int4lt`: built-in functions
 /// keep their numbers in every version of PostgreSQL.
 pub(super) const COMPARE_INT4: u32 = 351;
+
 pub(super) const COMPARE_INT8: u32 = 842;
+
 pub(super) const COMPARE_TIMESTAMPTZ: u32 = 1314;
+
 const EQUAL_INT4: u32 = 65;
+
 const LESS_INT4: u32 = 66;
 
 /// How many entries are passed between two looks at pending interrupts.

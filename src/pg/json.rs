@@ -2,8 +2,8 @@
 
 use pgrx::pg_sys;
 
-use super::call::c_string;
-use super::spi::Arg;
+use crate::pg::text::c_string;
+use crate::pg::value::Arg;
 
 #[derive(Clone, Copy)]
 pub struct Jsonb {

@@ -2,7 +2,7 @@
 
 use pgrx::pg_sys;
 
-use super::call::c_string;
+use crate::pg::text::c_string;
 
 unsafe extern "C-unwind" {
     // src/backend/commands/async.c; pgrx has no binding for it.

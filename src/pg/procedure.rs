@@ -2,7 +2,7 @@
 
 use pgrx::pg_sys;
 
-use super::call::Call;
+use crate::pg::call::Call;
 
 /// Whether the call is part of a transaction that its caller will end.
 pub fn is_atomic(call: &Call) -> bool {

@@ -2,7 +2,7 @@
 
 use pgrx::pg_sys;
 
-use super::call::c_string;
+use crate::pg::text::c_string;
 
 /// The table of this name in the schema `fetchq_data`.
 pub fn lookup_data_table(name: &str) -> Option<pg_sys::Oid> {

@@ -2,7 +2,7 @@
 
 use pgrx::pg_sys;
 
-use super::call::c_string;
+use crate::pg::text::c_string;
 
 /// Calls `visit` with each row as it is now, the changes of this transaction included:
 /// its page is pinned only until the next one. In a transaction.

@@ -1,5 +1,7 @@
 //! Facts about the session.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use pgrx::pg_sys;
 
 /// True when this session can not write now, because the server is a hot standby.
@@ -89,10 +91,19 @@ pub fn keeps_snapshot() -> bool {
     unsafe { pg_sys::XactIsoLevel >= pg_sys::XACT_REPEATABLE_READ as i32 }
 }
 
-/// True when the library was loaded by `shared_preload_libraries`.
-pub fn is_preloading() -> bool {
+static IS_PRELOADED: AtomicBool = AtomicBool::new(false);
+
+/// Remembers whether `shared_preload_libraries` is loading this library. Called from
+/// `_PG_init`.
+pub fn remember_preloading() {
     // SAFETY: a plain variable, set while the postmaster loads libraries.
-    unsafe { pg_sys::process_shared_preload_libraries_in_progress }
+    let is_preloading = unsafe { pg_sys::process_shared_preload_libraries_in_progress };
+    IS_PRELOADED.store(is_preloading, Ordering::Relaxed);
+}
+
+/// Whether `shared_preload_libraries` loaded this library.
+pub fn is_preloaded() -> bool {
+    IS_PRELOADED.load(Ordering::Relaxed)
 }
 
 /// Makes a misspelt `fetchq.…` setting a warning instead of a silent placeholder.

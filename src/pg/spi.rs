@@ -4,73 +4,11 @@
 
 use std::marker::PhantomData;
 
-use pgrx::pg_sys;
-use pgrx::{FromDatum, IntoDatum};
+use pgrx::{FromDatum, IntoDatum, pg_sys};
 
-use super::call::c_string;
-use super::planner;
-
-/// A value bound to a parameter, or put into a result column.
-#[derive(Clone, Copy)]
-pub struct Arg {
-    oid: pg_sys::Oid,
-    datum: Option<pg_sys::Datum>,
-}
-
-impl Arg {
-    pub fn new(oid: pg_sys::Oid, datum: Option<pg_sys::Datum>) -> Self {
-        Self { oid, datum }
-    }
-
-    pub fn timestamp(value: i64) -> Self {
-        Self::new(pg_sys::TIMESTAMPTZOID, value.into_datum())
-    }
-
-    pub fn no_timestamp() -> Self {
-        Self::new(pg_sys::TIMESTAMPTZOID, None)
-    }
-
-    /// No `jsonb[]`: unnested beside another array, a NULL for each of its elements.
-    pub fn no_json_array() -> Self {
-        Self::new(pg_sys::JSONBARRAYOID, None)
-    }
-
-    pub fn oid(value: pg_sys::Oid) -> Self {
-        Self::new(pg_sys::OIDOID, value.into_datum())
-    }
-
-    pub(super) fn datum(&self) -> pg_sys::Datum {
-        self.datum.unwrap_or(pg_sys::Datum::from(0))
-    }
-
-    pub fn is_null(&self) -> bool {
-        self.datum.is_none()
-    }
-}
-
-macro_rules! arg_from {
-    ($($rust:ty => $oid:ident),* $(,)?) => {$(
-        impl From<$rust> for Arg {
-            fn from(value: $rust) -> Self { Self::new(pg_sys::$oid, value.into_datum()) }
-        }
-        impl From<Option<$rust>> for Arg {
-            fn from(value: Option<$rust>) -> Self { Self::new(pg_sys::$oid, value.and_then(|v| v.into_datum())) }
-        }
-    )*};
-}
-
-arg_from! {
-    i16 => INT2OID,
-    i32 => INT4OID,
-    i64 => INT8OID,
-    f64 => FLOAT8OID,
-    bool => BOOLOID,
-    &str => TEXTOID,
-    Vec<i32> => INT4ARRAYOID,
-    Vec<String> => TEXTARRAYOID,
-    Vec<&str> => TEXTARRAYOID,
-    Vec<i64> => INT8ARRAYOID,
-}
+use crate::pg::text::c_string;
+use crate::pg::value::Arg;
+use crate::pg::{operators, planner};
 
 /// A prepared and kept plan. Freed when dropped.
 pub struct Plan {
@@ -130,7 +68,7 @@ impl Spi {
         // SAFETY: the connection is open (self exists); SPI copies text and types.
         unsafe {
             let ptr = pg_sys::SPI_prepare_cursor(
-                c_string(sql),
+                c_string(&operators::expand(sql)),
                 oids.len() as i32,
                 oids.as_mut_ptr(),
                 pg_sys::CURSOR_OPT_GENERIC_PLAN as i32,
@@ -197,7 +135,7 @@ impl Spi {
         // SAFETY: as in `execute`.
         unsafe {
             let code = pg_sys::SPI_execute_with_args(
-                c_string(sql),
+                c_string(&operators::expand(sql)),
                 oids.len() as i32,
                 oids.as_mut_ptr(),
                 datums.as_mut_ptr(),

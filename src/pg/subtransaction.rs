@@ -4,8 +4,8 @@
 
 use std::panic::AssertUnwindSafe;
 
-use pgrx::PgTryBuilder;
-use pgrx::pg_sys::{self, panic::CaughtError};
+use pgrx::pg_sys::panic::CaughtError;
+use pgrx::{PgTryBuilder, pg_sys};
 
 /// Runs `work`; gives the message of the error that undid it, if one did.
 /// A cancel or a shutdown is not a failure of the work: it goes on to the caller.
@@ -110,7 +110,7 @@ mod tests {
         spi::connect(|spi| {
             spi.once(
                 "insert into attempted values ($1)",
-                &[spi::Arg::from(value)],
+                &[crate::pg::value::Arg::from(value)],
             );
         });
     }

@@ -2,9 +2,9 @@
 
 use pgrx::pg_sys;
 
-use super::call::c_string;
-use super::spi::Arg;
 use crate::error::{Error, Result};
+use crate::pg::text::c_string;
+use crate::pg::value::Arg;
 
 /// Start of the transaction, what SQL calls `now()`: microseconds since 2000.
 pub fn now() -> i64 {

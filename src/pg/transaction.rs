@@ -36,6 +36,7 @@ pub fn number() -> i64 {
 }
 
 static ON_END: OnceLock<fn(End)> = OnceLock::new();
+
 static ON_EXIT: OnceLock<fn()> = OnceLock::new();
 
 /// Has a function called at the end of every transaction of this process. It may fail

@@ -2,7 +2,7 @@
 
 use pgrx::pg_sys;
 
-use super::call::{Call, Reply};
+use crate::pg::call::{Call, Reply};
 
 /// A row that was inserted or updated, as the ready trigger sees it.
 pub struct Written {

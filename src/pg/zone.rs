@@ -2,8 +2,8 @@
 
 use pgrx::pg_sys;
 
-use super::call::c_string;
-use crate::domain::schedule::Zone;
+use crate::domain::local_time::Zone;
+use crate::pg::text::c_string;
 
 /// A time zone that the server knows.
 pub struct ServerZone(*mut pg_sys::pg_tz);

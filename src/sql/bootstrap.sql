@@ -116,7 +116,7 @@ comment on table fetchq.schedules is 'Schedules: each pushes a document at each 
 -- Who picks: a row for each session and queue that it picked from, and for each name and
 -- kind of lease that it did it with. The library writes them itself, so there is no index, trigger or
 -- constraint; maintenance removes those that hold nothing any more.
-create table fetchq.holders (
+create table fetchq.worker_sessions (
     id bigint not null,
     queue_id int not null,
     name text not null,
@@ -127,14 +127,14 @@ create table fetchq.holders (
     -- last as long as it does.
     binding int not null
 );
-comment on table fetchq.holders is 'Sessions that picked documents; fetchq.workers shows what they hold';
+comment on table fetchq.worker_sessions is 'Sessions that picked documents; fetchq.workers shows what they hold';
 
 -- Workers that were asked to stop.
-create table fetchq.stops (
+create table fetchq.stop_requests (
     name text primary key,
     since timestamptz not null default pg_catalog.now()
 );
-comment on table fetchq.stops is 'Workers that were asked to stop: fetchq.worker_stop()';
+comment on table fetchq.stop_requests is 'Workers that were asked to stop: fetchq.worker_stop()';
 
 -- Packed counters. updated_at and value change every few seconds, and neither is
 -- indexed: with room on the page each update stays a heap-only one.
@@ -294,14 +294,14 @@ create index lease_slots_subject_idx on fetchq.lease_slots (queue_id, subject) w
 comment on table fetchq.lease_slots is 'Places of queues with max_active: who has each of them';
 
 -- Turns of queues with a rate, and when each can be taken again.
-create table fetchq.rate_slots (
+create table fetchq.rate_permits (
     queue_id int not null,
-    slot int not null,
+    permit int not null,
     free_at timestamptz not null,
-    primary key (queue_id, slot)
+    primary key (queue_id, permit)
 ) with (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000);
-create index rate_slots_free_idx on fetchq.rate_slots (queue_id, free_at);
-comment on table fetchq.rate_slots is 'Turns of queues with a rate: when each can be taken again';
+create index rate_permits_free_idx on fetchq.rate_permits (queue_id, free_at);
+comment on table fetchq.rate_permits is 'Turns of queues with a rate: when each can be taken again';
 
 -- Ordering keys that have documents, and which one is open; others: those that were
 -- active together with it when the order was switched on; made_by: the transaction that
@@ -309,23 +309,23 @@ comment on table fetchq.rate_slots is 'Turns of queues with a rate: when each ca
 create table fetchq.ordering_keys (
     queue_id int not null,
     key text not null,
-    subject text collate "C" not null,
-    others text[] not null default '{}',
+    head text collate "C" not null,
+    also_active text[] not null default '{}',
     made_by bigint not null default 0,
     primary key (queue_id, key)
 ) with (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 2000);
 comment on table fetchq.ordering_keys is 'Ordering keys in use: which document of each can be picked, or runs';
 
 select pg_catalog.pg_extension_config_dump('fetchq.lease_slots', '');
-select pg_catalog.pg_extension_config_dump('fetchq.rate_slots', '');
+select pg_catalog.pg_extension_config_dump('fetchq.rate_permits', '');
 select pg_catalog.pg_extension_config_dump('fetchq.ordering_keys', '');
 select pg_catalog.pg_extension_config_dump('fetchq.queues', '');
 select pg_catalog.pg_extension_config_dump('fetchq.queues_id_seq', '');
 select pg_catalog.pg_extension_config_dump('fetchq.jobs', '');
 select pg_catalog.pg_extension_config_dump('fetchq.jobs_id_seq', '');
 select pg_catalog.pg_extension_config_dump('fetchq.schedules', '');
-select pg_catalog.pg_extension_config_dump('fetchq.holders', '');
-select pg_catalog.pg_extension_config_dump('fetchq.stops', '');
+select pg_catalog.pg_extension_config_dump('fetchq.worker_sessions', '');
+select pg_catalog.pg_extension_config_dump('fetchq.stop_requests', '');
 select pg_catalog.pg_extension_config_dump('fetchq.metrics', '');
 select pg_catalog.pg_extension_config_dump('fetchq.metrics_id_seq', '');
 select pg_catalog.pg_extension_config_dump('fetchq.metrics_writes', '');
@@ -387,14 +387,3 @@ comment on function fetchq.trigger_notify_as_json() is 'Trigger: announces a cha
 
 create trigger fetchq_queues_on_change after insert or update or delete on fetchq.queues
 for each row execute function fetchq.trigger_notify_as_json();
-
--- Sessions keep in mind what a queue is set to.
-create function fetchq.trigger_queue_changed() returns trigger
-language c volatile parallel unsafe
-set search_path = pg_catalog, pg_temp
-as 'MODULE_PATHNAME', 'trigger_queue_changed_wrapper';
-comment on function fetchq.trigger_queue_changed() is 'Trigger: tells every session that the settings of a queue changed';
-
-create trigger fetchq_queue_changed after insert or update on fetchq.queues
-for each row execute function fetchq.trigger_queue_changed();
-alter table fetchq.queues enable always trigger fetchq_queue_changed;

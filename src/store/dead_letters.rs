@@ -10,21 +10,23 @@ use std::rc::Rc;
 
 use pgrx::notice;
 
-use super::admin::{self, Choice, Chosen, Request};
-use super::docs::came;
-use super::history::{self, Outcome};
-use super::plans::{Queue, Statement, render};
-use super::policy::Keep;
-use super::settle::{Held, not_held};
-use super::{counters, registry};
-use crate::domain::counters::Event;
+use crate::domain::counter_events::Event;
 use crate::domain::names::QueueName;
 use crate::domain::status::Status;
 use crate::domain::subjects;
 use crate::error::{Error, Result};
 use crate::pg::json::Jsonb;
-use crate::pg::spi::{self, Arg, Rows, Spi};
+use crate::pg::spi::{self, Rows, Spi};
+use crate::pg::value::Arg;
 use crate::pg::{session, time};
+use crate::store::bookkeeping::documents_ready;
+use crate::store::counter_log;
+use crate::store::doc_selection::{self, Choice, Chosen, Request};
+use crate::store::history::{self, Outcome};
+use crate::store::lease_check::{LeasedDoc, lease_error};
+use crate::store::open_queue::Queue;
+use crate::store::policy::Keep;
+use crate::store::statement::{Statement, render};
 
 /// How many subjects are made up for a document whose own one is taken.
 const TURNS: usize = 10;
@@ -39,14 +41,14 @@ const BURY: &str = "insert into {other} (subject, version, priority, status, att
         d.last_error,
         pg_catalog.jsonb_build_object(
             'queue', $4, 'subject', d.subject, 'version', d.version, 'attempts', d.attempts,
-            'iterations', d.iterations operator(pg_catalog.+) $6, 'created_at', d.created_at,
+            'iterations', d.iterations {+} $6, 'created_at', d.created_at,
             'killed_at', pg_catalog.now(), 'error', d.last_error)
-        operator(pg_catalog.||) case when d.origin is null then '{}'::pg_catalog.jsonb
+        {||} case when d.origin is null then '{}'::pg_catalog.jsonb
             else pg_catalog.jsonb_build_object('origin', d.origin) end,
         i.seq
     from rows from (pg_catalog.unnest($1), pg_catalog.unnest($2), pg_catalog.unnest($3))
         as i (subject, name, seq)
-    join only {docs} d on d.subject operator(pg_catalog.=) i.subject
+    join only {docs} d on d.subject {=} i.subject
     order by i.name collate pg_catalog.\"C\"
     on conflict (subject) do nothing
     returning seq, version";
@@ -64,7 +66,7 @@ fn open_target(queue: &Queue, target: &QueueName) -> Result<Rc<Queue>> {
 
 /// Moves documents that are locked to the queue of the dead letters: all of them, or
 /// there is an error. How many of each version.
-fn bury(
+fn move_to_dead_letters(
     spi: &Spi,
     queue: &Queue,
     target: &Queue,
@@ -79,7 +81,7 @@ fn bury(
     // (subject, the name it gets)
     let mut rest: Vec<(String, String)> = subjects.iter().map(|s| (s.clone(), s.clone())).collect();
     for _ in 0..TURNS {
-        let numbers = admin::numbers(target, rest.len())?;
+        let numbers = doc_selection::numbers(target, rest.len())?;
         let args = [
             Arg::from(rest.iter().map(|(own, _)| own.as_str()).collect::<Vec<_>>()),
             Arg::from(
@@ -115,12 +117,12 @@ fn bury(
             subject,
         });
     }
-    admin::remove(spi, queue, subjects)?;
+    doc_selection::remove(spi, queue, subjects)?;
     for (version, n) in &versions {
-        counters::note(target, *version, *n, Event::PushPending);
-        came(target, *version, Status::Pending, *n);
+        counter_log::record_event(target, *version, *n, Event::PushPending);
+        documents_ready(target, *version, Status::Pending, *n);
     }
-    counters::note(queue, 0, versions.values().sum(), Event::DeadLetter);
+    counter_log::record_event(queue, 0, versions.values().sum(), Event::DeadLetter);
     Ok(versions)
 }
 
@@ -134,7 +136,7 @@ fn placed(rows: &Rows) -> HashMap<i64, usize> {
 /// What becomes of documents that this transaction has just killed because they failed
 /// too often: they are dead letters, or go into the history, or go, or stay; and they
 /// are counted. `by_worker`: one is at work, not maintenance.
-pub fn failed(
+pub fn settle_failed(
     queue: &Queue,
     subjects: &[String],
     stay: Event,
@@ -147,11 +149,11 @@ pub fn failed(
     let versions = match (&queue.policy.dead_letter, queue.policy.killed) {
         (Some(target), _) => {
             let target = open_target(queue, target)?;
-            spi::connect(|spi| bury(spi, queue, &target, subjects, None, 0))?
+            spi::connect(|spi| move_to_dead_letters(spi, queue, &target, subjects, None, 0))?
         }
         (None, Keep::AsItIs) => {
             let n = i32::try_from(subjects.len()).unwrap_or(i32::MAX);
-            counters::note(queue, 0, n, stay);
+            counter_log::record_event(queue, 0, n, stay);
             return Ok(());
         }
         (None, Keep::Not | Keep::InHistory) => spi::connect(|spi| {
@@ -161,36 +163,40 @@ pub fn failed(
     };
     queue.announce(Status::Killed);
     for (version, n) in versions {
-        counters::note(queue, version, n, removed);
+        counter_log::record_event(queue, version, n, removed);
     }
     Ok(())
 }
 
 /// Whether documents that fail too often leave the table.
-pub fn leave(queue: &Queue) -> bool {
+pub fn removes_failed(queue: &Queue) -> bool {
     queue.policy.dead_letter.is_some() || queue.policy.killed != Keep::AsItIs
 }
 
 // Index: primary key. Nothing else can prove `status + 0 = 2`.
 static LOCK_HELD: Statement = Statement::new(
     "select d.subject::pg_catalog.text from only {docs} d
-     where d.subject operator(pg_catalog.=) $1
-         and d.status operator(pg_catalog.+) 0 operator(pg_catalog.=) 2
-         and ($2 is null or d.lease operator(pg_catalog.=) $2)
+     where d.subject {=} $1
+         and {is_leased}
      for update",
 );
 
 /// Settles an active document as a dead letter, because its worker kills it.
-pub fn kill(queue: &Queue, target: &QueueName, doc: Held, payload: Option<Jsonb>) -> Result<()> {
+pub fn kill(
+    queue: &Queue,
+    target: &QueueName,
+    doc: LeasedDoc,
+    payload: Option<Jsonb>,
+) -> Result<()> {
     spi::connect(|spi| {
         let args = [Arg::from(doc.subject), Arg::from(doc.lease)];
         if queue.run(spi, &LOCK_HELD, &args).is_empty() {
-            return Err(not_held(spi, queue, doc));
+            return Err(lease_error(spi, queue, doc));
         }
         let target = open_target(queue, target)?;
         let subjects = [doc.subject.to_owned()];
-        for (version, n) in bury(spi, queue, &target, &subjects, payload, 1)? {
-            counters::note(queue, version, n, Event::Drop);
+        for (version, n) in move_to_dead_letters(spi, queue, &target, &subjects, payload, 1)? {
+            counter_log::record_event(queue, version, n, Event::Drop);
         }
         Ok(())
     })
@@ -199,14 +205,15 @@ pub fn kill(queue: &Queue, target: &QueueName, doc: Held, payload: Option<Jsonb>
 // Index of both: primary key.
 static LOCK_ONE: Statement = Statement::new(
     "select d.status, d.version from only {docs} d
-     where d.subject operator(pg_catalog.=) $1
+     where d.subject {=} $1
      for update",
 );
+
 static REVIVE: Statement = Statement::new(
     "update only {docs} d set
          status = $2, next_iteration = $3, attempts = 0, last_error = null,
-         lease = null, holder = null
-     where d.subject operator(pg_catalog.=) any ($1)
+         lease = null, worker_session = null
+     where d.subject {=} any ($1)
      returning d.subject::pg_catalog.text",
 );
 
@@ -231,38 +238,40 @@ pub fn revive(queue: &Queue, subject: &str, next_iteration: i64) -> Result<i32> 
             Arg::timestamp(next_iteration),
         ];
         let n = queue.run(spi, &REVIVE, &args).affected();
-        counters::note(queue, 0, n, event);
-        came(queue, version, to, n);
+        counter_log::record_event(queue, 0, n, event);
+        documents_ready(queue, version, to, n);
         Ok(n)
     })
 }
 
 // (an origin may be written by anybody: without a subject that fits it is none)
-const BACK: &str = "and d.origin operator(pg_catalog.->>) 'queue'::pg_catalog.text operator(pg_catalog.=) $14
-    and pg_catalog.length(d.origin operator(pg_catalog.->>) 'subject'::pg_catalog.text) operator(pg_catalog.<=) 50
+const BACK: &str = "and d.origin {->>} 'queue'::pg_catalog.text {=} $14
+    and pg_catalog.length(d.origin {->>} 'subject'::pg_catalog.text) {<=} 50
     and not exists (select from only {other} o
-        where o.subject operator(pg_catalog.=) (d.origin operator(pg_catalog.->>) 'subject'::pg_catalog.text))";
-const TAKEN: &str = "and d.origin operator(pg_catalog.->>) 'queue'::pg_catalog.text operator(pg_catalog.=) $14
+        where o.subject {=} (d.origin {->>} 'subject'::pg_catalog.text))";
+
+const TAKEN: &str = "and d.origin {->>} 'queue'::pg_catalog.text {=} $14
     and exists (select from only {other} o
-        where o.subject operator(pg_catalog.=) (d.origin operator(pg_catalog.->>) 'subject'::pg_catalog.text))";
-const ORIGINS: &str = "select distinct d.origin operator(pg_catalog.->>) 'queue'::pg_catalog.text
+        where o.subject {=} (d.origin {->>} 'subject'::pg_catalog.text))";
+
+const ORIGINS: &str = "select distinct d.origin {->>} 'queue'::pg_catalog.text
     from only {docs} d
-    where d.origin is not null and d.status operator(pg_catalog.=) any ('{0,1}')
+    where d.origin is not null and d.status {=} any ('{0,1}')
     order by 1";
 
 // As it was when it died, without its attempts: $1, $2: subjects and numbers.
 const PLACE_BACK: &str = "insert into {other} (subject, version, priority, next_iteration, status, attempts,
         iterations, created_at, payload, ordering_key, max_attempts, origin, seq)
     overriding system value
-    select (d.origin operator(pg_catalog.->>) 'subject'::pg_catalog.text) collate pg_catalog.\"C\", d.version, d.priority,
+    select (d.origin {->>} 'subject'::pg_catalog.text) collate pg_catalog.\"C\", d.version, d.priority,
         pg_catalog.now(), 1, 0,
-        case when (d.origin operator(pg_catalog.->>) 'iterations'::pg_catalog.text) operator(pg_catalog.~) '^[0-9]{1,18}$'
-            then (d.origin operator(pg_catalog.->>) 'iterations'::pg_catalog.text)::pg_catalog.int8 else 0 end,
-        coalesce((d.origin operator(pg_catalog.->>) 'created_at'::pg_catalog.text)::pg_catalog.timestamptz, d.created_at),
+        case when (d.origin {->>} 'iterations'::pg_catalog.text) {~} '^[0-9]{1,18}$'
+            then (d.origin {->>} 'iterations'::pg_catalog.text)::pg_catalog.int8 else 0 end,
+        coalesce((d.origin {->>} 'created_at'::pg_catalog.text)::pg_catalog.timestamptz, d.created_at),
         d.payload, d.ordering_key, d.max_attempts,
-        d.origin operator(pg_catalog.->) 'origin'::pg_catalog.text, i.seq
+        d.origin {->} 'origin'::pg_catalog.text, i.seq
     from rows from (pg_catalog.unnest($1), pg_catalog.unnest($2)) as i (subject, seq)
-    join only {docs} d on d.subject operator(pg_catalog.=) i.subject
+    join only {docs} d on d.subject {=} i.subject
     order by {order}
     on conflict (subject) do nothing
     returning seq, version";
@@ -281,7 +290,7 @@ pub fn redrive(queue: &Queue, request: &Request) -> Result<i32> {
     let all: Vec<&Queue> = std::iter::once(queue)
         .chain(opened.map(|queue| &**queue))
         .collect();
-    spi::connect(|spi| admin::alone(spi, &all));
+    spi::connect(|spi| doc_selection::serialize_bulk_actions(spi, &all));
 
     let mut n = revive_killed(queue, request)?;
     if let Some(letters) = &letters
@@ -339,16 +348,16 @@ fn revive_killed(queue: &Queue, request: &Request) -> Result<i32> {
             return Ok(0);
         }
         let args = [
-            admin::subjects(&chosen),
+            doc_selection::subjects(&chosen),
             Arg::from(Status::Pending.code()),
             Arg::timestamp(time::now()),
         ];
-        let groups = admin::groups(&chosen, &queue.run(spi, &REVIVE, &args));
-        admin::count(queue, &groups, |from| Event::revive(from, Status::Pending));
+        let groups = doc_selection::groups(&chosen, &queue.run(spi, &REVIVE, &args));
+        doc_selection::count(queue, &groups, |from| Event::revive(from, Status::Pending));
         for ((_, version), n) in &groups {
-            came(queue, *version, Status::Pending, *n);
+            documents_ready(queue, *version, Status::Pending, *n);
         }
-        Ok(admin::total(&groups))
+        Ok(doc_selection::total(&groups))
     })
 }
 
@@ -364,7 +373,7 @@ fn back(letters: &Queue, origin: &Queue, request: &Request, limit: i32) -> Resul
         other: Some(&origin.name),
     };
     spi::connect(|spi| {
-        admin::alone(spi, &[letters, origin]);
+        doc_selection::serialize_bulk_actions(spi, &[letters, origin]);
         let chosen = request.lock(spi, letters, &choice(BACK), limit)?;
         let n = place_back(spi, letters, origin, &chosen)?;
         if n < limit {
@@ -385,9 +394,9 @@ fn place_back(spi: &Spi, letters: &Queue, origin: &Queue, chosen: &[Chosen]) -> 
     if chosen.is_empty() {
         return Ok(0);
     }
-    let numbers = admin::numbers(origin, chosen.len())?;
+    let numbers = doc_selection::numbers(origin, chosen.len())?;
     let subjects: Vec<&str> = chosen.iter().map(|c| c.subject.as_str()).collect();
-    let sql = render(&admin::in_order(PLACE_BACK, origin), &letters.name)
+    let sql = render(&doc_selection::in_order(PLACE_BACK, origin), &letters.name)
         .replace("{other}", &origin.name.qualified("docs"));
     let rows = spi.once(&sql, &[Arg::from(subjects), Arg::from(numbers.clone())]);
     let placed = placed(&rows);
@@ -397,36 +406,21 @@ fn place_back(spi: &Spi, letters: &Queue, origin: &Queue, chosen: &[Chosen]) -> 
         .filter(|(_, number)| placed.contains_key(number))
         .map(|(chosen, _)| chosen)
         .collect();
-    admin::remove(
+    doc_selection::remove(
         spi,
         letters,
         back.iter().map(|c| c.subject.clone()).collect(),
     )?;
-    let mut groups = admin::Groups::new();
+    let mut groups = doc_selection::Groups::new();
     for chosen in back {
         *groups
             .entry((chosen.status.code(), chosen.version))
             .or_default() += 1;
     }
-    admin::count(letters, &groups, |from| Some(Event::remove(from)));
+    doc_selection::count(letters, &groups, |from| Some(Event::remove(from)));
     for (version, n) in history::versions(&rows) {
-        counters::note(origin, version, n, Event::PushPending);
-        came(origin, version, Status::Pending, n);
+        counter_log::record_event(origin, version, n, Event::PushPending);
+        documents_ready(origin, version, Status::Pending, n);
     }
-    Ok(admin::total(&groups))
-}
-
-/// Sets the queue that takes what is killed by failing; None: it stays.
-pub fn set(name: &QueueName, target: Option<&QueueName>) -> Result<i32> {
-    if let Some(target) = target {
-        if target == name {
-            return Err(Error::BadValue {
-                argument: "target",
-                value: target.to_string(),
-                rule: "another queue",
-            });
-        }
-        registry::keep(target)?;
-    }
-    registry::set_dead_letter(name, target)
+    Ok(doc_selection::total(&groups))
 }

@@ -5,15 +5,17 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::plans::{Queue, Statement};
-use super::policy::Keep;
-use super::{counters, leases, metrics, queue_tables};
-use crate::domain::counters::Event;
+use crate::domain::counter_events::Event;
 use crate::domain::names::QueueName;
 use crate::domain::status::Status;
-use crate::gucs;
 use crate::pg::session;
-use crate::pg::spi::{self, Arg, Rows, Spi};
+use crate::pg::spi::{self, Rows, Spi};
+use crate::pg::value::Arg;
+use crate::settings;
+use crate::store::open_queue::Queue;
+use crate::store::policy::Keep;
+use crate::store::statement::Statement;
+use crate::store::{counter_log, leases, metrics, queue_tables};
 
 /// How a document ended, as the history has it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -88,34 +90,36 @@ macro_rules! into_history {
 // Index: primary key, once for each subject. Nothing else can prove `status + 0 = 2`.
 static SETTLE: Statement = Statement::new(into_history!(
     "using rows from (pg_catalog.unnest($1), pg_catalog.unnest($3)) as i (subject, payload)
-     where d.subject operator(pg_catalog.=) i.subject
-         and d.status operator(pg_catalog.+) 0 operator(pg_catalog.=) 2
-         and ($2 is null or d.lease operator(pg_catalog.=) $2)",
+     where d.subject {=} i.subject
+         and {is_leased}",
     "coalesce(i.payload, d.payload)",
-    "d.iterations operator(pg_catalog.+) 1",
-    "case when $4 operator(pg_catalog.<>) 'completed' then d.last_error end",
+    "d.iterations {+} 1",
+    "case when $4 {<>} 'completed' then d.last_error end",
     "$4",
     "$5"
 ));
+
 // The same for documents that are settled, or were locked by the caller.
 static TAKE: Statement = Statement::new(into_history!(
-    "where d.subject operator(pg_catalog.=) any ($1)",
+    "where d.subject {=} any ($1)",
     "d.payload",
     "d.iterations",
     "d.last_error",
-    "case when $2 operator(pg_catalog.=) 'killed' and g.last_error operator(pg_catalog.=) 'cancelled'
+    "case when $2 {=} 'killed' and g.last_error {=} 'cancelled'
          then 'cancelled' else $2 end",
     "$3"
 ));
+
 static REMOVE: Statement = Statement::new(
-    "delete from only {docs} d where d.subject operator(pg_catalog.=) any ($1)
+    "delete from only {docs} d where d.subject {=} any ($1)
      returning d.subject::pg_catalog.text, d.version",
 );
+
 // Tid Scan.
 static POP: Statement = Statement::new(into_history!(
-    "where d.ctid operator(pg_catalog.=) any ($1)",
+    "where d.ctid {=} any ($1)",
     "d.payload",
-    "d.iterations operator(pg_catalog.+) 1",
+    "d.iterations {+} 1",
     "d.last_error",
     "'popped'",
     "$2"
@@ -123,7 +127,7 @@ static POP: Statement = Statement::new(into_history!(
 
 /// The session that settles, as the history names it.
 fn worker() -> String {
-    leases::shown_name(&gucs::worker_name(), &session::application())
+    leases::shown_name(&settings::worker_name(), &session::application())
 }
 
 /// Settles active documents by moving them into the history, counts them, and gives the
@@ -150,7 +154,7 @@ pub fn settle(
     spi::connect(|spi| {
         let rows = queue.run(spi, &SETTLE, &args);
         for (version, n) in versions(&rows) {
-            counters::note(queue, version, n, Event::Drop);
+            counter_log::record_event(queue, version, n, Event::Drop);
         }
         (0..rows.len()).filter_map(|row| rows.get(row, 1)).collect()
     })
@@ -188,7 +192,7 @@ pub fn cancelled(spi: &Spi, queue: &Queue, subjects: &[String]) {
     }
     let gone = take(spi, queue, subjects, Outcome::Cancelled, true);
     for (version, n) in versions(&gone) {
-        counters::note(queue, version, n, Event::RemoveKilled);
+        counter_log::record_event(queue, version, n, Event::RemoveKilled);
     }
 }
 
@@ -215,21 +219,22 @@ pub fn versions(rows: &Rows) -> HashMap<i32, i32> {
 static WALK: Statement = Statement::new(
     "with walked as materialized (
          select d.subject::pg_catalog.text as subject, d.status,
-             d.lease is null or d.next_iteration operator(pg_catalog.<) pg_catalog.now() as is_over
+             d.lease is null or d.next_iteration {<} pg_catalog.now() as is_over
          from only {docs} d
-         where d.subject operator(pg_catalog.>) $1
+         where d.subject {>} $1
          order by d.subject
          limit $2)
      select pg_catalog.count(*), (select x.subject from walked x order by x.subject collate pg_catalog.\"C\" desc limit 1),
-         pg_catalog.array_agg(w.subject) filter (where w.status operator(pg_catalog.=) 3 and $3),
-         pg_catalog.array_agg(w.subject) filter (where w.status operator(pg_catalog.=) (-1) and w.is_over and $4)
+         pg_catalog.array_agg(w.subject) filter (where w.status {=} {completed} and $3),
+         pg_catalog.array_agg(w.subject) filter (where w.status {=} {killed} and w.is_over and $4)
      from walked w",
 );
+
 static LOCK_SETTLED: Statement = Statement::new(
     "select d.subject::pg_catalog.text from only {docs} d
-     where d.subject operator(pg_catalog.=) any ($1)
-         and d.status operator(pg_catalog.+) 0 operator(pg_catalog.=) $2
-         and (d.lease is null or d.next_iteration operator(pg_catalog.<) pg_catalog.now())
+     where d.subject {=} any ($1)
+         and d.status {+} 0 {=} $2
+         and (d.lease is null or d.next_iteration {<} pg_catalog.now())
      order by d.subject
      for update skip locked",
 );
@@ -271,7 +276,7 @@ pub fn sweep(queue: &Queue, after: &str, limit: i32) -> Swept {
                     .collect();
                 let gone = take(spi, queue, &subjects, outcome, false);
                 for (version, n) in versions(&gone) {
-                    counters::note(queue, version, n, Event::remove(status));
+                    counter_log::record_event(queue, version, n, Event::remove(status));
                 }
                 removed += gone.affected();
             }
@@ -302,6 +307,7 @@ const TRIM: &str = "delete from {history} where ctid = any (array(
     order by h.settled_at
     limit $3
     for update skip locked))";
+
 const KEPT: &str =
     "select keep_completed, keep_killed, keep_dropped from fetchq.queues where id = $1";
 

@@ -1,7 +1,8 @@
 //! The maintenance jobs (`fetchq.jobs`): claiming and rescheduling.
 
-use crate::pg::spi::{self, Arg};
+use crate::pg::spi;
 use crate::pg::time::Interval;
+use crate::pg::value::Arg;
 
 /// A claimed job.
 pub struct Job {
@@ -192,6 +193,7 @@ const RESCHEDULE: &str = "update fetchq.jobs set next_iteration = now() + $2,
     where id = $1";
 
 const SWEPT: &str = "select payload ->> 'swept' from fetchq.jobs where id = $1";
+
 const SET_SWEPT: &str = "update fetchq.jobs set payload = case
         when $2 is null then payload - 'swept'
         else coalesce(payload, '{}') || jsonb_build_object('swept', $2) end

@@ -6,10 +6,9 @@ use std::collections::HashMap;
 use pgrx::PgXactCallbackEvent;
 use pgrx::pg_sys::TransactionId;
 
-use crate::gucs::{self, SessionLeases};
-use crate::pg::spi::Arg;
-use crate::pg::transaction;
-use crate::pg::{append, relation, session, time};
+use crate::pg::value::Arg;
+use crate::pg::{append, relation, session, time, transaction};
+use crate::settings::{self, SessionLeases};
 
 /// The lowest bits of a number are those of the session, so that no two sessions make
 /// the same one in the same microsecond.
@@ -73,7 +72,7 @@ struct Who {
 
 impl Who {
     fn now(queue: i32) -> Self {
-        let name = gucs::worker_name();
+        let name = settings::worker_name();
         let application = match name.is_empty() {
             true => session::application(),
             false => String::new(),
@@ -82,12 +81,12 @@ impl Who {
             queue,
             name,
             application,
-            binding: gucs::session_leases(),
+            binding: settings::session_leases(),
         }
     }
 }
 
-/// A row of `fetchq.holders` that this session has written.
+/// A row of `fetchq.worker_sessions` that this session has written.
 struct Holder {
     id: i64,
     /// The transaction that wrote it, until it has committed.
@@ -160,8 +159,8 @@ pub fn shown_name(name: &str, application: &str) -> String {
 }
 
 fn register(who: Who) -> i64 {
-    let Some(table) = relation::lookup("fetchq", "holders") else {
-        pgrx::error!("table fetchq.holders is missing: reinstall the extension");
+    let Some(table) = relation::lookup("fetchq", "worker_sessions") else {
+        pgrx::error!("table fetchq.worker_sessions is missing: reinstall the extension");
     };
     relation::lock_rows(table, true);
     let holder = Holder {

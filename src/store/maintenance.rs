@@ -2,79 +2,82 @@
 //! it runs ten times a second for each queue. Rows that another session holds are
 //! skipped: maintenance never waits for a worker.
 
-use super::counters;
-use super::dead_letters;
-use super::ordering::as_maintenance;
-use super::plans::{Queue, Statement};
-use crate::domain::counters::Event;
+use crate::domain::counter_events::Event;
 use crate::domain::status::Status;
 use crate::error::{Result, raise};
-use crate::pg::spi::{self, Arg};
-use crate::pg::{subtransaction, time};
-use crate::ready::Key;
+use crate::pg::value::Arg;
+use crate::pg::{spi, subtransaction, time};
+use crate::ready::key::Key;
+use crate::store::open_queue::Queue;
+use crate::store::ordering::as_maintenance;
+use crate::store::statement::Statement;
+use crate::store::{counter_log, dead_letters};
 
 // Index of the four: due, a range of one status up to now.
 static MARK_DEAD: Statement = Statement::new(
     "update only {docs} d set
-         status = -1, lease = null, holder = null,
+         status = {killed}, lease = null, worker_session = null,
          last_error = pg_catalog.format('the lease of attempt %s ran out', d.attempts)
-     where d.ctid operator(pg_catalog.=) any (array(
+     where d.ctid {=} any (array(
          select c.ctid from only {docs} c
-         where c.status operator(pg_catalog.=) 2
+         where c.status {=} {active}
              and c.lock_upgrade is null
-             and c.next_iteration operator(pg_catalog.<) pg_catalog.now()
-             and (c.next_iteration, c.seq) operator(pg_catalog.>=) ($3, $4)
-             and c.attempts operator(pg_catalog.>=) coalesce(c.max_attempts, (
-                 select q.max_attempts from fetchq.queues q where q.id operator(pg_catalog.=) $1))
+             and c.next_iteration {<} pg_catalog.now()
+             and (c.next_iteration, c.seq) {>=} ($3, $4)
+             and c.attempts {>=} coalesce(c.max_attempts, (
+                 select q.max_attempts from fetchq.queues q where q.id {=} $1))
          order by c.next_iteration, c.seq
          limit $2
          for update skip locked))
      returning d.subject::pg_catalog.text",
 );
+
 static RESCHEDULE_ORPHANS: Statement = Statement::new(
     "update only {docs} d set
-         status = 1, lease = null, holder = null,
+         status = {pending}, lease = null, worker_session = null,
          last_error = pg_catalog.format('the lease of attempt %s ran out', d.attempts)
-     where d.ctid operator(pg_catalog.=) any (array(
+     where d.ctid {=} any (array(
          select c.ctid from only {docs} c
-         where c.status operator(pg_catalog.=) 2
+         where c.status {=} {active}
              and c.lock_upgrade is null
-             and c.next_iteration operator(pg_catalog.<) pg_catalog.now()
-             and (c.next_iteration, c.seq) operator(pg_catalog.>=) ($3, $4)
-             and c.attempts operator(pg_catalog.<) coalesce(c.max_attempts, (
-                 select q.max_attempts from fetchq.queues q where q.id operator(pg_catalog.=) $1))
+             and c.next_iteration {<} pg_catalog.now()
+             and (c.next_iteration, c.seq) {>=} ($3, $4)
+             and c.attempts {<} coalesce(c.max_attempts, (
+                 select q.max_attempts from fetchq.queues q where q.id {=} $1))
          order by c.next_iteration, c.seq
          limit $2
          for update skip locked))",
 );
+
 // Both in one pass: with a million lost leases, of which few are at their last attempt,
 // looking for those alone would read all of them each time.
 static EXPIRE: Statement = Statement::new(
     "update only {docs} d set
-         status = case when d.attempts operator(pg_catalog.>=) coalesce(d.max_attempts, (
-                 select q.max_attempts from fetchq.queues q where q.id operator(pg_catalog.=) $1))
+         status = case when d.attempts {>=} coalesce(d.max_attempts, (
+                 select q.max_attempts from fetchq.queues q where q.id {=} $1))
              then -1 else 1 end,
-         lease = null, holder = null,
+         lease = null, worker_session = null,
          last_error = pg_catalog.format('the lease of attempt %s ran out', d.attempts)
-     where d.ctid operator(pg_catalog.=) any (array(
+     where d.ctid {=} any (array(
          select c.ctid from only {docs} c
-         where c.status operator(pg_catalog.=) 2
+         where c.status {=} {active}
              and c.lock_upgrade is null
-             and c.next_iteration operator(pg_catalog.<) pg_catalog.now()
-             and (c.next_iteration, c.seq) operator(pg_catalog.>=) ($3, $4)
+             and c.next_iteration {<} pg_catalog.now()
+             and (c.next_iteration, c.seq) {>=} ($3, $4)
          order by c.next_iteration, c.seq
          limit $2
          for update skip locked))
      returning d.status, d.subject::pg_catalog.text",
 );
+
 static MAKE_PENDING: Statement = Statement::new(
-    "update only {docs} d set status = 1
-     where d.ctid operator(pg_catalog.=) any (array(
+    "update only {docs} d set status = {pending}
+     where d.ctid {=} any (array(
          select c.ctid from only {docs} c
-         where c.status operator(pg_catalog.=) 0
+         where c.status {=} {planned}
              and c.lock_upgrade is null
-             and c.next_iteration operator(pg_catalog.<=) pg_catalog.now()
-             and (c.next_iteration, c.seq) operator(pg_catalog.>=) ($2, $3)
+             and c.next_iteration {<=} pg_catalog.now()
+             and (c.next_iteration, c.seq) {>=} ($2, $3)
          order by c.next_iteration, c.seq
          limit $1
          for update skip locked))",
@@ -85,21 +88,21 @@ static MAKE_PENDING: Statement = Statement::new(
 static MAKE_PENDING_BY_KEY: Statement = Statement::new(
     "with chosen as (
          select c.ctid, c.subject, c.next_iteration, c.seq, c.ordering_key from only {docs} c
-         where c.status operator(pg_catalog.=) 0
+         where c.status {=} {planned}
              and c.lock_upgrade is null
-             and c.next_iteration operator(pg_catalog.<=) pg_catalog.now()
-             and (c.next_iteration, c.seq) operator(pg_catalog.>=) ($2, $3)
-             and (c.ordering_key is null or c.ordering_key operator(pg_catalog.<>) all ($4))
+             and c.next_iteration {<=} pg_catalog.now()
+             and (c.next_iteration, c.seq) {>=} ($2, $3)
+             and (c.ordering_key is null or c.ordering_key {<>} all ($4))
          order by c.next_iteration, c.seq
          limit $1
          for update skip locked),
      changed as (
-         update only {docs} d set status = 1
-         where d.ctid operator(pg_catalog.=) any (array(select c.ctid from chosen c))
+         update only {docs} d set status = {pending}
+         where d.ctid {=} any (array(select c.ctid from chosen c))
          returning d.subject)
      select c.ordering_key, c.next_iteration, c.seq, u.subject is not null
      from chosen c
-     left join changed u on u.subject operator(pg_catalog.=) c.subject
+     left join changed u on u.subject {=} c.subject
      order by c.next_iteration, c.seq",
 );
 
@@ -124,7 +127,7 @@ pub fn mark_dead(queue: &Queue, limit: i32) -> Result<i32> {
 
 /// What becomes of documents that this statement has killed.
 fn dead(queue: &Queue, subjects: &[String]) -> Result<()> {
-    dead_letters::failed(queue, subjects, Event::Dead, Event::DeadRemoved, false)
+    dead_letters::settle_failed(queue, subjects, Event::Dead, Event::DeadRemoved, false)
 }
 
 /// Returns documents whose lease ran out.
@@ -160,7 +163,7 @@ pub fn expire(queue: &Queue, limit: i32) -> Result<Expired> {
         Arg::timestamp(floor.next_iteration),
         Arg::from(floor.seq),
     ];
-    if !dead_letters::leave(queue) {
+    if !dead_letters::removes_failed(queue) {
         return expire_from(queue, &args);
     }
     match subtransaction::attempt(|| raise(expire_from(queue, &args))) {
@@ -183,7 +186,7 @@ fn expire_from(queue: &Queue, args: &[Arg]) -> Result<Expired> {
         let killed = i32::try_from(subjects.len()).unwrap_or(i32::MAX);
         let returned = rows.affected() - killed;
         dead(queue, &subjects)?;
-        counters::note(queue, 0, returned, Event::Orphan);
+        counter_log::record_event(queue, 0, returned, Event::Orphan);
         Ok(Expired {
             returned,
             killed,
@@ -247,7 +250,7 @@ fn make_pending_by_key(queue: &Queue, limit: i32) -> i32 {
             floor.next_iteration = rows.timestamp(last, 2).unwrap_or(i64::MAX);
             floor.seq = rows.get(last, 3).unwrap_or(i64::MAX);
         }
-        counters::note(queue, 0, n, Event::MakePending);
+        counter_log::record_event(queue, 0, n, Event::MakePending);
     });
     n
 }
@@ -288,7 +291,7 @@ fn run(
     args.extend([Arg::timestamp(floor.next_iteration), Arg::from(floor.seq)]);
     spi::connect(|spi| {
         let n = as_maintenance(|| queue.run(spi, statement, &args)).affected();
-        counters::note(queue, 0, n, event);
+        counter_log::record_event(queue, 0, n, event);
         n
     })
 }

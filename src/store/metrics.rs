@@ -8,11 +8,47 @@ use std::collections::HashMap;
 
 use crate::domain::names::QueueName;
 use crate::error::Result;
-use crate::pg::spi::{self, Arg, Spi};
+use crate::pg::spi::{self, Spi};
+use crate::pg::value::Arg;
+use crate::store::counter_segments::{self, free_queues, pack_events};
+use crate::store::open_queue::Queue;
+use crate::store::queue;
+use crate::store::statement::render;
 
-use super::packing::{self, free_queues, pack_events};
-use super::plans::{Queue, render};
-use super::registry;
+const SNAP_ALL: &str = "insert into {metrics} (metric, value)
+    select metric, value from fetchq.metrics_live where queue = $1 order by metric";
+
+const SNAP_SOME: &str = "insert into {metrics} (metric, value)
+    select metric, value from fetchq.metrics_live where queue = $1 and metric = any ($2) order by metric";
+
+const SNAP_ONE: &str = "insert into {metrics} (metric, value)
+    select $2, coalesce((select value from fetchq.metrics_live where queue = $1 and metric = $2), 0)";
+
+/// SnapshotOf metrics a snapshot takes.
+pub enum SnapshotOf<'a> {
+    All,
+    /// This one, as 0 when it does not exist.
+    One(&'a str),
+    /// Those of the list that exist.
+    Some(Vec<String>),
+}
+
+/// Takes a snapshot; says how many rows it wrote.
+pub fn snap(name: &QueueName, which: SnapshotOf) -> i32 {
+    let queue = Arg::from(name.as_str());
+    spi::connect(|spi| {
+        match which {
+            SnapshotOf::All => spi.once(&render(SNAP_ALL, name), &[queue]),
+            SnapshotOf::One(metric) => {
+                spi.once(&render(SNAP_ONE, name), &[queue, Arg::from(metric)])
+            }
+            SnapshotOf::Some(metrics) => {
+                spi.once(&render(SNAP_SOME, name), &[queue, Arg::from(metrics)])
+            }
+        }
+        .affected()
+    })
+}
 
 /// All metrics of a queue.
 pub const GET: &str = "select metric, value, updated_at from fetchq.metrics_live
@@ -89,11 +125,11 @@ pub fn get_many_of_all(metrics: &[&str]) -> HashMap<String, Vec<i64>> {
 
 const COUNT: &str = "select
         count(*),
-        count(*) filter (where status = 0),
-        count(*) filter (where status = 1),
-        count(*) filter (where status = 2),
-        count(*) filter (where status = 3),
-        count(*) filter (where status = -1)
+        count(*) filter (where status = {planned}),
+        count(*) filter (where status = {pending}),
+        count(*) filter (where status = {active}),
+        count(*) filter (where status = {completed}),
+        count(*) filter (where status = {killed})
     from {docs}";
 
 /// Documents counted for real, in the order of `domain::counters::GAUGES`.
@@ -106,11 +142,11 @@ pub fn count(name: &QueueName) -> Vec<i64> {
 
 // The gauges as counted, from `groups (status, version, n)`.
 const GAUGES_OF_GROUPS: &str = "select 'cnt' as metric, coalesce(sum(n), 0) as n from groups
-    union all select 'pln', coalesce(sum(n) filter (where status = 0), 0) from groups
-    union all select 'pnd', coalesce(sum(n) filter (where status = 1), 0) from groups
-    union all select 'act', coalesce(sum(n) filter (where status = 2), 0) from groups
-    union all select 'cpl', coalesce(sum(n) filter (where status = 3), 0) from groups
-    union all select 'kll', coalesce(sum(n) filter (where status = -1), 0) from groups
+    union all select 'pln', coalesce(sum(n) filter (where status = {planned}), 0) from groups
+    union all select 'pnd', coalesce(sum(n) filter (where status = {pending}), 0) from groups
+    union all select 'act', coalesce(sum(n) filter (where status = {active}), 0) from groups
+    union all select 'cpl', coalesce(sum(n) filter (where status = {completed}), 0) from groups
+    union all select 'kll', coalesce(sum(n) filter (where status = {killed}), 0) from groups
     union all select 'v' || version, sum(n) from groups group by version";
 
 /// Writes a queue's tables and the counting of its gauges into a statement.
@@ -151,7 +187,7 @@ const RECOUNT: &str = "with
 /// Nothing while another session changes the queue or its counters: the next time.
 pub fn recount(name: &QueueName) -> Result<i32> {
     spi::connect(|spi| {
-        let Some(id) = registry::try_lock(spi, name)? else {
+        let Some(id) = queue::try_lock(spi, name)? else {
             return Ok(0);
         };
         if free_queues(spi, vec![id]).is_empty() || Queue::try_open(name)?.is_none() {
@@ -180,13 +216,13 @@ const STORE_REAL: &str = "with
 /// Forgets all metrics of a queue and stores its gauges as counted.
 pub fn reset(name: &QueueName) -> Result<Vec<i64>> {
     spi::connect(|spi| {
-        let id = registry::lock(spi, name)?;
+        let id = queue::lock(spi, name)?;
         let key = Arg::from(name.as_str());
         spi.once(FORGET, &[key]);
         spi.once(&render_counting(STORE_REAL, name), &[key, Arg::from(id)]);
         Ok::<(), crate::error::Error>(())
     })?;
-    Ok(get_many(name, &crate::domain::counters::GAUGES))
+    Ok(get_many(name, &crate::domain::counter_events::GAUGES))
 }
 
 // Update before insert: an insert that ends in a conflict uses up an id each time.
@@ -198,8 +234,10 @@ const SET: &str = "update fetchq.metrics set value = $3 - (
         where q.name = $1 and case when e.metric = 'v' then 'v' || l.version else e.metric end = $2
     ), updated_at = now()
     where queue = $1 and metric = $2";
+
 const ADD: &str = "update fetchq.metrics set value = value + $3, updated_at = now()
     where queue = $1 and metric = $2";
+
 const CREATE: &str = "insert into fetchq.metrics (queue, metric, value, updated_at)
     values ($1, $2, 0, now()) on conflict (queue, metric) do nothing";
 
@@ -238,6 +276,7 @@ fn write(queue: &QueueName, metric: &str, value: i32, sql: &str) -> (i64, bool) 
 
 const LOG_INCREMENT: &str =
     "insert into fetchq.metrics_writes (queue, metric, increment) values ($1, $2, $3)";
+
 const LOG_SET: &str =
     "insert into fetchq.metrics_writes (queue, metric, reset) values ($1, $2, $3)";
 
@@ -313,6 +352,7 @@ const LOCK_WRITTEN_QUEUES: &str = "select q.name::text from fetchq.queues q
     where q.name in (select queue from fetchq.metrics_writes)
     order by q.id
     for no key update skip locked";
+
 const LOCK_WRITTEN: &str = "select coalesce(array_agg(queue::text), '{}'), coalesce(array_agg(metric::text), '{}') from (
     select m.queue, m.metric from fetchq.metrics m
     where exists (select from fetchq.metrics_writes w where w.queue = m.queue and w.metric = m.metric)
@@ -327,7 +367,7 @@ pub fn pack() -> i64 {
 
 /// What is left to do after packing, at the end of a transaction.
 pub fn tidy(is_in_block: bool) {
-    spi::connect(|spi| packing::tidy(spi, is_in_block));
+    spi::connect(|spi| counter_segments::tidy(spi, is_in_block));
 }
 
 fn pack_writes(spi: &Spi) -> i64 {

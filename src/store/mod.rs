@@ -1,36 +1,48 @@
-//! Every SQL text of fetchq, and every call that runs one.
+//! Every SQL statement of fetchq, and every call that runs one. A file has the name of the
+//! family of functions that it serves, as in `api`; the others are the base of these.
 //!
-//! Rules: only a `QueueName` is ever written into a statement, everything else is a
-//! bound parameter. The hot statements (`docs.rs`, `maintenance.rs`, `counters.rs`)
-//! name schemas and operators in full, so that no search_path can change what they
-//! mean; the other functions are declared with `set search_path`.
+//! Only a `QueueName` is ever written into a statement. Every value is a bound parameter.
 
-pub mod admin;
-pub mod bulk;
-pub mod cancel;
-pub mod counters;
+pub mod bookkeeping;
+pub mod cap;
+pub mod counter_log;
+pub mod counter_segments;
 pub mod dead_letters;
-pub mod docs;
-pub mod extend;
-pub mod flow;
+pub mod doc_lease;
+pub mod doc_list;
+pub mod doc_pick;
+pub mod doc_pick_any;
+pub mod doc_push;
+pub mod doc_push_many;
+pub mod doc_put;
+pub mod doc_reject;
+pub mod doc_selection;
+pub mod doc_settle;
+pub mod doc_settle_many;
+pub mod doc_upsert;
+pub mod doc_upsert_many;
+pub mod docs_admin;
 pub mod history;
-pub mod holders;
+pub mod info;
 pub mod jobs;
+pub mod lease_check;
 pub mod leases;
-pub mod logs;
+pub mod limits;
 pub mod maintenance;
 pub mod metrics;
+pub mod open_queue;
 pub mod ordering;
-pub mod packing;
+pub mod ordering_setup;
 pub mod plans;
 pub mod policy;
-pub mod put;
+pub mod queue;
+pub mod queue_settings;
 pub mod queue_tables;
+pub mod rate;
 pub mod readiness;
-pub mod registry;
-pub mod returns;
+pub mod retention;
 pub mod schedules;
-pub mod series;
-pub mod settle;
+pub mod statement;
 pub mod status;
-pub mod turns;
+pub mod triggers;
+pub mod worker_sessions;

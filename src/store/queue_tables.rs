@@ -2,16 +2,17 @@
 
 use crate::domain::names::QueueName;
 use crate::error::{Error, Result};
-use crate::pg::relation::{self, LockMode};
-use crate::pg::spi::{self, Arg, Spi};
-
-use super::plans::render;
+use crate::pg::relation;
+use crate::pg::spi::{self, Spi};
+use crate::pg::value::Arg;
+use crate::store::statement::render;
+use crate::store::triggers::create_ready_trigger;
 
 // subject: collation "C", because a subject is an identifier: compared byte by byte,
 // it is faster, and no upgrade of the C library can damage the index.
 // seq: insertion order, so that documents of one moment stay first in, first out.
 // lease: the number of the pick that holds the document; it stays when the document is
-// returned, so that who held it last can be told. holder: fetchq.holders.
+// returned, so that who held it last can be told. worker_session: fetchq.worker_sessions.
 // max_attempts: of this document, instead of the queue's. origin: where a dead letter
 // came from.
 // fillfactor: a pick moves the row to a new version (never heap-only: its index
@@ -36,7 +37,7 @@ const CREATE_DOCS: &str = "create table {docs} (
     payload jsonb,
     seq bigint generated always as identity,
     lease bigint,
-    holder bigint,
+    worker_session bigint,
     ordering_key text,
     max_attempts int,
     last_error text,
@@ -58,6 +59,7 @@ const CREATE_LOGS: &str = "create table {logs} (
     ref_id varchar,
     attempt int
 )";
+
 const CREATE_LOGS_INDEXES: [&str; 2] = [
     "create index on {logs} (created_at)",
     "create index on {logs} (subject)",
@@ -69,6 +71,7 @@ const CREATE_METRICS: &str = "create table {metrics} (
     metric varchar(50) not null,
     value bigint
 )";
+
 const CREATE_METRICS_INDEX: &str = "create index on {metrics} (created_at)";
 
 // Only ever appended to, and trimmed from the old end of each outcome. A number of rows
@@ -92,25 +95,18 @@ const CREATE_HISTORY: &str = "create table {history} (
     autovacuum_vacuum_scale_factor = 0,
     autovacuum_vacuum_threshold = 10000
 )";
+
 const CREATE_HISTORY_INDEX: &str = "create index on {history} (outcome, settled_at)";
 
 /// The pick index: what can be picked, per version, in the order of picking.
 const CREATE_PICK_INDEX: &str = "create index \"{q}__docs_pick_idx\" on {docs}
     (version, priority desc, next_iteration, attempts, seq)
-    where status = 1 and lock_upgrade is null";
+    where status = {pending} and lock_upgrade is null";
 
 /// The due index: what maintenance looks for, planned and leased, by time.
 const CREATE_DUE_INDEX: &str = "create index \"{q}__docs_due_idx\" on {docs}
     (status, next_iteration, seq)
     where status in (0, 2) and lock_upgrade is null";
-
-// Every row that can be found by a pick or by maintenance is noted in shared memory,
-// whoever wrote it: also by COPY, by logical replication, and in a session with
-// session_replication_role = replica. Not the rows of fetchq's own statements, which
-// note what they wrote for themselves, cheaper.
-const CREATE_READY_TRIGGER: &str = "create trigger fetchq_ready after insert or update on {docs}
-    for each row execute function fetchq.trigger_docs_ready()";
-const ENABLE_READY_TRIGGER: &str = "alter table {docs} enable always trigger fetchq_ready";
 
 /// Makes the tables of a queue whose name was registered by this transaction.
 pub fn create(spi: &Spi, name: &QueueName) -> Result<()> {
@@ -145,39 +141,6 @@ pub fn create_indexes(spi: &Spi, name: &QueueName) {
         if relation::lookup_data_table(&name.relation(index)).is_none() {
             spi.once(&render(sql, name).replace("{q}", name.as_str()), &[]);
         }
-    }
-}
-
-// Its state, where the caller may change it.
-const READY_TRIGGER: &str = "select (
-        select t.tgenabled::text from pg_trigger t
-        where t.tgrelid = c.oid and t.tgname = 'fetchq_ready')
-    from pg_class c where c.oid = to_regclass($1) and pg_has_role(c.relowner, 'usage')";
-
-/// Makes the trigger of the ready floors where it is missing, and has it run always: a
-/// restore with --disable-triggers leaves it switched to another mode, and the floors
-/// are not used then.
-pub fn create_ready_trigger(spi: &Spi, name: &QueueName) {
-    let table = name.qualified("docs");
-    let rows = spi.once(READY_TRIGGER, &[Arg::from(table.as_str())]);
-    if rows.is_empty() {
-        return;
-    }
-    let state: Option<String> = rows.get(0, 1);
-    if state.is_none() {
-        spi.once(&render(CREATE_READY_TRIGGER, name), &[]);
-    }
-    if state.as_deref() != Some("A") {
-        spi.once(&render(ENABLE_READY_TRIGGER, name), &[]);
-    }
-}
-
-/// The same for maintenance, which waits for nobody.
-pub fn repair_ready_trigger(name: &QueueName) {
-    if let Some(table) = relation::lookup_data_table(&name.relation("docs"))
-        && relation::try_lock(table, LockMode::Writers)
-    {
-        spi::connect(|spi| create_ready_trigger(spi, name));
     }
 }
 
@@ -275,62 +238,3 @@ pub fn truncate_history(name: &QueueName) {
         }
     });
 }
-
-const NOTIFY_TRIGGERS: [(&str, &str); 2] = [
-    (
-        "fetchq_notify_insert",
-        "create trigger fetchq_notify_insert after insert on {docs}
-         for each row execute function fetchq.trigger_docs_notify('{q}')",
-    ),
-    (
-        "fetchq_notify_update",
-        "create trigger fetchq_notify_update after update of status on {docs}
-         for each row when (old.status is distinct from new.status)
-         execute function fetchq.trigger_docs_notify('{q}')",
-    ),
-];
-
-const HAS_TRIGGER: &str = "select from pg_trigger where tgrelid = to_regclass($1) and tgname = $2";
-
-/// Switches the notifications of the documents' states on or off.
-pub fn set_notify(name: &QueueName, on: bool) {
-    spi::connect(|spi| {
-        let table = name.qualified("docs");
-        for (trigger, create) in NOTIFY_TRIGGERS {
-            let exists = spi
-                .once(
-                    HAS_TRIGGER,
-                    &[Arg::from(table.as_str()), Arg::from(trigger)],
-                )
-                .affected()
-                > 0;
-            // Nothing to change: no lock on the table, no invalidated plans. The npm
-            // client switches it on at every start.
-            if exists && !on {
-                spi.once(&format!("drop trigger {trigger} on {table}"), &[]);
-            } else if on && !exists {
-                spi.once(&render(create, name).replace("{q}", name.as_str()), &[]);
-            }
-        }
-    });
-}
-
-const NOTIFYING: &str = "select tgrelid from pg_trigger where tgname = 'fetchq_notify_insert'";
-
-/// The documents tables whose states are announced.
-pub fn notifying() -> Vec<u32> {
-    spi::connect(|spi| {
-        let rows = spi.once(NOTIFYING, &[]);
-        let tables = (0..rows.len()).filter_map(|row| rows.datum(row, 1));
-        tables.map(|datum| datum.value() as u32).collect()
-    })
-}
-
-/// A page of the documents of one version, of any status, in the order of picking.
-pub const TOP: &str =
-    "select subject, payload, version, priority, attempts, iterations, created_at,
-        last_iteration, next_iteration, lock_upgrade
-    from {docs}
-    where version = $1
-    order by priority desc, next_iteration, attempts, seq
-    limit $2 offset $3";

@@ -1,31 +1,35 @@
 //! Whether a document can be picked now, and if not, when: for who waits.
 
-use super::plans::{Queue, Statement};
-use crate::pg::documents::Access;
-use crate::pg::spi::{self, Arg};
-use crate::ready::{Key, View};
+use crate::pg::documents_check::Access;
+use crate::pg::spi;
+use crate::pg::value::Arg;
+use crate::ready::group::View;
+use crate::ready::key::Key;
+use crate::store::open_queue::Queue;
+use crate::store::statement::Statement;
 
 // Index: pick. Only where `documents` can not be had. (It does not know the parts of a
 // running transaction: what those have picked seems free.)
 static READY_OF_LEVEL: Statement = Statement::new(
     "select from only {docs} c
-     where c.version operator(pg_catalog.=) $1
-         and c.priority operator(pg_catalog.=) $2
-         and (c.next_iteration, c.attempts, c.seq) operator(pg_catalog.>=) ($3, $4, $5)
-         and c.status operator(pg_catalog.=) 1
+     where c.version {=} $1
+         and c.priority {=} $2
+         and (c.next_iteration, c.attempts, c.seq) {>=} ($3, $4, $5)
+         and c.status {=} {pending}
          and c.lock_upgrade is null
-         and c.next_iteration operator(pg_catalog.<=) $6
-         and c.xmax operator(pg_catalog.<>) all (select x::pg_catalog.xid from pg_catalog.pg_snapshot_xip(pg_catalog.pg_current_snapshot()) x)
+         and c.next_iteration {<=} $6
+         and c.xmax {<>} all (select x::pg_catalog.xid from pg_catalog.pg_snapshot_xip(pg_catalog.pg_current_snapshot()) x)
      order by c.next_iteration, c.attempts, c.seq
      limit 1",
 );
+
 static READY: Statement = Statement::new(
     "select from only {docs} c
-     where c.version operator(pg_catalog.=) $1
-         and c.status operator(pg_catalog.=) 1
+     where c.version {=} $1
+         and c.status {=} {pending}
          and c.lock_upgrade is null
-         and c.next_iteration operator(pg_catalog.<=) $2
-         and c.xmax operator(pg_catalog.<>) all (select x::pg_catalog.xid from pg_catalog.pg_snapshot_xip(pg_catalog.pg_current_snapshot()) x)
+         and c.next_iteration {<=} $2
+         and c.xmax {<>} all (select x::pg_catalog.xid from pg_catalog.pg_snapshot_xip(pg_catalog.pg_current_snapshot()) x)
      order by c.priority desc, c.next_iteration, c.attempts, c.seq
      limit 1",
 );
@@ -77,22 +81,23 @@ pub fn readiness(queue: &Queue, version: i32, now: i64) -> Readiness {
 static COUNT_OF_LEVEL: Statement = Statement::new(
     "select pg_catalog.count(*)::pg_catalog.int4 from (
          select from only {docs} c
-         where c.version operator(pg_catalog.=) $1
-             and c.priority operator(pg_catalog.=) $2
-             and (c.next_iteration, c.attempts, c.seq) operator(pg_catalog.>=) ($3, $4, $5)
-             and c.status operator(pg_catalog.=) 1
+         where c.version {=} $1
+             and c.priority {=} $2
+             and (c.next_iteration, c.attempts, c.seq) {>=} ($3, $4, $5)
+             and c.status {=} {pending}
              and c.lock_upgrade is null
-             and c.next_iteration operator(pg_catalog.<=) $6
+             and c.next_iteration {<=} $6
          order by c.next_iteration, c.attempts, c.seq
          limit $7) ready",
 );
+
 static COUNT: Statement = Statement::new(
     "select pg_catalog.count(*)::pg_catalog.int4 from (
          select from only {docs} c
-         where c.version operator(pg_catalog.=) $1
-             and c.status operator(pg_catalog.=) 1
+         where c.version {=} $1
+             and c.status {=} {pending}
              and c.lock_upgrade is null
-             and c.next_iteration operator(pg_catalog.<=) $2
+             and c.next_iteration {<=} $2
          order by c.priority desc, c.next_iteration, c.attempts, c.seq
          limit $3) ready",
 );
@@ -178,6 +183,7 @@ fn any_free(queue: &Queue, version: i32, level: Option<&View>, now: i64) -> bool
 /// When to look again where it is not known when the next document is ready:
 /// microseconds.
 const UNKNOWN: i64 = 100_000;
+
 /// The same where somebody has it: a rollback wakes those that wait, but for one of a
 /// part of a transaction.
 const TAKEN: i64 = 1_000_000;

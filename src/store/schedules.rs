@@ -2,8 +2,9 @@
 
 use crate::domain::names::QueueName;
 use crate::pg::json::Jsonb;
-use crate::pg::spi::{self, Arg, Rows, Spi};
+use crate::pg::spi::{self, Rows, Spi};
 use crate::pg::time::Interval;
+use crate::pg::value::Arg;
 
 /// When a schedule ticks, as it was written.
 #[derive(Debug, Clone, PartialEq, Eq)]

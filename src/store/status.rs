@@ -2,8 +2,9 @@
 
 use crate::domain::jobs::Task;
 use crate::pg::call::RowSink;
-use crate::pg::spi::{self, Arg};
-use crate::ready::Stats;
+use crate::pg::spi;
+use crate::pg::value::Arg;
+use crate::ready::floors::Stats;
 
 /// What the shared memory says.
 pub struct Known {

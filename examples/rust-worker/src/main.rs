@@ -130,7 +130,7 @@ impl Worker {
     fn run(&self) -> Result<(), postgres::Error> {
         let mut db = self.connect()?;
         let started: String = db.query_one("select clock_timestamp()::text", &[])?.get(0);
-        let stopped = "select exists (select from fetchq.stops where name = $1 and since >= $2::text::timestamptz)";
+        let stopped = "select exists (select from fetchq.stop_requests where name = $1 and since >= $2::text::timestamptz)";
         while !self.ending.load(Relaxed)
             && !db
                 .query_one(stopped, &[&self.name, &started])?

@@ -100,7 +100,7 @@ async fn state(session: &Session) -> Vec<Vec<String>> {
         "select * from fetchq_data.order__docs order by subject",
         "select * from fetchq_data.limited__docs order by subject",
         "select * from fetchq.lease_slots order by 1, 2",
-        "select * from fetchq.rate_slots order by 1, 2",
+        "select * from fetchq.rate_permits order by 1, 2",
         "select * from fetchq.ordering_keys order by 1, 2",
         "select * from fetchq_data.q__logs order by id",
         "select * from fetchq_data.kept__docs order by subject",

@@ -174,7 +174,9 @@ async fn a_node_hands_back_what_all_its_sessions_hold() {
     drop(sessions);
     wait_until("they are forgotten", async || {
         look.sql("select fetchq.mnt()").await;
-        look.text("select count(*) from fetchq.holders").await == "1"
+        look.text("select count(*) from fetchq.worker_sessions")
+            .await
+            == "1"
     })
     .await;
     db.remove().await;

@@ -3,7 +3,7 @@ select was_created from fetchq.queue_create('rq_adm');
 select was_created from fetchq.queue_create('rq_adm_2');
 create view test.docs as
 select subject, version, priority, status, attempts, next_iteration <= now() as due,
-    lease is not null as leased, holder is not null as held, last_error, ordering_key, payload
+    lease is not null as leased, worker_session is not null as held, last_error, ordering_key, payload
 from fetchq_data.rq_adm__docs order by seq;
 create function test.fill() returns void language plpgsql as $$
 begin

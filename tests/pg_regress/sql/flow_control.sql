@@ -123,9 +123,9 @@ select count(*) from fetchq.doc_pick_wait('flow', timeout => '20 ms');
 select fetchq.queue_set_rate('flow', 5, '1 hour');
 select count(*) from fetchq.doc_pick('flow', 9);
 select fetchq.queue_set_rate('flow', 2, '1 day');
-select count(*), min(free_at) > now() + interval '23 hours' from fetchq.rate_slots;
+select count(*), min(free_at) > now() + interval '23 hours' from fetchq.rate_permits;
 select fetchq.queue_set_rate('flow', null);
-select count(*) from fetchq.rate_slots;
+select count(*) from fetchq.rate_permits;
 select count(*) from fetchq.doc_pick('flow', 9);
 select fetchq.queue_truncate('flow', true);
 
@@ -134,7 +134,7 @@ insert into fetchq_data.flow__docs (subject, status, ordering_key) values ('k1',
 select fetchq.queue_set_ordered('flow');
 select fetchq.queue_set_ordered('flow');
 select subject, lock_upgrade from fetchq_data.flow__docs order by seq;
-select key, subject from fetchq.ordering_keys order by 1;
+select key, head as subject from fetchq.ordering_keys order by 1;
 insert into fetchq_data.flow__docs (subject, status, ordering_key) values ('k4', 1, 'k'), ('new', 1, 'n'), ('new2', 1, 'n'), ('later', 0, 'k');
 insert into fetchq_data.flow__docs (subject, status, ordering_key) values ('k4', 1, 'z') on conflict do nothing;
 select subject from fetchq.doc_pick('flow', 9);
@@ -158,7 +158,7 @@ select fetchq.doc_drop('flow', subject) from fetchq_data.flow__docs where status
 select subject, payload from fetchq.doc_pick('flow', 9);
 select fetchq.doc_kill('flow', subject) from fetchq_data.flow__docs where status = 2 and ordering_key = 'k';
 select subject, payload from fetchq.doc_pick('flow', 9);
-select key, subject from fetchq.ordering_keys order by 1;
+select key, head as subject from fetchq.ordering_keys order by 1;
 -- One that is opened by the deletion of the one before it.
 delete from fetchq_data.flow__docs where subject = 'new';
 select subject from fetchq.doc_pick('flow', 9);
@@ -172,7 +172,7 @@ update fetchq_data.flow__docs set status = 3 where subject = 'new2';
 reset session_replication_role;
 select test.recount_flow();
 select subject, lock_upgrade from fetchq_data.flow__docs where status = 1 order by seq;
-select key, subject from fetchq.ordering_keys order by 1;
+select key, head as subject from fetchq.ordering_keys order by 1;
 -- Off: all of them can be picked.
 select fetchq.queue_set_ordered('flow', false);
 select subject, lock_upgrade from fetchq_data.flow__docs where status = 1 order by seq;
@@ -183,7 +183,7 @@ select fetchq.queue_truncate('flow', true);
 insert into fetchq_data.flow__docs (subject, status, ordering_key) select 's' || i, 1, 's' from generate_series(1, 5) i;
 select count(*) from fetchq.doc_pick('flow', 2);
 select fetchq.queue_set_ordered('flow');
-select key, subject, others from fetchq.ordering_keys order by 1;
+select key, head as subject, also_active as others from fetchq.ordering_keys order by 1;
 select fetchq.doc_complete('flow', 's1');
 select count(*) from fetchq.doc_pick('flow', 2);
 select fetchq.doc_complete('flow', 's2');
@@ -212,7 +212,7 @@ end $$;
 insert into fetchq_data.line__docs (subject, status, ordering_key, next_iteration)
 select 'n' || n, 0, 'k', '2020-01-01'::timestamptz + n * interval '1 minute' from unnest('{3,1,4,2,5}'::int[]) n;
 select * from fetchq.mnt_run('line', 10);
-select key, subject from fetchq.ordering_keys;
+select key, head as subject from fetchq.ordering_keys;
 select subject, lock_upgrade from fetchq_data.line__docs order by 1;
 select test.run_line();
 -- (put)
@@ -249,7 +249,7 @@ select test.run_line();
 insert into fetchq_data.line__docs (subject, status, ordering_key) values ('o1', 1, 'k'), ('o2', 1, 'k'), ('o3', 1, 'k');
 update fetchq_data.line__docs set status = 2, attempts = 1, next_iteration = now() where subject = 'o2';
 select subject, status, lock_upgrade from fetchq_data.line__docs order by seq;
-select key, subject, others from fetchq.ordering_keys;
+select key, head as subject, also_active as others from fetchq.ordering_keys;
 update fetchq_data.line__docs set next_iteration = now() - interval '1 second' where subject = 'o2';
 select * from fetchq.mnt_run('line', 10);
 select subject from fetchq.doc_pick('line', 9) order by 1;
@@ -325,4 +325,4 @@ select test.exact('flow') from fetchq.queue_truncate('flow', true);
 select was_dropped from fetchq.queue_drop('flow');
 select was_dropped from fetchq.queue_drop('flow2');
 drop function test.recount_flow();
-select (select count(*) from fetchq.lease_slots) + (select count(*) from fetchq.rate_slots) + (select count(*) from fetchq.ordering_keys) as left;
+select (select count(*) from fetchq.lease_slots) + (select count(*) from fetchq.rate_permits) + (select count(*) from fetchq.ordering_keys) as left;

@@ -25,7 +25,7 @@ select count(*) from fetchq_data.rq_lease__logs;
 select fetchq.doc_complete('rq_lease', 'a', null, lease_of('a')), fetchq.doc_kill('rq_lease', 'b', '{"k": 1}', lease_of('b')),
     fetchq.doc_drop('rq_lease', 'c', lease_of('c')), fetchq.doc_reschedule('rq_lease', 'd', '2100-01-01', null, lease_of('d')),
     fetchq.doc_reject('rq_lease', 'e', 'no luck', '{}', null, lease_of('e')), fetchq.doc_snooze('rq_lease', 'f', '2100-01-01', lease_of('f'));
-select subject, status, attempts, iterations, payload, lease is null and holder is null as is_free, last_error
+select subject, status, attempts, iterations, payload, lease is null and worker_session is null as is_free, last_error
 from fetchq_data.rq_lease__docs order by subject;
 select subject, message, attempt from fetchq_data.rq_lease__logs;
 -- Once: it is not active any more.
@@ -103,7 +103,7 @@ select fetchq.worker_release('rq_node');
 select fetchq.worker_release('rq_nobody');
 select fetchq.worker_release(null);
 select fetchq.worker_stop(null);
-select subject, status, attempts, lease is null and holder is null as is_free from fetchq_data.rq_who__docs order by 1;
+select subject, status, attempts, lease is null and worker_session is null as is_free from fetchq_data.rq_who__docs order by 1;
 -- Another name is another worker, also of the same session; and without one it is the session.
 begin;
 set local fetchq.worker = 'rq_other';
@@ -119,7 +119,7 @@ begin;
 set local fetchq.worker = 'rq_undone';
 select subject from fetchq.doc_pick('rq_who');
 rollback;
-select count(*) from fetchq.holders where name = 'rq_undone';
+select count(*) from fetchq.worker_sessions where name = 'rq_undone';
 set fetchq.worker = 'rq_undone';
 select subject from fetchq.doc_pick('rq_who');
 select worker from fetchq.leases where subject = 'w3' and queue = 'rq_who';

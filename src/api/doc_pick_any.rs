@@ -1,0 +1,106 @@
+//! Pausing queues, limits, ordering keys, and picking from several queues.
+
+use pgrx::prelude::*;
+
+use crate::api::entry::respond_write;
+use crate::domain::names::QueueName;
+use crate::error::{Error, Result};
+use crate::pg::call::{Call, Reply};
+use crate::pg::value::Arg;
+use crate::pg::{relation, time};
+use crate::store::doc_pick::{self, Pick};
+use crate::store::leases::Lease;
+use crate::store::open_queue::Queue;
+
+/// So many queues can be picked from at once.
+const QUEUES: usize = 100;
+
+/// `doc_pick_any(queues, max_docs, duration, version, weights)`
+#[pg_extern(sql = false)]
+fn doc_pick_any(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
+    respond_write(fcinfo, |call| {
+        let names = queues(call)?;
+        let limit = call.limit(1, "max_docs")?;
+        let duration = call.interval(2, "duration")?.as_duration("duration")?;
+        let version = call.int(3, "version")?;
+        let weights = weights(call, 4, names.len())?;
+        // As in doc_pick.
+        relation::accept_changes();
+        let queues = names.iter().map(Queue::open).collect::<Result<Vec<_>>>()?;
+        let (lease, now) = (Lease::new(), time::now());
+        let mut out = call.rows();
+        crate::store::doc_pick_any::take(&names, &weights, limit, |at, n| {
+            let out = &mut out;
+            out.begin_with(Arg::from(names[at].as_str()));
+            let pick = Pick {
+                version,
+                limit: n,
+                duration,
+                now,
+                take: doc_pick::Take::Lease(&lease),
+                out,
+            };
+            doc_pick::pick(&queues[at], pick)
+        });
+        Ok(out.done())
+    })
+}
+
+fn queues(call: &Call) -> Result<Vec<QueueName>> {
+    let given = call.texts(0, "queues")?;
+    let mut names: Vec<QueueName> = Vec::with_capacity(given.len());
+    for name in &given {
+        let Some(name) = name else {
+            return Err(Error::NullElement {
+                function: call.function_name(),
+                argument: "queues",
+            });
+        };
+        let name = QueueName::parse(name)?;
+        if names.contains(&name) {
+            return Err(Error::BadValue {
+                argument: "queues",
+                value: format!("\"{name}\" twice"),
+                rule: "each queue once",
+            });
+        }
+        names.push(name);
+    }
+    if names.is_empty() || names.len() > QUEUES {
+        return Err(Error::BadValue {
+            argument: "queues",
+            value: format!("a list of {}", names.len()),
+            rule: "1 to 100 queues",
+        });
+    }
+    Ok(names)
+}
+
+fn weights(call: &Call, at: usize, queues: usize) -> Result<Vec<i32>> {
+    let Some(given) = call.opt_ints(at) else {
+        return Ok(vec![1; queues]);
+    };
+    let bad = |value: String, rule| Error::BadValue {
+        argument: "weights",
+        value,
+        rule,
+    };
+    if given.len() != queues {
+        let value = format!("a list of {}", given.len());
+        return Err(bad(value, "as many weights as queues"));
+    }
+    let mut weights = Vec::with_capacity(queues);
+    for weight in given {
+        match weight {
+            Some(weight) if (1..=1000).contains(&weight) => weights.push(weight),
+            Some(weight) => return Err(bad(weight.to_string(), "weights of 1 to 1000")),
+            None => {
+                return Err(Error::NullElement {
+                    function: call.function_name(),
+                    argument: "weights",
+                });
+            }
+        }
+    }
+    Ok(weights)
+}

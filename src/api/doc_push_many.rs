@@ -1,0 +1,76 @@
+//! Many documents in one call. Lists are answered in their order.
+
+use pgrx::prelude::*;
+
+use crate::api::entry::{
+    generated_subject, lenient, payloads, queue_name, respond_write, subjects,
+};
+use crate::pg::call::Reply;
+use crate::pg::time;
+use crate::pg::value::Arg;
+use crate::store::doc_push_many::Batch;
+use crate::store::open_queue::Queue;
+
+/// `doc_push_many(queue, docs)`
+#[pg_extern(sql = false)]
+fn doc_push_many(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
+    respond_write(fcinfo, |call| {
+        let queue = queue_name(call, 0)?;
+        let docs = call.json(1, "docs")?;
+        let pushed = Queue::open(&queue)
+            .and_then(|queue| crate::store::doc_push_many::push_docs(&queue, docs));
+        lenient(pushed, 0).map(Reply::int)
+    })
+}
+
+/// `doc_push_many(queue, subjects, payloads, version, priority, next_iteration)`
+#[pg_extern(sql = false)]
+fn doc_push_many_arrays(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
+    respond_write(fcinfo, |call| {
+        let queue = queue_name(call, 0)?;
+        let subjects = subjects(call, 1)?;
+        let mut batch = Batch {
+            payloads: payloads(call, 2, subjects.len())?,
+            subjects: Arg::from(Vec::<&str>::new()),
+            version: call.int(3, "version")?,
+            priority: call.int(4, "priority")?,
+            next_iteration: call.timestamp(5, "next_iteration")?,
+        };
+        let pushed = Queue::open(&queue)
+            .map(|queue| crate::store::doc_push_many::push(&queue, &mut batch, &subjects));
+        lenient(pushed, 0).map(Reply::int)
+    })
+}
+
+/// `doc_append_many(queue, payloads, version, priority)`
+#[pg_extern(sql = false)]
+fn doc_append_many(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
+    respond_write(fcinfo, |call| {
+        let queue = queue_name(call, 0)?;
+        let Some((payloads, n)) = call.json_array(1)? else {
+            return Err(call.missing("payloads"));
+        };
+        let mut subjects: Vec<String> = (0..n).map(|_| generated_subject()).collect();
+        let mut batch = Batch {
+            payloads,
+            subjects: Arg::from(Vec::<&str>::new()),
+            version: call.int(2, "version")?,
+            priority: call.int(3, "priority")?,
+            next_iteration: time::now(),
+        };
+        let mut out = call.rows();
+        let appended = Queue::open(&queue).map(|queue| {
+            crate::store::doc_push_many::append(
+                &queue,
+                &mut batch,
+                &mut subjects,
+                generated_subject,
+            );
+            for subject in &subjects {
+                out.push(&[Arg::from(subject.as_str())]);
+            }
+        });
+        lenient(appended, ())?;
+        Ok(out.done())
+    })
+}

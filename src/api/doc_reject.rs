@@ -1,0 +1,65 @@
+//! Settling leased documents, and the error log.
+
+use pgrx::prelude::*;
+
+use crate::api::doc_settle::settle;
+use crate::api::entry::{lenient, message, opt_payload, queue_name, respond_write, subject};
+use crate::pg::call::Reply;
+use crate::pg::time;
+use crate::store::doc_reject::LogEntry;
+use crate::store::open_queue::Queue;
+
+/// `doc_reject(queue, subject, message, details, ref_id, lease, delay)`
+#[pg_extern(sql = false)]
+fn doc_reject(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
+    respond_write(fcinfo, |call| {
+        let message = message(call, 2)?;
+        let details = opt_payload(call, 3);
+        let not_before = match call.opt_interval(6) {
+            None => None,
+            Some(delay) => Some(delay.as_duration("delay")?.after(time::now())),
+        };
+        settle(call, 5, |queue, doc| {
+            let rejected = crate::store::doc_reject::reject(queue, doc, &message, not_before)?;
+            let entry = LogEntry {
+                subject: doc.subject,
+                message: &message,
+                details,
+                ref_id: call.opt_text(4),
+                attempt: Some(rejected.attempts),
+            };
+            crate::store::doc_reject::log_failure(queue, &entry);
+            Ok(())
+        })
+    })
+}
+
+/// `doc_snooze(queue, subject, next_iteration, lease)`
+#[pg_extern(sql = false)]
+fn doc_snooze(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
+    respond_write(fcinfo, |call| {
+        let next_iteration = call.timestamp(2, "next_iteration")?;
+        settle(call, 3, |queue, doc| {
+            crate::store::doc_reject::snooze(queue, doc, next_iteration)
+        })
+    })
+}
+
+/// `log_error(queue, subject, message, details, ref_id)`
+#[pg_extern(sql = false)]
+fn log_error(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
+    respond_write(fcinfo, |call| {
+        let name = queue_name(call, 0)?;
+        let message = message(call, 2)?;
+        let entry = LogEntry {
+            subject: subject(call, 1)?,
+            message: &message,
+            details: opt_payload(call, 3),
+            ref_id: call.opt_text(4),
+            attempt: None,
+        };
+        let logged =
+            Queue::open(&name).map(|queue| crate::store::doc_reject::log_failure(&queue, &entry));
+        lenient(logged.map(|()| true), false).map(Reply::bool)
+    })
+}

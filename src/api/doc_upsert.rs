@@ -1,0 +1,27 @@
+//! Adding documents.
+
+use pgrx::prelude::*;
+
+use crate::api::doc_push::full;
+use crate::api::entry::{lenient, queue_name, respond_write};
+use crate::pg::call::Reply;
+use crate::pg::value::Arg;
+use crate::store::doc_upsert::Upserted;
+use crate::store::open_queue::Queue;
+
+/// `doc_upsert(queue, subject, version, priority, next_iteration, payload)`
+#[pg_extern(sql = false)]
+fn doc_upsert(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
+    respond_write(fcinfo, |call| {
+        let queue = queue_name(call, 0)?;
+        let doc = full(call)?;
+        let upserted =
+            Queue::open(&queue).and_then(|queue| crate::store::doc_upsert::upsert(&queue, &doc));
+        let none = Upserted {
+            queued: 0,
+            updated: 0,
+        };
+        let done = lenient(upserted, none)?;
+        Ok(call.record(&[Arg::from(done.queued), Arg::from(done.updated)]))
+    })
+}

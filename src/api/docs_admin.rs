@@ -1,0 +1,74 @@
+//! Bulk administration of documents.
+
+use pgrx::prelude::*;
+
+use crate::api::entry::{queue_name, respond_write};
+use crate::domain::filter;
+use crate::domain::names::QueueName;
+use crate::error::Result;
+use crate::pg::call::{Call, Reply};
+use crate::store::doc_selection::Request;
+use crate::store::open_queue::Queue;
+
+/// Reads the filter and what follows it, from an argument on: `filter, max_docs,
+/// dry_run`.
+fn administer(
+    fcinfo: pg_sys::FunctionCallInfo,
+    first: usize,
+    act: impl FnOnce(&Call, &Queue, &Request) -> Result<i32>,
+) -> Reply {
+    respond_write(fcinfo, |call| {
+        let name = queue_name(call, 0)?;
+        let json = call.json(first, "filter")?;
+        let filter = filter::parse(&json.to_text())?;
+        let request = Request {
+            filter: &filter,
+            json,
+            limit: call.limit(first + 1, "max_docs")?,
+            dry_run: call.bool(first + 2, "dry_run")?,
+        };
+        let queue = Queue::open(&name)?;
+        act(call, &queue, &request).map(Reply::int)
+    })
+}
+
+/// `docs_retry(queue, filter, max_docs, dry_run)`
+#[pg_extern(sql = false)]
+fn docs_retry(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
+    administer(fcinfo, 1, |_, queue, request| {
+        crate::store::docs_admin::retry(queue, request)
+    })
+}
+
+/// `docs_kill(queue, filter, max_docs, dry_run)`
+#[pg_extern(sql = false)]
+fn docs_kill(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
+    administer(fcinfo, 1, |_, queue, request| {
+        crate::store::docs_admin::kill(queue, request)
+    })
+}
+
+/// `docs_drop(queue, filter, max_docs, dry_run)`
+#[pg_extern(sql = false)]
+fn docs_drop(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
+    administer(fcinfo, 1, |_, queue, request| {
+        crate::store::docs_admin::drop(queue, request)
+    })
+}
+
+/// `docs_move(queue, target, filter, max_docs, dry_run)`
+#[pg_extern(sql = false)]
+fn docs_move(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
+    administer(fcinfo, 2, |call, queue, request| {
+        let target = QueueName::parse(call.text(1, "target")?)?;
+        crate::store::docs_admin::move_to(queue, &*Queue::open(&target)?, request)
+    })
+}
+
+/// `docs_set_priority(queue, priority, filter, max_docs, dry_run)`
+#[pg_extern(sql = false)]
+fn docs_set_priority(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
+    administer(fcinfo, 2, |call, queue, request| {
+        crate::store::docs_admin::set_priority(queue, call.int(1, "priority")?, request)
+    })
+}

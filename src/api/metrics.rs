@@ -1,0 +1,260 @@
+//! Counters.
+
+use pgrx::prelude::*;
+
+use crate::api::entry::{lenient, metric_name, narrow, queue_name, respond, respond_write};
+use crate::domain::counter_events::{COMMON, GAUGES};
+use crate::domain::names::QueueName;
+use crate::error::{Error, Result};
+use crate::maintenance::{pack, snapshot};
+use crate::pg::call::{Call, Reply};
+use crate::pg::spi;
+use crate::pg::value::Arg;
+use crate::store::metrics::SnapshotOf;
+use crate::store::queue;
+
+/// `metric_get(queue)`
+#[pg_extern(sql = false)]
+fn metric_get_all_of(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
+    respond(fcinfo, |call| {
+        let name = queue_name(call, 0)?;
+        let mut out = call.rows();
+        let args = [Arg::from(name.as_str())];
+        spi::connect(|spi| out.extend(&spi.once(crate::store::metrics::GET, &args)));
+        Ok(out.done())
+    })
+}
+
+/// `metric_get(queue, metric)`
+#[pg_extern(sql = false)]
+fn metric_get(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
+    respond(fcinfo, |call| {
+        let name = queue_name(call, 0)?;
+        let metric = metric_name(call, 1)?;
+        let found = crate::store::metrics::get(&name, metric);
+        let value = found.as_ref().map_or(0, |m| m.value);
+        let updated_at = found.as_ref().and_then(|m| m.updated_at);
+        Ok(call.record(&[
+            Arg::from(narrow(metric, value)),
+            updated_at.map_or_else(|| Arg::new(pg_sys::TIMESTAMPTZOID, None), Arg::timestamp),
+            Arg::from(found.is_some()),
+        ]))
+    })
+}
+
+fn common(name: &QueueName) -> Vec<Arg> {
+    narrowed(&COMMON, &crate::store::metrics::get_many(name, &COMMON))
+}
+
+fn narrowed(names: &[&str], values: &[i64]) -> Vec<Arg> {
+    names
+        .iter()
+        .zip(values)
+        .map(|(metric, value)| Arg::from(narrow(metric, *value)))
+        .collect()
+}
+
+/// `metric_get_common(queue)`
+#[pg_extern(sql = false)]
+fn metric_get_common(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
+    respond(fcinfo, |call| {
+        Ok(call.record(&common(&queue_name(call, 0)?)))
+    })
+}
+
+/// `metric_get_all()`
+#[pg_extern(sql = false)]
+fn metric_get_all(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
+    respond(fcinfo, |call| {
+        let values = crate::store::metrics::get_many_of_all(&COMMON);
+        let none = vec![0; COMMON.len()];
+        per_queue(call, |name| {
+            Ok(narrowed(
+                &COMMON,
+                values.get(name.as_str()).unwrap_or(&none),
+            ))
+        })
+    })
+}
+
+/// One row for each queue: its name, then the values.
+fn per_queue(call: &Call, values: impl Fn(&QueueName) -> Result<Vec<Arg>>) -> Result<Reply> {
+    let mut out = call.rows();
+    for name in queue::all() {
+        let mut row = vec![Arg::from(name.as_str())];
+        row.extend(values(&name)?);
+        out.push(&row);
+    }
+    Ok(out.done())
+}
+
+/// `metric_get_total(metric)`
+#[pg_extern(sql = false)]
+fn metric_get_total(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
+    respond(fcinfo, |call| {
+        let metric = metric_name(call, 0)?;
+        let total = crate::store::metrics::total(metric);
+        Ok(call.record(&[
+            Arg::from(narrow(metric, total.unwrap_or(0))),
+            Arg::from(total.is_some()),
+        ]))
+    })
+}
+
+/// The order of `metric_compute`'s columns, as places in `GAUGES`.
+const COMPUTE: [usize; 6] = [0, 1, 2, 3, 5, 4];
+
+/// The order of the columns of `metric_reset` and the `_all` forms.
+const RESET: [usize; 6] = [0, 1, 2, 3, 4, 5];
+
+fn gauges(values: &[i64], order: &[usize; 6]) -> Vec<Arg> {
+    order
+        .iter()
+        .map(|at| Arg::from(narrow(GAUGES[*at], values[*at])))
+        .collect()
+}
+
+fn count(name: &QueueName) -> Result<Vec<i64>> {
+    queue::id(name)?;
+    Ok(crate::store::metrics::count(name))
+}
+
+/// `metric_compute(queue)`
+#[pg_extern(sql = false)]
+fn metric_compute(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
+    respond(fcinfo, |call| {
+        let values = count(&queue_name(call, 0)?)?;
+        Ok(call.record(&gauges(&values, &COMPUTE)))
+    })
+}
+
+/// `metric_compute_all()`
+#[pg_extern(sql = false)]
+fn metric_compute_all(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
+    respond(fcinfo, |call| {
+        per_queue(call, |name| Ok(gauges(&count(name)?, &RESET)))
+    })
+}
+
+/// `metric_reset(queue)`
+#[pg_extern(sql = false)]
+fn metric_reset(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
+    respond_write(fcinfo, |call| {
+        let values = crate::store::metrics::reset(&queue_name(call, 0)?)?;
+        Ok(call.record(&gauges(&values, &RESET)))
+    })
+}
+
+/// `metric_reset_all()`
+#[pg_extern(sql = false)]
+fn metric_reset_all(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
+    respond_write(fcinfo, |call| {
+        per_queue(call, |name| {
+            Ok(gauges(&crate::store::metrics::reset(name)?, &RESET))
+        })
+    })
+}
+
+fn written(call: &Call, write: impl FnOnce(&QueueName, &str, i32) -> (i64, bool)) -> Result<Reply> {
+    let name = queue_name(call, 0)?;
+    let metric = metric_name(call, 1)?;
+    let (value, is_new) = write(&name, metric, call.int(2, "value")?);
+    Ok(call.record(&[Arg::from(narrow(metric, value)), Arg::from(is_new)]))
+}
+
+/// `metric_set(queue, metric, value)`
+#[pg_extern(sql = false)]
+fn metric_set(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
+    respond_write(fcinfo, |call| written(call, crate::store::metrics::set))
+}
+
+/// `metric_increment(queue, metric, value)`
+#[pg_extern(sql = false)]
+fn metric_increment(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
+    respond_write(fcinfo, |call| {
+        written(call, crate::store::metrics::increment)
+    })
+}
+
+fn logged(call: &Call, log: impl FnOnce(&QueueName, &str, i64) -> i32) -> Result<Reply> {
+    let name = queue_name(call, 0)?;
+    let metric = metric_name(call, 1)?;
+    let value = i64::from(call.int(2, "value")?);
+    Ok(Reply::int(log(&name, metric, value)))
+}
+
+/// `metric_log_increment(queue, metric, value)`
+#[pg_extern(sql = false)]
+fn metric_log_increment(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
+    respond_write(fcinfo, |call| {
+        logged(call, crate::store::metrics::log_increment)
+    })
+}
+
+/// `metric_log_decrement(queue, metric, value)`
+#[pg_extern(sql = false)]
+fn metric_log_decrement(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
+    respond_write(fcinfo, |call| {
+        logged(call, |queue, metric, value| {
+            crate::store::metrics::log_increment(queue, metric, -value)
+        })
+    })
+}
+
+/// `metric_log_set(queue, metric, value)`
+#[pg_extern(sql = false)]
+fn metric_log_set(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
+    respond_write(fcinfo, |call| logged(call, crate::store::metrics::log_set))
+}
+
+/// `metric_log_pack()`
+#[pg_extern(sql = false)]
+fn metric_log_pack(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
+    respond_write(fcinfo, |_| {
+        let packed = pack::run();
+        pack::tidy();
+        Ok(Reply::int(packed))
+    })
+}
+
+fn snapped(call: &Call, name: &QueueName, which: SnapshotOf) -> Result<Reply> {
+    let inserts = lenient(snapshot::run(name, which).map(Some), None)?;
+    Ok(call.record(&[
+        Arg::from(inserts.is_some()),
+        Arg::from(inserts.unwrap_or(0)),
+    ]))
+}
+
+/// `metric_snap(queue)`
+#[pg_extern(sql = false)]
+fn metric_snap(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
+    respond_write(fcinfo, |call| {
+        snapped(call, &queue_name(call, 0)?, SnapshotOf::All)
+    })
+}
+
+/// `metric_snap(queue, metric text)`
+#[pg_extern(sql = false)]
+fn metric_snap_one(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
+    respond_write(fcinfo, |call| {
+        snapped(
+            call,
+            &queue_name(call, 0)?,
+            SnapshotOf::One(metric_name(call, 1)?),
+        )
+    })
+}
+
+/// `metric_snap(queue, metrics jsonb)`
+#[pg_extern(sql = false)]
+fn metric_snap_some(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
+    respond_write(fcinfo, |call| {
+        let text = call.json(1, "metrics")?.to_text();
+        let names: Vec<String> = serde_json::from_str(&text).map_err(|_| Error::BadValue {
+            argument: "metrics",
+            value: text.clone(),
+            rule: "a JSON array of metric names",
+        })?;
+        snapped(call, &queue_name(call, 0)?, SnapshotOf::Some(names))
+    })
+}

@@ -1,0 +1,270 @@
+//! Dead letters, and what becomes of settled documents.
+
+use pgrx::prelude::*;
+
+use crate::api::entry::{lenient, queue_name, respond_write};
+use crate::domain::names::QueueName;
+use crate::domain::retention;
+use crate::error::{Error, Result};
+use crate::pg::call::{Call, Reply};
+use crate::pg::json::Jsonb;
+use crate::pg::time::{self, Interval};
+use crate::pg::value::Arg;
+use crate::store::{cap, ordering_setup, queue, queue_tables, rate, triggers};
+
+/// `queue_set_dead_letter(queue, target)`
+#[pg_extern(sql = false)]
+fn queue_set_dead_letter(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
+    respond_write(fcinfo, |call| {
+        let name = queue_name(call, 0)?;
+        let target = call.opt_text(1).map(QueueName::parse).transpose()?;
+        crate::store::queue_settings::set_dead_letter_queue(&name, target.as_ref()).map(Reply::int)
+    })
+}
+
+/// `queue_set_history(queue, completed, killed, dropped)`
+#[pg_extern(sql = false)]
+fn queue_set_history(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
+    respond_write(fcinfo, |call| {
+        let name = queue_name(call, 0)?;
+        let kept = [
+            kept(call, 1, "completed")?,
+            kept(call, 2, "killed")?,
+            kept(call, 3, "dropped")?,
+        ];
+        queue::lock_now(&name)?;
+        if kept.iter().any(|(_, in_history)| *in_history) {
+            queue_tables::create_history(&name);
+        }
+        crate::store::queue_settings::set_history(&name, kept.map(|(arg, _)| arg)).map(Reply::int)
+    })
+}
+
+/// How long an outcome is kept, and whether that is in the history.
+fn kept(call: &Call, at: usize, name: &'static str) -> Result<(Arg, bool)> {
+    match call.opt_interval(at) {
+        None => Ok((Interval::none(), false)),
+        Some(age) => {
+            let age = age.as_duration(name)?;
+            Ok((age.arg(), age.parts() != (0, 0, 0)))
+        }
+    }
+}
+
+/// `queue_set_max_attempts(queue, max_attempts)`
+#[pg_extern(sql = false)]
+fn queue_set_max_attempts(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
+    respond_write(fcinfo, |call| {
+        let name = queue_name(call, 0)?;
+        let value = call.int(1, "max_attempts")?;
+        if value < 1 {
+            return Err(Error::BadValue {
+                argument: "max_attempts",
+                value: value.to_string(),
+                rule: "1 or more",
+            });
+        }
+        reindexed(
+            call,
+            crate::store::queue_settings::set_max_attempts(&name, value),
+        )
+    })
+}
+
+/// `queue_set_current_version(queue, version)`
+#[pg_extern(sql = false)]
+fn queue_set_current_version(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
+    respond_write(fcinfo, |call| {
+        let name = queue_name(call, 0)?;
+        let value = call.int(1, "version")?;
+        reindexed(
+            call,
+            crate::store::queue_settings::set_current_version(&name, value),
+        )
+    })
+}
+
+/// fetchq 4 rebuilt indexes after both; ours fit any value, so they are always right.
+fn reindexed(call: &Call, affected: Result<i32>) -> Result<Reply> {
+    let affected = lenient(affected, 0)?;
+    Ok(call.record(&[Arg::from(affected), Arg::from(affected > 0)]))
+}
+
+/// `queue_set_logs_retention(queue, retention)`
+#[pg_extern(sql = false)]
+fn queue_set_logs_retention(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
+    respond_write(fcinfo, |call| {
+        let name = queue_name(call, 0)?;
+        let text = call.text(1, "retention")?;
+        Interval::parse(text).as_duration("retention")?;
+        lenient(
+            crate::store::queue_settings::set_logs_retention(&name, text),
+            0,
+        )
+        .map(Reply::int)
+    })
+}
+
+/// `queue_set_metrics_retention(queue, retention)`
+#[pg_extern(sql = false)]
+fn queue_set_metrics_retention(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
+    respond_write(fcinfo, |call| {
+        let name = queue_name(call, 0)?;
+        let text = call.text(1, "retention")?;
+        check_policy(&retention::parse(text)?)?;
+        lenient(
+            crate::store::queue_settings::set_metrics_retention(&name, Jsonb::parse(text)),
+            0,
+        )
+        .map(Reply::int)
+    })
+}
+
+/// A policy that would fail when it is applied is refused when it is set.
+fn check_policy(policy: &[retention::Rule]) -> Result<()> {
+    for rule in policy {
+        crate::store::retention::check_unit(&rule.retain)?;
+        Interval::parse(&rule.from).as_duration("from")?;
+        Interval::parse(&rule.to).as_duration("to")?;
+    }
+    Ok(())
+}
+
+/// `queue_enable_notify(queue)`
+#[pg_extern(sql = false)]
+fn queue_enable_notify(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
+    respond_write(fcinfo, |call| set_notify(call, true))
+}
+
+/// `queue_disable_notify(queue)`
+#[pg_extern(sql = false)]
+fn queue_disable_notify(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
+    respond_write(fcinfo, |call| set_notify(call, false))
+}
+
+fn set_notify(call: &Call, on: bool) -> Result<Reply> {
+    let name = queue_name(call, 0)?;
+    // The registry row first: two clients that start at once must not both find no
+    // trigger and create it.
+    queue::lock_now(&name)?;
+    triggers::set_notify(&name, on);
+    Ok(Reply::bool(true))
+}
+
+/// `queue_set_retry(queue, base, factor, max_delay, jitter, max_attempts)`
+#[pg_extern(sql = false)]
+fn queue_set_retry(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
+    respond_write(fcinfo, |call| {
+        let name = queue_name(call, 0)?;
+        let duration = |at, argument| match call.opt_interval(at) {
+            None => Ok(None),
+            Some(interval) => interval.as_duration(argument).map(Some),
+        };
+        let (base, max) = (duration(1, "base")?, duration(3, "max_delay")?);
+        let number = |at, argument, low: f64, high: f64, rule| match call.opt_float(at) {
+            None => Err(call.missing(argument)),
+            Some(value) if value >= low && value <= high => Ok(value),
+            Some(value) => Err(Error::BadValue {
+                argument,
+                value: value.to_string(),
+                rule,
+            }),
+        };
+        let factor = number(2, "factor", 1.0, 1000.0, "a number from 1 to 1000")?;
+        let jitter = number(4, "jitter", 0.0, 1.0, "a number from 0 to 1")?;
+        let max_attempts = call.opt_int(5);
+        if let Some(value) = max_attempts.filter(|value| *value < 1) {
+            return Err(Error::BadValue {
+                argument: "max_attempts",
+                value: value.to_string(),
+                rule: "1 or more",
+            });
+        }
+        let policy = [
+            base.map_or_else(time::Interval::none, time::Interval::arg),
+            Arg::from(factor),
+            max.map_or_else(time::Interval::none, time::Interval::arg),
+            Arg::from(jitter),
+            Arg::from(max_attempts),
+        ];
+        crate::store::queue_settings::set_retry(&name, &policy).map(Reply::int)
+    })
+}
+
+/// `queue_pause(queue)`
+#[pg_extern(sql = false)]
+fn queue_pause(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
+    respond_write(fcinfo, |call| {
+        crate::store::queue_settings::set_active(&queue_name(call, 0)?, false).map(Reply::bool)
+    })
+}
+
+/// `queue_resume(queue)`
+#[pg_extern(sql = false)]
+fn queue_resume(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
+    respond_write(fcinfo, |call| {
+        crate::store::queue_settings::set_active(&queue_name(call, 0)?, true).map(Reply::bool)
+    })
+}
+
+/// What is more than this would take longer to set than to do without.
+const MOST: i32 = 100_000;
+
+/// A limit, or none: NULL.
+fn opt_limit(call: &Call, at: usize, argument: &'static str) -> Result<Option<i32>> {
+    if call.is_null(at) {
+        return Ok(None);
+    }
+    let value = call.int(at, argument)?;
+    if !(1..=MOST).contains(&value) {
+        return Err(Error::BadValue {
+            argument,
+            value: value.to_string(),
+            rule: "1 to 100000, or NULL for no limit",
+        });
+    }
+    Ok(Some(value))
+}
+
+/// `queue_set_max_active(queue, max_active)`
+#[pg_extern(sql = false)]
+fn queue_set_max_active(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
+    respond_write(fcinfo, |call| {
+        let name = queue_name(call, 0)?;
+        let max = opt_limit(call, 1, "max_active")?;
+        cap::set_max_active(&name, max).map(Reply::int)
+    })
+}
+
+/// `queue_set_rate(queue, picks, per)`
+#[pg_extern(sql = false)]
+fn queue_set_rate(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
+    respond_write(fcinfo, |call| {
+        let name = queue_name(call, 0)?;
+        let rate = match opt_limit(call, 1, "picks")? {
+            None => None,
+            Some(picks) => {
+                let per = call.interval(2, "per")?.as_duration("per")?;
+                if per.parts() == (0, 0, 0) {
+                    return Err(Error::BadValue {
+                        argument: "per",
+                        value: "0".into(),
+                        rule: "an interval that is longer than nothing",
+                    });
+                }
+                Some((picks, per))
+            }
+        };
+        rate::set_rate(&name, rate).map(Reply::int)
+    })
+}
+
+/// `queue_set_ordered(queue, is_ordered)`
+#[pg_extern(sql = false)]
+fn queue_set_ordered(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
+    respond_write(fcinfo, |call| {
+        let name = queue_name(call, 0)?;
+        let is_ordered = call.bool(1, "is_ordered")?;
+        ordering_setup::set_ordered(&name, is_ordered).map(Reply::int)
+    })
+}

@@ -1,0 +1,159 @@
+//! Schedules.
+
+use pgrx::prelude::*;
+
+use crate::api::entry::{payload, queue_name, respond, respond_write};
+use crate::domain::schedule::{self, CATCH_UP_MAX, Form};
+use crate::error::{Error, Result};
+use crate::maintenance::schedules as run;
+use crate::pg::call::{Call, Reply};
+use crate::pg::time::{self, Interval};
+use crate::pg::value::Arg;
+use crate::pg::{spi, subtransaction};
+use crate::signals::commit;
+use crate::store::queue;
+use crate::store::schedules::{Wanted, Written};
+
+fn name(call: &Call, at: usize) -> Result<&str> {
+    Ok(schedule::check_name(call.text(at, "name")?)?)
+}
+
+fn opt_time(time: Option<i64>) -> Arg {
+    time.map_or_else(Arg::no_timestamp, Arg::timestamp)
+}
+
+/// The interval of a text that is no cron expression.
+fn interval(given: &str, text: &str) -> Result<Interval> {
+    let bad = |reason: String| Error::BadSchedule {
+        given: given.to_owned(),
+        reason,
+    };
+    // PostgreSQL's own error would not tell that a cron expression can be given.
+    let every = subtransaction::attempt(|| Interval::parse(text)).map_err(bad)?;
+    every
+        .as_duration("schedule")
+        .map_err(|e| bad(e.to_string()))
+}
+
+/// `schedule_create(name, queue, schedule, payload, timezone, version, priority, catch_up,
+/// catch_up_limit, jitter, starts_at, ends_at, replace)`
+#[pg_extern(sql = false)]
+fn schedule_create(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
+    respond_write(fcinfo, |call| {
+        let queue = queue_name(call, 1)?;
+        let given = call.text(2, "schedule")?;
+        let (cron, every) = match schedule::form(given) {
+            Form::Cron(cron) => (Some(cron), None),
+            Form::Every(text) => (None, Some(interval(given, text)?)),
+        };
+        let catch_up = call.text(7, "catch_up")?;
+        run::catch_up(catch_up)?;
+        let catch_up_limit = call.int(8, "catch_up_limit")?;
+        if !(1..=CATCH_UP_MAX).contains(&catch_up_limit) {
+            return Err(Error::BadValue {
+                argument: "catch_up_limit",
+                value: catch_up_limit.to_string(),
+                rule: "1 to 10000",
+            });
+        }
+        let wanted = Wanted {
+            name: name(call, 0)?,
+            queue: &queue,
+            cron,
+            every,
+            payload: payload(call, 3)?,
+            timezone: call.text(4, "timezone")?,
+            version: call.int(5, "version")?,
+            priority: call.int(6, "priority")?,
+            catch_up,
+            catch_up_limit,
+            jitter: call.interval(9, "jitter")?.as_duration("jitter")?,
+            starts_at: call.opt_timestamp(10),
+            ends_at: call.opt_timestamp(11),
+        };
+        let replace = call.bool(12, "replace")?;
+        queue::keep(&queue)?;
+        let (was_created, next) = run::create(&wanted, given, replace)?;
+        commit::schedules_changed();
+        Ok(call.record(&[Arg::from(was_created), Arg::timestamp(next)]))
+    })
+}
+
+/// `schedule_drop(name)`
+#[pg_extern(sql = false)]
+fn schedule_drop(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
+    respond_write(fcinfo, |call| {
+        Ok(Reply::bool(crate::store::schedules::drop(
+            call.text(0, "name")?,
+        )))
+    })
+}
+
+/// `schedule_pause(name)`
+#[pg_extern(sql = false)]
+fn schedule_pause(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
+    respond_write(fcinfo, |call| {
+        run::pause(call.text(0, "name")?).map(Reply::bool)
+    })
+}
+
+/// `schedule_resume(name)`
+#[pg_extern(sql = false)]
+fn schedule_resume(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
+    respond_write(fcinfo, |call| {
+        let (was_resumed, next) = run::resume(call.text(0, "name")?)?;
+        commit::schedules_changed();
+        Ok(call.record(&[Arg::from(was_resumed), opt_time(next)]))
+    })
+}
+
+/// `schedule_list()`
+#[pg_extern(sql = false)]
+fn schedule_list(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
+    respond(fcinfo, |call| {
+        let mut out = call.rows();
+        spi::connect(|spi| out.extend(&spi.once(crate::store::schedules::LIST, &[])));
+        Ok(out.done())
+    })
+}
+
+/// `schedule_preview(schedule, timezone, from_time, n)`
+#[pg_extern(sql = false)]
+fn schedule_preview(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
+    respond(fcinfo, |call| {
+        let given = call.text(0, "schedule")?;
+        let written = match schedule::form(given) {
+            Form::Cron(cron) => Written::Cron(cron.to_owned()),
+            Form::Every(text) => {
+                let (months, days, micros) = interval(given, text)?.parts();
+                Written::Every(months, days, micros)
+            }
+        };
+        let timezone = call.text(1, "timezone")?;
+        let from = call.timestamp(2, "from_time")?;
+        let n = call.limit(3, "n")?;
+        let mut out = call.rows();
+        run::preview(&written, timezone, from, n, |tick, local| {
+            out.push(&[Arg::timestamp(tick), Arg::from(local)]);
+        })?;
+        Ok(out.done())
+    })
+}
+
+/// `schedule_run(max_schedules)`
+#[pg_extern(sql = false)]
+fn schedule_run(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
+    respond_write(fcinfo, |call| run_at(call, time::now()))
+}
+
+/// `schedule_run(max_schedules, as_of)`
+#[pg_extern(sql = false)]
+fn schedule_run_as_of(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
+    respond_write(fcinfo, |call| run_at(call, call.timestamp(1, "as_of")?))
+}
+
+fn run_at(call: &Call, now: i64) -> Result<Reply> {
+    let limit = call.limit(0, "max_schedules")?;
+    let outcome = run::run(limit, now);
+    Ok(call.record(&[Arg::from(outcome.processed), Arg::from(outcome.queued)]))
+}

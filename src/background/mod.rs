@@ -1,0 +1,44 @@
+//! The server's own processes. A launcher starts a background worker for each database that
+//! has the extension; a background worker starts a jobs process for slow maintenance. With
+//! them, no client has to call maintenance.
+
+mod calendar;
+mod database;
+mod jobs;
+mod launcher;
+mod lifecycle;
+mod notifier;
+mod schedules;
+mod sessions;
+
+use lifecycle::Assignment;
+use pgrx::prelude::*;
+
+use crate::pg::process;
+
+/// Registers the launcher with the postmaster. Called while libraries are preloaded.
+pub fn install() {
+    process::register_launcher();
+}
+
+/// The launcher, which the postmaster starts.
+#[pg_guard]
+#[unsafe(no_mangle)]
+pub extern "C-unwind" fn fetchq_launcher_main(_argument: pg_sys::Datum) {
+    launcher::main();
+}
+
+/// The jobs process, which a background worker starts. The argument is the assignment of
+/// that background worker.
+#[pg_guard]
+#[unsafe(no_mangle)]
+pub extern "C-unwind" fn fetchq_jobs_main(assignment: pg_sys::Datum) {
+    jobs::main(&Assignment::of(assignment.value()));
+}
+
+/// A background worker, which the launcher starts. The argument is its assignment.
+#[pg_guard]
+#[unsafe(no_mangle)]
+pub extern "C-unwind" fn fetchq_worker_main(assignment: pg_sys::Datum) {
+    database::main(&Assignment::of(assignment.value()));
+}

@@ -1,0 +1,29 @@
+//! The rules of fetchq without PostgreSQL: names, statuses, counter events, the
+//! texts that callers send. Nothing here imports pgrx, so all of it is tested by
+//! plain unit tests.
+
+/// What is wrong with a value that a caller passed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Invalid {
+    #[error("invalid queue name: {0:?}")]
+    QueueName(String),
+    #[error("the subject exceeds the limit of {max} characters: it has {got}", max = crate::domain::names::SUBJECT_MAX)]
+    SubjectLength { got: usize },
+    #[error("invalid schedule name: {0:?}")]
+    ScheduleName(String),
+    #[error("invalid metric name: {0:?}")]
+    MetricName(String),
+    #[error("invalid document list at character {at}: {reason}")]
+    DocumentList { at: usize, reason: String },
+    #[error("invalid filter: {0}")]
+    Filter(String),
+    #[error("invalid metrics retention policy: {0}")]
+    Retention(String),
+    #[error("invalid settings of job {id} ({task} of queue {queue:?}): {reason}")]
+    JobSettings {
+        id: i32,
+        task: String,
+        queue: String,
+        reason: String,
+    },
+}

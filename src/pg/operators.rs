@@ -1,0 +1,62 @@
+//! Operators in SQL statements.
+//!
+//! A plain operator is looked up through the search_path of the session, where somebody may
+//! have put an operator of their own. Statements therefore write operators as markers, such
+//! as `{=}` and `{->>}`, and every statement passes through [`expand`] on its way to the
+//! server, which names the operators of `pg_catalog`.
+//!
+//! All operators that are written in this way bind equally, from left to right, so that a
+//! statement needs parentheses where SQL usually needs none: `a {=} (b {+} 1)`.
+
+use std::borrow::Cow;
+
+/// The characters that an operator of PostgreSQL is made of.
+const OPERATOR_CHARACTERS: &str = "+-*/<>=~!@#%^&|`?";
+
+fn is_operator(text: &str) -> bool {
+    !text.is_empty() && text.chars().all(|c| OPERATOR_CHARACTERS.contains(c))
+}
+
+/// Expands the markers of a statement: `{=}` becomes `operator(pg_catalog.=)`.
+pub fn expand(sql: &str) -> Cow<'_, str> {
+    let mut expanded = String::new();
+    let mut rest = sql;
+    while let Some(start) = rest.find('{') {
+        let end = rest[start..].find('}').map_or(rest.len(), |at| start + at);
+        let name = &rest[start + 1..end];
+        if !is_operator(name) {
+            expanded.push_str(&rest[..=start]);
+            rest = &rest[start + 1..];
+            continue;
+        }
+        expanded.push_str(&rest[..start]);
+        expanded.push_str("operator(pg_catalog.");
+        expanded.push_str(name);
+        expanded.push(')');
+        rest = &rest[end + 1..];
+    }
+    if expanded.is_empty() {
+        return Cow::Borrowed(sql);
+    }
+    expanded.push_str(rest);
+    Cow::Owned(expanded)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn markers_become_operators_of_the_catalog() {
+        assert_eq!(
+            expand("select {docs} where a {=} b {->>} 'x'"),
+            "select {docs} where a operator(pg_catalog.=) b operator(pg_catalog.->>) 'x'"
+        );
+        assert_eq!(
+            expand("'{}'::jsonb, '{1,2}', {docs}"),
+            "'{}'::jsonb, '{1,2}', {docs}"
+        );
+        assert_eq!(expand("a {<=} '{}'"), "a operator(pg_catalog.<=) '{}'");
+        assert_eq!(expand("no end {="), "no end {=");
+    }
+}

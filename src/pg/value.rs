@@ -1,0 +1,65 @@
+//! Values that are bound to parameters or put into result columns.
+
+use pgrx::{IntoDatum, pg_sys};
+
+/// A value bound to a parameter, or put into a result column.
+#[derive(Clone, Copy)]
+pub struct Arg {
+    pub oid: pg_sys::Oid,
+    datum: Option<pg_sys::Datum>,
+}
+
+impl Arg {
+    pub fn new(oid: pg_sys::Oid, datum: Option<pg_sys::Datum>) -> Self {
+        Self { oid, datum }
+    }
+
+    pub fn timestamp(value: i64) -> Self {
+        Self::new(pg_sys::TIMESTAMPTZOID, value.into_datum())
+    }
+
+    pub fn no_timestamp() -> Self {
+        Self::new(pg_sys::TIMESTAMPTZOID, None)
+    }
+
+    /// No `jsonb[]`: unnested beside another array, a NULL for each of its elements.
+    pub fn no_json_array() -> Self {
+        Self::new(pg_sys::JSONBARRAYOID, None)
+    }
+
+    pub fn oid(value: pg_sys::Oid) -> Self {
+        Self::new(pg_sys::OIDOID, value.into_datum())
+    }
+
+    pub(super) fn datum(&self) -> pg_sys::Datum {
+        self.datum.unwrap_or(pg_sys::Datum::from(0))
+    }
+
+    pub fn is_null(&self) -> bool {
+        self.datum.is_none()
+    }
+}
+
+macro_rules! arg_from {
+    ($($rust:ty => $oid:ident),* $(,)?) => {$(
+        impl From<$rust> for Arg {
+            fn from(value: $rust) -> Self { Self::new(pg_sys::$oid, value.into_datum()) }
+        }
+        impl From<Option<$rust>> for Arg {
+            fn from(value: Option<$rust>) -> Self { Self::new(pg_sys::$oid, value.and_then(|v| v.into_datum())) }
+        }
+    )*};
+}
+
+arg_from! {
+    i16 => INT2OID,
+    i32 => INT4OID,
+    i64 => INT8OID,
+    f64 => FLOAT8OID,
+    bool => BOOLOID,
+    &str => TEXTOID,
+    Vec<i32> => INT4ARRAYOID,
+    Vec<String> => TEXTARRAYOID,
+    Vec<&str> => TEXTARRAYOID,
+    Vec<i64> => INT8ARRAYOID,
+}

@@ -1,0 +1,14 @@
+//! What a transaction tells other processes when it commits: which documents became ready,
+//! which statuses they entered, and what the background worker has to look at. The state is
+//! in shared memory, on the board.
+
+pub mod activity;
+pub mod announce;
+pub mod announcements;
+pub mod board;
+pub mod commit;
+pub mod due_changes;
+pub mod process_slot;
+pub mod progress;
+pub mod waiters;
+pub mod wakeups;

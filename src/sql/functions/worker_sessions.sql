@@ -1,0 +1,46 @@
+create function fetchq.worker_release(name text, out released_docs int)
+language c volatile parallel unsafe
+set search_path = pg_catalog, pg_temp
+as 'MODULE_PATHNAME', 'worker_release_wrapper';
+comment on function fetchq.worker_release(text) is 'Hands back all documents that a worker holds, as if they had not been picked';
+
+create function fetchq.worker_stop(name text, out was_asked boolean)
+language c volatile parallel unsafe
+set search_path = pg_catalog, pg_temp
+as 'MODULE_PATHNAME', 'worker_stop_wrapper';
+comment on function fetchq.worker_stop(text) is 'Asks a worker to stop: doc_extend() tells it, and fetchq.work() ends after the document it is at';
+
+create function fetchq.lease_list(out queue varchar, out subject varchar, out version int, out attempts int, out lease bigint, out worker text, out pid int, out since timestamptz, out until timestamptz, out binding text, out worker_session bigint)
+returns setof record
+language c stable parallel unsafe
+set search_path = pg_catalog, pg_temp
+as 'MODULE_PATHNAME', 'lease_list_wrapper';
+comment on function fetchq.lease_list() is 'The documents that are leased, of the queues that the caller may read';
+
+create view fetchq.leases as select * from fetchq.lease_list();
+comment on view fetchq.leases is 'The documents that are leased: by whom, since and until when';
+
+create view fetchq.workers as
+with held as materialized (select * from fetchq.lease_list()),
+sessions as (
+    select h.name, h.id, h.pid, h.since, a.pid is not null as is_alive
+    from fetchq.worker_sessions h
+    left join pg_catalog.pg_stat_get_activity(null) a
+        on a.pid = h.pid and coalesce(a.backend_start = h.backend_start, true)
+)
+select
+    s.name,
+    count(distinct s.pid) filter (where s.is_alive)::int as sessions,
+    count(l.subject)::int as documents,
+    coalesce(array_agg(distinct l.queue::text order by l.queue::text) filter (where l.queue is not null), '{}') as queues,
+    min(s.since) as since,
+    min(l.since) as oldest_lease,
+    min(l.until) as next_expiry,
+    coalesce(bool_or(t.since > s.since), false) as is_asked_to_stop
+from sessions s
+left join held l on l.worker_session = s.id
+left join fetchq.stop_requests t on t.name = s.name
+group by s.name
+having bool_or(s.is_alive) or count(l.subject) > 0;
+comment on view fetchq.workers is 'The workers that have picked documents: their sessions, and what they hold';
+

@@ -1,0 +1,193 @@
+create procedure fetchq.work(queue text, handler regproc, max_docs int default null, idle_timeout interval default null, duration interval default '5m', version int default 0, inout processed int default null, inout failed int default null)
+language plpgsql as $work$
+-- No search_path is set, because a procedure that commits can not have one: everything
+-- is named in full. What resolves names behind the scenes is left out too: IN, NULLIF,
+-- IS DISTINCT FROM.
+declare
+    called pg_catalog.text;
+    takes_document boolean;
+    gives pg_catalog.text;
+    worker pg_catalog.text;
+    started constant pg_catalog.timestamptz := pg_catalog.clock_timestamp();
+    idle_since pg_catalog.timestamptz := started;
+    wait interval;
+    is_ready boolean;
+    doc pg_catalog.record;
+    answer pg_catalog.jsonb;
+    at pg_catalog.timestamptz;
+    action pg_catalog.text;
+    settled int;
+    state pg_catalog.text;
+    message pg_catalog.text;
+    detail pg_catalog.text;
+    context pg_catalog.text;
+    hint pg_catalog.text;
+    is_stuck boolean;
+begin
+    processed := 0;
+    failed := 0;
+    if queue is null or handler is null or duration is null or version is null then
+        raise exception 'queue, handler, duration and version of fetchq.work() must not be null'
+            using errcode = 'null_value_not_allowed', hint = 'call fetchq.work(''my_queue'', ''my_handler'')';
+    end if;
+    select pg_catalog.format('select %I.%I(%s)', n.nspname, p.proname,
+            case when p.pronargs operator(pg_catalog.=) 2 then '$1, $2' else '$2' end),
+        p.pronargs operator(pg_catalog.=) 2,
+        p.prorettype::pg_catalog.regtype::pg_catalog.text
+    into called, takes_document, gives
+    from pg_catalog.pg_proc p
+    join pg_catalog.pg_namespace n on n.oid operator(pg_catalog.=) p.pronamespace
+    where p.oid operator(pg_catalog.=) handler::pg_catalog.oid
+        and p.prokind operator(pg_catalog.=) 'f' and not p.proretset
+        -- (jsonb), (text, jsonb); void, jsonb, timestamptz
+        and p.proargtypes::pg_catalog.text operator(pg_catalog.=) any ('{3802,25 3802}'::pg_catalog.text[])
+        and p.prorettype operator(pg_catalog.=) any ('{2278,3802,1184}'::pg_catalog.oid[]);
+    if called is null then
+        raise exception '%() can not handle documents', handler
+            using errcode = 'undefined_function',
+                hint = 'A handler is a function of (payload jsonb) or of (queue text, document jsonb) that returns void, timestamptz or jsonb.';
+    end if;
+    if not pg_catalog.has_function_privilege(handler::pg_catalog.oid, 'execute') then
+        raise exception 'permission denied for function %', handler using errcode = 'insufficient_privilege';
+    end if;
+
+    -- Fails in a transaction block, and where there is no such queue.
+    call fetchq.queue_wait(queue, '0'::interval, is_ready, version);
+    -- Each transaction is READ COMMITTED, whatever the default of the session: while the
+    -- handler runs the lease is extended by others, and a kept snapshot could not settle
+    -- the document any more. First of all, before anything has taken a snapshot.
+    commit;
+    set transaction isolation level read committed;
+    loop
+        exit when (processed operator(pg_catalog.+) failed) operator(pg_catalog.>=) max_docs;
+        worker := pg_catalog.current_setting('fetchq.worker', true);
+        if worker is null or worker operator(pg_catalog.=) '' then
+            worker := pg_catalog.format('%s/%s', pg_catalog.current_setting('application_name'), pg_catalog.pg_backend_pid());
+        end if;
+        perform from fetchq.stop_requests s
+        where s.name operator(pg_catalog.=) pg_catalog."left"(worker, 200) and s.since operator(pg_catalog.>=) started;
+        exit when found;
+
+        -- For as long as this session lives.
+        perform pg_catalog.set_config('fetchq.session_leases', 'keep', true);
+        select * into doc from fetchq.doc_pick(queue, version, 1, duration);
+        if not found then
+            commit;
+            set transaction isolation level read committed;
+            wait := '1 second';
+            if idle_timeout is not null then
+                wait := least(wait, (idle_since operator(pg_catalog.+) idle_timeout) operator(pg_catalog.-) pg_catalog.clock_timestamp());
+                exit when wait operator(pg_catalog.<=) '0'::interval;
+            end if;
+            -- Without a snapshot or a lock. Now and then it looks whether it is to stop.
+            call fetchq.queue_wait(queue, wait, is_ready, version);
+            commit;
+            set transaction isolation level read committed;
+            continue;
+        end if;
+        -- Others see who holds it; what the handler does is undone without that.
+        commit;
+        set transaction isolation level read committed;
+
+        state := null;
+        answer := null;
+        at := null;
+        begin
+            if gives operator(pg_catalog.=) 'jsonb' then
+                execute called into answer using queue, case when takes_document then pg_catalog.to_jsonb(doc) else doc.payload end;
+            elsif gives operator(pg_catalog.=) 'void' then
+                execute called using queue, case when takes_document then pg_catalog.to_jsonb(doc) else doc.payload end;
+            else
+                execute called into at using queue, case when takes_document then pg_catalog.to_jsonb(doc) else doc.payload end;
+            end if;
+            action := case when at is null then 'complete' else 'reschedule' end;
+            if answer is not null then
+                if pg_catalog.jsonb_typeof(answer) operator(pg_catalog.<>) 'object' then
+                    raise exception 'the answer of the handler is no JSON object: %', answer
+                        using errcode = 'invalid_parameter_value';
+                end if;
+                action := coalesce(answer operator(pg_catalog.->>) 'action', 'complete');
+                at := (answer operator(pg_catalog.->>) 'at')::pg_catalog.timestamptz;
+            end if;
+            if action operator(pg_catalog.=) 'complete' then
+                settled := fetchq.doc_complete(queue, doc.subject, answer operator(pg_catalog.->) 'payload', lease => doc.lease);
+            elsif action operator(pg_catalog.=) 'reschedule' then
+                settled := fetchq.doc_reschedule(queue, doc.subject, at, answer operator(pg_catalog.->) 'payload', lease => doc.lease);
+            elsif action operator(pg_catalog.=) 'snooze' then
+                settled := fetchq.doc_snooze(queue, doc.subject, at, lease => doc.lease);
+            elsif action operator(pg_catalog.=) 'kill' then
+                settled := fetchq.doc_kill(queue, doc.subject, answer operator(pg_catalog.->) 'payload', lease => doc.lease);
+            elsif action operator(pg_catalog.=) 'drop' then
+                settled := fetchq.doc_drop(queue, doc.subject, lease => doc.lease);
+            else
+                raise exception 'the handler wants the unknown action %', action
+                    using errcode = 'invalid_parameter_value', hint = 'The actions are complete, reschedule, snooze, kill and drop.';
+            end if;
+            if settled operator(pg_catalog.<>) 1 then
+                raise exception 'document % of queue % was not settled', doc.subject, queue
+                    using errcode = 'object_not_in_prerequisite_state';
+            end if;
+            -- What is checked at the end of a transaction fails here, where it can be caught.
+            set constraints all immediate;
+            processed := processed operator(pg_catalog.+) 1;
+        exception
+            when query_canceled or assert_failure or others then
+                get stacked diagnostics state = returned_sqlstate, message = message_text,
+                    detail = pg_exception_detail, context = pg_exception_context;
+        end;
+
+        if state operator(pg_catalog.<>) '57014' then
+            failed := failed operator(pg_catalog.+) 1;
+            begin
+                perform fetchq.doc_reject(queue, doc.subject, pg_catalog."left"(message, 255),
+                    pg_catalog.jsonb_build_object('sqlstate', state, 'message', message, 'detail', detail, 'context', context),
+                    lease => doc.lease);
+                set constraints all immediate;
+                state := null;
+            exception
+                when query_canceled or assert_failure or others then
+                    get stacked diagnostics state = returned_sqlstate, message = message_text, hint = pg_exception_hint;
+            end;
+        end if;
+
+        if state is not null then
+            -- A cancel, or it could not be rejected. The session goes on, and with it the
+            -- lease would: hand the document back, unless it is not ours any more, because
+            -- it was cancelled or taken back. Whether it is, only asking for it tells.
+            rollback;
+            set transaction isolation level read committed;
+            is_stuck := false;
+            begin
+                perform fetchq.doc_snooze(queue, doc.subject,
+                    pg_catalog.now() operator(pg_catalog.+) case when state operator(pg_catalog.=) '57014' then '0' else '1 minute' end::interval,
+                    lease => doc.lease);
+                set constraints all immediate;
+                if state operator(pg_catalog.<>) '57014' then
+                    raise warning 'document "%" of queue "%" could not be rejected: %', doc.subject, queue, message
+                        using errcode = state, detail = 'It was handed back, and is due again in a minute.',
+                            hint = case when hint operator(pg_catalog.=) '' then 'Mend what keeps it from being rejected; until then it comes again and again.' else hint end;
+                end if;
+            exception
+                when object_not_in_prerequisite_state then
+                    null;
+                when query_canceled or assert_failure or others then
+                    is_stuck := state operator(pg_catalog.<>) '57014';
+                    raise warning 'document "%" of queue "%" could not be handed back: %', doc.subject, queue, sqlerrm
+                        using errcode = sqlstate, hint = 'It comes back when this session ends.';
+            end;
+            commit;
+            set transaction isolation level read committed;
+            -- As if it had not been caught.
+            if state operator(pg_catalog.=) '57014' then
+                raise exception '%', message using errcode = 'query_canceled';
+            elsif is_stuck then
+                raise exception '%', message
+                    using errcode = state, hint = 'The document could not be handed back, and comes back when this session ends.';
+            end if;
+        end if;
+        commit;
+        set transaction isolation level read committed;
+        idle_since := pg_catalog.clock_timestamp();
+    end loop;
+end $work$;
+comment on procedure fetchq.work(text, regproc, int, interval, interval, int, int, int) is 'A worker: picks documents of a queue, calls the handler, completes or rejects them, until it is told to stop';

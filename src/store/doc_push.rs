@@ -1,0 +1,142 @@
+//! Documents: push, pick, settle. All statements here are hot.
+//!
+//! Every look-up by subject is written so that only the primary key can serve it:
+//! with `status = 2` as such, the planner may prove the predicate of the due index
+//! and read every leased document of the queue (docs/engine.md).
+
+use crate::domain::counter_events::Event;
+use crate::domain::status::Status;
+use crate::pg::documents::{Column, Row};
+use crate::pg::documents_check::Access;
+use crate::pg::json::Jsonb;
+use crate::pg::value::Arg;
+use crate::pg::{spi, time};
+use crate::ready::key::Key;
+use crate::store::bookkeeping::{documents_ready, note_entry};
+use crate::store::counter_log;
+use crate::store::open_queue::Queue;
+use crate::store::statement::Statement;
+
+/// A document as pushed.
+#[derive(Clone, Copy)]
+pub struct NewDoc<'a> {
+    pub subject: &'a str,
+    pub version: i32,
+    pub priority: i32,
+    pub next_iteration: i64,
+    pub payload: Jsonb,
+    pub ordering_key: Option<&'a str>,
+    /// None: as many as the queue allows.
+    pub max_attempts: Option<i32>,
+}
+
+impl NewDoc<'_> {
+    pub(super) fn status(&self) -> Status {
+        Status::planned_or_pending(self.next_iteration <= time::now())
+    }
+
+    pub(super) fn args(&self) -> [Arg; 8] {
+        [
+            Arg::from(self.subject),
+            Arg::from(self.version),
+            Arg::from(self.priority),
+            Arg::from(self.status().code()),
+            Arg::timestamp(self.next_iteration),
+            Jsonb::arg(Some(self.payload)),
+            Arg::from(self.ordering_key),
+            Arg::from(self.max_attempts),
+        ]
+    }
+}
+
+// Index: primary key, as arbiter. One insert, no look-up before it.
+static PUSH: Statement = Statement::new(
+    "insert into {docs} (subject, version, priority, status, next_iteration, created_at, payload, ordering_key, max_attempts)
+     values ($1, $2, $3, $4, $5, pg_catalog.now(), $6, $7, $8)
+     on conflict (subject) do nothing
+     returning seq",
+);
+
+/// Plans a document; 0 when its subject exists already.
+pub fn push(queue: &Queue, doc: &NewDoc) -> i32 {
+    if let Some(seq) = push_row(queue, doc) {
+        record_push(queue, doc, seq);
+        return 1;
+    }
+    spi::connect(|spi| {
+        let rows = queue.run_noting(spi, &PUSH, &doc.args());
+        if !rows.is_empty() {
+            record_push(queue, doc, rows.get(0, 1).unwrap_or(i64::MIN));
+        }
+        rows.affected()
+    })
+}
+
+fn record_push(queue: &Queue, doc: &NewDoc, seq: i64) {
+    let key = Key::new(doc.next_iteration, 0, seq);
+    note_entry(queue, doc.version, doc.priority, doc.status(), key);
+    documents_ready(queue, doc.version, doc.status(), 1);
+    counter_log::record_event(queue, doc.version, 1, Event::push(doc.status()));
+}
+
+/// Adds a document whose subject was generated; false when it exists all the same.
+pub fn append(queue: &Queue, doc: &NewDoc) -> bool {
+    match append_row(queue, doc) {
+        Some(Some(seq)) => {
+            record_push(queue, doc, seq);
+            true
+        }
+        Some(None) => false,
+        None => push(queue, doc) > 0,
+    }
+}
+
+/// Without a statement, a document whose subject nobody has: its `seq`. None: that is
+/// for the statement to decide.
+fn push_row(queue: &Queue, doc: &NewDoc) -> Option<i64> {
+    let mut documents = queue.documents(Access::Insert)?;
+    if documents.find(doc.subject).is_some() {
+        return None;
+    }
+    let (mut row, seq) = new_row(queue, doc)?;
+    documents.add_if_new(&mut row).then_some(seq)
+}
+
+/// The same for a generated subject: nobody looks for it first. Some(None): it exists.
+fn append_row(queue: &Queue, doc: &NewDoc) -> Option<Option<i64>> {
+    let mut documents = queue.documents(Access::Insert)?;
+    let (mut row, seq) = new_row(queue, doc)?;
+    Some(documents.add(&mut row).then_some(seq))
+}
+
+pub(super) fn new_row(queue: &Queue, doc: &NewDoc) -> Option<(Row, i64)> {
+    let seq = queue.next_seq()?;
+    Some((numbered_row(doc, seq), seq))
+}
+
+pub(super) fn numbered_row(doc: &NewDoc, seq: i64) -> Row {
+    let [
+        subject,
+        version,
+        priority,
+        status,
+        next_iteration,
+        payload,
+        ordering_key,
+        max_attempts,
+    ] = doc.args();
+    let mut row = Row::empty();
+    row.set(Column::Subject, &subject);
+    row.set(Column::Version, &version);
+    row.set(Column::Priority, &priority);
+    row.set(Column::Status, &status);
+    row.set(Column::Attempts, &Arg::from(0));
+    row.set(Column::Iterations, &Arg::from(0i64));
+    row.set(Column::NextIteration, &next_iteration);
+    row.set(Column::CreatedAt, &Arg::timestamp(time::now()));
+    row.set(Column::Payload, &payload);
+    row.set(Column::Seq, &Arg::from(seq));
+    row.set(Column::OrderingKey, &ordering_key);
+    row.set(Column::MaxAttempts, &max_attempts);
+    row
+}

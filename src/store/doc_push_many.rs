@@ -1,0 +1,399 @@
+//! Many documents at once: one statement for the list, one counter row for each kind
+//! of event. Lists keep their order: of two documents of one moment, the earlier one in
+//! the list is picked first.
+
+use std::collections::HashSet;
+
+use crate::domain::counter_events::Event;
+use crate::domain::push_list::Item;
+use crate::domain::status::Status;
+use crate::error::Result;
+use crate::pg::documents::Documents;
+use crate::pg::documents_check::Access;
+use crate::pg::json::{self, Jsonb};
+use crate::pg::spi::{self, Rows, Spi};
+use crate::pg::time;
+use crate::pg::value::Arg;
+use crate::ready::key::Key;
+use crate::store::bookkeeping::{PlannedEntries, documents_ready, note_entry, planned_entries};
+use crate::store::counter_log;
+use crate::store::doc_list::check;
+use crate::store::doc_push::{NewDoc, new_row};
+use crate::store::open_queue::Queue;
+use crate::store::statement::Statement;
+
+// One statement for the whole list; the first of equal subjects wins.
+static PUSH_ITEMS: Statement = Statement::new(
+    "insert into {docs} (subject, version, priority, status, next_iteration, created_at, payload)
+     select i.subject, $1, i.priority, $2, $3, pg_catalog.now(), i.payload::pg_catalog.jsonb
+     from rows from (pg_catalog.unnest($4), pg_catalog.unnest($5), pg_catalog.unnest($6))
+          as i (subject, priority, payload)
+     on conflict (subject) do nothing
+     returning priority, seq",
+);
+
+/// Plans a list of documents for one point in time; says how many were new.
+pub fn push_items(queue: &Queue, version: i32, next_iteration: i64, items: &[Item]) -> i32 {
+    let status = Status::planned_or_pending(next_iteration <= time::now());
+    let subjects: Vec<&str> = items.iter().map(|i| i.subject.as_str()).collect();
+    let priorities: Vec<i32> = items.iter().map(|i| i.priority).collect();
+    let payloads: Vec<&str> = items.iter().map(|i| i.payload.as_str()).collect();
+    spi::connect(|spi| {
+        let args = [
+            Arg::from(version),
+            Arg::from(status.code()),
+            Arg::timestamp(next_iteration),
+            Arg::from(subjects),
+            Arg::from(priorities),
+            Arg::from(payloads),
+        ];
+        let rows = queue.run_noting(spi, &PUSH_ITEMS, &args);
+        let mut planned = PlannedEntries::default();
+        for row in 0..rows.len() {
+            let seq = rows.get(row, 2).unwrap_or(i64::MIN);
+            let key = Key::new(next_iteration, 0, seq);
+            planned.add(version, rows.get(row, 1).unwrap_or(0), status, key);
+        }
+        planned.signal(queue);
+        planned.count(queue, Event::push);
+        rows.affected()
+    })
+}
+
+/// Documents that share version, priority and time. The arrays are `text[]` and
+/// `jsonb[]`, as long as each other; without payloads each is `{}`.
+pub struct Batch {
+    pub version: i32,
+    pub priority: i32,
+    pub next_iteration: i64,
+    pub subjects: Arg,
+    pub payloads: Arg,
+}
+
+static PUSH_BATCH: Statement = Statement::new(
+    "insert into {docs} (subject, version, priority, status, next_iteration, created_at, payload)
+     select i.subject, $1, $2, $3, $4, pg_catalog.now(), coalesce(i.payload, '{}')
+     from rows from (pg_catalog.unnest($5), pg_catalog.unnest($6)) as i (subject, payload)
+     on conflict (subject) do nothing
+     returning seq",
+);
+
+static APPEND_BATCH: Statement = Statement::new(
+    "insert into {docs} (subject, version, priority, status, next_iteration, created_at, payload)
+     select i.subject, $1, $2, $3, $4, pg_catalog.now(), coalesce(i.payload, '{}')
+     from rows from (pg_catalog.unnest($5), pg_catalog.unnest($6)) as i (subject, payload)
+     on conflict (subject) do nothing
+     returning seq, subject::pg_catalog.text",
+);
+
+// Some of a list; $7 says which. To look a payload up by its
+// number takes time for each that is before it, so this is not for the whole list.
+static BATCH_REST: Statement = Statement::new(
+    "insert into {docs} (subject, version, priority, status, next_iteration, created_at, payload)
+     select i.subject, $1, $2, $3, $4, pg_catalog.now(), coalesce(($6)[i.n], '{}')
+     from rows from (pg_catalog.unnest($5), pg_catalog.unnest($7)) as i (subject, n)
+     on conflict (subject) do nothing
+     returning seq, subject::pg_catalog.text",
+);
+
+/// Up to so many documents that are left are looked up by their numbers.
+const FEW: usize = 16;
+
+/// Plans the documents; says how many were new.
+pub fn push(queue: &Queue, batch: &mut Batch, subjects: &[String]) -> i32 {
+    let (added, rest) = push_rows(queue, batch, subjects);
+    if rest.is_empty() {
+        return added;
+    }
+    let pushed = spi::connect(|spi| {
+        if rest.len() <= FEW {
+            let few: Vec<&str> = rest.iter().map(|at| subjects[*at].as_str()).collect();
+            batch.subjects = Arg::from(few);
+            let numbers = Arg::from(numbers(&rest));
+            insert(spi, queue, batch, &BATCH_REST, Some(numbers)).affected()
+        } else {
+            // (those that were added are not new any more)
+            batch.subjects = Arg::from(subjects.to_vec());
+            insert(spi, queue, batch, &PUSH_BATCH, None).affected()
+        }
+    });
+    added + pushed
+}
+
+/// What SQL calls the elements of an array at these places.
+fn numbers(places: &[usize]) -> Vec<i32> {
+    places.iter().map(|at| *at as i32 + 1).collect()
+}
+
+/// Adds the documents of a list whose subjects nobody has, without a statement; says
+/// how many, and which are left for one to decide.
+fn push_rows(queue: &Queue, batch: &Batch, subjects: &[String]) -> (i32, Vec<usize>) {
+    let mut rest: Vec<usize> = Vec::new();
+    let added = add_rows(queue, batch, subjects.len(), |documents, at, doc| {
+        let subject = subjects[at].as_str();
+        // An attempt in vain leaves a dead row: after the first, look before.
+        let exists = !rest.is_empty() && documents.find(subject).is_some();
+        let mut added = None;
+        if !exists {
+            let (mut row, seq) = new_row(queue, &NewDoc { subject, ..doc })?;
+            added = documents.add_if_new(&mut row).then_some(seq);
+        }
+        if added.is_none() {
+            rest.push(at);
+        }
+        added
+    });
+    match added {
+        Some(added) => (added, rest),
+        None => (0, (0..subjects.len()).collect()),
+    }
+}
+
+/// Calls `add` for each document of a list, whose subject is for `add` to fill in; it
+/// gives the `seq` of what it added. None: that needs a statement.
+fn add_rows(
+    queue: &Queue,
+    batch: &Batch,
+    n: usize,
+    mut add: impl FnMut(&mut Documents, usize, NewDoc) -> Option<i64>,
+) -> Option<i32> {
+    if !queue.numbers_rows() {
+        return None;
+    }
+    let mut documents = queue.documents(Access::Insert)?;
+    let payloads = json::elements(&batch.payloads);
+    let empty = Jsonb::parse("{}");
+    let doc = NewDoc {
+        subject: "",
+        version: batch.version,
+        priority: batch.priority,
+        next_iteration: batch.next_iteration,
+        payload: empty,
+        ordering_key: None,
+        max_attempts: None,
+    };
+    let mut first = None;
+    let mut added = 0;
+    for at in 0..n {
+        let payload = payloads.get(at).copied().flatten().unwrap_or(empty);
+        if let Some(seq) = add(&mut documents, at, NewDoc { payload, ..doc }) {
+            first.get_or_insert(seq);
+            added += 1;
+        }
+    }
+    if let Some(seq) = first {
+        let (status, key) = (doc.status(), Key::new(doc.next_iteration, 0, seq));
+        note_entry(queue, doc.version, doc.priority, status, key);
+        documents_ready(queue, doc.version, status, added);
+        counter_log::record_event(queue, doc.version, added, Event::push(status));
+    }
+    Some(added)
+}
+
+/// How many subjects are made up for a document that is to be appended.
+const APPEND_TURNS: usize = 10;
+
+/// Adds documents whose subjects were generated, and generates another one for each
+/// that exists all the same.
+pub fn append(
+    queue: &Queue,
+    batch: &mut Batch,
+    subjects: &mut [String],
+    generate: impl Fn() -> String,
+) {
+    let added = add_rows(queue, batch, subjects.len(), |documents, at, doc| {
+        for _ in 0..APPEND_TURNS {
+            let subject = subjects[at].as_str();
+            let (mut row, seq) = new_row(queue, &NewDoc { subject, ..doc })?;
+            if documents.add(&mut row) {
+                return Some(seq);
+            }
+            subjects[at] = generate();
+        }
+        None
+    });
+    if added.is_none() {
+        append_by_statement(queue, batch, subjects, generate);
+    }
+}
+
+fn append_by_statement(
+    queue: &Queue,
+    batch: &mut Batch,
+    subjects: &mut [String],
+    generate: impl Fn() -> String,
+) {
+    spi::connect(|spi| {
+        batch.subjects = Arg::from(subjects.to_vec());
+        let rows = insert(spi, queue, batch, &APPEND_BATCH, None);
+        let mut added = rows;
+        let mut rest: Vec<usize> = (0..subjects.len()).collect();
+        for _ in 1..APPEND_TURNS {
+            if added.len() == rest.len() {
+                return;
+            }
+            let found: HashSet<String> = (0..added.len())
+                .filter_map(|row| added.get(row, 2))
+                .collect();
+            rest.retain(|at| !found.contains(&subjects[*at]));
+            for at in &rest {
+                subjects[*at] = generate();
+            }
+            let again: Vec<&str> = rest.iter().map(|at| subjects[*at].as_str()).collect();
+            batch.subjects = Arg::from(again);
+            let numbers = Arg::from(numbers(&rest));
+            added = insert(spi, queue, batch, &BATCH_REST, Some(numbers));
+        }
+    });
+}
+
+fn insert<'s>(
+    spi: &'s Spi,
+    queue: &Queue,
+    batch: &Batch,
+    statement: &'static Statement,
+    numbers: Option<Arg>,
+) -> Rows<'s> {
+    let status = Status::planned_or_pending(batch.next_iteration <= time::now());
+    let mut args = vec![
+        Arg::from(batch.version),
+        Arg::from(batch.priority),
+        Arg::from(status.code()),
+        Arg::timestamp(batch.next_iteration),
+        batch.subjects,
+        batch.payloads,
+    ];
+    args.extend(numbers);
+    let rows = queue.run_noting(spi, statement, &args);
+    if !rows.is_empty() {
+        // Numbered in the order of insertion: the first is the least.
+        let seq = rows.get(0, 1).unwrap_or(i64::MIN);
+        let key = Key::new(batch.next_iteration, 0, seq);
+        note_entry(queue, batch.version, batch.priority, status, key);
+        documents_ready(queue, batch.version, status, rows.affected());
+    }
+    let n = rows.affected();
+    counter_log::record_event(queue, batch.version, n, Event::push(status));
+    rows
+}
+
+static PUSH_DOCS: Statement = Statement::new(
+    "insert into {docs} (subject, version, priority, status, next_iteration, created_at, payload)
+     select i.subject, coalesce(i.version, 0), coalesce(i.priority, 0),
+         case when coalesce(i.next_iteration, pg_catalog.now()) {<=} pg_catalog.now() then 1 else 0 end,
+         coalesce(i.next_iteration, pg_catalog.now()), pg_catalog.now(), coalesce(i.payload, '{}')
+     from pg_catalog.jsonb_to_recordset($1) as i (
+         subject pg_catalog.text, version pg_catalog.int4, priority pg_catalog.int4,
+         next_iteration pg_catalog.timestamptz, payload pg_catalog.jsonb)
+     on conflict (subject) do nothing
+     returning version, priority, status, next_iteration, seq",
+);
+
+/// Plans documents, each with its own version, priority, time and payload; says how
+/// many were new.
+pub fn push_docs(queue: &Queue, docs: Jsonb) -> Result<i32> {
+    spi::connect(|spi| {
+        let docs = Jsonb::arg(Some(docs));
+        check(spi, docs)?;
+        let rows = queue.run_noting(spi, &PUSH_DOCS, &[docs]);
+        let planned = planned_entries(&rows, 1);
+        planned.signal(queue);
+        planned.count(queue, Event::push);
+        Ok(rows.affected())
+    })
+}
+
+#[cfg(any(test, feature = "pg_test"))]
+#[pgrx::pg_schema]
+mod tests {
+    use super::*;
+    use crate::domain::names::QueueName;
+    use crate::store::doc_push;
+    use crate::store::queue;
+    use pgrx::pg_test;
+    use std::cell::Cell;
+
+    fn queue(name: &str) -> std::rc::Rc<Queue> {
+        let name = QueueName::parse(name).expect("a valid name");
+        queue::create(&name).expect("created");
+        Queue::open(&name).expect("open")
+    }
+
+    fn stored(queue: &Queue) -> String {
+        spi::connect(|spi| {
+            let all = "select string_agg(subject || ' ' || payload, ', ' order by seq) from {docs}";
+            queue.once(spi, all, &[]).get(0, 1).unwrap_or_default()
+        })
+    }
+
+    fn counted(queue: &Queue) -> Option<i64> {
+        spi::connect(|spi| {
+            let sum = "select value from fetchq.metrics_live where metric = 'cnt' and queue = $1";
+            let rows = queue.once(spi, sum, &[Arg::from(queue.name.as_str())]);
+            if rows.is_empty() {
+                None
+            } else {
+                rows.get(0, 1)
+            }
+        })
+    }
+
+    fn doc(subject: &str) -> NewDoc<'_> {
+        NewDoc {
+            subject,
+            version: 0,
+            priority: 0,
+            next_iteration: 0,
+            payload: Jsonb::parse("{}"),
+            ordering_key: None,
+            max_attempts: None,
+        }
+    }
+
+    /// A clock that was set back makes up subjects that there are already.
+    fn append_to_others(name: &str, direct: &str) -> ([String; 4], String) {
+        spi::connect(|spi| {
+            spi.once(&format!("set local fetchq.direct = {direct}"), &[]);
+        });
+        let queue = queue(name);
+        for subject in ["s2", "s4"] {
+            assert!(doc_push::append(&queue, &doc(subject)));
+        }
+        assert!(!doc_push::append(&queue, &doc("s4")));
+        assert_eq!(counted(&queue), Some(2));
+
+        let mut subjects = ["s1", "s2", "s3", "s4"].map(String::from);
+        spi::connect(|spi| {
+            let rows = spi.once("select array['1', '2', '3', '4']::jsonb[]", &[]);
+            let mut batch = Batch {
+                version: 0,
+                priority: 0,
+                next_iteration: 0,
+                subjects: Arg::from(Vec::<&str>::new()),
+                payloads: Arg::new(pgrx::pg_sys::JSONBARRAYOID, rows.datum(0, 1)),
+            };
+            // The first that it makes up exists as well.
+            let next = Cell::new(3);
+            append(&queue, &mut batch, &mut subjects, || {
+                next.set(next.get() + 1);
+                format!("s{}", next.get())
+            });
+        });
+        assert_eq!(counted(&queue), Some(6));
+        (subjects, stored(&queue))
+    }
+
+    #[pg_test]
+    fn generated_subjects_that_exist_are_generated_anew() {
+        let (subjects, stored) = append_to_others("bulk_direct", "on");
+        assert_eq!(subjects, ["s1", "s5", "s3", "s6"]);
+        assert_eq!(stored, "s2 {}, s4 {}, s1 1, s5 2, s3 3, s6 4");
+    }
+
+    #[pg_test]
+    fn generated_subjects_that_exist_are_generated_anew_by_statement() {
+        let (subjects, stored) = append_to_others("bulk_statement", "off");
+        assert_eq!(subjects, ["s1", "s6", "s3", "s5"]);
+        assert_eq!(stored, "s2 {}, s4 {}, s1 1, s3 3, s5 4, s6 2");
+    }
+}

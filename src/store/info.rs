@@ -1,0 +1,49 @@
+//! The registry of queues.
+
+use crate::domain::names::QueueName;
+use crate::pg::spi;
+
+const OWNS_EXTENSION: &str = "select from pg_extension e
+    where e.extname = 'fetchq' and pg_has_role(e.extowner, 'usage')";
+
+/// Whether the user is, or is a member of, the owner of the extension.
+pub fn owns_extension() -> bool {
+    spi::connect(|spi| spi.once(OWNS_EXTENSION, &[]).affected() > 0)
+}
+
+const DESTROY: &str = "drop extension fetchq cascade";
+
+/// Drops the extension with every queue.
+pub fn destroy() {
+    spi::connect(|spi| {
+        spi.once(DESTROY, &[]);
+    });
+}
+
+const EXTENSION_VERSION: &str =
+    "select extversion::text from pg_extension where extname = 'fetchq'";
+
+/// The version of the installed catalog, which may differ from that of the library.
+pub fn extension_version() -> Option<String> {
+    spi::connect(|spi| {
+        let rows = spi.once(EXTENSION_VERSION, &[]);
+        if rows.is_empty() {
+            None
+        } else {
+            rows.get(0, 1)
+        }
+    })
+}
+
+const TRACE: &str = "select created_at, 'document'::varchar,
+        format('status: %s; attempts: %s; iterations: %s', status, attempts, iterations)::varchar,
+        to_jsonb(d)
+    from {docs} d where subject = $1
+    union all
+    (select created_at, 'error'::varchar, message, to_jsonb(l)
+     from {logs} l where subject = $1 order by id)";
+
+/// The statement behind `trace`, for each queue.
+pub fn trace_sql(name: &QueueName) -> String {
+    crate::store::statement::render(TRACE, name)
+}

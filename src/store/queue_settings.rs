@@ -1,0 +1,107 @@
+//! The registry of queues.
+
+use crate::domain::names::QueueName;
+use crate::error::{Error, Result};
+use crate::pg::json::Jsonb;
+use crate::pg::spi;
+use crate::pg::value::Arg;
+use crate::store::queue;
+
+/// Columns of the registry that a function sets, and the statement for each.
+const SET_MAX_ATTEMPTS: &str = "update fetchq.queues set max_attempts = $2 where name = $1";
+
+const SET_CURRENT_VERSION: &str = "update fetchq.queues set current_version = $2 where name = $1";
+
+const SET_LOGS_RETENTION: &str = "update fetchq.queues set logs_retention = $2 where name = $1";
+
+const SET_METRICS_RETENTION: &str =
+    "update fetchq.queues set metrics_retention = $2 where name = $1";
+
+fn set(name: &QueueName, sql: &str, value: Arg) -> Result<i32> {
+    spi::connect(
+        |spi| match spi.once(sql, &[Arg::from(name.as_str()), value]).affected() {
+            0 => Err(Error::UnknownQueue(name.to_string())),
+            n => Ok(n),
+        },
+    )
+}
+
+const SET_RETRY: &str = "update fetchq.queues set
+        retry_base = $2, retry_factor = $3, retry_max_delay = $4, retry_jitter = $5,
+        max_attempts = coalesce($6, max_attempts)
+    where name = $1";
+
+/// Base, factor, longest delay, jitter, and how many attempts.
+pub fn set_retry(name: &QueueName, policy: &[Arg; 5]) -> Result<i32> {
+    let mut args = vec![Arg::from(name.as_str())];
+    args.extend(policy);
+    spi::connect(|spi| match spi.once(SET_RETRY, &args).affected() {
+        0 => Err(Error::UnknownQueue(name.to_string())),
+        n => Ok(n),
+    })
+}
+
+pub fn set_max_attempts(name: &QueueName, value: i32) -> Result<i32> {
+    set(name, SET_MAX_ATTEMPTS, Arg::from(value))
+}
+
+pub fn set_current_version(name: &QueueName, value: i32) -> Result<i32> {
+    set(name, SET_CURRENT_VERSION, Arg::from(value))
+}
+
+pub fn set_logs_retention(name: &QueueName, value: &str) -> Result<i32> {
+    set(name, SET_LOGS_RETENTION, Arg::from(value))
+}
+
+pub fn set_metrics_retention(name: &QueueName, value: Jsonb) -> Result<i32> {
+    set(name, SET_METRICS_RETENTION, Jsonb::arg(Some(value)))
+}
+
+const SET_DEAD_LETTER: &str = "update fetchq.queues set dead_letter = $2 where name = $1";
+
+pub fn set_dead_letter(name: &QueueName, target: Option<&QueueName>) -> Result<i32> {
+    set(
+        name,
+        SET_DEAD_LETTER,
+        Arg::from(target.map(QueueName::as_str)),
+    )
+}
+
+const SET_HISTORY: &str = "update fetchq.queues
+    set keep_completed = $2, keep_killed = $3, keep_dropped = $4 where name = $1";
+
+/// Says what becomes of documents that are settled.
+pub fn set_history(name: &QueueName, kept: [Arg; 3]) -> Result<i32> {
+    let args = [Arg::from(name.as_str()), kept[0], kept[1], kept[2]];
+    spi::connect(|spi| match spi.once(SET_HISTORY, &args).affected() {
+        0 => Err(Error::UnknownQueue(name.to_string())),
+        n => Ok(n),
+    })
+}
+
+/// Sets the queue that takes what is killed by failing; None: it stays.
+pub fn set_dead_letter_queue(name: &QueueName, target: Option<&QueueName>) -> Result<i32> {
+    if let Some(target) = target {
+        if target == name {
+            return Err(Error::BadValue {
+                argument: "target",
+                value: target.to_string(),
+                rule: "another queue",
+            });
+        }
+        queue::keep(target)?;
+    }
+    set_dead_letter(name, target)
+}
+
+const SET_ACTIVE: &str =
+    "update fetchq.queues set is_active = $2 where name = $1 and is_active <> $2";
+
+/// Pauses or resumes a queue; says whether that changed something.
+pub fn set_active(name: &QueueName, is_active: bool) -> Result<bool> {
+    queue::lock_now(name)?;
+    let args = [Arg::from(name.as_str()), Arg::from(is_active)];
+    Ok(spi::connect(|spi| {
+        spi.once(SET_ACTIVE, &args).affected() > 0
+    }))
+}

@@ -1,0 +1,67 @@
+//! SQL statements as this crate writes them.
+//!
+//! A statement is written with markers in braces. [`render`] replaces those that stand for
+//! the tables of a queue, for statuses, and for predicates that many statements share;
+//! `pg::operators` replaces those that stand for operators.
+
+use crate::domain::names::{QueueName, SUBJECT_MAX};
+use crate::domain::status::Status;
+
+/// A statement that is planned once in a session, with a generic plan.
+pub struct Statement {
+    sql: &'static str,
+}
+
+impl Statement {
+    /// A statement with markers. Statements are statics, because their address is the key
+    /// of their plan.
+    pub const fn new(sql: &'static str) -> Self {
+        Self { sql }
+    }
+
+    /// What tells this statement apart from all others.
+    pub fn key(&'static self) -> usize {
+        std::ptr::from_ref(self) as usize
+    }
+
+    /// The text of a statement that names no queue.
+    pub fn text(&self) -> String {
+        render_shared(self.sql)
+    }
+
+    /// The text of the statement for a queue.
+    pub fn text_for(&self, queue: &QueueName) -> String {
+        render(self.sql, queue)
+    }
+}
+
+/// The document `d` is leased, by the lease `$2` if that is not NULL. `status + 0` keeps
+/// the planner from using the due index, whose predicate `status = 2` would prove: only the
+/// primary key may serve a look-up by subject (docs/internals/engine.md).
+const IS_LEASED: &str = "d.status {+} 0 {=} {active} and ($2 is null or d.lease {=} $2)";
+
+/// Replaces the markers that do not depend on a queue.
+fn render_shared(sql: &str) -> String {
+    let mut text = sql.replace("{is_leased}", IS_LEASED);
+    for status in Status::ALL {
+        let code = match status {
+            Status::Killed => format!("({})", status.code()),
+            _ => status.code().to_string(),
+        };
+        text = text.replace(&format!("{{{}}}", status.word()), &code);
+    }
+    text.replace("{subject_max}", &SUBJECT_MAX.to_string())
+}
+
+/// Replaces the markers of a statement: `{docs}`, `{logs}`, `{metrics}` and `{history}` are
+/// the tables of the queue, `{q}` its name within an identifier, `{planned}`, `{pending}`,
+/// `2`, `{completed}` and `{killed}` the codes of the statuses, `{subject_max}` the
+/// length of a subject, and `{is_leased}` the predicate of that name.
+pub fn render(sql: &str, name: &QueueName) -> String {
+    render_shared(sql)
+        .replace("{docs}", &name.qualified("docs"))
+        .replace("{logs}", &name.qualified("logs"))
+        .replace("{metrics}", &name.qualified("metrics"))
+        .replace("{history}", &name.qualified("history"))
+        .replace("{q}", name.as_str())
+}
