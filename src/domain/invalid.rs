@@ -7,8 +7,8 @@
 pub enum Invalid {
     #[error("invalid queue name: {0:?}")]
     QueueName(String),
-    #[error("the subject exceeds the limit of {max} characters: it has {got}", max = crate::domain::names::SUBJECT_MAX)]
-    SubjectLength { got: usize },
+    #[error("the subject exceeds the limit of {max} characters: it has {got}")]
+    SubjectLength { got: usize, max: usize },
     #[error("invalid schedule name: {0:?}")]
     ScheduleName(String),
     #[error("invalid metric name: {0:?}")]

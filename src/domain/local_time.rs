@@ -5,7 +5,8 @@
 
 use croner::{CivilDate, CivilDateTime, CivilTime};
 
-use crate::domain::rhythm::DAY;
+/// Seconds of a day.
+pub const DAY: i64 = 86_400;
 
 /// A time zone: how many seconds its clocks are ahead of UTC.
 pub trait Zone {

@@ -71,7 +71,10 @@ pub fn check_subject(subject: &str) -> Result<&str, Invalid> {
     if got <= SUBJECT_MAX {
         Ok(subject)
     } else {
-        Err(Invalid::SubjectLength { got })
+        Err(Invalid::SubjectLength {
+            got,
+            max: SUBJECT_MAX,
+        })
     }
 }
 
@@ -140,7 +143,7 @@ mod tests {
         assert!(check_subject(&"é".repeat(50)).is_ok());
         assert_eq!(
             check_subject(&"x".repeat(51)),
-            Err(Invalid::SubjectLength { got: 51 })
+            Err(Invalid::SubjectLength { got: 51, max: 50 })
         );
     }
 

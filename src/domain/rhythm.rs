@@ -5,6 +5,7 @@
 
 use std::cmp::Ordering;
 
+use crate::domain::local_time::DAY;
 use croner::errors::CronError;
 use croner::parser::{CronParser, Seconds, Year};
 use croner::{CivilDateTime, Cron, CronDateTime, Resolution, Weekday};
@@ -12,8 +13,6 @@ use croner::{CivilDateTime, Cron, CronDateTime, Resolution, Weekday};
 use crate::domain::local_time::{
     Instants, Zone, add_months, as_postgresql, civil, day_number, local, resolve,
 };
-
-pub const DAY: i64 = 86_400;
 
 /// 5000-01-01, where the search for a tick ends.
 pub const END_OF_TIME: i64 = 95_617_584_000;

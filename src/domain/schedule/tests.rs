@@ -1,6 +1,6 @@
 use super::*;
+use crate::domain::local_time::DAY;
 use crate::domain::local_time::{date, day_number};
-use crate::domain::rhythm::DAY;
 
 /// A zone with one rule for every year: when its summer begins and ends.
 struct Rules {
