@@ -132,7 +132,7 @@ pub fn pick(
     let mut place = Place::new(version);
     loop {
         // What the queue is set to may have changed since the last look.
-        relation::accept_changes();
+        relation::accept_invalidations();
         let queue = Queue::open(name)?;
         place.listens(&[queue.table.to_u32()]);
         let now = time::clock();

@@ -1,5 +1,6 @@
 //! Dead letters, and what becomes of settled documents.
 
+use crate::store::dead_letters;
 use pgrx::prelude::*;
 
 use crate::api::entry::{queue_name, respond_write, subject};
@@ -16,7 +17,7 @@ fn doc_revive(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
         let subject = subject(call, 1)?;
         let next_iteration = call.timestamp(2, "next_iteration")?;
         let queue = Queue::open(&name)?;
-        crate::store::dead_letters::revive(&queue, subject, next_iteration).map(Reply::int)
+        dead_letters::revive(&queue, subject, next_iteration).map(Reply::int)
     })
 }
 
@@ -34,6 +35,6 @@ fn queue_redrive(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
             limit,
             dry_run: false,
         };
-        crate::store::dead_letters::redrive(&*Queue::open(&name)?, &request).map(Reply::int)
+        dead_letters::redrive(&*Queue::open(&name)?, &request).map(Reply::int)
     })
 }

@@ -1,5 +1,7 @@
 //! Leases: extending, cancelling, handing back; and who holds what.
 
+use crate::domain::status;
+use crate::store::doc_lease;
 use pgrx::prelude::*;
 
 use crate::api::entry::{queue_name, respond_write, subject};
@@ -22,7 +24,7 @@ fn doc_extend(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
         };
         // (the transaction may have begun long ago)
         let until = duration.after(time::clock());
-        let extended = crate::store::doc_lease::extend(&*Queue::open(&queue)?, doc, until)?;
+        let extended = doc_lease::extend(&*Queue::open(&queue)?, doc, until)?;
         let until = match extended.until {
             Some(until) => Arg::timestamp(until),
             None => Arg::no_timestamp(),
@@ -37,7 +39,7 @@ fn doc_cancel(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
         let queue = Queue::open(&queue_name(call, 0)?)?;
         let subject = subject(call, 1)?;
-        let (was_cancelled, status) = match crate::store::doc_lease::cancel(&queue, subject) {
+        let (was_cancelled, status) = match doc_lease::cancel(&queue, subject) {
             Ok(from) => (true, Some(from)),
             Err(Some(other)) => (false, Some(other)),
             Err(None) => {
@@ -52,7 +54,7 @@ fn doc_cancel(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
                 (false, None)
             }
         };
-        let status = status.map(crate::domain::status::Status::word);
+        let status = status.map(status::Status::word);
         Ok(call.record(&[Arg::from(was_cancelled), Arg::from(status)]))
     })
 }

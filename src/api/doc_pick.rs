@@ -1,5 +1,6 @@
 //! Leasing documents.
 
+use crate::store::doc_pick as store;
 use pgrx::prelude::*;
 
 use crate::api::entry::{lenient, queue_name, respond_write};
@@ -7,7 +8,7 @@ use crate::error::{Error, Result};
 use crate::pg::call::{Call, Reply};
 use crate::pg::time::{self, Interval};
 use crate::pg::{relation, session};
-use crate::store::doc_pick::{Pick, Take};
+use crate::store::doc_pick::{Pick, PickMode};
 use crate::store::leases::Lease;
 use crate::store::open_queue::Queue;
 use crate::{settings, waiting};
@@ -87,12 +88,12 @@ fn doc_pick_wait(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
                 limit,
                 duration,
                 now,
-                take: Take::Lease(&lease),
+                mode: PickMode::Lease(&lease),
                 out,
             };
             // (nothing is wanted: no need to wait for it)
             if limit > 0 {
-                crate::store::doc_pick::pick(queue, pick)
+                store::pick(queue, pick)
             } else {
                 1
             }
@@ -107,7 +108,7 @@ fn pick(call: &Call, version: i32, limit: i32, duration: Interval) -> Result<Rep
     let duration = duration.as_duration("duration")?;
     let mut out = call.rows();
     // A transaction that has picked before may not know yet that the queue was paused.
-    relation::accept_changes();
+    relation::accept_invalidations();
     let picked = Queue::open(&name).map(|queue| {
         if limit > 0 {
             let out = &mut out;
@@ -116,10 +117,10 @@ fn pick(call: &Call, version: i32, limit: i32, duration: Interval) -> Result<Rep
                 limit,
                 duration,
                 now: time::now(),
-                take: Take::Lease(&Lease::new()),
+                mode: PickMode::Lease(&Lease::new()),
                 out,
             };
-            crate::store::doc_pick::pick(&queue, pick);
+            store::pick(&queue, pick);
         }
     });
     lenient(picked, ())?;
@@ -142,10 +143,10 @@ fn doc_pop(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
                     limit,
                     duration: Interval::parse("0"),
                     now: time::now(),
-                    take: Take::Remove,
+                    mode: PickMode::Remove,
                     out,
                 };
-                crate::store::doc_pick::pick(&queue, pick);
+                store::pick(&queue, pick);
             }
         });
         lenient(popped, ())?;

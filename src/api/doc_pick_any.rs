@@ -1,5 +1,6 @@
 //! Pausing queues, limits, ordering keys, and picking from several queues.
 
+use crate::store::doc_pick_any;
 use pgrx::prelude::*;
 
 use crate::api::entry::respond_write;
@@ -25,11 +26,11 @@ fn doc_pick_any(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
         let version = call.int(3, "version")?;
         let weights = weights(call, 4, names.len())?;
         // As in doc_pick.
-        relation::accept_changes();
+        relation::accept_invalidations();
         let queues = names.iter().map(Queue::open).collect::<Result<Vec<_>>>()?;
         let (lease, now) = (Lease::new(), time::now());
         let mut out = call.rows();
-        crate::store::doc_pick_any::take(&names, &weights, limit, |at, n| {
+        doc_pick_any::take(&names, &weights, limit, |at, n| {
             let out = &mut out;
             out.begin_with(Arg::from(names[at].as_str()));
             let pick = Pick {
@@ -37,7 +38,7 @@ fn doc_pick_any(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
                 limit: n,
                 duration,
                 now,
-                take: doc_pick::Take::Lease(&lease),
+                mode: doc_pick::PickMode::Lease(&lease),
                 out,
             };
             doc_pick::pick(&queues[at], pick)

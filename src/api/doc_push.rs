@@ -1,5 +1,7 @@
 //! Adding documents.
 
+use crate::pg::call as pg;
+use crate::store::doc_push as store;
 use pgrx::prelude::*;
 
 use crate::api::entry::{
@@ -29,7 +31,7 @@ fn doc_push(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
             ordering_key: None,
             max_attempts: None,
         };
-        let pushed = Queue::open(&queue).map(|queue| crate::store::doc_push::push(&queue, &doc));
+        let pushed = Queue::open(&queue).map(|queue| store::push(&queue, &doc));
         lenient(pushed, 0).map(Reply::int)
     })
 }
@@ -40,13 +42,13 @@ fn doc_push_full(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
         let queue = queue_name(call, 0)?;
         let doc = full(call)?;
-        let pushed = Queue::open(&queue).map(|queue| crate::store::doc_push::push(&queue, &doc));
+        let pushed = Queue::open(&queue).map(|queue| store::push(&queue, &doc));
         lenient(pushed, 0).map(Reply::int)
     })
 }
 
 /// The document of the six-argument forms.
-pub fn full(call: &crate::pg::call::Call) -> Result<NewDoc<'_>, Error> {
+pub fn full(call: &pg::Call) -> Result<NewDoc<'_>, Error> {
     Ok(NewDoc {
         subject: subject(call, 1)?,
         version: call.int(2, "version")?,
@@ -112,7 +114,7 @@ fn doc_push_untyped(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
             ordering_key: None,
             max_attempts: None,
         };
-        let pushed = Queue::open(&queue).map(|queue| crate::store::doc_push::push(&queue, &doc));
+        let pushed = Queue::open(&queue).map(|queue| store::push(&queue, &doc));
         lenient(pushed, 0).map(Reply::int)
     })
 }
@@ -143,7 +145,7 @@ fn doc_append(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
                     subject: &subject,
                     ..doc
                 };
-                if crate::store::doc_push::append(&queue, &doc) {
+                if store::append(&queue, &doc) {
                     return Reply::text(&subject);
                 }
             }

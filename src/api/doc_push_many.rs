@@ -1,5 +1,6 @@
 //! Many documents in one call. Lists are answered in their order.
 
+use crate::store::doc_push_many as store;
 use pgrx::prelude::*;
 
 use crate::api::entry::{
@@ -17,8 +18,7 @@ fn doc_push_many(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
         let queue = queue_name(call, 0)?;
         let docs = call.json(1, "docs")?;
-        let pushed = Queue::open(&queue)
-            .and_then(|queue| crate::store::doc_push_many::push_docs(&queue, docs));
+        let pushed = Queue::open(&queue).and_then(|queue| store::push_docs(&queue, docs));
         lenient(pushed, 0).map(Reply::int)
     })
 }
@@ -36,8 +36,7 @@ fn doc_push_many_arrays(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
             priority: call.int(4, "priority")?,
             next_iteration: call.timestamp(5, "next_iteration")?,
         };
-        let pushed = Queue::open(&queue)
-            .map(|queue| crate::store::doc_push_many::push(&queue, &mut batch, &subjects));
+        let pushed = Queue::open(&queue).map(|queue| store::push(&queue, &mut batch, &subjects));
         lenient(pushed, 0).map(Reply::int)
     })
 }
@@ -60,12 +59,7 @@ fn doc_append_many(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
         };
         let mut out = call.rows();
         let appended = Queue::open(&queue).map(|queue| {
-            crate::store::doc_push_many::append(
-                &queue,
-                &mut batch,
-                &mut subjects,
-                generated_subject,
-            );
+            store::append(&queue, &mut batch, &mut subjects, generated_subject);
             for subject in &subjects {
                 out.push(&[Arg::from(subject.as_str())]);
             }

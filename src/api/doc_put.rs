@@ -1,5 +1,6 @@
 //! Adding documents whose subject may exist.
 
+use crate::store::doc_put as store;
 use pgrx::prelude::*;
 
 use crate::api::entry::{payload, queue_name, respond_write, subject};
@@ -45,7 +46,7 @@ fn doc_put(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
             },
             mode: mode(call, 6)?,
         };
-        let action = crate::store::doc_put::put(&*Queue::open(&queue)?, &put)?;
+        let action = store::put(&*Queue::open(&queue)?, &put)?;
         Ok(Reply::text(action.word()))
     })
 }
@@ -58,9 +59,7 @@ fn doc_put_many(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
         let docs = call.json(1, "docs")?;
         let mode = mode(call, 2)?;
         let mut out = call.rows();
-        for (subject, action) in
-            crate::store::doc_put::put_docs(&*Queue::open(&queue)?, docs, mode)?
-        {
+        for (subject, action) in store::put_docs(&*Queue::open(&queue)?, docs, mode)? {
             out.push(&[Arg::from(subject.as_str()), Arg::from(action.word())]);
         }
         Ok(out.done())

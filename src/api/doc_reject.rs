@@ -1,5 +1,6 @@
 //! Settling leased documents, and the error log.
 
+use crate::store::doc_reject as store;
 use pgrx::prelude::*;
 
 use crate::api::doc_settle::settle;
@@ -20,7 +21,7 @@ fn doc_reject(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
             Some(delay) => Some(delay.as_duration("delay")?.after(time::now())),
         };
         settle(call, 5, |queue, doc| {
-            let rejected = crate::store::doc_reject::reject(queue, doc, &message, not_before)?;
+            let rejected = store::reject(queue, doc, &message, not_before)?;
             let entry = LogEntry {
                 subject: doc.subject,
                 message: &message,
@@ -28,7 +29,7 @@ fn doc_reject(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
                 ref_id: call.opt_text(4),
                 attempt: Some(rejected.attempts),
             };
-            crate::store::doc_reject::log_failure(queue, &entry);
+            store::log_failure(queue, &entry);
             Ok(())
         })
     })
@@ -40,7 +41,7 @@ fn doc_snooze(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
         let next_iteration = call.timestamp(2, "next_iteration")?;
         settle(call, 3, |queue, doc| {
-            crate::store::doc_reject::snooze(queue, doc, next_iteration)
+            store::snooze(queue, doc, next_iteration)
         })
     })
 }
@@ -58,8 +59,7 @@ fn log_error(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
             ref_id: call.opt_text(4),
             attempt: None,
         };
-        let logged =
-            Queue::open(&name).map(|queue| crate::store::doc_reject::log_failure(&queue, &entry));
+        let logged = Queue::open(&name).map(|queue| store::log_failure(&queue, &entry));
         lenient(logged.map(|()| true), false).map(Reply::bool)
     })
 }

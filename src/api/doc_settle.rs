@@ -1,5 +1,6 @@
 //! Settling leased documents, and the error log.
 
+use crate::store::doc_settle;
 use pgrx::prelude::*;
 
 use crate::api::entry::{lenient, opt_payload, queue_name, respond_write, subject};
@@ -30,7 +31,7 @@ fn doc_complete(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
         let payload = opt_payload(call, 2);
         settle(call, 3, |queue, doc| {
-            crate::store::doc_settle::complete(queue, doc, payload)
+            doc_settle::complete(queue, doc, payload)
         })
     })
 }
@@ -40,9 +41,7 @@ fn doc_complete(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
 fn doc_kill(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
         let payload = opt_payload(call, 2);
-        settle(call, 3, |queue, doc| {
-            crate::store::doc_settle::kill(queue, doc, payload)
-        })
+        settle(call, 3, |queue, doc| doc_settle::kill(queue, doc, payload))
     })
 }
 
@@ -53,7 +52,7 @@ fn doc_reschedule(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
         let next_iteration = call.timestamp(2, "next_iteration")?;
         let payload = opt_payload(call, 3);
         settle(call, 4, |queue, doc| {
-            crate::store::doc_settle::reschedule(queue, doc, next_iteration, payload)
+            doc_settle::reschedule(queue, doc, next_iteration, payload)
         })
     })
 }
@@ -61,7 +60,5 @@ fn doc_reschedule(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
 /// `doc_drop(queue, subject, lease)`
 #[pg_extern(sql = false)]
 fn doc_drop(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
-    respond_write(fcinfo, |call| {
-        settle(call, 2, crate::store::doc_settle::drop)
-    })
+    respond_write(fcinfo, |call| settle(call, 2, doc_settle::drop))
 }

@@ -1,5 +1,6 @@
 //! Many documents in one call. Lists are answered in their order.
 
+use crate::store::doc_settle_many;
 use std::collections::HashSet;
 
 use pgrx::prelude::*;
@@ -66,9 +67,7 @@ fn doc_complete_many(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
                 true => None,
                 false => Some(payloads(call, 2, subjects.len())?),
             };
-            Ok(crate::store::doc_settle_many::complete(
-                queue, subjects, lease, payloads,
-            ))
+            Ok(doc_settle_many::complete(queue, subjects, lease, payloads))
         })
     })
 }
@@ -81,7 +80,7 @@ fn doc_reschedule_many(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
         settle(call, 4, |queue, subjects, lease| {
             let payloads = payloads(call, 3, subjects.len())?;
             let subjects = Arg::from(subjects.to_vec());
-            Ok(crate::store::doc_settle_many::reschedule(
+            Ok(doc_settle_many::reschedule(
                 queue,
                 subjects,
                 lease,
@@ -97,7 +96,7 @@ fn doc_reschedule_many(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
 fn doc_drop_many(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
         settle(call, 2, |queue, subjects, lease| {
-            Ok(crate::store::doc_settle_many::drop(queue, subjects, lease))
+            Ok(doc_settle_many::drop(queue, subjects, lease))
         })
     })
 }

@@ -1,5 +1,6 @@
 //! Adding documents.
 
+use crate::store::doc_upsert as store;
 use pgrx::prelude::*;
 
 use crate::api::doc_push::full;
@@ -15,8 +16,7 @@ fn doc_upsert(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
         let queue = queue_name(call, 0)?;
         let doc = full(call)?;
-        let upserted =
-            Queue::open(&queue).and_then(|queue| crate::store::doc_upsert::upsert(&queue, &doc));
+        let upserted = Queue::open(&queue).and_then(|queue| store::upsert(&queue, &doc));
         let none = Upserted {
             queued: 0,
             updated: 0,

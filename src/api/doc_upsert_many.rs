@@ -1,5 +1,6 @@
 //! Many documents in one call. Lists are answered in their order.
 
+use crate::store::doc_upsert_many;
 use pgrx::prelude::*;
 
 use crate::api::entry::{lenient, queue_name, respond_write};
@@ -14,8 +15,8 @@ fn doc_upsert_many(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
         let queue = queue_name(call, 0)?;
         let docs = call.json(1, "docs")?;
         let mut out = call.rows();
-        let upserted = Queue::open(&queue)
-            .and_then(|queue| crate::store::doc_upsert_many::upsert_docs(&queue, docs));
+        let upserted =
+            Queue::open(&queue).and_then(|queue| doc_upsert_many::upsert_docs(&queue, docs));
         for (subject, action) in lenient(upserted, Vec::new())? {
             out.push(&[Arg::from(subject.as_str()), Arg::from(action.word())]);
         }

@@ -1,5 +1,6 @@
 //! Bulk administration of documents.
 
+use crate::store::docs_admin;
 use pgrx::prelude::*;
 
 use crate::api::entry::{queue_name, respond_write};
@@ -36,7 +37,7 @@ fn administer(
 #[pg_extern(sql = false)]
 fn docs_retry(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     administer(fcinfo, 1, |_, queue, request| {
-        crate::store::docs_admin::retry(queue, request)
+        docs_admin::retry(queue, request)
     })
 }
 
@@ -44,7 +45,7 @@ fn docs_retry(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
 #[pg_extern(sql = false)]
 fn docs_kill(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     administer(fcinfo, 1, |_, queue, request| {
-        crate::store::docs_admin::kill(queue, request)
+        docs_admin::kill(queue, request)
     })
 }
 
@@ -52,7 +53,7 @@ fn docs_kill(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
 #[pg_extern(sql = false)]
 fn docs_drop(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     administer(fcinfo, 1, |_, queue, request| {
-        crate::store::docs_admin::drop(queue, request)
+        docs_admin::drop(queue, request)
     })
 }
 
@@ -61,7 +62,7 @@ fn docs_drop(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
 fn docs_move(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     administer(fcinfo, 2, |call, queue, request| {
         let target = QueueName::parse(call.text(1, "target")?)?;
-        crate::store::docs_admin::move_to(queue, &*Queue::open(&target)?, request)
+        docs_admin::move_to(queue, &*Queue::open(&target)?, request)
     })
 }
 
@@ -69,6 +70,6 @@ fn docs_move(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
 #[pg_extern(sql = false)]
 fn docs_set_priority(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     administer(fcinfo, 2, |call, queue, request| {
-        crate::store::docs_admin::set_priority(queue, call.int(1, "priority")?, request)
+        docs_admin::set_priority(queue, call.int(1, "priority")?, request)
     })
 }

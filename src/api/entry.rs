@@ -15,7 +15,7 @@ use crate::pg::value::Arg;
 use crate::pg::{session, time};
 use crate::settings;
 
-/// Runs the body of an entry point and raises the error it ends with.
+/// Runs the body of an entry point and advances the error it ends with.
 pub fn respond(
     fcinfo: pg_sys::FunctionCallInfo,
     body: impl FnOnce(&Call) -> Result<Reply>,
@@ -46,7 +46,7 @@ pub fn respond_write(
 }
 
 /// Where fetchq 4 returned a value for an error that callers rely on, so do we, with
-/// a warning; `fetchq.strict` raises it.
+/// a warning; `fetchq.strict` advances it.
 pub fn lenient<T>(result: Result<T>, value: T) -> Result<T> {
     match result {
         Err(

@@ -1,5 +1,6 @@
 //! Dead letters, and what becomes of settled documents.
 
+use crate::store::history;
 use pgrx::prelude::*;
 
 use crate::api::entry::{queue_name, respond, respond_write};
@@ -16,10 +17,7 @@ fn queue_trim_history(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
         let name = queue_name(call, 0)?;
         let limit = call.limit(1, "max_docs")?;
-        Ok(Reply::int(crate::store::history::trim(
-            &*Queue::open(&name)?,
-            limit,
-        )))
+        Ok(Reply::int(history::trim(&*Queue::open(&name)?, limit)))
     })
 }
 
@@ -36,11 +34,11 @@ fn queue_history(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
                     false => Vec::new(),
                 }
             }
-            None => crate::store::history::readable(),
+            None => history::readable(),
         };
         let mut out = call.rows();
         for name in names {
-            let sql = statement::render(crate::store::history::ROWS, &name);
+            let sql = statement::render(history::ROWS, &name);
             spi::connect(|spi| out.extend(&spi.once(&sql, &[Arg::from(name.as_str())])));
         }
         Ok(out.done())

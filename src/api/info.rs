@@ -1,5 +1,9 @@
 //! What is installed, traces, and the calls that old clients make.
 
+use crate::pg::session;
+use crate::ready::floors;
+use crate::signals::board;
+use crate::store::info;
 use pgrx::prelude::*;
 
 use crate::api::entry::{respond, respond_write, subject};
@@ -16,14 +20,14 @@ use crate::store::queue;
 fn info(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond(fcinfo, |call| {
         let compat = settings::compat_version();
-        let installed = crate::store::info::extension_version();
+        let installed = info::extension_version();
         Ok(call.record(&[
             Arg::from(compat.as_str()),
             Arg::from(installed.as_deref()),
             Arg::from(env!("CARGO_PKG_VERSION")),
-            Arg::from(crate::pg::session::is_preloaded()),
-            Arg::from(crate::signals::board::has_background_worker()),
-            Arg::from(crate::ready::floors::is_available()),
+            Arg::from(session::is_preloaded()),
+            Arg::from(board::has_background_worker()),
+            Arg::from(floors::is_available()),
         ]))
     })
 }
@@ -44,10 +48,10 @@ fn upgrade_nothing(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
 #[pg_extern(sql = false)]
 fn destroy(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |_| {
-        if !crate::store::info::owns_extension() {
+        if !info::owns_extension() {
             return Err(Error::NotOwner);
         }
-        crate::store::info::destroy();
+        info::destroy();
         Ok(Reply::bool(true))
     })
 }
@@ -70,7 +74,7 @@ fn trace(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
                 .map(|name| {
                     (
                         name,
-                        spi.once(&crate::store::info::trace_sql(name), &[Arg::from(subject)]),
+                        spi.once(&info::trace_sql(name), &[Arg::from(subject)]),
                     )
                 })
                 .collect();

@@ -1,5 +1,6 @@
 //! Maintenance that any client may run.
 
+use crate::store::maintenance as store;
 use pgrx::prelude::*;
 
 use crate::api::entry::{queue_name, respond, respond_write};
@@ -61,9 +62,7 @@ fn one(call: &Call, run: impl FnOnce(&Queue, i32) -> Result<i32>) -> Result<Repl
 #[pg_extern(sql = false)]
 fn mnt_make_pending(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
-        one(call, |queue, limit| {
-            Ok(crate::store::maintenance::make_pending(queue, limit))
-        })
+        one(call, |queue, limit| Ok(store::make_pending(queue, limit)))
     })
 }
 
@@ -72,7 +71,7 @@ fn mnt_make_pending(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
 fn mnt_reschedule_orphans(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
         one(call, |queue, limit| {
-            Ok(crate::store::maintenance::reschedule_orphans(queue, limit))
+            Ok(store::reschedule_orphans(queue, limit))
         })
     })
 }
@@ -80,9 +79,7 @@ fn mnt_reschedule_orphans(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
 /// `mnt_mark_dead(queue, max_docs)`
 #[pg_extern(sql = false)]
 fn mnt_mark_dead(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
-    respond_write(fcinfo, |call| {
-        one(call, crate::store::maintenance::mark_dead)
-    })
+    respond_write(fcinfo, |call| one(call, store::mark_dead))
 }
 
 fn duration(call: &Call, at: usize) -> Result<Interval> {
@@ -161,7 +158,7 @@ fn maintenance_progress(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
             out.push(&[
                 Arg::from(one.pid),
                 Arg::from(one.task.map(Task::word)),
-                Arg::from(relation::queue_of(one.table).as_deref()),
+                Arg::from(relation::queue_of_table(one.table).as_deref()),
                 Arg::timestamp(one.since),
                 Arg::from(one.done),
             ]);

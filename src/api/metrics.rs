@@ -1,5 +1,6 @@
 //! Counters.
 
+use crate::store::metrics as store;
 use pgrx::prelude::*;
 
 use crate::api::entry::{lenient, metric_name, narrow, queue_name, respond, respond_write};
@@ -20,7 +21,7 @@ fn metric_get_all_of(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
         let name = queue_name(call, 0)?;
         let mut out = call.rows();
         let args = [Arg::from(name.as_str())];
-        spi::connect(|spi| out.extend(&spi.once(crate::store::metrics::GET, &args)));
+        spi::connect(|spi| out.extend(&spi.once(store::GET, &args)));
         Ok(out.done())
     })
 }
@@ -31,7 +32,7 @@ fn metric_get(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond(fcinfo, |call| {
         let name = queue_name(call, 0)?;
         let metric = metric_name(call, 1)?;
-        let found = crate::store::metrics::get(&name, metric);
+        let found = store::get(&name, metric);
         let value = found.as_ref().map_or(0, |m| m.value);
         let updated_at = found.as_ref().and_then(|m| m.updated_at);
         Ok(call.record(&[
@@ -43,7 +44,7 @@ fn metric_get(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
 }
 
 fn common(name: &QueueName) -> Vec<Arg> {
-    narrowed(&COMMON, &crate::store::metrics::get_many(name, &COMMON))
+    narrowed(&COMMON, &store::get_many(name, &COMMON))
 }
 
 fn narrowed(names: &[&str], values: &[i64]) -> Vec<Arg> {
@@ -66,7 +67,7 @@ fn metric_get_common(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
 #[pg_extern(sql = false)]
 fn metric_get_all(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond(fcinfo, |call| {
-        let values = crate::store::metrics::get_many_of_all(&COMMON);
+        let values = store::get_many_of_all(&COMMON);
         let none = vec![0; COMMON.len()];
         per_queue(call, |name| {
             Ok(narrowed(
@@ -93,7 +94,7 @@ fn per_queue(call: &Call, values: impl Fn(&QueueName) -> Result<Vec<Arg>>) -> Re
 fn metric_get_total(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond(fcinfo, |call| {
         let metric = metric_name(call, 0)?;
-        let total = crate::store::metrics::total(metric);
+        let total = store::total(metric);
         Ok(call.record(&[
             Arg::from(narrow(metric, total.unwrap_or(0))),
             Arg::from(total.is_some()),
@@ -116,7 +117,7 @@ fn gauges(values: &[i64], order: &[usize; 6]) -> Vec<Arg> {
 
 fn count(name: &QueueName) -> Result<Vec<i64>> {
     queue::id(name)?;
-    Ok(crate::store::metrics::count(name))
+    Ok(store::count(name))
 }
 
 /// `metric_compute(queue)`
@@ -140,7 +141,7 @@ fn metric_compute_all(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
 #[pg_extern(sql = false)]
 fn metric_reset(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
-        let values = crate::store::metrics::reset(&queue_name(call, 0)?)?;
+        let values = store::reset(&queue_name(call, 0)?)?;
         Ok(call.record(&gauges(&values, &RESET)))
     })
 }
@@ -149,9 +150,7 @@ fn metric_reset(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
 #[pg_extern(sql = false)]
 fn metric_reset_all(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
-        per_queue(call, |name| {
-            Ok(gauges(&crate::store::metrics::reset(name)?, &RESET))
-        })
+        per_queue(call, |name| Ok(gauges(&store::reset(name)?, &RESET)))
     })
 }
 
@@ -165,15 +164,13 @@ fn written(call: &Call, write: impl FnOnce(&QueueName, &str, i32) -> (i64, bool)
 /// `metric_set(queue, metric, value)`
 #[pg_extern(sql = false)]
 fn metric_set(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
-    respond_write(fcinfo, |call| written(call, crate::store::metrics::set))
+    respond_write(fcinfo, |call| written(call, store::set))
 }
 
 /// `metric_increment(queue, metric, value)`
 #[pg_extern(sql = false)]
 fn metric_increment(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
-    respond_write(fcinfo, |call| {
-        written(call, crate::store::metrics::increment)
-    })
+    respond_write(fcinfo, |call| written(call, store::increment))
 }
 
 fn logged(call: &Call, log: impl FnOnce(&QueueName, &str, i64) -> i32) -> Result<Reply> {
@@ -186,9 +183,7 @@ fn logged(call: &Call, log: impl FnOnce(&QueueName, &str, i64) -> i32) -> Result
 /// `metric_log_increment(queue, metric, value)`
 #[pg_extern(sql = false)]
 fn metric_log_increment(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
-    respond_write(fcinfo, |call| {
-        logged(call, crate::store::metrics::log_increment)
-    })
+    respond_write(fcinfo, |call| logged(call, store::log_increment))
 }
 
 /// `metric_log_decrement(queue, metric, value)`
@@ -196,7 +191,7 @@ fn metric_log_increment(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
 fn metric_log_decrement(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
         logged(call, |queue, metric, value| {
-            crate::store::metrics::log_increment(queue, metric, -value)
+            store::log_increment(queue, metric, -value)
         })
     })
 }
@@ -204,7 +199,7 @@ fn metric_log_decrement(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
 /// `metric_log_set(queue, metric, value)`
 #[pg_extern(sql = false)]
 fn metric_log_set(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
-    respond_write(fcinfo, |call| logged(call, crate::store::metrics::log_set))
+    respond_write(fcinfo, |call| logged(call, store::log_set))
 }
 
 /// `metric_log_pack()`

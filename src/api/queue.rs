@@ -1,21 +1,20 @@
 //! Creating, changing, emptying and dropping queues.
 
+use crate::store::queue;
 use pgrx::prelude::*;
 
 use crate::api::entry::{lenient, queue_name, respond, respond_write};
-use crate::domain::names::QueueName;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::pg::call::{Call, Reply};
 use crate::pg::value::Arg;
-use crate::pg::{session, spi};
-use crate::store::{jobs, metrics, ordering_setup, queue_tables, statement, triggers};
+use crate::store::{queue_indexes, queue_truncate};
 
 /// `queue_create(queue)`
 #[pg_extern(sql = false)]
 fn queue_create(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
         let name = queue_name(call, 0)?;
-        let (was_created, id) = crate::store::queue::create(&name)?;
+        let (was_created, id) = queue::create(&name)?;
         // A client that compares names with those of the registry would find none.
         if was_created && call.opt_text(0) != Some(name.as_str()) {
             notice!("queue names are folded to lower case: this one is \"{name}\"");
@@ -29,7 +28,7 @@ fn queue_create(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
 fn queue_drop(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
         let name = queue_name(call, 0)?;
-        let dropped = lenient(crate::store::queue::drop(&name).map(Some), None)?;
+        let dropped = lenient(queue::drop(&name).map(Some), None)?;
         let id = dropped.map(|dropped| {
             if !dropped.schedules.is_empty() {
                 let names = dropped.schedules.join(", ");
@@ -51,10 +50,7 @@ fn queue_drop(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
 #[pg_extern(sql = false)]
 fn queue_get_id(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond(fcinfo, |call| {
-        let id = lenient(
-            crate::store::queue::id(&queue_name(call, 0)?).map(Some),
-            None,
-        )?;
+        let id = lenient(queue::id(&queue_name(call, 0)?).map(Some), None)?;
         Ok(Reply::bigint(id.map(i64::from)))
     })
 }
@@ -77,14 +73,7 @@ fn queue_create_indexes_for(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
 }
 
 fn create_indexes(call: &Call) -> Result<Reply> {
-    let name = queue_name(call, 0)?;
-    let created = crate::store::queue::lock_now(&name).map(|_| {
-        spi::connect(|spi| {
-            queue_tables::create_indexes(spi, &name);
-            triggers::create_ready_trigger(spi, &name);
-            ordering_setup::create_index(spi, &name);
-        });
-    });
+    let created = queue_indexes::create(&queue_name(call, 0)?);
     lenient(created.map(|()| true), false).map(Reply::bool)
 }
 
@@ -93,8 +82,7 @@ fn create_indexes(call: &Call) -> Result<Reply> {
 fn queue_drop_indexes(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
         let name = queue_name(call, 0)?;
-        let dropped =
-            crate::store::queue::lock_now(&name).map(|_| queue_tables::drop_indexes(&name));
+        let dropped = queue_indexes::drop(&name);
         lenient(dropped.map(|()| true), false).map(Reply::bool)
     })
 }
@@ -106,7 +94,7 @@ fn queue_drop_version(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
         let name = queue_name(call, 0)?;
         let version = call.int(1, "version")?;
-        let dropped = crate::store::queue::current_version(&name).map(|current| current != version);
+        let dropped = queue::current_version(&name).map(|current| current != version);
         lenient(dropped, false).map(Reply::bool)
     })
 }
@@ -116,7 +104,7 @@ fn queue_drop_version(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
 fn queue_status_all(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond(fcinfo, |call| {
         let mut out = call.rows();
-        spi::connect(|spi| out.extend(&spi.once(crate::store::queue::STATUS_ALL, &[])));
+        queue::status_of_all(&mut out);
         Ok(out.done())
     })
 }
@@ -125,10 +113,8 @@ fn queue_status_all(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
 #[pg_extern(sql = false)]
 fn queue_status(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond(fcinfo, |call| {
-        let name = queue_name(call, 0)?;
         let mut out = call.rows();
-        let args = [Arg::from(name.as_str())];
-        spi::connect(|spi| out.extend(&spi.once(crate::store::queue::STATUS_ONE, &args)));
+        queue::status_of(&queue_name(call, 0)?, &mut out);
         Ok(out.done())
     })
 }
@@ -139,13 +125,9 @@ fn queue_top(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond(fcinfo, |call| {
         let name = queue_name(call, 0)?;
         let version = call.int(1, "version")?;
-        let limit = i64::from(call.limit(2, "max_docs")?);
-        let skip = i64::from(call.limit(3, "skip")?);
-        crate::store::queue::id(&name)?;
+        let (limit, skip) = (call.limit(2, "max_docs")?, call.limit(3, "skip")?);
         let mut out = call.rows();
-        let args = [Arg::from(version), Arg::from(limit), Arg::from(skip)];
-        let sql = statement::render(crate::store::queue::TOP, &name);
-        spi::connect(|spi| out.extend(&spi.once(&sql, &args)));
+        queue::top(&name, version, limit, skip, &mut out)?;
         Ok(out.done())
     })
 }
@@ -155,7 +137,7 @@ fn queue_top(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
 fn queue_truncate(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
         let name = queue_name(call, 0)?;
-        truncate(&name, call.bool(1, "empty")?)?;
+        queue_truncate::truncate(&name, call.bool(1, "empty")?)?;
         Ok(Reply::bool(true))
     })
 }
@@ -164,27 +146,7 @@ fn queue_truncate(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
 #[pg_extern(sql = false)]
 fn queue_truncate_all(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
-        let empty = call.bool(0, "empty")?;
-        for name in crate::store::queue::all() {
-            truncate(&name, empty)?;
-        }
+        queue_truncate::truncate_all(call.bool(0, "empty")?)?;
         Ok(Reply::bool(true))
     })
-}
-
-fn truncate(name: &QueueName, empty: bool) -> Result<()> {
-    if session::keeps_snapshot() {
-        return Err(Error::KeepsSnapshot("fetchq.queue_truncate"));
-    }
-    // Jobs before the registry, as maintenance locks them.
-    if empty {
-        jobs::restart(name.as_str());
-    }
-    crate::store::queue::lock_now(name)?;
-    if empty {
-        queue_tables::truncate_history(name);
-    }
-    queue_tables::truncate_docs(name);
-    metrics::reset(name)?;
-    Ok(())
 }

@@ -1,5 +1,7 @@
 //! Dead letters, and what becomes of settled documents.
 
+use crate::store::queue_settings;
+use crate::store::retention as store;
 use pgrx::prelude::*;
 
 use crate::api::entry::{lenient, queue_name, respond_write};
@@ -18,7 +20,7 @@ fn queue_set_dead_letter(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
         let name = queue_name(call, 0)?;
         let target = call.opt_text(1).map(QueueName::parse).transpose()?;
-        crate::store::queue_settings::set_dead_letter_queue(&name, target.as_ref()).map(Reply::int)
+        queue_settings::set_dead_letter_queue(&name, target.as_ref()).map(Reply::int)
     })
 }
 
@@ -36,7 +38,7 @@ fn queue_set_history(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
         if kept.iter().any(|(_, in_history)| *in_history) {
             queue_tables::create_history(&name);
         }
-        crate::store::queue_settings::set_history(&name, kept.map(|(arg, _)| arg)).map(Reply::int)
+        queue_settings::set_history(&name, kept.map(|(arg, _)| arg)).map(Reply::int)
     })
 }
 
@@ -64,10 +66,7 @@ fn queue_set_max_attempts(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
                 rule: "1 or more",
             });
         }
-        reindexed(
-            call,
-            crate::store::queue_settings::set_max_attempts(&name, value),
-        )
+        reindexed(call, queue_settings::set_max_attempts(&name, value))
     })
 }
 
@@ -77,10 +76,7 @@ fn queue_set_current_version(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
         let name = queue_name(call, 0)?;
         let value = call.int(1, "version")?;
-        reindexed(
-            call,
-            crate::store::queue_settings::set_current_version(&name, value),
-        )
+        reindexed(call, queue_settings::set_current_version(&name, value))
     })
 }
 
@@ -97,11 +93,7 @@ fn queue_set_logs_retention(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
         let name = queue_name(call, 0)?;
         let text = call.text(1, "retention")?;
         Interval::parse(text).as_duration("retention")?;
-        lenient(
-            crate::store::queue_settings::set_logs_retention(&name, text),
-            0,
-        )
-        .map(Reply::int)
+        lenient(queue_settings::set_logs_retention(&name, text), 0).map(Reply::int)
     })
 }
 
@@ -113,7 +105,7 @@ fn queue_set_metrics_retention(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
         let text = call.text(1, "retention")?;
         check_policy(&retention::parse(text)?)?;
         lenient(
-            crate::store::queue_settings::set_metrics_retention(&name, Jsonb::parse(text)),
+            queue_settings::set_metrics_retention(&name, Jsonb::parse(text)),
             0,
         )
         .map(Reply::int)
@@ -123,7 +115,7 @@ fn queue_set_metrics_retention(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
 /// A policy that would fail when it is applied is refused when it is set.
 fn check_policy(policy: &[retention::Rule]) -> Result<()> {
     for rule in policy {
-        crate::store::retention::check_unit(&rule.retain)?;
+        store::check_unit(&rule.retain)?;
         Interval::parse(&rule.from).as_duration("from")?;
         Interval::parse(&rule.to).as_duration("to")?;
     }
@@ -187,7 +179,7 @@ fn queue_set_retry(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
             Arg::from(jitter),
             Arg::from(max_attempts),
         ];
-        crate::store::queue_settings::set_retry(&name, &policy).map(Reply::int)
+        queue_settings::set_retry(&name, &policy).map(Reply::int)
     })
 }
 
@@ -195,7 +187,7 @@ fn queue_set_retry(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
 #[pg_extern(sql = false)]
 fn queue_pause(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
-        crate::store::queue_settings::set_active(&queue_name(call, 0)?, false).map(Reply::bool)
+        queue_settings::set_active(&queue_name(call, 0)?, false).map(Reply::bool)
     })
 }
 
@@ -203,7 +195,7 @@ fn queue_pause(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
 #[pg_extern(sql = false)]
 fn queue_resume(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
-        crate::store::queue_settings::set_active(&queue_name(call, 0)?, true).map(Reply::bool)
+        queue_settings::set_active(&queue_name(call, 0)?, true).map(Reply::bool)
     })
 }
 

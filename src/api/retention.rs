@@ -1,5 +1,7 @@
 //! What is installed, traces, and the calls that old clients make.
 
+use crate::domain::retention;
+use crate::store::retention as store;
 use pgrx::prelude::*;
 
 use crate::api::entry::{lenient, queue_name, respond_write};
@@ -13,7 +15,7 @@ use crate::store::open_queue::Queue;
 #[pg_extern(sql = false)]
 fn utils_ts_retain(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
-        let removed = crate::store::retention::retain_any(
+        let removed = store::retain_any(
             call.text(0, "table_name")?,
             call.text(1, "field")?,
             call.text(2, "unit")?,
@@ -39,8 +41,8 @@ fn queue_drop_logs_older(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
         let name = queue_name(call, 0)?;
         let age = Interval::parse(call.text(1, "older_than")?).as_duration("older_than")?;
-        let dropped = Queue::open(&name)
-            .map(|queue| crate::store::retention::drop_logs_older_than(&queue, age.arg(), None));
+        let dropped =
+            Queue::open(&name).map(|queue| store::drop_logs_older_than(&queue, age.arg(), None));
         lenient(dropped, 0).map(Reply::int)
     })
 }
@@ -51,8 +53,7 @@ fn queue_drop_logs_before(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
         let name = queue_name(call, 0)?;
         let before = Arg::timestamp(call.timestamp(1, "before")?);
-        let dropped = Queue::open(&name)
-            .map(|queue| crate::store::retention::drop_logs_before(&queue, before));
+        let dropped = Queue::open(&name).map(|queue| store::drop_logs_before(&queue, before));
         lenient(dropped, 0).map(Reply::int)
     })
 }
@@ -71,7 +72,7 @@ fn queue_drop_metrics(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
 fn queue_drop_metrics_by(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
         let name = queue_name(call, 0)?;
-        let policy = crate::domain::retention::parse(&call.json(1, "policy")?.to_text())?;
+        let policy = retention::parse(&call.json(1, "policy")?.to_text())?;
         lenient(retain::metrics_by(&name, &policy), 0).map(Reply::int)
     })
 }

@@ -1,5 +1,6 @@
 //! Schedules.
 
+use crate::store::schedules as store;
 use pgrx::prelude::*;
 
 use crate::api::entry::{payload, queue_name, respond, respond_write};
@@ -72,7 +73,7 @@ fn schedule_create(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
             ends_at: call.opt_timestamp(11),
         };
         let replace = call.bool(12, "replace")?;
-        queue::keep(&queue)?;
+        queue::lock_against_drop(&queue)?;
         let (was_created, next) = run::create(&wanted, given, replace)?;
         commit::schedules_changed();
         Ok(call.record(&[Arg::from(was_created), Arg::timestamp(next)]))
@@ -83,9 +84,7 @@ fn schedule_create(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
 #[pg_extern(sql = false)]
 fn schedule_drop(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
-        Ok(Reply::bool(crate::store::schedules::drop(
-            call.text(0, "name")?,
-        )))
+        Ok(Reply::bool(store::drop(call.text(0, "name")?)))
     })
 }
 
@@ -112,7 +111,7 @@ fn schedule_resume(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
 fn schedule_list(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond(fcinfo, |call| {
         let mut out = call.rows();
-        spi::connect(|spi| out.extend(&spi.once(crate::store::schedules::LIST, &[])));
+        spi::connect(|spi| out.extend(&spi.once(store::LIST, &[])));
         Ok(out.done())
     })
 }

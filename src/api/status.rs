@@ -1,5 +1,6 @@
 //! The ready floors: the trigger that notes rows, and what can be seen of them.
 
+use crate::store::status as store;
 use pgrx::prelude::*;
 
 use crate::api::entry::{queue_name, respond, respond_write};
@@ -24,8 +25,8 @@ fn ready_stats(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
         Ok(call.record(&[
             Arg::from(stats.slots),
             Arg::from(stats.slots_used),
-            Arg::from(stats.raises),
-            Arg::from(stats.raises_discarded),
+            Arg::from(stats.advances),
+            Arg::from(stats.advances_discarded),
             Arg::from(stats.polls_answered),
             Arg::from(stats.full_scans),
             Arg::from(stats.floor_misses),
@@ -75,8 +76,8 @@ const LOOKS: usize = 300;
 /// Raises the floors that are before a time as far as they go: a floor says that there
 /// is nothing before it, not that there is something at it.
 fn raise_floors(now: i64) {
-    for table in floors::behind(now).into_iter().take(LOOKS) {
-        let name = relation::queue_of(table.to_u32());
+    for table in floors::tables_behind(now).into_iter().take(LOOKS) {
+        let name = relation::queue_of_table(table.to_u32());
         let Some(name) = name.and_then(|name| QueueName::parse(&name).ok()) else {
             // It was dropped, and nothing of it is late.
             floors::forget(table);
@@ -86,12 +87,12 @@ fn raise_floors(now: i64) {
         let Ok(Some(queue)) = Queue::try_open(&name) else {
             continue;
         };
-        let Some(source) = queue.source() else {
+        let Some(source) = queue.floors() else {
             continue;
         };
         for (index, version, view) in floors::describe(table) {
             match index {
-                Index::Pick => source.raise_level(version, view.id, Key::LAST),
+                Index::Pick => source.advance_level(version, view.id, Key::LAST),
                 Index::Due => {
                     source.due(view.id, now);
                 }
@@ -110,16 +111,16 @@ fn fetchq_status(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
         }
         let first = |level: i32| floors::first_before(Index::Due, Some(level), i64::MAX);
         let board = board::board();
-        let worker = board.and_then(|board| board.worker_of(session::database()));
+        let worker = board.and_then(|board| board.background_worker_of(session::database()));
         let known = Known {
-            is_preloaded: crate::pg::session::is_preloaded(),
+            is_preloaded: session::is_preloaded(),
             is_standby: session::is_standby(),
             has_memory: floors::is_available(),
             wants_worker: settings::worker(),
             launcher: board
-                .and_then(|board| board.launcher.occupant())
+                .and_then(|board| board.launcher.process())
                 .map(|(_, since)| since),
-            worker: worker.and_then(|worker| worker.seat.occupant()),
+            worker: worker.and_then(|worker| worker.slot.process()),
             last: Task::ALL.map(|task| worker.and_then(|worker| worker.last[task as usize].read())),
             stats: floors::stats(),
             ready_since: floors::first_before(Index::Pick, None, now),
@@ -127,7 +128,7 @@ fn fetchq_status(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
             next_end: first(2),
         };
         let mut out = call.rows();
-        crate::store::status::status(env!("CARGO_PKG_VERSION"), &known, &mut out);
+        store::status(env!("CARGO_PKG_VERSION"), &known, &mut out);
         Ok(out.done())
     })
 }

@@ -11,10 +11,10 @@ use crate::error::{Error, Result};
 use crate::pg::call::{Call, Reply};
 use crate::pg::notify::{self, notify as send};
 use crate::pg::relation;
-use crate::pg::trigger::{self, Fired, Row};
+use crate::pg::trigger::{self, Row, TriggerEvent};
 use crate::ready::floors;
 use crate::ready::key::{Index, Key};
-use crate::signals::waiters::Documents;
+use crate::signals::waiters::WaitKey;
 use crate::signals::{announce, wakeups};
 use crate::store::open_queue::Queue;
 use crate::store::{cap, ordering};
@@ -23,20 +23,20 @@ use crate::store::{cap, ordering};
 #[pg_extern(sql = false)]
 fn trigger_docs_ready(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond(fcinfo, |call| {
-        match trigger::written(call) {
+        match trigger::written_row(call) {
             Row::NoTrigger => return Err(Error::BadTrigger(call.function_name())),
             Row::Foreign => {}
             // Completed or killed: in neither index.
             Row::Written(row) if !(0..=2).contains(&row.status) => {}
             Row::Written(row) if row.status == 1 => {
                 let key = Key::new(row.next_iteration, row.attempts, row.seq);
-                floors::note(row.table, Index::Pick, row.version, row.priority, key);
+                floors::note_entry(row.table, Index::Pick, row.version, row.priority, key);
                 let (table, version) = (row.table.to_u32(), row.version);
-                wakeups::documents_ready(Documents { table, version }, 1);
+                wakeups::documents_ready(WaitKey { table, version }, 1);
             }
             Row::Written(row) => {
                 let key = Key::new(row.next_iteration, 0, row.seq);
-                floors::note(row.table, Index::Due, 0, row.status, key);
+                floors::note_entry(row.table, Index::Due, 0, row.status, key);
             }
         }
         Ok(Reply::trigger())
@@ -47,11 +47,11 @@ fn trigger_docs_ready(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
 #[pg_extern(sql = false)]
 fn trigger_docs_notify(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond(fcinfo, |call| {
-        let Some(entered) = notify::entered(call) else {
+        let Some(entered) = notify::status_change(call) else {
             return Err(Error::BadTrigger(call.function_name()));
         };
         if let Some(status) = Status::from_code(entered.status) {
-            if announce::are_collected() {
+            if announce::is_collecting() {
                 announce::announce_status(entered.table, status);
             } else {
                 let queue = QueueName::parse(&entered.queue)?;
@@ -66,7 +66,7 @@ fn trigger_docs_notify(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
 #[pg_extern(sql = false)]
 fn trigger_queue_changed(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond(fcinfo, |call| {
-        let Some(name) = trigger::name_of_written(call) else {
+        let Some(name) = trigger::written_queue_name(call) else {
             return Err(Error::BadTrigger(call.function_name()));
         };
         // (a row with an impossible name is no queue)
@@ -84,10 +84,10 @@ fn trigger_queue_changed(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
 
 /// What fired a trigger of a queue's documents. No queue: the documents are restored
 /// before it is, or were left behind.
-fn fired(call: &Call) -> Result<(Fired, Option<Rc<Queue>>)> {
+fn fired(call: &Call) -> Result<(TriggerEvent, Option<Rc<Queue>>)> {
     let bad = || Error::BadTrigger(call.function_name());
-    let fired = trigger::fired(call).ok_or_else(bad)?;
-    let name = relation::queue_of(fired.table.to_u32()).ok_or_else(bad)?;
+    let fired = trigger::event(call).ok_or_else(bad)?;
+    let name = relation::queue_of_table(fired.table.to_u32()).ok_or_else(bad)?;
     match Queue::open(&QueueName::parse(&name)?) {
         Ok(queue) if queue.table == fired.table => Ok((fired, Some(queue))),
         Ok(_) => Err(bad()),
@@ -107,13 +107,13 @@ fn trigger_docs_cap(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
         let old = fired.old.as_ref().filter(is_active);
         let new = fired.new.as_ref().filter(is_active);
         if fired.old.is_none() && fired.new.is_none() {
-            cap::emptied(&queue)?;
+            cap::documents_truncated(&queue)?;
         }
         if let Some(old) = old {
-            cap::released(&queue, &old.subject)?;
+            cap::document_released(&queue, &old.subject)?;
         }
         if let Some(new) = new {
-            cap::activated(&queue, &new.subject, new.seq);
+            cap::document_activated(&queue, &new.subject, new.seq);
         }
         Ok(Reply::trigger())
     })
@@ -126,17 +126,17 @@ fn trigger_docs_order(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
         let (fired, queue) = fired(call)?;
         let Some(queue) = queue else {
             return Ok(match fired.is_before {
-                true => trigger::verdict(call, true),
+                true => trigger::before_row_result(call, true),
                 false => Reply::trigger(),
             });
         };
         match (&fired.old, &fired.new) {
             (Some(_), Some(new)) if fired.is_before => {
                 let may = ordering::may_change(&queue, new);
-                return Ok(trigger::verdict(call, may));
+                return Ok(trigger::before_row_result(call, may));
             }
-            (None, None) => ordering::emptied(&queue)?,
-            (old, new) => ordering::changed(&queue, old.as_ref(), new.as_ref())?,
+            (None, None) => ordering::documents_truncated(&queue)?,
+            (old, new) => ordering::document_changed(&queue, old.as_ref(), new.as_ref())?,
         }
         Ok(Reply::trigger())
     })

@@ -1,5 +1,6 @@
 //! Leases: extending, cancelling, handing back; and who holds what.
 
+use crate::store::worker_sessions;
 use pgrx::prelude::*;
 
 use crate::api::entry::{respond, respond_write};
@@ -15,7 +16,7 @@ use crate::store::{queue, statement};
 fn worker_release(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
         let worker = call.text(0, "name")?;
-        let queues = crate::store::worker_sessions::queues_of(worker);
+        let queues = worker_sessions::queues_of(worker);
         if queues.is_empty() {
             error::warn(
                 PgSqlErrorCode::ERRCODE_NO_DATA,
@@ -26,7 +27,7 @@ fn worker_release(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
         let mut released = 0;
         for name in queues {
             match Queue::open(&name) {
-                Ok(queue) => released += crate::store::worker_sessions::release(&queue, worker),
+                Ok(queue) => released += worker_sessions::release(&queue, worker),
                 // Dropped since.
                 Err(Error::UnknownQueue(_)) => {}
                 Err(other) => return Err(other),
@@ -40,7 +41,7 @@ fn worker_release(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
 #[pg_extern(sql = false)]
 fn worker_stop(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
-        crate::store::worker_sessions::stop(call.text(0, "name")?);
+        worker_sessions::request_stop(call.text(0, "name")?);
         Ok(Reply::bool(true))
     })
 }
@@ -57,7 +58,7 @@ fn lease_list(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
             if !relation::may_read(table) {
                 continue;
             }
-            let sql = statement::render(crate::store::worker_sessions::LEASED, &name);
+            let sql = statement::render(worker_sessions::LEASED, &name);
             spi::connect(|spi| out.extend(&spi.once(&sql, &[Arg::from(name.as_str())])));
         }
         Ok(out.done())

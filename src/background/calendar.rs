@@ -67,7 +67,7 @@ impl<'a> Calendar<'a> {
     pub fn new(me: &'a BackgroundWorker) -> Self {
         Self {
             me,
-            read: me.news.written(),
+            read: me.due_changes.written(),
             all_at: i64::MIN,
             due: BTreeSet::new(),
             queues: HashMap::new(),
@@ -77,13 +77,13 @@ impl<'a> Calendar<'a> {
     }
 
     pub fn has_news(&self) -> bool {
-        self.me.news.written() != self.read
+        self.me.due_changes.written() != self.read
     }
 
     /// Does what is due; says when the next is.
     pub fn run(&mut self) -> i64 {
         let now = time::clock();
-        match self.me.news.since(&mut self.read) {
+        match self.me.due_changes.since(&mut self.read) {
             Some(news) => {
                 for (table, at) in news {
                     self.told(table, at, now);
@@ -99,14 +99,14 @@ impl<'a> Calendar<'a> {
         // may touch is due again by the end of that run: after all others.
         let until = now + TURN;
         while let Some((at, table)) = self.due.first().copied() {
-            if at > now || process::is_to_end() || time::clock() > until {
+            if at > now || process::should_stop() || time::clock() > until {
                 break;
             }
             self.run_queue(table);
         }
         for _ in 0..SWEEP {
             match self.sweep.pop_front() {
-                Some(table) if !process::is_to_end() => self.run_queue(table),
+                Some(table) if !process::should_stop() => self.run_queue(table),
                 _ => break,
             }
         }
@@ -162,7 +162,7 @@ impl<'a> Calendar<'a> {
 
     /// Adds a queue of which only the table is known; false when there is none to be seen.
     fn find(&mut self, table: u32, at: i64) -> bool {
-        let name = process::transaction(|| relation::queue_of(table));
+        let name = process::transaction(|| relation::queue_of_table(table));
         let name = name.ok().flatten();
         match name.and_then(|name| QueueName::parse(&name).ok()) {
             Some(name) => {
@@ -231,9 +231,10 @@ impl<'a> Calendar<'a> {
             return;
         };
         let name = queue.name.clone();
-        process::shows(Some(&format!("fetchq: maintenance of queue \"{name}\"")));
+        process::show_activity(Some(&format!("fetchq: maintenance of queue \"{name}\"")));
         let is_to_write_down = queue.written_down + WRITE_DOWN <= time::clock();
-        let outcome = process::transaction(|| runner::run_on_time(&name, is_to_write_down));
+        let outcome =
+            process::transaction(|| runner::run_document_maintenance(&name, is_to_write_down));
         let now = time::clock();
         match outcome {
             Ok(None) => self.forget(table),

@@ -29,7 +29,7 @@ pub fn main(place: &Assignment) {
     }
     PLACE.store(place.number, Ordering::Relaxed);
     transaction::on_exit(leave);
-    me.seat.take(session::pid(), time::clock());
+    me.slot.take(session::pid(), time::clock());
     if !me.is_of(place.launch) {
         // A new launcher came in between; it may have given the place away.
         leave();
@@ -46,7 +46,7 @@ pub fn main(place: &Assignment) {
 fn leave() {
     if let Some(board) = board() {
         let me = board.worker(PLACE.load(Ordering::Relaxed));
-        me.seat.leave_as(session::pid());
+        me.slot.leave_as(session::pid());
     }
 }
 
@@ -55,9 +55,9 @@ fn serve(me: &BackgroundWorker, place: &Assignment, jobs: &mut jobs::Jobs) -> En
     let mut calendar = Calendar::new(me);
     let mut schedules = Schedules::new(me);
     let mut sessions = Sessions::default();
-    let mut sender = Notifier::new(&me.announced);
+    let mut sender = Notifier::new(&me.announcements);
     loop {
-        if process::is_to_end() {
+        if process::should_stop() {
             return End::Asked;
         }
         process::reload();
@@ -81,12 +81,12 @@ fn serve(me: &BackgroundWorker, place: &Assignment, jobs: &mut jobs::Jobs) -> En
         sender.run();
         let job = jobs.run(place);
         let next = due.min(job).min(sender.run());
-        process::shows(None);
+        process::show_activity(None);
         process::report_statistics(next > time::clock() + LONG);
         let until = next.min(looked + CHECK_INTERVAL_US);
         me.sleeps_until(until);
         let has_news = calendar.has_news() || schedules.has_news() || sender.has_news();
-        if has_news || process::is_to_end() {
+        if has_news || process::should_stop() {
             continue;
         }
         let micros = (until - time::clock()).max(0);

@@ -8,6 +8,7 @@ use crate::maintenance::runner;
 use crate::pg::process::{self, Started};
 use crate::pg::{catalog, time};
 use crate::signals::board::{BackgroundWorker, board};
+use crate::store::jobs as store;
 use crate::store::jobs::Kind;
 
 /// When to look again after a failure that was not a job's.
@@ -21,10 +22,10 @@ const LOOK: i64 = 5_000_000;
 
 /// Runs one job of a kind, if there is one; says when the next is due.
 fn run_one(kind: Kind) -> i64 {
-    process::shows(Some("fetchq: jobs"));
+    process::show_activity(Some("fetchq: jobs"));
     let next = process::transaction(|| {
         let has_run = runner::run_next(kind);
-        (has_run, crate::store::jobs::next(kind))
+        (has_run, store::next(kind))
     });
     match next {
         Ok((has_run, next)) => {
@@ -55,14 +56,14 @@ pub struct Jobs {
 impl Jobs {
     /// Runs what is due; says when the next is.
     pub fn run(&mut self, place: &Assignment) -> i64 {
-        if self.pack_at <= time::clock() && !process::is_to_end() {
+        if self.pack_at <= time::clock() && !process::should_stop() {
             self.pack_at = run_one(Kind::Pack);
         }
         if self.helper.as_ref().is_some_and(Started::is_gone) {
             self.helper = None;
             self.slow_at = self.started + RETRY;
         }
-        if self.helper.is_none() && self.slow_at <= time::clock() && !process::is_to_end() {
+        if self.helper.is_none() && self.slow_at <= time::clock() && !process::should_stop() {
             self.slow_at = self.start_helper(place);
         }
         match self.helper {
@@ -81,12 +82,7 @@ impl Jobs {
 
     /// Says when to look again.
     fn start_helper(&mut self, place: &Assignment) -> i64 {
-        let found = process::transaction(|| {
-            (
-                crate::store::jobs::next(Kind::Slow),
-                catalog::database_name(),
-            )
-        });
+        let found = process::transaction(|| (store::next(Kind::Slow), catalog::database_name()));
         let now = time::clock();
         let (next, database) = match found {
             Ok((next, database)) => (next.unwrap_or(i64::MAX), database.unwrap_or_default()),
@@ -119,7 +115,7 @@ pub fn main(place: &Assignment) {
     }
     process::begin(Some(worker.database()), c"fetchq jobs");
     let mut looked = i64::MIN / 2;
-    while !process::is_to_end() {
+    while !process::should_stop() {
         process::reload();
         if looked + CHECK_INTERVAL_US <= time::clock() {
             looked = time::clock();

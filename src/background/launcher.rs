@@ -59,10 +59,10 @@ pub fn main() {
         databases: HashMap::new(),
         was_full: false,
     };
-    while !process::is_to_end() {
+    while !process::should_stop() {
         process::reload();
         let next = launcher.round();
-        if process::is_to_end() {
+        if process::should_stop() {
             break;
         }
         let micros = (next - time::clock()).clamp(10_000, ROUND);
@@ -143,7 +143,7 @@ impl Launcher<'_> {
     fn ends_orphans(&self) -> bool {
         let mut is_clear = true;
         for worker in self.board.orphans(self.number) {
-            match worker.seat.occupant() {
+            match worker.slot.process() {
                 Some((pid, _)) if process::terminate(pid) => is_clear = false,
                 _ => {
                     worker.release();

@@ -1,6 +1,7 @@
 //! The worker of one database: a calendar of the documents, the schedules, and the jobs.
 
 use crate::pg::catalog;
+use crate::pg::process;
 use crate::signals::board::End;
 use crate::store::queue;
 use crate::{error, settings};
@@ -11,7 +12,7 @@ pub const CHECK_INTERVAL_US: i64 = 1_000_000;
 
 /// Looks whether there is a reason to end.
 pub fn reason_to_end() -> Option<End> {
-    if crate::pg::process::is_database_wanted() {
+    if process::is_database_wanted() {
         return Some(End::DatabaseWanted);
     }
     let name = catalog::database_name();
@@ -25,8 +26,8 @@ pub fn reason_to_end() -> Option<End> {
 pub fn log_failure(message: String) {
     // Whoever drops it has locked the registry: this waits until it is decided, and ends
     // in an error if there is none any more.
-    let _ = crate::pg::process::transaction(queue::all);
-    if crate::pg::process::transaction(catalog::has_extension) != Ok(false) {
+    let _ = process::transaction(queue::all);
+    if process::transaction(catalog::has_extension) != Ok(false) {
         error::log(format!("fetchq worker: {message}"));
     }
 }

@@ -14,28 +14,28 @@ use crate::signals::announce::send;
 use crate::signals::announcements::Announcements;
 use crate::store::triggers;
 
-/// When there was no room for all, every queue is announced, so often at most:
+/// When there was no room for all, every queue is announcements, so often at most:
 /// microseconds.
 const ALL: i64 = 1_000_000;
 
 /// The worker's part.
 pub struct Notifier<'a> {
-    announced: &'a Announcements,
-    /// When a table may be announced again.
+    announcements: &'a Announcements,
+    /// When a table may be announcements again.
     not_before: HashMap<u32, i64>,
-    /// When all may be announced again.
+    /// When all may be announcements again.
     all_at: i64,
 }
 
 impl<'a> Notifier<'a> {
     /// Clients hear of every queue that there is something: there was nobody to tell
     /// them before.
-    pub fn new(announced: &'a Announcements) -> Self {
-        announced
+    pub fn new(announcements: &'a Announcements) -> Self {
+        announcements
             .overflow
             .fetch_or(Status::Pending.bit(), Ordering::SeqCst);
         Self {
-            announced,
+            announcements,
             not_before: HashMap::new(),
             all_at: i64::MIN,
         }
@@ -43,8 +43,8 @@ impl<'a> Notifier<'a> {
 
     /// Whether something can be sent that was not seen by the last run.
     pub fn has_news(&self) -> bool {
-        let mut tables = self.announced.read().map(|(_, table)| table);
-        let overflow = self.announced.overflow.load(Ordering::SeqCst);
+        let mut tables = self.announcements.read().map(|(_, table)| table);
+        let overflow = self.announcements.overflow.load(Ordering::SeqCst);
         overflow != 0 && self.all_at <= time::clock()
             || tables.any(|table| !self.not_before.contains_key(&table))
     }
@@ -55,23 +55,23 @@ impl<'a> Notifier<'a> {
         self.not_before.retain(|_, at| *at > now);
         let mut next = i64::MAX;
         let mut due = Vec::new();
-        for (at, table) in self.announced.read() {
+        for (at, table) in self.announcements.read() {
             match self.not_before.get(&table) {
                 Some(later) => next = next.min(*later),
-                None => due.push(self.announced.take(at)),
+                None => due.push(self.announcements.take(at)),
             }
         }
         let mut states_of_all = 0;
         if self.all_at <= now {
-            states_of_all = self.announced.overflow.swap(0, Ordering::SeqCst);
+            states_of_all = self.announcements.overflow.swap(0, Ordering::SeqCst);
             self.all_at = if states_of_all == 0 { now } else { now + ALL };
-        } else if self.announced.overflow.load(Ordering::SeqCst) != 0 {
+        } else if self.announcements.overflow.load(Ordering::SeqCst) != 0 {
             next = next.min(self.all_at);
         }
         if due.is_empty() && states_of_all == 0 {
             return next;
         }
-        process::shows(Some("fetchq: notifications"));
+        process::show_activity(Some("fetchq: notifications"));
         let sent = process::transaction(|| {
             if states_of_all != 0 {
                 for table in triggers::notifying() {

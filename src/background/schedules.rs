@@ -1,8 +1,9 @@
 //! Schedules: pushes what is due, each schedule in a transaction of its own.
 
 use crate::background::lifecycle::log_failure;
-use crate::maintenance::runner::By;
-use crate::pg::planner::with_plain_path;
+use crate::maintenance::runner::RunAs;
+use crate::maintenance::schedules;
+use crate::pg::planner::with_plain_search_path;
 use crate::pg::{process, time};
 use crate::signals::board::BackgroundWorker;
 use crate::store::schedules as store;
@@ -47,14 +48,14 @@ impl<'a> Schedules<'a> {
             self.next = i64::MIN;
         }
         for _ in 0..TURN {
-            if self.next > time::clock() || process::is_to_end() {
+            if self.next > time::clock() || process::should_stop() {
                 break;
             }
-            process::shows(Some("fetchq: schedules"));
+            process::show_activity(Some("fetchq: schedules"));
             let done = process::transaction(|| {
                 // The worker is a superuser: nobody's operators in its statements.
-                with_plain_path(|| {
-                    let run = crate::maintenance::schedules::run_one(time::now(), By::Owner);
+                with_plain_search_path(|| {
+                    let run = schedules::run_one(time::now(), RunAs::Owner);
                     (run.is_some(), store::next_due())
                 })
             });

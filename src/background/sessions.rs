@@ -2,11 +2,11 @@
 
 use crate::background::lifecycle::log_failure;
 use crate::domain::names::QueueName;
-use crate::maintenance::runner::By;
-use crate::pg::planner::with_plain_path;
+use crate::maintenance::runner::RunAs;
+use crate::pg::planner::with_plain_search_path;
 use crate::pg::{process, time};
 use crate::store::open_queue::Queue;
-use crate::store::worker_sessions::{self, Bound};
+use crate::store::worker_sessions::{self, BoundSessions};
 
 /// How often it looks which sessions have ended: where there are some with bound leases,
 /// and where there are none.
@@ -30,9 +30,11 @@ impl Sessions {
         if self.next > time::clock() {
             return self.next;
         }
-        process::shows(Some("fetchq: sessions"));
+        process::show_activity(Some("fetchq: sessions"));
         // The worker is a superuser: nobody's operators in its statements.
-        let found = process::transaction(|| with_plain_path(|| worker_sessions::bound(None)));
+        let found = process::transaction(|| {
+            with_plain_search_path(|| worker_sessions::bound_sessions(None))
+        });
         let pause = match found {
             Ok(found) if found.is_empty() => IDLE,
             Ok(found) => {
@@ -51,7 +53,7 @@ impl Sessions {
     }
 }
 
-fn follow(name: &str, bound: &Bound) {
+fn follow(name: &str, bound: &BoundSessions) {
     let Ok(name) = QueueName::parse(name) else {
         return;
     };
@@ -59,7 +61,7 @@ fn follow(name: &str, bound: &Bound) {
         // None: locked by DDL, or dropped meanwhile.
         let queue = Queue::try_open(&name).ok().flatten();
         if let Some(queue) = queue {
-            By::Owner.run(&name, || worker_sessions::follow_sessions(&queue, bound));
+            RunAs::Owner.run(&name, || worker_sessions::apply_bindings(&queue, bound));
         }
     });
     if let Err(message) = done {

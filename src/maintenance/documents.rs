@@ -27,8 +27,8 @@ pub fn run(name: &QueueName, limit: i32) -> Result<Outcome> {
     };
     // (the worker does that for all queues at once)
     if worker_sessions::may_read() {
-        for bound in worker_sessions::bound(Some(queue.id)).values() {
-            worker_sessions::follow_sessions(&queue, bound);
+        for bound in worker_sessions::bound_sessions(Some(queue.id)).values() {
+            worker_sessions::apply_bindings(&queue, bound);
         }
     }
     run_open(&queue, limit, true)

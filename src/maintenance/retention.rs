@@ -2,11 +2,13 @@
 //! documents that are not to stay out of its table.
 
 use crate::domain::names::QueueName;
+use crate::domain::retention;
 use crate::error::Result;
 use crate::pg::time::Interval;
 use crate::signals::progress;
 use crate::store::history;
 use crate::store::open_queue::Queue;
+use crate::store::retention as store;
 
 /// How many lines of the log one transaction removes at most, where the caller can
 /// begin another one.
@@ -26,23 +28,21 @@ pub fn run(name: &QueueName, limit: Option<i32>) -> Result<bool> {
 
 /// Trims the snapshots by the queue's own policy; says how many rows went.
 pub fn metrics(name: &QueueName) -> Result<i32> {
-    let policy =
-        crate::domain::retention::parse(&crate::store::retention::metrics_retention(name)?)?;
+    let policy = retention::parse(&store::metrics_retention(name)?)?;
     metrics_by(name, &policy)
 }
 
 /// Trims the snapshots by a given policy.
-pub fn metrics_by(name: &QueueName, policy: &[crate::domain::retention::Rule]) -> Result<i32> {
+pub fn metrics_by(name: &QueueName, policy: &[retention::Rule]) -> Result<i32> {
     Queue::open(name)?;
-    crate::store::retention::retain(name, policy)
+    store::retain(name, policy)
 }
 
 /// Trims the logs by the queue's own retention; says how many rows went.
 pub fn logs_by_setting(name: &QueueName, limit: Option<i32>) -> Result<i32> {
     let queue = Queue::open(name)?;
-    let age = Interval::parse(&crate::store::retention::logs_retention(&queue))
-        .as_duration("logs_retention")?;
-    Ok(crate::store::retention::drop_logs_older_than(
+    let age = Interval::parse(&store::logs_retention(&queue)).as_duration("logs_retention")?;
+    Ok(store::drop_logs_older_than(
         &queue,
         age.arg(),
         limit.map(i64::from),

@@ -36,7 +36,7 @@ pub fn run(duration: Interval, limit: i32) -> Outcome {
     let mut packs = false;
     for job in jobs::claim_all(duration, limit) {
         packs |= Task::parse(&job.task) == Some(Task::Pack);
-        let result = subtransaction::attempt(|| raise(run_one(&job, By::Caller)));
+        let result = subtransaction::attempt(|| raise(run_one(&job, RunAs::Caller)));
         match finish(&job, result) {
             Some(packed) => {
                 outcome.processed += 1;
@@ -53,18 +53,18 @@ pub fn run(duration: Interval, limit: i32) -> Outcome {
 
 /// Whose rights a job runs with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum By {
+pub enum RunAs {
     Caller,
     /// The role that owns the documents: the worker is a superuser, and there may be
     /// triggers of the owner's.
     Owner,
 }
 
-impl By {
+impl RunAs {
     pub fn run<R>(self, queue: &QueueName, work: impl FnOnce() -> R) -> R {
         let table = relation::lookup_data_table(&queue.relation("docs"));
         match table {
-            Some(table) if self == Self::Owner => match relation::owner_of(table) {
+            Some(table) if self == Self::Owner => match relation::owner_of_table(table) {
                 Some(owner) => as_role(owner, work),
                 None => work(),
             },
@@ -99,7 +99,7 @@ pub fn run_next(kind: Kind) -> bool {
     };
     finish(
         &job,
-        subtransaction::attempt(|| raise(run_one(&job, By::Owner))),
+        subtransaction::attempt(|| raise(run_one(&job, RunAs::Owner))),
     );
     if Task::parse(&job.task) == Some(Task::Pack) {
         pack::tidy();
@@ -116,7 +116,7 @@ pub struct OnTime {
 
 /// The maintenance of a queue's documents whenever something is due, with the limit of
 /// its job, unless the job is put off. None: there is no such queue.
-pub fn run_on_time(name: &QueueName, write_down: bool) -> Option<OnTime> {
+pub fn run_document_maintenance(name: &QueueName, write_down: bool) -> Option<OnTime> {
     let now = time::now();
     let Some(Maintenance {
         job,
@@ -157,7 +157,7 @@ pub fn run_on_time(name: &QueueName, write_down: bool) -> Option<OnTime> {
     let limit = settings.limit.max(0);
     let running = progress::begin(Task::Maintain, queue.table.to_u32());
     let buries = buries(queue.table, now);
-    let outcome = raise(By::Owner.run(name, || documents::run_open(&queue, limit, buries)));
+    let outcome = raise(RunAs::Owner.run(name, || documents::run_open(&queue, limit, buries)));
     if buries {
         note_burial(queue.table, now, outcome.is_stuck);
     }
@@ -182,7 +182,7 @@ struct Stuck {
 }
 
 thread_local! {
-    // By the tables of the queues.
+    // RunAs the tables of the queues.
     static STUCK: RefCell<HashMap<Oid, Stuck>> = RefCell::default();
 }
 
@@ -243,7 +243,7 @@ pub fn back_off_maintenance(name: &QueueName) -> Option<i64> {
 }
 
 /// Runs a job; says how many rows it packed.
-fn run_one(job: &Job, by: By) -> Result<i32> {
+fn run_one(job: &Job, by: RunAs) -> Result<i32> {
     let settings = settings_of(job)?;
     if let Some(duration) = &settings.duration {
         jobs::extend(job.id, Interval::parse(duration).as_duration("duration")?);
@@ -275,7 +275,7 @@ fn run_one(job: &Job, by: By) -> Result<i32> {
             Task::Recount => recount::run(&queue).map(|_| ()),
             Task::Retain => {
                 // The worker commits, and goes on with the rest when it is its turn.
-                let limit = (by == By::Owner).then_some(retention::BATCH);
+                let limit = (by == RunAs::Owner).then_some(retention::BATCH);
                 has_more = retention::run(&queue, limit)?;
                 let history = retention::history(&queue, from.clone(), limit.is_some())?;
                 has_more |= history.has_more;
@@ -290,7 +290,7 @@ fn run_one(job: &Job, by: By) -> Result<i32> {
     if task == Task::Recount
         && let Some(queue) = Queue::try_open(&QueueName::parse(&job.queue)?)?
     {
-        worker_sessions::trim(&queue);
+        worker_sessions::delete_stale(&queue);
     }
     let delay = Interval::parse(&settings.delay).as_duration("delay")?;
     let delay = if has_more {

@@ -2,13 +2,14 @@
 //! of one transaction, so that a tick happens once, whatever crashes. Each schedule runs
 //! in a subtransaction: one that fails is told, backs off, and leaves the others alone.
 
+use crate::store::schedules as store;
 use pgrx::PgSqlErrorCode;
 
 use crate::domain::names::{self, QueueName};
 use crate::domain::rhythm::Rhythm;
 use crate::domain::schedule::{self, CatchUp};
 use crate::error::{self, Error, Result, raise};
-use crate::maintenance::runner::By;
+use crate::maintenance::runner::RunAs;
 use crate::pg::json::Jsonb;
 use crate::pg::zone::ServerZone;
 use crate::pg::{subtransaction, time};
@@ -32,7 +33,7 @@ pub struct Outcome {
 pub fn run(limit: i32, now: i64) -> Outcome {
     let mut outcome = Outcome::default();
     for _ in 0..limit {
-        match run_one(now, By::Caller) {
+        match run_one(now, RunAs::Caller) {
             Some(Ok(queued)) => {
                 outcome.processed += 1;
                 outcome.queued = outcome.queued.saturating_add(queued);
@@ -56,12 +57,12 @@ pub fn run_beside_jobs(limit: i32) {
 }
 
 /// Runs a schedule that is due; None when there is none.
-pub fn run_one(now: i64, by: By) -> Option<std::result::Result<i32, ()>> {
-    let claimed = crate::store::schedules::claim(now)?;
+pub fn run_one(now: i64, by: RunAs) -> Option<std::result::Result<i32, ()>> {
+    let claimed = store::claim(now)?;
     match subtransaction::attempt(|| raise(tick(&claimed, now, by))) {
         Ok(queued) => Some(Ok(queued)),
         Err(message) => {
-            crate::store::schedules::back_off(&claimed.name, now, &message);
+            store::back_off(&claimed.name, now, &message);
             error::warn(
                 PgSqlErrorCode::ERRCODE_WARNING,
                 format!("schedule \"{}\" failed: {message}", claimed.name),
@@ -72,7 +73,7 @@ pub fn run_one(now: i64, by: By) -> Option<std::result::Result<i32, ()>> {
     }
 }
 
-fn tick(claimed: &Claimed, now: i64, by: By) -> Result<i32> {
+fn tick(claimed: &Claimed, now: i64, by: RunAs) -> Result<i32> {
     let name = QueueName::parse(&claimed.queue)?;
     let zone = zone(&claimed.timezone)?;
     let rhythm = rhythm(&claimed.written, claimed.anchor)?;
@@ -87,7 +88,7 @@ fn tick(claimed: &Claimed, now: i64, by: By) -> Result<i32> {
         claimed.catch_up_limit.max(1).unsigned_abs() as usize,
     );
     let Some(queue) = Queue::try_open(&name)? else {
-        crate::store::schedules::postpone(&claimed.name, now.saturating_add(BUSY));
+        store::postpone(&claimed.name, now.saturating_add(BUSY));
         return Ok(0);
     };
     let payload = Jsonb::parse(&claimed.payload);
@@ -109,7 +110,7 @@ fn tick(claimed: &Claimed, now: i64, by: By) -> Result<i32> {
             Ok::<i32, Error>(queued + doc_push::push(&queue, &doc))
         })
     })?;
-    crate::store::schedules::move_on(
+    store::move_on(
         &claimed.name,
         due.next.map(time::from_unix),
         due.push.last().copied().map(time::from_unix),
@@ -190,7 +191,7 @@ pub fn create(wanted: &Wanted, given: &str, replace: bool) -> Result<(bool, i64)
     };
     rhythm(&written, now).map_err(told)?;
     for _ in 0..CREATE_TURNS {
-        let existing = crate::store::schedules::lock(wanted.name);
+        let existing = store::lock(wanted.name);
         if existing.is_some() && !replace {
             return Err(Error::ScheduleExists(wanted.name.to_owned()));
         }
@@ -216,11 +217,11 @@ pub fn create(wanted: &Wanted, given: &str, replace: bool) -> Result<(bool, i64)
             .or_else(|| first(&rhythm, &zone, after, wanted.starts_at, wanted.ends_at))
             .ok_or_else(|| never(given))?;
         if existing.is_some() {
-            crate::store::schedules::replace(wanted, anchor, next);
+            store::replace(wanted, anchor, next);
             return Ok((false, next));
         }
         // False: another session has just created it.
-        if crate::store::schedules::insert(wanted, anchor, next) {
+        if store::insert(wanted, anchor, next) {
             return Ok((true, next));
         }
     }
@@ -240,13 +241,13 @@ fn whole_second(at: i64) -> i64 {
 pub fn pause(name: &str) -> Result<bool> {
     let existing = lock(name)?;
     if existing.is_active {
-        crate::store::schedules::pause(name);
+        store::pause(name);
     }
     Ok(existing.is_active)
 }
 
-fn lock(name: &str) -> Result<crate::store::schedules::Existing> {
-    crate::store::schedules::lock(name).ok_or_else(|| Error::UnknownSchedule(name.to_owned()))
+fn lock(name: &str) -> Result<store::Existing> {
+    store::lock(name).ok_or_else(|| Error::UnknownSchedule(name.to_owned()))
 }
 
 /// Goes on with the next tick from now on: (was paused, next tick). A schedule that was
@@ -255,7 +256,7 @@ pub fn resume(name: &str) -> Result<(bool, Option<i64>)> {
     let old = lock(name)?;
     if old.is_active {
         if old.attempts > 0 {
-            crate::store::schedules::resume(name, old.next_tick);
+            store::resume(name, old.next_tick);
         }
         return Ok((false, old.next_tick));
     }
@@ -267,7 +268,7 @@ pub fn resume(name: &str) -> Result<(bool, Option<i64>)> {
         old.starts_at,
         old.ends_at,
     );
-    crate::store::schedules::resume(name, next);
+    store::resume(name, next);
     Ok((true, next))
 }
 

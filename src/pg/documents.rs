@@ -143,7 +143,7 @@ impl Documents {
             let command = match access {
                 Access::Insert => pg_sys::CmdType::CMD_INSERT,
                 Access::Update => pg_sys::CmdType::CMD_UPDATE,
-                Access::Delete | Access::Take => pg_sys::CmdType::CMD_DELETE,
+                Access::Delete | Access::PickMode => pg_sys::CmdType::CMD_DELETE,
             };
             pg_sys::CheckCmdReplicaIdentity(table, command);
             let open = |index, is_needed| {

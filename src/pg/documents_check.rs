@@ -49,7 +49,7 @@ pub enum Access {
     Update,
     Delete,
     /// Delete what can be picked.
-    Take,
+    PickMode,
 }
 
 /// Whether the caller may do that to all columns.
@@ -57,7 +57,7 @@ pub unsafe fn has_rights(table: pg_sys::Oid, access: Access) -> bool {
     let modes = match access {
         Access::Insert => [pg_sys::ACL_INSERT, pg_sys::ACL_SELECT],
         Access::Update => [pg_sys::ACL_UPDATE, pg_sys::ACL_SELECT],
-        Access::Delete | Access::Take => [pg_sys::ACL_DELETE, pg_sys::ACL_SELECT],
+        Access::Delete | Access::PickMode => [pg_sys::ACL_DELETE, pg_sys::ACL_SELECT],
     };
     // SAFETY: asks the system cache; each mode by itself, because the function is
     // content with any of several.

@@ -5,7 +5,6 @@
 pub mod append;
 pub mod call;
 pub mod catalog;
-pub mod chance;
 pub mod documents;
 pub mod documents_check;
 pub mod documents_write;
@@ -17,6 +16,7 @@ pub mod operators;
 pub mod planner;
 pub mod procedure;
 pub mod process;
+pub mod random;
 pub mod relation;
 pub mod scan;
 pub mod session;

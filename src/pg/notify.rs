@@ -18,7 +18,7 @@ pub fn notify(channel: &str, payload: &str) {
 }
 
 /// A document that entered a state, as the notify trigger sees it.
-pub struct Entered {
+pub struct StatusChange {
     pub table: u32,
     pub subject: String,
     pub status: i32,
@@ -28,7 +28,7 @@ pub struct Entered {
 
 /// Reads the row behind an AFTER ... FOR EACH ROW trigger; None when the function was
 /// not called by such a trigger, or not on a documents table.
-pub fn entered(call: &super::call::Call) -> Option<Entered> {
+pub fn status_change(call: &super::call::Call) -> Option<StatusChange> {
     // SAFETY: `context` of a trigger call is a TriggerData whose tuples, relation and
     // arguments live as long as the call; the node tag is checked first.
     unsafe {
@@ -64,7 +64,7 @@ pub fn entered(call: &super::call::Call) -> Option<Entered> {
                     .into_owned()
             })
         };
-        Some(Entered {
+        Some(StatusChange {
             table: (*data.tg_relation).rd_id.to_u32(),
             subject: text(c"subject")?,
             status: text(c"status")?.parse().ok()?,

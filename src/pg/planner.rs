@@ -102,7 +102,7 @@ fn with_setting<R>(name: &CStr, value: &CStr, work: impl FnOnce() -> R) -> R {
 
 /// Runs `work` with nothing but PostgreSQL's own in the search path, which decides how
 /// expressions are written out.
-pub fn with_plain_path<R>(work: impl FnOnce() -> R) -> R {
+pub fn with_plain_search_path<R>(work: impl FnOnce() -> R) -> R {
     with_setting(c"search_path", c"pg_catalog, pg_temp", work)
 }
 

@@ -190,7 +190,7 @@ pub fn begin(database: Option<u32>, name: &CStr) {
 }
 
 /// Whether the process was told to end.
-pub fn is_to_end() -> bool {
+pub fn should_stop() -> bool {
     // SAFETY: a variable that the signal handler sets.
     unsafe { (&raw const pg_sys::ProcDiePending).read_volatile() != 0 }
 }
@@ -223,7 +223,7 @@ pub fn sleep(time: Duration) {
         pg_sys::ResetLatch(pg_sys::MyLatch);
     }
     // What is pending besides an end: barriers, and memory contexts to be logged.
-    if !is_to_end() {
+    if !should_stop() {
         pgrx::check_for_interrupts!();
     }
 }
@@ -292,7 +292,7 @@ pub fn transaction<R>(work: impl FnOnce() -> R) -> Result<R, String> {
 }
 
 /// Shows in `pg_stat_activity` what the process is doing, or that it is idle.
-pub fn shows(activity: Option<&str>) {
+pub fn show_activity(activity: Option<&str>) {
     let (state, text) = match activity {
         Some(text) => (pg_sys::BackendState::STATE_RUNNING, text),
         None => (pg_sys::BackendState::STATE_IDLE, ""),

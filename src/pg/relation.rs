@@ -73,7 +73,7 @@ pub fn lock_writers(table: pg_sys::Oid) {
 
 /// Learns of what other sessions have committed to the catalog. Locking a table does
 /// that too, but not where the transaction has that lock already.
-pub fn accept_changes() {
+pub fn accept_invalidations() {
     // SAFETY: allowed wherever a transaction runs.
     unsafe { pg_sys::AcceptInvalidationMessages() };
 }
@@ -139,7 +139,7 @@ pub fn next_identity(sequence: pg_sys::Oid) -> i64 {
 }
 
 /// The queue whose documents are in this table, by the table's name.
-pub fn queue_of(table: u32) -> Option<String> {
+pub fn queue_of_table(table: u32) -> Option<String> {
     // SAFETY: a look-up in the system cache; NULL when there is no such table.
     unsafe {
         let name = pg_sys::get_rel_name(pg_sys::Oid::from(table));
@@ -152,7 +152,7 @@ pub fn queue_of(table: u32) -> Option<String> {
 }
 
 /// The role that owns a table, if it exists.
-pub fn owner_of(table: pg_sys::Oid) -> Option<pg_sys::Oid> {
+pub fn owner_of_table(table: pg_sys::Oid) -> Option<pg_sys::Oid> {
     // SAFETY: opens the table for reading and closes it again.
     unsafe {
         let relation = pg_sys::try_relation_open(table, pg_sys::AccessShareLock as i32);

@@ -62,7 +62,7 @@ pub fn is_in_block() -> bool {
 
 /// Whether every snapshot that may read the table, now or later, sees what this
 /// transaction has committed.
-pub fn is_known_to_all(transaction: u32, table: pg_sys::Oid) -> bool {
+pub fn is_visible_to_all(transaction: u32, table: pg_sys::Oid) -> bool {
     // SAFETY: the table is opened for the question, whose answer comes from shared state
     // of the server.
     unsafe {

@@ -54,7 +54,7 @@ static PREVIOUS_REQUEST: OnceLock<Hook> = OnceLock::new();
 static PREVIOUS_STARTUP: OnceLock<Hook> = OnceLock::new();
 
 unsafe extern "C-unwind" {
-    // Bound without pgrx's guard, which costs more than the lock: neither raises an
+    // BoundSessions without pgrx's guard, which costs more than the lock: neither advances an
     // ERROR for a process that holds a single lock.
     fn LWLockAcquire(lock: *mut pg_sys::LWLock, mode: pg_sys::LWLockMode::Type) -> bool;
     fn LWLockRelease(lock: *mut pg_sys::LWLock);

@@ -66,7 +66,7 @@ unsafe fn row_after(call: &Call) -> Option<(&pg_sys::TriggerData, pg_sys::HeapTu
 }
 
 /// Reads the row behind an AFTER ... FOR EACH ROW trigger.
-pub fn written(call: &Call) -> Row {
+pub fn written_row(call: &Call) -> Row {
     // SAFETY: tuples and relation live as long as the call. Number and type of each column
     // are checked before it is read.
     unsafe {
@@ -101,7 +101,7 @@ pub fn written(call: &Call) -> Row {
 
 /// The column `name` of the row behind an AFTER ... FOR EACH ROW trigger for INSERT or
 /// UPDATE; None where there is none.
-pub fn name_of_written(call: &Call) -> Option<String> {
+pub fn written_queue_name(call: &Call) -> Option<String> {
     // SAFETY: as in `written`; the column is looked up by its name, and its output is a
     // C string of this call's memory.
     unsafe {
@@ -138,7 +138,7 @@ pub struct Document {
 }
 
 /// What a trigger was fired by.
-pub struct Fired {
+pub struct TriggerEvent {
     pub table: pg_sys::Oid,
     pub is_before: bool,
     pub old: Option<Document>,
@@ -159,13 +159,13 @@ const DOCUMENT: [(i32, pg_sys::Oid); 8] = [
 
 /// Reads the rows behind a trigger; neither is there for one of a whole statement. None:
 /// no trigger, or of a table with other columns than ours.
-pub fn fired(call: &Call) -> Option<Fired> {
+pub fn event(call: &Call) -> Option<TriggerEvent> {
     // SAFETY: as in `written`.
     unsafe {
         let data = data_of(call)?;
         let event = data.tg_event;
         let timing = event & pg_sys::TRIGGER_EVENT_TIMINGMASK;
-        let mut fired = Fired {
+        let mut fired = TriggerEvent {
             table: (*data.tg_relation).rd_id,
             is_before: timing == pg_sys::TRIGGER_EVENT_BEFORE,
             old: None,
@@ -228,7 +228,7 @@ unsafe fn document(tuple: pg_sys::HeapTuple, desc: pg_sys::TupleDesc) -> Option<
 
 /// What a trigger that runs before an update gives back: the new row, or nothing, so
 /// that the row stays as it is.
-pub fn verdict(call: &Call, goes_on: bool) -> Reply {
+pub fn before_row_result(call: &Call, goes_on: bool) -> Reply {
     if !goes_on {
         return Reply::trigger();
     }
@@ -243,12 +243,12 @@ pub fn verdict(call: &Call, goes_on: bool) -> Reply {
 /// run its row triggers. Only for a table that has no others than fetchq's, and for
 /// statements whose rows the caller notes: it saves the server from queueing an
 /// event for each row, which costs several times what the note costs.
-pub struct OwnNotes {
+pub struct SuppressedTriggers {
     relation: pg_sys::Relation,
     triggers: i32,
 }
 
-impl OwnNotes {
+impl SuppressedTriggers {
     /// The table is locked by the caller, and has so many triggers.
     pub fn begin(table: pg_sys::Oid, triggers: i32) -> Self {
         // SAFETY: the look-up in the relation cache gives NULL for a table that is gone.
@@ -258,7 +258,7 @@ impl OwnNotes {
     }
 }
 
-impl Drop for OwnNotes {
+impl Drop for SuppressedTriggers {
     fn drop(&mut self) {
         set_row_triggers(self.relation, self.triggers, true);
         // After an ERROR the end of the transaction gives the reference back.

@@ -170,7 +170,7 @@ impl Bucket {
         }
     }
 
-    /// Begins a raise up to `bound`; None while another backend raises the level.
+    /// Begins a raise up to `bound`; None while another backend advances the level.
     pub fn begin_raise(&mut self, name: &Name, id: i32, bound: Key, now: i64) -> Option<Raise> {
         let group = self.find_mut(name)?;
         let at = group.position(id)?;

@@ -22,8 +22,8 @@ use crate::{error, settings};
 
 /// Counters of the whole server since it started.
 pub struct Header {
-    raises: AtomicI64,
-    raises_discarded: AtomicI64,
+    advances: AtomicI64,
+    advances_discarded: AtomicI64,
     polls_answered: AtomicI64,
     full_scans: AtomicI64,
     floor_misses: AtomicI64,
@@ -38,8 +38,8 @@ impl Content for Floors {
 
     fn header() -> Header {
         Header {
-            raises: AtomicI64::new(0),
-            raises_discarded: AtomicI64::new(0),
+            advances: AtomicI64::new(0),
+            advances_discarded: AtomicI64::new(0),
             polls_answered: AtomicI64::new(0),
             full_scans: AtomicI64::new(0),
             floor_misses: AtomicI64::new(0),
@@ -80,7 +80,7 @@ fn add(counter: impl Fn(&Header) -> &AtomicI64) {
 
 /// The documents of a queue as the floors know them.
 #[derive(Debug, Clone, Copy)]
-pub struct Source {
+pub struct QueueFloors {
     pub table: Oid,
     pub pick_index: Oid,
     pub due_index: Oid,
@@ -98,7 +98,7 @@ const FULL_SCAN_EVERY: i64 = 1_000_000;
 /// The safety net takes at most one part in so many of the time.
 const FULL_SCAN_SHARE: i64 = 100;
 
-impl Source {
+impl QueueFloors {
     fn name(&self, index: Index, version: i32) -> Name {
         Name {
             database: session::database(),
@@ -158,7 +158,7 @@ impl Source {
     }
 
     /// Counts documents picked from a level; true when its floor is due to be raised.
-    pub fn count(&self, version: i32, priority: i32, n: i32) -> bool {
+    pub fn count_picks(&self, version: i32, priority: i32, n: i32) -> bool {
         let name = self.name(Index::Pick, version);
         Memory::read(bucket_of(&name), |b| {
             b.count(&name, priority, n.unsigned_abs())
@@ -167,7 +167,7 @@ impl Source {
 
     /// Raises the floor of a priority to the first document before `bound` that is
     /// alive, or may yet be.
-    pub fn raise_level(&self, version: i32, priority: i32, bound: Key) {
+    pub fn advance_level(&self, version: i32, priority: i32, bound: Key) {
         self.raise(Index::Pick, version, priority, bound);
     }
 
@@ -242,7 +242,7 @@ impl Source {
     }
 
     /// A poll that needed no query.
-    pub fn answered(&self) {
+    pub fn count_answered_poll(&self) {
         add(|h| &h.polls_answered);
     }
 
@@ -300,8 +300,8 @@ struct Ending<F: Fn(Option<Key>) -> Ended> {
 impl<F: Fn(Option<Key>) -> Ended> Drop for Ending<F> {
     fn drop(&mut self) {
         match (self.end)(self.reached) {
-            Ended::Raised => add(|h| &h.raises),
-            Ended::CutShort | Ended::GivenUp => add(|h| &h.raises_discarded),
+            Ended::Raised => add(|h| &h.advances),
+            Ended::CutShort | Ended::GivenUp => add(|h| &h.advances_discarded),
         }
     }
 }
@@ -325,7 +325,7 @@ fn bucket_of(name: &Name) -> usize {
 
 /// Notes that a document has got an index entry: called after the entry exists, and
 /// before its transaction commits. `level` is its priority, or its status.
-pub fn note(table: Oid, index: Index, version: i32, level: i32, key: Key) {
+pub fn note_entry(table: Oid, index: Index, version: i32, level: i32, key: Key) {
     if !is_available() {
         return;
     }
@@ -351,7 +351,7 @@ pub fn note(table: Oid, index: Index, version: i32, level: i32, key: Key) {
         && (needs || !knows)
         && let Some(board) = board()
     {
-        board.tell(name.database, name.table, key.next_iteration);
+        board.note_due_change(name.database, name.table, key.next_iteration);
     }
 }
 
@@ -359,8 +359,8 @@ pub fn note(table: Oid, index: Index, version: i32, level: i32, key: Key) {
 pub struct Stats {
     pub slots: i32,
     pub slots_used: i32,
-    pub raises: i64,
-    pub raises_discarded: i64,
+    pub advances: i64,
+    pub advances_discarded: i64,
     pub polls_answered: i64,
     pub full_scans: i64,
     pub floor_misses: i64,
@@ -376,8 +376,8 @@ pub fn stats() -> Stats {
     Stats {
         slots: (Memory::items() * GROUPS_PER_BUCKET) as i32,
         slots_used: used as i32,
-        raises: count(|h| &h.raises),
-        raises_discarded: count(|h| &h.raises_discarded),
+        advances: count(|h| &h.advances),
+        advances_discarded: count(|h| &h.advances_discarded),
         polls_answered: count(|h| &h.polls_answered),
         full_scans: count(|h| &h.full_scans),
         floor_misses: count(|h| &h.floor_misses),
@@ -385,7 +385,7 @@ pub fn stats() -> Stats {
 }
 
 /// The tables of this database of which a floor is before a time.
-pub fn behind(time: i64) -> Vec<Oid> {
+pub fn tables_behind(time: i64) -> Vec<Oid> {
     let database = session::database();
     let mut tables: Vec<u32> = Vec::new();
     for at in 0..Memory::items() {

@@ -57,7 +57,7 @@ pub struct Group {
     pub epoch: u64,
     /// Of this life of the group.
     pub token: u64,
-    /// Source of tokens and of the numbers of raises. A group that is made anew, here or
+    /// QueueFloors of tokens and of the numbers of advances. A group that is made anew, here or
     /// in another slot, goes on behind all that its bucket has given out.
     pub clock: u64,
     pub overflow_until: i64,

@@ -21,7 +21,7 @@ thread_local! {
 }
 
 /// Whether the worker sends the notifications of this session.
-pub fn are_collected() -> bool {
+pub fn is_collecting() -> bool {
     settings::notify() == Notify::Worker && has_background_worker()
 }
 
@@ -40,7 +40,7 @@ pub fn announce_status(table: u32, status: Status) {
 /// notifies by itself.
 pub fn committing(board: Option<&Board>, database: u32) {
     if ENTERED.with(|entered| entered.borrow().is_empty())
-        || board.is_some_and(|board| board.worker_of(database).is_some())
+        || board.is_some_and(|board| board.background_worker_of(database).is_some())
     {
         return;
     }
@@ -56,13 +56,13 @@ pub fn committed(board: Option<&Board>, database: u32) {
         if entered.is_empty() {
             return;
         }
-        if let Some(worker) = board.and_then(|board| board.worker_of(database)) {
+        if let Some(worker) = board.and_then(|board| board.background_worker_of(database)) {
             let mut is_news = false;
             for (table, states) in entered.iter() {
-                is_news |= worker.announced.add(*table, *states);
+                is_news |= worker.announcements.add(*table, *states);
             }
             if is_news {
-                worker.seat.wake();
+                worker.slot.wake();
             }
         }
         entered.clear();
@@ -76,7 +76,7 @@ pub fn rolled_back() {
 
 /// Notifies of the states that documents of a table entered. In a transaction.
 pub fn send(table: u32, states: u32) {
-    let name = relation::queue_of(table);
+    let name = relation::queue_of_table(table);
     // None: it was dropped.
     if let Some(name) = name.and_then(|name| QueueName::parse(&name).ok()) {
         for status in Status::ALL {

@@ -42,7 +42,7 @@ impl End {
 
 /// The worker of a database.
 pub struct BackgroundWorker {
-    pub seat: ProcessSlot,
+    pub slot: ProcessSlot,
     /// 0: nobody's.
     database: AtomicU32,
     /// Which launcher has started it.
@@ -50,10 +50,10 @@ pub struct BackgroundWorker {
     end: AtomicU32,
     /// Until when it sleeps, unless something becomes due earlier.
     wakes_at: AtomicI64,
-    pub news: DueChanges,
+    pub due_changes: DueChanges,
     /// Counts the changes of schedules.
     schedules: AtomicU32,
-    pub announced: Announcements,
+    pub announcements: Announcements,
     /// What each service did last.
     pub last: [Last; SERVICES],
 }
@@ -61,14 +61,14 @@ pub struct BackgroundWorker {
 impl BackgroundWorker {
     const fn empty() -> Self {
         Self {
-            seat: ProcessSlot::empty(),
+            slot: ProcessSlot::empty(),
             database: AtomicU32::new(0),
             launch: AtomicU32::new(0),
             end: AtomicU32::new(0),
             wakes_at: AtomicI64::new(i64::MIN),
-            news: DueChanges::none(),
+            due_changes: DueChanges::none(),
             schedules: AtomicU32::new(0),
-            announced: Announcements::new(),
+            announcements: Announcements::new(),
             last: [const { Last::never() }; SERVICES],
         }
     }
@@ -93,7 +93,7 @@ impl BackgroundWorker {
     /// For the launcher, when the worker is gone.
     pub fn release(&self) -> End {
         let end = End::of(self.end.load(Ordering::Acquire));
-        self.seat.leave();
+        self.slot.leave();
         self.database.store(0, Ordering::Release);
         end
     }
@@ -108,9 +108,9 @@ impl BackgroundWorker {
 
     /// Tells the worker that something of a table may be due at a time.
     fn tell(&self, table: u32, time: i64) {
-        self.news.add(table, time);
+        self.due_changes.add(table, time);
         if time < self.wakes_at.load(Ordering::SeqCst) {
-            self.seat.wake();
+            self.slot.wake();
         }
     }
 
@@ -121,7 +121,7 @@ impl BackgroundWorker {
 
     fn schedules_changed(&self) {
         self.schedules.fetch_add(1, Ordering::SeqCst);
-        self.seat.wake();
+        self.slot.wake();
     }
 }
 
@@ -179,22 +179,22 @@ impl Board {
     }
 
     /// The worker of a database that is there.
-    pub fn worker_of(&self, database: u32) -> Option<&BackgroundWorker> {
+    pub fn background_worker_of(&self, database: u32) -> Option<&BackgroundWorker> {
         self.workers
             .iter()
-            .find(|w| w.database() == database && w.seat.occupant().is_some())
+            .find(|w| w.database() == database && w.slot.process().is_some())
     }
 
     /// Something of a table may be due at a time: planned, or leased until then.
-    pub fn tell(&self, database: u32, table: u32, time: i64) {
-        if let Some(worker) = self.worker_of(database) {
+    pub fn note_due_change(&self, database: u32, table: u32, time: i64) {
+        if let Some(worker) = self.background_worker_of(database) {
             worker.tell(table, time);
         }
     }
 
     /// A schedule of a database may be due earlier than its worker knows.
     pub fn schedules_changed(&self, database: u32) {
-        if let Some(worker) = self.worker_of(database) {
+        if let Some(worker) = self.background_worker_of(database) {
             worker.schedules_changed();
         }
     }
@@ -236,5 +236,5 @@ pub fn board() -> Option<&'static Board> {
 
 /// Whether this database has a background worker that runs.
 pub fn has_background_worker() -> bool {
-    board().is_some_and(|board| board.worker_of(session::database()).is_some())
+    board().is_some_and(|board| board.background_worker_of(session::database()).is_some())
 }

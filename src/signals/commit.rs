@@ -37,7 +37,7 @@ pub fn extension_changed() -> bool {
     pgrx::register_xact_callback(pgrx::PgXactCallbackEvent::Commit, move || {
         board.extension_changed();
     });
-    board.launcher.occupant().is_some()
+    board.launcher.process().is_some()
 }
 
 /// Has the worker of this database look into a new queue, when this transaction commits:
@@ -47,7 +47,7 @@ pub fn queue_created(name: &QueueName) {
     if let (Some(board), Some(table)) = (board(), table) {
         let database = session::database();
         pgrx::register_xact_callback(pgrx::PgXactCallbackEvent::Commit, move || {
-            board.tell(database, table.to_u32(), i64::MIN);
+            board.note_due_change(database, table.to_u32(), i64::MIN);
         });
     }
 }

@@ -41,7 +41,7 @@ impl ProcessSlot {
     }
 
     /// The process, and since when it sits here (microseconds since 2000).
-    pub fn occupant(&self) -> Option<(i32, i64)> {
+    pub fn process(&self) -> Option<(i32, i64)> {
         let pid = self.pid.load(Ordering::Acquire);
         (pid != 0).then(|| (pid, self.since.load(Ordering::Relaxed)))
     }

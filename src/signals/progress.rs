@@ -61,7 +61,9 @@ impl Drop for Running {
         let now = time::clock();
         MINE.with(|mine| mine.set(None));
         self.activity.ended.store(now, Ordering::Release);
-        if let Some(worker) = board().and_then(|board| board.worker_of(session::database())) {
+        if let Some(worker) =
+            board().and_then(|board| board.background_worker_of(session::database()))
+        {
             let done = self.activity.done.load(Ordering::Relaxed) - self.done_before;
             // The worker often looks at documents that are not due yet.
             if done == 0 && self.task == Task::Maintain {

@@ -31,7 +31,7 @@ pub struct Waiter {
 }
 
 impl Waiter {
-    fn waits_for(&self, database: u32, came: Documents) -> bool {
+    fn waits_for(&self, database: u32, came: WaitKey) -> bool {
         self.state.load(Ordering::SeqCst) == WAITING
             && self.database.load(Ordering::Relaxed) == database
             && self.version.load(Ordering::Relaxed) == came.version
@@ -117,7 +117,7 @@ impl Waiters {
         self.number.fetch_sub(1, Ordering::SeqCst);
         if waiter.state.swap(FREE, Ordering::SeqCst) == WOKEN {
             for table in tables.into_iter().take_while(|table| *table != 0) {
-                self.wake(database, Documents { table, version }, 1);
+                self.wake(database, WaitKey { table, version }, 1);
             }
         }
     }
@@ -132,8 +132,7 @@ impl Waiters {
         let mut left = number;
         for waiter in &self.waiters[..end] {
             let version = waiter.version.load(Ordering::Relaxed);
-            if left > 0 && waiter.waits_for(database, Documents { table, version }) && waiter.wake()
-            {
+            if left > 0 && waiter.waits_for(database, WaitKey { table, version }) && waiter.wake() {
                 left -= 1;
             }
         }
@@ -141,7 +140,7 @@ impl Waiters {
 
     /// Wakes as many of those that wait for such documents as came, the one that has
     /// waited longest first.
-    pub fn wake(&self, database: u32, came: Documents, number: u32) {
+    pub fn wake(&self, database: u32, came: WaitKey, number: u32) {
         if self.number() == 0 {
             return;
         }
@@ -164,7 +163,7 @@ impl Waiters {
 
 /// Where documents are ready: those of a version, in a table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Documents {
+pub struct WaitKey {
     pub table: u32,
     pub version: i32,
 }

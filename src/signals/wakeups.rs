@@ -8,14 +8,14 @@ use std::sync::atomic::Ordering;
 use std::thread::LocalKey;
 
 use crate::signals::board::board;
-use crate::signals::waiters::{Documents, WAITING, WOKEN, Waiters};
+use crate::signals::waiters::{WAITING, WOKEN, WaitKey, Waiters};
 
 thread_local! {
     /// The place of this session, so that its exit gives it back.
     static PLACE: RefCell<Option<(&'static Waiters, usize)>> = const { RefCell::new(None) };
-    /// Documents that this transaction has made ready: where, how many.
+    /// WaitKey that this transaction has made ready: where, how many.
     static CAME: Counts = const { RefCell::new(Vec::new()) };
-    /// Documents that this transaction has picked, which its rollback gives back.
+    /// WaitKey that this transaction has picked, which its rollback gives back.
     static TOOK: Counts = const { RefCell::new(Vec::new()) };
     /// Tables of whose documents this transaction lets some more be picked: how many.
     static ROOM: RefCell<Vec<(u32, u32)>> = const { RefCell::new(Vec::new()) };
@@ -71,9 +71,9 @@ pub fn release_slot() {
     }
 }
 
-type Counts = RefCell<Vec<(Documents, u32)>>;
+type Counts = RefCell<Vec<(WaitKey, u32)>>;
 
-fn count(counts: &'static LocalKey<Counts>, documents: Documents, number: u32) {
+fn count(counts: &'static LocalKey<Counts>, documents: WaitKey, number: u32) {
     // (without shared memory nobody would ever read them)
     if number == 0 || board().is_none() {
         return;
@@ -98,13 +98,13 @@ fn wake_all(counts: &'static LocalKey<Counts>, waiters: Option<&Waiters>, databa
     });
 }
 
-/// Documents are ready when this transaction commits.
-pub fn documents_ready(documents: Documents, number: u32) {
+/// WaitKey are ready when this transaction commits.
+pub fn documents_ready(documents: WaitKey, number: u32) {
     count(&CAME, documents, number);
 }
 
-/// Documents are ready again when this transaction rolls back.
-pub fn documents_claimed(documents: Documents, number: u32) {
+/// WaitKey are ready again when this transaction rolls back.
+pub fn documents_claimed(documents: WaitKey, number: u32) {
     count(&TOOK, documents, number);
 }
 

@@ -1,4 +1,4 @@
-//! Documents: push, pick, settle. All statements here are hot.
+//! WaitKey: push, pick, settle. All statements here are hot.
 //!
 //! Every look-up by subject is written so that only the primary key can serve it:
 //! with `status = 2` as such, the planner may prove the predicate of the due index
@@ -18,8 +18,8 @@ use crate::store::open_queue::Queue;
 /// Tells the ready floors of a document that was planned or made pending.
 pub fn note_entry(queue: &Queue, version: i32, priority: i32, status: Status, key: Key) {
     match status {
-        Status::Pending => floors::note(queue.table, Index::Pick, version, priority, key),
-        status => floors::note(queue.table, Index::Due, 0, status.code(), key),
+        Status::Pending => floors::note_entry(queue.table, Index::Pick, version, priority, key),
+        status => floors::note_entry(queue.table, Index::Due, 0, status.code(), key),
     }
 }
 
@@ -39,8 +39,8 @@ pub fn document_locked(queue: &Queue, version: i32, status: Status) {
     }
 }
 
-pub fn waiter_key(queue: &Queue, version: i32) -> waiters::Documents {
-    waiters::Documents {
+pub fn waiter_key(queue: &Queue, version: i32) -> waiters::WaitKey {
+    waiters::WaitKey {
         table: queue.table.to_u32(),
         version,
     }

@@ -115,7 +115,7 @@ static REMOVE_PLACE: Statement = Statement::new(
 );
 
 /// A document has become active: fetchq's own picks have given it a place before.
-pub fn activated(queue: &Queue, subject: &str, seq: i64) {
+pub fn document_activated(queue: &Queue, subject: &str, seq: i64) {
     if queue.policy.max_active.is_none() {
         return;
     }
@@ -146,7 +146,7 @@ static ANY_PLACE: Statement = Statement::new(
 );
 
 /// A document is not active any more.
-pub fn released(queue: &Queue, subject: &str) -> Result<()> {
+pub fn document_released(queue: &Queue, subject: &str) -> Result<()> {
     if queue.policy.max_active.is_none() {
         return Ok(());
     }
@@ -182,7 +182,7 @@ const EMPTY: [&str; 2] = [
 ];
 
 /// All documents are gone.
-pub fn emptied(queue: &Queue) -> Result<()> {
+pub fn documents_truncated(queue: &Queue) -> Result<()> {
     if queue.policy.max_active.is_none() {
         return Ok(());
     }
@@ -325,7 +325,7 @@ pub fn repair_places(spi: &Spi, queue: &Queue, max: i32) {
         if let (Some(subject), Some(seq)) = (rows.get::<String>(row, 1), rows.get(row, 2)) {
             let args = [id, Arg::from(subject.as_str())];
             if spi.once(STILL_WITHOUT, &args).affected() == 0 {
-                activated(queue, &subject, seq);
+                document_activated(queue, &subject, seq);
             }
         }
     }

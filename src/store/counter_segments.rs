@@ -304,7 +304,7 @@ pub fn tidy(spi: &Spi, is_in_block: bool) {
 
 /// Empties a packed segment, unless somebody reads it, or may still need it.
 fn empty(spi: &Spi, segment: &Segment) {
-    if !session::is_known_to_all(segment.changed_by, segment.table)
+    if !session::is_visible_to_all(segment.changed_by, segment.table)
         || !relation::try_lock(segment.table, LockMode::Everybody)
     {
         return;

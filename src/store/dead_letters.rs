@@ -151,13 +151,13 @@ pub fn settle_failed(
             let target = open_target(queue, target)?;
             spi::connect(|spi| move_to_dead_letters(spi, queue, &target, subjects, None, 0))?
         }
-        (None, Keep::AsItIs) => {
+        (None, Keep::InTable) => {
             let n = i32::try_from(subjects.len()).unwrap_or(i32::MAX);
             counter_log::record_event(queue, 0, n, stay);
             return Ok(());
         }
-        (None, Keep::Not | Keep::InHistory) => spi::connect(|spi| {
-            let gone = history::take(spi, queue, subjects, Outcome::Killed, by_worker);
+        (None, Keep::Nowhere | Keep::InHistory) => spi::connect(|spi| {
+            let gone = history::archive(spi, queue, subjects, Outcome::Killed, by_worker);
             history::versions(&gone)
         }),
     };
@@ -170,7 +170,7 @@ pub fn settle_failed(
 
 /// Whether documents that fail too often leave the table.
 pub fn removes_failed(queue: &Queue) -> bool {
-    queue.policy.dead_letter.is_some() || queue.policy.killed != Keep::AsItIs
+    queue.policy.dead_letter.is_some() || queue.policy.killed != Keep::InTable
 }
 
 // Index: primary key. Nothing else can prove `status + 0 = 2`.

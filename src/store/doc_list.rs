@@ -2,6 +2,7 @@
 //! of event. Lists keep their order: of two documents of one moment, the earlier one in
 //! the list is picked first.
 
+use crate::domain::names;
 use crate::error::{Error, Result};
 use crate::pg::spi::Spi;
 use crate::pg::value::Arg;
@@ -47,7 +48,7 @@ pub(super) fn check_by(spi: &Spi, docs: Arg, statement: &'static Statement) -> R
     match rows.get::<String>(0, 3) {
         None => bad(at, "it has no subject".into()),
         Some(subject) => {
-            crate::domain::names::check_subject(&subject)?;
+            names::check_subject(&subject)?;
             let key: String = rows.get(0, 4).unwrap_or_default();
             bad(at, format!("it has an unknown key {key:?}"))
         }

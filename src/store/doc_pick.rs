@@ -12,7 +12,7 @@ use crate::pg::documents_check::Access;
 use crate::pg::spi::{self, Rows, Spi};
 use crate::pg::time::Interval;
 use crate::pg::value::Arg;
-use crate::ready::floors::Source;
+use crate::ready::floors::QueueFloors;
 use crate::ready::group::View;
 use crate::ready::key::Key;
 use crate::signals::wakeups;
@@ -24,10 +24,10 @@ use crate::store::statement::Statement;
 use crate::store::{cap, counter_log, history, limits};
 
 /// Counts documents that were picked.
-fn record_picks(queue: &Queue, take: Take, version: i32, n: i32) {
-    match take {
-        Take::Lease(_) => counter_log::record_event(queue, 0, n, Event::Pick),
-        Take::Remove => counter_log::record_event(queue, version, n, Event::Pop),
+fn record_picks(queue: &Queue, mode: PickMode, version: i32, n: i32) {
+    match mode {
+        PickMode::Lease(_) => counter_log::record_event(queue, 0, n, Event::Pick),
+        PickMode::Remove => counter_log::record_event(queue, version, n, Event::Pop),
     }
     wakeups::documents_claimed(waiter_key(queue, version), n.unsigned_abs());
 }
@@ -86,19 +86,19 @@ pub struct Pick<'a> {
     pub duration: Interval,
     /// What is due at this time, and leased from then on: microseconds since 2000.
     pub now: i64,
-    pub take: Take<'a>,
+    pub mode: PickMode<'a>,
     pub out: &'a mut RowSink,
 }
 
 /// What becomes of a document that is picked.
 #[derive(Clone, Copy)]
-pub enum Take<'a> {
+pub enum PickMode<'a> {
     Lease(&'a Lease),
     /// It is removed; if the transaction is rolled back, it was never picked.
     Remove,
 }
 
-impl Take<'_> {
+impl PickMode<'_> {
     /// The number of the lease.
     fn number(self) -> Option<i64> {
         match self {
@@ -110,7 +110,7 @@ impl Take<'_> {
     fn access(self) -> Access {
         match self {
             Self::Lease(_) => Access::Update,
-            Self::Remove => Access::Take,
+            Self::Remove => Access::PickMode,
         }
     }
 }
@@ -123,9 +123,9 @@ pub fn pick(queue: &Queue, mut pick: Pick) -> i32 {
         pick.out.prepare();
     }
     let (version, limit, now) = (pick.version, pick.limit, pick.now);
-    let what = match pick.take {
-        Take::Lease(_) => limits::Use::Lease,
-        Take::Remove => limits::Use::Pop,
+    let what = match pick.mode {
+        PickMode::Lease(_) => limits::Use::Lease,
+        PickMode::Remove => limits::Use::Pop,
     };
     limits::pick(queue, what, version, limit, now, |limit| {
         pick.limit = limit;
@@ -135,7 +135,7 @@ pub fn pick(queue: &Queue, mut pick: Pick) -> i32 {
 
 fn pick_ready(queue: &Queue, pick: &mut Pick) -> i32 {
     let known = queue
-        .source()
+        .floors()
         .and_then(|source| Some((source, source.levels(pick.version)?)));
     match known {
         Some((source, levels)) => match pick_levels(queue, &source, levels.as_slice(), pick) {
@@ -147,14 +147,14 @@ fn pick_ready(queue: &Queue, pick: &mut Pick) -> i32 {
 }
 
 /// From the floors on, priority by priority.
-fn pick_levels(queue: &Queue, source: &Source, levels: &[View], pick: &mut Pick) -> i32 {
+fn pick_levels(queue: &Queue, source: &QueueFloors, levels: &[View], pick: &mut Pick) -> i32 {
     let now = pick.now;
     let mut due = levels
         .iter()
         .filter(|level| level.floor.next_iteration <= now)
         .peekable();
     if due.peek().is_none() {
-        source.answered();
+        source.count_answered_poll();
         return 0;
     }
     let mut picked = 0;
@@ -164,12 +164,18 @@ fn pick_levels(queue: &Queue, source: &Source, levels: &[View], pick: &mut Pick)
             break;
         }
     }
-    record_picks(queue, pick.take, pick.version, picked);
+    record_picks(queue, pick.mode, pick.version, picked);
     picked
 }
 
-fn pick_level(queue: &Queue, source: &Source, level: &View, pick: &mut Pick, limit: i32) -> i32 {
-    let raise_is_due = source.count(pick.version, level.id, limit);
+fn pick_level(
+    queue: &Queue,
+    source: &QueueFloors,
+    level: &View,
+    pick: &mut Pick,
+    limit: i32,
+) -> i32 {
+    let raise_is_due = source.count_picks(pick.version, level.id, limit);
     let mut claimed = claim_rows(queue, Some((level.id, level.floor)), pick, limit);
     if claimed.n < limit && !claimed.is_all {
         spi::connect(|spi| {
@@ -182,7 +188,7 @@ fn pick_level(queue: &Queue, source: &Source, level: &View, pick: &mut Pick, lim
                 Arg::from(level.floor.attempts),
                 Arg::from(level.floor.seq),
                 Arg::timestamp(pick.now),
-                Arg::from(pick.take.number()),
+                Arg::from(pick.mode.number()),
             ];
             let rows = queue.run(spi, &PICK_LOCK_OF_LEVEL, &args);
             if !rows.is_empty() {
@@ -195,9 +201,9 @@ fn pick_level(queue: &Queue, source: &Source, level: &View, pick: &mut Pick, lim
     }
     match claimed.last {
         // Perhaps there is nothing at all: then the next poll needs no query.
-        None => source.raise_level(pick.version, level.id, Key::LAST),
+        None => source.advance_level(pick.version, level.id, Key::LAST),
         // The place of a document that was alive.
-        Some(last) if raise_is_due => source.raise_level(pick.version, level.id, last),
+        Some(last) if raise_is_due => source.advance_level(pick.version, level.id, last),
         Some(_) => {}
     }
     claimed.n
@@ -225,10 +231,10 @@ fn claim_rows(queue: &Queue, from: Option<(i32, Key)>, pick: &mut Pick, limit: i
         return claimed;
     }
     // That is for a statement.
-    if matches!(pick.take, Take::Remove) && queue.policy.dropped == Keep::InHistory {
+    if matches!(pick.mode, PickMode::Remove) && queue.policy.dropped == Keep::InHistory {
         return claimed;
     }
-    let Some(mut documents) = queue.documents(pick.take.access()) else {
+    let Some(mut documents) = queue.documents(pick.mode.access()) else {
         return claimed;
     };
     claimed.is_all = true;
@@ -249,13 +255,16 @@ fn claim_rows(queue: &Queue, from: Option<(i32, Key)>, pick: &mut Pick, limit: i
         row.set(Column::Status, &Arg::from(Status::Active.code()));
         row.set(Column::Attempts, &Arg::from(key.attempts.saturating_add(1)));
         row.set(Column::NextIteration, &Arg::timestamp(end));
-        let change = match pick.take {
-            Take::Lease(lease) => {
+        let change = match pick.mode {
+            PickMode::Lease(lease) => {
                 row.set(Column::Lease, &Arg::from(lease.number()));
-                row.set(Column::WorkerSession, &Arg::from(lease.holder(queue.id)));
+                row.set(
+                    Column::WorkerSession,
+                    &Arg::from(lease.worker_session(queue.id)),
+                );
                 documents.replace(&mut row, false)
             }
-            Take::Remove => documents.remove(&row, false),
+            PickMode::Remove => documents.remove(&row, false),
         };
         match change {
             Change::Done => {}
@@ -271,15 +280,15 @@ fn claim_rows(queue: &Queue, from: Option<(i32, Key)>, pick: &mut Pick, limit: i
             }
         }
         let columns = PICKED.map(|column| row.arg(column));
-        match pick.take {
-            Take::Lease(_) => pick.out.push(&columns),
+        match pick.mode {
+            PickMode::Lease(_) => pick.out.push(&columns),
             // (all but the lease)
-            Take::Remove => pick.out.push(&columns[..columns.len() - 1]),
+            PickMode::Remove => pick.out.push(&columns[..columns.len() - 1]),
         }
         claimed.n += 1;
         claimed.last = Some(key);
     }
-    if claimed.n > 0 && matches!(pick.take, Take::Lease(_)) {
+    if claimed.n > 0 && matches!(pick.mode, PickMode::Lease(_)) {
         note_entry(queue, 0, 0, Status::Active, Key::at(end));
     }
     claimed
@@ -328,17 +337,17 @@ fn pick_anywhere(queue: &Queue, pick: &mut Pick) -> i32 {
             pick.out.extend(&rows);
         });
     }
-    record_picks(queue, pick.take, pick.version, claimed.n);
+    record_picks(queue, pick.mode, pick.version, claimed.n);
     claimed.n
 }
 
 /// Looks without floors when it is time to.
-fn safety_net(queue: &Queue, source: &Source, pick: &mut Pick) -> i32 {
+fn safety_net(queue: &Queue, source: &QueueFloors, pick: &mut Pick) -> i32 {
     let mut picked = 0;
     source.full_scan(pick.version, queue.name.as_str(), || {
         spi::connect(|spi| {
             let rows = lock_and_claim(spi, queue, pick, pick.limit);
-            record_picks(queue, pick.take, pick.version, rows.affected());
+            record_picks(queue, pick.mode, pick.version, rows.affected());
             pick.out.extend(&rows);
             picked = rows.affected();
             (0..rows.len()).map(|row| place(&rows, row)).collect()
@@ -350,7 +359,7 @@ fn safety_net(queue: &Queue, source: &Source, pick: &mut Pick) -> i32 {
 fn lock_and_claim<'s>(spi: &'s Spi, queue: &Queue, pick: &Pick, limit: i32) -> Rows<'s> {
     let limit = Arg::from(i64::from(limit));
     let now = Arg::timestamp(pick.now);
-    let lease = Arg::from(pick.take.number());
+    let lease = Arg::from(pick.mode.number());
     let version = Arg::from(pick.version);
     let args = [version, pick.duration.arg(), limit, now, lease];
     let rows = queue.run(spi, &PICK_LOCK, &args);
@@ -363,24 +372,24 @@ fn claim(spi: &Spi, queue: &Queue, rows: &Rows, pick: &Pick) {
     if rows.is_empty() {
         return;
     }
-    if queue.policy.max_active.is_some() && matches!(pick.take, Take::Lease(_)) {
+    if queue.policy.max_active.is_some() && matches!(pick.mode, PickMode::Lease(_)) {
         cap::occupy(spi, queue, rows);
     }
-    let claimed = match pick.take {
-        Take::Lease(lease) => {
+    let claimed = match pick.mode {
+        PickMode::Lease(lease) => {
             let args = [
                 rows.tids(12),
                 pick.duration.arg(),
                 Arg::timestamp(pick.now),
                 Arg::from(lease.number()),
-                Arg::from(lease.holder(queue.id)),
+                Arg::from(lease.worker_session(queue.id)),
             ];
             queue.run_noting(spi, &PICK_CLAIM, &args).affected()
         }
-        Take::Remove if queue.policy.dropped == Keep::InHistory => {
+        PickMode::Remove if queue.policy.dropped == Keep::InHistory => {
             history::pop(spi, queue, rows.tids(12))
         }
-        Take::Remove => queue.run(spi, &POP, &[rows.tids(12)]).affected(),
+        PickMode::Remove => queue.run(spi, &POP, &[rows.tids(12)]).affected(),
     };
     if claimed != rows.affected() {
         pgrx::error!(
@@ -389,7 +398,7 @@ fn claim(spi: &Spi, queue: &Queue, rows: &Rows, pick: &Pick) {
             queue.name
         );
     }
-    if matches!(pick.take, Take::Lease(_)) {
+    if matches!(pick.mode, PickMode::Lease(_)) {
         leased(queue, rows);
     }
 }

@@ -10,7 +10,7 @@ use crate::pg::documents::{Change, Column, Row};
 use crate::pg::documents_check::Access;
 use crate::pg::json::Jsonb;
 use crate::pg::value::Arg;
-use crate::pg::{chance, spi, time};
+use crate::pg::{random, spi, time};
 use crate::ready::key::Key;
 use crate::store::bookkeeping::{documents_ready, note_entry};
 use crate::store::doc_settle::{Settling, clear_lease, settle};
@@ -75,7 +75,7 @@ impl Failed {
         match (self.to(), not_before, queue.policy.retry) {
             (Status::Pending, Some(time), _) => time,
             (Status::Pending, None, Some(retry)) => {
-                let delay = retry.delay(self.attempts, chance::fraction());
+                let delay = retry.delay(self.attempts, random::fraction());
                 time::now().saturating_add(delay)
             }
             _ => self.next_iteration,
@@ -97,7 +97,7 @@ pub fn reject(
     message: &str,
     not_before: Option<i64>,
 ) -> Result<Rejected> {
-    let (error, _) = crate::domain::names::cut(message, ERROR_MAX);
+    let (error, _) = names::cut(message, ERROR_MAX);
     let failed = match reject_row(queue, doc, error, not_before) {
         Some(done) => done,
         None => reject_by_statement(queue, doc, error, not_before)?,

@@ -70,8 +70,8 @@ static DROP: Statement = Statement::new(
 /// Settles an active document as done.
 pub fn complete(queue: &Queue, doc: LeasedDoc, payload: Option<Jsonb>) -> Result<()> {
     match queue.policy.completed {
-        Keep::AsItIs => {}
-        Keep::Not => return remove(queue, doc),
+        Keep::InTable => {}
+        Keep::Nowhere => return remove(queue, doc),
         Keep::InHistory => return into_history(queue, doc, payload, Outcome::Completed),
     }
     let next_iteration = Arg::timestamp(time::COMPLETED_AT);
@@ -92,8 +92,8 @@ pub fn complete(queue: &Queue, doc: LeasedDoc, payload: Option<Jsonb>) -> Result
 pub fn kill(queue: &Queue, doc: LeasedDoc, payload: Option<Jsonb>) -> Result<()> {
     match (&queue.policy.dead_letter, queue.policy.killed) {
         (Some(target), _) => return dead_letters::kill(queue, target, doc, payload),
-        (None, Keep::AsItIs) => {}
-        (None, Keep::Not) => return remove(queue, doc),
+        (None, Keep::InTable) => {}
+        (None, Keep::Nowhere) => return remove(queue, doc),
         (None, Keep::InHistory) => return into_history(queue, doc, payload, Outcome::Killed),
     }
     let payload = Jsonb::arg(payload);
@@ -157,7 +157,7 @@ pub(super) fn clear_lease(row: &mut Row, to: Status) {
 /// Settles an active document by removing it.
 pub fn drop(queue: &Queue, doc: LeasedDoc) -> Result<()> {
     match queue.policy.dropped {
-        Keep::AsItIs | Keep::Not => remove(queue, doc),
+        Keep::InTable | Keep::Nowhere => remove(queue, doc),
         Keep::InHistory => into_history(queue, doc, None, Outcome::Dropped),
     }
 }

@@ -124,8 +124,8 @@ pub fn complete(
     payloads: Option<Arg>,
 ) -> HashSet<String> {
     match queue.policy.completed {
-        Keep::AsItIs => {}
-        Keep::Not => return remove(queue, subjects, lease),
+        Keep::InTable => {}
+        Keep::Nowhere => return remove(queue, subjects, lease),
         Keep::InHistory => {
             return into_history(queue, subjects, lease, payloads, Outcome::Completed);
         }
@@ -193,7 +193,7 @@ pub fn reschedule(
 /// Settles active documents by removing them; gives those that were active.
 pub fn drop(queue: &Queue, subjects: &[String], lease: Option<i64>) -> HashSet<String> {
     match queue.policy.dropped {
-        Keep::AsItIs | Keep::Not => remove(queue, subjects, lease),
+        Keep::InTable | Keep::Nowhere => remove(queue, subjects, lease),
         Keep::InHistory => into_history(queue, subjects, lease, None, Outcome::Dropped),
     }
 }

@@ -117,7 +117,7 @@ pub fn drop(queue: &Queue, request: &Request) -> Result<i32> {
             return Ok(0);
         }
         let list: Vec<String> = chosen.iter().map(|c| c.subject.clone()).collect();
-        let gone = history::take(spi, queue, &list, Outcome::Dropped, true);
+        let gone = history::archive(spi, queue, &list, Outcome::Dropped, true);
         let groups = groups(&chosen, &gone);
         count(queue, &groups, |from| Some(Event::remove(from)));
         Ok(total(&groups))

@@ -162,7 +162,7 @@ pub fn settle(
 
 /// Removes documents that are locked, by way of the history where the queue keeps such
 /// an outcome there; gives subjects and versions of those that went.
-pub fn take<'s>(
+pub fn archive<'s>(
     spi: &'s Spi,
     queue: &Queue,
     subjects: &[String],
@@ -187,10 +187,10 @@ pub fn take<'s>(
 /// Removes documents that were cancelled while they waited, and are killed now, where the
 /// queue does not keep them in its table; and counts that.
 pub fn cancelled(spi: &Spi, queue: &Queue, subjects: &[String]) {
-    if queue.policy.killed == Keep::AsItIs || subjects.is_empty() {
+    if queue.policy.killed == Keep::InTable || subjects.is_empty() {
         return;
     }
-    let gone = take(spi, queue, subjects, Outcome::Cancelled, true);
+    let gone = archive(spi, queue, subjects, Outcome::Cancelled, true);
     for (version, n) in versions(&gone) {
         counter_log::record_event(queue, version, n, Event::RemoveKilled);
     }
@@ -250,8 +250,8 @@ pub struct Swept {
 /// most so many documents behind a subject.
 pub fn sweep(queue: &Queue, after: &str, limit: i32) -> Swept {
     let policy = &queue.policy;
-    let completed = policy.completed != Keep::AsItIs;
-    let killed = policy.killed != Keep::AsItIs;
+    let completed = policy.completed != Keep::InTable;
+    let killed = policy.killed != Keep::InTable;
     spi::connect(|spi| {
         let args = [
             Arg::from(after),
@@ -274,7 +274,7 @@ pub fn sweep(queue: &Queue, after: &str, limit: i32) -> Swept {
                 let subjects: Vec<String> = (0..locked.len())
                     .filter_map(|row| locked.get(row, 1))
                     .collect();
-                let gone = take(spi, queue, &subjects, outcome, false);
+                let gone = archive(spi, queue, &subjects, outcome, false);
                 for (version, n) in versions(&gone) {
                     counter_log::record_event(queue, version, n, Event::remove(status));
                 }
@@ -292,12 +292,12 @@ pub fn sweep(queue: &Queue, after: &str, limit: i32) -> Swept {
 pub fn needs_sweep(queue: &Queue) -> bool {
     let policy = &queue.policy;
     let (completed, killed) = (policy.completed, policy.killed);
-    if completed == Keep::AsItIs && killed == Keep::AsItIs {
+    if completed == Keep::InTable && killed == Keep::InTable {
         return false;
     }
     let counted = metrics::get_many(&queue.name, &["cpl", "kll"]);
     let some = |at: usize| counted.get(at).is_some_and(|n| *n > 0);
-    completed != Keep::AsItIs && some(0) || killed != Keep::AsItIs && some(1)
+    completed != Keep::InTable && some(0) || killed != Keep::InTable && some(1)
 }
 
 // Index: (outcome, settled_at).

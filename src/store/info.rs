@@ -2,6 +2,7 @@
 
 use crate::domain::names::QueueName;
 use crate::pg::spi;
+use crate::store::statement;
 
 const OWNS_EXTENSION: &str = "select from pg_extension e
     where e.extname = 'fetchq' and pg_has_role(e.extowner, 'usage')";
@@ -45,5 +46,5 @@ const TRACE: &str = "select created_at, 'document'::varchar,
 
 /// The statement behind `trace`, for each queue.
 pub fn trace_sql(name: &QueueName) -> String {
-    crate::store::statement::render(TRACE, name)
+    statement::render(TRACE, name)
 }

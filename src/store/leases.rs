@@ -48,7 +48,7 @@ impl Lease {
 
     /// Who holds it. Not asked for before there is a document: a session that finds none
     /// writes nothing.
-    pub fn holder(&self, queue: i32) -> i64 {
+    pub fn worker_session(&self, queue: i32) -> i64 {
         match self.holder.get() {
             Some((known, holder)) if known == queue => holder,
             _ => {

@@ -258,7 +258,7 @@ fn make_pending_by_key(queue: &Queue, limit: i32) -> i32 {
 /// When the next document is due, planned or leased; the past when it is something that
 /// cannot be had now. None where the floors are not known.
 pub fn next_due(queue: &Queue) -> Option<i64> {
-    let source = queue.source()?;
+    let source = queue.floors()?;
     let now = time::now();
     let planned = source.due(Status::Planned.code(), now)?;
     let leased = source.due(Status::Active.code(), now)?;
@@ -268,7 +268,7 @@ pub fn next_due(queue: &Queue) -> Option<i64> {
 /// Where maintenance begins to look; None when nothing is due.
 fn floor(queue: &Queue, from: Status) -> Option<Key> {
     let now = time::now();
-    let known = queue.source().and_then(|s| s.due(from.code(), now));
+    let known = queue.floors().and_then(|s| s.due(from.code(), now));
     match known {
         Some(floor) if floor >= Key::until(now) => None,
         Some(floor) => Some(floor),

@@ -4,6 +4,7 @@
 //! in `fetchq.counter_log`. Both are read in one statement, so in one snapshot, and
 //! every change of the two is one transaction: no moment shows anything else.
 
+use crate::domain::counter_events;
 use std::collections::HashMap;
 
 use crate::domain::names::QueueName;
@@ -222,7 +223,7 @@ pub fn reset(name: &QueueName) -> Result<Vec<i64>> {
         spi.once(&render_counting(STORE_REAL, name), &[key, Arg::from(id)]);
         Ok::<(), crate::error::Error>(())
     })?;
-    Ok(get_many(name, &crate::domain::counter_events::GAUGES))
+    Ok(get_many(name, &counter_events::GAUGES))
 }
 
 // Update before insert: an insert that ends in a conflict uses up an id each time.

@@ -20,9 +20,9 @@ use crate::pg::invalidation::{self, Invalidated};
 use crate::pg::planner;
 use crate::pg::relation::{self, File, Lock};
 use crate::pg::spi::{self, Rows, Spi};
-use crate::pg::trigger::OwnNotes;
+use crate::pg::trigger::SuppressedTriggers;
 use crate::pg::value::Arg;
-use crate::ready::floors::{self, Source};
+use crate::ready::floors::{self, QueueFloors};
 use crate::settings;
 use crate::signals::announce;
 use crate::store::plans::{PlanSet, fixed};
@@ -39,7 +39,7 @@ pub struct Queue {
     /// Nothing of the user's runs within fetchq's own statements on the table, so that
     /// what they write is what was asked for.
     is_plain: bool,
-    /// The states that documents enter are announced: `queue_enable_notify`.
+    /// The states that documents enter are announcements: `queue_enable_notify`.
     notifies: bool,
     /// The indexes, where they are as fetchq made them.
     indexes: Option<Indexes>,
@@ -117,19 +117,19 @@ impl Queue {
     ) -> Rows<'s> {
         let _own = self
             .runs_nothing_else()
-            .then(|| OwnNotes::begin(self.table, if self.notifies { 3 } else { 1 }));
+            .then(|| SuppressedTriggers::begin(self.table, if self.notifies { 3 } else { 1 }));
         self.run(spi, statement, args)
     }
 
     /// The ready floors of the queue; None where they can not be used: without shared
     /// memory, without the indexes or the trigger, and while this transaction has the
     /// documents in a file that a rollback would take away.
-    pub fn source(&self) -> Option<Source> {
+    pub fn floors(&self) -> Option<QueueFloors> {
         if !floors::is_available() {
             return None;
         }
         let file = self.file.get().filter(|file| !file.is_new)?;
-        Some(Source {
+        Some(QueueFloors {
             table: self.table,
             pick_index: self.floors.pick_index?,
             due_index: self.floors.due_index?,
@@ -140,12 +140,12 @@ impl Queue {
     /// Whether no trigger has anything to do with rows that fetchq writes: those of the
     /// notifications have not while the worker sends them.
     fn runs_nothing_else(&self) -> bool {
-        self.is_plain && (!self.notifies || announce::are_collected())
+        self.is_plain && (!self.notifies || announce::is_collecting())
     }
 
     /// Announces, when the transaction commits, that documents entered a state.
     pub fn announce(&self, status: Status) {
-        if self.notifies && announce::are_collected() {
+        if self.notifies && announce::is_collecting() {
             announce::announce_status(self.table.to_u32(), status);
         }
     }
@@ -327,7 +327,7 @@ fn cached(name: &QueueName, table: Oid) -> Result<Rc<Queue>> {
             Arg::from(due.as_str()),
         ];
         let plan = fixed(spi, &QUEUE, &args);
-        let rows = planner::with_plain_path(|| spi.run_latest(&plan, &args));
+        let rows = planner::with_plain_search_path(|| spi.run_latest(&plan, &args));
         if rows.is_empty() {
             return None;
         }
@@ -403,6 +403,7 @@ fn make_room_for_plans() {
 #[pgrx::pg_schema]
 mod tests {
     use super::*;
+    use crate::pg::subtransaction;
     use crate::store::plans::run_latest;
     use crate::store::queue;
     use pgrx::pg_test;
@@ -491,7 +492,7 @@ mod tests {
         };
         static DIVIDE: Statement = Statement::new("select 1 {/} $1");
         let before = settings();
-        let failed = crate::pg::subtransaction::attempt(|| {
+        let failed = subtransaction::attempt(|| {
             spi::connect(|spi| {
                 run_latest(spi, &DIVIDE, &[Arg::from(0)]);
             });

@@ -139,7 +139,11 @@ fn is_in_line(doc: &Document) -> bool {
 }
 
 /// What changed in the documents of an ordered queue: behind its row triggers.
-pub fn changed(queue: &Queue, old: Option<&Document>, new: Option<&Document>) -> Result<()> {
+pub fn document_changed(
+    queue: &Queue,
+    old: Option<&Document>,
+    new: Option<&Document>,
+) -> Result<()> {
     spi::connect(|spi| {
         match (old, new) {
             (Some(old), Some(new)) => {
@@ -347,7 +351,7 @@ pub fn may_change(queue: &Queue, doc: &Document) -> bool {
 pub const FORGET_KEYS: &str = "delete from fetchq.ordering_keys k where k.queue_id {=} $1";
 
 /// All documents are gone.
-pub fn emptied(queue: &Queue) -> Result<()> {
+pub fn documents_truncated(queue: &Queue) -> Result<()> {
     spi::connect(|spi| {
         let id = [Arg::from(queue.id)];
         spi.once(FORGET_KEYS, &id);

@@ -10,8 +10,8 @@ use crate::pg::spi::Rows;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Keep {
     /// As it always was: completed and killed ones stay, dropped ones go.
-    AsItIs,
-    Not,
+    InTable,
+    Nowhere,
     /// In the queue's history, for a time.
     InHistory,
 }
@@ -19,8 +19,8 @@ pub enum Keep {
 impl Keep {
     fn from_parts(parts: Option<(i32, i32, i64)>) -> Self {
         match parts {
-            None => Self::AsItIs,
-            Some((0, 0, 0)) => Self::Not,
+            None => Self::InTable,
+            Some((0, 0, 0)) => Self::Nowhere,
             Some(_) => Self::InHistory,
         }
     }

@@ -5,22 +5,15 @@ use pgrx::PgSqlErrorCode;
 use crate::domain::jobs::QUEUE_JOBS;
 use crate::domain::names::QueueName;
 use crate::error::{self, Error, Result};
+use crate::pg::call::RowSink;
 use crate::pg::json::Jsonb;
 use crate::pg::notify::notify;
 use crate::pg::spi::{self, Rows, Spi};
 use crate::pg::value::Arg;
 use crate::pg::{relation, session};
 use crate::signals::commit;
+use crate::store::statement::render;
 use crate::store::{queue_tables, schedules};
-
-/// A page of the documents of one version, of any status, in the order of picking.
-pub const TOP: &str =
-    "select subject, payload, version, priority, attempts, iterations, created_at,
-        last_iteration, next_iteration, lock_upgrade
-    from {docs}
-    where version = $1
-    order by priority desc, next_iteration, attempts, seq
-    limit $2 offset $3";
 
 const REGISTER: &str =
     "insert into fetchq.queues (name) values ($1) on conflict (name) do nothing returning id";
@@ -129,7 +122,7 @@ pub fn drop(name: &QueueName) -> Result<Dropped> {
 }
 
 /// The id of a queue, which nobody can drop until the end of the transaction.
-pub fn keep(name: &QueueName) -> Result<i32> {
+pub fn lock_against_drop(name: &QueueName) -> Result<i32> {
     spi::connect(|spi| {
         first_id(&spi.once(FIND, &[Arg::from(name.as_str())]))
             .ok_or_else(|| Error::UnknownQueue(name.to_string()))
@@ -177,9 +170,39 @@ pub fn current_version(name: &QueueName) -> Result<i32> {
     })
 }
 
-pub const STATUS_ALL: &str = "select id, name, is_active from fetchq.queues order by id";
+const STATUS_ALL: &str = "select id, name, is_active from fetchq.queues order by id";
+const STATUS_ONE: &str = "select id, name, is_active from fetchq.queues where name = $1";
 
-pub const STATUS_ONE: &str = "select id, name, is_active from fetchq.queues where name = $1";
+/// Adds id, name and activity of each queue to a result.
+pub fn status_of_all(out: &mut RowSink) {
+    spi::connect(|spi| out.extend(&spi.once(STATUS_ALL, &[])));
+}
+
+/// Adds id, name and activity of a queue to a result; nothing when it does not exist.
+pub fn status_of(name: &QueueName, out: &mut RowSink) {
+    let args = [Arg::from(name.as_str())];
+    spi::connect(|spi| out.extend(&spi.once(STATUS_ONE, &args)));
+}
+
+const TOP: &str = "select subject, payload, version, priority, attempts, iterations, created_at,
+        last_iteration, next_iteration, lock_upgrade
+    from {docs}
+    where version = $1
+    order by priority desc, next_iteration, attempts, seq
+    limit $2 offset $3";
+
+/// Adds a page of the documents of one version to a result, of any status, in the order of
+/// picking.
+pub fn top(name: &QueueName, version: i32, limit: i32, skip: i32, out: &mut RowSink) -> Result<()> {
+    id(name)?;
+    let args = [
+        Arg::from(version),
+        Arg::from(i64::from(limit)),
+        Arg::from(i64::from(skip)),
+    ];
+    spi::connect(|spi| out.extend(&spi.once(&render(TOP, name), &args)));
+    Ok(())
+}
 
 const LOCK: &str = "select id from fetchq.queues where name = $1 for no key update";
 

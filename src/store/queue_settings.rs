@@ -89,7 +89,7 @@ pub fn set_dead_letter_queue(name: &QueueName, target: Option<&QueueName>) -> Re
                 rule: "another queue",
             });
         }
-        queue::keep(target)?;
+        queue::lock_against_drop(target)?;
     }
     set_dead_letter(name, target)
 }

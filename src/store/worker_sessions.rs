@@ -75,7 +75,7 @@ const STOP: &str = "insert into fetchq.stop_requests (name, since) values ($1, c
     on conflict (name) do update set since = excluded.since";
 
 /// Asks a worker to stop: all its sessions that have begun by now.
-pub fn stop(worker: &str) {
+pub fn request_stop(worker: &str) {
     spi::connect(|spi| {
         spi.once(STOP, &[Arg::from(worker)]);
     });
@@ -98,7 +98,7 @@ pub const LEASED: &str = "select q.name, d.subject, d.version, d.attempts, d.lea
 
 /// Sessions whose leases are bound to them, of one queue.
 #[derive(Debug, Default)]
-pub struct Bound {
+pub struct BoundSessions {
     pub alive: Vec<i64>,
     pub ended: Vec<i64>,
 }
@@ -120,10 +120,10 @@ pub fn may_read() -> bool {
 }
 
 /// The sessions with bound leases: of one queue, or of all.
-pub fn bound(queue: Option<i32>) -> BTreeMap<String, Bound> {
+pub fn bound_sessions(queue: Option<i32>) -> BTreeMap<String, BoundSessions> {
     spi::connect(|spi| {
         let rows = plans::run_latest(spi, &BOUND, &[Arg::from(queue)]);
-        let mut found: BTreeMap<String, Bound> = BTreeMap::new();
+        let mut found: BTreeMap<String, BoundSessions> = BTreeMap::new();
         for row in 0..rows.len() {
             let (Some(name), Some(id)) = (rows.get(row, 1), rows.get(row, 2)) else {
                 continue;
@@ -170,7 +170,7 @@ const LEFT: i64 = 30_000_000;
 
 /// Ends the leases of sessions that have ended, and extends those that last as long as
 /// their sessions; says how many documents that were.
-pub fn follow_sessions(queue: &Queue, bound: &Bound) -> i32 {
+pub fn apply_bindings(queue: &Queue, bound: &BoundSessions) -> i32 {
     let now = time::clock();
     let mut n = 0;
     spi::connect(|spi| {
@@ -230,7 +230,7 @@ fn trim_ended(spi: &Spi, queue: &Queue) {
 }
 
 /// Forgets who holds nothing any more, where the caller may do that.
-pub fn trim(queue: &Queue) {
+pub fn delete_stale(queue: &Queue) {
     spi::connect(|spi| {
         if may_trim(spi) {
             trim_ended(spi, queue);

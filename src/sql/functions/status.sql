@@ -1,4 +1,4 @@
-create function fetchq.ready_stats(out slots int, out slots_used int, out raises bigint, out raises_discarded bigint, out polls_answered bigint, out full_scans bigint, out floor_misses bigint)
+create function fetchq.ready_stats(out slots int, out slots_used int, out advances bigint, out advances_discarded bigint, out polls_answered bigint, out full_scans bigint, out floor_misses bigint)
 language c volatile parallel unsafe
 set search_path = pg_catalog, pg_temp
 as 'MODULE_PATHNAME', 'ready_stats_wrapper';

@@ -92,7 +92,7 @@ const RESULTS: &[(&str, &str)] = &[
     ),
     (
         "ready_stats()",
-        "slots int4, slots_used int4, raises int8, raises_discarded int8, polls_answered int8, full_scans int8, floor_misses int8",
+        "slots int4, slots_used int4, advances int8, advances_discarded int8, polls_answered int8, full_scans int8, floor_misses int8",
     ),
     (
         "ready_floors(text)",

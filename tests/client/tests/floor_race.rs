@@ -12,12 +12,12 @@ const WRITERS: usize = 3;
 /// Raises that have to be met by an insert before the test has tried enough.
 const MET: i64 = 10;
 
-async fn raises_discarded(session: &Session) -> Option<i64> {
+async fn advances_discarded(session: &Session) -> Option<i64> {
     let exists = "select to_regproc('fetchq.ready_stats') is not null";
     if session.text(exists).await != "t" {
         return None;
     }
-    let sql = "select raises_discarded from fetchq.ready_stats() where slots > 0";
+    let sql = "select advances_discarded from fetchq.ready_stats() where slots > 0";
     let rows = session.column(sql).await;
     rows.first().map(|n| n.parse().expect("a number"))
 }
@@ -69,7 +69,7 @@ async fn inserts_while_a_floor_is_raised() {
         .await;
     session.sql("delete from fetchq_data.q__docs").await;
 
-    let before = raises_discarded(&session).await;
+    let before = advances_discarded(&session).await;
     let (done, mut all_done) = mpsc::channel(WRITERS);
     let mut writers = Vec::new();
     for number in 0..WRITERS {
@@ -104,7 +104,7 @@ async fn inserts_while_a_floor_is_raised() {
         }
         while take(&session, &mut came).await {}
         assert_eq!(came, expected, "round {round}");
-        if let (Some(before), Some(now)) = (before, raises_discarded(&session).await) {
+        if let (Some(before), Some(now)) = (before, advances_discarded(&session).await) {
             met = now - before;
         }
         // (without the engine there is nothing to meet)

@@ -194,7 +194,7 @@ async fn maintain(session: Session) -> Result<(), tokio_postgres::Error> {
     }
 }
 
-const STATS: &str = "select floor_misses, raises from fetchq.ready_stats() where slots > 0";
+const STATS: &str = "select floor_misses, advances from fetchq.ready_stats() where slots > 0";
 
 async fn floor_misses(session: &Session) -> Result<Option<i64>, tokio_postgres::Error> {
     let exists = session
@@ -370,11 +370,11 @@ async fn engine_is_back(session: &Session) {
     if floor_misses(session).await.unwrap().is_none() {
         return;
     }
-    let raises = async || -> i64 {
+    let advances = async || -> i64 {
         let row = session.query_one(STATS, &[]).await.expect("ready_stats");
         row.get(1)
     };
-    let before = raises().await;
+    let before = advances().await;
     for _ in 0..100 {
         session
             .sql("select fetchq.doc_push('q', 'floor', 0, 7, '2020-01-01', '{}')")
@@ -383,7 +383,7 @@ async fn engine_is_back(session: &Session) {
             .sql("select fetchq.doc_drop('q', subject) from fetchq.doc_pick('q', 0, 1, '1 hour')")
             .await;
     }
-    assert!(raises().await > before, "no floor was raised");
+    assert!(advances().await > before, "no floor was raised");
     let floors = session
         .column("select level from fetchq.ready_floors('q') where index = 'pick' and isfinite(next_iteration)")
         .await;

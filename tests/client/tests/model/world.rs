@@ -47,7 +47,7 @@ pub struct World {
 /// What the shared memory says of its work.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Engine {
-    pub raises: i64,
+    pub advances: i64,
     pub floor_misses: i64,
 }
 
@@ -125,13 +125,13 @@ impl World {
         let row = self
             .observer
             .query_one(
-                "select slots, raises, floor_misses from fetchq.ready_stats()",
+                "select slots, advances, floor_misses from fetchq.ready_stats()",
                 &[],
             )
             .await
             .expect("ready_stats");
         (row.get::<_, i32>(0) > 0).then(|| Engine {
-            raises: row.get(1),
+            advances: row.get(1),
             floor_misses: row.get(2),
         })
     }
