@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""The benchmark: see docs/benchmarks.md, or `make bench`. Settings come by environment
+"""The benchmark: see docs/internals/benchmarks.md, or `make bench`. Settings come by environment
 variables, which make passes on: QUICK ONLY SYSTEMS ROUNDS LENGTH FILL RESUME KEEP."""
 
 import os

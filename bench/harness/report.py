@@ -121,7 +121,7 @@ class Report:
         self.lines = [f"# Benchmark, {self.meta['date'][:10]}, {self.meta['what']}", ""]
         self.lines += [
             "Medians of the rounds, in brackets the lowest and the highest. How it is measured: "
-            "[docs/benchmarks.md](../../../docs/benchmarks.md). Raw values: [raw.csv](raw.csv)"
+            "[docs/internals/benchmarks.md](../../../docs/internals/benchmarks.md). Raw values: [raw.csv](raw.csv)"
             + (", over time: [series.csv](series.csv)." if self.record.series else "."),
             "",
         ]

@@ -1,4 +1,4 @@
-"""A system is a folder of bench/systems with scripts: see docs/benchmarks.md."""
+"""A system is a folder of bench/systems with scripts: see docs/internals/benchmarks.md."""
 
 import re
 import subprocess

@@ -9,6 +9,12 @@ scripts_parse() {
   for f in scripts/*.sh scripts/suites/*.sh .ci/run; do bash -n "$f" || return 1; done
 }
 
+# The pictures of the documentation are those that their scripts draw now.
+pictures_match() {
+  local f
+  for f in docs/images/*.svg; do "${f%.svg}.py" --check || return 1; done
+}
+
 one fmt cargo fmt --all --check
 # Without the tests first: unwrap and expect are denied there only.
 one clippy cargo clippy --no-default-features --features "$FEATURE" -- -D warnings
@@ -20,3 +26,4 @@ else
   count 0 1
 fi
 one scripts scripts_parse
+one pictures pictures_match

@@ -1,4 +1,4 @@
-//! The documentation: its SQL runs, and its reference lists what there is.
+//! The documentation: its SQL runs, its links lead somewhere, and its reference lists what there is.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -9,16 +9,37 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// README.md and docs/*.md, those that exist.
-fn pages() -> Vec<PathBuf> {
-    let mut pages = vec![root().join("README.md")];
-    if let Ok(docs) = std::fs::read_dir(root().join("docs")) {
-        let docs = docs.flatten().map(|entry| entry.path());
-        pages.extend(docs.filter(|path| path.extension().is_some_and(|e| e == "md")));
+/// The Markdown files of a folder of the checkout and of the folders below it.
+fn markdown_below(folder: &Path) -> Vec<PathBuf> {
+    let mut pages = Vec::new();
+    for entry in std::fs::read_dir(folder)
+        .expect("read the folder")
+        .flatten()
+    {
+        let path = entry.path();
+        if path.is_dir() && entry.file_name() != "node_modules" {
+            pages.extend(markdown_below(&path));
+        } else if path.extension().is_some_and(|e| e == "md") {
+            pages.push(path);
+        }
     }
-    pages.retain(|path| path.exists());
+    pages
+}
+
+/// README.md and the pages of docs/, at any depth.
+fn pages() -> Vec<PathBuf> {
+    let mut pages = markdown_below(&root().join("docs"));
+    pages.push(root().join("README.md"));
     pages.sort();
     pages
+}
+
+/// The path of a page as messages show it.
+fn name_of(page: &Path) -> String {
+    page.strip_prefix(root())
+        .unwrap_or(page)
+        .display()
+        .to_string()
 }
 
 /// The blocks marked as `sql`, with the number of their first line; `sql skip` is for
@@ -118,16 +139,10 @@ fn statements_are_told_apart() {
 
 #[tokio::test]
 async fn the_sql_of_every_page_runs() {
-    let pages = pages();
-    assert!(!pages.is_empty(), "there is no README.md");
     let mut wrong = Vec::new();
-    for page in pages {
+    for page in pages() {
         let text = std::fs::read_to_string(&page).expect("read the page");
-        let name = page
-            .strip_prefix(root())
-            .unwrap_or(&page)
-            .display()
-            .to_string();
+        let name = name_of(&page);
         let blocks = blocks(&text);
         if blocks.is_empty() {
             continue;
@@ -169,6 +184,106 @@ async fn the_sql_of_every_page_runs() {
         for role in admin.column(roles).await {
             if !before.contains(&role) {
                 admin.sql(&format!("drop role {role}")).await;
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// The lines of a page outside of code blocks, with their numbers, and without inline code.
+fn prose(text: &str) -> Vec<(usize, String)> {
+    let mut is_code = false;
+    let mut lines = Vec::new();
+    for (number, line) in (1..).zip(text.lines()) {
+        if line.trim_start().starts_with("```") {
+            is_code = !is_code;
+        } else if !is_code {
+            // Every second part is between backticks.
+            let parts = line.split('`').step_by(2);
+            lines.push((number, parts.collect::<Vec<_>>().join("`")));
+        }
+    }
+    lines
+}
+
+/// The targets of the links and pictures of a page, with the numbers of their lines.
+fn links(text: &str) -> Vec<(usize, String)> {
+    let mut links = Vec::new();
+    for (number, line) in prose(text) {
+        for part in line.split("](").skip(1) {
+            let target = part.split(')').next().unwrap_or_default();
+            links.push((number, target.to_owned()));
+        }
+    }
+    links
+}
+
+/// The anchors that GitHub gives to the headings of a page.
+fn anchors(text: &str) -> BTreeSet<String> {
+    let mut anchors = BTreeSet::new();
+    let mut is_code = false;
+    for line in text.lines() {
+        if line.trim_start().starts_with("```") {
+            is_code = !is_code;
+        }
+        let title = line.trim_start_matches('#');
+        if is_code || title.len() == line.len() || !title.starts_with(' ') {
+            continue;
+        }
+        let slug: String = title
+            .trim()
+            .to_lowercase()
+            .chars()
+            .filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'))
+            .map(|c| if c == ' ' { '-' } else { c })
+            .collect();
+        // A second heading of the same name gets a number.
+        let unique = (1..).map(|n| format!("{slug}-{n}"));
+        let free = std::iter::once(slug.clone())
+            .chain(unique)
+            .find(|anchor| !anchors.contains(anchor));
+        anchors.extend(free);
+    }
+    anchors
+}
+
+#[test]
+fn links_and_anchors_are_found() {
+    let page = "# A `b_c`: d, 2\n[x](y.md#z) `[no](no)` ![p](q.svg)\n```\n# no\n[no](no)\n```\n## Twice\n## Twice\n";
+    assert_eq!(links(page), [(2, "y.md#z".into()), (2, "q.svg".into())]);
+    let found: Vec<String> = anchors(page).into_iter().collect();
+    assert_eq!(found, ["a-b_c-d-2", "twice", "twice-1"]);
+}
+
+#[test]
+fn every_link_leads_somewhere() {
+    let mut pages = pages();
+    for page in ["CONTRIBUTING.md", "CHANGELOG.md"] {
+        pages.push(root().join(page));
+    }
+    for folder in ["bench", "examples"] {
+        pages.extend(markdown_below(&root().join(folder)));
+    }
+    let mut wrong = Vec::new();
+    for page in pages {
+        let text = std::fs::read_to_string(&page).expect("read the page");
+        for (line, link) in links(&text) {
+            if link.contains("://") || link.starts_with("mailto:") {
+                continue;
+            }
+            let (path, anchor) = link.split_once('#').unwrap_or((&link, ""));
+            let target = match path {
+                "" => page.clone(),
+                path => page.with_file_name("").join(path),
+            };
+            let is_page = target.extension().is_some_and(|e| e == "md");
+            if !target.exists() {
+                wrong.push(format!("{}:{line}: {path} does not exist", name_of(&page)));
+            } else if !anchor.is_empty() && is_page {
+                let text = std::fs::read_to_string(&target).expect("read the target");
+                if !anchors(&text).contains(anchor) {
+                    wrong.push(format!("{}:{line}: no heading for {link}", name_of(&page)));
+                }
             }
         }
     }
