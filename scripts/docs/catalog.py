@@ -5,10 +5,10 @@ import os
 import subprocess
 
 
-def query(sql):
+def query(sql, before=""):
     """The rows of a query, each a dict; or fails with psql's message."""
     command = [os.environ.get("FETCHQ_PSQL", "psql"), "-XqAt", "-v", "ON_ERROR_STOP=1"]
-    wrapped = f"select coalesce(json_agg(to_json(q)), '[]') from ({sql}) q"
+    wrapped = f"{before}select coalesce(json_agg(to_json(q)), '[]') from ({sql}) q"
     done = subprocess.run(command, input=wrapped, capture_output=True, text=True)
     if done.returncode != 0:
         raise SystemExit(f"error: {done.stderr.strip()}\nin: {sql}")
@@ -87,9 +87,8 @@ def tables():
 
 
 def settings():
-    # The library is loaded by the first call, if it is not preloaded.
-    loaded = query("select s.* from fetchq.info() i, lateral (" + SETTINGS + ") s where i.version is not null")
-    return loaded or query(SETTINGS)
+    # The settings are there once the library is loaded: by its first call, if it is not preloaded.
+    return query(SETTINGS, "select from fetchq.info() \\g /dev/null\n")
 
 
 def events():

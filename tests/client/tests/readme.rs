@@ -177,13 +177,13 @@ async fn the_sql_of_every_page_runs() {
 
 #[tokio::test]
 async fn the_reference_lists_every_function() {
-    let page = root().join("docs/reference.md");
+    let page = root().join("docs/reference/functions.md");
     let text = std::fs::read_to_string(&page).unwrap_or_else(|e| panic!("{}: {e}", page.display()));
     let listed: Vec<String> = text
         .lines()
         .filter_map(|line| {
-            line.strip_prefix("| `")?
-                .split_once("` |")
+            line.strip_prefix("- `")?
+                .split_once("`: ")
                 .map(|(call, _)| call.to_owned())
         })
         .filter(|call| call.contains('('))
