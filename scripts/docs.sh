@@ -20,8 +20,8 @@ set -euo pipefail
 cd "$ROOT"
 load_pg
 
-mode=${1:-}
-case $mode in '' | --check) ;; *) sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//p}' "$0" >&2; exit 2 ;; esac
+case ${1:-} in '' | --check) ;; *) sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//p}' "$0" >&2; exit 2 ;; esac
+mode=("$@")
 export PYTHONDONTWRITEBYTECODE=1 PGOPTIONS='-c client_min_messages=warning'
 export FETCHQ_PSQL=$PG_BINDIR/psql
 FETCHQ_ERRCODES=$("$PG_CONFIG" --sharedir)/errcodes.txt; export FETCHQ_ERRCODES
@@ -40,10 +40,10 @@ select from fetchq.queue_set_history('mail', '1 day');
 SQL
 
 rc=0
-python3 scripts/docs/generate.py $mode || rc=1
-if [[ $mode == --check ]]; then python3 scripts/docs/claims.py || rc=1; fi
+python3 scripts/docs/generate.py "${mode[@]}" || rc=1
+if [[ ${1:-} == --check ]]; then python3 scripts/docs/claims.py || rc=1; fi
 for picture in docs/images/*.py; do
   [[ -e $picture ]] || continue
-  python3 "$picture" $mode || { warn "$picture failed"; rc=1; }
+  python3 "$picture" "${mode[@]}" || { warn "$picture failed"; rc=1; }
 done
 exit "$rc"
