@@ -1,7 +1,7 @@
 # fetchq: all work is done by scripts/; `make help` lists what there is.
 # PG_CONFIG=/path/to/pg_config picks another PostgreSQL for any target.
 .DEFAULT_GOAL := help
-.PHONY: help run test soak bench setup build start start-pg stop reset init test-run production psql lint fmt clean
+.PHONY: help run test docs soak bench setup build start start-pg stop reset init test-run production psql lint fmt clean
 SHELL := /bin/bash
 
 FOLDER ?= /usr/share/doc
@@ -17,6 +17,10 @@ run: ## set up, build, start the dev server, queue a folder: make run FOLDER=/pa
 
 test: ## run all tests, or some: make test SUITE="regress client"
 	@scripts/test.sh $(SUITE)
+
+docs: ## write the generated parts of docs/ (see scripts/docs.sh)
+	@scripts/setup.sh && scripts/build.sh && scripts/cluster.sh dev start && \
+	  eval "$$(scripts/cluster.sh dev env)" && scripts/docs.sh
 
 bench: ## benchmark the installed build: make bench, make bench QUICK=1, make bench ONLY="push cycle*"
 	@scripts/bench.sh

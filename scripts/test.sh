@@ -8,7 +8,7 @@ set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 cd "$ROOT"
 
-ALL=(lint unit regress isolation client npm python quickstart docker)
+ALL=(lint unit regress docs isolation client npm python quickstart docker)
 cluster='test'
 if [[ ${1:-} == --on ]]; then cluster=$2; shift 2; fi
 if (($#)); then suites=("$@"); else suites=("${ALL[@]}"); fi

@@ -26,7 +26,7 @@ def settings() -> dict[str, str]:
         "max_wal_size": "16GB",
         "min_wal_size": "2GB",
         "checkpoint_timeout": "30min",
-        # docs/operations.md advises a lower one than the default of a minute.
+        # docs/guides/operations.md advises a lower one than the default of a minute.
         "autovacuum_naptime": "10s",
         # A maintenance call over 5,000 queues locks all their tables.
         "max_locks_per_transaction": "1024",

@@ -292,13 +292,13 @@ fn every_link_leads_somewhere() {
 
 #[tokio::test]
 async fn the_reference_lists_every_function() {
-    let page = root().join("docs/reference.md");
+    let page = root().join("docs/reference/functions.md");
     let text = std::fs::read_to_string(&page).unwrap_or_else(|e| panic!("{}: {e}", page.display()));
     let listed: Vec<String> = text
         .lines()
         .filter_map(|line| {
-            line.strip_prefix("| `")?
-                .split_once("` |")
+            line.strip_prefix("- `")?
+                .split_once("`: ")
                 .map(|(call, _)| call.to_owned())
         })
         .filter(|call| call.contains('('))

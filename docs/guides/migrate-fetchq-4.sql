@@ -1,10 +1,10 @@
--- Moves queues from fetchq 4 (plain SQL) into the extension: see docs/from-fetchq-4.md.
+-- Moves queues from fetchq 4 (plain SQL) into the extension: see docs/guides/migrating-from-fetchq-4.md.
 --
 -- Before: no client is connected; the old schemas were renamed to fetchq4 and
 -- fetchq4_data; CREATE EXTENSION fetchq was run and holds no queue yet.
 -- All of it happens or nothing does. The old schemas are only read.
 --
---   psql -X -v ON_ERROR_STOP=1 -1 -f docs/migrate-fetchq-4.sql
+--   psql -X -v ON_ERROR_STOP=1 -1 -f docs/guides/migrate-fetchq-4.sql
 do $$
 declare
     gauges constant text := '^(cnt|pln|pnd|act|cpl|kll|v-?[0-9]+)$';
