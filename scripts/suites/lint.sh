@@ -1,13 +1,8 @@
 #!/usr/bin/env bash
-# Formatting, lints, and the syntax of the scripts: one test each.
+# Formatting, lints, the structure of src/, links and scripts: one test each.
 set -euo pipefail
 # shellcheck source=scripts/suites/common.sh
 . "$(dirname "$0")/common.sh"
-
-scripts_parse() {
-  local f
-  for f in scripts/*.sh scripts/suites/*.sh .ci/run; do bash -n "$f" || return 1; done
-}
 
 one fmt cargo fmt --all --check
 # Without the tests first: unwrap and expect are denied there only.
@@ -19,4 +14,11 @@ else
   echo "FAILED: clippy-client: tests/client/Cargo.toml does not exist"
   count 0 1
 fi
-one scripts scripts_parse
+# A line and a test for each rule.
+echo '--- layers: scripts/checks/layers.py'
+scratch
+keep "$SCRATCH" scripts/checks/layers.py || :
+count "$(grep -c '^ok: ' "$SCRATCH" || :)" "$(grep -c '^FAILED: ' "$SCRATCH" || :)"
+one layers-self-test scripts/checks/layers.py --self-test
+one links scripts/checks/links.py
+one scripts scripts/checks/shell.sh
