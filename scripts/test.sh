@@ -132,7 +132,7 @@ run_suites() {
       beat=$SECONDS
     done
     if ((SECONDS - beat >= 15)); then
-      for name in "${!job[@]}"; do step "… $name: $(grep . "$logs/$name.log" | tail -n 1 | cut -c 1-120 || :)"; done
+      for name in "${!job[@]}"; do step "… $name: $(grep '[[:alpha:]]' "$logs/$name.log" | tail -n 1 | cut -c 1-120 || :)"; done
       beat=$SECONDS
     fi
   done

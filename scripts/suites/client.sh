@@ -57,7 +57,8 @@ run_file() {
   ((${#names[@]})) || return 0
   on_server "$1" "$program" --test-threads=1 --exact "${names[@]}"
 }
-next=0
+next=0 beat=$SECONDS
+: >"$work/all"
 while ((next < ${#files[@]} || ${#job[@]})); do
   for ((n = 1; n <= servers; n++)); do
     if [[ -n ${job[$n]:-} ]]; then
@@ -74,6 +75,10 @@ while ((next < ${#files[@]} || ${#job[@]})); do
     fi
   done
   nap 0.1
+  if ((SECONDS - beat >= 15)); then
+    echo "… $(cat "$work/all" "$work"/on.* | grep -cE '^test .* \.\.\. |^ok$' || :) of $(wc -l <"$work/tests") tests have run"
+    beat=$SECONDS
+  fi
 done
 
 # By the list of the tests, so that those which a crash kept from running count as failed.
