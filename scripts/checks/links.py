@@ -5,13 +5,20 @@
 """
 
 import functools
+import glob
 import os
 import re
 import subprocess
 import sys
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-LINK = re.compile(r"!?\[(?:[^\]\[]|\[[^\]]*\])*\]\(\s*<?([^)\s>]+)>?(?:\s+\"[^\"]*\")?\s*\)|^\s*\[[^\]]+\]:\s*(\S+)|<(?:a|img|source)\b[^>]*?\b(?:href|src|srcset)=\"([^\"]+)\"", re.M)
+LINK = re.compile(
+    r"""!?\[(?:[^\]\[]|\[[^\]]*\])*\]\(\s*<?([^)\s>]+)>?(?:\s+"[^"]*")?\s*\)
+      | ^\s*\[[^\]]+\]:\s*(\S+)
+      | <(?:a|img|source)\b[^>]*?\b(?:href|src|srcset)="([^"]+)"
+    """,
+    re.M | re.X,
+)
 
 
 def without_code(text):
@@ -50,9 +57,8 @@ def check(page):
             continue  # another site
         path, _, anchor = link.partition("#")
         where = f"{page}:{text.count(chr(10), 0, match.start()) + 1}: {link}"
-        target = os.path.join(ROOT, path[1:]) if path.startswith("/") else os.path.join(ROOT, os.path.dirname(page), path)
-        if not path:
-            target = os.path.join(ROOT, page)
+        folder = "" if path.startswith("/") else os.path.dirname(page)
+        target = os.path.join(ROOT, folder, path.lstrip("/")) if path else os.path.join(ROOT, page)
         if not os.path.exists(target):
             yield f"{where}: there is no {os.path.relpath(target, ROOT)}"
         elif anchor and target.endswith(".md") and anchor not in anchors(os.path.normpath(target)):
@@ -62,10 +68,12 @@ def check(page):
 def main():
     pages = sys.argv[1:]
     if not pages:
-        listed = subprocess.run(["git", "ls-files", "-co", "--exclude-standard", "*.md"], cwd=ROOT, capture_output=True, text=True)
+        command = ["git", "ls-files", "-co", "--exclude-standard", "*.md"]
+        listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
         pages = [page for page in listed.stdout.split() if os.path.exists(os.path.join(ROOT, page))]
         if not pages:  # a copy without git
-            pages = ["README.md", "CONTRIBUTING.md", *sorted("docs/" + n for n in os.listdir(os.path.join(ROOT, "docs")) if n.endswith(".md"))]
+            paths = glob.glob("*.md", root_dir=ROOT) + glob.glob("docs/**/*.md", root_dir=ROOT, recursive=True)
+            pages = sorted(paths)
     wrong = [message for page in pages for message in check(page)]
     print("\n".join(wrong) or f"{len(pages)} pages: all links lead somewhere")
     sys.exit(len(wrong) > 0)
