@@ -1,5 +1,7 @@
 #!/usr/bin/env bash
 # Build the extension in release mode and install it into the PostgreSQL of PG_CONFIG.
+#
+#   build.sh --compile    build it only
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
 . "$(dirname "$0")/lib.sh"
@@ -12,6 +14,10 @@ extensiondir=$("$PG_CONFIG" --sharedir)/extension
 log=$ROOT/.pg/build.log
 
 step "build: fetchq for PostgreSQL $PG_MAJOR, release (the first time about 2 minutes)"
+if [[ ${1:-} == --compile ]]; then
+  cargo pgrx package --pg-config "$PG_CONFIG" "${features[@]}"
+  exit
+fi
 if [[ -w $PG_LIBDIR && -w $extensiondir ]]; then
   run_quiet "build" "$log" cargo pgrx install --release --pg-config "$PG_CONFIG" "${features[@]}"
 else

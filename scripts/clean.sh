@@ -6,7 +6,11 @@ set -euo pipefail
 cd "$ROOT"
 if [[ -d .pg ]]; then
   load_state
-  for name in dev test; do scripts/cluster.sh "$name" reset; done
+  # (each has a port)
+  for file in "$STATE"/*/port; do
+    name=${file%/port}
+    if [[ -e $file ]]; then scripts/cluster.sh "${name##*/}" reset; fi
+  done
   if [[ $STATE != "$ROOT/.pg" ]]; then rm -rf "${STATE:?}"; fi
 fi
 rm -rf .pg target tests/npm/node_modules

@@ -7,7 +7,7 @@ set -euo pipefail
 with_lock setup
 
 # ------------------------------------------------------------ apt packages --
-packages=(ca-certificates clang curl gcc libc6-dev make pkg-config procps python3 python3-psycopg)
+packages=(ca-certificates clang curl gcc libc6-dev make pkg-config procps python3 python3-psycopg shellcheck)
 default_pg=/usr/lib/postgresql/15/bin/pg_config
 # With a PG_CONFIG of your own only the tools come from apt, and as root the `postgres` user.
 if [[ $PG_CONFIG == "$default_pg" ]]; then packages+=(postgresql-15 postgresql-server-dev-15); fi

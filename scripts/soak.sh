@@ -39,13 +39,13 @@ rm -rf "${FETCHQ_STATE_DIR:?}"; as_pg_dir "$FETCHQ_STATE_DIR"
 
 # prove TEST… — these tests of the client suite, their progress shown.
 prove() {
-  cargo test --release -q -p fetchq-client-tests -- --test-threads=1 --nocapture "$@" 2>&1 9>&- | tee "$STATE/soak.log"
+  cargo test --profile client -q -p fetchq-client-tests -- --test-threads=1 --nocapture "$@" 2>&1 9>&- | tee "$STATE/soak.log"
   # (a name that fits no test would run none)
   grep -q "^test result: ok. $# passed" "$STATE/soak.log" || die "soak: $* did not run"
 }
 
 step "building the tests"
-cargo test --release -q -p fetchq-client-tests --no-run
+cargo test --profile client -q -p fetchq-client-tests --no-run
 total=$((minutes * 60)) # seconds: of ten parts four, one, two and three
 
 step "random histories, for $((total * 4 / 10)) s"

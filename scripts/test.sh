@@ -1,32 +1,54 @@
 #!/usr/bin/env bash
 # Run the test suites and count.
 #
-#   test.sh [SUITE…]         on a fresh cluster `test` (all suites by default)
+#   test.sh [SUITE…]         on fresh clusters, one for each suite (all suites by default)
 #   test.sh --on dev SUITE…  on the running dev cluster, left running
+#
+# JOBS=n    suites that run at once on their own servers (default 2; 1: one after the other)
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
 . "$(dirname "$0")/lib.sh"
 cd "$ROOT"
 
 ALL=(lint unit regress docs isolation client npm python quickstart docker)
-cluster='test'
-if [[ ${1:-} == --on ]]; then cluster=$2; shift 2; fi
+fresh=1
+if [[ ${1:-} == --on ]]; then fresh=0 dev=$2; shift 2; fi
 if (($#)); then suites=("$@"); else suites=("${ALL[@]}"); fi
 for suite in "${suites[@]}"; do
   [[ -f scripts/suites/$suite.sh ]] || die "no suite '$suite'; there are: ${ALL[*]}"
 done
 wants() { [[ " ${suites[*]} " == *" $1 "* ]]; }
+JOBS=${JOBS:-2}
+[[ $JOBS =~ ^[1-9][0-9]*$ ]] || die "JOBS is a number from 1 on, not '$JOBS'"
+# (the dev cluster is one: its suites run one after the other)
+if ((!fresh)); then JOBS=1; fi
+export JOBS
 
 with_lock test
 export LC_ALL=C.UTF-8 # we read the runners' output: no translations
 logs=$ROOT/.pg/test-logs; rm -rf "$logs"; mkdir -p "$logs"
-rows=() passed=0 failed=0
+declare -A row=() job=()
+passed=0 failed=0
 
 cleanup() {
-  local rc=$?
+  local rc=$? pid
   trap - EXIT
-  if [[ $cluster == test ]]; then scripts/cluster.sh test stop 9>&- || :; fi
+  for pid in "${job[@]}"; do kill_tree "$pid"; done
+  stop_servers
   exit "$rc"
+}
+stop_servers() {
+  local file name
+  for file in "${STATE:-$ROOT/.pg}"/test_*/port; do
+    name=${file%/port} name=${name##*/}
+    if [[ $name != 'test_*' ]]; then scripts/cluster.sh "$name" stop 9>&- || :; fi
+  done
+}
+# kill_tree PID — a process and all that it has started.
+kill_tree() {
+  local child
+  for child in $(pgrep -P "$1"); do kill_tree "$child"; done
+  kill "$1" 2>/dev/null || :
 }
 trap cleanup EXIT
 trap 'exit 130' INT
@@ -34,24 +56,86 @@ trap 'exit 143' TERM
 
 # record NAME PASSED FAILED SECONDS
 record() {
-  rows+=("$(printf '%-12s %7d %7d %6d s' "$@")")
+  row[$1]=$(printf '%-12s %7d %7d %6d s' "$@")
   passed=$((passed + $2)) failed=$((failed + $3))
 }
 
-# run_suite NAME — a suite tells its counts by `count` (suites/common.sh); one
-# that ends badly without having counted a failure counts as one.
-run_suite() {
-  local name=$1 rc=0 p f ok=0 bad=0 t=$SECONDS
-  export FETCHQ_COUNTS=$logs/$name.counts
+# suite NAME — run a suite on a server of its own; its output is ours.
+suite() {
+  local name=$1 cluster=${dev:-test_$1}
+  export FETCHQ_COUNTS=$logs/$name.counts FETCHQ_CLUSTER=$cluster
   : >"$FETCHQ_COUNTS"
-  step "suite $name"
-  # 9>&-: a daemon that a suite may leave behind must not keep our lock.
-  run_logged "suite $name" "$logs/$name.log" bash "scripts/suites/$name.sh" 9>&- || rc=$?
-  while read -r p f; do ok=$((ok + p)) bad=$((bad + f)); done <"$FETCHQ_COUNTS"
+  case $name in
+    lint | unit | docker) ;;
+    *)
+      if ((fresh)); then scripts/cluster.sh "$cluster" reset || return; fi
+      # These suites are not about durability; the tests that are have clusters of their own.
+      if ((fresh)); then export FETCHQ_PG_CONF='fsync = off'; fi
+      scripts/cluster.sh "$cluster" start || return
+      eval "$(scripts/cluster.sh "$cluster" env)"
+      unset FETCHQ_PG_CONF
+      # For tests that start clusters of their own. What a failed run leaves is there to be looked at.
+      export FETCHQ_PG_BINDIR=$PG_BINDIR FETCHQ_STATE_DIR=$STATE/extra_$name
+      if ((EUID == 0)); then export FETCHQ_RUNAS=$SERVER_USER; fi
+      rm -rf "${FETCHQ_STATE_DIR:?}"; as_pg_dir "$FETCHQ_STATE_DIR"
+      ;;
+  esac
+  local rc=0
+  bash "scripts/suites/$name.sh" || rc=$?
+  if [[ -n ${FETCHQ_STATE_DIR:-} ]]; then
+    if ((rc == 0)); then rm -rf "${FETCHQ_STATE_DIR:?}"; fi
+    if ((fresh)); then scripts/cluster.sh "$cluster" stop || :; fi
+  fi
+  return "$rc"
+}
+
+# finish NAME STATUS SECONDS — a suite tells its counts by `count` (suites/common.sh);
+# one that ends badly without having counted a failure counts as one.
+finish() {
+  local name=$1 rc=$2 p f ok=0 bad=0
+  while read -r p f; do ok=$((ok + p)) bad=$((bad + f)); done <"$logs/$name.counts"
   if ((rc != 0 && bad == 0)); then warn "suite $name ended with status $rc"; bad=1; fi
   if ((ok + bad == 0)); then warn "suite $name ran no test"; bad=1; fi
-  step "suite $name: $ok passed, $bad failed (log: $logs/$name.log)"
-  record "$name" "$ok" "$bad" "$((SECONDS - t))"
+  step "suite $name: $ok passed, $bad failed in $3 s (log: $logs/$name.log)"
+  record "$name" "$ok" "$bad" "$3"
+}
+
+# run_suite NAME — now, its output shown as it comes.
+run_suite() {
+  local rc=0 t=$SECONDS
+  step "suite $1"
+  # 9>&-: a daemon that a suite may leave behind must not keep our lock.
+  run_logged "suite $1" "$logs/$1.log" suite "$1" 9>&- || rc=$?
+  finish "$1" "$rc" "$((SECONDS - t))"
+}
+
+# run_suites NAME… — JOBS at once; the output of each is shown when it has ended.
+run_suites() {
+  local waiting=("$@") name rc beat=$SECONDS
+  local -A began=()
+  while ((${#waiting[@]} || ${#job[@]})); do
+    while ((${#waiting[@]} && ${#job[@]} < JOBS)); do
+      name=${waiting[0]} waiting=("${waiting[@]:1}") began[$name]=$SECONDS
+      step "suite $name starts (log: $logs/$name.log)"
+      : >"$logs/$name.log"
+      suite "$name" </dev/null >"$logs/$name.log" 2>&1 9>&- &
+      job[$name]=$!
+    done
+    nap 0.5
+    for name in "${!job[@]}"; do
+      if kill -0 "${job[$name]}" 2>/dev/null; then continue; fi
+      rc=0; wait "${job[$name]}" || rc=$?
+      unset "job[$name]"
+      printf '\n'; step "suite $name:"
+      cat "$logs/$name.log"
+      finish "$name" "$rc" "$((SECONDS - began[$name]))"
+      beat=$SECONDS
+    done
+    if ((SECONDS - beat >= 15)); then
+      for name in "${!job[@]}"; do step "… $name: $(grep '[[:alpha:]]' "$logs/$name.log" | tail -n 1 | cut -c 1-120 || :)"; done
+      beat=$SECONDS
+    fi
+  done
 }
 
 # attempt NAME COMMAND… — a preparation whose failure counts as one failed test.
@@ -62,47 +146,67 @@ attempt() {
   return 1
 }
 
+# compile — what the suites after `unit` need, while the compiler has a core to spare.
+compile() {
+  scripts/build.sh --compile || return
+  if wants client; then scripts/suites/client.sh --compile; fi
+}
+
 ready=1
 attempt setup scripts/setup.sh || ready=0
 
-# These two build for themselves; `unit` installs a test build, so it comes
-# before the release build that all others use.
-for suite in lint unit; do
-  if wants "$suite" && ((ready)); then run_suite "$suite"; fi
+first=() others=()
+for suite in "${suites[@]}"; do
+  case $suite in lint | unit) first+=("$suite") ;; *) others+=("$suite") ;; esac
 done
 
-others=()
-for suite in "${suites[@]}"; do
-  case $suite in lint | unit) ;; *) others+=("$suite") ;; esac
-done
+# These two build for themselves, in debug mode. `unit` installs a test build, so it comes
+# before the release build that all others use is installed; that is compiled meanwhile.
+if ((ready && ${#first[@]})); then
+  load_pg
+  load_state
+  if ((JOBS > 1)) && { wants unit || ((${#others[@]})); }; then
+    compile </dev/null >"$logs/compile.log" 2>&1 9>&- &
+    job[compile]=$!
+  fi
+  for suite in lint unit; do
+    if wants "$suite"; then run_suite "$suite"; fi
+  done
+fi
+if [[ -n ${job[compile]:-} ]]; then
+  SHOW=1 heartbeat build "$logs/compile.log" & beat=$!
+  rc=0; wait "${job[compile]}" || rc=$?
+  kill "$beat"; wait "$beat" 2>/dev/null || :
+  unset 'job[compile]'
+  # (what is wrong is said once more, by the build that follows)
+  if ((rc)); then warn "the build in the background failed: $logs/compile.log"; fi
+fi
 if ((ready)) && { ((${#others[@]})) || wants unit; }; then
   attempt build scripts/build.sh || ready=0
 fi
-if ((ready && ${#others[@]})); then
-  if [[ $cluster == test ]]; then attempt cluster scripts/cluster.sh test reset || :; fi
-  attempt cluster scripts/cluster.sh "$cluster" start || ready=0
-fi
+
 if ((ready && ${#others[@]})); then
   load_pg
   load_state
-  eval "$(scripts/cluster.sh "$cluster" env)"
-  # For suites that start clusters of their own.
-  export FETCHQ_PG_BINDIR=$PG_BINDIR FETCHQ_STATE_DIR=$STATE/extra
-  if ((EUID == 0)); then export FETCHQ_RUNAS=$SERVER_USER; fi
-  rm -rf "${FETCHQ_STATE_DIR:?}"; as_pg_dir "$FETCHQ_STATE_DIR" # (kept after a failure, to look at)
-  for suite in "${others[@]}"; do
-    # A suite may have killed the server: the next one gets it back.
-    scripts/cluster.sh "$cluster" start 9>&- || warn "the $cluster cluster is down"
-    run_suite "$suite"
-  done
+  if ((JOBS == 1 || ${#others[@]} == 1)); then
+    for suite in "${others[@]}"; do run_suite "$suite"; done
+  else
+    # The longest first.
+    order=()
+    for suite in client npm "${others[@]}"; do
+      if wants "$suite" && [[ " ${order[*]} " != *" $suite "* ]]; then order+=("$suite"); fi
+    done
+    run_suites "${order[@]}"
+  fi
 elif ((${#others[@]})); then
   for suite in "${others[@]}"; do warn "suite $suite not run"; record "$suite" 0 1 0; done
 fi
 
-if [[ $cluster == test ]]; then scripts/cluster.sh test stop 9>&- || :; fi
+if ((fresh)); then stop_servers; fi
 step "done"
 printf '\n%-12s %7s %7s %8s\n' suite passed failed time
-printf '%s\n' "${rows[@]}"
+for name in setup build "${suites[@]}"; do
+  if [[ -n ${row[$name]:-} ]]; then echo "${row[$name]}"; fi
+done
 printf '\n%d passed, %d failed\n' "$passed" "$failed"
-if ((failed == 0)) && [[ -n ${FETCHQ_STATE_DIR:-} ]]; then rm -rf "${FETCHQ_STATE_DIR:?}"; fi
 ((failed == 0))

@@ -180,7 +180,8 @@ class Tree:
         self.root = root
         files = []
         for folder, _, names in sorted(os.walk(os.path.join(root, "src"))):
-            files += [File(root, os.path.join(folder, n)) for n in sorted(names) if n.endswith(".rs")]
+            paths = [os.path.join(folder, n) for n in sorted(names) if n.endswith(".rs")]
+            files += [File(root, path) for path in paths]
         test = {(*f.module, name) for f in files for name in f.test_files}
         self.files = [
             f for f in files
@@ -297,7 +298,8 @@ def steps(way):
 
 def no_circle_of_files(tree):
     for way in circles(tree.imports):
-        yield "a circle between files:\n" + "\n".join(f"    {tree.arrow(a, b)}" for a, b in steps(way))
+        arrows = [f"    {tree.arrow(a, b)}" for a, b in steps(way)]
+        yield "\n".join(["a circle between files:", *arrows])
 
 
 def no_circle_of_folders(tree):
@@ -317,15 +319,16 @@ def no_circle_of_folders(tree):
         for x, y in edges:
             graph[x].add(y)
         for way in circles(graph):
-            yield f"a circle between folders of {parent}: {' → '.join([*way, way[0]])}\n" + "\n".join(
-                f"    {tree.arrow(*edges[step])}" for step in steps(way)
-            )
+            names = " → ".join([*way, way[0]])
+            arrows = [f"    {tree.arrow(*edges[step])}" for step in steps(way)]
+            yield "\n".join([f"a circle between folders of {parent}: {names}", *arrows])
 
 
 def direction(tree):
     for f in tree.files:
         if f.unit not in LAYERS:
-            yield f"{f.path} is in no layer: move it, or give {f.unit} a place in LAYERS of scripts/checks/layers.py"
+            place = f"give {f.unit} a place in LAYERS of scripts/checks/layers.py"
+            yield f"{f.path} is in no layer: move it, or {place}"
     for a, targets in sorted(tree.imports.items()):
         for b in sorted(targets):
             x, y = (p.split("/")[1].removesuffix(".rs") for p in (a, b))
@@ -333,13 +336,14 @@ def direction(tree):
                 yield f"{tree.arrow(a, b)}: {x} may import {', '.join(LAYERS[x]) or 'nothing'}"
     for f in tree.files:
         if f.unit == "domain" and (match := re.search(r"\bpgrx(?:_\w+)?\b", f.code)):
-            yield f"{f.path}:{f.line(match.start())} imports pgrx: domain knows nothing of PostgreSQL"
+            where = f"{f.path}:{f.line(match.start())}"
+            yield f"{where} imports pgrx: domain knows nothing of PostgreSQL"
 
 
 def size(tree):
     for f in tree.files:
         if f.lines() > MAX_LINES:
-            yield f"{f.path} has {f.lines()} lines without its tests, more than {MAX_LINES}: split it"
+            yield f"{f.path} has {f.lines()} lines without its tests (limit {MAX_LINES}): split it"
 
 
 def unsafe_code(tree):
@@ -354,7 +358,8 @@ def unsafe_code(tree):
 
 # (Messages for people begin with a capital: "Select a queue".)
 SQL = re.compile(
-    r"\s*(?:(?:select|update)\s|(?:insert|merge)\s+into\s|delete\s+from\s|(?:create|alter|drop|lock|truncate)\s+table\s"
+    r"\s*(?:(?:select|update)\s|(?:insert|merge)\s+into\s|delete\s+from\s"
+    r"|(?:create|alter|drop|lock|truncate)\s+table\s"
     r"|create\s+(?:unique\s+)?index\s|with\s+(?:recursive\s+)?\w+\s+as\s)"
 )
 
@@ -366,20 +371,25 @@ def sql_text(tree):
         for offset, text in f.strings:
             if SQL.match(text) or SQL.match(text.lower()) and text.lstrip()[:6].isupper():
                 start = " ".join(text.split())[:40]
-                yield f"{f.path}:{f.line(offset)} has SQL text (\"{start}…\"): it belongs in src/store/"
+                where = f"{f.path}:{f.line(offset)}"
+                yield f'{where} has SQL text ("{start}…"): it belongs in src/store/'
 
 
-ENTRY = re.compile(r"#\[pg_extern\b[^\]]*\](?:\s*#\[[^\]]*\])*\s*(?:pub\s*(?:\([^)]*\))?\s*)?(?:unsafe\s+)?(?:extern\s+)?fn\s+(\w+)")
+ENTRY = re.compile(
+    r"#\[pg_extern\b[^\]]*\](?:\s*#\[[^\]]*\])*\s*"
+    r"(?:pub\s*(?:\([^)]*\))?\s*)?(?:unsafe\s+)?(?:extern\s+)?fn\s+(\w+)"
+)
 RAW_ENTRY = re.compile(r"\bfn\s+(\w+_wrapper)\b")
 DECLARED = re.compile(r"'MODULE_PATHNAME'\s*,\s*'(\w+)'")
 
 
 def entry_points(tree):
-    """`doc_pop` of src/api/doc_pick.rs is declared in src/sql/functions/doc_pick.sql, and only there."""
+    """`doc_pop` of src/api/doc_pick.rs is declared in src/sql/functions/doc_pick.sql only."""
     folder = os.path.join(tree.root, "src", "sql", "functions")
     if not os.path.isdir(folder):
-        yield "src/sql/functions does not exist: the declarations are there, a file for each of src/api/"
+        yield "src/sql/functions does not exist: it has a file of declarations for each of src/api/"
         return
+    families = {f.module[1] for f in tree.files if f.unit == "api" and len(f.module) > 1}
     defined, declared = {}, {}  # symbol → (family, where)
     for f in tree.files:
         found = [(m.start(1), m.group(1) + "_wrapper") for m in ENTRY.finditer(f.code)]
@@ -395,7 +405,7 @@ def entry_points(tree):
             continue
         with open(os.path.join(folder, name), encoding="utf-8") as file:
             text = re.sub(r"--[^\n]*", lambda m: blank(m.group()), file.read())
-        if name[:-4] not in {f.module[1] for f in tree.files if f.unit == "api" and len(f.module) > 1}:
+        if name[:-4] not in families:
             yield f"src/sql/functions/{name} has no src/api/{name[:-4]}.rs beside it"
         for match in DECLARED.finditer(text):
             where = f"src/sql/functions/{name}:{text.count(chr(10), 0, match.start()) + 1}"
@@ -408,7 +418,8 @@ def entry_points(tree):
         if symbol not in declared:
             yield f"{where} defines {symbol}, which src/sql/functions/{family}.sql does not declare"
         elif declared[symbol][0] != family:
-            yield f"{where} defines {symbol}, which is declared in {declared[symbol][1]}: it belongs in src/sql/functions/{family}.sql"
+            place = f"it belongs in src/sql/functions/{family}.sql"
+            yield f"{where} defines {symbol}, which is declared in {declared[symbol][1]}: {place}"
     for symbol, (family, where) in sorted(declared.items()):
         if symbol not in defined:
             yield f"{where} declares {symbol}, which src/api/{family}.rs does not define"
@@ -425,69 +436,27 @@ RULES = {
 }
 
 # ---------------------------------------------------------------- self-test --
-OK_ENTRY = {
-    "src/api/queue.rs": "#[pg_extern(sql = false)]\nfn queue_create(f: X) -> Y { store::queue::create() }",
-    "src/sql/functions/queue.sql": "create function f() as 'MODULE_PATHNAME', 'queue_create_wrapper';",
-}
-# Rule, tree, and what the message must say; nothing: the rule must pass.
-CASES = [
-    ("no circle between files", {"src/store/a.rs": "use super::b::B;", "src/store/b.rs": "use crate::store::c::C;",
-     "src/store/c.rs": "fn f() { crate::store::a::f() }"},
-     ["src/store/a.rs:1 imports src/store/b.rs (use super::b::B)", "src/store/c.rs:1 imports src/store/a.rs (crate::store::a::f)"]),
-    ("no circle between files", {"src/store/mod.rs": "mod a;\npub fn help() {}\npub use a::A;", "src/store/a.rs": "use super::help;"},
-     ["src/store/mod.rs:3 imports src/store/a.rs", "src/store/a.rs:1 imports src/store/mod.rs"]),
-    # What is re-exported counts as an import of where it comes from; aliases are followed.
-    ("no circle between files", {"src/store/mod.rs": "mod a;\nmod b;\npub use a::A;", "src/store/a.rs": "", "src/store/b.rs": "use super::A;"}, []),
-    ("no circle between files", {"src/pg/mod.rs": "mod a;\nmod b;", "src/pg/a.rs": "use crate::pg::b as other;\nfn f() { other::g() }",
-     "src/pg/b.rs": "use super::a::{self as first};\nfn g() { first::f() }"}, ["src/pg/a.rs:1", "src/pg/b.rs:1"]),
-    ("no circle between files", {"src/store/mod.rs": "pub(in crate::store) fn f() {}\nmod a;", "src/store/a.rs": "use super::f;\n// use super::b::B;\n/* /* */ use super::b::B; */\n"
-     "const S: &str = r#\"use super::b::B;\"#;\n#[cfg(test)]\nmod tests { use crate::store::b::B; }\n#[cfg(any(test, feature = \"pg_test\"))]\n#[pg_schema]\nmod more { use crate::store::b::B; }\n"
-     "fn life<'a>(x: &'a str) -> char { '\"' }", "src/store/b.rs": "use super::a::A;"}, []),
-    ("no circle between files", {"src/store/a.rs": "#[cfg(test)]\nmod tests;", "src/store/a/tests.rs": "use crate::store::b::B;", "src/store/b.rs": "use super::a::A;"}, []),
-    ("no circle between folders", {"src/store/a.rs": "use crate::pg::b::B;", "src/pg/b.rs": "", "src/pg/c.rs": "use crate::store::d::D;", "src/store/d.rs": ""},
-     ["pg → store → pg", "src/store/a.rs:1 imports src/pg/b.rs", "src/pg/c.rs:1 imports src/store/d.rs"]),
-    ("no circle between folders", {"src/store/x/a.rs": "use crate::store::y::a::A;", "src/store/y/a.rs": "", "src/store/y/b.rs": "use crate::store::x::b::B;", "src/store/x/b.rs": ""},
-     ["folders of src/store: x → y → x"]),
-    ("no circle between folders", {"src/store/x/a.rs": "use crate::store::b::B;\nuse crate::pg::c::C;", "src/store/b.rs": "use crate::store::x::c::C;", "src/store/x/c.rs": "", "src/pg/c.rs": ""}, []),
-    ("imports go down", {"src/store/a.rs": "use crate::api::b::B;", "src/api/b.rs": ""}, ["src/store/a.rs:1 imports src/api/b.rs (use crate::api::b::B): store may import ready"]),
-    ("imports go down", {"src/ready/mod.rs": "fn f() { crate::store::g() }", "src/store/mod.rs": ""}, ["src/ready/mod.rs:1 imports src/store/mod.rs"]),
-    ("imports go down", {"src/api/a.rs": "use crate::background;", "src/background/mod.rs": ""}, ["src/api/a.rs:1"]),
-    ("imports go down", {"src/background/a.rs": "use crate::waiting;", "src/waiting.rs": ""}, ["src/background/a.rs:1"]),
-    ("imports go down", {"src/waiting.rs": "use crate::maintenance::x;", "src/maintenance/mod.rs": ""}, ["src/waiting.rs:1"]),
-    ("imports go down", {"src/pg/a.rs": "use crate::is_preloaded;", "src/lib.rs": ""}, ["src/pg/a.rs:1 imports src/lib.rs"]),
-    ("imports go down", {"src/domain/a.rs": "\nuse pgrx::prelude::*;"}, ["src/domain/a.rs:2 imports pgrx"]),
-    ("imports go down", {"src/domain/a.rs": "use crate::error::Error;", "src/error.rs": ""}, ["domain may import nothing"]),
-    ("imports go down", {"src/attic/a.rs": ""}, ["src/attic/a.rs is in no layer"]),
-    ("imports go down", {"src/lib.rs": "mod api;\nmod background;\nfn f() { background::install(); api::g() }", "src/background/mod.rs": "use crate::maintenance;", "src/api/mod.rs": "use crate::waiting;",
-     "src/waiting.rs": "use crate::store::a;", "src/maintenance/mod.rs": "use crate::store::a;", "src/store/a.rs": "use crate::ready;", "src/ready/mod.rs": "use crate::signals;",
-     "src/signals/mod.rs": "use crate::pg;", "src/pg/mod.rs": "use crate::{error::Error, settings};", "src/error.rs": "use crate::domain::x;", "src/settings.rs": "use crate::domain::x; use pgrx::y;",
-     "src/domain/mod.rs": "// as pgrx does"}, []),
-    ("no file is too long", {"src/pg/a.rs": "fn f() {}\n" * 501}, ["src/pg/a.rs has 501 lines"]),
-    ("no file is too long", {"src/pg/a.rs": "fn f() {}\n" * 500 + "#[cfg(test)]\nmod tests {\n" + "fn f() {}\n" * 300 + "}\n"}, []),
-    ("unsafe code is in src/pg", {"src/store/a.rs": "fn f() {\n    unsafe { g() }\n}"}, ["src/store/a.rs:2 has unsafe code"]),
-    ("unsafe code is in src/pg", {"src/pg/a.rs": "unsafe fn f() {}", "src/background/mod.rs": "#[unsafe(no_mangle)]\npub extern \"C-unwind\" fn main() {} // unsafe", "src/store/b.rs": "#[allow(unsafe_code)]\nfn f() {}"}, []),
-    ("SQL text is in src/store and src/sql", {"src/api/a.rs": "const A: &str = \"\n    select 1\";"}, ["src/api/a.rs:1 has SQL text (\"select 1"]),
-    ("SQL text is in src/store and src/sql", {"src/pg/a.rs": "fn f() { run(r#\"ALTER TABLE x\"#, format!(\"delete from {t}\")) }"}, ["\"ALTER TABLE x", "\"delete from {t}"]),
-    ("SQL text is in src/store and src/sql", {"src/store/a.rs": "const A: &str = \"select 1\";", "src/api/a.rs": "const A: &str = \"Update the extension.\"; // \"select 1\"\n"
-     "const B: &str = \"selected\";\n#[cfg(test)]\nfn f() { run(\"select 1\") }\nconst C: char = '\"';\nconst D: &str = \"update\";"}, []),
-    ("entry points and declarations are in files of the same name", {"src/api/queue.rs": ""}, ["src/sql/functions does not exist"]),
-    ("entry points and declarations are in files of the same name", OK_ENTRY | {"src/sql/functions/queue.sql": "-- 'MODULE_PATHNAME', 'queue_create_wrapper'"},
-     ["src/api/queue.rs:2 defines queue_create_wrapper, which src/sql/functions/queue.sql does not declare"]),
-    ("entry points and declarations are in files of the same name", OK_ENTRY | {"src/api/queue.rs": ""}, ["src/sql/functions/queue.sql:1 declares queue_create_wrapper, which src/api/queue.rs does not define"]),
-    ("entry points and declarations are in files of the same name", OK_ENTRY | {"src/sql/functions/queue.sql": "", "src/api/doc_pick.rs": "", "src/sql/functions/doc_pick.sql": OK_ENTRY["src/sql/functions/queue.sql"]},
-     ["it belongs in src/sql/functions/queue.sql"]),
-    ("entry points and declarations are in files of the same name", OK_ENTRY | {"src/api/doc_pick.rs": "", "src/sql/functions/doc_pick.sql": OK_ENTRY["src/sql/functions/queue.sql"]}, ["and so does"]),
-    ("entry points and declarations are in files of the same name", OK_ENTRY | {"src/store/queue.rs": "#[pg_extern]\nfn x() {}"}, ["src/store/queue.rs:2 defines x_wrapper: entry points belong in a file of src/api/"]),
-    ("entry points and declarations are in files of the same name", OK_ENTRY | {"src/sql/functions/other.sql": ""}, ["src/sql/functions/other.sql has no src/api/other.rs"]),
-    ("entry points and declarations are in files of the same name", OK_ENTRY | {"src/api/mod.rs": "mod queue;",
-     "src/api/doc_pick.rs": "#[pg_guard]\npub extern \"C-unwind\" fn doc_pick_wrapper() {}", "src/sql/functions/doc_pick.sql": "as 'MODULE_PATHNAME', 'doc_pick_wrapper';\nas 'MODULE_PATHNAME', 'doc_pick_wrapper';"}, []),
-]
+def cases():
+    """The trees of layers.cases: the rule, the files, and what the message must say."""
+    with open(os.path.splitext(os.path.abspath(__file__))[0] + ".cases", encoding="utf-8") as f:
+        text = f.read()
+    for case in re.split(r"^>>> ", text, flags=re.M)[1:]:
+        head, *files = re.split(r"^=== ", case, flags=re.M)
+        rule, *wanted = head.strip().split("\n!!! ")
+        tree = {}
+        for file in files:
+            path, _, content = file.partition("\n")
+            lines = re.sub(
+                r"^@repeat (\d+) (.*)\n", lambda m: f"{m[2]}\n" * int(m[1]), content, flags=re.M
+            )
+            tree[path] = lines.rstrip("\n") + "\n"
+        yield rule, tree, wanted
 
 
 def self_test():
-    failed = 0
+    failed, number = 0, 0
     seen = {rule: set() for rule in RULES}
-    for rule, files, wanted in CASES:
+    for number, (rule, files, wanted) in enumerate(cases(), 1):
         with tempfile.TemporaryDirectory() as root:
             for path, text in files.items():
                 path = os.path.join(root, path)
@@ -499,12 +468,13 @@ def self_test():
         seen[rule].add(bool(wanted))
         if bool(found) != bool(wanted) or not all(w in text for w in wanted):
             failed += 1
-            print(f"FAILED: {rule}: on {files}\n  wanted: {wanted or 'nothing'}\n  found:  {text or 'nothing'}")
+            print(f"FAILED: {rule}: on {files}")
+            print(f"  wanted: {wanted or 'nothing'}\n  found:  {text or 'nothing'}")
     for rule, both in seen.items():
         if both != {True, False}:
             failed += 1
             print(f"FAILED: {rule}: the self-test does not see it fail and pass")
-    print(f"{'FAILED' if failed else 'ok'}: the rules on {len(CASES)} small trees")
+    print(f"{'FAILED' if failed else 'ok'}: the rules on {number} small trees")
     return failed
 
 

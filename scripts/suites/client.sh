@@ -1,16 +1,98 @@
 #!/usr/bin/env bash
 # A real client against the server: the workspace member tests/client.
+#
+#   client.sh --compile    build the tests only
+#
+# On one server the tests run one after the other: some look at all sessions, some change
+# the settings of the server. So JOBS servers share them, a file of tests at a time.
 set -euo pipefail
 # shellcheck source=scripts/suites/common.sh
 . "$(dirname "$0")/common.sh"
 needs tests/client/Cargo.toml
-scratch
 
-rc=0
-# One at a time: the tests restart and crash servers, and measure.
-keep "$SCRATCH" cargo test --release -p fetchq-client-tests -- --test-threads=1 || rc=$?
-sum_cargo "$SCRATCH" "$rc"
-# The safety net of the ready floors has found nothing on this server, in none of them.
-misses=$("$PG_BINDIR/psql" -XAtc 'select floor_misses from fetchq.ready_stats()') || rc=1
-one "floor_misses is 0" test "$misses" == 0
-exit "$rc"
+compile() {
+  cargo build --profile client -p fetchq-rust-worker
+  cargo test --profile client -p fetchq-client-tests --no-run
+}
+if [[ ${1:-} == --compile ]]; then compile; exit; fi
+
+servers=${JOBS:-1} work=$(mktemp -d)
+[[ ${FETCHQ_CLUSTER:-} == test_client ]] || servers=1
+declare -A job=()
+end() {
+  local rc=$? n
+  trap - EXIT
+  for n in "${!job[@]}"; do kill "${job[$n]}" 2>/dev/null || :; done
+  for ((n = 2; n <= servers; n++)); do scripts/cluster.sh "test_client$n" stop || :; done
+  rm -rf "$work"
+  exit "$rc"
+}
+trap end EXIT
+
+keep "$work/compile" compile || { count 0 1; exit 1; }
+program=$ROOT/$(sed -nE 's/^ *Executable .*\((.*)\)$/\1/p' "$work/compile")
+"$program" --list --format terse | sed -n 's/: test$//p' >"$work/tests"
+# The longest first, so that all servers end at about the same time.
+mapfile -t files < <({ printf '%s\n' dead_letters model concurrency flow worker examples chaos; sed 's/::.*//' "$work/tests"; } | awk '!seen[$0]++')
+
+# on_server N COMMAND… — with the variables of the N-th server (the first one is ours), in
+# place of this shell: for a subshell.
+on_server() {
+  if (($1 > 1)); then eval "$(scripts/cluster.sh "test_client$1" env)"; fi
+  export FETCHQ_STATE_DIR=$FETCHQ_STATE_DIR/$1
+  shift
+  exec "$@"
+}
+for ((n = 1; n <= servers; n++)); do
+  as_pg mkdir -p "$FETCHQ_STATE_DIR/$n"
+  if ((n > 1)); then
+    scripts/cluster.sh "test_client$n" reset
+    FETCHQ_PG_CONF='fsync = off' scripts/cluster.sh "test_client$n" start
+  fi
+done
+
+# run_file N FILE — the tests of a file on a server: the test harness as it is.
+run_file() {
+  mapfile -t names < <(grep "^$2::" "$work/tests" || :)
+  ((${#names[@]})) || return 0
+  on_server "$1" "$program" --test-threads=1 --exact "${names[@]}"
+}
+next=0 beat=$SECONDS
+: >"$work/all"
+while ((next < ${#files[@]} || ${#job[@]})); do
+  for ((n = 1; n <= servers; n++)); do
+    if [[ -n ${job[$n]:-} ]]; then
+      if kill -0 "${job[$n]}" 2>/dev/null; then continue; fi
+      wait "${job[$n]}" || :
+      unset "job[$n]"
+      cat "$work/on.$n"
+      cat "$work/on.$n" >>"$work/all"
+    fi
+    if ((next < ${#files[@]})); then
+      echo "--- ${files[next]}.rs, on server $n of $servers"
+      run_file "$n" "${files[next]}" >"$work/on.$n" 2>&1 &
+      job[$n]=$! next=$((next + 1))
+    fi
+  done
+  nap 0.1
+  if ((SECONDS - beat >= 15)); then
+    echo "… $(cat "$work/all" "$work"/on.* | grep -cE '^test .* \.\.\. |^ok$' || :) of $(wc -l <"$work/tests") tests have run"
+    beat=$SECONDS
+  fi
+done
+
+# By the list of the tests, so that those which a crash kept from running count as failed.
+ok=$(awk '/^test result:/ { for (i = 2; i <= NF; i++) if ($i ~ /^passed/) n += $(i - 1) } END { print n + 0 }' "$work/all")
+bad=$(($(wc -l <"$work/tests") - ok))
+echo
+echo "$ok tests passed, $bad failed; on $servers servers"
+count "$ok" "$bad"
+# The safety net of the ready floors has found nothing on these servers, in none of the tests.
+no_misses() {
+  local n
+  for ((n = 1; n <= servers; n++)); do
+    [[ $(on_server "$n" "$PG_BINDIR/psql" -XAtc 'select floor_misses from fetchq.ready_stats()') == 0 ]] || return 1
+  done
+}
+one "floor_misses is 0" no_misses
+((bad == 0))

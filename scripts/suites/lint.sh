@@ -1,29 +1,26 @@
 #!/usr/bin/env bash
-# Formatting, lints, and the syntax of the scripts: one test each.
+# Formatting, lints, the structure of src/, links and scripts: one test each.
 set -euo pipefail
 # shellcheck source=scripts/suites/common.sh
 . "$(dirname "$0")/common.sh"
 
-scripts_parse() {
-  local f
-  for f in scripts/*.sh scripts/suites/*.sh .ci/run; do bash -n "$f" || return 1; done
-}
-
-# The pictures of the documentation are those that their scripts draw now.
-pictures_match() {
-  local f
-  for f in docs/images/*.svg; do "${f%.svg}.py" --check || return 1; done
-}
-
 one fmt cargo fmt --all --check
-# Without the tests first: unwrap and expect are denied there only.
-one clippy cargo clippy --no-default-features --features "$FEATURE" -- -D warnings
-one clippy-tests cargo clippy --all-targets --no-default-features --features "$FEATURE pg_test" -- -D warnings
+# The library as it is, where unwrap and expect are denied, and with its tests.
+one clippy cargo clippy --all-targets --no-default-features --features "$FEATURE" -- -D warnings
 if [[ -e tests/client/Cargo.toml ]]; then
   one clippy-client cargo clippy -p fetchq-client-tests -p fetchq-rust-worker --all-targets -- -D warnings
 else
   echo "FAILED: clippy-client: tests/client/Cargo.toml does not exist"
   count 0 1
 fi
-one scripts scripts_parse
-one pictures pictures_match
+# A line and a test for each rule.
+echo '--- layers: scripts/checks/layers.py'
+scratch
+rc=0 bad=0
+keep "$SCRATCH" scripts/checks/layers.py || rc=$?
+bad=$(grep -c '^FAILED: ' "$SCRATCH" || :)
+if ((rc != 0 && bad == 0)); then bad=1; fi
+count "$(grep -c '^ok: ' "$SCRATCH" || :)" "$bad"
+one layers-self-test scripts/checks/layers.py --self-test
+one links scripts/checks/links.py
+one scripts scripts/checks/shell.sh

@@ -26,7 +26,8 @@ async function everything({ all }) {
     queues: await all('select * from fetchq.queues order by id'),
     jobs: await all(HAS_WORKER ? 'select id, task, queue, settings from fetchq.jobs order by id' : 'select * from fetchq.jobs order by id'),
     documents: await all('select * from fetchq_data.gate__docs order by subject'),
-    metrics: await all("select metric, current_value from fetchq.metric_get('gate')"),
+    // (the worker adds the rows of those that are 0 when it has time)
+    metrics: await all("select metric, current_value from fetchq.metric_get('gate') where current_value <> 0 order by metric"),
   };
 }
 

@@ -14,7 +14,7 @@ fn rust() -> Command {
     let cargo = std::env::var("CARGO").unwrap_or("cargo".into());
     let output = run(Command::new(cargo).current_dir(root()).args([
         "build",
-        "--release",
+        "--profile=client",
         "-p",
         "fetchq-rust-worker",
         "--message-format=json",
