@@ -16,6 +16,7 @@ mod load_crash;
 mod model;
 mod names;
 mod notifications;
+mod operators;
 mod nulls;
 mod plans;
 mod put;

@@ -135,6 +135,8 @@ async fn compare(name: &str, schema: &str, path: &str) {
         .sql(
             "select fetchq.doc_push('q', 'orphan', 3, 0, now(), '{}'), fetchq.doc_push('q', 'dead', 3, 0, now(), '{}');
              select fetchq.doc_pick('q', 3, 2, '0s');
+             -- (long ago, so that status() calls them late in every run)
+             update fetchq_data.q__docs set next_iteration = now() - interval '1 hour' where subject in ('orphan', 'dead');
              update fetchq_data.q__docs set attempts = 9 where subject = 'dead';
              insert into fetchq_data.q__metrics (created_at, metric, value)
                  select now() - interval '30 minutes', 'cnt', i from generate_series(1, 3) i;
