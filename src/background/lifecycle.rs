@@ -56,6 +56,7 @@ pub struct Assignment {
 }
 
 impl Assignment {
+    /// Returns the assignment of an entry of the board. `position` must be below 2^16.
     pub fn new(position: usize, launcher_number: u32) -> Self {
         Self {
             position,

@@ -31,6 +31,7 @@ pub struct Schedules<'a> {
 }
 
 impl<'a> Schedules<'a> {
+    /// Returns the schedules of which nothing is known yet, so the first run reads the table.
     pub fn new(worker: &'a BackgroundWorker) -> Self {
         Self {
             worker,

@@ -18,7 +18,8 @@ pub const LOG_BATCH: i32 = 10_000;
 /// Returns whether rows may be left because of the limit. It does nothing while another session has
 /// locked the queue.
 ///
-/// Errors: `Error::UnknownQueue`, `Invalid` for a malformed retention policy.
+/// Errors: `Error::UnknownQueue`; `Invalid::Retention` for a malformed policy; `Error::BadDuration`
+/// when the retention of the log is negative or infinite.
 pub fn run(name: &QueueName, limit: Option<i32>) -> Result<bool> {
     if Queue::try_open(name)?.is_none() {
         return Ok(false);
@@ -31,7 +32,7 @@ pub fn run(name: &QueueName, limit: Option<i32>) -> Result<bool> {
 
 /// Applies the queue's own retention policy to its snapshots. Returns how many rows it has removed.
 ///
-/// Errors: `Error::UnknownQueue`, `Invalid` for a malformed policy.
+/// Errors: `Error::UnknownQueue`, `Invalid::Retention` for a malformed policy.
 pub fn metrics(name: &QueueName) -> Result<i32> {
     let policy = retention::parse(&store::metrics_retention(name)?)?;
     metrics_by(name, &policy)
@@ -45,11 +46,10 @@ pub fn metrics_by(name: &QueueName, policy: &[retention::Rule]) -> Result<i32> {
     store::retain(name, policy)
 }
 
-/// Applies the queue's own retention to its log, and removes up to `limit` rows. Returns how many it
-/// has removed.
+/// Applies the queue's own retention to its log, and removes up to `limit` rows. Returns how many
+/// it has removed.
 ///
-/// Errors: `Error::UnknownQueue`; the one of `Interval::as_duration` when the setting is not a
-/// duration.
+/// Errors: `Error::UnknownQueue`, and `Error::BadDuration` when the setting is negative or infinite.
 pub fn logs_by_setting(name: &QueueName, limit: Option<i32>) -> Result<i32> {
     let queue = Queue::open(name)?;
     let age = Interval::parse(&store::logs_retention(&queue)).as_duration("logs_retention")?;

@@ -32,8 +32,8 @@ pub struct Outcome {
     pub queued: i32,
 }
 
-/// Runs up to `limit` schedules that are due at `now`, in microseconds since 2000, with the rights of
-/// the caller. A schedule that fails is reported as a WARNING and retried later.
+/// Runs up to `limit` schedules that are due at `now`, in microseconds since 2000, with the rights
+/// of the caller. A schedule that fails is reported as a WARNING and retried later.
 pub fn run(limit: i32, now: i64) -> Outcome {
     let mut outcome = Outcome::default();
     for _ in 0..limit {
@@ -49,8 +49,8 @@ pub fn run(limit: i32, now: i64) -> Outcome {
     outcome
 }
 
-/// Runs up to `limit` due schedules for a caller of `mnt_run()` and similar functions. Such a role may
-/// have no rights on schedules, so an error is reported as a WARNING.
+/// Runs up to `limit` due schedules for a caller of `mnt_run()` and similar functions. Such a role
+/// may have no rights on schedules, so an error is reported as a WARNING.
 pub fn run_beside_jobs(limit: i32) {
     if let Err(message) = subtransaction::attempt(|| run(limit, time::now())) {
         error::warn(
@@ -61,9 +61,9 @@ pub fn run_beside_jobs(limit: i32) {
     }
 }
 
-/// Runs a schedule that is due at `now`, in microseconds since 2000. Returns how many documents it has
-/// created; an error without details when it failed, which is reported as a WARNING; and None when
-/// no schedule is due, or all that are due are locked.
+/// Runs a schedule that is due at `now`, in microseconds since 2000. Returns how many documents it
+/// has created; an error without details when it failed, which is reported as a WARNING; and None
+/// when no schedule is due, or all that are due are locked.
 pub fn run_one(now: i64, run_as: RunAs) -> Option<std::result::Result<i32, ()>> {
     let claimed = store::claim(now)?;
     match subtransaction::attempt(|| raise(push_ticks(&claimed, now, run_as))) {
@@ -80,8 +80,8 @@ pub fn run_one(now: i64, run_as: RunAs) -> Option<std::result::Result<i32, ()>> 
     }
 }
 
-/// Pushes a document for each tick that is due, and moves the schedule to its next tick. Returns how
-/// many documents it has created.
+/// Pushes a document for each tick that is due, and moves the schedule to its next tick. Returns
+/// how many documents it has created.
 fn push_ticks(claimed: &Claimed, now: i64, run_as: RunAs) -> Result<i32> {
     let name = QueueName::parse(&claimed.queue)?;
     let zone = zone(&claimed.timezone)?;
@@ -128,8 +128,8 @@ fn push_ticks(claimed: &Claimed, now: i64, run_as: RunAs) -> Result<i32> {
     Ok(queued)
 }
 
-/// Returns the length of an interval in microseconds. As when PostgreSQL compares intervals, a month
-/// has 30 days and a day 24 hours.
+/// Returns the length of an interval in microseconds. As when PostgreSQL compares intervals, a
+/// month has 30 days and a day 24 hours.
 fn interval_us((months, days, micros): (i32, i32, i64)) -> i64 {
     let days = i64::from(months) * 30 + i64::from(days);
     days.saturating_mul(86_400_000_000).saturating_add(micros)
@@ -167,8 +167,8 @@ pub fn rhythm(written: &Written, anchor: i64) -> Result<Rhythm> {
     rhythm.map_err(|reason| Error::BadSchedule { given, reason })
 }
 
-/// Returns the first tick that is later than `after`, not before `starts_at` and not after `ends_at`,
-/// all in microseconds since 2000.
+/// Returns the first tick that is later than `after`, not before `starts_at` and not after
+/// `ends_at`, all in microseconds since 2000.
 fn first_tick(
     rhythm: &Rhythm,
     zone: &ServerZone,
@@ -188,13 +188,13 @@ fn first_tick(
 /// `-infinity`, which stands for a schedule without a start.
 const NO_START: i64 = i64::MIN;
 
-/// How often the creation of a schedule is retried when other sessions create and drop it at the same
-/// time.
+/// How often the creation of a schedule is retried when other sessions create and drop it at the
+/// same time.
 const MAX_CREATE_RETRIES: usize = 100;
 
-/// Creates a schedule, or changes an existing one with `replace`. `given` is the text that says when
-/// it ticks, for errors. Returns whether it was created, and its next tick in microseconds since
-/// 2000.
+/// Creates a schedule, or changes an existing one with `replace`. `given` is the text that says
+/// when it ticks, for errors. Returns whether it was created, and its next tick in microseconds
+/// since 2000.
 ///
 /// Errors: `Error::UnknownZone`; `Error::BadSchedule` when the cron expression or the interval is
 /// invalid; `Error::NeverTicks`; `Error::ScheduleExists` without `replace`; `Error::HiddenSchedule`
@@ -302,8 +302,8 @@ pub fn resume(name: &str) -> Result<(bool, Option<i64>)> {
     Ok((true, next))
 }
 
-/// Calls `emit` with each of the next `n` ticks after `from`, and with the local time of each in the
-/// time zone. An interval is counted from `from`. Times are in microseconds since 2000.
+/// Calls `emit` with each of the next `n` ticks after `from`, and with the local time of each in
+/// the time zone. An interval is counted from `from`. Times are in microseconds since 2000.
 ///
 /// Errors: `Error::UnknownZone`, `Error::BadSchedule`.
 pub fn preview(
