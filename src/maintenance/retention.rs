@@ -49,7 +49,7 @@ pub fn metrics_by(name: &QueueName, policy: &[retention::Rule]) -> Result<i32> {
 /// Applies the queue's own retention to its log, and removes up to `limit` rows. Returns how many
 /// it has removed.
 ///
-/// Errors: `Error::UnknownQueue`, and `Error::BadDuration` when the setting is negative or infinite.
+/// Errors: `Error::UnknownQueue`; `Error::BadDuration` when the setting is negative or infinite.
 pub fn logs_by_setting(name: &QueueName, limit: Option<i32>) -> Result<i32> {
     let queue = Queue::open(name)?;
     let age = Interval::parse(&store::logs_retention(&queue)).as_duration("logs_retention")?;

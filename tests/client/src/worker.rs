@@ -23,7 +23,8 @@ pub async fn processes(session: &Session) -> Vec<String> {
     session
         .column(
             "select backend_type || coalesce(' of ' || datname, '') from pg_stat_activity
-             where backend_type in ('fetchq launcher', 'fetchq background worker') order by 1",
+             where backend_type in ('fetchq launcher', 'fetchq background worker')
+             order by backend_type desc, datname",
         )
         .await
 }
