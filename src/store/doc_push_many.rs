@@ -157,7 +157,7 @@ fn add_rows(
     n: usize,
     mut add: impl FnMut(&mut Documents, usize, NewDoc) -> Option<i64>,
 ) -> Option<i32> {
-    if !queue.numbers_rows() {
+    if !queue.has_next_seq() {
         return None;
     }
     let mut documents = queue.documents(Access::Insert)?;
