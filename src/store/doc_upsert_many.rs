@@ -11,7 +11,7 @@ use crate::pg::json::Jsonb;
 use crate::pg::spi::{self, Spi};
 use crate::pg::value::Arg;
 use crate::store::bookkeeping::planned_entries;
-use crate::store::doc_list::check;
+use crate::store::doc_list;
 use crate::store::open_queue::Queue;
 use crate::store::statement::Statement;
 use crate::store::{counter_log, plans};
@@ -97,7 +97,7 @@ const UPSERT_TURNS: usize = 100;
 pub fn upsert_docs(queue: &Queue, docs: Jsonb) -> Result<Vec<(String, Action)>> {
     spi::connect(|spi| {
         let docs = Jsonb::arg(Some(docs));
-        check(spi, docs)?;
+        doc_list::check_push(spi, docs)?;
         let rows = plans::run_latest(spi, &SUBJECTS, &[docs]);
         let listed: Vec<String> = (0..rows.len()).filter_map(|row| rows.get(row, 1)).collect();
         let mut done: HashMap<String, Action> = HashMap::new();
