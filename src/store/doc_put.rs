@@ -196,7 +196,7 @@ struct Found {
     next_iteration: i64,
     attempts: i32,
     seq: i64,
-    /// A lock of an upgrade keeps it from being changed.
+    /// Its `lock_upgrade` was set by a user, so that it must stay as it is.
     is_hidden: bool,
     /// Its payload is an object, or NULL.
     is_mergeable: bool,
