@@ -18,10 +18,11 @@ use crate::ready::key::Key;
 use crate::signals::wakeups;
 use crate::store::bookkeeping::{note_entry, waiter_key};
 use crate::store::leases::Lease;
+use crate::store::limits::{self, PickKind};
 use crate::store::open_queue::Queue;
 use crate::store::policy::Keep;
 use crate::store::statement::Statement;
-use crate::store::{cap, counter_log, history, limits};
+use crate::store::{cap, counter_log, history};
 
 /// Counts documents that were picked. If the transaction is rolled back, waiters are woken,
 /// because the documents are ready again.
@@ -152,21 +153,18 @@ pub fn pick(queue: &Queue, mut pick: Pick) -> i32 {
         pick.out.prepare();
     }
     let (version, limit, now) = (pick.version, pick.limit, pick.now);
-    let what = match pick.mode {
-        PickMode::Lease(_) => limits::Use::Lease,
-        PickMode::Remove => limits::Use::Pop,
+    let kind = match pick.mode {
+        PickMode::Lease(_) => PickKind::Lease,
+        PickMode::Remove => PickKind::Pop,
     };
-    limits::pick(queue, what, version, limit, now, |limit| {
+    limits::pick(queue, kind, version, limit, now, |limit| {
         pick.limit = limit;
         pick_ready(queue, &mut pick)
     })
 }
 
 fn pick_ready(queue: &Queue, pick: &mut Pick) -> i32 {
-    let known = queue
-        .floors()
-        .and_then(|source| Some((source, source.levels(pick.version)?)));
-    match known {
+    match queue.levels(pick.version) {
         Some((source, levels)) => match pick_levels(queue, &source, levels.as_slice(), pick) {
             0 => safety_net(queue, &source, pick),
             picked => picked,

@@ -24,6 +24,7 @@ use crate::pg::spi::{self, Rows, Spi};
 use crate::pg::trigger::SuppressedTriggers;
 use crate::pg::value::Arg;
 use crate::ready::floors::{self, QueueFloors};
+use crate::ready::group::Views;
 use crate::settings;
 use crate::signals::announce;
 use crate::store::plans::{PlanSet, shared_plan};
@@ -154,6 +155,14 @@ impl Queue {
             due_index: self.floors.due_index?,
             epoch: u64::from(file.number) << 32 | u64::from(self.floors.trigger?),
         })
+    }
+
+    /// The ready floors of the queue, and the levels of a version. None where they cannot be
+    /// used or are not known.
+    pub fn levels(&self, version: i32) -> Option<(QueueFloors, Views)> {
+        let floors = self.floors()?;
+        let levels = floors.levels(version)?;
+        Some((floors, levels))
     }
 
     /// Whether no trigger has anything to do with the rows that fetchq writes. The triggers
