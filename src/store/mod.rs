@@ -36,6 +36,7 @@ pub mod ordering_setup;
 pub mod plans;
 pub mod policy;
 pub mod queue;
+pub mod queue_catalog;
 pub mod queue_indexes;
 pub mod queue_settings;
 pub mod queue_tables;

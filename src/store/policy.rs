@@ -58,7 +58,7 @@ pub struct Policy {
 }
 
 impl Policy {
-    /// Reads the settings from the row that the statement `QUEUE` in open_queue.rs
+    /// Reads the settings from the row that the statement `QUEUE` in queue_catalog.rs
     /// returned. `first` is the number of the column `is_active`, from which on the columns
     /// are read.
     pub fn read(rows: &Rows, first: i32) -> Self {
