@@ -1,5 +1,5 @@
 //! Checks of a list of documents that is given as a JSON array. `doc_push_many.rs`,
-//! `doc_upsert_many.rs` and `doc_put.rs` use them before they write.
+//! `doc_upsert_many.rs` and `doc_put_many.rs` use them before they write.
 
 use crate::domain::names;
 use crate::error::{Error, Result};

@@ -1,6 +1,6 @@
-//! Adds many documents at once: one statement and one counter row for the whole list, or
-//! several for lists of different documents. Lists keep their order: of two documents of one
-//! moment, the earlier one in the list is picked first.
+//! Adds many documents at once, with one statement for the list and one counter row for each
+//! kind of event. Lists keep their order: of two documents of one moment, the earlier one in
+//! the list is picked first.
 
 use std::collections::HashSet;
 

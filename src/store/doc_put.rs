@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 
 use crate::domain::counter_events::Event;
-use crate::domain::put_mode::{Action, Decision, Known, MODES, Mode};
+use crate::domain::put_mode::{Action, Decision, Known, Mode};
 use crate::domain::status::Status;
 use crate::error::{Error, Result};
 use crate::pg::documents::Documents;
@@ -18,10 +18,10 @@ use crate::pg::time;
 use crate::pg::value::Arg;
 use crate::ready::key::Key;
 use crate::store::bookkeeping::{self, PlannedEntries};
+use crate::store::counter_log;
 use crate::store::doc_push::{self, NewDoc, row_with_seq};
 use crate::store::open_queue::Queue;
 use crate::store::statement::Statement;
-use crate::store::{counter_log, doc_list, plans};
 
 /// A document, and the mode that decides what happens to the one that has its subject.
 #[derive(Clone, Copy)]
@@ -414,65 +414,4 @@ fn lock_document(spi: &Spi, queue: &Queue, subject: &str) -> Option<Option<Found
             && !(queue.policy.is_ordered && rows.get(0, 8).unwrap_or(false)),
         is_mergeable: rows.get(0, 9).unwrap_or(true),
     }))
-}
-
-static READ: Statement = Statement::new(
-    "select i.subject, coalesce(i.payload, '{}') as payload, i.version, i.priority, i.next_iteration,
-         i.ordering_key, i.max_attempts, i.mode
-     from rows from (pg_catalog.jsonb_to_recordset($1) as (
-         subject pg_catalog.text, payload pg_catalog.jsonb, version pg_catalog.int4, priority pg_catalog.int4,
-         next_iteration pg_catalog.timestamptz, ordering_key pg_catalog.text, max_attempts pg_catalog.int4,
-         mode pg_catalog.text)) with ordinality
-         as i (subject, payload, version, priority, next_iteration, ordering_key, max_attempts, mode, n)
-     order by i.n",
-);
-
-/// Puts the documents of a JSON array; `mode` is for those that name no mode of their own.
-/// Returns the subject of each, and what was done with it.
-///
-/// Fails as `doc_list::check_put` and [`put`] do, and with `Error::BadDocument` for an
-/// unknown mode and for `max_attempts` below 1.
-pub fn put_docs(queue: &Queue, docs: Jsonb, mode: Mode) -> Result<Vec<(String, Action)>> {
-    spi::connect(|spi| {
-        let docs = Jsonb::arg(Some(docs));
-        doc_list::check_put(spi, docs)?;
-        let rows = plans::run_latest(spi, &READ, &[docs]);
-        let listed: Vec<(String, Option<String>)> = (0..rows.len())
-            .map(|row| (rows.get(row, 1).unwrap_or_default(), rows.get(row, 6)))
-            .collect();
-        let mut puts = Vec::with_capacity(listed.len());
-        for (row, (subject, ordering_key)) in listed.iter().enumerate() {
-            let bad = |reason: String| Error::BadDocument {
-                at: row as i64 + 1,
-                reason,
-            };
-            let mode = match rows.get::<String>(row, 8) {
-                None => mode,
-                Some(text) => Mode::parse(&text)
-                    .ok_or_else(|| bad(format!("its mode is {text:?}, not one of {MODES}")))?,
-            };
-            let max_attempts: Option<i32> = rows.get(row, 7);
-            if max_attempts.is_some_and(|n| n < 1) {
-                return Err(bad("its max_attempts is less than 1".into()));
-            }
-            let Some(payload) = rows.json(row, 2) else {
-                continue;
-            };
-            puts.push(Put {
-                doc: NewDoc {
-                    subject,
-                    version: rows.get(row, 3).unwrap_or(0),
-                    priority: rows.get(row, 4).unwrap_or(0),
-                    next_iteration: rows.timestamp(row, 5).unwrap_or_else(time::now),
-                    payload,
-                    ordering_key: ordering_key.as_deref(),
-                    max_attempts,
-                },
-                mode,
-            });
-        }
-        let actions = put_many(queue, &puts)?;
-        let subjects = listed.into_iter().map(|(subject, _)| subject);
-        Ok(subjects.zip(actions).collect())
-    })
 }

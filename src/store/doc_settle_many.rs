@@ -1,6 +1,5 @@
 //! Settles many leased documents: complete, reschedule, drop. Each takes one statement for the
-//! list and one counter row for each kind of event. Rescheduled lists keep their order: of two
-//! documents of one moment, the earlier one in the list is picked first.
+//! list and one counter row for each kind of event.
 
 use std::collections::{HashMap, HashSet};
 

@@ -87,7 +87,7 @@ static UPDATE: Statement = Statement::new(
      where d.subject {=} i.subject
          and d.status {<>} {active}
          and (d.lock_upgrade is null or d.lock_upgrade {=} 'infinity')
-     returning d.version, d.priority, d.status, d.next_iteration, d.seq, d.subject, d.attempts",
+     returning d.subject, d.version, d.status",
 );
 
 /// How often an upsert starts again because documents were removed between its statements.
@@ -180,12 +180,12 @@ fn update(
     let rows = queue.run(spi, &UPDATE, &[docs, sorted(&found)]);
     let mut events: HashMap<(i32, i16), (i32, Event)> = HashMap::new();
     for row in 0..rows.len() {
-        let Some(subject) = rows.get::<String>(row, 6) else {
+        let Some(subject) = rows.get::<String>(row, 1) else {
             continue;
         };
         let from = before.get(&subject).copied().flatten();
         let to = rows.get(row, 3).and_then(Status::from_code);
-        let version = rows.get(row, 1).unwrap_or(0);
+        let version = rows.get(row, 2).unwrap_or(0);
         if let (Some(from), Some(to)) = (from, to)
             && let Some(event) = Event::upsert(from, to)
         {

@@ -15,6 +15,7 @@ pub mod doc_pick_any;
 pub mod doc_push;
 pub mod doc_push_many;
 pub mod doc_put;
+pub mod doc_put_many;
 pub mod doc_reject;
 pub mod doc_selection;
 pub mod doc_settle;

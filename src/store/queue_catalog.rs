@@ -191,7 +191,7 @@ fn decode(rows: &Rows) -> Option<QueueInfo> {
         ready_trigger: oid(2).map(|transaction| transaction.to_u32()),
         pick_index: oid(3),
         due_index: oid(4),
-        // One trigger of the two is not as fetchq made it.
+        // With one trigger, the other one of the notifications is missing.
         is_plain: flag(5) && notify_triggers != 1,
         key_index: oid(6),
         sequence: oid(7),
