@@ -83,9 +83,11 @@ static LOCK_ALL_LEVELS: Statement = Statement::new(
 
 /// Columns of the two statements above that are read here.
 mod column {
+    /// The priority of the document.
     pub const PRIORITY: i32 = 4;
     /// When the lease expires.
     pub const NEXT_ITERATION: i32 = 9;
+    /// The physical position of the row.
     pub const CTID: i32 = 12;
     /// The key in the pick index, before the pick.
     pub const INDEX_NEXT_ITERATION: i32 = 13;
@@ -93,7 +95,7 @@ mod column {
     pub const INDEX_SEQ: i32 = 15;
 }
 
-// No index: Tid Scan, of rows that this transaction has locked. Both are so.
+// No index: both statements are a Tid Scan of rows that this transaction has locked.
 static LEASE: Statement = Statement::new(
     "update only {docs} d set
          status = {active},
@@ -149,7 +151,7 @@ impl PickMode<'_> {
 pub fn pick(queue: &Queue, mut pick: Pick) -> i32 {
     if queue.policy.is_limited() {
         // The result must be prepared outside of the subtransaction of a limited pick,
-        // because a rollback of that would close the files of the result.
+        // because the end of that would close the files of the result.
         pick.out.prepare();
     }
     let (version, limit, now) = (pick.version, pick.limit, pick.now);
