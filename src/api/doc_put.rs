@@ -10,6 +10,7 @@ use crate::pg::call::{Call, Reply};
 use crate::pg::value::Arg;
 use crate::store::doc_push::NewDoc;
 use crate::store::doc_put::Put;
+use crate::store::doc_put_many;
 use crate::store::open_queue::Queue;
 
 fn mode(call: &Call, at: usize) -> Result<Mode> {
@@ -59,7 +60,7 @@ fn doc_put_many(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
         let docs = call.json(1, "docs")?;
         let mode = mode(call, 2)?;
         let mut out = call.rows();
-        for (subject, action) in store::put_docs(&*Queue::open(&queue)?, docs, mode)? {
+        for (subject, action) in doc_put_many::put_docs(&*Queue::open(&queue)?, docs, mode)? {
             out.push(&[Arg::from(subject.as_str()), Arg::from(action.word())]);
         }
         Ok(out.done())

@@ -1,8 +1,5 @@
-//! WaitKey: push, pick, settle. All statements here are hot.
-//!
-//! Every look-up by subject is written so that only the primary key can serve it:
-//! with `status = 2` as such, the planner may prove the predicate of the due index
-//! and read every leased document of the queue (docs/engine.md).
+//! What follows from a document that was planned, made pending or picked: index entries are
+//! noted for the ready floors, waiters are woken, and events are counted.
 
 use std::collections::HashMap;
 
@@ -15,7 +12,8 @@ use crate::signals::{waiters, wakeups};
 use crate::store::counter_log;
 use crate::store::open_queue::Queue;
 
-/// Tells the ready floors of a document that was planned or made pending.
+/// Notes the index entry of a document for the ready floors: in the pick index if `status`
+/// is pending, else in the due index, where version and priority do not matter.
 pub fn note_entry(queue: &Queue, version: i32, priority: i32, status: Status, key: Key) {
     match status {
         Status::Pending => floors::note_entry(queue.table, Index::Pick, version, priority, key),
@@ -23,15 +21,17 @@ pub fn note_entry(queue: &Queue, version: i32, priority: i32, status: Status, ke
     }
 }
 
-/// Tells those who wait, when the transaction commits, that documents came.
+/// Wakes waiters when the transaction commits, because `n` documents became ready. Does
+/// nothing if `status` is not pending.
 pub fn documents_ready(queue: &Queue, version: i32, status: Status, n: i32) {
     if status == Status::Pending {
         wakeups::documents_ready(waiter_key(queue, version), n.unsigned_abs());
     }
 }
 
-/// A document that is locked until the transaction ends, and can not be picked meanwhile:
-/// who has looked for one, and has not seen it, is told when it is free.
+/// Handles a document that is locked until the transaction ends, and cannot be picked
+/// meanwhile. A waiter that looked for a document and did not see this one is woken when the
+/// lock is released, by a commit or by a rollback.
 pub fn document_locked(queue: &Queue, version: i32, status: Status) {
     if status == Status::Pending {
         wakeups::documents_ready(waiter_key(queue, version), 1);
@@ -39,6 +39,7 @@ pub fn document_locked(queue: &Queue, version: i32, status: Status) {
     }
 }
 
+/// The key under which waiters wait for documents of a version.
 pub fn waiter_key(queue: &Queue, version: i32) -> waiters::WaitKey {
     waiters::WaitKey {
         table: queue.table.to_u32(),
@@ -46,26 +47,31 @@ pub fn waiter_key(queue: &Queue, version: i32) -> waiters::WaitKey {
     }
 }
 
-/// What a statement planned or made pending: the first place of each level, for the
-/// ready floors, and how many documents, for the counters.
+/// The documents that a statement planned or made pending: the first index key of each level
+/// for the ready floors, and the number of documents for the counters.
 #[derive(Default)]
 pub struct PlannedEntries {
-    first: HashMap<(i32, i32, i32), Key>,
+    /// By version, priority and status code.
+    first_keys: HashMap<(i32, i32, i32), Key>,
+    /// By version and status code.
     counts: HashMap<(i32, i32), i32>,
 }
 
 impl PlannedEntries {
+    /// Adds one document.
     pub fn add(&mut self, version: i32, priority: i32, status: Status, key: Key) {
         let first = self
-            .first
+            .first_keys
             .entry((version, priority, status.code()))
             .or_insert(key);
         *first = key.min(*first);
         *self.counts.entry((version, status.code())).or_default() += 1;
     }
 
+    /// Notes the index entries for the ready floors, and wakes waiters when the transaction
+    /// commits.
     pub fn signal(&self, queue: &Queue) {
-        for ((version, priority, status), key) in &self.first {
+        for ((version, priority, status), key) in &self.first_keys {
             if let Some(status) = Status::from_code(*status) {
                 note_entry(queue, *version, *priority, status, *key);
             }
@@ -77,6 +83,7 @@ impl PlannedEntries {
         }
     }
 
+    /// Records the events for the counters. `event` returns the event for a status.
     pub fn count(&self, queue: &Queue, event: impl Fn(Status) -> Event) {
         for ((version, status), n) in &self.counts {
             if let Some(status) = Status::from_code(*status) {
@@ -86,11 +93,12 @@ impl PlannedEntries {
     }
 }
 
-/// Reads version, priority, status, next_iteration and seq, from a column on.
+/// Reads the documents that a statement returned, from the columns version, priority,
+/// status, next_iteration and seq, of which `column` is the first.
 pub fn planned_entries(rows: &Rows, column: i32) -> PlannedEntries {
     let mut planned = PlannedEntries::default();
     for row in 0..rows.len() {
-        let int = |at| rows.get(row, column + at).unwrap_or(0);
+        let int = |offset| rows.get(row, column + offset).unwrap_or(0);
         if let Some(status @ (Status::Planned | Status::Pending)) = Status::from_code(int(2)) {
             let key = Key::new(
                 rows.timestamp(row, column + 3).unwrap_or(i64::MIN),

@@ -1,4 +1,4 @@
-//! The one narrow row that a call writes for all its counters.
+//! Writes counter events: one narrow row in `fetchq.counter_log` for all counters of a call.
 
 use pgrx::pg_sys::Oid;
 
@@ -9,10 +9,12 @@ use crate::pg::{append, invalidation};
 use crate::store::counter_segments;
 use crate::store::open_queue::Queue;
 
-/// Notes an event that happened to `n` documents of a queue, and announces it where
-/// that is wanted; nothing when there were none.
-/// The usual values are left out, which makes the row eight bytes shorter.
-/// `version` matters to events that add or remove documents, 0 for the others.
+/// Records an event that happened to `n` documents of a queue, and announces the new status
+/// of the documents if the queue has notifications. Does nothing if `n` is 0.
+///
+/// `version` matters to events that add or remove documents, and is 0 for the others. The
+/// usual values, version 0 and one document, are left out, which makes the row eight bytes
+/// shorter.
 pub fn record_event(queue: &Queue, version: i32, n: i32, event: Event) {
     if n > 0 {
         if let Some(status) = event.enters() {
@@ -24,16 +26,16 @@ pub fn record_event(queue: &Queue, version: i32, n: i32, event: Event) {
             Arg::from((n != 1).then_some(n)),
             Arg::from(event.code()),
         ];
-        append::row(segment(), &values);
+        append::row(lock_segment(), &values);
     }
 }
 
-/// The segment to write to, locked: the current one, or another while that is being
-/// packed. A segment that is locked and not packed stays so until we are done.
-fn segment() -> Oid {
+/// Locks the segment to write to: the current one, or another while the current one is being
+/// packed. A segment that is locked and not packed stays so until the transaction ends.
+fn lock_segment() -> Oid {
     if let Some(table) = invalidation::watched()
         && relation::try_lock(table, LockMode::Rows)
-        // Locking has told us of what was packed before.
+        // Locking has processed the messages about segments that were packed before.
         && invalidation::watched() == Some(table)
     {
         return table;
@@ -50,17 +52,17 @@ fn segment() -> Oid {
         for number in order {
             if let Some(table) = counter_segments::table(number)
                 && relation::try_lock(table, LockMode::Rows)
-                // Now that it is locked: it may have been packed since we looked.
+                // Read again under the lock: the segment may have been packed meanwhile.
                 && counter_segments::writable().contains(&number)
             {
-                // Only the preferred one is taken again without looking.
+                // Only the preferred segment is locked the next time without these checks.
                 if table == preferred {
                     invalidation::remember(table);
                 }
                 return table;
             }
         }
-        // All of them are being packed or truncated: wait for the first.
+        // All segments are being packed or truncated. Wait for the first.
         relation::lock_rows(preferred, true);
     }
 }

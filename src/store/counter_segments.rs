@@ -1,10 +1,11 @@
-//! Packing: adds the counter events up into `fetchq.metrics`.
+//! The segments of the counter log, and the pack, which adds counter events up into
+//! `fetchq.metrics`.
 //!
-//! A small segment is packed by deleting its rows. One that has grown is left by its
-//! writers, who go on with the next, added up as a whole and marked as packed in the
-//! same transaction, and truncated once every snapshot knows that it is packed. So a
-//! snapshot sees each event in its segment or in the metrics, never in both, and what
-//! is packed is never walked over again.
+//! A small segment is packed by deleting its rows. A segment that has grown is packed as a
+//! whole: its writers go on with the next segment, its events are added up and it is marked
+//! as packed in the same transaction, and it is truncated once every snapshot knows that it
+//! is packed. So a snapshot sees each event either in its segment or in the metrics, never
+//! in both, and events that were packed are never read again.
 
 use pgrx::pg_sys::{Datum, Oid};
 
@@ -13,24 +14,25 @@ use crate::pg::spi::Spi;
 use crate::pg::value::Arg;
 use crate::pg::{scan, session};
 
-/// Segments of the log (src/sql/bootstrap.sql makes them).
+/// The number of segments of the log, which src/sql/bootstrap.sql creates.
 pub const SEGMENTS: i32 = 6;
 
-/// A segment of this size is packed as a whole: 256 kB, about 6,000 events, from where
-/// on truncating costs less WAL than deleting row by row. Eight times as much for each
-/// packed one that can not be truncated yet: under one held snapshot five take some 30
-/// million events, and the sixth what comes after.
-const WHOLE_FROM: i64 = 256 << 10;
+/// The size in bytes from which on a segment is packed as a whole: 256 kB, about 6,000
+/// events. From there on, to truncate it costs less WAL than to delete its rows.
+const PACK_WHOLE_BYTES: i64 = 256 << 10;
 
-const GROWTH: u32 = 3;
+/// For each packed segment that cannot be truncated yet, `PACK_WHOLE_BYTES` is multiplied by
+/// 2 to this power, which is 8. While one old snapshot is kept, five segments take some 30
+/// million events, and the sixth takes what follows.
+const GROWTH_BITS: u32 = 3;
 
-/// The table of a segment.
+/// The table of a segment, by its number from 1 to `SEGMENTS`.
 pub fn table(segment: i32) -> Option<Oid> {
     relation::lookup("fetchq", &format!("counter_log_{segment}"))
 }
 
-/// Segments that may be written, the current one first. Read without a query: it is for
-/// workers, who need no rights on the counters.
+/// The numbers of the segments that may be written, the current one first. They are read
+/// without a query, because workers need no rights on the counters.
 pub fn writable() -> Vec<i32> {
     let Some(states) = relation::lookup("fetchq", "counter_segments") else {
         return Vec::new();
@@ -55,27 +57,29 @@ pub fn writable() -> Vec<i32> {
     writable
 }
 
-const STATES: &str =
-    "select g.n, coalesce(s.is_current, false), coalesce(s.is_packed, false), s.xmin,
-        pg_relation_size(('fetchq.counter_log_' || g.n)::regclass),
-        has_table_privilege('fetchq.counter_log_' || g.n, 'truncate')
+const SEGMENT_STATES: &str = "select g.n as segment,
+        coalesce(s.is_current, false) as is_current,
+        coalesce(s.is_packed, false) as is_packed,
+        s.xmin as changed_by,
+        pg_relation_size(('fetchq.counter_log_' {||} g.n)::regclass) as bytes,
+        has_table_privilege('fetchq.counter_log_' {||} g.n, 'truncate') as may_truncate
     from generate_series(1, 6) g (n)
-    left join fetchq.counter_segments s on s.segment = g.n
+    left join fetchq.counter_segments s on s.segment {=} g.n
     order by coalesce(s.is_packed, false), s.is_current desc nulls last, g.n";
 
 struct Segment {
     number: i32,
     table: Oid,
     is_packed: bool,
-    /// The transaction that changed its state last.
+    /// The transaction that last changed its state.
     changed_by: u32,
     bytes: i64,
     may_truncate: bool,
 }
 
-/// The current one first.
-fn segments(spi: &Spi) -> Vec<Segment> {
-    let rows = spi.once(STATES, &[]);
+/// Reads the state of all segments, the current one first.
+fn read_segments(spi: &Spi) -> Vec<Segment> {
+    let rows = spi.once(SEGMENT_STATES, &[]);
     (0..rows.len())
         .filter_map(|row| {
             let number = rows.get(row, 1)?;
@@ -91,53 +95,57 @@ fn segments(spi: &Spi) -> Vec<Segment> {
         .collect()
 }
 
-const MARK: &str = "insert into fetchq.counter_segments as s (segment, is_current, is_packed)
+const SET_STATE: &str = "insert into fetchq.counter_segments as s (segment, is_current, is_packed)
     values ($1, $2, $3)
     on conflict (segment) do update set is_current = excluded.is_current, is_packed = excluded.is_packed";
 
-fn mark(spi: &Spi, segment: &Segment, is_current: bool, is_packed: bool) {
+fn set_state(spi: &Spi, segment: &Segment, is_current: bool, is_packed: bool) {
     let args = [
         Arg::from(segment.number),
         Arg::from(is_current),
         Arg::from(is_packed),
     ];
-    spi.once(MARK, &args);
+    spi.once(SET_STATE, &args);
     relation::invalidate(segment.table);
 }
 
-// Which queues can be packed now: their registry row is free, which keeps recounts
-// and drops away, and so is every row of their metrics.
+// The queues that have events in a table and can be packed now. The lock on the registry
+// row keeps recounts and drops away, and other packs, so that no other session deletes
+// events of these queues.
 const LOCK_QUEUES: &str = "select id, name::text from fetchq.queues
-    where id in (select distinct queue_id from only {segment})
+    where id {=} any (select distinct queue_id from only {segment})
     order by id
     for no key update skip locked";
 
+// The queues of whose metrics every row is unlocked.
 const FREE_QUEUES: &str = "with
-    mine as (select q.id, q.name from fetchq.queues q where q.id = any ($1)),
+    mine as (select q.id, q.name from fetchq.queues q where q.id {=} any ($1)),
     free as materialized (
         select m.queue, m.metric from fetchq.metrics m
-        where m.queue in (select name from mine)
+        where m.queue {=} any (select name from mine)
         order by m.queue, m.metric
         for update skip locked)
     select coalesce(array_agg(id), '{}') from mine
     where not exists (
-        select from fetchq.metrics m where m.queue = mine.name
-            and not exists (select from free f where f.queue = m.queue and f.metric = m.metric))";
+        select from fetchq.metrics m where m.queue {=} mine.name
+            and not exists (select from free f where f.queue {=} m.queue and f.metric {=} m.metric))";
 
-const IS_HELD: &str = "select exists (
+// Whether a table has events of a queue that is not among $1.
+const HAS_OTHER_QUEUES: &str = "select exists (
     select from fetchq.queues q
-    where q.id in (select distinct queue_id from only {segment}) and q.id <> all ($1))";
+    where q.id {=} any (select distinct queue_id from only {segment}) and q.id {<>} all ($1))";
 
-/// Those of the queues whose metrics no other session holds; locks them.
+/// Of the queues `ids`, locks the metrics of those that no other session has locked, and
+/// returns the ids of these queues.
 pub fn free_queues(spi: &Spi, ids: Vec<i32>) -> Vec<i32> {
     spi.once(FREE_QUEUES, &[Arg::from(ids)])
         .get(0, 1)
         .unwrap_or_default()
 }
 
-/// The queues with events in a table that can be packed now; locks them.
-fn free_queues_of(spi: &Spi, name: &str) -> Vec<i32> {
-    let rows = spi.once(&render(LOCK_QUEUES, name), &[]);
+/// Locks the queues that have events in a table and can be packed now, and returns their ids.
+fn lock_queues(spi: &Spi, segment: &str) -> Vec<i32> {
+    let rows = spi.once(&render(LOCK_QUEUES, segment), &[]);
     let ids: Vec<i32> = (0..rows.len()).filter_map(|row| rows.get(row, 1)).collect();
     if ids.is_empty() {
         return ids;
@@ -145,90 +153,98 @@ fn free_queues_of(spi: &Spi, name: &str) -> Vec<i32> {
     free_queues(spi, ids)
 }
 
-fn render(sql: &str, name: &str) -> String {
-    sql.replace("{segment}", name)
+fn render(sql: &str, segment: &str) -> String {
+    sql.replace("{segment}", segment)
 }
 
-// What a pack takes: rows, which it deletes, or a segment as a whole. Nobody else
-// deletes events of these queues: their registry rows are locked.
-const TAKE_ROWS: &str = "delete from only {segment}
-    where queue_id = any ($1)
+// The two sources of a pack: rows that it deletes, or a segment as a whole. The registry rows
+// of the queues are locked, so no other session deletes events of them.
+const DELETE_EVENTS: &str = "delete from only {segment}
+    where queue_id {=} any ($1)
     returning queue_id, event, coalesce(version, 0) as version, coalesce(n, 1) as n";
 
-const TAKE_WHOLE: &str = "select queue_id, event, coalesce(version, 0) as version, coalesce(n, 1) as n from only {segment}
-    where queue_id = any ($1)";
+const READ_EVENTS: &str = "select queue_id, event, coalesce(version, 0) as version, coalesce(n, 1) as n from only {segment}
+    where queue_id {=} any ($1)";
 
 const PACK: &str = "with
-    taken as ({take}),
+    events as ({events}),
     sums as (
         select q.name as queue,
-            case when e.metric = 'v' then 'v' || t.version else e.metric end as metric,
-            sum(t.n * e.sign)::bigint as delta
-        from (select queue_id, event, version, sum(n)::bigint as n from taken group by 1, 2, 3) t
-        join fetchq.queues q on q.id = t.queue_id
-        join fetchq.counter_events e on e.event = t.event
+            case when e.metric {=} 'v' then 'v' {||} t.version else e.metric end as metric,
+            sum(t.n {*} e.sign)::bigint as delta
+        from (select queue_id, event, version, sum(n)::bigint as n from events group by 1, 2, 3) t
+        join fetchq.queues q on q.id {=} t.queue_id
+        join fetchq.counter_events e on e.event {=} t.event
         group by 1, 2
     ),
     updated as (
-        update fetchq.metrics m set value = m.value + s.delta, updated_at = now()
-        from sums s where m.queue = s.queue and m.metric = s.metric
+        update fetchq.metrics m set value = m.value {+} s.delta, updated_at = now()
+        from sums s where m.queue {=} s.queue and m.metric {=} s.metric
         returning m.queue, m.metric
     ),
     added as (
         insert into fetchq.metrics as m (queue, metric, value, updated_at)
         select s.queue, s.metric, s.delta, now() from sums s
-        where not exists (select from updated u where u.queue = s.queue and u.metric = s.metric)
+        where not exists (select from updated u where u.queue {=} s.queue and u.metric {=} s.metric)
         order by s.queue, s.metric
         on conflict (queue, metric) do update
-            set value = m.value + excluded.value, updated_at = excluded.updated_at
+            set value = m.value {+} excluded.value, updated_at = excluded.updated_at
     )
-    select count(*) from taken";
+    select count(*) from events";
 
-fn add_up(spi: &Spi, take: &str, name: &str, queues: Vec<i32>) -> i64 {
-    let sql = render(&PACK.replace("{take}", take), name);
+/// Adds the events of some queues in a table up into the metrics, and returns how many there
+/// were. `events` is `DELETE_EVENTS` or `READ_EVENTS`.
+fn add_up(spi: &Spi, events: &str, segment: &str, queues: Vec<i32>) -> i64 {
+    let sql = render(&PACK.replace("{events}", events), segment);
     spi.once(&sql, &[Arg::from(queues)]).get(0, 1).unwrap_or(0)
 }
 
-const DISCARD: &str = "delete from only {segment} l
-    where not exists (select from fetchq.queues q where q.id = l.queue_id)";
+const DELETE_UNKNOWN: &str = "delete from only {segment} l
+    where not exists (select from fetchq.queues q where q.id {=} l.queue_id)";
 
-/// Packs the rows of a table, whose lock is held, and deletes them; what others hold
-/// waits for the next time.
-fn pack_rows(spi: &Spi, name: &str) -> i64 {
-    let free = free_queues_of(spi, name);
+/// Packs the rows of a table, which the caller has locked, and deletes them. The events of
+/// queues that other sessions have locked are left to a later pack. Returns the number of
+/// events.
+fn pack_rows(spi: &Spi, segment: &str) -> i64 {
+    let queues = lock_queues(spi, segment);
     let mut packed = 0;
-    if !free.is_empty() {
-        packed = add_up(spi, TAKE_ROWS, name, free);
+    if !queues.is_empty() {
+        packed = add_up(spi, DELETE_EVENTS, segment, queues);
     }
-    packed + i64::from(spi.once(&render(DISCARD, name), &[]).affected())
+    packed + i64::from(spi.once(&render(DELETE_UNKNOWN, segment), &[]).affected())
 }
 
-/// Packs a segment that nobody writes at this moment; 0 when somebody does, or holds
-/// the counters of a queue in it.
+/// Packs a segment that no session writes at this moment, and returns the number of events.
+/// Returns 0 if a session writes it, or has locked the counters of a queue in it.
 fn pack_whole(spi: &Spi, segment: &Segment) -> i64 {
     // Writers are kept away until the end of the transaction, readers are not.
     if !relation::try_lock(segment.table, LockMode::Writers) {
         return 0;
     }
-    let name = name_of(segment.number);
-    let free = free_queues_of(spi, &name);
-    let is_held = spi
-        .once(&render(IS_HELD, &name), &[Arg::from(free.clone())])
+    let name = qualified_name(segment.number);
+    let queues = lock_queues(spi, &name);
+    let has_other_queues = spi
+        .once(
+            &render(HAS_OTHER_QUEUES, &name),
+            &[Arg::from(queues.clone())],
+        )
         .get(0, 1)
         .unwrap_or(true);
-    if is_held {
+    if has_other_queues {
         return 0;
     }
-    let packed = add_up(spi, TAKE_WHOLE, &name, free);
-    mark(spi, segment, false, true);
+    let packed = add_up(spi, READ_EVENTS, &name, queues);
+    set_state(spi, segment, false, true);
     packed
 }
 
-fn name_of(segment: i32) -> String {
+fn qualified_name(segment: i32) -> String {
     format!("fetchq.counter_log_{segment}")
 }
 
-/// Packs what can be packed without waiting for anybody; says how many events went.
+/// Packs what can be packed without waiting for other sessions. Returns the number of events
+/// that were packed: 0 in a transaction that keeps one snapshot, and while another session
+/// packs.
 pub fn pack_events(spi: &Spi) -> i64 {
     // An old snapshot would not see which events are packed already.
     if session::keeps_snapshot() {
@@ -237,11 +253,11 @@ pub fn pack_events(spi: &Spi) -> i64 {
     let Some(states) = relation::lookup("fetchq", "counter_segments") else {
         return 0;
     };
-    // One pack at a time.
+    // Only one session packs at a time.
     if !relation::try_lock(states, LockMode::Writers) {
         return 0;
     }
-    let mut segments = segments(spi);
+    let mut segments = read_segments(spi);
     if segments.is_empty() {
         return 0;
     }
@@ -255,67 +271,67 @@ pub fn pack_events(spi: &Spi) -> i64 {
             packed += pack_whole(spi, segment);
         }
     }
-    let waiting = segments.iter().filter(|s| s.is_packed).count() as u32;
-    if current.bytes >= WHOLE_FROM << (GROWTH * waiting)
+    let untruncated = segments.iter().filter(|s| s.is_packed).count() as u32;
+    if current.bytes >= PACK_WHOLE_BYTES << (GROWTH_BITS * untruncated)
         && let Some(next) = segments.iter().find(|s| s.bytes == 0 && !s.is_packed)
     {
-        mark(spi, &current, false, false);
-        mark(spi, next, true, false);
+        set_state(spi, &current, false, false);
+        set_state(spi, next, true, false);
         packed += pack_whole(spi, &current);
     }
-    if current.bytes < WHOLE_FROM && relation::try_lock(current.table, LockMode::Rows) {
-        // Now that it is locked: somebody may have packed it since.
+    if current.bytes < PACK_WHOLE_BYTES && relation::try_lock(current.table, LockMode::Rows) {
+        // Read again under the lock: another session may have packed the segment meanwhile.
         if writable().contains(&current.number) {
-            packed += pack_rows(spi, &name_of(current.number));
+            packed += pack_rows(spi, &qualified_name(current.number));
         }
     }
     if let Some(parent) = relation::lookup("fetchq", "counter_log")
         && relation::has_pages(parent)
         && relation::try_lock(parent, LockMode::Rows)
     {
-        // Rows that somebody copied there.
+        // The parent has rows only if a user copied some there.
         packed += pack_rows(spi, "fetchq.counter_log");
     }
     packed
 }
 
-/// Packed segments from which on it is worth to have readers wait.
-const MANY: usize = 3;
+/// The number of packed segments from which on readers are made to wait for a truncation.
+const MAX_UNTRUNCATED: usize = 3;
 
-/// Truncates the packed segments that nobody needs any more. It keeps all who read
-/// counters waiting until the transaction ends: so it comes last, and within a
-/// transaction block, whose end is not known, only when they become many.
+/// Truncates the packed segments that no snapshot needs any longer. Readers of counters wait
+/// for that until the transaction ends, so the caller does it last. `is_in_block`: within a
+/// transaction block, whose end is not known, segments are only truncated from three on.
 pub fn tidy(spi: &Spi, is_in_block: bool) {
     if session::keeps_snapshot() {
         return;
     }
     let states = relation::lookup("fetchq", "counter_segments");
     if states.is_some_and(|table| relation::try_lock(table, LockMode::Writers)) {
-        let segments = segments(spi);
+        let segments = read_segments(spi);
         let packed = segments.iter().filter(|s| s.is_packed);
-        if is_in_block && packed.clone().count() < MANY {
+        if is_in_block && packed.clone().count() < MAX_UNTRUNCATED {
             return;
         }
         for segment in packed {
-            empty(spi, segment);
+            truncate(spi, segment);
         }
     }
 }
 
-/// Empties a packed segment, unless somebody reads it, or may still need it.
-fn empty(spi: &Spi, segment: &Segment) {
+/// Empties a packed segment, unless a session reads it, or may still need it.
+fn truncate(spi: &Spi, segment: &Segment) {
     if !session::is_visible_to_all(segment.changed_by, segment.table)
         || !relation::try_lock(segment.table, LockMode::Everybody)
     {
         return;
     }
-    let name = name_of(segment.number);
+    let name = qualified_name(segment.number);
     if segment.bytes > 0 && segment.may_truncate {
         spi.once(&format!("truncate only {name}"), &[]);
     } else if segment.bytes > 0 {
-        // A role without the right leaves the file to vacuum.
+        // A role without the right to truncate leaves the file to vacuum.
         spi.once(&format!("delete from only {name}"), &[]);
         return;
     }
-    mark(spi, segment, false, false);
+    set_state(spi, segment, false, false);
 }

@@ -1,4 +1,4 @@
-//! Leases that last longer than they were given for.
+//! Extends the lease of a document, and cancels a document that is not settled.
 
 use crate::domain::counter_events::Event;
 use crate::domain::status::Status;
@@ -14,7 +14,7 @@ use crate::store::open_queue::Queue;
 use crate::store::statement::Statement;
 use crate::store::{counter_log, history, plans};
 
-// Index of both: primary key. Nothing else can prove `status + 0 = 2`.
+// Index of both: primary key. No other index can serve `{is_leased}`.
 static EXTEND: Statement = Statement::new(
     "update only {docs} d set next_iteration = $3
      where d.subject {=} $1
@@ -29,30 +29,34 @@ static IS_CANCELLED: Statement = Statement::new(
          and d.lease {=} $2",
 );
 
-// (nearly always nobody)
+// Nearly always no worker is stopped, so this is asked first.
 static IS_ANY_STOPPED: Statement = Statement::new("select from fetchq.stop_requests limit 1");
 
+// A request stops the sessions that registered before it.
 static IS_STOPPED: Statement = Statement::new(
     "select from fetchq.stop_requests s
-     join fetchq.worker_sessions h on h.name {=} s.name
-     where h.id {=} $1
-         and h.since {<} s.since",
+     join fetchq.worker_sessions w on w.name {=} s.name
+     where w.id {=} $1
+         and w.since {<} s.since",
 );
 
-/// What became of a lease.
+/// The result of an extension.
 pub struct Extended {
-    /// When it ends; None: the document was cancelled.
+    /// When the lease expires, in microseconds since 2000. None: the document was cancelled.
     pub until: Option<i64>,
-    /// The worker should stop what it does.
+    /// The worker should stop its work.
     pub stop: bool,
 }
 
-/// Has the lease of a document last until a time.
+/// Extends the lease of a document to `until`, in microseconds since 2000.
+///
+/// Fails with `Error::LeaseLost` if the caller names a lease that does not hold, and with
+/// `Error::NotActive` if it names none and the document is not leased.
 pub fn extend(queue: &Queue, doc: LeasedDoc, until: i64) -> Result<Extended> {
-    let holder = match extend_row(queue, doc, until) {
-        Some(holder) => holder,
+    let worker_session = match extend_row(queue, doc, until) {
+        Some(worker_session) => worker_session,
         None => match extend_by_statement(queue, doc, until)? {
-            Some(holder) => holder,
+            Some(worker_session) => worker_session,
             None => {
                 return Ok(Extended {
                     until: None,
@@ -64,7 +68,7 @@ pub fn extend(queue: &Queue, doc: LeasedDoc, until: i64) -> Result<Extended> {
     note_entry(queue, 0, 0, Status::Active, Key::at(until));
     let stop = spi::connect(|spi| {
         plans::run_latest(spi, &IS_ANY_STOPPED, &[]).affected() > 0
-            && plans::run_latest(spi, &IS_STOPPED, &[Arg::from(holder)]).affected() > 0
+            && plans::run_latest(spi, &IS_STOPPED, &[Arg::from(worker_session)]).affected() > 0
     });
     Ok(Extended {
         until: Some(until),
@@ -72,18 +76,19 @@ pub fn extend(queue: &Queue, doc: LeasedDoc, until: i64) -> Result<Extended> {
     })
 }
 
-/// Without a statement, who holds it; None: that is for the statement to decide.
+/// Extends a lease without a statement, and returns its worker session. None: the statement
+/// has to decide.
 fn extend_row(queue: &Queue, doc: LeasedDoc, until: i64) -> Option<i64> {
     let mut documents = queue.documents(Access::Update)?;
     let mut row = documents
         .find(doc.subject)
         .filter(|row| holds_lease(row, doc.lease))?;
     row.set(Column::NextIteration, &Arg::timestamp(until));
-    let holder = row.int8(Column::WorkerSession);
-    (documents.replace(&mut row, true) == Change::Done).then_some(holder)
+    let worker_session = row.int8(Column::WorkerSession);
+    (documents.replace(&mut row, true) == Change::Done).then_some(worker_session)
 }
 
-/// Who holds it; None: it was cancelled.
+/// Extends a lease, and returns its worker session. None: the document was cancelled.
 fn extend_by_statement(queue: &Queue, doc: LeasedDoc, until: i64) -> Result<Option<i64>> {
     spi::connect(|spi| {
         let (subject, lease) = (Arg::from(doc.subject), Arg::from(doc.lease));
@@ -99,8 +104,8 @@ fn extend_by_statement(queue: &Queue, doc: LeasedDoc, until: i64) -> Result<Opti
     })
 }
 
-// Index of both: primary key. An active document keeps the number of its lease, by which
-// its worker learns of it: doc_extend().
+// Index of both: primary key. A cancelled document keeps the number of its lease, by which
+// doc_extend() tells its worker.
 static LOCK: Statement = Statement::new(
     "select d.status from only {docs} d
      where d.subject {=} $1
@@ -113,13 +118,13 @@ static CANCEL: Statement = Statement::new(
      where d.subject {=} $1",
 );
 
-/// Kills a document that is planned, pending or active, and says which of them it was.
-/// The error is what it is instead; None: there is no such document.
+/// Kills a document that is planned, pending or active, and returns the status that it had.
+/// Fails with the status of a document that is settled, and with None for one that does not
+/// exist or has an unknown status.
 pub fn cancel(queue: &Queue, subject: &str) -> std::result::Result<Status, Option<Status>> {
     spi::connect(|spi| {
-        let name = subject;
-        let subject = Arg::from(name);
-        let rows = queue.run(spi, &LOCK, &[subject]);
+        let key = Arg::from(subject);
+        let rows = queue.run(spi, &LOCK, &[key]);
         if rows.is_empty() {
             return Err(None);
         }
@@ -127,11 +132,12 @@ pub fn cancel(queue: &Queue, subject: &str) -> std::result::Result<Status, Optio
         match from.and_then(|from| Some((from, Event::cancel(from)?))) {
             None => Err(from),
             Some((from, event)) => {
-                queue.run_noting(spi, &CANCEL, &[subject]);
+                queue.run_noting(spi, &CANCEL, &[key]);
                 counter_log::record_event(queue, 0, 1, event);
-                // An active one stays for its worker to learn of it.
+                // An active document stays in the table, so that its worker can learn that
+                // it was cancelled.
                 if from != Status::Active {
-                    history::cancelled(spi, queue, &[name.to_owned()]);
+                    history::cancelled(spi, queue, &[subject.to_owned()]);
                 }
                 Ok(from)
             }

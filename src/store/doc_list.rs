@@ -1,6 +1,5 @@
-//! Many documents at once: one statement for the list, one counter row for each kind
-//! of event. Lists keep their order: of two documents of one moment, the earlier one in
-//! the list is picked first.
+//! Checks of a list of documents that is given as a JSON array. `doc_push_many.rs`,
+//! `doc_upsert_many.rs` and `doc_put_many.rs` use them before they write.
 
 use crate::domain::names;
 use crate::error::{Error, Result};
@@ -9,29 +8,57 @@ use crate::pg::value::Arg;
 use crate::store::plans;
 use crate::store::statement::Statement;
 
-// The first element of a list that is no document.
-static CHECK_DOCS: Statement = Statement::new(
-    "select e.n, pg_catalog.jsonb_typeof(e.doc), e.doc {->>} 'subject',
-         (select k.key from pg_catalog.jsonb_object_keys(case when pg_catalog.jsonb_typeof(e.doc) {=} 'object' then e.doc else '{}' end) k (key)
-          where k.key {<>} all ('{subject,payload,version,priority,next_iteration}'::pg_catalog.text[]) limit 1)
-     from pg_catalog.jsonb_array_elements($1) with ordinality as e (doc, n)
-     where case when pg_catalog.jsonb_typeof(e.doc) {<>} 'object' then true
-         else (e.doc {->>} 'subject') is null
-             or pg_catalog.char_length(e.doc {->>} 'subject') {>} 50
-             or (e.doc {-} '{subject,payload,version,priority,next_iteration}'::pg_catalog.text[]) {<>} '{}'::pg_catalog.jsonb
-         end
-     limit 1",
-);
+// Returns the first element that is no document: no object, without a subject, with a subject
+// that is too long, or with another key than these.
+macro_rules! first_bad_document {
+    ($keys:literal) => {
+        concat!(
+            "select e.n as position,
+                 pg_catalog.jsonb_typeof(e.doc) as type,
+                 e.doc {->>} 'subject' as subject,
+                 (select k.key
+                  from pg_catalog.jsonb_object_keys(
+                      case when pg_catalog.jsonb_typeof(e.doc) {=} 'object' then e.doc else '{}' end) k (key)
+                  where k.key {<>} all ('{", $keys, "}'::pg_catalog.text[])
+                  limit 1) as unknown_key
+             from pg_catalog.jsonb_array_elements($1) with ordinality as e (doc, n)
+             where case when pg_catalog.jsonb_typeof(e.doc) {<>} 'object' then true
+                 else (e.doc {->>} 'subject') is null
+                     or pg_catalog.char_length(e.doc {->>} 'subject') {>} {subject_max}
+                     or (e.doc {-} '{", $keys, "}'::pg_catalog.text[]) {<>} '{}'::pg_catalog.jsonb
+                 end
+             limit 1"
+        )
+    };
+}
+
+static CHECK_PUSH: Statement = Statement::new(first_bad_document!(
+    "subject,payload,version,priority,next_iteration"
+));
+
+static CHECK_PUT: Statement = Statement::new(first_bad_document!(
+    "subject,payload,version,priority,next_iteration,ordering_key,max_attempts,mode"
+));
 
 static IS_ARRAY: Statement = Statement::new("select pg_catalog.jsonb_typeof($1) {=} 'array'");
 
-/// Refuses a list of documents that is none, and says where.
-pub fn check(spi: &Spi, docs: Arg) -> Result<()> {
-    check_by(spi, docs, &CHECK_DOCS)
+/// Checks the list of a push or an upsert, in which a document may have the keys subject,
+/// payload, version, priority and next_iteration.
+///
+/// Fails with `Error::NoList` if `docs` is no JSON array, with `Error::BadDocument` for the
+/// first element that is no document, and with `Invalid::SubjectLength` for a subject that is
+/// too long.
+pub(super) fn check_push(spi: &Spi, docs: Arg) -> Result<()> {
+    check(spi, docs, &CHECK_PUSH)
 }
 
-/// The same for documents with other keys.
-pub(super) fn check_by(spi: &Spi, docs: Arg, statement: &'static Statement) -> Result<()> {
+/// Checks the list of a put, in which a document may also have the keys ordering_key,
+/// max_attempts and mode. Fails as [`check_push`] does.
+pub(super) fn check_put(spi: &Spi, docs: Arg) -> Result<()> {
+    check(spi, docs, &CHECK_PUT)
+}
+
+fn check(spi: &Spi, docs: Arg, statement: &'static Statement) -> Result<()> {
     let bad = |at: i64, reason: String| Err(Error::BadDocument { at, reason });
     if plans::run_latest(spi, &IS_ARRAY, &[docs]).get(0, 1) != Some(true) {
         return Err(Error::NoList);
@@ -40,17 +67,19 @@ pub(super) fn check_by(spi: &Spi, docs: Arg, statement: &'static Statement) -> R
     if rows.is_empty() {
         return Ok(());
     }
-    let at = rows.get(0, 1).unwrap_or(0);
+    let position = rows.get(0, 1).unwrap_or(0);
     let kind: String = rows.get(0, 2).unwrap_or_default();
+    let subject: Option<String> = rows.get(0, 3);
+    let unknown_key: Option<String> = rows.get(0, 4);
     if kind != "object" {
-        return bad(at, format!("it is a JSON {kind}, not an object"));
+        return bad(position, format!("it is a JSON {kind}, not an object"));
     }
-    match rows.get::<String>(0, 3) {
-        None => bad(at, "it has no subject".into()),
+    match subject {
+        None => bad(position, "it has no subject".into()),
         Some(subject) => {
             names::check_subject(&subject)?;
-            let key: String = rows.get(0, 4).unwrap_or_default();
-            bad(at, format!("it has an unknown key {key:?}"))
+            let key = unknown_key.unwrap_or_default();
+            bad(position, format!("it has an unknown key {key:?}"))
         }
     }
 }

@@ -1,8 +1,8 @@
-//! Documents: push, pick, settle. All statements here are hot.
+//! Picks ready documents: leases them, or removes them. All statements here are hot.
 //!
-//! Every look-up by subject is written so that only the primary key can serve it:
-//! with `status = 2` as such, the planner may prove the predicate of the due index
-//! and read every leased document of the queue (docs/engine.md).
+//! With ready floors a pick reads each priority from its floor on. Without them it reads all
+//! priorities at once. Rows are claimed without a statement where that is possible, and the
+//! statements go on from there.
 
 use crate::domain::counter_events::Event;
 use crate::domain::status::Status;
@@ -18,12 +18,14 @@ use crate::ready::key::Key;
 use crate::signals::wakeups;
 use crate::store::bookkeeping::{note_entry, waiter_key};
 use crate::store::leases::Lease;
+use crate::store::limits::{self, PickKind};
 use crate::store::open_queue::Queue;
 use crate::store::policy::Keep;
 use crate::store::statement::Statement;
-use crate::store::{cap, counter_log, history, limits};
+use crate::store::{cap, counter_log, history};
 
-/// Counts documents that were picked.
+/// Counts documents that were picked. If the transaction is rolled back, waiters are woken,
+/// because the documents are ready again.
 fn record_picks(queue: &Queue, mode: PickMode, version: i32, n: i32) {
     match mode {
         PickMode::Lease(_) => counter_log::record_event(queue, 0, n, Event::Pick),
@@ -32,14 +34,20 @@ fn record_picks(queue: &Queue, mode: PickMode, version: i32, n: i32) {
     wakeups::documents_claimed(waiter_key(queue, version), n.unsigned_abs());
 }
 
-// A batch in two steps, because RETURNING has lost the order: lock and read the rows
-// as they will be, in order (index: pick, from the floor of one priority on), then
-// update them (Tid Scan). Only where `claim_rows` can not do it.
-static PICK_LOCK_OF_LEVEL: Statement = Statement::new(
+// A batch is claimed in two steps, because RETURNING does not keep the order: rows are locked
+// and read in order, with the values that they will have, and then updated by a Tid Scan. Used
+// only where `claim_rows` cannot do it.
+// Index: pick, from the floor of one priority on.
+// $1 version, $2 lease duration, $3 limit, $4 priority, $5 to $7 the floor, $8 the time of the
+// pick, $9 lease number. The first eleven columns are those of `doc_pick`; see `column`.
+static LOCK_LEVEL: Statement = Statement::new(
     "select c.subject, c.payload, c.version, c.priority,
-         least(c.attempts, 2147483646) {+} 1, c.iterations, c.created_at, c.last_iteration,
-         $8 {+} $2, c.lock_upgrade, $9, c.ctid,
-         c.next_iteration, c.attempts, c.seq
+         least(c.attempts, 2147483646) {+} 1 as attempts,
+         c.iterations, c.created_at, c.last_iteration,
+         $8 {+} $2 as next_iteration,
+         c.lock_upgrade, $9 as lease,
+         c.ctid,
+         c.next_iteration as index_next_iteration, c.attempts as index_attempts, c.seq as index_seq
      from only {docs} c
      where c.version {=} $1
          and c.priority {=} $4
@@ -53,11 +61,16 @@ static PICK_LOCK_OF_LEVEL: Statement = Statement::new(
 );
 
 // The same for all priorities at once, where the floors are not known.
-static PICK_LOCK: Statement = Statement::new(
+// Index: pick.
+// $1 version, $2 lease duration, $3 limit, $4 the time of the pick, $5 lease number.
+static LOCK_ALL_LEVELS: Statement = Statement::new(
     "select c.subject, c.payload, c.version, c.priority,
-         least(c.attempts, 2147483646) {+} 1, c.iterations, c.created_at, c.last_iteration,
-         $4 {+} $2, c.lock_upgrade, $5, c.ctid,
-         c.next_iteration, c.attempts, c.seq
+         least(c.attempts, 2147483646) {+} 1 as attempts,
+         c.iterations, c.created_at, c.last_iteration,
+         $4 {+} $2 as next_iteration,
+         c.lock_upgrade, $5 as lease,
+         c.ctid,
+         c.next_iteration as index_next_iteration, c.attempts as index_attempts, c.seq as index_seq
      from only {docs} c
      where c.version {=} $1
          and c.status {=} {pending}
@@ -68,7 +81,22 @@ static PICK_LOCK: Statement = Statement::new(
      for update skip locked",
 );
 
-static PICK_CLAIM: Statement = Statement::new(
+/// Columns of the two statements above that are read here.
+mod column {
+    /// The priority of the document.
+    pub const PRIORITY: i32 = 4;
+    /// When the lease expires.
+    pub const NEXT_ITERATION: i32 = 9;
+    /// The physical position of the row.
+    pub const CTID: i32 = 12;
+    /// The key in the pick index, before the pick.
+    pub const INDEX_NEXT_ITERATION: i32 = 13;
+    pub const INDEX_ATTEMPTS: i32 = 14;
+    pub const INDEX_SEQ: i32 = 15;
+}
+
+// No index: both statements are a Tid Scan of rows that this transaction has locked.
+static LEASE: Statement = Statement::new(
     "update only {docs} d set
          status = {active},
          attempts = least(d.attempts, 2147483646) {+} 1,
@@ -77,30 +105,33 @@ static PICK_CLAIM: Statement = Statement::new(
      where d.ctid {=} any ($1)",
 );
 
-static POP: Statement = Statement::new("delete from only {docs} d where d.ctid {=} any ($1)");
+static REMOVE: Statement = Statement::new("delete from only {docs} d where d.ctid {=} any ($1)");
 
-/// A pick: what is asked for, and where the rows go.
+/// A pick: its arguments, and the result that gets the rows.
 pub struct Pick<'a> {
     pub version: i32,
+    /// The largest number of documents.
     pub limit: i32,
+    /// The lease duration.
     pub duration: Interval,
-    /// What is due at this time, and leased from then on: microseconds since 2000.
+    /// Documents that are due at this time are picked, and leased from then on. In
+    /// microseconds since 2000.
     pub now: i64,
     pub mode: PickMode<'a>,
     pub out: &'a mut RowSink,
 }
 
-/// What becomes of a document that is picked.
+/// What a pick does with a document.
 #[derive(Clone, Copy)]
 pub enum PickMode<'a> {
+    /// It is leased, and becomes active.
     Lease(&'a Lease),
-    /// It is removed; if the transaction is rolled back, it was never picked.
+    /// It is removed. If the transaction is rolled back, the document is ready again.
     Remove,
 }
 
 impl PickMode<'_> {
-    /// The number of the lease.
-    fn number(self) -> Option<i64> {
+    fn lease_number(self) -> Option<i64> {
         match self {
             Self::Lease(lease) => Some(lease.number()),
             Self::Remove => None,
@@ -115,38 +146,36 @@ impl PickMode<'_> {
     }
 }
 
-/// Leases up to `limit` due documents for `duration`, and says how many; their columns
-/// are those of the contract. Not more than the queue allows.
+/// Picks up to `limit` due documents, and no more than the limits of the queue allow. Writes
+/// the columns of `doc_pick` for each document, and returns how many were picked.
 pub fn pick(queue: &Queue, mut pick: Pick) -> i32 {
     if queue.policy.is_limited() {
-        // (its files must not end with a subtransaction)
+        // The result must be prepared outside of the subtransaction of a limited pick,
+        // because the end of that would close the files of the result.
         pick.out.prepare();
     }
     let (version, limit, now) = (pick.version, pick.limit, pick.now);
-    let what = match pick.mode {
-        PickMode::Lease(_) => limits::Use::Lease,
-        PickMode::Remove => limits::Use::Pop,
+    let kind = match pick.mode {
+        PickMode::Lease(_) => PickKind::Lease,
+        PickMode::Remove => PickKind::Pop,
     };
-    limits::pick(queue, what, version, limit, now, |limit| {
+    limits::pick(queue, kind, version, limit, now, |limit| {
         pick.limit = limit;
         pick_ready(queue, &mut pick)
     })
 }
 
 fn pick_ready(queue: &Queue, pick: &mut Pick) -> i32 {
-    let known = queue
-        .floors()
-        .and_then(|floors| Some((floors, floors.levels(pick.version)?)));
-    match known {
+    match queue.levels(pick.version) {
         Some((floors, levels)) => match pick_levels(queue, &floors, levels.as_slice(), pick) {
             0 => safety_net(queue, &floors, pick),
             picked => picked,
         },
-        None => pick_anywhere(queue, pick),
+        None => pick_without_floors(queue, pick),
     }
 }
 
-/// From the floors on, priority by priority.
+/// Picks priority by priority, from the floor of each on.
 fn pick_levels(queue: &Queue, floors: &QueueFloors, levels: &[View], pick: &mut Pick) -> i32 {
     let now = pick.now;
     let mut due = levels
@@ -188,49 +217,49 @@ fn pick_level(
                 Arg::from(level.floor.attempts),
                 Arg::from(level.floor.seq),
                 Arg::timestamp(pick.now),
-                Arg::from(pick.mode.number()),
+                Arg::from(pick.mode.lease_number()),
             ];
-            let rows = queue.run(spi, &PICK_LOCK_OF_LEVEL, &args);
+            let rows = queue.run(spi, &LOCK_LEVEL, &args);
             if !rows.is_empty() {
-                claim(spi, queue, &rows, pick);
+                claim_locked(spi, queue, &rows, pick);
                 pick.out.extend(&rows);
                 claimed.n += rows.affected();
-                claimed.last = Some(place(&rows, rows.len() - 1).1);
+                claimed.last = Some(index_key(&rows, rows.len() - 1));
             }
         });
     }
     match claimed.last {
-        // Perhaps there is nothing at all: then the next poll needs no query.
+        // If nothing is left in the level, the next poll needs no query.
         None => floors.advance_level(pick.version, level.id, Key::LAST),
-        // The place of a document that was alive.
+        // The key of a document that was visible.
         Some(last) if advance_is_due => floors.advance_level(pick.version, level.id, last),
         Some(_) => {}
     }
     claimed.n
 }
 
-/// What was leased without a statement.
+/// The documents that were claimed without a statement.
 struct Claimed {
     n: i32,
-    /// Where the last one was.
+    /// The key of the last one in the pick index.
     last: Option<Key>,
-    /// Nothing was left out that a statement might find.
+    /// No document was left out that a statement might find.
     is_all: bool,
 }
 
-/// Leases documents in the order of the pick index: of one priority from its floor on,
-/// or of all.
+/// Claims documents without a statement, in the order of the pick index: those of one
+/// priority from its floor on if `from` names both, else those of all priorities.
 fn claim_rows(queue: &Queue, from: Option<(i32, Key)>, pick: &mut Pick, limit: i32) -> Claimed {
     let mut claimed = Claimed {
         n: 0,
         last: None,
         is_all: false,
     };
-    // (the places of a capped queue are given by the statement)
+    // The lease slots of a capped queue are assigned after the locking statement.
     if queue.policy.max_active.is_some() {
         return claimed;
     }
-    // That is for a statement.
+    // The history is written by a statement.
     if matches!(pick.mode, PickMode::Remove) && queue.policy.dropped == Keep::InHistory {
         return claimed;
     }
@@ -238,10 +267,10 @@ fn claim_rows(queue: &Queue, from: Option<(i32, Key)>, pick: &mut Pick, limit: i
         return claimed;
     };
     claimed.is_all = true;
-    let end = pick.duration.after(pick.now);
+    let expires_at = pick.duration.after(pick.now);
     let from = from.map(|(priority, key)| {
-        let place = (key.next_iteration, key.attempts, key.seq);
-        (priority, place)
+        let floor = (key.next_iteration, key.attempts, key.seq);
+        (priority, floor)
     });
     documents.read_ready(pick.version, from, pick.now);
     while claimed.n < limit
@@ -254,7 +283,7 @@ fn claim_rows(queue: &Queue, from: Option<(i32, Key)>, pick: &mut Pick, limit: i
         );
         row.set(Column::Status, &Arg::from(Status::Active.code()));
         row.set(Column::Attempts, &Arg::from(key.attempts.saturating_add(1)));
-        row.set(Column::NextIteration, &Arg::timestamp(end));
+        row.set(Column::NextIteration, &Arg::timestamp(expires_at));
         let change = match pick.mode {
             PickMode::Lease(lease) => {
                 row.set(Column::Lease, &Arg::from(lease.number()));
@@ -268,12 +297,12 @@ fn claim_rows(queue: &Queue, from: Option<(i32, Key)>, pick: &mut Pick, limit: i
         };
         match change {
             Change::Done => {}
-            // Skip locked.
+            // As SKIP LOCKED does.
             Change::Locked | Change::Removed => continue,
-            // Nearly always somebody else has picked it.
+            // Nearly always another session has picked it.
             Change::Outdated(Some(now)) if now != Status::Pending.code() => continue,
-            // Perhaps it can still be picked as it is now: the statement goes on here, or
-            // what is behind would come before it.
+            // The document may still be ready as it is now. The statement goes on from
+            // here; to continue would pick the documents behind it first.
             Change::Outdated(_) => {
                 claimed.is_all = false;
                 break;
@@ -282,19 +311,19 @@ fn claim_rows(queue: &Queue, from: Option<(i32, Key)>, pick: &mut Pick, limit: i
         let columns = PICKED.map(|column| row.arg(column));
         match pick.mode {
             PickMode::Lease(_) => pick.out.push(&columns),
-            // (all but the lease)
+            // A removed document has no lease, which is the last column.
             PickMode::Remove => pick.out.push(&columns[..columns.len() - 1]),
         }
         claimed.n += 1;
         claimed.last = Some(key);
     }
     if claimed.n > 0 && matches!(pick.mode, PickMode::Lease(_)) {
-        note_entry(queue, 0, 0, Status::Active, Key::at(end));
+        note_entry(queue, 0, 0, Status::Active, Key::at(expires_at));
     }
     claimed
 }
 
-/// The columns of a picked document.
+/// The columns of a picked document, in the order of the result of `doc_pick`.
 const PICKED: [Column; 11] = [
     Column::Subject,
     Column::Payload,
@@ -309,25 +338,25 @@ const PICKED: [Column; 11] = [
     Column::Lease,
 ];
 
-/// Priority and place in the index of a row of the locking statements, as it was.
-fn place(rows: &Rows, row: usize) -> (i32, Key) {
-    let key = Key::new(
-        rows.timestamp(row, 13).unwrap_or(i64::MIN),
-        rows.get(row, 14).unwrap_or(i32::MIN),
-        rows.get(row, 15).unwrap_or(i64::MIN),
-    );
-    (rows.get(row, 4).unwrap_or(0), key)
+/// The key that a row of the locking statements had in the pick index.
+fn index_key(rows: &Rows, row: usize) -> Key {
+    Key::new(
+        rows.timestamp(row, column::INDEX_NEXT_ITERATION)
+            .unwrap_or(i64::MIN),
+        rows.get(row, column::INDEX_ATTEMPTS).unwrap_or(i32::MIN),
+        rows.get(row, column::INDEX_SEQ).unwrap_or(i64::MIN),
+    )
 }
 
-/// Tells the ready floors when the leases of picked rows will end: all at once.
-fn leased(queue: &Queue, rows: &Rows) {
-    if let Some(end) = rows.timestamp(0, 9) {
-        note_entry(queue, 0, 0, Status::Active, Key::at(end));
+/// Notes for the ready floors when the leases of picked rows expire. All rows of one pick
+/// have the same time.
+fn note_leases(queue: &Queue, rows: &Rows) {
+    if let Some(expires_at) = rows.timestamp(0, column::NEXT_ITERATION) {
+        note_entry(queue, 0, 0, Status::Active, Key::at(expires_at));
     }
 }
 
-/// Without floors.
-fn pick_anywhere(queue: &Queue, pick: &mut Pick) -> i32 {
+fn pick_without_floors(queue: &Queue, pick: &mut Pick) -> i32 {
     let limit = pick.limit;
     let mut claimed = claim_rows(queue, None, pick, limit);
     if claimed.n < limit && !claimed.is_all {
@@ -341,7 +370,8 @@ fn pick_anywhere(queue: &Queue, pick: &mut Pick) -> i32 {
     claimed.n
 }
 
-/// Looks without floors when it is time to.
+/// Picks without floors at intervals, in case a floor was too high. `full_scan` decides when,
+/// and reports a floor that was too high by the keys of the documents that were found.
 fn safety_net(queue: &Queue, floors: &QueueFloors, pick: &mut Pick) -> i32 {
     let mut picked = 0;
     floors.full_scan(pick.version, queue.name.as_str(), || {
@@ -350,46 +380,53 @@ fn safety_net(queue: &Queue, floors: &QueueFloors, pick: &mut Pick) -> i32 {
             record_picks(queue, pick.mode, pick.version, rows.affected());
             pick.out.extend(&rows);
             picked = rows.affected();
-            (0..rows.len()).map(|row| place(&rows, row)).collect()
+            let priority = |row| rows.get(row, column::PRIORITY).unwrap_or(0);
+            (0..rows.len())
+                .map(|row| (priority(row), index_key(&rows, row)))
+                .collect()
         })
     });
     picked
 }
 
+/// Locks up to `limit` ready documents of all priorities, and claims them.
 fn lock_and_claim<'s>(spi: &'s Spi, queue: &Queue, pick: &Pick, limit: i32) -> Rows<'s> {
-    let limit = Arg::from(i64::from(limit));
-    let now = Arg::timestamp(pick.now);
-    let lease = Arg::from(pick.mode.number());
-    let version = Arg::from(pick.version);
-    let args = [version, pick.duration.arg(), limit, now, lease];
-    let rows = queue.run(spi, &PICK_LOCK, &args);
-    claim(spi, queue, &rows, pick);
+    let args = [
+        Arg::from(pick.version),
+        pick.duration.arg(),
+        Arg::from(i64::from(limit)),
+        Arg::timestamp(pick.now),
+        Arg::from(pick.mode.lease_number()),
+    ];
+    let rows = queue.run(spi, &LOCK_ALL_LEVELS, &args);
+    claim_locked(spi, queue, &rows, pick);
     rows
 }
 
-/// Leases rows that one of the locking statements has locked.
-fn claim(spi: &Spi, queue: &Queue, rows: &Rows, pick: &Pick) {
+/// Leases or removes the rows that one of the locking statements has locked.
+fn claim_locked(spi: &Spi, queue: &Queue, rows: &Rows, pick: &Pick) {
     if rows.is_empty() {
         return;
     }
     if queue.policy.max_active.is_some() && matches!(pick.mode, PickMode::Lease(_)) {
         cap::occupy(spi, queue, rows);
     }
+    let ctids = rows.tids(column::CTID);
     let claimed = match pick.mode {
         PickMode::Lease(lease) => {
             let args = [
-                rows.tids(12),
+                ctids,
                 pick.duration.arg(),
                 Arg::timestamp(pick.now),
                 Arg::from(lease.number()),
                 Arg::from(lease.worker_session(queue.id)),
             ];
-            queue.run_noting(spi, &PICK_CLAIM, &args).affected()
+            queue.run_noting(spi, &LEASE, &args).affected()
         }
         PickMode::Remove if queue.policy.dropped == Keep::InHistory => {
-            history::pop(spi, queue, rows.tids(12))
+            history::pop(spi, queue, ctids)
         }
-        PickMode::Remove => queue.run(spi, &POP, &[rows.tids(12)]).affected(),
+        PickMode::Remove => queue.run(spi, &REMOVE, &[ctids]).affected(),
     };
     if claimed != rows.affected() {
         pgrx::error!(
@@ -399,6 +436,6 @@ fn claim(spi: &Spi, queue: &Queue, rows: &Rows, pick: &Pick) {
         );
     }
     if matches!(pick.mode, PickMode::Lease(_)) {
-        leased(queue, rows);
+        note_leases(queue, rows);
     }
 }

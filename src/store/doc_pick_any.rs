@@ -1,4 +1,4 @@
-//! Whose turn it is, for each list of queues that this session picks from.
+//! Which queue comes next, for each list of queues that this session picks from.
 
 use std::cell::RefCell;
 
@@ -6,8 +6,8 @@ use crate::domain::fair_share::Turns;
 use crate::domain::names::QueueName;
 use crate::pg::{session, time};
 
-/// So many lists a session keeps in mind.
-const LISTS: usize = 64;
+/// How many lists of queues a session remembers. Beyond that it forgets the longest unused.
+const MAX_LISTS: usize = 64;
 
 struct List {
     queues: Vec<QueueName>,
@@ -16,25 +16,27 @@ struct List {
 }
 
 thread_local! {
-    /// The one that was used last comes last.
-    static TURNS: RefCell<Vec<List>> = const { RefCell::new(Vec::new()) };
+    /// In the order of their last use, the latest last.
+    static LISTS: RefCell<Vec<List>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Takes up to `n` turns among the queues, as `Turns::take` does. An error leaves them as
-/// they were.
+/// Shares up to `n` picks among the queues, in proportion to their weights and continuing
+/// from the last call with the same list, as `Turns::take` does. `work` gets the position of
+/// a queue and a number of documents, and returns how many it picked. An error in `work`
+/// leaves the shares as they were before the call.
 pub fn take(queues: &[QueueName], weights: &[i32], n: i32, work: impl FnMut(usize, i32) -> i32) {
-    let known = TURNS.with_borrow_mut(|lists| {
+    let known = LISTS.with_borrow_mut(|lists| {
         let at = lists
             .iter()
             .position(|list| list.queues == queues && list.weights == weights)?;
         Some(lists[at].turns.clone())
     });
     let mut turns = known.unwrap_or_else(|| Turns::new(weights, random()));
-    // (nothing is borrowed meanwhile: a trigger may pick, too)
+    // The list is not borrowed meanwhile, because a trigger may pick too.
     turns.take(n, work);
-    TURNS.with_borrow_mut(|lists| {
+    LISTS.with_borrow_mut(|lists| {
         lists.retain(|list| list.queues != queues || list.weights != weights);
-        if lists.len() >= LISTS {
+        if lists.len() >= MAX_LISTS {
             lists.remove(0);
         }
         lists.push(List {
@@ -45,11 +47,11 @@ pub fn take(queues: &[QueueName], weights: &[i32], n: i32, work: impl FnMut(usiz
     });
 }
 
-/// Differs between sessions that begin at one moment, and between those that have one
-/// number.
+/// A number that differs between sessions that begin at the same moment, and between sessions
+/// that get the same session number one after the other.
 fn random() -> u64 {
     let mut x = time::clock().unsigned_abs() ^ (u64::from(session::number()) << 40);
-    // The end of splitmix64.
+    // The finalizer of splitmix64, with its constants.
     x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     x ^ (x >> 31)

@@ -1,8 +1,4 @@
-//! Documents: push, pick, settle. All statements here are hot.
-//!
-//! Every look-up by subject is written so that only the primary key can serve it:
-//! with `status = 2` as such, the planner may prove the predicate of the due index
-//! and read every leased document of the queue (docs/engine.md).
+//! Adds one document: push, and append with a generated subject. Both are hot.
 
 use crate::domain::counter_events::Event;
 use crate::domain::status::Status;
@@ -17,24 +13,28 @@ use crate::store::counter_log;
 use crate::store::open_queue::Queue;
 use crate::store::statement::Statement;
 
-/// A document as pushed.
+/// A document that is to be added.
 #[derive(Clone, Copy)]
 pub struct NewDoc<'a> {
     pub subject: &'a str,
     pub version: i32,
     pub priority: i32,
+    /// When it becomes ready, in microseconds since 2000.
     pub next_iteration: i64,
     pub payload: Jsonb,
     pub ordering_key: Option<&'a str>,
-    /// None: as many as the queue allows.
+    /// None: the `max_attempts` of the queue.
     pub max_attempts: Option<i32>,
 }
 
 impl NewDoc<'_> {
+    /// The status that the document gets: pending if it is due at the time of the
+    /// transaction, else planned.
     pub(super) fn status(&self) -> Status {
         Status::planned_or_pending(self.next_iteration <= time::now())
     }
 
+    /// The values as parameters, in the order of the columns of the statements that insert.
     pub(super) fn args(&self) -> [Arg; 8] {
         [
             Arg::from(self.subject),
@@ -49,7 +49,7 @@ impl NewDoc<'_> {
     }
 }
 
-// Index: primary key, as arbiter. One insert, no look-up before it.
+// Index: primary key, as the arbiter of the conflict. No look-up is needed before the insert.
 static PUSH: Statement = Statement::new(
     "insert into {docs} (subject, version, priority, status, next_iteration, created_at, payload, ordering_key, max_attempts)
      values ($1, $2, $3, $4, $5, pg_catalog.now(), $6, $7, $8)
@@ -57,7 +57,8 @@ static PUSH: Statement = Statement::new(
      returning seq",
 );
 
-/// Plans a document; 0 when its subject exists already.
+/// Adds a document. Returns the number of documents that were added: 1, or 0 if the subject
+/// exists already.
 pub fn push(queue: &Queue, doc: &NewDoc) -> i32 {
     if let Some(seq) = push_row(queue, doc) {
         record_push(queue, doc, seq);
@@ -79,7 +80,8 @@ fn record_push(queue: &Queue, doc: &NewDoc, seq: i64) {
     counter_log::record_event(queue, doc.version, 1, Event::push(doc.status()));
 }
 
-/// Adds a document whose subject was generated; false when it exists all the same.
+/// Adds a document whose subject was generated. Returns false if the subject exists all the
+/// same.
 pub fn append(queue: &Queue, doc: &NewDoc) -> bool {
     match append_row(queue, doc) {
         Some(Some(seq)) => {
@@ -91,8 +93,8 @@ pub fn append(queue: &Queue, doc: &NewDoc) -> bool {
     }
 }
 
-/// Without a statement, a document whose subject nobody has: its `seq`. None: that is
-/// for the statement to decide.
+/// Adds a document with a new subject without a statement, and returns its `seq`. None: the
+/// statement has to decide.
 fn push_row(queue: &Queue, doc: &NewDoc) -> Option<i64> {
     let mut documents = queue.documents(Access::Insert)?;
     if documents.find(doc.subject).is_some() {
@@ -102,19 +104,23 @@ fn push_row(queue: &Queue, doc: &NewDoc) -> Option<i64> {
     documents.add_if_new(&mut row).then_some(seq)
 }
 
-/// The same for a generated subject: nobody looks for it first. Some(None): it exists.
+/// The same for a generated subject, which needs no look-up before. Some(None): the subject
+/// exists.
 fn append_row(queue: &Queue, doc: &NewDoc) -> Option<Option<i64>> {
     let mut documents = queue.documents(Access::Insert)?;
     let (mut row, seq) = new_row(queue, doc)?;
     Some(documents.add(&mut row).then_some(seq))
 }
 
+/// The row of a document with the next `seq`, and that `seq`. None where only a statement can
+/// add one.
 pub(super) fn new_row(queue: &Queue, doc: &NewDoc) -> Option<(Row, i64)> {
     let seq = queue.next_seq()?;
-    Some((numbered_row(doc, seq), seq))
+    Some((row_with_seq(doc, seq), seq))
 }
 
-pub(super) fn numbered_row(doc: &NewDoc, seq: i64) -> Row {
+/// The row of a document with a `seq` that the caller has chosen.
+pub(super) fn row_with_seq(doc: &NewDoc, seq: i64) -> Row {
     let [
         subject,
         version,

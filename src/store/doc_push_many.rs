@@ -1,5 +1,5 @@
-//! Many documents at once: one statement for the list, one counter row for each kind
-//! of event. Lists keep their order: of two documents of one moment, the earlier one in
+//! Adds many documents at once, with one statement for the list and one counter row for each
+//! kind of event. Lists keep their order: of two documents of one moment, the earlier one in
 //! the list is picked first.
 
 use std::collections::HashSet;
@@ -17,12 +17,13 @@ use crate::pg::value::Arg;
 use crate::ready::key::Key;
 use crate::store::bookkeeping::{PlannedEntries, documents_ready, note_entry, planned_entries};
 use crate::store::counter_log;
-use crate::store::doc_list::check;
+use crate::store::doc_list;
 use crate::store::doc_push::{NewDoc, new_row};
 use crate::store::open_queue::Queue;
 use crate::store::statement::Statement;
 
-// One statement for the whole list; the first of equal subjects wins.
+// Index: primary key, as the arbiter of the conflict, as for all statements of this file. Of
+// equal subjects the first is added.
 static PUSH_ITEMS: Statement = Statement::new(
     "insert into {docs} (subject, version, priority, status, next_iteration, created_at, payload)
      select i.subject, $1, i.priority, $2, $3, pg_catalog.now(), i.payload::pg_catalog.jsonb
@@ -32,7 +33,8 @@ static PUSH_ITEMS: Statement = Statement::new(
      returning priority, seq",
 );
 
-/// Plans a list of documents for one point in time; says how many were new.
+/// Adds documents that share version and time. `next_iteration` is in microseconds since
+/// 2000. Returns how many were new.
 pub fn push_items(queue: &Queue, version: i32, next_iteration: i64, items: &[Item]) -> i32 {
     let status = Status::planned_or_pending(next_iteration <= time::now());
     let subjects: Vec<&str> = items.iter().map(|i| i.subject.as_str()).collect();
@@ -60,13 +62,15 @@ pub fn push_items(queue: &Queue, version: i32, next_iteration: i64, items: &[Ite
     })
 }
 
-/// Documents that share version, priority and time. The arrays are `text[]` and
-/// `jsonb[]`, as long as each other; without payloads each is `{}`.
+/// Documents that share version, priority and time.
 pub struct Batch {
     pub version: i32,
     pub priority: i32,
+    /// In microseconds since 2000.
     pub next_iteration: i64,
+    /// A `text[]`.
     pub subjects: Arg,
+    /// A `jsonb[]` of the same length. NULL, or a NULL element: the payload is `{}`.
     pub payloads: Arg,
 }
 
@@ -86,9 +90,10 @@ static APPEND_BATCH: Statement = Statement::new(
      returning seq, subject::pg_catalog.text",
 );
 
-// Some of a list; $7 says which. To look a payload up by its
-// number takes time for each that is before it, so this is not for the whole list.
-static BATCH_REST: Statement = Statement::new(
+// Some documents of a list. $5 are their subjects, $7 their positions in the array of payloads
+// $6, counted from 1. To look a payload up by its position takes time in proportion to those
+// before it, so this statement is not for whole lists.
+static PUSH_REST: Statement = Statement::new(
     "insert into {docs} (subject, version, priority, status, next_iteration, created_at, payload)
      select i.subject, $1, $2, $3, $4, pg_catalog.now(), coalesce(($6)[i.n], '{}')
      from rows from (pg_catalog.unnest($5), pg_catalog.unnest($7)) as i (subject, n)
@@ -96,23 +101,25 @@ static BATCH_REST: Statement = Statement::new(
      returning seq, subject::pg_catalog.text",
 );
 
-/// Up to so many documents that are left are looked up by their numbers.
-const FEW: usize = 16;
+/// Up to this number of documents that are left of a list, their payloads are looked up by
+/// position.
+const MAX_REST: usize = 16;
 
-/// Plans the documents; says how many were new.
+/// Adds the documents whose subjects are new, and returns their number. `subjects` are those
+/// of the batch.
 pub fn push(queue: &Queue, batch: &mut Batch, subjects: &[String]) -> i32 {
     let (added, rest) = push_rows(queue, batch, subjects);
     if rest.is_empty() {
         return added;
     }
     let pushed = spi::connect(|spi| {
-        if rest.len() <= FEW {
+        if rest.len() <= MAX_REST {
             let few: Vec<&str> = rest.iter().map(|at| subjects[*at].as_str()).collect();
             batch.subjects = Arg::from(few);
-            let numbers = Arg::from(numbers(&rest));
-            insert(spi, queue, batch, &BATCH_REST, Some(numbers)).affected()
+            let positions = Arg::from(sql_positions(&rest));
+            insert(spi, queue, batch, &PUSH_REST, Some(positions)).affected()
         } else {
-            // (those that were added are not new any more)
+            // The documents that were added above are not new to this statement.
             batch.subjects = Arg::from(subjects.to_vec());
             insert(spi, queue, batch, &PUSH_BATCH, None).affected()
         }
@@ -120,18 +127,19 @@ pub fn push(queue: &Queue, batch: &mut Batch, subjects: &[String]) -> i32 {
     added + pushed
 }
 
-/// What SQL calls the elements of an array at these places.
-fn numbers(places: &[usize]) -> Vec<i32> {
-    places.iter().map(|at| *at as i32 + 1).collect()
+/// The positions of elements in an array of SQL, which counts from 1.
+fn sql_positions(positions: &[usize]) -> Vec<i32> {
+    positions.iter().map(|at| *at as i32 + 1).collect()
 }
 
-/// Adds the documents of a list whose subjects nobody has, without a statement; says
-/// how many, and which are left for one to decide.
+/// Adds the documents of a list whose subjects are new, without a statement. Returns how many
+/// were added, and the positions of those that a statement has to decide.
 fn push_rows(queue: &Queue, batch: &Batch, subjects: &[String]) -> (i32, Vec<usize>) {
     let mut rest: Vec<usize> = Vec::new();
     let added = add_rows(queue, batch, subjects.len(), |documents, at, doc| {
         let subject = subjects[at].as_str();
-        // An attempt in vain leaves a dead row: after the first, look before.
+        // A failed attempt to add leaves a dead row. After the first failure, each subject is
+        // looked up before.
         let exists = !rest.is_empty() && documents.find(subject).is_some();
         let mut added = None;
         if !exists {
@@ -149,15 +157,16 @@ fn push_rows(queue: &Queue, batch: &Batch, subjects: &[String]) -> (i32, Vec<usi
     }
 }
 
-/// Calls `add` for each document of a list, whose subject is for `add` to fill in; it
-/// gives the `seq` of what it added. None: that needs a statement.
+/// Calls `add` for each position of a list of `n` documents. `add` fills in the subject of
+/// the document, and returns the `seq` of what it added. Returns the number of documents that
+/// were added, or None if only a statement can add documents.
 fn add_rows(
     queue: &Queue,
     batch: &Batch,
     n: usize,
     mut add: impl FnMut(&mut Documents, usize, NewDoc) -> Option<i64>,
 ) -> Option<i32> {
-    if !queue.numbers_rows() {
+    if !queue.has_next_seq() {
         return None;
     }
     let mut documents = queue.documents(Access::Insert)?;
@@ -182,19 +191,24 @@ fn add_rows(
         }
     }
     if let Some(seq) = first {
-        let (status, key) = (doc.status(), Key::new(doc.next_iteration, 0, seq));
-        note_entry(queue, doc.version, doc.priority, status, key);
-        documents_ready(queue, doc.version, status, added);
-        counter_log::record_event(queue, doc.version, added, Event::push(status));
+        record_batch(queue, batch, doc.status(), seq, added);
     }
     Some(added)
 }
 
-/// How many subjects are made up for a document that is to be appended.
-const APPEND_TURNS: usize = 10;
+/// Notes, signals and counts `n` documents of a batch. `first_seq` is the least `seq`.
+fn record_batch(queue: &Queue, batch: &Batch, status: Status, first_seq: i64, n: i32) {
+    let key = Key::new(batch.next_iteration, 0, first_seq);
+    note_entry(queue, batch.version, batch.priority, status, key);
+    documents_ready(queue, batch.version, status, n);
+    counter_log::record_event(queue, batch.version, n, Event::push(status));
+}
 
-/// Adds documents whose subjects were generated, and generates another one for each
-/// that exists all the same.
+/// How many subjects are generated for a document that is appended.
+const MAX_RETRIES: usize = 10;
+
+/// Adds documents whose subjects were generated. If a subject exists all the same, another
+/// one is generated and replaces it in `subjects`.
 pub fn append(
     queue: &Queue,
     batch: &mut Batch,
@@ -202,7 +216,7 @@ pub fn append(
     generate: impl Fn() -> String,
 ) {
     let added = add_rows(queue, batch, subjects.len(), |documents, at, doc| {
-        for _ in 0..APPEND_TURNS {
+        for _ in 0..MAX_RETRIES {
             let subject = subjects[at].as_str();
             let (mut row, seq) = new_row(queue, &NewDoc { subject, ..doc })?;
             if documents.add(&mut row) {
@@ -225,10 +239,9 @@ fn append_by_statement(
 ) {
     spi::connect(|spi| {
         batch.subjects = Arg::from(subjects.to_vec());
-        let rows = insert(spi, queue, batch, &APPEND_BATCH, None);
-        let mut added = rows;
+        let mut added = insert(spi, queue, batch, &APPEND_BATCH, None);
         let mut rest: Vec<usize> = (0..subjects.len()).collect();
-        for _ in 1..APPEND_TURNS {
+        for _ in 1..MAX_RETRIES {
             if added.len() == rest.len() {
                 return;
             }
@@ -239,20 +252,21 @@ fn append_by_statement(
             for at in &rest {
                 subjects[*at] = generate();
             }
-            let again: Vec<&str> = rest.iter().map(|at| subjects[*at].as_str()).collect();
-            batch.subjects = Arg::from(again);
-            let numbers = Arg::from(numbers(&rest));
-            added = insert(spi, queue, batch, &BATCH_REST, Some(numbers));
+            let generated: Vec<&str> = rest.iter().map(|at| subjects[*at].as_str()).collect();
+            batch.subjects = Arg::from(generated);
+            let positions = Arg::from(sql_positions(&rest));
+            added = insert(spi, queue, batch, &PUSH_REST, Some(positions));
         }
     });
 }
 
+/// Runs one of the statements for a batch. `positions` is the last parameter of `PUSH_REST`.
 fn insert<'s>(
     spi: &'s Spi,
     queue: &Queue,
     batch: &Batch,
     statement: &'static Statement,
-    numbers: Option<Arg>,
+    positions: Option<Arg>,
 ) -> Rows<'s> {
     let status = Status::planned_or_pending(batch.next_iteration <= time::now());
     let mut args = vec![
@@ -263,24 +277,21 @@ fn insert<'s>(
         batch.subjects,
         batch.payloads,
     ];
-    args.extend(numbers);
+    args.extend(positions);
     let rows = queue.run_noting(spi, statement, &args);
     if !rows.is_empty() {
-        // Numbered in the order of insertion: the first is the least.
-        let seq = rows.get(0, 1).unwrap_or(i64::MIN);
-        let key = Key::new(batch.next_iteration, 0, seq);
-        note_entry(queue, batch.version, batch.priority, status, key);
-        documents_ready(queue, batch.version, status, rows.affected());
+        // The documents are numbered in the order of insertion, so the first `seq` is the
+        // least.
+        let first_seq = rows.get(0, 1).unwrap_or(i64::MIN);
+        record_batch(queue, batch, status, first_seq, rows.affected());
     }
-    let n = rows.affected();
-    counter_log::record_event(queue, batch.version, n, Event::push(status));
     rows
 }
 
 static PUSH_DOCS: Statement = Statement::new(
     "insert into {docs} (subject, version, priority, status, next_iteration, created_at, payload)
      select i.subject, coalesce(i.version, 0), coalesce(i.priority, 0),
-         case when coalesce(i.next_iteration, pg_catalog.now()) {<=} pg_catalog.now() then 1 else 0 end,
+         case when coalesce(i.next_iteration, pg_catalog.now()) {<=} pg_catalog.now() then {pending} else {planned} end,
          coalesce(i.next_iteration, pg_catalog.now()), pg_catalog.now(), coalesce(i.payload, '{}')
      from pg_catalog.jsonb_to_recordset($1) as i (
          subject pg_catalog.text, version pg_catalog.int4, priority pg_catalog.int4,
@@ -289,12 +300,12 @@ static PUSH_DOCS: Statement = Statement::new(
      returning version, priority, status, next_iteration, seq",
 );
 
-/// Plans documents, each with its own version, priority, time and payload; says how
-/// many were new.
+/// Adds the documents of a JSON array, each with its own version, priority, time and payload,
+/// and returns how many were new. Fails as `doc_list::check_push` does.
 pub fn push_docs(queue: &Queue, docs: Jsonb) -> Result<i32> {
     spi::connect(|spi| {
         let docs = Jsonb::arg(Some(docs));
-        check(spi, docs)?;
+        doc_list::check_push(spi, docs)?;
         let rows = queue.run_noting(spi, &PUSH_DOCS, &[docs]);
         let planned = planned_entries(&rows, 1);
         planned.signal(queue);
@@ -350,7 +361,8 @@ mod tests {
         }
     }
 
-    /// A clock that was set back makes up subjects that there are already.
+    /// Appends to a queue that has some of the generated subjects, as after a clock was set
+    /// back.
     fn append_to_others(name: &str, direct: &str) -> ([String; 4], String) {
         spi::connect(|spi| {
             spi.once(&format!("set local fetchq.direct = {direct}"), &[]);
@@ -372,7 +384,7 @@ mod tests {
                 subjects: Arg::from(Vec::<&str>::new()),
                 payloads: Arg::new(pgrx::pg_sys::JSONBARRAYOID, rows.datum(0, 1)),
             };
-            // The first that it makes up exists as well.
+            // The first subject that is generated exists as well.
             let next = Cell::new(3);
             append(&queue, &mut batch, &mut subjects, || {
                 next.set(next.get() + 1);

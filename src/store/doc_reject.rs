@@ -1,4 +1,5 @@
-//! Documents that go back to be tried again: rejected, or handed back as they are.
+//! Gives a leased document back: reject after a failure, snooze without one. The log of
+//! failures, which a rejection writes, is here too.
 
 use pgrx::PgSqlErrorCode;
 
@@ -19,7 +20,51 @@ use crate::store::open_queue::Queue;
 use crate::store::statement::Statement;
 use crate::store::{counter_log, dead_letters};
 
-// Index of the three: primary key. Nothing else can prove `status + 0 = 2`.
+/// The number of characters of a message that are kept in the document, in `last_error`.
+const LAST_ERROR_MAX: usize = 2000;
+
+/// A document that is rejected, as it was before.
+struct Failed {
+    version: i32,
+    priority: i32,
+    attempts: i32,
+    max_attempts: i32,
+    next_iteration: i64,
+    seq: i64,
+}
+
+impl Failed {
+    /// The status that the document gets: killed if it has had all its attempts.
+    fn new_status(&self) -> Status {
+        if self.attempts >= self.max_attempts {
+            Status::Killed
+        } else {
+            Status::Pending
+        }
+    }
+
+    /// When the document is retried, in microseconds since 2000: when the caller says, or
+    /// after the backoff of the queue, or when its lease would have expired. A killed document
+    /// keeps its time.
+    fn retry_at(&self, queue: &Queue, not_before: Option<i64>) -> i64 {
+        match (self.new_status(), not_before, queue.policy.retry) {
+            (Status::Pending, Some(time), _) => time,
+            (Status::Pending, None, Some(retry)) => {
+                let delay = retry.delay(self.attempts, random::fraction());
+                time::now().saturating_add(delay)
+            }
+            _ => self.next_iteration,
+        }
+    }
+}
+
+/// The result of a rejection.
+pub struct Rejected {
+    /// The attempts that the document has had.
+    pub attempts: i32,
+}
+
+// Index of both: primary key. For the first one, no other index can serve `{is_leased}`.
 static LOCK: Statement = Statement::new(
     "select d.version, d.priority, d.attempts, d.max_attempts, d.next_iteration, d.seq
      from only {docs} d
@@ -37,75 +82,27 @@ static REJECT: Statement = Statement::new(
      where d.subject {=} $1",
 );
 
-static SNOOZE: Statement = Statement::new(
-    "update only {docs} d set
-         status = $3, next_iteration = $4,
-         attempts = greatest(d.attempts {-} 1, 0),
-         lease = null, worker_session = null
-     where d.subject {=} $1
-         and {is_leased}
-     returning d.version, d.priority, d.seq, d.attempts",
-);
-
-/// What is kept of a message in the document itself: characters.
-const ERROR_MAX: usize = 2000;
-
-/// A document that is about to be rejected.
-struct Failed {
-    version: i32,
-    priority: i32,
-    attempts: i32,
-    max_attempts: i32,
-    next_iteration: i64,
-    seq: i64,
-}
-
-impl Failed {
-    fn to(&self) -> Status {
-        if self.attempts >= self.max_attempts {
-            Status::Killed
-        } else {
-            Status::Pending
-        }
-    }
-
-    /// When it is tried again: after a delay that the caller names, or by the queue's
-    /// policy, or when its lease would have ended.
-    fn again(&self, queue: &Queue, not_before: Option<i64>) -> i64 {
-        match (self.to(), not_before, queue.policy.retry) {
-            (Status::Pending, Some(time), _) => time,
-            (Status::Pending, None, Some(retry)) => {
-                let delay = retry.delay(self.attempts, random::fraction());
-                time::now().saturating_add(delay)
-            }
-            _ => self.next_iteration,
-        }
-    }
-}
-
-/// A document that was rejected.
-pub struct Rejected {
-    /// The attempts that it has had.
-    pub attempts: i32,
-}
-
-/// Gives an active document back after a failure: it is retried, or killed when it has
-/// had all its attempts. `not_before`: when it is retried, if the caller wants to say.
+/// Gives a leased document back after a failure. It is retried, or killed if it has had all its
+/// attempts; a killed one may move to the dead-letter queue or the history. `not_before` is
+/// when it is retried, in microseconds since 2000; None for the backoff of the queue.
+///
+/// Fails with `Error::LeaseLost` if the caller names a lease that does not hold, with
+/// `Error::NotActive` if it names none and the document is not leased, and with the errors of
+/// `dead_letters::settle_failed`.
 pub fn reject(
     queue: &Queue,
     doc: LeasedDoc,
     message: &str,
     not_before: Option<i64>,
 ) -> Result<Rejected> {
-    let (error, _) = names::cut(message, ERROR_MAX);
-    let failed = match reject_row(queue, doc, error, not_before) {
-        Some(done) => done,
+    let (error, _) = names::cut(message, LAST_ERROR_MAX);
+    let (failed, retry_at) = match reject_row(queue, doc, error, not_before) {
+        Some(rejected) => rejected,
         None => reject_by_statement(queue, doc, error, not_before)?,
     };
-    let (failed, again) = failed;
-    let to = failed.to();
+    let to = failed.new_status();
     if to == Status::Pending {
-        let key = Key::new(again, failed.attempts, failed.seq);
+        let key = Key::new(retry_at, failed.attempts, failed.seq);
         note_entry(queue, failed.version, failed.priority, to, key);
         documents_ready(queue, failed.version, to, 1);
     }
@@ -121,7 +118,8 @@ pub fn reject(
     })
 }
 
-/// Without a statement; None: that is for statements to decide.
+/// Rejects a document without a statement, and returns it as it was and when it is retried.
+/// None: the statements have to decide.
 fn reject_row(
     queue: &Queue,
     doc: LeasedDoc,
@@ -144,16 +142,17 @@ fn reject_row(
         next_iteration: row.int8(Column::NextIteration),
         seq: row.int8(Column::Seq),
     };
-    let again = failed.again(queue, not_before);
+    let retry_at = failed.retry_at(queue, not_before);
     let iterations = row.int8(Column::Iterations).saturating_add(1);
     row.set(Column::Iterations, &Arg::from(iterations));
     row.set(Column::LastIteration, &Arg::timestamp(time::now()));
-    row.set(Column::NextIteration, &Arg::timestamp(again));
+    row.set(Column::NextIteration, &Arg::timestamp(retry_at));
     row.set(Column::LastError, &Arg::from(error));
-    clear_lease(&mut row, failed.to());
-    (documents.replace(&mut row, true) == Change::Done).then_some((failed, again))
+    clear_lease(&mut row, failed.new_status());
+    (documents.replace(&mut row, true) == Change::Done).then_some((failed, retry_at))
 }
 
+/// Rejects a document by statements, and returns it as it was and when it is retried.
 fn reject_by_statement(
     queue: &Queue,
     doc: LeasedDoc,
@@ -175,20 +174,32 @@ fn reject_by_statement(
             next_iteration: rows.timestamp(0, 5).unwrap_or(i64::MIN),
             seq: rows.get(0, 6).unwrap_or(i64::MIN),
         };
-        let again = failed.again(queue, not_before);
+        let retry_at = failed.retry_at(queue, not_before);
         let args = [
             subject,
-            Arg::from(failed.to().code()),
-            Arg::timestamp(again),
+            Arg::from(failed.new_status().code()),
+            Arg::timestamp(retry_at),
             Arg::from(error),
         ];
         queue.run_noting(spi, &REJECT, &args);
-        Ok((failed, again))
+        Ok((failed, retry_at))
     })
 }
 
-/// Hands an active document back as if it had not been picked: the attempt does not
-/// count.
+// Index: primary key. No other index can serve `{is_leased}`.
+static SNOOZE: Statement = Statement::new(
+    "update only {docs} d set
+         status = $3, next_iteration = $4,
+         attempts = greatest(d.attempts {-} 1, 0),
+         lease = null, worker_session = null
+     where d.subject {=} $1
+         and {is_leased}
+     returning d.version, d.priority, d.seq, d.attempts",
+);
+
+/// Gives a leased document back as if it had not been picked: the attempt does not count. It
+/// becomes ready at `next_iteration`, in microseconds since 2000. Fails as
+/// `doc_settle::complete` does.
 pub fn snooze(queue: &Queue, doc: LeasedDoc, next_iteration: i64) -> Result<()> {
     let to = Status::planned_or_pending(next_iteration <= time::now());
     let at = Arg::timestamp(next_iteration);
@@ -205,7 +216,8 @@ pub fn snooze(queue: &Queue, doc: LeasedDoc, next_iteration: i64) -> Result<()> 
         args: &[Arg::from(to.code()), at],
     };
     settle(queue, doc, how, |doc| {
-        // Where a statement has counted them: the first place that it can have.
+        // If the statement has counted the attempts, this is the first key that the document
+        // can have.
         let key = Key::new(next_iteration, attempts.get(), doc.seq);
         note_entry(queue, doc.version, doc.priority, to, key);
         documents_ready(queue, doc.version, to, 1);
@@ -217,7 +229,7 @@ pub fn snooze(queue: &Queue, doc: LeasedDoc, next_iteration: i64) -> Result<()> 
     })
 }
 
-/// Width of `__logs.message`, in characters (fetchq 4 contract).
+/// The width of `__logs.message` in characters, as in fetchq 4.
 const MESSAGE_MAX: usize = 255;
 
 /// What is logged about a document.
@@ -226,7 +238,7 @@ pub struct LogEntry<'a> {
     pub message: &'a str,
     pub details: Option<Jsonb>,
     pub ref_id: Option<&'a str>,
-    /// Which attempt at the document failed.
+    /// The number of the attempt that failed.
     pub attempt: Option<i32>,
 }
 
@@ -235,8 +247,8 @@ static LOG: Statement = Statement::new(
      values ($1, $2, $3, $4, $5)",
 );
 
-/// Adds a line. A message that is too long is cut, with a warning: losing its end is
-/// better than failing to reject the document.
+/// Adds a line to the log. A message that is too long is cut, with a warning, because to lose
+/// its end is better than to fail to reject the document.
 pub fn log_failure(queue: &Queue, entry: &LogEntry) {
     let (message, was_cut) = names::cut(entry.message, MESSAGE_MAX);
     if was_cut {

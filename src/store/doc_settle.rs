@@ -1,8 +1,5 @@
-//! Settling leased documents: completed, killed, planned anew, dropped.
-//!
-//! Every look-up by subject is written so that only the primary key can serve it:
-//! with `status = 2` as such, the planner may prove the predicate of the due index
-//! and read every leased document of the queue (docs/engine.md).
+//! Settles one leased document: complete, kill, reschedule, drop. `doc_reject.rs` has reject
+//! and snooze.
 //!
 //! A caller that names its lease settles the document only while that lease holds.
 
@@ -23,7 +20,7 @@ use crate::store::policy::Keep;
 use crate::store::statement::Statement;
 use crate::store::{counter_log, dead_letters};
 
-// Index of the four: primary key. Nothing else can prove `status + 0 = 2`.
+// Index of all four: primary key. No other index can serve `{is_leased}`.
 static COMPLETE: Statement = Statement::new(
     "update only {docs} d set
          status = {completed}, attempts = 0,
@@ -67,12 +64,17 @@ static DROP: Statement = Statement::new(
      returning d.version, d.priority, d.seq",
 );
 
-/// Settles an active document as done.
+/// Completes a leased document. It stays, is removed or moves to the history, by the policy
+/// of the queue.
+///
+/// This and all functions that settle fail with `Error::LeaseLost` if the caller names a
+/// lease that does not hold, and with `Error::NotActive` if it names none and the document is
+/// not leased.
 pub fn complete(queue: &Queue, doc: LeasedDoc, payload: Option<Jsonb>) -> Result<()> {
     match queue.policy.completed {
         Keep::InTable => {}
         Keep::Nowhere => return remove(queue, doc),
-        Keep::InHistory => return into_history(queue, doc, payload, Outcome::Completed),
+        Keep::InHistory => return move_to_history(queue, doc, payload, Outcome::Completed),
     }
     let next_iteration = Arg::timestamp(time::COMPLETED_AT);
     let payload = Jsonb::arg(payload);
@@ -88,13 +90,14 @@ pub fn complete(queue: &Queue, doc: LeasedDoc, payload: Option<Jsonb>) -> Result
     settle(queue, doc, how, |_| (0, Event::Complete))
 }
 
-/// Settles an active document as never to run again.
+/// Kills a leased document: it moves to the dead-letter queue if there is one, else it stays,
+/// is removed or moves to the history, by the policy of the queue.
 pub fn kill(queue: &Queue, doc: LeasedDoc, payload: Option<Jsonb>) -> Result<()> {
     match (&queue.policy.dead_letter, queue.policy.killed) {
         (Some(target), _) => return dead_letters::kill(queue, target, doc, payload),
         (None, Keep::InTable) => {}
         (None, Keep::Nowhere) => return remove(queue, doc),
-        (None, Keep::InHistory) => return into_history(queue, doc, payload, Outcome::Killed),
+        (None, Keep::InHistory) => return move_to_history(queue, doc, payload, Outcome::Killed),
     }
     let payload = Jsonb::arg(payload);
     let how = Settling {
@@ -105,7 +108,8 @@ pub fn kill(queue: &Queue, doc: LeasedDoc, payload: Option<Jsonb>) -> Result<()>
     settle(queue, doc, how, |_| (0, Event::Kill))
 }
 
-/// Plans the next iteration of an active document.
+/// Plans the next iteration of a leased document, at `next_iteration` in microseconds since
+/// 2000.
 pub fn reschedule(
     queue: &Queue,
     doc: LeasedDoc,
@@ -132,7 +136,8 @@ pub fn reschedule(
     })
 }
 
-/// What all of these do to an active document.
+/// Ends the iteration of a document: the changes that complete, kill and reschedule have in
+/// common. A killed document keeps its last error. `payload`: NULL keeps the payload.
 pub(super) fn end_iteration(row: &mut Row, to: Status, payload: &Arg) {
     let iterations = row.int8(Column::Iterations).saturating_add(1);
     row.set(Column::Attempts, &Arg::from(0));
@@ -147,23 +152,23 @@ pub(super) fn end_iteration(row: &mut Row, to: Status, payload: &Arg) {
     clear_lease(row, to);
 }
 
-/// Nobody holds a document any more.
+/// Changes the status of a document, and removes its lease.
 pub(super) fn clear_lease(row: &mut Row, to: Status) {
     row.set(Column::Status, &Arg::from(to.code()));
     row.set(Column::Lease, &Arg::from(None::<i64>));
     row.set(Column::WorkerSession, &Arg::from(None::<i64>));
 }
 
-/// Settles an active document by removing it.
+/// Drops a leased document: it is removed or moves to the history, by the policy of the queue.
 pub fn drop(queue: &Queue, doc: LeasedDoc) -> Result<()> {
     match queue.policy.dropped {
         Keep::InTable | Keep::Nowhere => remove(queue, doc),
-        Keep::InHistory => into_history(queue, doc, None, Outcome::Dropped),
+        Keep::InHistory => move_to_history(queue, doc, None, Outcome::Dropped),
     }
 }
 
-/// Moves an active document into the queue's history.
-fn into_history(
+/// Moves a leased document to the queue's history.
+fn move_to_history(
     queue: &Queue,
     doc: LeasedDoc,
     payload: Option<Jsonb>,
@@ -177,7 +182,7 @@ fn into_history(
     }
 }
 
-/// Removes an active document.
+/// Removes a leased document.
 fn remove(queue: &Queue, doc: LeasedDoc) -> Result<()> {
     let how = Settling {
         change: None,
@@ -187,13 +192,14 @@ fn remove(queue: &Queue, doc: LeasedDoc) -> Result<()> {
     settle(queue, doc, how, |doc| (doc.version, Event::Drop))
 }
 
-/// How an active document is settled.
+/// How a leased document is settled.
 pub(super) struct Settling<'a> {
-    /// What becomes of it; None: it is removed.
+    /// Changes the row. None: it is removed.
     pub change: Option<&'a dyn Fn(&mut Row)>,
-    /// The same as a statement: its first parameters are subject and lease, and it
+    /// Does the same as a statement. Its first parameters are subject and lease, and it
     /// returns the columns of `Settled`.
     pub statement: &'static Statement,
+    /// The further parameters of the statement.
     pub args: &'a [Arg],
 }
 
@@ -204,7 +210,8 @@ pub(super) struct Settled {
     pub seq: i64,
 }
 
-/// Settles a document and counts it; `outcome` says as what.
+/// Settles a document and counts it. `outcome` returns the version and the event to count.
+/// Fails as [`complete`] does.
 pub(super) fn settle(
     queue: &Queue,
     doc: LeasedDoc,
@@ -220,7 +227,7 @@ pub(super) fn settle(
     Ok(())
 }
 
-/// Without a statement; None: that is for the statement to decide.
+/// Settles a document without a statement. None: the statement has to decide.
 fn settle_row(queue: &Queue, doc: LeasedDoc, how: &Settling) -> Option<Settled> {
     let access = how.change.map_or(Access::Delete, |_| Access::Update);
     let mut documents = queue.documents(access)?;
@@ -232,14 +239,14 @@ fn settle_row(queue: &Queue, doc: LeasedDoc, how: &Settling) -> Option<Settled> 
         priority: row.int4(Column::Priority),
         seq: row.int8(Column::Seq),
     };
-    let done = match how.change {
+    let result = match how.change {
         Some(change) => {
             change(&mut row);
             documents.replace(&mut row, true)
         }
         None => documents.remove(&row, true),
     };
-    (done == Change::Done).then_some(settled)
+    (result == Change::Done).then_some(settled)
 }
 
 fn settle_by_statement(queue: &Queue, doc: LeasedDoc, how: &Settling) -> Result<Settled> {

@@ -1,6 +1,5 @@
-//! Many documents at once: one statement for the list, one counter row for each kind
-//! of event. Lists keep their order: of two documents of one moment, the earlier one in
-//! the list is picked first.
+//! Settles many leased documents: complete, reschedule, drop. Each takes one statement for the
+//! list and one counter row for each kind of event.
 
 use std::collections::{HashMap, HashSet};
 
@@ -21,7 +20,7 @@ use crate::store::open_queue::Queue;
 use crate::store::policy::Keep;
 use crate::store::statement::Statement;
 
-// Index of the four: primary key, once for each subject.
+// Index of all four: primary key, once for each subject.
 static COMPLETE: Statement = Statement::new(
     "update only {docs} d set
          status = {completed}, attempts = 0,
@@ -66,57 +65,63 @@ static DROP: Statement = Statement::new(
      returning d.subject::pg_catalog.text, d.version",
 );
 
-/// What was settled without a statement, and what is left for one to decide.
-struct Rowwise<'a> {
-    settled: HashSet<String>,
-    /// How many of each version.
+/// The documents that were settled without a statement.
+struct Settled<'a> {
+    subjects: HashSet<String>,
+    /// The number of documents of each version.
     versions: HashMap<i32, i32>,
+    /// The subjects that a statement has to decide.
     rest: Vec<&'a str>,
 }
 
-/// Settles active documents without a statement, in the order of their subjects: two
-/// sessions with some of the same do not wait for each other in a circle.
+/// Settles leased documents without a statement, in the order of their subjects, so that two
+/// sessions with some of the same subjects do not deadlock.
 fn settle_rows<'a>(
     queue: &Queue,
     subjects: &'a [String],
     lease: Option<i64>,
     access: Access,
     settle: impl Fn(&mut Documents, &mut Row) -> Change,
-) -> Rowwise<'a> {
-    let mut done = Rowwise {
-        settled: HashSet::with_capacity(subjects.len()),
+) -> Settled<'a> {
+    let mut settled = Settled {
+        subjects: HashSet::with_capacity(subjects.len()),
         versions: HashMap::new(),
         rest: subjects.iter().map(String::as_str).collect(),
     };
     let Some(mut documents) = queue.documents(access) else {
-        return done;
+        return settled;
     };
-    let mut sorted = std::mem::take(&mut done.rest);
+    let mut sorted = std::mem::take(&mut settled.rest);
     sorted.sort_unstable();
     sorted.dedup();
     for (at, subject) in sorted.iter().enumerate() {
         let row = documents.find(subject);
         let Some(mut row) = row.filter(|row| holds_lease(row, lease)) else {
-            done.rest.push(subject);
+            settled.rest.push(subject);
             continue;
         };
         if settle(&mut documents, &mut row) != Change::Done {
-            // The statement has to take it now, and not behind those that follow.
-            done.rest.extend(&sorted[at..]);
+            // The statement goes on from here, because the order of the locks must be kept.
+            settled.rest.extend(&sorted[at..]);
             break;
         }
-        *done.versions.entry(row.int4(Column::Version)).or_default() += 1;
-        done.settled.insert((*subject).to_owned());
+        *settled
+            .versions
+            .entry(row.int4(Column::Version))
+            .or_default() += 1;
+        settled.subjects.insert((*subject).to_owned());
     }
-    done
+    settled
 }
 
 /// The subjects that a settling statement returned in its first column.
-fn settled(rows: &Rows) -> HashSet<String> {
+fn subjects_of(rows: &Rows) -> HashSet<String> {
     (0..rows.len()).filter_map(|row| rows.get(row, 1)).collect()
 }
 
-/// Settles active documents as done; gives the subjects that were active.
+/// Completes leased documents as `doc_settle::complete` does. `lease`: None for any lease;
+/// `payloads`: a `jsonb[]` as long as `subjects`, None to keep the payloads. Returns the
+/// subjects of the documents that were leased.
 pub fn complete(
     queue: &Queue,
     subjects: &[String],
@@ -127,46 +132,48 @@ pub fn complete(
         Keep::InTable => {}
         Keep::Nowhere => return remove(queue, subjects, lease),
         Keep::InHistory => {
-            return into_history(queue, subjects, lease, payloads, Outcome::Completed);
+            return move_to_history(queue, subjects, lease, payloads, Outcome::Completed);
         }
     }
     let at = Arg::timestamp(time::COMPLETED_AT);
     let Some(payloads) = payloads else {
-        return complete_as_they_are(queue, subjects, lease, at);
+        return complete_without_payloads(queue, subjects, lease, at);
     };
     spi::connect(|spi| {
         let args = [Arg::from(subjects.to_vec()), Arg::from(lease), at, payloads];
         let rows = queue.run_noting(spi, &COMPLETE_WITH, &args);
         counter_log::record_event(queue, 0, rows.affected(), Event::Complete);
-        settled(&rows)
+        subjects_of(&rows)
     })
 }
 
-fn complete_as_they_are(
+fn complete_without_payloads(
     queue: &Queue,
     subjects: &[String],
     lease: Option<i64>,
     at: Arg,
 ) -> HashSet<String> {
     let no_payload = Jsonb::arg(None);
-    let mut done = settle_rows(queue, subjects, lease, Access::Update, |documents, row| {
+    let mut settled = settle_rows(queue, subjects, lease, Access::Update, |documents, row| {
         end_iteration(row, Status::Completed, &no_payload);
         row.set(Column::NextIteration, &at);
         documents.replace(row, true)
     });
-    if !done.rest.is_empty() {
+    if !settled.rest.is_empty() {
         spi::connect(|spi| {
-            let args = [Arg::from(done.rest), Arg::from(lease), at];
+            let args = [Arg::from(settled.rest), Arg::from(lease), at];
             let rows = queue.run_noting(spi, &COMPLETE, &args);
-            done.settled.extend(settled(&rows));
+            settled.subjects.extend(subjects_of(&rows));
         });
     }
-    let n = i32::try_from(done.settled.len()).unwrap_or(i32::MAX);
+    let n = i32::try_from(settled.subjects.len()).unwrap_or(i32::MAX);
     counter_log::record_event(queue, 0, n, Event::Complete);
-    done.settled
+    settled.subjects
 }
 
-/// Plans the next iteration of active documents; gives those that were active.
+/// Plans the next iteration of leased documents. `subjects` is a `text[]`, `next_iteration` is
+/// in microseconds since 2000, and `payloads` is a `jsonb[]` of the same length or NULL.
+/// Returns the subjects of the documents that were leased.
 pub fn reschedule(
     queue: &Queue,
     subjects: Arg,
@@ -186,19 +193,20 @@ pub fn reschedule(
         let rows = queue.run_noting(spi, &RESCHEDULE, &args);
         planned_entries(&rows, 2).signal(queue);
         counter_log::record_event(queue, 0, rows.affected(), Event::reschedule(to));
-        settled(&rows)
+        subjects_of(&rows)
     })
 }
 
-/// Settles active documents by removing them; gives those that were active.
+/// Drops leased documents as `doc_settle::drop` does. Returns the subjects of the documents
+/// that were leased.
 pub fn drop(queue: &Queue, subjects: &[String], lease: Option<i64>) -> HashSet<String> {
     match queue.policy.dropped {
         Keep::InTable | Keep::Nowhere => remove(queue, subjects, lease),
-        Keep::InHistory => into_history(queue, subjects, lease, None, Outcome::Dropped),
+        Keep::InHistory => move_to_history(queue, subjects, lease, None, Outcome::Dropped),
     }
 }
 
-fn into_history(
+fn move_to_history(
     queue: &Queue,
     subjects: &[String],
     lease: Option<i64>,
@@ -210,22 +218,22 @@ fn into_history(
 }
 
 fn remove(queue: &Queue, subjects: &[String], lease: Option<i64>) -> HashSet<String> {
-    let mut done = settle_rows(queue, subjects, lease, Access::Delete, |documents, row| {
+    let mut settled = settle_rows(queue, subjects, lease, Access::Delete, |documents, row| {
         documents.remove(row, true)
     });
-    if !done.rest.is_empty() {
+    if !settled.rest.is_empty() {
         spi::connect(|spi| {
-            let args = [Arg::from(done.rest), Arg::from(lease)];
+            let args = [Arg::from(settled.rest), Arg::from(lease)];
             let rows = queue.run_noting(spi, &DROP, &args);
             for row in 0..rows.len() {
                 let version = rows.get(row, 2).unwrap_or(0);
-                *done.versions.entry(version).or_default() += 1;
+                *settled.versions.entry(version).or_default() += 1;
             }
-            done.settled.extend(settled(&rows));
+            settled.subjects.extend(subjects_of(&rows));
         });
     }
-    for (version, n) in done.versions {
+    for (version, n) in settled.versions {
         counter_log::record_event(queue, version, n, Event::Drop);
     }
-    done.settled
+    settled.subjects
 }

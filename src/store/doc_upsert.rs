@@ -1,8 +1,4 @@
-//! Documents: push, pick, settle. All statements here are hot.
-//!
-//! Every look-up by subject is written so that only the primary key can serve it:
-//! with `status = 2` as such, the planner may prove the predicate of the due index
-//! and read every leased document of the queue (docs/engine.md).
+//! Upserts one document: adds it, or changes the one that exists. All statements here are hot.
 
 use crate::domain::counter_events::Event;
 use crate::domain::status::Status;
@@ -15,33 +11,36 @@ use crate::store::doc_push::{NewDoc, push};
 use crate::store::open_queue::Queue;
 use crate::store::statement::Statement;
 
-// Index: primary key.
-static UPSERT_LOCK: Statement = Statement::new(
+// Index of both: primary key.
+static LOCK: Statement = Statement::new(
     "select d.status from only {docs} d
      where d.subject {=} $1
      for update",
 );
 
-static UPSERT_UPDATE: Statement = Statement::new(
+static UPDATE: Statement = Statement::new(
     "update only {docs} d set priority = $2, payload = $3, next_iteration = $4, status = $5
      where d.subject {=} $1
          and (d.lock_upgrade is null or d.lock_upgrade {=} 'infinity')",
 );
 
-/// What an upsert did.
+/// What an upsert did: the number of documents that were added, and that were changed. At
+/// most one of them is 1.
 pub struct Upserted {
     pub queued: i32,
     pub updated: i32,
 }
 
 /// How often an upsert starts again because the document was removed between its two
-/// statements. More means that it is there and can not be seen.
-const UPSERT_TURNS: usize = 100;
+/// statements. After more retries, the document is assumed to exist and to be invisible.
+const MAX_RETRIES: usize = 100;
 
-/// Plans a document, or changes priority, payload and time of the one that has this
-/// subject. An active document is left alone; a completed or killed one stays so.
+/// Adds a document, or changes priority, payload and time of the one that has this subject.
+/// An active document is left as it is. A completed or killed one keeps its status.
+///
+/// Fails with `Error::HiddenDocument` if the document can neither be added nor found.
 pub fn upsert(queue: &Queue, doc: &NewDoc) -> Result<Upserted> {
-    for _ in 0..UPSERT_TURNS {
+    for _ in 0..MAX_RETRIES {
         if push(queue, doc) > 0 {
             return Ok(Upserted {
                 queued: 1,
@@ -50,7 +49,7 @@ pub fn upsert(queue: &Queue, doc: &NewDoc) -> Result<Upserted> {
         }
         let updated = spi::connect(|spi| {
             let subject = Arg::from(doc.subject);
-            let rows = queue.run(spi, &UPSERT_LOCK, &[subject]);
+            let rows = queue.run(spi, &LOCK, &[subject]);
             if rows.is_empty() {
                 return None;
             }
@@ -64,7 +63,7 @@ pub fn upsert(queue: &Queue, doc: &NewDoc) -> Result<Upserted> {
             let n = queue
                 .run(
                     spi,
-                    &UPSERT_UPDATE,
+                    &UPDATE,
                     &[
                         subject,
                         Arg::from(doc.priority),
@@ -79,7 +78,7 @@ pub fn upsert(queue: &Queue, doc: &NewDoc) -> Result<Upserted> {
             }
             Some(n)
         });
-        // None: it was removed between the two statements; push it again.
+        // None: the document was removed between the two statements. Push it again.
         if let Some(updated) = updated {
             return Ok(Upserted { queued: 0, updated });
         }

@@ -1,6 +1,5 @@
-//! Many documents at once: one statement for the list, one counter row for each kind
-//! of event. Lists keep their order: of two documents of one moment, the earlier one in
-//! the list is picked first.
+//! Upserts a list of documents. New documents keep the order of the list: of two documents of
+//! one moment, the earlier one in the list is picked first.
 
 use std::collections::{HashMap, HashSet};
 
@@ -11,7 +10,7 @@ use crate::pg::json::Jsonb;
 use crate::pg::spi::{self, Spi};
 use crate::pg::value::Arg;
 use crate::store::bookkeeping::planned_entries;
-use crate::store::doc_list::check;
+use crate::store::doc_list;
 use crate::store::open_queue::Queue;
 use crate::store::statement::Statement;
 use crate::store::{counter_log, plans};
@@ -21,10 +20,12 @@ use crate::store::{counter_log, plans};
 pub enum Action {
     Created,
     Updated,
+    /// It is active, or its `lock_upgrade` is set, or an equal subject follows in the list.
     Skipped,
 }
 
 impl Action {
+    /// The word in the result of `doc_upsert_many`.
     pub fn word(self) -> &'static str {
         match self {
             Self::Created => "created",
@@ -34,17 +35,17 @@ impl Action {
     }
 }
 
-// The last one of equal subjects counts.
 static SUBJECTS: Statement = Statement::new(
     "select e.doc {->>} 'subject'
      from pg_catalog.jsonb_array_elements($1) with ordinality as e (doc, n)
      order by e.n",
 );
 
-static UPSERT_CREATE: Statement = Statement::new(
+// Index of this one and those below: primary key. Of equal subjects the last one counts.
+static CREATE: Statement = Statement::new(
     "insert into {docs} (subject, version, priority, status, next_iteration, created_at, payload)
      select i.subject, coalesce(i.version, 0), coalesce(i.priority, 0),
-         case when coalesce(i.next_iteration, pg_catalog.now()) {<=} pg_catalog.now() then 1 else 0 end,
+         case when coalesce(i.next_iteration, pg_catalog.now()) {<=} pg_catalog.now() then {pending} else {planned} end,
          coalesce(i.next_iteration, pg_catalog.now()), pg_catalog.now(), coalesce(i.payload, '{}')
      from (
          select distinct on (x.subject) x.*
@@ -59,22 +60,22 @@ static UPSERT_CREATE: Statement = Statement::new(
      returning version, priority, status, next_iteration, seq, subject",
 );
 
-// In the order of the subjects, so that two lists never lock one another out.
-static UPSERT_LOCK: Statement = Statement::new(
+// In the order of the subjects, so that two lists never deadlock.
+static LOCK: Statement = Statement::new(
     "select d.subject, d.status from only {docs} d
      where d.subject {=} any ($1)
      order by d.subject
      for update",
 );
 
-static UPSERT_UPDATE: Statement = Statement::new(
+static UPDATE: Statement = Statement::new(
     "update only {docs} d set
          priority = coalesce(i.priority, 0), payload = coalesce(i.payload, '{}'),
          next_iteration = coalesce(i.next_iteration, pg_catalog.now()),
          status = case
-             when d.status {<>} all ('{0,1}'::pg_catalog.int4[]) then d.status
-             when coalesce(i.next_iteration, pg_catalog.now()) {<=} pg_catalog.now() then 1
-             else 0 end
+             when d.status {<>} all (array[{planned}, {pending}]) then d.status
+             when coalesce(i.next_iteration, pg_catalog.now()) {<=} pg_catalog.now() then {pending}
+             else {planned} end
      from (
          select distinct on (x.subject) x.*
          from rows from (pg_catalog.jsonb_to_recordset($1) as (
@@ -84,25 +85,30 @@ static UPSERT_UPDATE: Statement = Statement::new(
          where x.subject {=} any (select pg_catalog.unnest($2))
          order by x.subject, x.n desc) i
      where d.subject {=} i.subject
-         and d.status {<>} 2
+         and d.status {<>} {active}
          and (d.lock_upgrade is null or d.lock_upgrade {=} 'infinity')
-     returning d.version, d.priority, d.status, d.next_iteration, d.seq, d.subject, d.attempts",
+     returning d.subject, d.version, d.status",
 );
 
-/// How often it starts again because documents were removed between its statements.
-const UPSERT_TURNS: usize = 100;
+/// How often an upsert starts again because documents were removed between its statements.
+/// After more retries, they are assumed to exist and to be invisible.
+const MAX_RETRIES: usize = 100;
 
-/// Plans documents, or changes priority, payload and time of those that exist: what
-/// `docs::upsert` does for one. Says for each of the list what became of it.
+/// Adds the documents of a JSON array, or changes priority, payload and time of those that
+/// exist, as `doc_upsert::upsert` does for one. Returns the subject of each, and what was done
+/// with it.
+///
+/// Fails as `doc_list::check_push` does, and with `Error::HiddenDocument` if a document can
+/// neither be added nor found.
 pub fn upsert_docs(queue: &Queue, docs: Jsonb) -> Result<Vec<(String, Action)>> {
     spi::connect(|spi| {
         let docs = Jsonb::arg(Some(docs));
-        check(spi, docs)?;
+        doc_list::check_push(spi, docs)?;
         let rows = plans::run_latest(spi, &SUBJECTS, &[docs]);
         let listed: Vec<String> = (0..rows.len()).filter_map(|row| rows.get(row, 1)).collect();
         let mut done: HashMap<String, Action> = HashMap::new();
         let mut missing: HashSet<String> = listed.iter().cloned().collect();
-        for _ in 0..UPSERT_TURNS {
+        for _ in 0..MAX_RETRIES {
             if missing.is_empty() {
                 break;
             }
@@ -117,7 +123,7 @@ pub fn upsert_docs(queue: &Queue, docs: Jsonb) -> Result<Vec<(String, Action)>> 
                 subject,
             });
         }
-        // Of equal subjects the last one was taken.
+        // Of equal subjects the last one gets the action, and those before it were skipped.
         let mut out: Vec<(String, Action)> = Vec::with_capacity(listed.len());
         for subject in listed.into_iter().rev() {
             let action = done.remove(&subject).unwrap_or(Action::Skipped);
@@ -128,7 +134,8 @@ pub fn upsert_docs(queue: &Queue, docs: Jsonb) -> Result<Vec<(String, Action)>> 
     })
 }
 
-fn in_order(subjects: &HashSet<String>) -> Arg {
+/// The subjects as a sorted `text[]`.
+fn sorted(subjects: &HashSet<String>) -> Arg {
     let mut subjects: Vec<&str> = subjects.iter().map(String::as_str).collect();
     subjects.sort_unstable();
     Arg::from(subjects)
@@ -142,7 +149,7 @@ fn create(
     missing: &mut HashSet<String>,
     done: &mut HashMap<String, Action>,
 ) {
-    let rows = queue.run_noting(spi, &UPSERT_CREATE, &[docs, in_order(missing)]);
+    let rows = queue.run_noting(spi, &CREATE, &[docs, sorted(missing)]);
     let planned = planned_entries(&rows, 1);
     planned.signal(queue);
     planned.count(queue, Event::push);
@@ -154,7 +161,7 @@ fn create(
     }
 }
 
-/// Changes those that exist.
+/// Changes the documents that exist.
 fn update(
     spi: &Spi,
     queue: &Queue,
@@ -162,7 +169,7 @@ fn update(
     missing: &mut HashSet<String>,
     done: &mut HashMap<String, Action>,
 ) {
-    let rows = queue.run(spi, &UPSERT_LOCK, &[in_order(missing)]);
+    let rows = queue.run(spi, &LOCK, &[sorted(missing)]);
     let mut before: HashMap<String, Option<Status>> = HashMap::new();
     for row in 0..rows.len() {
         if let Some(subject) = rows.get::<String>(row, 1) {
@@ -170,15 +177,15 @@ fn update(
         }
     }
     let found: HashSet<String> = before.keys().cloned().collect();
-    let rows = queue.run(spi, &UPSERT_UPDATE, &[docs, in_order(&found)]);
+    let rows = queue.run(spi, &UPDATE, &[docs, sorted(&found)]);
     let mut events: HashMap<(i32, i16), (i32, Event)> = HashMap::new();
     for row in 0..rows.len() {
-        let Some(subject) = rows.get::<String>(row, 6) else {
+        let Some(subject) = rows.get::<String>(row, 1) else {
             continue;
         };
         let from = before.get(&subject).copied().flatten();
         let to = rows.get(row, 3).and_then(Status::from_code);
-        let version = rows.get(row, 1).unwrap_or(0);
+        let version = rows.get(row, 2).unwrap_or(0);
         if let (Some(from), Some(to)) = (from, to)
             && let Some(event) = Event::upsert(from, to)
         {

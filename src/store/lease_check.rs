@@ -1,10 +1,4 @@
-//! Settling leased documents: completed, killed, planned anew, dropped.
-//!
-//! Every look-up by subject is written so that only the primary key can serve it:
-//! with `status = 2` as such, the planner may prove the predicate of the due index
-//! and read every leased document of the queue (docs/engine.md).
-//!
-//! A caller that names its lease settles the document only while that lease holds.
+//! Whether a lease still holds, and the error if it does not.
 
 use crate::domain::status::Status;
 use crate::error::Error;
@@ -18,20 +12,23 @@ use crate::store::statement::Statement;
 #[derive(Clone, Copy)]
 pub struct LeasedDoc<'a> {
     pub subject: &'a str,
-    /// The pick that it was leased by; None: whoever holds it.
+    /// The lease number that the pick returned. None: any lease will do.
     pub lease: Option<i64>,
 }
 
+// Index: primary key.
 static STATUS: Statement =
     Statement::new("select d.status from only {docs} d where d.subject {=} $1");
 
-/// Whether a document is active, and held by the lease that the caller names.
+/// Whether a document is active, and leased by the lease that the caller names. `lease`:
+/// None for any lease. The marker `{is_leased}` is the same in SQL.
 pub(super) fn holds_lease(row: &Row, lease: Option<i64>) -> bool {
     row.int4(Column::Status) == Status::Active.code()
         && lease.is_none_or(|lease| !row.is_null(Column::Lease) && row.int8(Column::Lease) == lease)
 }
 
-/// Why a document could not be settled.
+/// The error for a document that could not be settled: `Error::LeaseLost` if the caller named
+/// a lease, else `Error::NotActive`. Both tell the status of the document.
 pub(super) fn lease_error(spi: &Spi, queue: &Queue, doc: LeasedDoc) -> Error {
     let rows = queue.run(spi, &STATUS, &[Arg::from(doc.subject)]);
     let found = (!rows.is_empty()).then(|| rows.get(0, 1).and_then(Status::from_code));

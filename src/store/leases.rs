@@ -1,4 +1,4 @@
-//! Who holds a document: the numbers of leases, and the sessions that pick.
+//! Lease numbers, and the worker sessions that hold leases.
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::HashMap;
@@ -10,27 +10,29 @@ use crate::pg::value::Arg;
 use crate::pg::{append, relation, session, time, transaction};
 use crate::settings::{self, SessionLeases};
 
-/// The lowest bits of a number are those of the session, so that no two sessions make
-/// the same one in the same microsecond.
+/// The lowest 12 bits of a number are those of the session's number, so that no two sessions
+/// make the same number in the same microsecond. The bits above are microseconds since 2000,
+/// which leaves room until the year 2071.
 const SESSION_BITS: u32 = 12;
 
-/// A number that no pick has had before, on this server or on one that it was restored
-/// from: made of the clock, so that nothing of it can be lost in a crash. It grows.
-fn number() -> i64 {
+/// Makes a number that no pick has had before, on this server or on one that it was restored
+/// from. It is made of the clock, so that no crash can lose the last one. The numbers of a
+/// session grow.
+fn new_number() -> i64 {
     thread_local! {
         static LAST: Cell<i64> = const { Cell::new(0) };
     }
-    let own = i64::from(session::number()) & ((1 << SESSION_BITS) - 1);
+    let session = i64::from(session::number()) & ((1 << SESSION_BITS) - 1);
     let time = time::clock().max(LAST.get() + 1);
     LAST.set(time);
-    time << SESSION_BITS | own
+    time << SESSION_BITS | session
 }
 
 /// What a pick writes into the documents that it leases.
 pub struct Lease {
     number: OnceCell<i64>,
-    /// In which queue, and who.
-    holder: Cell<Option<(i32, i64)>>,
+    /// The queue, and the worker session that was found for it.
+    worker_session: Cell<Option<(i32, i64)>>,
 }
 
 impl Lease {
@@ -38,40 +40,44 @@ impl Lease {
     pub fn new() -> Self {
         Self {
             number: OnceCell::new(),
-            holder: Cell::new(None),
+            worker_session: Cell::new(None),
         }
     }
 
+    /// The lease number. It is made at the first call.
     pub fn number(&self) -> i64 {
-        *self.number.get_or_init(number)
+        *self.number.get_or_init(new_number)
     }
 
-    /// Who holds it. Not asked for before there is a document: a session that finds none
-    /// writes nothing.
+    /// The id of the worker session in `fetchq.worker_sessions`. `queue` is the id of the
+    /// queue. Called only when there is a document to lease, so that a session that finds
+    /// none writes nothing.
     pub fn worker_session(&self, queue: i32) -> i64 {
-        match self.holder.get() {
-            Some((known, holder)) if known == queue => holder,
+        match self.worker_session.get() {
+            Some((known, id)) if known == queue => id,
             _ => {
-                let holder = holder(queue);
-                self.holder.set(Some((queue, holder)));
-                holder
+                let id = find_or_register(queue);
+                self.worker_session.set(Some((queue, id)));
+                id
             }
         }
     }
 }
 
-/// Who picks, in which queue, and what becomes of the leases with the session.
+/// The worker of this session: its queue and name, and what happens to its leases when the
+/// session ends.
 #[derive(Clone, PartialEq, Eq, Hash)]
-struct Who {
+struct Worker {
     queue: i32,
     name: String,
-    /// Of those without a name.
+    /// The `application_name` of a worker without a name.
     application: String,
     binding: SessionLeases,
 }
 
-impl Who {
-    fn now(queue: i32) -> Self {
+impl Worker {
+    /// The worker as the settings of the session describe it now.
+    fn current(queue: i32) -> Self {
         let name = settings::worker_name();
         let application = match name.is_empty() {
             true => session::application(),
@@ -87,68 +93,74 @@ impl Who {
 }
 
 /// A row of `fetchq.worker_sessions` that this session has written.
-struct Holder {
+struct Registration {
     id: i64,
-    /// The transaction that wrote it, until it has committed.
+    /// The transaction that wrote the row, until it has committed.
     written_by: Option<TransactionId>,
-    /// It is about to.
-    commits: bool,
+    /// That transaction commits now, and the row with it.
+    is_committing: bool,
 }
 
-/// So many a session keeps in mind; when there are more it writes all of them down anew.
-const HOLDERS_MAX: usize = 4096;
+/// How many registrations a session remembers. Beyond that it forgets all of them and
+/// registers anew.
+const MAX_REGISTRATIONS: usize = 4096;
+
+type Registrations = HashMap<Worker, Registration>;
 
 thread_local! {
-    static HOLDERS: RefCell<HashMap<Who, Holder>> = RefCell::default();
+    static REGISTRATIONS: RefCell<Registrations> = RefCell::default();
 }
 
-/// Who this session picks for. The first time it is written down.
-fn holder(queue: i32) -> i64 {
-    let who = Who::now(queue);
-    let known = HOLDERS.with_borrow(|holders| {
-        let holder = holders.get(&who)?;
-        let is_there = holder.written_by.is_none_or(transaction::is_current);
-        is_there.then_some(holder.id)
+/// The id of the worker session of the current worker. The first time it is registered.
+fn find_or_register(queue: i32) -> i64 {
+    let worker = Worker::current(queue);
+    let known = REGISTRATIONS.with_borrow(|registrations| {
+        let registration = registrations.get(&worker)?;
+        let is_stored = registration.written_by.is_none_or(transaction::is_current);
+        is_stored.then_some(registration.id)
     });
-    known.unwrap_or_else(|| register(who))
+    known.unwrap_or_else(|| register(worker))
 }
 
-/// What becomes of what a transaction has written down, when it ends.
-fn watch(who: &Who) {
-    let on = |event, change: fn(&mut HashMap<Who, Holder>, &Who)| {
-        let who = who.clone();
+/// Updates the registration of a worker when the transaction that wrote its row ends.
+fn watch_transaction(worker: &Worker) {
+    let on = |event, change: fn(&mut Registrations, &Worker)| {
+        let worker = worker.clone();
         pgrx::register_xact_callback(event, move || {
-            HOLDERS.with_borrow_mut(|holders| change(holders, &who));
+            REGISTRATIONS.with_borrow_mut(|registrations| change(registrations, &worker));
         });
     };
-    on(PgXactCallbackEvent::PreCommit, |holders, who| {
-        if let Some(holder) = holders.get_mut(who) {
-            // (not if the part of it that wrote it was rolled back)
-            holder.commits = holder.written_by.is_some_and(transaction::is_current);
+    on(PgXactCallbackEvent::PreCommit, |registrations, worker| {
+        if let Some(registration) = registrations.get_mut(worker) {
+            // Not if the subtransaction that wrote the row was rolled back.
+            registration.is_committing =
+                registration.written_by.is_some_and(transaction::is_current);
         }
     });
-    on(PgXactCallbackEvent::Commit, |holders, who| {
-        match holders.get_mut(who) {
-            Some(holder) if holder.commits => holder.written_by = None,
+    on(
+        PgXactCallbackEvent::Commit,
+        |registrations, worker| match registrations.get_mut(worker) {
+            Some(registration) if registration.is_committing => registration.written_by = None,
             _ => {
-                holders.remove(who);
+                registrations.remove(worker);
             }
-        }
-    });
-    on(PgXactCallbackEvent::Abort, |holders, who| {
-        if holders
-            .get(who)
-            .is_some_and(|holder| holder.written_by.is_some())
+        },
+    );
+    on(PgXactCallbackEvent::Abort, |registrations, worker| {
+        if registrations
+            .get(worker)
+            .is_some_and(|registration| registration.written_by.is_some())
         {
-            holders.remove(who);
+            registrations.remove(worker);
         }
     });
 }
 
-/// Longer names are cut: characters.
+/// The length in characters to which longer names are cut.
 const NAME_MAX: usize = 200;
 
-/// The name that is shown.
+/// The name under which a worker is listed: its own, or `application_name` and process id if
+/// it has none.
 pub fn shown_name(name: &str, application: &str) -> String {
     let shown = if name.is_empty() {
         format!("{application}/{}", session::pid())
@@ -158,35 +170,36 @@ pub fn shown_name(name: &str, application: &str) -> String {
     shown.chars().take(NAME_MAX).collect()
 }
 
-fn register(who: Who) -> i64 {
+/// Writes a row of `fetchq.worker_sessions`, and returns its id.
+fn register(worker: Worker) -> i64 {
     let Some(table) = relation::lookup("fetchq", "worker_sessions") else {
         pgrx::error!("table fetchq.worker_sessions is missing: reinstall the extension");
     };
     relation::lock_rows(table, true);
-    let holder = Holder {
-        id: number(),
+    let registration = Registration {
+        id: new_number(),
         written_by: Some(transaction::current()),
-        commits: false,
+        is_committing: false,
     };
-    let id = holder.id;
+    let id = registration.id;
     append::row(
         table,
         &[
             Arg::from(id),
-            Arg::from(who.queue),
-            Arg::from(shown_name(&who.name, &who.application).as_str()),
+            Arg::from(worker.queue),
+            Arg::from(shown_name(&worker.name, &worker.application).as_str()),
             Arg::from(session::pid()),
             Arg::timestamp(session::started()),
             Arg::timestamp(time::clock()),
-            Arg::from(who.binding as i32),
+            Arg::from(worker.binding as i32),
         ],
     );
-    watch(&who);
-    HOLDERS.with_borrow_mut(|holders| {
-        if holders.len() >= HOLDERS_MAX {
-            holders.clear();
+    watch_transaction(&worker);
+    REGISTRATIONS.with_borrow_mut(|registrations| {
+        if registrations.len() >= MAX_REGISTRATIONS {
+            registrations.clear();
         }
-        holders.insert(who, holder);
+        registrations.insert(worker, registration);
     });
     id
 }

@@ -1,11 +1,13 @@
-//! Which documents that are ready may be picked: none of a queue that is paused, so many
-//! at a time of one with `max_active`, so many within an interval of one with a rate.
+//! Which ready documents may be picked: none of a queue that is paused, no more than the cap
+//! at a time of a queue with `max_active`, and no more than the rate within an interval of a
+//! queue with a rate limit.
 //!
-//! Both limits are rows, so that their locks make them exact: a place (`lease_slots`) is
-//! free or has the subject of an active document, a turn (`rate_permits`) says from when on
-//! it can be taken. A pick locks as many as it may need, skips those that others have
-//! locked, and then claims as many documents. So nobody waits, and what is rolled back,
-//! or ends with its session, has taken nothing.
+//! Both limits are rows, so that row locks make them exact. A lease slot (`lease_slots`) is
+//! free or has the subject of an active document. A rate permit (`rate_permits`) says from
+//! when on it is free. A pick locks as many slots and permits as it may need, skips those that
+//! other sessions have locked, and then claims no more documents than it has locks. So no pick
+//! waits for another, and a pick that is rolled back, or ends with its session, uses up
+//! nothing.
 
 use crate::pg::value::Arg;
 use crate::pg::{spi, subtransaction};
@@ -16,20 +18,22 @@ use crate::store::rate::{LOCK_TURNS, MISSING_TURNS, next_turn, take_turns};
 use crate::store::readiness::{self, Readiness};
 use crate::store::statement::Statement;
 
-/// What a document is picked for.
+/// What a document is picked for, as far as the limits go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Use {
-    /// It becomes active, and counts as such.
+pub enum PickKind {
+    /// It becomes active: cap and rate count it.
     Lease,
-    /// It is gone at once: only the rate counts it.
+    /// It is removed at once: only the rate counts it.
     Pop,
 }
 
-/// Picks documents of a version within the limits of the queue: `pick` is told how many
-/// it may pick, and says how many it has. What it did is undone when that is none.
+/// Picks documents of a version within the limits of the queue. `limit` is the largest number
+/// of documents, `now` the time of the pick in microseconds since 2000. `pick` gets the number
+/// that it may pick, and returns the number that it picked. In a queue with a cap or a rate,
+/// a pick of none is undone.
 pub fn pick(
     queue: &Queue,
-    what: Use,
+    kind: PickKind,
     version: i32,
     limit: i32,
     now: i64,
@@ -39,19 +43,20 @@ pub fn pick(
     if !policy.is_active {
         return 0;
     }
-    let is_capped = policy.max_active.is_some() && what == Use::Lease;
+    let is_capped = policy.max_active.is_some() && kind == PickKind::Lease;
     if !is_capped && policy.rate_limit.is_none() {
         return pick(limit);
     }
-    // Not more than there is something to do with: all that is locked stays locked until
-    // the transaction ends.
+    // No more slots and permits are locked than there are documents, because they stay locked
+    // until the transaction ends.
     let wanted = readiness::available(queue, version, now, limit);
     if wanted == 0 {
         return 0;
     }
-    // Undone, or a session that waits would keep locked what it can not use.
+    // A pick of none is undone, because a waiter would otherwise keep slots and permits locked
+    // that it cannot use.
     subtransaction::trial(|| {
-        let allowed = admit(queue, what, wanted, now);
+        let allowed = admit(queue, kind, wanted, now);
         if allowed == 0 {
             return (0, false);
         }
@@ -63,16 +68,18 @@ pub fn pick(
     })
 }
 
-/// Locks places and turns for up to so many documents; says for how many.
-fn admit(queue: &Queue, what: Use, wanted: i32, now: i64) -> i32 {
+/// Locks lease slots and rate permits for up to `wanted` documents, and returns for how many it
+/// has locked them.
+fn admit(queue: &Queue, kind: PickKind, wanted: i32, now: i64) -> i32 {
     let id = Arg::from(queue.id);
     let mut allowed = wanted;
     spi::connect(|spi| {
-        if queue.policy.max_active.is_some() && what == Use::Lease {
+        if queue.policy.max_active.is_some() && kind == PickKind::Lease {
             let beyond = Arg::from(BEYOND);
-            // As many free places stay free, and locked, as there are beyond the limit.
-            // Two picks lock different ones, so this holds for both together. Counted
-            // when the locks are had: who lowers the limit touches what is free.
+            // For each slot in use beyond the cap, one free slot is locked and stays free. Two
+            // picks lock different slots, so this holds for both together. Slots beyond the
+            // cap are counted under the locks, because a session that lowers the cap changes
+            // the free slots.
             let mut over = 0;
             loop {
                 let limit = Arg::from(i64::from(wanted) + i64::from(over));
@@ -98,40 +105,47 @@ fn admit(queue: &Queue, what: Use, wanted: i32, now: i64) -> i32 {
 static IS_ACTIVE: Statement =
     Statement::new("select q.is_active from fetchq.queues q where q.id {=} $1");
 
-/// When to look again at a queue that was just resumed, as other sessions are about to
-/// learn: microseconds.
-const RESUMED: i64 = 2_000;
+/// When to look again at a queue that was just resumed: 2 ms, by when the other sessions have
+/// learned of it.
+const RESUMED_RETRY_US: i64 = 2_000;
 
-/// The same where all places are taken, or others have locked what is free.
-const RETRY: i64 = 50_000;
+/// When to look again where all lease slots are in use, or other sessions have locked the free
+/// slots and permits: 50 ms.
+const LIMITED_RETRY_US: i64 = 50_000;
 
-/// Whether a document of a version can be picked at this time: one is ready, and the
-/// queue allows it.
+/// Whether a document of a version can be picked at the time `now`, in microseconds since
+/// 2000: one is ready, and the queue allows it.
 pub fn readiness(queue: &Queue, version: i32, now: i64) -> Readiness {
     if !queue.policy.is_active {
-        // As it is now, and not as this session remembers it: a commit wakes those who
-        // wait before it tells the sessions what has changed.
+        // Read as of now and not from the cache of this session, because a commit wakes the
+        // waiters before it informs the sessions of the change.
         let is_active = spi::connect(|spi| {
             let rows = plans::run_latest(spi, &IS_ACTIVE, &[Arg::from(queue.id)]);
             !rows.is_empty() && rows.get(0, 1) == Some(true)
         });
-        return Readiness::NotBefore(if is_active { now + RESUMED } else { i64::MAX });
+        return Readiness::NotBefore(if is_active {
+            now + RESUMED_RETRY_US
+        } else {
+            i64::MAX
+        });
     }
     match readiness::readiness(queue, version, now) {
         Readiness::Now if queue.policy.is_limited() => {
-            // Tried and given back: only a lock can tell who else has it.
-            let is_free = subtransaction::trial(|| (admit(queue, Use::Lease, 1, now) > 0, false));
+            // Slots and permits are locked and released again, because only a lock shows
+            // whether another session uses them.
+            let is_free =
+                subtransaction::trial(|| (admit(queue, PickKind::Lease, 1, now) > 0, false));
             if is_free {
                 return Readiness::Now;
             }
-            Readiness::NotBefore(next_turn(queue, now).min(now + RETRY))
+            Readiness::NotBefore(next_turn(queue, now).min(now + LIMITED_RETRY_US))
         }
         other => other,
     }
 }
 
-/// Repairs the places of a capped queue, and the turns of one with a rate: where triggers
-/// were switched off, or rows were lost.
+/// Repairs the lease slots of a capped queue, and the rate permits of one with a rate, after
+/// triggers were disabled or rows were lost.
 pub fn repair(queue: &Queue) {
     let id = Arg::from(queue.id);
     spi::connect(|spi| {

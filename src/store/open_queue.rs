@@ -1,7 +1,8 @@
-//! Prepared plans, kept for the life of the session.
+//! A queue that is open: what a session knows of it, its prepared plans, and the cache of
+//! both, which is kept for the life of the session.
 //!
-//! A queue's plans are kept with its identity: the OID of its docs table. The table
-//! is looked up by name (system cache), locked, and only then is the cache asked, so
+//! A queue is kept by its identity, the OID of its docs table. The table is looked up by
+//! name in the system cache and locked, and only then is the cache of this file read, so
 //! that a queue that was dropped and created again is never served by old plans.
 
 use std::cell::{Cell, RefCell};
@@ -17,53 +18,94 @@ use crate::error::{Error, Result};
 use crate::pg::documents::Documents;
 use crate::pg::documents_check::{Access, Indexes};
 use crate::pg::invalidation::{self, Invalidated};
-use crate::pg::planner;
 use crate::pg::relation::{self, File, Lock};
-use crate::pg::spi::{self, Rows, Spi};
+use crate::pg::spi::{Rows, Spi};
 use crate::pg::trigger::SuppressedTriggers;
 use crate::pg::value::Arg;
 use crate::ready::floors::{self, QueueFloors};
+use crate::ready::group::Views;
 use crate::settings;
 use crate::signals::announce;
-use crate::store::plans::{PlanSet, fixed};
+use crate::store::plans::PlanSet;
 use crate::store::policy::Policy;
+use crate::store::queue_catalog::{self, QueueInfo};
 use crate::store::statement::{Statement, render};
 
-/// A queue that exists: its tables are locked against dropping until the end of the
+/// A queue that exists. Its docs table is locked against dropping until the end of the
 /// transaction.
 pub struct Queue {
     pub name: QueueName,
+    /// The key of its row in `fetchq.queues`.
     pub id: i32,
+    /// The docs table.
     pub table: Oid,
-    floors: Floors,
-    /// Nothing of the user's runs within fetchq's own statements on the table, so that
-    /// what they write is what was asked for.
-    is_plain: bool,
-    /// The states that documents enter are announcements: `queue_enable_notify`.
-    notifies: bool,
-    /// The indexes, where they are as fetchq made them.
-    indexes: Option<Indexes>,
-    /// The sequence of `seq`; and the same where the table has the columns that fetchq
-    /// gave it, and no more.
-    numbers: Option<Oid>,
-    sequence: Option<Oid>,
     pub policy: Policy,
+    floors: FloorObjects,
+    /// Nothing of the user's runs when fetchq writes a row, so that what fetchq writes is
+    /// what is stored.
+    is_plain: bool,
+    /// Status changes of documents are announced: `queue_enable_notify`.
+    notifies: bool,
+    /// The indexes, if all of them are as fetchq made them.
+    indexes: Option<Indexes>,
+    /// The sequence of the identity column `seq`.
+    sequence: Option<Oid>,
+    /// The table has the columns that fetchq gave it and no others, so that a row can be
+    /// written without a statement.
+    has_known_columns: bool,
     file: Cell<Option<File>>,
     plans: PlanSet,
     last_used: Cell<u64>,
 }
 
 /// What the ready floors need of a table.
-struct Floors {
+struct FloorObjects {
     pick_index: Option<Oid>,
     due_index: Option<Oid>,
-    /// The transaction that wrote the row of the trigger last, where it runs always.
+    /// The transaction that last wrote the catalog row of the trigger, if the trigger always
+    /// runs.
     trigger: Option<u32>,
 }
 
+/// The triggers that `SuppressedTriggers` expects on a docs table: the trigger of the ready
+/// floors, and for a queue with announcements the two triggers of the notifications too.
+const READY_TRIGGERS: i32 = 1;
+const READY_AND_NOTIFY_TRIGGERS: i32 = 3;
+
 impl Queue {
-    /// Opens a queue for reading and writing its documents; waits for a session that
-    /// is dropping, truncating or altering it.
+    fn new(name: &QueueName, table: Oid, info: QueueInfo) -> Self {
+        let indexes = || {
+            Some(Indexes {
+                key: info.key_index?,
+                pick: info.pick_index?,
+                due: info.due_index?,
+            })
+        };
+        Self {
+            name: name.clone(),
+            id: info.id,
+            table,
+            floors: FloorObjects {
+                pick_index: info.pick_index,
+                due_index: info.due_index,
+                trigger: info.ready_trigger,
+            },
+            is_plain: info.is_plain,
+            notifies: info.notifies,
+            indexes: indexes(),
+            sequence: info.sequence,
+            has_known_columns: info.has_known_columns,
+            policy: info.policy,
+            file: Cell::new(None),
+            plans: PlanSet::default(),
+            last_used: Cell::new(0),
+        }
+    }
+
+    /// Opens a queue for reading and writing its documents. Waits for a session that drops,
+    /// truncates or alters the queue.
+    ///
+    /// Fails with `Error::UnknownQueue` if the queue does not exist.
     pub fn open(name: &QueueName) -> Result<Rc<Self>> {
         match Self::lock(name, true)? {
             Some(queue) => Ok(queue),
@@ -71,7 +113,9 @@ impl Queue {
         }
     }
 
-    /// The same for maintenance, which waits for nobody: None when the table is busy.
+    /// Opens a queue for maintenance, which does not wait: None if the table is locked.
+    ///
+    /// Fails with `Error::UnknownQueue` if the queue does not exist.
     pub fn try_open(name: &QueueName) -> Result<Option<Rc<Self>>> {
         Self::lock(name, false)
     }
@@ -84,46 +128,51 @@ impl Queue {
             };
             match relation::lock_rows(table, wait) {
                 Lock::Held(file) => {
-                    let queue = cached(name, table)?;
+                    let queue = find_or_load(name, table)?;
                     queue.file.set(Some(file));
                     return Ok(Some(queue));
                 }
                 Lock::Busy => return Ok(None),
-                // Dropped since the look-up; perhaps there is a new one by now.
+                // The table was dropped after the look-up. There may be a new one by now.
                 Lock::Gone => {}
             }
         }
     }
 
-    /// Runs one of the queue's hot statements.
+    /// Runs a hot statement on the queue's tables.
     pub fn run<'s>(&self, spi: &'s Spi, statement: &'static Statement, args: &[Arg]) -> Rows<'s> {
-        let plan = self.plans.get(statement.key(), || {
+        let plan = self.plans.get_or_prepare(statement.key(), || {
             if self.plans.is_empty() {
-                make_room_for_plans();
+                evict_plans();
             }
             spi.prepare(&statement.text_for(&self.name), args)
         });
         spi.run(&plan, args)
     }
 
-    /// Runs a hot statement that writes documents. The caller notes what it wrote, for
-    /// the ready floors (where a trigger of the user's might write more, or something
-    /// else, fetchq's own does that).
+    /// Runs a hot statement that writes documents. The caller notes the index entries that
+    /// it wrote, for the ready floors. Where a trigger of the user's might write more or
+    /// something else, fetchq's own trigger notes them.
     pub fn run_noting<'s>(
         &self,
         spi: &'s Spi,
         statement: &'static Statement,
         args: &[Arg],
     ) -> Rows<'s> {
-        let _own = self
-            .runs_nothing_else()
-            .then(|| SuppressedTriggers::begin(self.table, if self.notifies { 3 } else { 1 }));
+        let _suppressed = self.runs_nothing_else().then(|| {
+            let triggers = if self.notifies {
+                READY_AND_NOTIFY_TRIGGERS
+            } else {
+                READY_TRIGGERS
+            };
+            SuppressedTriggers::begin(self.table, triggers)
+        });
         self.run(spi, statement, args)
     }
 
-    /// The ready floors of the queue; None where they can not be used: without shared
+    /// The ready floors of the queue. None where they cannot be used: without shared
     /// memory, without the indexes or the trigger, and while this transaction has the
-    /// documents in a file that a rollback would take away.
+    /// documents in a file that a rollback would remove.
     pub fn floors(&self) -> Option<QueueFloors> {
         if !floors::is_available() {
             return None;
@@ -137,54 +186,68 @@ impl Queue {
         })
     }
 
-    /// Whether no trigger has anything to do with rows that fetchq writes: those of the
-    /// notifications have not while the worker sends them.
+    /// The ready floors of the queue, and the levels of a version. None where they cannot be
+    /// used or are not known.
+    pub fn levels(&self, version: i32) -> Option<(QueueFloors, Views)> {
+        let floors = self.floors()?;
+        let levels = floors.levels(version)?;
+        Some((floors, levels))
+    }
+
+    /// Whether no trigger has anything to do with the rows that fetchq writes. The triggers
+    /// of the notifications have nothing to do while the background worker sends them.
     fn runs_nothing_else(&self) -> bool {
         self.is_plain && (!self.notifies || announce::is_collecting())
     }
 
-    /// Announces, when the transaction commits, that documents entered a state.
+    /// Announces, when the transaction commits, that documents changed to a status.
     pub fn announce(&self, status: Status) {
         if self.notifies && announce::is_collecting() {
             announce::announce_status(self.table.to_u32(), status);
         }
     }
 
-    /// The documents without statements; None where only a statement will do.
+    /// Opens the docs table for reading and writing without statements. None where only a
+    /// statement will do.
     pub fn documents(&self, access: Access) -> Option<Documents> {
-        let may = settings::direct() && self.runs_nothing_else();
-        let indexes = self.indexes.as_ref().filter(|_| may)?;
+        let is_allowed = settings::direct() && self.runs_nothing_else();
+        let indexes = self.indexes.as_ref().filter(|_| is_allowed)?;
         Documents::open(self.table, indexes, access)
     }
 
-    /// The next `seq`, where documents can be added without a statement.
+    /// The next `seq` for a document that is added without a statement. None where only a
+    /// statement can add one.
     pub fn next_seq(&self) -> Option<i64> {
+        self.sequence
+            .filter(|_| self.has_known_columns)
+            .map(relation::next_identity)
+    }
+
+    /// The next `seq` for a statement, which also works with columns that fetchq does not
+    /// know. None where `seq` has no sequence.
+    pub fn next_number(&self) -> Option<i64> {
         self.sequence.map(relation::next_identity)
     }
 
-    /// The next `seq` for a statement, which does not mind further columns.
-    pub fn next_number(&self) -> Option<i64> {
-        self.numbers.map(relation::next_identity)
+    /// Whether [`Self::next_seq`] returns a number.
+    pub fn has_next_seq(&self) -> bool {
+        self.has_known_columns && self.sequence.is_some()
     }
 
-    /// Whether there is a next `seq` to give.
-    pub fn numbers_rows(&self) -> bool {
-        self.sequence.is_some()
-    }
-
-    /// Whether the trigger of the ready floors is missing, or does not run always.
+    /// Whether the trigger of the ready floors is missing, or does not always run.
     pub fn lacks_trigger(&self) -> bool {
         self.floors.trigger.is_none()
     }
 
-    /// Runs a statement on the queue's tables once.
+    /// Runs a cold statement on the queue's tables, without keeping its plan.
     pub fn once<'s>(&self, spi: &'s Spi, sql: &str, args: &[Arg]) -> Rows<'s> {
         spi.once(&render(sql, &self.name), args)
     }
 }
 
-/// How many queues a session knows at most, with plans or without: half a kilobyte each.
-const KNOWN_QUEUES: usize = 20_000;
+/// How many queues a session keeps in its cache, with plans or without. An entry without
+/// plans takes half a kilobyte, so this bounds the cache to 10 MB.
+const MAX_CACHED_QUEUES: usize = 20_000;
 
 #[derive(Default)]
 struct Cache {
@@ -193,102 +256,13 @@ struct Cache {
 }
 
 thread_local! {
-    // Never dropped: at the exit of a backend there is no SPI left to free plans with.
+    // Never dropped: when a session exits, there is no SPI left to free plans with.
     static QUEUES: ManuallyDrop<RefCell<Cache>> = ManuallyDrop::new(RefCell::default());
 }
 
-// What a session has to know about a queue. The floors need the trigger as it was
-// made (21: after, for each row, insert or update), the indexes as they were made, and
-// a table of columns by number and type as in queue_tables.rs, in a heap, without
-// children. The fifth column: nothing of the user's runs when a row is written. Then
-// the primary key, the sequence, and the triggers of the notifications: two or none;
-// what `Policy` reads; and whether a row needs no other column.
-static QUEUE: Statement = Statement::new(
-    "select q.id,
-        (select t.xmin from pg_catalog.pg_trigger t
-         where t.tgrelid {=} $2
-             and t.tgname {=} 'fetchq_ready'
-             and t.tgenabled {=} 'A'
-             and t.tgtype {=} 21
-             and t.tgqual is null
-             and t.tgattr::pg_catalog.text {=} ''
-             and t.tgfoid {=} 'fetchq.trigger_docs_ready'::pg_catalog.regproc
-             and c.relam {=} 2
-             and not c.relhassubclass
-             and (select pg_catalog.string_agg(a.atttypid::pg_catalog.text, ' ' order by a.attnum)
-                  from pg_catalog.pg_attribute a
-                  where a.attrelid {=} $2 and not a.attisdropped
-                      and a.attnum {=} any ('{2,3,4,5,7,12}'::pg_catalog.int2[]))
-                 {=} '23 23 23 23 1184 20'),
-        (select i.indexrelid from pg_catalog.pg_index i
-         join pg_catalog.pg_class x on x.oid {=} i.indexrelid
-         where i.indrelid {=} $2 and i.indisvalid and i.indisready and not i.indisunique
-             and x.relname {=} $3
-             and i.indkey::pg_catalog.text {=} '2 3 7 5 12'
-             and i.indoption::pg_catalog.text {=} '0 3 0 0 0'
-             and pg_catalog.pg_get_expr(i.indpred, i.indrelid) {=} '((status = {pending}) AND (lock_upgrade IS NULL))'),
-        (select i.indexrelid from pg_catalog.pg_index i
-         join pg_catalog.pg_class x on x.oid {=} i.indexrelid
-         where i.indrelid {=} $2 and i.indisvalid and i.indisready and not i.indisunique
-             and x.relname {=} $4
-             and i.indkey::pg_catalog.text {=} '4 7 12'
-             and i.indoption::pg_catalog.text {=} '0 0 0'
-             and pg_catalog.pg_get_expr(i.indpred, i.indrelid) {=} '((status = ANY (ARRAY[0, 2])) AND (lock_upgrade IS NULL))'),
-        not exists (
-            select from pg_catalog.pg_trigger t
-            where t.tgrelid {=} $2
-                and t.tgname {<>} 'fetchq_ready'
-                and not (
-                    t.tgname {=} any ('{fetchq_notify_insert,fetchq_notify_update}'::pg_catalog.name[])
-                    and t.tgenabled {=} 'O'
-                    and t.tgfoid {=} 'fetchq.trigger_docs_notify'::pg_catalog.regproc))
-        and not exists (
-            select from pg_catalog.pg_constraint k
-            where k.conrelid {=} $2 and k.contype {=} 'c')
-        and not exists (select from pg_catalog.pg_rewrite r where r.ev_class {=} $2)
-        and not exists (select from pg_catalog.pg_policy p where p.polrelid {=} $2)
-        and not exists (
-            select from pg_catalog.pg_index i
-            join pg_catalog.pg_class x on x.oid {=} i.indexrelid
-            where i.indrelid {=} $2
-                and (i.indexprs is not null or i.indpred is not null
-                    and x.relname {<>} $3 and x.relname {<>} $4))
-        and (select pg_catalog.string_agg(pg_catalog.pg_get_expr(d.adbin, d.adrelid), ',' order by d.adnum)
-             from pg_catalog.pg_attrdef d where d.adrelid {=} $2)
-            {=} '0,0,0,0,0,now(),now()',
-        (select i.indexrelid from pg_catalog.pg_index i
-         where i.indrelid {=} $2 and i.indisprimary and i.indimmediate
-             and i.indkey::pg_catalog.text {=} '1'
-             and i.indcollation::pg_catalog.text {=} '950'
-             -- varchar(50)
-             and exists (
-                 select from pg_catalog.pg_attribute a
-                 where a.attrelid {=} $2 and a.attnum {=} 1
-                     and a.atttypmod {=} 54)),
-        (select s.oid from pg_catalog.pg_depend d
-         join pg_catalog.pg_class s on s.oid {=} d.objid
-         where d.refclassid {=} 'pg_catalog.pg_class'::pg_catalog.regclass
-             and d.classid {=} d.refclassid
-             and d.refobjid {=} $2 and d.refobjsubid {=} 12
-             and d.deptype {=} 'i' and s.relkind {=} 'S'),
-        (select pg_catalog.count(*)::int4 from pg_catalog.pg_trigger t
-         where t.tgrelid {=} $2
-             and t.tgname {=} any ('{fetchq_notify_insert,fetchq_notify_update}'::pg_catalog.name[])),
-        q.is_active, q.retry_base, q.retry_factor, q.retry_max_delay, q.retry_jitter,
-        q.dead_letter::pg_catalog.text, q.keep_completed, q.keep_killed, q.keep_dropped,
-        q.max_active, case when q.rate_interval is not null then q.rate_limit end, q.is_ordered, q.max_attempts,
-        q.rate_interval,
-        not exists (
-            select from pg_catalog.pg_attribute a
-            where a.attrelid {=} $2 and a.attnum {>} 0
-                and (a.attnum {>} 18 or a.attisdropped
-                    or a.attnotnull and a.attnum {=} any ('{8,9,10,11,13,14,15,16,17,18}'::pg_catalog.int2[])))
-     from fetchq.queues q
-     join pg_catalog.pg_class c on c.oid {=} $2
-     where q.name {=} $1",
-);
-
-fn cached(name: &QueueName, table: Oid) -> Result<Rc<Queue>> {
+/// Finds a queue in the cache of the session, whose docs table the caller has locked, or
+/// reads it from the catalog and adds it to the cache.
+fn find_or_load(name: &QueueName, table: Oid) -> Result<Rc<Queue>> {
     let found = QUEUES.with(|cache| {
         let mut cache = cache.borrow_mut();
         match invalidation::take() {
@@ -313,63 +287,16 @@ fn cached(name: &QueueName, table: Oid) -> Result<Rc<Queue>> {
         return Ok(queue);
     }
 
-    let queue = spi::connect(|spi| {
-        // As of now, as the table was looked up: in a transaction with an older snapshot
-        // the id would be that of a queue that is gone, and stay in the cache.
-        let (pick, due) = (
-            name.relation("docs_pick_idx"),
-            name.relation("docs_due_idx"),
-        );
-        let args = [
-            Arg::from(name.as_str()),
-            Arg::oid(table),
-            Arg::from(pick.as_str()),
-            Arg::from(due.as_str()),
-        ];
-        let plan = fixed(spi, &QUEUE, &args);
-        let rows = planner::with_plain_search_path(|| spi.run_latest(&plan, &args));
-        if rows.is_empty() {
-            return None;
-        }
-        let oid = |column| rows.datum(0, column).map(|d| Oid::from(d.value() as u32));
-        let floors = Floors {
-            trigger: oid(2).map(|transaction| transaction.to_u32()),
-            pick_index: oid(3),
-            due_index: oid(4),
-        };
-        let indexes = || {
-            Some(Indexes {
-                key: oid(6)?,
-                pick: oid(3)?,
-                due: oid(4)?,
-            })
-        };
-        let notifying: i32 = rows.get(0, 8).unwrap_or(0);
-        Some(Rc::new(Queue {
-            name: name.clone(),
-            id: rows.get(0, 1)?,
-            table,
-            indexes: indexes(),
-            numbers: oid(7),
-            sequence: oid(7).filter(|_| rows.get(0, 23).unwrap_or(false)),
-            policy: Policy::read(&rows, 9),
-            floors,
-            is_plain: rows.get(0, 5).unwrap_or(false) && notifying != 1,
-            notifies: notifying > 0,
-            file: Cell::new(None),
-            plans: PlanSet::default(),
-            last_used: Cell::new(0),
-        }))
-    });
-    let Some(queue) = queue else {
+    let Some(info) = queue_catalog::read(name, table) else {
         return Err(Error::UnknownQueue(name.to_string()));
     };
+    let queue = Rc::new(Queue::new(name, table, info));
     QUEUES.with(|cache| {
         let mut cache = cache.borrow_mut();
-        if cache.queues.len() >= KNOWN_QUEUES {
+        if cache.queues.len() >= MAX_CACHED_QUEUES {
             let queues = cache.queues.iter();
-            let oldest = queues.min_by_key(|(_, q)| q.last_used.get());
-            if let Some(table) = oldest.map(|(table, _)| *table) {
+            let longest_unused = queues.min_by_key(|(_, q)| q.last_used.get());
+            if let Some(table) = longest_unused.map(|(table, _)| *table) {
                 cache.queues.remove(&table);
             }
         }
@@ -379,20 +306,20 @@ fn cached(name: &QueueName, table: Oid) -> Result<Rc<Queue>> {
     Ok(queue)
 }
 
-/// Forgets the plans of the queue that was not used for longest, when there are too
-/// many: `fetchq.plan_cache_queues`.
-fn make_room_for_plans() {
+/// Forgets the plans of the longest unused queues, so that with one more queue no more
+/// than `fetchq.plan_cache_queues` have plans.
+fn evict_plans() {
     QUEUES.with(|cache| {
         let cache = cache.borrow();
-        let mut holders: Vec<_> = cache
+        let mut planned: Vec<_> = cache
             .queues
             .values()
             .filter(|queue| !queue.plans.is_empty())
             .collect();
-        let room = settings::plan_cache_queues();
-        if holders.len() >= room {
-            holders.sort_by_key(|queue| queue.last_used.get());
-            for queue in &holders[..holders.len() + 1 - room] {
+        let limit = settings::plan_cache_queues();
+        if planned.len() >= limit {
+            planned.sort_by_key(|queue| queue.last_used.get());
+            for queue in &planned[..planned.len() + 1 - limit] {
                 queue.plans.clear();
             }
         }
@@ -403,6 +330,7 @@ fn make_room_for_plans() {
 #[pgrx::pg_schema]
 mod tests {
     use super::*;
+    use crate::pg::spi;
     use crate::pg::subtransaction;
     use crate::store::plans::run_latest;
     use crate::store::queue;

@@ -1,23 +1,26 @@
-//! What a queue is set to do: the settings in its row of the registry that every
-//! session keeps in mind. A change of the row reaches all of them when it is committed
-//! (the trigger `fetchq_queue_changed`).
+//! The settings of a queue, from its row in `fetchq.queues`, as every session keeps them in
+//! its cache. A change of the row reaches all sessions when it is committed, through the
+//! trigger `fetchq_queue_changed`.
 
 use crate::domain::names::QueueName;
 use crate::domain::retry::Retry;
 use crate::pg::spi::Rows;
 
-/// What happens to a document that is settled.
+/// Where a document is kept after it was settled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Keep {
-    /// As it always was: completed and killed ones stay, dropped ones go.
+    /// As in fetchq 4: completed and killed documents stay in the table of documents, and
+    /// dropped documents are removed.
     InTable,
+    /// The document is removed.
     Nowhere,
-    /// In the queue's history, for a time.
+    /// The document moves to the queue's history, for a time.
     InHistory,
 }
 
 impl Keep {
-    fn from_parts(parts: Option<(i32, i32, i64)>) -> Self {
+    /// Reads a setting `keep_…`: an interval of months, days and microseconds.
+    fn from_interval(parts: Option<(i32, i32, i64)>) -> Self {
         match parts {
             None => Self::InTable,
             Some((0, 0, 0)) => Self::Nowhere,
@@ -29,59 +32,70 @@ impl Keep {
 /// The settings of a queue.
 #[derive(Debug)]
 pub struct Policy {
-    /// Documents can be picked.
+    /// Documents can be picked: the queue is not paused.
     pub is_active: bool,
+    /// The attempts that a document gets that has no number of its own.
     pub max_attempts: i32,
+    /// The backoff of rejected documents. None: a document is retried when its lease would
+    /// have expired.
     pub retry: Option<Retry>,
-    /// The queue that takes what is killed by failing.
+    /// The dead-letter queue, which gets the documents that are killed.
     pub dead_letter: Option<QueueName>,
+    /// What is done with completed documents.
     pub completed: Keep,
+    /// What is done with killed documents.
     pub killed: Keep,
+    /// What is done with dropped documents.
     pub dropped: Keep,
-    /// How many documents can be leased at one time.
+    /// The cap: how many documents can be leased at one time.
     pub max_active: Option<i32>,
-    /// How many can be picked within the rate's interval.
+    /// The rate: how many documents can be picked within `rate_interval`.
     pub rate_limit: Option<i32>,
-    /// Documents of one ordering key run one at a time.
-    pub is_ordered: bool,
-    /// The rate's interval: microseconds.
+    /// The interval of the rate in microseconds; 0 without a rate.
     pub rate_interval: i64,
+    /// Documents with the same ordering key run one at a time.
+    pub is_ordered: bool,
 }
 
 impl Policy {
-    /// Reads the last columns of the statement in `plans`, from a number on.
+    /// Reads the settings from the row that the statement `QUEUE` in queue_catalog.rs
+    /// returned. `first` is the number of the column `is_active`, from which on the columns
+    /// are read.
     pub fn read(rows: &Rows, first: i32) -> Self {
-        let micros = |column| rows.interval(0, first + column).map(micros);
-        let keep = |column| Keep::from_parts(rows.interval(0, first + column));
-        let retry = micros(1).map(|base| Retry {
+        let column = |offset| first + offset;
+        let micros = |offset| rows.interval(0, column(offset)).map(micros);
+        let keep = |offset| Keep::from_interval(rows.interval(0, column(offset)));
+
+        let retry = micros(2).map(|base| Retry {
             base,
-            factor: rows.get(0, first + 2).unwrap_or(1.0),
-            max: micros(3),
-            jitter: rows.get(0, first + 4).unwrap_or(0.0),
+            factor: rows.get(0, column(3)).unwrap_or(1.0),
+            max: micros(4),
+            jitter: rows.get(0, column(5)).unwrap_or(0.0),
         });
-        let target: Option<String> = rows.get(0, first + 5);
+        let dead_letter: Option<String> = rows.get(0, column(6));
         Self {
-            is_active: rows.get(0, first).unwrap_or(true),
-            max_attempts: rows.get(0, first + 12).unwrap_or(i32::MAX),
+            is_active: rows.get(0, column(0)).unwrap_or(true),
+            max_attempts: rows.get(0, column(1)).unwrap_or(i32::MAX),
             retry,
-            dead_letter: target.and_then(|name| QueueName::parse(&name).ok()),
-            completed: keep(6),
-            killed: keep(7),
-            dropped: keep(8),
-            max_active: rows.get(0, first + 9),
-            rate_limit: rows.get(0, first + 10),
-            is_ordered: rows.get(0, first + 11).unwrap_or(false),
-            rate_interval: micros(13).unwrap_or(0),
+            dead_letter: dead_letter.and_then(|name| QueueName::parse(&name).ok()),
+            completed: keep(7),
+            killed: keep(8),
+            dropped: keep(9),
+            max_active: rows.get(0, column(10)),
+            rate_limit: rows.get(0, column(11)),
+            rate_interval: micros(12).unwrap_or(0),
+            is_ordered: rows.get(0, column(13)).unwrap_or(false),
         }
     }
 
-    /// Not all documents that are ready can be picked.
+    /// Whether the queue has a cap or a rate, so that not all ready documents can be picked.
     pub fn is_limited(&self) -> bool {
         self.max_active.is_some() || self.rate_limit.is_some()
     }
 }
 
-/// As PostgreSQL compares intervals: a month has 30 days, a day 24 hours.
+/// The microseconds of an interval, as PostgreSQL compares intervals: a month has 30 days, a
+/// day 24 hours.
 fn micros((months, days, micros): (i32, i32, i64)) -> i64 {
     let days = i64::from(months) * 30 + i64::from(days);
     days.saturating_mul(86_400_000_000).saturating_add(micros)

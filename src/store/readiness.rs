@@ -1,4 +1,5 @@
-//! Whether a document can be picked now, and if not, when: for who waits.
+//! Whether a document can be picked now, and if not, when: for waiters, and for picks with a
+//! limit. The limits themselves are in `limits.rs`.
 
 use crate::pg::documents_check::Access;
 use crate::pg::spi;
@@ -8,8 +9,25 @@ use crate::ready::key::Key;
 use crate::store::open_queue::Queue;
 use crate::store::statement::Statement;
 
-// Index: pick. Only where `documents` can not be had. (It does not know the parts of a
-// running transaction: what those have picked seems free.)
+/// When to look again where the floors are not known: 0.1 s, because it is not known when the
+/// next document is ready.
+const UNKNOWN_RETRY_US: i64 = 100_000;
+
+/// When to look again where another session has locked the ready documents: 1 s. A rollback
+/// wakes the waiters, but the rollback of a subtransaction does not.
+const LOCKED_RETRY_US: i64 = 1_000_000;
+
+/// Whether a document can be picked.
+pub enum Readiness {
+    Now,
+    /// Not before this time in microseconds since 2000, unless a commit makes a document
+    /// ready.
+    NotBefore(i64),
+}
+
+// Index: pick, from the floor of one priority on. Used only where `Queue::documents` returns
+// None. It does not know the subtransactions of running transactions, so that documents that
+// those have picked seem unlocked.
 static READY_OF_LEVEL: Statement = Statement::new(
     "select from only {docs} c
      where c.version {=} $1
@@ -23,6 +41,7 @@ static READY_OF_LEVEL: Statement = Statement::new(
      limit 1",
 );
 
+// The same for all priorities at once, where the floors are not known. Index: pick.
 static READY: Statement = Statement::new(
     "select from only {docs} c
      where c.version {=} $1
@@ -34,24 +53,15 @@ static READY: Statement = Statement::new(
      limit 1",
 );
 
-/// Whether something can be picked.
-pub enum Readiness {
-    Now,
-    /// Not before this time, unless a commit makes something ready.
-    NotBefore(i64),
-}
-
-/// Whether a document of a version can be picked at this time.
+/// Whether a document of a version can be picked at the time `now`, in microseconds since
+/// 2000, without regard to the limits of the queue.
 pub fn readiness(queue: &Queue, version: i32, now: i64) -> Readiness {
-    let known = queue.floors().and_then(|floors| {
-        let levels = floors.levels(version)?;
-        Some((floors, levels))
-    });
-    let Some((floors, levels)) = known else {
-        return match any_free(queue, version, None, now) {
+    let Some((floors, levels)) = queue.levels(version) else {
+        return match has_unlocked(queue, version, None, now) {
             true => Readiness::Now,
-            // A document that was rejected is pending, and ready when its lease would end.
-            false => Readiness::NotBefore(now + UNKNOWN),
+            // A document that was rejected is pending, and becomes ready only when its lease
+            // would have expired.
+            false => Readiness::NotBefore(now + UNKNOWN_RETRY_US),
         };
     };
     let mut next = i64::MAX;
@@ -60,7 +70,7 @@ pub fn readiness(queue: &Queue, version: i32, now: i64) -> Readiness {
             next = next.min(level.floor.next_iteration);
             continue;
         }
-        if any_free(queue, version, Some(level), now) {
+        if has_unlocked(queue, version, Some(level), now) {
             return Readiness::Now;
         }
         floors.advance_level(version, level.id, Key::LAST);
@@ -70,14 +80,14 @@ pub fn readiness(queue: &Queue, version: i32, now: i64) -> Readiness {
         });
         next = next.min(match advanced {
             Some(time) if time > now => time,
-            // Somebody has picked the first.
-            _ => now + TAKEN,
+            // Another session has picked the first document.
+            _ => now + LOCKED_RETRY_US,
         });
     }
     Readiness::NotBefore(next)
 }
 
-// How many there are, up to a limit. Index: pick.
+// The number of ready documents, up to a limit. Index: pick, from the floor of one priority on.
 static COUNT_OF_LEVEL: Statement = Statement::new(
     "select pg_catalog.count(*)::pg_catalog.int4 from (
          select from only {docs} c
@@ -91,6 +101,7 @@ static COUNT_OF_LEVEL: Statement = Statement::new(
          limit $7) ready",
 );
 
+// The same for all priorities at once, where the floors are not known. Index: pick.
 static COUNT: Statement = Statement::new(
     "select pg_catalog.count(*)::pg_catalog.int4 from (
          select from only {docs} c
@@ -102,14 +113,10 @@ static COUNT: Statement = Statement::new(
          limit $3) ready",
 );
 
-/// How many documents of a version are ready, up to a limit; some of them may be locked.
-/// Locks nothing, and writes nothing.
+/// How many documents of a version are ready at the time `now`, in microseconds since 2000, up
+/// to `limit`. Some of them may be locked. Locks nothing, and writes nothing.
 pub fn available(queue: &Queue, version: i32, now: i64, limit: i32) -> i32 {
-    let known = queue.floors().and_then(|floors| {
-        let levels = floors.levels(version)?;
-        Some((floors, levels))
-    });
-    let Some((floors, levels)) = known else {
+    let Some((floors, levels)) = queue.levels(version) else {
         let args = [
             Arg::from(version),
             Arg::timestamp(now),
@@ -136,7 +143,7 @@ pub fn available(queue: &Queue, version: i32, now: i64, limit: i32) -> i32 {
         ];
         let n: Option<i32> = spi::connect(|spi| queue.run(spi, &COUNT_OF_LEVEL, &args).get(0, 1));
         match n.unwrap_or(0) {
-            // The next poll needs no query.
+            // With the floor advanced, the next poll needs no query.
             0 => floors.advance_level(version, level.id, Key::LAST),
             n => found += n,
         }
@@ -144,10 +151,10 @@ pub fn available(queue: &Queue, version: i32, now: i64, limit: i32) -> i32 {
     found
 }
 
-/// Whether there is a document that could be picked: of a level from its floor on, or of
-/// all. Not what a transaction that still runs has picked: nobody else can have it,
-/// unless that one rolls back.
-fn any_free(queue: &Queue, version: i32, level: Option<&View>, now: i64) -> bool {
+/// Whether there is a ready document that no other session has locked: in `level` from its
+/// floor on, or in all levels. Documents that a running transaction has picked do not count,
+/// because no other session can pick them unless that transaction is rolled back.
+fn has_unlocked(queue: &Queue, version: i32, level: Option<&View>, now: i64) -> bool {
     if let Some(mut documents) = queue.documents(Access::Update) {
         let from = level.map(|level| {
             let key = level.floor;
@@ -179,11 +186,3 @@ fn any_free(queue: &Queue, version: i32, level: Option<&View>, now: i64) -> bool
         rows.affected() > 0
     })
 }
-
-/// When to look again where it is not known when the next document is ready:
-/// microseconds.
-const UNKNOWN: i64 = 100_000;
-
-/// The same where somebody has it: a rollback wakes those that wait, but for one of a
-/// part of a transaction.
-const TAKEN: i64 = 1_000_000;

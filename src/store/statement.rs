@@ -1,8 +1,8 @@
 //! SQL statements as this crate writes them.
 //!
-//! A statement is written with markers in braces. [`render`] replaces those that stand for
-//! the tables of a queue, for statuses, and for predicates that many statements share;
-//! `pg::operators` replaces those that stand for operators.
+//! A statement is written with markers in braces. [`render`] replaces the markers for the
+//! tables of a queue, for statuses, and for predicates that many statements share.
+//! `pg::operators` replaces the markers for operators.
 
 use crate::domain::names::{QueueName, SUBJECT_MAX};
 use crate::domain::status::Status;
@@ -13,13 +13,13 @@ pub struct Statement {
 }
 
 impl Statement {
-    /// A statement with markers. Statements are statics, because their address is the key
-    /// of their plan.
+    /// Makes a statement of SQL with markers. Statements are statics, because their address
+    /// is the key of their plan.
     pub const fn new(sql: &'static str) -> Self {
         Self { sql }
     }
 
-    /// What tells this statement apart from all others.
+    /// The key that distinguishes this statement from all others: its address.
     pub fn key(&'static self) -> usize {
         std::ptr::from_ref(self) as usize
     }
@@ -53,10 +53,12 @@ fn render_shared(sql: &str) -> String {
     text.replace("{subject_max}", &SUBJECT_MAX.to_string())
 }
 
-/// Replaces the markers of a statement: `{docs}`, `{logs}`, `{metrics}` and `{history}` are
-/// the tables of the queue, `{q}` its name within an identifier, `{planned}`, `{pending}`,
-/// `2`, `{completed}` and `{killed}` the codes of the statuses, `{subject_max}` the
-/// length of a subject, and `{is_leased}` the predicate of that name.
+/// Replaces all markers of a statement except those for operators, and returns its text.
+///
+/// `{docs}`, `{logs}`, `{metrics}` and `{history}` are the tables of the queue, `{q}` is its
+/// name within an identifier, `{planned}`, `{pending}`, `{active}`, `{completed}` and
+/// `{killed}` are the codes of the statuses, `{subject_max}` is the length of a subject in
+/// characters, and `{is_leased}` is the predicate of that name.
 pub fn render(sql: &str, name: &QueueName) -> String {
     render_shared(sql)
         .replace("{docs}", &name.qualified("docs"))
