@@ -1,4 +1,4 @@
-//! Waiting for a document without polling.
+//! Sessions that wait for a document without polling: `queue_wait` and `doc_pick_wait`.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -9,62 +9,73 @@ use crate::pg::procedure::Transactions;
 use crate::pg::process::sleep_in_session;
 use crate::pg::{relation, session, time, transaction};
 use crate::signals::board::board;
-use crate::signals::wakeups::{self, Waiting};
+use crate::signals::wakeups::{self, Registration};
 use crate::store::limits::readiness;
 use crate::store::open_queue::Queue;
 use crate::store::readiness::Readiness;
 
-/// How often a session looks that nobody can wake: there is no shared memory, or no
-/// place in it.
-const POLL: i64 = 100_000;
+/// How often a session looks that no commit can wake, because there is no shared memory or no
+/// free slot in it: microseconds.
+const POLL_INTERVAL_US: i64 = 100_000;
 
-/// How often all others look, told or not: a prepared transaction is committed without
-/// a word.
-const LOOK: i64 = 5_000_000;
+/// How often a session looks that a commit can wake: microseconds. COMMIT PREPARED wakes no
+/// session.
+const CHECK_INTERVAL_US: i64 = 5_000_000;
 
-/// When to look again where a document was ready after it could not be picked.
-const AGAIN: i64 = 2_000;
+/// When a pick is tried again after a document was ready that could not be picked:
+/// microseconds.
+const RETRY_AFTER_US: i64 = 2_000;
 
-/// A place among those who wait, for a version in some tables.
-struct Place {
+/// This session as a waiter for documents of a version. It has a slot in shared memory, if there
+/// is one.
+struct Waiter {
     version: i32,
-    taken: Option<(Vec<u32>, Waiting)>,
+    /// The tables that the registration is for.
+    registration: Option<(Vec<u32>, Registration)>,
 }
 
-impl Place {
+impl Waiter {
     fn new(version: i32) -> Self {
         Self {
             version,
-            taken: None,
+            registration: None,
         }
     }
 
-    /// From now on a commit wakes this session, and what was committed before is seen by
-    /// who takes a snapshot now.
-    fn listens(&mut self, tables: &[u32]) {
+    /// Has the next commit of documents of these tables wake this session. A snapshot that is
+    /// taken after this call sees what was committed before it.
+    fn arm(&mut self, tables: &[u32]) {
         let is_new = self
-            .taken
+            .registration
             .as_ref()
-            .is_none_or(|(before, _)| before != tables);
+            .is_none_or(|(registered, _)| registered != tables);
         if is_new {
-            drop(self.taken.take());
-            self.taken = board().and_then(|board| {
+            drop(self.registration.take());
+            self.registration = board().and_then(|board| {
                 let (database, now) = (session::database(), time::clock());
-                let place = Waiting::begin(&board.waiters, database, self.version, tables, now)?;
-                Some((tables.to_vec(), place))
+                let registration =
+                    Registration::new(&board.waiters, database, self.version, tables, now)?;
+                Some((tables.to_vec(), registration))
             });
         }
-        if let Some((_, waiting)) = &self.taken {
-            waiting.listens();
+        if let Some((_, registration)) = &self.registration {
+            registration.arm();
         }
     }
 
-    /// Sleeps until woken, or until a time.
-    fn sleeps(&self, until: i64) {
-        let waiting = self.taken.as_ref().map(|(_, waiting)| waiting);
-        let look = time::clock() + if waiting.is_some() { LOOK } else { POLL };
-        let until = until.min(look);
-        while !waiting.is_some_and(Waiting::was_woken) {
+    /// Sleeps until a commit wakes this session, and until a time in microseconds since 2000 at
+    /// most.
+    fn sleep(&self, until: i64) {
+        let registration = self
+            .registration
+            .as_ref()
+            .map(|(_, registration)| registration);
+        let interval = match registration {
+            Some(_) => CHECK_INTERVAL_US,
+            None => POLL_INTERVAL_US,
+        };
+        let until = until.min(time::clock() + interval);
+        while !registration.is_some_and(Registration::is_woken) {
             let left = until - time::clock();
             if left <= 0 {
                 break;
@@ -74,9 +85,11 @@ impl Place {
     }
 }
 
-/// Waits until a document of one of the queues can be picked; says which. None when
-/// that did not happen in time (`until`: microseconds since 2000).
-/// No snapshot is held, and no lock, while it waits.
+/// Waits until a document of one of the queues can be picked, and returns the position of the
+/// queue in `names`. None when that did not happen until `until`, in microseconds since 2000.
+/// The session has no snapshot and no lock while it waits.
+///
+/// Errors: those of `Queue::open`, such as `Error::UnknownQueue`.
 pub fn wait(
     transactions: &Transactions,
     names: &[QueueName],
@@ -84,20 +97,21 @@ pub fn wait(
     until: i64,
 ) -> Result<Option<usize>> {
     transaction::on_exit(wakeups::release_slot);
-    let mut place = Place::new(version);
+    let mut waiter = Waiter::new(version);
     let mut tables: Vec<u32> = Vec::new();
     loop {
-        // Before the first snapshot, which an isolation level may keep for all.
+        // This must precede the first snapshot, because some isolation levels keep it for the
+        // whole transaction.
         if !tables.is_empty() {
-            place.listens(&tables);
+            waiter.arm(&tables);
         }
         let queues: Vec<Rc<Queue>> =
             transactions.statement(|| names.iter().map(Queue::open).collect::<Result<_>>())?;
         let opened: Vec<u32> = queues.iter().map(|queue| queue.table.to_u32()).collect();
         if opened != tables {
-            // The first time, or a queue was made anew.
+            // It is the first round, or a queue was dropped and created again.
             tables = opened;
-            place.listens(&tables);
+            waiter.arm(&tables);
             if session::keeps_snapshot() {
                 drop(queues);
                 transactions.commit();
@@ -116,12 +130,14 @@ pub fn wait(
         if time::clock() >= until {
             return Ok(None);
         }
-        place.sleeps(next.min(until));
+        waiter.sleep(next.min(until));
     }
 }
 
-/// Picks as soon as that gives a document; `pick` says how many it got of what is due
-/// at a time. Ends without one when there is none in time.
+/// Calls `pick` until it gives a document, or until `until`, in microseconds since 2000.
+/// `pick` gets the queue and the current time, and returns how many documents it has picked.
+///
+/// Errors: those of `Queue::open`, such as `Error::UnknownQueue`.
 pub fn pick(
     name: &QueueName,
     version: i32,
@@ -129,21 +145,21 @@ pub fn pick(
     mut pick: impl FnMut(&Queue, i64) -> i32,
 ) -> Result<()> {
     transaction::on_exit(wakeups::release_slot);
-    let mut place = Place::new(version);
+    let mut waiter = Waiter::new(version);
     loop {
-        // What the queue is set to may have changed since the last look.
+        // The settings of the queue may have changed since the last round.
         relation::accept_invalidations();
         let queue = Queue::open(name)?;
-        place.listens(&[queue.table.to_u32()]);
+        waiter.arm(&[queue.table.to_u32()]);
         let now = time::clock();
         if pick(&queue, now) > 0 || now >= until {
             return Ok(());
         }
         let next = match readiness(&queue, version, time::clock()) {
-            // It came since; or it is there and cannot be had.
-            Readiness::Now => time::clock() + AGAIN,
+            // It became ready after the pick, or it cannot be picked now.
+            Readiness::Now => time::clock() + RETRY_AFTER_US,
             Readiness::NotBefore(time) => time,
         };
-        place.sleeps(next.min(until));
+        waiter.sleep(next.min(until));
     }
 }

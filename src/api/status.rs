@@ -73,9 +73,9 @@ fn background_worker_wake(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
 /// In how many queues `status()` looks: each takes locks until the transaction ends.
 const LOOKS: usize = 300;
 
-/// Raises the floors that are before a time as far as they go: a floor says that there
+/// Advances the floors that are before a time as far as they go: a floor says that there
 /// is nothing before it, not that there is something at it.
-fn raise_floors(now: i64) {
+fn advance_floors(now: i64) {
     for table in floors::tables_behind(now).into_iter().take(LOOKS) {
         let name = relation::queue_of_table(table.to_u32());
         let Some(name) = name.and_then(|name| QueueName::parse(&name).ok()) else {
@@ -87,14 +87,14 @@ fn raise_floors(now: i64) {
         let Ok(Some(queue)) = Queue::try_open(&name) else {
             continue;
         };
-        let Some(source) = queue.floors() else {
+        let Some(floors) = queue.floors() else {
             continue;
         };
         for (index, version, view) in floors::describe(table) {
             match index {
-                Index::Pick => source.advance_level(version, view.id, Key::LAST),
+                Index::Pick => floors.advance_level(version, view.id, Key::LAST),
                 Index::Due => {
-                    source.due(view.id, now);
+                    floors.due(view.id, now);
                 }
             }
         }
@@ -107,7 +107,7 @@ fn fetchq_status(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond(fcinfo, |call| {
         let now = time::clock();
         if !session::is_standby() {
-            raise_floors(now);
+            advance_floors(now);
         }
         let first = |level: i32| floors::first_before(Index::Due, Some(level), i64::MAX);
         let board = board::board();

@@ -1,6 +1,8 @@
-//! When the documents of which queue are due: planned ones, and leases that run out.
-//! The ready floors of the due index know when that is; whoever plans something
-//! earlier tells.
+//! The calendar: when something is due in each queue of a database, which is a planned document or
+//! a lease that expires. It runs the maintenance of the documents at that time.
+//!
+//! The ready floors of the due index say when the next document of a queue is due. A session that
+//! plans an earlier one adds a due change on the board.
 
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 
@@ -11,64 +13,78 @@ use crate::pg::{process, relation, time};
 use crate::signals::board::BackgroundWorker;
 use crate::store::queue;
 
-/// How often all queues are looked at, told or not: documents can come by ways that
-/// nobody notes.
-const ALL: i64 = 300_000_000;
+/// How often all queues are examined, because documents can appear without a due change:
+/// microseconds.
+const FULL_SWEEP_INTERVAL_US: i64 = 300_000_000;
 
-/// A turn ends after this time, so that what becomes due meanwhile has not to wait for
-/// many queues: microseconds.
-const TURN: i64 = 20_000;
+/// A round ends after this time, so that other work of the background worker does not have to wait
+/// for many queues: microseconds.
+const ROUND_US: i64 = 20_000;
 
-/// Of queues in which nothing is known to be due, so many are looked at in a turn.
-const SWEEP: usize = 8;
+/// Queues of a full sweep that are examined in one round.
+const ROUND_SWEEP_QUEUES: usize = 8;
 
-/// How soon a queue is looked at again in which something is due that cannot be had now:
-/// it is not committed yet, or somebody has it locked. Twice as late each time, but soon:
-/// what is planned behind it meanwhile is not told.
-const FIRST_RETRY: i64 = 2_000;
+/// When a queue is examined again in which something is due that cannot be changed now, because it
+/// is not committed yet or is locked: microseconds. The time doubles with each such run.
+const MIN_RETRY_US: i64 = 2_000;
 
-const LAST_RETRY: i64 = 50_000;
+/// The longest of these times: microseconds. It is short, because documents that are planned above
+/// the floor meanwhile add no due change.
+const MAX_RETRY_US: i64 = 50_000;
 
-/// When to look again after a failure that was not a job's.
-const AFTER_FAILURE: i64 = 1_000_000;
+/// When to look again after a failure outside of a queue's maintenance: microseconds.
+const RETRY_AFTER_US: i64 = 1_000_000;
 
-/// A table that was told of by the transaction that makes it is looked for again for a
-/// while: a commit tells of it a moment before it tells the caches of the catalog.
-const UNKNOWN_FOR: i64 = 5_000_000;
+/// For how long a table is looked for that a due change names and that cannot be seen:
+/// microseconds. A transaction that creates a queue adds its due change a moment before the
+/// catalog caches of this process are invalidated.
+const UNKNOWN_TIMEOUT_US: i64 = 5_000_000;
 
-const UNKNOWN_AGAIN: i64 = 20_000;
+/// How often such a table is looked for: microseconds.
+const UNKNOWN_RETRY_US: i64 = 20_000;
 
-/// How often a job that runs whenever something is due is written down as having run.
-const WRITE_DOWN: i64 = 60_000_000;
+/// How often a run of a queue's maintenance is recorded in `fetchq.jobs` at most: microseconds.
+const RECORD_INTERVAL_US: i64 = 60_000_000;
 
+/// What the calendar knows about a queue. Times are in microseconds since 2000.
 struct Queue {
     name: QueueName,
-    at: i64,
-    /// Turns in which nothing could be had of what is due.
-    idle: u32,
-    written_down: i64,
+    /// When something is due.
+    due_at: i64,
+    /// Successive runs that could not change what was due.
+    idle_runs: u32,
+    recorded_at: i64,
 }
 
+/// A table that a due change names and that cannot be seen yet. Times are in microseconds since
+/// 2000.
+struct UnknownTable {
+    due_at: i64,
+    /// Until when it is looked for.
+    until: i64,
+}
+
+/// The calendar of a database. Times are in microseconds since 2000.
 pub struct Calendar<'a> {
-    me: &'a BackgroundWorker,
-    /// How far the news were read.
+    worker: &'a BackgroundWorker,
+    /// The number of the next due change to read.
     read: u32,
-    all_at: i64,
+    next_full_sweep: i64,
+    /// When something is due, by table.
     due: BTreeSet<(i64, u32)>,
     queues: HashMap<u32, Queue>,
-    /// Tables that were told of and cannot be seen: when something is due, and until when
-    /// to look for them.
-    unknown: HashMap<u32, (i64, i64)>,
-    /// What is still to be looked at of all queues.
+    unknown: HashMap<u32, UnknownTable>,
+    /// The tables of a full sweep that are still to be examined.
     sweep: VecDeque<u32>,
 }
 
 impl<'a> Calendar<'a> {
-    pub fn new(me: &'a BackgroundWorker) -> Self {
+    /// Returns a calendar that begins with a full sweep.
+    pub fn new(worker: &'a BackgroundWorker) -> Self {
         Self {
-            me,
-            read: me.due_changes.written(),
-            all_at: i64::MIN,
+            worker,
+            read: worker.due_changes.written(),
+            next_full_sweep: i64::MIN,
             due: BTreeSet::new(),
             queues: HashMap::new(),
             unknown: HashMap::new(),
@@ -76,35 +92,37 @@ impl<'a> Calendar<'a> {
         }
     }
 
-    pub fn has_news(&self) -> bool {
-        self.me.due_changes.written() != self.read
+    /// Returns whether there are due changes that the last run did not read.
+    pub fn has_changes(&self) -> bool {
+        self.worker.due_changes.written() != self.read
     }
 
-    /// Does what is due; says when the next is.
+    /// Runs the maintenance of the queues in which something is due. Returns when something is due
+    /// next, in microseconds since 2000.
     pub fn run(&mut self) -> i64 {
         let now = time::clock();
-        match self.me.due_changes.since(&mut self.read) {
-            Some(news) => {
-                for (table, at) in news {
-                    self.told(table, at, now);
+        match self.worker.due_changes.read_since(&mut self.read) {
+            Some(changes) => {
+                for (table, due_at) in changes {
+                    self.apply_change(table, due_at, now);
                 }
             }
-            None => self.all_at = i64::MIN,
+            None => self.next_full_sweep = i64::MIN,
         }
-        if self.all_at <= now {
-            self.plan_all(now);
+        if self.next_full_sweep <= now {
+            self.begin_full_sweep(now);
         }
-        let unknown_at = self.find_unknown(now);
-        // What is overdue longest comes first. A queue in which there is more than one run
-        // may touch is due again by the end of that run: after all others.
-        let until = now + TURN;
-        while let Some((at, table)) = self.due.first().copied() {
-            if at > now || process::should_stop() || time::clock() > until {
+        let unknown_at = self.find_unknown_tables(now);
+        // The longest overdue queue comes first. A queue with more due documents than one run may
+        // change is due again at the end of that run, so all others come before it.
+        let until = now + ROUND_US;
+        while let Some((due_at, table)) = self.due.first().copied() {
+            if due_at > now || process::should_stop() || time::clock() > until {
                 break;
             }
             self.run_queue(table);
         }
-        for _ in 0..SWEEP {
+        for _ in 0..ROUND_SWEEP_QUEUES {
             match self.sweep.pop_front() {
                 Some(table) if !process::should_stop() => self.run_queue(table),
                 _ => break,
@@ -113,84 +131,88 @@ impl<'a> Calendar<'a> {
         if !self.sweep.is_empty() {
             return now;
         }
-        let next = self.due.first().map_or(i64::MAX, |(at, _)| *at);
-        next.min(self.all_at).min(unknown_at)
+        let next = self.due.first().map_or(i64::MAX, |(due_at, _)| *due_at);
+        next.min(self.next_full_sweep).min(unknown_at)
     }
 
-    fn plan(&mut self, table: u32, at: i64) {
+    fn set_due(&mut self, table: u32, due_at: i64) {
         if let Some(queue) = self.queues.get_mut(&table) {
-            self.due.remove(&(queue.at, table));
-            queue.at = at;
-            self.due.insert((at, table));
+            self.due.remove(&(queue.due_at, table));
+            queue.due_at = due_at;
+            self.due.insert((due_at, table));
         }
     }
 
-    fn add(&mut self, table: u32, name: QueueName, at: i64) {
-        self.due.insert((at, table));
+    fn add(&mut self, table: u32, name: QueueName, due_at: i64) {
+        self.due.insert((due_at, table));
         self.queues.insert(
             table,
             Queue {
                 name,
-                at,
-                idle: 0,
-                written_down: 0,
+                due_at,
+                idle_runs: 0,
+                recorded_at: 0,
             },
         );
     }
 
     fn forget(&mut self, table: u32) {
         if let Some(queue) = self.queues.remove(&table) {
-            self.due.remove(&(queue.at, table));
+            self.due.remove(&(queue.due_at, table));
         }
     }
 
-    fn told(&mut self, table: u32, at: i64, now: i64) {
-        match self.queues.get(&table).map(|queue| queue.at) {
-            Some(before) if before <= at => {}
-            Some(_) => self.plan(table, at),
+    fn apply_change(&mut self, table: u32, due_at: i64, now: i64) {
+        match self.queues.get(&table).map(|queue| queue.due_at) {
+            Some(earlier) if earlier <= due_at => {}
+            Some(_) => self.set_due(table, due_at),
             None => {
-                let until = now + UNKNOWN_FOR;
-                if !self.find(table, at) {
-                    self.unknown
+                if !self.find_table(table, due_at) {
+                    let until = now + UNKNOWN_TIMEOUT_US;
+                    let unknown = self
+                        .unknown
                         .entry(table)
-                        .and_modify(|unknown| *unknown = (unknown.0.min(at), until))
-                        .or_insert((at, until));
+                        .or_insert(UnknownTable { due_at, until });
+                    unknown.due_at = unknown.due_at.min(due_at);
+                    unknown.until = until;
                 }
             }
         }
     }
 
-    /// Adds a queue of which only the table is known; false when there is none to be seen.
-    fn find(&mut self, table: u32, at: i64) -> bool {
+    /// Adds the queue of a table. Returns false when the table cannot be seen.
+    fn find_table(&mut self, table: u32, due_at: i64) -> bool {
         let name = process::transaction(|| relation::queue_of_table(table));
         let name = name.ok().flatten();
         match name.and_then(|name| QueueName::parse(&name).ok()) {
             Some(name) => {
-                self.add(table, name, at);
+                self.add(table, name, due_at);
                 true
             }
             None => false,
         }
     }
 
-    /// Looks for the tables again that could not be seen; says when to do so next.
-    fn find_unknown(&mut self, now: i64) -> i64 {
+    /// Looks again for the tables that could not be seen. Returns when to do so next, in
+    /// microseconds since 2000.
+    fn find_unknown_tables(&mut self, now: i64) -> i64 {
         if self.unknown.is_empty() {
             return i64::MAX;
         }
-        for (table, (at, until)) in std::mem::take(&mut self.unknown) {
-            if !self.queues.contains_key(&table) && !self.find(table, at) && until > now {
-                self.unknown.insert(table, (at, until));
+        for (table, unknown) in std::mem::take(&mut self.unknown) {
+            let is_known = self.queues.contains_key(&table);
+            if !is_known && !self.find_table(table, unknown.due_at) && unknown.until > now {
+                self.unknown.insert(table, unknown);
             }
         }
         match self.unknown.is_empty() {
             true => i64::MAX,
-            false => now + UNKNOWN_AGAIN,
+            false => now + UNKNOWN_RETRY_US,
         }
     }
 
-    /// Has all queues looked at, a few in each turn.
-    fn plan_all(&mut self, now: i64) {
+    /// Has all queues examined, a few in each round.
+    fn begin_full_sweep(&mut self, now: i64) {
         let found = process::transaction(|| {
             let names = queue::all();
             let tables = names.into_iter().filter_map(|name| {
@@ -202,11 +224,11 @@ impl<'a> Calendar<'a> {
         match found {
             Ok(found) => {
                 let tables: HashSet<u32> = found.iter().map(|(table, _)| *table).collect();
-                let gone = self.queues.keys().filter(|table| !tables.contains(table));
-                for table in gone.copied().collect::<Vec<_>>() {
+                let dropped = self.queues.keys().filter(|table| !tables.contains(table));
+                for table in dropped.copied().collect::<Vec<_>>() {
                     self.forget(table);
                 }
-                // What is left of the last time comes first.
+                // The rest of the previous sweep comes first.
                 self.sweep.retain(|table| tables.contains(table));
                 let left: HashSet<u32> = self.sweep.iter().copied().collect();
                 let others = found.iter().map(|(table, _)| *table);
@@ -217,11 +239,11 @@ impl<'a> Calendar<'a> {
                         self.add(table, name, i64::MAX);
                     }
                 }
-                self.all_at = now + ALL;
+                self.next_full_sweep = now + FULL_SWEEP_INTERVAL_US;
             }
             Err(message) => {
-                log_failure(format!("the list of queues: {message}"));
-                self.all_at = now + AFTER_FAILURE;
+                log_failure(format!("reading the list of queues failed: {message}"));
+                self.next_full_sweep = now + RETRY_AFTER_US;
             }
         }
     }
@@ -232,9 +254,8 @@ impl<'a> Calendar<'a> {
         };
         let name = queue.name.clone();
         process::show_activity(Some(&format!("fetchq: maintenance of queue \"{name}\"")));
-        let is_to_write_down = queue.written_down + WRITE_DOWN <= time::clock();
-        let outcome =
-            process::transaction(|| runner::run_document_maintenance(&name, is_to_write_down));
+        let record_run = queue.recorded_at + RECORD_INTERVAL_US <= time::clock();
+        let outcome = process::transaction(|| runner::run_document_maintenance(&name, record_run));
         let now = time::clock();
         match outcome {
             Ok(None) => self.forget(table),
@@ -242,27 +263,28 @@ impl<'a> Calendar<'a> {
                 let Some(queue) = self.queues.get_mut(&table) else {
                     return;
                 };
-                if run.moved > 0 {
-                    queue.idle = 0;
+                if run.changed > 0 {
+                    queue.idle_runs = 0;
                 }
-                if is_to_write_down && run.moved > 0 {
-                    queue.written_down = now;
+                if record_run && run.changed > 0 {
+                    queue.recorded_at = now;
                 }
-                let at = match run.next {
-                    at if at > now => at,
-                    // More of it than one run may touch.
-                    _ if run.moved > 0 => now,
+                let due_at = match run.next {
+                    next if next > now => next,
+                    // More is due than one run may change.
+                    _ if run.changed > 0 => now,
                     _ => {
-                        queue.idle = queue.idle.saturating_add(1);
-                        now + (FIRST_RETRY << queue.idle.min(10)).min(LAST_RETRY)
+                        queue.idle_runs = queue.idle_runs.saturating_add(1);
+                        now + (MIN_RETRY_US << queue.idle_runs.min(10)).min(MAX_RETRY_US)
                     }
                 };
-                self.plan(table, at);
+                self.set_due(table, due_at);
             }
             Err(message) => {
                 log_failure(format!("maintenance of queue \"{name}\" failed: {message}"));
-                let at = process::transaction(|| runner::back_off_maintenance(&name));
-                self.plan(table, at.ok().flatten().unwrap_or(now + AFTER_FAILURE));
+                let retry_at = process::transaction(|| runner::back_off_maintenance(&name));
+                let retry_at = retry_at.ok().flatten();
+                self.set_due(table, retry_at.unwrap_or(now + RETRY_AFTER_US));
             }
         }
     }

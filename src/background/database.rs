@@ -1,92 +1,97 @@
-//! The worker of one database: a calendar of the documents, the schedules, and the jobs.
+//! The background worker of one database. It runs the calendar of the documents, the schedules,
+//! the bound sessions, the notifications and the jobs.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use crate::background::calendar::Calendar;
-use crate::background::jobs;
-use crate::background::lifecycle::{Assignment, CHECK_INTERVAL_US, log_failure, reason_to_end};
+use crate::background::jobs::Jobs;
+use crate::background::lifecycle::{Assignment, CHECK_INTERVAL_US, exit_reason, log_failure};
 use crate::background::notifier::Notifier;
 use crate::background::schedules::Schedules;
 use crate::background::sessions::Sessions;
 use crate::pg::{process, session, time, transaction};
-use crate::signals::board::{BackgroundWorker, End, board};
+use crate::signals::board::{BackgroundWorker, ExitReason, board};
 
-/// Before it sleeps so long, it reports all its statistics.
-const LONG: i64 = 100_000;
+/// Before it sleeps for longer than this, the process reports all its statistics: microseconds.
+const LONG_SLEEP_US: i64 = 100_000;
 
-/// The place of this process, so that its exit gives it back, whatever made it exit.
-static PLACE: AtomicUsize = AtomicUsize::new(0);
+/// The position of this process on the board. The exit callback releases the slot there, whatever
+/// the cause of the exit.
+static POSITION: AtomicUsize = AtomicUsize::new(0);
 
-pub fn main(place: &Assignment) {
+/// The main function of the process.
+pub fn main(assignment: &Assignment) {
     let Some(board) = board() else {
         process::end(false);
     };
-    let me = board.worker(place.number);
-    if !me.is_of(place.launch) {
-        // The launcher that wanted it is no more.
+    let worker = board.background_worker(assignment.position);
+    if !worker.is_assigned_by(assignment.launcher_number) {
+        // The launcher that started this process has exited.
         process::end(false);
     }
-    PLACE.store(place.number, Ordering::Relaxed);
-    transaction::on_exit(leave);
-    me.slot.take(session::pid(), time::clock());
-    if !me.is_of(place.launch) {
-        // A new launcher came in between; it may have given the place away.
-        leave();
+    POSITION.store(assignment.position, Ordering::Relaxed);
+    transaction::on_exit(release_slot);
+    worker.slot.occupy(session::pid(), time::clock());
+    if !worker.is_assigned_by(assignment.launcher_number) {
+        // A new launcher has started meanwhile. It may have assigned the entry to another
+        // database.
+        release_slot();
         process::end(false);
     }
-    process::begin(Some(me.database()), c"fetchq worker");
-    let mut jobs = jobs::Jobs::default();
-    let end = serve(me, place, &mut jobs);
-    jobs.end();
-    me.ends(end);
+    process::begin(Some(worker.database()), c"fetchq background worker");
+    let mut jobs = Jobs::default();
+    let reason = run(worker, assignment, &mut jobs);
+    jobs.terminate();
+    worker.set_exit_reason(reason);
     process::end(false);
 }
 
-fn leave() {
+fn release_slot() {
     if let Some(board) = board() {
-        let me = board.worker(PLACE.load(Ordering::Relaxed));
-        me.slot.leave_as(session::pid());
+        let worker = board.background_worker(POSITION.load(Ordering::Relaxed));
+        worker.slot.release_if_occupied_by(session::pid());
     }
 }
 
-fn serve(me: &BackgroundWorker, place: &Assignment, jobs: &mut jobs::Jobs) -> End {
-    let mut looked = i64::MIN / 2;
-    let mut calendar = Calendar::new(me);
-    let mut schedules = Schedules::new(me);
+fn run(worker: &BackgroundWorker, assignment: &Assignment, jobs: &mut Jobs) -> ExitReason {
+    let mut checked_at = i64::MIN / 2;
+    let mut calendar = Calendar::new(worker);
+    let mut schedules = Schedules::new(worker);
     let mut sessions = Sessions::default();
-    let mut sender = Notifier::new(&me.announcements);
+    let mut notifier = Notifier::new(&worker.announcements);
     loop {
         if process::should_stop() {
-            return End::Asked;
+            return ExitReason::Terminated;
         }
         process::reload();
-        // From here on nobody has to wake this process: it reads the news below, before
+        // No process has to wake this one from here on, because it reads all changes below before
         // it sleeps.
-        me.sleeps_until(i64::MIN);
-        if looked + CHECK_INTERVAL_US <= time::clock() {
-            looked = time::clock();
-            match process::transaction(reason_to_end) {
+        worker.set_wake_time(i64::MIN);
+        if checked_at + CHECK_INTERVAL_US <= time::clock() {
+            checked_at = time::clock();
+            match process::transaction(exit_reason) {
                 Ok(None) => {}
-                Ok(Some(end)) => return end,
+                Ok(Some(reason)) => return reason,
                 Err(message) => {
                     log_failure(message);
-                    return End::Crash;
+                    return ExitReason::Crash;
                 }
             }
         }
-        // Notifications between all that may take long.
-        sender.run();
+        // Notifications are sent between all steps that may take long.
+        notifier.run();
         let due = calendar.run().min(schedules.run()).min(sessions.run());
-        sender.run();
-        let job = jobs.run(place);
-        let next = due.min(job).min(sender.run());
+        notifier.run();
+        let job_due = jobs.run(assignment);
+        let next = due.min(job_due).min(notifier.run());
         process::show_activity(None);
-        process::report_statistics(next > time::clock() + LONG);
-        let until = next.min(looked + CHECK_INTERVAL_US);
-        me.sleeps_until(until);
-        let has_news = calendar.has_news() || schedules.has_news() || sender.has_news();
-        if has_news || process::should_stop() {
+        process::report_statistics(next > time::clock() + LONG_SLEEP_US);
+        let until = next.min(checked_at + CHECK_INTERVAL_US);
+        worker.set_wake_time(until);
+        let has_changes =
+            calendar.has_changes() || schedules.has_changes() || notifier.has_changes();
+        if has_changes || process::should_stop() {
             continue;
         }
         let micros = (until - time::clock()).max(0);

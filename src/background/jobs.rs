@@ -1,125 +1,134 @@
-//! The jobs of `fetchq.jobs` that are not the calendar's, one at a time, each in a
-//! transaction of its own. The pack of the counters is the worker's; for snapshots,
-//! recounts and retention, which may take long, it starts a process of their own, that
-//! ends when there is nothing to do: what is due must not wait for them.
+//! The jobs of `fetchq.jobs`, except the maintenance of documents, which is the calendar's. They
+//! run one at a time, each in a transaction of its own.
+//!
+//! The background worker packs the counters itself. Snapshots, recounts and retention may take
+//! long, and documents that are due must not wait for them. Therefore the background worker
+//! starts a jobs process for them, which exits when nothing is left to do.
 
-use crate::background::lifecycle::{Assignment, CHECK_INTERVAL_US, log_failure, reason_to_end};
+use crate::background::lifecycle::{Assignment, CHECK_INTERVAL_US, exit_reason, log_failure};
 use crate::maintenance::runner;
 use crate::pg::process::{self, Started};
 use crate::pg::{catalog, time};
-use crate::signals::board::{BackgroundWorker, board};
+use crate::signals::board::board;
 use crate::store::jobs as store;
 use crate::store::jobs::Kind;
 
-/// When to look again after a failure that was not a job's.
-const RETRY: i64 = 1_000_000;
+/// When to look again after a failure outside of a job: microseconds.
+const RETRY_AFTER_US: i64 = 1_000_000;
 
-/// When to look again where another session has what is due.
-const LOCKED: i64 = 100_000;
+/// When to look again while another session has locked the jobs that are due: microseconds.
+const LOCKED_RETRY_US: i64 = 100_000;
 
-/// How often the plan of the jobs is read at least.
-const LOOK: i64 = 5_000_000;
+/// The table of jobs is read at least this often, because a session may have changed it:
+/// microseconds.
+const MAX_PAUSE_US: i64 = 5_000_000;
 
-/// Runs one job of a kind, if there is one; says when the next is due.
+/// Runs one job of a kind, if one is due. Returns when the next one is due, in microseconds since
+/// 2000.
 fn run_one(kind: Kind) -> i64 {
     process::show_activity(Some("fetchq: jobs"));
-    let next = process::transaction(|| {
+    let result = process::transaction(|| {
         let has_run = runner::run_next(kind);
         (has_run, store::next(kind))
     });
-    match next {
+    match result {
         Ok((has_run, next)) => {
-            // Somebody may plan one earlier.
-            let next = next.unwrap_or(i64::MAX).min(time::clock() + LOOK);
-            // What is due and was not run is in another session's hands.
+            let next = next.unwrap_or(i64::MAX).min(time::clock() + MAX_PAUSE_US);
+            // A job that is due and did not run is locked by another session.
             if has_run {
                 next
             } else {
-                next.max(time::clock() + LOCKED)
+                next.max(time::clock() + LOCKED_RETRY_US)
             }
         }
         Err(message) => {
             log_failure(message);
-            time::clock() + RETRY
+            time::clock() + RETRY_AFTER_US
         }
     }
 }
 
+/// The jobs of a database, as its background worker runs them. Times are in microseconds since
+/// 2000.
 #[derive(Default)]
 pub struct Jobs {
     pack_at: i64,
     slow_at: i64,
-    started: i64,
-    helper: Option<Started>,
+    /// When the jobs process was started.
+    started_at: i64,
+    jobs_process: Option<Started>,
 }
 
 impl Jobs {
-    /// Runs what is due; says when the next is.
-    pub fn run(&mut self, place: &Assignment) -> i64 {
+    /// Packs the counters and starts the jobs process, when they are due. Returns when to call it
+    /// again, in microseconds since 2000.
+    pub fn run(&mut self, assignment: &Assignment) -> i64 {
         if self.pack_at <= time::clock() && !process::should_stop() {
             self.pack_at = run_one(Kind::Pack);
         }
-        if self.helper.as_ref().is_some_and(Started::is_gone) {
-            self.helper = None;
-            self.slow_at = self.started + RETRY;
+        if self.jobs_process.as_ref().is_some_and(Started::is_gone) {
+            self.jobs_process = None;
+            self.slow_at = self.started_at + RETRY_AFTER_US;
         }
-        if self.helper.is_none() && self.slow_at <= time::clock() && !process::should_stop() {
-            self.slow_at = self.start_helper(place);
+        let is_idle = self.jobs_process.is_none();
+        if is_idle && self.slow_at <= time::clock() && !process::should_stop() {
+            self.slow_at = self.start_jobs_process(assignment);
         }
-        match self.helper {
-            // Its end wakes this process.
+        match self.jobs_process {
+            // The exit of the jobs process wakes this one.
             Some(_) => self.pack_at,
             None => self.pack_at.min(self.slow_at),
         }
     }
 
-    /// Ends the other process, when this one ends.
-    pub fn end(self) {
-        if let Some(helper) = self.helper {
-            helper.terminate();
+    /// Terminates the jobs process, because this process exits.
+    pub fn terminate(self) {
+        if let Some(jobs_process) = self.jobs_process {
+            jobs_process.terminate();
         }
     }
 
-    /// Says when to look again.
-    fn start_helper(&mut self, place: &Assignment) -> i64 {
+    /// Starts the jobs process if a slow job is due. Returns when to look again, in microseconds
+    /// since 2000.
+    fn start_jobs_process(&mut self, assignment: &Assignment) -> i64 {
         let found = process::transaction(|| (store::next(Kind::Slow), catalog::database_name()));
         let now = time::clock();
         let (next, database) = match found {
             Ok((next, database)) => (next.unwrap_or(i64::MAX), database.unwrap_or_default()),
             Err(message) => {
                 log_failure(message);
-                return now + RETRY;
+                return now + RETRY_AFTER_US;
             }
         };
         if next > now {
-            return next.min(now + LOOK);
+            return next.min(now + MAX_PAUSE_US);
         }
-        self.started = now;
-        self.helper = process::start_jobs(place.argument(), &database);
-        match self.helper {
+        self.started_at = now;
+        self.jobs_process = process::start_jobs(assignment.to_argument(), &database);
+        match self.jobs_process {
             Some(_) => next,
-            // No room for one: then here.
+            // max_worker_processes are running, so this process does the work itself.
             None => run_one(Kind::Slow),
         }
     }
 }
 
-/// The process for the slow jobs of a database: until there are none to do.
-pub fn main(place: &Assignment) {
+/// The main function of the jobs process. It runs the slow jobs of a database until none is due.
+pub fn main(assignment: &Assignment) {
     let Some(board) = board() else {
         process::end(false);
     };
-    let worker: &BackgroundWorker = board.worker(place.number);
-    if !worker.is_of(place.launch) {
+    let worker = board.background_worker(assignment.position);
+    if !worker.is_assigned_by(assignment.launcher_number) {
         process::end(false);
     }
     process::begin(Some(worker.database()), c"fetchq jobs");
-    let mut looked = i64::MIN / 2;
+    let mut checked_at = i64::MIN / 2;
     while !process::should_stop() {
         process::reload();
-        if looked + CHECK_INTERVAL_US <= time::clock() {
-            looked = time::clock();
-            if process::transaction(reason_to_end) != Ok(None) {
+        if checked_at + CHECK_INTERVAL_US <= time::clock() {
+            checked_at = time::clock();
+            if process::transaction(exit_reason) != Ok(None) {
                 break;
             }
         }

@@ -1,38 +1,39 @@
-//! The worker of one database: a calendar of the documents, the schedules, and the jobs.
+//! What the background worker of a database and its jobs process have in common: which entry of
+//! the board they belong to, when they exit, and how they log a failure.
 
 use crate::pg::catalog;
 use crate::pg::process;
-use crate::signals::board::End;
+use crate::signals::board::ExitReason;
 use crate::store::queue;
 use crate::{error, settings};
 
-/// How often it looks whether somebody wants the database for himself. A command that
-/// does waits for five seconds.
+/// How often a process checks whether it has to exit: microseconds. A command that needs the
+/// database without other sessions waits five seconds for them to exit.
 pub const CHECK_INTERVAL_US: i64 = 1_000_000;
 
-/// Looks whether there is a reason to end.
-pub fn reason_to_end() -> Option<End> {
+/// Returns why this process has to exit; None when it does not. To be called in a transaction.
+pub fn exit_reason() -> Option<ExitReason> {
     if process::is_database_wanted() {
-        return Some(End::DatabaseWanted);
+        return Some(ExitReason::DatabaseNeeded);
     }
     let name = catalog::database_name();
     if !name.is_some_and(|name| is_enabled_for(&name)) {
-        return Some(End::NotWanted);
+        return Some(ExitReason::Disabled);
     }
-    (!catalog::has_extension()).then_some(End::NoExtension)
+    (!catalog::has_extension()).then_some(ExitReason::NoExtension)
 }
 
-/// Tells of a failure, unless it is what becomes of the work when the extension goes.
+/// Writes a failure to the server's log, unless it happened because the extension was dropped.
 pub fn log_failure(message: String) {
-    // Whoever drops it has locked the registry: this waits until it is decided, and ends
-    // in an error if there is none any more.
+    // DROP EXTENSION locks the registry of queues. Reading it waits until that transaction ends,
+    // and fails when the registry no longer exists.
     let _ = process::transaction(queue::all);
     if process::transaction(catalog::has_extension) != Ok(false) {
-        error::log(format!("fetchq worker: {message}"));
+        error::log(format!("fetchq background worker: {message}"));
     }
 }
 
-/// Whether the settings want a worker in a database.
+/// Returns whether the settings want a background worker in a database.
 pub fn is_enabled_for(database: &str) -> bool {
     if !settings::worker() {
         return false;
@@ -46,26 +47,34 @@ pub fn is_enabled_for(database: &str) -> bool {
     names.peek().is_none() || names.any(|name| name == database)
 }
 
-/// Which place on the board a worker has, and who has given it: a worker may start when
-/// its launcher is no more.
+/// The entry of the board that a process belongs to, and the launcher that has assigned it. A
+/// process may start after its launcher exited; the number of the launcher shows that.
 pub struct Assignment {
-    pub number: usize,
-    pub launch: u32,
+    /// The position of the entry on the board, below 2^16.
+    pub position: usize,
+    pub launcher_number: u32,
 }
 
 impl Assignment {
-    pub fn new(number: usize, launch: u32) -> Self {
-        Self { number, launch }
-    }
-
-    pub fn argument(&self) -> usize {
-        ((self.launch as usize) << 16) | self.number
-    }
-
-    pub fn of(argument: usize) -> Self {
+    /// Returns the assignment of an entry of the board. `position` must be below 2^16.
+    pub fn new(position: usize, launcher_number: u32) -> Self {
         Self {
-            number: argument & 0xffff,
-            launch: (argument >> 16) as u32,
+            position,
+            launcher_number,
+        }
+    }
+
+    /// Encodes the assignment as the argument that a process starts with: the position is in the
+    /// lower 16 bits.
+    pub fn to_argument(&self) -> usize {
+        ((self.launcher_number as usize) << 16) | self.position
+    }
+
+    /// Decodes the argument that a process was started with.
+    pub fn from_argument(argument: usize) -> Self {
+        Self {
+            position: argument & 0xffff,
+            launcher_number: (argument >> 16) as u32,
         }
     }
 }

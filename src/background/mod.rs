@@ -33,12 +33,12 @@ pub extern "C-unwind" fn fetchq_launcher_main(_argument: pg_sys::Datum) {
 #[pg_guard]
 #[unsafe(no_mangle)]
 pub extern "C-unwind" fn fetchq_jobs_main(assignment: pg_sys::Datum) {
-    jobs::main(&Assignment::of(assignment.value()));
+    jobs::main(&Assignment::from_argument(assignment.value()));
 }
 
 /// A background worker, which the launcher starts. The argument is its assignment.
 #[pg_guard]
 #[unsafe(no_mangle)]
 pub extern "C-unwind" fn fetchq_worker_main(assignment: pg_sys::Datum) {
-    database::main(&Assignment::of(assignment.value()));
+    database::main(&Assignment::from_argument(assignment.value()));
 }

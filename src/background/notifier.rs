@@ -1,7 +1,5 @@
-//! The notifications of queues that have them enabled, sent by the worker: a transaction
-//! that notifies holds a lock of the whole server while it commits, so that all those
-//! that do commit one after the other. The worker does it for them, once for all that
-//! entered a state in a moment.
+//! Sends the notifications that sessions have announced. `signals/announce.rs` says why the
+//! background worker sends them.
 
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
@@ -10,26 +8,26 @@ use crate::background::lifecycle::log_failure;
 use crate::domain::status::Status;
 use crate::pg::{process, time};
 use crate::settings;
-use crate::signals::announce::send;
+use crate::signals::announce::notify_statuses;
 use crate::signals::announcements::Announcements;
 use crate::store::triggers;
 
-/// When there was no room for all, every queue is announcements, so often at most:
-/// microseconds.
-const ALL: i64 = 1_000_000;
+/// The least time between two notifications of all queues, which are sent when there was no slot
+/// for the announcements of some queue: microseconds.
+const OVERFLOW_INTERVAL_US: i64 = 1_000_000;
 
-/// The worker's part.
+/// The announcements of a database, as its background worker sends them.
 pub struct Notifier<'a> {
     announcements: &'a Announcements,
-    /// When a table may be announcements again.
+    /// When the next notification of a table may be sent, in microseconds since 2000.
     not_before: HashMap<u32, i64>,
-    /// When all may be announcements again.
-    all_at: i64,
+    /// When all queues may be notified again, in microseconds since 2000.
+    all_not_before: i64,
 }
 
 impl<'a> Notifier<'a> {
-    /// Clients hear of every queue that there is something: there was nobody to tell
-    /// them before.
+    /// Begins with an announcement of pending documents in every queue, because nothing was
+    /// announced while no background worker ran.
     pub fn new(announcements: &'a Announcements) -> Self {
         announcements
             .overflow
@@ -37,54 +35,60 @@ impl<'a> Notifier<'a> {
         Self {
             announcements,
             not_before: HashMap::new(),
-            all_at: i64::MIN,
+            all_not_before: i64::MIN,
         }
     }
 
-    /// Whether something can be sent that was not seen by the last run.
-    pub fn has_news(&self) -> bool {
+    /// Returns whether there are announcements that the last run did not see and that may be sent
+    /// now.
+    pub fn has_changes(&self) -> bool {
         let mut tables = self.announcements.read().map(|(_, table)| table);
         let overflow = self.announcements.overflow.load(Ordering::SeqCst);
-        overflow != 0 && self.all_at <= time::clock()
+        overflow != 0 && self.all_not_before <= time::clock()
             || tables.any(|table| !self.not_before.contains_key(&table))
     }
 
-    /// Sends what may be sent now; says when there will be more.
+    /// Sends the notifications that may be sent now. Returns when more may be sent, in microseconds
+    /// since 2000.
     pub fn run(&mut self) -> i64 {
         let now = time::clock();
         self.not_before.retain(|_, at| *at > now);
         let mut next = i64::MAX;
         let mut due = Vec::new();
-        for (at, table) in self.announcements.read() {
+        for (slot, table) in self.announcements.read() {
             match self.not_before.get(&table) {
                 Some(later) => next = next.min(*later),
-                None => due.push(self.announcements.take(at)),
+                None => due.push(self.announcements.take(slot)),
             }
         }
-        let mut states_of_all = 0;
-        if self.all_at <= now {
-            states_of_all = self.announcements.overflow.swap(0, Ordering::SeqCst);
-            self.all_at = if states_of_all == 0 { now } else { now + ALL };
+        let mut statuses_of_all = 0;
+        if self.all_not_before <= now {
+            statuses_of_all = self.announcements.overflow.swap(0, Ordering::SeqCst);
+            self.all_not_before = if statuses_of_all == 0 {
+                now
+            } else {
+                now + OVERFLOW_INTERVAL_US
+            };
         } else if self.announcements.overflow.load(Ordering::SeqCst) != 0 {
-            next = next.min(self.all_at);
+            next = next.min(self.all_not_before);
         }
-        if due.is_empty() && states_of_all == 0 {
+        if due.is_empty() && statuses_of_all == 0 {
             return next;
         }
         process::show_activity(Some("fetchq: notifications"));
         let sent = process::transaction(|| {
-            if states_of_all != 0 {
+            if statuses_of_all != 0 {
                 for table in triggers::notifying() {
-                    send(table, states_of_all);
+                    notify_statuses(table, statuses_of_all);
                 }
             }
-            for (table, states) in &due {
-                send(*table, *states);
+            for (table, statuses) in &due {
+                notify_statuses(*table, *statuses);
             }
         });
         if let Err(message) = sent {
-            // Clients look by themselves, too, if later.
-            log_failure(format!("notifications failed: {message}"));
+            // The notifications are lost. Clients must not rely on them alone, so they poll too.
+            log_failure(format!("sending notifications failed: {message}"));
         }
         let later = now + settings::notify_interval();
         for (table, _) in due {

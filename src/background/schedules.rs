@@ -1,4 +1,4 @@
-//! Schedules: pushes what is due, each schedule in a transaction of its own.
+//! Pushes the documents of schedules that are due, each schedule in a transaction of its own.
 
 use crate::background::lifecycle::log_failure;
 use crate::maintenance::runner::RunAs;
@@ -8,70 +8,76 @@ use crate::pg::{process, time};
 use crate::signals::board::BackgroundWorker;
 use crate::store::schedules as store;
 
-/// How many run before the others have their turn again.
-const TURN: usize = 16;
+/// Schedules that run before the background worker looks at its other work again.
+const ROUND_SCHEDULES: usize = 16;
 
-/// When to look again after a failure that was not a schedule's, and when all that is
-/// due is locked by another session.
-const RETRY: i64 = 1_000_000;
+/// When to look again after a failure outside of a schedule: microseconds.
+const RETRY_AFTER_US: i64 = 1_000_000;
 
-const LOCKED: i64 = 100_000;
+/// When to look again while another session has locked the schedules that are due: microseconds.
+const LOCKED_RETRY_US: i64 = 100_000;
 
-/// How often the table is read at least: it may be written by plain SQL, or by a
-/// transaction that was prepared, which tells nobody.
-const LOOK: i64 = 5_000_000;
+/// The table of schedules is read at least this often: microseconds. A plain SQL statement or
+/// COMMIT PREPARED may have changed it without a signal.
+const MAX_PAUSE_US: i64 = 5_000_000;
 
+/// The schedules of a database, as its background worker runs them.
 pub struct Schedules<'a> {
-    me: &'a BackgroundWorker,
-    /// Which changes were seen.
-    seen: u32,
+    worker: &'a BackgroundWorker,
+    /// The changes of schedules that were seen.
+    seen_changes: u32,
+    /// When the next schedule is due, in microseconds since 2000.
     next: i64,
 }
 
 impl<'a> Schedules<'a> {
-    pub fn new(me: &'a BackgroundWorker) -> Self {
+    /// Returns the schedules of which nothing is known yet, so the first run reads the table.
+    pub fn new(worker: &'a BackgroundWorker) -> Self {
         Self {
-            me,
-            seen: me.schedule_changes(),
+            worker,
+            seen_changes: worker.schedule_changes(),
             next: i64::MIN,
         }
     }
 
-    pub fn has_news(&self) -> bool {
-        self.me.schedule_changes() != self.seen
+    /// Returns whether schedules have changed since the last run.
+    pub fn has_changes(&self) -> bool {
+        self.worker.schedule_changes() != self.seen_changes
     }
 
-    /// Pushes some of what is due; says when the next is.
+    /// Runs some of the schedules that are due. Returns when the next one is due, in microseconds
+    /// since 2000.
     pub fn run(&mut self) -> i64 {
-        if self.has_news() {
-            self.seen = self.me.schedule_changes();
+        if self.has_changes() {
+            self.seen_changes = self.worker.schedule_changes();
             self.next = i64::MIN;
         }
-        for _ in 0..TURN {
+        for _ in 0..ROUND_SCHEDULES {
             if self.next > time::clock() || process::should_stop() {
                 break;
             }
             process::show_activity(Some("fetchq: schedules"));
-            let done = process::transaction(|| {
-                // The worker is a superuser: nobody's operators in its statements.
+            let result = process::transaction(|| {
+                // The process is a superuser, so its statements must not find operators of other
+                // roles.
                 with_plain_search_path(|| {
                     let run = schedules::run_one(time::now(), RunAs::Owner);
                     (run.is_some(), store::next_due())
                 })
             });
             let now = time::clock();
-            self.next = match done {
+            self.next = match result {
                 Ok((has_run, next)) => {
-                    let next = next.unwrap_or(i64::MAX).min(now + LOOK);
+                    let next = next.unwrap_or(i64::MAX).min(now + MAX_PAUSE_US);
                     if has_run {
                         next
                     } else {
-                        next.max(now + LOCKED)
+                        next.max(now + LOCKED_RETRY_US)
                     }
                 }
                 Err(message) => {
-                    log_failure(format!("schedules: {message}"));
-                    now + RETRY
+                    log_failure(format!("running schedules failed: {message}"));
+                    now + RETRY_AFTER_US
                 }
             };
         }

@@ -1,4 +1,5 @@
-//! Leases that are bound to a session: they end when it does, or last as long as it.
+//! Leases that are bound to a session. They end when the session ends, or are extended as long as
+//! it lives.
 
 use crate::background::lifecycle::log_failure;
 use crate::domain::names::QueueName;
@@ -8,13 +9,16 @@ use crate::pg::{process, time};
 use crate::store::open_queue::Queue;
 use crate::store::worker_sessions::{self, BoundSessions};
 
-/// How often it looks which sessions have ended: where there are some with bound leases,
-/// and where there are none.
-const LOOK: i64 = 400_000;
+/// How often the process looks which sessions have ended, when some have bound leases:
+/// microseconds.
+const SCAN_INTERVAL_US: i64 = 400_000;
 
-const IDLE: i64 = 1_000_000;
+/// How often it looks whether there are sessions with bound leases: microseconds.
+const IDLE_SCAN_INTERVAL_US: i64 = 1_000_000;
 
+/// The bound sessions of a database, as its background worker follows them.
 pub struct Sessions {
+    /// When to look next, in microseconds since 2000.
     next: i64,
 }
 
@@ -25,46 +29,49 @@ impl Default for Sessions {
 }
 
 impl Sessions {
-    /// Looks when it is time to; says when the next time is.
+    /// Applies the bindings when it is time to. Returns when that is the next time, in microseconds
+    /// since 2000.
     pub fn run(&mut self) -> i64 {
         if self.next > time::clock() {
             return self.next;
         }
         process::show_activity(Some("fetchq: sessions"));
-        // The worker is a superuser: nobody's operators in its statements.
+        // The process is a superuser, so its statements must not find operators of other roles.
         let found = process::transaction(|| {
             with_plain_search_path(|| worker_sessions::bound_sessions(None))
         });
-        let pause = match found {
-            Ok(found) if found.is_empty() => IDLE,
+        let interval = match found {
+            Ok(found) if found.is_empty() => IDLE_SCAN_INTERVAL_US,
             Ok(found) => {
                 for (name, bound) in found {
-                    follow(&name, &bound);
+                    apply_bindings(&name, &bound);
                 }
-                LOOK
+                SCAN_INTERVAL_US
             }
             Err(message) => {
-                log_failure(format!("sessions: {message}"));
-                IDLE
+                log_failure(format!("looking for bound sessions failed: {message}"));
+                IDLE_SCAN_INTERVAL_US
             }
         };
-        self.next = time::clock() + pause;
+        self.next = time::clock() + interval;
         self.next
     }
 }
 
-fn follow(name: &str, bound: &BoundSessions) {
+fn apply_bindings(name: &str, bound: &BoundSessions) {
     let Ok(name) = QueueName::parse(name) else {
         return;
     };
-    let done = process::transaction(|| {
-        // None: locked by DDL, or dropped meanwhile.
+    let result = process::transaction(|| {
+        // There is no queue to open when DDL has locked it, or when it was dropped meanwhile.
         let queue = Queue::try_open(&name).ok().flatten();
         if let Some(queue) = queue {
             RunAs::Owner.run(&name, || worker_sessions::apply_bindings(&queue, bound));
         }
     });
-    if let Err(message) = done {
-        log_failure(format!("sessions of queue \"{name}\": {message}"));
+    if let Err(message) = result {
+        log_failure(format!(
+            "applying the bound sessions of queue \"{name}\" failed: {message}"
+        ));
     }
 }

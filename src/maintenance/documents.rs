@@ -1,4 +1,5 @@
-//! `mnt`: documents whose time has come, and leases that ran out.
+//! `mnt`: makes planned documents pending at their time, and returns or kills documents whose lease
+//! has expired.
 
 use pgrx::PgSqlErrorCode;
 
@@ -8,24 +9,30 @@ use crate::signals::progress;
 use crate::store::open_queue::Queue;
 use crate::store::{maintenance, worker_sessions};
 
-/// Documents moved by one run.
+/// The number of documents that one run has changed.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct Outcome {
+    /// Planned documents that are pending now.
     pub activated: i32,
+    /// Documents whose lease has expired and that are pending again.
     pub rescheduled: i32,
+    /// Documents whose lease has expired at their last attempt.
     pub killed: i32,
-    /// Documents that are to leave the table could not.
-    pub is_stuck: bool,
+    /// Whether documents could not be killed, because they could not be moved to the dead-letter
+    /// queue or to the history.
+    pub has_kill_failed: bool,
 }
 
-/// Returns or kills documents whose lease ran out, and makes due documents pending: up
-/// to `limit` of each.
-/// Nothing while another session has the table locked: the next time.
+/// Makes planned documents pending at their time, and returns or kills documents whose lease has
+/// expired: up to `limit` documents each. It does nothing while another session has locked the
+/// table.
+///
+/// Errors: `Error::UnknownQueue`, and those of killing a document.
 pub fn run(name: &QueueName, limit: i32) -> Result<Outcome> {
     let Some(queue) = Queue::try_open(name)? else {
         return Ok(Outcome::default());
     };
-    // (the worker does that for all queues at once)
+    // The background worker does this for all queues at once, so `run_open` does not do it.
     if worker_sessions::may_read() {
         for bound in worker_sessions::bound_sessions(Some(queue.id)).values() {
             worker_sessions::apply_bindings(&queue, bound);
@@ -34,10 +41,15 @@ pub fn run(name: &QueueName, limit: i32) -> Result<Outcome> {
     run_open(&queue, limit, true)
 }
 
-/// The same for a queue that is open. `buries`: it also tries to kill those at their last
-/// attempt, where dead ones leave the table. What fails there is told, and all else done.
-pub fn run_open(queue: &Queue, limit: i32, buries: bool) -> Result<Outcome> {
-    let expired = if buries {
+/// The same for a queue that is open, without its bound sessions. Without `kills`, documents at
+/// their last attempt are left as they are.
+///
+/// When killed documents cannot be moved to the dead-letter queue or to the history, that is
+/// reported as a WARNING, and the rest is done.
+///
+/// Errors: those of killing a document that stays in the table.
+pub fn run_open(queue: &Queue, limit: i32, kills: bool) -> Result<Outcome> {
+    let expired = if kills {
         maintenance::expire(queue, limit)?
     } else {
         maintenance::Expired {
@@ -49,19 +61,19 @@ pub fn run_open(queue: &Queue, limit: i32, buries: bool) -> Result<Outcome> {
         error::warn(
             PgSqlErrorCode::ERRCODE_WARNING,
             format!(
-                "documents of queue \"{}\" that failed too often can not leave it: {message}",
+                "documents of queue \"{}\" that failed too often cannot leave it: {message}",
                 queue.name
             ),
             "They stay active, and it is tried again. See fetchq.queue_set_dead_letter() and fetchq.queue_set_history().",
         );
     }
-    progress::add(expired.killed + expired.returned);
+    progress::add_rows(expired.killed + expired.returned);
     let activated = maintenance::make_pending(queue, limit);
-    progress::add(activated);
+    progress::add_rows(activated);
     Ok(Outcome {
         killed: expired.killed,
         rescheduled: expired.returned,
         activated,
-        is_stuck: expired.failure.is_some(),
+        has_kill_failed: expired.failure.is_some(),
     })
 }

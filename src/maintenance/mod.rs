@@ -1,5 +1,6 @@
-//! Maintenance: one service a file, and the runner of `fetchq.jobs`, which any client
-//! may call. Every service is bounded and skips what another session holds.
+//! Maintenance: one service in each file, and the runner of `fetchq.jobs`. Background workers and
+//! clients call it. Every service does a bounded amount of work and skips what another session has
+//! locked.
 
 pub mod documents;
 pub mod pack;

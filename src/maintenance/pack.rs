@@ -1,4 +1,4 @@
-//! `lgp`: packs counter events and pending writes into `fetchq.metrics`.
+//! `lgp`: packs the counter log and pending writes into `fetchq.metrics`.
 
 use pgrx::PgSqlErrorCode;
 
@@ -7,22 +7,24 @@ use crate::pg::{session, subtransaction};
 use crate::signals::progress;
 use crate::store::metrics;
 
-/// Rows packed, over all queues. `tidy` is to follow, as late as possible.
+/// Packs the counter log of all queues, and returns how many rows it has packed. `tidy` must
+/// follow, as late in the transaction as possible.
 pub fn run() -> i32 {
     let packed = i32::try_from(metrics::pack()).unwrap_or(i32::MAX);
-    progress::add(packed);
+    progress::add_rows(packed);
     packed
 }
 
-/// Truncates what is packed; readers of counters wait until the transaction ends.
+/// Truncates the packed segments of the counter log. Sessions that read counters wait until the
+/// transaction ends. A failure is reported as a WARNING.
 pub fn tidy() {
-    // (asked first: within a subtransaction everything is in a block)
+    // This is asked before the subtransaction, in which every statement is in a block.
     let is_in_block = session::is_in_block();
     if let Err(message) = subtransaction::attempt(|| metrics::tidy(is_in_block)) {
         error::warn(
             PgSqlErrorCode::ERRCODE_WARNING,
             format!("packed counter events could not be removed: {message}"),
-            "It is tried again with the next pack.",
+            "The next pack tries again.",
         );
     }
 }

@@ -1,5 +1,5 @@
-//! `drp`: applies the retention of a queue's snapshots, logs and history, and takes settled
-//! documents that are not to stay out of its table.
+//! `drp`: applies the retention of a queue's snapshots, logs and history, and removes settled
+//! documents from its table that the queue does not keep there.
 
 use crate::domain::names::QueueName;
 use crate::domain::retention;
@@ -10,35 +10,46 @@ use crate::store::history;
 use crate::store::open_queue::Queue;
 use crate::store::retention as store;
 
-/// How many lines of the log one transaction removes at most, where the caller can
-/// begin another one.
-pub const BATCH: i32 = 10_000;
+/// Rows of the log that one transaction removes at most, when the caller can begin another
+/// transaction. It bounds how long the rows stay locked.
+pub const LOG_BATCH: i32 = 10_000;
 
-/// Both; nothing while another session has the queue locked. With a limit it may not
-/// have finished: true.
+/// Applies the retention of a queue's snapshots and log, and removes up to `limit` rows of the log.
+/// Returns whether rows may be left because of the limit. It does nothing while another session has
+/// locked the queue.
+///
+/// Errors: `Error::UnknownQueue`; `Invalid::Retention` for a malformed policy; `Error::BadDuration`
+/// when the retention of the log is negative or infinite.
 pub fn run(name: &QueueName, limit: Option<i32>) -> Result<bool> {
     if Queue::try_open(name)?.is_none() {
         return Ok(false);
     }
-    progress::add(metrics(name)?);
+    progress::add_rows(metrics(name)?);
     let removed = logs_by_setting(name, limit)?;
-    progress::add(removed);
+    progress::add_rows(removed);
     Ok(limit.is_some_and(|limit| removed >= limit))
 }
 
-/// Trims the snapshots by the queue's own policy; says how many rows went.
+/// Applies the queue's own retention policy to its snapshots. Returns how many rows it has removed.
+///
+/// Errors: `Error::UnknownQueue`, `Invalid::Retention` for a malformed policy.
 pub fn metrics(name: &QueueName) -> Result<i32> {
     let policy = retention::parse(&store::metrics_retention(name)?)?;
     metrics_by(name, &policy)
 }
 
-/// Trims the snapshots by a given policy.
+/// Applies a retention policy to the snapshots of a queue. Returns how many rows it has removed.
+///
+/// Errors: `Error::UnknownQueue`.
 pub fn metrics_by(name: &QueueName, policy: &[retention::Rule]) -> Result<i32> {
     Queue::open(name)?;
     store::retain(name, policy)
 }
 
-/// Trims the logs by the queue's own retention; says how many rows went.
+/// Applies the queue's own retention to its log, and removes up to `limit` rows. Returns how many
+/// it has removed.
+///
+/// Errors: `Error::UnknownQueue`; `Error::BadDuration` when the setting is negative or infinite.
 pub fn logs_by_setting(name: &QueueName, limit: Option<i32>) -> Result<i32> {
     let queue = Queue::open(name)?;
     let age = Interval::parse(&store::logs_retention(&queue)).as_duration("logs_retention")?;
@@ -49,43 +60,51 @@ pub fn logs_by_setting(name: &QueueName, limit: Option<i32>) -> Result<i32> {
     ))
 }
 
-/// What became of the history.
+/// How far `run_history` came.
 #[derive(Default)]
-pub struct Swept {
+pub struct HistoryOutcome {
+    /// Whether something is left to do.
     pub has_more: bool,
-    /// Where the sweep goes on.
+    /// The subject behind which the sweep continues; None when it has reached the end.
     pub after: Option<String>,
 }
 
-/// Trims the history, and goes on with a sweep of the documents behind a subject: only
-/// one part of each where the caller can begin another transaction. Nothing while another
-/// session has the queue locked.
-pub fn history(name: &QueueName, after: Option<String>, in_parts: bool) -> Result<Swept> {
+/// Trims the history of a queue, and removes settled documents from its table that the queue does
+/// not keep there. This sweep goes over the documents behind the subject `after`, all of them
+/// without a subject. With `in_parts` one batch of each is done, because the caller can begin
+/// another transaction. It does nothing while another session has locked the queue.
+///
+/// Errors: `Error::UnknownQueue`.
+pub fn run_history(
+    name: &QueueName,
+    after: Option<String>,
+    in_parts: bool,
+) -> Result<HistoryOutcome> {
     let Some(queue) = Queue::try_open(name)? else {
-        return Ok(Swept::default());
+        return Ok(HistoryOutcome::default());
     };
-    let mut swept = Swept::default();
+    let mut outcome = HistoryOutcome::default();
     loop {
         let trimmed = history::trim(&queue, history::BATCH);
-        progress::add(trimmed);
-        swept.has_more = trimmed >= history::BATCH;
-        if in_parts || !swept.has_more {
+        progress::add_rows(trimmed);
+        outcome.has_more = trimmed >= history::BATCH;
+        if in_parts || !outcome.has_more {
             break;
         }
     }
     if !history::needs_sweep(&queue) {
-        return Ok(swept);
+        return Ok(outcome);
     }
-    swept.after = after;
+    outcome.after = after;
     loop {
-        let from = swept.after.as_deref().unwrap_or("");
+        let from = outcome.after.as_deref().unwrap_or("");
         let part = history::sweep(&queue, from, history::BATCH);
-        progress::add(part.removed);
-        swept.after = part.next;
-        if in_parts || swept.after.is_none() {
+        progress::add_rows(part.removed);
+        outcome.after = part.next;
+        if in_parts || outcome.after.is_none() {
             break;
         }
     }
-    swept.has_more |= swept.after.is_some();
-    Ok(swept)
+    outcome.has_more |= outcome.after.is_some();
+    Ok(outcome)
 }

@@ -1,5 +1,5 @@
-//! Runs the jobs of `fetchq.jobs` that are due. Each runs in a subtransaction, so
-//! that one that fails is told, backs off, and leaves the others alone.
+//! Runs the jobs of `fetchq.jobs` that are due. Each job runs in a subtransaction, so that a
+//! failure is reported, the job is retried with backoff, and the other jobs run.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -21,16 +21,19 @@ use crate::store::metrics::SnapshotOf;
 use crate::store::open_queue::Queue;
 use crate::store::{maintenance, worker_sessions};
 
-/// What a run of several jobs did.
+/// The result of running several jobs.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct Outcome {
+    /// Jobs that have run without an error.
     pub processed: i32,
+    /// Jobs that have failed.
     pub failed: i32,
-    /// Rows that a pack among them packed.
+    /// Rows that were packed by a pack job among them.
     pub packed: i32,
 }
 
-/// Claims up to `limit` due jobs for `duration` and runs them.
+/// Claims up to `limit` due jobs for `duration`, and runs them with the rights of the caller. A
+/// job that fails is reported as a WARNING and retried later.
 pub fn run(duration: Interval, limit: i32) -> Outcome {
     let mut outcome = Outcome::default();
     let mut packs = false;
@@ -51,16 +54,18 @@ pub fn run(duration: Interval, limit: i32) -> Outcome {
     outcome
 }
 
-/// Whose rights a job runs with.
+/// The role whose rights a job runs with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RunAs {
+    /// The role that called a function.
     Caller,
-    /// The role that owns the documents: the worker is a superuser, and there may be
-    /// triggers of the owner's.
+    /// The role that owns the documents. The background worker is a superuser, and triggers of
+    /// the owner must not run with its rights.
     Owner,
 }
 
 impl RunAs {
+    /// Runs `work` with the rights of the role.
     pub fn run<R>(self, queue: &QueueName, work: impl FnOnce() -> R) -> R {
         let table = relation::lookup_data_table(&queue.relation("docs"));
         match table {
@@ -73,7 +78,8 @@ impl RunAs {
     }
 }
 
-/// Plans the next attempt of a job that failed.
+/// Returns the packed rows of a job that has succeeded. Plans the next attempt of one that has
+/// failed, reports it as a WARNING, and returns None.
 fn finish(job: &Job, result: std::result::Result<i32, String>) -> Option<i32> {
     let message = match result {
         Ok(packed) => return Some(packed),
@@ -91,8 +97,9 @@ fn finish(job: &Job, result: std::result::Result<i32, String>) -> Option<i32> {
     None
 }
 
-/// Claims and runs one due job of a kind; false when there was none. For the worker:
-/// what belongs to a queue runs as the role that owns it.
+/// Claims one due job of a kind and runs it, for the background worker. A job of a queue runs with
+/// the rights of the role that owns the queue. Returns false when no job was due. A failure is
+/// reported as a WARNING.
 pub fn run_next(kind: Kind) -> bool {
     let Some(job) = jobs::claim_one(kind, default_duration()) else {
         return false;
@@ -107,16 +114,22 @@ pub fn run_next(kind: Kind) -> bool {
     true
 }
 
-/// What one run of the maintenance of a queue's documents did.
-pub struct OnTime {
-    pub moved: i32,
-    /// When the next document is due, as far as is known.
+/// The result of one run of the maintenance of a queue's documents.
+pub struct DocumentRun {
+    /// Documents that have changed their status.
+    pub changed: i32,
+    /// When the next document is due, as far as is known, in microseconds since 2000.
     pub next: i64,
 }
 
-/// The maintenance of a queue's documents whenever something is due, with the limit of
-/// its job, unless the job is put off. None: there is no such queue.
-pub fn run_document_maintenance(name: &QueueName, write_down: bool) -> Option<OnTime> {
+/// Runs the maintenance of a queue's documents, for the background worker, which calls it whenever
+/// something is due. It observes the limit of the queue's job `mnt`, and does nothing while that
+/// job is postponed. With `record_run`, a run that changes documents is recorded in
+/// `fetchq.jobs`. Returns None when there is no such queue.
+///
+/// Errors are raised, so that the transaction is rolled back: `Invalid::JobSettings` when the
+/// settings of the job are invalid, and those of opening the queue and of its maintenance.
+pub fn run_document_maintenance(name: &QueueName, record_run: bool) -> Option<DocumentRun> {
     let now = time::now();
     let Some(Maintenance {
         job,
@@ -124,30 +137,30 @@ pub fn run_document_maintenance(name: &QueueName, write_down: bool) -> Option<On
         failures,
     }) = jobs::maintenance_of(name.as_str())
     else {
-        // Somebody does not want it.
-        return Some(OnTime {
-            moved: 0,
-            next: now.saturating_add(WITHOUT_JOB),
+        // The job was deleted, so no maintenance is wanted.
+        return Some(DocumentRun {
+            changed: 0,
+            next: now.saturating_add(WITHOUT_JOB_RETRY_US),
         });
     };
     let settings = raise(settings_of(&job));
     let delay = raise(Interval::parse(&settings.delay).as_duration("delay"));
-    // (after failures the delay is not the job's own)
-    let is_put_off = not_before > delay.after(now) || failures > 0 && not_before > now;
-    if is_put_off {
-        return Some(OnTime {
-            moved: 0,
+    // A time within the delay is that of an ordinary run, unless it is that of a backoff.
+    let is_postponed = not_before > delay.after(now) || failures > 0 && not_before > now;
+    if is_postponed {
+        return Some(DocumentRun {
+            changed: 0,
             next: not_before,
         });
     }
-    // Who runs the job now writes it down himself.
-    let writes_down = (write_down || failures > 0) && jobs::try_lock(job.id);
+    // Another session that has locked the job runs it now and records that itself.
+    let record_run = (record_run || failures > 0) && jobs::try_lock(job.id);
     let queue = match Queue::try_open(name) {
         Ok(Some(queue)) => queue,
-        // Locked by DDL: again soon.
+        // DDL has locked the queue. The caller retries soon.
         Ok(None) => {
-            return Some(OnTime {
-                moved: 0,
+            return Some(DocumentRun {
+                changed: 0,
                 next: now,
             });
         }
@@ -155,63 +168,75 @@ pub fn run_document_maintenance(name: &QueueName, write_down: bool) -> Option<On
         Err(e) => raise(Err(e)),
     };
     let limit = settings.limit.max(0);
-    let running = progress::begin(Task::Maintain, queue.table.to_u32());
-    let buries = buries(queue.table, now);
-    let outcome = raise(RunAs::Owner.run(name, || documents::run_open(&queue, limit, buries)));
-    if buries {
-        note_burial(queue.table, now, outcome.is_stuck);
+    let batch = progress::begin_batch(Task::Maintain, queue.table.to_u32());
+    let kills = may_kill(queue.table, now);
+    let outcome = raise(RunAs::Owner.run(name, || documents::run_open(&queue, limit, kills)));
+    if kills {
+        record_kill_outcome(queue.table, now, outcome.has_kill_failed);
     }
-    let moved = outcome.activated + outcome.rescheduled + outcome.killed;
-    drop(running);
-    if writes_down && (moved > 0 || failures > 0) {
+    let changed = outcome.activated + outcome.rescheduled + outcome.killed;
+    drop(batch);
+    if record_run && (changed > 0 || failures > 0) {
         jobs::reschedule(job.id, delay);
     }
-    // What this transaction has moved is in the way of finding the next one.
-    let next = match moved {
+    // The floors cannot pass documents that this transaction has changed, so they do not say when
+    // the next one is due.
+    let next = match changed {
         0 => maintenance::next_due(&queue).unwrap_or_else(|| delay.after(now)),
         _ => now,
     };
-    Some(OnTime { moved, next })
+    Some(DocumentRun { changed, next })
 }
 
-/// A queue whose dead documents can not be removed: how often that failed, and until when
-/// it is not tried again.
-struct Stuck {
-    times: u32,
+/// The backoff of a queue whose failed documents cannot be moved to the dead-letter queue or to the
+/// history.
+struct KillBackoff {
+    failures: u32,
+    /// When the next attempt is allowed, in microseconds since 2000.
     until: i64,
 }
 
 thread_local! {
-    // RunAs the tables of the queues.
-    static STUCK: RefCell<HashMap<Oid, Stuck>> = RefCell::default();
+    /// By the documents table of the queue.
+    static KILL_BACKOFFS: RefCell<HashMap<Oid, KillBackoff>> = RefCell::default();
 }
 
-/// What failed is tried again after a second, then after twice as long each time, up to
-/// a minute: microseconds. All else of the queue goes on.
-const FIRST_BURIAL: i64 = 1_000_000;
+/// When the move is retried after its first failure: microseconds. The time doubles with each
+/// failure. The rest of the queue's maintenance runs meanwhile.
+const MIN_KILL_RETRY_US: i64 = 1_000_000;
 
-const LAST_BURIAL: i64 = 60_000_000;
+/// The longest time after which the move is retried: microseconds.
+const MAX_KILL_RETRY_US: i64 = 60_000_000;
 
-fn buries(table: Oid, now: i64) -> bool {
-    STUCK.with_borrow(|stuck| stuck.get(&table).is_none_or(|stuck| stuck.until <= now))
+fn may_kill(table: Oid, now: i64) -> bool {
+    KILL_BACKOFFS.with_borrow(|backoffs| {
+        backoffs
+            .get(&table)
+            .is_none_or(|backoff| backoff.until <= now)
+    })
 }
 
-fn note_burial(table: Oid, now: i64, is_stuck: bool) {
-    STUCK.with_borrow_mut(|all| {
-        if !is_stuck {
-            all.remove(&table);
+fn record_kill_outcome(table: Oid, now: i64, has_failed: bool) {
+    KILL_BACKOFFS.with_borrow_mut(|backoffs| {
+        if !has_failed {
+            backoffs.remove(&table);
             return;
         }
-        let stuck = all.entry(table).or_insert(Stuck { times: 0, until: 0 });
-        stuck.until = now.saturating_add((FIRST_BURIAL << stuck.times.min(10)).min(LAST_BURIAL));
-        stuck.times = stuck.times.saturating_add(1);
+        let backoff = backoffs.entry(table).or_insert(KillBackoff {
+            failures: 0,
+            until: 0,
+        });
+        let delay = (MIN_KILL_RETRY_US << backoff.failures.min(10)).min(MAX_KILL_RETRY_US);
+        backoff.until = now.saturating_add(delay);
+        backoff.failures = backoff.failures.saturating_add(1);
     });
 }
 
-/// How long a queue without its job is left alone: microseconds.
-const WITHOUT_JOB: i64 = 60_000_000;
+/// When a queue without the job `mnt` is looked at again: microseconds.
+const WITHOUT_JOB_RETRY_US: i64 = 60_000_000;
 
-/// The delay of a job that failed, perhaps because of its settings.
+/// Returns the delay of a job that has failed; the default when its settings are invalid, which may
+/// be why it failed.
 fn delay_of(job: &Job) -> Interval {
     let text = Settings::parse(job.settings.as_deref())
         .map_or_else(|_| DEFAULT_DELAY.to_owned(), |settings| settings.delay);
@@ -232,7 +257,8 @@ fn settings_of(job: &Job) -> Result<Settings> {
     })
 }
 
-/// Puts the maintenance of a queue off after a failure; says until when.
+/// Postpones the maintenance of a queue's documents after a failure. Returns until when, in
+/// microseconds since 2000; None when the queue has no job `mnt`.
 pub fn back_off_maintenance(name: &QueueName) -> Option<i64> {
     let job = jobs::maintenance_of(name.as_str())?.job;
     if jobs::try_lock(job.id) {
@@ -242,8 +268,11 @@ pub fn back_off_maintenance(name: &QueueName) -> Option<i64> {
     jobs::maintenance_of(name.as_str()).map(|after| after.not_before)
 }
 
-/// Runs a job; says how many rows it packed.
-fn run_one(job: &Job, by: RunAs) -> Result<i32> {
+/// Runs a job and plans its next run. Returns how many rows it has packed.
+///
+/// Errors: `Invalid::JobSettings` when its settings are invalid, `Error::UnknownTask` when its task
+/// is unknown, and those of its service.
+fn run_one(job: &Job, run_as: RunAs) -> Result<i32> {
     let settings = settings_of(job)?;
     if let Some(duration) = &settings.duration {
         jobs::extend(job.id, Interval::parse(duration).as_duration("duration")?);
@@ -256,7 +285,7 @@ fn run_one(job: &Job, by: RunAs) -> Result<i32> {
         Task::Pack => None,
         _ => relation::lookup_data_table(&QueueName::parse(&job.queue)?.relation("docs")),
     };
-    let _running = progress::begin(task, table.map_or(0, |table| table.to_u32()));
+    let _batch = progress::begin_batch(task, table.map_or(0, |table| table.to_u32()));
     let mut packed = 0;
     let mut has_more = false;
     if task == Task::Pack {
@@ -267,24 +296,24 @@ fn run_one(job: &Job, by: RunAs) -> Result<i32> {
             Task::Retain => jobs::swept(job.id),
             _ => None,
         };
-        let mut swept = None;
-        by.run(&queue, || match task {
+        let mut swept_to = None;
+        run_as.run(&queue, || match task {
             Task::Pack => Ok(()),
             Task::Maintain => documents::run(&queue, settings.limit.max(0)).map(|_| ()),
             Task::Snapshot => snapshot::run(&queue, SnapshotOf::All).map(|_| ()),
             Task::Recount => recount::run(&queue).map(|_| ()),
             Task::Retain => {
-                // The worker commits, and goes on with the rest when it is its turn.
-                let limit = (by == RunAs::Owner).then_some(retention::BATCH);
+                // The background worker commits and continues with the rest in another run.
+                let limit = (run_as == RunAs::Owner).then_some(retention::LOG_BATCH);
                 has_more = retention::run(&queue, limit)?;
-                let history = retention::history(&queue, from.clone(), limit.is_some())?;
+                let history = retention::run_history(&queue, from.clone(), limit.is_some())?;
                 has_more |= history.has_more;
-                swept = history.after;
+                swept_to = history.after;
                 Ok(())
             }
         })?;
-        if swept != from {
-            jobs::set_swept(job.id, swept.as_deref());
+        if swept_to != from {
+            jobs::set_swept(job.id, swept_to.as_deref());
         }
     }
     if task == Task::Recount
@@ -302,7 +331,7 @@ fn run_one(job: &Job, by: RunAs) -> Result<i32> {
     Ok(packed)
 }
 
-/// The default time a claim lasts (fetchq 4).
+/// Returns for how long a job is claimed when nothing else is given: 5 minutes, as in fetchq 4.
 pub fn default_duration() -> Interval {
     Interval::parse(DEFAULT_DELAY)
 }

@@ -1,8 +1,10 @@
-//! Schedules: pushes what is due. A tick and the row that moves on to the next one are
-//! of one transaction, so that a tick happens once, whatever crashes. Each schedule runs
-//! in a subtransaction: one that fails is told, backs off, and leaves the others alone.
+//! Schedules: creates and changes them, and pushes the documents that are due.
+//!
+//! The documents of a tick are pushed in the transaction that moves the row of the schedule to the
+//! next tick, so that each tick happens once, whatever crashes. Each schedule runs in a
+//! subtransaction, so that a failure is reported, the schedule is retried with backoff, and the
+//! other schedules run.
 
-use crate::store::schedules as store;
 use pgrx::PgSqlErrorCode;
 
 use crate::domain::names::{self, QueueName};
@@ -15,21 +17,23 @@ use crate::pg::zone::ServerZone;
 use crate::pg::{subtransaction, time};
 use crate::store::doc_push::{self, NewDoc};
 use crate::store::open_queue::Queue;
+use crate::store::schedules as store;
 use crate::store::schedules::{Claimed, Wanted, Written};
 
-/// How long a schedule waits whose queue is locked: microseconds.
-const BUSY: i64 = 1_000_000;
+/// When a schedule is tried again whose queue is locked: microseconds.
+const LOCKED_RETRY_US: i64 = 1_000_000;
 
-/// What a run did.
+/// The result of running several schedules.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct Outcome {
-    /// Schedules that were due, failed ones left out.
+    /// Schedules that were due and did not fail.
     pub processed: i32,
-    /// Documents that are new.
+    /// Documents that were created.
     pub queued: i32,
 }
 
-/// Runs up to `limit` schedules that are due at a time.
+/// Runs up to `limit` schedules that are due at `now`, in microseconds since 2000, with the rights
+/// of the caller. A schedule that fails is reported as a WARNING and retried later.
 pub fn run(limit: i32, now: i64) -> Outcome {
     let mut outcome = Outcome::default();
     for _ in 0..limit {
@@ -45,21 +49,24 @@ pub fn run(limit: i32, now: i64) -> Outcome {
     outcome
 }
 
-/// The same beside the jobs, where a role may have no rights on schedules.
+/// Runs up to `limit` due schedules for a caller of `mnt_run()` and similar functions. Such a role
+/// may have no rights on schedules, so an error is reported as a WARNING.
 pub fn run_beside_jobs(limit: i32) {
     if let Err(message) = subtransaction::attempt(|| run(limit, time::now())) {
         error::warn(
             PgSqlErrorCode::ERRCODE_WARNING,
             format!("schedules were not run: {message}"),
-            "Grant select and update on fetchq.schedules to who runs maintenance.",
+            "Grant select and update on fetchq.schedules to the role that runs maintenance.",
         );
     }
 }
 
-/// Runs a schedule that is due; None when there is none.
-pub fn run_one(now: i64, by: RunAs) -> Option<std::result::Result<i32, ()>> {
+/// Runs a schedule that is due at `now`, in microseconds since 2000. Returns how many documents it
+/// has created; an error without details when it failed, which is reported as a WARNING; and None
+/// when no schedule is due, or all that are due are locked.
+pub fn run_one(now: i64, run_as: RunAs) -> Option<std::result::Result<i32, ()>> {
     let claimed = store::claim(now)?;
-    match subtransaction::attempt(|| raise(tick(&claimed, now, by))) {
+    match subtransaction::attempt(|| raise(push_ticks(&claimed, now, run_as))) {
         Ok(queued) => Some(Ok(queued)),
         Err(message) => {
             store::back_off(&claimed.name, now, &message);
@@ -73,7 +80,9 @@ pub fn run_one(now: i64, by: RunAs) -> Option<std::result::Result<i32, ()>> {
     }
 }
 
-fn tick(claimed: &Claimed, now: i64, by: RunAs) -> Result<i32> {
+/// Pushes a document for each tick that is due, and moves the schedule to its next tick. Returns
+/// how many documents it has created.
+fn push_ticks(claimed: &Claimed, now: i64, run_as: RunAs) -> Result<i32> {
     let name = QueueName::parse(&claimed.queue)?;
     let zone = zone(&claimed.timezone)?;
     let rhythm = rhythm(&claimed.written, claimed.anchor)?;
@@ -88,15 +97,15 @@ fn tick(claimed: &Claimed, now: i64, by: RunAs) -> Result<i32> {
         claimed.catch_up_limit.max(1).unsigned_abs() as usize,
     );
     let Some(queue) = Queue::try_open(&name)? else {
-        store::postpone(&claimed.name, now.saturating_add(BUSY));
+        store::postpone(&claimed.name, now.saturating_add(LOCKED_RETRY_US));
         return Ok(0);
     };
     let payload = Jsonb::parse(&claimed.payload);
-    let width = micros(claimed.jitter);
-    let queued = by.run(&name, || {
+    let jitter_us = interval_us(claimed.jitter);
+    let queued = run_as.run(&name, || {
         due.push.iter().try_fold(0, |queued, tick| {
             let subject = schedule::subject(&claimed.name, *tick);
-            let delay = schedule::jitter(&claimed.name, *tick, width);
+            let delay = schedule::jitter(&claimed.name, *tick, jitter_us);
             let doc = NewDoc {
                 subject: names::check_subject(&subject)?,
                 version: claimed.version,
@@ -106,7 +115,7 @@ fn tick(claimed: &Claimed, now: i64, by: RunAs) -> Result<i32> {
                 ordering_key: None,
                 max_attempts: None,
             };
-            // Nothing new when it is there: then the tick has happened.
+            // A document that exists is not created again. Its tick has happened already.
             Ok::<i32, Error>(queued + doc_push::push(&queue, &doc))
         })
     })?;
@@ -119,17 +128,23 @@ fn tick(claimed: &Claimed, now: i64, by: RunAs) -> Result<i32> {
     Ok(queued)
 }
 
-/// As PostgreSQL compares intervals: a month has 30 days, a day 24 hours.
-fn micros((months, days, micros): (i32, i32, i64)) -> i64 {
+/// Returns the length of an interval in microseconds. As when PostgreSQL compares intervals, a
+/// month has 30 days and a day 24 hours.
+fn interval_us((months, days, micros): (i32, i32, i64)) -> i64 {
     let days = i64::from(months) * 30 + i64::from(days);
     days.saturating_mul(86_400_000_000).saturating_add(micros)
 }
 
-/// A time zone by name.
+/// Returns a time zone of the server by its name.
+///
+/// Errors: `Error::UnknownZone`.
 pub fn zone(name: &str) -> Result<ServerZone> {
     ServerZone::find(name).ok_or_else(|| Error::UnknownZone(name.to_owned()))
 }
 
+/// Parses the catch-up policy of a schedule.
+///
+/// Errors: `Error::BadValue` when it is not 'skip', 'once' or 'all'.
 pub fn catch_up(text: &str) -> Result<CatchUp> {
     CatchUp::parse(text).ok_or_else(|| Error::BadValue {
         argument: "catch_up",
@@ -138,7 +153,9 @@ pub fn catch_up(text: &str) -> Result<CatchUp> {
     })
 }
 
-/// When a schedule ticks whose intervals are counted from an anchor.
+/// Returns when a schedule ticks. An interval is counted from `anchor`, in microseconds since 2000.
+///
+/// Errors: `Error::BadSchedule` when the cron expression or the interval is invalid.
 pub fn rhythm(written: &Written, anchor: i64) -> Result<Rhythm> {
     let (rhythm, given) = match written {
         Written::Cron(cron) => (Rhythm::cron(cron), cron.clone()),
@@ -150,15 +167,17 @@ pub fn rhythm(written: &Written, anchor: i64) -> Result<Rhythm> {
     rhythm.map_err(|reason| Error::BadSchedule { given, reason })
 }
 
-/// The first tick that is later than a time and not before a start.
-fn first(
+/// Returns the first tick that is later than `after`, not before `starts_at` and not after
+/// `ends_at`, all in microseconds since 2000.
+fn first_tick(
     rhythm: &Rhythm,
     zone: &ServerZone,
     after: i64,
     starts_at: Option<i64>,
     ends_at: Option<i64>,
 ) -> Option<i64> {
-    // Ticks are whole seconds: not before the start is after the second before it.
+    // Ticks are whole seconds, so a tick is not before the start when it is after the second that
+    // precedes the start.
     let start = starts_at.map_or(i64::MIN, |at| time::to_unix(at.saturating_sub(1)));
     rhythm
         .next(time::to_unix(after).max(start), zone)
@@ -166,61 +185,67 @@ fn first(
         .filter(|tick| ends_at.is_none_or(|end| *tick <= end))
 }
 
-/// `-infinity`
+/// `-infinity`, which stands for a schedule without a start.
 const NO_START: i64 = i64::MIN;
 
-/// How often another session may create and drop the schedule in between.
-const CREATE_TURNS: usize = 100;
+/// How often the creation of a schedule is retried when other sessions create and drop it at the
+/// same time.
+const MAX_CREATE_RETRIES: usize = 100;
 
-/// Creates a schedule, or changes one: (was created, next tick). `given` is the text
-/// that says when it ticks.
+/// Creates a schedule, or changes an existing one with `replace`. `given` is the text that says
+/// when it ticks, for errors. Returns whether it was created, and its next tick in microseconds
+/// since 2000.
+///
+/// Errors: `Error::UnknownZone`; `Error::BadSchedule` when the cron expression or the interval is
+/// invalid; `Error::NeverTicks`; `Error::ScheduleExists` without `replace`; `Error::HiddenSchedule`
+/// when the caller cannot see an existing schedule of this name.
 pub fn create(wanted: &Wanted, given: &str, replace: bool) -> Result<(bool, i64)> {
     let now = time::now();
     let zone = zone(wanted.timezone)?;
     let written = match (wanted.cron, wanted.every.map(|every| every.parts())) {
         (Some(cron), _) => Written::Cron(cron.to_owned()),
         (None, Some((months, days, micros))) => Written::Every(months, days, micros),
-        (None, None) => return Err(never(given)),
+        (None, None) => return Err(never_ticks(given)),
     };
-    let told = |e| match e {
+    let with_given_text = |e| match e {
         Error::BadSchedule { reason, .. } => Error::BadSchedule {
             given: given.to_owned(),
             reason,
         },
         other => other,
     };
-    rhythm(&written, now).map_err(told)?;
-    for _ in 0..CREATE_TURNS {
+    rhythm(&written, now).map_err(with_given_text)?;
+    for _ in 0..MAX_CREATE_RETRIES {
         let existing = store::lock(wanted.name);
         if existing.is_some() && !replace {
             return Err(Error::ScheduleExists(wanted.name.to_owned()));
         }
-        // What ticks as before goes on where it is, and misses nothing.
-        let goes_on = existing.as_ref().filter(|old| {
+        // A schedule that ticks as before keeps its next tick, so it misses none.
+        let unchanged = existing.as_ref().filter(|old| {
             old.written == written
                 && old.timezone == wanted.timezone
                 && old.starts_at == wanted.starts_at
         });
-        let anchor = match (goes_on, wanted.starts_at) {
+        let anchor = match (unchanged, wanted.starts_at) {
             (Some(old), _) => old.anchor,
             (None, Some(starts_at)) if starts_at > NO_START => whole_second(starts_at),
             (None, _) => time::from_unix(time::to_unix(now)),
         };
         let rhythm = rhythm(&written, anchor)?;
-        // A tick that has happened does not happen again.
+        // A tick that has happened must not happen again.
         let last_tick = existing.as_ref().and_then(|old| old.last_tick);
         let after = now.max(last_tick.unwrap_or(now));
-        let expected = goes_on
+        let expected = unchanged
             .and_then(|old| old.next_tick)
             .filter(|tick| wanted.ends_at.is_none_or(|end| *tick <= end));
         let next = expected
-            .or_else(|| first(&rhythm, &zone, after, wanted.starts_at, wanted.ends_at))
-            .ok_or_else(|| never(given))?;
+            .or_else(|| first_tick(&rhythm, &zone, after, wanted.starts_at, wanted.ends_at))
+            .ok_or_else(|| never_ticks(given))?;
         if existing.is_some() {
             store::replace(wanted, anchor, next);
             return Ok((false, next));
         }
-        // False: another session has just created it.
+        // The insertion fails when another session has just created the schedule.
         if store::insert(wanted, anchor, next) {
             return Ok((true, next));
         }
@@ -228,16 +253,18 @@ pub fn create(wanted: &Wanted, given: &str, replace: bool) -> Result<(bool, i64)
     Err(Error::HiddenSchedule(wanted.name.to_owned()))
 }
 
-fn never(given: &str) -> Error {
+fn never_ticks(given: &str) -> Error {
     Error::NeverTicks(given.to_owned())
 }
 
-/// The first whole second that is not before a point in time.
+/// Returns the first whole second that is not before a time. Both are in microseconds since 2000.
 fn whole_second(at: i64) -> i64 {
     time::from_unix(time::to_unix(at.saturating_add(999_999)))
 }
 
-/// Stops a schedule; false when it was paused already.
+/// Pauses a schedule. Returns false when it was paused already.
+///
+/// Errors: `Error::UnknownSchedule`.
 pub fn pause(name: &str) -> Result<bool> {
     let existing = lock(name)?;
     if existing.is_active {
@@ -250,8 +277,11 @@ fn lock(name: &str) -> Result<store::Existing> {
     store::lock(name).ok_or_else(|| Error::UnknownSchedule(name.to_owned()))
 }
 
-/// Goes on with the next tick from now on: (was paused, next tick). A schedule that was
-/// not paused keeps its ticks, and no failure makes it wait any more.
+/// Resumes a schedule with its next tick from now on. A schedule that was not paused keeps its next
+/// tick, and a backoff after failures ends. Returns whether it was paused, and its next tick in
+/// microseconds since 2000.
+///
+/// Errors: `Error::UnknownSchedule`, `Error::UnknownZone`, `Error::BadSchedule`.
 pub fn resume(name: &str) -> Result<(bool, Option<i64>)> {
     let old = lock(name)?;
     if old.is_active {
@@ -261,7 +291,7 @@ pub fn resume(name: &str) -> Result<(bool, Option<i64>)> {
         return Ok((false, old.next_tick));
     }
     let now = time::now();
-    let next = first(
+    let next = first_tick(
         &rhythm(&old.written, old.anchor)?,
         &zone(&old.timezone)?,
         now.max(old.last_tick.unwrap_or(now)),
@@ -272,14 +302,16 @@ pub fn resume(name: &str) -> Result<(bool, Option<i64>)> {
     Ok((true, next))
 }
 
-/// The next n ticks after a time, from which an interval is counted; `take` gets each
-/// with what the clocks of the zone show.
+/// Calls `emit` with each of the next `n` ticks after `from`, and with the local time of each in
+/// the time zone. An interval is counted from `from`. Times are in microseconds since 2000.
+///
+/// Errors: `Error::UnknownZone`, `Error::BadSchedule`.
 pub fn preview(
     written: &Written,
     timezone: &str,
     from: i64,
     n: i32,
-    mut take: impl FnMut(i64, &str),
+    mut emit: impl FnMut(i64, &str),
 ) -> Result<()> {
     let zone = zone(timezone)?;
     let rhythm = rhythm(written, whole_second(from))?;
@@ -288,7 +320,7 @@ pub fn preview(
         let Some(tick) = rhythm.next(at, &zone) else {
             break;
         };
-        take(time::from_unix(tick), &schedule::in_zone(tick, &zone));
+        emit(time::from_unix(tick), &schedule::in_zone(tick, &zone));
         at = tick;
     }
     Ok(())

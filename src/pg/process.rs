@@ -74,7 +74,12 @@ impl Started {
 
 /// Starts the worker of a database; None when `max_worker_processes` are running.
 pub fn start_worker(argument: usize, database: &str) -> Option<Started> {
-    start("fetchq worker", "fetchq_worker_main", argument, database)
+    start(
+        "fetchq background worker",
+        "fetchq_worker_main",
+        argument,
+        database,
+    )
 }
 
 /// The same for the process of its slow jobs.

@@ -1,37 +1,40 @@
-//! What shared memory knows, and the rules by which it changes. No PostgreSQL in
-//! here: whoever calls holds the lock of the bucket. docs/engine.md has the argument
-//! for each rule.
+//! A bucket: the groups of ready floors that share a lock, and the rules by which notes and
+//! advances change them.
+//!
+//! There is no PostgreSQL in here. The caller holds the lock of the bucket: shared for
+//! methods on `&self`, exclusive for methods on `&mut self`. docs/internals/engine.md has the
+//! argument for each rule.
 
 use std::sync::atomic::Ordering;
 
 use crate::ready::group::{
-    Ended, Group, Level, PICKS_PER_RAISE, Phase, RAISE_TIMEOUT, Raise, View, Views,
+    ADVANCE_TIMEOUT_US, Advance, AdvanceOutcome, Group, Level, PICKS_PER_ADVANCE, Phase, View,
+    Views,
 };
 use crate::ready::key::{Key, Name};
 
-/// Groups in one bucket.
-const WAYS: usize = 16;
+/// Groups in each bucket. A search goes through all of them, so there are few.
+pub const GROUPS_PER_BUCKET: usize = 16;
 
 /// The groups that share a lock.
 #[repr(C)]
 pub struct Bucket {
-    groups: [Group; WAYS],
+    groups: [Group; GROUPS_PER_BUCKET],
 }
 
 /// What is known about a group.
-#[allow(clippy::large_enum_variant)] // lives for one call, on the stack
+#[allow(clippy::large_enum_variant)] // It lives for one call, on the stack.
 pub enum Known {
+    /// The levels and their floors.
     Levels(Views),
-    /// Nothing can be known now: read without floors.
+    /// Nothing can be known at present: read without floors.
     Nothing,
-    /// Nobody has looked yet.
+    /// No backend has examined the index yet.
     Unknown,
 }
 
-/// Groups in each bucket.
-pub const GROUPS_PER_BUCKET: usize = WAYS;
-
 impl Bucket {
+    /// Returns a bucket without groups.
     pub fn new() -> Self {
         Self {
             groups: std::array::from_fn(|_| Group::free()),
@@ -39,13 +42,14 @@ impl Bucket {
     }
 
     fn find(&self, name: &Name) -> Option<&Group> {
-        self.groups.iter().find(|group| group.is(name))
+        self.groups.iter().find(|group| group.has_name(name))
     }
 
     fn find_mut(&mut self, name: &Name) -> Option<&mut Group> {
-        self.groups.iter_mut().find(|group| group.is(name))
+        self.groups.iter_mut().find(|group| group.has_name(name))
     }
 
+    /// Returns the number of groups that are used.
     pub fn used(&self) -> usize {
         self.groups
             .iter()
@@ -53,7 +57,8 @@ impl Bucket {
             .count()
     }
 
-    /// The levels, as far as they are known. Needs the lock, shared.
+    /// Returns the levels of a group, as far as they are known in this epoch. `now` is in
+    /// microseconds since 2000; it becomes the time when the group was last used.
     pub fn levels(&self, name: &Name, epoch: u64, now: i64) -> Known {
         let Some(group) = self.find(name).filter(|group| group.epoch == epoch) else {
             return Known::Unknown;
@@ -68,57 +73,61 @@ impl Bucket {
         }
     }
 
-    /// Counts documents of a level; true when its floor is due to be raised. Needs
-    /// the lock, shared.
-    pub fn count(&self, name: &Name, id: i32, n: u32) -> bool {
+    /// Counts documents that were picked from a level. Returns whether its floor should be
+    /// advanced now.
+    pub fn count_picks(&self, name: &Name, id: i32, documents: u32) -> bool {
         let Some(group) = self.find(name) else {
             return false;
         };
         let Some(at) = group.position(id) else {
             return false;
         };
-        let picked = &group.levels[at].picked;
-        let so_far = picked.fetch_add(n, Ordering::Relaxed).saturating_add(n);
-        // (nothing is known of a level that is new: at once)
-        if so_far < PICKS_PER_RAISE && group.levels[at].floor != Key::FIRST {
+        let picks = &group.levels[at].picks;
+        let counted = picks
+            .fetch_add(documents, Ordering::Relaxed)
+            .saturating_add(documents);
+        // Nothing is known about a new level, so its floor is advanced at once.
+        if counted < PICKS_PER_ADVANCE && group.levels[at].floor != Key::FIRST {
             return false;
         }
-        picked.store(0, Ordering::Relaxed);
+        picks.store(0, Ordering::Relaxed);
         true
     }
 
-    /// Makes the group, or makes it anew; gives the token of its life. From here on
-    /// notes reach it.
-    pub fn begin(&mut self, name: Name, epoch: u64, now: i64) -> u64 {
+    /// Creates a group, or restarts it for a new epoch, and returns the token of its life. From
+    /// here on notes reach the group, so the index must be examined after this call. `now` is
+    /// in microseconds since 2000.
+    pub fn begin_discovery(&mut self, name: Name, epoch: u64, now: i64) -> u64 {
         let at = self
             .groups
             .iter()
-            .position(|group| group.is(&name))
+            .position(|group| group.has_name(&name))
             .or_else(|| self.groups.iter().position(|g| g.phase == Phase::Free))
-            .unwrap_or_else(|| self.oldest());
-        let clock = self.groups.iter().map(|group| group.clock).max();
+            .unwrap_or_else(|| self.longest_unused());
+        let last_number = self.groups.iter().map(|group| group.last_number).max();
         let group = &mut self.groups[at];
-        // Another backend has begun it and is looking, or has looked: let both.
-        let is_begun = matches!(group.phase, Phase::New | Phase::Ready);
-        if !(is_begun && group.name == name && group.epoch == epoch) {
-            group.clock = clock.unwrap_or(0);
-            group.begin(name, epoch, now);
+        // Another backend may have begun already. It examines the index now, or has done so;
+        // both backends may complete the same life of the group.
+        let has_begun = matches!(group.phase, Phase::New | Phase::Ready);
+        if !(has_begun && group.name == name && group.epoch == epoch) {
+            group.last_number = last_number.unwrap_or(0);
+            group.restart(name, epoch, now);
         }
         group.token
     }
 
-    fn oldest(&self) -> usize {
-        let used = |group: &Group| group.last_used.load(Ordering::Relaxed);
-        (0..WAYS)
-            .min_by_key(|at| used(&self.groups[*at]))
-            .unwrap_or(0)
+    fn longest_unused(&self) -> usize {
+        let last_used = |at: &usize| self.groups[*at].last_used.load(Ordering::Relaxed);
+        (0..GROUPS_PER_BUCKET).min_by_key(last_used).unwrap_or(0)
     }
 
-    /// Takes the levels that were found in the index since `begin`; None: too many.
-    pub fn discovered(&mut self, name: &Name, token: u64, found: Option<&[i32]>, now: i64) {
+    /// Stores the levels that were found in the index since `begin_discovery`; None says that
+    /// there are too many. It does nothing when `token` is of an earlier life of the group.
+    /// `now` is in microseconds since 2000.
+    pub fn complete_discovery(&mut self, name: &Name, token: u64, found: Option<&[i32]>, now: i64) {
         let Some(group) = self
             .find_mut(name)
-            .filter(|g| g.token == token && g.phase == Phase::New)
+            .filter(|group| group.token == token && group.phase == Phase::New)
         else {
             return;
         };
@@ -129,7 +138,7 @@ impl Bucket {
             match group.position(*id) {
                 Some(at) => {
                     group.levels[at].floor = Key::FIRST;
-                    group.levels[at].least = Key::FIRST;
+                    group.levels[at].least_noted = Key::FIRST;
                 }
                 None => {
                     if !group.add(*id, Key::FIRST) {
@@ -141,17 +150,18 @@ impl Bucket {
         group.phase = Phase::Ready;
     }
 
-    /// Whether a note would change anything. Needs the lock, shared.
-    pub fn needs(&self, name: &Name, id: i32, key: Key) -> bool {
-        self.find(name).is_some_and(|group| group.needs(id, key))
+    /// Returns whether a note of this key would change anything.
+    pub fn needs_note(&self, name: &Name, id: i32, key: Key) -> bool {
+        self.find(name)
+            .is_some_and(|group| group.needs_note(id, key))
     }
 
-    /// Whether anything is known of a group.
-    pub fn knows(&self, name: &Name) -> bool {
+    /// Returns whether the bucket has this group.
+    pub fn contains(&self, name: &Name) -> bool {
         self.find(name).is_some()
     }
 
-    /// Whether a document with this key would not be found.
+    /// Returns whether a pick would not find a document with this key.
     pub fn hides(&self, name: &Name, id: i32, key: Key) -> bool {
         self.find(name)
             .filter(|group| group.phase == Phase::Ready)
@@ -161,74 +171,85 @@ impl Bucket {
             })
     }
 
-    /// A document has got an index entry with this key.
+    /// Notes that a document has an index entry with this key. `now` is in microseconds since
+    /// 2000.
     pub fn note(&mut self, name: &Name, id: i32, key: Key, now: i64) {
         if let Some(group) = self.find_mut(name)
-            && group.needs(id, key)
+            && group.needs_note(id, key)
         {
             group.note(id, key, now);
         }
     }
 
-    /// Begins a raise up to `bound`; None while another backend advances the level.
-    pub fn begin_raise(&mut self, name: &Name, id: i32, bound: Key, now: i64) -> Option<Raise> {
+    /// Begins an advance of a floor up to `bound` at most. Returns None when there is nothing to
+    /// advance, and while another backend advances the level. `now` is in microseconds since
+    /// 2000.
+    pub fn begin_advance(&mut self, name: &Name, id: i32, bound: Key, now: i64) -> Option<Advance> {
         let group = self.find_mut(name)?;
         let at = group.position(id)?;
-        let since = group.levels[at].raising_since;
-        // (a clock that was set back ends the wait, too)
-        let is_heard_of = (since..since.saturating_add(RAISE_TIMEOUT)).contains(&now);
-        let is_taken = group.levels[at].raise != 0 && is_heard_of;
-        if is_taken || group.levels[at].floor >= bound {
+        let renewed_at = group.levels[at].renewed_at;
+        // A time before the renewal means that the clock was set back. The advance counts as
+        // lost then, too.
+        let is_renewed = (renewed_at..renewed_at.saturating_add(ADVANCE_TIMEOUT_US)).contains(&now);
+        let is_running = group.levels[at].advance != 0 && is_renewed;
+        if is_running || group.levels[at].floor >= bound {
             return None;
         }
-        let number = group.next();
+        let number = group.next_number();
         let level = &mut group.levels[at];
-        level.raise = number;
-        level.raising_since = now;
-        level.least = Key::LAST;
+        level.advance = number;
+        level.renewed_at = now;
+        level.least_noted = Key::LAST;
         level.bound = bound;
-        level.picked.store(0, Ordering::Relaxed);
-        Some(Raise {
+        level.picks.store(0, Ordering::Relaxed);
+        Some(Advance {
             from: level.floor,
             number,
         })
     }
 
-    /// The level, if this raise is the one that runs.
-    fn raising(&mut self, name: &Name, id: i32, raise: Raise) -> Option<&mut Level> {
+    /// Returns the level, if this advance is the one that runs.
+    fn level_of(&mut self, name: &Name, id: i32, advance: Advance) -> Option<&mut Level> {
         let group = self.find_mut(name)?;
         let at = group.position(id)?;
         let level = &mut group.levels[at];
-        (level.raise == raise.number).then_some(level)
+        (level.advance == advance.number).then_some(level)
     }
 
-    /// A raise tells that its backend is alive.
-    pub fn goes_on(&mut self, name: &Name, id: i32, raise: Raise, now: i64) {
-        if let Some(level) = self.raising(name, id, raise) {
-            level.raising_since = now;
+    /// Records that the backend of an advance is alive, so that no other backend takes it over.
+    /// `now` is in microseconds since 2000.
+    pub fn renew_advance(&mut self, name: &Name, id: i32, advance: Advance, now: i64) {
+        if let Some(level) = self.level_of(name, id, advance) {
+            level.renewed_at = now;
         }
     }
 
-    /// Ends a raise. The floor goes to where the walk has come to, or to the least key
-    /// that was noted since it began. Without `reached` the raise is given up.
-    pub fn end_raise(&mut self, name: &Name, id: i32, raise: Raise, reached: Option<Key>) -> Ended {
-        let Some(level) = self.raising(name, id, raise) else {
-            return Ended::GivenUp;
+    /// Ends an advance. The floor becomes `reached`, the key where the walk ended, or the least
+    /// key that was noted since the advance began. None abandons the advance.
+    pub fn end_advance(
+        &mut self,
+        name: &Name,
+        id: i32,
+        advance: Advance,
+        reached: Option<Key>,
+    ) -> AdvanceOutcome {
+        let Some(level) = self.level_of(name, id, advance) else {
+            return AdvanceOutcome::Abandoned;
         };
-        level.raise = 0;
+        level.advance = 0;
         level.bound = Key::FIRST;
         let Some(reached) = reached else {
-            return Ended::GivenUp;
+            return AdvanceOutcome::Abandoned;
         };
-        level.floor = reached.min(level.least);
+        level.floor = reached.min(level.least_noted);
         if level.floor == reached {
-            Ended::Raised
+            AdvanceOutcome::Advanced
         } else {
-            Ended::CutShort
+            AdvanceOutcome::CutShort
         }
     }
 
-    /// Forgets all that is known about a table.
+    /// Forgets all groups of a table.
     pub fn forget(&mut self, database: u32, table: u32) {
         for group in &mut self.groups {
             if group.name.database == database && group.name.table == table {
@@ -237,8 +258,9 @@ impl Bucket {
         }
     }
 
-    /// Whether the safety net is due; if so, not again before `next`.
-    pub fn take_full_scan(&self, name: &Name, now: i64, next: i64) -> bool {
+    /// Returns whether a full scan is due. If so, the next one is due at `next`, so that only one
+    /// backend scans. Times are in microseconds since 2000.
+    pub fn claim_full_scan(&self, name: &Name, now: i64, next: i64) -> bool {
         let Some(group) = self.find(name) else {
             return false;
         };
@@ -250,28 +272,28 @@ impl Bucket {
                 .is_ok()
     }
 
-    /// Puts the next full scan off.
-    pub fn put_off_full_scan(&self, name: &Name, until: i64) {
+    /// Postpones the next full scan to a time in microseconds since 2000.
+    pub fn postpone_full_scan(&self, name: &Name, until: i64) {
         if let Some(group) = self.find(name) {
             group.next_full_scan.store(until, Ordering::Relaxed);
         }
     }
 
-    /// All that is known about a table's documents.
-    pub fn describe(&self, database: u32, table: u32, mut each: impl FnMut(Name, View)) {
-        self.each(database, |name, view| {
+    /// Calls `visit` with each known level of a table.
+    pub fn visit_table(&self, database: u32, table: u32, mut visit: impl FnMut(Name, View)) {
+        self.visit_database(database, |name, view| {
             if name.table == table {
-                each(name, view);
+                visit(name, view);
             }
         });
     }
 
-    /// The levels of all tables of a database.
-    pub fn each(&self, database: u32, mut each: impl FnMut(Name, View)) {
+    /// Calls `visit` with each known level of all tables of a database.
+    pub fn visit_database(&self, database: u32, mut visit: impl FnMut(Name, View)) {
         for group in &self.groups {
             if group.phase == Phase::Ready && group.name.database == database {
                 for view in group.views().as_slice() {
-                    each(group.name, *view);
+                    visit(group.name, *view);
                 }
             }
         }

@@ -1,11 +1,16 @@
-//! The ready floors: shared memory remembers, for each priority of each version of a
-//! queue, and for planned and leased documents, a place in the index before which
-//! there is nothing to find. Queries start there instead of walking over the entries
-//! of documents that are gone, and where the floor is behind everything no query is
-//! needed at all.
+//! The ready floors of this server, in shared memory.
 //!
-//! A floor only says where to start. Who gets a document is still decided by its row.
-//! docs/engine.md argues why no document is ever hidden behind a floor.
+//! A *ready floor* is a low-water mark per priority: no index entry of this priority with a
+//! key below the floor belongs to a document that can be picked. A pick starts there instead
+//! of walking over the entries of documents that are gone. A floor behind all keys says that
+//! the priority is empty, so no query is needed. Planned and leased documents have a floor
+//! each, in the due index.
+//!
+//! Picks *advance* a floor over dead entries. Whoever writes an index entry below a floor
+//! *notes* it, which lowers the floor.
+//!
+//! A floor only says where to start. The row decides who gets a document.
+//! docs/internals/engine.md argues why a floor never hides a document.
 
 use std::sync::atomic::{AtomicI64, Ordering};
 
@@ -15,13 +20,13 @@ use crate::pg::index_walk::{self, Column};
 use crate::pg::shared::{Area, Content, Place};
 use crate::pg::{session, time};
 use crate::ready::bucket::{Bucket, GROUPS_PER_BUCKET, Known};
-use crate::ready::group::{Ended, LEVELS, View, Views};
+use crate::ready::group::{AdvanceOutcome, LEVELS, View, Views};
 use crate::ready::key::{Index, Key, Name};
 use crate::signals::board::board;
 use crate::{error, settings};
 
-/// Counters of the whole server since it started.
-pub struct Header {
+/// Counters of the whole server since it started, as `ready_stats()` shows them.
+pub struct Counters {
     advances: AtomicI64,
     advances_discarded: AtomicI64,
     polls_answered: AtomicI64,
@@ -33,11 +38,11 @@ struct Floors;
 
 impl Content for Floors {
     const NAME: &std::ffi::CStr = c"fetchq";
-    type Header = Header;
+    type Header = Counters;
     type Item = Bucket;
 
-    fn header() -> Header {
-        Header {
+    fn header() -> Counters {
+        Counters {
             advances: AtomicI64::new(0),
             advances_discarded: AtomicI64::new(0),
             polls_answered: AtomicI64::new(0),
@@ -62,40 +67,44 @@ impl Content for Floors {
 
 type Memory = Area<Floors>;
 
-/// Asks for the shared memory. Called while libraries are preloaded.
+/// Requests the shared memory. Called from `_PG_init` while libraries are preloaded.
 pub fn install() {
     Memory::install();
 }
 
-/// Whether this server remembers floors.
+/// Returns whether this server keeps floors. It does with `shared_preload_libraries` and a
+/// `fetchq.ready_slots` above 0.
 pub fn is_available() -> bool {
     Memory::items() > 0
 }
 
-fn add(counter: impl Fn(&Header) -> &AtomicI64) {
-    if let Some(header) = Memory::header() {
-        counter(header).fetch_add(1, Ordering::Relaxed);
+fn increment(counter: impl Fn(&Counters) -> &AtomicI64) {
+    if let Some(counters) = Memory::header() {
+        counter(counters).fetch_add(1, Ordering::Relaxed);
     }
 }
 
-/// The documents of a queue as the floors know them.
+/// Access to the floors of one queue.
 #[derive(Debug, Clone, Copy)]
 pub struct QueueFloors {
+    /// The table of the documents.
     pub table: Oid,
     pub pick_index: Oid,
     pub due_index: Oid,
-    /// Changes whenever documents may have come that nobody noted: the file of the
-    /// table, and the last change of the trigger.
+    /// A value that changes when documents may have appeared without a note. It is made of
+    /// the file of the table and the last change of the trigger.
     pub epoch: u64,
 }
 
-/// How far beyond now the floors of what is due are raised, in microseconds.
-const DUE_AHEAD: i64 = 10_000_000;
+/// A floor of the due index is advanced to this time after now at most: microseconds. There
+/// may be very many leases that were settled long before their end, and the background worker
+/// does not need to know about those yet.
+const DUE_LOOKAHEAD_US: i64 = 10_000_000;
 
-/// How often the safety net looks, in microseconds.
-const FULL_SCAN_EVERY: i64 = 1_000_000;
+/// The least time between two full scans of a version of a queue: microseconds.
+const FULL_SCAN_INTERVAL_US: i64 = 1_000_000;
 
-/// The safety net takes at most one part in so many of the time.
+/// Full scans of a version of a queue take at most this part of the time: one hundredth.
 const FULL_SCAN_SHARE: i64 = 100;
 
 impl QueueFloors {
@@ -108,13 +117,14 @@ impl QueueFloors {
         }
     }
 
-    /// The priorities of a version that have ready documents, or had, highest first,
-    /// and their floors. None: nothing is known, read without floors.
+    /// Returns the priorities of a version that have ready documents, or had some, and their
+    /// floors, the highest priority first. None means that nothing is known: read without
+    /// floors.
     pub fn levels(&self, version: i32) -> Option<Views> {
-        self.known(self.name(Index::Pick, version))
+        self.known_levels(self.name(Index::Pick, version))
     }
 
-    fn known(&self, name: Name) -> Option<Views> {
+    fn known_levels(&self, name: Name) -> Option<Views> {
         let bucket = bucket_of(&name);
         let now = time::now();
         match Memory::read(bucket, |b| b.levels(&name, self.epoch, now)) {
@@ -122,14 +132,14 @@ impl QueueFloors {
             Known::Nothing => return None,
             Known::Unknown => {}
         }
-        // Notes reach the group before the index is read: a document whose entry the
-        // reading misses is noted afterwards.
-        let token = Memory::write(bucket, |b| b.begin(name, self.epoch, now));
+        // The group exists before the index is read, so notes reach it. A document whose
+        // entry this reading misses has no entry yet; it is noted afterwards.
+        let token = Memory::write(bucket, |b| b.begin_discovery(name, self.epoch, now));
         if name.index == Index::Pick {
             let found =
                 index_walk::second_column(self.table, self.pick_index, name.version, LEVELS);
             Memory::write(bucket, |b| {
-                b.discovered(&name, token, found.as_deref(), now);
+                b.complete_discovery(&name, token, found.as_deref(), now);
             });
         }
         match Memory::read(bucket, |b| b.levels(&name, self.epoch, now)) {
@@ -138,70 +148,69 @@ impl QueueFloors {
         }
     }
 
-    /// The floor of planned or of leased documents, raised as far as it goes now.
-    /// None: nothing is known, read without it.
+    /// Advances the floor of planned or of leased documents as far as possible, and returns
+    /// it. `status` is the number of the status; `now` is in microseconds since 2000. None
+    /// means that nothing is known: read without a floor.
     pub fn due(&self, status: i32, now: i64) -> Option<Key> {
         let name = self.name(Index::Due, 0);
         let floor = |views: Views| {
             let level = views.as_slice().iter().find(|view| view.id == status);
             level.map(|view| view.floor)
         };
-        let before = floor(self.known(name)?)?;
-        if before >= Key::until(now) {
-            return Some(before);
+        let current = floor(self.known_levels(name)?)?;
+        if current >= Key::until(now) {
+            return Some(current);
         }
-        // Beyond now: the worker sleeps until then. But not far beyond: there may be very
-        // many leases that were settled long before their end.
-        let stop = Key::until(now.saturating_add(DUE_AHEAD));
-        self.raise_until(Index::Due, 0, status, Key::LAST, stop);
-        floor(self.known(name)?)
+        // The walk goes beyond now, because the background worker sleeps until the floor.
+        let stop = Key::until(now.saturating_add(DUE_LOOKAHEAD_US));
+        self.advance(Index::Due, 0, status, Key::LAST, stop);
+        floor(self.known_levels(name)?)
     }
 
-    /// Counts documents picked from a level; true when its floor is due to be raised.
-    pub fn count_picks(&self, version: i32, priority: i32, n: i32) -> bool {
+    /// Counts documents that were picked from a priority. Returns whether its floor should be
+    /// advanced now.
+    pub fn count_picks(&self, version: i32, priority: i32, documents: i32) -> bool {
         let name = self.name(Index::Pick, version);
         Memory::read(bucket_of(&name), |b| {
-            b.count(&name, priority, n.unsigned_abs())
+            b.count_picks(&name, priority, documents.unsigned_abs())
         })
     }
 
-    /// Raises the floor of a priority to the first document before `bound` that is
-    /// alive, or may yet be.
+    /// Advances the floor of a priority to the first document that is alive, or may become so,
+    /// but not above `bound`.
     pub fn advance_level(&self, version: i32, priority: i32, bound: Key) {
-        self.raise(Index::Pick, version, priority, bound);
+        self.advance(Index::Pick, version, priority, bound, bound);
     }
 
-    fn raise(&self, index: Index, version: i32, level: i32, bound: Key) {
-        self.raise_until(index, version, level, bound, bound);
-    }
-
-    /// The same, to the first document behind `stop` at the latest, dead or alive.
-    fn raise_until(&self, index: Index, version: i32, level: i32, bound: Key, stop: Key) {
+    /// Advances the floor of a level, but not above `bound`. The walk ends at the first entry
+    /// at or above `stop`, dead or alive.
+    fn advance(&self, index: Index, version: i32, level: i32, bound: Key, stop: Key) {
         let name = self.name(index, version);
         let bucket = bucket_of(&name);
         let now = time::clock();
-        let Some(raise) = Memory::write(bucket, |b| b.begin_raise(&name, level, bound, now)) else {
+        let begun = Memory::write(bucket, |b| b.begin_advance(&name, level, bound, now));
+        let Some(advance) = begun else {
             return;
         };
-        // Given up when the walk ends in an error.
-        let mut ending = Ending {
-            end: |reached| Memory::write(bucket, |b| b.end_raise(&name, level, raise, reached)),
+        // Dropping it without a key, as an error of the walk does, abandons the advance.
+        let mut guard = AdvanceGuard {
+            end: |reached| Memory::write(bucket, |b| b.end_advance(&name, level, advance, reached)),
             reached: None,
         };
-        let goes_on = || {
+        let renew = || {
             let now = time::clock();
-            Memory::write(bucket, |b| b.goes_on(&name, level, raise, now));
+            Memory::write(bucket, |b| b.renew_advance(&name, level, advance, now));
         };
-        let reached = self.walk(&name, level, raise.from, stop, goes_on);
-        ending.reached = Some(reached.min(bound));
+        let reached = self.walk(&name, level, advance.from, stop, renew);
+        guard.reached = Some(reached.min(bound));
     }
 
-    /// Where the first document is that is alive, or may yet be.
-    fn walk(&self, name: &Name, level: i32, from: Key, bound: Key, goes_on: impl Fn()) -> Key {
-        let at = |time| Column::Timestamptz(time);
+    /// Returns the key of the first entry from `from` on whose document is alive or may become
+    /// so, or of the first entry at or above `stop`. Calls `renew` now and then.
+    fn walk(&self, name: &Name, level: i32, from: Key, stop: Key, renew: impl Fn()) -> Key {
         match name.index {
             Index::Pick => {
-                let key = |place: &[Column; 3]| match *place {
+                let key = |columns: &[Column; 3]| match *columns {
                     [
                         Column::Timestamptz(time),
                         Column::Int4(attempts),
@@ -214,17 +223,17 @@ impl QueueFloors {
                     self.pick_index,
                     &[name.version, level],
                     [
-                        at(from.next_iteration),
+                        Column::Timestamptz(from.next_iteration),
                         Column::Int4(from.attempts),
                         Column::Int8(from.seq),
                     ],
-                    |place| key(place) >= bound,
-                    goes_on,
+                    |columns| key(columns) >= stop,
+                    renew,
                 )
-                .map_or(Key::LAST, |place| key(&place))
+                .map_or(Key::LAST, |columns| key(&columns))
             }
             Index::Due => {
-                let key = |place: &[Column; 2]| match *place {
+                let key = |columns: &[Column; 2]| match *columns {
                     [Column::Timestamptz(time), Column::Int8(seq)] => Key::new(time, 0, seq),
                     _ => Key::FIRST,
                 };
@@ -232,42 +241,47 @@ impl QueueFloors {
                     self.table,
                     self.due_index,
                     &[level],
-                    [at(from.next_iteration), Column::Int8(from.seq)],
-                    |place| key(place) >= bound,
-                    goes_on,
+                    [
+                        Column::Timestamptz(from.next_iteration),
+                        Column::Int8(from.seq),
+                    ],
+                    |columns| key(columns) >= stop,
+                    renew,
                 )
-                .map_or(Key::LAST, |place| key(&place))
+                .map_or(Key::LAST, |columns| key(&columns))
             }
         }
     }
 
-    /// A poll that needed no query.
+    /// Counts a poll that the floors answered without a query.
     pub fn count_answered_poll(&self) {
-        add(|h| &h.polls_answered);
+        increment(|c| &c.polls_answered);
     }
 
-    /// The safety net, for a pick that found nothing: about once a second for each
-    /// version of a queue `scan` looks without floors, and tells the priorities and
-    /// places of what it found. Each of them should have been found above its floor.
+    /// Checks the floors, for a pick that found nothing. `scan` looks for ready documents
+    /// without floors and returns the priority and key of each. It runs about once a second for
+    /// each version of a queue. Each document that it finds should have been above the floor
+    /// of its priority; the others are counted and reported as a WARNING. `queue` is the name
+    /// of the queue.
     pub fn full_scan(&self, version: i32, queue: &str, scan: impl FnOnce() -> Vec<(i32, Key)>) {
         let name = self.name(Index::Pick, version);
         let bucket = bucket_of(&name);
         let began = time::clock();
         let is_due = Memory::read(bucket, |b| {
-            b.take_full_scan(&name, began, began + FULL_SCAN_EVERY)
+            b.claim_full_scan(&name, began, began + FULL_SCAN_INTERVAL_US)
         });
         if !is_due {
             return;
         }
-        add(|h| &h.full_scans);
+        increment(|c| &c.full_scans);
         let found = scan();
-        let took = (time::clock() - began).max(0);
-        if took > FULL_SCAN_EVERY / FULL_SCAN_SHARE {
-            let until = began.saturating_add(took.saturating_mul(FULL_SCAN_SHARE));
-            Memory::read(bucket, |b| b.put_off_full_scan(&name, until));
+        let duration = (time::clock() - began).max(0);
+        if duration > FULL_SCAN_INTERVAL_US / FULL_SCAN_SHARE {
+            let until = began.saturating_add(duration.saturating_mul(FULL_SCAN_SHARE));
+            Memory::read(bucket, |b| b.postpone_full_scan(&name, until));
         }
-        // A document that came since the pick was noted before it could be seen, so its
-        // floor is below it by now.
+        // A document that appeared after the pick was noted before the scan could see it. Its
+        // floor is below it by now, so it does not count as missed.
         let missed = Memory::write(bucket, |b| {
             let mut missed = 0;
             for (priority, key) in &found {
@@ -279,8 +293,8 @@ impl QueueFloors {
             missed
         });
         if missed > 0 {
-            if let Some(header) = Memory::header() {
-                header.floor_misses.fetch_add(missed, Ordering::Relaxed);
+            if let Some(counters) = Memory::header() {
+                counters.floor_misses.fetch_add(missed, Ordering::Relaxed);
             }
             error::warn(
                 pgrx::PgSqlErrorCode::ERRCODE_INTERNAL_ERROR,
@@ -291,22 +305,24 @@ impl QueueFloors {
     }
 }
 
-/// Ends a raise when it goes out of scope, also when an error does that.
-struct Ending<F: Fn(Option<Key>) -> Ended> {
+/// Ends an advance when it goes out of scope, also when an error causes that.
+struct AdvanceGuard<F: Fn(Option<Key>) -> AdvanceOutcome> {
     end: F,
     reached: Option<Key>,
 }
 
-impl<F: Fn(Option<Key>) -> Ended> Drop for Ending<F> {
+impl<F: Fn(Option<Key>) -> AdvanceOutcome> Drop for AdvanceGuard<F> {
     fn drop(&mut self) {
         match (self.end)(self.reached) {
-            Ended::Raised => add(|h| &h.advances),
-            Ended::CutShort | Ended::GivenUp => add(|h| &h.advances_discarded),
+            AdvanceOutcome::Advanced => increment(|c| &c.advances),
+            AdvanceOutcome::CutShort | AdvanceOutcome::Abandoned => {
+                increment(|c| &c.advances_discarded);
+            }
         }
     }
 }
 
-/// Forgets all that is known about a table: everything is looked at anew.
+/// Forgets all floors of a table of this database, so that its indexes are examined again.
 pub fn forget(table: Oid) {
     for at in 0..Memory::items() {
         Memory::write(at, |b| b.forget(session::database(), table.to_u32()));
@@ -323,8 +339,12 @@ fn bucket_of(name: &Name) -> usize {
     ((h >> 32) % Memory::items().max(1) as u64) as usize
 }
 
-/// Notes that a document has got an index entry: called after the entry exists, and
-/// before its transaction commits. `level` is its priority, or its status.
+/// Notes an index entry of a document. It must be called after the entry exists and before
+/// its transaction commits. `level` is the priority in the pick index and the number of the
+/// status in the due index; `version` is 0 in the due index.
+///
+/// An entry of the due index that the background worker may not know of is a due change, so
+/// the worker is informed.
 pub fn note_entry(table: Oid, index: Index, version: i32, level: i32, key: Key) {
     if !is_available() {
         return;
@@ -336,39 +356,47 @@ pub fn note_entry(table: Oid, index: Index, version: i32, level: i32, key: Key) 
         index,
     };
     let bucket = bucket_of(&name);
-    // Nearly every document comes behind the floor: readers do not wait for it.
-    let (needs, knows) = Memory::read(bucket, |b| {
-        let needs = b.needs(&name, level, key);
-        (needs, needs || index == Index::Pick || b.knows(&name))
+    // Nearly every entry is above the floor. The shared lock suffices to see that, so readers
+    // do not wait.
+    let (needs_note, is_known) = Memory::read(bucket, |b| {
+        let needs_note = b.needs_note(&name, level, key);
+        let is_known = needs_note || index == Index::Pick || b.contains(&name);
+        (needs_note, is_known)
     });
-    if needs {
+    if needs_note {
         let now = time::now();
         Memory::write(bucket, |b| b.note(&name, level, key, now));
     }
-    // The worker sleeps until the floor of what is planned; of a queue of which nothing
-    // is known it may not have heard yet.
+    // The background worker sleeps until the floors of the due index. It may not know a queue
+    // without floors yet.
     if index == Index::Due
-        && (needs || !knows)
+        && (needs_note || !is_known)
         && let Some(board) = board()
     {
         board.note_due_change(name.database, name.table, key.next_iteration);
     }
 }
 
-/// What the area holds, for `ready_stats()`.
+/// The use of the shared memory and its counters, for `ready_stats()`.
 pub struct Stats {
+    /// Groups that fit into the shared memory.
     pub slots: i32,
     pub slots_used: i32,
+    /// Advances that ended where their walk ended.
     pub advances: i64,
+    /// Advances that were cut short by a note, or abandoned.
     pub advances_discarded: i64,
+    /// Polls that needed no query.
     pub polls_answered: i64,
     pub full_scans: i64,
+    /// Ready documents that were below a floor. Each one is a defect.
     pub floor_misses: i64,
 }
 
+/// Returns the use of the shared memory and its counters; all are 0 without shared memory.
 pub fn stats() -> Stats {
-    let count = |counter: fn(&Header) -> &AtomicI64| {
-        Memory::header().map_or(0, |h| counter(h).load(Ordering::Relaxed))
+    let count = |counter: fn(&Counters) -> &AtomicI64| {
+        Memory::header().map_or(0, |c| counter(c).load(Ordering::Relaxed))
     };
     let used: usize = (0..Memory::items())
         .map(|at| Memory::read(at, Bucket::used))
@@ -376,23 +404,24 @@ pub fn stats() -> Stats {
     Stats {
         slots: (Memory::items() * GROUPS_PER_BUCKET) as i32,
         slots_used: used as i32,
-        advances: count(|h| &h.advances),
-        advances_discarded: count(|h| &h.advances_discarded),
-        polls_answered: count(|h| &h.polls_answered),
-        full_scans: count(|h| &h.full_scans),
-        floor_misses: count(|h| &h.floor_misses),
+        advances: count(|c| &c.advances),
+        advances_discarded: count(|c| &c.advances_discarded),
+        polls_answered: count(|c| &c.polls_answered),
+        full_scans: count(|c| &c.full_scans),
+        floor_misses: count(|c| &c.floor_misses),
     }
 }
 
-/// The tables of this database of which a floor is before a time.
+/// Returns the tables of this database that have a floor before a time, in microseconds since
+/// 2000.
 pub fn tables_behind(time: i64) -> Vec<Oid> {
     let database = session::database();
     let mut tables: Vec<u32> = Vec::new();
     for at in 0..Memory::items() {
-        // Room first: nothing may fail under the lock.
+        // Memory is reserved first, because nothing may fail under the lock.
         tables.reserve(GROUPS_PER_BUCKET * LEVELS);
         Memory::read(at, |b| {
-            b.each(database, |name, view| {
+            b.visit_database(database, |name, view| {
                 if view.floor.next_iteration < time {
                     tables.push(name.table);
                 }
@@ -404,19 +433,20 @@ pub fn tables_behind(time: i64) -> Vec<Oid> {
     tables.into_iter().map(Oid::from).collect()
 }
 
-/// The earliest floor before a time, of one level or of all, in this database: nothing
-/// of them is older than that.
+/// Returns the earliest floor before `time` in this database, of one level of an index or of
+/// all its levels. No document of those levels is older than the result. Times are in
+/// microseconds since 2000.
 pub fn first_before(index: Index, level: Option<i32>, time: i64) -> Option<i64> {
     let database = session::database();
     let mut first: Option<i64> = None;
     for at in 0..Memory::items() {
         Memory::read(at, |b| {
-            b.each(database, |name, view| {
+            b.visit_database(database, |name, view| {
                 let floor = view.floor.next_iteration;
-                let is_asked = name.index == index && level.is_none_or(|level| level == view.id);
-                // (the first key of all means that nothing is known)
-                if is_asked && floor < time && floor > i64::MIN {
-                    first = Some(first.map_or(floor, |before| before.min(floor)));
+                let is_wanted = name.index == index && level.is_none_or(|level| level == view.id);
+                // A floor before all keys means that nothing is known.
+                if is_wanted && floor < time && floor > i64::MIN {
+                    first = Some(first.map_or(floor, |earliest| earliest.min(floor)));
                 }
             });
         });
@@ -424,14 +454,15 @@ pub fn first_before(index: Index, level: Option<i32>, time: i64) -> Option<i64> 
     first
 }
 
-/// The floors of a table, for `ready_floors()`: index, version, level.
+/// Returns the floors of a table for `ready_floors()`: index, version and level, in this
+/// order.
 pub fn describe(table: Oid) -> Vec<(Index, i32, View)> {
     let mut floors = Vec::new();
     for at in 0..Memory::items() {
-        // Room first: nothing may fail under the lock.
+        // Memory is reserved first, because nothing may fail under the lock.
         floors.reserve(GROUPS_PER_BUCKET * LEVELS);
         Memory::read(at, |b| {
-            b.describe(session::database(), table.to_u32(), |name, view| {
+            b.visit_table(session::database(), table.to_u32(), |name, view| {
                 floors.push((name.index, name.version, view));
             });
         });

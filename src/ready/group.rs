@@ -1,67 +1,81 @@
-//! What shared memory knows, and the rules by which it changes. No PostgreSQL in
-//! here: whoever calls holds the lock of the bucket. docs/engine.md has the argument
-//! for each rule.
+//! A group of ready floors: one version of a queue in the pick index, or the due index of a
+//! queue. This file holds its state and the rules that concern a single group.
+//!
+//! There is no PostgreSQL in here. The caller holds the lock of the bucket that the group
+//! belongs to. docs/internals/engine.md has the argument for each rule.
 
+use std::cmp::Reverse;
 use std::sync::atomic::{AtomicI64, AtomicU32};
 
+use crate::domain::status::Status;
 use crate::ready::key::{Index, Key, Name};
 
-/// How many priorities of one version may have ready documents at a time.
+/// How many priorities of one version can have ready documents at a time. It bounds the
+/// memory of a group; a version with more of them is read without floors.
 pub const LEVELS: usize = 12;
 
-/// A raise whose backend has not been heard of for this time, in microseconds, may be
-/// taken over: it was terminated.
-pub const RAISE_TIMEOUT: i64 = 10_000_000;
+/// Another backend may take an advance over when it was not renewed for this time, because
+/// its backend was terminated: microseconds. A walk renews it much more often than that.
+pub const ADVANCE_TIMEOUT_US: i64 = 10_000_000;
 
-/// A group with too many levels is looked at again after this time, in microseconds.
-pub const OVERFLOW_PAUSE: i64 = 10_000_000;
+/// The index is examined again after this time when a group had too many levels:
+/// microseconds.
+pub const OVERFLOW_RETRY_US: i64 = 10_000_000;
 
-/// After this many documents of a level its floor is raised.
-pub const PICKS_PER_RAISE: u32 = 32;
+/// The floor of a level is advanced when this number of its documents was picked.
+pub const PICKS_PER_ADVANCE: u32 = 32;
 
-/// One priority, or one state.
+/// The state of one priority in the pick index, or of one status in the due index.
 #[repr(C)]
 pub struct Level {
     id: i32,
     is_used: bool,
-    /// Documents picked since the last raise began.
-    pub picked: AtomicU32,
-    /// Which raise is running; 0: none.
-    pub raise: u64,
-    /// The least key that was noted since it began.
-    pub least: Key,
-    pub raising_since: i64,
-    /// No document before it can be picked, unless a note says so.
+    /// Documents picked since the last advance began.
+    pub picks: AtomicU32,
+    /// The number of the advance that runs; 0 when none runs.
+    pub advance: u64,
+    /// The least key that was noted since the advance began.
+    pub least_noted: Key,
+    /// When the advance began or was last renewed, in microseconds since 2000.
+    pub renewed_at: i64,
+    /// No document with a key below this one can be picked, unless a note says so.
     pub floor: Key,
-    /// How far the running raise looks.
+    /// The key up to which the advance that runs may move the floor.
     pub bound: Key,
 }
 
+/// What a group knows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Phase {
+    /// The slot of the group is not used.
     Free,
-    /// Takes notes; which levels the index holds is not known yet.
+    /// The group takes notes, but it is not known yet which levels the index has.
     New,
+    /// The levels are known.
     Ready,
-    /// More levels than fit: nothing is known.
+    /// The index has more levels than a group can hold, so nothing is known.
     Overflow,
 }
 
-/// The floors of one version of a queue's documents, or of its due index.
+/// The floors of one version of a queue's documents, or of a queue's due index.
 #[repr(C)]
 pub struct Group {
     pub name: Name,
     pub phase: Phase,
-    /// Changes when documents may have come without a note: what is known is void.
+    /// Changes when documents may have appeared without a note. What is known of another
+    /// epoch is void.
     pub epoch: u64,
-    /// Of this life of the group.
+    /// Identifies one life of the group: from a `restart` to the next.
     pub token: u64,
-    /// QueueFloors of tokens and of the numbers of advances. A group that is made anew, here or
-    /// in another slot, goes on behind all that its bucket has given out.
-    pub clock: u64,
+    /// The last number that was given out, as a token or to an advance. A group that is
+    /// restarted, in this slot or in another one, continues above all numbers of its bucket.
+    pub last_number: u64,
+    /// Until when the group is in overflow, in microseconds since 2000.
     pub overflow_until: i64,
+    /// When the group was last read, in microseconds since 2000.
     pub last_used: AtomicI64,
+    /// The earliest time of the next full scan, in microseconds since 2000.
     pub next_full_scan: AtomicI64,
     pub levels: [Level; LEVELS],
 }
@@ -69,6 +83,7 @@ pub struct Group {
 /// What a reader sees of a level.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct View {
+    /// The priority in the pick index, the number of the status in the due index.
     pub id: i32,
     pub floor: Key,
 }
@@ -97,32 +112,33 @@ impl Views {
         self.len += 1;
     }
 
+    /// Returns the levels, the highest priority first.
     pub fn as_slice(&self) -> &[View] {
         &self.views[..self.len]
     }
 
-    /// Highest priority first.
     fn sort(&mut self) {
-        self.views[..self.len].sort_unstable_by_key(|view| std::cmp::Reverse(view.id));
+        self.views[..self.len].sort_unstable_by_key(|view| Reverse(view.id));
     }
 }
 
-/// A raise that has begun.
+/// An advance that has begun.
 #[derive(Debug, Clone, Copy)]
-pub struct Raise {
+pub struct Advance {
+    /// The floor from which the walk starts.
     pub from: Key,
     pub number: u64,
 }
 
-/// How a raise ended.
+/// How an advance ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Ended {
-    /// The floor is where the walk has come to.
-    Raised,
-    /// The floor is at a document that was noted meanwhile.
+pub enum AdvanceOutcome {
+    /// The floor is at the key where the walk ended.
+    Advanced,
+    /// The floor is at a key that was noted during the walk.
     CutShort,
-    /// The floor is where it was.
-    GivenUp,
+    /// The floor was not changed.
+    Abandoned,
 }
 
 impl Level {
@@ -130,10 +146,10 @@ impl Level {
         Self {
             id: 0,
             is_used: false,
-            picked: AtomicU32::new(0),
-            raise: 0,
-            least: Key::LAST,
-            raising_since: 0,
+            picks: AtomicU32::new(0),
+            advance: 0,
+            least_noted: Key::LAST,
+            renewed_at: 0,
             floor: Key::FIRST,
             bound: Key::FIRST,
         }
@@ -141,6 +157,7 @@ impl Level {
 }
 
 impl Group {
+    /// Returns a group that is not used.
     pub fn free() -> Self {
         Self {
             name: Name {
@@ -152,7 +169,7 @@ impl Group {
             phase: Phase::Free,
             epoch: 0,
             token: 0,
-            clock: 0,
+            last_number: 0,
             overflow_until: 0,
             last_used: AtomicI64::new(0),
             next_full_scan: AtomicI64::new(0),
@@ -160,45 +177,50 @@ impl Group {
         }
     }
 
-    pub fn next(&mut self) -> u64 {
-        self.clock += 1;
-        self.clock
+    /// Returns a number that the group never had before.
+    pub fn next_number(&mut self) -> u64 {
+        self.last_number += 1;
+        self.last_number
     }
 
-    pub fn is(&self, name: &Name) -> bool {
+    /// Returns whether the group is used and has this name.
+    pub fn has_name(&self, name: &Name) -> bool {
         self.phase != Phase::Free && self.name == *name
     }
 
-    pub fn begin(&mut self, name: Name, epoch: u64, now: i64) {
+    /// Makes the group one of this name and epoch of which nothing is known. `now` is in
+    /// microseconds since 2000. A group of the due index has its two levels at once.
+    pub fn restart(&mut self, name: Name, epoch: u64, now: i64) {
         self.name = name;
         self.epoch = epoch;
         self.phase = Phase::New;
-        self.token = self.next();
+        self.token = self.next_number();
         *self.last_used.get_mut() = now;
         *self.next_full_scan.get_mut() = 0;
         for level in &mut self.levels {
             level.is_used = false;
         }
         if name.index == Index::Due {
-            for id in [0, 2] {
-                self.add(id, Key::FIRST);
+            for status in [Status::Planned, Status::Active] {
+                self.add(status.code(), Key::FIRST);
             }
             self.phase = Phase::Ready;
         }
     }
 
+    /// Returns the position of a level in `levels`; None when the group does not have it.
     pub fn position(&self, id: i32) -> Option<usize> {
         self.levels
             .iter()
             .position(|level| level.is_used && level.id == id)
     }
 
-    /// Adds a level, in place of one that is known to be empty where all are used;
-    /// false when there is no room.
+    /// Adds a level. When all are used, it replaces one that is known to be empty. Returns
+    /// false when there is none.
     pub fn add(&mut self, id: i32, floor: Key) -> bool {
-        let room = self.levels.iter().position(|l| !l.is_used);
-        let Some(at) = room.or_else(|| self.levels.iter().position(|l| l.floor == Key::LAST))
-        else {
+        let unused = self.levels.iter().position(|level| !level.is_used);
+        let is_empty = |level: &Level| level.floor == Key::LAST;
+        let Some(at) = unused.or_else(|| self.levels.iter().position(is_empty)) else {
             return false;
         };
         self.levels[at] = Level {
@@ -210,15 +232,16 @@ impl Group {
         true
     }
 
+    /// Records that the group has too many levels. `now` is in microseconds since 2000.
     pub fn overflow(&mut self, now: i64) {
         self.phase = Phase::Overflow;
-        self.overflow_until = now.saturating_add(OVERFLOW_PAUSE);
+        self.overflow_until = now.saturating_add(OVERFLOW_RETRY_US);
     }
 
-    /// Whether a note about this key would change anything.
-    pub fn needs(&self, id: i32, key: Key) -> bool {
+    /// Returns whether a note of this key would change anything.
+    pub fn needs_note(&self, id: i32, key: Key) -> bool {
         match self.position(id) {
-            // It will be looked at from the start.
+            // The index will be examined from its start.
             _ if self.phase == Phase::Overflow => false,
             Some(at) => {
                 let level = &self.levels[at];
@@ -228,12 +251,14 @@ impl Group {
         }
     }
 
+    /// Notes an index entry: lowers the floor of its level to the key, and adds the level when
+    /// it is missing. `now` is in microseconds since 2000.
     pub fn note(&mut self, id: i32, key: Key, now: i64) {
         match self.position(id) {
             Some(at) => {
                 let level = &mut self.levels[at];
                 level.floor = level.floor.min(key);
-                level.least = level.least.min(key);
+                level.least_noted = level.least_noted.min(key);
             }
             None => {
                 if !self.add(id, key) {
@@ -243,6 +268,7 @@ impl Group {
         }
     }
 
+    /// Returns the levels, the highest priority first.
     pub fn views(&self) -> Views {
         let mut views = Views::empty();
         for level in self.levels.iter().filter(|level| level.is_used) {

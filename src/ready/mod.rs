@@ -1,5 +1,6 @@
-//! The ready floors: shared memory remembers, for each priority of each version of a queue,
-//! where the index entries of living documents begin. See `floors.rs`.
+//! The ready floors. For each priority of each version of a queue, shared memory remembers
+//! where the index entries of documents that can still be picked begin. `floors.rs` defines
+//! the terms; `bucket.rs` and `group.rs` hold the rules by which the state changes.
 
 pub mod bucket;
 pub mod floors;

@@ -1,7 +1,10 @@
-//! The notifications of queues that have them enabled, sent by the worker: a transaction
-//! that notifies holds a lock of the whole server while it commits, so that all those
-//! that do commit one after the other. The worker does it for them, once for all that
-//! entered a state in a moment.
+//! Announcements of a transaction: the statuses that its documents have entered, in queues
+//! that have notifications enabled.
+//!
+//! A transaction that notifies holds a lock of the whole server while it commits, so all
+//! transactions that notify commit one after the other. Therefore sessions leave announcements
+//! for the background worker, which notifies once for all documents that entered a status
+//! within a short time.
 
 use std::cell::RefCell;
 
@@ -12,56 +15,60 @@ use crate::pg::relation;
 use crate::settings::{self, Notify};
 use crate::signals::board::{Board, has_background_worker};
 
-/// What is sent with each: any message means "look now", as clients send it themselves.
+/// The payload of each notification. Any payload means "look now"; clients of fetchq send this
+/// one themselves.
 const PAYLOAD: &str = "true";
 
 thread_local! {
-    /// States that documents entered in this transaction, by table.
-    static ENTERED: RefCell<Vec<(u32, u32)>> = const { RefCell::new(Vec::new()) };
+    /// Tables, and the bits of the statuses that their documents have entered in this
+    /// transaction.
+    static ENTERED_STATUSES: RefCell<Vec<(u32, u32)>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Whether the worker sends the notifications of this session.
+/// Returns whether the background worker sends the notifications of this session.
 pub fn is_collecting() -> bool {
     settings::notify() == Notify::Worker && has_background_worker()
 }
 
-/// Documents of a table enter a state when this transaction commits.
+/// Announces that documents of a table have entered a status, when this transaction commits.
 pub fn announce_status(table: u32, status: Status) {
-    ENTERED.with(|entered| {
+    ENTERED_STATUSES.with(|entered| {
         let mut entered = entered.borrow_mut();
         match entered.iter_mut().find(|(other, _)| *other == table) {
-            Some((_, states)) => *states |= status.bit(),
+            Some((_, statuses)) => *statuses |= status.bit(),
             None => entered.push((table, status.bit())),
         }
     });
 }
 
-/// Before the commit: without a worker, which may have ended since, the transaction
-/// notifies by itself.
-pub fn committing(board: Option<&Board>, database: u32) {
-    if ENTERED.with(|entered| entered.borrow().is_empty())
+/// Sends the notifications of this transaction when there is no background worker, which may
+/// have exited since the announcement. To be called before the commit.
+pub fn before_commit(board: Option<&Board>, database: u32) {
+    if ENTERED_STATUSES.with(|entered| entered.borrow().is_empty())
         || board.is_some_and(|board| board.background_worker_of(database).is_some())
     {
         return;
     }
-    for (table, states) in ENTERED.with(|entered| std::mem::take(&mut *entered.borrow_mut())) {
-        send(table, states);
+    let entered = ENTERED_STATUSES.with(|entered| std::mem::take(&mut *entered.borrow_mut()));
+    for (table, statuses) in entered {
+        notify_statuses(table, statuses);
     }
 }
 
-/// After the commit: tells the worker.
-pub fn committed(board: Option<&Board>, database: u32) {
-    ENTERED.with(|entered| {
+/// Leaves the announcements of this transaction for the background worker. To be called after
+/// the commit.
+pub fn after_commit(board: Option<&Board>, database: u32) {
+    ENTERED_STATUSES.with(|entered| {
         let mut entered = entered.borrow_mut();
         if entered.is_empty() {
             return;
         }
         if let Some(worker) = board.and_then(|board| board.background_worker_of(database)) {
-            let mut is_news = false;
-            for (table, states) in entered.iter() {
-                is_news |= worker.announcements.add(*table, *states);
+            let mut has_changed = false;
+            for (table, statuses) in entered.iter() {
+                has_changed |= worker.announcements.add(*table, *statuses);
             }
-            if is_news {
+            if has_changed {
                 worker.slot.wake();
             }
         }
@@ -69,18 +76,18 @@ pub fn committed(board: Option<&Board>, database: u32) {
     });
 }
 
-/// After a rollback: nothing happened.
-pub fn rolled_back() {
-    let _ = ENTERED.try_with(|entered| entered.borrow_mut().clear());
+/// Discards the announcements of this transaction. To be called after a rollback.
+pub fn after_rollback() {
+    let _ = ENTERED_STATUSES.try_with(|entered| entered.borrow_mut().clear());
 }
 
-/// Notifies of the states that documents of a table entered. In a transaction.
-pub fn send(table: u32, states: u32) {
+/// Notifies of the statuses that documents of a table have entered; `statuses` is a set of
+/// `Status::bit`. To be called in a transaction. It does nothing for a table that was dropped.
+pub fn notify_statuses(table: u32, statuses: u32) {
     let name = relation::queue_of_table(table);
-    // None: it was dropped.
     if let Some(name) = name.and_then(|name| QueueName::parse(&name).ok()) {
         for status in Status::ALL {
-            if states & status.bit() != 0 {
+            if statuses & status.bit() != 0 {
                 notify(&name.channel(status.gauge()), PAYLOAD);
             }
         }

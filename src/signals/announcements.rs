@@ -1,29 +1,29 @@
-//! The notifications of queues that have them enabled, sent by the worker: a transaction
-//! that notifies holds a lock of the whole server while it commits, so that all those
-//! that do commit one after the other. The worker does it for them, once for all that
-//! entered a state in a moment.
+//! The announcements that the background worker of a database has not sent yet, in shared
+//! memory. `announce.rs` says why the background worker sends them.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// How many queues can have something to announce at a time.
+/// Queues of one database that can have announcements at a time. More queues are not lost:
+/// their statuses are announced for all queues then.
 const SLOTS: usize = 1024;
 
-/// How many places a queue may have among them.
+/// Slots that are tried for a queue before its statuses are announced for all queues.
 const PROBES: usize = 16;
 
-/// What the worker has to announce: for each table the states that documents entered.
+/// For each table, the statuses that documents have entered. A hash table.
 pub struct Announcements {
-    /// The table, and below it a bit for each state.
+    /// The table in the upper half, and the bits of the statuses in the lower half.
     slots: [AtomicU64; SLOTS],
-    /// States of tables for which there was no room.
+    /// Statuses of tables that found no slot.
     pub overflow: AtomicU32,
 }
 
-fn slot(table: u32, states: u32) -> u64 {
-    u64::from(table) << 32 | u64::from(states)
+fn entry(table: u32, statuses: u32) -> u64 {
+    u64::from(table) << 32 | u64::from(statuses)
 }
 
 impl Announcements {
+    /// Returns the state in which there is nothing to announce.
     pub const fn new() -> Self {
         Self {
             slots: [const { AtomicU64::new(0) }; SLOTS],
@@ -31,35 +31,38 @@ impl Announcements {
         }
     }
 
-    /// Adds states of a table; true when the worker may not know of them.
-    pub fn add(&self, table: u32, states: u32) -> bool {
+    /// Adds statuses of a table, a set of `Status::bit`. Returns whether that changed anything,
+    /// so that the background worker may have to be woken.
+    pub fn add(&self, table: u32, statuses: u32) -> bool {
+        // Fibonacci hashing.
         let first = (table.wrapping_mul(0x9e37_79b9) >> 16) as usize;
         for at in (first..first + PROBES).map(|at| at % SLOTS) {
-            let place = &self.slots[at];
-            let mut before = place.load(Ordering::SeqCst);
+            let slot = &self.slots[at];
+            let mut before = slot.load(Ordering::SeqCst);
             while before == 0 || (before >> 32) as u32 == table {
-                let after = slot(table, before as u32 | states);
+                let after = entry(table, before as u32 | statuses);
                 if before == after {
                     return false;
                 }
-                match place.compare_exchange(before, after, Ordering::SeqCst, Ordering::SeqCst) {
+                match slot.compare_exchange(before, after, Ordering::SeqCst, Ordering::SeqCst) {
                     Ok(_) => return true,
                     Err(now) => before = now,
                 }
             }
         }
-        self.overflow.fetch_or(states, Ordering::SeqCst) & states != states
+        self.overflow.fetch_or(statuses, Ordering::SeqCst) & statuses != statuses
     }
 
-    /// What there is; it stays.
+    /// Returns the slots that are used, and the table of each. They stay as they are.
     pub fn read(&self) -> impl Iterator<Item = (usize, u32)> {
         let slots = self.slots.iter().enumerate();
-        slots.filter_map(|(at, place)| {
-            let table = (place.load(Ordering::SeqCst) >> 32) as u32;
+        slots.filter_map(|(at, slot)| {
+            let table = (slot.load(Ordering::SeqCst) >> 32) as u32;
             (table != 0).then_some((at, table))
         })
     }
 
+    /// Empties a slot and returns its table and statuses.
     pub fn take(&self, at: usize) -> (u32, u32) {
         let taken = self.slots[at].swap(0, Ordering::SeqCst);
         ((taken >> 32) as u32, taken as u32)
@@ -71,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn states_of_a_table_are_gathered() {
+    fn statuses_of_a_table_are_collected() {
         let announced = Announcements::new();
         assert!(announced.add(7, 1));
         assert!(!announced.add(7, 1));
@@ -87,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn too_many_tables_are_told_as_such() {
+    fn too_many_tables_overflow() {
         let announced = Announcements::new();
         for table in 1..=10 * SLOTS as u32 {
             announced.add(table, 1);

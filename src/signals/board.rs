@@ -1,61 +1,66 @@
-//! What the launcher, the workers and the sessions tell each other, in shared memory.
-//! Atomics only, so that it may be read and written anywhere, also in a commit.
+//! The board: the shared memory by which the launcher, the background workers and the sessions
+//! signal to each other. It consists of atomics, so that it can be read and written anywhere,
+//! also during a commit.
 
 use std::sync::atomic::{AtomicI64, AtomicU32, Ordering};
 
 use crate::pg::session;
 use crate::pg::shared::{Area, Content, Place};
-use crate::signals::activity::{Last, Progress, SERVICES};
+use crate::signals::activity::{LastRun, Progress, SERVICES};
 use crate::signals::announcements::Announcements;
 use crate::signals::due_changes::DueChanges;
 use crate::signals::process_slot::ProcessSlot;
 use crate::signals::waiters::Waiters;
 
-/// How many databases can have a worker at a time (`max_worker_processes` is usually
-/// the lower limit).
+/// Databases that can have a background worker at a time. `max_worker_processes` is usually the
+/// lower limit.
 pub const BACKGROUND_WORKERS: usize = 64;
 
-/// How the life of a worker ended.
+/// Why a background worker exited.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
-pub enum End {
-    /// It had no time to say so.
+pub enum ExitReason {
+    /// It crashed, so it could not record a reason.
     Crash = 0,
-    Asked = 1,
+    /// It was terminated.
+    Terminated = 1,
+    /// The database does not have the extension.
     NoExtension = 2,
-    /// Somebody wants the database for himself: to drop or to rename it, or to copy it.
-    DatabaseWanted = 3,
-    NotWanted = 4,
+    /// A session needs the database without other sessions: to drop, rename or copy it.
+    DatabaseNeeded = 3,
+    /// The settings do not want a background worker in this database.
+    Disabled = 4,
 }
 
-impl End {
-    fn of(code: u32) -> Self {
+impl ExitReason {
+    fn from_code(code: u32) -> Self {
         match code {
-            1 => Self::Asked,
+            1 => Self::Terminated,
             2 => Self::NoExtension,
-            3 => Self::DatabaseWanted,
-            4 => Self::NotWanted,
+            3 => Self::DatabaseNeeded,
+            4 => Self::Disabled,
             _ => Self::Crash,
         }
     }
 }
 
-/// The worker of a database.
+/// The background worker of one database.
 pub struct BackgroundWorker {
     pub slot: ProcessSlot,
-    /// 0: nobody's.
+    /// 0 when this entry of the board is free.
     database: AtomicU32,
-    /// Which launcher has started it.
-    launch: AtomicU32,
-    end: AtomicU32,
-    /// Until when it sleeps, unless something becomes due earlier.
+    /// The number of the launcher that has assigned the entry.
+    launcher_number: AtomicU32,
+    /// An `ExitReason`.
+    exit_reason: AtomicU32,
+    /// Until when it sleeps, unless something becomes due earlier: microseconds since 2000.
     wakes_at: AtomicI64,
     pub due_changes: DueChanges,
-    /// Counts the changes of schedules.
-    schedules: AtomicU32,
+    /// The number of changes of schedules.
+    schedule_changes: AtomicU32,
     pub announcements: Announcements,
-    /// What each service did last.
-    pub last: [Last; SERVICES],
+    /// The last run of each service, in the order of `Task::ALL`.
+    pub last: [LastRun; SERVICES],
 }
 
 impl BackgroundWorker {
@@ -63,139 +68,157 @@ impl BackgroundWorker {
         Self {
             slot: ProcessSlot::empty(),
             database: AtomicU32::new(0),
-            launch: AtomicU32::new(0),
-            end: AtomicU32::new(0),
+            launcher_number: AtomicU32::new(0),
+            exit_reason: AtomicU32::new(0),
             wakes_at: AtomicI64::new(i64::MIN),
-            due_changes: DueChanges::none(),
-            schedules: AtomicU32::new(0),
+            due_changes: DueChanges::new(),
+            schedule_changes: AtomicU32::new(0),
             announcements: Announcements::new(),
-            last: [const { Last::never() }; SERVICES],
+            last: [const { LastRun::never() }; SERVICES],
         }
     }
 
+    /// Returns the OID of its database; 0 when the entry is free.
     pub fn database(&self) -> u32 {
         self.database.load(Ordering::Acquire)
     }
 
-    /// For the launcher, before it starts the worker.
-    pub fn assign(&self, database: u32, launch: u32) {
-        self.end.store(End::Crash as u32, Ordering::Relaxed);
-        self.launch.store(launch, Ordering::Relaxed);
-        self.last.iter().for_each(Last::forget);
+    /// Assigns the entry to a database. The launcher calls it before it starts the process.
+    pub fn assign(&self, database: u32, launcher_number: u32) {
+        self.exit_reason
+            .store(ExitReason::Crash as u32, Ordering::Relaxed);
+        self.launcher_number
+            .store(launcher_number, Ordering::Relaxed);
+        self.last.iter().for_each(LastRun::forget);
         self.database.store(database, Ordering::Release);
     }
 
-    /// Whether the place was given by this launcher.
-    pub fn is_of(&self, launch: u32) -> bool {
-        self.database() != 0 && self.launch.load(Ordering::Relaxed) == launch
+    /// Returns whether the entry is assigned, by the launcher of this number.
+    pub fn is_assigned_by(&self, launcher_number: u32) -> bool {
+        self.database() != 0 && self.launcher_number.load(Ordering::Relaxed) == launcher_number
     }
 
-    /// For the launcher, when the worker is gone.
-    pub fn release(&self) -> End {
-        let end = End::of(self.end.load(Ordering::Acquire));
-        self.slot.leave();
+    /// Frees the entry, and returns why the process exited. The launcher calls it when the
+    /// process is gone.
+    pub fn release(&self) -> ExitReason {
+        let reason = ExitReason::from_code(self.exit_reason.load(Ordering::Acquire));
+        self.slot.release();
         self.database.store(0, Ordering::Release);
-        end
+        reason
     }
 
-    pub fn ends(&self, end: End) {
-        self.end.store(end as u32, Ordering::Release);
+    /// Records why the process is about to exit.
+    pub fn set_exit_reason(&self, reason: ExitReason) {
+        self.exit_reason.store(reason as u32, Ordering::Release);
     }
 
-    pub fn sleeps_until(&self, time: i64) {
+    /// Records until when the process sleeps, in microseconds since 2000. A due change before
+    /// this time wakes it; `i64::MIN` says that nothing has to wake it.
+    pub fn set_wake_time(&self, time: i64) {
         self.wakes_at.store(time, Ordering::SeqCst);
     }
 
-    /// Tells the worker that something of a table may be due at a time.
-    fn tell(&self, table: u32, time: i64) {
+    fn note_due_change(&self, table: u32, time: i64) {
         self.due_changes.add(table, time);
         if time < self.wakes_at.load(Ordering::SeqCst) {
             self.slot.wake();
         }
     }
 
-    /// How often schedules have changed.
+    /// Returns how often the schedules of the database have changed.
     pub fn schedule_changes(&self) -> u32 {
-        self.schedules.load(Ordering::SeqCst)
+        self.schedule_changes.load(Ordering::SeqCst)
     }
 
-    fn schedules_changed(&self) {
-        self.schedules.fetch_add(1, Ordering::SeqCst);
+    fn note_schedule_change(&self) {
+        self.schedule_changes.fetch_add(1, Ordering::SeqCst);
         self.slot.wake();
     }
 }
 
+/// The shared state of all processes.
 pub struct Board {
     pub launcher: ProcessSlot,
-    /// Counts the launchers that there were.
-    launches: AtomicU32,
-    /// Counts the times that a database got or lost the extension.
+    /// The number of launchers that were started.
+    launchers: AtomicU32,
+    /// How often a database got or lost the extension.
     generation: AtomicU32,
-    workers: [BackgroundWorker; BACKGROUND_WORKERS],
+    background_workers: [BackgroundWorker; BACKGROUND_WORKERS],
     pub waiters: Waiters,
     pub progress: Progress,
 }
 
 impl Board {
+    /// Returns a board without processes.
     pub const fn new() -> Self {
         Self {
             launcher: ProcessSlot::empty(),
-            launches: AtomicU32::new(0),
+            launchers: AtomicU32::new(0),
             generation: AtomicU32::new(0),
-            workers: [const { BackgroundWorker::empty() }; BACKGROUND_WORKERS],
+            background_workers: [const { BackgroundWorker::empty() }; BACKGROUND_WORKERS],
             waiters: Waiters::new(),
             progress: Progress::new(),
         }
     }
 
-    /// The number of a launcher that begins.
-    pub fn launch(&self) -> u32 {
-        self.launches.fetch_add(1, Ordering::AcqRel).wrapping_add(1)
+    /// Returns the number of a launcher that starts. No earlier launcher had it.
+    pub fn next_launcher_number(&self) -> u32 {
+        self.launchers
+            .fetch_add(1, Ordering::AcqRel)
+            .wrapping_add(1)
     }
 
+    /// Returns how often a database got or lost the extension.
     pub fn generation(&self) -> u32 {
         self.generation.load(Ordering::Acquire)
     }
 
-    /// A database got the extension, or lost it.
+    /// Records that a database got or lost the extension, and wakes the launcher.
     pub fn extension_changed(&self) {
         self.generation.fetch_add(1, Ordering::AcqRel);
         self.launcher.wake();
     }
 
-    pub fn worker(&self, number: usize) -> &BackgroundWorker {
-        &self.workers[number]
+    /// Returns an entry by its position, which must be below `BACKGROUND_WORKERS`.
+    pub fn background_worker(&self, position: usize) -> &BackgroundWorker {
+        &self.background_workers[position]
     }
 
-    pub fn free(&self) -> Option<usize> {
-        self.workers.iter().position(|w| w.database() == 0)
-    }
-
-    /// The workers of earlier launchers.
-    pub fn orphans(&self, launch: u32) -> impl Iterator<Item = &BackgroundWorker> {
-        self.workers
+    /// Returns the position of a free entry; None when all are assigned.
+    pub fn free_position(&self) -> Option<usize> {
+        self.background_workers
             .iter()
-            .filter(move |w| w.database() != 0 && !w.is_of(launch))
+            .position(|worker| worker.database() == 0)
     }
 
-    /// The worker of a database that is there.
+    /// Returns the entries that were assigned by other launchers than the one of this number.
+    pub fn orphans(&self, launcher_number: u32) -> impl Iterator<Item = &BackgroundWorker> {
+        self.background_workers
+            .iter()
+            .filter(move |worker| worker.database() != 0 && !worker.is_assigned_by(launcher_number))
+    }
+
+    /// Returns the background worker of a database; None when none runs.
     pub fn background_worker_of(&self, database: u32) -> Option<&BackgroundWorker> {
-        self.workers
+        self.background_workers
             .iter()
-            .find(|w| w.database() == database && w.slot.process().is_some())
+            .find(|worker| worker.database() == database && worker.slot.process().is_some())
     }
 
-    /// Something of a table may be due at a time: planned, or leased until then.
+    /// Adds a due change: something of a table may be due at a time in microseconds since 2000,
+    /// because it is planned for that time or leased until then. Wakes the background worker
+    /// when that is earlier than it expects.
     pub fn note_due_change(&self, database: u32, table: u32, time: i64) {
         if let Some(worker) = self.background_worker_of(database) {
-            worker.tell(table, time);
+            worker.note_due_change(table, time);
         }
     }
 
-    /// A schedule of a database may be due earlier than its worker knows.
+    /// Wakes the background worker of a database, because a schedule may be due earlier than it
+    /// expects.
     pub fn schedules_changed(&self, database: u32) {
         if let Some(worker) = self.background_worker_of(database) {
-            worker.schedules_changed();
+            worker.note_schedule_change();
         }
     }
 }
@@ -224,17 +247,17 @@ impl Content for Memory {
     }
 }
 
-/// Asks for the shared memory. Called while libraries are preloaded.
+/// Requests the shared memory. Called from `_PG_init` while libraries are preloaded.
 pub fn install() {
     Area::<Memory>::install();
 }
 
-/// The board; None without shared memory.
+/// Returns the board; None without shared memory.
 pub fn board() -> Option<&'static Board> {
     Area::<Memory>::header()
 }
 
-/// Whether this database has a background worker that runs.
+/// Returns whether a background worker runs for this database.
 pub fn has_background_worker() -> bool {
     board().is_some_and(|board| board.background_worker_of(session::database()).is_some())
 }

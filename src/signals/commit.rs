@@ -1,5 +1,5 @@
 //! What happens when a transaction of this session ends: waiters are woken, statuses are
-//! announced, and the background worker learns of new queues and schedules.
+//! announced, and the background worker is informed of new queues and changed schedules.
 
 use crate::domain::names::QueueName;
 use crate::pg::transaction::{self, End};
@@ -7,29 +7,30 @@ use crate::pg::{relation, session};
 use crate::signals::board::board;
 use crate::signals::{announce, wakeups};
 
-/// Has the end of every transaction of this process send its signals. Called from
-/// `_PG_init`; without shared memory there is nobody to signal to.
+/// Registers the function that sends the signals at the end of every transaction of this
+/// process. Called from `_PG_init`. Without shared memory there are no processes to signal to.
 pub fn watch() {
     transaction::on_end(|end| {
         let (board, database) = (board(), session::database());
         let waiters = board.map(|board| &board.waiters);
         match end {
-            End::Committing => announce::committing(board, database),
+            End::Committing => announce::before_commit(board, database),
             End::Committed => {
-                wakeups::committed(waiters, database);
-                announce::committed(board, database);
+                wakeups::after_commit(waiters, database);
+                announce::after_commit(board, database);
             }
-            // Another session commits a prepared transaction, and knows nothing of it.
+            // Another session commits a prepared transaction and does not have its signals.
+            // Its documents are not available yet, so no waiter is woken.
             End::RolledBack | End::Prepared => {
-                wakeups::rolled_back(waiters.filter(|_| end == End::RolledBack), database);
-                announce::rolled_back();
+                wakeups::after_rollback(waiters.filter(|_| end == End::RolledBack), database);
+                announce::after_rollback();
             }
         }
     });
 }
 
-/// Has the launcher look for databases that need a worker, when this transaction
-/// commits. False when there is no launcher.
+/// Wakes the launcher when this transaction commits, so that it looks for databases that need a
+/// background worker. Returns false when no launcher runs.
 pub fn extension_changed() -> bool {
     let Some(board) = board() else {
         return false;
@@ -40,8 +41,8 @@ pub fn extension_changed() -> bool {
     board.launcher.process().is_some()
 }
 
-/// Has the worker of this database look into a new queue, when this transaction commits:
-/// what was told of its documents before was of a table that nobody could see.
+/// Adds a due change for a new queue when this transaction commits. The due changes of its
+/// documents came before the commit, when the background worker could not see the table yet.
 pub fn queue_created(name: &QueueName) {
     let table = relation::lookup_data_table(&name.relation("docs"));
     if let (Some(board), Some(table)) = (board(), table) {
@@ -52,7 +53,8 @@ pub fn queue_created(name: &QueueName) {
     }
 }
 
-/// Has the worker of this database look at the schedules, when this transaction commits.
+/// Has the background worker of this database look at the schedules when this transaction
+/// commits.
 pub fn schedules_changed() {
     if let Some(board) = board() {
         let database = session::database();

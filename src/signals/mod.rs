@@ -1,6 +1,6 @@
-//! What a transaction tells other processes when it commits: which documents became ready,
-//! which statuses they entered, and what the background worker has to look at. The state is
-//! in shared memory, on the board.
+//! What a transaction signals to other processes when it commits: which documents became
+//! ready, which statuses documents have entered, and what the background worker has to look
+//! at. The state is in shared memory, on the board.
 
 pub mod activity;
 pub mod announce;

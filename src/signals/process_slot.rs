@@ -1,18 +1,20 @@
-//! What the launcher, the workers and the sessions tell each other, in shared memory.
-//! Atomics only, so that it may be read and written anywhere, also in a commit.
+//! A slot of shared memory by which other processes find and wake a process of fetchq.
 
 use std::sync::atomic::{AtomicI32, AtomicI64, Ordering};
 
 use crate::pg::process::Latch;
 
-/// Where a process of ours can be reached.
+/// The slot of one process: the launcher, or the background worker of a database.
 pub struct ProcessSlot {
     latch: Latch,
+    /// 0 when no process occupies the slot.
     pid: AtomicI32,
+    /// Microseconds since 2000.
     since: AtomicI64,
 }
 
 impl ProcessSlot {
+    /// Returns a slot without a process.
     pub const fn empty() -> Self {
         Self {
             latch: Latch::none(),
@@ -21,31 +23,33 @@ impl ProcessSlot {
         }
     }
 
-    /// This process sits here from now on.
-    pub fn take(&self, pid: i32, now: i64) {
+    /// Gives the slot to this process. `now` is in microseconds since 2000.
+    pub fn occupy(&self, pid: i32, now: i64) {
         self.latch.take();
         self.since.store(now, Ordering::Relaxed);
         self.pid.store(pid, Ordering::Release);
     }
 
-    pub fn leave(&self) {
+    /// Empties the slot.
+    pub fn release(&self) {
         self.pid.store(0, Ordering::Release);
         self.latch.leave();
     }
 
-    /// The same, unless somebody else sits here by now.
-    pub fn leave_as(&self, pid: i32) {
+    /// Empties the slot, unless another process has occupied it meanwhile.
+    pub fn release_if_occupied_by(&self, pid: i32) {
         if self.pid.load(Ordering::Acquire) == pid {
-            self.leave();
+            self.release();
         }
     }
 
-    /// The process, and since when it sits here (microseconds since 2000).
+    /// Returns the process in the slot, and since when it is there, in microseconds since 2000.
     pub fn process(&self) -> Option<(i32, i64)> {
         let pid = self.pid.load(Ordering::Acquire);
         (pid != 0).then(|| (pid, self.since.load(Ordering::Relaxed)))
     }
 
+    /// Wakes the process in the slot, if there is one.
     pub fn wake(&self) {
         self.latch.set();
     }

@@ -1,131 +1,127 @@
-//! Sessions that wait for documents, and the commits that wake them.
-//!
-//! A session first says that it waits and then looks; a transaction first commits and
-//! then reads who waits. So one of them sees the other.
+//! Wake-ups: this session as a waiter, and the waiters that the end of its transaction wakes.
+//! `waiters.rs` has the state in shared memory.
 
 use std::cell::RefCell;
-use std::sync::atomic::Ordering;
 use std::thread::LocalKey;
 
 use crate::signals::board::board;
-use crate::signals::waiters::{WAITING, WOKEN, WaitKey, Waiters};
+use crate::signals::waiters::{WaitKey, Waiters};
+
+type Counts = RefCell<Vec<(WaitKey, u32)>>;
 
 thread_local! {
-    /// The place of this session, so that its exit gives it back.
-    static PLACE: RefCell<Option<(&'static Waiters, usize)>> = const { RefCell::new(None) };
-    /// WaitKey that this transaction has made ready: where, how many.
-    static CAME: Counts = const { RefCell::new(Vec::new()) };
-    /// WaitKey that this transaction has picked, which its rollback gives back.
-    static TOOK: Counts = const { RefCell::new(Vec::new()) };
-    /// Tables of whose documents this transaction lets some more be picked: how many.
-    static ROOM: RefCell<Vec<(u32, u32)>> = const { RefCell::new(Vec::new()) };
+    /// The slot of this session, so that the exit of the session gives it back.
+    static SLOT: RefCell<Option<(&'static Waiters, usize)>> = const { RefCell::new(None) };
+    /// Documents that this transaction has made ready.
+    static READY: Counts = const { RefCell::new(Vec::new()) };
+    /// Documents that this transaction has picked. Its rollback makes them ready again.
+    static CLAIMED: Counts = const { RefCell::new(Vec::new()) };
+    /// Tables of which this transaction lets more documents be picked, and how many more.
+    static FREED_CAPACITY: RefCell<Vec<(u32, u32)>> = const { RefCell::new(Vec::new()) };
 }
 
-/// A session that waits, until this is dropped.
-pub struct Waiting {
+/// This session as a waiter, until this is dropped.
+pub struct Registration {
     waiters: &'static Waiters,
-    place: usize,
+    slot: usize,
 }
 
-impl Waiting {
-    pub fn begin(
+impl Registration {
+    /// Registers this session as a waiter for documents of a version in some tables. `now` is in
+    /// microseconds since 2000. Returns None when all slots are used.
+    pub fn new(
         waiters: &'static Waiters,
         database: u32,
         version: i32,
         tables: &[u32],
         now: i64,
     ) -> Option<Self> {
-        let place = waiters.take(database, version, tables, now)?;
-        PLACE.with(|p| *p.borrow_mut() = Some((waiters, place)));
-        Some(Self { waiters, place })
+        let slot = waiters.add(database, version, tables, now)?;
+        SLOT.with(|own| *own.borrow_mut() = Some((waiters, slot)));
+        Some(Self { waiters, slot })
     }
 
-    /// From now on a commit wakes this session; called before it looks.
-    pub fn listens(&self) {
-        self.waiters.waiters[self.place]
-            .state
-            .store(WAITING, Ordering::SeqCst);
+    /// Has the next commit wake this session. To be called before the session looks for
+    /// documents.
+    pub fn arm(&self) {
+        self.waiters.arm(self.slot);
     }
 
-    /// Whether a commit has woken it since.
-    pub fn was_woken(&self) -> bool {
-        self.waiters.waiters[self.place]
-            .state
-            .load(Ordering::SeqCst)
-            == WOKEN
+    /// Returns whether a commit has woken this session since it was armed.
+    pub fn is_woken(&self) -> bool {
+        self.waiters.is_woken(self.slot)
     }
 }
 
-impl Drop for Waiting {
+impl Drop for Registration {
     fn drop(&mut self) {
         release_slot();
     }
 }
 
-/// Gives the place of this session back, if it has one: also at the exit of a session
-/// that was told to end while it waited.
+/// Gives the slot of this session back, if it has one. The exit of a session calls it too,
+/// because a session may be terminated while it waits.
 pub fn release_slot() {
-    let place = PLACE.with(|place| place.borrow_mut().take());
-    if let Some((waiters, place)) = place {
-        waiters.leave(place);
+    let own = SLOT.with(|slot| slot.borrow_mut().take());
+    if let Some((waiters, slot)) = own {
+        waiters.remove(slot);
     }
 }
 
-type Counts = RefCell<Vec<(WaitKey, u32)>>;
-
-fn count(counts: &'static LocalKey<Counts>, documents: WaitKey, number: u32) {
-    // (without shared memory nobody would ever read them)
+fn count(counts: &'static LocalKey<Counts>, key: WaitKey, number: u32) {
+    // Without shared memory there are no waiters, and nothing would ever empty the list.
     if number == 0 || board().is_none() {
         return;
     }
     counts.with(|counts| {
         let mut counts = counts.borrow_mut();
-        match counts.iter_mut().find(|(other, _)| *other == documents) {
+        match counts.iter_mut().find(|(other, _)| *other == key) {
             Some((_, n)) => *n = n.saturating_add(number),
-            None => counts.push((documents, number)),
+            None => counts.push((key, number)),
         }
     });
 }
 
+/// Empties a list and wakes the waiters for its documents; with None it wakes no waiter.
 fn wake_all(counts: &'static LocalKey<Counts>, waiters: Option<&Waiters>, database: u32) {
-    // (they are gone in a process that ends in the middle of something)
+    // The list is gone in a process that exits within a transaction.
     let _ = counts.try_with(|counts| {
-        for (documents, number) in counts.borrow_mut().drain(..) {
+        for (key, number) in counts.borrow_mut().drain(..) {
             if let Some(waiters) = waiters {
-                waiters.wake(database, documents, number);
+                waiters.wake(database, key, number);
             }
         }
     });
 }
 
-/// WaitKey are ready when this transaction commits.
+/// Counts documents that are ready when this transaction commits.
 pub fn documents_ready(documents: WaitKey, number: u32) {
-    count(&CAME, documents, number);
+    count(&READY, documents, number);
 }
 
-/// WaitKey are ready again when this transaction rolls back.
+/// Counts documents that are ready again when this transaction rolls back.
 pub fn documents_claimed(documents: WaitKey, number: u32) {
-    count(&TOOK, documents, number);
+    count(&CLAIMED, documents, number);
 }
 
-/// More documents of a table, of whatever version, can be picked when this transaction
-/// commits: that many.
+/// Counts how many more documents of a table, of whatever version, can be picked when this
+/// transaction commits.
 pub fn capacity_freed(table: u32, number: u32) {
     if board().is_none() {
         return;
     }
-    ROOM.with(|room| {
-        let mut room = room.borrow_mut();
-        match room.iter_mut().find(|(other, _)| *other == table) {
+    FREED_CAPACITY.with(|freed| {
+        let mut freed = freed.borrow_mut();
+        match freed.iter_mut().find(|(other, _)| *other == table) {
             Some((_, n)) => *n = n.saturating_add(number),
-            None => room.push((table, number)),
+            None => freed.push((table, number)),
         }
     });
 }
 
-fn wake_for_room(waiters: Option<&Waiters>, database: u32) {
-    let _ = ROOM.try_with(|room| {
-        for (table, number) in room.borrow_mut().drain(..) {
+fn wake_for_capacity(waiters: Option<&Waiters>, database: u32) {
+    let _ = FREED_CAPACITY.try_with(|freed| {
+        for (table, number) in freed.borrow_mut().drain(..) {
             if let Some(waiters) = waiters {
                 waiters.wake_any(database, table, number);
             }
@@ -133,16 +129,18 @@ fn wake_for_room(waiters: Option<&Waiters>, database: u32) {
     });
 }
 
-/// After the commit: wakes who waits for what came.
-pub fn committed(waiters: Option<&Waiters>, database: u32) {
-    wake_for_room(waiters, database);
-    wake_all(&CAME, waiters, database);
-    wake_all(&TOOK, None, database);
+/// Wakes the waiters for documents that this transaction made ready. To be called after the
+/// commit.
+pub fn after_commit(waiters: Option<&Waiters>, database: u32) {
+    wake_for_capacity(waiters, database);
+    wake_all(&READY, waiters, database);
+    wake_all(&CLAIMED, None, database);
 }
 
-/// After a rollback: nothing came, and what was picked is there again.
-pub fn rolled_back(waiters: Option<&Waiters>, database: u32) {
-    wake_for_room(None, database);
-    wake_all(&CAME, None, database);
-    wake_all(&TOOK, waiters, database);
+/// Wakes the waiters for documents that this transaction had picked, because they are ready
+/// again. To be called after a rollback.
+pub fn after_rollback(waiters: Option<&Waiters>, database: u32) {
+    wake_for_capacity(None, database);
+    wake_all(&READY, None, database);
+    wake_all(&CLAIMED, waiters, database);
 }

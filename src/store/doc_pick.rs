@@ -136,10 +136,10 @@ pub fn pick(queue: &Queue, mut pick: Pick) -> i32 {
 fn pick_ready(queue: &Queue, pick: &mut Pick) -> i32 {
     let known = queue
         .floors()
-        .and_then(|source| Some((source, source.levels(pick.version)?)));
+        .and_then(|floors| Some((floors, floors.levels(pick.version)?)));
     match known {
-        Some((source, levels)) => match pick_levels(queue, &source, levels.as_slice(), pick) {
-            0 => safety_net(queue, &source, pick),
+        Some((floors, levels)) => match pick_levels(queue, &floors, levels.as_slice(), pick) {
+            0 => safety_net(queue, &floors, pick),
             picked => picked,
         },
         None => pick_anywhere(queue, pick),
@@ -147,19 +147,19 @@ fn pick_ready(queue: &Queue, pick: &mut Pick) -> i32 {
 }
 
 /// From the floors on, priority by priority.
-fn pick_levels(queue: &Queue, source: &QueueFloors, levels: &[View], pick: &mut Pick) -> i32 {
+fn pick_levels(queue: &Queue, floors: &QueueFloors, levels: &[View], pick: &mut Pick) -> i32 {
     let now = pick.now;
     let mut due = levels
         .iter()
         .filter(|level| level.floor.next_iteration <= now)
         .peekable();
     if due.peek().is_none() {
-        source.count_answered_poll();
+        floors.count_answered_poll();
         return 0;
     }
     let mut picked = 0;
     for level in due {
-        picked += pick_level(queue, source, level, pick, pick.limit - picked);
+        picked += pick_level(queue, floors, level, pick, pick.limit - picked);
         if picked == pick.limit {
             break;
         }
@@ -170,12 +170,12 @@ fn pick_levels(queue: &Queue, source: &QueueFloors, levels: &[View], pick: &mut 
 
 fn pick_level(
     queue: &Queue,
-    source: &QueueFloors,
+    floors: &QueueFloors,
     level: &View,
     pick: &mut Pick,
     limit: i32,
 ) -> i32 {
-    let raise_is_due = source.count_picks(pick.version, level.id, limit);
+    let advance_is_due = floors.count_picks(pick.version, level.id, limit);
     let mut claimed = claim_rows(queue, Some((level.id, level.floor)), pick, limit);
     if claimed.n < limit && !claimed.is_all {
         spi::connect(|spi| {
@@ -201,9 +201,9 @@ fn pick_level(
     }
     match claimed.last {
         // Perhaps there is nothing at all: then the next poll needs no query.
-        None => source.advance_level(pick.version, level.id, Key::LAST),
+        None => floors.advance_level(pick.version, level.id, Key::LAST),
         // The place of a document that was alive.
-        Some(last) if raise_is_due => source.advance_level(pick.version, level.id, last),
+        Some(last) if advance_is_due => floors.advance_level(pick.version, level.id, last),
         Some(_) => {}
     }
     claimed.n
@@ -342,9 +342,9 @@ fn pick_anywhere(queue: &Queue, pick: &mut Pick) -> i32 {
 }
 
 /// Looks without floors when it is time to.
-fn safety_net(queue: &Queue, source: &QueueFloors, pick: &mut Pick) -> i32 {
+fn safety_net(queue: &Queue, floors: &QueueFloors, pick: &mut Pick) -> i32 {
     let mut picked = 0;
-    source.full_scan(pick.version, queue.name.as_str(), || {
+    floors.full_scan(pick.version, queue.name.as_str(), || {
         spi::connect(|spi| {
             let rows = lock_and_claim(spi, queue, pick, pick.limit);
             record_picks(queue, pick.mode, pick.version, rows.affected());

@@ -258,10 +258,10 @@ fn make_pending_by_key(queue: &Queue, limit: i32) -> i32 {
 /// When the next document is due, planned or leased; the past when it is something that
 /// cannot be had now. None where the floors are not known.
 pub fn next_due(queue: &Queue) -> Option<i64> {
-    let source = queue.floors()?;
+    let floors = queue.floors()?;
     let now = time::now();
-    let planned = source.due(Status::Planned.code(), now)?;
-    let leased = source.due(Status::Active.code(), now)?;
+    let planned = floors.due(Status::Planned.code(), now)?;
+    let leased = floors.due(Status::Active.code(), now)?;
     Some(planned.next_iteration.min(leased.next_iteration))
 }
 

@@ -43,11 +43,11 @@ pub enum Readiness {
 
 /// Whether a document of a version can be picked at this time.
 pub fn readiness(queue: &Queue, version: i32, now: i64) -> Readiness {
-    let known = queue.floors().and_then(|source| {
-        let levels = source.levels(version)?;
-        Some((source, levels))
+    let known = queue.floors().and_then(|floors| {
+        let levels = floors.levels(version)?;
+        Some((floors, levels))
     });
-    let Some((source, levels)) = known else {
+    let Some((floors, levels)) = known else {
         return match any_free(queue, version, None, now) {
             true => Readiness::Now,
             // A document that was rejected is pending, and ready when its lease would end.
@@ -63,12 +63,12 @@ pub fn readiness(queue: &Queue, version: i32, now: i64) -> Readiness {
         if any_free(queue, version, Some(level), now) {
             return Readiness::Now;
         }
-        source.advance_level(version, level.id, Key::LAST);
-        let raised = source.levels(version).and_then(|levels| {
+        floors.advance_level(version, level.id, Key::LAST);
+        let advanced = floors.levels(version).and_then(|levels| {
             let same = levels.as_slice().iter().find(|view| view.id == level.id);
             same.map(|view| view.floor.next_iteration)
         });
-        next = next.min(match raised {
+        next = next.min(match advanced {
             Some(time) if time > now => time,
             // Somebody has picked the first.
             _ => now + TAKEN,
@@ -105,11 +105,11 @@ static COUNT: Statement = Statement::new(
 /// How many documents of a version are ready, up to a limit; some of them may be locked.
 /// Locks nothing, and writes nothing.
 pub fn available(queue: &Queue, version: i32, now: i64, limit: i32) -> i32 {
-    let known = queue.floors().and_then(|source| {
-        let levels = source.levels(version)?;
-        Some((source, levels))
+    let known = queue.floors().and_then(|floors| {
+        let levels = floors.levels(version)?;
+        Some((floors, levels))
     });
-    let Some((source, levels)) = known else {
+    let Some((floors, levels)) = known else {
         let args = [
             Arg::from(version),
             Arg::timestamp(now),
@@ -137,7 +137,7 @@ pub fn available(queue: &Queue, version: i32, now: i64, limit: i32) -> i32 {
         let n: Option<i32> = spi::connect(|spi| queue.run(spi, &COUNT_OF_LEVEL, &args).get(0, 1));
         match n.unwrap_or(0) {
             // The next poll needs no query.
-            0 => source.advance_level(version, level.id, Key::LAST),
+            0 => floors.advance_level(version, level.id, Key::LAST),
             n => found += n,
         }
     }

@@ -37,7 +37,8 @@ class Background(Scenario):
     def prepare(self, bench: Bench, systems: list[System]) -> None:
         bench.cluster.set("fetchq.background_worker", "on")
         until = time.monotonic() + 30
-        while not processes(bench.cluster, "fetchq worker"):
+        # Earlier builds call the process "fetchq worker".
+        while not processes(bench.cluster, "fetchq%worker"):
             if time.monotonic() > until:
                 raise Failed("the worker does not start")
             time.sleep(0.1)

@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::{Cluster, Session, wait_until};
 
 pub const LAUNCHER: &str = "fetchq launcher";
-pub const WORKER: &str = "fetchq worker";
+pub const WORKER: &str = "fetchq background worker";
 
 /// A cluster with the worker on, started.
 pub fn with_worker(name: &str, settings: &str) -> Cluster {
@@ -23,7 +23,8 @@ pub async fn processes(session: &Session) -> Vec<String> {
     session
         .column(
             "select backend_type || coalesce(' of ' || datname, '') from pg_stat_activity
-             where backend_type in ('fetchq launcher', 'fetchq worker') order by 1",
+             where backend_type in ('fetchq launcher', 'fetchq background worker')
+             order by backend_type desc, datname",
         )
         .await
 }

@@ -540,6 +540,6 @@ async fn what_can_not_be_buried_does_not_stop_the_others() {
     counters_are_exact(&mut session, "q").await;
     // It was told, but not ten times a second.
     let told = cluster.log_lines();
-    let told = told.iter().filter(|line| line.contains("can not leave it"));
+    let told = told.iter().filter(|line| line.contains("cannot leave it"));
     assert!((1..20).contains(&told.count()));
 }

@@ -313,7 +313,7 @@ async fn the_worker_is_on_time_and_misses_nothing_when_it_is_killed() {
     let cluster = with_worker("ticking", "restart_after_crash = on");
     let db = cluster.server().database("ticking").await;
     let session = db.connect().await;
-    let worker = "select pid from pg_stat_activity where backend_type = 'fetchq worker' and datname = current_database()";
+    let worker = "select pid from pg_stat_activity where backend_type = 'fetchq background worker' and datname = current_database()";
     wait_until("the worker runs", async || {
         !session.column(worker).await.is_empty()
     })
@@ -337,7 +337,7 @@ async fn the_worker_is_on_time_and_misses_nothing_when_it_is_killed() {
     for _ in 0..5 {
         tokio::time::sleep(Duration::from_millis(370)).await;
         session
-            .sql("select pg_terminate_backend(pid) from pg_stat_activity where backend_type = 'fetchq worker'")
+            .sql("select pg_terminate_backend(pid) from pg_stat_activity where backend_type = 'fetchq background worker'")
             .await;
     }
     wait_until("the worker runs", async || {

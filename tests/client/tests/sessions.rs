@@ -117,7 +117,9 @@ async fn a_kept_lease_lasts_as_long_as_its_session() {
         .await;
     look.sql("select pg_reload_conf()").await;
     wait_until("the worker is gone", async || {
-        process_id(&look, "fetchq worker").await.is_none()
+        process_id(&look, "fetchq background worker")
+            .await
+            .is_none()
     })
     .await;
     drop(holders);

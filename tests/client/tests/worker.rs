@@ -218,7 +218,8 @@ async fn the_log_says_nothing_while_all_is_well() {
     worker_comes(&session, &db.name).await;
     // (in the middle of something it would be interrupted, and say so)
     wait_until("the worker rests", async || {
-        let state = "select state from pg_stat_activity where backend_type = 'fetchq worker'";
+        let state =
+            "select state from pg_stat_activity where backend_type = 'fetchq background worker'";
         session.column(state).await == ["idle"]
     })
     .await;
@@ -427,7 +428,7 @@ async fn a_client_that_holds_the_jobs_holds_nobody_up() {
     let complaints: Vec<String> = cluster
         .log_lines()
         .into_iter()
-        .filter(|line| line.contains("fetchq worker:"))
+        .filter(|line| line.contains("fetchq background worker:"))
         .collect();
     assert_eq!(complaints, [""; 0]);
 }

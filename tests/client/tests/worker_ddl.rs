@@ -85,7 +85,7 @@ fn no_complaints(log: &[String]) {
         .iter()
         .filter(|line| !BY_FORCE.iter().any(|words| line.contains(words)))
         .filter(|line| {
-            line.contains("fetchq worker")
+            line.contains("fetchq background worker")
                 || line.contains("fetchq launcher")
                 || line.contains("PANIC")
         })
