@@ -174,10 +174,11 @@ if ((ready && ${#first[@]})); then
   done
 fi
 if [[ -n ${job[compile]:-} ]]; then
-  SHOW=1 heartbeat build "$logs/compile.log" & beat=$!
+  SHOW=1 heartbeat build "$logs/compile.log" 9>&- & beat=$!
   rc=0; wait "${job[compile]}" || rc=$?
-  kill "$beat"; wait "$beat" 2>/dev/null || :
   unset 'job[compile]'
+  kill "$beat" 2>/dev/null || :
+  wait "$beat" 2>/dev/null || :
   # (what is wrong is said once more, by the build that follows)
   if ((rc)); then warn "the build in the background failed: $logs/compile.log"; fi
 fi

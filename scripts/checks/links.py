@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Check the links between the Markdown files of this checkout: the file and the heading exist.
 
-    links.py [FILE…]    all Markdown files that git knows, by default
+    links.py [FILE…]    all Markdown files that git knows, by default, but not the templates
+                        of generated pages: their links are those of the pages
 """
 
 import functools
@@ -70,10 +71,11 @@ def main():
     if not pages:
         command = ["git", "ls-files", "-co", "--exclude-standard", "*.md"]
         listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-        pages = [page for page in listed.stdout.split() if os.path.exists(os.path.join(ROOT, page))]
+        pages = [p for p in listed.stdout.split() if not p.startswith("scripts/")]
+        pages = [page for page in pages if os.path.exists(os.path.join(ROOT, page))]
         if not pages:  # a copy without git
-            paths = glob.glob("*.md", root_dir=ROOT) + glob.glob("docs/**/*.md", root_dir=ROOT, recursive=True)
-            pages = sorted(paths)
+            pages = glob.glob("*.md", root_dir=ROOT)
+            pages += glob.glob("docs/**/*.md", root_dir=ROOT, recursive=True)
     wrong = [message for page in pages for message in check(page)]
     print("\n".join(wrong) or f"{len(pages)} pages: all links lead somewhere")
     sys.exit(len(wrong) > 0)

@@ -33,7 +33,7 @@ keep "$work/compile" compile || { count 0 1; exit 1; }
 program=$ROOT/$(sed -nE 's/^ *Executable .*\((.*)\)$/\1/p' "$work/compile")
 "$program" --list --format terse | sed -n 's/: test$//p' >"$work/tests"
 # The longest first, so that all servers end at about the same time.
-mapfile -t files < <({ printf '%s\n' dead_letters model concurrency flow worker examples chaos; sed 's/::.*//' "$work/tests"; } | awk '!seen[$0]++')
+mapfile -t files < <({ printf '%s\n' worker dead_letters schedules worker_crash model concurrency examples sql_worker flow; sed 's/::.*//' "$work/tests"; } | awk '!seen[$0]++')
 
 # on_server N COMMAND… — with the variables of the N-th server (the first one is ours), in
 # place of this shell: for a subshell.

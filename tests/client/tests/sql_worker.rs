@@ -518,6 +518,11 @@ async fn a_session_that_ends_gives_its_document_to_the_others() {
         }
         assert!(first.await.unwrap().is_err());
         if how == "kill" {
+            // (the backend is gone a moment before the server knows of it)
+            wait_until("the server starts again", async || {
+                session.batch_execute("select").await.is_err()
+            })
+            .await;
             session = server.connect_when_up("postgres").await;
             worker_comes(&session, "postgres").await;
         }
@@ -537,6 +542,8 @@ async fn a_lease_lasts_as_long_as_the_handler() {
         server.connect("postgres").await,
         ", max_docs => 1, duration => '3 s'",
     );
+    // (if the second were quicker, the first would wait for a document for ever)
+    in_handler(&session).await;
     let second = works(server.connect("postgres").await, ", idle_timeout => '8 s'");
     assert_eq!(
         first.await.unwrap().unwrap().0 + second.await.unwrap().unwrap().0,
