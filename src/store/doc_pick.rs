@@ -373,7 +373,7 @@ fn claim(spi: &Spi, queue: &Queue, rows: &Rows, pick: &Pick) {
         return;
     }
     if queue.policy.max_active.is_some() && matches!(pick.mode, PickMode::Lease(_)) {
-        cap::occupy(spi, queue, rows);
+        cap::assign_slots(spi, queue, rows);
     }
     let claimed = match pick.mode {
         PickMode::Lease(lease) => {
