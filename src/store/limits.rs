@@ -9,10 +9,10 @@
 
 use crate::pg::value::Arg;
 use crate::pg::{spi, subtransaction};
-use crate::store::cap::{FIRST_EXTRA_SLOT, LOCK_FREE_SLOTS, COUNT_EXTRA_SLOTS, repair_slots};
+use crate::store::cap::{COUNT_EXTRA_SLOTS, FIRST_EXTRA_SLOT, LOCK_FREE_SLOTS, repair_slots};
 use crate::store::open_queue::Queue;
 use crate::store::plans;
-use crate::store::rate::{LOCK_PERMITS, ADD_MISSING_PERMITS, next_permit, use_permits};
+use crate::store::rate::{ADD_MISSING_PERMITS, LOCK_PERMITS, next_permit, use_permits};
 use crate::store::readiness::{self, Readiness};
 use crate::store::statement::Statement;
 
@@ -79,7 +79,10 @@ fn admit(queue: &Queue, what: Use, wanted: i32, now: i64) -> i32 {
                 let locked = queue
                     .run(spi, &LOCK_FREE_SLOTS, &[id, beyond, limit])
                     .affected();
-                let counted = queue.run(spi, &COUNT_EXTRA_SLOTS, &[id, beyond]).get(0, 1).unwrap_or(0);
+                let counted = queue
+                    .run(spi, &COUNT_EXTRA_SLOTS, &[id, beyond])
+                    .get(0, 1)
+                    .unwrap_or(0);
                 if counted <= over || locked < wanted + over {
                     allowed = wanted.min(locked - counted);
                     break;

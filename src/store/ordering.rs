@@ -325,7 +325,11 @@ pub fn promote_next(spi: &Spi, queue: &Queue, key: &str, requeued: Option<&Docum
         let args = key_args(queue, key, &subject);
         // The update waits for a transaction that is changing the document. If the document
         // is gone then, or is no longer blocked, the next one is tried.
-        if queue.run(spi, &UNBLOCK_NEXT, &[args[2], args[1]]).affected() > 0 {
+        if queue
+            .run(spi, &UNBLOCK_NEXT, &[args[2], args[1]])
+            .affected()
+            > 0
+        {
             queue.run(spi, &SET_HEAD, &args);
             if let Some(requeued) = requeued {
                 queue.run(spi, &BLOCK, &[Arg::from(requeued.subject.as_str())]);
