@@ -135,7 +135,7 @@ select component, state, detail, hint from (
     union all
     select 22, 'leases',
         case when $13 {<} (clock_timestamp() {-} interval '1 second') then 'late' else 'in time' end,
-        case when $13 {<} clock_timestamp() then 'the first has expired at ' {||} $13
+        case when $13 {<} clock_timestamp() then 'the first expired at ' {||} $13
             else 'the first expires at ' {||} $13 {||} ' or later' end,
         case when $13 {<} (clock_timestamp() {-} interval '1 second') and $9 is null
             then 'No process runs maintenance: see background worker.' end
