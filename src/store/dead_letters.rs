@@ -116,7 +116,7 @@ fn move_to_dead_letters(
             Arg::from(iterations),
         ];
         let rows = spi.once(&sql, &args);
-        for (version, n) in history::versions(&rows) {
+        for (version, n) in history::count_by_version(&rows) {
             *versions.entry(version).or_default() += n;
         }
         let inserted = inserted_numbers(&rows);
@@ -177,8 +177,8 @@ pub fn settle_failed(
             return Ok(());
         }
         (None, Keep::Nowhere | Keep::InHistory) => spi::connect(|spi| {
-            let gone = history::archive(spi, queue, subjects, Outcome::Killed, by_worker);
-            history::versions(&gone)
+            let rows = history::archive(spi, queue, subjects, Outcome::Killed, by_worker);
+            history::count_by_version(&rows)
         }),
     };
     queue.announce(Status::Killed);
@@ -468,7 +468,7 @@ fn move_to_origin(
     doc_selection::remove_documents(spi, dead_letter_queue, subjects)?;
     let groups = doc_selection::group(moved.into_iter());
     doc_selection::record_events(dead_letter_queue, &groups, |from| Some(Event::remove(from)));
-    for (version, n) in history::versions(&rows) {
+    for (version, n) in history::count_by_version(&rows) {
         counter_log::record_event(origin, version, n, Event::PushPending);
         documents_ready(origin, version, Status::Pending, n);
     }

@@ -31,7 +31,7 @@ static RETRY: Statement = Statement::new(
      returning d.subject::pg_catalog.text",
 );
 
-// The lease number stays, which tells the worker what happened.
+// The lease number stays, so that the worker gets an error that says what happened.
 static KILL: Statement = Statement::new(
     "update only {docs} d set
          status = {killed}, attempts = 0, worker_session = null, last_error = 'cancelled'
@@ -97,10 +97,10 @@ pub fn kill(queue: &Queue, request: &BulkRequest) -> Result<i32> {
         let rows = queue.run(spi, &KILL, &[sorted_subjects(&selected)]);
         let groups = group_returned(&selected, &rows);
         record_events(queue, &groups, Event::cancel);
-        // Active ones stay in the table, so that their workers can be told what happened.
+        // Active ones stay in the table, so that their workers get an error that says so.
         let not_active = selected.into_iter().filter(|doc| doc.status != Active);
         let not_active: Vec<String> = not_active.map(|doc| doc.subject).collect();
-        history::cancelled(spi, queue, &not_active);
+        history::archive_cancelled(spi, queue, &not_active);
         Ok(total(&groups))
     })
 }

@@ -157,7 +157,7 @@ pub fn settle(
     ];
     spi::connect(|spi| {
         let rows = queue.run(spi, &SETTLE, &args);
-        for (version, n) in versions(&rows) {
+        for (version, n) in count_by_version(&rows) {
             counter_log::record_event(queue, version, n, Event::Drop);
         }
         (0..rows.len()).filter_map(|row| rows.get(row, 1)).collect()
@@ -192,12 +192,12 @@ pub fn archive<'s>(
 /// Removes documents that were cancelled while they were planned or pending, and are killed
 /// now, and records that for the counters. Does nothing where the queue keeps killed documents
 /// in its table.
-pub fn cancelled(spi: &Spi, queue: &Queue, subjects: &[String]) {
+pub fn archive_cancelled(spi: &Spi, queue: &Queue, subjects: &[String]) {
     if queue.policy.killed == Keep::InTable || subjects.is_empty() {
         return;
     }
     let removed = archive(spi, queue, subjects, Outcome::Cancelled, true);
-    for (version, n) in versions(&removed) {
+    for (version, n) in count_by_version(&removed) {
         counter_log::record_event(queue, version, n, Event::RemoveKilled);
     }
 }
@@ -212,7 +212,7 @@ pub fn pop(spi: &Spi, queue: &Queue, tids: Arg) -> i32 {
 }
 
 /// How many rows there are of each version. The version is their second column.
-pub fn versions(rows: &Rows) -> HashMap<i32, i32> {
+pub fn count_by_version(rows: &Rows) -> HashMap<i32, i32> {
     let mut versions = HashMap::new();
     for row in 0..rows.len() {
         *versions.entry(rows.get(row, 2).unwrap_or(0)).or_default() += 1;
@@ -221,7 +221,7 @@ pub fn versions(rows: &Rows) -> HashMap<i32, i32> {
 }
 
 // Index: the primary key, a range behind a subject. A cancelled document keeps its lease
-// number until its worker has had the time to be told.
+// number until its worker has had the time to ask for it.
 static FIND_SETTLED: Statement = Statement::new(
     "with walked as materialized (
          select d.subject::pg_catalog.text as subject, d.status,
@@ -316,7 +316,7 @@ fn remove_settled(
     let rows = queue.run(spi, &LOCK_SETTLED, &args);
     let locked: Vec<String> = (0..rows.len()).filter_map(|row| rows.get(row, 1)).collect();
     let removed = archive(spi, queue, &locked, outcome, false);
-    for (version, n) in versions(&removed) {
+    for (version, n) in count_by_version(&removed) {
         counter_log::record_event(queue, version, n, Event::remove(status));
     }
     removed.affected()

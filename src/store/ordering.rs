@@ -239,7 +239,7 @@ pub fn add_document(spi: &Spi, queue: &Queue, doc: &Document) {
     }
 }
 
-/// Blocks the head of a key if it comes after a document in the order; says whether it did.
+/// Blocks the head of a key if it comes after a document in the order. Returns whether it did.
 fn block_if_later(spi: &Spi, queue: &Queue, head: &str, doc: &Document) -> bool {
     let args = [
         Arg::from(head),

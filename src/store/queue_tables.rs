@@ -13,7 +13,7 @@ use crate::store::triggers::create_ready_trigger;
 // which is faster, and no upgrade of the C library can damage the index.
 // seq: the order of insertion, so that documents of the same moment stay first in, first out.
 // lease: the lease number. It is cleared when the document is returned or settled; only a
-// document that is cancelled keeps it, so that its worker can be told what happened.
+// document that is cancelled keeps it, so that its worker gets an error that says what happened.
 // worker_session: refers to fetchq.worker_sessions.
 // max_attempts: of this document; NULL for that of the queue.
 // origin: where a document of a dead-letter queue came from.

@@ -39,7 +39,7 @@ const STATUS: &str = "
 with horizon as (
     select 'session ' {||} pid
             {||} case when application_name {<>} '' then ' (' {||} application_name {||} ')' else '' end
-            {||} ', ' {||} coalesce(state, 'unknown') as who,
+            {||} ', ' {||} coalesce(state, 'unknown') as name,
         age(backend_xmin) as transactions, coalesce(xact_start, query_start, backend_start) as since
     from pg_stat_activity
     where backend_xmin is not null and pid {<>} pg_backend_pid()
@@ -149,9 +149,9 @@ select component, state, detail, hint from (
     select 31, 'horizon',
         case when h.since {<} (now() {-} interval '5 minutes') or h.transactions {>} 1000000
             then 'held' else 'free' end,
-        case when h.who is not null
+        case when h.name is not null
             then format('%s, %s transactions, since %s',
-                h.who, h.transactions, coalesce(h.since::text, 'unknown')) end,
+                h.name, h.transactions, coalesce(h.since::text, 'unknown')) end,
         case when h.since {<} (now() {-} interval '5 minutes') or h.transactions {>} 1000000
             then 'Dead rows cannot be removed while it lasts: end it if it is not needed.' end
     from (select 1) one left join oldest h on true

@@ -10,6 +10,7 @@ use crate::pg::spi::{self, Rows, Spi};
 use crate::pg::value::Arg;
 use crate::pg::{relation, time};
 use crate::ready::key::Key;
+use crate::settings::SessionLeases;
 use crate::store::bookkeeping::{documents_ready, note_entry};
 use crate::store::open_queue::Queue;
 use crate::store::statement::Statement;
@@ -99,8 +100,8 @@ pub fn request_stop(worker: &str) {
 }
 
 /// The leased documents of a queue. $1: its name. A lease number has the time when the lease
-/// was given: its upper bits are microseconds since 2000, above twelve bits that tell apart the
-/// leases of one moment.
+/// was given: its upper bits are microseconds since 2000, above twelve bits that distinguish
+/// the leases of one moment.
 pub const LEASED: &str = "select q.name, d.subject, d.version, d.attempts, d.lease,
         h.name as worker, h.pid,
         '2000-01-01 00:00:00+00'::timestamptz
@@ -138,7 +139,7 @@ static LIST_BOUND: Statement = Statement::new(
 );
 
 /// `binding` of a session whose leases last as long as the session.
-const BINDING_KEEP: i32 = 2;
+const BINDING_KEEP: i32 = SessionLeases::Keep as i32;
 
 /// A row of `LIST_BOUND`.
 struct BoundSession {
