@@ -131,7 +131,7 @@ pub fn cancel(queue: &Queue, subject: &str) -> std::result::Result<Status, Optio
                 counter_log::record_event(queue, 0, 1, event);
                 // An active one stays for its worker to learn of it.
                 if from != Status::Active {
-                    history::archive_cancelled(spi, queue, &[name.to_owned()]);
+                    history::cancelled(spi, queue, &[name.to_owned()]);
                 }
                 Ok(from)
             }

@@ -100,7 +100,7 @@ pub fn kill(queue: &Queue, request: &BulkRequest) -> Result<i32> {
         // Active ones stay in the table, so that their workers get an error that says so.
         let not_active = selected.into_iter().filter(|doc| doc.status != Active);
         let not_active: Vec<String> = not_active.map(|doc| doc.subject).collect();
-        history::archive_cancelled(spi, queue, &not_active);
+        history::cancelled(spi, queue, &not_active);
         Ok(total(&groups))
     })
 }

@@ -192,7 +192,7 @@ pub fn archive<'s>(
 /// Removes documents that were cancelled while they were planned or pending, and are killed
 /// now, and records that for the counters. Does nothing where the queue keeps killed documents
 /// in its table.
-pub fn archive_cancelled(spi: &Spi, queue: &Queue, subjects: &[String]) {
+pub fn cancelled(spi: &Spi, queue: &Queue, subjects: &[String]) {
     if queue.policy.killed == Keep::InTable || subjects.is_empty() {
         return;
     }
