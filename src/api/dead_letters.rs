@@ -6,7 +6,7 @@ use pgrx::prelude::*;
 use crate::api::entry::{queue_name, respond_write, subject};
 use crate::domain::filter;
 use crate::pg::call::Reply;
-use crate::store::doc_selection::Request;
+use crate::store::doc_selection::BulkRequest;
 use crate::store::open_queue::Queue;
 
 /// `doc_revive(queue, subject, next_iteration)`
@@ -29,7 +29,7 @@ fn queue_redrive(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
         let limit = call.limit(1, "max_docs")?;
         let json = call.json(2, "filter")?;
         let filter = filter::parse(&json.to_text())?;
-        let request = Request {
+        let request = BulkRequest {
             filter: &filter,
             json,
             limit,

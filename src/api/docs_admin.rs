@@ -8,7 +8,7 @@ use crate::domain::filter;
 use crate::domain::names::QueueName;
 use crate::error::Result;
 use crate::pg::call::{Call, Reply};
-use crate::store::doc_selection::Request;
+use crate::store::doc_selection::BulkRequest;
 use crate::store::open_queue::Queue;
 
 /// Reads the filter and what follows it, from an argument on: `filter, max_docs,
@@ -16,13 +16,13 @@ use crate::store::open_queue::Queue;
 fn administer(
     fcinfo: pg_sys::FunctionCallInfo,
     first: usize,
-    act: impl FnOnce(&Call, &Queue, &Request) -> Result<i32>,
+    act: impl FnOnce(&Call, &Queue, &BulkRequest) -> Result<i32>,
 ) -> Reply {
     respond_write(fcinfo, |call| {
         let name = queue_name(call, 0)?;
         let json = call.json(first, "filter")?;
         let filter = filter::parse(&json.to_text())?;
-        let request = Request {
+        let request = BulkRequest {
             filter: &filter,
             json,
             limit: call.limit(first + 1, "max_docs")?,

@@ -34,8 +34,8 @@ fn queue_drop(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
                 let names = dropped.schedules.join(", ");
                 notice!("the schedules of queue \"{name}\" are dropped too: {names}");
             }
-            if !dropped.letters_of.is_empty() {
-                let names = dropped.letters_of.join(", ");
+            if !dropped.dead_letter_sources.is_empty() {
+                let names = dropped.dead_letter_sources.join(", ");
                 notice!(
                     "queue \"{name}\" took the dead letters of others, which keep them now: {names}"
                 );

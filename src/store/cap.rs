@@ -1,11 +1,10 @@
-//! Which documents that are ready may be picked: none of a queue that is paused, so many
-//! at a time of one with `max_active`, so many within an interval of one with a rate.
+//! The cap of a queue (`max_active`): how many of its documents may be active at a time.
 //!
-//! Both limits are rows, so that their locks make them exact: a place (`lease_slots`) is
-//! free or has the subject of an active document, a turn (`rate_permits`) says from when on
-//! it can be taken. A pick locks as many as it may need, skips those that others have
-//! locked, and then claims as many documents. So nobody waits, and what is rolled back,
-//! or ends with its session, has taken nothing.
+//! A capped queue has as many rows in `fetchq.lease_slots` as documents may be active. A
+//! slot is free, or it has the subject of an active document. The locks of these rows make
+//! the cap exact: a pick locks as many free slots as it may need, skips those that other
+//! transactions have locked, and then leases as many documents. A pick therefore never
+//! waits, and a transaction that is rolled back, or ends with its session, uses no slot.
 
 use crate::domain::names::QueueName;
 use crate::error::{Error, Result};
@@ -20,17 +19,22 @@ use crate::store::queue::{self, lock_documents};
 use crate::store::statement::{Statement, render};
 use crate::store::triggers::{has_triggers, set_triggers};
 
-/// Places beyond the limit are numbered from here, by the `seq` of their documents.
-pub const BEYOND: i64 = 1 << 40;
+/// The first number of an extra slot. An extra slot is beyond the cap: it belongs to a
+/// document that was active when the cap was lowered, or that was made active by hand. Its
+/// number is this one plus the `seq` of the document. No cap reaches it, because a cap is an
+/// `int`.
+pub const FIRST_EXTRA_SLOT: i64 = 1 << 40;
 
-// Places beyond the limit: of documents that were active when it was lowered, or that
-// were made active by hand.
-pub static OVER: Statement = Statement::new(
+/// Counts the extra slots of a queue. $1: the id of the queue, $2: `FIRST_EXTRA_SLOT`.
+// Index: the primary key, a range that is empty as a rule.
+pub static COUNT_EXTRA_SLOTS: Statement = Statement::new(
     "select pg_catalog.count(*)::pg_catalog.int4 from fetchq.lease_slots s
      where s.queue_id {=} $1 and s.slot {>=} $2",
 );
 
-pub static LOCK_PLACES: Statement = Statement::new(
+/// Locks free slots. $1: the id of the queue, $2: `FIRST_EXTRA_SLOT`, $3: how many.
+// Index: lease_slots_free_idx, which has the free slots alone, in this order.
+pub static LOCK_FREE_SLOTS: Statement = Statement::new(
     "select from fetchq.lease_slots s
      where s.queue_id {=} $1 and s.subject is null
          and s.slot {<} $2
@@ -39,7 +43,8 @@ pub static LOCK_PLACES: Statement = Statement::new(
      for update skip locked",
 );
 
-static OCCUPY: Statement = Statement::new(
+// Indexes: lease_slots_free_idx for the free slots, the primary key for the update.
+static ASSIGN_SLOTS: Statement = Statement::new(
     "with free as (
          select f.slot, pg_catalog.row_number() over () as n from (
              select s.slot from fetchq.lease_slots s
@@ -54,34 +59,37 @@ static OCCUPY: Statement = Statement::new(
      where s.queue_id {=} $1 and s.slot {=} free.slot",
 );
 
-/// Gives the free places to documents that are about to become active: `rows` begin with
-/// their subjects.
-pub fn occupy(spi: &Spi, queue: &Queue, rows: &Rows) {
+/// Assigns free slots to documents that are about to become active. The first column of
+/// `rows` has their subjects. The caller has locked as many free slots before. It is an
+/// ERROR of the server when fewer slots are free than there are rows.
+pub fn assign_slots(spi: &Spi, queue: &Queue, rows: &Rows) {
     let subjects = (0..rows.len()).filter_map(|row| rows.get::<String>(row, 1));
     let args = [
         Arg::from(queue.id),
-        Arg::from(BEYOND),
+        Arg::from(FIRST_EXTRA_SLOT),
         Arg::from(subjects.collect::<Vec<String>>()),
     ];
-    let occupied = queue.run(spi, &OCCUPY, &args).affected();
-    if occupied != rows.affected() {
+    let assigned = queue.run(spi, &ASSIGN_SLOTS, &args).affected();
+    if assigned != rows.affected() {
         pgrx::error!(
-            "only {occupied} of {} places of queue {} could be taken",
+            "only {assigned} of {} lease slots of queue {} could be assigned",
             rows.affected(),
             queue.name
         );
     }
 }
 
-// Locked, so that a repair that runs does not free it: that one skips it.
-static HAS_PLACE: Statement = Statement::new(
+// Index: lease_slots_subject_idx. The slot is locked, so that a repair that runs at the
+// same time does not free it: a repair skips locked slots.
+static LOCK_SLOT_OF: Statement = Statement::new(
     "select from fetchq.lease_slots s
      where s.queue_id {=} $1 and s.subject {=} $2
      limit 1
      for update skip locked",
 );
 
-static TAKE_PLACE: Statement = Statement::new(
+// Index: lease_slots_free_idx, and a Tid Scan for the update.
+static TAKE_SLOT: Statement = Statement::new(
     "update fetchq.lease_slots t set subject = $3
      where t.ctid {=} any (array(
          select s.ctid from fetchq.lease_slots s
@@ -92,60 +100,70 @@ static TAKE_PLACE: Statement = Statement::new(
          for update skip locked))",
 );
 
-static ADD_PLACE: Statement = Statement::new(
+// Index: the primary key decides the conflict.
+static ADD_EXTRA_SLOT: Statement = Statement::new(
     "insert into fetchq.lease_slots as s (queue_id, slot, subject) values ($1, $2, $3)
      on conflict (queue_id, slot) do update set subject = excluded.subject",
 );
 
-// Locked first: who changes the limit may be moving it.
-static LOCK_PLACE: Statement = Statement::new(
+// Index: lease_slots_subject_idx. The slot is locked before it is freed, because a change
+// of the cap may be moving the document to another slot.
+static LOCK_SLOTS_OF: Statement = Statement::new(
     "select s.slot from fetchq.lease_slots s
      where s.queue_id {=} $1 and s.subject {=} $2
      for update",
 );
 
-static FREE_PLACE: Statement = Statement::new(
+// Index: the primary key.
+static FREE_SLOT: Statement = Statement::new(
     "update fetchq.lease_slots s set subject = null
      where s.queue_id {=} $1 and s.slot {=} $2",
 );
 
-static REMOVE_PLACE: Statement = Statement::new(
+// Index: the primary key.
+static REMOVE_EXTRA_SLOT: Statement = Statement::new(
     "delete from fetchq.lease_slots s
      where s.queue_id {=} $1 and s.slot {=} $2",
 );
 
-/// A document has become active: fetchq's own picks have given it a place before.
+/// Gives a slot to a document that has become active, unless it has one: fetchq's own picks
+/// assign the slots before. Where no slot is free, the document gets an extra one, whose
+/// number follows from `seq`. Does nothing in a queue without a cap.
 pub fn document_activated(queue: &Queue, subject: &str, seq: i64) {
     if queue.policy.max_active.is_none() {
         return;
     }
     let (id, subject) = (Arg::from(queue.id), Arg::from(subject));
     spi::connect(|spi| {
-        if queue.run(spi, &HAS_PLACE, &[id, subject]).affected() > 0 {
+        if queue.run(spi, &LOCK_SLOT_OF, &[id, subject]).affected() > 0 {
             return;
         }
-        let args = [id, Arg::from(BEYOND), subject];
-        if queue.run(spi, &TAKE_PLACE, &args).affected() == 0 {
-            let slot = Arg::from(BEYOND.saturating_add(seq));
-            queue.run(spi, &ADD_PLACE, &[id, slot, subject]);
+        let args = [id, Arg::from(FIRST_EXTRA_SLOT), subject];
+        if queue.run(spi, &TAKE_SLOT, &args).affected() == 0 {
+            let slot = Arg::from(FIRST_EXTRA_SLOT.saturating_add(seq));
+            queue.run(spi, &ADD_EXTRA_SLOT, &[id, slot, subject]);
         }
     });
 }
 
-// As of now: places that a transaction's snapshot does not see.
-static PLACE_OF: Statement = Statement::new(
+// Index: lease_slots_subject_idx. Run as of now, to find a slot that the snapshot of the
+// transaction does not see.
+static HAS_SLOT: Statement = Statement::new(
     "select from fetchq.lease_slots s
      where s.queue_id {=} $1 and s.subject {=} $2
      limit 1",
 );
 
-static ANY_PLACE: Statement = Statement::new(
+// Index: lease_slots_subject_idx. Run as of now, too.
+static HAS_USED_SLOT: Statement = Statement::new(
     "select from fetchq.lease_slots s
      where s.queue_id {=} $1 and s.subject is not null
      limit 1",
 );
 
-/// A document is not active any more.
+/// Frees the slot of a document that is no longer active, and wakes the waiters of the
+/// queue. Does nothing in a queue without a cap. Fails with `Error::OlderSnapshot` when the
+/// snapshot of the transaction is too old to see the slot.
 pub fn document_released(queue: &Queue, subject: &str) -> Result<()> {
     if queue.policy.max_active.is_none() {
         return Ok(());
@@ -153,15 +171,15 @@ pub fn document_released(queue: &Queue, subject: &str) -> Result<()> {
     let id = Arg::from(queue.id);
     let freed = spi::connect(|spi| {
         let args = [id, Arg::from(subject)];
-        let rows = queue.run(spi, &LOCK_PLACE, &args);
+        let rows = queue.run(spi, &LOCK_SLOTS_OF, &args);
         let slots: Vec<i64> = (0..rows.len()).filter_map(|row| rows.get(row, 1)).collect();
         if slots.is_empty() {
-            refuse_unseen(spi, &queue.name, &PLACE_OF, &args)?;
+            refuse_unseen(spi, &queue.name, &HAS_SLOT, &args)?;
         }
         for slot in &slots {
-            let statement = match *slot < BEYOND {
-                true => &FREE_PLACE,
-                false => &REMOVE_PLACE,
+            let statement = match *slot < FIRST_EXTRA_SLOT {
+                true => &FREE_SLOT,
+                false => &REMOVE_EXTRA_SLOT,
             };
             queue.run(spi, statement, &[id, Arg::from(*slot)]);
         }
@@ -171,48 +189,51 @@ pub fn document_released(queue: &Queue, subject: &str) -> Result<()> {
     Ok(())
 }
 
-// In this order: what is moved beyond meanwhile is met by the second. Run by triggers,
-// under the search_path of the session.
-const EMPTY: [&str; 2] = [
-    "update fetchq.lease_slots s set subject = null
-     where s.queue_id {=} $1 and s.slot {<} $2
-         and s.subject is not null",
-    "delete from fetchq.lease_slots s
-     where s.queue_id {=} $1 and s.slot {>=} $2",
-];
+const FREE_ALL_SLOTS: &str = "update fetchq.lease_slots s set subject = null
+    where s.queue_id {=} $1 and s.slot {<} $2
+        and s.subject is not null";
 
-/// All documents are gone.
+const REMOVE_EXTRA_SLOTS: &str = "delete from fetchq.lease_slots s
+    where s.queue_id {=} $1 and s.slot {>=} $2";
+
+/// Frees all slots of a queue whose documents were truncated. Does nothing in a queue
+/// without a cap. Fails with `Error::OlderSnapshot` when the snapshot of the transaction is
+/// too old to see a slot that is in use.
 pub fn documents_truncated(queue: &Queue) -> Result<()> {
     if queue.policy.max_active.is_none() {
         return Ok(());
     }
-    let args = [Arg::from(queue.id), Arg::from(BEYOND)];
+    let args = [Arg::from(queue.id), Arg::from(FIRST_EXTRA_SLOT)];
     spi::connect(|spi| {
-        for sql in EMPTY {
+        // In this order: a document that is moved to an extra slot between the two
+        // statements is found by the second one.
+        for sql in [FREE_ALL_SLOTS, REMOVE_EXTRA_SLOTS] {
             spi.once(sql, &args);
         }
-        refuse_unseen(spi, &queue.name, &ANY_PLACE, &args[..1])
+        refuse_unseen(spi, &queue.name, &HAS_USED_SLOT, &args[..1])
     })
 }
 
-/// The triggers of a capped queue. They are the user's view of it too: what a console
-/// does by plain SQL counts.
+/// The triggers of a capped queue. They make the cap hold for plain SQL too: what an
+/// operator does in a console counts.
 const CAP_TRIGGERS: [(&str, &str); 4] = [
     (
         "fetchq_cap_insert",
         "create trigger fetchq_cap_insert after insert on {docs}
-         for each row when (new.status = {active}) execute function fetchq.trigger_docs_cap()",
+         for each row when (new.status {=} {active}) execute function fetchq.trigger_docs_cap()",
     ),
     (
         "fetchq_cap_update",
         "create trigger fetchq_cap_update after update on {docs}
-         for each row when ((old.status = {active}) <> (new.status = {active}) or old.status = {active} and old.subject <> new.subject)
+         for each row when (
+             (old.status {=} {active}) {<>} (new.status {=} {active})
+             or old.status {=} {active} and old.subject {<>} new.subject)
          execute function fetchq.trigger_docs_cap()",
     ),
     (
         "fetchq_cap_delete",
         "create trigger fetchq_cap_delete after delete on {docs}
-         for each row when (old.status = {active}) execute function fetchq.trigger_docs_cap()",
+         for each row when (old.status {=} {active}) execute function fetchq.trigger_docs_cap()",
     ),
     (
         "fetchq_cap_truncate",
@@ -221,32 +242,41 @@ const CAP_TRIGGERS: [(&str, &str); 4] = [
     ),
 ];
 
-const SET_MAX_ACTIVE: &str = "update fetchq.queues set max_active = $2 where name = $1";
+const SET_MAX_ACTIVE: &str = "update fetchq.queues set max_active = $2 where name {=} $1";
 
-const NO_PLACES: &str = "delete from fetchq.lease_slots where queue_id = $1";
+const DELETE_SLOTS: &str = "delete from fetchq.lease_slots where queue_id {=} $1";
 
-// Made anew, so that no transaction with an older snapshot can lock one of them.
-const MAKE_PLACES: &str = "insert into fetchq.lease_slots (queue_id, slot, subject)
-    select $1, coalesce(free.slot, $3 + a.seq), a.subject
+// The slots are new rows, so that no transaction with an older snapshot can lock one.
+const CREATE_SLOTS: &str = "insert into fetchq.lease_slots (queue_id, slot, subject)
+    select $1, coalesce(free.slot, $3 {+} a.seq), a.subject
     from (
         select d.subject, d.seq, row_number() over (order by d.next_iteration, d.seq) as n
-        from {docs} d where d.status = {active}) a
-    full join generate_series(1, $2::bigint) as free (slot) on free.slot = a.n";
+        from {docs} d where d.status {=} {active}) a
+    full join generate_series(1, $2::bigint) as free (slot) on free.slot {=} a.n";
 
-fn make_places(spi: &Spi, name: &QueueName, id: i32, max: i32) {
-    spi.once(NO_PLACES, &[Arg::from(id)]);
-    let args = [Arg::from(id), Arg::from(i64::from(max)), Arg::from(BEYOND)];
-    spi.once(&render(MAKE_PLACES, name), &args);
+/// Replaces the slots of a queue: `max_active` of them, and extra ones for active documents
+/// beyond that. Makes the triggers where they are missing.
+fn recreate_slots(spi: &Spi, name: &QueueName, id: i32, max_active: i32) {
+    spi.once(DELETE_SLOTS, &[Arg::from(id)]);
+    let args = [
+        Arg::from(id),
+        Arg::from(i64::from(max_active)),
+        Arg::from(FIRST_EXTRA_SLOT),
+    ];
+    spi.once(&render(CREATE_SLOTS, name), &args);
     set_triggers(spi, name, &CAP_TRIGGERS, true);
 }
 
-const MORE_PLACES: &str = "insert into fetchq.lease_slots (queue_id, slot)
+const ADD_SLOTS: &str = "insert into fetchq.lease_slots (queue_id, slot)
     select $1, n.slot from generate_series(1, $2::bigint) as n (slot)
-    where not exists (select from fetchq.lease_slots s where s.queue_id = $1 and s.slot = n.slot)";
+    where not exists (
+        select from fetchq.lease_slots s where s.queue_id {=} $1 and s.slot {=} n.slot)";
 
-const MAX_ACTIVE: &str = "select max_active from fetchq.queues where name = $1";
+const GET_MAX_ACTIVE: &str = "select max_active from fetchq.queues where name {=} $1";
 
-/// Sets how many documents can be active at a time.
+/// Sets how many documents of a queue may be active at a time; None removes the cap. Returns
+/// how many rows of the registry were changed. Fails with `Error::KeepsSnapshot` in a
+/// transaction that keeps one snapshot, and with `Error::UnknownQueue`.
 pub fn set_max_active(name: &QueueName, max: Option<i32>) -> Result<i32> {
     const FUNCTION: &str = "fetchq.queue_set_max_active";
     if session::keeps_snapshot() {
@@ -255,12 +285,12 @@ pub fn set_max_active(name: &QueueName, max: Option<i32>) -> Result<i32> {
     let id = queue::lock_now(name)?;
     let key = Arg::from(name.as_str());
     let is_raised = spi::connect(|spi| {
-        let before: Option<i32> = spi.once(MAX_ACTIVE, &[key]).get(0, 1);
+        let before: Option<i32> = spi.once(GET_MAX_ACTIVE, &[key]).get(0, 1);
         before.is_some_and(|before| max.is_some_and(|max| before <= max))
             && has_triggers(spi, name, &CAP_TRIGGERS)
     });
-    // More places need no lock on the documents. For fewer, nobody may be about to pick,
-    // or to settle: each would wait for the other.
+    // Adding slots needs no lock on the documents. To remove slots, every pick and every
+    // settlement has to be kept away: each would wait for the other otherwise.
     if !is_raised {
         lock_documents(name, FUNCTION)?;
     }
@@ -268,11 +298,11 @@ pub fn set_max_active(name: &QueueName, max: Option<i32>) -> Result<i32> {
         match max {
             Some(max) if is_raised => {
                 let args = [Arg::from(id), Arg::from(i64::from(max))];
-                spi.once(MORE_PLACES, &args);
+                spi.once(ADD_SLOTS, &args);
             }
-            Some(max) => make_places(spi, name, id, max),
+            Some(max) => recreate_slots(spi, name, id, max),
             None => {
-                spi.once(NO_PLACES, &[Arg::from(id)]);
+                spi.once(DELETE_SLOTS, &[Arg::from(id)]);
                 set_triggers(spi, name, &CAP_TRIGGERS, false);
             }
         }
@@ -280,51 +310,62 @@ pub fn set_max_active(name: &QueueName, max: Option<i32>) -> Result<i32> {
     }))
 }
 
-// Two statements, so that the second one sees what was committed before the first had
-// its locks.
-const STALE_PLACES: &str = "select s.slot from fetchq.lease_slots s
-    where s.queue_id = $1 and s.subject is not null
-        and not exists (select from {docs} d where d.subject = s.subject and d.status + 0 = {active})
+// Slots of documents that are not active. The repair takes two statements, so that the
+// second one sees what was committed before the first one had its locks.
+const LOCK_STALE_SLOTS: &str = "select s.slot from fetchq.lease_slots s
+    where s.queue_id {=} $1 and s.subject is not null
+        and not exists (
+            select from {docs} d
+            where d.subject {=} s.subject and d.status {+} 0 {=} {active})
     for update skip locked";
 
-const FREE_STALE: &str = "update fetchq.lease_slots s set subject = null
-    where s.queue_id = $1 and s.slot = any ($3) and s.slot < $2
-        and not exists (select from {docs} d where d.subject = s.subject and d.status + 0 = {active})";
+const FREE_STALE_SLOTS: &str = "update fetchq.lease_slots s set subject = null
+    where s.queue_id {=} $1 and s.slot {=} any ($3) and s.slot {<} $2
+        and not exists (
+            select from {docs} d
+            where d.subject {=} s.subject and d.status {+} 0 {=} {active})";
 
-const REMOVE_STALE: &str = "delete from fetchq.lease_slots s
-    where s.queue_id = $1 and s.slot = any ($3) and s.slot >= $2
-        and not exists (select from {docs} d where d.subject = s.subject and d.status + 0 = {active})";
+const REMOVE_STALE_EXTRA_SLOTS: &str = "delete from fetchq.lease_slots s
+    where s.queue_id {=} $1 and s.slot {=} any ($3) and s.slot {>=} $2
+        and not exists (
+            select from {docs} d
+            where d.subject {=} s.subject and d.status {+} 0 {=} {active})";
 
-const WITHOUT_PLACE: &str = "select d.subject::text, d.seq from {docs} d
-    where d.status = {active}
-        and not exists (select from fetchq.lease_slots s where s.queue_id = $1 and s.subject = d.subject)
+const LOCK_DOCUMENTS_WITHOUT_SLOT: &str = "select d.subject::text, d.seq from {docs} d
+    where d.status {=} {active}
+        and not exists (
+            select from fetchq.lease_slots s
+            where s.queue_id {=} $1 and s.subject {=} d.subject)
     order by d.subject
     for update skip locked";
 
-const STILL_WITHOUT: &str =
-    "select from fetchq.lease_slots s where s.queue_id = $1 and s.subject = $2";
+const FIND_SLOT: &str =
+    "select from fetchq.lease_slots s where s.queue_id {=} $1 and s.subject {=} $2";
 
-pub fn repair_places(spi: &Spi, queue: &Queue, max: i32) {
+/// Repairs the slots of a queue whose cap is `max_active`: frees those of documents that are
+/// not active, and gives one to each active document without. Creates slots and triggers
+/// anew when a trigger is missing, unless the documents cannot be locked without waiting.
+pub fn repair_slots(spi: &Spi, queue: &Queue, max_active: i32) {
     let id = Arg::from(queue.id);
     if !has_triggers(spi, &queue.name, &CAP_TRIGGERS) {
         if relation::try_lock(queue.table, LockMode::Writers) {
-            make_places(spi, &queue.name, queue.id, max);
+            recreate_slots(spi, &queue.name, queue.id, max_active);
         }
         return;
     }
-    let rows = queue.once(spi, STALE_PLACES, &[id]);
+    let rows = queue.once(spi, LOCK_STALE_SLOTS, &[id]);
     let slots: Vec<i64> = (0..rows.len()).filter_map(|row| rows.get(row, 1)).collect();
     if !slots.is_empty() {
-        let args = [id, Arg::from(BEYOND), Arg::from(slots)];
-        queue.once(spi, FREE_STALE, &args);
-        queue.once(spi, REMOVE_STALE, &args);
+        let args = [id, Arg::from(FIRST_EXTRA_SLOT), Arg::from(slots)];
+        queue.once(spi, FREE_STALE_SLOTS, &args);
+        queue.once(spi, REMOVE_STALE_EXTRA_SLOTS, &args);
         wakeups::capacity_freed(queue.table.to_u32(), u32::MAX);
     }
-    let rows = queue.once(spi, WITHOUT_PLACE, &[id]);
+    let rows = queue.once(spi, LOCK_DOCUMENTS_WITHOUT_SLOT, &[id]);
     for row in 0..rows.len() {
         if let (Some(subject), Some(seq)) = (rows.get::<String>(row, 1), rows.get(row, 2)) {
             let args = [id, Arg::from(subject.as_str())];
-            if spi.once(STILL_WITHOUT, &args).affected() == 0 {
+            if spi.once(FIND_SLOT, &args).affected() == 0 {
                 document_activated(queue, &subject, seq);
             }
         }

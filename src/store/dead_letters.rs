@@ -1,11 +1,12 @@
-//! Dead letters: what is killed by failing goes to another queue, where it can be looked
-//! at, and from there back.
+//! Dead-letter queues: moving documents that failed too often there, and bringing them back
+//! (`queue_redrive`, `doc_revive`).
 //!
-//! A move writes the document into the other queue first and removes it afterwards, in
-//! the order of subjects: one that moves the other way round then finds the subject taken
-//! and makes up another one, where it would wait if it were removed already.
+//! A move inserts the document into the other queue first and removes it afterwards, in the
+//! order of subjects. Of two moves in opposite directions, each then finds its subject in use
+//! and generates another one. If the document were removed first, each would wait for the
+//! other.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
 
 use pgrx::notice;
@@ -21,22 +22,26 @@ use crate::pg::value::Arg;
 use crate::pg::{session, time};
 use crate::store::bookkeeping::documents_ready;
 use crate::store::counter_log;
-use crate::store::doc_selection::{self, Choice, Chosen, Request};
+use crate::store::doc_selection::{self, BulkRequest, Selected, Selection};
 use crate::store::history::{self, Outcome};
 use crate::store::lease_check::{LeasedDoc, lease_error};
 use crate::store::open_queue::Queue;
 use crate::store::policy::Keep;
 use crate::store::statement::{Statement, render};
 
-/// How many subjects are made up for a document whose own one is taken.
-const TURNS: usize = 10;
+/// How many subjects are generated for a document whose own subject is in use in the
+/// dead-letter queue. One is enough, unless a transaction that is invisible to this one uses
+/// it too.
+const MAX_RETRIES: usize = 10;
 
-// $1, $2, $3: subjects, the names they get, their numbers; $4: the queue; $5: a payload
-// that the worker has passed; $6: iterations that are not counted yet.
-const BURY: &str = "insert into {other} (subject, version, priority, status, attempts, iterations,
+// $1, $2, $3: the subjects, the subjects in the dead-letter queue, and the numbers there. $4:
+// the name of the queue. $5: the payload that the worker passed, or NULL. $6: how many
+// iterations are not counted yet.
+const INSERT_DEAD_LETTERS: &str =
+    "insert into {other} (subject, version, priority, status, attempts, iterations,
         next_iteration, created_at, payload, ordering_key, max_attempts, last_error, origin, seq)
     overriding system value
-    select i.name, d.version, d.priority, 1, 0, 0,
+    select i.name, d.version, d.priority, {pending}, 0, 0,
         pg_catalog.now(), pg_catalog.now(), coalesce($5, d.payload), d.ordering_key, d.max_attempts,
         d.last_error,
         pg_catalog.jsonb_build_object(
@@ -53,8 +58,9 @@ const BURY: &str = "insert into {other} (subject, version, priority, status, att
     on conflict (subject) do nothing
     returning seq, version";
 
-/// Opens the queue that takes the dead letters of another one.
-fn open_target(queue: &Queue, target: &QueueName) -> Result<Rc<Queue>> {
+/// Opens the dead-letter queue of a queue. Fails with `Error::DeadLetterGone` when it was
+/// dropped.
+fn open_dead_letter_queue(queue: &Queue, target: &QueueName) -> Result<Rc<Queue>> {
     Queue::open(target).map_err(|e| match e {
         Error::UnknownQueue(_) => Error::DeadLetterGone {
             queue: queue.name.to_string(),
@@ -64,8 +70,16 @@ fn open_target(queue: &Queue, target: &QueueName) -> Result<Rc<Queue>> {
     })
 }
 
-/// Moves documents that are locked to the queue of the dead letters: all of them, or
-/// there is an error. How many of each version.
+/// A document that is to be moved to a dead-letter queue.
+struct Move {
+    subject: String,
+    /// Its subject in the dead-letter queue.
+    target_subject: String,
+}
+
+/// Moves documents that the caller has locked to the dead-letter queue, all of them. Returns
+/// how many there were of each version. Fails with `Error::HiddenDocument` when no subject is
+/// free there, and with `Error::NotRemoved` when a document cannot be removed.
 fn move_to_dead_letters(
     spi: &Spi,
     queue: &Queue,
@@ -76,48 +90,52 @@ fn move_to_dead_letters(
 ) -> Result<HashMap<i32, i32>> {
     let mut subjects = subjects.to_vec();
     subjects.sort_unstable();
-    let sql = render(BURY, &queue.name).replace("{other}", &target.name.qualified("docs"));
+    let sql =
+        render(INSERT_DEAD_LETTERS, &queue.name).replace("{other}", &target.name.qualified("docs"));
     let mut versions: HashMap<i32, i32> = HashMap::new();
-    // (subject, the name it gets)
-    let mut rest: Vec<(String, String)> = subjects.iter().map(|s| (s.clone(), s.clone())).collect();
-    for _ in 0..TURNS {
-        let numbers = doc_selection::numbers(target, rest.len())?;
+    let mut remaining: Vec<Move> = subjects
+        .iter()
+        .map(|subject| Move {
+            subject: subject.clone(),
+            target_subject: subject.clone(),
+        })
+        .collect();
+    for _ in 0..MAX_RETRIES {
+        let numbers = doc_selection::next_numbers(target, remaining.len())?;
+        let own: Vec<&str> = remaining.iter().map(|m| m.subject.as_str()).collect();
+        let new: Vec<&str> = remaining
+            .iter()
+            .map(|m| m.target_subject.as_str())
+            .collect();
         let args = [
-            Arg::from(rest.iter().map(|(own, _)| own.as_str()).collect::<Vec<_>>()),
-            Arg::from(
-                rest.iter()
-                    .map(|(_, name)| name.as_str())
-                    .collect::<Vec<_>>(),
-            ),
+            Arg::from(own),
+            Arg::from(new),
             Arg::from(numbers.clone()),
             Arg::from(queue.name.as_str()),
             Jsonb::arg(payload),
             Arg::from(iterations),
         ];
         let rows = spi.once(&sql, &args);
-        for (version, n) in history::versions(&rows) {
+        for (version, n) in history::count_by_version(&rows) {
             *versions.entry(version).or_default() += n;
         }
-        let placed = placed(&rows);
-        let mut at = 0;
-        rest.retain(|_| {
-            at += 1;
-            !placed.contains_key(&numbers[at - 1])
-        });
-        if rest.is_empty() {
+        let inserted = inserted_numbers(&rows);
+        let mut numbers = numbers.iter();
+        remaining.retain(|_| numbers.next().is_none_or(|n| !inserted.contains(n)));
+        if remaining.is_empty() {
             break;
         }
-        for (_, name) in &mut rest {
-            *name = subjects::generate(time::clock(), session::number());
+        for doc in &mut remaining {
+            doc.target_subject = subjects::generate(time::clock(), session::number());
         }
     }
-    if let Some((subject, _)) = rest.into_iter().next() {
+    if let Some(doc) = remaining.into_iter().next() {
         return Err(Error::HiddenDocument {
             queue: target.name.to_string(),
-            subject,
+            subject: doc.subject,
         });
     }
-    doc_selection::remove(spi, queue, subjects)?;
+    doc_selection::remove_documents(spi, queue, subjects)?;
     for (version, n) in &versions {
         counter_log::record_event(target, *version, *n, Event::PushPending);
         documents_ready(target, *version, Status::Pending, *n);
@@ -126,16 +144,18 @@ fn move_to_dead_letters(
     Ok(versions)
 }
 
-/// The numbers of rows that were written, which are in the first column.
-fn placed(rows: &Rows) -> HashMap<i64, usize> {
-    (0..rows.len())
-        .filter_map(|row| Some((rows.get(row, 1)?, row)))
-        .collect()
+/// The numbers of the rows that a statement has inserted: its first column.
+fn inserted_numbers(rows: &Rows) -> HashSet<i64> {
+    (0..rows.len()).filter_map(|row| rows.get(row, 1)).collect()
 }
 
-/// What becomes of documents that this transaction has just killed because they failed
-/// too often: they are dead letters, or go into the history, or go, or stay; and they
-/// are counted. `by_worker`: one is at work, not maintenance.
+/// Settles documents that this transaction has just killed because they failed too often:
+/// moves them to the dead-letter queue or to the history, removes them, or leaves them in the
+/// table, and records that for the counters. `stay` and `removed` are the events of documents
+/// that stay and that leave. `by_worker`: a worker rejected them; otherwise maintenance found
+/// that their leases had expired.
+///
+/// Fails with `Error::DeadLetterGone`, and as `move_to_dead_letters` does.
 pub fn settle_failed(
     queue: &Queue,
     subjects: &[String],
@@ -148,7 +168,7 @@ pub fn settle_failed(
     }
     let versions = match (&queue.policy.dead_letter, queue.policy.killed) {
         (Some(target), _) => {
-            let target = open_target(queue, target)?;
+            let target = open_dead_letter_queue(queue, target)?;
             spi::connect(|spi| move_to_dead_letters(spi, queue, &target, subjects, None, 0))?
         }
         (None, Keep::InTable) => {
@@ -157,8 +177,8 @@ pub fn settle_failed(
             return Ok(());
         }
         (None, Keep::Nowhere | Keep::InHistory) => spi::connect(|spi| {
-            let gone = history::archive(spi, queue, subjects, Outcome::Killed, by_worker);
-            history::versions(&gone)
+            let rows = history::archive(spi, queue, subjects, Outcome::Killed, by_worker);
+            history::count_by_version(&rows)
         }),
     };
     queue.announce(Status::Killed);
@@ -168,20 +188,22 @@ pub fn settle_failed(
     Ok(())
 }
 
-/// Whether documents that fail too often leave the table.
+/// Whether documents that fail too often leave the table of the queue.
 pub fn removes_failed(queue: &Queue) -> bool {
     queue.policy.dead_letter.is_some() || queue.policy.killed != Keep::InTable
 }
 
-// Index: primary key. Nothing else can prove `status + 0 = 2`.
-static LOCK_HELD: Statement = Statement::new(
+// Index: the primary key. `{is_leased}` keeps the due index out.
+static LOCK_LEASED: Statement = Statement::new(
     "select d.subject::pg_catalog.text from only {docs} d
      where d.subject {=} $1
          and {is_leased}
      for update",
 );
 
-/// Settles an active document as a dead letter, because its worker kills it.
+/// Moves an active document to the dead-letter queue `target`, because its worker kills it.
+/// `payload` replaces its payload. Fails as `lease_error` says when the worker has no lease on
+/// it, with `Error::DeadLetterGone`, and as `move_to_dead_letters` does.
 pub fn kill(
     queue: &Queue,
     target: &QueueName,
@@ -190,10 +212,10 @@ pub fn kill(
 ) -> Result<()> {
     spi::connect(|spi| {
         let args = [Arg::from(doc.subject), Arg::from(doc.lease)];
-        if queue.run(spi, &LOCK_HELD, &args).is_empty() {
+        if queue.run(spi, &LOCK_LEASED, &args).is_empty() {
             return Err(lease_error(spi, queue, doc));
         }
-        let target = open_target(queue, target)?;
+        let target = open_dead_letter_queue(queue, target)?;
         let subjects = [doc.subject.to_owned()];
         for (version, n) in move_to_dead_letters(spi, queue, &target, &subjects, payload, 1)? {
             counter_log::record_event(queue, version, n, Event::Drop);
@@ -202,8 +224,8 @@ pub fn kill(
     })
 }
 
-// Index of both: primary key.
-static LOCK_ONE: Statement = Statement::new(
+// Index of this statement and the next one: the primary key.
+static LOCK_DOCUMENT: Statement = Statement::new(
     "select d.status, d.version from only {docs} d
      where d.subject {=} $1
      for update",
@@ -217,11 +239,12 @@ static REVIVE: Statement = Statement::new(
      returning d.subject::pg_catalog.text",
 );
 
-/// Plans a completed or killed document anew.
+/// Makes a completed or killed document pending or planned again. `next_iteration`: when it is
+/// due, in microseconds since 2000. Returns 1. Fails with `Error::NotSettled`.
 pub fn revive(queue: &Queue, subject: &str, next_iteration: i64) -> Result<i32> {
     let to = Status::planned_or_pending(next_iteration <= time::now());
     spi::connect(|spi| {
-        let rows = queue.run(spi, &LOCK_ONE, &[Arg::from(subject)]);
+        let rows = queue.run(spi, &LOCK_DOCUMENT, &[Arg::from(subject)]);
         let found = (!rows.is_empty()).then(|| rows.get(0, 1).and_then(Status::from_code));
         let event = found.flatten().and_then(|from| Event::revive(from, to));
         let Some(event) = event else {
@@ -244,27 +267,29 @@ pub fn revive(queue: &Queue, subject: &str, next_iteration: i64) -> Result<i32> 
     })
 }
 
-// (an origin may be written by anybody: without a subject that fits it is none)
-const BACK: &str = "and d.origin {->>} 'queue'::pg_catalog.text {=} $14
-    and pg_catalog.length(d.origin {->>} 'subject'::pg_catalog.text) {<=} 50
+// Anybody may write an origin. One whose subject is too long is not used.
+const CAN_RETURN: &str = "and d.origin {->>} 'queue'::pg_catalog.text {=} $14
+    and pg_catalog.length(d.origin {->>} 'subject'::pg_catalog.text) {<=} {subject_max}
     and not exists (select from only {other} o
         where o.subject {=} (d.origin {->>} 'subject'::pg_catalog.text))";
 
-const TAKEN: &str = "and d.origin {->>} 'queue'::pg_catalog.text {=} $14
+const SUBJECT_IS_IN_USE: &str = "and d.origin {->>} 'queue'::pg_catalog.text {=} $14
     and exists (select from only {other} o
         where o.subject {=} (d.origin {->>} 'subject'::pg_catalog.text))";
 
-const ORIGINS: &str = "select distinct d.origin {->>} 'queue'::pg_catalog.text
+const LIST_ORIGINS: &str = "select distinct d.origin {->>} 'queue'::pg_catalog.text
     from only {docs} d
-    where d.origin is not null and d.status {=} any ('{0,1}')
+    where d.origin is not null and d.status {=} any (array[{planned}, {pending}])
     order by 1";
 
-// As it was when it died, without its attempts: $1, $2: subjects and numbers.
-const PLACE_BACK: &str = "insert into {other} (subject, version, priority, next_iteration, status, attempts,
+// The document as it was when it failed, without its attempts. $1, $2: subjects in the
+// dead-letter queue, and numbers in the queue of origin.
+const INSERT_RETURNED: &str =
+    "insert into {other} (subject, version, priority, next_iteration, status, attempts,
         iterations, created_at, payload, ordering_key, max_attempts, origin, seq)
     overriding system value
     select (d.origin {->>} 'subject'::pg_catalog.text) collate pg_catalog.\"C\", d.version, d.priority,
-        pg_catalog.now(), 1, 0,
+        pg_catalog.now(), {pending}, 0,
         case when (d.origin {->>} 'iterations'::pg_catalog.text) {~} '^[0-9]{1,18}$'
             then (d.origin {->>} 'iterations'::pg_catalog.text)::pg_catalog.int8 else 0 end,
         coalesce((d.origin {->>} 'created_at'::pg_catalog.text)::pg_catalog.timestamptz, d.created_at),
@@ -276,84 +301,102 @@ const PLACE_BACK: &str = "insert into {other} (subject, version, priority, next_
     on conflict (subject) do nothing
     returning seq, version";
 
-/// Brings documents back that failed: killed ones of the queue, those of them that are
-/// dead letters now, and where the queue has dead letters of others, these; up to the
-/// limit of the request. Says how many.
-pub fn redrive(queue: &Queue, request: &Request) -> Result<i32> {
-    let letters = match &queue.policy.dead_letter {
-        Some(target) => Some(open_target(queue, target)?),
+/// Brings failed documents back into work, at most as many as the request allows, and returns
+/// how many. First killed documents of the queue, then those that it moved to its dead-letter
+/// queue, then, where the queue is a dead-letter queue itself, those of other queues.
+///
+/// A notice tells which documents stay, and why. Fails with `Error::DeadLetterGone`, with
+/// `Error::NoNumbers`, and with `Error::NotRemoved`.
+pub fn redrive(queue: &Queue, request: &BulkRequest) -> Result<i32> {
+    let dead_letter_queue = match &queue.policy.dead_letter {
+        Some(target) => Some(open_dead_letter_queue(queue, target)?),
         None => None,
     };
-    let origins = origins(queue)?;
-    // All at once: two that meet in the same queues would wait for each other otherwise.
-    let opened = letters.iter().chain(origins.iter().flat_map(|(_, o)| o));
+    let origins = open_origins(queue)?;
+    // All at once: two redrives over the same queues would wait for each other otherwise.
+    let opened = dead_letter_queue
+        .iter()
+        .chain(origins.iter().flat_map(|origin| &origin.queue));
     let all: Vec<&Queue> = std::iter::once(queue)
         .chain(opened.map(|queue| &**queue))
         .collect();
     spi::connect(|spi| doc_selection::serialize_bulk_actions(spi, &all));
 
     let mut n = revive_killed(queue, request)?;
-    if let Some(letters) = &letters
+    if let Some(dead_letter_queue) = &dead_letter_queue
         && n < request.limit
     {
-        n += back(letters, queue, request, request.limit - n)?;
+        n += return_to_origin(dead_letter_queue, queue, request, request.limit - n)?;
     }
-    for (name, origin) in &origins {
+    for origin in &origins {
         if n >= request.limit {
             break;
         }
-        match origin {
-            Some(origin) => n += back(queue, origin, request, request.limit - n)?,
+        match &origin.queue {
+            Some(origin) => n += return_to_origin(queue, origin, request, request.limit - n)?,
             None => notice!(
-                "left in queue \"{}\": what came from queue \"{name}\", which does not exist any more",
-                queue.name
+                "documents of queue \"{}\" stay, because queue \"{}\", where they came from, no longer exists",
+                queue.name,
+                origin.name
             ),
         }
     }
     Ok(n)
 }
 
-/// The other queues that dead letters of a queue came from; None: it is gone.
-fn origins(queue: &Queue) -> Result<Vec<(String, Option<Rc<Queue>>)>> {
+/// A queue that documents of a dead-letter queue came from.
+struct Origin {
+    name: String,
+    /// None: it was dropped, or its name is none of a queue.
+    queue: Option<Rc<Queue>>,
+}
+
+/// The other queues that the documents of a queue came from.
+fn open_origins(queue: &Queue) -> Result<Vec<Origin>> {
     let names: Vec<String> = spi::connect(|spi| {
-        let rows = queue.once(spi, ORIGINS, &[]);
+        let rows = queue.once(spi, LIST_ORIGINS, &[]);
         (0..rows.len()).filter_map(|row| rows.get(row, 1)).collect()
     });
     let mut origins = Vec::with_capacity(names.len());
-    for origin in names {
-        let opened = match QueueName::parse(&origin) {
-            Ok(name) if name == queue.name => continue,
-            Ok(name) => match Queue::open(&name) {
+    for name in names {
+        let opened = match QueueName::parse(&name) {
+            Ok(parsed) if parsed == queue.name => continue,
+            Ok(parsed) => match Queue::open(&parsed) {
                 Ok(queue) => Some(queue),
                 Err(Error::UnknownQueue(_)) => None,
                 Err(other) => return Err(other),
             },
             Err(_) => None,
         };
-        origins.push((origin, opened));
+        origins.push(Origin {
+            name,
+            queue: opened,
+        });
     }
     Ok(origins)
 }
 
-fn revive_killed(queue: &Queue, request: &Request) -> Result<i32> {
-    let choice = Choice {
+/// Makes killed documents of a queue pending again. Returns how many.
+fn revive_killed(queue: &Queue, request: &BulkRequest) -> Result<i32> {
+    let selection = Selection {
         statuses: request.filter.codes(&[Status::Killed], &[]),
-        also: "",
-        own: &[],
+        condition: "",
+        args: &[],
         other: None,
     };
     spi::connect(|spi| {
-        let chosen = request.lock(spi, queue, &choice, request.limit)?;
-        if chosen.is_empty() {
+        let selected = request.lock(spi, queue, &selection, request.limit)?;
+        if selected.is_empty() {
             return Ok(0);
         }
         let args = [
-            doc_selection::subjects(&chosen),
+            doc_selection::sorted_subjects(&selected),
             Arg::from(Status::Pending.code()),
             Arg::timestamp(time::now()),
         ];
-        let groups = doc_selection::groups(&chosen, &queue.run(spi, &REVIVE, &args));
-        doc_selection::count(queue, &groups, |from| Event::revive(from, Status::Pending));
+        let rows = queue.run(spi, &REVIVE, &args);
+        let groups = doc_selection::group_returned(&selected, &rows);
+        doc_selection::record_events(queue, &groups, |from| Event::revive(from, Status::Pending));
         for ((_, version), n) in &groups {
             documents_ready(queue, *version, Status::Pending, *n);
         }
@@ -361,27 +404,34 @@ fn revive_killed(queue: &Queue, request: &Request) -> Result<i32> {
     })
 }
 
-/// Brings dead letters back to the queue that they came from.
-fn back(letters: &Queue, origin: &Queue, request: &Request, limit: i32) -> Result<i32> {
-    let own = [Arg::from(origin.name.as_str())];
-    let choice = |also| Choice {
+/// Moves documents of a dead-letter queue back to the queue that they came from, at most
+/// `limit`. Returns how many.
+fn return_to_origin(
+    dead_letter_queue: &Queue,
+    origin: &Queue,
+    request: &BulkRequest,
+    limit: i32,
+) -> Result<i32> {
+    let args = [Arg::from(origin.name.as_str())];
+    let selection = |condition| Selection {
         statuses: request
             .filter
             .codes(&[Status::Planned, Status::Pending], &[]),
-        also,
-        own: &own,
+        condition,
+        args: &args,
         other: Some(&origin.name),
     };
     spi::connect(|spi| {
-        doc_selection::serialize_bulk_actions(spi, &[letters, origin]);
-        let chosen = request.lock(spi, letters, &choice(BACK), limit)?;
-        let n = place_back(spi, letters, origin, &chosen)?;
+        doc_selection::serialize_bulk_actions(spi, &[dead_letter_queue, origin]);
+        let selected = request.lock(spi, dead_letter_queue, &selection(CAN_RETURN), limit)?;
+        let n = move_to_origin(spi, dead_letter_queue, origin, &selected)?;
         if n < limit {
-            let stay = request.count(spi, letters, &choice(TAKEN), None)?;
+            let in_use = selection(SUBJECT_IS_IN_USE);
+            let stay = request.count(spi, dead_letter_queue, &in_use, None)?;
             if stay > 0 {
                 notice!(
-                    "left in queue \"{}\": {stay}, whose subjects exist again in queue \"{}\"",
-                    letters.name,
+                    "documents of queue \"{}\" that stay, because their subjects are in use in queue \"{}\": {stay}",
+                    dead_letter_queue.name,
                     origin.name
                 );
             }
@@ -390,35 +440,35 @@ fn back(letters: &Queue, origin: &Queue, request: &Request, limit: i32) -> Resul
     })
 }
 
-fn place_back(spi: &Spi, letters: &Queue, origin: &Queue, chosen: &[Chosen]) -> Result<i32> {
-    if chosen.is_empty() {
+/// Moves documents that are locked. Those whose subject another transaction has inserted
+/// meanwhile stay. Returns how many were moved.
+fn move_to_origin(
+    spi: &Spi,
+    dead_letter_queue: &Queue,
+    origin: &Queue,
+    selected: &[Selected],
+) -> Result<i32> {
+    if selected.is_empty() {
         return Ok(0);
     }
-    let numbers = doc_selection::numbers(origin, chosen.len())?;
-    let subjects: Vec<&str> = chosen.iter().map(|c| c.subject.as_str()).collect();
-    let sql = render(&doc_selection::in_order(PLACE_BACK, origin), &letters.name)
-        .replace("{other}", &origin.name.qualified("docs"));
+    let numbers = doc_selection::next_numbers(origin, selected.len())?;
+    let subjects: Vec<&str> = selected.iter().map(|doc| doc.subject.as_str()).collect();
+    let sql = doc_selection::render_order(INSERT_RETURNED, origin);
+    let sql =
+        render(&sql, &dead_letter_queue.name).replace("{other}", &origin.name.qualified("docs"));
     let rows = spi.once(&sql, &[Arg::from(subjects), Arg::from(numbers.clone())]);
-    let placed = placed(&rows);
-    let back: Vec<&Chosen> = chosen
+    let inserted = inserted_numbers(&rows);
+    let moved: Vec<&Selected> = selected
         .iter()
         .zip(&numbers)
-        .filter(|(_, number)| placed.contains_key(number))
-        .map(|(chosen, _)| chosen)
+        .filter(|(_, number)| inserted.contains(number))
+        .map(|(doc, _)| doc)
         .collect();
-    doc_selection::remove(
-        spi,
-        letters,
-        back.iter().map(|c| c.subject.clone()).collect(),
-    )?;
-    let mut groups = doc_selection::Groups::new();
-    for chosen in back {
-        *groups
-            .entry((chosen.status.code(), chosen.version))
-            .or_default() += 1;
-    }
-    doc_selection::count(letters, &groups, |from| Some(Event::remove(from)));
-    for (version, n) in history::versions(&rows) {
+    let subjects = moved.iter().map(|doc| doc.subject.clone()).collect();
+    doc_selection::remove_documents(spi, dead_letter_queue, subjects)?;
+    let groups = doc_selection::group(moved.into_iter());
+    doc_selection::record_events(dead_letter_queue, &groups, |from| Some(Event::remove(from)));
+    for (version, n) in history::count_by_version(&rows) {
         counter_log::record_event(origin, version, n, Event::PushPending);
         documents_ready(origin, version, Status::Pending, n);
     }

@@ -409,7 +409,7 @@ fn claim_locked(spi: &Spi, queue: &Queue, rows: &Rows, pick: &Pick) {
         return;
     }
     if queue.policy.max_active.is_some() && matches!(pick.mode, PickMode::Lease(_)) {
-        cap::occupy(spi, queue, rows);
+        cap::assign_slots(spi, queue, rows);
     }
     let ctids = rows.tids(column::CTID);
     let claimed = match pick.mode {

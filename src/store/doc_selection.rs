@@ -1,10 +1,10 @@
-//! Bulk administration: retry, kill, remove, move or prioritise the documents that a
-//! filter chooses, the oldest first, up to a limit. Whoever chooses walks over the whole
-//! table: the indexes are those of the workers, and one more would cost every push.
+//! Choosing documents for a bulk action (`docs_*`, `queue_redrive`): the documents that a
+//! filter matches, the oldest first, up to a limit. A selection reads the whole table: the
+//! indexes serve the workers, and one more would cost every push.
 //!
-//! Each action is two statements. The first locks the rows, so that what they are can
-//! not change any more, and skips those that somebody else has locked; the second
-//! changes them by their subjects. So the counters are told of what each row really was.
+//! Each action is two statements. The first one locks the rows, so that they can no longer
+//! change, and skips those that other transactions have locked. The second one changes them by
+//! their subjects. The counters therefore get what each row really was.
 
 use std::collections::HashMap;
 
@@ -21,30 +21,34 @@ use crate::store::counter_log;
 use crate::store::open_queue::Queue;
 use crate::store::statement::{Statement, render};
 
-/// What a caller asks for.
-pub struct Request<'a> {
+/// What a caller asks of a bulk action.
+pub struct BulkRequest<'a> {
+    /// The conditions on the documents.
     pub filter: &'a Filter,
-    /// The same as it came.
+    /// The same conditions as the caller wrote them.
     pub json: Jsonb,
+    /// How many documents at most.
     pub limit: i32,
-    /// Only says how many it would be.
+    /// Nothing is changed: the action only counts the documents.
     pub dry_run: bool,
 }
 
-/// Which documents an action takes of those that fit the filter.
-pub struct Choice<'a> {
-    /// The codes of their states.
+/// Which of the documents that match the filter an action applies to.
+pub struct Selection<'a> {
+    /// The codes of their statuses.
     pub statuses: Vec<i32>,
     /// One more condition, which may use `{other}` and the parameters from $14 on.
-    pub also: &'static str,
-    pub own: &'a [Arg],
+    pub condition: &'static str,
+    /// The parameters from $14 on.
+    pub args: &'a [Arg],
+    /// The queue that `{other}` stands for.
     pub other: Option<&'a QueueName>,
 }
 
-// (infinity: it waits for another document of its ordering key)
-// A parameter that is NULL was not asked for. Planned with the values at hand, so that
-// nothing of it is left where they are NULL.
-const CHOSEN: &str = "from only {docs} d
+// A parameter that is NULL was not asked for. The statement is planned with the values at
+// hand, so that such a condition costs nothing. An infinite lock_upgrade: the document is
+// blocked by another one of its ordering key.
+const SELECTED: &str = "from only {docs} d
     where d.status {=} any ($1)
         and (d.lock_upgrade is null or d.lock_upgrade {=} 'infinity')
         and ($2 is null or d.version {=} any ($2))
@@ -58,41 +62,44 @@ const CHOSEN: &str = "from only {docs} d
         and ($10 is null or d.subject::pg_catalog.text {~~} $10)
         and ($11 is null or d.last_error {~~} $11)
         and ($12 is null or d.ordering_key {=} $12)
-        {also}";
+        {condition}";
 
-const LOCK: &str = "select d.subject::pg_catalog.text, d.status, d.version, d.priority
-    {chosen}
+const LOCK_SELECTED: &str = "select d.subject::pg_catalog.text, d.status, d.version, d.priority
+    {selected}
     order by d.seq
     limit $13
     for update of d skip locked";
 
-const COUNT: &str = "select pg_catalog.count(*) from (select {chosen} limit $13) c";
+const COUNT_SELECTED: &str = "select pg_catalog.count(*) from (select {selected} limit $13) c";
 
-const PAYLOAD: &str = "select $1 {->} 'payload'::pg_catalog.text";
+const GET_PAYLOAD: &str = "select $1 {->} 'payload'::pg_catalog.text";
 
-/// A document that was chosen, as it is.
+/// A document that was selected and locked, as it was before the action.
 #[derive(Debug, Clone)]
-pub struct Chosen {
+pub struct Selected {
+    /// Its subject.
     pub subject: String,
+    /// Its status.
     pub status: Status,
+    /// Its version.
     pub version: i32,
 }
 
-impl Request<'_> {
-    fn args(&self, spi: &Spi, choice: &Choice, limit: Option<i64>) -> Result<Vec<Arg>> {
+impl BulkRequest<'_> {
+    fn args(&self, spi: &Spi, selection: &Selection, limit: Option<i64>) -> Result<Vec<Arg>> {
         let filter = self.filter;
         let age = |text: &Option<String>, key| match text {
             None => Ok::<Arg, Error>(Interval::none()),
             Some(text) => Ok(Interval::parse(text).as_duration(key)?.arg()),
         };
         let payload = if filter.has_payload {
-            let rows = spi.once(PAYLOAD, &[Jsonb::arg(Some(self.json))]);
+            let rows = spi.once(GET_PAYLOAD, &[Jsonb::arg(Some(self.json))]);
             rows.json(0, 1)
         } else {
             None
         };
         let mut args = vec![
-            Arg::from(choice.statuses.clone()),
+            Arg::from(selection.statuses.clone()),
             Arg::from(filter.versions.clone()),
             Arg::from(filter.priorities.clone()),
             Arg::from(filter.min_priority),
@@ -106,54 +113,59 @@ impl Request<'_> {
             Arg::from(filter.ordering_key.as_deref()),
             Arg::from(limit),
         ];
-        args.extend(choice.own);
+        args.extend(selection.args);
         Ok(args)
     }
 
-    fn sql(&self, sql: &str, queue: &Queue, choice: &Choice) -> String {
+    fn sql(&self, sql: &str, queue: &Queue, selection: &Selection) -> String {
         let sql = sql
-            .replace("{chosen}", CHOSEN)
-            .replace("{also}", choice.also);
+            .replace("{selected}", SELECTED)
+            .replace("{condition}", selection.condition);
         let sql = render(&sql, &queue.name);
-        match choice.other {
+        match selection.other {
             Some(other) => sql.replace("{other}", &other.qualified("docs")),
             None => sql,
         }
     }
 
-    /// How many documents fit; with a limit, at most so many.
+    /// Counts the documents of a selection, with a limit at most as many. Fails with
+    /// `Error::BadDuration` when an age of the filter is not a duration.
     pub fn count(
         &self,
         spi: &Spi,
         queue: &Queue,
-        choice: &Choice,
+        selection: &Selection,
         limit: Option<i32>,
     ) -> Result<i32> {
-        if choice.statuses.is_empty() {
+        if selection.statuses.is_empty() {
             return Ok(0);
         }
-        let args = self.args(spi, choice, limit.map(i64::from))?;
-        let n: Option<i64> = spi.once(&self.sql(COUNT, queue, choice), &args).get(0, 1);
+        let args = self.args(spi, selection, limit.map(i64::from))?;
+        let n: Option<i64> = spi
+            .once(&self.sql(COUNT_SELECTED, queue, selection), &args)
+            .get(0, 1);
         Ok(i32::try_from(n.unwrap_or(0)).unwrap_or(i32::MAX))
     }
 
-    /// Locks the documents that fit, the oldest first, and not more than so many.
+    /// Locks the documents of a selection, the oldest first, at most `limit` of them. Documents
+    /// that other transactions have locked are skipped. Fails with `Error::BadDuration` when
+    /// an age of the filter is not a duration.
     pub fn lock(
         &self,
         spi: &Spi,
         queue: &Queue,
-        choice: &Choice,
+        selection: &Selection,
         limit: i32,
-    ) -> Result<Vec<Chosen>> {
-        if choice.statuses.is_empty() || limit <= 0 {
+    ) -> Result<Vec<Selected>> {
+        if selection.statuses.is_empty() || limit <= 0 {
             return Ok(Vec::new());
         }
         serialize_bulk_actions(spi, &[queue]);
-        let args = self.args(spi, choice, Some(i64::from(limit)))?;
-        let rows = spi.once(&self.sql(LOCK, queue, choice), &args);
+        let args = self.args(spi, selection, Some(i64::from(limit)))?;
+        let rows = spi.once(&self.sql(LOCK_SELECTED, queue, selection), &args);
         Ok((0..rows.len())
             .filter_map(|row| {
-                Some(Chosen {
+                Some(Selected {
                     subject: rows.get(row, 1)?,
                     status: rows.get(row, 2).and_then(Status::from_code)?,
                     version: rows.get(row, 3)?,
@@ -163,26 +175,32 @@ impl Request<'_> {
     }
 }
 
-const ALONE: &str = "select pg_catalog.pg_advisory_xact_lock($1, $2)";
+const LOCK_BULK_ACTIONS: &str = "select pg_catalog.pg_advisory_xact_lock($1, $2)";
 
-/// The kind of the locks on ordered queues: `fqad`.
-const LOCKS: i32 = 0x6671_6164;
+/// The first key of the advisory locks on ordered queues: `fqad` in ASCII. The second one is
+/// the id of the queue.
+const BULK_LOCK_CLASS: i32 = 0x6671_6164;
 
-/// Bulk actions on an ordered queue take turns: who ends the open document of a key waits
-/// for the next one of that key, which another of them might have locked.
+/// Lets one bulk action at a time run on each ordered queue of a list, until the transaction
+/// ends. An action that settles the head of a key waits for the next document of that key,
+/// which another action might have locked: the two would wait for each other.
 pub fn serialize_bulk_actions(spi: &Spi, queues: &[&Queue]) {
     let ordered = queues.iter().filter(|queue| queue.policy.is_ordered);
     let mut ids: Vec<i32> = ordered.map(|queue| queue.id).collect();
     ids.sort_unstable();
     for id in ids {
-        spi.once(ALONE, &[Arg::from(LOCKS), Arg::from(id)]);
+        spi.once(
+            LOCK_BULK_ACTIONS,
+            &[Arg::from(BULK_LOCK_CLASS), Arg::from(id)],
+        );
     }
 }
 
-/// The order in which documents are written into a queue: that of their subjects, so that
-/// two that write the same ones do not wait for each other in a circle. Into an ordered
-/// one as they are to stand in line.
-pub fn in_order(sql: &str, target: &Queue) -> String {
+/// Replaces `{order}` in a statement that writes documents into a queue. They are written in
+/// the order of their subjects, so that two transactions that write the same ones do not wait
+/// for each other in a circle. An ordered queue gets them in the order of its keys: by
+/// `next_iteration`, the fourth column, and number.
+pub fn render_order(sql: &str, target: &Queue) -> String {
     let order = match target.policy.is_ordered {
         true => "4, i.seq",
         false => "1",
@@ -190,29 +208,31 @@ pub fn in_order(sql: &str, target: &Queue) -> String {
     sql.replace("{order}", order)
 }
 
-/// Documents by their states and versions.
+/// How many documents there are of each status, by its code, and version.
 pub type Groups = HashMap<(i32, i32), i32>;
 
-/// Those of the chosen documents whose subjects a statement gave back.
-pub fn groups(chosen: &[Chosen], rows: &Rows) -> Groups {
-    let by_subject: HashMap<&str, &Chosen> = chosen
+/// Groups those of the selected documents whose subjects are in the first column of `rows`.
+pub fn group_returned(selected: &[Selected], rows: &Rows) -> Groups {
+    let by_subject: HashMap<&str, &Selected> = selected
         .iter()
-        .map(|chosen| (chosen.subject.as_str(), chosen))
+        .map(|doc| (doc.subject.as_str(), doc))
         .collect();
+    let returned = (0..rows.len()).filter_map(|row| rows.get::<String>(row, 1));
+    group(returned.filter_map(|subject| by_subject.get(subject.as_str()).copied()))
+}
+
+/// Groups documents by status and version.
+pub fn group<'a>(docs: impl Iterator<Item = &'a Selected>) -> Groups {
     let mut groups = Groups::new();
-    for row in 0..rows.len() {
-        let subject: Option<String> = rows.get(row, 1);
-        if let Some(chosen) = subject.and_then(|subject| by_subject.get(subject.as_str()).copied())
-        {
-            let group = (chosen.status.code(), chosen.version);
-            *groups.entry(group).or_default() += 1;
-        }
+    for doc in docs {
+        *groups.entry((doc.status.code(), doc.version)).or_default() += 1;
     }
     groups
 }
 
-/// Counts what happened to documents, by what they were.
-pub fn count(queue: &Queue, groups: &Groups, event: impl Fn(Status) -> Option<Event>) {
+/// Records what happened to documents for the counters. `event`: what it means for a document
+/// of a status; None: nothing.
+pub fn record_events(queue: &Queue, groups: &Groups, event: impl Fn(Status) -> Option<Event>) {
     for ((status, version), n) in groups {
         if let Some(event) = Status::from_code(*status).and_then(&event) {
             counter_log::record_event(queue, *version, *n, event);
@@ -220,41 +240,45 @@ pub fn count(queue: &Queue, groups: &Groups, event: impl Fn(Status) -> Option<Ev
     }
 }
 
-/// Their subjects, in order: two lists never lock one another out.
-pub fn subjects(chosen: &[Chosen]) -> Arg {
-    let mut subjects: Vec<&str> = chosen.iter().map(|c| c.subject.as_str()).collect();
+/// The subjects of documents as a parameter. They are in order, so that two transactions that
+/// lock the same ones do not wait for each other in a circle.
+pub fn sorted_subjects(selected: &[Selected]) -> Arg {
+    let mut subjects: Vec<&str> = selected.iter().map(|doc| doc.subject.as_str()).collect();
     subjects.sort_unstable();
     Arg::from(subjects)
 }
 
+// Index: the primary key, once for each subject.
 static REMOVE: Statement = Statement::new(
     "delete from only {docs} d where d.subject {=} any ($1)
      returning d.subject::pg_catalog.text",
 );
 
+/// How many documents there are in all groups.
 pub fn total(groups: &Groups) -> i32 {
     groups.values().sum()
 }
 
-/// Numbers for documents that come to a queue, in the order in which they come.
-pub fn numbers(queue: &Queue, n: usize) -> Result<Vec<i64>> {
+/// Numbers (`seq`) for `n` documents that are written into a queue, in ascending order. Fails
+/// with `Error::NoNumbers` when the table of the queue has no sequence.
+pub fn next_numbers(queue: &Queue, n: usize) -> Result<Vec<i64>> {
     (0..n)
         .map(|_| queue.next_number())
         .collect::<Option<_>>()
         .ok_or_else(|| Error::NoNumbers(queue.name.to_string()))
 }
 
-/// Removes documents that are locked and have their place elsewhere: all of them, or
-/// none.
-pub fn remove(spi: &Spi, queue: &Queue, mut subjects: Vec<String>) -> Result<()> {
+/// Removes documents that the caller has locked, and has written elsewhere. Fails with
+/// `Error::NotRemoved` when a policy or a trigger keeps one of them.
+pub fn remove_documents(spi: &Spi, queue: &Queue, mut subjects: Vec<String>) -> Result<()> {
     subjects.sort_unstable();
-    let wanted = subjects.len();
+    let expected = subjects.len();
     let removed = queue.run(spi, &REMOVE, &[Arg::from(subjects)]).len();
-    if removed == wanted {
+    if removed == expected {
         return Ok(());
     }
     Err(Error::NotRemoved {
         queue: queue.name.to_string(),
-        n: wanted - removed,
+        n: expected - removed,
     })
 }

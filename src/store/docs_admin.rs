@@ -1,10 +1,5 @@
-//! Bulk administration: retry, kill, remove, move or prioritise the documents that a
-//! filter chooses, the oldest first, up to a limit. Whoever chooses walks over the whole
-//! table: the indexes are those of the workers, and one more would cost every push.
-//!
-//! Each action is two statements. The first locks the rows, so that what they are can
-//! not change any more, and skips those that somebody else has locked; the second
-//! changes them by their subjects. So the counters are told of what each row really was.
+//! Bulk actions on the documents that a filter matches: retry, kill, drop, move, and set the
+//! priority. `doc_selection.rs` chooses and locks the documents.
 
 use Status::{Active, Completed, Killed, Pending, Planned};
 use pgrx::notice;
@@ -16,25 +11,27 @@ use crate::pg::spi::{self, Spi};
 use crate::pg::value::Arg;
 use crate::store::bookkeeping::documents_ready;
 use crate::store::doc_selection::{
-    Choice, Chosen, Groups, Request, count, groups, in_order, numbers, remove,
-    serialize_bulk_actions, subjects, total,
+    BulkRequest, Groups, Selected, Selection, group_returned, next_numbers, record_events,
+    remove_documents, render_order, serialize_bulk_actions, sorted_subjects, total,
 };
 use crate::store::history::{self, Outcome};
 use crate::store::open_queue::Queue;
 use crate::store::statement::{Statement, render};
 
-// Index of all that follow: primary key, once for each subject. The rows are locked.
+// Index of this statement and the two that follow: the primary key, once for each subject. The
+// rows are locked already.
 static RETRY: Statement = Statement::new(
     "update only {docs} d set
          status = {pending}, next_iteration = pg_catalog.now(),
-         attempts = case when d.status {=} any ('{-1,3}'::pg_catalog.int4[]) then 0 else d.attempts end,
-         last_error = case when d.status {=} any ('{-1,3}'::pg_catalog.int4[]) then null else d.last_error end,
+         attempts = case when d.status {=} any (array[{killed}, {completed}]) then 0 else d.attempts end,
+         last_error = case when d.status {=} any (array[{killed}, {completed}])
+             then null else d.last_error end,
          lease = null, worker_session = null
      where d.subject {=} any ($1)
      returning d.subject::pg_catalog.text",
 );
 
-// The lease stays, which tells its holder what happened.
+// The lease number stays, so that the worker gets an error that says what happened.
 static KILL: Statement = Statement::new(
     "update only {docs} d set
          status = {killed}, attempts = 0, worker_session = null, last_error = 'cancelled'
@@ -48,130 +45,143 @@ static SET_PRIORITY: Statement = Statement::new(
      returning d.subject::pg_catalog.text",
 );
 
-/// Makes documents due now: those that wait for their time, those that were killed, and
-/// completed ones where the filter names them.
-pub fn retry(queue: &Queue, request: &Request) -> Result<i32> {
-    let usual = [Planned, Pending, Killed];
-    let choice = Choice {
-        statuses: request.filter.codes(&usual, &[Completed]),
-        // What waits for its ordering key does not wait for its time.
-        also: "and (d.status {<>} 1
+/// Counts the documents that an action would apply to, at most as many as the request allows.
+fn preview(queue: &Queue, request: &BulkRequest, selection: &Selection) -> Result<i32> {
+    spi::connect(|spi| request.count(spi, queue, selection, Some(request.limit)))
+}
+
+/// Makes documents due now: planned ones, killed ones, pending ones that wait for their time,
+/// and completed ones where the filter names that status. Returns how many. Fails with
+/// `Error::BadDuration`, as every action here does, when an age of the filter is not a
+/// duration.
+pub fn retry(queue: &Queue, request: &BulkRequest) -> Result<i32> {
+    let default = [Planned, Pending, Killed];
+    let selection = Selection {
+        statuses: request.filter.codes(&default, &[Completed]),
+        // A document that is blocked by its ordering key does not wait for its time.
+        condition: "and (d.status {<>} {pending}
             or d.lock_upgrade is null and d.next_iteration {>} pg_catalog.now())",
-        own: &[],
+        args: &[],
         other: None,
     };
-    change(queue, request, &choice, &RETRY, &[], |from| match from {
+    if request.dry_run {
+        return preview(queue, request, &selection);
+    }
+    let groups = change(queue, request, &selection, &RETRY, &[], |from| match from {
         Planned => Some(Event::MakePending),
         from => Event::revive(from, Pending),
-    })
-    .map(|groups| {
-        for ((_, version), n) in &groups {
-            documents_ready(queue, *version, Pending, *n);
-        }
-        total(&groups)
-    })
-}
-
-/// Kills documents that wait, and active ones where the filter names them: their
-/// holders can not settle them any more.
-pub fn kill(queue: &Queue, request: &Request) -> Result<i32> {
-    let choice = Choice {
-        statuses: request.filter.codes(&[Planned, Pending], &[Active]),
-        also: "",
-        own: &[],
-        other: None,
-    };
-    if request.dry_run {
-        return spi::connect(|spi| request.count(spi, queue, &choice, Some(request.limit)));
+    })?;
+    for ((_, version), n) in &groups {
+        documents_ready(queue, *version, Pending, *n);
     }
-    spi::connect(|spi| {
-        let chosen = request.lock(spi, queue, &choice, request.limit)?;
-        if chosen.is_empty() {
-            return Ok(0);
-        }
-        let groups = groups(&chosen, &queue.run(spi, &KILL, &[subjects(&chosen)]));
-        count(queue, &groups, Event::cancel);
-        // Active ones stay for their workers to learn of it.
-        let waited = chosen.into_iter().filter(|c| c.status != Active);
-        let waited: Vec<String> = waited.map(|c| c.subject).collect();
-        history::cancelled(spi, queue, &waited);
-        Ok(total(&groups))
-    })
-}
-
-/// Removes documents, active ones only where the filter names them.
-pub fn drop(queue: &Queue, request: &Request) -> Result<i32> {
-    let usual = [Planned, Pending, Completed, Killed];
-    let choice = Choice {
-        statuses: request.filter.codes(&usual, &[Active]),
-        also: "",
-        own: &[],
-        other: None,
-    };
-    if request.dry_run {
-        return spi::connect(|spi| request.count(spi, queue, &choice, Some(request.limit)));
-    }
-    spi::connect(|spi| {
-        let chosen = request.lock(spi, queue, &choice, request.limit)?;
-        if chosen.is_empty() {
-            return Ok(0);
-        }
-        let list: Vec<String> = chosen.iter().map(|c| c.subject.clone()).collect();
-        let gone = history::archive(spi, queue, &list, Outcome::Dropped, true);
-        let groups = groups(&chosen, &gone);
-        count(queue, &groups, |from| Some(Event::remove(from)));
-        Ok(total(&groups))
-    })
-}
-
-/// Gives documents that wait another priority.
-pub fn set_priority(queue: &Queue, priority: i32, request: &Request) -> Result<i32> {
-    let priority = [Arg::from(priority)];
-    let choice = Choice {
-        statuses: request.filter.codes(&[Planned, Pending], &[]),
-        also: "and d.priority {<>} $14",
-        own: &priority,
-        other: None,
-    };
-    let groups = change(queue, request, &choice, &SET_PRIORITY, &priority, |_| None)?;
     Ok(total(&groups))
 }
 
-/// Locks and changes what was chosen: how many of each state and version. `own`: what
-/// the statement needs besides the subjects.
+/// Kills planned and pending documents, and active ones where the filter names that status:
+/// their workers can no longer settle them. Returns how many.
+pub fn kill(queue: &Queue, request: &BulkRequest) -> Result<i32> {
+    let selection = Selection {
+        statuses: request.filter.codes(&[Planned, Pending], &[Active]),
+        condition: "",
+        args: &[],
+        other: None,
+    };
+    if request.dry_run {
+        return preview(queue, request, &selection);
+    }
+    spi::connect(|spi| {
+        let selected = request.lock(spi, queue, &selection, request.limit)?;
+        if selected.is_empty() {
+            return Ok(0);
+        }
+        let rows = queue.run(spi, &KILL, &[sorted_subjects(&selected)]);
+        let groups = group_returned(&selected, &rows);
+        record_events(queue, &groups, Event::cancel);
+        // Active ones stay in the table, so that their workers get an error that says so.
+        let not_active = selected.into_iter().filter(|doc| doc.status != Active);
+        let not_active: Vec<String> = not_active.map(|doc| doc.subject).collect();
+        history::cancelled(spi, queue, &not_active);
+        Ok(total(&groups))
+    })
+}
+
+/// Removes documents that are not active, and active ones where the filter names that status.
+/// Returns how many.
+pub fn drop(queue: &Queue, request: &BulkRequest) -> Result<i32> {
+    let default = [Planned, Pending, Completed, Killed];
+    let selection = Selection {
+        statuses: request.filter.codes(&default, &[Active]),
+        condition: "",
+        args: &[],
+        other: None,
+    };
+    if request.dry_run {
+        return preview(queue, request, &selection);
+    }
+    spi::connect(|spi| {
+        let selected = request.lock(spi, queue, &selection, request.limit)?;
+        if selected.is_empty() {
+            return Ok(0);
+        }
+        let subjects: Vec<String> = selected.iter().map(|doc| doc.subject.clone()).collect();
+        let removed = history::archive(spi, queue, &subjects, Outcome::Dropped, true);
+        let groups = group_returned(&selected, &removed);
+        record_events(queue, &groups, |from| Some(Event::remove(from)));
+        Ok(total(&groups))
+    })
+}
+
+/// Sets the priority of planned and pending documents that have another one. Returns how many
+/// were changed.
+pub fn set_priority(queue: &Queue, priority: i32, request: &BulkRequest) -> Result<i32> {
+    let priority = [Arg::from(priority)];
+    let selection = Selection {
+        statuses: request.filter.codes(&[Planned, Pending], &[]),
+        condition: "and d.priority {<>} $14",
+        args: &priority,
+        other: None,
+    };
+    if request.dry_run {
+        return preview(queue, request, &selection);
+    }
+    let groups = change(queue, request, &selection, &SET_PRIORITY, &priority, |_| {
+        None
+    })?;
+    Ok(total(&groups))
+}
+
+/// Locks the documents of a selection and changes them. `args`: the parameters of the
+/// statement behind the subjects. `event`: what the counters record for a status. Returns how
+/// many documents there were of each status and version.
 fn change(
     queue: &Queue,
-    request: &Request,
-    choice: &Choice,
+    request: &BulkRequest,
+    selection: &Selection,
     statement: &'static Statement,
-    own: &[Arg],
+    args: &[Arg],
     event: impl Fn(Status) -> Option<Event>,
 ) -> Result<Groups> {
     spi::connect(|spi| {
-        if request.dry_run {
-            let n = request.count(spi, queue, choice, Some(request.limit))?;
-            return Ok(Groups::from([((0, 0), n)]));
-        }
-        let chosen = request.lock(spi, queue, choice, request.limit)?;
-        if chosen.is_empty() {
+        let selected = request.lock(spi, queue, selection, request.limit)?;
+        if selected.is_empty() {
             return Ok(Groups::new());
         }
-        let mut args = vec![subjects(&chosen)];
-        args.extend(own);
-        let groups = groups(&chosen, &queue.run(spi, statement, &args));
-        count(queue, &groups, event);
+        let mut all_args = vec![sorted_subjects(&selected)];
+        all_args.extend(args);
+        let groups = group_returned(&selected, &queue.run(spi, statement, &all_args));
+        record_events(queue, &groups, event);
         Ok(groups)
     })
 }
 
-const NEW_IN_OTHER: &str = "and not exists (
+const IS_NEW_IN_TARGET: &str = "and not exists (
     select from only {other} o where o.subject {=} d.subject)";
 
-const KNOWN_IN_OTHER: &str = "and exists (
+const IS_KNOWN_IN_TARGET: &str = "and exists (
     select from only {other} o where o.subject {=} d.subject)";
 
-// Numbered in the order that the documents had.
-const PLACE: &str =
+// $1, $2: the subjects, and the numbers in the target, in the order that the documents had.
+const INSERT_MOVED: &str =
     "insert into {other} (subject, version, priority, next_iteration, status, attempts,
         iterations, created_at, last_iteration, payload, ordering_key, max_attempts,
         last_error, origin, seq)
@@ -185,9 +195,11 @@ const PLACE: &str =
     on conflict (subject) do nothing
     returning subject::pg_catalog.text";
 
-/// Moves documents that nobody holds to another queue, as what they are. Those whose
-/// subject exists there stay.
-pub fn move_to(queue: &Queue, target: &Queue, request: &Request) -> Result<i32> {
+/// Moves documents that are not active to another queue, where they keep their status. Those
+/// whose subject exists there stay, and a notice tells how many. Returns how many were moved.
+/// Fails with `Error::BadValue` when the target is the queue itself, with `Error::NoNumbers`,
+/// and with `Error::NotRemoved`.
+pub fn move_to(queue: &Queue, target: &Queue, request: &BulkRequest) -> Result<i32> {
     if queue.table == target.table {
         return Err(Error::BadValue {
             argument: "target",
@@ -195,34 +207,29 @@ pub fn move_to(queue: &Queue, target: &Queue, request: &Request) -> Result<i32> 
             rule: "another queue",
         });
     }
-    let choice = |also| Choice {
+    let selection = |condition| Selection {
         statuses: request
             .filter
             .codes(&[Planned, Pending, Completed, Killed], &[]),
-        also,
-        own: &[],
+        condition,
+        args: &[],
         other: Some(&target.name),
     };
     spi::connect(|spi| {
-        let new = choice(NEW_IN_OTHER);
-        if !request.dry_run {
-            serialize_bulk_actions(spi, &[queue, target]);
-        }
+        let new = selection(IS_NEW_IN_TARGET);
         let moved = if request.dry_run {
             request.count(spi, queue, &new, Some(request.limit))?
         } else {
-            place(
-                spi,
-                queue,
-                target,
-                request.lock(spi, queue, &new, request.limit)?,
-            )?
+            serialize_bulk_actions(spi, &[queue, target]);
+            let selected = request.lock(spi, queue, &new, request.limit)?;
+            move_selected(spi, queue, target, &selected)?
         };
         if moved < request.limit {
-            let stay = request.count(spi, queue, &choice(KNOWN_IN_OTHER), None)?;
+            let known = selection(IS_KNOWN_IN_TARGET);
+            let stay = request.count(spi, queue, &known, None)?;
             if stay > 0 {
                 notice!(
-                    "left in queue \"{}\": {stay}, whose subjects exist in queue \"{}\"",
+                    "documents of queue \"{}\" that stay, because their subjects are in use in queue \"{}\": {stay}",
                     queue.name,
                     target.name
                 );
@@ -232,25 +239,26 @@ pub fn move_to(queue: &Queue, target: &Queue, request: &Request) -> Result<i32> 
     })
 }
 
-fn place(spi: &Spi, queue: &Queue, target: &Queue, chosen: Vec<Chosen>) -> Result<i32> {
-    if chosen.is_empty() {
+/// Moves documents that are locked. Those whose subject another transaction has inserted
+/// meanwhile stay. Returns how many were moved.
+fn move_selected(spi: &Spi, queue: &Queue, target: &Queue, selected: &[Selected]) -> Result<i32> {
+    if selected.is_empty() {
         return Ok(0);
     }
-    let numbers = numbers(target, chosen.len())?;
-    let subjects: Vec<&str> = chosen.iter().map(|c| c.subject.as_str()).collect();
-    let sql = render(&in_order(PLACE, target), &queue.name)
+    let numbers = next_numbers(target, selected.len())?;
+    let subjects: Vec<&str> = selected.iter().map(|doc| doc.subject.as_str()).collect();
+    let sql = render(&render_order(INSERT_MOVED, target), &queue.name)
         .replace("{other}", &target.name.qualified("docs"));
     let rows = spi.once(&sql, &[Arg::from(subjects), Arg::from(numbers)]);
-    let placed = groups(&chosen, &rows);
-    let n = total(&placed);
+    let moved = group_returned(selected, &rows);
     let subjects: Vec<String> = (0..rows.len()).filter_map(|row| rows.get(row, 1)).collect();
-    remove(spi, queue, subjects)?;
-    count(queue, &placed, |from| Some(Event::remove(from)));
-    count(target, &placed, |status| Some(Event::place(status)));
-    for ((status, version), n) in placed {
-        if let Some(status) = Status::from_code(status) {
-            documents_ready(target, version, status, n);
+    remove_documents(spi, queue, subjects)?;
+    record_events(queue, &moved, |from| Some(Event::remove(from)));
+    record_events(target, &moved, |status| Some(Event::place(status)));
+    for ((status, version), n) in &moved {
+        if let Some(status) = Status::from_code(*status) {
+            documents_ready(target, *version, status, *n);
         }
     }
-    Ok(n)
+    Ok(total(&moved))
 }

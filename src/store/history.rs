@@ -1,7 +1,7 @@
-//! Documents that are settled and do not stay in the table of documents: they go at
-//! once, or into the queue's history, from which they are trimmed after a time. Either
-//! way the statement that settles them removes them, so that the table of a busy queue
-//! stays small and their subjects are free again.
+//! Settled documents that do not stay in the table of documents. They are removed at once, or
+//! moved to the history of the queue, from which they are removed after a time. The statement
+//! that settles a document also removes it, so that the table of a busy queue stays small, and
+//! its subject is free again.
 
 use std::collections::{HashMap, HashSet};
 
@@ -17,7 +17,7 @@ use crate::store::policy::Keep;
 use crate::store::statement::Statement;
 use crate::store::{counter_log, leases, metrics, queue_tables};
 
-/// How a document ended, as the history has it.
+/// How a document was settled: the column `outcome` of the history.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
     Completed,
@@ -36,6 +36,7 @@ impl Outcome {
         Self::Cancelled,
     ];
 
+    /// The word in the history.
     pub fn word(self) -> &'static str {
         match self {
             Self::Completed => "completed",
@@ -46,7 +47,7 @@ impl Outcome {
         }
     }
 
-    /// The setting that says what becomes of it.
+    /// What the queue is set to do with documents of this outcome.
     pub fn keep(self, queue: &Queue) -> Keep {
         match self {
             Self::Completed => queue.policy.completed,
@@ -56,14 +57,15 @@ impl Outcome {
     }
 }
 
-/// A statement that removes documents and writes them into the history: what it removes,
-/// the condition included; payload, iterations and error that are written; the outcome.
+/// A statement that removes documents and writes them into the history. The arguments: what
+/// follows `delete from … d`; the payload, the iterations and the error that are written; the
+/// outcome; the name of the worker.
 macro_rules! into_history {
-    ($gone:literal, $payload:literal, $iterations:literal, $error:literal, $outcome:literal, $worker:literal) => {
+    ($condition:literal, $payload:literal, $iterations:literal, $error:literal, $outcome:literal, $worker:literal) => {
         concat!(
-            "with gone as (
+            "with removed as (
                  delete from only {docs} d ",
-            $gone,
+            $condition,
             "
                  returning d.subject, d.version, d.priority, d.attempts, ",
             $iterations,
@@ -77,17 +79,17 @@ macro_rules! into_history {
                      created_at, payload, last_error, ordering_key, origin, worker)
                  select ",
             $outcome,
-            ", g.subject, g.version, g.priority, g.attempts, g.iterations,
-                     g.created_at, g.payload, g.last_error, g.ordering_key, g.origin, ",
+            ", r.subject, r.version, r.priority, r.attempts, r.iterations,
+                     r.created_at, r.payload, r.last_error, r.ordering_key, r.origin, ",
             $worker,
             "
-                 from gone g order by g.seq)
-             select g.subject::pg_catalog.text, g.version from gone g"
+                 from removed r order by r.seq)
+             select r.subject::pg_catalog.text, r.version from removed r"
         )
     };
 }
 
-// Index: primary key, once for each subject. Nothing else can prove `status + 0 = 2`.
+// Index: the primary key, once for each subject. `{is_leased}` keeps the due index out.
 static SETTLE: Statement = Statement::new(into_history!(
     "using rows from (pg_catalog.unnest($1), pg_catalog.unnest($3)) as i (subject, payload)
      where d.subject {=} i.subject
@@ -99,23 +101,24 @@ static SETTLE: Statement = Statement::new(into_history!(
     "$5"
 ));
 
-// The same for documents that are settled, or were locked by the caller.
-static TAKE: Statement = Statement::new(into_history!(
+// The same for documents that are settled already, or that the caller has locked.
+static ARCHIVE: Statement = Statement::new(into_history!(
     "where d.subject {=} any ($1)",
     "d.payload",
     "d.iterations",
     "d.last_error",
-    "case when $2 {=} 'killed' and g.last_error {=} 'cancelled'
+    "case when $2 {=} 'killed' and r.last_error {=} 'cancelled'
          then 'cancelled' else $2 end",
     "$3"
 ));
 
+// Index: the primary key, once for each subject.
 static REMOVE: Statement = Statement::new(
     "delete from only {docs} d where d.subject {=} any ($1)
      returning d.subject::pg_catalog.text, d.version",
 );
 
-// Tid Scan.
+// A Tid Scan: the caller has locked the rows and knows where they are.
 static POP: Statement = Statement::new(into_history!(
     "where d.ctid {=} any ($1)",
     "d.payload",
@@ -125,13 +128,14 @@ static POP: Statement = Statement::new(into_history!(
     "$2"
 ));
 
-/// The session that settles, as the history names it.
-fn worker() -> String {
+/// The name of this session in the history.
+fn worker_name() -> String {
     leases::shown_name(&settings::worker_name(), &session::application())
 }
 
-/// Settles active documents by moving them into the history, counts them, and gives the
-/// subjects of those that were active. `payloads`: a `jsonb[]` as long as the list.
+/// Settles active documents by moving them into the history, and records that for the
+/// counters. Returns the subjects of those that were active, by the lease `lease` if one is
+/// given. `payloads`: new payloads, a `jsonb[]` as long as `subjects`.
 pub fn settle(
     queue: &Queue,
     subjects: &[&str],
@@ -143,7 +147,7 @@ pub fn settle(
     if payloads.is_none() {
         sorted.sort_unstable();
     }
-    let worker = worker();
+    let worker = worker_name();
     let args = [
         Arg::from(sorted),
         Arg::from(lease),
@@ -153,15 +157,16 @@ pub fn settle(
     ];
     spi::connect(|spi| {
         let rows = queue.run(spi, &SETTLE, &args);
-        for (version, n) in versions(&rows) {
+        for (version, n) in count_by_version(&rows) {
             counter_log::record_event(queue, version, n, Event::Drop);
         }
         (0..rows.len()).filter_map(|row| rows.get(row, 1)).collect()
     })
 }
 
-/// Removes documents that are locked, by way of the history where the queue keeps such
-/// an outcome there; gives subjects and versions of those that went.
+/// Removes documents that the caller has locked, and writes them into the history where the
+/// queue keeps this outcome there. `by_worker`: this session is the worker that the history
+/// names. Returns a row for each removed document: its subject and its version.
 pub fn archive<'s>(
     spi: &'s Spi,
     queue: &Queue,
@@ -175,38 +180,39 @@ pub fn archive<'s>(
     if outcome.keep(queue) != Keep::InHistory {
         return queue.run(spi, &REMOVE, &[subjects]);
     }
-    let worker = by_worker.then(worker);
+    let worker = by_worker.then(worker_name);
     let args = [
         subjects,
         Arg::from(outcome.word()),
         Arg::from(worker.as_deref()),
     ];
-    queue.run(spi, &TAKE, &args)
+    queue.run(spi, &ARCHIVE, &args)
 }
 
-/// Removes documents that were cancelled while they waited, and are killed now, where the
-/// queue does not keep them in its table; and counts that.
+/// Removes documents that were cancelled while they were planned or pending, and are killed
+/// now, and records that for the counters. Does nothing where the queue keeps killed documents
+/// in its table.
 pub fn cancelled(spi: &Spi, queue: &Queue, subjects: &[String]) {
     if queue.policy.killed == Keep::InTable || subjects.is_empty() {
         return;
     }
-    let gone = archive(spi, queue, subjects, Outcome::Cancelled, true);
-    for (version, n) in versions(&gone) {
+    let removed = archive(spi, queue, subjects, Outcome::Cancelled, true);
+    for (version, n) in count_by_version(&removed) {
         counter_log::record_event(queue, version, n, Event::RemoveKilled);
     }
 }
 
-/// Moves pending documents that were locked at these places into the history: what a pop
-/// does where the queue keeps what is dropped. Says how many.
+/// Moves pending documents that the caller has locked into the history: a pop, where the queue
+/// keeps dropped documents there. `tids`: where the rows are, a `tid[]`. Returns how many.
 pub fn pop(spi: &Spi, queue: &Queue, tids: Arg) -> i32 {
-    let worker = worker();
+    let worker = worker_name();
     queue
         .run(spi, &POP, &[tids, Arg::from(worker.as_str())])
         .affected()
 }
 
-/// How many rows there are of each version, which is their second column.
-pub fn versions(rows: &Rows) -> HashMap<i32, i32> {
+/// How many rows there are of each version. The version is their second column.
+pub fn count_by_version(rows: &Rows) -> HashMap<i32, i32> {
     let mut versions = HashMap::new();
     for row in 0..rows.len() {
         *versions.entry(rows.get(row, 2).unwrap_or(0)).or_default() += 1;
@@ -214,9 +220,9 @@ pub fn versions(rows: &Rows) -> HashMap<i32, i32> {
     versions
 }
 
-// A part of the documents in the order of the primary key. A cancelled one keeps the
-// number of its lease until its worker has had time to learn of it.
-static WALK: Statement = Statement::new(
+// Index: the primary key, a range behind a subject. A cancelled document keeps its lease
+// number until its worker has had the time to ask for it.
+static FIND_SETTLED: Statement = Statement::new(
     "with walked as materialized (
          select d.subject::pg_catalog.text as subject, d.status,
              d.lease is null or d.next_iteration {<} pg_catalog.now() as is_over
@@ -224,12 +230,41 @@ static WALK: Statement = Statement::new(
          where d.subject {>} $1
          order by d.subject
          limit $2)
-     select pg_catalog.count(*), (select x.subject from walked x order by x.subject collate pg_catalog.\"C\" desc limit 1),
+     select pg_catalog.count(*),
+         (select x.subject from walked x order by x.subject collate pg_catalog.\"C\" desc limit 1),
          pg_catalog.array_agg(w.subject) filter (where w.status {=} {completed} and $3),
          pg_catalog.array_agg(w.subject) filter (where w.status {=} {killed} and w.is_over and $4)
      from walked w",
 );
 
+/// The row of `FIND_SETTLED`.
+struct Walk {
+    /// How many documents it has read.
+    documents: i64,
+    /// The last one of them.
+    last: Option<String>,
+    completed: Vec<String>,
+    killed: Vec<String>,
+}
+
+/// Finds settled documents to remove among the `limit` documents behind a subject.
+fn find_settled(spi: &Spi, queue: &Queue, after: &str, limit: i32) -> Walk {
+    let args = [
+        Arg::from(after),
+        Arg::from(i64::from(limit)),
+        Arg::from(queue.policy.completed != Keep::InTable),
+        Arg::from(queue.policy.killed != Keep::InTable),
+    ];
+    let rows = queue.run(spi, &FIND_SETTLED, &args);
+    Walk {
+        documents: rows.get(0, 1).unwrap_or(0),
+        last: rows.get(0, 2),
+        completed: rows.get(0, 3).unwrap_or_default(),
+        killed: rows.get(0, 4).unwrap_or_default(),
+    }
+}
+
+// Index: the primary key, because of `status + 0`.
 static LOCK_SETTLED: Statement = Statement::new(
     "select d.subject::pg_catalog.text from only {docs} d
      where d.subject {=} any ($1)
@@ -241,54 +276,53 @@ static LOCK_SETTLED: Statement = Statement::new(
 
 /// What a part of a sweep did.
 pub struct Swept {
+    /// How many documents it removed.
     pub removed: i32,
-    /// Where the next part begins; None: this was the last one.
+    /// The subject behind which the next part begins; None after the last part.
     pub next: Option<String>,
 }
 
-/// Removes settled documents that the queue does not keep in its table (any more), of at
-/// most so many documents behind a subject.
+/// Removes settled documents that the queue does not, or no longer, keep in its table. It
+/// reads the `limit` documents behind a subject, and records what it removes for the counters.
 pub fn sweep(queue: &Queue, after: &str, limit: i32) -> Swept {
-    let policy = &queue.policy;
-    let completed = policy.completed != Keep::InTable;
-    let killed = policy.killed != Keep::InTable;
     spi::connect(|spi| {
-        let args = [
-            Arg::from(after),
-            Arg::from(i64::from(limit)),
-            Arg::from(completed),
-            Arg::from(killed),
-        ];
-        let rows = queue.run(spi, &WALK, &args);
-        let walked: i64 = rows.get(0, 1).unwrap_or(0);
-        let last: Option<String> = rows.get(0, 2);
+        let walk = find_settled(spi, queue, after, limit);
         let mut removed = 0;
-        for (column, status, outcome) in [
-            (3, Status::Completed, Outcome::Completed),
-            (4, Status::Killed, Outcome::Killed),
+        for (subjects, status, outcome) in [
+            (walk.completed, Status::Completed, Outcome::Completed),
+            (walk.killed, Status::Killed, Outcome::Killed),
         ] {
-            let found: Option<Vec<String>> = rows.get(0, column);
-            if let Some(found) = found {
-                let args = [Arg::from(found), Arg::from(status.code())];
-                let locked = queue.run(spi, &LOCK_SETTLED, &args);
-                let subjects: Vec<String> = (0..locked.len())
-                    .filter_map(|row| locked.get(row, 1))
-                    .collect();
-                let gone = archive(spi, queue, &subjects, outcome, false);
-                for (version, n) in versions(&gone) {
-                    counter_log::record_event(queue, version, n, Event::remove(status));
-                }
-                removed += gone.affected();
+            if !subjects.is_empty() {
+                removed += remove_settled(spi, queue, subjects, status, outcome);
             }
         }
         Swept {
             removed,
-            next: last.filter(|_| walked >= i64::from(limit)),
+            next: walk.last.filter(|_| walk.documents >= i64::from(limit)),
         }
     })
 }
 
-/// Whether there is anything to sweep, by the counters.
+/// Removes those of the documents that can be locked without waiting, and still have the
+/// status. Returns how many.
+fn remove_settled(
+    spi: &Spi,
+    queue: &Queue,
+    subjects: Vec<String>,
+    status: Status,
+    outcome: Outcome,
+) -> i32 {
+    let args = [Arg::from(subjects), Arg::from(status.code())];
+    let rows = queue.run(spi, &LOCK_SETTLED, &args);
+    let locked: Vec<String> = (0..rows.len()).filter_map(|row| rows.get(row, 1)).collect();
+    let removed = archive(spi, queue, &locked, outcome, false);
+    for (version, n) in count_by_version(&removed) {
+        counter_log::record_event(queue, version, n, Event::remove(status));
+    }
+    removed.affected()
+}
+
+/// Whether the counters say that there is anything to sweep.
 pub fn needs_sweep(queue: &Queue) -> bool {
     let policy = &queue.policy;
     let (completed, killed) = (policy.completed, policy.killed);
@@ -296,31 +330,31 @@ pub fn needs_sweep(queue: &Queue) -> bool {
         return false;
     }
     let counted = metrics::get_many(&queue.name, &["cpl", "kll"]);
-    let some = |at: usize| counted.get(at).is_some_and(|n| *n > 0);
-    completed != Keep::InTable && some(0) || killed != Keep::InTable && some(1)
+    let is_above_zero = |at: usize| counted.get(at).is_some_and(|n| *n > 0);
+    completed != Keep::InTable && is_above_zero(0) || killed != Keep::InTable && is_above_zero(1)
 }
 
 // Index: (outcome, settled_at).
-const TRIM: &str = "delete from {history} where ctid = any (array(
+const TRIM: &str = "delete from {history} where ctid {=} any (array(
     select h.ctid from {history} h
-    where h.outcome = $1 and h.settled_at < now() - coalesce($2, interval '0')
+    where h.outcome {=} $1 and h.settled_at {<} (now() {-} coalesce($2, interval '0'))
     order by h.settled_at
     limit $3
     for update skip locked))";
 
-const KEPT: &str =
-    "select keep_completed, keep_killed, keep_dropped from fetchq.queues where id = $1";
+const GET_KEEP: &str =
+    "select keep_completed, keep_killed, keep_dropped from fetchq.queues where id {=} $1";
 
-/// Removes what has been in the history for longer than the queue keeps it, the oldest
-/// first, and not more than so many lines; says how many. What is not to be kept goes
-/// too.
+/// Removes documents that have been in the history for longer than the queue keeps them, the
+/// oldest first, at most `limit`. Where the queue keeps none of an outcome, all of it is
+/// removed. Returns how many.
 pub fn trim(queue: &Queue, limit: i32) -> i32 {
     if !queue_tables::has_history(&queue.name) {
         return 0;
     }
     spi::connect(|spi| {
-        let rows = spi.once(KEPT, &[Arg::from(queue.id)]);
-        let mut left = limit;
+        let rows = spi.once(GET_KEEP, &[Arg::from(queue.id)]);
+        let mut remaining = limit;
         for outcome in Outcome::ALL {
             let column = match outcome {
                 Outcome::Completed => 1,
@@ -328,21 +362,25 @@ pub fn trim(queue: &Queue, limit: i32) -> i32 {
                 Outcome::Dropped | Outcome::Popped => 3,
             };
             let age = rows.interval_arg(0, column);
-            let args = [Arg::from(outcome.word()), age, Arg::from(i64::from(left))];
-            left -= queue.once(spi, TRIM, &args).affected();
+            let args = [
+                Arg::from(outcome.word()),
+                age,
+                Arg::from(i64::from(remaining)),
+            ];
+            remaining -= queue.once(spi, TRIM, &args).affected();
         }
-        limit - left
+        limit - remaining
     })
 }
 
-/// How many documents one part of a sweep walks over, and how many lines are trimmed at
-/// once.
+/// How many documents one part of a sweep reads, and how many rows one statement removes from
+/// a history, so that each transaction stays short.
 pub const BATCH: i32 = 10_000;
 
 /// The queues whose history the caller may read.
 pub fn readable() -> Vec<QueueName> {
     spi::connect(|spi| {
-        let rows = spi.once(READABLE, &[]);
+        let rows = spi.once(LIST_READABLE, &[]);
         let names = (0..rows.len()).filter_map(|row| rows.get::<String>(row, 1));
         names
             .filter_map(|name| QueueName::parse(&name).ok())
@@ -350,13 +388,13 @@ pub fn readable() -> Vec<QueueName> {
     })
 }
 
-const READABLE: &str = "select q.name::text from fetchq.queues q
-    join pg_class c on c.relname = q.name || '__history'
-        and c.relnamespace = 'fetchq_data'::regnamespace
+const LIST_READABLE: &str = "select q.name::text from fetchq.queues q
+    join pg_class c on c.relname {=} (q.name {||} '__history')
+        and c.relnamespace {=} 'fetchq_data'::regnamespace
     where has_table_privilege(c.oid, 'select')
     order by q.name";
 
-/// The history of a queue, as `queue_history` shows it.
+/// The rows of `queue_history` for a queue. $1: the name of the queue.
 pub const ROWS: &str = "select $1::varchar, h.id, h.settled_at, h.outcome, h.subject, h.version,
         h.priority, h.attempts, h.iterations, h.created_at, h.payload, h.last_error,
         h.ordering_key, h.origin, h.worker

@@ -1,90 +1,99 @@
-//! The maintenance jobs (`fetchq.jobs`): claiming and rescheduling.
+//! The rows of `fetchq.jobs`, the maintenance jobs: claiming, failing and rescheduling them.
 
-use crate::pg::spi;
+use crate::pg::spi::{self, Rows};
 use crate::pg::time::Interval;
 use crate::pg::value::Arg;
 
-/// A claimed job.
+/// A job that was claimed.
 pub struct Job {
+    /// Its id.
     pub id: i32,
+    /// Its task, such as `mnt`.
     pub task: String,
+    /// Its queue, or `*` for all.
     pub queue: String,
-    /// JSON text.
+    /// Its settings, as JSON text.
     pub settings: Option<String>,
 }
 
-// A job that is running, or whose runner died, is hidden until next_iteration. Each
-// attempt that came to no end doubles that time (8 times at most).
+/// Reads id, task, queue and settings from columns of a row; the first three are adjacent.
+fn job(rows: &Rows, row: usize, settings: i32) -> Option<Job> {
+    Some(Job {
+        id: rows.get(row, 1)?,
+        task: rows.get(row, 2)?,
+        queue: rows.get(row, 3)?,
+        settings: rows
+            .datum(row, settings)
+            .map(|_| rows.json_text(row, settings)),
+    })
+}
+
+// A job that is running, or whose session has ended, is hidden until next_iteration. Each
+// attempt that did not finish doubles that time, up to 8 times.
 const CLAIM: &str = "update fetchq.jobs j set
-        next_iteration = now() + $1 * power(2, least(j.attempts, 3)),
-        attempts = least(j.attempts + 1, 1000000)
-    where j.id = any (array(
+        next_iteration = now() {+} ($1 {*} power(2, least(j.attempts, 3))),
+        attempts = least(j.attempts {+} 1, 1000000)
+    where j.id {=} any (array(
         select id from fetchq.jobs
-        where next_iteration <= now()
+        where next_iteration {<=} now()
         order by next_iteration, attempts, id
         limit $2
         for update skip locked))
     returning j.id, j.task, j.queue, j.attempts, j.iterations, j.next_iteration,
         j.last_iteration, j.settings, j.payload";
 
-/// Claims up to `limit` due jobs for `duration`; `take` gets the rows of the table.
-pub fn claim<R>(duration: Interval, limit: i32, take: impl FnOnce(&spi::Rows) -> R) -> R {
+/// Claims up to `limit` due jobs for `duration`. `read` gets the rows of the table; its result
+/// is returned.
+pub fn claim<R>(duration: Interval, limit: i32, read: impl FnOnce(&Rows) -> R) -> R {
     spi::connect(|spi| {
         let rows = spi.once(CLAIM, &[duration.arg(), Arg::from(i64::from(limit))]);
-        take(&rows)
+        read(&rows)
     })
 }
 
-/// Claims up to `limit` due jobs, in the order of their ids.
+/// Claims up to `limit` due jobs for `duration`. Returns them in the order of their ids.
 pub fn claim_all(duration: Interval, limit: i32) -> Vec<Job> {
     let mut jobs = claim(duration, limit, |rows| {
         (0..rows.len())
-            .filter_map(|row| {
-                Some(Job {
-                    id: rows.get(row, 1)?,
-                    task: rows.get(row, 2)?,
-                    queue: rows.get(row, 3)?,
-                    settings: rows.datum(row, 8).map(|_| rows.json_text(row, 8)),
-                })
-            })
+            .filter_map(|row| job(rows, row, 8))
             .collect::<Vec<_>>()
     });
     jobs.sort_by_key(|job| job.id);
     jobs
 }
 
-/// What the worker runs by the plan of `fetchq.jobs`.
+/// The kinds of jobs that the background worker runs as `fetchq.jobs` plans them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// The pack of the counters, every second or so.
     Pack,
-    /// Snapshots, recounts, retention: seldom, and they may take long.
+    /// Snapshots, recounts and retention: they are rare, and may take long.
     Slow,
 }
 
 impl Kind {
-    // Indexes: (task, queue) is unique; jobs_others_idx.
+    // Indexes: the unique one of (task, queue), and jobs_others_idx, whose predicate this is.
     fn condition(self) -> &'static str {
         match self {
-            Self::Pack => "task = 'lgp'",
-            Self::Slow => "task <> 'mnt' and task <> 'lgp'",
+            Self::Pack => "task {=} 'lgp'",
+            Self::Slow => "task {<>} 'mnt' and task {<>} 'lgp'",
         }
     }
 }
 
-// One at a time: each is a transaction of its own.
+// One job at a time: each is a transaction of its own.
 const CLAIM_ONE: &str = "update fetchq.jobs j set
-        next_iteration = now() + $1 * power(2, least(j.attempts, 3)),
-        attempts = least(j.attempts + 1, 1000000)
-    where j.id = (
+        next_iteration = now() {+} ($1 {*} power(2, least(j.attempts, 3))),
+        attempts = least(j.attempts {+} 1, 1000000)
+    where j.id {=} (
         select id from fetchq.jobs
-        where next_iteration <= now() and {condition}
+        where next_iteration {<=} now() and {condition}
         order by next_iteration, attempts, id
         limit 1
         for update skip locked)
     returning j.id, j.task, j.queue, j.settings";
 
-/// Claims a due job of a kind.
+/// Claims a due job of a kind for `duration`. None when none is due.
 pub fn claim_one(kind: Kind, duration: Interval) -> Option<Job> {
     spi::connect(|spi| {
         let sql = CLAIM_ONE.replace("{condition}", kind.condition());
@@ -92,22 +101,17 @@ pub fn claim_one(kind: Kind, duration: Interval) -> Option<Job> {
         if rows.is_empty() {
             return None;
         }
-        Some(Job {
-            id: rows.get(0, 1)?,
-            task: rows.get(0, 2)?,
-            queue: rows.get(0, 3)?,
-            settings: rows.datum(0, 4).map(|_| rows.json_text(0, 4)),
-        })
+        job(&rows, 0, 4)
     })
 }
 
-const NEXT: &str = "select next_iteration from fetchq.jobs where {condition}
+const GET_NEXT: &str = "select next_iteration from fetchq.jobs where {condition}
     order by next_iteration limit 1";
 
-/// When the next of a kind is due.
+/// When the next job of a kind is due, in microseconds since 2000. None when there is no job.
 pub fn next(kind: Kind) -> Option<i64> {
     spi::connect(|spi| {
-        let rows = spi.once(&NEXT.replace("{condition}", kind.condition()), &[]);
+        let rows = spi.once(&GET_NEXT.replace("{condition}", kind.condition()), &[]);
         if rows.is_empty() {
             None
         } else {
@@ -116,21 +120,24 @@ pub fn next(kind: Kind) -> Option<i64> {
     })
 }
 
-// (task, queue) is unique.
-const MAINTENANCE: &str = "select id, next_iteration, settings, attempts from fetchq.jobs
-    where task = 'mnt' and queue = $1";
+// Index: the unique one of (task, queue).
+const GET_MAINTENANCE: &str = "select id, next_iteration, settings, attempts from fetchq.jobs
+    where task {=} 'mnt' and queue {=} $1";
 
-/// The maintenance of a queue's documents, as the worker does it.
+/// The job `mnt` of a queue, as the background worker runs it: without claiming it.
 pub struct Maintenance {
+    /// The job.
     pub job: Job,
+    /// It is not to run before this time, in microseconds since 2000.
     pub not_before: i64,
-    /// Attempts that failed, since it last ran.
+    /// How many attempts have failed since it last ran.
     pub failures: i32,
 }
 
+/// The job `mnt` of a queue. None when there is none.
 pub fn maintenance_of(queue: &str) -> Option<Maintenance> {
     spi::connect(|spi| {
-        let rows = spi.once(MAINTENANCE, &[Arg::from(queue)]);
+        let rows = spi.once(GET_MAINTENANCE, &[Arg::from(queue)]);
         if rows.is_empty() {
             return None;
         }
@@ -148,16 +155,16 @@ pub fn maintenance_of(queue: &str) -> Option<Maintenance> {
     })
 }
 
-const TRY_LOCK: &str = "select from fetchq.jobs where id = $1 for no key update skip locked";
+const TRY_LOCK: &str = "select from fetchq.jobs where id {=} $1 for no key update skip locked";
 
-/// Locks a job to write down how it went; false when another session has it. Before the
-/// queue is opened: the order in which a queue is dropped.
+/// Locks a job, to record how it went. Returns false when another session has locked it. The
+/// caller locks the job before it opens the queue: in the order of dropping a queue.
 pub fn try_lock(id: i32) -> bool {
     spi::connect(|spi| spi.once(TRY_LOCK, &[Arg::from(id)]).affected() > 0)
 }
 
 const COUNT_FAILURE: &str =
-    "update fetchq.jobs set attempts = least(attempts + 1, 1000000) where id = $1";
+    "update fetchq.jobs set attempts = least(attempts {+} 1, 1000000) where id {=} $1";
 
 /// Counts a failure of a job that was not claimed.
 pub fn count_failure(id: i32) {
@@ -166,9 +173,9 @@ pub fn count_failure(id: i32) {
     });
 }
 
-const EXTEND: &str = "update fetchq.jobs set next_iteration = now() + $2 where id = $1";
+const EXTEND: &str = "update fetchq.jobs set next_iteration = now() {+} $2 where id {=} $1";
 
-/// Hides a claimed job for its own duration.
+/// Hides a claimed job from other sessions for `duration` from now on.
 pub fn extend(id: i32, duration: Interval) {
     spi::connect(|spi| {
         spi.once(EXTEND, &[Arg::from(id), duration.arg()]);
@@ -176,33 +183,33 @@ pub fn extend(id: i32, duration: Interval) {
 }
 
 const BACK_OFF: &str = "update fetchq.jobs
-    set next_iteration = now() + greatest($2,
-        least($2 * power(2, least(attempts, 20)), interval '1 hour'))
-    where id = $1";
+    set next_iteration = now() {+} greatest($2,
+        least($2 {*} power(2, least(attempts, 20)), interval '1 hour'))
+    where id {=} $1";
 
-/// Plans the next attempt of a job that failed: after its delay, doubled with each
-/// failure up to an hour. It is never given up.
+/// Plans the next attempt of a job that failed: after `delay`, which is doubled with each
+/// failure, up to an hour. There is no last attempt.
 pub fn back_off(id: i32, delay: Interval) {
     spi::connect(|spi| {
         spi.once(BACK_OFF, &[Arg::from(id), delay.arg()]);
     });
 }
 
-const RESCHEDULE: &str = "update fetchq.jobs set next_iteration = now() + $2,
-        last_iteration = now(), iterations = iterations + 1, attempts = 0
-    where id = $1";
+const RESCHEDULE: &str = "update fetchq.jobs set next_iteration = now() {+} $2,
+        last_iteration = now(), iterations = iterations {+} 1, attempts = 0
+    where id {=} $1";
 
-const SWEPT: &str = "select payload ->> 'swept' from fetchq.jobs where id = $1";
+const GET_SWEPT: &str = "select payload {->>} 'swept' from fetchq.jobs where id {=} $1";
 
 const SET_SWEPT: &str = "update fetchq.jobs set payload = case
-        when $2 is null then payload - 'swept'
-        else coalesce(payload, '{}') || jsonb_build_object('swept', $2) end
-    where id = $1";
+        when $2 is null then payload {-} 'swept'
+        else coalesce(payload, '{}') {||} jsonb_build_object('swept', $2) end
+    where id {=} $1";
 
-/// The document up to which a job has swept its queue; None: it begins with the first.
+/// The subject up to which a job has swept its queue. None: it begins with the first document.
 pub fn swept(id: i32) -> Option<String> {
     spi::connect(|spi| {
-        let rows = spi.once(SWEPT, &[Arg::from(id)]);
+        let rows = spi.once(GET_SWEPT, &[Arg::from(id)]);
         if rows.is_empty() {
             None
         } else {
@@ -211,13 +218,15 @@ pub fn swept(id: i32) -> Option<String> {
     })
 }
 
+/// Notes the subject up to which a job has swept its queue. None: the sweep is complete.
 pub fn set_swept(id: i32, after: Option<&str>) {
     spi::connect(|spi| {
         spi.once(SET_SWEPT, &[Arg::from(id), Arg::from(after)]);
     });
 }
 
-/// Plans the next run of a job that has run; false when there is no such job.
+/// Plans the next run of a job that has run, `delay` from now on. Returns false when there is no
+/// such job.
 pub fn reschedule(id: i32, delay: Interval) -> bool {
     spi::connect(|spi| {
         spi.once(RESCHEDULE, &[Arg::from(id), delay.arg()])
@@ -227,20 +236,20 @@ pub fn reschedule(id: i32, delay: Interval) -> bool {
 }
 
 const MAKE_DUE: &str = "update fetchq.jobs set next_iteration = now()
-    where id = any (array(
-        select id from fetchq.jobs where queue <> '*' order by id for update skip locked))";
+    where id {=} any (array(
+        select id from fetchq.jobs where queue {<>} '*' order by id for update skip locked))";
 
-/// Makes the jobs of every queue due; says how many there are. Those that another
-/// session is running are left to it.
+/// Makes the jobs of every queue due, except those that other sessions have locked. Returns how
+/// many.
 pub fn make_due() -> i32 {
     spi::connect(|spi| spi.once(MAKE_DUE, &[]).affected())
 }
 
 const RESTART: &str = "update fetchq.jobs set attempts = 0, iterations = 0,
         next_iteration = now(), last_iteration = null
-    where queue = $1";
+    where queue {=} $1";
 
-/// Resets the jobs of a queue.
+/// Resets the jobs of a queue, and makes them due.
 pub fn restart(queue: &str) {
     spi::connect(|spi| {
         spi.once(RESTART, &[Arg::from(queue)]);

@@ -11,10 +11,10 @@
 
 use crate::pg::value::Arg;
 use crate::pg::{spi, subtransaction};
-use crate::store::cap::{BEYOND, LOCK_PLACES, OVER, repair_places};
+use crate::store::cap::{COUNT_EXTRA_SLOTS, FIRST_EXTRA_SLOT, LOCK_FREE_SLOTS, repair_slots};
 use crate::store::open_queue::Queue;
 use crate::store::plans;
-use crate::store::rate::{LOCK_TURNS, MISSING_TURNS, next_turn, take_turns};
+use crate::store::rate::{ADD_MISSING_PERMITS, LOCK_PERMITS, next_permit, use_permits};
 use crate::store::readiness::{self, Readiness};
 use crate::store::statement::Statement;
 
@@ -62,7 +62,7 @@ pub fn pick(
         }
         let picked = pick(allowed);
         if picked > 0 && policy.rate_limit.is_some() {
-            take_turns(queue, picked, now);
+            use_permits(queue, picked, now);
         }
         (picked, picked > 0)
     })
@@ -75,7 +75,7 @@ fn admit(queue: &Queue, kind: PickKind, wanted: i32, now: i64) -> i32 {
     let mut allowed = wanted;
     spi::connect(|spi| {
         if queue.policy.max_active.is_some() && kind == PickKind::Lease {
-            let beyond = Arg::from(BEYOND);
+            let beyond = Arg::from(FIRST_EXTRA_SLOT);
             // For each slot in use beyond the cap, one free slot is locked and stays free. Two
             // picks lock different slots, so this holds for both together. Slots beyond the
             // cap are counted under the locks, because a session that lowers the cap changes
@@ -84,9 +84,12 @@ fn admit(queue: &Queue, kind: PickKind, wanted: i32, now: i64) -> i32 {
             loop {
                 let limit = Arg::from(i64::from(wanted) + i64::from(over));
                 let locked = queue
-                    .run(spi, &LOCK_PLACES, &[id, beyond, limit])
+                    .run(spi, &LOCK_FREE_SLOTS, &[id, beyond, limit])
                     .affected();
-                let counted = queue.run(spi, &OVER, &[id, beyond]).get(0, 1).unwrap_or(0);
+                let counted = queue
+                    .run(spi, &COUNT_EXTRA_SLOTS, &[id, beyond])
+                    .get(0, 1)
+                    .unwrap_or(0);
                 if counted <= over || locked < wanted + over {
                     allowed = wanted.min(locked - counted);
                     break;
@@ -96,7 +99,7 @@ fn admit(queue: &Queue, kind: PickKind, wanted: i32, now: i64) -> i32 {
         }
         if allowed > 0 && queue.policy.rate_limit.is_some() {
             let args = [id, Arg::timestamp(now), Arg::from(i64::from(allowed))];
-            allowed = allowed.min(queue.run(spi, &LOCK_TURNS, &args).affected());
+            allowed = allowed.min(queue.run(spi, &LOCK_PERMITS, &args).affected());
         }
     });
     allowed.max(0)
@@ -138,7 +141,7 @@ pub fn readiness(queue: &Queue, version: i32, now: i64) -> Readiness {
             if is_free {
                 return Readiness::Now;
             }
-            Readiness::NotBefore(next_turn(queue, now).min(now + LIMITED_RETRY_US))
+            Readiness::NotBefore(next_permit(queue, now).min(now + LIMITED_RETRY_US))
         }
         other => other,
     }
@@ -150,10 +153,10 @@ pub fn repair(queue: &Queue) {
     let id = Arg::from(queue.id);
     spi::connect(|spi| {
         if let Some(max) = queue.policy.max_active {
-            repair_places(spi, queue, max);
+            repair_slots(spi, queue, max);
         }
         if let Some(picks) = queue.policy.rate_limit {
-            spi.once(MISSING_TURNS, &[id, Arg::from(picks)]);
+            spi.once(ADD_MISSING_PERMITS, &[id, Arg::from(picks)]);
         }
     });
 }

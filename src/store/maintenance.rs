@@ -1,19 +1,22 @@
-//! Maintenance of documents: what has become due, leases that ran out. Hot, because
-//! it runs ten times a second for each queue. Rows that another session holds are
-//! skipped: maintenance never waits for a worker.
+//! Maintenance of documents: planned documents that are due become pending, and leases that
+//! have expired are taken back. The statements are hot, because they run ten times a second for
+//! each queue. They skip rows that other sessions have locked: maintenance never waits for a
+//! worker.
 
 use crate::domain::counter_events::Event;
 use crate::domain::status::Status;
 use crate::error::{Result, raise};
+use crate::pg::spi::{self, Rows};
 use crate::pg::value::Arg;
-use crate::pg::{spi, subtransaction, time};
+use crate::pg::{subtransaction, time};
 use crate::ready::key::Key;
 use crate::store::open_queue::Queue;
 use crate::store::ordering::as_maintenance;
 use crate::store::statement::Statement;
 use crate::store::{counter_log, dead_letters};
 
-// Index of the four: due, a range of one status up to now.
+// Index of all statements here: the due index, a range of one status from the floor up to now.
+// They find at most as many rows as they may change.
 static MARK_DEAD: Statement = Statement::new(
     "update only {docs} d set
          status = {killed}, lease = null, worker_session = null,
@@ -49,13 +52,14 @@ static RESCHEDULE_ORPHANS: Statement = Statement::new(
          for update skip locked))",
 );
 
-// Both in one pass: with a million lost leases, of which few are at their last attempt,
-// looking for those alone would read all of them each time.
+// Documents at their last attempt and others in one pass. With a million expired leases, of
+// which few are at their last attempt, a statement for those alone would read all of them each
+// time.
 static EXPIRE: Statement = Statement::new(
     "update only {docs} d set
          status = case when d.attempts {>=} coalesce(d.max_attempts, (
                  select q.max_attempts from fetchq.queues q where q.id {=} $1))
-             then -1 else 1 end,
+             then {killed} else {pending} end,
          lease = null, worker_session = null,
          last_error = pg_catalog.format('the lease of attempt %s ran out', d.attempts)
      where d.ctid {=} any (array(
@@ -83,8 +87,8 @@ static MAKE_PENDING: Statement = Statement::new(
          for update skip locked))",
 );
 
-// For an ordered queue: what was chosen, in order, and whether it could be changed. $4:
-// keys that another transaction has.
+// For an ordered queue. It returns the documents that were chosen, in order, and whether each
+// could be changed. $4: the keys that other transactions have locked.
 static MAKE_PENDING_BY_KEY: Statement = Statement::new(
     "with chosen as (
          select c.ctid, c.subject, c.next_iteration, c.seq, c.ordering_key from only {docs} c
@@ -106,9 +110,27 @@ static MAKE_PENDING_BY_KEY: Statement = Statement::new(
      order by c.next_iteration, c.seq",
 );
 
-/// Kills documents whose lease ran out at their last attempt.
+/// A row of `MAKE_PENDING_BY_KEY`.
+struct ChosenDoc {
+    ordering_key: Option<String>,
+    next_iteration: i64,
+    seq: i64,
+    is_changed: bool,
+}
+
+fn chosen_doc(rows: &Rows, row: usize) -> ChosenDoc {
+    ChosenDoc {
+        ordering_key: rows.get(row, 1),
+        next_iteration: rows.timestamp(row, 2).unwrap_or(i64::MAX),
+        seq: rows.get(row, 3).unwrap_or(i64::MAX),
+        is_changed: rows.get(row, 4) == Some(true),
+    }
+}
+
+/// Kills up to `limit` documents whose lease expired at their last attempt, and settles them as
+/// the queue is set to. Returns how many. Fails as `dead_letters::settle_failed` does.
 pub fn mark_dead(queue: &Queue, limit: i32) -> Result<i32> {
-    let Some(floor) = floor(queue, Status::Active) else {
+    let Some(floor) = first_due(queue, Status::Active) else {
         return Ok(0);
     };
     let args = [
@@ -120,41 +142,46 @@ pub fn mark_dead(queue: &Queue, limit: i32) -> Result<i32> {
     spi::connect(|spi| {
         let rows = as_maintenance(|| queue.run(spi, &MARK_DEAD, &args));
         let killed: Vec<String> = (0..rows.len()).filter_map(|row| rows.get(row, 1)).collect();
-        dead(queue, &killed)?;
+        settle_killed(queue, &killed)?;
         Ok(rows.affected())
     })
 }
 
-/// What becomes of documents that this statement has killed.
-fn dead(queue: &Queue, subjects: &[String]) -> Result<()> {
+/// Settles documents that a statement has just killed.
+fn settle_killed(queue: &Queue, subjects: &[String]) -> Result<()> {
     dead_letters::settle_failed(queue, subjects, Event::Dead, Event::DeadRemoved, false)
 }
 
-/// Returns documents whose lease ran out.
+/// Makes up to `limit` documents pending again whose lease expired before their last attempt.
+/// Returns how many.
 pub fn reschedule_orphans(queue: &Queue, limit: i32) -> i32 {
-    let own = [Arg::from(queue.id), Arg::from(i64::from(limit))];
+    let args = [Arg::from(queue.id), Arg::from(i64::from(limit))];
     run(
         queue,
         Status::Active,
         &RESCHEDULE_ORPHANS,
-        &own,
+        &args,
         Event::Orphan,
     )
 }
 
-/// What became of documents whose lease ran out.
+/// What happened to documents whose lease had expired.
 #[derive(Debug, Default, Clone)]
 pub struct Expired {
+    /// How many are pending again.
     pub returned: i32,
+    /// How many were killed, because it was their last attempt.
     pub killed: i32,
-    /// Why none was killed.
+    /// The error because of which none was killed.
     pub failure: Option<String>,
 }
 
-/// Returns or kills documents whose lease ran out, the oldest first. Where the dead leave
-/// the table that may fail, and must not keep the others from coming back.
+/// Takes back up to `limit` leases that have expired, the oldest first: their documents are
+/// pending again, or killed at their last attempt. Where killed documents leave the table, an
+/// error of that is returned in `failure`, so that it does not keep the other documents from
+/// being retried. Elsewhere fails as `dead_letters::settle_failed` does.
 pub fn expire(queue: &Queue, limit: i32) -> Result<Expired> {
-    let Some(floor) = floor(queue, Status::Active) else {
+    let Some(floor) = first_due(queue, Status::Active) else {
         return Ok(Expired::default());
     };
     let args = [
@@ -185,7 +212,7 @@ fn expire_from(queue: &Queue, args: &[Arg]) -> Result<Expired> {
             .collect();
         let killed = i32::try_from(subjects.len()).unwrap_or(i32::MAX);
         let returned = rows.affected() - killed;
-        dead(queue, &subjects)?;
+        settle_killed(queue, &subjects)?;
         counter_log::record_event(queue, 0, returned, Event::Orphan);
         Ok(Expired {
             returned,
@@ -195,68 +222,71 @@ fn expire_from(queue: &Queue, args: &[Arg]) -> Result<Expired> {
     })
 }
 
-/// Makes planned documents pending when their time has come.
+/// Makes up to `limit` planned documents pending that are due. Returns how many.
 pub fn make_pending(queue: &Queue, limit: i32) -> i32 {
     if queue.policy.is_ordered {
         return make_pending_by_key(queue, limit);
     }
-    let own = [Arg::from(i64::from(limit))];
+    let args = [Arg::from(i64::from(limit))];
     run(
         queue,
         Status::Planned,
         &MAKE_PENDING,
-        &own,
+        &args,
         Event::MakePending,
     )
 }
 
-/// How often it looks behind documents that can not be changed now.
-const ROUNDS: usize = 20;
+/// How often `make_pending_by_key` looks behind documents that cannot be changed now.
+const MAX_ROUNDS: usize = 20;
 
-/// The same for an ordered queue: documents of a key that another transaction has stay
-/// as they are, and those behind them come instead.
+/// The same for an ordered queue. Documents whose key another transaction has locked stay as
+/// they are, and the documents behind them are changed instead.
 fn make_pending_by_key(queue: &Queue, limit: i32) -> i32 {
-    let Some(mut floor) = floor(queue, Status::Planned) else {
+    let Some(mut floor) = first_due(queue, Status::Planned) else {
         return 0;
     };
-    let mut busy: Vec<String> = Vec::new();
+    let mut locked_keys: Vec<String> = Vec::new();
     let mut n = 0;
     spi::connect(|spi| {
-        for _ in 0..ROUNDS {
+        for _ in 0..MAX_ROUNDS {
             let args = [
                 Arg::from(i64::from(limit - n)),
                 Arg::timestamp(floor.next_iteration),
                 Arg::from(floor.seq),
-                Arg::from(busy.clone()),
+                Arg::from(locked_keys.clone()),
             ];
             let rows = as_maintenance(|| queue.run(spi, &MAKE_PENDING_BY_KEY, &args));
-            let chosen = rows.affected();
+            let chosen: Vec<ChosenDoc> =
+                (0..rows.len()).map(|row| chosen_doc(&rows, row)).collect();
             let mut changed = 0;
-            for row in 0..rows.len() {
-                if rows.get(row, 4) == Some(true) {
+            for doc in &chosen {
+                if doc.is_changed {
                     changed += 1;
-                } else if let Some(key) = rows.get::<String>(row, 1)
-                    && !busy.contains(&key)
+                } else if let Some(key) = &doc.ordering_key
+                    && !locked_keys.contains(key)
                 {
-                    busy.push(key);
+                    locked_keys.push(key.clone());
                 }
             }
             n += changed;
-            // (nothing was in the way, or there is nothing behind it)
-            if changed == chosen || n >= limit || rows.is_empty() {
+            let Some(last) = chosen.last() else {
+                break;
+            };
+            // All documents could be changed, or there are enough.
+            if changed == rows.affected() || n >= limit {
                 break;
             }
-            let last = rows.len() - 1;
-            floor.next_iteration = rows.timestamp(last, 2).unwrap_or(i64::MAX);
-            floor.seq = rows.get(last, 3).unwrap_or(i64::MAX);
+            floor.next_iteration = last.next_iteration;
+            floor.seq = last.seq;
         }
         counter_log::record_event(queue, 0, n, Event::MakePending);
     });
     n
 }
 
-/// When the next document is due, planned or leased; the past when it is something that
-/// cannot be had now. None where the floors are not known.
+/// When the next document is due, planned or leased, in microseconds since 2000. It is in the
+/// past when a document is due that cannot be changed now. None where the floors are unknown.
 pub fn next_due(queue: &Queue) -> Option<i64> {
     let floors = queue.floors()?;
     let now = time::now();
@@ -265,8 +295,9 @@ pub fn next_due(queue: &Queue) -> Option<i64> {
     Some(planned.next_iteration.min(leased.next_iteration))
 }
 
-/// Where maintenance begins to look; None when nothing is due.
-fn floor(queue: &Queue, from: Status) -> Option<Key> {
+/// The ready floor of a status, from which on maintenance reads the due index. None when
+/// nothing is due.
+fn first_due(queue: &Queue, from: Status) -> Option<Key> {
     let now = time::now();
     let known = queue.floors().and_then(|s| s.due(from.code(), now));
     match known {
@@ -276,21 +307,22 @@ fn floor(queue: &Queue, from: Status) -> Option<Key> {
     }
 }
 
-/// Runs a statement with its own arguments and, behind them, the floor.
+/// Runs a statement for documents of the status `from`, unless none is due, and records an
+/// event for each. The parameters are `args`, and behind them the floor. Returns how many.
 fn run(
     queue: &Queue,
     from: Status,
     statement: &'static Statement,
-    own: &[Arg],
+    args: &[Arg],
     event: Event,
 ) -> i32 {
-    let Some(floor) = floor(queue, from) else {
+    let Some(floor) = first_due(queue, from) else {
         return 0;
     };
-    let mut args = own.to_vec();
-    args.extend([Arg::timestamp(floor.next_iteration), Arg::from(floor.seq)]);
+    let mut all_args = args.to_vec();
+    all_args.extend([Arg::timestamp(floor.next_iteration), Arg::from(floor.seq)]);
     spi::connect(|spi| {
-        let n = as_maintenance(|| queue.run(spi, statement, &args)).affected();
+        let n = as_maintenance(|| queue.run(spi, statement, &all_args)).affected();
         counter_log::record_event(queue, 0, n, event);
         n
     })

@@ -1,12 +1,12 @@
-//! Counters: exact reads, packing, recounting, and the metrics that users keep.
+//! Metrics: reading, recounting, setting and packing them, and snapshots of them.
 //!
-//! The exact value of a counter is what is packed in `fetchq.metrics` plus the events
-//! in `fetchq.counter_log`. Both are read in one statement, so in one snapshot, and
-//! every change of the two is one transaction: no moment shows anything else.
+//! The exact value of a counter is what is packed in `fetchq.metrics` plus the events in
+//! `fetchq.counter_log`. Both are read in one statement, and so in one snapshot, and every change
+//! of the two is one transaction. A reader therefore never sees an event twice or not at all.
 
-use crate::domain::counter_events;
 use std::collections::HashMap;
 
+use crate::domain::counter_events;
 use crate::domain::names::QueueName;
 use crate::error::Result;
 use crate::pg::spi::{self, Spi};
@@ -17,16 +17,19 @@ use crate::store::queue;
 use crate::store::statement::render;
 
 const SNAP_ALL: &str = "insert into {metrics} (metric, value)
-    select metric, value from fetchq.metrics_live where queue = $1 order by metric";
+    select metric, value from fetchq.metrics_live where queue {=} $1 order by metric";
 
 const SNAP_SOME: &str = "insert into {metrics} (metric, value)
-    select metric, value from fetchq.metrics_live where queue = $1 and metric = any ($2) order by metric";
+    select metric, value from fetchq.metrics_live
+    where queue {=} $1 and metric {=} any ($2) order by metric";
 
 const SNAP_ONE: &str = "insert into {metrics} (metric, value)
-    select $2, coalesce((select value from fetchq.metrics_live where queue = $1 and metric = $2), 0)";
+    select $2, coalesce(
+        (select value from fetchq.metrics_live where queue {=} $1 and metric {=} $2), 0)";
 
-/// SnapshotOf metrics a snapshot takes.
+/// Which metrics of a queue a snapshot has.
 pub enum SnapshotOf<'a> {
+    /// All of them.
     All,
     /// This one, as 0 when it does not exist.
     One(&'a str),
@@ -34,7 +37,7 @@ pub enum SnapshotOf<'a> {
     Some(Vec<String>),
 }
 
-/// Takes a snapshot; says how many rows it wrote.
+/// Takes a snapshot of the metrics of a queue. Returns how many rows it wrote.
 pub fn snap(name: &QueueName, which: SnapshotOf) -> i32 {
     let queue = Arg::from(name.as_str());
     spi::connect(|spi| {
@@ -51,19 +54,22 @@ pub fn snap(name: &QueueName, which: SnapshotOf) -> i32 {
     })
 }
 
-/// All metrics of a queue.
+/// All metrics of a queue. $1: its name.
 pub const GET: &str = "select metric, value, updated_at from fetchq.metrics_live
-    where queue = $1 order by metric";
+    where queue {=} $1 order by metric";
 
 const GET_ONE: &str = "select value, updated_at from fetchq.metrics_live
-    where queue = $1 and metric = $2";
+    where queue {=} $1 and metric {=} $2";
 
-/// One metric.
+/// The value of a metric.
 pub struct Metric {
+    /// The value.
     pub value: i64,
+    /// When it was last changed, in microseconds since 2000.
     pub updated_at: Option<i64>,
 }
 
+/// A metric of a queue. None when it does not exist.
 pub fn get(queue: &QueueName, metric: &str) -> Option<Metric> {
     spi::connect(|spi| {
         let rows = spi.once(GET_ONE, &[Arg::from(queue.as_str()), Arg::from(metric)]);
@@ -74,21 +80,22 @@ pub fn get(queue: &QueueName, metric: &str) -> Option<Metric> {
     })
 }
 
-const GET_TOTAL: &str = "select sum(value)::bigint from fetchq.metrics_live where metric = $1";
+const GET_TOTAL: &str = "select sum(value)::bigint from fetchq.metrics_live where metric {=} $1";
 
-/// Sum of a metric over all queues.
+/// The sum of a metric over all queues. None when no queue has it.
 pub fn total(metric: &str) -> Option<i64> {
     spi::connect(|spi| spi.once(GET_TOTAL, &[Arg::from(metric)]).get(0, 1))
 }
 
-const GET_NAMED: &str = "select metric::text, value from fetchq.metrics_live
-    where queue = $1 and metric = any ($2)";
+const GET_MANY: &str = "select metric::text, value from fetchq.metrics_live
+    where queue {=} $1 and metric {=} any ($2)";
 
-/// Some metrics of a queue, in the order they were asked for; 0 where there is none.
+/// The values of some metrics of a queue, in the order of the list; 0 for one that does not
+/// exist.
 pub fn get_many(queue: &QueueName, metrics: &[&str]) -> Vec<i64> {
     spi::connect(|spi| {
         let args = [Arg::from(queue.as_str()), Arg::from(metrics.to_vec())];
-        let rows = spi.once(GET_NAMED, &args);
+        let rows = spi.once(GET_MANY, &args);
         let mut values = vec![0; metrics.len()];
         for row in 0..rows.len() {
             if let (Some(metric), Some(value)) =
@@ -102,13 +109,13 @@ pub fn get_many(queue: &QueueName, metrics: &[&str]) -> Vec<i64> {
     })
 }
 
-const GET_NAMED_ALL: &str = "select queue::text, metric::text, value from fetchq.metrics_live
-    where metric = any ($1)";
+const GET_MANY_OF_ALL: &str = "select queue::text, metric::text, value from fetchq.metrics_live
+    where metric {=} any ($1)";
 
-/// The same for every queue, in one read.
+/// The same for every queue that has one of the metrics, by its name.
 pub fn get_many_of_all(metrics: &[&str]) -> HashMap<String, Vec<i64>> {
     spi::connect(|spi| {
-        let rows = spi.once(GET_NAMED_ALL, &[Arg::from(metrics.to_vec())]);
+        let rows = spi.once(GET_MANY_OF_ALL, &[Arg::from(metrics.to_vec())]);
         let mut all: HashMap<String, Vec<i64>> = HashMap::new();
         for row in 0..rows.len() {
             if let (Some(queue), Some(metric), Some(value)) = (
@@ -124,68 +131,70 @@ pub fn get_many_of_all(metrics: &[&str]) -> HashMap<String, Vec<i64>> {
     })
 }
 
-const COUNT: &str = "select
+const COUNT_DOCUMENTS: &str = "select
         count(*),
-        count(*) filter (where status = {planned}),
-        count(*) filter (where status = {pending}),
-        count(*) filter (where status = {active}),
-        count(*) filter (where status = {completed}),
-        count(*) filter (where status = {killed})
+        count(*) filter (where status {=} {planned}),
+        count(*) filter (where status {=} {pending}),
+        count(*) filter (where status {=} {active}),
+        count(*) filter (where status {=} {completed}),
+        count(*) filter (where status {=} {killed})
     from {docs}";
 
-/// Documents counted for real, in the order of `domain::counters::GAUGES`.
+/// Counts the documents of a queue: all of them, and those of each status, in the order of
+/// `counter_events::GAUGES`.
 pub fn count(name: &QueueName) -> Vec<i64> {
     spi::connect(|spi| {
-        let rows = spi.once(&render(COUNT, name), &[]);
+        let rows = spi.once(&render(COUNT_DOCUMENTS, name), &[]);
         (1..=6).map(|c| rows.get(0, c).unwrap_or(0)).collect()
     })
 }
 
-// The gauges as counted, from `groups (status, version, n)`.
+// The gauges, from `groups (status, version, n)`, which has the counted documents.
 const GAUGES_OF_GROUPS: &str = "select 'cnt' as metric, coalesce(sum(n), 0) as n from groups
-    union all select 'pln', coalesce(sum(n) filter (where status = {planned}), 0) from groups
-    union all select 'pnd', coalesce(sum(n) filter (where status = {pending}), 0) from groups
-    union all select 'act', coalesce(sum(n) filter (where status = {active}), 0) from groups
-    union all select 'cpl', coalesce(sum(n) filter (where status = {completed}), 0) from groups
-    union all select 'kll', coalesce(sum(n) filter (where status = {killed}), 0) from groups
-    union all select 'v' || version, sum(n) from groups group by version";
+    union all select 'pln', coalesce(sum(n) filter (where status {=} {planned}), 0) from groups
+    union all select 'pnd', coalesce(sum(n) filter (where status {=} {pending}), 0) from groups
+    union all select 'act', coalesce(sum(n) filter (where status {=} {active}), 0) from groups
+    union all select 'cpl', coalesce(sum(n) filter (where status {=} {completed}), 0) from groups
+    union all select 'kll', coalesce(sum(n) filter (where status {=} {killed}), 0) from groups
+    union all select 'v' {||} version, sum(n) from groups group by version";
 
-/// Writes a queue's tables and the counting of its gauges into a statement.
+/// Renders a statement that counts the documents of a queue: `{gauges}`.
 fn render_counting(sql: &str, name: &QueueName) -> String {
     render(&sql.replace("{gauges}", GAUGES_OF_GROUPS), name)
 }
 
-// The real gauges of a queue, v<version> among them, beside the events not packed
-// yet, in one snapshot. What is stored is the difference, so that the sum is exact.
+// The counted gauges of a queue, v<version> among them, beside the events that are not packed
+// yet, in one snapshot. The difference is stored, so that the sum is exact.
 const RECOUNT: &str = "with
     groups as (
         select status, version, count(*) as n from {docs} group by status, version
     ),
     tail as (
-        select case when e.metric = 'v' then 'v' || l.version else e.metric end as metric,
-            sum(l.n * e.sign) as n
-        from fetchq.counter_tail l join fetchq.counter_events e on e.event = l.event
-        where l.queue_id = $2
+        select case when e.metric {=} 'v' then 'v' {||} l.version else e.metric end as metric,
+            sum(l.n {*} e.sign) as n
+        from fetchq.counter_tail l join fetchq.counter_events e on e.event {=} l.event
+        where l.queue_id {=} $2
         group by 1
     ),
     counted as (
         {gauges}
         union all select v.metric, 0 from (
-            select m.metric from fetchq.metrics m where m.queue = $1
+            select m.metric from fetchq.metrics m where m.queue {=} $1
             union select t.metric from tail t) v
-            where v.metric ~ '^v(0|-?[1-9][0-9]{0,9})$'
-                and substr(v.metric, 2) not in (select version::text from groups)
+            where v.metric {~} '^v(0|-?[1-9][0-9]{0,9})$'
+                and not (substr(v.metric, 2) {=} any (select version::text from groups))
     )
     insert into fetchq.metrics as m (queue, metric, value, updated_at)
-    select $1, c.metric, c.n - coalesce(t.n, 0), now()
-    from counted c left join tail t on t.metric = c.metric
+    select $1, c.metric, c.n {-} coalesce(t.n, 0), now()
+    from counted c left join tail t on t.metric {=} c.metric
     order by c.metric
     on conflict (queue, metric) do update
         set value = excluded.value, updated_at = excluded.updated_at
-        where m.value <> excluded.value";
+        where m.value {<>} excluded.value";
 
-/// Recounts the gauges of a queue and repairs what has drifted; says how many did.
-/// Nothing while another session changes the queue or its counters: the next time.
+/// Recounts the gauges of a queue and repairs those that differ. Returns how many did. Does
+/// nothing while another session changes the queue or its counters. Fails with
+/// `Error::UnknownQueue`.
 pub fn recount(name: &QueueName) -> Result<i32> {
     spi::connect(|spi| {
         let Some(id) = queue::try_lock(spi, name)? else {
@@ -199,12 +208,12 @@ pub fn recount(name: &QueueName) -> Result<i32> {
     })
 }
 
-const FORGET: &str = "delete from fetchq.metrics where queue = $1";
+const DELETE_METRICS: &str = "delete from fetchq.metrics where queue {=} $1";
 
-// Recounting and removing the events belong into one snapshot: an event that is not
-// seen here belongs to a change of a document that was not counted either.
-const STORE_REAL: &str = "with
-    forgotten as (delete from fetchq.counter_log where queue_id = $2),
+// The documents are counted and the events removed in one snapshot: an event that is not seen
+// here belongs to a change of a document that was not counted either.
+const STORE_COUNTED: &str = "with
+    removed as (delete from fetchq.counter_log where queue_id {=} $2),
     groups as (select status, version, count(*) as n from {docs} group by status, version)
     insert into fetchq.metrics (queue, metric, value, updated_at)
     select $1, metric, n, now() from (
@@ -214,49 +223,53 @@ const STORE_REAL: &str = "with
     on conflict (queue, metric) do update
         set value = excluded.value, updated_at = excluded.updated_at";
 
-/// Forgets all metrics of a queue and stores its gauges as counted.
+/// Removes all metrics of a queue and stores its gauges as counted. Returns them in the order of
+/// `counter_events::GAUGES`. Fails with `Error::UnknownQueue`.
 pub fn reset(name: &QueueName) -> Result<Vec<i64>> {
     spi::connect(|spi| {
         let id = queue::lock(spi, name)?;
         let key = Arg::from(name.as_str());
-        spi.once(FORGET, &[key]);
-        spi.once(&render_counting(STORE_REAL, name), &[key, Arg::from(id)]);
+        spi.once(DELETE_METRICS, &[key]);
+        spi.once(&render_counting(STORE_COUNTED, name), &[key, Arg::from(id)]);
         Ok::<(), crate::error::Error>(())
     })?;
     Ok(get_many(name, &counter_events::GAUGES))
 }
 
-// Update before insert: an insert that ends in a conflict uses up an id each time.
-const SET: &str = "update fetchq.metrics set value = $3 - (
-        select coalesce(sum(l.n * e.sign), 0)
+// $3: the new value. What is stored is the difference to the events that are not packed yet.
+const SET: &str = "update fetchq.metrics set value = $3 {-} (
+        select coalesce(sum(l.n {*} e.sign), 0)
         from fetchq.counter_tail l
-        join fetchq.counter_events e on e.event = l.event
-        join fetchq.queues q on q.id = l.queue_id
-        where q.name = $1 and case when e.metric = 'v' then 'v' || l.version else e.metric end = $2
+        join fetchq.counter_events e on e.event {=} l.event
+        join fetchq.queues q on q.id {=} l.queue_id
+        where q.name {=} $1
+            and case when e.metric {=} 'v' then 'v' {||} l.version else e.metric end {=} $2
     ), updated_at = now()
-    where queue = $1 and metric = $2";
+    where queue {=} $1 and metric {=} $2";
 
-const ADD: &str = "update fetchq.metrics set value = value + $3, updated_at = now()
-    where queue = $1 and metric = $2";
+const INCREMENT: &str = "update fetchq.metrics set value = value {+} $3, updated_at = now()
+    where queue {=} $1 and metric {=} $2";
 
+// Run only when the update finds no row: an insert that ends in a conflict uses up an id each
+// time.
 const CREATE: &str = "insert into fetchq.metrics (queue, metric, value, updated_at)
     values ($1, $2, 0, now()) on conflict (queue, metric) do nothing";
 
-// Shared among writers; keeps packs, recounts and drops of the queue away.
-const HOLD: &str = "select from fetchq.queues where name = $1 for share";
+// Several writers can have this lock. It keeps packs, recounts and drops of the queue away.
+const LOCK_QUEUE: &str = "select from fetchq.queues where name {=} $1 for share";
 
-/// Sets a metric at once: (its value, whether it is new). A pack is kept away, which
-/// would move events from under the difference that is stored.
+/// Sets a metric at once. Returns its value, and whether it is new. A pack is kept away,
+/// because it would change the events whose difference is stored.
 pub fn set(queue: &QueueName, metric: &str, value: i32) -> (i64, bool) {
     spi::connect(|spi| {
-        spi.once(HOLD, &[Arg::from(queue.as_str())]);
+        spi.once(LOCK_QUEUE, &[Arg::from(queue.as_str())]);
     });
     write(queue, metric, value, SET)
 }
 
-/// Adds to a metric at once: (its value, whether it is new).
+/// Adds to a metric at once. Returns its value, and whether it is new.
 pub fn increment(queue: &QueueName, metric: &str, value: i32) -> (i64, bool) {
-    write(queue, metric, value, ADD)
+    write(queue, metric, value, INCREMENT)
 }
 
 fn write(queue: &QueueName, metric: &str, value: i32, sql: &str) -> (i64, bool) {
@@ -265,9 +278,9 @@ fn write(queue: &QueueName, metric: &str, value: i32, sql: &str) -> (i64, bool) 
         let key = [Arg::from(queue.as_str()), Arg::from(metric)];
         let args = [key[0], key[1], Arg::from(i64::from(value))];
         if spi.once(sql, &args).affected() == 0 {
-            // A pack that finds the registry row held skips this queue: it could only
-            // wait for a row that it can not see yet.
-            spi.once(HOLD, &[key[0]]);
+            // A pack that finds the registry row locked skips this queue. Otherwise it would
+            // wait for a row that it cannot see yet.
+            spi.once(LOCK_QUEUE, &[key[0]]);
             spi.once(CREATE, &key);
             spi.once(sql, &args);
         }
@@ -281,7 +294,8 @@ const LOG_INCREMENT: &str =
 const LOG_SET: &str =
     "insert into fetchq.metrics_writes (queue, metric, reset) values ($1, $2, $3)";
 
-/// Logs an increment that the next pack applies; nothing for 0.
+/// Logs an increment, which the next pack applies. Returns how many rows were logged: none for
+/// an increment of 0.
 pub fn log_increment(queue: &QueueName, metric: &str, value: i64) -> i32 {
     if value == 0 {
         return 0;
@@ -289,7 +303,7 @@ pub fn log_increment(queue: &QueueName, metric: &str, value: i64) -> i32 {
     log(queue, metric, value, LOG_INCREMENT)
 }
 
-/// Logs a new value that the next pack applies.
+/// Logs a new value, which the next pack applies. Returns how many rows were logged.
 pub fn log_set(queue: &QueueName, metric: &str, value: i64) -> i32 {
     log(queue, metric, value, LOG_SET)
 }
@@ -305,18 +319,22 @@ fn log(queue: &QueueName, metric: &str, value: i64, sql: &str) -> i32 {
     })
 }
 
-// The log of metric_log_*: the newest reset of a metric, then what was added since.
+// The log of `metric_log_*`: the newest reset of a metric, and the increments since. $1, $2: the
+// metrics that are locked, $3: the queues whose registry rows are.
 const PACK_WRITES: &str = "with
     taken as (
         delete from fetchq.metrics_writes
-        where ctid = any (array(
+        where ctid {=} any (array(
             select w.ctid from fetchq.metrics_writes w
-            where w.created_at <= now()
+            where w.created_at {<=} now()
                 and not exists (
-                    select from fetchq.queues q where q.name = w.queue and q.name <> all ($3))
+                    select from fetchq.queues q
+                    where q.name {=} w.queue and q.name {<>} all ($3))
                 and not exists (
-                    select from fetchq.metrics m where m.queue = w.queue and m.metric = w.metric
-                        and not (m.queue, m.metric) in (select f.queue, f.metric from unnest($1, $2) as f (queue, metric)))
+                    select from fetchq.metrics m
+                    where m.queue {=} w.queue and m.metric {=} w.metric
+                        and not ((m.queue, m.metric) {=} any (
+                            select f.queue, f.metric from unnest($1, $2) as f (queue, metric))))
             for update skip locked))
         returning created_at, queue, metric, increment, reset
     ),
@@ -326,47 +344,59 @@ const PACK_WRITES: &str = "with
     ),
     sums as (
         select t.queue, t.metric, r.reset,
-            coalesce(sum(t.increment) filter (where r.created_at is null or t.created_at >= r.created_at), 0)::bigint as delta
-        from taken t left join resets r on r.queue = t.queue and r.metric = t.metric
+            coalesce(sum(t.increment) filter (
+                where r.created_at is null or t.created_at {>=} r.created_at), 0)::bigint as delta
+        from taken t left join resets r on r.queue {=} t.queue and r.metric {=} t.metric
         group by t.queue, t.metric, r.reset
     ),
     updated as (
-        update fetchq.metrics m set value = coalesce(s.reset, m.value) + s.delta, updated_at = now()
-        from sums s where m.queue = s.queue and m.metric = s.metric
+        update fetchq.metrics m
+        set value = coalesce(s.reset, m.value) {+} s.delta, updated_at = now()
+        from sums s where m.queue {=} s.queue and m.metric {=} s.metric
         returning m.queue, m.metric
     ),
     added as (
         insert into fetchq.metrics as m (queue, metric, value, updated_at)
-        select s.queue, s.metric, coalesce(s.reset, 0) + s.delta, now() from sums s
-        where not exists (select from updated u where u.queue = s.queue and u.metric = s.metric)
+        select s.queue, s.metric, coalesce(s.reset, 0) {+} s.delta, now() from sums s
+        where not exists (
+            select from updated u where u.queue {=} s.queue and u.metric {=} s.metric)
         order by s.queue, s.metric
         on conflict (queue, metric) do update
-            set value = coalesce((select s.reset from sums s where s.queue = m.queue and s.metric = m.metric), m.value)
-                + (select s.delta from sums s where s.queue = m.queue and s.metric = m.metric),
+            set value = coalesce((
+                    select s.reset from sums s
+                    where s.queue {=} m.queue and s.metric {=} m.metric), m.value)
+                {+} (
+                    select s.delta from sums s
+                    where s.queue {=} m.queue and s.metric {=} m.metric),
                 updated_at = excluded.updated_at
     )
     select count(*) from taken";
 
-// The registry row, because a metric that another session has just made, and not
-// committed, can not be seen, only waited for.
+// The registry row is locked, because a metric that another session has just made, and not
+// committed, cannot be seen, only waited for.
 const LOCK_WRITTEN_QUEUES: &str = "select q.name::text from fetchq.queues q
-    where q.name in (select queue from fetchq.metrics_writes)
+    where q.name {=} any (select queue from fetchq.metrics_writes)
     order by q.id
     for no key update skip locked";
 
-const LOCK_WRITTEN: &str = "select coalesce(array_agg(queue::text), '{}'), coalesce(array_agg(metric::text), '{}') from (
-    select m.queue, m.metric from fetchq.metrics m
-    where exists (select from fetchq.metrics_writes w where w.queue = m.queue and w.metric = m.metric)
-    order by m.queue, m.metric
-    for update skip locked) free";
+const LOCK_WRITTEN_METRICS: &str =
+    "select coalesce(array_agg(queue::text), '{}'), coalesce(array_agg(metric::text), '{}')
+    from (
+        select m.queue, m.metric from fetchq.metrics m
+        where exists (
+            select from fetchq.metrics_writes w
+            where w.queue {=} m.queue and w.metric {=} m.metric)
+        order by m.queue, m.metric
+        for update skip locked) free";
 
-/// Packs the counter events and the pending writes of all queues into
-/// `fetchq.metrics`; says how many rows went. What others hold waits for the next time.
+/// Packs the counter events and the logged writes of all queues into `fetchq.metrics`. Returns
+/// how many rows were packed. What other sessions have locked is left to the next pack.
 pub fn pack() -> i64 {
     spi::connect(|spi| pack_events(spi) + pack_writes(spi))
 }
 
-/// What is left to do after packing, at the end of a transaction.
+/// Truncates packed segments of the counter log, at the end of a transaction. `is_in_block`: the
+/// transaction goes on after this statement.
 pub fn tidy(is_in_block: bool) {
     spi::connect(|spi| counter_segments::tidy(spi, is_in_block));
 }
@@ -374,7 +404,7 @@ pub fn tidy(is_in_block: bool) {
 fn pack_writes(spi: &Spi) -> i64 {
     let rows = spi.once(LOCK_WRITTEN_QUEUES, &[]);
     let free: Vec<String> = (0..rows.len()).filter_map(|row| rows.get(row, 1)).collect();
-    let rows = spi.once(LOCK_WRITTEN, &[]);
+    let rows = spi.once(LOCK_WRITTEN_METRICS, &[]);
     let queues: Vec<String> = rows.get(0, 1).unwrap_or_default();
     let metrics: Vec<String> = rows.get(0, 2).unwrap_or_default();
     let args = [Arg::from(queues), Arg::from(metrics), Arg::from(free)];

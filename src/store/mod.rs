@@ -1,7 +1,8 @@
 //! Every SQL statement of fetchq, and every call that runs one. A file has the name of the
-//! family of functions that it serves, as in `api`; the others are the base of these.
+//! family of functions that it serves, as in `api`; the other files are what these build on.
 //!
-//! Only a `QueueName` is ever written into a statement. Every value is a bound parameter.
+//! The only names that are written into a statement are those of a `QueueName`, and names that the
+//! server has quoted. Every value is a bound parameter.
 
 pub mod bookkeeping;
 pub mod cap;

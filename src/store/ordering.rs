@@ -1,18 +1,22 @@
-//! Documents of one ordering key run one at a time, in the order in which they became
-//! ready (`queue_set_ordered`).
+//! The order of an ordered queue (`queue_set_ordered`): documents of one ordering key run
+//! one at a time, in the order in which they became ready.
 //!
-//! A key that has documents has a row in `ordering_keys`, with the subject of the one that
-//! is *open*: pending, active, or planned to be tried again. All others of the key that
-//! are pending are *held*: their `lock_upgrade` is infinite, so no pick sees them.
+//! A key that has documents has a row in `fetchq.ordering_keys`, with the subject of its
+//! *head*: the one document of the key that may run. The head is pending, active, or planned
+//! for a retry. All other pending documents of the key are *blocked*: their `lock_upgrade` is
+//! infinite, so that no pick sees them.
 //!
-//! Triggers keep it so, whoever writes. Who adds a document to a key updates the key's
-//! row, or makes it; whose open document is done locks the row, and only then looks for
-//! the next one. So of two at once the second waits for the first, and looks with a
-//! snapshot that sees what that one did; where it keeps an older snapshot, it fails
-//! (40001). Locks are taken in this order: a document, the row of its key, a held
-//! document. What is done to a held document alone does not touch the row of its key.
+//! Triggers keep this true for every statement that writes documents. A transaction that adds
+//! a document to a key updates the row of the key, or makes it. A transaction whose head is
+//! done locks the row, and only then looks for the next head. Of two such transactions the
+//! second one waits for the first, and then looks with a snapshot that sees what the first
+//! one did; if it keeps an older snapshot, it fails (40001). Locks are taken in this order: a
+//! document, the row of its key, a blocked document. A change of a blocked document alone
+//! does not touch the row of its key.
 
 use std::cell::Cell;
+
+use Status::{Active, Pending, Planned};
 
 use crate::domain::status::Status;
 use crate::error::Result;
@@ -24,16 +28,18 @@ use crate::store::open_queue::Queue;
 use crate::store::plans::refuse_unseen;
 use crate::store::statement::Statement;
 
-// (what is open already is said to be so again) $4: this transaction. The row is written
-// again, so that a transaction with an older snapshot fails.
-static ENTER: Statement = Statement::new(
+// Index: the primary key of the keys. Adds a key with this document as its head, or finds
+// the head that there is. $4: this transaction. The row of a known key is written again, so
+// that a transaction with an older snapshot fails.
+static ADD_KEY: Statement = Statement::new(
     "insert into fetchq.ordering_keys as k (queue_id, key, head, made_by) values ($1, $2, $3, $4)
      on conflict (queue_id, key) do update set made_by = k.made_by
      returning k.head, k.made_by {=} $4",
 );
 
-// Index: primary key. What is tried again keeps its place.
-static HOLD_LATER: Statement = Statement::new(
+// Index: the primary key of the documents, because of `status + 0`. A document that is
+// retried stays the head.
+static BLOCK_IF_LATER: Statement = Statement::new(
     "update only {docs} d set lock_upgrade = 'infinity'
      where d.subject {=} $1
          and d.lock_upgrade is null
@@ -42,6 +48,7 @@ static HOLD_LATER: Statement = Statement::new(
          and (d.next_iteration, d.seq) {>} ($2, $3)",
 );
 
+// Index of this statement and the four that follow: the primary key of the keys.
 static LOCK_KEY: Statement = Statement::new(
     "select k.head {=} $3, k.also_active[1], $3 {=} any (k.also_active)
      from fetchq.ordering_keys k
@@ -49,34 +56,36 @@ static LOCK_KEY: Statement = Statement::new(
      for update",
 );
 
-// The next active one: those that were active when the order was switched on.
-static NEXT_OTHER: Statement = Statement::new(
+// Several documents of a key were active when the order was switched on: the next one of
+// them becomes the head.
+static PROMOTE_OTHER_ACTIVE: Statement = Statement::new(
     "update fetchq.ordering_keys k set head = k.also_active[1], also_active = k.also_active[2:]
      where k.queue_id {=} $1 and k.key {=} $2",
 );
 
-static LEAVE_OTHERS: Statement = Statement::new(
+static REMOVE_OTHER_ACTIVE: Statement = Statement::new(
     "update fetchq.ordering_keys k set also_active = pg_catalog.array_remove(k.also_active, $3)
      where k.queue_id {=} $1 and k.key {=} $2",
 );
 
-static JOIN_OTHERS: Statement = Statement::new(
+static ADD_OTHER_ACTIVE: Statement = Statement::new(
     "update fetchq.ordering_keys k set also_active = pg_catalog.array_append(k.also_active, $3)
      where k.queue_id {=} $1 and k.key {=} $2",
 );
 
-static SET_OPEN: Statement = Statement::new(
+static SET_HEAD: Statement = Statement::new(
     "update fetchq.ordering_keys k set head = $3
      where k.queue_id {=} $1 and k.key {=} $2",
 );
 
-static FORGET_KEY: Statement = Statement::new(
+// Index: the primary key of the keys.
+static DELETE_KEY: Statement = Statement::new(
     "delete from fetchq.ordering_keys k
      where k.queue_id {=} $1 and k.key {=} $2",
 );
 
-// Index: line.
-static NEXT: Statement = Statement::new(
+// Index: docs_line_idx, which has the blocked documents alone, by key, in this order.
+static FIND_NEXT_BLOCKED: Statement = Statement::new(
     "select d.subject::pg_catalog.text, d.next_iteration, d.seq from only {docs} d
      where d.ordering_key {=} $1
          and d.lock_upgrade is not null and d.lock_upgrade {=} 'infinity'
@@ -85,8 +94,8 @@ static NEXT: Statement = Statement::new(
      limit 1",
 );
 
-// Index of the three: primary key.
-static OPEN: Statement = Statement::new(
+// Index of this statement and the two that follow: the primary key of the documents.
+static UNBLOCK_NEXT: Statement = Statement::new(
     "update only {docs} d set lock_upgrade = null
      where d.subject {=} $1
          and d.ordering_key {=} $2
@@ -94,51 +103,51 @@ static OPEN: Statement = Statement::new(
          and d.status {+} 0 {=} {pending}",
 );
 
-static HOLD: Statement = Statement::new(
+static BLOCK: Statement = Statement::new(
     "update only {docs} d set lock_upgrade = 'infinity'
      where d.subject {=} $1
          and d.lock_upgrade is null
          and d.status {+} 0 {=} {pending}",
 );
 
-static UNHOLD: Statement = Statement::new(
+static UNBLOCK: Statement = Statement::new(
     "update only {docs} d set lock_upgrade = null
      where d.subject {=} $1
          and d.lock_upgrade {=} 'infinity'",
 );
 
-static TRY_KEY: Statement = Statement::new(
+// Index of this statement and the three that follow: the primary key of the keys.
+static TRY_LOCK_KEY: Statement = Statement::new(
     "select from fetchq.ordering_keys k
      where k.queue_id {=} $1 and k.key {=} $2
      for update skip locked",
 );
 
-static HAS_KEY: Statement = Statement::new(
+static FIND_KEY: Statement = Statement::new(
     "select from fetchq.ordering_keys k
      where k.queue_id {=} $1 and k.key {=} $2",
 );
 
-static ANY_KEY: Statement =
+static FIND_ANY_KEY: Statement =
     Statement::new("select from fetchq.ordering_keys k where k.queue_id {=} $1 limit 1");
 
-static IS_OPEN: Statement = Statement::new(
+static IS_HEAD: Statement = Statement::new(
     "select from fetchq.ordering_keys k
      where k.queue_id {=} $1 and k.key {=} $2
          and k.head {=} $3",
 );
 
-const PLANNED: i32 = Status::Planned as i32;
-
-pub const PENDING: i32 = Status::Pending as i32;
-
-const ACTIVE: i32 = Status::Active as i32;
-
-/// In the line of its key, or running.
-fn is_in_line(doc: &Document) -> bool {
-    matches!(doc.status, PENDING | ACTIVE)
+fn status(doc: &Document) -> Option<Status> {
+    Status::from_code(doc.status)
 }
 
-/// What changed in the documents of an ordered queue: behind its row triggers.
+fn is_pending_or_active(doc: &Document) -> bool {
+    matches!(status(doc), Some(Pending | Active))
+}
+
+/// Keeps the order after one row of a queue's documents was inserted, updated or deleted:
+/// `old` and `new` are the row before and after. Fails with `Error::OlderSnapshot` when the
+/// snapshot of the transaction is too old to see the row of the key.
 pub fn document_changed(
     queue: &Queue,
     old: Option<&Document>,
@@ -149,164 +158,181 @@ pub fn document_changed(
             (Some(old), Some(new)) => {
                 let is_same = old.ordering_key == new.ordering_key && old.subject == new.subject;
                 if is_same {
-                    return moved(spi, queue, old, new);
+                    return apply_status_change(spi, queue, old, new);
                 }
-                left(spi, queue, old, None)?;
-                if is_in_line(new) {
-                    entered(spi, queue, new);
+                remove_document(spi, queue, old, None)?;
+                if is_pending_or_active(new) {
+                    add_document(spi, queue, new);
                 } else {
-                    unhold(spi, queue, new);
+                    unblock(spi, queue, new);
                 }
             }
-            (None, Some(new)) if is_in_line(new) => entered(spi, queue, new),
-            (Some(old), None) => return left(spi, queue, old, None),
+            (None, Some(new)) if is_pending_or_active(new) => add_document(spi, queue, new),
+            (Some(old), None) => return remove_document(spi, queue, old, None),
             _ => {}
         }
         Ok(())
     })
 }
 
-/// A document went from one state to another.
-fn moved(spi: &Spi, queue: &Queue, old: &Document, new: &Document) -> Result<()> {
-    // Settled and planned anew; else it is to be tried again, and keeps its place.
-    let is_done = new.attempts == 0 && new.iterations > old.iterations;
-    match (old.status, new.status) {
-        // Picks do not see what is held: made active by hand, it runs beside the open one.
-        (PENDING, ACTIVE) if old.is_held => entered(spi, queue, new),
-        (PENDING, PENDING | ACTIVE) | (ACTIVE, ACTIVE) => {}
-        (ACTIVE, PENDING) if is_done => left(spi, queue, old, Some(new))?,
-        (ACTIVE, PENDING) => {}
-        (ACTIVE, PLANNED) if !is_done => {}
-        (_, PENDING | ACTIVE) => entered(spi, queue, new),
-        // Planned before and now: it may be the open one, which is tried again.
-        (PLANNED, PLANNED) => {}
+/// Keeps the order after a document went from one status to another.
+fn apply_status_change(spi: &Spi, queue: &Queue, old: &Document, new: &Document) -> Result<()> {
+    // Settled and planned anew. Otherwise it is retried, and stays the head.
+    let is_settled = new.attempts == 0 && new.iterations > old.iterations;
+    match (status(old), status(new)) {
+        // Picks do not see blocked documents: this one was made active by hand, and runs
+        // beside the head.
+        (Some(Pending), Some(Active)) if old.is_held => add_document(spi, queue, new),
+        (Some(Pending), Some(Pending | Active)) | (Some(Active), Some(Active)) => {}
+        (Some(Active), Some(Pending)) if is_settled => {
+            remove_document(spi, queue, old, Some(new))?;
+        }
+        (Some(Active), Some(Pending)) => {}
+        (Some(Active), Some(Planned)) if !is_settled => {}
+        (_, Some(Pending | Active)) => add_document(spi, queue, new),
+        // Planned before and now: it may be the head, which is retried.
+        (Some(Planned), Some(Planned)) => {}
         _ => {
-            left(spi, queue, old, None)?;
-            unhold(spi, queue, new);
+            remove_document(spi, queue, old, None)?;
+            unblock(spi, queue, new);
         }
     }
     Ok(())
 }
 
-fn key<'a>(queue: &Queue, key: &'a str, subject: &'a str) -> [Arg; 3] {
+fn key_args<'a>(queue: &Queue, key: &'a str, subject: &'a str) -> [Arg; 3] {
     [Arg::from(queue.id), Arg::from(key), Arg::from(subject)]
 }
 
-/// A document has come into line: it is the open one of its key, or held. A statement
-/// writes rows in any order: where all of the line came within this transaction, so that
-/// nobody else can have picked what is open, that one goes behind an earlier one.
-pub fn entered(spi: &Spi, queue: &Queue, doc: &Document) {
-    let Some(name) = &doc.ordering_key else {
-        return unhold(spi, queue, doc);
+/// Adds a document that is pending or active to its key: it becomes the head, or is blocked.
+///
+/// A statement writes its rows in any order. Where this transaction has made the key, no
+/// other can have picked the head: the head is then blocked if the new document is before it.
+pub fn add_document(spi: &Spi, queue: &Queue, doc: &Document) {
+    let Some(key) = &doc.ordering_key else {
+        return unblock(spi, queue, doc);
     };
-    let args = key(queue, name, &doc.subject);
-    let enter = [args[0], args[1], args[2], Arg::from(transaction::number())];
-    let row = queue.run(spi, &ENTER, &enter);
-    let open: String = row.get(0, 1).unwrap_or_default();
-    let (is_open, is_made_here) = (open == doc.subject, row.get(0, 2) == Some(true));
+    let args = key_args(queue, key, &doc.subject);
+    let add_args = [args[0], args[1], args[2], Arg::from(transaction::number())];
+    let row = queue.run(spi, &ADD_KEY, &add_args);
+    let head: String = row.get(0, 1).unwrap_or_default();
+    let (is_head, is_made_here) = (head == doc.subject, row.get(0, 2) == Some(true));
     let subject = [args[2]];
-    match (is_open, doc.status) {
+    match (is_head, status(doc)) {
         (true, _) if doc.is_held => {
-            queue.run(spi, &UNHOLD, &subject);
+            queue.run(spi, &UNBLOCK, &subject);
         }
         (true, _) => {}
-        // Nobody can hold what runs already. (A lease that is hidden never ends.)
-        (false, ACTIVE) => {
-            queue.run(spi, &JOIN_OTHERS, &args);
-            unhold(spi, queue, doc);
+        // A document that runs already cannot be blocked, and a lease whose `lock_upgrade`
+        // is set would never expire.
+        (false, Some(Active)) => {
+            queue.run(spi, &ADD_OTHER_ACTIVE, &args);
+            unblock(spi, queue, doc);
         }
-        (false, _) if is_made_here && hold_later(spi, queue, &open, doc) => {
-            queue.run(spi, &SET_OPEN, &args);
-            unhold(spi, queue, doc);
+        (false, _) if is_made_here && block_if_later(spi, queue, &head, doc) => {
+            queue.run(spi, &SET_HEAD, &args);
+            unblock(spi, queue, doc);
         }
         (false, _) => {
-            queue.run(spi, &HOLD, &subject);
+            queue.run(spi, &BLOCK, &subject);
         }
     }
 }
 
-/// Holds the open document of a key if its place is behind another one.
-fn hold_later(spi: &Spi, queue: &Queue, open: &str, doc: &Document) -> bool {
+/// Blocks the head of a key if it comes after a document in the order. Returns whether it did.
+fn block_if_later(spi: &Spi, queue: &Queue, head: &str, doc: &Document) -> bool {
     let args = [
-        Arg::from(open),
+        Arg::from(head),
         Arg::timestamp(doc.next_iteration),
         Arg::from(doc.seq),
     ];
-    queue.run(spi, &HOLD_LATER, &args).affected() > 0
+    queue.run(spi, &BLOCK_IF_LATER, &args).affected() > 0
 }
 
-fn unhold(spi: &Spi, queue: &Queue, doc: &Document) {
+fn unblock(spi: &Spi, queue: &Queue, doc: &Document) {
     if doc.is_held {
-        queue.run(spi, &UNHOLD, &[Arg::from(doc.subject.as_str())]);
+        queue.run(spi, &UNBLOCK, &[Arg::from(doc.subject.as_str())]);
     }
 }
 
-/// A document has left the line; `again`: it has gone back into it. If it was the open
-/// one, the next one is opened.
-fn left(spi: &Spi, queue: &Queue, doc: &Document, again: Option<&Document>) -> Result<()> {
-    let Some(name) = &doc.ordering_key else {
+/// Removes a document from its key. If it was the head, the next one becomes the head.
+/// `requeued`: the same document, where it goes back into the order.
+fn remove_document(
+    spi: &Spi,
+    queue: &Queue,
+    doc: &Document,
+    requeued: Option<&Document>,
+) -> Result<()> {
+    let Some(key) = &doc.ordering_key else {
         return Ok(());
     };
-    // (a held one leaves nothing behind)
-    if doc.is_held || !matches!(doc.status, PLANNED | PENDING | ACTIVE) {
+    // No row names a blocked document.
+    if doc.is_held || !matches!(status(doc), Some(Planned | Pending | Active)) {
         return Ok(());
     }
-    let args = key(queue, name, &doc.subject);
-    // A planned one is open only if it is tried again: mostly nobody has to wait.
-    if doc.status == PLANNED && queue.run(spi, &IS_OPEN, &args).affected() == 0 {
+    let args = key_args(queue, key, &doc.subject);
+    // A planned document is the head only if it is retried. Most are not, and need no lock.
+    if status(doc) == Some(Planned) && queue.run(spi, &IS_HEAD, &args).affected() == 0 {
         return Ok(());
     }
     let row = queue.run(spi, &LOCK_KEY, &args);
     if row.is_empty() {
-        return refuse_unseen(spi, &queue.name, &HAS_KEY, &args[..2]);
+        return refuse_unseen(spi, &queue.name, &FIND_KEY, &args[..2]);
     }
-    if row.get(0, 1) != Some(true) {
-        if row.get(0, 3) == Some(true) {
-            queue.run(spi, &LEAVE_OTHERS, &args);
-            if let Some(again) = again {
-                entered(spi, queue, again);
+    let (is_head, is_other_active) = (row.get(0, 1) == Some(true), row.get(0, 3) == Some(true));
+    if !is_head {
+        if is_other_active {
+            queue.run(spi, &REMOVE_OTHER_ACTIVE, &args);
+            if let Some(requeued) = requeued {
+                add_document(spi, queue, requeued);
             }
         }
         return Ok(());
     }
     if row.get::<String>(0, 2).is_some() {
-        queue.run(spi, &NEXT_OTHER, &args[..2]);
-        if let Some(again) = again {
-            entered(spi, queue, again);
+        queue.run(spi, &PROMOTE_OTHER_ACTIVE, &args[..2]);
+        if let Some(requeued) = requeued {
+            add_document(spi, queue, requeued);
         }
         return Ok(());
     }
-    open_next(spi, queue, name, again);
+    promote_next(spi, queue, key, requeued);
     Ok(())
 }
 
-/// Opens the first one in the line of a key whose row is locked; that is `again`, which
-/// is not held, if no other is before it. Without any, the key is forgotten.
-pub fn open_next(spi: &Spi, queue: &Queue, name: &str, again: Option<&Document>) {
+/// Makes the first blocked document of a key the head. The caller has locked the row of the
+/// key. `requeued`, which is not blocked, stays the head if no blocked document is before it.
+/// Without any document, the key is deleted.
+pub fn promote_next(spi: &Spi, queue: &Queue, key: &str, requeued: Option<&Document>) {
     loop {
-        let next = queue.run(spi, &NEXT, &[Arg::from(name)]);
+        let next = queue.run(spi, &FIND_NEXT_BLOCKED, &[Arg::from(key)]);
         if next.is_empty() {
-            if again.is_none() {
-                queue.run(spi, &FORGET_KEY, &[Arg::from(queue.id), Arg::from(name)]);
+            if requeued.is_none() {
+                queue.run(spi, &DELETE_KEY, &[Arg::from(queue.id), Arg::from(key)]);
             }
             return;
         }
-        let place = (
+        let position = (
             next.timestamp(0, 2).unwrap_or(i64::MIN),
             next.get(0, 3).unwrap_or(i64::MIN),
         );
-        if again.is_some_and(|again| (again.next_iteration, again.seq) < place) {
+        if requeued.is_some_and(|doc| (doc.next_iteration, doc.seq) < position) {
             return;
         }
         let Some(subject) = next.get::<String>(0, 1) else {
             return;
         };
-        let args = key(queue, name, &subject);
-        // Waits for who is changing it; not there any more, or not held: the next one.
-        if queue.run(spi, &OPEN, &[args[2], args[1]]).affected() > 0 {
-            queue.run(spi, &SET_OPEN, &args);
-            if let Some(again) = again {
-                queue.run(spi, &HOLD, &[Arg::from(again.subject.as_str())]);
+        let args = key_args(queue, key, &subject);
+        // The update waits for a transaction that is changing the document. If the document
+        // is gone then, or is no longer blocked, the next one is tried.
+        if queue
+            .run(spi, &UNBLOCK_NEXT, &[args[2], args[1]])
+            .affected()
+            > 0
+        {
+            queue.run(spi, &SET_HEAD, &args);
+            if let Some(requeued) = requeued {
+                queue.run(spi, &BLOCK, &[Arg::from(requeued.subject.as_str())]);
             }
             return;
         }
@@ -317,44 +343,45 @@ thread_local! {
     static IS_MAINTENANCE: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Runs a statement of maintenance. It waits for nobody: while another transaction has
-/// the key of a document, this one stays as it is.
+/// Runs a statement of maintenance, which never waits: while another transaction has locked
+/// the key of a document, the document stays as it is. Returns what `work` returns.
 pub fn as_maintenance<R>(work: impl FnOnce() -> R) -> R {
-    struct Until;
-    impl Drop for Until {
+    struct Reset;
+    impl Drop for Reset {
         fn drop(&mut self) {
             IS_MAINTENANCE.set(false);
         }
     }
     IS_MAINTENANCE.set(true);
-    let _until = Until;
+    let _reset = Reset;
     work()
 }
 
-/// Whether a document can be changed now: what was planned is due, or a lease ran out at
-/// the last attempt.
+/// Whether a document may be changed now. Only maintenance is refused: while another
+/// transaction has locked the key of a document that is due, or whose last lease expired.
 pub fn may_change(queue: &Queue, doc: &Document) -> bool {
-    let Some(name) = &doc.ordering_key else {
+    let Some(key) = &doc.ordering_key else {
         return true;
     };
     if !IS_MAINTENANCE.get() {
         return true;
     }
     spi::connect(|spi| {
-        let args = [Arg::from(queue.id), Arg::from(name.as_str())];
-        queue.run(spi, &TRY_KEY, &args).affected() > 0
-            || queue.run(spi, &HAS_KEY, &args).affected() == 0
+        let args = [Arg::from(queue.id), Arg::from(key.as_str())];
+        queue.run(spi, &TRY_LOCK_KEY, &args).affected() > 0
+            || queue.run(spi, &FIND_KEY, &args).affected() == 0
     })
 }
 
-// (also run by triggers, under the search_path of the session)
-pub const FORGET_KEYS: &str = "delete from fetchq.ordering_keys k where k.queue_id {=} $1";
+/// Deletes all keys of a queue. $1: its id.
+pub const DELETE_KEYS: &str = "delete from fetchq.ordering_keys k where k.queue_id {=} $1";
 
-/// All documents are gone.
+/// Deletes the keys of a queue whose documents were truncated. Fails with
+/// `Error::OlderSnapshot` when the snapshot of the transaction is too old to see a key.
 pub fn documents_truncated(queue: &Queue) -> Result<()> {
     spi::connect(|spi| {
         let id = [Arg::from(queue.id)];
-        spi.once(FORGET_KEYS, &id);
-        refuse_unseen(spi, &queue.name, &ANY_KEY, &id)
+        spi.once(DELETE_KEYS, &id);
+        refuse_unseen(spi, &queue.name, &FIND_ANY_KEY, &id)
     })
 }

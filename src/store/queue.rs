@@ -1,4 +1,5 @@
-//! The tables of a queue: DDL.
+//! The registry of queues (`fetchq.queues`): creating, dropping, looking up and locking a
+//! queue.
 
 use pgrx::PgSqlErrorCode;
 
@@ -18,29 +19,35 @@ use crate::store::{queue_tables, schedules};
 const REGISTER: &str =
     "insert into fetchq.queues (name) values ($1) on conflict (name) do nothing returning id";
 
-const ID: &str = "select id from fetchq.queues where name = $1";
+const GET_ID: &str = "select id from fetchq.queues where name {=} $1";
 
 const ADD_JOB: &str = "insert into fetchq.jobs (task, queue, settings) values ($1, $2, $3)
     on conflict (task, queue) do nothing";
 
-// Waits for a session that is dropping the queue, and finds nothing if it does.
-const FIND: &str = "select id from fetchq.queues where name = $1 for key share";
+// The lock waits for a session that is dropping the queue. If that session commits, there is
+// no row.
+const LOCK_AGAINST_DROP: &str = "select id from fetchq.queues where name {=} $1 for key share";
 
-/// How often another session may create and drop the queue in between.
-const CREATE_TURNS: usize = 100;
+/// How often `create` starts again because another session has created or dropped the queue
+/// between its statements. Each round needs such a commit, so a few would do.
+const MAX_RETRIES: usize = 100;
 
-/// Creates a queue, or finds it: (was created, id). Of two sessions that create the
-/// same one, the second waits at the unique name for the first to commit.
+/// Creates a queue with its tables and jobs, or finds it. Returns whether it was created, and
+/// its id. Of two sessions that create the same queue, the second one waits at the unique
+/// name for the first to commit.
+///
+/// Fails with `Error::StrayTable` when one of the tables exists already, and with
+/// `Error::HiddenQueue` when the row can neither be added nor found.
 pub fn create(name: &QueueName) -> Result<(bool, i32)> {
     spi::connect(|spi| {
         let key = Arg::from(name.as_str());
-        for _ in 0..CREATE_TURNS {
-            // Look first: an insert that meets a conflict uses up an id, and clients
-            // create their queues at every start.
-            if let Some(id) = first_id(&spi.once(FIND, &[key])) {
+        for _ in 0..MAX_RETRIES {
+            // The look-up comes first: an insert that ends in a conflict uses up an id, and
+            // clients create their queues at every start.
+            if let Some(id) = first_id(&spi.once(LOCK_AGAINST_DROP, &[key])) {
                 return Ok((false, id));
             }
-            // None: another session has just created it.
+            // No row: another session has just created the queue.
             if let Some(id) = first_id(&spi.once(REGISTER, &[key])) {
                 queue_tables::create(spi, name)?;
                 for (task, settings) in QUEUE_JOBS {
@@ -64,83 +71,102 @@ fn first_id(rows: &Rows) -> Option<i32> {
     }
 }
 
-const LOCK_JOBS: &str = "select from fetchq.jobs where queue = $1 order by id for update";
+const LOCK_JOBS: &str = "select from fetchq.jobs where queue {=} $1 order by id for update";
 
-const UNREGISTER: &str = "delete from fetchq.queues where name = $1
+const UNREGISTER: &str = "delete from fetchq.queues where name {=} $1
     returning id, max_active is not null, rate_limit is not null, is_ordered";
 
-const DROP_JOBS: &str = "delete from fetchq.jobs where queue = $1";
+/// A row that `UNREGISTER` has deleted.
+struct Unregistered {
+    id: i32,
+    has_cap: bool,
+    has_rate: bool,
+    is_ordered: bool,
+}
 
-const DROP_METRICS: &str = "delete from fetchq.metrics where queue = $1";
+fn unregister(spi: &Spi, key: Arg) -> Option<Unregistered> {
+    let rows = spi.once(UNREGISTER, &[key]);
+    Some(Unregistered {
+        id: first_id(&rows)?,
+        has_cap: rows.get(0, 2) == Some(true),
+        has_rate: rows.get(0, 3) == Some(true),
+        is_ordered: rows.get(0, 4) == Some(true),
+    })
+}
 
-const DROP_WRITES: &str = "delete from fetchq.metrics_writes where queue = $1";
+const DROP_JOBS: &str = "delete from fetchq.jobs where queue {=} $1";
 
-const DROP_COUNTS: &str = "delete from fetchq.counter_log where queue_id = $1";
+const DROP_METRICS: &str = "delete from fetchq.metrics where queue {=} $1";
 
-// Nothing can be sent to it any more.
-const LEAVE_LETTERS: &str = "update fetchq.queues set dead_letter = null
-    where dead_letter = $1 returning name::text";
+const DROP_METRICS_WRITES: &str = "delete from fetchq.metrics_writes where queue {=} $1";
+
+const DROP_COUNTER_EVENTS: &str = "delete from fetchq.counter_log where queue_id {=} $1";
+
+// The queue can no longer be a dead-letter queue of others.
+const CLEAR_DEAD_LETTER: &str = "update fetchq.queues set dead_letter = null
+    where dead_letter {=} $1 returning name::text";
 
 /// A queue that was dropped.
 pub struct Dropped {
+    /// The id that it had.
     pub id: i32,
     /// The names of its schedules, which are dropped too.
     pub schedules: Vec<String>,
-    /// The queues whose dead letters it took: they have no such queue now.
-    pub letters_of: Vec<String>,
+    /// The queues whose dead-letter queue it was. They have none now.
+    pub dead_letter_sources: Vec<String>,
 }
 
-/// Drops a queue and all that belongs to it.
+/// Drops a queue and all that belongs to it. Fails with `Error::UnknownQueue`.
 ///
 /// The locks are taken in the order in which maintenance takes them: jobs, registry,
-/// schedules, tables. The registry row also keeps a pack of this queue's counters away.
+/// schedules, tables. The lock of the registry row also keeps a pack of this queue's counters
+/// away.
 pub fn drop(name: &QueueName) -> Result<Dropped> {
     spi::connect(|spi| {
         let key = Arg::from(name.as_str());
         spi.once(LOCK_JOBS, &[key]);
-        let rows = spi.once(UNREGISTER, &[key]);
-        let Some(id) = first_id(&rows) else {
+        let Some(queue) = unregister(spi, key) else {
             return Err(Error::UnknownQueue(name.to_string()));
         };
-        let has = [2, 3, 4].map(|column| rows.get(0, column) == Some(true));
         spi.once(DROP_JOBS, &[key]);
-        let rows = spi.once(LEAVE_LETTERS, &[key]);
-        let letters_of = (0..rows.len()).filter_map(|row| rows.get(row, 1)).collect();
+        let rows = spi.once(CLEAR_DEAD_LETTER, &[key]);
+        let dead_letter_sources = (0..rows.len()).filter_map(|row| rows.get(row, 1)).collect();
         let schedules = schedules::drop_of(spi, name);
         queue_tables::drop(spi, name);
         spi.once(DROP_METRICS, &[key]);
-        spi.once(DROP_WRITES, &[key]);
-        spi.once(DROP_COUNTS, &[Arg::from(id)]);
-        delete_limits(spi, id, has);
+        spi.once(DROP_METRICS_WRITES, &[key]);
+        spi.once(DROP_COUNTER_EVENTS, &[Arg::from(queue.id)]);
+        delete_limits(spi, &queue);
         notify("fetchq_queue_drop", name.as_str());
         Ok(Dropped {
-            id,
+            id: queue.id,
             schedules,
-            letters_of,
+            dead_letter_sources,
         })
     })
 }
 
-/// The id of a queue, which nobody can drop until the end of the transaction.
+/// The id of a queue, which no other session can drop until the transaction ends. Fails with
+/// `Error::UnknownQueue`.
 pub fn lock_against_drop(name: &QueueName) -> Result<i32> {
     spi::connect(|spi| {
-        first_id(&spi.once(FIND, &[Arg::from(name.as_str())]))
+        first_id(&spi.once(LOCK_AGAINST_DROP, &[Arg::from(name.as_str())]))
             .ok_or_else(|| Error::UnknownQueue(name.to_string()))
     })
 }
 
-/// The id of a queue.
+/// The id of a queue. Fails with `Error::UnknownQueue`.
 pub fn id(name: &QueueName) -> Result<i32> {
     spi::connect(|spi| {
-        first_id(&spi.once(ID, &[Arg::from(name.as_str())]))
+        first_id(&spi.once(GET_ID, &[Arg::from(name.as_str())]))
             .ok_or_else(|| Error::UnknownQueue(name.to_string()))
     })
 }
 
 const NAMES: &str = "select name::text from fetchq.queues order by name";
 
-/// All queues, by name. A row that a client put there with an impossible name is
-/// told and left out.
+/// The names of all queues, in order. A row whose name cannot be the name of a queue is left
+/// out with a warning: a client has inserted it.
 pub fn all() -> Vec<QueueName> {
     spi::connect(|spi| {
         let rows = spi.once(NAMES, &[]);
@@ -151,7 +177,7 @@ pub fn all() -> Vec<QueueName> {
                 Err(e) => {
                     error::warn(
                         PgSqlErrorCode::ERRCODE_INVALID_NAME,
-                        format!("fetchq.queues holds a row that is no queue: {e}"),
+                        format!("fetchq.queues has a row that is not a queue: {e}"),
                         "Delete the row; create queues with fetchq.queue_create().",
                     );
                     None
@@ -161,24 +187,26 @@ pub fn all() -> Vec<QueueName> {
     })
 }
 
-const CURRENT_VERSION: &str = "select current_version from fetchq.queues where name = $1";
+const GET_CURRENT_VERSION: &str = "select current_version from fetchq.queues where name {=} $1";
 
+/// The version of documents that a queue works on. Fails with `Error::UnknownQueue`.
 pub fn current_version(name: &QueueName) -> Result<i32> {
     spi::connect(|spi| {
-        first_id(&spi.once(CURRENT_VERSION, &[Arg::from(name.as_str())]))
+        first_id(&spi.once(GET_CURRENT_VERSION, &[Arg::from(name.as_str())]))
             .ok_or_else(|| Error::UnknownQueue(name.to_string()))
     })
 }
 
 const STATUS_ALL: &str = "select id, name, is_active from fetchq.queues order by id";
-const STATUS_ONE: &str = "select id, name, is_active from fetchq.queues where name = $1";
 
-/// Adds id, name and activity of each queue to a result.
+const STATUS_ONE: &str = "select id, name, is_active from fetchq.queues where name {=} $1";
+
+/// Adds a row for each queue to a result: id, name, and whether it is active.
 pub fn status_of_all(out: &mut RowSink) {
     spi::connect(|spi| out.extend(&spi.once(STATUS_ALL, &[])));
 }
 
-/// Adds id, name and activity of a queue to a result; nothing when it does not exist.
+/// The same for one queue. Adds nothing when it does not exist.
 pub fn status_of(name: &QueueName, out: &mut RowSink) {
     let args = [Arg::from(name.as_str())];
     spi::connect(|spi| out.extend(&spi.once(STATUS_ONE, &args)));
@@ -187,12 +215,12 @@ pub fn status_of(name: &QueueName, out: &mut RowSink) {
 const TOP: &str = "select subject, payload, version, priority, attempts, iterations, created_at,
         last_iteration, next_iteration, lock_upgrade
     from {docs}
-    where version = $1
+    where version {=} $1
     order by priority desc, next_iteration, attempts, seq
     limit $2 offset $3";
 
-/// Adds a page of the documents of one version to a result, of any status, in the order of
-/// picking.
+/// Adds a page of the documents of one version to a result: up to `limit` after the first
+/// `skip`, of any status, in the order of picking. Fails with `Error::UnknownQueue`.
 pub fn top(name: &QueueName, version: i32, limit: i32, skip: i32, out: &mut RowSink) -> Result<()> {
     id(name)?;
     let args = [
@@ -204,18 +232,20 @@ pub fn top(name: &QueueName, version: i32, limit: i32, skip: i32, out: &mut RowS
     Ok(())
 }
 
-const LOCK: &str = "select id from fetchq.queues where name = $1 for no key update";
+const LOCK: &str = "select id from fetchq.queues where name {=} $1 for no key update";
 
-/// Locks a queue's registry row until the end of the transaction: what changes its
-/// packed counters does so alone. Workers never touch this row.
+/// Locks the registry row of a queue until the transaction ends, and returns its id. Every
+/// change of the packed counters of a queue takes this lock. Workers never lock the row.
+/// Fails with `Error::UnknownQueue`.
 pub fn lock(spi: &Spi, name: &QueueName) -> Result<i32> {
     first_id(&spi.once(LOCK, &[Arg::from(name.as_str())]))
         .ok_or_else(|| Error::UnknownQueue(name.to_string()))
 }
 
-const TRY_LOCK: &str = "select id from fetchq.queues where name = $1 for no key update skip locked";
+const TRY_LOCK: &str =
+    "select id from fetchq.queues where name {=} $1 for no key update skip locked";
 
-/// The same, but gives None when another session holds the row.
+/// The same without waiting: None when another session has locked the row.
 pub fn try_lock(spi: &Spi, name: &QueueName) -> Result<Option<i32>> {
     match first_id(&spi.once(TRY_LOCK, &[Arg::from(name.as_str())])) {
         Some(id) => Ok(Some(id)),
@@ -223,13 +253,17 @@ pub fn try_lock(spi: &Spi, name: &QueueName) -> Result<Option<i32>> {
     }
 }
 
-/// As `lock`, for callers without a connection.
+/// The same as `lock`, for a caller that has no SPI connection.
 pub fn lock_now(name: &QueueName) -> Result<i32> {
     spi::connect(|spi| lock(spi, name))
 }
 
-/// Keeps the writers of a queue's documents away; its id. They hold nothing then that
-/// the caller would wait for.
+/// Locks the documents of a queue against writers, after its registry row, and returns its
+/// id. No other transaction then has locked a row that the caller would wait for.
+/// `function` is the SQL function, for the error.
+///
+/// Fails with `Error::KeepsSnapshot` in a transaction that keeps one snapshot, and with
+/// `Error::UnknownQueue`.
 pub(super) fn lock_documents(name: &QueueName, function: &'static str) -> Result<i32> {
     if session::keeps_snapshot() {
         return Err(Error::KeepsSnapshot(function));
@@ -242,16 +276,22 @@ pub(super) fn lock_documents(name: &QueueName, function: &'static str) -> Result
     Ok(id)
 }
 
-const DELETE_LIMITS: [&str; 3] = [
-    "delete from fetchq.lease_slots where queue_id = $1",
-    "delete from fetchq.rate_permits where queue_id = $1",
-    "delete from fetchq.ordering_keys where queue_id = $1",
-];
+const DELETE_SLOTS: &str = "delete from fetchq.lease_slots where queue_id {=} $1";
 
-/// Forgets what belongs to a queue that is dropped: it has places, turns, lines. (Who
-/// has never used them needs no rights on their tables.)
-pub fn delete_limits(spi: &Spi, id: i32, has: [bool; 3]) {
-    for (sql, _) in DELETE_LIMITS.iter().zip(has).filter(|(_, has)| *has) {
-        spi.once(sql, &[Arg::from(id)]);
+const DELETE_PERMITS: &str = "delete from fetchq.rate_permits where queue_id {=} $1";
+
+const DELETE_KEYS: &str = "delete from fetchq.ordering_keys where queue_id {=} $1";
+
+/// Deletes the lease slots, rate permits and ordering keys of a queue that is dropped. A role
+/// that has never limited or ordered the queue needs no rights on these tables.
+fn delete_limits(spi: &Spi, queue: &Unregistered) {
+    for (is_used, sql) in [
+        (queue.has_cap, DELETE_SLOTS),
+        (queue.has_rate, DELETE_PERMITS),
+        (queue.is_ordered, DELETE_KEYS),
+    ] {
+        if is_used {
+            spi.once(sql, &[Arg::from(queue.id)]);
+        }
     }
 }

@@ -1,4 +1,4 @@
-//! The indexes of a queue, made anew and dropped by `queue_create_indexes` and
+//! Making and dropping the indexes of a queue: `queue_create_indexes` and
 //! `queue_drop_indexes`.
 
 use crate::domain::names::QueueName;
@@ -6,7 +6,8 @@ use crate::error::Result;
 use crate::pg::spi;
 use crate::store::{ordering_setup, queue, queue_tables, triggers};
 
-/// Makes the indexes and the ready trigger of a queue where they are missing.
+/// Makes the indexes and the ready trigger of a queue where they are missing. Fails with
+/// `Error::UnknownQueue`.
 pub fn create(name: &QueueName) -> Result<()> {
     queue::lock_now(name)?;
     spi::connect(|spi| {
@@ -17,7 +18,8 @@ pub fn create(name: &QueueName) -> Result<()> {
     Ok(())
 }
 
-/// Drops every index of a queue's documents that backs no constraint.
+/// Drops every index of a queue's documents that backs no constraint. Fails with
+/// `Error::UnknownQueue`.
 pub fn drop(name: &QueueName) -> Result<()> {
     queue::lock_now(name)?;
     queue_tables::drop_indexes(name);

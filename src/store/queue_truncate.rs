@@ -1,4 +1,4 @@
-//! Emptying a queue.
+//! Removing all documents of a queue: `queue_truncate` and `queue_truncate_all`.
 
 use crate::domain::names::QueueName;
 use crate::error::{Error, Result};
@@ -6,12 +6,13 @@ use crate::pg::session;
 use crate::store::{jobs, metrics, queue, queue_tables};
 
 /// Removes all documents of a queue and recounts its metrics. `empty`: also removes its
-/// logs, snapshots and history, and makes its jobs due.
+/// logs, snapshots and history, and makes its jobs due. Fails with `Error::KeepsSnapshot` in
+/// a transaction that keeps one snapshot, and with `Error::UnknownQueue`.
 pub fn truncate(name: &QueueName, empty: bool) -> Result<()> {
     if session::keeps_snapshot() {
         return Err(Error::KeepsSnapshot("fetchq.queue_truncate"));
     }
-    // Jobs are locked before the registry, as maintenance locks them.
+    // Jobs are locked before the registry, in the order of maintenance.
     if empty {
         jobs::restart(name.as_str());
     }
@@ -24,7 +25,7 @@ pub fn truncate(name: &QueueName, empty: bool) -> Result<()> {
     Ok(())
 }
 
-/// Truncates every queue.
+/// The same for every queue. The first error ends it.
 pub fn truncate_all(empty: bool) -> Result<()> {
     queue::all()
         .iter()

@@ -1,11 +1,11 @@
-//! Which documents that are ready may be picked: none of a queue that is paused, so many
-//! at a time of one with `max_active`, so many within an interval of one with a rate.
+//! The rate of a queue (`rate_limit` per `rate_interval`): how many of its documents may be
+//! picked within an interval.
 //!
-//! Both limits are rows, so that their locks make them exact: a place (`lease_slots`) is
-//! free or has the subject of an active document, a turn (`rate_permits`) says from when on
-//! it can be taken. A pick locks as many as it may need, skips those that others have
-//! locked, and then claims as many documents. So nobody waits, and what is rolled back,
-//! or ends with its session, has taken nothing.
+//! A queue with a rate has `rate_limit` rows in `fetchq.rate_permits`. A permit has the time
+//! from which on it can be used. The locks of these rows make the rate exact: a pick locks as
+//! many free permits as it may need, skips those that other transactions have locked, and
+//! then picks as many documents. A pick therefore never waits, and a transaction that is
+//! rolled back, or ends with its session, uses no permit.
 
 use crate::domain::names::QueueName;
 use crate::error::{Error, Result};
@@ -16,7 +16,9 @@ use crate::store::open_queue::Queue;
 use crate::store::queue;
 use crate::store::statement::Statement;
 
-pub static LOCK_TURNS: Statement = Statement::new(
+/// Locks free permits. $1: the id of the queue, $2: the time of the pick, $3: how many.
+// Index: rate_permits_free_idx, a range that ends with now.
+pub static LOCK_PERMITS: Statement = Statement::new(
     "select from fetchq.rate_permits r
      where r.queue_id {=} $1 and r.free_at {<=} $2
      order by r.free_at
@@ -24,7 +26,8 @@ pub static LOCK_TURNS: Statement = Statement::new(
      for update skip locked",
 );
 
-static TAKE_TURNS: Statement = Statement::new(
+// Index: rate_permits_free_idx, and a Tid Scan for the update.
+static USE_PERMITS: Statement = Statement::new(
     "update fetchq.rate_permits t set free_at = $4
      where t.ctid {=} any (array(
          select r.ctid from fetchq.rate_permits r
@@ -34,10 +37,11 @@ static TAKE_TURNS: Statement = Statement::new(
          for update skip locked))",
 );
 
-/// Takes turns that `admit` has locked. They were free when the pick's time began, and
-/// are free again an interval after this moment: so no interval has more picks, whether
-/// they are told by the one or by the other.
-pub fn take_turns(queue: &Queue, n: i32, now: i64) {
+/// Uses `n` permits, which the caller has locked with `LOCK_PERMITS` at the same `now`, in
+/// microseconds since 2000. They were free when the time of the pick began, and are free
+/// again an interval after this moment. No interval therefore has more picks than the rate
+/// allows, by either of the two times. It is an ERROR of the server when fewer are free.
+pub fn use_permits(queue: &Queue, n: i32, now: i64) {
     let free_at = time::clock().saturating_add(queue.policy.rate_interval);
     let args = [
         Arg::from(queue.id),
@@ -45,30 +49,32 @@ pub fn take_turns(queue: &Queue, n: i32, now: i64) {
         Arg::from(i64::from(n)),
         Arg::timestamp(free_at),
     ];
-    let taken = spi::connect(|spi| queue.run(spi, &TAKE_TURNS, &args).affected());
-    if taken != n {
+    let used = spi::connect(|spi| queue.run(spi, &USE_PERMITS, &args).affected());
+    if used != n {
         pgrx::error!(
-            "only {taken} of {n} turns of the rate of queue {} could be taken",
+            "only {used} of {n} rate permits of queue {} could be used",
             queue.name
         );
     }
 }
 
-static NEXT_TURN: Statement = Statement::new(
+// Index: rate_permits_free_idx, the first entry behind now.
+static NEXT_PERMIT: Statement = Statement::new(
     "select r.free_at from fetchq.rate_permits r
      where r.queue_id {=} $1 and r.free_at {>} $2
      order by r.free_at
      limit 1",
 );
 
-/// When the next turn of the rate is free, if that is what has to be waited for.
-pub fn next_turn(queue: &Queue, now: i64) -> i64 {
+/// The time when the next permit becomes free, in microseconds since 2000; `i64::MAX` when
+/// the queue has no rate, or when no permit becomes free after `now`.
+pub fn next_permit(queue: &Queue, now: i64) -> i64 {
     if queue.policy.rate_limit.is_none() {
         return i64::MAX;
     }
     spi::connect(|spi| {
         let args = [Arg::from(queue.id), Arg::timestamp(now)];
-        let rows = queue.run(spi, &NEXT_TURN, &args);
+        let rows = queue.run(spi, &NEXT_PERMIT, &args);
         if rows.is_empty() {
             return i64::MAX;
         }
@@ -77,18 +83,28 @@ pub fn next_turn(queue: &Queue, now: i64) -> i64 {
 }
 
 const SET_RATE: &str =
-    "update fetchq.queues set rate_limit = $2, rate_interval = $3 where name = $1";
+    "update fetchq.queues set rate_limit = $2, rate_interval = $3 where name {=} $1";
 
-const NO_TURNS: &str = "delete from fetchq.rate_permits where queue_id = $1";
+const DELETE_PERMITS: &str = "delete from fetchq.rate_permits where queue_id {=} $1";
 
-// The last picks count for the new rate as well.
-const MAKE_TURNS: &str = "with gone as (delete from fetchq.rate_permits where queue_id = $1 returning free_at),
-    last as (select free_at, row_number() over (order by free_at desc) as n from gone)
+// The last picks count for the new rate as well: the permits that were used last are used
+// ones of the new rate.
+const RECREATE_PERMITS: &str = "with
+    deleted as (delete from fetchq.rate_permits where queue_id {=} $1 returning free_at),
+    last as (select free_at, row_number() over (order by free_at desc) as n from deleted)
     insert into fetchq.rate_permits (queue_id, permit, free_at)
-    select $1, t.permit, coalesce(l.free_at - (select q.rate_interval from fetchq.queues q where q.id = $1) + $3::interval, '-infinity')
-    from generate_series(1, $2) as t (permit) left join last l on l.n = t.permit";
+    select $1, t.permit, coalesce(
+        l.free_at
+            {-} (select q.rate_interval from fetchq.queues q where q.id {=} $1)
+            {+} $3::interval,
+        '-infinity')
+    from generate_series(1, $2) as t (permit)
+    left join last l on l.n {=} t.permit";
 
-/// Sets how many documents can be picked within an interval.
+/// Sets the rate of a queue: how many documents may be picked within an interval; None
+/// removes it. Returns how many rows of the registry were changed. Fails with
+/// `Error::KeepsSnapshot` in a transaction that keeps one snapshot, and with
+/// `Error::UnknownQueue`.
 pub fn set_rate(name: &QueueName, rate: Option<(i32, Interval)>) -> Result<i32> {
     if session::keeps_snapshot() {
         return Err(Error::KeepsSnapshot("fetchq.queue_set_rate"));
@@ -99,11 +115,11 @@ pub fn set_rate(name: &QueueName, rate: Option<(i32, Interval)>) -> Result<i32> 
         let (picks, interval) = match rate {
             Some((picks, interval)) => {
                 let args = [id, Arg::from(picks), interval.arg()];
-                spi.once(MAKE_TURNS, &args);
+                spi.once(RECREATE_PERMITS, &args);
                 (Some(picks), interval.arg())
             }
             None => {
-                spi.once(NO_TURNS, &[id]);
+                spi.once(DELETE_PERMITS, &[id]);
                 (None, Interval::none())
             }
         };
@@ -112,8 +128,12 @@ pub fn set_rate(name: &QueueName, rate: Option<(i32, Interval)>) -> Result<i32> 
     }))
 }
 
-pub const MISSING_TURNS: &str = "insert into fetchq.rate_permits (queue_id, permit, free_at)
-    select $1, t.permit, now() + (select q.rate_interval from fetchq.queues q where q.id = $1)
+/// Adds the permits that a queue lacks, as ones that were just used. $1: the id of the
+/// queue, $2: its `rate_limit`.
+pub const ADD_MISSING_PERMITS: &str = "insert into fetchq.rate_permits (queue_id, permit, free_at)
+    select $1, t.permit,
+        now() {+} (select q.rate_interval from fetchq.queues q where q.id {=} $1)
     from generate_series(1, $2) as t (permit)
-    where not exists (select from fetchq.rate_permits r where r.queue_id = $1 and r.permit = t.permit)
+    where not exists (
+        select from fetchq.rate_permits r where r.queue_id {=} $1 and r.permit {=} t.permit)
     on conflict (queue_id, permit) do nothing";

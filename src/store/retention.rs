@@ -1,4 +1,5 @@
-//! Snapshots of metrics over time, and their retention.
+//! Removing snapshots of metrics and the log of errors when they are old, and thinning out
+//! rows of any table by time (`utils_ts_retain`).
 
 use crate::domain::names::QueueName;
 use crate::domain::retention::Rule;
@@ -9,20 +10,22 @@ use crate::pg::value::Arg;
 use crate::store::open_queue::Queue;
 use crate::store::statement::render;
 
-// The newest row of each metric and unit stays. Rows that another session is
-// removing are skipped.
-const RETAIN: &str = "delete from {metrics} where ctid = any (array(
+// The newest row of each metric and unit of time stays. Rows that another session is removing
+// are skipped.
+const RETAIN: &str = "delete from {metrics} where ctid {=} any (array(
     select m.ctid from {metrics} m
-    where m.id in (
-        select id from (
+    where m.id {=} any (
+        select ranked.id from (
             select id, row_number() over (
                 partition by metric, date_trunc($1, created_at)
                 order by created_at desc, id desc) as n
-            from {metrics} where created_at between now() - $2 and now() - $3) ranked
-        where n > 1)
+            from {metrics}
+            where created_at {>=} (now() {-} $2) and created_at {<=} (now() {-} $3)) ranked
+        where ranked.n {>} 1)
     for update skip locked))";
 
-/// Applies a retention policy to the snapshots of a queue; says how many it removed.
+/// Applies a retention policy to the snapshots of a queue. Returns how many rows it removed.
+/// Fails with `Error::BadUnit` and `Error::BadDuration` for a rule that cannot be applied.
 pub fn retain(name: &QueueName, rules: &[Rule]) -> Result<i32> {
     let mut removed = 0;
     for rule in rules {
@@ -40,13 +43,13 @@ pub fn retain(name: &QueueName, rules: &[Rule]) -> Result<i32> {
     Ok(removed)
 }
 
-const METRICS_RETENTION: &str =
-    "select coalesce(metrics_retention, '[]')::text from fetchq.queues where name = $1";
+const GET_METRICS_RETENTION: &str =
+    "select coalesce(metrics_retention, '[]')::text from fetchq.queues where name {=} $1";
 
-/// The queue's own policy, as JSON text.
+/// The retention policy of a queue, as JSON text. Fails with `Error::UnknownQueue`.
 pub fn metrics_retention(name: &QueueName) -> Result<String> {
     spi::connect(|spi| {
-        let rows = spi.once(METRICS_RETENTION, &[Arg::from(name.as_str())]);
+        let rows = spi.once(GET_METRICS_RETENTION, &[Arg::from(name.as_str())]);
         if rows.is_empty() {
             None
         } else {
@@ -56,6 +59,7 @@ pub fn metrics_retention(name: &QueueName) -> Result<String> {
     .ok_or_else(|| Error::UnknownQueue(name.to_string()))
 }
 
+/// The units of time of date_trunc().
 const UNITS: [&str; 13] = [
     "microseconds",
     "milliseconds",
@@ -72,7 +76,7 @@ const UNITS: [&str; 13] = [
     "millennium",
 ];
 
-/// Refuses what date_trunc() does not know.
+/// Fails with `Error::BadUnit` for a unit of time that date_trunc() does not know.
 pub fn check_unit(unit: &str) -> Result<()> {
     if UNITS.contains(&unit.to_ascii_lowercase().as_str()) {
         Ok(())
@@ -81,27 +85,30 @@ pub fn check_unit(unit: &str) -> Result<()> {
     }
 }
 
-// $1 is a regclass and prints itself quoted and qualified; the field is quoted here.
-const TABLE_AND_FIELD: &str = "select c.oid::regclass::text, quote_ident($2)
-    from pg_class c where c.oid = $1::regclass";
+// $1 is read as a regclass, whose text is quoted and qualified. The field is quoted here.
+const GET_TABLE_AND_FIELD: &str = "select c.oid::regclass::text, quote_ident($2)
+    from pg_class c where c.oid {=} $1::regclass";
 
-/// Both names come quoted from the server.
+/// The statement of `retain_any`. The server has quoted both names.
 fn retain_any_sql(table: &str, field: &str) -> String {
     format!(
-        "delete from {table} where ctid = any (array(
-            select ctid from (
+        "delete from {table} where ctid {{=}} any (array(
+            select ranked.ctid from (
                 select ctid, row_number() over (
                     partition by date_trunc($1, {field}) order by {field} desc, ctid desc) as n
-                from {table} where {field} between $2 and $3
-            ) ranked where n > 1))"
+                from {table} where {field} {{>=}} $2 and {field} {{<=}} $3
+            ) ranked where ranked.n {{>}} 1))"
     )
 }
 
-/// Keeps the newest row of any table for every unit of time between two moments.
+/// Keeps the newest row of a table for each unit of time between two moments, in microseconds
+/// since 2000, and removes the others. `field`: the column that has the time. Returns how many
+/// rows it removed. Fails with `Error::BadUnit`, and with `Error::BadValue` when the table does
+/// not exist.
 pub fn retain_any(table: &str, field: &str, unit: &str, from: i64, to: i64) -> Result<i64> {
     check_unit(unit)?;
     spi::connect(|spi| {
-        let rows = spi.once(TABLE_AND_FIELD, &[Arg::from(table), Arg::from(field)]);
+        let rows = spi.once(GET_TABLE_AND_FIELD, &[Arg::from(table), Arg::from(field)]);
         let (Some(table), Some(field)) = (rows.get::<String>(0, 1), rows.get::<String>(0, 2))
         else {
             return Err(Error::BadValue {
@@ -116,33 +123,35 @@ pub fn retain_any(table: &str, field: &str, unit: &str, from: i64, to: i64) -> R
     })
 }
 
-/// Removes the lines that are older than a point in time. Lines that another session
-/// is removing are skipped.
-const DROP_BEFORE: &str = "delete from {logs} where ctid = any (array(
-    select ctid from {logs} where created_at < $1 for update skip locked))";
+// Rows that another session is removing are skipped.
+const DROP_LOGS_BEFORE: &str = "delete from {logs} where ctid {=} any (array(
+    select ctid from {logs} where created_at {<} $1 for update skip locked))";
 
+/// Removes the rows of a queue's log of errors that are older than a point in time, a
+/// `timestamptz`. Returns how many.
 pub fn drop_logs_before(queue: &Queue, before: Arg) -> i32 {
-    spi::connect(|spi| queue.once(spi, DROP_BEFORE, &[before]).affected())
+    spi::connect(|spi| queue.once(spi, DROP_LOGS_BEFORE, &[before]).affected())
 }
 
-const DROP_OLDER_THAN: &str = "delete from {logs} where ctid = any (array(
-    select ctid from {logs} where created_at < now() - $1
+const DROP_LOGS_OLDER_THAN: &str = "delete from {logs} where ctid {=} any (array(
+    select ctid from {logs} where created_at {<} (now() {-} $1)
     order by created_at limit $2
     for update skip locked))";
 
-/// Removes the lines that are older than that, the oldest first; with a limit not more
-/// than so many.
+/// Removes the rows of a queue's log of errors that are older than `age`, an interval, the
+/// oldest first; with a limit at most as many. Returns how many.
 pub fn drop_logs_older_than(queue: &Queue, age: Arg, limit: Option<i64>) -> i32 {
     let args = [age, Arg::from(limit)];
-    spi::connect(|spi| queue.once(spi, DROP_OLDER_THAN, &args).affected())
+    spi::connect(|spi| queue.once(spi, DROP_LOGS_OLDER_THAN, &args).affected())
 }
 
-const LOGS_RETENTION: &str = "select logs_retention::text from fetchq.queues where id = $1";
+const GET_LOGS_RETENTION: &str = "select logs_retention::text from fetchq.queues where id {=} $1";
 
-/// The queue's own retention; the default of fetchq 4 where it has none.
+/// How long a queue keeps its log of errors: the text of an interval. 24 hours where the queue
+/// has no setting, as in fetchq 4.
 pub fn logs_retention(queue: &Queue) -> String {
     spi::connect(|spi| {
-        let rows = spi.once(LOGS_RETENTION, &[Arg::from(queue.id)]);
+        let rows = spi.once(GET_LOGS_RETENTION, &[Arg::from(queue.id)]);
         let own = if rows.is_empty() {
             None
         } else {

@@ -1,4 +1,5 @@
-//! Schedules (`fetchq.schedules`).
+//! The rows of `fetchq.schedules`: adding, changing, listing and claiming schedules. All points
+//! in time are in microseconds since 2000.
 
 use crate::domain::names::QueueName;
 use crate::pg::json::Jsonb;
@@ -6,28 +7,42 @@ use crate::pg::spi::{self, Rows, Spi};
 use crate::pg::time::Interval;
 use crate::pg::value::Arg;
 
-/// When a schedule ticks, as it was written.
+/// When a schedule ticks, as its author wrote it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Written {
+    /// A cron expression.
     Cron(String),
-    /// Months, days and microseconds.
+    /// An interval: months, days and microseconds.
     Every(i32, i32, i64),
 }
 
-/// A schedule as the caller wants it.
+/// A schedule as the caller wants it. Either `cron` or `every` has a value.
 pub struct Wanted<'a> {
+    /// Its name.
     pub name: &'a str,
+    /// The queue that it pushes documents into.
     pub queue: &'a QueueName,
+    /// The cron expression.
     pub cron: Option<&'a str>,
+    /// The interval between two ticks.
     pub every: Option<Interval>,
+    /// The time zone in which the cron expression is read.
     pub timezone: &'a str,
+    /// The payload of the documents.
     pub payload: Jsonb,
+    /// The version of the documents.
     pub version: i32,
+    /// The priority of the documents.
     pub priority: i32,
+    /// What happens to ticks that were missed: `skip`, `once` or `all`.
     pub catch_up: &'a str,
+    /// How many missed ticks are pushed at most.
     pub catch_up_limit: i32,
+    /// By how much a document may be delayed at random.
     pub jitter: Interval,
+    /// There is no tick before this time.
     pub starts_at: Option<i64>,
+    /// There is no tick after this time.
     pub ends_at: Option<i64>,
 }
 
@@ -63,7 +78,8 @@ const INSERT: &str = "insert into fetchq.schedules
     values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $15)
     on conflict (name) do nothing";
 
-/// Adds a schedule; false when one of that name exists.
+/// Adds a schedule. `anchor`: from when on intervals are counted. Returns false when a schedule
+/// of that name exists.
 pub fn insert(wanted: &Wanted, anchor: i64, next_tick: i64) -> bool {
     spi::connect(|spi| spi.once(INSERT, &wanted.args(anchor, next_tick)).affected() > 0)
 }
@@ -72,31 +88,42 @@ const REPLACE: &str = "update fetchq.schedules
     set queue = $2, cron = $3, every = $4, timezone = $5, payload = $6, version = $7, priority = $8,
         catch_up = $9, catch_up_limit = $10, jitter = $11, starts_at = $12, ends_at = $13,
         anchor = $14, next_tick = $15, due_at = $15, attempts = 0, last_error = null
-    where name = $1";
+    where name {=} $1";
 
-/// Changes a schedule that is locked.
+/// Changes a schedule that the caller has locked.
 pub fn replace(wanted: &Wanted, anchor: i64, next_tick: i64) {
     spi::connect(|spi| {
         spi.once(REPLACE, &wanted.args(anchor, next_tick));
     });
 }
 
-/// What there is of a schedule, locked until the end of the transaction.
+/// A schedule that exists, locked until the transaction ends.
 pub struct Existing {
+    /// When it ticks.
     pub written: Written,
+    /// The time zone in which a cron expression is read.
     pub timezone: String,
+    /// There is no tick before this time.
     pub starts_at: Option<i64>,
+    /// There is no tick after this time.
     pub ends_at: Option<i64>,
+    /// From when on intervals are counted.
     pub anchor: i64,
+    /// The next tick; None when it has ended.
     pub next_tick: Option<i64>,
+    /// The last tick that was pushed.
     pub last_tick: Option<i64>,
+    /// False while it is paused.
     pub is_active: bool,
+    /// How many attempts at its next tick have failed.
     pub attempts: i32,
 }
 
-const LOCK: &str = "select cron, every, timezone, starts_at, ends_at, anchor, next_tick, last_tick, is_active, attempts
-    from fetchq.schedules where name = $1 for update";
+const LOCK: &str = "select cron, every, timezone, starts_at, ends_at, anchor, next_tick, last_tick,
+        is_active, attempts
+    from fetchq.schedules where name {=} $1 for update";
 
+/// Locks a schedule until the transaction ends. None when there is none of that name.
 pub fn lock(name: &str) -> Option<Existing> {
     spi::connect(|spi| {
         let rows = spi.once(LOCK, &[Arg::from(name)]);
@@ -117,7 +144,7 @@ pub fn lock(name: &str) -> Option<Existing> {
     })
 }
 
-/// The columns `cron` and `every`; a constraint makes one of them NULL.
+/// Reads the columns `cron` and `every`, from a column on. A constraint makes one of them NULL.
 fn written(rows: &Rows, column: i32) -> Option<Written> {
     match rows.get(0, column) {
         Some(cron) => Some(Written::Cron(cron)),
@@ -128,23 +155,26 @@ fn written(rows: &Rows, column: i32) -> Option<Written> {
     }
 }
 
-const DROP: &str = "delete from fetchq.schedules where name = $1";
+const DROP: &str = "delete from fetchq.schedules where name {=} $1";
 
+/// Drops a schedule. Returns false when there is none of that name.
 pub fn drop(name: &str) -> bool {
     spi::connect(|spi| spi.once(DROP, &[Arg::from(name)]).affected() > 0)
 }
 
-const DROP_OF: &str = "with gone as (delete from fetchq.schedules where queue = $1 returning name)
-    select name from gone order by name collate \"C\"";
+const DROP_OF_QUEUE: &str =
+    "with dropped as (delete from fetchq.schedules where queue {=} $1 returning name)
+    select name from dropped order by name collate \"C\"";
 
-/// Drops the schedules of a queue; says which there were.
+/// Drops the schedules of a queue. Returns their names, in order.
 pub fn drop_of(spi: &Spi, queue: &QueueName) -> Vec<String> {
-    let rows = spi.once(DROP_OF, &[Arg::from(queue.as_str())]);
+    let rows = spi.once(DROP_OF_QUEUE, &[Arg::from(queue.as_str())]);
     (0..rows.len()).filter_map(|row| rows.get(row, 1)).collect()
 }
 
-const PAUSE: &str = "update fetchq.schedules set is_active = false where name = $1";
+const PAUSE: &str = "update fetchq.schedules set is_active = false where name {=} $1";
 
+/// Pauses a schedule.
 pub fn pause(name: &str) {
     spi::connect(|spi| {
         spi.once(PAUSE, &[Arg::from(name)]);
@@ -153,54 +183,68 @@ pub fn pause(name: &str) {
 
 const RESUME: &str = "update fetchq.schedules
     set is_active = true, next_tick = $2, due_at = $2, attempts = 0, last_error = null
-    where name = $1";
+    where name {=} $1";
 
+/// Resumes a schedule with its next tick; None when it has ended.
 pub fn resume(name: &str, next_tick: Option<i64>) {
     spi::connect(|spi| {
         spi.once(RESUME, &[Arg::from(name), opt_time(next_tick)]);
     });
 }
 
-// (intervals are written in the verbose style, after an "@ ")
+/// The rows of `schedule_list`. The interval style is verbose there, so that intervals begin
+/// with "@ ".
 pub const LIST: &str =
-    "select name, queue, coalesce(cron, 'every ' || substr(every::text, 3)), timezone,
+    "select name, queue, coalesce(cron, 'every ' {||} substr(every::text, 3)), timezone,
         case when not is_active then 'paused' when next_tick is null then 'ended'
-            when attempts > 0 then 'failing' else 'active' end,
+            when attempts {>} 0 then 'failing' else 'active' end,
         next_tick, last_tick, ticks, catch_up, catch_up_limit, jitter, version, priority, payload,
         starts_at, ends_at, created_at, attempts, last_error
     from fetchq.schedules order by name collate \"C\"";
 
-/// A schedule that is due, locked until the end of the transaction.
+/// A schedule that is due, locked until the transaction ends.
 pub struct Claimed {
+    /// Its name.
     pub name: String,
+    /// The queue that it pushes documents into.
     pub queue: String,
+    /// When it ticks.
     pub written: Written,
+    /// The time zone in which a cron expression is read.
     pub timezone: String,
-    /// JSON text.
+    /// The payload of the documents, as JSON text.
     pub payload: String,
+    /// The version of the documents.
     pub version: i32,
+    /// The priority of the documents.
     pub priority: i32,
+    /// What happens to ticks that were missed: `skip`, `once` or `all`.
     pub catch_up: String,
+    /// How many missed ticks are pushed at most.
     pub catch_up_limit: i32,
-    /// Months, days and microseconds.
+    /// By how much a document may be delayed at random: months, days and microseconds.
     pub jitter: (i32, i32, i64),
+    /// There is no tick after this time.
     pub ends_at: Option<i64>,
+    /// From when on intervals are counted.
     pub anchor: i64,
+    /// The tick that is due.
     pub next_tick: i64,
 }
 
-// Index: schedules_due_idx. The row stays locked until its document is pushed, and
-// whoever finds it locked leaves it alone: a tick is nobody else's then.
+// Index: schedules_due_idx. The row stays locked until its document is pushed. Another session
+// skips a locked row, so that no tick is pushed twice.
 const CLAIM: &str =
     "select name, queue, cron, every, timezone, payload, version, priority, catch_up,
         catch_up_limit, jitter, ends_at, anchor, next_tick
     from fetchq.schedules
-    where is_active and due_at <= $1 and next_tick <= $1
+    where is_active and due_at {<=} $1 and next_tick {<=} $1
     order by due_at
     limit 1
     for update skip locked";
 
-/// Locks a schedule that is due at a time.
+/// Locks the schedule that has been due for the longest time, as of `now`. None when none is
+/// due, or other sessions have locked those that are.
 pub fn claim(now: i64) -> Option<Claimed> {
     spi::connect(|spi| {
         let rows = spi.once(CLAIM, &[Arg::timestamp(now)]);
@@ -226,11 +270,11 @@ pub fn claim(now: i64) -> Option<Claimed> {
 }
 
 const MOVE_ON: &str = "update fetchq.schedules
-    set next_tick = $2, due_at = $2, last_tick = coalesce($3, last_tick), ticks = ticks + $4,
-        attempts = 0, last_error = null
-    where name = $1";
+    set next_tick = $2, due_at = $2, last_tick = coalesce($3, last_tick),
+        ticks = ticks {+} $4, attempts = 0, last_error = null
+    where name {=} $1";
 
-/// Notes the last of n ticks that were pushed, and when the next one comes.
+/// Notes the last one of `n` ticks that were pushed, and the next tick; None when it has ended.
 pub fn move_on(name: &str, next_tick: Option<i64>, last_tick: Option<i64>, n: i64) {
     spi::connect(|spi| {
         let args = [
@@ -244,12 +288,13 @@ pub fn move_on(name: &str, next_tick: Option<i64>, last_tick: Option<i64>, n: i6
 }
 
 const BACK_OFF: &str = "update fetchq.schedules
-    set due_at = $2 + least(interval '1 second' * power(2, least(attempts, 20)), interval '1 hour'),
-        attempts = least(attempts + 1, 1000000), last_error = $3
-    where name = $1";
+    set due_at = $2 {+} least(
+            interval '1 second' {*} power(2, least(attempts, 20)), interval '1 hour'),
+        attempts = least(attempts {+} 1, 1000000), last_error = $3
+    where name {=} $1";
 
-/// Plans the next attempt after a failure: after a second, doubled with each up to an
-/// hour. It is never given up.
+/// Plans the next attempt after a failure: after a second, which is doubled with each failure,
+/// up to an hour. There is no last attempt.
 pub fn back_off(name: &str, now: i64, message: &str) {
     spi::connect(|spi| {
         let args = [Arg::from(name), Arg::timestamp(now), Arg::from(message)];
@@ -257,9 +302,9 @@ pub fn back_off(name: &str, now: i64, message: &str) {
     });
 }
 
-const POSTPONE: &str = "update fetchq.schedules set due_at = $2 where name = $1";
+const POSTPONE: &str = "update fetchq.schedules set due_at = $2 where name {=} $1";
 
-/// Has a schedule looked at later, without a failure.
+/// Delays the next attempt until a time, without counting a failure.
 pub fn postpone(name: &str, until: i64) {
     spi::connect(|spi| {
         spi.once(POSTPONE, &[Arg::from(name), Arg::timestamp(until)]);
@@ -267,13 +312,13 @@ pub fn postpone(name: &str, until: i64) {
 }
 
 // Index: schedules_due_idx.
-const NEXT: &str = "select due_at from fetchq.schedules
+const GET_NEXT_DUE: &str = "select due_at from fetchq.schedules
     where is_active and due_at is not null order by due_at limit 1";
 
-/// When the next schedule is due.
+/// When the next schedule is due. None when none is active.
 pub fn next_due() -> Option<i64> {
     spi::connect(|spi| {
-        let rows = spi.once(NEXT, &[]);
+        let rows = spi.once(GET_NEXT_DUE, &[]);
         if rows.is_empty() {
             None
         } else {

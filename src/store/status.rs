@@ -1,4 +1,4 @@
-//! `fetchq.status()`: what an operator asks first.
+//! `fetchq.status()`: the state of fetchq in this database, a row for each component.
 
 use crate::domain::jobs::Task;
 use crate::pg::call::RowSink;
@@ -6,117 +6,159 @@ use crate::pg::spi;
 use crate::pg::value::Arg;
 use crate::ready::floors::Stats;
 
-/// What the shared memory says.
+/// What is known without a query: the state of the server, and of its shared memory. Points in
+/// time are in microseconds since 2000.
 pub struct Known {
+    /// The library is in shared_preload_libraries.
     pub is_preloaded: bool,
+    /// The server is a hot standby.
     pub is_standby: bool,
+    /// There is shared memory for the ready floors.
     pub has_memory: bool,
+    /// The setting fetchq.background_worker.
     pub wants_worker: bool,
-    /// Since when launcher and worker run: microseconds since 2000.
+    /// When the launcher started; None when it does not run.
     pub launcher: Option<i64>,
+    /// The process id of the background worker of this database, and when it started; None when
+    /// it does not run.
     pub worker: Option<(i32, i64)>,
-    /// What each service did last: microseconds, rows.
+    /// The last run of each maintenance task: microseconds, rows.
     pub last: [Option<(i64, i64)>; Task::ALL.len()],
+    /// The counters of the ready floors.
     pub stats: Stats,
-    /// The first floors: of what is ready, if that is before now; of what is planned, of
-    /// leases.
+    /// The first ready floor of pending documents, if it is in the past.
     pub ready_since: Option<i64>,
+    /// The first ready floor of planned documents.
     pub next_due: Option<i64>,
+    /// The first ready floor of leased documents.
     pub next_end: Option<i64>,
 }
 
-// One row for each component, in the order in which one would look.
+// One row for each component, in the order in which an operator would look at them.
 const STATUS: &str = "
 with horizon as (
-    select 'session ' || pid || coalesce(' (' || nullif(application_name, '') || ')', '') || ', ' || coalesce(state, 'unknown') as who,
+    select 'session ' {||} pid
+            {||} case when application_name {<>} '' then ' (' {||} application_name {||} ')' else '' end
+            {||} ', ' {||} coalesce(state, 'unknown') as name,
         age(backend_xmin) as transactions, coalesce(xact_start, query_start, backend_start) as since
     from pg_stat_activity
-    where backend_xmin is not null and pid <> pg_backend_pid()
+    where backend_xmin is not null and pid {<>} pg_backend_pid()
     union all
-    select 'prepared transaction ' || gid, age(transaction), prepared from pg_prepared_xacts
+    select 'prepared transaction ' {||} gid, age(transaction), prepared from pg_prepared_xacts
     union all
-    select 'replication slot ' || slot_name, greatest(age(xmin), age(catalog_xmin)), null
+    select 'replication slot ' {||} slot_name, greatest(age(xmin), age(catalog_xmin)), null
     from pg_replication_slots where xmin is not null or catalog_xmin is not null
 ),
-holder as (select * from horizon order by transactions desc limit 1),
+oldest as (select * from horizon order by transactions desc limit 1),
 tail as (
-    select sum(pg_relation_size(i.inhrelid)) as bytes, pg_size_pretty(sum(pg_relation_size(i.inhrelid))) as size
-    from pg_inherits i where i.inhparent = 'fetchq.counter_log'::regclass
+    select sum(pg_relation_size(i.inhrelid)) as bytes,
+        pg_size_pretty(sum(pg_relation_size(i.inhrelid))) as size
+    from pg_inherits i where i.inhparent {=} 'fetchq.counter_log'::regclass
 ),
 tasks (task, what, n) as (values
-    ('mnt', 'documents', 1), ('lgp', 'counters', 2), ('sts', 'snapshots', 3), ('cmp', 'recounts', 4), ('drp', 'retention', 5)),
+    ('mnt', 'documents', 1), ('lgp', 'counters', 2), ('sts', 'snapshots', 3),
+    ('cmp', 'recounts', 4), ('drp', 'retention', 5)),
 jobs as (
-    select t.n, t.what, count(j.id) as jobs, max(j.last_iteration) as last, count(*) filter (where j.attempts > 1) as failing,
-        min(j.next_iteration) filter (where j.next_iteration < now() - interval '1 minute') as late
-    from tasks t left join fetchq.jobs j on j.task = t.task
+    select t.n, t.what, count(j.id) as jobs, max(j.last_iteration) as last,
+        count(*) filter (where j.attempts {>} 1) as failing,
+        min(j.next_iteration) filter (
+            where j.next_iteration {<} (now() {-} interval '1 minute')) as late
+    from tasks t left join fetchq.jobs j on j.task {=} t.task
     group by t.n, t.what
 )
 select component, state, detail, hint from (
     select 0 as n, 'server' as component, case when $17 then 'standby' else 'primary' end as state,
-        'PostgreSQL ' || current_setting('server_version') as detail,
-        case when $17 then 'Only reading is possible; the worker starts with the promotion.' end as hint
+        'PostgreSQL ' {||} current_setting('server_version') as detail,
+        case when $17 then 'Only reads are possible; the background worker starts when the server is promoted.' end as hint
     union all
     select 1, 'library', case when $1 then 'preloaded' else 'not preloaded' end,
         format('version %s', $2),
-        case when not $1 then 'Set shared_preload_libraries = ''fetchq'' and restart: without it there are no ready floors and no worker.' end
+        case when not $1 then 'Set shared_preload_libraries = ''fetchq'' and restart: without it there are no ready floors and no background worker.' end
     union all
     select 2, 'memory', case when $3 then 'there' else 'none' end,
         format('%s of %s slots used, %s floor misses', $4, $5, $6),
-        case when $6 > 0 then 'A floor was too high: please report it.'
-            when $3 and $4 > $5 * 0.9 then 'Raise fetchq.ready_slots.' end
+        case when $6 {>} 0 then 'A ready floor was too high: please report it.'
+            when $3 and $4 {>} ($5 {*} 0.9) then 'Raise fetchq.ready_slots.' end
     union all
-    select 3, 'launcher', case when $7 is not null then 'running' else 'not running' end, 'since ' || $7, null
+    select 3, 'launcher', case when $7 is not null then 'running' else 'not running' end,
+        'since ' {||} $7, null
     union all
-    select 4, 'worker', case when $9 is not null then 'running' when not $8 then 'off' else 'not running' end,
-        'process ' || $10 || ', since ' || $9,
+    select 4, 'background worker',
+        case when $9 is not null then 'running' when not $8 then 'off' else 'not running' end,
+        'process ' {||} $10 {||} ', since ' {||} $9,
         case when $17 then null
-            when $9 is null and not $8 then 'fetchq.background_worker is off: something else has to call fetchq.mnt_job_run().'
-            when $9 is null and $1 and not $3 then 'Set fetchq.ready_slots above 0 and restart: the worker needs the shared memory.'
+            when $9 is null and not $8 then 'fetchq.background_worker is off: something else must call fetchq.mnt_job_run().'
+            when $9 is null and $1 and not $3 then 'Set fetchq.ready_slots above 0 and restart: the background worker needs the shared memory.'
             when $9 is null and $1 then 'See fetchq.databases, max_worker_processes, and the log of the server.'
-            when $9 is null then 'Something has to call fetchq.mnt_job_run(): see docs/operations.md.' end
+            when $9 is null then 'Something must call fetchq.mnt_job_run(): see docs/guides/operations.md.' end
     union all
-    select 10 + j.n, 'maintenance: ' || j.what,
-        case when j.jobs = 0 then 'none' when j.failing > 0 then 'failing' when j.late is not null and j.n > 1 then 'late' else 'fine' end,
+    select 10 {+} j.n, 'maintenance: ' {||} j.what,
+        case when j.jobs {=} 0 then 'none' when j.failing {>} 0 then 'failing'
+            when j.late is not null and j.n {>} 1 then 'late' else 'fine' end,
         format('%s jobs, last %s', j.jobs, coalesce(j.last::text, 'never'))
-            || coalesce(', which took ' || round(l.took / 1000.0, 1) || ' ms for ' || l.done || ' rows', ''),
-        case when j.failing > 0 then 'See fetchq.jobs where attempts > 1, and the log of the server.'
-            when j.late is not null and j.n > 1 and $9 is null then 'Nobody runs them.' end
+            {||} coalesce(
+                ', which took ' {||} round(l.took {/} 1000.0, 1) {||} ' ms for ' {||} l.done {||} ' rows',
+                ''),
+        case when j.failing {>} 0 then 'See fetchq.jobs where attempts > 1, and the log of the server.'
+            when j.late is not null and j.n {>} 1 and $9 is null
+            then 'No process runs them: see background worker.' end
     from jobs j
-    left join unnest($14::text[], $15::bigint[], $16::bigint[]) l (what, took, done) using (what)
+    left join unnest($14::text[], $15::bigint[], $16::bigint[]) l (what, took, done)
+        on l.what {=} j.what
     union all
     select 16, 'schedules',
-        case when count(*) = 0 then 'none' when bool_or(s.is_active and s.attempts > 0) then 'failing'
-            when bool_or(s.is_active and s.due_at < clock_timestamp() - interval '10 seconds') then 'late' else 'fine' end,
-        format('%s active, %s paused', count(*) filter (where s.is_active), count(*) filter (where not s.is_active)),
-        case when bool_or(s.is_active and s.attempts > 0) then 'See fetchq.schedule_list() where state = ''failing''.'
-            when bool_or(s.is_active and s.due_at < clock_timestamp() - interval '10 seconds') and $9 is null
-            then 'Nobody runs them: see worker.' end
+        case when count(*) {=} 0 then 'none'
+            when bool_or(s.is_active and s.attempts {>} 0) then 'failing'
+            when bool_or(s.is_active and s.due_at {<} (clock_timestamp() {-} interval '10 seconds'))
+            then 'late' else 'fine' end,
+        format('%s active, %s paused',
+            count(*) filter (where s.is_active), count(*) filter (where not s.is_active)),
+        case when bool_or(s.is_active and s.attempts {>} 0)
+            then 'See fetchq.schedule_list() where state = ''failing''.'
+            when bool_or(s.is_active and s.due_at {<} (clock_timestamp() {-} interval '10 seconds'))
+                and $9 is null
+            then 'No process runs them: see background worker.' end
     from fetchq.schedules s
     union all
-    select 20, 'backlog', case when p.n > 0 or $11 is not null then 'waiting' else 'none' end,
-        format('%s pending', coalesce(p.n, 0)) || coalesce(', ready since ' || $11, ''), null
-    from (select sum(value) as n from fetchq.metrics_live where metric = 'pnd') p
+    select 20, 'backlog', case when p.n {>} 0 or $11 is not null then 'waiting' else 'none' end,
+        format('%s pending', coalesce(p.n, 0)) {||} coalesce(', ready since ' {||} $11, ''), null
+    from (select sum(value) as n from fetchq.metrics_live where metric {=} 'pnd') p
     union all
-    select 21, 'planned', case when $12 < clock_timestamp() - interval '1 second' then 'late' else 'in time' end, case when $12 < clock_timestamp() then 'due since ' || $12 else 'the first is due at ' || $12 || ' or later' end,
-        case when $12 < clock_timestamp() - interval '1 second' and $9 is null then 'Nobody runs maintenance: see worker.'
-            when $12 < clock_timestamp() - interval '1 second' then 'See progress, maintenance: documents, and fetchq.jobs where task = ''mnt''.' end
+    select 21, 'planned',
+        case when $12 {<} (clock_timestamp() {-} interval '1 second') then 'late' else 'in time' end,
+        case when $12 {<} clock_timestamp() then 'due since ' {||} $12
+            else 'the first is due at ' {||} $12 {||} ' or later' end,
+        case when $12 {<} (clock_timestamp() {-} interval '1 second') and $9 is null
+            then 'No process runs maintenance: see background worker.'
+            when $12 {<} (clock_timestamp() {-} interval '1 second')
+            then 'See fetchq.progress, maintenance: documents, and fetchq.jobs where task = ''mnt''.' end
     union all
-    select 22, 'leases', case when $13 < clock_timestamp() - interval '1 second' then 'late' else 'in time' end, case when $13 < clock_timestamp() then 'the first has ended at ' || $13 else 'the first ends at ' || $13 || ' or later' end,
-        case when $13 < clock_timestamp() - interval '1 second' and $9 is null then 'Nobody runs maintenance: see worker.' end
+    select 22, 'leases',
+        case when $13 {<} (clock_timestamp() {-} interval '1 second') then 'late' else 'in time' end,
+        case when $13 {<} clock_timestamp() then 'the first expired at ' {||} $13
+            else 'the first expires at ' {||} $13 {||} ' or later' end,
+        case when $13 {<} (clock_timestamp() {-} interval '1 second') and $9 is null
+            then 'No process runs maintenance: see background worker.' end
     union all
-    select 30, 'counter log', case when t.bytes > 64 * 1024 * 1024 then 'long' else 'short' end, t.size,
-        case when t.bytes > 64 * 1024 * 1024 then 'Nobody packs it, or an old snapshot keeps it: see horizon.' end
+    select 30, 'counter log',
+        case when t.bytes {>} (64 {*} 1024 {*} 1024) then 'long' else 'short' end, t.size,
+        case when t.bytes {>} (64 {*} 1024 {*} 1024)
+            then 'No process packs it, or an old snapshot keeps it: see horizon.' end
     from tail t
     union all
-    select 31, 'horizon', case when h.since < now() - interval '5 minutes' or h.transactions > 1000000 then 'held' else 'free' end,
-        case when h.who is not null then format('%s, %s transactions, since %s', h.who, h.transactions, coalesce(h.since::text, 'unknown')) end,
-        case when h.since < now() - interval '5 minutes' or h.transactions > 1000000
-            then 'Dead rows cannot be removed while it is there: end it if it is not needed.' end
-    from (select 1) one left join holder h on true
+    select 31, 'horizon',
+        case when h.since {<} (now() {-} interval '5 minutes') or h.transactions {>} 1000000
+            then 'held' else 'free' end,
+        case when h.name is not null
+            then format('%s, %s transactions, since %s',
+                h.name, h.transactions, coalesce(h.since::text, 'unknown')) end,
+        case when h.since {<} (now() {-} interval '5 minutes') or h.transactions {>} 1000000
+            then 'Dead rows cannot be removed while it lasts: end it if it is not needed.' end
+    from (select 1) one left join oldest h on true
 ) s
 order by n";
 
-/// Writes the rows of `fetchq.status()`.
+/// Adds the rows of `fetchq.status()` to a result. `version`: that of the library.
 pub fn status(version: &str, known: &Known, out: &mut RowSink) {
     let at = |time: Option<i64>| time.map_or_else(Arg::no_timestamp, Arg::timestamp);
     let ran = || {

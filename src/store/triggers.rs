@@ -1,4 +1,4 @@
-//! The tables of a queue: DDL.
+//! The triggers of a queue's documents: making, enabling and dropping them.
 
 use crate::domain::names::QueueName;
 use crate::pg::relation::{self, LockMode};
@@ -6,40 +6,42 @@ use crate::pg::spi::{self, Spi};
 use crate::pg::value::Arg;
 use crate::store::statement::render;
 
-// Every row that can be found by a pick or by maintenance is noted in shared memory,
-// whoever wrote it: also by COPY, by logical replication, and in a session with
-// session_replication_role = replica. Not the rows of fetchq's own statements, which
-// note what they wrote for themselves, cheaper.
+// The trigger notes every row that a pick or maintenance can find in shared memory, whatever
+// wrote it: also COPY, logical replication, and a session with session_replication_role =
+// replica. It does not see the rows of fetchq's own statements, which note their entries
+// themselves, because that costs less.
 const CREATE_READY_TRIGGER: &str = "create trigger fetchq_ready after insert or update on {docs}
     for each row execute function fetchq.trigger_docs_ready()";
 
 const ENABLE_READY_TRIGGER: &str = "alter table {docs} enable always trigger fetchq_ready";
 
-// Its state, where the caller may change it.
-const READY_TRIGGER: &str = "select (
+// The mode of the trigger; no row where the caller may not change it.
+const GET_READY_TRIGGER: &str = "select (
         select t.tgenabled::text from pg_trigger t
-        where t.tgrelid = c.oid and t.tgname = 'fetchq_ready')
-    from pg_class c where c.oid = to_regclass($1) and pg_has_role(c.relowner, 'usage')";
+        where t.tgrelid {=} c.oid and t.tgname {=} 'fetchq_ready')
+    from pg_class c
+    where c.oid {=} to_regclass($1) and pg_has_role(c.relowner, 'usage')";
 
-/// Makes the trigger of the ready floors where it is missing, and has it run always: a
-/// restore with --disable-triggers leaves it switched to another mode, and the floors
-/// are not used then.
+/// Makes the trigger of the ready floors where it is missing, and lets it fire always. A
+/// restore with --disable-triggers leaves it in another mode, in which the floors are not
+/// used.
 pub fn create_ready_trigger(spi: &Spi, name: &QueueName) {
     let table = name.qualified("docs");
-    let rows = spi.once(READY_TRIGGER, &[Arg::from(table.as_str())]);
+    let rows = spi.once(GET_READY_TRIGGER, &[Arg::from(table.as_str())]);
     if rows.is_empty() {
         return;
     }
-    let state: Option<String> = rows.get(0, 1);
-    if state.is_none() {
+    let mode: Option<String> = rows.get(0, 1);
+    if mode.is_none() {
         spi.once(&render(CREATE_READY_TRIGGER, name), &[]);
     }
-    if state.as_deref() != Some("A") {
+    if mode.as_deref() != Some("A") {
         spi.once(&render(ENABLE_READY_TRIGGER, name), &[]);
     }
 }
 
-/// The same for maintenance, which waits for nobody.
+/// The same for maintenance, which never waits: does nothing when the documents cannot be
+/// locked at once.
 pub fn repair_ready_trigger(name: &QueueName) {
     if let Some(table) = relation::lookup_data_table(&name.relation("docs"))
         && relation::try_lock(table, LockMode::Writers)
@@ -62,55 +64,62 @@ const NOTIFY_TRIGGERS: [(&str, &str); 2] = [
     ),
 ];
 
-const HAS_TRIGGER: &str = "select from pg_trigger where tgrelid = to_regclass($1) and tgname = $2";
+const FIND_TRIGGER: &str =
+    "select from pg_trigger where tgrelid {=} to_regclass($1) and tgname {=} $2";
 
-/// Switches the notifications of the documents' states on or off.
+/// Switches the notifications of the statuses of documents on or off.
 pub fn set_notify(name: &QueueName, on: bool) {
     spi::connect(|spi| {
         let table = name.qualified("docs");
         for (trigger, create) in NOTIFY_TRIGGERS {
             let exists = spi
                 .once(
-                    HAS_TRIGGER,
+                    FIND_TRIGGER,
                     &[Arg::from(table.as_str()), Arg::from(trigger)],
                 )
                 .affected()
                 > 0;
-            // Nothing to change: no lock on the table, no invalidated plans. The npm
-            // client switches it on at every start.
+            // Without a change there is no lock on the table, and no plan is invalidated: the
+            // npm client switches the notifications on at every start.
             if exists && !on {
                 spi.once(&format!("drop trigger {trigger} on {table}"), &[]);
             } else if on && !exists {
-                spi.once(&render(create, name).replace("{q}", name.as_str()), &[]);
+                spi.once(&render(create, name), &[]);
             }
         }
     });
 }
 
-const NOTIFYING: &str = "select tgrelid from pg_trigger where tgname = 'fetchq_notify_insert'";
+const LIST_NOTIFYING: &str =
+    "select tgrelid from pg_trigger where tgname {=} 'fetchq_notify_insert'";
 
-/// The documents tables whose states are announced.
+/// The tables of documents whose statuses are announced, by OID.
 pub fn notifying() -> Vec<u32> {
     spi::connect(|spi| {
-        let rows = spi.once(NOTIFYING, &[]);
+        let rows = spi.once(LIST_NOTIFYING, &[]);
         let tables = (0..rows.len()).filter_map(|row| rows.datum(row, 1));
         tables.map(|datum| datum.value() as u32).collect()
     })
 }
 
-const TRIGGERS: &str = "select tgname::text, tgenabled <> 'D' from pg_trigger
-    where tgrelid = to_regclass($1) and tgname = any ($2)";
+// $2: the names, as text.
+const LIST_TRIGGERS: &str = "select tgname::text, tgenabled {<>} 'D' from pg_trigger
+    where tgrelid {=} to_regclass($1) and tgname {=} any ($2)";
 
-/// Makes those of some triggers that are missing, or drops those that are there.
+/// Makes those triggers of a list that are missing and enables the others, or drops all that
+/// exist. `triggers`: their names, and the statements that create them.
 pub(super) fn set_triggers(spi: &Spi, name: &QueueName, triggers: &[(&str, &str)], on: bool) {
     let table = name.qualified("docs");
     let names: Vec<&str> = triggers.iter().map(|(trigger, _)| *trigger).collect();
-    let rows = spi.once(TRIGGERS, &[Arg::from(table.as_str()), Arg::from(names)]);
-    let there: Vec<(String, bool)> = (0..rows.len())
+    let rows = spi.once(
+        LIST_TRIGGERS,
+        &[Arg::from(table.as_str()), Arg::from(names)],
+    );
+    let existing: Vec<(String, bool)> = (0..rows.len())
         .filter_map(|row| Some((rows.get(row, 1)?, rows.get(row, 2)?)))
         .collect();
     for (trigger, create) in triggers {
-        let sql = match there.iter().find(|(name, _)| name == trigger) {
+        let sql = match existing.iter().find(|(name, _)| name == trigger) {
             None if on => render(create, name),
             Some((_, false)) if on => format!("alter table {table} enable trigger {trigger}"),
             Some(_) if !on => format!("drop trigger {trigger} on {table}"),
@@ -120,12 +129,12 @@ pub(super) fn set_triggers(spi: &Spi, name: &QueueName, triggers: &[(&str, &str)
     }
 }
 
-/// Whether all of some triggers are there, and switched on.
+/// Whether all triggers of a list exist and are enabled.
 pub(super) fn has_triggers(spi: &Spi, name: &QueueName, triggers: &[(&str, &str)]) -> bool {
     let table = name.qualified("docs");
     let names: Vec<&str> = triggers.iter().map(|(trigger, _)| *trigger).collect();
     let args = [Arg::from(table.as_str()), Arg::from(names)];
-    let rows = spi.once(TRIGGERS, &args);
-    let on = (0..rows.len()).filter(|row| rows.get(*row, 2) == Some(true));
-    on.count() == triggers.len()
+    let rows = spi.once(LIST_TRIGGERS, &args);
+    let enabled = (0..rows.len()).filter(|row| rows.get(*row, 2) == Some(true));
+    enabled.count() == triggers.len()
 }

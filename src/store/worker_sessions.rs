@@ -1,30 +1,30 @@
-//! Who holds documents, and what becomes of those whose session has ended.
+//! The sessions of workers (`fetchq.worker_sessions`): which documents they have leased, and
+//! what happens to the leases of a session that has ended.
 
 use std::collections::BTreeMap;
 
 use crate::domain::counter_events::Event;
 use crate::domain::names::QueueName;
 use crate::domain::status::Status;
-use crate::pg::spi::{self, Spi};
+use crate::pg::spi::{self, Rows, Spi};
 use crate::pg::value::Arg;
 use crate::pg::{relation, time};
 use crate::ready::key::Key;
+use crate::settings::SessionLeases;
 use crate::store::bookkeeping::{documents_ready, note_entry};
 use crate::store::open_queue::Queue;
 use crate::store::statement::Statement;
 use crate::store::{counter_log, plans};
 
-// The sessions that run now. Who may not see when another role's session began is shown
-// no time: then the number of the process has to do.
-const OF_A_NAME: &str = "select distinct q.name::text
+const LIST_QUEUES_OF: &str = "select distinct q.name::text
     from fetchq.worker_sessions h
-    join fetchq.queues q on q.id = h.queue_id
-    where h.name = $1 order by 1";
+    join fetchq.queues q on q.id {=} h.queue_id
+    where h.name {=} $1 order by 1";
 
-/// The queues that a worker has picked from.
+/// The queues that a worker of this name has picked from.
 pub fn queues_of(worker: &str) -> Vec<QueueName> {
     spi::connect(|spi| {
-        let rows = spi.once(OF_A_NAME, &[Arg::from(worker)]);
+        let rows = spi.once(LIST_QUEUES_OF, &[Arg::from(worker)]);
         let names = (0..rows.len()).filter_map(|row| rows.get::<String>(row, 1));
         names
             .filter_map(|name| QueueName::parse(&name).ok())
@@ -32,35 +32,52 @@ pub fn queues_of(worker: &str) -> Vec<QueueName> {
     })
 }
 
-// Index: due. What another session is settling is its own.
+// Index: the due index, all leased documents. A document that another session is settling is
+// skipped.
 const RELEASE: &str = "update only {docs} d set
-        status = {pending}, next_iteration = now(), attempts = greatest(d.attempts - 1, 0),
+        status = {pending}, next_iteration = now(), attempts = greatest(d.attempts {-} 1, 0),
         lease = null, worker_session = null
-    where d.ctid = any (array(
+    where d.ctid {=} any (array(
         select c.ctid from only {docs} c
-        where c.status = {active} and c.lock_upgrade is null
-            and c.worker_session = any (array(
-                select h.id from fetchq.worker_sessions h where h.name = $1 and h.queue_id = $2))
+        where c.status {=} {active} and c.lock_upgrade is null
+            and c.worker_session {=} any (array(
+                select h.id from fetchq.worker_sessions h
+                where h.name {=} $1 and h.queue_id {=} $2))
         order by c.next_iteration, c.seq
         for update skip locked))
     returning d.version, d.priority, d.next_iteration, d.attempts, d.seq";
 
-/// Hands back what a worker holds of a queue, as if it had not been picked; says how
-/// many documents.
+/// A row of `RELEASE`.
+struct ReleasedDoc {
+    version: i32,
+    priority: i32,
+    key: Key,
+}
+
+fn released_doc(rows: &Rows, row: usize) -> ReleasedDoc {
+    let int = |column| rows.get(row, column).unwrap_or(0);
+    ReleasedDoc {
+        version: int(1),
+        priority: int(2),
+        key: Key::new(
+            rows.timestamp(row, 3).unwrap_or(i64::MIN),
+            int(4),
+            rows.get(row, 5).unwrap_or(i64::MIN),
+        ),
+    }
+}
+
+/// Returns the documents of a queue that a worker has leased, as if they had not been picked.
+/// Returns how many.
 pub fn release(queue: &Queue, worker: &str) -> i32 {
     spi::connect(|spi| {
         let args = [Arg::from(worker), Arg::from(queue.id)];
         let rows = queue.once(spi, RELEASE, &args);
         let mut versions: BTreeMap<i32, i32> = BTreeMap::new();
         for row in 0..rows.len() {
-            let int = |column| rows.get(row, column).unwrap_or(0);
-            let key = Key::new(
-                rows.timestamp(row, 3).unwrap_or(i64::MIN),
-                int(4),
-                rows.get(row, 5).unwrap_or(i64::MIN),
-            );
-            note_entry(queue, int(1), int(2), Status::Pending, key);
-            *versions.entry(int(1)).or_default() += 1;
+            let doc = released_doc(&rows, row);
+            note_entry(queue, doc.version, doc.priority, Status::Pending, doc.key);
+            *versions.entry(doc.version).or_default() += 1;
         }
         for (version, n) in versions {
             documents_ready(queue, version, Status::Pending, n);
@@ -71,39 +88,46 @@ pub fn release(queue: &Queue, worker: &str) -> i32 {
     })
 }
 
-const STOP: &str = "insert into fetchq.stop_requests (name, since) values ($1, clock_timestamp())
+const REQUEST_STOP: &str =
+    "insert into fetchq.stop_requests (name, since) values ($1, clock_timestamp())
     on conflict (name) do update set since = excluded.since";
 
-/// Asks a worker to stop: all its sessions that have begun by now.
+/// Asks a worker to stop: all its sessions that have begun before now.
 pub fn request_stop(worker: &str) {
     spi::connect(|spi| {
-        spi.once(STOP, &[Arg::from(worker)]);
+        spi.once(REQUEST_STOP, &[Arg::from(worker)]);
     });
 }
 
-/// The documents of a queue that are leased. The lease tells when it was given: its
-/// number is the time, in microseconds since 2000, and twelve bits more.
+/// The leased documents of a queue. $1: its name. A lease number has the time when the lease
+/// was given: its upper bits are microseconds since 2000, above twelve bits that distinguish
+/// the leases of one moment.
 pub const LEASED: &str = "select q.name, d.subject, d.version, d.attempts, d.lease,
         h.name as worker, h.pid,
-        '2000-01-01 00:00:00+00'::timestamptz + ((d.lease >> 12) / 1000000) * interval '1 second'
-            + ((d.lease >> 12) % 1000000) * interval '1 microsecond',
+        '2000-01-01 00:00:00+00'::timestamptz
+            {+} (((d.lease {>>} 12) {/} 1000000) {*} interval '1 second')
+            {+} (((d.lease {>>} 12) {%} 1000000) {*} interval '1 microsecond'),
         d.next_iteration,
-        case h.binding when 1 then 'return' when 2 then 'keep' else 'off' end,
+        case when h.binding {=} 1 then 'return' when h.binding {=} 2 then 'keep' else 'off' end,
         d.worker_session
     from only {docs} d
-    join fetchq.queues q on q.name = $1
-    left join fetchq.worker_sessions h on h.id = d.worker_session
-    where d.status = {active}
+    join fetchq.queues q on q.name {=} $1
+    left join fetchq.worker_sessions h on h.id {=} d.worker_session
+    where d.status {=} {active}
     order by d.next_iteration, d.seq";
 
-/// Sessions whose leases are bound to them, of one queue.
+/// The sessions of a queue whose leases are bound to them.
 #[derive(Debug, Default)]
 pub struct BoundSessions {
+    /// Sessions that run, and whose leases last as long as they do.
     pub alive: Vec<i64>,
+    /// Sessions that have ended: their leases are to be taken back.
     pub ended: Vec<i64>,
 }
 
-static BOUND: Statement = Statement::new(
+// A role that may not see when a session of another role began gets NULL for that time. The
+// process number alone then tells whether the session runs.
+static LIST_BOUND: Statement = Statement::new(
     "select q.name::pg_catalog.text, h.id, h.binding, a.pid is not null
      from fetchq.worker_sessions h
      join fetchq.queues q on q.id {=} h.queue_id
@@ -114,33 +138,51 @@ static BOUND: Statement = Statement::new(
          and ($1 is null or h.queue_id {=} $1)",
 );
 
-/// Whether the caller may know who holds documents.
+/// `binding` of a session whose leases last as long as the session.
+const BINDING_KEEP: i32 = SessionLeases::Keep as i32;
+
+/// A row of `LIST_BOUND`.
+struct BoundSession {
+    queue: String,
+    id: i64,
+    binding: i32,
+    is_alive: bool,
+}
+
+fn bound_session(rows: &Rows, row: usize) -> Option<BoundSession> {
+    Some(BoundSession {
+        queue: rows.get(row, 1)?,
+        id: rows.get(row, 2)?,
+        binding: rows.get(row, 3).unwrap_or(0),
+        is_alive: rows.get(row, 4) == Some(true),
+    })
+}
+
+/// Whether the caller may read the sessions of workers.
 pub fn may_read() -> bool {
     relation::lookup("fetchq", "worker_sessions").is_some_and(relation::may_read)
 }
 
-/// The sessions with bound leases: of one queue, or of all.
+/// The sessions with bound leases, by queue. `queue`: the id of one queue; None for all.
 pub fn bound_sessions(queue: Option<i32>) -> BTreeMap<String, BoundSessions> {
     spi::connect(|spi| {
-        let rows = plans::run_latest(spi, &BOUND, &[Arg::from(queue)]);
+        let rows = plans::run_latest(spi, &LIST_BOUND, &[Arg::from(queue)]);
         let mut found: BTreeMap<String, BoundSessions> = BTreeMap::new();
-        for row in 0..rows.len() {
-            let (Some(name), Some(id)) = (rows.get(row, 1), rows.get(row, 2)) else {
-                continue;
-            };
-            let bound = found.entry(name).or_default();
-            if rows.get(row, 4) != Some(true) {
-                bound.ended.push(id);
-            } else if rows.get(row, 3) == Some(2) {
-                bound.alive.push(id);
+        for session in (0..rows.len()).filter_map(|row| bound_session(&rows, row)) {
+            let bound = found.entry(session.queue).or_default();
+            if !session.is_alive {
+                bound.ended.push(session.id);
+            } else if session.binding == BINDING_KEEP {
+                bound.alive.push(session.id);
             }
         }
         found
     })
 }
 
-// Index: due. They are taken back as leases that ran out.
-static END: Statement = Statement::new(
+// Index of this statement and the next one: the due index. The leases expire, and maintenance
+// takes them back as such.
+static EXPIRE_LEASES: Statement = Statement::new(
     "update only {docs} d set next_iteration = $2
      where d.ctid {=} any (array(
          select c.ctid from only {docs} c
@@ -151,7 +193,7 @@ static END: Statement = Statement::new(
          for update skip locked))",
 );
 
-static EXTEND: Statement = Statement::new(
+static EXTEND_LEASES: Statement = Statement::new(
     "update only {docs} d set next_iteration = $2
      where d.ctid {=} any (array(
          select c.ctid from only {docs} c
@@ -162,61 +204,67 @@ static EXTEND: Statement = Statement::new(
          for update skip locked))",
 );
 
-/// How long a kept lease lasts at least, once it has been extended; and what is left of
-/// one that is due to be: microseconds.
-const KEPT_FOR: i64 = 60_000_000;
+/// For how long a lease of a session that runs is extended. It outlasts several rounds of
+/// maintenance.
+const EXTENSION_US: i64 = 60_000_000;
 
-const LEFT: i64 = 30_000_000;
+/// A lease is extended when it would expire within this time.
+const EXTEND_WITHIN_US: i64 = 30_000_000;
 
-/// Ends the leases of sessions that have ended, and extends those that last as long as
-/// their sessions; says how many documents that were.
+/// Lets the leases of sessions that have ended expire, and extends those that last as long as
+/// their sessions. Returns how many leases were changed.
 pub fn apply_bindings(queue: &Queue, bound: &BoundSessions) -> i32 {
     let now = time::clock();
     let mut n = 0;
     spi::connect(|spi| {
         if !bound.ended.is_empty() {
-            // In the past as this transaction sees it, which may take them back at once.
+            // In the past of this transaction, which may take the leases back itself.
             let args = [
                 Arg::from(bound.ended.clone()),
                 Arg::timestamp(time::now() - 1),
             ];
-            let ended = queue.run(spi, &END, &args).affected();
-            if ended == 0 && may_trim(spi) {
-                trim_ended(spi, queue);
+            let expired = queue.run(spi, &EXPIRE_LEASES, &args).affected();
+            if expired == 0 && may_trim(spi) {
+                trim_sessions(spi, queue);
             }
-            n += ended;
+            n += expired;
         }
         if !bound.alive.is_empty() {
             let args = [
                 Arg::from(bound.alive.clone()),
-                Arg::timestamp(now + KEPT_FOR),
-                Arg::timestamp(now + LEFT),
+                Arg::timestamp(now + EXTENSION_US),
+                Arg::timestamp(now + EXTEND_WITHIN_US),
             ];
-            n += queue.run(spi, &EXTEND, &args).affected();
+            n += queue.run(spi, &EXTEND_LEASES, &args).affected();
         }
     });
     n
 }
 
-// Those that hold nothing of the queue: of sessions that have ended, and those that were
-// written down anew since.
-const TRIM: &str = "delete from fetchq.worker_sessions h
-    where h.queue_id = $1
+// Sessions without a leased document of the queue: those that have ended, and those that have
+// been registered again since.
+const TRIM_SESSIONS: &str = "delete from fetchq.worker_sessions h
+    where h.queue_id {=} $1
         and (not exists (
                 select from pg_stat_get_activity(null) a
-                where a.pid = h.pid and coalesce(a.backend_start = h.backend_start, true))
+                where a.pid {=} h.pid and coalesce(a.backend_start {=} h.backend_start, true))
             or exists (
                 select from fetchq.worker_sessions n
-                where n.queue_id = $1 and n.pid = h.pid and n.backend_start = h.backend_start
-                    and n.name = h.name and n.binding = h.binding and n.since > h.since))
-        and not exists (select from only {docs} d where d.status = {active} and d.worker_session = h.id)";
+                where n.queue_id {=} $1 and n.pid {=} h.pid
+                    and n.backend_start {=} h.backend_start
+                    and n.name {=} h.name and n.binding {=} h.binding and n.since {>} h.since))
+        and not exists (
+            select from only {docs} d
+            where d.status {=} {active} and d.worker_session {=} h.id)";
 
-const TRIM_GONE: &str = "delete from fetchq.worker_sessions h
-    where not exists (select from fetchq.queues q where q.id = h.queue_id)";
+const TRIM_SESSIONS_OF_DROPPED: &str = "delete from fetchq.worker_sessions h
+    where not exists (select from fetchq.queues q where q.id {=} h.queue_id)";
 
-const TRIM_STOPS: &str = "delete from fetchq.stop_requests s
-    where s.since < now() - interval '1 day'
-        and not exists (select from fetchq.worker_sessions h where h.name = s.name and h.since < s.since)";
+const TRIM_STOP_REQUESTS: &str = "delete from fetchq.stop_requests s
+    where s.since {<} (now() {-} interval '1 day')
+        and not exists (
+            select from fetchq.worker_sessions h
+            where h.name {=} s.name and h.since {<} s.since)";
 
 const MAY_TRIM: &str = "select has_table_privilege('fetchq.worker_sessions', 'delete')
     and has_table_privilege('fetchq.stop_requests', 'delete')";
@@ -225,17 +273,18 @@ fn may_trim(spi: &Spi) -> bool {
     spi.once(MAY_TRIM, &[]).get(0, 1).unwrap_or(false)
 }
 
-fn trim_ended(spi: &Spi, queue: &Queue) {
-    queue.once(spi, TRIM, &[Arg::from(queue.id)]);
+fn trim_sessions(spi: &Spi, queue: &Queue) {
+    queue.once(spi, TRIM_SESSIONS, &[Arg::from(queue.id)]);
 }
 
-/// Forgets who holds nothing any more, where the caller may do that.
+/// Deletes the rows of sessions that are no longer needed, and old requests to stop. Does
+/// nothing when the caller has no right to.
 pub fn delete_stale(queue: &Queue) {
     spi::connect(|spi| {
         if may_trim(spi) {
-            trim_ended(spi, queue);
-            spi.once(TRIM_GONE, &[]);
-            spi.once(TRIM_STOPS, &[]);
+            trim_sessions(spi, queue);
+            spi.once(TRIM_SESSIONS_OF_DROPPED, &[]);
+            spi.once(TRIM_STOP_REQUESTS, &[]);
         }
     });
 }

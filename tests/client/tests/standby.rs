@@ -232,7 +232,7 @@ async fn the_worker_starts_with_the_promotion() {
         assert!(processes(&standby).await.is_empty());
         counters_are_exact(&mut standby, "q").await;
         assert!(metrics(&standby, "q").await["cnt"] > 0);
-        let worker = "select state from fetchq.status() where component = 'worker'";
+        let worker = "select state from fetchq.status() where component = 'background worker'";
         assert_eq!(standby.text(worker).await, "not running");
         for write in [
             "select fetchq.doc_push('q', 'no')",
@@ -258,7 +258,7 @@ async fn the_worker_starts_with_the_promotion() {
     assert_eq!(load.ended().await.len(), CLIENTS);
     assert_eq!(standby.text("select pg_promote()").await, "t");
     one_of_each(&standby, &new_db.name).await;
-    let worker = "select state from fetchq.status() where component = 'worker'";
+    let worker = "select state from fetchq.status() where component = 'background worker'";
     assert_eq!(standby.text(worker).await, "running");
     let far = "select status from fetchq_data.far__docs";
     wait_until("it is pending", async || standby.text(far).await == "1").await;

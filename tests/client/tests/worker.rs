@@ -450,7 +450,7 @@ async fn status_and_progress() {
         "library: preloaded",
         "memory: there",
         "launcher: running",
-        "worker: running",
+        "background worker: running",
         "maintenance: documents: fine",
         "maintenance: counters: fine",
         "maintenance: snapshots: fine",
@@ -519,7 +519,7 @@ async fn status_and_progress() {
     planned(&session, "later", "200 ms").await;
     wait_until("it is late", async || {
         session
-            .rows("select state, hint is not null from fetchq.status() where component in ('worker', 'planned')")
+            .rows("select state, hint is not null from fetchq.status() where component in ('background worker', 'planned')")
             .await
             == ["off|t", "late|t"]
     })
@@ -539,7 +539,7 @@ async fn without_the_library_preloaded() {
         .sql("select fetchq.queue_create('q'); select fetchq.queue_enable_notify('q'); listen fetchq__q__pnd")
         .await;
     let missing = session
-        .rows("select component, state, hint is not null from fetchq.status() where component in ('library', 'memory', 'launcher', 'worker')")
+        .rows("select component, state, hint is not null from fetchq.status() where component in ('library', 'memory', 'launcher', 'background worker')")
         .await;
     assert_eq!(
         missing,
@@ -547,7 +547,7 @@ async fn without_the_library_preloaded() {
             "library|not preloaded|t",
             "memory|none|f",
             "launcher|not running|f",
-            "worker|not running|t"
+            "background worker|not running|t"
         ]
     );
     planned(&session, "a", "100 ms").await;
