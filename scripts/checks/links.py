@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Check the links between the Markdown files of this checkout: the file and the heading exist.
+"""Check that the files and headings exist that the Markdown files of this checkout link to.
 
-    links.py [FILE…]    all Markdown files that git knows, by default
+    links.py [FILE…]    by default, all Markdown files that git knows
 """
 
 import functools
@@ -22,7 +22,7 @@ LINK = re.compile(
 
 
 def without_code(text):
-    """The text with code blocks and code spans blanked, line by line."""
+    """Returns the text with blanks in place of code blocks and code spans."""
     blank = lambda match: re.sub(r"[^\n]", " ", match.group())
     text = re.sub(r"^( *)(```+|~~~+).*?^\1\2[`~]*[ \t]*$", blank, text, flags=re.S | re.M)
     return re.sub(r"(`+)(?:(?!\1).)+?\1", blank, text)
@@ -30,7 +30,7 @@ def without_code(text):
 
 @functools.cache
 def anchors(path):
-    """The anchors of a page: its headings as GitHub writes them, and ids in HTML."""
+    """Returns the anchors of a page: its headings, as GitHub writes them, and ids in HTML."""
     with open(path, encoding="utf-8") as f:
         text = f.read()
     found, seen = set(re.findall(r"\b(?:id|name)=\"([^\"]+)\"", text)), {}
@@ -54,13 +54,13 @@ def check(page):
     for match in LINK.finditer(text):
         link = next(group for group in match.groups() if group)
         if re.match(r"[a-z][a-z0-9+.-]*:", link, re.I):
-            continue  # another site
+            continue  # The link leads to another site.
         path, _, anchor = link.partition("#")
         where = f"{page}:{text.count(chr(10), 0, match.start()) + 1}: {link}"
         folder = "" if path.startswith("/") else os.path.dirname(page)
         target = os.path.join(ROOT, folder, path.lstrip("/")) if path else os.path.join(ROOT, page)
         if not os.path.exists(target):
-            yield f"{where}: there is no {os.path.relpath(target, ROOT)}"
+            yield f"{where}: there is no file {os.path.relpath(target, ROOT)}"
         elif anchor and target.endswith(".md") and anchor not in anchors(os.path.normpath(target)):
             yield f"{where}: {os.path.relpath(target, ROOT)} has no heading #{anchor}"
 
@@ -71,11 +71,11 @@ def main():
         command = ["git", "ls-files", "-co", "--exclude-standard", "*.md"]
         listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
         pages = [page for page in listed.stdout.split() if os.path.exists(os.path.join(ROOT, page))]
-        if not pages:  # a copy without git
+        if not pages:  # This is a copy without git.
             paths = glob.glob("*.md", root_dir=ROOT) + glob.glob("docs/**/*.md", root_dir=ROOT, recursive=True)
             pages = sorted(paths)
     wrong = [message for page in pages for message in check(page)]
-    print("\n".join(wrong) or f"{len(pages)} pages: all links lead somewhere")
+    print("\n".join(wrong) or f"{len(pages)} pages: all links are valid")
     sys.exit(len(wrong) > 0)
 
 
