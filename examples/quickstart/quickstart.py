@@ -55,7 +55,8 @@ def files_below(folder):
 
 
 def document(path):
-    """Returns (subject, payload) of a file. The subject is a hash, because a path can be too long."""
+    """Returns (subject, payload) of a file. The subject is a hash, because a path can be too
+    long."""
     payload = {"path": path.decode("utf-8", "backslashreplace"), "round": 0}
     try:
         path.decode("utf-8")
