@@ -1,6 +1,7 @@
 #!/usr/bin/python3
-"""The benchmark: see docs/internals/benchmarks.md, or `make bench`. Settings come by environment
-variables, which make passes on: QUICK ONLY SYSTEMS ROUNDS LENGTH FILL RESUME KEEP."""
+"""Runs the benchmark. `make bench` calls it, and docs/internals/benchmarks.md describes it.
+
+These environment variables are its settings: QUICK ONLY SYSTEMS ROUNDS LENGTH FILL RESUME KEEP."""
 
 import os
 import re
@@ -33,7 +34,7 @@ def chosen(only: list[str], quick: bool) -> list[Scenario]:
         return [scenario for scenario in every if not quick or scenario.name in QUICK]
     for pattern in only:
         if not any(fnmatchcase(scenario.name, pattern) for scenario in every):
-            raise Failed(f"no scenario {pattern}; there are: {' '.join(scenario.name for scenario in every)}")
+            raise Failed(f"there is no scenario {pattern}; the scenarios are: {' '.join(scenario.name for scenario in every)}")
     return [scenario for scenario in every if any(fnmatchcase(scenario.name, pattern) for pattern in only)]
 
 
@@ -64,11 +65,11 @@ def main() -> None:
     quick = setting("QUICK") not in ("", "0")
     only = setting("ONLY").split()
     scenarios = chosen(only, quick)
-    # (the reference is no queue, but two bars need it)
+    # The reference is not a queue, but some bars need it.
     names = setting("SYSTEMS").split() or (["bare", "fetchq", "reference"] + ([] if quick else ["pgq"]))
     resumed = setting("RESUME")
     if resumed and not Path(resumed).is_dir():
-        raise Failed(f"RESUME: no folder {resumed}")
+        raise Failed(f"RESUME: there is no folder {resumed}")
 
     cluster = Cluster()
     skipped: list[str] = []
@@ -110,18 +111,18 @@ def main() -> None:
     try:
         for scenario in scenarios:
             scenario.run(bench)
-            # After each, so that an interrupted run has what there is.
+            # The report is written after each scenario, so that an interrupted run has one.
             write()
     finally:
         path = write()
         progress.say(f"written: {path}")
         print("\n".join(report.bars.table(record)))
     if record.failures:
-        progress.say(f"{len(record.failures)} measurements failed, see the end of {path}")
+        progress.say(f"{len(record.failures)} measurements failed; see the end of {path}")
 
 
 def interrupt(*_: object) -> None:
-    # A second one would only disturb the ending.
+    # A second signal must not interrupt the end of the run.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     Cluster.interrupted = True
@@ -129,7 +130,7 @@ def interrupt(*_: object) -> None:
 
 
 if __name__ == "__main__":
-    # A polite kill ends it as Ctrl-C does, with a report and with the server taken down.
+    # SIGTERM ends the run as Ctrl-C does: the report is written, and the server is removed.
     signal.signal(signal.SIGINT, interrupt)
     signal.signal(signal.SIGTERM, interrupt)
     status = 0
@@ -139,7 +140,7 @@ if __name__ == "__main__":
         print(f"error: {error}", file=sys.stderr)
         status = 1
     except Interrupted:
-        print("interrupted: take it up with RESUME=<folder>", file=sys.stderr)
+        print("interrupted: continue with RESUME=<folder>", file=sys.stderr)
         status = 130
     finally:
         if not setting("KEEP"):

@@ -1,9 +1,9 @@
-// A worker: waits for documents of a queue, works on them one at a time, settles them.
+// A worker: it waits for documents of a queue, works on them one at a time, and settles them.
 //
 //   node node-worker.mjs QUEUE [NAME]
 //
-// DATABASE_URL: the server. LEASE: for how many seconds a document is ours (60), GRACE:
-// how many a job has left after SIGTERM (25). Cut `job` out and write your own.
+// DATABASE_URL names the server. LEASE is the lease duration in seconds (60). GRACE is the time
+// in seconds that a job has left after SIGTERM (25). Replace the function `job` with your own.
 import { setTimeout as sleep } from 'node:timers/promises';
 import pg from 'pg';
 
@@ -20,13 +20,14 @@ async function job(payload, signal) {
 
 const db = new pg.Client({ connectionString: DATABASE_URL });
 await db.connect();
-// Whose documents these are; when this session dies they are free at once.
+// The leases carry this worker's name. They end when this session ends.
 await db.query(`select set_config('fetchq.worker', $1, false), set_config('fetchq.session_leases', 'return', false)`, [name]);
 const started = (await db.query('select clock_timestamp()::text as now')).rows[0].now;
 
-// SIGTERM, or somebody called worker_stop(): no more documents, and little time.
+// After SIGTERM, or a call of worker_stop(), the worker picks no more documents, and the
+// running job has GRACE seconds left.
 let ending = false;
-let current; // of the job that runs: aborts it
+let current; // The AbortController of the running job.
 function end() {
   if (ending) return;
   ending = true;
@@ -34,18 +35,18 @@ function end() {
 }
 process.on('SIGTERM', end).on('SIGINT', end);
 
-// Extends the lease now and then; aborts the job when the document is not ours any more.
+// Extends the lease regularly, and aborts the job when the lease is lost.
 function keep({ subject, lease }, controller) {
   const extend = async () => {
     const { rows } = await db.query(
       'select next_iteration, stop from fetchq.doc_extend($1, $2, make_interval(secs => $3), $4)',
       [queue, subject, LEASE, lease],
     );
-    if (rows[0].next_iteration === null) controller.abort(); // cancelled
+    if (rows[0].next_iteration === null) controller.abort(); // The document was cancelled.
     else if (rows[0].stop) end();
   };
   return setInterval(() => extend().catch((error) => {
-    console.error(`${subject}: the lease can not be extended: ${error.message}`);
+    console.error(`${subject}: the lease cannot be extended: ${error.message}`);
     controller.abort();
   }), (LEASE / 3) * 1000);
 }
@@ -70,10 +71,10 @@ async function work(doc) {
     await db.query('select fetchq.doc_complete($1, $2, lease => $3)', [queue, doc.subject, doc.lease]);
     await db.query('commit');
   } else if (current.signal.aborted) {
-    // Back at once, as if it had not been picked.
+    // The document is ready again at once, and the attempt does not count.
     await db.query('select fetchq.doc_snooze($1, $2, now(), $3)', [queue, doc.subject, doc.lease]);
   } else {
-    // Tried again later, by the queue's retry policy.
+    // The document is retried by the retry policy of the queue.
     await db.query('select fetchq.doc_reject($1, $2, left($3, 255), $4, lease => $5)', [queue, doc.subject, failure.message, { worker: name }, doc.lease]);
   }
 }
@@ -86,7 +87,7 @@ async function isStopped() {
 while (!ending && !(await isStopped())) {
   const { rows } = await db.query('select subject, payload, lease from fetchq.doc_pick($1, 0, 1, make_interval(secs => $2))', [queue, LEASE]);
   if (rows.length === 0) {
-    // Without a snapshot; short, because a signal is seen only in between.
+    // The wait holds no snapshot. It is short, because a stop request is read only between waits.
     await db.query(`call fetchq.queue_wait($1::text, '2 s')`, [queue]);
     continue;
   }
@@ -94,7 +95,7 @@ while (!ending && !(await isStopped())) {
     await work(rows[0]);
   } catch (error) {
     await db.query('rollback');
-    // Somebody cancelled it, or has it now: what we did is undone.
+    // The document was cancelled, or another worker has it now. The results are rolled back.
     if (error.code !== LEASE_LOST) throw error;
     console.error(error.message);
   }

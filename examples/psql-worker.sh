@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Runs worker.sql until SIGTERM: then the document that it is at is finished, or handed
-# back when that takes more than GRACE seconds (25).
+# Runs worker.sql until SIGTERM. Then the current document is finished, or it is handed back
+# when that takes more than GRACE seconds (25).
 #
-#   psql-worker.sh QUEUE [NAME]        (DATABASE_URL: the server)
+#   psql-worker.sh QUEUE [NAME]        DATABASE_URL names the server
 set -uo pipefail
 queue=${1:?usage: psql-worker.sh QUEUE [NAME]} name=${2:-psql-$$}
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd -P)
@@ -12,19 +12,19 @@ finish() {
   ((ending)) && return
   ending=1
   psql -Xq "$DATABASE_URL" -v name="$name" <<<"select fetchq.worker_stop(:'name') \g /dev/null"
-  # SIGINT has psql cancel the call.
+  # On SIGINT, psql cancels the call.
   (sleep "${GRACE:-25}"; kill -INT "$worker") >/dev/null 2>&1 &
   timer=$!
 }
 trap finish TERM INT
 
-# (a process group of its own: Ctrl-C is for us alone. A background job ignores SIGINT,
-# unless job control is on)
+# psql gets its own process group, so that Ctrl-C reaches this script alone.
+# A background job ignores SIGINT unless job control is on.
 set -m
 psql -X "$DATABASE_URL" -v queue="$queue" -v name="$name" -f "$here/worker.sql" &
 worker=$!
 set +m
-# A signal interrupts the wait.
+# A signal interrupts `wait`, so wait again while psql runs.
 while
   wait "$worker"
   status=$?

@@ -1,9 +1,9 @@
-"""A worker: waits for documents of a queue, works on them one at a time, settles them.
+"""A worker: it waits for documents of a queue, works on them one at a time, and settles them.
 
     python3 python_worker.py QUEUE [NAME]
 
-DATABASE_URL: the server. LEASE: for how many seconds a document is ours (60), GRACE: how
-many a job has left after SIGTERM (25). Cut `job` out and write your own.
+DATABASE_URL names the server. LEASE is the lease duration in seconds (60). GRACE is the time in
+seconds that a job has left after SIGTERM (25). Replace the function `job` with your own.
 """
 
 import os
@@ -27,7 +27,7 @@ class Stopped(Exception):
 
 
 def job(payload, stop):
-    """The work. It looks at `stop` whenever it can, and ends when that is set."""
+    """The work. It checks `stop` as often as it can, and ends when `stop` is set."""
     if stop.wait(payload.get("sleep", 0)):
         raise Stopped
     if "fail" in payload:
@@ -35,8 +35,10 @@ def job(payload, stop):
     return {"worked": True}
 
 
-ending = threading.Event()  # SIGTERM, or somebody called worker_stop(): no more documents
-current = threading.Event()  # of the job that runs: it has to stop
+# Set after SIGTERM or a call of worker_stop(): the worker picks no more documents.
+ending = threading.Event()
+# Set when the running job must stop.
+current = threading.Event()
 
 
 def end(*_):
@@ -48,13 +50,13 @@ def end(*_):
 
 
 def keep(db, doc, running, stop):
-    """While the job runs: extends the lease, and tells the job to stop when that is lost."""
+    """Extends the lease while the job runs, and stops the job when the lease is lost."""
     while wait([running], LEASE / 3).not_done:
         extended = db.execute(
             "select next_iteration, stop from fetchq.doc_extend(%s, %s, make_interval(secs => %s), %s)",
             [QUEUE, doc["subject"], LEASE, doc["lease"]],
         ).fetchone()
-        if extended["next_iteration"] is None:  # cancelled
+        if extended["next_iteration"] is None:  # The document was cancelled.
             stop.set()
         elif extended["stop"]:
             end()
@@ -68,7 +70,7 @@ def work(db, pool, doc):
     try:
         keep(db, doc, running, stop)
     except psycopg.Error as error:
-        print(f"{doc['subject']}: the lease can not be extended: {error}", file=sys.stderr)
+        print(f"{doc['subject']}: the lease cannot be extended: {error}", file=sys.stderr)
         stop.set()
     failure = running.exception()
     mine = [QUEUE, doc["subject"]]
@@ -78,10 +80,10 @@ def work(db, pool, doc):
             db.execute("insert into results (subject, result) values (%s, %s)", [doc["subject"], Jsonb(running.result())])
             db.execute("select fetchq.doc_complete(%s, %s, lease => %s)", [*mine, doc["lease"]])
     elif isinstance(failure, Stopped):
-        # Back at once, as if it had not been picked.
+        # The document is ready again at once, and the attempt does not count.
         db.execute("select fetchq.doc_snooze(%s, %s, now(), %s)", [*mine, doc["lease"]])
     else:
-        # Tried again later, by the queue's retry policy.
+        # The document is retried by the retry policy of the queue.
         db.execute(
             "select fetchq.doc_reject(%s, %s, left(%s, 255), %s, lease => %s)",
             [*mine, str(failure), Jsonb({"worker": NAME}), doc["lease"]],
@@ -95,7 +97,7 @@ def main():
         ThreadPoolExecutor(1) as pool,
         psycopg.connect(os.environ["DATABASE_URL"], autocommit=True, row_factory=dict_row) as db,
     ):
-        # Whose documents these are; when this session dies they are free at once.
+        # The leases carry this worker's name. They end when this session ends.
         db.execute("select set_config('fetchq.worker', %s, false), set_config('fetchq.session_leases', 'return', false)", [NAME])
         started = db.execute("select clock_timestamp() as now").fetchone()["now"]
         stopped = "select from fetchq.stop_requests where name = %s and since >= %s"
@@ -103,13 +105,15 @@ def main():
             pick = "select subject, payload, lease from fetchq.doc_pick(%s, 0, 1, make_interval(secs => %s))"
             doc = db.execute(pick, [QUEUE, LEASE]).fetchone()
             if doc is None:
-                # Without a snapshot; short, because a signal is seen only in between.
+                # The wait holds no snapshot. It is short, because a stop request is read only
+                # between waits.
                 db.execute("call fetchq.queue_wait(%s::text, '2 s')", [QUEUE])
                 continue
             try:
                 work(db, pool, doc)
             except psycopg.errors.ObjectNotInPrerequisiteState as error:
-                # Somebody cancelled it, or has it now: what we did is undone.
+                # The document was cancelled, or another worker has it now. The results are
+                # rolled back.
                 print(error, file=sys.stderr)
 
 

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Two builds of fetchq side by side, in alternating rounds of one run: what a change costs.
+# Compare two builds of fetchq in alternating rounds of one run, to see what a change costs.
 #
 #   bench-builds.sh PG_CONFIG_BEFORE PG_CONFIG_AFTER [ROUNDS [SECONDS]]
 #
-# Each is the pg_config of an installation of its own, with its own build in it: a copy of
-# PostgreSQL's folders elsewhere will do (bin, lib, share and include keep their places).
+# Each argument is the pg_config of a separate installation with its own build. A copy of
+# PostgreSQL's folders is enough, if bin, lib, share and include keep their relative places.
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
 . "$(dirname "$0")/lib.sh"

@@ -2,11 +2,11 @@
 # Benchmark the installed build beside other systems, on a throwaway cluster.
 #
 #   QUICK=1            two minutes instead of about 75
-#   ONLY="push cycle*" some scenarios
-#   SYSTEMS="bare …"   some folders of bench/systems
-#   ROUNDS, LENGTH     other numbers of rounds, other lengths of loads (seconds)
-#   FILL=2             fuller queues, when a fast machine empties them
-#   RESUME=FOLDER      take up an interrupted run
+#   ONLY="push cycle*" only these scenarios
+#   SYSTEMS="bare …"   only these folders of bench/systems
+#   ROUNDS, LENGTH     another number of rounds, another length of loads (seconds)
+#   FILL=2             fill queues with twice as many documents, for a fast machine
+#   RESUME=FOLDER      continue an interrupted run
 #   KEEP=1             leave the server running
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
@@ -18,13 +18,13 @@ cd "$ROOT"
 [[ -x /usr/bin/python3 ]] || die "no /usr/bin/python3: run 'make setup'"
 [[ -e $PG_LIBDIR/fetchq.so ]] || scripts/build.sh 9>&-
 
-# Plots are worth a package, but not a failed run.
+# The plots need a package. A run without them must not fail.
 if ! /usr/bin/python3 -c 'import matplotlib' 2>/dev/null && command -v apt-get >/dev/null && { [[ -z $SUDO ]] || command -v sudo >/dev/null; }; then
-  step "bench: installing python3-matplotlib, for the plots"
+  step "bench: installing python3-matplotlib for the plots"
   apt_get() { $SUDO env DEBIAN_FRONTEND=noninteractive apt-get -qq -o DPkg::Lock::Timeout=300 "$@"; }
   log=$ROOT/.pg/bench-apt.log
   run_quiet "apt-get update" "$log" apt_get update || :
-  run_quiet "apt-get install" "$log" apt_get install -y --no-install-recommends python3-matplotlib || warn "no matplotlib: no plots"
+  run_quiet "apt-get install" "$log" apt_get install -y --no-install-recommends python3-matplotlib || warn "matplotlib could not be installed: the report has no plots"
 fi
 
 export PYTHONDONTWRITEBYTECODE=1 PG_CONFIG

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Stop and wipe the servers of this checkout, and remove all that was built.
+# Stop the servers of this checkout, remove their data, and remove everything that was built.
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
 . "$(dirname "$0")/lib.sh"
 cd "$ROOT"
 if [[ -d .pg ]]; then
   load_state
-  # (each has a port)
+  # Every server has a file `port`.
   for file in "$STATE"/*/port; do
     name=${file%/port}
     if [[ -e $file ]]; then scripts/cluster.sh "${name##*/}" reset; fi

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Say how to reach the dev server.
+# Show how to connect to the dev server.
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
 . "$(dirname "$0")/lib.sh"
@@ -8,13 +8,13 @@ eval "$("$ROOT/scripts/cluster.sh" dev env)"
 
 cat <<TEXT
 
-The dev server is running; connect with one of
+The dev server is running. Connect with one of:
 
   make psql
   $PG_BINDIR/psql -h $PGHOST -p $PGPORT -U postgres fetchq
   $PG_BINDIR/psql $FETCHQ_URL
 
-and stop it with
+Stop it with:
 
   make stop
 

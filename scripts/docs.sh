@@ -1,19 +1,19 @@
 #!/usr/bin/env bash
-# Writes the generated parts of the documentation, or checks that they are up to date.
+# Write the generated parts of the documentation, or check that they are up to date.
 #
 #   docs.sh           write docs/reference/*.md and the pictures of docs/images/*.py
 #   docs.sh --check   change nothing; fail with a diff when a committed file is stale,
 #                     or when a claim in the prose is wrong (scripts/docs/claims.py)
 #
-# It needs a running server with the extension installed, and a superuser, by the libpq
-# variables: eval "$(scripts/cluster.sh dev env)". It reads the catalog of a database
-# of its own, so what the other databases hold does not matter.
+# It needs a superuser on a running server that has the extension installed, named by the libpq
+# variables: eval "$(scripts/cluster.sh dev env)". It creates a database of its own and reads the
+# catalog there, so the content of other databases does not matter.
 #
-# What is generated, and from what:
+# The pages and their sources:
 #   functions.md, tables.md, counters.md   the catalog, and descriptions.ini
 #   settings.md                            pg_settings
 #   errors.md                              src/**/*.rs and src/sql/**/*.sql
-# The prose around it is in scripts/docs/pages/; the pictures have scripts of their own.
+# The prose of the pages is in scripts/docs/pages/. Each picture has a script of its own.
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
 . "$(dirname "$0")/lib.sh"

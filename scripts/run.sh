@@ -4,8 +4,8 @@ set -euo pipefail
 # shellcheck source=scripts/lib.sh
 . "$(dirname "$0")/lib.sh"
 FOLDER=${1:-/usr/share/doc}
-[[ -d $FOLDER ]] || die "no folder $FOLDER"
-FOLDER=$(realpath "$FOLDER") # before we leave where the user is
+[[ -d $FOLDER ]] || die "there is no folder $FOLDER"
+FOLDER=$(realpath "$FOLDER") # before this script changes to the checkout
 cd "$ROOT"
 
 scripts/setup.sh

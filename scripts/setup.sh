@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Install what the project needs and this machine lacks (Debian 12).
-# Does nothing, in under a second, when all is there.
+# Install what the project needs and this machine lacks. It is made for Debian 12.
+# When everything is there, it does nothing and takes less than a second.
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
 . "$(dirname "$0")/lib.sh"
@@ -9,9 +9,10 @@ with_lock setup
 # ------------------------------------------------------------ apt packages --
 packages=(ca-certificates clang curl gcc libc6-dev make pkg-config procps python3 python3-psycopg shellcheck)
 default_pg=/usr/lib/postgresql/15/bin/pg_config
-# With a PG_CONFIG of your own only the tools come from apt, and as root the `postgres` user.
+# With another PG_CONFIG, only the tools come from apt. For root, postgresql-common also creates the
+# user `postgres`.
 if [[ $PG_CONFIG == "$default_pg" ]]; then packages+=(postgresql-15 postgresql-server-dev-15); fi
-if ((EUID == 0)); then packages+=(postgresql-common sudo); fi # `cargo pgrx test --runas` calls sudo
+if ((EUID == 0)); then packages+=(postgresql-common sudo); fi # `cargo pgrx test --runas` calls sudo.
 if ! command -v node >/dev/null; then packages+=(nodejs npm); elif ! command -v npm >/dev/null; then packages+=(npm); fi
 
 missing_packages() {
@@ -30,14 +31,14 @@ install_packages() {
   need_sudo "installing packages"
   local log=$ROOT/.pg/setup-apt.log list=("$@") conf=/etc/postgresql-common/createcluster.conf
   run_quiet "apt-get update" "$log" apt_get update
-  # Debian 12 has libclang 14; other releases name theirs by the unversioned package.
+  # Debian 12 has libclang 14. Other releases have an unversioned package.
   if [[ " ${list[*]} " == *" LIBCLANG "* ]]; then
     list=("${list[@]/LIBCLANG}")
     if apt-cache show libclang-14-dev >/dev/null 2>&1; then list+=(libclang-14-dev); else list+=(libclang-dev); fi
   fi
   mapfile -t list < <(printf '%s\n' "${list[@]}" | grep .)
-  # Debian makes and starts a system cluster for a new server package. Nobody
-  # here uses it; tell it not to, unless this machine has its own settings.
+  # Debian creates and starts a system cluster for a new server package. The project does not use
+  # it, so this switches it off, unless the machine has its own settings.
   if [[ " ${list[*]} " == *" postgresql-15 "* && ! -e $conf ]]; then
     $SUDO mkdir -p "$(dirname "$conf")"
     echo 'create_main_cluster = false' | $SUDO tee "$conf" >/dev/null
@@ -52,16 +53,16 @@ if command -v dpkg-query >/dev/null; then
     install_packages "${missing[@]}"
   fi
 else
-  warn "not a Debian system: install PostgreSQL with its server headers, clang, libclang, gcc, make, node, npm and psycopg yourself"
+  warn "this is not a Debian system: install PostgreSQL with its server headers, clang, libclang, gcc, make, node, npm and psycopg yourself"
 fi
 load_pg
 [[ -f $("$PG_CONFIG" --pgxs) ]] || die "$PG_CONFIG has no server headers (pgxs): install them"
 
 # -------------------------------------------------------------------- Rust --
-command -v cargo >/dev/null || die "no cargo: install Rust 1.95 or newer with rustup (see rustup.rs), then run this again"
+command -v cargo >/dev/null || die "there is no cargo: install Rust 1.95 or newer with rustup (see rustup.rs), then run this again"
 if ! cargo clippy --version >/dev/null 2>&1 || ! cargo fmt --version >/dev/null 2>&1; then
   step "setup: adding rustfmt and clippy"
-  rustup component add rustfmt clippy || warn "no rustfmt or clippy: 'make lint' will fail"
+  rustup component add rustfmt clippy || warn "rustfmt or clippy could not be added: 'make lint' will fail"
 fi
 
 if [[ $(cargo pgrx --version 2>/dev/null || :) != "cargo-pgrx $PGRX_VERSION" ]]; then
@@ -71,7 +72,7 @@ if [[ $(cargo pgrx --version 2>/dev/null || :) != "cargo-pgrx $PGRX_VERSION" ]];
   cargo pgrx --version >/dev/null || die "cargo-pgrx was built but does not run: is ${CARGO_HOME:-$HOME/.cargo}/bin in PATH?"
 fi
 
-# pgrx knows each major by one pg_config; it must install to where ours looks.
+# pgrx knows one pg_config for each major version. It must be the installation of PG_CONFIG.
 pgrx_config=${PGRX_HOME:-$HOME/.pgrx}/config.toml
 known=$(sed -n "s/^$FEATURE *= *\"\(.*\)\"/\1/p" "$pgrx_config" 2>/dev/null || :)
 if [[ ! -x $known || $("$known" --version --pkglibdir) != "$("$PG_CONFIG" --version --pkglibdir)" ]]; then

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Run the test suites and count.
+# Run the test suites and count the tests.
 #
-#   test.sh [SUITE…]         on fresh clusters, one for each suite (all suites by default)
-#   test.sh --on dev SUITE…  on the running dev cluster, left running
+#   test.sh [SUITE…]         on fresh clusters, one for each suite; all suites by default
+#   test.sh --on dev SUITE…  on the dev cluster, which is left running
 #
-# JOBS=n    suites that run at once on their own servers (default 2; 1: one after the other)
+# JOBS=n    number of suites that run at once, on their own servers; 2 by default
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
 . "$(dirname "$0")/lib.sh"
@@ -15,17 +15,17 @@ fresh=1
 if [[ ${1:-} == --on ]]; then fresh=0 dev=$2; shift 2; fi
 if (($#)); then suites=("$@"); else suites=("${ALL[@]}"); fi
 for suite in "${suites[@]}"; do
-  [[ -f scripts/suites/$suite.sh ]] || die "no suite '$suite'; there are: ${ALL[*]}"
+  [[ -f scripts/suites/$suite.sh ]] || die "there is no suite '$suite'; the suites are: ${ALL[*]}"
 done
 wants() { [[ " ${suites[*]} " == *" $1 "* ]]; }
 JOBS=${JOBS:-2}
-[[ $JOBS =~ ^[1-9][0-9]*$ ]] || die "JOBS is a number from 1 on, not '$JOBS'"
-# (the dev cluster is one: its suites run one after the other)
+[[ $JOBS =~ ^[1-9][0-9]*$ ]] || die "JOBS must be a number of at least 1, not '$JOBS'"
+# There is one dev cluster, so its suites run one after the other.
 if ((!fresh)); then JOBS=1; fi
 export JOBS
 
 with_lock test
-export LC_ALL=C.UTF-8 # we read the runners' output: no translations
+export LC_ALL=C.UTF-8 # This script reads the output of the test runners, so it must be English.
 logs=$ROOT/.pg/test-logs; rm -rf "$logs"; mkdir -p "$logs"
 declare -A row=() job=()
 passed=0 failed=0
@@ -44,7 +44,7 @@ stop_servers() {
     if [[ $name != 'test_*' ]]; then scripts/cluster.sh "$name" stop 9>&- || :; fi
   done
 }
-# kill_tree PID — a process and all that it has started.
+# kill_tree PID — end a process and all processes that it has started.
 kill_tree() {
   local child
   for child in $(pgrep -P "$1"); do kill_tree "$child"; done
@@ -54,13 +54,13 @@ trap cleanup EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
 
-# record NAME PASSED FAILED SECONDS
+# record NAME PASSED FAILED SECONDS — add a row to the summary.
 record() {
   row[$1]=$(printf '%-12s %7d %7d %6d s' "$@")
   passed=$((passed + $2)) failed=$((failed + $3))
 }
 
-# suite NAME — run a suite on a server of its own; its output is ours.
+# suite NAME — run a suite on a server of its own.
 suite() {
   local name=$1 cluster=${dev:-test_$1}
   export FETCHQ_COUNTS=$logs/$name.counts FETCHQ_CLUSTER=$cluster
@@ -69,12 +69,12 @@ suite() {
     lint | unit | docker) ;;
     *)
       if ((fresh)); then scripts/cluster.sh "$cluster" reset || return; fi
-      # These suites are not about durability; the tests that are have clusters of their own.
+      # These suites do not test durability. Tests of durability have clusters of their own.
       if ((fresh)); then export FETCHQ_PG_CONF='fsync = off'; fi
       scripts/cluster.sh "$cluster" start || return
       eval "$(scripts/cluster.sh "$cluster" env)"
       unset FETCHQ_PG_CONF
-      # For tests that start clusters of their own. What a failed run leaves is there to be looked at.
+      # Tests that start clusters of their own use these. The files of a failed run are kept.
       export FETCHQ_PG_BINDIR=$PG_BINDIR FETCHQ_STATE_DIR=$STATE/extra_$name
       if ((EUID == 0)); then export FETCHQ_RUNAS=$SERVER_USER; fi
       rm -rf "${FETCHQ_STATE_DIR:?}"; as_pg_dir "$FETCHQ_STATE_DIR"
@@ -89,8 +89,8 @@ suite() {
   return "$rc"
 }
 
-# finish NAME STATUS SECONDS — a suite tells its counts by `count` (suites/common.sh);
-# one that ends badly without having counted a failure counts as one.
+# finish NAME STATUS SECONDS — read the counts that the suite has written by `count` of
+# suites/common.sh. A suite that fails without having counted a failure counts as one failure.
 finish() {
   local name=$1 rc=$2 p f ok=0 bad=0
   while read -r p f; do ok=$((ok + p)) bad=$((bad + f)); done <"$logs/$name.counts"
@@ -100,16 +100,16 @@ finish() {
   record "$name" "$ok" "$bad" "$3"
 }
 
-# run_suite NAME — now, its output shown as it comes.
+# run_suite NAME — run a suite, and show its output at once.
 run_suite() {
   local rc=0 t=$SECONDS
   step "suite $1"
-  # 9>&-: a daemon that a suite may leave behind must not keep our lock.
+  # 9>&-: a process that a suite leaves behind must not keep the lock of this script.
   run_logged "suite $1" "$logs/$1.log" suite "$1" 9>&- || rc=$?
   finish "$1" "$rc" "$((SECONDS - t))"
 }
 
-# run_suites NAME… — JOBS at once; the output of each is shown when it has ended.
+# run_suites NAME… — run JOBS suites at once, and show the output of each when it has ended.
 run_suites() {
   local waiting=("$@") name rc beat=$SECONDS
   local -A began=()
@@ -138,7 +138,7 @@ run_suites() {
   done
 }
 
-# attempt NAME COMMAND… — a preparation whose failure counts as one failed test.
+# attempt NAME COMMAND… — run a preparation. Its failure counts as one failed test.
 attempt() {
   local name=$1 t=$SECONDS; shift
   "$@" 9>&- && return
@@ -146,7 +146,7 @@ attempt() {
   return 1
 }
 
-# compile — what the suites after `unit` need, while the compiler has a core to spare.
+# compile — compile what the suites after `unit` need, while `lint` and `unit` run.
 compile() {
   scripts/build.sh --compile || return
   if wants client; then scripts/suites/client.sh --compile; fi
@@ -160,8 +160,9 @@ for suite in "${suites[@]}"; do
   case $suite in lint | unit) first+=("$suite") ;; *) others+=("$suite") ;; esac
 done
 
-# These two build for themselves, in debug mode. `unit` installs a test build, so it comes
-# before the release build that all others use is installed; that is compiled meanwhile.
+# `lint` and `unit` have their own builds, in debug mode. `unit` installs a test build, so it runs
+# before the release build of all other suites is installed. The release build is compiled
+# meanwhile.
 if ((ready && ${#first[@]})); then
   load_pg
   load_state
@@ -179,7 +180,7 @@ if [[ -n ${job[compile]:-} ]]; then
   unset 'job[compile]'
   kill "$beat" 2>/dev/null || :
   wait "$beat" 2>/dev/null || :
-  # (what is wrong is said once more, by the build that follows)
+  # The build that follows shows the error again.
   if ((rc)); then warn "the build in the background failed: $logs/compile.log"; fi
 fi
 if ((ready)) && { ((${#others[@]})) || wants unit; }; then
@@ -192,7 +193,7 @@ if ((ready && ${#others[@]})); then
   if ((JOBS == 1 || ${#others[@]} == 1)); then
     for suite in "${others[@]}"; do run_suite "$suite"; done
   else
-    # The longest first.
+    # The longest suites run first.
     order=()
     for suite in client npm "${others[@]}"; do
       if wants "$suite" && [[ " ${order[*]} " != *" $suite "* ]]; then order+=("$suite"); fi
@@ -200,7 +201,7 @@ if ((ready && ${#others[@]})); then
     run_suites "${order[@]}"
   fi
 elif ((${#others[@]})); then
-  for suite in "${others[@]}"; do warn "suite $suite not run"; record "$suite" 0 1 0; done
+  for suite in "${others[@]}"; do warn "suite $suite did not run"; record "$suite" 0 1 0; done
 fi
 
 if ((fresh)); then stop_servers; fi

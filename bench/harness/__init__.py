@@ -1,1 +1,1 @@
-"""The parts of the benchmark: see docs/internals/benchmarks.md."""
+"""The parts of the benchmark. docs/internals/benchmarks.md describes it."""

@@ -1,17 +1,17 @@
-"""The bars: what fetchq must reach, and whether it did."""
+"""The bars: the limits that fetchq must reach, and the verdicts."""
 
 from dataclasses import dataclass
 
 from .record import Record
 
 MINE, OTHER, ALONE = "fetchq", "bare", "reference"
-# scenario, variant, system, metric
+# (scenario, variant, system, metric)
 Key = tuple[str, str, str, str]
 
 
 @dataclass
 class Bar:
-    """`over` ÷ `under`, or `over` alone, against a limit."""
+    """Compares `over` ÷ `under`, or `over` alone, with a limit."""
 
     what: str
     over: Key
@@ -26,7 +26,7 @@ class Bar:
         return over / under if over is not None and under else None
 
     def range(self, record: Record) -> tuple[float, float] | None:
-        """Lowest and highest of the rounds, each compared within itself."""
+        """Returns the lowest and the highest ratio. Each ratio is within one round."""
         over = record.rounds(*self.over)
         under = record.rounds(*self.under) if self.under else {number: 1.0 for number in over}
         ratios = [over[number] / under[number] for number in over if under.get(number)]
@@ -61,7 +61,7 @@ BARS = [
     Bar("cycle, metrics read 10/s ÷ not read, 16 clients", *within("metrics", "read 10/s", "not read"), 0.95),
     Bar("WAL bytes for each job (push, pick, drop)", ("wal", "", MINE, "bytes_per_job"), None, 1000, at_most=True, digits=0),
     Bar("last ÷ first tenth of 2 million jobs", ("size", "", MINE, "last_to_first_tenth"), None, 0.97),
-    # Bounded: what it has at the end, it had in the first half already, give or take.
+    # The size is bounded: at the end it is about the largest size of the first half.
     Bar("size at the end ÷ largest in the first half", ("size", "", MINE, "bytes_end"),
         ("size", "", MINE, "bytes_max_first_half"), 1.25, at_most=True),
     Bar("from push to pick through queue_wait, p50, ms", ("wake", "queue_wait", MINE, "p50_ms"), None, 1.5, at_most=True),
@@ -71,8 +71,8 @@ BARS = [
     Bar("lateness of planned documents, median, ms", ("ontime", "10 queues", MINE, "p50_ms"), None, 20, at_most=True, digits=1),
     Bar("the same, 10 busy queues of 1,000", ("ontime", "1,000 queues", MINE, "p50_ms"), None, 20, at_most=True, digits=1),
     Bar("the same, 10 busy queues of 10,000", ("ontime10k", "10,000 queues", MINE, "p50_ms"), None, 20, at_most=True, digits=1),
-    # (by commits, which is what it is compared with in the report, it is no bar)
-    Bar("NOTIFY of another database, beside a queue that the worker announces ÷ a silent one", *within("notify", "worker", "silent"), 0.95),
+    # The report also shows notifications by commits, for comparison. They are no bar.
+    Bar("NOTIFY of another database, beside a queue that the background worker announces ÷ a silent one", *within("notify", "worker", "silent"), 0.95),
 ]
 
 
@@ -87,7 +87,7 @@ def table(record: Record) -> list[str]:
             continue
         shown = f"{value:,.{bar.digits}f}"
         low, high = (f"{end:,.{bar.digits}f}" for end in spread)
-        # Few rounds, near the bar: the spread says how sure a verdict is.
+        # With few rounds and a value near the bar, the spread shows how certain the verdict is.
         verdict = "pass" if bar.passed(value) else "**fail**"
         lines.append(f"| {bar.what} | {shown} | {low} to {high} | {wanted} | {verdict} |")
     if len(missing) == len(BARS):

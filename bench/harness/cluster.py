@@ -1,4 +1,4 @@
-"""The throwaway server that everything runs on, and psql to it."""
+"""The temporary server that all scenarios use, and psql for it."""
 
 import os
 import subprocess
@@ -17,12 +17,12 @@ def memory_mb() -> int:
 
 
 def settings() -> dict[str, str]:
-    """The same for every system; they stand in the report."""
+    """Returns the settings of the server. All systems have the same, and the report lists them."""
     return {
         "synchronous_commit": "off",
         "shared_buffers": f"{min(2048, memory_mb() // 4)}MB",
         "maintenance_work_mem": "256MB",
-        # A checkpoint in the middle of a short load would hit one system only.
+        # A checkpoint in the middle of a short load would slow down one system only.
         "max_wal_size": "16GB",
         "min_wal_size": "2GB",
         "checkpoint_timeout": "30min",
@@ -31,7 +31,7 @@ def settings() -> dict[str, str]:
         # A maintenance call over 5,000 queues locks all their tables.
         "max_locks_per_transaction": "1024",
         "log_checkpoints": "off",
-        # 200 of them wait in one scenario.
+        # In one scenario, 200 sessions wait.
         "max_connections": "260",
     }
 
@@ -39,7 +39,7 @@ def settings() -> dict[str, str]:
 class Cluster:
     """scripts/cluster.sh with the name `bench`."""
 
-    # Once the run was told to end, no cleaning up: the server is wiped anyway.
+    # After an interrupt nothing is cleaned up, because the server is removed anyway.
     interrupted = False
 
     def __init__(self) -> None:
@@ -77,7 +77,8 @@ class Cluster:
             return False
 
     def wait_until_it_answers(self, seconds: float = 60) -> bool:
-        """After a crash the server starts again by itself; if it is down for good, start it."""
+        """Waits for the server, which restarts itself after a crash, or starts it if it stays
+        down."""
         until = time.monotonic() + seconds
         while time.monotonic() < until:
             if self.answers():
@@ -90,10 +91,10 @@ class Cluster:
         return self.answers()
 
     def psql(self, sql: str, timeout: float = 1800, database: str | None = None) -> str:
-        """Runs a script, each statement its own transaction; unaligned rows come back."""
+        """Runs a script, each statement in a transaction of its own, and returns unaligned rows."""
         if Cluster.interrupted:
             raise Interrupted
-        # A lock that something left behind must end as an error, not as a hang.
+        # A lock that was left behind must cause an error, not an endless wait.
         sql = "set lock_timeout = '60s';\n" + sql
         try:
             done = subprocess.run(
@@ -107,10 +108,11 @@ class Cluster:
         return done.stdout.strip()
 
     def set(self, name: str, value: str | None) -> None:
-        """A setting for new statements of all sessions; None: the one that the server was started with."""
+        """Changes a setting for all sessions. None restores the value of the start of the
+        server."""
         self.psql(f"alter system set {name} = '{value}'" if value is not None else f"alter system reset {name}")
         self.psql("select pg_reload_conf()")
-        # The server, and its processes, read it a moment later.
+        # The processes of the server read the setting a moment later.
         time.sleep(0.5)
 
     def rows(self, sql: str) -> list[list[str]]:
@@ -118,10 +120,11 @@ class Cluster:
 
 
 class Holder:
-    """A session that keeps vacuum from removing anything, until it is closed."""
+    """A session that prevents vacuum from removing rows until the session is closed."""
 
     SNAPSHOT = "begin isolation level repeatable read; select 'held' from pg_class limit 1;"
-    # No snapshot, but a transaction id: nothing newer may be vacuumed either.
+    # This session has a transaction id instead of a snapshot. It too prevents vacuum from removing
+    # newer rows.
     WRITER = "begin; insert into public.held_by_writer values (1); select 'held';"
 
     def __init__(self, cluster: Cluster, sql: str) -> None:
@@ -139,7 +142,7 @@ class Holder:
             raise Failed("the holding session did not start")
 
     def close(self) -> None:
-        # At the end of its input psql leaves, and its transaction is undone.
+        # psql ends at the end of its input, and its transaction is rolled back.
         if self.process.stdin and not self.process.stdin.closed:
             self.process.stdin.close()
         self.process.wait(timeout=60)

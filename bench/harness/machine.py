@@ -1,17 +1,17 @@
-"""Is anything else running here?"""
+"""Measures whether other processes use the machine."""
 
 import time
 
-BUSY = 0.1  # more than this of all cores spoils short loads
+BUSY = 0.1  # A larger share of all cores makes short loads unreliable.
 
 
 def busy(seconds: float = 1.0) -> float:
-    """The share of all cores that was not idle, while we do nothing."""
+    """Returns the share of all cores that was not idle while the benchmark did nothing."""
 
     def times() -> tuple[int, int]:
         with open("/proc/stat") as f:
             fields = [int(field) for field in f.readline().split()[1:9]]
-        # (waiting for the disk counts as idle, being robbed by other guests as busy)
+        # Waiting for the disk counts as idle. Time that other guests took counts as busy.
         return sum(fields), fields[3] + fields[4]
 
     before = times()

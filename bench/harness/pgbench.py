@@ -1,4 +1,4 @@
-"""pgbench: the only driver of loads."""
+"""Runs pgbench, the only driver of loads."""
 
 import os
 import re
@@ -19,19 +19,19 @@ LATENCY = re.compile(r"^latency average = ([\d.]+) ms", re.M)
 
 @dataclass
 class Outcome:
-    """What pgbench reports at its end."""
+    """The report of pgbench at its end."""
 
     tps: float
     transactions: int
     latency_ms: float
-    # (seconds since the start, transactions per second in the interval)
+    # (seconds since the start, transactions per second in the interval) of each report.
     progress: list[tuple[float, float]] = field(default_factory=list)
-    # (client, time of its end, microseconds) of each transaction; only with `log`
+    # (client, time of its end, microseconds) of each transaction. It is empty without `log`.
     log: list[tuple[int, float, int]] = field(default_factory=list)
 
 
 class Load:
-    """A running pgbench: prepared statements, no vacuum of its own."""
+    """A running pgbench. It uses prepared statements, and does not vacuum."""
 
     def __init__(
         self, cluster: Cluster, script: str, clients: int = 1, seconds: float | None = None,
@@ -43,7 +43,7 @@ class Load:
         self.log = log
         path = Path(self.dir.name)
         (path / "script.sql").write_text(script)
-        # Threads beyond the cores only take turns.
+        # More threads than cores would not run at the same time.
         threads = max(1, min(clients, os.cpu_count() or 1))
         args = [cluster.bindir / "pgbench", "-n", "-M", "prepared", "-c", str(clients), "-j", str(threads)]
         args += ["-f", "script.sql"]
@@ -66,7 +66,7 @@ class Load:
         self.errors: list[str] = []
         self.progress: list[tuple[float, float]] = []
         self.out: list[str] = []
-        # Both pipes are emptied all the time, so that pgbench never waits for us.
+        # Threads read both pipes all the time, so that pgbench never waits for the harness.
         self.readers = [
             threading.Thread(target=self._read_errors, daemon=True),
             threading.Thread(target=self._read_output, daemon=True),
@@ -90,7 +90,7 @@ class Load:
         return self.process.poll() is None
 
     def stop(self) -> None:
-        """Ends it before its time; what it measured is lost."""
+        """Ends pgbench early. Its measurement is lost."""
         if self.running():
             self.process.terminate()
         self._gone()
@@ -102,13 +102,14 @@ class Load:
             reader.join()
 
     def complaint(self) -> str:
-        # The first error is the cause, "Run was aborted" its consequence.
+        # The first error is the cause, and "Run was aborted" is its consequence.
         wanted = [line for line in self.errors if "error" in line.lower() or "aborted" in line]
         line = wanted[0].strip() if wanted else last_lines("".join(self.errors)) or "ended early"
         return "pgbench: " + line.removeprefix("pgbench: error: ")
 
     def finish(self, timeout: float = 3600) -> Outcome:
-        """Waits for its end. A client that was aborted makes the numbers worthless."""
+        """Waits for the end. It fails when a client was aborted, because the numbers are invalid
+        then."""
         try:
             self._gone(timeout)
         except subprocess.TimeoutExpired:
@@ -128,7 +129,7 @@ class Load:
 
     def _log(self) -> list[tuple[int, float, int]]:
         found = []
-        # One file for each thread; those of one client are in order.
+        # There is one file for each thread. The transactions of a client are in order.
         for path in sorted(Path(self.dir.name).glob("log.*")):
             with open(path) as f:
                 for line in f:
@@ -138,7 +139,7 @@ class Load:
 
 
 class Beside:
-    """A load that runs beside the measured one, for as long as the block lasts."""
+    """A load that runs beside the measured load until the end of the block."""
 
     def __init__(self, cluster: Cluster, script: str | None) -> None:
         self.cluster, self.script = cluster, script
@@ -146,7 +147,7 @@ class Beside:
 
     def __enter__(self) -> "Beside":
         if self.script:
-            # Ended by us: the time only keeps it from outliving a killed runner for long.
+            # The harness ends this load. The limit is for the case that the runner is killed.
             self.load = Load(self.cluster, self.script, seconds=3600)
         return self
 
@@ -156,4 +157,4 @@ class Beside:
         alive = self.load.running()
         self.load.stop()
         if not alive and kind is None:
-            raise Failed("the maintenance beside it ended: " + self.load.complaint())
+            raise Failed("the maintenance beside the load ended: " + self.load.complaint())

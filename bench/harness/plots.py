@@ -1,4 +1,4 @@
-"""Plots as SVG, by matplotlib where it is installed."""
+"""Draws plots as SVG, with matplotlib where it is installed."""
 
 from pathlib import Path
 
@@ -14,13 +14,13 @@ COLOURS = {"fetchq": "#d1495b", "bare": "#30638e", "pgq": "#7a9e7e", "reference"
 
 
 def draw(record: Record, scenarios: list[Scenario]) -> list[tuple[str, str]]:
-    """Returns (title, file) of each plot; none without matplotlib."""
+    """Returns (title, file) of each plot. The list is empty without matplotlib."""
     try:
         import matplotlib
     except ImportError:
         return []
     matplotlib.use("svg")
-    # The same values give the same file; text stays text.
+    # The same values give the same file, and text stays text.
     matplotlib.rcParams.update({"svg.hashsalt": "fetchq", "svg.fonttype": "none", "font.size": 9,
                                 "axes.spines.top": False, "axes.spines.right": False})
     from matplotlib import pyplot
@@ -45,7 +45,7 @@ def draw(record: Record, scenarios: list[Scenario]) -> list[tuple[str, str]]:
 
 
 def ratios(record, scenarios, pyplot, save) -> None:
-    """fetchq ÷ bare of all throughputs, with the spread of the rounds."""
+    """Draws fetchq ÷ bare of all throughputs, with the spread of the rounds."""
     labels, middles, lows, highs = [], [], [], []
     for scenario in scenarios:
         if not isinstance(scenario, (Throughput, Queues)):
@@ -57,7 +57,7 @@ def ratios(record, scenarios, pyplot, save) -> None:
                 continue
             labels.append(f"{scenario.name} {variant}".strip())
             middles.append(value)
-            # (a ratio of medians can lie outside the ratios of the rounds)
+            # A ratio of medians can lie outside the ratios of the rounds.
             lows.append(max(0.0, value - spread[0]))
             highs.append(max(0.0, spread[1] - value))
     if not labels:
@@ -71,7 +71,7 @@ def ratios(record, scenarios, pyplot, save) -> None:
 
 
 def over_time(record, scenario, metric, title, unit, factor, pyplot, save) -> None:
-    """One line for each system and round; metric None: the sum of all sizes."""
+    """Draws one line for each system and round. Without a metric, it draws the sum of all sizes."""
     lines = []
     for (name, _, system), points in sorted(record.series.items()):
         if name != scenario:
@@ -89,7 +89,7 @@ def over_time(record, scenario, metric, title, unit, factor, pyplot, save) -> No
     for system, number, points in lines:
         axes.plot(*zip(*points), color=COLOURS.get(system), lw=1.4, alpha=1.0 if number == 1 else 0.5,
                   label=system if number == 1 else None)
-    # (only the held scenarios have these)
+    # Only the scenarios with a held snapshot have these.
     start, end = (record.median(scenario, "", lines[0][0], name) for name in ("held_from_s", "held_until_s"))
     if start is not None and end is not None:
         axes.axvspan(start, end, color="black", alpha=0.06, lw=0, label="held")

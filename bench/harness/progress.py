@@ -1,12 +1,12 @@
-"""Progress lines with the expected remaining time."""
+"""Prints progress lines with the expected remaining time."""
 
 import sys
 import time
 
 
 class Progress:
-    """Estimates are made of the seconds that each measurement says it needs,
-    corrected by how true that was so far on this machine."""
+    """Estimates the remaining time from the planned seconds of each measurement, corrected by the
+    ratio of spent to planned time so far on this machine."""
 
     def __init__(self) -> None:
         self.start = time.monotonic()
@@ -26,7 +26,7 @@ class Progress:
         self.left -= planned
 
     def remaining(self) -> str:
-        # The first few say little: trust the plan until a minute of it is done.
+        # The first measurements are not precise enough, so the plan counts for the first minute.
         factor = self.spent_so_far / self.planned_so_far if self.planned_so_far > 60 else 1.0
         seconds = max(self.left, 0.0) * factor
         return f"{seconds / 60:.0f} min" if seconds >= 90 else f"{seconds:.0f} s"

@@ -1,4 +1,4 @@
-"""The results of a run, written as they come: raw.csv and series.csv."""
+"""Writes the results of a run to raw.csv and series.csv as soon as they are measured."""
 
 import csv
 import statistics
@@ -12,7 +12,7 @@ FAILURE = "failed"
 
 
 class Record:
-    """A measurement is named by scenario, variant, system and round."""
+    """The results of a run. A measurement has a scenario, a variant, a system and a round."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -28,7 +28,7 @@ class Record:
             if row["metric"] != FAILURE:
                 key = (row["scenario"], row["variant"], row["system"])
                 self.values[key][row["metric"]][int(row["round"])] = float(row["value"])
-            # A failure is tried again when the run is taken up.
+            # A failed measurement is repeated when the run is continued.
         for row in self._rows("series.csv"):
             key = (row["scenario"], row["variant"], row["system"])
             self.series[key].append((int(row["round"]), float(row["seconds"]), row["metric"], float(row["value"])))

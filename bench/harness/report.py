@@ -1,4 +1,4 @@
-"""README.md of a run: what was measured, on what, and how it compares."""
+"""Writes README.md of a run: the measurements, the machine, and the comparison."""
 
 import hashlib
 import json
@@ -21,7 +21,8 @@ from .scenarios.throughput import Throughput
 from .scenarios.wal import PART, Wal
 from .systems import System
 
-BYTES = ("size_held", "bytes_end", "bytes_max_first_half", "bytes_max")  # shown in MB
+# The report shows these metrics in MB.
+BYTES = ("size_held", "bytes_end", "bytes_max_first_half", "bytes_max")
 
 
 def git(*args: str) -> str:
@@ -30,7 +31,7 @@ def git(*args: str) -> str:
 
 
 def library(cluster: Cluster) -> str:
-    """Tells builds apart: a run that is taken up must go on with the same one."""
+    """Returns a hash of the build, because a continued run must use the same build."""
     path = cluster.pkglibdir / "fetchq.so"
     return hashlib.sha256(path.read_bytes()).hexdigest()[:12] if path.exists() else "none"
 
@@ -44,7 +45,7 @@ def processor() -> str:
 
 
 def facts(cluster: Cluster, systems: list[System]) -> dict[str, str]:
-    """What the numbers depend on."""
+    """Returns the facts on which the numbers depend."""
     found = {
         "date": time.strftime("%Y-%m-%d %H:%M"),
         "machine": f"{os.cpu_count()} cores of {processor()}, {memory_mb() / 1024:.0f} GB, Linux {platform.release()}",
@@ -103,7 +104,8 @@ class Report:
         self.lines += [f"## {title}", "", *lines, ""]
 
     def grid(self, first: str, rows: list[tuple[str, str, str, str]], ratios: bool = True) -> list[str]:
-        """rows: label, scenario, variant, metric. What nobody has, no column and no row is made for."""
+        """Makes a table of rows (label, scenario, variant, metric). Empty rows and columns are
+        left out."""
         median = self.record.median
         rows = [row for row in rows if any(median(*row[1:3], name, row[3]) is not None for name in self.names)]
         names = [name for name in self.names if any(median(*row[1:3], name, row[3]) is not None for row in rows)]
@@ -120,13 +122,13 @@ class Report:
     def write(self, plots: list[tuple[str, str]]) -> Path:
         self.lines = [f"# Benchmark, {self.meta['date'][:10]}, {self.meta['what']}", ""]
         self.lines += [
-            "Medians of the rounds, in brackets the lowest and the highest. How it is measured: "
+            "Medians of the rounds, in brackets the lowest and the highest. How this is measured: "
             "[docs/internals/benchmarks.md](../../../docs/internals/benchmarks.md). Raw values: [raw.csv](raw.csv)"
             + (", over time: [series.csv](series.csv)." if self.record.series else "."),
             "",
         ]
         if self.meta["what"] == "quick":
-            self.lines += ["A quick run: loads of 2 s, 200,000 documents in bulk, held for 12 s. Its verdicts are hints.", ""]
+            self.lines += ["This is a quick run: loads take 2 s, bulk loads have 200,000 documents, and a snapshot is held for 12 s. Its verdicts are hints.", ""]
         self.section("Bars", *bars.table(self.record))
         self.throughput()
         self.held()
@@ -157,7 +159,7 @@ class Report:
             reads = self.record.median("metrics", "read 10/s", name, "reads_per_s")
             if reads is not None:
                 took = self.record.median("metrics", "read 10/s", name, "read_ms")
-                notes.append(f"{name}: {reads:.1f} reads of the counters a second were made, {number(took)} ms each.")
+                notes.append(f"{name}: the counters were read {reads:.1f} times a second, in {number(took)} ms each.")
         for name in self.names:
             for variant in Queues.variants:
                 visit = self.record.median("queues", variant, name, "first_visit_ms")
@@ -208,10 +210,10 @@ class Report:
         for (scenario, variant, system), metrics in self.record.values.items():
             for metric, rounds in metrics.items():
                 if metric.startswith("check ") and any(rounds.values()):
-                    lines.append(f"- {scenario} {variant} {system}: **{metric[6:]} is {max(rounds.values()):g}**, it must be 0")
+                    lines.append(f"- {scenario} {variant} {system}: **{metric[6:]} is {max(rounds.values()):g}**, but it must be 0")
         for (scenario, variant, _), metrics in self.record.values.items():
             if scenario == "machine" and max(metrics["busy"].values()) > machine.BUSY:
-                lines.append(f"- just before {variant}, other processes used {max(metrics['busy'].values()):.0%} of the machine: its numbers are doubtful")
+                lines.append(f"- just before {variant}, other processes used {max(metrics['busy'].values()):.0%} of the machine, so its numbers are doubtful")
         lines += [f"- {scenario} {variant}, {system}, round {round_}: failed: {why}"
                   for scenario, variant, system, round_, why in self.record.failures]
         lines += [f"- {line}" for line in self.skipped]

@@ -1,4 +1,4 @@
-"""A system is a folder of bench/systems with scripts: see docs/internals/benchmarks.md."""
+"""A system is a folder of bench/systems with scripts. docs/internals/benchmarks.md describes it."""
 
 import re
 import subprocess
@@ -12,7 +12,7 @@ PAYLOAD = (
     '{"to": "somebody@example.com", "text": "'
     + "0123456789" * 7
     + '"}'
-)  # 110 bytes
+)  # This has 110 bytes.
 CLIENTS = re.compile(r"^-- clients: (\d+)$", re.M)
 PER_SECOND = re.compile(r"^-- per second: (\d+)$", re.M)
 EVERY = re.compile(r"^-- every: (\d+) (ms|s)$", re.M)
@@ -25,23 +25,24 @@ class System:
         self.folder = FOLDER / name
         if not self.folder.is_dir():
             known = sorted(path.name for path in FOLDER.iterdir() if path.is_dir())
-            raise Failed(f"no folder bench/systems/{name}; there are: {' '.join(known)}")
+            raise Failed(f"there is no folder bench/systems/{name}; the folders are: {' '.join(known)}")
 
     def has(self, script: str) -> bool:
         return (self.folder / f"{script}.sql").exists()
 
     def skips(self, scenario: str) -> bool:
-        """The file `skip` names scenarios that would have the scripts, but make no sense."""
+        """The file `skip` names scenarios that have their scripts, but are not useful for the
+        system."""
         path = self.folder / "skip"
         return path.exists() and any(line.split(":")[0] == scenario for line in path.read_text().splitlines())
 
     def text(self, script: str, **tokens: object) -> str:
-        """A script with its @tokens@ filled in."""
+        """Returns a script with values in place of its @tokens@."""
         text = (self.folder / f"{script}.sql").read_text()
         for name, value in {"payload": PAYLOAD, **tokens}.items():
             text = text.replace(f"@{name}@", str(value))
         if left := TOKEN.search(text):
-            raise Failed(f"{self.name}/{script}.sql wants {left[0]}, which this scenario does not have")
+            raise Failed(f"{self.name}/{script}.sql needs {left[0]}, which this scenario does not have")
         return text
 
     def join(self, scripts: tuple[str, ...], **tokens: object) -> str:
@@ -51,14 +52,14 @@ class System:
         return self.cluster.psql(self.text(script, **tokens))
 
     def clients(self, scripts: tuple[str, ...], wanted: int) -> int:
-        """A script may say `-- clients: N`: it works with N at most."""
+        """Returns the number of clients. A script may limit it by `-- clients: N`."""
         for script in scripts:
             if found := CLIENTS.search((self.folder / f"{script}.sql").read_text()):
                 wanted = min(wanted, int(found[1]))
         return wanted
 
     def fill_rate(self, script: str, wanted: int) -> int:
-        """A fill may say `-- per second: N`: more is never used up in a second."""
+        """Returns the documents for each second. A fill may limit it by `-- per second: N`."""
         found = PER_SECOND.search((self.folder / f"{script}.sql").read_text())
         return min(wanted, int(found[1])) if found else wanted
 
@@ -69,7 +70,7 @@ class System:
 
     # ------------------------------------------------------------- queues --
     def fresh(self, queue: str, setup: str = "setup") -> None:
-        """An empty queue, whatever was there before."""
+        """Makes an empty queue, and removes an older one of that name."""
         self.run("teardown", queue=queue)
         self.run(setup, queue=queue)
 
@@ -77,23 +78,23 @@ class System:
         self.run("teardown", queue=queue)
 
     def settle(self) -> None:
-        """After a fill: what the system's background work would do in time."""
+        """Does the background work of the system after a fill."""
         if self.has("settle"):
             self.run("settle")
 
-    # -------------------------------------------------------- the way side --
+    # --------------------------------------------------------- maintenance --
     def maintenance(self) -> str | None:
-        """The loop that a real installation runs beside every load."""
+        """Returns the loop that a real installation runs beside every load."""
         if not self.has("maintain"):
             return None
         text = self.text("maintain")
         every = EVERY.search(text)
         if not every:
-            raise Failed(f"{self.name}/maintain.sql does not say `-- every: N s`")
+            raise Failed(f"{self.name}/maintain.sql has no line `-- every: N s`")
         return text + f"\\sleep {every[1]} {every[2]}\n"
 
     def pairs(self, script: str, **tokens: object) -> dict[str, str]:
-        """A script that prints `name|value` lines."""
+        """Runs a script that prints lines `name|value`, and returns them as a dict."""
         if not self.has(script):
             return {}
         lines = [line.split("|", 1) for line in self.run(script, **tokens).splitlines() if "|" in line]

@@ -1,5 +1,6 @@
-"""A session of our own, for what pgbench cannot do: LISTEN, waiting, and time stamps around a single call.
-The protocol's simple queries over the Unix socket, which asks for no password."""
+"""A session for what pgbench cannot do: LISTEN, waiting, and the time of a single call.
+
+It sends simple queries of the protocol over the Unix socket, which needs no password."""
 
 import re
 import select
@@ -20,7 +21,7 @@ class Session:
         self.socket.settimeout(timeout)
         self.socket.connect(f"{env['PGHOST']}/.s.PGSQL.{env['PGPORT']}")
         self.buffer = b""
-        # Notifications that came, and were not asked for yet.
+        # The number of notifications that were received but not yet returned.
         self.heard = 0
         words = ("user", env["PGUSER"], "database", env["PGDATABASE"], "application_name", "bench", "")
         body = struct.pack("!i", 196608) + b"".join(word.encode() + b"\0" for word in words)
@@ -49,7 +50,7 @@ class Session:
         return kind, body
 
     def result(self) -> list[Row]:
-        """The rows of what was sent; waits for its end."""
+        """Waits for the end of the query, and returns its rows."""
         names: list[str] = []
         rows: list[Row] = []
         wrong = ""
@@ -65,7 +66,7 @@ class Session:
                 fields = {part[:1]: part[1:].decode(errors="replace") for part in body.split(b"\0") if part}
                 wrong = fields.get(b"M", "an error")
             elif kind == b"R" and body != b"\0\0\0\0":
-                raise Failed("the server wants a password over its Unix socket")
+                raise Failed("the server requires a password over its Unix socket")
         if wrong:
             raise Failed(wrong)
         return rows
@@ -75,7 +76,8 @@ class Session:
         return self.result()
 
     def run(self, script: str, variables: Row | None = None) -> Row:
-        """A script of pgbench's with one statement: what it remembers by \\gset, empty if there was no row."""
+        """Runs a pgbench script of one statement. Returns the variables of \\gset, or {} without
+        a row."""
         sql = script.replace("\\gset", "")
         if variables:
             sql = VARIABLE.sub(lambda found: literal(variables[found[1]]), sql)
@@ -83,7 +85,7 @@ class Session:
         return rows[0] if rows else {}
 
     def listen(self, seconds: float) -> bool:
-        """Waits for a notification; says whether one came."""
+        """Waits for a notification, and returns whether there was one."""
         while not self.heard:
             ready, _, _ = select.select([self.socket], [], [], max(0.0, seconds))
             if not ready:
@@ -113,7 +115,7 @@ def column_names(body: bytes) -> list[str]:
     for _ in range(struct.unpack("!h", body[:2])[0]):
         end = body.index(b"\0", at)
         names.append(body[at:end].decode())
-        at = end + 19  # the end of the name, and 18 bytes about its type
+        at = end + 19  # Skip the end of the name, and 18 bytes about its type.
     return names
 
 

@@ -1,2 +1,2 @@
--- Run once by the image's entrypoint, in $POSTGRES_DB.
+-- The entrypoint of the image runs this once, in $POSTGRES_DB.
 CREATE EXTENSION fetchq;

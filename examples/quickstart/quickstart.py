@@ -1,5 +1,5 @@
-"""Pushes every file below a folder, runs the workers and the maintenance, and checks
-that each file was processed exactly once in each of two rounds."""
+"""Pushes every file below a folder, runs the workers and the maintenance, and checks that each
+file was processed exactly once in each of two rounds."""
 
 import argparse
 import base64
@@ -17,11 +17,16 @@ import psycopg
 
 from worker import QUEUE
 
-SHORT_LEASE = "3s"  # of the worker that is killed, so that its documents are soon back
-LEASE = "10s"  # of the others: time enough for a batch with some large files
-DELAY = "5s"  # from round one of a document to its round two
-PATIENCE = 60  # seconds without any progress before the run is given up
-CHUNK = 1000  # documents in one push
+# The lease duration of the worker that is killed. It is short, so that its documents soon return.
+SHORT_LEASE = "3s"
+# The lease duration of the other workers. It is enough for a batch with some large files.
+LEASE = "10s"
+# The time from round one of a document to its round two.
+DELAY = "5s"
+# The run fails after this time without progress, in seconds.
+PATIENCE = 60
+# The number of documents in one push.
+CHUNK = 1000
 
 METRICS = {
     "ent": "entered", "pkd": "picked", "prc": "processed", "res": "rescheduled",
@@ -38,7 +43,7 @@ def say(text):
 
 
 def files_below(folder):
-    """Every regular file, as bytes: a file name need not be text."""
+    """Returns every regular file. Names are bytes, because a file name need not be text."""
     for here, _, names in os.walk(os.fsencode(folder)):
         for name in names:
             path = os.path.join(here, name)
@@ -50,7 +55,8 @@ def files_below(folder):
 
 
 def document(path):
-    """(subject, payload) of a file. Paths are longer than a subject may be: its hash."""
+    """Returns (subject, payload) of a file. The subject is a hash, because a path can be too
+    long."""
     payload = {"path": path.decode("utf-8", "backslashreplace"), "round": 0}
     try:
         path.decode("utf-8")
@@ -60,7 +66,7 @@ def document(path):
 
 
 def push(db, paths):
-    """Pushes many documents with one call for each thousand; says how many were new."""
+    """Pushes documents with one call for each thousand, and returns how many were new."""
     def literal(text):
         return "'" + text.replace("'", "''") + "'"
 
@@ -75,7 +81,7 @@ def push(db, paths):
 
 
 class Workers:
-    """The worker processes; none is left behind, however the run ends."""
+    """The worker processes. None is left behind, however the run ends."""
 
     def __init__(self):
         self.running = {}
@@ -100,7 +106,7 @@ class Workers:
         return process.wait()
 
     def stop(self):
-        """Asks all to finish; says which did not do so in good order."""
+        """Asks all workers to finish, and returns those that ended with an error."""
         for process in self.running.values():
             process.terminate()
         bad = [n for n, process in self.running.items() if process.wait(timeout=30) != 0]
@@ -114,7 +120,7 @@ class Workers:
 
 
 def first_line(process):
-    """The first line that a process prints, or the end of the run."""
+    """Returns the first line that a process prints. Ends the run if there is none."""
     with selectors.DefaultSelector() as selector:
         selector.register(process.stdout, selectors.EVENT_READ)
         if selector.select(timeout=PATIENCE) and (line := process.stdout.readline()):
@@ -132,7 +138,7 @@ def watch(db, workers, files):
     shown, progressed, last = 0.0, time.monotonic(), None
     while True:
         workers.check()
-        # Returns orphans, and makes planned documents pending when their time comes.
+        # Returns documents with an expired lease, and makes planned documents pending.
         db.execute("select * from fetchq.mnt_run(%s, 5000)", [QUEUE])
         now = time.monotonic()
         counters = common(db)
@@ -152,7 +158,7 @@ def watch(db, workers, files):
 
 
 def check(db, files, held):
-    """Every claim of the quick start, each as (what, expected, found)."""
+    """Returns every claim of the quick start as (what, expected, found)."""
     def one(sql, *args):
         return db.execute(sql, args).fetchone()[0]
 
@@ -180,13 +186,13 @@ def check(db, files, held):
     yield "killed documents without 3 log lines", 0, one("""
         select count(*) from fetchq_data.quickstart__docs d where status = -1
         and (select count(*) from fetchq_data.quickstart__logs l where l.subject = d.subject) < 3""")
-    yield "documents of the killed worker that nobody else finished", 0, one("""
+    yield "documents of the killed worker that no other worker finished", 0, one("""
         select count(*) from unnest(%s::text[]) as held (subject)
         where not exists (select from quickstart_ledger l where l.subject = held.subject and l.round = 1 and l.worker <> 1)
           and not exists (select from fetchq_data.quickstart__docs d where d.subject = held.subject and d.status = -1)""", held)
-    yield "documents of the killed worker among the orphaned", True, counters["orp"] >= len(held)
+    yield "documents of the killed worker are among the orphaned", True, counters["orp"] >= len(held)
     for gauge, value in counted.items():
-        yield f"counter {gauge} = counted for real", value, counters[gauge]
+        yield f"counter {gauge} = real count", value, counters[gauge]
     yield "counter ent", files, counters["ent"]
     yield "counter res = ledger, round 1", one(ledger, 1), counters["res"]
     yield "counter pkd = prc + orp", counters["prc"] + counters["orp"], counters["pkd"]
@@ -199,7 +205,7 @@ def run(db, workers, folder, number):
         db.execute("select fetchq.queue_drop(%s)", [QUEUE])
     db.execute("select fetchq.queue_create(%s)", [QUEUE])
     db.execute("select fetchq.queue_set_max_attempts(%s, 3)", [QUEUE])
-    # Without a unique key on purpose: a document processed twice must be seen.
+    # It has no unique key, so that a document that is processed twice is seen.
     db.execute("create table quickstart_ledger (round int, subject text, sha256 text, worker int)")
 
     paths = list(files_below(folder))
@@ -211,20 +217,20 @@ def run(db, workers, folder, number):
     if pushed != files:
         sys.exit(f"error: {files} files, but {pushed} documents were pushed")
 
-    # The first worker hangs in the middle of a batch and is killed there. The others
-    # start before that, so that they compete for what it leaves.
+    # The first worker hangs in the middle of a batch and is killed there. The others start
+    # before that, so that they compete for its documents.
     victim = workers.start(1, "--hang", "--batch", str(min(25, files)), lease=SHORT_LEASE)
     held = json.loads(first_line(victim))
     for n in range(2, number + 1):
         workers.start(n)
-    say(f"{number} workers run; worker 1 hangs, holding {len(held)} documents for {SHORT_LEASE}")
+    say(f"{number} workers run; worker 1 hangs with {len(held)} documents leased for {SHORT_LEASE}")
     workers.kill(1)
-    say("worker 1 was killed with kill -9; its documents come back when their lease ends")
+    say("worker 1 was killed with kill -9; its documents return when their lease expires")
 
     watch(db, workers, files)
     bad = workers.stop()
     if bad:
-        sys.exit(f"error: workers that did not end in good order: {bad}")
+        sys.exit(f"error: these workers ended with an error: {bad}")
 
     print("\nmetric         value")
     for metric, value in common(db).items():
@@ -232,12 +238,12 @@ def run(db, workers, folder, number):
     returned = db.execute("""
         select count(distinct l.subject), count(distinct l.worker) from quickstart_ledger l
         where l.round = 1 and l.subject = any (%s)""", [held]).fetchone()
-    print(f"\nof the {len(held)} documents that worker 1 held, {returned[0]} were finished by {returned[1]} others")
+    print(f"\nof the {len(held)} documents that worker 1 had leased, {returned[1]} other workers finished {returned[0]}")
     rejected = db.execute("""
         select message, count(distinct subject), min(details ->> 'path')
         from fetchq_data.quickstart__logs group by 1 order by 2 desc limit 5""").fetchall()
     for message, count, example in rejected:
-        print(f"rejected: {count} × {message} (such as {example})")
+        print(f"rejected: {count} × {message}, for example {example}")
 
     wrong = [c for c in check(db, files, held) if c[1] != c[2]]
     for what, expected, found in wrong:
@@ -247,7 +253,7 @@ def run(db, workers, folder, number):
         print(f"\nquickstart: FAILED, {len(wrong)} checks are wrong")
         return 1
     took = time.monotonic() - started
-    aside = f" ({killed} could not be processed: rejected three times, killed)" if killed else ""
+    aside = f" ({killed} could not be processed: they were rejected three times and killed)" if killed else ""
     print(f"\nquickstart: OK, {files} files, each processed exactly once in each of two rounds{aside}, {took:.1f} s")
     return 0
 

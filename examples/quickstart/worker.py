@@ -1,8 +1,8 @@
-"""One worker process of the quick start: picks documents in batches, hashes their
-files, settles them.
+"""One worker process of the quick start: it picks documents in batches, hashes their files, and
+settles the documents.
 
-Round one plans a second look by doc_reschedule(); round two compares the hash and
-completes. A file that cannot be read, or has changed, is rejected.
+Round one plans round two by doc_reschedule(). Round two compares the hash and completes the
+document. A document whose file cannot be read, or has changed, is rejected.
 """
 
 import argparse
@@ -18,8 +18,8 @@ import psycopg
 
 QUEUE = "quickstart"
 
-# A settling function says whether the document was still ours: 1 or 0. The ledger
-# gets its row in the same statement, so there is never one without the other.
+# A settling function returns 1 if this worker still had the lease, and 0 otherwise. The same
+# statement writes the row of the ledger, so neither exists without the other.
 RESCHEDULE = """
 with settled as (
     select fetchq.doc_reschedule(%(queue)s, %(subject)s, now() + %(delay)s::interval, %(payload)s::jsonb) as n)
@@ -46,10 +46,10 @@ def sha256(path):
 
 
 def work(document, args):
-    """Processes one document; says how to settle it: (statement, parameters)."""
+    """Processes one document, and returns how to settle it: (statement, parameters)."""
     payload = document["payload"]
     call = {"queue": QUEUE, "subject": document["subject"], "worker": args.number}
-    # A name that is no UTF-8 cannot be JSON: it travels as base64 as well.
+    # A name that is not valid UTF-8 cannot be in JSON, so the payload also has it as base64.
     path = base64.b64decode(payload["raw"]) if "raw" in payload else payload["path"]
     try:
         found = sha256(path)
@@ -74,7 +74,7 @@ def main():
     parser.add_argument("--hang", action="store_true", help="hang in the middle of the first batch")
     args = parser.parse_args()
 
-    # SIGTERM: finish the batch, then leave. Ctrl-C is the parent's to handle.
+    # On SIGTERM, finish the batch and end. The parent handles Ctrl-C.
     asked_to_stop = []
     signal.signal(signal.SIGTERM, lambda *_: asked_to_stop.append(True))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -83,7 +83,7 @@ def main():
     with psycopg.connect("", application_name=f"quickstart worker {args.number}") as db:
         db.row_factory = psycopg.rows.dict_row
         while not asked_to_stop and os.getppid() == parent:
-            # The lease is committed before the work starts: it outlives this process.
+            # The lease is committed before the work starts, so it outlives this process.
             documents = db.execute(
                 "select subject, payload from fetchq.doc_pick(%s, 0, %s, %s)",
                 [QUEUE, args.batch, args.lease],

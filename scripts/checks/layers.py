@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Check the structure of src/: the direction of imports, circles, and what belongs where.
+"""Check the structure of src/: the direction of imports, circles, and the place of code.
 
-    layers.py              check this checkout, one line for each rule
-    layers.py --self-test  check the rules themselves on small trees: each must fail and pass
+    layers.py              check this checkout, and print one line for each rule
+    layers.py --self-test  check the rules on small trees: each rule must fail and pass
     layers.py --graph      print which file imports which
 
-Nothing but Python is needed. The source is read as text: comments, strings and test code
+It needs only Python. The source is read as text: comments, strings and test code
 (items below `#[cfg(test)]` or `#[cfg(any(test, feature = "pg_test"))]`) do not count.
 """
 
@@ -15,7 +15,7 @@ import re
 import sys
 import tempfile
 
-# What each unit of src/ (a folder, or a file beside lib.rs) may import.
+# What each unit of src/ may import. A unit is a folder, or a file beside lib.rs.
 BASE = ["domain"]
 PG = ["error", "settings", *BASE]
 SIGNALS = ["pg", *PG]
@@ -51,7 +51,7 @@ TOKEN = re.compile(
 
 
 def end_of_comment(text, start):
-    """The end of a block comment, which may contain others."""
+    """Returns the end of a block comment, which may contain other block comments."""
     depth, at = 0, start
     for mark in re.finditer(r"/\*|\*/", text[start:]):
         depth += 1 if mark.group() == "/*" else -1
@@ -66,7 +66,7 @@ def blank(text):
 
 
 def strip(text):
-    """The code without comments and literals (same length), and the strings: (offset, text)."""
+    """Returns the code with blanked comments and literals, and the strings: (offset, text)."""
     code, strings, at = [], [], 0
     while match := TOKEN.search(text, at):
         code.append(text[at : match.start()])
@@ -83,7 +83,7 @@ def strip(text):
 
 
 def end_of_block(code, start):
-    """The offset behind the bracket that closes the one at `start`."""
+    """Returns the offset behind the bracket that closes the one at `start`."""
     depth = 0
     for mark in re.finditer(r"[{}()\[\]]", code[start:]):
         depth += 1 if mark.group() in "{([" else -1
@@ -93,7 +93,7 @@ def end_of_block(code, start):
 
 
 def end_of_item(code, start):
-    """The offset behind the item that begins at `start`: its `;` or its block."""
+    """Returns the offset behind the item that begins at `start`: its `;` or its block."""
     at = start
     while mark := re.search(r"[;{(\[]", code[at:]):
         at += mark.start()
@@ -110,10 +110,10 @@ TEST = re.compile(r"#\s*(!?)\s*\[\s*cfg\s*\(([^\]]*)\)\s*\]")
 
 
 def tests(code):
-    """Spans of test code, names of modules in files of their own, whether all is test code."""
+    """Returns spans of test code, names of test modules in other files, and if all is test code."""
     spans, files = [], set()
     for match in TEST.finditer(code):
-        # (the string "pg_test" is blank by now)
+        # The string "pg_test" has been blanked before.
         if not re.search(r"\btest\b", match.group(2)) or re.search(r"\bnot\b", match.group(2)):
             continue
         if match.group(1):
@@ -156,7 +156,7 @@ class File:
 
 
 def expand(tree):
-    """The paths of a use tree, and the name that each brings in: `a::{b as c, d::*}`."""
+    """Returns the paths of a use tree, `a::{b as c, d::*}`, and the name that each defines."""
     tree = tree.strip()
     if group := re.fullmatch(r"((?:[\w$]+\s*::\s*)*)\{(.*)\}", tree, re.S):
         parts, depth, start, inner = [], 0, 0, group.group(2)
@@ -174,7 +174,7 @@ def expand(tree):
 
 
 class Tree:
-    """All source files below ROOT/src, and who imports whom."""
+    """All source files below ROOT/src, and the imports between them."""
 
     def __init__(self, root):
         self.root = root
@@ -188,17 +188,17 @@ class Tree:
             if not f.is_test and not any(f.module[:n] in test for n in range(1, len(f.module) + 1))
         ]
         self.modules = {f.module: f for f in self.files}
-        self.names = {f.path: {} for f in self.files}  # what `use` brings in: name → path
+        self.names = {f.path: {} for f in self.files}  # The names of `use`: name → path.
         self.uses = {f.path: [] for f in self.files}
         for f in self.files:
             self.read_uses(f)
-        # imports[a][b]: the first line of file a that imports file b, and what it says there
+        # imports[a][b]: the first line of file a that imports file b, and its text.
         self.imports = {f.path: {} for f in self.files}
         for f in self.files:
             self.read_imports(f)
 
     def scope(self, file, offset):
-        """The module at an offset: that of the file, or one written in it."""
+        """Returns the module at an offset: the module of the file, or an inline module."""
         module = file.module
         for match in re.finditer(r"\bmod\s+(\w+)\s*\{", file.code[:offset]):
             if end_of_block(file.code, match.end() - 1) > offset:
@@ -206,7 +206,7 @@ class Tree:
         return module
 
     def absolute(self, file, names, offset):
-        """The path from the root of the crate; None for another crate's."""
+        """Returns the path from the root of the crate, or None for a path of another crate."""
         scope = self.scope(file, offset)
         if names[0] in ("crate", "$crate"):
             return tuple(names[1:])
@@ -233,7 +233,7 @@ class Tree:
                     self.names[file.path][alias] = path
 
     def target(self, path, hops=8):
-        """The file that a path leads to, through what other modules re-export."""
+        """Returns the file that a path leads to, also through re-exports of other modules."""
         for n in range(len(path), -1, -1):
             file = self.modules.get(path[:n])
             if file is None:
@@ -265,7 +265,7 @@ class Tree:
 
 # -------------------------------------------------------------------- rules --
 def shortest_circle(graph, start):
-    """The shortest way from a node back to itself, or None."""
+    """Returns the shortest way from a node back to itself, or None."""
     before, queue = {}, collections.deque([start])
     while queue:
         node = queue.popleft()
@@ -282,7 +282,7 @@ def shortest_circle(graph, start):
 
 
 def circles(graph):
-    """Circles of a graph, the shortest first; no two of them share a node."""
+    """Returns circles of a graph, the shortest first. No two of them share a node."""
     seen, found = set(), []
     ways = [way for node in sorted(graph) if (way := shortest_circle(graph, node))]
     for way in sorted(ways, key=len):
@@ -303,14 +303,14 @@ def no_circle_of_files(tree):
 
 
 def no_circle_of_folders(tree):
-    """Among the folders of one folder; in src/ itself, a file beside lib.rs is one too."""
+    """The folders of a folder have no circle. In src/, a file beside lib.rs is a folder."""
     folders = collections.defaultdict(dict)  # parent → {(child, child): (file, file)}
     for a, targets in tree.imports.items():
         for b in targets:
             x, y = a.split("/")[1:], b.split("/")[1:]
             n = next(i for i in range(len(x)) if i == len(y) or x[i] != y[i])
             if n and (n + 1 >= len(x) or n + 1 >= len(y)):
-                continue  # a file and its neighbours: the rule of files
+                continue  # The rule of files covers a file and its neighbours.
             x, y = x[n].removesuffix(".rs"), y[n].removesuffix(".rs")
             if x != y and "lib" not in (x, y):
                 folders["/".join(a.split("/")[: n + 1])].setdefault((x, y), (a, b))
@@ -328,7 +328,7 @@ def direction(tree):
     for f in tree.files:
         if f.unit not in LAYERS:
             place = f"give {f.unit} a place in LAYERS of scripts/checks/layers.py"
-            yield f"{f.path} is in no layer: move it, or {place}"
+            yield f"{f.path} is in no layer: move the file, or {place}"
     for a, targets in sorted(tree.imports.items()):
         for b in sorted(targets):
             x, y = (p.split("/")[1].removesuffix(".rs") for p in (a, b))
@@ -337,7 +337,7 @@ def direction(tree):
     for f in tree.files:
         if f.unit == "domain" and (match := re.search(r"\bpgrx(?:_\w+)?\b", f.code)):
             where = f"{f.path}:{f.line(match.start())}"
-            yield f"{where} imports pgrx: domain knows nothing of PostgreSQL"
+            yield f"{where} imports pgrx: src/domain/ must not depend on PostgreSQL"
 
 
 def size(tree):
@@ -350,13 +350,13 @@ def unsafe_code(tree):
     for f in tree.files:
         if f.unit == "pg":
             continue
-        # The main function of a background worker must have its own name in the library.
+        # The main function of a background worker must keep its name in the library.
         code = re.sub(r"#\[unsafe\(no_mangle\)\]", lambda m: blank(m.group()), f.code)
         for match in re.finditer(r"\bunsafe\b", code):
             yield f"{f.path}:{f.line(match.start())} has unsafe code: it belongs in src/pg/"
 
 
-# (Messages for people begin with a capital: "Select a queue".)
+# A message for people begins with a capital letter, such as "Select a queue".
 SQL = re.compile(
     r"\s*(?:(?:select|update)\s|(?:insert|merge)\s+into\s|delete\s+from\s"
     r"|(?:create|alter|drop|lock|truncate)\s+table\s"
@@ -410,7 +410,7 @@ def entry_points(tree):
         for match in DECLARED.finditer(text):
             where = f"src/sql/functions/{name}:{text.count(chr(10), 0, match.start()) + 1}"
             symbol, family = match.group(1), name[:-4]
-            # (several functions of SQL may share a symbol)
+            # Several SQL functions may share a symbol.
             known = declared.setdefault(symbol, (family, where))
             if known[0] != family:
                 yield f"{where} declares {symbol}, and so does {known[1]}: it belongs in one file"
@@ -437,7 +437,7 @@ RULES = {
 
 # ---------------------------------------------------------------- self-test --
 def cases():
-    """The trees of layers.cases: the rule, the files, and what the message must say."""
+    """Returns the trees of layers.cases: the rule, the files, and the text of the message."""
     with open(os.path.splitext(os.path.abspath(__file__))[0] + ".cases", encoding="utf-8") as f:
         text = f.read()
     for case in re.split(r"^>>> ", text, flags=re.M)[1:]:

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Check the links between the Markdown files of this checkout: the file and the heading exist.
+"""Check that the files and headings exist that the Markdown files of this checkout link to.
 
     links.py [FILE…]    all Markdown files that git knows, by default, but not the templates
                         of generated pages: their links are those of the pages
@@ -23,7 +23,7 @@ LINK = re.compile(
 
 
 def without_code(text):
-    """The text with code blocks and code spans blanked, line by line."""
+    """Returns the text with blanks in place of code blocks and code spans."""
     blank = lambda match: re.sub(r"[^\n]", " ", match.group())
     text = re.sub(r"^( *)(```+|~~~+).*?^\1\2[`~]*[ \t]*$", blank, text, flags=re.S | re.M)
     return re.sub(r"(`+)(?:(?!\1).)+?\1", blank, text)
@@ -31,7 +31,7 @@ def without_code(text):
 
 @functools.cache
 def anchors(path):
-    """The anchors of a page: its headings as GitHub writes them, and ids in HTML."""
+    """Returns the anchors of a page: its headings, as GitHub writes them, and ids in HTML."""
     with open(path, encoding="utf-8") as f:
         text = f.read()
     found, seen = set(re.findall(r"\b(?:id|name)=\"([^\"]+)\"", text)), {}
@@ -55,13 +55,13 @@ def check(page):
     for match in LINK.finditer(text):
         link = next(group for group in match.groups() if group)
         if re.match(r"[a-z][a-z0-9+.-]*:", link, re.I):
-            continue  # another site
+            continue  # The link leads to another site.
         path, _, anchor = link.partition("#")
         where = f"{page}:{text.count(chr(10), 0, match.start()) + 1}: {link}"
         folder = "" if path.startswith("/") else os.path.dirname(page)
         target = os.path.join(ROOT, folder, path.lstrip("/")) if path else os.path.join(ROOT, page)
         if not os.path.exists(target):
-            yield f"{where}: there is no {os.path.relpath(target, ROOT)}"
+            yield f"{where}: there is no file {os.path.relpath(target, ROOT)}"
         elif anchor and target.endswith(".md") and anchor not in anchors(os.path.normpath(target)):
             yield f"{where}: {os.path.relpath(target, ROOT)} has no heading #{anchor}"
 
@@ -77,7 +77,7 @@ def main():
             pages = glob.glob("*.md", root_dir=ROOT)
             pages += glob.glob("docs/**/*.md", root_dir=ROOT, recursive=True)
     wrong = [message for page in pages for message in check(page)]
-    print("\n".join(wrong) or f"{len(pages)} pages: all links lead somewhere")
+    print("\n".join(wrong) or f"{len(pages)} pages: all links are valid")
     sys.exit(len(wrong) > 0)
 
 

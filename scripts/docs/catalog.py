@@ -1,4 +1,4 @@
-"""What the catalog of a database with the extension says. One query each, as JSON."""
+"""Reads the catalog of a database with the extension. Each query returns JSON."""
 
 import json
 import os
@@ -6,7 +6,7 @@ import subprocess
 
 
 def query(sql, before=""):
-    """The rows of a query, each a dict; or fails with psql's message."""
+    """Returns the rows of a query, each as a dict, or fails with the message of psql."""
     command = [os.environ.get("FETCHQ_PSQL", "psql"), "-XqAt", "-v", "ON_ERROR_STOP=1"]
     wrapped = f"{before}select coalesce(json_agg(to_json(q)), '[]') from ({sql}) q"
     done = subprocess.run(command, input=wrapped, capture_output=True, text=True)
@@ -16,7 +16,7 @@ def query(sql, before=""):
 
 
 def value(sql):
-    """The one value of a query, as text."""
+    """Returns the single value of a query, as text."""
     command = [os.environ.get("FETCHQ_PSQL", "psql"), "-XqAt", "-v", "ON_ERROR_STOP=1", "-c", sql]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode != 0:
@@ -57,14 +57,14 @@ select n.nspname as schema, c.relname as name, c.relkind = 'v' as is_view,
 from pg_class c
 join pg_namespace n on n.oid = c.relnamespace
 where n.nspname in ('fetchq', 'fetchq_data') and c.relkind in ('r', 'v')
-    -- (the segments are as their parent)
+    -- The segments have the columns of their parent.
     and not exists (select from pg_inherits i where i.inhrelid = c.oid)
 order by 1, 2
 """
 
 SETTINGS = """
 select name, vartype as type, boot_val as "default", unit, min_val as min, max_val as max, enumvals as values,
-    -- What it is where the library is preloaded.
+    -- The context that it has where the library is preloaded.
     case when name = 'fetchq.ready_slots' then 'postmaster' else context end as context,
     short_desc as short, extra_desc as long
 from pg_settings where name like 'fetchq.%' order by name
@@ -87,7 +87,7 @@ def tables():
 
 
 def settings():
-    # The settings are there once the library is loaded: by its first call, if it is not preloaded.
+    # The settings exist once the library is loaded. Without preloading, the first call loads it.
     return query(SETTINGS, "select from fetchq.info() \\g /dev/null\n")
 
 

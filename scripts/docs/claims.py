@@ -1,6 +1,6 @@
 """Checks claims that the prose of README.md and docs/**/*.md makes about the code.
 
-A claim stands next to the prose that makes it, in a comment that no reader sees:
+A claim stands next to the prose that makes it, in a comment that is not displayed:
 
   <!-- check: setting NAME = VALUE -->   the default of a setting, as in settings.md
   <!-- check: job TASK KEY = VALUE -->   a setting that a job of a new queue has
@@ -11,7 +11,7 @@ A claim stands next to the prose that makes it, in a comment that no reader sees
   <!-- sql: QUERY => VALUE -->           the query gives the value, as psql -At shows it, in a
                                          database with the extension and the queue mail
 
-It is an error when a claim is wrong or cannot be read, and when there is none at all.
+It is an error when a claim is wrong or cannot be read, and when there is no claim at all.
 """
 
 import pathlib
@@ -28,7 +28,7 @@ CLAIM = re.compile(r"<!--\s*(check|sql):\s*(.*?)\s*-->", re.S)
 
 class Claims:
     def __init__(self):
-        # (as the generated page shows it)
+        # The value is compared as the generated page shows it.
         pages = generate.Pages()
         self.settings = {s["name"]: pages.setting_default(s) for s in pages.settings}
         self.jobs = {j["task"]: j["settings"] for j in pages.jobs}
@@ -50,7 +50,7 @@ class Claims:
         return wanted if wanted in found else f"{words[0]}.rs has no constant of this value"
 
     def check(self, kind, text):
-        """What is wrong with a claim, or None."""
+        """Returns the problem of a claim, or None."""
         claim, separator, wanted = text.rpartition("=>" if kind == "sql" else "=")
         claim, wanted = claim.strip(), wanted.strip()
         if not separator:

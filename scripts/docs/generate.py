@@ -1,19 +1,19 @@
-"""Writes docs/reference/*.md from the templates in pages/, or compares (--check).
+"""Writes docs/reference/*.md from the templates in pages/, or compares them with --check.
 
-A template is Markdown with placeholders of their own lines:
+A template is Markdown. Each placeholder is a line of its own:
 
-  {{functions NAME …}}    the functions of these names, with all their forms
+  {{functions NAME …}}    the functions of these names, with all their signatures
   {{triggers NAME …}}     trigger functions
   {{table NAME …}}        tables and views, with their columns
-  {{setting NAME}}        a setting; the prose behind it is about it
+  {{setting NAME}}        a setting; prose about it may follow
   {{settings}}            a list of all settings
   {{jobs}}                the maintenance jobs and their settings
-  {{events}} {{metrics}}  what is counted
-  {{errors}} {{warnings}} what can go wrong
+  {{events}} {{metrics}}  the counter events and the metrics
+  {{errors}} {{warnings}} the errors and the warnings
 
-The catalog knows names, types, defaults, and a sentence about each object. What an
-argument or a column means is in descriptions.ini. It is an error when something of the
-catalog is in no page, or has no description; so is a description that nothing uses.
+The catalog knows names, types, defaults, and a sentence about each object. The meaning of arguments
+and columns is in descriptions.ini. It is an error when an object of the catalog is in no page, or
+has no description, and when a description is not used.
 """
 
 import configparser
@@ -38,7 +38,7 @@ def code(text):
 
 
 def cell(text):
-    """For a cell of a table."""
+    """Returns text for a cell of a table."""
     return re.sub(r"\s+", " ", text or "").replace("|", "\\|").strip()
 
 
@@ -61,12 +61,12 @@ class Descriptions:
         self.used = set()
 
     def find(self, section, *keys):
-        """The first of the keys that is there."""
+        """Returns the description of the first key that exists."""
         for key in keys:
             if self.ini.has_option(section, key):
                 self.used.add((section, key))
                 return self.ini.get(section, key)
-        problems.append(f"descriptions.ini says nothing of {keys[0]} in [{section}]")
+        problems.append(f"descriptions.ini has no {keys[0]} in [{section}]")
         return "?"
 
     def unused(self):
@@ -128,7 +128,7 @@ class Pages:
                 if key not in seen:
                     seen.add(key)
                     rows.append((*key, text))
-        # An argument that has its default in some of the forms only is shown with it.
+        # An argument that has a default in some of the signatures only is shown with its default.
         shown = []
         for argument, default, text in rows:
             if not default and any(a == argument and d for a, d, _ in rows):
@@ -242,7 +242,7 @@ class Pages:
     }
 
     def amount(self, setting, value):
-        """A number with its unit, as SHOW has it."""
+        """Returns a number with its unit, as SHOW displays it."""
         if setting["type"] != "integer" or not setting["unit"] or not value:
             return value
         number, unit = int(value), setting["unit"]
@@ -308,7 +308,7 @@ class Pages:
         for e in self.events:
             order += [m for m, _ in e["deltas"] if m not in order]
         listed = [m for m in self.words.ini.options("metrics")]
-        problems.extend(f"descriptions.ini says nothing of metric {m} in [metrics]" for m in order if m not in listed)
+        problems.extend(f"descriptions.ini has no metric {m} in [metrics]" for m in order if m not in listed)
         problems.extend(f"descriptions.ini has metric {m}, which no event changes" for m in listed if m not in order)
         rows = []
         for m in listed:
@@ -324,7 +324,7 @@ class Pages:
     # -- errors -------------------------------------------------------------------
 
     def by_state(self, entries):
-        """Sections by SQLSTATE of (SQLSTATE, condition name, message, hint)."""
+        """Returns a section for each SQLSTATE of (SQLSTATE, condition name, message, hint)."""
         parts = []
         for state in sorted({e[0] for e in entries}):
             names = sorted({e[1] for e in entries if e[0] == state and e[1]})
@@ -337,7 +337,7 @@ class Pages:
         return f"`` {text} ``" if "`" in text else f"`{text}`"
 
     def literal_names(self, text):
-        """A hint is prose; its placeholders and what looks like JSON must survive."""
+        """Escapes a hint, so that its placeholders and its JSON are displayed as they are."""
         return sentence(text).replace("<", "&lt;").replace("*", "\\*").replace("_", "\\_")
 
     def do_errors(self):
@@ -359,7 +359,7 @@ class Pages:
     def condition(self, macro):
         if macro in self.conditions:
             return self.conditions[macro]
-        # pgrx has some of them under shorter names.
+        # pgrx has shorter names for some of them.
         ends = {v for k, v in self.conditions.items() if k.endswith(macro.removeprefix("ERRCODE_"))}
         if len(ends) == 1:
             return ends.pop()

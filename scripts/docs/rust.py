@@ -1,11 +1,11 @@
-"""Reads the errors and warnings of fetchq out of its source.
+"""Reads the errors and warnings of fetchq from its source.
 
-It understands as much of Rust as it needs, and fails loudly where the source has
-another shape than it expects:
+It understands only the parts of Rust that it needs, and fails with a message where the source has
+another shape:
 
 - enums whose variants have `#[error("…")]` (thiserror), in any file of src/;
 - `fn code()` and `fn hint()` of these enums: a `match` on self, with a nested `match`
-  for a variant that wraps another enum, or a call of that one's function;
+  for a variant that wraps another enum, or a call of the function of that enum;
 - `warn(ERRCODE_…, format!("…"), "…")`;
 - `raise exception '…' using errcode = '…', hint = '…'` in src/sql/.
 """
@@ -71,7 +71,7 @@ def tokens_of(path, text):
 
 
 def closing(tokens, at):
-    """The index of the bracket that closes the one at `at`."""
+    """Returns the index of the bracket that closes the one at `at`."""
     depth = 0
     for i in range(at, len(tokens)):
         if tokens[i].kind == "punct":
@@ -82,7 +82,7 @@ def closing(tokens, at):
 
 
 def split(tokens, separator):
-    """The parts between separators that are in no bracket."""
+    """Returns the parts between separators that are outside of brackets."""
     parts, depth = [[]], 0
     for token in tokens:
         if token.kind == "punct":
@@ -103,14 +103,14 @@ def is_constant(name):
 
 
 class Source:
-    """All files of src/, as tokens."""
+    """The tokens of all files of src/."""
 
     def __init__(self, root):
         self.files = {}
         for path in sorted((root / "src").rglob("*.rs")):
             text = path.read_text(encoding="utf-8")
             self.files[str(path.relative_to(root))] = tokens_of(path.relative_to(root), text)
-        # By name: {file: value}. A value may name other constants.
+        # constants[name] is {file: value}. A value may name other constants.
         self.constants = {}
         for path, tokens in self.files.items():
             self.read_constants(pathlib.Path(path), tokens)
@@ -134,7 +134,7 @@ class Source:
                     break
 
     def constant(self, name, module=None):
-        """What a constant is: a number, or the words of a list; None if it is neither."""
+        """Returns the value of a constant: a number, or the words of a list, or None."""
         files = self.constants.get(name, {})
         if module:
             files = {p: v for p, v in files.items() if module in (p.stem, p.parent.name)}
@@ -160,7 +160,7 @@ class Source:
         return str(eval(formula)) if re.fullmatch(r"[0-9+*().-]+", formula) else None
 
     def expression(self, tokens):
-        """What an argument of a message is known to be: a constant, or None."""
+        """Returns the value of an argument of a message if it is a constant, or None."""
         at = next((n for n, t in enumerate(tokens) if t.kind == "ident" and is_constant(t.text)), None)
         if at is None:
             return None
@@ -168,7 +168,7 @@ class Source:
         return self.constant(tokens[at].text, module)
 
     def message(self, template, arguments):
-        """A format string with its arguments, for people to read: "queue <queue> is …"."""
+        """Returns a format string with its arguments, such as "queue <queue> is …"."""
         named, positional = {}, []
         for argument in arguments:
             if len(argument) > 2 and argument[0].kind == "ident" and is_punct(argument[1], "="):
@@ -194,7 +194,7 @@ class Source:
     # -- enums -----------------------------------------------------------------
 
     def enums(self):
-        """Of each enum with messages: its variants, as name → (message, wrapped enum)."""
+        """Returns the variants of each enum with messages: name → (message, wrapped enum)."""
         found = {}
         for tokens in self.files.values():
             for i, token in enumerate(tokens):
@@ -237,7 +237,7 @@ class Source:
     # -- fn code(), fn hint() ---------------------------------------------------
 
     def functions(self, name, enums):
-        """The bodies of `fn NAME(&self)` in the impls of the enums: (enum, tokens)."""
+        """Returns the bodies of `fn NAME(&self)` in the impls of the enums: (enum, tokens)."""
         for tokens in self.files.values():
             for i, token in enumerate(tokens):
                 if not (token.kind == "ident" and token.text == "impl"):
@@ -255,7 +255,7 @@ class Source:
                         yield of, tokens[start + 1 : closing(tokens, start)]
 
     def table(self, function, enums, value):
-        """Of each variant what `function` says: (enum, variant) → [(condition, value)]."""
+        """Returns the results of `function`: (enum, variant) → [(condition, value)]."""
         found = {}
         for of, body in self.functions(function, enums):
             at = next((n for n, t in enumerate(body) if t.text == "match"), None)
@@ -331,7 +331,7 @@ class Source:
             return
         wraps = [n for n in names if enums[n[0]][n[1]][1]]
         if wraps and not any(t.kind == "str" for t in expression):
-            return  # It calls the function of the wrapped enum.
+            return  # The expression calls the function of the wrapped enum.
         for enum, variant, condition in names:
             found.setdefault((enum, variant), []).append((condition, value(expression)))
 
@@ -342,7 +342,7 @@ class Source:
         return codes.pop()
 
     def text(self, expression):
-        """A literal, or format!(…) of one; no text for None and String::new()."""
+        """Returns the text of a literal or of format!(…), and "" for None and String::new()."""
         at = next((n for n, t in enumerate(expression) if t.kind == "str"), None)
         if at is None:
             if {t.text for t in expression} & {"None", "new", "default"}:
@@ -355,10 +355,10 @@ class Source:
         inner = expression[open_at + 1 : closing(expression, open_at)]
         return self.message(inner[0].text, split(inner, ",")[1:])
 
-    # -- what the pages list -----------------------------------------------------
+    # -- the lists of the pages ----------------------------------------------------
 
     def errors(self):
-        """All errors: (errcode, message, hint)."""
+        """Returns all errors: (errcode, message, hint)."""
         enums = self.enums()
         if "Error" not in enums:
             raise Unexpected("there is no enum Error with #[error(…)]")
@@ -376,7 +376,7 @@ class Source:
                     continue
                 for what, table in (("code", codes), ("hint", hints)):
                     if (enum, variant) not in table:
-                        raise Unexpected(f"fn {what}() says nothing of {enum}::{variant}")
+                        raise Unexpected(f"fn {what}() does not handle {enum}::{variant}")
                 code = {value for _, value in codes[enum, variant]}
                 if len(code) != 1:
                     raise Unexpected(f"{enum}::{variant} has more than one code")
@@ -385,7 +385,7 @@ class Source:
         return found
 
     def warnings(self):
-        """All warnings: (errcode, message, hint)."""
+        """Returns all warnings: (errcode, message, hint)."""
         found = []
         for tokens in self.files.values():
             for i, token in enumerate(tokens[:-1]):
@@ -394,7 +394,7 @@ class Source:
                 arguments = split(tokens[i + 2 : closing(tokens, i + 1)], ",")
                 names = [t.text for part in arguments[:1] for t in part]
                 if not any(name.startswith("ERRCODE_") for name in names):
-                    continue  # The function itself, or a method.
+                    continue  # This is the function itself, or a method.
                 if len(arguments) != 3:
                     raise Unexpected(f"the call at {token!r} has not 3 arguments")
                 hint = self.text(arguments[2])
@@ -406,7 +406,7 @@ RAISE = re.compile(r"raise\s+(exception|warning)\s+'((?:[^']|'')*)'(.*?);", re.S
 
 
 def raised_by_sql(root):
-    """What PL/pgSQL raises: (kind, condition name, message, hint)."""
+    """Returns what PL/pgSQL raises: (kind, condition name, message, hint)."""
     found = []
     for path in sorted((root / "src" / "sql").rglob("*.sql")):
         text = re.sub(r"--[^\n]*", "", path.read_text(encoding="utf-8"))
@@ -414,7 +414,7 @@ def raised_by_sql(root):
             code = re.search(r"errcode\s*=\s*'([a-z_]+)'", rest)
             hint = re.search(r"hint\s*=\s*'((?:[^']|'')*)'", rest)
             if code is None or message == "%":
-                continue  # It raises again what it has caught.
+                continue  # This raises again an error that was caught.
             message = message.replace("%%", "\0").replace("%", "…").replace("\0", "%")
             hint = hint.group(1) if hint else ""
             found.append((kind, code.group(1), message.replace("''", "'"), hint.replace("''", "'")))
@@ -425,7 +425,7 @@ LINE = re.compile(r"^(\w{5})\s+[EWS]\s+(ERRCODE_\w+)(?:\s+(\w+))?", re.M)
 
 
 def conditions():
-    """PostgreSQL's own list: ERRCODE_… → (SQLSTATE, condition name)."""
+    """Returns the error codes of PostgreSQL: ERRCODE_… → (SQLSTATE, condition name)."""
     path = os.environ.get("FETCHQ_ERRCODES", "")
     if not path or not pathlib.Path(path).exists():
         raise SystemExit(f"error: no list of error codes at '{path}' (FETCHQ_ERRCODES)")

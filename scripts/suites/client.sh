@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# A real client against the server: the workspace member tests/client.
+# Tests with a real client against the server: the workspace member tests/client.
 #
-#   client.sh --compile    build the tests only
+#   client.sh --compile    only build the tests
 #
-# On one server the tests run one after the other: some look at all sessions, some change
-# the settings of the server. So JOBS servers share them, a file of tests at a time.
+# On one server the tests run one after the other, because some of them read all sessions, and some
+# change the settings of the server. Therefore JOBS servers share the tests, one file at a time.
 set -euo pipefail
 # shellcheck source=scripts/suites/common.sh
 . "$(dirname "$0")/common.sh"
@@ -32,11 +32,11 @@ trap end EXIT
 keep "$work/compile" compile || { count 0 1; exit 1; }
 program=$ROOT/$(sed -nE 's/^ *Executable .*\((.*)\)$/\1/p' "$work/compile")
 "$program" --list --format terse | sed -n 's/: test$//p' >"$work/tests"
-# The longest first, so that all servers end at about the same time.
+# The longest files run first, so that all servers end at about the same time.
 mapfile -t files < <({ printf '%s\n' worker dead_letters schedules worker_crash model concurrency examples sql_worker flow; sed 's/::.*//' "$work/tests"; } | awk '!seen[$0]++')
 
-# on_server N COMMAND… — with the variables of the N-th server (the first one is ours), in
-# place of this shell: for a subshell.
+# on_server N COMMAND… — replace this shell by a command with the variables of the N-th server.
+# Call it in a subshell. The first server is the one of the environment.
 on_server() {
   if (($1 > 1)); then eval "$(scripts/cluster.sh "test_client$1" env)"; fi
   export FETCHQ_STATE_DIR=$FETCHQ_STATE_DIR/$1
@@ -51,7 +51,7 @@ for ((n = 1; n <= servers; n++)); do
   fi
 done
 
-# run_file N FILE — the tests of a file on a server: the test harness as it is.
+# run_file N FILE — run the tests of a file on the N-th server.
 run_file() {
   mapfile -t names < <(grep "^$2::" "$work/tests" || :)
   ((${#names[@]})) || return 0
@@ -81,13 +81,14 @@ while ((next < ${#files[@]} || ${#job[@]})); do
   fi
 done
 
-# By the list of the tests, so that those which a crash kept from running count as failed.
+# The failures are counted by the list of tests, so that tests that a crash has prevented count as
+# failed.
 ok=$(awk '/^test result:/ { for (i = 2; i <= NF; i++) if ($i ~ /^passed/) n += $(i - 1) } END { print n + 0 }' "$work/all")
 bad=$(($(wc -l <"$work/tests") - ok))
 echo
 echo "$ok tests passed, $bad failed; on $servers servers"
 count "$ok" "$bad"
-# The safety net of the ready floors has found nothing on these servers, in none of the tests.
+# The check for missed index entries of the ready floors has found none on these servers.
 no_misses() {
   local n
   for ((n = 1; n <= servers; n++)); do

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The files for Docker against the checkout (there is no Docker engine in CI).
+# Check the files for Docker against the checkout. CI has no Docker engine.
 set -euo pipefail
 # shellcheck source=scripts/suites/common.sh
 . "$(dirname "$0")/common.sh"

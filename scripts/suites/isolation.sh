@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Concurrent sessions, step by step, against their expected output.
+# Compare the output of concurrent sessions, step by step, with the expected output.
 set -euo pipefail
 # shellcheck source=scripts/suites/common.sh
 . "$(dirname "$0")/common.sh"

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Formatting, lints, the structure of src/, links and scripts: one test each.
+# Check formatting, lints, the structure of src/, links and scripts. Each is one test.
 set -euo pipefail
 # shellcheck source=scripts/suites/common.sh
 . "$(dirname "$0")/common.sh"
 
 one fmt cargo fmt --all --check
-# The library as it is, where unwrap and expect are denied, and with its tests.
+# This checks the library, where unwrap and expect are denied, and its tests.
 one clippy cargo clippy --all-targets --no-default-features --features "$FEATURE" -- -D warnings
 if [[ -e tests/client/Cargo.toml ]]; then
   one clippy-client cargo clippy -p fetchq-client-tests -p fetchq-rust-worker --all-targets -- -D warnings
@@ -13,7 +13,7 @@ else
   echo "FAILED: clippy-client: tests/client/Cargo.toml does not exist"
   count 0 1
 fi
-# A line and a test for each rule.
+# Each rule is one line of output and one test.
 echo '--- layers: scripts/checks/layers.py'
 scratch
 rc=0 bad=0

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Node's client against the server: as it is, and with the worker running.
+# Test the npm clients against the server, first without and then with the background worker.
 set -euo pipefail
 # shellcheck source=scripts/suites/common.sh
 . "$(dirname "$0")/common.sh"
@@ -8,12 +8,12 @@ scratch
 cd tests/npm
 
 npm ci --no-audit --no-fund
-# (the TAP reporter prints "# pass 3", the spec reporter "ℹ pass 3")
+# The TAP reporter prints "# pass 3", and the spec reporter prints "ℹ pass 3".
 sum() { sed -nE "s/^(#|ℹ) ($1) ([0-9]+)\$/\\3/p" "$SCRATCH" | awk '{ n += $1 } END { print n + 0 }'; }
 status=0
 run() {
   local rc=0 ok bad
-  # (a file that does not exit must not hold up everything)
+  # The timeout ends a test file that does not exit.
   keep "$SCRATCH" timeout -k 10 400 npm test || rc=$?
   ok=$(sum pass) bad=$(sum 'fail|cancelled')
   if ((rc != 0 && bad == 0)); then bad=1; fi
@@ -26,7 +26,7 @@ worker() {
 
 run
 if [[ ${FETCHQ_NO_PRELOAD:-} != 1 ]]; then
-  echo '--- with the worker'
+  echo '--- with the background worker'
   worker on
   FETCHQ_WORKER=on run
   worker default

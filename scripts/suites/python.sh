@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Python's client against the server.
+# Test a Python client against the server.
 set -euo pipefail
 # shellcheck source=scripts/suites/common.sh
 . "$(dirname "$0")/common.sh"
@@ -7,7 +7,7 @@ needs tests/python
 scratch
 
 rc=0
-# (the system's own Python: psycopg comes from apt)
+# Use the system's Python, because psycopg comes from apt.
 keep "$SCRATCH" /usr/bin/python3 -m unittest discover -v -s tests/python || rc=$?
 ran=$(sed -nE 's/^Ran ([0-9]+) tests? in .*/\1/p' "$SCRATCH" | tail -n 1)
 last=$(grep -E '^(OK|FAILED|NO TESTS RAN)' "$SCRATCH" | tail -n 1 || :)

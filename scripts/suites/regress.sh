@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# SQL against its expected output.
+# Compare the output of SQL scripts with the expected output.
 set -euo pipefail
 # shellcheck source=scripts/suites/common.sh
 . "$(dirname "$0")/common.sh"

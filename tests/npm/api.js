@@ -1,4 +1,4 @@
-// Every call of the client, without its workers.
+// Tests of every call of the client, without its workers.
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { bootClient } from './client.js';
@@ -20,7 +20,7 @@ export function api(version, base) {
     assert.deepEqual(await client.queue.create('q_life'), { was_created: false, queue_id: created.queue_id });
 
     const row = await client.queue.get('q_life');
-    // (what is new comes behind)
+    // New columns follow the columns of fetchq 4.
     const known = Object.fromEntries(Object.entries(row).slice(0, 9));
     assert.deepEqual(
       { ...known, created_at: row.created_at instanceof Date },
@@ -73,12 +73,12 @@ export function api(version, base) {
     const defaults = await client.queue.get('q_default');
     assert.deepEqual([defaults.is_active, defaults.max_attempts, defaults.logs_retention, defaults.current_version], [true, 5, '24h', 0]);
 
-    // The client enables notifications where nothing is said.
+    // The client enables notifications by default.
     const heard = await listen(t, url(), 'fetchq__q_set__pnd', 'fetchq__q_default__pnd');
     await client.doc.push('q_set', { subject: 'silent' });
     await client.doc.push('q_default', { subject: 'loud' });
     await poll('a notification', () => heard.length > 0);
-    // One message stands for many documents when the worker sends it.
+    // When the background worker sends a message, it stands for many documents.
     assert.deepEqual(heard, [{ channel: 'fetchq__q_default__pnd', payload: HAS_WORKER ? 'true' : 'loud' }]);
   });
 
@@ -171,10 +171,10 @@ export function api(version, base) {
     const [doc] = await client.doc.pick('q_types', 0, 1, '5m');
     assert.ok(doc.created_at instanceof Date && doc.next_iteration instanceof Date);
     const { created_at, next_iteration, lease, ...rest } = doc;
-    assert.match(lease, /^[0-9]+$/); // int8
+    assert.match(lease, /^[0-9]+$/); // The type is int8.
     assert.deepEqual(rest, {
       subject: 's', payload: { n: 1 }, version: 0, priority: 2, attempts: 1,
-      iterations: '0', // int8
+      iterations: '0', // The type is int8.
       last_iteration: null, lock_upgrade: null,
     });
     assert.equal(next_iteration - created_at > 4 * 60_000, true);
@@ -200,7 +200,7 @@ export function api(version, base) {
       assert.deepEqual(await settle[name](), { affected_rows: 0 }, `${name} again`);
     }
     assert.deepEqual(await all('select subject, status, iterations, payload from fetchq_data.q_settle__docs order by subject'), [
-      { subject: 'complete', status: 3, iterations: '1', payload: {} }, // the client sends {} for no payload
+      { subject: 'complete', status: 3, iterations: '1', payload: {} }, // The client sends {} for no payload.
       { subject: 'complete_with', status: 3, iterations: '1', payload: { n: 2 } },
       { subject: 'kill', status: -1, iterations: '1', payload: { n: 3 } },
       { subject: 'reject', status: 1, iterations: '1', payload: { n: 1 } },
@@ -213,7 +213,7 @@ export function api(version, base) {
     await assertCounters(base, 'q_settle');
   });
 
-  test('a queue that is not there: the values that clients rely on', async (t) => {
+  test('an unknown queue: the calls return the values that clients rely on', async (t) => {
     const client = await boot(t);
     assert.deepEqual(await client.doc.push('q_absent', { subject: 'a' }), { queued_docs: 0 });
     assert.deepEqual(await client.doc.pushMany('q_absent', { docs: [['a', 0, {}]] }), { queued_docs: 0 });
@@ -286,7 +286,7 @@ export function api(version, base) {
     await assertCounters(base, 'q_metric');
   });
 
-  test('mnt.run and mnt.runAll', { skip: HAS_WORKER && 'the worker would be first' }, async (t) => {
+  test('mnt.run and mnt.runAll', { skip: HAS_WORKER && 'the background worker would run maintenance first' }, async (t) => {
     const client = await boot(t, { queues: [{ name: 'q_mnt', maxAttempts: 2 }] });
     await client.doc.push('q_mnt', { subject: 'planned', nextIteration: '+1 hour' });
     assert.deepEqual(await client.mnt.run('q_mnt'), { activated_count: 0, rescheduled_count: 0, killed_count: 0 });
@@ -314,7 +314,7 @@ export function api(version, base) {
     await client.doc.push('q_daemon', { subject: 'soon', nextIteration: '+1 second' });
     assert.equal(await client.utils.checkStatus('soon', 'q_daemon', 0), true);
     await client.utils.awaitStatus('soon', 'q_daemon', 1, { retries: 100, maxTimeout: 100 });
-    // And it packs the counters, which costs them nothing.
+    // The daemon also packs the counters, which must not change them.
     await assertCounters(base, 'q_daemon');
   });
 
@@ -332,7 +332,7 @@ export function api(version, base) {
     await waiting;
   });
 
-  test('payloads survive every way in, and three rounds of handle and return', async (t) => {
+  test('payloads survive every kind of push, and three rounds of settling', async (t) => {
     const client = await boot(t, { queues: [{ name: 'q_text' }] });
     await client.doc.push('q_text', { subject: 'push', payload: HOSTILE_PAYLOAD });
     await client.doc.pushMany('q_text', { docs: [['many', 0, HOSTILE_PAYLOAD]] });
@@ -360,12 +360,12 @@ export function api(version, base) {
 
   test('messages survive three rounds', async (t) => {
     const client = await boot(t, { queues: [{ name: 'q_message' }] });
-    // The client doubles apostrophes of payloads, not of messages: its callers do,
-    // once for each of the two statements that fetchq 4 pasted a message into.
+    // The client doubles the apostrophes of payloads, but not of messages. Its callers double them,
+    // once for each of the two statements into which fetchq 4 pasted a message.
     const escaped = HOSTILE.replaceAll(`'`, `''''`);
     await client.doc.push('q_message', { subject: 's' });
     for (let round = 1; round <= 3; round += 1) {
-      // (a rejected document can be picked when its lease would have ended)
+      // A rejected document can be picked when its lease would have expired.
       await poll('it can be picked', async () => (await client.doc.pick('q_message', 0, 1, '500 ms')).length === 1);
       assert.deepEqual(await client.doc.reject('q_message', 's', escaped), { affected_rows: 1 });
       await client.queue.logError('q_message', 's', escaped);
@@ -387,7 +387,7 @@ export function api(version, base) {
     assert.deepEqual(heard.slice(0, 2), [{ text: HOSTILE }, { once: { text: HOSTILE } }]);
   });
 
-  test('utils.reset starts anew', async (t) => {
+  test('utils.reset removes everything and creates the queues again', async (t) => {
     const names = Array.from({ length: 6 }, (_, n) => `q_reset${n}`);
     const client = await boot(t, { queues: names.map((name) => ({ name })) });
     for (const name of names) await client.doc.append(name, {});

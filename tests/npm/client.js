@@ -1,4 +1,4 @@
-// The published clients, each with the version of fetchq that it was built for.
+// The published clients, each with the version of fetchq for which it was built.
 import assert from 'node:assert/strict';
 import fetchq411 from 'fetchq-411';
 import fetchq420 from 'fetchq-420';
@@ -9,7 +9,7 @@ export const CLIENTS = {
   '4.2.0': { create: fetchq420, compat: '4.0.2' },
 };
 
-/** Collects what the client logs. */
+/** Makes a logger that collects the messages of the client. */
 function recorder() {
   const lines = [];
   const log = (level) => (...args) => lines.push({ level, text: args.map((a) => a?.message ?? String(a)).join(' ') });
@@ -20,7 +20,7 @@ function recorder() {
   };
 }
 
-/** A client that ends with the test. Retries are few, so that a failure shows soon. */
+/** Makes a client that ends with the test. It has few retries, so that it fails soon. */
 export function makeClient(t, { create }, url, settings = {}) {
   const log = recorder();
   const client = create({
@@ -35,7 +35,7 @@ export function makeClient(t, { create }, url, settings = {}) {
   return Object.assign(client, { log });
 }
 
-/** A client that runs; it must log no error until the test ends, unless `mayFail`. */
+/** Starts a client. It must log no error until the test ends, unless `mayFail` is set. */
 export async function bootClient(t, version, url, settings = {}, { mayFail = false } = {}) {
   const client = makeClient(t, version, url, settings);
   await client.boot();
@@ -43,25 +43,25 @@ export async function bootClient(t, version, url, settings = {}, { mayFail = fal
   return client;
 }
 
-/** Waits until everything notified so far has reached the client. */
+/** Waits until all earlier notifications have reached the client. */
 export async function notified(client) {
   const channel = `probe_${Math.random().toString(36).slice(2)}`;
   let back = false;
-  // One connection listens and notifies, in order.
+  // One connection listens and notifies, so the order is kept.
   client.once(channel, () => (back = true));
   await client.emit(channel, { probe: true });
   await poll('the client hears its own notification', () => back);
 }
 
 /**
- * Waits until every running worker sleeps: a notification wakes a worker that sleeps,
- * and is lost on one that is just asking for documents.
+ * Waits until every running worker sleeps. A notification wakes a worker that sleeps, but is lost
+ * while a worker picks documents.
  */
 export async function asleep(client) {
   await notified(client);
   const sleeps = ({ id, timer }) => {
     const last = client.log.lines.findLast(({ text }) => text.includes(`[PICK] ${id} `) || text.includes(`job worker ${id}`));
-    return timer !== null && last?.text.includes('[PICK]'); // and it got nothing
+    return timer !== null && last?.text.includes('[PICK]'); // The pick returned nothing.
   };
   await poll('the workers sleep', () => client.workers.workers.filter(({ isRunning }) => isRunning).every(sleeps));
 }

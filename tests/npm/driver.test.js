@@ -1,4 +1,4 @@
-// The plain driver: bound parameters, and values taken as they are.
+// Tests of the plain driver: parameters are bound, and values are stored as they are.
 import assert from 'node:assert/strict';
 import { after, describe, test } from 'node:test';
 import { assertCounters, createDatabase, HOSTILE, HOSTILE_PAYLOAD, poll } from './support.js';
@@ -9,7 +9,7 @@ const { one, all } = base;
 describe('pg, with bound parameters', { timeout: 60_000 }, () => {
   after(() => base.drop());
 
-  test('a hostile payload survives every way in, and three rounds', async () => {
+  test('a hostile payload survives every kind of push, and three rounds', async () => {
     await one('select * from fetchq.queue_create($1)', ['q']);
     const payload = JSON.stringify(HOSTILE_PAYLOAD);
     const literal = (text) => `'${text.replaceAll("'", "''")}'`;
@@ -43,7 +43,7 @@ describe('pg, with bound parameters', { timeout: 60_000 }, () => {
     await one('select * from fetchq.queue_create($1)', ['m']);
     await one('select * from fetchq.doc_push($1, $2)', ['m', 's']);
     for (let round = 1; round <= 3; round += 1) {
-      // (a rejected document can be picked when its lease would have ended)
+      // A rejected document can be picked when its lease would have expired.
       await poll('it can be picked', async () => (await all('select * from fetchq.doc_pick($1, $2, $3, $4)', ['m', 0, 1, '500 ms'])).length === 1);
       const params = ['m', 's', HOSTILE, JSON.stringify(HOSTILE_PAYLOAD), HOSTILE];
       assert.deepEqual(await one('select * from fetchq.doc_reject($1, $2, $3, $4, $5)', params), { affected_rows: 1 });
@@ -53,13 +53,13 @@ describe('pg, with bound parameters', { timeout: 60_000 }, () => {
     assert.deepEqual(await all('select subject, message, details, ref_id from fetchq_data.m__logs'), Array(6).fill(expected));
   });
 
-  test('untyped parameters and literals find their function', async () => {
+  test('untyped parameters and literals resolve to a function', async () => {
     await one('select * from fetchq.queue_create($1)', ['untyped']);
     assert.deepEqual(await one("select * from fetchq.doc_push('untyped', 'a', '{}', '2020-01-01')"), { queued_docs: 1 });
     assert.deepEqual(await one('select * from fetchq.doc_push($1, $2, $3, $4)', ['untyped', 'b', {}, new Date(0)]), { queued_docs: 1 });
   });
 
-  test('hostile subjects are subjects', async () => {
+  test('hostile subjects are stored as they are', async () => {
     await one('select * from fetchq.queue_create($1)', ['h']);
     const subjects = [`it's`, `''`, `"; drop table x; --`, `back\\slash`, `🦊`.repeat(50), ' ', '%s', '$1'];
     for (const subject of subjects) {

@@ -1,4 +1,4 @@
-// The worker loop for Node in examples/.
+// Tests of the worker loop for Node in examples/.
 import assert from 'node:assert/strict';
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
@@ -9,7 +9,7 @@ import { assertCounters, createDatabase, poll } from './support.js';
 
 const base = await createDatabase('npm_examples');
 const { one } = base;
-// Where it finds `pg`.
+// The program finds the module `pg` from this folder.
 const folder = fileURLToPath(new URL('node_modules/.examples/', import.meta.url));
 const program = `${folder}node-worker.mjs`;
 const running = new Set();
@@ -28,7 +28,7 @@ const state = async (subject) => {
   const doc = await one('select status, attempts from fetchq_data.q__docs where subject = $1', [subject]);
   return `${doc.status} ${doc.attempts}`;
 };
-/** Until a document has this status and so many attempts; maintenance runs meanwhile. */
+/** Waits until a document has this status and number of attempts, and runs maintenance. */
 const becomes = (subject, wanted) => poll(`${subject} becomes ${wanted}`, async () => {
   await one('select fetchq.mnt_run($1, 100)', ['q']);
   return (await state(subject)) === wanted;
@@ -45,7 +45,7 @@ describe('the worker in examples/', { timeout: 90_000 }, () => {
   afterEach(() => running.forEach((worker) => worker.kill('SIGKILL')));
   after(() => base.drop());
 
-  test('results, errors, a job that is cancelled, one longer than its lease, and a finish in good order', async () => {
+  test('results, errors, a job that is cancelled, a job longer than its lease, and a clean end', async () => {
     await put('good');
     await put('bad', { fail: 'bad luck' });
     const worker = start(20, 3);
@@ -65,7 +65,7 @@ describe('the worker in examples/', { timeout: 90_000 }, () => {
     ]);
   });
 
-  test('without time to finish, the document is back at once', async () => {
+  test('when the grace period is over, the document is handed back at once', async () => {
     await put('endless', { sleep: 600 });
     const worker = start(0.3, 60);
     await becomes('endless', '2 1');
@@ -74,7 +74,7 @@ describe('the worker in examples/', { timeout: 90_000 }, () => {
     assert.equal(await state('endless'), '1 0');
   });
 
-  test('killed, it gives its document back long before the lease ends', async () => {
+  test('after SIGKILL the document comes back long before the lease expires', async () => {
     const worker = start(20, 86_400);
     await becomes('endless', '2 1');
     worker.signal('SIGKILL');
@@ -82,7 +82,7 @@ describe('the worker in examples/', { timeout: 90_000 }, () => {
     await becomes('endless', '1 1');
   });
 
-  test('worker_stop() ends it', async () => {
+  test('worker_stop() ends the worker', async () => {
     await one(`select fetchq.queue_truncate('q')`);
     const worker = start(20, 60);
     await put('last');

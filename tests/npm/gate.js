@@ -1,4 +1,4 @@
-// Start, and the version gate: a client that does not fit must change nothing.
+// Tests of the start, and of the version gate: a client of another version must change nothing.
 import assert from 'node:assert/strict';
 import { randomBytes } from 'node:crypto';
 import { readFile } from 'node:fs/promises';
@@ -9,7 +9,7 @@ import { HAS_WORKER, poll } from './support.js';
 
 const require = createRequire(import.meta.url);
 
-/** Everything of fetchq in the catalog, and all it stores. */
+/** Returns all objects of fetchq in the catalog, and all stored rows. */
 async function everything({ all }) {
   return {
     extension: await all('select oid, * from pg_extension order by extname'),
@@ -19,20 +19,20 @@ async function everything({ all }) {
       left join pg_depend d on d.classid = 'pg_proc'::regclass and d.objid = p.oid
         and d.refclassid = 'pg_extension'::regclass
       where p.pronamespace = any (array['fetchq', 'fetchq_data', 'public']::regnamespace[]) order by p.oid`),
-    // (the worker truncates what is packed, and runs the jobs)
+    // The background worker truncates packed segments, and runs the jobs.
     relations: await all(`
       select oid, relname, relnatts, case when not ${HAS_WORKER} then relfilenode end as file, relnamespace::regnamespace::text as schema from pg_class
       where relnamespace = any (array['fetchq', 'fetchq_data', 'public']::regnamespace[]) order by oid`),
     queues: await all('select * from fetchq.queues order by id'),
     jobs: await all(HAS_WORKER ? 'select id, task, queue, settings from fetchq.jobs order by id' : 'select * from fetchq.jobs order by id'),
     documents: await all('select * from fetchq_data.gate__docs order by subject'),
-    // (the worker adds the rows of those that are 0 when it has time)
+    // The background worker adds the rows of metrics that are 0 when it has time.
     metrics: await all("select metric, current_value from fetchq.metric_get('gate') where current_value <> 0 order by metric"),
   };
 }
 
 export function gate(name, version, base) {
-  /** Where the server says it is `compat`; with a queue and a document to lose. */
+  /** Makes a queue with a document, and returns a URL where the server has version `compat`. */
   const facing = async (compat) => {
     await base.one("select * from fetchq.queue_create('gate')");
     await base.one("select * from fetchq.doc_push('gate', 'kept', '{\"a\": 1}')");
@@ -49,26 +49,26 @@ export function gate(name, version, base) {
     assert.equal(info.extension_version, extversion);
   });
 
-  // What each client does about another version of the server. 4.2.0 means to
-  // compare and to reinstall as 4.1.1 does, but its own compare-versions is no
-  // longer a function, so it always ends there.
+  // The error of each client when the server has another version. 4.2.0 is meant to compare and to
+  // reinstall as 4.1.1 does. But its own compare-versions is no longer a function, so it always
+  // fails there.
   const REFUSALS = {
     '4.1.1': { newer: /Prevents downgrade from v4\.9\.0 to v4\.0\.0/, older: /cannot drop function fetchq\.info\(\)/ },
     '4.2.0': { newer: /compareVersions is not a function/, older: /compareVersions is not a function/ },
   };
   for (const [age, compat] of Object.entries({ newer: '4.9.0', older: '3.2.0' })) {
-    test(`facing a ${age} version it does not start, and leaves the extension intact`, async (t) => {
+    test(`with a ${age} version of the server it does not start, and leaves the extension intact`, async (t) => {
       const url = await facing(compat);
       const before = await everything(base);
       const client = makeClient(t, version, url, { queues: [{ name: 'uninvited' }], pool: { max: 1 } });
       await assert.rejects(client.boot(), REFUSALS[name][age]);
-      // A second time, over the same connections: the client retries like this.
+      // The client retries in the same way, over the same connections.
       await assert.rejects(client.boot());
       assert.deepEqual(await everything(base), before);
     });
   }
 
-  test("facing the other client's version it does not start, and leaves the extension intact", async (t) => {
+  test("with the version of the other client it does not start, and leaves the extension intact", async (t) => {
     const url = await facing(version.compat === '4.0.0' ? '4.0.2' : '4.0.0');
     const before = await everything(base);
     const client = makeClient(t, version, url, { queues: [{ name: 'uninvited' }] });
@@ -85,7 +85,7 @@ export function gate(name, version, base) {
     try {
       await assert.rejects(
         session.query(['BEGIN;', sql, 'CREATE EXTENSION IF NOT EXISTS "uuid-ossp";', 'SELECT * FROM fetchq.init();', 'COMMIT;'].join('\n')),
-        { code: '2BP01' }, // dependent objects still exist
+        { code: '2BP01' }, // The code means: dependent objects still exist.
       );
     } finally {
       await session.query('rollback');
@@ -98,7 +98,7 @@ export function gate(name, version, base) {
     await facing(version.compat);
     const role = `npm_${name.replaceAll('.', '')}_nobody`;
     const password = randomBytes(16).toString('hex');
-    await base.one(`drop role if exists ${role}`); // left by an interrupted run
+    await base.one(`drop role if exists ${role}`); // An interrupted run may have left it.
     await base.one(`create role ${role} login password '${password}'`);
     t.after(() => base.one(`drop role ${role}`));
     const before = await everything(base);
@@ -106,18 +106,18 @@ export function gate(name, version, base) {
     Object.assign(url, { username: role, password });
     const client = makeClient(t, version, url.href);
     await assert.rejects(client.boot(), /permission denied/);
-    await client.pool.query('select 1'); // connected all the same
+    await client.pool.query('select 1'); // The login itself succeeds.
     assert.deepEqual(await everything(base), before);
   });
 
-  test('told not to reinstall, it waits until the version fits', async (t) => {
+  test('with skipUpsertFetchq it waits until the version matches', async (t) => {
     const url = await facing('3.2.0');
     const client = makeClient(t, version, url, { skipUpsertFetchq: true, pool: { max: 1 } });
     let started = false;
     const booting = client.boot().then(() => (started = true));
     await poll('it sees the mismatch twice', () => client.log.errors().filter((e) => e.includes('Version mismatch')).length > 1);
     assert.equal(started, false);
-    // Its pool holds one connection: this is the session it asks by.
+    // Its pool has one connection, so this is the session that checks the version.
     await client.pool.query(`set fetchq.compat_version = '${version.compat}'`);
     await booting;
     assert.equal(started, true);

@@ -1,4 +1,4 @@
-// Everything that both published clients must be able to do.
+// The tests that both published clients must pass.
 import { after, describe } from 'node:test';
 import { api } from './api.js';
 import { CLIENTS } from './client.js';
@@ -10,9 +10,9 @@ export async function run(name) {
   const version = CLIENTS[name];
   const base = await createDatabase(`npm_${name.replaceAll('.', '')}`, {
     'fetchq.compat_version': version.compat,
-    'fetchq.legacy_quotes': 'on', // the clients double every apostrophe
+    'fetchq.legacy_quotes': 'on', // The clients double every apostrophe.
   });
-  // A test that hangs must not keep the others from running.
+  // A test that hangs must not prevent the other tests from running.
   describe(`fetchq ${name}`, () => {
     describe('version gate', { timeout: 60_000 }, () => gate(name, version, base));
     describe('calls', { timeout: 60_000 }, () => api(version, base));

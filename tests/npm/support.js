@@ -1,4 +1,4 @@
-// A database and a login of its own for each test file, and what the tests share.
+// Makes a database and a login for each test file, and has the common helpers of the tests.
 import assert from 'node:assert/strict';
 import { randomBytes } from 'node:crypto';
 import pg from 'pg';
@@ -6,10 +6,10 @@ import pg from 'pg';
 const { FETCHQ_URL } = process.env;
 assert.ok(FETCHQ_URL, 'FETCHQ_URL must hold the URL of the server, with a password');
 
-/** The server runs workers: maintenance happens by itself, and they send the notifications. */
+/** Whether the background worker runs. It then does maintenance, and sends the notifications. */
 export const HAS_WORKER = process.env.FETCHQ_WORKER === 'on';
 
-/** The server's URL with other parts. */
+/** Returns the URL of the server with other parts. */
 function urlWith({ user, password, database, options }) {
   const url = new URL(FETCHQ_URL);
   if (user) Object.assign(url, { username: user, password });
@@ -29,13 +29,13 @@ async function maintenance(...statements) {
 }
 
 /**
- * Creates database `name` with the extension, and a superuser of the same name with
- * `settings`; what an earlier run left goes first.
+ * Creates the database `name` with the extension, and a superuser of the same name with `settings`.
+ * It first removes those of an earlier run.
  */
 export async function createDatabase(name, settings = {}) {
   const password = randomBytes(16).toString('hex');
   const remove = [
-    // (force: background workers may be connected)
+    // FORCE is needed because background workers may be connected.
     `drop database if exists ${name} with (force)`,
     `drop role if exists ${name}`,
   ];
@@ -50,7 +50,7 @@ export async function createDatabase(name, settings = {}) {
   for (const [setting, value] of Object.entries(settings)) {
     await pool.query(`alter role ${name} set ${setting} = '${value}'`);
   }
-  // The role's settings reach new sessions only.
+  // The settings of the role apply to new sessions only.
   await pool.end();
 
   const db = new pg.Pool({ connectionString: url() });
@@ -68,7 +68,7 @@ export async function createDatabase(name, settings = {}) {
   };
 }
 
-/** Asks until the answer is truthy; gives the answer, fails at the deadline. */
+/** Calls `ask` until the answer is truthy, and returns the answer. It fails at the deadline. */
 export async function poll(what, ask, deadline = 10_000) {
   const end = Date.now() + deadline;
   for (;;) {
@@ -79,7 +79,7 @@ export async function poll(what, ask, deadline = 10_000) {
   }
 }
 
-/** A second session that collects notifications. */
+/** Opens a second session that collects notifications. */
 export async function listen(t, url, ...channels) {
   const client = new pg.Client({ connectionString: url });
   await client.connect();
@@ -90,7 +90,7 @@ export async function listen(t, url, ...channels) {
   return heard;
 }
 
-/** Characters that break whatever pastes text into a statement. */
+/** Characters that break code that pastes text into a statement. */
 export const HOSTILE = [
   `it's`,
   `''`,
@@ -103,14 +103,14 @@ export const HOSTILE = [
   `🦊 žluťoučký 漢字`,
 ].join(' | ');
 
-/** The same in every place of a JSON document. */
+/** The same text in every place of a JSON document. */
 export const HOSTILE_PAYLOAD = {
   text: HOSTILE,
   [`key's "${'\\'}" 🦊`]: [HOSTILE, { nested: HOSTILE }],
   empty: `''`,
 };
 
-/** All counters of a queue must equal a real count of its documents. */
+/** Asserts that all counters of a queue equal a real count of its documents. */
 export async function assertCounters({ one }, queue) {
   const counted = await one('select * from fetchq.metric_compute($1)', [queue]);
   const { cnt, pln, pnd, act, kll, cpl } = await one('select * from fetchq.metric_get_common($1)', [queue]);

@@ -1,10 +1,10 @@
-// Workers: what handlers answer, wake-up, pause, workflows.
+// Tests of workers: the answers of handlers, wake-up, pause and workflows.
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { asleep, bootClient, notified } from './client.js';
 import { assertCounters, HAS_WORKER, HOSTILE, HOSTILE_PAYLOAD, poll } from './support.js';
 
-/** A worker that only a notification wakes within the deadlines of these tests. */
+/** Settings of a worker that only a notification wakes within the deadlines of these tests. */
 const SLEEPER = { delay: 1, sleep: 60_000 };
 
 export function workers(version, base) {
@@ -102,7 +102,7 @@ export function workers(version, base) {
     assert.deepEqual((await stored('w_text', 's')).payload, HOSTILE_PAYLOAD);
   });
 
-  test('several workers and batches: each document once', async (t) => {
+  test('several workers and batches handle each document once', async (t) => {
     const handled = [];
     const handler = (doc) => {
       handled.push(doc.subject);
@@ -123,7 +123,7 @@ export function workers(version, base) {
     await assertCounters(base, 'w_crowd');
   });
 
-  test('a worker that sleeps is woken by a document, whatever brings it', async (t) => {
+  test('a document wakes a worker that sleeps, whatever call adds it', async (t) => {
     const handled = [];
     const client = await boot(t, {
       queues: [{ name: 'w_wake' }],
@@ -160,7 +160,7 @@ export function workers(version, base) {
     });
     await asleep(client);
     await client.doc.push('w_call', { subject: 's' });
-    await asleep(client); // still
+    await asleep(client); // The worker still sleeps.
     assert.deepEqual(handled, []);
     await client.queue.wakeUp('w_call');
     await poll('woken', () => handled.length === 1);
@@ -177,7 +177,7 @@ export function workers(version, base) {
     const [worker, off] = client.workers.workers;
     assert.equal(off.isRunning, false);
     await asleep(client);
-    // (its row is too long for a notification, which must not matter)
+    // The row is too long for a notification, which must not matter.
     await one(`update fetchq.queues set is_active = false, config = jsonb_build_object('big', repeat('x', 10000)) where name = 'w_pause'`);
     await poll('paused', () => !worker.isRunning && worker.hasStopped);
     await client.doc.push('w_pause', { subject: 'waits' });

@@ -1,4 +1,4 @@
-"""The worker loop for Python in examples/."""
+"""Tests of the worker loop for Python in examples/."""
 
 import os
 import signal
@@ -19,7 +19,7 @@ HERE = conninfo.make_conninfo(URL, dbname=DATABASE)
 
 
 def drop_database(admin):
-    # (force: background workers may be connected)
+    # FORCE is needed because background workers may be connected.
     admin.execute(sql.SQL("drop database if exists {} with (force)").format(sql.Identifier(DATABASE)))
 
 
@@ -60,7 +60,7 @@ class Worker(unittest.TestCase):
         return self.one("select status, attempts from fetchq_data.q__docs where subject = %s", subject)
 
     def becomes(self, subject, *wanted):
-        """Until it has this status and so many attempts; maintenance runs meanwhile."""
+        """Waits for a status and a number of attempts, and runs maintenance meanwhile."""
         deadline = time.monotonic() + 30
         while self.state(subject) != wanted:
             self.assertLess(time.monotonic(), deadline, f"{subject} is {self.state(subject)}, not {wanted}")
@@ -75,7 +75,7 @@ class Worker(unittest.TestCase):
         return worker
 
     def test_work(self):
-        """Results, errors, a job that is cancelled, one longer than its lease, and a good end."""
+        """Results, errors, a job that is cancelled, a job longer than its lease, a clean end."""
         self.put("good")
         self.put("bad", fail="bad luck")
         worker = self.start(20, 3)

@@ -1,4 +1,4 @@
-"""psycopg 3, with typed bound parameters, against the server of FETCHQ_URL."""
+"""Tests of psycopg 3, with typed bound parameters, against the server of FETCHQ_URL."""
 
 import json
 import os
@@ -23,7 +23,7 @@ def connect(database=DATABASE, **options):
 
 
 def drop_database(admin):
-    # (force: background workers may be connected)
+    # FORCE is needed because background workers may be connected.
     admin.execute(sql.SQL("drop database if exists {} with (force)").format(sql.Identifier(DATABASE)))
 
 
@@ -41,7 +41,7 @@ def tearDownModule():
 
 
 class Case(unittest.TestCase):
-    """A connection, and a queue named after the test."""
+    """Each test has a connection, and a queue that is named after the test."""
 
     def setUp(self):
         self.queue = self.id().rsplit(".", 1)[1][:40]
@@ -54,7 +54,7 @@ class Case(unittest.TestCase):
             self.assert_counters()
 
     def assert_counters(self):
-        """The gauges must equal a real count."""
+        """Asserts that the gauges equal a real count."""
         counted = self.one("select * from fetchq.metric_compute(%s)", self.queue)
         common = self.one("select * from fetchq.metric_get_common(%s)", self.queue)
         self.assertEqual(counted, {name: common[name] for name in counted})
@@ -113,7 +113,7 @@ class Calls(Case):
     def test_every_form_of_pick(self):
         forms = {
             "one": ("(%s)", ()),
-            "limit": ("(%s, %s)", (1,)),  # a smallint
+            "limit": ("(%s, %s)", (1,)),  # The type is smallint.
             "interval": ("(%s, %s)", (timedelta(minutes=5),)),
             "text": ("(%s, %s)", ("5m",)),
             "full text": ("(%s, %s, %s, %s)", (0, 1, "5 minutes")),
@@ -147,7 +147,7 @@ class Calls(Case):
             ("doc_reschedule(%s, %s, %s, %s)", (q, "now", PAST, Jsonb({"n": 3}))),
             ("doc_reject(%s, %s, %s, %s, %s)", (q, "reject", HOSTILE, Jsonb(HOSTILE_PAYLOAD), HOSTILE)),
         ]
-        for expected in (1, 0):  # the second time none is active
+        for expected in (1, 0):  # At the second call, no document is active.
             for call, params in calls:
                 with self.subTest(call, expected=expected):
                     self.assertEqual(self.one(f"select * from fetchq.{call}", *params), {"affected_rows": expected})
@@ -193,7 +193,7 @@ class Calls(Case):
         self.push("s")
         self.assertEqual(one("select * from fetchq.metric_snap(%s, %s)", q, "ent"), {"success": True, "inserts": 1})
         self.assertEqual(one("select * from fetchq.metric_snap(%s, %s)", q, Jsonb(["ent", "cnt"])), {"success": True, "inserts": 2})
-        # Of two snapshots of one metric in one unit of time the newest stays.
+        # If one unit of time has two snapshots of a metric, the newest is kept.
         policy = Jsonb([{"retain": "century", "from": "1000y", "to": "0s"}])
         self.assertEqual(one("select * from fetchq.queue_drop_metrics(%s, %s)", q, policy), {"removed_rows": 1})
 
@@ -257,7 +257,7 @@ class Protocol(Case):
         self.assertEqual((doc["payload"], doc["iterations"]), (HOSTILE_PAYLOAD, 0))
 
     def test_prepared_statements(self):
-        """More than five times, after which the server may choose a generic plan."""
+        """Runs more than five times, because the server may then choose a generic plan."""
         rounds = 20
         for n in range(rounds):
             self.one("select * from fetchq.doc_push(%s, %s, %s)", self.queue, f"s{n:02}", Jsonb({"n": n}), prepare=True)
@@ -305,7 +305,7 @@ class Protocol(Case):
     def test_transactions_and_savepoints(self):
         with self.db.transaction(force_rollback=True):
             self.push("rolled back")
-            # Counters are exact inside, too.
+            # Counters are also exact inside of the transaction.
             self.assert_counters()
             self.assertEqual(self.one("select * from fetchq.metric_get(%s, %s)", self.queue, "ent")["current_value"], 1)
         with self.db.transaction():
@@ -342,7 +342,7 @@ class Notifications(Case):
             self.listener.execute(sql.SQL("listen {}").format(sql.Identifier(channel)))
 
     def wait(self):
-        """What was heard up to now; the probe is sent after it all."""
+        """Returns all notifications so far. The probe is sent after all others."""
         self.db.execute("notify probe")
         deadline = time.monotonic() + 10
         while ("probe", "") not in self.heard:
@@ -381,7 +381,7 @@ class Notifications(Case):
     def test_queues(self):
         self.listen("fetchq_queue_create", "fetchq_queue_drop")
         self.one("select * from fetchq.queue_create(%s)", "Announced")
-        self.one("select * from fetchq.queue_create(%s)", "announced")  # there already
+        self.one("select * from fetchq.queue_create(%s)", "announced")  # The queue exists already.
         self.assertEqual(self.wait(), [("fetchq_queue_create", "announced")])
         self.one("select * from fetchq.queue_drop(%s)", "announced")
         self.one("select * from fetchq.queue_drop(%s)", "announced")
@@ -405,7 +405,7 @@ class Notifications(Case):
         self.assertEqual(updated["operation"], "UPDATE")
         self.assertEqual((updated["old_data"]["is_active"], updated["new_data"]["is_active"]), (True, False))
 
-        # One that does not fit into a notification must not fail, and is announced.
+        # A change that is too long for a notification must not fail, and is still announced.
         big = change("update fetchq.queues set config = %s where name = 'changes'", Jsonb({"text": "🦊" * 5000}))
         self.assertEqual(big["operation"], "UPDATE")
         stored = self.one("select config from fetchq.queues where name = 'changes'")
@@ -417,7 +417,7 @@ class Notifications(Case):
 
 class Errors(Case):
     def test_a_cancelled_maintenance_run_leaves_no_transaction(self):
-        """In autocommit the session must be usable at once, and hold nothing."""
+        """With autocommit the session must be usable at once, and must have no lock."""
         with connect() as other:
             other.autocommit = False
             other.execute(f"lock table fetchq_data.{self.queue}__logs in access exclusive mode")
@@ -428,7 +428,7 @@ class Errors(Case):
             self.assertEqual(self.db.info.transaction_status, psycopg.pq.TransactionStatus.IDLE)
             self.assertEqual(self.one("select 1 as one"), {"one": 1})
             self.db.execute("reset statement_timeout")
-            # The claim was undone with the rest.
+            # The claim was rolled back with everything else.
             self.assertEqual(other.execute("select count(*) from fetchq.jobs where queue = %s and attempts > 0", (self.queue,)).fetchone()[0], 0)
             other.rollback()
         self.assertEqual(self.one("select * from fetchq.mnt_job_run(4)")["success"], True)
@@ -473,12 +473,12 @@ class Errors(Case):
 
     def collect_notices(self):
         notices = []
-        # (what a handler gets is valid during its call only)
+        # The argument of a handler is valid during the call only.
         self.db.add_notice_handler(lambda n: notices.append((n.severity_nonlocalized, n.sqlstate, n.message_primary, n.message_hint)))
         return notices
 
     LENIENT = [
-        # call, parameters, the value that fetchq 4 gave, sqlstate, words of the cause
+        # (call, parameters, the value that fetchq 4 returned, sqlstate, words of the message)
         ("doc_push(%s, %s)", ("nowhere", "s"), [{"queued_docs": 0}], "42704", 'queue "nowhere" does not exist'),
         ("doc_append(%s, %s)", ("nowhere", Jsonb({})), [{"subject": None}], "42704", 'queue "nowhere" does not exist'),
         ("doc_pick(%s)", ("nowhere",), [], "42704", 'queue "nowhere" does not exist'),
@@ -492,7 +492,7 @@ class Errors(Case):
     ]
 
     def test_lenient(self):
-        """Silent in fetchq 4: the same values, with a warning; strict: an error."""
+        """fetchq 4 was silent. Now there is a warning, and with strict an error."""
         self.push("waiting")
         notices = self.collect_notices()
         for call, params, value, state, words in self.LENIENT:

@@ -1,4 +1,4 @@
-"""All scenarios, in the order in which they run."""
+"""Lists all scenarios in the order in which they run."""
 
 from ..cluster import Holder
 from .background import Notify, OnTime, Wake, Waiters
@@ -52,7 +52,7 @@ def all_scenarios() -> list[Scenario]:
     ]
 
 
-# About two minutes on two cores.
+# These take about two minutes on two cores.
 QUICK = ("push", "cycle4", "batch100", "bulk1000", "poll1", "held")
 
 __all__ = ["QUICK", "Bench", "Scenario", "all_scenarios"]

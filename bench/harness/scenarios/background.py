@@ -1,4 +1,4 @@
-"""What the background worker is for: documents on time, sessions that wait, notifications."""
+"""Scenarios of the background worker: documents on time, waiters, and notifications."""
 
 import json
 import random
@@ -14,15 +14,15 @@ from ..systems import System
 from ..wire import Session
 from .base import PER_MEASUREMENT, QUEUE, Bench, Scenario, checked
 
-# Loads of these scenarios are light, so that latencies are not those of a full machine.
+# The loads of these scenarios are light, because a busy machine would increase the latencies.
 PER_SECOND = 100
 NOTIFY = "fetchq.notify"
 
 
 class Background(Scenario):
-    """The worker is on, and nobody else runs maintenance."""
+    """The background worker runs, and no client runs maintenance."""
 
-    # (label, metric) of the report's rows, for each variant.
+    # (label, metric) of the rows of the report, for each variant.
     shown: tuple[tuple[str, str], ...] = ()
     rounds = 3
     seconds = 20.0
@@ -40,7 +40,7 @@ class Background(Scenario):
         # Earlier builds call the process "fetchq worker".
         while not processes(bench.cluster, "fetchq%worker"):
             if time.monotonic() > until:
-                raise Failed("the worker does not start")
+                raise Failed("the background worker does not start")
             time.sleep(0.1)
 
     def clean_up(self, bench: Bench, systems: list[System]) -> None:
@@ -53,13 +53,13 @@ def processes(cluster: Cluster, kind: str) -> list[int]:
 
 
 def knows_notify(cluster: Cluster) -> bool:
-    """Whether this build can leave notifications to the worker."""
+    """Returns whether the background worker of this build can send notifications."""
     return cluster.psql(f"load 'fetchq'; select count(*) from pg_settings where name = '{NOTIFY}'") == "1"
 
 
 def latencies(milliseconds: list[float], pushed: int) -> dict[str, float]:
     if len(milliseconds) < 10:
-        raise Failed(f"only {len(milliseconds)} of {pushed} documents came")
+        raise Failed(f"only {len(milliseconds)} of {pushed} documents were picked")
     cuts = quantiles(milliseconds, n=100)
     return {
         "p50_ms": cuts[49], "p90_ms": cuts[89], "p99_ms": cuts[98], "max_ms": max(milliseconds),
@@ -68,8 +68,8 @@ def latencies(milliseconds: list[float], pushed: int) -> dict[str, float]:
 
 
 class Pusher(threading.Thread):
-    """Documents at random moments, a number a second on average, in a session of its own. The payload
-    of each says which one it is; `at` says since when one is waited for."""
+    """Pushes documents at random moments, at an average rate, in a session of its own. The payload
+    identifies the document; `at` has the time from which its latency counts."""
 
     def __init__(self, bench: Bench, system: System, script: str, queues: list[str], rate: float, ahead: float, seconds: float) -> None:
         super().__init__(daemon=True)
@@ -98,7 +98,7 @@ class Pusher(threading.Thread):
 
 
 def take_all(session: Session, pick: str, drop: str, came: dict[str, float]) -> None:
-    """Picks until there is nothing, and notes when each document came."""
+    """Picks until the queue is empty, and records when each document was picked."""
     while document := session.run(pick):
         now = time.time()
         came[json.loads(document["payload"] or "{}")["key"]] = now
@@ -117,8 +117,8 @@ LATENCY = (("p50, ms", "p50_ms"), ("p90, ms", "p90_ms"), ("p99, ms", "p99_ms"), 
 
 
 class Wake(Background):
-    """One session pushes, another one takes: from the moment before the push is sent to the moment when
-    the document is there."""
+    """One session pushes, and another one picks. The latency is the time from the moment before the
+    push is sent until the other session has the document."""
 
     name = "wake"
     title = "from push to pick, 100 documents/s"
@@ -180,8 +180,8 @@ class Wake(Background):
 
 
 class OnTime(Background):
-    """Documents are planned half a second ahead: from the planned moment to the moment when a session has
-    the document that waits for one."""
+    """Documents are planned half a second ahead. The lateness is the time from the planned
+    moment until a waiting session has the document."""
 
     title = "lateness of planned documents"
     needs = ("plan", "wait_any", "pick", "drop", "setup", "teardown")
@@ -194,7 +194,7 @@ class OnTime(Background):
         self.title = f"{self.title}, {self.busy} busy queues among others" if max(queues.values()) > self.busy else self.title
 
     def units(self, bench: Bench) -> list[tuple[int, str, System]]:
-        # Making the queues takes longer than measuring: all rounds of a variant, then the next one.
+        # Creating queues takes longer than measuring, so all rounds of a variant run together.
         return sorted(super().units(bench), key=lambda unit: self.queues[unit[1]])
 
     def prepare_cost(self, bench: Bench, systems: list[System]) -> float:
@@ -205,7 +205,8 @@ class OnTime(Background):
         self.made = 0
 
     def make(self, bench: Bench, system: System, queues: int) -> None:
-        """As many as the variant wants: the first ones are busy, the others have something for tomorrow."""
+        """Makes the queues of the variant. The first are busy, the others have a document for
+        tomorrow."""
         texts = []
         for number in range(self.made, queues):
             name = f"ontime_{number}"
@@ -215,7 +216,7 @@ class OnTime(Background):
         for number in range(queues, self.made):
             texts.append(system.text("teardown", queue=f"ontime_{number}"))
         if texts:
-            bench.progress.say(f"{self.name}: making {queues} queues")
+            bench.progress.say(f"{self.name}: creating {queues} queues")
             bench.cluster.psql("\n".join(texts), timeout=3600)
             system.settle()
         self.made = queues
@@ -248,7 +249,7 @@ class OnTime(Background):
 
 
 def on_cpu(pid: int) -> float:
-    """Seconds that a process has run: to the nanosecond where the kernel says it, or in ticks."""
+    """Returns the CPU seconds of a process, in nanoseconds if the kernel has them, or in ticks."""
     path = Path(f"/proc/{pid}")
     try:
         return int((path / "schedstat").read_text().split()[0]) / 1e9
@@ -258,12 +259,12 @@ def on_cpu(pid: int) -> float:
 
 
 class Waiters(Background):
-    """Sessions that wait for a document that does not come: the processor that they take all together."""
+    """Sessions wait for a document that is never pushed. The measure is their CPU time in total."""
 
     name = "waiters"
     title = "200 sessions wait on a quiet queue"
     needs = ("wait", "setup", "teardown")
-    shown = (("share of a core, %", "share"), ("the same of launcher and worker, %", "own_share"), ("of them with a snapshot", "with_snapshot"))
+    shown = (("share of a core, %", "share"), ("the same of launcher and background worker, %", "own_share"), ("of them with a snapshot", "with_snapshot"))
     seconds = 30.0
     rounds = 3
     sessions = 200
@@ -305,14 +306,15 @@ class Waiters(Background):
         finally:
             for session in sessions:
                 session.close()
-            # Waiting, they do not notice that their clients are gone.
+            # A waiter does not notice that its client has disconnected.
             bench.cluster.psql("select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'bench'")
             system.remove(QUEUE)
 
 
 class Notify(Background):
-    """Sessions of another database notify each other, while a queue is worked on that announces its
-    documents, or does not. Every commit that notifies takes a lock of the whole server until it is on disk, so these are."""
+    """Sessions of another database notify each other, beside a queue that announces its
+    documents or does not. A commit that notifies takes a lock of the whole server until the
+    commit is on disk. Therefore the commits of this scenario wait for the disk."""
 
     name = "notify"
     title = "NOTIFY of another database beside a queue that announces, 4 clients, transactions/s"
@@ -349,7 +351,7 @@ class Notify(Background):
     def measure(self, bench: Bench, system: System, variant: str, number: int) -> dict[str, float]:
         system.fresh(QUEUE)
         try:
-            # (with some always there, no client finds that the others were quicker)
+            # The queue always has some documents, so that no client finds it empty.
             system.run("fill", queue=QUEUE, n=1_000, batch=1)
             if variant != "silent":
                 system.run("announce", queue=QUEUE)
@@ -357,7 +359,7 @@ class Notify(Background):
                 bench.cluster.set(NOTIFY, variant)
             bench.settle_server()
             seconds = self.load_seconds(bench)
-            # At a fixed rate: a queue that does less leaves more to the others.
+            # The rate is fixed, because a slower queue would leave more time to the others.
             queue = Load(bench.cluster, system.join(("push", "pick", "drop"), queue=QUEUE), self.clients, seconds=seconds + 2, rate=self.jobs)
             time.sleep(1)
             script = "\\set n random(1, 1000)\nbegin;\nupdate small set k = k + 1 where n = :n;\nnotify other, 'x';\ncommit;\n"

@@ -1,4 +1,4 @@
-"""What a scenario is, and the order in which its measurements are made."""
+"""Defines a scenario, and the order of its measurements."""
 
 import time
 from dataclasses import dataclass
@@ -11,33 +11,34 @@ from ..record import Record
 from ..systems import System
 
 QUEUE = "jobs"
-# Rough costs for the expected remaining time, in seconds.
+# Rough costs in seconds, for the expected remaining time.
 PER_DOCUMENT = 8e-6
 PER_MEASUREMENT = 1.5
 
 
 @dataclass
 class Bench:
-    """What every scenario works with."""
+    """The objects and settings that every scenario uses."""
 
     cluster: Cluster
     record: Record
     progress: Progress
     systems: list[System]
     quick: bool
-    # How many documents a fill has for each second of a load: a faster machine needs more.
+    # The number of documents that a fill has for each second of a load.
+    # A faster machine needs more.
     fill_rate: int
     rounds: int | None
     seconds: float | None
 
     def settle_server(self) -> None:
-        """A checkpoint now is none in the middle of a measurement."""
+        """Runs a checkpoint, so that there is none in the middle of a measurement."""
         self.cluster.psql("checkpoint")
 
 
 class Scenario:
-    """Systems alternate within each round, and each round begins with another one,
-    so that a machine that gets slower meanwhile is slower for all of them."""
+    """The systems alternate within each round, and each round begins with another system. A machine
+    that becomes slower during the run is therefore slower for all systems."""
 
     name = ""
     title = ""
@@ -48,23 +49,23 @@ class Scenario:
 
     # ------------------------------------------------- for the subclasses --
     def cost(self, bench: Bench, variant: str) -> float:
-        """Seconds that one measurement takes, roughly."""
+        """Returns roughly how many seconds one measurement takes."""
         raise NotImplementedError
 
     def measure(self, bench: Bench, system: System, variant: str, number: int) -> dict[str, float]:
         raise NotImplementedError
 
     def prepare(self, bench: Bench, systems: list[System]) -> None:
-        """Once, before the first measurement."""
+        """Runs once before the first measurement."""
 
     def prepare_cost(self, bench: Bench, systems: list[System]) -> float:
         return 0.0
 
     def clean_up(self, bench: Bench, systems: list[System]) -> None:
-        """Once, after the last one, also after a failure."""
+        """Runs once after the last measurement, also after a failure."""
 
     def turn(self, bench: Bench, number: int) -> str:
-        """Which measurement of several it is, for the progress line."""
+        """Returns the number of the measurement, for the progress line."""
         return f"round {number} of {self.how_many(bench)}, "
 
     # --------------------------------------------------------------- order --
@@ -78,7 +79,7 @@ class Scenario:
         ]
 
     def units(self, bench: Bench) -> list[tuple[int, str, System]]:
-        """What is still to be measured: (round, variant, system), in order."""
+        """Returns the missing measurements in order: (round, variant, system)."""
         systems = self.taking_part(bench)
         found = []
         for number in range(1, self.how_many(bench) + 1):
@@ -105,7 +106,7 @@ class Scenario:
         others = machine.busy()
         bench.record.add("machine", self.name, "all", 1, {"busy": others})
         if others > machine.BUSY:
-            progress.say(f"{self.name}: WARNING: other processes use {others:.0%} of the machine, so the numbers will be off")
+            progress.say(f"{self.name}: WARNING: other processes use {others:.0%} of the machine, so the numbers will be wrong")
         try:
             planned, began = self.prepare_cost(bench, systems), time.monotonic()
             if planned:
@@ -142,12 +143,12 @@ class Scenario:
         progress.say(f"{what}: {result}   ({progress.remaining()} left)")
 
     def brief(self, metrics: dict[str, float]) -> str:
-        """The first metrics of a measurement, for the progress line."""
+        """Returns the first metrics of a measurement, for the progress line."""
         return ", ".join(f"{name} {value:,.4g}" if value < 100 else f"{name} {value:,.0f}" for name, value in list(metrics.items())[:3])
 
 
 def checked(system: System, metrics: dict[str, float]) -> dict[str, float]:
-    """Adds what the system counts of its own errors (check.sql): each must be 0."""
+    """Adds the error counts of the system by its check.sql. Each must be 0."""
     for name, value in system.pairs("check").items():
         metrics[f"check {name}"] = float(value)
     return metrics

@@ -1,4 +1,4 @@
-"""How the latency of a pick depends on what else is in the table."""
+"""Measures how the latency of a pick depends on the other rows of the table."""
 
 from statistics import quantiles
 
@@ -9,14 +9,14 @@ from .base import PER_DOCUMENT, Bench, Scenario, checked
 
 DEPTHS = {"1k": 1_000, "1M": 1_000_000, "10M": 10_000_000}
 SECONDS = 4.0
-# One client takes a document and puts it back, in turns, so that the depth stays
-# what it is; in the log of the transactions every other one is a pick.
+# One client alternately picks a document and returns it, so that the depth stays the same. In the
+# log of the transactions, every other one is a pick.
 TURNS = "\\if :turn = 0\n{pick}\\else\n{back}\\endif\n\\set turn 1 - :turn\n"
 
 
 class Depth(Scenario):
-    """Loading takes far longer than measuring, so the tables of all depths and
-    systems are made once, stay beside one another, and are measured in turns."""
+    """Loading takes far longer than measuring. Therefore the tables of all depths and systems
+    are made once, and are then measured alternately."""
 
     variants = tuple(DEPTHS)
     rounds = 4
@@ -36,7 +36,7 @@ class Depth(Scenario):
                 bench.progress.say(f"{self.name}: loading {variant} rows into {system.name}")
                 try:
                     system.fresh(self.queue(variant))
-                    # 1 in 10,000 is ready, but ten at least.
+                    # One row in 10,000 is ready, but at least ten rows are.
                     ready = max(10, rows // 10_000)
                     system.run(self.fill, queue=self.queue(variant), n=rows, ready=ready, payload=self.payload)
                     system.settle()
@@ -58,7 +58,7 @@ class Depth(Scenario):
         pick, back = (system.text(script, queue=queue) for script in ("pick", "return"))
         script = TURNS.format(pick=pick, back=back)
         with Beside(bench.cluster, system.maintenance()):
-            # A second to warm up: caches, and the hint bits of what the others left.
+            # The first second fills the caches, and sets the hint bits of rows of earlier loads.
             Load(bench.cluster, script, seconds=1, variables={"turn": 0}).finish()
             outcome = Load(
                 bench.cluster, script, seconds=bench.seconds or SECONDS, variables={"turn": 0}, log=True

@@ -1,4 +1,4 @@
-"""A mixed load while another session keeps vacuum from removing anything."""
+"""Runs a mixed load while another session prevents vacuum from removing rows."""
 
 import time
 from statistics import mean
@@ -15,8 +15,8 @@ SCRIPTS = ("push", "pick", "drop")
 
 
 class Held(Scenario):
-    """Clean for a while, then held, then released. The ratio is that of the end of
-    the held phase to the clean phase before it, in the same run."""
+    """A run has a clean phase, a held phase, and a phase after the release. The ratio compares
+    the end of the held phase with the clean phase of the same run."""
 
     rounds = 2
     quick_rounds = 1
@@ -27,7 +27,7 @@ class Held(Scenario):
 
     @staticmethod
     def phases(bench: Bench) -> tuple[int, int, int, int]:
-        """Seconds: clean, held, after the release, and between two points."""
+        """Returns seconds: clean, held, after the release, and between two points."""
         return (5, 12, 4, 1) if bench.quick else (20, 90, 30, 5)
 
     def cost(self, bench: Bench, variant: str) -> float:
@@ -63,20 +63,20 @@ class Held(Scenario):
         while time.monotonic() < until:
             if not load.running():
                 load.finish()
-                raise Failed("the load ended before its time")
+                raise Failed("the load ended early")
             time.sleep(min(0.5, max(0.0, until - time.monotonic())))
 
     def summary(self, bench: Bench, points: list[tuple[float, float]]) -> dict[str, float]:
         clean, held, after, step = self.phases(bench)
 
         def between(start: float, end: float) -> float:
-            # A point at t is the mean of the interval that ends at t.
+            # The point at t is the mean of the interval that ends at t.
             found = [rate for at, rate in points if start + step - 0.5 <= at <= end + 0.5]
             if not found:
                 raise Failed("pgbench reported no progress")
             return mean(found)
 
-        before = between(step, clean)  # (without the first interval)
+        before = between(step, clean)  # This leaves out the first interval.
         end = between(clean + held - 3 * step, clean + held)
         last = between(clean + held + after - 2 * step, clean + held + after)
         recovered = [at for at, rate in points if at > clean + held + 0.5 and rate >= 0.9 * before]

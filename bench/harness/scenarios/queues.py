@@ -1,4 +1,4 @@
-"""Each client picks from many queues at random."""
+"""Measures clients that pick from many queues at random."""
 
 import re
 
@@ -8,13 +8,14 @@ from ..systems import System
 from .base import PER_DOCUMENT, Bench, Scenario, checked
 
 LEVELS = {"1": 1, "1,000": 1_000, "5,000": 5_000}
-PARTS = 3  # a measurement is cut into that many, for the spread
+PARTS = 3  # A measurement is divided into this number of parts, for the spread.
 CLIENTS = 4
 JOBS = 60_000
-PER_QUEUE = 0.025  # seconds to create, fill, maintain and drop one
-PER_VISIT = 0.003  # seconds of a client's first job in a queue
+PER_QUEUE = 0.025  # The seconds to create, fill, maintain and drop a queue.
+PER_VISIT = 0.003  # The seconds of the first job of a client in a queue.
 
-# First every queue once, each client from another one on, then at random.
+# A client first visits every queue once, and begins with another queue than the other clients.
+# Then it visits queues at random.
 SCRIPT = """\\if :visited < @queues@
 \\set number (:visited + :client_id * @queues@ / @clients@) % @queues@ + 1
 \\set visited :visited + 1
@@ -25,9 +26,9 @@ SCRIPT = """\\if :visited < @queues@
 
 
 class Queues(Scenario):
-    """The first job of a session in a queue reads the catalog and makes plans. Workers
-    live longer than that, so it is measured apart: in one run, each client visits
-    every queue once, and what comes after that is the throughput."""
+    """The first job of a session in a queue reads the catalog and prepares plans. Workers live longer
+    than that, so it is measured separately: in one run, each client first visits every queue once,
+    and the throughput is measured after that."""
 
     name = "queues"
     title = "cycle over many queues at random, 4 clients, jobs/s"
@@ -36,8 +37,8 @@ class Queues(Scenario):
     rounds = 1
 
     def units(self, bench: Bench) -> list[tuple[int, str, System]]:
-        # Making thousands of queues takes longer than measuring, so that each level is
-        # made once; the level of one queue comes at both ends, in case the machine drifts.
+        # Creating thousands of queues takes longer than measuring, so each level is made once.
+        # The level of one queue is first and last, to show whether the machine became slower.
         order = [("1", 1), ("1,000", 1), ("5,000", 1), ("1", 1 + PARTS)]
         return [
             (first, variant, system)
@@ -56,7 +57,8 @@ class Queues(Scenario):
 
     @staticmethod
     def each(queues: int) -> int:
-        """Documents of one queue: the visits, its share of the jobs, and a generous rest."""
+        """Returns the documents of one queue: visits, its share of the jobs, and a large
+        reserve."""
         share = JOBS / queues
         return int(CLIENTS + share + 8 * share**0.5) + 10
 
@@ -68,12 +70,13 @@ class Queues(Scenario):
                 bench.cluster.psql("".join(system.text(script, queue=name) for name in names))
             n = self.each(queues)
             fills = "".join(system.text("fill", queue=name, n=n, batch=1) for name in names)
-            # Each VACUUM reads all of pg_class, which thousands of queues make long: one for all.
+            # Each VACUUM reads all of pg_class, which is long with thousands of queues. Therefore
+            # one VACUUM serves all queues.
             bench.cluster.psql(re.sub(r"^vacuum .*;\n", "", fills, flags=re.M) + "vacuum analyze;")
             system.settle()
             bench.settle_server()
             parts = self.load(bench, system, queues, JOBS)
-            # The first is recorded by the caller: when its number is there, all are.
+            # The caller records the first part. When its number is recorded, all parts are.
             self.keep(bench, system, variant, number, parts[1:], 1)
             return parts[0]
         finally:
@@ -100,8 +103,8 @@ class Queues(Scenario):
 
 
 def split(log: list[tuple[int, float, int]], queues: int) -> tuple[float, list[float]]:
-    """From (client, end, microseconds): the mean of the first visits in milliseconds, and
-    the rates while all clients were past them and none had ended."""
+    """Evaluates a log of (client, end, microseconds). Returns the mean of the first visits in
+    milliseconds, and the rates while all clients had finished them and none had ended."""
     clients: dict[int, list[tuple[float, int]]] = {}
     for client, end, took in log:
         clients.setdefault(client, []).append((end, took))

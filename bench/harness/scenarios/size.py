@@ -1,4 +1,4 @@
-"""Two million jobs at a constant depth, with autovacuum: does it grow, does it slow down?"""
+"""Runs two million jobs at a constant depth with autovacuum, and measures size and throughput."""
 
 import time
 
@@ -11,8 +11,8 @@ DEPTH = 10_000
 JOBS = 2_000_000
 CLIENTS = 4
 SCRIPTS = ("push", "pick", "drop")
-STEP = 2  # seconds between two points
-EVERY = 5  # seconds between two looks at the size
+STEP = 2  # The seconds between two points.
+EVERY = 5  # The seconds between two measurements of the size.
 
 
 class Size(Scenario):
@@ -53,7 +53,7 @@ class Size(Scenario):
             points = [(at, parts[part]) for at, parts in sizes]
             record.add_series(self.name, variant, system.name, number, part, points)
         totals = [sum(parts.values()) for _, parts in sizes]
-        # Not the last point: some clients have ended before it.
+        # The last point is left out, because some clients have ended before it.
         first, last = tenths(outcome.progress[:-1])
         return checked(system, {
             "last_to_first_tenth": last / first, "first_tenth": first, "last_tenth": last, "rate": outcome.tps,
@@ -63,13 +63,13 @@ class Size(Scenario):
 
 
 def tenths(points: list[tuple[float, float]]) -> tuple[float, float]:
-    """Rates of the first and of the last tenth of the jobs."""
-    jobs, at, line = 0.0, 0.0, [(0.0, 0.0)]  # (seconds, jobs so far)
+    """Returns the rates of the first and of the last tenth of the jobs."""
+    jobs, at, line = 0.0, 0.0, [(0.0, 0.0)]  # (seconds, jobs so far).
     for end, rate in points:
         jobs, at = jobs + rate * (end - at), end
         line.append((at, jobs))
     if len(line) < 11:
-        raise Failed("too short for tenths")
+        raise Failed("the run was too short for tenths")
 
     def when(target: float) -> float:
         for (t0, j0), (t1, j1) in zip(line, line[1:]):

@@ -1,4 +1,4 @@
-"""Loads of a fixed time or a fixed amount: pushes, cycles, batches, polls."""
+"""Measures loads of a fixed time or a fixed amount: pushes, cycles, batches and polls."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from .base import PER_DOCUMENT, PER_MEASUREMENT, QUEUE, Bench, Scenario, checked
 
 
 class Throughput(Scenario):
-    """One script for a while; the measure is documents per second."""
+    """Runs one script for some time. The measure is documents per second."""
 
     quick_seconds = 2.0
 
@@ -18,11 +18,11 @@ class Throughput(Scenario):
         most: int = 1, rounds: int = 5, seconds: float = 8.0,
     ) -> None:
         self.name, self.title, self.scripts, self.clients_wanted = name, title, scripts, clients
-        # Documents of one transaction; of the whole load when that is fixed.
+        # The documents of one transaction, and of the whole load if that is fixed.
         self.documents, self.total, self.quick_total = documents, total, quick_total
-        # The tables of `setup` and `fill` may be special ones for a scenario.
+        # A scenario may have its own `setup` and `fill`, which have this suffix.
         self.fills, self.suffix = fills, suffix
-        # Every second is worth that many of the usual documents, for batches.
+        # A load of batches needs this many times the usual documents for each second.
         self.most = most
         self.rounds, self.seconds = rounds, seconds
         self.needs = scripts + ((f"fill{suffix}",) if fills else ())
@@ -33,7 +33,7 @@ class Throughput(Scenario):
     def to_fill(self, bench: Bench, system: System | None = None) -> int:
         if not self.fills:
             return 0
-        # Loads that put back what they take (push in them) need a constant depth only.
+        # Loads that also push need only a constant depth.
         if any(script.startswith("push") for script in self.scripts):
             return 20_000
         rate = self.most * bench.fill_rate
@@ -79,7 +79,7 @@ class Throughput(Scenario):
 
 
 class Neighbour(Throughput):
-    """A cycle alone, and beside a queue with a long backlog."""
+    """A cycle, alone and beside a queue with a long backlog."""
 
     backlog = 1_000_000
     variants = ("alone", "with backlog")
@@ -98,7 +98,7 @@ class Neighbour(Throughput):
 
 
 class Metrics(Throughput):
-    """A cycle while another session reads the counters ten times a second, or not."""
+    """A cycle, alone and while another session reads the counters ten times a second."""
 
     variants = ("not read", "read 10/s")
 

@@ -1,4 +1,4 @@
-"""How much write-ahead log a document costs."""
+"""Measures how much write-ahead log a document costs."""
 
 import time
 
@@ -14,9 +14,9 @@ PART = "part "
 
 
 class Wal(Scenario):
-    """Pushes, then as many cycles: bytes of the whole server between two moments,
-    so maintenance and autovacuum are in it. The last checkpoint is before the fill,
-    so that there are hardly any full page images, which depend on its distance."""
+    """Runs pushes and then as many cycles. The measure is the bytes of the whole server, so it
+    includes maintenance and autovacuum. The last checkpoint is before the fill, so that there
+    are few full page images, whose number depends on the time since the checkpoint."""
 
     name = "wal"
     title = "WAL bytes for each document (push; pick and drop)"
@@ -37,7 +37,7 @@ class Wal(Scenario):
                 self.load(bench, system, ("push",))
                 pushed = self.position(bench)
                 self.load(bench, system, ("pick", "drop"))
-                # What the cycles left for the maintenance to do is theirs.
+                # The maintenance that the cycles cause counts for the cycles.
                 time.sleep(4)
                 done = self.position(bench)
             metrics = {
@@ -57,7 +57,7 @@ class Wal(Scenario):
 
     @staticmethod
     def parts(bench: Bench, start: int, end: int) -> dict[str, float]:
-        """Bytes of a job by type of record, where the contrib module is installed."""
+        """Returns the bytes of a job by type of record, if pg_walinspect is installed."""
         try:
             bench.cluster.psql("create extension if not exists pg_walinspect")
             rows = bench.cluster.rows(
@@ -71,7 +71,7 @@ class Wal(Scenario):
 
     @staticmethod
     def position(bench: Bench) -> tuple[int, int]:
-        # Sessions report their counts a moment after their last statement.
+        # Sessions report their counts shortly after their last statement.
         time.sleep(1.5)
         row = bench.cluster.rows("select pg_current_wal_insert_lsn() - '0/0', wal_fpi from pg_stat_wal")[0]
         return int(row[0]), int(row[1])

@@ -1,4 +1,4 @@
--- No vacuum after the leases: the dead entries at the head are the point.
+-- There is no vacuum after the leases, because the scenario needs the dead entries at the head.
 alter table bare.@queue@ set (autovacuum_enabled = off);
 insert into bare.@queue@ (next_iteration, payload)
 select now() - interval '1 day' + n * interval '1 ms', '@payload@' from generate_series(1, @n@) n;

@@ -1,2 +1,2 @@
--- A batch that is not full divides by zero: a queue that ran dry must not pass for a fast one.
+-- A batch that is not full causes a division by zero, because an empty queue must not look fast.
 with picked as (update bare.@queue@ set status = 2, attempts = attempts + 1, next_iteration = now() + interval '5m' where ctid = any (array(select ctid from bare.@queue@ where status = 1 and next_iteration <= now() order by next_iteration, id limit @n@ for update skip locked)) returning id, payload) select array_agg(id) as ids, count(payload) as payloads, 1 / (count(*) / @n@) as full_batch from picked \gset

@@ -1,4 +1,4 @@
--- No vacuum after the leases: the dead entries at the head are the point.
+-- There is no vacuum after the leases, because the scenario needs the dead entries at the head.
 alter table fetchq_data.@queue@__docs set (autovacuum_enabled = off);
 insert into fetchq_data.@queue@__docs (subject, status, next_iteration, payload)
 select 's' || lpad(n::text, 9, '0'), 1, now() - interval '1 day' + n * interval '1 ms', '@payload@' from generate_series(1, @n@) n;

@@ -1,9 +1,9 @@
-//! A worker: waits for documents of a queue, works on them one at a time, settles them.
+//! A worker: it waits for documents of a queue, works on them one at a time, and settles them.
 //!
 //!     fetchq-rust-worker QUEUE [NAME]
 //!
-//! DATABASE_URL: the server. LEASE: for how many seconds a document is ours (60), GRACE:
-//! how many a job has left after SIGTERM (25). Cut `job` out and write your own.
+//! DATABASE_URL names the server. LEASE is the lease duration in seconds (60). GRACE is the time
+//! in seconds that a job has left after SIGTERM (25). Replace the function `job` with your own.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use std::{env, process, thread};
 use postgres::{Client, NoTls, Row, error::SqlState};
 use serde_json::{Value, json};
 
-/// The work. It looks at `stop` whenever it can, and ends with an error when that is set.
+/// The work. It checks `stop` as often as it can, and ends with an error when `stop` is set.
 fn job(payload: &Value, stop: &AtomicBool) -> Result<Value, Box<dyn Error>> {
     let end = Instant::now() + Duration::from_secs_f64(payload["sleep"].as_f64().unwrap_or(0.0));
     while Instant::now() < end {
@@ -35,20 +35,20 @@ struct Worker {
     url: String,
     lease: f64,
     grace: Duration,
-    /// SIGTERM, or somebody called worker_stop(): no more documents.
+    /// Set after SIGTERM or a call of worker_stop(): the worker picks no more documents.
     ending: Arc<AtomicBool>,
 }
 
 impl Worker {
     fn connect(&self) -> Result<Client, postgres::Error> {
         let mut db = Client::connect(&self.url, NoTls)?;
-        // Whose documents these are; when this session dies they are free at once.
+        // The leases carry this worker's name. They end when this session ends.
         db.execute("select set_config('fetchq.worker', $1, false), set_config('fetchq.session_leases', 'return', false)", &[&self.name])?;
         Ok(db)
     }
 
-    /// While the job runs: extends the lease, and tells the job to stop when that is lost,
-    /// or when there is no time left.
+    /// Extends the lease while the job runs, and stops the job when the lease is lost, or when
+    /// the grace period is over.
     fn keep(
         &self,
         db: &mut Client,
@@ -69,7 +69,7 @@ impl Worker {
                 let sql = "select next_iteration is null, stop from fetchq.doc_extend($1, $2, make_interval(secs => $3), $4)";
                 let row = db.query_one(sql, &[&self.queue, &doc.0, &self.lease, &doc.1])?;
                 match (row.get(0), row.get(1)) {
-                    (true, _) => stop.store(true, Relaxed), // cancelled
+                    (true, _) => stop.store(true, Relaxed), // The document was cancelled.
                     (false, true) => self.ending.store(true, Relaxed),
                     (false, false) => {}
                 }
@@ -85,7 +85,7 @@ impl Worker {
         let result = thread::scope(|scope| {
             let job = scope.spawn(|| job(&payload, &stop).map_err(|e| e.to_string()));
             if let Err(e) = self.keep(db, (subject, lease), &stop, || job.is_finished()) {
-                eprintln!("{subject}: the lease can not be extended: {e}");
+                eprintln!("{subject}: the lease cannot be extended: {e}");
                 stop.store(true, Relaxed);
             }
             job.join().unwrap_or(Err("the job panicked".into()))
@@ -104,14 +104,14 @@ impl Worker {
                 )?;
                 tx.commit()
             }
-            // Back at once, as if it had not been picked.
+            // The document is ready again at once, and the attempt does not count.
             Err(_) if stop.load(Relaxed) => db
                 .execute(
                     "select fetchq.doc_snooze($1, $2, now(), $3)",
                     &[&self.queue, &subject, &lease],
                 )
                 .map(drop),
-            // Tried again later, by the queue's retry policy.
+            // The document is retried by the retry policy of the queue.
             Err(error) => db
                 .execute(
                     "select fetchq.doc_reject($1, $2, left($3, 255), $4, lease => $5)",
@@ -138,10 +138,12 @@ impl Worker {
         {
             let pick = "select subject, payload, lease from fetchq.doc_pick($1, 0, 1, make_interval(secs => $2))";
             match db.query_opt(pick, &[&self.queue, &self.lease])? {
-                // Without a snapshot; short, because a signal is seen only in between.
+                // The wait holds no snapshot. It is short, because a stop request is read only
+                // between waits.
                 None => drop(db.query("call fetchq.queue_wait($1::text, '2 s')", &[&self.queue])?),
                 Some(doc) => match self.work(&mut db, &doc) {
-                    // Somebody cancelled it, or has it now: what we did is undone.
+                    // The document was cancelled, or another worker has it now. The results are
+                    // rolled back.
                     Err(e) if e.code() == Some(&SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE) => {
                         eprintln!("{}", e.as_db_error().map_or("", |e| e.message()))
                     }
