@@ -86,7 +86,10 @@ fn bare_operator(sql: &str) -> Option<String> {
             let is_star = operator == "*"
                 && ["(", ",", ".", "select", "returning", "distinct"].contains(&last);
             let is_sign = operator == "-"
-                && !(last == "quoted" || last == ")" || last == "]" || last.starts_with('$')
+                && !(last == "quoted"
+                    || last == ")"
+                    || last == "]"
+                    || last.starts_with('$')
                     || last.starts_with(|c: char| c.is_ascii_digit()));
             let is_assignment = operator == "=" && assignments.contains(&depth);
             if operator != "=>" && !is_star && !is_sign && !is_assignment {
@@ -121,7 +124,10 @@ fn bare_operator(sql: &str) -> Option<String> {
 }
 
 fn sql_after(text: &[char], at: usize) -> String {
-    text[at..].iter().skip_while(|c| c.is_whitespace()).collect()
+    text[at..]
+        .iter()
+        .skip_while(|c| c.is_whitespace())
+        .collect()
 }
 
 #[test]
@@ -249,7 +255,9 @@ async fn every_statement_names_the_schema_of_its_operators() {
     let session = db.connect().await;
     session.sql("create extension pg_stat_statements").await;
     prepare_queue(&session).await;
-    session.sql("set fetchq.worker = 'operators'; set fetchq.session_leases = 'keep'").await;
+    session
+        .sql("set fetchq.worker = 'operators'; set fetchq.session_leases = 'keep'")
+        .await;
     let all = functions(&session).await;
     for direct in ["on", "off"] {
         session.sql(&format!("set fetchq.direct = {direct}")).await;
@@ -260,7 +268,9 @@ async fn every_statement_names_the_schema_of_its_operators() {
         session
             .sql("alter system set fetchq.background_worker = on; select pg_reload_conf()")
             .await;
-        session.sql("update fetchq.jobs set next_iteration = now()").await;
+        session
+            .sql("update fetchq.jobs set next_iteration = now()")
+            .await;
         wait_until("the jobs have run", async || {
             let late = "select count(*) from fetchq.jobs where next_iteration <= now()";
             session.query_one(late, &[]).await.unwrap().get::<_, i64>(0) == 0
@@ -280,9 +290,15 @@ async fn every_statement_names_the_schema_of_its_operators() {
     for row in rows {
         let query: String = row.get(0);
         // What this test sends itself, and the install script.
-        let is_ours = ["select fetchq.", "select * from fetchq.", "call fetchq.", "create ", "select query from"]
-            .iter()
-            .any(|start| query.to_lowercase().starts_with(start))
+        let is_ours = [
+            "select fetchq.",
+            "select * from fetchq.",
+            "call fetchq.",
+            "create ",
+            "select query from",
+        ]
+        .iter()
+        .any(|start| query.to_lowercase().starts_with(start))
             || !query.contains("fetchq");
         if is_ours {
             continue;
@@ -293,5 +309,10 @@ async fn every_statement_names_the_schema_of_its_operators() {
         }
     }
     assert!(checked > 150, "only {checked} statements were recorded");
-    assert!(bare.is_empty(), "{} of {checked}:\n{}", bare.len(), bare.join("\n---\n"));
+    assert!(
+        bare.is_empty(),
+        "{} of {checked}:\n{}",
+        bare.len(),
+        bare.join("\n---\n")
+    );
 }
