@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The proofs of the engine for a long time, on a cluster of its own: random histories,
-# chaos, crashes under load, inserts while floors are raised; then pg_amcheck over all tables
+# chaos, crashes under load, inserts while floors are advanced; then pg_amcheck over all tables
 # and indexes that the histories have left.
 #
 #   soak.sh [MINUTES]     30 by default, at least 3
@@ -56,10 +56,10 @@ FETCHQ_MODEL_SECONDS=$((total / 10)) prove no_document_is_hidden_when_memory_is_
 step "chaos, for $((total * 2 / 10)) s"
 FETCHQ_CHAOS_SECONDS=$((total * 2 / 10)) prove chaos
 
-step "crashes under load and inserts while floors are raised, for $((total * 3 / 10)) s"
+step "crashes under load and inserts while floors are advanced, for $((total * 3 / 10)) s"
 end=$((SECONDS + total * 3 / 10)) rounds=0
 until ((SECONDS >= end)); do
-  prove load_crash:: worker_crash::crashes_under_load inserts_while_a_floor_is_raised
+  prove load_crash:: worker_crash::crashes_under_load inserts_while_a_floor_is_advanced
   rounds=$((rounds + 1))
   step "… $rounds rounds"
 done

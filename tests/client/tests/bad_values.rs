@@ -193,7 +193,7 @@ const BAD: &[(&str, &str)] = &[
 ];
 
 #[tokio::test]
-async fn values_that_make_no_sense_are_refused() {
+async fn invalid_values_are_rejected() {
     let db = Server::of_suite().database("bad_values").await;
     let mut session = db.connect().await;
     prepare_queue(&session).await;
@@ -299,7 +299,7 @@ async fn limits_of_zero_and_of_the_whole_range() {
 }
 
 #[tokio::test]
-async fn dates_without_end_and_of_long_ago() {
+async fn infinite_and_ancient_dates() {
     let db = Server::of_suite().database("dates").await;
     let mut session = db.connect().await;
     session.sql("select fetchq.queue_create('q')").await;
@@ -526,7 +526,7 @@ async fn a_list_of_documents_is_never_executed() {
 }
 
 #[tokio::test]
-async fn queues_that_are_not_there() {
+async fn missing_queues_and_documents() {
     let db = Server::of_suite().database("no_queue").await;
     let session = db.connect().await;
     for (call, result) in [

@@ -24,7 +24,7 @@ async fn cluster(name: &str) -> (Cluster, Server) {
 }
 
 #[tokio::test]
-async fn a_backend_killed_in_mid_transaction() {
+async fn a_backend_killed_in_a_transaction() {
     let (cluster, server) = cluster("backend").await;
     for what in [
         "select fetchq.doc_push('q', 'mine')",

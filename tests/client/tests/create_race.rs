@@ -96,7 +96,7 @@ async fn use_queue(db: Database, number: u32, finished: Arc<AtomicBool>) -> u32 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_queue_that_comes_and_goes_while_it_is_used() {
+async fn a_queue_created_and_dropped_while_it_is_used() {
     let db = Server::of_suite().database("come_and_go").await;
     let finished = Arc::new(AtomicBool::new(false));
     let mut users = Vec::new();

@@ -225,7 +225,7 @@ async fn until(tasks: &mut JoinSet<()>, what: &str, mut done: impl AsyncFnMut() 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_document_ends_once_in_the_history_or_as_a_dead_letter() {
+async fn every_document_ends_once_in_the_history_or_the_dead_letter_queue() {
     let db = prepare("dead_letters").await;
     let mut session = db.connect().await;
     let stop = Arc::new(AtomicBool::new(false));
@@ -286,7 +286,7 @@ async fn every_document_ends_once_in_the_history_or_as_a_dead_letter() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn redrives_beside_workers_that_fail() {
+async fn redrives_while_workers_fail() {
     let db = prepare("redrives").await;
     let mut session = db.connect().await;
     let stop = Arc::new(AtomicBool::new(false));
@@ -341,7 +341,7 @@ async fn redrives_beside_workers_that_fail() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn redrives_from_both_sides_of_ordered_queues() {
+async fn redrives_between_two_ordered_queues() {
     let db = Server::of_suite().database("redrive_sides").await;
     let mut session = db.connect().await;
     session
@@ -383,7 +383,7 @@ async fn redrives_from_both_sides_of_ordered_queues() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn bulk_actions_against_each_other() {
+async fn concurrent_bulk_actions() {
     bulk_actions("bulk_admin", "").await;
 }
 
@@ -499,7 +499,7 @@ async fn bulk_actions(name: &str, prepare: &str) {
 }
 
 #[tokio::test]
-async fn what_can_not_be_buried_does_not_stop_the_others() {
+async fn a_failed_dead_letter_does_not_block_other_documents() {
     let cluster = with_worker("dead-stuck", "");
     let mut session = cluster.server().connect("postgres").await;
     session.sql("create extension fetchq").await;
@@ -536,9 +536,9 @@ async fn what_can_not_be_buried_does_not_stop_the_others() {
             "select fetchq.queue_create('other'); select fetchq.queue_set_dead_letter('q', 'other')",
         )
         .await;
-    let buried = "select coalesce(string_agg(subject, ','), '') from fetchq_data.other__docs";
+    let dead_letters = "select coalesce(string_agg(subject, ','), '') from fetchq_data.other__docs";
     wait_until("the document is in the dead-letter queue", async || {
-        session.text(buried).await == "poison"
+        session.text(dead_letters).await == "poison"
     })
     .await;
     counters_are_exact(&mut session, "q").await;

@@ -105,7 +105,7 @@ async fn becomes(session: &Session, subject: &str, wanted: &str) {
     .await;
 }
 
-async fn does_all_of_it(name: &str, command: fn() -> Command) {
+async fn runs_every_scenario(name: &str, command: fn() -> Command) {
     let db = Server::of_suite().database(name).await;
     let mut session = db.connect().await;
     session
@@ -167,7 +167,7 @@ async fn does_all_of_it(name: &str, command: fn() -> Command) {
 
 #[tokio::test]
 async fn the_worker_in_rust() {
-    does_all_of_it("example_rust", rust).await;
+    runs_every_scenario("example_rust", rust).await;
 }
 
 #[tokio::test]
@@ -178,5 +178,5 @@ async fn the_worker_in_psql() {
         // Before version 14 the server does not notice that psql was killed.
         return;
     }
-    does_all_of_it("example_psql", psql).await;
+    runs_every_scenario("example_psql", psql).await;
 }

@@ -53,7 +53,7 @@ async fn write(
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn inserts_while_a_floor_is_raised() {
+async fn inserts_while_a_floor_is_advanced() {
     let db = Server::of_suite().database("floor_race").await;
     let session = db.connect().await;
     session

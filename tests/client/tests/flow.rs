@@ -479,7 +479,7 @@ async fn documents_of_a_key_run_one_at_a_time_and_in_order() {
 }
 
 #[tokio::test]
-async fn queues_take_turns_by_their_weights() {
+async fn queues_are_served_by_their_weights() {
     let db = Server::of_suite().database("flow_any").await;
     let session = db.connect().await;
     session
@@ -575,7 +575,7 @@ async fn asleep(session: &Session) {
 }
 
 #[tokio::test]
-async fn who_waits_gets_what_becomes_allowed() {
+async fn waiters_pick_when_a_limit_is_lifted() {
     let db = Server::of_suite().database("flow_wait").await;
     let session = db.connect().await;
     session.sql("select fetchq.queue_create('q'); select fetchq.doc_push('q', 'd' || i) from generate_series(1, 9) i").await;
@@ -652,7 +652,7 @@ async fn who_waits_gets_what_becomes_allowed() {
 }
 
 #[tokio::test]
-async fn a_transaction_that_has_picked_learns_of_a_pause() {
+async fn a_pause_applies_to_a_transaction_that_has_picked() {
     let db = Server::of_suite().database("flow_pause").await;
     let (one, two) = (db.connect().await, db.connect().await);
     one.sql("select fetchq.queue_create('q'); select fetchq.doc_push('q', 'd' || i) from generate_series(1, 9) i").await;
