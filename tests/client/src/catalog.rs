@@ -140,7 +140,7 @@ impl Function {
             ("subject", _) if settles => Value::text("active"),
             ("subject", _) if self.name == "doc_revive" => Value::text("killed"),
             ("subject", _) => Value::text("new"),
-            ("subjects", _) if settles => Value::texts(&["active", "missing"]),
+            ("subjects", _) if settles => Value::texts(&["active", "nobody"]),
             ("subjects", _) => Value::texts(&["m1", "m2"]),
             ("payloads", _) => Value::Jsons(vec![json!({"a": 1}), json!([])]),
             ("docs", _) => Value::Json(json!([

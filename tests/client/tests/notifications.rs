@@ -123,7 +123,7 @@ async fn the_background_worker_sends_one_notification_for_many() {
         .sql("alter system set fetchq.background_worker = off")
         .await;
     session.sql("select pg_reload_conf()").await;
-    wait_until("the worker is gone", async || {
+    wait_until("the background worker has ended", async || {
         session.text("select has_worker from fetchq.info()").await == "f"
     })
     .await;
@@ -157,7 +157,7 @@ async fn a_background_worker_that_ends_before_the_commit() {
         .sql("alter system set fetchq.background_worker = off")
         .await;
     admin.sql("select pg_reload_conf()").await;
-    wait_until("the worker is gone", async || {
+    wait_until("the background worker has ended", async || {
         admin.text("select has_worker from fetchq.info()").await == "f"
     })
     .await;

@@ -274,7 +274,7 @@ async fn every_tick_of_fifty_schedules_exactly_once() {
             "select subject from expected group by 1 having count(*) > 1 limit 20",
         ),
         (
-            "at another time",
+            "planned for a wrong time",
             "select subject from fetchq_data.q__docs where next_iteration <> substr(subject, strpos(subject, '@') + 1)::timestamptz limit 20",
         ),
         (

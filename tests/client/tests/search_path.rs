@@ -17,9 +17,9 @@ declare
     trap name;
     n int := 0;
 begin
-    set local search_path = pg_catalog; -- not into the first traps
-    -- Every operator on these types, and each with varchar for text: an exact match
-    -- in any schema of the path wins over pg_catalog's match by coercion.
+    set local search_path = pg_catalog; -- Use no trap that was just created.
+    -- Every operator on these types, and each with varchar for text, because an exact match
+    -- in any schema of the path is preferred to a match in pg_catalog by coercion.
     for r in
         select distinct on (o.oprname, v.l, v.r) o.oprname, v.l, v.r, o.oprresult::regtype as result
         from pg_operator o
@@ -66,7 +66,7 @@ begin
     end loop;
     if n < 50 then raise exception 'only % functions', n; end if;
 
-    -- Types that can hold nothing, relations that can not be read.
+    -- Types without valid values, and relations that cannot be read.
     foreach trap in array '{text,varchar,jsonb,json,int2,int4,int8,bool,timestamptz,"interval",uuid,name,tid,regclass,oid,numeric}'::name[] loop
         execute format('create domain {schema}.%I as pg_catalog.%1$I check ({schema}.boom())', trap);
     end loop;
@@ -134,7 +134,7 @@ async fn compare(name: &str, schema: &str, path: &str) {
         .sql(
             "select fetchq.doc_push('q', 'orphan', 3, 0, now(), '{}'), fetchq.doc_push('q', 'dead', 3, 0, now(), '{}');
              select fetchq.doc_pick('q', 3, 2, '0s');
-             -- (long ago, so that status() calls them late in every run)
+             -- Long ago, so that status() reports them as late in every run.
              update fetchq_data.q__docs set next_iteration = now() - interval '1 hour' where subject in ('orphan', 'dead');
              update fetchq_data.q__docs set attempts = 9 where subject = 'dead';
              insert into fetchq_data.q__metrics (created_at, metric, value)

@@ -164,7 +164,7 @@ async fn a_wait_can_be_ended() {
     assert!(error_of(&error).hint().is_some());
     session.sql("rollback").await;
     for (call, state) in [
-        ("call fetchq.queue_wait('missing', '1 s')", "42704"),
+        ("call fetchq.queue_wait('nobody', '1 s')", "42704"),
         ("call fetchq.queue_wait('q', '-1 s')", "22023"),
         ("call fetchq.queue_wait(array[]::text[], '1 s')", "22023"),
         ("call fetchq.queue_wait(array[null], '1 s')", "22004"),

@@ -261,7 +261,7 @@ impl World {
         {
             self.engine = Some(after);
             return Err(Wrong(format!(
-                "floor_misses went from {} to {}: the safety net found what a floor had hidden, in a queue of this database or of another one",
+                "floor_misses went from {} to {}: the safety net found a document that a floor had hidden, in a queue of this or another database",
                 before.floor_misses, after.floor_misses
             )));
         }
@@ -372,7 +372,7 @@ fn judge(
     let mut keys: Vec<Key> = Vec::new();
     for subject in picked {
         if !came.insert(subject) {
-            return wrong(format!("{subject} came twice"));
+            return wrong(format!("{subject} was picked twice"));
         }
         let Some(doc) = seen_by_subject.get(subject.as_str()) else {
             return wrong(format!("{subject} cannot be picked"));
