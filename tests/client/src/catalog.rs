@@ -1,5 +1,5 @@
-//! Every function of the API as the catalog has it, and a valid value for each
-//! argument: a new function can not be forgotten by the tests that go through all.
+//! Every function of the API, read from the catalog, and a valid value for each argument.
+//! A test that goes through all functions therefore cannot forget a new one.
 
 use chrono::{TimeDelta, Utc};
 use serde_json::json;
@@ -30,8 +30,8 @@ const FUNCTIONS: &str = "
     where p.pronamespace = 'fetchq'::regnamespace and p.prokind = 'f' and p.prorettype <> 'trigger'::regtype
     order by p.proname, p.pronargs, p.oid";
 
-/// All functions that can be called: without triggers, and without the procedures, whose
-/// tests are in waiting.rs.
+/// Returns all functions that can be called.
+/// Trigger functions and procedures are left out; waiting.rs tests the procedures.
 pub async fn functions(client: &Client) -> Vec<Function> {
     let mut functions = Vec::new();
     for row in client.query(FUNCTIONS, &[]).await.expect("pg_proc") {
@@ -68,13 +68,13 @@ pub async fn functions(client: &Client) -> Vec<Function> {
 }
 
 impl Function {
-    /// `name(type, type)`, for messages.
+    /// The form `name(type, type)`, for messages.
     pub fn signature(&self) -> String {
         let types: Vec<&str> = self.arguments.iter().map(|a| a.ty.name()).collect();
         format!("{}({})", self.name, types.join(", "))
     }
 
-    /// `column type, column type`.
+    /// The form `column type, column type`.
     pub fn result(&self) -> String {
         self.columns
             .iter()
@@ -83,12 +83,12 @@ impl Function {
             .join(", ")
     }
 
-    /// The call, with a parameter of its declared type for every argument.
+    /// Prepares the call, with a parameter of the declared type for every argument.
     pub async fn prepare(&self, client: &Client) -> Statement {
         self.prepare_as(client, |ty| ty.clone()).await
     }
 
-    /// The call with other types than the declared ones.
+    /// Prepares the call with other types than the declared ones.
     pub async fn prepare_as(&self, client: &Client, ty: impl Fn(&Type) -> Type) -> Statement {
         let types: Vec<Type> = self.arguments.iter().map(|a| ty(&a.ty)).collect();
         let places: Vec<String> = (1..=types.len()).map(|i| format!("${i}")).collect();
@@ -112,7 +112,7 @@ impl Function {
         client.query(statement, &params).await
     }
 
-    /// Values for a call that succeeds on what `prepare_queue` made.
+    /// Values for a call that succeeds on the queues of `prepare_queue`.
     pub fn valid(&self) -> Vec<Value> {
         self.arguments.iter().map(|a| self.valid_for(a)).collect()
     }
@@ -156,7 +156,7 @@ impl Function {
             ("retention", _) if self.name == "queue_set_metrics_retention" => {
                 Value::text(r#"[{"retain": "hour", "from": "1d", "to": "1h"}]"#)
             }
-            // None: whoever holds it.
+            // NULL means any worker.
             ("lease", _) => Value::Null,
             ("base" | "max_delay" | "delay", &Type::INTERVAL) => Value::Interval(1_000_000),
             ("factor", _) => Value::Float(2.0),
@@ -206,15 +206,15 @@ impl Function {
                 Value::Interval(86_400_000_000)
             }
             (name, ty) => panic!(
-                "{}: say in catalog.rs what a valid {name} {ty} is",
+                "{}: catalog.rs has no valid value for {name} of type {ty}",
                 self.signature()
             ),
         }
     }
 }
 
-/// Makes queue `other`, and queue `q` with a document in every state: `pending`, `planned`, `active`,
-/// `completed`, `killed`, logs, snapshots, and a schedule.
+/// Creates queue `other`, and queue `q` with a document in every state (`pending`, `planned`,
+/// `active`, `completed`, `killed`), logs, snapshots, and a schedule.
 pub async fn prepare_queue(session: &Session) {
     session
         .sql(

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::Server;
 
-/// One of PostgreSQL's programs, as the user that runs servers.
+/// A command for one of PostgreSQL's programs, run as the user that runs servers.
 pub fn bin(program: &str) -> Command {
     as_server_user(&format!("{}/{program}", var("FETCHQ_PG_BINDIR")))
 }
@@ -21,7 +21,7 @@ fn as_server_user(program: &str) -> Command {
         }
         _ => Command::new(program),
     };
-    // Settings for some other server must not reach ours.
+    // Settings that are meant for another server must not reach this one.
     for name in [
         "PGHOST",
         "PGPORT",
@@ -33,23 +33,23 @@ fn as_server_user(program: &str) -> Command {
     ] {
         command.env_remove(name);
     }
-    // (the user may not enter ours)
+    // The current directory may be closed to that user.
     command.current_dir("/");
     command
 }
 
 fn var(name: &str) -> String {
     std::env::var(name)
-        .unwrap_or_else(|_| panic!("{name} is not set: run by scripts/test.sh client"))
+        .unwrap_or_else(|_| panic!("{name} is not set: run this test with scripts/test.sh client"))
 }
 
-/// Runs a command that must succeed; gives its output.
+/// Runs a command that must succeed, and returns its output.
 pub fn run(command: &mut Command) -> String {
     let output = command.stdin(Stdio::null()).output().expect("run");
     succeeded(command, &output)
 }
 
-/// The same, with input.
+/// Like [`run`], with input for the command.
 pub fn run_with_input(command: &mut Command, input: &str) -> String {
     let mut child = command
         .stdin(Stdio::piped())
@@ -77,14 +77,14 @@ fn succeeded(command: &Command, output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// A cluster that goes away with this value.
+/// A cluster that is removed when this value is dropped.
 pub struct Cluster {
     dir: PathBuf,
     socket: PathBuf,
 }
 
 impl Cluster {
-    /// A new cluster that preloads fetchq (unless FETCHQ_NO_PRELOAD=1), not started.
+    /// A new cluster, not started. It preloads fetchq unless FETCHQ_NO_PRELOAD is 1.
     pub fn new(name: &str, settings: &str) -> Self {
         let cluster = Self::place(name);
         run(bin("initdb")
@@ -103,7 +103,7 @@ impl Cluster {
         cluster
     }
 
-    /// A hot standby of this one, started.
+    /// A hot standby of this cluster, started.
     pub fn standby(&self, name: &str, settings: &str) -> Self {
         let standby = Self::place(name);
         run(bin("pg_basebackup")
@@ -133,7 +133,7 @@ impl Cluster {
                 std::env::temp_dir().join(format!("fetchq-client-{name}-{}", std::process::id()));
         }
         let cluster = Self { dir, socket };
-        // What a killed run left.
+        // A run that was killed may have left its files.
         if cluster.pid().is_some() {
             cluster.stop("immediate");
         }
@@ -153,7 +153,7 @@ impl Cluster {
         self.dir.join("log")
     }
 
-    /// Appends to the configuration; the last of equal settings counts.
+    /// Appends to the configuration; the last of several values for a setting counts.
     fn configure(&self, settings: &str) {
         let preload = match std::env::var("FETCHQ_NO_PRELOAD").as_deref() {
             Ok("1") => "",
@@ -172,8 +172,8 @@ impl Cluster {
     }
 
     pub fn start(&self) {
-        // No pipes: the server would keep their other ends waiting.
-        // (with it in the environment, every error would carry a backtrace to the client)
+        // The server would keep pipes open, and the test would wait for their end.
+        // RUST_BACKTRACE in its environment would add a backtrace to every error sent to a client.
         let status = bin("pg_ctl")
             .env_remove("RUST_BACKTRACE")
             .args(["start", "-w", "-t", "60", "-s", "-D"])
@@ -198,7 +198,7 @@ impl Cluster {
             .arg(self.data()));
     }
 
-    /// The same; fails when it takes longer than a process of ours may keep it waiting.
+    /// Stops the server; fails when a process of fetchq delays the shutdown.
     pub fn stops(&self, mode: &str) {
         let start = Instant::now();
         self.stop(mode);
@@ -213,13 +213,13 @@ impl Cluster {
             .arg(self.data()));
     }
 
-    /// Process id of the postmaster, by its pid file.
+    /// The process ID of the postmaster, read from its pid file.
     pub fn pid(&self) -> Option<u32> {
         let file = self.read("postmaster.pid")?;
         file.lines().next()?.trim().parse().ok()
     }
 
-    /// A file of the cluster, read as its owner: root may lack the right to.
+    /// Reads a file of the cluster as its owner, because root may lack the right to read it.
     fn read(&self, file: &str) -> Option<String> {
         let output = as_server_user("cat")
             .arg(self.data().join(file))
@@ -231,12 +231,12 @@ impl Cluster {
             .then(|| String::from_utf8_lossy(&output.stdout).into_owned())
     }
 
-    /// Kills one of its processes with SIGKILL.
+    /// Kills a process of the cluster with SIGKILL.
     pub fn kill(&self, pid: u32) {
         run(as_server_user("kill").args(["-9", &pid.to_string()]));
     }
 
-    /// The same for one that may be gone already.
+    /// Like [`Self::kill`], for a process that may have ended already.
     pub fn kill_if_there(&self, pid: u32) {
         let _ = as_server_user("kill")
             .args(["-9", &pid.to_string()])
@@ -244,8 +244,8 @@ impl Cluster {
             .status();
     }
 
-    /// Takes away the lock files of a server that was killed. Its number may still be
-    /// in use, by a zombie or by somebody else, and would stop the next start.
+    /// Removes the lock files of a server that was killed.
+    /// A zombie or a new process may have its process ID, and would prevent the next start.
     pub fn clear_locks(&self) {
         run(as_server_user("bash")
             .args(["-c", "rm -f \"$1/postmaster.pid\" \"$2\"/.s.PGSQL.*", "_"])
@@ -253,7 +253,7 @@ impl Cluster {
             .arg(&self.socket));
     }
 
-    /// Whether any process of this cluster is left: they run in its data folder.
+    /// Whether a process of this cluster is left. Its processes run in its data directory.
     pub fn is_running(&self) -> bool {
         let look = "for p in /proc/[0-9]*; do readlink $p/cwd; done 2>/dev/null";
         let output = as_server_user("bash")
@@ -272,13 +272,13 @@ impl Cluster {
         Server::new(config)
     }
 
-    /// All that the server has written to its log.
+    /// All lines of the server's log.
     pub fn log_lines(&self) -> Vec<String> {
         let text = self.read("../log").unwrap_or_default();
         text.lines().map(str::to_owned).collect()
     }
 
-    /// The end of it, for messages.
+    /// The end of the server's log, for messages.
     fn log_text(&self) -> String {
         let lines = self.log_lines();
         lines[lines.len().saturating_sub(30)..].join("\n")

@@ -1,4 +1,4 @@
-//! Counters against a real count.
+//! Compares the counters with the documents.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use tokio_postgres::{Client, Row};
 
 use crate::Session;
 
-/// All metrics of a queue by `metric_get`.
+/// All metrics of a queue, as `metric_get` returns them.
 pub async fn metrics(client: &Client, queue: &str) -> BTreeMap<String, i64> {
     client
         .query(
@@ -20,13 +20,13 @@ pub async fn metrics(client: &Client, queue: &str) -> BTreeMap<String, i64> {
         .collect()
 }
 
-/// Compares every gauge of a queue, by each function that reads it, with a real
-/// count of the documents: all in one snapshot, whatever else is going on.
+/// Compares every gauge of a queue, as each function returns it, with the number of documents.
+/// All reads use one snapshot, so other sessions may work meanwhile.
 pub async fn counters_are_exact(session: &mut Session, queue: &str) {
     in_snapshot(session, queue).await;
 }
 
-/// The same; gives the metrics of that snapshot.
+/// Like [`counters_are_exact`]; returns the metrics of that snapshot.
 pub async fn in_snapshot(session: &mut Session, queue: &str) -> BTreeMap<String, i64> {
     match compare_counters(session, queue).await {
         Ok(metrics) => metrics,
@@ -34,7 +34,7 @@ pub async fn in_snapshot(session: &mut Session, queue: &str) -> BTreeMap<String,
     }
 }
 
-/// The same; says what is wrong.
+/// Like [`in_snapshot`]; returns a description of the differences as the error.
 pub async fn compare_counters(
     session: &mut Session,
     queue: &str,
@@ -92,10 +92,10 @@ pub async fn compare_counters(
             told.push(("metric_compute", of(&computed)));
         }
         for (function, told) in told.into_iter().filter(|(_, told)| told != n) {
-            wrong.push(format!("{function} says {metric} = {told}"));
+            wrong.push(format!("{function} returns {metric} = {told}"));
         }
     }
-    // A version without documents counts 0, or is not there.
+    // A version without documents has the count 0, or no counter.
     for (metric, n) in got
         .iter()
         .filter(|(m, _)| m.starts_with('v') && !real.contains_key(*m))

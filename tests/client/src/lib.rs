@@ -1,4 +1,4 @@
-//! What the tests share: sessions, fresh databases, throwaway clusters, clients that work, counting.
+//! What the tests share: sessions, new databases, throwaway clusters, load, and counter checks.
 
 mod catalog;
 mod cluster;

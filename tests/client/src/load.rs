@@ -1,4 +1,4 @@
-//! Clients of a queue `q` whose maintenance somebody else does, and what they were told.
+//! Clients of a queue `q` that run no maintenance, and a record of the answers they received.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -23,21 +23,21 @@ struct Shared {
     is_to_end: AtomicBool,
 }
 
-/// Clients that push documents for now and for soon, pick, complete most of what they
-/// have picked, and leave the rest to the end of its lease.
+/// Clients that push documents, some due now and some planned, pick them, complete most of them,
+/// and let the leases of the rest expire.
 pub struct Load {
     db: Database,
     shared: Arc<Shared>,
-    /// Turns of `run`, so that no subject comes twice.
+    /// Number of calls of `run`; a part of each subject, to make it unique.
     runs: usize,
     clients: JoinSet<Result<(), Error>>,
 }
 
 impl Load {
-    /// Makes the queue.
+    /// Creates the queue.
     pub async fn new(db: &Database) -> Self {
         let session = db.connect().await;
-        // (a document that is left again and again is not to die of it)
+        // Leases expire many times; no document may reach its maximum number of attempts.
         session
             .sql("select fetchq.queue_create('q'); select fetchq.queue_set_max_attempts('q', 1000000)")
             .await;
@@ -49,7 +49,7 @@ impl Load {
         }
     }
 
-    /// From now on the clients work in another database, a copy of the first one.
+    /// Lets the clients work in another database, a copy of the first one.
     pub fn goes_on_in(&mut self, db: &Database) {
         self.db = db.clone();
     }
@@ -67,10 +67,10 @@ impl Load {
         self.run_on(documents).await;
     }
 
-    /// Waits until the clients have completed that many more.
+    /// Waits until the clients have completed `documents` more.
     pub async fn run_on(&mut self, documents: usize) {
         let enough = self.completed() + documents;
-        wait_until("the clients have done enough", async || {
+        wait_until("the clients have completed enough documents", async || {
             if let Some(ended) = self.clients.try_join_next() {
                 panic!("a client has ended: {ended:?}");
             }
@@ -83,25 +83,25 @@ impl Load {
         self.shared.told.lock().unwrap().completed.len()
     }
 
-    /// Has the clients stop, and waits for them.
+    /// Stops the clients and waits for them.
     pub async fn stop(&mut self) {
         self.shared.is_to_end.store(true, Ordering::Relaxed);
         let errors = self.ended().await;
         assert!(errors.is_empty(), "{errors:?}");
     }
 
-    /// Waits until all clients have ended by themselves; the errors that ended them.
+    /// Waits until all clients have ended because of an error; returns these errors.
     pub async fn ended(&mut self) -> Vec<String> {
         let mut errors = Vec::new();
         while let Some(ended) = self.clients.join_next().await {
-            if let Err(e) = ended.expect("a client saw something wrong") {
+            if let Err(e) = ended.expect("a client failed") {
                 errors.push(state_of(&e));
             }
         }
         errors
     }
 
-    /// Compares what the clients were told with what there is.
+    /// Compares the answers that the clients received with the documents in the table.
     pub async fn compare(&self, session: &Session) {
         let there = subjects(session, "true").await;
         let done = subjects(session, "status = 3").await;
@@ -111,15 +111,15 @@ impl Load {
             assert!(wrong.is_empty(), "{what}: {wrong:?}");
         };
         none("lost", &told.pushed, &there);
-        none("nobody pushed it", &there, &told.asked_to_push);
+        none("not pushed by a client", &there, &told.asked_to_push);
         none("undone", &told.completed, &done);
-        none("nobody completed it", &done, &told.asked_to_complete);
+        none("not completed by a client", &done, &told.asked_to_complete);
     }
 
-    /// Without the clients: what was planned becomes pending and what was leased comes
-    /// back, by nobody's help. Completes it; all of it comes, once.
+    /// Without clients: waits until planned documents are due and leases have expired, and settles
+    /// every document. Each must be picked exactly once.
     pub async fn finish(&self, session: &mut Session) {
-        wait_until("all is pending that was planned or leased", async || {
+        wait_until("no document is planned or leased", async || {
             subjects(session, "status in (0, 2)").await.is_empty()
         })
         .await;
@@ -130,9 +130,12 @@ impl Load {
             let picked = session
                 .column("select subject from fetchq.doc_pick('q', 0, 1000, '1 hour')")
                 .await;
-            assert!(!picked.is_empty(), "never came: {left:?}");
+            assert!(!picked.is_empty(), "never picked: {left:?}");
             for subject in &picked {
-                assert!(left.remove(subject), "{subject} came, and was not left");
+                assert!(
+                    left.remove(subject),
+                    "{subject} was picked, but was not left"
+                );
             }
             self.shared
                 .told
@@ -159,7 +162,7 @@ async fn subjects(session: &Session, condition: &str) -> BTreeSet<String> {
     session.column(&sql).await.into_iter().collect()
 }
 
-/// Works until it is told to end, or cannot.
+/// Works until the load is stopped or a call fails.
 async fn client(session: Session, name: String, shared: Arc<Shared>) -> Result<(), Error> {
     let told = || shared.told.lock().unwrap();
     let mut turn = 0;
@@ -184,7 +187,7 @@ async fn client(session: Session, name: String, shared: Arc<Shared>) -> Result<(
             .await?;
         for (at, row) in picked.iter().enumerate() {
             if at == 2 && turn % 3 == 0 {
-                continue; // left leased
+                continue; // The lease expires.
             }
             let subject: String = row.get(0);
             told().asked_to_complete.insert(subject.clone());
@@ -192,7 +195,7 @@ async fn client(session: Session, name: String, shared: Arc<Shared>) -> Result<(
                 .query_one("select fetchq.doc_complete('q', $1)", &[&subject])
                 .await?
                 .get(0);
-            // (none, when its lease has ended meanwhile)
+            // The call settles nothing when the lease has expired meanwhile.
             if n == 1 {
                 assert!(
                     told().completed.insert(subject.clone()),

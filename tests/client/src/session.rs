@@ -1,4 +1,4 @@
-//! Connections, and a fresh database for each test.
+//! Connections, and a new database for each test.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex};
@@ -8,17 +8,18 @@ use futures_util::{StreamExt, stream};
 use tokio_postgres::error::DbError;
 use tokio_postgres::{AsyncMessage, Client, Config, NoTls};
 
-/// A server that runs.
+/// A running server.
 #[derive(Clone)]
 pub struct Server {
     config: Config,
 }
 
 impl Server {
-    /// The server of the suite.
+    /// The server of the test suite.
     pub fn of_suite() -> Self {
-        let url = std::env::var("FETCHQ_URL").expect("FETCHQ_URL: run by scripts/test.sh client");
-        Self::new(url.parse().expect("FETCHQ_URL is a connection string"))
+        let url = std::env::var("FETCHQ_URL")
+            .expect("FETCHQ_URL: run this test with scripts/test.sh client");
+        Self::new(url.parse().expect("FETCHQ_URL must be a connection string"))
     }
 
     pub fn new(config: Config) -> Self {
@@ -40,7 +41,7 @@ impl Server {
         let notified = notifications.clone();
         tokio::spawn(async move {
             let mut messages = stream::poll_fn(move |cx| connection.poll_message(cx));
-            // Ends with the connection; its client reports the reason to whoever calls.
+            // This task ends with the connection; the next call of the client returns the error.
             while let Some(Ok(message)) = messages.next().await {
                 match message {
                     AsyncMessage::Notice(notice) => collected.lock().unwrap().push(notice),
@@ -66,7 +67,7 @@ impl Server {
         }
     }
 
-    /// The same for a server that is just coming back.
+    /// Like [`Self::connect`], for a server that is starting.
     pub async fn connect_when_up(&self, database: &str) -> Session {
         wait_until("the server answers", async || {
             match self.try_connect(database).await {
@@ -78,7 +79,7 @@ impl Server {
         self.connect(database).await
     }
 
-    /// A new, empty database; what an earlier run left goes first.
+    /// A new, empty database; drops one of that name that an earlier run left.
     pub async fn empty_database(&self, name: &str) -> Database {
         let name = format!("client_{name}");
         let admin = self.connect("postgres").await;
@@ -93,7 +94,7 @@ impl Server {
         admin
             .sql(&format!("create database {name} template template0"))
             .await;
-        // These tests are not about durability (crash.rs has a cluster of its own).
+        // These tests do not check durability; crash.rs does, with its own cluster.
         admin
             .sql(&format!(
                 "alter database {name} set synchronous_commit = off"
@@ -113,7 +114,7 @@ impl Server {
     }
 }
 
-/// A database of one test.
+/// The database of one test.
 #[derive(Clone)]
 pub struct Database {
     pub server: Server,
@@ -125,7 +126,7 @@ impl Database {
         self.server.connect(&self.name).await
     }
 
-    /// At the end of a test that passed; after a failure it stays, to look at.
+    /// Drops the database. A test that failed leaves its database for inspection.
     pub async fn remove(self) {
         let admin = self.server.connect("postgres").await;
         admin
@@ -134,7 +135,7 @@ impl Database {
     }
 }
 
-/// A connection that keeps the notices it was sent.
+/// A connection that keeps the notices and notifications it receives.
 pub struct Session {
     client: Client,
     notices: Arc<Mutex<Vec<DbError>>>,
@@ -149,7 +150,7 @@ impl Session {
         }
     }
 
-    /// The single value of a query, as text; "" for NULL.
+    /// The single value of a query as text; "" for NULL.
     pub async fn text(&self, sql: &str) -> String {
         self.column(sql)
             .await
@@ -178,7 +179,7 @@ impl Session {
             .collect()
     }
 
-    /// All rows of a query, as text: columns separated by `|`.
+    /// All rows of a query as text, with `|` between the columns.
     pub async fn rows(&self, sql: &str) -> Vec<String> {
         let rows = self.query(sql).await;
         rows.iter()
@@ -191,7 +192,7 @@ impl Session {
             .collect()
     }
 
-    /// The SQLSTATE that a statement fails with, "" when it succeeds.
+    /// The SQLSTATE of a statement that fails; "" when it succeeds.
     pub async fn state(&self, sql: &str) -> String {
         match self.client.simple_query(sql).await {
             Ok(_) => String::new(),
@@ -199,20 +200,20 @@ impl Session {
         }
     }
 
-    /// The notifications that have come, `channel payload` each, and forgets them. What
-    /// was sent before a statement of this session has come with its answer.
+    /// Returns the notifications received so far, as `channel payload`, and removes them.
+    /// A notification that was sent before a statement of this session arrives with its result.
     pub async fn take_notifications(&self) -> Vec<String> {
         self.sql("select").await;
         std::mem::take(&mut *self.notifications.lock().unwrap())
     }
 
-    /// Whether a notification has come: `channel payload`.
+    /// Whether a notification, written as `channel payload`, was received.
     pub fn heard(&self, notification: &str) -> bool {
         let heard = self.notifications.lock().unwrap();
         heard.iter().any(|n| n == notification)
     }
 
-    /// Takes the notices that have come since the last time.
+    /// Returns the notices received since the last call.
     pub fn notices(&self) -> Vec<DbError> {
         std::mem::take(&mut self.notices.lock().unwrap())
     }
@@ -231,7 +232,7 @@ impl DerefMut for Session {
     }
 }
 
-/// The SQLSTATE of an error, or what it says when it has none.
+/// The SQLSTATE of an error, or its text when it has none.
 pub fn state_of(e: &tokio_postgres::Error) -> String {
     e.code()
         .map_or_else(|| e.to_string(), |c| c.code().to_owned())
@@ -240,14 +241,17 @@ pub fn state_of(e: &tokio_postgres::Error) -> String {
 /// The server's error.
 pub fn error_of(e: &tokio_postgres::Error) -> &DbError {
     e.as_db_error()
-        .unwrap_or_else(|| panic!("not an error of the server: {e:?}"))
+        .unwrap_or_else(|| panic!("not an error from the server: {e:?}"))
 }
 
-/// Polls until `done`, and fails when that takes longer than anything sane.
+/// Polls until `done` returns true; fails after a generous timeout.
 pub async fn wait_until(what: &str, mut done: impl AsyncFnMut() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(60);
     while !done().await {
-        assert!(Instant::now() < deadline, "waited too long until {what}");
+        assert!(
+            Instant::now() < deadline,
+            "timed out while waiting until {what}"
+        );
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }

@@ -1,4 +1,4 @@
-//! Parameters and results of any of the types that fetchq's functions use.
+//! Parameters and results of all types that fetchq's functions use.
 
 use std::error::Error;
 
@@ -21,7 +21,7 @@ pub enum Value {
     Texts(Vec<String>),
     Ints(Vec<i32>),
     Jsons(Vec<serde_json::Value>),
-    /// Microseconds, as the whole of an interval.
+    /// An interval, in microseconds.
     Interval(i64),
 }
 
@@ -98,7 +98,7 @@ impl std::fmt::Display for Span {
     }
 }
 
-/// A column of a result as text; "null" for NULL.
+/// A result column as text; "null" for NULL.
 pub fn text_of(row: &Row, at: usize) -> String {
     fn show<'a, T: FromSql<'a> + ToString>(row: &'a Row, at: usize) -> String {
         row.get::<_, Option<T>>(at)

@@ -1,4 +1,4 @@
-//! The server's launcher and workers.
+//! The launcher and the background workers.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use crate::{Cluster, Session, wait_until};
 pub const LAUNCHER: &str = "fetchq launcher";
 pub const WORKER: &str = "fetchq background worker";
 
-/// A cluster with the worker on, started.
+/// A cluster with the background worker enabled, started.
 pub fn with_worker(name: &str, settings: &str) -> Cluster {
     let cluster = Cluster::new(
         name,
@@ -17,8 +17,8 @@ pub fn with_worker(name: &str, settings: &str) -> Cluster {
     cluster
 }
 
-/// Processes of ours: type, and database of a worker. Not those for slow jobs, which
-/// come and go.
+/// The processes of fetchq: their type, and the database of a background worker.
+/// Jobs processes are left out, because they start and end at any time.
 pub async fn processes(session: &Session) -> Vec<String> {
     session
         .column(
@@ -29,7 +29,7 @@ pub async fn processes(session: &Session) -> Vec<String> {
         .await
 }
 
-/// The process of a type, if it runs.
+/// The process ID of a backend type, if it runs.
 pub async fn process_id(session: &Session, backend_type: &str) -> Option<u32> {
     let sql = format!("select pid from pg_stat_activity where backend_type = '{backend_type}'");
     session.column(&sql).await.pop()?.parse().ok()
@@ -41,24 +41,24 @@ pub async fn has_worker(session: &Session, database: &str) -> bool {
 }
 
 pub async fn worker_comes(session: &Session, database: &str) {
-    wait_until("the worker runs", async || {
+    wait_until("the background worker runs", async || {
         has_worker(session, database).await
     })
     .await;
 }
 
 pub async fn worker_goes(session: &Session, database: &str) {
-    wait_until("the worker is gone", async || {
+    wait_until("the background worker has ended", async || {
         !has_worker(session, database).await
     })
     .await;
 }
 
-/// Soon there is one launcher and the worker of the only database, and it stays so.
+/// Waits until one launcher and one background worker run, and checks that this lasts.
 pub async fn one_of_each(session: &Session, database: &str) {
     let wanted = [LAUNCHER.to_owned(), format!("{WORKER} of {database}")];
     let mut now = Vec::new();
-    wait_until("there is a launcher and a worker", async || {
+    wait_until("one launcher and one background worker run", async || {
         now = processes(session).await;
         now == wanted
     })

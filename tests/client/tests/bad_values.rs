@@ -1,11 +1,11 @@
-//! Values that make no sense, and the ends of what makes sense.
+//! Invalid values, and the limits of valid values.
 
 use fetchq_client_tests::{Server, counters_are_exact, prepare_queue, state_of};
 use serde_json::json;
 
-/// Statements that must fail, and how.
+/// Statements that must fail, with their SQLSTATE.
 const BAD: &[(&str, &str)] = &[
-    // Limits
+    // Limits.
     ("doc_pick('q', -1)", "22023"),
     ("doc_pick('q', -2147483648)", "22023"),
     ("doc_pick('q', 2147483648)", "42883"),
@@ -23,7 +23,7 @@ const BAD: &[(&str, &str)] = &[
     ("mnt_job_run(-1)", "22023"),
     ("mnt_job_run('1m', -1)", "22023"),
     ("doc_pop('q', 0, -1)", "22023"),
-    // Leases that nobody has
+    // Leases that do not exist.
     ("doc_complete('q', 'active', null, 1)", "55000"),
     ("doc_drop('q', 'active', -1)", "55000"),
     (
@@ -43,7 +43,7 @@ const BAD: &[(&str, &str)] = &[
     ("queue_set_retry('q', '1s', 0)", "22023"),
     ("queue_set_retry('q', '1s', jitter => 'NaN')", "22023"),
     ("queue_set_retry('q', '1s', max_attempts => 0)", "22023"),
-    // Durations: no interval, negative, infinite (unknown to PostgreSQL before 17), too long
+    // Durations: not an interval, negative, infinite (since PostgreSQL 17), too long.
     ("doc_pick('q', 'soon')", "22007"),
     ("doc_pick('q', '')", "22007"),
     ("doc_pick('q', 0, 1, 'soon')", "22007"),
@@ -66,7 +66,7 @@ const BAD: &[(&str, &str)] = &[
     ("queue_set_logs_retention('q', '-1h')", "22023"),
     ("queue_drop_logs('q', 'soon')", "22007"),
     ("queue_drop_logs('q', '-1h')", "22023"),
-    // Retention
+    // Retention policies.
     (
         "queue_set_metrics_retention('q', 'nonsense')",
         "22P02 22023",
@@ -102,17 +102,17 @@ const BAD: &[(&str, &str)] = &[
         "utils_ts_retain('fetchq_data.q__logs', 'no\"such', 'hour', now(), now())",
         "42703",
     ),
-    // JSON
+    // JSON.
     ("doc_push('q', 'd', '{broken')", "22P02"),
     ("doc_append('q', '')", "22P02"),
     ("metric_snap('q', '{}'::jsonb)", "22023"),
     ("metric_snap('q', '[1]'::jsonb)", "22023"),
-    // Names of metrics
+    // Names of metrics.
     ("metric_get('q', '')", "42602"),
     ("metric_set('q', repeat('m', 41), 1)", "42602"),
     ("metric_increment('q', repeat('m', 41), 1)", "42602"),
     ("metric_log_set('q', repeat('m', 41), 1)", "42602"),
-    // Subjects of 51 characters
+    // Subjects of 51 characters.
     ("doc_push('q', repeat('s', 51))", "P0001"),
     ("doc_push('q', repeat('é', 51), 0, 0, now(), '{}')", "P0001"),
     (
@@ -130,7 +130,7 @@ const BAD: &[(&str, &str)] = &[
     ("doc_reject('q', repeat('s', 51), 'why', '{}')", "P0001"),
     ("log_error('q', repeat('s', 51), 'why', '{}')", "P0001"),
     ("trace('x', 'sideways')", "22023"),
-    // Schedules
+    // Schedules.
     ("schedule_create('', 'q', '@daily')", "42602"),
     ("schedule_create(repeat('s', 30), 'q', '@daily')", "42602"),
     ("schedule_create(E'a\\nb', 'q', '@daily')", "42602"),
@@ -193,7 +193,7 @@ const BAD: &[(&str, &str)] = &[
 ];
 
 #[tokio::test]
-async fn values_that_make_no_sense_are_refused() {
+async fn invalid_values_are_rejected() {
     let db = Server::of_suite().database("bad_values").await;
     let mut session = db.connect().await;
     prepare_queue(&session).await;
@@ -287,7 +287,7 @@ async fn limits_of_zero_and_of_the_whole_range() {
             .await,
         "9"
     );
-    // A lease of no time has ended by the next transaction.
+    // A lease of zero duration has expired when the next transaction starts.
     assert_eq!(
         session
             .text("select status from fetchq_data.q__docs where subject = 'pending'")
@@ -299,7 +299,7 @@ async fn limits_of_zero_and_of_the_whole_range() {
 }
 
 #[tokio::test]
-async fn dates_without_end_and_of_long_ago() {
+async fn infinite_and_ancient_dates() {
     let db = Server::of_suite().database("dates").await;
     let mut session = db.connect().await;
     session.sql("select fetchq.queue_create('q')").await;
@@ -316,7 +316,7 @@ async fn dates_without_end_and_of_long_ago() {
         session.rows("select * from fetchq.mnt_run('q', 100)").await,
         ["0|0|0"]
     );
-    // In the order of their dates.
+    // Documents are picked in the order of their dates.
     assert_eq!(
         session
             .column("select subject from fetchq.doc_pick('q', 10)")
@@ -415,7 +415,7 @@ async fn any_json_is_a_payload() {
             .query_one("select fetchq.doc_push('q', 'd', $1)", &[&payload])
             .await
             .unwrap();
-        // Three rounds of taking it and giving it back.
+        // Three rounds of picking it and queueing it again.
         for _ in 0..3 {
             let got: serde_json::Value = session
                 .query_one("select payload from fetchq.doc_pick('q')", &[])
@@ -488,7 +488,7 @@ async fn a_list_of_documents_is_never_executed() {
             "{bad}"
         );
     }
-    // A literal that is no JSON, or no text of the server.
+    // A literal that is not JSON, or not valid text for the server.
     for (bad, state) in [
         ("('a', 0, 'x', {DATA})", "22P02"),
         ("('a', 0, '', {DATA})", "22P02"),
@@ -516,7 +516,7 @@ async fn a_list_of_documents_is_never_executed() {
         .await
         .unwrap()
         .get(0);
-    assert_eq!(n, 2, "the first of equal subjects is pushed");
+    assert_eq!(n, 2, "only the first of two equal subjects is pushed");
     assert_eq!(
         session.rows("select subject, version, priority, payload from fetchq_data.q__docs order by priority").await,
         ["it's|2|-3|{\"t\": \"o'clock; drop table canary; -- /* */\"}", "b|2|0|{}"]
@@ -526,7 +526,7 @@ async fn a_list_of_documents_is_never_executed() {
 }
 
 #[tokio::test]
-async fn queues_that_are_not_there() {
+async fn missing_queues_and_documents() {
     let db = Server::of_suite().database("no_queue").await;
     let session = db.connect().await;
     for (call, result) in [
@@ -571,7 +571,7 @@ async fn queues_that_are_not_there() {
         );
         session.sql("reset fetchq.strict").await;
     }
-    // A document that is not active, or not there.
+    // A document that is not active, or does not exist.
     session
         .sql("select fetchq.queue_create('q'); select fetchq.doc_push('q', 'waiting')")
         .await;
@@ -637,7 +637,7 @@ async fn counters_of_any_size() {
             .await,
         ["low|-4294967295", "m|8589934589", "unset|-7"]
     );
-    // A column that is too narrow shows the largest value that fits, and says so.
+    // A column that is too narrow shows the largest value that fits, with a warning.
     session.notices();
     for (metric, shown) in [("m", "2147483647"), ("low", "-2147483648")] {
         let sql = format!("select current_value from fetchq.metric_get('q', '{metric}')");

@@ -1,9 +1,10 @@
-//! Sixteen workers that reject and crash, whose sessions are killed, and a server that is
-//! stopped at once in the middle. A ledger outside of the queue writes down what they
-//! were told: nothing is lost, no document has two live leases, no stale lease settles
-//! anything, each document is settled once, and the counters are exact.
+//! Sixteen workers reject and crash, their sessions are terminated, and the server is stopped
+//! with an immediate shutdown in the middle.
+//! A ledger outside of the database records the answers that the workers received.
+//! No document is lost, none has two live leases, no stale lease settles a document, each
+//! document is settled once, and the counters are exact.
 //!
-//! FETCHQ_CHAOS_SECONDS makes it longer (scripts/soak.sh).
+//! FETCHQ_CHAOS_SECONDS sets the duration of the test; scripts/soak.sh uses it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -24,7 +25,7 @@ fn seconds() -> u64 {
         .unwrap_or(12)
 }
 
-/// What becomes of a lease when its session ends.
+/// What happens to a lease when its session ends.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Binding {
     Off,
@@ -46,16 +47,16 @@ impl Binding {
     }
 }
 
-/// A lease that a worker was told of, and has not given back.
+/// A lease that a worker received and has not given up.
 #[derive(Clone, Debug)]
 struct Hold {
     lease: i64,
-    /// When it was picked: microseconds, by the server's clock.
+    /// The time of the pick: microseconds, by the server's clock.
     at: i64,
-    /// Microseconds, by the server's clock.
+    /// The time of expiry: microseconds, by the server's clock.
     until: i64,
     binding: Binding,
-    /// The life of the session that has it.
+    /// The session that owns the lease; each session of each worker has its own number.
     life: usize,
 }
 
@@ -63,23 +64,23 @@ struct Hold {
 struct Document {
     is_pushed: bool,
     hold: Option<Hold>,
-    /// The last lease that a worker was told of.
+    /// The newest lease that a worker received.
     newest: i64,
-    /// The worker was told that it is done with, by this lease.
+    /// The lease whose worker received the answer that the document is settled.
     settled_by: Option<i64>,
     is_cancelled: bool,
-    /// When: microseconds since 2000, by the server's clock.
+    /// The time of the cancellation: microseconds since 2000, by the server's clock.
     cancelled_at: i64,
-    /// Somebody asked to cancel it, and may not have heard the answer.
+    /// A cancellation was requested, and its answer may be lost.
     may_be_cancelled: bool,
 }
 
 #[derive(Default)]
 struct Ledger {
     documents: Mutex<BTreeMap<String, Document>>,
-    /// The leases of all picks.
+    /// The lease numbers of all picks.
     leases: Mutex<BTreeSet<i64>>,
-    /// Lives of sessions that somebody is about to end, or that have ended.
+    /// Sessions that are about to be ended, or have ended.
     doomed: Mutex<BTreeSet<usize>>,
     lives: AtomicUsize,
     picks: AtomicUsize,
@@ -101,7 +102,7 @@ impl Ledger {
         self.doomed.lock().unwrap().insert(life);
     }
 
-    /// Whether a lease was over when another one was given.
+    /// Whether a lease was over when the next one was granted.
     fn was_over(&self, hold: &Hold, at: i64) -> bool {
         match hold.binding {
             Binding::Off => hold.until <= at,
@@ -110,15 +111,15 @@ impl Ledger {
         }
     }
 
-    /// A worker was told that it has a document. It may hear that late, when others have
-    /// had it since: the number of a lease tells when it was given, as its upper bits are
-    /// microseconds since 2000.
+    /// Records a pick. The answer may arrive late, after other workers had the document.
+    /// The upper bits of a lease number are microseconds since 2000, so it tells when the lease
+    /// was granted.
     fn picked(&self, subject: &str, hold: Hold) {
         self.picks.fetch_add(1, Ordering::Relaxed);
         let mut documents = self.documents.lock().unwrap();
         let document = documents
             .get_mut(subject)
-            .unwrap_or_else(|| panic!("nobody pushed {subject}"));
+            .unwrap_or_else(|| panic!("{subject} was never pushed"));
         let is_late = document.settled_by.is_some_and(|by| by > hold.lease)
             || document.is_cancelled && hold.lease >> 12 < document.cancelled_at
             || document.hold.is_none() && document.newest > hold.lease;
@@ -127,7 +128,7 @@ impl Ledger {
         }
         assert!(
             document.settled_by.is_none() && !document.is_cancelled,
-            "{subject} was picked, and is done with: {document:?}"
+            "{subject} was picked after it was settled or cancelled: {document:?}"
         );
         let (before, after) = match &document.hold {
             Some(other) if other.lease > hold.lease => (Some(&hold), other),
@@ -136,7 +137,7 @@ impl Ledger {
         if let Some(before) = before {
             assert!(
                 self.was_over(before, after.at),
-                "{subject} was picked as {after:?} while it was held: {before:?}"
+                "{subject} was picked as {after:?} while another lease was live: {before:?}"
             );
         }
         if after.lease == hold.lease {
@@ -145,7 +146,7 @@ impl Ledger {
         }
     }
 
-    /// The worker asks to give it back, or to settle it: from now on others may have it.
+    /// Records a request to settle the document or to give it up: others may pick it from now on.
     fn gives_back(&self, subject: &str, lease: i64) {
         self.with(subject, |document| {
             if document
@@ -162,11 +163,11 @@ impl Ledger {
         self.with(subject, |document| {
             assert!(
                 document.settled_by.is_none() && !document.is_cancelled,
-                "{subject} was settled by {lease}, and is done with: {document:?}"
+                "{subject} was settled by {lease} after it was settled or cancelled: {document:?}"
             );
             assert!(
                 document.hold.is_none(),
-                "{subject} was settled by {lease}, and is held: {document:?}"
+                "{subject} was settled by {lease} while another lease was live: {document:?}"
             );
             document.settled_by = Some(lease);
         });
@@ -188,13 +189,13 @@ impl Dice {
     }
 }
 
-/// A worker: its session ends and is replaced, it does not.
+/// A worker. When its session ends, the worker opens a new one.
 struct Worker {
     number: usize,
     binding: Binding,
     ledger: Arc<Ledger>,
     dice: Dice,
-    /// The life of its session, and who can be killed.
+    /// The number of its session, and the sessions that can be terminated.
     life: usize,
     pids: Arc<Mutex<BTreeMap<i32, usize>>>,
     turn: usize,
@@ -209,7 +210,7 @@ impl Worker {
             };
             self.life = self.ledger.lives.fetch_add(1, Ordering::Relaxed);
             let pid = self.work(&mut session).await;
-            // Whatever ended it: what it held may come back.
+            // For any cause of the end, its leases may be released.
             self.ledger.doom(self.life);
             if let Some(pid) = pid {
                 self.pids.lock().unwrap().remove(&pid);
@@ -217,7 +218,7 @@ impl Worker {
         }
     }
 
-    /// Works until something ends the session; gives its process.
+    /// Works until something ends the session; returns its process ID.
     async fn work(&mut self, session: &mut Session) -> Option<i32> {
         let binding = self.binding.word();
         let name = self.number;
@@ -235,11 +236,11 @@ impl Worker {
         while !self.ledger.ended.load(Ordering::Relaxed) {
             match self.turn(session).await {
                 Ok(true) => {}
-                // It crashes.
+                // The worker crashes.
                 Ok(false) => break,
                 Err(e) => {
                     let state = state_of(&e);
-                    // Killed, the server goes, or is not up yet.
+                    // The session was terminated, or the server stops or is starting.
                     let is_expected = e.is_closed()
                         || state.starts_with("57P")
                         || state.starts_with("08")
@@ -252,12 +253,12 @@ impl Worker {
         Some(pid)
     }
 
-    /// Pushes, picks, and settles what it got; false: it crashes.
+    /// Pushes, picks, and settles what it picked. Returns false when it crashes.
     async fn turn(&mut self, session: &mut Session) -> Result<bool, Error> {
         self.turn += 1;
         for i in 0..self.dice.roll(3) {
             let subject = format!("{}-{}-{i}", self.number, self.turn);
-            // (written down before: it may be picked before we hear of it)
+            // It is recorded first, because another worker may pick it before the answer arrives.
             self.ledger.with(&subject, |_| ());
             let delay = self.dice.roll(3) as f64 * 0.1;
             session
@@ -301,7 +302,7 @@ impl Worker {
             assert!(held.iter().all(|(_, other)| other == lease));
             assert!(
                 self.ledger.leases.lock().unwrap().insert(*lease),
-                "lease {lease} was given twice"
+                "lease {lease} was granted twice"
             );
         } else {
             tokio::time::sleep(Duration::from_millis(20)).await;
@@ -311,7 +312,7 @@ impl Worker {
                 return Ok(false);
             }
             if self.dice.roll(20) == 0 && self.binding == Binding::Off {
-                // A worker that hangs longer than its lease lasts.
+                // The worker hangs for longer than its lease duration.
                 tokio::time::sleep(Duration::from_millis(1700)).await;
             }
             if self.dice.roll(10) == 0 {
@@ -345,7 +346,10 @@ impl Worker {
                         None => assert!(document.may_be_cancelled, "{subject}: {document:?}"),
                     }
                 }),
-                None => assert!(row.get::<_, bool>(1), "a cancelled document says stop"),
+                None => assert!(
+                    row.get::<_, bool>(1),
+                    "the worker of a cancelled document must be asked to stop"
+                ),
             },
             Err(e) if state_of(&e) == "55000" => {}
             Err(e) => return Err(e),
@@ -353,7 +357,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Settles a document, and writes the effect of that in the same transaction.
+    /// Settles a document, and records an effect in the same transaction.
     async fn settle(
         &mut self,
         session: &mut Session,
@@ -396,7 +400,7 @@ impl Worker {
     }
 }
 
-/// Cancels a document every now and then, whatever is happening to it.
+/// Cancels a document now and then, in any state.
 async fn cancel(server: Server, ledger: Arc<Ledger>) {
     let mut dice = Dice::new(7);
     let mut session: Option<Session> = None;
@@ -416,7 +420,7 @@ async fn cancel(server: Server, ledger: Arc<Ledger>) {
                 continue;
             }
             let at = dice.roll(open.len() as u64) as usize;
-            let (subject, document) = open.into_iter().nth(at).expect("one of them");
+            let (subject, document) = open.into_iter().nth(at).expect("an open document");
             document.may_be_cancelled = true;
             subject.clone()
         };
@@ -431,7 +435,7 @@ async fn cancel(server: Server, ledger: Arc<Ledger>) {
             Ok(row) if row.get(0) => ledger.with(&subject, |document| {
                 assert!(
                     document.settled_by.is_none(),
-                    "{subject} was cancelled, and settled: {document:?}"
+                    "{subject} was cancelled after it was settled: {document:?}"
                 );
                 document.is_cancelled = true;
                 document.cancelled_at = row.get(1);
@@ -443,7 +447,7 @@ async fn cancel(server: Server, ledger: Arc<Ledger>) {
     }
 }
 
-/// Kills the session of a worker every second.
+/// Terminates the session of a worker every second.
 async fn kill(server: Server, ledger: Arc<Ledger>, pids: Arc<Mutex<BTreeMap<i32, usize>>>) {
     let mut dice = Dice::new(3);
     let mut session: Option<Session> = None;
@@ -514,7 +518,7 @@ async fn chaos() {
     while begun.elapsed() < half * 2 {
         tokio::time::sleep(Duration::from_millis(100)).await;
         if let Some(ended) = tasks.try_join_next() {
-            ended.expect("a worker saw something wrong");
+            ended.expect("a worker failed");
             panic!("a worker has ended");
         }
         if !was_restarted && begun.elapsed() >= half {
@@ -524,15 +528,15 @@ async fn chaos() {
     }
     ledger.ended.store(true, Ordering::Relaxed);
     while let Some(ended) = tasks.join_next().await {
-        ended.expect("a worker saw something wrong");
+        ended.expect("a worker failed");
     }
     finish(&server, &ledger).await;
 }
 
-/// Works the rest off, and compares the ledger with what there is.
+/// Completes the remaining documents, and compares the ledger with the tables.
 async fn finish(server: &Server, ledger: &Ledger) {
     let mut session = server.connect_when_up("postgres").await;
-    // Those of the dead come back, and the others at the end of their leases.
+    // Leases of ended sessions are released; the others expire.
     wait_until("nothing is planned or leased", async || {
         session
             .text("select count(*) from fetchq_data.q__docs where status in (0, 2)")
@@ -541,7 +545,7 @@ async fn finish(server: &Server, ledger: &Ledger) {
     })
     .await;
     counters_are_exact(&mut session, "q").await;
-    wait_until("all is worked off", async || {
+    wait_until("all documents are settled", async || {
         session
             .sql(
                 "with picked as (select * from fetchq.doc_pick('q', 0, 1000, interval '1 hour')),
@@ -561,7 +565,7 @@ async fn finish(server: &Server, ledger: &Ledger) {
         .column("select subject from effects order by 1")
         .await;
     let settled: BTreeSet<&String> = effects.iter().collect();
-    assert_eq!(settled.len(), effects.len(), "something was settled twice");
+    assert_eq!(settled.len(), effects.len(), "a document was settled twice");
     let there = session
         .rows("select subject, status, coalesce(last_error, '') = 'cancelled' from fetchq_data.q__docs")
         .await;
@@ -575,7 +579,7 @@ async fn finish(server: &Server, ledger: &Ledger) {
     assert_eq!(misses.await, "0");
 }
 
-/// Compares what the workers were told with what there is.
+/// Compares the answers that the workers received with the documents and the effects.
 fn compare(
     ledger: &Ledger,
     there: &[String],
@@ -604,7 +608,10 @@ fn compare(
     }
     for row in there {
         let subject = row.split('|').next().unwrap();
-        assert!(documents.contains_key(subject), "nobody pushed {subject}");
+        assert!(
+            documents.contains_key(subject),
+            "{subject} was never pushed"
+        );
     }
     let picks = ledger.picks.load(Ordering::Relaxed);
     let refused = ledger.refused.load(Ordering::Relaxed);
@@ -614,6 +621,6 @@ fn compare(
         settled.len(),
         cancelled.len()
     );
-    assert!(refused > 0, "no lease was lost: the test shows nothing");
+    assert!(refused > 0, "no lease was lost, so the test proves nothing");
     assert!(picks > documents.len() && documents.len() > 100);
 }

@@ -1,5 +1,5 @@
-//! Sixteen connections on one queue: nothing is lost, nothing is handed out twice,
-//! and the counters are exact at any moment, whatever is rolled back.
+//! Sixteen connections use one queue while transactions are rolled back.
+//! No document is lost or leased twice, and the counters are exact at any moment.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -12,7 +12,7 @@ const WORKERS: u32 = 16;
 const DOCUMENTS: u32 = 20_000;
 const QUEUE: &str = "q";
 
-/// What is undone while the documents are processed.
+/// What is rolled back while the documents are processed.
 #[derive(Clone, Copy, PartialEq)]
 enum Undo {
     Nothing,
@@ -20,8 +20,8 @@ enum Undo {
     Savepoints,
 }
 
-/// Who holds what. A document is free again only from the moment its holder decides
-/// to roll back: until then the server must give it to nobody else.
+/// The documents that are leased. A document becomes free only when its worker decides to roll
+/// back; until then the server must not lease it again.
 #[derive(Default)]
 struct Ledger {
     held: Mutex<HashSet<String>>,
@@ -35,7 +35,7 @@ impl Ledger {
         for subject in subjects {
             assert!(
                 held.insert(subject.clone()),
-                "{subject} was given to two holders, or picked again after it was settled"
+                "{subject} was leased twice, or picked again after it was settled"
             );
         }
     }
@@ -48,7 +48,7 @@ impl Ledger {
     }
 }
 
-/// A small generator of its own for each worker: runs differ by timing alone.
+/// A random number generator for each worker, so that runs differ only in timing.
 struct Dice(u64);
 
 impl Dice {
@@ -60,11 +60,11 @@ impl Dice {
     }
 }
 
-/// Pushes documents `from..to` of a worker by the different calls there are.
+/// Pushes documents `from..to` of a worker with each of the push functions.
 async fn push(session: &Session, worker: u32, from: u32, to: u32, planned: bool) {
     let name = |i: u32| format!("{worker}-{i}");
-    let one = |n: i32| assert_eq!(n, 1, "a new document was not queued");
-    // In the near future: maintenance has to make them pending.
+    let one = |n: i32| assert_eq!(n, 1, "a new document was not pushed");
+    // A time in the near future, so that maintenance must make the documents pending.
     let at = if planned {
         "now() + interval '20 milliseconds'"
     } else {
@@ -119,8 +119,8 @@ async fn push(session: &Session, worker: u32, from: u32, to: u32, planned: bool)
     }
 }
 
-/// Picks up to `limit` documents and settles them in any of the ways after which
-/// they are not picked again.
+/// Picks up to `limit` documents and settles them in one of the ways that prevent another pick
+/// during the test.
 async fn pick_and_settle(
     session: &Session,
     dice: &mut Dice,
@@ -144,7 +144,7 @@ async fn pick_and_settle(
             0 => "doc_kill($1, $2)",
             1 => "doc_drop($1, $2)",
             2 => "doc_reschedule($1, $2, now() + interval '1 year')",
-            // (retried when its lease would have ended: in five minutes)
+            // The retry is due when the lease would have expired: in five minutes.
             3 => "doc_reject($1, $2, 'why', '{}')",
             _ => "doc_complete($1, $2)",
         };
@@ -153,7 +153,7 @@ async fn pick_and_settle(
             .await
             .expect(call)
             .get(0);
-        assert_eq!(n, 1, "{subject} was not ours to settle by {call}");
+        assert_eq!(n, 1, "{call} did not settle {subject}");
     }
     picked
 }
@@ -171,7 +171,7 @@ async fn worker(db: Database, number: u32, undo: Undo, planned: bool, ledger: Ar
     let mut next = 0;
     while ledger.settled.load(Ordering::Relaxed) < DOCUMENTS {
         if next < share {
-            // 1 to 25 at a time: each way of pushing gets its turn.
+            // 1 to 25 documents at a time, so that each way of pushing is used.
             let to = share.min(next + 1 + dice.roll(25) as u32);
             session.sql("begin").await;
             if undo == Undo::Savepoints {
@@ -193,7 +193,7 @@ async fn worker(db: Database, number: u32, undo: Undo, planned: bool, ledger: Ar
         } else {
             1 + dice.roll(40) as i32
         };
-        // Half of the plain work without a transaction block around it.
+        // Half of the calls that are not rolled back run without a transaction block.
         let block = undo != Undo::Nothing || dice.roll(2) == 0;
         if block {
             session.sql("begin").await;
@@ -228,7 +228,7 @@ async fn worker(db: Database, number: u32, undo: Undo, planned: bool, ledger: Ar
     }
 }
 
-/// Maintenance as a client would run it, in a loop.
+/// Runs maintenance in a loop, as a client would.
 async fn maintain(db: Database, finished: Arc<AtomicBool>) {
     let session = db.connect().await;
     let mut turn = 0;
@@ -252,7 +252,7 @@ async fn maintain(db: Database, finished: Arc<AtomicBool>) {
     }
 }
 
-/// Compares counters and documents over and over; says how often.
+/// Compares the counters with the documents repeatedly; returns the number of comparisons.
 async fn read(db: Database, finished: Arc<AtomicBool>) -> u32 {
     let mut session = db.connect().await;
     let mut reads = 0;
@@ -287,16 +287,18 @@ async fn process(name: &str, undo: Undo, maintenance: bool) {
             ledger.clone(),
         ));
     }
-    // The first failure ends the test; the others would wait for ever.
+    // The first failure ends the test, because the other workers would wait forever.
     while let Some(ended) = workers.join_next().await {
         ended.expect("a worker failed");
     }
     finished.store(true, Ordering::Relaxed);
-    let reads = reader.await.expect("the counters were wrong in between");
+    let reads = reader
+        .await
+        .expect("the counters were wrong during the test");
     for task in loops {
         task.await.expect("maintenance failed");
     }
-    assert!(reads > 10, "only {reads} checks while it ran");
+    assert!(reads > 10, "only {reads} comparisons during the test");
     assert_eq!(
         ledger.rolled_back.load(Ordering::Relaxed) > 0,
         undo != Undo::Nothing
@@ -305,7 +307,7 @@ async fn process(name: &str, undo: Undo, maintenance: bool) {
     assert_eq!(
         ledger.held.lock().unwrap().len() as u32,
         DOCUMENTS,
-        "each document was picked and settled once"
+        "each document must be picked and settled once"
     );
     let before = in_snapshot(&mut session, QUEUE).await;
     let of = |metric: &str| before.get(metric).copied().unwrap_or(0);
@@ -318,11 +320,11 @@ async fn process(name: &str, undo: Undo, maintenance: bool) {
         ["cpl", "kll", "drp", "res", "rej"]
             .iter()
             .all(|m| of(m) > 0),
-        "every way of settling was used: {before:?}"
+        "not every way of settling was used: {before:?}"
     );
-    // Nothing that packing or recounting changes.
+    // Packing and recounting must not change the metrics.
     session.sql("select * from fetchq.mnt()").await;
-    wait_until("all is packed", async || {
+    wait_until("all counter events are packed", async || {
         session.sql("select fetchq.metric_log_pack()").await;
         session
             .text("select count(*) from fetchq.counter_log")

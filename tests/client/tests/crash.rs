@@ -1,12 +1,13 @@
-//! Processes killed with SIGKILL: a backend in mid-transaction, and the whole server
-//! under load. What was acknowledged is there, what was not has left no trace.
+//! Processes are killed with SIGKILL: a backend in the middle of a transaction, and the whole
+//! server under load.
+//! Acknowledged changes are durable; unacknowledged changes leave no trace.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex};
 
 use fetchq_client_tests::{Cluster, Server, Session, counters_are_exact, in_snapshot, wait_until};
 
-/// A cluster of its own, with a queue `q`; acknowledged means written to disk.
+/// A cluster with a queue `q`, which writes to disk before it acknowledges.
 async fn cluster(name: &str) -> (Cluster, Server) {
     let cluster = Cluster::new(
         name,
@@ -23,7 +24,7 @@ async fn cluster(name: &str) -> (Cluster, Server) {
 }
 
 #[tokio::test]
-async fn a_backend_killed_in_mid_transaction() {
+async fn a_backend_killed_in_a_transaction() {
     let (cluster, server) = cluster("backend").await;
     for what in [
         "select fetchq.doc_push('q', 'mine')",
@@ -55,8 +56,8 @@ async fn a_backend_killed_in_mid_transaction() {
             .unwrap();
         victim.sql(&format!("begin; {what}")).await;
         cluster.kill(pid);
-        // All sessions end with it: the server restarts.
-        wait_until("the server noticed", async || {
+        // All sessions end with the killed backend, because the server restarts.
+        wait_until("the server has noticed", async || {
             session.batch_execute("select").await.is_err()
         })
         .await;
@@ -66,7 +67,7 @@ async fn a_backend_killed_in_mid_transaction() {
             session.rows(documents).await,
         );
         assert_eq!(after, before, "{what}");
-        // What was locked or hidden by it is free.
+        // Documents that the killed backend had locked or leased are free.
         assert_eq!(
             session
                 .column("select subject from fetchq.doc_pick('q', 10)")
@@ -85,17 +86,17 @@ async fn a_backend_killed_in_mid_transaction() {
     }
 }
 
-/// What the server has acknowledged.
+/// The changes that the server has acknowledged.
 #[derive(Default)]
 struct Acknowledged {
     pushed: HashSet<String>,
     picked: HashSet<String>,
     settled: HashSet<String>,
-    /// Settling was asked for, and the answer never came.
+    /// Documents whose settling was requested but not answered.
     unknown: HashSet<String>,
 }
 
-/// Works until the server goes away.
+/// Works until the server is gone.
 async fn load(
     session: Session,
     number: u32,
@@ -125,7 +126,7 @@ async fn load(
         }
         for subject in picked {
             if turn % 5 == 0 {
-                continue; // left leased
+                continue; // The lease stays.
             }
             acknowledged.lock().unwrap().unknown.insert(subject.clone());
             let n: i32 = session
@@ -158,11 +159,11 @@ async fn the_server_killed_under_load() {
             acknowledged.clone(),
         ));
     }
-    wait_until("there is enough work done", async || {
+    wait_until("enough documents are settled", async || {
         acknowledged.lock().unwrap().settled.len() > 300
     })
     .await;
-    let postmaster = cluster.pid().expect("it runs");
+    let postmaster = cluster.pid().expect("the server runs");
     let backends = server
         .connect("postgres")
         .await
@@ -170,12 +171,12 @@ async fn the_server_killed_under_load() {
         .await;
     cluster.kill(postmaster);
     for pid in backends {
-        // The immediate crash of all of it; some are gone already.
+        // The whole server is killed at once; some processes may have ended already.
         cluster.kill_if_there(pid.parse().unwrap());
     }
     while let Some(ended) = tasks.join_next().await {
         ended
-            .expect("a worker saw something wrong")
+            .expect("a worker failed")
             .expect_err("the server is gone");
     }
     wait_until("its processes have ended", async || !cluster.is_running()).await;
@@ -209,22 +210,22 @@ async fn the_server_killed_under_load() {
     for subject in completed.difference(&acknowledged.settled) {
         assert!(
             acknowledged.unknown.contains(subject),
-            "{subject} is completed, and nobody asked for it"
+            "{subject} is completed, but no worker requested it"
         );
     }
     counters_are_exact(&mut session, "q").await;
 
-    // Leases run out and come back; all of it is done in the end, once.
+    // The leases expire, and each remaining document is picked and completed once.
     let left: HashSet<String> = there.difference(&completed).cloned().collect();
     assert!(!left.is_empty());
     let mut done = HashSet::new();
-    wait_until("all leases have come back", async || {
+    wait_until("all leases have expired", async || {
         session.sql("select * from fetchq.mnt_run_all(1000)").await;
         for subject in session
             .column("select subject from fetchq.doc_pick('q', 1000)")
             .await
         {
-            assert!(done.insert(subject.clone()), "{subject} came twice");
+            assert!(done.insert(subject.clone()), "{subject} was picked twice");
             assert_eq!(
                 session
                     .text(&format!("select fetchq.doc_complete('q', '{subject}')"))

@@ -1,4 +1,4 @@
-//! Queues and the extension, created and dropped while others use them.
+//! Queues and the extension are created and dropped while other sessions use them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -47,9 +47,9 @@ async fn eight_sessions_create_the_same_queue() {
     db.remove().await;
 }
 
-/// A queue that comes and goes: its users get a value and perhaps the warning that it
-/// does not exist, or that their document is not there. No SQLSTATE is accepted from
-/// any of these calls, a deadlock least of all.
+/// Uses a queue that is created and dropped repeatedly. A call returns a value, possibly with a
+/// warning that the queue or the document does not exist. No call may fail, in particular not
+/// with a deadlock.
 async fn use_queue(db: Database, number: u32, finished: Arc<AtomicBool>) -> u32 {
     let session = db.connect().await;
     let (mut turn, mut worked) = (0u32, 0);
@@ -96,7 +96,7 @@ async fn use_queue(db: Database, number: u32, finished: Arc<AtomicBool>) -> u32 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_queue_that_comes_and_goes_while_it_is_used() {
+async fn a_queue_created_and_dropped_while_it_is_used() {
     let db = Server::of_suite().database("come_and_go").await;
     let finished = Arc::new(AtomicBool::new(false));
     let mut users = Vec::new();
@@ -145,10 +145,10 @@ async fn a_queue_that_comes_and_goes_while_it_is_used() {
     }
     assert!(
         counts.0 > 0 && counts.0 == counts.1,
-        "every queue that was created was dropped: {counts:?}"
+        "not every queue that was created was dropped: {counts:?}"
     );
     assert!(worked > 0, "no user ever found the queue");
-    // Nothing is left of it.
+    // Nothing of the queue is left.
     let mut session = db.connect().await;
     session.sql("select fetchq.metric_log_pack()").await;
     for left in [
@@ -167,7 +167,7 @@ async fn a_queue_that_comes_and_goes_while_it_is_used() {
     db.remove().await;
 }
 
-/// One document through all hot statements, so that their plans are cached.
+/// Runs a document through all hot statements, so that their plans are cached.
 async fn work(session: &Session) {
     for settle in [
         "doc_complete('q', 'd')",
@@ -223,7 +223,7 @@ async fn dropped_and_created_again_in_one_session() {
         );
         assert_eq!(session.text("select fetchq.doc_push('q', 'd')").await, "0");
     }
-    // All in one transaction, and one that is rolled back.
+    // Once in one transaction, and once in a transaction that is rolled back.
     session
         .sql("begin; select fetchq.queue_create('q'); select fetchq.doc_push('q', 'a')")
         .await;
@@ -249,7 +249,7 @@ async fn dropped_by_another_session() {
     let other = db.connect().await;
     session.sql("select fetchq.queue_create('q')").await;
     work(&session).await;
-    // Between pick and complete.
+    // The queue is dropped between pick and complete.
     session
         .sql("select fetchq.doc_push('q', 'd'); select fetchq.doc_pick('q')")
         .await;
@@ -267,7 +267,7 @@ async fn dropped_by_another_session() {
     );
     other.sql("select fetchq.queue_create('q')").await;
     work(&session).await;
-    // Dropped and created again between two calls.
+    // The queue is dropped and created again between two calls.
     session
         .sql("select fetchq.doc_push('q', 'd'); select fetchq.doc_pick('q')")
         .await;
@@ -279,14 +279,14 @@ async fn dropped_by_another_session() {
         "0"
     );
     work(&session).await;
-    // Changed by DDL.
+    // The queue's indexes and triggers are changed.
     other.sql("select fetchq.queue_drop_indexes('q'); select fetchq.queue_create_indexes('q'); select fetchq.queue_enable_notify('q')").await;
     work(&session).await;
     counters_are_exact(&mut session, "q").await;
     db.remove().await;
 }
 
-/// Whatever fetchq leaves in the catalog.
+/// Checks that no object of fetchq is left in the catalog.
 async fn nothing_is_left(session: &Session) {
     for left in [
         "select count(*) from pg_namespace where nspname like 'fetchq%'",
@@ -321,14 +321,14 @@ async fn the_extension_dropped_and_created_in_one_session() {
             assert_eq!(
                 session.text("select fetchq.doc_push('q', 'd')").await,
                 "0",
-                "no queue yet"
+                "no queue exists yet"
             );
         }
     }
     session.sql("select fetchq.queue_create('q')").await;
     work(&session).await;
     counters_are_exact(&mut session, "q").await;
-    // By another session, while this one has plans.
+    // Another session drops and creates the extension, while this session has cached plans.
     let other = db.connect().await;
     other
         .sql("drop extension fetchq cascade; create extension fetchq")
@@ -336,7 +336,7 @@ async fn the_extension_dropped_and_created_in_one_session() {
     other.sql("select fetchq.queue_create('q')").await;
     work(&session).await;
     counters_are_exact(&mut session, "q").await;
-    // Without queues nothing stands in the way.
+    // Without queues, the extension can be dropped without CASCADE.
     session
         .sql("select fetchq.queue_drop('q'); drop extension fetchq")
         .await;

@@ -1,5 +1,5 @@
-//! Dead letters, history and bulk administration under load: every document is in one
-//! place, whatever is rolled back or killed.
+//! Dead-letter queues, history and bulk administration under load.
+//! Every document is in exactly one table, whatever is rolled back or terminated.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use tokio::task::JoinSet;
 const WORKERS: u64 = 16;
 const DOCUMENTS: u32 = 3_000;
 
-/// A small generator of its own for each worker: runs differ by timing alone.
+/// A random number generator for each worker, so that runs differ only in timing.
 struct Dice(u64);
 
 impl Dice {
@@ -31,7 +31,7 @@ impl Dice {
     }
 }
 
-/// Queue `q` with its dead letters in `dead`, a history, and `DOCUMENTS` documents.
+/// Creates queue `q` with the dead-letter queue `dead`, a history, and `DOCUMENTS` documents.
 async fn prepare(name: &str) -> Database {
     let db = Server::of_suite().database(name).await;
     let session = db.connect().await;
@@ -48,7 +48,7 @@ async fn prepare(name: &str) -> Database {
     db
 }
 
-/// Where the documents are: each of them must be in one place.
+/// Counts the documents by place; each document must be in exactly one.
 async fn places(session: &mut Session) -> HashMap<String, i64> {
     let tx = session
         .build_transaction()
@@ -79,21 +79,21 @@ async fn places(session: &mut Session) -> HashMap<String, i64> {
     places
 }
 
-/// One transaction of a worker. An error is that of a session that was terminated.
+/// Runs one transaction of a worker. An error means that the session was terminated.
 async fn turn(
     session: &Session,
     dice: &mut Dice,
     dies: u64,
 ) -> Result<usize, tokio_postgres::Error> {
     let version = dice.roll(2) as i32;
-    // Some leases are so short that they run out.
+    // Some lease durations are so short that the lease expires.
     let duration = if dice.roll(5) == 0 { "1 ms" } else { "1 hour" };
     let undo = dice.roll(6) == 0;
     session.batch_execute("begin").await?;
     let sql = format!("select subject, lease from fetchq.doc_pick('q', $1, $2, '{duration}')");
     let limit = 1 + dice.roll(8) as i32;
     let picked = session.query(&sql, &[&version, &limit]).await?;
-    // The lease is seen by maintenance from now on.
+    // After this commit, maintenance sees the lease.
     if duration != "1 hour" {
         session.batch_execute("commit; begin").await?;
     }
@@ -112,7 +112,7 @@ async fn turn(
             .query_one(&format!("select {call}"), &[&subject, &lease])
             .await;
         if let Err(e) = done {
-            // Maintenance was faster than a short lease.
+            // Maintenance has ended the short lease first.
             let state = e.code().map(|c| c.code().to_owned());
             if state.as_deref() == Some("55000") && duration != "1 hour" {
                 session.batch_execute("rollback to s").await?;
@@ -126,7 +126,7 @@ async fn turn(
     Ok(picked.len())
 }
 
-/// Works until told to stop; a session that was terminated is followed by a new one.
+/// Works until `stop` is set. A session that was terminated is replaced by a new one.
 async fn work(
     db: Database,
     number: u64,
@@ -170,7 +170,7 @@ async fn work(
     }
 }
 
-/// Runs calls in a loop until told to stop; all of them must succeed.
+/// Runs calls in a loop until `stop` is set; all of them must succeed.
 async fn run_loop(db: Database, calls: &'static [&'static str], stop: Arc<AtomicBool>) {
     let session = db.connect().await;
     while !stop.load(Ordering::Relaxed) {
@@ -188,7 +188,7 @@ async fn run_loop(db: Database, calls: &'static [&'static str], stop: Arc<Atomic
     }
 }
 
-/// Terminates a session of a worker now and then.
+/// Terminates a worker's session now and then.
 async fn terminate(db: Database, stop: Arc<AtomicBool>) {
     let session = db.connect().await;
     while !stop.load(Ordering::Relaxed) {
@@ -209,7 +209,7 @@ async fn finish(tasks: &mut JoinSet<()>, stop: &AtomicBool) {
     }
 }
 
-/// Waits until it is so, unless a task fails first.
+/// Waits until `done` returns true; fails at once when a task fails.
 async fn until(tasks: &mut JoinSet<()>, what: &str, mut done: impl AsyncFnMut() -> bool) {
     for _ in 0..3_000 {
         if done().await {
@@ -221,11 +221,11 @@ async fn until(tasks: &mut JoinSet<()>, what: &str, mut done: impl AsyncFnMut() 
         }
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    panic!("waited too long until {what}");
+    panic!("timed out while waiting until {what}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_document_ends_once_in_the_history_or_as_a_dead_letter() {
+async fn every_document_ends_once_in_the_history_or_the_dead_letter_queue() {
     let db = prepare("dead_letters").await;
     let mut session = db.connect().await;
     let stop = Arc::new(AtomicBool::new(false));
@@ -277,7 +277,7 @@ async fn every_document_ends_once_in_the_history_or_as_a_dead_letter() {
         [places["dead"]; 2],
         "{q:?} {dead:?}"
     );
-    // Each remembers why, and how often.
+    // Each dead letter keeps its origin and its number of attempts.
     let odd = session
         .text("select count(*) from fetchq_data.dead__docs where origin ->> 'queue' <> 'q' or (origin ->> 'attempts')::int not in (1, 2) or subject <> origin ->> 'subject'")
         .await;
@@ -286,7 +286,7 @@ async fn every_document_ends_once_in_the_history_or_as_a_dead_letter() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn redrives_beside_workers_that_fail() {
+async fn redrives_while_workers_fail() {
     let db = prepare("redrives").await;
     let mut session = db.connect().await;
     let stop = Arc::new(AtomicBool::new(false));
@@ -314,7 +314,7 @@ async fn redrives_beside_workers_that_fail() {
     }
     tasks.spawn(terminate(db.clone(), stop.clone()));
     let mut watcher = db.connect().await;
-    until(&mut tasks, "all is done", async || {
+    until(&mut tasks, "all documents are done", async || {
         counters_are_exact(&mut watcher, "q").await;
         counters_are_exact(&mut watcher, "dead").await;
         let places = places(&mut watcher).await;
@@ -332,7 +332,7 @@ async fn redrives_beside_workers_that_fail() {
         "{q:?} {dead:?}"
     );
     assert_eq!([q["cnt"], dead["cnt"], dead["ent"] - dead["drp"]], [0; 3]);
-    // Nothing that the counters say of what was done twice.
+    // The history has every document once; counters alone would not show a duplicate.
     let done = session
         .text("select count(*) filter (where payload ->> 'i' = substr(subject, 2)) from fetchq.history")
         .await;
@@ -341,7 +341,7 @@ async fn redrives_beside_workers_that_fail() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn redrives_from_both_sides_of_ordered_queues() {
+async fn redrives_between_two_ordered_queues() {
     let db = Server::of_suite().database("redrive_sides").await;
     let mut session = db.connect().await;
     session
@@ -366,12 +366,16 @@ async fn redrives_from_both_sides_of_ordered_queues() {
     }
     let mut watcher = db.connect().await;
     let mut looks = 0;
-    until(&mut tasks, "it was looked at often enough", async || {
-        counters_are_exact(&mut watcher, "a").await;
-        counters_are_exact(&mut watcher, "b").await;
-        looks += 1;
-        looks > 100
-    })
+    until(
+        &mut tasks,
+        "the queue was checked often enough",
+        async || {
+            counters_are_exact(&mut watcher, "a").await;
+            counters_are_exact(&mut watcher, "b").await;
+            looks += 1;
+            looks > 100
+        },
+    )
     .await;
     finish(&mut tasks, &stop).await;
     counters_are_exact(&mut session, "a").await;
@@ -379,7 +383,7 @@ async fn redrives_from_both_sides_of_ordered_queues() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn bulk_actions_against_each_other() {
+async fn concurrent_bulk_actions() {
     bulk_actions("bulk_admin", "").await;
 }
 
@@ -437,7 +441,7 @@ async fn bulk_actions(name: &str, prepare: &str) {
     }
     let mut watcher = db.connect().await;
     let mut looks = 0;
-    until(&mut tasks, "it was looked at often enough", async || {
+    until(&mut tasks, "the queues were checked often enough", async || {
         counters_are_exact(&mut watcher, "a").await;
         counters_are_exact(&mut watcher, "b").await;
         let sql = "select count(*) from (select from fetchq_data.a__docs union all select from fetchq_data.b__docs) x";
@@ -453,7 +457,7 @@ async fn bulk_actions(name: &str, prepare: &str) {
             metrics["drp"] > 0 && metrics["can"] > 0 && metrics["rev"] > 0,
             "{metrics:?}"
         );
-        // All that can be moved goes in the end.
+        // In the end every document can be moved.
         session
             .sql(&format!(
                 "select fetchq.docs_kill('{queue}', '{{\"status\": \"active\"}}', 9999)"
@@ -469,7 +473,7 @@ async fn bulk_actions(name: &str, prepare: &str) {
         counters_are_exact(&mut session, queue).await;
         counters_are_exact(&mut session, other).await;
     }
-    // Everything that is pending can be picked: no floor hides any of it.
+    // Every pending document can be picked: no ready floor hides one.
     for queue in ["a", "b"] {
         session
             .sql(&format!(
@@ -495,12 +499,12 @@ async fn bulk_actions(name: &str, prepare: &str) {
 }
 
 #[tokio::test]
-async fn what_can_not_be_buried_does_not_stop_the_others() {
+async fn a_failed_dead_letter_does_not_block_other_documents() {
     let cluster = with_worker("dead-stuck", "");
     let mut session = cluster.server().connect("postgres").await;
     session.sql("create extension fetchq").await;
     worker_comes(&session, "postgres").await;
-    // In one transaction, so that no maintenance sees the queue with its target.
+    // One transaction does all of this, so that maintenance never sees the queue with its target.
     session
         .sql(
             "begin;
@@ -520,7 +524,7 @@ async fn what_can_not_be_buried_does_not_stop_the_others() {
                 "select fetchq.doc_put('q', '{later}', '{{}}', now() + interval '200 ms')"
             ))
             .await;
-        wait_until("the others go on", async || {
+        wait_until("the other documents are processed", async || {
             let states = session.text(states).await;
             states.contains("orphan 1") && states.contains(&format!("{later} 1"))
         })
@@ -532,13 +536,13 @@ async fn what_can_not_be_buried_does_not_stop_the_others() {
             "select fetchq.queue_create('other'); select fetchq.queue_set_dead_letter('q', 'other')",
         )
         .await;
-    let buried = "select coalesce(string_agg(subject, ','), '') from fetchq_data.other__docs";
-    wait_until("it is buried", async || {
-        session.text(buried).await == "poison"
+    let dead_letters = "select coalesce(string_agg(subject, ','), '') from fetchq_data.other__docs";
+    wait_until("the document is in the dead-letter queue", async || {
+        session.text(dead_letters).await == "poison"
     })
     .await;
     counters_are_exact(&mut session, "q").await;
-    // It was told, but not ten times a second.
+    // The log reports it, but not ten times per second.
     let told = cluster.log_lines();
     let told = told.iter().filter(|line| line.contains("cannot leave it"));
     assert!((1..20).contains(&told.count()));

@@ -10,8 +10,8 @@ use fetchq_client_tests::{
 use serde_json::json;
 use tokio_postgres::types::{Json, Type};
 
-/// Columns of the result, by name and types of the arguments. Types reach users: a
-/// JavaScript driver gives an int8 as a string.
+/// The result columns of each function, by name and argument types. The types reach users: a
+/// JavaScript driver returns an int8 as a string.
 const RESULTS: &[(&str, &str)] = &[
     ("init()", "was_initialized bool"),
     ("queue_create(text)", "was_created bool, queue_id int4"),
@@ -197,7 +197,7 @@ const RESULTS: &[(&str, &str)] = &[
 ];
 const PICKED: &str = "subject varchar, payload jsonb, version int4, priority int4, attempts int4, iterations int8, \
     created_at timestamptz, last_iteration timestamptz, next_iteration timestamptz, lock_upgrade timestamptz";
-/// The same, and the number of the lease.
+/// The columns of a pick, with the lease number.
 const LEASED: &str = "subject varchar, payload jsonb, version int4, priority int4, attempts int4, iterations int8, \
     created_at timestamptz, last_iteration timestamptz, next_iteration timestamptz, lock_upgrade timestamptz, lease int8";
 const COMMON: &str = "cnt int4, pnd int4, pln int4, act int4, cpl int4, kll int4, ent int4, drp int4, pkd int4, \
@@ -214,12 +214,12 @@ async fn result_columns_have_the_declared_types() {
         .collect();
     let mut wrong = Vec::new();
     for (signature, result) in RESULTS {
-        // Defaults stand for overloads: a call with fewer arguments finds the longer form.
+        // Defaults replace overloads: a call with fewer arguments finds the longer form.
         match found.get(*signature) {
             Some(got) if got == result => {}
             Some(got) => wrong.push(format!("{signature}: {got}")),
             None if *signature == "mnt()" => {}
-            None => wrong.push(format!("{signature} is not there")),
+            None => wrong.push(format!("{signature} does not exist")),
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
@@ -242,7 +242,7 @@ async fn every_function_prepared_and_run_many_times() {
     let session = db.connect().await;
     prepare_queue(&session).await;
     for function in functions(&session).await {
-        // Text parameters as text and as varchar: no call may become ambiguous.
+        // Text parameters are sent as text and as varchar; no call may be ambiguous.
         for text in [Type::TEXT, Type::VARCHAR] {
             let as_type = |ty: &Type| {
                 if *ty == Type::TEXT {
@@ -254,9 +254,9 @@ async fn every_function_prepared_and_run_many_times() {
             let statement = function.prepare_as(&session, as_type).await;
             session.sql("begin").await;
             let rounds = match function.name.as_str() {
-                // It takes the function away, so it can run once only.
+                // It drops the function, so it can run only once.
                 name if name.starts_with("destroy") => 1,
-                // What was revived can not be revived.
+                // A document that was revived cannot be revived again.
                 "doc_revive" => 1,
                 _ => 12,
             };
@@ -266,7 +266,7 @@ async fn every_function_prepared_and_run_many_times() {
                     .unwrap_or_else(|e| panic!("{}, round {round}: {e:?}", function.signature()));
                 for row in &rows {
                     for at in 0..row.len() {
-                        fetchq_client_tests::text_of(row, at); // (decodes as its type)
+                        fetchq_client_tests::text_of(row, at); // The value decodes as its declared type.
                     }
                 }
             }
@@ -280,7 +280,7 @@ async fn every_function_prepared_and_run_many_times() {
 async fn parameters_of_unstated_types() {
     let db = Server::of_suite().database("untyped").await;
     let session = db.connect().await;
-    // What the server makes of $1, $2, … when the driver does not say.
+    // The types that the server infers for $1, $2, … when the driver does not declare them.
     for (call, types) in [
         ("doc_push($1, $2)", vec![Type::TEXT, Type::TEXT]),
         (
@@ -411,7 +411,7 @@ async fn the_two_pushes_of_four_untyped_arguments() {
             2,
         ),
     ] {
-        // The list comes last, after version and date.
+        // The list is the last argument, after version and date.
         let (third, last) = if payload.starts_with('(') {
             (at, payload)
         } else {
@@ -511,7 +511,7 @@ async fn a_worker_with_prepared_statements() {
 
     let rounds = 12;
     for round in 0..rounds {
-        // One document for each way of settling, in the order of their priorities.
+        // One document for each way of settling, picked in the order of their priorities.
         let long_ago = SystemTime::now() - Duration::from_secs(3600);
         let subjects: Vec<String> = (0..5).map(|i| format!("{round}-{i}")).collect();
         for (i, subject) in subjects.iter().enumerate().skip(1) {
@@ -572,7 +572,7 @@ async fn a_worker_with_prepared_statements() {
         assert_eq!(row.get::<_, i64>("iterations"), 0);
         assert_eq!(row.get::<_, Option<DateTime<Utc>>>("last_iteration"), None);
         assert_eq!(row.get::<_, Option<SystemTime>>("lock_upgrade"), None);
-        // The lease: one hour from the moment of the pick, by the clock of this machine.
+        // The lease expires one hour after the pick, by the clock of this machine.
         let until: DateTime<Utc> = row.get("next_iteration");
         assert!(
             until > before + TimeDelta::minutes(59) && until < Utc::now() + TimeDelta::minutes(61),
@@ -602,7 +602,7 @@ async fn a_worker_with_prepared_statements() {
             let n: i32 = session.query_one(statement, &params).await.unwrap().get(0);
             assert_eq!(n, 1, "round {round}");
             let n: i32 = session.query_one(statement, &params).await.unwrap().get(0);
-            assert_eq!(n, 0, "settled twice");
+            assert_eq!(n, 0, "a document was settled twice");
         }
         counters_are_exact(&mut session, "q").await;
     }

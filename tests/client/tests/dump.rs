@@ -1,4 +1,4 @@
-//! A dump, restored into an empty database, goes on where the original was.
+//! A dump that is restored into an empty database continues where the original was.
 
 use std::process::Command;
 
@@ -7,7 +7,7 @@ use fetchq_client_tests::{
 };
 use tokio_postgres::config::Host;
 
-/// One of PostgreSQL's programs, set up to connect to a database.
+/// A command for one of PostgreSQL's programs, with the connection options for a database.
 fn client(program: &str, db: &Database) -> Command {
     let config = db.server.config();
     let host = match &config.get_hosts()[0] {
@@ -28,8 +28,8 @@ fn client(program: &str, db: &Database) -> Command {
     command
 }
 
-/// Everything there is: documents in every state, logs, snapshots, settings, counters
-/// packed and not.
+/// Fills the database: documents in every state, logs, snapshots, settings, and counters that
+/// are packed and not packed.
 async fn fill(session: &Session) {
     session
         .sql(
@@ -84,7 +84,7 @@ async fn fill(session: &Session) {
         .await;
 }
 
-/// What must be the same before and after.
+/// The data that must be the same before and after.
 async fn state(session: &Session) -> Vec<Vec<String>> {
     let mut all = Vec::new();
     for sql in [
@@ -120,9 +120,10 @@ async fn state(session: &Session) -> Vec<Vec<String>> {
     all
 }
 
-/// What the copy does next, step by step: each must be as in the original.
+/// Uses the copy step by step; each result must be the same as in the original.
 async fn goes_on(session: &mut Session) {
-    // One place is left, and two turns; k1 and k2 are active, the others of their keys wait.
+    // One lease slot and two rate permits are free.
+    // k1 and k2 are active and block the other documents of their keys.
     let pick = "select subject from fetchq.doc_pick('limited', 9)";
     assert_eq!(session.column(pick).await, ["k3"]);
     assert_eq!(session.column(pick).await.len(), 0);
@@ -142,7 +143,7 @@ async fn goes_on(session: &mut Session) {
     let created = session
         .text("select was_created from fetchq.queue_create('q')")
         .await;
-    assert_eq!(created, "f", "the queue is known");
+    assert_eq!(created, "f", "the queue must exist already");
     let last_id = session.text("select max(id) from fetchq.queues").await;
     let new_id = session
         .text("select queue_id from fetchq.queue_create('fresh')")
@@ -159,7 +160,7 @@ async fn goes_on(session: &mut Session) {
     assert_eq!(
         session.text("select fetchq.doc_push('q', 'd20')").await,
         "0",
-        "the subject is known"
+        "the subject must exist already"
     );
     session
         .sql("select fetchq.log_error('q', 'd9', 'after', null)")
@@ -202,7 +203,7 @@ async fn goes_on(session: &mut Session) {
         "1"
     );
     let told = "fetchq__q__cpl newest";
-    wait_until("the completion was announced", async || session.heard(told)).await;
+    wait_until("the completion was notified", async || session.heard(told)).await;
     counters_are_exact(session, "q").await;
 
     let custom = metrics(session, "q").await["mine"];
@@ -218,7 +219,7 @@ async fn goes_on(session: &mut Session) {
     assert_eq!(
         metrics(session, "q").await["mine"],
         7,
-        "what was logged has been packed"
+        "logged events must be packed"
     );
     assert_eq!(
         session
@@ -235,7 +236,7 @@ async fn goes_on(session: &mut Session) {
     assert_eq!(
         session.text("select round(extract(epoch from next_iteration - last_iteration)) from fetchq.jobs where task = 'lgp'").await,
         "17",
-        "the job keeps its own delay"
+        "the job must keep its own delay"
     );
     counters_are_exact(session, "q").await;
     let run = "select r.* from fetchq.schedules s, fetchq.schedule_run(9, s.next_tick) r where s.name = 'nightly'";
@@ -245,14 +246,14 @@ async fn goes_on(session: &mut Session) {
         .await;
     assert_eq!(pushed, [r#"2|3|{"a": "it's"}|t"#]);
     keeps_what_is_settled(session).await;
-    // Still an extension with queues.
+    // The queues still depend on the extension.
     assert_eq!(session.state("drop extension fetchq").await, "2BP01");
     session
         .sql("select fetchq.queue_drop('q'); select fetchq.queue_drop('order')")
         .await;
 }
 
-/// Dead letters and the history go on as well.
+/// Checks that the dead-letter queue and the history also continue.
 async fn keeps_what_is_settled(session: &mut Session) {
     session
         .sql(
@@ -304,7 +305,7 @@ async fn dump_and_restore(name: &str, restore: impl Fn(&Database, &Database)) {
         assert_eq!(got, expected);
     }
     goes_on(&mut restored).await;
-    // The original goes on the same way.
+    // Using the copy has not changed the original.
     assert_eq!(state(&session).await, before);
     db.remove().await;
     copy.remove().await;

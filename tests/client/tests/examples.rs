@@ -1,5 +1,5 @@
-//! The workers in examples/ that this suite has the languages for: Rust and psql. (Those
-//! for Node and Python are tested in tests/npm and tests/python.)
+//! Tests of the example workers in Rust and psql.
+//! The suites in tests/npm and tests/python test those in Node and Python.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -30,17 +30,19 @@ fn rust() -> Command {
 fn psql() -> Command {
     let mut command = Command::new(root().join("examples/psql-worker.sh"));
     let path = std::env::var("PATH").unwrap_or_default();
-    let bin = std::env::var("FETCHQ_PG_BINDIR").expect("run by scripts/test.sh client");
+    let bin = std::env::var("FETCHQ_PG_BINDIR")
+        .expect("FETCHQ_PG_BINDIR is not set: run this test with scripts/test.sh client");
     command.env("PATH", format!("{bin}:{path}"));
     command
 }
 
-/// A worker that runs; killed at the end of a test that failed.
+/// A running worker. It is killed when this value is dropped after a failure.
 struct Worker(Child);
 
 impl Worker {
     fn start(mut command: Command, db: &Database, grace: &str, lease: &str) -> Self {
-        let url = std::env::var("FETCHQ_URL").expect("run by scripts/test.sh client");
+        let url = std::env::var("FETCHQ_URL")
+            .expect("FETCHQ_URL is not set: run this test with scripts/test.sh client");
         let server = url.rsplit_once('/').expect("a database").0;
         let child = command
             .args(["q", "example"])
@@ -57,7 +59,7 @@ impl Worker {
         run(Command::new("kill").args([signal, &self.0.id().to_string()]));
     }
 
-    /// Also the psql that the script has started.
+    /// Kills the worker and the psql that its script has started.
     fn kill_all(&self) {
         let own = self.0.id().to_string();
         let children = Command::new("pgrep").args(["-P", &own]).output();
@@ -91,7 +93,7 @@ async fn put(session: &Session, subject: &str, payload: &str) {
     assert_eq!(session.text(&sql).await, "created");
 }
 
-/// Until a document has this status and so many attempts; maintenance runs meanwhile.
+/// Waits until a document has a status and a number of attempts; maintenance runs meanwhile.
 async fn becomes(session: &Session, subject: &str, wanted: &str) {
     let sql = format!(
         "select status || ' ' || attempts from fetchq_data.q__docs where subject = '{subject}'"
@@ -103,7 +105,7 @@ async fn becomes(session: &Session, subject: &str, wanted: &str) {
     .await;
 }
 
-async fn does_all_of_it(name: &str, command: fn() -> Command) {
+async fn runs_every_scenario(name: &str, command: fn() -> Command) {
     let db = Server::of_suite().database(name).await;
     let mut session = db.connect().await;
     session
@@ -113,7 +115,7 @@ async fn does_all_of_it(name: &str, command: fn() -> Command) {
         )
         .await;
 
-    // Results, errors, a job that is cancelled, one that is longer than its lease.
+    // A document that succeeds, one that fails, one that is cancelled, one that outlasts its lease.
     put(&session, "good", "{}").await;
     put(&session, "bad", r#"{"fail": "bad luck"}"#).await;
     let mut worker = Worker::start(command(), &db, "20", "3");
@@ -128,12 +130,12 @@ async fn does_all_of_it(name: &str, command: fn() -> Command) {
         .await;
     put(&session, "long", r#"{"sleep": 5}"#).await;
     becomes(&session, "long", "2 1").await;
-    // In the middle of it, it is told to end, and has the time to finish.
+    // The worker is asked to stop while it works, and has enough time to finish.
     worker.signal("-TERM");
     becomes(&session, "long", "3 0").await;
     assert_eq!(worker.status().await, Some(0));
 
-    // No time is left: the document is back at once.
+    // The worker has no time to finish: the document is released at once.
     put(&session, "endless", r#"{"sleep": 600}"#).await;
     let mut worker = Worker::start(command(), &db, "0.3", "60");
     becomes(&session, "endless", "2 1").await;
@@ -142,14 +144,14 @@ async fn does_all_of_it(name: &str, command: fn() -> Command) {
     let sql = "select status || ' ' || attempts from fetchq_data.q__docs where subject = 'endless'";
     assert_eq!(session.text(sql).await, "1 0");
 
-    // Killed: the session ends, and with it the lease, long before its time.
+    // A killed worker: its session ends, and so does the lease, long before it expires.
     let mut worker = Worker::start(command(), &db, "20", "86400");
     becomes(&session, "endless", "2 1").await;
     worker.kill_all();
     worker.status().await;
     becomes(&session, "endless", "1 1").await;
 
-    // Idle, and told to stop.
+    // An idle worker is asked to stop.
     session.sql("select fetchq.queue_truncate('q')").await;
     let mut worker = Worker::start(command(), &db, "20", "60");
     put(&session, "last", "{}").await;
@@ -165,7 +167,7 @@ async fn does_all_of_it(name: &str, command: fn() -> Command) {
 
 #[tokio::test]
 async fn the_worker_in_rust() {
-    does_all_of_it("example_rust", rust).await;
+    runs_every_scenario("example_rust", rust).await;
 }
 
 #[tokio::test]
@@ -176,5 +178,5 @@ async fn the_worker_in_psql() {
         // Before version 14 the server does not notice that psql was killed.
         return;
     }
-    does_all_of_it("example_psql", psql).await;
+    runs_every_scenario("example_psql", psql).await;
 }

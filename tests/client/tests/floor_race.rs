@@ -1,6 +1,7 @@
-//! Documents that arrive while a floor is being raised: their entries may appear behind
-//! the walk, and must be found all the same. A held snapshot keeps many dead entries, so
-//! that a walk from the start takes long enough to be met.
+//! Documents are inserted while a ready floor is being advanced.
+//! Their index entries may appear behind the scan, and must be found nevertheless.
+//! An open snapshot keeps many dead entries, so that a scan from the start of the index is slow
+//! enough to overlap with an insert.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -9,7 +10,7 @@ use fetchq_client_tests::{Server, Session};
 use tokio::sync::mpsc;
 
 const WRITERS: usize = 3;
-/// Raises that have to be met by an insert before the test has tried enough.
+/// The number of advances that must overlap with an insert before the test ends.
 const MET: i64 = 10;
 
 async fn advances_discarded(session: &Session) -> Option<i64> {
@@ -22,7 +23,7 @@ async fn advances_discarded(session: &Session) -> Option<i64> {
     rows.first().map(|n| n.parse().expect("a number"))
 }
 
-/// Writes one document each time it is told to, in one of the ways there are.
+/// Writes one document for each request, in one of several ways.
 async fn write(
     session: Session,
     number: usize,
@@ -31,7 +32,7 @@ async fn write(
 ) {
     while let Some((subject, delay)) = told.recv().await {
         tokio::time::sleep(Duration::from_micros(delay)).await;
-        // All of them below the last document that was alive: '2020-01-02'.
+        // All of them are before the last document that was alive: '2020-01-02'.
         let at = format!(
             "timestamptz '2020-01-01' + {} * interval '1 ms'",
             delay % 20_000
@@ -41,18 +42,18 @@ async fn write(
             .sql(&match number {
                 0 => format!("select fetchq.doc_push('q', '{subject}', 0, 0, {at}, '{{}}')"),
                 1 => format!("insert into fetchq_data.q__docs ({columns}) values ('{subject}', 1, {at})"),
-                // In a transaction that ends a moment later.
+                // The transaction ends a moment later.
                 _ => format!(
                     "begin; select fetchq.doc_push('q', '{subject}', '{{}}', {at}); select pg_sleep(0.002); commit"
                 ),
             })
             .await;
-        done.send(()).await.expect("somebody waits");
+        done.send(()).await.expect("the test receives the answer");
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn inserts_while_a_floor_is_raised() {
+async fn inserts_while_a_floor_is_advanced() {
     let db = Server::of_suite().database("floor_race").await;
     let session = db.connect().await;
     session
@@ -80,7 +81,7 @@ async fn inserts_while_a_floor_is_raised() {
     let mut random = 88_172_645_463_325_252_u64;
     let mut met = 0;
     for round in 0.. {
-        // A document at the very start takes the floor back there, and is gone.
+        // A document at the very start lowers the floor to it, and is dropped.
         session
             .sql("select fetchq.doc_push('q', 'first', '{}', '-infinity'); select fetchq.doc_drop('q', subject) from fetchq.doc_pick('q') d")
             .await;
@@ -93,7 +94,7 @@ async fn inserts_while_a_floor_is_raised() {
             expected.insert(subject.clone());
             tell.send((subject, random % 6000)).await.expect("a writer");
         }
-        // A pick that finds nothing raises the floor at once, over all that is dead.
+        // A pick that finds nothing advances the floor over all dead entries.
         let mut came = HashSet::new();
         let mut left = WRITERS;
         while left > 0 {
@@ -107,11 +108,14 @@ async fn inserts_while_a_floor_is_raised() {
         if let (Some(before), Some(now)) = (before, advances_discarded(&session).await) {
             met = now - before;
         }
-        // (without the engine there is nothing to meet)
+        // Without the preloaded library there are no floors.
         if round >= 30 && (before.is_none() || met >= MET) {
             break;
         }
-        assert!(round < 2000, "only {met} raises were met by an insert");
+        assert!(
+            round < 2000,
+            "only {met} advances overlapped with an insert"
+        );
     }
     drop(writers);
     let misses = "select count(*) from fetchq.ready_stats() where floor_misses > 0";
@@ -122,7 +126,7 @@ async fn inserts_while_a_floor_is_raised() {
     db.remove().await;
 }
 
-/// Picks once, alternating between one and several; whether something came.
+/// Picks once, one document or several; returns whether it picked anything.
 async fn take(session: &Session, came: &mut HashSet<String>) -> bool {
     let limit = 1 + came.len() % 3;
     let picked = session
@@ -131,7 +135,7 @@ async fn take(session: &Session, came: &mut HashSet<String>) -> bool {
         ))
         .await;
     for subject in &picked {
-        assert!(came.insert(subject.clone()), "{subject} came twice");
+        assert!(came.insert(subject.clone()), "{subject} was picked twice");
     }
     !picked.is_empty()
 }

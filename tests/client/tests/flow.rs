@@ -1,6 +1,6 @@
-//! Flow control with sixteen workers that roll back, reject, abandon what they have, and
-//! are terminated: no cap or rate is exceeded, no two documents of a key run at one time
-//! or out of order, nothing is stuck in the end. The ledgers are outside of the database.
+//! Flow control with sixteen workers that roll back, reject, abandon leases, and are terminated.
+//! No cap or rate is exceeded, no two documents of an ordering key run at the same time or out
+//! of order, and in the end no document is left. The ledgers are outside of the database.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -12,7 +12,7 @@ use tokio::task::JoinSet;
 
 const WORKERS: u64 = 16;
 
-/// A small generator of its own for each worker: runs differ by timing alone.
+/// A random number generator for each worker, so that runs differ only in timing.
 struct Dice(u64);
 
 impl Dice {
@@ -28,7 +28,7 @@ impl Dice {
     }
 }
 
-/// Maintenance of queue `q` while the others work: leases that ran out come back.
+/// Runs maintenance of queue `q` while the workers work, so that expired leases end.
 async fn maintains(db: Database, is_done: Arc<AtomicBool>) {
     let session = db.connect().await;
     while !is_done.load(Ordering::SeqCst) {
@@ -37,7 +37,7 @@ async fn maintains(db: Database, is_done: Arc<AtomicBool>) {
     }
 }
 
-/// Ends the session by force, as an administrator does.
+/// Terminates the session, as an administrator would.
 async fn is_terminated(db: &Database, session: &mut Session) {
     let pid = session.text("select pg_backend_pid()").await;
     let other = db.connect().await;
@@ -52,8 +52,8 @@ async fn is_terminated(db: &Database, session: &mut Session) {
 
 const CAP: usize = 5;
 
-/// Documents that somebody holds for certain: added when the pick has committed, taken
-/// out before it is settled.
+/// Documents that are certainly leased: added after the pick has committed, removed before the
+/// document is settled.
 #[derive(Default)]
 struct Held(Mutex<HashSet<String>>);
 
@@ -67,7 +67,7 @@ async fn works_under_a_cap(
     let mut dice = Dice::of(worker);
     let mut session = db.connect().await;
     while done.load(Ordering::SeqCst) < documents {
-        // Abandoned ones come back soon; nobody counts on them.
+        // Abandoned leases expire soon and are not added to the ledger.
         let abandons = dice.roll(12) == 0;
         let lease = if abandons { "50 ms" } else { "1 hour" };
         let limit = 1 + dice.roll(4);
@@ -109,16 +109,16 @@ async fn works_under_a_cap(
         {
             let mut held = held.0.lock().unwrap();
             for subject in &subjects {
-                assert!(held.insert(subject.clone()), "{subject} has two holders");
+                assert!(held.insert(subject.clone()), "{subject} has two leases");
             }
-            assert!(held.len() <= CAP, "{} are held", held.len());
+            assert!(held.len() <= CAP, "{} are leased", held.len());
         }
         for subject in subjects {
             if dice.roll(3) == 0 {
                 tokio::time::sleep(Duration::from_millis(dice.roll(8))).await;
             }
             if dice.roll(6) == 0 {
-                // Settled, and not: it is still held.
+                // A settlement that is rolled back leaves the lease in place.
                 session
                     .sql(&format!(
                         "begin; select fetchq.doc_drop('q', '{subject}'); rollback"
@@ -139,7 +139,8 @@ async fn works_under_a_cap(
                 "{settle}"
             );
             if settle.starts_with("doc_reject") {
-                // It is to come back at the end of its lease.
+                // The rejected document is made ready now, not when its lease would have
+                // expired.
                 session
                     .sql(&format!("update fetchq_data.q__docs set next_iteration = now() where subject = '{subject}' and status = 1"))
                     .await;
@@ -198,7 +199,7 @@ async fn a_cap(direct: &str, lowers: bool) {
         }
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
-    assert_eq!(highest, CAP, "the cap is used");
+    assert_eq!(highest, CAP, "the cap was never reached");
     is_done.store(true, Ordering::SeqCst);
     maintenance.await.unwrap();
     let left = "select subject, status, attempts, iterations, next_iteration - now(), lock_upgrade from fetchq_data.q__docs where status in (0, 1, 2)";
@@ -242,7 +243,7 @@ async fn works_at_a_rate(
         } else {
             format!("doc_pick('q', 0, {limit}, '1 hour'::interval)")
         };
-        // The time that the pick says it was made at, and the time that it returns.
+        // The time of the pick, as its result shows it, and the time at which the pick returns.
         let pick = format!(
             "select (extract(epoch from next_iteration - interval '1 hour') * 1000000)::bigint::text
                 || ' ' || (extract(epoch from clock_timestamp()) * 1000000)::bigint
@@ -250,7 +251,7 @@ async fn works_at_a_rate(
         );
         session.sql("begin").await;
         if dice.roll(8) == 0 {
-            // A transaction that picks long after it began.
+            // The pick runs long after the transaction began.
             tokio::time::sleep(Duration::from_millis(dice.roll(60))).await;
         }
         let times = session.column(&pick).await;
@@ -300,7 +301,7 @@ async fn a_rate_is_kept_in_every_window() {
             last - first
         );
     }
-    // What was picked is what was told.
+    // The active documents are those that the picks returned.
     let active = session
         .text("select count(*) from fetchq_data.q__docs where status = 2")
         .await;
@@ -310,7 +311,7 @@ async fn a_rate_is_kept_in_every_window() {
     db.remove().await;
 }
 
-/// What runs of each key, and which document comes next.
+/// The ordering keys that run, and the number of each key's next document.
 #[derive(Default)]
 struct Lines {
     running: HashSet<String>,
@@ -321,7 +322,7 @@ struct Lines {
 const KEYS: u32 = 12;
 const OF_A_KEY: u32 = 40;
 
-/// One pusher for each key, so that its documents have an order.
+/// Pushes documents; each key has one pusher, so that its documents have an order.
 async fn pushes_keyed(db: Database, pusher: u64, pushers: u64) {
     let mut dice = Dice::of(pusher + 100);
     let session = db.connect().await;
@@ -337,7 +338,8 @@ async fn pushes_keyed(db: Database, pusher: u64, pushers: u64) {
             }
             session.sql(&sql).await;
             if status == 0 {
-                // A planned one is not in line: nobody else may come before it is.
+                // A planned document has no place in the order yet.
+                // The next one must be pushed after it is pending.
                 let is_planned = format!(
                     "select count(*) from fetchq_data.q__docs where subject = '{key}-{n}' and status = 0"
                 );
@@ -376,7 +378,7 @@ async fn works_in_order(db: Database, lines: Arc<Mutex<Lines>>, worker: u64) {
             let mut lines = lines.lock().unwrap();
             assert!(
                 !lines.running.contains(key),
-                "two of key {key} run: {subject}"
+                "two documents of key {key} run: {subject}"
             );
             let next = *lines.next.entry(key.to_owned()).or_default();
             assert_eq!(n.parse::<u32>().unwrap(), next, "key {key} is out of order");
@@ -440,8 +442,8 @@ async fn documents_of_a_key_run_one_at_a_time_and_in_order() {
         workers.spawn(pushes_keyed(db.clone(), pusher, 4));
     }
     let maintenance = tokio::spawn(maintains(db.clone(), is_done.clone()));
-    // Nothing is stuck: it ends. Meanwhile no key has two documents that can be picked, or
-    // run, and none whose documents all wait.
+    // The queue becomes empty, so no document is stuck. Meanwhile no key has two documents that can
+    // be picked or run, and no key has only blocked documents.
     let mut last = (0, std::time::Instant::now());
     while !workers.is_empty() {
         while let Some(ended) = workers.try_join_next() {
@@ -477,7 +479,7 @@ async fn documents_of_a_key_run_one_at_a_time_and_in_order() {
 }
 
 #[tokio::test]
-async fn queues_take_turns_by_their_weights() {
+async fn queues_are_served_by_their_weights() {
     let db = Server::of_suite().database("flow_any").await;
     let session = db.connect().await;
     session
@@ -492,7 +494,7 @@ async fn queues_take_turns_by_their_weights() {
     for _ in 0..80 {
         order.push(session.text(call).await);
     }
-    // Every stretch of 8 has the weights; so each is served within twice its share.
+    // Each window of 8 picks matches the weights, so every queue is served in time.
     for stretch in order.windows(8) {
         for (queue, weight) in [("a", 5), ("b", 2), ("c", 1)] {
             let n = stretch.iter().filter(|q| *q == queue).count();
@@ -504,7 +506,7 @@ async fn queues_take_turns_by_their_weights() {
             assert!(stretch.iter().any(|q| q == queue), "{queue} in {stretch:?}");
         }
     }
-    // In lists, beside a queue that is paused or has none left.
+    // Picks of several documents, beside a queue that is paused or empty.
     let shares = "select queue, count(*) from fetchq.doc_pick_any(array['a', 'b', 'c'], 16, weights => array[5, 2, 1]) group by 1 order by 1";
     assert_eq!(session.rows(shares).await, ["a|10", "b|4", "c|2"]);
     session.sql("select fetchq.queue_pause('a')").await;
@@ -514,7 +516,7 @@ async fn queues_take_turns_by_their_weights() {
         .await;
     let rows = session.rows(shares).await;
     assert!(rows.len() == 2 && rows[0].starts_with("a|"), "{rows:?}");
-    // Sessions that are short begin at different places.
+    // Short sessions start with different queues.
     let mut seen = HashSet::new();
     for _ in 0..60 {
         let short = db.connect().await;
@@ -525,7 +527,7 @@ async fn queues_take_turns_by_their_weights() {
         );
     }
     assert_eq!(seen.len(), 2);
-    // Many workers, and all of it is served.
+    // Many workers together serve all documents.
     let mut workers = JoinSet::new();
     for _ in 0..WORKERS {
         let session = db.connect().await;
@@ -544,7 +546,7 @@ async fn queues_take_turns_by_their_weights() {
     let mut all = HashSet::new();
     while let Some(some) = workers.join_next().await {
         for subject in some.unwrap() {
-            assert!(all.insert(subject.clone()), "{subject} was given to two");
+            assert!(all.insert(subject.clone()), "{subject} was leased twice");
         }
     }
     assert_eq!(
@@ -554,7 +556,7 @@ async fn queues_take_turns_by_their_weights() {
     db.remove().await;
 }
 
-/// A session that waits to pick; the subjects that it gets.
+/// Starts a session that waits in doc_pick_wait; returns the subjects that it picks.
 async fn picks(db: &Database, timeout: &str) -> tokio::task::JoinHandle<Vec<String>> {
     let session = db.connect().await;
     session.sql("set application_name = 'picks'").await;
@@ -563,7 +565,7 @@ async fn picks(db: &Database, timeout: &str) -> tokio::task::JoinHandle<Vec<Stri
 }
 
 async fn asleep(session: &Session) {
-    wait_until("it sleeps", async || {
+    wait_until("the session waits", async || {
         session
             .text("select count(*) from pg_stat_activity where application_name = 'picks' and wait_event_type = 'Extension'")
             .await
@@ -573,7 +575,7 @@ async fn asleep(session: &Session) {
 }
 
 #[tokio::test]
-async fn who_waits_gets_what_becomes_allowed() {
+async fn waiters_pick_when_a_limit_is_lifted() {
     let db = Server::of_suite().database("flow_wait").await;
     let session = db.connect().await;
     session.sql("select fetchq.queue_create('q'); select fetchq.doc_push('q', 'd' || i) from generate_series(1, 9) i").await;
@@ -584,7 +586,7 @@ async fn who_waits_gets_what_becomes_allowed() {
     session.sql("select fetchq.doc_push('q', 'e')").await;
     session.sql("select fetchq.queue_resume('q')").await;
     assert_eq!(waits.await.unwrap().len(), 1);
-    // By a client's own update.
+    // The pause ends by a plain UPDATE.
     session
         .sql("update fetchq.queues set is_active = false")
         .await;
@@ -594,7 +596,7 @@ async fn who_waits_gets_what_becomes_allowed() {
         .sql("update fetchq.queues set is_active = true")
         .await;
     assert_eq!(waits.await.unwrap().len(), 1);
-    // And the procedure.
+    // The same with the procedure queue_wait.
     session
         .sql("update fetchq.queues set is_active = false")
         .await;
@@ -650,7 +652,7 @@ async fn who_waits_gets_what_becomes_allowed() {
 }
 
 #[tokio::test]
-async fn a_transaction_that_has_picked_learns_of_a_pause() {
+async fn a_pause_applies_to_a_transaction_that_has_picked() {
     let db = Server::of_suite().database("flow_pause").await;
     let (one, two) = (db.connect().await, db.connect().await);
     one.sql("select fetchq.queue_create('q'); select fetchq.doc_push('q', 'd' || i) from generate_series(1, 9) i").await;

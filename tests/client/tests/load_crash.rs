@@ -1,6 +1,6 @@
-//! Processes killed while eight workers push, pick and settle: of what was acknowledged
-//! nothing is lost, no document has two holders, the counters are exact, and the engine
-//! finds its way again from an empty memory.
+//! Processes are killed while eight workers push, pick and settle.
+//! No acknowledged change is lost, no document has two leases, the counters are exact, and the
+//! ready floors recover after the shared memory was lost.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,19 +10,19 @@ use std::time::Duration;
 use fetchq_client_tests::{Cluster, Session, counters_are_exact, wait_until};
 
 const WORKERS: usize = 8;
-/// Documents settled between two crashes.
+/// The number of documents that are settled between two crashes.
 const WORK: usize = 400;
 
-/// What the workers know of a document.
+/// What the workers know about a document.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum State {
-    /// Asked to push it, no answer yet.
+    /// A push was requested; its answer is pending.
     Pushing,
-    /// Can be picked. A pick may have been committed whose answer never came.
+    /// The document can be picked. A pick may have committed without an answer.
     Queued,
-    /// A worker was told that it has it.
+    /// A worker received the document.
     Held,
-    /// Asked to settle it, no answer yet.
+    /// Settling was requested; its answer is pending.
     Completing,
     Dropping,
     Completed,
@@ -43,7 +43,7 @@ impl Ledger {
             .insert(subject.to_owned(), state);
     }
 
-    /// An answer to a push, unless somebody has picked it already.
+    /// Records the answer to a push, unless a worker has picked the document already.
     fn pushed(&self, subject: &str) {
         let mut states = self.states.lock().unwrap();
         if states.get(subject) == Some(&State::Pushing) {
@@ -59,7 +59,7 @@ impl Ledger {
             .insert(subject.to_owned(), State::Held);
         assert!(
             matches!(before, Some(State::Pushing | State::Queued)),
-            "{subject} was given to a worker, and was {before:?}"
+            "{subject} was leased while it was {before:?}"
         );
     }
 
@@ -67,7 +67,7 @@ impl Ledger {
         *self.settled.lock().unwrap()
     }
 
-    /// Compares what the workers were told with what there is, and goes on with that.
+    /// Compares the ledger with the documents, and continues with the state of the documents.
     async fn compare(&self, session: &Session) {
         let rows = session
             .rows("select subject, status from fetchq_data.q__docs")
@@ -93,16 +93,16 @@ impl Ledger {
             };
             assert!(right, "{subject} is {state:?}, and has status {status:?}");
             *state = match status {
-                // Its prepared transaction is not decided yet, or was rolled back.
+                // Its prepared transaction is undecided, or was rolled back.
                 None if *state == State::Pushing => State::Pushing,
                 None => State::Dropped,
                 Some(3) => State::Completed,
-                // (the lease of a holder that is gone ends later)
+                // The lease of a worker that is gone ends later.
                 _ => State::Queued,
             };
         }
         for subject in there.keys() {
-            assert!(states.contains_key(*subject), "nobody pushed {subject}");
+            assert!(states.contains_key(*subject), "{subject} was never pushed");
         }
     }
 }
@@ -118,7 +118,7 @@ impl Dice {
     }
 }
 
-/// Works until the server goes away.
+/// Works until the server is gone.
 async fn work(
     session: Session,
     name: String,
@@ -130,7 +130,7 @@ async fn work(
             let subject = format!("{name}-{turn}-{i}");
             let priority = dice.roll(3) as i32;
             ledger.set(&subject, State::Pushing);
-            // Some by plain SQL, some with one timestamp for many.
+            // Some documents are written with plain SQL, some with one timestamp for many.
             let sql = match dice.roll(4) {
                 0 => {
                     "insert into fetchq_data.q__docs (subject, priority, status) values ($1, $2, 1)"
@@ -154,7 +154,7 @@ async fn work(
         }
         for subject in &picked {
             let (call, asked, done) = match dice.roll(10) {
-                0 => continue, // left leased
+                0 => continue, // The lease stays.
                 1 | 2 => (
                     "doc_reschedule('q', $1, now())",
                     State::Queued,
@@ -163,12 +163,12 @@ async fn work(
                 3..6 => ("doc_drop('q', $1)", State::Dropping, State::Dropped),
                 _ => ("doc_complete('q', $1)", State::Completing, State::Completed),
             };
-            // (who is queued again may be picked before we hear of it)
+            // A rescheduled document may be picked before this worker receives its answer.
             ledger.set(subject, asked);
             let row = session
                 .query_one(&format!("select fetchq.{call}"), &[subject])
                 .await?;
-            assert_eq!(row.get::<_, i32>(0), 1, "{subject} was not ours: {call}");
+            assert_eq!(row.get::<_, i32>(0), 1, "{call} did not settle {subject}");
             if done != State::Queued {
                 ledger.set(subject, done);
             }
@@ -178,7 +178,7 @@ async fn work(
     Ok(())
 }
 
-/// Maintenance and a look at the engine, until the server goes away.
+/// Runs maintenance and checks the floors until the server is gone.
 async fn maintain(session: Session) -> Result<(), tokio_postgres::Error> {
     loop {
         session
@@ -209,7 +209,7 @@ async fn floor_misses(session: &Session) -> Result<Option<i64>, tokio_postgres::
 
 #[derive(Clone, Copy, Debug)]
 enum Crash {
-    /// SIGKILL of one backend: the postmaster ends the others and starts anew.
+    /// SIGKILL of one backend: the postmaster ends the others and restarts.
     Backend,
     /// SIGKILL of the postmaster and of all its backends.
     Everything,
@@ -240,7 +240,7 @@ async fn crashes_under_load() {
             server.connect_when_up("postgres"),
             server.connect_when_up("postgres")
         );
-        // In every second round nothing can be vacuumed away.
+        // In every second round an open snapshot prevents VACUUM from removing dead rows.
         if round % 2 == 1 {
             holder
                 .sql("begin isolation level repeatable read; select count(*) from fetchq.queues")
@@ -258,13 +258,13 @@ async fn crashes_under_load() {
         let half = ledger.settled() + WORK / 2;
         let failed = AtomicBool::new(false);
         let reach = async |n: usize| {
-            wait_until("enough work is done", async || {
+            wait_until("enough documents are settled", async || {
                 ledger.settled() >= n || failed.load(Ordering::Relaxed)
             })
             .await;
         };
         reach(half).await;
-        // One that survives every crash: undecided for a while, then committed or not.
+        // A prepared transaction that survives the crash: first undecided, then committed or not.
         let old = session.column("select gid from pg_prepared_xacts").await;
         for gid in old {
             let end = if round % 2 == 0 { "commit" } else { "rollback" };
@@ -281,7 +281,7 @@ async fn crashes_under_load() {
             .await;
         reach(enough).await;
 
-        let postmaster = cluster.pid().expect("it runs");
+        let postmaster = cluster.pid().expect("the server runs");
         match crash {
             Crash::Backend => cluster.kill(pids[round].parse().unwrap()),
             Crash::Everything => {
@@ -297,7 +297,7 @@ async fn crashes_under_load() {
         }
         while let Some(ended) = tasks.join_next().await {
             ended
-                .expect("something was wrong")
+                .expect("a worker failed")
                 .expect_err("the server is gone");
         }
         drop((session, holder));
@@ -313,10 +313,10 @@ async fn crashes_under_load() {
 
         let mut session = server.connect_when_up("postgres").await;
         ledger.compare(&session).await;
-        // The queue is written to by plain SQL here: recounted before it is compared.
+        // Plain SQL has written to the queue, so it is recounted before the comparison.
         session.sql("select * from fetchq.mnt()").await;
         counters_are_exact(&mut session, "q").await;
-        // The leases of the dead end.
+        // The leases of ended sessions end.
         end_leases(&session).await;
         engine_is_back(&session).await;
     }
@@ -335,7 +335,7 @@ async fn crashes_under_load() {
         .filter(|(_, state)| **state == State::Queued)
         .map(|(subject, _)| subject.clone())
         .collect();
-    assert!(left.len() > 10, "only {} are left", left.len());
+    assert!(left.len() > 10, "only {} documents are left", left.len());
     loop {
         let picked = session
             .column("select subject from fetchq.doc_pick('q', 0, 10, '1 hour')")
@@ -344,17 +344,20 @@ async fn crashes_under_load() {
             break;
         }
         for subject in picked {
-            assert!(left.remove(&subject), "{subject} came, and was not left");
+            assert!(
+                left.remove(&subject),
+                "{subject} was picked, but was not left"
+            );
         }
     }
-    assert!(left.is_empty(), "never came: {left:?}");
+    assert!(left.is_empty(), "never picked: {left:?}");
     assert_eq!(floor_misses(&session).await.unwrap().unwrap_or(0), 0);
     session.sql("select * from fetchq.mnt()").await;
     counters_are_exact(&mut session, "q").await;
 }
 
-/// Ends the leases of all documents but those that an undecided transaction has locked:
-/// a pick may also have locked one that somebody else was quicker to pick.
+/// Ends the leases of all documents, except those that an undecided transaction has locked.
+/// A pick may also have locked a document that another pick has leased first.
 async fn end_leases(session: &Session) {
     session
         .sql(
@@ -365,7 +368,7 @@ async fn end_leases(session: &Session) {
         .await;
 }
 
-/// Floors are raised again after the memory was lost.
+/// Checks that floors advance again after the shared memory was lost.
 async fn engine_is_back(session: &Session) {
     if floor_misses(session).await.unwrap().is_none() {
         return;
@@ -383,7 +386,7 @@ async fn engine_is_back(session: &Session) {
             .sql("select fetchq.doc_drop('q', subject) from fetchq.doc_pick('q', 0, 1, '1 hour')")
             .await;
     }
-    assert!(advances().await > before, "no floor was raised");
+    assert!(advances().await > before, "no floor was advanced");
     let floors = session
         .column("select level from fetchq.ready_floors('q') where index = 'pick' and isfinite(next_iteration)")
         .await;

@@ -1,4 +1,4 @@
-//! fetchq through a real driver, on a real server: one file for each matter.
+//! Tests of fetchq through a real driver, on a real server; one file for each subject.
 //! Run by scripts/suites/client.sh, one test at a time.
 
 mod bad_values;

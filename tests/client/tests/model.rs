@@ -1,10 +1,9 @@
-//! Random histories over several sessions, with transactions left open from step to
-//! step. After each, every document that can be picked must come by picking, once and
-//! in order, and maintenance must find all that is due: nothing that the engine
-//! remembers about where to start may ever hide one.
+//! Random histories over several sessions, whose transactions stay open across steps.
+//! After each history, every document that can be picked must be picked once and in order, and
+//! maintenance must find every document that is due. No ready floor may hide a document.
 //!
-//! FETCHQ_MODEL_SEED=n      begin with this seed, as a failure prints it
-//! FETCHQ_MODEL_SECONDS=n   run for so long; leaves its databases, to be looked at
+//! FETCHQ_MODEL_SEED=n      starts with this seed; a failure prints its seed
+//! FETCHQ_MODEL_SECONDS=n   runs for n seconds, and leaves the databases for inspection
 
 mod check;
 mod dice;
@@ -24,11 +23,11 @@ use dice::Dice;
 use history::History;
 use world::{World, Wrong};
 
-/// Worlds that run at once, a database each.
+/// The number of worlds that run at the same time, each with its own database.
 const WORLDS: usize = 2;
-/// Histories on one queue: what one leaves in memory and in the indexes meets the next.
+/// Histories on one queue. Each starts with the memory and the indexes that the last one left.
 const HISTORIES: usize = 40;
-/// Queues of a run that is not told how long to take.
+/// The number of queues in a run without FETCHQ_MODEL_SECONDS.
 const CHAINS: u64 = 50;
 const CHAINS_IN_SHORT_MEMORY: u64 = 8;
 
@@ -37,7 +36,7 @@ fn setting(name: &str) -> Option<u64> {
     Some(
         value
             .parse()
-            .unwrap_or_else(|_| panic!("{name}={value} is no number")),
+            .unwrap_or_else(|_| panic!("{name}={value} is not a number")),
     )
 }
 
@@ -69,7 +68,7 @@ fn no_document_is_ever_hidden() {
     play(Server::of_suite(), CHAINS);
 }
 
-/// With memory for a few floors only: they are forgotten and found again all the time.
+/// Shared memory for a few floors only: they are evicted and found again all the time.
 #[test]
 fn no_document_is_hidden_when_memory_is_short() {
     let settings = "fetchq.ready_slots = 16\nfsync = off\nmax_prepared_transactions = 20\nlog_min_messages = panic";
@@ -126,9 +125,12 @@ fn in_a_world(number: usize, run: &Run) {
             chain(&mut world, seed, run).await;
         }
         world.indexes_are_sound().await;
-        // Without raises there would have been nothing to test.
+        // Without advances the test would have checked nothing.
         if let (Some(before), Some(after)) = (before, world.read_engine().await) {
-            assert!(after.advances > before.advances, "no floor was ever raised");
+            assert!(
+                after.advances > before.advances,
+                "no floor was ever advanced"
+            );
         }
         if run.deadline.is_none() {
             world.db.remove().await;
@@ -136,7 +138,7 @@ fn in_a_world(number: usize, run: &Run) {
     });
 }
 
-/// Every 15 seconds, and at the end.
+/// Prints the progress every 15 seconds, and at the end.
 fn progress(run: &Run, now: bool) {
     static LAST: Mutex<Option<Instant>> = Mutex::new(None);
     let mut last = LAST.lock().unwrap();
@@ -152,7 +154,7 @@ fn progress(run: &Run, now: bool) {
     );
 }
 
-/// A new queue and histories on it.
+/// Runs a chain: a new queue, and histories on it.
 async fn chain(world: &mut World, seed: u64, run: &Run) {
     world.reset().await;
     let mut dice = Dice::new(seed);
@@ -180,7 +182,7 @@ async fn chain(world: &mut World, seed: u64, run: &Run) {
     }
 }
 
-/// Fails with the seed and the steps, as few as still fail.
+/// Fails with the seed and the shortest list of steps that still fails.
 async fn report(world: &mut World, run: &Run, seed: u64, steps: &[step::Step], what: &str) -> ! {
     run.failed.store(true, Ordering::Relaxed);
     println!(

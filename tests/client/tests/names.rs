@@ -1,8 +1,8 @@
-//! Names of queues: legal, illegal, hostile.
+//! Queue names: valid, invalid, and hostile.
 
 use fetchq_client_tests::{Server, Session, Value, counters_are_exact, functions};
 
-/// Functions that take a queue's name, with `{}` in its place.
+/// Calls of all functions with a queue argument; `{}` stands for the name.
 async fn queue_calls(session: &Session) -> Vec<String> {
     let mut calls = Vec::new();
     for function in functions(session).await {
@@ -41,7 +41,7 @@ async fn queue_calls(session: &Session) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn names_that_are_no_queue_names() {
+async fn invalid_queue_names() {
     let db = Server::of_suite().database("hostile_names").await;
     let session = db.connect().await;
     session
@@ -77,7 +77,7 @@ async fn names_that_are_no_queue_names() {
 }
 
 #[tokio::test]
-async fn names_that_are_legal() {
+async fn valid_queue_names() {
     let db = Server::of_suite().database("legal_names").await;
     let mut session = db.connect().await;
     let longest = "x".repeat(40);
@@ -95,7 +95,7 @@ async fn names_that_are_legal() {
                 .await,
             "t"
         );
-        // The same queue under its folded name.
+        // The folded name is the same queue.
         assert_eq!(
             session
                 .text(&format!(

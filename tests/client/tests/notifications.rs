@@ -1,5 +1,4 @@
-//! Notifications of the states of documents: by the worker, once for many, or by each
-//! commit.
+//! Notifications of document states: collected by the background worker, or sent by each commit.
 
 use std::time::{Duration, Instant};
 
@@ -22,7 +21,7 @@ async fn hears(session: &Session, notification: &str) {
 }
 
 #[tokio::test]
-async fn the_worker_tells_of_many_at_once() {
+async fn the_background_worker_sends_one_notification_for_many() {
     let interval = Duration::from_millis(300);
     let cluster = with_worker(
         "notify",
@@ -39,7 +38,7 @@ async fn the_worker_tells_of_many_at_once() {
     tokio::time::sleep(interval).await;
     listener.take_notifications().await;
 
-    // Every state, by calls that do without statements and by such that do not.
+    // Every state, with direct changes and with statements.
     for direct in ["on", "off"] {
         session.sql(&format!("set fetchq.direct = {direct}")).await;
         session
@@ -65,7 +64,7 @@ async fn the_worker_tells_of_many_at_once() {
     }
     session.sql("reset fetchq.direct").await;
 
-    // Many commits, few messages.
+    // Many commits cause few messages.
     let begin = Instant::now();
     for n in 0..300 {
         session
@@ -83,7 +82,7 @@ async fn the_worker_tells_of_many_at_once() {
         begin.elapsed()
     );
 
-    // What did not happen, and what happened elsewhere.
+    // Changes that were rolled back, or that happened in another queue.
     session
         .sql("begin; select fetchq.doc_append('q', '{}'); rollback")
         .await;
@@ -92,13 +91,13 @@ async fn the_worker_tells_of_many_at_once() {
         .await;
     tokio::time::sleep(2 * interval).await;
     assert_eq!(listener.take_notifications().await, [""; 0]);
-    // A transaction whose documents are announced can be prepared.
+    // A transaction whose documents will be notified can be prepared.
     session
         .sql("begin; select fetchq.doc_append('q', '{}'); prepare transaction 'p'")
         .await;
     session.sql("commit prepared 'p'").await;
 
-    // Plain SQL, and what maintenance does.
+    // Changes by plain SQL and by maintenance.
     session
         .sql("insert into fetchq_data.q__docs (subject, status) values ('plain', 1)")
         .await;
@@ -110,7 +109,7 @@ async fn the_worker_tells_of_many_at_once() {
         .await;
     hears(&listener, "fetchq__q__pnd true").await;
 
-    // By each commit, for who wants it so.
+    // Notifications sent by each commit, because the queue is set so.
     session.sql("set fetchq.notify = 'commit'").await;
     session
         .sql("select fetchq.doc_push('q', 'by commit')")
@@ -118,13 +117,13 @@ async fn the_worker_tells_of_many_at_once() {
     hears(&listener, "fetchq__q__pnd by commit").await;
     session.sql("reset fetchq.notify").await;
 
-    // Nobody to tell: the commit does it again. And a worker that comes tells all.
+    // Without a background worker the commit sends them. A new background worker sends again.
     tokio::time::sleep(2 * interval).await;
     session
         .sql("alter system set fetchq.background_worker = off")
         .await;
     session.sql("select pg_reload_conf()").await;
-    wait_until("the worker is gone", async || {
+    wait_until("the background worker has ended", async || {
         session.text("select has_worker from fetchq.info()").await == "f"
     })
     .await;
@@ -140,7 +139,7 @@ async fn the_worker_tells_of_many_at_once() {
 }
 
 #[tokio::test]
-async fn a_worker_that_ends_before_the_commit() {
+async fn a_background_worker_that_ends_before_the_commit() {
     let cluster: Cluster = with_worker("notify_end", "");
     let db = cluster.server().database("notify_end").await;
     let session = db.connect().await;
@@ -158,7 +157,7 @@ async fn a_worker_that_ends_before_the_commit() {
         .sql("alter system set fetchq.background_worker = off")
         .await;
     admin.sql("select pg_reload_conf()").await;
-    wait_until("the worker is gone", async || {
+    wait_until("the background worker has ended", async || {
         admin.text("select has_worker from fetchq.info()").await == "f"
     })
     .await;
@@ -168,7 +167,7 @@ async fn a_worker_that_ends_before_the_commit() {
 }
 
 #[tokio::test]
-async fn without_a_worker_each_commit_tells() {
+async fn without_a_background_worker_each_commit_notifies() {
     let db = Server::of_suite().database("notify_commit").await;
     let session = db.connect().await;
     session

@@ -1,17 +1,17 @@
-//! No statement of fetchq reaches the server with an operator that is looked up through the
-//! search_path: pg_stat_statements records what the server was given.
+//! No statement of fetchq uses an operator that is looked up through the search_path.
+//! pg_stat_statements records the statements as the server received them.
 
 use fetchq_client_tests::{Cluster, Function, Session, functions, prepare_queue, wait_until};
 
-/// The first operator of a statement that does not name its schema.
+/// Finds the first operator of a statement that does not name its schema.
 ///
-/// Text in quotes, comments, casts, named arguments, assignments of UPDATE and SET, storage
-/// parameters, `count(*)` and `select *` are no operators.
+/// Quoted text, comments, casts, named arguments, assignments of UPDATE and SET, storage
+/// parameters, `count(*)` and `select *` are not operators.
 fn bare_operator(sql: &str) -> Option<String> {
     const CHARACTERS: &str = "+-*/<>=~!@#%^&|`?";
     let bytes: Vec<char> = sql.chars().collect();
     let mut at = 0;
-    // The words and signs before the place, and where a list of assignments is open.
+    // The words and signs before the position, and where a list of assignments is open.
     let mut before: Vec<String> = Vec::new();
     let mut depth = 0;
     let mut assignments: Vec<usize> = Vec::new();
@@ -160,7 +160,7 @@ fn bare_operators_are_found() {
     }
 }
 
-/// Calls that need a queue of their own kind: limits, order, history, dead letters, sessions.
+/// Calls that need a queue with settings: limits, order, history, dead letters, sessions.
 const CALLS: [&str; 60] = [
     "queue_create('dead')",
     "queue_create('life')",
@@ -263,7 +263,7 @@ async fn every_statement_names_the_schema_of_its_operators() {
         session.sql(&format!("set fetchq.direct = {direct}")).await;
         call_everything(&session, &all).await;
     }
-    // The background worker runs statements of its own.
+    // The background worker also runs statements.
     if preload.starts_with("fetchq") {
         session
             .sql("alter system set fetchq.background_worker = on; select pg_reload_conf()")

@@ -1,9 +1,9 @@
-//! The plans that hot statements really run with, as auto_explain shows them: always
-//! an index, always generic, whatever the statistics and the session's settings say.
+//! The plans of hot statements, as auto_explain shows them. They always use an index and are
+//! always generic, for any statistics and settings of the session.
 
 use fetchq_client_tests::{Server, Session};
 
-/// A hot call, what prepares it, and the indexes that it may read documents by.
+/// A hot call, the statements that prepare it, and the indexes it may use to read documents.
 struct Hot {
     prepare: &'static str,
     call: &'static str,
@@ -125,7 +125,7 @@ const CALLS: &[Hot] = &[
         call: "doc_reschedule_many('q', array['hot', 'hot2', 'nobody'], now())",
         indexes: &[KEY],
     },
-    // (the look-up that says why not)
+    // The query that finds the reason for the failure.
     Hot {
         prepare: "",
         call: "doc_complete('q', 'nobody')",
@@ -148,12 +148,12 @@ const CALLS: &[Hot] = &[
     },
 ];
 
-/// Calls that the ready floors may answer from memory, without any query.
+/// Calls that may use the ready floors in memory alone, without any query.
 fn may_be_silent(hot: &Hot) -> bool {
     hot.prepare.is_empty() && hot.call.starts_with("doc_pick(")
 }
 
-// Without the statements there would be nothing to see.
+// Direct changes run no statements, so there would be no plans.
 const EXPLAIN: &str = "load 'auto_explain';
     set fetchq.direct = off;
     set auto_explain.log_min_duration = 0;
@@ -162,14 +162,14 @@ const EXPLAIN: &str = "load 'auto_explain';
     set auto_explain.log_format = text;
     set client_min_messages = notice";
 
-/// Whether a notice is the plan of a statement on the documents. The one that asks the
-/// catalog for a queue has the names of its indexes as parameters, which newer versions
-/// show.
+/// Whether a notice is the plan of a statement on the documents. The statement that reads a
+/// queue's catalog entries has the names of its indexes as parameters, which newer versions of
+/// PostgreSQL show.
 fn is_of_documents(notice: &str) -> bool {
     notice.contains("plan:") && notice.contains("q__docs") && !notice.contains("select q.id,")
 }
 
-/// Runs every hot call twice, as a session does whose plans come from the cache.
+/// Runs every hot call twice, as a session with cached plans does.
 async fn plans_are_right(session: &Session, circumstances: &str) {
     session.sql(EXPLAIN).await;
     let mut wrong = Vec::new();
@@ -203,11 +203,11 @@ async fn plans_are_right(session: &Session, circumstances: &str) {
                 let (_, nodes) = plan
                     .split_once("Query Text:")
                     .expect("a plan of auto_explain");
-                // What follows the statement's own text.
+                // The text after the statement.
                 let at = nodes.find("(cost=").unwrap_or(0);
                 let nodes = &nodes[nodes[..at].rfind('\n').unwrap_or(0)..];
                 for bad in ["Seq Scan", "Bitmap", "Sort", "JIT:"] {
-                    // (a list that was handed in may be sorted, documents may not)
+                    // A list that was passed in may be sorted, documents may not.
                     let of_list = bad == "Sort" && nodes.contains("Function Scan");
                     if nodes.contains(bad) && !of_list {
                         problem(bad, plan);
@@ -226,7 +226,7 @@ async fn plans_are_right(session: &Session, circumstances: &str) {
                         problem(&format!("reads by {line}"), plan);
                     }
                 }
-                // A custom plan would show values in place of the parameters.
+                // A custom plan would show values in place of parameters.
                 for line in nodes
                     .lines()
                     .filter(|line| line.contains("Index Cond:") || line.contains("TID Cond:"))
@@ -252,15 +252,15 @@ async fn plans_are_right(session: &Session, circumstances: &str) {
     assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));
 }
 
-/// Conditions without a parameter: those on the due index hold constants of the
-/// statement itself, and lists are joined.
+/// Conditions without a parameter: those on the due index are constants of the statement, and
+/// lists are joined.
 const CONDITIONS: [&str; 3] = [
     "((status = 0) AND (next_iteration <= now()))",
     "((status = 2) AND (next_iteration < now()))",
     "((subject)::text = (i.subject)::text)",
 ];
 
-/// Settings of a session that would mislead the planner.
+/// Session settings that would mislead the planner.
 const HOSTILE: &[&str] = &[
     "set plan_cache_mode = force_custom_plan",
     "set enable_indexscan = off",
@@ -273,7 +273,7 @@ const HOSTILE: &[&str] = &[
 async fn under_all_settings(session: &Session, circumstances: &str) {
     plans_are_right(session, circumstances).await;
     for settings in HOSTILE {
-        // Twice: for the cached plans, and for plans made under these settings.
+        // Twice: with cached plans, and with plans that are made under these settings.
         session.sql(settings).await;
         plans_are_right(session, &format!("{circumstances}, then {settings}")).await;
         session.sql("discard all").await;
@@ -298,7 +298,7 @@ async fn plans_on_empty_and_on_large_tables() {
         .await;
     under_all_settings(&db.connect().await, "analyzed when empty").await;
 
-    // A session that goes on with the plans of the empty table.
+    // This session keeps the plans of the empty table.
     let old = db.connect().await;
     plans_are_right(&old, "analyzed when empty").await;
     session
@@ -316,7 +316,7 @@ async fn plans_on_empty_and_on_large_tables() {
     db.remove().await;
 }
 
-/// What goes without the executor, with what prepares it.
+/// Calls that change documents without the executor, with the statements that prepare them.
 const DIRECT: &[(&str, &str)] = &[
     ("", "doc_push('q', 'hot')"),
     ("", "doc_append('q', '{}')"),
@@ -331,7 +331,7 @@ const DIRECT: &[(&str, &str)] = &[
     (LEASE, "doc_drop('q', 'hot')"),
 ];
 
-/// Those of these calls that showed the plan of a statement on the documents.
+/// Returns the calls that showed the plan of a statement on the documents.
 async fn with_statements(session: &Session, begin: &str) -> Vec<&'static str> {
     session.sql(EXPLAIN).await;
     session.sql("set fetchq.direct = on").await;
@@ -350,7 +350,7 @@ async fn with_statements(session: &Session, begin: &str) -> Vec<&'static str> {
 }
 
 #[tokio::test]
-async fn single_documents_go_without_statements_where_nothing_asks_for_one() {
+async fn single_documents_are_changed_directly_when_possible() {
     let db = Server::of_suite().database("plans_direct").await;
     let session = db.connect().await;
     session.sql("select fetchq.queue_create('q')").await;
@@ -382,7 +382,7 @@ async fn single_documents_go_without_statements_where_nothing_asks_for_one() {
         session.sql(back).await;
         assert_eq!(with_statements(&session, "begin").await, [""; 0], "{back}");
     }
-    // A column more: rows that are there keep it, new ones may have a default for it.
+    // With an additional column, existing rows keep its value, and new rows may need its default.
     session
         .sql("alter table fetchq_data.q__docs add column extra int")
         .await;

@@ -1,11 +1,11 @@
-//! `doc_put`: whatever sixteen sessions put at the same time, nothing of it is lost.
+//! `doc_put` in sixteen sessions at the same time: no change is lost.
 
 use fetchq_client_tests::{Database, Server, Session, counters_are_exact, state_of, wait_until};
 use tokio_postgres::SimpleQueryMessage;
 
 const SESSIONS: u64 = 16;
 
-/// A small generator of its own for each session.
+/// A random number generator for each session.
 struct Dice(u64);
 
 impl Dice {
@@ -27,7 +27,7 @@ impl Dice {
     }
 }
 
-/// Runs `work` in as many sessions at the same time.
+/// Runs `work` in all sessions at the same time.
 async fn together<F>(db: &Database, work: impl Fn(Session, u64) -> F)
 where
     F: Future<Output = ()> + Send + 'static,
@@ -58,8 +58,8 @@ const MODES: [&str; 8] = [
     "merge,reset",
 ];
 
-/// Puts with any mode, one by one and in lists, in any order, some of it rolled back,
-/// while others pick and settle the same documents.
+/// Puts documents with every mode, one by one and in lists, in any order, partly rolled back,
+/// while other sessions pick and settle the same documents.
 async fn put_and_pick(session: Session, number: u64) {
     let mut dice = Dice::new(number);
     if number.is_multiple_of(3) {
@@ -121,7 +121,7 @@ async fn all_modes_at_the_same_time() {
         - (select value from fetchq.metrics_live where queue = 'q' and metric = 'drp')
         - (select count(*) from fetchq_data.q__docs)";
     assert_eq!(session.text(metrics).await, "0");
-    // Whatever is ready is found by who picks.
+    // Every ready document is found by a pick.
     session
         .sql("select pg_sleep(0.05); select fetchq.mnt_run('q', 100)")
         .await;
@@ -134,8 +134,8 @@ async fn all_modes_at_the_same_time() {
     db.remove().await;
 }
 
-/// The value of a query, which begins again after a deadlock: who changes a document that
-/// waits for its turn, and who ends the one before it, can meet in one.
+/// The value of a query, which is repeated after a deadlock. The session that changes a blocked
+/// document and the session that settles the head of its key can deadlock.
 async fn again(session: &Session, sql: &str) -> String {
     loop {
         match session.simple_query(sql).await {
@@ -151,7 +151,7 @@ async fn again(session: &Session, sql: &str) -> String {
     }
 }
 
-/// Of each of four keys one document runs at a time, whatever is put meanwhile.
+/// Checks that one document of each of four keys runs at a time, whatever is put meanwhile.
 async fn put_in_order(session: Session, number: u64) {
     let mut dice = Dice::new(number);
     for _ in 0..60 {
@@ -180,7 +180,7 @@ async fn all_modes_in_an_ordered_queue() {
     session
         .sql("select fetchq.queue_create('q'); select fetchq.queue_set_ordered('q', true)")
         .await;
-    // What waits for its turn is changed like all others, and stays in line.
+    // A blocked document is changed like any other, and keeps its place in the order.
     for subject in ["s0", "s4", "s8"] {
         put(&session, &format!("'q', '{subject}', ordering_key => 'k0'")).await;
     }
@@ -203,14 +203,14 @@ async fn all_modes_in_an_ordered_queue() {
         }
     });
     together(&db, put_in_order).await;
-    assert!(!watching.is_finished(), "two of a key ran");
+    assert!(!watching.is_finished(), "two documents of a key ran");
     watching.abort();
     counters_are_exact(&mut session, "q").await;
-    // Nothing is stuck: all of it can be picked and settled.
+    // No document is stuck: all can be picked and settled.
     session
         .sql("update fetchq_data.q__docs set next_iteration = now() where status = 0")
         .await;
-    wait_until("all are done", async || {
+    wait_until("all documents are settled", async || {
         session.sql("select fetchq.mnt_run('q', 100)").await;
         for subject in session
             .column("select subject from fetchq.doc_pick('q', 0, 9, '1h')")
@@ -275,7 +275,7 @@ async fn the_earliest_time_wins() {
     session.sql("select fetchq.queue_create('q')").await;
     together(&db, async |session, number| {
         for turn in 0..40 {
-            // All come closer and closer to the first minute of 2050.
+            // The times get closer and closer to the first minute of 2050.
             let minute = (39 - turn) * SESSIONS + number;
             let at = format!("timestamptz '2050-01-01 00:00+00' + interval '{minute} min'");
             for subject in 0..5 {
@@ -291,7 +291,7 @@ async fn the_earliest_time_wins() {
     let sql = "select subject from fetchq_data.q__docs where next_iteration <> '2050-01-01 00:00+00' or status <> 0";
     assert_eq!(session.column(sql).await, [""; 0]);
 
-    // One that waits for another decides by what that one leaves behind.
+    // A put that waits for another transaction uses the row that this transaction leaves.
     let at = |minute| format!("timestamptz '2050-01-01 00:00+00' + interval '{minute} min'");
     put(&session, &format!("'q', 'y', '{{}}', {}", at(60))).await;
     session.sql("begin").await;
@@ -306,7 +306,10 @@ async fn the_earliest_time_wins() {
     let blocked = "select count(*) from pg_stat_activity
         where wait_event_type = 'Lock' and datname = current_database()";
     let watcher = db.connect().await;
-    wait_until("it is blocked", async || watcher.text(blocked).await == "1").await;
+    wait_until("the second put is blocked", async || {
+        watcher.text(blocked).await == "1"
+    })
+    .await;
     session.sql("commit").await;
     assert_eq!(waiting.await.unwrap(), "ignored");
     let time = "select (next_iteration - '2050-01-01 00:00+00')::text from fetchq_data.q__docs where subject = 'y'";
@@ -338,7 +341,7 @@ async fn a_snapshot_that_is_too_old_is_a_serialization_failure() {
 }
 
 #[tokio::test]
-async fn who_waits_is_told() {
+async fn puts_wake_waiters() {
     if std::env::var("FETCHQ_NO_PRELOAD").as_deref() == Ok("1") {
         return;
     }
@@ -348,7 +351,7 @@ async fn who_waits_is_told() {
     let other = db.connect().await;
     let asleep = "select count(*) from pg_stat_activity
         where application_name = 'waits' and wait_event_type = 'Extension'";
-    // What each of these does to a document makes it ready, or locks it for a moment.
+    // Each of these puts makes a document ready, or locks a ready one for a moment.
     for (version, first, then) in [
         (
             0,
@@ -380,7 +383,10 @@ async fn who_waits_is_told() {
             waits.sql("set application_name = 'waits'").await;
             let call = format!("call fetchq.queue_wait('q', '3 s', version => {version})");
             let waiting = tokio::spawn(async move { waits.text(&call).await });
-            wait_until("it sleeps", async || other.text(asleep).await == "1").await;
+            wait_until("the waiter sleeps", async || {
+                other.text(asleep).await == "1"
+            })
+            .await;
             session.sql(end).await;
             assert_eq!(waiting.await.unwrap(), "t", "{first} {then} {end}");
         }

@@ -1,4 +1,4 @@
-//! The documentation: its SQL runs, its links lead somewhere, and its reference lists what there is.
+//! The documentation: its SQL runs, its links have targets, and its reference is complete.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// The Markdown files of a folder of the checkout and of the folders below it.
+/// The Markdown files in a folder of the repository, at any depth.
 fn markdown_below(folder: &Path) -> Vec<PathBuf> {
     let mut pages = Vec::new();
     for entry in std::fs::read_dir(folder)
@@ -34,7 +34,7 @@ fn pages() -> Vec<PathBuf> {
     pages
 }
 
-/// The path of a page as messages show it.
+/// The path of a page, for messages.
 fn name_of(page: &Path) -> String {
     page.strip_prefix(root())
         .unwrap_or(page)
@@ -42,8 +42,8 @@ fn name_of(page: &Path) -> String {
         .to_string()
 }
 
-/// The blocks marked as `sql`, with the number of their first line; `sql skip` is for
-/// those that can not run here.
+/// The blocks marked as `sql`, with the number of their first line. `sql skip` marks a block
+/// that cannot run in this test.
 fn blocks(text: &str) -> Vec<(usize, String)> {
     let mut blocks = Vec::new();
     let mut open: Option<(usize, bool, String)> = None;
@@ -70,8 +70,8 @@ fn blocks(text: &str) -> Vec<(usize, String)> {
     blocks
 }
 
-/// Splits at semicolons outside of quotes, dollar quotes and comments; each statement
-/// with the line it starts in, counted from 0.
+/// Splits SQL at semicolons outside of quotes, dollar quotes and comments. Each statement has
+/// the number of its first line, counted from 0.
 fn statements(sql: &str) -> Vec<(usize, String)> {
     let mut found = Vec::new();
     let mut rest = sql;
@@ -104,7 +104,7 @@ fn statements(sql: &str) -> Vec<(usize, String)> {
             },
             c => c.len_utf8(),
         };
-        // A comment is blanked, so that its place is kept and a lone one is nothing.
+        // A comment becomes blanks, so that positions stay the same and a lone comment is empty.
         if rest.starts_with("--") || rest.starts_with("/*") {
             statement.extend(
                 rest[..length]
@@ -124,7 +124,7 @@ fn statements(sql: &str) -> Vec<(usize, String)> {
 }
 
 #[test]
-fn statements_are_told_apart() {
+fn statements_are_split() {
     let sql = "select 1; -- one; two\nselect ';', \";\", $$;$$, $x$ ; $$ $x$ /* ; */;\n\nselect $1";
     let found: Vec<(usize, String)> = statements(sql);
     assert_eq!(found.len(), 3, "{found:?}");
@@ -155,7 +155,7 @@ async fn the_sql_of_every_page_runs() {
                     .map(move |(offset, s)| (line + offset, s))
             })
             .collect();
-        // A page starts from nothing when it creates the extension itself.
+        // A page that creates the extension itself gets an empty database.
         let creates = statements
             .iter()
             .any(|(_, s)| s.to_lowercase().starts_with("create extension"));
@@ -180,7 +180,7 @@ async fn the_sql_of_every_page_runs() {
         }
         drop(session);
         db.remove().await;
-        // Roles belong to the server, not to the database that went.
+        // Roles belong to the server, so dropping the database does not remove them.
         for role in admin.column(roles).await {
             if !before.contains(&role) {
                 admin.sql(&format!("drop role {role}")).await;
@@ -237,7 +237,7 @@ fn anchors(text: &str) -> BTreeSet<String> {
             .filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'))
             .map(|c| if c == ' ' { '-' } else { c })
             .collect();
-        // A second heading of the same name gets a number.
+        // A repeated heading gets a number.
         let unique = (1..).map(|n| format!("{slug}-{n}"));
         let free = std::iter::once(slug.clone())
             .chain(unique)
@@ -256,7 +256,7 @@ fn links_and_anchors_are_found() {
 }
 
 #[test]
-fn every_link_leads_somewhere() {
+fn every_link_has_a_target() {
     let mut pages = pages();
     for page in ["CONTRIBUTING.md", "CHANGELOG.md"] {
         pages.push(root().join(page));
@@ -305,7 +305,7 @@ async fn the_reference_lists_every_function() {
         .collect();
     let db = Server::of_suite().database("reference").await;
     let session = db.connect().await;
-    // Input arguments only: names and types, as in the catalog.
+    // The names and types of input arguments only, as in the catalog.
     let sql = "select p.proname || '(' || coalesce((
             select string_agg(p.proargnames[a.i] || ' ' || format_type(p.proargtypes[a.i - 1], null), ', ' order by a.i)
             from generate_series(1, p.pronargs) a (i)), '') || ')'
@@ -314,7 +314,7 @@ async fn the_reference_lists_every_function() {
     let there: BTreeSet<String> = session.column(sql).await.into_iter().collect();
     let unique: BTreeSet<String> = listed.iter().cloned().collect();
     assert_eq!(unique.len(), listed.len(), "a function is listed twice");
-    // (the triggers may be listed as well)
+    // The page may list the trigger functions too.
     let missing: Vec<_> = there
         .difference(&unique)
         .filter(|f| !f.starts_with("trigger_"))

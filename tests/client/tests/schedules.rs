@@ -1,4 +1,4 @@
-//! Schedules: each tick once, whatever happens to who pushes it.
+//! Schedules: each tick is pushed exactly once, whatever ends the session that pushes it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use fetchq_client_tests::{Cluster, Server, Session, counters_are_exact, wait_until, with_worker};
 
-/// Zones with summer time: an hour, and half of one. A year has two changes of each.
+/// Time zones with daylight-saving time of an hour or half an hour: two changes in each year.
 const CHANGING: [&str; 3] = ["Europe/Berlin", "America/New_York", "Australia/Lord_Howe"];
 const ZONES: [&str; 5] = [
     "UTC",
@@ -16,16 +16,16 @@ const ZONES: [&str; 5] = [
     "Australia/Lord_Howe",
 ];
 
-/// When its ticks come, in plain SQL.
+/// The expected ticks, in plain SQL.
 enum Expected {
-    /// Whenever the clock shows a time `l` for which this is true.
+    /// Whenever the local time `l` satisfies this condition.
     Clock(&'static str),
-    /// Once on each day for which the first is true: at a time of day, or when the clock
-    /// shows a later one for the first time.
+    /// Once on each day that satisfies the first condition: at a time of day, or, when the clock
+    /// skips that time, at the first later time.
     Day(&'static str, &'static str),
-    /// Every so many minutes from the start.
+    /// Every n minutes from the start.
     Minutes(i32),
-    /// Every day when the clock shows the time of the start, as PostgreSQL reads it.
+    /// Every day at the local time of the start, as PostgreSQL computes it.
     Days,
 }
 
@@ -63,14 +63,14 @@ const KINDS: [(&str, &str, Expected); 10] = [
 ];
 
 impl Expected {
-    /// The ticks from `from` to `to` in a zone: a query of one column.
+    /// A query of one column: the ticks from `from` to `to` in a time zone.
     fn sql(&self, zone: &str, from: &str, to: &str) -> String {
         let clock = format!(
             "select t, t at time zone '{zone}' as l from generate_series('{from}'::timestamptz, '{to}', '20 seconds') t"
         );
         match self {
             Self::Clock(when) => format!("select t from ({clock}) c where {when}"),
-            // (a day that begins before `from` may have ticked then)
+            // A day that begins before `from` may have ticked before it.
             Self::Day(when, time) => format!(
                 "select t from (
                     select min(t) as t from (
@@ -92,7 +92,7 @@ impl Expected {
     }
 }
 
-/// Weeks of next year with a change of the clocks in them, one after the other: from, to.
+/// The weeks of next year with a clock change, in order: from, to.
 async fn weeks(session: &Session) -> Vec<(String, String)> {
     let zones = CHANGING.map(|zone| format!("'{zone}'")).join(", ");
     let weeks = session
@@ -116,7 +116,7 @@ async fn weeks(session: &Session) -> Vec<(String, String)> {
         .collect()
 }
 
-/// A number that looks random, below `n`.
+/// A pseudorandom number below `n`.
 fn random(state: &AtomicU64, n: u64) -> u64 {
     let x = state
         .fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::Relaxed)
@@ -136,8 +136,8 @@ async fn connected(server: &Server) -> Session {
     server.connect("postgres").await
 }
 
-/// Runs what is due at the time of the clock (microseconds since 1970), until told to
-/// end; comes back after whatever ends its session.
+/// Runs the schedules that are due at a simulated time (microseconds since 1970), until it is
+/// stopped. It reconnects when its session ends.
 async fn runs(
     server: Server,
     clock: Arc<AtomicI64>,
@@ -163,8 +163,8 @@ async fn runs(
     }
 }
 
-/// Fifty schedules over the weeks in which clocks change, run by sessions that are
-/// killed at random, in different ways.
+/// Fifty schedules over the weeks with clock changes, run by sessions that are terminated at
+/// random, in different ways.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_tick_of_fifty_schedules_exactly_once() {
     let cluster = Cluster::new(
@@ -219,7 +219,7 @@ async fn every_tick_of_fifty_schedules_exactly_once() {
         let crash_at = (number % 3 == 1).then_some(now + (end - now) / 2);
         let mut has_crashed = false;
         while now < end {
-            // Mostly some minutes, now and then half a day.
+            // Usually the clock advances by minutes, now and then by half a day.
             let most = if random(&seed, 20) == 0 { 720 } else { 60 };
             now = (now + (1 + random(&seed, most) as i64) * 60_000_000).min(end);
             clock.store(now, Ordering::Relaxed);
@@ -229,7 +229,7 @@ async fn every_tick_of_fifty_schedules_exactly_once() {
                 has_crashed = true;
                 let pid = session.text(&format!("select pid {others} and state = 'active' union all select pid {others} limit 1")).await;
                 cluster.kill_if_there(pid.parse().unwrap());
-                wait_until("the server noticed", async || {
+                wait_until("the server has noticed", async || {
                     session.batch_execute("select").await.is_err()
                 })
                 .await;
@@ -242,7 +242,7 @@ async fn every_tick_of_fifty_schedules_exactly_once() {
                 kills += killed.len();
             }
         }
-        wait_until("all of the week is done", async || {
+        wait_until("all ticks of the week are pushed", async || {
             session
                 .text("select count(*) from fetchq.schedules where next_tick is not null")
                 .await
@@ -274,7 +274,7 @@ async fn every_tick_of_fifty_schedules_exactly_once() {
             "select subject from expected group by 1 having count(*) > 1 limit 20",
         ),
         (
-            "at another time",
+            "planned for a wrong time",
             "select subject from fetchq_data.q__docs where next_iteration <> substr(subject, strpos(subject, '@') + 1)::timestamptz limit 20",
         ),
         (
@@ -291,7 +291,7 @@ async fn every_tick_of_fifty_schedules_exactly_once() {
         .parse()
         .unwrap();
     assert!(expected > 15_000, "{expected}");
-    // No tick was pushed a second time, to find its document there.
+    // No tick was pushed a second time, when its document existed already.
     assert_eq!(
         session
             .text("select sum(ticks) from fetchq.schedules")
@@ -302,24 +302,24 @@ async fn every_tick_of_fifty_schedules_exactly_once() {
     println!("{expected} ticks, {kills} kills");
 }
 
-/// The seconds since a point in time that have their document, and those that lack one.
+/// The number of seconds since a point in time that have a document, and of those that lack one.
 const EACH_SECOND: &str = "with ticks as (
         select substr(subject, 8)::timestamptz as t, created_at from fetchq_data.q__docs where subject like 'second@%')
     select count(*) from ticks
     having count(*) = extract(epoch from max(t) - min(t)) + 1";
 
 #[tokio::test]
-async fn the_worker_is_on_time_and_misses_nothing_when_it_is_killed() {
+async fn ticks_are_on_time_and_complete_when_processes_are_killed() {
     let cluster = with_worker("ticking", "restart_after_crash = on");
     let db = cluster.server().database("ticking").await;
     let session = db.connect().await;
     let worker = "select pid from pg_stat_activity where backend_type = 'fetchq background worker' and datname = current_database()";
-    wait_until("the worker runs", async || {
+    wait_until("the background worker runs", async || {
         !session.column(worker).await.is_empty()
     })
     .await;
     session.sql("select fetchq.queue_create('q')").await;
-    // Told of it, the worker looks at once, though it had nothing to do for seconds.
+    // The new schedule wakes the idle background worker at once.
     tokio::time::sleep(Duration::from_millis(500)).await;
     session
         .sql("select fetchq.schedule_create('second', 'q', '* * * * * *', '{\"n\": 1}')")
@@ -330,23 +330,23 @@ async fn the_worker_is_on_time_and_misses_nothing_when_it_is_killed() {
     let late = session
         .text("select max(created_at - next_iteration) < interval '500 ms' and min(created_at - next_iteration) >= '0' from fetchq_data.q__docs")
         .await;
-    assert_eq!(late, "t", "not on time");
+    assert_eq!(late, "t", "a tick was late");
     assert_eq!(session.text("select count(*) from fetchq_data.q__docs where status <> 1 or payload <> '{\"n\": 1}'").await, "0");
 
-    // Killed in any way, at any moment.
+    // The background worker and the server are killed in different ways.
     for _ in 0..5 {
         tokio::time::sleep(Duration::from_millis(370)).await;
         session
             .sql("select pg_terminate_backend(pid) from pg_stat_activity where backend_type = 'fetchq background worker'")
             .await;
     }
-    wait_until("the worker runs", async || {
+    wait_until("the background worker runs", async || {
         !session.column(worker).await.is_empty()
     })
     .await;
     let pid = session.column(worker).await[0].clone();
     cluster.kill_if_there(pid.parse().unwrap());
-    wait_until("the server noticed", async || {
+    wait_until("the server has noticed", async || {
         session.batch_execute("select").await.is_err()
     })
     .await;
@@ -360,18 +360,21 @@ async fn the_worker_is_on_time_and_misses_nothing_when_it_is_killed() {
     .await;
     let mut session = db.connect().await;
     let on = "select count(*) from fetchq_data.q__docs where next_iteration > now() - interval '1500 ms'";
-    wait_until("it ticks again", async || session.text(on).await != "0").await;
+    wait_until("the schedule ticks again", async || {
+        session.text(on).await != "0"
+    })
+    .await;
     session.sql("select fetchq.schedule_pause('second')").await;
     let n = session.text(EACH_SECOND).await;
     assert_eq!(n, session.text("select ticks from fetchq.schedules").await);
     assert!(n.parse::<u32>().unwrap() > 5, "{n}");
     counters_are_exact(&mut session, "q").await;
 
-    // Paused, it pushes nothing, and leaves the pause out.
+    // A paused schedule pushes nothing, and skips the ticks of the pause.
     tokio::time::sleep(Duration::from_millis(2_200)).await;
     assert_eq!(session.text(EACH_SECOND).await, n);
     session.sql("select fetchq.schedule_resume('second')").await;
-    wait_until("it goes on", async || {
+    wait_until("the schedule continues", async || {
         session
             .text("select count(*) from fetchq_data.q__docs")
             .await
@@ -383,12 +386,12 @@ async fn the_worker_is_on_time_and_misses_nothing_when_it_is_killed() {
     session.sql("select fetchq.schedule_drop('second')").await;
     assert!(
         session.column(EACH_SECOND).await.is_empty(),
-        "the pause was caught up"
+        "the ticks of the pause were pushed"
     );
 }
 
 #[tokio::test]
-async fn one_that_fails_leaves_the_others_alone() {
+async fn a_failing_schedule_does_not_stop_others() {
     let cluster = with_worker("failing", "");
     let db = cluster.server().database("failing").await;
     let session = db.connect().await;
@@ -412,12 +415,12 @@ async fn one_that_fails_leaves_the_others_alone() {
                  fetchq.schedule_create('worse', 'q', '* * * * * *')",
         )
         .await;
-    // Written by hand, so that it can not even be read.
+    // This schedule is changed by plain SQL to a value that cannot be parsed.
     session
         .sql("update fetchq.schedules set cron = 'nonsense *' where name = 'worse'")
         .await;
     let list = "select name, state, ticks > 0, last_error from fetchq.schedule_list()";
-    wait_until("all have been tried, more than once", async || {
+    wait_until("all schedules have run more than once", async || {
         session
             .text("select count(*) from fetchq.schedules where attempts > 1 or ticks > 2")
             .await
@@ -432,7 +435,7 @@ async fn one_that_fails_leaves_the_others_alone() {
             "worse|failing|f|\"nonsense *\" is neither a cron expression nor an interval: it has 2 fields, not 5 or 6"
         ]
     );
-    // With the rights of who owns the documents.
+    // Schedules run with the rights of the owner of the documents.
     assert_eq!(
         session
             .rows("select distinct who, super from public.seen")
@@ -442,14 +445,14 @@ async fn one_that_fails_leaves_the_others_alone() {
     session
         .sql("drop trigger refuse on fetchq_data.bad__docs; select fetchq.schedule_resume('bad')")
         .await;
-    wait_until("it works again", async || {
+    wait_until("the schedule works again", async || {
         session
             .text("select attempts = 0 and ticks > 0 from fetchq.schedules where name = 'bad'")
             .await
             == "t"
     })
     .await;
-    // A queue that is dropped while its schedules run takes them along.
+    // A queue that is dropped while its schedules run takes its schedules with it.
     session.notices();
     session.sql("select fetchq.queue_drop('q')").await;
     let told: Vec<String> = session

@@ -1,10 +1,9 @@
-//! Objects of others that carry the names fetchq uses: none may ever be reached.
+//! Objects of other users with names that fetchq uses. fetchq must never use them.
 
 use fetchq_client_tests::{Database, Function, Server, Session, functions, prepare_queue, text_of};
 
-/// A booby trap for every operator and function of pg_catalog with types or names
-/// that fetchq's statements use, in a schema of the search path. {schema} is that
-/// schema; every trap raises an exception.
+/// Creates a trap for every operator and function of pg_catalog whose types or names appear in
+/// fetchq's statements. {schema} is a schema of the search path. Every trap raises an exception.
 const TRAPS: &str = r#"
 create schema if not exists {schema};
 create function {schema}.boom() returns pg_catalog.bool language plpgsql as
@@ -18,9 +17,9 @@ declare
     trap name;
     n int := 0;
 begin
-    set local search_path = pg_catalog; -- not into the first traps
-    -- Every operator on these types, and each with varchar for text: an exact match
-    -- in any schema of the path wins over pg_catalog's match by coercion.
+    set local search_path = pg_catalog; -- Use no trap that was just created.
+    -- Every operator on these types, and each with varchar for text, because an exact match
+    -- in any schema of the path is preferred to a match in pg_catalog by coercion.
     for r in
         select distinct on (o.oprname, v.l, v.r) o.oprname, v.l, v.r, o.oprresult::regtype as result
         from pg_operator o
@@ -67,7 +66,7 @@ begin
     end loop;
     if n < 50 then raise exception 'only % functions', n; end if;
 
-    -- Types that can hold nothing, relations that can not be read.
+    -- Types without valid values, and relations that cannot be read.
     foreach trap in array '{text,varchar,jsonb,json,int2,int4,int8,bool,timestamptz,"interval",uuid,name,tid,regclass,oid,numeric}'::name[] loop
         execute format('create domain {schema}.%I as pg_catalog.%1$I check ({schema}.boom())', trap);
     end loop;
@@ -78,7 +77,7 @@ begin
 end $do$;
 "#;
 
-/// The row without what differs from run to run: times and generated subjects.
+/// The row without the values that differ between runs: times and generated subjects.
 fn masked(function: &Function, row: &tokio_postgres::Row) -> String {
     let columns = row.columns().iter().enumerate();
     let shown: Vec<String> = columns
@@ -96,8 +95,8 @@ fn masked(function: &Function, row: &tokio_postgres::Row) -> String {
     shown.join("|")
 }
 
-/// Calls every function, each in a transaction that is rolled back, with a search path
-/// of this session set before; gives all results.
+/// Calls every function, each in a transaction that is rolled back, in a session with the given
+/// search path; returns all results.
 async fn call_all(db: &Database, path: &str, all: &[Function]) -> Vec<String> {
     let session = db.connect().await;
     let mut results = Vec::new();
@@ -116,7 +115,7 @@ async fn call_all(db: &Database, path: &str, all: &[Function]) -> Vec<String> {
         let signature = function.signature();
         let rows = result.unwrap_or_else(|e| panic!("search_path = {path}: {signature}: {e:?}"));
         let mut rows: Vec<String> = rows.iter().map(|row| masked(function, row)).collect();
-        // What the shared memory remembers is another matter.
+        // The contents of the shared memory may differ.
         if function.name.starts_with("ready_") {
             rows.clear();
         }
@@ -130,12 +129,12 @@ async fn compare(name: &str, schema: &str, path: &str) {
     let session = db.connect().await;
     prepare_queue(&session).await;
     session.sql("select fetchq.queue_enable_notify('q'); update fetchq.jobs set next_iteration = now() - interval '1 minute'").await;
-    // Leases that ran out, documents that are due: work for maintenance.
+    // Expired leases and due documents give maintenance something to do.
     session
         .sql(
             "select fetchq.doc_push('q', 'orphan', 3, 0, now(), '{}'), fetchq.doc_push('q', 'dead', 3, 0, now(), '{}');
              select fetchq.doc_pick('q', 3, 2, '0s');
-             -- (long ago, so that status() calls them late in every run)
+             -- Long ago, so that status() reports them as late in every run.
              update fetchq_data.q__docs set next_iteration = now() - interval '1 hour' where subject in ('orphan', 'dead');
              update fetchq_data.q__docs set attempts = 9 where subject = 'dead';
              insert into fetchq_data.q__metrics (created_at, metric, value)
@@ -151,7 +150,7 @@ async fn compare(name: &str, schema: &str, path: &str) {
         assert_eq!(got, expected, "search_path = {path}");
     }
 
-    // Creating and dropping from nothing, and a life through the hot calls.
+    // The extension's own DDL, and a document that passes through the hot calls.
     let worker = db.connect().await;
     worker.sql(&format!("set search_path = {path}")).await;
     for call in [
@@ -173,14 +172,14 @@ async fn compare(name: &str, schema: &str, path: &str) {
     ] {
         worker.sql(&format!("select fetchq.{call}")).await;
     }
-    // The triggers of the tables, fired by a console's own statements.
+    // The triggers of the tables, fired by plain SQL.
     worker
         .sql("update fetchq.queues set is_active = false; delete from fetchq.jobs; delete from fetchq_data.q__docs")
         .await;
     db.remove().await;
 }
 
-/// Sets the traps, and makes sure that they work.
+/// Creates the traps, and checks that they work.
 pub async fn traps(session: &Session, schema: &str, path: &str) {
     session.sql(&TRAPS.replace("{schema}", schema)).await;
     session
@@ -209,7 +208,7 @@ async fn temporary_objects() {
     let session = db.connect().await;
     prepare_queue(&session).await;
     let all = functions(&session).await;
-    // Temporary tables come first in any path for relations and types.
+    // For relations and types, temporary tables come first in any search path.
     session
         .sql("create temp table pg_class (x int); create temp table pg_extension (x int); create temp table pg_namespace (x int);
               create temp table queues (x int); create temp table q__docs (x int); create temp table text (x int); create temp table jsonb (x int)")

@@ -1,4 +1,4 @@
-//! Leases that are bound to the session that holds them.
+//! Leases that are bound to the session of their worker.
 
 use fetchq_client_tests::{
     Server, Session, counters_are_exact, process_id, wait_until, with_worker, worker_comes,
@@ -6,7 +6,7 @@ use fetchq_client_tests::{
 
 const MODES: [&str; 3] = ["off", "return", "keep"];
 
-/// A session that has picked one document of `q` in a mode.
+/// A session that has picked one document of `q` with a binding.
 async fn holder(server: &Server, database: &str, mode: &str, duration: &str) -> Session {
     let session = server.connect(database).await;
     session
@@ -23,7 +23,7 @@ async fn holder(server: &Server, database: &str, mode: &str, duration: &str) -> 
     session
 }
 
-/// The bindings of the leases that there are.
+/// The bindings of all leases.
 async fn bindings(session: &Session) -> Vec<String> {
     session
         .column("select binding from fetchq.leases order by 1")
@@ -39,7 +39,7 @@ async fn end(session: &Session, pid: &str) {
 const PID: &str = "select pg_backend_pid()";
 
 #[tokio::test]
-async fn leases_end_with_their_sessions_however_they_end() {
+async fn bound_leases_end_with_their_sessions() {
     let cluster = with_worker("sessions", "synchronous_commit = on");
     let server = cluster.server();
     let mut look = server.connect("postgres").await;
@@ -50,7 +50,7 @@ async fn leases_end_with_their_sessions_however_they_end() {
     .await;
     worker_comes(&look, "postgres").await;
 
-    // It disconnects, it is told to end.
+    // The session disconnects, or is terminated.
     for is_killed in [false, true] {
         for mode in MODES {
             let session = holder(&server, "postgres", mode, "1 hour").await;
@@ -59,7 +59,7 @@ async fn leases_end_with_their_sessions_however_they_end() {
             }
         }
         let left = if is_killed { 2 } else { 1 };
-        wait_until("only the leases that are not bound are left", async || {
+        wait_until("only unbound leases are left", async || {
             bindings(&look).await == vec!["off"; left]
         })
         .await;
@@ -67,10 +67,10 @@ async fn leases_end_with_their_sessions_however_they_end() {
     let back = look
         .rows("select attempts, count(*) from fetchq_data.q__docs where last_error is not null group by 1")
         .await;
-    assert_eq!(back, ["1|4"], "each counts as an attempt");
+    assert_eq!(back, ["1|4"], "each release must count as an attempt");
     counters_are_exact(&mut look, "q").await;
 
-    // One process is killed, and the server ends all others.
+    // One process is killed, and the server ends all other sessions.
     let mut holders = Vec::new();
     for mode in MODES {
         holders.push(holder(&server, "postgres", mode, "1 hour").await);
@@ -82,9 +82,10 @@ async fn leases_end_with_their_sessions_however_they_end() {
     })
     .await;
     let mut look = server.connect_when_up("postgres").await;
-    wait_until("those of the crash are back", async || {
-        bindings(&look).await == ["off"; 3]
-    })
+    wait_until(
+        "the leases of the crashed sessions have ended",
+        async || bindings(&look).await == ["off"; 3],
+    )
     .await;
     counters_are_exact(&mut look, "q").await;
 }
@@ -104,7 +105,7 @@ async fn a_kept_lease_lasts_as_long_as_its_session() {
     for mode in MODES {
         holders.push(holder(&server, "postgres", mode, "3 s").await);
     }
-    wait_until("the others have run out", async || {
+    wait_until("the other leases have expired", async || {
         bindings(&look).await == ["keep"]
     })
     .await;
@@ -112,31 +113,31 @@ async fn a_kept_lease_lasts_as_long_as_its_session() {
         .text("select until > now() + interval '10 s' from fetchq.leases")
         .await;
     assert_eq!(left, "t");
-    // Without the worker nobody extends it, and nobody takes it back either.
+    // Without a background worker the lease is neither extended nor ended.
     look.sql("alter system set fetchq.background_worker = off")
         .await;
     look.sql("select pg_reload_conf()").await;
-    wait_until("the worker is gone", async || {
+    wait_until("the background worker has ended", async || {
         process_id(&look, "fetchq background worker")
             .await
             .is_none()
     })
     .await;
     drop(holders);
-    wait_until("its session is gone", async || {
+    wait_until("the worker's session is gone", async || {
         look.text("select sum(sessions) from fetchq.workers where documents > 0")
             .await
             == "0"
     })
     .await;
     assert_eq!(bindings(&look).await, ["keep"]);
-    // Maintenance that somebody else runs does.
+    // Maintenance that a client runs ends the lease.
     look.sql("select fetchq.mnt_run('q', 10)").await;
     assert!(bindings(&look).await.is_empty());
 }
 
 #[tokio::test]
-async fn a_node_hands_back_what_all_its_sessions_hold() {
+async fn worker_release_releases_the_leases_of_all_sessions() {
     let db = Server::of_suite().database("release").await;
     let mut look = db.connect().await;
     look.sql(
@@ -154,7 +155,7 @@ async fn a_node_hands_back_what_all_its_sessions_hold() {
             .await;
         sessions.push(session);
     }
-    // What one of them is settling is its own.
+    // A document that one of the sessions is settling stays with that session.
     sessions[0]
         .sql("begin; select fetchq.doc_complete(queue, subject, null, lease) from fetchq.leases where pid = pg_backend_pid()")
         .await;
@@ -172,9 +173,9 @@ async fn a_node_hands_back_what_all_its_sessions_hold() {
     for queue in ["q", "p", "other"] {
         counters_are_exact(&mut look, queue).await;
     }
-    // Sessions that hold nothing and have ended are forgotten.
+    // Ended sessions without leases are removed from the table.
     drop(sessions);
-    wait_until("they are forgotten", async || {
+    wait_until("the sessions are removed", async || {
         look.sql("select fetchq.mnt()").await;
         look.text("select count(*) from fetchq.worker_sessions")
             .await

@@ -1,4 +1,4 @@
-//! `call fetchq.work(…)`: effects exactly once, whatever fails, and however it ends.
+//! `call fetchq.work(…)`: each handler takes effect exactly once, whatever fails.
 
 use std::time::Duration;
 
@@ -11,8 +11,8 @@ use tokio_postgres::Error;
 
 use crate::search_path::traps;
 
-/// What the handlers of these tests do: a line in the ledger, and then what the payload
-/// asks for.
+/// The handlers of these tests: they write a row to the ledger, and then do what the payload
+/// requests.
 const HANDLER: &str = "
     create table ledger (subject text, attempts int, pid int default pg_backend_pid());
     create function handle(queue text, doc jsonb) returns void language plpgsql as $$
@@ -30,7 +30,7 @@ const HANDLER: &str = "
 
 type Ended = Result<(i32, i32), Error>;
 
-/// A worker; how many documents it has processed, and how many have failed.
+/// Starts a worker; returns the numbers of documents that it has processed and that failed.
 fn works(session: Session, arguments: &str) -> JoinHandle<Ended> {
     let call = format!("call fetchq.work('q', 'handle'{arguments})");
     tokio::spawn(async move {
@@ -45,7 +45,7 @@ async fn named(server: &Server, database: &str, name: &str) -> Session {
     session
 }
 
-/// It is in the middle of its handler: process id.
+/// Waits until a handler runs, and returns its process ID.
 async fn in_handler(session: &Session) -> String {
     let sql = "select pid from pg_stat_activity where wait_event = 'PgSleep'";
     let mut found = Vec::new();
@@ -79,7 +79,7 @@ async fn several_workers_and_handlers_that_fail() {
     let db = Server::of_suite().database("work_many").await;
     let mut session = db.connect().await;
     session.sql(HANDLER).await;
-    // Of 400 documents 80 fail once, and 8 always do.
+    // Of 400 documents, 80 fail once and 8 always fail.
     session
         .sql(
             "select fetchq.doc_put('q', 's' || i, case when i % 50 = 0 then '{\"fails\": 9}'
@@ -117,7 +117,7 @@ async fn several_workers_and_handlers_that_fail() {
 }
 
 #[tokio::test]
-async fn it_stops_when_it_is_told_to() {
+async fn a_worker_stops_on_request() {
     let db = Server::of_suite().database("work_stop").await;
     let session = db.connect().await;
     session.sql(HANDLER).await;
@@ -126,29 +126,42 @@ async fn it_stops_when_it_is_told_to() {
     let busy = works(named(&db.server, &db.name, "busy").await, "");
     in_handler(&session).await;
     session.sql("select fetchq.worker_stop('busy')").await;
-    assert_eq!(busy.await.unwrap().expect("it ends"), (1, 0));
+    assert_eq!(
+        busy.await
+            .unwrap()
+            .expect("the worker ends without an error"),
+        (1, 0)
+    );
     assert_eq!(ledger(&session).await, ["slow 1"]);
 
-    // One of that name that is started later works.
+    // A worker of that name that is started later works normally.
     let worker = named(&db.server, &db.name, "busy").await;
     let done = works(worker, ", max_docs => 1").await.unwrap();
-    assert_eq!(done.expect("it ends"), (1, 0));
+    assert_eq!(done.expect("the worker ends without an error"), (1, 0));
 
-    // It waits, and holds nothing meanwhile.
+    // The worker waits, and has no lease meanwhile.
     let worker = named(&db.server, &db.name, "idle").await;
     worker.sql("set application_name = 'idle'").await;
     let idle = works(worker, "");
     let sleeps = "select count(*) from pg_stat_activity where application_name = 'idle'
         and wait_event_type = 'Extension' and backend_xmin is null and backend_xid is null
         and not exists (select from pg_locks l where l.pid = pg_stat_activity.pid and l.relation::regclass::text like '%docs%')";
-    wait_until("it sleeps", async || session.text(sleeps).await == "1").await;
+    wait_until("the worker sleeps", async || {
+        session.text(sleeps).await == "1"
+    })
+    .await;
     session.sql("select fetchq.worker_stop('idle')").await;
-    assert_eq!(idle.await.unwrap().expect("it ends"), (0, 0));
+    assert_eq!(
+        idle.await
+            .unwrap()
+            .expect("the worker ends without an error"),
+        (0, 0)
+    );
     db.remove().await;
 }
 
 #[tokio::test]
-async fn a_cancelled_session_hands_the_document_back() {
+async fn a_cancelled_worker_releases_its_document() {
     let db = Server::of_suite().database("work_cancel").await;
     let mut session = db.connect().await;
     session.sql(HANDLER).await;
@@ -158,13 +171,13 @@ async fn a_cancelled_session_hands_the_document_back() {
     session
         .sql(&format!("select pg_cancel_backend({pid})"))
         .await;
-    let error = worker.await.unwrap().expect_err("it was cancelled");
+    let error = worker.await.unwrap().expect_err("the call was cancelled");
     assert_eq!(state_of(&error), "57014");
     assert_eq!(document(&session, "slow").await, "1 0");
     assert_eq!(ledger(&session).await, [""; 0]);
     counters_are_exact(&mut session, "q").await;
 
-    // While it waits there is nothing to hand back.
+    // A worker that waits has no lease to give up.
     session.sql("select fetchq.queue_truncate('q')").await;
     let worker = db.connect().await;
     worker.sql("set application_name = 'idle'").await;
@@ -172,17 +185,20 @@ async fn a_cancelled_session_hands_the_document_back() {
     let worker = works(worker, "");
     let sleeps = "select count(*) from pg_stat_activity
         where application_name = 'idle' and wait_event_type = 'Extension'";
-    wait_until("it sleeps", async || session.text(sleeps).await == "1").await;
+    wait_until("the worker sleeps", async || {
+        session.text(sleeps).await == "1"
+    })
+    .await;
     session
         .sql(&format!("select pg_cancel_backend({pid})"))
         .await;
-    let error = worker.await.unwrap().expect_err("it was cancelled");
+    let error = worker.await.unwrap().expect_err("the call was cancelled");
     assert_eq!(state_of(&error), "57014");
     db.remove().await;
 }
 
 #[tokio::test]
-async fn what_a_lost_lease_has_done_is_undone() {
+async fn work_under_a_lost_lease_is_rolled_back() {
     let db = Server::of_suite().database("work_lost").await;
     let mut session = db.connect().await;
     session.sql(HANDLER).await;
@@ -192,7 +208,7 @@ async fn what_a_lost_lease_has_done_is_undone() {
     in_handler(&session).await;
     let cancel = "select was_cancelled from fetchq.doc_cancel('q', 'slow')";
     assert_eq!(session.text(cancel).await, "t");
-    assert_eq!(worker.await.unwrap().expect("it goes on"), (1, 1));
+    assert_eq!(worker.await.unwrap().expect("the worker continues"), (1, 1));
     assert_eq!(ledger(&session).await, ["next 1"]);
     assert_eq!(document(&session, "slow").await, "-1 0");
     counters_are_exact(&mut session, "q").await;
@@ -200,7 +216,7 @@ async fn what_a_lost_lease_has_done_is_undone() {
 }
 
 #[tokio::test]
-async fn what_can_not_be_rejected_is_handed_back() {
+async fn a_document_that_cannot_be_rejected_is_released() {
     let db = Server::of_suite().database("work_stuck").await;
     let mut session = db.connect().await;
     session.sql(HANDLER).await;
@@ -224,7 +240,7 @@ async fn what_can_not_be_rejected_is_handed_back() {
             "drop trigger late on fetchq_data.q__logs",
             "DE003",
         ),
-        // (the state of a lost lease)
+        // The SQLSTATE of a lost lease.
         (
             "create trigger never before insert on fetchq_data.d__docs
                  for each row execute function suppress_redundant_updates_trigger()",
@@ -253,7 +269,7 @@ async fn what_can_not_be_rejected_is_handed_back() {
         let row = worker
             .query_one("call fetchq.work('q', 'handle', max_docs => 2)", &[])
             .await
-            .expect("it goes on");
+            .expect("the worker continues");
         let counts: (i32, i32) = (row.get("processed"), row.get("failed"));
         assert_eq!(counts, (1, 1), "{state}");
         assert_eq!(document(&session, "bad").await, "0 0", "{state}");
@@ -270,7 +286,7 @@ async fn what_can_not_be_rejected_is_handed_back() {
         session.sql(mended).await;
     }
 
-    // Where it can not even be handed back, the worker ends.
+    // When the document cannot be released either, the worker ends.
     session
         .sql(
             "select fetchq.queue_set_dead_letter('q', null);
@@ -288,7 +304,7 @@ async fn what_can_not_be_rejected_is_handed_back() {
 }
 
 #[tokio::test]
-async fn whatever_the_default_isolation_is() {
+async fn any_default_isolation_level() {
     let db = Server::of_suite().database("work_isolation").await;
     let mut session = db.connect().await;
     session.sql(HANDLER).await;
@@ -306,11 +322,15 @@ async fn whatever_the_default_isolation_is() {
         // The documents change while their handlers run.
         let extend = "select fetchq.doc_extend('q', subject, '1 hour', lease) from fetchq_data.q__docs where status = 2";
         while !worker.is_finished() {
-            // (it might have been settled meanwhile)
+            // The document may be settled meanwhile.
             let _ = session.batch_execute(extend).await;
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
-        assert_eq!(worker.await.unwrap().expect("it works"), (2, 1), "{level}");
+        assert_eq!(
+            worker.await.unwrap().expect("the worker succeeds"),
+            (2, 1),
+            "{level}"
+        );
         assert_eq!(ledger(&session).await, ["bad 2", "slow 1"], "{level}");
         counters_are_exact(&mut session, "q").await;
     }
@@ -318,7 +338,7 @@ async fn whatever_the_default_isolation_is() {
 }
 
 #[tokio::test]
-async fn what_fails_at_the_end_of_the_transaction_is_rejected() {
+async fn a_failure_at_commit_is_rejected() {
     let db = Server::of_suite().database("work_deferred").await;
     let session = db.connect().await;
     session.sql(HANDLER).await;
@@ -333,12 +353,12 @@ async fn what_fails_at_the_end_of_the_transaction_is_rejected() {
     put(&session, "bad", "{}").await;
     put(&session, "good", "{}").await;
     let done = works(db.connect().await, ", max_docs => 2").await.unwrap();
-    assert_eq!(done.expect("it goes on"), (1, 1));
+    assert_eq!(done.expect("the worker continues"), (1, 1));
     assert_eq!(ledger(&session).await, ["good 1"]);
     let row = session
         .query_one("call fetchq.work('q', 'asserts', max_docs => 1)", &[])
         .await
-        .expect("it goes on");
+        .expect("the worker continues");
     assert_eq!(row.get::<_, i32>("failed"), 1);
     db.remove().await;
 }
@@ -400,7 +420,7 @@ async fn handlers_are_checked_before_anything_is_picked() {
 }
 
 #[tokio::test]
-async fn a_handler_says_what_becomes_of_the_document() {
+async fn a_handler_decides_the_result() {
     let db = Server::of_suite().database("work_answer").await;
     let mut session = db.connect().await;
     session.sql(HANDLER).await;
@@ -463,7 +483,7 @@ async fn a_handler_says_what_becomes_of_the_document() {
 }
 
 #[tokio::test]
-async fn whatever_is_in_the_search_path() {
+async fn any_search_path() {
     let db = Server::of_suite().database("work_path").await;
     let session = db.connect().await;
     session
@@ -480,7 +500,7 @@ async fn whatever_is_in_the_search_path() {
         let worker = db.connect().await;
         worker.sql(&format!("set search_path = {path}")).await;
         let ended = works(worker, ", idle_timeout => '1 s'").await.unwrap();
-        assert_eq!(ended.expect("it works"), (1, 3), "{path}");
+        assert_eq!(ended.expect("the worker succeeds"), (1, 3), "{path}");
         let sql = "select count(*) from fetchq_data.q__docs where subject = 'bad' and last_error <> 'bad luck'";
         assert_eq!(session.text(sql).await, "0");
     }
@@ -498,14 +518,14 @@ async fn cluster(name: &str) -> (Cluster, Server, Session) {
 }
 
 #[tokio::test]
-async fn a_session_that_ends_gives_its_document_to_the_others() {
+async fn a_document_is_picked_again_when_its_session_ends() {
     let (cluster, server, mut session) = cluster("work-end").await;
     for how in ["terminate", "kill"] {
         session
             .sql("select fetchq.queue_truncate('q'); truncate ledger")
             .await;
         put(&session, "slow", "{\"sleep\": 600}").await;
-        // (a lease of a day: nothing comes back by waiting for its end)
+        // The lease lasts a day, so it does not expire during the test.
         let first = works(server.connect("postgres").await, ", duration => '1 day'");
         let pid = in_handler(&session).await;
         if how == "terminate" {
@@ -513,7 +533,7 @@ async fn a_session_that_ends_gives_its_document_to_the_others() {
                 .sql(&format!("select pg_terminate_backend({pid})"))
                 .await;
         } else {
-            // The server starts again, and with it the session of the test.
+            // The server restarts, and the test's session ends with it.
             cluster.kill(pid.parse().unwrap());
         }
         assert!(first.await.unwrap().is_err());
@@ -527,7 +547,11 @@ async fn a_session_that_ends_gives_its_document_to_the_others() {
             worker_comes(&session, "postgres").await;
         }
         let second = works(server.connect("postgres").await, ", max_docs => 1");
-        assert_eq!(second.await.unwrap().expect("it works"), (1, 0), "{how}");
+        assert_eq!(
+            second.await.unwrap().expect("the worker succeeds"),
+            (1, 0),
+            "{how}"
+        );
         assert_eq!(ledger(&session).await, ["slow 2"], "{how}");
         assert_eq!(document(&session, "slow").await, "3 0", "{how}");
         counters_are_exact(&mut session, "q").await;

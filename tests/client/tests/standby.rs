@@ -1,5 +1,5 @@
-//! A hot standby: reading works, writing says why it does not, and a promotion makes
-//! a primary of it.
+//! A hot standby: reads work, writes fail with an explanation, and a promotion makes the server
+//! a primary.
 
 use fetchq_client_tests::{
     Cluster, Database, Function, Load, Session, counters_are_exact, error_of, functions,
@@ -7,7 +7,7 @@ use fetchq_client_tests::{
     with_worker, worker_comes,
 };
 
-/// Functions that read. Every other one writes.
+/// Functions that only read. All others write.
 const READS: &[&str] = &[
     "info",
     "init",
@@ -34,12 +34,12 @@ const READS: &[&str] = &[
     "upgrade__330__400",
 ];
 
-/// Of these one server says what another does not: what it remembers, what runs there.
+/// Functions whose results depend on the server: its memory and its processes.
 const OF_THE_SERVER: &[&str] = &["ready_floors", "ready_stats", "status"];
 
 async fn caught_up(primary: &Session, standby: &Session) {
     let position = primary.text("select pg_current_wal_lsn()").await;
-    wait_until("the standby has all of it", async || {
+    wait_until("the standby has replayed all changes", async || {
         standby
             .text(&format!(
                 "select pg_last_wal_replay_lsn() >= '{position}'::pg_lsn"
@@ -50,7 +50,7 @@ async fn caught_up(primary: &Session, standby: &Session) {
     .await;
 }
 
-/// All reading functions and their rows.
+/// The rows of all reading functions.
 async fn read_all(session: &Session) -> Vec<String> {
     let mut all = Vec::new();
     for function in functions(session).await {
@@ -65,7 +65,7 @@ async fn read_all(session: &Session) -> Vec<String> {
                 .await
                 .unwrap_or_else(|e| panic!("{} on the standby: {e:?}", function.signature()));
             for row in rows {
-                // last_update is the time of reading for what is not packed yet.
+                // For events that are not packed yet, last_update is the time of reading.
                 let columns = row
                     .columns()
                     .iter()
@@ -79,7 +79,7 @@ async fn read_all(session: &Session) -> Vec<String> {
     all
 }
 
-/// Every writing function must refuse, naming itself and saying what to do.
+/// Checks that every writing function fails with an error that names it, and with a hint.
 async fn writes_are_refused(session: &Session, told: &str, hint: &str) {
     let mut wrong = Vec::new();
     let mut refused = 0;
@@ -110,7 +110,7 @@ async fn writes_are_refused(session: &Session, told: &str, hint: &str) {
                 refused += 1;
             }
         }
-        // (a read-only transaction block is over after an error)
+        // After an error the read-only transaction block ends.
         let _ = session
             .batch_execute("rollback; set default_transaction_read_only = on")
             .await;
@@ -142,7 +142,7 @@ async fn a_hot_standby_and_its_promotion() {
     let standby_cluster = primary_cluster.standby("standby", "");
     let mut standby = standby_cluster.server().connect("postgres").await;
 
-    // Made before the standby looks, and changed while it has plans.
+    // The queue is created before the standby reads it, and changed after it has cached plans.
     prepare_queue(&primary).await;
     caught_up(&primary, &standby).await;
     assert_eq!(read_all(&standby).await, read_all(&primary).await);
@@ -162,7 +162,7 @@ async fn a_hot_standby_and_its_promotion() {
     drop(primary);
     primary_cluster.stop("fast");
     standby_cluster.promote();
-    // The same session, and a new one.
+    // The same session, and a new one, write after the promotion.
     standby.sql("set default_transaction_read_only = off").await;
     assert_eq!(in_snapshot(&mut standby, "q").await, before);
     assert_eq!(
@@ -178,7 +178,7 @@ async fn a_hot_standby_and_its_promotion() {
     assert_eq!(
         picked.len(),
         83,
-        "one pending, 100 more, less 20, and two: {picked:?}"
+        "1 + 100 - 20 + 2 documents are pending: {picked:?}"
     );
     for subject in &picked {
         assert_eq!(
@@ -194,7 +194,7 @@ async fn a_hot_standby_and_its_promotion() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_worker_starts_with_the_promotion() {
+async fn the_background_worker_starts_with_the_promotion() {
     const CLIENTS: usize = 4;
     let database = |cluster: &Cluster| Database {
         server: cluster.server(),
@@ -211,12 +211,12 @@ async fn the_worker_starts_with_the_promotion() {
     );
     let new_db = database(&new);
     let mut standby = new_db.connect().await;
-    // Acknowledged means written by both.
+    // Both servers write a change to disk before it is acknowledged.
     primary
         .sql("alter system set synchronous_standby_names = '*'")
         .await;
     primary.sql("select pg_reload_conf()").await;
-    wait_until("the standby is waited for", async || {
+    wait_until("commits wait for the standby", async || {
         primary
             .text("select count(*) from pg_stat_replication where sync_state = 'sync'")
             .await
@@ -227,7 +227,7 @@ async fn the_worker_starts_with_the_promotion() {
     let mut load = Load::new(&db).await;
     caught_up(&primary, &standby).await;
     load.run(CLIENTS, 200).await;
-    // As long as it is a standby it only reads.
+    // A standby runs no background worker and refuses writes.
     for _ in 0..10 {
         assert!(processes(&standby).await.is_empty());
         counters_are_exact(&mut standby, "q").await;
@@ -248,7 +248,7 @@ async fn the_worker_starts_with_the_promotion() {
         }
         tokio::time::sleep(std::time::Duration::from_millis(100)).await;
     }
-    // For longer than the way to the new primary takes.
+    // The load runs for longer than the promotion takes.
     primary
         .sql("select fetchq.queue_create('far'); select fetchq.doc_push('far', 'f', 0, 0, clock_timestamp() + interval '6 s', '{}')")
         .await;
@@ -261,9 +261,12 @@ async fn the_worker_starts_with_the_promotion() {
     let worker = "select state from fetchq.status() where component = 'background worker'";
     assert_eq!(standby.text(worker).await, "running");
     let far = "select status from fetchq_data.far__docs";
-    wait_until("it is pending", async || standby.text(far).await == "1").await;
+    wait_until("the document is pending", async || {
+        standby.text(far).await == "1"
+    })
+    .await;
     load.finish(&mut standby).await;
-    // And it goes on.
+    // The load continues on the new primary.
     load.goes_on_in(&new_db);
     load.run(CLIENTS, 50).await;
     load.stop().await;

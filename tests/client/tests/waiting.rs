@@ -1,4 +1,4 @@
-//! `queue_wait`: who waits is woken by the commit, holds nothing, and ends when told to.
+//! `queue_wait`: commits wake waiters, waiters keep no locks, and a waiter can be cancelled.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ fn is_preloaded() -> bool {
     std::env::var("FETCHQ_NO_PRELOAD").as_deref() != Ok("1")
 }
 
-/// A session that waits in the background; what it was told in the end.
+/// A session that waits in the background, and the result of its call.
 async fn waits(db: &Database, call: &str) -> JoinHandle<Result<String, tokio_postgres::Error>> {
     let session = db.connect().await;
     session.sql("set application_name = 'waits'").await;
@@ -29,7 +29,7 @@ const ASLEEP: &str = "select count(*) from pg_stat_activity
     where application_name = 'waits' and wait_event_type = 'Extension'";
 
 async fn asleep(session: &Session, n: usize) {
-    wait_until("they sleep", async || {
+    wait_until("the waiters sleep", async || {
         session.text(ASLEEP).await == n.to_string()
     })
     .await;
@@ -38,18 +38,18 @@ async fn asleep(session: &Session, n: usize) {
 const CALL: &str = "call fetchq.queue_wait('q', '30 s')";
 
 #[tokio::test]
-async fn a_commit_wakes_as_many_as_documents_came() {
+async fn a_commit_wakes_one_waiter_per_document() {
     let db = Server::of_suite().database("wait_commit").await;
     let session = db.connect().await;
     session
         .sql("select fetchq.queue_create('q'); select fetchq.queue_create('other')")
         .await;
 
-    // It is there already.
+    // A document is ready already.
     session.sql("select fetchq.doc_append('q', '{}')").await;
     assert_eq!(waits(&db, CALL).await.await.unwrap().unwrap(), "true");
     session.sql("select fetchq.doc_pick('q')").await;
-    // It does not come.
+    // No document becomes ready.
     let call = "call fetchq.queue_wait('q', '200 ms')";
     assert_eq!(waits(&db, call).await.await.unwrap().unwrap(), "false");
 
@@ -58,7 +58,7 @@ async fn a_commit_wakes_as_many_as_documents_came() {
         all.push(waits(&db, CALL).await);
     }
     asleep(&session, 5).await;
-    // They hold nothing.
+    // Waiters keep no locks and no snapshot.
     assert_eq!(
         session
             .text("select count(*) from pg_stat_activity where application_name = 'waits' and (backend_xmin is not null or backend_xid is not null)")
@@ -74,7 +74,7 @@ async fn a_commit_wakes_as_many_as_documents_came() {
             .await,
         "0"
     );
-    // Somebody else's document, a planned one, one that is rolled back: nothing for them.
+    // Documents of another queue, planned documents, and rolled back pushes wake no waiter.
     session.sql("select fetchq.doc_append('other', '{}')").await;
     session
         .sql("select fetchq.doc_push('q', 'later', 0, 0, now() + interval '1 hour', '{}')")
@@ -86,7 +86,7 @@ async fn a_commit_wakes_as_many_as_documents_came() {
     asleep(&session, 5).await;
 
     if is_preloaded() {
-        // Two documents, in the ways that they come.
+        // Two documents, pushed in different ways.
         session
             .sql("begin; select fetchq.doc_append('q', '{}'); insert into fetchq_data.q__docs (subject, status) values ('plain', 1)")
             .await;
@@ -109,13 +109,13 @@ async fn a_commit_wakes_as_many_as_documents_came() {
 }
 
 #[tokio::test]
-async fn a_document_that_waits_for_its_time_wakes_too() {
+async fn a_rejected_document_wakes_when_it_is_due() {
     let db = Server::of_suite().database("wait_time").await;
     let session = db.connect().await;
     session
         .sql("select fetchq.queue_create('q'); select fetchq.queue_create('r')")
         .await;
-    // A rejected document is pending, and ready when its lease would have ended.
+    // A rejected document is pending at once, and ready when its lease would have expired.
     session.sql("select fetchq.doc_append('q', '{}')").await;
     let subject = session
         .text("select subject from fetchq.doc_pick('q', 0, 1, '1 s')")
@@ -132,7 +132,7 @@ async fn a_document_that_waits_for_its_time_wakes_too() {
 }
 
 #[tokio::test]
-async fn waiting_ends_when_told_to() {
+async fn a_wait_can_be_ended() {
     let db = Server::of_suite().database("wait_end").await;
     let session = db.connect().await;
     session.sql("select fetchq.queue_create('q')").await;
@@ -150,14 +150,14 @@ async fn waiting_ends_when_told_to() {
         let error = waiting.await.unwrap().unwrap_err();
         assert_eq!(state_of(&error), state);
     }
-    // The queue goes while somebody waits for it.
+    // The queue is dropped while a session waits for it.
     let waiting = waits(&db, "call fetchq.queue_wait('q', '6 s')").await;
     asleep(&session, 1).await;
     session.sql("select fetchq.queue_drop('q')").await;
     let error = waiting.await.unwrap().unwrap_err();
     assert_eq!(state_of(&error), "42704");
 
-    // Where it could not work.
+    // Calls that cannot work.
     session.sql("begin").await;
     let error = session.simple_query(CALL).await.unwrap_err();
     assert_eq!(state_of(&error), "25001");
@@ -194,7 +194,7 @@ async fn each_waits_for_a_version() {
         .sql("select fetchq.doc_push('q', 'seven', 7, 0, now(), '{}')")
         .await;
     assert_eq!(seven.await.unwrap().unwrap(), "true");
-    // In a transaction that would keep its snapshot.
+    // A transaction whose isolation level would keep its snapshot.
     session
         .sql(&format!(
             "alter database {} set default_transaction_isolation = 'repeatable read'",
@@ -209,7 +209,7 @@ async fn each_waits_for_a_version() {
 }
 
 #[tokio::test]
-async fn what_somebody_else_is_picking_is_not_ready() {
+async fn a_document_that_is_being_picked_is_not_ready() {
     let db = Server::of_suite().database("wait_taken").await;
     let session = db.connect().await;
     session
@@ -217,9 +217,9 @@ async fn what_somebody_else_is_picking_is_not_ready() {
         .await;
     for pick in [
         "select fetchq.doc_pick('q')",
-        // By a part of a transaction.
+        // The pick ran in a subtransaction.
         "savepoint s; select fetchq.doc_pick('q'); release s",
-        // Locked by hand.
+        // The row is locked by plain SQL.
         "select from fetchq_data.q__docs for update",
     ] {
         session.sql(&format!("begin; {pick}")).await;
@@ -233,7 +233,7 @@ async fn what_somebody_else_is_picking_is_not_ready() {
     db.remove().await;
 }
 
-/// The same for rows.
+/// The same, for a query that returns rows.
 async fn picks(db: &Database, sql: &'static str) -> JoinHandle<Vec<String>> {
     let session = db.connect().await;
     session.sql("set application_name = 'waits'").await;
@@ -248,12 +248,12 @@ async fn a_pick_that_waits() {
     const PICK: &str = "select subject, next_iteration > clock_timestamp() + interval '59 minutes'
         from fetchq.doc_pick_wait('q', duration => '1 hour', timeout => '30 s')";
 
-    // It is there, it comes, it does not come.
+    // A document is ready, becomes ready, or does not become ready.
     session.sql("select fetchq.doc_push('q', 'a')").await;
     assert_eq!(picks(&db, PICK).await.await.unwrap(), ["a|t"]);
     let waiting = picks(&db, PICK).await;
     asleep(&session, 1).await;
-    // (longer than the lease would seem to be if it began before the wait)
+    // Longer than the lease would seem to be, if it started before the wait.
     session.sql("select fetchq.doc_push('q', 'b')").await;
     assert_eq!(waiting.await.unwrap(), ["b|t"]);
     let none = "select subject from fetchq.doc_pick_wait('q', timeout => '100 ms')";
@@ -261,7 +261,7 @@ async fn a_pick_that_waits() {
     let none = "select subject from fetchq.doc_pick_wait('q', max_docs => 0, timeout => '1 hour')";
     assert_eq!(session.rows(none).await, [""; 0]);
 
-    // Several, of a version; as many sessions as documents.
+    // Several sessions wait for a version, as many as there are documents.
     let mut all = Vec::new();
     for _ in 0..3 {
         all.push(
@@ -283,7 +283,7 @@ async fn a_pick_that_waits() {
     got.sort();
     assert_eq!(got, ["x", "y", "z"]);
 
-    // Within a transaction, which sees what others commit meanwhile.
+    // A wait in a transaction sees the changes that others commit meanwhile.
     let block = db.connect().await;
     block
         .sql("begin; set local application_name = 'waits'; select fetchq.doc_pick('q')")
@@ -296,7 +296,7 @@ async fn a_pick_that_waits() {
     asleep(&session, 1).await;
     session.sql("select fetchq.doc_push('q', 'c')").await;
     assert_eq!(waiting.await.unwrap(), ["c|t"]);
-    // The rollback has given both back.
+    // The rollback has released both documents.
     assert_eq!(
         session
             .rows("select subject from fetchq.doc_pick('q', 5) order by 1")
@@ -304,7 +304,7 @@ async fn a_pick_that_waits() {
         ["c", "other"]
     );
 
-    // Not longer than the setting says.
+    // The wait ends after the time that the setting allows.
     session.sql("set fetchq.max_wait = '200 ms'").await;
     assert_eq!(
         session

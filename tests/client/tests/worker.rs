@@ -1,5 +1,5 @@
-//! The launcher and the workers: what is due happens, whatever happens to them, and
-//! they are in nobody's way.
+//! The launcher and the background workers do what is due, recover from failures, and do not
+//! block other sessions.
 
 use std::time::{Duration, Instant};
 
@@ -8,7 +8,7 @@ use fetchq_client_tests::{
     wait_until, with_worker, worker_comes, worker_goes,
 };
 
-/// A queue, and a document planned for a moment from now.
+/// Pushes a document that is planned for a moment from now.
 async fn planned(session: &Session, subject: &str, delay: &str) {
     session
         .sql(&format!(
@@ -37,12 +37,12 @@ async fn with_queue(cluster: &Cluster, name: &str) -> (Database, Session) {
 }
 
 #[tokio::test]
-async fn what_is_due_happens_without_a_client() {
+async fn due_documents_are_processed_without_a_client() {
     let cluster = with_worker("due", "");
     let (db, mut session) = with_queue(&cluster, "due").await;
     worker_comes(&session, &db.name).await;
 
-    // Planned, in an order that makes the later ones earlier than what it waits for.
+    // Planned documents; a later push may be due before the document that is waited for.
     for (subject, delay) in [("a", "2 s"), ("b", "500 ms"), ("c", "1 s")] {
         planned(&session, subject, delay).await;
     }
@@ -54,7 +54,7 @@ async fn what_is_due_happens_without_a_client() {
         .await;
     assert_eq!(late, "0");
 
-    // A lease that runs out, until its attempts are used up.
+    // A lease that expires repeatedly, until the document has no attempts left.
     session
         .sql("update fetchq.queues set max_attempts = 2")
         .await;
@@ -68,7 +68,7 @@ async fn what_is_due_happens_without_a_client() {
     becomes(&session, "a", -1).await;
     becomes(&session, "c", -1).await;
 
-    // A transaction that is open when its document becomes due.
+    // A transaction is still open when its document becomes due.
     let other = db.connect().await;
     other.sql("begin").await;
     planned(&other, "slow", "100 ms").await;
@@ -78,12 +78,12 @@ async fn what_is_due_happens_without_a_client() {
 
     counters_are_exact(&mut session, "q").await;
 
-    // A document that nobody told of: the table is written by plain SQL.
+    // A plain UPDATE makes a document due.
     session
         .sql("insert into fetchq_data.q__docs (subject, next_iteration) values ('plain', clock_timestamp() + interval '300 ms')")
         .await;
     becomes(&session, "plain", 1).await;
-    // (plain SQL is counted when the queue is counted again)
+    // Changes by plain SQL are counted when the queue is recounted.
     session.sql("select * from fetchq.mnt()").await;
     counters_are_exact(&mut session, "q").await;
     assert_eq!(
@@ -95,7 +95,7 @@ async fn what_is_due_happens_without_a_client() {
 }
 
 #[tokio::test]
-async fn it_comes_and_goes_with_the_extension_and_the_settings() {
+async fn the_background_worker_follows_extension_and_settings() {
     let cluster = with_worker("extension", "");
     let admin = cluster.server().connect("postgres").await;
     assert!(!has_worker(&admin, "postgres").await);
@@ -126,7 +126,7 @@ async fn it_comes_and_goes_with_the_extension_and_the_settings() {
 }
 
 #[tokio::test]
-async fn it_is_not_in_the_way_of_commands_on_its_database() {
+async fn the_background_worker_does_not_block_database_commands() {
     let cluster = with_worker("commands", "");
     let (db, session) = with_queue(&cluster, "commands").await;
     let admin = cluster.server().connect("postgres").await;
@@ -149,7 +149,7 @@ async fn it_is_not_in_the_way_of_commands_on_its_database() {
 }
 
 #[tokio::test]
-async fn it_works_with_the_rights_of_the_owner() {
+async fn the_background_worker_has_the_rights_of_the_owner() {
     let cluster = with_worker("owner", "");
     let (db, session) = with_queue(&cluster, "owner").await;
     session
@@ -169,7 +169,7 @@ async fn it_works_with_the_rights_of_the_owner() {
              reset role;
              create function public.look() returns trigger language plpgsql as $$
              begin
-                 -- What it leaves behind is not for what the worker does afterwards.
+                 -- This setting must not last in the background worker.
                  perform pg_catalog.set_config('search_path', 'fetchq_data, pg_catalog', false);
                  insert into public.seen values (current_user, (select rolsuper::text from pg_catalog.pg_roles where rolname = current_user));
                  return new;
@@ -191,12 +191,12 @@ async fn it_works_with_the_rights_of_the_owner() {
     );
 }
 
-/// What a server with a worker writes about the end of its processes: as much as about
-/// those of its own.
+/// The start of the line that the server logs when the launcher ends; it logs the same about
+/// other background workers.
 const LAST_WORDS: &str = "background worker \"fetchq launcher\" (PID ";
 
 #[tokio::test]
-async fn the_log_says_nothing_while_all_is_well() {
+async fn the_log_is_silent_in_normal_operation() {
     let cluster = with_worker("silent", "log_min_messages = info");
     let (db, session) = with_queue(&cluster, "silent").await;
     worker_comes(&session, &db.name).await;
@@ -216,8 +216,8 @@ async fn the_log_says_nothing_while_all_is_well() {
     worker_goes(&session, &db.name).await;
     session.sql("create extension fetchq").await;
     worker_comes(&session, &db.name).await;
-    // (in the middle of something it would be interrupted, and say so)
-    wait_until("the worker rests", async || {
+    // An interrupted process would write to the log.
+    wait_until("the background worker is idle", async || {
         let state =
             "select state from pg_stat_activity where backend_type = 'fetchq background worker'";
         session.column(state).await == ["idle"]
@@ -239,7 +239,7 @@ async fn the_log_says_nothing_while_all_is_well() {
 }
 
 #[tokio::test]
-async fn who_waits_is_woken_when_a_planned_document_becomes_pending() {
+async fn waiters_wake_when_a_planned_document_becomes_pending() {
     let cluster = with_worker("woken", "");
     let (db, session) = with_queue(&cluster, "woken").await;
     worker_comes(&session, &db.name).await;
@@ -254,15 +254,18 @@ async fn who_waits_is_woken_when_a_planned_document_becomes_pending() {
         });
         let asleep = "select count(*) from pg_stat_activity
             where query like 'call fetchq.queue_wait%' and wait_event_type = 'Extension'";
-        wait_until("it sleeps", async || session.text(asleep).await == "1").await;
+        wait_until("the waiter sleeps", async || {
+            session.text(asleep).await == "1"
+        })
+        .await;
         let start = Instant::now();
-        // A planned one, and one whose lease ends.
+        // A planned document, and one whose lease expires.
         match round {
             0 => planned(&session, "a", "700 ms").await,
             _ => session.sql("begin; select fetchq.doc_push('q', 'b'); select fetchq.doc_pick('q', 0, 1, '700 ms'); commit").await,
         }
         assert!(waiting.await.unwrap());
-        // (it looks by itself every five seconds)
+        // Without a wake-up the waiter looks again after five seconds.
         let took = start.elapsed();
         assert!(took < Duration::from_secs(4), "{took:.1?}");
         session
@@ -272,13 +275,13 @@ async fn who_waits_is_woken_when_a_planned_document_becomes_pending() {
 }
 
 #[tokio::test]
-async fn idle_it_holds_nothing() {
+async fn an_idle_background_worker_keeps_no_locks() {
     let cluster = with_worker("idle", "");
     let (db, session) = with_queue(&cluster, "idle").await;
     worker_comes(&session, &db.name).await;
     planned(&session, "a", "100 ms").await;
     becomes(&session, "a", 1).await;
-    // (it looks around once a second, and may be seen at that)
+    // The background worker looks once a second, and may be seen doing so.
     let mut held = 0;
     for _ in 0..100 {
         let sql = format!(
@@ -289,7 +292,7 @@ async fn idle_it_holds_nothing() {
         held += i32::from(session.text(&sql).await != "0");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    assert!(held < 20, "it held something {held} times of 100");
+    assert!(held < 20, "it had locks or a snapshot {held} times of 100");
 }
 
 #[tokio::test]
@@ -306,7 +309,7 @@ async fn busy_queues_among_many_that_are_idle() {
             .sql(&format!("select fetchq.queue_create('q{number}')"))
             .await;
     }
-    // Idle ones have something too: far ahead.
+    // Idle queues also have a document, which is due in a day.
     for number in BUSY..QUEUES {
         session
             .sql(&format!(
@@ -324,7 +327,7 @@ async fn busy_queues_among_many_that_are_idle() {
     }
     for number in 0..BUSY {
         let sql = format!("select count(*) from fetchq_data.q{number}__docs where status = 1");
-        wait_until("all are pending", async || {
+        wait_until("all documents are pending", async || {
             session.text(&sql).await == DOCUMENTS.to_string()
         })
         .await;
@@ -335,7 +338,7 @@ async fn busy_queues_among_many_that_are_idle() {
 }
 
 #[tokio::test]
-async fn a_queue_and_its_documents_come_with_one_commit() {
+async fn a_queue_and_its_documents_in_one_commit() {
     let cluster = with_worker("fresh", "");
     let (db, session) = with_queue(&cluster, "fresh").await;
     worker_comes(&session, &db.name).await;
@@ -343,10 +346,10 @@ async fn a_queue_and_its_documents_come_with_one_commit() {
     session
         .sql("begin; select fetchq.queue_create('fresh'); select fetchq.doc_push('fresh', 'a', 0, 0, clock_timestamp() + interval '100 ms', '{}')")
         .await;
-    // The worker has heard of a table that it cannot see.
+    // The background worker has received a due change of a table that it cannot see yet.
     tokio::time::sleep(Duration::from_millis(1500)).await;
     session.sql("commit").await;
-    wait_until("it is pending", async || {
+    wait_until("the document is pending", async || {
         let sql = "select status from fetchq_data.fresh__docs";
         session.text(sql).await == "1"
     })
@@ -354,7 +357,7 @@ async fn a_queue_and_its_documents_come_with_one_commit() {
 }
 
 #[tokio::test]
-async fn maintenance_that_fails_backs_off_and_is_told() {
+async fn failing_maintenance_backs_off_and_is_logged() {
     let cluster = with_worker("failing", "");
     let (db, mut session) = with_queue(&cluster, "failing").await;
     worker_comes(&session, &db.name).await;
@@ -365,7 +368,7 @@ async fn maintenance_that_fails_backs_off_and_is_told() {
         )
         .await;
     planned(&session, "a", "100 ms").await;
-    wait_until("it has failed a few times", async || {
+    wait_until("the job has failed a few times", async || {
         let sql = "select attempts > 3 from fetchq.jobs where task = 'mnt' and queue = 'q'";
         session.text(sql).await == "t"
     })
@@ -383,13 +386,13 @@ async fn maintenance_that_fails_backs_off_and_is_told() {
             .filter(|line| line.contains("not today"))
             .count()
     };
-    wait_until("the log tells it", async || told() > 0).await;
-    // Others are not kept waiting.
+    wait_until("the log reports the failure", async || told() > 0).await;
+    // Other queues are not delayed.
     session.sql("select fetchq.queue_create('r')").await;
     session
         .sql("select fetchq.doc_push('r', 'b', 0, 0, clock_timestamp() + interval '100 ms', '{}')")
         .await;
-    wait_until("the other queue goes on", async || {
+    wait_until("the other queue is maintained", async || {
         session.text("select status from fetchq_data.r__docs").await == "1"
     })
     .await;
@@ -402,7 +405,7 @@ async fn maintenance_that_fails_backs_off_and_is_told() {
         .sql("drop trigger fail on fetchq_data.q__docs")
         .await;
     becomes(&session, "a", 1).await;
-    wait_until("the job is well again", async || {
+    wait_until("the job works again", async || {
         let sql = "select attempts = 0 and next_iteration < now() + interval '1 second' from fetchq.jobs where task = 'mnt' and queue = 'q'";
         session.text(sql).await == "t"
     })
@@ -411,7 +414,7 @@ async fn maintenance_that_fails_backs_off_and_is_told() {
 }
 
 #[tokio::test]
-async fn a_client_that_holds_the_jobs_holds_nobody_up() {
+async fn a_lock_on_the_jobs_does_not_block_maintenance() {
     let cluster = with_worker("held_jobs", "");
     let (db, session) = with_queue(&cluster, "held_jobs").await;
     worker_comes(&session, &db.name).await;
@@ -422,7 +425,7 @@ async fn a_client_that_holds_the_jobs_holds_nobody_up() {
         planned(&session, &subject, "100 ms").await;
         becomes(&session, &subject, 1).await;
     }
-    // The queue goes while the worker is busy with it.
+    // The queue is dropped while the background worker maintains it.
     other.sql("rollback").await;
     session.sql("select fetchq.queue_drop('q')").await;
     let complaints: Vec<String> = cluster
@@ -433,7 +436,7 @@ async fn a_client_that_holds_the_jobs_holds_nobody_up() {
     assert_eq!(complaints, [""; 0]);
 }
 
-/// `component state` of each row.
+/// `component: state` of each row.
 async fn states(session: &Session) -> Vec<String> {
     session
         .column("select component || ': ' || state from fetchq.status()")
@@ -463,13 +466,16 @@ async fn status_and_progress() {
         "counter log: short",
         "horizon: free",
     ];
-    wait_until("all is well", async || states(&session).await == well).await;
+    wait_until("all components are well", async || {
+        states(&session).await == well
+    })
+    .await;
     let told = session
         .text("select count(*) from fetchq.status() where hint is not null")
         .await;
     assert_eq!(told, "0");
 
-    // A queue that is gone is not late, either.
+    // A dropped queue does not count as late.
     session
         .sql(
             "select fetchq.queue_create('gone'); select fetchq.doc_append('gone', '{}');
@@ -479,16 +485,16 @@ async fn status_and_progress() {
     tokio::time::sleep(Duration::from_millis(2000)).await;
     assert_eq!(states(&session).await, well);
 
-    // What runs.
+    // fetchq.progress shows the services that run.
     session
         .sql("insert into fetchq_data.q__docs (subject, next_iteration) select 'd' || n, now() from generate_series(1, 200000) n")
         .await;
     let running = "select count(*) from fetchq.progress where service = 'documents' and queue = 'q' and done > 1000";
-    wait_until("progress shows it", async || {
+    wait_until("progress shows the service", async || {
         session.text(running).await == "1"
     })
     .await;
-    wait_until("it has ended", async || {
+    wait_until("the service has ended", async || {
         session.text("select count(*) from fetchq.progress").await == "0"
             && session
                 .text("select count(*) from fetchq_data.q__docs where status = 0")
@@ -498,7 +504,7 @@ async fn status_and_progress() {
     .await;
     assert!(states(&session).await.contains(&"backlog: waiting".into()));
 
-    // Who holds a snapshot, and since when.
+    // The status names the session with the oldest snapshot, and its age.
     let other = db.connect().await;
     other
         .sql("set application_name = 'reporter'; begin isolation level repeatable read; select")
@@ -509,7 +515,7 @@ async fn status_and_progress() {
     assert!(holder.contains("(reporter)"), "{holder}");
     other.sql("rollback").await;
 
-    // Nobody does what is due.
+    // Without a background worker, due documents become late.
     session
         .sql("alter system set fetchq.background_worker = off")
         .await;
@@ -517,7 +523,7 @@ async fn status_and_progress() {
     worker_goes(&session, &db.name).await;
     planned(&session, "late", "0 s").await;
     planned(&session, "later", "200 ms").await;
-    wait_until("it is late", async || {
+    wait_until("the status is late", async || {
         session
             .rows("select state, hint is not null from fetchq.status() where component in ('background worker', 'planned')")
             .await

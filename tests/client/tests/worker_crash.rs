@@ -1,6 +1,6 @@
-//! Launcher, worker and server are killed or stopped while clients work and nobody else
-//! does the maintenance: of what was acknowledged nothing is lost, and all that is due
-//! happens afterwards.
+//! The launcher, the background worker and the server are killed or stopped under load, while
+//! only the background worker runs maintenance.
+//! No acknowledged change is lost, and everything that is due happens afterwards.
 
 use std::time::{Duration, Instant};
 
@@ -9,12 +9,12 @@ use fetchq_client_tests::{
     process_id, wait_until, with_worker, worker_comes,
 };
 
-/// Acknowledged means written to disk.
+/// Changes are written to disk before they are acknowledged.
 const DURABLE: &str = "synchronous_commit = on\nfsync = on\nrestart_after_crash = on";
 const DATABASE: &str = "postgres";
 const CLIENTS: usize = 6;
 
-/// A cluster with the extension in the database that it has.
+/// A cluster with the extension in its default database.
 async fn durable(name: &str) -> (Cluster, Database) {
     let cluster = with_worker(name, DURABLE);
     let db = Database {
@@ -28,7 +28,7 @@ async fn durable(name: &str) -> (Cluster, Database) {
 }
 
 #[tokio::test]
-async fn a_worker_killed_in_the_middle_of_a_batch() {
+async fn a_background_worker_killed_in_the_middle_of_a_batch() {
     const DOCUMENTS: usize = 60_000;
     const BATCH: usize = 10_000;
     let (cluster, db) = durable("batch").await;
@@ -41,7 +41,7 @@ async fn a_worker_killed_in_the_middle_of_a_batch() {
                  array_fill('{{}}'::jsonb, array[{DOCUMENTS}]), 0, 0, clock_timestamp() + interval '2 s')"
         ))
         .await;
-    // Only with a transaction of its own it is writing.
+    // The background worker has a transaction ID only while it writes.
     let writes = format!(
         "select pid from pg_stat_activity where backend_type = '{WORKER}' and backend_xid is not null"
     );
@@ -50,10 +50,13 @@ async fn a_worker_killed_in_the_middle_of_a_batch() {
         if let Some(pid) = session.column(&writes).await.pop() {
             break pid.parse().unwrap();
         }
-        assert!(Instant::now() < deadline, "the worker never wrote anything");
+        assert!(
+            Instant::now() < deadline,
+            "the background worker never wrote anything"
+        );
     };
     cluster.kill(victim);
-    wait_until("the server noticed", async || {
+    wait_until("the server has noticed", async || {
         session.batch_execute("select").await.is_err()
     })
     .await;
@@ -67,16 +70,16 @@ async fn a_worker_killed_in_the_middle_of_a_batch() {
             .unwrap()
     };
     let mut seen = Vec::new();
-    wait_until("all are pending", async || {
+    wait_until("all documents are pending", async || {
         seen.push(count(&session).await);
         seen.last() == Some(&DOCUMENTS)
     })
     .await;
-    // A batch is there as a whole or not at all.
+    // A batch is complete or absent.
     assert!(seen.iter().all(|n| n % BATCH == 0), "{seen:?}");
     assert!(
         seen[0] < DOCUMENTS,
-        "the worker was ready when it was killed"
+        "the background worker had finished before it was killed"
     );
     counters_are_exact(&mut session, "q").await;
 }
@@ -85,7 +88,7 @@ async fn a_worker_killed_in_the_middle_of_a_batch() {
 enum Crash {
     Worker,
     Launcher,
-    /// The postmaster alone: its children have to notice.
+    /// Kills only the postmaster: its children must notice.
     Postmaster,
     Immediate,
     Fast,
@@ -108,7 +111,7 @@ async fn crashes_under_load() {
         match crash {
             Crash::Worker => cluster.kill(process_id(&session, WORKER).await.unwrap()),
             Crash::Launcher => cluster.kill(process_id(&session, LAUNCHER).await.unwrap()),
-            Crash::Postmaster => cluster.kill(cluster.pid().expect("it runs")),
+            Crash::Postmaster => cluster.kill(cluster.pid().expect("the server runs")),
             Crash::Immediate => cluster.stops("immediate"),
             Crash::Fast => cluster.stops("fast"),
         }
@@ -132,24 +135,26 @@ async fn crashes_under_load() {
     }
 }
 
-/// A server that goes on: only the one process ends.
+/// Only the one process ends; the server continues.
 #[tokio::test(flavor = "multi_thread")]
-async fn processes_told_to_end_under_load() {
+async fn processes_terminated_under_load() {
     let (_cluster, db) = durable("terminated").await;
     let mut session = db.connect().await;
     let mut load = Load::new(&db).await;
     for victim in [LAUNCHER, WORKER, LAUNCHER] {
         load.run(CLIENTS, 100).await;
-        let before = process_id(&session, victim).await.expect("it runs");
+        let before = process_id(&session, victim)
+            .await
+            .expect("the process runs");
         session
             .sql(&format!("select pg_terminate_backend({before}, 5000)"))
             .await;
-        wait_until("another one runs", async || {
+        wait_until("a new process runs", async || {
             let now = process_id(&session, victim).await;
             now.is_some_and(|now| now != before)
         })
         .await;
-        // (a launcher that does not know who runs would start another worker)
+        // A launcher that does not know the running processes would start another worker process.
         one_of_each(&session, DATABASE).await;
         load.stop().await;
         load.finish(&mut session).await;

@@ -1,4 +1,4 @@
-//! The extension, or its database, goes while clients work and a worker maintains.
+//! The extension or its database is dropped while clients work and a background worker runs.
 
 use fetchq_client_tests::{
     LAUNCHER, Load, processes, state_of, wait_until, with_worker, worker_comes, worker_goes,
@@ -7,7 +7,7 @@ use fetchq_client_tests::{
 const CLIENTS: usize = 4;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_extension_goes_under_load() {
+async fn the_extension_dropped_under_load() {
     let cluster = with_worker("drop_extension", "");
     let db = cluster.server().database("drop_extension").await;
     for _ in 0..2 {
@@ -15,7 +15,7 @@ async fn the_extension_goes_under_load() {
         worker_comes(&session, &db.name).await;
         let mut load = Load::new(&db).await;
         load.run(CLIENTS, 100).await;
-        // A deadlock with the statements of clients may be solved at its cost.
+        // DROP may be the victim of a deadlock with the clients' statements.
         let mut tries = 0;
         while let Err(e) = session
             .batch_execute(
@@ -25,7 +25,7 @@ async fn the_extension_goes_under_load() {
         {
             assert_eq!(state_of(&e), "40P01");
             tries += 1;
-            assert!(tries < 10, "it cannot be dropped");
+            assert!(tries < 10, "the extension cannot be dropped");
         }
         let errors = load.ended().await;
         assert_eq!(errors.len(), CLIENTS, "{errors:?}");
@@ -45,7 +45,7 @@ async fn the_extension_goes_under_load() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_database_goes_under_load() {
+async fn the_database_dropped_under_load() {
     let cluster = with_worker("drop_database", "");
     let server = cluster.server();
     let admin = server.connect("postgres").await;
@@ -56,7 +56,7 @@ async fn the_database_goes_under_load() {
         load.run(CLIENTS, 100).await;
         let drop_it = format!("drop database {}{force}", db.name);
         if force.is_empty() {
-            // It is the clients that are in the way; the worker has left, and comes back.
+            // Only the clients block the command. The background worker has ended, and restarts.
             assert_eq!(admin.state(&drop_it).await, "55006");
             let mut session = db.connect().await;
             worker_comes(&admin, &db.name).await;
@@ -77,8 +77,8 @@ async fn the_database_goes_under_load() {
     no_complaints(&cluster.log_lines());
 }
 
-/// What clients are told when their tables go is in the log, and how the server ended a
-/// process by force; of ours there is nothing.
+/// Checks that the log has only errors of clients whose tables were dropped, and lines about
+/// processes that the server terminated, and no complaint of fetchq.
 fn no_complaints(log: &[String]) {
     const BY_FORCE: [&str; 2] = ["due to administrator command", "exited with exit code 1"];
     let said: Vec<&String> = log

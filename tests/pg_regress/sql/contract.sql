@@ -3,8 +3,8 @@ select was_created from fetchq.queue_create('rq_contract');
 \pset format unaligned
 \pset tuples_only on
 
--- Every function: arguments, kind of result, result columns, volatility, and what is
--- not the default of this extension.
+-- Every function: arguments, kind of result, result columns, volatility, and the properties that
+-- differ from the default of this extension.
 select p.proname || '('
     || coalesce((
         select string_agg(p.proargnames[i] || ' ' || format_type(p.proargtypes[i - 1], null)
@@ -27,7 +27,7 @@ from pg_proc p
 where p.pronamespace = 'fetchq'::regnamespace
 order by p.proname collate "C", p.pronargs, oidvectortypes(p.proargtypes) collate "C";
 
--- A name for every argument, and a comment on every function, table and view.
+-- Every argument must have a name, and every function, table and view a comment.
 select p.proname from pg_proc p
 where p.pronamespace = 'fetchq'::regnamespace
     and p.pronargs > 0 and (p.proargnames is null or '' = any (p.proargnames));
@@ -38,7 +38,7 @@ select c.relname from pg_class c
 where c.relnamespace = 'fetchq'::regnamespace and c.relkind in ('r', 'v')
     and coalesce(obj_description(c.oid, 'pg_class'), '') = '';
 
--- The registry tables, then those of a queue.
+-- The registry tables, then the tables of a queue.
 create view test.columns as
 select n.nspname || '.' || c.relname as table_name, a.attnum,
     a.attname || ' ' || format_type(a.atttypid, a.atttypmod)
@@ -59,7 +59,7 @@ where table_name like 'fetchq\_data.rq\_contract\_\_%'
 order by table_name collate "C", attnum;
 drop view test.columns;
 
--- Indexes, and the storage options with a reason.
+-- The indexes, and the storage options that were chosen for a reason.
 select pg_get_indexdef(i.indexrelid) || case when i.indisprimary then ' (primary key)' else '' end
 from pg_index i
 join pg_class c on c.oid = i.indrelid
@@ -80,8 +80,8 @@ from pg_trigger t join pg_class c on c.oid = t.tgrelid join pg_proc p on p.oid =
 where not t.tgisinternal and c.relnamespace in ('fetchq'::regnamespace, 'fetchq_data'::regnamespace)
 order by c.relname collate "C", t.tgname collate "C";
 
--- Members of the extension: all of schema fetchq and no table of a queue, or pg_dump
--- would leave documents behind.
+-- Members of the extension: all objects of schema fetchq, but no table of a queue, because pg_dump
+-- would omit its documents.
 create view test.members as
 select d.classid, d.objid from pg_depend d
 join pg_extension e on e.oid = d.refobjid and e.extname = 'fetchq'
@@ -100,13 +100,13 @@ where p.pronamespace = 'fetchq'::regnamespace
     and not exists (select from test.members m where m.classid = 'pg_proc'::regclass and m.objid = p.oid);
 drop view test.members;
 
--- What pg_dump carries: everything but the table of counter events.
+-- The tables that pg_dump carries: all except the table of counter events.
 select t.config::regclass || coalesce(' where ' || nullif(e.extcondition[t.n], ''), '')
 from pg_extension e, unnest(e.extconfig) with ordinality t (config, n)
 where e.extname = 'fetchq'
 order by t.config::regclass::text collate "C";
 
--- What the seed and a new queue put into the tables.
+-- The rows that the extension and a new queue insert into the tables.
 select task || ' of ' || queue || ': ' || settings || ' ' || payload from fetchq.jobs
 where queue in ('*', 'rq_contract') order by queue collate "C", id;
 select name, is_active, current_version, max_attempts, logs_retention, metrics_retention, config
@@ -114,7 +114,7 @@ from fetchq.queues where name = 'rq_contract';
 select event || ' ' || name || ': ' || string_agg(case sign when 1 then '+' else '-' end || metric, ' ' order by sign desc, metric collate "C")
 from fetchq.counter_events group by event, name order by event;
 
--- The version gate, and the calls of old clients.
+-- The version check and the calls of old clients.
 select version, extension_version = library_version from fetchq.info();
 select * from fetchq.init();
 select * from fetchq.upgrade__310__320();

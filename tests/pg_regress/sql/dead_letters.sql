@@ -1,4 +1,4 @@
--- Dead letters: what is killed by failing goes to another queue, and comes back.
+-- Dead letters: documents killed by a failure move to another queue, and can be redriven.
 select was_created from fetchq.queue_create('rq_dead');
 select was_created from fetchq.queue_create('rq_letters');
 select was_created from fetchq.queue_create('rq_third');
@@ -18,7 +18,7 @@ create function test.look() returns setof text language sql as $$
 create function test.pick() returns text language sql as $$
     select string_agg(subject, ' ') from fetchq.doc_pick('rq_dead', 0, 100, '1h') $$;
 
--- Setting it.
+-- Setting the dead-letter queue.
 select test.error($$select fetchq.queue_set_dead_letter('rq_dead', 'rq_nope')$$);
 select test.error($$select fetchq.queue_set_dead_letter('rq_nope', 'rq_dead')$$);
 select test.error($$select fetchq.queue_set_dead_letter('rq_dead', 'RQ_dead')$$);
@@ -27,7 +27,7 @@ select test.error($$select fetchq.queue_set_dead_letter(null, 'rq_dead')$$);
 select * from fetchq.queue_set_dead_letter('rq_dead', 'RQ_letters');
 select dead_letter from fetchq.queues where name = 'rq_dead';
 
--- Rejected for the last time.
+-- The last attempt is rejected.
 begin;
 select fetchq.queue_set_max_attempts('rq_dead', 2);
 select fetchq.doc_push('rq_dead', 'a', 0, 7, '2020-01-01', '{"n": 1}');
@@ -44,7 +44,7 @@ select * from test.letters;
 select test.look();
 commit;
 select subject, message from fetchq_data.rq_dead__logs order by id;
--- The subject is free again; the next one of that name gets another name there.
+-- The subject is free again; the next dead letter of that subject gets another subject.
 begin;
 select fetchq.doc_push('rq_dead', 'a', '{"n": 2}');
 update fetchq_data.rq_dead__docs set max_attempts = 1;
@@ -52,7 +52,7 @@ select test.pick();
 select fetchq.doc_reject('rq_dead', 'a', 'again', '{}');
 select count(*), count(*) filter (where subject = 'a'), count(distinct origin ->> 'subject'), count(*) filter (where length(subject) = 13)
 from fetchq_data.rq_letters__docs;
--- Killed by its worker, with a payload.
+-- Killed by the worker, with a payload.
 select fetchq.doc_push('rq_dead', 'k', '{"n": 3}');
 select test.pick();
 select test.look();
@@ -61,7 +61,7 @@ select * from test.letters where subject = 'k';
 select test.look();
 select fetchq.doc_kill('rq_dead', 'k');
 commit;
--- The lease ran out: many at once, in maintenance.
+-- Leases expire: maintenance moves many documents at once.
 begin;
 select fetchq.doc_push('rq_dead', 'e' || i, 0, 0, now(), jsonb_build_object('i', i)) from generate_series(1, 5) i;
 update fetchq_data.rq_dead__docs set max_attempts = 1 where subject <> 'e5';
@@ -82,7 +82,7 @@ select test.look();
 select * from fetchq.mnt_mark_dead('rq_dead', 2);
 select test.look();
 rollback;
--- Statements and no statements do the same.
+-- Direct changes and statements have the same result.
 begin;
 set local fetchq.direct = off;
 select fetchq.doc_push('rq_dead', 's');
@@ -94,7 +94,7 @@ select test.look();
 select subject, last_error, origin ->> 'error' from fetchq_data.rq_letters__docs where subject = 's';
 rollback;
 
--- A dead letter that dies again remembers both ways.
+-- A dead letter that fails again keeps both origins.
 begin;
 select fetchq.queue_set_dead_letter('rq_letters', 'rq_third');
 select fetchq.queue_set_max_attempts('rq_letters', 1);
@@ -107,13 +107,13 @@ select subject, last_error, origin ->> 'queue' as queue, origin ->> 'error' as e
 select test.exact('rq_letters'), test.exact('rq_third');
 rollback;
 
--- Back again: from the queue's own side, bounded, oldest first.
+-- Redrive: called with the queue's own name, bounded, oldest first.
 select test.look();
 begin;
 select * from fetchq.queue_redrive('rq_dead', 1);
 select subject, status, attempts, iterations, last_error, origin, ordering_key, created_at < now() as is_old, payload from fetchq_data.rq_dead__docs;
 select test.look();
--- The other 'a' has to wait, and is told.
+-- The other 'a' has to wait, and a notice reports it.
 select * from fetchq.queue_redrive('rq_dead');
 select * from fetchq.queue_redrive('rq_dead');
 select subject, payload from fetchq_data.rq_dead__docs order by seq;
@@ -126,13 +126,13 @@ select * from fetchq.queue_redrive('rq_dead', 100, '{"payload": {"n": 7}}');
 select * from fetchq.queue_redrive('rq_dead', 100, '{"payload": {"n": 2}}');
 select subject, status, payload from fetchq_data.rq_dead__docs order by seq;
 rollback;
--- From the other side.
+-- Called with the dead-letter queue.
 begin;
 select * from fetchq.queue_redrive('rq_letters', 2);
 select * from fetchq.queue_redrive('rq_letters', 100);
 select subject, status from fetchq_data.rq_dead__docs order by seq;
 rollback;
--- What is killed and stayed comes back too; the filter says which.
+-- Documents that were killed and stayed are redriven too; a filter can choose them.
 begin;
 select fetchq.queue_set_dead_letter('rq_dead', null);
 select fetchq.doc_push('rq_dead', 'stays'), fetchq.doc_push('rq_dead', 'stays-2');
@@ -170,7 +170,7 @@ select fetchq.doc_revive('rq_dead', 'missing');
 rollback;
 select test.error($$select fetchq.doc_revive('rq_nope', 'a')$$);
 
--- A table with further columns takes dead letters, and gives them back; and so does it with documents that move.
+-- Queues whose tables have further columns can exchange dead letters and moved documents.
 begin;
 alter table fetchq_data.rq_letters__docs add column extra int;
 alter table fetchq_data.rq_dead__docs add column extra int;
@@ -185,7 +185,7 @@ select fetchq.docs_move('rq_letters', 'rq_third', '{"subject": "x-1"}'), fetchq.
 select subject from fetchq_data.rq_dead__docs order by seq;
 select test.look();
 rollback;
--- An origin that is none: it stays, and the others come.
+-- A document with an invalid origin stays, and the others are redriven.
 begin;
 select fetchq.doc_push('rq_letters', 'o-' || i) from generate_series(1, 6) i;
 update fetchq_data.rq_letters__docs d set origin = o::jsonb
@@ -198,7 +198,7 @@ select subject, iterations from fetchq_data.rq_dead__docs;
 select test.look();
 rollback;
 
--- A target that is dropped is nobody's target any more; one that is gone all the same is told.
+-- A dropped queue is removed as a target. A target that is missing nevertheless is an error.
 drop view test.letters;
 select was_dropped from fetchq.queue_drop('rq_letters');
 select dead_letter from fetchq.queues where name = 'rq_dead';
@@ -208,7 +208,7 @@ update fetchq_data.rq_dead__docs set max_attempts = 1;
 select test.pick();
 select test.error($$select fetchq.doc_reject('rq_dead', 'g', 'why', '{}')$$);
 select test.error($$select fetchq.doc_kill('rq_dead', 'g')$$);
--- Maintenance says so, and does all the rest.
+-- Maintenance reports the missing target, and does all other work.
 select fetchq.doc_push('rq_dead', 'orphan'), fetchq.doc_push('rq_dead', 'later', 0, 0, now() + interval '1 day', '{}');
 update fetchq_data.rq_dead__docs set max_attempts = 5 where subject = 'orphan';
 select test.pick();

@@ -1,6 +1,6 @@
--- Single documents go without the executor, or by statements with fetchq.direct = off:
--- the same happens either way. All within one transaction each, where a document has
--- been locked, changed and removed by the one that picks it.
+-- Single documents are changed directly, or with statements when fetchq.direct is off.
+-- Both must have the same result. Each scenario is one transaction, in which the documents that
+-- it picks were locked, changed and removed before.
 create table test.direct (mode text, n int generated always as identity, step text, result text);
 
 create function test.step(step text, query text) returns void language plpgsql as $$
@@ -30,7 +30,7 @@ begin
     perform test.step('as stored', 'select subject, version, priority, status, attempts, iterations, next_iteration at time zone ''UTC'',
         lock_upgrade, created_at = now(), last_iteration, payload from ' || docs || ' order by subject');
 
-    -- Locked by this transaction, alone, and in a subtransaction too.
+    -- Locked by this transaction alone, and also in a subtransaction.
     execute 'select from ' || docs || ' where subject = ''a'' for update';
     perform test.step('pick what is locked here', $s$select subject, payload, version, priority, attempts, iterations, last_iteration,
         next_iteration - now(), lock_upgrade from fetchq.doc_pick('rq_direct', 0, 5, '5m')$s$);
@@ -63,15 +63,15 @@ begin
     perform test.step('drop what is not active', $s$select fetchq.doc_drop('rq_direct', 'b')$s$);
     perform test.step('drop what is not there', $s$select fetchq.doc_drop('rq_direct', 'nobody')$s$);
 
-    -- Lists, with some twice, some not there, some not active.
+    -- Lists, in which some subjects are repeated, missing, or not active.
     perform fetchq.doc_push('rq_direct', 'm' || i, 4, 0, '2020-01-01', '{}') from generate_series(1, 6) i;
-    -- (in order, although the first one is locked here)
+    -- The order is kept, although this transaction has locked the first document.
     execute 'select from ' || docs || ' where subject = ''m1'' for update';
     perform test.step('pick a few', $s$select subject from fetchq.doc_pick('rq_direct', 4, 5, '5m')$s$);
     perform test.step('complete a list', $s$select * from fetchq.doc_complete_many('rq_direct', array['m3', 'nobody', 'm1', 'm3', 'm6'])$s$);
     perform test.step('drop a list', $s$select * from fetchq.doc_drop_many('rq_direct', array['m5', 'm1', 'm2', 'm5'])$s$);
 
-    -- A large payload, kept out of the row.
+    -- A large payload, stored outside of the row.
     perform fetchq.doc_push('rq_direct', 'large', 5, 0, '2020-01-01',
         (select jsonb_agg(md5(i::text)) from generate_series(1, 2000) i));
     perform test.step('pick it', $s$select md5(payload::text) from fetchq.doc_pick('rq_direct', 5, 1, '5m')$s$);
@@ -79,11 +79,11 @@ begin
     perform test.step('pick it again', $s$select md5(payload::text), attempts, iterations from fetchq.doc_pick('rq_direct', 5, 1, '5m')$s$);
     perform test.step('complete with it', 'select fetchq.doc_complete(''rq_direct'', ''large'', (select payload from ' || docs || ' where subject = ''large''))');
 
-    -- A subject at its limit, and beyond.
+    -- A subject of the maximum length, and a longer one.
     perform test.step('50 characters', $s$select fetchq.doc_push('rq_direct', repeat('é', 50))$s$);
     perform test.step('51 characters', $s$select fetchq.doc_push('rq_direct', repeat('é', 51))$s$);
 
-    -- Errors that a row meets.
+    -- Errors while a row is written.
     perform test.step('a lease that ends too late', $s$select subject from fetchq.doc_pick('rq_direct', 4, 5, '300000 years')$s$);
     perform test.step('all', 'select subject, version, priority, status, attempts, iterations, last_iteration = now(), left(payload::text, 20) from ' || docs || ' order by subject collate "C"');
     perform test.step('counters', $s$select metric, current_value from fetchq.metric_get('rq_direct')$s$);
@@ -95,13 +95,13 @@ select test.scenario('on');
 select test.scenario('off');
 reset client_min_messages;
 select step, result from test.direct where mode = 'on' order by n;
--- What differs.
+-- Differences between the two modes.
 select step, a.result as directly, b.result as by_statement
 from test.direct a join test.direct b using (step)
 where a.mode = 'on' and b.mode = 'off' and a.result is distinct from b.result;
 select count(*) filter (where mode = 'on') = count(*) filter (where mode = 'off') as same_number from test.direct;
 
--- Rights: on the table, but not on its schema.
+-- Privileges on the table, but not on its schema.
 select fetchq.queue_create('rq_rights');
 select fetchq.doc_push('rq_rights', 'a');
 create role regress_fetchq_direct;
@@ -118,7 +118,7 @@ set role regress_fetchq_direct;
 select fetchq.doc_push('rq_rights', 'b');
 select subject from fetchq.doc_pick('rq_rights');
 reset role;
--- On some columns only: enough for a statement.
+-- Privileges on some columns only: enough for a statement.
 grant update (status, attempts, next_iteration, lease, worker_session) on fetchq_data.rq_rights__docs to regress_fetchq_direct;
 set role regress_fetchq_direct;
 select subject from fetchq.doc_pick('rq_rights');

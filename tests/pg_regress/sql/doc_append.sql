@@ -1,4 +1,4 @@
--- Appending: a subject is made, unique, and later ones are greater.
+-- Appending: each subject is generated, unique, and greater than the earlier ones.
 select was_created from fetchq.queue_create('rq_append');
 select test.delta('rq_append');
 select subject as s1 from fetchq.doc_append('rq_append', '{"n": 1}') \gset
@@ -11,7 +11,7 @@ select payload, version, priority, status, attempts, iterations, next_iteration 
 select array_agg(subject::text order by seq) = array[:'s1', :'s2', :'s3', :'s4'] as as_told from fetchq_data.rq_append__docs;
 select test.delta('rq_append');
 
--- First in, first out, but for the priority; also within one statement.
+-- First in, first out within a priority; also within one statement.
 select payload from fetchq.doc_pick('rq_append', 0, 10, '5m');
 select count(distinct fetchq.doc_append('rq_append', jsonb_build_object('n', i), 3)) as subjects from generate_series(1, 500) i;
 select count(*) from fetchq_data.rq_append__docs where version = 3;
@@ -22,6 +22,6 @@ select array_agg((payload ->> 'n')::int order by n) = array(select generate_seri
 from fetchq.doc_pick('rq_append', 3, 500, '5m') with ordinality x (subject, payload, a, b, c, d, e, f, g, h, n);
 select test.exact('rq_append');
 
--- A queue that is not there gives NULL.
+-- A missing queue returns NULL.
 select fetchq.doc_append('rq_nope', '{}') is null as is_null;
 select was_dropped from fetchq.queue_drop('rq_append');

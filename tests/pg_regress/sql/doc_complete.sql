@@ -1,4 +1,4 @@
--- Completing: done, with iterations + 1, attempts 0, never due again.
+-- Completing: iterations grow by 1, attempts become 0, and the document is never due again.
 select was_created from fetchq.queue_create('rq_complete');
 create function test.fill() returns void language plpgsql as $$
 begin
@@ -25,7 +25,7 @@ select test.delta('rq_complete');
 select * from fetchq.doc_complete('rq_complete', 'active');
 select * from test.docs where subject = 'active';
 select test.delta('rq_complete');
--- A second time there is nothing to settle.
+-- A second call settles nothing.
 select * from fetchq.doc_complete('rq_complete', 'active');
 select test.delta('rq_complete');
 commit;
@@ -46,7 +46,7 @@ select * from fetchq.doc_complete('rq_complete', 'active', null);
 select subject, payload from test.docs where subject = 'active';
 commit;
 
--- Only an active document can be settled: anything else gives 0, and says why.
+-- Only an active document can be settled: otherwise the result is 0, with a warning.
 begin;
 select test.fill();
 select test.delta('rq_complete') is not null as looked;
@@ -66,7 +66,7 @@ select test.error($$select fetchq.doc_complete('rq_nope', 'active')$$);
 reset fetchq.strict;
 select test.error($$select fetchq.doc_complete('rq_complete', repeat('x', 51))$$);
 
--- A lease that is over is still the holder's, until maintenance takes it back.
+-- An expired lease is still valid until maintenance ends it.
 select fetchq.queue_set_max_attempts('rq_complete', 5);
 select fetchq.queue_truncate('rq_complete', true);
 select fetchq.doc_push('rq_complete', 'late');

@@ -1,4 +1,4 @@
--- Dropping: the document goes.
+-- Dropping: the document is removed.
 select was_created from fetchq.queue_create('rq_drop');
 create function test.fill() returns void language plpgsql as $$
 begin
@@ -25,7 +25,7 @@ select test.delta('rq_drop');
 select * from fetchq.doc_drop('rq_drop', 'active');
 select * from test.docs where subject = 'active';
 select test.delta('rq_drop');
--- A second time there is nothing to settle.
+-- A second call settles nothing.
 select * from fetchq.doc_drop('rq_drop', 'active');
 select test.delta('rq_drop');
 commit;
@@ -34,7 +34,7 @@ commit;
 select * from fetchq.doc_push('rq_drop', 'active');
 select subject, iterations from test.docs where subject = 'active';
 
--- Only an active document can be settled: anything else gives 0, and says why.
+-- Only an active document can be settled: otherwise the result is 0, with a warning.
 begin;
 select test.fill();
 select test.delta('rq_drop') is not null as looked;
@@ -54,7 +54,7 @@ select test.error($$select fetchq.doc_drop('rq_nope', 'active')$$);
 reset fetchq.strict;
 select test.error($$select fetchq.doc_drop('rq_drop', repeat('x', 51))$$);
 
--- A lease that is over is still the holder's, until maintenance takes it back.
+-- An expired lease is still valid until maintenance ends it.
 select fetchq.queue_set_max_attempts('rq_drop', 5);
 select fetchq.queue_truncate('rq_drop', true);
 select fetchq.doc_push('rq_drop', 'late');

@@ -2,7 +2,7 @@
 select was_created from fetchq.queue_create('rq_many');
 create view test.many as select subject, version, priority, status, payload from fetchq_data.rq_many__docs order by seq;
 
--- A JSON array, each document with what it needs; a subject that exists is left alone.
+-- A JSON array, in which each document has its own values; an existing subject does not change.
 select fetchq.doc_push_many('rq_many', '[
     {"subject": "a"},
     {"subject": "b", "priority": 3, "payload": {"x": 1}},
@@ -18,7 +18,7 @@ select fetchq.doc_push_many('rq_many', array['g', 'h'], null, 1, -5, '2030-01-01
 select fetchq.doc_push_many('rq_many', array[]::text[], null);
 select subject, version, priority, status, payload from test.many where subject in ('e', 'f', 'g', 'h');
 
--- What can not be taken is refused as a whole, and the place is told.
+-- An invalid element rejects the whole list, and the error names its position.
 select test.error($$select fetchq.doc_push_many('rq_many', '{}')$$);
 select test.error($$select fetchq.doc_push_many('rq_many', '[{"subject": "x"}, 1]')$$);
 select test.error($$select fetchq.doc_push_many('rq_many', '[{"subject": "x"}, {"payload": {}}]')$$);
@@ -41,7 +41,7 @@ select a.n, p.payload from fetchq.doc_pick('rq_many', 7, 10, '5m') with ordinali
 select count(*) from fetchq.doc_append_many('rq_many', array[]::jsonb[]);
 select count(*) from fetchq.doc_append_many('rq_nope', array['{}']::jsonb[]);
 
--- Upsert: planned and pending ones change, active ones are left alone, completed ones stay so.
+-- Upsert: planned and pending documents change, active ones do not, completed ones stay completed.
 select subject from fetchq.doc_pick('rq_many', 0, 1, '5m');
 select subject, settled from fetchq.doc_drop_many('rq_many', array['b']);
 select subject from fetchq.doc_pick('rq_many', 0, 2, '5m');
@@ -57,7 +57,7 @@ select test.error($$select * from fetchq.doc_upsert_many('rq_many', '[{"subjet":
 select * from fetchq.doc_upsert_many('rq_nope', '[{"subject": "x"}]');
 select * from fetchq.doc_upsert_many('rq_many', '[]');
 
--- Settling lists: answered in their order; what is not active is told.
+-- Settling lists: the result has the order of the list; a warning reports documents not active.
 select subject from fetchq.doc_pick('rq_many', 0, 10, '5m');
 select * from fetchq.doc_complete_many('rq_many', array['f', 'nope', 'e', 'f'], array[null, '{}', '{"done": true}', '{}']::jsonb[]);
 select * from fetchq.doc_reschedule_many('rq_many', array['a'], '2030-01-01', array['{"again": true}']::jsonb[]);

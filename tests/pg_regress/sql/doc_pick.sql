@@ -19,7 +19,7 @@ end $$;
 select test.fill();
 select subject, priority, attempts from fetchq.doc_pick('rq_pick', 0, 20, '5m');
 
--- One at a time gives the same order as a batch, and so do small batches.
+-- Picking one document at a time gives the same order as a batch, and so do small batches.
 select test.fill();
 create temp table got (n serial, subject text);
 do $$ begin for i in 1..12 loop
@@ -35,7 +35,7 @@ select subject from got order by n;
 drop table got;
 drop function test.fill();
 
--- What is given back is the document as it is leased.
+-- The result is the document as it is leased.
 truncate fetchq_data.rq_pick__docs;
 select fetchq.doc_push('rq_pick', 's1', 1, 3, '2020-01-01', '{"a": 1}');
 begin;
@@ -52,7 +52,7 @@ select subject, status, attempts, next_iteration = now() + interval '10 minutes'
 rollback;
 select subject, status, attempts, next_iteration from fetchq_data.rq_pick__docs;
 
--- Only its own version, and the short forms are of version 0, one document, 5 minutes.
+-- Only the given version; the short forms mean version 0, one document, 5 minutes.
 select count(*) from fetchq.doc_pick('rq_pick', 0, 5, '5m');
 select count(*) from fetchq.doc_pick('rq_pick');
 select fetchq.doc_push('rq_pick', 'a' || i, '{}', '2020-01-01') from generate_series(1, 6) i;
@@ -73,7 +73,7 @@ begin;
 select count(*) from fetchq.doc_pick('rq_pick', 0, 2147483647, '5m');
 rollback;
 
--- Durations: text or interval, not negative, finite; 0 is a lease that is over at once.
+-- Durations: text or interval, not negative, finite; a lease of 0 expires at once.
 begin;
 select subject, next_iteration = now() as over_at_once from fetchq.doc_pick('rq_pick', 0, 1, '0s');
 rollback;
@@ -83,11 +83,11 @@ select test.error($$select fetchq.doc_pick('rq_pick', interval '1 month -31 days
 select test.error($$select fetchq.doc_pick('rq_pick', 0, 1, 'soon')$$);
 select test.error($$select fetchq.doc_pick('rq_pick', 0, 1, '')$$);
 select test.error($$select fetchq.doc_pick('rq_pick', '5 parsecs')$$);
--- (what PostgreSQL calls it differs: an infinite interval exists from 17 on)
+-- The error of PostgreSQL differs: an infinite interval exists since version 17.
 select left(test.error($$select fetchq.doc_pick('rq_pick', 0, 1, 'infinity')$$), 2) = '22' as refused;
 select test.error($$select fetchq.doc_pick('rq_pick', 0, 1, '300000 years')$$);
 
--- Not picked: what is later, hidden, or of another status.
+-- Not picked: documents that are due later, hidden, or of another status.
 select fetchq.queue_truncate('rq_pick');
 insert into fetchq_data.rq_pick__docs (subject, status, next_iteration, lock_upgrade) values
     ('killed', -1, '2020-01-01', null), ('planned and due', 0, '2020-01-01', null), ('active', 2, '2020-01-01', null),
@@ -96,14 +96,14 @@ select * from fetchq.doc_pick('rq_pick', 0, 10, '5m');
 update fetchq_data.rq_pick__docs set lock_upgrade = null where subject = 'hidden';
 select subject from fetchq.doc_pick('rq_pick', 0, 10, '5m');
 
--- A rejected document waits for the end of the lease it had.
+-- A rejected document waits until its lease would have expired.
 select fetchq.queue_truncate('rq_pick');
 select fetchq.doc_push('rq_pick', 's1');
 select subject from fetchq.doc_pick('rq_pick', 0, 1, '1h');
 select fetchq.doc_reject('rq_pick', 's1', 'no', '{}');
 select count(*) from fetchq.doc_pick('rq_pick', 0, 1, '1h');
 
--- A call in a transaction sees what the transaction pushed; a set-returning use fits anywhere.
+-- A pick sees the pushes of its own transaction; a set-returning use works anywhere.
 begin;
 select fetchq.doc_push('rq_pick', 'b1');
 select fetchq.doc_push('rq_pick', 'b2');
@@ -111,7 +111,7 @@ select (fetchq.doc_pick('rq_pick', 0, 1, '5m')).subject;
 select p.subject from generate_series(1, 2) i, fetchq.doc_pick('rq_pick', 0, i, '5m') p;
 rollback;
 
--- A queue that is not there gives no rows, and one that is paused gives none either.
+-- A missing queue and a paused queue return no rows.
 select * from fetchq.doc_pick('rq_nope', 0, 1, '5m');
 select * from fetchq.doc_pick('rq_nope');
 update fetchq.queues set is_active = false where name = 'rq_pick';
@@ -119,7 +119,7 @@ select fetchq.doc_push('rq_pick', 'c1');
 select subject from fetchq.doc_pick('rq_pick');
 update fetchq.queues set is_active = true where name = 'rq_pick';
 
--- A trigger that suppresses updates must not make the counters lie.
+-- A trigger that suppresses updates must not make the counters wrong.
 select fetchq.queue_truncate('rq_pick');
 select fetchq.doc_push('rq_pick', 'd' || i) from generate_series(1, 3) i;
 create function test.suppress() returns trigger language plpgsql as $$ begin return case when old.subject = 'd2' then null else new end; end $$;

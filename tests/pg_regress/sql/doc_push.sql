@@ -14,7 +14,7 @@ select subject, next_iteration, created_at <= now() as was_created from fetchq_d
 where subject in ('s3', 's4', 's5') order by seq;
 select test.delta('rq_push');
 
--- The same with nothing but untyped literals, or text.
+-- The same with only untyped literals, or text.
 select * from fetchq.doc_push('rq_push', 'u1', '{"a": 5}', '2020-01-01');
 select * from fetchq.doc_push('rq_push'::text, 'u2'::varchar, '{"a": 6}'::text, '2970-01-01'::text);
 select subject, version, status, next_iteration, payload from fetchq_data.rq_push__docs where subject in ('u1', 'u2') order by seq;
@@ -24,7 +24,7 @@ delete from fetchq_data.rq_push__docs where subject in ('u1', 'u2');
 select cnt from fetchq.metric_reset('rq_push');
 select test.delta('rq_push') is not null as looked;
 
--- Due is what is not later than now(), the start of the transaction.
+-- A document is due when its time is not later than now(), the start of the transaction.
 begin;
 select * from fetchq.doc_push('rq_push', 'now', '{}', now());
 select * from fetchq.doc_push('rq_push', 'later', '{}', now() + interval '1 microsecond');
@@ -37,14 +37,14 @@ select subject, status from fetchq_data.rq_push__docs where subject in ('never',
 select subject from fetchq.doc_pick('rq_push', 0, 2, '5m');
 select test.delta('rq_push');
 
--- A subject that exists is left as it is, whatever its status.
+-- An existing subject does not change, whatever its status.
 select * from fetchq.doc_push('rq_push', 's2', '{"other": true}');
 select * from fetchq.doc_push('rq_push', 's4', 5, 5, '2020-01-01', '{"other": true}');
 select * from fetchq.doc_push('rq_push', 'always');
 select subject, version, priority, status, payload from fetchq_data.rq_push__docs where subject in ('s2', 's4', 'always') order by seq;
 select test.delta('rq_push');
 
--- Subjects: any text up to 50 characters; characters, not bytes.
+-- Subjects: any text of up to 50 characters (not bytes).
 select * from fetchq.doc_push('rq_push', '');
 select * from fetchq.doc_push('rq_push', repeat('é', 50));
 select * from fetchq.doc_push('rq_push', 'it''s "quoted" \ 🙂; --');
@@ -61,7 +61,7 @@ select * from fetchq.doc_push('rq_push', 'big', jsonb_build_object('x', repeat('
 select subject, payload from fetchq_data.rq_push__docs where subject in ('array', 'scalar', 'json null', 'quotes') order by seq;
 select length(payload ->> 'x') from fetchq_data.rq_push__docs where subject = 'big';
 
--- The edges of version and priority.
+-- The limits of version and priority.
 select * from fetchq.doc_push('rq_push', 'low', -2147483648, -2147483648, '2020-01-01', '{}');
 select * from fetchq.doc_push('rq_push', 'high', 2147483647, 2147483647, '2020-01-01', '{}');
 select subject, version, priority from fetchq.doc_pick('rq_push', -2147483648, 1, '5m');
@@ -69,12 +69,12 @@ select subject, version, priority from fetchq.doc_pick('rq_push', 2147483647, 1,
 select current_value from fetchq.metric_get('rq_push', 'v2147483647');
 select current_value from fetchq.metric_get('rq_push', 'v-2147483648');
 
--- A queue that is not there.
+-- A missing queue.
 select * from fetchq.doc_push('rq_nope', 's1');
 select * from fetchq.doc_push('rq_nope', 's1', 0, 0, now(), '{}');
 select test.exact('rq_push');
 
--- Raw SQL of a console does not hide a document from picking.
+-- A document that plain SQL has written can be picked.
 select * from fetchq.queue_truncate('rq_push');
 insert into fetchq_data.rq_push__docs (subject, status, next_iteration) values ('raw', 1, '2020-01-01');
 select fetchq.doc_push('rq_push', 'back', '{}', timestamptz '2970-01-01');

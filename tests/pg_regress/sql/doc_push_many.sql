@@ -1,4 +1,4 @@
--- Pushing a list, as fetchq 4 clients write it. The text is parsed, never executed.
+-- Pushing a list in the form that fetchq 4 clients write. The text is parsed, never executed.
 select was_created from fetchq.queue_create('rq_many');
 select test.delta('rq_many');
 select * from fetchq.doc_push('rq_many', 0, '2020-01-01', $$('m1', 0, '{"a":1}', {DATA}), ('m2', 5, '{}', {DATA})$$);
@@ -6,30 +6,30 @@ select * from fetchq.doc_push('rq_many', 3, '2970-01-01', $$('m3',-5,'[]',{DATA}
 select subject, version, priority, status, attempts, next_iteration, payload from fetchq_data.rq_many__docs order by seq;
 select test.delta('rq_many');
 
--- Spaces and lines; doubled apostrophes; backslashes and emoji are plain text.
+-- Spaces and line breaks; doubled apostrophes; backslashes and emoji are plain text.
 select * from fetchq.doc_push('rq_many', 0, '2020-01-01', $$
     ( 'it''s' , +7 , '{"b": "o''clock \\ \" 🙂"}' , {DATA} ) ,
     ('a), (b', 0, '{"c": "{DATA}, ''x''"}', {DATA})
 $$);
 select subject, priority, payload from fetchq_data.rq_many__docs where subject in ('it''s', 'a), (b') order by seq;
 
--- What exists, in the table or in the list, is not counted; the first of two wins.
+-- A subject that exists, in the table or in the list, is not counted; the first of two is pushed.
 select * from fetchq.doc_push('rq_many', 0, '2020-01-01', $$('m1', 1, '{"new": 1}', {DATA}), ('m4', 1, '{"n": 1}', {DATA}), ('m4', 2, '{"n": 2}', {DATA})$$);
 select subject, priority, payload from fetchq_data.rq_many__docs where subject in ('m1', 'm4') order by seq;
 select * from fetchq.doc_push('rq_many', 0, '2020-01-01', $$('m1', 1, '{}', {DATA})$$);
 select test.delta('rq_many');
 select test.exact('rq_many');
 
--- fetchq.legacy_quotes does not apply: the list has literals of its own.
+-- fetchq.legacy_quotes does not apply, because the list has its own literals.
 set fetchq.legacy_quotes = on;
 select * from fetchq.doc_push('rq_many', 0, '2020-01-01', $$('legacy', 0, '{"t": "it''s ''''"}', {DATA})$$);
 reset fetchq.legacy_quotes;
 select payload from fetchq_data.rq_many__docs where subject = 'legacy';
 
--- A queue that is not there.
+-- A missing queue.
 select * from fetchq.doc_push('rq_nope', 0, '2020-01-01', $$('m1', 0, '{}', {DATA})$$);
 
--- Anything else is refused, as a whole.
+-- Any other text is rejected as a whole.
 create table test.victim (x int);
 \pset format unaligned
 \pset tuples_only on

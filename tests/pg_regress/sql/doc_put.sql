@@ -1,4 +1,4 @@
--- What happens to a document that is put again: by mode, and by the state it is in.
+-- Putting a document that exists: the result depends on the mode and on the status.
 select was_created from fetchq.queue_create('put');
 
 create function put_show() returns table (subject text, status int, version int, priority int, planned text, attempts int, iterations bigint, payload jsonb, ordering_key text, max_attempts int)
@@ -8,7 +8,7 @@ language sql as $$
         attempts, iterations, payload, ordering_key, max_attempts
     from fetchq_data.put__docs order by subject
 $$;
--- One document in each state: n is the number that its payload has.
+-- One document in each status; n is the number in its payload.
 create function put_reset(at timestamptz) returns void language plpgsql as $$
 begin
     perform fetchq.queue_truncate('put', true);
@@ -28,7 +28,7 @@ create function put_counted() returns table (metric text, counted bigint, noted 
     where n <> coalesce(l.value, 0)
 $$;
 
--- Every mode against every state.
+-- Every mode with every status.
 do $$
 declare
     mode text;
@@ -56,7 +56,7 @@ begin
     end loop;
 end $$;
 
--- Also by statements alone, and in a list.
+-- The same with statements only, and in a list.
 set fetchq.direct = off;
 select put_reset('2050-01-01');
 select * from fetchq.doc_put_many('put', '[
@@ -70,7 +70,7 @@ select * from put_show();
 select * from put_counted();
 reset fetchq.direct;
 
--- Equal subjects, one after the other.
+-- Equal subjects are put one after the other.
 select put_reset('2050-01-01');
 select * from fetchq.doc_put_many('put', '[
     {"subject": "x", "payload": {"a": 1}}, {"subject": "y"}, {"subject": "x", "payload": {"b": 2}}, {"subject": "x", "payload": {"a": 3}}]', 'merge');
@@ -78,7 +78,7 @@ select * from fetchq.doc_put_many('put', '[{"subject": "x", "payload": {"a": 4}}
 select * from put_show();
 select * from put_counted();
 
--- What is new is picked in the order of the list.
+-- New documents are picked in the order of the list.
 select put_reset('2050-01-01');
 select * from fetchq.doc_put_many('put', '[{"subject": "c"}, {"subject": "a"}, {"subject": "d"}, {"subject": "b"}]');
 select subject from fetchq.doc_pick('put', 10);
@@ -87,7 +87,7 @@ select * from fetchq.doc_put_many('put', '[{"subject": "g"}, {"subject": "e"}, {
 select subject from fetchq.doc_pick('put', 10);
 reset fetchq.direct;
 
--- Another version: it leaves the one and enters the other. Waiting for version 1 finds it.
+-- A new version: the document leaves the old version. A waiter for version 1 finds it.
 select put_reset('2050-01-01');
 select fetchq.doc_put('put', 'known', '{}', version => 1, mode => 'replace');
 select fetchq.doc_put('put', 'killed', '{}', version => 1, mode => 'reset');
@@ -95,27 +95,27 @@ select * from put_counted();
 select metric, value from fetchq.metrics_live where queue = 'put' and metric in ('ent', 'drp', 'cnt', 'v0', 'v1') order by 1;
 select subject, attempts, iterations from fetchq.doc_pick('put', 1, 5, '5m') order by subject;
 
--- A document that starts anew has no error; its attempts begin again.
+-- A document that starts again has no error, and its attempts start at 0.
 select put_reset('2050-01-01');
 update fetchq_data.put__docs set attempts = 4, last_error = 'bad luck' where subject = 'killed';
 select fetchq.doc_put('put', 'killed', mode => 'reset');
 select attempts, iterations, last_error from fetchq_data.put__docs where subject = 'killed';
--- One that is replaced keeps what it has.
+-- A document that is replaced keeps its other values.
 update fetchq_data.put__docs set attempts = 4, last_error = 'bad luck' where subject = 'known';
 select fetchq.doc_put('put', 'known', mode => 'replace');
 select attempts, last_error from fetchq_data.put__docs where subject = 'known';
 select subject, attempts from fetchq.doc_pick('put', 0, 5, '5m') order by subject;
 
--- A document that is hidden is left alone.
+-- A hidden document does not change.
 select put_reset('2050-01-01');
 update fetchq_data.put__docs set lock_upgrade = '2020-01-01' where subject = 'known';
 select fetchq.doc_put('put', 'known', mode => 'replace');
--- A payload that is missing counts as {}.
+-- A missing payload means {}.
 update fetchq_data.put__docs set lock_upgrade = null, payload = null where subject = 'known';
 select fetchq.doc_put('put', 'known', '{"a": 1}', mode => 'merge');
 select payload from fetchq_data.put__docs where subject = 'known';
 
--- A rollback undoes all of it.
+-- A rollback undoes everything.
 begin;
 select fetchq.doc_put('put', 'known', '{"a": 2}', mode => 'replace');
 savepoint s;

@@ -1,4 +1,4 @@
--- Rejecting: given back after a failure, with a line in the log.
+-- Rejecting: the document is retried after a failure, which is logged.
 select was_created from fetchq.queue_create('rq_reject');
 create function test.fill() returns void language plpgsql as $$
 begin
@@ -25,7 +25,7 @@ select test.delta('rq_reject');
 select * from fetchq.doc_reject('rq_reject', 'active', 'no', '{}');
 select * from test.docs where subject = 'active';
 select test.delta('rq_reject');
--- A second time there is nothing to settle.
+-- A second call settles nothing.
 select * from fetchq.doc_reject('rq_reject', 'active', 'no', '{}');
 select test.delta('rq_reject');
 commit;
@@ -45,7 +45,7 @@ select fetchq.queue_truncate('rq_reject', true);
 select * from fetchq.doc_reject('rq_reject', 'active', 'no', '{}');
 select count(*) from fetchq_data.rq_reject__logs;
 
--- Killed after the last attempt; attempts stay, the next iteration too.
+-- Killed after the last attempt; attempts and next_iteration stay.
 select fetchq.queue_set_max_attempts('rq_reject', 3);
 begin;
 select fetchq.queue_truncate('rq_reject', true);
@@ -59,7 +59,7 @@ select message, details, ref_id from fetchq_data.rq_reject__logs order by id;
 select metric, current_value from fetchq.metric_get('rq_reject');
 rollback;
 
--- A long message is cut, with a warning; the document is rejected all the same.
+-- A long message is cut, with a warning; the document is rejected nevertheless.
 begin;
 select test.fill();
 select * from fetchq.doc_reject('rq_reject', 'active', repeat('é', 300), '{}');
@@ -72,7 +72,7 @@ select message, details, ref_id from fetchq_data.rq_reject__logs;
 rollback;
 select test.error($$select fetchq.doc_reject('rq_reject', 'active', null, '{}')$$);
 
--- The log by itself.
+-- Writing to the log alone.
 begin;
 select test.fill();
 select * from fetchq.log_error('rq_reject', 'active', 'told', '{"d": 2}');
@@ -84,7 +84,7 @@ select test.delta('rq_reject');
 rollback;
 select * from fetchq.log_error('rq_nope', 's', 'm', '{}');
 
--- Only an active document can be settled: anything else gives 0, and says why.
+-- Only an active document can be settled: otherwise the result is 0, with a warning.
 begin;
 select test.fill();
 select test.delta('rq_reject') is not null as looked;
@@ -104,7 +104,7 @@ select test.error($$select fetchq.doc_reject('rq_nope', 'active', 'no', '{}')$$)
 reset fetchq.strict;
 select test.error($$select fetchq.doc_reject('rq_reject', repeat('x', 51), 'no', '{}')$$);
 
--- A lease that is over is still the holder's, until maintenance takes it back.
+-- An expired lease is still valid until maintenance ends it.
 select fetchq.queue_set_max_attempts('rq_reject', 5);
 select fetchq.queue_truncate('rq_reject', true);
 select fetchq.doc_push('rq_reject', 'late');

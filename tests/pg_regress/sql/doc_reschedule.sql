@@ -25,7 +25,7 @@ select test.delta('rq_reschedule');
 select * from fetchq.doc_reschedule('rq_reschedule', 'active', '2970-01-01');
 select * from test.docs where subject = 'active';
 select test.delta('rq_reschedule');
--- A second time there is nothing to settle.
+-- A second call settles nothing.
 select * from fetchq.doc_reschedule('rq_reschedule', 'active', '2970-01-01');
 select test.delta('rq_reschedule');
 commit;
@@ -39,7 +39,7 @@ select * from test.docs where subject = 'active';
 select test.delta('rq_reschedule');
 commit;
 
--- Now is due, a microsecond later is not; infinity is never.
+-- A document planned for now() is due, a microsecond later it is not; infinity is never due.
 begin;
 select test.fill();
 select * from fetchq.doc_reschedule('rq_reschedule', 'active', now());
@@ -55,7 +55,7 @@ select * from fetchq.doc_reschedule('rq_reschedule', 'active', '-infinity', '{"n
 select subject, status, next, payload from test.docs where subject = 'active';
 rollback;
 
--- Only an active document can be settled: anything else gives 0, and says why.
+-- Only an active document can be settled: otherwise the result is 0, with a warning.
 begin;
 select test.fill();
 select test.delta('rq_reschedule') is not null as looked;
@@ -75,7 +75,7 @@ select test.error($$select fetchq.doc_reschedule('rq_nope', 'active', '2970-01-0
 reset fetchq.strict;
 select test.error($$select fetchq.doc_reschedule('rq_reschedule', repeat('x', 51), '2970-01-01')$$);
 
--- A lease that is over is still the holder's, until maintenance takes it back.
+-- An expired lease is still valid until maintenance ends it.
 select fetchq.queue_set_max_attempts('rq_reschedule', 5);
 select fetchq.queue_truncate('rq_reschedule', true);
 select fetchq.doc_push('rq_reschedule', 'late');

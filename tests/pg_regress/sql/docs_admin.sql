@@ -1,4 +1,4 @@
--- Bulk administration: retry, kill, drop, move and prioritise what a filter chooses.
+-- Bulk administration: retry, kill, drop, move and set the priority of filtered documents.
 select was_created from fetchq.queue_create('rq_adm');
 select was_created from fetchq.queue_create('rq_adm_2');
 create view test.docs as
@@ -32,14 +32,14 @@ begin;
 select test.fill();
 select * from test.docs;
 
--- Retry: what is planned, what waits, what was killed; a second time there is nothing.
+-- Retry: planned, blocked and killed documents; a second call finds nothing.
 select * from fetchq.docs_retry('rq_adm', '{}', 1000, true);
 select test.delta('rq_adm');
 select * from fetchq.docs_retry('rq_adm');
 select test.delta('rq_adm'), test.exact('rq_adm');
 select * from test.docs;
 select * from fetchq.docs_retry('rq_adm');
--- Completed ones when they are named, active ones never.
+-- Completed documents only when the filter names them, active ones never.
 select * from fetchq.docs_retry('rq_adm', '{"status": ["completed", "active"]}');
 select test.delta('rq_adm'), test.exact('rq_adm');
 select * from test.docs where subject in ('done', 'active');
@@ -51,7 +51,7 @@ select * from fetchq.docs_kill('rq_adm', '{"status": "planned"}');
 select * from fetchq.docs_kill('rq_adm');
 select test.delta('rq_adm'), test.exact('rq_adm');
 select * from fetchq.docs_kill('rq_adm');
--- An active one when it is named: its holder learns of it.
+-- An active document when the filter names it: its worker learns of it.
 select * from fetchq.docs_kill('rq_adm', '{"status": ["active", "killed"]}');
 select test.delta('rq_adm'), test.exact('rq_adm');
 select * from test.docs;
@@ -68,20 +68,20 @@ select subject from test.docs;
 select * from fetchq.docs_drop('rq_adm', '{"status": "active"}');
 select test.delta('rq_adm'), test.exact('rq_adm');
 
--- Priority: planned and pending ones, once.
+-- Priority: planned and pending documents, once.
 select test.fill();
 select * from fetchq.docs_set_priority('rq_adm', 4, dry_run => true);
 select * from fetchq.docs_set_priority('rq_adm', 4);
 select * from fetchq.docs_set_priority('rq_adm', 4);
 select subject, priority from test.docs;
 select test.delta('rq_adm'), test.exact('rq_adm');
--- Picked in the new order.
+-- The documents are picked in the new order.
 select * from fetchq.docs_set_priority('rq_adm', 9, '{"subject": "late%"}');
 select * from fetchq.docs_set_priority('rq_adm', 9, '{"subject": "due-2"}');
 select fetchq.doc_push('rq_adm', 'later', 2, 5, now(), '{}');
 select subject from fetchq.doc_pick('rq_adm', 2, 9, '5m');
 
--- Move: as what they are, without attempts.
+-- Move: the documents keep their status, but not their attempts.
 select test.fill();
 select fetchq.doc_push('rq_adm_2', 'due-1', '{"old": true}');
 select test.delta('rq_adm_2');
@@ -95,9 +95,9 @@ select subject, version, priority, status, attempts, iterations, next_iteration 
     ordering_key, lease, seq - first_value(seq) over (order by seq) as seq
 from fetchq_data.rq_adm_2__docs order by seq;
 select * from fetchq.docs_move('rq_adm', 'rq_adm_2');
--- What came can be picked.
+-- Moved documents can be picked.
 select subject from fetchq.doc_pick('rq_adm_2', 2, 1, '5m');
--- Back.
+-- They can be moved back.
 select * from fetchq.docs_move('rq_adm_2', 'rq_adm', '{"status": ["completed", "killed"]}');
 select test.delta('rq_adm') is not null as looked, test.exact('rq_adm'), test.exact('rq_adm_2');
 
@@ -129,12 +129,12 @@ select * from fetchq.docs_drop('rq_adm', '{"older_than": "1 day"}', 1);
 select * from fetchq.docs_drop('rq_adm', '{"older_than": "1 day"}', 0);
 select subject from test.docs where subject like 'late%';
 select * from fetchq.docs_drop('rq_adm', '{"newer_than": "1 day", "subject": "late%"}');
--- One that is being upgraded is left alone.
+-- A document that is being upgraded does not change.
 update fetchq_data.rq_adm__docs set lock_upgrade = now() where subject = 'due-1';
 select * from fetchq.docs_kill('rq_adm', '{"subject": "due-1"}');
 update fetchq_data.rq_adm__docs set lock_upgrade = null where subject = 'due-1';
 
--- What is wrong is told by name.
+-- Errors name the invalid key or value.
 select f as filter, test.error(format('select fetchq.docs_kill(%L, %L)', 'rq_adm', f)) from unnest(array[
     '[]', '"killed"', 'null', '{"stauts": "killed"}', '{"status": "dead"}', '{"status": -1}', '{"status": null}', '{"version": "1"}',
     '{"version": 1.5}', '{"priority": 3000000000}', '{"min_priority": [1]}', '{"older_than": 5}', '{"older_than": "soon"}',
@@ -149,8 +149,8 @@ select test.error($$select fetchq.docs_kill('rq_adm', '{}', -1)$$);
 select test.error($$select fetchq.docs_kill('rq_adm', '{}', 1, null)$$);
 select test.error($$select fetchq.docs_set_priority('rq_adm', null)$$);
 
--- A document with the subject in another queue that comes meanwhile stays; a trigger that
--- keeps rows undoes the move.
+-- A document whose subject exists in the other queue stays.
+-- A trigger that keeps the rows undoes the move.
 select fetchq.queue_truncate('rq_adm_2');
 create function test.keep() returns trigger language plpgsql as $$ begin return null; end $$;
 create trigger keep before delete on fetchq_data.rq_adm__docs for each row execute function test.keep();
@@ -159,7 +159,7 @@ select count(*) from fetchq_data.rq_adm_2__docs;
 select * from fetchq.docs_drop('rq_adm');
 select test.exact('rq_adm'), test.exact('rq_adm_2');
 
--- Documents of one ordering key: the next one is opened, and they keep their order.
+-- Documents of one ordering key: the next one becomes the head, and their order stays.
 drop trigger keep on fetchq_data.rq_adm__docs;
 select fetchq.queue_truncate('rq_adm'), fetchq.queue_truncate('rq_adm_2');
 select fetchq.queue_set_ordered('rq_adm'), fetchq.queue_set_ordered('rq_adm_2');

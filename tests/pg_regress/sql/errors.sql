@@ -1,10 +1,10 @@
--- Every error: SQLSTATE, message, hint. And what is only a warning, unless fetchq.strict.
+-- Every error: SQLSTATE, message, hint. Some are only warnings, unless fetchq.strict is on.
 \pset format unaligned
 \pset tuples_only on
 select was_created from fetchq.queue_create('rq_err');
 select fetchq.doc_push('rq_err', 's1');
 
--- NULL for every argument of every function, the others being good.
+-- NULL for every argument of every function; the other arguments are valid.
 set client_min_messages = error;
 create function test.value(argument text, type text) returns text language sql as $$
     select case type
@@ -37,7 +37,7 @@ select count(*) from fetchq_data.rq_err__docs where subject <> 's1';
 select count(*) from fetchq_data.rq_err__logs where subject <> 'absent';
 select metric from fetchq.metric_get('rq_err');
 
--- Values that clients of fetchq 4 rely on come with a warning that names the cause …
+-- Values that clients of fetchq 4 rely on cause a warning that names the cause …
 select fetchq.doc_push('rq_nope', 's1');
 select fetchq.doc_push('rq_nope', 0, now(), $$('a', 0, '{}', {DATA})$$);
 select fetchq.doc_append('rq_nope', '{}') is null;
@@ -47,7 +47,7 @@ select fetchq.doc_complete('rq_nope', 's1');
 select fetchq.doc_complete('rq_err', 's1');
 select fetchq.log_error('rq_nope', 's1', 'm', '{}');
 select * from fetchq.queue_drop('rq_nope');
--- … and with fetchq.strict they are errors, with the same words.
+-- … and with fetchq.strict they cause an error with the same text.
 set fetchq.strict = on;
 select test.error(c) from unnest(array[
     $$select fetchq.doc_push('rq_nope', 's1')$$, $$select fetchq.doc_push('rq_nope', 's1', 0, 0, now(), '{}')$$,
@@ -57,23 +57,23 @@ select test.error(c) from unnest(array[
     $$select fetchq.doc_complete('rq_err', 's1')$$, $$select fetchq.doc_complete('rq_err', 'absent')$$,
     $$select fetchq.log_error('rq_nope', 's1', 'm', '{}')$$, $$select fetchq.queue_drop('rq_nope')$$, $$select fetchq.queue_get_id('rq_nope')$$,
     $$select fetchq.queue_set_max_attempts('rq_nope', 1)$$, $$select fetchq.metric_snap('rq_nope')$$]) c;
--- What is no error stays none.
+-- Calls that cause no error cause none with fetchq.strict either.
 select fetchq.doc_push('rq_err', 's1');
 select count(*) from fetchq.doc_pick('rq_err', 99, 1, '5m');
 select count(*) from fetchq.metric_get('rq_nope');
 reset fetchq.strict;
 
--- Settings that are no settings.
+-- Invalid values of settings.
 select test.error('set fetchq.strict = 7');
 select test.error('set fetchq.legacy_quotes = often');
 select test.error('set fetchq.plan_cache_queues = 0');
 
--- JSON that is none, times that are none: PostgreSQL's own words.
+-- Invalid JSON and invalid times: the errors of PostgreSQL.
 select test.error($$select fetchq.doc_push('rq_err', 'x', 'not json')$$);
 select test.error($$select fetchq.doc_push('rq_err', 'x', 0, 0, 'whenever', '{}')$$);
 select test.error($$select fetchq.trace('s1', 'sideways')$$);
 
--- Where writing is impossible it says why; reading works.
+-- Where writing is impossible, the error explains it; reading works.
 begin read only;
 select test.error($$select fetchq.doc_push('rq_err', 'x')$$);
 select test.error($$select fetchq.doc_pick('rq_err')$$);
@@ -88,9 +88,9 @@ select queue, type from fetchq.trace('s1');
 select version from fetchq.info();
 commit;
 
--- A set where none fits.
+-- A set-returning function where none is allowed.
 select test.error($$select * from generate_series(1, 2) where fetchq.doc_pick('rq_err') is not null$$);
--- Triggers called as functions, or attached wrongly.
+-- Trigger functions called as functions, or attached wrongly.
 select test.error('select fetchq.trigger_docs_notify()');
 create table test.t (x int);
 create trigger wrong after insert on test.t for each statement execute function fetchq.trigger_docs_notify();

@@ -8,7 +8,7 @@ begin
 end $$;
 select fetchq.doc_push('flow', 'd' || i) from generate_series(1, 9) i;
 
--- Paused: nothing can be picked in any way, the rest works.
+-- A paused queue: no function picks a document, everything else works.
 select fetchq.queue_pause('flow');
 select fetchq.queue_pause('flow');
 select count(*) from fetchq.doc_pick('flow');
@@ -24,12 +24,12 @@ select fetchq.queue_resume('flow');
 select fetchq.queue_resume('flow');
 call fetchq.queue_wait('flow', '20 ms');
 select subject from fetchq.doc_pick('flow', 1);
--- What a client sets counts as well.
+-- A pause by a client's plain UPDATE has the same effect.
 update fetchq.queues set is_active = false where name = 'flow';
 select count(*) from fetchq.doc_pick('flow');
 select fetchq.doc_complete('flow', subject) from fetchq_data.flow__docs where status = 2;
 update fetchq.queues set is_active = true where name = 'flow';
--- In one transaction: others see it when it is committed.
+-- In a transaction: other sessions see the pause when it is committed.
 begin;
 select fetchq.queue_pause('flow');
 select count(*) from fetchq.doc_pick('flow');
@@ -46,7 +46,7 @@ select subject from fetchq.doc_pick('flow', 2);
 call fetchq.queue_wait('flow', '20 ms');
 select count(*) from fetchq.doc_pick_wait('flow', timeout => '20 ms');
 select slot, subject from fetchq.lease_slots order by 1;
--- Each way to settle gives the place back.
+-- Each way of settling frees the lease slot.
 select fetchq.doc_complete('flow', 'd1');
 select subject from fetchq.doc_pick('flow', 2);
 select fetchq.doc_kill('flow', 'd2');
@@ -61,7 +61,7 @@ update fetchq_data.flow__docs set next_iteration = now() - interval '1 second' w
 select * from fetchq.mnt_run('flow', 10);
 select count(*) from fetchq.doc_pick('flow', 9);
 select slot, subject from fetchq.lease_slots order by 1;
--- Undone picks take no place.
+-- Picks that are rolled back use no lease slot.
 select fetchq.doc_complete_many('flow', array_agg(subject::text)) from fetchq_data.flow__docs where status = 2;
 begin; select count(*) from fetchq.doc_pick('flow', 2); rollback;
 begin;
@@ -71,7 +71,7 @@ rollback to s;
 select count(*) from fetchq.doc_pick('flow', 1);
 commit;
 select count(*) from fetchq.doc_pick('flow', 9);
--- By hand: a console's update counts too.
+-- A console's UPDATE also counts.
 select fetchq.queue_truncate('flow', true);
 select slot, subject from fetchq.lease_slots order by 1;
 select fetchq.doc_push('flow', 'e' || i) from generate_series(1, 9) i;
@@ -83,7 +83,7 @@ delete from fetchq_data.flow__docs where subject = 'e2';
 select count(*) from fetchq.doc_pick('flow', 9);
 truncate fetchq_data.flow__docs;
 select slot, subject from fetchq.lease_slots order by 1;
--- Lowered below what is active: nothing until enough is settled.
+-- The cap is lowered below the number of active documents: picks wait until enough are settled.
 select fetchq.doc_push('flow', 'f' || i) from generate_series(1, 9) i;
 select count(*) from fetchq.doc_pick('flow', 3);
 select fetchq.queue_set_max_active('flow', 1);
@@ -100,7 +100,7 @@ select count(*) from fetchq.doc_pick('flow', 3);
 select fetchq.queue_set_max_active('flow', null);
 select count(*) from fetchq.doc_pick('flow', 2), fetchq.lease_slots;
 select count(*) from pg_trigger where tgrelid = 'fetchq_data.flow__docs'::regclass and tgname like 'fetchq_cap%';
--- Repaired where triggers did not run.
+-- The recount repairs lease slots where triggers did not run.
 select fetchq.queue_set_max_active('flow', 3);
 set session_replication_role = replica;
 update fetchq_data.flow__docs set status = 3 where status = 2;
@@ -119,7 +119,7 @@ begin; select count(*) from fetchq.doc_pick('flow', 2); rollback;
 select count(*) from fetchq.doc_pick('flow', 2);
 call fetchq.queue_wait('flow', '20 ms');
 select count(*) from fetchq.doc_pick_wait('flow', timeout => '20 ms');
--- A new rate counts the last picks.
+-- A new rate includes the last picks.
 select fetchq.queue_set_rate('flow', 5, '1 hour');
 select count(*) from fetchq.doc_pick('flow', 9);
 select fetchq.queue_set_rate('flow', 2, '1 day');
@@ -138,7 +138,7 @@ select key, head as subject from fetchq.ordering_keys order by 1;
 insert into fetchq_data.flow__docs (subject, status, ordering_key) values ('k4', 1, 'k'), ('new', 1, 'n'), ('new2', 1, 'n'), ('later', 0, 'k');
 insert into fetchq_data.flow__docs (subject, status, ordering_key) values ('k4', 1, 'z') on conflict do nothing;
 select subject from fetchq.doc_pick('flow', 9);
--- A retry keeps its place; what is planned anew goes to the end.
+-- A retry keeps its place in the order; a rescheduled document goes to the end.
 select fetchq.doc_reject('flow', 'k1', 'why', '{}');
 select subject from fetchq.doc_pick('flow', 9);
 update fetchq_data.flow__docs set next_iteration = now() where subject = 'k1';
@@ -150,7 +150,7 @@ select fetchq.doc_reschedule('flow', 'k1', now());
 select subject from fetchq.doc_pick('flow', 9);
 select fetchq.doc_reschedule('flow', 'k2', now() + interval '1 day');
 select subject from fetchq.doc_pick('flow', 9);
--- The payload of one that waits.
+-- The payload of a blocked document.
 select * from fetchq.doc_upsert('flow', 'k4', 0, 0, now(), '{"new": true}');
 select fetchq.doc_complete('flow', 'k3', '{}');
 select subject, payload from fetchq.doc_pick('flow', 9);
@@ -159,13 +159,13 @@ select subject, payload from fetchq.doc_pick('flow', 9);
 select fetchq.doc_kill('flow', subject) from fetchq_data.flow__docs where status = 2 and ordering_key = 'k';
 select subject, payload from fetchq.doc_pick('flow', 9);
 select key, head as subject from fetchq.ordering_keys order by 1;
--- One that is opened by the deletion of the one before it.
+-- A document becomes the head because the head is deleted.
 delete from fetchq_data.flow__docs where subject = 'new';
 select subject from fetchq.doc_pick('flow', 9);
 update fetchq_data.flow__docs set status = 1 where subject = 'k2';
 update fetchq_data.flow__docs set ordering_key = 'n', status = 1 where subject = 'later';
 select subject, lock_upgrade from fetchq_data.flow__docs where status = 1 order by seq;
--- Repaired where triggers did not run.
+-- The recount repairs the ordering keys where triggers did not run.
 set session_replication_role = replica;
 insert into fetchq_data.flow__docs (subject, status, ordering_key) values ('r1', 1, 'r'), ('r2', 1, 'r'), ('r3', 1, 'r');
 update fetchq_data.flow__docs set status = 3 where subject = 'new2';
@@ -173,12 +173,12 @@ reset session_replication_role;
 select test.recount_flow();
 select subject, lock_upgrade from fetchq_data.flow__docs where status = 1 order by seq;
 select key, head as subject from fetchq.ordering_keys order by 1;
--- Off: all of them can be picked.
+-- Without order, all documents can be picked.
 select fetchq.queue_set_ordered('flow', false);
 select subject, lock_upgrade from fetchq_data.flow__docs where status = 1 order by seq;
 select count(*) from fetchq.ordering_keys;
 select count(*) from pg_trigger where tgrelid = 'fetchq_data.flow__docs'::regclass and tgname like 'fetchq_order%';
--- On again, while several of a key are active.
+-- The order is set again, while several documents of a key are active.
 select fetchq.queue_truncate('flow', true);
 insert into fetchq_data.flow__docs (subject, status, ordering_key) select 's' || i, 1, 's' from generate_series(1, 5) i;
 select count(*) from fetchq.doc_pick('flow', 2);
@@ -192,7 +192,7 @@ truncate fetchq_data.flow__docs;
 select count(*) from fetchq.ordering_keys;
 select fetchq.queue_set_ordered('flow', false);
 
--- A statement writes rows in any order: the line of a key goes by time and number.
+-- A statement writes rows in any order; the order of a key depends on time and number.
 select was_created from fetchq.queue_create('line');
 update fetchq.jobs set next_iteration = '2970-01-01' where queue = 'line';
 select fetchq.queue_set_ordered('line');
@@ -208,18 +208,18 @@ begin
     perform fetchq.queue_truncate('line', true);
     return ran;
 end $$;
--- (due)
+-- Documents become due.
 insert into fetchq_data.line__docs (subject, status, ordering_key, next_iteration)
 select 'n' || n, 0, 'k', '2020-01-01'::timestamptz + n * interval '1 minute' from unnest('{3,1,4,2,5}'::int[]) n;
 select * from fetchq.mnt_run('line', 10);
 select key, head as subject from fetchq.ordering_keys;
 select subject, lock_upgrade from fetchq_data.line__docs order by 1;
 select test.run_line();
--- (put)
+-- Documents are put.
 select * from fetchq.doc_put_many('line', '[{"subject": "z", "ordering_key": "k"}, {"subject": "a", "ordering_key": "k"}, {"subject": "m", "ordering_key": "k"},
     {"subject": "first", "ordering_key": "k", "next_iteration": "2020-01-01"}]');
 select test.run_line();
--- (retried, killed, brought back)
+-- Documents are retried, killed, and redriven.
 insert into fetchq_data.line__docs (subject, status, ordering_key, next_iteration)
 select s, 0, 'k', '2970-01-01' from unnest('{z1,m2,a3}'::text[]) s;
 select fetchq.docs_retry('line', '{}');
@@ -227,7 +227,7 @@ select subject from fetchq.doc_pick('line', 9);
 select fetchq.docs_kill('line', '{"status": ["pending", "active"]}');
 select fetchq.queue_redrive('line');
 select test.run_line();
--- (all within a transaction, an undone one among them)
+-- Pushes in one transaction; one of them is rolled back.
 begin;
 insert into fetchq_data.line__docs (subject, status, ordering_key, next_iteration) values ('late', 1, 'k', '2020-01-03');
 savepoint s;
@@ -236,7 +236,7 @@ rollback to s;
 insert into fetchq_data.line__docs (subject, status, ordering_key, next_iteration) values ('early', 1, 'k', '2020-01-02');
 commit;
 select test.run_line();
--- What is open when others come stays so, also while it is put off.
+-- The head of a key stays the head when others arrive, also while it is snoozed.
 insert into fetchq_data.line__docs (subject, status, ordering_key, next_iteration) values ('open', 1, 'k', '2020-01-02');
 insert into fetchq_data.line__docs (subject, status, ordering_key, next_iteration) values ('before', 1, 'k', '2020-01-01');
 select subject from fetchq.doc_pick('line', 9);
@@ -245,7 +245,7 @@ update fetchq_data.line__docs set next_iteration = '2020-01-03' where subject = 
 insert into fetchq_data.line__docs (subject, status, ordering_key, next_iteration) values ('planned', 0, 'k', '2020-01-01');
 select * from fetchq.mnt_run('line', 10);
 select test.run_line();
--- A held one that is made active by hand runs beside the open one, and its lease ends.
+-- A blocked document that is made active by hand runs beside the head, and its lease expires.
 insert into fetchq_data.line__docs (subject, status, ordering_key) values ('o1', 1, 'k'), ('o2', 1, 'k'), ('o3', 1, 'k');
 update fetchq_data.line__docs set status = 2, attempts = 1, next_iteration = now() where subject = 'o2';
 select subject, status, lock_upgrade from fetchq_data.line__docs order by seq;
@@ -256,7 +256,7 @@ select subject from fetchq.doc_pick('line', 9) order by 1;
 select fetchq.doc_complete('line', 'o1');
 select fetchq.doc_complete('line', 'o2');
 select test.run_line();
--- Its triggers use none of the operators that the session finds.
+-- The triggers use no operator of the session's search_path.
 select fetchq.queue_set_max_active('line', 2);
 insert into fetchq_data.line__docs (subject, status, ordering_key) values ('p1', 1, 'k'), ('p2', 1, 'k'), ('p3', 1, 'l');
 select count(*) from fetchq.doc_pick('line', 9);

@@ -1,7 +1,7 @@
--- What once went wrong, or nearly did.
+-- Regression tests of former and possible faults.
 
--- A user's trigger that sets planner settings: neither it nor the session may be left
--- with the settings under which fetchq plans its own statements.
+-- A user's trigger changes planner settings: neither the trigger nor the session may keep
+-- the settings under which fetchq plans its own statements.
 select was_created from fetchq.queue_create('rq_hard');
 create function test.set_planner() returns trigger language plpgsql as $$
 begin
@@ -25,7 +25,7 @@ show plan_cache_mode;
 reset plan_cache_mode;
 drop trigger set_planner on fetchq_data.rq_hard__docs;
 
--- A trigger that suppresses the insert: an upsert gives up, with the reason.
+-- A trigger suppresses the insert: an upsert fails with the reason.
 create function test.suppress() returns trigger language plpgsql as $$ begin return null; end $$;
 create trigger suppress before insert on fetchq_data.rq_hard__docs
     for each row execute function test.suppress();
@@ -34,7 +34,7 @@ select fetchq.doc_push('rq_hard', 'c');
 select * from fetchq.doc_upsert('rq_hard', 'c', 0, 0, '2020-01-01', '{}');
 drop trigger suppress on fetchq_data.rq_hard__docs;
 
--- A trigger that drops the queue whose statement is running.
+-- A trigger drops the queue whose statement is running.
 create function test.drop_queue() returns trigger language plpgsql as $$
 begin
     perform fetchq.queue_drop('rq_hard');
@@ -45,7 +45,7 @@ create trigger drop_queue after insert on fetchq_data.rq_hard__docs
 select fetchq.doc_push('rq_hard', 'd');
 drop trigger drop_queue on fetchq_data.rq_hard__docs;
 
--- A trigger that uses another queue while the cache holds only one.
+-- A trigger uses another queue while the plan cache has room for one queue only.
 set fetchq.plan_cache_queues = 1;
 select was_created from fetchq.queue_create('rq_other');
 create function test.copy_document() returns trigger language plpgsql as $$
@@ -59,7 +59,7 @@ select fetchq.doc_push('rq_hard', 'e' || n) from generate_series(1, 3) n;
 select (select count(*) from fetchq_data.rq_other__docs) as copied;
 reset fetchq.plan_cache_queues;
 
--- A column whose type was changed is an error, never a wrong value.
+-- A column whose type was changed causes an error, never a wrong value.
 alter table fetchq_data.rq_hard__docs alter version type bigint;
 select * from fetchq.doc_pick('rq_hard', 1);
 select * from fetchq.doc_pick('rq_hard', 5);
@@ -69,17 +69,17 @@ select * from fetchq.queue_top('rq_hard', 0, 5, 0);
 alter table fetchq_data.rq_hard__docs alter payload type jsonb using payload::jsonb;
 select count(*) from fetchq.doc_pick('rq_hard', 10);
 
--- As many attempts as a column holds: still picked.
+-- A document with the maximum number that the column attempts can store is still picked.
 insert into fetchq_data.rq_hard__docs (subject, status, attempts, next_iteration) values ('worn', 1, 2147483647, '2000-01-01');
 select subject, attempts from fetchq.doc_pick('rq_hard');
 
--- An old snapshot can not see all events of the documents that it would remove.
+-- An old snapshot cannot see all events of the documents that it would remove.
 begin isolation level repeatable read;
 select fetchq.queue_truncate('rq_hard');
 rollback;
 
--- The trigger of the notifications in the wrong place, and ours on a table in a place
--- that once swallowed the row.
+-- The notification trigger is attached as a BEFORE trigger. fetchq's general trigger function, as
+-- a BEFORE trigger on another table, must not suppress the row.
 create trigger misplaced before insert on fetchq_data.rq_hard__docs
     for each row execute function fetchq.trigger_docs_notify('rq_hard');
 select fetchq.doc_push('rq_hard', 'f');

@@ -1,8 +1,8 @@
--- What becomes of settled documents: kept in the table, removed, or in a history.
+-- Settled documents: they stay in the table, are removed, or move to the history.
 select was_created from fetchq.queue_create('rq_hist');
 create view test.docs as select subject, status from fetchq_data.rq_hist__docs order by subject;
 create function test.look() returns text language sql as $$ select test.delta('rq_hist') || ' / ' || test.exact('rq_hist') $$;
--- Settles documents in every way; gives what is left, and the counters.
+-- Settles documents in every way; returns the remaining documents and the counters.
 create function test.settle() returns setof text language plpgsql as $$
 begin
     perform fetchq.doc_push('rq_hist', s, 3, p::int, '2020-01-01', jsonb_build_object('n', p))
@@ -36,22 +36,22 @@ select test.error($$select fetchq.queue_history('rq_nope')$$);
 select * from fetchq.queue_history('rq_hist');
 select fetchq.queue_trim_history('rq_hist');
 
--- As it is by default.
+-- The default: settled documents stay.
 begin;
 select test.settle();
 rollback;
--- Removed at once.
+-- Settled documents are removed at once.
 begin;
 select * from fetchq.queue_set_history('rq_hist', '0', '0', '0');
 select to_regclass('fetchq_data.rq_hist__history');
 select test.settle();
 rollback;
--- In the history.
+-- Settled documents move to the history.
 begin;
 select * from fetchq.queue_set_history('rq_hist', '1 hour', '1 day', '1 week');
 select test.settle();
 select * from test.history;
--- A lease that is lost, a document that is not there.
+-- A lost lease, and a missing document.
 select test.error($$select fetchq.doc_complete('rq_hist', 'stays', '{}', 1)$$);
 select fetchq.doc_complete('rq_hist', 'complete');
 select fetchq.doc_complete('rq_hist', 'stays', lease => (select d.lease from fetchq_data.rq_hist__docs d where subject = 'stays'));
@@ -59,14 +59,14 @@ select * from test.docs;
 -- The subjects are free.
 select fetchq.doc_push('rq_hist', 'complete');
 rollback;
--- The same by statements.
+-- The same with statements.
 begin;
 set local fetchq.direct = off;
 select * from fetchq.queue_set_history('rq_hist', '1 hour', '0', null);
 select test.settle();
 select * from test.history;
 rollback;
--- Popped, dropped and cancelled ones.
+-- Documents that are popped, dropped and cancelled.
 begin;
 select * from fetchq.queue_set_history('rq_hist', null, '1 hour', '1 hour');
 select fetchq.doc_push('rq_hist', s) from unnest('{p1,p2,d1,c1,c2,c3}'::text[]) s;
@@ -77,7 +77,7 @@ select fetchq.docs_drop('rq_hist', '{"subject": "d%"}');
 select fetchq.docs_kill('rq_hist', '{"subject": "c1"}');
 select * from fetchq.doc_cancel('rq_hist', 'c2');
 select test.look();
--- An active one stays until its lease would have ended.
+-- A cancelled active document stays until its lease would have expired.
 select subject from fetchq.doc_pick('rq_hist', 1);
 select * from fetchq.doc_cancel('rq_hist', 'c3');
 update fetchq.jobs set next_iteration = case when queue = 'rq_hist' and task = 'drp' then now() - interval '1 hour' else now() + interval '1 day' end;
@@ -91,7 +91,7 @@ select * from test.history;
 select test.look();
 rollback;
 
--- What was settled before is swept, in parts.
+-- Documents that were settled before are archived in parts.
 begin;
 select test.settle();
 select * from fetchq.queue_set_history('rq_hist', '1 hour', '0', null);
@@ -109,7 +109,7 @@ select outcome, subject, last_error from fetchq.history order by id;
 select test.look();
 rollback;
 
--- Trimmed, the oldest first; each outcome by its own setting.
+-- Retention removes the oldest first; each outcome has its own setting.
 select * from fetchq.queue_set_history('rq_hist', '1 hour', '1 day', '1 week');
 insert into fetchq_data.rq_hist__history (settled_at, outcome, subject, version, priority, attempts, iterations)
 select now() - age, o, o || ' ' || age, 0, 0, 0, 1
@@ -119,18 +119,18 @@ select count(*), min(subject) filter (where outcome = 'completed') from fetchq.h
 select * from fetchq.queue_trim_history('rq_hist');
 select outcome, string_agg(subject, ', ' order by settled_at) from fetchq.history group by 1 order by 1;
 select * from fetchq.queue_trim_history('rq_hist');
--- By the job.
+-- The job does the same.
 update fetchq_data.rq_hist__history set settled_at = settled_at - interval '1 day';
 update fetchq.jobs set next_iteration = case when queue = 'rq_hist' and task = 'drp' then now() - interval '1 hour' else now() + interval '1 day' end;
 select * from fetchq.mnt_job_run(100);
 select outcome, string_agg(subject, ', ' order by settled_at) from fetchq.history group by 1 order by 1;
--- What no setting keeps goes.
+-- Documents without a retention are removed.
 select * from fetchq.queue_set_history('rq_hist', dropped => '1 week');
 select keep_completed, keep_killed, keep_dropped from fetchq.queues where name = 'rq_hist';
 select * from fetchq.queue_trim_history('rq_hist');
 select outcome, string_agg(subject, ', ' order by settled_at) from fetchq.history group by 1 order by 1;
 
--- Who may write the documents may write their history; who may not read it sees nothing.
+-- Write privileges on the documents suffice for the history; reading it needs a privilege.
 drop view test.docs, test.history;
 drop function test.look(), test.settle();
 select fetchq.queue_drop('rq_hist') is not null as dropped;
@@ -154,7 +154,7 @@ set role regress_fetchq_reader;
 select count(*) from fetchq.history;
 select test.error($$select * from fetchq.queue_history('rq_hist')$$);
 reset role;
--- Truncated with the rest.
+-- The history is truncated with the queue.
 select fetchq.queue_truncate('rq_hist');
 select count(*) from fetchq.history;
 select fetchq.queue_truncate('rq_hist', true);

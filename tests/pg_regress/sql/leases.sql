@@ -1,4 +1,4 @@
--- Leases: each pick has a number, and who settles by it settles only what it holds.
+-- Leases: each pick has a lease number, and a call with it settles only that lease.
 select was_created from fetchq.queue_create('rq_lease');
 select fetchq.doc_push('rq_lease', s) from unnest('{a,b,c,d,e,f,g,h}'::text[]) s;
 create table held (subject text primary key, lease bigint);
@@ -6,7 +6,7 @@ insert into held select subject, lease from fetchq.doc_pick('rq_lease', 0, 8, '5
 select count(distinct lease), bool_and(lease > 0) from held;
 create function lease_of(text) returns bigint language sql as 'select lease from held where subject = $1';
 
--- The wrong one settles nothing, whatever it asks for.
+-- A wrong lease number settles nothing, with any call.
 select fetchq.doc_complete('rq_lease', 'a', null, 1);
 select fetchq.doc_kill('rq_lease', 'a', lease => 1);
 select fetchq.doc_drop('rq_lease', 'a', 1);
@@ -21,20 +21,20 @@ select settled from fetchq.doc_drop_many('rq_lease', '{a,b}', 1);
 select count(*) from fetchq_data.rq_lease__docs where status = 2;
 select count(*) from fetchq_data.rq_lease__logs;
 
--- The right one does.
+-- The right lease number settles the document.
 select fetchq.doc_complete('rq_lease', 'a', null, lease_of('a')), fetchq.doc_kill('rq_lease', 'b', '{"k": 1}', lease_of('b')),
     fetchq.doc_drop('rq_lease', 'c', lease_of('c')), fetchq.doc_reschedule('rq_lease', 'd', '2100-01-01', null, lease_of('d')),
     fetchq.doc_reject('rq_lease', 'e', 'no luck', '{}', null, lease_of('e')), fetchq.doc_snooze('rq_lease', 'f', '2100-01-01', lease_of('f'));
 select subject, status, attempts, iterations, payload, lease is null and worker_session is null as is_free, last_error
 from fetchq_data.rq_lease__docs order by subject;
 select subject, message, attempt from fetchq_data.rq_lease__logs;
--- Once: it is not active any more.
+-- A second call fails, because the document is no longer active.
 select regexp_replace(test.error($$select fetchq.doc_complete('rq_lease', 'a', null, lease_of('a'))$$), 'lease \d+', 'lease N');
 -- A list is settled as a whole, or not at all.
 select regexp_replace(test.error($$select settled from fetchq.doc_complete_many('rq_lease', '{g,a}', lease => lease_of('g'))$$), 'lease \d+', 'lease N');
 select * from fetchq.doc_complete_many('rq_lease', '{g,h}', lease => lease_of('g'));
 
--- Extending: from now on, longer or shorter.
+-- Extending: the new duration starts now, and may be longer or shorter.
 select fetchq.doc_push('rq_lease', 'x', '{}', '2000-01-01');
 update held set lease = p.lease from fetchq.doc_pick('rq_lease', '5m') p where held.subject = 'a';
 select next_iteration > now() + interval '59 minutes' as is_later, stop from fetchq.doc_extend('rq_lease', 'x', '1 hour', lease_of('a'));
@@ -45,7 +45,7 @@ select fetchq.doc_extend('rq_none', 'x', '1 minute', 1);
 select fetchq.doc_extend('rq_lease', 'a', '1 minute');
 select fetchq.doc_extend('rq_lease', 'none', '1 minute');
 
--- Cancelling: what is active is lost to its worker, who is told.
+-- Cancelling: the worker of an active document loses the lease, and learns of it.
 select * from fetchq.doc_cancel('rq_lease', 'x');
 select * from fetchq.doc_extend('rq_lease', 'x', '1 hour', lease_of('a'));
 select regexp_replace(test.error($$select fetchq.doc_complete('rq_lease', 'x', null, lease_of('a'))$$), 'lease \d+', 'lease N');
@@ -59,7 +59,7 @@ select * from fetchq.doc_cancel('rq_lease', 'none');
 select fetchq.doc_cancel('rq_none', 'x');
 select subject, status, attempts, last_error from fetchq_data.rq_lease__docs where last_error = 'cancelled' order by 1;
 
--- Popping: removed at once, and back after a rollback.
+-- Popping: the document is removed at once; a rollback restores it.
 select was_created from fetchq.queue_create('rq_pop');
 select fetchq.doc_push('rq_pop', 'p' || i, 0, i % 2, '2020-01-01', jsonb_build_object('i', i)) from generate_series(1, 4) i;
 select fetchq.doc_push('rq_pop', 'later', 0, 9, '2100-01-01', '{}'), fetchq.doc_push('rq_pop', 'v1', 1, 0, '2020-01-01', '{}');
@@ -86,7 +86,7 @@ select * from fetchq.doc_pop('rq_none');
 select cnt, pln, pnd, ent, drp, pkd, prc from fetchq.metric_get_common('rq_pop');
 select metric, current_value from fetchq.metric_get('rq_pop') where metric ~ '^v';
 
--- Who holds what.
+-- The leases and their workers.
 set fetchq.worker = 'rq_node';
 select was_created from fetchq.queue_create('rq_who');
 select fetchq.doc_push('rq_who', 'w' || i) from generate_series(1, 3) i;
@@ -104,7 +104,7 @@ select fetchq.worker_release('rq_nobody');
 select fetchq.worker_release(null);
 select fetchq.worker_stop(null);
 select subject, status, attempts, lease is null and worker_session is null as is_free from fetchq_data.rq_who__docs order by 1;
--- Another name is another worker, also of the same session; and without one it is the session.
+-- Another name means another worker, even in one session; without a name the session counts.
 begin;
 set local fetchq.worker = 'rq_other';
 select subject from fetchq.doc_pick('rq_who');
@@ -114,7 +114,7 @@ set application_name = 'rq_app';
 select subject from fetchq.doc_pick('rq_who');
 select subject, replace(worker, pg_backend_pid()::text, 'PID') as worker from fetchq.leases where queue = 'rq_who' order by 1;
 reset application_name;
--- A pick that is rolled back leaves no name behind, and the next one writes it down.
+-- A pick that is rolled back stores no worker session; the next one stores it.
 begin;
 set local fetchq.worker = 'rq_undone';
 select subject from fetchq.doc_pick('rq_who');
@@ -125,7 +125,7 @@ select subject from fetchq.doc_pick('rq_who');
 select worker from fetchq.leases where subject = 'w3' and queue = 'rq_who';
 reset fetchq.worker;
 
--- When it is tried again.
+-- The time of the next attempt.
 select was_created from fetchq.queue_create('rq_retry');
 select fetchq.queue_set_retry('rq_retry', '10 s', 2, '25 s', max_attempts => 4);
 select fetchq.doc_push('rq_retry', 'r');
@@ -148,12 +148,12 @@ reset fetchq.direct;
 select attempt() like 'status -1 after attempt 4: %' as is_killed;
 select message, attempt from fetchq_data.rq_retry__logs order by id;
 select status, last_error from fetchq_data.rq_retry__docs;
--- A document with a number of attempts of its own.
+-- A document with its own maximum number of attempts.
 select fetchq.doc_push('rq_retry', 'own');
 update fetchq_data.rq_retry__docs set max_attempts = 1 where subject = 'own';
 select subject, fetchq.doc_reject('rq_retry', subject, 'once', '{}') from fetchq.doc_pick('rq_retry');
 select status from fetchq_data.rq_retry__docs where subject = 'own';
--- One that nobody gave back says so.
+-- An expired lease is recorded as the error of the document.
 select fetchq.doc_push('rq_retry', 'left');
 update fetchq_data.rq_retry__docs set max_attempts = 2 where subject = 'left';
 select subject from fetchq.doc_pick('rq_retry', '0s');
@@ -162,7 +162,7 @@ select status, attempts, last_error from fetchq_data.rq_retry__docs where subjec
 select subject from fetchq.doc_pick('rq_retry', '0s');
 select * from fetchq.mnt_run('rq_retry', 10);
 select status, attempts, last_error from fetchq_data.rq_retry__docs where subject = 'left';
--- Back to the end of the lease.
+-- Without a retry setting, the next attempt is due when the lease would have expired.
 select fetchq.queue_set_retry('rq_retry', null);
 select retry_base, retry_factor, retry_max_delay, retry_jitter, max_attempts from fetchq.queues where name = 'rq_retry';
 select fetchq.queue_set_retry('rq_retry', '-1 s');

@@ -1,24 +1,25 @@
--- Dropping the extension and creating it again, in one session. (Last: it drops every queue.)
+-- The extension is dropped and created again in one session. This test runs last, because it
+-- drops every queue.
 select was_created from fetchq.queue_create('rq_life');
 select fetchq.doc_push('rq_life', 's1');
 select subject from fetchq.doc_pick('rq_life');
 select fetchq.queue_enable_notify('rq_life');
 
--- It refuses while queues exist: their tables lie in a schema of it.
+-- The extension cannot be dropped while queues exist: their tables depend on its schema.
 \set VERBOSITY terse
 drop extension fetchq;
 \set VERBOSITY default
 select count(*) from fetchq_data.rq_life__docs;
 select test.exact('rq_life');
 
--- CASCADE takes all of it.
+-- CASCADE drops everything.
 set client_min_messages = warning;
 drop extension fetchq cascade;
 reset client_min_messages;
 select count(*) from pg_namespace where nspname in ('fetchq', 'fetchq_data');
 select test.error($$select fetchq.info()$$);
 
--- Created again it works, with plans of the old one cached in this session.
+-- After it was created again it works, although this session has plans of the old objects.
 create extension fetchq;
 select name from fetchq.queue_status();
 select task, queue from fetchq.jobs;
@@ -30,7 +31,7 @@ select fetchq.metric_log_pack() > 0 as packed;
 select test.exact('rq_life');
 select was_dropped from fetchq.queue_drop('rq_life');
 
--- Without queues it goes without CASCADE; a second time is refused by PostgreSQL.
+-- Without queues CASCADE is not needed; the second DROP fails.
 drop extension fetchq;
 create extension fetchq;
 select test.error('create extension fetchq');
@@ -48,7 +49,7 @@ rollback;
 select subject from fetchq.doc_pick('rq_life');
 select test.exact('rq_life');
 
--- The function for it, as fetchq 4 had it.
+-- The function for it, which fetchq 4 had too.
 set client_min_messages = warning;
 select was_destroyed from fetchq.destroy_with_terrible_consequences();
 reset client_min_messages;
@@ -57,8 +58,8 @@ select count(*) from pg_namespace where nspname in ('fetchq', 'fetchq_data');
 create extension fetchq;
 select count(*) from fetchq.queues;
 
--- An operator of somebody's own, in a schema that "create extension" has in its path:
--- the install script must not use it, and no view may keep it.
+-- A user's operator in a schema that "create extension" has in its search_path:
+-- the install script must not use it, and no view may depend on it.
 drop extension fetchq;
 create function public.not_you(varchar, varchar) returns boolean language plpgsql as $$
 begin

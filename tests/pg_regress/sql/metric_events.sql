@@ -1,4 +1,4 @@
--- Every counter rule, one by one, as exact changes.
+-- Every counter rule, one by one, with its exact changes.
 select was_created from fetchq.queue_create('rq_events');
 select test.delta('rq_events');
 
@@ -54,7 +54,7 @@ select test.delta('rq_events');
 select fetchq.doc_reject('rq_events', 's1', 'no', '{}');
 select test.delta('rq_events');
 
--- drop: prc+1 drp+1 act-1 cnt-1 v-1, v being the version of the document.
+-- drop: prc+1 drp+1 act-1 cnt-1 v-1, where v is the version of the document.
 select count(*) from fetchq.doc_pick('rq_events', 9, 1, '1h');
 select test.delta('rq_events');
 select fetchq.doc_drop('rq_events', subject) from fetchq_data.rq_events__docs where version = 9;
@@ -82,7 +82,7 @@ select fetchq.mnt_reschedule_orphans('rq_events', 10);
 select fetchq.mnt_mark_dead('rq_events', 10);
 select test.delta('rq_events');
 
--- An upsert counts as the push that it is, or as the change of status that it makes.
+-- An upsert counts as a push, or as the change of status that it makes.
 select * from fetchq.doc_upsert('rq_events', 'u1', 3, 0, '2970-01-01', '{}');
 select test.delta('rq_events');
 select * from fetchq.doc_upsert('rq_events', 'u1', 3, 0, '2020-01-01', '{}');
@@ -98,18 +98,18 @@ select test.delta('rq_events');
 select * from fetchq.doc_upsert('rq_events', 'u2', 3, 0, '2970-01-01', '{}');
 select test.delta('rq_events');
 
--- log_error counts nothing: only documents that fail are errors.
+-- log_error counts nothing, because only documents that fail are errors.
 select fetchq.log_error('rq_events', 'u1', 'no', '{}');
 select test.delta('rq_events');
 select test.exact('rq_events');
 
--- Packing moves no value.
+-- Packing changes no value.
 select fetchq.metric_log_pack() > 0 as packed;
 select test.delta('rq_events');
 select fetchq.metric_log_pack();
 select test.exact('rq_events');
 
--- Within a transaction its own changes are seen; a rollback takes all of them back.
+-- A transaction sees its own changes; a rollback removes all of them.
 begin;
 select fetchq.doc_push('rq_events', 'r1');
 select test.delta('rq_events');
@@ -121,7 +121,7 @@ rollback;
 select test.delta('rq_events');
 select test.exact('rq_events');
 
--- The same for a savepoint, with what was done before and after it kept.
+-- The same for a savepoint; the changes before and after it are kept.
 begin;
 select fetchq.doc_push('rq_events', 'k1');
 savepoint one;
@@ -138,7 +138,7 @@ commit;
 select test.delta('rq_events');
 select test.exact('rq_events');
 
--- An error that is caught takes back what its block did.
+-- A caught error undoes the changes of its block.
 do $$ begin
     perform fetchq.doc_push('rq_events', 'e1');
     begin

@@ -1,15 +1,15 @@
--- Metrics as functions.
+-- The functions for metrics.
 select fetchq.metric_log_pack() >= 0 as starts_empty;
 select was_created from fetchq.queue_create('rq_metric');
 select was_created from fetchq.queue_create('rq_metric2');
 
--- Reading what is not there.
+-- Reading missing metrics.
 select * from fetchq.metric_get('rq_metric');
 select * from fetchq.metric_get('rq_metric', 'cnt');
 select * from fetchq.metric_get_common('rq_metric');
 select * from fetchq.metric_get_total('rq_total');
 
--- Set and increment, at once.
+-- Set and increment, effective at once.
 select * from fetchq.metric_set('rq_metric', 'mine', 5);
 select * from fetchq.metric_set('rq_metric', 'mine', 7);
 select * from fetchq.metric_increment('rq_metric', 'mine', 3);
@@ -20,7 +20,7 @@ select * from fetchq.metric_set('rq_metric', 'it''s "mine"', 0);
 select metric, current_value, last_update is not null as updated from fetchq.metric_get('rq_metric');
 select current_value, last_update = now() as now, does_exists from fetchq.metric_get('rq_metric', 'mine');
 
--- A metric that fetchq keeps can be set as well, packed or not; counting goes on from there.
+-- A metric that fetchq counts can be set too, packed or not; counting continues from the value.
 select fetchq.doc_push('rq_metric', 's1');
 select fetchq.doc_push('rq_metric', 's2');
 select * from fetchq.metric_set('rq_metric', 'cnt', 10);
@@ -41,7 +41,7 @@ select * from fetchq.metric_set('rq_metric', 'rq_total', 40);
 select * from fetchq.metric_set('rq_metric2', 'rq_total', 2);
 select * from fetchq.metric_get_total('rq_total');
 
--- Counted for real, without storing; then reset, which stores and forgets the rest.
+-- metric_compute counts without storing; metric_reset stores the result and deletes the rest.
 select * from fetchq.metric_compute('rq_metric');
 select subject from fetchq.doc_pick('rq_metric', 0, 1, '1h');
 select * from fetchq.metric_compute('rq_metric');
@@ -57,7 +57,7 @@ select * from fetchq.metric_reset_all();
 select test.exact('rq_metric2');
 select current_value from fetchq.metric_get('rq_metric2', 'ent');
 
--- Logged: effective at the next pack, and told how many rows that took.
+-- Logged writes: effective at the next pack; the result is the number of affected rows.
 select fetchq.metric_log_pack() >= 0 as packed;
 select * from fetchq.metric_log_increment('rq_metric', 'logged', 5);
 select * from fetchq.metric_log_increment('rq_metric', 'logged', 5);
@@ -72,7 +72,7 @@ select current_value, does_exists from fetchq.metric_get('rq_metric', 'logged');
 select * from fetchq.metric_log_pack();
 select current_value from fetchq.metric_get('rq_metric', 'logged');
 
--- A set counts from its place in the log: what came before is gone, what came after is added.
+-- A set applies from its position in the log: earlier writes are overwritten, later ones added.
 select * from fetchq.metric_log_increment('rq_metric', 'logged', 100);
 select * from fetchq.metric_log_set('rq_metric', 'logged', 50);
 select * from fetchq.metric_log_increment('rq_metric', 'logged', 1);
@@ -84,7 +84,7 @@ select * from fetchq.metric_log_set('rq_metric', 'new', 8);
 select * from fetchq.metric_log_pack();
 select current_value from fetchq.metric_get('rq_metric', 'new');
 
--- Rows of the future wait.
+-- Rows with a future time wait.
 insert into fetchq.metrics_writes (created_at, queue, metric, increment) values ('2970-01-01', 'rq_metric', 'new', 1);
 select * from fetchq.metric_log_pack();
 select current_value from fetchq.metric_get('rq_metric', 'new');
@@ -113,8 +113,8 @@ select * from fetchq.metric_snap('rq_nope');
 select * from fetchq.metric_snap('rq_nope', 'mine');
 select * from fetchq.metric_snap('rq_nope', '["mine"]'::jsonb);
 
--- Values that int does not hold: bigint tells them; where fetchq 4 has int the largest is
--- told, with a warning, and the other columns stay right.
+-- Values out of the range of int: bigint columns show them; int columns, as in fetchq 4, show the
+-- largest int, with a warning, and the other columns stay right.
 select * from fetchq.metric_set('rq_metric', 'ent', 2147483647);
 select * from fetchq.metric_increment('rq_metric', 'ent', 2147483647);
 select metric, current_value from fetchq.metric_get('rq_metric') where metric = 'ent';

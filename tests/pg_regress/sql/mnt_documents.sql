@@ -22,7 +22,7 @@ begin
 end $$;
 create view test.docs as select subject, status, attempts, iterations from fetchq_data.rq_mnt__docs order by seq;
 
--- Each by itself.
+-- Each function alone.
 select test.fill();
 select * from test.docs;
 select * from fetchq.mnt_make_pending('rq_mnt', 10);
@@ -36,14 +36,14 @@ select * from test.docs where subject like 'lease%';
 select test.delta('rq_mnt');
 select test.exact('rq_mnt');
 
--- Orphans do not take what is dead, in whatever order they run.
+-- mnt_reschedule_orphans leaves dead documents alone, in either order of the calls.
 select test.fill();
 select * from fetchq.mnt_reschedule_orphans('rq_mnt', 10);
 select * from test.docs where subject like 'lease%';
 select * from fetchq.mnt_mark_dead('rq_mnt', 10);
 select * from test.docs where subject like 'lease%';
 
--- All three at once.
+-- All three functions together.
 select test.fill();
 select * from fetchq.mnt_run('rq_mnt', 10);
 select * from test.docs;
@@ -52,7 +52,7 @@ select test.exact('rq_mnt');
 select * from fetchq.mnt_run('rq_mnt', 10);
 select test.delta('rq_mnt');
 
--- Limits: of each, the oldest first.
+-- Limits: for each function, the oldest documents first.
 select test.fill();
 select * from fetchq.mnt_run('rq_mnt', 1);
 select subject, status from test.docs where status in (1, -1) order by subject;
@@ -64,7 +64,7 @@ select test.delta('rq_mnt');
 select * from fetchq.mnt_run('rq_mnt', 2147483647);
 select test.exact('rq_mnt');
 
--- A lease over by now() exactly is not yet over; a plan for now() is due.
+-- A lease that expires exactly at now() has not expired yet; a document planned for now() is due.
 select fetchq.queue_truncate('rq_mnt');
 begin;
 insert into fetchq_data.rq_mnt__docs (subject, status, attempts, next_iteration) values
@@ -72,7 +72,7 @@ insert into fetchq_data.rq_mnt__docs (subject, status, attempts, next_iteration)
 select * from fetchq.mnt_run('rq_mnt', 10);
 rollback;
 
--- What comes back can be picked; the number of attempts counts on until the document is dead.
+-- Rescheduled documents can be picked; their attempts grow until the document is dead.
 select fetchq.queue_set_max_attempts('rq_mnt', 2);
 select fetchq.queue_truncate('rq_mnt');
 select test.delta('rq_mnt') is not null as looked;

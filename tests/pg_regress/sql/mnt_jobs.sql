@@ -1,6 +1,6 @@
 -- The maintenance jobs.
 select was_created from fetchq.queue_create('rq_jobs');
--- Fixed ids, because messages tell them; and the job of no queue stays out of the way.
+-- Fixed ids, because messages contain them. The job without a queue must not run.
 update fetchq.jobs set id = 1000000 + case task when 'mnt' then 1 when 'sts' then 2 when 'cmp' then 3 else 4 end where queue = 'rq_jobs';
 update fetchq.jobs set next_iteration = '2970-01-01' where queue = '*';
 create view test.jobs as
@@ -24,7 +24,7 @@ select test.error($$select fetchq.mnt_job_pick('1m', -1)$$);
 select test.error($$select fetchq.mnt_job_pick('-1m', 1)$$);
 select test.error($$select fetchq.mnt_job_pick('soon', 1)$$);
 
--- Rescheduling: it has run.
+-- Rescheduling: the job has run.
 begin;
 select attempts from fetchq.mnt_job_pick('1m', 1);
 select * from fetchq.mnt_job_reschedule(1000001, '1h');
@@ -34,7 +34,7 @@ select * from fetchq.mnt_job_reschedule(-1, '1h');
 select test.error($$select fetchq.mnt_job_reschedule(1000001, '-1h')$$);
 select test.error($$select fetchq.mnt_job_reschedule(1000001, 'soon')$$);
 
--- Running: one by default, by their settings.
+-- Running: one job by default, with its settings.
 begin;
 select * from fetchq.mnt_job_run();
 select * from test.jobs;
@@ -48,7 +48,7 @@ select test.error($$select fetchq.mnt_job_run('1m', -1)$$);
 select test.error($$select fetchq.mnt_job_run('-1m', 1)$$);
 select * from fetchq.mnt_job_run(0);
 
--- A job that fails is told, and only that one fails; it backs off: 1, 2, 4 … 64 times the duration.
+-- A failing job is reported and stops no other job; its backoff is 1, 2, 4 … 64 times the duration.
 update fetchq.jobs set settings = '{"limit": "many"}' where id = 1000001;
 begin;
 select * from fetchq.mnt_job_run('1m', 10);
@@ -64,7 +64,7 @@ select * from seen_jobs order by n;
 drop table seen_jobs;
 select task, attempts, iterations from test.jobs;
 
--- Repaired, it runs again as if nothing had been.
+-- After the repair, the job runs as before.
 update fetchq.jobs set settings = '{"delay": "7m"}' where id = 1000001;
 select test.due();
 begin;
@@ -72,7 +72,7 @@ select * from fetchq.mnt_job_run(10);
 select * from test.jobs;
 commit;
 
--- Other ways to fail: what PostgreSQL refuses, an unknown task, a queue that is gone, a name that is none.
+-- Other failures: errors of PostgreSQL, an unknown task, a missing queue, an invalid name.
 update fetchq.jobs set settings = '{"delay": "often"}' where id = 1000002;
 update fetchq.jobs set settings = '{"duration": "-1h"}' where id = 1000003;
 update fetchq.queues set logs_retention = 'long' where name = 'rq_jobs';
@@ -81,7 +81,7 @@ update fetchq.jobs set next_iteration = '2020-01-01' where queue in ('rq_gone', 
 select test.due();
 select * from fetchq.mnt_job_run('1m', 20);
 select task, attempts, iterations from test.jobs;
--- What a failing job did is undone: no snapshot is left of the one that could not be rescheduled.
+-- A failing job is rolled back: the job that could not be rescheduled leaves no snapshot.
 select count(*) from fetchq_data.rq_jobs__metrics where metric = 'cnt' and created_at = (select max(last_iteration) from fetchq.jobs where id = 1000001);
 delete from fetchq.jobs where id > 1000004 and id < 1000010;
 update fetchq.jobs set settings = null where id in (1000002, 1000003);
@@ -92,7 +92,7 @@ select * from fetchq.mnt_job_run(10);
 select task, attempts, next from test.jobs;
 commit;
 
--- Everything now: documents, snapshots, recounts, retention of every queue; then the counters.
+-- Everything at once: documents, snapshots, recounts, retention of every queue; then the counters.
 select was_created from fetchq.queue_create('rq_jobs2');
 select fetchq.doc_push('rq_jobs', 'p1', '{}', timestamptz '2970-01-01');
 select fetchq.doc_push('rq_jobs2', 'p1', '{}', timestamptz '2970-01-01');
@@ -112,7 +112,7 @@ select processed from fetchq.mnt('10m');
 select test.error($$select fetchq.mnt('-1m')$$);
 select test.error($$select fetchq.mnt('soon')$$);
 
--- The job of no queue packs the counters, and is not counted among those of the queues.
+-- The job without a queue packs the counters, and does not count as a job of a queue.
 select fetchq.doc_push('rq_jobs', 'p2');
 update fetchq.jobs set next_iteration = '2970-01-01' where queue <> '*';
 update fetchq.jobs set next_iteration = '2020-01-01' where queue = '*';

@@ -1,4 +1,4 @@
--- The recount repairs the gauges after plain SQL of a console; nothing else is touched.
+-- The recount repairs the gauges after plain SQL of a console, and changes nothing else.
 select was_created from fetchq.queue_create('rq_count');
 update fetchq.jobs set next_iteration = '2970-01-01';
 create function test.recount() returns text language plpgsql as $$
@@ -17,7 +17,7 @@ select fetchq.metric_set('rq_count', 'version', 43);
 select test.recount();
 select test.delta('rq_count') is not null as looked;
 
--- An update, a delete, an insert: packed or not.
+-- An update, a delete and an insert, packed or not.
 update fetchq_data.rq_count__docs set status = -1 where subject = 's1';
 delete from fetchq_data.rq_count__docs where subject in ('s2', 's3');
 insert into fetchq_data.rq_count__docs (subject, status, version) values ('raw', 1, 12);
@@ -32,20 +32,20 @@ select test.exact('rq_count');
 select test.recount();
 select test.delta('rq_count');
 
--- Truncated: the gauges go to 0, versions that are gone too; totals and other metrics stay.
+-- Truncated: all gauges become 0, also those of missing versions; totals and other metrics stay.
 truncate fetchq_data.rq_count__docs;
 select test.exact('rq_count');
 select test.recount();
 select metric, current_value from fetchq.metric_get('rq_count');
 
--- With nothing to repair nothing is written.
+-- Without a difference nothing is written.
 select fetchq.metric_log_pack() >= 0 as packed;
 create temp table written as select metric, ctid as at from fetchq.metrics where queue = 'rq_count';
 select test.recount();
 select metric from fetchq.metrics m where queue = 'rq_count' and not exists (select from written w where w.metric = m.metric and w.at = m.ctid);
 drop table written;
 
--- Metrics that somebody emptied come back as counted.
+-- Deleted metrics are counted and stored again.
 select fetchq.doc_push('rq_count', 'again');
 truncate fetchq.metrics;
 truncate fetchq.counter_log;
@@ -53,7 +53,7 @@ select test.exact('rq_count');
 select test.recount();
 select metric, current_value from fetchq.metric_get('rq_count');
 
--- A custom metric is no version because it begins like one.
+-- A custom metric is not a version, although its name begins like one.
 select fetchq.metric_set('rq_count', 'v007', 7);
 select fetchq.metric_set('rq_count', 'v1x', 8);
 select test.recount();

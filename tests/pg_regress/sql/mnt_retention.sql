@@ -7,7 +7,7 @@ create function test.fill() returns void language sql as $$
 $$;
 create view test.logs as select message from fetchq_data.rq_keep__logs order by id;
 
--- By the queue's own retention, 24 hours at first.
+-- With the queue's own retention; the default is 24 hours.
 select test.fill();
 select * from fetchq.queue_drop_logs('rq_keep');
 select * from test.logs;
@@ -16,7 +16,7 @@ select * from fetchq.queue_drop_logs('rq_keep');
 select * from test.logs;
 select fetchq.queue_set_logs_retention('rq_keep', '24h');
 
--- By an interval, by a moment.
+-- With an interval, and with a time.
 select test.fill();
 select * from fetchq.queue_drop_logs('rq_keep', '2 days');
 select * from test.logs;
@@ -30,7 +30,7 @@ select * from fetchq.queue_drop_logs('rq_nope');
 select * from fetchq.queue_drop_logs('rq_nope', '1h');
 select * from fetchq.queue_drop_logs('rq_nope', now());
 
--- Snapshots: the newest of each metric and unit stays, between the two ends of each rule.
+-- Snapshots: between the two ends of each rule, the newest of each metric and unit stays.
 create table test.base as select date_trunc('hour', now()) - interval '5 hours' as at;
 create function test.snaps() returns void language sql as $$
     truncate fetchq_data.rq_keep__metrics restart identity;
@@ -49,7 +49,7 @@ select * from fetchq.queue_drop_metrics('rq_keep', '[{"retain": "hour", "from": 
 select * from test.kept;
 select * from fetchq.queue_drop_metrics('rq_keep', '[{"retain": "hour", "from": "10h", "to": "2h"}]');
 
--- Several rules; the queue's own policy.
+-- Several rules, and the queue's own policy.
 select test.snaps();
 select fetchq.queue_set_metrics_retention('rq_keep', '[{"retain": "minute", "from": "10h", "to": "2h"}, {"retain": "millennium", "from": "60 days", "to": "10 days"}]');
 select * from fetchq.queue_drop_metrics('rq_keep');
@@ -70,7 +70,7 @@ select * from fetchq.mnt_job_run(10);
 select * from test.logs;
 select * from test.kept;
 
--- Any table: the newest row of each unit between two moments; every identifier is quoted.
+-- Any table: the newest row of each unit between two times stays; every identifier is quoted.
 create schema "rq ""s""; drop table x; --";
 create table "rq ""s""; drop table x; --"."T ""q""; --" ("at ""x""; --" timestamptz, n int);
 insert into "rq ""s""; drop table x; --"."T ""q""; --" values

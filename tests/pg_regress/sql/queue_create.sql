@@ -1,4 +1,4 @@
--- Creating a queue: once, with all that belongs to it.
+-- Creating a queue: once, with all its objects.
 select was_created, queue_id as made from fetchq.queue_create('rq_create') \gset
 \echo :was_created
 select id = :made as is_its_id, name, is_active, current_version, max_attempts, logs_retention, metrics_retention, config
@@ -10,7 +10,7 @@ where relnamespace = 'fetchq_data'::regnamespace and relkind = 'r' and relname l
 order by relname collate "C";
 select * from fetchq.metric_get('rq_create');
 
--- A second time it is left as it is, and its id is told.
+-- A second call changes nothing, and returns the id.
 update fetchq.queues set max_attempts = 9 where name = 'rq_create';
 select fetchq.doc_push('rq_create', 's1');
 select was_created, queue_id = :made as same_id from fetchq.queue_create('rq_create');
@@ -21,7 +21,7 @@ select count(*) from fetchq.jobs where queue = 'rq_create';
 select queue_id = :made as same_id, pg_typeof(queue_id) from fetchq.queue_get_id('rq_create') as queue_id;
 select fetchq.queue_get_id('rq_nope');
 
--- Dropped and created again it is another one; plans of the old one are not used.
+-- A queue that was dropped and created again is a new one; plans of the old one are not used.
 select was_dropped, queue_id = :made as same_id from fetchq.queue_drop('rq_create');
 select was_created, queue_id > :made as new_id from fetchq.queue_create('rq_create');
 select fetchq.doc_push('rq_create', 's1');
@@ -29,7 +29,7 @@ select subject from fetchq.doc_pick('rq_create', 0, 1, '5m');
 select fetchq.doc_complete('rq_create', 's1');
 select test.exact('rq_create');
 
--- The same three in one transaction, rolled back: the old one is as it was.
+-- The same three calls in one transaction that is rolled back: the old queue is unchanged.
 begin;
 select was_dropped from fetchq.queue_drop('rq_create');
 select was_created from fetchq.queue_create('rq_create');
@@ -49,7 +49,7 @@ select to_regclass('fetchq_data.rq_create2__docs');
 select count(*) from fetchq.jobs where queue = 'rq_create2';
 select was_dropped from fetchq.queue_drop('rq_create');
 
--- A table that is there although no queue is registered is told, not taken over.
+-- A table that exists although no queue is registered is an error, and is not reused.
 create table fetchq_data.rq_create__logs (x int);
 select test.error($$select fetchq.queue_create('rq_create')$$);
 select count(*) from fetchq.queues where name = 'rq_create';

@@ -1,4 +1,4 @@
--- Dropping a queue takes all that belongs to it, and nothing else.
+-- Dropping a queue removes all its objects, and nothing else.
 select was_created from fetchq.queue_create('rq_drop');
 select was_created from fetchq.queue_create('rq_drop_other');
 select fetchq.doc_push('rq_drop', 's1');
@@ -22,19 +22,19 @@ select count(*) from fetchq.jobs where queue = 'rq_drop_other';
 select count(*) from fetchq.metrics_writes where queue = 'rq_drop_other';
 select test.exact('rq_drop_other');
 
--- One that is not there.
+-- A missing queue.
 select * from fetchq.queue_drop('rq_drop');
 
--- One whose tables a console dropped already, in part.
+-- A queue of which a console has already dropped some tables.
 select was_created from fetchq.queue_create('rq_drop');
 drop table fetchq_data.rq_drop__docs, fetchq_data.rq_drop__metrics;
 select was_dropped from fetchq.queue_drop('rq_drop');
 select count(*) from pg_class where relnamespace = 'fetchq_data'::regnamespace and relname like 'rq\_drop\_\_%';
 
--- Names are folded here as well.
+-- Names are folded here too.
 select was_dropped from fetchq.queue_drop('RQ_drop_OTHER');
 
--- Between pick and complete: the settling gives 0 and says why.
+-- Dropped between pick and complete: the settling call returns 0, with a warning.
 select was_created from fetchq.queue_create('rq_drop');
 select fetchq.doc_push('rq_drop', 's1');
 select subject from fetchq.doc_pick('rq_drop');

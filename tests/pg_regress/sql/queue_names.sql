@@ -1,4 +1,4 @@
--- Names of queues: [A-Za-z_][A-Za-z0-9_]{0,39}, folded to lower case.
+-- Queue names: [A-Za-z_][A-Za-z0-9_]{0,39}, folded to lower case.
 \set VERBOSITY terse
 select was_created from fetchq.queue_create('Foo');
 select was_created from fetchq.queue_create('foo');
@@ -11,7 +11,7 @@ select name from fetchq.queues order by name collate "C";
 select relname from pg_class where relnamespace = 'fetchq_data'::regnamespace and relkind in ('r', 'i')
 order by relname collate "C";
 
--- All of them work, in any case of letters, with every function that builds a name.
+-- All valid names work, in upper and lower case, with every function that builds a name.
 create function test.round(queue text) returns text language plpgsql as $$
 declare
     s text;
@@ -53,7 +53,7 @@ select was_dropped from fetchq.queue_drop('q1_');
 select was_dropped from fetchq.queue_drop('a234567890123456789012345678901234567890');
 select was_dropped from fetchq.queue_drop('a23456789012345678901234567890123456789b');
 
--- Everything else is an error that tells the rule, in every function that takes a queue.
+-- All other names are an error that states the rule, in every function that has a queue argument.
 select n as name, test.error(format('select fetchq.queue_create(%L)', n)) from unnest(array[
     '', ' ', 'q ', ' q', '1q', 'a-b', 'a.b', 'fetchq.q', 'é', 'straße', 'q;', '"q"', '''', 'x"; drop table fetchq.queues; --',
     '*', 'q$', E'q\n', E'q\t', 'a2345678901234567890123456789012345678901', repeat('x', 1000)]) n;
@@ -73,7 +73,7 @@ group by p.proname, p.pronargs, p.oid
 order by p.proname collate "C", p.pronargs, p.oid;
 select count(*) from fetchq.queues;
 
--- A row that a client put into the registry by hand is told and left out.
+-- An invalid row that a client has inserted into the registry is reported and skipped.
 insert into fetchq.queues (name) values ('not a queue');
 select * from fetchq.mnt_run_all(10);
 select * from fetchq.metric_get_all();

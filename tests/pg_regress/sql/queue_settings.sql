@@ -9,7 +9,7 @@ select test.error($$select fetchq.queue_set_max_attempts('rq_set', -1)$$);
 select max_attempts from fetchq.queues where name = 'rq_set';
 select * from fetchq.queue_set_max_attempts('rq_nope', 2);
 
--- The new number counts at once, also for a document that is out already.
+-- The new number applies at once, also to a document that is active.
 select fetchq.doc_push('rq_set', 's1');
 select subject from fetchq.doc_pick('rq_set');
 select * from fetchq.queue_set_max_attempts('rq_set', 1);
@@ -24,7 +24,7 @@ select fetchq.queue_drop_version('rq_set', 3);
 select fetchq.queue_drop_version('rq_set', 0);
 select fetchq.queue_drop_version('rq_nope', 0);
 
--- Log retention: any interval that is not negative.
+-- Retention of logs: any interval that is not negative.
 select fetchq.queue_set_logs_retention('rq_set', '2 days');
 select logs_retention from fetchq.queues where name = 'rq_set';
 select test.error($$select fetchq.queue_set_logs_retention('rq_set', 'soon')$$);
@@ -32,7 +32,7 @@ select test.error($$select fetchq.queue_set_logs_retention('rq_set', '-1h')$$);
 select logs_retention from fetchq.queues where name = 'rq_set';
 select fetchq.queue_set_logs_retention('rq_nope', '1h');
 
--- Metrics retention: a policy that could not be applied is refused.
+-- Retention of metrics: a policy that cannot be applied is rejected.
 select fetchq.queue_set_metrics_retention('rq_set', '[{"retain": "minute", "from": "1h", "to": "0s"}]');
 select metrics_retention from fetchq.queues where name = 'rq_set';
 select test.error($$select fetchq.queue_set_metrics_retention('rq_set', 'x')$$);
@@ -45,7 +45,7 @@ select metrics_retention from fetchq.queues where name = 'rq_set';
 select fetchq.queue_set_metrics_retention('rq_set', '[]');
 select fetchq.queue_set_metrics_retention('rq_nope', '[]');
 
--- Indexes: dropped but for the primary key, made again, both as often as one likes.
+-- Indexes: all except the primary key are dropped and created; both calls can be repeated.
 create view test.indexes as
 select x.relname from pg_index i join pg_class x on x.oid = i.indexrelid
 where i.indrelid = 'fetchq_data.rq_set__docs'::regclass;
@@ -53,7 +53,7 @@ select * from test.indexes order by relname collate "C";
 select fetchq.queue_drop_indexes('rq_set');
 select fetchq.queue_drop_indexes('rq_set');
 select * from test.indexes order by relname collate "C";
--- (the queue works without them, only slowly)
+-- Without the indexes the queue works, but slowly.
 select fetchq.doc_push('rq_set', 's2');
 select subject from fetchq.doc_pick('rq_set');
 select fetchq.doc_drop('rq_set', 's2');
@@ -66,7 +66,7 @@ select fetchq.queue_create_indexes('rq_nope');
 select fetchq.queue_create_indexes('rq_nope', 0, 5);
 select fetchq.queue_drop_indexes('rq_nope');
 
--- Notifications: on and off, as often as one likes; no lock where nothing changes.
+-- Notifications: both calls can be repeated; no lock is needed where nothing changes.
 create view test.triggers as
 select t.tgname from pg_trigger t
 where t.tgrelid = 'fetchq_data.rq_set__docs'::regclass and not t.tgisinternal;

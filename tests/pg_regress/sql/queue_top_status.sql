@@ -1,4 +1,4 @@
--- Looking into queues.
+-- Reading the documents of a queue and the status of queues.
 select was_created from fetchq.queue_create('rq_top');
 select was_created from fetchq.queue_create('rq_top2');
 select name, is_active from fetchq.queue_status();
@@ -7,7 +7,7 @@ select name, is_active from fetchq.queue_status() order by name collate "C";
 select name, is_active, id = fetchq.queue_get_id('rq_top2') as its_id from fetchq.queue_status('rq_top2');
 select * from fetchq.queue_status('rq_nope');
 
--- A page of one version, in the order of picking, whatever the status.
+-- A page of one version, in the order of picking, with every status.
 select fetchq.doc_push('rq_top', 'planned', 0, 0, '2970-01-01', '{"n": 1}');
 select fetchq.doc_push('rq_top', 'late', 0, 0, '2020-01-02', '{}');
 select fetchq.doc_push('rq_top', 'early', 0, 0, '2020-01-01', '{}');
@@ -20,7 +20,7 @@ select subject from fetchq.queue_top('rq_top', 0, 2, 10);
 select subject from fetchq.queue_top('rq_top', 0, 0, 0);
 select subject from fetchq.queue_top('rq_top', 1, 10, 0);
 select subject from fetchq.queue_top('rq_top', 2, 10, 0);
--- Nothing is leased by looking.
+-- Reading leases nothing.
 select status, count(*) from fetchq_data.rq_top__docs group by status order by status;
 select subject from fetchq.doc_pick('rq_top', 0, 1, '5m');
 select subject from fetchq.queue_top('rq_top', 0, 10, 0) order by subject collate "C";

@@ -1,4 +1,4 @@
--- Emptying queues.
+-- Truncating queues.
 select was_created from fetchq.queue_create('rq_trunc');
 select was_created from fetchq.queue_create('rq_trunc2');
 create function test.fill(queue text) returns void language plpgsql as $$
@@ -23,7 +23,7 @@ select test.fill('rq_trunc');
 select test.fill('rq_trunc2');
 select * from test.left('rq_trunc');
 
--- Documents go; logs, snapshots and jobs stay; the metrics are recounted.
+-- Documents are removed; logs, snapshots and jobs stay; the metrics are recounted.
 select * from fetchq.queue_truncate('rq_trunc');
 select * from test.left('rq_trunc');
 select metric, current_value from fetchq.metric_get('rq_trunc');
@@ -37,13 +37,13 @@ select test.exact('rq_trunc');
 select * from fetchq.queue_truncate('rq_trunc', false);
 select docs from test.left('rq_trunc');
 
--- With true everything goes, and the jobs start anew.
+-- With true everything is removed, and the jobs start again.
 select test.fill('rq_trunc');
 select * from fetchq.queue_truncate('rq_trunc', true);
 select * from test.left('rq_trunc');
 select metric, current_value from fetchq.metric_get('rq_trunc');
 
--- Rolled back, all is as it was.
+-- After a rollback everything is unchanged.
 select test.fill('rq_trunc');
 begin;
 select * from fetchq.queue_truncate('rq_trunc', true);
@@ -61,7 +61,7 @@ select * from test.left('rq_trunc');
 select * from test.left('rq_trunc2');
 select queue, cnt, pnd, ent from fetchq.metric_get_all();
 
--- A console empties a table by itself: documents can be pushed, and a reset recounts.
+-- A console truncates the table with plain SQL: documents can be pushed, and a reset recounts.
 select fetchq.doc_push('rq_trunc', 's1');
 truncate fetchq_data.rq_trunc__docs;
 select fetchq.doc_push('rq_trunc', 's1');

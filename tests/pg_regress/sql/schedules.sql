@@ -1,4 +1,4 @@
--- Schedules. Their times are in the future, and schedule_run() is told that it is later.
+-- Schedules. Their times are in the future; schedule_run() gets a later time as its argument.
 set timezone = 'UTC';
 set datestyle = 'ISO';
 select was_created from fetchq.queue_create('rq_sched');
@@ -28,7 +28,7 @@ select c || ' => ' || test.error('select fetchq.' || c) from unnest(array[
 \pset format aligned
 select count(*) from fetchq.schedule_list();
 
--- The clocks are set forward over 02:30, and back over it.
+-- The clock is set forward over 02:30, and back over it.
 select * from fetchq.schedule_preview('30 2 * * *', 'Europe/Berlin', '2026-03-27', 4);
 select * from fetchq.schedule_preview('30 2 * * *', 'Europe/Berlin', '2026-10-24', 3);
 select * from fetchq.schedule_preview('*/30 * * * *', 'Europe/Berlin', '2026-03-29 00:10', 4);
@@ -37,7 +37,7 @@ select * from fetchq.schedule_preview('1 day', 'Europe/Berlin', '2026-03-27 01:3
 select * from fetchq.schedule_preview('24 hours', 'Europe/Berlin', '2026-03-27 01:30', 3);
 select * from fetchq.schedule_preview('30 2 * * *', 'America/New_York', '2026-03-07 12:00', 2);
 select * from fetchq.schedule_preview('15 2 * * *', 'Australia/Lord_Howe', '2026-10-03', 2);
--- All the forms.
+-- All forms of a schedule.
 select s, array(select local_time from fetchq.schedule_preview(s, 'UTC', '2026-01-31 12:00', 3)) as ticks
 from unnest(array['@hourly', '@daily', '@midnight', '@weekly', '@monthly', '@yearly', '0 0 l * *', '0 0 * * mon#2', '0 0 * * fri#l', '0 0 15w * *',
     '*/20 * * * * *', '0 30 9-17/4 * * MON-FRI', '1 month', 'every 90 minutes', '@every 1 week', 'PT36H', '1 day 2 hours 30 minutes', '1 year 1 mon']) s;
@@ -52,16 +52,16 @@ select * from fetchq.schedule_create('skip', 'rq_sched', '@hourly', catch_up => 
 select name, queue, schedule, timezone, state, next_tick, last_tick, ticks, catch_up, catch_up_limit, jitter from fetchq.schedule_list();
 select name, version, priority, payload, starts_at, ends_at, created_at = now() as is_new, attempts, last_error from fetchq.schedule_list();
 
--- Not due.
+-- No schedule is due.
 select * from fetchq.schedule_run();
 select * from fetchq.schedule_run(10, '2099-12-31 23:59:59');
--- In time, and a little late: all that came since.
+-- On time, and a little late: all ticks since the last one.
 select * from fetchq.schedule_run(10, '2100-01-01');
 select * from fetchq.schedule_run(10, '2100-01-01');
 select * from fetchq.schedule_run(10, '2100-01-01 00:02');
--- Half a minute after one, with others missed: all of them up to the limit.
+-- Half a minute after a tick, with missed ticks: all of them, up to the limit.
 select * from fetchq.schedule_run(10, '2100-01-01 00:06:30');
--- One at a time.
+-- One schedule at a time.
 select * from fetchq.schedule_run(1, '2100-01-01 03:30');
 select * from fetchq.schedule_run(0, '2100-01-01 03:30');
 select * from fetchq.schedule_run(9, '2100-01-01 03:30');
@@ -73,27 +73,27 @@ from fetchq_data.rq_sched__docs where subject like 'minutes@%';
 select name, state, next_tick, last_tick, ticks from fetchq.schedule_list();
 select test.exact('rq_sched');
 
--- A tick whose document is there has happened.
+-- A tick whose document exists has happened.
 select fetchq.doc_push('rq_sched', 'skip@2100-01-01T04:00:00Z');
 select * from fetchq.schedule_run(9, '2100-01-01 04:00');
 select name, next_tick, last_tick, ticks from fetchq.schedule_list();
 
--- A pause is not caught up.
+-- Ticks during a pause are not caught up.
 select fetchq.schedule_pause('skip'), fetchq.schedule_pause('skip');
 select * from fetchq.schedule_run(9, '2100-01-02');
 select name, state, next_tick from fetchq.schedule_list();
 select * from fetchq.schedule_resume('skip');
 select * from fetchq.schedule_resume('skip');
 
--- A change that leaves the times alone leaves out no tick; another one begins anew, and
--- never before the last tick.
+-- A change that keeps the times skips no tick. A change of the times starts anew, but never before
+-- the last tick.
 select * from fetchq.schedule_create('once', 'rq_sched', '1 hour', '{"changed": 1}', starts_at => '2100-01-01 00:00:00.5', replace => true);
 select * from fetchq.schedule_create('skip', 'rq_sched', '30 * * * *', replace => true);
 select fetchq.schedule_pause('once');
 select * from fetchq.schedule_create('once', 'rq_sched', '2 hours', starts_at => '2100-01-01', replace => true);
 select name, state, schedule, next_tick, last_tick, ticks from fetchq.schedule_list();
 
--- One that fails is told, waits, and leaves the others alone.
+-- A failing schedule is reported and waits; the others run.
 select was_created from fetchq.queue_create('rq_gone');
 select was_created from fetchq.schedule_create('gone', 'rq_gone', '@hourly', starts_at => '2100-01-02');
 select was_created from fetchq.schedule_create('late', 'rq_sched', '@hourly', starts_at => '2100-01-02');
@@ -108,7 +108,7 @@ select * from fetchq.schedule_resume('gone');
 select * from fetchq.schedule_run(9, '2100-01-02 00:00:01');
 select name, state, next_tick, last_tick, attempts, last_error from fetchq.schedule_list() l where name = 'gone';
 
--- Maintenance runs schedules too: this one is due since this second.
+-- Maintenance runs schedules too: this schedule has just become due.
 select was_created from fetchq.schedule_create('now', 'rq_gone', '* * * * * *');
 update fetchq.schedules set next_tick = date_trunc('second', now()), due_at = date_trunc('second', now()) where name = 'now';
 select success from fetchq.mnt_job_run(1);
@@ -117,13 +117,13 @@ update fetchq.schedules set next_tick = date_trunc('second', now()), due_at = da
 select processed > 0 as done from fetchq.mnt();
 select ticks > 0 as ran, attempts from fetchq.schedules where name = 'now';
 
--- The table refuses what makes no sense.
+-- The table rejects invalid values.
 select test.error($$insert into fetchq.schedules (name, queue) values ('s', 'q')$$);
 select test.error($$insert into fetchq.schedules (name, queue, cron, every) values ('s', 'q', '@daily', '1 h')$$);
 select test.error($$update fetchq.schedules set catch_up = 'some'$$);
 select test.error($$update fetchq.schedules set catch_up_limit = 10001$$);
 
--- The schedules of a queue go with it.
+-- The schedules of a queue are dropped with it.
 set client_min_messages = notice;
 select was_dropped from fetchq.queue_drop('rq_gone');
 select fetchq.schedule_drop('late'), fetchq.schedule_drop('late');

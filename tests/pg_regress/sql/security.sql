@@ -1,4 +1,4 @@
--- Rights. Functions run with the rights of the caller: the tables decide.
+-- Privileges. Functions run with the privileges of the caller, so those on the tables decide.
 do $$ begin
     if exists (select from pg_roles where rolname = 'regress_fetchq_none') then drop owned by regress_fetchq_none; drop role regress_fetchq_none; end if;
     if exists (select from pg_roles where rolname = 'regress_fetchq_worker') then drop owned by regress_fetchq_worker; drop role regress_fetchq_worker; end if;
@@ -13,7 +13,7 @@ grant usage on schema test to regress_fetchq_none, regress_fetchq_worker, regres
 select was_created from fetchq.queue_create('rq_sec');
 select fetchq.doc_push('rq_sec', 's1');
 
--- PUBLIC has nothing on schemas and tables, nor on the dangerous functions.
+-- PUBLIC has no privileges on schemas, tables, and dangerous functions.
 select nspname, has_schema_privilege('regress_fetchq_none', oid, 'usage') as usage, has_schema_privilege('regress_fetchq_none', oid, 'create') as "create"
 from pg_namespace where nspname in ('fetchq', 'fetchq_data') order by nspname;
 select n.nspname, c.relname from pg_class c join pg_namespace n on n.oid = c.relnamespace
@@ -23,14 +23,14 @@ select proname from pg_proc
 where pronamespace = 'fetchq'::regnamespace and not has_function_privilege('regress_fetchq_none', oid, 'execute') order by proname;
 select proname from pg_proc where pronamespace = 'fetchq'::regnamespace and prosecdef;
 
--- A role with no rights.
+-- A role without privileges.
 set role regress_fetchq_none;
 select test.error($$select fetchq.info()$$);
 select test.error($$select fetchq.doc_push('rq_sec', 's2')$$);
 select test.error($$select * from fetchq.queues$$);
 select test.error($$select * from fetchq_data.rq_sec__docs$$);
 reset role;
--- With the use of the schemas alone it can look nowhere and change nothing.
+-- With USAGE of the schemas alone, the role can read and change nothing.
 grant usage on schema fetchq, fetchq_data to regress_fetchq_none;
 set role regress_fetchq_none;
 \pset format unaligned
@@ -55,7 +55,7 @@ select test.exact('rq_sec');
 \pset tuples_only off
 \pset format aligned
 
--- A worker that pushes, picks and settles in queues that exist. These grants are enough …
+-- A worker that pushes, picks and settles in existing queues. These grants are sufficient …
 grant usage on schema fetchq, fetchq_data to regress_fetchq_worker;
 grant select on fetchq.queues to regress_fetchq_worker;
 grant select, insert, update, delete on fetchq_data.rq_sec__docs to regress_fetchq_worker;
@@ -80,13 +80,13 @@ begin
     perform fetchq.mnt_run('rq_sec', 10);
     return 'works';
 end $$;
--- (a new session, which knows nothing yet)
+-- A new session has no cached state.
 \connect -
 set role regress_fetchq_worker;
 select test.work();
 reset role;
 select test.exact('rq_sec');
--- … and each of them is needed.
+-- … and each of them is necessary.
 create function test.needs(what text, privilege text, role text, work text) returns text language plpgsql as $$
 declare
     told text;
@@ -107,7 +107,7 @@ select what, privilege, test.needs(what, privilege, 'regress_fetchq_worker', 'te
     ('fetchq_data.rq_sec__docs', 'select'), ('fetchq_data.rq_sec__docs', 'insert'), ('fetchq_data.rq_sec__docs', 'update'),
     ('fetchq_data.rq_sec__docs', 'delete'), ('fetchq_data.rq_sec__logs', 'insert')) n (what, privilege);
 reset client_min_messages;
--- The worker can do no more.
+-- The worker can do nothing else.
 set role regress_fetchq_worker;
 select test.error($$select fetchq.queue_create('rq_sec2')$$);
 select test.error($$select fetchq.queue_drop('rq_sec')$$);
@@ -115,13 +115,13 @@ select test.error($$select fetchq.queue_truncate('rq_sec')$$);
 select test.error($$select fetchq.queue_set_max_attempts('rq_sec', 99)$$);
 select test.error($$select fetchq.metric_log_pack()$$);
 select test.error($$select fetchq.mnt_job_run()$$);
--- Notifications need no rights more.
+-- Notifications need no further privilege.
 reset role;
 select fetchq.queue_enable_notify('rq_sec');
 set role regress_fetchq_worker;
 select fetchq.doc_push('rq_sec', 'notified');
 reset role;
--- Reading the metrics takes one grant more.
+-- Reading the metrics needs one more grant.
 set role regress_fetchq_worker;
 select test.error($$select fetchq.metric_get('rq_sec')$$);
 reset role;
@@ -131,7 +131,7 @@ select current_value > 0 as told from fetchq.metric_get('rq_sec', 'cnt');
 select queue from fetchq.metric_get_all();
 reset role;
 
--- Who runs the maintenance of all queues.
+-- A role that runs the maintenance of all queues.
 grant usage on schema fetchq, fetchq_data to regress_fetchq_mnt;
 grant select, update on fetchq.queues, fetchq.jobs, fetchq.schedules to regress_fetchq_mnt;
 grant select, insert, update, delete on fetchq.metrics, fetchq.metrics_writes to regress_fetchq_mnt;
@@ -150,7 +150,7 @@ select success, inserts > 0 as snapped from fetchq.metric_snap('rq_sec');
 reset role;
 select test.exact('rq_sec');
 
--- An application that creates queues owns what it creates, and can do all of it.
+-- An application that creates queues owns them, and can use every function on them.
 grant usage on schema fetchq to regress_fetchq_app;
 grant usage, create on schema fetchq_data to regress_fetchq_app;
 grant select, insert, update, delete on fetchq.queues, fetchq.jobs, fetchq.metrics, fetchq.metrics_writes to regress_fetchq_app;
@@ -201,7 +201,7 @@ select what, privilege, test.needs(what, privilege, 'regress_fetchq_app', 'test.
     ('fetchq.counter_segments', 'select'), ('fetchq.counter_tail', 'select'),
     ('fetchq.counter_events', 'select'), ('fetchq.metrics_live', 'select')) n (what, privilege);
 
--- Who manages schedules writes their table, and who runs them writes the documents.
+-- The role that manages schedules writes their table; the role that runs them writes documents.
 grant usage on schema fetchq, fetchq_data to regress_fetchq_worker;
 grant select, update on fetchq.queues to regress_fetchq_worker;
 grant select, insert, update, delete on fetchq.schedules to regress_fetchq_worker;
@@ -213,13 +213,13 @@ select * from fetchq.schedule_run();
 select test.error($$select fetchq.schedule_run(1, now())$$);
 select fetchq.schedule_pause('sec'), fetchq.schedule_drop('sec');
 reset role;
--- Beside the jobs, one who may not run schedules is told so.
+-- A role that runs the jobs without the privileges for schedules gets a message.
 revoke all on fetchq.schedules from regress_fetchq_mnt;
 set role regress_fetchq_mnt;
 select success from fetchq.mnt_job_run();
 reset role;
 
--- The broad grant: everything in both schemas, for one who works with queues made by others.
+-- The broad grant: everything in both schemas, for a role that uses the queues of other roles.
 grant usage on schema fetchq, fetchq_data to regress_fetchq_none;
 grant select, insert, update, delete on all tables in schema fetchq, fetchq_data to regress_fetchq_none;
 grant usage on all sequences in schema fetchq, fetchq_data to regress_fetchq_none;

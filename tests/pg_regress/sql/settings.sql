@@ -4,7 +4,7 @@ show fetchq.compat_version;
 show fetchq.legacy_quotes;
 show fetchq.strict;
 
--- The version that fetchq 4 clients compare.
+-- The version that fetchq 4 clients compare with.
 select version from fetchq.info();
 set fetchq.compat_version = '4.0.0';
 select version, extension_version = library_version as is_current from fetchq.info();
@@ -15,14 +15,14 @@ commit;
 select version from fetchq.info();
 reset fetchq.compat_version;
 select version from fetchq.info();
--- A setting of the role or the database reaches new sessions.
+-- A setting of the role or the database applies to new sessions.
 create role regress_fetchq_old login;
 alter role regress_fetchq_old set fetchq.compat_version = '4.0.0';
 alter role regress_fetchq_old set fetchq.legacy_quotes = on;
 select unnest(setconfig) from pg_db_role_setting s join pg_roles r on r.oid = s.setrole where r.rolname = 'regress_fetchq_old';
 drop role regress_fetchq_old;
 
--- Apostrophes: taken as they are.
+-- Apostrophes are stored unchanged.
 create view test.docs as select subject, payload from fetchq_data.rq_gucs__docs order by seq;
 select fetchq.doc_push('rq_gucs', 'p1', '{"t": "it''s and it''''s"}');
 select fetchq.doc_push('rq_gucs', 'p2', 0, 0, '2020-01-01', '{"t": "it''''s"}');
@@ -31,7 +31,7 @@ select * from fetchq.doc_upsert('rq_gucs', 'p3', 2, 0, '2020-01-01', '{"t": "it'
 select payload from test.docs;
 select fetchq.queue_truncate('rq_gucs', true);
 
--- fetchq.legacy_quotes: each pair is one, wherever clients double them.
+-- fetchq.legacy_quotes: each pair of apostrophes becomes one, where clients double them.
 set fetchq.legacy_quotes = on;
 select fetchq.doc_push('rq_gucs', 'p1', '{"t": "it''''s", "k''''k": ["''''", "''''''''"], "single": "it''s"}');
 select fetchq.doc_push('rq_gucs', 'p2', 0, 0, '2020-01-01', '{"t": "it''''s"}');
@@ -40,7 +40,7 @@ select * from fetchq.doc_upsert('rq_gucs', 'p3', 2, 0, '2020-01-01', '{"t": "it'
 select * from fetchq.doc_upsert('rq_gucs', 'p3', 2, 0, '2020-01-01', '{"u": "it''''s"}');
 select payload from test.docs;
 select fetchq.queue_truncate('rq_gucs', true);
--- Three times round, as the client handles a document: read it, double it, send it back.
+-- Three rounds as the old client makes them: read the document, double its apostrophes, send it.
 select fetchq.doc_push('rq_gucs', 'round', replace($j${"t": "it's \"quoted\" \\ 🙂"}$j$, '''', '''''')::jsonb);
 do $$
 declare
@@ -64,7 +64,7 @@ select fetchq.doc_push('rq_gucs', 'k');
 select subject from fetchq.doc_pick('rq_gucs', 0, 1, '5m');
 select fetchq.doc_kill('rq_gucs', 'k', '{"k": "it''''s"}');
 select payload from test.docs where subject = 'k';
--- JSON stays JSON, whatever is doubled in it.
+-- Doubled apostrophes never break JSON.
 select fetchq.doc_push('rq_gucs', 'json', '{"a''''": {"b": ["''''", 1, null, true, "\"''''\""]}}');
 select payload from test.docs where subject = 'json';
 reset fetchq.legacy_quotes;
@@ -79,7 +79,7 @@ end loop; end $$;
 select test.exact('rq_gucs');
 select test.exact('rq_gucs2');
 reset fetchq.plan_cache_queues;
--- Plans do not depend on the search_path of the session, nor on what lies in it.
+-- Plans do not depend on the session's search_path, nor on objects in it.
 create schema regress_evil;
 create function regress_evil.now() returns timestamptz language sql as $$ select timestamptz '1999-01-01' $$;
 create function regress_evil.eq(int, int) returns boolean language sql as $$ select false $$;

@@ -1,4 +1,4 @@
--- What the other tests share: a schema of helpers. No test leaves a queue behind.
+-- Helpers for the other tests, in their own schema. No test leaves a queue behind.
 create schema test;
 
 -- The SQLSTATE, message and hint of a command that fails, without line numbers.
@@ -15,8 +15,8 @@ exception when others then
     return state || ' ' || message || case when hint <> '' then ' | ' || hint else '' end;
 end $$;
 
--- What changed in the metrics of a queue since the last look of this session. The
--- look is rolled back with the transaction it was made in.
+-- The changes in the metrics of a queue since the session's last call. A rollback also undoes the
+-- memory of that call.
 create function test.delta(queue text) returns text language plpgsql as $$
 declare
     changed text;
@@ -37,7 +37,7 @@ begin
     return coalesce(changed, 'nothing');
 end $$;
 
--- 'exact', or the gauges that differ from the documents counted one by one.
+-- 'exact', or the gauges that differ from a count of the documents.
 create function test.exact(queue text) returns text language plpgsql as $$
 declare
     wrong text;
@@ -64,6 +64,6 @@ begin
     return coalesce(wrong, 'exact');
 end $$;
 
--- The extension is there, and no queue is.
+-- The extension exists, and no queue does.
 select extname from pg_extension where extname = 'fetchq';
 select count(*) from fetchq.queues;

@@ -22,7 +22,7 @@ select * from fetchq.trace('''; drop table fetchq.queues; --');
 select test.error($$select fetchq.trace('s1', 'UP')$$);
 select test.error($$select fetchq.trace(repeat('x', 51))$$);
 
--- What really happened to a document.
+-- The real history of a document.
 select fetchq.doc_push('rq_trace_c', 's2', '{"n": 1}');
 select subject from fetchq.doc_pick('rq_trace_c', 0, 1, '0s');
 select fetchq.doc_reject('rq_trace_c', 's2', 'went wrong', '{"why": 1}');

@@ -1,5 +1,5 @@
-//! What must be true: picks compared with the documents themselves, which are read
-//! without any index, so without anything that fetchq keeps beside them.
+//! The checks. They compare picks with the documents in the heap, which they read without any
+//! index, and so without anything that fetchq derives from the documents.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
@@ -11,7 +11,7 @@ use super::dice::Dice;
 use super::step::{CREATE, SESSIONS, WORKERS, pick_sql};
 use super::world::{Block, Result, World, Wrong};
 
-/// A pending document as the heap has it.
+/// A pending document, as stored in the heap.
 #[derive(Clone, Debug)]
 struct Doc {
     subject: String,
@@ -20,17 +20,17 @@ struct Doc {
     key: Key,
 }
 
-/// The order of picking, times in microseconds.
+/// The order of picking; times are in microseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Key {
-    /// Negated: the highest first.
+    /// Negated, because the highest priority is picked first.
     priority: i64,
     at: i64,
     attempts: i64,
     seq: i64,
 }
 
-/// Pending documents whether due or not, read from the heap.
+/// Pending documents, due or not, read from the heap.
 const PENDING: &str =
     "select subject, ctid, version, -priority::bigint, us(next_iteration), attempts, seq
     from fetchq_data.q__docs where status + 0 = 1 and lock_upgrade is null";
@@ -62,8 +62,8 @@ fn pending(messages: &[SimpleQueryMessage]) -> Vec<Doc> {
 }
 
 impl World {
-    /// A pick in a history. A watched one gives, in order and without a gap, what its
-    /// session can see and nobody holds.
+    /// A pick in a history. A watched pick must return, in order and without a gap, the documents
+    /// that its session can see and that are not locked.
     pub async fn pick(
         &mut self,
         who: usize,
@@ -73,7 +73,7 @@ impl World {
         watched: bool,
     ) -> Result<()> {
         let pick = format!("select us(now()); {}", pick_sql(version, limit, lease));
-        // What nobody holds. Not to be had while somebody has locked the table.
+        // The documents that are not locked. They cannot be read while the table is locked.
         let free = match watched {
             true => self.free(version).await,
             false => None,
@@ -84,7 +84,7 @@ impl World {
         let seen = if self.is_idle(who) {
             free.clone()
         } else {
-            // Its own changes, or an older snapshot.
+            // The session may see its own changes, or have an older snapshot.
             let see = format!("{PENDING} and version + 0 = {version}");
             match self.sql(who, &see).await? {
                 Some(messages) => pending(&messages),
@@ -112,12 +112,12 @@ impl World {
         self.observer.text(sql).await.parse().expect("a number")
     }
 
-    /// The end of a history: all transactions end, then every document must come, by
-    /// picking alone, once and in order.
+    /// The end of a history: all transactions end. Then picks alone must return every document,
+    /// once and in order.
     pub async fn end(&mut self, seed: u64) -> Result<()> {
         let mut dice = Dice::new(seed);
         for who in 0..SESSIONS {
-            // The snapshot may stay: it locks nothing.
+            // The snapshot may stay, because it locks nothing.
             if self.workers[who].block != Block::Closed && (who < WORKERS || dice.percent(50)) {
                 let end = *dice.one(&["commit", "rollback"]);
                 self.sql(who, end).await?;
@@ -136,7 +136,7 @@ impl World {
         self.all_come(&mut dice).await?;
         self.all_due_come(&mut dice).await?;
         self.counters(&mut dice).await?;
-        // (reading all of its memory takes a while)
+        // Reading all shared memory takes a while.
         if dice.percent(15) {
             self.engine_is_content().await?;
         }
@@ -144,7 +144,7 @@ impl World {
         Ok(())
     }
 
-    /// Picks until nothing comes any more.
+    /// Picks until the queue returns no document.
     async fn all_come(&mut self, dice: &mut Dice) -> Result<()> {
         let messages = self.observer.simple_query(PENDING).await.expect("the heap");
         let mut left: HashMap<i32, Vec<Doc>> = HashMap::new();
@@ -154,7 +154,7 @@ impl World {
         let soon = self.number("select us(now() + interval '60 ms')").await;
         let mut versions: Vec<i32> = left.keys().copied().collect();
         versions.sort();
-        // One that has none is polled, too.
+        // A version without documents is polled, too.
         versions.push(3);
         for version in versions {
             let mut left = left.remove(&version).unwrap_or_default();
@@ -169,7 +169,7 @@ impl World {
                 judge(&pick, limit, now, &picked, &left, &left, true)?;
                 left.retain(|doc| !picked.contains(&doc.subject));
                 if picked.is_empty() {
-                    // What is due in a moment must come without anybody's help.
+                    // Documents that are due in a moment must be returned without maintenance.
                     match left
                         .iter()
                         .map(|doc| doc.key.at)
@@ -188,12 +188,12 @@ impl World {
         Ok(())
     }
 
-    /// Planned documents whose time has come, and leases that ended.
+    /// Checks planned documents that are due, and expired leases.
     async fn all_due_come(&mut self, dice: &mut Dice) -> Result<()> {
         let due = "select count(*) from fetchq_data.q__docs where lock_upgrade is null
             and (status + 0 = 0 and next_iteration <= to_timestamp(0) + $now
                 or status + 0 = 2 and next_iteration < to_timestamp(0) + $now)";
-        // What is due in a moment must be found without anybody's help: look before, wait.
+        // Maintenance reads the queue just before documents become due, and must find them later.
         let soon =
             "select coalesce(min(us(next_iteration)) - us(now()), 0) from fetchq_data.q__docs
             where lock_upgrade is null and status + 0 in (0, 2)
@@ -226,14 +226,14 @@ impl World {
                     .rows(&due.replacen("count(*)", "subject, status, next_iteration, attempts", 1))
                     .await;
                 return Err(Wrong(format!(
-                    "s{who}: {run} found nothing, and there are {what:?}"
+                    "s{who}: {run} found nothing, although {what:?} are due"
                 )));
             }
             if moved == 0 {
                 break;
             }
             turns += 1;
-            assert!(turns < 10_000, "{left} documents do not get less");
+            assert!(turns < 10_000, "{left} documents remain due");
         }
         self.all_come(dice).await
     }
@@ -254,22 +254,22 @@ impl World {
             .map_err(Wrong)
     }
 
-    /// The safety net has found nothing that a floor had hidden.
+    /// Checks that the safety net has found no document that a floor had hidden.
     pub async fn engine_is_content(&mut self) -> Result<()> {
         if let (Some(before), Some(after)) = (self.engine, self.read_engine().await)
             && after.floor_misses != before.floor_misses
         {
             self.engine = Some(after);
             return Err(Wrong(format!(
-                "floor_misses went from {} to {}: the safety net found what a floor had hidden, in a queue of this database or of another one",
+                "floor_misses went from {} to {}: the safety net found a document that a floor had hidden, in a queue of this or another database",
                 before.floor_misses, after.floor_misses
             )));
         }
         Ok(())
     }
 
-    /// What the next history begins with: dead entries and floors that stay, documents
-    /// that stay, or nothing at all.
+    /// Prepares the start of the next history: dead entries and floors stay, documents stay, or
+    /// nothing stays.
     async fn clean(&mut self, dice: &mut Dice) {
         let documents = self
             .number("select count(*) from fetchq_data.q__docs")
@@ -294,8 +294,8 @@ impl World {
             _ => "select",
         };
         let mut sql = sql.to_owned();
-        // What an operator does at last who switched triggers off or dropped indexes; the
-        // first alone leaves the queue without floors.
+        // An operator who disabled triggers or dropped indexes restores both.
+        // Disabling triggers alone leaves the queue without floors.
         if self.altered {
             sql.push_str(
                 "; alter table fetchq_data.q__docs enable trigger all; select fetchq.queue_create_indexes('q')",
@@ -316,7 +316,7 @@ impl World {
 }
 
 impl World {
-    /// Each index of the documents has all of them.
+    /// Checks that each index of the documents contains all of them.
     pub async fn indexes_are_sound(&self) {
         self.observer
             .sql(
@@ -328,15 +328,15 @@ impl World {
     }
 }
 
-/// `now()` of the pick, and the subjects that it gave.
+/// `now()` of the pick, and the subjects that it returned.
 fn picked(messages: &[SimpleQueryMessage]) -> (i64, Vec<String>) {
     let mut rows = rows(messages);
     let now = rows.next().expect("the time")[0].parse().expect("a number");
     (now, rows.map(|row| row[0].to_owned()).collect())
 }
 
-/// Whether a pick gave what it had to. `seen` is what its session can see, `free` what
-/// nobody holds; `exact` when these are the same.
+/// Checks the result of a pick. `seen` are the documents that its session can see, `free` those
+/// that are not locked; `exact` when these are the same.
 fn judge(
     pick: &str,
     limit: u32,
@@ -372,16 +372,16 @@ fn judge(
     let mut keys: Vec<Key> = Vec::new();
     for subject in picked {
         if !came.insert(subject) {
-            return wrong(format!("{subject} came twice"));
+            return wrong(format!("{subject} was picked twice"));
         }
         let Some(doc) = seen_by_subject.get(subject.as_str()) else {
-            return wrong(format!("{subject} can not be picked"));
+            return wrong(format!("{subject} cannot be picked"));
         };
         if doc.key.at > now {
             return wrong(format!("{subject} is not due"));
         }
         if exact && !free.contains_key(subject.as_str()) {
-            return wrong(format!("{subject} is held by somebody else"));
+            return wrong(format!("{subject} is locked by another session"));
         }
         keys.push(doc.key);
     }
@@ -394,7 +394,7 @@ fn judge(
             && (!full || keys.last().is_some_and(|last| doc.key < *last))
             && free.get(doc.subject.as_str()) == Some(&doc.ctid.as_str());
         if missed {
-            return wrong(format!("{} did not come", doc.subject));
+            return wrong(format!("{} was not picked", doc.subject));
         }
     }
     Ok(())

@@ -1,4 +1,4 @@
-//! A seeded generator: the same seed makes the same history.
+//! A random number generator with a seed: the same seed makes the same history.
 
 /// SplitMix64.
 #[derive(Clone)]
@@ -17,12 +17,12 @@ impl Dice {
         z ^ (z >> 31)
     }
 
-    /// 0 to `sides - 1`.
+    /// Returns 0 to `sides - 1`.
     pub fn roll(&mut self, sides: usize) -> usize {
         (self.next() % sides as u64) as usize
     }
 
-    /// From `low` to `high`, both included.
+    /// Returns a number from `low` to `high`, both included.
     pub fn range(&mut self, low: usize, high: usize) -> usize {
         low + self.roll(high - low + 1)
     }
@@ -35,7 +35,7 @@ impl Dice {
         &of[self.roll(of.len())]
     }
 
-    /// An index, by weights that are not all 0.
+    /// Returns an index, chosen by weights that are not all 0.
     pub fn weighted(&mut self, weights: &[usize]) -> usize {
         let mut left = self.roll(weights.iter().sum());
         for (at, weight) in weights.iter().enumerate() {

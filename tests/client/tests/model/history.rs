@@ -1,11 +1,11 @@
-//! Random histories: what is done, in which session, with which values.
+//! Random histories: the steps, their sessions, and their values.
 
 use super::dice::Dice;
 use super::step::{CREATE, HOLDER, Step, WORKERS, What};
 use super::world::{Block, World};
 
-/// Kinds of steps, and how often they come. Each history leaves some out and does more
-/// of others: what is found only when something else never happens is found, too.
+/// The kinds of steps and their weights. Each history omits some kinds and does more of others,
+/// because some faults show only when another kind of step never happens.
 const KINDS: &[(Kind, usize)] = &[
     (Kind::Push, 12),
     (Kind::PushMany, 6),
@@ -80,10 +80,10 @@ pub struct History {
     weights: Vec<usize>,
     priorities: Vec<i32>,
     versions: Vec<i32>,
-    /// In 100 picks, how many are compared with the documents.
+    /// The percentage of picks that are compared with the documents.
     watched: usize,
     left: usize,
-    /// Numbers of the subjects so far: goes on from one history to the next.
+    /// The last number of a subject; it continues from one history to the next.
     subjects: usize,
 }
 
@@ -101,7 +101,7 @@ impl History {
             0 | 1 => vec![0],
             2..5 => vec![-1, 0, 1, 5],
             5 | 6 => vec![i32::MIN, -1, 0, 5, i32::MAX],
-            // More than anybody keeps apart.
+            // More priorities than the shared memory keeps floors for.
             _ => (0..40).map(|i| (i - 20) * 3).collect(),
         };
         let versions = match dice.roll(6) {
@@ -124,7 +124,7 @@ impl History {
         self.subjects
     }
 
-    /// The next steps, mostly one; None when the history has ended with its last.
+    /// The next steps, usually one; None when the history has ended with its last step.
     pub fn next(&mut self, world: &World) -> Option<Vec<Step>> {
         if self.left == 0 {
             return None;
@@ -142,7 +142,7 @@ impl History {
         }
         let kind = KINDS[self.dice.weighted(&self.weights)].0;
         let mut who = self.dice.roll(WORKERS);
-        // Some kinds have no place in a transaction block.
+        // Some kinds cannot run in a transaction block.
         let alone = [
             Kind::Picks,
             Kind::Pushes,
@@ -233,7 +233,7 @@ impl History {
         format!("d{}", self.subjects)
     }
 
-    /// Mostly a new one, or one that was used lately.
+    /// Usually a new subject, otherwise one that was used recently.
     fn subject(&mut self) -> String {
         if self.subjects > 0 && self.dice.percent(25) {
             let last = self.dice.roll(self.subjects.min(40));
@@ -242,7 +242,7 @@ impl History {
         self.new_subject()
     }
 
-    /// An expression for a point in time: equal ones, near ones, far ones.
+    /// An expression for a point in time: equal, near or far from the others.
     fn time(&mut self) -> String {
         let k = self.dice.range(1, 25);
         match self.dice.weighted(&[25, 15, 25, 5, 8, 8, 2, 6, 6]) {
@@ -279,7 +279,7 @@ impl History {
         }
     }
 
-    /// A list of documents for the functions that take JSON.
+    /// A list of documents for the functions that accept JSON.
     fn documents(&mut self) -> String {
         let mut documents = Vec::new();
         for _ in 0..self.dice.range(0, 12) {
@@ -371,7 +371,7 @@ impl History {
         format!("select {settle} from fetchq.doc_pick('q', {version}, {limit}, '1h') d")
     }
 
-    /// A call for a row `d` with a subject.
+    /// A call that settles a row `d` with a subject.
     fn settling(&mut self) -> String {
         let at = self.time();
         match self.dice.roll(8) {
@@ -383,7 +383,7 @@ impl History {
         }
     }
 
-    /// Documents of a status, some of them; often those that nobody holds.
+    /// A query for some documents of a status, usually only those that are not locked.
     fn some(&mut self, status: i32) -> String {
         let skip = if self.dice.percent(85) {
             " for update skip locked"
@@ -416,7 +416,7 @@ impl History {
         format!("select {settle} from {active} d")
     }
 
-    /// Many transactions: what makes floors rise.
+    /// Many transactions, because these make floors advance.
     fn picks(&mut self) -> String {
         let version = self.version();
         let n = self.dice.range(20, 70);
@@ -464,7 +464,7 @@ impl History {
             11 => "subject = 'u' || nextval('subjects')".to_owned(),
             _ => format!("status = {}", self.status()),
         };
-        // Also the hidden ones: they come back only here.
+        // Also hidden documents, because only this update makes them visible again.
         let which = if set.starts_with("lock_upgrade = null") {
             "(select subject from fetchq_data.q__docs where lock_upgrade is not null for update skip locked)".to_owned()
         } else {
@@ -497,7 +497,7 @@ impl History {
         }
     }
 
-    /// Equal ones, too: nothing but the identity column makes them different.
+    /// Equal values are possible, because only the identity column prevents them.
     fn seq(&mut self) -> i64 {
         *self
             .dice
@@ -550,7 +550,7 @@ impl History {
         )
     }
 
-    /// Rows that are only locked are alive.
+    /// Locks rows; a row that is only locked is alive.
     fn lock(&mut self) -> String {
         let how = *self
             .dice
@@ -561,7 +561,7 @@ impl History {
         )
     }
 
-    /// Something that an exception takes back, inside of one statement.
+    /// A change that an exception rolls back within one statement.
     fn undone(&mut self) -> String {
         let what = match self.dice.roll(4) {
             0 => self.insert(),
@@ -590,7 +590,7 @@ impl History {
     }
 
     fn close(&mut self, world: &World, who: usize) -> Step {
-        // One that has something open, if any.
+        // Prefers a session with an open transaction.
         let who = (0..WORKERS)
             .map(|i| (who + i) % WORKERS)
             .find(|w| !world.is_idle(*w))
@@ -662,7 +662,7 @@ impl History {
         Step::sql(
             HOLDER,
             match world.is_idle(HOLDER) {
-                // (the snapshot is taken by the first statement, which locks nothing of the queue)
+                // The first statement makes the snapshot, and locks nothing of the queue.
                 true => "begin isolation level repeatable read; select count(*) from fetchq.queues",
                 false => "commit",
             },
@@ -671,7 +671,7 @@ impl History {
 
     // ------------------------------------------------- what an operator does --
 
-    /// Ends the transactions of all workers, which else would be in the way.
+    /// Ends the transactions of all workers, which would otherwise block the operator.
     fn clear(&mut self, world: &World) -> Vec<Step> {
         if self.dice.percent(20) {
             return Vec::new();
@@ -683,7 +683,7 @@ impl History {
     }
 
     fn vacuum(&mut self) -> String {
-        // Truncation would wait for seconds for those who have the table open.
+        // Truncation would wait for seconds for the sessions that use the table.
         let how = self.dice.one(&[
             "vacuum (truncate off)",
             "vacuum (truncate off)",
@@ -697,7 +697,7 @@ impl History {
         format!("{how} fetchq_data.q__docs")
     }
 
-    /// Emptied, filled, picked from; and all of it rolled back.
+    /// Truncates the table, fills it and picks from it; all of it may be rolled back.
     fn truncate(&mut self, world: &World, who: usize) -> Vec<Step> {
         let mut steps = self.clear(world);
         steps.push(Step::sql(who, "begin"));
@@ -750,7 +750,7 @@ impl History {
         steps
     }
 
-    /// What `pg_restore --disable-triggers` does, in one transaction or in several.
+    /// Repeats what `pg_restore --disable-triggers` does, in one transaction or in several.
     fn no_triggers(&mut self, world: &World, who: usize) -> Vec<Step> {
         let mut steps = self.clear(world);
         let block = self.dice.percent(60);
@@ -773,7 +773,7 @@ impl History {
                 }
             }
         }
-        // Some forget it: the end of the history does it then.
+        // Sometimes the step is left out; the end of the history enables the triggers then.
         if self.dice.percent(80) {
             steps.push(Step::sql(
                 who,
@@ -787,7 +787,7 @@ impl History {
         steps
     }
 
-    /// As logical replication applies changes.
+    /// Applies changes as logical replication does.
     fn replica(&mut self, who: usize) -> Vec<Step> {
         let mut steps = vec![Step::sql(who, "set session_replication_role = replica")];
         for _ in 0..self.dice.range(1, 3) {

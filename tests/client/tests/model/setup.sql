@@ -1,6 +1,6 @@
--- What the histories call beside fetchq's own functions, in a database of their own.
+-- Functions and procedures that the histories call beside those of fetchq.
 
--- A time as a number that compares as the time does.
+-- A time as a number that sorts as the time does.
 create function us(t timestamptz) returns bigint language sql immutable as $$
     select case
         when isfinite(t) then (extract(epoch from t) * 1000000)::bigint
@@ -10,7 +10,7 @@ $$;
 
 create sequence subjects;
 
--- n pushes, a transaction each.
+-- n pushes, each in its own transaction.
 create procedure pushes(n int, v int, p int, at timestamptz) language plpgsql as $$
 begin
     for i in 1..n loop
@@ -19,7 +19,7 @@ begin
     end loop;
 end $$;
 
--- n picks, a transaction each; what is picked is settled, left or given back as told.
+-- n picks, each in its own transaction; `how` decides what happens to the documents.
 create procedure picks(n int, v int, lim int, lease interval, how text) language plpgsql as $$
 declare
     picked text[];
@@ -49,7 +49,7 @@ begin
     end loop;
 end $$;
 
--- One worker of several that really run at once: what it does depends on its seed.
+-- One of several workers that run at the same time; its actions depend on the seed.
 create procedure churn(seed float8, n int, versions int[], priorities int[]) language plpgsql as $$
 declare
     picked text[];
@@ -96,7 +96,7 @@ begin
     end loop;
 end $$;
 
--- A trigger of somebody's own that changes what is stored.
+-- A user's trigger that changes the stored row.
 create function bump() returns trigger language plpgsql as $$
 begin
     new.priority := case when new.priority < 2147483647 then new.priority + 1 else 0 end;

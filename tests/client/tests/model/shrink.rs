@@ -1,15 +1,15 @@
-//! Fewer steps that still fail.
+//! Finds a shorter list of steps that still fails.
 
 use std::time::{Duration, Instant};
 
 use super::step::Step;
 use super::world::{World, Wrong};
 
-/// How long a failure is worth looking at.
+/// The maximum time for shrinking one failure.
 const PATIENCE: Duration = Duration::from_secs(90);
 
-/// Leaves out steps as long as something fails; gives what is left, and what it fails
-/// with. Timing may be part of it: steps that do not fail again are given back whole.
+/// Removes steps as long as the rest still fails; returns the remaining steps and their failure.
+/// A failure may depend on timing: steps that do not fail again are returned unchanged.
 pub async fn shrink(world: &mut World, steps: &[Step], what: &str) -> (Vec<Step>, String) {
     let deadline = Instant::now() + PATIENCE;
     let Some(mut what) = again(world, steps).await else {
@@ -38,7 +38,7 @@ pub async fn shrink(world: &mut World, steps: &[Step], what: &str) -> (Vec<Step>
     (steps, what)
 }
 
-/// Runs the steps on a new queue; what fails.
+/// Runs the steps on a new queue, and returns the failure.
 async fn again(world: &mut World, steps: &[Step]) -> Option<String> {
     world.reset().await;
     for step in steps {

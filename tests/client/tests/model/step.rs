@@ -1,14 +1,14 @@
-//! What happens in a history, one step at a time, each in one session.
+//! The steps of a history; each runs in one session.
 
 use std::fmt;
 
-/// Sessions that do the work.
+/// The number of sessions that do the work.
 pub const WORKERS: usize = 4;
-/// A session that does nothing but hold a snapshot now and then.
+/// The session that only keeps a snapshot open now and then.
 pub const HOLDER: usize = WORKERS;
 pub const SESSIONS: usize = WORKERS + 1;
 
-/// Makes the queue. Vacuum comes as a step, not by itself.
+/// Creates the queue. VACUUM runs as a step, not automatically.
 pub const CREATE: &str = "select fetchq.queue_create('q'); alter table fetchq_data.q__docs set (autovacuum_enabled = off)";
 
 #[derive(Clone)]
@@ -20,7 +20,7 @@ pub struct Step {
 #[derive(Clone)]
 pub enum What {
     Sql(String),
-    /// A pick; a watched one is compared with the documents.
+    /// A pick; a watched pick is compared with the documents.
     Pick {
         version: i32,
         limit: u32,
@@ -32,14 +32,14 @@ pub enum What {
         with_seq: bool,
         rows: String,
     },
-    /// pg_terminate_backend, whatever is open in the session.
+    /// pg_terminate_backend, in any state of the session.
     Kill,
-    /// The same while the session runs a statement.
+    /// The same, while the session runs a statement.
     KillDuring(String),
-    /// A statement in each session that has no open transaction, all at once.
+    /// One statement in each session that has no open transaction, all at the same time.
     Storm(Vec<String>),
     Sleep(u64),
-    /// Ends every transaction and checks everything. The seed decides how.
+    /// Ends every transaction and checks everything. The seed selects the order.
     End(u64),
 }
 
@@ -63,7 +63,7 @@ pub fn copy_sql(with_seq: bool) -> String {
     )
 }
 
-/// As a line of a script, the session first.
+/// The step as a line of a script; the session comes first.
 impl fmt::Display for Step {
     fn fmt(&self, out: &mut fmt::Formatter) -> fmt::Result {
         write!(out, "s{}: ", self.who)?;

@@ -1,4 +1,4 @@
-//! Sessions on a database of their own, and what a step does in them.
+//! The sessions of a history in their own database, and the execution of steps.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use tokio_postgres::SimpleQueryMessage;
 
 use super::step::{CREATE, SESSIONS, Step, WORKERS, What, copy_sql};
 
-/// What a step or a check found wrong.
+/// A fault that a step or a check has found.
 #[derive(Debug)]
 pub struct Wrong(pub String);
 
@@ -30,39 +30,39 @@ pub struct Worker {
 pub struct World {
     pub db: Database,
     pub workers: Vec<Worker>,
-    /// Looks at the documents without any index, and never holds anything.
+    /// Reads the documents without any index, and never keeps a lock.
     pub observer: Session,
-    /// Plain SQL has changed documents: the counters may be off.
+    /// Plain SQL has changed documents, so the counters may be inexact.
     pub raw: bool,
-    /// Triggers may be off, indexes missing.
+    /// Triggers may be disabled, and indexes missing.
     pub altered: bool,
-    /// The queue may be missing, or its indexes.
+    /// The queue or its indexes may be missing.
     dropped: bool,
     pub engine: Option<Engine>,
-    /// Names of functions, to know what the installed build has.
+    /// The names of functions, to know what the installed version has.
     functions: Vec<String>,
     pub statements: u64,
 }
 
-/// What the shared memory says of its work.
+/// Counters of the ready floors in shared memory.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Engine {
     pub advances: i64,
     pub floor_misses: i64,
 }
 
-/// A step that has to wait for a lock gives up after this time: nobody will release
-/// it, because the steps are executed one after another.
+/// The lock_timeout is short: the steps run one after another, so no other session can release
+/// a lock while a step waits for it.
 const SETTINGS: &str = "set lock_timeout = '15ms'; set statement_timeout = '20s';
     set client_min_messages = error; set application_name = 'model'";
 
-/// Errors that a history may meet.
+/// Errors that a history may cause.
 const EXPECTED: &[&str] = &[
     "55P03", // lock_timeout
     "40001", "40P01", // serialization, deadlock
     "23505", // a subject that exists
     "55006", // in use by the same session
-    "25001", "25P01", // inside, outside of a transaction block
+    "25001", "25P01", // inside, or outside of, a transaction block
     "2D000", // a procedure that commits, called in a block
     "0A000", // PREPARE TRANSACTION after NOTIFY
     "42710", "42704", // a prepared transaction that exists already, or does not
@@ -117,7 +117,7 @@ impl World {
         self.functions.iter().any(|f| f == function)
     }
 
-    /// None where there is no engine: an older build, or no preload.
+    /// None without ready floors: an older version, or the library is not preloaded.
     pub async fn read_engine(&self) -> Option<Engine> {
         if !self.has("ready_stats") {
             return None;
@@ -136,14 +136,14 @@ impl World {
         })
     }
 
-    /// New sessions and a new queue: nothing is left of what was before.
+    /// New sessions and a new queue; nothing of the last history is left.
     pub async fn reset(&mut self) {
         for who in 0..SESSIONS {
             self.workers[who] = Worker::new(&self.db, who).await;
         }
         self.finish_prepared(|_| false).await;
         self.observer = Self::observer(&self.db).await;
-        // (a session that was just closed may still hold its locks)
+        // A session that was just closed may still have its locks.
         wait_until("the queue is new", async || {
             self.observer
                 .batch_execute(&format!(
@@ -160,7 +160,7 @@ impl World {
         self.engine = self.read_engine().await;
     }
 
-    /// Commits the prepared transactions that `commit` says, rolls back the others.
+    /// Commits the prepared transactions for which `commit` returns true; rolls back the others.
     pub async fn finish_prepared(&self, mut commit: impl FnMut(&str) -> bool) {
         let gids = self
             .observer
@@ -172,7 +172,7 @@ impl World {
         }
     }
 
-    /// A name for a prepared transaction: they are known to the whole server.
+    /// A name for a prepared transaction, unique in the whole server.
     pub fn gid(&self, number: usize) -> String {
         format!("{}_{number}", self.db.name)
     }
@@ -204,7 +204,7 @@ impl World {
         }
     }
 
-    /// Runs a statement; None when it ended with an error that a history may meet.
+    /// Runs a statement; None when it failed with an error that a history may cause.
     pub async fn sql(&mut self, who: usize, sql: &str) -> Result<Option<Vec<SimpleQueryMessage>>> {
         self.note(sql);
         match self.workers[who].session.simple_query(sql).await {
@@ -217,7 +217,7 @@ impl World {
         }
     }
 
-    /// Keeps in mind what a statement may do to queue and counters.
+    /// Records what a statement may do to the queue and the counters.
     fn note(&mut self, sql: &str) {
         self.raw |= sql != CREATE && (sql.contains("fetchq_data.") || sql.contains("churn("));
         self.altered |= sql.contains("disable trigger") || sql.contains("drop_indexes");
@@ -234,13 +234,13 @@ impl World {
             || self.dropped && WITHOUT_QUEUE.contains(&state.as_str())
     }
 
-    /// After an error: back to the savepoint or out of the transaction.
+    /// After an error, rolls back to the savepoint or ends the transaction.
     async fn failed(&mut self, who: usize, sql: &str, e: &tokio_postgres::Error) -> Result<()> {
         if !self.is_expected(e) {
             return Err(Wrong(format!("s{who}: {sql}: {e:?}")));
         }
         let worker = &mut self.workers[who];
-        // A commit that fails has ended the block.
+        // A COMMIT that fails has ended the block.
         let back = match worker.block {
             Block::Closed => return Ok(()),
             Block::Open { savepoint: true } if block_after(sql, worker.block) != Block::Closed => {
@@ -268,7 +268,7 @@ impl World {
         };
         match copied.await {
             Ok(_) => Ok(()),
-            // The driver loses count of the answers when a COPY fails at its start.
+            // The driver loses track of the answers when a COPY fails at its start.
             Err(e) => match self.is_expected(&e) {
                 true => self.kill(who).await,
                 false => Err(Wrong(format!("s{who}: {sql}: {e:?}"))),
@@ -325,8 +325,8 @@ impl World {
 }
 
 impl Worker {
-    /// The first of them runs statements only: they and what goes without them have to
-    /// get on with each other.
+    /// The first worker uses statements only; the others may change documents directly. Both ways
+    /// must work together.
     async fn new(db: &Database, number: usize) -> Self {
         let session = db.connect().await;
         session.sql(SETTINGS).await;
@@ -355,7 +355,7 @@ fn block_after(sql: &str, before: Block) -> Block {
     } else if starts("savepoint") && open {
         Block::Open { savepoint: true }
     } else if starts("release") && open {
-        // (an outer one of the same name may be left: then this only forgets it)
+        // An outer savepoint of the same name may be left; then only this record of it is lost.
         Block::Open { savepoint: false }
     } else {
         before
