@@ -238,7 +238,7 @@ def run(db, workers, folder, number):
     returned = db.execute("""
         select count(distinct l.subject), count(distinct l.worker) from quickstart_ledger l
         where l.round = 1 and l.subject = any (%s)""", [held]).fetchone()
-    print(f"\nof the {len(held)} documents that worker 1 had leased, {returned[1]} other workers finished {returned[0]}")
+    print(f"\nother workers finished {returned[0]} of the {len(held)} documents of worker 1; number of these workers: {returned[1]}")
     rejected = db.execute("""
         select message, count(distinct subject), min(details ->> 'path')
         from fetchq_data.quickstart__logs group by 1 order by 2 desc limit 5""").fetchall()
