@@ -266,7 +266,7 @@ pub fn transaction<R>(work: impl FnOnce() -> R) -> Result<R, String> {
         PgTryBuilder::new(AssertUnwindSafe(|| {
             // (the launcher has no database)
             if pg_sys::MyDatabaseId != pg_sys::InvalidOid {
-                catalog::keep_extension();
+                catalog::lock_extension();
             }
             pg_sys::PushActiveSnapshot(pg_sys::GetTransactionSnapshot());
             let result = work();
