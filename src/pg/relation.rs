@@ -98,7 +98,7 @@ pub fn has_pages(table: pg_sys::Oid) -> bool {
 
 /// Sends an invalidation message for a table to all sessions when the transaction commits.
 pub fn invalidate(table: pg_sys::Oid) {
-    // SAFETY: The caller has looked the table up in this transaction.
+    // SAFETY: The function looks the table up, and raises an ERROR when it does not exist.
     unsafe { pg_sys::CacheInvalidateRelcacheByRelid(table) };
 }
 
