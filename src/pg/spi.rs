@@ -274,7 +274,7 @@ impl Rows<'_> {
         unsafe { pg_sys::SPI_gettypeid((*self.table).tupdesc, column) }
     }
 
-    /// The types of the columns, when there are rows.
+    /// Returns the types of the columns of a result that has rows.
     pub(super) fn column_types(&self) -> Vec<pg_sys::Oid> {
         if self.is_empty() {
             return Vec::new();

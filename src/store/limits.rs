@@ -50,7 +50,7 @@ pub fn pick(
         return 0;
     }
     // Undone, or a session that waits would keep locked what it can not use.
-    subtransaction::trial(|| {
+    subtransaction::roll_back_unless_kept(|| {
         let allowed = admit(queue, what, wanted, now);
         if allowed == 0 {
             return (0, false);
@@ -120,7 +120,9 @@ pub fn readiness(queue: &Queue, version: i32, now: i64) -> Readiness {
     match readiness::readiness(queue, version, now) {
         Readiness::Now if queue.policy.is_limited() => {
             // Tried and given back: only a lock can tell who else has it.
-            let is_free = subtransaction::trial(|| (admit(queue, Use::Lease, 1, now) > 0, false));
+            let is_free = subtransaction::roll_back_unless_kept(|| {
+                (admit(queue, Use::Lease, 1, now) > 0, false)
+            });
             if is_free {
                 return Readiness::Now;
             }

@@ -18,7 +18,7 @@ use crate::domain::status::Status;
 use crate::error::Result;
 use crate::pg::spi::{self, Spi};
 use crate::pg::transaction;
-use crate::pg::trigger::Document;
+use crate::pg::trigger::TriggerDocument;
 use crate::pg::value::Arg;
 use crate::store::open_queue::Queue;
 use crate::store::plans::refuse_unseen;
@@ -134,15 +134,15 @@ pub const PENDING: i32 = Status::Pending as i32;
 const ACTIVE: i32 = Status::Active as i32;
 
 /// In the line of its key, or running.
-fn is_in_line(doc: &Document) -> bool {
+fn is_in_line(doc: &TriggerDocument) -> bool {
     matches!(doc.status, PENDING | ACTIVE)
 }
 
 /// What changed in the documents of an ordered queue: behind its row triggers.
 pub fn document_changed(
     queue: &Queue,
-    old: Option<&Document>,
-    new: Option<&Document>,
+    old: Option<&TriggerDocument>,
+    new: Option<&TriggerDocument>,
 ) -> Result<()> {
     spi::connect(|spi| {
         match (old, new) {
@@ -167,7 +167,7 @@ pub fn document_changed(
 }
 
 /// A document went from one state to another.
-fn moved(spi: &Spi, queue: &Queue, old: &Document, new: &Document) -> Result<()> {
+fn moved(spi: &Spi, queue: &Queue, old: &TriggerDocument, new: &TriggerDocument) -> Result<()> {
     // Settled and planned anew; else it is to be tried again, and keeps its place.
     let is_done = new.attempts == 0 && new.iterations > old.iterations;
     match (old.status, new.status) {
@@ -195,7 +195,7 @@ fn key<'a>(queue: &Queue, key: &'a str, subject: &'a str) -> [Arg; 3] {
 /// A document has come into line: it is the open one of its key, or held. A statement
 /// writes rows in any order: where all of the line came within this transaction, so that
 /// nobody else can have picked what is open, that one goes behind an earlier one.
-pub fn entered(spi: &Spi, queue: &Queue, doc: &Document) {
+pub fn entered(spi: &Spi, queue: &Queue, doc: &TriggerDocument) {
     let Some(name) = &doc.ordering_key else {
         return unhold(spi, queue, doc);
     };
@@ -226,7 +226,7 @@ pub fn entered(spi: &Spi, queue: &Queue, doc: &Document) {
 }
 
 /// Holds the open document of a key if its place is behind another one.
-fn hold_later(spi: &Spi, queue: &Queue, open: &str, doc: &Document) -> bool {
+fn hold_later(spi: &Spi, queue: &Queue, open: &str, doc: &TriggerDocument) -> bool {
     let args = [
         Arg::from(open),
         Arg::timestamp(doc.next_iteration),
@@ -235,7 +235,7 @@ fn hold_later(spi: &Spi, queue: &Queue, open: &str, doc: &Document) -> bool {
     queue.run(spi, &HOLD_LATER, &args).affected() > 0
 }
 
-fn unhold(spi: &Spi, queue: &Queue, doc: &Document) {
+fn unhold(spi: &Spi, queue: &Queue, doc: &TriggerDocument) {
     if doc.is_held {
         queue.run(spi, &UNHOLD, &[Arg::from(doc.subject.as_str())]);
     }
@@ -243,7 +243,12 @@ fn unhold(spi: &Spi, queue: &Queue, doc: &Document) {
 
 /// A document has left the line; `again`: it has gone back into it. If it was the open
 /// one, the next one is opened.
-fn left(spi: &Spi, queue: &Queue, doc: &Document, again: Option<&Document>) -> Result<()> {
+fn left(
+    spi: &Spi,
+    queue: &Queue,
+    doc: &TriggerDocument,
+    again: Option<&TriggerDocument>,
+) -> Result<()> {
     let Some(name) = &doc.ordering_key else {
         return Ok(());
     };
@@ -282,7 +287,7 @@ fn left(spi: &Spi, queue: &Queue, doc: &Document, again: Option<&Document>) -> R
 
 /// Opens the first one in the line of a key whose row is locked; that is `again`, which
 /// is not held, if no other is before it. Without any, the key is forgotten.
-pub fn open_next(spi: &Spi, queue: &Queue, name: &str, again: Option<&Document>) {
+pub fn open_next(spi: &Spi, queue: &Queue, name: &str, again: Option<&TriggerDocument>) {
     loop {
         let next = queue.run(spi, &NEXT, &[Arg::from(name)]);
         if next.is_empty() {
@@ -333,7 +338,7 @@ pub fn as_maintenance<R>(work: impl FnOnce() -> R) -> R {
 
 /// Whether a document can be changed now: what was planned is due, or a lease ran out at
 /// the last attempt.
-pub fn may_change(queue: &Queue, doc: &Document) -> bool {
+pub fn may_change(queue: &Queue, doc: &TriggerDocument) -> bool {
     let Some(name) = &doc.ordering_key else {
         return true;
     };

@@ -16,7 +16,7 @@ use crate::domain::names::QueueName;
 use crate::error::Result;
 use crate::pg::relation::{self, LockMode};
 use crate::pg::spi::{self, Spi};
-use crate::pg::trigger::Document;
+use crate::pg::trigger::TriggerDocument;
 use crate::pg::value::Arg;
 use crate::signals::wakeups;
 use crate::store::open_queue::Queue;
@@ -216,7 +216,7 @@ pub fn repair(queue: &Queue) {
             };
             let args = [id, Arg::from(subject.as_str())];
             if queue.once(spi, IS_STRAY, &args).affected() > 0 {
-                let stray = Document {
+                let stray = TriggerDocument {
                     status: rows.get(row, 2).unwrap_or(PENDING),
                     ordering_key: rows.get(row, 3),
                     is_held: rows.get(row, 4).unwrap_or(false),
