@@ -2,7 +2,7 @@
 
 use std::cell::RefCell;
 
-use crate::domain::fair_share::Turns;
+use crate::domain::fair_share::FairShares;
 use crate::domain::names::QueueName;
 use crate::pg::{session, time};
 
@@ -12,7 +12,7 @@ const LISTS: usize = 64;
 struct List {
     queues: Vec<QueueName>,
     weights: Vec<i32>,
-    turns: Turns,
+    turns: FairShares,
 }
 
 thread_local! {
@@ -20,7 +20,7 @@ thread_local! {
     static TURNS: RefCell<Vec<List>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Takes up to `n` turns among the queues, as `Turns::take` does. An error leaves them as
+/// Takes up to `n` turns among the queues, as `FairShares::distribute` does. An error leaves them as
 /// they were.
 pub fn take(queues: &[QueueName], weights: &[i32], n: i32, work: impl FnMut(usize, i32) -> i32) {
     let known = TURNS.with_borrow_mut(|lists| {
@@ -29,9 +29,9 @@ pub fn take(queues: &[QueueName], weights: &[i32], n: i32, work: impl FnMut(usiz
             .position(|list| list.queues == queues && list.weights == weights)?;
         Some(lists[at].turns.clone())
     });
-    let mut turns = known.unwrap_or_else(|| Turns::new(weights, random()));
+    let mut turns = known.unwrap_or_else(|| FairShares::new(weights, random()));
     // (nothing is borrowed meanwhile: a trigger may pick, too)
-    turns.take(n, work);
+    turns.distribute(n, work);
     TURNS.with_borrow_mut(|lists| {
         lists.retain(|list| list.queues != queues || list.weights != weights);
         if lists.len() >= LISTS {

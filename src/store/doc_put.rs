@@ -8,7 +8,7 @@
 use std::collections::HashMap;
 
 use crate::domain::counter_events::Event;
-use crate::domain::put_mode::{Action, Decision, Known, MODES, Mode};
+use crate::domain::put_mode::{Action, Decision, MODES, Mode, OnDuplicate};
 use crate::domain::status::Status;
 use crate::error::{Error, Result};
 use crate::pg::documents::Documents;
@@ -34,7 +34,7 @@ pub struct Put<'a> {
 impl Put<'_> {
     /// Whether a list, or a single value, could not be merged with anything.
     fn check(&self, queue: &Queue) -> Result<()> {
-        if self.mode.known == Known::Merge && !self.doc.payload.is_object() {
+        if self.mode.on_duplicate == OnDuplicate::Merge && !self.doc.payload.is_object() {
             return Err(not_mergeable(queue, self.doc.subject));
         }
         Ok(())
