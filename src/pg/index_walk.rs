@@ -279,14 +279,14 @@ pub(super) fn row_from(members: &mut [pg_sys::ScanKeyData]) -> pg_sys::ScanKeyDa
 ///
 /// Only entries whose first columns equal `prefix` are read. `from` has the columns after the
 /// prefix. Returns `from` itself when an entry has a NULL, because then nothing is proven.
-/// `goes_on` is called after every 1000 entries. The caller has locked `table`.
+/// `on_progress` is called after every 1000 entries. The caller has locked `table`.
 pub fn first_alive<const N: usize>(
     table: pg_sys::Oid,
     index: pg_sys::Oid,
     prefix: &[i32],
     from: [Column; N],
     is_beyond: impl Fn(&[Column; N]) -> bool,
-    goes_on: impl Fn(),
+    on_progress: impl Fn(),
 ) -> Option<[Column; N]> {
     let mut members = row_members(
         prefix.len() + 1,
@@ -317,7 +317,7 @@ pub fn first_alive<const N: usize>(
             passed += 1;
             if passed.is_multiple_of(INTERRUPTS_EVERY) {
                 pgrx::check_for_interrupts!();
-                goes_on();
+                on_progress();
             }
         }
         None

@@ -271,8 +271,8 @@ pub fn end(again: bool) -> ! {
 
 /// Reports what the process has read and written, for autovacuum and the statistics views.
 ///
-/// Sessions do so when they wait for a client. With `all`, reports at once. Otherwise the server
-/// reports at most once in a while. Must be called outside of a transaction.
+/// Sessions do so when they wait for a client. Without `all`, the server skips a report
+/// that follows another one within about a second. Must be called outside of a transaction.
 pub fn report_statistics(all: bool) {
     // SAFETY: A session calls this function when it is idle.
     unsafe {

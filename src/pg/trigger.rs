@@ -321,10 +321,10 @@ unsafe fn document(row: &Tuple) -> Option<TriggerDocument> {
 
 /// Makes the result of a trigger that runs before the update of a row.
 ///
-/// With `goes_on` it is the new row. Otherwise it is no row, so that the row is not updated.
+/// With `is_allowed` it is the new row. Otherwise it is no row, so that the row is not updated.
 /// The call must be one for which [`event`] has returned such an event.
-pub fn before_row_result(call: &Call, goes_on: bool) -> Reply {
-    if !goes_on {
+pub fn before_row_result(call: &Call, is_allowed: bool) -> Reply {
+    if !is_allowed {
         return Reply::trigger();
     }
     // SAFETY: `event` has read this call as one before the update of a row.
