@@ -116,8 +116,8 @@ impl Documents {
         match result {
             pg_sys::TM_Result::TM_Ok => Change::Done,
             pg_sys::TM_Result::TM_Deleted => Change::Removed,
-            // SAFETY: heap_update has found where the next version is.
             pg_sys::TM_Result::TM_Updated => {
+                // SAFETY: heap_update has found where the next version is.
                 Change::Outdated(unsafe { self.status_of_next_version(failure) })
             }
             // SAFETY: The slot holds the row, and the pin on its page.
