@@ -1,30 +1,30 @@
-//! Settings. Each can be given per session, role, database or server.
+//! The settings of fetchq: their defaults, limits and descriptions, and their current values.
 
 use std::ffi::CString;
 
 use pgrx::{GucContext, GucFlags, GucRegistry, GucSetting, PostgresGucEnum};
 
-/// Who sends the notifications of the queues that have them enabled.
+/// What sends the notifications of the queues that have them enabled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PostgresGucEnum)]
 pub enum Notify {
-    /// The worker, a moment after the commit, once for many documents.
+    /// The background worker sends one notification for many documents, soon after the commit.
     #[name = c"worker"]
     Worker,
-    /// The transaction itself, once for each document.
+    /// The transaction itself sends one notification for each document when it commits.
     #[name = c"commit"]
     Commit,
 }
 
-/// What becomes of leases when the session that holds them ends.
+/// What happens to the leases of a session when the session ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PostgresGucEnum)]
 pub enum SessionLeases {
-    /// Nothing: they last as long as they were given for.
+    /// Nothing happens: a lease lasts for its lease duration.
     #[name = c"off"]
     Off,
-    /// They end about a second later.
+    /// The leases expire about a second later.
     #[name = c"return"]
     Return,
-    /// The same; and while the session lives they do not end.
+    /// The leases expire about a second later. They do not expire while the session is alive.
     #[name = c"keep"]
     Keep,
 }
@@ -38,7 +38,7 @@ static STRICT: GucSetting<bool> = GucSetting::<bool>::new(false);
 
 static DIRECT: GucSetting<bool> = GucSetting::<bool>::new(true);
 
-static WORKER: GucSetting<bool> = GucSetting::<bool>::new(true);
+static BACKGROUND_WORKER: GucSetting<bool> = GucSetting::<bool>::new(true);
 
 static WORKER_NAME: GucSetting<Option<CString>> = GucSetting::<Option<CString>>::new(Some(c""));
 
@@ -49,15 +49,18 @@ static DATABASES: GucSetting<Option<CString>> = GucSetting::<Option<CString>>::n
 
 static NOTIFY: GucSetting<Notify> = GucSetting::<Notify>::new(Notify::Worker);
 
-static NOTIFY_INTERVAL: GucSetting<i32> = GucSetting::<i32>::new(20);
+static NOTIFY_INTERVAL_MS: GucSetting<i32> = GucSetting::<i32>::new(20);
 
-static MAX_WAIT: GucSetting<i32> = GucSetting::<i32>::new(10_000);
+static MAX_WAIT_MS: GucSetting<i32> = GucSetting::<i32>::new(10_000);
 
 static READY_SLOTS: GucSetting<i32> = GucSetting::<i32>::new(16_384);
 
 static PLAN_CACHE_QUEUES: GucSetting<i32> = GucSetting::<i32>::new(1000);
 
-/// `is_preloading`: settings that size shared memory can be fixed only then.
+/// Defines the settings. Called once in each process, from `_PG_init`.
+///
+/// `is_preloading` says whether `shared_preload_libraries` loads the library. A setting that
+/// sizes shared memory can be fixed at the start of the server only then.
 pub fn register(is_preloading: bool) {
     GucRegistry::define_string_guc(
         c"fetchq.compat_version",
@@ -69,73 +72,73 @@ pub fn register(is_preloading: bool) {
     );
     GucRegistry::define_bool_guc(
         c"fetchq.legacy_quotes",
-        c"Turns pairs of apostrophes in payloads and messages into single ones.",
-        c"For the npm clients 4.x, which double every apostrophe. Leave it off for every other driver.",
+        c"Replaces each pair of apostrophes in payloads and messages by one apostrophe.",
+        c"The npm clients 4.x need this, because they double every apostrophe. Leave it off for every other driver.",
         &LEGACY_QUOTES,
         GucContext::Userset,
         GucFlags::default(),
     );
     GucRegistry::define_bool_guc(
         c"fetchq.strict",
-        c"Raises an error where fetchq 4 returned a value and fetchq warns.",
-        c"Unknown queues, and documents that are not active when they are settled.",
+        c"Raises an error in cases in which fetchq 4 returned a value.",
+        c"These cases are queues that do not exist, and documents that are settled while they are not active. When the setting is off, fetchq returns the same value as fetchq 4 and raises a warning.",
         &STRICT,
         GucContext::Userset,
         GucFlags::default(),
     );
     GucRegistry::define_bool_guc(
         c"fetchq.direct",
-        c"Reads and writes single documents without the executor, where that is possible.",
-        c"Off: a statement for each, as where it is not possible. The results are the same; it is slower.",
+        c"Reads and writes single documents without the executor where that is possible.",
+        c"When the setting is off, fetchq runs a statement for each call, which is slower. The results are the same.",
         &DIRECT,
         GucContext::Userset,
         GucFlags::default(),
     );
     GucRegistry::define_bool_guc(
         c"fetchq.background_worker",
-        c"Runs maintenance in background processes.",
-        c"Off: something else has to call fetchq.mnt_job_run(). Needs shared_preload_libraries.",
-        &WORKER,
+        c"Runs maintenance in background worker processes.",
+        c"When the setting is off, something else must call fetchq.mnt_job_run(). Needs fetchq in shared_preload_libraries.",
+        &BACKGROUND_WORKER,
         GucContext::Sighup,
         GucFlags::default(),
     );
     GucRegistry::define_string_guc(
         c"fetchq.worker",
-        c"The name of the worker that picks in this session.",
-        c"Several sessions of a node can share one. Empty: the application's name and the number of the process.",
+        c"The name of the worker that leases documents in this session.",
+        c"Several sessions can share a name. When it is empty, the name is made of application_name and the process ID.",
         &WORKER_NAME,
         GucContext::Userset,
         GucFlags::default(),
     );
     GucRegistry::define_enum_guc(
         c"fetchq.session_leases",
-        c"What becomes of leases when the session that picked ends: off nothing, return they end too, keep the same and they last as long as it does.",
-        c"The worker, or whoever runs maintenance, looks every second which sessions have ended.",
+        c"What happens to leases when the session that picked the documents ends.",
+        c"off: nothing. return: the leases expire. keep: the leases expire, and as long as the session is alive they do not expire. The background worker looks for ended sessions every 0.4 seconds. Without it, each maintenance run of the queue does.",
         &SESSION_LEASES,
         GucContext::Userset,
         GucFlags::default(),
     );
     GucRegistry::define_string_guc(
         c"fetchq.databases",
-        c"The databases that get a worker, separated by commas.",
-        c"Empty: each that has the extension.",
+        c"The databases that get a background worker, separated by commas.",
+        c"When the setting is empty, every database that has the extension gets one.",
         &DATABASES,
         GucContext::Sighup,
         GucFlags::default(),
     );
     GucRegistry::define_enum_guc(
         c"fetchq.notify",
-        c"Who sends the notifications of documents: the worker, or each transaction.",
-        c"A transaction that notifies makes all others that do wait for its commit. Where no worker runs it is always commit.",
+        c"What sends the notifications of documents: the background worker, or each transaction when it commits.",
+        c"Transactions that send notifications commit one after the other. Where no background worker runs, each transaction sends its own notifications, whatever this setting says.",
         &NOTIFY,
         GucContext::Userset,
         GucFlags::default(),
     );
     GucRegistry::define_int_guc(
         c"fetchq.notify_interval",
-        c"The shortest time between two notifications that the worker sends for one queue.",
-        c"What happens meanwhile is announced by one notification for each state.",
-        &NOTIFY_INTERVAL,
+        c"The shortest time between two notifications that the background worker sends for one queue.",
+        c"After that time it sends one notification for each status that documents have entered meanwhile.",
+        &NOTIFY_INTERVAL_MS,
         0,
         60_000,
         GucContext::Sighup,
@@ -144,8 +147,8 @@ pub fn register(is_preloading: bool) {
     GucRegistry::define_int_guc(
         c"fetchq.max_wait",
         c"The longest time that fetchq.doc_pick_wait() waits.",
-        c"It holds a snapshot while it waits; fetchq.queue_wait() holds none and has no limit.",
-        &MAX_WAIT,
+        c"The function holds a snapshot while it waits. fetchq.queue_wait() holds none, and this limit does not apply to it.",
+        &MAX_WAIT_MS,
         0,
         3_600_000,
         GucContext::Userset,
@@ -153,8 +156,8 @@ pub fn register(is_preloading: bool) {
     );
     GucRegistry::define_int_guc(
         c"fetchq.plan_cache_queues",
-        c"How many queues a session keeps prepared plans for.",
-        c"About 50 kB for each statement in use, so 150 kB for a queue that is pushed, picked and dropped from.",
+        c"The number of queues for which a session keeps prepared plans.",
+        c"A plan takes about 50 kB, so a queue with three statements in use takes about 150 kB. The plans of the queue that has been unused longest are removed first.",
         &PLAN_CACHE_QUEUES,
         1,
         100_000,
@@ -163,8 +166,8 @@ pub fn register(is_preloading: bool) {
     );
     GucRegistry::define_int_guc(
         c"fetchq.ready_slots",
-        c"How many ready floors the shared memory has room for: one slot for each version of a queue, and one for each queue.",
-        c"About 1.2 kB each; 0 switches the ready floors off. Needs shared_preload_libraries and a restart.",
+        c"The number of ready floor slots in shared memory: one for each version of a queue, and one for each queue.",
+        c"A slot takes about 1.2 kB. 0 switches off all shared memory of fetchq, and with it the ready floors and the background workers. Needs fetchq in shared_preload_libraries, and a restart.",
         &READY_SLOTS,
         0,
         4_000_000,
@@ -177,65 +180,73 @@ pub fn register(is_preloading: bool) {
     );
 }
 
+/// `fetchq.compat_version`: the version that `fetchq.info()` reports.
 pub fn compat_version() -> String {
     COMPAT_VERSION
         .get()
         .map_or_else(String::new, |v| v.to_string_lossy().into_owned())
 }
 
+/// `fetchq.legacy_quotes`: whether pairs of apostrophes stand for one.
 pub fn legacy_quotes() -> bool {
     LEGACY_QUOTES.get()
 }
 
+/// `fetchq.strict`: whether errors are raised where fetchq 4 returned a value.
 pub fn strict() -> bool {
     STRICT.get()
 }
 
+/// `fetchq.direct`: whether single documents may be read and written without the executor.
 pub fn direct() -> bool {
     DIRECT.get()
 }
 
+/// `fetchq.background_worker`: whether background workers run maintenance.
 pub fn worker() -> bool {
-    WORKER.get()
+    BACKGROUND_WORKER.get()
 }
 
-/// Empty: the session has no name of its own.
+/// `fetchq.worker`: the name of the worker of this session. Empty when it was given none.
 pub fn worker_name() -> String {
     WORKER_NAME
         .get()
         .map_or_else(String::new, |v| v.to_string_lossy().into_owned())
 }
 
+/// `fetchq.session_leases`: what happens to the leases of this session when it ends.
 pub fn session_leases() -> SessionLeases {
     SESSION_LEASES.get()
 }
 
+/// `fetchq.databases`: names separated by commas. Empty when every database is meant.
 pub fn databases() -> String {
     DATABASES
         .get()
         .map_or_else(String::new, |v| v.to_string_lossy().into_owned())
 }
 
+/// `fetchq.notify`: what sends the notifications of the documents that this session writes.
 pub fn notify() -> Notify {
     NOTIFY.get()
 }
 
-/// Microseconds.
+/// `fetchq.notify_interval`, in microseconds.
 pub fn notify_interval() -> i64 {
-    i64::from(NOTIFY_INTERVAL.get()) * 1000
+    i64::from(NOTIFY_INTERVAL_MS.get()) * 1000
 }
 
-/// Microseconds.
+/// `fetchq.max_wait`, in microseconds.
 pub fn max_wait() -> i64 {
-    i64::from(MAX_WAIT.get()) * 1000
+    i64::from(MAX_WAIT_MS.get()) * 1000
 }
 
-/// Slots of the shared memory; 0 switches it off.
+/// `fetchq.ready_slots`: the number of slots in shared memory. 0 when there is none.
 pub fn ready_slots() -> usize {
     READY_SLOTS.get() as usize
 }
 
-/// Queues, at least 1.
+/// `fetchq.plan_cache_queues`: a number of queues, at least 1.
 pub fn plan_cache_queues() -> usize {
     PLAN_CACHE_QUEUES.get() as usize
 }

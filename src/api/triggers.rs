@@ -9,9 +9,9 @@ use crate::domain::names::QueueName;
 use crate::domain::status::Status;
 use crate::error::{Error, Result};
 use crate::pg::call::{Call, Reply};
-use crate::pg::notify::{self, notify as send};
+use crate::pg::notify::notify as send;
 use crate::pg::relation;
-use crate::pg::trigger::{self, Row, TriggerEvent};
+use crate::pg::trigger::{self, TriggerEvent, WrittenRow};
 use crate::ready::floors;
 use crate::ready::key::{Index, Key};
 use crate::signals::waiters::WaitKey;
@@ -24,17 +24,17 @@ use crate::store::{cap, ordering};
 fn trigger_docs_ready(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond(fcinfo, |call| {
         match trigger::written_row(call) {
-            Row::NoTrigger => return Err(Error::BadTrigger(call.function_name())),
-            Row::Foreign => {}
+            WrittenRow::NotFromRowTrigger => return Err(Error::BadTrigger(call.function_name())),
+            WrittenRow::OtherColumns => {}
             // Completed or killed: in neither index.
-            Row::Written(row) if !(0..=2).contains(&row.status) => {}
-            Row::Written(row) if row.status == 1 => {
+            WrittenRow::Document(row) if !(0..=2).contains(&row.status) => {}
+            WrittenRow::Document(row) if row.status == 1 => {
                 let key = Key::new(row.next_iteration, row.attempts, row.seq);
                 floors::note_entry(row.table, Index::Pick, row.version, row.priority, key);
                 let (table, version) = (row.table.to_u32(), row.version);
                 wakeups::documents_ready(WaitKey { table, version }, 1);
             }
-            Row::Written(row) => {
+            WrittenRow::Document(row) => {
                 let key = Key::new(row.next_iteration, 0, row.seq);
                 floors::note_entry(row.table, Index::Due, 0, row.status, key);
             }
@@ -47,7 +47,7 @@ fn trigger_docs_ready(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
 #[pg_extern(sql = false)]
 fn trigger_docs_notify(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond(fcinfo, |call| {
-        let Some(entered) = notify::status_change(call) else {
+        let Some(entered) = trigger::status_change(call) else {
             return Err(Error::BadTrigger(call.function_name()));
         };
         if let Some(status) = Status::from_code(entered.status) {
@@ -103,7 +103,7 @@ fn trigger_docs_cap(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
         let (fired, Some(queue)) = fired(call)? else {
             return Ok(Reply::trigger());
         };
-        let is_active = |doc: &&trigger::Document| doc.status == 2;
+        let is_active = |doc: &&trigger::TriggerDocument| doc.status == 2;
         let old = fired.old.as_ref().filter(is_active);
         let new = fired.new.as_ref().filter(is_active);
         if fired.old.is_none() && fired.new.is_none() {

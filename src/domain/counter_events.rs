@@ -1,10 +1,11 @@
-//! Counter events: what a call writes, once, into `fetchq.counter_log`. What each
-//! event adds to which metric is data, in `fetchq.counter_events`
-//! (`src/sql/bootstrap.sql`), so that a pack and a read are plain SQL.
+//! Counter events, which calls write into `fetchq.counter_log`.
+//!
+//! The table `fetchq.counter_events`, filled in `src/sql/bootstrap.sql`, says what each event
+//! adds to which metric. So the counter log can be packed and read with plain SQL.
 
 use crate::domain::status::Status;
 
-/// Code of an event in `fetchq.counter_log`. Stored: never renumber.
+/// A counter event. Its number is stored in `fetchq.counter_log`, so it must never change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(i16)]
 pub enum Event {
@@ -23,40 +24,44 @@ pub enum Event {
     Dead = 13,
     UpsertToPlanned = 14,
     UpsertToPending = 15,
-    /// Handed back without having been processed: the attempt does not count.
+    /// The document was returned without having been processed. The attempt does not count.
     ReturnPending = 16,
     ReturnPlanned = 17,
-    /// Picked and removed at once.
+    /// The document was picked and removed at once.
     Pop = 18,
     CancelPlanned = 19,
     CancelPending = 20,
     CancelActive = 21,
-    /// A completed or killed document is to be processed again.
+    /// A killed or completed document will be processed again.
     ReviveKilledPending = 22,
     ReviveCompletedPending = 23,
     ReviveKilledPlanned = 24,
     ReviveCompletedPlanned = 25,
-    /// Removed by whoever looks after the queue, not by a worker.
+    /// The document was removed by an administrator, and not by a worker.
     RemovePlanned = 26,
     RemovePending = 27,
     RemoveCompleted = 28,
     RemoveKilled = 29,
-    /// Rejected, or not given back, for the last time; and removed.
+    /// The document was rejected at its last attempt, and removed.
     RejectRemoved = 30,
+    /// The lease of the document expired at its last attempt, and the document was removed.
     DeadRemoved = 31,
-    /// Became a dead letter in another queue; besides the event that removed it.
+    /// The document was moved to the dead-letter queue. This event is written besides the event
+    /// of its removal.
     DeadLetter = 32,
     RemoveActive = 33,
-    /// Came from another queue as what it is.
+    /// The document was moved from another queue, with its status.
     PlaceKilled = 34,
     PlaceCompleted = 35,
 }
 
 impl Event {
+    /// Returns the number that is stored.
     pub fn code(self) -> i16 {
         self as i16
     }
 
+    /// Returns the event of a document that is added with the status `to`.
     pub fn push(to: Status) -> Self {
         match to {
             Status::Pending => Self::PushPending,
@@ -64,6 +69,7 @@ impl Event {
         }
     }
 
+    /// Returns the event of a document that is rescheduled and gets the status `to`.
     pub fn reschedule(to: Status) -> Self {
         match to {
             Status::Pending => Self::ReschedulePending,
@@ -71,6 +77,7 @@ impl Event {
         }
     }
 
+    /// Returns the event of a document that is rejected and gets the status `to`.
     pub fn reject(to: Status) -> Self {
         match to {
             Status::Killed => Self::RejectKilled,
@@ -78,7 +85,7 @@ impl Event {
         }
     }
 
-    /// The state that documents enter by it.
+    /// Returns the status that documents enter with this event, or None when they are removed.
     pub fn enters(self) -> Option<Status> {
         Some(match self {
             Self::PushPlanned | Self::ReschedulePlanned | Self::UpsertToPlanned => Status::Planned,
@@ -114,7 +121,8 @@ impl Event {
         })
     }
 
-    /// What cancels a document of that status; None where there is nothing to cancel.
+    /// Returns the event that cancels a document with this status. Returns None for a document
+    /// that is completed or killed already.
     pub fn cancel(from: Status) -> Option<Self> {
         match from {
             Status::Planned => Some(Self::CancelPlanned),
@@ -124,7 +132,7 @@ impl Event {
         }
     }
 
-    /// What removes a document of that status.
+    /// Returns the event that removes a document with this status.
     pub fn remove(from: Status) -> Self {
         match from {
             Status::Planned => Self::RemovePlanned,
@@ -135,7 +143,7 @@ impl Event {
         }
     }
 
-    /// What adds a document that came from another queue as what it is.
+    /// Returns the event of a document that was moved from another queue with its status.
     pub fn place(status: Status) -> Self {
         match status {
             Status::Killed => Self::PlaceKilled,
@@ -144,7 +152,8 @@ impl Event {
         }
     }
 
-    /// What brings a completed or killed document back.
+    /// Returns the event of a completed or killed document that gets the status `to`. Returns
+    /// None for every other change.
     pub fn revive(from: Status, to: Status) -> Option<Self> {
         match (from, to) {
             (Status::Killed, Status::Pending) => Some(Self::ReviveKilledPending),
@@ -155,8 +164,8 @@ impl Event {
         }
     }
 
-    /// The event of an update that changes when a document runs; none when its
-    /// status stays as it is.
+    /// Returns the event of an update that changes when a document is due. Returns None when
+    /// the status of the document stays the same.
     pub fn upsert(from: Status, to: Status) -> Option<Self> {
         match (from, to) {
             (Status::Planned, Status::Pending) => Some(Self::UpsertToPending),
@@ -166,11 +175,13 @@ impl Event {
     }
 }
 
-/// The metrics that say how many documents are in which state now; a recount can
-/// repair them. The documents of each version, `v<version>`, count as well.
+/// The metrics that say how many documents have which status now.
+///
+/// A recount can repair them. The metrics `v<version>`, which count the documents of each
+/// version, are gauges too.
 pub const GAUGES: [&str; 6] = ["cnt", "pln", "pnd", "act", "cpl", "kll"];
 
-/// The columns of `metric_get_common`, in the order of the contract.
+/// The metrics in the columns of `metric_get_common`, in the order of the contract.
 pub const COMMON: [&str; 14] = [
     "cnt", "pnd", "pln", "act", "cpl", "kll", "ent", "drp", "pkd", "prc", "res", "rej", "orp",
     "err",
@@ -180,7 +191,7 @@ pub const COMMON: [&str; 14] = [
 mod tests {
     use super::*;
 
-    /// The table of deltas lives in SQL: every code must have its line there.
+    /// The table of deltas is in SQL, and must have a line for every code.
     #[test]
     fn every_event_has_its_deltas() {
         let sql = include_str!("../sql/bootstrap.sql");

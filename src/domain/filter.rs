@@ -1,32 +1,41 @@
-//! Which documents a bulk action is about: a JSON object whose keys narrow the choice.
+//! The filter of a bulk action: a JSON object whose keys restrict the documents.
 
 use serde_json::{Map, Value};
 
 use crate::domain::invalid::Invalid;
 use crate::domain::status::Status;
 
-/// The documents that have all of what is asked for; what is None is not asked for.
+/// A filter. A document must satisfy every condition that is not None.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Filter {
+    /// The document has one of these statuses.
     pub statuses: Option<Vec<Status>>,
+    /// The document has one of these versions.
     pub versions: Option<Vec<i32>>,
+    /// The document has one of these priorities.
     pub priorities: Option<Vec<i32>>,
+    /// The document has this priority or a higher one.
     pub min_priority: Option<i32>,
+    /// The document has this priority or a lower one.
     pub max_priority: Option<i32>,
+    /// The document has had this number of attempts or more.
     pub min_attempts: Option<i32>,
-    /// Intervals, as PostgreSQL writes them.
+    /// The document is older than this interval of PostgreSQL.
     pub older_than: Option<String>,
+    /// The document is newer than this interval of PostgreSQL.
     pub newer_than: Option<String>,
-    /// Patterns of LIKE.
+    /// The subject matches this pattern of LIKE.
     pub subject: Option<String>,
+    /// The last error matches this pattern of LIKE.
     pub error: Option<String>,
+    /// The document has this ordering key.
     pub ordering_key: Option<String>,
-    /// What the payload has to contain stays in the JSON, where no number of it can
-    /// lose digits.
+    /// The filter has the key `payload`. Its value is read from the JSON by the server, because
+    /// numbers could lose digits here.
     pub has_payload: bool,
 }
 
-/// The keys there are.
+/// The keys of a filter.
 pub const KEYS: [&str; 12] = [
     "status",
     "version",
@@ -42,7 +51,10 @@ pub const KEYS: [&str; 12] = [
     "ordering_key",
 ];
 
-/// Reads a filter; `{}` asks for nothing, so that all documents fit.
+/// Reads a filter. `{}` has no conditions, so every document satisfies it.
+///
+/// Returns `Invalid::Filter` when the text is no JSON object, when a key is unknown, or when a
+/// value has the wrong type.
 pub fn parse(json: &str) -> Result<Filter, Invalid> {
     let value: Value = serde_json::from_str(json).map_err(|e| Invalid::Filter(e.to_string()))?;
     let Value::Object(object) = value else {
@@ -67,6 +79,7 @@ pub fn parse(json: &str) -> Result<Filter, Invalid> {
     })
 }
 
+/// Reads the value of a key. `rule` says in the error what the value must be.
 fn one<T>(
     object: &Map<String, Value>,
     key: &str,
@@ -79,6 +92,7 @@ fn one<T>(
         .transpose()
 }
 
+/// Reads the value of a key that is one value or an array of values.
 fn list<T>(
     object: &Map<String, Value>,
     key: &str,
@@ -113,20 +127,22 @@ fn status(value: &Value) -> Option<Status> {
 }
 
 impl Filter {
-    /// Whether a status was asked for by name.
+    /// Tells whether the filter names a status.
     pub fn names(&self, status: Status) -> bool {
         let statuses = self.statuses.as_ref();
         statuses.is_some_and(|statuses| statuses.contains(&status))
     }
 
-    /// The codes of the states that are left of those that an action takes: `usual`, and
-    /// `named` ones only where the filter names them.
-    pub fn codes(&self, usual: &[Status], named: &[Status]) -> Vec<i32> {
-        let named = named.iter().filter(|status| self.names(**status));
-        let usual = usual
+    /// Returns the numbers of the statuses that an action with this filter applies to.
+    ///
+    /// It applies to the `default` statuses unless the filter names others, and to the
+    /// `if_named` statuses only when the filter names them.
+    pub fn codes(&self, default: &[Status], if_named: &[Status]) -> Vec<i32> {
+        let named = if_named.iter().filter(|status| self.names(**status));
+        let default = default
             .iter()
             .filter(|status| self.statuses.is_none() || self.names(**status));
-        usual.chain(named).map(|status| status.code()).collect()
+        default.chain(named).map(|status| status.code()).collect()
     }
 }
 
@@ -135,7 +151,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_asked_for() {
+    fn a_filter_without_keys_has_no_conditions() {
         assert_eq!(parse("{}"), Ok(Filter::default()));
         let all = Filter::default().codes(&[Status::Planned, Status::Killed], &[Status::Active]);
         assert_eq!(all, [0, -1]);
@@ -160,7 +176,7 @@ mod tests {
 
     #[test]
     fn what_is_wrong_is_named() {
-        for (bad, told) in [
+        for (bad, expected) in [
             ("[]", "no JSON object"),
             ("1", "no JSON object"),
             (r#"{"stauts": "killed"}"#, r#""stauts""#),
@@ -174,7 +190,9 @@ mod tests {
             (r#"{"subject": {}}"#, r#""subject" must be"#),
         ] {
             match parse(bad) {
-                Err(Invalid::Filter(reason)) => assert!(reason.contains(told), "{bad}: {reason}"),
+                Err(Invalid::Filter(reason)) => {
+                    assert!(reason.contains(expected), "{bad}: {reason}");
+                }
                 other => panic!("{bad}: {other:?}"),
             }
         }

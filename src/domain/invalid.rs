@@ -1,8 +1,6 @@
-//! The rules of fetchq without PostgreSQL: names, statuses, counter events, the
-//! texts that callers send. Nothing here imports pgrx, so all of it is tested by
-//! plain unit tests.
+//! The errors of the rules in this folder.
 
-/// What is wrong with a value that a caller passed.
+/// Says what is wrong with a value that a caller passed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Invalid {
     #[error("invalid queue name: {0:?}")]

@@ -1,23 +1,25 @@
-//! Maintenance jobs and their settings (`fetchq.jobs`).
+//! The maintenance jobs in `fetchq.jobs` and their settings.
 
 use serde::Deserialize;
 
-/// What a job does.
+/// The task of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Task {
-    /// `mnt`: kills the dead, returns orphans, makes due documents pending.
+    /// `mnt`: makes due documents pending. Returns documents whose lease has expired, or kills
+    /// them after their last attempt.
     Maintain,
-    /// `sts`: takes a snapshot of the queue's metrics.
+    /// `sts`: takes a snapshot of the metrics of a queue.
     Snapshot,
-    /// `cmp`: recounts the gauges and repairs drift.
+    /// `cmp`: recounts the gauges of a queue and repairs them.
     Recount,
-    /// `drp`: applies the retention of metrics and logs.
+    /// `drp`: applies the retention of metrics and logs of a queue.
     Retain,
-    /// `lgp`: packs the counters of all queues.
+    /// `lgp`: packs the counter log of all queues.
     Pack,
 }
 
 impl Task {
+    /// All tasks.
     pub const ALL: [Self; 5] = [
         Self::Maintain,
         Self::Snapshot,
@@ -26,7 +28,7 @@ impl Task {
         Self::Pack,
     ];
 
-    /// What operators see.
+    /// Returns the name of the task that is shown to users.
     pub fn word(self) -> &'static str {
         match self {
             Self::Maintain => "documents",
@@ -37,6 +39,7 @@ impl Task {
         }
     }
 
+    /// Reads the code of a task in `fetchq.jobs`. Returns None for an unknown one.
     pub fn parse(task: &str) -> Option<Self> {
         Some(match task {
             "mnt" => Self::Maintain,
@@ -49,7 +52,7 @@ impl Task {
     }
 }
 
-/// The jobs that every queue gets, with the settings they start with.
+/// The jobs that every new queue gets, with their first settings.
 pub const QUEUE_JOBS: [(&str, &str); 4] = [
     (
         "mnt",
@@ -60,32 +63,37 @@ pub const QUEUE_JOBS: [(&str, &str); 4] = [
     ("drp", r#"{"delay": "10m", "duration": "5m"}"#),
 ];
 
-/// `settings` of a job. Times are PostgreSQL intervals.
+/// The column `settings` of a job. Durations are intervals as text.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct Settings {
-    /// How long after a run the next one starts.
+    /// The time between a run and the next one.
     #[serde(default = "default_delay")]
     pub delay: String,
-    /// How long a run may take before another session may claim the job.
+    /// The time after which another session may claim a job that still runs.
     pub duration: Option<String>,
-    /// How many documents one run may touch.
+    /// The most documents that one run changes.
     #[serde(default = "default_limit")]
     pub limit: i32,
 }
 
-/// How long a job without a delay, or one that fails, waits (fetchq 4: 5 minutes).
+/// The delay of a job that has none in its settings, or that failed. It is that of fetchq 4.
 pub const DEFAULT_DELAY: &str = "5m";
+
+/// The limit of a job that has none in its settings: documents.
+const DEFAULT_LIMIT: i32 = 100;
 
 fn default_delay() -> String {
     DEFAULT_DELAY.to_owned()
 }
 
 fn default_limit() -> i32 {
-    100
+    DEFAULT_LIMIT
 }
 
 impl Settings {
-    /// Reads the JSON text of the column; NULL stands for the defaults.
+    /// Reads the JSON text of the column. None, for NULL, gives the defaults.
+    ///
+    /// Returns a message when the text is not valid.
     pub fn parse(json: Option<&str>) -> Result<Self, String> {
         match json {
             None => serde_json::from_str("{}"),
@@ -110,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_settings_are_told() {
+    fn wrong_settings_are_refused() {
         assert!(Settings::parse(Some("[1]")).is_err());
         assert!(Settings::parse(Some(r#"{"limit": "many"}"#)).is_err());
     }

@@ -1,7 +1,9 @@
-//! `fetchq.legacy_quotes`: the npm client doubles every apostrophe in payloads and
-//! messages, because fetchq 4 pasted them into a statement a second time.
+//! The rule behind the setting `fetchq.legacy_quotes`.
+//!
+//! The npm client doubles every apostrophe in payloads and messages, because fetchq 4 inserted
+//! them into the text of a second statement.
 
-/// Turns each pair of apostrophes into one; a single one stays.
+/// Replaces each pair of apostrophes by one. A single apostrophe stays.
 pub fn undouble(text: &str) -> String {
     text.replace("''", "'")
 }

@@ -1,37 +1,40 @@
-//! When schedules tick, and which ticks are pushed when some were missed.
+//! Local time: what the clocks of a time zone show, and the calendar.
 //!
-//! Time is counted in whole seconds since 1970 (UTC). What a clock on the wall shows is
-//! asked of a `Zone`: the server has the rules of all time zones.
+//! A point in time is a number of whole seconds since 1970 (UTC). A [`Zone`] converts it to local
+//! time, because the server has the rules of all time zones.
 
 use croner::{CivilDate, CivilDateTime, CivilTime};
 
-/// Seconds of a day.
+/// The seconds of a day.
 pub const DAY: i64 = 86_400;
 
-/// A time zone: how many seconds its clocks are ahead of UTC.
+/// A time zone.
 pub trait Zone {
+    /// Returns how many seconds the clocks of the zone are ahead of UTC at a point in time.
     fn offset_at(&self, time: i64) -> i64;
 }
 
-/// What the clocks of a zone show, in seconds since they showed 1970-01-01 00:00.
+/// Returns the local time of a zone, in seconds since its clocks showed 1970-01-01 00:00.
 pub fn local(time: i64, zone: &dyn Zone) -> i64 {
     time.saturating_add(zone.offset_at(time))
 }
 
-/// When the clocks of a zone show a time.
+/// The points in time at which the clocks of a zone show a local time.
 pub enum Instants {
+    /// The clocks show it once.
     One(i64),
-    /// They were set back over it: the first one is earlier.
+    /// The clocks show it twice, because they are set back. The first point is the earlier one.
     Two(i64, i64),
-    /// They were set forward over it.
+    /// The clocks do not show it, because they are set forward.
     None {
-        /// The offset before that.
+        /// The offset before the change, in seconds.
         before: i64,
     },
 }
 
+/// Finds the points in time at which the clocks of a zone show a local time.
 pub fn resolve(local: i64, zone: &dyn Zone) -> Instants {
-    // No offset is as much as a day, and no zone changes its clocks twice in two days.
+    // Every offset is less than a day, and no zone changes its clocks twice within two days.
     let before = zone.offset_at(local - DAY);
     let after = zone.offset_at(local + DAY);
     let (first, second) = (local - before, local - after);
@@ -48,8 +51,10 @@ pub fn resolve(local: i64, zone: &dyn Zone) -> Instants {
     }
 }
 
-/// The moment that PostgreSQL takes for a time of a zone: what the clocks would show had
-/// they not been set forward yet; the second one when they were set back.
+/// Converts a local time to a point in time as PostgreSQL does.
+///
+/// A local time that does not exist is read with the offset before the change. Of two points in
+/// time, it is the later one. Returns None when the result is out of range.
 pub fn as_postgresql(time: i64, zone: &dyn Zone) -> Option<i64> {
     Some(match resolve(time, zone) {
         Instants::One(t) | Instants::Two(_, t) => t,
@@ -57,7 +62,9 @@ pub fn as_postgresql(time: i64, zone: &dyn Zone) -> Option<i64> {
     })
 }
 
-/// Days since 1970-01-01, by the Gregorian calendar (Howard Hinnant's algorithm).
+/// Returns the number of days since 1970-01-01 in the Gregorian calendar.
+///
+/// This is the algorithm `days_from_civil` of Howard Hinnant.
 pub fn day_number(year: i64, month: i64, day: i64) -> i64 {
     let year = if month <= 2 { year - 1 } else { year };
     let era = year.div_euclid(400);
@@ -66,7 +73,7 @@ pub fn day_number(year: i64, month: i64, day: i64) -> i64 {
     era * 146_097 + of_era * 365 + of_era / 4 - of_era / 100 + of_year - 719_468
 }
 
-/// Year, month and day of a day number.
+/// Returns the year, month and day of a number of days since 1970-01-01.
 pub fn date(day: i64) -> (i64, i64, i64) {
     let day = day + 719_468;
     let era = day.div_euclid(146_097);
@@ -80,6 +87,10 @@ pub fn date(day: i64) -> (i64, i64, i64) {
     (year, month, day)
 }
 
+/// Adds months to a number of days since 1970-01-01.
+///
+/// In a month that is too short, the result is its last day. Returns None when the result is
+/// out of range, or after the year 10000.
 pub fn add_months(day: i64, months: i64) -> Option<i64> {
     let (year, month, of_month) = date(day);
     let months = year.checked_mul(12)?.checked_add(month - 1 + months)?;
@@ -91,6 +102,7 @@ pub fn add_months(day: i64, months: i64) -> Option<i64> {
     Some(day_number(year, month, of_month.min(i64::from(length))))
 }
 
+/// Converts a local time in seconds to a date and a time of day.
 pub fn civil(local: i64) -> CivilDateTime {
     let (year, month, day) = date(local.div_euclid(DAY));
     let second = local.rem_euclid(DAY) as u32;
@@ -100,6 +112,7 @@ pub fn civil(local: i64) -> CivilDateTime {
     )
 }
 
+/// Writes a local time in seconds, with a character between the date and the time of day.
 pub fn written(local: i64, between: char) -> String {
     let civil = civil(local);
     format!("{}{between}{}", civil.date(), civil.time())

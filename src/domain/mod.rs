@@ -1,6 +1,7 @@
-//! The rules of fetchq without PostgreSQL: names, statuses, counter events, the
-//! texts that callers send. Nothing here imports pgrx, so all of it is tested by
-//! plain unit tests.
+//! The rules of fetchq that do not need PostgreSQL: names, statuses, counter events, schedules,
+//! and the texts that callers pass.
+//!
+//! Nothing here imports pgrx, so plain unit tests cover all of it.
 
 pub mod counter_events;
 pub mod fair_share;

@@ -1,55 +1,62 @@
-//! Names of queues, documents and metrics.
+//! The names of queues and of their relations and channels, and checks of subjects and metrics.
 
 use crate::domain::invalid::Invalid;
 
-/// Longest queue name, in characters. Tables and indexes add a suffix to it
-/// (`__docs_pick_idx`, 15 bytes) and must stay below PostgreSQL's 63 bytes.
+/// The length of the longest name of a queue, in characters.
+///
+/// The names of tables and indexes add a suffix such as `__docs_pick_idx` (15 bytes). A name of
+/// PostgreSQL can have 63 bytes.
 pub const QUEUE_NAME_MAX: usize = 40;
 
-/// Longest subject, in characters (fetchq 4 contract).
+/// The length of the longest subject, in characters, from the contract of fetchq 4.
 pub const SUBJECT_MAX: usize = 50;
 
-/// Longest metric name, in characters (fetchq 4 contract).
+/// The length of the longest name of a metric, in characters, from the contract of fetchq 4.
 pub const METRIC_NAME_MAX: usize = 40;
 
-/// A valid queue name, folded to lower case. The only thing in fetchq that is
-/// ever written into the text of a statement.
+/// A valid name of a queue, folded to lower case.
+///
+/// Because of its characters it can be written into the text of a statement. No other value of a
+/// user ever is.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct QueueName(String);
 
 impl QueueName {
-    /// Accepts `[A-Za-z_][A-Za-z0-9_]{0,39}` and folds it to lower case, as
+    /// Checks a name against `[A-Za-z_][A-Za-z0-9_]{0,39}` and folds it to lower case, as
     /// PostgreSQL folded the unquoted table names of fetchq 4.
+    ///
+    /// Returns `Invalid::QueueName` when the name is not valid.
     pub fn parse(name: &str) -> Result<Self, Invalid> {
         let bytes = name.as_bytes();
-        let head_ok = bytes
+        let is_start_valid = bytes
             .first()
             .is_some_and(|c| c.is_ascii_alphabetic() || *c == b'_');
-        let rest_ok = bytes
+        let are_all_valid = bytes
             .iter()
             .all(|c| c.is_ascii_alphanumeric() || *c == b'_');
-        if head_ok && rest_ok && bytes.len() <= QUEUE_NAME_MAX {
+        if is_start_valid && are_all_valid && bytes.len() <= QUEUE_NAME_MAX {
             Ok(Self(name.to_ascii_lowercase()))
         } else {
             Err(Invalid::QueueName(name.to_owned()))
         }
     }
 
+    /// Returns the name as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// The bare name of one of the queue's relations, such as `q1__docs`.
+    /// Returns the name of a relation of the queue without its schema, such as `q1__docs`.
     pub fn relation(&self, suffix: &str) -> String {
         format!("{}__{suffix}", self.0)
     }
 
-    /// One of the queue's relations, qualified and quoted for a statement.
+    /// Returns the name of a relation of the queue for a statement: with its schema, and quoted.
     pub fn qualified(&self, suffix: &str) -> String {
         format!("fetchq_data.\"{}__{suffix}\"", self.0)
     }
 
-    /// The notification channel of a state, such as `fetchq__q1__pnd`.
+    /// Returns the notification channel of a status, such as `fetchq__q1__pnd`.
     pub fn channel(&self, state: &str) -> String {
         format!("fetchq__{}__{state}", self.0)
     }
@@ -61,9 +68,9 @@ impl std::fmt::Display for QueueName {
     }
 }
 
-/// Checks that a subject fits its column.
+/// Checks that a subject fits its column. Returns `Invalid::SubjectLength` when it is too long.
 pub fn check_subject(subject: &str) -> Result<&str, Invalid> {
-    // Most subjects are short: no need to count characters then.
+    // The characters of most subjects need not be counted, because they have few bytes.
     if subject.len() <= SUBJECT_MAX {
         return Ok(subject);
     }
@@ -78,7 +85,9 @@ pub fn check_subject(subject: &str) -> Result<&str, Invalid> {
     }
 }
 
-/// Checks that a metric name fits its column.
+/// Checks that the name of a metric fits its column, and is not empty.
+///
+/// Returns `Invalid::MetricName` when it is not valid.
 pub fn check_metric(metric: &str) -> Result<&str, Invalid> {
     let count = metric.chars().count();
     if count == 0 || count > METRIC_NAME_MAX {
@@ -88,7 +97,7 @@ pub fn check_metric(metric: &str) -> Result<&str, Invalid> {
     }
 }
 
-/// Cuts a text to at most `max` characters; true when something was cut off.
+/// Cuts a text to at most `max` characters. Returns the text, and whether it was cut.
 pub fn cut(text: &str, max: usize) -> (&str, bool) {
     match text.char_indices().nth(max) {
         Some((end, _)) => (&text[..end], true),

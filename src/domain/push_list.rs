@@ -1,19 +1,24 @@
-//! The document list of `doc_push(queue, version, next_iteration, text)`:
-//! `('m1', 0, '{"a":1}', {DATA}), ('m2', 5, '{}', {DATA})`. fetchq 4 executed this
-//! text; here it is parsed, and anything but literals is refused.
+//! The list of documents in the last argument of `doc_push(queue, version, next_iteration, text)`.
+//!
+//! An example is `('m1', 0, '{"a":1}', {DATA}), ('m2', 5, '{}', {DATA})`. fetchq 4 executed this
+//! text as part of a statement. Here it is parsed, and everything except literals is refused.
 
 use crate::domain::invalid::Invalid;
 
-/// One document of the list.
+/// A document of the list.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Item {
+    /// The subject, whose length was not checked.
     pub subject: String,
+    /// The priority.
     pub priority: i32,
-    /// JSON as text; the server parses it.
+    /// The payload as JSON text, which the server parses later.
     pub payload: String,
 }
 
-/// Parses the whole list. Positions in errors count characters from 1.
+/// Parses the whole list.
+///
+/// Returns `Invalid::DocumentList` with the position of the mistake, in characters from 1.
 pub fn parse(text: &str) -> Result<Vec<Item>, Invalid> {
     let mut p = Parser { text, at: 0 };
     let mut items = Vec::new();
@@ -32,7 +37,7 @@ pub fn parse(text: &str) -> Result<Vec<Item>, Invalid> {
             priority,
             payload,
         });
-        p.space();
+        p.skip_space();
         if p.rest().is_empty() {
             return Ok(items);
         }
@@ -50,6 +55,7 @@ impl Parser<'_> {
         &self.text[self.at..]
     }
 
+    /// Returns the error for the current position.
     fn fail<T>(&self, reason: &str) -> Result<T, Invalid> {
         Err(Invalid::DocumentList {
             at: self.text[..self.at].chars().count() + 1,
@@ -57,13 +63,13 @@ impl Parser<'_> {
         })
     }
 
-    fn space(&mut self) {
+    fn skip_space(&mut self) {
         let rest = self.rest();
         self.at += rest.len() - rest.trim_start().len();
     }
 
     fn token(&mut self, token: &str) -> Result<(), Invalid> {
-        self.space();
+        self.skip_space();
         if self.rest().starts_with(token) {
             self.at += token.len();
             Ok(())
@@ -72,9 +78,9 @@ impl Parser<'_> {
         }
     }
 
-    /// A literal in apostrophes, in which a pair of them stands for one.
+    /// Reads a literal in apostrophes, in which a pair of apostrophes stands for one.
     fn string(&mut self, what: &str) -> Result<String, Invalid> {
-        self.space();
+        self.skip_space();
         if !self.rest().starts_with('\'') {
             return self.fail(&format!("expected {what} as a literal in apostrophes"));
         }
@@ -97,7 +103,7 @@ impl Parser<'_> {
     }
 
     fn integer(&mut self) -> Result<i32, Invalid> {
-        self.space();
+        self.skip_space();
         let rest = self.rest();
         let len = rest
             .char_indices()
@@ -175,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn the_place_is_told() {
+    fn an_error_has_its_position() {
         let err = parse("('é', x, '{}', {DATA})").unwrap_err();
         assert_eq!(
             err,

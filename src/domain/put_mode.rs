@@ -1,25 +1,28 @@
-//! What putting a document does to the one that has its subject.
+//! The modes of `doc_put`, which say what happens to an existing document with the same subject.
 
 use crate::domain::status::Status;
 
-/// What happens to a planned or pending document.
+/// What happens to an existing document that is planned or pending.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Known {
+pub enum OnDuplicate {
+    /// The document does not change.
     Ignore,
+    /// The new document replaces it.
     Replace,
     /// The payloads are merged.
     Merge,
-    /// It runs at the earlier one of both times.
+    /// The document becomes due at the earlier one of both times.
     Earliest,
-    /// It runs at the new time, with the new payload.
+    /// The document becomes due at the new time, and gets the new payload.
     Debounce,
 }
 
-/// A mode of uniqueness: what happens to a document that is known, and whether one that
-/// is completed or killed starts anew.
+/// A mode of `doc_put`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Mode {
-    pub known: Known,
+    /// What happens to an existing document that is planned or pending.
+    pub on_duplicate: OnDuplicate,
+    /// Whether a document that is completed or killed starts again.
     pub resets: bool,
 }
 
@@ -27,77 +30,91 @@ pub struct Mode {
 pub const MODES: &str = "ignore, replace, merge, earliest, debounce, reset, or reset with one of the others, such as 'merge,reset'";
 
 impl Mode {
-    /// None: there is no such mode.
+    /// Reads a mode, whose words are separated by commas. Returns None for an unknown mode.
     pub fn parse(text: &str) -> Option<Self> {
-        let mut known = None;
+        let mut on_duplicate = None;
         let mut resets = false;
         for word in text.split(',') {
             let word = match word.trim() {
-                "ignore" => Known::Ignore,
-                "replace" => Known::Replace,
-                "merge" => Known::Merge,
-                "earliest" => Known::Earliest,
-                "debounce" => Known::Debounce,
+                "ignore" => OnDuplicate::Ignore,
+                "replace" => OnDuplicate::Replace,
+                "merge" => OnDuplicate::Merge,
+                "earliest" => OnDuplicate::Earliest,
+                "debounce" => OnDuplicate::Debounce,
                 "reset" if !resets => {
                     resets = true;
                     continue;
                 }
                 _ => return None,
             };
-            if known.replace(word).is_some() {
+            if on_duplicate.replace(word).is_some() {
                 return None;
             }
         }
         Some(Self {
-            known: known.unwrap_or(Known::Ignore),
+            on_duplicate: on_duplicate.unwrap_or(OnDuplicate::Ignore),
             resets,
         })
     }
 
-    /// Nothing ever happens to a document that exists.
+    /// Tells whether an existing document never changes in this mode.
     pub fn only_adds(self) -> bool {
-        self.known == Known::Ignore && !self.resets
+        self.on_duplicate == OnDuplicate::Ignore && !self.resets
     }
 
-    /// What happens to a document in that state, planned for `old`, that is put for
-    /// `new`. One that is active is its worker's.
+    /// Decides what happens to an existing document with this status.
+    ///
+    /// `old` is its next iteration, `new` is that of the new document, and `now` is the current
+    /// time, all in microseconds since 2000. An active document never changes, because its
+    /// worker is processing it.
     pub fn decide(self, status: Status, old: i64, new: i64, now: i64) -> Decision {
         let at = |time: i64| Status::planned_or_pending(time <= now);
-        match (status, self.known) {
+        match (status, self.on_duplicate) {
             (Status::Active, _) => Decision::Leave,
             (Status::Completed | Status::Killed, _) if self.resets => Decision::Revive(at(new)),
             (Status::Completed | Status::Killed, _) => Decision::Leave,
-            (_, Known::Ignore) => Decision::Leave,
-            (_, Known::Replace) => Decision::Replace(at(new)),
-            (_, Known::Merge) => Decision::Merge,
-            (_, Known::Earliest) if new < old => Decision::Plan(at(new)),
-            (_, Known::Earliest) => Decision::Leave,
-            (_, Known::Debounce) => Decision::PlanWithPayload(at(new)),
+            (_, OnDuplicate::Ignore) => Decision::Leave,
+            (_, OnDuplicate::Replace) => Decision::Replace(at(new)),
+            (_, OnDuplicate::Merge) => Decision::Merge,
+            (_, OnDuplicate::Earliest) if new < old => Decision::Plan(at(new)),
+            (_, OnDuplicate::Earliest) => Decision::Leave,
+            (_, OnDuplicate::Debounce) => Decision::PlanWithPayload(at(new)),
         }
     }
 }
 
-/// What is to be done with a document that exists; with the state that it gets.
+/// What must be done with an existing document. The status is the one that it gets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Decision {
+    /// The document does not change.
     Leave,
+    /// The payloads are merged.
     Merge,
+    /// The document gets the new time.
     Plan(Status),
+    /// The document gets the new time and the new payload.
     PlanWithPayload(Status),
+    /// The new document replaces it.
     Replace(Status),
+    /// The document starts again.
     Revive(Status),
 }
 
-/// What became of a document that was put.
+/// The outcome for a document that was put.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Action {
+    /// The document was added.
     Created,
+    /// The existing document was changed.
     Updated,
+    /// The existing document was not changed.
     Ignored,
+    /// The existing document was completed or killed, and starts again.
     Revived,
 }
 
 impl Action {
+    /// Returns the name of the outcome in the result of `doc_put`.
     pub fn word(self) -> &'static str {
         match self {
             Self::Created => "created",
@@ -117,12 +134,23 @@ mod tests {
     }
 
     #[test]
-    fn modes_are_told_apart() {
-        let mode = |known, resets| Some(Mode { known, resets });
-        assert_eq!(Mode::parse("ignore"), mode(Known::Ignore, false));
-        assert_eq!(Mode::parse("reset"), mode(Known::Ignore, true));
-        assert_eq!(Mode::parse(" merge , reset "), mode(Known::Merge, true));
-        assert_eq!(Mode::parse("reset,replace"), mode(Known::Replace, true));
+    fn modes_are_distinguished() {
+        let mode = |on_duplicate, resets| {
+            Some(Mode {
+                on_duplicate,
+                resets,
+            })
+        };
+        assert_eq!(Mode::parse("ignore"), mode(OnDuplicate::Ignore, false));
+        assert_eq!(Mode::parse("reset"), mode(OnDuplicate::Ignore, true));
+        assert_eq!(
+            Mode::parse(" merge , reset "),
+            mode(OnDuplicate::Merge, true)
+        );
+        assert_eq!(
+            Mode::parse("reset,replace"),
+            mode(OnDuplicate::Replace, true)
+        );
         for bad in [
             "",
             ",",

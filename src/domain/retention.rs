@@ -1,22 +1,26 @@
-//! The retention policy of a queue's metrics.
+//! The retention policy of the metrics of a queue.
 
 use serde::Deserialize;
 
 use crate::domain::invalid::Invalid;
 
-/// Keeps the newest snapshot of each metric for every `retain` unit of the time
-/// between `from` ago and `to` ago; the rest of that time is removed.
+/// A rule of a policy.
+///
+/// It applies to the time between `from` ago and `to` ago. Of each metric it keeps the newest
+/// snapshot in every `retain` unit of that time, and the other snapshots are removed.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct Rule {
     /// A unit of `date_trunc`, such as `minute` or `hour`.
     pub retain: String,
-    /// Older end, as a PostgreSQL interval before now.
+    /// The start of the time, as an interval before now.
     pub from: String,
-    /// Newer end, as a PostgreSQL interval before now.
+    /// The end of the time, as an interval before now.
     pub to: String,
 }
 
-/// Reads `[{"retain": "minute", "from": "1h", "to": "0s"}, …]`.
+/// Reads a policy such as `[{"retain": "minute", "from": "1h", "to": "0s"}]`.
+///
+/// Returns `Invalid::Retention` when it is not valid. Units and intervals are not checked.
 pub fn parse(json: &str) -> Result<Vec<Rule>, Invalid> {
     serde_json::from_str(json).map_err(|e| Invalid::Retention(e.to_string()))
 }

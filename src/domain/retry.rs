@@ -1,28 +1,32 @@
-//! How long a document that was rejected waits before it is tried again.
+//! The backoff: how long a document that was rejected waits before its next attempt.
 
-/// A policy: the first delay, how it grows, and how far it is spread.
+/// A retry policy with exponential backoff and jitter.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Retry {
-    /// After the first attempt: microseconds.
+    /// The delay after the first attempt, in microseconds.
     pub base: i64,
-    /// Each further delay is so many times as long.
+    /// The factor by which the delay grows with each attempt.
     pub factor: f64,
-    /// Never longer than that: microseconds.
+    /// The longest delay, in microseconds.
     pub max: Option<i64>,
-    /// The share of the delay that is left to chance: 0.1 makes it up to ten percent
-    /// shorter or longer.
+    /// The part of the delay that is random. 0.1 makes it up to ten percent shorter or longer.
     pub jitter: f64,
 }
 
-/// No delay is longer: ten years, in microseconds.
-const LONGEST: f64 = 10.0 * 365.25 * 86_400.0 * 1e6;
+/// The longest delay of every policy: ten years, in microseconds.
+const MAX_DELAY_US: f64 = 10.0 * 365.25 * 86_400.0 * 1e6;
 
 impl Retry {
-    /// The delay after so many attempts, in microseconds; `chance` is from 0 to 1.
+    /// Returns the delay after this number of attempts, in microseconds.
+    ///
+    /// `chance` is a random number from 0 to 1.
     pub fn delay(&self, attempts: i32, chance: f64) -> i64 {
-        let max = self.max.map_or(LONGEST, |max| max as f64).min(LONGEST);
+        let max = self
+            .max
+            .map_or(MAX_DELAY_US, |max| max as f64)
+            .min(MAX_DELAY_US);
         let grown = self.base as f64 * self.factor.powi(attempts.max(1) - 1);
-        // (infinite times nothing is no number)
+        // The product of infinity and 0 is not a number.
         let grown = if grown.is_nan() { 0.0 } else { grown.min(max) };
         let spread = 1.0 + self.jitter * (2.0 * chance - 1.0);
         (grown * spread).clamp(0.0, max) as i64
@@ -57,7 +61,7 @@ mod tests {
         assert_eq!(retry(0.5).delay(1, 0.0), 5 * SECOND);
         assert_eq!(retry(0.5).delay(1, 0.5), 10 * SECOND);
         assert_eq!(retry(0.5).delay(1, 1.0), 15 * SECOND);
-        // never over the maximum
+        // The delay never exceeds the maximum.
         assert_eq!(retry(0.5).delay(9, 1.0), 60 * SECOND);
     }
 

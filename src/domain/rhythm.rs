@@ -1,44 +1,54 @@
-//! When schedules tick, and which ticks are pushed when some were missed.
+//! The rhythm of a schedule: at which points in time it ticks.
 //!
-//! Time is counted in whole seconds since 1970 (UTC). What a clock on the wall shows is
-//! asked of a `Zone`: the server has the rules of all time zones.
+//! A point in time is a number of whole seconds since 1970 (UTC).
 
 use std::cmp::Ordering;
 
-use crate::domain::local_time::DAY;
 use croner::errors::CronError;
 use croner::parser::{CronParser, Seconds, Year};
 use croner::{CivilDateTime, Cron, CronDateTime, Resolution, Weekday};
 
 use crate::domain::local_time::{
-    Instants, Zone, add_months, as_postgresql, civil, day_number, local, resolve,
+    DAY, Instants, Zone, add_months, as_postgresql, civil, day_number, local, resolve,
 };
 
-/// 5000-01-01, where the search for a tick ends.
+/// The end of the search for a tick, which is 5000-01-01.
 pub const END_OF_TIME: i64 = 95_617_584_000;
 
-/// When a schedule ticks.
+/// The longest cron expression, in bytes.
+const MAX_CRON_LENGTH: usize = 255;
+
+/// The rule by which a schedule ticks.
 #[derive(Debug)]
 pub enum Rhythm {
+    /// A cron expression.
     Cron(Box<Cron>),
+    /// An interval.
     Every(Every),
 }
 
-/// Ticks at an anchor plus n times an interval.
+/// An interval: there is a tick at the anchor plus n times the interval, for every n from 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Every {
+    /// The months of the interval.
     pub months: i64,
+    /// The days of the interval.
     pub days: i64,
+    /// The seconds of the interval.
     pub seconds: i64,
+    /// The first tick.
     pub anchor: i64,
 }
 
 impl Rhythm {
-    /// A cron expression of five fields, or of six with seconds first, or a nickname.
+    /// Reads a cron expression.
+    ///
+    /// It has five fields, or six with seconds first, or is a word such as `@daily`. Returns a
+    /// message when it is not valid.
     pub fn cron(text: &str) -> Result<Self, String> {
         let text = text.trim();
-        if text.len() > 255 {
-            return Err("it is longer than 255 characters".to_owned());
+        if text.len() > MAX_CRON_LENGTH {
+            return Err(format!("it is longer than {MAX_CRON_LENGTH} characters"));
         }
         let text = if text.eq_ignore_ascii_case("@midnight") {
             "@daily"
@@ -59,7 +69,10 @@ impl Rhythm {
         }
     }
 
-    /// An interval of months, days and microseconds, from an anchor on.
+    /// Makes the rhythm of an interval of months, days and microseconds.
+    ///
+    /// `anchor` is the first tick. Returns a message when the interval is zero, negative, or not
+    /// one of whole seconds.
     pub fn every(months: i32, days: i32, micros: i64, anchor: i64) -> Result<Self, String> {
         if months < 0 || days < 0 || micros < 0 {
             return Err("the interval is negative".to_owned());
@@ -78,7 +91,8 @@ impl Rhythm {
         }))
     }
 
-    /// The first tick after a time; None when there is none before the year 5000.
+    /// Returns the first tick after a point in time, or None when there is none before the year
+    /// 5000.
     pub fn next(&self, after: i64, zone: &dyn Zone) -> Option<i64> {
         if after >= END_OF_TIME {
             return None;
@@ -89,7 +103,7 @@ impl Rhythm {
                     let start = Moment { time, zone };
                     cron.find_next_occurrence(&start, false).ok()
                 };
-                // (the search gives up in a day that a zone leaves out)
+                // The search fails in a day that a zone leaves out.
                 from(after)
                     .or_else(|| from(after.saturating_add(2 * DAY)))
                     .map(|found| found.time)
@@ -99,6 +113,7 @@ impl Rhythm {
     }
 }
 
+/// The message for an unknown word with an @.
 const NICKNAMES: &str =
     "the words with an @ are @yearly, @annually, @monthly, @weekly, @daily, @midnight and @hourly";
 
@@ -107,8 +122,10 @@ fn fields(text: &str) -> usize {
 }
 
 impl Every {
-    /// Tick number n. Months and days are those of the zone's calendar: a clock on the
-    /// wall shows the same time at each, if it can. A month that is too short has its
+    /// Returns tick number n, or None when it is after the year 5000.
+    ///
+    /// Months and days are those of the calendar of the zone, so the clocks show the same time
+    /// at each tick, unless they are changed. In a month that is too short, the tick is on its
     /// last day.
     fn tick(&self, n: i64, zone: &dyn Zone) -> Option<i64> {
         let seconds = n.checked_mul(self.seconds)?;
@@ -126,9 +143,10 @@ impl Every {
             .filter(|tick| *tick < END_OF_TIME)
     }
 
+    /// Returns the first tick after a point in time.
     fn next(&self, after: i64, zone: &dyn Zone) -> Option<i64> {
-        // A month has 30.436875 days. No multiple of an interval is further away from
-        // what this makes of it than a few days.
+        // A month has 30.436875 days on average. Every tick is at most a few days away from
+        // where it would be with such months.
         let length = self.months * 2_629_746 + self.days * DAY + self.seconds;
         let slack = if self.months > 0 {
             5 * DAY

@@ -1,7 +1,6 @@
-//! When schedules tick, and which ticks are pushed when some were missed.
+//! Schedules: their names, the documents of their ticks, and the catch-up of missed ticks.
 //!
-//! Time is counted in whole seconds since 1970 (UTC). What a clock on the wall shows is
-//! asked of a `Zone`: the server has the rules of all time zones.
+//! A tick is a number of whole seconds since 1970 (UTC). `rhythm.rs` computes the ticks.
 
 use std::collections::VecDeque;
 
@@ -10,17 +9,20 @@ use crate::domain::local_time::{Zone, written};
 use crate::domain::names::SUBJECT_MAX;
 use crate::domain::rhythm::{END_OF_TIME, Rhythm};
 
-/// Longest name: the subject of a document is the name, `@`, and the time of the tick,
-/// such as `2026-03-29T01:00:00Z`.
+/// The length of the longest name of a schedule, in characters.
+///
+/// The subject of a document is the name, `@`, and the time of the tick, such as
+/// `2026-03-29T01:00:00Z`, which together must not be longer than a subject can be.
 pub const NAME_MAX: usize = SUBJECT_MAX - 21;
 
-/// A tick that is up to this late, in seconds, is on time. A later one was missed.
+/// A tick is on time when it is at most this late, in seconds. A later one was missed.
 pub const GRACE: i64 = 60;
 
-/// How many missed ticks can be asked for.
+/// The most missed ticks that a schedule can catch up.
 pub const CATCH_UP_MAX: i32 = 10_000;
 
-/// Checks the name of a schedule.
+/// Checks the name of a schedule. Returns `Invalid::ScheduleName` when it is empty or too long,
+/// or has a control character.
 pub fn check_name(name: &str) -> Result<&str, Invalid> {
     let length = name.chars().count();
     if length == 0 || length > NAME_MAX || name.chars().any(char::is_control) {
@@ -29,16 +31,20 @@ pub fn check_name(name: &str) -> Result<&str, Invalid> {
     Ok(name)
 }
 
-/// What a text that says when to tick is meant as.
+/// The two forms of a text that says when a schedule ticks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Form<'a> {
+    /// A cron expression.
     Cron(&'a str),
     /// An interval of PostgreSQL.
     Every(&'a str),
 }
 
-/// Tells cron expressions from intervals: they start with `@`, have a `*`, or have as
-/// many fields, none of the first two of which is a word (`1 day 2 hours 3 minutes`).
+/// Distinguishes cron expressions from intervals.
+///
+/// A cron expression starts with `@`, or contains `*`, or has five or more fields without a
+/// letter in the first two. An interval such as `1 day 2 hours 3 minutes` has a word there. A
+/// text that starts with `every` or `@every` is an interval.
 pub fn form(text: &str) -> Form<'_> {
     let text = text.trim();
     for word in ["@every ", "every "] {
@@ -60,12 +66,12 @@ pub fn form(text: &str) -> Form<'_> {
     }
 }
 
-/// The subject of the document of a tick.
+/// Returns the subject of the document of a tick.
 pub fn subject(name: &str, tick: i64) -> String {
     format!("{name}@{}Z", written(tick, 'T'))
 }
 
-/// A tick as the clocks of a zone show it, with their distance from UTC.
+/// Writes a tick as the local time of a zone, with the offset from UTC.
 pub fn in_zone(tick: i64, zone: &dyn Zone) -> String {
     let offset = zone.offset_at(tick);
     let sign = if offset < 0 { '-' } else { '+' };
@@ -80,14 +86,16 @@ pub fn in_zone(tick: i64, zone: &dyn Zone) -> String {
     text
 }
 
-/// How much later than its tick a document is due: below `width` microseconds, and
-/// always the same for the same tick.
+/// Returns how much later than its tick a document is due, in microseconds.
+///
+/// The jitter is less than `width` microseconds. It depends only on the name of the schedule, the
+/// tick and `width`, so that it is always the same for the same tick.
 pub fn jitter(name: &str, tick: i64, width: i64) -> i64 {
     if width <= 0 {
         return 0;
     }
-    // FNV-1a, then the finalizer of MurmurHash3, which spreads ticks that follow one
-    // another. No hash of the standard library stays the same between its versions.
+    // This is FNV-1a, and then the finalizer of MurmurHash3, which spreads ticks that follow
+    // one another. The hashes of the standard library can change between its versions.
     let mut hash: u64 = 0xcbf2_9ce4_8422_2325;
     for byte in name.bytes().chain(tick.to_be_bytes()) {
         hash = (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
@@ -98,15 +106,19 @@ pub fn jitter(name: &str, tick: i64, width: i64) -> i64 {
     ((u128::from(hash) * width.unsigned_abs() as u128) >> 64) as i64
 }
 
-/// What becomes of ticks that were missed.
+/// What happens to ticks that were missed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CatchUp {
+    /// No missed tick is pushed.
     Skip,
+    /// The newest missed tick is pushed, if no tick is on time.
     Once,
+    /// The newest missed ticks are pushed, up to a limit.
     All,
 }
 
 impl CatchUp {
+    /// Reads the name of a catch-up. Returns None for an unknown one.
     pub fn parse(text: &str) -> Option<Self> {
         match text {
             "skip" => Some(Self::Skip),
@@ -117,18 +129,20 @@ impl CatchUp {
     }
 }
 
-/// The ticks of one run, and the next one.
+/// The ticks of one run of a schedule.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Due {
+    /// The ticks that are pushed now, in their order.
     pub push: Vec<i64>,
+    /// The next tick, if there is one.
     pub next: Option<i64>,
 }
 
-/// What is due at a time, when `first` is the tick that is expected and none comes
-/// after `last`.
+/// Returns the ticks that are due at `now`, and the next tick after that.
 ///
-/// Ticks that are on time are pushed. Of those that were missed: none (skip), the newest
-/// if none is on time (once), or the newest `limit` (all).
+/// `first` is the next expected tick, and no tick is after `last`. Ticks that are on time are
+/// pushed. `catch_up` says which missed ticks are pushed too, and `limit` is the most of them for
+/// [`CatchUp::All`].
 pub fn due(
     rhythm: &Rhythm,
     zone: &dyn Zone,
@@ -161,8 +175,10 @@ pub fn due(
     }
 }
 
-/// The newest n ticks from `first` to `until`, in their order. Looks at a little more
-/// than it gives, however long ago the first one is.
+/// Returns the newest `n` ticks from `first` to `until`, in their order.
+///
+/// It searches backwards in windows that grow, so the search takes about as long as the result is
+/// long, however long ago `first` is.
 fn newest(rhythm: &Rhythm, zone: &dyn Zone, first: i64, until: i64, n: usize) -> VecDeque<i64> {
     let mut window = i64::try_from(n).unwrap_or(i64::MAX).max(GRACE);
     loop {

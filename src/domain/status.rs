@@ -1,17 +1,23 @@
-//! The life of a document.
+//! The status of a document.
 
-/// `status` of a document as stored.
+/// The status of a document. Its number is the one in the column `status`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(i32)]
 pub enum Status {
+    /// The document will not be processed, because it failed or was cancelled.
     Killed = -1,
+    /// The document waits for its time.
     Planned = 0,
+    /// The document is due, and waits for a worker.
     Pending = 1,
+    /// A worker has leased the document.
     Active = 2,
+    /// The document was processed.
     Completed = 3,
 }
 
 impl Status {
+    /// Returns the status with this number in the table, or None for an unknown number.
     pub fn from_code(code: i32) -> Option<Self> {
         Some(match code {
             -1 => Self::Killed,
@@ -23,10 +29,12 @@ impl Status {
         })
     }
 
+    /// Returns the number of the status in the table.
     pub fn code(self) -> i32 {
         self as i32
     }
 
+    /// All statuses, in the order of their numbers.
     pub const ALL: [Self; 5] = [
         Self::Killed,
         Self::Planned,
@@ -35,12 +43,12 @@ impl Status {
         Self::Completed,
     ];
 
-    /// A bit of its own, for sets of states.
+    /// Returns a bit that no other status has, for sets of statuses.
     pub fn bit(self) -> u32 {
         1 << (self.code() + 1)
     }
 
-    /// The word used in messages.
+    /// Returns the name of the status in messages and filters.
     pub fn word(self) -> &'static str {
         match self {
             Self::Killed => "killed",
@@ -51,7 +59,8 @@ impl Status {
         }
     }
 
-    /// The metric, and the notification channel, of the documents in this state.
+    /// Returns the name of the gauge that counts the documents with this status. The
+    /// notification channel of the status ends with it.
     pub fn gauge(self) -> &'static str {
         match self {
             Self::Killed => "kll",
@@ -62,7 +71,7 @@ impl Status {
         }
     }
 
-    /// A document that is due can be picked, another one waits for its time.
+    /// Returns the status of a document that waits: pending when it is due, else planned.
     pub fn planned_or_pending(is_due: bool) -> Self {
         if is_due { Self::Pending } else { Self::Planned }
     }

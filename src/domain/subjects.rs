@@ -1,27 +1,32 @@
-//! Subjects that fetchq makes up: short, unique on a server, in order of time.
+//! Generated subjects, which are short, unique on a server, and sorted by time.
 //!
-//! Thirteen characters of 0-9 and a-v, which sort as the numbers they stand for: 51
-//! bits of microseconds since 2000 (until 2071) and 14 bits of the session that made
-//! them up. A UUID would be as unique among servers, but it is three times as long, and
-//! is written four times in the life of a document: into the row and its index entries.
+//! A subject has 13 characters of 0-9 and a-v, and subjects sort as the numbers for which they
+//! stand. A number has 51 bits of microseconds since 2000, which last until 2071, and 14 bits of
+//! the session. A UUID would be unique among servers too. But it is three times as long, and a
+//! subject is written four times in the life of a document, into the row and its index entries.
 
 use std::cell::Cell;
 
-/// How many bits tell sessions apart; more sessions at a time than that is no
-/// practical limit, and two documents of one subject are noticed by the primary key.
+/// The number of bits of the session.
+///
+/// 16384 sessions at a time are no practical limit. If two sessions had the same bits, the
+/// primary key would still prevent two documents with the same subject.
 const SESSION_BITS: u32 = 14;
 
 const DIGITS: &[u8; 32] = b"0123456789abcdefghijklmnopqrstuv";
 
+/// The number of characters: 65 bits, 5 in each.
 const LENGTH: usize = 13;
 
 thread_local! {
-    /// The moment of the last subject of this session.
+    /// The time in the last subject of this session, in microseconds since 2000.
     static LAST: Cell<i64> = const { Cell::new(i64::MIN) };
 }
 
-/// A subject that this session has not made up before, and no other one has.
-/// `now`: microseconds since 2000. `session`: its number among those that run.
+/// Generates a subject that neither this session nor another one has generated before.
+///
+/// `now` is in microseconds since 2000. `session` is the number of the session, which no other
+/// running session has.
 pub fn generate(now: i64, session: u32) -> String {
     let moment = LAST.with(|last| {
         let moment = now.max(last.get().saturating_add(1));

@@ -1,4 +1,4 @@
-//! One call of one of our functions: its arguments, its result.
+//! A call of a function of fetchq: its arguments and its result.
 
 use pgrx::callconv::{CallCx, RetAbi};
 use pgrx::pgrx_sql_entity_graph::metadata::{
@@ -11,20 +11,24 @@ use crate::pg::json::Jsonb;
 use crate::pg::spi::Rows;
 use crate::pg::value::Arg;
 
-/// The arguments of the running call. Positions count from 0.
+/// A running call. Its arguments are numbered from 0.
+///
+/// The readers of arguments come in two forms. One takes the name of the argument and returns
+/// `Error::NullArgument` when the argument is NULL. The other, `opt_…`, returns None instead.
 pub struct Call {
     fcinfo: pg_sys::FunctionCallInfo,
 }
 
 impl Call {
+    /// Wraps what the server passes to an entry point. `fcinfo` is valid for the whole call.
     pub fn new(fcinfo: pg_sys::FunctionCallInfo) -> Self {
         Self { fcinfo }
     }
 
     fn datum(&self, at: usize) -> Option<pg_sys::Datum> {
-        // SAFETY: fcinfo is the server's, valid for the whole call; every entry
-        // point reads only positions below the number of its declared arguments,
-        // and PostgreSQL fills in the defaults, so nargs is that number.
+        // SAFETY: fcinfo comes from the server and is valid for the whole call. Every entry
+        // point reads only positions below the number of its declared arguments.
+        // PostgreSQL fills in the defaults, so nargs is that number.
         unsafe {
             let nargs = (*self.fcinfo).nargs as usize;
             if at >= nargs {
@@ -36,14 +40,14 @@ impl Call {
     }
 
     fn read<T: FromDatum>(&self, at: usize) -> Option<T> {
-        // SAFETY: the SQL declaration of the function (src/sql/functions.sql) gives
-        // this position the SQL type that T stands for; the contract golden and the
-        // driver tests call every one of them.
+        // SAFETY: The SQL declaration of the function in src/sql/functions/ gives this
+        // position the SQL type that T stands for. The contract test and the driver tests
+        // call every function.
         self.datum(at)
             .and_then(|d| unsafe { T::from_datum(d, false) })
     }
 
-    /// The error of an argument that must not be NULL.
+    /// Makes the error of the argument `name`, which must not be NULL: `Error::NullArgument`.
     pub fn missing(&self, name: &'static str) -> Error {
         Error::NullArgument {
             function: self.function_name(),
@@ -51,9 +55,9 @@ impl Call {
         }
     }
 
-    /// Name of the called function, for messages.
+    /// Returns the name of the called function for messages, such as `fetchq.doc_pick`.
     pub fn function_name(&self) -> String {
-        // SAFETY: flinfo is set for every call that comes through fmgr; get_func_name
+        // SAFETY: flinfo is set for every call that comes through fmgr. get_func_name
         // returns a palloc'ed C string or NULL.
         unsafe {
             let flinfo = (*self.fcinfo).flinfo;
@@ -72,55 +76,66 @@ impl Call {
         }
     }
 
+    /// Reads a `text` or `varchar` argument, or None when it is NULL.
     pub fn opt_text(&self, at: usize) -> Option<&str> {
         self.read(at)
     }
 
+    /// Reads a `text` or `varchar` argument that must not be NULL.
     pub fn text(&self, at: usize, name: &'static str) -> Result<&str> {
         self.opt_text(at).ok_or_else(|| self.missing(name))
     }
 
+    /// Reads an `integer` argument that must not be NULL.
     pub fn int(&self, at: usize, name: &'static str) -> Result<i32> {
         self.read(at).ok_or_else(|| self.missing(name))
     }
 
+    /// Reads a `bigint` argument, or None when it is NULL.
     pub fn opt_bigint(&self, at: usize) -> Option<i64> {
         self.read(at)
     }
 
+    /// Reads an `integer` argument, or None when it is NULL.
     pub fn opt_int(&self, at: usize) -> Option<i32> {
         self.read(at)
     }
 
+    /// Reads a `double precision` argument, or None when it is NULL.
     pub fn opt_float(&self, at: usize) -> Option<f64> {
         self.read(at)
     }
 
+    /// Reads an `interval` argument, or None when it is NULL.
     pub fn opt_interval(&self, at: usize) -> Option<super::time::Interval> {
         self.datum(at).map(super::time::Interval::from_datum)
     }
 
+    /// Tells whether an argument is NULL.
     pub fn is_null(&self, at: usize) -> bool {
         self.datum(at).is_none()
     }
 
-    /// An array of texts, with its NULLs.
+    /// Reads a `text[]` argument that must not be NULL. Its elements may be NULL.
     pub fn texts(&self, at: usize, name: &'static str) -> Result<Vec<Option<String>>> {
         self.read(at).ok_or_else(|| self.missing(name))
     }
 
-    /// An array of numbers, with its NULLs; None where there is none.
+    /// Reads an `integer[]` argument, or None when it is NULL. Its elements may be NULL.
     pub fn opt_ints(&self, at: usize) -> Option<Vec<Option<i32>>> {
         self.read(at)
     }
 
-    /// An array of jsonb as it is, and how many elements it has.
+    /// Reads a `jsonb[]` argument, or None when it is NULL.
+    ///
+    /// Returns the array as it is, and the number of its elements. Returns
+    /// `Error::ManyDimensions` when the array has more than one dimension.
     pub fn json_array(&self, at: usize) -> Result<Option<(Arg, usize)>> {
         let Some(datum) = self.datum(at) else {
             return Ok(None);
         };
-        // SAFETY: the declaration gives this position the type jsonb[]; the detoasted
-        // copy lives as long as the call.
+        // SAFETY: The declaration gives this position the type jsonb[]. The detoasted copy
+        // lives as long as the call. The sizes of the dimensions follow the header.
         let (array, n, dimensions) = unsafe {
             let array = pg_sys::pg_detoast_datum(datum.cast_mut_ptr()) as *mut pg_sys::ArrayType;
             let dimensions = (*array).ndim;
@@ -139,34 +154,41 @@ impl Call {
         )))
     }
 
+    /// Reads a `boolean` argument that must not be NULL.
     pub fn bool(&self, at: usize, name: &'static str) -> Result<bool> {
         self.read(at).ok_or_else(|| self.missing(name))
     }
 
-    /// A point in time, as the server keeps it: microseconds since 2000.
+    /// Reads a `timestamptz` argument that must not be NULL, in microseconds since 2000.
     pub fn timestamp(&self, at: usize, name: &'static str) -> Result<i64> {
         self.read(at).ok_or_else(|| self.missing(name))
     }
 
+    /// Reads a `timestamptz` argument in microseconds since 2000, or None when it is NULL.
     pub fn opt_timestamp(&self, at: usize) -> Option<i64> {
         self.read(at)
     }
 
+    /// Reads an `interval` argument that must not be NULL.
     pub fn interval(&self, at: usize, name: &'static str) -> Result<super::time::Interval> {
         self.datum(at)
             .map(super::time::Interval::from_datum)
             .ok_or_else(|| self.missing(name))
     }
 
+    /// Reads a `jsonb` argument, or None when it is NULL.
     pub fn opt_json(&self, at: usize) -> Option<Jsonb> {
         self.datum(at).map(Jsonb::from_datum)
     }
 
+    /// Reads a `jsonb` argument that must not be NULL.
     pub fn json(&self, at: usize, name: &'static str) -> Result<Jsonb> {
         self.opt_json(at).ok_or_else(|| self.missing(name))
     }
 
-    /// A limit of rows: 0 or more.
+    /// Reads an `integer` argument that limits a number of rows and must not be NULL.
+    ///
+    /// Returns `Error::NegativeLimit` when it is less than 0.
     pub fn limit(&self, at: usize, name: &'static str) -> Result<i32> {
         let n = self.int(at, name)?;
         if n < 0 {
@@ -178,18 +200,22 @@ impl Call {
         Ok(n)
     }
 
+    /// Returns what the server passed to the entry point.
     pub fn fcinfo(&self) -> pg_sys::FunctionCallInfo {
         self.fcinfo
     }
 
-    /// A result of several columns, in the order of the declaration.
+    /// Makes a result of several columns.
+    ///
+    /// `values` has one value for each OUT column of the declaration, in its order and of its
+    /// type.
     pub fn record(&self, values: &[Arg]) -> Reply {
         let mut datums: Vec<pg_sys::Datum> = values.iter().map(Arg::datum).collect();
         let mut nulls: Vec<bool> = values.iter().map(Arg::is_null).collect();
-        // SAFETY: the function is declared with OUT columns, so the server can tell
-        // its row type; the caller passes one value for each, of the declared types.
+        // SAFETY: The function is declared with OUT columns, so the server can tell its row
+        // type. The caller passes one value for each column, of the declared type.
         unsafe {
-            let desc = self.result_desc();
+            let desc = self.result_descriptor();
             assert_eq!(
                 (*desc).natts as usize,
                 values.len(),
@@ -200,15 +226,15 @@ impl Call {
         }
     }
 
-    /// The declared row type, blessed so that a composite datum can refer to it.
-    unsafe fn result_desc(&self) -> pg_sys::TupleDesc {
+    /// Returns the declared row type, blessed so that a composite datum can refer to it.
+    unsafe fn result_descriptor(&self) -> pg_sys::TupleDesc {
         let mut desc: pg_sys::TupleDesc = std::ptr::null_mut();
         let mut scalar = pg_sys::InvalidOid;
-        // SAFETY: fcinfo is valid, the other two are out parameters.
+        // SAFETY: fcinfo is valid. The other two arguments are output parameters.
         unsafe {
             let kind = pg_sys::get_call_result_type(self.fcinfo, &mut scalar, &mut desc);
             if kind == pg_sys::TypeFuncClass::TYPEFUNC_SCALAR {
-                // A set of plain values: rows of one column.
+                // A set of plain values is a set of rows of one column.
                 desc = pg_sys::CreateTemplateTupleDesc(1);
                 pg_sys::TupleDescInitEntry(desc, 1, c"value".as_ptr(), scalar, -1, 0);
                 return pg_sys::BlessTupleDesc(desc);
@@ -221,9 +247,12 @@ impl Call {
         }
     }
 
-    /// A set of rows, collected into a tuplestore that the caller reads.
+    /// Begins a result that is a set of rows.
+    ///
+    /// Raises an ERROR of PostgreSQL (0A000) when the caller does not accept a set.
     pub fn rows(&self) -> RowSink {
-        // SAFETY: resultinfo of a set-returning call is a ReturnSetInfo.
+        // SAFETY: resultinfo of a set-returning call is a ReturnSetInfo. Its node tag is
+        // checked before it is read.
         unsafe {
             let info = (*self.fcinfo).resultinfo as *mut pg_sys::ReturnSetInfo;
             let usable = !info.is_null()
@@ -240,46 +269,51 @@ impl Call {
             RowSink {
                 fcinfo: self.fcinfo,
                 info,
-                open: None,
-                first: None,
+                store: None,
+                first_column: None,
             }
         }
     }
 }
 
-/// Where the rows of a set-returning function go. Made with the first of them: most
-/// polls find none.
+/// The rows of a set-returning function, collected into a tuplestore that the server reads.
+///
+/// The tuplestore is created with the first row, because most polls find no document.
 pub struct RowSink {
     fcinfo: pg_sys::FunctionCallInfo,
     info: *mut pg_sys::ReturnSetInfo,
-    open: Option<Open>,
-    /// The first column of the rows that come, where they do not have it.
-    first: Option<Arg>,
+    store: Option<RowStore>,
+    /// The value of the first column, which the rows that are added do not contain.
+    first_column: Option<Arg>,
 }
 
+/// A tuplestore and the descriptor of its rows.
 #[derive(Clone, Copy)]
-struct Open {
-    store: *mut pg_sys::Tuplestorestate,
+struct RowStore {
+    tuples: *mut pg_sys::Tuplestorestate,
     desc: pg_sys::TupleDesc,
 }
 
 impl RowSink {
-    /// From now on rows begin with this value.
+    /// Puts this value into the first column of the rows that are added from now on.
     pub fn begin_with(&mut self, value: Arg) {
-        self.first = Some(value);
+        self.first_column = Some(value);
     }
 
-    /// Makes room for rows now. It belongs to the (sub)transaction that does that.
+    /// Creates the tuplestore now.
+    ///
+    /// The files of a tuplestore belong to the (sub)transaction that created it.
     pub fn prepare(&mut self) {
-        self.open();
+        self.store();
     }
 
-    fn open(&mut self) -> Open {
+    fn store(&mut self) -> RowStore {
         let (fcinfo, info) = (self.fcinfo, self.info);
-        *self.open.get_or_insert_with(|| {
-            // SAFETY: the tuplestore and its descriptor must outlive this call, so both
-            // are made in the per-query memory, as PostgreSQL's own materialized
-            // functions do. The server knows what it expects, except in odd places.
+        *self.store.get_or_insert_with(|| {
+            // SAFETY: The tuplestore and its descriptor must outlive this call. Both are
+            // made in the per-query memory, as PostgreSQL's own materialized functions do.
+            // `info` was checked in `Call::rows`. The server says which columns it expects
+            // except in unusual calls, for which the declaration is used.
             unsafe {
                 let per_query = (*(*info).econtext).ecxt_per_query_memory;
                 let previous = pg_sys::MemoryContextSwitchTo(per_query);
@@ -287,29 +321,31 @@ impl RowSink {
                 let desc = if !expected.is_null() && (*expected).natts > 0 {
                     expected
                 } else {
-                    Call::new(fcinfo).result_desc()
+                    Call::new(fcinfo).result_descriptor()
                 };
                 let desc = pg_sys::CreateTupleDescCopy(desc);
-                let store = pg_sys::tuplestore_begin_heap(true, false, pg_sys::work_mem);
+                let tuples = pg_sys::tuplestore_begin_heap(true, false, pg_sys::work_mem);
                 pg_sys::MemoryContextSwitchTo(previous);
                 (*info).returnMode = pg_sys::SetFunctionReturnMode::SFRM_Materialize;
-                (*info).setResult = store;
+                (*info).setResult = tuples;
                 (*info).setDesc = desc;
-                Open { store, desc }
+                RowStore { tuples, desc }
             }
         })
     }
 
-    /// Takes rows of a query as they are: their first columns are those of the
-    /// declaration, further ones are left out. An ERROR when a type differs.
+    /// Adds the rows of a query as they are.
+    ///
+    /// The first columns of the query are those of the declaration. Further columns are left
+    /// out. Raises an ERROR (`Error::ColumnType`) when a type differs.
     pub fn extend(&mut self, rows: &Rows) {
         if rows.is_empty() {
             return;
         }
-        let Open { store, desc } = self.open();
+        let RowStore { tuples, desc } = self.store();
         let types = rows.column_types();
-        let skipped = i32::from(self.first.is_some());
-        // SAFETY: desc is alive and has natts attributes.
+        let skipped = i32::from(self.first_column.is_some());
+        // SAFETY: The descriptor is alive and has natts attributes.
         let declared: Vec<pg_sys::Oid> = unsafe {
             (skipped..(*desc).natts)
                 .map(|at| pg_sys::SPI_gettypeid(desc, at + 1))
@@ -321,7 +357,7 @@ impl RowSink {
                 super::spi::wrong_type(column, *found, *expected);
             }
         }
-        if self.first.is_some() {
+        if self.first_column.is_some() {
             for row in 0..rows.len() {
                 let columns = (1..).zip(&declared);
                 let values: Vec<Arg> = columns
@@ -332,82 +368,95 @@ impl RowSink {
             return;
         }
         for row in 0..rows.len() {
-            // SAFETY: store is alive (per-query memory), the tuple belongs to the
-            // SPI result that `rows` borrows; tuplestore_puttuple copies it.
-            unsafe { pg_sys::tuplestore_puttuple(store, rows.tuple(row)) };
+            // SAFETY: The tuplestore is alive, because it is in the per-query memory. The
+            // tuple belongs to the SPI result that `rows` borrows. tuplestore_puttuple
+            // copies it.
+            unsafe { pg_sys::tuplestore_puttuple(tuples, rows.tuple(row)) };
         }
     }
 
-    /// Adds one row made of values.
+    /// Adds a row that is made of values.
+    ///
+    /// `values` has one value for each declared column that `begin_with` does not fill.
     pub fn push(&mut self, values: &[Arg]) {
-        let Open { store, desc } = self.open();
-        let values = || self.first.iter().chain(values);
+        let RowStore { tuples, desc } = self.store();
+        let values = || self.first_column.iter().chain(values);
         let mut datums: Vec<pg_sys::Datum> = values().map(Arg::datum).collect();
         let mut nulls: Vec<bool> = values().map(Arg::is_null).collect();
-        // SAFETY: desc describes exactly the declared columns; putvalues copies.
+        // SAFETY: The descriptor has exactly the declared columns, and their number is
+        // checked. tuplestore_putvalues copies the values.
         unsafe {
             assert_eq!(
                 (*desc).natts as usize,
                 datums.len(),
                 "columns of the result"
             );
-            pg_sys::tuplestore_putvalues(store, desc, datums.as_mut_ptr(), nulls.as_mut_ptr());
+            pg_sys::tuplestore_putvalues(tuples, desc, datums.as_mut_ptr(), nulls.as_mut_ptr());
         }
     }
 
+    /// Ends the result. The server reads the rows from the tuplestore, if there is one.
     pub fn done(self) -> Reply {
-        if self.open.is_none() {
-            // SAFETY: the server asks for one row after the other, unless told
-            // otherwise: there is none.
+        if self.store.is_none() {
+            // SAFETY: `info` was checked in `Call::rows`. Without a tuplestore the server
+            // asks for one row after the other, so it must learn that there is none.
             unsafe { (*self.info).isDone = pg_sys::ExprDoneCond::ExprEndResult };
         }
         Reply(None)
     }
 }
 
-/// What an entry point gives back: a datum, or NULL.
+/// The result of an entry point: a datum, or NULL.
 pub struct Reply(Option<pg_sys::Datum>);
 
 impl Reply {
+    /// Makes a result that is NULL.
     pub fn null() -> Self {
         Self(None)
     }
 
-    /// What a trigger that runs after the row gives back: ignored, but not NULL.
+    /// Makes the result of a trigger that returns no row.
+    ///
+    /// The server ignores it after the event. Before the event it skips the operation. It must
+    /// not be marked as NULL.
     pub fn trigger() -> Self {
         Self(Some(pg_sys::Datum::from(0)))
     }
 
-    /// The row that a trigger gives back.
+    /// Makes the result of a trigger that returns a row.
     pub(super) fn tuple(tuple: pg_sys::HeapTuple) -> Self {
         Self(Some(pg_sys::Datum::from(tuple)))
     }
 
+    /// Makes a result of type `integer`.
     pub fn int(value: i32) -> Self {
         Self(value.into_datum())
     }
 
+    /// Makes a result of type `bigint`, which is NULL for None.
     pub fn bigint(value: Option<i64>) -> Self {
         Self(value.into_datum())
     }
 
+    /// Makes a result of type `boolean`.
     pub fn bool(value: bool) -> Self {
         Self(value.into_datum())
     }
 
+    /// Makes a result of type `text` or `varchar`.
     pub fn text(value: &str) -> Self {
         Self(value.into_datum())
     }
 }
 
-// SAFETY: a Reply is either NULL or a datum of the declared result type, allocated
+// SAFETY: A Reply is either NULL or a datum of the declared result type, allocated
 // in the memory context of the call.
 unsafe impl RetAbi for Reply {
     type Item = Self;
     type Ret = Self;
 
     unsafe fn check_fcinfo_and_prepare(_: pg_sys::FunctionCallInfo) -> CallCx {
-        // SAFETY: reading the current context is always allowed.
+        // SAFETY: Reading the current context is always allowed.
         CallCx::WrappedFn(unsafe { pg_sys::CurrentMemoryContext })
     }
 
@@ -425,8 +474,8 @@ unsafe impl RetAbi for Reply {
     unsafe fn fill_fcinfo_fcx(&self, _: pg_sys::FunctionCallInfo) {}
 }
 
-// SAFETY: the SQL of every function is written by hand (src/sql/functions.sql), so
-// this mapping is never used to generate any.
+// SAFETY: The SQL of every function is written by hand in src/sql/functions/, so this mapping
+// is never used to generate any.
 unsafe impl SqlTranslatable for Reply {
     const TYPE_IDENT: &'static str = "fetchq::pg::call::Reply";
     const TYPE_ORIGIN: TypeOrigin = TypeOrigin::External;

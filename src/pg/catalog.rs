@@ -5,17 +5,20 @@ use pgrx::pg_sys;
 use crate::pg::scan;
 use crate::pg::text::c_string;
 
-/// A database that was not dropped completely (PostgreSQL 15 and newer).
-const INVALID: i32 = -2;
+/// The value of `datconnlimit` of a database whose DROP DATABASE was interrupted, in
+/// PostgreSQL 15 and newer (`DATCONNLIMIT_INVALID_DB`).
+const INVALID_DATABASE: i32 = -2;
 
-/// The databases that can be connected to: number and name. In a transaction.
+/// Lists the databases that accept connections, each with its OID and name.
+///
+/// Must be called in a transaction.
 pub fn databases() -> Vec<(u32, String)> {
     let mut found = Vec::new();
     scan::each(pg_sys::DatabaseRelationId, |tuple, _| {
-        // SAFETY: a row of this catalog begins with these columns; the name is copied.
+        // SAFETY: A row of this catalog begins with these columns. The name is copied.
         unsafe {
             let row = &*pg_sys::heap_tuple_get_struct::<pg_sys::FormData_pg_database>(tuple);
-            if row.datallowconn && row.datconnlimit != INVALID {
+            if row.datallowconn && row.datconnlimit != INVALID_DATABASE {
                 let name = std::ffi::CStr::from_ptr(row.datname.data.as_ptr());
                 found.push((row.oid.to_u32(), name.to_string_lossy().into_owned()));
             }
@@ -24,9 +27,11 @@ pub fn databases() -> Vec<(u32, String)> {
     found
 }
 
-/// The name of this database, which may have been renamed. In a transaction.
+/// Looks up the current name of this database, which may have been renamed.
+///
+/// Must be called in a transaction. Returns None when the database no longer exists.
 pub fn database_name() -> Option<String> {
-    // SAFETY: a look-up in the system cache; NULL when there is none.
+    // SAFETY: This looks the name up in the system cache. It returns NULL or a C string.
     unsafe {
         let name = pg_sys::get_database_name(pg_sys::MyDatabaseId);
         (!name.is_null()).then(|| {
@@ -37,11 +42,12 @@ pub fn database_name() -> Option<String> {
     }
 }
 
-/// Keeps the extension until the end of the transaction, if this database has it: who
-/// drops it asks for it first, waits, and holds nothing meanwhile that this transaction
-/// might wait for. First in a transaction.
-pub(super) fn keep_extension() {
-    // SAFETY: a look-up, and a lock that is released at the end of the transaction.
+/// Locks the extension until the end of the transaction, if this database has it.
+///
+/// DROP EXTENSION asks for the same lock first. It waits there, and holds no lock meanwhile
+/// that this transaction could wait for. Must be called first in a transaction.
+pub(super) fn lock_extension() {
+    // SAFETY: A look-up, and a lock that is released at the end of the transaction.
     unsafe {
         let extension = pg_sys::get_extension_oid(c_string("fetchq"), true);
         if extension != pg_sys::InvalidOid {
@@ -51,8 +57,10 @@ pub(super) fn keep_extension() {
     }
 }
 
-/// Whether this database has the extension. In a transaction.
+/// Tells whether this database has the extension.
+///
+/// Must be called in a transaction.
 pub fn has_extension() -> bool {
-    // SAFETY: looks the name up in the catalog.
+    // SAFETY: This looks the name up in the catalog.
     unsafe { pg_sys::get_extension_oid(c_string("fetchq"), true) != pg_sys::InvalidOid }
 }

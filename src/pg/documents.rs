@@ -1,16 +1,18 @@
-//! Reads and writes single documents through the heap and the indexes of their table,
-//! without the executor: looking a plan up, locking, starting and ending it costs more
-//! than the work itself.
+//! Opens and reads a table of documents through its heap and its indexes, without the executor.
 //!
-//! Only for a table that is just as fetchq made it (`Queue::documents` knows), in READ
-//! COMMITTED. What the executor would check is checked in `open`; where more is asked
-//! than that, it gives None, and the caller runs a statement instead. What can not be
-//! decided here (a row that changed meanwhile) is left to the statement too.
+//! To look up a plan, to lock it, and to start and end the executor costs more than the work on
+//! a single document. This way is only for a table that is exactly as fetchq created it, which
+//! `Queue::documents` checks, and for transactions of isolation level READ COMMITTED.
+//! [`Documents::open`] checks what the executor would check. It returns None where the executor
+//! is needed, and the caller runs a statement instead. The caller also runs a statement where
+//! the outcome cannot be decided here, for example when a row has changed since it was read.
+//!
+//! `documents_check.rs` has the checks, and `documents_write.rs` has the changes.
 
 use pgrx::pg_sys;
 
 use crate::pg::documents_check::{
-    Access, COLUMNS, Indexes, TYPES, has_rights, is_as_made, is_usable, may_use_schema,
+    Access, COLUMNS, Indexes, TYPES, has_privileges, is_as_created, is_usable, may_use_schema,
 };
 use crate::pg::index_walk::{
     COMPARE_INT4, COMPARE_INT8, COMPARE_TIMESTAMPTZ, begin_scan, equal, row_from, row_members,
@@ -18,12 +20,13 @@ use crate::pg::index_walk::{
 };
 use crate::pg::value::Arg;
 
-/// Built-in functions keep their numbers in every version of PostgreSQL.
+/// The OID of `texteq`. Built-in functions have the same OID in every version of PostgreSQL.
 const EQUAL_TEXT: u32 = 67;
 
+/// The OID of `timestamptz_le`.
 const LESS_OR_EQUAL_TIMESTAMPTZ: u32 = 1155;
 
-/// The columns of the documents, in the order of the table (src/store/queue_tables.rs).
+/// The columns of the documents, in the order of the table in `src/store/queue_tables.rs`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(usize)]
 pub enum Column {
@@ -44,21 +47,26 @@ pub enum Column {
     OrderingKey,
     MaxAttempts,
     LastError,
-    /// (read and written by statements only)
+    /// Only statements read and write this column.
     #[allow(dead_code)]
     Origin,
 }
 
-/// One document, taken apart. What is by reference points into a page, or into memory
-/// of the call: use it before the next one is read.
+/// The columns of one document.
+///
+/// A value that is passed by reference points into a page or into the memory of the call. It
+/// must be used before the next document is read.
 pub struct Row {
+    /// One value for each column, in the order of the table.
     pub values: Vec<pg_sys::Datum>,
+    /// Whether the column is NULL.
     pub nulls: Vec<bool>,
+    /// Where the row is in the table.
     pub tid: pg_sys::ItemPointerData,
 }
 
 impl Row {
-    /// A new document, all columns NULL.
+    /// Makes a new document whose columns are all NULL.
     pub fn empty() -> Self {
         Self {
             values: vec![pg_sys::Datum::from(0); COLUMNS],
@@ -67,83 +75,95 @@ impl Row {
         }
     }
 
-    /// A column of four bytes.
+    /// Returns an `integer` column that is not NULL.
     pub fn int4(&self, column: Column) -> i32 {
         self.values[column as usize].value() as i32
     }
 
-    /// A column of eight bytes: a number, or a point in time.
+    /// Returns a `bigint` column, or a `timestamptz` column in microseconds since 2000, that is
+    /// not NULL.
     pub fn int8(&self, column: Column) -> i64 {
         self.values[column as usize].value() as i64
     }
 
+    /// Tells whether a column is NULL.
     pub fn is_null(&self, column: Column) -> bool {
         self.nulls[column as usize]
     }
 
+    /// Returns a column as a value with its type.
     pub fn arg(&self, column: Column) -> Arg {
         let at = column as usize;
         Arg::new(TYPES[at], (!self.nulls[at]).then_some(self.values[at]))
     }
 
-    /// The value is of the column's type.
+    /// Sets a column to a value of its type.
     pub fn set(&mut self, column: Column, value: &Arg) {
         self.values[column as usize] = value.datum();
         self.nulls[column as usize] = value.is_null();
     }
 }
 
-/// What became of an attempt to change a document.
+/// The outcome of an attempt to change a document.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Change {
+    /// The document was changed.
     Done,
-    /// Another transaction has locked it, or is changing it.
+    /// Another transaction has locked the document, or is changing it.
     Locked,
+    /// Another transaction has removed the document since it was read.
     Removed,
-    /// Somebody has changed it since it was read, and given it this status; None where
-    /// that is not known, or where this transaction itself has locked it.
+    /// Another transaction has changed the document since it was read, and has given it this
+    /// status. None when the status is not known, or when this transaction itself has locked
+    /// the document.
     Outdated(Option<i32>),
 }
 
 /// A table of documents that is open for reading and writing.
 pub struct Documents {
+    /// The table.
     pub table: pg_sys::Relation,
+    /// The index of the primary key.
     pub key: pg_sys::Relation,
+    /// The index of documents that are pending. NULL when the access does not need it.
     pub pick: pg_sys::Relation,
+    /// The index of planned and active documents. NULL when the access does not need it.
     pub due: pg_sys::Relation,
+    /// The row that was read last. NULL before the first one is read.
     pub slot: *mut pg_sys::TupleTableSlot,
     scan: pg_sys::IndexScanDesc,
     has_snapshot: bool,
-    /// The mark of rows that may have to go, and the transaction that holds its lock.
-    pub mark: Option<(pg_sys::TransactionId, u32)>,
-    /// What a comparison of rows in the scan's keys points to.
-    members: Box<[pg_sys::ScanKeyData]>,
+    /// The transaction that holds the lock of speculative insertions, and their token.
+    pub speculation: Option<(pg_sys::TransactionId, u32)>,
+    /// The members of the row comparison in the keys of the scan, which point here.
+    row_members: Box<[pg_sys::ScanKeyData]>,
 }
 
 impl Documents {
-    /// Opens a table that the caller has locked as a writer does. None where only the
-    /// executor will do.
+    /// Opens a table for one kind of access. Returns None where the executor is needed.
+    ///
+    /// The caller has locked the table in the mode ROW EXCLUSIVE.
     pub fn open(table: pg_sys::Oid, indexes: &Indexes, access: Access) -> Option<Self> {
-        // SAFETY: plain variables and caches of this backend. The table is locked, so it
-        // and its indexes exist; what is opened is closed when this is dropped, or by
-        // the end of the transaction after an ERROR.
+        // SAFETY: These are plain variables and caches of this backend. The table is locked,
+        // so it and its indexes exist. What is opened here is closed by `drop`, or by the end
+        // of the transaction after an ERROR.
         unsafe {
-            let rights_hook = &raw const pg_sys::ExecutorCheckPerms_hook;
+            let permission_hook = &raw const pg_sys::ExecutorCheckPerms_hook;
             if pg_sys::XactIsoLevel > pg_sys::XACT_READ_COMMITTED as i32
-                || (*rights_hook).is_some()
-                || !has_rights(table, access)
+                || (*permission_hook).is_some()
+                || !has_privileges(table, access)
             {
                 return None;
             }
             let table = pg_sys::table_open(table, pg_sys::NoLock as i32);
-            if !is_as_made(table, indexes) || !may_use_schema(table) {
+            if !is_as_created(table, indexes) || !may_use_schema(table) {
                 pg_sys::table_close(table, pg_sys::NoLock as i32);
                 return None;
             }
             let command = match access {
                 Access::Insert => pg_sys::CmdType::CMD_INSERT,
                 Access::Update => pg_sys::CmdType::CMD_UPDATE,
-                Access::Delete | Access::PickMode => pg_sys::CmdType::CMD_DELETE,
+                Access::Delete | Access::DeleteReady => pg_sys::CmdType::CMD_DELETE,
             };
             pg_sys::CheckCmdReplicaIdentity(table, command);
             let open = |index, is_needed| {
@@ -164,8 +184,8 @@ impl Documents {
                 slot: std::ptr::null_mut(),
                 scan: std::ptr::null_mut(),
                 has_snapshot: false,
-                mark: None,
-                members: Box::default(),
+                speculation: None,
+                row_members: Box::default(),
             };
             let is_usable = [documents.key, documents.pick, documents.due]
                 .iter()
@@ -174,12 +194,14 @@ impl Documents {
         }
     }
 
-    /// Makes what this transaction has done visible, and takes a snapshot, as each
-    /// statement does.
+    /// Begins a scan of an index.
+    ///
+    /// As each statement does, it makes the changes of this transaction visible and takes a
+    /// snapshot.
     unsafe fn begin(&mut self, index: pg_sys::Relation, keys: &mut [pg_sys::ScanKeyData]) {
-        // SAFETY: as many keys as the scan is begun for, which copies them. The snapshot
-        // is popped, the scan ended and the slot freed when this
-        // is dropped; after an ERROR the end of the (sub)transaction does that.
+        // SAFETY: The scan is begun for this number of keys, and copies them. `drop` pops the
+        // snapshot, ends the scan and frees the slot. After an ERROR the end of the
+        // (sub)transaction does that.
         unsafe {
             pg_sys::CommandCounterIncrement();
             pg_sys::PushActiveSnapshot(pg_sys::GetTransactionSnapshot());
@@ -197,8 +219,11 @@ impl Documents {
         }
     }
 
-    /// Starts to read what can be picked of a version, in order, up to a point in time:
-    /// of one priority from a place (next_iteration, attempts, seq) on, or of all.
+    /// Starts to read the pending documents of a version, in the order of the index.
+    ///
+    /// `from` is a priority, and the first entry that is read: next_iteration in microseconds
+    /// since 2000, attempts, and seq. None reads all priorities. `until` is the latest
+    /// next_iteration that is read, in microseconds since 2000.
     pub fn read_ready(&mut self, version: i32, from: Option<(i32, (i64, i32, i64))>, until: i64) {
         let until = scan_key(
             0,
@@ -209,7 +234,7 @@ impl Documents {
         );
         let mut keys = vec![equal(1, version)];
         if let Some((priority, (time, attempts, seq))) = from {
-            self.members = Box::new(row_members(
+            self.row_members = Box::new(row_members(
                 3,
                 [
                     (COMPARE_TIMESTAMPTZ, pg_sys::Datum::from(time)),
@@ -218,14 +243,15 @@ impl Documents {
                 ],
             ));
             keys.push(equal(2, priority));
-            keys.push(row_from(&mut self.members));
+            keys.push(row_from(&mut self.row_members));
         }
         keys.push(until);
-        // SAFETY: the index is open, because documents are read to be updated.
+        // SAFETY: The index is open, because ready documents are read with an access for which
+        // `open` opens it. `row_members` lives as long as the scan.
         unsafe { self.begin(self.pick, &mut keys) };
     }
 
-    /// Looks for a document.
+    /// Reads the document with this subject. Returns None when the snapshot shows none.
     pub fn find(&mut self, subject: &str) -> Option<Row> {
         let subject = Arg::from(subject);
         let mut key = scan_key(
@@ -237,8 +263,8 @@ impl Documents {
         );
         key.sk_collation = pg_sys::C_COLLATION_OID;
         let mut keys = [key];
-        // SAFETY: the index is open; a scan that was begun was one of the same kind,
-        // because a list is looked for in one go.
+        // SAFETY: The index is open. A scan that was begun before is one of the same index,
+        // because one `Documents` either finds subjects or reads ready documents.
         unsafe {
             if self.scan.is_null() {
                 self.begin(self.key, &mut keys);
@@ -249,11 +275,11 @@ impl Documents {
         self.next()
     }
 
-    /// The next document that can be seen.
+    /// Reads the next document that the snapshot shows. Returns None at the end.
     pub fn next(&mut self) -> Option<Row> {
         pgrx::check_for_interrupts!();
-        // SAFETY: a scan was begun, and its slot belongs to the table. The slot keeps the
-        // page pinned that the values point into.
+        // SAFETY: A scan was begun, and its slot belongs to the table. The slot keeps the page
+        // pinned into which the values point.
         unsafe {
             let found = pg_sys::index_getnext_slot(
                 self.scan,
@@ -275,11 +301,12 @@ impl Documents {
         }
     }
 
-    /// Whether the document that was just read could be written now: no other transaction
-    /// has locked it, or has changed it.
+    /// Tells whether the document that was read last could be written now.
+    ///
+    /// It could when no other transaction has locked or changed it.
     pub fn is_free(&self) -> bool {
-        // SAFETY: an index scan of a heap table fills a buffer slot and holds its buffer
-        // pinned; the content lock is needed to look at hint bits.
+        // SAFETY: An index scan of a heap table fills a buffer slot and holds its buffer
+        // pinned. The content lock is needed to look at hint bits.
         unsafe {
             let slot = self.slot as *mut pg_sys::BufferHeapTupleTableSlot;
             let buffer = (*slot).buffer;
@@ -294,14 +321,14 @@ impl Documents {
 
 impl Drop for Documents {
     fn drop(&mut self) {
-        // After an ERROR the transaction's resources go by themselves.
+        // After an ERROR the end of the transaction releases its resources.
         if std::thread::panicking() {
             return;
         }
-        // SAFETY: opened in `open` and `begin`; locks are kept until the end of the
-        // transaction, as the executor does.
+        // SAFETY: All of this was opened in `open` and `begin`. Locks are kept until the end
+        // of the transaction, as the executor does.
         unsafe {
-            if let Some((transaction, _)) = self.mark {
+            if let Some((transaction, _)) = self.speculation {
                 pg_sys::SpeculativeInsertionLockRelease(transaction);
             }
             if !self.scan.is_null() {

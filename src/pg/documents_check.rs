@@ -1,18 +1,15 @@
-//! Reads and writes single documents through the heap and the indexes of their table,
-//! without the executor: looking a plan up, locking, starting and ending it costs more
-//! than the work itself.
+//! Checks whether a table of documents can be read and written without the executor.
 //!
-//! Only for a table that is just as fetchq made it (`Queue::documents` knows), in READ
-//! COMMITTED. What the executor would check is checked in `open`; where more is asked
-//! than that, it gives None, and the caller runs a statement instead. What can not be
-//! decided here (a row that changed meanwhile) is left to the statement too.
+//! See `documents.rs` for the reason of this way and for its conditions.
 
 use std::sync::OnceLock;
 
 use pgrx::pg_sys;
 
+/// The number of columns of a table of documents in `src/store/queue_tables.rs`.
 pub const COLUMNS: usize = 18;
 
+/// The types of these columns, in their order.
 pub const TYPES: [pg_sys::Oid; COLUMNS] = [
     pg_sys::VARCHAROID,
     pg_sys::INT4OID,
@@ -34,33 +31,45 @@ pub const TYPES: [pg_sys::Oid; COLUMNS] = [
     pg_sys::JSONBOID,
 ];
 
-/// The indexes of a table of documents: all that it has, or `open` gives None.
+/// The indexes of a table of documents. A table with other indexes needs the executor.
 #[derive(Debug, Clone, Copy)]
 pub struct Indexes {
+    /// The primary key, on the subject.
     pub key: pg_sys::Oid,
+    /// The index of pending documents.
     pub pick: pg_sys::Oid,
+    /// The index of planned and active documents.
     pub due: pg_sys::Oid,
 }
 
-/// What will be done, as far as rights go.
+/// What the caller will do with the documents.
+///
+/// It decides which privileges are checked and which indexes are opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Access {
+    /// Documents are inserted.
     Insert,
+    /// Documents are read and updated.
     Update,
+    /// Documents are found by their subject and deleted.
     Delete,
-    /// Delete what can be picked.
-    PickMode,
+    /// Documents that are ready are read in order and deleted.
+    DeleteReady,
 }
 
-/// Whether the caller may do that to all columns.
-pub unsafe fn has_rights(table: pg_sys::Oid, access: Access) -> bool {
+/// Tells whether the caller has the privileges for this access to all columns.
+///
+/// # Safety
+///
+/// Must be called in a transaction.
+pub unsafe fn has_privileges(table: pg_sys::Oid, access: Access) -> bool {
     let modes = match access {
         Access::Insert => [pg_sys::ACL_INSERT, pg_sys::ACL_SELECT],
         Access::Update => [pg_sys::ACL_UPDATE, pg_sys::ACL_SELECT],
-        Access::Delete | Access::PickMode => [pg_sys::ACL_DELETE, pg_sys::ACL_SELECT],
+        Access::Delete | Access::DeleteReady => [pg_sys::ACL_DELETE, pg_sys::ACL_SELECT],
     };
-    // SAFETY: asks the system cache; each mode by itself, because the function is
-    // content with any of several.
+    // SAFETY: This reads the system cache. Each mode is checked by itself, because the
+    // function accepts any one of several.
     unsafe {
         let role = pg_sys::GetUserId();
         modes.iter().all(|mode| {
@@ -70,9 +79,13 @@ pub unsafe fn has_rights(table: pg_sys::Oid, access: Access) -> bool {
     }
 }
 
-/// Whether the caller may look into the schema of a table.
+/// Tells whether the caller may use the schema of a table.
+///
+/// # Safety
+///
+/// `table` is open.
 pub unsafe fn may_use_schema(table: pg_sys::Relation) -> bool {
-    // SAFETY: the relation is open; asks the system cache.
+    // SAFETY: The relation is open. The function reads the system cache.
     unsafe {
         let schema = (*(*table).rd_rel).relnamespace;
         let role = pg_sys::GetUserId();
@@ -85,11 +98,17 @@ pub unsafe fn may_use_schema(table: pg_sys::Relation) -> bool {
     }
 }
 
-/// Whether a table has the columns and the indexes that fetchq made, and nothing that
-/// only the executor knows how to obey. Triggers, rules, policies and constraints were
-/// looked for when the queue was opened.
-pub unsafe fn is_as_made(table: pg_sys::Relation, indexes: &Indexes) -> bool {
-    // SAFETY: the relation is open; its index list is a copy of ours.
+/// Tells whether a table has exactly the columns and the indexes that fetchq created, and
+/// nothing else that needs the executor.
+///
+/// Triggers, rules, policies and constraints were checked when the queue was opened.
+///
+/// # Safety
+///
+/// `table` is open.
+pub unsafe fn is_as_created(table: pg_sys::Relation, indexes: &Indexes) -> bool {
+    // SAFETY: The relation is open. The list of its indexes is a copy that belongs to the
+    // caller and is freed here.
     unsafe {
         let class = &*(*table).rd_rel;
         let desc = (*table).rd_att;
@@ -113,30 +132,35 @@ pub unsafe fn is_as_made(table: pg_sys::Relation, indexes: &Indexes) -> bool {
             return false;
         }
         let cells = std::slice::from_raw_parts((*list).elements, (*list).length as usize);
-        let wanted = [indexes.key, indexes.pick, indexes.due];
-        let is_ours = cells.len() == wanted.len()
-            && cells.iter().all(|cell| wanted.contains(&cell.oid_value));
+        let expected = [indexes.key, indexes.pick, indexes.due];
+        let is_as_expected = cells.len() == expected.len()
+            && cells.iter().all(|cell| expected.contains(&cell.oid_value));
         pg_sys::list_free(list);
-        is_ours
+        is_as_expected
     }
 }
 
-/// Whether an index has an entry for every row that can be seen.
+/// Tells whether an index is a B-tree with an entry for every visible row.
+///
+/// # Safety
+///
+/// `index` is open.
 pub unsafe fn is_usable(index: pg_sys::Relation) -> bool {
-    // SAFETY: the index is open.
+    // SAFETY: The index is open.
     unsafe {
         let form = &*(*index).rd_index;
         (*(*index).rd_rel).relam == pg_sys::BTREE_AM_OID
             && form.indisvalid
             && form.indisready
-            && (!form.indcheckxmin || is_old(index))
+            && (!form.indcheckxmin || is_older_than_snapshots(index))
     }
 }
 
-/// Whether every snapshot of this session is younger than an index that has no entries
-/// for what older ones see.
-unsafe fn is_old(index: pg_sys::Relation) -> bool {
-    // SAFETY: the index is open; its row of pg_index is kept with it.
+/// Tells whether every snapshot of this session is younger than an index.
+///
+/// An index with `indcheckxmin` may have no entries for rows that only older snapshots show.
+unsafe fn is_older_than_snapshots(index: pg_sys::Relation) -> bool {
+    // SAFETY: The index is open. Its row of pg_index is kept with it.
     unsafe {
         let header = &*(*(*index).rd_indextuple).t_data;
         let frozen = pg_sys::HEAP_XMIN_FROZEN as u16;
@@ -145,11 +169,11 @@ unsafe fn is_old(index: pg_sys::Relation) -> bool {
     }
 }
 
-/// Whether the server was built with assertions.
+/// Tells whether the server was built with assertions.
 pub fn has_assertions() -> bool {
     static ASSERTIONS: OnceLock<bool> = OnceLock::new();
     *ASSERTIONS.get_or_init(|| {
-        // SAFETY: the value of a setting that always exists.
+        // SAFETY: This setting always exists. Its value is a C string or NULL.
         unsafe {
             let value = pg_sys::GetConfigOption(c"debug_assertions".as_ptr(), true, false);
             !value.is_null() && std::ffi::CStr::from_ptr(value) == c"on"

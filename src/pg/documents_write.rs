@@ -1,38 +1,48 @@
-//! Documents without the executor: what changes them. See `documents.rs`.
+//! Changes documents without the executor.
+//!
+//! See `documents.rs` for the reason of this way and for its conditions.
 
-use super::documents::{Change, Column, Documents, Row};
-use crate::pg::documents_check::has_assertions;
 use pgrx::pg_sys;
 
+use crate::domain::status::Status;
+use crate::pg::documents::{Change, Column, Documents, Row};
+use crate::pg::documents_check::has_assertions;
+
 impl Documents {
-    /// Writes the new version of a document that was just read. With `wait` false, one
-    /// that another transaction has locked is left alone.
+    /// Writes the new version of the document that was read last.
+    ///
+    /// With `wait`, waits for another transaction that has locked the document. Otherwise
+    /// leaves such a document alone and returns `Change::Locked`.
     pub fn replace(&mut self, row: &mut Row, wait: bool) -> Change {
-        // SAFETY: the tuple is formed by the table's descriptor, from as many values as
-        // it has columns; heap_update copies it into the page.
+        // SAFETY: The tuple is formed by the descriptor of the table, from as many values as
+        // it has columns. heap_update copies it into the page.
         unsafe {
             let tuple = self.form(row);
-            let change = match self.lock_for_assertions(row.tid, wait) {
+            let change = match self.lock_before_update(row.tid, wait) {
                 None => self.update(row.tid, tuple, wait),
                 Some(Change::Done) => self.update(row.tid, tuple, true),
                 Some(other) => other,
             };
             let is_heap_only = (*(*tuple).t_data).t_infomask2 & pg_sys::HEAP_ONLY_TUPLE as u16 != 0;
             if change == Change::Done && !is_heap_only {
-                // Although it is unique already: the check begins at the first page of
-                // its entries, where all that insert the same subject take turns.
+                // The subject is unique already. The check is made because it starts at the
+                // first page of the entries of the subject, so that all sessions that insert
+                // the same subject lock the same page.
                 let unique = pg_sys::IndexUniqueCheck::UNIQUE_CHECK_YES;
-                self.index_subject(row, &mut (*tuple).t_self, unique, true);
-                self.index_state(row, &mut (*tuple).t_self);
+                self.insert_key_entry(row, &mut (*tuple).t_self, unique, true);
+                self.insert_status_entry(row, &mut (*tuple).t_self);
             }
             pg_sys::heap_freetuple(tuple);
             change
         }
     }
 
-    /// A server that was built with assertions does not allow `heap_update` to say that
-    /// a row is locked: there a claim locks it first, which writes more. None: no need.
-    unsafe fn lock_for_assertions(
+    /// Locks a row that an update would not wait for, where the update cannot report the lock.
+    ///
+    /// A server that was built with assertions does not allow `heap_update` to return without
+    /// waiting for a lock. There the row is locked first, which writes more. Returns None where
+    /// that is not necessary.
+    unsafe fn lock_before_update(
         &self,
         tid: pg_sys::ItemPointerData,
         wait: bool,
@@ -46,8 +56,8 @@ impl Documents {
             t_self: tid,
             ..Default::default()
         };
-        // SAFETY: the row was read in this call, so its place exists; the pin that comes
-        // back is released.
+        // SAFETY: The row was read in this call, so its line pointer exists. The pin that
+        // heap_lock_tuple returns is released.
         unsafe {
             let result = pg_sys::heap_lock_tuple(
                 self.table,
@@ -79,7 +89,7 @@ impl Documents {
         let mut mode = pg_sys::LockTupleMode::LockTupleExclusive;
         #[cfg(not(any(feature = "pg13", feature = "pg14", feature = "pg15")))]
         let mut indexes = pg_sys::TU_UpdateIndexes::TU_None;
-        // SAFETY: the row was read in this call, so its place exists.
+        // SAFETY: The row was read in this call, so its line pointer exists.
         let result = unsafe {
             pg_sys::heap_update(
                 self.table,
@@ -94,10 +104,11 @@ impl Documents {
                 &mut indexes,
             )
         };
-        self.what_happened(result, &failure)
+        self.change_of(result, &failure)
     }
 
-    fn what_happened(
+    /// Translates the result of `heap_update` or `heap_delete`.
+    fn change_of(
         &self,
         result: pg_sys::TM_Result::Type,
         failure: &pg_sys::TM_FailureData,
@@ -105,9 +116,11 @@ impl Documents {
         match result {
             pg_sys::TM_Result::TM_Ok => Change::Done,
             pg_sys::TM_Result::TM_Deleted => Change::Removed,
-            // SAFETY: the place of the next version, as heap_update has found it.
-            pg_sys::TM_Result::TM_Updated => Change::Outdated(unsafe { self.status_in(failure) }),
-            // SAFETY: the slot holds the row, and the pin on its page.
+            pg_sys::TM_Result::TM_Updated => {
+                // SAFETY: heap_update has found where the next version is.
+                Change::Outdated(unsafe { self.status_of_next_version(failure) })
+            }
+            // SAFETY: The slot holds the row, and the pin on its page.
             pg_sys::TM_Result::TM_BeingModified
                 if !unsafe { self.may_be_locked_by_us(failure.xmax) } =>
             {
@@ -117,12 +130,14 @@ impl Documents {
         }
     }
 
-    /// The status that a row was given by who has changed it since it was read.
-    unsafe fn status_in(&self, failure: &pg_sys::TM_FailureData) -> Option<i32> {
+    /// Reads the status that another transaction has given to a row since it was read.
+    ///
+    /// Returns None when the version that this transaction wrote is gone.
+    unsafe fn status_of_next_version(&self, failure: &pg_sys::TM_FailureData) -> Option<i32> {
         let mut tid = failure.ctid;
-        // SAFETY: any version is fetched, whoever may see it; one that took the place of
-        // a version that is gone was written by another transaction. The slot keeps its
-        // page pinned until it is dropped.
+        // SAFETY: A version is fetched whether a snapshot shows it or not. The line pointer may
+        // have been reused for a row of another transaction, so xmin is compared. The slot
+        // keeps the page pinned until it is dropped.
         unsafe {
             let fetch = (*(*self.table).rd_tableam).tuple_fetch_row_version?;
             let slot = pg_sys::table_slot_create(self.table, std::ptr::null_mut());
@@ -145,26 +160,30 @@ impl Documents {
         }
     }
 
-    /// Whether it may be this transaction that has locked the current row, by itself or
-    /// among others: that is for a statement to find out.
-    unsafe fn may_be_locked_by_us(&self, holder: pg_sys::TransactionId) -> bool {
-        // SAFETY: as above; the bit is a hint, so it is read without a lock.
+    /// Tells whether this transaction may be one of those that have locked the current row.
+    ///
+    /// Only a statement can find that out for certain.
+    unsafe fn may_be_locked_by_us(&self, locker: pg_sys::TransactionId) -> bool {
+        // SAFETY: The slot holds the row, and the pin on its page. The bit is a hint, so it is
+        // read without a lock.
         unsafe {
             let slot = self.slot as *mut pg_sys::BufferHeapTupleTableSlot;
             let header = (*(*slot).base.tuple).t_data;
             let is_multi = (&raw const (*header).t_infomask).read_volatile()
                 & pg_sys::HEAP_XMAX_IS_MULTI as u16
                 != 0;
-            is_multi || pg_sys::TransactionIdIsCurrentTransactionId(holder)
+            is_multi || pg_sys::TransactionIdIsCurrentTransactionId(locker)
         }
     }
 
-    /// Removes a document that was just read. With `wait` false, one that another
-    /// transaction has locked is left alone.
+    /// Removes the document that was read last.
+    ///
+    /// With `wait`, waits for another transaction that has locked the document. Otherwise
+    /// leaves such a document alone and returns `Change::Locked`.
     pub fn remove(&mut self, row: &Row, wait: bool) -> Change {
         let mut failure = pg_sys::TM_FailureData::default();
         let mut tid = row.tid;
-        // SAFETY: the row was read in this call, so its place exists.
+        // SAFETY: The row was read in this call, so its line pointer exists.
         let result = unsafe {
             pg_sys::heap_delete(
                 self.table,
@@ -176,23 +195,25 @@ impl Documents {
                 false,
             )
         };
-        self.what_happened(result, &failure)
+        self.change_of(result, &failure)
     }
 
-    /// Adds a document whose subject nobody else would think of; false when somebody
-    /// has. Of two sessions that add the same subject in this way at the same time,
-    /// both would be told so.
+    /// Adds a document whose subject was generated. Returns false when the subject exists.
+    ///
+    /// When two sessions add the same subject in this way at the same time, the result can be
+    /// false for both.
     pub fn add(&mut self, row: &mut Row) -> bool {
-        // SAFETY: as in `replace`.
+        // SAFETY: The tuple is formed by the descriptor of the table, from as many values as
+        // it has columns. heap_insert copies it into the page.
         unsafe {
             let tuple = self.form(row);
             let command = pg_sys::GetCurrentCommandId(true);
             pg_sys::heap_insert(self.table, tuple, command, 0, std::ptr::null_mut());
             row.tid = (*tuple).t_self;
             let unique = pg_sys::IndexUniqueCheck::UNIQUE_CHECK_PARTIAL;
-            let is_new = self.index_subject(row, &mut (*tuple).t_self, unique, false);
+            let is_new = self.insert_key_entry(row, &mut (*tuple).t_self, unique, false);
             if is_new {
-                self.index_state(row, &mut (*tuple).t_self);
+                self.insert_status_entry(row, &mut (*tuple).t_self);
             } else {
                 pg_sys::CommandCounterIncrement();
                 self.remove(row, true);
@@ -202,17 +223,19 @@ impl Documents {
         }
     }
 
-    /// Adds a document if nobody has, or is about to add, its subject; waits for nobody.
-    /// As the executor does for ON CONFLICT: a row that may have to go is marked, so that
-    /// others wait for the mark and not for this transaction, and two that insert the
-    /// same subject do not wait for each other. The mark is the same for all rows until
-    /// this is dropped.
+    /// Adds a document unless its subject exists, or another session is adding it. Returns
+    /// whether the document was added. Waits for no other session.
+    ///
+    /// As the executor does for ON CONFLICT, the row is inserted speculatively. It carries a
+    /// token, and other sessions wait for the lock of that token instead of for this
+    /// transaction. Two sessions that insert the same subject do not wait for each other. All
+    /// rows carry the same token until this `Documents` is dropped.
     pub fn add_if_new(&mut self, row: &mut Row) -> bool {
-        // SAFETY: as in `replace`; the mark is removed from the row in either way. Its
-        // lock is given back by `drop`, or by the end of the transaction after an ERROR.
+        // SAFETY: As in `add`. The token is removed from the row in both cases. Its lock is
+        // released by `drop`, or by the end of the transaction after an ERROR.
         unsafe {
             let tuple = self.form(row);
-            let (_, token) = *self.mark.get_or_insert_with(|| {
+            let (_, token) = *self.speculation.get_or_insert_with(|| {
                 let transaction = pg_sys::GetCurrentTransactionId();
                 let token = pg_sys::SpeculativeInsertionLockAcquire(transaction);
                 (transaction, token)
@@ -229,9 +252,9 @@ impl Documents {
             pg_sys::heap_insert(self.table, tuple, command, options, std::ptr::null_mut());
             let tid = &raw mut (*tuple).t_self;
             let unique = pg_sys::IndexUniqueCheck::UNIQUE_CHECK_PARTIAL;
-            let is_new = self.index_subject(row, tid, unique, false);
+            let is_new = self.insert_key_entry(row, tid, unique, false);
             if is_new {
-                self.index_state(row, tid);
+                self.insert_status_entry(row, tid);
                 pg_sys::heap_finish_speculative(self.table, tid);
             } else {
                 pg_sys::heap_abort_speculative(self.table, tid);
@@ -242,7 +265,7 @@ impl Documents {
     }
 
     unsafe fn form(&self, row: &mut Row) -> pg_sys::HeapTuple {
-        // SAFETY: there are as many values as the table has columns.
+        // SAFETY: There are as many values as the table has columns.
         unsafe {
             let desc = (*self.table).rd_att;
             let tuple =
@@ -252,28 +275,33 @@ impl Documents {
         }
     }
 
-    unsafe fn index_subject(
+    /// Inserts the entry of a row into the index of the primary key. Returns whether the
+    /// subject is unique.
+    unsafe fn insert_key_entry(
         &self,
         row: &Row,
         tid: *mut pg_sys::ItemPointerData,
         unique: pg_sys::IndexUniqueCheck::Type,
         is_unchanged: bool,
     ) -> bool {
-        // SAFETY: the columns of each index were checked when the queue was opened, the
+        // SAFETY: The columns of each index were checked when the queue was opened, and the
         // rest in `open`.
         unsafe { self.insert(self.key, row, &[Column::Subject], tid, unique, is_unchanged) }
     }
 
-    /// Makes the entry of a row in the index of its state, if there is one.
-    unsafe fn index_state(&self, row: &Row, tid: *mut pg_sys::ItemPointerData) {
+    /// Inserts the entry of a row into the index of its status, if there is one.
+    ///
+    /// These are the predicates of the two partial indexes: a document that is completed,
+    /// killed or blocked is in neither.
+    unsafe fn insert_status_entry(&self, row: &Row, tid: *mut pg_sys::ItemPointerData) {
         if !row.is_null(Column::LockUpgrade) {
             return;
         }
-        let often = pg_sys::IndexUniqueCheck::UNIQUE_CHECK_NO;
-        // SAFETY: as above.
+        let not_unique = pg_sys::IndexUniqueCheck::UNIQUE_CHECK_NO;
+        // SAFETY: As in `insert_key_entry`.
         unsafe {
-            match row.int4(Column::Status) {
-                1 => {
+            match Status::from_code(row.int4(Column::Status)) {
+                Some(Status::Pending) => {
                     let columns = [
                         Column::Version,
                         Column::Priority,
@@ -281,17 +309,18 @@ impl Documents {
                         Column::Attempts,
                         Column::Seq,
                     ];
-                    self.insert(self.pick, row, &columns, tid, often, false);
+                    self.insert(self.pick, row, &columns, tid, not_unique, false);
                 }
-                0 | 2 => {
+                Some(Status::Planned | Status::Active) => {
                     let columns = [Column::Status, Column::NextIteration, Column::Seq];
-                    self.insert(self.due, row, &columns, tid, often, false);
+                    self.insert(self.due, row, &columns, tid, not_unique, false);
                 }
                 _ => {}
             }
         }
     }
 
+    /// Inserts an entry into an index. Returns whether it is unique, where that is checked.
     unsafe fn insert<const N: usize>(
         &self,
         index: pg_sys::Relation,
@@ -303,12 +332,13 @@ impl Documents {
     ) -> bool {
         let mut values = columns.map(|column| row.values[column as usize]);
         let mut nulls = columns.map(|column| row.nulls[column as usize]);
-        // A B-tree does not look into it.
+        // A B-tree does not read it.
         let mut info = pg_sys::IndexInfo {
             type_: pg_sys::NodeTag::T_IndexInfo,
             ..Default::default()
         };
-        // SAFETY: as many values as the index has columns, of their types.
+        // SAFETY: There are as many values as the index has columns, and they have the types
+        // of the columns.
         unsafe {
             pg_sys::index_insert(
                 index,

@@ -1,28 +1,39 @@
-//! Walks along an index of the documents that see every entry, whoever may see its
-//! row: what is dead for good is passed over, the first that is not ends the walk.
+//! Walks along an index of the documents.
+//!
+//! A walk reads every entry, whether a snapshot shows its row or not. It passes over the entries
+//! of rows that are dead for good, and ends at the first entry of another row.
 
 use pgrx::pg_sys;
 
-/// `btint4cmp`, `btint8cmp`, `timestamptz_cmp`, `int4eq`, `int4lt`: built-in functions
-/// keep their numbers in every version of PostgreSQL.
+/// The OID of `btint4cmp`. Built-in functions have the same OID in every version of PostgreSQL.
 pub(super) const COMPARE_INT4: u32 = 351;
 
+/// The OID of `btint8cmp`.
 pub(super) const COMPARE_INT8: u32 = 842;
 
+/// The OID of `timestamptz_cmp`.
 pub(super) const COMPARE_TIMESTAMPTZ: u32 = 1314;
 
+/// The OID of `int4eq`.
 const EQUAL_INT4: u32 = 65;
 
+/// The OID of `int4lt`.
 const LESS_INT4: u32 = 66;
 
-/// How many entries are passed between two looks at pending interrupts.
+/// The number of entries that are passed between two checks for interrupts.
 const INTERRUPTS_EVERY: u64 = 1000;
 
-/// A column of a place in the index.
+/// The most columns that an index can have (`INDEX_MAX_KEYS`).
+const INDEX_MAX_KEYS: usize = 32;
+
+/// The value of a column of an index entry.
 #[derive(Debug, Clone, Copy)]
 pub enum Column {
+    /// An `integer`.
     Int4(i32),
+    /// A `bigint`.
     Int8(i64),
+    /// A `timestamptz`, in microseconds since 2000.
     Timestamptz(i64),
 }
 
@@ -34,7 +45,8 @@ impl Column {
         }
     }
 
-    fn compare(self) -> u32 {
+    /// The OID of the function that compares values of this type.
+    fn comparison(self) -> u32 {
         match self {
             Self::Int4(_) => COMPARE_INT4,
             Self::Int8(_) => COMPARE_INT8,
@@ -42,7 +54,7 @@ impl Column {
         }
     }
 
-    /// The same kind of column with another value.
+    /// Makes a column of the same type with another value.
     fn with(self, datum: pg_sys::Datum) -> Self {
         match self {
             Self::Int4(_) => Self::Int4(datum.value() as i32),
@@ -52,19 +64,20 @@ impl Column {
     }
 }
 
-/// A table and one of its indexes, open for a walk. The caller holds a lock on the
-/// table until the end of the transaction.
-struct Open {
+/// A table and one of its indexes that are open for a walk.
+///
+/// The caller holds a lock on the table until the end of the transaction.
+struct Walk {
     table: pg_sys::Relation,
     index: pg_sys::Relation,
     slot: *mut pg_sys::TupleTableSlot,
     scan: pg_sys::IndexScanDesc,
 }
 
-impl Open {
-    unsafe fn new(table: pg_sys::Oid, index: pg_sys::Oid, keys: usize) -> Self {
-        // SAFETY: both exist (the table is locked, so its index can not be dropped);
-        // an ERROR on the way releases everything with the transaction's resources.
+impl Walk {
+    unsafe fn open(table: pg_sys::Oid, index: pg_sys::Oid, keys: usize) -> Self {
+        // SAFETY: The table is locked, so it exists and its index cannot be dropped. After an
+        // ERROR the end of the transaction releases what was opened.
         unsafe {
             let table = pg_sys::table_open(table, pg_sys::NoLock as i32);
             let index = pg_sys::index_open(index, pg_sys::AccessShareLock as i32);
@@ -81,8 +94,9 @@ impl Open {
         }
     }
 
+    /// Starts, or starts again, at the first entry that satisfies the keys.
     unsafe fn start(&mut self, keys: &mut [pg_sys::ScanKeyData]) {
-        // SAFETY: as many keys as the scan was begun for; they are copied, but for the
+        // SAFETY: The scan was begun for this number of keys. It copies them, except for the
         // members of a row comparison, which the caller keeps.
         unsafe {
             pg_sys::index_rescan(
@@ -95,9 +109,9 @@ impl Open {
         }
     }
 
-    /// Goes to the next entry; false at the end.
+    /// Goes to the next entry. Returns false at the end.
     unsafe fn next(&mut self) -> bool {
-        // SAFETY: the scan is open.
+        // SAFETY: The scan is open.
         unsafe {
             pg_sys::index_getnext_slot(
                 self.scan,
@@ -107,16 +121,17 @@ impl Open {
         }
     }
 
-    /// The first N columns of the index behind a prefix, as the current entry has them;
-    /// None when one is NULL. Not those of the row: an index that was made later than
-    /// a chain of heap-only updates leads to versions with other values.
-    unsafe fn place<const N: usize>(&self, prefix: usize) -> Option<[pg_sys::Datum; N]> {
-        const MAX: usize = 32; // INDEX_MAX_KEYS
-        let mut values = [pg_sys::Datum::from(0); MAX];
-        let mut nulls = [false; MAX];
-        // SAFETY: the scan was told to keep the entry's tuple, which belongs to the
-        // index's descriptor; all columns are by value (checked when the queue was
-        // opened).
+    /// Reads N columns of the current entry, after `prefix` columns that are skipped. Returns
+    /// None when one of them is NULL.
+    ///
+    /// The values are those of the entry and not those of the row. An index that was created
+    /// later than a chain of heap-only updates leads to versions with other values.
+    unsafe fn columns<const N: usize>(&self, prefix: usize) -> Option<[pg_sys::Datum; N]> {
+        let mut values = [pg_sys::Datum::from(0); INDEX_MAX_KEYS];
+        let mut nulls = [false; INDEX_MAX_KEYS];
+        // SAFETY: `open` asked the scan to keep the tuple of the entry, which belongs to the
+        // descriptor of the index. All columns are passed by value, which was checked when the
+        // queue was opened.
         unsafe {
             let tuple = (*self.scan).xs_itup;
             if tuple.is_null() {
@@ -135,12 +150,12 @@ impl Open {
         Some(std::array::from_fn(|at| values[prefix + at]))
     }
 
-    /// Whether the current row is dead for every snapshot to come.
+    /// Tells whether the current row is dead for every snapshot that will be taken.
     unsafe fn is_dead(&self) -> bool {
         use pg_sys::HTSV_Result::{HEAPTUPLE_DEAD, HEAPTUPLE_RECENTLY_DEAD};
-        // SAFETY: an index scan of a heap table fills a buffer slot and holds its
-        // buffer pinned; the content lock is needed to look at hint bits. Both kinds
-        // of dead are treated alike, so any horizon does.
+        // SAFETY: An index scan of a heap table fills a buffer slot and holds its buffer
+        // pinned. The content lock is needed to look at hint bits. Both kinds of dead rows are
+        // treated alike, so any horizon can be given.
         unsafe {
             let slot = self.slot as *mut pg_sys::BufferHeapTupleTableSlot;
             let buffer = (*slot).buffer;
@@ -156,14 +171,14 @@ impl Open {
     }
 }
 
-impl Drop for Open {
+impl Drop for Walk {
     fn drop(&mut self) {
-        // After an ERROR the transaction's resources go by themselves.
+        // After an ERROR the end of the transaction releases its resources.
         if std::thread::panicking() {
             return;
         }
-        // SAFETY: opened in new; the lock on the index is kept until the end of the
-        // transaction, as the executor does.
+        // SAFETY: All of this was opened in `open`. The lock on the index is kept until the end
+        // of the transaction, as the executor does.
         unsafe {
             pg_sys::index_endscan(self.scan);
             pg_sys::ExecDropSingleTupleTableSlot(self.slot);
@@ -173,14 +188,14 @@ impl Drop for Open {
     }
 }
 
-/// `index_beginscan`.
+/// Begins an index scan with this number of keys. The caller gives the keys later.
 pub(super) unsafe fn begin_scan(
     table: pg_sys::Relation,
     index: pg_sys::Relation,
     snapshot: pg_sys::Snapshot,
     keys: usize,
 ) -> pg_sys::IndexScanDesc {
-    // SAFETY: the caller's relations are open, and its snapshot lives as long as the
+    // SAFETY: The relations of the caller are open, and its snapshot lives as long as the
     // scan.
     unsafe {
         pg_sys::index_beginscan(
@@ -195,6 +210,7 @@ pub(super) unsafe fn begin_scan(
     }
 }
 
+/// Makes a scan key: `column`, counted from 1, compared with `value` by `function`.
 pub(super) fn scan_key(
     flags: u32,
     column: usize,
@@ -203,7 +219,7 @@ pub(super) fn scan_key(
     value: pg_sys::Datum,
 ) -> pg_sys::ScanKeyData {
     let mut key = pg_sys::ScanKeyData::default();
-    // SAFETY: looks the function up and fills the key in.
+    // SAFETY: This looks the function up, which exists, and fills in the key.
     unsafe {
         pg_sys::ScanKeyEntryInitialize(
             &mut key,
@@ -219,13 +235,16 @@ pub(super) fn scan_key(
     key
 }
 
+/// Makes a scan key: an `integer` column, counted from 1, equals `value`.
 pub(super) fn equal(column: usize, value: i32) -> pg_sys::ScanKeyData {
     let value = pg_sys::Datum::from(value);
     scan_key(0, column, pg_sys::BTEqualStrategyNumber, EQUAL_INT4, value)
 }
 
-/// The members of a comparison of rows (column, ...) >= (value, ...), from a column on:
-/// the function that compares, and the value.
+/// Makes the members of a row comparison `(column, …) >= (value, …)`.
+///
+/// `first` is the first column, counted from 1. `values` has, for each column from there on, the
+/// OID of the function that compares it, and the value.
 pub(super) fn row_members<const N: usize>(
     first: usize,
     values: [(u32, pg_sys::Datum); N],
@@ -242,8 +261,9 @@ pub(super) fn row_members<const N: usize>(
     })
 }
 
-/// The key of a comparison of rows, which is a boundary of the index, where the scan
-/// starts. The members live as long as the scan.
+/// Makes the key of a row comparison, at which the scan starts.
+///
+/// `members` must live as long as the scan, because the key points to them.
 pub(super) fn row_from(members: &mut [pg_sys::ScanKeyData]) -> pg_sys::ScanKeyData {
     pg_sys::ScanKeyData {
         sk_flags: pg_sys::SK_ROW_HEADER as i32,
@@ -254,20 +274,23 @@ pub(super) fn row_from(members: &mut [pg_sys::ScanKeyData]) -> pg_sys::ScanKeyDa
     }
 }
 
-/// Walks from `from` on, among the entries whose first columns equal `prefix`, to the
-/// first whose row is alive, or may yet be, or that `is_beyond` says is far enough; says
-/// where that is, or None at the end. `goes_on` is called now and then on a long way.
+/// Walks from `from` to the first entry whose row is alive, or may become alive, or for which
+/// `is_beyond` returns true. Returns the columns of that entry, or None at the end.
+///
+/// Only entries whose first columns equal `prefix` are read. `from` has the columns after the
+/// prefix. Returns `from` itself when an entry has a NULL, because then nothing is proven.
+/// `on_progress` is called after every 1000 entries. The caller has locked `table`.
 pub fn first_alive<const N: usize>(
     table: pg_sys::Oid,
     index: pg_sys::Oid,
     prefix: &[i32],
     from: [Column; N],
     is_beyond: impl Fn(&[Column; N]) -> bool,
-    goes_on: impl Fn(),
+    on_progress: impl Fn(),
 ) -> Option<[Column; N]> {
     let mut members = row_members(
         prefix.len() + 1,
-        from.map(|column| (column.compare(), column.datum())),
+        from.map(|column| (column.comparison(), column.datum())),
     );
     let row = row_from(&mut members);
     let mut keys: Vec<pg_sys::ScanKeyData> = prefix
@@ -277,32 +300,36 @@ pub fn first_alive<const N: usize>(
         .collect();
     keys.push(row);
 
-    // SAFETY: as described at each function; `members` lives until the scan is over.
+    // SAFETY: The caller has locked the table. `members` lives until the scan is over.
     unsafe {
-        let mut open = Open::new(table, index, keys.len());
-        open.start(&mut keys);
+        let mut walk = Walk::open(table, index, keys.len());
+        walk.start(&mut keys);
         let mut passed = 0u64;
-        while open.next() {
-            // Somebody dropped a NOT NULL: nothing is proven from here on.
-            let Some(datums) = open.place::<N>(prefix.len()) else {
+        while walk.next() {
+            // A NOT NULL constraint was dropped, so nothing is proven from here on.
+            let Some(datums) = walk.columns::<N>(prefix.len()) else {
                 return Some(from);
             };
-            let place = std::array::from_fn(|at| from[at].with(datums[at]));
-            if is_beyond(&place) || !open.is_dead() {
-                return Some(place);
+            let entry = std::array::from_fn(|at| from[at].with(datums[at]));
+            if is_beyond(&entry) || !walk.is_dead() {
+                return Some(entry);
             }
             passed += 1;
             if passed.is_multiple_of(INTERRUPTS_EVERY) {
                 pgrx::check_for_interrupts!();
-                goes_on();
+                on_progress();
             }
         }
         None
     }
 }
 
-/// The different values of the second column among the entries with this first one,
-/// dead or alive, from the start of the index; None when there are more than `limit`.
+/// Lists the distinct values of the second column of an index, in descending order, among the
+/// entries whose first column equals `first`.
+///
+/// Entries of dead rows count too. Both columns are `integer`, and the index has the second one
+/// in descending order. Returns None when there are more than `limit` values, or when one is
+/// NULL. The caller has locked `table`.
 pub fn second_column(
     table: pg_sys::Oid,
     index: pg_sys::Oid,
@@ -310,19 +337,19 @@ pub fn second_column(
     limit: usize,
 ) -> Option<Vec<i32>> {
     let mut found = Vec::new();
-    // SAFETY: as above.
+    // SAFETY: The caller has locked the table.
     unsafe {
-        let mut open = Open::new(table, index, 1);
-        open.start(&mut [equal(1, first)]);
-        if !open.next() {
+        let mut walk = Walk::open(table, index, 1);
+        walk.start(&mut [equal(1, first)]);
+        if !walk.next() {
             return Some(found);
         }
-        let [datum] = open.place::<1>(1)?;
+        let [datum] = walk.columns::<1>(1)?;
         let mut value = datum.value() as i32;
         found.push(value);
-        std::mem::drop(open);
-        // The index has this column in descending order: the next one is less.
-        let mut open = Open::new(table, index, 2);
+        std::mem::drop(walk);
+        // The index has this column in descending order, so the next value is less.
+        let mut walk = Walk::open(table, index, 2);
         loop {
             let less = scan_key(
                 0,
@@ -331,11 +358,11 @@ pub fn second_column(
                 LESS_INT4,
                 pg_sys::Datum::from(value),
             );
-            open.start(&mut [equal(1, first), less]);
-            if !open.next() {
+            walk.start(&mut [equal(1, first), less]);
+            if !walk.next() {
                 return Some(found);
             }
-            let [datum] = open.place::<1>(1)?;
+            let [datum] = walk.columns::<1>(1)?;
             value = datum.value() as i32;
             if found.len() == limit {
                 return None;

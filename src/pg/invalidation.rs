@@ -1,10 +1,12 @@
-//! Tells the plan cache which tables changed.
+//! Collects which tables have changed, from the invalidation messages of the server.
+//!
+//! The cache of open queues asks for these tables at the start of each call.
 
 use std::cell::{Cell, RefCell};
 
 use pgrx::pg_sys;
 
-/// More than this many changed tables between two calls: everything is looked up anew.
+/// When more tables than this have changed between two calls, everything counts as changed.
 const MAX_CHANGED: usize = 256;
 
 struct Changed {
@@ -16,28 +18,32 @@ thread_local! {
     static CHANGED: RefCell<Changed> = const { RefCell::new(Changed { tables: Vec::new(), all: false }) };
 }
 
-/// How many tables can be watched.
-const WATCHED: usize = 8;
+/// The number of tables that can be watched at a time.
+const MAX_WATCHED: usize = 8;
 
+/// Catalogs or tables on which a remembered look-up depends.
 struct Watch {
-    tables: Cell<[u32; WATCHED]>,
+    tables: Cell<[u32; MAX_WATCHED]>,
     has_fired: Cell<bool>,
+    /// The result of the look-up. 0 when there is none.
     remembered: Cell<u32>,
 }
 
 thread_local! {
     static WATCH: Watch = const {
         Watch {
-            tables: Cell::new([0; WATCHED]),
+            tables: Cell::new([0; MAX_WATCHED]),
             has_fired: Cell::new(false),
             remembered: Cell::new(0),
         }
     };
 }
 
-/// Watches these tables, and forgets what was remembered.
+/// Watches these tables from now on, and forgets the remembered table.
+///
+/// Only the first 8 tables are watched.
 pub fn watch(tables: &[pg_sys::Oid]) {
-    let mut watched = [0; WATCHED];
+    let mut watched = [0; MAX_WATCHED];
     for (at, table) in watched.iter_mut().zip(tables) {
         *at = table.to_u32();
     }
@@ -48,12 +54,12 @@ pub fn watch(tables: &[pg_sys::Oid]) {
     });
 }
 
-/// Remembers a table until one of those watched changes.
+/// Remembers a table until one of the watched tables changes.
 pub fn remember(table: pg_sys::Oid) {
     WATCH.with(|watch| watch.remembered.set(table.to_u32()));
 }
 
-/// The table that is remembered.
+/// Returns the remembered table, unless a watched table has changed since.
 pub fn watched() -> Option<pg_sys::Oid> {
     WATCH.with(|watch| {
         let table = watch.remembered.get();
@@ -61,23 +67,28 @@ pub fn watched() -> Option<pg_sys::Oid> {
     })
 }
 
-/// What changed since the last look.
+/// The tables that have changed since the last call of [`take`].
 pub enum Invalidated {
+    /// No table has changed.
     Nothing,
+    /// These tables have changed. A table can occur more than once.
     Tables(Vec<pg_sys::Oid>),
+    /// Every table may have changed.
     Everything,
 }
 
-/// Registers the callback, once in the life of a process.
+/// Registers the callback that collects the tables. Must be called once in each process.
 pub fn register() {
-    // SAFETY: called from _PG_init only; the callback lives as long as the process.
+    // SAFETY: This is called from _PG_init only. The callback lives as long as the process.
     unsafe { pg_sys::CacheRegisterRelcacheCallback(Some(on_change), pg_sys::Datum::from(0)) };
 }
 
-/// Runs whenever PostgreSQL processes an invalidation, so it may not fail, query or
-/// free anything: it notes the table down.
+/// Collects a table that has changed.
+///
+/// PostgreSQL calls this whenever it processes an invalidation message. So it must not raise an
+/// error, run a query or free the cached queues.
 unsafe extern "C-unwind" fn on_change(_: pg_sys::Datum, table: pg_sys::Oid) {
-    // try_with: at the exit of a process there is nothing left to note.
+    // try_with is used because the thread-local values may be gone when the process exits.
     let _ = WATCH.try_with(|watch| {
         if table == pg_sys::InvalidOid || watch.tables.get().contains(&table.to_u32()) {
             watch.has_fired.set(true);
@@ -95,7 +106,7 @@ unsafe extern "C-unwind" fn on_change(_: pg_sys::Datum, table: pg_sys::Oid) {
     });
 }
 
-/// Takes what was noted since the last call.
+/// Returns what has changed since the last call, and forgets it.
 pub fn take() -> Invalidated {
     CHANGED.with(|changed| {
         let mut changed = changed.borrow_mut();

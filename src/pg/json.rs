@@ -1,16 +1,17 @@
-//! jsonb values, handed through without being taken apart.
+//! Values of type `jsonb`, which are passed on without being converted.
 
 use pgrx::pg_sys;
 
 use crate::pg::text::c_string;
 use crate::pg::value::Arg;
 
+/// A `jsonb` value in the memory of the server.
 #[derive(Clone, Copy)]
 pub struct Jsonb {
     datum: pg_sys::Datum,
 }
 
-/// The elements of a `jsonb[]`; None for a NULL among them. No array has none.
+/// Returns the elements of a `jsonb[]`, with None for each NULL. A NULL array has no elements.
 pub fn elements(array: &Arg) -> Vec<Option<Jsonb>> {
     if array.is_null() {
         return Vec::new();
@@ -18,7 +19,8 @@ pub fn elements(array: &Arg) -> Vec<Option<Jsonb>> {
     let mut values: *mut pg_sys::Datum = std::ptr::null_mut();
     let mut nulls: *mut bool = std::ptr::null_mut();
     let mut n = 0;
-    // SAFETY: a detoasted array lives as long as the call, and its elements stay in it.
+    // SAFETY: The argument is a jsonb[]. A detoasted array lives as long as the call, and its
+    // elements stay in it.
     unsafe {
         let array = pg_sys::pg_detoast_datum(array.datum().cast_mut_ptr());
         pg_sys::deconstruct_array(
@@ -42,7 +44,7 @@ impl Jsonb {
         Self { datum }
     }
 
-    /// Parses JSON text; PostgreSQL's own error (22P02) when it can not.
+    /// Parses a JSON text. Raises PostgreSQL's own ERROR (22P02) when it is not valid.
     pub fn parse(text: &str) -> Self {
         // SAFETY: jsonb_in takes one C string.
         let datum = unsafe {
@@ -57,10 +59,11 @@ impl Jsonb {
         }
     }
 
-    /// As a `jsonb[]` of one element.
+    /// Makes a `jsonb[]` with this value as its only element.
     pub fn array_of_one(self) -> Arg {
         let mut datum = self.datum;
-        // SAFETY: the element is a jsonb: of any length, by reference, int-aligned.
+        // SAFETY: The element is a jsonb, whose type has a variable length, is passed by
+        // reference, and is aligned as an int.
         let array = unsafe {
             pg_sys::construct_array(
                 &mut datum,
@@ -74,6 +77,7 @@ impl Jsonb {
         Arg::new(pg_sys::JSONBARRAYOID, Some(pg_sys::Datum::from(array)))
     }
 
+    /// Returns the value as JSON text, as PostgreSQL writes it.
     pub fn to_text(self) -> String {
         // SAFETY: jsonb_out detoasts its argument and returns a C string.
         unsafe {
@@ -86,11 +90,11 @@ impl Jsonb {
         }
     }
 
-    /// Whether it is an object, and no array or single value.
+    /// Tells whether the value is an object, and not an array or a scalar.
     pub fn is_object(self) -> bool {
         const HEADER: usize = size_of::<i32>();
-        // SAFETY: a detoasted jsonb has a length of four bytes, and behind it the header
-        // of its container.
+        // SAFETY: A detoasted jsonb begins with its length in four bytes, which the header of
+        // its container follows.
         unsafe {
             let value = pg_sys::pg_detoast_datum(self.datum.cast_mut_ptr()) as *const u8;
             let header = value.add(HEADER).cast::<u32>().read_unaligned();
@@ -98,6 +102,7 @@ impl Jsonb {
         }
     }
 
+    /// Makes a value of type `jsonb`, which is NULL for None.
     pub fn arg(value: Option<Self>) -> Arg {
         Arg::new(pg_sys::JSONBOID, value.map(|v| v.datum))
     }

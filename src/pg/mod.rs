@@ -1,6 +1,7 @@
-//! The one home of `unsafe`: everything that talks to the server's C functions.
-//! Each block names the invariant it relies on. What the rest of the code sees is
-//! safe to call from any backend that runs a function of this extension.
+//! Everything that calls the server's C functions, and all `unsafe` of the project.
+//!
+//! Each `unsafe` block has a SAFETY comment that names the invariant it relies on. The public
+//! functions of these modules are safe to call in any process that runs code of fetchq.
 
 pub mod append;
 pub mod call;

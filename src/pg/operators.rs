@@ -1,16 +1,16 @@
 //! Operators in SQL statements.
 //!
-//! A plain operator is looked up through the search_path of the session, where somebody may
-//! have put an operator of their own. Statements therefore write operators as markers, such
-//! as `{=}` and `{->>}`, and every statement passes through [`expand`] on its way to the
-//! server, which names the operators of `pg_catalog`.
+//! A plain operator is looked up through the search_path of the session, in which a user may
+//! have created an operator of the same name. Statements therefore write operators as markers,
+//! such as `{=}` and `{->>}`. Every statement passes through [`expand`] on its way to the
+//! server, which then uses the operators of `pg_catalog`.
 //!
-//! All operators that are written in this way bind equally, from left to right, so that a
+//! All operators that are written in this way bind equally strongly, from left to right. So a
 //! statement needs parentheses where SQL usually needs none: `a {=} (b {+} 1)`.
 
 use std::borrow::Cow;
 
-/// The characters that an operator of PostgreSQL is made of.
+/// The characters of which the name of an operator of PostgreSQL can consist.
 const OPERATOR_CHARACTERS: &str = "+-*/<>=~!@#%^&|`?";
 
 fn is_operator(text: &str) -> bool {
@@ -18,6 +18,8 @@ fn is_operator(text: &str) -> bool {
 }
 
 /// Expands the markers of a statement: `{=}` becomes `operator(pg_catalog.=)`.
+///
+/// Other braces stay as they are. A statement without markers is not copied.
 pub fn expand(sql: &str) -> Cow<'_, str> {
     let mut expanded = String::new();
     let mut rest = sql;

@@ -1,18 +1,20 @@
 //! Planner settings of the hot statements.
 //!
-//! A hot statement has one right plan, whatever the statistics say at the moment it
-//! happens to be planned: an empty table that was just analyzed, or one that grew by
-//! a million rows since. The settings are in force while that one statement is being
-//! planned, never while it runs: a user's trigger must not see them, and the settings
-//! machinery, which they bypass because it costs microseconds each, would remember
-//! them as the session's own.
+//! A hot statement has one right plan, whatever the statistics say at the moment when it is
+//! planned. The table may have been empty when it was analyzed, or may have grown by a million
+//! rows since. The settings are in force only while that one statement is planned, and never
+//! while it runs, because a trigger of a user must not see them. They are set as plain
+//! variables, because the functions of the server that change settings cost microseconds each.
+//! If they were in force longer, those functions would remember them as the session's own.
 
 use std::ffi::CStr;
 
 use pgrx::pg_sys;
 
-/// In force until dropped; a panic or ERROR unwinds through it.
-struct HotPlanner {
+/// The planner settings of the session, which are set back when this is dropped.
+///
+/// A panic or an ERROR unwinds through `drop` too.
+struct SavedPlannerSettings {
     seqscan: bool,
     bitmapscan: bool,
     sort: bool,
@@ -21,10 +23,11 @@ struct HotPlanner {
     jit: bool,
 }
 
-impl HotPlanner {
-    fn enter() -> Self {
-        // SAFETY: plain variables of this backend, which has one thread; restored by
-        // Drop, also when an ERROR unwinds.
+impl SavedPlannerSettings {
+    /// Saves the settings of the session and sets those of the hot statements.
+    fn replace() -> Self {
+        // SAFETY: These are plain variables of this backend, which has one thread. `drop`
+        // restores them, also when an ERROR unwinds.
         unsafe {
             let saved = Self {
                 seqscan: pg_sys::enable_seqscan,
@@ -39,17 +42,17 @@ impl HotPlanner {
             pg_sys::enable_sort = false;
             pg_sys::enable_indexscan = true;
             pg_sys::enable_tidscan = true;
-            // A generic plan guesses LIMIT $n as a tenth of the table: on a large one
-            // that alone would be above jit_above_cost.
+            // A generic plan assumes that LIMIT $n is a tenth of the table. On a large table
+            // that alone would exceed jit_above_cost.
             pg_sys::jit_enabled = false;
             saved
         }
     }
 }
 
-impl Drop for HotPlanner {
+impl Drop for SavedPlannerSettings {
     fn drop(&mut self) {
-        // SAFETY: as above.
+        // SAFETY: These are plain variables of this backend, which has one thread.
         unsafe {
             pg_sys::enable_seqscan = self.seqscan;
             pg_sys::enable_bitmapscan = self.bitmapscan;
@@ -61,12 +64,15 @@ impl Drop for HotPlanner {
     }
 }
 
-/// Makes sure that a kept plan has a valid generic plan, made under our settings. The
-/// locks taken here stay, so nothing can invalidate it before the statement runs.
+/// Makes sure that a prepared statement has a valid generic plan, made under the settings of the
+/// hot statements.
+///
+/// The locks that planning takes are kept, so nothing can invalidate the plan before the
+/// statement runs.
 pub(super) fn plan(ptr: pg_sys::SPIPlanPtr) {
-    let _settings = HotPlanner::enter();
-    // SAFETY: ptr is a kept plan of one statement, and an SPI connection is open; the
-    // reference that this call takes is given back at once, the plan source keeps one.
+    let _saved = SavedPlannerSettings::replace();
+    // SAFETY: `ptr` is a kept plan of one statement, and an SPI connection is open. The
+    // reference that this call takes is released at once. The plan source keeps its own.
     unsafe {
         let planned = pg_sys::SPI_plan_get_cached_plan(ptr);
         if !planned.is_null() {
@@ -78,10 +84,10 @@ pub(super) fn plan(ptr: pg_sys::SPIPlanPtr) {
     }
 }
 
-/// Runs `work` under another value of a setting, by the settings machinery.
+/// Runs `work` under another value of a setting, as the SET clause of a function does.
 fn with_setting<R>(name: &CStr, value: &CStr, work: impl FnOnce() -> R) -> R {
-    // SAFETY: a nest level of its own, closed below, or by the end of the
-    // (sub)transaction after an ERROR: what a function's SET clause does.
+    // SAFETY: The nest level is closed below, or by the end of the (sub)transaction after an
+    // ERROR.
     unsafe {
         let level = pg_sys::NewGUCNestLevel();
         pg_sys::set_config_option(
@@ -100,16 +106,20 @@ fn with_setting<R>(name: &CStr, value: &CStr, work: impl FnOnce() -> R) -> R {
     }
 }
 
-/// Runs `work` with nothing but PostgreSQL's own in the search path, which decides how
-/// expressions are written out.
+/// Runs `work` with only the system catalogs in the search path.
+///
+/// Statements then find no objects of users, and the server writes out expressions with
+/// qualified names.
 pub fn with_plain_search_path<R>(work: impl FnOnce() -> R) -> R {
     with_setting(c"search_path", c"pg_catalog, pg_temp", work)
 }
 
-/// Runs `work` with generic plans where the session forces custom ones, which is the
-/// one setting that outranks what a plan asks for. Rare, so by the settings machinery.
+/// Runs `work` with generic plans, also where the session forces custom plans.
+///
+/// `plan_cache_mode` is the one setting that overrides what a prepared statement asks for. It is
+/// rarely set, so the cost of changing it does not matter.
 pub(super) fn with_generic_plans<R>(work: impl FnOnce() -> R) -> R {
-    // SAFETY: a plain variable of this backend.
+    // SAFETY: This is a plain variable of this backend.
     let mode = unsafe { pg_sys::plan_cache_mode };
     if mode != pg_sys::PlanCacheMode::PLAN_CACHE_MODE_FORCE_CUSTOM_PLAN as i32 {
         return work();

@@ -1,12 +1,12 @@
-//! Procedures that end transactions: what CALL runs outside of a transaction block.
+//! Procedures that end transactions. CALL runs them outside of a transaction block.
 
 use pgrx::pg_sys;
 
 use crate::pg::call::Call;
 
-/// Whether the call is part of a transaction that its caller will end.
+/// Tells whether a call cannot end the transaction, because its caller will end it.
 pub fn is_atomic(call: &Call) -> bool {
-    // SAFETY: CALL passes a CallContext; the node tag is checked before it is read.
+    // SAFETY: CALL passes a CallContext. Its node tag is checked before it is read.
     unsafe {
         let context = (*call.fcinfo()).context;
         if context.is_null() || (*context).type_ != pg_sys::NodeTag::T_CallContext {
@@ -16,9 +16,10 @@ pub fn is_atomic(call: &Call) -> bool {
     }
 }
 
-/// Runs the body of a procedure that is not atomic; `work` may commit.
+/// Runs the body of a procedure whose call is not atomic. `work` may commit.
 pub fn run<R>(work: impl FnOnce(&Transactions) -> R) -> R {
-    // SAFETY: paired; after an ERROR the end of the transaction closes what is open.
+    // SAFETY: The connection is closed below. After an ERROR the end of the transaction closes
+    // it.
     unsafe {
         let code = pg_sys::SPI_connect_ext(pg_sys::SPI_OPT_NONATOMIC as i32);
         if code < 0 {
@@ -30,23 +31,24 @@ pub fn run<R>(work: impl FnOnce(&Transactions) -> R) -> R {
     }
 }
 
-/// The right to end transactions.
+/// The permission to end transactions, which only [`run`] gives.
 pub struct Transactions(());
 
 impl Transactions {
-    /// Ends the transaction and begins another one, which has no snapshot yet.
+    /// Commits the transaction and begins another one, which has no snapshot yet.
     pub fn commit(&self) {
-        // SAFETY: the connection was opened for that. In newer versions the second call
-        // does nothing, because the first one begins the next transaction.
+        // SAFETY: The connection was opened as not atomic. In newer versions of PostgreSQL the
+        // second call does nothing, because the first one begins the next transaction.
         unsafe {
             pg_sys::SPI_commit();
             pg_sys::SPI_start_transaction();
         }
     }
 
-    /// Runs `work` with a snapshot, as a statement.
+    /// Runs `work` with a snapshot of its own, as the server runs a statement.
     pub fn statement<R>(&self, work: impl FnOnce() -> R) -> R {
-        // SAFETY: popped again; after an ERROR the end of the transaction pops it.
+        // SAFETY: The snapshot is popped below. After an ERROR the end of the transaction pops
+        // it.
         unsafe {
             pg_sys::PushActiveSnapshot(pg_sys::GetTransactionSnapshot());
             let result = work();

@@ -1,4 +1,4 @@
-//! Processes of our own in the server: how they are started, wait, and end.
+//! The background processes of fetchq: how they start, wait, work in transactions, and end.
 
 use std::ffi::{CStr, CString};
 use std::panic::AssertUnwindSafe;
@@ -13,36 +13,42 @@ use pgrx::{PgTryBuilder, pg_sys};
 
 use crate::pg::catalog;
 
-/// Wakes a process that sleeps in `sleep`.
+/// The latch of a process in shared memory, which wakes the process from `sleep`.
 pub struct Latch(AtomicPtr<pg_sys::Latch>);
 
 impl Latch {
+    /// Makes a latch that belongs to no process.
     pub const fn none() -> Self {
         Self(AtomicPtr::new(std::ptr::null_mut()))
     }
 
-    /// From now on this one wakes this process.
+    /// Makes this the latch of this process.
     pub fn take(&self) {
-        // SAFETY: a variable of this process; the latch of a process with a place in
-        // shared memory is there too, at the same address for all of them.
+        // SAFETY: This is a variable of this process. The latch to which it points is in shared
+        // memory, at the same address in all processes.
         self.0.store(unsafe { pg_sys::MyLatch }, Ordering::Release);
     }
 
+    /// Makes this the latch of no process.
     pub fn leave(&self) {
         self.0.store(std::ptr::null_mut(), Ordering::Release);
     }
 
+    /// Wakes the process of this latch, if there is one.
     pub fn set(&self) {
         let latch = self.0.load(Ordering::Acquire);
         if !latch.is_null() {
-            // SAFETY: the memory of a latch outlives its process; one that nobody owns
-            // any more, or somebody else does, may be set without harm.
+            // SAFETY: The memory of a latch outlives its process. A latch that no longer
+            // belongs to a process, or belongs to another one, can be set without harm.
             unsafe { pg_sys::SetLatch(latch) };
         }
     }
 }
 
-/// Has the postmaster keep a launcher running, while libraries are preloaded.
+/// Registers the launcher, which the postmaster then keeps running.
+///
+/// Must be called while libraries are preloaded. The postmaster restarts the launcher one second
+/// after it has failed.
 pub fn register_launcher() {
     BackgroundWorkerBuilder::new("fetchq launcher")
         .set_type("fetchq launcher")
@@ -54,16 +60,17 @@ pub fn register_launcher() {
         .load();
 }
 
-/// A worker that this process has started.
+/// A background process that this process has started.
 pub struct Started(DynamicBackgroundWorker);
 
 impl Started {
-    /// Tells it to end.
+    /// Asks the process to end.
     pub fn terminate(self) {
-        // (the end is not waited for)
+        // The result would be used to wait for the end, which is not necessary.
         let _ = self.0.terminate();
     }
 
+    /// Tells whether the process has ended.
     pub fn is_gone(&self) -> bool {
         matches!(
             self.0.pid(),
@@ -72,7 +79,10 @@ impl Started {
     }
 }
 
-/// Starts the worker of a database; None when `max_worker_processes` are running.
+/// Starts the background worker of a database.
+///
+/// `argument` is passed to its main function, and `database` is shown in its name. Returns None
+/// when `max_worker_processes` processes are running.
 pub fn start_worker(argument: usize, database: &str) -> Option<Started> {
     start(
         "fetchq background worker",
@@ -82,16 +92,17 @@ pub fn start_worker(argument: usize, database: &str) -> Option<Started> {
     )
 }
 
-/// The same for the process of its slow jobs.
+/// Starts the jobs process of a database. The arguments and the result are those of
+/// [`start_worker`].
 pub fn start_jobs(argument: usize, database: &str) -> Option<Started> {
     start("fetchq jobs", "fetchq_jobs_main", argument, database)
 }
 
-fn start(what: &str, main: &str, argument: usize, database: &str) -> Option<Started> {
-    // SAFETY: a variable of this process.
+fn start(kind: &str, main: &str, argument: usize, database: &str) -> Option<Started> {
+    // SAFETY: This is a plain variable of this process.
     let pid = unsafe { pg_sys::MyProcPid };
-    BackgroundWorkerBuilder::new(&format!("{what} {database}"))
-        .set_type(what)
+    BackgroundWorkerBuilder::new(&format!("{kind} {database}"))
+        .set_type(kind)
         .set_library("fetchq")
         .set_function(main)
         .enable_spi_access()
@@ -104,16 +115,16 @@ fn start(what: &str, main: &str, argument: usize, database: &str) -> Option<Star
         .map(Started)
 }
 
-/// Whether there is a process of this number.
+/// Tells whether a process with this ID exists.
 pub fn is_alive(pid: i32) -> bool {
-    // SAFETY: no signal is sent, it is only asked whether that would be possible.
+    // SAFETY: Signal 0 only checks whether a signal could be sent.
     unsafe { libc_kill(pid, 0) == 0 }
 }
 
-/// Tells a process of the server to end; false when there is none of this number.
+/// Asks a process of the server to end. Returns false when no process has this ID.
 pub fn terminate(pid: i32) -> bool {
-    // SAFETY: a signal, as pg_terminate_backend() sends it; the number was that of a
-    // process of ours a moment ago.
+    // SAFETY: This is the signal that pg_terminate_backend() sends. The ID was that of a
+    // process of fetchq a moment ago.
     unsafe { libc_kill(pid, pg_sys::SIGTERM as i32) == 0 }
 }
 
@@ -122,10 +133,9 @@ unsafe extern "C" {
     fn libc_kill(pid: i32, signal: i32) -> i32;
 }
 
-/// Interrupts whatever the process does: at the next point where that is possible, it
-/// ends.
+/// Handles SIGTERM: the process ends at the next point at which it can be interrupted.
 unsafe extern "C-unwind" fn on_terminate(_: i32) {
-    // SAFETY: what PostgreSQL's own handler does for a process without a client.
+    // SAFETY: This is what PostgreSQL's own handler does for a process without a client.
     unsafe {
         (&raw mut pg_sys::InterruptPending).write_volatile(1);
         (&raw mut pg_sys::ProcDiePending).write_volatile(1);
@@ -133,18 +143,22 @@ unsafe extern "C-unwind" fn on_terminate(_: i32) {
     }
 }
 
+/// Handles SIGHUP: [`reload`] then reads the configuration again.
 unsafe extern "C-unwind" fn on_reload(_: i32) {
-    // SAFETY: as above.
+    // SAFETY: This is what PostgreSQL's own handler does.
     unsafe {
         (&raw mut pg_sys::ConfigReloadPending).write_volatile(1);
         pg_sys::SetLatch(pg_sys::MyLatch);
     }
 }
 
-/// Gets ready to be told to end, and connects: to one database as the superuser, or to
-/// none, to read what all databases share. `name` is what clients call theirs.
+/// Installs the signal handlers of a background process and connects it.
+///
+/// It connects as the superuser to the database with this OID. With None it connects to no
+/// database, and can read only the catalogs that all databases share. `name` becomes its
+/// `application_name`. Must be called first in the main function of the process.
 pub fn begin(database: Option<u32>, name: &CStr) {
-    // SAFETY: called first in the main function of a background worker.
+    // SAFETY: This is called first in the main function of a background process.
     unsafe {
         #[cfg(not(feature = "pg18"))]
         {
@@ -168,13 +182,13 @@ pub fn begin(database: Option<u32>, name: &CStr) {
             }
         }
     }
-    // Whatever sessions of this database begin with.
+    // These values override the settings of the server, the database and the role.
     for (setting, value) in [
         (c"application_name", name),
-        // As the functions of maintenance have it: a superuser must not meet operators
-        // that somebody else has made.
+        // The functions of maintenance have the same search path. A superuser must not use
+        // operators that another user has created.
         (c"search_path", c"pg_catalog, pg_temp"),
-        // What is lost by a crash was not told to anybody, and is done again.
+        // No client relies on a commit of this process. What a crash loses is done again.
         (c"synchronous_commit", c"off"),
         #[cfg(any(feature = "pg17", feature = "pg18"))]
         (c"transaction_timeout", c"0"),
@@ -182,7 +196,7 @@ pub fn begin(database: Option<u32>, name: &CStr) {
         (c"default_transaction_isolation", c"read committed"),
         (c"default_transaction_deferrable", c"off"),
     ] {
-        // SAFETY: settings that everybody may set.
+        // SAFETY: Every user may change these settings.
         unsafe {
             pg_sys::SetConfigOption(
                 setting.as_ptr(),
@@ -194,30 +208,37 @@ pub fn begin(database: Option<u32>, name: &CStr) {
     }
 }
 
-/// Whether the process was told to end.
+/// Tells whether the process was asked to end.
 pub fn should_stop() -> bool {
-    // SAFETY: a variable that the signal handler sets.
+    // SAFETY: This is a plain variable, which the signal handler sets.
     unsafe { (&raw const pg_sys::ProcDiePending).read_volatile() != 0 }
 }
 
-/// Reads the configuration again when it was told to; says whether it did.
+/// Reads the configuration again after a SIGHUP. Returns whether it did.
+///
+/// Must be called outside of a transaction.
 pub fn reload() -> bool {
-    // SAFETY: outside of a transaction, as the server's own processes do it.
+    // SAFETY: This is called outside of a transaction, as in the server's own processes.
     unsafe {
-        let asked = (&raw const pg_sys::ConfigReloadPending).read_volatile() != 0;
-        if asked {
+        let is_pending = (&raw const pg_sys::ConfigReloadPending).read_volatile() != 0;
+        if is_pending {
             (&raw mut pg_sys::ConfigReloadPending).write_volatile(0);
             pg_sys::ProcessConfigFile(pg_sys::GucContext::PGC_SIGHUP);
         }
-        asked
+        is_pending
     }
 }
 
-/// Sleeps until the latch is set, or for some time; ends with the postmaster.
+/// The longest time that a process sleeps at once: one hour.
+const MAX_SLEEP_MS: u128 = 3_600_000;
+
+/// Sleeps until the latch of the process is set, but not longer than `time` or one hour.
+///
+/// The process ends when the postmaster does.
 pub fn sleep(time: Duration) {
-    let milliseconds = time.as_micros().div_ceil(1000).min(3_600_000) as std::ffi::c_long;
+    let milliseconds = time.as_micros().div_ceil(1000).min(MAX_SLEEP_MS) as std::ffi::c_long;
     let events = pg_sys::WL_LATCH_SET | pg_sys::WL_TIMEOUT | pg_sys::WL_EXIT_ON_PM_DEATH;
-    // SAFETY: the process has a latch; waiting is what it is for.
+    // SAFETY: The process has a latch.
     unsafe {
         pg_sys::WaitLatch(
             pg_sys::MyLatch,
@@ -227,51 +248,57 @@ pub fn sleep(time: Duration) {
         );
         pg_sys::ResetLatch(pg_sys::MyLatch);
     }
-    // What is pending besides an end: barriers, and memory contexts to be logged.
+    // Besides the end of the process, barriers and requests to log memory contexts can be
+    // pending.
     if !should_stop() {
         pgrx::check_for_interrupts!();
     }
 }
 
-/// The same in a session of a client: a cancel, or the end of the session, ends it.
+/// Sleeps in a session of a client, as [`sleep`] does.
+///
+/// Raises the ERROR of a cancel, or of the end of the session.
 pub fn sleep_in_session(time: Duration) {
     sleep(time);
     pgrx::check_for_interrupts!();
 }
 
-/// Ends the process. With `again` the postmaster starts a launcher anew.
+/// Ends the process. With `again`, the postmaster starts a launcher again.
 pub fn end(again: bool) -> ! {
-    // SAFETY: runs the exit callbacks and does not return.
+    // SAFETY: The function runs the exit callbacks and does not return.
     unsafe { pg_sys::proc_exit(i32::from(again)) };
-    // (the bindings of PostgreSQL 18 do not say so)
+    // The bindings of PostgreSQL 18 do not declare that it does not return.
     #[allow(unreachable_code)]
     {
         unreachable!("proc_exit does not return")
     }
 }
 
-/// Reports what the process has read and written, for autovacuum and the views of
-/// statistics: sessions do so when they wait for a client. With `all` also what is of the
-/// last moment. Outside of a transaction.
+/// Reports what the process has read and written, for autovacuum and the statistics views.
+///
+/// Sessions do so when they wait for a client. Without `all`, the server skips a report
+/// that follows another one within about a second. Must be called outside of a transaction.
 pub fn report_statistics(all: bool) {
-    // SAFETY: as a session does when it is idle.
+    // SAFETY: A session calls this function when it is idle.
     unsafe {
         pg_sys::pgstat_report_stat(all);
     }
 }
 
-/// Runs `work` in a transaction of its own; the message of the error that undid it, if
-/// one did. Told to end, it ends.
+/// Runs `work` in a transaction of its own.
+///
+/// When an ERROR or a panic rolls the transaction back, returns its message. A FATAL error, such
+/// as the one of a process that was asked to end, ends the process.
 pub fn transaction<R>(work: impl FnOnce() -> R) -> Result<R, String> {
-    // SAFETY: the loop of PostgreSQL's own workers: a transaction and a snapshot, and
-    // after an ERROR the transaction is aborted.
+    // SAFETY: This is what PostgreSQL's own background processes do: they begin a transaction
+    // and take a snapshot, and after an ERROR they abort the transaction.
     unsafe {
         pg_sys::SetCurrentStatementStartTimestamp();
         pg_sys::StartTransactionCommand();
         PgTryBuilder::new(AssertUnwindSafe(|| {
-            // (the launcher has no database)
+            // The launcher has no database.
             if pg_sys::MyDatabaseId != pg_sys::InvalidOid {
-                catalog::keep_extension();
+                catalog::lock_extension();
             }
             pg_sys::PushActiveSnapshot(pg_sys::GetTransactionSnapshot());
             let result = work();
@@ -296,23 +323,25 @@ pub fn transaction<R>(work: impl FnOnce() -> R) -> Result<R, String> {
     }
 }
 
-/// Shows in `pg_stat_activity` what the process is doing, or that it is idle.
+/// Shows in `pg_stat_activity` what the process is doing. None shows that it is idle.
 pub fn show_activity(activity: Option<&str>) {
     let (state, text) = match activity {
         Some(text) => (pg_sys::BackendState::STATE_RUNNING, text),
         None => (pg_sys::BackendState::STATE_IDLE, ""),
     };
-    // (not palloc'ed: outside of a transaction nothing would free it)
+    // The text is not palloc'ed, because outside of a transaction nothing would free it.
     let text = CString::new(text).unwrap_or_default();
-    // SAFETY: copies the text.
+    // SAFETY: The function copies the text.
     unsafe { pg_sys::pgstat_report_activity(state, text.as_ptr()) };
 }
 
-/// Whether somebody has, or waits for, a lock on this database that keeps sessions from
-/// connecting to it: to drop, rename or copy it. In a transaction.
+/// Tells whether a session has, or waits for, a lock that prevents connections to this database.
+///
+/// Sessions that drop, rename or copy a database have such a lock. Must be called in a
+/// transaction.
 pub fn is_database_wanted() -> bool {
-    // SAFETY: a lock like that of a session that connects, taken only if it is free, and
-    // released at the end of the transaction.
+    // SAFETY: This is the lock of a session that connects. It is taken only if that is possible
+    // without waiting, and is released at the end of the transaction.
     unsafe {
         let tag = pg_sys::LOCKTAG {
             locktag_field1: 0,
@@ -328,29 +357,31 @@ pub fn is_database_wanted() -> bool {
     }
 }
 
-/// Runs `work` with the rights of a role, as the server runs the functions of an index:
-/// without a way back to those of the session, and without its settings.
+/// Runs `work` with the privileges of a role, as the server runs the functions of an index.
+///
+/// `work` cannot return to the privileges of the session, and changes of settings in it do not
+/// outlast it.
 pub fn as_role<R>(role: pg_sys::Oid, work: impl FnOnce() -> R) -> R {
-    struct Back(pg_sys::Oid, i32);
-    impl Drop for Back {
+    struct SavedRole(pg_sys::Oid, i32);
+    impl Drop for SavedRole {
         fn drop(&mut self) {
-            // SAFETY: what it was before. After an ERROR the end of the (sub)transaction
-            // does the same.
+            // SAFETY: These are the values from before. After an ERROR the end of the
+            // (sub)transaction restores them too.
             unsafe { pg_sys::SetUserIdAndSecContext(self.0, self.1) };
         }
     }
-    // SAFETY: reads and sets variables of this process.
+    // SAFETY: This reads and sets variables of this process.
     unsafe {
-        let mut before = Back(pg_sys::InvalidOid, 0);
-        pg_sys::GetUserIdAndSecContext(&mut before.0, &mut before.1);
-        let context = before.1 | pg_sys::SECURITY_RESTRICTED_OPERATION as i32;
+        let mut saved = SavedRole(pg_sys::InvalidOid, 0);
+        pg_sys::GetUserIdAndSecContext(&mut saved.0, &mut saved.1);
+        let context = saved.1 | pg_sys::SECURITY_RESTRICTED_OPERATION as i32;
         pg_sys::SetUserIdAndSecContext(role, context);
-        // Settings are undone too, or the role could leave a search_path behind. After an
-        // ERROR the end of the (sub)transaction does that.
-        let settings = pg_sys::NewGUCNestLevel();
-        let _back = before;
+        // Settings are restored too. Otherwise the role could leave a search_path behind. After
+        // an ERROR the end of the (sub)transaction restores them.
+        let settings_level = pg_sys::NewGUCNestLevel();
+        let _restored_on_drop = saved;
         let result = work();
-        pg_sys::AtEOXact_GUC(false, settings);
+        pg_sys::AtEOXact_GUC(false, settings_level);
         result
     }
 }

@@ -1,18 +1,18 @@
-//! Tables by name, through the system caches: no query, no lock.
+//! Tables: look-ups in the system caches without a query, locks, and properties.
 
 use pgrx::pg_sys;
 
 use crate::pg::text::c_string;
 
-/// The table of this name in the schema `fetchq_data`.
+/// Looks up a table, index or other relation in the schema `fetchq_data`. Takes no lock.
 pub fn lookup_data_table(name: &str) -> Option<pg_sys::Oid> {
     lookup("fetchq_data", name)
 }
 
-/// The table of this name in a schema.
+/// Looks up a table, index or other relation in a schema. Takes no lock.
 pub fn lookup(schema: &str, name: &str) -> Option<pg_sys::Oid> {
-    // SAFETY: both functions look names up in the system caches and return 0 when
-    // there is none.
+    // SAFETY: Both functions look a name up in the system caches and return 0 when it does not
+    // exist.
     unsafe {
         let schema = pg_sys::get_namespace_oid(c_string(schema), true);
         if schema == pg_sys::InvalidOid {
@@ -23,64 +23,67 @@ pub fn lookup(schema: &str, name: &str) -> Option<pg_sys::Oid> {
     }
 }
 
-/// What became of an attempt to lock a table.
+/// The outcome of an attempt to lock a table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Lock {
-    /// Held until the end of the transaction.
+    /// The lock is held until the end of the transaction.
     Held(File),
-    /// Another session holds, or waits for, a lock that excludes this one.
+    /// Another session holds, or waits for, a lock that conflicts with this one.
     Busy,
-    /// There is no such table (any more).
+    /// The table does not exist.
     Gone,
 }
 
-/// Where the rows of a table are.
+/// The file that has the rows of a table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct File {
-    /// Changes when the table is truncated or rewritten.
+    /// The number of the file. It changes when the table is truncated or rewritten.
     pub number: u32,
-    /// This transaction made it, and a rollback would bring the one before back.
+    /// This transaction created the file. A rollback brings the previous file back.
     pub is_new: bool,
 }
 
-/// Whom a lock keeps away.
+/// The mode of a lock on a table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LockMode {
-    /// Nobody who reads or writes rows.
+    /// ROW EXCLUSIVE: does not conflict with sessions that read or write rows.
     Rows,
-    /// All who write, and all who take the same lock.
+    /// SHARE ROW EXCLUSIVE: conflicts with sessions that write rows, and with itself.
     Writers,
+    /// ACCESS EXCLUSIVE: conflicts with every other session.
     Everybody,
 }
 
-/// Takes a lock until the end of the transaction, unless that means waiting.
+/// Takes a lock until the end of the transaction, unless it must wait for it.
+///
+/// Returns whether it has the lock.
 pub fn try_lock(table: pg_sys::Oid, mode: LockMode) -> bool {
     let mode = match mode {
         LockMode::Rows => pg_sys::RowExclusiveLock,
         LockMode::Writers => pg_sys::ShareRowExclusiveLock,
         LockMode::Everybody => pg_sys::AccessExclusiveLock,
     };
-    // SAFETY: takes a lock by number, whatever has that number.
+    // SAFETY: This locks an OID, whether a table has it or not.
     unsafe { pg_sys::ConditionalLockRelationOid(table, mode as i32) }
 }
 
-/// Keeps all who write a table away until the end of the transaction; waits for those
-/// who do.
+/// Locks a table against writers until the end of the transaction. Waits for those that write.
 pub fn lock_writers(table: pg_sys::Oid) {
-    // SAFETY: takes a lock by number, whatever has that number.
+    // SAFETY: This locks an OID, whether a table has it or not.
     unsafe { pg_sys::LockRelationOid(table, pg_sys::ShareRowExclusiveLock as i32) };
 }
 
-/// Learns of what other sessions have committed to the catalog. Locking a table does
-/// that too, but not where the transaction has that lock already.
+/// Processes what other sessions have committed to the catalog.
+///
+/// To lock a table does that too, but not when the transaction has the lock already.
 pub fn accept_invalidations() {
-    // SAFETY: allowed wherever a transaction runs.
+    // SAFETY: This is allowed wherever a transaction runs.
     unsafe { pg_sys::AcceptInvalidationMessages() };
 }
 
-/// Whether a table has room for rows, used or not.
+/// Tells whether a table exists and has pages, used or not.
 pub fn has_pages(table: pg_sys::Oid) -> bool {
-    // SAFETY: opens the table for reading and closes it again.
+    // SAFETY: The table is opened for reading and closed again.
     unsafe {
         let relation = pg_sys::try_relation_open(table, pg_sys::AccessShareLock as i32);
         if relation.is_null() {
@@ -93,18 +96,20 @@ pub fn has_pages(table: pg_sys::Oid) -> bool {
     }
 }
 
-/// Tells all sessions, when the transaction commits, that a table has changed.
+/// Sends an invalidation message for a table to all sessions when the transaction commits.
 pub fn invalidate(table: pg_sys::Oid) {
-    // SAFETY: the table exists and is locked by the caller.
+    // SAFETY: The function looks the table up, and raises an ERROR when it does not exist.
     unsafe { pg_sys::CacheInvalidateRelcacheByRelid(table) };
 }
 
-/// Locks a table until the end of the transaction as a writer of rows does, so that
-/// nobody can drop it meanwhile. Waits for the lock, or with `wait` false gives up.
+/// Locks a table until the end of the transaction as a writer of rows does, so that it cannot
+/// be dropped meanwhile.
+///
+/// With `wait`, waits for the lock. Otherwise returns `Lock::Busy` when it would have to wait.
 pub fn lock_rows(table: pg_sys::Oid, wait: bool) -> Lock {
     let mode = pg_sys::RowExclusiveLock as i32;
-    // SAFETY: try_relation_open waits for the lock, unless it is held already, and
-    // returns NULL for a table that does not exist; closing with NoLock keeps it.
+    // SAFETY: try_relation_open waits for the lock, unless it is held already, and returns
+    // NULL for a table that does not exist. Closing with NoLock keeps the lock.
     unsafe {
         if !wait && !pg_sys::ConditionalLockRelationOid(table, mode) {
             return Lock::Busy;
@@ -127,20 +132,24 @@ pub fn lock_rows(table: pg_sys::Oid, wait: bool) -> Lock {
 }
 
 unsafe extern "C-unwind" {
-    /// Of `commands/sequence.h`, which pgrx has no binding for.
+    /// From `commands/sequence.h`, for which pgrx has no binding.
     fn nextval_internal(sequence: pg_sys::Oid, check_permissions: bool) -> i64;
 }
 
-/// The next value of an identity column, which needs no right on its sequence.
+/// Returns the next value of an identity column. The caller needs no privilege on its sequence.
+///
+/// Raises an ERROR when the sequence does not exist.
 pub fn next_identity(sequence: pg_sys::Oid) -> i64 {
-    // SAFETY: looks the sequence up, an ERROR when there is none; the boundary turns that
-    // into a panic, as for every function that pgrx binds.
+    // SAFETY: The function looks the sequence up and raises an ERROR when there is none. The
+    // boundary turns an ERROR into a panic, as for every function that pgrx binds.
     unsafe { pg_sys::ffi::pg_guard_ffi_boundary(|| nextval_internal(sequence, false)) }
 }
 
-/// The queue whose documents are in this table, by the table's name.
+/// Returns the name of the queue whose documents are in this table, from the name of the table.
+///
+/// Returns None when there is no such table, or when its name does not end with `__docs`.
 pub fn queue_of_table(table: u32) -> Option<String> {
-    // SAFETY: a look-up in the system cache; NULL when there is no such table.
+    // SAFETY: This looks the table up in the system cache. It returns NULL or a C string.
     unsafe {
         let name = pg_sys::get_rel_name(pg_sys::Oid::from(table));
         if name.is_null() {
@@ -151,9 +160,9 @@ pub fn queue_of_table(table: u32) -> Option<String> {
     }
 }
 
-/// The role that owns a table, if it exists.
+/// Returns the role that owns a table, or None when the table does not exist.
 pub fn owner_of_table(table: pg_sys::Oid) -> Option<pg_sys::Oid> {
-    // SAFETY: opens the table for reading and closes it again.
+    // SAFETY: The table is opened for reading and closed again.
     unsafe {
         let relation = pg_sys::try_relation_open(table, pg_sys::AccessShareLock as i32);
         if relation.is_null() {
@@ -165,9 +174,9 @@ pub fn owner_of_table(table: pg_sys::Oid) -> Option<pg_sys::Oid> {
     }
 }
 
-/// Whether the caller may read a table, which may be gone.
+/// Tells whether a table exists and the caller may read it.
 pub fn may_read(table: pg_sys::Oid) -> bool {
-    // SAFETY: asks the system cache.
+    // SAFETY: These functions read the system cache.
     unsafe {
         let role = pg_sys::GetUserId();
         let mode = pg_sys::AclMode::from(pg_sys::ACL_SELECT);

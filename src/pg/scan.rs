@@ -1,17 +1,18 @@
-//! Reads small tables from end to end without a query, and so without rights on them.
+//! Reads small tables as a whole without a query, which needs no privilege on them.
 
 use pgrx::pg_sys;
 
 use crate::pg::text::c_string;
 
-/// Calls `visit` with each row as it is now, the changes of this transaction included:
-/// its page is pinned only until the next one. In a transaction.
+/// Calls `visit` with each row as it is now, including the changes of this transaction.
+///
+/// The page of a row is pinned only until the next row. Must be called in a transaction.
 pub(super) fn each(
     table: pg_sys::Oid,
     mut visit: impl FnMut(pg_sys::HeapTuple, pg_sys::TupleDesc),
 ) {
-    // SAFETY: the table is open, and the snapshot registered, while it is scanned; after
-    // an ERROR the resource owner gives both back.
+    // SAFETY: The table is open and the snapshot is registered while the table is scanned.
+    // After an ERROR the resource owner releases both.
     unsafe {
         pg_sys::CommandCounterIncrement();
         let relation = pg_sys::table_open(table, pg_sys::AccessShareLock as i32);
@@ -37,7 +38,10 @@ pub(super) fn each(
     }
 }
 
-/// The named columns, by value, of all rows of a table of fetchq's own; None for NULL.
+/// Reads the named columns of all rows of a table of fetchq, with None for NULL.
+///
+/// The columns must be of types that are passed by value. Raises an ERROR when a column does not
+/// exist. Must be called in a transaction.
 pub fn rows<const N: usize>(
     table: pg_sys::Oid,
     columns: [&str; N],
@@ -46,8 +50,8 @@ pub fn rows<const N: usize>(
     each(table, |tuple, desc| {
         rows.push(columns.map(|column| {
             let mut is_null = false;
-            // SAFETY: the row belongs to the descriptor. Only columns by value are read,
-            // so nothing points into a page that is not pinned any more.
+            // SAFETY: The row belongs to the descriptor. Only columns that are passed by value
+            // are read, so nothing points into a page that is no longer pinned.
             let value = unsafe {
                 let number = pg_sys::SPI_fnumber(desc, c_string(column));
                 if number <= 0 {

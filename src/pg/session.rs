@@ -1,30 +1,30 @@
-//! Facts about the session.
+//! Properties of the session and of its transaction.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use pgrx::pg_sys;
 
-/// True when this session can not write now, because the server is a hot standby.
+/// Tells whether the server is a hot standby, on which no session can write.
 pub fn is_standby() -> bool {
-    // SAFETY: reads shared state of the server; allowed at any time.
+    // SAFETY: This reads shared state of the server, which is allowed at any time.
     unsafe { pg_sys::RecoveryInProgress() }
 }
 
-/// The process of this session.
+/// Returns the process ID of this session.
 pub fn pid() -> i32 {
-    // SAFETY: a plain variable of this process.
+    // SAFETY: This is a plain variable of this process.
     unsafe { pg_sys::MyProcPid }
 }
 
-/// When this session began: microseconds since 2000.
+/// Returns the time when this session began, in microseconds since 2000.
 pub fn started() -> i64 {
-    // SAFETY: a plain variable of this process.
+    // SAFETY: This is a plain variable of this process.
     unsafe { pg_sys::MyStartTimestamp }
 }
 
-/// What the client calls itself (`application_name`).
+/// Returns the setting `application_name`, which the client chooses.
 pub fn application() -> String {
-    // SAFETY: the value of a setting; a C string, or NULL before it is set.
+    // SAFETY: The value of the setting is a C string, or NULL before it is set.
     unsafe {
         let name = pg_sys::application_name;
         if name.is_null() {
@@ -36,15 +36,17 @@ pub fn application() -> String {
     }
 }
 
-/// The database of this session.
+/// Returns the OID of the database of this session. 0 in a process without a database.
 pub fn database() -> u32 {
-    // SAFETY: a plain variable of this backend, set when it connected.
+    // SAFETY: This is a plain variable of this backend, which was set when it connected.
     unsafe { pg_sys::MyDatabaseId.to_u32() }
 }
 
-/// The number of this session among those that run now: no other one has it.
+/// Returns the number of this session, which no other running session has.
+///
+/// A later session can have the same number.
 pub fn number() -> u32 {
-    // SAFETY: a plain variable of this backend, set when it started.
+    // SAFETY: This is a plain variable of this backend, which was set when it started.
     unsafe {
         #[cfg(any(feature = "pg13", feature = "pg14", feature = "pg15", feature = "pg16"))]
         let number = pg_sys::MyBackendId;
@@ -54,17 +56,20 @@ pub fn number() -> u32 {
     }
 }
 
-/// True inside BEGIN … COMMIT: the transaction goes on after this statement.
+/// Tells whether the session is in a transaction block, so that the transaction goes on after
+/// this statement.
 pub fn is_in_block() -> bool {
-    // SAFETY: reads the state of this backend's transaction.
+    // SAFETY: This reads the state of the transaction of this backend.
     unsafe { pg_sys::IsTransactionBlock() }
 }
 
-/// Whether every snapshot that may read the table, now or later, sees what this
-/// transaction has committed.
+/// Tells whether every snapshot that can read the table, now or later, shows what a committed
+/// transaction has done.
+///
+/// Returns false when the table does not exist.
 pub fn is_visible_to_all(transaction: u32, table: pg_sys::Oid) -> bool {
-    // SAFETY: the table is opened for the question, whose answer comes from shared state
-    // of the server.
+    // SAFETY: The table is open while it is used. The function reads shared state of the
+    // server.
     unsafe {
         let relation = pg_sys::try_relation_open(table, pg_sys::AccessShareLock as i32);
         if relation.is_null() {
@@ -79,36 +84,39 @@ pub fn is_visible_to_all(transaction: u32, table: pg_sys::Oid) -> bool {
     }
 }
 
-/// True when the transaction is read only (always so on a hot standby).
+/// Tells whether the transaction is read only. It always is on a hot standby.
 pub fn is_read_only() -> bool {
-    // SAFETY: a plain variable of this backend.
+    // SAFETY: This is a plain variable of this backend.
     unsafe { pg_sys::XactReadOnly }
 }
 
-/// True when the transaction keeps one snapshot for all its statements.
+/// Tells whether the transaction keeps one snapshot for all its statements, as REPEATABLE READ
+/// and SERIALIZABLE do.
 pub fn keeps_snapshot() -> bool {
-    // SAFETY: a plain variable of this backend.
+    // SAFETY: This is a plain variable of this backend.
     unsafe { pg_sys::XactIsoLevel >= pg_sys::XACT_REPEATABLE_READ as i32 }
 }
 
 static IS_PRELOADED: AtomicBool = AtomicBool::new(false);
 
-/// Remembers whether `shared_preload_libraries` is loading this library. Called from
-/// `_PG_init`.
+/// Remembers whether `shared_preload_libraries` loads this library. Called from `_PG_init`.
 pub fn remember_preloading() {
-    // SAFETY: a plain variable, set while the postmaster loads libraries.
+    // SAFETY: This is a plain variable, which is set while the postmaster loads libraries.
     let is_preloading = unsafe { pg_sys::process_shared_preload_libraries_in_progress };
     IS_PRELOADED.store(is_preloading, Ordering::Relaxed);
 }
 
-/// Whether `shared_preload_libraries` loaded this library.
+/// Tells whether `shared_preload_libraries` loaded this library.
 pub fn is_preloaded() -> bool {
     IS_PRELOADED.load(Ordering::Relaxed)
 }
 
-/// Makes a misspelt `fetchq.…` setting a warning instead of a silent placeholder.
+/// Reserves the prefix `fetchq.`, so that the server reports settings with a misspelt name.
+///
+/// Without it the server would accept them silently, as placeholders. PostgreSQL 15 and newer
+/// refuse them with an error, and PostgreSQL 13 and 14 raise a warning.
 pub fn reserve_settings_prefix() {
-    // SAFETY: called from _PG_init, after all settings are defined.
+    // SAFETY: This is called from _PG_init, after all settings were defined.
     unsafe {
         #[cfg(any(feature = "pg13", feature = "pg14"))]
         pg_sys::EmitWarningsOnPlaceholders(c"fetchq".as_ptr());

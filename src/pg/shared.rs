@@ -1,5 +1,7 @@
-//! Areas of shared memory, each with a header of atomics and a table of items, each item
-//! under a lock of its own. They exist only when `shared_preload_libraries` loads fetchq.
+//! Areas of shared memory.
+//!
+//! An area has a header of atomics and a table of items. Each item has a lock of its own. The
+//! areas exist only when `shared_preload_libraries` loads fetchq.
 
 use std::ffi::CStr;
 use std::marker::PhantomData;
@@ -8,22 +10,25 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 
 use pgrx::pg_sys;
 
-/// What an area holds.
+/// The content of an area.
 pub trait Content: 'static {
-    /// The name of the area and of the tranche of its locks.
+    /// The name of the area, and of the tranche of its locks.
     const NAME: &CStr;
-    /// Shared by all processes without a lock: atomics only.
+    /// The header. All processes use it without a lock, so it has atomics only.
     type Header: Sync + 'static;
+    /// An item, which processes use under its lock.
     type Item: 'static;
+    /// Makes the first value of the header.
     fn header() -> Self::Header;
+    /// Makes the first value of an item.
     fn item() -> Self::Item;
-    /// The number of items, which is asked for once, when the server starts.
+    /// Returns the number of items. It is read only when the server starts.
     fn items() -> usize;
-    /// Where this process finds the area: a static of the content.
+    /// Returns the address of the area, which is a static of the content.
     fn place() -> &'static Place;
 }
 
-/// Where a process finds an area.
+/// The address of an area in this process.
 pub struct Place {
     locks: AtomicPtr<pg_sys::LWLockPadded>,
     memory: AtomicPtr<u8>,
@@ -31,6 +36,7 @@ pub struct Place {
 }
 
 impl Place {
+    /// Makes the address of an area that does not exist yet.
     pub const fn unknown() -> Self {
         Self {
             locks: AtomicPtr::new(std::ptr::null_mut()),
@@ -42,7 +48,7 @@ impl Place {
 
 type Hook = Option<unsafe extern "C-unwind" fn()>;
 
-/// What the hooks of the server call for each installed area.
+/// The functions of an installed area that the hooks of the server call.
 struct Installed {
     request: fn(),
     startup: fn(),
@@ -54,13 +60,13 @@ static PREVIOUS_REQUEST: OnceLock<Hook> = OnceLock::new();
 static PREVIOUS_STARTUP: OnceLock<Hook> = OnceLock::new();
 
 unsafe extern "C-unwind" {
-    // BoundSessions without pgrx's guard, which costs more than the lock: neither advances an
-    // ERROR for a process that holds a single lock.
+    // These bindings have no guard of pgrx, which costs more than the lock. Neither function
+    // raises an ERROR in a process that holds a single lock.
     fn LWLockAcquire(lock: *mut pg_sys::LWLock, mode: pg_sys::LWLockMode::Type) -> bool;
     fn LWLockRelease(lock: *mut pg_sys::LWLock);
 }
 
-/// Runs a step of every installed area, in the order of their installation.
+/// Calls `step` for every installed area, in the order of their installation.
 fn for_each_installed(step: impl Fn(&Installed)) {
     let installed = INSTALLED.lock().unwrap_or_else(PoisonError::into_inner);
     installed.iter().for_each(step);
@@ -68,7 +74,7 @@ fn for_each_installed(step: impl Fn(&Installed)) {
 
 #[cfg(not(any(feature = "pg13", feature = "pg14")))]
 unsafe extern "C-unwind" fn on_request() {
-    // SAFETY: the hook that was there before ours.
+    // SAFETY: This is the hook that was installed before.
     unsafe {
         if let Some(Some(previous)) = PREVIOUS_REQUEST.get() {
             previous();
@@ -78,7 +84,7 @@ unsafe extern "C-unwind" fn on_request() {
 }
 
 unsafe extern "C-unwind" fn on_startup() {
-    // SAFETY: the hook that was there before ours.
+    // SAFETY: This is the hook that was installed before.
     unsafe {
         if let Some(Some(previous)) = PREVIOUS_STARTUP.get() {
             previous();
@@ -97,8 +103,9 @@ impl<C: Content> Area<C> {
         Self::HEADER + C::items() * size_of::<C::Item>()
     }
 
-    /// Asks for the memory. Called once for each content, from _PG_init, while libraries
-    /// are preloaded.
+    /// Requests the memory of the area.
+    ///
+    /// Must be called once for each content, from `_PG_init`, while libraries are preloaded.
     pub fn install() {
         let is_first = {
             let mut installed = INSTALLED.lock().unwrap_or_else(PoisonError::into_inner);
@@ -111,8 +118,8 @@ impl<C: Content> Area<C> {
         #[cfg(any(feature = "pg13", feature = "pg14"))]
         Self::request();
         if is_first {
-            // SAFETY: the hooks are called by the postmaster (and, after a crash of a
-            // backend, once more) before any backend starts; previous ones are kept.
+            // SAFETY: The postmaster calls the hooks before any backend starts, and again after
+            // a crash of a backend. Hooks that were installed before are called too.
             unsafe {
                 #[cfg(not(any(feature = "pg13", feature = "pg14")))]
                 {
@@ -126,7 +133,7 @@ impl<C: Content> Area<C> {
     }
 
     fn request() {
-        // SAFETY: called in the phase in which requests are allowed.
+        // SAFETY: This is called in the phase in which requests are allowed.
         unsafe {
             pg_sys::RequestAddinShmemSpace(Self::size());
             if C::items() > 0 {
@@ -136,8 +143,8 @@ impl<C: Content> Area<C> {
     }
 
     fn startup() {
-        // SAFETY: memory of the size asked for, aligned for any type; it is written
-        // before other processes exist (they are forked from this one).
+        // SAFETY: The memory has the requested size and is aligned for every type. It is
+        // written before other processes exist, because they are forked from this one.
         unsafe {
             let mut found = false;
             let memory =
@@ -159,23 +166,23 @@ impl<C: Content> Area<C> {
         }
     }
 
-    /// The number of items; 0 without shared memory.
+    /// Returns the number of items. 0 when the area does not exist.
     pub fn items() -> usize {
         C::place().items.load(Ordering::Relaxed)
     }
 
-    /// The header; None without shared memory.
+    /// Returns the header. None when the area does not exist.
     pub fn header() -> Option<&'static C::Header> {
         let memory = C::place().memory.load(Ordering::Acquire);
-        // SAFETY: written by `startup`; it lives as long as the server, and is only read
-        // through atomics.
+        // SAFETY: `startup` has written the header. It lives as long as the server, and its
+        // fields are atomics.
         (!memory.is_null()).then(|| unsafe { &*(memory as *const C::Header) })
     }
 
     fn item(at: usize) -> (*mut C::Item, *mut pg_sys::LWLock) {
         assert!(at < Self::items(), "item of the shared memory");
         let place = C::place();
-        // SAFETY: there are that many items and locks.
+        // SAFETY: `at` is less than the number of items, and each item has a lock.
         unsafe {
             let items = place.memory.load(Ordering::Acquire).add(Self::HEADER) as *mut C::Item;
             let lock = &raw mut (*place.locks.load(Ordering::Acquire).add(at)).lock;
@@ -183,11 +190,13 @@ impl<C: Content> Area<C> {
         }
     }
 
-    /// Reads an item under its lock, together with others that read. `read` must not
-    /// call the server: an ERROR would leave the lock until the transaction ends.
+    /// Reads an item under its shared lock.
+    ///
+    /// `read` must not call the server, because after an ERROR the lock would be held until the
+    /// transaction ends.
     pub fn read<R>(at: usize, read: impl FnOnce(&C::Item) -> R) -> R {
         let (item, lock) = Self::item(at);
-        // SAFETY: the lock is held, so nobody writes.
+        // SAFETY: The shared lock is held, so no process writes the item.
         unsafe {
             LWLockAcquire(lock, pg_sys::LWLockMode::LW_SHARED);
             let result = read(&*item);
@@ -196,10 +205,13 @@ impl<C: Content> Area<C> {
         }
     }
 
-    /// Changes an item under its lock; `write` as in `read`.
+    /// Changes an item under its exclusive lock.
+    ///
+    /// `write` must not call the server, because after an ERROR the lock would be held until the
+    /// transaction ends.
     pub fn write<R>(at: usize, write: impl FnOnce(&mut C::Item) -> R) -> R {
         let (item, lock) = Self::item(at);
-        // SAFETY: the lock is held alone.
+        // SAFETY: The exclusive lock is held, so no other process uses the item.
         unsafe {
             LWLockAcquire(lock, pg_sys::LWLockMode::LW_EXCLUSIVE);
             let result = write(&mut *item);

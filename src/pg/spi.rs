@@ -1,6 +1,8 @@
-//! Statements through SPI. The difference to pgrx's own client: generic plans on
-//! demand, no transaction id for reads, results that stay in SPI's memory and go
-//! with it, and rows that can be handed on without being taken apart.
+//! Statements through SPI, the server programming interface.
+//!
+//! Unlike the client of pgrx, this one makes generic plans on demand and assigns no transaction
+//! ID to reads. Results stay in the memory of SPI and are freed with it, and rows can be passed
+//! on without being decoded.
 
 use std::marker::PhantomData;
 
@@ -10,20 +12,20 @@ use crate::pg::text::c_string;
 use crate::pg::value::Arg;
 use crate::pg::{operators, planner};
 
-/// A prepared and kept plan. Freed when dropped.
+/// A prepared statement, which is freed when this is dropped.
 pub struct Plan {
     ptr: pg_sys::SPIPlanPtr,
 }
 
 impl Drop for Plan {
     fn drop(&mut self) {
-        // SAFETY: ptr came from SPI_keepplan and nothing else frees it. Plans are
-        // dropped between calls only: whoever runs one holds an Rc to its owner.
+        // SAFETY: `ptr` came from SPI_keepplan, and nothing else frees it. Plans are dropped
+        // only between calls, because code that runs one has an Rc to its owner.
         unsafe { pg_sys::SPI_freeplan(self.ptr) };
     }
 }
 
-/// Values and NULL marks in the form that SPI takes.
+/// Returns the values and the NULL marks of parameters in the form that SPI expects.
 fn split(args: &[Arg]) -> (Vec<pg_sys::Datum>, Vec<std::ffi::c_char>) {
     args.iter()
         .map(|arg| {
@@ -38,13 +40,13 @@ pub struct Spi {
     _not_send: PhantomData<*mut ()>,
 }
 
-/// Opens an SPI connection for `work`. On an ERROR the server closes it.
+/// Opens an SPI connection for `work`. After an ERROR the server closes it.
 pub fn connect<R>(work: impl FnOnce(&Spi) -> R) -> R {
     let spi = Spi {
         _not_send: PhantomData,
     };
-    // SAFETY: SPI nests; every connect is paired with one finish, and after an ERROR
-    // the end of the (sub)transaction closes what is open.
+    // SAFETY: SPI connections can be nested. Each is closed below. After an ERROR the end of
+    // the (sub)transaction closes it.
     unsafe {
         check("SPI_connect", pg_sys::SPI_connect());
         let result = work(&spi);
@@ -53,7 +55,10 @@ pub fn connect<R>(work: impl FnOnce(&Spi) -> R) -> R {
     }
 }
 
-/// A negative code of SPI means that it was misused: a bug here, never user input.
+/// Raises an ERROR for a negative code of SPI.
+///
+/// Such a code means that SPI was used in a wrong way. That is a bug, and never depends on what
+/// a user passes.
 fn check(what: &str, code: i32) {
     if code < 0 {
         pgrx::error!("{what} failed with code {code}");
@@ -61,11 +66,13 @@ fn check(what: &str, code: i32) {
 }
 
 impl Spi {
-    /// Prepares a statement that is planned once, for parameters of these types,
-    /// and kept until it is dropped.
+    /// Prepares a statement with a generic plan for parameters of these types.
+    ///
+    /// Markers of operators in `sql` are expanded, see [`operators::expand`].
     pub fn prepare(&self, sql: &str, args: &[Arg]) -> Plan {
         let mut oids: Vec<pg_sys::Oid> = args.iter().map(|a| a.oid).collect();
-        // SAFETY: the connection is open (self exists); SPI copies text and types.
+        // SAFETY: The connection is open, because self exists. SPI copies the text and the
+        // types.
         unsafe {
             let ptr = pg_sys::SPI_prepare_cursor(
                 c_string(&operators::expand(sql)),
@@ -81,20 +88,25 @@ impl Spi {
         }
     }
 
-    /// Runs a kept plan, planned under the settings of the hot statements.
+    /// Runs a prepared statement, which is planned under the settings of the hot statements.
+    ///
+    /// `args` has a value for each parameter of the statement, of the type for which it was
+    /// prepared.
     pub fn run(&self, plan: &Plan, args: &[Arg]) -> Rows<'_> {
         planner::plan(plan.ptr);
         planner::with_generic_plans(|| self.execute(plan, args))
     }
 
-    /// Runs a kept read as of this instant, even in a transaction that keeps one
-    /// snapshot for all its statements: for what must agree with the catalog, which is
-    /// always read as of now.
+    /// Runs a prepared read with a new snapshot, also in a transaction that keeps one snapshot
+    /// for all its statements.
+    ///
+    /// This is for data that must agree with the catalog, which the server always reads with a
+    /// new snapshot.
     pub fn run_latest(&self, plan: &Plan, args: &[Arg]) -> Rows<'_> {
         planner::plan(plan.ptr);
         planner::with_generic_plans(|| {
-            // SAFETY: the snapshot is popped again; after an ERROR the end of the
-            // (sub)transaction pops it. read_only makes SPI use it.
+            // SAFETY: The snapshot is popped below. After an ERROR the end of the
+            // (sub)transaction pops it. With read_only, SPI uses this snapshot.
             unsafe {
                 pg_sys::CommandCounterIncrement();
                 pg_sys::PushActiveSnapshot(pg_sys::GetLatestSnapshot());
@@ -111,10 +123,10 @@ impl Spi {
 
     fn execute_with(&self, plan: &Plan, args: &[Arg], read_only: bool) -> Rows<'_> {
         let (mut datums, nulls) = split(args);
-        // SAFETY: the plan is alive (borrowed) and was prepared for as many
-        // parameters of the same types: every caller builds both lists in one place.
-        // Without read_only it takes a fresh snapshot, so that a statement sees what the
-        // one before it did; it assigns no transaction id.
+        // SAFETY: The plan is alive, because it is borrowed. It was prepared for as many
+        // parameters of the same types, because every caller makes both lists in one place.
+        // Without read_only SPI takes a new snapshot, so that a statement sees the changes of
+        // the statement before it. That assigns no transaction ID.
         unsafe {
             let code = pg_sys::SPI_execute_plan(
                 plan.ptr,
@@ -128,11 +140,14 @@ impl Spi {
         }
     }
 
-    /// Runs a statement once, with parameters, under the settings of the session.
+    /// Plans and runs a statement once, under the settings of the session.
+    ///
+    /// Markers of operators in `sql` are expanded, see [`operators::expand`].
     pub fn once(&self, sql: &str, args: &[Arg]) -> Rows<'_> {
         let mut oids: Vec<pg_sys::Oid> = args.iter().map(|a| a.oid).collect();
         let (mut datums, nulls) = split(args);
-        // SAFETY: as in `execute`.
+        // SAFETY: The connection is open, because self exists. There are as many types as
+        // values, because both come from `args`.
         unsafe {
             let code = pg_sys::SPI_execute_with_args(
                 c_string(&operators::expand(sql)),
@@ -149,7 +164,7 @@ impl Spi {
     }
 }
 
-/// The result of a statement, in SPI's memory while the connection is open.
+/// The result of a statement. It is in the memory of SPI while the connection is open.
 pub struct Rows<'spi> {
     table: *mut pg_sys::SPITupleTable,
     affected: u64,
@@ -158,7 +173,7 @@ pub struct Rows<'spi> {
 
 impl Rows<'_> {
     unsafe fn take() -> Self {
-        // SAFETY: both globals were set by the SPI call just before.
+        // SAFETY: The SPI call before this one has set both variables.
         unsafe {
             Self {
                 table: pg_sys::SPI_tuptable,
@@ -168,12 +183,12 @@ impl Rows<'_> {
         }
     }
 
-    /// Rows inserted, updated, deleted or returned.
+    /// Returns the number of rows that the statement inserted, updated, deleted or returned.
     pub fn affected(&self) -> i32 {
         i32::try_from(self.affected).unwrap_or(i32::MAX)
     }
 
-    /// Rows in the result.
+    /// Returns the number of rows in the result.
     pub fn len(&self) -> usize {
         if self.table.is_null() {
             0
@@ -182,51 +197,60 @@ impl Rows<'_> {
         }
     }
 
+    /// Tells whether the result has no rows.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
     pub(super) fn tuple(&self, row: usize) -> pg_sys::HeapTuple {
         assert!(row < self.len(), "row of the result");
-        // SAFETY: table is not null and holds len() tuples.
+        // SAFETY: The table is not NULL and has len() tuples.
         unsafe { *(*self.table).vals.add(row) }
     }
 
-    /// A raw datum; columns count from 1.
+    /// Returns a column of a row as the server passes it, or None for NULL.
+    ///
+    /// Here and below, rows are counted from 0 and columns from 1.
     pub fn datum(&self, row: usize, column: i32) -> Option<pg_sys::Datum> {
         let mut is_null = false;
-        // SAFETY: the tuple belongs to this table's descriptor.
+        // SAFETY: The tuple belongs to the descriptor of this table.
         let datum = unsafe {
             pg_sys::SPI_getbinval(self.tuple(row), (*self.table).tupdesc, column, &mut is_null)
         };
         (!is_null).then_some(datum)
     }
 
-    /// A value; columns count from 1. An ERROR when the column has another type than
-    /// T stands for, which happens when somebody altered a table of fetchq.
+    /// Returns a column of a row, or None for NULL.
+    ///
+    /// Raises an ERROR (`Error::ColumnType`) when the column has another type than T, which
+    /// happens when a table of fetchq was altered.
     pub fn get<T: FromDatum + IntoDatum>(&self, row: usize, column: i32) -> Option<T> {
         let datum = self.datum(row, column)?;
         let oid = self.type_of(column);
         if !T::is_compatible_with(oid) {
             wrong_type(column, oid, T::type_oid());
         }
-        // SAFETY: the type was checked; by-reference values are copied into Rust's
-        // memory by the types used here (String, Vec) or passed by value.
+        // SAFETY: The type was checked. The types that are used here are passed by value, or
+        // copy the value into memory of Rust as String and Vec do.
         unsafe { T::from_datum(datum, false) }
     }
 
-    /// A point in time: microseconds since 2000.
+    /// Returns a `timestamptz` in microseconds since 2000, or None for NULL.
+    ///
+    /// Raises an ERROR (`Error::ColumnType`) when the column has another type.
     pub fn timestamp(&self, row: usize, column: i32) -> Option<i64> {
         let datum = self.datum(row, column)?;
         let oid = self.type_of(column);
         if oid != pg_sys::TIMESTAMPTZOID {
             wrong_type(column, oid, pg_sys::TIMESTAMPTZOID);
         }
-        // SAFETY: a timestamptz is an int64, by value.
+        // SAFETY: A timestamptz is an int64 that is passed by value.
         unsafe { i64::from_datum(datum, false) }
     }
 
-    /// An interval: months, days and microseconds.
+    /// Returns the months, days and microseconds of an `interval`, or None for NULL.
+    ///
+    /// Raises an ERROR (`Error::ColumnType`) when the column has another type.
     pub fn interval(&self, row: usize, column: i32) -> Option<(i32, i32, i64)> {
         let datum = self.datum(row, column)?;
         let oid = self.type_of(column);
@@ -236,19 +260,21 @@ impl Rows<'_> {
         Some(super::time::Interval::from_datum(datum).parts())
     }
 
-    /// An interval as a parameter.
+    /// Returns an `interval` as a parameter for another statement.
+    ///
+    /// Raises an ERROR (`Error::ColumnType`) when the column has another type.
     pub fn interval_arg(&self, row: usize, column: i32) -> Arg {
         let datum = self.interval(row, column).and(self.datum(row, column));
         Arg::new(pg_sys::INTERVALOID, datum)
     }
 
     fn type_of(&self, column: i32) -> pg_sys::Oid {
-        // SAFETY: called for results with rows only, so there is a descriptor; SPI
-        // checks the column number.
+        // SAFETY: This is called only for results with rows, so there is a descriptor. SPI
+        // checks the number of the column.
         unsafe { pg_sys::SPI_gettypeid((*self.table).tupdesc, column) }
     }
 
-    /// The types of the columns, when there are rows.
+    /// Returns the types of the columns of a result that has rows.
     pub(super) fn column_types(&self) -> Vec<pg_sys::Oid> {
         if self.is_empty() {
             return Vec::new();
@@ -258,7 +284,9 @@ impl Rows<'_> {
         (1..=columns).map(|c| self.type_of(c)).collect()
     }
 
-    /// A jsonb value, in SPI's memory.
+    /// Returns a `jsonb` value in the memory of SPI, or None for NULL.
+    ///
+    /// Raises an ERROR (`Error::ColumnType`) when the column has another type.
     pub fn json(&self, row: usize, column: i32) -> Option<super::json::Jsonb> {
         let datum = self.datum(row, column)?;
         let oid = self.type_of(column);
@@ -268,7 +296,7 @@ impl Rows<'_> {
         Some(super::json::Jsonb::from_datum(datum))
     }
 
-    /// A jsonb column as text; NULL reads as `null`.
+    /// Returns a `jsonb` column as JSON text. NULL becomes `null`.
     pub fn json_text(&self, row: usize, column: i32) -> String {
         self.datum(row, column).map_or_else(
             || "null".to_owned(),
@@ -276,12 +304,13 @@ impl Rows<'_> {
         )
     }
 
-    /// One column of all rows as a `tid[]` parameter.
+    /// Returns a column of type `tid` of all rows as a `tid[]` parameter. NULLs are left out.
     pub fn tids(&self, column: i32) -> Arg {
         let mut datums: Vec<pg_sys::Datum> = (0..self.len())
             .filter_map(|row| self.datum(row, column))
             .collect();
-        // SAFETY: the elements are tids: 6 bytes, by reference, short-aligned.
+        // SAFETY: The elements are tids, which have 6 bytes, are passed by reference, and are
+        // aligned as a short.
         let array = unsafe {
             pg_sys::construct_array(
                 datums.as_mut_ptr(),
@@ -296,9 +325,10 @@ impl Rows<'_> {
     }
 }
 
-/// A column is not what fetchq made it.
+/// Raises an ERROR (`Error::ColumnType`) for a column whose type is not the one that fetchq
+/// created.
 pub(super) fn wrong_type(column: i32, found: pg_sys::Oid, expected: pg_sys::Oid) -> ! {
-    // SAFETY: format_type_be returns a palloc'ed C string for any oid.
+    // SAFETY: format_type_be returns a palloc'ed C string for any OID.
     let name = |oid| unsafe {
         std::ffi::CStr::from_ptr(pg_sys::format_type_be(oid))
             .to_string_lossy()

@@ -1,17 +1,20 @@
-//! A piece of work that may fail, or be undone, without taking the transaction with it.
-//! For maintenance jobs and for picks of queues with limits: a subtransaction costs a
-//! transaction id, so never on a hot path.
+//! Work that can fail or be rolled back while the transaction goes on.
+//!
+//! Maintenance jobs and picks of queues with limits use it. A subtransaction that writes costs a
+//! transaction ID, so no hot path uses one.
 
 use std::panic::AssertUnwindSafe;
 
 use pgrx::pg_sys::panic::CaughtError;
 use pgrx::{PgTryBuilder, pg_sys};
 
-/// Runs `work`; gives the message of the error that undid it, if one did.
-/// A cancel or a shutdown is not a failure of the work: it goes on to the caller.
+/// Runs `work` in a subtransaction.
+///
+/// When an ERROR or a panic rolls the work back, returns its message. A cancel or a shutdown is
+/// not a failure of the work, so its ERROR is raised again.
 pub fn attempt<R>(work: impl FnOnce() -> R) -> Result<R, String> {
-    // SAFETY: the pattern of PL/pgSQL's exception block: memory context and resource
-    // owner are put back after the subtransaction ends, either way.
+    // SAFETY: This is what an exception block of PL/pgSQL does. The memory context and the
+    // resource owner are restored after the subtransaction, whether it failed or not.
     unsafe {
         let context = pg_sys::CurrentMemoryContext;
         let owner = pg_sys::CurrentResourceOwner;
@@ -24,7 +27,7 @@ pub fn attempt<R>(work: impl FnOnce() -> R) -> Result<R, String> {
             Ok(result)
         }))
         .catch_others(|error| {
-            let fatal = match &error {
+            let is_interrupt = match &error {
                 CaughtError::PostgresError(e)
                 | CaughtError::ErrorReport(e)
                 | CaughtError::RustPanic { ereport: e, .. } => matches!(
@@ -33,9 +36,9 @@ pub fn attempt<R>(work: impl FnOnce() -> R) -> Result<R, String> {
                         | pgrx::PgSqlErrorCode::ERRCODE_ADMIN_SHUTDOWN
                 ),
             };
-            if fatal {
-                // Undone here too: the abort of a statement ends only the innermost
-                // transaction, and the caller's would stay open.
+            if is_interrupt {
+                // The subtransaction is rolled back here, because the abort of a statement
+                // ends only the innermost transaction, and that of the caller would stay open.
                 pg_sys::RollbackAndReleaseCurrentSubTransaction();
                 pg_sys::MemoryContextSwitchTo(context);
                 pg_sys::CurrentResourceOwner = owner;
@@ -57,10 +60,12 @@ pub fn attempt<R>(work: impl FnOnce() -> R) -> Result<R, String> {
     }
 }
 
-/// Runs `work`, which says whether what it did is to stay; else it is undone, and the
-/// locks that it took are given back. An error goes on to the caller.
-pub fn trial<R>(work: impl FnOnce() -> (R, bool)) -> R {
-    // SAFETY: as above.
+/// Runs `work` in a subtransaction, and rolls it back unless `work` returns true.
+///
+/// A rollback also releases the locks that the work has taken. Returns the first value that
+/// `work` returns. An ERROR rolls the work back and is raised again.
+pub fn roll_back_unless_kept<R>(work: impl FnOnce() -> (R, bool)) -> R {
+    // SAFETY: As in `attempt`.
     unsafe {
         let context = pg_sys::CurrentMemoryContext;
         let owner = pg_sys::CurrentResourceOwner;
@@ -68,8 +73,8 @@ pub fn trial<R>(work: impl FnOnce() -> (R, bool)) -> R {
         pg_sys::MemoryContextSwitchTo(context);
 
         let result = PgTryBuilder::new(AssertUnwindSafe(|| {
-            let (result, stays) = work();
-            if stays {
+            let (result, is_kept) = work();
+            if is_kept {
                 pg_sys::ReleaseCurrentSubTransaction();
             } else {
                 pg_sys::RollbackAndReleaseCurrentSubTransaction();
@@ -77,7 +82,8 @@ pub fn trial<R>(work: impl FnOnce() -> (R, bool)) -> R {
             result
         }))
         .catch_others(|error| {
-            // Undone here, or the caller's abort would end this one instead of its own.
+            // The subtransaction is rolled back here. Otherwise the abort of the caller would
+            // end this one instead of its own.
             pg_sys::RollbackAndReleaseCurrentSubTransaction();
             pg_sys::MemoryContextSwitchTo(context);
             pg_sys::CurrentResourceOwner = owner;
@@ -116,7 +122,7 @@ mod tests {
     }
 
     #[pg_test]
-    fn a_failure_undoes_only_its_own_work() {
+    fn a_failure_rolls_back_only_its_own_work() {
         spi::connect(|spi| {
             spi.once("create temp table attempted (n int primary key)", &[]);
         });
@@ -127,7 +133,7 @@ mod tests {
         });
         assert!(failed.is_err_and(|m| m.contains("duplicate key")));
         assert_eq!(count(), 1);
-        // A panic of Rust counts as a failure too, and the next one still works.
+        // A panic of Rust is a failure too, and the next attempt still works.
         assert!(attempt(|| panic!("on purpose")).is_err());
         assert_eq!(attempt(|| insert(3)), Ok(()));
         assert_eq!(count(), 2);

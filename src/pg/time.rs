@@ -1,4 +1,4 @@
-//! Points in time and intervals, as the server keeps them.
+//! Points in time and intervals, as the server represents them.
 
 use pgrx::pg_sys;
 
@@ -6,44 +6,51 @@ use crate::error::{Error, Result};
 use crate::pg::text::c_string;
 use crate::pg::value::Arg;
 
-/// Start of the transaction, what SQL calls `now()`: microseconds since 2000.
+/// Returns the start of the transaction, as `now()` in SQL, in microseconds since 2000.
 pub fn now() -> i64 {
-    // SAFETY: allowed in any transaction.
+    // SAFETY: This is allowed in every transaction.
     unsafe { pg_sys::GetCurrentTransactionStartTimestamp() }
 }
 
-/// This instant, while `now()` stands still: microseconds since 2000.
+/// Returns the current time, as `clock_timestamp()` in SQL, in microseconds since 2000.
 pub fn clock() -> i64 {
-    // SAFETY: reads the clock.
+    // SAFETY: This reads the clock.
     unsafe { pg_sys::GetCurrentTimestamp() }
 }
 
-/// 2970-01-01 00:00:00 UTC, the next iteration of a completed document (fetchq 4
-/// contract), in microseconds since 2000: 354,286 days.
+/// The next iteration of a completed document, 2970-01-01 00:00:00 UTC, in microseconds since
+/// 2000.
+///
+/// The contract of fetchq 4 demands it. It is 354,286 days after the start of 2000.
 pub const COMPLETED_AT: i64 = 354_286 * 86_400 * 1_000_000;
 
-/// Microseconds since 2000 of a second since 1970.
+/// Converts seconds since 1970 to microseconds since 2000.
 pub fn from_unix(seconds: i64) -> i64 {
-    seconds.saturating_sub(UNIX_EPOCH).saturating_mul(1_000_000)
+    seconds
+        .saturating_sub(UNIX_EPOCH_S)
+        .saturating_mul(1_000_000)
 }
 
-/// The second since 1970 that a point in time is in.
+/// Converts microseconds since 2000 to seconds since 1970, rounded down.
 pub fn to_unix(time: i64) -> i64 {
-    time.div_euclid(1_000_000).saturating_add(UNIX_EPOCH)
+    time.div_euclid(1_000_000).saturating_add(UNIX_EPOCH_S)
 }
 
-/// Seconds between 1970 and 2000.
-const UNIX_EPOCH: i64 = 946_684_800;
+/// The seconds between 1970 and 2000.
+const UNIX_EPOCH_S: i64 = 946_684_800;
 
-/// Parses a text such as `2030-01-01`; PostgreSQL's own error (22007) when it can not.
+/// Parses a `timestamptz` such as `2030-01-01`. Returns microseconds since 2000.
+///
+/// Raises PostgreSQL's own ERROR (22007) when the text is not valid.
 pub fn parse_timestamp(text: &str) -> i64 {
     let args = input_args(text);
-    // SAFETY: timestamptz_in takes a C string, the type's oid (unused) and a typmod.
+    // SAFETY: timestamptz_in takes a C string, the OID of the type, which it does not use, and
+    // a type modifier.
     unsafe { pgrx::direct_function_call(pg_sys::timestamptz_in, &args) }
         .unwrap_or_else(|| pgrx::error!("timestamptz_in returned NULL for {text:?}"))
 }
 
-/// The arguments of a type's input function.
+/// Makes the arguments of the input function of a type.
 fn input_args(text: &str) -> [Option<pg_sys::Datum>; 3] {
     [
         Some(pg_sys::Datum::from(c_string(text))),
@@ -63,9 +70,10 @@ impl Interval {
         Self { datum }
     }
 
-    /// Parses a text such as `5m`; PostgreSQL's own error (22007) when it can not.
+    /// Parses a text such as `5m`. Raises PostgreSQL's own ERROR (22007) when it is not valid.
     pub fn parse(text: &str) -> Self {
-        // SAFETY: interval_in takes a C string, the type's oid (unused) and a typmod.
+        // SAFETY: interval_in takes a C string, the OID of the type, which it does not use, and
+        // a type modifier.
         let datum =
             unsafe { pgrx::direct_function_call_as_datum(pg_sys::interval_in, &input_args(text)) };
         match datum {
@@ -74,12 +82,15 @@ impl Interval {
         }
     }
 
-    /// Refuses what can not be a duration: negative, or infinite (PostgreSQL 17 on).
+    /// Checks that the interval can be a duration.
+    ///
+    /// Returns `Error::BadDuration` with the name of the argument when the interval is negative
+    /// or infinite. PostgreSQL 17 and newer have infinite intervals.
     pub fn as_duration(self, argument: &'static str) -> Result<Self> {
         let (month, day, time) = self.parts();
         let infinite = (time, day, month) == (i64::MAX, i32::MAX, i32::MAX)
             || (time, day, month) == (i64::MIN, i32::MIN, i32::MIN);
-        // As PostgreSQL compares intervals: a month has 30 days, a day 24 hours.
+        // PostgreSQL compares intervals in the same way: a month has 30 days, a day 24 hours.
         let days = i128::from(month) * 30 + i128::from(day);
         let micros = days * 86_400_000_000 + i128::from(time);
         if infinite || micros < 0 {
@@ -88,8 +99,9 @@ impl Interval {
         Ok(self)
     }
 
-    /// The point in time this much later; PostgreSQL's own error (22008) when there is
-    /// none.
+    /// Adds the interval to a point in time. Both points are in microseconds since 2000.
+    ///
+    /// Raises PostgreSQL's own ERROR (22008) when the result is out of range.
     pub fn after(self, time: i64) -> i64 {
         let args = [Some(pg_sys::Datum::from(time)), Some(self.datum)];
         // SAFETY: timestamptz_pl_interval takes a timestamptz and an interval.
@@ -97,20 +109,21 @@ impl Interval {
             .unwrap_or_else(|| pgrx::error!("timestamptz_pl_interval returned NULL"))
     }
 
-    /// Months, days and microseconds.
+    /// Returns the months, days and microseconds of the interval.
     pub fn parts(self) -> (i32, i32, i64) {
-        // SAFETY: an Interval datum points to a valid Interval struct.
+        // SAFETY: The datum of an interval points to a valid Interval struct.
         unsafe {
             let i = &*self.datum.cast_mut_ptr::<pg_sys::Interval>();
             (i.month, i.day, i.time)
         }
     }
 
-    /// A parameter that is NULL.
+    /// Makes an `interval` parameter that is NULL.
     pub fn none() -> Arg {
         Arg::new(pg_sys::INTERVALOID, None)
     }
 
+    /// Makes an `interval` parameter.
     pub fn arg(self) -> Arg {
         Arg::new(pg_sys::INTERVALOID, Some(self.datum))
     }

@@ -1,37 +1,39 @@
-//! What happens at the end of a transaction, and of a session.
+//! The transaction of this session, and callbacks for the end of a transaction or process.
 
 use std::sync::OnceLock;
 
 use pgrx::pg_sys;
 
-/// How a transaction ended.
+/// The state in which a callback finds a transaction that ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
-    /// It will commit, unless something still fails.
+    /// The transaction will commit, unless an ERROR still happens.
     Committing,
-    /// Everybody can see what it did.
+    /// The transaction has committed, and other sessions see its changes.
     Committed,
+    /// The transaction was rolled back.
     RolledBack,
-    /// Another session will commit it, or roll it back.
+    /// The transaction was prepared. Another session will commit it or roll it back.
     Prepared,
 }
 
-/// The transaction that writes now: the innermost one.
+/// Returns the ID of the innermost (sub)transaction. Assigns one if it has none.
 pub fn current() -> pg_sys::TransactionId {
-    // SAFETY: gives the transaction a number if it has none.
+    // SAFETY: This is allowed in every transaction that can write.
     unsafe { pg_sys::GetCurrentTransactionId() }
 }
 
-/// Whether a transaction of this session, or a part of one, still runs: then what it has
-/// written is there.
+/// Tells whether a (sub)transaction belongs to the running transaction of this session and was
+/// not rolled back, so that its changes are still there.
 pub fn is_current(transaction: pg_sys::TransactionId) -> bool {
-    // SAFETY: asks the state of this backend.
+    // SAFETY: This reads the state of this backend.
     unsafe { pg_sys::TransactionIdIsCurrentTransactionId(transaction) }
 }
 
-/// The number of the whole transaction, which no other one ever has.
+/// Returns the 64-bit ID of the whole transaction, which is never reused. Assigns one if it has
+/// none.
 pub fn number() -> i64 {
-    // SAFETY: gives the transaction a number if it has none.
+    // SAFETY: This is allowed in every transaction that can write.
     unsafe { pg_sys::GetTopFullTransactionId().value as i64 }
 }
 
@@ -39,17 +41,19 @@ static ON_END: OnceLock<fn(End)> = OnceLock::new();
 
 static ON_EXIT: OnceLock<fn()> = OnceLock::new();
 
-/// Has a function called at the end of every transaction of this process. It may fail
-/// only while the transaction is still committing. Once in the life of a process.
+/// Registers a function that is called at the end of every transaction of this process.
+///
+/// The function may raise an ERROR only for `End::Committing`. Only the first function that is
+/// registered in a process is called.
 pub fn on_end(function: fn(End)) {
     if ON_END.set(function).is_ok() {
-        // SAFETY: the callback lives as long as the process.
-        unsafe { pg_sys::RegisterXactCallback(Some(ended), std::ptr::null_mut()) };
+        // SAFETY: The callback lives as long as the process.
+        unsafe { pg_sys::RegisterXactCallback(Some(call_on_end), std::ptr::null_mut()) };
     }
 }
 
 #[pgrx::pg_guard]
-unsafe extern "C-unwind" fn ended(
+unsafe extern "C-unwind" fn call_on_end(
     event: pg_sys::XactEvent::Type,
     _argument: *mut std::ffi::c_void,
 ) {
@@ -65,16 +69,18 @@ unsafe extern "C-unwind" fn ended(
     }
 }
 
-/// Has a function called when this process exits. The first one stays.
+/// Registers a function that is called when this process exits.
+///
+/// Only the first function that is registered in a process is called.
 pub fn on_exit(function: fn()) {
     if ON_EXIT.set(function).is_ok() {
-        // SAFETY: the callback lives as long as the process.
-        unsafe { pg_sys::before_shmem_exit(Some(exits), pg_sys::Datum::from(0)) };
+        // SAFETY: The callback lives as long as the process.
+        unsafe { pg_sys::before_shmem_exit(Some(call_on_exit), pg_sys::Datum::from(0)) };
     }
 }
 
 #[pgrx::pg_guard]
-unsafe extern "C-unwind" fn exits(_code: i32, _argument: pg_sys::Datum) {
+unsafe extern "C-unwind" fn call_on_exit(_code: i32, _argument: pg_sys::Datum) {
     if let Some(function) = ON_EXIT.get() {
         function();
     }

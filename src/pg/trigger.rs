@@ -1,44 +1,84 @@
-//! The row behind a trigger of the documents, and statements that need none.
+//! Calls of triggers: the rows that fired them, and statements that fire none.
+//!
+//! The rows are decoded by the numbers of their columns, because that is faster than by their
+//! names. The numbers and types are those of a table of documents in
+//! `src/store/queue_tables.rs`.
 
 use pgrx::pg_sys;
 
 use crate::pg::call::{Call, Reply};
 
-/// A row that was inserted or updated, as the ready trigger sees it.
-pub struct Written {
-    pub table: pg_sys::Oid,
-    pub version: i32,
-    pub priority: i32,
-    pub status: i32,
-    pub attempts: i32,
-    pub next_iteration: i64,
-    pub seq: i64,
+/// The number and the type of a column.
+type ColumnType = (i32, pg_sys::Oid);
+
+const SUBJECT: ColumnType = (1, pg_sys::VARCHAROID);
+const VERSION: ColumnType = (2, pg_sys::INT4OID);
+const PRIORITY: ColumnType = (3, pg_sys::INT4OID);
+const STATUS: ColumnType = (4, pg_sys::INT4OID);
+const ATTEMPTS: ColumnType = (5, pg_sys::INT4OID);
+const ITERATIONS: ColumnType = (6, pg_sys::INT8OID);
+const NEXT_ITERATION: ColumnType = (7, pg_sys::TIMESTAMPTZOID);
+const LOCK_UPGRADE: ColumnType = (8, pg_sys::TIMESTAMPTZOID);
+const SEQ: ColumnType = (12, pg_sys::INT8OID);
+const ORDERING_KEY: ColumnType = (15, pg_sys::TEXTOID);
+
+/// A row that a trigger was called with.
+struct Tuple {
+    tuple: pg_sys::HeapTuple,
+    desc: pg_sys::TupleDesc,
 }
 
-/// Columns of the documents by number, and their types (src/store/queue_tables.rs).
-/// A table that differs has no index that the floors would use.
-const COLUMNS: [(i32, pg_sys::Oid); 6] = [
-    (2, pg_sys::INT4OID),
-    (3, pg_sys::INT4OID),
-    (4, pg_sys::INT4OID),
-    (5, pg_sys::INT4OID),
-    (7, pg_sys::TIMESTAMPTZOID),
-    (12, pg_sys::INT8OID),
-];
+impl Tuple {
+    /// Tells whether the row has a column with this number and this type.
+    unsafe fn has_column(&self, (number, oid): ColumnType) -> bool {
+        // SAFETY: The descriptor is that of the relation of the trigger, which is open. The
+        // number is checked before it is used.
+        unsafe { number <= (*self.desc).natts && pg_sys::SPI_gettypeid(self.desc, number) == oid }
+    }
 
-/// What a call as a trigger is about.
-pub enum Row {
-    Written(Written),
-    /// A table with other columns than ours.
-    Foreign,
-    /// Not called by an AFTER ... FOR EACH ROW trigger.
-    NoTrigger,
+    /// Reads a number or a point in time from a column of this type, or None for NULL.
+    unsafe fn value(&self, (number, _): ColumnType) -> Option<i64> {
+        let mut is_null = false;
+        // SAFETY: The tuple belongs to the descriptor. The caller has checked that the column
+        // exists, and that its type is passed by value.
+        unsafe {
+            let datum = pg_sys::heap_getattr(self.tuple, number, self.desc, &mut is_null);
+            (!is_null).then(|| datum.value() as i64)
+        }
+    }
+
+    /// Reads the text form of the column with this number, or None for NULL.
+    unsafe fn text(&self, number: i32) -> Option<String> {
+        // SAFETY: The tuple belongs to the descriptor, and the caller has checked the number.
+        // The result is a C string in the memory of this call, or NULL.
+        unsafe {
+            let text = pg_sys::SPI_getvalue(self.tuple, self.desc, number);
+            (!text.is_null()).then(|| {
+                std::ffi::CStr::from_ptr(text)
+                    .to_string_lossy()
+                    .into_owned()
+            })
+        }
+    }
+
+    /// Reads the text form of the column with this name. Returns None when the column is NULL
+    /// or does not exist.
+    unsafe fn text_of_name(&self, name: &std::ffi::CStr) -> Option<String> {
+        // SAFETY: The descriptor is that of the relation of the trigger, which is open.
+        unsafe {
+            let number = pg_sys::SPI_fnumber(self.desc, name.as_ptr());
+            if number <= 0 {
+                return None;
+            }
+            self.text(number)
+        }
+    }
 }
 
-/// What a trigger is called with. None: it was not called as one.
-unsafe fn data_of(call: &Call) -> Option<&pg_sys::TriggerData> {
-    // SAFETY: `context` of a trigger call is a TriggerData that lives as long as the call;
-    // the node tag is checked first.
+/// Returns the data of a trigger call, or None when the function was not called as a trigger.
+unsafe fn trigger_data(call: &Call) -> Option<&pg_sys::TriggerData> {
+    // SAFETY: The context of a trigger call is a TriggerData that lives as long as the call.
+    // Its node tag is checked before it is read.
     unsafe {
         let context = (*call.fcinfo()).context;
         if context.is_null() || (*context).type_ != pg_sys::NodeTag::T_TriggerData {
@@ -48,131 +88,189 @@ unsafe fn data_of(call: &Call) -> Option<&pg_sys::TriggerData> {
     }
 }
 
-/// The row that an AFTER ... FOR EACH ROW trigger for INSERT or UPDATE is called with.
-unsafe fn row_after(call: &Call) -> Option<(&pg_sys::TriggerData, pg_sys::HeapTuple)> {
-    // SAFETY: as above.
-    let data = unsafe { data_of(call)? };
-    let event = data.tg_event;
-    let is_after = event & pg_sys::TRIGGER_EVENT_TIMINGMASK == pg_sys::TRIGGER_EVENT_AFTER;
-    if event & pg_sys::TRIGGER_EVENT_ROW == 0 || !is_after {
-        return None;
-    }
-    let tuple = match event & pg_sys::TRIGGER_EVENT_OPMASK {
-        pg_sys::TRIGGER_EVENT_INSERT => data.tg_trigtuple,
-        pg_sys::TRIGGER_EVENT_UPDATE => data.tg_newtuple,
-        _ => return None,
-    };
-    (!tuple.is_null()).then_some((data, tuple))
-}
-
-/// Reads the row behind an AFTER ... FOR EACH ROW trigger.
-pub fn written_row(call: &Call) -> Row {
-    // SAFETY: tuples and relation live as long as the call. Number and type of each column
-    // are checked before it is read.
+/// Returns the new row of an AFTER INSERT or UPDATE … FOR EACH ROW trigger.
+///
+/// Returns None when the function was not called by such a trigger.
+unsafe fn new_row(call: &Call) -> Option<(&pg_sys::TriggerData, Tuple)> {
+    // SAFETY: The relation of a trigger call is open, and its tuples live as long as the call.
     unsafe {
-        let Some((data, tuple)) = row_after(call) else {
-            return Row::NoTrigger;
+        let data = trigger_data(call)?;
+        let event = data.tg_event;
+        let is_after = event & pg_sys::TRIGGER_EVENT_TIMINGMASK == pg_sys::TRIGGER_EVENT_AFTER;
+        if event & pg_sys::TRIGGER_EVENT_ROW == 0 || !is_after {
+            return None;
+        }
+        let tuple = match event & pg_sys::TRIGGER_EVENT_OPMASK {
+            pg_sys::TRIGGER_EVENT_INSERT => data.tg_trigtuple,
+            pg_sys::TRIGGER_EVENT_UPDATE => data.tg_newtuple,
+            _ => return None,
         };
         let desc = (*data.tg_relation).rd_att;
-        let mut values = [pg_sys::Datum::from(0); COLUMNS.len()];
-        for (value, (number, oid)) in values.iter_mut().zip(COLUMNS) {
-            let is_ours = number <= (*desc).natts && pg_sys::SPI_gettypeid(desc, number) == oid;
-            if !is_ours {
-                return Row::Foreign;
+        (!tuple.is_null()).then_some((data, Tuple { tuple, desc }))
+    }
+}
+
+/// A document that was inserted or updated: the columns of its index entries.
+pub struct WrittenDocument {
+    /// The table of documents.
+    pub table: pg_sys::Oid,
+    /// The version of the document.
+    pub version: i32,
+    /// The priority of the document.
+    pub priority: i32,
+    /// The code of the status.
+    pub status: i32,
+    /// The number of attempts.
+    pub attempts: i32,
+    /// When the document is due, in microseconds since 2000.
+    pub next_iteration: i64,
+    /// The number of the document in its queue.
+    pub seq: i64,
+}
+
+/// The row of a call of the ready trigger.
+pub enum WrittenRow {
+    /// The row is a document.
+    Document(WrittenDocument),
+    /// The table has other columns than a table of documents, or one of them is NULL. The ready
+    /// floors use no index of such a table.
+    OtherColumns,
+    /// The function was not called by an AFTER INSERT or UPDATE … FOR EACH ROW trigger.
+    NotFromRowTrigger,
+}
+
+/// Reads the row of an AFTER INSERT or UPDATE … FOR EACH ROW trigger on a table of documents.
+pub fn written_row(call: &Call) -> WrittenRow {
+    const COLUMNS: [ColumnType; 6] = [VERSION, PRIORITY, STATUS, ATTEMPTS, NEXT_ITERATION, SEQ];
+    // SAFETY: Tuple and relation live as long as the call. The number and the type of each
+    // column are checked before it is read.
+    unsafe {
+        let Some((data, row)) = new_row(call) else {
+            return WrittenRow::NotFromRowTrigger;
+        };
+        let mut values = [0; COLUMNS.len()];
+        for (value, column) in values.iter_mut().zip(COLUMNS) {
+            if !row.has_column(column) {
+                return WrittenRow::OtherColumns;
             }
-            let mut is_null = false;
-            *value = pg_sys::heap_getattr(tuple, number, desc, &mut is_null);
-            if is_null {
-                return Row::Foreign;
-            }
+            let Some(found) = row.value(column) else {
+                return WrittenRow::OtherColumns;
+            };
+            *value = found;
         }
-        let int = |at: usize| values[at].value() as i32;
-        Row::Written(Written {
+        let [version, priority, status, attempts, next_iteration, seq] = values;
+        WrittenRow::Document(WrittenDocument {
             table: (*data.tg_relation).rd_id,
-            version: int(0),
-            priority: int(1),
-            status: int(2),
-            attempts: int(3),
-            next_iteration: values[4].value() as i64,
-            seq: values[5].value() as i64,
+            version: version as i32,
+            priority: priority as i32,
+            status: status as i32,
+            attempts: attempts as i32,
+            next_iteration,
+            seq,
         })
     }
 }
 
-/// The column `name` of the row behind an AFTER ... FOR EACH ROW trigger for INSERT or
-/// UPDATE; None where there is none.
+/// Reads the column `name` of the row of an AFTER INSERT or UPDATE … FOR EACH ROW trigger.
+///
+/// Returns None when the function was not called by such a trigger, or when there is no name.
 pub fn written_queue_name(call: &Call) -> Option<String> {
-    // SAFETY: as in `written`; the column is looked up by its name, and its output is a
-    // C string of this call's memory.
+    // SAFETY: Tuple and relation live as long as the call.
     unsafe {
-        let (data, tuple) = row_after(call)?;
-        let desc = (*data.tg_relation).rd_att;
-        let number = pg_sys::SPI_fnumber(desc, c"name".as_ptr());
-        if number <= 0 {
-            return None;
-        }
-        let text = pg_sys::SPI_getvalue(tuple, desc, number);
-        if text.is_null() {
-            return None;
-        }
-        Some(
-            std::ffi::CStr::from_ptr(text)
-                .to_string_lossy()
-                .into_owned(),
-        )
+        let (_, row) = new_row(call)?;
+        row.text_of_name(c"name")
     }
 }
 
-/// A document as a trigger of the limits or of the order sees it.
-#[derive(Debug)]
-pub struct Document {
+/// A document that has entered a status, as the notify trigger reads it.
+pub struct StatusChange {
+    /// The OID of the table of documents.
+    pub table: u32,
+    /// The subject of the document.
     pub subject: String,
+    /// The code of the status.
     pub status: i32,
+    /// The name of the queue, which is the first argument of the trigger.
+    pub queue: String,
+}
+
+/// Reads the row of an AFTER INSERT or UPDATE … FOR EACH ROW trigger that has an argument.
+///
+/// Returns None when the function was not called by such a trigger, or when the table is not a
+/// table of documents. The columns are found by their names, because nothing has checked the
+/// table.
+pub fn status_change(call: &Call) -> Option<StatusChange> {
+    // SAFETY: Tuple, relation and arguments live as long as the call. An argument is a C
+    // string.
+    unsafe {
+        let (data, row) = new_row(call)?;
+        let trigger = &*data.tg_trigger;
+        if trigger.tgnargs < 1 {
+            return None;
+        }
+        Some(StatusChange {
+            table: (*data.tg_relation).rd_id.to_u32(),
+            subject: row.text_of_name(c"subject")?,
+            status: row.text_of_name(c"status")?.parse().ok()?,
+            queue: std::ffi::CStr::from_ptr(*trigger.tgargs)
+                .to_string_lossy()
+                .into_owned(),
+        })
+    }
+}
+
+/// A document as the triggers of the cap and of the order read it.
+#[derive(Debug)]
+pub struct TriggerDocument {
+    /// The subject of the document.
+    pub subject: String,
+    /// The code of the status.
+    pub status: i32,
+    /// The number of attempts.
     pub attempts: i32,
+    /// The number of iterations.
     pub iterations: i64,
+    /// When the document is due, in microseconds since 2000.
     pub next_iteration: i64,
+    /// The number of the document in its queue.
     pub seq: i64,
-    /// Its `lock_upgrade` is infinite.
+    /// Whether the document is blocked by an earlier one of its ordering key. Then its
+    /// `lock_upgrade` is infinite.
     pub is_held: bool,
+    /// The ordering key of the document.
     pub ordering_key: Option<String>,
 }
 
-/// What a trigger was fired by.
+/// The event for which a trigger is called.
 pub struct TriggerEvent {
+    /// The table of documents.
     pub table: pg_sys::Oid,
+    /// Whether the trigger is called before the event.
     pub is_before: bool,
-    pub old: Option<Document>,
-    pub new: Option<Document>,
+    /// The row before an UPDATE or DELETE.
+    pub old: Option<TriggerDocument>,
+    /// The row after an INSERT or UPDATE.
+    pub new: Option<TriggerDocument>,
 }
 
-/// Columns of a `Document`, as above.
-const DOCUMENT: [(i32, pg_sys::Oid); 8] = [
-    (1, pg_sys::VARCHAROID),
-    (4, pg_sys::INT4OID),
-    (5, pg_sys::INT4OID),
-    (6, pg_sys::INT8OID),
-    (7, pg_sys::TIMESTAMPTZOID),
-    (8, pg_sys::TIMESTAMPTZOID),
-    (12, pg_sys::INT8OID),
-    (15, pg_sys::TEXTOID),
-];
-
-/// Reads the rows behind a trigger; neither is there for one of a whole statement. None:
-/// no trigger, or of a table with other columns than ours.
+/// Reads the event and the rows of a trigger call. A statement trigger has no rows.
+///
+/// Returns None when the function was not called as a trigger, or when the table has other
+/// columns than a table of documents.
 pub fn event(call: &Call) -> Option<TriggerEvent> {
-    // SAFETY: as in `written`.
+    // SAFETY: Tuples and relation live as long as the call.
     unsafe {
-        let data = data_of(call)?;
+        let data = trigger_data(call)?;
         let event = data.tg_event;
         let timing = event & pg_sys::TRIGGER_EVENT_TIMINGMASK;
-        let mut fired = TriggerEvent {
+        let mut trigger_event = TriggerEvent {
             table: (*data.tg_relation).rd_id,
             is_before: timing == pg_sys::TRIGGER_EVENT_BEFORE,
             old: None,
             new: None,
         };
         if event & pg_sys::TRIGGER_EVENT_ROW == 0 {
-            return Some(fired);
+            return Some(trigger_event);
         }
         let desc = (*data.tg_relation).rd_att;
         let (old, new) = match event & pg_sys::TRIGGER_EVENT_OPMASK {
@@ -181,77 +279,78 @@ pub fn event(call: &Call) -> Option<TriggerEvent> {
             _ => (Some(data.tg_trigtuple), Some(data.tg_newtuple)),
         };
         if let Some(tuple) = old {
-            fired.old = Some(document(tuple, desc)?);
+            trigger_event.old = Some(document(&Tuple { tuple, desc })?);
         }
         if let Some(tuple) = new {
-            fired.new = Some(document(tuple, desc)?);
+            trigger_event.new = Some(document(&Tuple { tuple, desc })?);
         }
-        Some(fired)
+        Some(trigger_event)
     }
 }
 
-unsafe fn document(tuple: pg_sys::HeapTuple, desc: pg_sys::TupleDesc) -> Option<Document> {
-    // SAFETY: the tuple belongs to the descriptor; number and type of each column are
+/// Reads a document. Returns None when the table has other columns than a table of documents.
+unsafe fn document(row: &Tuple) -> Option<TriggerDocument> {
+    const COLUMNS: [ColumnType; 8] = [
+        SUBJECT,
+        STATUS,
+        ATTEMPTS,
+        ITERATIONS,
+        NEXT_ITERATION,
+        LOCK_UPGRADE,
+        SEQ,
+        ORDERING_KEY,
+    ];
+    // SAFETY: The tuple belongs to the descriptor. The number and the type of each column are
     // checked before it is read.
     unsafe {
-        let is_ours = DOCUMENT.iter().all(|(number, oid)| {
-            *number <= (*desc).natts && pg_sys::SPI_gettypeid(desc, *number) == *oid
-        });
-        if tuple.is_null() || !is_ours {
+        if row.tuple.is_null() || !COLUMNS.iter().all(|column| row.has_column(*column)) {
             return None;
         }
-        let value = |number| {
-            let mut is_null = false;
-            let datum = pg_sys::heap_getattr(tuple, number, desc, &mut is_null);
-            (!is_null).then(|| datum.value() as i64)
-        };
-        let text = |number| {
-            let text = pg_sys::SPI_getvalue(tuple, desc, number);
-            (!text.is_null()).then(|| {
-                std::ffi::CStr::from_ptr(text)
-                    .to_string_lossy()
-                    .into_owned()
-            })
-        };
-        Some(Document {
-            subject: text(1)?,
-            status: value(4)? as i32,
-            attempts: value(5)? as i32,
-            iterations: value(6)?,
-            next_iteration: value(7)?,
-            is_held: value(8) == Some(i64::MAX),
-            seq: value(12)?,
-            ordering_key: text(15),
+        Some(TriggerDocument {
+            subject: row.text(SUBJECT.0)?,
+            status: row.value(STATUS)? as i32,
+            attempts: row.value(ATTEMPTS)? as i32,
+            iterations: row.value(ITERATIONS)?,
+            next_iteration: row.value(NEXT_ITERATION)?,
+            is_held: row.value(LOCK_UPGRADE) == Some(i64::MAX),
+            seq: row.value(SEQ)?,
+            ordering_key: row.text(ORDERING_KEY.0),
         })
     }
 }
 
-/// What a trigger that runs before an update gives back: the new row, or nothing, so
-/// that the row stays as it is.
-pub fn before_row_result(call: &Call, goes_on: bool) -> Reply {
-    if !goes_on {
+/// Makes the result of a trigger that runs before the update of a row.
+///
+/// With `is_allowed` it is the new row. Otherwise it is no row, so that the row is not updated.
+/// The call must be one for which [`event`] has returned such an event.
+pub fn before_row_result(call: &Call, is_allowed: bool) -> Reply {
+    if !is_allowed {
         return Reply::trigger();
     }
-    // SAFETY: only for a call that `fired` has read as one before the update of a row.
+    // SAFETY: `event` has read this call as one before the update of a row.
     unsafe {
         let data = &*((*call.fcinfo()).context as *const pg_sys::TriggerData);
         Reply::tuple(data.tg_newtuple)
     }
 }
 
-/// While this lives, statements of this session that begin to write the table do not
-/// run its row triggers. Only for a table that has no others than fetchq's, and for
-/// statements whose rows the caller notes: it saves the server from queueing an
-/// event for each row, which costs several times what the note costs.
+/// Prevents the row triggers of a table from being called, until this is dropped.
+///
+/// That is so for statements of this session that start meanwhile. It is only for a table that
+/// has no triggers but those of fetchq, and for statements whose rows the caller notes itself.
+/// The server then queues no event for each row, which costs several times as much as the note.
 pub struct SuppressedTriggers {
     relation: pg_sys::Relation,
     triggers: i32,
 }
 
 impl SuppressedTriggers {
-    /// The table is locked by the caller, and has so many triggers.
+    /// Suppresses the row triggers of a table that the caller has locked.
+    ///
+    /// Does nothing when the number of its triggers is not `triggers`.
     pub fn begin(table: pg_sys::Oid, triggers: i32) -> Self {
-        // SAFETY: the look-up in the relation cache gives NULL for a table that is gone.
+        // SAFETY: The look-up in the relation cache returns NULL for a table that does not
+        // exist.
         let relation = unsafe { pg_sys::RelationIdGetRelation(table) };
         set_row_triggers(relation, triggers, false);
         Self { relation, triggers }
@@ -261,29 +360,30 @@ impl SuppressedTriggers {
 impl Drop for SuppressedTriggers {
     fn drop(&mut self) {
         set_row_triggers(self.relation, self.triggers, true);
-        // After an ERROR the end of the transaction gives the reference back.
+        // After an ERROR the end of the transaction releases the reference.
         if !self.relation.is_null() && !std::thread::panicking() {
-            // SAFETY: referenced in begin.
+            // SAFETY: `begin` has taken a reference.
             unsafe { pg_sys::RelationClose(self.relation) };
         }
     }
 }
 
-/// The executor copies these hints of the relation cache, which is this session's own,
-/// when a statement starts, and asks them whether there is a trigger to run. They are
-/// set back to what the table has; a description that the cache has rebuilt meanwhile
-/// has the true ones anyway.
-fn set_row_triggers(relation: pg_sys::Relation, number: i32, run: bool) {
-    // SAFETY: the entry stays at its place while it is referenced, and what it points
-    // to is replaced together with the pointer.
+/// Sets whether the relation cache shows row triggers AFTER INSERT and AFTER UPDATE.
+///
+/// The executor copies these flags of the relation cache of the session when a statement starts,
+/// and reads them to learn whether there is a trigger to call. Later they are set back to what
+/// the table has. A description that the cache has rebuilt meanwhile has the true flags anyway.
+fn set_row_triggers(relation: pg_sys::Relation, number: i32, is_shown: bool) {
+    // SAFETY: The entry of the cache does not move while it is referenced. What it points to is
+    // replaced together with the pointer.
     unsafe {
         if relation.is_null() {
             return;
         }
         let triggers = (*relation).trigdesc;
         if !triggers.is_null() && (*triggers).numtriggers == number {
-            (*triggers).trig_insert_after_row = run;
-            (*triggers).trig_update_after_row = run;
+            (*triggers).trig_insert_after_row = is_shown;
+            (*triggers).trig_update_after_row = is_shown;
         }
     }
 }

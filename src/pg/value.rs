@@ -1,32 +1,39 @@
-//! Values that are bound to parameters or put into result columns.
+//! Values with their types, for parameters and result columns.
 
 use pgrx::{IntoDatum, pg_sys};
 
-/// A value bound to a parameter, or put into a result column.
+/// A value that is bound to a parameter or put into a result column.
 #[derive(Clone, Copy)]
 pub struct Arg {
+    /// The type.
     pub oid: pg_sys::Oid,
     datum: Option<pg_sys::Datum>,
 }
 
 impl Arg {
+    /// Makes a value of a type. None is NULL.
     pub fn new(oid: pg_sys::Oid, datum: Option<pg_sys::Datum>) -> Self {
         Self { oid, datum }
     }
 
+    /// Makes a `timestamptz` from microseconds since 2000.
     pub fn timestamp(value: i64) -> Self {
         Self::new(pg_sys::TIMESTAMPTZOID, value.into_datum())
     }
 
+    /// Makes a `timestamptz` that is NULL.
     pub fn no_timestamp() -> Self {
         Self::new(pg_sys::TIMESTAMPTZOID, None)
     }
 
-    /// No `jsonb[]`: unnested beside another array, a NULL for each of its elements.
+    /// Makes a `jsonb[]` that is NULL.
+    ///
+    /// Unnested beside another array, it gives a NULL for each element of that array.
     pub fn no_json_array() -> Self {
         Self::new(pg_sys::JSONBARRAYOID, None)
     }
 
+    /// Makes an `oid`.
     pub fn oid(value: pg_sys::Oid) -> Self {
         Self::new(pg_sys::OIDOID, value.into_datum())
     }
@@ -35,6 +42,7 @@ impl Arg {
         self.datum.unwrap_or(pg_sys::Datum::from(0))
     }
 
+    /// Tells whether the value is NULL.
     pub fn is_null(&self) -> bool {
         self.datum.is_none()
     }

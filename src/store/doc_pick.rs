@@ -141,7 +141,7 @@ impl PickMode<'_> {
     fn access(self) -> Access {
         match self {
             Self::Lease(_) => Access::Update,
-            Self::Remove => Access::PickMode,
+            Self::Remove => Access::DeleteReady,
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::cell::RefCell;
 
-use crate::domain::fair_share::Turns;
+use crate::domain::fair_share::FairShares;
 use crate::domain::names::QueueName;
 use crate::pg::{session, time};
 
@@ -12,7 +12,7 @@ const MAX_LISTS: usize = 64;
 struct List {
     queues: Vec<QueueName>,
     weights: Vec<i32>,
-    turns: Turns,
+    shares: FairShares,
 }
 
 thread_local! {
@@ -21,19 +21,19 @@ thread_local! {
 }
 
 /// Shares up to `n` picks among the queues, in proportion to their weights and continuing
-/// from the last call with the same list, as `Turns::take` does. `work` gets the position of
-/// a queue and a number of documents, and returns how many it picked. An error in `work`
+/// from the last call with the same list, as `FairShares::distribute` does. `work` gets the position of
+/// a queue and a number of documents, and reshares how many it picked. An error in `work`
 /// leaves the shares as they were before the call.
 pub fn take(queues: &[QueueName], weights: &[i32], n: i32, work: impl FnMut(usize, i32) -> i32) {
     let known = LISTS.with_borrow_mut(|lists| {
         let at = lists
             .iter()
             .position(|list| list.queues == queues && list.weights == weights)?;
-        Some(lists[at].turns.clone())
+        Some(lists[at].shares.clone())
     });
-    let mut turns = known.unwrap_or_else(|| Turns::new(weights, random()));
+    let mut shares = known.unwrap_or_else(|| FairShares::new(weights, random()));
     // The list is not borrowed meanwhile, because a trigger may pick too.
-    turns.take(n, work);
+    shares.distribute(n, work);
     LISTS.with_borrow_mut(|lists| {
         lists.retain(|list| list.queues != queues || list.weights != weights);
         if lists.len() >= MAX_LISTS {
@@ -42,7 +42,7 @@ pub fn take(queues: &[QueueName], weights: &[i32], n: i32, work: impl FnMut(usiz
         lists.push(List {
             queues: queues.to_vec(),
             weights: weights.to_vec(),
-            turns,
+            shares,
         });
     });
 }

@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 
 use crate::domain::counter_events::Event;
-use crate::domain::put_mode::{Action, Decision, Known, Mode};
+use crate::domain::put_mode::{Action, Decision, Mode, OnDuplicate};
 use crate::domain::status::Status;
 use crate::error::{Error, Result};
 use crate::pg::documents::Documents;
@@ -33,7 +33,7 @@ pub struct Put<'a> {
 impl Put<'_> {
     /// Fails with `Error::NotMergeable` if the payload is to be merged and is no object.
     fn check(&self, queue: &Queue) -> Result<()> {
-        if self.mode.known == Known::Merge && !self.doc.payload.is_object() {
+        if self.mode.on_duplicate == OnDuplicate::Merge && !self.doc.payload.is_object() {
             return Err(not_mergeable(queue, self.doc.subject));
         }
         Ok(())

@@ -55,7 +55,7 @@ pub fn pick(
     }
     // A pick of none is undone, because a waiter would otherwise keep slots and permits locked
     // that it cannot use.
-    subtransaction::trial(|| {
+    subtransaction::roll_back_unless_kept(|| {
         let allowed = admit(queue, kind, wanted, now);
         if allowed == 0 {
             return (0, false);
@@ -136,8 +136,9 @@ pub fn readiness(queue: &Queue, version: i32, now: i64) -> Readiness {
         Readiness::Now if queue.policy.is_limited() => {
             // Slots and permits are locked and released again, because only a lock shows
             // whether another session uses them.
-            let is_free =
-                subtransaction::trial(|| (admit(queue, PickKind::Lease, 1, now) > 0, false));
+            let is_free = subtransaction::roll_back_unless_kept(|| {
+                (admit(queue, PickKind::Lease, 1, now) > 0, false)
+            });
             if is_free {
                 return Readiness::Now;
             }

@@ -22,7 +22,7 @@ use crate::domain::status::Status;
 use crate::error::Result;
 use crate::pg::spi::{self, Spi};
 use crate::pg::transaction;
-use crate::pg::trigger::Document;
+use crate::pg::trigger::TriggerDocument;
 use crate::pg::value::Arg;
 use crate::store::open_queue::Queue;
 use crate::store::plans::refuse_unseen;
@@ -137,11 +137,11 @@ static IS_HEAD: Statement = Statement::new(
          and k.head {=} $3",
 );
 
-fn status(doc: &Document) -> Option<Status> {
+fn status(doc: &TriggerDocument) -> Option<Status> {
     Status::from_code(doc.status)
 }
 
-fn is_pending_or_active(doc: &Document) -> bool {
+fn is_pending_or_active(doc: &TriggerDocument) -> bool {
     matches!(status(doc), Some(Pending | Active))
 }
 
@@ -150,8 +150,8 @@ fn is_pending_or_active(doc: &Document) -> bool {
 /// snapshot of the transaction is too old to see the row of the key.
 pub fn document_changed(
     queue: &Queue,
-    old: Option<&Document>,
-    new: Option<&Document>,
+    old: Option<&TriggerDocument>,
+    new: Option<&TriggerDocument>,
 ) -> Result<()> {
     spi::connect(|spi| {
         match (old, new) {
@@ -176,7 +176,12 @@ pub fn document_changed(
 }
 
 /// Keeps the order after a document went from one status to another.
-fn apply_status_change(spi: &Spi, queue: &Queue, old: &Document, new: &Document) -> Result<()> {
+fn apply_status_change(
+    spi: &Spi,
+    queue: &Queue,
+    old: &TriggerDocument,
+    new: &TriggerDocument,
+) -> Result<()> {
     // Settled and planned anew. Otherwise it is retried, and stays the head.
     let is_settled = new.attempts == 0 && new.iterations > old.iterations;
     match (status(old), status(new)) {
@@ -208,7 +213,7 @@ fn key_args<'a>(queue: &Queue, key: &'a str, subject: &'a str) -> [Arg; 3] {
 ///
 /// A statement writes its rows in any order. Where this transaction has made the key, no
 /// other can have picked the head: the head is then blocked if the new document is before it.
-pub fn add_document(spi: &Spi, queue: &Queue, doc: &Document) {
+pub fn add_document(spi: &Spi, queue: &Queue, doc: &TriggerDocument) {
     let Some(key) = &doc.ordering_key else {
         return unblock(spi, queue, doc);
     };
@@ -240,7 +245,7 @@ pub fn add_document(spi: &Spi, queue: &Queue, doc: &Document) {
 }
 
 /// Blocks the head of a key if it comes after a document in the order. Returns whether it did.
-fn block_if_later(spi: &Spi, queue: &Queue, head: &str, doc: &Document) -> bool {
+fn block_if_later(spi: &Spi, queue: &Queue, head: &str, doc: &TriggerDocument) -> bool {
     let args = [
         Arg::from(head),
         Arg::timestamp(doc.next_iteration),
@@ -249,7 +254,7 @@ fn block_if_later(spi: &Spi, queue: &Queue, head: &str, doc: &Document) -> bool 
     queue.run(spi, &BLOCK_IF_LATER, &args).affected() > 0
 }
 
-fn unblock(spi: &Spi, queue: &Queue, doc: &Document) {
+fn unblock(spi: &Spi, queue: &Queue, doc: &TriggerDocument) {
     if doc.is_held {
         queue.run(spi, &UNBLOCK, &[Arg::from(doc.subject.as_str())]);
     }
@@ -260,8 +265,8 @@ fn unblock(spi: &Spi, queue: &Queue, doc: &Document) {
 fn remove_document(
     spi: &Spi,
     queue: &Queue,
-    doc: &Document,
-    requeued: Option<&Document>,
+    doc: &TriggerDocument,
+    requeued: Option<&TriggerDocument>,
 ) -> Result<()> {
     let Some(key) = &doc.ordering_key else {
         return Ok(());
@@ -303,7 +308,7 @@ fn remove_document(
 /// Makes the first blocked document of a key the head. The caller has locked the row of the
 /// key. `requeued`, which is not blocked, stays the head if no blocked document is before it.
 /// Without any document, the key is deleted.
-pub fn promote_next(spi: &Spi, queue: &Queue, key: &str, requeued: Option<&Document>) {
+pub fn promote_next(spi: &Spi, queue: &Queue, key: &str, requeued: Option<&TriggerDocument>) {
     loop {
         let next = queue.run(spi, &FIND_NEXT_BLOCKED, &[Arg::from(key)]);
         if next.is_empty() {
@@ -359,7 +364,7 @@ pub fn as_maintenance<R>(work: impl FnOnce() -> R) -> R {
 
 /// Whether a document may be changed now. Only maintenance is refused: while another
 /// transaction has locked the key of a document that is due, or whose last lease expired.
-pub fn may_change(queue: &Queue, doc: &Document) -> bool {
+pub fn may_change(queue: &Queue, doc: &TriggerDocument) -> bool {
     let Some(key) = &doc.ordering_key else {
         return true;
     };

@@ -6,7 +6,7 @@ use crate::domain::status::Status;
 use crate::error::Result;
 use crate::pg::relation::{self, LockMode};
 use crate::pg::spi::{self, Rows, Spi};
-use crate::pg::trigger::Document;
+use crate::pg::trigger::TriggerDocument;
 use crate::pg::value::Arg;
 use crate::signals::wakeups;
 use crate::store::open_queue::Queue;
@@ -191,8 +191,8 @@ const IS_STRAY_DOCUMENT: &str = "select from {docs} d
                     or d.subject::text {=} any (k.also_active)))";
 
 /// A row of `LOCK_STRAY_DOCUMENTS`. None: the subject is NULL, which the table forbids.
-fn stray_document(rows: &Rows, row: usize) -> Option<Document> {
-    Some(Document {
+fn stray_document(rows: &Rows, row: usize) -> Option<TriggerDocument> {
+    Some(TriggerDocument {
         subject: rows.get(row, 1)?,
         status: rows.get(row, 2).unwrap_or(Status::Pending.code()),
         ordering_key: rows.get(row, 3),
@@ -231,7 +231,7 @@ pub fn repair(queue: &Queue) {
             }
         }
         let rows = queue.once(spi, LOCK_STRAY_DOCUMENTS, &[id]);
-        let strays: Vec<Document> = (0..rows.len())
+        let strays: Vec<TriggerDocument> = (0..rows.len())
             .filter_map(|row| stray_document(&rows, row))
             .collect();
         for doc in strays {

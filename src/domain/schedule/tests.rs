@@ -1,8 +1,9 @@
-use super::*;
-use crate::domain::local_time::DAY;
-use crate::domain::local_time::{date, day_number};
+//! Tests of schedules, rhythms and local time.
 
-/// A zone with one rule for every year: when its summer begins and ends.
+use super::*;
+use crate::domain::local_time::{DAY, date, day_number};
+
+/// A time zone whose summer time begins and ends by the same rule in every year.
 struct Rules {
     winter: i64,
     summer: i64,
@@ -108,7 +109,7 @@ fn days_and_dates_agree() {
 }
 
 #[test]
-fn forms_are_told_apart() {
+fn forms_are_distinguished() {
     for text in [
         "*/5 * * * *",
         "0 30 2 * * 1-5",
@@ -141,7 +142,7 @@ fn forms_are_told_apart() {
 }
 
 #[test]
-fn what_is_no_cron_expression_is_told() {
+fn invalid_cron_expressions_are_refused() {
     for text in [
         "",
         "* * * *",
@@ -230,7 +231,7 @@ fn a_gap_that_ends_at_midnight() {
 }
 
 #[test]
-fn patterns_follow_the_clock_on_the_wall() {
+fn patterns_follow_local_time() {
     let half_hours = cron("*/30 * * * *");
     assert_eq!(
         ticks(&half_hours, &berlin(), "2026-03-29 00:00", 4),
@@ -284,7 +285,7 @@ fn every_second_of_both_changes_ticks_once() {
     }
 }
 
-/// Where a search begins changes nothing: else a tick could be lost or doubled.
+/// The start of a search must not change the result. Otherwise a tick could be lost or doubled.
 #[test]
 fn the_next_tick_is_the_same_from_anywhere_before_it() {
     for text in [
