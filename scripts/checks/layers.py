@@ -336,6 +336,13 @@ def direction(tree):
             yield f"{f.path}:{f.line(match.start())} imports pgrx: domain knows nothing of PostgreSQL"
 
 
+def no_spi_in_api(tree):
+    spi = os.path.join("src", "pg", "spi.rs")
+    for a, targets in sorted(tree.imports.items()):
+        if a.split("/")[1] == "api" and spi in targets:
+            yield f"{tree.arrow(a, spi)}: a statement and the call that runs it belong in src/store/"
+
+
 def size(tree):
     for f in tree.files:
         if f.lines() > MAX_LINES:
@@ -418,6 +425,7 @@ RULES = {
     "no circle between files": no_circle_of_files,
     "no circle between folders": no_circle_of_folders,
     "imports go down": direction,
+    "src/api runs no statements": no_spi_in_api,
     "no file is too long": size,
     "unsafe code is in src/pg": unsafe_code,
     "SQL text is in src/store and src/sql": sql_text,
@@ -462,6 +470,11 @@ CASES = [
      "src/waiting.rs": "use crate::store::a;", "src/maintenance/mod.rs": "use crate::store::a;", "src/store/a.rs": "use crate::ready;", "src/ready/mod.rs": "use crate::signals;",
      "src/signals/mod.rs": "use crate::pg;", "src/pg/mod.rs": "use crate::{error::Error, settings};", "src/error.rs": "use crate::domain::x;", "src/settings.rs": "use crate::domain::x; use pgrx::y;",
      "src/domain/mod.rs": "// as pgrx does"}, []),
+    ("src/api runs no statements", {"src/api/a.rs": "use crate::pg::{relation, spi};", "src/pg/mod.rs": "pub mod spi;\npub mod relation;", "src/pg/spi.rs": "", "src/pg/relation.rs": ""},
+     ["src/api/a.rs:1 imports src/pg/spi.rs (use crate::pg::spi): a statement and the call that runs it belong in src/store/"]),
+    ("src/api runs no statements", {"src/api/a.rs": "fn f() { crate::pg::spi::connect(g) }", "src/pg/spi.rs": ""}, ["src/api/a.rs:1"]),
+    ("src/api runs no statements", {"src/api/a.rs": "use crate::store::b;\nuse crate::pg::call::Call;\n// use crate::pg::spi;", "src/store/b.rs": "use crate::pg::spi;",
+     "src/pg/spi.rs": "", "src/pg/call.rs": "use crate::pg::spi::Rows;"}, []),
     ("no file is too long", {"src/pg/a.rs": "fn f() {}\n" * 501}, ["src/pg/a.rs has 501 lines"]),
     ("no file is too long", {"src/pg/a.rs": "fn f() {}\n" * 500 + "#[cfg(test)]\nmod tests {\n" + "fn f() {}\n" * 300 + "}\n"}, []),
     ("unsafe code is in src/pg", {"src/store/a.rs": "fn f() {\n    unsafe { g() }\n}"}, ["src/store/a.rs:2 has unsafe code"]),

@@ -9,7 +9,6 @@ use crate::domain::names::QueueName;
 use crate::error::{Error, Result};
 use crate::maintenance::{pack, snapshot};
 use crate::pg::call::{Call, Reply};
-use crate::pg::spi;
 use crate::pg::value::Arg;
 use crate::store::metrics::SnapshotOf;
 use crate::store::queue;
@@ -20,8 +19,7 @@ fn metric_get_all_of(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond(fcinfo, |call| {
         let name = queue_name(call, 0)?;
         let mut out = call.rows();
-        let args = [Arg::from(name.as_str())];
-        spi::connect(|spi| out.extend(&spi.once(store::GET, &args)));
+        store::list(&name, &mut out);
         Ok(out.done())
     })
 }
@@ -43,11 +41,13 @@ fn metric_get(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     })
 }
 
-fn common(name: &QueueName) -> Vec<Arg> {
-    narrowed(&COMMON, &store::get_many(name, &COMMON))
+/// The common metrics of a queue, in the order of `COMMON`.
+fn common_metrics(name: &QueueName) -> Vec<Arg> {
+    narrow_all(&COMMON, &store::get_many(name, &COMMON))
 }
 
-fn narrowed(names: &[&str], values: &[i64]) -> Vec<Arg> {
+/// Values as `int`, each checked by `narrow` under the name of its metric.
+fn narrow_all(names: &[&str], values: &[i64]) -> Vec<Arg> {
     names
         .iter()
         .zip(values)
@@ -59,7 +59,7 @@ fn narrowed(names: &[&str], values: &[i64]) -> Vec<Arg> {
 #[pg_extern(sql = false)]
 fn metric_get_common(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond(fcinfo, |call| {
-        Ok(call.record(&common(&queue_name(call, 0)?)))
+        Ok(call.record(&common_metrics(&queue_name(call, 0)?)))
     })
 }
 
@@ -70,7 +70,7 @@ fn metric_get_all(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
         let values = store::get_many_of_all(&COMMON);
         let none = vec![0; COMMON.len()];
         per_queue(call, |name| {
-            Ok(narrowed(
+            Ok(narrow_all(
                 &COMMON,
                 values.get(name.as_str()).unwrap_or(&none),
             ))
@@ -78,7 +78,7 @@ fn metric_get_all(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     })
 }
 
-/// One row for each queue: its name, then the values.
+/// Gives one row for each queue: its name, then the values.
 fn per_queue(call: &Call, values: impl Fn(&QueueName) -> Result<Vec<Arg>>) -> Result<Reply> {
     let mut out = call.rows();
     for name in queue::all() {
@@ -102,12 +102,13 @@ fn metric_get_total(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     })
 }
 
-/// The order of `metric_compute`'s columns, as places in `GAUGES`.
-const COMPUTE: [usize; 6] = [0, 1, 2, 3, 5, 4];
+/// The order of the columns of `metric_compute`, as positions in `GAUGES`.
+const COMPUTE_ORDER: [usize; 6] = [0, 1, 2, 3, 5, 4];
 
-/// The order of the columns of `metric_reset` and the `_all` forms.
-const RESET: [usize; 6] = [0, 1, 2, 3, 4, 5];
+/// The order of the columns of `metric_reset` and of the functions that end in `_all`.
+const QUEUE_ORDER: [usize; 6] = [0, 1, 2, 3, 4, 5];
 
+/// The gauges as `int`, in the order of the columns.
 fn gauges(values: &[i64], order: &[usize; 6]) -> Vec<Arg> {
     order
         .iter()
@@ -115,17 +116,12 @@ fn gauges(values: &[i64], order: &[usize; 6]) -> Vec<Arg> {
         .collect()
 }
 
-fn count(name: &QueueName) -> Result<Vec<i64>> {
-    queue::id(name)?;
-    Ok(store::count(name))
-}
-
 /// `metric_compute(queue)`
 #[pg_extern(sql = false)]
 fn metric_compute(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond(fcinfo, |call| {
-        let values = count(&queue_name(call, 0)?)?;
-        Ok(call.record(&gauges(&values, &COMPUTE)))
+        let values = store::compute(&queue_name(call, 0)?)?;
+        Ok(call.record(&gauges(&values, &COMPUTE_ORDER)))
     })
 }
 
@@ -133,7 +129,9 @@ fn metric_compute(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
 #[pg_extern(sql = false)]
 fn metric_compute_all(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond(fcinfo, |call| {
-        per_queue(call, |name| Ok(gauges(&count(name)?, &RESET)))
+        per_queue(call, |name| {
+            Ok(gauges(&store::compute(name)?, &QUEUE_ORDER))
+        })
     })
 }
 
@@ -142,7 +140,7 @@ fn metric_compute_all(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
 fn metric_reset(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
         let values = store::reset(&queue_name(call, 0)?)?;
-        Ok(call.record(&gauges(&values, &RESET)))
+        Ok(call.record(&gauges(&values, &QUEUE_ORDER)))
     })
 }
 
@@ -150,11 +148,16 @@ fn metric_reset(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
 #[pg_extern(sql = false)]
 fn metric_reset_all(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
-        per_queue(call, |name| Ok(gauges(&store::reset(name)?, &RESET)))
+        per_queue(call, |name| Ok(gauges(&store::reset(name)?, &QUEUE_ORDER)))
     })
 }
 
-fn written(call: &Call, write: impl FnOnce(&QueueName, &str, i32) -> (i64, bool)) -> Result<Reply> {
+/// The functions that change a metric at once: reads queue, metric and value, and gives the new
+/// value and whether the metric is new.
+fn write_metric(
+    call: &Call,
+    write: impl FnOnce(&QueueName, &str, i32) -> (i64, bool),
+) -> Result<Reply> {
     let name = queue_name(call, 0)?;
     let metric = metric_name(call, 1)?;
     let (value, is_new) = write(&name, metric, call.int(2, "value")?);
@@ -164,16 +167,18 @@ fn written(call: &Call, write: impl FnOnce(&QueueName, &str, i32) -> (i64, bool)
 /// `metric_set(queue, metric, value)`
 #[pg_extern(sql = false)]
 fn metric_set(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
-    respond_write(fcinfo, |call| written(call, store::set))
+    respond_write(fcinfo, |call| write_metric(call, store::set))
 }
 
 /// `metric_increment(queue, metric, value)`
 #[pg_extern(sql = false)]
 fn metric_increment(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
-    respond_write(fcinfo, |call| written(call, store::increment))
+    respond_write(fcinfo, |call| write_metric(call, store::increment))
 }
 
-fn logged(call: &Call, log: impl FnOnce(&QueueName, &str, i64) -> i32) -> Result<Reply> {
+/// The functions that change a metric at the next pack: reads queue, metric and value, and
+/// gives the number of rows written.
+fn log_metric(call: &Call, log: impl FnOnce(&QueueName, &str, i64) -> i32) -> Result<Reply> {
     let name = queue_name(call, 0)?;
     let metric = metric_name(call, 1)?;
     let value = i64::from(call.int(2, "value")?);
@@ -183,14 +188,14 @@ fn logged(call: &Call, log: impl FnOnce(&QueueName, &str, i64) -> i32) -> Result
 /// `metric_log_increment(queue, metric, value)`
 #[pg_extern(sql = false)]
 fn metric_log_increment(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
-    respond_write(fcinfo, |call| logged(call, store::log_increment))
+    respond_write(fcinfo, |call| log_metric(call, store::log_increment))
 }
 
 /// `metric_log_decrement(queue, metric, value)`
 #[pg_extern(sql = false)]
 fn metric_log_decrement(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
-        logged(call, |queue, metric, value| {
+        log_metric(call, |queue, metric, value| {
             store::log_increment(queue, metric, -value)
         })
     })
@@ -199,7 +204,7 @@ fn metric_log_decrement(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
 /// `metric_log_set(queue, metric, value)`
 #[pg_extern(sql = false)]
 fn metric_log_set(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
-    respond_write(fcinfo, |call| logged(call, store::log_set))
+    respond_write(fcinfo, |call| log_metric(call, store::log_set))
 }
 
 /// `metric_log_pack()`
@@ -212,7 +217,9 @@ fn metric_log_pack(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     })
 }
 
-fn snapped(call: &Call, name: &QueueName, which: SnapshotOf) -> Result<Reply> {
+/// Takes a snapshot of some metrics of a queue, and gives whether the queue exists, and the
+/// number of rows written.
+fn take_snapshot(call: &Call, name: &QueueName, which: SnapshotOf) -> Result<Reply> {
     let inserts = lenient(snapshot::run(name, which).map(Some), None)?;
     Ok(call.record(&[
         Arg::from(inserts.is_some()),
@@ -224,7 +231,7 @@ fn snapped(call: &Call, name: &QueueName, which: SnapshotOf) -> Result<Reply> {
 #[pg_extern(sql = false)]
 fn metric_snap(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
-        snapped(call, &queue_name(call, 0)?, SnapshotOf::All)
+        take_snapshot(call, &queue_name(call, 0)?, SnapshotOf::All)
     })
 }
 
@@ -232,7 +239,7 @@ fn metric_snap(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
 #[pg_extern(sql = false)]
 fn metric_snap_one(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
-        snapped(
+        take_snapshot(
             call,
             &queue_name(call, 0)?,
             SnapshotOf::One(metric_name(call, 1)?),
@@ -250,6 +257,6 @@ fn metric_snap_some(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
             value: text.clone(),
             rule: "a JSON array of metric names",
         })?;
-        snapped(call, &queue_name(call, 0)?, SnapshotOf::Some(names))
+        take_snapshot(call, &queue_name(call, 0)?, SnapshotOf::Some(names))
     })
 }

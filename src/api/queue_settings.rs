@@ -12,7 +12,8 @@ use crate::pg::call::{Call, Reply};
 use crate::pg::json::Jsonb;
 use crate::pg::time::{self, Interval};
 use crate::pg::value::Arg;
-use crate::store::{cap, ordering_setup, queue, queue_tables, rate, triggers};
+use crate::store::queue_settings::Retention;
+use crate::store::{cap, ordering_setup, rate};
 
 /// `queue_set_dead_letter(queue, target)`
 #[pg_extern(sql = false)]
@@ -34,23 +35,25 @@ fn queue_set_history(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
             kept(call, 2, "killed")?,
             kept(call, 3, "dropped")?,
         ];
-        queue::lock_now(&name)?;
-        if kept.iter().any(|(_, in_history)| *in_history) {
-            queue_tables::create_history(&name);
-        }
-        queue_settings::set_history(&name, kept.map(|(arg, _)| arg)).map(Reply::int)
+        queue_settings::set_retention(&name, kept).map(Reply::int)
     })
 }
 
-/// How long an outcome is kept, and whether that is in the history.
-fn kept(call: &Call, at: usize, name: &'static str) -> Result<(Arg, bool)> {
-    match call.opt_interval(at) {
-        None => Ok((Interval::none(), false)),
+/// How long documents of one outcome are kept: an interval, or NULL.
+fn kept(call: &Call, at: usize, name: &'static str) -> Result<Retention> {
+    Ok(match call.opt_interval(at) {
+        None => Retention {
+            keep: Interval::none(),
+            is_history: false,
+        },
         Some(age) => {
             let age = age.as_duration(name)?;
-            Ok((age.arg(), age.parts() != (0, 0, 0)))
+            Retention {
+                keep: age.arg(),
+                is_history: age.parts() != (0, 0, 0),
+            }
         }
-    }
+    })
 }
 
 /// `queue_set_max_attempts(queue, max_attempts)`
@@ -80,7 +83,9 @@ fn queue_set_current_version(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     })
 }
 
-/// fetchq 4 rebuilt indexes after both; ours fit any value, so they are always right.
+/// Shapes the result of a setting after which fetchq 4 rebuilt indexes. The indexes of fetchq 5
+/// serve any value, so there is nothing to rebuild: the second column says whether the queue
+/// exists.
 fn reindexed(call: &Call, affected: Result<i32>) -> Result<Reply> {
     let affected = lenient(affected, 0)?;
     Ok(call.record(&[Arg::from(affected), Arg::from(affected > 0)]))
@@ -112,7 +117,10 @@ fn queue_set_metrics_retention(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     })
 }
 
-/// A policy that would fail when it is applied is refused when it is set.
+/// Rejects a policy that would fail when it is applied.
+///
+/// Fails with `BadUnit` for an unknown unit of time, with `BadDuration` for an interval that is
+/// negative or infinite.
 fn check_policy(policy: &[retention::Rule]) -> Result<()> {
     for rule in policy {
         store::check_unit(&rule.retain)?;
@@ -134,12 +142,9 @@ fn queue_disable_notify(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| set_notify(call, false))
 }
 
+/// Switches the notifications of a queue on or off.
 fn set_notify(call: &Call, on: bool) -> Result<Reply> {
-    let name = queue_name(call, 0)?;
-    // The registry row first: two clients that start at once must not both find no
-    // trigger and create it.
-    queue::lock_now(&name)?;
-    triggers::set_notify(&name, on);
+    queue_settings::set_notify(&queue_name(call, 0)?, on)?;
     Ok(Reply::bool(true))
 }
 
@@ -199,16 +204,19 @@ fn queue_resume(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     })
 }
 
-/// What is more than this would take longer to set than to do without.
-const MOST: i32 = 100_000;
+/// The largest limit. One lease slot or rate permit is written for each, so a larger limit would
+/// take longer to set than it saves.
+const MAX_LIMIT: i32 = 100_000;
 
-/// A limit, or none: NULL.
+/// A limit of 1 or more, or `None` for NULL: no limit.
+///
+/// Fails with `BadValue` for a number outside of 1 to `MAX_LIMIT`.
 fn opt_limit(call: &Call, at: usize, argument: &'static str) -> Result<Option<i32>> {
     if call.is_null(at) {
         return Ok(None);
     }
     let value = call.int(at, argument)?;
-    if !(1..=MOST).contains(&value) {
+    if !(1..=MAX_LIMIT).contains(&value) {
         return Err(Error::BadValue {
             argument,
             value: value.to_string(),

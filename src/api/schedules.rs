@@ -8,28 +8,32 @@ use crate::domain::schedule::{self, CATCH_UP_MAX, Form};
 use crate::error::{Error, Result};
 use crate::maintenance::schedules as run;
 use crate::pg::call::{Call, Reply};
+use crate::pg::subtransaction;
 use crate::pg::time::{self, Interval};
 use crate::pg::value::Arg;
-use crate::pg::{spi, subtransaction};
 use crate::signals::commit;
 use crate::store::queue;
 use crate::store::schedules::{Wanted, Written};
 
-fn name(call: &Call, at: usize) -> Result<&str> {
+/// The name of a schedule, checked.
+fn schedule_name(call: &Call, at: usize) -> Result<&str> {
     Ok(schedule::check_name(call.text(at, "name")?)?)
 }
 
+/// A point in time in microseconds since 2000, or NULL.
 fn opt_time(time: Option<i64>) -> Arg {
     time.map_or_else(Arg::no_timestamp, Arg::timestamp)
 }
 
-/// The interval of a text that is no cron expression.
-fn interval(given: &str, text: &str) -> Result<Interval> {
+/// The interval of a schedule whose text, `given`, is not a cron expression.
+///
+/// Fails with `BadSchedule` when the text is not an interval either, or a negative one.
+fn parse_interval(given: &str, text: &str) -> Result<Interval> {
     let bad = |reason: String| Error::BadSchedule {
         given: given.to_owned(),
         reason,
     };
-    // PostgreSQL's own error would not tell that a cron expression can be given.
+    // PostgreSQL's own error would not say that a cron expression is possible too.
     let every = subtransaction::attempt(|| Interval::parse(text)).map_err(bad)?;
     every
         .as_duration("schedule")
@@ -45,7 +49,7 @@ fn schedule_create(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
         let given = call.text(2, "schedule")?;
         let (cron, every) = match schedule::form(given) {
             Form::Cron(cron) => (Some(cron), None),
-            Form::Every(text) => (None, Some(interval(given, text)?)),
+            Form::Every(text) => (None, Some(parse_interval(given, text)?)),
         };
         let catch_up = call.text(7, "catch_up")?;
         run::catch_up(catch_up)?;
@@ -58,7 +62,7 @@ fn schedule_create(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
             });
         }
         let wanted = Wanted {
-            name: name(call, 0)?,
+            name: schedule_name(call, 0)?,
             queue: &queue,
             cron,
             every,
@@ -111,7 +115,7 @@ fn schedule_resume(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
 fn schedule_list(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond(fcinfo, |call| {
         let mut out = call.rows();
-        spi::connect(|spi| out.extend(&spi.once(store::LIST, &[])));
+        store::list(&mut out);
         Ok(out.done())
     })
 }
@@ -124,7 +128,7 @@ fn schedule_preview(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
         let written = match schedule::form(given) {
             Form::Cron(cron) => Written::Cron(cron.to_owned()),
             Form::Every(text) => {
-                let (months, days, micros) = interval(given, text)?.parts();
+                let (months, days, micros) = parse_interval(given, text)?.parts();
                 Written::Every(months, days, micros)
             }
         };
@@ -151,6 +155,7 @@ fn schedule_run_as_of(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| run_at(call, call.timestamp(1, "as_of")?))
 }
 
+/// Runs the schedules that are due at `now` (microseconds since 2000).
 fn run_at(call: &Call, now: i64) -> Result<Reply> {
     let limit = call.limit(0, "max_schedules")?;
     let outcome = run::run(limit, now);

@@ -1,6 +1,7 @@
 //! Schedules (`fetchq.schedules`).
 
 use crate::domain::names::QueueName;
+use crate::pg::call::RowSink;
 use crate::pg::json::Jsonb;
 use crate::pg::spi::{self, Rows, Spi};
 use crate::pg::time::Interval;
@@ -280,4 +281,9 @@ pub fn next_due() -> Option<i64> {
             rows.timestamp(0, 1)
         }
     })
+}
+
+/// Adds all schedules to a result, by name.
+pub fn list(out: &mut RowSink) {
+    spi::connect(|spi| out.extend(&spi.once(LIST, &[])));
 }
