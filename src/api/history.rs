@@ -1,14 +1,17 @@
-//! Dead letters, and what becomes of settled documents.
+//! The history of queues: reading it, and trimming it.
 
-use crate::store::history;
 use pgrx::prelude::*;
 
 use crate::api::entry::{queue_name, respond, respond_write};
 use crate::domain::names::QueueName;
 use crate::pg::call::Reply;
+use crate::store::history;
 use crate::store::open_queue::Queue;
 
-/// `queue_trim_history(queue, max_docs)`
+/// `queue_trim_history(queue, max_docs) → affected_rows`: removes documents that have been in
+/// the history of a queue for longer than it keeps them, the oldest first, at most `max_docs`.
+///
+/// Fails with `UnknownQueue`, and with `NegativeLimit` when `max_docs` is below 0.
 #[pg_extern(sql = false)]
 fn queue_trim_history(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
@@ -18,7 +21,8 @@ fn queue_trim_history(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     })
 }
 
-/// `queue_history(queue)`
+/// `queue_history(queue) → documents`: the history of a queue; with NULL, of all queues whose
+/// history the caller may read. Fails with `UnknownQueue`.
 #[pg_extern(sql = false)]
 fn queue_history(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond(fcinfo, |call| {

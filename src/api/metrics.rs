@@ -1,6 +1,5 @@
-//! Counters.
+//! Metrics: reading, recounting, writing, packing them, and taking snapshots.
 
-use crate::store::metrics as store;
 use pgrx::prelude::*;
 
 use crate::api::entry::{lenient, metric_name, narrow, queue_name, respond, respond_write};
@@ -10,10 +9,12 @@ use crate::error::{Error, Result};
 use crate::maintenance::{pack, snapshot};
 use crate::pg::call::{Call, Reply};
 use crate::pg::value::Arg;
+use crate::store::metrics as store;
 use crate::store::metrics::SnapshotOf;
 use crate::store::queue;
 
-/// `metric_get(queue)`
+/// `metric_get(queue) → (metric, current_value, last_update)`: all metrics of a queue, exact at
+/// this moment; no rows when the queue does not exist.
 #[pg_extern(sql = false)]
 fn metric_get_all_of(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond(fcinfo, |call| {
@@ -24,7 +25,9 @@ fn metric_get_all_of(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     })
 }
 
-/// `metric_get(queue, metric)`
+/// `metric_get(queue, metric) → (current_value, last_update, does_exist)`: one metric of a
+/// queue, exact at this moment. One that does not exist is `(0, NULL, false)`. A value that
+/// does not fit an `int` is cut, with a warning.
 #[pg_extern(sql = false)]
 fn metric_get(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond(fcinfo, |call| {
@@ -55,7 +58,8 @@ fn narrow_all(names: &[&str], values: &[i64]) -> Vec<Arg> {
         .collect()
 }
 
-/// `metric_get_common(queue)`
+/// `metric_get_common(queue)`: the common metrics of a queue, a column each; 0 where there is
+/// none.
 #[pg_extern(sql = false)]
 fn metric_get_common(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond(fcinfo, |call| {
@@ -63,7 +67,7 @@ fn metric_get_common(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     })
 }
 
-/// `metric_get_all()`
+/// `metric_get_all()`: the common metrics of every queue, a row each.
 #[pg_extern(sql = false)]
 fn metric_get_all(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond(fcinfo, |call| {
@@ -89,7 +93,8 @@ fn per_queue(call: &Call, values: impl Fn(&QueueName) -> Result<Vec<Arg>>) -> Re
     Ok(out.done())
 }
 
-/// `metric_get_total(metric)`
+/// `metric_get_total(metric) → (current_value, does_exist)`: the sum of a metric over all
+/// queues.
 #[pg_extern(sql = false)]
 fn metric_get_total(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond(fcinfo, |call| {
@@ -116,7 +121,8 @@ fn gauges(values: &[i64], order: &[usize; 6]) -> Vec<Arg> {
         .collect()
 }
 
-/// `metric_compute(queue)`
+/// `metric_compute(queue)`: counts the documents of a queue by status. Reads the whole table.
+/// Fails with `UnknownQueue`.
 #[pg_extern(sql = false)]
 fn metric_compute(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond(fcinfo, |call| {
@@ -125,7 +131,7 @@ fn metric_compute(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     })
 }
 
-/// `metric_compute_all()`
+/// `metric_compute_all()`: counts the documents of every queue by status. Reads all tables.
 #[pg_extern(sql = false)]
 fn metric_compute_all(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond(fcinfo, |call| {
@@ -135,7 +141,8 @@ fn metric_compute_all(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     })
 }
 
-/// `metric_reset(queue)`
+/// `metric_reset(queue)`: deletes the metrics of a queue, counts its documents, and stores and
+/// gives the result. Fails with `UnknownQueue`.
 #[pg_extern(sql = false)]
 fn metric_reset(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
@@ -144,7 +151,7 @@ fn metric_reset(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     })
 }
 
-/// `metric_reset_all()`
+/// `metric_reset_all()`: as `metric_reset`, for every queue.
 #[pg_extern(sql = false)]
 fn metric_reset_all(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
@@ -164,13 +171,14 @@ fn write_metric(
     Ok(call.record(&[Arg::from(narrow(metric, value)), Arg::from(is_new)]))
 }
 
-/// `metric_set(queue, metric, value)`
+/// `metric_set(queue, metric, value) → (current_value, was_created)`: sets a metric at once.
 #[pg_extern(sql = false)]
 fn metric_set(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| write_metric(call, store::set))
 }
 
-/// `metric_increment(queue, metric, value)`
+/// `metric_increment(queue, metric, value) → (current_value, was_created)`: adds to a metric at
+/// once.
 #[pg_extern(sql = false)]
 fn metric_increment(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| write_metric(call, store::increment))
@@ -185,13 +193,15 @@ fn log_metric(call: &Call, log: impl FnOnce(&QueueName, &str, i64) -> i32) -> Re
     Ok(Reply::int(log(&name, metric, value)))
 }
 
-/// `metric_log_increment(queue, metric, value)`
+/// `metric_log_increment(queue, metric, value) → affected_rows`: adds to a metric at the next
+/// pack.
 #[pg_extern(sql = false)]
 fn metric_log_increment(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| log_metric(call, store::log_increment))
 }
 
-/// `metric_log_decrement(queue, metric, value)`
+/// `metric_log_decrement(queue, metric, value) → affected_rows`: subtracts from a metric at the
+/// next pack.
 #[pg_extern(sql = false)]
 fn metric_log_decrement(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
@@ -201,13 +211,14 @@ fn metric_log_decrement(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     })
 }
 
-/// `metric_log_set(queue, metric, value)`
+/// `metric_log_set(queue, metric, value) → affected_rows`: sets a metric at the next pack.
 #[pg_extern(sql = false)]
 fn metric_log_set(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| log_metric(call, store::log_set))
 }
 
-/// `metric_log_pack()`
+/// `metric_log_pack() → affected_rows`: packs the counter events and the pending writes of all
+/// queues. Rows that other sessions have locked wait for the next pack.
 #[pg_extern(sql = false)]
 fn metric_log_pack(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |_| {
@@ -227,7 +238,8 @@ fn take_snapshot(call: &Call, name: &QueueName, which: SnapshotOf) -> Result<Rep
     ]))
 }
 
-/// `metric_snap(queue)`
+/// `metric_snap(queue) → (success, inserts)`: takes a snapshot of all metrics of a queue. A
+/// queue that does not exist gives a warning and `(false, 0)`.
 #[pg_extern(sql = false)]
 fn metric_snap(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
@@ -235,7 +247,7 @@ fn metric_snap(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     })
 }
 
-/// `metric_snap(queue, metric text)`
+/// `metric_snap(queue, metric text) → (success, inserts)`: takes a snapshot of one metric.
 #[pg_extern(sql = false)]
 fn metric_snap_one(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
@@ -247,7 +259,8 @@ fn metric_snap_one(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     })
 }
 
-/// `metric_snap(queue, metrics jsonb)`
+/// `metric_snap(queue, metrics jsonb) → (success, inserts)`: takes a snapshot of the metrics in
+/// a JSON array. Fails with `BadValue` when `metrics` is not an array of texts.
 #[pg_extern(sql = false)]
 fn metric_snap_some(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {

@@ -1,6 +1,5 @@
 //! Schedules.
 
-use crate::store::schedules as store;
 use pgrx::prelude::*;
 
 use crate::api::entry::{payload, queue_name, respond, respond_write};
@@ -13,6 +12,7 @@ use crate::pg::time::{self, Interval};
 use crate::pg::value::Arg;
 use crate::signals::commit;
 use crate::store::queue;
+use crate::store::schedules as store;
 use crate::store::schedules::{Wanted, Written};
 
 /// The name of a schedule, checked.
@@ -41,7 +41,14 @@ fn parse_interval(given: &str, text: &str) -> Result<Interval> {
 }
 
 /// `schedule_create(name, queue, schedule, payload, timezone, version, priority, catch_up,
-/// catch_up_limit, jitter, starts_at, ends_at, replace)`
+/// catch_up_limit, jitter, starts_at, ends_at, replace) → (was_created, next_tick)`:
+/// pushes a document at each tick. `schedule` is a cron expression or an interval, `catch_up`
+/// is `skip`, `once` or `all`, `catch_up_limit` a number of ticks from 1 to 10000, `jitter` an
+/// interval. With `replace` it changes a schedule that exists.
+///
+/// Fails with `UnknownQueue`, with `BadSchedule`, `UnknownZone` or `BadValue` for an argument
+/// that is not valid, with `NeverTicks` when no tick lies between `starts_at` and `ends_at`,
+/// and with `ScheduleExists` without `replace`.
 #[pg_extern(sql = false)]
 fn schedule_create(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
@@ -84,7 +91,8 @@ fn schedule_create(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     })
 }
 
-/// `schedule_drop(name)`
+/// `schedule_drop(name) → was_dropped`: drops a schedule; false when there is none. Its
+/// documents stay.
 #[pg_extern(sql = false)]
 fn schedule_drop(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
@@ -92,7 +100,8 @@ fn schedule_drop(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     })
 }
 
-/// `schedule_pause(name)`
+/// `schedule_pause(name) → was_paused`: pauses a schedule; false when it was paused already.
+/// Fails with `UnknownSchedule`.
 #[pg_extern(sql = false)]
 fn schedule_pause(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
@@ -100,7 +109,9 @@ fn schedule_pause(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     })
 }
 
-/// `schedule_resume(name)`
+/// `schedule_resume(name) → (was_resumed, next_tick)`: continues a schedule with its next tick,
+/// without the ticks of the pause. A schedule that was not paused, and whose last run failed,
+/// is retried at once. Fails with `UnknownSchedule`.
 #[pg_extern(sql = false)]
 fn schedule_resume(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
@@ -110,7 +121,8 @@ fn schedule_resume(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     })
 }
 
-/// `schedule_list()`
+/// `schedule_list() → schedules`: all schedules with their state: active, paused, failing or
+/// ended.
 #[pg_extern(sql = false)]
 fn schedule_list(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond(fcinfo, |call| {
@@ -120,7 +132,11 @@ fn schedule_list(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     })
 }
 
-/// `schedule_preview(schedule, timezone, from_time, n)`
+/// `schedule_preview(schedule, timezone, from_time, n) → (tick, local_time)`: the next `n`
+/// ticks after a time. An interval is counted from that time.
+///
+/// Fails with `BadSchedule` or `UnknownZone` for an argument that is not valid, with
+/// `NegativeLimit` when `n` is below 0.
 #[pg_extern(sql = false)]
 fn schedule_preview(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond(fcinfo, |call| {
@@ -143,13 +159,15 @@ fn schedule_preview(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     })
 }
 
-/// `schedule_run(max_schedules)`
+/// `schedule_run(max_schedules) → (processed, queued_docs)`: runs the schedules that are due
+/// now, at most `max_schedules`.
 #[pg_extern(sql = false)]
 fn schedule_run(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| run_at(call, time::now()))
 }
 
-/// `schedule_run(max_schedules, as_of)`
+/// `schedule_run(max_schedules, as_of) → (processed, queued_docs)`: for tests, runs the
+/// schedules that are due at another time.
 #[pg_extern(sql = false)]
 fn schedule_run_as_of(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| run_at(call, call.timestamp(1, "as_of")?))

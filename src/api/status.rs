@@ -1,6 +1,5 @@
-//! The ready floors: the trigger that notes rows, and what can be seen of them.
+//! The state of fetchq in this database, and the ready floors.
 
-use crate::store::status as store;
 use pgrx::prelude::*;
 
 use crate::api::entry::{queue_name, respond, respond_write};
@@ -8,8 +7,10 @@ use crate::pg::call::Reply;
 use crate::pg::value::Arg;
 use crate::ready::floors;
 use crate::signals::commit;
+use crate::store::status as store;
 
-/// `ready_stats()`
+/// `ready_stats()`: the counters of the ready floors since the server started. `slots` is 0
+/// without shared memory.
 #[pg_extern(sql = false)]
 fn ready_stats(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond(fcinfo, |call| {
@@ -26,7 +27,8 @@ fn ready_stats(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     })
 }
 
-/// `ready_floors(queue)`
+/// `ready_floors(queue) → floors`: the ready floors of a queue, a row each. Both ends of an
+/// index are shown as infinite times. Fails with `UnknownQueue`.
 #[pg_extern(sql = false)]
 fn ready_floors(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond(fcinfo, |call| {
@@ -37,13 +39,15 @@ fn ready_floors(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     })
 }
 
-/// `background_worker_wake()`
+/// `background_worker_wake() → was_woken`: when the transaction commits, the launcher looks for
+/// databases that need a background worker. False when there is no launcher.
 #[pg_extern(sql = false)]
 fn background_worker_wake(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |_| Ok(Reply::bool(commit::extension_changed())))
 }
 
-/// `status()`
+/// `status() → (component, state, detail, hint)`: what runs, what is late, what blocks, and
+/// what to do, a row for each component.
 #[pg_extern(sql = false)]
 fn fetchq_status(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond(fcinfo, |call| {

@@ -1,13 +1,14 @@
-//! Leases: extending, cancelling, handing back; and who holds what.
+//! Workers and their leases.
 
-use crate::store::worker_sessions;
 use pgrx::prelude::*;
 
 use crate::api::entry::{respond, respond_write};
 use crate::error;
 use crate::pg::call::Reply;
+use crate::store::worker_sessions;
 
-/// `worker_release(name)`
+/// `worker_release(name) → released_docs`: returns all documents that a worker has leased, as
+/// if they had not been picked. A worker that has picked nothing gives a warning and 0.
 #[pg_extern(sql = false)]
 fn worker_release(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
@@ -24,7 +25,8 @@ fn worker_release(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     })
 }
 
-/// `worker_stop(name)`
+/// `worker_stop(name) → was_asked`: asks all sessions of a worker that run now to stop.
+/// `doc_extend` and `fetchq.work` deliver the request. Always true.
 #[pg_extern(sql = false)]
 fn worker_stop(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
@@ -33,7 +35,8 @@ fn worker_stop(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     })
 }
 
-/// `lease_list()`
+/// `lease_list() → leases`: the leased documents of all queues that the caller may read, with
+/// their workers. The view `fetchq.leases` shows the same.
 #[pg_extern(sql = false)]
 fn lease_list(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond(fcinfo, |call| {
