@@ -290,7 +290,7 @@ fn queue_set_rate(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
                     return Err(Error::BadValue {
                         argument: "per",
                         value: "0".into(),
-                        rule: "an interval that is longer than nothing",
+                        rule: "an interval longer than zero",
                     });
                 }
                 Some((picks, per))
