@@ -6,7 +6,7 @@
 //! - `maintenance`: the services that must run from time to time
 //! - `background`: the processes of the server that run maintenance
 //! - `ready`: the ready floors, a low-water mark for each priority of a queue
-//! - `signals`: what a commit tells other processes
+//! - `signals`: what a commit announces to other processes
 //! - `pg`: calls of the server's C functions, and all unsafe code
 //! - `domain`: the rules, without PostgreSQL
 //!

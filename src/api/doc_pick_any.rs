@@ -13,7 +13,7 @@ use crate::store::doc_pick_any;
 use crate::store::leases::Lease;
 use crate::store::open_queue::Queue;
 
-/// From how many queues one call can pick. Each is opened and locked for the transaction.
+/// How many queues one call can pick from.
 const MAX_QUEUES: usize = 100;
 
 /// `doc_pick_any(queues, max_docs, duration, version, weights) → (queue, document, lease)`:

@@ -19,7 +19,7 @@ fn queue_create(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
         let name = queue_name(call, 0)?;
         let (was_created, id) = queue::create(&name)?;
-        // A client that compares names with those of the registry would find none.
+        // A client that compares its name with those of the registry would not find the queue.
         if was_created && call.opt_text(0) != Some(name.as_str()) {
             notice!("queue names are folded to lower case: this one is \"{name}\"");
         }
@@ -45,7 +45,7 @@ fn queue_drop(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
             if !dropped.letters_of.is_empty() {
                 let names = dropped.letters_of.join(", ");
                 notice!(
-                    "queue \"{name}\" took the dead letters of others, which keep them now: {names}"
+                    "queue \"{name}\" was the dead-letter queue of others, which have none now: {names}"
                 );
             }
             dropped.id
@@ -82,6 +82,7 @@ fn queue_create_indexes_for(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     })
 }
 
+/// Creates the indexes of the queue that is the first argument.
 fn create_indexes(call: &Call) -> Result<Reply> {
     let created = queue_indexes::create(&queue_name(call, 0)?);
     lenient(created.map(|()| true), false).map(Reply::bool)
