@@ -1,4 +1,5 @@
-//! Every error of fetchq: its message, its SQLSTATE, and a hint that says what to do.
+//! Every error of fetchq: its message, its SQLSTATE, and a hint that says what to do. A message
+//! says what happened and why.
 
 use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::{PgLogLevel, PgSqlErrorCode};
@@ -7,6 +8,10 @@ use crate::domain::invalid::Invalid;
 use crate::domain::status::Status;
 use crate::domain::{filter, schedule};
 
+/// What can go wrong in a call, other than an error of the server.
+///
+/// `found` is the state of a document that is not active: the outer `None` when there is no such
+/// document, the inner one when its status is unknown.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error("argument \"{argument}\" of {function}() must not be null")]
@@ -26,7 +31,7 @@ pub enum Error {
         subject: String,
         found: Option<Option<Status>>,
     },
-    #[error("lease {lease} of document \"{subject}\" of queue \"{queue}\" is lost: {}", describe_other(*.found))]
+    #[error("lease {lease} of document \"{subject}\" of queue \"{queue}\" was lost: {}", describe_lost(*.found))]
     LeaseLost {
         queue: String,
         subject: String,
@@ -34,7 +39,7 @@ pub enum Error {
         found: Option<Option<Status>>,
     },
     #[error(
-        "lease {lease} of {n} of {of} documents of queue \"{queue}\" is lost, of \"{first}\" among them"
+        "lease {lease} of {n} of {of} documents of queue \"{queue}\" was lost, \"{first}\" among them"
     )]
     SomeLeasesLost {
         queue: String,
@@ -57,35 +62,35 @@ pub enum Error {
     },
     #[error("there are {payloads} payloads for {subjects} subjects")]
     ListLengths { subjects: usize, payloads: usize },
-    #[error("{function}() takes arrays of one dimension")]
+    #[error("{function}() accepts only arrays of one dimension")]
     ManyDimensions { function: String },
     #[error(
-        "a payload of document \"{subject}\" of queue \"{queue}\" is no JSON object, and can not be merged"
+        "a payload of document \"{subject}\" of queue \"{queue}\" cannot be merged: it is not a JSON object"
     )]
     NotMergeable { queue: String, subject: String },
-    #[error("the documents are no JSON array")]
+    #[error("the list of documents is not a JSON array")]
     NoList,
-    #[error("document {at} of the list can not be taken: {reason}")]
+    #[error("document {at} of the list is not valid: {reason}")]
     BadDocument { at: i64, reason: String },
-    #[error("{function}() can not write: {}", if *.standby { "this server is a hot standby" } else { "the transaction is read only" })]
+    #[error("{function}() cannot write: {}", if *.standby { "this server is a hot standby" } else { "the transaction is read only" })]
     ReadOnly { function: String, standby: bool },
-    #[error("{0}() needs a transaction of isolation level READ COMMITTED")]
+    #[error("{0}() requires isolation level READ COMMITTED")]
     KeepsSnapshot(&'static str),
     #[error(
-        "could not serialize access: the limit or the order of queue \"{0}\" is newer than the snapshot of the transaction"
+        "could not serialize access: a limit or the order of queue \"{0}\" was set after the snapshot of the transaction was taken"
     )]
     OlderSnapshot(String),
     #[error("{0}() cannot wait inside a transaction block")]
     InTransaction(String),
-    #[error("{0}() cannot wait in a transaction that keeps one snapshot")]
+    #[error("{0}() cannot wait at isolation level REPEATABLE READ or SERIALIZABLE")]
     WaitsInSnapshot(String),
-    #[error("{function}() takes 1 to {max} queues, got {got}")]
+    #[error("{function}() accepts 1 to {max} queues, got {got}")]
     NumberOfQueues {
         function: String,
         max: usize,
         got: usize,
     },
-    #[error("table {table} of queue \"{queue}\" exists already, but the queue is not registered")]
+    #[error("table {table} of queue \"{queue}\" already exists, but the queue is not registered")]
     StrayTable { queue: String, table: String },
     #[error("document \"{subject}\" of queue \"{queue}\" can neither be added nor found")]
     HiddenDocument { queue: String, subject: String },
@@ -101,13 +106,13 @@ pub enum Error {
     BadUnit(String),
     #[error("unknown direction: {0:?}")]
     BadDirection(String),
-    #[error("value {value} does not fit: \"{argument}\" must be {rule}")]
+    #[error("invalid value for \"{argument}\": {value}, expected {rule}")]
     BadValue {
         argument: &'static str,
         value: String,
         rule: &'static str,
     },
-    #[error("{0}() is a trigger for the documents of a queue, after insert or update of a row")]
+    #[error("{0}() must be called by a trigger that fetchq has created")]
     BadTrigger(String),
     #[error("only a superuser or the owner of the extension can destroy fetchq")]
     NotOwner,
@@ -115,15 +120,15 @@ pub enum Error {
     UnknownTask { task: String, queue: String },
     #[error("schedule \"{0}\" does not exist")]
     UnknownSchedule(String),
-    #[error("schedule \"{0}\" exists already")]
+    #[error("schedule \"{0}\" already exists")]
     ScheduleExists(String),
     #[error("schedule \"{0}\" can neither be added nor found")]
     HiddenSchedule(String),
     #[error("{given:?} is neither a cron expression nor an interval: {reason}")]
     BadSchedule { given: String, reason: String },
-    #[error("{0:?} never ticks")]
+    #[error("schedule {0:?} never ticks")]
     NeverTicks(String),
-    #[error("time zone \"{0}\" is not known")]
+    #[error("time zone \"{0}\" is unknown")]
     UnknownZone(String),
     #[error("document \"{subject}\" of queue \"{queue}\" is neither killed nor completed: {}", describe(*.found))]
     NotSettled {
@@ -131,19 +136,20 @@ pub enum Error {
         subject: String,
         found: Option<Option<Status>>,
     },
-    #[error("the dead letters of queue \"{queue}\" go to queue \"{target}\", which does not exist")]
+    #[error("the dead-letter queue \"{target}\" of queue \"{queue}\" does not exist")]
     DeadLetterGone { queue: String, target: String },
-    #[error("the documents of queue \"{0}\" are not numbered")]
+    #[error("the documents of queue \"{0}\" have no sequence numbers")]
     NoNumbers(String),
-    #[error("{n} documents of queue \"{queue}\" can not be removed")]
+    #[error("{n} documents of queue \"{queue}\" cannot be removed")]
     NotRemoved { queue: String, n: usize },
     #[error(transparent)]
     Invalid(#[from] Invalid),
 }
 
+/// A result with an error of fetchq.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// What a document that is not active is instead. The outer None: there is none.
+/// Describes a document that is not active.
 fn describe(found: Option<Option<Status>>) -> String {
     match found {
         None => "there is no such document".into(),
@@ -152,8 +158,8 @@ fn describe(found: Option<Option<Status>>) -> String {
     }
 }
 
-/// The same where a lease was lost: an active document has another one.
-fn describe_other(found: Option<Option<Status>>) -> String {
+/// Describes a document whose lease was lost. An active document has another lease.
+fn describe_lost(found: Option<Option<Status>>) -> String {
     match found {
         Some(Some(Status::Active)) => "it was picked again".into(),
         other => describe(other),
@@ -161,6 +167,7 @@ fn describe_other(found: Option<Option<Status>>) -> String {
 }
 
 impl Error {
+    /// The SQLSTATE.
     pub fn code(&self) -> PgSqlErrorCode {
         use PgSqlErrorCode::*;
         match self {
@@ -197,7 +204,7 @@ impl Error {
             Self::StrayTable { .. } => ERRCODE_DUPLICATE_TABLE,
             Self::BadTrigger(_) => ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED,
             Self::NotSettled { .. } => ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
-            // Not the state of a lost lease: a worker still holds the document.
+            // Not the SQLSTATE of a lost lease: the worker still has its lease.
             Self::DeadLetterGone { .. } => ERRCODE_UNDEFINED_OBJECT,
             Self::NoNumbers(_) => ERRCODE_INVALID_TABLE_DEFINITION,
             Self::NotRemoved { .. } => ERRCODE_TRIGGERED_DATA_CHANGE_VIOLATION,
@@ -206,7 +213,7 @@ impl Error {
                 Invalid::QueueName(_) | Invalid::MetricName(_) | Invalid::ScheduleName(_) => {
                     ERRCODE_INVALID_NAME
                 }
-                // fetchq 4 raised this one as P0001, and clients look for it.
+                // fetchq 4 raised this error as P0001, and clients check for it.
                 Invalid::SubjectLength { .. } => ERRCODE_RAISE_EXCEPTION,
                 Invalid::DocumentList { .. }
                 | Invalid::Filter(_)
@@ -216,51 +223,52 @@ impl Error {
         }
     }
 
+    /// What the caller can do.
     pub fn hint(&self) -> String {
         match self {
-            Self::NullArgument { .. } => "Pass a value; leave the argument out where it has a default.".into(),
+            Self::NullArgument { .. } => "Pass a value, or omit the argument if it has a default.".into(),
             Self::NegativeLimit { .. } => "Pass 0 or more.".into(),
             Self::BadDuration { .. } => "Pass an interval such as '5m' or '1 hour'.".into(),
             Self::UnknownQueue(queue) => {
                 format!("Create it with: select * from fetchq.queue_create('{queue}')")
             }
-            Self::NullElement { .. } => "Leave the element out.".into(),
+            Self::NullElement { .. } => "Remove the null element.".into(),
             Self::ListLengths { .. } => "Pass one payload for each subject, or none at all.".into(),
             Self::ManyDimensions { .. } => "Pass a plain list such as array['a', 'b'].".into(),
             Self::BadDocument { .. } | Self::NoList => r#"Pass an array such as [{"subject": "s1", "payload": {}, "version": 0, "priority": 0, "next_iteration": "2030-01-01"}]; only the subject is needed."#.into(),
-            Self::NotMergeable { .. } => "Merge objects only; the mode replace takes any payload.".into(),
-            Self::NotActive { .. } | Self::SomeNotActive { .. } => "Only a document that was picked, and whose lease has not been taken back, can be settled.".into(),
-            Self::LeaseLost { .. } | Self::SomeLeasesLost { .. } => "The lease ran out, or the document was cancelled or taken back: roll back what was done for it. doc_extend() keeps a lease from running out.".into(),
+            Self::NotMergeable { .. } => "Merge JSON objects only, or use the mode replace, which accepts any payload.".into(),
+            Self::NotActive { .. } | Self::SomeNotActive { .. } => "Only an active document can be settled: the lease may have expired, or another session has settled the document.".into(),
+            Self::LeaseLost { .. } | Self::SomeLeasesLost { .. } => "The lease expired, or the document was cancelled or released. Roll back the work that was done for it. Call doc_extend() before a lease expires.".into(),
             Self::ReadOnly { standby: true, .. } => "Connect to the primary server.".into(),
-            Self::ReadOnly { standby: false, .. } => "Call it in a transaction that can write.".into(),
+            Self::ReadOnly { standby: false, .. } => "Call it in a read-write transaction.".into(),
             Self::StrayTable { table, .. } => format!("Drop or rename {table}, then create the queue."),
             Self::HiddenDocument { .. } => "A row-level security policy hides it, or a trigger suppresses the insert.".into(),
             Self::HiddenQueue(_) => "A row-level security policy on fetchq.queues hides it, or a trigger suppresses the insert.".into(),
-            Self::ColumnType { .. } => "A table of fetchq was altered: give the column its type back.".into(),
-            Self::KeepsSnapshot(_) => "An older snapshot would leave counters of documents that are gone: set transaction isolation level read committed.".into(),
-            Self::OlderSnapshot(_) => "Roll back and try the transaction again.".into(),
-            Self::InTransaction(_) => "Nothing that others commit could be seen there: commit first, then CALL it by itself.".into(),
-            Self::WaitsInSnapshot(_) => "Documents that come meanwhile could not be seen: set transaction isolation level read committed.".into(),
-            Self::NumberOfQueues { .. } => "Wait in several sessions for more.".into(),
+            Self::ColumnType { .. } => "A table of fetchq was altered. Restore the type of the column.".into(),
+            Self::KeepsSnapshot(_) => "An older snapshot would count documents that no longer exist. Use: set transaction isolation level read committed".into(),
+            Self::OlderSnapshot(_) => "Roll back and retry the transaction.".into(),
+            Self::InTransaction(_) => "What other sessions commit is not visible there. Commit first, then CALL it outside of a transaction block.".into(),
+            Self::WaitsInSnapshot(_) => "Documents that are added meanwhile are not visible to an older snapshot. Use: set transaction isolation level read committed".into(),
+            Self::NumberOfQueues { .. } => "Wait for more queues in further sessions.".into(),
             Self::BadUnit(_) => "Use a unit that date_trunc() knows: microseconds, milliseconds, second, minute, hour, day, week, month, quarter, year, decade, century or millennium.".into(),
             Self::BadDirection(_) => "Use 'ASC' or 'DESC'.".into(),
             Self::BadValue { rule, .. } => format!("Pass {rule}."),
-            Self::BadTrigger(_) => "Let fetchq.queue_enable_notify() make it.".into(),
+            Self::BadTrigger(_) => "Use fetchq.queue_create(), queue_enable_notify(), queue_set_max_active() or queue_set_ordered(), which create the triggers.".into(),
             Self::NotSettled { .. } => "Only a document that was killed or completed can be revived.".into(),
-            Self::DeadLetterGone { queue, .. } => format!("Name another one with: select fetchq.queue_set_dead_letter('{queue}', null)"),
-            Self::NoNumbers(_) => "The column seq was altered: make it an identity column again.".into(),
-            Self::NotRemoved { .. } => "A row-level security policy hides them, or a trigger keeps them: remove it.".into(),
+            Self::DeadLetterGone { queue, .. } => format!("Create that queue, or remove the setting with: select fetchq.queue_set_dead_letter('{queue}', null)"),
+            Self::NoNumbers(_) => "The column seq was altered. Make it an identity column again.".into(),
+            Self::NotRemoved { .. } => "A row-level security policy hides them, or a trigger keeps them. Remove the policy or the trigger.".into(),
             Self::NotOwner => "Connect as a superuser, or as the role that created the extension.".into(),
-            Self::UnknownTask { .. } => "The tasks are mnt, sts, cmp, drp and lgp; delete or correct the row in fetchq.jobs.".into(),
-            Self::UnknownSchedule(_) => "See fetchq.schedule_list().".into(),
+            Self::UnknownTask { .. } => "The tasks are mnt, sts, cmp, drp and lgp. Correct or delete the row in fetchq.jobs.".into(),
+            Self::UnknownSchedule(_) => "See fetchq.schedule_list() for the names.".into(),
             Self::ScheduleExists(_) => "Pass replace => true to change it.".into(),
             Self::HiddenSchedule(_) => "A row-level security policy on fetchq.schedules hides it, or a trigger suppresses the insert.".into(),
             Self::BadSchedule { .. } => "Pass a cron expression such as '30 2 * * mon-fri' (with seconds: '0 30 2 * * mon-fri') or '@daily', or an interval of whole seconds such as '5 minutes' or '1 month'.".into(),
-            Self::NeverTicks(_) => "Pass days that exist, and starts_at and ends_at that leave room for a tick.".into(),
+            Self::NeverTicks(_) => "Use days that exist, and leave time for a tick between starts_at and ends_at.".into(),
             Self::UnknownZone(_) => "Use a name of pg_timezone_names, such as 'Europe/Berlin'.".into(),
             Self::Invalid(invalid) => match invalid {
                 Invalid::ScheduleName(_) => format!("The name of a schedule has 1 to {} characters, none of them a control character: it becomes part of the subjects.", schedule::NAME_MAX),
-                Invalid::QueueName(_) => "A queue name starts with a letter or an underscore, goes on with letters, digits and underscores, and has at most 40 characters; it is folded to lower case.".into(),
+                Invalid::QueueName(_) => "A queue name starts with a letter or an underscore, continues with letters, digits and underscores, and has at most 40 characters; it is folded to lower case.".into(),
                 Invalid::SubjectLength { .. } => "Use a shorter subject, such as a hash of the long one.".into(),
                 Invalid::MetricName(_) => "A metric name has 1 to 40 characters.".into(),
                 Invalid::DocumentList { .. } => "Write the list as ('subject', priority, 'json payload', {DATA}), ...; only literals are allowed.".into(),
@@ -271,11 +279,12 @@ impl Error {
         }
     }
 
-    /// Says it as a WARNING and goes on.
+    /// Reports the error as a WARNING, and returns.
     pub fn warn(&self) {
         self.report().report(PgLogLevel::WARNING);
     }
 
+    /// The report for the server: message, SQLSTATE and hint.
     fn report(&self) -> ErrorReport {
         ErrorReport::new(self.code(), self.to_string(), "fetchq").set_hint(self.hint())
     }
@@ -287,8 +296,8 @@ impl From<Error> for ErrorReport {
     }
 }
 
-/// An ERROR of the server and an Error of ours end the same way: as a panic, which
-/// undoes what it ends.
+/// Gives the value of a result, and raises its error as an ERROR. That is a panic, as an ERROR of
+/// the server is, so both undo the subtransaction around them.
 pub fn raise<T>(result: Result<T>) -> T {
     result.unwrap_or_else(|e| {
         e.report().report(PgLogLevel::ERROR);
@@ -296,14 +305,14 @@ pub fn raise<T>(result: Result<T>) -> T {
     })
 }
 
-/// A warning that comes with no error.
+/// Reports a WARNING that belongs to no error.
 pub fn warn(code: PgSqlErrorCode, message: String, hint: &str) {
     ErrorReport::new(code, message, "fetchq")
         .set_hint(hint)
         .report(PgLogLevel::WARNING);
 }
 
-/// A line for the server's log.
+/// Writes a line to the log of the server.
 pub fn log(message: String) {
     ErrorReport::new(PgSqlErrorCode::ERRCODE_INTERNAL_ERROR, message, "fetchq")
         .report(PgLogLevel::LOG);

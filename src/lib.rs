@@ -1,16 +1,16 @@
 //! fetchq: a queue and a calendar inside PostgreSQL.
 //!
-//! - `api`: the functions that PostgreSQL calls
+//! - `api`: the functions that PostgreSQL calls; `sql` declares them
 //! - `waiting`: sessions that wait for a document
 //! - `store`: every SQL statement
-//! - `maintenance`: what must happen from time to time
-//! - `background`: the server's own processes, which run maintenance
-//! - `ready`: the ready floors
-//! - `signals`: what a commit tells other processes
-//! - `pg`: the server's C functions, and all `unsafe`
+//! - `maintenance`: the services that must run from time to time
+//! - `background`: the processes of the server that run maintenance
+//! - `ready`: the ready floors, a low-water mark for each priority of a queue
+//! - `signals`: what a commit announces to other processes
+//! - `pg`: calls of the server's C functions, and all unsafe code
 //! - `domain`: the rules, without PostgreSQL
 //!
-//! docs/internals/architecture.md has the whole picture.
+//! docs/internals/architecture.md describes the whole.
 #![cfg_attr(
     not(any(test, feature = "pg_test")),
     deny(clippy::unwrap_used, clippy::expect_used)
@@ -161,6 +161,9 @@ extension_sql_file!(
 extension_sql_file!("sql/work.sql", name = "work", requires = ["bootstrap"]);
 extension_sql_file!("sql/grants.sql", name = "grants", finalize);
 
+/// Called by the server when it loads the library: by the postmaster where the library is
+/// preloaded, else by the first session that calls a function. Shared memory and background
+/// processes are possible only in the first case.
 #[pg_guard]
 pub extern "C-unwind" fn _PG_init() {
     pg::session::remember_preloading();
@@ -178,7 +181,7 @@ pub extern "C-unwind" fn _PG_init() {
     pg::invalidation::register();
 }
 
-/// Needed by `cargo pgrx test`.
+/// The configuration of the server that `cargo pgrx test` starts.
 #[cfg(test)]
 pub mod pg_test {
     pub fn setup(_options: Vec<&str>) {}

@@ -340,6 +340,13 @@ def direction(tree):
             yield f"{where} imports pgrx: src/domain/ must not depend on PostgreSQL"
 
 
+def no_spi_in_api(tree):
+    spi = os.path.join("src", "pg", "spi.rs")
+    for a, targets in sorted(tree.imports.items()):
+        if a.split("/")[1] == "api" and spi in targets:
+            yield f"{tree.arrow(a, spi)}: a statement and the call that runs it belong in src/store/"
+
+
 def size(tree):
     for f in tree.files:
         if f.lines() > MAX_LINES:
@@ -429,6 +436,7 @@ RULES = {
     "no circle between files": no_circle_of_files,
     "no circle between folders": no_circle_of_folders,
     "imports go down": direction,
+    "src/api runs no statements": no_spi_in_api,
     "no file is too long": size,
     "unsafe code is in src/pg": unsafe_code,
     "SQL text is in src/store and src/sql": sql_text,

@@ -1,15 +1,19 @@
-//! Dead letters, and what becomes of settled documents.
+//! Dead-letter queues: reviving one document, and redriving many.
 
-use crate::store::dead_letters;
 use pgrx::prelude::*;
 
 use crate::api::entry::{queue_name, respond_write, subject};
 use crate::domain::filter;
 use crate::pg::call::Reply;
+use crate::store::dead_letters;
 use crate::store::doc_selection::BulkRequest;
 use crate::store::open_queue::Queue;
 
-/// `doc_revive(queue, subject, next_iteration)`
+/// `doc_revive(queue, subject, next_iteration) → affected_rows`: plans a killed or completed
+/// document again, with all its attempts.
+///
+/// Fails with `UnknownQueue`, and with `NotSettled` when the document is neither killed nor
+/// completed.
 #[pg_extern(sql = false)]
 fn doc_revive(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
@@ -21,7 +25,12 @@ fn doc_revive(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     })
 }
 
-/// `queue_redrive(queue, max_docs, filter)`
+/// `queue_redrive(queue, max_docs, filter) → affected_rows`: brings back documents that failed,
+/// the oldest first, at most `max_docs`: killed documents of the queue, its dead letters in
+/// other queues, and the dead letters of other queues in this one. `filter` is a JSON object.
+///
+/// Fails with `UnknownQueue`, `NegativeLimit`, and with `Invalid` for a filter that is not
+/// valid.
 #[pg_extern(sql = false)]
 fn queue_redrive(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {

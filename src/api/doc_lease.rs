@@ -1,18 +1,23 @@
-//! Leases: extending, cancelling, handing back; and who holds what.
+//! Leases: extending them, and cancelling documents.
 
-use crate::domain::status;
-use crate::store::doc_lease;
 use pgrx::prelude::*;
 
 use crate::api::entry::{queue_name, respond_write, subject};
+use crate::domain::status;
 use crate::error;
 use crate::pg::call::Reply;
 use crate::pg::time;
 use crate::pg::value::Arg;
+use crate::store::doc_lease;
 use crate::store::lease_check::LeasedDoc;
 use crate::store::open_queue::Queue;
 
-/// `doc_extend(queue, subject, duration, lease)`
+/// `doc_extend(queue, subject, duration, lease) → (next_iteration, stop)`: has a lease last for
+/// `duration`, an interval, from now. `stop` says whether the worker was asked to stop; with
+/// `next_iteration` NULL the document was cancelled.
+///
+/// Fails with `UnknownQueue`, `BadDuration`, `NotActive`, or with `LeaseLost` when the lease
+/// was lost.
 #[pg_extern(sql = false)]
 fn doc_extend(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
@@ -22,7 +27,7 @@ fn doc_extend(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
             subject: subject(call, 1)?,
             lease: call.opt_bigint(3),
         };
-        // (the transaction may have begun long ago)
+        // Not the time of the transaction, which may have begun long ago.
         let until = duration.after(time::clock());
         let extended = doc_lease::extend(&*Queue::open(&queue)?, doc, until)?;
         let until = match extended.until {
@@ -33,7 +38,12 @@ fn doc_extend(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     })
 }
 
-/// `doc_cancel(queue, subject)`
+/// `doc_cancel(queue, subject) → (was_cancelled, status)`: kills a document that is planned,
+/// pending or active, and gives the status that it had. The worker of an active document loses
+/// its lease, and `doc_extend` reports that.
+///
+/// Fails with `UnknownQueue`. A document that does not exist gives a warning and
+/// `(false, NULL)`.
 #[pg_extern(sql = false)]
 fn doc_cancel(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
@@ -49,7 +59,7 @@ fn doc_cancel(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
                         "queue \"{}\" has no document \"{subject}\" to cancel",
                         queue.name
                     ),
-                    "It was dropped, or never pushed.",
+                    "The document was dropped, or it was never pushed.",
                 );
                 (false, None)
             }

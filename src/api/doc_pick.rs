@@ -1,6 +1,5 @@
-//! Leasing documents.
+//! Picking from one queue: leasing documents, with and without waiting, and popping them.
 
-use crate::store::doc_pick as store;
 use pgrx::prelude::*;
 
 use crate::api::entry::{lenient, queue_name, respond_write};
@@ -8,12 +7,18 @@ use crate::error::{Error, Result};
 use crate::pg::call::{Call, Reply};
 use crate::pg::time::{self, Interval};
 use crate::pg::{relation, session};
+use crate::store::doc_pick as store;
 use crate::store::doc_pick::{Pick, PickMode};
 use crate::store::leases::Lease;
 use crate::store::open_queue::Queue;
 use crate::{settings, waiting};
 
-/// `doc_pick(queue, max_docs, duration text)`
+/// `doc_pick(queue, max_docs, duration text) → documents`: leases due documents of version 0,
+/// at most `max_docs`, by priority and time. The lease lasts for `duration`, the text of an
+/// interval.
+///
+/// Fails with `NegativeLimit` or `BadDuration`. A queue that does not exist gives a warning and
+/// no rows.
 #[pg_extern(sql = false)]
 fn doc_pick(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
@@ -22,7 +27,7 @@ fn doc_pick(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     })
 }
 
-/// `doc_pick(queue, duration text)`
+/// `doc_pick(queue, duration text) → document`: leases one due document of version 0.
 #[pg_extern(sql = false)]
 fn doc_pick_text(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
@@ -30,7 +35,7 @@ fn doc_pick_text(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     })
 }
 
-/// `doc_pick(queue, duration interval)`
+/// `doc_pick(queue, duration interval) → document`: leases one due document of version 0.
 #[pg_extern(sql = false)]
 fn doc_pick_interval(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
@@ -38,7 +43,8 @@ fn doc_pick_interval(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     })
 }
 
-/// `doc_pick(queue, version, max_docs, duration text)`
+/// `doc_pick(queue, version, max_docs, duration text) → documents`: leases due documents of a
+/// version.
 #[pg_extern(sql = false)]
 fn doc_pick_full_text(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
@@ -53,7 +59,8 @@ fn doc_pick_full_text(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     })
 }
 
-/// `doc_pick(queue, version, max_docs, duration interval)`
+/// `doc_pick(queue, version, max_docs, duration interval) → documents`: leases due documents of
+/// a version.
 #[pg_extern(sql = false)]
 fn doc_pick_full_interval(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
@@ -63,7 +70,12 @@ fn doc_pick_full_interval(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     })
 }
 
-/// `doc_pick_wait(queue, version, max_docs, duration, timeout)`
+/// `doc_pick_wait(queue, version, max_docs, duration, timeout) → documents`: leases due
+/// documents as soon as there are any. It waits at most `timeout`, and never longer than
+/// `fetchq.max_wait`, and holds a snapshot meanwhile.
+///
+/// Fails with `WaitsInSnapshot` in a transaction of REPEATABLE READ or SERIALIZABLE, with
+/// `NegativeLimit` or `BadDuration`. A queue that does not exist gives a warning and no rows.
 #[pg_extern(sql = false)]
 fn doc_pick_wait(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
@@ -91,7 +103,7 @@ fn doc_pick_wait(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
                 mode: PickMode::Lease(&lease),
                 out,
             };
-            // (nothing is wanted: no need to wait for it)
+            // A pick of 0 documents has all it wants and does not wait.
             if limit > 0 {
                 store::pick(queue, pick)
             } else {
@@ -103,11 +115,12 @@ fn doc_pick_wait(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     })
 }
 
+/// Leases due documents of the queue that is the first argument, at most `limit`, for `duration`.
 fn pick(call: &Call, version: i32, limit: i32, duration: Interval) -> Result<Reply> {
     let name = queue_name(call, 0)?;
     let duration = duration.as_duration("duration")?;
     let mut out = call.rows();
-    // A transaction that has picked before may not know yet that the queue was paused.
+    // A transaction that has picked before may not have noticed yet that the queue was paused.
     relation::accept_invalidations();
     let picked = Queue::open(&name).map(|queue| {
         if limit > 0 {
@@ -127,7 +140,10 @@ fn pick(call: &Call, version: i32, limit: i32, duration: Interval) -> Result<Rep
     Ok(out.done())
 }
 
-/// `doc_pop(queue, version, max_docs)`
+/// `doc_pop(queue, version, max_docs) → documents`: removes due documents and gives them. A
+/// rollback brings them back.
+///
+/// Fails with `NegativeLimit`. A queue that does not exist gives a warning and no rows.
 #[pg_extern(sql = false)]
 fn doc_pop(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {

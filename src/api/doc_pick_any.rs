@@ -1,6 +1,5 @@
-//! Pausing queues, limits, ordering keys, and picking from several queues.
+//! Picking from several queues in one call.
 
-use crate::store::doc_pick_any;
 use pgrx::prelude::*;
 
 use crate::api::entry::respond_write;
@@ -10,13 +9,20 @@ use crate::pg::call::{Call, Reply};
 use crate::pg::value::Arg;
 use crate::pg::{relation, time};
 use crate::store::doc_pick::{self, Pick};
+use crate::store::doc_pick_any;
 use crate::store::leases::Lease;
 use crate::store::open_queue::Queue;
 
-/// So many queues can be picked from at once.
-const QUEUES: usize = 100;
+/// How many queues one call can pick from.
+const MAX_QUEUES: usize = 100;
 
-/// `doc_pick_any(queues, max_docs, duration, version, weights)`
+/// `doc_pick_any(queues, max_docs, duration, version, weights) → (queue, document, lease)`:
+/// leases due documents of up to `MAX_QUEUES` queues, at most `max_docs` in all, in proportion
+/// to the weights of the queues (1 to 1000, or NULL: all the same). The leases last for
+/// `duration`, an interval.
+///
+/// Fails with `UnknownQueue`, `NegativeLimit`, `BadDuration`, with `NullElement` or `BadValue`
+/// for a list that is not valid.
 #[pg_extern(sql = false)]
 fn doc_pick_any(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
@@ -25,7 +31,7 @@ fn doc_pick_any(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
         let duration = call.interval(2, "duration")?.as_duration("duration")?;
         let version = call.int(3, "version")?;
         let weights = weights(call, 4, names.len())?;
-        // As in doc_pick.
+        // A transaction that has picked before may not have noticed yet that a queue was paused.
         relation::accept_invalidations();
         let queues = names.iter().map(Queue::open).collect::<Result<Vec<_>>>()?;
         let (lease, now) = (Lease::new(), time::now());
@@ -47,6 +53,7 @@ fn doc_pick_any(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     })
 }
 
+/// The names of the queues, each of them once.
 fn queues(call: &Call) -> Result<Vec<QueueName>> {
     let given = call.texts(0, "queues")?;
     let mut names: Vec<QueueName> = Vec::with_capacity(given.len());
@@ -67,7 +74,7 @@ fn queues(call: &Call) -> Result<Vec<QueueName>> {
         }
         names.push(name);
     }
-    if names.is_empty() || names.len() > QUEUES {
+    if names.is_empty() || names.len() > MAX_QUEUES {
         return Err(Error::BadValue {
             argument: "queues",
             value: format!("a list of {}", names.len()),
@@ -77,6 +84,7 @@ fn queues(call: &Call) -> Result<Vec<QueueName>> {
     Ok(names)
 }
 
+/// The weights of the queues, in their order; 1 for each where none are given.
 fn weights(call: &Call, at: usize, queues: usize) -> Result<Vec<i32>> {
     let Some(given) = call.opt_ints(at) else {
         return Ok(vec![1; queues]);

@@ -1,23 +1,24 @@
-//! Adding documents.
+//! Adding documents: pushes in all forms of fetchq 4, and appends.
 
-use crate::pg::call as pg;
-use crate::store::doc_push as store;
 use pgrx::prelude::*;
 
 use crate::api::entry::{
-    generated_subject, lenient, meant, payload, queue_name, respond_write, subject,
+    generated_subject, lenient, payload, queue_name, respond_write, subject, undouble_payload,
 };
 use crate::domain::names::{self, QueueName};
 use crate::domain::push_list;
-use crate::error::Error;
-use crate::pg::call::Reply;
+use crate::error::{Error, Result};
+use crate::pg::call::{Call, Reply};
 use crate::pg::json::Jsonb;
 use crate::pg::time;
+use crate::store::doc_push as store;
 use crate::store::doc_push::NewDoc;
 use crate::store::doc_push_many;
 use crate::store::open_queue::Queue;
 
-/// `doc_push(queue, subject, payload, next_iteration)`
+/// `doc_push(queue, subject, payload, next_iteration) → queued_docs`: adds a document of
+/// version 0 and priority 0; 0 when the subject exists. A queue that does not exist gives a
+/// warning and 0.
 #[pg_extern(sql = false)]
 fn doc_push(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
@@ -36,19 +37,20 @@ fn doc_push(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     })
 }
 
-/// `doc_push(queue, subject, version, priority, next_iteration, payload)`
+/// `doc_push(queue, subject, version, priority, next_iteration, payload) → queued_docs`: adds a
+/// document; 0 when the subject exists. A queue that does not exist gives a warning and 0.
 #[pg_extern(sql = false)]
 fn doc_push_full(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
         let queue = queue_name(call, 0)?;
-        let doc = full(call)?;
+        let doc = read_document(call)?;
         let pushed = Queue::open(&queue).map(|queue| store::push(&queue, &doc));
         lenient(pushed, 0).map(Reply::int)
     })
 }
 
-/// The document of the six-argument forms.
-pub fn full(call: &pg::Call) -> Result<NewDoc<'_>, Error> {
+/// The document of the forms with six arguments, of `doc_push` and `doc_upsert`.
+pub fn read_document(call: &Call) -> Result<NewDoc<'_>> {
     Ok(NewDoc {
         subject: subject(call, 1)?,
         version: call.int(2, "version")?,
@@ -60,7 +62,11 @@ pub fn full(call: &pg::Call) -> Result<NewDoc<'_>, Error> {
     })
 }
 
-/// `doc_push(queue, version, next_iteration, documents)`
+/// `doc_push(queue, version, next_iteration, documents) → queued_docs`: adds a list of
+/// documents that share version and time, written as the VALUES of fetchq 4. Gives the number
+/// of those that are new.
+///
+/// Fails with `Invalid` when the list cannot be parsed.
 #[pg_extern(sql = false)]
 fn doc_push_list(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
@@ -71,14 +77,17 @@ fn doc_push_list(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     })
 }
 
-/// Apostrophes are doubled once in the list, as in any SQL literal, and the parser
-/// undoes that: `fetchq.legacy_quotes` does not apply.
+/// Pushes a list of documents that share version and time (microseconds since 2000). The list
+/// doubles its apostrophes, as every SQL literal does, and the parser undoes that:
+/// `fetchq.legacy_quotes` does not apply.
+///
+/// Fails with `Invalid` when the list cannot be parsed, or a subject is too long.
 fn push_list(
     queue: &QueueName,
     version: i32,
     next_iteration: i64,
     documents: &str,
-) -> Result<Reply, Error> {
+) -> Result<Reply> {
     let items = push_list::parse(documents)?;
     for item in &items {
         names::check_subject(&item.subject)?;
@@ -88,8 +97,11 @@ fn push_list(
     lenient(pushed, 0).map(Reply::int)
 }
 
-/// Four arguments without types, as literals or from a driver that sends none: two
-/// forms fit, and only a list of documents starts with a parenthesis.
+/// `doc_push(queue, text, text, text) → queued_docs`: four arguments without types, as literals
+/// or from a driver that sends no types. Two forms fit, and only a list of documents starts
+/// with a parenthesis.
+///
+/// Fails with `BadValue` when the version of a list is not an integer.
 #[pg_extern(sql = false)]
 fn doc_push_untyped(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
@@ -109,7 +121,7 @@ fn doc_push_untyped(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
             subject: subject(call, 1)?,
             version: 0,
             priority: 0,
-            payload: meant(Jsonb::parse(call.text(2, "payload")?)),
+            payload: undouble_payload(Jsonb::parse(call.text(2, "payload")?)),
             next_iteration: time::parse_timestamp(last),
             ordering_key: None,
             max_attempts: None,
@@ -119,12 +131,14 @@ fn doc_push_untyped(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     })
 }
 
-/// How many subjects are made up before a document is given up. One is enough, unless
-/// somebody has pushed that very subject, or the server's clock was set back. A trigger
-/// of the user's that lets nothing in turns all of them down.
-const APPEND_TURNS: usize = 10;
+/// How many subjects are generated before a document is given up. One is enough, unless a
+/// client has pushed exactly that subject, or the server's clock was set back. A trigger of the
+/// user that suppresses every insert rejects all of them.
+const MAX_RETRIES: usize = 10;
 
-/// `doc_append(queue, payload, version, priority)`
+/// `doc_append(queue, payload, version, priority) → subject`: adds a document that is due now,
+/// behind those of its priority, and gives the subject that was generated for it. A queue that
+/// does not exist gives a warning and NULL.
 #[pg_extern(sql = false)]
 fn doc_append(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
@@ -139,7 +153,7 @@ fn doc_append(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
             max_attempts: None,
         };
         let appended = Queue::open(&queue).map(|queue| {
-            for _ in 0..APPEND_TURNS {
+            for _ in 0..MAX_RETRIES {
                 let subject = generated_subject();
                 let doc = NewDoc {
                     subject: &subject,

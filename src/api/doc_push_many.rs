@@ -1,6 +1,5 @@
-//! Many documents in one call. Lists are answered in their order.
+//! Adding many documents in one call.
 
-use crate::store::doc_push_many as store;
 use pgrx::prelude::*;
 
 use crate::api::entry::{
@@ -9,10 +8,14 @@ use crate::api::entry::{
 use crate::pg::call::Reply;
 use crate::pg::time;
 use crate::pg::value::Arg;
+use crate::store::doc_push_many as store;
 use crate::store::doc_push_many::Batch;
 use crate::store::open_queue::Queue;
 
-/// `doc_push_many(queue, docs)`
+/// `doc_push_many(queue, docs) → queued_docs`: adds a JSON array of documents. Gives the number
+/// of those that are new. A queue that does not exist gives a warning and 0.
+///
+/// Fails with `NoList` or `BadDocument` for an array that is not valid.
 #[pg_extern(sql = false)]
 fn doc_push_many(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
@@ -23,7 +26,12 @@ fn doc_push_many(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     })
 }
 
-/// `doc_push_many(queue, subjects, payloads, version, priority, next_iteration)`
+/// `doc_push_many(queue, subjects, payloads, version, priority, next_iteration) → queued_docs`:
+/// adds documents that share version, priority and time. `payloads` is as long as `subjects`,
+/// or NULL.
+///
+/// Fails with `ListLengths`, `NullElement` or `ManyDimensions` for a list that is not valid. A
+/// queue that does not exist gives a warning and 0.
 #[pg_extern(sql = false)]
 fn doc_push_many_arrays(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
@@ -41,7 +49,9 @@ fn doc_push_many_arrays(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     })
 }
 
-/// `doc_append_many(queue, payloads, version, priority)`
+/// `doc_append_many(queue, payloads, version, priority) → subjects`: adds documents that are
+/// due now, in their order, and gives the subjects that were generated for them. A queue that
+/// does not exist gives a warning and no rows. Fails with `ManyDimensions`.
 #[pg_extern(sql = false)]
 fn doc_append_many(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {

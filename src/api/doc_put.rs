@@ -1,6 +1,5 @@
-//! Adding documents whose subject may exist.
+//! Adding documents whose subject may exist, with a mode that decides what happens then.
 
-use crate::store::doc_put as store;
 use pgrx::prelude::*;
 
 use crate::api::entry::{payload, queue_name, respond_write, subject};
@@ -9,10 +8,12 @@ use crate::error::{Error, Result};
 use crate::pg::call::{Call, Reply};
 use crate::pg::value::Arg;
 use crate::store::doc_push::NewDoc;
+use crate::store::doc_put as store;
 use crate::store::doc_put::Put;
 use crate::store::doc_put_many;
 use crate::store::open_queue::Queue;
 
+/// The mode of an argument. Fails with `BadValue` for an unknown one.
 fn mode(call: &Call, at: usize) -> Result<Mode> {
     let text = call.text(at, "mode")?;
     Mode::parse(text).ok_or_else(|| Error::BadValue {
@@ -22,7 +23,13 @@ fn mode(call: &Call, at: usize) -> Result<Mode> {
     })
 }
 
-/// `doc_put(queue, subject, payload, next_iteration, version, priority, mode, ordering_key, max_attempts)`
+/// `doc_put(queue, subject, payload, next_iteration, version, priority, mode, ordering_key, max_attempts)
+/// → action`:
+/// adds a document. When its subject exists, `mode` decides: ignore, replace, merge, earliest,
+/// debounce or reset. `ordering_key` and `max_attempts` may be NULL.
+///
+/// Fails with `UnknownQueue`, with `BadValue` for an unknown mode or `max_attempts` below 1,
+/// with `NotMergeable` when a payload to be merged is not a JSON object.
 #[pg_extern(sql = false)]
 fn doc_put(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
@@ -52,7 +59,11 @@ fn doc_put(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     })
 }
 
-/// `doc_put_many(queue, docs, mode)`
+/// `doc_put_many(queue, docs, mode) → (subject, action)`: as `doc_put`, for a JSON array of
+/// documents. A document may name a mode of its own.
+///
+/// Fails with `UnknownQueue`, with `NoList` or `BadDocument` for an array that is not valid,
+/// with `BadValue` for an unknown mode, with `NotMergeable` as above.
 #[pg_extern(sql = false)]
 fn doc_put_many(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {

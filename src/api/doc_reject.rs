@@ -1,16 +1,22 @@
-//! Settling leased documents, and the error log.
+//! Returning active documents: after a failure, or until a time; and the error log.
 
-use crate::store::doc_reject as store;
 use pgrx::prelude::*;
 
 use crate::api::doc_settle::settle;
 use crate::api::entry::{lenient, message, opt_payload, queue_name, respond_write, subject};
 use crate::pg::call::Reply;
 use crate::pg::time;
+use crate::store::doc_reject as store;
 use crate::store::doc_reject::LogEntry;
 use crate::store::open_queue::Queue;
 
-/// `doc_reject(queue, subject, message, details, ref_id, lease, delay)`
+/// `doc_reject(queue, subject, message, details, ref_id, lease, delay) → affected_rows`:
+/// rejects an active document after a failure, and writes a log entry with `message`, `details`
+/// and `ref_id`. The document is retried after `delay`, an interval; with NULL, by the backoff
+/// of the queue. After its last attempt it is killed.
+///
+/// Fails with `LeaseLost` when the lease was lost, with `BadDuration`. Without `lease`, a
+/// document that is not active gives a warning and 0.
 #[pg_extern(sql = false)]
 fn doc_reject(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
@@ -35,7 +41,9 @@ fn doc_reject(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     })
 }
 
-/// `doc_snooze(queue, subject, next_iteration, lease)`
+/// `doc_snooze(queue, subject, next_iteration, lease) → affected_rows`: returns an active
+/// document until a time, as if it had not been picked: the attempt does not count. Errors are
+/// those of `doc_reject`.
 #[pg_extern(sql = false)]
 fn doc_snooze(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
@@ -46,7 +54,8 @@ fn doc_snooze(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     })
 }
 
-/// `log_error(queue, subject, message, details, ref_id)`
+/// `log_error(queue, subject, message, details, ref_id) → queued_logs`: adds an entry to the
+/// log of a queue. A queue that does not exist gives a warning and false.
 #[pg_extern(sql = false)]
 fn log_error(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {

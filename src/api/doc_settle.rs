@@ -1,16 +1,16 @@
-//! Settling leased documents, and the error log.
+//! Settling one leased document: complete, kill, reschedule and drop.
 
-use crate::store::doc_settle;
 use pgrx::prelude::*;
 
 use crate::api::entry::{lenient, opt_payload, queue_name, respond_write, subject};
 use crate::error::Result;
 use crate::pg::call::{Call, Reply};
+use crate::store::doc_settle;
 use crate::store::lease_check::LeasedDoc;
 use crate::store::open_queue::Queue;
 
-/// Opens the queue, settles the document that `lease` (the number of that argument)
-/// holds, and answers with the number of documents: 1 or 0.
+/// Opens the queue, settles a document, and gives the number of settled documents: 1 or 0.
+/// `lease` is the position of the argument with the lease number, counted from 0.
 pub fn settle(
     call: &Call,
     lease: usize,
@@ -25,7 +25,12 @@ pub fn settle(
     lenient(settled.map(|()| 1), 0).map(Reply::int)
 }
 
-/// `doc_complete(queue, subject, payload, lease)`
+/// `doc_complete(queue, subject, payload, lease) → affected_rows`: settles an active document
+/// as completed. `payload` NULL leaves the payload as it is; with `lease` the document is
+/// settled only while that lease lasts.
+///
+/// Fails with `LeaseLost` when the lease was lost. Without `lease`, a document that is not
+/// active gives a warning and 0.
 #[pg_extern(sql = false)]
 fn doc_complete(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
@@ -36,7 +41,8 @@ fn doc_complete(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     })
 }
 
-/// `doc_kill(queue, subject, payload, lease)`
+/// `doc_kill(queue, subject, payload, lease) → affected_rows`: settles an active document as
+/// killed. Arguments and errors are those of `doc_complete`.
 #[pg_extern(sql = false)]
 fn doc_kill(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
@@ -45,7 +51,8 @@ fn doc_kill(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     })
 }
 
-/// `doc_reschedule(queue, subject, next_iteration, payload, lease)`
+/// `doc_reschedule(queue, subject, next_iteration, payload, lease) → affected_rows`: plans the
+/// next iteration of an active document. Arguments and errors are those of `doc_complete`.
 #[pg_extern(sql = false)]
 fn doc_reschedule(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
@@ -57,7 +64,8 @@ fn doc_reschedule(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     })
 }
 
-/// `doc_drop(queue, subject, lease)`
+/// `doc_drop(queue, subject, lease) → affected_rows`: settles an active document by removing
+/// it. Arguments and errors are those of `doc_complete`.
 #[pg_extern(sql = false)]
 fn doc_drop(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| settle(call, 2, doc_settle::drop))

@@ -1,6 +1,5 @@
-//! Many documents in one call. Lists are answered in their order.
+//! Settling many leased documents in one call. Lists are answered in their order.
 
-use crate::store::doc_settle_many;
 use std::collections::HashSet;
 
 use pgrx::prelude::*;
@@ -9,10 +8,12 @@ use crate::api::entry::{lenient, payloads, queue_name, respond_write, subjects};
 use crate::error::{Error, Result};
 use crate::pg::call::{Call, Reply};
 use crate::pg::value::Arg;
+use crate::store::doc_settle_many;
 use crate::store::open_queue::Queue;
 
-/// Settles a list, which `lease` (the number of that argument) holds; answers for each
-/// subject whether it was active. Where a lease is given and lost, nothing is settled.
+/// Settles a list of documents, and gives for each subject whether it was active. `lease` is the
+/// position of the argument with the lease number, counted from 0. Where a lease is given and one
+/// of them was lost, nothing is settled.
 fn settle(
     call: &Call,
     lease: usize,
@@ -28,7 +29,7 @@ fn settle(
     let mut lost = None;
     let mut n = 0;
     for subject in &subjects {
-        // (the second time it is listed it is not active any more)
+        // A subject that is listed twice is no longer active the second time.
         let was_active = settled.remove(subject);
         if !was_active {
             lost.get_or_insert(subject);
@@ -58,7 +59,12 @@ fn settle(
     Ok(out.done())
 }
 
-/// `doc_complete_many(queue, subjects, payloads)`
+/// `doc_complete_many(queue, subjects, payloads, lease) → (subject, settled)`: settles active
+/// documents as completed. `payloads` is as long as `subjects`, or NULL.
+///
+/// Fails with `SomeLeasesLost` when `lease` is given and one of them was lost, with
+/// `ListLengths`, `NullElement` or `ManyDimensions` for a list that is not valid. Without
+/// `lease`, documents that are not active give a warning.
 #[pg_extern(sql = false)]
 fn doc_complete_many(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
@@ -72,7 +78,8 @@ fn doc_complete_many(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     })
 }
 
-/// `doc_reschedule_many(queue, subjects, next_iteration, payloads)`
+/// `doc_reschedule_many(queue, subjects, next_iteration, payloads, lease) → (subject, settled)`:
+/// plans the next iteration of active documents. Errors are those of `doc_complete_many`.
 #[pg_extern(sql = false)]
 fn doc_reschedule_many(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
@@ -91,7 +98,8 @@ fn doc_reschedule_many(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     })
 }
 
-/// `doc_drop_many(queue, subjects)`
+/// `doc_drop_many(queue, subjects, lease) → (subject, settled)`: settles active documents by
+/// removing them. Errors are those of `doc_complete_many`.
 #[pg_extern(sql = false)]
 fn doc_drop_many(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {

@@ -1,21 +1,24 @@
-//! Adding documents.
+//! Adding a document, or changing the one that has its subject.
 
-use crate::store::doc_upsert as store;
 use pgrx::prelude::*;
 
-use crate::api::doc_push::full;
+use crate::api::doc_push::read_document;
 use crate::api::entry::{lenient, queue_name, respond_write};
 use crate::pg::call::Reply;
 use crate::pg::value::Arg;
+use crate::store::doc_upsert as store;
 use crate::store::doc_upsert::Upserted;
 use crate::store::open_queue::Queue;
 
-/// `doc_upsert(queue, subject, version, priority, next_iteration, payload)`
+/// `doc_upsert(queue, subject, version, priority, next_iteration, payload)
+/// → (queued_docs, updated_docs)`:
+/// adds a document, or changes priority, payload and time of the one that exists, unless it is
+/// active. A queue that does not exist gives a warning and `(0, 0)`.
 #[pg_extern(sql = false)]
 fn doc_upsert(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
         let queue = queue_name(call, 0)?;
-        let doc = full(call)?;
+        let doc = read_document(call)?;
         let upserted = Queue::open(&queue).and_then(|queue| store::upsert(&queue, &doc));
         let none = Upserted {
             queued: 0,

@@ -1,14 +1,17 @@
-//! Many documents in one call. Lists are answered in their order.
+//! Adding or changing many documents in one call. Lists are answered in their order.
 
-use crate::store::doc_upsert_many;
 use pgrx::prelude::*;
 
 use crate::api::entry::{lenient, queue_name, respond_write};
 use crate::pg::call::Reply;
 use crate::pg::value::Arg;
+use crate::store::doc_upsert_many;
 use crate::store::open_queue::Queue;
 
-/// `doc_upsert_many(queue, docs)`
+/// `doc_upsert_many(queue, docs) → (subject, action)`: as `doc_upsert`, for a JSON array of
+/// documents. A queue that does not exist gives a warning and no rows.
+///
+/// Fails with `NoList` or `BadDocument` for an array that is not valid.
 #[pg_extern(sql = false)]
 fn doc_upsert_many(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {

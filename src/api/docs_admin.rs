@@ -1,6 +1,5 @@
-//! Bulk administration of documents.
+//! Bulk administration: acting on all documents that match a filter, the oldest first.
 
-use crate::store::docs_admin;
 use pgrx::prelude::*;
 
 use crate::api::entry::{queue_name, respond_write};
@@ -9,10 +8,14 @@ use crate::domain::names::QueueName;
 use crate::error::Result;
 use crate::pg::call::{Call, Reply};
 use crate::store::doc_selection::BulkRequest;
+use crate::store::docs_admin;
 use crate::store::open_queue::Queue;
 
-/// Reads the filter and what follows it, from an argument on: `filter, max_docs,
-/// dry_run`.
+/// Acts on the documents of a queue that match a filter. Reads `filter, max_docs, dry_run` from
+/// argument `first` on (counted from 0). With `dry_run` the documents are only counted.
+///
+/// Fails with `UnknownQueue`, with `NegativeLimit` when `max_docs` is below 0, with `Invalid` for a
+/// filter that is not valid.
 fn administer(
     fcinfo: pg_sys::FunctionCallInfo,
     first: usize,
@@ -33,7 +36,8 @@ fn administer(
     })
 }
 
-/// `docs_retry(queue, filter, max_docs, dry_run)`
+/// `docs_retry(queue, filter, max_docs, dry_run) → affected_rows`: makes documents due now that
+/// are planned or killed, and completed ones where the filter names that status.
 #[pg_extern(sql = false)]
 fn docs_retry(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     administer(fcinfo, 1, |_, queue, request| {
@@ -41,7 +45,8 @@ fn docs_retry(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     })
 }
 
-/// `docs_kill(queue, filter, max_docs, dry_run)`
+/// `docs_kill(queue, filter, max_docs, dry_run) → affected_rows`: kills planned and pending
+/// documents, and active ones where the filter names that status.
 #[pg_extern(sql = false)]
 fn docs_kill(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     administer(fcinfo, 1, |_, queue, request| {
@@ -49,7 +54,8 @@ fn docs_kill(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     })
 }
 
-/// `docs_drop(queue, filter, max_docs, dry_run)`
+/// `docs_drop(queue, filter, max_docs, dry_run) → affected_rows`: removes documents; active
+/// ones only where the filter names that status.
 #[pg_extern(sql = false)]
 fn docs_drop(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     administer(fcinfo, 1, |_, queue, request| {
@@ -57,7 +63,9 @@ fn docs_drop(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     })
 }
 
-/// `docs_move(queue, target, filter, max_docs, dry_run)`
+/// `docs_move(queue, target, filter, max_docs, dry_run) → affected_rows`: moves documents that
+/// are not active to another queue. Those whose subject exists there stay. Fails with
+/// `UnknownQueue` for both.
 #[pg_extern(sql = false)]
 fn docs_move(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     administer(fcinfo, 2, |call, queue, request| {
@@ -66,7 +74,8 @@ fn docs_move(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     })
 }
 
-/// `docs_set_priority(queue, priority, filter, max_docs, dry_run)`
+/// `docs_set_priority(queue, priority, filter, max_docs, dry_run) → affected_rows`: gives
+/// planned and pending documents another priority.
 #[pg_extern(sql = false)]
 fn docs_set_priority(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     administer(fcinfo, 2, |call, queue, request| {

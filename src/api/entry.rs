@@ -1,6 +1,10 @@
-//! The entry points: what PostgreSQL calls. Their SQL declarations are in
-//! `src/sql/functions.sql`. Each is three moves: read the arguments into types, one
-//! call of the domain, shape the result.
+//! What all entry points share: running their bodies, and reading arguments that occur in many
+//! functions. Positions of arguments count from 0.
+//!
+//! These errors are possible in every function, and its comment does not repeat them:
+//! `NullArgument` for a NULL that has no meaning, `Invalid` for the name of a queue, a metric or a
+//! schedule that is not valid and for a subject that is too long, `ReadOnly` for a function that
+//! writes where that is impossible.
 
 use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::{PgLogLevel, pg_sys};
@@ -15,7 +19,7 @@ use crate::pg::value::Arg;
 use crate::pg::{session, time};
 use crate::settings;
 
-/// Runs the body of an entry point and advances the error it ends with.
+/// Runs the body of an entry point, and raises the error that it returns.
 pub fn respond(
     fcinfo: pg_sys::FunctionCallInfo,
     body: impl FnOnce(&Call) -> Result<Reply>,
@@ -29,7 +33,8 @@ pub fn respond(
     }
 }
 
-/// The same for functions that write: says why not where writing is impossible.
+/// The same for functions that write. Fails with `ReadOnly` on a hot standby and in a read-only
+/// transaction.
 pub fn respond_write(
     fcinfo: pg_sys::FunctionCallInfo,
     body: impl FnOnce(&Call) -> Result<Reply>,
@@ -45,8 +50,9 @@ pub fn respond_write(
     })
 }
 
-/// Where fetchq 4 returned a value for an error that callers rely on, so do we, with
-/// a warning; `fetchq.strict` advances it.
+/// Turns an error into a warning and `value` where fetchq 4 returned that value and its callers
+/// rely on it: `UnknownQueue`, `NotActive` and `SomeNotActive`. With `fetchq.strict` these are
+/// errors as well.
 pub fn lenient<T>(result: Result<T>, value: T) -> Result<T> {
     match result {
         Err(
@@ -59,25 +65,29 @@ pub fn lenient<T>(result: Result<T>, value: T) -> Result<T> {
     }
 }
 
+/// The name of a queue, checked and folded to lower case.
 pub fn queue_name(call: &Call, at: usize) -> Result<QueueName> {
     Ok(QueueName::parse(call.text(at, "queue")?)?)
 }
 
+/// The subject of a document, checked.
 pub fn subject(call: &Call, at: usize) -> Result<&str> {
     Ok(names::check_subject(call.text(at, "subject")?)?)
 }
 
-/// A new subject, in order of time.
+/// Generates a subject. Subjects sort in the order in which they were generated.
 pub fn generated_subject() -> String {
     subjects::generate(time::clock(), session::number())
 }
 
+/// The name of a metric, checked.
 pub fn metric_name(call: &Call, at: usize) -> Result<&str> {
     Ok(names::check_metric(call.text(at, "metric")?)?)
 }
 
-/// A payload as the caller meant it (`fetchq.legacy_quotes`).
-pub fn meant(payload: Jsonb) -> Jsonb {
+/// A payload as the caller meant it: with `fetchq.legacy_quotes`, doubled apostrophes become
+/// single ones.
+pub fn undouble_payload(payload: Jsonb) -> Jsonb {
     if settings::legacy_quotes() {
         let text = payload.to_text();
         if text.contains("''") {
@@ -87,15 +97,17 @@ pub fn meant(payload: Jsonb) -> Jsonb {
     payload
 }
 
+/// A payload that must not be NULL.
 pub fn payload(call: &Call, at: usize) -> Result<Jsonb> {
-    call.json(at, "payload").map(meant)
+    call.json(at, "payload").map(undouble_payload)
 }
 
+/// A payload, or `None` for NULL.
 pub fn opt_payload(call: &Call, at: usize) -> Option<Jsonb> {
-    call.opt_json(at).map(meant)
+    call.opt_json(at).map(undouble_payload)
 }
 
-/// A message as the caller meant it.
+/// The message of an error, without the doubled apostrophes of `fetchq.legacy_quotes`.
 pub fn message(call: &Call, at: usize) -> Result<String> {
     let text = call.text(at, "message")?;
     Ok(if settings::legacy_quotes() {
@@ -105,21 +117,23 @@ pub fn message(call: &Call, at: usize) -> Result<String> {
     })
 }
 
-/// A counter in a column that fetchq 4 made too narrow: the largest value that fits,
-/// with a warning, because an error would take every other metric away with it.
+/// A counter for a column that is an `int` since fetchq 4. A value that does not fit is replaced by
+/// the nearest one that does, with a warning: an error would hide all other metrics too.
 pub fn narrow(metric: &str, value: i64) -> i32 {
     i32::try_from(value).unwrap_or_else(|_| {
         let limit = if value > 0 { i32::MAX } else { i32::MIN };
         error::warn(
             pgrx::PgSqlErrorCode::ERRCODE_NUMERIC_VALUE_OUT_OF_RANGE,
-            format!("metric \"{metric}\" is {value}, which does not fit: {limit} is shown"),
+            format!(
+                "metric \"{metric}\" is {value}, which does not fit into an int: {limit} is shown"
+            ),
             "Read it with fetchq.metric_get(queue) or from fetchq.metrics_live.",
         );
         limit
     })
 }
 
-/// A list of subjects, checked.
+/// A list of subjects, each of them checked. Fails with `NullElement` for a NULL in the list.
 pub fn subjects(call: &Call, at: usize) -> Result<Vec<String>> {
     let list = call.texts(at, "subjects")?;
     list.into_iter()
@@ -136,7 +150,10 @@ pub fn subjects(call: &Call, at: usize) -> Result<Vec<String>> {
         .collect()
 }
 
-/// The payloads that belong to `n` subjects; nothing where there are none.
+/// The payloads of `n` subjects, as a parameter of a statement; NULL where none are given.
+///
+/// Fails with `ListLengths` when there are more or fewer than `n`, with `ManyDimensions` when the
+/// array has several dimensions.
 pub fn payloads(call: &Call, at: usize, n: usize) -> Result<Arg> {
     match call.json_array(at)? {
         None => Ok(Arg::no_json_array()),

@@ -1,17 +1,17 @@
-//! Dead letters, and what becomes of settled documents.
+//! The history of queues: reading it, and trimming it.
 
-use crate::store::history;
 use pgrx::prelude::*;
 
 use crate::api::entry::{queue_name, respond, respond_write};
 use crate::domain::names::QueueName;
 use crate::pg::call::Reply;
-use crate::pg::spi;
-use crate::pg::value::Arg;
+use crate::store::history;
 use crate::store::open_queue::Queue;
-use crate::store::{queue, queue_tables, statement};
 
-/// `queue_trim_history(queue, max_docs)`
+/// `queue_trim_history(queue, max_docs) → affected_rows`: removes documents that have been in
+/// the history of a queue for longer than it keeps them, the oldest first, at most `max_docs`.
+///
+/// Fails with `UnknownQueue`, and with `NegativeLimit` when `max_docs` is below 0.
 #[pg_extern(sql = false)]
 fn queue_trim_history(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
@@ -21,26 +21,14 @@ fn queue_trim_history(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     })
 }
 
-/// `queue_history(queue)`
+/// `queue_history(queue) → documents`: the history of a queue; with NULL, of all queues whose
+/// history the caller may read. Fails with `UnknownQueue`.
 #[pg_extern(sql = false)]
 fn queue_history(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond(fcinfo, |call| {
-        let names = match call.opt_text(0) {
-            Some(name) => {
-                let name = QueueName::parse(name)?;
-                queue::id(&name)?;
-                match queue_tables::has_history(&name) {
-                    true => vec![name],
-                    false => Vec::new(),
-                }
-            }
-            None => history::readable(),
-        };
+        let name = call.opt_text(0).map(QueueName::parse).transpose()?;
         let mut out = call.rows();
-        for name in names {
-            let sql = statement::render(history::ROWS, &name);
-            spi::connect(|spi| out.extend(&spi.once(&sql, &[Arg::from(name.as_str())])));
-        }
+        history::list(name.as_ref(), &mut out)?;
         Ok(out.done())
     })
 }

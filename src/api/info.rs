@@ -1,21 +1,19 @@
-//! What is installed, traces, and the calls that old clients make.
+//! Versions, traces of subjects, and functions that only old clients call.
 
-use crate::pg::session;
-use crate::ready::floors;
-use crate::signals::board;
-use crate::store::info;
 use pgrx::prelude::*;
 
 use crate::api::entry::{respond, respond_write, subject};
-use crate::domain::names::QueueName;
 use crate::error::Error;
 use crate::pg::call::Reply;
-use crate::pg::spi;
+use crate::pg::session;
 use crate::pg::value::Arg;
+use crate::ready::floors;
 use crate::settings;
-use crate::store::queue;
+use crate::signals::board;
+use crate::store::info;
 
-/// `info()`: `version` is what fetchq 4 clients compare with their own.
+/// `info()`: versions of fetchq, and which parts of it are active. fetchq 4 clients compare the
+/// column `version` with their own, so it is the setting `fetchq.compat_version`.
 #[pg_extern(sql = false)]
 fn info(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond(fcinfo, |call| {
@@ -32,19 +30,24 @@ fn info(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     })
 }
 
-/// `init()`: nothing is left to do once the extension exists.
+/// `init() → was_initialized`: always true. fetchq 4 clients call it at their start; nothing
+/// remains to be done once the extension exists.
 #[pg_extern(sql = false)]
 fn init(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond(fcinfo, |_| Ok(Reply::bool(true)))
 }
 
-/// The upgrades of fetchq 3, which old clients may call: nothing to do.
+/// `upgrade__310__320()`, `upgrade__320__330()`, `upgrade__330__400()`: the upgrades of fetchq
+/// 3, which old clients may call. They do nothing and give true.
 #[pg_extern(sql = false)]
 fn upgrade_nothing(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond(fcinfo, |_| Ok(Reply::bool(true)))
 }
 
-/// `destroy_with_terrible_consequences()`
+/// `destroy_with_terrible_consequences() → was_destroyed`: drops the extension with every
+/// queue.
+///
+/// Fails with `NotOwner` when the caller is neither a superuser nor the owner of the extension.
 #[pg_extern(sql = false)]
 fn destroy(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |_| {
@@ -56,51 +59,21 @@ fn destroy(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     })
 }
 
-/// `trace(subject, direction)`
+/// `trace(subject, direction) → steps`: the document and the log entries of a subject in every
+/// queue, numbered from 1. `direction` is `ASC` or `DESC`, in upper or lower case; any other
+/// value fails with `BadDirection`.
 #[pg_extern(sql = false)]
 fn trace(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond(fcinfo, |call| {
         let subject = subject(call, 0)?;
         let direction = call.text(1, "direction")?;
-        let descending = match direction.to_ascii_uppercase().as_str() {
+        let is_descending = match direction.to_ascii_uppercase().as_str() {
             "ASC" => false,
             "DESC" => true,
             _ => return Err(Error::BadDirection(direction.to_owned())),
         };
-        let queues = queue::all();
-        spi::connect(|spi| {
-            let mut steps: Vec<(&QueueName, spi::Rows)> = queues
-                .iter()
-                .map(|name| {
-                    (
-                        name,
-                        spi.once(&info::trace_sql(name), &[Arg::from(subject)]),
-                    )
-                })
-                .collect();
-            let mut places: Vec<(usize, usize)> = steps
-                .iter()
-                .enumerate()
-                .flat_map(|(q, (_, rows))| (0..rows.len()).map(move |row| (q, row)))
-                .collect();
-            let mut out = call.rows();
-            let mut numbered: Vec<(i32, (usize, usize))> = (1..).zip(places.drain(..)).collect();
-            if descending {
-                numbered.reverse();
-            }
-            for (step, (q, row)) in numbered {
-                let (name, rows) = &mut steps[q];
-                let column = |at, oid| Arg::new(oid, rows.datum(row, at));
-                out.push(&[
-                    Arg::from(step),
-                    column(1, pg_sys::TIMESTAMPTZOID),
-                    Arg::from(name.as_str()),
-                    column(2, pg_sys::VARCHAROID),
-                    column(3, pg_sys::VARCHAROID),
-                    column(4, pg_sys::JSONBOID),
-                ]);
-            }
-            Ok(out.done())
-        })
+        let mut out = call.rows();
+        info::trace(subject, is_descending, &mut out);
+        Ok(out.done())
     })
 }

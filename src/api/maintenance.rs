@@ -1,6 +1,5 @@
-//! Maintenance that any client may run.
+//! Maintenance that any client may run, and its progress.
 
-use crate::store::maintenance as store;
 use pgrx::prelude::*;
 
 use crate::api::entry::{queue_name, respond, respond_write};
@@ -12,9 +11,11 @@ use crate::pg::time::{self, Interval};
 use crate::pg::value::Arg;
 use crate::pg::{relation, session};
 use crate::signals::board;
+use crate::store::maintenance as store;
 use crate::store::open_queue::Queue;
 use crate::store::{jobs, queue};
 
+/// The counts of `mnt_run`, as columns.
 fn counts(outcome: documents::Outcome) -> [Arg; 3] {
     [
         Arg::from(outcome.activated),
@@ -23,7 +24,11 @@ fn counts(outcome: documents::Outcome) -> [Arg; 3] {
     ]
 }
 
-/// `mnt_run(queue, max_docs)`
+/// `mnt_run(queue, max_docs) → (activated_count, rescheduled_count, killed_count)`: makes due
+/// documents pending, and returns or kills documents whose lease expired, at most `max_docs` of
+/// each.
+///
+/// Fails with `UnknownQueue`, and with `NegativeLimit` when `max_docs` is below 0.
 #[pg_extern(sql = false)]
 fn mnt_run(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
@@ -33,7 +38,7 @@ fn mnt_run(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     })
 }
 
-/// `mnt_run_all(max_docs)`
+/// `mnt_run_all(max_docs)`: as `mnt_run`, for every queue, a row each.
 #[pg_extern(sql = false)]
 fn mnt_run_all(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
@@ -41,7 +46,7 @@ fn mnt_run_all(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
         let mut out = call.rows();
         for name in queue::all() {
             let outcome = match documents::run(&name, limit) {
-                // Dropped by another session since the list was read.
+                // Another session dropped the queue after the list was read.
                 Err(Error::UnknownQueue(_)) => continue,
                 other => counts(other?),
             };
@@ -51,42 +56,48 @@ fn mnt_run_all(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     })
 }
 
-fn one(call: &Call, run: impl FnOnce(&Queue, i32) -> Result<i32>) -> Result<Reply> {
+/// Runs one step of maintenance on a queue, for at most `max_docs` documents.
+fn run_step(call: &Call, run: impl FnOnce(&Queue, i32) -> Result<i32>) -> Result<Reply> {
     let name = queue_name(call, 0)?;
     let limit = call.limit(1, "max_docs")?;
     let queue = Queue::open(&name)?;
     run(&queue, limit).map(Reply::int)
 }
 
-/// `mnt_make_pending(queue, max_docs)`
+/// `mnt_make_pending(queue, max_docs) → affected_rows`: makes planned documents pending that
+/// are due. Fails with `UnknownQueue`.
 #[pg_extern(sql = false)]
 fn mnt_make_pending(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
-        one(call, |queue, limit| Ok(store::make_pending(queue, limit)))
+        run_step(call, |queue, limit| Ok(store::make_pending(queue, limit)))
     })
 }
 
-/// `mnt_reschedule_orphans(queue, max_docs)`
+/// `mnt_reschedule_orphans(queue, max_docs) → affected_rows`: returns documents whose lease
+/// expired. Fails with `UnknownQueue`.
 #[pg_extern(sql = false)]
 fn mnt_reschedule_orphans(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
-        one(call, |queue, limit| {
+        run_step(call, |queue, limit| {
             Ok(store::reschedule_orphans(queue, limit))
         })
     })
 }
 
-/// `mnt_mark_dead(queue, max_docs)`
+/// `mnt_mark_dead(queue, max_docs) → affected_rows`: kills documents whose lease expired at
+/// their last attempt. Fails with `UnknownQueue`.
 #[pg_extern(sql = false)]
 fn mnt_mark_dead(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
-    respond_write(fcinfo, |call| one(call, store::mark_dead))
+    respond_write(fcinfo, |call| run_step(call, store::mark_dead))
 }
 
+/// For how long jobs are claimed.
 fn duration(call: &Call, at: usize) -> Result<Interval> {
     Interval::parse(call.text(at, "duration")?).as_duration("duration")
 }
 
-/// `mnt_job_pick(duration, max_jobs)`
+/// `mnt_job_pick(duration, max_jobs) → jobs`: claims jobs that are due for `duration`, the text
+/// of an interval, at most `max_jobs`. Fails with `NegativeLimit` or `BadDuration`.
 #[pg_extern(sql = false)]
 fn mnt_job_pick(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
@@ -98,7 +109,8 @@ fn mnt_job_pick(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     })
 }
 
-/// `mnt_job_reschedule(id, delay)`
+/// `mnt_job_reschedule(id, delay) → success`: makes a job due after `delay`, the text of an
+/// interval; false when there is no such job. Fails with `BadDuration`.
 #[pg_extern(sql = false)]
 fn mnt_job_reschedule(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
@@ -108,13 +120,16 @@ fn mnt_job_reschedule(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     })
 }
 
+/// Runs jobs that are due, then schedules that are due, at most `limit` of each.
 fn run_jobs(call: &Call, duration: Interval, limit: i32) -> Reply {
     let outcome = runner::run(duration, limit);
     schedules::run_beside_jobs(limit);
     call.record(&[Arg::from(outcome.failed == 0), Arg::from(outcome.processed)])
 }
 
-/// `mnt_job_run(max_jobs)`
+/// `mnt_job_run(max_jobs) → (success, processed)`: runs jobs that are due, at most `max_jobs`,
+/// and schedules that are due. `success` is false when a job failed. Fails with
+/// `NegativeLimit`.
 #[pg_extern(sql = false)]
 fn mnt_job_run(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
@@ -123,7 +138,8 @@ fn mnt_job_run(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     })
 }
 
-/// `mnt_job_run(duration, max_jobs)`
+/// `mnt_job_run(duration, max_jobs) → (success, processed)`: as above, and claims each job for
+/// `duration`, the text of an interval. Fails with `NegativeLimit` or `BadDuration`.
 #[pg_extern(sql = false)]
 fn mnt_job_run_for(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
@@ -132,13 +148,15 @@ fn mnt_job_run_for(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     })
 }
 
-/// `mnt(duration)`
+/// `mnt(duration) → (processed, packed)`: runs all jobs of all queues and the schedules now,
+/// then packs the counters. Each job is claimed for `duration`, the text of an interval. Fails
+/// with `BadDuration`.
 #[pg_extern(sql = false)]
 fn mnt(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
         let duration = duration(call, 0)?;
         let due = jobs::make_due();
-        // One more than the queues' own: the job that belongs to none may be due too.
+        // One more than the jobs of the queues: the job that belongs to no queue may be due too.
         let outcome = runner::run(duration, due.saturating_add(1));
         schedules::run_beside_jobs(i32::MAX);
         let packed = outcome.packed.saturating_add(pack::run());
@@ -147,20 +165,21 @@ fn mnt(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     })
 }
 
-/// `maintenance_progress()`
+/// `maintenance_progress() → (pid, service, queue, since, done)`: what maintenance does in this
+/// database now, a row for each process. `done` is a number of rows.
 #[pg_extern(sql = false)]
 fn maintenance_progress(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond(fcinfo, |call| {
         let mut out = call.rows();
         let board = board::board();
         let running = board.map(|board| board.progress.read(session::database(), time::clock()));
-        for one in running.unwrap_or_default() {
+        for service in running.unwrap_or_default() {
             out.push(&[
-                Arg::from(one.pid),
-                Arg::from(one.task.map(Task::word)),
-                Arg::from(relation::queue_of_table(one.table).as_deref()),
-                Arg::timestamp(one.since),
-                Arg::from(one.done),
+                Arg::from(service.pid),
+                Arg::from(service.task.map(Task::word)),
+                Arg::from(relation::queue_of_table(service.table).as_deref()),
+                Arg::timestamp(service.since),
+                Arg::from(service.done),
             ]);
         }
         Ok(out.done())

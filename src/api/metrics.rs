@@ -1,6 +1,5 @@
-//! Counters.
+//! Metrics: reading, recounting, writing, packing them, and taking snapshots.
 
-use crate::store::metrics as store;
 use pgrx::prelude::*;
 
 use crate::api::entry::{lenient, metric_name, narrow, queue_name, respond, respond_write};
@@ -9,24 +8,26 @@ use crate::domain::names::QueueName;
 use crate::error::{Error, Result};
 use crate::maintenance::{pack, snapshot};
 use crate::pg::call::{Call, Reply};
-use crate::pg::spi;
 use crate::pg::value::Arg;
+use crate::store::metrics as store;
 use crate::store::metrics::SnapshotOf;
 use crate::store::queue;
 
-/// `metric_get(queue)`
+/// `metric_get(queue) → (metric, current_value, last_update)`: all metrics of a queue, exact at
+/// this moment; no rows when the queue does not exist.
 #[pg_extern(sql = false)]
 fn metric_get_all_of(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond(fcinfo, |call| {
         let name = queue_name(call, 0)?;
         let mut out = call.rows();
-        let args = [Arg::from(name.as_str())];
-        spi::connect(|spi| out.extend(&spi.once(store::GET, &args)));
+        store::list(&name, &mut out);
         Ok(out.done())
     })
 }
 
-/// `metric_get(queue, metric)`
+/// `metric_get(queue, metric) → (current_value, last_update, does_exist)`: one metric of a
+/// queue, exact at this moment. One that does not exist is `(0, NULL, false)`. A value that
+/// does not fit an `int` is cut, with a warning.
 #[pg_extern(sql = false)]
 fn metric_get(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond(fcinfo, |call| {
@@ -43,11 +44,13 @@ fn metric_get(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     })
 }
 
-fn common(name: &QueueName) -> Vec<Arg> {
-    narrowed(&COMMON, &store::get_many(name, &COMMON))
+/// The common metrics of a queue, in the order of `COMMON`.
+fn common_metrics(name: &QueueName) -> Vec<Arg> {
+    narrow_all(&COMMON, &store::get_many(name, &COMMON))
 }
 
-fn narrowed(names: &[&str], values: &[i64]) -> Vec<Arg> {
+/// Values as `int`, each checked by `narrow` under the name of its metric.
+fn narrow_all(names: &[&str], values: &[i64]) -> Vec<Arg> {
     names
         .iter()
         .zip(values)
@@ -55,22 +58,23 @@ fn narrowed(names: &[&str], values: &[i64]) -> Vec<Arg> {
         .collect()
 }
 
-/// `metric_get_common(queue)`
+/// `metric_get_common(queue)`: the common metrics of a queue, a column each; 0 where there is
+/// none.
 #[pg_extern(sql = false)]
 fn metric_get_common(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond(fcinfo, |call| {
-        Ok(call.record(&common(&queue_name(call, 0)?)))
+        Ok(call.record(&common_metrics(&queue_name(call, 0)?)))
     })
 }
 
-/// `metric_get_all()`
+/// `metric_get_all()`: the common metrics of every queue, a row each.
 #[pg_extern(sql = false)]
 fn metric_get_all(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond(fcinfo, |call| {
         let values = store::get_many_of_all(&COMMON);
         let none = vec![0; COMMON.len()];
         per_queue(call, |name| {
-            Ok(narrowed(
+            Ok(narrow_all(
                 &COMMON,
                 values.get(name.as_str()).unwrap_or(&none),
             ))
@@ -78,7 +82,7 @@ fn metric_get_all(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     })
 }
 
-/// One row for each queue: its name, then the values.
+/// Gives one row for each queue: its name, then the values.
 fn per_queue(call: &Call, values: impl Fn(&QueueName) -> Result<Vec<Arg>>) -> Result<Reply> {
     let mut out = call.rows();
     for name in queue::all() {
@@ -89,7 +93,8 @@ fn per_queue(call: &Call, values: impl Fn(&QueueName) -> Result<Vec<Arg>>) -> Re
     Ok(out.done())
 }
 
-/// `metric_get_total(metric)`
+/// `metric_get_total(metric) → (current_value, does_exist)`: the sum of a metric over all
+/// queues.
 #[pg_extern(sql = false)]
 fn metric_get_total(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond(fcinfo, |call| {
@@ -102,12 +107,13 @@ fn metric_get_total(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     })
 }
 
-/// The order of `metric_compute`'s columns, as places in `GAUGES`.
-const COMPUTE: [usize; 6] = [0, 1, 2, 3, 5, 4];
+/// The order of the columns of `metric_compute`, as positions in `GAUGES`.
+const COMPUTE_ORDER: [usize; 6] = [0, 1, 2, 3, 5, 4];
 
-/// The order of the columns of `metric_reset` and the `_all` forms.
-const RESET: [usize; 6] = [0, 1, 2, 3, 4, 5];
+/// The order of the columns of `metric_reset` and of the functions that end in `_all`.
+const QUEUE_ORDER: [usize; 6] = [0, 1, 2, 3, 4, 5];
 
+/// The gauges as `int`, in the order of the columns.
 fn gauges(values: &[i64], order: &[usize; 6]) -> Vec<Arg> {
     order
         .iter()
@@ -115,94 +121,104 @@ fn gauges(values: &[i64], order: &[usize; 6]) -> Vec<Arg> {
         .collect()
 }
 
-fn count(name: &QueueName) -> Result<Vec<i64>> {
-    queue::id(name)?;
-    Ok(store::count(name))
-}
-
-/// `metric_compute(queue)`
+/// `metric_compute(queue)`: counts the documents of a queue by status. Reads the whole table.
+/// Fails with `UnknownQueue`.
 #[pg_extern(sql = false)]
 fn metric_compute(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond(fcinfo, |call| {
-        let values = count(&queue_name(call, 0)?)?;
-        Ok(call.record(&gauges(&values, &COMPUTE)))
+        let values = store::compute(&queue_name(call, 0)?)?;
+        Ok(call.record(&gauges(&values, &COMPUTE_ORDER)))
     })
 }
 
-/// `metric_compute_all()`
+/// `metric_compute_all()`: counts the documents of every queue by status. Reads all tables.
 #[pg_extern(sql = false)]
 fn metric_compute_all(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond(fcinfo, |call| {
-        per_queue(call, |name| Ok(gauges(&count(name)?, &RESET)))
+        per_queue(call, |name| {
+            Ok(gauges(&store::compute(name)?, &QUEUE_ORDER))
+        })
     })
 }
 
-/// `metric_reset(queue)`
+/// `metric_reset(queue)`: deletes the metrics of a queue, counts its documents, and stores and
+/// gives the result. Fails with `UnknownQueue`.
 #[pg_extern(sql = false)]
 fn metric_reset(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
         let values = store::reset(&queue_name(call, 0)?)?;
-        Ok(call.record(&gauges(&values, &RESET)))
+        Ok(call.record(&gauges(&values, &QUEUE_ORDER)))
     })
 }
 
-/// `metric_reset_all()`
+/// `metric_reset_all()`: as `metric_reset`, for every queue.
 #[pg_extern(sql = false)]
 fn metric_reset_all(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
-        per_queue(call, |name| Ok(gauges(&store::reset(name)?, &RESET)))
+        per_queue(call, |name| Ok(gauges(&store::reset(name)?, &QUEUE_ORDER)))
     })
 }
 
-fn written(call: &Call, write: impl FnOnce(&QueueName, &str, i32) -> (i64, bool)) -> Result<Reply> {
+/// The functions that change a metric at once: reads queue, metric and value, and gives the new
+/// value and whether the metric is new.
+fn write_metric(
+    call: &Call,
+    write: impl FnOnce(&QueueName, &str, i32) -> (i64, bool),
+) -> Result<Reply> {
     let name = queue_name(call, 0)?;
     let metric = metric_name(call, 1)?;
     let (value, is_new) = write(&name, metric, call.int(2, "value")?);
     Ok(call.record(&[Arg::from(narrow(metric, value)), Arg::from(is_new)]))
 }
 
-/// `metric_set(queue, metric, value)`
+/// `metric_set(queue, metric, value) → (current_value, was_created)`: sets a metric at once.
 #[pg_extern(sql = false)]
 fn metric_set(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
-    respond_write(fcinfo, |call| written(call, store::set))
+    respond_write(fcinfo, |call| write_metric(call, store::set))
 }
 
-/// `metric_increment(queue, metric, value)`
+/// `metric_increment(queue, metric, value) → (current_value, was_created)`: adds to a metric at
+/// once.
 #[pg_extern(sql = false)]
 fn metric_increment(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
-    respond_write(fcinfo, |call| written(call, store::increment))
+    respond_write(fcinfo, |call| write_metric(call, store::increment))
 }
 
-fn logged(call: &Call, log: impl FnOnce(&QueueName, &str, i64) -> i32) -> Result<Reply> {
+/// The functions that change a metric at the next pack: reads queue, metric and value, and
+/// gives the number of rows written.
+fn log_metric(call: &Call, log: impl FnOnce(&QueueName, &str, i64) -> i32) -> Result<Reply> {
     let name = queue_name(call, 0)?;
     let metric = metric_name(call, 1)?;
     let value = i64::from(call.int(2, "value")?);
     Ok(Reply::int(log(&name, metric, value)))
 }
 
-/// `metric_log_increment(queue, metric, value)`
+/// `metric_log_increment(queue, metric, value) → affected_rows`: adds to a metric at the next
+/// pack.
 #[pg_extern(sql = false)]
 fn metric_log_increment(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
-    respond_write(fcinfo, |call| logged(call, store::log_increment))
+    respond_write(fcinfo, |call| log_metric(call, store::log_increment))
 }
 
-/// `metric_log_decrement(queue, metric, value)`
+/// `metric_log_decrement(queue, metric, value) → affected_rows`: subtracts from a metric at the
+/// next pack.
 #[pg_extern(sql = false)]
 fn metric_log_decrement(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
-        logged(call, |queue, metric, value| {
+        log_metric(call, |queue, metric, value| {
             store::log_increment(queue, metric, -value)
         })
     })
 }
 
-/// `metric_log_set(queue, metric, value)`
+/// `metric_log_set(queue, metric, value) → affected_rows`: sets a metric at the next pack.
 #[pg_extern(sql = false)]
 fn metric_log_set(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
-    respond_write(fcinfo, |call| logged(call, store::log_set))
+    respond_write(fcinfo, |call| log_metric(call, store::log_set))
 }
 
-/// `metric_log_pack()`
+/// `metric_log_pack() → affected_rows`: packs the counter events and the pending writes of all
+/// queues. Rows that other sessions have locked wait for the next pack.
 #[pg_extern(sql = false)]
 fn metric_log_pack(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |_| {
@@ -212,7 +228,9 @@ fn metric_log_pack(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     })
 }
 
-fn snapped(call: &Call, name: &QueueName, which: SnapshotOf) -> Result<Reply> {
+/// Takes a snapshot of some metrics of a queue, and gives whether the queue exists, and the
+/// number of rows written.
+fn take_snapshot(call: &Call, name: &QueueName, which: SnapshotOf) -> Result<Reply> {
     let inserts = lenient(snapshot::run(name, which).map(Some), None)?;
     Ok(call.record(&[
         Arg::from(inserts.is_some()),
@@ -220,19 +238,20 @@ fn snapped(call: &Call, name: &QueueName, which: SnapshotOf) -> Result<Reply> {
     ]))
 }
 
-/// `metric_snap(queue)`
+/// `metric_snap(queue) → (success, inserts)`: takes a snapshot of all metrics of a queue. A
+/// queue that does not exist gives a warning and `(false, 0)`.
 #[pg_extern(sql = false)]
 fn metric_snap(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
-        snapped(call, &queue_name(call, 0)?, SnapshotOf::All)
+        take_snapshot(call, &queue_name(call, 0)?, SnapshotOf::All)
     })
 }
 
-/// `metric_snap(queue, metric text)`
+/// `metric_snap(queue, metric text) → (success, inserts)`: takes a snapshot of one metric.
 #[pg_extern(sql = false)]
 fn metric_snap_one(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
-        snapped(
+        take_snapshot(
             call,
             &queue_name(call, 0)?,
             SnapshotOf::One(metric_name(call, 1)?),
@@ -240,7 +259,8 @@ fn metric_snap_one(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     })
 }
 
-/// `metric_snap(queue, metrics jsonb)`
+/// `metric_snap(queue, metrics jsonb) → (success, inserts)`: takes a snapshot of the metrics in
+/// a JSON array. Fails with `BadValue` when `metrics` is not an array of texts.
 #[pg_extern(sql = false)]
 fn metric_snap_some(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
@@ -250,6 +270,6 @@ fn metric_snap_some(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
             value: text.clone(),
             rule: "a JSON array of metric names",
         })?;
-        snapped(call, &queue_name(call, 0)?, SnapshotOf::Some(names))
+        take_snapshot(call, &queue_name(call, 0)?, SnapshotOf::Some(names))
     })
 }

@@ -1,21 +1,25 @@
-//! Creating, changing, emptying and dropping queues.
+//! Queues: creating, dropping, listing and truncating them.
 
-use crate::store::queue;
 use pgrx::prelude::*;
 
 use crate::api::entry::{lenient, queue_name, respond, respond_write};
 use crate::error::Result;
 use crate::pg::call::{Call, Reply};
 use crate::pg::value::Arg;
+use crate::store::queue;
 use crate::store::{queue_indexes, queue_truncate};
 
-/// `queue_create(queue)`
+/// `queue_create(queue) → (was_created, queue_id)`: creates a queue, or finds the one of that
+/// name. The name is folded to lower case, with a notice.
+///
+/// Fails with `StrayTable` when a table of the queue exists without the queue, with
+/// `HiddenQueue` when the queue can be neither registered nor found.
 #[pg_extern(sql = false)]
 fn queue_create(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
         let name = queue_name(call, 0)?;
         let (was_created, id) = queue::create(&name)?;
-        // A client that compares names with those of the registry would find none.
+        // A client that compares its name with those of the registry would not find the queue.
         if was_created && call.opt_text(0) != Some(name.as_str()) {
             notice!("queue names are folded to lower case: this one is \"{name}\"");
         }
@@ -23,7 +27,11 @@ fn queue_create(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     })
 }
 
-/// `queue_drop(queue)`
+/// `queue_drop(queue) → (was_dropped, queue_id)`: drops a queue and everything that belongs to
+/// it, its schedules included. A notice names the schedules, and the queues that used it as
+/// their dead-letter queue.
+///
+/// A queue that does not exist gives a warning and `(false, NULL)`.
 #[pg_extern(sql = false)]
 fn queue_drop(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
@@ -37,7 +45,7 @@ fn queue_drop(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
             if !dropped.dead_letter_sources.is_empty() {
                 let names = dropped.dead_letter_sources.join(", ");
                 notice!(
-                    "queue \"{name}\" took the dead letters of others, which keep them now: {names}"
+                    "queue \"{name}\" was the dead-letter queue of others, which have none now: {names}"
                 );
             }
             dropped.id
@@ -46,7 +54,8 @@ fn queue_drop(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     })
 }
 
-/// `queue_get_id(queue)`
+/// `queue_get_id(queue) → queue_id`: the id of a queue. A queue that does not exist gives a
+/// warning and NULL.
 #[pg_extern(sql = false)]
 fn queue_get_id(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond(fcinfo, |call| {
@@ -55,14 +64,15 @@ fn queue_get_id(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     })
 }
 
-/// `queue_create_indexes(queue)`
+/// `queue_create_indexes(queue) → was_created`: creates the indexes and the ready trigger of a
+/// queue where they are missing. A queue that does not exist gives a warning and false.
 #[pg_extern(sql = false)]
 fn queue_create_indexes(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, create_indexes)
 }
 
-/// `queue_create_indexes(queue, version, attempts)`: the indexes serve every version
-/// and any number of attempts, so the two are only checked.
+/// `queue_create_indexes(queue, version, attempts) → was_created`: as above. The indexes serve
+/// every version and any number of attempts, so these two arguments are only checked for NULL.
 #[pg_extern(sql = false)]
 fn queue_create_indexes_for(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
@@ -72,12 +82,14 @@ fn queue_create_indexes_for(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     })
 }
 
+/// Creates the indexes of the queue that is the first argument.
 fn create_indexes(call: &Call) -> Result<Reply> {
     let created = queue_indexes::create(&queue_name(call, 0)?);
     lenient(created.map(|()| true), false).map(Reply::bool)
 }
 
-/// `queue_drop_indexes(queue)`
+/// `queue_drop_indexes(queue) → was_dropped`: drops the indexes of a queue, except those that
+/// implement a constraint. A queue that does not exist gives a warning and false.
 #[pg_extern(sql = false)]
 fn queue_drop_indexes(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
@@ -87,8 +99,9 @@ fn queue_drop_indexes(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     })
 }
 
-/// `queue_drop_version(queue, version)`: no version has an index of its own, so there
-/// is nothing to drop but the question whether it may be.
+/// `queue_drop_version(queue, version) → was_dropped`: says whether a version may be removed,
+/// which is every version except the current one. No version has an index of its own, so
+/// nothing is dropped. A queue that does not exist gives a warning and false.
 #[pg_extern(sql = false)]
 fn queue_drop_version(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
@@ -99,7 +112,7 @@ fn queue_drop_version(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     })
 }
 
-/// `queue_status()`
+/// `queue_status() → (id, name, is_active)`: all queues, one row each.
 #[pg_extern(sql = false)]
 fn queue_status_all(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond(fcinfo, |call| {
@@ -109,7 +122,7 @@ fn queue_status_all(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     })
 }
 
-/// `queue_status(queue)`
+/// `queue_status(queue) → (id, name, is_active)`: one queue; no row when it does not exist.
 #[pg_extern(sql = false)]
 fn queue_status(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond(fcinfo, |call| {
@@ -119,7 +132,10 @@ fn queue_status(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     })
 }
 
-/// `queue_top(queue, version, max_docs, skip)`
+/// `queue_top(queue, version, max_docs, skip) → documents`: a page of the documents of one
+/// version, in the order of picking. `max_docs` and `skip` are numbers of documents.
+///
+/// Fails with `UnknownQueue`, and with `NegativeLimit` when a number is below 0.
 #[pg_extern(sql = false)]
 fn queue_top(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond(fcinfo, |call| {
@@ -132,7 +148,11 @@ fn queue_top(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     })
 }
 
-/// `queue_truncate(queue, empty)`
+/// `queue_truncate(queue, empty) → success`: removes all documents of a queue and recounts its
+/// metrics. With `empty` it also removes logs, snapshots and history, and makes the jobs due.
+///
+/// Fails with `UnknownQueue`, and with `KeepsSnapshot` in a transaction of REPEATABLE READ or
+/// SERIALIZABLE.
 #[pg_extern(sql = false)]
 fn queue_truncate(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
@@ -142,7 +162,7 @@ fn queue_truncate(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     })
 }
 
-/// `queue_truncate_all(empty)`
+/// `queue_truncate_all(empty) → success`: as `queue_truncate`, for every queue.
 #[pg_extern(sql = false)]
 fn queue_truncate_all(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {

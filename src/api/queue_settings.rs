@@ -1,7 +1,5 @@
-//! Dead letters, and what becomes of settled documents.
+//! The settings of queues.
 
-use crate::store::queue_settings;
-use crate::store::retention as store;
 use pgrx::prelude::*;
 
 use crate::api::entry::{lenient, queue_name, respond_write};
@@ -12,9 +10,15 @@ use crate::pg::call::{Call, Reply};
 use crate::pg::json::Jsonb;
 use crate::pg::time::{self, Interval};
 use crate::pg::value::Arg;
-use crate::store::{cap, ordering_setup, queue, queue_tables, rate, triggers};
+use crate::store::queue_settings;
+use crate::store::queue_settings::Retention;
+use crate::store::retention as store;
+use crate::store::{cap, ordering_setup, rate};
 
-/// `queue_set_dead_letter(queue, target)`
+/// `queue_set_dead_letter(queue, target) → affected_rows`: sets the dead-letter queue; NULL:
+/// there is none, and killed documents stay.
+///
+/// Fails with `UnknownQueue` for both queues, and with `BadValue` when they are the same.
 #[pg_extern(sql = false)]
 fn queue_set_dead_letter(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
@@ -24,7 +28,13 @@ fn queue_set_dead_letter(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     })
 }
 
-/// `queue_set_history(queue, completed, killed, dropped)`
+/// `queue_set_history(queue, completed, killed, dropped) → affected_rows`: sets how long
+/// documents of each outcome are kept. NULL leaves completed and killed documents in the table,
+/// and removes dropped ones; 0 removes them at once; an interval keeps them that long in the
+/// history.
+///
+/// Fails with `UnknownQueue`, and with `BadDuration` for an interval that is negative or
+/// infinite.
 #[pg_extern(sql = false)]
 fn queue_set_history(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
@@ -34,26 +44,32 @@ fn queue_set_history(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
             kept(call, 2, "killed")?,
             kept(call, 3, "dropped")?,
         ];
-        queue::lock_now(&name)?;
-        if kept.iter().any(|(_, in_history)| *in_history) {
-            queue_tables::create_history(&name);
-        }
-        queue_settings::set_history(&name, kept.map(|(arg, _)| arg)).map(Reply::int)
+        queue_settings::set_retention(&name, kept).map(Reply::int)
     })
 }
 
-/// How long an outcome is kept, and whether that is in the history.
-fn kept(call: &Call, at: usize, name: &'static str) -> Result<(Arg, bool)> {
-    match call.opt_interval(at) {
-        None => Ok((Interval::none(), false)),
+/// How long documents of one outcome are kept: an interval, or NULL.
+fn kept(call: &Call, at: usize, name: &'static str) -> Result<Retention> {
+    Ok(match call.opt_interval(at) {
+        None => Retention {
+            keep: Interval::none(),
+            is_history: false,
+        },
         Some(age) => {
             let age = age.as_duration(name)?;
-            Ok((age.arg(), age.parts() != (0, 0, 0)))
+            Retention {
+                keep: age.arg(),
+                is_history: age.parts() != (0, 0, 0),
+            }
         }
-    }
+    })
 }
 
-/// `queue_set_max_attempts(queue, max_attempts)`
+/// `queue_set_max_attempts(queue, max_attempts) → (affected_rows, was_reindexed)`: sets after
+/// how many attempts a document is killed. A queue that does not exist gives a warning and
+/// `(0, false)`.
+///
+/// Fails with `BadValue` when the number is below 1.
 #[pg_extern(sql = false)]
 fn queue_set_max_attempts(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
@@ -70,7 +86,8 @@ fn queue_set_max_attempts(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     })
 }
 
-/// `queue_set_current_version(queue, version)`
+/// `queue_set_current_version(queue, version) → (affected_rows, was_reindexed)`: sets the
+/// current version of a queue. A queue that does not exist gives a warning and `(0, false)`.
 #[pg_extern(sql = false)]
 fn queue_set_current_version(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
@@ -80,13 +97,18 @@ fn queue_set_current_version(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     })
 }
 
-/// fetchq 4 rebuilt indexes after both; ours fit any value, so they are always right.
+/// Shapes the result of a setting after which fetchq 4 rebuilt indexes. The indexes of fetchq 5
+/// serve any value, so there is nothing to rebuild: the second column says whether the queue
+/// exists.
 fn reindexed(call: &Call, affected: Result<i32>) -> Result<Reply> {
     let affected = lenient(affected, 0)?;
     Ok(call.record(&[Arg::from(affected), Arg::from(affected > 0)]))
 }
 
-/// `queue_set_logs_retention(queue, retention)`
+/// `queue_set_logs_retention(queue, retention) → affected_rows`: sets how long log entries are
+/// kept, as the text of an interval. A queue that does not exist gives a warning and 0.
+///
+/// Fails with `BadDuration` for an interval that is negative or infinite.
 #[pg_extern(sql = false)]
 fn queue_set_logs_retention(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
@@ -97,7 +119,11 @@ fn queue_set_logs_retention(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     })
 }
 
-/// `queue_set_metrics_retention(queue, retention)`
+/// `queue_set_metrics_retention(queue, retention) → affected_rows`: sets which snapshots of
+/// metrics are kept, as the text of a JSON policy. A queue that does not exist gives a warning
+/// and 0.
+///
+/// Fails with `Invalid`, `BadUnit` or `BadDuration` when the policy is not valid.
 #[pg_extern(sql = false)]
 fn queue_set_metrics_retention(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
@@ -112,7 +138,10 @@ fn queue_set_metrics_retention(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     })
 }
 
-/// A policy that would fail when it is applied is refused when it is set.
+/// Rejects a policy that would fail when it is applied.
+///
+/// Fails with `BadUnit` for an unknown unit of time, with `BadDuration` for an interval that is
+/// negative or infinite.
 fn check_policy(policy: &[retention::Rule]) -> Result<()> {
     for rule in policy {
         store::check_unit(&rule.retain)?;
@@ -122,28 +151,33 @@ fn check_policy(policy: &[retention::Rule]) -> Result<()> {
     Ok(())
 }
 
-/// `queue_enable_notify(queue)`
+/// `queue_enable_notify(queue) → success`: has the queue send a notification for each document
+/// that changes its status. Fails with `UnknownQueue`.
 #[pg_extern(sql = false)]
 fn queue_enable_notify(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| set_notify(call, true))
 }
 
-/// `queue_disable_notify(queue)`
+/// `queue_disable_notify(queue) → success`: stops these notifications. Fails with
+/// `UnknownQueue`.
 #[pg_extern(sql = false)]
 fn queue_disable_notify(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| set_notify(call, false))
 }
 
+/// Switches the notifications of a queue on or off.
 fn set_notify(call: &Call, on: bool) -> Result<Reply> {
-    let name = queue_name(call, 0)?;
-    // The registry row first: two clients that start at once must not both find no
-    // trigger and create it.
-    queue::lock_now(&name)?;
-    triggers::set_notify(&name, on);
+    queue_settings::set_notify(&queue_name(call, 0)?, on)?;
     Ok(Reply::bool(true))
 }
 
-/// `queue_set_retry(queue, base, factor, max_delay, jitter, max_attempts)`
+/// `queue_set_retry(queue, base, factor, max_delay, jitter, max_attempts) → affected_rows`:
+/// sets the backoff of rejected documents: `base * factor ^ (attempts - 1)`, at most
+/// `max_delay`, with a jitter that is a share of it. `base` and `max_delay` are intervals or
+/// NULL, `factor` is a number from 1 to 1000, `jitter` from 0 to 1; `max_attempts` NULL leaves
+/// that setting as it is.
+///
+/// Fails with `UnknownQueue`, `BadDuration` or `BadValue`.
 #[pg_extern(sql = false)]
 fn queue_set_retry(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
@@ -183,7 +217,8 @@ fn queue_set_retry(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     })
 }
 
-/// `queue_pause(queue)`
+/// `queue_pause(queue) → was_paused`: pauses a queue, so that nothing can be picked from it;
+/// false when it was paused already. Fails with `UnknownQueue`.
 #[pg_extern(sql = false)]
 fn queue_pause(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
@@ -191,7 +226,8 @@ fn queue_pause(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     })
 }
 
-/// `queue_resume(queue)`
+/// `queue_resume(queue) → was_resumed`: resumes a paused queue; false when it was not paused.
+/// Fails with `UnknownQueue`.
 #[pg_extern(sql = false)]
 fn queue_resume(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
@@ -199,16 +235,19 @@ fn queue_resume(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     })
 }
 
-/// What is more than this would take longer to set than to do without.
-const MOST: i32 = 100_000;
+/// The largest limit. One lease slot or rate permit is written for each, so a larger limit would
+/// take longer to set than it saves.
+const MAX_LIMIT: i32 = 100_000;
 
-/// A limit, or none: NULL.
+/// A limit of 1 or more, or `None` for NULL: no limit.
+///
+/// Fails with `BadValue` for a number outside of 1 to `MAX_LIMIT`.
 fn opt_limit(call: &Call, at: usize, argument: &'static str) -> Result<Option<i32>> {
     if call.is_null(at) {
         return Ok(None);
     }
     let value = call.int(at, argument)?;
-    if !(1..=MOST).contains(&value) {
+    if !(1..=MAX_LIMIT).contains(&value) {
         return Err(Error::BadValue {
             argument,
             value: value.to_string(),
@@ -218,7 +257,11 @@ fn opt_limit(call: &Call, at: usize, argument: &'static str) -> Result<Option<i3
     Ok(Some(value))
 }
 
-/// `queue_set_max_active(queue, max_active)`
+/// `queue_set_max_active(queue, max_active) → affected_rows`: sets how many documents of a
+/// queue can be active at one time, from 1 to `MAX_LIMIT`; NULL removes the limit.
+///
+/// Fails with `UnknownQueue`, `BadValue`, and with `KeepsSnapshot` in a transaction of
+/// REPEATABLE READ or SERIALIZABLE.
 #[pg_extern(sql = false)]
 fn queue_set_max_active(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
@@ -228,7 +271,13 @@ fn queue_set_max_active(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     })
 }
 
-/// `queue_set_rate(queue, picks, per)`
+/// `queue_set_rate(queue, picks, per) → affected_rows`: sets how many documents of a queue can
+/// be picked within any interval of the length `per`, from 1 to `MAX_LIMIT`; NULL removes the
+/// limit.
+///
+/// Fails with `UnknownQueue`, `BadDuration`, with `BadValue` for a number out of range or an
+/// interval of zero length, and with `KeepsSnapshot` in a transaction of REPEATABLE READ or
+/// SERIALIZABLE.
 #[pg_extern(sql = false)]
 fn queue_set_rate(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
@@ -241,7 +290,7 @@ fn queue_set_rate(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
                     return Err(Error::BadValue {
                         argument: "per",
                         value: "0".into(),
-                        rule: "an interval that is longer than nothing",
+                        rule: "an interval longer than zero",
                     });
                 }
                 Some((picks, per))
@@ -251,7 +300,11 @@ fn queue_set_rate(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     })
 }
 
-/// `queue_set_ordered(queue, is_ordered)`
+/// `queue_set_ordered(queue, is_ordered) → affected_rows`: switches the order of a queue on or
+/// off. In an ordered queue documents of one ordering key run one at a time.
+///
+/// Fails with `UnknownQueue`, and with `KeepsSnapshot` in a transaction of REPEATABLE READ or
+/// SERIALIZABLE.
 #[pg_extern(sql = false)]
 fn queue_set_ordered(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {

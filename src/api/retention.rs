@@ -1,17 +1,21 @@
-//! What is installed, traces, and the calls that old clients make.
+//! Removing old log entries, snapshots of metrics, and rows of any table.
 
-use crate::domain::retention;
-use crate::store::retention as store;
 use pgrx::prelude::*;
 
 use crate::api::entry::{lenient, queue_name, respond_write};
+use crate::domain::retention;
 use crate::maintenance::retention as retain;
 use crate::pg::call::Reply;
 use crate::pg::time::Interval;
 use crate::pg::value::Arg;
 use crate::store::open_queue::Queue;
+use crate::store::retention as store;
 
-/// `utils_ts_retain(table, field, unit, from, to)`
+/// `utils_ts_retain(table_name, field, unit, from_time, to_time) → removed_rows`: keeps the
+/// newest row of a table for every unit of time between two times, and removes the others.
+/// `field` is the column with the time, `unit` one that `date_trunc` knows. Fails with
+/// `BadUnit`,
+/// and with `BadValue` when there is no such table.
 #[pg_extern(sql = false)]
 fn utils_ts_retain(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
@@ -26,7 +30,8 @@ fn utils_ts_retain(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     })
 }
 
-/// `queue_drop_logs(queue)`: by the queue's own retention.
+/// `queue_drop_logs(queue) → affected_rows`: removes log entries that are older than the
+/// retention of the queue. A queue that does not exist gives a warning and 0.
 #[pg_extern(sql = false)]
 fn queue_drop_logs(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
@@ -35,7 +40,9 @@ fn queue_drop_logs(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     })
 }
 
-/// `queue_drop_logs(queue, older_than text)`
+/// `queue_drop_logs(queue, older_than text) → affected_rows`: removes log entries that are
+/// older than an interval. Fails with `BadDuration`. A queue that does not exist gives a
+/// warning and 0.
 #[pg_extern(sql = false)]
 fn queue_drop_logs_older(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
@@ -47,7 +54,8 @@ fn queue_drop_logs_older(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     })
 }
 
-/// `queue_drop_logs(queue, before timestamptz)`
+/// `queue_drop_logs(queue, before timestamptz) → affected_rows`: removes log entries that were
+/// written before a time. A queue that does not exist gives a warning and 0.
 #[pg_extern(sql = false)]
 fn queue_drop_logs_before(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
@@ -58,7 +66,8 @@ fn queue_drop_logs_before(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     })
 }
 
-/// `queue_drop_metrics(queue)`: by the queue's own policy.
+/// `queue_drop_metrics(queue) → removed_rows`: removes snapshots by the retention policy of the
+/// queue. A queue that does not exist gives a warning and 0.
 #[pg_extern(sql = false)]
 fn queue_drop_metrics(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
@@ -67,7 +76,9 @@ fn queue_drop_metrics(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     })
 }
 
-/// `queue_drop_metrics(queue, policy)`
+/// `queue_drop_metrics(queue, policy) → removed_rows`: removes snapshots by a policy, a JSON
+/// array. Fails with `Invalid`, `BadUnit` or `BadDuration` when it is not valid. A queue that
+/// does not exist gives a warning and 0.
 #[pg_extern(sql = false)]
 fn queue_drop_metrics_by(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {

@@ -1,6 +1,5 @@
 //! Schedules.
 
-use crate::store::schedules as store;
 use pgrx::prelude::*;
 
 use crate::api::entry::{payload, queue_name, respond, respond_write};
@@ -8,28 +7,33 @@ use crate::domain::schedule::{self, CATCH_UP_MAX, Form};
 use crate::error::{Error, Result};
 use crate::maintenance::schedules as run;
 use crate::pg::call::{Call, Reply};
+use crate::pg::subtransaction;
 use crate::pg::time::{self, Interval};
 use crate::pg::value::Arg;
-use crate::pg::{spi, subtransaction};
 use crate::signals::commit;
 use crate::store::queue;
+use crate::store::schedules as store;
 use crate::store::schedules::{Wanted, Written};
 
-fn name(call: &Call, at: usize) -> Result<&str> {
+/// The name of a schedule, checked.
+fn schedule_name(call: &Call, at: usize) -> Result<&str> {
     Ok(schedule::check_name(call.text(at, "name")?)?)
 }
 
+/// A point in time in microseconds since 2000, or NULL.
 fn opt_time(time: Option<i64>) -> Arg {
     time.map_or_else(Arg::no_timestamp, Arg::timestamp)
 }
 
-/// The interval of a text that is no cron expression.
-fn interval(given: &str, text: &str) -> Result<Interval> {
+/// The interval of a schedule whose text, `given`, is not a cron expression.
+///
+/// Fails with `BadSchedule` when the text is not an interval either, or a negative one.
+fn parse_interval(given: &str, text: &str) -> Result<Interval> {
     let bad = |reason: String| Error::BadSchedule {
         given: given.to_owned(),
         reason,
     };
-    // PostgreSQL's own error would not tell that a cron expression can be given.
+    // PostgreSQL's own error would not say that a cron expression is possible too.
     let every = subtransaction::attempt(|| Interval::parse(text)).map_err(bad)?;
     every
         .as_duration("schedule")
@@ -37,7 +41,14 @@ fn interval(given: &str, text: &str) -> Result<Interval> {
 }
 
 /// `schedule_create(name, queue, schedule, payload, timezone, version, priority, catch_up,
-/// catch_up_limit, jitter, starts_at, ends_at, replace)`
+/// catch_up_limit, jitter, starts_at, ends_at, replace) → (was_created, next_tick)`:
+/// pushes a document at each tick. `schedule` is a cron expression or an interval, `catch_up`
+/// is `skip`, `once` or `all`, `catch_up_limit` a number of ticks from 1 to 10000, `jitter` an
+/// interval. With `replace` it changes a schedule that exists.
+///
+/// Fails with `UnknownQueue`, with `BadSchedule`, `UnknownZone` or `BadValue` for an argument
+/// that is not valid, with `NeverTicks` when no tick lies between `starts_at` and `ends_at`,
+/// and with `ScheduleExists` without `replace`.
 #[pg_extern(sql = false)]
 fn schedule_create(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
@@ -45,7 +56,7 @@ fn schedule_create(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
         let given = call.text(2, "schedule")?;
         let (cron, every) = match schedule::form(given) {
             Form::Cron(cron) => (Some(cron), None),
-            Form::Every(text) => (None, Some(interval(given, text)?)),
+            Form::Every(text) => (None, Some(parse_interval(given, text)?)),
         };
         let catch_up = call.text(7, "catch_up")?;
         run::catch_up(catch_up)?;
@@ -58,7 +69,7 @@ fn schedule_create(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
             });
         }
         let wanted = Wanted {
-            name: name(call, 0)?,
+            name: schedule_name(call, 0)?,
             queue: &queue,
             cron,
             every,
@@ -80,7 +91,8 @@ fn schedule_create(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     })
 }
 
-/// `schedule_drop(name)`
+/// `schedule_drop(name) → was_dropped`: drops a schedule; false when there is none. Its
+/// documents stay.
 #[pg_extern(sql = false)]
 fn schedule_drop(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
@@ -88,7 +100,8 @@ fn schedule_drop(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     })
 }
 
-/// `schedule_pause(name)`
+/// `schedule_pause(name) → was_paused`: pauses a schedule; false when it was paused already.
+/// Fails with `UnknownSchedule`.
 #[pg_extern(sql = false)]
 fn schedule_pause(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
@@ -96,7 +109,9 @@ fn schedule_pause(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     })
 }
 
-/// `schedule_resume(name)`
+/// `schedule_resume(name) → (was_resumed, next_tick)`: continues a schedule with its next tick,
+/// without the ticks of the pause. A schedule that was not paused, and whose last run failed,
+/// is retried at once. Fails with `UnknownSchedule`.
 #[pg_extern(sql = false)]
 fn schedule_resume(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
@@ -106,17 +121,22 @@ fn schedule_resume(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     })
 }
 
-/// `schedule_list()`
+/// `schedule_list() → schedules`: all schedules with their state: active, paused, failing or
+/// ended.
 #[pg_extern(sql = false)]
 fn schedule_list(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond(fcinfo, |call| {
         let mut out = call.rows();
-        spi::connect(|spi| out.extend(&spi.once(store::LIST, &[])));
+        store::list(&mut out);
         Ok(out.done())
     })
 }
 
-/// `schedule_preview(schedule, timezone, from_time, n)`
+/// `schedule_preview(schedule, timezone, from_time, n) → (tick, local_time)`: the next `n`
+/// ticks after a time. An interval is counted from that time.
+///
+/// Fails with `BadSchedule` or `UnknownZone` for an argument that is not valid, with
+/// `NegativeLimit` when `n` is below 0.
 #[pg_extern(sql = false)]
 fn schedule_preview(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond(fcinfo, |call| {
@@ -124,7 +144,7 @@ fn schedule_preview(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
         let written = match schedule::form(given) {
             Form::Cron(cron) => Written::Cron(cron.to_owned()),
             Form::Every(text) => {
-                let (months, days, micros) = interval(given, text)?.parts();
+                let (months, days, micros) = parse_interval(given, text)?.parts();
                 Written::Every(months, days, micros)
             }
         };
@@ -139,18 +159,21 @@ fn schedule_preview(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     })
 }
 
-/// `schedule_run(max_schedules)`
+/// `schedule_run(max_schedules) → (processed, queued_docs)`: runs the schedules that are due
+/// now, at most `max_schedules`.
 #[pg_extern(sql = false)]
 fn schedule_run(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| run_at(call, time::now()))
 }
 
-/// `schedule_run(max_schedules, as_of)`
+/// `schedule_run(max_schedules, as_of) → (processed, queued_docs)`: for tests, runs the
+/// schedules that are due at another time.
 #[pg_extern(sql = false)]
 fn schedule_run_as_of(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| run_at(call, call.timestamp(1, "as_of")?))
 }
 
+/// Runs the schedules that are due at `now` (microseconds since 2000).
 fn run_at(call: &Call, now: i64) -> Result<Reply> {
     let limit = call.limit(0, "max_schedules")?;
     let outcome = run::run(limit, now);

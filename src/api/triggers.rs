@@ -1,143 +1,90 @@
-//! The ready floors: the trigger that notes rows, and what can be seen of them.
-
-use std::rc::Rc;
+//! The functions of fetchq's triggers. Each reads the row that fired it; what it does is in
+//! `store::trigger_events`.
 
 use pgrx::prelude::*;
 
 use crate::api::entry::respond;
-use crate::domain::names::QueueName;
-use crate::domain::status::Status;
 use crate::error::{Error, Result};
 use crate::pg::call::{Call, Reply};
-use crate::pg::notify::notify as send;
-use crate::pg::relation;
 use crate::pg::trigger::{self, TriggerEvent, WrittenRow};
-use crate::ready::floors;
-use crate::ready::key::{Index, Key};
-use crate::signals::waiters::WaitKey;
-use crate::signals::{announce, wakeups};
-use crate::store::open_queue::Queue;
-use crate::store::{cap, ordering};
+use crate::store::trigger_events as store;
 
-/// The trigger `fetchq_ready` of the documents of every queue.
+/// `trigger_docs_ready()`: the trigger `fetchq_ready` on the documents of every queue, after
+/// insert or update of a row. It notes the row in the ready floors and wakes a waiter.
+///
+/// Fails with `BadTrigger` when it is not called by such a trigger. A table with other columns
+/// is ignored: no floor refers to its index.
 #[pg_extern(sql = false)]
 fn trigger_docs_ready(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond(fcinfo, |call| {
         match trigger::written_row(call) {
-            WrittenRow::NotFromRowTrigger => return Err(Error::BadTrigger(call.function_name())),
+            WrittenRow::NotFromRowTrigger => return Err(bad_trigger(call)),
             WrittenRow::OtherColumns => {}
-            // Completed or killed: in neither index.
-            WrittenRow::Document(row) if !(0..=2).contains(&row.status) => {}
-            WrittenRow::Document(row) if row.status == 1 => {
-                let key = Key::new(row.next_iteration, row.attempts, row.seq);
-                floors::note_entry(row.table, Index::Pick, row.version, row.priority, key);
-                let (table, version) = (row.table.to_u32(), row.version);
-                wakeups::documents_ready(WaitKey { table, version }, 1);
-            }
-            WrittenRow::Document(row) => {
-                let key = Key::new(row.next_iteration, 0, row.seq);
-                floors::note_entry(row.table, Index::Due, 0, row.status, key);
-            }
+            WrittenRow::Document(row) => store::document_written(&row),
         }
         Ok(Reply::trigger())
     })
 }
 
-/// The trigger behind `queue_enable_notify`: announces the state a document entered.
+/// `trigger_docs_notify('queue')`: the trigger that `queue_enable_notify` creates, after insert
+/// of a row or update of its status. It announces the new status of the document.
+///
+/// Fails with `BadTrigger` when it is not called by such a trigger, with `Invalid` when its
+/// argument is not a queue name.
 #[pg_extern(sql = false)]
 fn trigger_docs_notify(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond(fcinfo, |call| {
-        let Some(entered) = trigger::status_change(call) else {
-            return Err(Error::BadTrigger(call.function_name()));
-        };
-        if let Some(status) = Status::from_code(entered.status) {
-            if announce::is_collecting() {
-                announce::announce_status(entered.table, status);
-            } else {
-                let queue = QueueName::parse(&entered.queue)?;
-                send(&queue.channel(status.gauge()), &entered.subject);
-            }
-        }
+        let change = trigger::status_change(call).ok_or_else(|| bad_trigger(call))?;
+        store::status_changed(&change)?;
         Ok(Reply::trigger())
     })
 }
 
-/// The trigger `fetchq_queue_changed` of the registry.
+/// `trigger_queue_changed()`: the trigger `fetchq_queue_changed` on the registry, after insert or
+/// update of a row. It has all sessions read the settings of the queue again.
+///
+/// Fails with `BadTrigger` when it is not called by such a trigger.
 #[pg_extern(sql = false)]
 fn trigger_queue_changed(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond(fcinfo, |call| {
-        let Some(name) = trigger::written_queue_name(call) else {
-            return Err(Error::BadTrigger(call.function_name()));
-        };
-        // (a row with an impossible name is no queue)
-        let table = QueueName::parse(&name)
-            .ok()
-            .and_then(|name| relation::lookup_data_table(&name.relation("docs")));
-        if let Some(table) = table {
-            relation::invalidate(table);
-            // Perhaps it has been resumed, or a limit is gone.
-            wakeups::capacity_freed(table.to_u32(), u32::MAX);
-        }
+        let name = trigger::written_queue_name(call).ok_or_else(|| bad_trigger(call))?;
+        store::queue_changed(&name);
         Ok(Reply::trigger())
     })
 }
 
-/// What fired a trigger of a queue's documents. No queue: the documents are restored
-/// before it is, or were left behind.
-fn fired(call: &Call) -> Result<(TriggerEvent, Option<Rc<Queue>>)> {
-    let bad = || Error::BadTrigger(call.function_name());
-    let fired = trigger::event(call).ok_or_else(bad)?;
-    let name = relation::queue_of_table(fired.table.to_u32()).ok_or_else(bad)?;
-    match Queue::open(&QueueName::parse(&name)?) {
-        Ok(queue) if queue.table == fired.table => Ok((fired, Some(queue))),
-        Ok(_) => Err(bad()),
-        Err(Error::UnknownQueue(_)) => Ok((fired, None)),
-        Err(e) => Err(e),
-    }
-}
-
-/// The triggers `fetchq_cap_…` of a queue with `max_active`.
+/// `trigger_docs_cap()`: the triggers `fetchq_cap_…` on the documents of a queue with
+/// `max_active`. They keep its lease slots.
+///
+/// Fails with `BadTrigger` when it is not called by a trigger on the documents of a queue.
 #[pg_extern(sql = false)]
 fn trigger_docs_cap(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond(fcinfo, |call| {
-        let (fired, Some(queue)) = fired(call)? else {
-            return Ok(Reply::trigger());
-        };
-        let is_active = |doc: &&trigger::TriggerDocument| doc.status == 2;
-        let old = fired.old.as_ref().filter(is_active);
-        let new = fired.new.as_ref().filter(is_active);
-        if fired.old.is_none() && fired.new.is_none() {
-            cap::documents_truncated(&queue)?;
-        }
-        if let Some(old) = old {
-            cap::document_released(&queue, &old.subject)?;
-        }
-        if let Some(new) = new {
-            cap::document_activated(&queue, &new.subject, new.seq);
-        }
+        store::update_lease_slots(&event(call)?, || bad_trigger(call))?;
         Ok(Reply::trigger())
     })
 }
 
-/// The triggers `fetchq_order_…` of an ordered queue.
+/// `trigger_docs_order()`: the triggers `fetchq_order_…` on the documents of an ordered queue.
+/// They keep its ordering keys, and before an update they decide whether the row may change.
+///
+/// Fails with `BadTrigger` when it is not called by a trigger on the documents of a queue.
 #[pg_extern(sql = false)]
 fn trigger_docs_order(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond(fcinfo, |call| {
-        let (fired, queue) = fired(call)?;
-        let Some(queue) = queue else {
-            return Ok(match fired.is_before {
-                true => trigger::before_row_result(call, true),
-                false => Reply::trigger(),
-            });
-        };
-        match (&fired.old, &fired.new) {
-            (Some(_), Some(new)) if fired.is_before => {
-                let may = ordering::may_change(&queue, new);
-                return Ok(trigger::before_row_result(call, may));
-            }
-            (None, None) => ordering::documents_truncated(&queue)?,
-            (old, new) => ordering::document_changed(&queue, old.as_ref(), new.as_ref())?,
-        }
-        Ok(Reply::trigger())
+        let may_change = store::update_ordering_keys(&event(call)?, || bad_trigger(call))?;
+        Ok(match may_change {
+            Some(may_change) => trigger::before_row_result(call, may_change),
+            None => Reply::trigger(),
+        })
     })
+}
+
+/// The rows behind a trigger on the documents of a queue.
+fn event(call: &Call) -> Result<TriggerEvent> {
+    trigger::event(call).ok_or_else(|| bad_trigger(call))
+}
+
+fn bad_trigger(call: &Call) -> Error {
+    Error::BadTrigger(call.function_name())
 }

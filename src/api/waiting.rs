@@ -10,7 +10,12 @@ use crate::pg::value::Arg;
 use crate::pg::{procedure, time};
 use crate::signals::waiters::QUEUES;
 
-/// `queue_wait(queue, timeout, inout ready, version)`
+/// `queue_wait(queue, timeout, INOUT ready, version)`: a procedure that waits until a document
+/// can be picked, at most `timeout`. It holds neither a snapshot nor a lock meanwhile. `ready`
+/// says whether there is one.
+///
+/// Fails with `InTransaction` in a transaction block or in a function, with `UnknownQueue`, and
+/// with `BadDuration` for a timeout that is negative or infinite.
 #[pg_extern(sql = false)]
 fn queue_wait(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
@@ -20,7 +25,11 @@ fn queue_wait(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     })
 }
 
-/// `queue_wait(queues, timeout, inout ready, version)`
+/// `queue_wait(queues, timeout, INOUT ready, version)`: as above, for a list of queues. `ready`
+/// is the queue that has a document, or NULL.
+///
+/// Fails with `NumberOfQueues` when the list is empty or too long, with `NullElement` for a
+/// NULL in it.
 #[pg_extern(sql = false)]
 fn queue_wait_any(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
@@ -31,6 +40,8 @@ fn queue_wait_any(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     })
 }
 
+/// Waits for a document of one of the queues, and gives the position of that queue; `None` when the
+/// time is over.
 fn wait_for(call: &Call, names: &[Option<String>]) -> Result<Option<usize>> {
     if procedure::is_atomic(call) {
         return Err(Error::InTransaction(call.function_name()));

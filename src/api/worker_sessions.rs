@@ -1,43 +1,32 @@
-//! Leases: extending, cancelling, handing back; and who holds what.
+//! Workers and their leases.
 
-use crate::store::worker_sessions;
 use pgrx::prelude::*;
 
 use crate::api::entry::{respond, respond_write};
-use crate::error::{self, Error};
+use crate::error;
 use crate::pg::call::Reply;
-use crate::pg::value::Arg;
-use crate::pg::{relation, spi};
-use crate::store::open_queue::Queue;
-use crate::store::{queue, statement};
+use crate::store::worker_sessions;
 
-/// `worker_release(name)`
+/// `worker_release(name) → released_docs`: returns all documents that a worker has leased, as
+/// if they had not been picked. A worker that has picked nothing gives a warning and 0.
 #[pg_extern(sql = false)]
 fn worker_release(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
         let worker = call.text(0, "name")?;
-        let queues = worker_sessions::queues_of(worker);
-        if queues.is_empty() {
+        let released = worker_sessions::release_all(worker)?;
+        if released.is_none() {
             error::warn(
                 PgSqlErrorCode::ERRCODE_NO_DATA,
-                format!("no worker \"{worker}\" has picked anything"),
-                "See fetchq.workers.",
+                format!("no worker \"{worker}\" has picked documents"),
+                "See fetchq.workers for the names.",
             );
         }
-        let mut released = 0;
-        for name in queues {
-            match Queue::open(&name) {
-                Ok(queue) => released += worker_sessions::release(&queue, worker),
-                // Dropped since.
-                Err(Error::UnknownQueue(_)) => {}
-                Err(other) => return Err(other),
-            }
-        }
-        Ok(Reply::int(released))
+        Ok(Reply::int(released.unwrap_or(0)))
     })
 }
 
-/// `worker_stop(name)`
+/// `worker_stop(name) → was_asked`: asks all sessions of a worker that run now to stop.
+/// `doc_extend` and `fetchq.work` deliver the request. Always true.
 #[pg_extern(sql = false)]
 fn worker_stop(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
@@ -46,21 +35,13 @@ fn worker_stop(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     })
 }
 
-/// `lease_list()`
+/// `lease_list() → leases`: the leased documents of all queues that the caller may read, with
+/// their workers. The view `fetchq.leases` shows the same.
 #[pg_extern(sql = false)]
 fn lease_list(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond(fcinfo, |call| {
         let mut out = call.rows();
-        for name in queue::all() {
-            let Some(table) = relation::lookup_data_table(&name.relation("docs")) else {
-                continue;
-            };
-            if !relation::may_read(table) {
-                continue;
-            }
-            let sql = statement::render(worker_sessions::LEASED, &name);
-            spi::connect(|spi| out.extend(&spi.once(&sql, &[Arg::from(name.as_str())])));
-        }
+        worker_sessions::list_leases(&mut out);
         Ok(out.done())
     })
 }

@@ -1,12 +1,17 @@
-create procedure fetchq.work(queue text, handler regproc, max_docs int default null, idle_timeout interval default null, duration interval default '5m', version int default 0, inout processed int default null, inout failed int default null)
+-- A worker in SQL: picks documents, calls a handler for each, and settles them. Each document is
+-- processed in transactions of its own: one leases it, one runs the handler and settles it.
+create procedure fetchq.work(
+    queue text, handler regproc, max_docs int default null, idle_timeout interval default null,
+    duration interval default '5m', version int default 0,
+    inout processed int default null, inout failed int default null
+)
 language plpgsql as $work$
--- No search_path is set, because a procedure that commits can not have one: everything
--- is named in full. What resolves names behind the scenes is left out too: IN, NULLIF,
--- IS DISTINCT FROM.
+-- A procedure that commits cannot set a search_path, so everything is named in full. IN, NULLIF and
+-- IS DISTINCT FROM are not used, because they search operators by name.
 declare
-    called pg_catalog.text;
+    handler_call pg_catalog.text;
     takes_document boolean;
-    gives pg_catalog.text;
+    result_type pg_catalog.text;
     worker pg_catalog.text;
     started constant pg_catalog.timestamptz := pg_catalog.clock_timestamp();
     idle_since pg_catalog.timestamptz := started;
@@ -22,7 +27,7 @@ declare
     detail pg_catalog.text;
     context pg_catalog.text;
     hint pg_catalog.text;
-    is_stuck boolean;
+    is_unreturned boolean;
 begin
     processed := 0;
     failed := 0;
@@ -34,16 +39,16 @@ begin
             case when p.pronargs operator(pg_catalog.=) 2 then '$1, $2' else '$2' end),
         p.pronargs operator(pg_catalog.=) 2,
         p.prorettype::pg_catalog.regtype::pg_catalog.text
-    into called, takes_document, gives
+    into handler_call, takes_document, result_type
     from pg_catalog.pg_proc p
     join pg_catalog.pg_namespace n on n.oid operator(pg_catalog.=) p.pronamespace
     where p.oid operator(pg_catalog.=) handler::pg_catalog.oid
         and p.prokind operator(pg_catalog.=) 'f' and not p.proretset
-        -- (jsonb), (text, jsonb); void, jsonb, timestamptz
+        -- Arguments (jsonb) or (text, jsonb); result void, jsonb or timestamptz.
         and p.proargtypes::pg_catalog.text operator(pg_catalog.=) any ('{3802,25 3802}'::pg_catalog.text[])
         and p.prorettype operator(pg_catalog.=) any ('{2278,3802,1184}'::pg_catalog.oid[]);
-    if called is null then
-        raise exception '%() can not handle documents', handler
+    if handler_call is null then
+        raise exception '%() cannot handle documents', handler
             using errcode = 'undefined_function',
                 hint = 'A handler is a function of (payload jsonb) or of (queue text, document jsonb) that returns void, timestamptz or jsonb.';
     end if;
@@ -51,11 +56,12 @@ begin
         raise exception 'permission denied for function %', handler using errcode = 'insufficient_privilege';
     end if;
 
-    -- Fails in a transaction block, and where there is no such queue.
+    -- Fails in a transaction block, and when there is no such queue.
     call fetchq.queue_wait(queue, '0'::interval, is_ready, version);
-    -- Each transaction is READ COMMITTED, whatever the default of the session: while the
-    -- handler runs the lease is extended by others, and a kept snapshot could not settle
-    -- the document any more. First of all, before anything has taken a snapshot.
+    -- Each transaction is READ COMMITTED, whatever the default of the session is. While the handler
+    -- runs, maintenance extends the lease, and a transaction that keeps an older snapshot could
+    -- then no longer settle the document. The level must be set before a statement takes a
+    -- snapshot.
     commit;
     set transaction isolation level read committed;
     loop
@@ -68,7 +74,7 @@ begin
         where s.name operator(pg_catalog.=) pg_catalog."left"(worker, 200) and s.since operator(pg_catalog.>=) started;
         exit when found;
 
-        -- For as long as this session lives.
+        -- The lease lasts as long as this session.
         perform pg_catalog.set_config('fetchq.session_leases', 'keep', true);
         select * into doc from fetchq.doc_pick(queue, version, 1, duration);
         if not found then
@@ -79,13 +85,14 @@ begin
                 wait := least(wait, (idle_since operator(pg_catalog.+) idle_timeout) operator(pg_catalog.-) pg_catalog.clock_timestamp());
                 exit when wait operator(pg_catalog.<=) '0'::interval;
             end if;
-            -- Without a snapshot or a lock. Now and then it looks whether it is to stop.
+            -- This wait holds neither a snapshot nor a lock. It lasts a second at most, so that a
+            -- stop request is noticed.
             call fetchq.queue_wait(queue, wait, is_ready, version);
             commit;
             set transaction isolation level read committed;
             continue;
         end if;
-        -- Others see who holds it; what the handler does is undone without that.
+        -- The commit makes the lease visible, and keeps it when the work of the handler is undone.
         commit;
         set transaction isolation level read committed;
 
@@ -93,17 +100,20 @@ begin
         answer := null;
         at := null;
         begin
-            if gives operator(pg_catalog.=) 'jsonb' then
-                execute called into answer using queue, case when takes_document then pg_catalog.to_jsonb(doc) else doc.payload end;
-            elsif gives operator(pg_catalog.=) 'void' then
-                execute called using queue, case when takes_document then pg_catalog.to_jsonb(doc) else doc.payload end;
+            if result_type operator(pg_catalog.=) 'jsonb' then
+                execute handler_call into answer
+                    using queue, case when takes_document then pg_catalog.to_jsonb(doc) else doc.payload end;
+            elsif result_type operator(pg_catalog.=) 'void' then
+                execute handler_call
+                    using queue, case when takes_document then pg_catalog.to_jsonb(doc) else doc.payload end;
             else
-                execute called into at using queue, case when takes_document then pg_catalog.to_jsonb(doc) else doc.payload end;
+                execute handler_call into at
+                    using queue, case when takes_document then pg_catalog.to_jsonb(doc) else doc.payload end;
             end if;
             action := case when at is null then 'complete' else 'reschedule' end;
             if answer is not null then
                 if pg_catalog.jsonb_typeof(answer) operator(pg_catalog.<>) 'object' then
-                    raise exception 'the answer of the handler is no JSON object: %', answer
+                    raise exception 'the answer of the handler is not a JSON object: %', answer
                         using errcode = 'invalid_parameter_value';
                 end if;
                 action := coalesce(answer operator(pg_catalog.->>) 'action', 'complete');
@@ -120,14 +130,14 @@ begin
             elsif action operator(pg_catalog.=) 'drop' then
                 settled := fetchq.doc_drop(queue, doc.subject, lease => doc.lease);
             else
-                raise exception 'the handler wants the unknown action %', action
+                raise exception 'the handler returned the unknown action %', action
                     using errcode = 'invalid_parameter_value', hint = 'The actions are complete, reschedule, snooze, kill and drop.';
             end if;
             if settled operator(pg_catalog.<>) 1 then
                 raise exception 'document % of queue % was not settled', doc.subject, queue
                     using errcode = 'object_not_in_prerequisite_state';
             end if;
-            -- What is checked at the end of a transaction fails here, where it can be caught.
+            -- Deferred constraints fail here, where the error can be caught, and not at the commit.
             set constraints all immediate;
             processed := processed operator(pg_catalog.+) 1;
         exception
@@ -151,12 +161,13 @@ begin
         end if;
 
         if state is not null then
-            -- A cancel, or it could not be rejected. The session goes on, and with it the
-            -- lease would: hand the document back, unless it is not ours any more, because
-            -- it was cancelled or taken back. Whether it is, only asking for it tells.
+            -- The statement was cancelled, or the document could not be rejected. The session
+            -- continues, and so would the lease: return the document. That fails with
+            -- object_not_in_prerequisite_state when the lease was lost, which only this attempt
+            -- can tell.
             rollback;
             set transaction isolation level read committed;
-            is_stuck := false;
+            is_unreturned := false;
             begin
                 perform fetchq.doc_snooze(queue, doc.subject,
                     pg_catalog.now() operator(pg_catalog.+) case when state operator(pg_catalog.=) '57014' then '0' else '1 minute' end::interval,
@@ -164,25 +175,25 @@ begin
                 set constraints all immediate;
                 if state operator(pg_catalog.<>) '57014' then
                     raise warning 'document "%" of queue "%" could not be rejected: %', doc.subject, queue, message
-                        using errcode = state, detail = 'It was handed back, and is due again in a minute.',
-                            hint = case when hint operator(pg_catalog.=) '' then 'Mend what keeps it from being rejected; until then it comes again and again.' else hint end;
+                        using errcode = state, detail = 'The document was returned, and is due again in a minute.',
+                            hint = case when hint operator(pg_catalog.=) '' then 'Remove the cause. Until then the document is picked again and again.' else hint end;
                 end if;
             exception
                 when object_not_in_prerequisite_state then
                     null;
                 when query_canceled or assert_failure or others then
-                    is_stuck := state operator(pg_catalog.<>) '57014';
-                    raise warning 'document "%" of queue "%" could not be handed back: %', doc.subject, queue, sqlerrm
-                        using errcode = sqlstate, hint = 'It comes back when this session ends.';
+                    is_unreturned := state operator(pg_catalog.<>) '57014';
+                    raise warning 'document "%" of queue "%" could not be returned: %', doc.subject, queue, sqlerrm
+                        using errcode = sqlstate, hint = 'It is returned when this session ends.';
             end;
             commit;
             set transaction isolation level read committed;
-            -- As if it had not been caught.
+            -- Raise the error again, as if it had not been caught.
             if state operator(pg_catalog.=) '57014' then
                 raise exception '%', message using errcode = 'query_canceled';
-            elsif is_stuck then
+            elsif is_unreturned then
                 raise exception '%', message
-                    using errcode = state, hint = 'The document could not be handed back, and comes back when this session ends.';
+                    using errcode = state, hint = 'The document could not be returned. It is returned when this session ends.';
             end if;
         end if;
         commit;
@@ -190,4 +201,5 @@ begin
         idle_since := pg_catalog.clock_timestamp();
     end loop;
 end $work$;
-comment on procedure fetchq.work(text, regproc, int, interval, interval, int, int, int) is 'A worker: picks documents of a queue, calls the handler, completes or rejects them, until it is told to stop';
+comment on procedure fetchq.work(text, regproc, int, interval, interval, int, int, int) is
+    'A worker: picks documents of a queue, calls the handler, and completes or rejects them, until it is asked to stop';

@@ -8,14 +8,16 @@ use std::collections::{HashMap, HashSet};
 use crate::domain::counter_events::Event;
 use crate::domain::names::QueueName;
 use crate::domain::status::Status;
+use crate::error::Result;
+use crate::pg::call::RowSink;
 use crate::pg::session;
 use crate::pg::spi::{self, Rows, Spi};
 use crate::pg::value::Arg;
 use crate::settings;
 use crate::store::open_queue::Queue;
 use crate::store::policy::Keep;
-use crate::store::statement::Statement;
-use crate::store::{counter_log, leases, metrics, queue_tables};
+use crate::store::statement::{self, Statement};
+use crate::store::{counter_log, leases, metrics, queue, queue_tables};
 
 /// How a document was settled: the column `outcome` of the history.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -399,3 +401,26 @@ pub const ROWS: &str = "select $1::varchar, h.id, h.settled_at, h.outcome, h.sub
         h.priority, h.attempts, h.iterations, h.created_at, h.payload, h.last_error,
         h.ordering_key, h.origin, h.worker
     from {history} h";
+
+/// Adds the history of one queue to a result. Without a name it adds the histories of all
+/// queues that the caller may read.
+///
+/// Fails with `UnknownQueue` when there is no such queue. A queue that has never kept a
+/// history has no table for it, and adds nothing.
+pub fn list(name: Option<&QueueName>, out: &mut RowSink) -> Result<()> {
+    let names = match name {
+        Some(name) => {
+            queue::id(name)?;
+            match queue_tables::has_history(name) {
+                true => vec![name.clone()],
+                false => Vec::new(),
+            }
+        }
+        None => readable(),
+    };
+    for name in names {
+        let sql = statement::render(ROWS, &name);
+        spi::connect(|spi| out.extend(&spi.once(&sql, &[Arg::from(name.as_str())])));
+    }
+    Ok(())
+}

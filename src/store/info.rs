@@ -1,9 +1,13 @@
 //! What is installed, removing it (`destroy_with_terrible_consequences`), and the trace of a
 //! document.
 
+use pgrx::pg_sys;
+
 use crate::domain::names::QueueName;
-use crate::pg::spi;
-use crate::store::statement;
+use crate::pg::call::RowSink;
+use crate::pg::spi::{self, Rows};
+use crate::pg::value::Arg;
+use crate::store::{queue, statement};
 
 const OWNS_EXTENSION: &str = "select from pg_extension e
     where e.extname {=} 'fetchq' and pg_has_role(e.extowner, 'usage')";
@@ -49,4 +53,35 @@ const TRACE: &str = "select created_at, 'document'::varchar,
 /// The statement of `trace` for a queue. $1: the subject.
 pub fn trace_sql(name: &QueueName) -> String {
     statement::render(TRACE, name)
+}
+
+/// Adds everything that is known of a subject to a result: its document and its log entries
+/// in every queue, numbered from 1. `is_descending` reverses the order of the rows, not their
+/// numbers.
+pub fn trace(subject: &str, is_descending: bool, out: &mut RowSink) {
+    let queues = queue::all();
+    spi::connect(|spi| {
+        let found: Vec<(&QueueName, Rows)> = queues
+            .iter()
+            .map(|name| (name, spi.once(&trace_sql(name), &[Arg::from(subject)])))
+            .collect();
+        let rows = found
+            .iter()
+            .flat_map(|(name, rows)| (0..rows.len()).map(move |row| (*name, rows, row)));
+        let mut steps: Vec<(i32, (&QueueName, &Rows, usize))> = (1..).zip(rows).collect();
+        if is_descending {
+            steps.reverse();
+        }
+        for (step, (name, rows, row)) in steps {
+            let column = |at, oid| Arg::new(oid, rows.datum(row, at));
+            out.push(&[
+                Arg::from(step),
+                column(1, pg_sys::TIMESTAMPTZOID),
+                Arg::from(name.as_str()),
+                column(2, pg_sys::VARCHAROID),
+                column(3, pg_sys::VARCHAROID),
+                column(4, pg_sys::JSONBOID),
+            ]);
+        }
+    });
 }

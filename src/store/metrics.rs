@@ -9,6 +9,7 @@ use std::collections::HashMap;
 use crate::domain::counter_events;
 use crate::domain::names::QueueName;
 use crate::error::Result;
+use crate::pg::call::RowSink;
 use crate::pg::spi::{self, Spi};
 use crate::pg::value::Arg;
 use crate::store::counter_segments::{self, free_queues, pack_events};
@@ -409,4 +410,18 @@ fn pack_writes(spi: &Spi) -> i64 {
     let metrics: Vec<String> = rows.get(0, 2).unwrap_or_default();
     let args = [Arg::from(queues), Arg::from(metrics), Arg::from(free)];
     spi.once(PACK_WRITES, &args).get(0, 1).unwrap_or(0)
+}
+
+/// Adds all metrics of a queue to a result, exact at this moment: name, value, and the time
+/// of the last update.
+pub fn list(queue: &QueueName, out: &mut RowSink) {
+    let args = [Arg::from(queue.as_str())];
+    spi::connect(|spi| out.extend(&spi.once(GET, &args)));
+}
+
+/// Counts the documents of a queue, in the order of `domain::counter_events::GAUGES`. Reads
+/// the whole table. Fails with `UnknownQueue` when there is no such queue.
+pub fn compute(name: &QueueName) -> Result<Vec<i64>> {
+    queue::id(name)?;
+    Ok(count(name))
 }

@@ -49,5 +49,6 @@ pub mod retention;
 pub mod schedules;
 pub mod statement;
 pub mod status;
+pub mod trigger_events;
 pub mod triggers;
 pub mod worker_sessions;

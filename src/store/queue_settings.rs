@@ -5,7 +5,7 @@ use crate::error::{Error, Result};
 use crate::pg::json::Jsonb;
 use crate::pg::spi;
 use crate::pg::value::Arg;
-use crate::store::queue;
+use crate::store::{queue, queue_tables, triggers};
 
 const SET_MAX_ATTEMPTS: &str = "update fetchq.queues set max_attempts = $2 where name {=} $1";
 
@@ -121,4 +121,36 @@ pub fn set_active(name: &QueueName, is_active: bool) -> Result<bool> {
     Ok(spi::connect(|spi| {
         spi.once(SET_ACTIVE, &args).affected() > 0
     }))
+}
+
+/// How long documents of one outcome are kept.
+pub struct Retention {
+    /// An interval; NULL leaves completed and killed documents in their table.
+    pub keep: Arg,
+    /// Whether they are kept in the history: the interval is neither NULL nor zero.
+    pub is_history: bool,
+}
+
+/// Sets how long settled documents are kept: completed, killed and dropped ones. Creates the
+/// table of the history when one of them needs it.
+///
+/// Fails with `UnknownQueue` when there is no such queue. Gives the number of queues: 1.
+pub fn set_retention(name: &QueueName, kept: [Retention; 3]) -> Result<i32> {
+    // The registry row comes first: of two sessions that create the table, the second waits.
+    queue::lock_now(name)?;
+    if kept.iter().any(|outcome| outcome.is_history) {
+        queue_tables::create_history(name);
+    }
+    set_history(name, kept.map(|outcome| outcome.keep))
+}
+
+/// Switches the notifications about a queue's documents on or off.
+///
+/// Fails with `UnknownQueue` when there is no such queue.
+pub fn set_notify(name: &QueueName, on: bool) -> Result<()> {
+    // The registry row comes first: without that lock two clients that start at the same time
+    // could both miss the trigger and create it.
+    queue::lock_now(name)?;
+    triggers::set_notify(name, on);
+    Ok(())
 }

@@ -2,6 +2,7 @@
 //! in time are in microseconds since 2000.
 
 use crate::domain::names::QueueName;
+use crate::pg::call::RowSink;
 use crate::pg::json::Jsonb;
 use crate::pg::spi::{self, Rows, Spi};
 use crate::pg::time::Interval;
@@ -325,4 +326,9 @@ pub fn next_due() -> Option<i64> {
             rows.timestamp(0, 1)
         }
     })
+}
+
+/// Adds all schedules to a result, by name.
+pub fn list(out: &mut RowSink) {
+    spi::connect(|spi| out.extend(&spi.once(LIST, &[])));
 }

@@ -1,10 +1,17 @@
 //! `fetchq.status()`: the state of fetchq in this database, a row for each component.
 
 use crate::domain::jobs::Task;
+use crate::domain::names::QueueName;
+use crate::domain::status::Status;
+use crate::error::{Error, Result};
 use crate::pg::call::RowSink;
-use crate::pg::spi;
 use crate::pg::value::Arg;
-use crate::ready::floors::Stats;
+use crate::pg::{relation, session, spi, time};
+use crate::ready::floors::{self, Stats};
+use crate::ready::key::{Index, Key};
+use crate::settings;
+use crate::signals::board;
+use crate::store::open_queue::Queue;
 
 /// What is known without a query: the state of the server, and of its shared memory. Points in
 /// time are in microseconds since 2000.
@@ -188,4 +195,94 @@ pub fn status(version: &str, known: &Known, out: &mut RowSink) {
         let rows = spi.once(STATUS, &args);
         out.extend(&rows);
     });
+}
+
+/// In how many queues at most `fetchq.status()` looks: each takes locks that last until the
+/// transaction ends.
+const MAX_QUEUES: usize = 300;
+
+/// Advances the floors that lie before `now` (microseconds since 2000) as far as possible. A
+/// floor says that nothing lies before it, but not that there is an entry at it.
+fn advance_floors(now: i64) {
+    for table in floors::tables_behind(now).into_iter().take(MAX_QUEUES) {
+        let name = relation::queue_of_table(table.to_u32());
+        let Some(name) = name.and_then(|name| QueueName::parse(&name).ok()) else {
+            // The queue was dropped, so nothing of it is late.
+            floors::forget(table);
+            continue;
+        };
+        // Where the queue is locked, or dropped meanwhile, the floors stay where they are.
+        let Ok(Some(queue)) = Queue::try_open(&name) else {
+            continue;
+        };
+        let Some(source) = queue.floors() else {
+            continue;
+        };
+        for (index, version, view) in floors::describe(table) {
+            match index {
+                Index::Pick => source.advance_level(version, view.id, Key::LAST),
+                Index::Due => {
+                    source.due(view.id, now);
+                }
+            }
+        }
+    }
+}
+
+/// Collects what the shared memory and the settings say, as of `now` (microseconds since
+/// 2000).
+fn known(now: i64) -> Known {
+    let first_due =
+        |status: Status| floors::first_before(Index::Due, Some(status.code()), i64::MAX);
+    let board = board::board();
+    let worker = board.and_then(|board| board.background_worker_of(session::database()));
+    Known {
+        is_preloaded: session::is_preloaded(),
+        is_standby: session::is_standby(),
+        has_memory: floors::is_available(),
+        wants_worker: settings::worker(),
+        launcher: board
+            .and_then(|board| board.launcher.process())
+            .map(|(_, since)| since),
+        worker: worker.and_then(|worker| worker.slot.process()),
+        last: Task::ALL.map(|task| worker.and_then(|worker| worker.last[task as usize].read())),
+        stats: floors::stats(),
+        ready_since: floors::first_before(Index::Pick, None, now),
+        next_due: first_due(Status::Planned),
+        next_end: first_due(Status::Active),
+    }
+}
+
+/// Adds the rows of `fetchq.status()` to a result, as of now. `version` is that of the
+/// library.
+pub fn report(version: &str, out: &mut RowSink) {
+    let now = time::clock();
+    if !session::is_standby() {
+        advance_floors(now);
+    }
+    status(version, &known(now), out);
+}
+
+/// Adds the ready floors of a queue to a result. Both ends of an index are shown as infinite
+/// times. Fails with `UnknownQueue` when there is no such queue.
+pub fn ready_floors(name: &QueueName, out: &mut RowSink) -> Result<()> {
+    let Some(table) = relation::lookup_data_table(&name.relation("docs")) else {
+        return Err(Error::UnknownQueue(name.to_string()));
+    };
+    for (index, version, view) in floors::describe(table) {
+        let index = match index {
+            Index::Pick => "pick",
+            Index::Due => "due",
+        };
+        out.push(&[
+            Arg::from(index),
+            Arg::from(version),
+            Arg::from(view.id),
+            Arg::timestamp(view.floor.next_iteration),
+            Arg::from(view.floor.attempts),
+            Arg::from(view.floor.seq),
+            Arg::from(view.floor == Key::LAST),
+        ]);
+    }
+    Ok(())
 }

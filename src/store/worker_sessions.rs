@@ -6,6 +6,8 @@ use std::collections::BTreeMap;
 use crate::domain::counter_events::Event;
 use crate::domain::names::QueueName;
 use crate::domain::status::Status;
+use crate::error::{Error, Result};
+use crate::pg::call::RowSink;
 use crate::pg::spi::{self, Rows, Spi};
 use crate::pg::value::Arg;
 use crate::pg::{relation, time};
@@ -13,8 +15,8 @@ use crate::ready::key::Key;
 use crate::settings::SessionLeases;
 use crate::store::bookkeeping::{documents_ready, note_entry};
 use crate::store::open_queue::Queue;
-use crate::store::statement::Statement;
-use crate::store::{counter_log, plans};
+use crate::store::statement::{self, Statement};
+use crate::store::{counter_log, plans, queue};
 
 const LIST_QUEUES_OF: &str = "select distinct q.name::text
     from fetchq.worker_sessions h
@@ -287,4 +289,34 @@ pub fn delete_stale(queue: &Queue) {
             spi.once(TRIM_STOP_REQUESTS, &[]);
         }
     });
+}
+
+/// Returns all documents that a worker has leased, of any queue, as if they had not been
+/// picked. Gives their number, or `None` when no worker of that name has picked anything.
+pub fn release_all(worker: &str) -> Result<Option<i32>> {
+    let queues = queues_of(worker);
+    if queues.is_empty() {
+        return Ok(None);
+    }
+    let mut released = 0;
+    for name in queues {
+        match Queue::open(&name) {
+            Ok(queue) => released += release(&queue, worker),
+            // The queue was dropped after its name was read.
+            Err(Error::UnknownQueue(_)) => {}
+            Err(other) => return Err(other),
+        }
+    }
+    Ok(Some(released))
+}
+
+/// Adds the leased documents of all queues that the caller may read to a result.
+pub fn list_leases(out: &mut RowSink) {
+    for name in queue::all() {
+        let table = relation::lookup_data_table(&name.relation("docs"));
+        if table.is_some_and(relation::may_read) {
+            let sql = statement::render(LEASED, &name);
+            spi::connect(|spi| out.extend(&spi.once(&sql, &[Arg::from(name.as_str())])));
+        }
+    }
 }

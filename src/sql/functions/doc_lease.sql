@@ -1,9 +1,20 @@
-create function fetchq.doc_extend(queue text, subject text, duration interval, lease bigint default null, out next_iteration timestamptz, out stop boolean)
+-- Leases: extending them, and cancelling documents.
+-- Hot: no search_path is set, see bootstrap.sql.
+
+create function fetchq.doc_extend(
+    queue text, subject text, duration interval, lease bigint default null,
+    out next_iteration timestamptz, out stop boolean
+)
 language c volatile parallel unsafe
 as 'MODULE_PATHNAME', 'doc_extend_wrapper';
-comment on function fetchq.doc_extend(text, text, interval, bigint) is 'Has a lease last for a duration from now; tells when it ends, and whether the worker should stop: with no end the document was cancelled';
+comment on function fetchq.doc_extend(text, text, interval, bigint) is
+    'Extends a lease to a duration from now; gives its end, and whether the worker should stop: an end of NULL means that the document was cancelled';
 
-create function fetchq.doc_cancel(queue text, subject text, out was_cancelled boolean, out status text)
+create function fetchq.doc_cancel(
+    queue text, subject text,
+    out was_cancelled boolean, out status text
+)
 language c volatile parallel unsafe
 as 'MODULE_PATHNAME', 'doc_cancel_wrapper';
-comment on function fetchq.doc_cancel(text, text) is 'Kills a document that is planned, pending or active; who holds it is told by doc_extend(), and its lease is lost. Gives the status that it had';
+comment on function fetchq.doc_cancel(text, text) is
+    'Kills a document that is planned, pending or active, and gives the status that it had; the worker of an active document loses its lease, and doc_extend() reports that';

@@ -1,11 +1,24 @@
--- Hot.
-create function fetchq.doc_put(queue text, subject text, payload jsonb default '{}', next_iteration timestamptz default pg_catalog.now(), version int default 0, priority int default 0, mode text default 'ignore', ordering_key text default null, max_attempts int default null, out action text)
+-- Adding documents whose subject may exist, with a mode that decides what happens then.
+-- Hot: no search_path is set, see bootstrap.sql.
+
+create function fetchq.doc_put(
+    queue text, subject text, payload jsonb default '{}',
+    next_iteration timestamptz default pg_catalog.now(), version int default 0,
+    priority int default 0, mode text default 'ignore', ordering_key text default null,
+    max_attempts int default null,
+    out action text
+)
 language c volatile parallel unsafe
 as 'MODULE_PATHNAME', 'doc_put_wrapper';
-comment on function fetchq.doc_put(text, text, jsonb, timestamptz, int, int, text, text, int) is 'Plans a document; when its subject exists, the mode says what happens: ignore, replace, merge, earliest, debounce, reset';
+comment on function fetchq.doc_put(text, text, jsonb, timestamptz, int, int, text, text, int) is
+    'Adds a document; when its subject exists, the mode decides what happens: ignore, replace, merge, earliest, debounce, reset';
 
-create function fetchq.doc_put_many(queue text, docs jsonb, mode text default 'ignore', out subject text, out action text)
+create function fetchq.doc_put_many(
+    queue text, docs jsonb, mode text default 'ignore',
+    out subject text, out action text
+)
 returns setof record
 language c volatile parallel unsafe
 as 'MODULE_PATHNAME', 'doc_put_many_wrapper';
-comment on function fetchq.doc_put_many(text, jsonb, text) is 'Puts a JSON array of documents, each with a mode of its own if it names one: created, updated, ignored or revived';
+comment on function fetchq.doc_put_many(text, jsonb, text) is
+    'Puts a JSON array of documents, each with a mode of its own if it names one; gives created, updated, ignored or revived for each';

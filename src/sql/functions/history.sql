@@ -1,15 +1,27 @@
-create function fetchq.queue_trim_history(queue text, max_docs int default 10000, out affected_rows int)
-language c volatile parallel unsafe
-set search_path = pg_catalog, pg_temp
-as 'MODULE_PATHNAME', 'queue_trim_history_wrapper';
-comment on function fetchq.queue_trim_history(text, int) is 'Removes what the history has held for longer than it is kept; maintenance does so too';
+-- The history of queues. Not hot.
 
 create function fetchq.queue_history(queue text default null)
-returns table (queue varchar, id bigint, settled_at timestamptz, outcome text, subject varchar, version int, priority int, attempts int, iterations bigint, created_at timestamptz, payload jsonb, last_error text, ordering_key text, origin jsonb, worker text)
+returns table (
+    queue varchar, id bigint, settled_at timestamptz, outcome text, subject varchar, version int,
+    priority int, attempts int, iterations bigint, created_at timestamptz, payload jsonb,
+    last_error text, ordering_key text, origin jsonb, worker text
+)
 language c stable parallel unsafe
 set search_path = pg_catalog, pg_temp
 as 'MODULE_PATHNAME', 'queue_history_wrapper';
-comment on function fetchq.queue_history(text) is 'The history of a queue, or of all that the caller may read';
+comment on function fetchq.queue_history(text) is
+    'The history of a queue, or of all queues whose history the caller may read';
 
 create view fetchq.history as select * from fetchq.queue_history();
-comment on view fetchq.history is 'Settled documents of all queues that keep a history';
+comment on view fetchq.history is
+    'Settled documents of all queues that keep a history';
+
+create function fetchq.queue_trim_history(
+    queue text, max_docs int default 10000,
+    out affected_rows int
+)
+language c volatile parallel unsafe
+set search_path = pg_catalog, pg_temp
+as 'MODULE_PATHNAME', 'queue_trim_history_wrapper';
+comment on function fetchq.queue_trim_history(text, int) is
+    'Removes documents that have been in the history for longer than the queue keeps them; maintenance does so too';

@@ -1,42 +1,56 @@
-create function fetchq.info(out version text, out extension_version text, out library_version text, out is_preloaded boolean, out has_worker boolean, out has_shared_memory boolean)
+-- Versions, traces, and functions that only old clients call. Not hot.
+
+create function fetchq.info(
+    out version text, out extension_version text, out library_version text,
+    out is_preloaded boolean, out has_worker boolean, out has_shared_memory boolean
+)
 language c stable parallel unsafe
 set search_path = pg_catalog, pg_temp
 as 'MODULE_PATHNAME', 'info_wrapper';
-comment on function fetchq.info() is 'The version that fetchq 4 clients compare, what is installed, and what is active';
+comment on function fetchq.info() is
+    'The version that fetchq 4 clients compare, the installed versions, and which parts are active';
 
 create function fetchq.init(out was_initialized boolean)
 language c stable parallel unsafe
 set search_path = pg_catalog, pg_temp
 as 'MODULE_PATHNAME', 'init_wrapper';
-comment on function fetchq.init() is 'For old clients: true, nothing is left to do once the extension exists';
+comment on function fetchq.init() is
+    'For old clients: gives true, because nothing remains to be done once the extension exists';
 
 create function fetchq.upgrade__310__320(out success boolean)
 language c stable parallel unsafe
 set search_path = pg_catalog, pg_temp
 as 'MODULE_PATHNAME', 'upgrade_nothing_wrapper';
-comment on function fetchq.upgrade__310__320() is 'For old clients: does nothing';
+comment on function fetchq.upgrade__310__320() is
+    'For old clients: does nothing';
 
 create function fetchq.upgrade__320__330(out success boolean)
 language c stable parallel unsafe
 set search_path = pg_catalog, pg_temp
 as 'MODULE_PATHNAME', 'upgrade_nothing_wrapper';
-comment on function fetchq.upgrade__320__330() is 'For old clients: does nothing';
+comment on function fetchq.upgrade__320__330() is
+    'For old clients: does nothing';
 
 create function fetchq.upgrade__330__400(out success boolean)
 language c stable parallel unsafe
 set search_path = pg_catalog, pg_temp
 as 'MODULE_PATHNAME', 'upgrade_nothing_wrapper';
-comment on function fetchq.upgrade__330__400() is 'For old clients: does nothing';
+comment on function fetchq.upgrade__330__400() is
+    'For old clients: does nothing';
 
 create function fetchq.destroy_with_terrible_consequences(out was_destroyed boolean)
 language c volatile parallel unsafe
 set search_path = pg_catalog, pg_temp
 as 'MODULE_PATHNAME', 'destroy_wrapper';
-comment on function fetchq.destroy_with_terrible_consequences() is 'Drops the extension with every queue; only for superusers and the owner';
+comment on function fetchq.destroy_with_terrible_consequences() is
+    'Drops the extension with every queue; only for superusers and the owner';
 
 create function fetchq.trace(subject text, direction text default 'ASC')
-returns table (step int, created_at timestamptz, queue varchar, type varchar, info varchar, details jsonb)
+returns table (
+    step int, created_at timestamptz, queue varchar, type varchar, info varchar, details jsonb
+)
 language c stable parallel unsafe
 set search_path = pg_catalog, pg_temp
 as 'MODULE_PATHNAME', 'trace_wrapper';
-comment on function fetchq.trace(text, text) is 'Documents and errors of a subject in every queue';
+comment on function fetchq.trace(text, text) is
+    'The documents and errors of a subject in every queue';

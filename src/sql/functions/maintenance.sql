@@ -1,67 +1,94 @@
-create function fetchq.mnt_make_pending(queue text, max_docs int, out affected_rows int)
-language c volatile parallel unsafe
-as 'MODULE_PATHNAME', 'mnt_make_pending_wrapper';
-comment on function fetchq.mnt_make_pending(text, int) is 'Makes planned documents pending whose time has come';
+-- Maintenance that any client may run, and its progress.
+-- The functions that work on the documents of one queue are hot: no search_path is set, see
+-- bootstrap.sql.
 
-create function fetchq.mnt_reschedule_orphans(queue text, max_docs int, out affected_rows int)
+create function fetchq.mnt(duration text default '5m', out processed int, out packed int)
 language c volatile parallel unsafe
-as 'MODULE_PATHNAME', 'mnt_reschedule_orphans_wrapper';
-comment on function fetchq.mnt_reschedule_orphans(text, int) is 'Returns documents whose lease ran out';
+set search_path = pg_catalog, pg_temp
+as 'MODULE_PATHNAME', 'mnt_wrapper';
+comment on function fetchq.mnt(text) is
+    'Runs every maintenance job of every queue now, then packs the counters';
 
-create function fetchq.mnt_mark_dead(queue text, max_docs int, out affected_rows int)
-language c volatile parallel unsafe
-as 'MODULE_PATHNAME', 'mnt_mark_dead_wrapper';
-comment on function fetchq.mnt_mark_dead(text, int) is 'Kills documents whose lease ran out at their last attempt';
-
-create function fetchq.mnt_run(queue text, max_docs int, out activated_count int, out rescheduled_count int, out killed_count int)
+create function fetchq.mnt_run(
+    queue text, max_docs int,
+    out activated_count int, out rescheduled_count int, out killed_count int
+)
 language c volatile parallel unsafe
 as 'MODULE_PATHNAME', 'mnt_run_wrapper';
-comment on function fetchq.mnt_run(text, int) is 'All three, up to max_docs of each';
+comment on function fetchq.mnt_run(text, int) is
+    'Makes due documents pending, and returns or kills documents whose lease expired, up to max_docs of each';
 
 create function fetchq.mnt_run_all(max_docs int)
 returns table (queue varchar, activated_count int, rescheduled_count int, killed_count int)
 language c volatile parallel unsafe
 set search_path = pg_catalog, pg_temp
 as 'MODULE_PATHNAME', 'mnt_run_all_wrapper';
-comment on function fetchq.mnt_run_all(int) is 'The same for every queue';
+comment on function fetchq.mnt_run_all(int) is
+    'Runs mnt_run() for every queue';
+
+create function fetchq.mnt_make_pending(queue text, max_docs int, out affected_rows int)
+language c volatile parallel unsafe
+as 'MODULE_PATHNAME', 'mnt_make_pending_wrapper';
+comment on function fetchq.mnt_make_pending(text, int) is
+    'Makes planned documents pending that are due';
+
+create function fetchq.mnt_reschedule_orphans(queue text, max_docs int, out affected_rows int)
+language c volatile parallel unsafe
+as 'MODULE_PATHNAME', 'mnt_reschedule_orphans_wrapper';
+comment on function fetchq.mnt_reschedule_orphans(text, int) is
+    'Returns documents whose lease expired';
+
+create function fetchq.mnt_mark_dead(queue text, max_docs int, out affected_rows int)
+language c volatile parallel unsafe
+as 'MODULE_PATHNAME', 'mnt_mark_dead_wrapper';
+comment on function fetchq.mnt_mark_dead(text, int) is
+    'Kills documents whose lease expired at their last attempt';
 
 create function fetchq.mnt_job_pick(duration text, max_jobs int)
-returns table (id int, task varchar, queue varchar, attempts int, iterations bigint, next_iteration timestamptz, last_iteration timestamptz, settings jsonb, payload jsonb)
+returns table (
+    id int, task varchar, queue varchar, attempts int, iterations bigint,
+    next_iteration timestamptz, last_iteration timestamptz, settings jsonb, payload jsonb
+)
 language c volatile parallel unsafe
 set search_path = pg_catalog, pg_temp
 as 'MODULE_PATHNAME', 'mnt_job_pick_wrapper';
-comment on function fetchq.mnt_job_pick(text, int) is 'Claims maintenance jobs that are due; one that keeps failing backs off';
-
-create function fetchq.mnt_job_reschedule(id int, delay text, out success boolean)
-language c volatile parallel unsafe
-set search_path = pg_catalog, pg_temp
-as 'MODULE_PATHNAME', 'mnt_job_reschedule_wrapper';
-comment on function fetchq.mnt_job_reschedule(int, text) is 'Plans the next run of a maintenance job';
+comment on function fetchq.mnt_job_pick(text, int) is
+    'Claims maintenance jobs that are due; a job that keeps failing backs off';
 
 create function fetchq.mnt_job_run(max_jobs int default 1, out success boolean, out processed int)
 language c volatile parallel unsafe
 set search_path = pg_catalog, pg_temp
 as 'MODULE_PATHNAME', 'mnt_job_run_wrapper';
-comment on function fetchq.mnt_job_run(int) is 'Runs maintenance jobs that are due';
+comment on function fetchq.mnt_job_run(int) is
+    'Runs maintenance jobs that are due';
 
-create function fetchq.mnt_job_run(duration text, max_jobs int, out success boolean, out processed int)
+create function fetchq.mnt_job_run(
+    duration text, max_jobs int,
+    out success boolean, out processed int
+)
 language c volatile parallel unsafe
 set search_path = pg_catalog, pg_temp
 as 'MODULE_PATHNAME', 'mnt_job_run_for_wrapper';
-comment on function fetchq.mnt_job_run(text, int) is 'Runs maintenance jobs that are due, claiming each for a duration';
+comment on function fetchq.mnt_job_run(text, int) is
+    'Runs maintenance jobs that are due, and claims each for a duration';
 
-create function fetchq.mnt(duration text default '5m', out processed int, out packed int)
+create function fetchq.mnt_job_reschedule(id int, delay text, out success boolean)
 language c volatile parallel unsafe
 set search_path = pg_catalog, pg_temp
-as 'MODULE_PATHNAME', 'mnt_wrapper';
-comment on function fetchq.mnt(text) is 'Runs every maintenance job of every queue now, then packs the counters';
+as 'MODULE_PATHNAME', 'mnt_job_reschedule_wrapper';
+comment on function fetchq.mnt_job_reschedule(int, text) is
+    'Plans the next run of a maintenance job';
 
-create function fetchq.maintenance_progress(out pid int, out service text, out queue text, out since timestamptz, out done bigint)
+create function fetchq.maintenance_progress(
+    out pid int, out service text, out queue text, out since timestamptz, out done bigint
+)
 returns setof record
 language c volatile parallel unsafe
 set search_path = pg_catalog, pg_temp
 as 'MODULE_PATHNAME', 'maintenance_progress_wrapper';
-comment on function fetchq.maintenance_progress() is 'What maintenance is doing in this database now: which process, which service, in which queue, since when, and how many rows by now';
+comment on function fetchq.maintenance_progress() is
+    'What maintenance does in this database now: which process, which service, in which queue, since when, and for how many rows so far';
 
 create view fetchq.progress as select * from fetchq.maintenance_progress();
-comment on view fetchq.progress is 'What maintenance is doing in this database now';
+comment on view fetchq.progress is
+    'What maintenance does in this database now';

@@ -1,50 +1,84 @@
-create function fetchq.schedule_create(name text, queue text, schedule text, payload jsonb default '{}', timezone text default 'UTC', version int default 0, priority int default 0, catch_up text default 'once', catch_up_limit int default 100, jitter interval default '0', starts_at timestamptz default null, ends_at timestamptz default null, replace boolean default false, out was_created boolean, out next_tick timestamptz)
+-- Schedules. Not hot.
+
+create function fetchq.schedule_create(
+    name text, queue text, schedule text, payload jsonb default '{}', timezone text default 'UTC',
+    version int default 0, priority int default 0, catch_up text default 'once',
+    catch_up_limit int default 100, jitter interval default '0',
+    starts_at timestamptz default null, ends_at timestamptz default null,
+    replace boolean default false,
+    out was_created boolean, out next_tick timestamptz
+)
 language c volatile parallel unsafe
 set search_path = pg_catalog, pg_temp
 as 'MODULE_PATHNAME', 'schedule_create_wrapper';
-comment on function fetchq.schedule_create(text, text, text, jsonb, text, int, int, text, int, interval, timestamptz, timestamptz, boolean) is 'Pushes a document at each tick of a cron expression or an interval; with replace changes a schedule that exists';
+comment on function fetchq.schedule_create(text, text, text, jsonb, text, int, int, text, int, interval, timestamptz, timestamptz, boolean) is
+    'Pushes a document at each tick of a cron expression or an interval; with replace it changes a schedule that exists';
 
 create function fetchq.schedule_drop(name text, out was_dropped boolean)
 language c volatile parallel unsafe
 set search_path = pg_catalog, pg_temp
 as 'MODULE_PATHNAME', 'schedule_drop_wrapper';
-comment on function fetchq.schedule_drop(text) is 'Drops a schedule; false when there is none. Its documents stay';
+comment on function fetchq.schedule_drop(text) is
+    'Drops a schedule; false when there is none; its documents stay';
 
 create function fetchq.schedule_pause(name text, out was_paused boolean)
 language c volatile parallel unsafe
 set search_path = pg_catalog, pg_temp
 as 'MODULE_PATHNAME', 'schedule_pause_wrapper';
-comment on function fetchq.schedule_pause(text) is 'Stops a schedule; false when it was paused already';
+comment on function fetchq.schedule_pause(text) is
+    'Pauses a schedule; false when it is paused already';
 
-create function fetchq.schedule_resume(name text, out was_resumed boolean, out next_tick timestamptz)
+create function fetchq.schedule_resume(
+    name text,
+    out was_resumed boolean, out next_tick timestamptz
+)
 language c volatile parallel unsafe
 set search_path = pg_catalog, pg_temp
 as 'MODULE_PATHNAME', 'schedule_resume_wrapper';
-comment on function fetchq.schedule_resume(text) is 'Goes on with the next tick; the ticks of the pause are left out. One that was not paused and failed is tried again at once';
+comment on function fetchq.schedule_resume(text) is
+    'Resumes a schedule with its next tick, without the ticks of the pause; one that was not paused and failed is retried at once';
 
 create function fetchq.schedule_list()
-returns table (name text, queue varchar, schedule text, timezone text, state text, next_tick timestamptz, last_tick timestamptz, ticks bigint, catch_up text, catch_up_limit int, jitter interval, version int, priority int, payload jsonb, starts_at timestamptz, ends_at timestamptz, created_at timestamptz, attempts int, last_error text)
+returns table (
+    name text, queue varchar, schedule text, timezone text, state text, next_tick timestamptz,
+    last_tick timestamptz, ticks bigint, catch_up text, catch_up_limit int, jitter interval,
+    version int, priority int, payload jsonb, starts_at timestamptz, ends_at timestamptz,
+    created_at timestamptz, attempts int, last_error text
+)
 language c stable parallel unsafe
 set search_path = pg_catalog, pg_temp
 set intervalstyle = postgres_verbose
 as 'MODULE_PATHNAME', 'schedule_list_wrapper';
-comment on function fetchq.schedule_list() is 'All schedules: active, paused, failing or ended';
+comment on function fetchq.schedule_list() is
+    'All schedules and their states: active, paused, failing or ended';
 
-create function fetchq.schedule_preview(schedule text, timezone text default 'UTC', from_time timestamptz default pg_catalog.now(), n int default 10)
+create function fetchq.schedule_preview(
+    schedule text, timezone text default 'UTC', from_time timestamptz default pg_catalog.now(),
+    n int default 10
+)
 returns table (tick timestamptz, local_time text)
 language c stable parallel unsafe
 set search_path = pg_catalog, pg_temp
 as 'MODULE_PATHNAME', 'schedule_preview_wrapper';
-comment on function fetchq.schedule_preview(text, text, timestamptz, int) is 'The next n ticks after a moment, from which an interval is counted';
+comment on function fetchq.schedule_preview(text, text, timestamptz, int) is
+    'The next n ticks after a time, from which an interval is counted';
 
-create function fetchq.schedule_run(max_schedules int default 100, out processed int, out queued_docs int)
+create function fetchq.schedule_run(
+    max_schedules int default 100,
+    out processed int, out queued_docs int
+)
 language c volatile parallel unsafe
 set search_path = pg_catalog, pg_temp
 as 'MODULE_PATHNAME', 'schedule_run_wrapper';
-comment on function fetchq.schedule_run(int) is 'Pushes what is due now; the worker and mnt_job_run() do so too';
+comment on function fetchq.schedule_run(int) is
+    'Runs the schedules that are due now; the background worker and mnt_job_run() do so too';
 
-create function fetchq.schedule_run(max_schedules int, as_of timestamptz, out processed int, out queued_docs int)
+create function fetchq.schedule_run(
+    max_schedules int, as_of timestamptz,
+    out processed int, out queued_docs int
+)
 language c volatile parallel unsafe
 set search_path = pg_catalog, pg_temp
 as 'MODULE_PATHNAME', 'schedule_run_as_of_wrapper';
-comment on function fetchq.schedule_run(int, timestamptz) is 'For tests: the same as if it were another time';
+comment on function fetchq.schedule_run(int, timestamptz) is
+    'For tests: runs the schedules that are due at another time';

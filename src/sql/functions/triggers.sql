@@ -1,29 +1,37 @@
-create function fetchq.trigger_docs_notify() returns trigger
-language c volatile parallel unsafe
-as 'MODULE_PATHNAME', 'trigger_docs_notify_wrapper';
-comment on function fetchq.trigger_docs_notify() is 'Trigger made by queue_enable_notify: announces the state a document entered';
+-- The functions of triggers.
+-- Those on documents are hot, because they run for each row: no search_path is set, see
+-- bootstrap.sql.
 
 create function fetchq.trigger_docs_ready() returns trigger
 language c volatile parallel unsafe
 as 'MODULE_PATHNAME', 'trigger_docs_ready_wrapper';
-comment on function fetchq.trigger_docs_ready() is 'Trigger of every queue: tells the ready floors of a row that was written';
+comment on function fetchq.trigger_docs_ready() is
+    'Trigger of every queue: notes written documents in the ready floors';
+
+create function fetchq.trigger_docs_notify() returns trigger
+language c volatile parallel unsafe
+as 'MODULE_PATHNAME', 'trigger_docs_notify_wrapper';
+comment on function fetchq.trigger_docs_notify() is
+    'Trigger of queue_enable_notify(): announces the status that a document changes to';
 
 create function fetchq.trigger_docs_cap() returns trigger
 language c volatile parallel unsafe
 as 'MODULE_PATHNAME', 'trigger_docs_cap_wrapper';
-comment on function fetchq.trigger_docs_cap() is 'Trigger: keeps the places of a queue with max_active';
+comment on function fetchq.trigger_docs_cap() is
+    'Trigger of a queue with max_active: keeps its lease slots';
 
 create function fetchq.trigger_docs_order() returns trigger
 language c volatile parallel unsafe
 as 'MODULE_PATHNAME', 'trigger_docs_order_wrapper';
-comment on function fetchq.trigger_docs_order() is 'Trigger: keeps the lines of an ordered queue';
+comment on function fetchq.trigger_docs_order() is
+    'Trigger of an ordered queue: keeps its ordering keys';
 
--- Sessions keep in mind what a queue is set to.
 create function fetchq.trigger_queue_changed() returns trigger
 language c volatile parallel unsafe
 set search_path = pg_catalog, pg_temp
 as 'MODULE_PATHNAME', 'trigger_queue_changed_wrapper';
-comment on function fetchq.trigger_queue_changed() is 'Trigger: tells every session that the settings of a queue changed';
+comment on function fetchq.trigger_queue_changed() is
+    'Trigger of the registry: has every session read the settings of a queue again';
 
 create trigger fetchq_queue_changed after insert or update on fetchq.queues
 for each row execute function fetchq.trigger_queue_changed();

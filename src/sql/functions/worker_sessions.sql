@@ -1,24 +1,34 @@
+-- Workers and their leases. Not hot.
+
 create function fetchq.worker_release(name text, out released_docs int)
 language c volatile parallel unsafe
 set search_path = pg_catalog, pg_temp
 as 'MODULE_PATHNAME', 'worker_release_wrapper';
-comment on function fetchq.worker_release(text) is 'Hands back all documents that a worker holds, as if they had not been picked';
+comment on function fetchq.worker_release(text) is
+    'Returns all documents that a worker has leased, as if they had not been picked';
 
 create function fetchq.worker_stop(name text, out was_asked boolean)
 language c volatile parallel unsafe
 set search_path = pg_catalog, pg_temp
 as 'MODULE_PATHNAME', 'worker_stop_wrapper';
-comment on function fetchq.worker_stop(text) is 'Asks a worker to stop: doc_extend() tells it, and fetchq.work() ends after the document it is at';
+comment on function fetchq.worker_stop(text) is
+    'Asks a worker to stop: doc_extend() reports it, and fetchq.work() ends after its current document';
 
-create function fetchq.lease_list(out queue varchar, out subject varchar, out version int, out attempts int, out lease bigint, out worker text, out pid int, out since timestamptz, out until timestamptz, out binding text, out worker_session bigint)
+create function fetchq.lease_list(
+    out queue varchar, out subject varchar, out version int, out attempts int, out lease bigint,
+    out worker text, out pid int, out since timestamptz, out until timestamptz, out binding text,
+    out worker_session bigint
+)
 returns setof record
 language c stable parallel unsafe
 set search_path = pg_catalog, pg_temp
 as 'MODULE_PATHNAME', 'lease_list_wrapper';
-comment on function fetchq.lease_list() is 'The documents that are leased, of the queues that the caller may read';
+comment on function fetchq.lease_list() is
+    'The leased documents of the queues that the caller may read';
 
 create view fetchq.leases as select * from fetchq.lease_list();
-comment on view fetchq.leases is 'The documents that are leased: by whom, since and until when';
+comment on view fetchq.leases is
+    'The leased documents: by which worker, since and until when';
 
 create view fetchq.workers as
 with held as materialized (select * from fetchq.lease_list()),
@@ -32,7 +42,8 @@ select
     s.name,
     count(distinct s.pid) filter (where s.is_alive)::int as sessions,
     count(l.subject)::int as documents,
-    coalesce(array_agg(distinct l.queue::text order by l.queue::text) filter (where l.queue is not null), '{}') as queues,
+    coalesce(array_agg(distinct l.queue::text order by l.queue::text)
+        filter (where l.queue is not null), '{}') as queues,
     min(s.since) as since,
     min(l.since) as oldest_lease,
     min(l.until) as next_expiry,
@@ -42,5 +53,5 @@ left join held l on l.worker_session = s.id
 left join fetchq.stop_requests t on t.name = s.name
 group by s.name
 having bool_or(s.is_alive) or count(l.subject) > 0;
-comment on view fetchq.workers is 'The workers that have picked documents: their sessions, and what they hold';
-
+comment on view fetchq.workers is
+    'The workers that have picked documents: their sessions and their leases';
