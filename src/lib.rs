@@ -69,6 +69,11 @@ extension_sql_file!(
     requires = ["bootstrap"]
 );
 extension_sql_file!(
+    "sql/functions/doc_put_many.sql",
+    name = "doc_put_many",
+    requires = ["bootstrap"]
+);
+extension_sql_file!(
     "sql/functions/doc_reject.sql",
     name = "doc_reject",
     requires = ["bootstrap"]

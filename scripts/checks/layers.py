@@ -432,6 +432,21 @@ def entry_points(tree):
             yield f"{where} declares {symbol}, which src/api/{family}.rs does not define"
 
 
+# The families whose calls go elsewhere than to src/store/: their file below src/.
+ELSEWHERE = {"waiting": "src/waiting.rs"}
+
+
+def families(tree):
+    """`doc_reject` of src/api/doc_reject.rs has its statements in src/store/doc_reject.rs."""
+    paths = {f.path for f in tree.files}
+    for f in tree.files:
+        if f.unit != "api" or len(f.module) < 2 or "#[pg_extern" not in f.code:
+            continue
+        wanted = ELSEWHERE.get(f.module[1], f"src/store/{f.module[1]}.rs")
+        if wanted not in paths:
+            yield f"{f.path} has entry points, and {wanted} does not exist"
+
+
 RULES = {
     "no circle between files": no_circle_of_files,
     "no circle between folders": no_circle_of_folders,
@@ -441,6 +456,7 @@ RULES = {
     "unsafe code is in src/pg": unsafe_code,
     "SQL text is in src/store and src/sql": sql_text,
     "entry points and declarations are in files of the same name": entry_points,
+    "statements are in files of the same name": families,
 }
 
 # ---------------------------------------------------------------- self-test --

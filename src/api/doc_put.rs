@@ -6,15 +6,13 @@ use crate::api::entry::{payload, queue_name, respond_write, subject};
 use crate::domain::put_mode::{MODES, Mode};
 use crate::error::{Error, Result};
 use crate::pg::call::{Call, Reply};
-use crate::pg::value::Arg;
 use crate::store::doc_push::NewDoc;
 use crate::store::doc_put as store;
 use crate::store::doc_put::Put;
-use crate::store::doc_put_many;
 use crate::store::open_queue::Queue;
 
 /// The mode of an argument. Fails with `BadValue` for an unknown one.
-fn mode(call: &Call, at: usize) -> Result<Mode> {
+pub fn mode(call: &Call, at: usize) -> Result<Mode> {
     let text = call.text(at, "mode")?;
     Mode::parse(text).ok_or_else(|| Error::BadValue {
         argument: "mode",
@@ -56,24 +54,5 @@ fn doc_put(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
         };
         let action = store::put(&*Queue::open(&queue)?, &put)?;
         Ok(Reply::text(action.word()))
-    })
-}
-
-/// `doc_put_many(queue, docs, mode) → (subject, action)`: as `doc_put`, for a JSON array of
-/// documents. A document may name a mode of its own.
-///
-/// Fails with `UnknownQueue`, with `NoList` or `BadDocument` for an array that is not valid,
-/// with `BadValue` for an unknown mode, with `NotMergeable` as above.
-#[pg_extern(sql = false)]
-fn doc_put_many(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
-    respond_write(fcinfo, |call| {
-        let queue = queue_name(call, 0)?;
-        let docs = call.json(1, "docs")?;
-        let mode = mode(call, 2)?;
-        let mut out = call.rows();
-        for (subject, action) in doc_put_many::put_docs(&*Queue::open(&queue)?, docs, mode)? {
-            out.push(&[Arg::from(subject.as_str()), Arg::from(action.word())]);
-        }
-        Ok(out.done())
     })
 }

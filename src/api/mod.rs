@@ -10,6 +10,7 @@ mod doc_pick_any;
 mod doc_push;
 mod doc_push_many;
 mod doc_put;
+mod doc_put_many;
 mod doc_reject;
 mod doc_settle;
 mod doc_settle_many;

@@ -12,13 +12,3 @@ language c volatile parallel unsafe
 as 'MODULE_PATHNAME', 'doc_put_wrapper';
 comment on function fetchq.doc_put(text, text, jsonb, timestamptz, int, int, text, text, int) is
     'Adds a document; when its subject exists, the mode decides what happens: ignore, replace, merge, earliest, debounce, reset';
-
-create function fetchq.doc_put_many(
-    queue text, docs jsonb, mode text default 'ignore',
-    out subject text, out action text
-)
-returns setof record
-language c volatile parallel unsafe
-as 'MODULE_PATHNAME', 'doc_put_many_wrapper';
-comment on function fetchq.doc_put_many(text, jsonb, text) is
-    'Puts a JSON array of documents, each with a mode of its own if it names one; gives created, updated, ignored or revived for each';

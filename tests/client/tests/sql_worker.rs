@@ -568,6 +568,11 @@ async fn a_lease_lasts_as_long_as_the_handler() {
     );
     // (if the second were quicker, the first would wait for a document for ever)
     in_handler(&session).await;
+    // The second one must not be the one that leases it: the first one waits for a document.
+    wait_until("the first worker has leased the document", async || {
+        session.column("select count(*) from fetchq.leases").await == ["1"]
+    })
+    .await;
     let second = works(server.connect("postgres").await, ", idle_timeout => '8 s'");
     assert_eq!(
         first.await.unwrap().unwrap().0 + second.await.unwrap().unwrap().0,

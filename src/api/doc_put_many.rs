@@ -1,0 +1,29 @@
+//! `doc_put` for a list of documents.
+
+use pgrx::prelude::*;
+
+use crate::api::doc_put::mode;
+use crate::api::entry::{queue_name, respond_write};
+use crate::pg::call::Reply;
+use crate::pg::value::Arg;
+use crate::store::doc_put_many as store;
+use crate::store::open_queue::Queue;
+
+/// `doc_put_many(queue, docs, mode) → (subject, action)`: as `doc_put`, for a JSON array of
+/// documents. A document may name a mode of its own.
+///
+/// Fails with `UnknownQueue`, with `NoList` or `BadDocument` for an array that is not valid,
+/// with `BadValue` for an unknown mode, with `NotMergeable` as above.
+#[pg_extern(sql = false)]
+fn doc_put_many(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
+    respond_write(fcinfo, |call| {
+        let queue = queue_name(call, 0)?;
+        let docs = call.json(1, "docs")?;
+        let mode = mode(call, 2)?;
+        let mut out = call.rows();
+        for (subject, action) in store::put_docs(&*Queue::open(&queue)?, docs, mode)? {
+            out.push(&[Arg::from(subject.as_str()), Arg::from(action.word())]);
+        }
+        Ok(out.done())
+    })
+}

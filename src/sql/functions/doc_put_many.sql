@@ -1,0 +1,11 @@
+-- `doc_put` for a JSON array of documents. Hot: no search_path is set, see bootstrap.sql.
+
+create function fetchq.doc_put_many(
+    queue text, docs jsonb, mode text default 'ignore',
+    out subject text, out action text
+)
+returns setof record
+language c volatile parallel unsafe
+as 'MODULE_PATHNAME', 'doc_put_many_wrapper';
+comment on function fetchq.doc_put_many(text, jsonb, text) is
+    'Puts a JSON array of documents, each with a mode of its own if it names one; gives created, updated, ignored or revived for each';
