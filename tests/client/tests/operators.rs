@@ -100,12 +100,8 @@ fn bare_operator(sql: &str) -> Option<String> {
         }
         at += 1;
         match c {
-            ':' => {
-                // A cast, or an assignment of PL/pgSQL.
-                if at < bytes.len() && (bytes[at] == ':' || bytes[at] == '=') {
-                    at += 1;
-                }
-            }
+            // A cast, or an assignment of PL/pgSQL.
+            ':' if at < bytes.len() && (bytes[at] == ':' || bytes[at] == '=') => at += 1,
             '(' => {
                 depth += 1;
                 if ["with", "set"].contains(&before.last().map_or("", String::as_str)) {
