@@ -24,7 +24,10 @@ pub fn expand(sql: &str) -> Cow<'_, str> {
     let mut expanded = String::new();
     let mut rest = sql;
     while let Some(start) = rest.find('{') {
-        let end = rest[start..].find('}').map_or(rest.len(), |at| start + at);
+        let Some(length) = rest[start..].find('}') else {
+            break;
+        };
+        let end = start + length;
         let name = &rest[start + 1..end];
         if !is_operator(name) {
             expanded.push_str(&rest[..=start]);
