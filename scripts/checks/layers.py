@@ -432,6 +432,24 @@ def entry_points(tree):
             yield f"{where} declares {symbol}, which src/api/{family}.rs does not define"
 
 
+PUBLIC = re.compile(
+    r"^[ ]*pub (?:const |unsafe |extern \"[^\"]*\" )*(fn|struct|enum|trait|const|static|type) (\w+)",
+    re.M,
+)
+
+
+def documented(tree):
+    """Each public item has a comment above it, beyond its attributes."""
+    for f in tree.files:
+        lines = f.text.split("\n")
+        for match in PUBLIC.finditer(f.code):
+            at = f.line(match.start()) - 2
+            while at >= 0 and lines[at].strip().startswith("#["):
+                at -= 1
+            if at < 0 or not lines[at].strip().startswith(("///", "//")):
+                yield f"{f.path}:{at + 2} has no comment on {match.group(1)} {match.group(2)}"
+
+
 # The families whose calls go elsewhere than to src/store/: their file below src/.
 ELSEWHERE = {"waiting": "src/waiting.rs"}
 
@@ -457,6 +475,7 @@ RULES = {
     "SQL text is in src/store and src/sql": sql_text,
     "entry points and declarations are in files of the same name": entry_points,
     "statements are in files of the same name": families,
+    "public items are documented": documented,
 }
 
 # ---------------------------------------------------------------- self-test --

@@ -236,7 +236,7 @@ pub struct TriggerDocument {
     pub seq: i64,
     /// Whether the document is blocked by an earlier one of its ordering key. Then its
     /// `lock_upgrade` is infinite.
-    pub is_held: bool,
+    pub is_blocked: bool,
     /// The ordering key of the document.
     pub ordering_key: Option<String>,
 }
@@ -312,7 +312,7 @@ unsafe fn document(row: &Tuple) -> Option<TriggerDocument> {
             attempts: row.value(ATTEMPTS)? as i32,
             iterations: row.value(ITERATIONS)?,
             next_iteration: row.value(NEXT_ITERATION)?,
-            is_held: row.value(LOCK_UPGRADE) == Some(i64::MAX),
+            is_blocked: row.value(LOCK_UPGRADE) == Some(i64::MAX),
             seq: row.value(SEQ)?,
             ordering_key: row.text(ORDERING_KEY.0),
         })

@@ -91,7 +91,9 @@ mod column {
     pub const CTID: i32 = 12;
     /// The key in the pick index, before the pick.
     pub const INDEX_NEXT_ITERATION: i32 = 13;
+    /// The second part of that key.
     pub const INDEX_ATTEMPTS: i32 = 14;
+    /// The third part of that key.
     pub const INDEX_SEQ: i32 = 15;
 }
 

@@ -187,7 +187,7 @@ fn apply_status_change(
     match (status(old), status(new)) {
         // Picks do not see blocked documents: this one was made active by hand, and runs
         // beside the head.
-        (Some(Pending), Some(Active)) if old.is_held => add_document(spi, queue, new),
+        (Some(Pending), Some(Active)) if old.is_blocked => add_document(spi, queue, new),
         (Some(Pending), Some(Pending | Active)) | (Some(Active), Some(Active)) => {}
         (Some(Active), Some(Pending)) if is_settled => {
             remove_document(spi, queue, old, Some(new))?;
@@ -224,7 +224,7 @@ pub fn add_document(spi: &Spi, queue: &Queue, doc: &TriggerDocument) {
     let (is_head, is_made_here) = (head == doc.subject, row.get(0, 2) == Some(true));
     let subject = [args[2]];
     match (is_head, status(doc)) {
-        (true, _) if doc.is_held => {
+        (true, _) if doc.is_blocked => {
             queue.run(spi, &UNBLOCK, &subject);
         }
         (true, _) => {}
@@ -255,7 +255,7 @@ fn block_if_later(spi: &Spi, queue: &Queue, head: &str, doc: &TriggerDocument) -
 }
 
 fn unblock(spi: &Spi, queue: &Queue, doc: &TriggerDocument) {
-    if doc.is_held {
+    if doc.is_blocked {
         queue.run(spi, &UNBLOCK, &[Arg::from(doc.subject.as_str())]);
     }
 }
@@ -272,7 +272,7 @@ fn remove_document(
         return Ok(());
     };
     // No row names a blocked document.
-    if doc.is_held || !matches!(status(doc), Some(Planned | Pending | Active)) {
+    if doc.is_blocked || !matches!(status(doc), Some(Planned | Pending | Active)) {
         return Ok(());
     }
     let args = key_args(queue, key, &doc.subject);

@@ -196,7 +196,7 @@ fn stray_document(rows: &Rows, row: usize) -> Option<TriggerDocument> {
         subject: rows.get(row, 1)?,
         status: rows.get(row, 2).unwrap_or(Status::Pending.code()),
         ordering_key: rows.get(row, 3),
-        is_held: rows.get(row, 4).unwrap_or(false),
+        is_blocked: rows.get(row, 4).unwrap_or(false),
         attempts: 0,
         iterations: 0,
         // The rows come in order: each is behind those that were added before.
