@@ -157,7 +157,7 @@ fn bare_operators_are_found() {
 }
 
 /// Calls that need a queue with settings: limits, order, history, dead letters, sessions.
-const CALLS: [&str; 60] = [
+const CALLS: [&str; 70] = [
     "queue_create('dead')",
     "queue_create('life')",
     "queue_enable_notify('life')",
@@ -186,7 +186,15 @@ const CALLS: [&str; 60] = [
     "doc_pop('life', max_docs => 1)",
     "doc_cancel('life', 'p1')",
     "docs_kill('life', '{\"subject\": \"u1\"}')",
-    "doc_revive('life', 'u1')",
+    "queue_create('plain')",
+    "doc_push('plain', 'r1')",
+    "doc_pick('plain')",
+    "doc_kill('plain', 'r1')",
+    "doc_revive('plain', 'r1')",
+    "docs_kill('plain')",
+    "docs_retry('plain')",
+    "docs_set_priority('plain', 3)",
+    "docs_move('plain', 'dead')",
     "queue_redrive('life')",
     "queue_redrive('dead')",
     "queue_trim_history('life')",
@@ -218,6 +226,8 @@ const CALLS: [&str; 60] = [
     "schedule_create('s', 'life', '* * * * * *')",
     "mnt()",
     "queue_drop('life')",
+    "queue_drop('plain')",
+    "queue_drop('dead')",
 ];
 
 /// Calls every function with valid arguments, and `CALLS`.

@@ -129,7 +129,7 @@ async fn a_read_only_transaction() {
     let expected = read_all(&session).await;
     session.sql("set default_transaction_read_only = on").await;
     assert_eq!(read_all(&session).await, expected);
-    writes_are_refused(&session, "read only", "can write").await;
+    writes_are_refused(&session, "read only", "read-write").await;
     db.remove().await;
 }
 
