@@ -109,7 +109,8 @@ def check_comments(file):
 
 def self_test():
     there = "See docs/a.md, `src/b/c.rs:12` and tests/client."
-    none = "docs/*.md src/**/x.rs tests/<suite> tests/NAME/x.rs src/store/FAMILY.rs ../src/a.rs src/b/a.c"
+    none = "docs/*.md src/**/x.rs tests/<suite> tests/NAME/x.rs src/store/FAMILY.rs ../src/a.rs "
+    none += "src/b/a.c"
     good = [path for _, path in paths_of(there)] == ["docs/a.md", "src/b/c.rs", "tests/client"]
     if not good or paths_of(none):
         sys.exit(f"links.py: paths are not found as they should be: {paths_of(there + none)}")
@@ -135,7 +136,8 @@ def main():
         files = [f for f in listed("src", "scripts") if os.path.splitext(f)[1] in COMMENTS]
     wrong = [message for page in pages for message in check(page)]
     wrong += [message for file in files for message in check_comments(file)]
-    print("\n".join(wrong) or f"{len(pages)} pages, comments of {len(files)} files: all links are valid")
+    summary = f"{len(pages)} pages, comments of {len(files)} files: all links are valid"
+    print("\n".join(wrong) or summary)
     sys.exit(len(wrong) > 0)
 
 

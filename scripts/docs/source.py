@@ -25,10 +25,10 @@ INTRO = """# Source files
 
 This page is written by `make docs` from the source. `make test` fails when it is stale.
 
-Functions belong to families, and a family has one name: the functions of the family `doc_reject` are
-declared in `src/sql/functions/doc_reject.sql`, and their entry points are in
-`src/api/doc_reject.rs`. Most of them have their statements in `src/store/doc_reject.rs`; the column
-*calls* names the files of `src/` whose functions the entry point calls.
+Functions belong to families, and a family has one name: the functions of the family `doc_reject`
+are declared in `src/sql/functions/doc_reject.sql`, and their entry points are in
+`src/api/doc_reject.rs`. The column *calls* names the files of `src/` whose functions the entry point
+calls; the statements of a family are in the file of that name in `src/store/`, or in those.
 
 ## Functions
 """
