@@ -430,4 +430,7 @@ def conditions():
     if not path or not pathlib.Path(path).exists():
         raise SystemExit(f"error: no list of error codes at '{path}' (FETCHQ_ERRCODES)")
     text = pathlib.Path(path).read_text(encoding="utf-8")
-    return {macro: (state, name or "") for state, macro, name in LINE.findall(text)}
+    lines = LINE.findall(text)
+    # A macro without a name is an alias: its SQLSTATE has the name of another one.
+    names = {state: name for state, _, name in reversed(lines) if name}
+    return {macro: (state, name or names.get(state, "")) for state, macro, name in lines}

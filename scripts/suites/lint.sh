@@ -25,4 +25,5 @@ one layers-self-test scripts/checks/layers.py --self-test
 one words scripts/checks/words.py
 one words-self-test scripts/checks/words.py --self-test
 one links scripts/checks/links.py
+one links-self-test scripts/checks/links.py --self-test
 one scripts scripts/checks/shell.sh

@@ -1,4 +1,4 @@
--- PUBLIC has no rights on fetchq. docs/security.md says what to grant to a role that works with
+-- PUBLIC has no rights on fetchq. docs/guides/security.md says what to grant to a role that works with
 -- queues. Functions run with the rights of the caller, so the rights on the tables decide. The
 -- functions below are for the owner only.
 revoke all on schema fetchq, fetchq_data from public;
