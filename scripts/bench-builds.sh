@@ -15,11 +15,11 @@ rounds=${3:-6} seconds=${4:-8}
 load_pg
 load_state
 
-for n in before after; do PG_CONFIG=${config[$n]} scripts/cluster.sh "bench-$n" reset; done
+for n in before after; do PG_CONFIG=${config[$n]} scripts/cluster.sh "bench_$n" reset; done
 cleanup() {
   local rc=$?
   trap - EXIT
-  for n in before after; do PG_CONFIG=${config[$n]} scripts/cluster.sh "bench-$n" stop || :; done
+  for n in before after; do PG_CONFIG=${config[$n]} scripts/cluster.sh "bench_$n" stop || :; done
   exit "$rc"
 }
 trap cleanup EXIT
@@ -33,8 +33,8 @@ select subject from fetchq.doc_pick('q', 0, 1, '5m');
 SQL
 for n in before after; do
   export FETCHQ_PG_CONF="synchronous_commit = off"
-  PG_CONFIG=${config[$n]} scripts/cluster.sh "bench-$n" start
-  PG_CONFIG=${config[$n]} scripts/cluster.sh "bench-$n" psql -XqAtc "select fetchq.queue_create('q')" >/dev/null
+  PG_CONFIG=${config[$n]} scripts/cluster.sh "bench_$n" start
+  PG_CONFIG=${config[$n]} scripts/cluster.sh "bench_$n" psql -XqAtc "select fetchq.queue_create('q')" >/dev/null
 done
 
 for what in cycle poll; do
@@ -43,7 +43,7 @@ for what in cycle poll; do
     order="before after"
     if ((round % 2)); then order="after before"; fi
     for n in $order; do
-      eval "$(PG_CONFIG=${config[$n]} scripts/cluster.sh "bench-$n" env)"
+      eval "$(PG_CONFIG=${config[$n]} scripts/cluster.sh "bench_$n" env)"
       tps=$("$PG_BINDIR/pgbench" -n -M prepared -c 4 -j 2 -T "$seconds" -f "$scratch/$what.sql" | sed -n 's/^tps = \([0-9.]*\).*/\1/p')
       if [[ $n == before ]]; then a=$tps; else b=$tps; fi
     done

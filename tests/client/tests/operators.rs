@@ -272,8 +272,9 @@ async fn every_statement_names_the_schema_of_its_operators() {
     // The background worker also runs statements.
     if preload.starts_with("fetchq") {
         session
-            .sql("alter system set fetchq.background_worker = on; select pg_reload_conf()")
+            .sql("alter system set fetchq.background_worker = on")
             .await;
+        session.sql("select pg_reload_conf()").await;
         session
             .sql("update fetchq.jobs set next_iteration = now()")
             .await;
