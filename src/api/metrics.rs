@@ -223,7 +223,7 @@ fn metric_log_set(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
 fn metric_log_pack(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |_| {
         let packed = pack::run();
-        pack::tidy();
+        pack::truncate_packed();
         Ok(Reply::int(packed))
     })
 }

@@ -160,7 +160,7 @@ mod tests {
                         assert_eq!(count(steps, at), *weight, "{weights:?} from {random}");
                     }
                 }
-                // The bound of docs/flow-control.md.
+                // The bound of docs/guides/limits-and-order.md#from-several-queues.
                 for (at, weight) in reduced.iter().enumerate() {
                     for steps in order.windows((2 * sum / weight) as usize) {
                         assert!(steps.contains(&at), "{weights:?}: {at} in {steps:?}");

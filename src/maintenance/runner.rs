@@ -49,7 +49,7 @@ pub fn run(duration: Interval, limit: i32) -> Outcome {
         }
     }
     if packs {
-        pack::tidy();
+        pack::truncate_packed();
     }
     outcome
 }
@@ -109,7 +109,7 @@ pub fn run_next(kind: Kind) -> bool {
         subtransaction::attempt(|| raise(run_one(&job, RunAs::Owner))),
     );
     if Task::parse(&job.task) == Some(Task::Pack) {
-        pack::tidy();
+        pack::truncate_packed();
     }
     true
 }

@@ -49,8 +49,8 @@ pub fn run(limit: i32, now: i64) -> Outcome {
     outcome
 }
 
-/// Runs up to `limit` due schedules for a caller of `mnt_run()` and similar functions. Such a role
-/// may have no rights on schedules, so an error is reported as a WARNING.
+/// Runs up to `limit` due schedules for a caller of `mnt_job_run()` or `mnt()`. Such a role may
+/// have no rights on schedules, so an error is reported as a WARNING.
 pub fn run_beside_jobs(limit: i32) {
     if let Err(message) = subtransaction::attempt(|| run(limit, time::now())) {
         error::warn(

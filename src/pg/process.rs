@@ -83,7 +83,7 @@ impl Started {
 ///
 /// `argument` is passed to its main function, and `database` is shown in its name. Returns None
 /// when `max_worker_processes` processes are running.
-pub fn start_worker(argument: usize, database: &str) -> Option<Started> {
+pub fn start_background_worker(argument: usize, database: &str) -> Option<Started> {
     start(
         "fetchq background worker",
         "fetchq_worker_main",
@@ -93,7 +93,7 @@ pub fn start_worker(argument: usize, database: &str) -> Option<Started> {
 }
 
 /// Starts the jobs process of a database. The arguments and the result are those of
-/// [`start_worker`].
+/// [`start_background_worker`].
 pub fn start_jobs(argument: usize, database: &str) -> Option<Started> {
     start("fetchq jobs", "fetchq_jobs_main", argument, database)
 }

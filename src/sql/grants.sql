@@ -1,5 +1,5 @@
--- PUBLIC has no rights on fetchq. docs/security.md says what to grant to a role that works with
--- queues. Functions run with the rights of the caller, so the rights on the tables decide. The
+-- PUBLIC has no rights on fetchq. docs/guides/security.md says what to grant to a role that works
+-- with queues. Functions run with the rights of the caller, so the rights on the tables decide. The
 -- functions below are for the owner only.
 revoke all on schema fetchq, fetchq_data from public;
 revoke all on function fetchq.background_worker_wake() from public;

@@ -5,6 +5,9 @@
 //! the cap exact: a pick locks as many free slots as it may need, skips those that other
 //! transactions have locked, and then leases as many documents. A pick therefore never
 //! waits, and a transaction that is rolled back, or ends with its session, uses no slot.
+//!
+//! limits.rs locks the slots for a pick (`admit`). This file assigns and frees them, and sets and
+//! repairs the cap.
 
 use crate::domain::names::QueueName;
 use crate::error::{Error, Result};

@@ -301,7 +301,7 @@ const MAX_UNTRUNCATED: usize = 3;
 /// Truncates the packed segments that no snapshot needs any longer. Readers of counters wait
 /// for that until the transaction ends, so the caller does it last. `is_in_block`: within a
 /// transaction block, whose end is not known, segments are only truncated from three on.
-pub fn tidy(spi: &Spi, is_in_block: bool) {
+pub fn truncate_packed(spi: &Spi, is_in_block: bool) {
     if session::keeps_snapshot() {
         return;
     }

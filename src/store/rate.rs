@@ -6,6 +6,8 @@
 //! many free permits as it may need, skips those that other transactions have locked, and
 //! then picks as many documents. A pick therefore never waits, and a transaction that is
 //! rolled back, or ends with its session, uses no permit.
+//!
+//! limits.rs locks the permits for a pick (`admit`). This file uses them up, and sets the rate.
 
 use crate::domain::names::QueueName;
 use crate::error::{Error, Result};
@@ -58,7 +60,7 @@ pub fn use_permits(queue: &Queue, n: i32, now: i64) {
     }
 }
 
-// Index: rate_permits_free_idx, the first entry behind now.
+// Index: rate_permits_free_idx, the first entry after now.
 static NEXT_PERMIT: Statement = Statement::new(
     "select r.free_at from fetchq.rate_permits r
      where r.queue_id {=} $1 and r.free_at {>} $2
