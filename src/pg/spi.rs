@@ -206,7 +206,7 @@ impl Rows<'_> {
         }
     }
 
-    /// Tells whether the result has no rows.
+    /// Returns whether the result has no rows.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

@@ -240,6 +240,7 @@ pub fn make_pending(queue: &Queue, limit: i32) -> i32 {
 }
 
 /// How often `make_pending_by_key` continues after documents that cannot be changed now.
+/// Not measured: a bound for the time of one call. The next call continues.
 const MAX_ROUNDS: usize = 20;
 
 /// Makes planned documents of an ordered queue pending. Documents whose key another transaction has

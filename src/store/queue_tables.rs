@@ -196,7 +196,7 @@ pub fn truncate_docs(name: &QueueName) {
     });
 }
 
-/// Whether the queue has a table for its history.
+/// Returns whether the queue has a table for its history.
 pub fn has_history(name: &QueueName) -> bool {
     relation::lookup_data_table(&name.relation("history")).is_some()
 }

@@ -160,7 +160,7 @@ fn bound_session(rows: &Rows, row: usize) -> Option<BoundSession> {
     })
 }
 
-/// Whether the caller may read the sessions of workers.
+/// Returns whether the caller may read the sessions of workers.
 pub fn may_read() -> bool {
     relation::lookup("fetchq", "worker_sessions").is_some_and(relation::may_read)
 }
@@ -292,7 +292,8 @@ pub fn delete_stale(queue: &Queue) {
 }
 
 /// Returns all documents that a worker has leased, of any queue, as if they had not been
-/// picked. Gives their number, or `None` when no worker of that name has picked anything.
+/// picked. Returns how many, or `None` when no worker of that name has picked anything.
+/// Fails as `Queue::open` does, except for a queue that was dropped meanwhile.
 pub fn release_all(worker: &str) -> Result<Option<i32>> {
     let queues = queues_of(worker);
     if queues.is_empty() {
