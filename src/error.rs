@@ -296,7 +296,7 @@ impl From<Error> for ErrorReport {
     }
 }
 
-/// Gives the value of a result, and raises its error as an ERROR. That is a panic, as an ERROR of
+/// Returns the value of a result, and raises its error as an ERROR. That is a panic, as an ERROR of
 /// the server is, so both undo the subtransaction around them.
 pub fn raise<T>(result: Result<T>) -> T {
     result.unwrap_or_else(|e| {

@@ -9,7 +9,7 @@ use pgrx::{GucContext, GucFlags, GucRegistry, GucSetting, PostgresGucEnum};
 pub enum Notify {
     /// The background worker sends one notification for many documents, soon after the commit.
     #[name = c"worker"]
-    Worker,
+    BackgroundWorker,
     /// The transaction itself sends one notification for each document when it commits.
     #[name = c"commit"]
     Commit,
@@ -47,7 +47,7 @@ static SESSION_LEASES: GucSetting<SessionLeases> =
 
 static DATABASES: GucSetting<Option<CString>> = GucSetting::<Option<CString>>::new(Some(c""));
 
-static NOTIFY: GucSetting<Notify> = GucSetting::<Notify>::new(Notify::Worker);
+static NOTIFY: GucSetting<Notify> = GucSetting::<Notify>::new(Notify::BackgroundWorker);
 
 static NOTIFY_INTERVAL_MS: GucSetting<i32> = GucSetting::<i32>::new(20);
 
@@ -203,7 +203,7 @@ pub fn direct() -> bool {
 }
 
 /// `fetchq.background_worker`: whether background workers run maintenance.
-pub fn worker() -> bool {
+pub fn background_worker() -> bool {
     BACKGROUND_WORKER.get()
 }
 

@@ -89,7 +89,7 @@ impl Waiter {
 /// queue in `names`. None when that did not happen until `until`, in microseconds since 2000.
 /// The session has no snapshot and no lock while it waits.
 ///
-/// Errors: those of `Queue::open`, such as `Error::UnknownQueue`.
+/// Fails with the errors of `Queue::open`, such as `Error::UnknownQueue`.
 pub fn wait(
     transactions: &Transactions,
     names: &[QueueName],
@@ -134,10 +134,10 @@ pub fn wait(
     }
 }
 
-/// Calls `pick` until it gives a document, or until `until`, in microseconds since 2000.
+/// Calls `pick` until it returns a document, or until `until`, in microseconds since 2000.
 /// `pick` gets the queue and the current time, and returns how many documents it has picked.
 ///
-/// Errors: those of `Queue::open`, such as `Error::UnknownQueue`.
+/// Fails with the errors of `Queue::open`, such as `Error::UnknownQueue`.
 pub fn pick(
     name: &QueueName,
     version: i32,

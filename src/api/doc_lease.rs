@@ -39,10 +39,10 @@ fn doc_extend(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
 }
 
 /// `doc_cancel(queue, subject) → (was_cancelled, status)`: kills a document that is planned,
-/// pending or active, and gives the status that it had. The worker of an active document loses
+/// pending or active, and returns the status that it had. The worker of an active document loses
 /// its lease, and `doc_extend` reports that.
 ///
-/// Fails with `UnknownQueue`. A document that does not exist gives a warning and
+/// Fails with `UnknownQueue`. A document that does not exist raises a warning and returns
 /// `(false, NULL)`.
 #[pg_extern(sql = false)]
 fn doc_cancel(fcinfo: pg_sys::FunctionCallInfo) -> Reply {

@@ -17,8 +17,8 @@ use crate::{settings, waiting};
 /// at most `max_docs`, by priority and time. The lease lasts for `duration`, the text of an
 /// interval.
 ///
-/// Fails with `NegativeLimit` or `BadDuration`. A queue that does not exist gives a warning and
-/// no rows.
+/// Fails with `NegativeLimit` or `BadDuration`. A queue that does not exist raises a warning and
+/// returns no rows.
 #[pg_extern(sql = false)]
 fn doc_pick(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
@@ -75,7 +75,8 @@ fn doc_pick_full_interval(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
 /// `fetchq.max_wait`, and holds a snapshot meanwhile.
 ///
 /// Fails with `WaitsInSnapshot` in a transaction of REPEATABLE READ or SERIALIZABLE, with
-/// `NegativeLimit` or `BadDuration`. A queue that does not exist gives a warning and no rows.
+/// `NegativeLimit` or `BadDuration`. A queue that does not exist raises a warning and returns no
+/// rows.
 #[pg_extern(sql = false)]
 fn doc_pick_wait(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
@@ -140,10 +141,10 @@ fn pick(call: &Call, version: i32, limit: i32, duration: Interval) -> Result<Rep
     Ok(out.done())
 }
 
-/// `doc_pop(queue, version, max_docs) → documents`: removes due documents and gives them. A
+/// `doc_pop(queue, version, max_docs) → documents`: removes due documents and returns them. A
 /// rollback brings them back.
 ///
-/// Fails with `NegativeLimit`. A queue that does not exist gives a warning and no rows.
+/// Fails with `NegativeLimit`. A queue that does not exist raises a warning and returns no rows.
 #[pg_extern(sql = false)]
 fn doc_pop(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {

@@ -36,7 +36,7 @@ fn doc_pick_any(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
         let queues = names.iter().map(Queue::open).collect::<Result<Vec<_>>>()?;
         let (lease, now) = (Lease::new(), time::now());
         let mut out = call.rows();
-        doc_pick_any::take(&names, &weights, limit, |at, n| {
+        doc_pick_any::distribute_picks(&names, &weights, limit, |at, n| {
             let out = &mut out;
             out.begin_with(Arg::from(names[at].as_str()));
             let pick = Pick {

@@ -17,8 +17,8 @@ use crate::store::doc_push_many;
 use crate::store::open_queue::Queue;
 
 /// `doc_push(queue, subject, payload, next_iteration) → queued_docs`: adds a document of
-/// version 0 and priority 0; 0 when the subject exists. A queue that does not exist gives a
-/// warning and 0.
+/// version 0 and priority 0; 0 when the subject exists. A queue that does not exist raises a
+/// warning and returns 0.
 #[pg_extern(sql = false)]
 fn doc_push(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
@@ -38,7 +38,7 @@ fn doc_push(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
 }
 
 /// `doc_push(queue, subject, version, priority, next_iteration, payload) → queued_docs`: adds a
-/// document; 0 when the subject exists. A queue that does not exist gives a warning and 0.
+/// document; 0 when the subject exists. A queue that does not exist raises a warning and returns 0.
 #[pg_extern(sql = false)]
 fn doc_push_full(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
@@ -63,7 +63,7 @@ pub fn read_document(call: &Call) -> Result<NewDoc<'_>> {
 }
 
 /// `doc_push(queue, version, next_iteration, documents) → queued_docs`: adds a list of
-/// documents that share version and time, written as the VALUES of fetchq 4. Gives the number
+/// documents that share version and time, written as the VALUES of fetchq 4. Returns the number
 /// of those that are new.
 ///
 /// Fails with `Invalid` when the list cannot be parsed.
@@ -131,14 +131,9 @@ fn doc_push_untyped(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     })
 }
 
-/// How many subjects are generated before a document is given up. One is enough, unless a
-/// client has pushed exactly that subject, or the server's clock was set back. A trigger of the
-/// user that suppresses every insert rejects all of them.
-const MAX_RETRIES: usize = 10;
-
 /// `doc_append(queue, payload, version, priority) → subject`: adds a document that is due now,
-/// behind those of its priority, and gives the subject that was generated for it. A queue that
-/// does not exist gives a warning and NULL.
+/// after the other documents of its priority, and returns the subject that was generated for it. A
+/// queue that does not exist raises a warning and returns NULL.
 #[pg_extern(sql = false)]
 fn doc_append(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
@@ -153,17 +148,8 @@ fn doc_append(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
             max_attempts: None,
         };
         let appended = Queue::open(&queue).map(|queue| {
-            for _ in 0..MAX_RETRIES {
-                let subject = generated_subject();
-                let doc = NewDoc {
-                    subject: &subject,
-                    ..doc
-                };
-                if store::append(&queue, &doc) {
-                    return Reply::text(&subject);
-                }
-            }
-            Reply::null()
+            store::append(&queue, &doc, generated_subject)
+                .map_or_else(Reply::null, |subject| Reply::text(&subject))
         });
         lenient(appended, Reply::null())
     })

@@ -12,8 +12,8 @@ use crate::store::doc_push_many as store;
 use crate::store::doc_push_many::Batch;
 use crate::store::open_queue::Queue;
 
-/// `doc_push_many(queue, docs) → queued_docs`: adds a JSON array of documents. Gives the number
-/// of those that are new. A queue that does not exist gives a warning and 0.
+/// `doc_push_many(queue, docs) → queued_docs`: adds a JSON array of documents. Returns the number
+/// of those that are new. A queue that does not exist raises a warning and returns 0.
 ///
 /// Fails with `NoList` or `BadDocument` for an array that is not valid.
 #[pg_extern(sql = false)]
@@ -31,7 +31,7 @@ fn doc_push_many(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
 /// or NULL.
 ///
 /// Fails with `ListLengths`, `NullElement` or `ManyDimensions` for a list that is not valid. A
-/// queue that does not exist gives a warning and 0.
+/// queue that does not exist raises a warning and returns 0.
 #[pg_extern(sql = false)]
 fn doc_push_many_arrays(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
@@ -50,8 +50,8 @@ fn doc_push_many_arrays(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
 }
 
 /// `doc_append_many(queue, payloads, version, priority) → subjects`: adds documents that are
-/// due now, in their order, and gives the subjects that were generated for them. A queue that
-/// does not exist gives a warning and no rows. Fails with `ManyDimensions`.
+/// due now, in their order, and returns the subjects that were generated for them. A queue that
+/// does not exist raises a warning and returns no rows. Fails with `ManyDimensions`.
 #[pg_extern(sql = false)]
 fn doc_append_many(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {

@@ -16,7 +16,7 @@ use crate::store::open_queue::Queue;
 /// of the queue. After its last attempt it is killed.
 ///
 /// Fails with `LeaseLost` when the lease was lost, with `BadDuration`. Without `lease`, a
-/// document that is not active gives a warning and 0.
+/// document that is not active raises a warning and returns 0.
 #[pg_extern(sql = false)]
 fn doc_reject(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
@@ -55,7 +55,7 @@ fn doc_snooze(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
 }
 
 /// `log_error(queue, subject, message, details, ref_id) → queued_logs`: adds an entry to the
-/// log of a queue. A queue that does not exist gives a warning and false.
+/// log of a queue. A queue that does not exist raises a warning and returns false.
 #[pg_extern(sql = false)]
 fn log_error(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {

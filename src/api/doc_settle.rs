@@ -9,7 +9,7 @@ use crate::store::doc_settle;
 use crate::store::lease_check::LeasedDoc;
 use crate::store::open_queue::Queue;
 
-/// Opens the queue, settles a document, and gives the number of settled documents: 1 or 0.
+/// Opens the queue, settles a document, and returns the number of settled documents: 1 or 0.
 /// `lease` is the position of the argument with the lease number, counted from 0.
 pub fn settle(
     call: &Call,
@@ -30,7 +30,7 @@ pub fn settle(
 /// settled only while that lease lasts.
 ///
 /// Fails with `LeaseLost` when the lease was lost. Without `lease`, a document that is not
-/// active gives a warning and 0.
+/// active raises a warning and returns 0.
 #[pg_extern(sql = false)]
 fn doc_complete(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {

@@ -11,7 +11,7 @@ use crate::pg::value::Arg;
 use crate::store::doc_settle_many;
 use crate::store::open_queue::Queue;
 
-/// Settles a list of documents, and gives for each subject whether it was active. `lease` is the
+/// Settles a list of documents, and returns for each subject whether it was active. `lease` is the
 /// position of the argument with the lease number, counted from 0. Where a lease is given and one
 /// of them was lost, nothing is settled.
 fn settle(
@@ -64,7 +64,7 @@ fn settle(
 ///
 /// Fails with `SomeLeasesLost` when `lease` is given and one of them was lost, with
 /// `ListLengths`, `NullElement` or `ManyDimensions` for a list that is not valid. Without
-/// `lease`, documents that are not active give a warning.
+/// `lease`, documents that are not active raise a warning.
 #[pg_extern(sql = false)]
 fn doc_complete_many(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {

@@ -10,10 +10,9 @@ use crate::store::doc_upsert as store;
 use crate::store::doc_upsert::Upserted;
 use crate::store::open_queue::Queue;
 
-/// `doc_upsert(queue, subject, version, priority, next_iteration, payload)
-/// → (queued_docs, updated_docs)`:
-/// adds a document, or changes priority, payload and time of the one that exists, unless it is
-/// active. A queue that does not exist gives a warning and `(0, 0)`.
+/// `doc_upsert(queue, subject, version, priority, next_iteration, payload) → (queued_docs,
+/// updated_docs)`: adds a document, or changes priority, payload and time of the one that exists,
+/// unless it is active. A queue that does not exist raises a warning and returns `(0, 0)`.
 #[pg_extern(sql = false)]
 fn doc_upsert(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {

@@ -9,7 +9,7 @@ use crate::store::doc_upsert_many;
 use crate::store::open_queue::Queue;
 
 /// `doc_upsert_many(queue, docs) → (subject, action)`: as `doc_upsert`, for a JSON array of
-/// documents. A queue that does not exist gives a warning and no rows.
+/// documents. A queue that does not exist raises a warning and returns no rows.
 ///
 /// Fails with `NoList` or `BadDocument` for an array that is not valid.
 #[pg_extern(sql = false)]

@@ -19,7 +19,7 @@ use crate::pg::value::Arg;
 use crate::pg::{session, time};
 use crate::settings;
 
-/// Runs the body of an entry point, and raises the error that it returns.
+/// Runs the body of an entry point. Raises the error that the body returns as an ERROR.
 pub fn respond(
     fcinfo: pg_sys::FunctionCallInfo,
     body: impl FnOnce(&Call) -> Result<Reply>,
@@ -33,8 +33,8 @@ pub fn respond(
     }
 }
 
-/// The same for functions that write. Fails with `ReadOnly` on a hot standby and in a read-only
-/// transaction.
+/// Runs the body of an entry point that writes. Raises the error that the body returns as an ERROR.
+/// Fails with `ReadOnly` on a hot standby and in a read-only transaction.
 pub fn respond_write(
     fcinfo: pg_sys::FunctionCallInfo,
     body: impl FnOnce(&Call) -> Result<Reply>,
@@ -65,12 +65,12 @@ pub fn lenient<T>(result: Result<T>, value: T) -> Result<T> {
     }
 }
 
-/// The name of a queue, checked and folded to lower case.
+/// The name of a queue, checked and folded to lower case. Fails with `NullArgument` or `Invalid`.
 pub fn queue_name(call: &Call, at: usize) -> Result<QueueName> {
     Ok(QueueName::parse(call.text(at, "queue")?)?)
 }
 
-/// The subject of a document, checked.
+/// The subject of a document, checked. Fails with `NullArgument` or `Invalid`.
 pub fn subject(call: &Call, at: usize) -> Result<&str> {
     Ok(names::check_subject(call.text(at, "subject")?)?)
 }
@@ -80,7 +80,7 @@ pub fn generated_subject() -> String {
     subjects::generate(time::clock(), session::number())
 }
 
-/// The name of a metric, checked.
+/// The name of a metric, checked. Fails with `NullArgument` or `Invalid`.
 pub fn metric_name(call: &Call, at: usize) -> Result<&str> {
     Ok(names::check_metric(call.text(at, "metric")?)?)
 }
@@ -97,7 +97,7 @@ pub fn undouble_payload(payload: Jsonb) -> Jsonb {
     payload
 }
 
-/// A payload that must not be NULL.
+/// A payload that must not be NULL. Fails with `NullArgument`.
 pub fn payload(call: &Call, at: usize) -> Result<Jsonb> {
     call.json(at, "payload").map(undouble_payload)
 }
@@ -107,7 +107,8 @@ pub fn opt_payload(call: &Call, at: usize) -> Option<Jsonb> {
     call.opt_json(at).map(undouble_payload)
 }
 
-/// The message of an error, without the doubled apostrophes of `fetchq.legacy_quotes`.
+/// The message of an error, without the doubled apostrophes of `fetchq.legacy_quotes`. Fails with
+/// `NullArgument`.
 pub fn message(call: &Call, at: usize) -> Result<String> {
     let text = call.text(at, "message")?;
     Ok(if settings::legacy_quotes() {

@@ -38,7 +38,7 @@ fn init(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
 }
 
 /// `upgrade__310__320()`, `upgrade__320__330()`, `upgrade__330__400()`: the upgrades of fetchq
-/// 3, which old clients may call. They do nothing and give true.
+/// 3, which old clients may call. They do nothing and return true.
 #[pg_extern(sql = false)]
 fn upgrade_nothing(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond(fcinfo, |_| Ok(Reply::bool(true)))

@@ -24,9 +24,9 @@ fn counts(outcome: documents::Outcome) -> [Arg; 3] {
     ]
 }
 
-/// `mnt_run(queue, max_docs) → (activated_count, rescheduled_count, killed_count)`: makes due
-/// documents pending, and returns or kills documents whose lease expired, at most `max_docs` of
-/// each.
+/// `mnt_run(queue, max_docs) → (activated_count, rescheduled_count, killed_count)`: makes planned
+/// documents pending when they are due, and returns or kills documents whose lease expired, at most
+/// `max_docs` of each.
 ///
 /// Fails with `UnknownQueue`, and with `NegativeLimit` when `max_docs` is below 0.
 #[pg_extern(sql = false)]
@@ -56,7 +56,8 @@ fn mnt_run_all(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     })
 }
 
-/// Runs one step of maintenance on a queue, for at most `max_docs` documents.
+/// Runs one step of maintenance on a queue, for at most `max_docs` documents. Fails with
+/// `UnknownQueue`, and with `NegativeLimit` when `max_docs` is below 0.
 fn run_step(call: &Call, run: impl FnOnce(&Queue, i32) -> Result<i32>) -> Result<Reply> {
     let name = queue_name(call, 0)?;
     let limit = call.limit(1, "max_docs")?;
@@ -65,7 +66,7 @@ fn run_step(call: &Call, run: impl FnOnce(&Queue, i32) -> Result<i32>) -> Result
 }
 
 /// `mnt_make_pending(queue, max_docs) → affected_rows`: makes planned documents pending that
-/// are due. Fails with `UnknownQueue`.
+/// are due. Fails with `UnknownQueue`, and with `NegativeLimit` when `max_docs` is below 0.
 #[pg_extern(sql = false)]
 fn mnt_make_pending(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
@@ -74,7 +75,7 @@ fn mnt_make_pending(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
 }
 
 /// `mnt_reschedule_orphans(queue, max_docs) → affected_rows`: returns documents whose lease
-/// expired. Fails with `UnknownQueue`.
+/// expired. Fails with `UnknownQueue`, and with `NegativeLimit` when `max_docs` is below 0.
 #[pg_extern(sql = false)]
 fn mnt_reschedule_orphans(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
@@ -84,8 +85,8 @@ fn mnt_reschedule_orphans(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     })
 }
 
-/// `mnt_mark_dead(queue, max_docs) → affected_rows`: kills documents whose lease expired at
-/// their last attempt. Fails with `UnknownQueue`.
+/// `mnt_mark_dead(queue, max_docs) → affected_rows`: kills documents whose lease expired at their
+/// last attempt. Fails with `UnknownQueue`, and with `NegativeLimit` when `max_docs` is below 0.
 #[pg_extern(sql = false)]
 fn mnt_mark_dead(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| run_step(call, store::mark_dead))
@@ -160,7 +161,7 @@ fn mnt(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
         let outcome = runner::run(duration, due.saturating_add(1));
         schedules::run_beside_jobs(i32::MAX);
         let packed = outcome.packed.saturating_add(pack::run());
-        pack::tidy();
+        pack::truncate_packed();
         Ok(call.record(&[Arg::from(outcome.processed), Arg::from(packed)]))
     })
 }

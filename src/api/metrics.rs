@@ -82,7 +82,7 @@ fn metric_get_all(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     })
 }
 
-/// Gives one row for each queue: its name, then the values.
+/// Returns one row for each queue: its name, then the values.
 fn per_queue(call: &Call, values: impl Fn(&QueueName) -> Result<Vec<Arg>>) -> Result<Reply> {
     let mut out = call.rows();
     for name in queue::all() {
@@ -142,7 +142,7 @@ fn metric_compute_all(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
 }
 
 /// `metric_reset(queue)`: deletes the metrics of a queue, counts its documents, and stores and
-/// gives the result. Fails with `UnknownQueue`.
+/// returns the result. Fails with `UnknownQueue`.
 #[pg_extern(sql = false)]
 fn metric_reset(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
@@ -159,7 +159,7 @@ fn metric_reset_all(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     })
 }
 
-/// The functions that change a metric at once: reads queue, metric and value, and gives the new
+/// The functions that change a metric at once: reads queue, metric and value, and returns the new
 /// value and whether the metric is new.
 fn write_metric(
     call: &Call,
@@ -185,7 +185,7 @@ fn metric_increment(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
 }
 
 /// The functions that change a metric at the next pack: reads queue, metric and value, and
-/// gives the number of rows written.
+/// returns the number of rows written.
 fn log_metric(call: &Call, log: impl FnOnce(&QueueName, &str, i64) -> i32) -> Result<Reply> {
     let name = queue_name(call, 0)?;
     let metric = metric_name(call, 1)?;
@@ -223,12 +223,12 @@ fn metric_log_set(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
 fn metric_log_pack(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |_| {
         let packed = pack::run();
-        pack::tidy();
+        pack::truncate_packed();
         Ok(Reply::int(packed))
     })
 }
 
-/// Takes a snapshot of some metrics of a queue, and gives whether the queue exists, and the
+/// Takes a snapshot of some metrics of a queue, and returns whether the queue exists, and the
 /// number of rows written.
 fn take_snapshot(call: &Call, name: &QueueName, which: SnapshotOf) -> Result<Reply> {
     let inserts = lenient(snapshot::run(name, which).map(Some), None)?;
@@ -239,7 +239,7 @@ fn take_snapshot(call: &Call, name: &QueueName, which: SnapshotOf) -> Result<Rep
 }
 
 /// `metric_snap(queue) → (success, inserts)`: takes a snapshot of all metrics of a queue. A
-/// queue that does not exist gives a warning and `(false, 0)`.
+/// queue that does not exist raises a warning and returns `(false, 0)`.
 #[pg_extern(sql = false)]
 fn metric_snap(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {

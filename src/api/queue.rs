@@ -31,7 +31,7 @@ fn queue_create(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
 /// it, its schedules included. A notice names the schedules, and the queues that used it as
 /// their dead-letter queue.
 ///
-/// A queue that does not exist gives a warning and `(false, NULL)`.
+/// A queue that does not exist raises a warning and returns `(false, NULL)`.
 #[pg_extern(sql = false)]
 fn queue_drop(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
@@ -54,8 +54,8 @@ fn queue_drop(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     })
 }
 
-/// `queue_get_id(queue) → queue_id`: the id of a queue. A queue that does not exist gives a
-/// warning and NULL.
+/// `queue_get_id(queue) → queue_id`: the id of a queue. A queue that does not exist raises a
+/// warning and returns NULL.
 #[pg_extern(sql = false)]
 fn queue_get_id(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond(fcinfo, |call| {
@@ -65,7 +65,7 @@ fn queue_get_id(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
 }
 
 /// `queue_create_indexes(queue) → was_created`: creates the indexes and the ready trigger of a
-/// queue where they are missing. A queue that does not exist gives a warning and false.
+/// queue where they are missing. A queue that does not exist raises a warning and returns false.
 #[pg_extern(sql = false)]
 fn queue_create_indexes(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, create_indexes)
@@ -89,7 +89,7 @@ fn create_indexes(call: &Call) -> Result<Reply> {
 }
 
 /// `queue_drop_indexes(queue) → was_dropped`: drops the indexes of a queue, except those that
-/// implement a constraint. A queue that does not exist gives a warning and false.
+/// implement a constraint. A queue that does not exist raises a warning and returns false.
 #[pg_extern(sql = false)]
 fn queue_drop_indexes(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
@@ -101,7 +101,7 @@ fn queue_drop_indexes(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
 
 /// `queue_drop_version(queue, version) → was_dropped`: says whether a version may be removed,
 /// which is every version except the current one. No version has an index of its own, so
-/// nothing is dropped. A queue that does not exist gives a warning and false.
+/// nothing is dropped. A queue that does not exist raises a warning and returns false.
 #[pg_extern(sql = false)]
 fn queue_drop_version(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {

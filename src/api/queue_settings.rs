@@ -66,7 +66,7 @@ fn kept(call: &Call, at: usize, name: &'static str) -> Result<Retention> {
 }
 
 /// `queue_set_max_attempts(queue, max_attempts) → (affected_rows, was_reindexed)`: sets after
-/// how many attempts a document is killed. A queue that does not exist gives a warning and
+/// how many attempts a document is killed. A queue that does not exist raises a warning and returns
 /// `(0, false)`.
 ///
 /// Fails with `BadValue` when the number is below 1.
@@ -86,8 +86,8 @@ fn queue_set_max_attempts(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     })
 }
 
-/// `queue_set_current_version(queue, version) → (affected_rows, was_reindexed)`: sets the
-/// current version of a queue. A queue that does not exist gives a warning and `(0, false)`.
+/// `queue_set_current_version(queue, version) → (affected_rows, was_reindexed)`: sets the current
+/// version of a queue. A queue that does not exist raises a warning and returns `(0, false)`.
 #[pg_extern(sql = false)]
 fn queue_set_current_version(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
@@ -106,7 +106,7 @@ fn reindexed(call: &Call, affected: Result<i32>) -> Result<Reply> {
 }
 
 /// `queue_set_logs_retention(queue, retention) → affected_rows`: sets how long log entries are
-/// kept, as the text of an interval. A queue that does not exist gives a warning and 0.
+/// kept, as the text of an interval. A queue that does not exist raises a warning and returns 0.
 ///
 /// Fails with `BadDuration` for an interval that is negative or infinite.
 #[pg_extern(sql = false)]
@@ -120,8 +120,8 @@ fn queue_set_logs_retention(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
 }
 
 /// `queue_set_metrics_retention(queue, retention) → affected_rows`: sets which snapshots of
-/// metrics are kept, as the text of a JSON policy. A queue that does not exist gives a warning
-/// and 0.
+/// metrics are kept, as the text of a JSON policy. A queue that does not exist raises a warning
+/// and returns 0.
 ///
 /// Fails with `Invalid`, `BadUnit` or `BadDuration` when the policy is not valid.
 #[pg_extern(sql = false)]

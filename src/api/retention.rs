@@ -12,10 +12,10 @@ use crate::store::open_queue::Queue;
 use crate::store::retention as store;
 
 /// `utils_ts_retain(table_name, field, unit, from_time, to_time) → removed_rows`: keeps the
-/// newest row of a table for every unit of time between two times, and removes the others.
-/// `field` is the column with the time, `unit` one that `date_trunc` knows. Fails with
-/// `BadUnit`,
-/// and with `BadValue` when there is no such table.
+/// newest row of a table for each unit of time between two times, and removes the others.
+/// `field` is the column with the time, `unit` one that `date_trunc` knows.
+///
+/// Fails with `BadUnit`, and with `BadValue` when there is no such table.
 #[pg_extern(sql = false)]
 fn utils_ts_retain(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
@@ -31,7 +31,7 @@ fn utils_ts_retain(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
 }
 
 /// `queue_drop_logs(queue) → affected_rows`: removes log entries that are older than the
-/// retention of the queue. A queue that does not exist gives a warning and 0.
+/// retention of the queue. A queue that does not exist raises a warning and returns 0.
 #[pg_extern(sql = false)]
 fn queue_drop_logs(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
@@ -41,8 +41,8 @@ fn queue_drop_logs(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
 }
 
 /// `queue_drop_logs(queue, older_than text) → affected_rows`: removes log entries that are
-/// older than an interval. Fails with `BadDuration`. A queue that does not exist gives a
-/// warning and 0.
+/// older than an interval. Fails with `BadDuration`. A queue that does not exist raises a
+/// warning and returns 0.
 #[pg_extern(sql = false)]
 fn queue_drop_logs_older(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
@@ -55,7 +55,7 @@ fn queue_drop_logs_older(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
 }
 
 /// `queue_drop_logs(queue, before timestamptz) → affected_rows`: removes log entries that were
-/// written before a time. A queue that does not exist gives a warning and 0.
+/// written before a time. A queue that does not exist raises a warning and returns 0.
 #[pg_extern(sql = false)]
 fn queue_drop_logs_before(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
@@ -67,7 +67,7 @@ fn queue_drop_logs_before(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
 }
 
 /// `queue_drop_metrics(queue) → removed_rows`: removes snapshots by the retention policy of the
-/// queue. A queue that does not exist gives a warning and 0.
+/// queue. A queue that does not exist raises a warning and returns 0.
 #[pg_extern(sql = false)]
 fn queue_drop_metrics(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
@@ -78,7 +78,7 @@ fn queue_drop_metrics(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
 
 /// `queue_drop_metrics(queue, policy) → removed_rows`: removes snapshots by a policy, a JSON
 /// array. Fails with `Invalid`, `BadUnit` or `BadDuration` when it is not valid. A queue that
-/// does not exist gives a warning and 0.
+/// does not exist raises a warning and returns 0.
 #[pg_extern(sql = false)]
 fn queue_drop_metrics_by(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {

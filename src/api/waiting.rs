@@ -40,8 +40,8 @@ fn queue_wait_any(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     })
 }
 
-/// Waits for a document of one of the queues, and gives the position of that queue; `None` when the
-/// time is over.
+/// Waits for a document of one of the queues, and returns the position of that queue; `None` when
+/// the time is over.
 fn wait_for(call: &Call, names: &[Option<String>]) -> Result<Option<usize>> {
     if procedure::is_atomic(call) {
         return Err(Error::InTransaction(call.function_name()));

@@ -8,7 +8,7 @@ use crate::pg::call::Reply;
 use crate::store::worker_sessions;
 
 /// `worker_release(name) → released_docs`: returns all documents that a worker has leased, as
-/// if they had not been picked. A worker that has picked nothing gives a warning and 0.
+/// if they had not been picked. A worker that has picked nothing raises a warning and returns 0.
 #[pg_extern(sql = false)]
 fn worker_release(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {

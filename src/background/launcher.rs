@@ -129,7 +129,7 @@ impl Launcher<'_> {
                 let worker = self.board.background_worker(position);
                 worker.assign(oid, self.number);
                 let assignment = Assignment::new(position, self.number);
-                let started = process::start_worker(assignment.to_argument(), &name);
+                let started = process::start_background_worker(assignment.to_argument(), &name);
                 if started.is_none() {
                     worker.release();
                 }

@@ -35,7 +35,7 @@ pub fn log_failure(message: String) {
 
 /// Returns whether the settings want a background worker in a database.
 pub fn is_enabled_for(database: &str) -> bool {
-    if !settings::worker() {
+    if !settings::background_worker() {
         return false;
     }
     let wanted = settings::databases();

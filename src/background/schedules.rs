@@ -1,4 +1,5 @@
-//! Pushes the documents of schedules that are due, each schedule in a transaction of its own.
+//! Runs schedules on time in the background worker, each in a transaction of its own.
+//! maintenance/schedules.rs does the work.
 
 use crate::background::lifecycle::log_failure;
 use crate::maintenance::runner::RunAs;
@@ -31,7 +32,8 @@ pub struct Schedules<'a> {
 }
 
 impl<'a> Schedules<'a> {
-    /// Returns the schedules of which nothing is known yet, so the first run reads the table.
+    /// Returns the schedules of a database. Nothing is known of them yet, so the first run reads
+    /// the table.
     pub fn new(worker: &'a BackgroundWorker) -> Self {
         Self {
             worker,

@@ -29,8 +29,8 @@ impl Default for Sessions {
 }
 
 impl Sessions {
-    /// Applies the bindings when it is time to. Returns when that is the next time, in microseconds
-    /// since 2000.
+    /// Applies the bindings if that is due. Returns when it is due next, in microseconds since
+    /// 2000.
     pub fn run(&mut self) -> i64 {
         if self.next > time::clock() {
             return self.next;

@@ -53,7 +53,7 @@ pub const KEYS: [&str; 12] = [
 
 /// Reads a filter. `{}` has no conditions, so every document satisfies it.
 ///
-/// Returns `Invalid::Filter` when the text is no JSON object, when a key is unknown, or when a
+/// Fails with `Invalid::Filter` when the text is no JSON object, when a key is unknown, or when a
 /// value has the wrong type.
 pub fn parse(json: &str) -> Result<Filter, Invalid> {
     let value: Value = serde_json::from_str(json).map_err(|e| Invalid::Filter(e.to_string()))?;
@@ -127,7 +127,7 @@ fn status(value: &Value) -> Option<Status> {
 }
 
 impl Filter {
-    /// Tells whether the filter names a status.
+    /// Returns whether the filter names a status.
     pub fn names(&self, status: Status) -> bool {
         let statuses = self.statuses.as_ref();
         statuses.is_some_and(|statuses| statuses.contains(&status))

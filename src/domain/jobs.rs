@@ -5,14 +5,15 @@ use serde::Deserialize;
 /// The task of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Task {
-    /// `mnt`: makes due documents pending. Returns documents whose lease has expired, or kills
-    /// them after their last attempt.
+    /// `mnt`: makes planned documents pending when they are due. Returns documents whose lease has
+    /// expired, or kills them after their last attempt.
     Maintain,
     /// `sts`: takes a snapshot of the metrics of a queue.
     Snapshot,
     /// `cmp`: recounts the gauges of a queue and repairs them.
     Recount,
-    /// `drp`: applies the retention of metrics and logs of a queue.
+    /// `drp`: applies the retention of a queue's snapshots, log and history, and removes settled
+    /// documents that the queue does not keep.
     Retain,
     /// `lgp`: packs the counter log of all queues.
     Pack,
@@ -91,7 +92,7 @@ fn default_limit() -> i32 {
 }
 
 impl Settings {
-    /// Reads the JSON text of the column. None, for NULL, gives the defaults.
+    /// Reads the JSON text of the column. None, for NULL, returns the defaults.
     ///
     /// Returns a message when the text is not valid.
     pub fn parse(json: Option<&str>) -> Result<Self, String> {

@@ -25,7 +25,7 @@ impl QueueName {
     /// Checks a name against `[A-Za-z_][A-Za-z0-9_]{0,39}` and folds it to lower case, as
     /// PostgreSQL folded the unquoted table names of fetchq 4.
     ///
-    /// Returns `Invalid::QueueName` when the name is not valid.
+    /// Fails with `Invalid::QueueName` when the name is not valid.
     pub fn parse(name: &str) -> Result<Self, Invalid> {
         let bytes = name.as_bytes();
         let is_start_valid = bytes
@@ -87,7 +87,7 @@ pub fn check_subject(subject: &str) -> Result<&str, Invalid> {
 
 /// Checks that the name of a metric fits its column, and is not empty.
 ///
-/// Returns `Invalid::MetricName` when it is not valid.
+/// Fails with `Invalid::MetricName` when it is not valid.
 pub fn check_metric(metric: &str) -> Result<&str, Invalid> {
     let count = metric.chars().count();
     if count == 0 || count > METRIC_NAME_MAX {

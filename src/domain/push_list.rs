@@ -18,7 +18,7 @@ pub struct Item {
 
 /// Parses the whole list.
 ///
-/// Returns `Invalid::DocumentList` with the position of the mistake, in characters from 1.
+/// Fails with `Invalid::DocumentList` with the position of the mistake, in characters from 1.
 pub fn parse(text: &str) -> Result<Vec<Item>, Invalid> {
     let mut p = Parser { text, at: 0 };
     let mut items = Vec::new();

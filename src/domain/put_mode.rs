@@ -57,7 +57,7 @@ impl Mode {
         })
     }
 
-    /// Tells whether an existing document never changes in this mode.
+    /// Returns whether an existing document never changes in this mode.
     pub fn only_adds(self) -> bool {
         self.on_duplicate == OnDuplicate::Ignore && !self.resets
     }

@@ -20,7 +20,7 @@ pub struct Rule {
 
 /// Reads a policy such as `[{"retain": "minute", "from": "1h", "to": "0s"}]`.
 ///
-/// Returns `Invalid::Retention` when it is not valid. Units and intervals are not checked.
+/// Fails with `Invalid::Retention` when it is not valid. Units and intervals are not checked.
 pub fn parse(json: &str) -> Result<Vec<Rule>, Invalid> {
     serde_json::from_str(json).map_err(|e| Invalid::Retention(e.to_string()))
 }

@@ -27,7 +27,7 @@ pub struct Outcome {
 /// expired: up to `limit` documents each. It does nothing while another session has locked the
 /// table.
 ///
-/// Errors: `Error::UnknownQueue`, and those of killing a document.
+/// Fails with `Error::UnknownQueue`, and with the errors of killing a document.
 pub fn run(name: &QueueName, limit: i32) -> Result<Outcome> {
     let Some(queue) = Queue::try_open(name)? else {
         return Ok(Outcome::default());
@@ -41,13 +41,13 @@ pub fn run(name: &QueueName, limit: i32) -> Result<Outcome> {
     run_open(&queue, limit, true)
 }
 
-/// The same for a queue that is open, without its bound sessions. Without `kills`, documents at
-/// their last attempt are left as they are.
+/// Does what `run` does, for a queue that is open and without its bound sessions. Without `kills`,
+/// documents at their last attempt are left as they are.
 ///
 /// When killed documents cannot be moved to the dead-letter queue or to the history, that is
 /// reported as a WARNING, and the rest is done.
 ///
-/// Errors: those of killing a document that stays in the table.
+/// Fails with the errors of killing a document that stays in the table.
 pub fn run_open(queue: &Queue, limit: i32, kills: bool) -> Result<Outcome> {
     let expired = if kills {
         maintenance::expire(queue, limit)?

@@ -11,7 +11,7 @@ use crate::store::{limits, metrics, ordering_setup, triggers};
 /// Recounts the gauges of a queue and repairs its state. Returns how many gauges were wrong. While
 /// another session has locked the table, the state is not repaired.
 ///
-/// Errors: `Error::UnknownQueue`, and those of the recount.
+/// Fails with `Error::UnknownQueue`, and with the errors of the recount.
 pub fn run(name: &QueueName) -> Result<i32> {
     if let Some(queue) = Queue::try_open(name)? {
         if queue.lacks_trigger() {

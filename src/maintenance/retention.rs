@@ -18,8 +18,8 @@ pub const LOG_BATCH: i32 = 10_000;
 /// Returns whether rows may be left because of the limit. It does nothing while another session has
 /// locked the queue.
 ///
-/// Errors: `Error::UnknownQueue`; `Invalid::Retention` for a malformed policy; `Error::BadDuration`
-/// when the retention of the log is negative or infinite.
+/// Fails with `Error::UnknownQueue`, `Invalid::Retention` for a malformed policy, and
+/// `Error::BadDuration` when the retention of the log is negative or infinite.
 pub fn run(name: &QueueName, limit: Option<i32>) -> Result<bool> {
     if Queue::try_open(name)?.is_none() {
         return Ok(false);
@@ -32,7 +32,7 @@ pub fn run(name: &QueueName, limit: Option<i32>) -> Result<bool> {
 
 /// Applies the queue's own retention policy to its snapshots. Returns how many rows it has removed.
 ///
-/// Errors: `Error::UnknownQueue`, `Invalid::Retention` for a malformed policy.
+/// Fails with `Error::UnknownQueue`, and with `Invalid::Retention` for a malformed policy.
 pub fn metrics(name: &QueueName) -> Result<i32> {
     let policy = retention::parse(&store::metrics_retention(name)?)?;
     metrics_by(name, &policy)
@@ -40,7 +40,7 @@ pub fn metrics(name: &QueueName) -> Result<i32> {
 
 /// Applies a retention policy to the snapshots of a queue. Returns how many rows it has removed.
 ///
-/// Errors: `Error::UnknownQueue`.
+/// Fails with `Error::UnknownQueue`.
 pub fn metrics_by(name: &QueueName, policy: &[retention::Rule]) -> Result<i32> {
     Queue::open(name)?;
     store::retain(name, policy)
@@ -49,7 +49,8 @@ pub fn metrics_by(name: &QueueName, policy: &[retention::Rule]) -> Result<i32> {
 /// Applies the queue's own retention to its log, and removes up to `limit` rows. Returns how many
 /// it has removed.
 ///
-/// Errors: `Error::UnknownQueue`; `Error::BadDuration` when the setting is negative or infinite.
+/// Fails with `Error::UnknownQueue`, and with `Error::BadDuration` when the setting is negative or
+/// infinite.
 pub fn logs_by_setting(name: &QueueName, limit: Option<i32>) -> Result<i32> {
     let queue = Queue::open(name)?;
     let age = Interval::parse(&store::logs_retention(&queue)).as_duration("logs_retention")?;
@@ -65,16 +66,16 @@ pub fn logs_by_setting(name: &QueueName, limit: Option<i32>) -> Result<i32> {
 pub struct HistoryOutcome {
     /// Whether something is left to do.
     pub has_more: bool,
-    /// The subject behind which the sweep continues; None when it has reached the end.
+    /// The subject after which the sweep continues; None when it has reached the end.
     pub after: Option<String>,
 }
 
 /// Trims the history of a queue, and removes settled documents from its table that the queue does
-/// not keep there. This sweep goes over the documents behind the subject `after`, all of them
+/// not keep there. This sweep goes over the documents after the subject `after`, all of them
 /// without a subject. With `in_parts` one batch of each is done, because the caller can begin
 /// another transaction. It does nothing while another session has locked the queue.
 ///
-/// Errors: `Error::UnknownQueue`.
+/// Fails with `Error::UnknownQueue`.
 pub fn run_history(
     name: &QueueName,
     after: Option<String>,

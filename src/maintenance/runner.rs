@@ -49,7 +49,7 @@ pub fn run(duration: Interval, limit: i32) -> Outcome {
         }
     }
     if packs {
-        pack::tidy();
+        pack::truncate_packed();
     }
     outcome
 }
@@ -109,7 +109,7 @@ pub fn run_next(kind: Kind) -> bool {
         subtransaction::attempt(|| raise(run_one(&job, RunAs::Owner))),
     );
     if Task::parse(&job.task) == Some(Task::Pack) {
-        pack::tidy();
+        pack::truncate_packed();
     }
     true
 }
@@ -270,8 +270,8 @@ pub fn back_off_maintenance(name: &QueueName) -> Option<i64> {
 
 /// Runs a job and plans its next run. Returns how many rows it has packed.
 ///
-/// Errors: `Invalid::JobSettings` when its settings are invalid, `Error::UnknownTask` when its task
-/// is unknown, and those of its service.
+/// Fails with `Invalid::JobSettings` when its settings are invalid, `Error::UnknownTask` when its
+/// task is unknown, and with the errors of its service.
 fn run_one(job: &Job, run_as: RunAs) -> Result<i32> {
     let settings = settings_of(job)?;
     if let Some(duration) = &settings.duration {

@@ -1,4 +1,6 @@
-//! Schedules: creates and changes them, and pushes the documents that are due.
+//! The logic of schedules: creating, changing and running them. store/schedules.rs has the rows,
+//! domain/schedule.rs and domain/rhythm.rs compute the ticks, and background/schedules.rs calls
+//! `run_one` on time.
 //!
 //! The documents of a tick are pushed in the transaction that moves the row of the schedule to the
 //! next tick, so that each tick happens once, whatever crashes. Each schedule runs in a
@@ -49,8 +51,8 @@ pub fn run(limit: i32, now: i64) -> Outcome {
     outcome
 }
 
-/// Runs up to `limit` due schedules for a caller of `mnt_run()` and similar functions. Such a role
-/// may have no rights on schedules, so an error is reported as a WARNING.
+/// Runs up to `limit` due schedules for a caller of `mnt_job_run()` or `mnt()`. Such a role may
+/// have no rights on schedules, so an error is reported as a WARNING.
 pub fn run_beside_jobs(limit: i32) {
     if let Err(message) = subtransaction::attempt(|| run(limit, time::now())) {
         error::warn(
@@ -137,14 +139,14 @@ fn interval_us((months, days, micros): (i32, i32, i64)) -> i64 {
 
 /// Returns a time zone of the server by its name.
 ///
-/// Errors: `Error::UnknownZone`.
+/// Fails with `Error::UnknownZone`.
 pub fn zone(name: &str) -> Result<ServerZone> {
     ServerZone::find(name).ok_or_else(|| Error::UnknownZone(name.to_owned()))
 }
 
 /// Parses the catch-up policy of a schedule.
 ///
-/// Errors: `Error::BadValue` when it is not 'skip', 'once' or 'all'.
+/// Fails with `Error::BadValue` when it is not 'skip', 'once' or 'all'.
 pub fn catch_up(text: &str) -> Result<CatchUp> {
     CatchUp::parse(text).ok_or_else(|| Error::BadValue {
         argument: "catch_up",
@@ -155,7 +157,7 @@ pub fn catch_up(text: &str) -> Result<CatchUp> {
 
 /// Returns when a schedule ticks. An interval is counted from `anchor`, in microseconds since 2000.
 ///
-/// Errors: `Error::BadSchedule` when the cron expression or the interval is invalid.
+/// Fails with `Error::BadSchedule` when the cron expression or the interval is invalid.
 pub fn rhythm(written: &Written, anchor: i64) -> Result<Rhythm> {
     let (rhythm, given) = match written {
         Written::Cron(cron) => (Rhythm::cron(cron), cron.clone()),
@@ -196,9 +198,9 @@ const MAX_CREATE_RETRIES: usize = 100;
 /// when it ticks, for errors. Returns whether it was created, and its next tick in microseconds
 /// since 2000.
 ///
-/// Errors: `Error::UnknownZone`; `Error::BadSchedule` when the cron expression or the interval is
-/// invalid; `Error::NeverTicks`; `Error::ScheduleExists` without `replace`; `Error::HiddenSchedule`
-/// when the caller cannot see an existing schedule of this name.
+/// Fails with `Error::UnknownZone`, `Error::BadSchedule` when the cron expression or the interval
+/// is invalid, `Error::NeverTicks`, `Error::ScheduleExists` without `replace`, and
+/// `Error::HiddenSchedule` when the caller cannot see an existing schedule of this name.
 pub fn create(wanted: &Wanted, given: &str, replace: bool) -> Result<(bool, i64)> {
     let now = time::now();
     let zone = zone(wanted.timezone)?;
@@ -264,7 +266,7 @@ fn whole_second(at: i64) -> i64 {
 
 /// Pauses a schedule. Returns false when it was paused already.
 ///
-/// Errors: `Error::UnknownSchedule`.
+/// Fails with `Error::UnknownSchedule`.
 pub fn pause(name: &str) -> Result<bool> {
     let existing = lock(name)?;
     if existing.is_active {
@@ -281,7 +283,7 @@ fn lock(name: &str) -> Result<store::Existing> {
 /// tick, and a backoff after failures ends. Returns whether it was paused, and its next tick in
 /// microseconds since 2000.
 ///
-/// Errors: `Error::UnknownSchedule`, `Error::UnknownZone`, `Error::BadSchedule`.
+/// Fails with `Error::UnknownSchedule`, `Error::UnknownZone` or `Error::BadSchedule`.
 pub fn resume(name: &str) -> Result<(bool, Option<i64>)> {
     let old = lock(name)?;
     if old.is_active {
@@ -305,7 +307,7 @@ pub fn resume(name: &str) -> Result<(bool, Option<i64>)> {
 /// Calls `emit` with each of the next `n` ticks after `from`, and with the local time of each in
 /// the time zone. An interval is counted from `from`. Times are in microseconds since 2000.
 ///
-/// Errors: `Error::UnknownZone`, `Error::BadSchedule`.
+/// Fails with `Error::UnknownZone` or `Error::BadSchedule`.
 pub fn preview(
     written: &Written,
     timezone: &str,

@@ -111,7 +111,7 @@ impl Call {
         self.datum(at).map(super::time::Interval::from_datum)
     }
 
-    /// Tells whether an argument is NULL.
+    /// Returns whether an argument is NULL.
     pub fn is_null(&self, at: usize) -> bool {
         self.datum(at).is_none()
     }
@@ -188,7 +188,7 @@ impl Call {
 
     /// Reads an `integer` argument that limits a number of rows and must not be NULL.
     ///
-    /// Returns `Error::NegativeLimit` when it is less than 0.
+    /// Fails with `Error::NegativeLimit` when it is less than 0.
     pub fn limit(&self, at: usize, name: &'static str) -> Result<i32> {
         let n = self.int(at, name)?;
         if n < 0 {

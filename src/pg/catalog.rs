@@ -57,7 +57,7 @@ pub(super) fn lock_extension() {
     }
 }
 
-/// Tells whether this database has the extension.
+/// Returns whether this database has the extension.
 ///
 /// Must be called in a transaction.
 pub fn has_extension() -> bool {

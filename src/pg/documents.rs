@@ -86,7 +86,7 @@ impl Row {
         self.values[column as usize].value() as i64
     }
 
-    /// Tells whether a column is NULL.
+    /// Returns whether a column is NULL.
     pub fn is_null(&self, column: Column) -> bool {
         self.nulls[column as usize]
     }
@@ -301,7 +301,7 @@ impl Documents {
         }
     }
 
-    /// Tells whether the document that was read last could be written now.
+    /// Returns whether the document that was read last could be written now.
     ///
     /// It could when no other transaction has locked or changed it.
     pub fn is_free(&self) -> bool {

@@ -57,7 +57,7 @@ pub enum Access {
     DeleteReady,
 }
 
-/// Tells whether the caller has the privileges for this access to all columns.
+/// Returns whether the caller has the privileges for this access to all columns.
 ///
 /// # Safety
 ///
@@ -79,7 +79,7 @@ pub unsafe fn has_privileges(table: pg_sys::Oid, access: Access) -> bool {
     }
 }
 
-/// Tells whether the caller may use the schema of a table.
+/// Returns whether the caller may use the schema of a table.
 ///
 /// # Safety
 ///
@@ -98,7 +98,7 @@ pub unsafe fn may_use_schema(table: pg_sys::Relation) -> bool {
     }
 }
 
-/// Tells whether a table has exactly the columns and the indexes that fetchq created, and
+/// Returns whether a table has exactly the columns and the indexes that fetchq created, and
 /// nothing else that needs the executor.
 ///
 /// Triggers, rules, policies and constraints were checked when the queue was opened.
@@ -140,7 +140,7 @@ pub unsafe fn is_as_created(table: pg_sys::Relation, indexes: &Indexes) -> bool 
     }
 }
 
-/// Tells whether an index is a B-tree with an entry for every visible row.
+/// Returns whether an index is a B-tree with an entry for every visible row.
 ///
 /// # Safety
 ///
@@ -156,7 +156,7 @@ pub unsafe fn is_usable(index: pg_sys::Relation) -> bool {
     }
 }
 
-/// Tells whether every snapshot of this session is younger than an index.
+/// Returns whether every snapshot of this session is younger than an index.
 ///
 /// An index with `indcheckxmin` may have no entries for rows that only older snapshots show.
 unsafe fn is_older_than_snapshots(index: pg_sys::Relation) -> bool {
@@ -169,7 +169,7 @@ unsafe fn is_older_than_snapshots(index: pg_sys::Relation) -> bool {
     }
 }
 
-/// Tells whether the server was built with assertions.
+/// Returns whether the server was built with assertions.
 pub fn has_assertions() -> bool {
     static ASSERTIONS: OnceLock<bool> = OnceLock::new();
     *ASSERTIONS.get_or_init(|| {

@@ -160,7 +160,7 @@ impl Documents {
         }
     }
 
-    /// Tells whether this transaction may be one of those that have locked the current row.
+    /// Returns whether this transaction may be one of those that have locked the current row.
     ///
     /// Only a statement can find that out for certain.
     unsafe fn may_be_locked_by_us(&self, locker: pg_sys::TransactionId) -> bool {

@@ -150,7 +150,7 @@ impl Walk {
         Some(std::array::from_fn(|at| values[prefix + at]))
     }
 
-    /// Tells whether the current row is dead for every snapshot that will be taken.
+    /// Returns whether the current row is dead for every snapshot that will be taken.
     unsafe fn is_dead(&self) -> bool {
         use pg_sys::HTSV_Result::{HEAPTUPLE_DEAD, HEAPTUPLE_RECENTLY_DEAD};
         // SAFETY: An index scan of a heap table fills a buffer slot and holds its buffer

@@ -6,7 +6,8 @@ use std::cell::{Cell, RefCell};
 
 use pgrx::pg_sys;
 
-/// When more tables than this have changed between two calls, everything counts as changed.
+/// When more tables than this have changed between two calls, everything counts as changed. Not
+/// measured: a bound for the memory of the list and for the search in it.
 const MAX_CHANGED: usize = 256;
 
 struct Changed {

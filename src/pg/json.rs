@@ -90,7 +90,7 @@ impl Jsonb {
         }
     }
 
-    /// Tells whether the value is an object, and not an array or a scalar.
+    /// Returns whether the value is an object, and not an array or a scalar.
     pub fn is_object(self) -> bool {
         const HEADER: usize = size_of::<i32>();
         // SAFETY: A detoasted jsonb begins with its length in four bytes, which the header of

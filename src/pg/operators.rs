@@ -3,7 +3,8 @@
 //! A plain operator is looked up through the search_path of the session, in which a user may
 //! have created an operator of the same name. Statements therefore write operators as markers,
 //! such as `{=}` and `{->>}`. Every statement passes through [`expand`] on its way to the
-//! server, which then uses the operators of `pg_catalog`.
+//! server, which then uses the operators of `pg_catalog`. The exception is a statement with
+//! identifiers of users (`Spi::once_verbatim`), which could contain the text of a marker.
 //!
 //! All operators that are written in this way bind equally strongly, from left to right. So a
 //! statement needs parentheses where SQL usually needs none: `a {=} (b {+} 1)`.

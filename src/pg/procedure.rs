@@ -4,7 +4,7 @@ use pgrx::pg_sys;
 
 use crate::pg::call::Call;
 
-/// Tells whether a call cannot end the transaction, because its caller will end it.
+/// Returns whether a call cannot end the transaction, because its caller will end it.
 pub fn is_atomic(call: &Call) -> bool {
     // SAFETY: CALL passes a CallContext. Its node tag is checked before it is read.
     unsafe {

@@ -70,7 +70,7 @@ impl Started {
         let _ = self.0.terminate();
     }
 
-    /// Tells whether the process has ended.
+    /// Returns whether the process has ended.
     pub fn is_gone(&self) -> bool {
         matches!(
             self.0.pid(),
@@ -83,7 +83,7 @@ impl Started {
 ///
 /// `argument` is passed to its main function, and `database` is shown in its name. Returns None
 /// when `max_worker_processes` processes are running.
-pub fn start_worker(argument: usize, database: &str) -> Option<Started> {
+pub fn start_background_worker(argument: usize, database: &str) -> Option<Started> {
     start(
         "fetchq background worker",
         "fetchq_worker_main",
@@ -93,7 +93,7 @@ pub fn start_worker(argument: usize, database: &str) -> Option<Started> {
 }
 
 /// Starts the jobs process of a database. The arguments and the result are those of
-/// [`start_worker`].
+/// [`start_background_worker`].
 pub fn start_jobs(argument: usize, database: &str) -> Option<Started> {
     start("fetchq jobs", "fetchq_jobs_main", argument, database)
 }
@@ -115,7 +115,7 @@ fn start(kind: &str, main: &str, argument: usize, database: &str) -> Option<Star
         .map(Started)
 }
 
-/// Tells whether a process with this ID exists.
+/// Returns whether a process with this ID exists.
 pub fn is_alive(pid: i32) -> bool {
     // SAFETY: Signal 0 only checks whether a signal could be sent.
     unsafe { libc_kill(pid, 0) == 0 }
@@ -208,7 +208,7 @@ pub fn begin(database: Option<u32>, name: &CStr) {
     }
 }
 
-/// Tells whether the process was asked to end.
+/// Returns whether the process was asked to end.
 pub fn should_stop() -> bool {
     // SAFETY: This is a plain variable, which the signal handler sets.
     unsafe { (&raw const pg_sys::ProcDiePending).read_volatile() != 0 }
@@ -335,7 +335,7 @@ pub fn show_activity(activity: Option<&str>) {
     unsafe { pg_sys::pgstat_report_activity(state, text.as_ptr()) };
 }
 
-/// Tells whether a session has, or waits for, a lock that prevents connections to this database.
+/// Returns whether a session has, or waits for, a lock that prevents connections to this database.
 ///
 /// Sessions that drop, rename or copy a database have such a lock. Must be called in a
 /// transaction.

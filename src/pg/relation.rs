@@ -81,7 +81,7 @@ pub fn accept_invalidations() {
     unsafe { pg_sys::AcceptInvalidationMessages() };
 }
 
-/// Tells whether a table exists and has pages, used or not.
+/// Returns whether a table exists and has pages, used or not.
 pub fn has_pages(table: pg_sys::Oid) -> bool {
     // SAFETY: The table is opened for reading and closed again.
     unsafe {
@@ -174,7 +174,7 @@ pub fn owner_of_table(table: pg_sys::Oid) -> Option<pg_sys::Oid> {
     }
 }
 
-/// Tells whether a table exists and the caller may read it.
+/// Returns whether a table exists and the caller may read it.
 pub fn may_read(table: pg_sys::Oid) -> bool {
     // SAFETY: These functions read the system cache.
     unsafe {

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use pgrx::pg_sys;
 
-/// Tells whether the server is a hot standby, on which no session can write.
+/// Returns whether the server is a hot standby, on which no session can write.
 pub fn is_standby() -> bool {
     // SAFETY: This reads shared state of the server, which is allowed at any time.
     unsafe { pg_sys::RecoveryInProgress() }
@@ -56,14 +56,14 @@ pub fn number() -> u32 {
     }
 }
 
-/// Tells whether the session is in a transaction block, so that the transaction goes on after
+/// Returns whether the session is in a transaction block, so that the transaction goes on after
 /// this statement.
 pub fn is_in_block() -> bool {
     // SAFETY: This reads the state of the transaction of this backend.
     unsafe { pg_sys::IsTransactionBlock() }
 }
 
-/// Tells whether every snapshot that can read the table, now or later, shows what a committed
+/// Returns whether every snapshot that can read the table, now or later, shows what a committed
 /// transaction has done.
 ///
 /// Returns false when the table does not exist.
@@ -84,13 +84,13 @@ pub fn is_visible_to_all(transaction: u32, table: pg_sys::Oid) -> bool {
     }
 }
 
-/// Tells whether the transaction is read only. It always is on a hot standby.
+/// Returns whether the transaction is read only. It always is on a hot standby.
 pub fn is_read_only() -> bool {
     // SAFETY: This is a plain variable of this backend.
     unsafe { pg_sys::XactReadOnly }
 }
 
-/// Tells whether the transaction keeps one snapshot for all its statements, as REPEATABLE READ
+/// Returns whether the transaction keeps one snapshot for all its statements, as REPEATABLE READ
 /// and SERIALIZABLE do.
 pub fn keeps_snapshot() -> bool {
     // SAFETY: This is a plain variable of this backend.
@@ -106,7 +106,7 @@ pub fn remember_preloading() {
     IS_PRELOADED.store(is_preloading, Ordering::Relaxed);
 }
 
-/// Tells whether `shared_preload_libraries` loaded this library.
+/// Returns whether `shared_preload_libraries` loaded this library.
 pub fn is_preloaded() -> bool {
     IS_PRELOADED.load(Ordering::Relaxed)
 }

@@ -144,13 +144,22 @@ impl Spi {
     ///
     /// Markers of operators in `sql` are expanded, see [`operators::expand`].
     pub fn once(&self, sql: &str, args: &[Arg]) -> Rows<'_> {
+        self.once_verbatim(&operators::expand(sql), args)
+    }
+
+    /// Plans and runs a statement once, under the settings of the session. The server gets
+    /// `sql` as it is.
+    ///
+    /// This is for a statement with identifiers of users. Such an identifier may contain the
+    /// text of a marker, which must stay as it is. Operators in `sql` must be qualified.
+    pub fn once_verbatim(&self, sql: &str, args: &[Arg]) -> Rows<'_> {
         let mut oids: Vec<pg_sys::Oid> = args.iter().map(|a| a.oid).collect();
         let (mut datums, nulls) = split(args);
         // SAFETY: The connection is open, because self exists. There are as many types as
         // values, because both come from `args`.
         unsafe {
             let code = pg_sys::SPI_execute_with_args(
-                c_string(&operators::expand(sql)),
+                c_string(sql),
                 oids.len() as i32,
                 oids.as_mut_ptr(),
                 datums.as_mut_ptr(),
@@ -197,7 +206,7 @@ impl Rows<'_> {
         }
     }
 
-    /// Tells whether the result has no rows.
+    /// Returns whether the result has no rows.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

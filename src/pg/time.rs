@@ -84,7 +84,7 @@ impl Interval {
 
     /// Checks that the interval can be a duration.
     ///
-    /// Returns `Error::BadDuration` with the name of the argument when the interval is negative
+    /// Fails with `Error::BadDuration` with the name of the argument when the interval is negative
     /// or infinite. PostgreSQL 17 and newer have infinite intervals.
     pub fn as_duration(self, argument: &'static str) -> Result<Self> {
         let (month, day, time) = self.parts();

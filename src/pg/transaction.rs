@@ -23,7 +23,7 @@ pub fn current() -> pg_sys::TransactionId {
     unsafe { pg_sys::GetCurrentTransactionId() }
 }
 
-/// Tells whether a (sub)transaction belongs to the running transaction of this session and was
+/// Returns whether a (sub)transaction belongs to the running transaction of this session and was
 /// not rolled back, so that its changes are still there.
 pub fn is_current(transaction: pg_sys::TransactionId) -> bool {
     // SAFETY: This reads the state of this backend.

@@ -29,7 +29,7 @@ struct Tuple {
 }
 
 impl Tuple {
-    /// Tells whether the row has a column with this number and this type.
+    /// Returns whether the row has a column with this number and this type.
     unsafe fn has_column(&self, (number, oid): ColumnType) -> bool {
         // SAFETY: The descriptor is that of the relation of the trigger, which is open. The
         // number is checked before it is used.

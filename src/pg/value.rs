@@ -42,7 +42,7 @@ impl Arg {
         self.datum.unwrap_or(pg_sys::Datum::from(0))
     }
 
-    /// Tells whether the value is NULL.
+    /// Returns whether the value is NULL.
     pub fn is_null(&self) -> bool {
         self.datum.is_none()
     }

@@ -13,7 +13,8 @@ use crate::ready::group::{
 };
 use crate::ready::key::{Key, Name};
 
-/// Groups in each bucket. A search goes through all of them, so there are few.
+/// Groups in each bucket. A search goes through all of them, so there are few. The number
+/// was not measured.
 pub const GROUPS_PER_BUCKET: usize = 16;
 
 /// The groups that share a lock.

@@ -2,7 +2,7 @@
 //!
 //! A *ready floor* is a low-water mark per priority: no index entry of this priority with a
 //! key below the floor belongs to a document that can be picked. A pick starts there instead
-//! of walking over the entries of documents that are gone. A floor behind all keys says that
+//! of walking over the entries of documents that are gone. A floor above all keys says that
 //! the priority is empty, so no query is needed. Planned and leased documents have a floor
 //! each, in the due index.
 //!
@@ -343,8 +343,8 @@ fn bucket_of(name: &Name) -> usize {
 /// its transaction commits. `level` is the priority in the pick index and the number of the
 /// status in the due index; `version` is 0 in the due index.
 ///
-/// An entry of the due index that the background worker may not know of is a due change, so
-/// the worker is informed.
+/// An entry of the due index that the background worker may not know of is a due change, and is
+/// sent to it.
 pub fn note_entry(table: Oid, index: Index, version: i32, level: i32, key: Key) {
     if !is_available() {
         return;

@@ -11,7 +11,8 @@ use crate::domain::status::Status;
 use crate::ready::key::{Index, Key, Name};
 
 /// How many priorities of one version can have ready documents at a time. It bounds the
-/// memory of a group; a version with more of them is read without floors.
+/// memory of a group; a version with more of them is read without floors. 12 levels make a group
+/// of about 1.3 kB. The number was not measured.
 pub const LEVELS: usize = 12;
 
 /// Another backend may take an advance over when it was not renewed for this time, because
@@ -22,7 +23,8 @@ pub const ADVANCE_TIMEOUT_US: i64 = 10_000_000;
 /// microseconds.
 pub const OVERFLOW_RETRY_US: i64 = 10_000_000;
 
-/// The floor of a level is advanced when this number of its documents was picked.
+/// The floor of a level is advanced when this number of its documents was picked. Not measured: a
+/// guess between the cost of an advance and that of the dead entries that a pick reads over.
 pub const PICKS_PER_ADVANCE: u32 = 32;
 
 /// The state of one priority in the pick index, or of one status in the due index.

@@ -14,9 +14,9 @@ pub struct Key {
 }
 
 impl Key {
-    /// Before the key of every document.
+    /// Below the key of every document.
     pub const FIRST: Self = Self::new(i64::MIN, i32::MIN, i64::MIN);
-    /// Behind the key of every document. A floor with this key says that no document exists.
+    /// Above the key of every document. A floor with this key says that no document exists.
     pub const LAST: Self = Self::new(i64::MAX, i32::MAX, i64::MAX);
 
     /// Makes a key of its columns. `next_iteration` is in microseconds since 2000.
@@ -28,12 +28,12 @@ impl Key {
         }
     }
 
-    /// Returns the key before every document of a point in time, in microseconds since 2000.
+    /// Returns the key below every document of a point in time, in microseconds since 2000.
     pub const fn at(next_iteration: i64) -> Self {
         Self::new(next_iteration, i32::MIN, i64::MIN)
     }
 
-    /// Returns the key behind every document of a point in time, in microseconds since 2000.
+    /// Returns the key above every document of a point in time, in microseconds since 2000.
     pub const fn until(next_iteration: i64) -> Self {
         Self::new(next_iteration, i32::MAX, i64::MAX)
     }

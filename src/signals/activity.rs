@@ -1,5 +1,5 @@
 //! The maintenance that each process runs, and the last run of each service, in shared memory.
-//! It includes what a client runs by `mnt_run()` and similar functions.
+//! It includes what a client runs by `mnt_job_run()` and `mnt()`.
 
 use std::sync::atomic::{AtomicI32, AtomicI64, AtomicU32, Ordering};
 

@@ -27,7 +27,7 @@ thread_local! {
 
 /// Returns whether the background worker sends the notifications of this session.
 pub fn is_collecting() -> bool {
-    settings::notify() == Notify::Worker && has_background_worker()
+    settings::notify() == Notify::BackgroundWorker && has_background_worker()
 }
 
 /// Announces that documents of a table have entered a status, when this transaction commits.

@@ -4,10 +4,12 @@
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// Queues of one database that can have announcements at a time. More queues are not lost:
-/// their statuses are announced for all queues then.
+/// their statuses are announced for all queues then. Not measured: 1024 slots take 8 kB of the
+/// board for each database.
 const SLOTS: usize = 1024;
 
-/// Slots that are tried for a queue before its statuses are announced for all queues.
+/// Slots that are tried for a queue before its statuses are announced for all queues. Not measured:
+/// 16 slots are two cache lines.
 const PROBES: usize = 16;
 
 /// For each table, the statuses that documents have entered. A hash table.

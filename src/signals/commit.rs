@@ -1,5 +1,5 @@
 //! What happens when a transaction of this session ends: waiters are woken, statuses are
-//! announced, and the background worker is informed of new queues and changed schedules.
+//! announced, and due changes and changed schedules are sent to the background worker.
 
 use crate::domain::names::QueueName;
 use crate::pg::transaction::{self, End};

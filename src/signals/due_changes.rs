@@ -58,7 +58,7 @@ impl DueChanges {
     }
 
     /// Returns the tables and times of the changes since number `read`, and advances `read`
-    /// behind them. None when some of them are missing: they were overwritten, or a writer is
+    /// past them. None when some of them are missing: they were overwritten, or a writer is
     /// not finished yet.
     pub fn read_since(&self, read: &mut u32) -> Option<Vec<(u32, i64)>> {
         let written = self.written();

@@ -8,7 +8,8 @@ use std::sync::atomic::{AtomicI32, AtomicI64, AtomicU32, Ordering};
 
 use crate::pg::process::Latch;
 
-/// Sessions that can wait at a time. More of them poll.
+/// Sessions that can wait at a time. More of them poll. Not measured: 1024 slots of about 100 bytes
+/// take 100 kB of the board.
 const WAITERS: usize = 1024;
 
 /// Queues that a session can wait for at a time.
@@ -34,7 +35,7 @@ struct Waiter {
     since: AtomicI64,
     database: AtomicU32,
     version: AtomicI32,
-    /// The documents tables of the queues; 0 behind the last one.
+    /// The documents tables of the queues; 0 after the last one.
     tables: [AtomicU32; QUEUES],
 }
 

@@ -1,10 +1,10 @@
 //! The cap of a queue (`max_active`): how many of its documents may be active at a time.
 //!
 //! A capped queue has as many rows in `fetchq.lease_slots` as documents may be active. A
-//! slot is free, or it has the subject of an active document. The locks of these rows make
-//! the cap exact: a pick locks as many free slots as it may need, skips those that other
-//! transactions have locked, and then leases as many documents. A pick therefore never
-//! waits, and a transaction that is rolled back, or ends with its session, uses no slot.
+//! slot is free, or it has the subject of an active document.
+//!
+//! limits.rs locks the slots for a pick (`admit`), and says why their locks make the cap exact.
+//! This file assigns and frees them, and sets and repairs the cap.
 
 use crate::domain::names::QueueName;
 use crate::error::{Error, Result};
@@ -15,7 +15,7 @@ use crate::pg::value::Arg;
 use crate::signals::wakeups;
 use crate::store::open_queue::Queue;
 use crate::store::plans::refuse_unseen;
-use crate::store::queue::{self, lock_documents};
+use crate::store::queue::{self, DELETE_SLOTS, lock_documents};
 use crate::store::statement::{Statement, render};
 use crate::store::triggers::{has_triggers, set_triggers};
 
@@ -243,8 +243,6 @@ const CAP_TRIGGERS: [(&str, &str); 4] = [
 ];
 
 const SET_MAX_ACTIVE: &str = "update fetchq.queues set max_active = $2 where name {=} $1";
-
-const DELETE_SLOTS: &str = "delete from fetchq.lease_slots where queue_id {=} $1";
 
 // The slots are new rows, so that no transaction with an older snapshot can lock one.
 const CREATE_SLOTS: &str = "insert into fetchq.lease_slots (queue_id, slot, subject)

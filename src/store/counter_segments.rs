@@ -18,7 +18,8 @@ use crate::pg::{scan, session};
 pub const SEGMENTS: i32 = 6;
 
 /// The size in bytes from which on a segment is packed as a whole: 256 kB, about 6,000
-/// events. From there on, to truncate it costs less WAL than to delete its rows.
+/// events. From there on, to truncate it costs less WAL than to delete its rows, which was
+/// estimated and not measured.
 const PACK_WHOLE_BYTES: i64 = 256 << 10;
 
 /// For each packed segment that cannot be truncated yet, `PACK_WHOLE_BYTES` is multiplied by
@@ -301,7 +302,7 @@ const MAX_UNTRUNCATED: usize = 3;
 /// Truncates the packed segments that no snapshot needs any longer. Readers of counters wait
 /// for that until the transaction ends, so the caller does it last. `is_in_block`: within a
 /// transaction block, whose end is not known, segments are only truncated from three on.
-pub fn tidy(spi: &Spi, is_in_block: bool) {
+pub fn truncate_packed(spi: &Spi, is_in_block: bool) {
     if session::keeps_snapshot() {
         return;
     }

@@ -188,7 +188,7 @@ pub fn settle_failed(
     Ok(())
 }
 
-/// Whether documents that fail too often leave the table of the queue.
+/// Returns whether documents that fail too often leave the table of the queue.
 pub fn removes_failed(queue: &Queue) -> bool {
     queue.policy.dead_letter.is_some() || queue.policy.killed != Keep::InTable
 }

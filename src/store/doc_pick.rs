@@ -304,7 +304,7 @@ fn claim_rows(queue: &Queue, from: Option<(i32, Key)>, pick: &mut Pick, limit: i
             // Nearly always another session has picked it.
             Change::Outdated(Some(now)) if now != Status::Pending.code() => continue,
             // The document may still be ready as it is now. The statement goes on from
-            // here; to continue would pick the documents behind it first.
+            // here; to continue would pick later documents first.
             Change::Outdated(_) => {
                 claimed.is_all = false;
                 break;

@@ -9,7 +9,7 @@ use crate::pg::{session, time};
 /// How many lists of queues a session remembers. Beyond that it forgets the longest unused.
 const MAX_LISTS: usize = 64;
 
-struct List {
+struct RememberedList {
     queues: Vec<QueueName>,
     weights: Vec<i32>,
     shares: FairShares,
@@ -17,14 +17,19 @@ struct List {
 
 thread_local! {
     /// In the order of their last use, the latest last.
-    static LISTS: RefCell<Vec<List>> = const { RefCell::new(Vec::new()) };
+    static LISTS: RefCell<Vec<RememberedList>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Shares up to `n` picks among the queues, in proportion to their weights and continuing
-/// from the last call with the same list, as `FairShares::distribute` does. `work` gets the position of
-/// a queue and a number of documents, and reshares how many it picked. An error in `work`
-/// leaves the shares as they were before the call.
-pub fn take(queues: &[QueueName], weights: &[i32], n: i32, work: impl FnMut(usize, i32) -> i32) {
+/// Distributes up to `n` picks among the queues, in proportion to their weights and continuing
+/// from the last call with the same list, as `FairShares::distribute` does. `pick` gets the
+/// position of a queue in the list and a number of documents, and returns how many it picked. An
+/// error in `pick` leaves the shares as they were before the call.
+pub fn distribute_picks(
+    queues: &[QueueName],
+    weights: &[i32],
+    n: i32,
+    pick: impl FnMut(usize, i32) -> i32,
+) {
     let known = LISTS.with_borrow_mut(|lists| {
         let at = lists
             .iter()
@@ -33,13 +38,13 @@ pub fn take(queues: &[QueueName], weights: &[i32], n: i32, work: impl FnMut(usiz
     });
     let mut shares = known.unwrap_or_else(|| FairShares::new(weights, random()));
     // The list is not borrowed meanwhile, because a trigger may pick too.
-    shares.distribute(n, work);
+    shares.distribute(n, pick);
     LISTS.with_borrow_mut(|lists| {
         lists.retain(|list| list.queues != queues || list.weights != weights);
         if lists.len() >= MAX_LISTS {
             lists.remove(0);
         }
-        lists.push(List {
+        lists.push(RememberedList {
             queues: queues.to_vec(),
             weights: weights.to_vec(),
             shares,

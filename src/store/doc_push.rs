@@ -80,9 +80,31 @@ fn record_push(queue: &Queue, doc: &NewDoc, seq: i64) {
     counter_log::record_event(queue, doc.version, 1, Event::push(doc.status()));
 }
 
+/// How many subjects are generated before a document is given up. One is enough, unless a
+/// client has pushed exactly that subject, or the server's clock was set back. A trigger of the
+/// user that suppresses every insert rejects all of them.
+const MAX_RETRIES: usize = 10;
+
+/// Adds a document with a subject that `generate` returns, in place of its own, and returns the
+/// subject. None when the subjects of `MAX_RETRIES` calls exist, or a trigger of the user
+/// suppresses the insert.
+pub fn append(queue: &Queue, doc: &NewDoc, generate: impl Fn() -> String) -> Option<String> {
+    for _ in 0..MAX_RETRIES {
+        let subject = generate();
+        let doc = NewDoc {
+            subject: &subject,
+            ..*doc
+        };
+        if append_once(queue, &doc) {
+            return Some(subject);
+        }
+    }
+    None
+}
+
 /// Adds a document whose subject was generated. Returns false if the subject exists all the
 /// same.
-pub fn append(queue: &Queue, doc: &NewDoc) -> bool {
+fn append_once(queue: &Queue, doc: &NewDoc) -> bool {
     match append_row(queue, doc) {
         Some(Some(seq)) => {
             record_push(queue, doc, seq);
@@ -104,8 +126,8 @@ fn push_row(queue: &Queue, doc: &NewDoc) -> Option<i64> {
     documents.add_if_new(&mut row).then_some(seq)
 }
 
-/// The same for a generated subject, which needs no look-up before. Some(None): the subject
-/// exists.
+/// Adds a document with a generated subject without a statement, and returns its `seq`; no
+/// look-up is needed. Some(None): the subject exists. None: a statement has to decide.
 fn append_row(queue: &Queue, doc: &NewDoc) -> Option<Option<i64>> {
     let mut documents = queue.documents(Access::Insert)?;
     let (mut row, seq) = new_row(queue, doc)?;

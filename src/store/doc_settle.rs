@@ -90,8 +90,9 @@ pub fn complete(queue: &Queue, doc: LeasedDoc, payload: Option<Jsonb>) -> Result
     settle(queue, doc, how, |_| (0, Event::Complete))
 }
 
-/// Kills a leased document: it moves to the dead-letter queue if there is one, else it stays,
-/// is removed or moves to the history, by the policy of the queue.
+/// Kills a leased document: it moves to the dead-letter queue if there is one, else it stays, is
+/// removed or moves to the history, by the policy of the queue. Fails as `complete` does, and with
+/// the errors of `dead_letters::kill`.
 pub fn kill(queue: &Queue, doc: LeasedDoc, payload: Option<Jsonb>) -> Result<()> {
     match (&queue.policy.dead_letter, queue.policy.killed) {
         (Some(target), _) => return dead_letters::kill(queue, target, doc, payload),
@@ -109,7 +110,7 @@ pub fn kill(queue: &Queue, doc: LeasedDoc, payload: Option<Jsonb>) -> Result<()>
 }
 
 /// Plans the next iteration of a leased document, at `next_iteration` in microseconds since
-/// 2000.
+/// 2000. Fails as `complete` does.
 pub fn reschedule(
     queue: &Queue,
     doc: LeasedDoc,
@@ -160,6 +161,7 @@ pub(super) fn clear_lease(row: &mut Row, to: Status) {
 }
 
 /// Drops a leased document: it is removed or moves to the history, by the policy of the queue.
+/// Fails as `complete` does.
 pub fn drop(queue: &Queue, doc: LeasedDoc) -> Result<()> {
     match queue.policy.dropped {
         Keep::InTable | Keep::Nowhere => remove(queue, doc),

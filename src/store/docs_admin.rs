@@ -77,8 +77,9 @@ pub fn retry(queue: &Queue, request: &BulkRequest) -> Result<i32> {
     Ok(total(&groups))
 }
 
-/// Kills planned and pending documents, and active ones where the filter names that status:
-/// their workers can no longer settle them. Returns how many.
+/// Kills planned and pending documents, and active ones where the filter names that status: their
+/// workers can no longer settle them. Returns how many. Fails with `Error::BadDuration` when an age
+/// of the filter is not a duration.
 pub fn kill(queue: &Queue, request: &BulkRequest) -> Result<i32> {
     let selection = Selection {
         statuses: request.filter.codes(&[Planned, Pending], &[Active]),
@@ -106,7 +107,7 @@ pub fn kill(queue: &Queue, request: &BulkRequest) -> Result<i32> {
 }
 
 /// Removes documents that are not active, and active ones where the filter names that status.
-/// Returns how many.
+/// Returns how many. Fails with `Error::BadDuration` when an age of the filter is not a duration.
 pub fn drop(queue: &Queue, request: &BulkRequest) -> Result<i32> {
     let default = [Planned, Pending, Completed, Killed];
     let selection = Selection {
@@ -132,7 +133,7 @@ pub fn drop(queue: &Queue, request: &BulkRequest) -> Result<i32> {
 }
 
 /// Sets the priority of planned and pending documents that have another one. Returns how many
-/// were changed.
+/// were changed. Fails with `Error::BadDuration` when an age of the filter is not a duration.
 pub fn set_priority(queue: &Queue, priority: i32, request: &BulkRequest) -> Result<i32> {
     let priority = [Arg::from(priority)];
     let selection = Selection {
@@ -150,8 +151,8 @@ pub fn set_priority(queue: &Queue, priority: i32, request: &BulkRequest) -> Resu
     Ok(total(&groups))
 }
 
-/// Locks the documents of a selection and changes them. `args`: the parameters of the
-/// statement behind the subjects. `event`: what the counters record for a status. Returns how
+/// Locks the documents of a selection and changes them. `args`: the further parameters of the
+/// statement, after the subjects. `event`: what the counters record for a status. Returns how
 /// many documents there were of each status and version.
 fn change(
     queue: &Queue,

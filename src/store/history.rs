@@ -222,7 +222,7 @@ pub fn count_by_version(rows: &Rows) -> HashMap<i32, i32> {
     versions
 }
 
-// Index: the primary key, a range behind a subject. A cancelled document keeps its lease
+// Index: the primary key, a range after a subject. A cancelled document keeps its lease
 // number until its worker has had the time to ask for it.
 static FIND_SETTLED: Statement = Statement::new(
     "with walked as materialized (
@@ -249,7 +249,7 @@ struct Walk {
     killed: Vec<String>,
 }
 
-/// Finds settled documents to remove among the `limit` documents behind a subject.
+/// Finds settled documents to remove among the `limit` documents after a subject.
 fn find_settled(spi: &Spi, queue: &Queue, after: &str, limit: i32) -> Walk {
     let args = [
         Arg::from(after),
@@ -280,12 +280,12 @@ static LOCK_SETTLED: Statement = Statement::new(
 pub struct Swept {
     /// How many documents it removed.
     pub removed: i32,
-    /// The subject behind which the next part begins; None after the last part.
+    /// The subject after which the next part begins; None after the last part.
     pub next: Option<String>,
 }
 
 /// Removes settled documents that the queue does not, or no longer, keep in its table. It
-/// reads the `limit` documents behind a subject, and records what it removes for the counters.
+/// reads the `limit` documents after a subject, and records what it removes for the counters.
 pub fn sweep(queue: &Queue, after: &str, limit: i32) -> Swept {
     spi::connect(|spi| {
         let walk = find_settled(spi, queue, after, limit);
@@ -324,7 +324,7 @@ fn remove_settled(
     removed.affected()
 }
 
-/// Whether the counters say that there is anything to sweep.
+/// Returns whether the counters say that there is anything to sweep.
 pub fn needs_sweep(queue: &Queue) -> bool {
     let policy = &queue.policy;
     let (completed, killed) = (policy.completed, policy.killed);

@@ -12,7 +12,7 @@ use crate::store::{queue, statement};
 const OWNS_EXTENSION: &str = "select from pg_extension e
     where e.extname {=} 'fetchq' and pg_has_role(e.extowner, 'usage')";
 
-/// Whether the current role owns the extension, or is a member of its owner.
+/// Returns whether the current role owns the extension, or is a member of its owner.
 pub fn owns_extension() -> bool {
     spi::connect(|spi| spi.once(OWNS_EXTENSION, &[]).affected() > 0)
 }

@@ -20,7 +20,7 @@ pub struct LeasedDoc<'a> {
 static STATUS: Statement =
     Statement::new("select d.status from only {docs} d where d.subject {=} $1");
 
-/// Whether a document is active, and leased by the lease that the caller names. `lease`:
+/// Returns whether a document is active, and leased by the lease that the caller names. `lease`:
 /// None for any lease. The marker `{is_leased}` is the same in SQL.
 pub(super) fn holds_lease(row: &Row, lease: Option<i64>) -> bool {
     row.int4(Column::Status) == Status::Active.code()

@@ -116,7 +116,7 @@ const RESUMED_RETRY_US: i64 = 2_000;
 /// slots and permits: 50 ms.
 const LIMITED_RETRY_US: i64 = 50_000;
 
-/// Whether a document of a version can be picked at the time `now`, in microseconds since
+/// Returns whether a document of a version can be picked at the time `now`, in microseconds since
 /// 2000: one is ready, and the queue allows it.
 pub fn readiness(queue: &Queue, version: i32, now: i64) -> Readiness {
     if !queue.policy.is_active {

@@ -1,6 +1,8 @@
 //! Maintenance of documents: planned documents that are due become pending, and leases that
-//! have expired are taken back. The statements are hot, because they run ten times a second for
-//! each queue. They skip rows that other sessions have locked: maintenance never waits for a
+//! have expired are taken back.
+//!
+//! The statements are hot, because the background worker runs them whenever something is due in
+//! a queue. They skip rows that other sessions have locked, so maintenance never waits for a
 //! worker.
 
 use crate::domain::counter_events::Event;
@@ -237,11 +239,12 @@ pub fn make_pending(queue: &Queue, limit: i32) -> i32 {
     )
 }
 
-/// How often `make_pending_by_key` looks behind documents that cannot be changed now.
+/// How often `make_pending_by_key` continues after documents that cannot be changed now.
+/// Not measured: a bound for the time of one call. The next call continues.
 const MAX_ROUNDS: usize = 20;
 
-/// The same for an ordered queue. Documents whose key another transaction has locked stay as
-/// they are, and the documents behind them are changed instead.
+/// Makes planned documents of an ordered queue pending. Documents whose key another transaction has
+/// locked stay as they are, and the documents after them are changed instead.
 fn make_pending_by_key(queue: &Queue, limit: i32) -> i32 {
     let Some(mut floor) = first_due(queue, Status::Planned) else {
         return 0;
@@ -299,7 +302,9 @@ pub fn next_due(queue: &Queue) -> Option<i64> {
 /// nothing is due.
 fn first_due(queue: &Queue, from: Status) -> Option<Key> {
     let now = time::now();
-    let known = queue.floors().and_then(|s| s.due(from.code(), now));
+    let known = queue
+        .floors()
+        .and_then(|floors| floors.due(from.code(), now));
     match known {
         Some(floor) if floor >= Key::until(now) => None,
         Some(floor) => Some(floor),
@@ -308,7 +313,7 @@ fn first_due(queue: &Queue, from: Status) -> Option<Key> {
 }
 
 /// Runs a statement for documents of the status `from`, unless none is due, and records an
-/// event for each. The parameters are `args`, and behind them the floor. Returns how many.
+/// event for each. The parameters are `args`, and after them the floor. Returns how many.
 fn run(
     queue: &Queue,
     from: Status,

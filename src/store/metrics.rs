@@ -113,7 +113,7 @@ pub fn get_many(queue: &QueueName, metrics: &[&str]) -> Vec<i64> {
 const GET_MANY_OF_ALL: &str = "select queue::text, metric::text, value from fetchq.metrics_live
     where metric {=} any ($1)";
 
-/// The same for every queue that has one of the metrics, by its name.
+/// The values of some metrics, by the name of each queue that has one of them.
 pub fn get_many_of_all(metrics: &[&str]) -> HashMap<String, Vec<i64>> {
     spi::connect(|spi| {
         let rows = spi.once(GET_MANY_OF_ALL, &[Arg::from(metrics.to_vec())]);
@@ -398,8 +398,8 @@ pub fn pack() -> i64 {
 
 /// Truncates packed segments of the counter log, at the end of a transaction. `is_in_block`: the
 /// transaction goes on after this statement.
-pub fn tidy(is_in_block: bool) {
-    spi::connect(|spi| counter_segments::tidy(spi, is_in_block));
+pub fn truncate_packed(is_in_block: bool) {
+    spi::connect(|spi| counter_segments::truncate_packed(spi, is_in_block));
 }
 
 fn pack_writes(spi: &Spi) -> i64 {

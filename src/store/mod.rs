@@ -1,5 +1,13 @@
 //! Every SQL statement of fetchq, and every call that runs one. A file has the name of the
-//! family of functions that it serves, as in `api`; the other files are what these build on.
+//! family of functions that it serves, as in `api`. The other files are what these build on:
+//!
+//! - preparing and caching: `statement`, `plans`, `open_queue`, `queue_catalog`, `policy`;
+//! - what follows from a change: `bookkeeping`, `counter_log`, `counter_segments`;
+//! - leases: `lease_check`, `leases`;
+//! - what may be picked: `limits`, `cap`, `rate`, `readiness`, `ordering`, `ordering_setup`;
+//! - lists and selections of documents: `doc_list`, `doc_selection`;
+//! - triggers: `triggers`, `trigger_events`;
+//! - tables of a queue: `queue_tables`, `queue_indexes`, `queue_truncate`.
 //!
 //! The only names that are written into a statement are those of a `QueueName`, and names that the
 //! server has quoted. Every value is a bound parameter.

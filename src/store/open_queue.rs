@@ -194,7 +194,7 @@ impl Queue {
         Some((floors, levels))
     }
 
-    /// Whether no trigger has anything to do with the rows that fetchq writes. The triggers
+    /// Returns whether no trigger has anything to do with the rows that fetchq writes. The triggers
     /// of the notifications have nothing to do while the background worker sends them.
     fn runs_nothing_else(&self) -> bool {
         self.is_plain && (!self.notifies || announce::is_collecting())
@@ -229,12 +229,12 @@ impl Queue {
         self.sequence.map(relation::next_identity)
     }
 
-    /// Whether [`Self::next_seq`] returns a number.
+    /// Returns whether [`Self::next_seq`] returns a number.
     pub fn has_next_seq(&self) -> bool {
         self.has_known_columns && self.sequence.is_some()
     }
 
-    /// Whether the trigger of the ready floors is missing, or does not always run.
+    /// Returns whether the trigger of the ready floors is missing, or does not always run.
     pub fn lacks_trigger(&self) -> bool {
         self.floors.trigger.is_none()
     }

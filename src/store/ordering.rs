@@ -26,6 +26,7 @@ use crate::pg::trigger::TriggerDocument;
 use crate::pg::value::Arg;
 use crate::store::open_queue::Queue;
 use crate::store::plans::refuse_unseen;
+use crate::store::queue::DELETE_KEYS;
 use crate::store::statement::Statement;
 
 // Index: the primary key of the keys. Adds a key with this document as its head, or finds
@@ -362,7 +363,7 @@ pub fn as_maintenance<R>(work: impl FnOnce() -> R) -> R {
     work()
 }
 
-/// Whether a document may be changed now. Only maintenance is refused: while another
+/// Returns whether a document may be changed now. Only maintenance is refused: while another
 /// transaction has locked the key of a document that is due, or whose last lease expired.
 pub fn may_change(queue: &Queue, doc: &TriggerDocument) -> bool {
     let Some(key) = &doc.ordering_key else {
@@ -377,9 +378,6 @@ pub fn may_change(queue: &Queue, doc: &TriggerDocument) -> bool {
             || queue.run(spi, &FIND_KEY, &args).affected() == 0
     })
 }
-
-/// Deletes all keys of a queue. $1: its id.
-pub const DELETE_KEYS: &str = "delete from fetchq.ordering_keys k where k.queue_id {=} $1";
 
 /// Deletes the keys of a queue whose documents were truncated. Fails with
 /// `Error::OlderSnapshot` when the snapshot of the transaction is too old to see a key.

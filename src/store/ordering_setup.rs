@@ -10,8 +10,8 @@ use crate::pg::trigger::TriggerDocument;
 use crate::pg::value::Arg;
 use crate::signals::wakeups;
 use crate::store::open_queue::Queue;
-use crate::store::ordering::{DELETE_KEYS, add_document, promote_next};
-use crate::store::queue::lock_documents;
+use crate::store::ordering::{add_document, promote_next};
+use crate::store::queue::{DELETE_KEYS, lock_documents};
 use crate::store::statement::render;
 use crate::store::triggers::{has_triggers, set_triggers};
 
@@ -111,7 +111,7 @@ fn recreate_keys(spi: &Spi, name: &QueueName, id: i32) {
     set_triggers(spi, name, &TRIGGERS, true);
 }
 
-/// Whether triggers and index of the order exist, and the triggers are switched on.
+/// Returns whether triggers and index of the order exist, and the triggers are switched on.
 fn is_set_up(spi: &Spi, name: &QueueName) -> bool {
     has_triggers(spi, name, &TRIGGERS)
         && relation::lookup_data_table(&name.relation(INDEX)).is_some()
@@ -199,7 +199,7 @@ fn stray_document(rows: &Rows, row: usize) -> Option<TriggerDocument> {
         is_blocked: rows.get(row, 4).unwrap_or(false),
         attempts: 0,
         iterations: 0,
-        // The rows come in order: each is behind those that were added before.
+        // The rows come in order: each is after those that were added before.
         next_iteration: i64::MAX,
         seq: i64::MAX,
     })

@@ -23,7 +23,7 @@ thread_local! {
 pub struct PlanSet(RefCell<Vec<(usize, Rc<Plan>)>>);
 
 impl PlanSet {
-    /// Whether the set has no plan.
+    /// Returns whether the set has no plan.
     pub fn is_empty(&self) -> bool {
         self.0.borrow().is_empty()
     }

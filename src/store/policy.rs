@@ -88,7 +88,8 @@ impl Policy {
         }
     }
 
-    /// Whether the queue has a cap or a rate, so that not all ready documents can be picked.
+    /// Returns whether the queue has a cap or a rate, so that not all ready documents can be
+    /// picked.
     pub fn is_limited(&self) -> bool {
         self.max_active.is_some() || self.rate_limit.is_some()
     }

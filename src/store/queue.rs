@@ -206,7 +206,7 @@ pub fn status_of_all(out: &mut RowSink) {
     spi::connect(|spi| out.extend(&spi.once(STATUS_ALL, &[])));
 }
 
-/// The same for one queue. Adds nothing when it does not exist.
+/// Adds the row of one queue to a result; nothing when it does not exist.
 pub fn status_of(name: &QueueName, out: &mut RowSink) {
     let args = [Arg::from(name.as_str())];
     spi::connect(|spi| out.extend(&spi.once(STATUS_ONE, &args)));
@@ -245,7 +245,8 @@ pub fn lock(spi: &Spi, name: &QueueName) -> Result<i32> {
 const TRY_LOCK: &str =
     "select id from fetchq.queues where name {=} $1 for no key update skip locked";
 
-/// The same without waiting: None when another session has locked the row.
+/// Locks the registry row of a queue as `lock` does, without waiting. None when another session
+/// has locked it. Fails with `Error::UnknownQueue`.
 pub fn try_lock(spi: &Spi, name: &QueueName) -> Result<Option<i32>> {
     match first_id(&spi.once(TRY_LOCK, &[Arg::from(name.as_str())])) {
         Some(id) => Ok(Some(id)),
@@ -253,7 +254,8 @@ pub fn try_lock(spi: &Spi, name: &QueueName) -> Result<Option<i32>> {
     }
 }
 
-/// The same as `lock`, for a caller that has no SPI connection.
+/// Locks the registry row of a queue as `lock` does, in an SPI connection of its own. Returns its
+/// id. Fails with `Error::UnknownQueue`.
 pub fn lock_now(name: &QueueName) -> Result<i32> {
     spi::connect(|spi| lock(spi, name))
 }
@@ -276,11 +278,14 @@ pub(super) fn lock_documents(name: &QueueName, function: &'static str) -> Result
     Ok(id)
 }
 
-const DELETE_SLOTS: &str = "delete from fetchq.lease_slots where queue_id {=} $1";
+/// Deletes the lease slots of a queue. $1: its id.
+pub(super) const DELETE_SLOTS: &str = "delete from fetchq.lease_slots where queue_id {=} $1";
 
-const DELETE_PERMITS: &str = "delete from fetchq.rate_permits where queue_id {=} $1";
+/// Deletes the rate permits of a queue. $1: its id.
+pub(super) const DELETE_PERMITS: &str = "delete from fetchq.rate_permits where queue_id {=} $1";
 
-const DELETE_KEYS: &str = "delete from fetchq.ordering_keys where queue_id {=} $1";
+/// Deletes the ordering keys of a queue. $1: its id.
+pub(super) const DELETE_KEYS: &str = "delete from fetchq.ordering_keys where queue_id {=} $1";
 
 /// Deletes the lease slots, rate permits and ordering keys of a queue that is dropped. A role
 /// that has never limited or ordered the queue needs no rights on these tables.

@@ -134,7 +134,8 @@ pub struct Retention {
 /// Sets how long settled documents are kept: completed, killed and dropped ones. Creates the
 /// table of the history when one of them needs it.
 ///
-/// Fails with `UnknownQueue` when there is no such queue. Gives the number of queues: 1.
+/// Returns how many rows of the registry were changed: 1. Fails with `UnknownQueue` when there is
+/// no such queue.
 pub fn set_retention(name: &QueueName, kept: [Retention; 3]) -> Result<i32> {
     // The registry row comes first: of two sessions that create the table, the second waits.
     queue::lock_now(name)?;

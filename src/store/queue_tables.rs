@@ -101,13 +101,13 @@ const CREATE_HISTORY: &str = "create table {history} (
 const CREATE_HISTORY_INDEX: &str = "create index on {history} (outcome, settled_at)";
 
 /// The pick index: the documents that can be picked, by version, in the order of picking.
-/// `open_queue` compares the text of its predicate.
+/// `queue_catalog` compares the text of its predicate.
 const CREATE_PICK_INDEX: &str = "create index \"{q}__docs_pick_idx\" on {docs}
     (version, priority desc, next_iteration, attempts, seq)
     where status {=} {pending} and lock_upgrade is null";
 
 /// The due index: the documents that maintenance looks for, planned and leased ones, by time.
-/// `open_queue` compares the text of its predicate.
+/// `queue_catalog` compares the text of its predicate.
 const CREATE_DUE_INDEX: &str = "create index \"{q}__docs_due_idx\" on {docs}
     (status, next_iteration, seq)
     where status {=} any (array[{planned}, {active}]) and lock_upgrade is null";
@@ -156,11 +156,12 @@ const DROP_SECONDARY_INDEXES: &str = "select format('drop index %I.%I', n.nspnam
     where i.indrelid {=} to_regclass($1)
         and not exists (select from pg_constraint k where k.conindid {=} i.indexrelid)";
 
-/// Runs each statement that the first column of a result has.
+/// Runs each statement that the first column of a result has. The statements have identifiers of
+/// users, which the server has quoted, and no markers.
 fn run_each(spi: &Spi, statements: &Rows) {
     for row in 0..statements.len() {
         if let Some(sql) = statements.get::<String>(row, 1) {
-            spi.once(&sql, &[]);
+            spi.once_verbatim(&sql, &[]);
         }
     }
 }
@@ -195,7 +196,7 @@ pub fn truncate_docs(name: &QueueName) {
     });
 }
 
-/// Whether the queue has a table for its history.
+/// Returns whether the queue has a table for its history.
 pub fn has_history(name: &QueueName) -> bool {
     relation::lookup_data_table(&name.relation("history")).is_some()
 }

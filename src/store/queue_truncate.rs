@@ -25,7 +25,8 @@ pub fn truncate(name: &QueueName, empty: bool) -> Result<()> {
     Ok(())
 }
 
-/// The same for every queue. The first error ends it.
+/// Truncates every queue as `truncate` does, in the order of their names. The first error ends it.
+/// Fails with `Error::KeepsSnapshot`.
 pub fn truncate_all(empty: bool) -> Result<()> {
     queue::all()
         .iter()

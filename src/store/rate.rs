@@ -2,10 +2,10 @@
 //! picked within an interval.
 //!
 //! A queue with a rate has `rate_limit` rows in `fetchq.rate_permits`. A permit has the time
-//! from which on it can be used. The locks of these rows make the rate exact: a pick locks as
-//! many free permits as it may need, skips those that other transactions have locked, and
-//! then picks as many documents. A pick therefore never waits, and a transaction that is
-//! rolled back, or ends with its session, uses no permit.
+//! from which on it can be used.
+//!
+//! limits.rs locks the permits for a pick (`admit`), and says why their locks make the rate exact.
+//! This file uses them up, and sets the rate.
 
 use crate::domain::names::QueueName;
 use crate::error::{Error, Result};
@@ -13,7 +13,7 @@ use crate::pg::time::{self, Interval};
 use crate::pg::value::Arg;
 use crate::pg::{session, spi};
 use crate::store::open_queue::Queue;
-use crate::store::queue;
+use crate::store::queue::{self, DELETE_PERMITS};
 use crate::store::statement::Statement;
 
 /// Locks free permits. $1: the id of the queue, $2: the time of the pick, $3: how many.
@@ -58,7 +58,7 @@ pub fn use_permits(queue: &Queue, n: i32, now: i64) {
     }
 }
 
-// Index: rate_permits_free_idx, the first entry behind now.
+// Index: rate_permits_free_idx, the first entry after now.
 static NEXT_PERMIT: Statement = Statement::new(
     "select r.free_at from fetchq.rate_permits r
      where r.queue_id {=} $1 and r.free_at {>} $2
@@ -84,8 +84,6 @@ pub fn next_permit(queue: &Queue, now: i64) -> i64 {
 
 const SET_RATE: &str =
     "update fetchq.queues set rate_limit = $2, rate_interval = $3 where name {=} $1";
-
-const DELETE_PERMITS: &str = "delete from fetchq.rate_permits where queue_id {=} $1";
 
 // The last picks count for the new rate as well: the permits that were used last are used
 // ones of the new rate.

@@ -53,7 +53,7 @@ static READY: Statement = Statement::new(
      limit 1",
 );
 
-/// Whether a document of a version can be picked at the time `now`, in microseconds since
+/// Returns whether a document of a version can be picked at the time `now`, in microseconds since
 /// 2000, without regard to the limits of the queue.
 pub fn readiness(queue: &Queue, version: i32, now: i64) -> Readiness {
     let Some((floors, levels)) = queue.levels(version) else {
@@ -151,7 +151,7 @@ pub fn available(queue: &Queue, version: i32, now: i64, limit: i32) -> i32 {
     found
 }
 
-/// Whether there is a ready document that no other session has locked: in `level` from its
+/// Returns whether there is a ready document that no other session has locked: in `level` from its
 /// floor on, or in all levels. Documents that a running transaction has picked do not count,
 /// because no other session can pick them unless that transaction is rolled back.
 fn has_unlocked(queue: &Queue, version: i32, level: Option<&View>, now: i64) -> bool {

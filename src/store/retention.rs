@@ -89,15 +89,17 @@ pub fn check_unit(unit: &str) -> Result<()> {
 const GET_TABLE_AND_FIELD: &str = "select c.oid::regclass::text, quote_ident($2)
     from pg_class c where c.oid {=} $1::regclass";
 
-/// The statement of `retain_any`. The server has quoted both names.
+/// The statement of `retain_any`. The server has quoted both names. Operators are not written as
+/// markers, because the names may contain the text of a marker.
 fn retain_any_sql(table: &str, field: &str) -> String {
     format!(
-        "delete from {table} where ctid {{=}} any (array(
+        "delete from {table} where ctid operator(pg_catalog.=) any (array(
             select ranked.ctid from (
                 select ctid, row_number() over (
                     partition by date_trunc($1, {field}) order by {field} desc, ctid desc) as n
-                from {table} where {field} {{>=}} $2 and {field} {{<=}} $3
-            ) ranked where ranked.n {{>}} 1))"
+                from {table}
+                where {field} operator(pg_catalog.>=) $2 and {field} operator(pg_catalog.<=) $3
+            ) ranked where ranked.n operator(pg_catalog.>) 1))"
     )
 }
 
@@ -112,14 +114,14 @@ pub fn retain_any(table: &str, field: &str, unit: &str, from: i64, to: i64) -> R
         let (Some(table), Some(field)) = (rows.get::<String>(0, 1), rows.get::<String>(0, 2))
         else {
             return Err(Error::BadValue {
-                argument: "table",
+                argument: "table_name",
                 value: table.to_owned(),
                 rule: "the name of a table",
             });
         };
         let sql = retain_any_sql(&table, &field);
         let args = [Arg::from(unit), Arg::timestamp(from), Arg::timestamp(to)];
-        Ok(i64::from(spi.once(&sql, &args).affected()))
+        Ok(i64::from(spi.once_verbatim(&sql, &args).affected()))
     })
 }
 

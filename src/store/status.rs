@@ -15,33 +15,38 @@ use crate::store::open_queue::Queue;
 
 /// What is known without a query: the state of the server, and of its shared memory. Points in
 /// time are in microseconds since 2000.
-pub struct Known {
+struct ServerState {
     /// The library is in shared_preload_libraries.
-    pub is_preloaded: bool,
+    is_preloaded: bool,
     /// The server is a hot standby.
-    pub is_standby: bool,
+    is_standby: bool,
     /// There is shared memory for the ready floors.
-    pub has_memory: bool,
+    has_shared_memory: bool,
     /// The setting fetchq.background_worker.
-    pub wants_worker: bool,
+    wants_background_worker: bool,
     /// When the launcher started; None when it does not run.
-    pub launcher: Option<i64>,
+    launcher: Option<i64>,
     /// The process id of the background worker of this database, and when it started; None when
     /// it does not run.
-    pub worker: Option<(i32, i64)>,
+    background_worker: Option<(i32, i64)>,
     /// The last run of each maintenance task: microseconds, rows.
-    pub last: [Option<(i64, i64)>; Task::ALL.len()],
+    last: [Option<(i64, i64)>; Task::ALL.len()],
     /// The counters of the ready floors.
-    pub stats: Stats,
+    stats: Stats,
     /// The first ready floor of pending documents, if it is in the past.
-    pub ready_since: Option<i64>,
+    ready_since: Option<i64>,
     /// The first ready floor of planned documents.
-    pub next_due: Option<i64>,
+    next_due: Option<i64>,
     /// The first ready floor of leased documents.
-    pub next_end: Option<i64>,
+    next_expiry: Option<i64>,
 }
 
-// One row for each component, in the order in which an operator would look at them.
+// One row for each component, in the order in which an operator would look at them. $1: whether the
+// library is preloaded, $2: the version of the library, $3: whether there is shared memory, $4: the
+// slots used, $5: the slots, $6: the floor misses, $7: since when the launcher runs, $8: whether a
+// background worker is wanted, $9: since when it runs, $10: its process id, $11: the oldest ready
+// floor, $12: the first planned floor, $13: the first leased floor, $14 to $16: the task, the
+// microseconds and the rows of the last runs, $17: whether the server is a standby.
 const STATUS: &str = "
 with horizon as (
     select 'session ' {||} pid
@@ -165,31 +170,32 @@ select component, state, detail, hint from (
 ) s
 order by n";
 
-/// Adds the rows of `fetchq.status()` to a result. `version`: that of the library.
-pub fn status(version: &str, known: &Known, out: &mut RowSink) {
+/// Writes the rows of `fetchq.status()` from what `collect` has found. `version` is that of the
+/// library.
+fn write_rows(version: &str, state: &ServerState, out: &mut RowSink) {
     let at = |time: Option<i64>| time.map_or_else(Arg::no_timestamp, Arg::timestamp);
     let ran = || {
-        let services = Task::ALL.into_iter().zip(known.last);
+        let services = Task::ALL.into_iter().zip(state.last);
         services.filter_map(|(task, last)| Some((task, last?)))
     };
     let args = [
-        Arg::from(known.is_preloaded),
+        Arg::from(state.is_preloaded),
         Arg::from(version),
-        Arg::from(known.has_memory),
-        Arg::from(i64::from(known.stats.slots_used)),
-        Arg::from(i64::from(known.stats.slots)),
-        Arg::from(known.stats.floor_misses),
-        at(known.launcher),
-        Arg::from(known.wants_worker),
-        at(known.worker.map(|(_, since)| since)),
-        Arg::from(known.worker.map(|(pid, _)| pid)),
-        at(known.ready_since),
-        at(known.next_due),
-        at(known.next_end),
+        Arg::from(state.has_shared_memory),
+        Arg::from(i64::from(state.stats.slots_used)),
+        Arg::from(i64::from(state.stats.slots)),
+        Arg::from(state.stats.floor_misses),
+        at(state.launcher),
+        Arg::from(state.wants_background_worker),
+        at(state.background_worker.map(|(_, since)| since)),
+        Arg::from(state.background_worker.map(|(pid, _)| pid)),
+        at(state.ready_since),
+        at(state.next_due),
+        at(state.next_expiry),
         Arg::from(ran().map(|(task, _)| task.word()).collect::<Vec<_>>()),
         Arg::from(ran().map(|(_, (took, _))| took).collect::<Vec<_>>()),
         Arg::from(ran().map(|(_, (_, done))| done).collect::<Vec<_>>()),
-        Arg::from(known.is_standby),
+        Arg::from(state.is_standby),
     ];
     spi::connect(|spi| {
         let rows = spi.once(STATUS, &args);
@@ -215,14 +221,14 @@ fn advance_floors(now: i64) {
         let Ok(Some(queue)) = Queue::try_open(&name) else {
             continue;
         };
-        let Some(source) = queue.floors() else {
+        let Some(queue_floors) = queue.floors() else {
             continue;
         };
         for (index, version, view) in floors::describe(table) {
             match index {
-                Index::Pick => source.advance_level(version, view.id, Key::LAST),
+                Index::Pick => queue_floors.advance_level(version, view.id, Key::LAST),
                 Index::Due => {
-                    source.due(view.id, now);
+                    queue_floors.due(view.id, now);
                 }
             }
         }
@@ -231,25 +237,26 @@ fn advance_floors(now: i64) {
 
 /// Collects what the shared memory and the settings say, as of `now` (microseconds since
 /// 2000).
-fn known(now: i64) -> Known {
+fn collect(now: i64) -> ServerState {
     let first_due =
         |status: Status| floors::first_before(Index::Due, Some(status.code()), i64::MAX);
     let board = board::board();
-    let worker = board.and_then(|board| board.background_worker_of(session::database()));
-    Known {
+    let background_worker = board.and_then(|board| board.background_worker_of(session::database()));
+    ServerState {
         is_preloaded: session::is_preloaded(),
         is_standby: session::is_standby(),
-        has_memory: floors::is_available(),
-        wants_worker: settings::worker(),
+        has_shared_memory: floors::is_available(),
+        wants_background_worker: settings::background_worker(),
         launcher: board
             .and_then(|board| board.launcher.process())
             .map(|(_, since)| since),
-        worker: worker.and_then(|worker| worker.slot.process()),
-        last: Task::ALL.map(|task| worker.and_then(|worker| worker.last[task as usize].read())),
+        background_worker: background_worker.and_then(|worker| worker.slot.process()),
+        last: Task::ALL
+            .map(|task| background_worker.and_then(|worker| worker.last[task as usize].read())),
         stats: floors::stats(),
         ready_since: floors::first_before(Index::Pick, None, now),
         next_due: first_due(Status::Planned),
-        next_end: first_due(Status::Active),
+        next_expiry: first_due(Status::Active),
     }
 }
 
@@ -260,7 +267,7 @@ pub fn report(version: &str, out: &mut RowSink) {
     if !session::is_standby() {
         advance_floors(now);
     }
-    status(version, &known(now), out);
+    write_rows(version, &collect(now), out);
 }
 
 /// Adds the ready floors of a queue to a result. Both ends of an index are shown as infinite

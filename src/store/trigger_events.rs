@@ -98,8 +98,8 @@ pub fn update_lease_slots(event: &TriggerEvent, not_ours: impl Fn() -> Error) ->
     Ok(())
 }
 
-/// Keeps the ordering keys of an ordered queue. Before an update it gives whether the row may
-/// change. For every other event it gives `None`, because the result of the trigger is
+/// Keeps the ordering keys of an ordered queue. Before an update it returns whether the row may
+/// change. For every other event it returns `None`, because the result of the trigger is
 /// ignored.
 ///
 /// Fails with `not_ours` when the table does not hold the documents of a queue.

@@ -40,8 +40,8 @@ pub fn create_ready_trigger(spi: &Spi, name: &QueueName) {
     }
 }
 
-/// The same for maintenance, which never waits: does nothing when the documents cannot be
-/// locked at once.
+/// Repairs the ready trigger for maintenance, which never waits: does nothing when the documents
+/// cannot be locked at once.
 pub fn repair_ready_trigger(name: &QueueName) {
     if let Some(table) = relation::lookup_data_table(&name.relation("docs"))
         && relation::try_lock(table, LockMode::Writers)
@@ -129,7 +129,7 @@ pub(super) fn set_triggers(spi: &Spi, name: &QueueName, triggers: &[(&str, &str)
     }
 }
 
-/// Whether all triggers of a list exist and are enabled.
+/// Returns whether all triggers of a list exist and are enabled.
 pub(super) fn has_triggers(spi: &Spi, name: &QueueName, triggers: &[(&str, &str)]) -> bool {
     let table = name.qualified("docs");
     let names: Vec<&str> = triggers.iter().map(|(trigger, _)| *trigger).collect();

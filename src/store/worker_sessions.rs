@@ -19,9 +19,9 @@ use crate::store::statement::{self, Statement};
 use crate::store::{counter_log, plans, queue};
 
 const LIST_QUEUES_OF: &str = "select distinct q.name::text
-    from fetchq.worker_sessions h
-    join fetchq.queues q on q.id {=} h.queue_id
-    where h.name {=} $1 order by 1";
+    from fetchq.worker_sessions w
+    join fetchq.queues q on q.id {=} w.queue_id
+    where w.name {=} $1 order by 1";
 
 /// The queues that a worker of this name has picked from.
 pub fn queues_of(worker: &str) -> Vec<QueueName> {
@@ -43,8 +43,8 @@ const RELEASE: &str = "update only {docs} d set
         select c.ctid from only {docs} c
         where c.status {=} {active} and c.lock_upgrade is null
             and c.worker_session {=} any (array(
-                select h.id from fetchq.worker_sessions h
-                where h.name {=} $1 and h.queue_id {=} $2))
+                select w.id from fetchq.worker_sessions w
+                where w.name {=} $1 and w.queue_id {=} $2))
         order by c.next_iteration, c.seq
         for update skip locked))
     returning d.version, d.priority, d.next_iteration, d.attempts, d.seq";
@@ -105,16 +105,16 @@ pub fn request_stop(worker: &str) {
 /// was given: its upper bits are microseconds since 2000, above twelve bits that distinguish
 /// the leases of one moment.
 pub const LEASED: &str = "select q.name, d.subject, d.version, d.attempts, d.lease,
-        h.name as worker, h.pid,
+        w.name as worker, w.pid,
         '2000-01-01 00:00:00+00'::timestamptz
             {+} (((d.lease {>>} 12) {/} 1000000) {*} interval '1 second')
             {+} (((d.lease {>>} 12) {%} 1000000) {*} interval '1 microsecond'),
         d.next_iteration,
-        case when h.binding {=} 1 then 'return' when h.binding {=} 2 then 'keep' else 'off' end,
+        case when w.binding {=} 1 then 'return' when w.binding {=} 2 then 'keep' else 'off' end,
         d.worker_session
     from only {docs} d
     join fetchq.queues q on q.name {=} $1
-    left join fetchq.worker_sessions h on h.id {=} d.worker_session
+    left join fetchq.worker_sessions w on w.id {=} d.worker_session
     where d.status {=} {active}
     order by d.next_iteration, d.seq";
 
@@ -130,14 +130,14 @@ pub struct BoundSessions {
 // A role that may not see when a session of another role began gets NULL for that time. The
 // process number alone then tells whether the session runs.
 static LIST_BOUND: Statement = Statement::new(
-    "select q.name::pg_catalog.text, h.id, h.binding, a.pid is not null
-     from fetchq.worker_sessions h
-     join fetchq.queues q on q.id {=} h.queue_id
+    "select q.name::pg_catalog.text, w.id, w.binding, a.pid is not null
+     from fetchq.worker_sessions w
+     join fetchq.queues q on q.id {=} w.queue_id
      left join pg_catalog.pg_stat_get_activity(null) a
-         on a.pid {=} h.pid
-         and coalesce(a.backend_start {=} h.backend_start, true)
-     where h.binding {>} 0
-         and ($1 is null or h.queue_id {=} $1)",
+         on a.pid {=} w.pid
+         and coalesce(a.backend_start {=} w.backend_start, true)
+     where w.binding {>} 0
+         and ($1 is null or w.queue_id {=} $1)",
 );
 
 /// `binding` of a session whose leases last as long as the session.
@@ -160,7 +160,7 @@ fn bound_session(rows: &Rows, row: usize) -> Option<BoundSession> {
     })
 }
 
-/// Whether the caller may read the sessions of workers.
+/// Returns whether the caller may read the sessions of workers.
 pub fn may_read() -> bool {
     relation::lookup("fetchq", "worker_sessions").is_some_and(relation::may_read)
 }
@@ -245,28 +245,28 @@ pub fn apply_bindings(queue: &Queue, bound: &BoundSessions) -> i32 {
 
 // Sessions without a leased document of the queue: those that have ended, and those that have
 // been registered again since.
-const TRIM_SESSIONS: &str = "delete from fetchq.worker_sessions h
-    where h.queue_id {=} $1
+const TRIM_SESSIONS: &str = "delete from fetchq.worker_sessions w
+    where w.queue_id {=} $1
         and (not exists (
                 select from pg_stat_get_activity(null) a
-                where a.pid {=} h.pid and coalesce(a.backend_start {=} h.backend_start, true))
+                where a.pid {=} w.pid and coalesce(a.backend_start {=} w.backend_start, true))
             or exists (
                 select from fetchq.worker_sessions n
-                where n.queue_id {=} $1 and n.pid {=} h.pid
-                    and n.backend_start {=} h.backend_start
-                    and n.name {=} h.name and n.binding {=} h.binding and n.since {>} h.since))
+                where n.queue_id {=} $1 and n.pid {=} w.pid
+                    and n.backend_start {=} w.backend_start
+                    and n.name {=} w.name and n.binding {=} w.binding and n.since {>} w.since))
         and not exists (
             select from only {docs} d
-            where d.status {=} {active} and d.worker_session {=} h.id)";
+            where d.status {=} {active} and d.worker_session {=} w.id)";
 
-const TRIM_SESSIONS_OF_DROPPED: &str = "delete from fetchq.worker_sessions h
-    where not exists (select from fetchq.queues q where q.id {=} h.queue_id)";
+const TRIM_SESSIONS_OF_DROPPED: &str = "delete from fetchq.worker_sessions w
+    where not exists (select from fetchq.queues q where q.id {=} w.queue_id)";
 
 const TRIM_STOP_REQUESTS: &str = "delete from fetchq.stop_requests s
     where s.since {<} (now() {-} interval '1 day')
         and not exists (
-            select from fetchq.worker_sessions h
-            where h.name {=} s.name and h.since {<} s.since)";
+            select from fetchq.worker_sessions w
+            where w.name {=} s.name and w.since {<} s.since)";
 
 const MAY_TRIM: &str = "select has_table_privilege('fetchq.worker_sessions', 'delete')
     and has_table_privilege('fetchq.stop_requests', 'delete')";
@@ -292,7 +292,8 @@ pub fn delete_stale(queue: &Queue) {
 }
 
 /// Returns all documents that a worker has leased, of any queue, as if they had not been
-/// picked. Gives their number, or `None` when no worker of that name has picked anything.
+/// picked. Returns how many, or `None` when no worker of that name has picked anything.
+/// Fails as `Queue::open` does, except for a queue that was dropped meanwhile.
 pub fn release_all(worker: &str) -> Result<Option<i32>> {
     let queues = queues_of(worker);
     if queues.is_empty() {

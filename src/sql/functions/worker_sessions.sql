@@ -31,12 +31,12 @@ comment on view fetchq.leases is
     'The leased documents: by which worker, since and until when';
 
 create view fetchq.workers as
-with held as materialized (select * from fetchq.lease_list()),
+with leased as materialized (select * from fetchq.lease_list()),
 sessions as (
-    select h.name, h.id, h.pid, h.since, a.pid is not null as is_alive
-    from fetchq.worker_sessions h
+    select w.name, w.id, w.pid, w.since, a.pid is not null as is_alive
+    from fetchq.worker_sessions w
     left join pg_catalog.pg_stat_get_activity(null) a
-        on a.pid = h.pid and coalesce(a.backend_start = h.backend_start, true)
+        on a.pid = w.pid and coalesce(a.backend_start = w.backend_start, true)
 )
 select
     s.name,
@@ -49,7 +49,7 @@ select
     min(l.until) as next_expiry,
     coalesce(bool_or(t.since > s.since), false) as is_asked_to_stop
 from sessions s
-left join held l on l.worker_session = s.id
+left join leased l on l.worker_session = s.id
 left join fetchq.stop_requests t on t.name = s.name
 group by s.name
 having bool_or(s.is_alive) or count(l.subject) > 0;
