@@ -369,9 +369,9 @@ mod tests {
         });
         let queue = queue(name);
         for subject in ["s2", "s4"] {
-            assert!(doc_push::append(&queue, &doc(subject)));
+            assert!(doc_push::append_once(&queue, &doc(subject)));
         }
-        assert!(!doc_push::append(&queue, &doc("s4")));
+        assert!(!doc_push::append_once(&queue, &doc("s4")));
         assert_eq!(counted(&queue), Some(2));
 
         let mut subjects = ["s1", "s2", "s3", "s4"].map(String::from);
