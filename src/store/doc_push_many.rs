@@ -35,7 +35,7 @@ static PUSH_ITEMS: Statement = Statement::new(
 
 /// Adds documents that share version and time. `next_iteration` is in microseconds since
 /// 2000. Returns how many were new.
-pub fn push_items(queue: &Queue, version: i32, next_iteration: i64, items: &[Item]) -> i32 {
+pub fn push_value_list(queue: &Queue, version: i32, next_iteration: i64, items: &[Item]) -> i32 {
     let status = Status::planned_or_pending(next_iteration <= time::now());
     let subjects: Vec<&str> = items.iter().map(|i| i.subject.as_str()).collect();
     let priorities: Vec<i32> = items.iter().map(|i| i.priority).collect();
