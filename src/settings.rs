@@ -232,12 +232,12 @@ pub fn notify() -> Notify {
 }
 
 /// `fetchq.notify_interval`, in microseconds.
-pub fn notify_interval() -> i64 {
+pub fn notify_interval_us() -> i64 {
     i64::from(NOTIFY_INTERVAL_MS.get()) * 1000
 }
 
 /// `fetchq.max_wait`, in microseconds.
-pub fn max_wait() -> i64 {
+pub fn max_wait_us() -> i64 {
     i64::from(MAX_WAIT_MS.get()) * 1000
 }
 

@@ -91,7 +91,7 @@ fn doc_pick_wait(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
         let now = time::clock();
         let until = timeout
             .after(now)
-            .min(now.saturating_add(settings::max_wait()));
+            .min(now.saturating_add(settings::max_wait_us()));
         let lease = Lease::new();
         let mut out = call.rows();
         let picked = waiting::pick(&name, version, until, |queue, now| {

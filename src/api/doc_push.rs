@@ -93,7 +93,7 @@ fn push_list(
         names::check_subject(&item.subject)?;
     }
     let pushed = Queue::open(queue)
-        .map(|queue| doc_push_many::push_items(&queue, version, next_iteration, &items));
+        .map(|queue| doc_push_many::push_value_list(&queue, version, next_iteration, &items));
     lenient(pushed, 0).map(Reply::int)
 }
 

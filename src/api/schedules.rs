@@ -13,7 +13,7 @@ use crate::pg::value::Arg;
 use crate::signals::commit;
 use crate::store::queue;
 use crate::store::schedules as store;
-use crate::store::schedules::{Wanted, Written};
+use crate::store::schedules::{NewSchedule, Timing};
 
 /// The name of a schedule, checked.
 fn schedule_name(call: &Call, at: usize) -> Result<&str> {
@@ -68,7 +68,7 @@ fn schedule_create(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
                 rule: "1 to 10000",
             });
         }
-        let wanted = Wanted {
+        let wanted = NewSchedule {
             name: schedule_name(call, 0)?,
             queue: &queue,
             cron,
@@ -141,18 +141,18 @@ fn schedule_list(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
 fn schedule_preview(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond(fcinfo, |call| {
         let given = call.text(0, "schedule")?;
-        let written = match schedule::form(given) {
-            Form::Cron(cron) => Written::Cron(cron.to_owned()),
+        let timing = match schedule::form(given) {
+            Form::Cron(cron) => Timing::Cron(cron.to_owned()),
             Form::Every(text) => {
                 let (months, days, micros) = parse_interval(given, text)?.parts();
-                Written::Every(months, days, micros)
+                Timing::Every(months, days, micros)
             }
         };
         let timezone = call.text(1, "timezone")?;
         let from = call.timestamp(2, "from_time")?;
         let n = call.limit(3, "n")?;
         let mut out = call.rows();
-        run::preview(&written, timezone, from, n, |tick, local| {
+        run::preview(&timing, timezone, from, n, |tick, local| {
             out.push(&[Arg::timestamp(tick), Arg::from(local)]);
         })?;
         Ok(out.done())

@@ -78,7 +78,7 @@ impl<'a> Notifier<'a> {
         process::show_activity(Some("fetchq: notifications"));
         let sent = process::transaction(|| {
             if statuses_of_all != 0 {
-                for table in triggers::notifying() {
+                for table in triggers::tables_with_notifications() {
                     notify_statuses(table, statuses_of_all);
                 }
             }
@@ -90,7 +90,7 @@ impl<'a> Notifier<'a> {
             // The notifications are lost. Clients must not rely on them alone, so they poll too.
             log_failure(format!("sending notifications failed: {message}"));
         }
-        let later = now + settings::notify_interval();
+        let later = now + settings::notify_interval_us();
         for (table, _) in due {
             self.not_before.insert(table, later);
         }

@@ -6,7 +6,7 @@
 use croner::{CivilDate, CivilDateTime, CivilTime};
 
 /// The seconds of a day.
-pub const DAY: i64 = 86_400;
+pub const DAY_S: i64 = 86_400;
 
 /// A time zone.
 pub trait Zone {
@@ -35,8 +35,8 @@ pub enum Instants {
 /// Finds the points in time at which the clocks of a zone show a local time.
 pub fn resolve(local: i64, zone: &dyn Zone) -> Instants {
     // Every offset is less than a day, and no zone changes its clocks twice within two days.
-    let before = zone.offset_at(local - DAY);
-    let after = zone.offset_at(local + DAY);
+    let before = zone.offset_at(local - DAY_S);
+    let after = zone.offset_at(local + DAY_S);
     let (first, second) = (local - before, local - after);
     if before == after {
         return Instants::One(first);
@@ -104,8 +104,8 @@ pub fn add_months(day: i64, months: i64) -> Option<i64> {
 
 /// Converts a local time in seconds to a date and a time of day.
 pub fn civil(local: i64) -> CivilDateTime {
-    let (year, month, day) = date(local.div_euclid(DAY));
-    let second = local.rem_euclid(DAY) as u32;
+    let (year, month, day) = date(local.div_euclid(DAY_S));
+    let second = local.rem_euclid(DAY_S) as u32;
     CivilDateTime::new(
         CivilDate::from_parts_unchecked(year as i32, month as u32, day as u32),
         CivilTime::from_parts_unchecked(second / 3600, second / 60 % 60, second % 60),

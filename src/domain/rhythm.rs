@@ -9,11 +9,11 @@ use croner::parser::{CronParser, Seconds, Year};
 use croner::{CivilDateTime, Cron, CronDateTime, Resolution, Weekday};
 
 use crate::domain::local_time::{
-    DAY, Instants, Zone, add_months, as_postgresql, civil, day_number, local, resolve,
+    DAY_S, Instants, Zone, add_months, as_postgresql, civil, day_number, local, resolve,
 };
 
 /// The end of the search for a tick, which is 5000-01-01.
-pub const END_OF_TIME: i64 = 95_617_584_000;
+pub const END_OF_TIME_S: i64 = 95_617_584_000;
 
 /// The longest cron expression, in bytes.
 const MAX_CRON_LENGTH: usize = 255;
@@ -94,7 +94,7 @@ impl Rhythm {
     /// Returns the first tick after a point in time, or None when there is none before the year
     /// 5000.
     pub fn next(&self, after: i64, zone: &dyn Zone) -> Option<i64> {
-        if after >= END_OF_TIME {
+        if after >= END_OF_TIME_S {
             return None;
         }
         match self {
@@ -105,7 +105,7 @@ impl Rhythm {
                 };
                 // The search fails in a day that a zone leaves out.
                 from(after)
-                    .or_else(|| from(after.saturating_add(2 * DAY)))
+                    .or_else(|| from(after.saturating_add(2 * DAY_S)))
                     .map(|found| found.time)
             }
             Self::Every(every) => every.next(after, zone),
@@ -133,25 +133,25 @@ impl Every {
             self.anchor
         } else {
             let local = local(self.anchor, zone);
-            let (day, of_day) = (local.div_euclid(DAY), local.rem_euclid(DAY));
+            let (day, of_day) = (local.div_euclid(DAY_S), local.rem_euclid(DAY_S));
             let day = add_months(day, n.checked_mul(self.months)?)?;
             let day = day.checked_add(n.checked_mul(self.days)?)?;
-            as_postgresql(day.checked_mul(DAY)?.checked_add(of_day)?, zone)?
+            as_postgresql(day.checked_mul(DAY_S)?.checked_add(of_day)?, zone)?
         };
         start
             .checked_add(seconds)
-            .filter(|tick| *tick < END_OF_TIME)
+            .filter(|tick| *tick < END_OF_TIME_S)
     }
 
     /// Returns the first tick after a point in time.
     fn next(&self, after: i64, zone: &dyn Zone) -> Option<i64> {
         // A month has 30.436875 days on average. Every tick is at most a few days away from
         // where it would be with such months.
-        let length = self.months * 2_629_746 + self.days * DAY + self.seconds;
+        let length = self.months * 2_629_746 + self.days * DAY_S + self.seconds;
         let slack = if self.months > 0 {
-            5 * DAY
+            5 * DAY_S
         } else if self.days > 0 {
-            DAY
+            DAY_S
         } else {
             0
         };
@@ -186,7 +186,7 @@ impl CronDateTime for Moment<'_> {
 
     fn civil_weekday(&self) -> Weekday {
         // 1970-01-01 was a Thursday.
-        let day = local(self.time, self.zone).div_euclid(DAY) + 4;
+        let day = local(self.time, self.zone).div_euclid(DAY_S) + 4;
         Weekday::from_days_from_sunday(day.rem_euclid(7) as u32)
     }
 
@@ -199,7 +199,7 @@ impl CronDateTime for Moment<'_> {
             i64::from(civil.month()),
             i64::from(civil.day()),
         );
-        Ok(match resolve(day * DAY + seconds, self.zone) {
+        Ok(match resolve(day * DAY_S + seconds, self.zone) {
             Instants::One(t) => Resolution::Single(self.at(t)),
             Instants::Two(first, second) => Resolution::Ambiguous(self.at(first), self.at(second)),
             Instants::None { .. } => Resolution::Gap,

@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use crate::domain::invalid::Invalid;
 use crate::domain::local_time::{Zone, written};
 use crate::domain::names::SUBJECT_MAX;
-use crate::domain::rhythm::{END_OF_TIME, Rhythm};
+use crate::domain::rhythm::{END_OF_TIME_S, Rhythm};
 
 /// The length of the longest name of a schedule, in characters.
 ///
@@ -16,7 +16,7 @@ use crate::domain::rhythm::{END_OF_TIME, Rhythm};
 pub const NAME_MAX: usize = SUBJECT_MAX - 21;
 
 /// A tick is on time when it is at most this late, in seconds. A later one was missed.
-pub const GRACE: i64 = 60;
+pub const GRACE_S: i64 = 60;
 
 /// The most missed ticks that a schedule can catch up.
 pub const CATCH_UP_MAX: i32 = 10_000;
@@ -152,10 +152,10 @@ pub fn due(
     catch_up: CatchUp,
     limit: usize,
 ) -> Due {
-    let now = now.min(END_OF_TIME);
-    let last = last.unwrap_or(END_OF_TIME);
+    let now = now.min(END_OF_TIME_S);
+    let last = last.unwrap_or(END_OF_TIME_S);
     let until = now.min(last);
-    let fresh = first.max(now.saturating_sub(GRACE));
+    let fresh = first.max(now.saturating_sub(GRACE_S));
     let mut push = newest(rhythm, zone, fresh, until, usize::MAX);
     let missed = match catch_up {
         CatchUp::Skip => 0,
@@ -180,7 +180,7 @@ pub fn due(
 /// It searches backwards in windows that grow, so the search takes about as long as the result is
 /// long, however long ago `first` is.
 fn newest(rhythm: &Rhythm, zone: &dyn Zone, first: i64, until: i64, n: usize) -> VecDeque<i64> {
-    let mut window = i64::try_from(n).unwrap_or(i64::MAX).max(GRACE);
+    let mut window = i64::try_from(n).unwrap_or(i64::MAX).max(GRACE_S);
     loop {
         let start = (first - 1).max(until.saturating_sub(window));
         let mut found = VecDeque::new();

@@ -20,7 +20,7 @@ use crate::pg::{subtransaction, time};
 use crate::store::doc_push::{self, NewDoc};
 use crate::store::open_queue::Queue;
 use crate::store::schedules as store;
-use crate::store::schedules::{Claimed, Wanted, Written};
+use crate::store::schedules::{DueSchedule, NewSchedule, Timing};
 
 /// When a schedule is tried again whose queue is locked: microseconds.
 const LOCKED_RETRY_US: i64 = 1_000_000;
@@ -84,10 +84,10 @@ pub fn run_one(now: i64, run_as: RunAs) -> Option<std::result::Result<i32, ()>> 
 
 /// Pushes a document for each tick that is due, and moves the schedule to its next tick. Returns
 /// how many documents it has created.
-fn push_ticks(claimed: &Claimed, now: i64, run_as: RunAs) -> Result<i32> {
+fn push_ticks(claimed: &DueSchedule, now: i64, run_as: RunAs) -> Result<i32> {
     let name = QueueName::parse(&claimed.queue)?;
     let zone = zone(&claimed.timezone)?;
-    let rhythm = rhythm(&claimed.written, claimed.anchor)?;
+    let rhythm = rhythm(&claimed.timing, claimed.anchor)?;
     let catch_up = catch_up(&claimed.catch_up)?;
     let due = schedule::due(
         &rhythm,
@@ -158,10 +158,10 @@ pub fn catch_up(text: &str) -> Result<CatchUp> {
 /// Returns when a schedule ticks. An interval is counted from `anchor`, in microseconds since 2000.
 ///
 /// Fails with `Error::BadSchedule` when the cron expression or the interval is invalid.
-pub fn rhythm(written: &Written, anchor: i64) -> Result<Rhythm> {
-    let (rhythm, given) = match written {
-        Written::Cron(cron) => (Rhythm::cron(cron), cron.clone()),
-        Written::Every(months, days, micros) => (
+pub fn rhythm(timing: &Timing, anchor: i64) -> Result<Rhythm> {
+    let (rhythm, given) = match timing {
+        Timing::Cron(cron) => (Rhythm::cron(cron), cron.clone()),
+        Timing::Every(months, days, micros) => (
             Rhythm::every(*months, *days, *micros, time::to_unix(anchor)),
             format!("{months} months {days} days {micros} microseconds"),
         ),
@@ -201,12 +201,12 @@ const MAX_CREATE_RETRIES: usize = 100;
 /// Fails with `Error::UnknownZone`, `Error::BadSchedule` when the cron expression or the interval
 /// is invalid, `Error::NeverTicks`, `Error::ScheduleExists` without `replace`, and
 /// `Error::HiddenSchedule` when the caller cannot see an existing schedule of this name.
-pub fn create(wanted: &Wanted, given: &str, replace: bool) -> Result<(bool, i64)> {
+pub fn create(wanted: &NewSchedule, given: &str, replace: bool) -> Result<(bool, i64)> {
     let now = time::now();
     let zone = zone(wanted.timezone)?;
-    let written = match (wanted.cron, wanted.every.map(|every| every.parts())) {
-        (Some(cron), _) => Written::Cron(cron.to_owned()),
-        (None, Some((months, days, micros))) => Written::Every(months, days, micros),
+    let timing = match (wanted.cron, wanted.every.map(|every| every.parts())) {
+        (Some(cron), _) => Timing::Cron(cron.to_owned()),
+        (None, Some((months, days, micros))) => Timing::Every(months, days, micros),
         (None, None) => return Err(never_ticks(given)),
     };
     let with_given_text = |e| match e {
@@ -216,7 +216,7 @@ pub fn create(wanted: &Wanted, given: &str, replace: bool) -> Result<(bool, i64)
         },
         other => other,
     };
-    rhythm(&written, now).map_err(with_given_text)?;
+    rhythm(&timing, now).map_err(with_given_text)?;
     for _ in 0..MAX_CREATE_RETRIES {
         let existing = store::lock(wanted.name);
         if existing.is_some() && !replace {
@@ -224,7 +224,7 @@ pub fn create(wanted: &Wanted, given: &str, replace: bool) -> Result<(bool, i64)
         }
         // A schedule that ticks as before keeps its next tick, so it misses none.
         let unchanged = existing.as_ref().filter(|old| {
-            old.written == written
+            old.timing == timing
                 && old.timezone == wanted.timezone
                 && old.starts_at == wanted.starts_at
         });
@@ -233,7 +233,7 @@ pub fn create(wanted: &Wanted, given: &str, replace: bool) -> Result<(bool, i64)
             (None, Some(starts_at)) if starts_at > NO_START => whole_second(starts_at),
             (None, _) => time::from_unix(time::to_unix(now)),
         };
-        let rhythm = rhythm(&written, anchor)?;
+        let rhythm = rhythm(&timing, anchor)?;
         // A tick that has happened must not happen again.
         let last_tick = existing.as_ref().and_then(|old| old.last_tick);
         let after = now.max(last_tick.unwrap_or(now));
@@ -275,7 +275,7 @@ pub fn pause(name: &str) -> Result<bool> {
     Ok(existing.is_active)
 }
 
-fn lock(name: &str) -> Result<store::Existing> {
+fn lock(name: &str) -> Result<store::LockedSchedule> {
     store::lock(name).ok_or_else(|| Error::UnknownSchedule(name.to_owned()))
 }
 
@@ -294,7 +294,7 @@ pub fn resume(name: &str) -> Result<(bool, Option<i64>)> {
     }
     let now = time::now();
     let next = first_tick(
-        &rhythm(&old.written, old.anchor)?,
+        &rhythm(&old.timing, old.anchor)?,
         &zone(&old.timezone)?,
         now.max(old.last_tick.unwrap_or(now)),
         old.starts_at,
@@ -309,14 +309,14 @@ pub fn resume(name: &str) -> Result<(bool, Option<i64>)> {
 ///
 /// Fails with `Error::UnknownZone` or `Error::BadSchedule`.
 pub fn preview(
-    written: &Written,
+    timing: &Timing,
     timezone: &str,
     from: i64,
     n: i32,
     mut emit: impl FnMut(i64, &str),
 ) -> Result<()> {
     let zone = zone(timezone)?;
-    let rhythm = rhythm(written, whole_second(from))?;
+    let rhythm = rhythm(timing, whole_second(from))?;
     let mut at = time::to_unix(from);
     for _ in 0..n {
         let Some(tick) = rhythm.next(at, &zone) else {

@@ -330,7 +330,7 @@ pub fn first_alive<const N: usize>(
 /// Entries of dead rows count too. Both columns are `integer`, and the index has the second one
 /// in descending order. Returns None when there are more than `limit` values, or when one is
 /// NULL. The caller has locked `table`.
-pub fn second_column(
+pub fn distinct_second_column(
     table: pg_sys::Oid,
     index: pg_sys::Oid,
     first: i32,

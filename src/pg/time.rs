@@ -22,7 +22,7 @@ pub fn clock() -> i64 {
 /// 2000.
 ///
 /// The contract of fetchq 4 demands it. It is 354,286 days after the start of 2000.
-pub const COMPLETED_AT: i64 = 354_286 * 86_400 * 1_000_000;
+pub const COMPLETED_AT_US: i64 = 354_286 * 86_400 * 1_000_000;
 
 /// Converts seconds since 1970 to microseconds since 2000.
 pub fn from_unix(seconds: i64) -> i64 {
@@ -141,7 +141,7 @@ mod tests {
             spi.once("select '2970-01-01 00:00:00+00'::timestamptz", &[])
                 .timestamp(0, 1)
         });
-        assert_eq!(expected, Some(COMPLETED_AT));
+        assert_eq!(expected, Some(COMPLETED_AT_US));
     }
 
     #[pg_test]

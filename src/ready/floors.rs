@@ -136,8 +136,12 @@ impl QueueFloors {
         // entry this reading misses has no entry yet; it is noted afterwards.
         let token = Memory::write(bucket, |b| b.begin_discovery(name, self.epoch, now));
         if name.index == Index::Pick {
-            let found =
-                index_walk::second_column(self.table, self.pick_index, name.version, LEVELS);
+            let found = index_walk::distinct_second_column(
+                self.table,
+                self.pick_index,
+                name.version,
+                LEVELS,
+            );
             Memory::write(bucket, |b| {
                 b.complete_discovery(&name, token, found.as_deref(), now);
             });

@@ -195,7 +195,7 @@ const PACK: &str = "with
 
 /// Adds the events of some queues in a table up into the metrics, and returns how many there
 /// were. `events` is `DELETE_EVENTS` or `READ_EVENTS`.
-fn add_up(spi: &Spi, events: &str, segment: &str, queues: Vec<i32>) -> i64 {
+fn add_to_metrics(spi: &Spi, events: &str, segment: &str, queues: Vec<i32>) -> i64 {
     let sql = render(&PACK.replace("{events}", events), segment);
     spi.once(&sql, &[Arg::from(queues)]).get(0, 1).unwrap_or(0)
 }
@@ -210,7 +210,7 @@ fn pack_rows(spi: &Spi, segment: &str) -> i64 {
     let queues = lock_queues(spi, segment);
     let mut packed = 0;
     if !queues.is_empty() {
-        packed = add_up(spi, DELETE_EVENTS, segment, queues);
+        packed = add_to_metrics(spi, DELETE_EVENTS, segment, queues);
     }
     packed + i64::from(spi.once(&render(DELETE_UNKNOWN, segment), &[]).affected())
 }
@@ -234,7 +234,7 @@ fn pack_whole(spi: &Spi, segment: &Segment) -> i64 {
     if has_other_queues {
         return 0;
     }
-    let packed = add_up(spi, READ_EVENTS, &name, queues);
+    let packed = add_to_metrics(spi, READ_EVENTS, &name, queues);
     set_state(spi, segment, false, true);
     packed
 }

@@ -170,7 +170,7 @@ pub fn pick(queue: &Queue, mut pick: Pick) -> i32 {
 fn pick_ready(queue: &Queue, pick: &mut Pick) -> i32 {
     match queue.levels(pick.version) {
         Some((floors, levels)) => match pick_levels(queue, &floors, levels.as_slice(), pick) {
-            0 => safety_net(queue, &floors, pick),
+            0 => full_scan(queue, &floors, pick),
             picked => picked,
         },
         None => pick_without_floors(queue, pick),
@@ -374,7 +374,7 @@ fn pick_without_floors(queue: &Queue, pick: &mut Pick) -> i32 {
 
 /// Picks without floors at intervals, in case a floor was too high. `full_scan` decides when,
 /// and reports a floor that was too high by the keys of the documents that were found.
-fn safety_net(queue: &Queue, floors: &QueueFloors, pick: &mut Pick) -> i32 {
+fn full_scan(queue: &Queue, floors: &QueueFloors, pick: &mut Pick) -> i32 {
     let mut picked = 0;
     floors.full_scan(pick.version, queue.name.as_str(), || {
         spi::connect(|spi| {

@@ -104,7 +104,7 @@ pub fn append(queue: &Queue, doc: &NewDoc, generate: impl Fn() -> String) -> Opt
 
 /// Adds a document whose subject was generated. Returns false if the subject exists all the
 /// same.
-fn append_once(queue: &Queue, doc: &NewDoc) -> bool {
+pub(super) fn append_once(queue: &Queue, doc: &NewDoc) -> bool {
     match append_row(queue, doc) {
         Some(Some(seq)) => {
             record_push(queue, doc, seq);

@@ -35,7 +35,7 @@ static PUSH_ITEMS: Statement = Statement::new(
 
 /// Adds documents that share version and time. `next_iteration` is in microseconds since
 /// 2000. Returns how many were new.
-pub fn push_items(queue: &Queue, version: i32, next_iteration: i64, items: &[Item]) -> i32 {
+pub fn push_value_list(queue: &Queue, version: i32, next_iteration: i64, items: &[Item]) -> i32 {
     let status = Status::planned_or_pending(next_iteration <= time::now());
     let subjects: Vec<&str> = items.iter().map(|i| i.subject.as_str()).collect();
     let priorities: Vec<i32> = items.iter().map(|i| i.priority).collect();
@@ -369,9 +369,9 @@ mod tests {
         });
         let queue = queue(name);
         for subject in ["s2", "s4"] {
-            assert!(doc_push::append(&queue, &doc(subject)));
+            assert!(doc_push::append_once(&queue, &doc(subject)));
         }
-        assert!(!doc_push::append(&queue, &doc("s4")));
+        assert!(!doc_push::append_once(&queue, &doc("s4")));
         assert_eq!(counted(&queue), Some(2));
 
         let mut subjects = ["s1", "s2", "s3", "s4"].map(String::from);

@@ -76,7 +76,7 @@ pub fn complete(queue: &Queue, doc: LeasedDoc, payload: Option<Jsonb>) -> Result
         Keep::Nowhere => return remove(queue, doc),
         Keep::InHistory => return move_to_history(queue, doc, payload, Outcome::Completed),
     }
-    let next_iteration = Arg::timestamp(time::COMPLETED_AT);
+    let next_iteration = Arg::timestamp(time::COMPLETED_AT_US);
     let payload = Jsonb::arg(payload);
     let change = |row: &mut Row| {
         end_iteration(row, Status::Completed, &payload);

@@ -135,7 +135,7 @@ pub fn complete(
             return move_to_history(queue, subjects, lease, payloads, Outcome::Completed);
         }
     }
-    let at = Arg::timestamp(time::COMPLETED_AT);
+    let at = Arg::timestamp(time::COMPLETED_AT_US);
     let Some(payloads) = payloads else {
         return complete_without_payloads(queue, subjects, lease, at);
     };

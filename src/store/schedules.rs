@@ -8,9 +8,9 @@ use crate::pg::spi::{self, Rows, Spi};
 use crate::pg::time::Interval;
 use crate::pg::value::Arg;
 
-/// When a schedule ticks, as its author wrote it.
+/// When a schedule ticks: a cron expression or an interval, as its author gave it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Written {
+pub enum Timing {
     /// A cron expression.
     Cron(String),
     /// An interval: months, days and microseconds.
@@ -18,7 +18,7 @@ pub enum Written {
 }
 
 /// A schedule as the caller wants it. Either `cron` or `every` has a value.
-pub struct Wanted<'a> {
+pub struct NewSchedule<'a> {
     /// Its name.
     pub name: &'a str,
     /// The queue that it pushes documents into.
@@ -47,7 +47,7 @@ pub struct Wanted<'a> {
     pub ends_at: Option<i64>,
 }
 
-impl Wanted<'_> {
+impl NewSchedule<'_> {
     fn args(&self, anchor: i64, next_tick: i64) -> [Arg; 15] {
         [
             Arg::from(self.name),
@@ -81,7 +81,7 @@ const INSERT: &str = "insert into fetchq.schedules
 
 /// Adds a schedule. `anchor`: from when on intervals are counted. Returns false when a schedule
 /// of that name exists.
-pub fn insert(wanted: &Wanted, anchor: i64, next_tick: i64) -> bool {
+pub fn insert(wanted: &NewSchedule, anchor: i64, next_tick: i64) -> bool {
     spi::connect(|spi| spi.once(INSERT, &wanted.args(anchor, next_tick)).affected() > 0)
 }
 
@@ -92,16 +92,16 @@ const REPLACE: &str = "update fetchq.schedules
     where name {=} $1";
 
 /// Changes a schedule that the caller has locked.
-pub fn replace(wanted: &Wanted, anchor: i64, next_tick: i64) {
+pub fn replace(wanted: &NewSchedule, anchor: i64, next_tick: i64) {
     spi::connect(|spi| {
         spi.once(REPLACE, &wanted.args(anchor, next_tick));
     });
 }
 
 /// A schedule that exists, locked until the transaction ends.
-pub struct Existing {
+pub struct LockedSchedule {
     /// When it ticks.
-    pub written: Written,
+    pub timing: Timing,
     /// The time zone in which a cron expression is read.
     pub timezone: String,
     /// There is no tick before this time.
@@ -125,14 +125,14 @@ const LOCK: &str = "select cron, every, timezone, starts_at, ends_at, anchor, ne
     from fetchq.schedules where name {=} $1 for update";
 
 /// Locks a schedule until the transaction ends. None when there is none of that name.
-pub fn lock(name: &str) -> Option<Existing> {
+pub fn lock(name: &str) -> Option<LockedSchedule> {
     spi::connect(|spi| {
         let rows = spi.once(LOCK, &[Arg::from(name)]);
         if rows.is_empty() {
             return None;
         }
-        Some(Existing {
-            written: written(&rows, 1)?,
+        Some(LockedSchedule {
+            timing: timing(&rows, 1)?,
             timezone: rows.get(0, 3)?,
             starts_at: rows.timestamp(0, 4),
             ends_at: rows.timestamp(0, 5),
@@ -146,12 +146,12 @@ pub fn lock(name: &str) -> Option<Existing> {
 }
 
 /// Reads the columns `cron` and `every`, from a column on. A constraint makes one of them NULL.
-fn written(rows: &Rows, column: i32) -> Option<Written> {
+fn timing(rows: &Rows, column: i32) -> Option<Timing> {
     match rows.get(0, column) {
-        Some(cron) => Some(Written::Cron(cron)),
+        Some(cron) => Some(Timing::Cron(cron)),
         None => {
             let (months, days, micros) = rows.interval(0, column + 1)?;
-            Some(Written::Every(months, days, micros))
+            Some(Timing::Every(months, days, micros))
         }
     }
 }
@@ -204,13 +204,13 @@ pub const LIST: &str =
     from fetchq.schedules order by name collate \"C\"";
 
 /// A schedule that is due, locked until the transaction ends.
-pub struct Claimed {
+pub struct DueSchedule {
     /// Its name.
     pub name: String,
     /// The queue that it pushes documents into.
     pub queue: String,
     /// When it ticks.
-    pub written: Written,
+    pub timing: Timing,
     /// The time zone in which a cron expression is read.
     pub timezone: String,
     /// The payload of the documents, as JSON text.
@@ -246,16 +246,16 @@ const CLAIM: &str =
 
 /// Locks the schedule that has been due for the longest time, as of `now`. None when none is
 /// due, or other sessions have locked those that are.
-pub fn claim(now: i64) -> Option<Claimed> {
+pub fn claim(now: i64) -> Option<DueSchedule> {
     spi::connect(|spi| {
         let rows = spi.once(CLAIM, &[Arg::timestamp(now)]);
         if rows.is_empty() {
             return None;
         }
-        Some(Claimed {
+        Some(DueSchedule {
             name: rows.get(0, 1)?,
             queue: rows.get(0, 2)?,
-            written: written(&rows, 3)?,
+            timing: timing(&rows, 3)?,
             timezone: rows.get(0, 5)?,
             payload: rows.json_text(0, 6),
             version: rows.get(0, 7)?,

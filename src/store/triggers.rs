@@ -94,7 +94,7 @@ const LIST_NOTIFYING: &str =
     "select tgrelid from pg_trigger where tgname {=} 'fetchq_notify_insert'";
 
 /// The tables of documents whose statuses are announced, by OID.
-pub fn notifying() -> Vec<u32> {
+pub fn tables_with_notifications() -> Vec<u32> {
     spi::connect(|spi| {
         let rows = spi.once(LIST_NOTIFYING, &[]);
         let tables = (0..rows.len()).filter_map(|row| rows.datum(row, 1));

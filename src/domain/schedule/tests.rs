@@ -1,7 +1,7 @@
 //! Tests of schedules, rhythms and local time.
 
 use super::*;
-use crate::domain::local_time::{DAY, date, day_number};
+use crate::domain::local_time::{DAY_S, date, day_number};
 
 /// A time zone whose summer time begins and ends by the same rule in every year.
 struct Rules {
@@ -13,7 +13,7 @@ struct Rules {
 
 impl Zone for Rules {
     fn offset_at(&self, time: i64) -> i64 {
-        let (year, _, _) = date(time.div_euclid(DAY));
+        let (year, _, _) = date(time.div_euclid(DAY_S));
         let (begins, ends) = ((self.begins)(year), (self.ends)(year));
         let is_summer = if begins < ends {
             begins <= time && time < ends
@@ -43,8 +43,8 @@ fn berlin() -> Rules {
     Rules {
         winter: 3600,
         summer: 7200,
-        begins: |year| sunday(year, 3, 25) * DAY + 3600,
-        ends: |year| sunday(year, 10, 25) * DAY + 3600,
+        begins: |year| sunday(year, 3, 25) * DAY_S + 3600,
+        ends: |year| sunday(year, 10, 25) * DAY_S + 3600,
     }
 }
 
@@ -52,8 +52,8 @@ fn new_york() -> Rules {
     Rules {
         winter: -5 * 3600,
         summer: -4 * 3600,
-        begins: |year| sunday(year, 3, 8) * DAY + 7 * 3600,
-        ends: |year| sunday(year, 11, 1) * DAY + 6 * 3600,
+        begins: |year| sunday(year, 3, 8) * DAY_S + 7 * 3600,
+        ends: |year| sunday(year, 11, 1) * DAY_S + 6 * 3600,
     }
 }
 
@@ -62,8 +62,8 @@ fn lord_howe() -> Rules {
     Rules {
         winter: 37_800,
         summer: 39_600,
-        begins: |year| sunday(year, 10, 1) * DAY + 7200 - 37_800,
-        ends: |year| sunday(year, 4, 1) * DAY + 7200 - 39_600,
+        begins: |year| sunday(year, 10, 1) * DAY_S + 7200 - 37_800,
+        ends: |year| sunday(year, 4, 1) * DAY_S + 7200 - 39_600,
     }
 }
 
@@ -71,7 +71,7 @@ fn lord_howe() -> Rules {
 fn at(text: &str) -> i64 {
     let part =
         |range: std::ops::Range<usize>| text.get(range).map_or(0, |t| t.parse::<i64>().unwrap());
-    day_number(part(0..4), part(5..7), part(8..10)) * DAY
+    day_number(part(0..4), part(5..7), part(8..10)) * DAY_S
         + part(11..13) * 3600
         + part(14..16) * 60
         + part(17..19)
@@ -97,7 +97,7 @@ fn cron(text: &str) -> Rhythm {
 #[test]
 fn days_and_dates_agree() {
     assert_eq!(day_number(1970, 1, 1), 0);
-    assert_eq!(day_number(5000, 1, 1) * DAY, END_OF_TIME);
+    assert_eq!(day_number(5000, 1, 1) * DAY_S, END_OF_TIME_S);
     for day in -1_000_000..1_200_000 {
         let (year, month, of_month) = date(day);
         assert_eq!(day_number(year, month, of_month), day);
@@ -299,8 +299,8 @@ fn the_next_tick_is_the_same_from_anywhere_before_it() {
         let rhythm = cron(text);
         for zone in [berlin(), new_york(), lord_howe()] {
             for change in [(zone.begins)(2026), (zone.ends)(2026)] {
-                let mut expected = rhythm.next(change - 2 * DAY, &zone).unwrap();
-                for time in (change - 2 * DAY..change + 2 * DAY).step_by(997) {
+                let mut expected = rhythm.next(change - 2 * DAY_S, &zone).unwrap();
+                for time in (change - 2 * DAY_S..change + 2 * DAY_S).step_by(997) {
                     while expected <= time {
                         expected = rhythm.next(expected, &zone).unwrap();
                     }
@@ -319,7 +319,7 @@ fn days_that_do_not_exist_never_tick() {
         ticks(&cron("0 0 29 2 *"), &utc(), "2026-01-01", 2),
         ["2028-02-29 00:00:00+00", "2032-02-29 00:00:00+00"]
     );
-    assert_eq!(cron("* * * * *").next(END_OF_TIME, &utc()), None);
+    assert_eq!(cron("* * * * *").next(END_OF_TIME_S, &utc()), None);
 }
 
 #[test]
@@ -357,7 +357,7 @@ fn intervals_are_counted_from_their_anchor() {
     );
     assert_eq!(
         ticks(
-            &every(0, 0, DAY, "2026-03-27 01:30"),
+            &every(0, 0, DAY_S, "2026-03-27 01:30"),
             &berlin(),
             "2026-03-28 12:00",
             1
