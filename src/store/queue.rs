@@ -116,6 +116,23 @@ pub struct Dropped {
     pub dead_letter_sources: Vec<String>,
 }
 
+/// How often `lock_jobs` starts again because the queue was created anew.
+const MAX_JOB_LOCKS: usize = 10;
+
+/// Locks the jobs of a queue. Another session may drop the queue while this one waits for its
+/// jobs, and a third one may create it anew. The jobs of the new queue are to be locked then,
+/// before its row in the registry: two sessions that drop it would otherwise take these locks
+/// in different orders, and wait for each other. A queue without jobs is looked at a few times
+/// in vain.
+fn lock_jobs(spi: &Spi, key: Arg) {
+    for _ in 0..MAX_JOB_LOCKS {
+        let is_locked = spi.once(LOCK_JOBS, &[key]).affected() > 0;
+        if is_locked || spi.once(GET_ID, &[key]).is_empty() {
+            return;
+        }
+    }
+}
+
 /// Drops a queue and all that belongs to it. Fails with `Error::UnknownQueue`.
 ///
 /// The locks are taken in the order in which maintenance takes them: jobs, registry,
@@ -124,7 +141,7 @@ pub struct Dropped {
 pub fn drop(name: &QueueName) -> Result<Dropped> {
     spi::connect(|spi| {
         let key = Arg::from(name.as_str());
-        spi.once(LOCK_JOBS, &[key]);
+        lock_jobs(spi, key);
         let Some(queue) = unregister(spi, key) else {
             return Err(Error::UnknownQueue(name.to_string()));
         };
