@@ -8,7 +8,7 @@ use pgrx::{GucContext, GucFlags, GucRegistry, GucSetting, PostgresGucEnum};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PostgresGucEnum)]
 pub enum Notify {
     /// The background worker sends one notification for many documents, soon after the commit.
-    #[name = c"worker"]
+    #[name = c"background_worker"]
     BackgroundWorker,
     /// The transaction itself sends one notification for each document when it commits.
     #[name = c"commit"]

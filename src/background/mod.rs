@@ -39,6 +39,6 @@ pub extern "C-unwind" fn fetchq_jobs_main(assignment: pg_sys::Datum) {
 /// A background worker, which the launcher starts. The argument is its assignment.
 #[pg_guard]
 #[unsafe(no_mangle)]
-pub extern "C-unwind" fn fetchq_worker_main(assignment: pg_sys::Datum) {
+pub extern "C-unwind" fn fetchq_background_worker_main(assignment: pg_sys::Datum) {
     database::main(&Assignment::from_argument(assignment.value()));
 }

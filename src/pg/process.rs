@@ -86,7 +86,7 @@ impl Started {
 pub fn start_background_worker(argument: usize, database: &str) -> Option<Started> {
     start(
         "fetchq background worker",
-        "fetchq_worker_main",
+        "fetchq_background_worker_main",
         argument,
         database,
     )

@@ -85,7 +85,7 @@ static DELETE_KEY: Statement = Statement::new(
      where k.queue_id {=} $1 and k.key {=} $2",
 );
 
-// Index: docs_line_idx, which has the blocked documents alone, by key, in this order.
+// Index: docs_blocked_idx, which has the blocked documents alone, by key, in this order.
 static FIND_NEXT_BLOCKED: Statement = Statement::new(
     "select d.subject::pg_catalog.text, d.next_iteration, d.seq from only {docs} d
      where d.ordering_key {=} $1

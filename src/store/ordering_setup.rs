@@ -56,9 +56,9 @@ const TRIGGERS: [(&str, &str); 5] = [
 ];
 
 /// The index of the blocked documents, by key, in the order in which they become the head.
-const INDEX: &str = "docs_line_idx";
+const INDEX: &str = "docs_blocked_idx";
 
-const CREATE_INDEX: &str = "create index \"{q}__docs_line_idx\" on {docs}
+const CREATE_INDEX: &str = "create index \"{q}__docs_blocked_idx\" on {docs}
     (ordering_key, next_iteration, seq) where lock_upgrade is not null";
 
 const IS_ORDERED: &str = "select from fetchq.queues where name {=} $1 and is_ordered";

@@ -2,7 +2,7 @@
 
 create function fetchq.info(
     out version text, out extension_version text, out library_version text,
-    out is_preloaded boolean, out has_worker boolean, out has_shared_memory boolean
+    out is_preloaded boolean, out has_background_worker boolean, out has_shared_memory boolean
 )
 language c stable parallel unsafe
 set search_path = pg_catalog, pg_temp

@@ -12,7 +12,7 @@ pub use catalog::{Argument, Function, functions, prepare_queue};
 pub use cluster::{Cluster, bin, run, run_with_input};
 pub use counters::{compare_counters, counters_are_exact, in_snapshot, metrics};
 pub use load::Load;
-pub use session::{Database, Server, Session, error_of, state_of, wait_until};
+pub use session::{Database, Server, Session, error_of, state_of, wait_for_rows, wait_until};
 pub use value::{Value, text_of};
 pub use worker::{
     LAUNCHER, WORKER, has_worker, one_of_each, process_id, processes, with_worker, worker_comes,

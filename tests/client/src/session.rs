@@ -255,3 +255,20 @@ pub async fn wait_until(what: &str, mut done: impl AsyncFnMut() -> bool) {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
+
+/// Runs a query until its rows are the expected ones; fails after a generous timeout, and shows
+/// the last rows.
+pub async fn wait_for_rows(what: &str, session: &Session, sql: &str, expected: &[&str]) {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    loop {
+        let rows = session.rows(sql).await;
+        if rows == expected {
+            return;
+        }
+        assert!(
+            Instant::now() < deadline,
+            "timed out while waiting until {what}: the rows are {rows:#?}"
+        );
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}

@@ -124,7 +124,10 @@ async fn the_background_worker_sends_one_notification_for_many() {
         .await;
     session.sql("select pg_reload_conf()").await;
     wait_until("the background worker has ended", async || {
-        session.text("select has_worker from fetchq.info()").await == "f"
+        session
+            .text("select has_background_worker from fetchq.info()")
+            .await
+            == "f"
     })
     .await;
     listener.take_notifications().await;
@@ -158,7 +161,10 @@ async fn a_background_worker_that_ends_before_the_commit() {
         .await;
     admin.sql("select pg_reload_conf()").await;
     wait_until("the background worker has ended", async || {
-        admin.text("select has_worker from fetchq.info()").await == "f"
+        admin
+            .text("select has_background_worker from fetchq.info()")
+            .await
+            == "f"
     })
     .await;
     listener.take_notifications().await;
