@@ -4,7 +4,10 @@
 //! No document is lost, none has two live leases, no stale lease settles a document, each
 //! document is settled once, and the counters are exact.
 //!
-//! FETCHQ_CHAOS_SECONDS sets the duration of the test; scripts/soak.sh uses it.
+//! In a second test an operator rewrites, reindexes and alters the tables all the time, and the
+//! owner of another queue attaches a trigger that fails, or that takes long.
+//!
+//! FETCHQ_CHAOS_SECONDS sets the duration of each test; scripts/soak.sh uses it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -472,6 +475,88 @@ async fn kill(server: Server, ledger: Arc<Ledger>, pids: Arc<Mutex<BTreeMap<i32,
     }
 }
 
+/// What an operator does to the tables of a queue while it is used. The last two are cancelled
+/// half-way.
+const DDL: [&str; 11] = [
+    "vacuum full fetchq_data.q__docs",
+    "cluster fetchq_data.q__docs using q__docs_pkey",
+    "reindex table concurrently fetchq_data.q__docs",
+    "reindex index fetchq_data.q__docs_pick_idx",
+    "alter table fetchq_data.q__docs alter column payload set storage external",
+    "alter table fetchq_data.q__docs set (fillfactor = 90)",
+    "vacuum (analyze) fetchq_data.q__docs",
+    "vacuum full fetchq.jobs",
+    "vacuum full fetchq.queues",
+    "create index concurrently operators_idx on fetchq_data.q__docs (created_at)",
+    "reindex table concurrently fetchq_data.q__docs",
+];
+
+/// How many statements at the end of `DDL` are cancelled.
+const CANCELLED: usize = 2;
+
+/// Runs the statements of `DDL` all the time. Returns how many have succeeded.
+async fn operate(server: Server, ledger: Arc<Ledger>) -> usize {
+    let mut session: Option<Session> = None;
+    let mut done = 0;
+    for turn in 0.. {
+        if ledger.ended.load(Ordering::Relaxed) {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        let Some(open) = &session else {
+            session = server.try_connect("postgres").await.ok();
+            continue;
+        };
+        let at = turn % DDL.len();
+        // A short timeout cancels a statement while it waits, or while it works.
+        let timeout = match at {
+            _ if at < DDL.len() - CANCELLED => 0,
+            _ => 1 + turn % 40,
+        };
+        // A statement that was cancelled leaves an index behind that is not valid.
+        let mut is_closed = false;
+        for statement in [
+            &format!("set statement_timeout = {timeout}"),
+            DDL[at],
+            "set statement_timeout = 0",
+            "drop index if exists fetchq_data.operators_idx",
+        ] {
+            match open.batch_execute(statement).await {
+                Ok(()) => done += 1,
+                Err(e) if e.is_closed() || e.code().is_none() => {
+                    is_closed = true;
+                    break;
+                }
+                Err(e) => {
+                    let state = state_of(&e);
+                    let is_expected = state == "57014" || state.starts_with("57P");
+                    assert!(is_expected, "{statement}: {e:?}");
+                }
+            }
+        }
+        if is_closed {
+            session = None;
+        }
+    }
+    done
+}
+
+/// A queue whose owner attaches a trigger that fails for one document, and takes long for all.
+const MISBEHAVING_OWNER: &str = "
+    select fetchq.queue_create('bad');
+    create function misbehave() returns trigger language plpgsql as $$
+    begin
+        perform pg_sleep(0.2);
+        if new.subject = 'bad' then
+            raise exception 'no';
+        end if;
+        return new;
+    end $$;
+    insert into fetchq_data.bad__docs (subject, next_iteration)
+        select unnest(array['bad', 'slow 1', 'slow 2', 'slow 3']), now() + interval '1 s';
+    create trigger misbehave before update on fetchq_data.bad__docs
+        for each row execute function misbehave()";
+
 async fn restart(cluster: &Cluster, ledger: &Ledger) {
     for life in 0..ledger.lives.load(Ordering::Relaxed) + WORKERS {
         ledger.doom(life);
@@ -482,7 +567,16 @@ async fn restart(cluster: &Cluster, ledger: &Ledger) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn chaos() {
-    let cluster = with_worker("chaos", "synchronous_commit = on\nlog_min_messages = fatal");
+    run("chaos", false).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn ddl_and_a_misbehaving_owner() {
+    run("chaos-ddl", true).await;
+}
+
+async fn run(name: &str, with_ddl: bool) {
+    let cluster = with_worker(name, "synchronous_commit = on\nlog_min_messages = fatal");
     let server = cluster.server();
     let setup = server.connect("postgres").await;
     setup
@@ -493,6 +587,9 @@ async fn chaos() {
              create table effects (subject text not null, lease bigint not null)",
         )
         .await;
+    if with_ddl {
+        setup.sql(MISBEHAVING_OWNER).await;
+    }
     drop(setup);
     let ledger = Arc::new(Ledger::default());
     let pids = Arc::new(Mutex::new(BTreeMap::new()));
@@ -511,6 +608,7 @@ async fn chaos() {
     }
     tasks.spawn(cancel(server.clone(), ledger.clone()));
     tasks.spawn(kill(server.clone(), ledger.clone(), pids));
+    let operator = with_ddl.then(|| tokio::spawn(operate(server.clone(), ledger.clone())));
 
     let begun = Instant::now();
     let half = Duration::from_secs(seconds().div_ceil(2));
@@ -529,6 +627,13 @@ async fn chaos() {
     ledger.ended.store(true, Ordering::Relaxed);
     while let Some(ended) = tasks.join_next().await {
         ended.expect("a worker failed");
+    }
+    if let Some(operator) = operator {
+        let done = operator.await.expect("a statement of the operator failed");
+        assert!(
+            done > 2 * DDL.len(),
+            "the operator has done {done} statements"
+        );
     }
     finish(&server, &ledger).await;
 }
