@@ -17,6 +17,7 @@ pub mod operators;
 pub mod planner;
 pub mod procedure;
 pub mod process;
+mod process_settings;
 pub mod random;
 pub mod relation;
 pub mod scan;
