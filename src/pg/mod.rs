@@ -9,6 +9,7 @@ pub mod catalog;
 pub mod documents;
 pub mod documents_check;
 pub mod documents_write;
+pub mod index_look;
 pub mod index_walk;
 pub mod invalidation;
 pub mod json;
