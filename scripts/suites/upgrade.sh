@@ -104,7 +104,7 @@ SQL
   # Leases that expire all the time; of sessions that are gone by then, too.
   sql -c "select fetchq.doc_pick('kept', 0, 1, n * interval '200 ms') from generate_series(1, 400) n" >/dev/null
   sql -c "set fetchq.session_leases = 'keep'; select fetchq.doc_pick('ordered', 0, 3, '20 s')" >/dev/null
-  sql -c "select fetchq.doc_complete('kept', subject) from (select subject from fetchq_data.kept__docs where status = 2 order by subject limit 100) s" >/dev/null
+  sql -c "select fetchq.doc_complete('kept', subject) from (select subject from fetchq_data.kept__docs where status = 2 and next_iteration > now() + interval '10 seconds' order by subject limit 100) s" >/dev/null
   # A multixact: two sessions lock a row, and one of them updates it.
   sql -c "begin; select 1 from fetchq.queues where name = 'q' for key share; prepare transaction 'lock'" >/dev/null
   sql -c "update fetchq.queues set config = '{\"n\": 1}' where name = 'q'; update fetchq.jobs set payload = '{}'" >/dev/null
@@ -142,7 +142,7 @@ nothing_ran() {
   ! as_pg bash -c 'grep -rh "fetchq \(launcher\|background\|jobs\)" "$@" | grep .' _ "$DIR/work" "$NEW/pg_upgrade_output.d" 2>/dev/null
 }
 
-amcheck() { as_pg "$NEW_BIN/pg_amcheck" -h "$SOCKET" -p "$PORT" -U postgres --all --heapallindexed --parent-check; }
+amcheck() { as_pg "$NEW_BIN/pg_amcheck" -h "$SOCKET" -p "$PORT" -U postgres -d work --heapallindexed --parent-check; }
 
 # work_goes_on — documents are pushed, picked and settled, and the background worker does its part.
 work_goes_on() {
@@ -154,7 +154,7 @@ work_goes_on() {
     until_true "old documents are promoted" "select not exists (select from fetchq_data.q__docs where status = 0 and next_iteration < now() - interval '1 second')" &&
     until_true "old leases are taken back" "select not exists (select from fetchq_data.kept__docs where status = 2 and next_iteration < now() - interval '1 second')" &&
     sql -c "select fetchq.doc_pick('kept', 0, 500, '1 hour')" >/dev/null &&
-    sql -c "select fetchq.doc_kill('kept', subject) from fetchq_data.kept__docs where status = 2" >/dev/null &&
+    sql -c "select fetchq.doc_kill('kept', subject) from fetchq_data.kept__docs where status = 2 and next_iteration > now() + interval '1 minute'" >/dev/null &&
     until_true "failed documents are dead letters" "select count(*) > 0 from fetchq_data.dead__docs" &&
     until_true "the schedule goes on" "select bool_or(created_at > now() - interval '5 seconds') from fetchq_data.ticks__docs" &&
     [[ $(sql -c "select floor_misses from fetchq.ready_stats()") == 0 ]]

@@ -72,7 +72,7 @@ async fn late_documents_without_known_floors() {
     assert_eq!(session.rows(STATES).await, LATE);
 
     // Maintenance ends it, and what it does is seen at once.
-    session.sql("select * from fetchq.mnt('q', 100)").await;
+    session.sql("select * from fetchq.mnt_run('q', 100)").await;
     assert_eq!(session.rows(STATES).await, IN_TIME);
 
     // A document of a transaction that has not committed is not late yet.
@@ -140,7 +140,7 @@ async fn the_last_of_many_queues() {
     late_in(&session, "queue_329").await;
     wait_for_rows("it is late", &session, STATES, &LATE).await;
     session
-        .sql("select fetchq.doc_pick('queue_' || n, 0, 1, '1 s'), (select (fetchq.mnt('queue_' || n, 0)).activated_count) from generate_series(0, 328) n")
+        .sql("select fetchq.doc_pick('queue_' || n, 0, 1, '1 s'), (fetchq.mnt_run('queue_' || n, 0)).activated_count from generate_series(0, 328) n")
         .await;
     let said = session.rows(DOCUMENTS).await;
     assert!(

@@ -193,7 +193,6 @@ async fn settings_of_the_database_do_not_reach_the_background_worker() {
             &format!("alter database {} ", db.name),
             &format!("alter {scope} in database {} ", db.name),
         );
-        // No database or role can have this one twice, and a role cannot have it for all.
         admin.sql(&of_role).await;
         restarted(&admin, &db.name).await;
         maintained(&session, name).await;
