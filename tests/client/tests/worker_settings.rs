@@ -125,7 +125,7 @@ async fn maintained(admin: &Session, round: &str) {
     session
         .sql(&format!(
             "select fetchq.doc_push('q', 'planned {round}', 0, 0, clock_timestamp() + interval '500 ms', '{{}}');
-             select fetchq.doc_push('q', 'leased {round}', 0, 9);
+             select fetchq.doc_push('q', 'leased {round}', 0, 9, now(), '{{}}');
              select fetchq.doc_pick('q', 0, 1, '300 ms');
              select fetchq.schedule_create('s {round}', 'q', '1 hour', starts_at => now() - interval '1 minute', catch_up => 'once');
              update fetchq.jobs set next_iteration = now(), iterations = 0"
