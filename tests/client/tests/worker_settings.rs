@@ -171,9 +171,7 @@ async fn settings_of_the_database_do_not_reach_the_background_worker() {
     let (mut applied, mut together) = (0, String::new());
     for (name, value) in HOSTILE.iter().filter(|(name, _)| known(name)) {
         let value = match *name {
-            "search_path" | "restrict_nonsystem_relation_kind" | "temp_tablespaces" => {
-                value.to_string()
-            }
+            "search_path" | "temp_tablespaces" => value.to_string(),
             _ => format!("'{value}'"),
         };
         together += &format!("alter database {} set {name} = {value};", db.name);
