@@ -4,6 +4,8 @@
 #   test.sh [SUITE…]         on fresh clusters, one for each suite; all suites by default
 #   test.sh --on dev SUITE…  on the dev cluster, which is left running
 #
+# The suite `upgrade` runs only when it is named: it needs two PostgreSQL installations.
+#
 # JOBS=n    number of suites that run at once, on their own servers; 2 by default
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
@@ -66,7 +68,7 @@ suite() {
   export FETCHQ_COUNTS=$logs/$name.counts FETCHQ_CLUSTER=$cluster
   : >"$FETCHQ_COUNTS"
   case $name in
-    lint | unit | docker) ;;
+    lint | unit | docker | upgrade) ;;
     *)
       if ((fresh)); then scripts/cluster.sh "$cluster" reset || return; fi
       # These suites do not test durability. Tests of durability have clusters of their own.

@@ -174,7 +174,9 @@ pub extern "C-unwind" fn _PG_init() {
     pg::session::remember_preloading();
     let is_preloaded = pg::session::is_preloaded();
     settings::register(is_preloaded);
-    if is_preloaded {
+    // While pg_upgrade runs the server, nothing of fetchq may run or write: no processes, no shared
+    // memory to signal through, nothing at the end of a transaction.
+    if is_preloaded && !pg::session::is_binary_upgrade() {
         if settings::ready_slots() > 0 {
             signals::board::install();
             ready::floors::install();

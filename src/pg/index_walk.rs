@@ -21,7 +21,7 @@ const EQUAL_INT4: u32 = 65;
 const LESS_INT4: u32 = 66;
 
 /// The number of entries that are passed between two checks for interrupts.
-const INTERRUPTS_EVERY: u64 = 1000;
+pub(super) const INTERRUPTS_EVERY: u64 = 1000;
 
 /// The most columns that an index can have (`INDEX_MAX_KEYS`).
 const INDEX_MAX_KEYS: usize = 32;
@@ -38,7 +38,7 @@ pub enum Column {
 }
 
 impl Column {
-    fn datum(self) -> pg_sys::Datum {
+    pub(super) fn datum(self) -> pg_sys::Datum {
         match self {
             Self::Int4(v) => pg_sys::Datum::from(v),
             Self::Int8(v) | Self::Timestamptz(v) => pg_sys::Datum::from(v),
@@ -46,7 +46,7 @@ impl Column {
     }
 
     /// The OID of the function that compares values of this type.
-    fn comparison(self) -> u32 {
+    pub(super) fn comparison(self) -> u32 {
         match self {
             Self::Int4(_) => COMPARE_INT4,
             Self::Int8(_) => COMPARE_INT8,
@@ -55,7 +55,7 @@ impl Column {
     }
 
     /// Makes a column of the same type with another value.
-    fn with(self, datum: pg_sys::Datum) -> Self {
+    pub(super) fn with(self, datum: pg_sys::Datum) -> Self {
         match self {
             Self::Int4(_) => Self::Int4(datum.value() as i32),
             Self::Int8(_) => Self::Int8(datum.value() as i64),
@@ -66,8 +66,8 @@ impl Column {
 
 /// A table and one of its indexes that are open for a walk.
 ///
-/// The caller holds a lock on the table until the end of the transaction.
-struct Walk {
+/// The caller holds a lock on the table.
+pub(super) struct Walk {
     table: pg_sys::Relation,
     index: pg_sys::Relation,
     slot: *mut pg_sys::TupleTableSlot,
@@ -75,7 +75,7 @@ struct Walk {
 }
 
 impl Walk {
-    unsafe fn open(table: pg_sys::Oid, index: pg_sys::Oid, keys: usize) -> Self {
+    pub(super) unsafe fn open(table: pg_sys::Oid, index: pg_sys::Oid, keys: usize) -> Self {
         // SAFETY: The table is locked, so it exists and its index cannot be dropped. After an
         // ERROR the end of the transaction releases what was opened.
         unsafe {
@@ -95,7 +95,7 @@ impl Walk {
     }
 
     /// Starts, or starts again, at the first entry that satisfies the keys.
-    unsafe fn start(&mut self, keys: &mut [pg_sys::ScanKeyData]) {
+    pub(super) unsafe fn start(&mut self, keys: &mut [pg_sys::ScanKeyData]) {
         // SAFETY: The scan was begun for this number of keys. It copies them, except for the
         // members of a row comparison, which the caller keeps.
         unsafe {
@@ -110,7 +110,7 @@ impl Walk {
     }
 
     /// Goes to the next entry. Returns false at the end.
-    unsafe fn next(&mut self) -> bool {
+    pub(super) unsafe fn next(&mut self) -> bool {
         // SAFETY: The scan is open.
         unsafe {
             pg_sys::index_getnext_slot(
@@ -126,7 +126,10 @@ impl Walk {
     ///
     /// The values are those of the entry and not those of the row. An index that was created
     /// later than a chain of heap-only updates leads to versions with other values.
-    unsafe fn columns<const N: usize>(&self, prefix: usize) -> Option<[pg_sys::Datum; N]> {
+    pub(super) unsafe fn columns<const N: usize>(
+        &self,
+        prefix: usize,
+    ) -> Option<[pg_sys::Datum; N]> {
         let mut values = [pg_sys::Datum::from(0); INDEX_MAX_KEYS];
         let mut nulls = [false; INDEX_MAX_KEYS];
         // SAFETY: `open` asked the scan to keep the tuple of the entry, which belongs to the
@@ -167,6 +170,22 @@ impl Walk {
             );
             pg_sys::LockBuffer(buffer, pg_sys::BUFFER_LOCK_UNLOCK as i32);
             state == HEAPTUPLE_DEAD || state == HEAPTUPLE_RECENTLY_DEAD
+        }
+    }
+}
+
+impl Walk {
+    /// Returns whether a snapshot shows the current row.
+    pub(super) unsafe fn is_visible(&self, snapshot: pg_sys::Snapshot) -> bool {
+        // SAFETY: As in `is_dead`. The snapshot is registered.
+        unsafe {
+            let slot = self.slot as *mut pg_sys::BufferHeapTupleTableSlot;
+            let buffer = (*slot).buffer;
+            pg_sys::LockBuffer(buffer, pg_sys::BUFFER_LOCK_SHARE as i32);
+            let is_visible =
+                pg_sys::HeapTupleSatisfiesVisibility((*slot).base.tuple, snapshot, buffer);
+            pg_sys::LockBuffer(buffer, pg_sys::BUFFER_LOCK_UNLOCK as i32);
+            is_visible
         }
     }
 }

@@ -11,7 +11,8 @@ use pgrx::bgworkers::{
 use pgrx::pg_sys::panic::CaughtError;
 use pgrx::{PgTryBuilder, pg_sys};
 
-use crate::pg::catalog;
+use crate::pg::process_settings::ServerSettings;
+use crate::pg::{catalog, session};
 
 /// The latch of a process in shared memory, which wakes the process from `sleep`.
 pub struct Latch(AtomicPtr<pg_sys::Latch>);
@@ -156,8 +157,15 @@ unsafe extern "C-unwind" fn on_reload(_: i32) {
 ///
 /// It connects as the superuser to the database with this OID. With None it connects to no
 /// database, and can read only the catalogs that all databases share. `name` becomes its
-/// `application_name`. Must be called first in the main function of the process.
+/// `application_name`. Its settings are those of the server, and not those of the database or of
+/// a role. Must be called first in the main function of the process.
 pub fn begin(database: Option<u32>, name: &CStr) {
+    // No process is registered in a server that pg_upgrade runs. One that is there all the same
+    // must not write.
+    if session::is_binary_upgrade() {
+        end(false);
+    }
+    let server_settings = ServerSettings::read();
     // SAFETY: This is called first in the main function of a background process.
     unsafe {
         #[cfg(not(feature = "pg18"))]
@@ -182,30 +190,7 @@ pub fn begin(database: Option<u32>, name: &CStr) {
             }
         }
     }
-    // These values override the settings of the server, the database and the role.
-    for (setting, value) in [
-        (c"application_name", name),
-        // The functions of maintenance have the same search path. A superuser must not use
-        // operators that another user has created.
-        (c"search_path", c"pg_catalog, pg_temp"),
-        // No client relies on a commit of this process. What a crash loses is done again.
-        (c"synchronous_commit", c"off"),
-        #[cfg(any(feature = "pg17", feature = "pg18"))]
-        (c"transaction_timeout", c"0"),
-        (c"default_transaction_read_only", c"off"),
-        (c"default_transaction_isolation", c"read committed"),
-        (c"default_transaction_deferrable", c"off"),
-    ] {
-        // SAFETY: Every user may change these settings.
-        unsafe {
-            pg_sys::SetConfigOption(
-                setting.as_ptr(),
-                value.as_ptr(),
-                pg_sys::GucContext::PGC_SUSET,
-                pg_sys::GucSource::PGC_S_OVERRIDE,
-            );
-        }
-    }
+    server_settings.apply(name);
 }
 
 /// Returns whether the process was asked to end.

@@ -111,6 +111,17 @@ pub fn is_preloaded() -> bool {
     IS_PRELOADED.load(Ordering::Relaxed)
 }
 
+/// Returns whether pg_upgrade has started this server.
+///
+/// It starts the old and the new server to dump and to restore definitions, and has read or will
+/// write the transaction IDs of the cluster by other means. A process that writes rows meanwhile
+/// leaves IDs in the tables that the new cluster does not know.
+pub fn is_binary_upgrade() -> bool {
+    // SAFETY: This is a plain variable, which the postmaster sets from its command line before it
+    // loads libraries. Its processes inherit it.
+    unsafe { pg_sys::IsBinaryUpgrade }
+}
+
 /// Reserves the prefix `fetchq.`, so that the server reports settings with a misspelt name.
 ///
 /// Without it the server would accept them silently, as placeholders. PostgreSQL 15 and newer

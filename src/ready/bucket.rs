@@ -282,19 +282,20 @@ impl Bucket {
 
     /// Calls `visit` with each known level of a table.
     pub fn visit_table(&self, database: u32, table: u32, mut visit: impl FnMut(Name, View)) {
-        self.visit_database(database, |name, view| {
+        self.visit_database(database, |name, _, view| {
             if name.table == table {
                 visit(name, view);
             }
         });
     }
 
-    /// Calls `visit` with each known level of all tables of a database.
-    pub fn visit_database(&self, database: u32, mut visit: impl FnMut(Name, View)) {
+    /// Calls `visit` with each known level of all tables of a database, and with the epoch in
+    /// which it is known.
+    pub fn visit_database(&self, database: u32, mut visit: impl FnMut(Name, u64, View)) {
         for group in &self.groups {
             if group.phase == Phase::Ready && group.name.database == database {
                 for view in group.views().as_slice() {
-                    visit(group.name, *view);
+                    visit(group.name, group.epoch, *view);
                 }
             }
         }

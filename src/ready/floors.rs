@@ -416,46 +416,47 @@ pub fn stats() -> Stats {
     }
 }
 
-/// Returns the tables of this database that have a floor before a time, in microseconds since
-/// 2000.
-pub fn tables_behind(time: i64) -> Vec<Oid> {
-    let database = session::database();
-    let mut tables: Vec<u32> = Vec::new();
-    for at in 0..Memory::items() {
-        // Memory is reserved first, because nothing may fail under the lock.
-        tables.reserve(GROUPS_PER_BUCKET * LEVELS);
-        Memory::read(at, |b| {
-            b.visit_database(database, |name, view| {
-                if view.floor.next_iteration < time {
-                    tables.push(name.table);
-                }
-            });
-        });
-    }
-    tables.sort_unstable();
-    tables.dedup();
-    tables.into_iter().map(Oid::from).collect()
+/// What is known of one level of an index of a queue.
+#[derive(Debug, Clone, Copy)]
+pub struct KnownFloor {
+    /// The table of the documents.
+    pub table: Oid,
+    pub index: Index,
+    /// The version of the documents; 0 in the due index.
+    pub version: i32,
+    /// The floor holds only as long as this is the epoch of the table, see [`epoch_of`].
+    pub epoch: u64,
+    /// The level, and its floor.
+    pub view: View,
 }
 
-/// Returns the earliest floor before `time` in this database, of one level of an index or of
-/// all its levels. No document of those levels is older than the result. Times are in
-/// microseconds since 2000.
-pub fn first_before(index: Index, level: Option<i32>, time: i64) -> Option<i64> {
+/// Returns all floors of this database, in no order.
+pub fn all() -> Vec<KnownFloor> {
     let database = session::database();
-    let mut first: Option<i64> = None;
+    let mut floors = Vec::new();
     for at in 0..Memory::items() {
+        // Memory is reserved first, because nothing may fail under the lock.
+        floors.reserve(GROUPS_PER_BUCKET * LEVELS);
         Memory::read(at, |b| {
-            b.visit_database(database, |name, view| {
-                let floor = view.floor.next_iteration;
-                let is_wanted = name.index == index && level.is_none_or(|level| level == view.id);
-                // A floor before all keys means that nothing is known.
-                if is_wanted && floor < time && floor > i64::MIN {
-                    first = Some(first.map_or(floor, |earliest| earliest.min(floor)));
-                }
+            b.visit_database(database, |name, epoch, view| {
+                floors.push(KnownFloor {
+                    table: Oid::from(name.table),
+                    index: name.index,
+                    version: name.version,
+                    epoch,
+                    view,
+                });
             });
         });
     }
-    first
+    floors
+}
+
+/// Returns the epoch of a table, which changes when documents may have appeared without a note:
+/// from the number of its file, and the transaction that last wrote the catalog row of the
+/// trigger of the ready floors.
+pub fn epoch_of(file: u32, trigger: u32) -> u64 {
+    u64::from(file) << 32 | u64::from(trigger)
 }
 
 /// Returns the floors of a table for `ready_floors()`: index, version and level, in this

@@ -35,6 +35,7 @@ pub mod docs_admin;
 pub mod history;
 pub mod info;
 pub mod jobs;
+mod lateness;
 pub mod lease_check;
 pub mod leases;
 pub mod limits;

@@ -182,7 +182,7 @@ impl Queue {
             table: self.table,
             pick_index: self.floors.pick_index?,
             due_index: self.floors.due_index?,
-            epoch: u64::from(file.number) << 32 | u64::from(self.floors.trigger?),
+            epoch: floors::epoch_of(file.number, self.floors.trigger?),
         })
     }
 

@@ -41,7 +41,7 @@ impl Statement {
 const IS_LEASED: &str = "d.status {+} 0 {=} {active} and ($2 is null or d.lease {=} $2)";
 
 /// Replaces the markers that do not depend on a queue.
-fn render_shared(sql: &str) -> String {
+pub(super) fn render_shared(sql: &str) -> String {
     let mut text = sql.replace("{is_leased}", IS_LEASED);
     for status in Status::ALL {
         let code = match status {

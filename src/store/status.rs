@@ -2,19 +2,19 @@
 
 use crate::domain::jobs::Task;
 use crate::domain::names::QueueName;
-use crate::domain::status::Status;
 use crate::error::{Error, Result};
 use crate::pg::call::RowSink;
 use crate::pg::value::Arg;
-use crate::pg::{relation, session, spi, time};
+use crate::pg::{process, relation, session, spi, time};
 use crate::ready::floors::{self, Stats};
 use crate::ready::key::{Index, Key};
 use crate::settings;
 use crate::signals::board;
-use crate::store::open_queue::Queue;
+use crate::store::lateness::{self, Report};
+use crate::store::statement::render_shared;
 
-/// What is known without a query: the state of the server, and of its shared memory. Points in
-/// time are in microseconds since 2000.
+/// What the statement cannot read: the state of the server and of its shared memory, and what is
+/// late. Points in time are in microseconds since 2000.
 struct ServerState {
     /// The library is in shared_preload_libraries.
     is_preloaded: bool,
@@ -33,20 +33,18 @@ struct ServerState {
     last: [Option<(i64, i64)>; Task::ALL.len()],
     /// The counters of the ready floors.
     stats: Stats,
-    /// The first ready floor of pending documents, if it is in the past.
-    ready_since: Option<i64>,
-    /// The first ready floor of planned documents.
-    next_due: Option<i64>,
-    /// The first ready floor of leased documents.
-    next_expiry: Option<i64>,
+    /// What is late, and what is ready.
+    report: Report,
 }
 
 // One row for each component, in the order in which an operator would look at them. $1: whether the
 // library is preloaded, $2: the version of the library, $3: whether there is shared memory, $4: the
 // slots used, $5: the slots, $6: the floor misses, $7: since when the launcher runs, $8: whether a
-// background worker is wanted, $9: since when it runs, $10: its process id, $11: the oldest ready
-// floor, $12: the first planned floor, $13: the first leased floor, $14 to $16: the task, the
-// microseconds and the rows of the last runs, $17: whether the server is a standby.
+// background worker is wanted, $9: since when it runs, $10: its process id, $11: since when documents
+// are ready, $12 and $13: when the first planned document, and the first lease, is due, $14 to $16:
+// the task, the microseconds and the rows of the last runs, $17: whether the server is a standby,
+// $18 to $20: since when planned documents are late, in which queues, and in which queues this is
+// not known, $21 to $23: the same for leases, $24: whether all ready documents are known.
 const STATUS: &str = "
 with horizon as (
     select 'session ' {||} pid
@@ -73,8 +71,12 @@ tasks (task, what, n) as (values
 jobs as (
     select t.n, t.what, count(j.id) as jobs, max(j.last_iteration) as last,
         count(*) filter (where j.attempts {>} 1) as failing,
-        min(j.next_iteration) filter (
-            where j.next_iteration {<} (now() {-} interval '1 minute')) as late
+        array_agg(j.queue::text order by j.attempts desc, j.queue) filter (
+            where j.attempts {>} 1 and j.queue {<>} '*') as queues,
+        -- The background worker runs the maintenance of documents when documents are due, and not
+        -- when the job is. On a standby it is that of the primary.
+        coalesce(bool_or(j.next_iteration {<} (now() {-} interval '1 minute')), false)
+            and (t.n {>} 1 or ($9 is null and not $17)) as is_late
     from tasks t left join fetchq.jobs j on j.task {=} t.task
     group by t.n, t.what
 )
@@ -89,11 +91,14 @@ select component, state, detail, hint from (
     union all
     select 2, 'memory', case when $3 then 'there' else 'none' end,
         format('%s of %s slots used, %s floor misses', $4, $5, $6),
-        case when $6 {>} 0 then 'A ready floor was too high: please report it.'
+        case when $1 and not $3 then 'Set fetchq.ready_slots above 0 and restart: without the shared memory there are no ready floors and no background worker.'
+            when $6 {>} 0 then 'A ready floor was too high: please report it.'
             when $3 and $4 {>} ($5 {*} 0.9) then 'Raise fetchq.ready_slots.' end
     union all
     select 3, 'launcher', case when $7 is not null then 'running' else 'not running' end,
-        'since ' {||} $7, null
+        'since ' {||} $7,
+        case when $7 is null and $1 and $3 and not $17
+            then 'It starts with the server, and again a second after a failure: see max_worker_processes and the log of the server.' end
     union all
     select 4, 'background worker',
         case when $9 is not null then 'running' when not $8 then 'off' else 'not running' end,
@@ -106,14 +111,19 @@ select component, state, detail, hint from (
     union all
     select 10 {+} j.n, 'maintenance: ' {||} j.what,
         case when j.jobs {=} 0 then 'none' when j.failing {>} 0 then 'failing'
-            when j.late is not null and j.n {>} 1 then 'late' else 'fine' end,
+            when j.is_late then 'late' else 'fine' end,
         format('%s jobs, last %s', j.jobs, coalesce(j.last::text, 'never'))
             {||} coalesce(
                 ', which took ' {||} round(l.took {/} 1000.0, 1) {||} ' ms for ' {||} l.done {||} ' rows',
+                '')
+            {||} coalesce(
+                ', failing for \"' {||} array_to_string(j.queues[1:3], '\", \"') {||} '\"'
+                {||} case when cardinality(j.queues) {>} 3
+                    then format(' and %s more', cardinality(j.queues) {-} 3) else '' end,
                 ''),
         case when j.failing {>} 0 then 'See fetchq.jobs where attempts > 1, and the log of the server.'
-            when j.late is not null and j.n {>} 1 and $9 is null
-            then 'No process runs them: see background worker.' end
+            when j.is_late and $9 is null then 'No process runs them: see background worker.'
+            when j.is_late then 'See fetchq.progress, and the log of the server.' end
     from jobs j
     left join unnest($14::text[], $15::bigint[], $16::bigint[]) l (what, took, done)
         on l.what {=} j.what
@@ -128,29 +138,35 @@ select component, state, detail, hint from (
         case when bool_or(s.is_active and s.attempts {>} 0)
             then 'See fetchq.schedule_list() where state = ''failing''.'
             when bool_or(s.is_active and s.due_at {<} (clock_timestamp() {-} interval '10 seconds'))
-                and $9 is null
-            then 'No process runs them: see background worker.' end
+                and $9 is null and not $17
+            then 'No process runs them: see background worker.'
+            when bool_or(s.is_active and s.due_at {<} (clock_timestamp() {-} interval '10 seconds'))
+            then 'See fetchq.schedule_list(), and the log of the server.' end
     from fetchq.schedules s
     union all
     select 20, 'backlog', case when p.n {>} 0 or $11 is not null then 'waiting' else 'none' end,
-        format('%s pending', coalesce(p.n, 0)) {||} coalesce(', ready since ' {||} $11, ''), null
+        format('%s pending', coalesce(p.n, 0))
+            {||} coalesce(', ready since ' {||} $11 {||} case when $24 then '' else ' or earlier' end, ''),
+        null
     from (select sum(value) as n from fetchq.metrics_live where metric {=} 'pnd') p
     union all
-    select 21, 'planned',
-        case when $12 {<} (clock_timestamp() {-} interval '1 second') then 'late' else 'in time' end,
-        case when $12 {<} clock_timestamp() then 'due since ' {||} $12
-            else 'the first is due at ' {||} $12 {||} ' or later' end,
-        case when $12 {<} (clock_timestamp() {-} interval '1 second') and $9 is null
+    select d.n, d.component,
+        case when d.since is not null then 'late' when d.unknown is not null then 'unknown' else 'in time' end,
+        case when d.since is not null then format('due since %s in %s', d.since, d.queues)
+            when d.unknown is not null then format('not known for %s', d.unknown)
+            when d.next {<} clock_timestamp() then 'due since ' {||} d.next
+            else 'the first is due at ' {||} d.next {||} ' or later' end,
+        case when d.since is not null and $17 then 'The primary runs maintenance: see fetchq.status() there.'
+            when d.since is not null and $9 is null
             then 'No process runs maintenance: see background worker.'
-            when $12 {<} (clock_timestamp() {-} interval '1 second')
-            then 'See fetchq.progress, maintenance: documents, and fetchq.jobs where task = ''mnt''.' end
-    union all
-    select 22, 'leases',
-        case when $13 {<} (clock_timestamp() {-} interval '1 second') then 'late' else 'in time' end,
-        case when $13 {<} clock_timestamp() then 'the first expired at ' {||} $13
-            else 'the first expires at ' {||} $13 {||} ' or later' end,
-        case when $13 {<} (clock_timestamp() {-} interval '1 second') and $9 is null
-            then 'No process runs maintenance: see background worker.' end
+            when d.since is not null
+            then 'See fetchq.progress, maintenance: documents, and fetchq.jobs where task = ''mnt''.'
+            when d.unknown is not null
+            then format('Their due indexes are locked, missing or full of dead entries. Look yourself: select min(next_iteration) from fetchq_data.<queue>__docs where status = %s.', d.status) end
+    from (values
+        (21, 'planned', {planned}, $18::timestamptz, $19::text, nullif($20::text, ''), $12::timestamptz),
+        (22, 'leases', {active}, $21::timestamptz, $22::text, nullif($23::text, ''), $13::timestamptz)
+    ) d (n, component, status, since, queues, unknown, next)
     union all
     select 30, 'counter log',
         case when t.bytes {>} (64 {*} 1024 {*} 1024) then 'long' else 'short' end, t.size,
@@ -159,14 +175,18 @@ select component, state, detail, hint from (
     from tail t
     union all
     select 31, 'horizon',
-        case when h.since {<} (now() {-} interval '5 minutes') or h.transactions {>} 1000000
-            then 'held' else 'free' end,
+        case when h.since {<} (now() {-} interval '5 minutes') or h.transactions {>} 1000000 then 'held'
+            when hidden.sessions {>} 0 then 'unknown' else 'free' end,
         case when h.name is not null
             then format('%s, %s transactions, since %s',
                 h.name, h.transactions, coalesce(h.since::text, 'unknown')) end,
         case when h.since {<} (now() {-} interval '5 minutes') or h.transactions {>} 1000000
-            then 'Dead rows cannot be removed while it lasts: end it if it is not needed.' end
-    from (select 1) one left join oldest h on true
+            then 'Dead rows cannot be removed while it lasts: end it if it is not needed.'
+            when hidden.sessions {>} 0
+            then 'You may not see the snapshots of other roles: a member of pg_read_all_stats can.' end
+    from (select count(*) as sessions from pg_stat_activity
+        where query {=} '<insufficient privilege>' and pid {<>} pg_backend_pid()) hidden
+    left join oldest h on true
 ) s
 order by n";
 
@@ -174,6 +194,10 @@ order by n";
 /// library.
 fn write_rows(version: &str, state: &ServerState, out: &mut RowSink) {
     let at = |time: Option<i64>| time.map_or_else(Arg::no_timestamp, Arg::timestamp);
+    let report = &state.report;
+    let [planned, leased] = [&report.planned, &report.leased].map(|lateness| {
+        [lateness.late_queues(), lateness.unknown_queues()].map(Option::unwrap_or_default)
+    });
     let ran = || {
         let services = Task::ALL.into_iter().zip(state.last);
         services.filter_map(|(task, last)| Some((task, last?)))
@@ -189,57 +213,31 @@ fn write_rows(version: &str, state: &ServerState, out: &mut RowSink) {
         Arg::from(state.wants_background_worker),
         at(state.background_worker.map(|(_, since)| since)),
         Arg::from(state.background_worker.map(|(pid, _)| pid)),
-        at(state.ready_since),
-        at(state.next_due),
-        at(state.next_expiry),
+        at(report.ready_since),
+        at(report.planned.next),
+        at(report.leased.next),
         Arg::from(ran().map(|(task, _)| task.word()).collect::<Vec<_>>()),
         Arg::from(ran().map(|(_, (took, _))| took).collect::<Vec<_>>()),
         Arg::from(ran().map(|(_, (_, done))| done).collect::<Vec<_>>()),
         Arg::from(state.is_standby),
+        at(report.planned.since),
+        Arg::from(planned[0].as_str()),
+        Arg::from(planned[1].as_str()),
+        at(report.leased.since),
+        Arg::from(leased[0].as_str()),
+        Arg::from(leased[1].as_str()),
+        Arg::from(report.is_ready_known),
     ];
     spi::connect(|spi| {
-        let rows = spi.once(STATUS, &args);
+        let rows = spi.once(&render_shared(STATUS), &args);
         out.extend(&rows);
     });
 }
 
-/// In how many queues at most `fetchq.status()` looks: each takes locks that last until the
-/// transaction ends.
-const MAX_QUEUES: usize = 300;
-
-/// Advances the floors that lie before `now` (microseconds since 2000) as far as possible. A
-/// floor says that nothing lies before it, but not that there is an entry at it.
-fn advance_floors(now: i64) {
-    for table in floors::tables_behind(now).into_iter().take(MAX_QUEUES) {
-        let name = relation::queue_of_table(table.to_u32());
-        let Some(name) = name.and_then(|name| QueueName::parse(&name).ok()) else {
-            // The queue was dropped, so nothing of it is late.
-            floors::forget(table);
-            continue;
-        };
-        // Where the queue is locked, or dropped meanwhile, the floors stay where they are.
-        let Ok(Some(queue)) = Queue::try_open(&name) else {
-            continue;
-        };
-        let Some(queue_floors) = queue.floors() else {
-            continue;
-        };
-        for (index, version, view) in floors::describe(table) {
-            match index {
-                Index::Pick => queue_floors.advance_level(version, view.id, Key::LAST),
-                Index::Due => {
-                    queue_floors.due(view.id, now);
-                }
-            }
-        }
-    }
-}
-
-/// Collects what the shared memory and the settings say, as of `now` (microseconds since
-/// 2000).
+/// Collects what the shared memory, the settings and the indexes say, as of `now` (microseconds
+/// since 2000).
 fn collect(now: i64) -> ServerState {
-    let first_due =
-        |status: Status| floors::first_before(Index::Due, Some(status.code()), i64::MAX);
+    let running = |process: Option<(i32, i64)>| process.filter(|(pid, _)| process::is_alive(*pid));
     let board = board::board();
     let background_worker = board.and_then(|board| board.background_worker_of(session::database()));
     ServerState {
@@ -248,26 +246,20 @@ fn collect(now: i64) -> ServerState {
         has_shared_memory: floors::is_available(),
         wants_background_worker: settings::background_worker(),
         launcher: board
-            .and_then(|board| board.launcher.process())
+            .and_then(|board| running(board.launcher.process()))
             .map(|(_, since)| since),
-        background_worker: background_worker.and_then(|worker| worker.slot.process()),
+        background_worker: background_worker.and_then(|worker| running(worker.slot.process())),
         last: Task::ALL
             .map(|task| background_worker.and_then(|worker| worker.last[task as usize].read())),
         stats: floors::stats(),
-        ready_since: floors::first_before(Index::Pick, None, now),
-        next_due: first_due(Status::Planned),
-        next_expiry: first_due(Status::Active),
+        report: lateness::report(now),
     }
 }
 
 /// Adds the rows of `fetchq.status()` to a result, as of now. `version` is that of the
 /// library.
 pub fn report(version: &str, out: &mut RowSink) {
-    let now = time::clock();
-    if !session::is_standby() {
-        advance_floors(now);
-    }
-    write_rows(version, &collect(now), out);
+    write_rows(version, &collect(time::clock()), out);
 }
 
 /// Adds the ready floors of a queue to a result. Both ends of an index are shown as infinite
