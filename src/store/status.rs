@@ -8,7 +8,7 @@ use crate::pg::call::RowSink;
 use crate::pg::value::Arg;
 use crate::pg::{relation, session, spi, time};
 use crate::ready::floors::{self, Stats};
-use crate::ready::key::{Index, Key};
+use crate::ready::key::{Index, Key, PickKey};
 use crate::settings;
 use crate::signals::board;
 use crate::store::open_queue::Queue;
@@ -226,7 +226,7 @@ fn advance_floors(now: i64) {
         };
         for (index, version, view) in floors::describe(table) {
             match index {
-                Index::Pick => queue_floors.advance_level(version, view.id, Key::LAST),
+                Index::Pick => queue_floors.advance_level(version, view.id, PickKey::LAST),
                 Index::Due => {
                     queue_floors.due(view.id, now);
                 }
@@ -281,13 +281,14 @@ pub fn ready_floors(name: &QueueName, out: &mut RowSink) -> Result<()> {
             Index::Pick => "pick",
             Index::Due => "due",
         };
+        let floor = view.floor.pick();
         out.push(&[
             Arg::from(index),
             Arg::from(version),
             Arg::from(view.id),
-            Arg::timestamp(view.floor.next_iteration),
-            Arg::from(view.floor.attempts),
-            Arg::from(view.floor.seq),
+            Arg::timestamp(floor.next_iteration),
+            Arg::from(floor.attempts),
+            Arg::from(floor.seq),
             Arg::from(view.floor == Key::LAST),
         ]);
     }
