@@ -171,8 +171,9 @@ launch() (
     fd=${fd##*/}
     if ((fd > 2)); then eval "exec $fd>&-" 2>/dev/null || :; fi
   done
-  # This variable would add a backtrace to every error that the server sends to a client.
-  unset RUST_BACKTRACE
+  # An operator may have this variable. Even so, no error that the server sends to a client has a
+  # backtrace, unless it is a defect.
+  export RUST_BACKTRACE=1
   as_pg "$PG_BINDIR/pg_ctl" start -D "$DATA" -l "$LOG" -w -t 60 -s </dev/null >/dev/null 2>&1
 )
 

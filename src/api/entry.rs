@@ -16,7 +16,7 @@ use crate::error::{self, Error, Result};
 use crate::pg::call::{Call, Reply};
 use crate::pg::json::Jsonb;
 use crate::pg::value::Arg;
-use crate::pg::{session, time};
+use crate::pg::{passing_error, session, time};
 use crate::settings;
 
 /// Runs the body of an entry point. Raises the error that the body returns as an ERROR.
@@ -24,7 +24,8 @@ pub fn respond(
     fcinfo: pg_sys::FunctionCallInfo,
     body: impl FnOnce(&Call) -> Result<Reply>,
 ) -> Reply {
-    match body(&Call::new(fcinfo)) {
+    let call = Call::new(fcinfo);
+    match passing_error::keep(|| body(&call)) {
         Ok(reply) => reply,
         Err(e) => {
             ErrorReport::from(e).report(PgLogLevel::ERROR);

@@ -70,7 +70,7 @@ struct UnknownTable {
 pub struct Calendar<'a> {
     worker: &'a BackgroundWorker,
     /// The number of the next due change to read.
-    read: u32,
+    read: u64,
     next_full_sweep: i64,
     /// When something is due, by table.
     due: BTreeSet<(i64, u32)>,

@@ -2,7 +2,6 @@
 //! background worker sends them.
 
 use std::collections::HashMap;
-use std::sync::atomic::Ordering;
 
 use crate::background::lifecycle::log_failure;
 use crate::domain::status::Status;
@@ -29,9 +28,8 @@ impl<'a> Notifier<'a> {
     /// Begins with an announcement of pending documents in every queue, because nothing was
     /// announced while no background worker ran.
     pub fn new(announcements: &'a Announcements) -> Self {
-        announcements
-            .overflow
-            .fetch_or(Status::Pending.bit(), Ordering::SeqCst);
+        let assignment = announcements.assignment();
+        announcements.add_to_all(assignment, Status::Pending.bit());
         Self {
             announcements,
             not_before: HashMap::new(),
@@ -43,8 +41,7 @@ impl<'a> Notifier<'a> {
     /// now.
     pub fn has_changes(&self) -> bool {
         let mut tables = self.announcements.read().map(|(_, table)| table);
-        let overflow = self.announcements.overflow.load(Ordering::SeqCst);
-        overflow != 0 && self.all_not_before <= time::clock()
+        self.announcements.of_all() != 0 && self.all_not_before <= time::clock()
             || tables.any(|table| !self.not_before.contains_key(&table))
     }
 
@@ -63,13 +60,13 @@ impl<'a> Notifier<'a> {
         }
         let mut statuses_of_all = 0;
         if self.all_not_before <= now {
-            statuses_of_all = self.announcements.overflow.swap(0, Ordering::SeqCst);
+            statuses_of_all = self.announcements.take_all();
             self.all_not_before = if statuses_of_all == 0 {
                 now
             } else {
                 now + OVERFLOW_INTERVAL_US
             };
-        } else if self.announcements.overflow.load(Ordering::SeqCst) != 0 {
+        } else if self.announcements.of_all() != 0 {
             next = next.min(self.all_not_before);
         }
         if due.is_empty() && statuses_of_all == 0 {

@@ -12,7 +12,7 @@ use pgrx::pg_sys::panic::CaughtError;
 use pgrx::{PgTryBuilder, pg_sys};
 
 use crate::pg::process_settings::ServerSettings;
-use crate::pg::{catalog, session};
+use crate::pg::{catalog, errno, session};
 
 /// The latch of a process in shared memory, which wakes the process from `sleep`.
 pub struct Latch(AtomicPtr<pg_sys::Latch>);
@@ -137,20 +137,20 @@ unsafe extern "C" {
 /// Handles SIGTERM: the process ends at the next point at which it can be interrupted.
 unsafe extern "C-unwind" fn on_terminate(_: i32) {
     // SAFETY: This is what PostgreSQL's own handler does for a process without a client.
-    unsafe {
+    errno::preserve(|| unsafe {
         (&raw mut pg_sys::InterruptPending).write_volatile(1);
         (&raw mut pg_sys::ProcDiePending).write_volatile(1);
         pg_sys::SetLatch(pg_sys::MyLatch);
-    }
+    });
 }
 
 /// Handles SIGHUP: [`reload`] then reads the configuration again.
 unsafe extern "C-unwind" fn on_reload(_: i32) {
     // SAFETY: This is what PostgreSQL's own handler does.
-    unsafe {
+    errno::preserve(|| unsafe {
         (&raw mut pg_sys::ConfigReloadPending).write_volatile(1);
         pg_sys::SetLatch(pg_sys::MyLatch);
-    }
+    });
 }
 
 /// Installs the signal handlers of a background process and connects it.

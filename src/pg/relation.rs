@@ -54,23 +54,23 @@ pub enum LockMode {
     Everybody,
 }
 
+impl LockMode {
+    fn code(self) -> i32 {
+        let mode = match self {
+            Self::Rows => pg_sys::RowExclusiveLock,
+            Self::Writers => pg_sys::ShareRowExclusiveLock,
+            Self::Everybody => pg_sys::AccessExclusiveLock,
+        };
+        mode as i32
+    }
+}
+
 /// Takes a lock until the end of the transaction, unless it must wait for it.
 ///
 /// Returns whether it has the lock.
 pub fn try_lock(table: pg_sys::Oid, mode: LockMode) -> bool {
-    let mode = match mode {
-        LockMode::Rows => pg_sys::RowExclusiveLock,
-        LockMode::Writers => pg_sys::ShareRowExclusiveLock,
-        LockMode::Everybody => pg_sys::AccessExclusiveLock,
-    };
     // SAFETY: This locks an OID, whether a table has it or not.
-    unsafe { pg_sys::ConditionalLockRelationOid(table, mode as i32) }
-}
-
-/// Locks a table against writers until the end of the transaction. Waits for those that write.
-pub fn lock_writers(table: pg_sys::Oid) {
-    // SAFETY: This locks an OID, whether a table has it or not.
-    unsafe { pg_sys::LockRelationOid(table, pg_sys::ShareRowExclusiveLock as i32) };
+    unsafe { pg_sys::ConditionalLockRelationOid(table, mode.code()) }
 }
 
 /// Processes what other sessions have committed to the catalog.
@@ -103,19 +103,31 @@ pub fn invalidate(table: pg_sys::Oid) {
 }
 
 /// Locks a table until the end of the transaction as a writer of rows does, so that it cannot
-/// be dropped meanwhile.
+/// be dropped meanwhile. Waits for the lock.
+pub fn lock_rows(table: pg_sys::Oid) -> Lock {
+    lock(table, LockMode::Rows, true)
+}
+
+/// Locks a table until the end of the transaction.
 ///
 /// With `wait`, waits for the lock. Otherwise returns `Lock::Busy` when it would have to wait.
-pub fn lock_rows(table: pg_sys::Oid, wait: bool) -> Lock {
-    let mode = pg_sys::RowExclusiveLock as i32;
-    // SAFETY: try_relation_open waits for the lock, unless it is held already, and returns
+fn lock(table: pg_sys::Oid, mode: LockMode, wait: bool) -> Lock {
+    // SAFETY: try_relation_open waits for the lock, unless the lock is held already, and returns
     // NULL for a table that does not exist. Closing with NoLock keeps the lock.
     unsafe {
-        if !wait && !pg_sys::ConditionalLockRelationOid(table, mode) {
+        if !wait && !pg_sys::ConditionalLockRelationOid(table, mode.code()) {
             return Lock::Busy;
         }
-        let relation = pg_sys::try_relation_open(table, mode);
+        let needed = if wait {
+            mode.code()
+        } else {
+            pg_sys::NoLock as i32
+        };
+        let relation = pg_sys::try_relation_open(table, needed);
         if relation.is_null() {
+            if !wait {
+                pg_sys::UnlockRelationOid(table, mode.code());
+            }
             return Lock::Gone;
         }
         #[cfg(any(feature = "pg13", feature = "pg14", feature = "pg15"))]
@@ -128,6 +140,47 @@ pub fn lock_rows(table: pg_sys::Oid, wait: bool) -> Lock {
         };
         pg_sys::relation_close(relation, pg_sys::NoLock as i32);
         Lock::Held(file)
+    }
+}
+
+/// The outcome of an attempt to lock a table by its name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NamedLock {
+    /// The lock on this table is held until the end of the transaction.
+    Held(pg_sys::Oid, File),
+    /// Another session holds, or waits for, a lock that conflicts with this one.
+    Busy,
+    /// No table has the name.
+    Missing,
+}
+
+/// Locks the table that has a name in the schema `fetchq_data`.
+///
+/// While a session waits for the lock, the table may get another name, and another table this
+/// one. So the name is looked up again when the session has processed changes of the catalog since
+/// the first look-up, as PostgreSQL does for the tables of a statement. With `wait`, waits for the
+/// lock.
+pub fn lock_data_table(name: &str, mode: LockMode, wait: bool) -> NamedLock {
+    // SAFETY: This is a plain variable of this process.
+    let changes = || unsafe { (&raw const pg_sys::SharedInvalidMessageCounter).read_volatile() };
+    loop {
+        let before = changes();
+        let Some(table) = lookup_data_table(name) else {
+            return NamedLock::Missing;
+        };
+        match lock(table, mode, wait) {
+            Lock::Held(file) => {
+                if changes() == before || lookup_data_table(name) == Some(table) {
+                    return NamedLock::Held(table, file);
+                }
+                // SAFETY: This releases the lock that was just taken. One that the transaction
+                // had before stays.
+                unsafe { pg_sys::UnlockRelationOid(table, mode.code()) };
+            }
+            Lock::Busy => return NamedLock::Busy,
+            // The table was dropped after the look-up. There may be a new one by now.
+            Lock::Gone => {}
+        }
     }
 }
 

@@ -97,6 +97,13 @@ pub fn keeps_snapshot() -> bool {
     unsafe { pg_sys::XactIsoLevel >= pg_sys::XACT_REPEATABLE_READ as i32 }
 }
 
+/// Returns whether the transaction is SERIALIZABLE, so that every answer from the documents must
+/// come from a read that leaves predicate locks.
+pub fn is_serializable() -> bool {
+    // SAFETY: This is a plain variable of this backend.
+    unsafe { pg_sys::XactIsoLevel == pg_sys::XACT_SERIALIZABLE as i32 }
+}
+
 static IS_PRELOADED: AtomicBool = AtomicBool::new(false);
 
 /// Remembers whether `shared_preload_libraries` loads this library. Called from `_PG_init`.

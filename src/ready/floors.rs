@@ -21,20 +21,20 @@ use crate::pg::shared::{Area, Content, Place};
 use crate::pg::{session, time};
 use crate::ready::bucket::{Bucket, GROUPS_PER_BUCKET, Known};
 use crate::ready::group::{AdvanceOutcome, LEVELS, View, Views};
-use crate::ready::key::{Index, Key, Name};
+use crate::ready::key::{DueKey, Index, Key, Name, PickKey};
+use crate::settings;
 use crate::signals::board::board;
-use crate::{error, settings};
 
 /// Counters of the whole server since it started, as `ready_stats()` shows them.
 pub struct Counters {
     advances: AtomicI64,
     advances_discarded: AtomicI64,
     polls_answered: AtomicI64,
-    full_scans: AtomicI64,
-    floor_misses: AtomicI64,
+    pub(super) full_scans: AtomicI64,
+    pub(super) floor_misses: AtomicI64,
 }
 
-struct Floors;
+pub(super) struct Floors;
 
 impl Content for Floors {
     const NAME: &std::ffi::CStr = c"fetchq";
@@ -65,7 +65,7 @@ impl Content for Floors {
     }
 }
 
-type Memory = Area<Floors>;
+pub(super) type Memory = Area<Floors>;
 
 /// Requests the shared memory. Called from `_PG_init` while libraries are preloaded.
 pub fn install() {
@@ -78,7 +78,7 @@ pub fn is_available() -> bool {
     Memory::items() > 0
 }
 
-fn increment(counter: impl Fn(&Counters) -> &AtomicI64) {
+pub(super) fn increment(counter: impl Fn(&Counters) -> &AtomicI64) {
     if let Some(counters) = Memory::header() {
         counter(counters).fetch_add(1, Ordering::Relaxed);
     }
@@ -101,20 +101,9 @@ pub struct QueueFloors {
 /// does not need to know about those yet.
 const DUE_LOOKAHEAD_US: i64 = 10_000_000;
 
-/// The least time between two full scans of a version of a queue: microseconds.
-const FULL_SCAN_INTERVAL_US: i64 = 1_000_000;
-
-/// Full scans of a version of a queue take at most this part of the time: one hundredth.
-const FULL_SCAN_SHARE: i64 = 100;
-
 impl QueueFloors {
-    fn name(&self, index: Index, version: i32) -> Name {
-        Name {
-            database: session::database(),
-            table: self.table.to_u32(),
-            version,
-            index,
-        }
+    pub(super) fn name(&self, index: Index, version: i32) -> Name {
+        name_of(self.table, index, version)
     }
 
     /// Returns the priorities of a version that have ready documents, or had some, and their
@@ -124,7 +113,7 @@ impl QueueFloors {
         self.known_levels(self.name(Index::Pick, version))
     }
 
-    fn known_levels(&self, name: Name) -> Option<Views> {
+    pub(super) fn known_levels(&self, name: Name) -> Option<Views> {
         let bucket = bucket_of(&name);
         let now = time::now();
         match Memory::read(bucket, |b| b.levels(&name, self.epoch, now)) {
@@ -155,19 +144,19 @@ impl QueueFloors {
     /// Advances the floor of planned or of leased documents as far as possible, and returns
     /// it. `status` is the number of the status; `now` is in microseconds since 2000. None
     /// means that nothing is known: read without a floor.
-    pub fn due(&self, status: i32, now: i64) -> Option<Key> {
+    pub fn due(&self, status: i32, now: i64) -> Option<DueKey> {
         let name = self.name(Index::Due, 0);
         let floor = |views: Views| {
             let level = views.as_slice().iter().find(|view| view.id == status);
-            level.map(|view| view.floor)
+            level.map(|view| view.floor.due())
         };
         let current = floor(self.known_levels(name)?)?;
-        if current >= Key::until(now) {
+        if current >= DueKey::until(now) {
             return Some(current);
         }
         // The walk goes beyond now, because the background worker sleeps until the floor.
-        let stop = Key::until(now.saturating_add(DUE_LOOKAHEAD_US));
-        self.advance(Index::Due, 0, status, Key::LAST, stop);
+        let stop = DueKey::until(now.saturating_add(DUE_LOOKAHEAD_US));
+        self.advance(Index::Due, 0, status, Key::LAST, stop.into());
         floor(self.known_levels(name)?)
     }
 
@@ -182,8 +171,8 @@ impl QueueFloors {
 
     /// Advances the floor of a priority to the first document that is alive, or may become so,
     /// but not above `bound`.
-    pub fn advance_level(&self, version: i32, priority: i32, bound: Key) {
-        self.advance(Index::Pick, version, priority, bound, bound);
+    pub fn advance_level(&self, version: i32, priority: i32, bound: PickKey) {
+        self.advance(Index::Pick, version, priority, bound.into(), bound.into());
     }
 
     /// Advances the floor of a level, but not above `bound`. The walk ends at the first entry
@@ -219,9 +208,10 @@ impl QueueFloors {
                         Column::Timestamptz(time),
                         Column::Int4(attempts),
                         Column::Int8(seq),
-                    ] => Key::new(time, attempts, seq),
+                    ] => PickKey::new(time, attempts, seq).into(),
                     _ => Key::FIRST,
                 };
+                let from = from.pick();
                 index_walk::first_alive(
                     self.table,
                     self.pick_index,
@@ -238,9 +228,10 @@ impl QueueFloors {
             }
             Index::Due => {
                 let key = |columns: &[Column; 2]| match *columns {
-                    [Column::Timestamptz(time), Column::Int8(seq)] => Key::new(time, 0, seq),
+                    [Column::Timestamptz(time), Column::Int8(seq)] => DueKey::new(time, seq).into(),
                     _ => Key::FIRST,
                 };
+                let from = from.due();
                 index_walk::first_alive(
                     self.table,
                     self.due_index,
@@ -260,52 +251,6 @@ impl QueueFloors {
     /// Counts a poll that the floors answered without a query.
     pub fn count_answered_poll(&self) {
         increment(|c| &c.polls_answered);
-    }
-
-    /// Checks the floors, for a pick that found nothing. `scan` looks for ready documents
-    /// without floors and returns the priority and key of each. It runs about once a second for
-    /// each version of a queue. Each document that it finds should have been above the floor
-    /// of its priority; the others are counted and reported as a WARNING. `queue` is the name
-    /// of the queue.
-    pub fn full_scan(&self, version: i32, queue: &str, scan: impl FnOnce() -> Vec<(i32, Key)>) {
-        let name = self.name(Index::Pick, version);
-        let bucket = bucket_of(&name);
-        let began = time::clock();
-        let is_due = Memory::read(bucket, |b| {
-            b.claim_full_scan(&name, began, began + FULL_SCAN_INTERVAL_US)
-        });
-        if !is_due {
-            return;
-        }
-        increment(|c| &c.full_scans);
-        let found = scan();
-        let duration = (time::clock() - began).max(0);
-        if duration > FULL_SCAN_INTERVAL_US / FULL_SCAN_SHARE {
-            let until = began.saturating_add(duration.saturating_mul(FULL_SCAN_SHARE));
-            Memory::read(bucket, |b| b.postpone_full_scan(&name, until));
-        }
-        // A document that appeared after the pick was noted before the scan could see it. Its
-        // floor is below it by now, so it does not count as missed.
-        let missed = Memory::write(bucket, |b| {
-            let mut missed = 0;
-            for (priority, key) in &found {
-                if b.hides(&name, *priority, *key) {
-                    b.note(&name, *priority, *key, began);
-                    missed += 1;
-                }
-            }
-            missed
-        });
-        if missed > 0 {
-            if let Some(counters) = Memory::header() {
-                counters.floor_misses.fetch_add(missed, Ordering::Relaxed);
-            }
-            error::warn(
-                pgrx::PgSqlErrorCode::ERRCODE_INTERNAL_ERROR,
-                format!("{missed} documents of queue \"{queue}\" were ready below the ready floor"),
-                "They have been picked now. This is a defect of fetchq: please report it.",
-            );
-        }
     }
 }
 
@@ -333,7 +278,7 @@ pub fn forget(table: Oid) {
     }
 }
 
-fn bucket_of(name: &Name) -> usize {
+pub(super) fn bucket_of(name: &Name) -> usize {
     // Fibonacci hashing of the three numbers.
     let mix = |h: u64, v: u32| (h ^ u64::from(v)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let mut h = mix(0x5bd1_e995, name.database);
@@ -343,42 +288,68 @@ fn bucket_of(name: &Name) -> usize {
     ((h >> 32) % Memory::items().max(1) as u64) as usize
 }
 
-/// Notes an index entry of a document. It must be called after the entry exists and before
-/// its transaction commits. `level` is the priority in the pick index and the number of the
-/// status in the due index; `version` is 0 in the due index.
-///
-/// An entry of the due index that the background worker may not know of is a due change, and is
-/// sent to it.
-pub fn note_entry(table: Oid, index: Index, version: i32, level: i32, key: Key) {
+/// Notes an entry of the pick index: of a document that is pending. It must be called after the
+/// entry exists and before its transaction commits.
+pub fn note_pick_entry(table: Oid, version: i32, priority: i32, key: PickKey) {
     if !is_available() {
         return;
     }
-    let name = Name {
-        database: session::database(),
-        table: table.to_u32(),
-        version,
-        index,
-    };
+    let name = name_of(table, Index::Pick, version);
     let bucket = bucket_of(&name);
-    // Nearly every entry is above the floor. The shared lock suffices to see that, so readers
-    // do not wait.
-    let (needs_note, is_known) = Memory::read(bucket, |b| {
-        let needs_note = b.needs_note(&name, level, key);
-        let is_known = needs_note || index == Index::Pick || b.contains(&name);
-        (needs_note, is_known)
+    note_if_needed(&name, bucket, priority, key.into(), |b| {
+        b.needs_note(&name, priority, key.into())
     });
-    if needs_note {
-        let now = time::now();
-        Memory::write(bucket, |b| b.note(&name, level, key, now));
+}
+
+/// Notes an entry of the due index: of a document that is planned or active, which is the code of
+/// its status. It must be called after the entry exists and before its transaction commits.
+///
+/// An entry that the background worker may not know of is a due change, and is sent to it.
+pub fn note_due_entry(table: Oid, status: i32, key: DueKey) {
+    if !is_available() {
+        return;
     }
+    let name = name_of(table, Index::Due, 0);
+    let bucket = bucket_of(&name);
+    let mut is_known = true;
+    let was_noted = note_if_needed(&name, bucket, status, key.into(), |b| {
+        let needs_note = b.needs_note(&name, status, key.into());
+        is_known = needs_note || b.contains(&name);
+        needs_note
+    });
     // The background worker sleeps until the floors of the due index. It may not know a queue
     // without floors yet.
-    if index == Index::Due
-        && (needs_note || !is_known)
+    if (was_noted || !is_known)
         && let Some(board) = board()
     {
         board.note_due_change(name.database, name.table, key.next_iteration);
     }
+}
+
+fn name_of(table: Oid, index: Index, version: i32) -> Name {
+    Name {
+        database: session::database(),
+        table: table.to_u32(),
+        version,
+        index,
+    }
+}
+
+/// Notes an index entry if `needs_note` says so, and returns whether it did. Nearly every entry is
+/// above the floor. The shared lock suffices to see that, so readers do not wait.
+fn note_if_needed(
+    name: &Name,
+    bucket: usize,
+    level: i32,
+    key: Key,
+    needs_note: impl FnOnce(&Bucket) -> bool,
+) -> bool {
+    let needs_note = Memory::read(bucket, needs_note);
+    if needs_note {
+        let now = time::now();
+        Memory::write(bucket, |b| b.note(name, level, key, now));
+    }
+    needs_note
 }
 
 /// The use of the shared memory and its counters, for `ready_stats()`.
@@ -393,7 +364,7 @@ pub struct Stats {
     /// Polls that needed no query.
     pub polls_answered: i64,
     pub full_scans: i64,
-    /// Ready documents that were below a floor. Each one is a defect.
+    /// Ready or due documents that were below a floor. Each one is a defect.
     pub floor_misses: i64,
 }
 

@@ -4,5 +4,6 @@
 
 pub mod bucket;
 pub mod floors;
+pub mod full_scan;
 pub mod group;
 pub mod key;

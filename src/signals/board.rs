@@ -90,6 +90,7 @@ impl BackgroundWorker {
         self.launcher_number
             .store(launcher_number, Ordering::Relaxed);
         self.last.iter().for_each(LastRun::forget);
+        self.announcements.assign();
         self.database.store(database, Ordering::Release);
     }
 

@@ -7,25 +7,29 @@ use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 /// it looks at all queues.
 const CAPACITY: usize = 512;
 
-/// One change. The mark is written last and differs for each change, so that a reader sees
-/// whether the parts that it has read belong together.
+/// The place of a change.
 struct DueChange {
-    /// The number of the change in the upper half and the table in the lower half; 0 while the
-    /// change is written.
-    mark: AtomicU64,
+    /// The number of the change that was written here last, plus 1, times 2; plus 1 while it is
+    /// being written. 0 before the first one.
+    state: AtomicU64,
+    table: AtomicU32,
     /// When something of the table may be due, in microseconds since 2000.
     time: AtomicI64,
 }
 
-fn mark(number: u32, table: u32) -> u64 {
-    u64::from(number) << 32 | u64::from(table)
+fn complete(number: u64) -> u64 {
+    (number + 1) * 2
+}
+
+fn incomplete(number: u64) -> u64 {
+    complete(number) + 1
 }
 
 /// The due changes of a database.
 pub struct DueChanges {
     changes: [DueChange; CAPACITY],
-    /// The number of changes that were written since the server started.
-    written: AtomicU32,
+    /// The number of changes that were added since the server started.
+    written: AtomicU64,
 }
 
 impl DueChanges {
@@ -34,53 +38,81 @@ impl DueChanges {
         Self {
             changes: [const {
                 DueChange {
-                    mark: AtomicU64::new(0),
+                    state: AtomicU64::new(0),
+                    table: AtomicU32::new(0),
                     time: AtomicI64::new(0),
                 }
             }; CAPACITY],
-            written: AtomicU32::new(0),
+            written: AtomicU64::new(0),
         }
+    }
+
+    fn place(&self, number: u64) -> &DueChange {
+        &self.changes[(number % CAPACITY as u64) as usize]
     }
 
     /// Adds a change: something of the table may be due at a time, in microseconds since 2000.
     pub fn add(&self, table: u32, time: i64) {
         let number = self.written.fetch_add(1, Ordering::SeqCst);
-        let change = &self.changes[number as usize % CAPACITY];
-        change.mark.store(0, Ordering::SeqCst);
+        if self.begin(number) {
+            self.finish(number, table, time);
+        }
+    }
+
+    /// Claims the place of a change. A process may be stopped for so long that its place is needed
+    /// for a later change. While it writes, no other process does, and it does not begin after
+    /// one that has a later number. Returns false then: the change is missing, which the reader
+    /// detects.
+    fn begin(&self, number: u64) -> bool {
+        let state = &self.place(number).state;
+        let before = state.load(Ordering::SeqCst);
+        let is_free = before.is_multiple_of(2) && before < complete(number);
+        is_free
+            && state
+                .compare_exchange(
+                    before,
+                    incomplete(number),
+                    Ordering::SeqCst,
+                    Ordering::SeqCst,
+                )
+                .is_ok()
+    }
+
+    /// Writes a change whose place was claimed.
+    fn finish(&self, number: u64, table: u32, time: i64) {
+        let change = self.place(number);
+        change.table.store(table, Ordering::SeqCst);
         change.time.store(time, Ordering::SeqCst);
-        change.mark.store(mark(number, table), Ordering::SeqCst);
+        change.state.store(complete(number), Ordering::SeqCst);
     }
 
     /// Returns the number of the next change. A reader that will look at everything starts to
     /// read there.
-    pub fn written(&self) -> u32 {
+    pub fn written(&self) -> u64 {
         self.written.load(Ordering::SeqCst)
     }
 
     /// Returns the tables and times of the changes since number `read`, and advances `read`
-    /// past them. None when some of them are missing: they were overwritten, or a writer is
-    /// not finished yet.
-    pub fn read_since(&self, read: &mut u32) -> Option<Vec<(u32, i64)>> {
+    /// past them. None when some of them are missing: they were overwritten, their place was
+    /// in use, or a writer is not finished yet.
+    pub fn read_since(&self, read: &mut u64) -> Option<Vec<(u32, i64)>> {
         let written = self.written();
-        let mut changes = Vec::new();
-        let mut is_complete = written.wrapping_sub(*read) as usize <= CAPACITY;
-        if is_complete {
-            while *read != written {
-                let change = &self.changes[*read as usize % CAPACITY];
-                let before = change.mark.load(Ordering::SeqCst);
-                let time = change.time.load(Ordering::SeqCst);
-                let table = before as u32;
-                // Otherwise the writer of this change is not finished, or a later change has
-                // overwritten it.
-                is_complete &= table != 0
-                    && before == mark(*read, table)
-                    && before == change.mark.load(Ordering::SeqCst);
-                changes.push((table, time));
-                *read = read.wrapping_add(1);
-            }
+        let first = std::mem::replace(read, written);
+        if written - first > CAPACITY as u64 {
+            return None;
         }
-        *read = written;
-        is_complete.then_some(changes)
+        (first..written).map(|number| self.read(number)).collect()
+    }
+
+    /// Returns the table and the time of a change. None when it is missing.
+    fn read(&self, number: u64) -> Option<(u32, i64)> {
+        let change = self.place(number);
+        let is_complete = || change.state.load(Ordering::SeqCst) == complete(number);
+        let was_complete = is_complete();
+        let table = change.table.load(Ordering::SeqCst);
+        let time = change.time.load(Ordering::SeqCst);
+        // Otherwise a later change may have overwritten it meanwhile.
+        (was_complete && is_complete()).then_some((table, time))
     }
 }
 
@@ -118,5 +150,38 @@ mod tests {
         assert_eq!(changes.read_since(&mut read), None);
         changes.add(9, 9);
         assert_eq!(changes.read_since(&mut read), Some(vec![(9, 9)]));
+    }
+
+    /// A writer is stopped while it writes, and 512 later changes are added meanwhile.
+    #[test]
+    fn a_writer_that_was_stopped_mixes_no_changes() {
+        let changes = DueChanges::new();
+        let mut read = changes.written();
+        let stopped = changes.written.fetch_add(1, Ordering::SeqCst);
+        assert!(changes.begin(stopped));
+        for n in 1..=CAPACITY {
+            changes.add(8, n as i64);
+        }
+        // The last one had no place, so the reader looks at all queues.
+        let mut late = read + 1;
+        assert_eq!(changes.read_since(&mut late), None);
+        changes.finish(stopped, 7, 1000);
+        assert_eq!(changes.read_since(&mut read), None);
+        changes.add(9, 9);
+        assert_eq!(changes.read_since(&mut read), Some(vec![(9, 9)]));
+    }
+
+    /// A writer is stopped before it writes, and its place has a later change when it goes on.
+    #[test]
+    fn a_writer_that_was_overtaken_writes_nothing() {
+        let changes = DueChanges::new();
+        let stopped = changes.written.fetch_add(1, Ordering::SeqCst);
+        let mut read = changes.written();
+        for n in 1..=CAPACITY {
+            changes.add(8, n as i64);
+        }
+        assert!(!changes.begin(stopped));
+        let expected = (1..=CAPACITY).map(|n| (8, n as i64)).collect();
+        assert_eq!(changes.read_since(&mut read), Some(expected));
     }
 }

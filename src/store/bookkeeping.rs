@@ -7,18 +7,23 @@ use crate::domain::counter_events::Event;
 use crate::domain::status::Status;
 use crate::pg::spi::Rows;
 use crate::ready::floors;
-use crate::ready::key::{Index, Key};
+use crate::ready::key::{DueKey, PickKey};
 use crate::signals::{waiters, wakeups};
 use crate::store::counter_log;
 use crate::store::open_queue::Queue;
 
 /// Notes the index entry of a document for the ready floors: in the pick index if `status`
-/// is pending, else in the due index, where version and priority do not matter.
-pub fn note_entry(queue: &Queue, version: i32, priority: i32, status: Status, key: Key) {
+/// is pending, else in the due index, where version, priority and attempts do not matter.
+pub fn note_entry(queue: &Queue, version: i32, priority: i32, status: Status, key: PickKey) {
     match status {
-        Status::Pending => floors::note_entry(queue.table, Index::Pick, version, priority, key),
-        status => floors::note_entry(queue.table, Index::Due, 0, status.code(), key),
+        Status::Pending => floors::note_pick_entry(queue.table, version, priority, key),
+        status => floors::note_due_entry(queue.table, status.code(), key.due()),
     }
+}
+
+/// Notes the index entries of documents that are leased until a time in microseconds since 2000.
+pub fn note_lease(queue: &Queue, expires_at: i64) {
+    floors::note_due_entry(queue.table, Status::Active.code(), DueKey::at(expires_at));
 }
 
 /// Wakes waiters when the transaction commits, because `n` documents became ready. Does
@@ -51,30 +56,38 @@ pub fn waiter_key(queue: &Queue, version: i32) -> waiters::WaitKey {
 /// for the ready floors, and the number of documents for the counters.
 #[derive(Default)]
 pub struct PlannedEntries {
-    /// By version, priority and status code.
-    first_keys: HashMap<(i32, i32, i32), Key>,
+    /// Of pending documents, by version and priority.
+    first_pick_keys: HashMap<(i32, i32), PickKey>,
+    /// Of other documents, by status code.
+    first_due_keys: HashMap<i32, DueKey>,
     /// By version and status code.
     counts: HashMap<(i32, i32), i32>,
 }
 
 impl PlannedEntries {
     /// Adds one document.
-    pub fn add(&mut self, version: i32, priority: i32, status: Status, key: Key) {
-        let first = self
-            .first_keys
-            .entry((version, priority, status.code()))
-            .or_insert(key);
-        *first = key.min(*first);
+    pub fn add(&mut self, version: i32, priority: i32, status: Status, key: PickKey) {
+        // The two indexes have different orders, so each has its own first key.
+        if status == Status::Pending {
+            let level = (version, priority);
+            let first = self.first_pick_keys.entry(level).or_insert(key);
+            *first = key.min(*first);
+        } else {
+            let level = status.code();
+            let first = self.first_due_keys.entry(level).or_insert(key.due());
+            *first = key.due().min(*first);
+        }
         *self.counts.entry((version, status.code())).or_default() += 1;
     }
 
     /// Notes the index entries for the ready floors, and wakes waiters when the transaction
     /// commits.
     pub fn signal(&self, queue: &Queue) {
-        for ((version, priority, status), key) in &self.first_keys {
-            if let Some(status) = Status::from_code(*status) {
-                note_entry(queue, *version, *priority, status, *key);
-            }
+        for ((version, priority), key) in &self.first_pick_keys {
+            floors::note_pick_entry(queue.table, *version, *priority, *key);
+        }
+        for (status, key) in &self.first_due_keys {
+            floors::note_due_entry(queue.table, *status, *key);
         }
         for ((version, status), n) in &self.counts {
             if let Some(status) = Status::from_code(*status) {
@@ -100,9 +113,10 @@ pub fn planned_entries(rows: &Rows, column: i32) -> PlannedEntries {
     for row in 0..rows.len() {
         let int = |offset| rows.get(row, column + offset).unwrap_or(0);
         if let Some(status @ (Status::Planned | Status::Pending)) = Status::from_code(int(2)) {
-            let key = Key::new(
+            // The attempts are not known, so this is the first key that the document can have.
+            let key = PickKey::new(
                 rows.timestamp(row, column + 3).unwrap_or(i64::MIN),
-                0,
+                i32::MIN,
                 rows.get(row, column + 4).unwrap_or(i64::MIN),
             );
             planned.add(int(0), int(1), status, key);

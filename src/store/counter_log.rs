@@ -63,6 +63,6 @@ fn lock_segment() -> Oid {
             }
         }
         // All segments are being packed or truncated. Wait for the first.
-        relation::lock_rows(preferred, true);
+        relation::lock_rows(preferred);
     }
 }

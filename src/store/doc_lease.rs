@@ -7,8 +7,7 @@ use crate::pg::documents::{Change, Column};
 use crate::pg::documents_check::Access;
 use crate::pg::spi;
 use crate::pg::value::Arg;
-use crate::ready::key::Key;
-use crate::store::bookkeeping::note_entry;
+use crate::store::bookkeeping::note_lease;
 use crate::store::lease_check::{LeasedDoc, holds_lease, lease_error};
 use crate::store::open_queue::Queue;
 use crate::store::statement::Statement;
@@ -65,7 +64,7 @@ pub fn extend(queue: &Queue, doc: LeasedDoc, until: i64) -> Result<Extended> {
             }
         },
     };
-    note_entry(queue, 0, 0, Status::Active, Key::at(until));
+    note_lease(queue, until);
     let stop = spi::connect(|spi| {
         plans::run_latest(spi, &IS_ANY_STOPPED, &[]).affected() > 0
             && plans::run_latest(spi, &IS_STOPPED, &[Arg::from(worker_session)]).affected() > 0

@@ -14,9 +14,9 @@ use crate::pg::time::Interval;
 use crate::pg::value::Arg;
 use crate::ready::floors::QueueFloors;
 use crate::ready::group::View;
-use crate::ready::key::Key;
+use crate::ready::key::PickKey;
 use crate::signals::wakeups;
-use crate::store::bookkeeping::{note_entry, waiter_key};
+use crate::store::bookkeeping::{note_lease, waiter_key};
 use crate::store::leases::Lease;
 use crate::store::limits::{self, PickKind};
 use crate::store::open_queue::Queue;
@@ -182,7 +182,7 @@ fn pick_levels(queue: &Queue, floors: &QueueFloors, levels: &[View], pick: &mut 
     let now = pick.now;
     let mut due = levels
         .iter()
-        .filter(|level| level.floor.next_iteration <= now)
+        .filter(|level| level.floor.next_iteration() <= now)
         .peekable();
     if due.peek().is_none() {
         floors.count_answered_poll();
@@ -207,7 +207,8 @@ fn pick_level(
     limit: i32,
 ) -> i32 {
     let advance_is_due = floors.count_picks(pick.version, level.id, limit);
-    let mut claimed = claim_rows(queue, Some((level.id, level.floor)), pick, limit);
+    let floor = level.floor.pick();
+    let mut claimed = claim_rows(queue, Some((level.id, floor)), pick, limit);
     if claimed.n < limit && !claimed.is_all {
         spi::connect(|spi| {
             let args = [
@@ -215,9 +216,9 @@ fn pick_level(
                 pick.duration.arg(),
                 Arg::from(i64::from(limit - claimed.n)),
                 Arg::from(level.id),
-                Arg::timestamp(level.floor.next_iteration),
-                Arg::from(level.floor.attempts),
-                Arg::from(level.floor.seq),
+                Arg::timestamp(floor.next_iteration),
+                Arg::from(floor.attempts),
+                Arg::from(floor.seq),
                 Arg::timestamp(pick.now),
                 Arg::from(pick.mode.lease_number()),
             ];
@@ -232,7 +233,7 @@ fn pick_level(
     }
     match claimed.last {
         // If nothing is left in the level, the next poll needs no query.
-        None => floors.advance_level(pick.version, level.id, Key::LAST),
+        None => floors.advance_level(pick.version, level.id, PickKey::LAST),
         // The key of a document that was visible.
         Some(last) if advance_is_due => floors.advance_level(pick.version, level.id, last),
         Some(_) => {}
@@ -244,14 +245,14 @@ fn pick_level(
 struct Claimed {
     n: i32,
     /// The key of the last one in the pick index.
-    last: Option<Key>,
+    last: Option<PickKey>,
     /// No document was left out that a statement might find.
     is_all: bool,
 }
 
 /// Claims documents without a statement, in the order of the pick index: those of one
 /// priority from its floor on if `from` names both, else those of all priorities.
-fn claim_rows(queue: &Queue, from: Option<(i32, Key)>, pick: &mut Pick, limit: i32) -> Claimed {
+fn claim_rows(queue: &Queue, from: Option<(i32, PickKey)>, pick: &mut Pick, limit: i32) -> Claimed {
     let mut claimed = Claimed {
         n: 0,
         last: None,
@@ -278,7 +279,7 @@ fn claim_rows(queue: &Queue, from: Option<(i32, Key)>, pick: &mut Pick, limit: i
     while claimed.n < limit
         && let Some(mut row) = documents.next()
     {
-        let key = Key::new(
+        let key = PickKey::new(
             row.int8(Column::NextIteration),
             row.int4(Column::Attempts),
             row.int8(Column::Seq),
@@ -320,7 +321,7 @@ fn claim_rows(queue: &Queue, from: Option<(i32, Key)>, pick: &mut Pick, limit: i
         claimed.last = Some(key);
     }
     if claimed.n > 0 && matches!(pick.mode, PickMode::Lease(_)) {
-        note_entry(queue, 0, 0, Status::Active, Key::at(expires_at));
+        note_lease(queue, expires_at);
     }
     claimed
 }
@@ -341,8 +342,8 @@ const PICKED: [Column; 11] = [
 ];
 
 /// The key that a row of the locking statements had in the pick index.
-fn index_key(rows: &Rows, row: usize) -> Key {
-    Key::new(
+fn index_key(rows: &Rows, row: usize) -> PickKey {
+    PickKey::new(
         rows.timestamp(row, column::INDEX_NEXT_ITERATION)
             .unwrap_or(i64::MIN),
         rows.get(row, column::INDEX_ATTEMPTS).unwrap_or(i32::MIN),
@@ -354,7 +355,7 @@ fn index_key(rows: &Rows, row: usize) -> Key {
 /// have the same time.
 fn note_leases(queue: &Queue, rows: &Rows) {
     if let Some(expires_at) = rows.timestamp(0, column::NEXT_ITERATION) {
-        note_entry(queue, 0, 0, Status::Active, Key::at(expires_at));
+        note_lease(queue, expires_at);
     }
 }
 

@@ -7,7 +7,7 @@ use crate::pg::documents_check::Access;
 use crate::pg::json::Jsonb;
 use crate::pg::value::Arg;
 use crate::pg::{spi, time};
-use crate::ready::key::Key;
+use crate::ready::key::PickKey;
 use crate::store::bookkeeping::{documents_ready, note_entry};
 use crate::store::counter_log;
 use crate::store::open_queue::Queue;
@@ -74,7 +74,7 @@ pub fn push(queue: &Queue, doc: &NewDoc) -> i32 {
 }
 
 fn record_push(queue: &Queue, doc: &NewDoc, seq: i64) {
-    let key = Key::new(doc.next_iteration, 0, seq);
+    let key = PickKey::new(doc.next_iteration, 0, seq);
     note_entry(queue, doc.version, doc.priority, doc.status(), key);
     documents_ready(queue, doc.version, doc.status(), 1);
     counter_log::record_event(queue, doc.version, 1, Event::push(doc.status()));

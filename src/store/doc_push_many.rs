@@ -14,7 +14,7 @@ use crate::pg::json::{self, Jsonb};
 use crate::pg::spi::{self, Rows, Spi};
 use crate::pg::time;
 use crate::pg::value::Arg;
-use crate::ready::key::Key;
+use crate::ready::key::PickKey;
 use crate::store::bookkeeping::{PlannedEntries, documents_ready, note_entry, planned_entries};
 use crate::store::counter_log;
 use crate::store::doc_list;
@@ -53,7 +53,7 @@ pub fn push_value_list(queue: &Queue, version: i32, next_iteration: i64, items: 
         let mut planned = PlannedEntries::default();
         for row in 0..rows.len() {
             let seq = rows.get(row, 2).unwrap_or(i64::MIN);
-            let key = Key::new(next_iteration, 0, seq);
+            let key = PickKey::new(next_iteration, 0, seq);
             planned.add(version, rows.get(row, 1).unwrap_or(0), status, key);
         }
         planned.signal(queue);
@@ -198,7 +198,7 @@ fn add_rows(
 
 /// Notes, signals and counts `n` documents of a batch. `first_seq` is the least `seq`.
 fn record_batch(queue: &Queue, batch: &Batch, status: Status, first_seq: i64, n: i32) {
-    let key = Key::new(batch.next_iteration, 0, first_seq);
+    let key = PickKey::new(batch.next_iteration, 0, first_seq);
     note_entry(queue, batch.version, batch.priority, status, key);
     documents_ready(queue, batch.version, status, n);
     counter_log::record_event(queue, batch.version, n, Event::push(status));

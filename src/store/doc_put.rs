@@ -16,7 +16,7 @@ use crate::pg::json::Jsonb;
 use crate::pg::spi::{self, Spi};
 use crate::pg::time;
 use crate::pg::value::Arg;
-use crate::ready::key::Key;
+use crate::ready::key::PickKey;
 use crate::store::bookkeeping::{self, PlannedEntries};
 use crate::store::counter_log;
 use crate::store::doc_push::{self, NewDoc, row_with_seq};
@@ -290,7 +290,7 @@ impl<'q> Writer<'q> {
     }
 
     fn record_added(&mut self, doc: &NewDoc, seq: i64) {
-        let (status, key) = (doc.status(), Key::new(doc.next_iteration, 0, seq));
+        let (status, key) = (doc.status(), PickKey::new(doc.next_iteration, 0, seq));
         self.planned.add(doc.version, doc.priority, status, key);
         self.events.add(Event::push(status), doc.version);
     }
@@ -368,7 +368,7 @@ impl<'q> Writer<'q> {
             Decision::Revive(to) => (to, doc.version, doc.priority, doc.next_iteration, 0),
         };
         // Each new version of the row may have an index entry of its own.
-        let key = Key::new(time, attempts, found.seq);
+        let key = PickKey::new(time, attempts, found.seq);
         self.planned.add(version, priority, to, key);
         let is_revived = matches!(decision, Decision::Revive(_));
         if version != found.version {

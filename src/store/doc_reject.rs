@@ -12,7 +12,7 @@ use crate::pg::documents_check::Access;
 use crate::pg::json::Jsonb;
 use crate::pg::value::Arg;
 use crate::pg::{random, spi, time};
-use crate::ready::key::Key;
+use crate::ready::key::PickKey;
 use crate::store::bookkeeping::{documents_ready, note_entry};
 use crate::store::doc_settle::{Settling, clear_lease, settle};
 use crate::store::lease_check::{LeasedDoc, holds_lease, lease_error};
@@ -102,7 +102,7 @@ pub fn reject(
     };
     let to = failed.new_status();
     if to == Status::Pending {
-        let key = Key::new(retry_at, failed.attempts, failed.seq);
+        let key = PickKey::new(retry_at, failed.attempts, failed.seq);
         note_entry(queue, failed.version, failed.priority, to, key);
         documents_ready(queue, failed.version, to, 1);
     }
@@ -203,10 +203,9 @@ static SNOOZE: Statement = Statement::new(
 pub fn snooze(queue: &Queue, doc: LeasedDoc, next_iteration: i64) -> Result<()> {
     let to = Status::planned_or_pending(next_iteration <= time::now());
     let at = Arg::timestamp(next_iteration);
-    let attempts = std::cell::Cell::new(0);
     let change = |row: &mut Row| {
-        attempts.set(row.int4(Column::Attempts).saturating_sub(1).max(0));
-        row.set(Column::Attempts, &Arg::from(attempts.get()));
+        let attempts = row.int4(Column::Attempts).saturating_sub(1).max(0);
+        row.set(Column::Attempts, &Arg::from(attempts));
         row.set(Column::NextIteration, &at);
         clear_lease(row, to);
     };
@@ -216,9 +215,7 @@ pub fn snooze(queue: &Queue, doc: LeasedDoc, next_iteration: i64) -> Result<()> 
         args: &[Arg::from(to.code()), at],
     };
     settle(queue, doc, how, |doc| {
-        // If the statement has counted the attempts, this is the first key that the document
-        // can have.
-        let key = Key::new(next_iteration, attempts.get(), doc.seq);
+        let key = PickKey::new(next_iteration, doc.attempts, doc.seq);
         note_entry(queue, doc.version, doc.priority, to, key);
         documents_ready(queue, doc.version, to, 1);
         let event = match to {

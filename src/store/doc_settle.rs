@@ -11,7 +11,7 @@ use crate::pg::documents_check::Access;
 use crate::pg::json::Jsonb;
 use crate::pg::value::Arg;
 use crate::pg::{spi, time};
-use crate::ready::key::Key;
+use crate::ready::key::PickKey;
 use crate::store::bookkeeping::{documents_ready, note_entry};
 use crate::store::history::{self, Outcome};
 use crate::store::lease_check::{LeasedDoc, holds_lease, lease_error};
@@ -30,7 +30,7 @@ static COMPLETE: Statement = Statement::new(
          lease = null, worker_session = null, last_error = null
      where d.subject {=} $1
          and {is_leased}
-     returning d.version, d.priority, d.seq",
+     returning d.version, d.priority, d.seq, d.attempts",
 );
 
 static KILL: Statement = Statement::new(
@@ -42,7 +42,7 @@ static KILL: Statement = Statement::new(
          lease = null, worker_session = null
      where d.subject {=} $1
          and {is_leased}
-     returning d.version, d.priority, d.seq",
+     returning d.version, d.priority, d.seq, d.attempts",
 );
 
 static RESCHEDULE: Statement = Statement::new(
@@ -54,14 +54,14 @@ static RESCHEDULE: Statement = Statement::new(
          lease = null, worker_session = null, last_error = null
      where d.subject {=} $1
          and {is_leased}
-     returning d.version, d.priority, d.seq",
+     returning d.version, d.priority, d.seq, d.attempts",
 );
 
 static DROP: Statement = Statement::new(
     "delete from only {docs} d
      where d.subject {=} $1
          and {is_leased}
-     returning d.version, d.priority, d.seq",
+     returning d.version, d.priority, d.seq, d.attempts",
 );
 
 /// Completes a leased document. It stays, is removed or moves to the history, by the policy
@@ -130,7 +130,7 @@ pub fn reschedule(
         args: &[Arg::from(to.code()), at, payload],
     };
     settle(queue, doc, how, |doc| {
-        let key = Key::new(next_iteration, 0, doc.seq);
+        let key = PickKey::new(next_iteration, 0, doc.seq);
         note_entry(queue, doc.version, doc.priority, to, key);
         documents_ready(queue, doc.version, to, 1);
         (0, Event::reschedule(to))
@@ -210,6 +210,8 @@ pub(super) struct Settled {
     pub version: i32,
     pub priority: i32,
     pub seq: i64,
+    /// As they were written. If the document was removed, they are those that it had.
+    pub attempts: i32,
 }
 
 /// Settles a document and counts it. `outcome` returns the version and the event to count.
@@ -236,11 +238,6 @@ fn settle_row(queue: &Queue, doc: LeasedDoc, how: &Settling) -> Option<Settled> 
     let mut row = documents
         .find(doc.subject)
         .filter(|row| holds_lease(row, doc.lease))?;
-    let settled = Settled {
-        version: row.int4(Column::Version),
-        priority: row.int4(Column::Priority),
-        seq: row.int8(Column::Seq),
-    };
     let result = match how.change {
         Some(change) => {
             change(&mut row);
@@ -248,7 +245,12 @@ fn settle_row(queue: &Queue, doc: LeasedDoc, how: &Settling) -> Option<Settled> 
         }
         None => documents.remove(&row, true),
     };
-    (result == Change::Done).then_some(settled)
+    (result == Change::Done).then(|| Settled {
+        version: row.int4(Column::Version),
+        priority: row.int4(Column::Priority),
+        seq: row.int8(Column::Seq),
+        attempts: row.int4(Column::Attempts),
+    })
 }
 
 fn settle_by_statement(queue: &Queue, doc: LeasedDoc, how: &Settling) -> Result<Settled> {
@@ -263,6 +265,7 @@ fn settle_by_statement(queue: &Queue, doc: LeasedDoc, how: &Settling) -> Result<
             version: rows.get(0, 1).unwrap_or(0),
             priority: rows.get(0, 2).unwrap_or(0),
             seq: rows.get(0, 3).unwrap_or(i64::MIN),
+            attempts: rows.get(0, 4).unwrap_or(i32::MIN),
         })
     })
 }

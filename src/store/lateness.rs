@@ -203,7 +203,7 @@ pub fn report(now: i64) -> Report {
         let levels = [Status::Planned, Status::Active].map(|status| due_floor(floors, status));
         let are_future = levels
             .iter()
-            .all(|floor| floor.is_some_and(|floor| floor.view.floor.next_iteration >= now));
+            .all(|floor| floor.is_some_and(|floor| floor.view.floor.next_iteration() >= now));
         let has_ready = floors.iter().any(|floor| is_ready(floor, now));
         are_future && !has_ready
     };
@@ -245,7 +245,7 @@ fn due_floor(floors: &[KnownFloor], status: Status) -> Option<&KnownFloor> {
 }
 
 fn is_ready(floor: &KnownFloor, now: i64) -> bool {
-    floor.index == Index::Pick && floor.view.floor.next_iteration < now
+    floor.index == Index::Pick && floor.view.floor.next_iteration() < now
 }
 
 /// Takes the cost of a look from the budget. Returns false when it is used up.
@@ -266,7 +266,7 @@ fn first_due(
 ) -> Option<Found> {
     let mut from = [Column::Timestamptz(i64::MIN), Column::Int8(i64::MIN)];
     if let Some(KnownFloor { view, .. }) = floor {
-        match view.floor.next_iteration {
+        match view.floor.next_iteration() {
             i64::MAX => return Some(Found::Nothing),
             time if time >= now => return Some(Found::NotBefore(time)),
             time => from = [Column::Timestamptz(time), Column::Int8(i64::MIN)],
@@ -303,7 +303,7 @@ fn first_ready(
             return None;
         }
         let from = [
-            Column::Timestamptz(floor.view.floor.next_iteration),
+            Column::Timestamptz(floor.view.floor.next_iteration()),
             Column::Int4(i32::MIN),
             Column::Int8(i64::MIN),
         ];

@@ -175,7 +175,7 @@ fn register(worker: Worker) -> i64 {
     let Some(table) = relation::lookup("fetchq", "worker_sessions") else {
         pgrx::error!("table fetchq.worker_sessions is missing: reinstall the extension");
     };
-    relation::lock_rows(table, true);
+    relation::lock_rows(table);
     let registration = Registration {
         id: new_number(),
         written_by: Some(transaction::current()),

@@ -11,11 +11,11 @@ use crate::error::{Result, raise};
 use crate::pg::spi::{self, Rows};
 use crate::pg::value::Arg;
 use crate::pg::{subtransaction, time};
-use crate::ready::key::Key;
+use crate::ready::key::DueKey;
 use crate::store::open_queue::Queue;
 use crate::store::ordering::as_maintenance;
 use crate::store::statement::Statement;
-use crate::store::{counter_log, dead_letters};
+use crate::store::{counter_log, dead_letters, floor_check};
 
 // Index of all statements here: the due index, a range of one status from the floor up to now.
 // They find at most as many rows as they may change.
@@ -300,15 +300,16 @@ pub fn next_due(queue: &Queue) -> Option<i64> {
 
 /// The ready floor of a status, from which on maintenance reads the due index. None when
 /// nothing is due.
-fn first_due(queue: &Queue, from: Status) -> Option<Key> {
+fn first_due(queue: &Queue, from: Status) -> Option<DueKey> {
+    let Some(floors) = queue.floors() else {
+        return Some(DueKey::FIRST);
+    };
+    floor_check::check_due_floors(queue, &floors);
     let now = time::now();
-    let known = queue
-        .floors()
-        .and_then(|floors| floors.due(from.code(), now));
-    match known {
-        Some(floor) if floor >= Key::until(now) => None,
+    match floors.due(from.code(), now) {
+        Some(floor) if floor >= DueKey::until(now) => None,
         Some(floor) => Some(floor),
-        None => Some(Key::FIRST),
+        None => Some(DueKey::FIRST),
     }
 }
 

@@ -4,6 +4,7 @@
 //! - preparing and caching: `statement`, `plans`, `open_queue`, `queue_catalog`, `policy`;
 //! - what follows from a change: `bookkeeping`, `counter_log`, `counter_segments`;
 //! - leases: `lease_check`, `leases`;
+//! - the safety net of the due index: `floor_check`;
 //! - what may be picked: `limits`, `cap`, `rate`, `readiness`, `ordering`, `ordering_setup`;
 //! - lists and selections of documents: `doc_list`, `doc_selection`;
 //! - triggers: `triggers`, `trigger_events`;
@@ -32,6 +33,7 @@ pub mod doc_settle_many;
 pub mod doc_upsert;
 pub mod doc_upsert_many;
 pub mod docs_admin;
+pub mod floor_check;
 pub mod history;
 pub mod info;
 pub mod jobs;

@@ -18,7 +18,8 @@ use crate::error::{Error, Result};
 use crate::pg::documents::Documents;
 use crate::pg::documents_check::{Access, Indexes};
 use crate::pg::invalidation::{self, Invalidated};
-use crate::pg::relation::{self, File, Lock};
+use crate::pg::relation::{self, File, LockMode, NamedLock};
+use crate::pg::session;
 use crate::pg::spi::{Rows, Spi};
 use crate::pg::trigger::SuppressedTriggers;
 use crate::pg::value::Arg;
@@ -46,12 +47,13 @@ pub struct Queue {
     is_plain: bool,
     /// Status changes of documents are announced: `queue_enable_notify`.
     notifies: bool,
-    /// The indexes, if all of them are as fetchq made them.
+    /// The indexes, if all of them and the columns are as fetchq made them, so that rows can be
+    /// read and written without a statement.
     indexes: Option<Indexes>,
     /// The sequence of the identity column `seq`.
     sequence: Option<Oid>,
-    /// The table has the columns that fetchq gave it and no others, so that a row can be
-    /// written without a statement.
+    /// The table has no columns but those that fetchq gave it, so that a row can be added
+    /// without a statement.
     has_known_columns: bool,
     file: Cell<Option<File>>,
     plans: PlanSet,
@@ -76,7 +78,7 @@ impl Queue {
     fn new(name: &QueueName, table: Oid, info: QueueInfo) -> Self {
         let indexes = || {
             Some(Indexes {
-                key: info.key_index?,
+                key: info.key_index.filter(|_| info.are_columns_as_made)?,
                 pick: info.pick_index?,
                 due: info.due_index?,
             })
@@ -121,21 +123,14 @@ impl Queue {
     }
 
     fn lock(name: &QueueName, wait: bool) -> Result<Option<Rc<Self>>> {
-        let relation_name = name.relation("docs");
-        loop {
-            let Some(table) = relation::lookup_data_table(&relation_name) else {
-                return Err(Error::UnknownQueue(name.to_string()));
-            };
-            match relation::lock_rows(table, wait) {
-                Lock::Held(file) => {
-                    let queue = find_or_load(name, table)?;
-                    queue.file.set(Some(file));
-                    return Ok(Some(queue));
-                }
-                Lock::Busy => return Ok(None),
-                // The table was dropped after the look-up. There may be a new one by now.
-                Lock::Gone => {}
+        match relation::lock_data_table(&name.relation("docs"), LockMode::Rows, wait) {
+            NamedLock::Held(table, file) => {
+                let queue = find_or_load(name, table)?;
+                queue.file.set(Some(file));
+                Ok(Some(queue))
             }
+            NamedLock::Busy => Ok(None),
+            NamedLock::Missing => Err(Error::UnknownQueue(name.to_string())),
         }
     }
 
@@ -171,10 +166,11 @@ impl Queue {
     }
 
     /// The ready floors of the queue. None where they cannot be used: without shared
-    /// memory, without the indexes or the trigger, and while this transaction has the
-    /// documents in a file that a rollback would remove.
+    /// memory, without the indexes or the trigger, while this transaction has the documents
+    /// in a file that a rollback would remove, and in a SERIALIZABLE transaction: an answer from
+    /// a floor reads nothing, so it would leave no predicate lock that shows what it depends on.
     pub fn floors(&self) -> Option<QueueFloors> {
-        if !floors::is_available() {
+        if !floors::is_available() || session::is_serializable() {
             return None;
         }
         let file = self.file.get().filter(|file| !file.is_new)?;

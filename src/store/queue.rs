@@ -9,9 +9,10 @@ use crate::error::{self, Error, Result};
 use crate::pg::call::RowSink;
 use crate::pg::json::Jsonb;
 use crate::pg::notify::notify;
+use crate::pg::relation::{self, LockMode, NamedLock};
+use crate::pg::session;
 use crate::pg::spi::{self, Rows, Spi};
 use crate::pg::value::Arg;
-use crate::pg::{relation, session};
 use crate::signals::commit;
 use crate::store::statement::render;
 use crate::store::{queue_tables, schedules};
@@ -288,11 +289,10 @@ pub(super) fn lock_documents(name: &QueueName, function: &'static str) -> Result
         return Err(Error::KeepsSnapshot(function));
     }
     let id = lock_now(name)?;
-    let Some(table) = relation::lookup_data_table(&name.relation("docs")) else {
-        return Err(Error::UnknownQueue(name.to_string()));
-    };
-    relation::lock_writers(table);
-    Ok(id)
+    match relation::lock_data_table(&name.relation("docs"), LockMode::Writers, true) {
+        NamedLock::Held(..) => Ok(id),
+        NamedLock::Missing | NamedLock::Busy => Err(Error::UnknownQueue(name.to_string())),
+    }
 }
 
 /// Deletes the lease slots of a queue. $1: its id.

@@ -29,8 +29,11 @@ pub struct QueueInfo {
     pub is_plain: bool,
     /// The table has triggers of the notifications.
     pub notifies: bool,
-    /// The table has the columns that fetchq gave it and no others.
+    /// The table has no columns but those that fetchq gave it, or should have.
     pub has_known_columns: bool,
+    /// The columns that fetchq gave the table are as they were made, and no other column
+    /// demands a value.
+    pub are_columns_as_made: bool,
     pub policy: Policy,
 }
 
@@ -60,11 +63,15 @@ static QUEUE: Statement = Statement::new(
                       and a.attnum {=} any ('{2,3,4,5,7,12}'::pg_catalog.int2[]))
                  {=} '23 23 23 23 1184 20') as ready_trigger,
 
-        -- The indexes, as they were made: columns, directions and predicate.
+        -- The indexes, as they were made: B-trees (403) with their columns, directions and
+        -- predicate, and the usual order of the types (the operator classes int4_ops 1978,
+        -- int8_ops 3124, text_ops 3126 and timestamptz_ops 3127).
         (select i.indexrelid from pg_catalog.pg_index i
          join pg_catalog.pg_class x on x.oid {=} i.indexrelid
          where i.indrelid {=} $2 and i.indisvalid and i.indisready and not i.indisunique
              and x.relname {=} $3
+             and x.relam {=} 403
+             and i.indclass::pg_catalog.text {=} '1978 1978 3127 1978 3124'
              and i.indkey::pg_catalog.text {=} '2 3 7 5 12'
              and i.indoption::pg_catalog.text {=} '0 3 0 0 0'
              and pg_catalog.pg_get_expr(i.indpred, i.indrelid)
@@ -73,6 +80,8 @@ static QUEUE: Statement = Statement::new(
          join pg_catalog.pg_class x on x.oid {=} i.indexrelid
          where i.indrelid {=} $2 and i.indisvalid and i.indisready and not i.indisunique
              and x.relname {=} $4
+             and x.relam {=} 403
+             and i.indclass::pg_catalog.text {=} '1978 3127 3124'
              and i.indkey::pg_catalog.text {=} '4 7 12'
              and i.indoption::pg_catalog.text {=} '0 0 0'
              and pg_catalog.pg_get_expr(i.indpred, i.indrelid)
@@ -106,7 +115,10 @@ static QUEUE: Statement = Statement::new(
         -- The primary key: of the subject alone, which is a varchar(50) (typmod 54) with
         -- the collation C (950).
         (select i.indexrelid from pg_catalog.pg_index i
+         join pg_catalog.pg_class x on x.oid {=} i.indexrelid
          where i.indrelid {=} $2 and i.indisprimary and i.indimmediate
+             and x.relam {=} 403
+             and i.indclass::pg_catalog.text {=} '3126'
              and i.indkey::pg_catalog.text {=} '1'
              and i.indcollation::pg_catalog.text {=} '950'
              and exists (
@@ -127,13 +139,21 @@ static QUEUE: Statement = Statement::new(
          where t.tgrelid {=} $2
              and t.tgname {=} any ('{fetchq_notify_insert,fetchq_notify_update}'::pg_catalog.name[])) as notify_triggers,
 
-        -- The table has the 18 columns that fetchq gave it, and none of those that may be
-        -- NULL is declared not null.
+        -- The table has the 18 columns that fetchq gave it, and no others.
         not exists (
             select from pg_catalog.pg_attribute a
             where a.attrelid {=} $2 and a.attnum {>} 0
-                and (a.attnum {>} 18 or a.attisdropped
-                    or (a.attnotnull and a.attnum {=} any ('{8,9,10,11,13,14,15,16,17,18}'::pg_catalog.int2[])))) as has_known_columns,
+                and (a.attnum {>} 18 or a.attisdropped)) as has_known_columns,
+
+        -- Of those 18, the same ones must not be NULL, and all have the length and precision
+        -- that they were given. No other column must not be NULL, or is computed.
+        not exists (
+            select from pg_catalog.pg_attribute a
+            where a.attrelid {=} $2 and a.attnum {>} 0 and not a.attisdropped
+                and (a.attnotnull {<>} (a.attnum {=} any ('{1,2,3,4,5,6,7,12}'::pg_catalog.int2[]))
+                    or a.attgenerated {<>} ''
+                    or (a.attnum {<=} 18
+                        and a.atttypmod {<>} case when a.attnum {=} 1 then 54 else -1 end))) as are_columns_as_made,
 
         -- The settings of the queue.
         q.is_active as is_active,
@@ -156,7 +176,7 @@ static QUEUE: Statement = Statement::new(
 );
 
 /// The first column of `QUEUE` that is a setting: `is_active`.
-const FIRST_SETTING: i32 = 10;
+const FIRST_SETTING: i32 = 11;
 
 /// Reads what is known of a queue, whose docs table the caller has locked. None: the queue is
 /// not registered.
@@ -197,6 +217,7 @@ fn decode(rows: &Rows) -> Option<QueueInfo> {
         sequence: oid(7),
         notifies: notify_triggers > 0,
         has_known_columns: flag(9),
+        are_columns_as_made: flag(10),
         policy: Policy::read(rows, FIRST_SETTING),
     })
 }

@@ -5,7 +5,7 @@ use crate::pg::documents_check::Access;
 use crate::pg::spi;
 use crate::pg::value::Arg;
 use crate::ready::group::View;
-use crate::ready::key::Key;
+use crate::ready::key::PickKey;
 use crate::store::open_queue::Queue;
 use crate::store::statement::Statement;
 
@@ -66,17 +66,17 @@ pub fn readiness(queue: &Queue, version: i32, now: i64) -> Readiness {
     };
     let mut next = i64::MAX;
     for level in levels.as_slice() {
-        if level.floor.next_iteration > now {
-            next = next.min(level.floor.next_iteration);
+        if level.floor.next_iteration() > now {
+            next = next.min(level.floor.next_iteration());
             continue;
         }
         if has_unlocked(queue, version, Some(level), now) {
             return Readiness::Now;
         }
-        floors.advance_level(version, level.id, Key::LAST);
+        floors.advance_level(version, level.id, PickKey::LAST);
         let advanced = floors.levels(version).and_then(|levels| {
             let same = levels.as_slice().iter().find(|view| view.id == level.id);
-            same.map(|view| view.floor.next_iteration)
+            same.map(|view| view.floor.next_iteration())
         });
         next = next.min(match advanced {
             Some(time) if time > now => time,
@@ -129,22 +129,23 @@ pub fn available(queue: &Queue, version: i32, now: i64, limit: i32) -> i32 {
         if found == limit {
             break;
         }
-        if level.floor.next_iteration > now {
+        let floor = level.floor.pick();
+        if floor.next_iteration > now {
             continue;
         }
         let args = [
             Arg::from(version),
             Arg::from(level.id),
-            Arg::timestamp(level.floor.next_iteration),
-            Arg::from(level.floor.attempts),
-            Arg::from(level.floor.seq),
+            Arg::timestamp(floor.next_iteration),
+            Arg::from(floor.attempts),
+            Arg::from(floor.seq),
             Arg::timestamp(now),
             Arg::from(i64::from(limit - found)),
         ];
         let n: Option<i32> = spi::connect(|spi| queue.run(spi, &COUNT_OF_LEVEL, &args).get(0, 1));
         match n.unwrap_or(0) {
             // With the floor advanced, the next poll needs no query.
-            0 => floors.advance_level(version, level.id, Key::LAST),
+            0 => floors.advance_level(version, level.id, PickKey::LAST),
             n => found += n,
         }
     }
@@ -157,7 +158,7 @@ pub fn available(queue: &Queue, version: i32, now: i64, limit: i32) -> i32 {
 fn has_unlocked(queue: &Queue, version: i32, level: Option<&View>, now: i64) -> bool {
     if let Some(mut documents) = queue.documents(Access::Update) {
         let from = level.map(|level| {
-            let key = level.floor;
+            let key = level.floor.pick();
             (level.id, (key.next_iteration, key.attempts, key.seq))
         });
         documents.read_ready(version, from, now);
@@ -172,12 +173,13 @@ fn has_unlocked(queue: &Queue, version: i32, level: Option<&View>, now: i64) -> 
         let rows = match level {
             None => queue.run(spi, &READY, &[Arg::from(version), Arg::timestamp(now)]),
             Some(level) => {
+                let floor = level.floor.pick();
                 let args = [
                     Arg::from(version),
                     Arg::from(level.id),
-                    Arg::timestamp(level.floor.next_iteration),
-                    Arg::from(level.floor.attempts),
-                    Arg::from(level.floor.seq),
+                    Arg::timestamp(floor.next_iteration),
+                    Arg::from(floor.attempts),
+                    Arg::from(floor.seq),
                     Arg::timestamp(now),
                 ];
                 queue.run(spi, &READY_OF_LEVEL, &args)

@@ -273,13 +273,14 @@ pub fn ready_floors(name: &QueueName, out: &mut RowSink) -> Result<()> {
             Index::Pick => "pick",
             Index::Due => "due",
         };
+        let floor = view.floor.pick();
         out.push(&[
             Arg::from(index),
             Arg::from(version),
             Arg::from(view.id),
-            Arg::timestamp(view.floor.next_iteration),
-            Arg::from(view.floor.attempts),
-            Arg::from(view.floor.seq),
+            Arg::timestamp(floor.next_iteration),
+            Arg::from(floor.attempts),
+            Arg::from(floor.seq),
             Arg::from(view.floor == Key::LAST),
         ]);
     }

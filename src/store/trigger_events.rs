@@ -10,7 +10,7 @@ use crate::pg::notify;
 use crate::pg::relation;
 use crate::pg::trigger::{StatusChange, TriggerDocument, TriggerEvent, WrittenDocument};
 use crate::ready::floors;
-use crate::ready::key::{Index, Key};
+use crate::ready::key::PickKey;
 use crate::signals::waiters::WaitKey;
 use crate::signals::{announce, wakeups};
 use crate::store::open_queue::Queue;
@@ -19,16 +19,15 @@ use crate::store::{cap, ordering};
 /// Notes a document that was inserted or updated in the ready floors, and wakes a waiter when
 /// it is pending. Completed and killed documents are in neither index.
 pub fn document_written(row: &WrittenDocument) {
+    let key = PickKey::new(row.next_iteration, row.attempts, row.seq);
     match Status::from_code(row.status) {
         Some(Status::Pending) => {
-            let key = Key::new(row.next_iteration, row.attempts, row.seq);
-            floors::note_entry(row.table, Index::Pick, row.version, row.priority, key);
+            floors::note_pick_entry(row.table, row.version, row.priority, key);
             let (table, version) = (row.table.to_u32(), row.version);
             wakeups::documents_ready(WaitKey { table, version }, 1);
         }
         Some(Status::Planned | Status::Active) => {
-            let key = Key::new(row.next_iteration, 0, row.seq);
-            floors::note_entry(row.table, Index::Due, 0, row.status, key);
+            floors::note_due_entry(row.table, row.status, key.due());
         }
         Some(Status::Completed | Status::Killed) | None => {}
     }

@@ -11,7 +11,7 @@ use crate::pg::call::RowSink;
 use crate::pg::spi::{self, Rows, Spi};
 use crate::pg::value::Arg;
 use crate::pg::{relation, time};
-use crate::ready::key::Key;
+use crate::ready::key::PickKey;
 use crate::settings::SessionLeases;
 use crate::store::bookkeeping::{documents_ready, note_entry};
 use crate::store::open_queue::Queue;
@@ -53,7 +53,7 @@ const RELEASE: &str = "update only {docs} d set
 struct ReleasedDoc {
     version: i32,
     priority: i32,
-    key: Key,
+    key: PickKey,
 }
 
 fn released_doc(rows: &Rows, row: usize) -> ReleasedDoc {
@@ -61,7 +61,7 @@ fn released_doc(rows: &Rows, row: usize) -> ReleasedDoc {
     ReleasedDoc {
         version: int(1),
         priority: int(2),
-        key: Key::new(
+        key: PickKey::new(
             rows.timestamp(row, 3).unwrap_or(i64::MIN),
             int(4),
             rows.get(row, 5).unwrap_or(i64::MIN),

@@ -1,7 +1,7 @@
 use super::*;
 use crate::domain::status::Status;
 use crate::ready::group::{LEVELS, OVERFLOW_RETRY_US};
-use crate::ready::key::Index;
+use crate::ready::key::{Index, PickKey};
 
 const NAME: Name = Name {
     database: 1,
@@ -22,7 +22,7 @@ fn ready(levels: &[i32]) -> Box<Bucket> {
 }
 
 fn key(n: i64) -> Key {
-    Key::new(n, 0, n)
+    PickKey::new(n, 0, n).into()
 }
 
 fn floors(b: &Bucket) -> Vec<(i32, Key)> {

@@ -173,9 +173,10 @@ impl Cluster {
 
     pub fn start(&self) {
         // The server would keep pipes open, and the test would wait for their end.
-        // RUST_BACKTRACE in its environment would add a backtrace to every error sent to a client.
+        // With RUST_BACKTRACE in its environment, as an operator may have it, no error that is sent
+        // to a client has a backtrace.
         let status = bin("pg_ctl")
-            .env_remove("RUST_BACKTRACE")
+            .env("RUST_BACKTRACE", "1")
             .args(["start", "-w", "-t", "60", "-s", "-D"])
             .arg(self.data())
             .arg("-l")

@@ -7,6 +7,7 @@ mod concurrency;
 mod crash;
 mod create_race;
 mod dead_letters;
+mod documents;
 mod drivers;
 mod dump;
 mod examples;

@@ -10,6 +10,8 @@ const KINDS: &[(Kind, usize)] = &[
     (Kind::Push, 12),
     (Kind::PushMany, 6),
     (Kind::Upsert, 6),
+    (Kind::Put, 8),
+    (Kind::Together, 8),
     (Kind::Pick, 20),
     (Kind::PickAndSettle, 8),
     (Kind::Settle, 12),
@@ -45,6 +47,8 @@ enum Kind {
     Push,
     PushMany,
     Upsert,
+    Put,
+    Together,
     Pick,
     PickAndSettle,
     Settle,
@@ -167,6 +171,8 @@ impl History {
             Kind::Push => self.push(),
             Kind::PushMany => self.push_many(world),
             Kind::Upsert => self.upsert(world),
+            Kind::Put => self.put(world),
+            Kind::Together => self.together(world),
             Kind::Pick => return vec![self.pick(who)],
             Kind::PickAndSettle => self.pick_and_settle(),
             Kind::Settle => self.settle(world),
@@ -245,7 +251,7 @@ impl History {
     /// An expression for a point in time: equal, near or far from the others.
     fn time(&mut self) -> String {
         let k = self.dice.range(1, 25);
-        match self.dice.weighted(&[25, 15, 25, 5, 8, 8, 2, 6, 6]) {
+        match self.dice.weighted(&[25, 15, 25, 5, 8, 8, 2, 6, 6, 14]) {
             0 => "now()".to_owned(),
             1 => format!("now() - interval '{k} ms'"),
             2 => format!("timestamptz '2020-01-0{}'", 1 + k % 4),
@@ -254,6 +260,8 @@ impl History {
             5 => "timestamptz '2970-01-01'".to_owned(),
             6 => "timestamptz 'infinity'".to_owned(),
             7 => format!("timestamptz '2020-01-02' + interval '{k} us'"),
+            // Several documents become due at exactly this moment, soon.
+            9 => format!("soon({})", self.dice.one(&[20, 40])),
             _ => format!("clock_timestamp() - interval '{k} us'"),
         }
     }
@@ -353,6 +361,64 @@ impl History {
         )
     }
 
+    fn mode(&mut self) -> &'static str {
+        const MODES: [&str; 10] = [
+            "ignore",
+            "replace",
+            "merge",
+            "earliest",
+            "debounce",
+            "debounce",
+            "reset",
+            "replace,reset",
+            "merge,reset",
+            "debounce,reset",
+        ];
+        MODES[self.dice.roll(MODES.len())]
+    }
+
+    /// Puts of new and existing documents. Those that exist may have attempts, and keep them.
+    fn put(&mut self, world: &World) -> String {
+        if !world.has("doc_put") {
+            return self.upsert(world);
+        }
+        let (version, priority, mode) = (self.version(), self.priority(), self.mode());
+        let at = self.time();
+        match self.dice.roll(4) {
+            0 => format!(
+                "select fetchq.doc_put_many('q', {}, '{mode}')",
+                self.documents()
+            ),
+            // Documents that were picked before, and not only the latest subjects.
+            1 | 2 => {
+                let status = *self.dice.one(&[0, 1]);
+                let some = self.some(status);
+                format!(
+                    "select fetchq.doc_put('q', d.subject, '{{}}', {at}, {version}, {priority}, '{mode}') from {some} d"
+                )
+            }
+            _ => format!(
+                "select fetchq.doc_put('q', '{}', '{{}}', {at}, {version}, {priority}, '{mode}')",
+                self.subject()
+            ),
+        }
+    }
+
+    /// Documents with and without attempts get the same time in one transaction, before any other
+    /// process can move a floor in between.
+    fn together(&mut self, world: &World) -> String {
+        if !world.has("doc_put") {
+            return self.push();
+        }
+        let at = self.time();
+        format!(
+            "select together({}, {}, {at}, {})",
+            self.version(),
+            self.priority(),
+            self.dice.roll(12)
+        )
+    }
+
     fn pick(&mut self, who: usize) -> Step {
         Step {
             who,
@@ -374,10 +440,13 @@ impl History {
     /// A call that settles a row `d` with a subject.
     fn settling(&mut self) -> String {
         let at = self.time();
-        match self.dice.roll(8) {
+        match self.dice.roll(12) {
             0 => "fetchq.doc_complete('q', d.subject)".to_owned(),
             1 => "fetchq.doc_kill('q', d.subject)".to_owned(),
             2 => "fetchq.doc_reject('q', d.subject, 'why', '{}')".to_owned(),
+            // It is pending again at once, with one attempt more.
+            8 => "fetchq.doc_reject('q', d.subject, 'why', '{}', delay => '0 s')".to_owned(),
+            9 | 10 => format!("fetchq.doc_snooze('q', d.subject, {at})"),
             3 | 4 => "fetchq.doc_drop('q', d.subject)".to_owned(),
             _ => format!("fetchq.doc_reschedule('q', d.subject, {at})"),
         }
@@ -424,6 +493,7 @@ impl History {
         let lease = self.lease();
         let how = self.dice.one(&[
             "drop", "drop", "complete", "leave", "poll", "undo", "kill", "reject", "again", "now",
+            "retry", "snooze", "soon",
         ]);
         format!("call picks({n}, {version}, {limit}, '{lease}', '{how}')")
     }

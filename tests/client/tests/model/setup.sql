@@ -10,6 +10,36 @@ $$;
 
 create sequence subjects;
 
+-- Gives up to three documents that were rejected before, and a new one, the same time.
+create function together(v int, p int, at timestamptz, how int) returns void language plpgsql as $$
+declare
+    s text;
+begin
+    for s in select d.subject from fetchq.doc_pick('q', v, 2, '1h') d loop
+        perform fetchq.doc_reject('q', s, 'why', '{}', delay => '0 s');
+    end loop;
+    for s in select d.subject from fetchq.doc_pick('q', v, 3, '1h') d loop
+        case how % 4
+            when 0 then
+                perform fetchq.doc_snooze('q', s, at);
+            when 1 then
+                perform fetchq.doc_reject('q', s, 'why', '{}', delay => '0 s');
+                perform fetchq.doc_put('q', s, '{}', at, v, p, 'debounce');
+            when 2 then
+                perform fetchq.doc_reject('q', s, 'why', '{}', delay => '0 s');
+                perform fetchq.doc_put_many('q', jsonb_build_array(
+                    jsonb_build_object('subject', s, 'version', v, 'priority', p, 'next_iteration', at),
+                    jsonb_build_object('subject', 't' || nextval('subjects'), 'version', v, 'priority', p, 'next_iteration', at)),
+                    'replace');
+            else
+                perform fetchq.doc_snooze('q', s, at);
+                perform fetchq.doc_put('q', s, '{}', at, v, p, 'merge');
+        end case;
+        how := how + 1;
+    end loop;
+    perform fetchq.doc_push('q', 't' || nextval('subjects'), v, p, at, '{}');
+end $$;
+
 -- n pushes, each in its own transaction.
 create procedure pushes(n int, v int, p int, at timestamptz) language plpgsql as $$
 begin
@@ -43,6 +73,9 @@ begin
                 when 'reject' then perform fetchq.doc_reject('q', s, 'why', '{}');
                 when 'again' then perform fetchq.doc_reschedule('q', s, '2020-01-02');
                 when 'now' then perform fetchq.doc_reschedule('q', s, now());
+                when 'retry' then perform fetchq.doc_reject('q', s, 'why', '{}', delay => '0 s');
+                when 'snooze' then perform fetchq.doc_snooze('q', s, now());
+                when 'soon' then perform fetchq.doc_snooze('q', s, soon(40));
             end case;
         end loop;
         commit;
@@ -102,3 +135,8 @@ begin
     new.priority := case when new.priority < 2147483647 then new.priority + 1 else 0 end;
     return new;
 end $$;
+
+-- The next multiple of a number of milliseconds: the same moment for several statements.
+create function soon(ms int) returns timestamptz language sql volatile as $$
+    select to_timestamp(ceil(extract(epoch from clock_timestamp()) * 1000 / ms) * ms / 1000)
+$$;

@@ -1,0 +1,81 @@
+//! Looks for due documents below the floors of the due index, in case a floor was too high.
+
+use crate::domain::status::Status;
+use crate::pg::session;
+use crate::pg::spi;
+use crate::pg::value::Arg;
+use crate::ready::floors::QueueFloors;
+use crate::ready::group::View;
+use crate::ready::key::{DueKey, Key};
+use crate::store::open_queue::Queue;
+use crate::store::statement::Statement;
+
+/// The number of documents that one check finds at most. The next one finds the others.
+const LIMIT: i64 = 100;
+
+// Index of both: the due index, a range of one status up to the floor. The rows are locked, so
+// that no other session changes one and then advances the floor above it.
+static LIST_PLANNED: Statement = Statement::new(
+    "select c.next_iteration, c.seq from only {docs} c
+     where c.status {=} {planned}
+         and c.lock_upgrade is null
+         and c.next_iteration {<=} pg_catalog.now()
+         and (c.next_iteration, c.seq) {<} ($1, $2)
+     order by c.next_iteration, c.seq
+     limit $3
+     for update skip locked",
+);
+
+static LIST_ACTIVE: Statement = Statement::new(
+    "select c.next_iteration, c.seq from only {docs} c
+     where c.status {=} {active}
+         and c.lock_upgrade is null
+         and c.next_iteration {<=} pg_catalog.now()
+         and (c.next_iteration, c.seq) {<} ($1, $2)
+     order by c.next_iteration, c.seq
+     limit $3
+     for update skip locked",
+);
+
+/// Checks, about once a second for each queue, that no due document is below the floors of the
+/// due index. A document that is there is reported, and the floor is lowered to it. To be called
+/// before the floors are read.
+pub(super) fn check_due_floors(queue: &Queue, floors: &QueueFloors) {
+    // With an older snapshot, documents that other sessions have changed since could not be locked.
+    if session::keeps_snapshot() {
+        return;
+    }
+    floors.full_scan_of_due(queue.name.as_str(), |levels| {
+        let mut found = below(queue, levels, Status::Planned, &LIST_PLANNED);
+        found.extend(below(queue, levels, Status::Active, &LIST_ACTIVE));
+        found
+    });
+}
+
+/// Lists the due documents of a status below its floor: the code of the status, and the key.
+fn below(
+    queue: &Queue,
+    levels: &[View],
+    status: Status,
+    statement: &'static Statement,
+) -> Vec<(i32, DueKey)> {
+    let level = levels.iter().find(|level| level.id == status.code());
+    // Nothing is below a floor that was never advanced.
+    let Some(level) = level.filter(|level| level.floor != Key::FIRST) else {
+        return Vec::new();
+    };
+    let floor = level.floor.due();
+    let args = [
+        Arg::timestamp(floor.next_iteration),
+        Arg::from(floor.seq),
+        Arg::from(LIMIT),
+    ];
+    spi::connect(|spi| {
+        let rows = queue.run(spi, statement, &args);
+        let key = |row| {
+            let time = rows.timestamp(row, 1)?;
+            Some((status.code(), DueKey::new(time, rows.get(row, 2)?)))
+        };
+        (0..rows.len()).filter_map(key).collect()
+    })
+}
