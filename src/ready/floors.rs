@@ -458,6 +458,31 @@ pub fn first_before(index: Index, level: Option<i32>, time: i64) -> Option<i64> 
     first
 }
 
+/// Returns when something is due in a table of this database at the earliest, planned or leased,
+/// in microseconds since 2000. None when the floors of its due index say nothing.
+pub fn known_due(table: u32) -> Option<i64> {
+    let name = Name {
+        database: session::database(),
+        table,
+        version: 0,
+        index: Index::Due,
+    };
+    let mut first = None;
+    if is_available() {
+        Memory::read(bucket_of(&name), |b| {
+            b.visit_table(name.database, table, |found, view| {
+                let floor = view.floor.next_iteration;
+                first = first
+                    .into_iter()
+                    .chain((found == name).then_some(floor))
+                    .min();
+            });
+        });
+    }
+    // A floor before all keys says nothing. There are always both, planned and leased.
+    first.filter(|first| *first > i64::MIN)
+}
+
 /// Returns the floors of a table for `ready_floors()`: index, version and level, in this
 /// order.
 pub fn describe(table: Oid) -> Vec<(Index, i32, View)> {

@@ -71,6 +71,15 @@ impl Announcements {
     }
 }
 
+impl Announcements {
+    /// Forgets all announcements.
+    pub fn clear(&self) {
+        let slots = self.slots.iter();
+        slots.for_each(|slot| slot.store(0, Ordering::SeqCst));
+        self.overflow.store(0, Ordering::SeqCst);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -29,6 +29,11 @@ struct ServerState {
     /// The process id of the background worker of this database, and when it started; None when
     /// it does not run.
     background_worker: Option<(i32, i64)>,
+    /// When this database needs a background worker next; None when one runs, and when none serves
+    /// it.
+    needs_worker_at: Option<i64>,
+    /// Databases that the shared memory has no room for.
+    unlisted: u32,
     /// The last run of each maintenance task: microseconds, rows.
     last: [Option<(i64, i64)>; Task::ALL.len()],
     /// The counters of the ready floors.
@@ -46,7 +51,9 @@ struct ServerState {
 // slots used, $5: the slots, $6: the floor misses, $7: since when the launcher runs, $8: whether a
 // background worker is wanted, $9: since when it runs, $10: its process id, $11: the oldest ready
 // floor, $12: the first planned floor, $13: the first leased floor, $14 to $16: the task, the
-// microseconds and the rows of the last runs, $17: whether the server is a standby.
+// microseconds and the rows of the last runs, $17: whether the server is a standby, $18: when the
+// database needs a background worker that shares those of the server, $19: databases that the
+// shared memory has no room for.
 const STATUS: &str = "
 with horizon as (
     select 'session ' {||} pid
@@ -93,12 +100,20 @@ select component, state, detail, hint from (
             when $3 and $4 {>} ($5 {*} 0.9) then 'Raise fetchq.ready_slots.' end
     union all
     select 3, 'launcher', case when $7 is not null then 'running' else 'not running' end,
-        'since ' {||} $7, null
+        'since ' {||} $7,
+        case when $19 {>} 0 then format('%s databases more than shared memory has room for are served in rotation, not when something is due.', $19) end
     union all
     select 4, 'background worker',
-        case when $9 is not null then 'running' when not $8 then 'off' else 'not running' end,
-        'process ' {||} $10 {||} ', since ' {||} $9,
+        case when $9 is not null then 'running' when not $8 then 'off'
+            when $18 {<=} clock_timestamp() then 'waiting' when $18 is not null then 'idle'
+            else 'not running' end,
+        coalesce('process ' {||} $10 {||} ', since ' {||} $9,
+            case when $8 and isfinite($18) then 'starts when something is due, at ' {||} $18 {||} ' or earlier'
+                when $8 and $18 is not null then 'starts when something is due' end),
         case when $17 then null
+            when $8 and $9 is null and $18 {<=} clock_timestamp()
+            then 'All background workers serve other databases: see fetchq.max_workers.'
+            when $8 and $9 is null and $18 is not null then null
             when $9 is null and not $8 then 'fetchq.background_worker is off: something else must call fetchq.mnt_job_run().'
             when $9 is null and $1 and not $3 then 'Set fetchq.ready_slots above 0 and restart: the background worker needs the shared memory.'
             when $9 is null and $1 then 'See fetchq.databases, max_worker_processes, and the log of the server.'
@@ -196,6 +211,8 @@ fn write_rows(version: &str, state: &ServerState, out: &mut RowSink) {
         Arg::from(ran().map(|(_, (took, _))| took).collect::<Vec<_>>()),
         Arg::from(ran().map(|(_, (_, done))| done).collect::<Vec<_>>()),
         Arg::from(state.is_standby),
+        at(state.needs_worker_at),
+        Arg::from(i64::from(state.unlisted)),
     ];
     spi::connect(|spi| {
         let rows = spi.once(STATUS, &args);
@@ -242,6 +259,8 @@ fn collect(now: i64) -> ServerState {
         |status: Status| floors::first_before(Index::Due, Some(status.code()), i64::MAX);
     let board = board::board();
     let background_worker = board.and_then(|board| board.background_worker_of(session::database()));
+    let database = board.and_then(|board| board.databases.find(session::database()));
+    let is_absent = background_worker.is_none() && board::is_served();
     ServerState {
         is_preloaded: session::is_preloaded(),
         is_standby: session::is_standby(),
@@ -251,8 +270,11 @@ fn collect(now: i64) -> ServerState {
             .and_then(|board| board.launcher.process())
             .map(|(_, since)| since),
         background_worker: background_worker.and_then(|worker| worker.slot.process()),
-        last: Task::ALL
-            .map(|task| background_worker.and_then(|worker| worker.last[task as usize].read())),
+        needs_worker_at: database
+            .filter(|_| is_absent)
+            .map(|database| database.wakes_at()),
+        unlisted: board.map_or(0, |board| board.databases.unlisted()),
+        last: Task::ALL.map(|task| database.and_then(|entry| entry.last[task as usize].read())),
         stats: floors::stats(),
         ready_since: floors::first_before(Index::Pick, None, now),
         next_due: first_due(Status::Planned),
