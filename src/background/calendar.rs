@@ -10,7 +10,7 @@ use crate::background::lifecycle::log_failure;
 use crate::domain::names::QueueName;
 use crate::maintenance::runner;
 use crate::pg::{process, relation, time};
-use crate::ready::floors;
+use crate::ready::due;
 use crate::signals::board::BackgroundWorker;
 use crate::store::queue;
 
@@ -272,7 +272,7 @@ impl<'a> Calendar<'a> {
                 for (table, name) in found {
                     let due_at = match is_full {
                         true => None,
-                        false => floors::known_due(table),
+                        false => due::known_due(table),
                     };
                     if due_at.is_none() && !left.contains(&table) {
                         self.sweep.push_back(table);

@@ -71,6 +71,16 @@ struct Database {
     crashes: u32,
 }
 
+/// What became of the start of a background worker.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Start {
+    Started,
+    /// A command needs the database without other sessions.
+    Postponed,
+    /// max_worker_processes are running.
+    Full,
+}
+
 struct Launcher<'a> {
     board: &'a Board,
     number: u32,
@@ -273,16 +283,19 @@ impl Launcher<'_> {
         while free > 0
             && let Some((_, oid)) = unserved.peek()
         {
-            if !self.start(*oid, now) {
-                next = next.min(now + FULL_RETRY_US);
-                break;
+            match self.start(*oid, now) {
+                Start::Started => free -= 1,
+                Start::Postponed => {}
+                Start::Full => {
+                    next = next.min(now + FULL_RETRY_US);
+                    break;
+                }
             }
             unserved.next();
-            free -= 1;
         }
         if has_spare {
             for oid in self.not_due(limit, now).into_iter().take(free) {
-                if !self.start(oid, now) {
+                if self.start(oid, now) == Start::Full {
                     next = next.min(now + FULL_RETRY_US);
                     break;
                 }
@@ -319,11 +332,16 @@ impl Launcher<'_> {
         absent.map(|(oid, _)| *oid).collect()
     }
 
-    /// Starts the background worker of a database. Returns false when no process can be started.
-    fn start(&mut self, oid: u32, now: i64) -> bool {
+    /// Starts the background worker of a database.
+    fn start(&mut self, oid: u32, now: i64) -> Start {
         let Some(database) = self.databases.get_mut(&oid) else {
-            return true;
+            return Start::Postponed;
         };
+        // A process that connects now would wait, and take the place of others meanwhile.
+        if process::transaction(|| process::is_database_locked(oid)) == Ok(true) {
+            database.not_before = now + DATABASE_NEEDED_RETRY_US;
+            return Start::Postponed;
+        }
         database.running = self.board.free_position().and_then(|position| {
             let worker = self.board.background_worker(position);
             worker.assign(oid, self.number);
@@ -348,7 +366,10 @@ impl Launcher<'_> {
                 database.name
             ));
         }
-        has_started
+        match has_started {
+            true => Start::Started,
+            false => Start::Full,
+        }
     }
 
     /// Terminates the background workers of earlier launchers, because this launcher cannot notice

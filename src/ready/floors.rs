@@ -34,7 +34,7 @@ pub struct Counters {
     floor_misses: AtomicI64,
 }
 
-struct Floors;
+pub(super) struct Floors;
 
 impl Content for Floors {
     const NAME: &std::ffi::CStr = c"fetchq";
@@ -65,7 +65,7 @@ impl Content for Floors {
     }
 }
 
-type Memory = Area<Floors>;
+pub(super) type Memory = Area<Floors>;
 
 /// Requests the shared memory. Called from `_PG_init` while libraries are preloaded.
 pub fn install() {
@@ -333,7 +333,7 @@ pub fn forget(table: Oid) {
     }
 }
 
-fn bucket_of(name: &Name) -> usize {
+pub(super) fn bucket_of(name: &Name) -> usize {
     // Fibonacci hashing of the three numbers.
     let mix = |h: u64, v: u32| (h ^ u64::from(v)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let mut h = mix(0x5bd1_e995, name.database);
@@ -456,31 +456,6 @@ pub fn first_before(index: Index, level: Option<i32>, time: i64) -> Option<i64> 
         });
     }
     first
-}
-
-/// Returns when something is due in a table of this database at the earliest, planned or leased,
-/// in microseconds since 2000. None when the floors of its due index say nothing.
-pub fn known_due(table: u32) -> Option<i64> {
-    let name = Name {
-        database: session::database(),
-        table,
-        version: 0,
-        index: Index::Due,
-    };
-    let mut first = None;
-    if is_available() {
-        Memory::read(bucket_of(&name), |b| {
-            b.visit_table(name.database, table, |found, view| {
-                let floor = view.floor.next_iteration;
-                first = first
-                    .into_iter()
-                    .chain((found == name).then_some(floor))
-                    .min();
-            });
-        });
-    }
-    // A floor before all keys says nothing. There are always both, planned and leased.
-    first.filter(|first| *first > i64::MIN)
 }
 
 /// Returns the floors of a table for `ready_floors()`: index, version and level, in this

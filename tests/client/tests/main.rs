@@ -30,3 +30,4 @@ mod waiting;
 mod worker;
 mod worker_crash;
 mod worker_ddl;
+mod worker_pool;
