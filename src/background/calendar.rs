@@ -83,6 +83,8 @@ pub struct Calendar<'a> {
     unknown: HashMap<u32, UnknownTable>,
     /// The tables of a full sweep that are still to be examined.
     sweep: VecDeque<u32>,
+    /// The table with which the first sweep begins.
+    sweep_from: Option<u32>,
 }
 
 impl<'a> Calendar<'a> {
@@ -100,6 +102,7 @@ impl<'a> Calendar<'a> {
             queues: HashMap::new(),
             unknown: HashMap::new(),
             sweep: VecDeque::new(),
+            sweep_from: None,
         }
     }
 
@@ -114,6 +117,17 @@ impl<'a> Calendar<'a> {
             true => next,
             false => next.min(time::clock() + UNKNOWN_RETRY_US),
         }
+    }
+
+    /// Has the first sweep begin with the queue of a documents table.
+    pub fn begin_sweep_at(&mut self, table: u32) {
+        self.sweep_from = Some(table);
+    }
+
+    /// Returns the documents table of the queue that a sweep would examine next; None when no sweep
+    /// goes on.
+    pub fn next_of_sweep(&self) -> Option<u32> {
+        self.sweep.front().copied()
     }
 
     /// Returns when the last full sweep began of those that have ended, in microseconds since 2000.
@@ -281,6 +295,9 @@ impl<'a> Calendar<'a> {
                         self.add(table, name, due_at.unwrap_or(i64::MAX));
                     }
                 }
+                let first = self.sweep_from.take();
+                let at = first.and_then(|first| self.sweep.iter().position(|t| *t == first));
+                self.sweep.rotate_left(at.unwrap_or(0));
                 if is_full {
                     self.full_sweep_began = Some(now);
                     self.next_full_sweep = now + FULL_SWEEP_INTERVAL_US;

@@ -82,10 +82,12 @@ impl<'a> Services<'a> {
         let swept_at = entry.map_or(i64::MIN, Database::swept_at);
         // Where nobody has recorded what was not announced, clients look at all queues.
         let unannounced = entry.map_or(Status::Pending.bit(), Database::take_unannounced);
+        let mut calendar = Calendar::new(worker, swept_at);
+        calendar.begin_sweep_at(entry.map_or(0, Database::sweep_from));
         Self {
             worker,
             entry,
-            calendar: Calendar::new(worker, swept_at),
+            calendar,
             schedules: Schedules::new(worker),
             sessions: Sessions::default(),
             notifier: Notifier::new(&worker.announcements, unannounced),
@@ -165,6 +167,9 @@ impl<'a> Services<'a> {
     /// Leaves the database to a later background worker. Its jobs process goes on.
     fn leave(&mut self) {
         let needed_at = self.needed_at();
+        if let Some(entry) = self.entry {
+            entry.set_sweep_from(self.calendar.next_of_sweep().unwrap_or(0));
+        }
         // From here on sessions request a new background worker. One that has found this process
         // before is found below, or finds that it has left.
         self.worker.slot.release();

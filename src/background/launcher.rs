@@ -58,8 +58,8 @@ struct Database {
     has_extension: Option<bool>,
     /// The position of its background worker on the board, and the process.
     running: Option<(usize, Started)>,
-    /// Its background worker was asked to leave.
-    is_leaving: bool,
+    /// When its background worker was asked to leave.
+    asked_at: Option<i64>,
     started_at: i64,
     /// When its last background worker left it to another database.
     left_at: i64,
@@ -255,7 +255,7 @@ impl Launcher<'_> {
                     database: *oid,
                     since: database.started_at,
                     needed_at,
-                    is_leaving: database.is_leaving,
+                    asked_at: database.asked_at,
                 });
             }
             let entry = self.board.databases.find(*oid);
@@ -309,7 +309,7 @@ impl Launcher<'_> {
             if let Some(database) = self.databases.get_mut(&oid)
                 && let Some((position, _)) = &database.running
             {
-                database.is_leaving = true;
+                database.asked_at = Some(now);
                 self.board.background_worker(*position).ask_to_leave();
             }
         }
@@ -337,10 +337,27 @@ impl Launcher<'_> {
         let Some(database) = self.databases.get_mut(&oid) else {
             return Start::Postponed;
         };
-        // A process that connects now would wait, and take the place of others meanwhile.
-        if process::transaction(|| process::is_database_locked(oid)) == Ok(true) {
-            database.not_before = now + DATABASE_NEEDED_RETRY_US;
-            return Start::Postponed;
+        let found = process::transaction(|| {
+            let exists = catalog::databases().iter().any(|(other, _)| *other == oid);
+            (exists, process::is_database_locked(oid))
+        });
+        match found {
+            Ok((true, false)) => {}
+            Ok((exists, _)) => {
+                // It was dropped, or a process that connects now would wait, and take the place of
+                // others meanwhile.
+                database.exists = exists;
+                database.not_before = now + DATABASE_NEEDED_RETRY_US;
+                return Start::Postponed;
+            }
+            Err(message) => {
+                error::log(format!(
+                    "fetchq launcher: looking at database \"{}\" failed: {message}",
+                    database.name
+                ));
+                database.not_before = now + MIN_RETRY_US;
+                return Start::Postponed;
+            }
         }
         database.running = self.board.free_position().and_then(|position| {
             let worker = self.board.background_worker(position);
@@ -357,7 +374,7 @@ impl Launcher<'_> {
             Some((position, started?))
         });
         database.started_at = now;
-        database.is_leaving = false;
+        database.asked_at = None;
         let has_started = database.running.is_some();
         if !has_started && self.full_logged_at.saturating_add(FULL_LOG_INTERVAL_US) <= now {
             self.full_logged_at = now;
@@ -401,7 +418,7 @@ impl Launcher<'_> {
         let needed_at = worker.needed_at();
         let reason = worker.release();
         database.running = None;
-        database.is_leaving = false;
+        database.asked_at = None;
         if now.saturating_sub(database.started_at) > STABLE_AFTER_US || reason != ExitReason::Crash
         {
             database.crashes = 0;
@@ -449,7 +466,7 @@ impl Database {
             is_listed: false,
             has_extension,
             running: None,
-            is_leaving: false,
+            asked_at: None,
             started_at: i64::MIN,
             left_at: has_extension.map_or(i64::MIN, |_| now),
             wakes_at: i64::MIN,

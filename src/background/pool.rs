@@ -71,6 +71,10 @@ impl Need {
     }
 }
 
+/// How long a background worker that was asked to leave is waited for, before another one is asked:
+/// microseconds. It finishes what it does, which may take long.
+const LEAVE_TIMEOUT_US: i64 = 300_000;
+
 /// Since when a database waits in which nobody has looked for the extension.
 pub const NEW: i64 = i64::MIN;
 
@@ -82,8 +86,8 @@ pub struct Resident {
     pub since: i64,
     /// When the database needs it next.
     pub needed_at: i64,
-    /// It was asked to leave.
-    pub is_leaving: bool,
+    /// When it was asked to leave; None when it was not.
+    pub asked_at: Option<i64>,
 }
 
 /// Returns the databases whose background workers are to leave so that `wanted` others get one,
@@ -96,19 +100,21 @@ pub fn choose_leaving(
     has_new: bool,
     now: i64,
 ) -> (Vec<u32>, i64) {
-    let leaving = residents.iter().filter(|r| r.is_leaving).count();
-    let wanted = wanted.saturating_sub(leaving);
+    let asked = residents.iter().filter_map(|r| r.asked_at);
+    let leave_until = asked.map(|at| at + LEAVE_TIMEOUT_US).filter(|at| *at > now);
+    let mut next = leave_until.clone().min().unwrap_or(i64::MAX);
+    let wanted = wanted.saturating_sub(leave_until.count());
     if wanted == 0 {
-        return (Vec::new(), i64::MAX);
+        return (Vec::new(), next);
     }
     let turn = if has_new { MIN_STAY_US } else { TURN_US };
     let may_leave_at = |r: &Resident| {
         let is_idle = r.needed_at > now;
         r.since + if is_idle { MIN_STAY_US } else { turn }
     };
-    let mut staying: Vec<&Resident> = residents.iter().filter(|r| !r.is_leaving).collect();
+    let mut staying: Vec<&Resident> = residents.iter().filter(|r| r.asked_at.is_none()).collect();
     staying.sort_by_key(|r| (std::cmp::Reverse(r.needed_at.max(now)), r.since));
-    let (mut chosen, mut next) = (Vec::new(), i64::MAX);
+    let mut chosen = Vec::new();
     for resident in staying {
         let at = may_leave_at(resident);
         if at > now {
@@ -117,8 +123,8 @@ pub fn choose_leaving(
             chosen.push(resident.database);
         }
     }
-    if chosen.len() == wanted {
-        next = i64::MAX;
+    if !chosen.is_empty() {
+        next = next.min(now + LEAVE_TIMEOUT_US);
     }
     (chosen, next)
 }
@@ -134,7 +140,7 @@ mod tests {
             database,
             since,
             needed_at,
-            is_leaving: false,
+            asked_at: None,
         }
     }
 
@@ -198,8 +204,8 @@ mod tests {
         ];
         let chosen = |wanted| choose_leaving(&residents, wanted, false, now);
         assert_eq!(chosen(0), (vec![], i64::MAX));
-        assert_eq!(chosen(1), (vec![3], i64::MAX));
-        assert_eq!(chosen(2), (vec![3, 2], i64::MAX));
+        assert_eq!(chosen(1).0, [3]);
+        assert_eq!(chosen(2).0, [3, 2]);
         assert_eq!(chosen(9), (vec![3, 2, 1], now + MIN_STAY_US));
     }
 
@@ -208,13 +214,18 @@ mod tests {
         let residents = [resident(1, 0, 0), resident(2, 1, 0)];
         let at = |now, has_new| choose_leaving(&residents, 1, has_new, now);
         assert_eq!(at(MIN_STAY_US, false), (vec![], TURN_US));
-        assert_eq!(at(MIN_STAY_US, true), (vec![1], i64::MAX));
-        assert_eq!(at(TURN_US, false), (vec![1], i64::MAX));
-        let mut asked = residents.to_vec();
-        asked[0].is_leaving = true;
-        assert_eq!(
-            choose_leaving(&asked, 1, false, TURN_US + 5),
-            (vec![], i64::MAX)
-        );
+        assert_eq!(at(MIN_STAY_US, true).0, [1]);
+        assert_eq!(at(TURN_US, false).0, [1]);
+    }
+
+    #[test]
+    fn another_background_worker_leaves_when_one_does_not() {
+        let mut residents = [resident(1, 0, 0), resident(2, 1, 0)];
+        let asked_at = 2 * TURN_US;
+        residents[0].asked_at = Some(asked_at);
+        let at = |now| choose_leaving(&residents, 1, false, now);
+        let patience = asked_at + LEAVE_TIMEOUT_US;
+        assert_eq!(at(asked_at + 1), (vec![], patience));
+        assert_eq!(at(patience).0, [2]);
     }
 }

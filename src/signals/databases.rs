@@ -30,6 +30,8 @@ pub struct Database {
     unannounced: AtomicU32,
     /// When all queues were examined.
     swept_at: AtomicI64,
+    /// The documents table of the queue with which the next examination of all queues begins.
+    sweep_from: AtomicU32,
     /// The last run of each service, in the order of `Task::ALL`.
     pub last: [LastRun; SERVICES],
 }
@@ -43,6 +45,7 @@ impl Database {
             has_events: AtomicBool::new(false),
             unannounced: AtomicU32::new(0),
             swept_at: AtomicI64::new(i64::MIN),
+            sweep_from: AtomicU32::new(0),
             last: [const { LastRun::never() }; SERVICES],
         }
     }
@@ -92,7 +95,10 @@ impl Database {
 
     /// Records whether background workers serve it.
     pub fn set_served(&self, is_served: bool) {
-        self.is_served.store(is_served, Ordering::SeqCst);
+        // The line of the cache stays shared while nothing changes.
+        if self.is_served.load(Ordering::Relaxed) != is_served {
+            self.is_served.store(is_served, Ordering::SeqCst);
+        }
     }
 
     /// Returns whether there are counter events that no background worker has packed.
@@ -102,7 +108,6 @@ impl Database {
 
     /// Records that there are counter events, or with `false` that they are about to be packed.
     pub fn set_events(&self, has_events: bool) {
-        // The line of the cache stays shared while nothing changes.
         if self.has_events.load(Ordering::Relaxed) != has_events {
             self.has_events.store(has_events, Ordering::SeqCst);
         }
@@ -126,6 +131,17 @@ impl Database {
     /// Records that all queues were examined, at a time in microseconds since 2000.
     pub fn set_swept_at(&self, time: i64) {
         self.swept_at.store(time, Ordering::Relaxed);
+    }
+
+    /// Returns the documents table of the queue with which an examination of all queues begins,
+    /// because the last background worker left before it came to this one.
+    pub fn sweep_from(&self) -> u32 {
+        self.sweep_from.load(Ordering::Relaxed)
+    }
+
+    /// Records with which queue the next examination of all queues begins.
+    pub fn set_sweep_from(&self, table: u32) {
+        self.sweep_from.store(table, Ordering::Relaxed);
     }
 }
 
