@@ -9,7 +9,7 @@ use crate::pg::shared::{Area, Content, Place};
 use crate::settings;
 use crate::signals::activity::Progress;
 use crate::signals::announcements::Announcements;
-use crate::signals::databases::{Database, Databases};
+use crate::signals::databases::Databases;
 use crate::signals::due_changes::DueChanges;
 use crate::signals::jobs_processes::JobsProcesses;
 use crate::signals::process_slot::ProcessSlot;
@@ -345,12 +345,14 @@ impl Board {
     /// Returns whether background workers serve a database: one runs, or starts when something is
     /// due.
     pub fn is_served(&self, database: u32) -> bool {
-        self.background_worker_of(database).is_some()
-            || self.launcher.process().is_some()
-                && self
-                    .databases
-                    .find(database)
-                    .is_some_and(Database::is_served)
+        if self.background_worker_of(database).is_some() {
+            return true;
+        }
+        let is_served = match self.databases.find(database) {
+            Some(entry) => entry.is_served(),
+            None => self.databases.unlisted() > 0 && settings::background_worker(),
+        };
+        is_served && self.launcher.process().is_some()
     }
 }
 

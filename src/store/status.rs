@@ -270,9 +270,8 @@ fn collect(now: i64) -> ServerState {
             .and_then(|board| board.launcher.process())
             .map(|(_, since)| since),
         background_worker: background_worker.and_then(|worker| worker.slot.process()),
-        needs_worker_at: database
-            .filter(|_| is_absent)
-            .map(|database| database.wakes_at()),
+        needs_worker_at: is_absent
+            .then(|| database.map_or(i64::MAX, |database| database.wakes_at())),
         unlisted: board.map_or(0, |board| board.databases.unlisted()),
         last: Task::ALL.map(|task| database.and_then(|entry| entry.last[task as usize].read())),
         stats: floors::stats(),
