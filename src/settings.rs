@@ -38,6 +38,11 @@ static STRICT: GucSetting<bool> = GucSetting::<bool>::new(false);
 
 static DIRECT: GucSetting<bool> = GucSetting::<bool>::new(true);
 
+/// The upper limit of `fetchq.max_workers`. It sizes the board in shared memory.
+pub const MAX_WORKERS_LIMIT: usize = 64;
+
+static MAX_WORKERS: GucSetting<i32> = GucSetting::<i32>::new(4);
+
 static BACKGROUND_WORKER: GucSetting<bool> = GucSetting::<bool>::new(true);
 
 static WORKER_NAME: GucSetting<Option<CString>> = GucSetting::<Option<CString>>::new(Some(c""));
@@ -102,6 +107,16 @@ pub fn register(is_preloading: bool) {
         GucContext::Sighup,
         GucFlags::default(),
     );
+    GucRegistry::define_int_guc(
+        c"fetchq.max_workers",
+        c"The most background workers that run at a time, for all databases of the server.",
+        c"With more databases than that, the background workers take turns: a database in which something is due gets one. Up to half as many jobs processes (at least one) run beside them. Each of these processes, and the launcher, takes one of max_worker_processes.",
+        &MAX_WORKERS,
+        1,
+        MAX_WORKERS_LIMIT as i32,
+        GucContext::Sighup,
+        GucFlags::default(),
+    );
     GucRegistry::define_string_guc(
         c"fetchq.worker",
         c"The name of the worker that leases documents in this session.",
@@ -113,7 +128,7 @@ pub fn register(is_preloading: bool) {
     GucRegistry::define_enum_guc(
         c"fetchq.session_leases",
         c"What happens to leases when the session that picked the documents ends.",
-        c"off: nothing. return: the leases expire. keep: the leases expire, and as long as the session is alive they do not expire. The background worker looks for ended sessions every 0.4 seconds. Without it, each maintenance run of the queue does.",
+        c"off: nothing. return: the leases expire. keep: the leases expire, and as long as the session is alive they do not expire. The background worker looks for ended sessions every 0.4 seconds, or every two seconds while it serves other databases too. Without it, each maintenance run of the queue does.",
         &SESSION_LEASES,
         GucContext::Userset,
         GucFlags::default(),
@@ -205,6 +220,16 @@ pub fn direct() -> bool {
 /// `fetchq.background_worker`: whether background workers run maintenance.
 pub fn background_worker() -> bool {
     BACKGROUND_WORKER.get()
+}
+
+/// `fetchq.max_workers`: the most background workers that run at a time.
+pub fn max_workers() -> usize {
+    (MAX_WORKERS.get() as usize).clamp(1, MAX_WORKERS_LIMIT)
+}
+
+/// The most jobs processes that run at a time: half of `fetchq.max_workers`, at least one.
+pub fn max_jobs_processes() -> usize {
+    (max_workers() / 2).max(1)
 }
 
 /// `fetchq.worker`: the name of the worker of this session. Empty when it was given none.

@@ -24,7 +24,7 @@ fn info(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
             Arg::from(installed.as_deref()),
             Arg::from(env!("CARGO_PKG_VERSION")),
             Arg::from(session::is_preloaded()),
-            Arg::from(board::has_background_worker()),
+            Arg::from(board::is_served()),
             Arg::from(floors::is_available()),
         ]))
     })

@@ -10,6 +10,7 @@ use crate::background::lifecycle::log_failure;
 use crate::domain::names::QueueName;
 use crate::maintenance::runner;
 use crate::pg::{process, relation, time};
+use crate::ready::due;
 use crate::signals::board::BackgroundWorker;
 use crate::store::queue;
 
@@ -71,6 +72,10 @@ pub struct Calendar<'a> {
     worker: &'a BackgroundWorker,
     /// The number of the next due change to read.
     read: u64,
+    /// When the last full sweep began of those that have ended.
+    swept_at: i64,
+    /// When the full sweep began that goes on.
+    full_sweep_began: Option<i64>,
     next_full_sweep: i64,
     /// When something is due, by table.
     due: BTreeSet<(i64, u32)>,
@@ -78,20 +83,56 @@ pub struct Calendar<'a> {
     unknown: HashMap<u32, UnknownTable>,
     /// The tables of a full sweep that are still to be examined.
     sweep: VecDeque<u32>,
+    /// The table with which the first sweep begins.
+    sweep_from: Option<u32>,
 }
 
 impl<'a> Calendar<'a> {
-    /// Returns a calendar that begins with a full sweep.
-    pub fn new(worker: &'a BackgroundWorker) -> Self {
+    /// Returns a calendar that begins with the list of all queues. Those of which the ready floors
+    /// say when something is due are not examined when that was done at `swept_at`, in microseconds
+    /// since 2000, by another background worker.
+    pub fn new(worker: &'a BackgroundWorker, swept_at: i64) -> Self {
         Self {
             worker,
             read: worker.due_changes.written(),
+            swept_at,
+            full_sweep_began: None,
             next_full_sweep: i64::MIN,
             due: BTreeSet::new(),
             queues: HashMap::new(),
             unknown: HashMap::new(),
             sweep: VecDeque::new(),
+            sweep_from: None,
         }
+    }
+
+    /// Returns when something is due next, in microseconds since 2000, without what only a full sweep
+    /// would find.
+    pub fn due_at(&self) -> i64 {
+        if !self.sweep.is_empty() {
+            return i64::MIN;
+        }
+        let next = self.due.first().map_or(i64::MAX, |(due_at, _)| *due_at);
+        match self.unknown.is_empty() {
+            true => next,
+            false => next.min(time::clock() + UNKNOWN_RETRY_US),
+        }
+    }
+
+    /// Has the first sweep begin with the queue of a documents table.
+    pub fn begin_sweep_at(&mut self, table: u32) {
+        self.sweep_from = Some(table);
+    }
+
+    /// Returns the documents table of the queue that a sweep would examine next; None when no sweep
+    /// goes on.
+    pub fn next_of_sweep(&self) -> Option<u32> {
+        self.sweep.front().copied()
+    }
+
+    /// Returns when the last full sweep began of those that have ended, in microseconds since 2000.
+    pub fn swept_at(&self) -> i64 {
+        self.swept_at
     }
 
     /// Returns whether there are due changes that the last run did not read.
@@ -109,7 +150,10 @@ impl<'a> Calendar<'a> {
                     self.apply_change(table, due_at, now);
                 }
             }
-            None => self.next_full_sweep = i64::MIN,
+            None => {
+                self.swept_at = i64::MIN;
+                self.next_full_sweep = i64::MIN;
+            }
         }
         if self.next_full_sweep <= now {
             self.begin_full_sweep(now);
@@ -132,6 +176,9 @@ impl<'a> Calendar<'a> {
         }
         if !self.sweep.is_empty() {
             return now;
+        }
+        if let Some(began) = self.full_sweep_began.take() {
+            self.swept_at = began;
         }
         let next = self.due.first().map_or(i64::MAX, |(due_at, _)| *due_at);
         next.min(self.next_full_sweep).min(unknown_at)
@@ -213,8 +260,11 @@ impl<'a> Calendar<'a> {
         }
     }
 
-    /// Has all queues examined, a few in each round.
+    /// Has all queues examined, a few in each round. When that was done within the interval by
+    /// another background worker, only the queues whose floors say nothing are examined.
     fn begin_full_sweep(&mut self, now: i64) {
+        let next_full_sweep = self.swept_at.saturating_add(FULL_SWEEP_INTERVAL_US);
+        let is_full = next_full_sweep <= now;
         let found = process::transaction(|| {
             let names = queue::all();
             let tables = names.into_iter().filter_map(|name| {
@@ -233,15 +283,27 @@ impl<'a> Calendar<'a> {
                 // The rest of the previous sweep comes first.
                 self.sweep.retain(|table| tables.contains(table));
                 let left: HashSet<u32> = self.sweep.iter().copied().collect();
-                let others = found.iter().map(|(table, _)| *table);
-                self.sweep
-                    .extend(others.filter(|table| !left.contains(table)));
                 for (table, name) in found {
+                    let due_at = match is_full {
+                        true => None,
+                        false => due::known_due(table),
+                    };
+                    if due_at.is_none() && !left.contains(&table) {
+                        self.sweep.push_back(table);
+                    }
                     if !self.queues.contains_key(&table) {
-                        self.add(table, name, i64::MAX);
+                        self.add(table, name, due_at.unwrap_or(i64::MAX));
                     }
                 }
-                self.next_full_sweep = now + FULL_SWEEP_INTERVAL_US;
+                let first = self.sweep_from.take();
+                let at = first.and_then(|first| self.sweep.iter().position(|t| *t == first));
+                self.sweep.rotate_left(at.unwrap_or(0));
+                if is_full {
+                    self.full_sweep_began = Some(now);
+                    self.next_full_sweep = now + FULL_SWEEP_INTERVAL_US;
+                } else {
+                    self.next_full_sweep = next_full_sweep;
+                }
             }
             Err(message) => {
                 log_failure(format!("reading the list of queues failed: {message}"));

@@ -10,8 +10,10 @@ use crate::background::lifecycle::{Assignment, CHECK_INTERVAL_US, exit_reason, l
 use crate::background::notifier::Notifier;
 use crate::background::schedules::Schedules;
 use crate::background::sessions::Sessions;
+use crate::domain::status::Status;
 use crate::pg::{process, session, time, transaction};
 use crate::signals::board::{BackgroundWorker, ExitReason, board};
+use crate::signals::databases::Database;
 
 /// Before it sleeps for longer than this, the process reports all its statistics: microseconds.
 const LONG_SLEEP_US: i64 = 100_000;
@@ -39,10 +41,19 @@ pub fn main(assignment: &Assignment) {
         release_slot();
         process::end(false);
     }
+    // Sessions signal to this process from here on, and everything is examined below.
+    let entry = board.databases.find(worker.database());
+    if let Some(entry) = entry {
+        entry.begin_visit();
+    }
     process::begin(Some(worker.database()), c"fetchq background worker");
-    let mut jobs = Jobs::default();
-    let reason = run(worker, assignment, &mut jobs);
-    jobs.terminate();
+    let mut services = Services::new(worker, entry);
+    let reason = services.run(assignment);
+    if reason == ExitReason::Replaced {
+        services.leave();
+    } else {
+        services.jobs.terminate();
+    }
     worker.set_exit_reason(reason);
     process::end(false);
 }
@@ -54,49 +65,119 @@ fn release_slot() {
     }
 }
 
-fn run(worker: &BackgroundWorker, assignment: &Assignment, jobs: &mut Jobs) -> ExitReason {
-    let mut checked_at = i64::MIN / 2;
-    let mut calendar = Calendar::new(worker);
-    let mut schedules = Schedules::new(worker);
-    let mut sessions = Sessions::default();
-    let mut notifier = Notifier::new(&worker.announcements);
-    loop {
-        if process::should_stop() {
-            return ExitReason::Terminated;
+/// What the process does in its database.
+struct Services<'a> {
+    worker: &'a BackgroundWorker,
+    /// What the board says about the database; None when there are too many databases.
+    entry: Option<&'a Database>,
+    calendar: Calendar<'a>,
+    schedules: Schedules<'a>,
+    sessions: Sessions,
+    notifier: Notifier<'a>,
+    jobs: Jobs,
+}
+
+impl<'a> Services<'a> {
+    fn new(worker: &'a BackgroundWorker, entry: Option<&'a Database>) -> Self {
+        let swept_at = entry.map_or(i64::MIN, Database::swept_at);
+        // Where nobody has recorded what was not announced, clients look at all queues.
+        let unannounced = entry.map_or(Status::Pending.bit(), Database::take_unannounced);
+        let mut calendar = Calendar::new(worker, swept_at);
+        calendar.begin_sweep_at(entry.map_or(0, Database::sweep_from));
+        Self {
+            worker,
+            entry,
+            calendar,
+            schedules: Schedules::new(worker),
+            sessions: Sessions::default(),
+            notifier: Notifier::new(&worker.announcements, unannounced),
+            jobs: Jobs::default(),
         }
-        process::reload();
-        // No process has to wake this one from here on, because it reads all changes below before
-        // it sleeps.
-        worker.set_wake_time(i64::MIN);
-        if checked_at + CHECK_INTERVAL_US <= time::clock() {
-            checked_at = time::clock();
-            match process::transaction(exit_reason) {
-                Ok(None) => {}
-                Ok(Some(reason)) => return reason,
-                Err(message) => {
-                    log_failure(message);
-                    return ExitReason::Crash;
+    }
+
+    /// Returns whether there are signals that the last round did not see.
+    fn has_changes(&self) -> bool {
+        self.calendar.has_changes() || self.schedules.has_changes() || self.notifier.has_changes()
+    }
+
+    /// Returns when the database needs a background worker, if this one leaves it: microseconds
+    /// since 2000.
+    fn needed_at(&self) -> i64 {
+        self.calendar
+            .due_at()
+            .min(self.schedules.due_at())
+            .min(self.sessions.due_at())
+            .min(self.jobs.due_at())
+    }
+
+    /// Works until the process has to exit. Returns why.
+    fn run(&mut self, assignment: &Assignment) -> ExitReason {
+        let mut checked_at = i64::MIN / 2;
+        loop {
+            if process::should_stop() {
+                return ExitReason::Terminated;
+            }
+            process::reload();
+            // No process has to wake this one from here on, because it reads all changes below
+            // before it sleeps.
+            self.worker.set_wake_time(i64::MIN);
+            if checked_at + CHECK_INTERVAL_US <= time::clock() {
+                checked_at = time::clock();
+                match process::transaction(exit_reason) {
+                    Ok(None) => {}
+                    Ok(Some(reason)) => return reason,
+                    Err(message) => {
+                        log_failure(message);
+                        return ExitReason::Crash;
+                    }
                 }
             }
+            // Notifications are sent between all steps that may take long.
+            self.notifier.run();
+            let due = self
+                .calendar
+                .run()
+                .min(self.schedules.run())
+                .min(self.sessions.run());
+            self.notifier.run();
+            let job_due = self.jobs.run(assignment);
+            let next = due.min(job_due).min(self.notifier.run());
+            if let Some(entry) = self.entry {
+                entry.set_swept_at(self.calendar.swept_at());
+            }
+            process::show_activity(None);
+            process::report_statistics(next > time::clock() + LONG_SLEEP_US);
+            if self.worker.is_asked_to_leave() && !process::should_stop() {
+                return ExitReason::Replaced;
+            }
+            let until = next.min(checked_at + CHECK_INTERVAL_US);
+            self.worker
+                .set_needed_at(self.needed_at().max(i64::MIN + 1));
+            self.worker.set_wake_time(until);
+            if self.has_changes() || process::should_stop() {
+                continue;
+            }
+            let micros = (until - time::clock()).max(0);
+            if micros > 0 {
+                process::sleep(Duration::from_micros(micros.unsigned_abs()));
+            }
         }
-        // Notifications are sent between all steps that may take long.
-        notifier.run();
-        let due = calendar.run().min(schedules.run()).min(sessions.run());
-        notifier.run();
-        let job_due = jobs.run(assignment);
-        let next = due.min(job_due).min(notifier.run());
-        process::show_activity(None);
-        process::report_statistics(next > time::clock() + LONG_SLEEP_US);
-        let until = next.min(checked_at + CHECK_INTERVAL_US);
-        worker.set_wake_time(until);
-        let has_changes =
-            calendar.has_changes() || schedules.has_changes() || notifier.has_changes();
-        if has_changes || process::should_stop() {
-            continue;
+    }
+
+    /// Leaves the database to a later background worker. Its jobs process goes on.
+    fn leave(&mut self) {
+        let needed_at = self.needed_at();
+        if let Some(entry) = self.entry {
+            entry.set_sweep_from(self.calendar.next_of_sweep().unwrap_or(0));
         }
-        let micros = (until - time::clock()).max(0);
-        if micros > 0 {
-            process::sleep(Duration::from_micros(micros.unsigned_abs()));
-        }
+        // From here on sessions request a new background worker. One that has found this process
+        // before is found below, or finds that it has left.
+        self.worker.slot.release();
+        self.notifier.flush();
+        let needed_at = match self.has_changes() {
+            true => time::clock(),
+            false => needed_at,
+        };
+        self.worker.set_needed_at(needed_at);
     }
 }

@@ -8,8 +8,10 @@
 use crate::background::lifecycle::{Assignment, CHECK_INTERVAL_US, exit_reason, log_failure};
 use crate::maintenance::runner;
 use crate::pg::process::{self, Started};
-use crate::pg::{catalog, time};
+use crate::pg::{catalog, session, time, transaction};
+use crate::settings::max_jobs_processes;
 use crate::signals::board::board;
+use crate::signals::databases::Database;
 use crate::store::jobs as store;
 use crate::store::jobs::Kind;
 
@@ -19,13 +21,20 @@ const RETRY_AFTER_US: i64 = 1_000_000;
 /// When to look again while another session has locked the jobs that are due: microseconds.
 const LOCKED_RETRY_US: i64 = 100_000;
 
+/// How long a slow job waits while as many jobs processes run as may: microseconds. After that the
+/// background worker runs it itself.
+const JOBS_PROCESS_WAIT_US: i64 = 10_000_000;
+
+/// When to look whether the jobs process of a database still runs: microseconds.
+const RUNNING_LOOK_US: i64 = 2_000_000;
+
 /// The table of jobs is read at least this often, because a session may have changed it:
 /// microseconds.
 const MAX_PAUSE_US: i64 = 5_000_000;
 
-/// Runs one job of a kind, if one is due. Returns when the next one is due, in microseconds since
-/// 2000.
-fn run_one(kind: Kind) -> i64 {
+/// Runs one job of a kind, if one is due. Returns whether it did, and when the next one is due, in
+/// microseconds since 2000.
+fn try_one(kind: Kind) -> (bool, i64) {
     process::show_activity(Some("fetchq: jobs"));
     let result = process::transaction(|| {
         let has_run = runner::run_next(kind);
@@ -35,17 +44,42 @@ fn run_one(kind: Kind) -> i64 {
         Ok((has_run, next)) => {
             let next = next.unwrap_or(i64::MAX).min(time::clock() + MAX_PAUSE_US);
             // A job that is due and did not run is locked by another session.
-            if has_run {
+            let next = if has_run {
                 next
             } else {
                 next.max(time::clock() + LOCKED_RETRY_US)
-            }
+            };
+            (has_run, next)
         }
         Err(message) => {
             log_failure(message);
-            time::clock() + RETRY_AFTER_US
+            (false, time::clock() + RETRY_AFTER_US)
         }
     }
+}
+
+/// Runs one job of a kind, if one is due. Returns when the next one is due, in microseconds since
+/// 2000.
+fn run_one(kind: Kind) -> i64 {
+    try_one(kind).1
+}
+
+/// Packs the counters, if that is due. Returns when it is due next, in microseconds since 2000.
+fn pack() -> i64 {
+    let entry = board().and_then(|board| board.databases.find(session::database()));
+    let had_events = entry.is_some_and(Database::has_events);
+    if let Some(entry) = entry {
+        // Events that are recorded from here on are packed now or noticed later.
+        entry.set_events(false);
+    }
+    let (has_run, next) = try_one(Kind::Pack);
+    if had_events
+        && !has_run
+        && let Some(entry) = entry
+    {
+        entry.set_events(true);
+    }
+    next
 }
 
 /// The jobs of a database, as its background worker runs them. Times are in microseconds since
@@ -54,6 +88,8 @@ fn run_one(kind: Kind) -> i64 {
 pub struct Jobs {
     pack_at: i64,
     slow_at: i64,
+    /// When the next slow job is due.
+    slow_due_at: i64,
     /// When the jobs process was started.
     started_at: i64,
     jobs_process: Option<Started>,
@@ -64,7 +100,7 @@ impl Jobs {
     /// again, in microseconds since 2000.
     pub fn run(&mut self, assignment: &Assignment) -> i64 {
         if self.pack_at <= time::clock() && !process::should_stop() {
-            self.pack_at = run_one(Kind::Pack);
+            self.pack_at = pack();
         }
         if self.jobs_process.as_ref().is_some_and(Started::is_gone) {
             self.jobs_process = None;
@@ -81,10 +117,25 @@ impl Jobs {
         }
     }
 
-    /// Terminates the jobs process, because this process exits.
+    /// Returns when a background worker has to look at the jobs, if none serves the database
+    /// meanwhile: microseconds since 2000. The counters are packed when there is something to pack.
+    pub fn due_at(&self) -> i64 {
+        match self.jobs_process {
+            // A session may need the database, and a background worker then ends the process.
+            Some(_) => time::clock() + RUNNING_LOOK_US,
+            None => self
+                .slow_due_at
+                .max(self.slow_at.min(time::clock() + RUNNING_LOOK_US)),
+        }
+    }
+
+    /// Terminates the jobs process, because this process exits. It may have been started by another
+    /// background worker, which has left the database meanwhile.
     pub fn terminate(self) {
         if let Some(jobs_process) = self.jobs_process {
             jobs_process.terminate();
+        } else if let Some(pid) = board().and_then(|b| b.jobs_processes.of(session::database())) {
+            process::terminate(pid);
         }
     }
 
@@ -100,8 +151,20 @@ impl Jobs {
                 return now + RETRY_AFTER_US;
             }
         };
+        self.slow_due_at = next;
         if next > now {
             return next.min(now + MAX_PAUSE_US);
+        }
+        if let Some(board) = board() {
+            let is_running = board.jobs_processes.of(session::database()).is_some();
+            let has_room = board.jobs_processes.has_room(max_jobs_processes());
+            if is_running || !has_room && next + JOBS_PROCESS_WAIT_US > now {
+                self.slow_due_at = now + RUNNING_LOOK_US;
+                return now + RETRY_AFTER_US;
+            }
+            if !has_room {
+                return run_one(Kind::Slow);
+            }
         }
         self.started_at = now;
         self.jobs_process = process::start_jobs(assignment.to_argument(), &database);
@@ -119,10 +182,17 @@ pub fn main(assignment: &Assignment) {
         process::end(false);
     };
     let worker = board.background_worker(assignment.position);
-    if !worker.is_assigned_by(assignment.launcher_number) {
+    let database = worker.database();
+    let has_slot = database != 0
+        && worker.is_assigned_by(assignment.launcher_number)
+        && board
+            .jobs_processes
+            .claim(session::pid(), database, max_jobs_processes());
+    if !has_slot {
         process::end(false);
     }
-    process::begin(Some(worker.database()), c"fetchq jobs");
+    transaction::on_exit(release_slot);
+    process::begin(Some(database), c"fetchq jobs");
     let mut checked_at = i64::MIN / 2;
     while !process::should_stop() {
         process::reload();
@@ -139,4 +209,10 @@ pub fn main(assignment: &Assignment) {
         }
     }
     process::end(false);
+}
+
+fn release_slot() {
+    if let Some(board) = board() {
+        board.jobs_processes.release(session::pid());
+    }
 }

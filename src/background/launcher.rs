@@ -1,20 +1,24 @@
-//! The launcher. It starts a background worker for each database that has the extension.
+//! The launcher. It starts the background workers of the databases that have the extension. When
+//! there are more databases than background workers may run, the databases take turns.
 
 use std::collections::HashMap;
 use std::time::Duration;
 
 use crate::background::lifecycle::{Assignment, is_enabled_for};
-use crate::error;
+use crate::background::pool::{NEW, Need, Resident, choose_leaving};
+use crate::domain::status::Status;
 use crate::pg::process::{self, Started};
 use crate::pg::{catalog, session, time, transaction};
 use crate::signals::board::{Board, ExitReason, board};
+use crate::signals::databases::{self, DATABASES};
+use crate::{error, settings};
 
-/// How often the list of databases is read, besides when a session signals a change:
-/// microseconds.
-const ROUND_INTERVAL_US: i64 = 5_000_000;
+/// How often the list of databases is read: microseconds. A database that was copied from a
+/// template has the extension without a signal.
+const LIST_INTERVAL_US: i64 = 1_000_000;
 
 /// The shortest time between two rounds: microseconds.
-const MIN_PAUSE_US: i64 = 10_000;
+const MIN_PAUSE_US: i64 = 1_000;
 
 /// When to look again whether the background workers of an earlier launcher have exited:
 /// microseconds.
@@ -23,6 +27,13 @@ const ORPHAN_RETRY_US: i64 = 20_000;
 /// When a background worker is started again that exited because a command needed its database:
 /// microseconds.
 const DATABASE_NEEDED_RETRY_US: i64 = 2_000_000;
+
+/// When to try again to start a background worker while max_worker_processes are running:
+/// microseconds.
+const FULL_RETRY_US: i64 = 500_000;
+
+/// How often the log says so at most: microseconds.
+const FULL_LOG_INTERVAL_US: i64 = 60_000_000;
 
 /// When a background worker is started again that crashed, and when one is that was terminated:
 /// microseconds. The time doubles with each crash.
@@ -35,26 +46,53 @@ const MAX_RETRY_US: i64 = 60_000_000;
 const STABLE_AFTER_US: i64 = 60_000_000;
 
 /// What the launcher knows about a database. Times are in microseconds since 2000.
-#[derive(Default)]
 struct Database {
+    name: String,
+    /// It is in the list of databases.
+    exists: bool,
+    /// The settings want background workers in it.
+    is_enabled: bool,
+    /// It has an entry on the board.
+    is_listed: bool,
+    /// Whether it has the extension; None when nobody has looked.
+    has_extension: Option<bool>,
     /// The position of its background worker on the board, and the process.
     running: Option<(usize, Started)>,
+    /// When its background worker was asked to leave.
+    asked_at: Option<i64>,
     started_at: i64,
+    /// When its last background worker left it to another database.
+    left_at: i64,
+    /// When it needs a background worker, if the board has no entry for it.
+    wakes_at: i64,
     /// The background worker must not be started before this time.
     not_before: i64,
     /// Crashes since it last ran for a long time.
     crashes: u32,
-    /// The generation of the board when the background worker was started.
-    generation: u32,
-    /// A generation of the board in which the database does not have the extension.
-    without_extension: Option<u32>,
+}
+
+/// What became of the start of a background worker.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Start {
+    Started,
+    /// A command needs the database without other sessions.
+    Postponed,
+    /// max_worker_processes are running.
+    Full,
 }
 
 struct Launcher<'a> {
     board: &'a Board,
     number: u32,
     databases: HashMap<u32, Database>,
-    was_full: bool,
+    /// When the list of databases is read next.
+    list_at: i64,
+    /// The generation of the board when the list was read.
+    generation: u32,
+    /// When the log said that max_worker_processes are running.
+    full_logged_at: i64,
+    /// There are more databases than entries on the board.
+    is_board_full: bool,
 }
 
 /// The main function of the process.
@@ -69,15 +107,28 @@ pub fn main() {
         board,
         number: board.next_launcher_number(),
         databases: HashMap::new(),
-        was_full: false,
+        list_at: i64::MIN,
+        generation: board.generation(),
+        full_logged_at: i64::MIN,
+        is_board_full: false,
     };
     while !process::should_stop() {
-        process::reload();
+        if process::reload() {
+            launcher.list_at = i64::MIN;
+        }
+        // Nobody has to wake this process from here on, because it counts the requests below.
+        board.set_launcher_wake_time(i64::MIN);
+        let requests = board.requests();
         let next = launcher.round();
+        board.set_launcher_wake_time(next);
         if process::should_stop() {
             break;
         }
-        let micros = (next - time::clock()).clamp(MIN_PAUSE_US, ROUND_INTERVAL_US);
+        let pause = match board.requests() == requests {
+            true => next.saturating_sub(time::clock()),
+            false => MIN_PAUSE_US,
+        };
+        let micros = pause.clamp(MIN_PAUSE_US, LIST_INTERVAL_US);
         process::sleep(Duration::from_micros(micros.unsigned_abs()));
     }
     // The postmaster starts the launcher again, unless it shuts down itself.
@@ -91,64 +142,251 @@ fn release_slot() {
 }
 
 impl Launcher<'_> {
-    /// Starts the background workers that are missing. Returns when the next round is due, in
-    /// microseconds since 2000.
+    /// Gives the background workers to the databases that need them. Returns when the next round is
+    /// due, in microseconds since 2000.
     fn round(&mut self) -> i64 {
         let now = time::clock();
-        let mut next = now + ROUND_INTERVAL_US;
         if !self.terminate_orphans() {
             return now + ORPHAN_RETRY_US;
         }
-        let databases = match process::transaction(catalog::databases) {
-            Ok(databases) => databases,
+        if self.list_at <= now || self.generation != self.board.generation() {
+            self.read_databases(now);
+        }
+        for (oid, database) in &mut self.databases {
+            Self::release_exited(self.board, *oid, database, now);
+        }
+        let board = self.board;
+        self.databases.retain(|oid, database| {
+            let is_kept = database.running.is_some() || database.exists;
+            if !is_kept {
+                board.databases.remove(*oid);
+            }
+            is_kept
+        });
+        self.serve(now).min(self.list_at)
+    }
+
+    /// Reads the list of databases.
+    fn read_databases(&mut self, now: i64) {
+        self.list_at = now + LIST_INTERVAL_US;
+        let found = match process::transaction(catalog::databases) {
+            Ok(found) => found,
             Err(message) => {
                 error::log(format!(
                     "fetchq launcher: reading the list of databases failed: {message}"
                 ));
-                return next;
+                return;
             }
         };
-        for database in self.databases.values_mut() {
-            Self::release_exited(self.board, database, now);
+        let generation = self.board.generation();
+        if self.generation != generation {
+            self.generation = generation;
+            // One of those that have no entry has got the extension.
+            let unlisted = self.databases.values_mut().filter(|d| !d.is_listed);
+            for database in unlisted.filter(|d| d.has_extension != Some(true)) {
+                database.wakes_at = i64::MIN;
+            }
         }
-        self.databases.retain(|oid, database| {
-            database.running.is_some() || databases.iter().any(|(other, _)| other == oid)
-        });
-        for (oid, name) in databases {
-            let database = self.databases.entry(oid).or_default();
-            let generation = self.board.generation();
-            let has_no_extension = database.without_extension == Some(generation);
-            if database.running.is_some() || has_no_extension || !is_enabled_for(&name) {
-                continue;
-            }
-            if database.not_before > now {
-                next = next.min(database.not_before);
-                continue;
-            }
-            database.running = self.board.free_position().and_then(|position| {
-                let worker = self.board.background_worker(position);
-                worker.assign(oid, self.number);
-                let assignment = Assignment::new(position, self.number);
-                let started = process::start_background_worker(assignment.to_argument(), &name);
-                if started.is_none() {
-                    worker.release();
-                }
-                Some((position, started?))
+        self.databases.values_mut().for_each(|d| d.exists = false);
+        for (oid, name) in found {
+            let is_enabled = is_enabled_for(&name);
+            let database = self.databases.entry(oid).or_insert_with(|| {
+                // An earlier launcher may have known it.
+                let entry = self.board.databases.find(oid);
+                let is_served = entry.is_some_and(databases::Database::is_served);
+                Database::new(is_served.then_some(true), now)
             });
-            database.started_at = now;
-            database.generation = generation;
-            let is_full = database.running.is_none();
-            if is_full && !self.was_full {
-                error::log(format!(
-                    "fetchq launcher: no slot is free for the background worker of database \"{name}\": raise max_worker_processes"
-                ));
-            }
-            self.was_full = is_full;
-            if is_full {
-                break;
+            database.name = name;
+            database.exists = true;
+            database.is_enabled = is_enabled;
+            database.is_listed = self.board.databases.add(oid);
+        }
+        for oid in self.board.databases.oids() {
+            if !self.databases.contains_key(&oid) {
+                self.board.databases.remove(oid);
             }
         }
-        next
+        self.make_room();
+    }
+
+    /// Gives entries of databases without the extension to those with it that have none.
+    fn make_room(&mut self) {
+        let needs = |d: &Database| !d.is_listed && d.is_enabled && d.has_extension == Some(true);
+        let wanted = self.databases.values().filter(|d| needs(d)).count();
+        if wanted == 0 && self.board.databases.unlisted() == 0 {
+            return;
+        }
+        let others = self.databases.iter_mut().filter(|(_, database)| {
+            database.is_listed
+                && database.has_extension == Some(false)
+                && database.running.is_none()
+        });
+        for (oid, database) in others.take(wanted) {
+            self.board.databases.remove(*oid);
+            database.is_listed = false;
+            database.wakes_at = i64::MAX;
+        }
+        let mut unlisted = 0;
+        for (oid, database) in self.databases.iter_mut().filter(|(_, d)| needs(d)) {
+            database.is_listed = self.board.databases.add(*oid);
+            unlisted += u32::from(!database.is_listed);
+        }
+        self.board.databases.set_unlisted(unlisted);
+        if unlisted > 0 && !self.is_board_full {
+            error::log(format!(
+                "fetchq launcher: more than {DATABASES} databases have the extension: {unlisted} of them are served in rotation, not when something is due"
+            ));
+        }
+        self.is_board_full = unlisted > 0;
+    }
+
+    /// Starts background workers for the databases that need one, as far as the pool allows, and
+    /// asks others to leave for the rest. Returns when to decide again, in microseconds since 2000.
+    fn serve(&mut self, now: i64) -> i64 {
+        let (mut next, mut waiting, mut residents) = (i64::MAX, Vec::new(), Vec::new());
+        let databases = self.databases.len();
+        for (oid, database) in &mut self.databases {
+            if let Some((position, _)) = &database.running {
+                let needed_at = self.board.background_worker(*position).needed_at();
+                if needed_at > i64::MIN {
+                    database.has_extension = Some(true);
+                }
+                residents.push(Resident {
+                    database: *oid,
+                    since: database.started_at,
+                    needed_at,
+                    asked_at: database.asked_at,
+                });
+            }
+            let entry = self.board.databases.find(*oid);
+            let is_wanted = database.exists && database.is_enabled;
+            if let Some(entry) = entry {
+                entry.set_served(is_wanted && database.has_extension == Some(true));
+            }
+            if database.running.is_some() || !is_wanted {
+                continue;
+            }
+            let need = database.need(entry);
+            let due_at = need.due_at(databases);
+            let start_at = due_at.max(database.not_before);
+            if start_at > now {
+                next = next.min(start_at);
+            } else {
+                waiting.push((need.waits_since(due_at), *oid));
+            }
+        }
+        waiting.sort_unstable();
+        let limit = settings::max_workers();
+        let mut free = limit.saturating_sub(residents.len());
+        let has_spare = waiting.len() < free;
+        let mut unserved = waiting.into_iter().peekable();
+        while free > 0
+            && let Some((_, oid)) = unserved.peek()
+        {
+            match self.start(*oid, now) {
+                Start::Started => free -= 1,
+                Start::Postponed => {}
+                Start::Full => {
+                    next = next.min(now + FULL_RETRY_US);
+                    break;
+                }
+            }
+            unserved.next();
+        }
+        if has_spare {
+            for oid in self.not_due(limit, now).into_iter().take(free) {
+                if self.start(oid, now) == Start::Full {
+                    next = next.min(now + FULL_RETRY_US);
+                    break;
+                }
+            }
+        }
+        let has_new = unserved.peek().is_some_and(|(since, _)| *since == NEW);
+        let excess = residents.len().saturating_sub(limit);
+        let (leaving, decide_at) =
+            choose_leaving(&residents, unserved.count() + excess, has_new, now);
+        for oid in leaving {
+            if let Some(database) = self.databases.get_mut(&oid)
+                && let Some((position, _)) = &database.running
+            {
+                database.asked_at = Some(now);
+                self.board.background_worker(*position).ask_to_leave();
+            }
+        }
+        next.min(decide_at)
+    }
+
+    /// Returns the databases that get a background worker although nothing is due, because there
+    /// are enough of them for all databases with the extension.
+    fn not_due(&self, limit: usize, now: i64) -> Vec<u32> {
+        let wanted = self.databases.iter().filter(|(_, database)| {
+            database.exists && database.is_enabled && database.has_extension == Some(true)
+        });
+        let wanted: Vec<_> = wanted.collect();
+        if wanted.len() > limit {
+            return Vec::new();
+        }
+        let absent = wanted
+            .into_iter()
+            .filter(|(_, database)| database.running.is_none() && database.not_before <= now);
+        absent.map(|(oid, _)| *oid).collect()
+    }
+
+    /// Starts the background worker of a database.
+    fn start(&mut self, oid: u32, now: i64) -> Start {
+        let Some(database) = self.databases.get_mut(&oid) else {
+            return Start::Postponed;
+        };
+        let found = process::transaction(|| {
+            let exists = catalog::databases().iter().any(|(other, _)| *other == oid);
+            (exists, process::is_database_locked(oid))
+        });
+        match found {
+            Ok((true, false)) => {}
+            Ok((exists, _)) => {
+                // It was dropped, or a process that connects now would wait, and take the place of
+                // others meanwhile.
+                database.exists = exists;
+                database.not_before = now + DATABASE_NEEDED_RETRY_US;
+                return Start::Postponed;
+            }
+            Err(message) => {
+                error::log(format!(
+                    "fetchq launcher: looking at database \"{}\" failed: {message}",
+                    database.name
+                ));
+                database.not_before = now + MIN_RETRY_US;
+                return Start::Postponed;
+            }
+        }
+        database.running = self.board.free_position().and_then(|position| {
+            let worker = self.board.background_worker(position);
+            worker.assign(oid, self.number);
+            if let Some(entry) = self.board.databases.find(oid) {
+                entry.set_position(position);
+            }
+            let assignment = Assignment::new(position, self.number);
+            let started =
+                process::start_background_worker(assignment.to_argument(), &database.name);
+            if started.is_none() {
+                worker.release();
+            }
+            Some((position, started?))
+        });
+        database.started_at = now;
+        database.asked_at = None;
+        let has_started = database.running.is_some();
+        if !has_started && self.full_logged_at.saturating_add(FULL_LOG_INTERVAL_US) <= now {
+            self.full_logged_at = now;
+            error::log(format!(
+                "fetchq launcher: no slot is free for the background worker of database \"{}\": raise max_worker_processes",
+                database.name
+            ));
+        }
+        match has_started {
+            true => Start::Started,
+            false => Start::Full,
+        }
     }
 
     /// Terminates the background workers of earlier launchers, because this launcher cannot notice
@@ -159,7 +397,9 @@ impl Launcher<'_> {
             match worker.slot.process() {
                 Some((pid, _)) if process::terminate(pid) => are_gone = false,
                 _ => {
+                    let database = worker.database();
                     worker.release();
+                    self.board.request_worker(database, i64::MIN);
                 }
             }
         }
@@ -167,32 +407,82 @@ impl Launcher<'_> {
     }
 
     /// Frees the entry of a background worker that has exited, and decides when to start it again.
-    fn release_exited(board: &Board, database: &mut Database, now: i64) {
+    fn release_exited(board: &Board, oid: u32, database: &mut Database, now: i64) {
         let Some((position, started)) = &database.running else {
             return;
         };
         if !started.is_gone() {
             return;
         }
-        let reason = board.background_worker(*position).release();
+        let worker = board.background_worker(*position);
+        let needed_at = worker.needed_at();
+        let reason = worker.release();
         database.running = None;
-        database.without_extension = None;
-        if now - database.started_at > STABLE_AFTER_US || reason != ExitReason::Crash {
+        database.asked_at = None;
+        if now.saturating_sub(database.started_at) > STABLE_AFTER_US || reason != ExitReason::Crash
+        {
             database.crashes = 0;
         }
+        let mut wakes_at = now;
         match reason {
+            ExitReason::Replaced => {
+                database.has_extension = Some(true);
+                database.left_at = now;
+                wakes_at = needed_at;
+            }
             ExitReason::Crash => {
                 let delay = (MIN_RETRY_US << database.crashes.min(6)).min(MAX_RETRY_US);
                 database.not_before = now + delay;
                 database.crashes += 1;
             }
-            // The generation is the one of its start, because the extension may have been created
-            // after it looked.
-            ExitReason::NoExtension => database.without_extension = Some(database.generation),
+            // The extension may have been created after it looked. The board says so then.
+            ExitReason::NoExtension => {
+                database.has_extension = Some(false);
+                database.left_at = i64::MIN;
+                wakes_at = i64::MAX;
+            }
             ExitReason::DatabaseNeeded => database.not_before = now + DATABASE_NEEDED_RETRY_US,
             ExitReason::Terminated | ExitReason::Disabled => {
                 database.not_before = now + MIN_RETRY_US;
             }
+        }
+        database.wakes_at = wakes_at;
+        if let Some(entry) = board.databases.find(oid) {
+            entry.wake_at(wakes_at);
+            if reason != ExitReason::Replaced {
+                // Nobody knows what it has not announced.
+                entry.add_unannounced(Status::Pending.bit());
+            }
+        }
+    }
+}
+
+impl Database {
+    fn new(has_extension: Option<bool>, now: i64) -> Self {
+        Self {
+            name: String::new(),
+            exists: true,
+            is_enabled: false,
+            is_listed: false,
+            has_extension,
+            running: None,
+            asked_at: None,
+            started_at: i64::MIN,
+            left_at: has_extension.map_or(i64::MIN, |_| now),
+            wakes_at: i64::MIN,
+            not_before: i64::MIN,
+            crashes: 0,
+        }
+    }
+
+    /// Returns what decides when it needs a background worker. `entry` is its entry on the board.
+    fn need(&self, entry: Option<&databases::Database>) -> Need {
+        Need {
+            wakes_at: entry.map_or(self.wakes_at, databases::Database::wakes_at),
+            left_at: self.left_at,
+            has_extension: self.has_extension,
+            is_listed: entry.is_some(),
+            has_events: entry.is_some_and(databases::Database::has_events),
         }
     }
 }

@@ -1,5 +1,5 @@
-//! The server's own processes. A launcher starts a background worker for each database that
-//! has the extension; a background worker starts a jobs process for slow maintenance. With
+//! The server's own processes. A launcher starts background workers for the databases that
+//! have the extension; a background worker starts a jobs process for slow maintenance. With
 //! them, no client has to call maintenance.
 
 mod calendar;
@@ -8,6 +8,7 @@ mod jobs;
 mod launcher;
 mod lifecycle;
 mod notifier;
+mod pool;
 mod schedules;
 mod sessions;
 

@@ -4,7 +4,6 @@
 use std::collections::HashMap;
 
 use crate::background::lifecycle::log_failure;
-use crate::domain::status::Status;
 use crate::pg::{process, time};
 use crate::settings;
 use crate::signals::announce::notify_statuses;
@@ -25,16 +24,22 @@ pub struct Notifier<'a> {
 }
 
 impl<'a> Notifier<'a> {
-    /// Begins with an announcement of pending documents in every queue, because nothing was
-    /// announced while no background worker ran.
-    pub fn new(announcements: &'a Announcements) -> Self {
-        let assignment = announcements.assignment();
-        announcements.add_to_all(assignment, Status::Pending.bit());
+    /// Begins with the announcement of some statuses in every queue, because nobody has announced
+    /// them while no background worker ran. `statuses` is a set of `Status::bit`.
+    pub fn new(announcements: &'a Announcements, statuses: u32) -> Self {
+        announcements.add_to_all(announcements.assignment(), statuses);
         Self {
             announcements,
             not_before: HashMap::new(),
             all_not_before: i64::MIN,
         }
+    }
+
+    /// Sends all announcements now, because this process exits.
+    pub fn flush(&mut self) {
+        self.not_before.clear();
+        self.all_not_before = i64::MIN;
+        self.run();
     }
 
     /// Returns whether there are announcements that the last run did not see and that may be sent

@@ -27,8 +27,10 @@ pub struct Schedules<'a> {
     worker: &'a BackgroundWorker,
     /// The changes of schedules that were seen.
     seen_changes: u32,
-    /// When the next schedule is due, in microseconds since 2000.
+    /// When to look at the schedules again, in microseconds since 2000.
     next: i64,
+    /// When the next schedule is due, in microseconds since 2000.
+    due_at: i64,
 }
 
 impl<'a> Schedules<'a> {
@@ -39,7 +41,13 @@ impl<'a> Schedules<'a> {
             worker,
             seen_changes: worker.schedule_changes(),
             next: i64::MIN,
+            due_at: i64::MIN,
         }
+    }
+
+    /// Returns when the next schedule is due, in microseconds since 2000.
+    pub fn due_at(&self) -> i64 {
+        self.due_at
     }
 
     /// Returns whether schedules have changed since the last run.
@@ -70,7 +78,8 @@ impl<'a> Schedules<'a> {
             let now = time::clock();
             self.next = match result {
                 Ok((has_run, next)) => {
-                    let next = next.unwrap_or(i64::MAX).min(now + MAX_PAUSE_US);
+                    self.due_at = next.unwrap_or(i64::MAX);
+                    let next = self.due_at.min(now + MAX_PAUSE_US);
                     if has_run {
                         next
                     } else {

@@ -6,6 +6,7 @@ use crate::domain::names::QueueName;
 use crate::maintenance::runner::RunAs;
 use crate::pg::planner::with_plain_search_path;
 use crate::pg::{process, time};
+use crate::signals::commit::BOUND_LEASES_LOOK_US;
 use crate::store::open_queue::Queue;
 use crate::store::worker_sessions::{self, BoundSessions};
 
@@ -20,15 +21,29 @@ const IDLE_SCAN_INTERVAL_US: i64 = 1_000_000;
 pub struct Sessions {
     /// When to look next, in microseconds since 2000.
     next: i64,
+    /// Whether some sessions have bound leases.
+    has_bound: bool,
 }
 
 impl Default for Sessions {
     fn default() -> Self {
-        Self { next: i64::MIN }
+        Self {
+            next: i64::MIN,
+            has_bound: false,
+        }
     }
 }
 
 impl Sessions {
+    /// Returns when a background worker has to look, if none serves the database meanwhile:
+    /// microseconds since 2000.
+    pub fn due_at(&self) -> i64 {
+        match self.has_bound {
+            true => time::clock() + BOUND_LEASES_LOOK_US,
+            false => i64::MAX,
+        }
+    }
+
     /// Applies the bindings if that is due. Returns when it is due next, in microseconds since
     /// 2000.
     pub fn run(&mut self) -> i64 {
@@ -40,6 +55,7 @@ impl Sessions {
         let found = process::transaction(|| {
             with_plain_search_path(|| worker_sessions::bound_sessions(None))
         });
+        self.has_bound = found.as_ref().is_ok_and(|found| !found.is_empty());
         let interval = match found {
             Ok(found) if found.is_empty() => IDLE_SCAN_INTERVAL_US,
             Ok(found) => {

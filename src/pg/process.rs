@@ -325,13 +325,20 @@ pub fn show_activity(activity: Option<&str>) {
 /// Sessions that drop, rename or copy a database have such a lock. Must be called in a
 /// transaction.
 pub fn is_database_wanted() -> bool {
+    // SAFETY: This is a plain variable of this process.
+    is_database_locked(unsafe { pg_sys::MyDatabaseId }.to_u32())
+}
+
+/// Returns what [`is_database_wanted`] does, for the database with this OID. A process that
+/// connects to such a database waits.
+pub fn is_database_locked(database: u32) -> bool {
     // SAFETY: This is the lock of a session that connects. It is taken only if that is possible
     // without waiting, and is released at the end of the transaction.
     unsafe {
         let tag = pg_sys::LOCKTAG {
             locktag_field1: 0,
             locktag_field2: pg_sys::DatabaseRelationId.to_u32(),
-            locktag_field3: pg_sys::MyDatabaseId.to_u32(),
+            locktag_field3: database,
             locktag_field4: 0,
             locktag_type: pg_sys::LockTagType::LOCKTAG_OBJECT as u8,
             locktag_lockmethodid: pg_sys::DEFAULT_LOCKMETHOD as u8,

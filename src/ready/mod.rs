@@ -3,6 +3,7 @@
 //! the terms; `bucket.rs` and `group.rs` hold the rules by which the state changes.
 
 pub mod bucket;
+pub mod due;
 pub mod floors;
 pub mod full_scan;
 pub mod group;

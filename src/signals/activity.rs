@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicI32, AtomicI64, AtomicU32, Ordering};
 use crate::domain::jobs::Task;
 use crate::pg::process;
 
-/// Processes that can be shown at a time. Each database with a background worker needs at
-/// most two, and clients that run maintenance one each.
+/// Processes that can be shown at a time. Each background worker needs at
+/// most two, for itself and its jobs process, and clients that run maintenance one each.
 const SLOTS: usize = 64;
 
 /// Batches of one service in one queue count as one run when the time between two of them is
@@ -59,7 +59,7 @@ impl LastRun {
     }
 
     /// Returns the duration of the run in microseconds, and its rows. None when the service did
-    /// not run since the background worker started.
+    /// not run since the server started.
     pub fn read(&self) -> Option<(i64, i64)> {
         let ended = self.ended.load(Ordering::Acquire);
         (ended != 0).then(|| {

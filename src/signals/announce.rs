@@ -63,18 +63,8 @@ pub fn after_commit(board: Option<&Board>, database: u32) {
         if entered.is_empty() {
             return;
         }
-        if let Some(worker) = board.and_then(|board| board.background_worker_of(database)) {
-            let assignment = worker.announcements.assignment();
-            // Meanwhile the entry may have been assigned to another database.
-            if worker.database() == database {
-                let mut has_changed = false;
-                for (table, statuses) in entered.iter() {
-                    has_changed |= worker.announcements.add(assignment, *table, *statuses);
-                }
-                if has_changed {
-                    worker.slot.wake();
-                }
-            }
+        if let Some(board) = board {
+            board.announce(database, &entered);
         }
         entered.clear();
     });

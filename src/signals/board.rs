@@ -2,19 +2,21 @@
 //! signal to each other. It consists of atomics, so that it can be read and written anywhere,
 //! also during a commit.
 
-use std::sync::atomic::{AtomicI64, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, Ordering};
 
 use crate::pg::session;
 use crate::pg::shared::{Area, Content, Place};
-use crate::signals::activity::{LastRun, Progress, SERVICES};
+use crate::settings;
+use crate::signals::activity::Progress;
 use crate::signals::announcements::Announcements;
+use crate::signals::databases::Databases;
 use crate::signals::due_changes::DueChanges;
+use crate::signals::jobs_processes::JobsProcesses;
 use crate::signals::process_slot::ProcessSlot;
 use crate::signals::waiters::Waiters;
 
-/// Databases that can have a background worker at a time. `max_worker_processes` is usually the
-/// lower limit.
-pub const BACKGROUND_WORKERS: usize = 64;
+/// Background workers that can run at a time, which is the upper limit of `fetchq.max_workers`.
+pub const BACKGROUND_WORKERS: usize = settings::MAX_WORKERS_LIMIT;
 
 /// Why a background worker exited.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,6 +32,8 @@ pub enum ExitReason {
     DatabaseNeeded = 3,
     /// The settings do not want a background worker in this database.
     Disabled = 4,
+    /// The launcher has asked it to leave its place to another database.
+    Replaced = 5,
 }
 
 impl ExitReason {
@@ -39,6 +43,7 @@ impl ExitReason {
             2 => Self::NoExtension,
             3 => Self::DatabaseNeeded,
             4 => Self::Disabled,
+            5 => Self::Replaced,
             _ => Self::Crash,
         }
     }
@@ -55,12 +60,15 @@ pub struct BackgroundWorker {
     exit_reason: AtomicU32,
     /// Until when it sleeps, unless something becomes due earlier: microseconds since 2000.
     wakes_at: AtomicI64,
+    /// When its database needs a background worker next, as far as this one knows: microseconds
+    /// since 2000. `i64::MIN` in its first round.
+    needed_at: AtomicI64,
+    /// The launcher wants it to leave its place to another database.
+    is_asked_to_leave: AtomicBool,
     pub due_changes: DueChanges,
     /// The number of changes of schedules.
     schedule_changes: AtomicU32,
     pub announcements: Announcements,
-    /// The last run of each service, in the order of `Task::ALL`.
-    pub last: [LastRun; SERVICES],
 }
 
 impl BackgroundWorker {
@@ -71,10 +79,11 @@ impl BackgroundWorker {
             launcher_number: AtomicU32::new(0),
             exit_reason: AtomicU32::new(0),
             wakes_at: AtomicI64::new(i64::MIN),
+            needed_at: AtomicI64::new(i64::MIN),
+            is_asked_to_leave: AtomicBool::new(false),
             due_changes: DueChanges::new(),
             schedule_changes: AtomicU32::new(0),
             announcements: Announcements::new(),
-            last: [const { LastRun::never() }; SERVICES],
         }
     }
 
@@ -89,7 +98,9 @@ impl BackgroundWorker {
             .store(ExitReason::Crash as u32, Ordering::Relaxed);
         self.launcher_number
             .store(launcher_number, Ordering::Relaxed);
-        self.last.iter().for_each(LastRun::forget);
+        self.needed_at.store(i64::MIN, Ordering::SeqCst);
+        self.is_asked_to_leave.store(false, Ordering::SeqCst);
+        // What the previous background worker has left belongs to another database.
         self.announcements.assign();
         self.database.store(database, Ordering::Release);
     }
@@ -119,6 +130,33 @@ impl BackgroundWorker {
         self.wakes_at.store(time, Ordering::SeqCst);
     }
 
+    /// Returns whether a process runs here for a database. A session that has left something for
+    /// this background worker asks afterwards, because the process may have exited meanwhile.
+    pub fn serves(&self, database: u32) -> bool {
+        self.database() == database && self.slot.process().is_some()
+    }
+
+    /// Records when the database needs a background worker next, in microseconds since 2000.
+    pub fn set_needed_at(&self, time: i64) {
+        self.needed_at.store(time, Ordering::SeqCst);
+    }
+
+    /// Returns what `set_needed_at` has recorded; `i64::MIN` in the first round of the process.
+    pub fn needed_at(&self) -> i64 {
+        self.needed_at.load(Ordering::SeqCst)
+    }
+
+    /// Asks the process to leave its place to another database.
+    pub fn ask_to_leave(&self) {
+        self.is_asked_to_leave.store(true, Ordering::SeqCst);
+        self.slot.wake();
+    }
+
+    /// Returns whether the process was asked to leave.
+    pub fn is_asked_to_leave(&self) -> bool {
+        self.is_asked_to_leave.load(Ordering::SeqCst)
+    }
+
     fn note_due_change(&self, table: u32, time: i64) {
         self.due_changes.add(table, time);
         if time < self.wakes_at.load(Ordering::SeqCst) {
@@ -142,8 +180,15 @@ pub struct Board {
     pub launcher: ProcessSlot,
     /// The number of launchers that were started.
     launchers: AtomicU32,
-    /// How often a database got or lost the extension.
+    /// How often a database got or lost the extension that has no entry of its own.
     generation: AtomicU32,
+    /// How often something was added that a database without a background worker needs one for.
+    requests: AtomicU32,
+    /// Until when the launcher sleeps, unless a database needs a background worker earlier:
+    /// microseconds since 2000.
+    launcher_wakes_at: AtomicI64,
+    pub databases: Databases,
+    pub jobs_processes: JobsProcesses,
     background_workers: [BackgroundWorker; BACKGROUND_WORKERS],
     pub waiters: Waiters,
     pub progress: Progress,
@@ -156,6 +201,10 @@ impl Board {
             launcher: ProcessSlot::empty(),
             launchers: AtomicU32::new(0),
             generation: AtomicU32::new(0),
+            requests: AtomicU32::new(0),
+            launcher_wakes_at: AtomicI64::new(i64::MIN),
+            databases: Databases::new(),
+            jobs_processes: JobsProcesses::new(),
             background_workers: [const { BackgroundWorker::empty() }; BACKGROUND_WORKERS],
             waiters: Waiters::new(),
             progress: Progress::new(),
@@ -169,15 +218,48 @@ impl Board {
             .wrapping_add(1)
     }
 
-    /// Returns how often a database got or lost the extension.
+    /// Returns how often a database got or lost the extension that has no entry of its own.
     pub fn generation(&self) -> u32 {
         self.generation.load(Ordering::Acquire)
     }
 
     /// Records that a database got or lost the extension, and wakes the launcher.
-    pub fn extension_changed(&self) {
-        self.generation.fetch_add(1, Ordering::AcqRel);
+    pub fn extension_changed(&self, database: u32) {
+        match self.databases.find(database) {
+            Some(entry) => {
+                entry.wake_at(i64::MIN);
+            }
+            None => {
+                self.generation.fetch_add(1, Ordering::AcqRel);
+            }
+        }
+        self.requests.fetch_add(1, Ordering::SeqCst);
         self.launcher.wake();
+    }
+
+    /// Returns how often something was added that a database without a background worker needs one
+    /// for.
+    pub fn requests(&self) -> u32 {
+        self.requests.load(Ordering::SeqCst)
+    }
+
+    /// Records until when the launcher sleeps, in microseconds since 2000. A request for an earlier
+    /// time wakes it; `i64::MIN` says that nothing has to wake it.
+    pub fn set_launcher_wake_time(&self, time: i64) {
+        self.launcher_wakes_at.store(time, Ordering::SeqCst);
+    }
+
+    /// Has a background worker serve a database at a time in microseconds since 2000, or earlier.
+    /// To be called when none serves it now. A database without an entry is served in rotation.
+    pub fn request_worker(&self, database: u32, time: i64) {
+        if let Some(entry) = self.databases.find(database)
+            && entry.wake_at(time)
+        {
+            self.requests.fetch_add(1, Ordering::SeqCst);
+            if time < self.launcher_wakes_at.load(Ordering::SeqCst) {
+                self.launcher.wake();
+            }
+        }
     }
 
     /// Returns an entry by its position, which must be below `BACKGROUND_WORKERS`.
@@ -201,26 +283,80 @@ impl Board {
 
     /// Returns the background worker of a database; None when none runs.
     pub fn background_worker_of(&self, database: u32) -> Option<&BackgroundWorker> {
-        self.background_workers
-            .iter()
-            .find(|worker| worker.database() == database && worker.slot.process().is_some())
+        if let Some(entry) = self.databases.find(database) {
+            let worker = self.background_workers.get(entry.position())?;
+            return worker.serves(database).then_some(worker);
+        }
+        let mut workers = self.background_workers.iter();
+        workers.find(|worker| worker.serves(database))
+    }
+
+    /// Lets the background worker of a database know something by `signal`, and requests one for
+    /// `time`, in microseconds since 2000, when none runs.
+    fn signal(&self, database: u32, time: i64, signal: impl FnOnce(&BackgroundWorker)) {
+        if let Some(worker) = self.background_worker_of(database) {
+            signal(worker);
+            // A background worker first leaves its slot and then looks for signals. So either it
+            // finds this one, or it has left the slot here.
+            if worker.serves(database) {
+                return;
+            }
+        }
+        self.request_worker(database, time);
     }
 
     /// Adds a due change: something of a table may be due at a time in microseconds since 2000,
     /// because it is planned for that time or leased until then. Wakes the background worker
     /// when that is earlier than it expects.
     pub fn note_due_change(&self, database: u32, table: u32, time: i64) {
-        if let Some(worker) = self.background_worker_of(database) {
-            worker.note_due_change(table, time);
-        }
+        self.signal(database, time, |worker| worker.note_due_change(table, time));
     }
 
     /// Wakes the background worker of a database, because a schedule may be due earlier than it
     /// expects.
     pub fn schedules_changed(&self, database: u32) {
+        self.signal(database, i64::MIN, BackgroundWorker::note_schedule_change);
+    }
+
+    /// Adds announcements of a database: tables, and the statuses that documents have entered in
+    /// them. The background worker sends them.
+    pub fn announce(&self, database: u32, entered: &[(u32, u32)]) {
         if let Some(worker) = self.background_worker_of(database) {
-            worker.note_schedule_change();
+            let assignment = worker.announcements.assignment();
+            // Meanwhile the entry may have been assigned to another database.
+            if worker.database() == database {
+                let mut has_changed = false;
+                for (table, statuses) in entered {
+                    has_changed |= worker.announcements.add(assignment, *table, *statuses);
+                }
+                if has_changed {
+                    worker.slot.wake();
+                }
+            }
+            if worker.serves(database) {
+                return;
+            }
         }
+        // The background worker has left its database since this transaction relied on it. The
+        // next one announces the statuses for all queues.
+        if let Some(entry) = self.databases.find(database) {
+            let statuses = entered.iter().fold(0, |all, (_, statuses)| all | statuses);
+            entry.add_unannounced(statuses);
+        }
+        self.request_worker(database, i64::MIN);
+    }
+
+    /// Returns whether background workers serve a database: one runs, or starts when something is
+    /// due.
+    pub fn is_served(&self, database: u32) -> bool {
+        if self.background_worker_of(database).is_some() {
+            return true;
+        }
+        let is_served = match self.databases.find(database) {
+            Some(entry) => entry.is_served(),
+            None => self.databases.unlisted() > 0 && settings::background_worker(),
+        };
+        is_served && self.launcher.process().is_some()
     }
 }
 
@@ -261,4 +397,9 @@ pub fn board() -> Option<&'static Board> {
 /// Returns whether a background worker runs for this database.
 pub fn has_background_worker() -> bool {
     board().is_some_and(|board| board.background_worker_of(session::database()).is_some())
+}
+
+/// Returns whether background workers serve this database.
+pub fn is_served() -> bool {
+    board().is_some_and(|board| board.is_served(session::database()))
 }

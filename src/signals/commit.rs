@@ -1,11 +1,20 @@
 //! What happens when a transaction of this session ends: waiters are woken, statuses are
 //! announced, and due changes and changed schedules are sent to the background worker.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use crate::domain::names::QueueName;
 use crate::pg::transaction::{self, End};
-use crate::pg::{relation, session};
+use crate::pg::{relation, session, time};
 use crate::signals::board::board;
 use crate::signals::{announce, wakeups};
+
+/// How often a background worker visits a database in which leases are bound to sessions, when it
+/// serves other databases too: microseconds.
+pub const BOUND_LEASES_LOOK_US: i64 = 2_000_000;
+
+/// Whether this transaction has written counter events.
+static HAS_EVENTS: AtomicBool = AtomicBool::new(false);
 
 /// Registers the function that sends the signals at the end of every transaction of this
 /// process. Called from `_PG_init`. Without shared memory there are no processes to signal to.
@@ -18,15 +27,26 @@ pub fn watch() {
             End::Committed => {
                 wakeups::after_commit(waiters, database);
                 announce::after_commit(board, database);
+                if HAS_EVENTS.swap(false, Ordering::Relaxed)
+                    && let Some(entry) = board.and_then(|board| board.databases.find(database))
+                {
+                    entry.set_events(true);
+                }
             }
             // Another session commits a prepared transaction and does not have its signals.
             // Its documents are not available yet, so no waiter is woken.
             End::RolledBack | End::Prepared => {
                 wakeups::after_rollback(waiters.filter(|_| end == End::RolledBack), database);
                 announce::after_rollback();
+                HAS_EVENTS.store(false, Ordering::Relaxed);
             }
         }
     });
+}
+
+/// Records that this transaction writes counter events, so that they are packed after its commit.
+pub fn event_recorded() {
+    HAS_EVENTS.store(true, Ordering::Relaxed);
 }
 
 /// Wakes the launcher when this transaction commits, so that it looks for databases that need a
@@ -35,8 +55,9 @@ pub fn extension_changed() -> bool {
     let Some(board) = board() else {
         return false;
     };
+    let database = session::database();
     pgrx::register_xact_callback(pgrx::PgXactCallbackEvent::Commit, move || {
-        board.extension_changed();
+        board.extension_changed(database);
     });
     board.launcher.process().is_some()
 }
@@ -60,6 +81,19 @@ pub fn schedules_changed() {
         let database = session::database();
         pgrx::register_xact_callback(pgrx::PgXactCallbackEvent::Commit, move || {
             board.schedules_changed(database);
+        });
+    }
+}
+
+/// Has a background worker look at the sessions with bound leases soon after this transaction
+/// commits. A background worker that serves the database looks anyway.
+pub fn leases_bound() {
+    if let Some(board) = board() {
+        let database = session::database();
+        pgrx::register_xact_callback(pgrx::PgXactCallbackEvent::Commit, move || {
+            if board.background_worker_of(database).is_none() {
+                board.request_worker(database, time::clock() + BOUND_LEASES_LOOK_US);
+            }
         });
     }
 }

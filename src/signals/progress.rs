@@ -66,8 +66,7 @@ impl Drop for Batch {
         let now = time::clock();
         ACTIVITY.with(|current| current.set(None));
         self.activity.ended.store(now, Ordering::Release);
-        if let Some(worker) =
-            board().and_then(|board| board.background_worker_of(session::database()))
+        if let Some(database) = board().and_then(|board| board.databases.find(session::database()))
         {
             let rows = self.activity.rows.load(Ordering::Relaxed) - self.rows_before;
             // The background worker often looks at documents that are not due yet. Such a batch
@@ -75,7 +74,7 @@ impl Drop for Batch {
             if rows == 0 && self.task == Task::Maintain {
                 return;
             }
-            let last = &worker.last[self.task as usize];
+            let last = &database.last[self.task as usize];
             last.duration.store(now - self.began, Ordering::Relaxed);
             last.rows.store(rows, Ordering::Relaxed);
             last.ended.store(now, Ordering::Release);

@@ -6,6 +6,7 @@ use crate::domain::counter_events::Event;
 use crate::pg::relation::{self, LockMode};
 use crate::pg::value::Arg;
 use crate::pg::{append, invalidation};
+use crate::signals::commit;
 use crate::store::counter_segments;
 use crate::store::open_queue::Queue;
 
@@ -27,6 +28,7 @@ pub fn record_event(queue: &Queue, version: i32, n: i32, event: Event) {
             Arg::from(event.code()),
         ];
         append::row(lock_segment(), &values);
+        commit::event_recorded();
     }
 }
 

@@ -9,6 +9,7 @@ use pgrx::pg_sys::TransactionId;
 use crate::pg::value::Arg;
 use crate::pg::{append, relation, session, time, transaction};
 use crate::settings::{self, SessionLeases};
+use crate::signals::commit;
 
 /// The lowest 12 bits of a number are those of the session's number, so that no two sessions
 /// make the same number in the same microsecond. The bits above are microseconds since 2000,
@@ -194,6 +195,9 @@ fn register(worker: Worker) -> i64 {
             Arg::from(worker.binding as i32),
         ],
     );
+    if worker.binding != SessionLeases::Off {
+        commit::leases_bound();
+    }
     watch_transaction(&worker);
     REGISTRATIONS.with_borrow_mut(|registrations| {
         if registrations.len() >= MAX_REGISTRATIONS {

@@ -29,6 +29,11 @@ struct ServerState {
     /// The process id of the background worker of this database, and when it started; None when
     /// it does not run.
     background_worker: Option<(i32, i64)>,
+    /// When this database needs a background worker next; None when one runs, and when none serves
+    /// it.
+    needs_worker_at: Option<i64>,
+    /// Databases that the shared memory has no room for.
+    unlisted: u32,
     /// The last run of each maintenance task: microseconds, rows.
     last: [Option<(i64, i64)>; Task::ALL.len()],
     /// The counters of the ready floors.
@@ -44,7 +49,9 @@ struct ServerState {
 // are ready, $12 and $13: when the first planned document, and the first lease, is due, $14 to $16:
 // the task, the microseconds and the rows of the last runs, $17: whether the server is a standby,
 // $18 to $20: since when planned documents are late, in which queues, and in which queues this is
-// not known, $21 to $23: the same for leases, $24: whether all ready documents are known.
+// not known, $21 to $23: the same for leases, $24: whether all ready documents are known, $25: when
+// the database needs a background worker that shares those of the server, $26: databases that the
+// shared memory has no room for.
 const STATUS: &str = "
 with horizon as (
     select 'session ' {||} pid
@@ -98,12 +105,20 @@ select component, state, detail, hint from (
     select 3, 'launcher', case when $7 is not null then 'running' else 'not running' end,
         'since ' {||} $7,
         case when $7 is null and $1 and $3 and not $17
-            then 'It starts with the server, and again a second after a failure: see max_worker_processes and the log of the server.' end
+            then 'It starts with the server, and again a second after a failure: see max_worker_processes and the log of the server.'
+            when $26 {>} 0 then format('%s databases more than shared memory has room for are served in rotation, not when something is due.', $26) end
     union all
     select 4, 'background worker',
-        case when $9 is not null then 'running' when not $8 then 'off' else 'not running' end,
-        'process ' {||} $10 {||} ', since ' {||} $9,
+        case when $9 is not null then 'running' when not $8 then 'off'
+            when $25 {<=} clock_timestamp() then 'waiting' when $25 is not null then 'idle'
+            else 'not running' end,
+        coalesce('process ' {||} $10 {||} ', since ' {||} $9,
+            case when $8 and isfinite($25) then 'starts when something is due, at ' {||} $25 {||} ' or earlier'
+                when $8 and $25 is not null then 'starts when something is due' end),
         case when $17 then null
+            when $8 and $9 is null and $25 {<=} clock_timestamp()
+            then 'All background workers serve other databases: see fetchq.max_workers.'
+            when $8 and $9 is null and $25 is not null then null
             when $9 is null and not $8 then 'fetchq.background_worker is off: something else must call fetchq.mnt_job_run().'
             when $9 is null and $1 and not $3 then 'Set fetchq.ready_slots above 0 and restart: the background worker needs the shared memory.'
             when $9 is null and $1 then 'See fetchq.databases, max_worker_processes, and the log of the server.'
@@ -227,6 +242,8 @@ fn write_rows(version: &str, state: &ServerState, out: &mut RowSink) {
         Arg::from(leased[0].as_str()),
         Arg::from(leased[1].as_str()),
         Arg::from(report.is_ready_known),
+        at(state.needs_worker_at),
+        Arg::from(i64::from(state.unlisted)),
     ];
     spi::connect(|spi| {
         let rows = spi.once(&render_shared(STATUS), &args);
@@ -240,6 +257,8 @@ fn collect(now: i64) -> ServerState {
     let running = |process: Option<(i32, i64)>| process.filter(|(pid, _)| process::is_alive(*pid));
     let board = board::board();
     let background_worker = board.and_then(|board| board.background_worker_of(session::database()));
+    let database = board.and_then(|board| board.databases.find(session::database()));
+    let is_absent = background_worker.is_none() && board::is_served();
     ServerState {
         is_preloaded: session::is_preloaded(),
         is_standby: session::is_standby(),
@@ -249,8 +268,10 @@ fn collect(now: i64) -> ServerState {
             .and_then(|board| running(board.launcher.process()))
             .map(|(_, since)| since),
         background_worker: background_worker.and_then(|worker| running(worker.slot.process())),
-        last: Task::ALL
-            .map(|task| background_worker.and_then(|worker| worker.last[task as usize].read())),
+        needs_worker_at: is_absent
+            .then(|| database.map_or(i64::MAX, |database| database.wakes_at())),
+        unlisted: board.map_or(0, |board| board.databases.unlisted()),
+        last: Task::ALL.map(|task| database.and_then(|entry| entry.last[task as usize].read())),
         stats: floors::stats(),
         report: lateness::report(now),
     }

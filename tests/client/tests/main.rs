@@ -32,4 +32,5 @@ mod waiting;
 mod worker;
 mod worker_crash;
 mod worker_ddl;
+mod worker_pool;
 mod worker_settings;
