@@ -7,6 +7,7 @@
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 
 use crate::background::lifecycle::log_failure;
+use crate::background::limits;
 use crate::domain::names::QueueName;
 use crate::maintenance::runner;
 use crate::pg::{process, relation, time};
@@ -257,7 +258,8 @@ impl<'a> Calendar<'a> {
         let name = queue.name.clone();
         process::show_activity(Some(&format!("fetchq: maintenance of queue \"{name}\"")));
         let record_run = queue.recorded_at + RECORD_INTERVAL_US <= time::clock();
-        let outcome = process::transaction(|| runner::run_document_maintenance(&name, record_run));
+        let began = time::clock();
+        let outcome = limits::prompt(|| runner::run_document_maintenance(&name, record_run));
         let now = time::clock();
         match outcome {
             Ok(None) => self.forget(table),
@@ -284,7 +286,8 @@ impl<'a> Calendar<'a> {
             }
             Err(message) => {
                 log_failure(format!("maintenance of queue \"{name}\" failed: {message}"));
-                let retry_at = process::transaction(|| runner::back_off_maintenance(&name));
+                let retry_at =
+                    process::transaction(|| runner::back_off_maintenance(&name, now - began));
                 let retry_at = retry_at.ok().flatten();
                 self.set_due(table, retry_at.unwrap_or(now + RETRY_AFTER_US));
             }

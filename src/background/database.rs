@@ -7,11 +7,13 @@ use std::time::Duration;
 use crate::background::calendar::Calendar;
 use crate::background::jobs::Jobs;
 use crate::background::lifecycle::{Assignment, CHECK_INTERVAL_US, exit_reason, log_failure};
+use crate::background::limits;
 use crate::background::notifier::Notifier;
 use crate::background::schedules::Schedules;
 use crate::background::sessions::Sessions;
 use crate::pg::{process, session, time, transaction};
 use crate::signals::board::{BackgroundWorker, ExitReason, board};
+use crate::signals::watchdog;
 
 /// Before it sleeps for longer than this, the process reports all its statistics: microseconds.
 const LONG_SLEEP_US: i64 = 100_000;
@@ -40,9 +42,11 @@ pub fn main(assignment: &Assignment) {
         process::end(false);
     }
     process::begin(Some(worker.database()), c"fetchq background worker");
+    limits::begin();
     let mut jobs = Jobs::default();
     let reason = run(worker, assignment, &mut jobs);
     jobs.terminate();
+    watchdog::leave();
     worker.set_exit_reason(reason);
     process::end(false);
 }

@@ -6,6 +6,7 @@
 //! starts a jobs process for them, which exits when nothing is left to do.
 
 use crate::background::lifecycle::{Assignment, CHECK_INTERVAL_US, exit_reason, log_failure};
+use crate::background::limits;
 use crate::maintenance::runner;
 use crate::pg::process::{self, Started};
 use crate::pg::{catalog, time};
@@ -27,10 +28,16 @@ const MAX_PAUSE_US: i64 = 5_000_000;
 /// 2000.
 fn run_one(kind: Kind) -> i64 {
     process::show_activity(Some("fetchq: jobs"));
-    let result = process::transaction(|| {
-        let has_run = runner::run_next(kind);
-        (has_run, store::next(kind))
-    });
+    let result = match kind {
+        Kind::Pack => process::transaction(|| {
+            let job = runner::claim(kind);
+            if let Some(job) = &job {
+                runner::run_claimed(job);
+            }
+            (job.is_some(), store::next(kind))
+        }),
+        Kind::Slow => run_slow(),
+    };
     match result {
         Ok((has_run, next)) => {
             let next = next.unwrap_or(i64::MAX).min(time::clock() + MAX_PAUSE_US);
@@ -46,6 +53,24 @@ fn run_one(kind: Kind) -> i64 {
             time::clock() + RETRY_AFTER_US
         }
     }
+}
+
+/// Claims a slow job and runs it, in a transaction each. Returns whether one was due, and when the
+/// next one is, in microseconds since 2000.
+fn run_slow() -> Result<(bool, Option<i64>), String> {
+    let Some(job) = process::transaction(|| runner::claim(Kind::Slow))? else {
+        return process::transaction(|| (false, store::next(Kind::Slow)));
+    };
+    let began = time::clock();
+    if let Err(message) = limits::slow(|| runner::run_claimed(&job)) {
+        log_failure(format!(
+            "maintenance job {} ({} of queue \"{}\") failed: {message}",
+            job.id, job.task, job.queue
+        ));
+        let took = time::clock() - began;
+        process::transaction(|| runner::back_off_claimed(&job, took))?;
+    }
+    process::transaction(|| (true, store::next(Kind::Slow)))
 }
 
 /// The jobs of a database, as its background worker runs them. Times are in microseconds since

@@ -2,8 +2,8 @@
 //! maintenance/schedules.rs does the work.
 
 use crate::background::lifecycle::log_failure;
-use crate::maintenance::runner::RunAs;
-use crate::maintenance::schedules;
+use crate::background::limits;
+use crate::maintenance::{runner, schedules};
 use crate::pg::planner::with_plain_search_path;
 use crate::pg::{process, time};
 use crate::signals::board::BackgroundWorker;
@@ -59,11 +59,15 @@ impl<'a> Schedules<'a> {
                 break;
             }
             process::show_activity(Some("fetchq: schedules"));
-            let result = process::transaction(|| {
+            let began = time::clock();
+            let mut claimed = None;
+            let result = limits::prompt(|| {
                 // The process is a superuser, so its statements must not find operators of other
                 // roles.
                 with_plain_search_path(|| {
-                    let run = schedules::run_one(time::now(), RunAs::Owner);
+                    let run = schedules::run_one(time::now(), |name| {
+                        claimed = Some(name.to_owned());
+                    });
                     (run.is_some(), store::next_due())
                 })
             });
@@ -78,8 +82,20 @@ impl<'a> Schedules<'a> {
                     }
                 }
                 Err(message) => {
-                    log_failure(format!("running schedules failed: {message}"));
-                    now + RETRY_AFTER_US
+                    if let Some(name) = claimed {
+                        let pause = runner::pause_after(now - began);
+                        let backed_off = process::transaction(|| {
+                            store::back_off(&name, time::now(), &message, pause);
+                        });
+                        if let Err(message) = backed_off {
+                            log_failure(message);
+                        }
+                        log_failure(format!("schedule \"{name}\" failed: {message}"));
+                        now
+                    } else {
+                        log_failure(format!("running schedules failed: {message}"));
+                        now + RETRY_AFTER_US
+                    }
                 }
             };
         }

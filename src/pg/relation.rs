@@ -174,6 +174,26 @@ pub fn owner_of_table(table: pg_sys::Oid) -> Option<pg_sys::Oid> {
     }
 }
 
+/// Returns whether a table has triggers that can be deferred to the commit. The caller has locked
+/// it.
+pub fn has_deferrable_triggers(table: pg_sys::Oid) -> bool {
+    // SAFETY: The table is opened for reading and closed again. Its triggers are an array of as
+    // many elements as the description says.
+    unsafe {
+        let relation = pg_sys::try_relation_open(table, pg_sys::AccessShareLock as i32);
+        if relation.is_null() {
+            return false;
+        }
+        let triggers = (*relation).trigdesc;
+        let is_deferrable = !triggers.is_null()
+            && std::slice::from_raw_parts((*triggers).triggers, (*triggers).numtriggers as usize)
+                .iter()
+                .any(|trigger| trigger.tgdeferrable);
+        pg_sys::relation_close(relation, pg_sys::AccessShareLock as i32);
+        is_deferrable
+    }
+}
+
 /// Returns whether a table exists and the caller may read it.
 pub fn may_read(table: pg_sys::Oid) -> bool {
     // SAFETY: These functions read the system cache.

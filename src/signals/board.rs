@@ -9,6 +9,7 @@ use crate::pg::shared::{Area, Content, Place};
 use crate::signals::activity::{LastRun, Progress, SERVICES};
 use crate::signals::announcements::Announcements;
 use crate::signals::due_changes::DueChanges;
+use crate::signals::interrupted::Interrupted;
 use crate::signals::process_slot::ProcessSlot;
 use crate::signals::waiters::Waiters;
 
@@ -146,6 +147,7 @@ pub struct Board {
     background_workers: [BackgroundWorker; BACKGROUND_WORKERS],
     pub waiters: Waiters,
     pub progress: Progress,
+    pub interrupted: Interrupted,
 }
 
 impl Board {
@@ -158,6 +160,7 @@ impl Board {
             background_workers: [const { BackgroundWorker::empty() }; BACKGROUND_WORKERS],
             waiters: Waiters::new(),
             progress: Progress::new(),
+            interrupted: Interrupted::new(),
         }
     }
 

@@ -184,14 +184,15 @@ pub fn extend(id: i32, duration: Interval) {
 
 const BACK_OFF: &str = "update fetchq.jobs
     set next_iteration = now() {+} greatest($2,
-        least($2 {*} power(2, least(attempts, 20)), interval '1 hour'))
+        least($2 {*} power(2, least(attempts, 20)), interval '1 hour'),
+        $3 {*} interval '1 microsecond')
     where id {=} $1";
 
 /// Plans the next attempt of a job that failed: after `delay`, which is doubled with each
-/// failure, up to an hour. There is no last attempt.
-pub fn back_off(id: i32, delay: Interval) {
+/// failure, up to an hour, and not within `pause` microseconds. There is no last attempt.
+pub fn back_off(id: i32, delay: Interval, pause: i64) {
     spi::connect(|spi| {
-        spi.once(BACK_OFF, &[Arg::from(id), delay.arg()]);
+        spi.once(BACK_OFF, &[Arg::from(id), delay.arg(), Arg::from(pause)]);
     });
 }
 
