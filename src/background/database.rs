@@ -98,7 +98,8 @@ fn run(worker: &BackgroundWorker, assignment: &Assignment, jobs: &mut Jobs) -> E
         if has_changes || process::should_stop() {
             continue;
         }
-        let micros = (until - time::clock()).max(0);
+        // A queue that is due since forever can be left for the next round.
+        let micros = until.saturating_sub(time::clock()).max(0);
         if micros > 0 {
             process::sleep(Duration::from_micros(micros.unsigned_abs()));
         }
