@@ -264,6 +264,11 @@ impl<'a> Calendar<'a> {
         match outcome {
             Ok(None) => self.forget(table),
             Ok(Some(run)) => {
+                if let Some(news) = &run.kills
+                    && let Err(message) = process::transaction(|| runner::note_kills(&name, news))
+                {
+                    log_failure(message);
+                }
                 let Some(queue) = self.queues.get_mut(&table) else {
                     return;
                 };
@@ -286,8 +291,9 @@ impl<'a> Calendar<'a> {
             }
             Err(message) => {
                 log_failure(format!("maintenance of queue \"{name}\" failed: {message}"));
-                let retry_at =
-                    process::transaction(|| runner::back_off_maintenance(&name, now - began));
+                let retry_at = process::transaction(|| {
+                    runner::back_off_maintenance(&name, now - began, &message)
+                });
                 let retry_at = retry_at.ok().flatten();
                 self.set_due(table, retry_at.unwrap_or(now + RETRY_AFTER_US));
             }

@@ -63,12 +63,12 @@ fn run_slow() -> Result<(bool, Option<i64>), String> {
     };
     let began = time::clock();
     if let Err(message) = limits::slow(|| runner::run_claimed(&job)) {
+        let took = time::clock() - began;
+        process::transaction(|| runner::back_off_claimed(&job, took, &message))?;
         log_failure(format!(
             "maintenance job {} ({} of queue \"{}\") failed: {message}",
             job.id, job.task, job.queue
         ));
-        let took = time::clock() - began;
-        process::transaction(|| runner::back_off_claimed(&job, took))?;
     }
     process::transaction(|| (true, store::next(Kind::Slow)))
 }

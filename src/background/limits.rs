@@ -23,6 +23,9 @@ const LOCK_WAIT: Duration = Duration::from_millis(200);
 /// run of some hundred documents takes milliseconds.
 const MAX_PROMPT: Duration = Duration::from_secs(10);
 
+/// The error of a queue whose work did not end when it was cancelled.
+const NOT_ENDED: &str = "it was cancelled, and did not end";
+
 fn transaction<R>(total: Duration, work: impl FnOnce() -> R) -> Result<R, String> {
     let result = deadline::run(LOCK_WAIT, total, || process::transaction(work));
     watchdog::end();
@@ -50,8 +53,8 @@ pub fn begin() {
     let result = process::transaction(|| {
         let name = relation::queue_of_table(table)?;
         let name = QueueName::parse(&name).ok()?;
-        runner::back_off_maintenance(&name, took);
-        schedules::back_off_queue(&name, runner::pause_after(took));
+        runner::back_off_maintenance(&name, took, NOT_ENDED);
+        schedules::back_off_queue(&name, runner::pause_after(took), NOT_ENDED);
         Some(name)
     });
     match result {

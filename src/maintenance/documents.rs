@@ -11,7 +11,7 @@ use crate::store::owned_queue::OwnedQueue;
 use crate::store::{maintenance, worker_sessions};
 
 /// The number of documents that one run has changed.
-#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct Outcome {
     /// Planned documents that are pending now.
     pub activated: i32,
@@ -19,9 +19,9 @@ pub struct Outcome {
     pub rescheduled: i32,
     /// Documents whose lease has expired at their last attempt.
     pub killed: i32,
-    /// Whether documents could not be killed, because they could not be moved to the dead-letter
-    /// queue or to the history.
-    pub has_kill_failed: bool,
+    /// Why documents could not be killed: they could not be moved to the dead-letter queue or to
+    /// the history.
+    pub kill_failure: Option<String>,
 }
 
 /// What a caller needs who is not the owner of the documents.
@@ -84,6 +84,6 @@ fn run_as_owner(queue: &OwnedQueue, limit: i32, kills: bool) -> Result<Outcome> 
         killed: expired.killed,
         rescheduled: expired.returned,
         activated,
-        has_kill_failed: expired.failure.is_some(),
+        kill_failure: expired.failure,
     })
 }

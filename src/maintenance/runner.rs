@@ -61,7 +61,7 @@ fn finish(job: &Job, result: std::result::Result<i32, String>) -> Option<i32> {
         Ok(packed) => return Some(packed),
         Err(message) => message,
     };
-    jobs::back_off(job.id, delay_of(job), 0);
+    jobs::back_off(job.id, delay_of(job), 0, &message);
     error::warn(
         PgSqlErrorCode::ERRCODE_WARNING,
         format!(
@@ -95,8 +95,8 @@ pub fn run_claimed(job: &Job) {
 }
 
 /// Plans the next attempt of a job whose transaction was rolled back after `took` microseconds.
-pub fn back_off_claimed(job: &Job, took: i64) {
-    jobs::back_off(job.id, delay_of(job), pause_after(took));
+pub fn back_off_claimed(job: &Job, took: i64, message: &str) {
+    jobs::back_off(job.id, delay_of(job), pause_after(took), message);
 }
 
 /// How many times as long as a failed attempt took the queue waits for the next one, so that a slow
@@ -118,6 +118,25 @@ pub struct DocumentRun {
     pub changed: i32,
     /// When the next document is due, as far as is known, in microseconds since 2000.
     pub next: i64,
+    /// Whether failed documents could leave the queue, where that is news.
+    pub kills: Option<KillNews>,
+}
+
+/// What is new about the documents of a queue that failed too often.
+pub enum KillNews {
+    /// They cannot be moved to the dead-letter queue or to the history, with the message.
+    Failed(String),
+    /// They can be moved again.
+    Recovered,
+}
+
+/// Notes in the job `mnt` of a queue whether failed documents can leave it.
+pub fn note_kills(name: &QueueName, news: &KillNews) {
+    let message = match news {
+        KillNews::Failed(message) => Some(message.as_str()),
+        KillNews::Recovered => None,
+    };
+    jobs::note_error(name.as_str(), message);
 }
 
 /// Runs the maintenance of a queue's documents, for the background worker, which calls it whenever
@@ -139,6 +158,7 @@ pub fn run_document_maintenance(name: &QueueName, record_run: bool) -> Option<Do
         return Some(DocumentRun {
             changed: 0,
             next: now.saturating_add(WITHOUT_JOB_RETRY_US),
+            kills: None,
         });
     };
     let settings = raise(settings_of(&job));
@@ -149,6 +169,7 @@ pub fn run_document_maintenance(name: &QueueName, record_run: bool) -> Option<Do
         return Some(DocumentRun {
             changed: 0,
             next: not_before,
+            kills: None,
         });
     }
     // Another session that has locked the job runs it now and records that itself.
@@ -160,6 +181,7 @@ pub fn run_document_maintenance(name: &QueueName, record_run: bool) -> Option<Do
             return Some(DocumentRun {
                 changed: 0,
                 next: now,
+                kills: None,
             });
         }
         Err(Error::UnknownQueue(_)) => return None,
@@ -173,9 +195,10 @@ pub fn run_document_maintenance(name: &QueueName, record_run: bool) -> Option<Do
     let batch = progress::begin_batch(Task::Maintain, queue.table.to_u32());
     let kills = may_kill(queue.table, now);
     let outcome = raise(documents::run_open(&queue, limit, kills));
-    if kills {
-        record_kill_outcome(queue.table, now, outcome.has_kill_failed);
-    }
+    let news = match kills {
+        true => record_kill_outcome(queue.table, now, outcome.kill_failure.as_deref()),
+        false => None,
+    };
     let changed = outcome.activated + outcome.rescheduled + outcome.killed;
     drop(batch);
     if record_run && (changed > 0 || failures > 0) {
@@ -187,7 +210,11 @@ pub fn run_document_maintenance(name: &QueueName, record_run: bool) -> Option<Do
         0 => maintenance::next_due(&queue).unwrap_or_else(|| delay.after(now)),
         _ => now,
     };
-    Some(DocumentRun { changed, next })
+    Some(DocumentRun {
+        changed,
+        next,
+        kills: news,
+    })
 }
 
 /// The backoff of a queue whose failed documents cannot be moved to the dead-letter queue or to the
@@ -218,12 +245,12 @@ fn may_kill(table: Oid, now: i64) -> bool {
     })
 }
 
-fn record_kill_outcome(table: Oid, now: i64, has_failed: bool) {
+/// Records whether failed documents could leave a queue. Returns what is new about that.
+fn record_kill_outcome(table: Oid, now: i64, failure: Option<&str>) -> Option<KillNews> {
     KILL_BACKOFFS.with_borrow_mut(|backoffs| {
-        if !has_failed {
-            backoffs.remove(&table);
-            return;
-        }
+        let Some(message) = failure else {
+            return backoffs.remove(&table).map(|_| KillNews::Recovered);
+        };
         let backoff = backoffs.entry(table).or_insert(KillBackoff {
             failures: 0,
             until: 0,
@@ -231,7 +258,8 @@ fn record_kill_outcome(table: Oid, now: i64, has_failed: bool) {
         let delay = (MIN_KILL_RETRY_US << backoff.failures.min(10)).min(MAX_KILL_RETRY_US);
         backoff.until = now.saturating_add(delay);
         backoff.failures = backoff.failures.saturating_add(1);
-    });
+        Some(KillNews::Failed(message.to_owned()))
+    })
 }
 
 /// When a queue without the job `mnt` is looked at again: microseconds.
@@ -261,11 +289,11 @@ fn settings_of(job: &Job) -> Result<Settings> {
 
 /// Postpones the maintenance of a queue's documents after a failure that took `took` microseconds.
 /// Returns until when, in microseconds since 2000; None when the queue has no job `mnt`.
-pub fn back_off_maintenance(name: &QueueName, took: i64) -> Option<i64> {
+pub fn back_off_maintenance(name: &QueueName, took: i64, message: &str) -> Option<i64> {
     let job = jobs::maintenance_of(name.as_str())?.job;
     if jobs::try_lock(job.id) {
         jobs::count_failure(job.id);
-        jobs::back_off(job.id, delay_of(&job), pause_after(took));
+        jobs::back_off(job.id, delay_of(&job), pause_after(took), message);
     }
     jobs::maintenance_of(name.as_str()).map(|after| after.not_before)
 }

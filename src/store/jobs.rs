@@ -185,19 +185,28 @@ pub fn extend(id: i32, duration: Interval) {
 const BACK_OFF: &str = "update fetchq.jobs
     set next_iteration = now() {+} greatest($2,
         least($2 {*} power(2, least(attempts, 20)), interval '1 hour'),
-        $3 {*} interval '1 microsecond')
+        $3 {*} interval '1 microsecond'),
+        payload = coalesce(payload, '{}') {||} jsonb_build_object('error', $4)
     where id {=} $1";
 
 /// Plans the next attempt of a job that failed: after `delay`, which is doubled with each
-/// failure, up to an hour, and not within `pause` microseconds. There is no last attempt.
-pub fn back_off(id: i32, delay: Interval, pause: i64) {
+/// failure, up to an hour, and not within `pause` microseconds. There is no last attempt. The
+/// message stays in the payload of the job, as `error`, until it has run.
+pub fn back_off(id: i32, delay: Interval, pause: i64, message: &str) {
     spi::connect(|spi| {
-        spi.once(BACK_OFF, &[Arg::from(id), delay.arg(), Arg::from(pause)]);
+        let args = [
+            Arg::from(id),
+            delay.arg(),
+            Arg::from(pause),
+            Arg::from(message),
+        ];
+        spi.once(BACK_OFF, &args);
     });
 }
 
 const RESCHEDULE: &str = "update fetchq.jobs set next_iteration = now() {+} $2,
-        last_iteration = now(), iterations = iterations {+} 1, attempts = 0
+        last_iteration = now(), iterations = iterations {+} 1, attempts = 0,
+        payload = payload {-} 'error'
     where id {=} $1";
 
 const GET_SWEPT: &str = "select payload {->>} 'swept' from fetchq.jobs where id {=} $1";
@@ -223,6 +232,18 @@ pub fn swept(id: i32) -> Option<String> {
 pub fn set_swept(id: i32, after: Option<&str>) {
     spi::connect(|spi| {
         spi.once(SET_SWEPT, &[Arg::from(id), Arg::from(after)]);
+    });
+}
+
+const NOTE_ERROR: &str = "update fetchq.jobs set payload = case
+        when $2 is null then payload {-} 'error'
+        else coalesce(payload, '{}') {||} jsonb_build_object('error', $2) end
+    where task {=} 'mnt' and queue {=} $1";
+
+/// Notes in the job `mnt` of a queue why a part of its work fails. None: it no longer fails.
+pub fn note_error(queue: &str, message: Option<&str>) {
+    spi::connect(|spi| {
+        spi.once(NOTE_ERROR, &[Arg::from(queue), Arg::from(message)]);
     });
 }
 

@@ -323,17 +323,19 @@ pub fn back_off(name: &str, now: i64, message: &str, pause: i64) {
 const BACK_OFF_QUEUE: &str = "update fetchq.schedules
     set due_at = now() {+} ($2 {*} interval '1 microsecond'),
         attempts = least(attempts {+} 1, 1000000),
-        last_error = 'the push was cancelled, and did not end'
+        last_error = $3
     where queue {=} $1 and is_active and due_at {<=} now()";
 
 /// Postpones the due schedules of a queue by `pause` microseconds: one of them may have ended the
-/// process that ran it.
-pub fn back_off_queue(queue: &QueueName, pause: i64) {
+/// process that ran it. `message` is their last error.
+pub fn back_off_queue(queue: &QueueName, pause: i64, message: &str) {
     spi::connect(|spi| {
-        spi.once(
-            BACK_OFF_QUEUE,
-            &[Arg::from(queue.as_str()), Arg::from(pause)],
-        );
+        let args = [
+            Arg::from(queue.as_str()),
+            Arg::from(pause),
+            Arg::from(message),
+        ];
+        spi.once(BACK_OFF_QUEUE, &args);
     });
 }
 

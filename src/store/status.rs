@@ -72,7 +72,8 @@ tasks (task, what, n) as (values
     ('cmp', 'recounts', 4), ('drp', 'retention', 5)),
 jobs as (
     select t.n, t.what, count(j.id) as jobs, max(j.last_iteration) as last,
-        count(*) filter (where j.attempts {>} 1) as failing,
+        count(*) filter (
+            where j.attempts {>} 1 or (j.payload {->} 'error') is not null) as failing,
         min(j.next_iteration) filter (
             where j.next_iteration {<} (now() {-} interval '1 minute')) as late
     from tasks t left join fetchq.jobs j on j.task {=} t.task
@@ -111,7 +112,7 @@ select component, state, detail, hint from (
             {||} coalesce(
                 ', which took ' {||} round(l.took {/} 1000.0, 1) {||} ' ms for ' {||} l.done {||} ' rows',
                 ''),
-        case when j.failing {>} 0 then 'See fetchq.jobs where attempts > 1, and the log of the server.'
+        case when j.failing {>} 0 then 'See fetchq.jobs where payload ? ''error'', and the log of the server.'
             when j.late is not null and j.n {>} 1 and $9 is null
             then 'No process runs them: see background worker.' end
     from jobs j
