@@ -46,12 +46,18 @@ const UNKNOWN_TIMEOUT_US: i64 = 5_000_000;
 /// How often such a table is looked for: microseconds.
 const UNKNOWN_RETRY_US: i64 = 20_000;
 
+/// A run that takes longer than this is slow: after it, a queue of another owner comes next, so that
+/// an owner with many slow queues does not keep the others waiting. In microseconds; not measured.
+const SLOW_RUN_US: i64 = 100_000;
+
 /// How often a run of a queue's maintenance is recorded in `fetchq.jobs` at most: microseconds.
 const RECORD_INTERVAL_US: i64 = 60_000_000;
 
 /// What the calendar knows about a queue. Times are in microseconds since 2000.
 struct Queue {
     name: QueueName,
+    /// The role that owned the table when it was found; it may own it no longer.
+    owner: u32,
     /// When something is due.
     due_at: i64,
     /// Successive runs that could not change what was due.
@@ -79,6 +85,8 @@ pub struct Calendar<'a> {
     unknown: HashMap<u32, UnknownTable>,
     /// The tables of a full sweep that are still to be examined.
     sweep: VecDeque<u32>,
+    /// The owner of the queue that ran last, if that run was slow.
+    slow_owner: Option<u32>,
 }
 
 impl<'a> Calendar<'a> {
@@ -92,6 +100,7 @@ impl<'a> Calendar<'a> {
             queues: HashMap::new(),
             unknown: HashMap::new(),
             sweep: VecDeque::new(),
+            slow_owner: None,
         }
     }
 
@@ -119,8 +128,8 @@ impl<'a> Calendar<'a> {
         // The longest overdue queue comes first. A queue with more due documents than one run may
         // change is due again at the end of that run, so all others come before it.
         let until = now + ROUND_US;
-        while let Some((due_at, table)) = self.due.first().copied() {
-            if due_at > now || process::should_stop() || time::clock() > until {
+        while let Some(table) = self.next_due(now) {
+            if process::should_stop() || time::clock() > until {
                 break;
             }
             self.run_queue(table);
@@ -130,12 +139,31 @@ impl<'a> Calendar<'a> {
                 Some(table) if !process::should_stop() => self.run_queue(table),
                 _ => break,
             }
+            // What became due meanwhile comes before another slow queue.
+            if self.slow_owner.is_some() {
+                break;
+            }
         }
         if !self.sweep.is_empty() {
             return now;
         }
         let next = self.due.first().map_or(i64::MAX, |(due_at, _)| *due_at);
         next.min(self.next_full_sweep).min(unknown_at)
+    }
+
+    /// Returns the queue that has been due for the longest time, after a slow run one of another
+    /// owner if there is any.
+    fn next_due(&self, now: i64) -> Option<u32> {
+        let mut due = self.due.range(..=(now, u32::MAX)).map(|(_, table)| *table);
+        let first = due.clone().next()?;
+        let Some(slow_owner) = self.slow_owner else {
+            return Some(first);
+        };
+        let is_of_another_owner = |table: &u32| {
+            let queue = self.queues.get(table);
+            queue.is_some_and(|queue| queue.owner != slow_owner)
+        };
+        Some(due.find(is_of_another_owner).unwrap_or(first))
     }
 
     fn set_due(&mut self, table: u32, due_at: i64) {
@@ -146,12 +174,13 @@ impl<'a> Calendar<'a> {
         }
     }
 
-    fn add(&mut self, table: u32, name: QueueName, due_at: i64) {
+    fn add(&mut self, table: u32, (name, owner): (QueueName, u32), due_at: i64) {
         self.due.insert((due_at, table));
         self.queues.insert(
             table,
             Queue {
                 name,
+                owner,
                 due_at,
                 idle_runs: 0,
                 recorded_at: 0,
@@ -185,11 +214,14 @@ impl<'a> Calendar<'a> {
 
     /// Adds the queue of a table. Returns false when the table cannot be seen.
     fn find_table(&mut self, table: u32, due_at: i64) -> bool {
-        let name = process::transaction(|| relation::queue_of_table(table));
-        let name = name.ok().flatten();
-        match name.and_then(|name| QueueName::parse(&name).ok()) {
-            Some(name) => {
-                self.add(table, name, due_at);
+        let found = process::transaction(|| {
+            let name = relation::queue_of_table(table)?;
+            let owner = relation::owner_in_catalog(table);
+            Some((QueueName::parse(&name).ok()?, owner))
+        });
+        match found.ok().flatten() {
+            Some(queue) => {
+                self.add(table, queue, due_at);
                 true
             }
             None => false,
@@ -219,8 +251,8 @@ impl<'a> Calendar<'a> {
         let found = process::transaction(|| {
             let names = queue::all();
             let tables = names.into_iter().filter_map(|name| {
-                let table = relation::lookup_data_table(&name.relation("docs"))?;
-                Some((table.to_u32(), name))
+                let table = relation::lookup_data_table(&name.relation("docs"))?.to_u32();
+                Some((table, (name, relation::owner_in_catalog(table))))
             });
             tables.collect::<Vec<_>>()
         });
@@ -237,9 +269,10 @@ impl<'a> Calendar<'a> {
                 let others = found.iter().map(|(table, _)| *table);
                 self.sweep
                     .extend(others.filter(|table| !left.contains(table)));
-                for (table, name) in found {
-                    if !self.queues.contains_key(&table) {
-                        self.add(table, name, i64::MAX);
+                for (table, queue) in found {
+                    match self.queues.get_mut(&table) {
+                        Some(known) => known.owner = queue.1,
+                        None => self.add(table, queue, i64::MAX),
                     }
                 }
                 self.next_full_sweep = now + FULL_SWEEP_INTERVAL_US;
@@ -255,12 +288,13 @@ impl<'a> Calendar<'a> {
         let Some(queue) = self.queues.get(&table) else {
             return;
         };
-        let name = queue.name.clone();
+        let (name, owner) = (queue.name.clone(), queue.owner);
         process::show_activity(Some(&format!("fetchq: maintenance of queue \"{name}\"")));
         let record_run = queue.recorded_at + RECORD_INTERVAL_US <= time::clock();
         let began = time::clock();
         let outcome = limits::prompt(|| runner::run_document_maintenance(&name, record_run));
         let now = time::clock();
+        self.slow_owner = (now - began > SLOW_RUN_US).then_some(owner);
         match outcome {
             Ok(None) => self.forget(table),
             Ok(Some(run)) => {

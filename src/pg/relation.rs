@@ -174,6 +174,25 @@ pub fn owner_of_table(table: pg_sys::Oid) -> Option<pg_sys::Oid> {
     }
 }
 
+/// Returns the role that owns a table, without a lock: it may own it no longer. 0 when the table does
+/// not exist. This is for statistics and order, and for no decision about rights.
+pub fn owner_in_catalog(table: u32) -> u32 {
+    // SAFETY: This looks the table up in the system cache, and releases the row after it was read.
+    unsafe {
+        let row = pg_sys::SearchSysCache1(
+            pg_sys::SysCacheIdentifier::RELOID as i32,
+            pg_sys::Datum::from(pg_sys::Oid::from(table)),
+        );
+        if row.is_null() {
+            return 0;
+        }
+        let class = pg_sys::heap_tuple_get_struct::<pg_sys::FormData_pg_class>(row);
+        let owner = (*class).relowner.to_u32();
+        pg_sys::ReleaseSysCache(row);
+        owner
+    }
+}
+
 /// Returns whether a table has triggers that can be deferred to the commit. The caller has locked
 /// it.
 pub fn has_deferrable_triggers(table: pg_sys::Oid) -> bool {
