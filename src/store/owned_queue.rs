@@ -194,10 +194,10 @@ impl OwnedQueue {
 }
 
 const LIST_DEFERRABLE: &str = "select distinct
-        format('set constraints %I.%I immediate', n.nspname, k.conname)
-    from pg_trigger t
-    join pg_constraint k on k.oid {=} t.tgconstraint
-    join pg_namespace n on n.oid {=} k.connamespace
+        pg_catalog.format('set constraints %I.%I immediate', n.nspname, k.conname)
+    from pg_catalog.pg_trigger t
+    join pg_catalog.pg_constraint k on k.oid {=} t.tgconstraint
+    join pg_catalog.pg_namespace n on n.oid {=} k.connamespace
     where t.tgrelid {=} $1 and t.tgdeferrable";
 
 /// Makes the deferrable constraints of a table immediate until the transaction ends.

@@ -250,12 +250,13 @@ fn extend_leases(queue: &Queue, sessions: &[i64]) -> i32 {
     spi::connect(|spi| queue.run(spi, &EXTEND_LEASES, &args).affected())
 }
 
-// Sessions that need no row unless they have a leased document of the queue: those that have
+// The names of functions are qualified here, because mnt_run() runs under the search_path of its
+// caller. Sessions that need no row unless they have a leased document of the queue: those that have
 // ended, and those that have been registered again since.
 const LIST_STALE: &str = "select w.id from fetchq.worker_sessions w
     where w.queue_id {=} $1
         and (not exists (
-                select from pg_stat_get_activity(null) a
+                select from pg_catalog.pg_stat_get_activity(null) a
                 where a.pid {=} w.pid and coalesce(a.backend_start {=} w.backend_start, true))
             or exists (
                 select from fetchq.worker_sessions n
@@ -279,8 +280,8 @@ const TRIM_STOP_REQUESTS: &str = "delete from fetchq.stop_requests s
             select from fetchq.worker_sessions w
             where w.name {=} s.name and w.since {<} s.since)";
 
-const MAY_TRIM: &str = "select has_table_privilege('fetchq.worker_sessions', 'delete')
-    and has_table_privilege('fetchq.stop_requests', 'delete')";
+const MAY_TRIM: &str = "select pg_catalog.has_table_privilege('fetchq.worker_sessions', 'delete')
+    and pg_catalog.has_table_privilege('fetchq.stop_requests', 'delete')";
 
 fn may_trim() -> bool {
     spi::connect(|spi| spi.once(MAY_TRIM, &[]).get(0, 1).unwrap_or(false))

@@ -676,6 +676,51 @@ async fn dead_letters_between_owners_run_with_the_rights_of_each() {
 }
 
 #[tokio::test]
+async fn trimming_sessions_plans_nothing_of_the_owner_as_a_superuser() {
+    let cluster = with_worker("trim", "");
+    let (db, session, mallory) = lair(&cluster, "trim").await;
+    worker_comes(&session, &db.name).await;
+    mallory
+        .sql(
+            "select fetchq.queue_create('evil');
+             create index on fetchq_data.evil__docs (version)
+                 where lair.calculate('planned predicate', true);
+             create policy p on fetchq_data.evil__docs using (lair.attack('policy'));
+             alter table fetchq_data.evil__docs enable row level security, force row level security;
+             insert into fetchq_data.evil__docs (subject, status, next_iteration, lease, worker_session)
+             values ('leased', 2, now() + interval '1 hour', 1, 3);
+             truncate lair.seen",
+        )
+        .await;
+    // Sessions that have ended: one with bound leases and two others, of which one has a lease.
+    session
+        .sql(
+            "insert into fetchq.worker_sessions (id, queue_id, name, pid, backend_start, since, binding)
+             select n, fetchq.queue_get_id('evil'), 'w', 0, '2020-01-01', '2020-01-01', (n = 1)::int
+             from generate_series(1, 3) n",
+        )
+        .await;
+    wait_until("the bound session is trimmed", async || {
+        session
+            .column("select id from fetchq.worker_sessions order by 1")
+            .await
+            == ["3"]
+    })
+    .await;
+    session
+        .sql("update fetchq.worker_sessions set id = 2; insert into fetchq.worker_sessions select 4, queue_id, name, pid, backend_start, since, binding from fetchq.worker_sessions")
+        .await;
+    assert!(run_job(&session, "evil", "cmp").await);
+    let left = session
+        .text("select count(*) from fetchq.worker_sessions")
+        .await;
+    assert_eq!(left, "0");
+    assert!(runs(&session, "planned predicate").await > 0);
+    assert!(runs(&session, "policy").await > 0);
+    nothing_was_gained(&session).await;
+}
+
+#[tokio::test]
 async fn a_schedule_pushes_with_the_rights_of_its_maker() {
     let cluster = with_worker("makers", "");
     let (db, session, _mallory) = lair(&cluster, "makers").await;
@@ -819,6 +864,64 @@ async fn a_slow_owner_delays_nobody_else() {
             == "1"
     })
     .await;
+    nothing_was_gained(&session).await;
+}
+
+#[tokio::test]
+async fn a_slow_schedule_delays_no_other() {
+    let cluster = with_worker("slow_schedule", "fetchq.maintenance_timeout = '1s'");
+    let (db, session, mallory) = lair(&cluster, "slow_schedule").await;
+    worker_comes(&session, &db.name).await;
+    for catches in [false, true] {
+        // The second trigger catches the cancel, and so ends the process.
+        mallory
+            .sql(&format!(
+                "select fetchq.queue_create('evil{catches}');
+                 create function lair.sleep{catches}() returns trigger language plpgsql as $$
+                 begin
+                     perform lair.attack('sleep');
+                     loop
+                         begin
+                             perform pg_sleep(3600);
+                         exception when query_canceled then
+                             if not {catches} then
+                                 raise;
+                             end if;
+                         end;
+                     end loop;
+                 end $$;
+                 create trigger a before insert on fetchq_data.evil{catches}__docs
+                     for each row execute function lair.sleep{catches}();
+                 select fetchq.schedule_create('evil', 'evil{catches}', '1 second', replace => true)"
+            ))
+            .await;
+        wait_until("the slow schedule fails", async || {
+            session
+                .text("select attempts > 0 from fetchq.schedules where name = 'evil'")
+                .await
+                == "t"
+        })
+        .await;
+        session
+            .sql(&format!(
+                "select fetchq.queue_create('mail{catches}');
+                 select fetchq.schedule_create('mail', 'mail{catches}', '1 second', replace => true)"
+            ))
+            .await;
+        wait_until("another schedule runs", async || {
+            session
+                .text(&format!(
+                    "select count(*) > 2 from fetchq_data.mail{catches}__docs"
+                ))
+                .await
+                == "t"
+        })
+        .await;
+    }
+    let errors = session
+        .text("select last_error from fetchq.schedules where name = 'evil'")
+        .await;
+    assert!(errors.contains("cancel"), "{errors}");
     nothing_was_gained(&session).await;
 }
 
