@@ -46,10 +46,6 @@ const UNKNOWN_TIMEOUT_US: i64 = 5_000_000;
 /// How often such a table is looked for: microseconds.
 const UNKNOWN_RETRY_US: i64 = 20_000;
 
-/// A run that takes longer than this is slow: after it, a queue of another owner comes next, so that
-/// an owner with many slow queues does not keep the others waiting. In microseconds; not measured.
-const SLOW_RUN_US: i64 = 100_000;
-
 /// How often a run of a queue's maintenance is recorded in `fetchq.jobs` at most: microseconds.
 const RECORD_INTERVAL_US: i64 = 60_000_000;
 
@@ -294,7 +290,7 @@ impl<'a> Calendar<'a> {
         let began = time::clock();
         let outcome = limits::prompt(|| runner::run_document_maintenance(&name, record_run));
         let now = time::clock();
-        self.slow_owner = (now - began > SLOW_RUN_US).then_some(owner);
+        self.slow_owner = (now - began > limits::SLOW_RUN_US).then_some(owner);
         match outcome {
             Ok(None) => self.forget(table),
             Ok(Some(run)) => {

@@ -5,6 +5,10 @@
 //! long, and documents that are due must not wait for them. Therefore the background worker
 //! starts a jobs process for them, which exits when nothing is left to do.
 
+use std::cell::Cell;
+
+use pgrx::pg_sys::Oid;
+
 use crate::background::lifecycle::{Assignment, CHECK_INTERVAL_US, exit_reason, log_failure};
 use crate::background::limits;
 use crate::maintenance::runner;
@@ -30,7 +34,7 @@ fn run_one(kind: Kind) -> i64 {
     process::show_activity(Some("fetchq: jobs"));
     let result = match kind {
         Kind::Pack => process::transaction(|| {
-            let job = runner::claim(kind);
+            let job = runner::claim(kind, None);
             if let Some(job) = &job {
                 runner::run_claimed(job);
             }
@@ -58,7 +62,8 @@ fn run_one(kind: Kind) -> i64 {
 /// Claims a slow job and runs it, in a transaction each. Returns whether one was due, and when the
 /// next one is, in microseconds since 2000.
 fn run_slow() -> Result<(bool, Option<i64>), String> {
-    let Some(job) = process::transaction(|| runner::claim(Kind::Slow))? else {
+    let last_owner = SLOW_OWNER.get();
+    let Some(job) = process::transaction(|| runner::claim(Kind::Slow, last_owner))? else {
         return process::transaction(|| (false, store::next(Kind::Slow)));
     };
     let began = time::clock();
@@ -70,7 +75,16 @@ fn run_slow() -> Result<(bool, Option<i64>), String> {
             job.id, job.task, job.queue
         ));
     }
-    process::transaction(|| (true, store::next(Kind::Slow)))
+    let is_slow = time::clock() - began > limits::SLOW_RUN_US;
+    process::transaction(|| {
+        SLOW_OWNER.set(is_slow.then(|| limits::owner_of(&job.queue)).flatten());
+        (true, store::next(Kind::Slow))
+    })
+}
+
+thread_local! {
+    /// The owner of the queue whose job ran last, if that run was slow. Jobs of others come next.
+    static SLOW_OWNER: Cell<Option<Oid>> = const { Cell::new(None) };
 }
 
 /// The jobs of a database, as its background worker runs them. Times are in microseconds since

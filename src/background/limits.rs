@@ -7,6 +7,8 @@
 
 use std::time::Duration;
 
+use pgrx::pg_sys::Oid;
+
 use crate::background::lifecycle::log_failure;
 use crate::domain::names::QueueName;
 use crate::maintenance::runner;
@@ -22,6 +24,18 @@ const LOCK_WAIT: Duration = Duration::from_millis(200);
 /// The longest time of a transaction on which the documents of other queues wait. Not measured: a
 /// run of some hundred documents takes milliseconds.
 const MAX_PROMPT: Duration = Duration::from_secs(10);
+
+/// A run that takes longer than this is slow: after it, a queue of another owner comes next, so that
+/// an owner with many slow queues does not keep the others waiting. In microseconds; not measured.
+pub const SLOW_RUN_US: i64 = 100_000;
+
+/// Returns the owner of a queue, to decide which queue comes next. None when there is no such
+/// queue. To be called in a transaction.
+pub fn owner_of(queue: &str) -> Option<Oid> {
+    let name = QueueName::parse(queue).ok()?;
+    let table = relation::lookup_data_table(&name.relation("docs"))?;
+    Some(Oid::from(relation::owner_in_catalog(table.to_u32())))
+}
 
 /// The error of a queue whose work did not end when it was cancelled.
 const NOT_ENDED: &str = "it was cancelled, and did not end";

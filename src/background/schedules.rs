@@ -1,6 +1,8 @@
 //! Runs schedules on time in the background worker, each in a transaction of its own.
 //! maintenance/schedules.rs does the work.
 
+use pgrx::pg_sys::Oid;
+
 use crate::background::lifecycle::log_failure;
 use crate::background::limits;
 use crate::maintenance::{runner, schedules};
@@ -29,6 +31,8 @@ pub struct Schedules<'a> {
     seen_changes: u32,
     /// When the next schedule is due, in microseconds since 2000.
     next: i64,
+    /// The owner of the queue of the schedule that ran last, if that run was slow.
+    slow_owner: Option<Oid>,
 }
 
 impl<'a> Schedules<'a> {
@@ -39,6 +43,7 @@ impl<'a> Schedules<'a> {
             worker,
             seen_changes: worker.schedule_changes(),
             next: i64::MIN,
+            slow_owner: None,
         }
     }
 
@@ -60,18 +65,23 @@ impl<'a> Schedules<'a> {
             }
             process::show_activity(Some("fetchq: schedules"));
             let began = time::clock();
-            let mut claimed = None;
+            let last_owner = self.slow_owner;
+            let mut claimed: Option<(String, Option<Oid>)> = None;
             let result = limits::prompt(|| {
                 // The process is a superuser, so its statements must not find operators of other
                 // roles.
                 with_plain_search_path(|| {
-                    let run = schedules::run_one(time::now(), |name| {
-                        claimed = Some(name.to_owned());
+                    let run = schedules::run_one(time::now(), last_owner, |schedule| {
+                        let owner = limits::owner_of(&schedule.queue);
+                        claimed = Some((schedule.name.clone(), owner));
                     });
                     (run.is_some(), store::next_due())
                 })
             });
             let now = time::clock();
+            let is_slow = now - began > limits::SLOW_RUN_US;
+            let owner = claimed.as_ref().and_then(|(_, owner)| *owner);
+            self.slow_owner = owner.filter(|_| is_slow);
             self.next = match result {
                 Ok((has_run, next)) => {
                     let next = next.unwrap_or(i64::MAX).min(now + MAX_PAUSE_US);
@@ -82,7 +92,7 @@ impl<'a> Schedules<'a> {
                     }
                 }
                 Err(message) => {
-                    if let Some(name) = claimed {
+                    if let Some((name, _)) = claimed {
                         let pause = runner::pause_after(now - began);
                         let backed_off = process::transaction(|| {
                             store::back_off(&name, time::now(), &message, pause);
@@ -98,6 +108,10 @@ impl<'a> Schedules<'a> {
                     }
                 }
             };
+            // The documents of other queues come before another slow schedule.
+            if is_slow {
+                break;
+            }
         }
         self.next
     }

@@ -73,12 +73,13 @@ fn finish(job: &Job, result: std::result::Result<i32, String>) -> Option<i32> {
     None
 }
 
-/// Claims one due job of a kind, for the background worker. None when no job was due.
+/// Claims one due job of a kind, for the background worker. With `last_owner`, the job of a queue
+/// of another owner comes first. None when no job was due.
 ///
 /// The claim is to be committed before the job of a queue runs. A job that ends the process is then
 /// hidden for as long as it was claimed, and other jobs come first.
-pub fn claim(kind: Kind) -> Option<Job> {
-    jobs::claim_one(kind, default_duration())
+pub fn claim(kind: Kind, last_owner: Option<Oid>) -> Option<Job> {
+    jobs::claim_one(kind, default_duration(), last_owner)
 }
 
 /// Runs a job that was claimed, for the background worker. A failure is reported as a WARNING. Does

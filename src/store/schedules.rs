@@ -9,6 +9,7 @@ use crate::pg::json::Jsonb;
 use crate::pg::spi::{self, Rows, Spi};
 use crate::pg::time::Interval;
 use crate::pg::value::Arg;
+use crate::store::jobs::OTHER_OWNERS_FIRST;
 
 /// When a schedule ticks: a cron expression or an interval, as its author gave it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -248,15 +249,22 @@ const CLAIM: &str =
         catch_up_limit, jitter, ends_at, anchor, next_tick, made_by::oid
     from fetchq.schedules
     where is_active and due_at {<=} $1 and next_tick {<=} $1
-    order by due_at
+    order by {order} due_at
     limit 1
     for update skip locked";
 
-/// Locks the schedule that has been due for the longest time, as of `now`. None when none is
-/// due, or other sessions have locked those that are.
-pub fn claim(now: i64) -> Option<DueSchedule> {
+/// Locks the schedule that has been due for the longest time, as of `now`. With `last_owner`, the
+/// schedule of a queue of another owner comes first. None when none is due, or other sessions have
+/// locked those that are.
+pub fn claim(now: i64, last_owner: Option<Oid>) -> Option<DueSchedule> {
     spi::connect(|spi| {
-        let rows = spi.once(CLAIM, &[Arg::timestamp(now)]);
+        let rows = match last_owner {
+            None => spi.once(&CLAIM.replace("{order}", ""), &[Arg::timestamp(now)]),
+            Some(owner) => spi.once(
+                &CLAIM.replace("{order}", OTHER_OWNERS_FIRST),
+                &[Arg::timestamp(now), Arg::oid(owner)],
+            ),
+        };
         if rows.is_empty() {
             return None;
         }

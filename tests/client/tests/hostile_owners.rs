@@ -868,6 +868,54 @@ async fn a_slow_owner_delays_nobody_else() {
 }
 
 #[tokio::test]
+async fn an_owner_of_many_slow_queues_takes_turns_with_others() {
+    let cluster = with_worker("turns", "fetchq.maintenance_timeout = '1s'");
+    let (db, session, mallory) = lair(&cluster, "turns").await;
+    worker_comes(&session, &db.name).await;
+    mallory
+        .sql(
+            "create function lair.sleep() returns trigger language plpgsql as $$
+             begin
+                 perform pg_sleep(3600);
+                 return new;
+             end $$;
+             do $$ begin
+                 for i in 1 .. 8 loop
+                     perform fetchq.queue_create('evil' || i);
+                     execute format('create trigger a before update on fetchq_data.evil%s__docs
+                         for each row execute function lair.sleep()', i);
+                 end loop;
+             end $$",
+        )
+        .await;
+    session.sql("select fetchq.queue_create('mail')").await;
+    // All are due at the same moment, those of mallory first.
+    session
+        .sql(
+            "begin;
+             select fetchq.doc_push('evil' || i, 'a', 0, 0, now() + interval '2 s', '{}')
+             from generate_series(1, 8) i;
+             select fetchq.doc_push('mail', 'a', 0, 0, now() + interval '2.001 s', '{}');
+             commit",
+        )
+        .await;
+    wait_until("the document of the other owner is pending", async || {
+        session
+            .text("select status from fetchq_data.mail__docs")
+            .await
+            == "1"
+    })
+    .await;
+    let failed = session
+        .text("select count(*) from fetchq.jobs where task = 'mnt' and queue like 'evil%' and attempts > 0")
+        .await;
+    assert!(
+        failed.parse::<i64>().unwrap() < 5,
+        "{failed} of 8 came first"
+    );
+}
+
+#[tokio::test]
 async fn a_slow_schedule_delays_no_other() {
     let cluster = with_worker("slow_schedule", "fetchq.maintenance_timeout = '1s'");
     let (db, session, mallory) = lair(&cluster, "slow_schedule").await;
