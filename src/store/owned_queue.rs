@@ -84,10 +84,10 @@ impl OwnedQueue {
     /// immediate for the rest of the transaction. The processes of the server have done that for
     /// all tables at the start of the transaction.
     pub fn act<R>(&self, work: impl FnOnce() -> R) -> R {
+        watchdog::begin(self.table.to_u32());
         if role::current() == self.owner {
             return work();
         }
-        watchdog::begin(self.table.to_u32());
         role::as_role(self.owner, || {
             if relation::has_deferrable_triggers(self.table) {
                 make_constraints_immediate(self.table);
