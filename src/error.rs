@@ -138,6 +138,31 @@ pub enum Error {
     },
     #[error("the dead-letter queue \"{target}\" of queue \"{queue}\" does not exist")]
     DeadLetterGone { queue: String, target: String },
+    #[error(
+        "table fetchq_data.{table} belongs to role \"{table_owner}\", but queue \"{queue}\" belongs to role \"{owner}\""
+    )]
+    OtherOwner {
+        queue: String,
+        table: String,
+        table_owner: String,
+        owner: String,
+    },
+    #[error("permission denied for table {table}")]
+    NoPrivilege { table: String },
+    #[error("table fetchq_data.{table} is locked by another session")]
+    TableBusy { table: String },
+    #[error("table fetchq_data.{table} of queue \"{queue}\" does not exist")]
+    TableMissing { queue: String, table: String },
+    #[error(
+        "role \"{owner}\", which owns queue \"{queue}\", may not insert into fetchq_data.{table}"
+    )]
+    MayNotMove {
+        queue: String,
+        owner: String,
+        table: String,
+    },
+    #[error("role {maker}, which made the schedule, {reason}")]
+    MayNotPush { maker: String, reason: String },
     #[error("the documents of queue \"{0}\" have no sequence numbers")]
     NoNumbers(String),
     #[error("{n} documents of queue \"{queue}\" cannot be removed")]
@@ -208,7 +233,13 @@ impl Error {
             Self::DeadLetterGone { .. } => ERRCODE_UNDEFINED_OBJECT,
             Self::NoNumbers(_) => ERRCODE_INVALID_TABLE_DEFINITION,
             Self::NotRemoved { .. } => ERRCODE_TRIGGERED_DATA_CHANGE_VIOLATION,
-            Self::NotOwner => ERRCODE_INSUFFICIENT_PRIVILEGE,
+            Self::NotOwner
+            | Self::NoPrivilege { .. }
+            | Self::MayNotMove { .. }
+            | Self::MayNotPush { .. } => ERRCODE_INSUFFICIENT_PRIVILEGE,
+            Self::OtherOwner { .. } => ERRCODE_INVALID_OBJECT_DEFINITION,
+            Self::TableBusy { .. } => ERRCODE_LOCK_NOT_AVAILABLE,
+            Self::TableMissing { .. } => ERRCODE_UNDEFINED_TABLE,
             Self::Invalid(invalid) => match invalid {
                 Invalid::QueueName(_) | Invalid::MetricName(_) | Invalid::ScheduleName(_) => {
                     ERRCODE_INVALID_NAME
@@ -258,6 +289,12 @@ impl Error {
             Self::DeadLetterGone { queue, .. } => format!("Create that queue, or remove the setting with: select fetchq.queue_set_dead_letter('{queue}', null)"),
             Self::NoNumbers(_) => "The column seq was altered. Make it an identity column again.".into(),
             Self::NotRemoved { .. } => "A row-level security policy hides them, or a trigger keeps them. Remove the policy or the trigger.".into(),
+            Self::OtherOwner { table, owner, .. } => format!("Maintenance acts as the owner of the documents, and touches no table of another role. Drop the table if it is not yours, or: alter table fetchq_data.{table} owner to \"{owner}\""),
+            Self::NoPrivilege { .. } => "Maintenance of a queue needs the rights of its owner, or those on the tables that it changes.".into(),
+            Self::TableBusy { .. } => "It is tried again.".into(),
+            Self::TableMissing { .. } => "For the history, call fetchq.queue_set_history() again, which creates it.".into(),
+            Self::MayNotMove { owner, table, .. } => format!("The owner of that queue can allow it: grant insert on fetchq_data.{table} to \"{owner}\""),
+            Self::MayNotPush { .. } => "A role that may push into the queue can take it over: call fetchq.schedule_create() with replace => true.".into(),
             Self::NotOwner => "Connect as a superuser, or as the role that created the extension.".into(),
             Self::UnknownTask { .. } => "The tasks are mnt, sts, cmp, drp and lgp. Correct or delete the row in fetchq.jobs.".into(),
             Self::UnknownSchedule(_) => "See fetchq.schedule_list() for the names.".into(),

@@ -1,6 +1,7 @@
 //! The settings of fetchq: their defaults, limits and descriptions, and their current values.
 
 use std::ffi::CString;
+use std::time::Duration;
 
 use pgrx::{GucContext, GucFlags, GucRegistry, GucSetting, PostgresGucEnum};
 
@@ -55,6 +56,8 @@ static DATABASES: GucSetting<Option<CString>> = GucSetting::<Option<CString>>::n
 static NOTIFY: GucSetting<Notify> = GucSetting::<Notify>::new(Notify::BackgroundWorker);
 
 static NOTIFY_INTERVAL_MS: GucSetting<i32> = GucSetting::<i32>::new(20);
+
+static MAINTENANCE_TIMEOUT_MS: GucSetting<i32> = GucSetting::<i32>::new(60_000);
 
 static MAX_WAIT_MS: GucSetting<i32> = GucSetting::<i32>::new(10_000);
 
@@ -160,6 +163,16 @@ pub fn register(is_preloading: bool) {
         GucFlags::UNIT_MS,
     );
     GucRegistry::define_int_guc(
+        c"fetchq.maintenance_timeout",
+        c"The longest time of one transaction of the background worker on a queue.",
+        c"A transaction that takes longer is cancelled, and the queue waits for its next attempt. Work on which other queues wait takes at most 10 seconds, whatever this setting says.",
+        &MAINTENANCE_TIMEOUT_MS,
+        100,
+        86_400_000,
+        GucContext::Sighup,
+        GucFlags::UNIT_MS,
+    );
+    GucRegistry::define_int_guc(
         c"fetchq.max_wait",
         c"The longest time that fetchq.doc_pick_wait() waits.",
         c"The function holds a snapshot while it waits. fetchq.queue_wait() holds none, and this limit does not apply to it.",
@@ -259,6 +272,11 @@ pub fn notify() -> Notify {
 /// `fetchq.notify_interval`, in microseconds.
 pub fn notify_interval_us() -> i64 {
     i64::from(NOTIFY_INTERVAL_MS.get()) * 1000
+}
+
+/// `fetchq.maintenance_timeout`.
+pub fn maintenance_timeout() -> Duration {
+    Duration::from_millis(MAINTENANCE_TIMEOUT_MS.get().unsigned_abs().into())
 }
 
 /// `fetchq.max_wait`, in microseconds.

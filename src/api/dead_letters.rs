@@ -8,6 +8,8 @@ use crate::pg::call::Reply;
 use crate::store::dead_letters;
 use crate::store::doc_selection::BulkRequest;
 use crate::store::open_queue::Queue;
+use crate::store::owned_queue::OwnedQueue;
+use crate::store::redrive;
 
 /// `doc_revive(queue, subject, next_iteration) → affected_rows`: plans a killed or completed
 /// document again, with all its attempts.
@@ -44,6 +46,6 @@ fn queue_redrive(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
             limit,
             dry_run: false,
         };
-        dead_letters::redrive(&*Queue::open(&name)?, &request).map(Reply::int)
+        redrive::redrive(&OwnedQueue::open(&name)?, &request).map(Reply::int)
     })
 }

@@ -4,9 +4,10 @@ use pgrx::prelude::*;
 
 use crate::api::entry::{queue_name, respond, respond_write};
 use crate::domain::names::QueueName;
+use crate::maintenance::retention;
 use crate::pg::call::Reply;
 use crate::store::history;
-use crate::store::open_queue::Queue;
+use crate::store::owned_queue::OwnedQueue;
 
 /// `queue_trim_history(queue, max_docs) → affected_rows`: removes documents that have been in
 /// the history of a queue for longer than it keeps them, the oldest first, at most `max_docs`.
@@ -17,7 +18,7 @@ fn queue_trim_history(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
         let name = queue_name(call, 0)?;
         let limit = call.limit(1, "max_docs")?;
-        Ok(Reply::int(history::trim(&*Queue::open(&name)?, limit)))
+        retention::trim(&OwnedQueue::open(&name)?, limit).map(Reply::int)
     })
 }
 

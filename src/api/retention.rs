@@ -8,7 +8,7 @@ use crate::maintenance::retention as retain;
 use crate::pg::call::Reply;
 use crate::pg::time::Interval;
 use crate::pg::value::Arg;
-use crate::store::open_queue::Queue;
+use crate::store::owned_queue::OwnedQueue;
 use crate::store::retention as store;
 
 /// `utils_ts_retain(table_name, field, unit, from_time, to_time) → removed_rows`: keeps the
@@ -36,7 +36,9 @@ fn utils_ts_retain(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
 fn queue_drop_logs(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
         let name = queue_name(call, 0)?;
-        lenient(retain::logs_by_setting(&name, None), 0).map(Reply::int)
+        let removed =
+            OwnedQueue::open(&name).and_then(|queue| retain::logs_by_setting(&queue, None));
+        lenient(removed, 0).map(Reply::int)
     })
 }
 
@@ -48,8 +50,11 @@ fn queue_drop_logs_older(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
         let name = queue_name(call, 0)?;
         let age = Interval::parse(call.text(1, "older_than")?).as_duration("older_than")?;
-        let dropped =
-            Queue::open(&name).map(|queue| store::drop_logs_older_than(&queue, age.arg(), None));
+        let dropped = OwnedQueue::open(&name).and_then(|queue| {
+            retain::logs(&queue, || {
+                store::drop_logs_older_than(&queue, age.arg(), None)
+            })
+        });
         lenient(dropped, 0).map(Reply::int)
     })
 }
@@ -61,7 +66,8 @@ fn queue_drop_logs_before(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
         let name = queue_name(call, 0)?;
         let before = Arg::timestamp(call.timestamp(1, "before")?);
-        let dropped = Queue::open(&name).map(|queue| store::drop_logs_before(&queue, before));
+        let dropped = OwnedQueue::open(&name)
+            .and_then(|queue| retain::logs(&queue, || store::drop_logs_before(&queue, before)));
         lenient(dropped, 0).map(Reply::int)
     })
 }
@@ -72,7 +78,8 @@ fn queue_drop_logs_before(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
 fn queue_drop_metrics(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
         let name = queue_name(call, 0)?;
-        lenient(retain::metrics(&name), 0).map(Reply::int)
+        let removed = OwnedQueue::open(&name).and_then(|queue| retain::metrics(&queue));
+        lenient(removed, 0).map(Reply::int)
     })
 }
 
@@ -84,6 +91,7 @@ fn queue_drop_metrics_by(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
         let name = queue_name(call, 0)?;
         let policy = retention::parse(&call.json(1, "policy")?.to_text())?;
-        lenient(retain::metrics_by(&name, &policy), 0).map(Reply::int)
+        let removed = OwnedQueue::open(&name).and_then(|queue| retain::metrics_by(&queue, &policy));
+        lenient(removed, 0).map(Reply::int)
     })
 }

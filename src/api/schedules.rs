@@ -7,9 +7,9 @@ use crate::domain::schedule::{self, CATCH_UP_MAX, Form};
 use crate::error::{Error, Result};
 use crate::maintenance::schedules as run;
 use crate::pg::call::{Call, Reply};
-use crate::pg::subtransaction;
 use crate::pg::time::{self, Interval};
 use crate::pg::value::Arg;
+use crate::pg::{role, subtransaction};
 use crate::signals::commit;
 use crate::store::queue;
 use crate::store::schedules as store;
@@ -82,6 +82,7 @@ fn schedule_create(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
             jitter: call.interval(9, "jitter")?.as_duration("jitter")?,
             starts_at: call.opt_timestamp(10),
             ends_at: call.opt_timestamp(11),
+            made_by: role::current(),
         };
         let replace = call.bool(12, "replace")?;
         queue::lock_against_drop(&queue)?;

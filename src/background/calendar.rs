@@ -7,6 +7,7 @@
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 
 use crate::background::lifecycle::log_failure;
+use crate::background::limits;
 use crate::domain::names::QueueName;
 use crate::maintenance::runner;
 use crate::pg::{process, relation, time};
@@ -52,6 +53,8 @@ const RECORD_INTERVAL_US: i64 = 60_000_000;
 /// What the calendar knows about a queue. Times are in microseconds since 2000.
 struct Queue {
     name: QueueName,
+    /// The role that owned the table when it was found; it may own it no longer.
+    owner: u32,
     /// When something is due.
     due_at: i64,
     /// Successive runs that could not change what was due.
@@ -85,6 +88,8 @@ pub struct Calendar<'a> {
     sweep: VecDeque<u32>,
     /// The table with which the first sweep begins.
     sweep_from: Option<u32>,
+    /// The owner of the queue that ran last, if that run was slow.
+    slow_owner: Option<u32>,
 }
 
 impl<'a> Calendar<'a> {
@@ -103,6 +108,7 @@ impl<'a> Calendar<'a> {
             unknown: HashMap::new(),
             sweep: VecDeque::new(),
             sweep_from: None,
+            slow_owner: None,
         }
     }
 
@@ -162,8 +168,8 @@ impl<'a> Calendar<'a> {
         // The longest overdue queue comes first. A queue with more due documents than one run may
         // change is due again at the end of that run, so all others come before it.
         let until = now + ROUND_US;
-        while let Some((due_at, table)) = self.due.first().copied() {
-            if due_at > now || process::should_stop() || time::clock() > until {
+        while let Some(table) = self.next_due(now) {
+            if process::should_stop() || time::clock() > until {
                 break;
             }
             self.run_queue(table);
@@ -172,6 +178,10 @@ impl<'a> Calendar<'a> {
             match self.sweep.pop_front() {
                 Some(table) if !process::should_stop() => self.run_queue(table),
                 _ => break,
+            }
+            // What became due meanwhile comes before another slow queue.
+            if self.slow_owner.is_some() {
+                break;
             }
         }
         if !self.sweep.is_empty() {
@@ -184,6 +194,21 @@ impl<'a> Calendar<'a> {
         next.min(self.next_full_sweep).min(unknown_at)
     }
 
+    /// Returns the queue that has been due for the longest time, after a slow run one of another
+    /// owner if there is any.
+    fn next_due(&self, now: i64) -> Option<u32> {
+        let mut due = self.due.range(..=(now, u32::MAX)).map(|(_, table)| *table);
+        let first = due.clone().next()?;
+        let Some(slow_owner) = self.slow_owner else {
+            return Some(first);
+        };
+        let is_of_another_owner = |table: &u32| {
+            let queue = self.queues.get(table);
+            queue.is_some_and(|queue| queue.owner != slow_owner)
+        };
+        Some(due.find(is_of_another_owner).unwrap_or(first))
+    }
+
     fn set_due(&mut self, table: u32, due_at: i64) {
         if let Some(queue) = self.queues.get_mut(&table) {
             self.due.remove(&(queue.due_at, table));
@@ -192,12 +217,13 @@ impl<'a> Calendar<'a> {
         }
     }
 
-    fn add(&mut self, table: u32, name: QueueName, due_at: i64) {
+    fn add(&mut self, table: u32, (name, owner): (QueueName, u32), due_at: i64) {
         self.due.insert((due_at, table));
         self.queues.insert(
             table,
             Queue {
                 name,
+                owner,
                 due_at,
                 idle_runs: 0,
                 recorded_at: 0,
@@ -231,11 +257,14 @@ impl<'a> Calendar<'a> {
 
     /// Adds the queue of a table. Returns false when the table cannot be seen.
     fn find_table(&mut self, table: u32, due_at: i64) -> bool {
-        let name = process::transaction(|| relation::queue_of_table(table));
-        let name = name.ok().flatten();
-        match name.and_then(|name| QueueName::parse(&name).ok()) {
-            Some(name) => {
-                self.add(table, name, due_at);
+        let found = process::transaction(|| {
+            let name = relation::queue_of_table(table)?;
+            let owner = relation::owner_in_catalog(table);
+            Some((QueueName::parse(&name).ok()?, owner))
+        });
+        match found.ok().flatten() {
+            Some(queue) => {
+                self.add(table, queue, due_at);
                 true
             }
             None => false,
@@ -268,8 +297,8 @@ impl<'a> Calendar<'a> {
         let found = process::transaction(|| {
             let names = queue::all();
             let tables = names.into_iter().filter_map(|name| {
-                let table = relation::lookup_data_table(&name.relation("docs"))?;
-                Some((table.to_u32(), name))
+                let table = relation::lookup_data_table(&name.relation("docs"))?.to_u32();
+                Some((table, (name, relation::owner_in_catalog(table))))
             });
             tables.collect::<Vec<_>>()
         });
@@ -283,7 +312,7 @@ impl<'a> Calendar<'a> {
                 // The rest of the previous sweep comes first.
                 self.sweep.retain(|table| tables.contains(table));
                 let left: HashSet<u32> = self.sweep.iter().copied().collect();
-                for (table, name) in found {
+                for (table, queue) in found {
                     let due_at = match is_full {
                         true => None,
                         false => due::known_due(table),
@@ -291,8 +320,9 @@ impl<'a> Calendar<'a> {
                     if due_at.is_none() && !left.contains(&table) {
                         self.sweep.push_back(table);
                     }
-                    if !self.queues.contains_key(&table) {
-                        self.add(table, name, due_at.unwrap_or(i64::MAX));
+                    match self.queues.get_mut(&table) {
+                        Some(known) => known.owner = queue.1,
+                        None => self.add(table, queue, due_at.unwrap_or(i64::MAX)),
                     }
                 }
                 let first = self.sweep_from.take();
@@ -316,14 +346,21 @@ impl<'a> Calendar<'a> {
         let Some(queue) = self.queues.get(&table) else {
             return;
         };
-        let name = queue.name.clone();
+        let (name, owner) = (queue.name.clone(), queue.owner);
         process::show_activity(Some(&format!("fetchq: maintenance of queue \"{name}\"")));
         let record_run = queue.recorded_at + RECORD_INTERVAL_US <= time::clock();
-        let outcome = process::transaction(|| runner::run_document_maintenance(&name, record_run));
+        let began = time::clock();
+        let outcome = limits::prompt(|| runner::run_document_maintenance(&name, record_run));
         let now = time::clock();
+        self.slow_owner = (now - began > limits::SLOW_RUN_US).then_some(owner);
         match outcome {
             Ok(None) => self.forget(table),
             Ok(Some(run)) => {
+                if let Some(news) = &run.kills
+                    && let Err(message) = process::transaction(|| runner::note_kills(&name, news))
+                {
+                    log_failure(message);
+                }
                 let Some(queue) = self.queues.get_mut(&table) else {
                     return;
                 };
@@ -346,7 +383,9 @@ impl<'a> Calendar<'a> {
             }
             Err(message) => {
                 log_failure(format!("maintenance of queue \"{name}\" failed: {message}"));
-                let retry_at = process::transaction(|| runner::back_off_maintenance(&name));
+                let retry_at = process::transaction(|| {
+                    runner::back_off_maintenance(&name, now - began, &message)
+                });
                 let retry_at = retry_at.ok().flatten();
                 self.set_due(table, retry_at.unwrap_or(now + RETRY_AFTER_US));
             }

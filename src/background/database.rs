@@ -7,6 +7,7 @@ use std::time::Duration;
 use crate::background::calendar::Calendar;
 use crate::background::jobs::Jobs;
 use crate::background::lifecycle::{Assignment, CHECK_INTERVAL_US, exit_reason, log_failure};
+use crate::background::limits;
 use crate::background::notifier::Notifier;
 use crate::background::schedules::Schedules;
 use crate::background::sessions::Sessions;
@@ -14,6 +15,7 @@ use crate::domain::status::Status;
 use crate::pg::{process, session, time, transaction};
 use crate::signals::board::{BackgroundWorker, ExitReason, board};
 use crate::signals::databases::Database;
+use crate::signals::watchdog;
 
 /// Before it sleeps for longer than this, the process reports all its statistics: microseconds.
 const LONG_SLEEP_US: i64 = 100_000;
@@ -47,6 +49,7 @@ pub fn main(assignment: &Assignment) {
         entry.begin_visit();
     }
     process::begin(Some(worker.database()), c"fetchq background worker");
+    limits::begin();
     let mut services = Services::new(worker, entry);
     let reason = services.run(assignment);
     if reason == ExitReason::Replaced {
@@ -54,6 +57,7 @@ pub fn main(assignment: &Assignment) {
     } else {
         services.jobs.terminate();
     }
+    watchdog::leave();
     worker.set_exit_reason(reason);
     process::end(false);
 }
@@ -157,7 +161,8 @@ impl<'a> Services<'a> {
             if self.has_changes() || process::should_stop() {
                 continue;
             }
-            let micros = (until - time::clock()).max(0);
+            // A queue that is due since forever can be left for the next round.
+            let micros = until.saturating_sub(time::clock()).max(0);
             if micros > 0 {
                 process::sleep(Duration::from_micros(micros.unsigned_abs()));
             }

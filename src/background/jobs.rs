@@ -5,7 +5,12 @@
 //! long, and documents that are due must not wait for them. Therefore the background worker
 //! starts a jobs process for them, which exits when nothing is left to do.
 
+use std::cell::Cell;
+
+use pgrx::pg_sys::Oid;
+
 use crate::background::lifecycle::{Assignment, CHECK_INTERVAL_US, exit_reason, log_failure};
+use crate::background::limits;
 use crate::maintenance::runner;
 use crate::pg::process::{self, Started};
 use crate::pg::{catalog, session, time, transaction};
@@ -36,10 +41,16 @@ const MAX_PAUSE_US: i64 = 5_000_000;
 /// microseconds since 2000.
 fn try_one(kind: Kind) -> (bool, i64) {
     process::show_activity(Some("fetchq: jobs"));
-    let result = process::transaction(|| {
-        let has_run = runner::run_next(kind);
-        (has_run, store::next(kind))
-    });
+    let result = match kind {
+        Kind::Pack => process::transaction(|| {
+            let job = runner::claim(kind, None);
+            if let Some(job) = &job {
+                runner::run_claimed(job);
+            }
+            (job.is_some(), store::next(kind))
+        }),
+        Kind::Slow => run_slow(),
+    };
     match result {
         Ok((has_run, next)) => {
             let next = next.unwrap_or(i64::MAX).min(time::clock() + MAX_PAUSE_US);
@@ -80,6 +91,34 @@ fn pack() -> i64 {
         entry.set_events(true);
     }
     next
+}
+
+/// Claims a slow job and runs it, in a transaction each. Returns whether one was due, and when the
+/// next one is, in microseconds since 2000.
+fn run_slow() -> Result<(bool, Option<i64>), String> {
+    let last_owner = SLOW_OWNER.get();
+    let Some(job) = process::transaction(|| runner::claim(Kind::Slow, last_owner))? else {
+        return process::transaction(|| (false, store::next(Kind::Slow)));
+    };
+    let began = time::clock();
+    if let Err(message) = limits::slow(|| runner::run_claimed(&job)) {
+        let took = time::clock() - began;
+        process::transaction(|| runner::back_off_claimed(&job, took, &message))?;
+        log_failure(format!(
+            "maintenance job {} ({} of queue \"{}\") failed: {message}",
+            job.id, job.task, job.queue
+        ));
+    }
+    let is_slow = time::clock() - began > limits::SLOW_RUN_US;
+    process::transaction(|| {
+        SLOW_OWNER.set(is_slow.then(|| limits::owner_of(&job.queue)).flatten());
+        (true, store::next(Kind::Slow))
+    })
+}
+
+thread_local! {
+    /// The owner of the queue whose job ran last, if that run was slow. Jobs of others come next.
+    static SLOW_OWNER: Cell<Option<Oid>> = const { Cell::new(None) };
 }
 
 /// The jobs of a database, as its background worker runs them. Times are in microseconds since

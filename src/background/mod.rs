@@ -7,6 +7,7 @@ mod database;
 mod jobs;
 mod launcher;
 mod lifecycle;
+mod limits;
 mod notifier;
 mod pool;
 mod schedules;

@@ -1,9 +1,11 @@
 //! Runs schedules on time in the background worker, each in a transaction of its own.
 //! maintenance/schedules.rs does the work.
 
+use pgrx::pg_sys::Oid;
+
 use crate::background::lifecycle::log_failure;
-use crate::maintenance::runner::RunAs;
-use crate::maintenance::schedules;
+use crate::background::limits;
+use crate::maintenance::{runner, schedules};
 use crate::pg::planner::with_plain_search_path;
 use crate::pg::{process, time};
 use crate::signals::board::BackgroundWorker;
@@ -31,6 +33,8 @@ pub struct Schedules<'a> {
     next: i64,
     /// When the next schedule is due, in microseconds since 2000.
     due_at: i64,
+    /// The owner of the queue of the schedule that ran last, if that run was slow.
+    slow_owner: Option<Oid>,
 }
 
 impl<'a> Schedules<'a> {
@@ -42,6 +46,7 @@ impl<'a> Schedules<'a> {
             seen_changes: worker.schedule_changes(),
             next: i64::MIN,
             due_at: i64::MIN,
+            slow_owner: None,
         }
     }
 
@@ -67,15 +72,24 @@ impl<'a> Schedules<'a> {
                 break;
             }
             process::show_activity(Some("fetchq: schedules"));
-            let result = process::transaction(|| {
+            let began = time::clock();
+            let last_owner = self.slow_owner;
+            let mut claimed: Option<(String, Option<Oid>)> = None;
+            let result = limits::prompt(|| {
                 // The process is a superuser, so its statements must not find operators of other
                 // roles.
                 with_plain_search_path(|| {
-                    let run = schedules::run_one(time::now(), RunAs::Owner);
+                    let run = schedules::run_one(time::now(), last_owner, |schedule| {
+                        let owner = limits::owner_of(&schedule.queue);
+                        claimed = Some((schedule.name.clone(), owner));
+                    });
                     (run.is_some(), store::next_due())
                 })
             });
             let now = time::clock();
+            let is_slow = now - began > limits::SLOW_RUN_US;
+            let owner = claimed.as_ref().and_then(|(_, owner)| *owner);
+            self.slow_owner = owner.filter(|_| is_slow);
             self.next = match result {
                 Ok((has_run, next)) => {
                     self.due_at = next.unwrap_or(i64::MAX);
@@ -87,10 +101,26 @@ impl<'a> Schedules<'a> {
                     }
                 }
                 Err(message) => {
-                    log_failure(format!("running schedules failed: {message}"));
-                    now + RETRY_AFTER_US
+                    if let Some((name, _)) = claimed {
+                        let pause = runner::pause_after(now - began);
+                        let backed_off = process::transaction(|| {
+                            store::back_off(&name, time::now(), &message, pause);
+                        });
+                        if let Err(message) = backed_off {
+                            log_failure(message);
+                        }
+                        log_failure(format!("schedule \"{name}\" failed: {message}"));
+                        now
+                    } else {
+                        log_failure(format!("running schedules failed: {message}"));
+                        now + RETRY_AFTER_US
+                    }
                 }
             };
+            // The documents of other queues come before another slow schedule.
+            if is_slow {
+                break;
+            }
         }
         self.next
     }

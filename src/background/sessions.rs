@@ -1,13 +1,16 @@
 //! Leases that are bound to a session. They end when the session ends, or are extended as long as
 //! it lives.
 
+use std::collections::HashMap;
+
 use crate::background::lifecycle::log_failure;
+use crate::background::limits;
 use crate::domain::names::QueueName;
-use crate::maintenance::runner::RunAs;
+use crate::maintenance::runner;
 use crate::pg::planner::with_plain_search_path;
 use crate::pg::{process, time};
 use crate::signals::commit::BOUND_LEASES_LOOK_US;
-use crate::store::open_queue::Queue;
+use crate::store::owned_queue::OwnedQueue;
 use crate::store::worker_sessions::{self, BoundSessions};
 
 /// How often the process looks which sessions have ended, when some have bound leases:
@@ -17,12 +20,18 @@ const SCAN_INTERVAL_US: i64 = 400_000;
 /// How often it looks whether there are sessions with bound leases: microseconds.
 const IDLE_SCAN_INTERVAL_US: i64 = 1_000_000;
 
-/// The bound sessions of a database, as its background worker follows them.
+/// How long a queue waits at least after a failure: microseconds.
+const MIN_PAUSE_US: i64 = 10_000_000;
+
+/// The bound sessions of a database, as its background worker follows them. Times are in
+/// microseconds since 2000.
 pub struct Sessions {
-    /// When to look next, in microseconds since 2000.
+    /// When to look next.
     next: i64,
     /// Whether some sessions have bound leases.
     has_bound: bool,
+    /// Queues that have failed, and until when they wait.
+    failing: HashMap<String, i64>,
 }
 
 impl Default for Sessions {
@@ -30,6 +39,7 @@ impl Default for Sessions {
         Self {
             next: i64::MIN,
             has_bound: false,
+            failing: HashMap::new(),
         }
     }
 }
@@ -59,8 +69,9 @@ impl Sessions {
         let interval = match found {
             Ok(found) if found.is_empty() => IDLE_SCAN_INTERVAL_US,
             Ok(found) => {
+                self.failing.retain(|name, _| found.contains_key(name));
                 for (name, bound) in found {
-                    apply_bindings(&name, &bound);
+                    self.apply(&name, &bound);
                 }
                 SCAN_INTERVAL_US
             }
@@ -72,22 +83,42 @@ impl Sessions {
         self.next = time::clock() + interval;
         self.next
     }
+
+    /// Applies the bindings of a queue, unless it has failed and must wait.
+    fn apply(&mut self, name: &str, bound: &BoundSessions) {
+        let began = time::clock();
+        if self.failing.get(name).is_some_and(|until| *until > began) {
+            return;
+        }
+        match apply_bindings(name, bound) {
+            Ok(()) => {
+                self.failing.remove(name);
+            }
+            Err(message) => {
+                let now = time::clock();
+                let pause = runner::pause_after(now - began).max(MIN_PAUSE_US);
+                self.failing.insert(name.to_owned(), now + pause);
+                log_failure(format!(
+                    "applying the bound sessions of queue \"{name}\" failed: {message}"
+                ));
+            }
+        }
+    }
 }
 
-fn apply_bindings(name: &str, bound: &BoundSessions) {
+/// Applies the bindings of a queue. Returns the message of an error.
+fn apply_bindings(name: &str, bound: &BoundSessions) -> Result<(), String> {
     let Ok(name) = QueueName::parse(name) else {
-        return;
+        return Ok(());
     };
-    let result = process::transaction(|| {
-        // There is no queue to open when DDL has locked it, or when it was dropped meanwhile.
-        let queue = Queue::try_open(&name).ok().flatten();
-        if let Some(queue) = queue {
-            RunAs::Owner.run(&name, || worker_sessions::apply_bindings(&queue, bound));
-        }
-    });
-    if let Err(message) = result {
-        log_failure(format!(
-            "applying the bound sessions of queue \"{name}\" failed: {message}"
-        ));
-    }
+    limits::prompt(|| {
+        // The process is a superuser, so its statements must not find operators of other roles.
+        with_plain_search_path(|| {
+            // There is no queue to open when DDL has locked it, or when it was dropped meanwhile.
+            let queue = OwnedQueue::try_open(&name).ok().flatten();
+            if let Some(queue) = queue {
+                worker_sessions::apply_bindings(&queue, bound);
+            }
+        });
+    })
 }

@@ -5,12 +5,13 @@ use pgrx::PgSqlErrorCode;
 
 use crate::domain::names::QueueName;
 use crate::error::{self, Result};
+use crate::pg::role::Privilege;
 use crate::signals::progress;
-use crate::store::open_queue::Queue;
+use crate::store::owned_queue::OwnedQueue;
 use crate::store::{maintenance, worker_sessions};
 
 /// The number of documents that one run has changed.
-#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct Outcome {
     /// Planned documents that are pending now.
     pub activated: i32,
@@ -18,20 +19,25 @@ pub struct Outcome {
     pub rescheduled: i32,
     /// Documents whose lease has expired at their last attempt.
     pub killed: i32,
-    /// Whether documents could not be killed, because they could not be moved to the dead-letter
-    /// queue or to the history.
-    pub has_kill_failed: bool,
+    /// Why documents could not be killed: they could not be moved to the dead-letter queue or to
+    /// the history.
+    pub kill_failure: Option<String>,
 }
+
+/// What a caller needs who is not the owner of the documents.
+pub const PRIVILEGES: &[Privilege] = &[Privilege::Select, Privilege::Update];
 
 /// Makes planned documents pending at their time, and returns or kills documents whose lease has
 /// expired: up to `limit` documents each. It does nothing while another session has locked the
 /// table.
 ///
-/// Fails with `Error::UnknownQueue`, and with the errors of killing a document.
+/// Fails with `Error::UnknownQueue`, with `Error::NoPrivilege`, and with the errors of killing a
+/// document.
 pub fn run(name: &QueueName, limit: i32) -> Result<Outcome> {
-    let Some(queue) = Queue::try_open(name)? else {
+    let Some(queue) = OwnedQueue::try_open(name)? else {
         return Ok(Outcome::default());
     };
+    queue.authorize(PRIVILEGES)?;
     // The background worker does this for all queues at once, so `run_open` does not do it.
     if worker_sessions::may_read() {
         for bound in worker_sessions::bound_sessions(Some(queue.id)).values() {
@@ -41,14 +47,18 @@ pub fn run(name: &QueueName, limit: i32) -> Result<Outcome> {
     run_open(&queue, limit, true)
 }
 
-/// Does what `run` does, for a queue that is open and without its bound sessions. Without `kills`,
-/// documents at their last attempt are left as they are.
+/// Does what `run` does, for a queue that is open and without its bound sessions, with the rights
+/// of its owner. Without `kills`, documents at their last attempt are left as they are.
 ///
 /// When killed documents cannot be moved to the dead-letter queue or to the history, that is
 /// reported as a WARNING, and the rest is done.
 ///
 /// Fails with the errors of killing a document that stays in the table.
-pub fn run_open(queue: &Queue, limit: i32, kills: bool) -> Result<Outcome> {
+pub fn run_open(queue: &OwnedQueue, limit: i32, kills: bool) -> Result<Outcome> {
+    queue.act(|| run_as_owner(queue, limit, kills))
+}
+
+fn run_as_owner(queue: &OwnedQueue, limit: i32, kills: bool) -> Result<Outcome> {
     let expired = if kills {
         maintenance::expire(queue, limit)?
     } else {
@@ -74,6 +84,6 @@ pub fn run_open(queue: &Queue, limit: i32, kills: bool) -> Result<Outcome> {
         killed: expired.killed,
         rescheduled: expired.returned,
         activated,
-        has_kill_failed: expired.failure.is_some(),
+        kill_failure: expired.failure,
     })
 }

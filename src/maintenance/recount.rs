@@ -4,16 +4,21 @@
 
 use crate::domain::names::QueueName;
 use crate::error::Result;
+use crate::maintenance::documents::PRIVILEGES;
 use crate::ready::floors;
-use crate::store::open_queue::Queue;
-use crate::store::{limits, metrics, ordering_setup, triggers};
+use crate::store::owned_queue::OwnedQueue;
+use crate::store::{limits, metrics, ordering_setup, triggers, worker_sessions};
 
-/// Recounts the gauges of a queue and repairs its state. Returns how many gauges were wrong. While
-/// another session has locked the table, the state is not repaired.
+/// Recounts the gauges of a queue and repairs its state. Returns how many gauges were wrong. It
+/// does nothing while another session has locked the table.
 ///
-/// Fails with `Error::UnknownQueue`, and with the errors of the recount.
+/// Fails with `Error::UnknownQueue`, with `Error::NoPrivilege`, and with the errors of the recount.
 pub fn run(name: &QueueName) -> Result<i32> {
-    if let Some(queue) = Queue::try_open(name)? {
+    let Some(queue) = OwnedQueue::try_open(name)? else {
+        return Ok(0);
+    };
+    queue.authorize(PRIVILEGES)?;
+    let repaired = queue.act(|| {
         if queue.lacks_trigger() {
             triggers::repair_ready_trigger(name);
         }
@@ -22,6 +27,8 @@ pub fn run(name: &QueueName) -> Result<i32> {
         floors::forget(queue.table);
         limits::repair(&queue);
         ordering_setup::repair(&queue);
-    }
-    metrics::recount(name)
+        metrics::recount(name)
+    })?;
+    worker_sessions::delete_stale(&queue);
+    Ok(repaired)
 }

@@ -12,14 +12,13 @@ use crate::domain::jobs::{DEFAULT_DELAY, Settings, Task};
 use crate::domain::names::QueueName;
 use crate::error::{self, Error, Result, raise};
 use crate::maintenance::{documents, pack, recount, retention, snapshot};
-use crate::pg::process::as_role;
 use crate::pg::time::{self, Interval};
 use crate::pg::{relation, subtransaction};
 use crate::signals::progress;
 use crate::store::jobs::{self, Job, Kind, Maintenance};
+use crate::store::maintenance;
 use crate::store::metrics::SnapshotOf;
-use crate::store::open_queue::Queue;
-use crate::store::{maintenance, worker_sessions};
+use crate::store::owned_queue::OwnedQueue;
 
 /// The result of running several jobs.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
@@ -32,14 +31,15 @@ pub struct Outcome {
     pub packed: i32,
 }
 
-/// Claims up to `limit` due jobs for `duration`, and runs them with the rights of the caller. A
-/// job that fails is reported as a WARNING and retried later.
+/// Claims up to `limit` due jobs for `duration`, and runs them. A job of a queue acts with the
+/// rights of the owner of the documents, if the caller has the right to do what it does. A job that
+/// fails is reported as a WARNING and retried later.
 pub fn run(duration: Interval, limit: i32) -> Outcome {
     let mut outcome = Outcome::default();
     let mut packs = false;
     for job in jobs::claim_all(duration, limit) {
         packs |= Task::parse(&job.task) == Some(Task::Pack);
-        let result = subtransaction::attempt(|| raise(run_one(&job, RunAs::Caller)));
+        let result = subtransaction::attempt(|| raise(run_one(&job, false)));
         match finish(&job, result) {
             Some(packed) => {
                 outcome.processed += 1;
@@ -54,30 +54,6 @@ pub fn run(duration: Interval, limit: i32) -> Outcome {
     outcome
 }
 
-/// The role whose rights a job runs with.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum RunAs {
-    /// The role that called a function.
-    Caller,
-    /// The role that owns the documents. The background worker is a superuser, and triggers of
-    /// the owner must not run with its rights.
-    Owner,
-}
-
-impl RunAs {
-    /// Runs `work` with the rights of the role.
-    pub fn run<R>(self, queue: &QueueName, work: impl FnOnce() -> R) -> R {
-        let table = relation::lookup_data_table(&queue.relation("docs"));
-        match table {
-            Some(table) if self == Self::Owner => match relation::owner_of_table(table) {
-                Some(owner) => as_role(owner, work),
-                None => work(),
-            },
-            _ => work(),
-        }
-    }
-}
-
 /// Returns the packed rows of a job that has succeeded. Plans the next attempt of one that has
 /// failed, reports it as a WARNING, and returns None.
 fn finish(job: &Job, result: std::result::Result<i32, String>) -> Option<i32> {
@@ -85,7 +61,7 @@ fn finish(job: &Job, result: std::result::Result<i32, String>) -> Option<i32> {
         Ok(packed) => return Some(packed),
         Err(message) => message,
     };
-    jobs::back_off(job.id, delay_of(job));
+    jobs::back_off(job.id, delay_of(job), 0, &message);
     error::warn(
         PgSqlErrorCode::ERRCODE_WARNING,
         format!(
@@ -97,22 +73,45 @@ fn finish(job: &Job, result: std::result::Result<i32, String>) -> Option<i32> {
     None
 }
 
-/// Claims one due job of a kind and runs it, for the background worker. A job of a queue runs with
-/// the rights of the role that owns the queue. Returns false when no job was due. A failure is
-/// reported as a WARNING.
-pub fn run_next(kind: Kind) -> bool {
-    let Some(job) = jobs::claim_one(kind, default_duration()) else {
-        return false;
-    };
-    finish(
-        &job,
-        subtransaction::attempt(|| raise(run_one(&job, RunAs::Owner))),
-    );
+/// Claims one due job of a kind, for the background worker. With `last_owner`, the job of a queue
+/// of another owner comes first. None when no job was due.
+///
+/// The claim is to be committed before the job of a queue runs. A job that ends the process is then
+/// hidden for as long as it was claimed, and other jobs come first.
+pub fn claim(kind: Kind, last_owner: Option<Oid>) -> Option<Job> {
+    jobs::claim_one(kind, default_duration(), last_owner)
+}
+
+/// Runs a job that was claimed, for the background worker. A failure is reported as a WARNING. Does
+/// nothing when another session has locked the job, or has deleted it.
+pub fn run_claimed(job: &Job) {
+    // The job is locked before its queue, in the order of dropping a queue.
+    if !jobs::try_lock(job.id) {
+        return;
+    }
+    finish(job, subtransaction::attempt(|| raise(run_one(job, true))));
     if Task::parse(&job.task) == Some(Task::Pack) {
         pack::truncate_packed();
     }
-    true
 }
+
+/// Plans the next attempt of a job whose transaction was rolled back after `took` microseconds.
+pub fn back_off_claimed(job: &Job, took: i64, message: &str) {
+    jobs::back_off(job.id, delay_of(job), pause_after(took), message);
+}
+
+/// How many times as long as a failed attempt took the queue waits for the next one, so that a slow
+/// queue takes a tenth of the time of the process at most.
+const PAUSES_PER_ATTEMPT: i64 = 9;
+
+/// Returns how long to wait at least after an attempt that failed after `took`, in microseconds.
+pub fn pause_after(took: i64) -> i64 {
+    took.saturating_mul(PAUSES_PER_ATTEMPT)
+}
+
+/// By how many bits the number of documents in a run is reduced after each failure. A queue that is
+/// too slow for its limit goes on in smaller steps.
+const SHRINK_BITS: u32 = 2;
 
 /// The result of one run of the maintenance of a queue's documents.
 pub struct DocumentRun {
@@ -120,6 +119,25 @@ pub struct DocumentRun {
     pub changed: i32,
     /// When the next document is due, as far as is known, in microseconds since 2000.
     pub next: i64,
+    /// Whether failed documents could leave the queue, where that is news.
+    pub kills: Option<KillNews>,
+}
+
+/// What is new about the documents of a queue that failed too often.
+pub enum KillNews {
+    /// They cannot be moved to the dead-letter queue or to the history, with the message.
+    Failed(String),
+    /// They can be moved again.
+    Recovered,
+}
+
+/// Notes in the job `mnt` of a queue whether failed documents can leave it.
+pub fn note_kills(name: &QueueName, news: &KillNews) {
+    let message = match news {
+        KillNews::Failed(message) => Some(message.as_str()),
+        KillNews::Recovered => None,
+    };
+    jobs::note_error(name.as_str(), message);
 }
 
 /// Runs the maintenance of a queue's documents, for the background worker, which calls it whenever
@@ -141,6 +159,7 @@ pub fn run_document_maintenance(name: &QueueName, record_run: bool) -> Option<Do
         return Some(DocumentRun {
             changed: 0,
             next: now.saturating_add(WITHOUT_JOB_RETRY_US),
+            kills: None,
         });
     };
     let settings = raise(settings_of(&job));
@@ -151,29 +170,36 @@ pub fn run_document_maintenance(name: &QueueName, record_run: bool) -> Option<Do
         return Some(DocumentRun {
             changed: 0,
             next: not_before,
+            kills: None,
         });
     }
     // Another session that has locked the job runs it now and records that itself.
     let record_run = (record_run || failures > 0) && jobs::try_lock(job.id);
-    let queue = match Queue::try_open(name) {
+    let queue = match OwnedQueue::try_open(name) {
         Ok(Some(queue)) => queue,
         // DDL has locked the queue. The caller retries soon.
         Ok(None) => {
             return Some(DocumentRun {
                 changed: 0,
                 next: now,
+                kills: None,
             });
         }
         Err(Error::UnknownQueue(_)) => return None,
         Err(e) => raise(Err(e)),
     };
-    let limit = settings.limit.max(0);
+    let shrink = SHRINK_BITS.saturating_mul(failures.unsigned_abs()).min(31);
+    let limit = match settings.limit.max(0) {
+        0 => 0,
+        limit => (limit >> shrink).max(1),
+    };
     let batch = progress::begin_batch(Task::Maintain, queue.table.to_u32());
     let kills = may_kill(queue.table, now);
-    let outcome = raise(RunAs::Owner.run(name, || documents::run_open(&queue, limit, kills)));
-    if kills {
-        record_kill_outcome(queue.table, now, outcome.has_kill_failed);
-    }
+    let outcome = raise(documents::run_open(&queue, limit, kills));
+    let news = match kills {
+        true => record_kill_outcome(queue.table, now, outcome.kill_failure.as_deref()),
+        false => None,
+    };
     let changed = outcome.activated + outcome.rescheduled + outcome.killed;
     drop(batch);
     if record_run && (changed > 0 || failures > 0) {
@@ -185,7 +211,11 @@ pub fn run_document_maintenance(name: &QueueName, record_run: bool) -> Option<Do
         0 => maintenance::next_due(&queue).unwrap_or_else(|| delay.after(now)),
         _ => now,
     };
-    Some(DocumentRun { changed, next })
+    Some(DocumentRun {
+        changed,
+        next,
+        kills: news,
+    })
 }
 
 /// The backoff of a queue whose failed documents cannot be moved to the dead-letter queue or to the
@@ -216,12 +246,12 @@ fn may_kill(table: Oid, now: i64) -> bool {
     })
 }
 
-fn record_kill_outcome(table: Oid, now: i64, has_failed: bool) {
+/// Records whether failed documents could leave a queue. Returns what is new about that.
+fn record_kill_outcome(table: Oid, now: i64, failure: Option<&str>) -> Option<KillNews> {
     KILL_BACKOFFS.with_borrow_mut(|backoffs| {
-        if !has_failed {
-            backoffs.remove(&table);
-            return;
-        }
+        let Some(message) = failure else {
+            return backoffs.remove(&table).map(|_| KillNews::Recovered);
+        };
         let backoff = backoffs.entry(table).or_insert(KillBackoff {
             failures: 0,
             until: 0,
@@ -229,7 +259,8 @@ fn record_kill_outcome(table: Oid, now: i64, has_failed: bool) {
         let delay = (MIN_KILL_RETRY_US << backoff.failures.min(10)).min(MAX_KILL_RETRY_US);
         backoff.until = now.saturating_add(delay);
         backoff.failures = backoff.failures.saturating_add(1);
-    });
+        Some(KillNews::Failed(message.to_owned()))
+    })
 }
 
 /// When a queue without the job `mnt` is looked at again: microseconds.
@@ -257,22 +288,23 @@ fn settings_of(job: &Job) -> Result<Settings> {
     })
 }
 
-/// Postpones the maintenance of a queue's documents after a failure. Returns until when, in
-/// microseconds since 2000; None when the queue has no job `mnt`.
-pub fn back_off_maintenance(name: &QueueName) -> Option<i64> {
+/// Postpones the maintenance of a queue's documents after a failure that took `took` microseconds.
+/// Returns until when, in microseconds since 2000; None when the queue has no job `mnt`.
+pub fn back_off_maintenance(name: &QueueName, took: i64, message: &str) -> Option<i64> {
     let job = jobs::maintenance_of(name.as_str())?.job;
     if jobs::try_lock(job.id) {
         jobs::count_failure(job.id);
-        jobs::back_off(job.id, delay_of(&job));
+        jobs::back_off(job.id, delay_of(&job), pause_after(took), message);
     }
     jobs::maintenance_of(name.as_str()).map(|after| after.not_before)
 }
 
-/// Runs a job and plans its next run. Returns how many rows it has packed.
+/// Runs a job and plans its next run. Returns how many rows it has packed. With `in_parts` a long
+/// job is done in parts, because the caller can begin another transaction.
 ///
 /// Fails with `Invalid::JobSettings` when its settings are invalid, `Error::UnknownTask` when its
 /// task is unknown, and with the errors of its service.
-fn run_one(job: &Job, run_as: RunAs) -> Result<i32> {
+fn run_one(job: &Job, in_parts: bool) -> Result<i32> {
     let settings = settings_of(job)?;
     if let Some(duration) = &settings.duration {
         jobs::extend(job.id, Interval::parse(duration).as_duration("duration")?);
@@ -297,29 +329,28 @@ fn run_one(job: &Job, run_as: RunAs) -> Result<i32> {
             _ => None,
         };
         let mut swept_to = None;
-        run_as.run(&queue, || match task {
-            Task::Pack => Ok(()),
-            Task::Maintain => documents::run(&queue, settings.limit.max(0)).map(|_| ()),
-            Task::Snapshot => snapshot::run(&queue, SnapshotOf::All).map(|_| ()),
-            Task::Recount => recount::run(&queue).map(|_| ()),
+        match task {
+            Task::Pack => {}
+            Task::Maintain => {
+                documents::run(&queue, settings.limit.max(0))?;
+            }
+            Task::Snapshot => {
+                snapshot::run(&queue, SnapshotOf::All)?;
+            }
+            Task::Recount => {
+                recount::run(&queue)?;
+            }
             Task::Retain => {
-                // The background worker commits and continues with the rest in another run.
-                let limit = (run_as == RunAs::Owner).then_some(retention::LOG_BATCH);
+                let limit = in_parts.then_some(retention::LOG_BATCH);
                 has_more = retention::run(&queue, limit)?;
-                let history = retention::run_history(&queue, from.clone(), limit.is_some())?;
+                let history = retention::run_history(&queue, from.clone(), in_parts)?;
                 has_more |= history.has_more;
                 swept_to = history.after;
-                Ok(())
             }
-        })?;
+        }
         if swept_to != from {
             jobs::set_swept(job.id, swept_to.as_deref());
         }
-    }
-    if task == Task::Recount
-        && let Some(queue) = Queue::try_open(&QueueName::parse(&job.queue)?)?
-    {
-        worker_sessions::delete_stale(&queue);
     }
     let delay = Interval::parse(&settings.delay).as_duration("delay")?;
     let delay = if has_more {

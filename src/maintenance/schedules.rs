@@ -8,17 +8,18 @@
 //! other schedules run.
 
 use pgrx::PgSqlErrorCode;
+use pgrx::pg_sys::Oid;
 
 use crate::domain::names::{self, QueueName};
 use crate::domain::rhythm::Rhythm;
 use crate::domain::schedule::{self, CatchUp};
 use crate::error::{self, Error, Result, raise};
-use crate::maintenance::runner::RunAs;
 use crate::pg::json::Jsonb;
+use crate::pg::role::{self, Privilege};
 use crate::pg::zone::ServerZone;
 use crate::pg::{subtransaction, time};
 use crate::store::doc_push::{self, NewDoc};
-use crate::store::open_queue::Queue;
+use crate::store::owned_queue::OwnedQueue;
 use crate::store::schedules as store;
 use crate::store::schedules::{DueSchedule, NewSchedule, Timing};
 
@@ -34,12 +35,12 @@ pub struct Outcome {
     pub queued: i32,
 }
 
-/// Runs up to `limit` schedules that are due at `now`, in microseconds since 2000, with the rights
-/// of the caller. A schedule that fails is reported as a WARNING and retried later.
+/// Runs up to `limit` schedules that are due at `now`, in microseconds since 2000. A schedule that
+/// fails is reported as a WARNING and retried later.
 pub fn run(limit: i32, now: i64) -> Outcome {
     let mut outcome = Outcome::default();
     for _ in 0..limit {
-        match run_one(now, RunAs::Caller) {
+        match run_one(now, None, |_| {}) {
             Some(Ok(queued)) => {
                 outcome.processed += 1;
                 outcome.queued = outcome.queued.saturating_add(queued);
@@ -63,15 +64,20 @@ pub fn run_beside_jobs(limit: i32) {
     }
 }
 
-/// Runs a schedule that is due at `now`, in microseconds since 2000. Returns how many documents it
-/// has created; an error without details when it failed, which is reported as a WARNING; and None
-/// when no schedule is due, or all that are due are locked.
-pub fn run_one(now: i64, run_as: RunAs) -> Option<std::result::Result<i32, ()>> {
-    let claimed = store::claim(now)?;
-    match subtransaction::attempt(|| raise(push_ticks(&claimed, now, run_as))) {
+/// Runs a schedule that is due at `now`, in microseconds since 2000. With `last_owner`, one of a
+/// queue of another owner comes first. `on_claim` gets the schedule before it runs. Returns how many documents it has created; an error without details when it failed, which
+/// is reported as a WARNING; and None when no schedule is due, or all that are due are locked.
+pub fn run_one(
+    now: i64,
+    last_owner: Option<Oid>,
+    on_claim: impl FnOnce(&DueSchedule),
+) -> Option<std::result::Result<i32, ()>> {
+    let claimed = store::claim(now, last_owner)?;
+    on_claim(&claimed);
+    match subtransaction::attempt(|| raise(push_ticks(&claimed, now))) {
         Ok(queued) => Some(Ok(queued)),
         Err(message) => {
-            store::back_off(&claimed.name, now, &message);
+            store::back_off(&claimed.name, now, &message, 0);
             error::warn(
                 PgSqlErrorCode::ERRCODE_WARNING,
                 format!("schedule \"{}\" failed: {message}", claimed.name),
@@ -82,9 +88,35 @@ pub fn run_one(now: i64, run_as: RunAs) -> Option<std::result::Result<i32, ()>> 
     }
 }
 
+/// Checks that the role that made a schedule may push into its queue, as when it pushed itself. The
+/// documents are then pushed with the rights of the owner of the queue, so that what the owner has
+/// attached to its table gains no rights of that role.
+///
+/// Fails with `Error::MayNotPush`.
+fn check_maker(maker: Oid, queue: &OwnedQueue) -> Result<()> {
+    let reason = if !role::exists(maker) {
+        "no longer exists".to_owned()
+    } else if role::has_privileges_of(maker, queue.owner) {
+        return Ok(());
+    } else if !role::has_privilege(maker, queue.table, Privilege::Insert) {
+        format!("may not push into queue \"{}\"", queue.name)
+    } else if role::is_restricted_by_policies(maker, queue.table) {
+        format!(
+            "may not push into queue \"{}\" without the policies of its table",
+            queue.name
+        )
+    } else {
+        return Ok(());
+    };
+    Err(Error::MayNotPush {
+        maker: format!("\"{}\"", role::name(maker)),
+        reason,
+    })
+}
+
 /// Pushes a document for each tick that is due, and moves the schedule to its next tick. Returns
 /// how many documents it has created.
-fn push_ticks(claimed: &DueSchedule, now: i64, run_as: RunAs) -> Result<i32> {
+fn push_ticks(claimed: &DueSchedule, now: i64) -> Result<i32> {
     let name = QueueName::parse(&claimed.queue)?;
     let zone = zone(&claimed.timezone)?;
     let rhythm = rhythm(&claimed.timing, claimed.anchor)?;
@@ -98,13 +130,14 @@ fn push_ticks(claimed: &DueSchedule, now: i64, run_as: RunAs) -> Result<i32> {
         catch_up,
         claimed.catch_up_limit.max(1).unsigned_abs() as usize,
     );
-    let Some(queue) = Queue::try_open(&name)? else {
+    let Some(queue) = OwnedQueue::try_open(&name)? else {
         store::postpone(&claimed.name, now.saturating_add(LOCKED_RETRY_US));
         return Ok(0);
     };
+    check_maker(claimed.made_by, &queue)?;
     let payload = Jsonb::parse(&claimed.payload);
     let jitter_us = interval_us(claimed.jitter);
-    let queued = run_as.run(&name, || {
+    let queued = queue.act(|| {
         due.push.iter().try_fold(0, |queued, tick| {
             let subject = schedule::subject(&claimed.name, *tick);
             let delay = schedule::jitter(&claimed.name, *tick, jitter_us);

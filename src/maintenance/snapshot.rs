@@ -2,16 +2,22 @@
 
 use crate::domain::names::QueueName;
 use crate::error::Result;
+use crate::pg::role::Privilege;
 use crate::store::metrics::{self, SnapshotOf};
-use crate::store::open_queue::Queue;
+use crate::store::owned_queue::{OwnedQueue, Table};
 
 /// Takes a snapshot of the metrics of a queue, and returns how many rows it has written. It writes
 /// none while another session has locked the queue.
 ///
-/// Fails with `Error::UnknownQueue`.
+/// Fails with `Error::UnknownQueue`, with `Error::OtherOwner` when the table of the snapshots
+/// belongs to another role than the documents, and with `Error::NoPrivilege`.
 pub fn run(name: &QueueName, which: SnapshotOf) -> Result<i32> {
-    if Queue::try_open(name)?.is_none() {
+    let Some(queue) = OwnedQueue::try_open(name)? else {
         return Ok(0);
+    };
+    match queue.open_table("metrics", &[Privilege::Insert])? {
+        Table::Ready => Ok(queue.act(|| metrics::snap(name, which))),
+        Table::Busy => Ok(0),
+        Table::Missing => Err(queue.missing("metrics")),
     }
-    Ok(metrics::snap(name, which))
 }

@@ -22,9 +22,9 @@ pub enum Look<const N: usize> {
 ///
 /// Only entries whose first columns equal `prefix` are read. `from` has the columns after the
 /// prefix. `budget` is the number of entries that may be read, and is reduced by those that were.
-/// Nothing has to be locked: the table and the index are locked for the look if that is possible
-/// without waiting. The caller has checked the columns and the predicate of the index. Works on a
-/// hot standby, too. Needs no rights on the table.
+/// The caller has locked the table with a [`ReadLock`], and has checked the columns and the
+/// predicate of the index, which is locked for the look if that is possible without waiting. Works
+/// on a hot standby, too. Needs no rights on the table.
 pub fn first_visible<const N: usize>(
     table: pg_sys::Oid,
     index: pg_sys::Oid,
@@ -33,7 +33,7 @@ pub fn first_visible<const N: usize>(
     is_beyond: impl Fn(&[Column; N]) -> bool,
     budget: &mut u32,
 ) -> Look<N> {
-    let Some(lock) = ReadLock::try_take([table, index]) else {
+    let Some(lock) = ReadLock::try_take(index) else {
         return Look::Unknown;
     };
     let mut members = row_members(
@@ -117,25 +117,16 @@ unsafe fn is_readable(table: pg_sys::Oid, index: pg_sys::Oid) -> bool {
     }
 }
 
-/// Locks of a reader on a table and an index, which are released when this is dropped, so that a
+/// The lock of a reader on a table or an index, which is released when this is dropped, so that a
 /// look at many queues does not keep many locks.
-struct ReadLock([pg_sys::Oid; 2]);
+pub struct ReadLock(pg_sys::Oid);
 
 impl ReadLock {
-    /// Takes both locks, unless it would have to wait.
-    fn try_take([table, index]: [pg_sys::Oid; 2]) -> Option<Self> {
+    /// Takes the lock. None when that would have to wait.
+    pub fn try_take(relation: pg_sys::Oid) -> Option<Self> {
         let mode = pg_sys::AccessShareLock as i32;
-        // SAFETY: This locks OIDs, whether relations have them or not.
-        unsafe {
-            if !pg_sys::ConditionalLockRelationOid(table, mode) {
-                return None;
-            }
-            if !pg_sys::ConditionalLockRelationOid(index, mode) {
-                pg_sys::UnlockRelationOid(table, mode);
-                return None;
-            }
-        }
-        Some(Self([table, index]))
+        // SAFETY: This locks an OID, whether a relation has it or not.
+        unsafe { pg_sys::ConditionalLockRelationOid(relation, mode) }.then_some(Self(relation))
     }
 }
 
@@ -145,10 +136,7 @@ impl Drop for ReadLock {
         if std::thread::panicking() {
             return;
         }
-        let mode = pg_sys::AccessShareLock as i32;
-        for relation in self.0 {
-            // SAFETY: `try_take` has taken the lock.
-            unsafe { pg_sys::UnlockRelationOid(relation, mode) };
-        }
+        // SAFETY: `try_take` has taken the lock.
+        unsafe { pg_sys::UnlockRelationOid(self.0, pg_sys::AccessShareLock as i32) };
     }
 }

@@ -6,6 +6,7 @@
 pub mod append;
 pub mod call;
 pub mod catalog;
+pub mod deadline;
 pub mod documents;
 pub mod documents_check;
 pub mod documents_write;
@@ -23,6 +24,7 @@ pub mod process;
 mod process_settings;
 pub mod random;
 pub mod relation;
+pub mod role;
 pub mod scan;
 pub mod session;
 pub mod shared;

@@ -12,7 +12,7 @@ use pgrx::pg_sys::panic::CaughtError;
 use pgrx::{PgTryBuilder, pg_sys};
 
 use crate::pg::process_settings::ServerSettings;
-use crate::pg::{catalog, errno, session};
+use crate::pg::{catalog, errno, role, session};
 
 /// The latch of a process in shared memory, which wakes the process from `sleep`.
 pub struct Latch(AtomicPtr<pg_sys::Latch>);
@@ -284,6 +284,9 @@ pub fn transaction<R>(work: impl FnOnce() -> R) -> Result<R, String> {
             // The launcher has no database.
             if pg_sys::MyDatabaseId != pg_sys::InvalidOid {
                 catalog::lock_extension();
+                // What an owner has deferred to the commit would run with the rights of this
+                // process there.
+                role::make_constraints_immediate();
             }
             pg_sys::PushActiveSnapshot(pg_sys::GetTransactionSnapshot());
             let result = work();
@@ -346,34 +349,5 @@ pub fn is_database_locked(database: u32) -> bool {
         let mode = pg_sys::RowExclusiveLock as pg_sys::LOCKMODE;
         let result = pg_sys::LockAcquire(&tag, mode, false, true);
         result == pg_sys::LockAcquireResult::LOCKACQUIRE_NOT_AVAIL
-    }
-}
-
-/// Runs `work` with the privileges of a role, as the server runs the functions of an index.
-///
-/// `work` cannot return to the privileges of the session, and changes of settings in it do not
-/// outlast it.
-pub fn as_role<R>(role: pg_sys::Oid, work: impl FnOnce() -> R) -> R {
-    struct SavedRole(pg_sys::Oid, i32);
-    impl Drop for SavedRole {
-        fn drop(&mut self) {
-            // SAFETY: These are the values from before. After an ERROR the end of the
-            // (sub)transaction restores them too.
-            unsafe { pg_sys::SetUserIdAndSecContext(self.0, self.1) };
-        }
-    }
-    // SAFETY: This reads and sets variables of this process.
-    unsafe {
-        let mut saved = SavedRole(pg_sys::InvalidOid, 0);
-        pg_sys::GetUserIdAndSecContext(&mut saved.0, &mut saved.1);
-        let context = saved.1 | pg_sys::SECURITY_RESTRICTED_OPERATION as i32;
-        pg_sys::SetUserIdAndSecContext(role, context);
-        // Settings are restored too. Otherwise the role could leave a search_path behind. After
-        // an ERROR the end of the (sub)transaction restores them.
-        let settings_level = pg_sys::NewGUCNestLevel();
-        let _restored_on_drop = saved;
-        let result = work();
-        pg_sys::AtEOXact_GUC(false, settings_level);
-        result
     }
 }

@@ -227,6 +227,45 @@ pub fn owner_of_table(table: pg_sys::Oid) -> Option<pg_sys::Oid> {
     }
 }
 
+/// Returns the role that owns a table, without a lock: it may own it no longer. 0 when the table does
+/// not exist. This is for statistics and order, and for no decision about rights.
+pub fn owner_in_catalog(table: u32) -> u32 {
+    // SAFETY: This looks the table up in the system cache, and releases the row after it was read.
+    unsafe {
+        let row = pg_sys::SearchSysCache1(
+            pg_sys::SysCacheIdentifier::RELOID as i32,
+            pg_sys::Datum::from(pg_sys::Oid::from(table)),
+        );
+        if row.is_null() {
+            return 0;
+        }
+        let class = pg_sys::heap_tuple_get_struct::<pg_sys::FormData_pg_class>(row);
+        let owner = (*class).relowner.to_u32();
+        pg_sys::ReleaseSysCache(row);
+        owner
+    }
+}
+
+/// Returns whether a table has triggers that can be deferred to the commit. The caller has locked
+/// it.
+pub fn has_deferrable_triggers(table: pg_sys::Oid) -> bool {
+    // SAFETY: The table is opened for reading and closed again. Its triggers are an array of as
+    // many elements as the description says.
+    unsafe {
+        let relation = pg_sys::try_relation_open(table, pg_sys::AccessShareLock as i32);
+        if relation.is_null() {
+            return false;
+        }
+        let triggers = (*relation).trigdesc;
+        let is_deferrable = !triggers.is_null()
+            && std::slice::from_raw_parts((*triggers).triggers, (*triggers).numtriggers as usize)
+                .iter()
+                .any(|trigger| trigger.tgdeferrable);
+        pg_sys::relation_close(relation, pg_sys::AccessShareLock as i32);
+        is_deferrable
+    }
+}
+
 /// Returns whether a table exists and the caller may read it.
 pub fn may_read(table: pg_sys::Oid) -> bool {
     // SAFETY: These functions read the system cache.

@@ -277,6 +277,17 @@ impl Rows<'_> {
         Arg::new(pg_sys::INTERVALOID, datum)
     }
 
+    /// Returns all columns of a row as parameters for another statement, each of its own type. They
+    /// are in the memory of SPI.
+    pub fn args(&self, row: usize) -> Vec<Arg> {
+        let types = self.column_types();
+        types
+            .into_iter()
+            .zip(1..)
+            .map(|(oid, column)| Arg::new(oid, self.datum(row, column)))
+            .collect()
+    }
+
     fn type_of(&self, column: i32) -> pg_sys::Oid {
         // SAFETY: This is called only for results with rows, so there is a descriptor. SPI
         // checks the number of the column.

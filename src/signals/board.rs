@@ -11,6 +11,7 @@ use crate::signals::activity::Progress;
 use crate::signals::announcements::Announcements;
 use crate::signals::databases::Databases;
 use crate::signals::due_changes::DueChanges;
+use crate::signals::interrupted::Interrupted;
 use crate::signals::jobs_processes::JobsProcesses;
 use crate::signals::process_slot::ProcessSlot;
 use crate::signals::waiters::Waiters;
@@ -192,6 +193,7 @@ pub struct Board {
     background_workers: [BackgroundWorker; BACKGROUND_WORKERS],
     pub waiters: Waiters,
     pub progress: Progress,
+    pub interrupted: Interrupted,
 }
 
 impl Board {
@@ -208,6 +210,7 @@ impl Board {
             background_workers: [const { BackgroundWorker::empty() }; BACKGROUND_WORKERS],
             waiters: Waiters::new(),
             progress: Progress::new(),
+            interrupted: Interrupted::new(),
         }
     }
 

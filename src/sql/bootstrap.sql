@@ -123,6 +123,9 @@ create table fetchq.schedules (
     ticks bigint not null default 0,
     attempts int not null default 0,
     last_error text,
+    -- The role that made it, which needs the right to push at each tick.
+    made_by regrole not null
+        default (pg_catalog.quote_ident(current_user)::pg_catalog.regrole),
     constraint schedules_cron_or_every check ((cron is null) <> (every is null))
 ) with (fillfactor = 50);
 create index schedules_due_idx on fetchq.schedules (due_at) where is_active;

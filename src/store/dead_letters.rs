@@ -1,5 +1,9 @@
-//! Dead-letter queues: moving documents that failed too often there, and bringing them back
-//! (`queue_redrive`, `doc_revive`).
+//! Dead-letter queues: moving documents that failed too often there, and reviving one
+//! (`doc_revive`). `redrive.rs` brings many back.
+//!
+//! Maintenance and redrive read and write each queue with the rights of its owner: the two may not
+//! trust each other. So the documents are read from one queue in one statement, and written into
+//! the other one in the next.
 //!
 //! A move inserts the document into the other queue first and removes it afterwards, in the
 //! order of subjects. Of two moves in opposite directions, each then finds its subject in use
@@ -8,8 +12,6 @@
 
 use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
-
-use pgrx::notice;
 
 use crate::domain::counter_events::Event;
 use crate::domain::names::QueueName;
@@ -22,52 +24,115 @@ use crate::pg::value::Arg;
 use crate::pg::{session, time};
 use crate::store::bookkeeping::documents_ready;
 use crate::store::counter_log;
-use crate::store::doc_selection::{self, BulkRequest, Selected, Selection};
+use crate::store::doc_selection;
 use crate::store::history::{self, Outcome};
 use crate::store::lease_check::{LeasedDoc, lease_error};
 use crate::store::open_queue::Queue;
+use crate::store::owned_queue::OwnedQueue;
 use crate::store::policy::Keep;
-use crate::store::statement::{Statement, render};
+use crate::store::statement::Statement;
 
 /// How many subjects are generated for a document whose own subject is in use in the
 /// dead-letter queue. One is enough, unless a transaction that is invisible to this one uses
 /// it too.
 const MAX_RETRIES: usize = 10;
 
-// $1, $2, $3: the subjects, the subjects in the dead-letter queue, and the numbers there. $4:
-// the name of the queue. $5: the payload that the worker passed, or NULL. $6: how many
-// iterations are not counted yet.
+// The documents as the dead-letter queue gets them, an array for each column. $1, $2, $3: the
+// subjects, the subjects in the dead-letter queue, and the numbers there. $4: the name of the
+// queue. $5: the payload that the worker passed, or NULL. $6: how many iterations are not counted
+// yet.
+const READ_DEAD_LETTERS: &str = "with doc as (
+        select i.name, i.seq, d.version, d.priority, d.created_at,
+            coalesce($5, d.payload) as payload, d.ordering_key, d.max_attempts, d.last_error,
+            pg_catalog.jsonb_build_object(
+                'queue', $4, 'subject', d.subject, 'version', d.version, 'attempts', d.attempts,
+                'iterations', d.iterations {+} $6, 'created_at', d.created_at,
+                'killed_at', pg_catalog.now(), 'error', d.last_error)
+            {||} case when d.origin is null then '{}'::pg_catalog.jsonb
+                else pg_catalog.jsonb_build_object('origin', d.origin) end as origin
+        from rows from (pg_catalog.unnest($1), pg_catalog.unnest($2), pg_catalog.unnest($3))
+            as i (subject, name, seq)
+        join only {docs} d on d.subject {=} i.subject)
+    select pg_catalog.array_agg(t.name), pg_catalog.array_agg(t.seq),
+        pg_catalog.array_agg(t.version), pg_catalog.array_agg(t.priority),
+        pg_catalog.array_agg(t.payload), pg_catalog.array_agg(t.ordering_key),
+        pg_catalog.array_agg(t.max_attempts), pg_catalog.array_agg(t.last_error),
+        pg_catalog.array_agg(t.origin)
+    from doc t";
+
+// The parameters are the columns of READ_DEAD_LETTERS.
 const INSERT_DEAD_LETTERS: &str =
-    "insert into {other} (subject, version, priority, status, attempts, iterations,
+    "insert into {docs} (subject, version, priority, status, attempts, iterations,
         next_iteration, created_at, payload, ordering_key, max_attempts, last_error, origin, seq)
     overriding system value
-    select i.name, d.version, d.priority, {pending}, 0, 0,
-        pg_catalog.now(), pg_catalog.now(), coalesce($5, d.payload), d.ordering_key, d.max_attempts,
-        d.last_error,
-        pg_catalog.jsonb_build_object(
-            'queue', $4, 'subject', d.subject, 'version', d.version, 'attempts', d.attempts,
-            'iterations', d.iterations {+} $6, 'created_at', d.created_at,
-            'killed_at', pg_catalog.now(), 'error', d.last_error)
-        {||} case when d.origin is null then '{}'::pg_catalog.jsonb
-            else pg_catalog.jsonb_build_object('origin', d.origin) end,
-        i.seq
-    from rows from (pg_catalog.unnest($1), pg_catalog.unnest($2), pg_catalog.unnest($3))
-        as i (subject, name, seq)
-    join only {docs} d on d.subject {=} i.subject
+    select i.name, i.version, i.priority, {pending}, 0, 0,
+        pg_catalog.now(), pg_catalog.now(), i.payload, i.ordering_key, i.max_attempts,
+        i.last_error, i.origin, i.seq
+    from rows from (pg_catalog.unnest($1), pg_catalog.unnest($2), pg_catalog.unnest($3),
+            pg_catalog.unnest($4), pg_catalog.unnest($5), pg_catalog.unnest($6),
+            pg_catalog.unnest($7), pg_catalog.unnest($8), pg_catalog.unnest($9))
+        as i (name, seq, version, priority, payload, ordering_key, max_attempts, last_error, origin)
     order by i.name collate pg_catalog.\"C\"
     on conflict (subject) do nothing
     returning seq, version";
 
-/// Opens the dead-letter queue of a queue. Fails with `Error::DeadLetterGone` when it was
-/// dropped.
-fn open_dead_letter_queue(queue: &Queue, target: &QueueName) -> Result<Rc<Queue>> {
-    Queue::open(target).map_err(|e| match e {
+/// With whose rights documents are written into another queue.
+enum Target {
+    /// With those of the session: a worker moves its document.
+    OfSession(Rc<Queue>),
+    /// With those of the owner of the other queue.
+    Owned(OwnedQueue),
+}
+
+impl Target {
+    fn queue(&self) -> &Queue {
+        match self {
+            Self::OfSession(queue) => queue,
+            Self::Owned(queue) => queue,
+        }
+    }
+
+    /// Runs a statement that writes into the queue.
+    fn write<'s>(&self, spi: &'s Spi, sql: &str, args: &[Arg]) -> Rows<'s> {
+        match self {
+            Self::OfSession(queue) => queue.once(spi, sql, args),
+            Self::Owned(queue) => queue.act(|| queue.once(spi, sql, args)),
+        }
+    }
+}
+
+/// Opens the dead-letter queue of a queue. Maintenance opens it without waiting, and checks that
+/// the owner of its queue may insert there.
+///
+/// Fails with `Error::DeadLetterGone` when it was dropped, with `Error::TableBusy`, and with
+/// `Error::MayNotMove`.
+fn open_dead_letter_queue(queue: &Queue, target: &QueueName, by: Settler) -> Result<Target> {
+    let gone = |e| match e {
         Error::UnknownQueue(_) => Error::DeadLetterGone {
             queue: queue.name.to_string(),
             target: target.to_string(),
         },
         other => other,
-    })
+    };
+    let Settler::Maintenance(source) = by else {
+        return Ok(Target::OfSession(Queue::open(target).map_err(gone)?));
+    };
+    let Some(owned) = OwnedQueue::try_open(target).map_err(gone)? else {
+        return Err(Error::TableBusy {
+            table: target.relation("docs"),
+        });
+    };
+    source.check_target(&owned)?;
+    Ok(Target::Owned(owned))
+}
+
+/// Who settles documents that have failed.
+#[derive(Clone, Copy)]
+pub enum Settler<'a> {
+    /// The worker of this session, with its rights.
+    Worker,
+    /// Maintenance found that their leases had expired. It acts with the rights of the owner.
+    Maintenance(&'a OwnedQueue),
 }
 
 /// A document that is to be moved to a dead-letter queue.
@@ -83,15 +148,13 @@ struct Move {
 fn move_to_dead_letters(
     spi: &Spi,
     queue: &Queue,
-    target: &Queue,
+    target: &Target,
     subjects: &[String],
     payload: Option<Jsonb>,
     iterations: i64,
 ) -> Result<HashMap<i32, i32>> {
     let mut subjects = subjects.to_vec();
     subjects.sort_unstable();
-    let sql =
-        render(INSERT_DEAD_LETTERS, &queue.name).replace("{other}", &target.name.qualified("docs"));
     let mut versions: HashMap<i32, i32> = HashMap::new();
     let mut remaining: Vec<Move> = subjects
         .iter()
@@ -101,7 +164,7 @@ fn move_to_dead_letters(
         })
         .collect();
     for _ in 0..MAX_RETRIES {
-        let numbers = doc_selection::next_numbers(target, remaining.len())?;
+        let numbers = doc_selection::next_numbers(target.queue(), remaining.len())?;
         let own: Vec<&str> = remaining.iter().map(|m| m.subject.as_str()).collect();
         let new: Vec<&str> = remaining
             .iter()
@@ -115,7 +178,8 @@ fn move_to_dead_letters(
             Jsonb::arg(payload),
             Arg::from(iterations),
         ];
-        let rows = spi.once(&sql, &args);
+        let read = queue.once(spi, READ_DEAD_LETTERS, &args);
+        let rows = target.write(spi, INSERT_DEAD_LETTERS, &read.args(0));
         for (version, n) in history::count_by_version(&rows) {
             *versions.entry(version).or_default() += n;
         }
@@ -131,11 +195,12 @@ fn move_to_dead_letters(
     }
     if let Some(doc) = remaining.into_iter().next() {
         return Err(Error::HiddenDocument {
-            queue: target.name.to_string(),
+            queue: target.queue().name.to_string(),
             subject: doc.subject,
         });
     }
     doc_selection::remove_documents(spi, queue, subjects)?;
+    let target = target.queue();
     for (version, n) in &versions {
         counter_log::record_event(target, *version, *n, Event::PushPending);
         documents_ready(target, *version, Status::Pending, *n);
@@ -145,30 +210,30 @@ fn move_to_dead_letters(
 }
 
 /// The numbers of the rows that a statement has inserted: its first column.
-fn inserted_numbers(rows: &Rows) -> HashSet<i64> {
+pub(super) fn inserted_numbers(rows: &Rows) -> HashSet<i64> {
     (0..rows.len()).filter_map(|row| rows.get(row, 1)).collect()
 }
 
 /// Settles documents that this transaction has just killed because they failed too often:
 /// moves them to the dead-letter queue or to the history, removes them, or leaves them in the
 /// table, and records that for the counters. `stay` and `removed` are the events of documents
-/// that stay and that leave. `by_worker`: a worker rejected them; otherwise maintenance found
-/// that their leases had expired.
+/// that stay and that leave. The caller acts with the rights of the owner where `by` says so.
 ///
-/// Fails with `Error::DeadLetterGone`, and as `move_to_dead_letters` does.
+/// Fails as `open_dead_letter_queue` and `move_to_dead_letters` do, and for maintenance as
+/// `OwnedQueue::require_table` does for the history.
 pub fn settle_failed(
     queue: &Queue,
     subjects: &[String],
     stay: Event,
     removed: Event,
-    by_worker: bool,
+    by: Settler,
 ) -> Result<()> {
     if subjects.is_empty() {
         return Ok(());
     }
     let versions = match (&queue.policy.dead_letter, queue.policy.killed) {
         (Some(target), _) => {
-            let target = open_dead_letter_queue(queue, target)?;
+            let target = open_dead_letter_queue(queue, target, by)?;
             spi::connect(|spi| move_to_dead_letters(spi, queue, &target, subjects, None, 0))?
         }
         (None, Keep::InTable) => {
@@ -176,10 +241,18 @@ pub fn settle_failed(
             counter_log::record_event(queue, 0, n, stay);
             return Ok(());
         }
-        (None, Keep::Nowhere | Keep::InHistory) => spi::connect(|spi| {
-            let rows = history::archive(spi, queue, subjects, Outcome::Killed, by_worker);
-            history::count_by_version(&rows)
-        }),
+        (None, keep) => {
+            if let Settler::Maintenance(owned) = by
+                && keep == Keep::InHistory
+            {
+                owned.require_table("history", &[])?;
+            }
+            let by_worker = matches!(by, Settler::Worker);
+            spi::connect(|spi| {
+                let rows = history::archive(spi, queue, subjects, Outcome::Killed, by_worker);
+                history::count_by_version(&rows)
+            })
+        }
     };
     queue.announce(Status::Killed);
     for (version, n) in versions {
@@ -215,7 +288,7 @@ pub fn kill(
         if queue.run(spi, &LOCK_LEASED, &args).is_empty() {
             return Err(lease_error(spi, queue, doc));
         }
-        let target = open_dead_letter_queue(queue, target)?;
+        let target = open_dead_letter_queue(queue, target, Settler::Worker)?;
         let subjects = [doc.subject.to_owned()];
         for (version, n) in move_to_dead_letters(spi, queue, &target, &subjects, payload, 1)? {
             counter_log::record_event(queue, version, n, Event::Drop);
@@ -231,7 +304,9 @@ static LOCK_DOCUMENT: Statement = Statement::new(
      for update",
 );
 
-static REVIVE: Statement = Statement::new(
+/// Makes settled documents pending or planned again. $1: subjects, $2: the status, $3: when they
+/// are due.
+pub(super) static REVIVE: Statement = Statement::new(
     "update only {docs} d set
          status = $2, next_iteration = $3, attempts = 0, last_error = null,
          lease = null, worker_session = null
@@ -265,212 +340,4 @@ pub fn revive(queue: &Queue, subject: &str, next_iteration: i64) -> Result<i32> 
         documents_ready(queue, version, to, n);
         Ok(n)
     })
-}
-
-// Anybody may write an origin. One whose subject is too long is not used.
-const CAN_RETURN: &str = "and d.origin {->>} 'queue'::pg_catalog.text {=} $14
-    and pg_catalog.length(d.origin {->>} 'subject'::pg_catalog.text) {<=} {subject_max}
-    and not exists (select from only {other} o
-        where o.subject {=} (d.origin {->>} 'subject'::pg_catalog.text))";
-
-const SUBJECT_IS_IN_USE: &str = "and d.origin {->>} 'queue'::pg_catalog.text {=} $14
-    and exists (select from only {other} o
-        where o.subject {=} (d.origin {->>} 'subject'::pg_catalog.text))";
-
-const LIST_ORIGINS: &str = "select distinct d.origin {->>} 'queue'::pg_catalog.text
-    from only {docs} d
-    where d.origin is not null and d.status {=} any (array[{planned}, {pending}])
-    order by 1";
-
-// The document as it was when it failed, without its attempts. $1, $2: subjects in the
-// dead-letter queue, and numbers in the queue of origin.
-const INSERT_RETURNED: &str =
-    "insert into {other} (subject, version, priority, next_iteration, status, attempts,
-        iterations, created_at, payload, ordering_key, max_attempts, origin, seq)
-    overriding system value
-    select (d.origin {->>} 'subject'::pg_catalog.text) collate pg_catalog.\"C\", d.version, d.priority,
-        pg_catalog.now(), {pending}, 0,
-        case when (d.origin {->>} 'iterations'::pg_catalog.text) {~} '^[0-9]{1,18}$'
-            then (d.origin {->>} 'iterations'::pg_catalog.text)::pg_catalog.int8 else 0 end,
-        coalesce((d.origin {->>} 'created_at'::pg_catalog.text)::pg_catalog.timestamptz, d.created_at),
-        d.payload, d.ordering_key, d.max_attempts,
-        d.origin {->} 'origin'::pg_catalog.text, i.seq
-    from rows from (pg_catalog.unnest($1), pg_catalog.unnest($2)) as i (subject, seq)
-    join only {docs} d on d.subject {=} i.subject
-    order by {order}
-    on conflict (subject) do nothing
-    returning seq, version";
-
-/// Brings failed documents back into work, at most as many as the request allows, and returns
-/// how many. First killed documents of the queue, then those that it moved to its dead-letter
-/// queue, then, where the queue is a dead-letter queue itself, those of other queues.
-///
-/// A notice tells which documents stay, and why. Fails with `Error::DeadLetterGone`, with
-/// `Error::NoNumbers`, and with `Error::NotRemoved`.
-pub fn redrive(queue: &Queue, request: &BulkRequest) -> Result<i32> {
-    let dead_letter_queue = match &queue.policy.dead_letter {
-        Some(target) => Some(open_dead_letter_queue(queue, target)?),
-        None => None,
-    };
-    let origins = open_origins(queue)?;
-    // All at once: two redrives over the same queues would wait for each other otherwise.
-    let opened = dead_letter_queue
-        .iter()
-        .chain(origins.iter().flat_map(|origin| &origin.queue));
-    let all: Vec<&Queue> = std::iter::once(queue)
-        .chain(opened.map(|queue| &**queue))
-        .collect();
-    spi::connect(|spi| doc_selection::serialize_bulk_actions(spi, &all));
-
-    let mut n = revive_killed(queue, request)?;
-    if let Some(dead_letter_queue) = &dead_letter_queue
-        && n < request.limit
-    {
-        n += return_to_origin(dead_letter_queue, queue, request, request.limit - n)?;
-    }
-    for origin in &origins {
-        if n >= request.limit {
-            break;
-        }
-        match &origin.queue {
-            Some(origin) => n += return_to_origin(queue, origin, request, request.limit - n)?,
-            None => notice!(
-                "documents of queue \"{}\" stay, because queue \"{}\", where they came from, no longer exists",
-                queue.name,
-                origin.name
-            ),
-        }
-    }
-    Ok(n)
-}
-
-/// A queue that documents of a dead-letter queue came from.
-struct Origin {
-    name: String,
-    /// None: it was dropped, or its name is none of a queue.
-    queue: Option<Rc<Queue>>,
-}
-
-/// The other queues that the documents of a queue came from.
-fn open_origins(queue: &Queue) -> Result<Vec<Origin>> {
-    let names: Vec<String> = spi::connect(|spi| {
-        let rows = queue.once(spi, LIST_ORIGINS, &[]);
-        (0..rows.len()).filter_map(|row| rows.get(row, 1)).collect()
-    });
-    let mut origins = Vec::with_capacity(names.len());
-    for name in names {
-        let opened = match QueueName::parse(&name) {
-            Ok(parsed) if parsed == queue.name => continue,
-            Ok(parsed) => match Queue::open(&parsed) {
-                Ok(queue) => Some(queue),
-                Err(Error::UnknownQueue(_)) => None,
-                Err(other) => return Err(other),
-            },
-            Err(_) => None,
-        };
-        origins.push(Origin {
-            name,
-            queue: opened,
-        });
-    }
-    Ok(origins)
-}
-
-/// Makes killed documents of a queue pending again. Returns how many.
-fn revive_killed(queue: &Queue, request: &BulkRequest) -> Result<i32> {
-    let selection = Selection {
-        statuses: request.filter.codes(&[Status::Killed], &[]),
-        condition: "",
-        args: &[],
-        other: None,
-    };
-    spi::connect(|spi| {
-        let selected = request.lock(spi, queue, &selection, request.limit)?;
-        if selected.is_empty() {
-            return Ok(0);
-        }
-        let args = [
-            doc_selection::sorted_subjects(&selected),
-            Arg::from(Status::Pending.code()),
-            Arg::timestamp(time::now()),
-        ];
-        let rows = queue.run(spi, &REVIVE, &args);
-        let groups = doc_selection::group_returned(&selected, &rows);
-        doc_selection::record_events(queue, &groups, |from| Event::revive(from, Status::Pending));
-        for ((_, version), n) in &groups {
-            documents_ready(queue, *version, Status::Pending, *n);
-        }
-        Ok(doc_selection::total(&groups))
-    })
-}
-
-/// Moves documents of a dead-letter queue back to the queue that they came from, at most
-/// `limit`. Returns how many.
-fn return_to_origin(
-    dead_letter_queue: &Queue,
-    origin: &Queue,
-    request: &BulkRequest,
-    limit: i32,
-) -> Result<i32> {
-    let args = [Arg::from(origin.name.as_str())];
-    let selection = |condition| Selection {
-        statuses: request
-            .filter
-            .codes(&[Status::Planned, Status::Pending], &[]),
-        condition,
-        args: &args,
-        other: Some(&origin.name),
-    };
-    spi::connect(|spi| {
-        doc_selection::serialize_bulk_actions(spi, &[dead_letter_queue, origin]);
-        let selected = request.lock(spi, dead_letter_queue, &selection(CAN_RETURN), limit)?;
-        let n = move_to_origin(spi, dead_letter_queue, origin, &selected)?;
-        if n < limit {
-            let in_use = selection(SUBJECT_IS_IN_USE);
-            let stay = request.count(spi, dead_letter_queue, &in_use, None)?;
-            if stay > 0 {
-                notice!(
-                    "documents of queue \"{}\" that stay, because their subjects are in use in queue \"{}\": {stay}",
-                    dead_letter_queue.name,
-                    origin.name
-                );
-            }
-        }
-        Ok(n)
-    })
-}
-
-/// Moves documents that are locked. Those whose subject another transaction has inserted
-/// meanwhile stay. Returns how many were moved.
-fn move_to_origin(
-    spi: &Spi,
-    dead_letter_queue: &Queue,
-    origin: &Queue,
-    selected: &[Selected],
-) -> Result<i32> {
-    if selected.is_empty() {
-        return Ok(0);
-    }
-    let numbers = doc_selection::next_numbers(origin, selected.len())?;
-    let subjects: Vec<&str> = selected.iter().map(|doc| doc.subject.as_str()).collect();
-    let sql = doc_selection::render_order(INSERT_RETURNED, origin);
-    let sql =
-        render(&sql, &dead_letter_queue.name).replace("{other}", &origin.name.qualified("docs"));
-    let rows = spi.once(&sql, &[Arg::from(subjects), Arg::from(numbers.clone())]);
-    let inserted = inserted_numbers(&rows);
-    let moved: Vec<&Selected> = selected
-        .iter()
-        .zip(&numbers)
-        .filter(|(_, number)| inserted.contains(number))
-        .map(|(doc, _)| doc)
-        .collect();
-    let subjects = moved.iter().map(|doc| doc.subject.clone()).collect();
-    doc_selection::remove_documents(spi, dead_letter_queue, subjects)?;
-    let groups = doc_selection::group(moved.into_iter());
-    doc_selection::record_events(dead_letter_queue, &groups, |from| Some(Event::remove(from)));
-    for (version, n) in history::count_by_version(&rows) {
-        counter_log::record_event(origin, version, n, Event::PushPending);
-        documents_ready(origin, version, Status::Pending, n);
-    }
-    Ok(doc_selection::total(&groups))
 }

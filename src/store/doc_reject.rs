@@ -14,11 +14,12 @@ use crate::pg::value::Arg;
 use crate::pg::{random, spi, time};
 use crate::ready::key::PickKey;
 use crate::store::bookkeeping::{documents_ready, note_entry};
+use crate::store::counter_log;
+use crate::store::dead_letters::{self, Settler};
 use crate::store::doc_settle::{Settling, clear_lease, settle};
 use crate::store::lease_check::{LeasedDoc, holds_lease, lease_error};
 use crate::store::open_queue::Queue;
 use crate::store::statement::Statement;
-use crate::store::{counter_log, dead_letters};
 
 /// The number of characters of a message that are kept in the document, in `last_error`.
 const LAST_ERROR_MAX: usize = 2000;
@@ -109,7 +110,7 @@ pub fn reject(
     if to == Status::Killed && dead_letters::removes_failed(queue) {
         let subjects = [doc.subject.to_owned()];
         let (stay, removed) = (Event::RejectKilled, Event::RejectRemoved);
-        dead_letters::settle_failed(queue, &subjects, stay, removed, true)?;
+        dead_letters::settle_failed(queue, &subjects, stay, removed, Settler::Worker)?;
     } else {
         counter_log::record_event(queue, 0, 1, Event::reject(to));
     }

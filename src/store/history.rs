@@ -336,6 +336,12 @@ pub fn needs_sweep(queue: &Queue) -> bool {
     completed != Keep::InTable && is_above_zero(0) || killed != Keep::InTable && is_above_zero(1)
 }
 
+/// Returns whether a sweep of the queue moves documents into its history.
+pub fn archives_settled(queue: &Queue) -> bool {
+    let policy = &queue.policy;
+    [policy.completed, policy.killed].contains(&Keep::InHistory)
+}
+
 // Index: (outcome, settled_at).
 const TRIM: &str = "delete from {history} where ctid {=} any (array(
     select h.ctid from {history} h
@@ -349,11 +355,8 @@ const GET_KEEP: &str =
 
 /// Removes documents that have been in the history for longer than the queue keeps them, the
 /// oldest first, at most `limit`. Where the queue keeps none of an outcome, all of it is
-/// removed. Returns how many.
+/// removed. Returns how many. The caller has locked the history.
 pub fn trim(queue: &Queue, limit: i32) -> i32 {
-    if !queue_tables::has_history(&queue.name) {
-        return 0;
-    }
     spi::connect(|spi| {
         let rows = spi.once(GET_KEEP, &[Arg::from(queue.id)]);
         let mut remaining = limit;

@@ -1,5 +1,7 @@
 //! The rows of `fetchq.jobs`, the maintenance jobs: claiming, failing and rescheduling them.
 
+use pgrx::pg_sys::Oid;
+
 use crate::pg::spi::{self, Rows};
 use crate::pg::time::Interval;
 use crate::pg::value::Arg;
@@ -88,16 +90,29 @@ const CLAIM_ONE: &str = "update fetchq.jobs j set
     where j.id {=} (
         select id from fetchq.jobs
         where next_iteration {<=} now() and {condition}
-        order by next_iteration, attempts, id
+        order by {order} next_iteration, attempts, id
         limit 1
         for update skip locked)
     returning j.id, j.task, j.queue, j.settings";
 
-/// Claims a due job of a kind for `duration`. None when none is due.
-pub fn claim_one(kind: Kind, duration: Interval) -> Option<Job> {
+/// Sorts the queues of one owner, whose OID is $2, behind those of others.
+pub(super) const OTHER_OWNERS_FIRST: &str = "coalesce((
+            select c.relowner {=} $2 from pg_class c
+            where c.relnamespace {=} 'fetchq_data'::regnamespace
+                and c.relname {=} (queue {||} '__docs')), false),";
+
+/// Claims a due job of a kind for `duration`. With `last_owner`, the job of a queue of another
+/// owner comes first. None when none is due.
+pub fn claim_one(kind: Kind, duration: Interval, last_owner: Option<Oid>) -> Option<Job> {
     spi::connect(|spi| {
         let sql = CLAIM_ONE.replace("{condition}", kind.condition());
-        let rows = spi.once(&sql, &[duration.arg()]);
+        let rows = match last_owner {
+            None => spi.once(&sql.replace("{order}", ""), &[duration.arg()]),
+            Some(owner) => spi.once(
+                &sql.replace("{order}", OTHER_OWNERS_FIRST),
+                &[duration.arg(), Arg::oid(owner)],
+            ),
+        };
         if rows.is_empty() {
             return None;
         }
@@ -184,19 +199,29 @@ pub fn extend(id: i32, duration: Interval) {
 
 const BACK_OFF: &str = "update fetchq.jobs
     set next_iteration = now() {+} greatest($2,
-        least($2 {*} power(2, least(attempts, 20)), interval '1 hour'))
+        least($2 {*} power(2, least(attempts, 20)), interval '1 hour'),
+        $3 {*} interval '1 microsecond'),
+        payload = coalesce(payload, '{}') {||} jsonb_build_object('error', $4)
     where id {=} $1";
 
 /// Plans the next attempt of a job that failed: after `delay`, which is doubled with each
-/// failure, up to an hour. There is no last attempt.
-pub fn back_off(id: i32, delay: Interval) {
+/// failure, up to an hour, and not within `pause` microseconds. There is no last attempt. The
+/// message stays in the payload of the job, as `error`, until it has run.
+pub fn back_off(id: i32, delay: Interval, pause: i64, message: &str) {
     spi::connect(|spi| {
-        spi.once(BACK_OFF, &[Arg::from(id), delay.arg()]);
+        let args = [
+            Arg::from(id),
+            delay.arg(),
+            Arg::from(pause),
+            Arg::from(message),
+        ];
+        spi.once(BACK_OFF, &args);
     });
 }
 
 const RESCHEDULE: &str = "update fetchq.jobs set next_iteration = now() {+} $2,
-        last_iteration = now(), iterations = iterations {+} 1, attempts = 0
+        last_iteration = now(), iterations = iterations {+} 1, attempts = 0,
+        payload = payload {-} 'error'
     where id {=} $1";
 
 const GET_SWEPT: &str = "select payload {->>} 'swept' from fetchq.jobs where id {=} $1";
@@ -222,6 +247,18 @@ pub fn swept(id: i32) -> Option<String> {
 pub fn set_swept(id: i32, after: Option<&str>) {
     spi::connect(|spi| {
         spi.once(SET_SWEPT, &[Arg::from(id), Arg::from(after)]);
+    });
+}
+
+const NOTE_ERROR: &str = "update fetchq.jobs set payload = case
+        when $2 is null then payload {-} 'error'
+        else coalesce(payload, '{}') {||} jsonb_build_object('error', $2) end
+    where task {=} 'mnt' and queue {=} $1";
+
+/// Notes in the job `mnt` of a queue why a part of its work fails. None: it no longer fails.
+pub fn note_error(queue: &str, message: Option<&str>) {
+    spi::connect(|spi| {
+        spi.once(NOTE_ERROR, &[Arg::from(queue), Arg::from(message)]);
     });
 }
 

@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use pgrx::pg_sys::Oid;
 
 use crate::domain::status::Status;
-use crate::pg::index_look::{Look, first_visible};
+use crate::pg::index_look::{Look, ReadLock, first_visible};
 use crate::pg::index_walk::Column;
 use crate::pg::spi;
 use crate::pg::value::Arg;
@@ -30,6 +30,10 @@ const MAX_ENTRIES: u32 = 200_000;
 /// What a look at one index costs besides its entries, in entries. Not measured. It bounds the
 /// number of queues that one report looks at to 20,000.
 const LOOK_COST: u32 = 10;
+
+/// Queues whose tables are locked at a time. Not measured: the locks of a session are cheap up to a
+/// few dozen.
+const CHUNK_QUEUES: usize = 32;
 
 /// Queues that a report names; the others are counted.
 const MAX_NAMES: usize = 3;
@@ -207,30 +211,37 @@ pub fn report(now: i64) -> Report {
         let has_ready = floors.iter().any(|floor| is_ready(floor, now));
         are_future && !has_ready
     };
-    let to_read = queues.iter().filter(|queue| !is_settled(queue));
-    let indexes =
-        planner::with_plain_search_path(|| indexes(to_read.filter_map(|queue| queue.table)));
     let mut budget = MAX_ENTRIES;
     let mut report = Report {
         is_ready_known: true,
         ..Report::default()
     };
-    for queue in &queues {
-        let floors = of(queue).map_or(&[][..], Vec::as_slice);
-        let indexes = queue.table.and_then(|table| indexes.get(&table));
-        let indexes = indexes.copied().unwrap_or_default();
-        for (status, lateness) in [
-            (Status::Planned, &mut report.planned),
-            (Status::Active, &mut report.leased),
-        ] {
-            let floor = due_floor(floors, status);
-            let found = first_due(queue, indexes, status, floor, now, &mut budget);
-            lateness.add(queue, found, now);
-        }
-        let ready = first_ready(queue, indexes, floors, now, &mut budget);
-        report.is_ready_known &= ready.is_some();
-        if let Some(Found::At(at)) = ready {
-            report.ready_since = Some(report.ready_since.map_or(at, |since| since.min(at)));
+    for queues in queues.chunks(CHUNK_QUEUES) {
+        // A table that is locked stays unknown. The lock also keeps the statement below from
+        // waiting: the server locks the table whose predicates it writes out.
+        let to_read = queues.iter().filter(|queue| !is_settled(queue));
+        let locks: Vec<(Oid, ReadLock)> = to_read
+            .filter_map(|queue| Some((queue.table?, ReadLock::try_take(queue.table?)?)))
+            .collect();
+        let tables = locks.iter().map(|(table, _)| *table);
+        let indexes = planner::with_plain_search_path(|| indexes(tables));
+        for queue in queues {
+            let floors = of(queue).map_or(&[][..], Vec::as_slice);
+            let indexes = queue.table.and_then(|table| indexes.get(&table));
+            let indexes = indexes.copied().unwrap_or_default();
+            for (status, lateness) in [
+                (Status::Planned, &mut report.planned),
+                (Status::Active, &mut report.leased),
+            ] {
+                let floor = due_floor(floors, status);
+                let found = first_due(queue, indexes, status, floor, now, &mut budget);
+                lateness.add(queue, found, now);
+            }
+            let ready = first_ready(queue, indexes, floors, now, &mut budget);
+            report.is_ready_known &= ready.is_some();
+            if let Some(Found::At(at)) = ready {
+                report.ready_since = Some(report.ready_since.map_or(at, |since| since.min(at)));
+            }
         }
     }
     report.planned.finish();
@@ -272,7 +283,10 @@ fn first_due(
             time => from = [Column::Timestamptz(time), Column::Int8(i64::MIN)],
         }
     }
-    let (table, index) = (queue.table?, indexes.due?);
+    let table = queue.table?;
+    let Some(index) = indexes.due else {
+        return Found::from_look(table, &Look::<2>::Unknown);
+    };
     if !may_look(budget) {
         return None;
     }
@@ -298,7 +312,10 @@ fn first_ready(
     levels.peek()?;
     let mut first = Found::Nothing;
     for floor in levels.filter(|floor| is_ready(floor, now)) {
-        let (table, index) = (queue.table?, indexes.pick?);
+        let table = queue.table?;
+        let Some(index) = indexes.pick else {
+            return Found::from_look(table, &Look::<3>::Unknown);
+        };
         if !may_look(budget) {
             return None;
         }

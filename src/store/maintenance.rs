@@ -3,7 +3,7 @@
 //!
 //! The statements are hot, because the background worker runs them whenever something is due in
 //! a queue. They skip rows that other sessions have locked, so maintenance never waits for a
-//! worker.
+//! worker. The caller acts with the rights of the owner of the documents.
 
 use crate::domain::counter_events::Event;
 use crate::domain::status::Status;
@@ -12,8 +12,10 @@ use crate::pg::spi::{self, Rows};
 use crate::pg::value::Arg;
 use crate::pg::{subtransaction, time};
 use crate::ready::key::DueKey;
+use crate::store::dead_letters::Settler;
 use crate::store::open_queue::Queue;
 use crate::store::ordering::as_maintenance;
+use crate::store::owned_queue::OwnedQueue;
 use crate::store::statement::Statement;
 use crate::store::{counter_log, dead_letters, floor_check};
 
@@ -131,7 +133,7 @@ fn chosen_doc(rows: &Rows, row: usize) -> ChosenDoc {
 
 /// Kills up to `limit` documents whose lease expired at their last attempt, and settles them as
 /// the queue is set to. Returns how many. Fails as `dead_letters::settle_failed` does.
-pub fn mark_dead(queue: &Queue, limit: i32) -> Result<i32> {
+pub fn mark_dead(queue: &OwnedQueue, limit: i32) -> Result<i32> {
     let Some(floor) = first_due(queue, Status::Active) else {
         return Ok(0);
     };
@@ -150,8 +152,9 @@ pub fn mark_dead(queue: &Queue, limit: i32) -> Result<i32> {
 }
 
 /// Settles documents that a statement has just killed.
-fn settle_killed(queue: &Queue, subjects: &[String]) -> Result<()> {
-    dead_letters::settle_failed(queue, subjects, Event::Dead, Event::DeadRemoved, false)
+fn settle_killed(queue: &OwnedQueue, subjects: &[String]) -> Result<()> {
+    let by = Settler::Maintenance(queue);
+    dead_letters::settle_failed(queue, subjects, Event::Dead, Event::DeadRemoved, by)
 }
 
 /// Makes up to `limit` documents pending again whose lease expired before their last attempt.
@@ -182,7 +185,7 @@ pub struct Expired {
 /// pending again, or killed at their last attempt. Where killed documents leave the table, an
 /// error of that is returned in `failure`, so that it does not keep the other documents from
 /// being retried. Elsewhere fails as `dead_letters::settle_failed` does.
-pub fn expire(queue: &Queue, limit: i32) -> Result<Expired> {
+pub fn expire(queue: &OwnedQueue, limit: i32) -> Result<Expired> {
     let Some(floor) = first_due(queue, Status::Active) else {
         return Ok(Expired::default());
     };
@@ -205,7 +208,7 @@ pub fn expire(queue: &Queue, limit: i32) -> Result<Expired> {
     }
 }
 
-fn expire_from(queue: &Queue, args: &[Arg]) -> Result<Expired> {
+fn expire_from(queue: &OwnedQueue, args: &[Arg]) -> Result<Expired> {
     spi::connect(|spi| {
         let rows = as_maintenance(|| queue.run(spi, &EXPIRE, args));
         let subjects: Vec<String> = (0..rows.len())

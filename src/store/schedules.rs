@@ -1,12 +1,15 @@
 //! The rows of `fetchq.schedules`: adding, changing, listing and claiming schedules. All points
 //! in time are in microseconds since 2000.
 
+use pgrx::pg_sys::Oid;
+
 use crate::domain::names::QueueName;
 use crate::pg::call::RowSink;
 use crate::pg::json::Jsonb;
 use crate::pg::spi::{self, Rows, Spi};
 use crate::pg::time::Interval;
 use crate::pg::value::Arg;
+use crate::store::jobs::OTHER_OWNERS_FIRST;
 
 /// When a schedule ticks: a cron expression or an interval, as its author gave it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -45,10 +48,12 @@ pub struct NewSchedule<'a> {
     pub starts_at: Option<i64>,
     /// There is no tick after this time.
     pub ends_at: Option<i64>,
+    /// The role that makes the schedule, whose rights it needs to push.
+    pub made_by: Oid,
 }
 
 impl NewSchedule<'_> {
-    fn args(&self, anchor: i64, next_tick: i64) -> [Arg; 15] {
+    fn args(&self, anchor: i64, next_tick: i64) -> [Arg; 16] {
         [
             Arg::from(self.name),
             Arg::from(self.queue.as_str()),
@@ -65,6 +70,7 @@ impl NewSchedule<'_> {
             opt_time(self.ends_at),
             Arg::timestamp(anchor),
             Arg::timestamp(next_tick),
+            Arg::oid(self.made_by),
         ]
     }
 }
@@ -75,8 +81,8 @@ fn opt_time(time: Option<i64>) -> Arg {
 
 const INSERT: &str = "insert into fetchq.schedules
         (name, queue, cron, every, timezone, payload, version, priority, catch_up, catch_up_limit,
-        jitter, starts_at, ends_at, anchor, next_tick, due_at)
-    values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $15)
+        jitter, starts_at, ends_at, anchor, next_tick, due_at, made_by)
+    values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $15, $16::regrole)
     on conflict (name) do nothing";
 
 /// Adds a schedule. `anchor`: from when on intervals are counted. Returns false when a schedule
@@ -88,7 +94,8 @@ pub fn insert(wanted: &NewSchedule, anchor: i64, next_tick: i64) -> bool {
 const REPLACE: &str = "update fetchq.schedules
     set queue = $2, cron = $3, every = $4, timezone = $5, payload = $6, version = $7, priority = $8,
         catch_up = $9, catch_up_limit = $10, jitter = $11, starts_at = $12, ends_at = $13,
-        anchor = $14, next_tick = $15, due_at = $15, attempts = 0, last_error = null
+        anchor = $14, next_tick = $15, due_at = $15, attempts = 0, last_error = null,
+        made_by = $16::regrole
     where name {=} $1";
 
 /// Changes a schedule that the caller has locked.
@@ -231,24 +238,33 @@ pub struct DueSchedule {
     pub anchor: i64,
     /// The tick that is due.
     pub next_tick: i64,
+    /// The role that made it.
+    pub made_by: Oid,
 }
 
 // Index: schedules_due_idx. The row stays locked until its document is pushed. Another session
 // skips a locked row, so that no tick is pushed twice.
 const CLAIM: &str =
     "select name, queue, cron, every, timezone, payload, version, priority, catch_up,
-        catch_up_limit, jitter, ends_at, anchor, next_tick
+        catch_up_limit, jitter, ends_at, anchor, next_tick, made_by::oid
     from fetchq.schedules
     where is_active and due_at {<=} $1 and next_tick {<=} $1
-    order by due_at
+    order by {order} due_at
     limit 1
     for update skip locked";
 
-/// Locks the schedule that has been due for the longest time, as of `now`. None when none is
-/// due, or other sessions have locked those that are.
-pub fn claim(now: i64) -> Option<DueSchedule> {
+/// Locks the schedule that has been due for the longest time, as of `now`. With `last_owner`, the
+/// schedule of a queue of another owner comes first. None when none is due, or other sessions have
+/// locked those that are.
+pub fn claim(now: i64, last_owner: Option<Oid>) -> Option<DueSchedule> {
     spi::connect(|spi| {
-        let rows = spi.once(CLAIM, &[Arg::timestamp(now)]);
+        let rows = match last_owner {
+            None => spi.once(&CLAIM.replace("{order}", ""), &[Arg::timestamp(now)]),
+            Some(owner) => spi.once(
+                &CLAIM.replace("{order}", OTHER_OWNERS_FIRST),
+                &[Arg::timestamp(now), Arg::oid(owner)],
+            ),
+        };
         if rows.is_empty() {
             return None;
         }
@@ -266,6 +282,7 @@ pub fn claim(now: i64) -> Option<DueSchedule> {
             ends_at: rows.timestamp(0, 12),
             anchor: rows.timestamp(0, 13)?,
             next_tick: rows.timestamp(0, 14)?,
+            made_by: rows.get(0, 15)?,
         })
     })
 }
@@ -290,16 +307,43 @@ pub fn move_on(name: &str, next_tick: Option<i64>, last_tick: Option<i64>, n: i6
 
 const BACK_OFF: &str = "update fetchq.schedules
     set due_at = $2 {+} least(
-            interval '1 second' {*} power(2, least(attempts, 20)), interval '1 hour'),
+            greatest(
+                interval '1 second' {*} power(2, least(attempts, 20)),
+                $4 {*} interval '1 microsecond'),
+            interval '1 hour'),
         attempts = least(attempts {+} 1, 1000000), last_error = $3
     where name {=} $1";
 
 /// Plans the next attempt after a failure: after a second, which is doubled with each failure,
-/// up to an hour. There is no last attempt.
-pub fn back_off(name: &str, now: i64, message: &str) {
+/// up to an hour, and not within `pause` microseconds. There is no last attempt.
+pub fn back_off(name: &str, now: i64, message: &str, pause: i64) {
     spi::connect(|spi| {
-        let args = [Arg::from(name), Arg::timestamp(now), Arg::from(message)];
+        let args = [
+            Arg::from(name),
+            Arg::timestamp(now),
+            Arg::from(message),
+            Arg::from(pause),
+        ];
         spi.once(BACK_OFF, &args);
+    });
+}
+
+const BACK_OFF_QUEUE: &str = "update fetchq.schedules
+    set due_at = now() {+} ($2 {*} interval '1 microsecond'),
+        attempts = least(attempts {+} 1, 1000000),
+        last_error = $3
+    where queue {=} $1 and is_active and due_at {<=} now()";
+
+/// Postpones the due schedules of a queue by `pause` microseconds: one of them may have ended the
+/// process that ran it. `message` is their last error.
+pub fn back_off_queue(queue: &QueueName, pause: i64, message: &str) {
+    spi::connect(|spi| {
+        let args = [
+            Arg::from(queue.as_str()),
+            Arg::from(pause),
+            Arg::from(message),
+        ];
+        spi.once(BACK_OFF_QUEUE, &args);
     });
 }
 

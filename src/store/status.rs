@@ -77,9 +77,11 @@ tasks (task, what, n) as (values
     ('cmp', 'recounts', 4), ('drp', 'retention', 5)),
 jobs as (
     select t.n, t.what, count(j.id) as jobs, max(j.last_iteration) as last,
-        count(*) filter (where j.attempts {>} 1) as failing,
+        count(*) filter (
+            where j.attempts {>} 1 or (j.payload {->} 'error') is not null) as failing,
         array_agg(j.queue::text order by j.attempts desc, j.queue) filter (
-            where j.attempts {>} 1 and j.queue {<>} '*') as queues,
+            where (j.attempts {>} 1 or (j.payload {->} 'error') is not null)
+                and j.queue {<>} '*') as queues,
         -- The background worker runs the maintenance of documents when documents are due, and not
         -- when the job is. On a standby it is that of the primary.
         coalesce(bool_or(j.next_iteration {<} (now() {-} interval '1 minute')), false)
@@ -136,7 +138,7 @@ select component, state, detail, hint from (
                 {||} case when cardinality(j.queues) {>} 3
                     then format(' and %s more', cardinality(j.queues) {-} 3) else '' end,
                 ''),
-        case when j.failing {>} 0 then 'See fetchq.jobs where attempts > 1, and the log of the server.'
+        case when j.failing {>} 0 then 'See fetchq.jobs where payload ? ''error'', and the log of the server.'
             when j.is_late and $9 is null then 'No process runs them: see background worker.'
             when j.is_late then 'See fetchq.progress, and the log of the server.' end
     from jobs j

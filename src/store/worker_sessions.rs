@@ -8,13 +8,14 @@ use crate::domain::names::QueueName;
 use crate::domain::status::Status;
 use crate::error::{Error, Result};
 use crate::pg::call::RowSink;
-use crate::pg::spi::{self, Rows, Spi};
+use crate::pg::spi::{self, Rows};
 use crate::pg::value::Arg;
 use crate::pg::{relation, time};
 use crate::ready::key::PickKey;
 use crate::settings::SessionLeases;
 use crate::store::bookkeeping::{documents_ready, note_entry};
 use crate::store::open_queue::Queue;
+use crate::store::owned_queue::OwnedQueue;
 use crate::store::statement::{self, Statement};
 use crate::store::{counter_log, plans, queue};
 
@@ -214,50 +215,61 @@ const EXTENSION_US: i64 = 60_000_000;
 const EXTEND_WITHIN_US: i64 = 30_000_000;
 
 /// Lets the leases of sessions that have ended expire, and extends those that last as long as
-/// their sessions. Returns how many leases were changed.
-pub fn apply_bindings(queue: &Queue, bound: &BoundSessions) -> i32 {
-    let now = time::clock();
+/// their sessions, with the rights of the owner. Returns how many leases were changed.
+pub fn apply_bindings(queue: &OwnedQueue, bound: &BoundSessions) -> i32 {
     let mut n = 0;
-    spi::connect(|spi| {
-        if !bound.ended.is_empty() {
-            // In the past of this transaction, which may take the leases back itself.
-            let args = [
-                Arg::from(bound.ended.clone()),
-                Arg::timestamp(time::now() - 1),
-            ];
-            let expired = queue.run(spi, &EXPIRE_LEASES, &args).affected();
-            if expired == 0 && may_trim(spi) {
-                trim_sessions(spi, queue);
-            }
-            n += expired;
+    if !bound.ended.is_empty() {
+        let expired = queue.act(|| expire_leases(queue, &bound.ended));
+        if expired == 0 && may_trim() {
+            trim_sessions(queue);
         }
-        if !bound.alive.is_empty() {
-            let args = [
-                Arg::from(bound.alive.clone()),
-                Arg::timestamp(now + EXTENSION_US),
-                Arg::timestamp(now + EXTEND_WITHIN_US),
-            ];
-            n += queue.run(spi, &EXTEND_LEASES, &args).affected();
-        }
-    });
+        n += expired;
+    }
+    if !bound.alive.is_empty() {
+        n += queue.act(|| extend_leases(queue, &bound.alive));
+    }
     n
 }
 
-// Sessions without a leased document of the queue: those that have ended, and those that have
-// been registered again since.
-const TRIM_SESSIONS: &str = "delete from fetchq.worker_sessions w
+fn expire_leases(queue: &Queue, sessions: &[i64]) -> i32 {
+    // In the past of this transaction, which may take the leases back itself.
+    let args = [
+        Arg::from(sessions.to_vec()),
+        Arg::timestamp(time::now() - 1),
+    ];
+    spi::connect(|spi| queue.run(spi, &EXPIRE_LEASES, &args).affected())
+}
+
+fn extend_leases(queue: &Queue, sessions: &[i64]) -> i32 {
+    let now = time::clock();
+    let args = [
+        Arg::from(sessions.to_vec()),
+        Arg::timestamp(now + EXTENSION_US),
+        Arg::timestamp(now + EXTEND_WITHIN_US),
+    ];
+    spi::connect(|spi| queue.run(spi, &EXTEND_LEASES, &args).affected())
+}
+
+// The names of functions are qualified here, because mnt_run() runs under the search_path of its
+// caller. Sessions that need no row unless they have a leased document of the queue: those that have
+// ended, and those that have been registered again since.
+const LIST_STALE: &str = "select w.id from fetchq.worker_sessions w
     where w.queue_id {=} $1
         and (not exists (
-                select from pg_stat_get_activity(null) a
+                select from pg_catalog.pg_stat_get_activity(null) a
                 where a.pid {=} w.pid and coalesce(a.backend_start {=} w.backend_start, true))
             or exists (
                 select from fetchq.worker_sessions n
                 where n.queue_id {=} $1 and n.pid {=} w.pid
                     and n.backend_start {=} w.backend_start
-                    and n.name {=} w.name and n.binding {=} w.binding and n.since {>} w.since))
-        and not exists (
-            select from only {docs} d
-            where d.status {=} {active} and d.worker_session {=} w.id)";
+                    and n.name {=} w.name and n.binding {=} w.binding and n.since {>} w.since))";
+
+// Index: the due index, all leased documents. $1: sessions.
+const LIST_LEASING: &str = "select distinct d.worker_session from only {docs} d
+    where d.status {=} {active} and d.worker_session {=} any ($1)";
+
+const DELETE_SESSIONS: &str =
+    "delete from fetchq.worker_sessions w where w.queue_id {=} $1 and w.id {=} any ($2)";
 
 const TRIM_SESSIONS_OF_DROPPED: &str = "delete from fetchq.worker_sessions w
     where not exists (select from fetchq.queues q where q.id {=} w.queue_id)";
@@ -268,27 +280,44 @@ const TRIM_STOP_REQUESTS: &str = "delete from fetchq.stop_requests s
             select from fetchq.worker_sessions w
             where w.name {=} s.name and w.since {<} s.since)";
 
-const MAY_TRIM: &str = "select has_table_privilege('fetchq.worker_sessions', 'delete')
-    and has_table_privilege('fetchq.stop_requests', 'delete')";
+const MAY_TRIM: &str = "select pg_catalog.has_table_privilege('fetchq.worker_sessions', 'delete')
+    and pg_catalog.has_table_privilege('fetchq.stop_requests', 'delete')";
 
-fn may_trim(spi: &Spi) -> bool {
-    spi.once(MAY_TRIM, &[]).get(0, 1).unwrap_or(false)
+fn may_trim() -> bool {
+    spi::connect(|spi| spi.once(MAY_TRIM, &[]).get(0, 1).unwrap_or(false))
 }
 
-fn trim_sessions(spi: &Spi, queue: &Queue) {
-    queue.once(spi, TRIM_SESSIONS, &[Arg::from(queue.id)]);
+fn ids(rows: &Rows) -> Vec<i64> {
+    (0..rows.len()).filter_map(|row| rows.get(row, 1)).collect()
+}
+
+/// Deletes the rows of sessions that have ended and have no leased document. The documents are
+/// read with the rights of their owner, and after the sessions: what a session has picked before
+/// it ended is visible then.
+fn trim_sessions(queue: &OwnedQueue) {
+    spi::connect(|spi| {
+        let id = Arg::from(queue.id);
+        let mut stale = ids(&spi.once(LIST_STALE, &[id]));
+        if stale.is_empty() {
+            return;
+        }
+        let args = [Arg::from(stale.clone())];
+        let leasing = queue.act(|| ids(&queue.once(spi, LIST_LEASING, &args)));
+        stale.retain(|session| !leasing.contains(session));
+        spi.once(DELETE_SESSIONS, &[id, Arg::from(stale)]);
+    });
 }
 
 /// Deletes the rows of sessions that are no longer needed, and old requests to stop. Does
 /// nothing when the caller has no right to.
-pub fn delete_stale(queue: &Queue) {
-    spi::connect(|spi| {
-        if may_trim(spi) {
-            trim_sessions(spi, queue);
+pub fn delete_stale(queue: &OwnedQueue) {
+    if may_trim() {
+        trim_sessions(queue);
+        spi::connect(|spi| {
             spi.once(TRIM_SESSIONS_OF_DROPPED, &[]);
             spi.once(TRIM_STOP_REQUESTS, &[]);
-        }
-    });
+        });
+    }
 }
 
 /// Returns all documents that a worker has leased, of any queue, as if they had not been

@@ -13,6 +13,7 @@ mod dump;
 mod examples;
 mod floor_race;
 mod flow;
+mod hostile_owners;
 mod load_crash;
 mod model;
 mod names;

@@ -17,7 +17,7 @@ async fn late_in(session: &Session, queue: &str) {
     session
         .sql(&format!(
             "insert into fetchq_data.{queue}__docs (subject, status, next_iteration) values ('late', 0, now() + interval '100 ms');
-             select fetchq.doc_push('{queue}', 'leased', 0, 9);
+             select fetchq.doc_push('{queue}', 'leased', 0, 9, now(), '{{}}');
              select fetchq.doc_pick('{queue}', 0, 1, '100 ms')"
         ))
         .await;

@@ -125,7 +125,7 @@ async fn maintained(admin: &Session, round: &str) {
     session
         .sql(&format!(
             "select fetchq.doc_push('q', 'planned {round}', 0, 0, clock_timestamp() + interval '500 ms', '{{}}');
-             select fetchq.doc_push('q', 'leased {round}', 0, 9);
+             select fetchq.doc_push('q', 'leased {round}', 0, 9, now(), '{{}}');
              select fetchq.doc_pick('q', 0, 1, '300 ms');
              select fetchq.schedule_create('s {round}', 'q', '1 hour', starts_at => now() - interval '1 minute', catch_up => 'once');
              update fetchq.jobs set next_iteration = now(), iterations = 0"
@@ -171,9 +171,7 @@ async fn settings_of_the_database_do_not_reach_the_background_worker() {
     let (mut applied, mut together) = (0, String::new());
     for (name, value) in HOSTILE.iter().filter(|(name, _)| known(name)) {
         let value = match *name {
-            "search_path" | "restrict_nonsystem_relation_kind" | "temp_tablespaces" => {
-                value.to_string()
-            }
+            "search_path" | "temp_tablespaces" => value.to_string(),
             _ => format!("'{value}'"),
         };
         together += &format!("alter database {} set {name} = {value};", db.name);

@@ -1,0 +1,203 @@
+//! A queue that is open for maintenance, which acts with the rights of the role that owns the
+//! documents, whoever runs it.
+//!
+//! An owner can attach code to its tables: triggers, index expressions, policies, casts and more.
+//! That code must not run with the rights of the background worker, which is a superuser, or with
+//! those of an operator, and not with those of another owner either. So each table that
+//! maintenance touches is found and locked by its OID, and its owner is read under that lock: it
+//! cannot change until the transaction ends, and neither can the name of the table. A table beside
+//! the documents that belongs to another role is refused.
+
+use std::ops::Deref;
+use std::rc::Rc;
+
+use pgrx::pg_sys::Oid;
+
+use crate::domain::names::QueueName;
+use crate::error::{Error, Result};
+use crate::pg::relation::{self, LockMode, NamedLock};
+use crate::pg::role::{self, Privilege};
+use crate::pg::spi;
+use crate::pg::value::Arg;
+use crate::signals::watchdog;
+use crate::store::open_queue::Queue;
+
+/// A queue that exists, and whose documents table is locked until the end of the transaction.
+pub struct OwnedQueue {
+    queue: Rc<Queue>,
+    /// The role that owns the documents.
+    pub owner: Oid,
+    /// The role that asks for the maintenance.
+    caller: Oid,
+    waits: bool,
+}
+
+/// A table of a queue beside that of the documents.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Table {
+    /// It is locked until the end of the transaction, and belongs to the owner of the documents.
+    Ready,
+    /// Another session has locked it.
+    Busy,
+    /// There is none.
+    Missing,
+}
+
+impl Deref for OwnedQueue {
+    type Target = Queue;
+    fn deref(&self) -> &Queue {
+        &self.queue
+    }
+}
+
+impl OwnedQueue {
+    /// Opens a queue for the maintenance of a server process or of all queues, which does not
+    /// wait: None if the documents are locked.
+    ///
+    /// Fails with `Error::UnknownQueue`.
+    pub fn try_open(name: &QueueName) -> Result<Option<Self>> {
+        let queue = Queue::try_open(name)?;
+        queue.map(|queue| Self::new(queue, false)).transpose()
+    }
+
+    /// Opens a queue for the maintenance that a caller asks for by name. Waits for a session that
+    /// drops, truncates or alters the queue.
+    ///
+    /// Fails with `Error::UnknownQueue`.
+    pub fn open(name: &QueueName) -> Result<Self> {
+        Self::new(Queue::open(name)?, true)
+    }
+
+    fn new(queue: Rc<Queue>, waits: bool) -> Result<Self> {
+        let Some(owner) = relation::owner_of_table(queue.table) else {
+            return Err(Error::UnknownQueue(queue.name.to_string()));
+        };
+        Ok(Self {
+            queue,
+            owner,
+            caller: role::current(),
+            waits,
+        })
+    }
+
+    /// Runs `work` with the rights of the owner, and its deferred triggers too: they become
+    /// immediate for the rest of the transaction. The processes of the server have done that for
+    /// all tables at the start of the transaction.
+    pub fn act<R>(&self, work: impl FnOnce() -> R) -> R {
+        watchdog::begin(self.table.to_u32());
+        if role::current() == self.owner {
+            return work();
+        }
+        role::as_role(self.owner, || {
+            if relation::has_deferrable_triggers(self.table) {
+                make_constraints_immediate(self.table);
+            }
+            work()
+        })
+    }
+
+    /// Checks that the caller may do something with the documents: it has the rights of the owner,
+    /// or these privileges.
+    ///
+    /// Fails with `Error::NoPrivilege`.
+    pub fn authorize(&self, privileges: &[Privilege]) -> Result<()> {
+        self.authorize_table(self.table, "docs", privileges)
+    }
+
+    fn authorize_table(&self, table: Oid, name: &str, privileges: &[Privilege]) -> Result<()> {
+        let is_allowed = role::has_privileges_of(self.caller, self.owner)
+            || privileges
+                .iter()
+                .all(|privilege| role::has_privilege(self.caller, table, *privilege));
+        if is_allowed {
+            return Ok(());
+        }
+        Err(Error::NoPrivilege {
+            table: self.name.relation(name),
+        })
+    }
+
+    /// Locks another table of the queue, `logs`, `metrics` or `history`, and checks its owner and
+    /// the privileges of the caller. Without this, no statement of maintenance may touch it.
+    ///
+    /// Fails with `Error::OtherOwner` and `Error::NoPrivilege`.
+    pub fn open_table(&self, table: &str, privileges: &[Privilege]) -> Result<Table> {
+        let name = self.name.relation(table);
+        let oid = match relation::lock_data_table(&name, LockMode::Rows, self.waits) {
+            NamedLock::Held(oid, _) => oid,
+            NamedLock::Busy => return Ok(Table::Busy),
+            NamedLock::Missing => return Ok(Table::Missing),
+        };
+        let Some(owner) = relation::owner_of_table(oid) else {
+            return Ok(Table::Missing);
+        };
+        if owner != self.owner {
+            return Err(Error::OtherOwner {
+                queue: self.name.to_string(),
+                table: name,
+                table_owner: role::name(owner),
+                owner: role::name(self.owner),
+            });
+        }
+        self.authorize_table(oid, table, privileges)?;
+        Ok(Table::Ready)
+    }
+
+    /// Locks another table of the queue that maintenance cannot do without.
+    ///
+    /// Fails as `open_table` does, with `Error::TableBusy` while another session has locked it,
+    /// and with `Error::TableMissing`.
+    pub fn require_table(&self, table: &str, privileges: &[Privilege]) -> Result<()> {
+        match self.open_table(table, privileges)? {
+            Table::Ready => Ok(()),
+            Table::Busy => Err(Error::TableBusy {
+                table: self.name.relation(table),
+            }),
+            Table::Missing => Err(self.missing(table)),
+        }
+    }
+
+    /// The error for a table of the queue that does not exist.
+    pub fn missing(&self, table: &str) -> Error {
+        Error::TableMissing {
+            queue: self.name.to_string(),
+            table: self.name.relation(table),
+        }
+    }
+
+    /// Checks that the owner of this queue may insert documents into another one, as when it
+    /// pushes them itself.
+    ///
+    /// Fails with `Error::MayNotMove`.
+    pub fn check_target(&self, target: &Self) -> Result<()> {
+        if role::has_privileges_of(self.owner, target.owner)
+            || role::has_privilege(self.owner, target.table, Privilege::Insert)
+                && !role::is_restricted_by_policies(self.owner, target.table)
+        {
+            return Ok(());
+        }
+        Err(Error::MayNotMove {
+            queue: self.name.to_string(),
+            owner: role::name(self.owner),
+            table: target.name.relation("docs"),
+        })
+    }
+}
+
+const LIST_DEFERRABLE: &str = "select distinct
+        pg_catalog.format('set constraints %I.%I immediate', n.nspname, k.conname)
+    from pg_catalog.pg_trigger t
+    join pg_catalog.pg_constraint k on k.oid {=} t.tgconstraint
+    join pg_catalog.pg_namespace n on n.oid {=} k.connamespace
+    where t.tgrelid {=} $1 and t.tgdeferrable";
+
+/// Makes the deferrable constraints of a table immediate until the transaction ends.
+fn make_constraints_immediate(table: Oid) {
+    spi::connect(|spi| {
+        let rows = spi.once(LIST_DEFERRABLE, &[Arg::oid(table)]);
+        let statements: Vec<String> = (0..rows.len()).filter_map(|row| rows.get(row, 1)).collect();
+        for sql in statements {
+            spi.once_verbatim(&sql, &[]);
+        }
+    });
+}

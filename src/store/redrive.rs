@@ -1,0 +1,274 @@
+//! Bringing failed documents back into work (`queue_redrive`): those that were killed, and those
+//! that were moved to a dead-letter queue.
+//!
+//! Each queue is read and written with the rights of its owner: the two may not trust each other.
+//! So the documents are read from one queue in one statement, and written into the other one in
+//! the next.
+
+use pgrx::notice;
+
+use crate::domain::counter_events::Event;
+use crate::domain::names::QueueName;
+use crate::domain::status::Status;
+use crate::error::{Error, Result};
+use crate::pg::role::Privilege;
+use crate::pg::spi::{self, Spi};
+use crate::pg::time;
+use crate::pg::value::Arg;
+use crate::store::bookkeeping::documents_ready;
+use crate::store::counter_log;
+use crate::store::dead_letters::{REVIVE, inserted_numbers};
+use crate::store::doc_selection::{self, BulkRequest, Selected, Selection};
+use crate::store::history;
+use crate::store::open_queue::Queue;
+use crate::store::owned_queue::OwnedQueue;
+
+// Anybody may write an origin. One whose subject is too long is not used. $15: subjects of
+// documents that stay, because their own subjects are in use where they came from.
+const CAN_RETURN: &str = "and d.origin {->>} 'queue'::pg_catalog.text {=} $14
+    and pg_catalog.length(d.origin {->>} 'subject'::pg_catalog.text) {<=} {subject_max}
+    and d.subject {<>} all ($15)";
+
+const LIST_ORIGINS: &str = "select distinct d.origin {->>} 'queue'::pg_catalog.text
+    from only {docs} d
+    where d.origin is not null and d.status {=} any (array[{planned}, {pending}])
+    order by 1";
+
+// The documents as they were when they failed, without their attempts, an array for each column.
+// $1, $2: subjects in the dead-letter queue, and numbers in the queue of origin.
+const READ_RETURNED: &str = "with doc as (
+        select d.origin {->>} 'subject'::pg_catalog.text as subject, i.seq, d.version, d.priority,
+            case when (d.origin {->>} 'iterations'::pg_catalog.text) {~} '^[0-9]{1,18}$'
+                then (d.origin {->>} 'iterations'::pg_catalog.text)::pg_catalog.int8
+                else 0 end as iterations,
+            coalesce(
+                (d.origin {->>} 'created_at'::pg_catalog.text)::pg_catalog.timestamptz,
+                d.created_at) as created_at,
+            d.payload, d.ordering_key, d.max_attempts,
+            d.origin {->} 'origin'::pg_catalog.text as origin
+        from rows from (pg_catalog.unnest($1), pg_catalog.unnest($2)) as i (subject, seq)
+        join only {docs} d on d.subject {=} i.subject)
+    select pg_catalog.array_agg(t.subject), pg_catalog.array_agg(t.seq),
+        pg_catalog.array_agg(t.version), pg_catalog.array_agg(t.priority),
+        pg_catalog.array_agg(t.iterations), pg_catalog.array_agg(t.created_at),
+        pg_catalog.array_agg(t.payload), pg_catalog.array_agg(t.ordering_key),
+        pg_catalog.array_agg(t.max_attempts), pg_catalog.array_agg(t.origin)
+    from doc t";
+
+// The parameters are the columns of READ_RETURNED.
+const INSERT_RETURNED: &str =
+    "insert into {docs} (subject, version, priority, next_iteration, status, attempts,
+        iterations, created_at, payload, ordering_key, max_attempts, origin, seq)
+    overriding system value
+    select i.subject collate pg_catalog.\"C\", i.version, i.priority,
+        pg_catalog.now(), {pending}, 0, i.iterations, i.created_at,
+        i.payload, i.ordering_key, i.max_attempts, i.origin, i.seq
+    from rows from (pg_catalog.unnest($1), pg_catalog.unnest($2), pg_catalog.unnest($3),
+            pg_catalog.unnest($4), pg_catalog.unnest($5), pg_catalog.unnest($6),
+            pg_catalog.unnest($7), pg_catalog.unnest($8), pg_catalog.unnest($9),
+            pg_catalog.unnest($10))
+        as i (subject, seq, version, priority, iterations, created_at, payload, ordering_key,
+            max_attempts, origin)
+    order by {order}
+    on conflict (subject) do nothing
+    returning seq, version";
+
+/// Brings failed documents back into work, at most as many as the request allows, and returns
+/// how many. First killed documents of the queue, then those that it moved to its dead-letter
+/// queue, then, where the queue is a dead-letter queue itself, those of other queues. Each queue is
+/// read and written with the rights of its owner.
+///
+/// A notice tells which documents stay, and why. Fails with `Error::NoPrivilege` when the caller
+/// has not the right to do it, with `Error::DeadLetterGone`, with `Error::NoNumbers`, and with
+/// `Error::NotRemoved`.
+pub fn redrive(queue: &OwnedQueue, request: &BulkRequest) -> Result<i32> {
+    queue.authorize(&[Privilege::Select, Privilege::Update])?;
+    let dead_letter_queue = match &queue.policy.dead_letter {
+        Some(target) => Some(OwnedQueue::open(target).map_err(|e| match e {
+            Error::UnknownQueue(_) => Error::DeadLetterGone {
+                queue: queue.name.to_string(),
+                target: target.to_string(),
+            },
+            other => other,
+        })?),
+        None => None,
+    };
+    let origins = open_origins(queue)?;
+    // All at once: two redrives over the same queues would wait for each other otherwise.
+    let opened = dead_letter_queue
+        .iter()
+        .chain(origins.iter().flat_map(|origin| &origin.queue));
+    let all: Vec<&Queue> = std::iter::once(queue)
+        .chain(opened)
+        .map(|queue| &**queue)
+        .collect();
+    spi::connect(|spi| doc_selection::serialize_bulk_actions(spi, &all));
+
+    let mut n = queue.act(|| revive_killed(queue, request))?;
+    if let Some(dead_letter_queue) = &dead_letter_queue
+        && n < request.limit
+    {
+        n += return_to_origin(dead_letter_queue, queue, request, request.limit - n)?;
+    }
+    for origin in &origins {
+        if n >= request.limit {
+            break;
+        }
+        match &origin.queue {
+            Some(origin) => n += return_to_origin(queue, origin, request, request.limit - n)?,
+            None => notice!(
+                "documents of queue \"{}\" stay, because queue \"{}\", where they came from, no longer exists",
+                queue.name,
+                origin.name
+            ),
+        }
+    }
+    Ok(n)
+}
+
+/// A queue that documents of a dead-letter queue came from.
+struct Origin {
+    name: String,
+    /// None: it was dropped, or its name is none of a queue.
+    queue: Option<OwnedQueue>,
+}
+
+/// The other queues that the documents of a queue came from.
+fn open_origins(queue: &OwnedQueue) -> Result<Vec<Origin>> {
+    let names: Vec<String> = queue.act(|| {
+        spi::connect(|spi| {
+            let rows = queue.once(spi, LIST_ORIGINS, &[]);
+            (0..rows.len()).filter_map(|row| rows.get(row, 1)).collect()
+        })
+    });
+    let mut origins = Vec::with_capacity(names.len());
+    for name in names {
+        let opened = match QueueName::parse(&name) {
+            Ok(parsed) if parsed == queue.name => continue,
+            Ok(parsed) => match OwnedQueue::open(&parsed) {
+                Ok(queue) => Some(queue),
+                Err(Error::UnknownQueue(_)) => None,
+                Err(other) => return Err(other),
+            },
+            Err(_) => None,
+        };
+        origins.push(Origin {
+            name,
+            queue: opened,
+        });
+    }
+    Ok(origins)
+}
+
+/// Makes killed documents of a queue pending again. Returns how many.
+fn revive_killed(queue: &Queue, request: &BulkRequest) -> Result<i32> {
+    let selection = Selection {
+        statuses: request.filter.codes(&[Status::Killed], &[]),
+        condition: "",
+        args: &[],
+        other: None,
+    };
+    spi::connect(|spi| {
+        let selected = request.lock(spi, queue, &selection, request.limit)?;
+        if selected.is_empty() {
+            return Ok(0);
+        }
+        let args = [
+            doc_selection::sorted_subjects(&selected),
+            Arg::from(Status::Pending.code()),
+            Arg::timestamp(time::now()),
+        ];
+        let rows = queue.run(spi, &REVIVE, &args);
+        let groups = doc_selection::group_returned(&selected, &rows);
+        doc_selection::record_events(queue, &groups, |from| Event::revive(from, Status::Pending));
+        for ((_, version), n) in &groups {
+            documents_ready(queue, *version, Status::Pending, *n);
+        }
+        Ok(doc_selection::total(&groups))
+    })
+}
+
+/// Moves documents of a dead-letter queue back to the queue that they came from, at most
+/// `limit`. Returns how many. Documents whose subject is in use there stay.
+fn return_to_origin(
+    dead_letter_queue: &OwnedQueue,
+    origin: &OwnedQueue,
+    request: &BulkRequest,
+    limit: i32,
+) -> Result<i32> {
+    dead_letter_queue.authorize(&[Privilege::Select, Privilege::Update, Privilege::Delete])?;
+    origin.authorize(&[Privilege::Insert])?;
+    spi::connect(|spi| {
+        doc_selection::serialize_bulk_actions(spi, &[dead_letter_queue, origin]);
+        let mut n = 0;
+        let mut staying: Vec<String> = Vec::new();
+        while n < limit {
+            let args = [Arg::from(origin.name.as_str()), Arg::from(staying.clone())];
+            let selection = Selection {
+                statuses: request
+                    .filter
+                    .codes(&[Status::Planned, Status::Pending], &[]),
+                condition: CAN_RETURN,
+                args: &args,
+                other: None,
+            };
+            let selected = dead_letter_queue
+                .act(|| request.lock(spi, dead_letter_queue, &selection, limit - n))?;
+            if selected.is_empty() {
+                break;
+            }
+            let moved = move_to_origin(spi, dead_letter_queue, origin, selected)?;
+            n += moved.n;
+            staying.extend(moved.staying);
+        }
+        if !staying.is_empty() && n < limit {
+            notice!(
+                "documents of queue \"{}\" that stay, because their subjects are in use in queue \"{}\": {}",
+                dead_letter_queue.name,
+                origin.name,
+                staying.len()
+            );
+        }
+        Ok(n)
+    })
+}
+
+/// What became of documents that were to return.
+struct Returned {
+    /// How many were moved.
+    n: i32,
+    /// The subjects of those whose own subject is in use in the queue of origin.
+    staying: Vec<String>,
+}
+
+/// Moves documents that are locked.
+fn move_to_origin(
+    spi: &Spi,
+    dead_letter_queue: &OwnedQueue,
+    origin: &OwnedQueue,
+    selected: Vec<Selected>,
+) -> Result<Returned> {
+    let numbers = doc_selection::next_numbers(origin, selected.len())?;
+    let subjects: Vec<&str> = selected.iter().map(|doc| doc.subject.as_str()).collect();
+    let args = [Arg::from(subjects), Arg::from(numbers.clone())];
+    let read = dead_letter_queue.act(|| dead_letter_queue.once(spi, READ_RETURNED, &args));
+    let sql = doc_selection::render_order(INSERT_RETURNED, origin);
+    let rows = origin.act(|| origin.once(spi, &sql, &read.args(0)));
+    let inserted = inserted_numbers(&rows);
+    let (moved, staying): (Vec<_>, Vec<_>) = selected
+        .into_iter()
+        .zip(&numbers)
+        .partition(|(_, number)| inserted.contains(number));
+    let subjects = moved.iter().map(|(doc, _)| doc.subject.clone()).collect();
+    dead_letter_queue.act(|| doc_selection::remove_documents(spi, dead_letter_queue, subjects))?;
+    let groups = doc_selection::group(moved.iter().map(|(doc, _)| doc));
+    doc_selection::record_events(dead_letter_queue, &groups, |from| Some(Event::remove(from)));
+    for (version, n) in history::count_by_version(&rows) {
+        counter_log::record_event(origin, version, n, Event::PushPending);
+        documents_ready(origin, version, Status::Pending, n);
+    }
+    Ok(Returned {
+        n: doc_selection::total(&groups),
+        staying: staying.into_iter().map(|(doc, _)| doc.subject).collect(),
+    })
+}
