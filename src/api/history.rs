@@ -7,6 +7,7 @@ use crate::domain::names::QueueName;
 use crate::pg::call::Reply;
 use crate::store::history;
 use crate::store::open_queue::Queue;
+use crate::store::rights::{self, Right};
 
 /// `queue_trim_history(queue, max_docs) → affected_rows`: removes documents that have been in
 /// the history of a queue for longer than it keeps them, the oldest first, at most `max_docs`.
@@ -17,7 +18,10 @@ fn queue_trim_history(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
         let name = queue_name(call, 0)?;
         let limit = call.limit(1, "max_docs")?;
-        Ok(Reply::int(history::trim(&*Queue::open(&name)?, limit)))
+        let trimmed = rights::with(&name, Right::Manage, || {
+            Ok(history::trim(&*Queue::open(&name)?, limit))
+        });
+        trimmed.map(Reply::int)
     })
 }
 
@@ -27,6 +31,9 @@ fn queue_trim_history(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
 fn queue_history(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond(fcinfo, |call| {
         let name = call.opt_text(0).map(QueueName::parse).transpose()?;
+        if let Some(name) = &name {
+            rights::require(name, Right::Any)?;
+        }
         let mut out = call.rows();
         history::list(name.as_ref(), &mut out)?;
         Ok(out.done())

@@ -19,6 +19,7 @@ use crate::pg::zone::ServerZone;
 use crate::pg::{subtransaction, time};
 use crate::store::doc_push::{self, NewDoc};
 use crate::store::open_queue::Queue;
+use crate::store::rights::{Right, Scope};
 use crate::store::schedules as store;
 use crate::store::schedules::{DueSchedule, NewSchedule, Timing};
 
@@ -34,8 +35,8 @@ pub struct Outcome {
     pub queued: i32,
 }
 
-/// Runs up to `limit` schedules that are due at `now`, in microseconds since 2000, with the rights
-/// of the caller. A schedule that fails is reported as a WARNING and retried later.
+/// Runs up to `limit` schedules that are due at `now`, in microseconds since 2000, of queues that
+/// the caller manages, with the rights of the caller. A schedule that fails is reported as a WARNING and retried later.
 pub fn run(limit: i32, now: i64) -> Outcome {
     let mut outcome = Outcome::default();
     for _ in 0..limit {
@@ -51,14 +52,14 @@ pub fn run(limit: i32, now: i64) -> Outcome {
     outcome
 }
 
-/// Runs up to `limit` due schedules for a caller of `mnt_job_run()` or `mnt()`. Such a role may
-/// have no rights on schedules, so an error is reported as a WARNING.
+/// Runs up to `limit` due schedules for a caller of `mnt_job_run()` or `mnt()`. An error is
+/// reported as a WARNING.
 pub fn run_beside_jobs(limit: i32) {
     if let Err(message) = subtransaction::attempt(|| run(limit, time::now())) {
         error::warn(
             PgSqlErrorCode::ERRCODE_WARNING,
             format!("schedules were not run: {message}"),
-            "Grant select and update on fetchq.schedules to the role that runs maintenance.",
+            "See fetchq.schedule_list(), and run it again.",
         );
     }
 }
@@ -67,7 +68,11 @@ pub fn run_beside_jobs(limit: i32) {
 /// has created; an error without details when it failed, which is reported as a WARNING; and None
 /// when no schedule is due, or all that are due are locked.
 pub fn run_one(now: i64, run_as: RunAs) -> Option<std::result::Result<i32, ()>> {
-    let claimed = store::claim(now)?;
+    let scope = match run_as {
+        RunAs::Caller => Scope::of(Right::Manage),
+        RunAs::Owner => Scope::everything(),
+    };
+    let claimed = store::claim(now, &scope)?;
     match subtransaction::attempt(|| raise(push_ticks(&claimed, now, run_as))) {
         Ok(queued) => Some(Ok(queued)),
         Err(message) => {

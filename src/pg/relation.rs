@@ -174,18 +174,55 @@ pub fn owner_of_table(table: pg_sys::Oid) -> Option<pg_sys::Oid> {
     }
 }
 
-/// Returns whether a table exists and the caller may read it.
-pub fn may_read(table: pg_sys::Oid) -> bool {
-    // SAFETY: These functions read the system cache.
+/// Returns the role that owns a table, from the system cache and without a lock. None when the
+/// table does not exist.
+pub fn owner_of(table: pg_sys::Oid) -> Option<pg_sys::Oid> {
+    // SAFETY: The system cache returns a row of pg_class, or NULL. It is released after the
+    // column is read.
     unsafe {
-        let role = pg_sys::GetUserId();
-        let mode = pg_sys::AclMode::from(pg_sys::ACL_SELECT);
+        let tuple = pg_sys::SearchSysCache1(
+            pg_sys::SysCacheIdentifier::RELOID as i32,
+            pg_sys::Datum::from(table),
+        );
+        if tuple.is_null() {
+            return None;
+        }
+        let owner = (*pg_sys::heap_tuple_get_struct::<pg_sys::FormData_pg_class>(tuple)).relowner;
+        pg_sys::ReleaseSysCache(tuple);
+        Some(owner)
+    }
+}
+
+/// Returns whether a table exists. Takes no lock.
+pub(super) fn exists(table: pg_sys::Oid) -> bool {
+    // SAFETY: This function reads the system cache.
+    unsafe {
         pg_sys::SearchSysCacheExists(
             pg_sys::SysCacheIdentifier::RELOID as i32,
             pg_sys::Datum::from(table),
             pg_sys::Datum::from(0),
             pg_sys::Datum::from(0),
             pg_sys::Datum::from(0),
-        ) && pg_sys::pg_class_aclcheck(table, role, mode) == pg_sys::AclResult::ACLCHECK_OK
+        )
+    }
+}
+
+/// Returns whether all columns of a table have types of PostgreSQL itself. The operators, casts
+/// and functions for these types are its own too, so that a statement that names only columns of
+/// this table, and no function, runs no code of a user. The caller has locked the table.
+pub fn has_only_builtin_types(table: pg_sys::Oid) -> bool {
+    // SAFETY: The table is opened for reading and closed again. Its descriptor has as many
+    // columns as it says.
+    unsafe {
+        let relation = pg_sys::try_relation_open(table, pg_sys::AccessShareLock as i32);
+        if relation.is_null() {
+            return false;
+        }
+        let desc = (*relation).rd_att;
+        let is_builtin = (1..=(*desc).natts).all(|number| {
+            pg_sys::SPI_gettypeid(desc, number).to_u32() < pg_sys::FirstNormalObjectId
+        });
+        pg_sys::relation_close(relation, pg_sys::AccessShareLock as i32);
+        is_builtin
     }
 }

@@ -6,6 +6,7 @@
 //! - leases: `lease_check`, `leases`;
 //! - what may be picked: `limits`, `cap`, `rate`, `readiness`, `ordering`, `ordering_setup`;
 //! - lists and selections of documents: `doc_list`, `doc_selection`;
+//! - rights: `rights`, `grants`;
 //! - triggers: `triggers`, `trigger_events`;
 //! - tables of a queue: `queue_tables`, `queue_indexes`, `queue_truncate`.
 //!
@@ -32,6 +33,7 @@ pub mod doc_settle_many;
 pub mod doc_upsert;
 pub mod doc_upsert_many;
 pub mod docs_admin;
+pub mod grants;
 pub mod history;
 pub mod info;
 pub mod jobs;
@@ -54,6 +56,7 @@ pub mod queue_truncate;
 pub mod rate;
 pub mod readiness;
 pub mod retention;
+pub mod rights;
 pub mod schedules;
 pub mod statement;
 pub mod status;

@@ -29,6 +29,7 @@ use crate::signals::announce;
 use crate::store::plans::PlanSet;
 use crate::store::policy::Policy;
 use crate::store::queue_catalog::{self, QueueInfo};
+use crate::store::rights;
 use crate::store::statement::{Statement, render};
 
 /// A queue that exists. Its docs table is locked against dropping until the end of the
@@ -105,7 +106,8 @@ impl Queue {
     /// Opens a queue for reading and writing its documents. Waits for a session that drops,
     /// truncates or alters the queue.
     ///
-    /// Fails with `Error::UnknownQueue` if the queue does not exist.
+    /// Fails with `Error::UnknownQueue` if the queue does not exist, and with `Error::NoRight`
+    /// if the caller has no right at all on it: such a role must not hold its locks.
     pub fn open(name: &QueueName) -> Result<Rc<Self>> {
         match Self::lock(name, true)? {
             Some(queue) => Ok(queue),
@@ -126,6 +128,7 @@ impl Queue {
             let Some(table) = relation::lookup_data_table(&relation_name) else {
                 return Err(Error::UnknownQueue(name.to_string()));
             };
+            rights::require_any(name, table)?;
             match relation::lock_rows(table, wait) {
                 Lock::Held(file) => {
                     let queue = find_or_load(name, table)?;

@@ -134,7 +134,7 @@ select component, state, detail, hint from (
     union all
     select 20, 'backlog', case when p.n {>} 0 or $11 is not null then 'waiting' else 'none' end,
         format('%s pending', coalesce(p.n, 0)) {||} coalesce(', ready since ' {||} $11, ''), null
-    from (select sum(value) as n from fetchq.metrics_live where metric {=} 'pnd') p
+    from (select sum(value) as n from fetchq.metrics_exact where metric {=} 'pnd') p
     union all
     select 21, 'planned',
         case when $12 {<} (clock_timestamp() {-} interval '1 second') then 'late' else 'in time' end,
