@@ -132,7 +132,9 @@ pub enum Error {
     },
     #[error("role \"{0}\" does not exist")]
     UnknownRole(String),
-    #[error("an index of queue \"{0}\" cannot be created: its docs table has a column of another type")]
+    #[error(
+        "an index of queue \"{0}\" cannot be created: its docs table has a column of another type"
+    )]
     AlteredTable(String),
     #[error("the job that packs the counters of all queues is not for this role")]
     NotPacker,
@@ -239,7 +241,9 @@ impl Error {
             Self::DeadLetterGone { .. } => ERRCODE_UNDEFINED_OBJECT,
             Self::NoNumbers(_) => ERRCODE_INVALID_TABLE_DEFINITION,
             Self::NotRemoved { .. } => ERRCODE_TRIGGERED_DATA_CHANGE_VIOLATION,
-            Self::NotOwner | Self::NotPacker | Self::NoRight { .. } => ERRCODE_INSUFFICIENT_PRIVILEGE,
+            Self::NotOwner | Self::NotPacker | Self::NoRight { .. } => {
+                ERRCODE_INSUFFICIENT_PRIVILEGE
+            }
             Self::AlteredTable(_) => ERRCODE_INVALID_TABLE_DEFINITION,
             Self::IncludedGrant { .. } => ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
             Self::UnknownRole(_) => ERRCODE_UNDEFINED_OBJECT,

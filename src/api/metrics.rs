@@ -197,7 +197,9 @@ fn metric_set(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
 /// once.
 #[pg_extern(sql = false)]
 fn metric_increment(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
-    respond_write(fcinfo, |call| write_metric(call, Right::Work, store::increment))
+    respond_write(fcinfo, |call| {
+        write_metric(call, Right::Work, store::increment)
+    })
 }
 
 /// The functions that change a metric at the next pack: reads queue, metric and value, and
@@ -218,7 +220,9 @@ fn log_metric(
 /// pack.
 #[pg_extern(sql = false)]
 fn metric_log_increment(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
-    respond_write(fcinfo, |call| log_metric(call, Right::Work, store::log_increment))
+    respond_write(fcinfo, |call| {
+        log_metric(call, Right::Work, store::log_increment)
+    })
 }
 
 /// `metric_log_decrement(queue, metric, value) → affected_rows`: subtracts from a metric at the
@@ -235,7 +239,9 @@ fn metric_log_decrement(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
 /// `metric_log_set(queue, metric, value) → affected_rows`: sets a metric at the next pack.
 #[pg_extern(sql = false)]
 fn metric_log_set(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
-    respond_write(fcinfo, |call| log_metric(call, Right::Manage, store::log_set))
+    respond_write(fcinfo, |call| {
+        log_metric(call, Right::Manage, store::log_set)
+    })
 }
 
 /// `metric_log_pack() → affected_rows`: packs the counter events and the pending writes of all

@@ -95,7 +95,10 @@ fn queue_set_max_attempts(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
                 rule: "1 or more",
             });
         }
-        reindexed(call, manage(&name, || queue_settings::set_max_attempts(&name, value)))
+        reindexed(
+            call,
+            manage(&name, || queue_settings::set_max_attempts(&name, value)),
+        )
     })
 }
 
@@ -106,7 +109,10 @@ fn queue_set_current_version(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
         let name = queue_name(call, 0)?;
         let value = call.int(1, "version")?;
-        reindexed(call, manage(&name, || queue_settings::set_current_version(&name, value)))
+        reindexed(
+            call,
+            manage(&name, || queue_settings::set_current_version(&name, value)),
+        )
     })
 }
 
@@ -128,7 +134,11 @@ fn queue_set_logs_retention(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
         let name = queue_name(call, 0)?;
         let text = call.text(1, "retention")?;
         Interval::parse(text).as_duration("retention")?;
-        lenient(manage(&name, || queue_settings::set_logs_retention(&name, text)), 0).map(Reply::int)
+        lenient(
+            manage(&name, || queue_settings::set_logs_retention(&name, text)),
+            0,
+        )
+        .map(Reply::int)
     })
 }
 

@@ -78,7 +78,8 @@ fn queue_grants(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
 #[pg_extern(sql = false)]
 fn queue_has_right(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond(fcinfo, |call| {
+        let queue = call.text(0, "queue")?;
         let right = Right::parse(call.text(1, "kind")?)?;
-        Ok(Reply::bool(rights::has_by_name(call.text(0, "queue")?, right)))
+        Ok(Reply::bool(rights::has_by_name(queue, right)))
     })
 }

@@ -8,9 +8,9 @@ use std::marker::PhantomData;
 
 use pgrx::{FromDatum, IntoDatum, pg_sys};
 
+use crate::pg::registry::OwnStatement;
 use crate::pg::text::c_string;
 use crate::pg::value::Arg;
-use crate::pg::registry::OwnStatement;
 use crate::pg::{operators, planner};
 
 /// A prepared statement, which is freed when this is dropped.

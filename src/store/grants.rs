@@ -110,7 +110,10 @@ const QUOTE_ROLE: &str = "select $2 {||} quote_ident(r.rolname) {||} $3 from pg_
 fn run_for_role(spi: &Spi, role: &str, before: &str, after: &str) -> Result<()> {
     let args = [Arg::from(role), Arg::from(before), Arg::from(after)];
     let rows = spi.once(QUOTE_ROLE, &args);
-    match (!rows.is_empty()).then(|| rows.get::<String>(0, 1)).flatten() {
+    match (!rows.is_empty())
+        .then(|| rows.get::<String>(0, 1))
+        .flatten()
+    {
         Some(sql) => {
             spi.once_verbatim(&sql, &[]);
             Ok(())
@@ -184,10 +187,18 @@ pub fn grant(name: &QueueName, role: &str, kind_name: &str) -> Result<bool> {
         // gives nothing but the right to be refused by the functions.
         if !spi.once(LACKS_USAGE, &[Arg::from(role)]).is_empty() {
             as_extension_owner(|| {
-                run_for_role(spi, role, "grant usage on schema fetchq, fetchq_data to ", "")
+                run_for_role(
+                    spi,
+                    role,
+                    "grant usage on schema fetchq, fetchq_data to ",
+                    "",
+                )
             })?;
         }
-        if held(spi, name, role).iter().any(|held| includes(held, wanted)) {
+        if held(spi, name, role)
+            .iter()
+            .any(|held| includes(held, wanted))
+        {
             return Ok(false);
         }
         for (table, privileges) in wanted.privileges {
@@ -253,7 +264,10 @@ pub fn extend_to_dead_letters(name: &QueueName, target: &QueueName) -> Result<()
     let tables = [name.qualified("docs"), target.qualified("docs")];
     let roles: Vec<String> = spi::connect(|spi| {
         let sql = format!("{HELD} {LIST_WORKERS}");
-        let rows = spi.once(&sql, &tables.each_ref().map(|table| Arg::from(table.as_str())));
+        let rows = spi.once(
+            &sql,
+            &tables.each_ref().map(|table| Arg::from(table.as_str())),
+        );
         (0..rows.len()).filter_map(|row| rows.get(row, 1)).collect()
     });
     for role in roles {
@@ -362,8 +376,7 @@ pub(super) fn grant_history(spi: &Spi, name: &QueueName) {
     run_each(spi, &statements);
 }
 
-const CHANGE_OWNER: &str =
-    "select format('alter table %s owner to %I', $1, pg_get_userbyid($2))";
+const CHANGE_OWNER: &str = "select format('alter table %s owner to %I', $1, pg_get_userbyid($2))";
 
 /// Hands a table that was just created to its owner.
 pub(super) fn change_owner(spi: &Spi, table: &str, owner: pgrx::pg_sys::Oid) {

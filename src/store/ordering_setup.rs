@@ -12,9 +12,9 @@ use crate::signals::wakeups;
 use crate::store::open_queue::Queue;
 use crate::store::ordering::{add_document, promote_next};
 use crate::store::queue::{DELETE_KEYS, lock_documents};
-use crate::store::{queue_tables, rights};
 use crate::store::statement::render;
 use crate::store::triggers::{has_triggers, set_triggers};
+use crate::store::{queue_tables, rights};
 
 /// The triggers of an ordered queue. The first one serves maintenance (`may_change`).
 const TRIGGERS: [(&str, &str); 5] = [

@@ -7,9 +7,9 @@ use crate::pg::role::{self, as_extension_owner};
 use crate::pg::spi::{self, Spi};
 use crate::pg::value::Arg;
 use crate::pg::{acl, relation};
-use crate::store::{grants, rights};
 use crate::store::statement::render;
 use crate::store::triggers::create_ready_trigger;
+use crate::store::{grants, rights};
 
 // subject: collation "C", because a subject is an identifier. It is compared byte by byte,
 // which is faster, and no upgrade of the C library can damage the index.

@@ -88,7 +88,10 @@ fn docs_table(name: &QueueName) -> Option<Oid> {
 const IS_REGISTERED: &str = "select from fetchq.queues where name {=} $1";
 
 fn is_registered(name: &QueueName) -> bool {
-    spi::connect(|spi| !spi.once(IS_REGISTERED, &[Arg::from(name.as_str())]).is_empty())
+    spi::connect(|spi| {
+        !spi.once(IS_REGISTERED, &[Arg::from(name.as_str())])
+            .is_empty()
+    })
 }
 
 /// Returns whether the caller has a right on a queue. Only the owner of the extension has rights on
@@ -199,7 +202,10 @@ impl Scope {
 
     /// The parameters of a condition such as `$1 or queue {=} any ($2)`.
     pub fn args(&self) -> [Arg; 2] {
-        [Arg::from(self.is_everything), Arg::from(self.queues.clone())]
+        [
+            Arg::from(self.is_everything),
+            Arg::from(self.queues.clone()),
+        ]
     }
 }
 

@@ -9,8 +9,8 @@ use crate::domain::status::Status;
 use crate::error::{Error, Result};
 use crate::pg::call::RowSink;
 use crate::pg::spi::{self, Rows, Spi};
-use crate::pg::value::Arg;
 use crate::pg::time;
+use crate::pg::value::Arg;
 use crate::ready::key::Key;
 use crate::settings::SessionLeases;
 use crate::store::bookkeeping::{documents_ready, note_entry};
@@ -94,8 +94,7 @@ pub fn release(queue: &Queue, worker: &str) -> i32 {
 }
 
 // The queue 0 stands for all queues.
-const REQUEST_STOP: &str =
-    "insert into fetchq.stop_requests (name, queue_id, since)
+const REQUEST_STOP: &str = "insert into fetchq.stop_requests (name, queue_id, since)
     select $1, 0, clock_timestamp() where $2
     union all
     select $1, q.id, clock_timestamp() from fetchq.queues q

@@ -13,6 +13,7 @@ mod examples;
 mod floor_race;
 mod flow;
 mod load_crash;
+mod mistrust;
 mod model;
 mod names;
 mod notifications;
