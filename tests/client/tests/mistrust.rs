@@ -96,7 +96,7 @@ async fn call_all(b: &Session) -> Vec<String> {
 
 #[tokio::test]
 async fn neither_changes_anything_of_the_other() {
-    let (db, admin, a, b) = applications("mistrust_change").await;
+    let (db, mut admin, a, b) = applications("mistrust_change").await;
     let before = state(&admin).await;
     let seen = call_all(&b).await;
     for (got, expected) in state(&admin).await.iter().zip(&before) {
@@ -104,7 +104,7 @@ async fn neither_changes_anything_of_the_other() {
     }
     // The queue works as before.
     assert_eq!(a.text("select fetchq.doc_push('q', 'after')").await, "1");
-    counters_are_exact(&admin, "q").await;
+    counters_are_exact(&mut admin, "q").await;
     // Most calls are refused with the error that names the queue.
     let refused = seen.iter().filter(|line| line.ends_with(": 42501")).count();
     assert!(refused > 70, "{refused} of {seen:#?}");
