@@ -78,8 +78,8 @@ fn queue_grants(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
 #[pg_extern(sql = false)]
 fn queue_has_right(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond(fcinfo, |call| {
-        let queue = call.text(0, "queue")?;
+        let name = queue_name(call, 0)?;
         let right = Right::parse(call.text(1, "kind")?)?;
-        Ok(Reply::bool(rights::has_by_name(queue, right)))
+        Ok(Reply::bool(rights::has(&name, right)))
     })
 }

@@ -9,9 +9,13 @@ use crate::pg::{relation, role};
 pub struct Privileges(u32);
 
 impl Privileges {
+    /// To read rows.
     pub const SELECT: Self = Self(pg_sys::ACL_SELECT);
+    /// To add rows.
     pub const INSERT: Self = Self(pg_sys::ACL_INSERT);
+    /// To change rows.
     pub const UPDATE: Self = Self(pg_sys::ACL_UPDATE);
+    /// To empty the table.
     pub const TRUNCATE: Self = Self(pg_sys::ACL_TRUNCATE);
     /// Every privilege to read or change rows.
     pub const ANY: Self = Self(

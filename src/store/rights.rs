@@ -103,14 +103,6 @@ pub fn has(name: &QueueName, right: Right) -> bool {
     }
 }
 
-/// As [`has`], for a text that may not be the name of a queue.
-pub fn has_by_name(name: &str, right: Right) -> bool {
-    match QueueName::parse(name) {
-        Ok(name) => has(&name, right),
-        Err(_) => acl::owns_extension(),
-    }
-}
-
 /// Fails with `Error::NoRight` when the caller lacks a right on a queue that exists. What follows
 /// has to find out whether it does.
 pub fn require(name: &QueueName, right: Right) -> Result<()> {
