@@ -3,7 +3,7 @@
 use pgrx::pg_sys;
 
 use crate::pg::process::as_role;
-use crate::pg::relation;
+use crate::pg::{planner, relation};
 
 /// Returns the role that owns the registry, which is the role that created the extension. None
 /// when the database has no registry.
@@ -21,10 +21,11 @@ pub fn current() -> pg_sys::Oid {
 ///
 /// This is for the definition of tables in the schema `fetchq_data`, where nobody else can
 /// create any. No expression, function or type of a user must be a part of it: `work` creates
-/// objects that have only the types and operators of PostgreSQL, or names tables of fetchq.
+/// objects that have only the types and operators of PostgreSQL, or names tables of fetchq. Only
+/// the system catalogs are in the search path meanwhile.
 pub fn as_extension_owner<R>(work: impl FnOnce() -> R) -> R {
     match extension_owner() {
-        Some(owner) => as_role(owner, work),
+        Some(owner) => as_role(owner, || planner::with_plain_search_path(work)),
         None => work(),
     }
 }

@@ -19,6 +19,7 @@ use crate::pg::documents::Documents;
 use crate::pg::documents_check::{Access, Indexes};
 use crate::pg::invalidation::{self, Invalidated};
 use crate::pg::relation::{self, File, Lock};
+use crate::pg::role;
 use crate::pg::spi::{Rows, Spi};
 use crate::pg::trigger::SuppressedTriggers;
 use crate::pg::value::Arg;
@@ -55,6 +56,8 @@ pub struct Queue {
     /// written without a statement.
     has_known_columns: bool,
     file: Cell<Option<File>>,
+    /// The last role that was found to have a right on the queue.
+    permitted: Cell<Option<Oid>>,
     plans: PlanSet,
     last_used: Cell<u64>,
 }
@@ -98,6 +101,7 @@ impl Queue {
             has_known_columns: info.has_known_columns,
             policy: info.policy,
             file: Cell::new(None),
+            permitted: Cell::new(None),
             plans: PlanSet::default(),
             last_used: Cell::new(0),
         }
@@ -128,10 +132,14 @@ impl Queue {
             let Some(table) = relation::lookup_data_table(&relation_name) else {
                 return Err(Error::UnknownQueue(name.to_string()));
             };
-            rights::require_any(name, table)?;
+            let role = role::current();
+            if !is_permitted(table, role) {
+                rights::require_any(name, table)?;
+            }
             match relation::lock_rows(table, wait) {
                 Lock::Held(file) => {
                     let queue = find_or_load(name, table)?;
+                    queue.permitted.set(Some(role));
                     queue.file.set(Some(file));
                     return Ok(Some(queue));
                 }
@@ -261,6 +269,16 @@ struct Cache {
 thread_local! {
     // Never dropped: when a session exits, there is no SPI left to free plans with.
     static QUEUES: ManuallyDrop<RefCell<Cache>> = ManuallyDrop::new(RefCell::default());
+}
+
+/// Returns whether the session knows that a role has a right on the queue with this docs table. A
+/// change of the rights is noticed after one more lock.
+fn is_permitted(table: Oid, role: Oid) -> bool {
+    QUEUES.with(|cache| {
+        let cache = cache.borrow();
+        let queue = cache.queues.get(&table);
+        queue.is_some_and(|queue| queue.permitted.get() == Some(role))
+    })
 }
 
 /// Finds a queue in the cache of the session, whose docs table the caller has locked, or
