@@ -80,8 +80,8 @@ async function work(doc) {
 }
 
 async function isStopped() {
-  const { rows } = await db.query('select from fetchq.stop_requests where name = $1 and since >= $2::timestamptz', [name, started]);
-  return rows.length > 0;
+  const { rows } = await db.query('select fetchq.worker_stop_requested($1, $2, $3::timestamptz) as yes', [queue, name, started]);
+  return rows[0].yes;
 }
 
 while (!ending && !(await isStopped())) {

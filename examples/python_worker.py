@@ -100,8 +100,8 @@ def main():
         # The leases carry this worker's name. They end when this session ends.
         db.execute("select set_config('fetchq.worker', %s, false), set_config('fetchq.session_leases', 'return', false)", [NAME])
         started = db.execute("select clock_timestamp() as now").fetchone()["now"]
-        stopped = "select from fetchq.stop_requests where name = %s and since >= %s"
-        while not ending.is_set() and db.execute(stopped, [NAME, started]).fetchone() is None:
+        stopped = "select fetchq.worker_stop_requested(%s, %s, %s) as yes"
+        while not ending.is_set() and not db.execute(stopped, [QUEUE, NAME, started]).fetchone()["yes"]:
             pick = "select subject, payload, lease from fetchq.doc_pick(%s, 0, 1, make_interval(secs => %s))"
             doc = db.execute(pick, [QUEUE, LEASE]).fetchone()
             if doc is None:

@@ -116,6 +116,28 @@ pub enum Error {
     BadTrigger(String),
     #[error("only a superuser or the owner of the extension can destroy fetchq")]
     NotOwner,
+    #[error("role \"{role}\" {} queue \"{queue}\"", describe_right(*.kind))]
+    NoRight {
+        role: String,
+        queue: String,
+        /// The kind of grant that is missing. None: only the owner may do it.
+        kind: Option<&'static str>,
+    },
+    #[error("role \"{role}\" is {held} of queue \"{queue}\", which includes {kind}")]
+    IncludedGrant {
+        role: String,
+        queue: String,
+        kind: &'static str,
+        held: &'static str,
+    },
+    #[error("role \"{0}\" does not exist")]
+    UnknownRole(String),
+    #[error(
+        "an index of queue \"{0}\" cannot be created: its docs table has a column of another type"
+    )]
+    AlteredTable(String),
+    #[error("the job that packs the counters of all queues is not for this role")]
+    NotPacker,
     #[error("unknown maintenance task \"{task}\" of queue \"{queue}\"")]
     UnknownTask { task: String, queue: String },
     #[error("schedule \"{0}\" does not exist")]
@@ -183,6 +205,17 @@ fn describe(found: Option<Option<Status>>) -> String {
     }
 }
 
+/// Describes what a role is not for a queue.
+fn describe_right(kind: Option<&str>) -> &'static str {
+    match kind {
+        None => "does not own",
+        Some("reader") => "has no rights on",
+        Some("producer") => "is no producer of",
+        Some("worker") => "is no worker of",
+        Some(_) => "is no manager of",
+    }
+}
+
 /// Describes a document whose lease was lost. An active document has another lease.
 fn describe_lost(found: Option<Option<Status>>) -> String {
     match found {
@@ -234,12 +267,17 @@ impl Error {
             Self::NoNumbers(_) => ERRCODE_INVALID_TABLE_DEFINITION,
             Self::NotRemoved { .. } => ERRCODE_TRIGGERED_DATA_CHANGE_VIOLATION,
             Self::NotOwner
+            | Self::NotPacker
+            | Self::NoRight { .. }
             | Self::NoPrivilege { .. }
             | Self::MayNotMove { .. }
             | Self::MayNotPush { .. } => ERRCODE_INSUFFICIENT_PRIVILEGE,
             Self::OtherOwner { .. } => ERRCODE_INVALID_OBJECT_DEFINITION,
             Self::TableBusy { .. } => ERRCODE_LOCK_NOT_AVAILABLE,
             Self::TableMissing { .. } => ERRCODE_UNDEFINED_TABLE,
+            Self::AlteredTable(_) => ERRCODE_INVALID_TABLE_DEFINITION,
+            Self::IncludedGrant { .. } => ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
+            Self::UnknownRole(_) => ERRCODE_UNDEFINED_OBJECT,
             Self::Invalid(invalid) => match invalid {
                 Invalid::QueueName(_) | Invalid::MetricName(_) | Invalid::ScheduleName(_) => {
                     ERRCODE_INVALID_NAME
@@ -296,6 +334,12 @@ impl Error {
             Self::MayNotMove { owner, table, .. } => format!("The owner of that queue can allow it: grant insert on fetchq_data.{table} to \"{owner}\""),
             Self::MayNotPush { .. } => "A role that may push into the queue can take it over: call fetchq.schedule_create() with replace => true.".into(),
             Self::NotOwner => "Connect as a superuser, or as the role that created the extension.".into(),
+            Self::NoRight { role, queue, kind: Some(kind) } => format!("The owner of the queue can run: select fetchq.queue_grant('{queue}', '{}', '{kind}')", role.replace('\'', "''")),
+            Self::NoRight { queue, .. } => format!("Connect as the owner of fetchq_data.\"{queue}__docs\", or as a superuser."),
+            Self::IncludedGrant { role, queue, held, .. } => format!("Run: select fetchq.queue_revoke('{queue}', '{}', '{held}')", role.replace('\'', "''")),
+            Self::AlteredTable(_) => "Give the columns the types that fetchq has created, or create the index as a superuser.".into(),
+            Self::NotPacker => "The owner of the extension can run: grant execute on function fetchq.metric_log_pack() to the role".into(),
+            Self::UnknownRole(_) => "See pg_roles for the names.".into(),
             Self::UnknownTask { .. } => "The tasks are mnt, sts, cmp, drp and lgp. Correct or delete the row in fetchq.jobs.".into(),
             Self::UnknownSchedule(_) => "See fetchq.schedule_list() for the names.".into(),
             Self::ScheduleExists(_) => "Pass replace => true to change it.".into(),

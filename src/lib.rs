@@ -139,6 +139,11 @@ extension_sql_file!(
     requires = ["bootstrap"]
 );
 extension_sql_file!(
+    "sql/functions/rights.sql",
+    name = "rights",
+    requires = ["bootstrap"]
+);
+extension_sql_file!(
     "sql/functions/schedules.sql",
     name = "schedules",
     requires = ["bootstrap"]
@@ -161,7 +166,7 @@ extension_sql_file!(
 extension_sql_file!(
     "sql/functions/worker_sessions.sql",
     name = "worker_sessions",
-    requires = ["bootstrap"]
+    requires = ["bootstrap", "rights"]
 );
 extension_sql_file!("sql/work.sql", name = "work", requires = ["bootstrap"]);
 extension_sql_file!("sql/grants.sql", name = "grants", finalize);
@@ -187,6 +192,7 @@ pub extern "C-unwind" fn _PG_init() {
     }
     pg::session::reserve_settings_prefix();
     pg::invalidation::register();
+    pg::registry::install();
 }
 
 /// The configuration of the server that `cargo pgrx test` starts.

@@ -10,6 +10,7 @@ use crate::store::doc_selection::BulkRequest;
 use crate::store::open_queue::Queue;
 use crate::store::owned_queue::OwnedQueue;
 use crate::store::redrive;
+use crate::store::rights::{self, Right};
 
 /// `doc_revive(queue, subject, next_iteration) → affected_rows`: plans a killed or completed
 /// document again, with all its attempts.
@@ -22,6 +23,7 @@ fn doc_revive(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
         let name = queue_name(call, 0)?;
         let subject = subject(call, 1)?;
         let next_iteration = call.timestamp(2, "next_iteration")?;
+        rights::require(&name, Right::Work)?;
         let queue = Queue::open(&name)?;
         dead_letters::revive(&queue, subject, next_iteration).map(Reply::int)
     })

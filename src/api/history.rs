@@ -8,6 +8,7 @@ use crate::maintenance::retention;
 use crate::pg::call::Reply;
 use crate::store::history;
 use crate::store::owned_queue::OwnedQueue;
+use crate::store::rights::{self, Right};
 
 /// `queue_trim_history(queue, max_docs) → affected_rows`: removes documents that have been in
 /// the history of a queue for longer than it keeps them, the oldest first, at most `max_docs`.
@@ -18,7 +19,10 @@ fn queue_trim_history(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
         let name = queue_name(call, 0)?;
         let limit = call.limit(1, "max_docs")?;
-        retention::trim(&OwnedQueue::open(&name)?, limit).map(Reply::int)
+        let trimmed = rights::with(&name, Right::Manage, || {
+            retention::trim(&OwnedQueue::open(&name)?, limit)
+        });
+        trimmed.map(Reply::int)
     })
 }
 
@@ -28,6 +32,9 @@ fn queue_trim_history(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
 fn queue_history(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond(fcinfo, |call| {
         let name = call.opt_text(0).map(QueueName::parse).transpose()?;
+        if let Some(name) = &name {
+            rights::require(name, Right::Any)?;
+        }
         let mut out = call.rows();
         history::list(name.as_ref(), &mut out)?;
         Ok(out.done())

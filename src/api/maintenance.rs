@@ -4,6 +4,7 @@ use pgrx::prelude::*;
 
 use crate::api::entry::{queue_name, respond, respond_write};
 use crate::domain::jobs::Task;
+use crate::domain::names::QueueName;
 use crate::error::{Error, Result};
 use crate::maintenance::{documents, pack, runner, schedules};
 use crate::pg::call::{Call, Reply};
@@ -13,7 +14,8 @@ use crate::pg::{relation, session};
 use crate::signals::board;
 use crate::store::maintenance as store;
 use crate::store::owned_queue::OwnedQueue;
-use crate::store::{jobs, queue};
+use crate::store::rights::{self, Right};
+use crate::store::{grants, jobs};
 
 /// The counts of `mnt_run`, as columns.
 fn counts(outcome: documents::Outcome) -> [Arg; 3] {
@@ -33,7 +35,9 @@ fn counts(outcome: documents::Outcome) -> [Arg; 3] {
 fn mnt_run(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
         let limit = call.limit(1, "max_docs")?;
-        let outcome = documents::run(&queue_name(call, 0)?, limit)?;
+        let name = queue_name(call, 0)?;
+        rights::require(&name, Right::Work)?;
+        let outcome = documents::run(&name, limit)?;
         Ok(call.record(&counts(outcome)))
     })
 }
@@ -44,7 +48,7 @@ fn mnt_run_all(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
         let limit = call.limit(0, "max_docs")?;
         let mut out = call.rows();
-        for name in queue::all() {
+        for name in rights::list(Right::Manage) {
             let outcome = match documents::run(&name, limit) {
                 // Another session dropped the queue after the list was read.
                 Err(Error::UnknownQueue(_)) => continue,
@@ -62,6 +66,7 @@ fn mnt_run_all(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
 fn run_step(call: &Call, run: impl FnOnce(&OwnedQueue, i32) -> Result<i32>) -> Result<Reply> {
     let name = queue_name(call, 0)?;
     let limit = call.limit(1, "max_docs")?;
+    rights::require(&name, Right::Work)?;
     let queue = OwnedQueue::open(&name)?;
     queue.authorize(documents::PRIVILEGES)?;
     queue.act(|| run(&queue, limit)).map(Reply::int)
@@ -119,6 +124,11 @@ fn mnt_job_reschedule(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
         let id = call.int(0, "id")?;
         let delay = Interval::parse(call.text(1, "delay")?).as_duration("delay")?;
+        match jobs::queue_of(id).as_deref() {
+            Some("*") if !grants::may_pack() => return Err(Error::NotPacker),
+            Some("*") | None => {}
+            Some(queue) => rights::require_existing(&QueueName::parse(queue)?, Right::Manage)?,
+        }
         Ok(Reply::bool(jobs::reschedule(id, delay)))
     })
 }
@@ -162,8 +172,12 @@ fn mnt(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
         // One more than the jobs of the queues: the job that belongs to no queue may be due too.
         let outcome = runner::run(duration, due.saturating_add(1));
         schedules::run_beside_jobs(i32::MAX);
-        let packed = outcome.packed.saturating_add(pack::run());
-        pack::truncate_packed();
+        let mut packed = outcome.packed;
+        // A role that does not own the extension leaves the counters of others alone.
+        if grants::may_pack() {
+            packed = packed.saturating_add(pack::run());
+            pack::truncate_packed();
+        }
         Ok(call.record(&[Arg::from(outcome.processed), Arg::from(packed)]))
     })
 }
@@ -177,10 +191,17 @@ fn maintenance_progress(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
         let board = board::board();
         let running = board.map(|board| board.progress.read(session::database(), time::clock()));
         for service in running.unwrap_or_default() {
+            let queue = relation::queue_of_table(service.table);
+            let parsed = queue.as_deref().map(QueueName::parse);
+            if let Some(Ok(name)) = parsed
+                && !rights::has(&name, Right::Any)
+            {
+                continue;
+            }
             out.push(&[
                 Arg::from(service.pid),
                 Arg::from(service.task.map(Task::word)),
-                Arg::from(relation::queue_of_table(service.table).as_deref()),
+                Arg::from(queue.as_deref()),
                 Arg::timestamp(service.since),
                 Arg::from(service.done),
             ]);

@@ -11,7 +11,7 @@ use crate::pg::call::{Call, Reply};
 use crate::pg::value::Arg;
 use crate::store::metrics as store;
 use crate::store::metrics::SnapshotOf;
-use crate::store::queue;
+use crate::store::rights::{self, Right, Scope};
 
 /// `metric_get(queue) → (metric, current_value, last_update)`: all metrics of a queue, exact at
 /// this moment; no rows when the queue does not exist.
@@ -19,6 +19,7 @@ use crate::store::queue;
 fn metric_get_all_of(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond(fcinfo, |call| {
         let name = queue_name(call, 0)?;
+        rights::require(&name, Right::Any)?;
         let mut out = call.rows();
         store::list(&name, &mut out);
         Ok(out.done())
@@ -33,6 +34,7 @@ fn metric_get(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond(fcinfo, |call| {
         let name = queue_name(call, 0)?;
         let metric = metric_name(call, 1)?;
+        rights::require(&name, Right::Any)?;
         let found = store::get(&name, metric);
         let value = found.as_ref().map_or(0, |m| m.value);
         let updated_at = found.as_ref().and_then(|m| m.updated_at);
@@ -63,7 +65,9 @@ fn narrow_all(names: &[&str], values: &[i64]) -> Vec<Arg> {
 #[pg_extern(sql = false)]
 fn metric_get_common(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond(fcinfo, |call| {
-        Ok(call.record(&common_metrics(&queue_name(call, 0)?)))
+        let name = queue_name(call, 0)?;
+        rights::require(&name, Right::Any)?;
+        Ok(call.record(&common_metrics(&name)))
     })
 }
 
@@ -73,7 +77,7 @@ fn metric_get_all(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond(fcinfo, |call| {
         let values = store::get_many_of_all(&COMMON);
         let none = vec![0; COMMON.len()];
-        per_queue(call, |name| {
+        per_queue(call, Right::Any, |name| {
             Ok(narrow_all(
                 &COMMON,
                 values.get(name.as_str()).unwrap_or(&none),
@@ -82,10 +86,14 @@ fn metric_get_all(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     })
 }
 
-/// Returns one row for each queue: its name, then the values.
-fn per_queue(call: &Call, values: impl Fn(&QueueName) -> Result<Vec<Arg>>) -> Result<Reply> {
+/// Returns one row for each queue on which the caller has a right: its name, then the values.
+fn per_queue(
+    call: &Call,
+    right: Right,
+    values: impl Fn(&QueueName) -> Result<Vec<Arg>>,
+) -> Result<Reply> {
     let mut out = call.rows();
-    for name in queue::all() {
+    for name in rights::list(right) {
         let mut row = vec![Arg::from(name.as_str())];
         row.extend(values(&name)?);
         out.push(&row);
@@ -99,7 +107,7 @@ fn per_queue(call: &Call, values: impl Fn(&QueueName) -> Result<Vec<Arg>>) -> Re
 fn metric_get_total(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond(fcinfo, |call| {
         let metric = metric_name(call, 0)?;
-        let total = store::total(metric);
+        let total = store::total(metric, &Scope::of(Right::Any));
         Ok(call.record(&[
             Arg::from(narrow(metric, total.unwrap_or(0))),
             Arg::from(total.is_some()),
@@ -126,7 +134,9 @@ fn gauges(values: &[i64], order: &[usize; 6]) -> Vec<Arg> {
 #[pg_extern(sql = false)]
 fn metric_compute(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond(fcinfo, |call| {
-        let values = store::compute(&queue_name(call, 0)?)?;
+        let name = queue_name(call, 0)?;
+        rights::require(&name, Right::Read)?;
+        let values = store::compute(&name)?;
         Ok(call.record(&gauges(&values, &COMPUTE_ORDER)))
     })
 }
@@ -135,7 +145,7 @@ fn metric_compute(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
 #[pg_extern(sql = false)]
 fn metric_compute_all(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond(fcinfo, |call| {
-        per_queue(call, |name| {
+        per_queue(call, Right::Read, |name| {
             Ok(gauges(&store::compute(name)?, &QUEUE_ORDER))
         })
     })
@@ -146,7 +156,8 @@ fn metric_compute_all(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
 #[pg_extern(sql = false)]
 fn metric_reset(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
-        let values = store::reset(&queue_name(call, 0)?)?;
+        let name = queue_name(call, 0)?;
+        let values = rights::with(&name, Right::Manage, || store::reset(&name))?;
         Ok(call.record(&gauges(&values, &QUEUE_ORDER)))
     })
 }
@@ -155,7 +166,9 @@ fn metric_reset(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
 #[pg_extern(sql = false)]
 fn metric_reset_all(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
-        per_queue(call, |name| Ok(gauges(&store::reset(name)?, &QUEUE_ORDER)))
+        per_queue(call, Right::Manage, |name| {
+            Ok(gauges(&store::reset(name)?, &QUEUE_ORDER))
+        })
     })
 }
 
@@ -163,33 +176,43 @@ fn metric_reset_all(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
 /// value and whether the metric is new.
 fn write_metric(
     call: &Call,
+    right: Right,
     write: impl FnOnce(&QueueName, &str, i32) -> (i64, bool),
 ) -> Result<Reply> {
     let name = queue_name(call, 0)?;
     let metric = metric_name(call, 1)?;
-    let (value, is_new) = write(&name, metric, call.int(2, "value")?);
+    let value = call.int(2, "value")?;
+    rights::require_existing(&name, right)?;
+    let (value, is_new) = write(&name, metric, value);
     Ok(call.record(&[Arg::from(narrow(metric, value)), Arg::from(is_new)]))
 }
 
 /// `metric_set(queue, metric, value) → (current_value, was_created)`: sets a metric at once.
 #[pg_extern(sql = false)]
 fn metric_set(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
-    respond_write(fcinfo, |call| write_metric(call, store::set))
+    respond_write(fcinfo, |call| write_metric(call, Right::Manage, store::set))
 }
 
 /// `metric_increment(queue, metric, value) → (current_value, was_created)`: adds to a metric at
 /// once.
 #[pg_extern(sql = false)]
 fn metric_increment(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
-    respond_write(fcinfo, |call| write_metric(call, store::increment))
+    respond_write(fcinfo, |call| {
+        write_metric(call, Right::Work, store::increment)
+    })
 }
 
 /// The functions that change a metric at the next pack: reads queue, metric and value, and
 /// returns the number of rows written.
-fn log_metric(call: &Call, log: impl FnOnce(&QueueName, &str, i64) -> i32) -> Result<Reply> {
+fn log_metric(
+    call: &Call,
+    right: Right,
+    log: impl FnOnce(&QueueName, &str, i64) -> i32,
+) -> Result<Reply> {
     let name = queue_name(call, 0)?;
     let metric = metric_name(call, 1)?;
     let value = i64::from(call.int(2, "value")?);
+    rights::require_existing(&name, right)?;
     Ok(Reply::int(log(&name, metric, value)))
 }
 
@@ -197,7 +220,9 @@ fn log_metric(call: &Call, log: impl FnOnce(&QueueName, &str, i64) -> i32) -> Re
 /// pack.
 #[pg_extern(sql = false)]
 fn metric_log_increment(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
-    respond_write(fcinfo, |call| log_metric(call, store::log_increment))
+    respond_write(fcinfo, |call| {
+        log_metric(call, Right::Work, store::log_increment)
+    })
 }
 
 /// `metric_log_decrement(queue, metric, value) → affected_rows`: subtracts from a metric at the
@@ -205,7 +230,7 @@ fn metric_log_increment(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
 #[pg_extern(sql = false)]
 fn metric_log_decrement(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
-        log_metric(call, |queue, metric, value| {
+        log_metric(call, Right::Work, |queue, metric, value| {
             store::log_increment(queue, metric, -value)
         })
     })
@@ -214,7 +239,9 @@ fn metric_log_decrement(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
 /// `metric_log_set(queue, metric, value) → affected_rows`: sets a metric at the next pack.
 #[pg_extern(sql = false)]
 fn metric_log_set(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
-    respond_write(fcinfo, |call| log_metric(call, store::log_set))
+    respond_write(fcinfo, |call| {
+        log_metric(call, Right::Manage, store::log_set)
+    })
 }
 
 /// `metric_log_pack() → affected_rows`: packs the counter events and the pending writes of all
@@ -231,6 +258,7 @@ fn metric_log_pack(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
 /// Takes a snapshot of some metrics of a queue, and returns whether the queue exists, and the
 /// number of rows written.
 fn take_snapshot(call: &Call, name: &QueueName, which: SnapshotOf) -> Result<Reply> {
+    rights::require(name, Right::Manage)?;
     let inserts = lenient(snapshot::run(name, which).map(Some), None)?;
     Ok(call.record(&[
         Arg::from(inserts.is_some()),

@@ -25,6 +25,7 @@ mod metrics;
 mod queue;
 mod queue_settings;
 mod retention;
+mod rights;
 mod schedules;
 mod status;
 mod triggers;

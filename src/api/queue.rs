@@ -7,6 +7,7 @@ use crate::error::Result;
 use crate::pg::call::{Call, Reply};
 use crate::pg::value::Arg;
 use crate::store::queue;
+use crate::store::rights::{self, Right};
 use crate::store::{queue_indexes, queue_truncate};
 
 /// `queue_create(queue) → (was_created, queue_id)`: creates a queue, or finds the one of that
@@ -36,6 +37,7 @@ fn queue_create(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
 fn queue_drop(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
         let name = queue_name(call, 0)?;
+        rights::require(&name, Right::Own)?;
         let dropped = lenient(queue::drop(&name).map(Some), None)?;
         let id = dropped.map(|dropped| {
             if !dropped.schedules.is_empty() {
@@ -59,7 +61,9 @@ fn queue_drop(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
 #[pg_extern(sql = false)]
 fn queue_get_id(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond(fcinfo, |call| {
-        let id = lenient(queue::id(&queue_name(call, 0)?).map(Some), None)?;
+        let name = queue_name(call, 0)?;
+        rights::require(&name, Right::Any)?;
+        let id = lenient(queue::id(&name).map(Some), None)?;
         Ok(Reply::bigint(id.map(i64::from)))
     })
 }
@@ -84,7 +88,8 @@ fn queue_create_indexes_for(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
 
 /// Creates the indexes of the queue that is the first argument.
 fn create_indexes(call: &Call) -> Result<Reply> {
-    let created = queue_indexes::create(&queue_name(call, 0)?);
+    let name = queue_name(call, 0)?;
+    let created = rights::with(&name, Right::Manage, || queue_indexes::create(&name));
     lenient(created.map(|()| true), false).map(Reply::bool)
 }
 
@@ -94,7 +99,7 @@ fn create_indexes(call: &Call) -> Result<Reply> {
 fn queue_drop_indexes(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
         let name = queue_name(call, 0)?;
-        let dropped = queue_indexes::drop(&name);
+        let dropped = rights::with(&name, Right::Manage, || queue_indexes::drop(&name));
         lenient(dropped.map(|()| true), false).map(Reply::bool)
     })
 }
@@ -107,6 +112,7 @@ fn queue_drop_version(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
         let name = queue_name(call, 0)?;
         let version = call.int(1, "version")?;
+        rights::require(&name, Right::Any)?;
         let dropped = queue::current_version(&name).map(|current| current != version);
         lenient(dropped, false).map(Reply::bool)
     })
@@ -126,8 +132,10 @@ fn queue_status_all(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
 #[pg_extern(sql = false)]
 fn queue_status(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond(fcinfo, |call| {
+        let name = queue_name(call, 0)?;
+        rights::require(&name, Right::Any)?;
         let mut out = call.rows();
-        queue::status_of(&queue_name(call, 0)?, &mut out);
+        queue::status_of(&name, &mut out);
         Ok(out.done())
     })
 }
@@ -142,6 +150,7 @@ fn queue_top(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
         let name = queue_name(call, 0)?;
         let version = call.int(1, "version")?;
         let (limit, skip) = (call.limit(2, "max_docs")?, call.limit(3, "skip")?);
+        rights::require(&name, Right::Read)?;
         let mut out = call.rows();
         queue::top(&name, version, limit, skip, &mut out)?;
         Ok(out.done())
@@ -157,7 +166,10 @@ fn queue_top(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
 fn queue_truncate(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
         let name = queue_name(call, 0)?;
-        queue_truncate::truncate(&name, call.bool(1, "empty")?)?;
+        let empty = call.bool(1, "empty")?;
+        rights::with(&name, Right::Manage, || {
+            queue_truncate::truncate(&name, empty)
+        })?;
         Ok(Reply::bool(true))
     })
 }

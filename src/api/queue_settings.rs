@@ -13,7 +13,14 @@ use crate::pg::value::Arg;
 use crate::store::queue_settings;
 use crate::store::queue_settings::Retention;
 use crate::store::retention as store;
+use crate::store::rights::{self, Right};
 use crate::store::{cap, ordering_setup, rate};
+
+/// Changes a setting of a queue that the caller manages. Fails with `NoRight`, as every function
+/// here does for other callers.
+fn manage<R>(name: &QueueName, set: impl FnOnce() -> Result<R>) -> Result<R> {
+    rights::with(name, Right::Manage, set)
+}
 
 /// `queue_set_dead_letter(queue, target) → affected_rows`: sets the dead-letter queue; NULL:
 /// there is none, and killed documents stay.
@@ -24,7 +31,13 @@ fn queue_set_dead_letter(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
         let name = queue_name(call, 0)?;
         let target = call.opt_text(1).map(QueueName::parse).transpose()?;
-        queue_settings::set_dead_letter_queue(&name, target.as_ref()).map(Reply::int)
+        if let Some(target) = &target {
+            rights::require(target, Right::Push)?;
+        }
+        let affected = manage(&name, || {
+            queue_settings::set_dead_letter_queue(&name, target.as_ref())
+        });
+        affected.map(Reply::int)
     })
 }
 
@@ -44,7 +57,7 @@ fn queue_set_history(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
             kept(call, 2, "killed")?,
             kept(call, 3, "dropped")?,
         ];
-        queue_settings::set_retention(&name, kept).map(Reply::int)
+        manage(&name, || queue_settings::set_retention(&name, kept)).map(Reply::int)
     })
 }
 
@@ -82,7 +95,10 @@ fn queue_set_max_attempts(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
                 rule: "1 or more",
             });
         }
-        reindexed(call, queue_settings::set_max_attempts(&name, value))
+        reindexed(
+            call,
+            manage(&name, || queue_settings::set_max_attempts(&name, value)),
+        )
     })
 }
 
@@ -93,7 +109,10 @@ fn queue_set_current_version(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
         let name = queue_name(call, 0)?;
         let value = call.int(1, "version")?;
-        reindexed(call, queue_settings::set_current_version(&name, value))
+        reindexed(
+            call,
+            manage(&name, || queue_settings::set_current_version(&name, value)),
+        )
     })
 }
 
@@ -115,7 +134,11 @@ fn queue_set_logs_retention(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
         let name = queue_name(call, 0)?;
         let text = call.text(1, "retention")?;
         Interval::parse(text).as_duration("retention")?;
-        lenient(queue_settings::set_logs_retention(&name, text), 0).map(Reply::int)
+        lenient(
+            manage(&name, || queue_settings::set_logs_retention(&name, text)),
+            0,
+        )
+        .map(Reply::int)
     })
 }
 
@@ -131,7 +154,9 @@ fn queue_set_metrics_retention(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
         let text = call.text(1, "retention")?;
         check_policy(&retention::parse(text)?)?;
         lenient(
-            queue_settings::set_metrics_retention(&name, Jsonb::parse(text)),
+            manage(&name, || {
+                queue_settings::set_metrics_retention(&name, Jsonb::parse(text))
+            }),
             0,
         )
         .map(Reply::int)
@@ -167,7 +192,8 @@ fn queue_disable_notify(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
 
 /// Switches the notifications of a queue on or off.
 fn set_notify(call: &Call, on: bool) -> Result<Reply> {
-    queue_settings::set_notify(&queue_name(call, 0)?, on)?;
+    let name = queue_name(call, 0)?;
+    manage(&name, || queue_settings::set_notify(&name, on))?;
     Ok(Reply::bool(true))
 }
 
@@ -213,7 +239,7 @@ fn queue_set_retry(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
             Arg::from(jitter),
             Arg::from(max_attempts),
         ];
-        queue_settings::set_retry(&name, &policy).map(Reply::int)
+        manage(&name, || queue_settings::set_retry(&name, &policy)).map(Reply::int)
     })
 }
 
@@ -222,7 +248,8 @@ fn queue_set_retry(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
 #[pg_extern(sql = false)]
 fn queue_pause(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
-        queue_settings::set_active(&queue_name(call, 0)?, false).map(Reply::bool)
+        let name = queue_name(call, 0)?;
+        manage(&name, || queue_settings::set_active(&name, false)).map(Reply::bool)
     })
 }
 
@@ -231,7 +258,8 @@ fn queue_pause(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
 #[pg_extern(sql = false)]
 fn queue_resume(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
-        queue_settings::set_active(&queue_name(call, 0)?, true).map(Reply::bool)
+        let name = queue_name(call, 0)?;
+        manage(&name, || queue_settings::set_active(&name, true)).map(Reply::bool)
     })
 }
 
@@ -267,7 +295,7 @@ fn queue_set_max_active(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
         let name = queue_name(call, 0)?;
         let max = opt_limit(call, 1, "max_active")?;
-        cap::set_max_active(&name, max).map(Reply::int)
+        manage(&name, || cap::set_max_active(&name, max)).map(Reply::int)
     })
 }
 
@@ -296,7 +324,7 @@ fn queue_set_rate(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
                 Some((picks, per))
             }
         };
-        rate::set_rate(&name, rate).map(Reply::int)
+        manage(&name, || rate::set_rate(&name, rate)).map(Reply::int)
     })
 }
 
@@ -310,6 +338,6 @@ fn queue_set_ordered(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
         let name = queue_name(call, 0)?;
         let is_ordered = call.bool(1, "is_ordered")?;
-        ordering_setup::set_ordered(&name, is_ordered).map(Reply::int)
+        manage(&name, || ordering_setup::set_ordered(&name, is_ordered)).map(Reply::int)
     })
 }

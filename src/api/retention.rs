@@ -10,6 +10,7 @@ use crate::pg::time::Interval;
 use crate::pg::value::Arg;
 use crate::store::owned_queue::OwnedQueue;
 use crate::store::retention as store;
+use crate::store::rights::{self, Right};
 
 /// `utils_ts_retain(table_name, field, unit, from_time, to_time) → removed_rows`: keeps the
 /// newest row of a table for each unit of time between two times, and removes the others.
@@ -36,6 +37,7 @@ fn utils_ts_retain(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
 fn queue_drop_logs(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
         let name = queue_name(call, 0)?;
+        rights::require(&name, Right::Manage)?;
         let removed =
             OwnedQueue::open(&name).and_then(|queue| retain::logs_by_setting(&queue, None));
         lenient(removed, 0).map(Reply::int)
@@ -50,6 +52,7 @@ fn queue_drop_logs_older(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
         let name = queue_name(call, 0)?;
         let age = Interval::parse(call.text(1, "older_than")?).as_duration("older_than")?;
+        rights::require(&name, Right::Manage)?;
         let dropped = OwnedQueue::open(&name).and_then(|queue| {
             retain::logs(&queue, || {
                 store::drop_logs_older_than(&queue, age.arg(), None)
@@ -66,6 +69,7 @@ fn queue_drop_logs_before(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
         let name = queue_name(call, 0)?;
         let before = Arg::timestamp(call.timestamp(1, "before")?);
+        rights::require(&name, Right::Manage)?;
         let dropped = OwnedQueue::open(&name)
             .and_then(|queue| retain::logs(&queue, || store::drop_logs_before(&queue, before)));
         lenient(dropped, 0).map(Reply::int)
@@ -78,6 +82,7 @@ fn queue_drop_logs_before(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
 fn queue_drop_metrics(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
         let name = queue_name(call, 0)?;
+        rights::require(&name, Right::Manage)?;
         let removed = OwnedQueue::open(&name).and_then(|queue| retain::metrics(&queue));
         lenient(removed, 0).map(Reply::int)
     })
@@ -91,6 +96,7 @@ fn queue_drop_metrics_by(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
         let name = queue_name(call, 0)?;
         let policy = retention::parse(&call.json(1, "policy")?.to_text())?;
+        rights::require(&name, Right::Manage)?;
         let removed = OwnedQueue::open(&name).and_then(|queue| retain::metrics_by(&queue, &policy));
         lenient(removed, 0).map(Reply::int)
     })

@@ -3,6 +3,7 @@
 use pgrx::prelude::*;
 
 use crate::api::entry::{payload, queue_name, respond, respond_write};
+use crate::domain::names::QueueName;
 use crate::domain::schedule::{self, CATCH_UP_MAX, Form};
 use crate::error::{Error, Result};
 use crate::maintenance::schedules as run;
@@ -12,12 +13,27 @@ use crate::pg::value::Arg;
 use crate::pg::{role, subtransaction};
 use crate::signals::commit;
 use crate::store::queue;
+use crate::store::rights::{self, Right};
 use crate::store::schedules as store;
 use crate::store::schedules::{NewSchedule, Timing};
 
 /// The name of a schedule, checked.
 fn schedule_name(call: &Call, at: usize) -> Result<&str> {
     Ok(schedule::check_name(call.text(at, "name")?)?)
+}
+
+/// Locks the schedule of this name, if there is one, and fails with `NoRight` unless the caller
+/// manages its queue.
+fn require_schedule(name: &str) -> Result<()> {
+    // It is asked again under the lock: meanwhile the schedule may have become that of another
+    // queue.
+    let may_manage = || match store::queue_of(name) {
+        Some(queue) => rights::require_existing(&QueueName::parse(&queue)?, Right::Manage),
+        None => Ok(()),
+    };
+    may_manage()?;
+    store::lock(name);
+    may_manage()
 }
 
 /// A point in time in microseconds since 2000, or NULL.
@@ -85,8 +101,12 @@ fn schedule_create(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
             made_by: role::current(),
         };
         let replace = call.bool(12, "replace")?;
-        queue::lock_against_drop(&queue)?;
-        let (was_created, next) = run::create(&wanted, given, replace)?;
+        // A schedule that is replaced may push into another queue now.
+        require_schedule(wanted.name)?;
+        let (was_created, next) = rights::with(&queue, Right::Manage, || {
+            queue::lock_against_drop(&queue)?;
+            run::create(&wanted, given, replace)
+        })?;
         commit::schedules_changed();
         Ok(call.record(&[Arg::from(was_created), Arg::timestamp(next)]))
     })
@@ -97,7 +117,9 @@ fn schedule_create(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
 #[pg_extern(sql = false)]
 fn schedule_drop(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
-        Ok(Reply::bool(store::drop(call.text(0, "name")?)))
+        let name = call.text(0, "name")?;
+        require_schedule(name)?;
+        Ok(Reply::bool(store::drop(name)))
     })
 }
 
@@ -106,7 +128,9 @@ fn schedule_drop(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
 #[pg_extern(sql = false)]
 fn schedule_pause(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
-        run::pause(call.text(0, "name")?).map(Reply::bool)
+        let name = call.text(0, "name")?;
+        require_schedule(name)?;
+        run::pause(name).map(Reply::bool)
     })
 }
 
@@ -116,7 +140,9 @@ fn schedule_pause(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
 #[pg_extern(sql = false)]
 fn schedule_resume(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
-        let (was_resumed, next) = run::resume(call.text(0, "name")?)?;
+        let name = call.text(0, "name")?;
+        require_schedule(name)?;
+        let (was_resumed, next) = run::resume(name)?;
         commit::schedules_changed();
         Ok(call.record(&[Arg::from(was_resumed), opt_time(next)]))
     })

@@ -7,6 +7,7 @@ use crate::pg::call::Reply;
 use crate::pg::value::Arg;
 use crate::ready::floors;
 use crate::signals::commit;
+use crate::store::rights::{self, Right};
 use crate::store::status as store;
 
 /// `ready_stats()`: the counters of the ready floors since the server started. `slots` is 0
@@ -33,6 +34,7 @@ fn ready_stats(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
 fn ready_floors(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond(fcinfo, |call| {
         let name = queue_name(call, 0)?;
+        rights::require(&name, Right::Any)?;
         let mut out = call.rows();
         store::ready_floors(&name, &mut out)?;
         Ok(out.done())

@@ -2,9 +2,10 @@
 
 use pgrx::prelude::*;
 
-use crate::api::entry::{respond, respond_write};
+use crate::api::entry::{queue_name, respond, respond_write};
 use crate::error;
 use crate::pg::call::Reply;
+use crate::store::rights::{self, Right};
 use crate::store::worker_sessions;
 
 /// `worker_release(name) → released_docs`: returns all documents that a worker has leased, as
@@ -25,13 +26,27 @@ fn worker_release(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     })
 }
 
-/// `worker_stop(name) → was_asked`: asks all sessions of a worker that run now to stop.
-/// `doc_extend` and `fetchq.work` deliver the request. Always true.
+/// `worker_stop(name) → was_asked`: asks all sessions of a worker that run now to stop, as far as
+/// they work on queues of which the caller is a worker too. `doc_extend` and `fetchq.work` deliver the request. Always true.
 #[pg_extern(sql = false)]
 fn worker_stop(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
         worker_sessions::request_stop(call.text(0, "name")?);
         Ok(Reply::bool(true))
+    })
+}
+
+/// `worker_stop_requested(queue, name, since) → is_requested`: whether a worker of a queue was asked
+/// to stop at or after a time. `fetchq.work` asks this between two documents.
+#[pg_extern(sql = false)]
+fn worker_stop_requested(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
+    respond(fcinfo, |call| {
+        let queue = queue_name(call, 0)?;
+        let worker = call.text(1, "name")?;
+        let since = call.timestamp(2, "since")?;
+        rights::require(&queue, Right::Any)?;
+        let is_requested = worker_sessions::is_stop_requested(&queue, worker, since);
+        Ok(Reply::bool(is_requested))
     })
 }
 

@@ -39,10 +39,8 @@ pub fn run(name: &QueueName, limit: i32) -> Result<Outcome> {
     };
     queue.authorize(PRIVILEGES)?;
     // The background worker does this for all queues at once, so `run_open` does not do it.
-    if worker_sessions::may_read() {
-        for bound in worker_sessions::bound_sessions(Some(queue.id)).values() {
-            worker_sessions::apply_bindings(&queue, bound);
-        }
+    for bound in worker_sessions::bound_sessions(Some(queue.id)).values() {
+        worker_sessions::apply_bindings(&queue, bound);
     }
     run_open(&queue, limit, true)
 }

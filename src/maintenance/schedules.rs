@@ -20,6 +20,7 @@ use crate::pg::zone::ServerZone;
 use crate::pg::{subtransaction, time};
 use crate::store::doc_push::{self, NewDoc};
 use crate::store::owned_queue::OwnedQueue;
+use crate::store::rights::{Right, Scope};
 use crate::store::schedules as store;
 use crate::store::schedules::{DueSchedule, NewSchedule, Timing};
 
@@ -35,8 +36,8 @@ pub struct Outcome {
     pub queued: i32,
 }
 
-/// Runs up to `limit` schedules that are due at `now`, in microseconds since 2000. A schedule that
-/// fails is reported as a WARNING and retried later.
+/// Runs up to `limit` schedules that are due at `now`, in microseconds since 2000, of queues that
+/// the caller manages. A schedule that fails is reported as a WARNING and retried later.
 pub fn run(limit: i32, now: i64) -> Outcome {
     let mut outcome = Outcome::default();
     for _ in 0..limit {
@@ -52,27 +53,29 @@ pub fn run(limit: i32, now: i64) -> Outcome {
     outcome
 }
 
-/// Runs up to `limit` due schedules for a caller of `mnt_job_run()` or `mnt()`. Such a role may
-/// have no rights on schedules, so an error is reported as a WARNING.
+/// Runs up to `limit` due schedules for a caller of `mnt_job_run()` or `mnt()`. An error is
+/// reported as a WARNING.
 pub fn run_beside_jobs(limit: i32) {
     if let Err(message) = subtransaction::attempt(|| run(limit, time::now())) {
         error::warn(
             PgSqlErrorCode::ERRCODE_WARNING,
             format!("schedules were not run: {message}"),
-            "Grant select and update on fetchq.schedules to the role that runs maintenance.",
+            "See fetchq.schedule_list(), and run it again.",
         );
     }
 }
 
-/// Runs a schedule that is due at `now`, in microseconds since 2000. With `last_owner`, one of a
-/// queue of another owner comes first. `on_claim` gets the schedule before it runs. Returns how many documents it has created; an error without details when it failed, which
-/// is reported as a WARNING; and None when no schedule is due, or all that are due are locked.
+/// Runs a schedule that is due at `now`, in microseconds since 2000, of a queue that the caller
+/// manages. With `last_owner`, one of a queue of another owner comes first. `on_claim` gets the
+/// schedule before it runs. Returns how many documents it has created; an error without details
+/// when it failed, which is reported as a WARNING; and None when no schedule is due, or all that
+/// are due are locked.
 pub fn run_one(
     now: i64,
     last_owner: Option<Oid>,
     on_claim: impl FnOnce(&DueSchedule),
 ) -> Option<std::result::Result<i32, ()>> {
-    let claimed = store::claim(now, last_owner)?;
+    let claimed = store::claim(now, last_owner, &Scope::of(Right::Manage))?;
     on_claim(&claimed);
     match subtransaction::attempt(|| raise(push_ticks(&claimed, now))) {
         Ok(queued) => Some(Ok(queued)),

@@ -3,6 +3,7 @@
 //! Each `unsafe` block has a SAFETY comment that names the invariant it relies on. The public
 //! functions of these modules are safe to call in any process that runs code of fetchq.
 
+pub mod acl;
 pub mod append;
 pub mod call;
 pub mod catalog;
@@ -23,6 +24,7 @@ pub mod procedure;
 pub mod process;
 mod process_settings;
 pub mod random;
+pub mod registry;
 pub mod relation;
 pub mod role;
 pub mod scan;

@@ -1,8 +1,8 @@
 //! Errors of the server that pass through a call of fetchq, such as that of a user's trigger.
 //!
-//! pgrx turns such an ERROR into a panic, and raises a new ERROR where the call ends. On that way it
-//! keeps message, detail and hint, but loses the context (which function, which line), the names of
-//! schema, table, column, type and constraint, and every SQLSTATE that it does not know. With
+//! pgrx turns such an ERROR into a panic, and raises a new ERROR where the call ends. On that way
+//! it keeps message, detail and hint, but loses the context (which function, which line), the names
+//! of schema, table, column, type and constraint, and every SQLSTATE that it does not know. With
 //! `RUST_BACKTRACE` it writes a backtrace into the detail. This file puts back what was lost.
 //!
 //! The server calls the functions of `error_context_stack` for each message, the innermost first,

@@ -230,20 +230,7 @@ pub fn owner_of_table(table: pg_sys::Oid) -> Option<pg_sys::Oid> {
 /// Returns the role that owns a table, without a lock: it may own it no longer. 0 when the table does
 /// not exist. This is for statistics and order, and for no decision about rights.
 pub fn owner_in_catalog(table: u32) -> u32 {
-    // SAFETY: This looks the table up in the system cache, and releases the row after it was read.
-    unsafe {
-        let row = pg_sys::SearchSysCache1(
-            pg_sys::SysCacheIdentifier::RELOID as i32,
-            pg_sys::Datum::from(pg_sys::Oid::from(table)),
-        );
-        if row.is_null() {
-            return 0;
-        }
-        let class = pg_sys::heap_tuple_get_struct::<pg_sys::FormData_pg_class>(row);
-        let owner = (*class).relowner.to_u32();
-        pg_sys::ReleaseSysCache(row);
-        owner
-    }
+    owner_of(pg_sys::Oid::from(table)).map_or(0, pg_sys::Oid::to_u32)
 }
 
 /// Returns whether a table has triggers that can be deferred to the commit. The caller has locked
@@ -266,18 +253,55 @@ pub fn has_deferrable_triggers(table: pg_sys::Oid) -> bool {
     }
 }
 
-/// Returns whether a table exists and the caller may read it.
-pub fn may_read(table: pg_sys::Oid) -> bool {
-    // SAFETY: These functions read the system cache.
+/// Returns the role that owns a table, from the system cache and without a lock. None when the
+/// table does not exist.
+pub fn owner_of(table: pg_sys::Oid) -> Option<pg_sys::Oid> {
+    // SAFETY: The system cache returns a row of pg_class, or NULL. It is released after the
+    // column is read.
     unsafe {
-        let role = pg_sys::GetUserId();
-        let mode = pg_sys::AclMode::from(pg_sys::ACL_SELECT);
+        let tuple = pg_sys::SearchSysCache1(
+            pg_sys::SysCacheIdentifier::RELOID as i32,
+            pg_sys::Datum::from(table),
+        );
+        if tuple.is_null() {
+            return None;
+        }
+        let owner = (*pg_sys::heap_tuple_get_struct::<pg_sys::FormData_pg_class>(tuple)).relowner;
+        pg_sys::ReleaseSysCache(tuple);
+        Some(owner)
+    }
+}
+
+/// Returns whether a table exists. Takes no lock.
+pub(super) fn exists(table: pg_sys::Oid) -> bool {
+    // SAFETY: This function reads the system cache.
+    unsafe {
         pg_sys::SearchSysCacheExists(
             pg_sys::SysCacheIdentifier::RELOID as i32,
             pg_sys::Datum::from(table),
             pg_sys::Datum::from(0),
             pg_sys::Datum::from(0),
             pg_sys::Datum::from(0),
-        ) && pg_sys::pg_class_aclcheck(table, role, mode) == pg_sys::AclResult::ACLCHECK_OK
+        )
+    }
+}
+
+/// Returns whether all columns of a table have types of PostgreSQL itself. The operators, casts
+/// and functions for these types are its own too, so that a statement that names only columns of
+/// this table, and no function, runs no code of a user. The caller has locked the table.
+pub fn has_only_builtin_types(table: pg_sys::Oid) -> bool {
+    // SAFETY: The table is opened for reading and closed again. Its descriptor has as many
+    // columns as it says.
+    unsafe {
+        let relation = pg_sys::try_relation_open(table, pg_sys::AccessShareLock as i32);
+        if relation.is_null() {
+            return false;
+        }
+        let desc = (*relation).rd_att;
+        let is_builtin = (1..=(*desc).natts).all(|number| {
+            pg_sys::SPI_gettypeid(desc, number).to_u32() < pg_sys::FirstNormalObjectId
+        });
+        pg_sys::relation_close(relation, pg_sys::AccessShareLock as i32);
+        is_builtin
     }
 }

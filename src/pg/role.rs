@@ -4,6 +4,8 @@ use std::ffi::CStr;
 
 use pgrx::pg_sys;
 
+use crate::pg::{planner, relation};
+
 /// Runs `work` with the privileges of a role, as the server runs the functions of an index.
 ///
 /// `work` cannot return to the privileges of the session, and changes of settings in it do not
@@ -115,5 +117,24 @@ pub fn make_constraints_immediate() {
             deferred: false,
         };
         pg_sys::AfterTriggerSetState(&raw mut statement);
+    }
+}
+
+/// Returns the role that owns the registry, which is the role that created the extension. None
+/// when the database has no registry.
+pub fn extension_owner() -> Option<pg_sys::Oid> {
+    relation::lookup("fetchq", "queues").and_then(relation::owner_of)
+}
+
+/// Runs `work` with the privileges of the role that owns the extension, as [`as_role`] does.
+///
+/// This is for the definition of tables in the schema `fetchq_data`, where nobody else can
+/// create any. No expression, function or type of a user must be a part of it: `work` creates
+/// objects that have only the types and operators of PostgreSQL, or names tables of fetchq. Only
+/// the system catalogs are in the search path meanwhile.
+pub fn as_extension_owner<R>(work: impl FnOnce() -> R) -> R {
+    match extension_owner() {
+        Some(owner) => as_role(owner, || planner::with_plain_search_path(work)),
+        None => work(),
     }
 }

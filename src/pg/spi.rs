@@ -8,6 +8,7 @@ use std::marker::PhantomData;
 
 use pgrx::{FromDatum, IntoDatum, pg_sys};
 
+use crate::pg::registry::OwnStatement;
 use crate::pg::text::c_string;
 use crate::pg::value::Arg;
 use crate::pg::{operators, planner};
@@ -15,6 +16,23 @@ use crate::pg::{operators, planner};
 /// A prepared statement, which is freed when this is dropped.
 pub struct Plan {
     ptr: pg_sys::SPIPlanPtr,
+    /// The text of the statement, which the plan keeps.
+    text: *const std::ffi::c_char,
+}
+
+impl Plan {
+    /// Has the server keep a plan that SPI has prepared.
+    unsafe fn keep(ptr: pg_sys::SPIPlanPtr) -> Self {
+        // SAFETY: The caller passes a plan of one statement. The list of its sources has one
+        // element, and lives as long as the plan.
+        unsafe {
+            check("SPI_keepplan", pg_sys::SPI_keepplan(ptr));
+            let sources = pg_sys::SPI_plan_get_plan_sources(ptr);
+            let source: *mut pg_sys::CachedPlanSource = (*(*sources).elements).ptr_value.cast();
+            let text = (*source).query_string;
+            Self { ptr, text }
+        }
+    }
 }
 
 impl Drop for Plan {
@@ -74,8 +92,10 @@ impl Spi {
         // SAFETY: The connection is open, because self exists. SPI copies the text and the
         // types.
         unsafe {
+            let text = c_string(&operators::expand(sql));
+            let _own = OwnStatement::begin(text);
             let ptr = pg_sys::SPI_prepare_cursor(
-                c_string(&operators::expand(sql)),
+                text,
                 oids.len() as i32,
                 oids.as_mut_ptr(),
                 pg_sys::CURSOR_OPT_GENERIC_PLAN as i32,
@@ -83,8 +103,7 @@ impl Spi {
             if ptr.is_null() {
                 check("SPI_prepare_cursor", pg_sys::SPI_result.min(-1));
             }
-            check("SPI_keepplan", pg_sys::SPI_keepplan(ptr));
-            Plan { ptr }
+            Plan::keep(ptr)
         }
     }
 
@@ -93,6 +112,7 @@ impl Spi {
     /// `args` has a value for each parameter of the statement, of the type for which it was
     /// prepared.
     pub fn run(&self, plan: &Plan, args: &[Arg]) -> Rows<'_> {
+        let _own = OwnStatement::begin(plan.text);
         planner::plan(plan.ptr);
         planner::with_generic_plans(|| self.execute(plan, args))
     }
@@ -103,6 +123,7 @@ impl Spi {
     /// This is for data that must agree with the catalog, which the server always reads with a
     /// new snapshot.
     pub fn run_latest(&self, plan: &Plan, args: &[Arg]) -> Rows<'_> {
+        let _own = OwnStatement::begin(plan.text);
         planner::plan(plan.ptr);
         planner::with_generic_plans(|| {
             // SAFETY: The snapshot is popped below. After an ERROR the end of the
@@ -143,23 +164,33 @@ impl Spi {
     /// Plans and runs a statement once, under the settings of the session.
     ///
     /// Markers of operators in `sql` are expanded, see [`operators::expand`].
+    ///
+    /// The only names in `sql` are those of tables of fetchq, so the caller needs no rights on
+    /// the registry, see [`crate::pg::registry`].
     pub fn once(&self, sql: &str, args: &[Arg]) -> Rows<'_> {
-        self.once_verbatim(&operators::expand(sql), args)
+        let text = c_string(&operators::expand(sql));
+        let _own = OwnStatement::begin(text);
+        self.execute_text(text, args)
     }
 
     /// Plans and runs a statement once, under the settings of the session. The server gets
     /// `sql` as it is.
     ///
     /// This is for a statement with identifiers of users. Such an identifier may contain the
-    /// text of a marker, which must stay as it is. Operators in `sql` must be qualified.
+    /// text of a marker, which must stay as it is. Operators in `sql` must be qualified. All
+    /// rights are those of the caller, also where an identifier names a table of the registry.
     pub fn once_verbatim(&self, sql: &str, args: &[Arg]) -> Rows<'_> {
+        self.execute_text(c_string(sql), args)
+    }
+
+    fn execute_text(&self, text: *const std::ffi::c_char, args: &[Arg]) -> Rows<'_> {
         let mut oids: Vec<pg_sys::Oid> = args.iter().map(|a| a.oid).collect();
         let (mut datums, nulls) = split(args);
         // SAFETY: The connection is open, because self exists. There are as many types as
         // values, because both come from `args`.
         unsafe {
             let code = pg_sys::SPI_execute_with_args(
-                c_string(sql),
+                text,
                 oids.len() as i32,
                 oids.as_mut_ptr(),
                 datums.as_mut_ptr(),

@@ -10,7 +10,9 @@
 --  * A function has a search_path of its own unless it is hot. Setting it costs a noticeable part
 --    of a pick, so the statements behind hot functions name schemas and operators in full instead.
 --  * No function is STRICT: a NULL that has no meaning is an error that names the argument.
---  * All functions run with the rights of the caller, and none in parallel workers.
+--  * All functions run with the rights of the caller, and none in parallel workers. The library
+--    reads and writes the tables of the schema fetchq with the rights of their owner (see
+--    src/pg/registry.rs), after it has checked the rights of the caller on the queue.
 --  * Every function has a comment of one sentence. The reference is generated from these comments.
 
 -- The script runs as a superuser, and the schema of "create extension", often public, is in the
@@ -150,8 +152,11 @@ comment on table fetchq.worker_sessions is
     'Sessions that have picked documents; fetchq.workers shows their leases';
 
 create table fetchq.stop_requests (
-    name text primary key,
-    since timestamptz not null default pg_catalog.now()
+    name text not null,
+    -- 0 stands for all queues.
+    queue_id int not null default 0,
+    since timestamptz not null default pg_catalog.now(),
+    primary key (name, queue_id)
 );
 comment on table fetchq.stop_requests is
     'Workers that were asked to stop with fetchq.worker_stop()';
@@ -276,7 +281,7 @@ from (values
 cross join lateral pg_catalog.regexp_split_to_table(e.deltas, ' ') as d (delta);
 
 -- The exact counters at this moment: packed values and the events that are not packed yet.
-create view fetchq.metrics_live as
+create view fetchq.metrics_exact as
 select
     s.queue,
     s.metric,
@@ -298,7 +303,8 @@ from (
     join fetchq.counter_events e on e.event = t.event
 ) s
 group by s.queue, s.metric;
-comment on view fetchq.metrics_live is 'Every counter of every queue, exact at this moment';
+comment on view fetchq.metrics_exact is
+    'Every counter of every queue, exact at this moment, for the library';
 
 -- The pack of the counters is the one job that belongs to no queue.
 insert into fetchq.jobs (task, queue, settings)

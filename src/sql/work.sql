@@ -70,9 +70,7 @@ begin
         if worker is null or worker operator(pg_catalog.=) '' then
             worker := pg_catalog.format('%s/%s', pg_catalog.current_setting('application_name'), pg_catalog.pg_backend_pid());
         end if;
-        perform from fetchq.stop_requests s
-        where s.name operator(pg_catalog.=) pg_catalog."left"(worker, 200) and s.since operator(pg_catalog.>=) started;
-        exit when found;
+        exit when fetchq.worker_stop_requested(queue, pg_catalog."left"(worker, 200), started);
 
         -- The lease lasts as long as this session.
         perform pg_catalog.set_config('fetchq.session_leases', 'keep', true);

@@ -10,6 +10,7 @@
 use pgrx::pg_sys::{Datum, Oid};
 
 use crate::pg::relation::{self, LockMode};
+use crate::pg::role::as_extension_owner;
 use crate::pg::spi::Spi;
 use crate::pg::value::Arg;
 use crate::pg::{scan, session};
@@ -62,8 +63,7 @@ const SEGMENT_STATES: &str = "select g.n as segment,
         coalesce(s.is_current, false) as is_current,
         coalesce(s.is_packed, false) as is_packed,
         s.xmin as changed_by,
-        pg_relation_size(('fetchq.counter_log_' {||} g.n)::regclass) as bytes,
-        has_table_privilege('fetchq.counter_log_' {||} g.n, 'truncate') as may_truncate
+        pg_relation_size(('fetchq.counter_log_' {||} g.n)::regclass) as bytes
     from generate_series(1, 6) g (n)
     left join fetchq.counter_segments s on s.segment {=} g.n
     order by coalesce(s.is_packed, false), s.is_current desc nulls last, g.n";
@@ -75,7 +75,6 @@ struct Segment {
     /// The transaction that last changed its state.
     changed_by: u32,
     bytes: i64,
-    may_truncate: bool,
 }
 
 /// Reads the state of all segments, the current one first.
@@ -90,7 +89,6 @@ fn read_segments(spi: &Spi) -> Vec<Segment> {
                 is_packed: rows.get(row, 3)?,
                 changed_by: rows.datum(row, 4).map_or(0, |d| d.value() as u32),
                 bytes: rows.get(row, 5)?,
-                may_truncate: rows.get(row, 6)?,
             })
         })
         .collect()
@@ -327,12 +325,8 @@ fn truncate(spi: &Spi, segment: &Segment) {
         return;
     }
     let name = qualified_name(segment.number);
-    if segment.bytes > 0 && segment.may_truncate {
-        spi.once(&format!("truncate only {name}"), &[]);
-    } else if segment.bytes > 0 {
-        // A role without the right to truncate leaves the file to vacuum.
-        spi.once(&format!("delete from only {name}"), &[]);
-        return;
+    if segment.bytes > 0 {
+        as_extension_owner(|| spi.once(&format!("truncate only {name}"), &[]).affected());
     }
     set_state(spi, segment, false, false);
 }

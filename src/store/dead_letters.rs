@@ -142,6 +142,10 @@ struct Move {
     target_subject: String,
 }
 
+/// How many documents are moved from one queue to another by one statement: they are all in memory
+/// between the two, in arrays of one gigabyte at most.
+pub(super) const PART: usize = 500;
+
 /// Moves documents that the caller has locked to the dead-letter queue, all of them. Returns
 /// how many there were of each version. Fails with `Error::HiddenDocument` when no subject is
 /// free there, and with `Error::NotRemoved` when a document cannot be removed.
@@ -234,7 +238,18 @@ pub fn settle_failed(
     let versions = match (&queue.policy.dead_letter, queue.policy.killed) {
         (Some(target), _) => {
             let target = open_dead_letter_queue(queue, target, by)?;
-            spi::connect(|spi| move_to_dead_letters(spi, queue, &target, subjects, None, 0))?
+            let mut subjects = subjects.to_vec();
+            // In order, as each part is.
+            subjects.sort_unstable();
+            let mut versions: HashMap<i32, i32> = HashMap::new();
+            for part in subjects.chunks(PART) {
+                let moved =
+                    spi::connect(|spi| move_to_dead_letters(spi, queue, &target, part, None, 0))?;
+                for (version, n) in moved {
+                    *versions.entry(version).or_default() += n;
+                }
+            }
+            versions
         }
         (None, Keep::InTable) => {
             let n = i32::try_from(subjects.len()).unwrap_or(i32::MAX);

@@ -35,6 +35,7 @@ static IS_ANY_STOPPED: Statement = Statement::new("select from fetchq.stop_reque
 static IS_STOPPED: Statement = Statement::new(
     "select from fetchq.stop_requests s
      join fetchq.worker_sessions w on w.name {=} s.name
+         and (s.queue_id {=} 0 or s.queue_id {=} w.queue_id)
      where w.id {=} $1
          and w.since {<} s.since",
 );

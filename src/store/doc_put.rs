@@ -156,16 +156,29 @@ static ADD_NEXT: Statement = Statement::new(
      returning seq",
 );
 
-// Index of this one and those below: primary key.
-static LOCK: Statement = Statement::new(
-    "select d.status, d.version, d.priority, d.next_iteration, d.attempts, d.seq,
-         d.lock_upgrade is not null as is_locked,
-         d.lock_upgrade {=} 'infinity' and d.ordering_key is not null as is_blocked,
-         coalesce(pg_catalog.jsonb_typeof(d.payload) {=} 'object', true) as is_mergeable
-     from only {docs} d
-     where d.subject {=} $1
-     for update",
-);
+/// The statement that locks a document. The argument: whether its payload can be merged.
+macro_rules! lock {
+    ($is_mergeable:literal) => {
+        concat!(
+            "select d.status, d.version, d.priority, d.next_iteration, d.attempts, d.seq,
+                 d.lock_upgrade is not null as is_locked,
+                 d.lock_upgrade {=} 'infinity' and d.ordering_key is not null as is_blocked, ",
+            $is_mergeable,
+            " as is_mergeable
+             from only {docs} d
+             where d.subject {=} $1
+             for update"
+        )
+    };
+}
+
+// Index of this one and those below: primary key. A statement reads the payload, the error and
+// the lease of a document only where it needs them: a producer may not.
+static LOCK: Statement = Statement::new(lock!("false"));
+
+static LOCK_TO_MERGE: Statement = Statement::new(lock!(
+    "coalesce(pg_catalog.jsonb_typeof(d.payload) {=} 'object', true)"
+));
 
 static MERGE: Statement = Statement::new(
     "update only {docs} d set payload = coalesce(d.payload, '{}') {||} $2
@@ -173,18 +186,27 @@ static MERGE: Statement = Statement::new(
 );
 
 static PLAN: Statement = Statement::new(
-    "update only {docs} d set next_iteration = $2, status = $3, payload = coalesce($4, d.payload)
+    "update only {docs} d set next_iteration = $2, status = $3
      where d.subject {=} $1",
 );
 
-// $9 is true for a document that is revived, and $10 is its number of attempts.
+static PLAN_WITH_PAYLOAD: Statement = Statement::new(
+    "update only {docs} d set next_iteration = $2, status = $3, payload = $4
+     where d.subject {=} $1",
+);
+
 static REPLACE: Statement = Statement::new(
     "update only {docs} d set
          version = $2, priority = $3, status = $4, next_iteration = $5, payload = $6,
-         ordering_key = $7, max_attempts = $8, attempts = $10,
-         last_error = case when $9 then null else d.last_error end,
-         lease = case when $9 then null else d.lease end,
-         worker_session = case when $9 then null else d.worker_session end
+         ordering_key = $7, max_attempts = $8
+     where d.subject {=} $1",
+);
+
+static REVIVE: Statement = Statement::new(
+    "update only {docs} d set
+         version = $2, priority = $3, status = $4, next_iteration = $5, payload = $6,
+         ordering_key = $7, max_attempts = $8, attempts = 0,
+         last_error = null, lease = null, worker_session = null
      where d.subject {=} $1",
 );
 
@@ -198,7 +220,7 @@ struct Found {
     seq: i64,
     /// Its `lock_upgrade` was set by a user, so that it must stay as it is.
     is_hidden: bool,
-    /// Its payload is an object, or NULL.
+    /// Its payload is an object, or NULL. Known only where it may be merged.
     is_mergeable: bool,
 }
 
@@ -297,7 +319,8 @@ impl<'q> Writer<'q> {
 
     /// Does what the mode decides for a document that exists. None: it does not exist.
     fn change(&mut self, spi: &Spi, put: &Put) -> Result<Option<Action>> {
-        let Some(found) = lock_document(spi, self.queue, put.doc.subject) else {
+        let is_merge = put.mode.on_duplicate == OnDuplicate::Merge;
+        let Some(found) = lock_document(spi, self.queue, put.doc.subject, is_merge) else {
             return Ok(None);
         };
         let Some(found) = found else {
@@ -315,22 +338,24 @@ impl<'q> Writer<'q> {
         bookkeeping::document_locked(self.queue, found.version, found.status);
         let subject = Arg::from(doc.subject);
         let payload = Jsonb::arg(Some(doc.payload));
-        let replace = |to: Status, attempts: i32, is_revived: bool| {
+        let replace = |to: Status| {
             let mut args = doc.args().to_vec();
             args[3] = Arg::from(to.code());
-            args.extend([Arg::from(is_revived), Arg::from(attempts)]);
             args
         };
+        let plan = |to: Status| vec![subject, Arg::timestamp(new), Arg::from(to.code())];
         let (statement, args): (&'static Statement, Vec<Arg>) = match decision {
             Decision::Leave => return Ok(Some(Action::Ignored)),
             Decision::Merge if !found.is_mergeable => {
                 return Err(not_mergeable(self.queue, doc.subject));
             }
             Decision::Merge => (&MERGE, vec![subject, payload]),
-            Decision::Plan(to) => (&PLAN, plan_args(subject, new, to, Jsonb::arg(None))),
-            Decision::PlanWithPayload(to) => (&PLAN, plan_args(subject, new, to, payload)),
-            Decision::Replace(to) => (&REPLACE, replace(to, found.attempts, false)),
-            Decision::Revive(to) => (&REPLACE, replace(to, 0, true)),
+            Decision::Plan(to) => (&PLAN, plan(to)),
+            Decision::PlanWithPayload(to) => {
+                (&PLAN_WITH_PAYLOAD, [plan(to), vec![payload]].concat())
+            }
+            Decision::Replace(to) => (&REPLACE, replace(to)),
+            Decision::Revive(to) => (&REVIVE, replace(to)),
         };
         if self.queue.run_noting(spi, statement, &args).affected() == 0 {
             // A trigger or a policy of the user's keeps the document from being changed.
@@ -390,13 +415,11 @@ impl<'q> Writer<'q> {
     }
 }
 
-fn plan_args(subject: Arg, time: i64, to: Status, payload: Arg) -> Vec<Arg> {
-    vec![subject, Arg::timestamp(time), Arg::from(to.code()), payload]
-}
-
 /// Locks a document. None: it does not exist. Some(None): its status is unknown to fetchq.
-fn lock_document(spi: &Spi, queue: &Queue, subject: &str) -> Option<Option<Found>> {
-    let rows = queue.run(spi, &LOCK, &[Arg::from(subject)]);
+/// `is_merge`: its payload may be merged.
+fn lock_document(spi: &Spi, queue: &Queue, subject: &str, is_merge: bool) -> Option<Option<Found>> {
+    let statement = if is_merge { &LOCK_TO_MERGE } else { &LOCK };
+    let rows = queue.run(spi, statement, &[Arg::from(subject)]);
     if rows.is_empty() {
         return None;
     }

@@ -7,7 +7,8 @@ use crate::domain::names::QueueName;
 use crate::pg::call::RowSink;
 use crate::pg::spi::{self, Rows};
 use crate::pg::value::Arg;
-use crate::store::{queue, statement};
+use crate::store::rights::{self, Right};
+use crate::store::statement;
 
 const OWNS_EXTENSION: &str = "select from pg_extension e
     where e.extname {=} 'fetchq' and pg_has_role(e.extowner, 'usage')";
@@ -59,7 +60,7 @@ pub fn trace_sql(name: &QueueName) -> String {
 /// in every queue, numbered from 1. `is_descending` reverses the order of the rows, not their
 /// numbers.
 pub fn trace(subject: &str, is_descending: bool, out: &mut RowSink) {
-    let queues = queue::all();
+    let queues = rights::list(Right::Read);
     spi::connect(|spi| {
         let found: Vec<(&QueueName, Rows)> = queues
             .iter()

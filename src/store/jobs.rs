@@ -5,6 +5,7 @@ use pgrx::pg_sys::Oid;
 use crate::pg::spi::{self, Rows};
 use crate::pg::time::Interval;
 use crate::pg::value::Arg;
+use crate::store::rights::{Right, Scope};
 
 /// A job that was claimed.
 pub struct Job {
@@ -37,23 +38,25 @@ const CLAIM: &str = "update fetchq.jobs j set
         attempts = least(j.attempts {+} 1, 1000000)
     where j.id {=} any (array(
         select id from fetchq.jobs
-        where next_iteration {<=} now()
+        where next_iteration {<=} now() and ($3 or queue {=} any ($4))
         order by next_iteration, attempts, id
         limit $2
         for update skip locked))
     returning j.id, j.task, j.queue, j.attempts, j.iterations, j.next_iteration,
         j.last_iteration, j.settings, j.payload";
 
-/// Claims up to `limit` due jobs for `duration`. `read` gets the rows of the table; its result
-/// is returned.
+/// Claims up to `limit` due jobs for `duration`, of queues that the caller manages. `read` gets the
+/// rows of the table; its result is returned.
 pub fn claim<R>(duration: Interval, limit: i32, read: impl FnOnce(&Rows) -> R) -> R {
+    let [is_everything, queues] = Scope::of(Right::Manage).args();
     spi::connect(|spi| {
-        let rows = spi.once(CLAIM, &[duration.arg(), Arg::from(i64::from(limit))]);
+        let limit = Arg::from(i64::from(limit));
+        let rows = spi.once(CLAIM, &[duration.arg(), limit, is_everything, queues]);
         read(&rows)
     })
 }
 
-/// Claims up to `limit` due jobs for `duration`. Returns them in the order of their ids.
+/// Claims jobs as [`claim`] does. Returns them in the order of their ids.
 pub fn claim_all(duration: Interval, limit: i32) -> Vec<Job> {
     let mut jobs = claim(duration, limit, |rows| {
         (0..rows.len())
@@ -274,12 +277,24 @@ pub fn reschedule(id: i32, delay: Interval) -> bool {
 
 const MAKE_DUE: &str = "update fetchq.jobs set next_iteration = now()
     where id {=} any (array(
-        select id from fetchq.jobs where queue {<>} '*' order by id for update skip locked))";
+        select id from fetchq.jobs where queue {<>} '*' and ($1 or queue {=} any ($2))
+        order by id for update skip locked))";
 
-/// Makes the jobs of every queue due, except those that other sessions have locked. Returns how
-/// many.
+/// Makes the jobs of every queue due that the caller manages, except those that other sessions
+/// have locked. Returns how many.
 pub fn make_due() -> i32 {
-    spi::connect(|spi| spi.once(MAKE_DUE, &[]).affected())
+    let args = Scope::of(Right::Manage).args();
+    spi::connect(|spi| spi.once(MAKE_DUE, &args).affected())
+}
+
+const GET_QUEUE: &str = "select queue::text from fetchq.jobs where id {=} $1";
+
+/// The queue of a job, or `*`. None when there is no such job.
+pub fn queue_of(id: i32) -> Option<String> {
+    spi::connect(|spi| {
+        let rows = spi.once(GET_QUEUE, &[Arg::from(id)]);
+        (!rows.is_empty()).then(|| rows.get(0, 1)).flatten()
+    })
 }
 
 const RESTART: &str = "update fetchq.jobs set attempts = 0, iterations = 0,

@@ -15,18 +15,19 @@ use crate::pg::value::Arg;
 use crate::store::counter_segments::{self, free_queues, pack_events};
 use crate::store::open_queue::Queue;
 use crate::store::queue;
+use crate::store::rights::Scope;
 use crate::store::statement::render;
 
 const SNAP_ALL: &str = "insert into {metrics} (metric, value)
-    select metric, value from fetchq.metrics_live where queue {=} $1 order by metric";
+    select metric, value from fetchq.metrics_exact where queue {=} $1 order by metric";
 
 const SNAP_SOME: &str = "insert into {metrics} (metric, value)
-    select metric, value from fetchq.metrics_live
+    select metric, value from fetchq.metrics_exact
     where queue {=} $1 and metric {=} any ($2) order by metric";
 
 const SNAP_ONE: &str = "insert into {metrics} (metric, value)
     select $2, coalesce(
-        (select value from fetchq.metrics_live where queue {=} $1 and metric {=} $2), 0)";
+        (select value from fetchq.metrics_exact where queue {=} $1 and metric {=} $2), 0)";
 
 /// Which metrics of a queue a snapshot has.
 pub enum SnapshotOf<'a> {
@@ -56,10 +57,10 @@ pub fn snap(name: &QueueName, which: SnapshotOf) -> i32 {
 }
 
 /// All metrics of a queue. $1: its name.
-pub const GET: &str = "select metric, value, updated_at from fetchq.metrics_live
+pub const GET: &str = "select metric, value, updated_at from fetchq.metrics_exact
     where queue {=} $1 order by metric";
 
-const GET_ONE: &str = "select value, updated_at from fetchq.metrics_live
+const GET_ONE: &str = "select value, updated_at from fetchq.metrics_exact
     where queue {=} $1 and metric {=} $2";
 
 /// The value of a metric.
@@ -81,14 +82,17 @@ pub fn get(queue: &QueueName, metric: &str) -> Option<Metric> {
     })
 }
 
-const GET_TOTAL: &str = "select sum(value)::bigint from fetchq.metrics_live where metric {=} $1";
+const GET_TOTAL: &str = "select sum(value)::bigint from fetchq.metrics_exact
+    where metric {=} $1 and ($2 or queue {=} any ($3))";
 
-/// The sum of a metric over all queues. None when no queue has it.
-pub fn total(metric: &str) -> Option<i64> {
-    spi::connect(|spi| spi.once(GET_TOTAL, &[Arg::from(metric)]).get(0, 1))
+/// The sum of a metric over these queues. None when no queue has it.
+pub fn total(metric: &str, scope: &Scope) -> Option<i64> {
+    let [is_everything, queues] = scope.args();
+    let args = [Arg::from(metric), is_everything, queues];
+    spi::connect(|spi| spi.once(GET_TOTAL, &args).get(0, 1))
 }
 
-const GET_MANY: &str = "select metric::text, value from fetchq.metrics_live
+const GET_MANY: &str = "select metric::text, value from fetchq.metrics_exact
     where queue {=} $1 and metric {=} any ($2)";
 
 /// The values of some metrics of a queue, in the order of the list; 0 for one that does not
@@ -110,7 +114,7 @@ pub fn get_many(queue: &QueueName, metrics: &[&str]) -> Vec<i64> {
     })
 }
 
-const GET_MANY_OF_ALL: &str = "select queue::text, metric::text, value from fetchq.metrics_live
+const GET_MANY_OF_ALL: &str = "select queue::text, metric::text, value from fetchq.metrics_exact
     where metric {=} any ($1)";
 
 /// The values of some metrics, by the name of each queue that has one of them.

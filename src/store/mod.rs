@@ -7,6 +7,7 @@
 //! - the safety net of the due index: `floor_check`;
 //! - what may be picked: `limits`, `cap`, `rate`, `readiness`, `ordering`, `ordering_setup`;
 //! - lists and selections of documents: `doc_list`, `doc_selection`;
+//! - rights: `rights`, `grants`;
 //! - triggers: `triggers`, `trigger_events`;
 //! - tables of a queue: `queue_tables`, `queue_indexes`, `queue_truncate`.
 //!
@@ -34,6 +35,7 @@ pub mod doc_upsert;
 pub mod doc_upsert_many;
 pub mod docs_admin;
 pub mod floor_check;
+pub mod grants;
 pub mod history;
 pub mod info;
 pub mod jobs;
@@ -59,6 +61,7 @@ pub mod rate;
 pub mod readiness;
 pub mod redrive;
 pub mod retention;
+pub mod rights;
 pub mod schedules;
 pub mod statement;
 pub mod status;

@@ -19,6 +19,7 @@ use crate::pg::documents::Documents;
 use crate::pg::documents_check::{Access, Indexes};
 use crate::pg::invalidation::{self, Invalidated};
 use crate::pg::relation::{self, File, LockMode, NamedLock};
+use crate::pg::role;
 use crate::pg::session;
 use crate::pg::spi::{Rows, Spi};
 use crate::pg::trigger::SuppressedTriggers;
@@ -30,6 +31,7 @@ use crate::signals::announce;
 use crate::store::plans::PlanSet;
 use crate::store::policy::Policy;
 use crate::store::queue_catalog::{self, QueueInfo};
+use crate::store::rights;
 use crate::store::statement::{Statement, render};
 
 /// A queue that exists. Its docs table is locked against dropping until the end of the
@@ -56,6 +58,8 @@ pub struct Queue {
     /// without a statement.
     has_known_columns: bool,
     file: Cell<Option<File>>,
+    /// The last role that was found to have a right on the queue.
+    permitted: Cell<Option<Oid>>,
     plans: PlanSet,
     last_used: Cell<u64>,
 }
@@ -99,6 +103,7 @@ impl Queue {
             has_known_columns: info.has_known_columns,
             policy: info.policy,
             file: Cell::new(None),
+            permitted: Cell::new(None),
             plans: PlanSet::default(),
             last_used: Cell::new(0),
         }
@@ -107,7 +112,8 @@ impl Queue {
     /// Opens a queue for reading and writing its documents. Waits for a session that drops,
     /// truncates or alters the queue.
     ///
-    /// Fails with `Error::UnknownQueue` if the queue does not exist.
+    /// Fails with `Error::UnknownQueue` if the queue does not exist, and with `Error::NoRight`
+    /// if the caller has no right at all on it: such a role must not hold its locks.
     pub fn open(name: &QueueName) -> Result<Rc<Self>> {
         match Self::lock(name, true)? {
             Some(queue) => Ok(queue),
@@ -123,9 +129,21 @@ impl Queue {
     }
 
     fn lock(name: &QueueName, wait: bool) -> Result<Option<Rc<Self>>> {
-        match relation::lock_data_table(&name.relation("docs"), LockMode::Rows, wait) {
+        let relation_name = name.relation("docs");
+        let role = role::current();
+        if let Some(table) = relation::lookup_data_table(&relation_name)
+            && !is_permitted(table, role)
+        {
+            rights::require_any(name, table)?;
+        }
+        match relation::lock_data_table(&relation_name, LockMode::Rows, wait) {
             NamedLock::Held(table, file) => {
+                // Another queue may have got the name while this session waited.
+                if !is_permitted(table, role) {
+                    rights::require_any(name, table)?;
+                }
                 let queue = find_or_load(name, table)?;
+                queue.permitted.set(Some(role));
                 queue.file.set(Some(file));
                 Ok(Some(queue))
             }
@@ -254,6 +272,16 @@ struct Cache {
 thread_local! {
     // Never dropped: when a session exits, there is no SPI left to free plans with.
     static QUEUES: ManuallyDrop<RefCell<Cache>> = ManuallyDrop::new(RefCell::default());
+}
+
+/// Returns whether the session knows that a role has a right on the queue with this docs table. A
+/// change of the rights is noticed after one more lock.
+fn is_permitted(table: Oid, role: Oid) -> bool {
+    QUEUES.with(|cache| {
+        let cache = cache.borrow();
+        let queue = cache.queues.get(&table);
+        queue.is_some_and(|queue| queue.permitted.get() == Some(role))
+    })
 }
 
 /// Finds a queue in the cache of the session, whose docs table the caller has locked, or

@@ -14,6 +14,7 @@ use crate::store::ordering::{add_document, promote_next};
 use crate::store::queue::{DELETE_KEYS, lock_documents};
 use crate::store::statement::render;
 use crate::store::triggers::{has_triggers, set_triggers};
+use crate::store::{queue_tables, rights};
 
 /// The triggers of an ordered queue. The first one serves maintenance (`may_change`).
 const TRIGGERS: [(&str, &str); 5] = [
@@ -94,11 +95,12 @@ const UNBLOCK_ALL: &str = "update {docs} d set lock_upgrade = null
             select from fetchq.ordering_keys k
             where k.queue_id {=} $1 and k.key {=} d.ordering_key and k.head {=} d.subject))";
 
-/// Makes the index of the blocked documents where an ordered queue lacks it.
-pub fn create_index(spi: &Spi, name: &QueueName) {
-    let is_ordered = spi.once(IS_ORDERED, &[Arg::from(name.as_str())]).affected() > 0;
-    if is_ordered && relation::lookup_data_table(&name.relation(INDEX)).is_none() {
-        spi.once(&render(CREATE_INDEX, name), &[]);
+/// Makes the index of the blocked documents where an ordered queue lacks it. Fails with
+/// `Error::AlteredTable`.
+pub fn create_index(spi: &Spi, name: &QueueName) -> Result<()> {
+    match spi.once(IS_ORDERED, &[Arg::from(name.as_str())]).is_empty() {
+        true => Ok(()),
+        false => queue_tables::create_index(spi, name, INDEX, CREATE_INDEX),
     }
 }
 
@@ -122,7 +124,7 @@ fn is_set_up(spi: &Spi, name: &QueueName) -> bool {
 /// with `Error::UnknownQueue`.
 pub fn set_ordered(name: &QueueName, is_ordered: bool) -> Result<i32> {
     let id = lock_documents(name, "fetchq.queue_set_ordered")?;
-    Ok(spi::connect(|spi| {
+    spi::connect(|spi| {
         let key = Arg::from(name.as_str());
         let was_ordered = spi.once(IS_ORDERED, &[key]).affected() > 0;
         let affected = spi
@@ -131,18 +133,19 @@ pub fn set_ordered(name: &QueueName, is_ordered: bool) -> Result<i32> {
         if is_ordered && was_ordered && is_set_up(spi, name) {
             // The keys are right already.
         } else if is_ordered {
-            create_index(spi, name);
+            create_index(spi, name)?;
             recreate_keys(spi, name, id);
         } else {
             set_triggers(spi, name, &TRIGGERS, false);
             spi.once(DELETE_KEYS, &[Arg::from(id)]);
             spi.once(&render(UNBLOCK_ALL, name), &[Arg::from(None::<i32>)]);
             if relation::lookup_data_table(&name.relation(INDEX)).is_some() {
-                spi.once(&format!("drop index {}", name.qualified(INDEX)), &[]);
+                let sql = format!("drop index {}", name.qualified(INDEX));
+                rights::as_table_owner(name, || spi.once(&sql, &[]).affected());
             }
         }
-        affected
-    }))
+        Ok(affected)
+    })
 }
 
 // Keys whose head is gone. The rows are locked, so that a second look, with a snapshot that
@@ -216,7 +219,10 @@ pub fn repair(queue: &Queue) {
     spi::connect(|spi| {
         if !is_set_up(spi, &queue.name) {
             if relation::try_lock(queue.table, LockMode::Writers) {
-                create_index(spi, &queue.name);
+                if let Err(e) = create_index(spi, &queue.name) {
+                    e.warn();
+                    return;
+                }
                 recreate_keys(spi, &queue.name, queue.id);
                 wakeups::capacity_freed(queue.table.to_u32(), u32::MAX);
             }

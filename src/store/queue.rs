@@ -1,11 +1,9 @@
 //! The registry of queues (`fetchq.queues`): creating, dropping, looking up and locking a
 //! queue.
 
-use pgrx::PgSqlErrorCode;
-
 use crate::domain::jobs::QUEUE_JOBS;
 use crate::domain::names::QueueName;
-use crate::error::{self, Error, Result};
+use crate::error::{Error, Result};
 use crate::pg::call::RowSink;
 use crate::pg::json::Jsonb;
 use crate::pg::notify::notify;
@@ -14,6 +12,7 @@ use crate::pg::session;
 use crate::pg::spi::{self, Rows, Spi};
 use crate::pg::value::Arg;
 use crate::signals::commit;
+use crate::store::rights::{self, Right, Scope};
 use crate::store::statement::render;
 use crate::store::{queue_tables, schedules};
 
@@ -45,7 +44,12 @@ pub fn create(name: &QueueName) -> Result<(bool, i32)> {
         for _ in 0..MAX_RETRIES {
             // The look-up comes first: an insert that ends in a conflict uses up an id, and
             // clients create their queues at every start.
-            if let Some(id) = first_id(&spi.once(LOCK_AGAINST_DROP, &[key])) {
+            // A role without rights on the queue must not lock its row.
+            let find = match rights::has(name, Right::Any) {
+                true => LOCK_AGAINST_DROP,
+                false => GET_ID,
+            };
+            if let Some(id) = first_id(&spi.once(find, &[key])) {
                 return Ok((false, id));
             }
             // No row: another session has just created the queue.
@@ -181,28 +185,9 @@ pub fn id(name: &QueueName) -> Result<i32> {
     })
 }
 
-const NAMES: &str = "select name::text from fetchq.queues order by name";
-
-/// The names of all queues, in order. A row whose name cannot be the name of a queue is left
-/// out with a warning: a client has inserted it.
+/// The names of all queues on which the caller has a right, in order.
 pub fn all() -> Vec<QueueName> {
-    spi::connect(|spi| {
-        let rows = spi.once(NAMES, &[]);
-        (0..rows.len())
-            .filter_map(|row| rows.get::<String>(row, 1))
-            .filter_map(|name| match QueueName::parse(&name) {
-                Ok(parsed) => Some(parsed),
-                Err(e) => {
-                    error::warn(
-                        PgSqlErrorCode::ERRCODE_INVALID_NAME,
-                        format!("fetchq.queues has a row that is not a queue: {e}"),
-                        "Delete the row; create queues with fetchq.queue_create().",
-                    );
-                    None
-                }
-            })
-            .collect()
-    })
+    rights::list(Right::Any)
 }
 
 const GET_CURRENT_VERSION: &str = "select current_version from fetchq.queues where name {=} $1";
@@ -215,13 +200,16 @@ pub fn current_version(name: &QueueName) -> Result<i32> {
     })
 }
 
-const STATUS_ALL: &str = "select id, name, is_active from fetchq.queues order by id";
+const STATUS_ALL: &str = "select id, name, is_active from fetchq.queues
+    where $1 or name {=} any ($2) order by id";
 
 const STATUS_ONE: &str = "select id, name, is_active from fetchq.queues where name {=} $1";
 
-/// Adds a row for each queue to a result: id, name, and whether it is active.
+/// Adds a row to a result for each queue on which the caller has a right: id, name, and whether
+/// it is active.
 pub fn status_of_all(out: &mut RowSink) {
-    spi::connect(|spi| out.extend(&spi.once(STATUS_ALL, &[])));
+    let args = Scope::of(Right::Any).args();
+    spi::connect(|spi| out.extend(&spi.once(STATUS_ALL, &args)));
 }
 
 /// Adds the row of one queue to a result; nothing when it does not exist.

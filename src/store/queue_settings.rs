@@ -5,7 +5,7 @@ use crate::error::{Error, Result};
 use crate::pg::json::Jsonb;
 use crate::pg::spi;
 use crate::pg::value::Arg;
-use crate::store::{queue, queue_tables, triggers};
+use crate::store::{grants, queue, queue_tables, triggers};
 
 const SET_MAX_ATTEMPTS: &str = "update fetchq.queues set max_attempts = $2 where name {=} $1";
 
@@ -107,7 +107,11 @@ pub fn set_dead_letter_queue(name: &QueueName, target: Option<&QueueName>) -> Re
         }
         queue::lock_against_drop(target)?;
     }
-    set_dead_letter(name, target)
+    let affected = set_dead_letter(name, target)?;
+    if let Some(target) = target {
+        grants::extend_to_dead_letters(name, target)?;
+    }
+    Ok(affected)
 }
 
 const SET_ACTIVE: &str =

@@ -3,11 +3,14 @@
 
 use crate::domain::names::QueueName;
 use crate::error::{Error, Result};
-use crate::pg::relation;
-use crate::pg::spi::{self, Rows, Spi};
+use crate::pg::acl;
+use crate::pg::relation::{self, LockMode, NamedLock};
+use crate::pg::role::{self, as_extension_owner};
+use crate::pg::spi::{self, Spi};
 use crate::pg::value::Arg;
 use crate::store::statement::render;
 use crate::store::triggers::create_ready_trigger;
+use crate::store::{grants, rights};
 
 // subject: collation "C", because a subject is an identifier. It is compared byte by byte,
 // which is faster, and no upgrade of the C library can damage the index.
@@ -112,8 +115,12 @@ const CREATE_DUE_INDEX: &str = "create index \"{q}__docs_due_idx\" on {docs}
     (status, next_iteration, seq)
     where status {=} any (array[{planned}, {active}]) and lock_upgrade is null";
 
-/// Makes the tables of a queue whose name was registered by this transaction. Fails with
-/// `Error::StrayTable` when one of them exists already.
+/// The tables that each queue has from the beginning. The history comes when it is needed.
+const TABLES: [&str; 3] = ["docs", "logs", "metrics"];
+
+/// Makes the tables of a queue whose name was registered by this transaction, and hands them to the
+/// caller. Nobody but fetchq can create a table in their schema. Fails with `Error::StrayTable`
+/// when one of them exists already.
 pub fn create(spi: &Spi, name: &QueueName) -> Result<()> {
     for table in ["docs", "logs", "metrics", "history"] {
         let table = name.relation(table);
@@ -124,29 +131,69 @@ pub fn create(spi: &Spi, name: &QueueName) -> Result<()> {
             });
         }
     }
-    spi.once(&render(CREATE_DOCS, name), &[]);
-    create_indexes(spi, name);
-    create_ready_trigger(spi, name);
-    spi.once(&render(CREATE_LOGS, name), &[]);
-    for sql in CREATE_LOGS_INDEXES {
-        spi.once(&render(sql, name), &[]);
-    }
-    spi.once(&render(CREATE_METRICS, name), &[]);
-    spi.once(&render(CREATE_METRICS_INDEX, name), &[]);
+    let owner = role::current();
+    as_extension_owner(|| {
+        spi.once(&render(CREATE_DOCS, name), &[]);
+        for (_, sql) in DOCS_INDEXES {
+            spi.once(&render(sql, name), &[]);
+        }
+        create_ready_trigger(spi, name);
+        spi.once(&render(CREATE_LOGS, name), &[]);
+        for sql in CREATE_LOGS_INDEXES {
+            spi.once(&render(sql, name), &[]);
+        }
+        spi.once(&render(CREATE_METRICS, name), &[]);
+        spi.once(&render(CREATE_METRICS_INDEX, name), &[]);
+        // Their indexes, triggers and sequences go with them.
+        for table in TABLES {
+            grants::change_owner(spi, &name.qualified(table), owner);
+        }
+    });
     Ok(())
 }
 
-/// Makes the pick and due indexes where they are missing.
-pub fn create_indexes(spi: &Spi, name: &QueueName) {
-    for (index, sql) in [
-        ("docs_pick_idx", CREATE_PICK_INDEX),
-        ("docs_due_idx", CREATE_DUE_INDEX),
-    ] {
-        // "if not exists" would send a notice for each one that exists.
-        if relation::lookup_data_table(&name.relation(index)).is_none() {
-            spi.once(&render(sql, name), &[]);
-        }
+/// The indexes of the docs table beside its primary key.
+const DOCS_INDEXES: [(&str, &str); 2] = [
+    ("docs_pick_idx", CREATE_PICK_INDEX),
+    ("docs_due_idx", CREATE_DUE_INDEX),
+];
+
+/// Makes the pick and due indexes where they are missing. Fails as [`create_index`] does.
+pub fn create_indexes(spi: &Spi, name: &QueueName) -> Result<()> {
+    DOCS_INDEXES
+        .iter()
+        .try_for_each(|(index, sql)| create_index(spi, name, index, sql))
+}
+
+/// Makes an index of the docs table where it is missing. `sql` names only columns of that table,
+/// and the caller manages the queue.
+///
+/// Fails with `Error::AlteredTable` when the caller may create nothing in the schema of the
+/// tables, and a column has a type of a user, whose code would run with the rights of another
+/// role.
+pub(super) fn create_index(spi: &Spi, name: &QueueName, index: &str, sql: &str) -> Result<()> {
+    // "if not exists" would send a notice for each one that exists.
+    if relation::lookup_data_table(&name.relation(index)).is_some() {
+        return Ok(());
     }
+    let run = || {
+        spi.once(&render(sql, name), &[]);
+    };
+    if acl::owns_extension() {
+        run();
+        return Ok(());
+    }
+    // The lock keeps its columns as they are.
+    let docs = name.relation("docs");
+    let NamedLock::Held(table, _) = relation::lock_data_table(&docs, LockMode::Writers, true)
+    else {
+        return Err(Error::UnknownQueue(name.to_string()));
+    };
+    if !relation::has_only_builtin_types(table) {
+        return Err(Error::AlteredTable(name.to_string()));
+    }
+    as_extension_owner(run);
+    Ok(())
 }
 
 const DROP_SECONDARY_INDEXES: &str = "select format('drop index %I.%I', n.nspname, c.relname)
@@ -156,22 +203,12 @@ const DROP_SECONDARY_INDEXES: &str = "select format('drop index %I.%I', n.nspnam
     where i.indrelid {=} to_regclass($1)
         and not exists (select from pg_constraint k where k.conindid {=} i.indexrelid)";
 
-/// Runs each statement that the first column of a result has. The statements have identifiers of
-/// users, which the server has quoted, and no markers.
-fn run_each(spi: &Spi, statements: &Rows) {
-    for row in 0..statements.len() {
-        if let Some(sql) = statements.get::<String>(row, 1) {
-            spi.once_verbatim(&sql, &[]);
-        }
-    }
-}
-
 /// Drops every index of a queue's documents that backs no constraint.
 pub fn drop_indexes(name: &QueueName) {
     spi::connect(|spi| {
         let table = name.qualified("docs");
         let statements = spi.once(DROP_SECONDARY_INDEXES, &[Arg::from(table.as_str())]);
-        run_each(spi, &statements);
+        rights::as_table_owner(name, || grants::run_each(spi, &statements));
     });
 }
 
@@ -187,12 +224,20 @@ pub fn drop(spi: &Spi, name: &QueueName) {
     }
 }
 
-const TRUNCATE_DOCS: &str = "truncate {docs} restart identity";
+const TRUNCATE_DOCS: &str = "truncate {docs}";
 
-/// Removes all documents of a queue.
+/// Removes all documents of a queue. The numbers of new ones start again where the caller owns the
+/// queue, as the server demands.
 pub fn truncate_docs(name: &QueueName) {
+    truncate_table(name, TRUNCATE_DOCS, "docs");
+}
+
+/// Truncates a table of a queue. `sql` is the statement, without the restart of the numbers.
+fn truncate_table(name: &QueueName, sql: &str, table: &str) {
+    let owns = relation::lookup_data_table(&name.relation(table)).is_some_and(acl::owns);
+    let restart = if owns { " restart identity" } else { "" };
     spi::connect(|spi| {
-        spi.once(&render(TRUNCATE_DOCS, name), &[]);
+        spi.once(&format!("{}{restart}", render(sql, name)), &[]);
     });
 }
 
@@ -201,51 +246,34 @@ pub fn has_history(name: &QueueName) -> bool {
     relation::lookup_data_table(&name.relation("history")).is_some()
 }
 
-// The history gets the owner of the documents, and each role gets the rights that it has on
-// the documents. A role that settles documents inserts into the history.
-const GRANT_HISTORY: &str =
-    "select format('alter table %s owner to %I', $2, pg_get_userbyid(d.relowner))
-    from pg_class d, pg_class h
-    where d.oid {=} to_regclass($1) and h.oid {=} to_regclass($2) and d.relowner {<>} h.relowner
-    union all
-    select format('grant %s on %s to %s', string_agg(distinct p.privilege, ', '), $2,
-        case when a.grantee {=} 0 then 'public' else quote_ident(pg_get_userbyid(a.grantee)) end)
-    from pg_class d
-    cross join aclexplode(d.relacl) a
-    cross join unnest(case
-        when a.privilege_type {=} any (array['UPDATE', 'DELETE'])
-            then array[a.privilege_type, 'INSERT']
-        else array[a.privilege_type] end) as p (privilege)
-    where d.oid {=} to_regclass($1) and a.grantee {<>} d.relowner
-        and a.privilege_type {=} any (array['SELECT', 'INSERT', 'UPDATE', 'DELETE', 'TRUNCATE'])
-    group by a.grantee";
-
-/// Makes the history of a queue where there is none. The caller has locked the registry row
-/// of the queue.
+/// Makes the history of a queue where there is none. It gets the owner of the documents, and
+/// privileges that fit theirs. The caller has locked the registry row of the queue.
 pub fn create_history(name: &QueueName) {
     if has_history(name) {
         return;
     }
+    let docs = relation::lookup_data_table(&name.relation("docs"));
+    let owner = docs.and_then(relation::owner_of);
     spi::connect(|spi| {
-        spi.once(&render(CREATE_HISTORY, name), &[]);
-        spi.once(&render(CREATE_HISTORY_INDEX, name), &[]);
-        let (docs, history) = (name.qualified("docs"), name.qualified("history"));
-        let tables = [Arg::from(docs.as_str()), Arg::from(history.as_str())];
-        let statements = spi.once(GRANT_HISTORY, &tables);
-        run_each(spi, &statements);
+        as_extension_owner(|| {
+            spi.once(&render(CREATE_HISTORY, name), &[]);
+            spi.once(&render(CREATE_HISTORY_INDEX, name), &[]);
+            if let Some(owner) = owner {
+                grants::change_owner(spi, &name.qualified("history"), owner);
+            }
+            grants::grant_history(spi, name);
+        });
     });
 }
 
-const TRUNCATE_LOGS: &str = "truncate {metrics}, {logs} restart identity";
+const TRUNCATE_LOGS: &str = "truncate {metrics}, {logs}";
 
-const TRUNCATE_HISTORY: &str = "truncate {history} restart identity";
+const TRUNCATE_HISTORY: &str = "truncate {history}";
 
 /// Removes the snapshots of metrics, the log of errors and the history of a queue.
 pub fn truncate_history(name: &QueueName) {
-    spi::connect(|spi| {
-        spi.once(&render(TRUNCATE_LOGS, name), &[]);
-        if has_history(name) {
-            spi.once(&render(TRUNCATE_HISTORY, name), &[]);
-        }
-    });
+    truncate_table(name, TRUNCATE_LOGS, "logs");
+    if has_history(name) {
+        truncate_table(name, TRUNCATE_HISTORY, "history");
+    }
 }

@@ -3,6 +3,7 @@
 use crate::domain::names::QueueName;
 use crate::error::{Error, Result};
 use crate::pg::session;
+use crate::store::rights::{self, Right};
 use crate::store::{jobs, metrics, queue, queue_tables};
 
 /// Removes all documents of a queue and recounts its metrics. `empty`: also removes its
@@ -25,10 +26,10 @@ pub fn truncate(name: &QueueName, empty: bool) -> Result<()> {
     Ok(())
 }
 
-/// Truncates every queue as `truncate` does, in the order of their names. The first error ends it.
+/// Truncates every queue that the caller manages as `truncate` does, in the order of their names. The first error ends it.
 /// Fails with `Error::KeepsSnapshot`.
 pub fn truncate_all(empty: bool) -> Result<()> {
-    queue::all()
+    rights::list(Right::Manage)
         .iter()
         .try_for_each(|name| truncate(name, empty))
 }

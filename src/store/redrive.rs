@@ -17,7 +17,7 @@ use crate::pg::time;
 use crate::pg::value::Arg;
 use crate::store::bookkeeping::documents_ready;
 use crate::store::counter_log;
-use crate::store::dead_letters::{REVIVE, inserted_numbers};
+use crate::store::dead_letters::{PART, REVIVE, inserted_numbers};
 use crate::store::doc_selection::{self, BulkRequest, Selected, Selection};
 use crate::store::history;
 use crate::store::open_queue::Queue;
@@ -148,6 +148,11 @@ fn open_origins(queue: &OwnedQueue) -> Result<Vec<Origin>> {
             Ok(parsed) => match OwnedQueue::open(&parsed) {
                 Ok(queue) => Some(queue),
                 Err(Error::UnknownQueue(_)) => None,
+                // Anybody may write an origin, also one on which the caller has no rights.
+                Err(e @ Error::NoRight { .. }) => {
+                    e.warn();
+                    continue;
+                }
                 Err(other) => return Err(other),
             },
             Err(_) => None,
@@ -217,9 +222,12 @@ fn return_to_origin(
             if selected.is_empty() {
                 break;
             }
-            let moved = move_to_origin(spi, dead_letter_queue, origin, selected)?;
-            n += moved.n;
-            staying.extend(moved.staying);
+            for part in selected.chunks(PART) {
+                let moved =
+                    spi::connect(|spi| move_to_origin(spi, dead_letter_queue, origin, part))?;
+                n += moved.n;
+                staying.extend(moved.staying);
+            }
         }
         if !staying.is_empty() && n < limit {
             notice!(
@@ -246,7 +254,7 @@ fn move_to_origin(
     spi: &Spi,
     dead_letter_queue: &OwnedQueue,
     origin: &OwnedQueue,
-    selected: Vec<Selected>,
+    selected: &[Selected],
 ) -> Result<Returned> {
     let numbers = doc_selection::next_numbers(origin, selected.len())?;
     let subjects: Vec<&str> = selected.iter().map(|doc| doc.subject.as_str()).collect();
@@ -256,12 +264,12 @@ fn move_to_origin(
     let rows = origin.act(|| origin.once(spi, &sql, &read.args(0)));
     let inserted = inserted_numbers(&rows);
     let (moved, staying): (Vec<_>, Vec<_>) = selected
-        .into_iter()
+        .iter()
         .zip(&numbers)
         .partition(|(_, number)| inserted.contains(number));
     let subjects = moved.iter().map(|(doc, _)| doc.subject.clone()).collect();
     dead_letter_queue.act(|| doc_selection::remove_documents(spi, dead_letter_queue, subjects))?;
-    let groups = doc_selection::group(moved.iter().map(|(doc, _)| doc));
+    let groups = doc_selection::group(moved.iter().map(|(doc, _)| *doc));
     doc_selection::record_events(dead_letter_queue, &groups, |from| Some(Event::remove(from)));
     for (version, n) in history::count_by_version(&rows) {
         counter_log::record_event(origin, version, n, Event::PushPending);
@@ -269,6 +277,9 @@ fn move_to_origin(
     }
     Ok(Returned {
         n: doc_selection::total(&groups),
-        staying: staying.into_iter().map(|(doc, _)| doc.subject).collect(),
+        staying: staying
+            .into_iter()
+            .map(|(doc, _)| doc.subject.clone())
+            .collect(),
     })
 }

@@ -10,6 +10,7 @@ use crate::pg::spi::{self, Rows, Spi};
 use crate::pg::time::Interval;
 use crate::pg::value::Arg;
 use crate::store::jobs::OTHER_OWNERS_FIRST;
+use crate::store::rights::{Right, Scope};
 
 /// When a schedule ticks: a cron expression or an interval, as its author gave it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -208,7 +209,7 @@ pub const LIST: &str =
             when attempts {>} 0 then 'failing' else 'active' end,
         next_tick, last_tick, ticks, catch_up, catch_up_limit, jitter, version, priority, payload,
         starts_at, ends_at, created_at, attempts, last_error
-    from fetchq.schedules order by name collate \"C\"";
+    from fetchq.schedules where $1 or queue {=} any ($2) order by name collate \"C\"";
 
 /// A schedule that is due, locked until the transaction ends.
 pub struct DueSchedule {
@@ -248,23 +249,25 @@ const CLAIM: &str =
     "select name, queue, cron, every, timezone, payload, version, priority, catch_up,
         catch_up_limit, jitter, ends_at, anchor, next_tick, made_by::oid
     from fetchq.schedules
-    where is_active and due_at {<=} $1 and next_tick {<=} $1
+    where is_active and due_at {<=} $1 and next_tick {<=} $1 and ($3 or queue {=} any ($4))
     order by {order} due_at
     limit 1
     for update skip locked";
 
-/// Locks the schedule that has been due for the longest time, as of `now`. With `last_owner`, the
-/// schedule of a queue of another owner comes first. None when none is due, or other sessions have
-/// locked those that are.
-pub fn claim(now: i64, last_owner: Option<Oid>) -> Option<DueSchedule> {
+/// Locks the schedule of these queues that has been due for the longest time, as of `now`. With
+/// `last_owner`, the schedule of a queue of another owner comes first. None when none is due, or
+/// other sessions have locked those that are.
+pub fn claim(now: i64, last_owner: Option<Oid>, scope: &Scope) -> Option<DueSchedule> {
+    let [is_everything, queues] = scope.args();
+    let order = last_owner.map_or("", |_| OTHER_OWNERS_FIRST);
+    let args = [
+        Arg::timestamp(now),
+        Arg::oid(last_owner.unwrap_or(Oid::INVALID)),
+        is_everything,
+        queues,
+    ];
     spi::connect(|spi| {
-        let rows = match last_owner {
-            None => spi.once(&CLAIM.replace("{order}", ""), &[Arg::timestamp(now)]),
-            Some(owner) => spi.once(
-                &CLAIM.replace("{order}", OTHER_OWNERS_FIRST),
-                &[Arg::timestamp(now), Arg::oid(owner)],
-            ),
-        };
+        let rows = spi.once(&CLAIM.replace("{order}", order), &args);
         if rows.is_empty() {
             return None;
         }
@@ -372,7 +375,18 @@ pub fn next_due() -> Option<i64> {
     })
 }
 
-/// Adds all schedules to a result, by name.
+/// Adds the schedules of all queues that the caller may read to a result, by name.
 pub fn list(out: &mut RowSink) {
-    spi::connect(|spi| out.extend(&spi.once(LIST, &[])));
+    let args = Scope::of(Right::Read).args();
+    spi::connect(|spi| out.extend(&spi.once(LIST, &args)));
+}
+
+const GET_QUEUE: &str = "select queue::text from fetchq.schedules where name {=} $1";
+
+/// The queue of a schedule. None when there is no schedule of that name.
+pub fn queue_of(name: &str) -> Option<String> {
+    spi::connect(|spi| {
+        let rows = spi.once(GET_QUEUE, &[Arg::from(name)]);
+        (!rows.is_empty()).then(|| rows.get(0, 1)).flatten()
+    })
 }

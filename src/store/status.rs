@@ -165,7 +165,7 @@ select component, state, detail, hint from (
         format('%s pending', coalesce(p.n, 0))
             {||} coalesce(', ready since ' {||} $11 {||} case when $24 then '' else ' or earlier' end, ''),
         null
-    from (select sum(value) as n from fetchq.metrics_live where metric {=} 'pnd') p
+    from (select sum(value) as n from fetchq.metrics_exact where metric {=} 'pnd') p
     union all
     select d.n, d.component,
         case when d.since is not null then 'late' when d.unknown is not null then 'unknown' else 'in time' end,

@@ -4,6 +4,7 @@ use crate::domain::names::QueueName;
 use crate::pg::relation::{self, LockMode};
 use crate::pg::spi::{self, Spi};
 use crate::pg::value::Arg;
+use crate::store::rights;
 use crate::store::statement::render;
 
 // The trigger notes every row that a pick or maintenance can find in shared memory, whatever
@@ -81,11 +82,12 @@ pub fn set_notify(name: &QueueName, on: bool) {
                 > 0;
             // Without a change there is no lock on the table, and no plan is invalidated: the
             // npm client switches the notifications on at every start.
-            if exists && !on {
-                spi.once(&format!("drop trigger {trigger} on {table}"), &[]);
-            } else if on && !exists {
-                spi.once(&render(create, name), &[]);
-            }
+            let sql = match (exists, on) {
+                (true, false) => format!("drop trigger {trigger} on {table}"),
+                (false, true) => render(create, name),
+                _ => continue,
+            };
+            rights::as_table_owner(name, || spi.once(&sql, &[]).affected());
         }
     });
 }
@@ -125,7 +127,7 @@ pub(super) fn set_triggers(spi: &Spi, name: &QueueName, triggers: &[(&str, &str)
             Some(_) if !on => format!("drop trigger {trigger} on {table}"),
             _ => continue,
         };
-        spi.once(&sql, &[]);
+        rights::as_table_owner(name, || spi.once(&sql, &[]).affected());
     }
 }
 

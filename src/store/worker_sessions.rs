@@ -9,28 +9,31 @@ use crate::domain::status::Status;
 use crate::error::{Error, Result};
 use crate::pg::call::RowSink;
 use crate::pg::spi::{self, Rows};
+use crate::pg::time;
 use crate::pg::value::Arg;
-use crate::pg::{relation, time};
 use crate::ready::key::PickKey;
 use crate::settings::SessionLeases;
 use crate::store::bookkeeping::{documents_ready, note_entry};
 use crate::store::open_queue::Queue;
 use crate::store::owned_queue::OwnedQueue;
+use crate::store::rights::{self, Right, Scope};
 use crate::store::statement::{self, Statement};
-use crate::store::{counter_log, plans, queue};
+use crate::store::{counter_log, plans};
 
 const LIST_QUEUES_OF: &str = "select distinct q.name::text
     from fetchq.worker_sessions w
     join fetchq.queues q on q.id {=} w.queue_id
     where w.name {=} $1 order by 1";
 
-/// The queues that a worker of this name has picked from.
+/// The queues that a worker of this name has picked from, and whose documents the caller may
+/// work on.
 pub fn queues_of(worker: &str) -> Vec<QueueName> {
     spi::connect(|spi| {
         let rows = spi.once(LIST_QUEUES_OF, &[Arg::from(worker)]);
         let names = (0..rows.len()).filter_map(|row| rows.get::<String>(row, 1));
         names
             .filter_map(|name| QueueName::parse(&name).ok())
+            .filter(|name| rights::has(name, Right::Work))
             .collect()
     })
 }
@@ -91,15 +94,40 @@ pub fn release(queue: &Queue, worker: &str) -> i32 {
     })
 }
 
-const REQUEST_STOP: &str =
-    "insert into fetchq.stop_requests (name, since) values ($1, clock_timestamp())
-    on conflict (name) do update set since = excluded.since";
+// The queue 0 stands for all queues.
+const REQUEST_STOP: &str = "insert into fetchq.stop_requests (name, queue_id, since)
+    select $1, 0, clock_timestamp() where $2
+    union all
+    select $1, q.id, clock_timestamp() from fetchq.queues q
+    where not $2 and q.name {=} any ($3)
+    on conflict (name, queue_id) do update set since = excluded.since";
 
-/// Asks a worker to stop: all its sessions that have begun before now.
+/// Asks a worker to stop: all its sessions that have begun before now, and that work on queues
+/// on whose documents the caller may work.
 pub fn request_stop(worker: &str) {
+    let [is_everything, queues] = Scope::of(Right::Work).args();
     spi::connect(|spi| {
-        spi.once(REQUEST_STOP, &[Arg::from(worker)]);
+        spi.once(REQUEST_STOP, &[Arg::from(worker), is_everything, queues]);
     });
+}
+
+const IS_STOP_REQUESTED: &str = "select from fetchq.stop_requests s
+    where s.name {=} $1 and s.since {>=} $2
+        and (s.queue_id {=} 0
+            or s.queue_id {=} (select q.id from fetchq.queues q where q.name {=} $3))
+    limit 1";
+
+/// Returns whether a worker of a queue was asked to stop at or after a time, in microseconds since
+/// 2000.
+pub fn is_stop_requested(queue: &QueueName, worker: &str, since: i64) -> bool {
+    spi::connect(|spi| {
+        let args = [
+            Arg::from(worker),
+            Arg::timestamp(since),
+            Arg::from(queue.as_str()),
+        ];
+        !spi.once(IS_STOP_REQUESTED, &args).is_empty()
+    })
 }
 
 /// The leased documents of a queue. $1: its name. A lease number has the time when the lease
@@ -161,11 +189,6 @@ fn bound_session(rows: &Rows, row: usize) -> Option<BoundSession> {
     })
 }
 
-/// Returns whether the caller may read the sessions of workers.
-pub fn may_read() -> bool {
-    relation::lookup("fetchq", "worker_sessions").is_some_and(relation::may_read)
-}
-
 /// The sessions with bound leases, by queue. `queue`: the id of one queue; None for all.
 pub fn bound_sessions(queue: Option<i32>) -> BTreeMap<String, BoundSessions> {
     spi::connect(|spi| {
@@ -220,7 +243,7 @@ pub fn apply_bindings(queue: &OwnedQueue, bound: &BoundSessions) -> i32 {
     let mut n = 0;
     if !bound.ended.is_empty() {
         let expired = queue.act(|| expire_leases(queue, &bound.ended));
-        if expired == 0 && may_trim() {
+        if expired == 0 {
             trim_sessions(queue);
         }
         n += expired;
@@ -280,13 +303,6 @@ const TRIM_STOP_REQUESTS: &str = "delete from fetchq.stop_requests s
             select from fetchq.worker_sessions w
             where w.name {=} s.name and w.since {<} s.since)";
 
-const MAY_TRIM: &str = "select pg_catalog.has_table_privilege('fetchq.worker_sessions', 'delete')
-    and pg_catalog.has_table_privilege('fetchq.stop_requests', 'delete')";
-
-fn may_trim() -> bool {
-    spi::connect(|spi| spi.once(MAY_TRIM, &[]).get(0, 1).unwrap_or(false))
-}
-
 fn ids(rows: &Rows) -> Vec<i64> {
     (0..rows.len()).filter_map(|row| rows.get(row, 1)).collect()
 }
@@ -308,16 +324,13 @@ fn trim_sessions(queue: &OwnedQueue) {
     });
 }
 
-/// Deletes the rows of sessions that are no longer needed, and old requests to stop. Does
-/// nothing when the caller has no right to.
+/// Deletes the rows of sessions that are no longer needed, and old requests to stop.
 pub fn delete_stale(queue: &OwnedQueue) {
-    if may_trim() {
-        trim_sessions(queue);
-        spi::connect(|spi| {
-            spi.once(TRIM_SESSIONS_OF_DROPPED, &[]);
-            spi.once(TRIM_STOP_REQUESTS, &[]);
-        });
-    }
+    trim_sessions(queue);
+    spi::connect(|spi| {
+        spi.once(TRIM_SESSIONS_OF_DROPPED, &[]);
+        spi.once(TRIM_STOP_REQUESTS, &[]);
+    });
 }
 
 /// Returns all documents that a worker has leased, of any queue, as if they had not been
@@ -342,11 +355,8 @@ pub fn release_all(worker: &str) -> Result<Option<i32>> {
 
 /// Adds the leased documents of all queues that the caller may read to a result.
 pub fn list_leases(out: &mut RowSink) {
-    for name in queue::all() {
-        let table = relation::lookup_data_table(&name.relation("docs"));
-        if table.is_some_and(relation::may_read) {
-            let sql = statement::render(LEASED, &name);
-            spi::connect(|spi| out.extend(&spi.once(&sql, &[Arg::from(name.as_str())])));
-        }
+    for name in rights::list(Right::Read) {
+        let sql = statement::render(LEASED, &name);
+        spi::connect(|spi| out.extend(&spi.once(&sql, &[Arg::from(name.as_str())])));
     }
 }

@@ -130,10 +130,10 @@ impl Worker {
     fn run(&self) -> Result<(), postgres::Error> {
         let mut db = self.connect()?;
         let started: String = db.query_one("select clock_timestamp()::text", &[])?.get(0);
-        let stopped = "select exists (select from fetchq.stop_requests where name = $1 and since >= $2::text::timestamptz)";
+        let stopped = "select fetchq.worker_stop_requested($1, $2, $3::text::timestamptz)";
         while !self.ending.load(Relaxed)
             && !db
-                .query_one(stopped, &[&self.name, &started])?
+                .query_one(stopped, &[&self.queue, &self.name, &started])?
                 .get::<_, bool>(0)
         {
             let pick = "select subject, payload, lease from fetchq.doc_pick($1, 0, 1, make_interval(secs => $2))";

@@ -14,6 +14,16 @@ as 'MODULE_PATHNAME', 'worker_stop_wrapper';
 comment on function fetchq.worker_stop(text) is
     'Asks a worker to stop: doc_extend() reports it, and fetchq.work() ends after its current document';
 
+create function fetchq.worker_stop_requested(
+    queue text, name text, since timestamptz,
+    out is_requested boolean
+)
+language c volatile parallel unsafe
+set search_path = pg_catalog, pg_temp
+as 'MODULE_PATHNAME', 'worker_stop_requested_wrapper';
+comment on function fetchq.worker_stop_requested(text, text, timestamptz) is
+    'Whether a worker of a queue was asked to stop at or after a time';
+
 create function fetchq.lease_list(
     out queue varchar, out subject varchar, out version int, out attempts int, out lease bigint,
     out worker text, out pid int, out since timestamptz, out until timestamptz, out binding text,
@@ -30,11 +40,12 @@ create view fetchq.leases as select * from fetchq.lease_list();
 comment on view fetchq.leases is
     'The leased documents: by which worker, since and until when';
 
-create view fetchq.workers as
+create view fetchq.workers with (security_barrier) as
 with leased as materialized (select * from fetchq.lease_list()),
 sessions as (
-    select w.name, w.id, w.pid, w.since, a.pid is not null as is_alive
+    select w.name, w.id, w.queue_id, w.pid, w.since, a.pid is not null as is_alive
     from fetchq.worker_sessions w
+    join fetchq.queues q on q.id = w.queue_id and fetchq.queue_has_right(q.name, 'any')
     left join pg_catalog.pg_stat_get_activity(null) a
         on a.pid = w.pid and coalesce(a.backend_start = w.backend_start, true)
 )
@@ -50,7 +61,7 @@ select
     coalesce(bool_or(t.since > s.since), false) as is_asked_to_stop
 from sessions s
 left join leased l on l.worker_session = s.id
-left join fetchq.stop_requests t on t.name = s.name
+left join fetchq.stop_requests t on t.name = s.name and t.queue_id in (0, s.queue_id)
 group by s.name
 having bool_or(s.is_alive) or count(l.subject) > 0;
 comment on view fetchq.workers is

@@ -17,6 +17,17 @@ const RESULTS: &[(&str, &str)] = &[
     ("queue_create(text)", "was_created bool, queue_id int4"),
     ("queue_drop(text)", "was_dropped bool, queue_id int4"),
     ("queue_get_id(text)", "queue_id int8"),
+    ("queue_grant(text, text, text)", "was_granted bool"),
+    (
+        "queue_grants(text)",
+        "queue varchar, role name, kind text, is_direct bool",
+    ),
+    ("queue_has_right(text, text)", "has_right bool"),
+    ("queue_revoke(text, text, text)", "was_revoked bool"),
+    (
+        "worker_stop_requested(text, text, timestamptz)",
+        "is_requested bool",
+    ),
     ("queue_create_indexes(text)", "was_created bool"),
     ("queue_create_indexes(text, int4, int4)", "was_created bool"),
     ("queue_drop_indexes(text)", "was_dropped bool"),

@@ -45,6 +45,12 @@ async fn fill(session: &Session) {
              select fetchq.queue_set_current_version('q', 2);
              select fetchq.queue_set_logs_retention('q', '7 days');
              select fetchq.queue_set_metrics_retention('q', '[{\"retain\": \"hour\", \"from\": \"1d\", \"to\": \"1h\"}]');
+             do $$ begin
+                 if not exists (select from pg_roles where rolname = 'fetchq_dump_worker') then create role fetchq_dump_worker; create role fetchq_dump_producer; create role fetchq_dump_owner; end if;
+             end $$;
+             select fetchq.queue_grant('kept', 'fetchq_dump_worker', 'worker'), fetchq.queue_grant('kept', 'fetchq_dump_producer', 'producer'), fetchq.queue_grant('kept', 'fetchq_dump_producer', 'reader');
+             select fetchq.queue_create('owned'); alter table fetchq_data.owned__docs owner to fetchq_dump_owner;
+             grant execute on function fetchq.queue_create(text) to fetchq_dump_owner;
              update fetchq.queues set is_active = false, config = '{\"mine\": true}' where name = 'empty';
              update fetchq.jobs set settings = '{\"delay\": \"17s\", \"duration\": \"3m\"}', next_iteration = now() + interval '1 hour' where task = 'lgp';
              update fetchq.jobs set settings = '{\"delay\": \"1s\", \"duration\": \"1m\", \"limit\": 7}', payload = '{\"x\": 1}' where task = 'mnt' and queue = 'q';
@@ -96,6 +102,11 @@ async fn state(session: &Session) -> Vec<Vec<String>> {
         "select * from fetchq.metrics_writes order by id",
         "select * from fetchq.counter_log order by 1, 2, 3, 4",
         "select * from fetchq.counter_events order by 1, 3",
+        "select * from fetchq.queue_grants()",
+        "select c.relname, a.grantee::regrole, a.privilege_type from pg_class c, aclexplode(c.relacl) a where c.relnamespace = 'fetchq_data'::regnamespace order by 1, 2, 3",
+        "select c.attrelid::regclass::text, c.attname, a.grantee::regrole, a.privilege_type from pg_attribute c, aclexplode(c.attacl) a order by 1, 2, 3, 4",
+        "select n.nspname, a.grantee::regrole, a.privilege_type from pg_namespace n, aclexplode(n.nspacl) a where n.nspname in ('fetchq', 'fetchq_data') order by 1, 2, 3",
+        "select p.proname, a.grantee::regrole from pg_proc p, aclexplode(p.proacl) a where p.pronamespace = 'fetchq'::regnamespace order by 1, 2",
         "select * from fetchq_data.q__docs order by subject",
         "select * from fetchq_data.order__docs order by subject",
         "select * from fetchq_data.limited__docs order by subject",

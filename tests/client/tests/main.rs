@@ -15,6 +15,7 @@ mod floor_race;
 mod flow;
 mod hostile_owners;
 mod load_crash;
+mod mistrust;
 mod model;
 mod names;
 mod notifications;

@@ -36,7 +36,7 @@ const OPTIONAL: &[(&[&str], &str)] = &[
     (&["queue_set_history"], "completed"),
     (&["queue_set_history"], "killed"),
     (&["queue_set_history"], "dropped"),
-    (&["queue_history"], "queue"),
+    (&["queue_history", "queue_grants"], "queue"),
     (&["schedule_create"], "starts_at"),
     (&["schedule_create"], "ends_at"),
     (&["queue_set_max_active"], "max_active"),

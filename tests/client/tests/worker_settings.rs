@@ -49,7 +49,6 @@ const HOSTILE: &[(&str, &str)] = &[
     ("work_mem", "64"),
     ("maintenance_work_mem", "1024"),
     ("temp_file_limit", "0"),
-    ("ignore_system_indexes", "on"),
     // Names and texts.
     ("search_path", "hostile"),
     ("datestyle", "german, dmy"),

@@ -102,7 +102,7 @@ where a.mode = 'on' and b.mode = 'off' and a.result is distinct from b.result;
 select count(*) filter (where mode = 'on') = count(*) filter (where mode = 'off') as same_number from test.direct;
 
 -- Privileges on the table, but not on its schema.
-select fetchq.queue_create('rq_rights');
+select was_created from fetchq.queue_create('rq_rights');
 select fetchq.doc_push('rq_rights', 'a');
 create role regress_fetchq_direct;
 grant usage on schema fetchq to regress_fetchq_direct;
@@ -123,6 +123,6 @@ grant update (status, attempts, next_iteration, lease, worker_session) on fetchq
 set role regress_fetchq_direct;
 select subject from fetchq.doc_pick('rq_rights');
 reset role;
-select fetchq.queue_drop('rq_rights');
+select was_dropped from fetchq.queue_drop('rq_rights');
 drop owned by regress_fetchq_direct;
 drop role regress_fetchq_direct;

@@ -1,238 +1,263 @@
--- Privileges. Functions run with the privileges of the caller, so those on the tables decide.
-do $$ begin
-    if exists (select from pg_roles where rolname = 'regress_fetchq_none') then drop owned by regress_fetchq_none; drop role regress_fetchq_none; end if;
-    if exists (select from pg_roles where rolname = 'regress_fetchq_worker') then drop owned by regress_fetchq_worker; drop role regress_fetchq_worker; end if;
-    if exists (select from pg_roles where rolname = 'regress_fetchq_mnt') then drop owned by regress_fetchq_mnt; drop role regress_fetchq_mnt; end if;
-    if exists (select from pg_roles where rolname = 'regress_fetchq_app') then drop owned by regress_fetchq_app; drop role regress_fetchq_app; end if;
+-- Rights on queues: what each kind of grant allows, and what nobody needs.
+do $$ declare r text; begin
+    foreach r in array array['none', 'reader', 'producer', 'worker', 'manager', 'owner', 'member', 'Odd "name"'] loop
+        if exists (select from pg_roles where rolname = 'regress_fetchq_' || r) then
+            execute format('drop owned by %1$I; drop role %1$I', 'regress_fetchq_' || r);
+        end if;
+    end loop;
 end $$;
 create role regress_fetchq_none;
+create role regress_fetchq_reader;
+create role regress_fetchq_producer;
 create role regress_fetchq_worker;
-create role regress_fetchq_mnt;
-create role regress_fetchq_app;
-grant usage on schema test to regress_fetchq_none, regress_fetchq_worker, regress_fetchq_mnt, regress_fetchq_app;
-select was_created from fetchq.queue_create('rq_sec');
-select fetchq.doc_push('rq_sec', 's1');
+create role regress_fetchq_manager;
+create role regress_fetchq_owner;
+create role regress_fetchq_member in role regress_fetchq_reader;
+create role "regress_fetchq_Odd ""name""";
 
--- PUBLIC has no privileges on schemas, tables, and dangerous functions.
+-- PUBLIC has no privileges on schemas and tables, and cannot call what concerns the whole database.
 select nspname, has_schema_privilege('regress_fetchq_none', oid, 'usage') as usage, has_schema_privilege('regress_fetchq_none', oid, 'create') as "create"
 from pg_namespace where nspname in ('fetchq', 'fetchq_data') order by nspname;
-select n.nspname, c.relname from pg_class c join pg_namespace n on n.oid = c.relnamespace
+select n.nspname, c.relname, c.relkind from pg_class c join pg_namespace n on n.oid = c.relnamespace
 where n.nspname in ('fetchq', 'fetchq_data') and c.relkind in ('r', 'v')
-    and has_table_privilege('regress_fetchq_none', c.oid, 'select, insert, update, delete, truncate, references, trigger');
+    and has_table_privilege('regress_fetchq_none', c.oid, 'select, insert, update, delete, truncate, references, trigger')
+order by c.relname;
 select proname from pg_proc
 where pronamespace = 'fetchq'::regnamespace and not has_function_privilege('regress_fetchq_none', oid, 'execute') order by proname;
 select proname from pg_proc where pronamespace = 'fetchq'::regnamespace and prosecdef;
-
--- A role without privileges.
+grant usage on schema test to regress_fetchq_none;
 set role regress_fetchq_none;
 select test.error($$select fetchq.info()$$);
 select test.error($$select fetchq.doc_push('rq_sec', 's2')$$);
 select test.error($$select * from fetchq.queues$$);
-select test.error($$select * from fetchq_data.rq_sec__docs$$);
 reset role;
--- With USAGE of the schemas alone, the role can read and change nothing.
-grant usage on schema fetchq, fetchq_data to regress_fetchq_none;
-set role regress_fetchq_none;
-\pset format unaligned
-\pset tuples_only on
-select c || ' => ' || test.error(c) from unnest(array[
-    $$select fetchq.doc_push('rq_sec', 's2')$$, $$select fetchq.doc_push('rq_sec', 0, now(), '(''a'', 0, ''{}'', {DATA})')$$,
-    $$select fetchq.doc_append('rq_sec', '{}')$$, $$select fetchq.doc_upsert('rq_sec', 's1', 0, 0, now(), '{}')$$,
-    $$select fetchq.doc_pick('rq_sec')$$, $$select fetchq.doc_complete('rq_sec', 's1')$$, $$select fetchq.doc_kill('rq_sec', 's1')$$,
-    $$select fetchq.doc_drop('rq_sec', 's1')$$, $$select fetchq.doc_reschedule('rq_sec', 's1', now())$$, $$select fetchq.doc_reject('rq_sec', 's1', 'm', '{}')$$,
-    $$select fetchq.log_error('rq_sec', 's1', 'm', '{}')$$, $$select fetchq.queue_create('rq_sec2')$$, $$select fetchq.queue_create('rq_sec')$$, $$select fetchq.queue_drop('rq_sec')$$,
-    $$select fetchq.queue_get_id('rq_sec')$$, $$select fetchq.queue_status()$$, $$select fetchq.queue_top('rq_sec', 0, 1, 0)$$, $$select fetchq.queue_truncate('rq_sec')$$, $$select fetchq.queue_truncate_all()$$,
-    $$select fetchq.queue_enable_notify('rq_sec')$$, $$select fetchq.queue_drop_indexes('rq_sec')$$, $$select fetchq.queue_create_indexes('rq_sec')$$,
-    $$select fetchq.queue_set_max_attempts('rq_sec', 1)$$, $$select fetchq.queue_set_logs_retention('rq_sec', '1h')$$, $$select fetchq.queue_drop_logs('rq_sec')$$, $$select fetchq.queue_drop_metrics('rq_sec')$$,
-    $$select fetchq.metric_get('rq_sec')$$, $$select fetchq.metric_get_all()$$, $$select fetchq.metric_compute('rq_sec')$$, $$select fetchq.metric_reset('rq_sec')$$, $$select fetchq.metric_set('rq_sec', 'm', 1)$$,
-    $$select fetchq.metric_log_increment('rq_sec', 'm', 1)$$, $$select fetchq.metric_log_pack()$$, $$select fetchq.metric_snap('rq_sec')$$,
-    $$select fetchq.mnt()$$, $$select fetchq.mnt_run('rq_sec', 1)$$, $$select fetchq.mnt_run_all(1)$$, $$select fetchq.mnt_job_run()$$, $$select fetchq.mnt_job_pick('1m', 1)$$, $$select fetchq.mnt_job_reschedule(1, '1m')$$,
-    $$select fetchq.schedule_create('s', 'rq_sec', '@daily')$$, $$select fetchq.schedule_list()$$, $$select fetchq.schedule_drop('s')$$, $$select fetchq.schedule_run()$$,
-    $$select fetchq.schedule_run(1, now())$$, $$select fetchq.schedule_preview('@daily', n => 0)$$,
-    $$select fetchq.trace('s1')$$, $$select fetchq.utils_ts_retain('fetchq.queues', 'created_at', 'hour', now(), now())$$, $$select fetchq.destroy_with_terrible_consequences()$$]) c;
-reset role;
-select test.exact('rq_sec');
-\pset tuples_only off
-\pset format aligned
 
--- A worker that pushes, picks and settles in existing queues. These grants are sufficient …
-grant usage on schema fetchq, fetchq_data to regress_fetchq_worker;
-grant select on fetchq.queues to regress_fetchq_worker;
-grant select, insert, update, delete on fetchq_data.rq_sec__docs to regress_fetchq_worker;
-grant insert on fetchq_data.rq_sec__logs to regress_fetchq_worker;
-create function test.work() returns text language plpgsql as $$
-declare
-    a text;
-begin
-    perform fetchq.doc_push('rq_sec', 'w' || i) from generate_series(1, 5) i;
-    perform fetchq.doc_push('rq_sec', 0, now(), $l$('w6', 0, '{}', {DATA})$l$);
-    a := fetchq.doc_append('rq_sec', '{}');
-    perform fetchq.doc_upsert('rq_sec', 'w1', 0, 9, now(), '{}');
-    perform fetchq.doc_pick('rq_sec', 0, 20, '5m');
-    perform fetchq.doc_complete('rq_sec', 'w1');
-    perform fetchq.doc_kill('rq_sec', 'w2');
-    perform fetchq.doc_drop('rq_sec', 'w3');
-    perform fetchq.doc_reschedule('rq_sec', 'w4', now());
-    perform fetchq.doc_reject('rq_sec', 'w5', 'm', '{}');
-    perform fetchq.log_error('rq_sec', 'w6', 'm', '{}');
-    perform fetchq.doc_pick('rq_sec');
-    perform fetchq.queue_top('rq_sec', 0, 10, 0);
-    perform fetchq.mnt_run('rq_sec', 10);
-    return 'works';
-end $$;
--- A new session has no cached state.
-\connect -
-set role regress_fetchq_worker;
-select test.work();
+-- An application that creates queues needs USAGE on both schemas and EXECUTE on queue_create. It
+-- owns what fetchq creates for it, and cannot create anything beside that.
+grant usage on schema fetchq, fetchq_data, test to regress_fetchq_owner, regress_fetchq_none;
+set role regress_fetchq_owner;
+select test.error($$select fetchq.queue_create('rq_sec')$$);
 reset role;
-select test.exact('rq_sec');
--- … and each of them is necessary.
-create function test.needs(what text, privilege text, role text, work text) returns text language plpgsql as $$
+grant execute on function fetchq.queue_create(text) to regress_fetchq_owner;
+set role regress_fetchq_owner;
+select was_created from fetchq.queue_create('rq_sec');
+select was_created from fetchq.queue_create('rq_sec_letters');
+select was_created from fetchq.queue_create('rq_sec');
+select fetchq.queue_set_history('rq_sec', '1 day', '1 day', '1 day');
+select test.error($$create table fetchq_data.rq_plant__history (id int)$$);
+select test.error($$create index on fetchq_data.rq_sec__docs (payload)$$);
+select test.error($$create view fetchq.queues_too as select 1$$);
+reset role;
+select c.relname, c.relkind, pg_get_userbyid(c.relowner) as owner from pg_class c
+where c.relnamespace = 'fetchq_data'::regnamespace and c.relname ~ '^rq_sec__' order by c.relname;
+
+-- Grants by queue.
+grant usage on schema test to regress_fetchq_reader, regress_fetchq_producer, regress_fetchq_worker, regress_fetchq_manager, regress_fetchq_member;
+set role regress_fetchq_owner;
+select fetchq.queue_grant('rq_sec', 'regress_fetchq_reader', 'reader'), fetchq.queue_grant('rq_sec', 'regress_fetchq_producer', 'producer'),
+    fetchq.queue_grant('rq_sec', 'regress_fetchq_worker', 'worker'), fetchq.queue_grant('rq_sec', 'regress_fetchq_manager', 'manager');
+-- The second time nothing changes, and a wider kind includes the narrower ones.
+select fetchq.queue_grant('rq_sec', 'regress_fetchq_reader', 'reader'), fetchq.queue_grant('rq_sec', 'regress_fetchq_worker', 'producer'),
+    fetchq.queue_grant('rq_sec', 'regress_fetchq_manager', 'worker');
+select fetchq.queue_grant('rq_sec', 'regress_fetchq_Odd "name"', 'reader'), fetchq.queue_grant('rq_sec', 'regress_fetchq_Odd "name"', 'producer');
+select * from fetchq.queue_grants('rq_sec');
+select test.error($$select fetchq.queue_revoke('rq_sec', 'regress_fetchq_manager', 'worker')$$);
+select fetchq.queue_revoke('rq_sec', 'regress_fetchq_Odd "name"', 'reader'), fetchq.queue_revoke('rq_sec', 'regress_fetchq_Odd "name"', 'worker');
+select queue, role, kind from fetchq.queue_grants() where role like '%Odd%';
+select fetchq.queue_revoke('rq_sec', 'regress_fetchq_Odd "name"', 'producer');
+select test.error(c) from unnest(array[
+    $$select fetchq.queue_grant('rq_sec', 'regress_fetchq_absent', 'reader')$$, $$select fetchq.queue_grant('rq_sec', 'public', 'reader')$$,
+    $$select fetchq.queue_grant('rq_sec', 'regress_fetchq_reader', 'owner')$$, $$select fetchq.queue_grant('rq_nope', 'regress_fetchq_reader', 'reader')$$,
+    $$select fetchq.queue_revoke('rq_nope', 'regress_fetchq_reader', 'reader')$$, $$select * from fetchq.queue_grants('rq_nope')$$,
+    $$select fetchq.queue_has_right('rq_sec', 'king')$$]) c;
+reset role;
+-- The exact privileges of each kind.
+select split_part(g.rolname, '_', 3) as role, c.relname,
+    string_agg(lower(a.privilege_type), ', ' order by a.privilege_type) as privileges
+from pg_class c cross join aclexplode(c.relacl) a join pg_roles g on g.oid = a.grantee
+where c.relnamespace = 'fetchq_data'::regnamespace and c.relname ~ '^rq_sec__' and a.grantee <> c.relowner
+group by g.rolname, c.relname order by g.rolname, c.relname;
+select split_part(g.rolname, '_', 3) as role, c.relname, lower(a.privilege_type) as privilege, string_agg(t.attname, ', ' order by t.attnum) as columns
+from pg_class c join pg_attribute t on t.attrelid = c.oid cross join aclexplode(t.attacl) a join pg_roles g on g.oid = a.grantee
+where c.relnamespace = 'fetchq_data'::regnamespace and c.relname ~ '^rq_sec__'
+group by g.rolname, c.relname, a.privilege_type order by 1, 2, 3;
+
+-- What each kind may call. A call is undone.
+set client_min_messages = error;
+select fetchq.doc_push('rq_sec', s) from unnest('{p1,p2,k1,a1}'::text[]) s;
+update fetchq_data.rq_sec__docs set status = -1 where subject = 'k1';
+update fetchq_data.rq_sec__docs set status = 2, lease = 7, attempts = 1, next_iteration = now() + interval '1 hour' where subject = 'a1';
+select fetchq.schedule_create('rq_sec_s', 'rq_sec', '@daily', starts_at => '2100-01-01');
+create function test.call(call text, role name) returns text language plpgsql as $$
 declare
-    told text;
+    state text;
 begin
     begin
-        execute format('revoke %s on %s from %I', privilege, what, role);
         execute format('set local role %I', role);
-        execute 'select ' || work;
-        raise exception 'not needed';
+        execute call;
+        raise exception 'undo' using errcode = 'ZZ000';
     exception when others then
-        told := sqlerrm;
+        get stacked diagnostics state = returned_sqlstate;
     end;
-    return told;
+    return case state when 'ZZ000' then 'yes' when '42501' then '-' else state end;
 end $$;
-set client_min_messages = error;
-select what, privilege, test.needs(what, privilege, 'regress_fetchq_worker', 'test.work()') from (values
-    ('schema fetchq', 'usage'), ('schema fetchq_data', 'usage'), ('fetchq.queues', 'select'),
-    ('fetchq_data.rq_sec__docs', 'select'), ('fetchq_data.rq_sec__docs', 'insert'), ('fetchq_data.rq_sec__docs', 'update'),
-    ('fetchq_data.rq_sec__docs', 'delete'), ('fetchq_data.rq_sec__logs', 'insert')) n (what, privilege);
-reset client_min_messages;
--- The worker can do nothing else.
-set role regress_fetchq_worker;
-select test.error($$select fetchq.queue_create('rq_sec2')$$);
-select test.error($$select fetchq.queue_drop('rq_sec')$$);
-select test.error($$select fetchq.queue_truncate('rq_sec')$$);
-select test.error($$select fetchq.queue_set_max_attempts('rq_sec', 99)$$);
-select test.error($$select fetchq.metric_log_pack()$$);
-select test.error($$select fetchq.mnt_job_run()$$);
--- Notifications need no further privilege.
-reset role;
-select fetchq.queue_enable_notify('rq_sec');
-set role regress_fetchq_worker;
-select fetchq.doc_push('rq_sec', 'notified');
-reset role;
--- Reading the metrics needs one more grant.
-set role regress_fetchq_worker;
-select test.error($$select fetchq.metric_get('rq_sec')$$);
-reset role;
-grant select on fetchq.metrics_live to regress_fetchq_worker;
-set role regress_fetchq_worker;
-select current_value > 0 as told from fetchq.metric_get('rq_sec', 'cnt');
-select queue from fetchq.metric_get_all();
-reset role;
+create table test.calls (n int generated always as identity, call text);
+insert into test.calls (call) values
+    ('doc_push(''rq_sec'', ''n'')'), ('doc_push(''rq_sec'', ''n'', ''{}'', now())'), ('doc_push(''rq_sec'', ''n'', 0, 0, now(), ''{}'')'), ('doc_push(''rq_sec'', 0, now(), ''(''''n'''', 0, ''''{}'''', {DATA})'')'),
+    ('doc_push_many(''rq_sec'', array[''n''], null)'), ('doc_append(''rq_sec'', ''{}'')'), ('doc_append_many(''rq_sec'', array[''{}'']::jsonb[])'),
+    ('doc_upsert(''rq_sec'', ''p1'', 0, 0, now(), ''{}'')'), ('doc_upsert_many(''rq_sec'', ''[{"subject": "p1"}, {"subject": "n"}]'')'),
+    ('doc_put(''rq_sec'', ''p1'', ''{}'', mode => ''ignore'')'), ('doc_put(''rq_sec'', ''p1'', ''{}'', mode => ''replace'')'), ('doc_put(''rq_sec'', ''k1'', ''{}'', mode => ''reset'')'), ('doc_put(''rq_sec'', ''p1'', ''{}'', mode => ''merge'')'),
+    ('doc_put_many(''rq_sec'', ''[{"subject": "p1"}]'')'),
+    ('doc_pick(''rq_sec'')'), ('doc_pick_wait(''rq_sec'', timeout => ''0'')'), ('doc_pick_any(array[''rq_sec''])'), ('doc_pop(''rq_sec'')'),
+    ('doc_complete(''rq_sec'', ''a1'')'), ('doc_complete_many(''rq_sec'', array[''a1''])'), ('doc_kill(''rq_sec'', ''a1'')'), ('doc_drop(''rq_sec'', ''a1'')'), ('doc_drop_many(''rq_sec'', array[''a1''])'),
+    ('doc_reschedule(''rq_sec'', ''a1'', now())'), ('doc_reschedule_many(''rq_sec'', array[''a1''], now())'), ('doc_snooze(''rq_sec'', ''a1'', now())'), ('doc_reject(''rq_sec'', ''a1'', ''m'', ''{}'')'),
+    ('log_error(''rq_sec'', ''a1'', ''m'', ''{}'')'), ('doc_extend(''rq_sec'', ''a1'', ''1 hour'', 7)'), ('doc_cancel(''rq_sec'', ''p1'')'), ('doc_revive(''rq_sec'', ''k1'')'),
+    ('docs_retry(''rq_sec'', ''{}'')'), ('docs_kill(''rq_sec'', ''{}'')'), ('docs_drop(''rq_sec'', ''{}'')'), ('docs_set_priority(''rq_sec'', 1, ''{}'')'), ('docs_move(''rq_sec'', ''rq_sec_letters'', ''{}'')'), ('queue_redrive(''rq_sec'')'),
+    ('queue_get_id(''rq_sec'')'), ('queue_status(''rq_sec'')'), ('queue_top(''rq_sec'', 0, 1, 0)'), ('queue_history(''rq_sec'')'), ('queue_grants(''rq_sec'')'), ('queue_drop_version(''rq_sec'', 1)'), ('ready_floors(''rq_sec'')'), ('worker_stop_requested(''rq_sec'', ''w'', now())'),
+    ('metric_get(''rq_sec'')'), ('metric_get(''rq_sec'', ''cnt'')'), ('metric_get_common(''rq_sec'')'), ('metric_compute(''rq_sec'')'),
+    ('metric_increment(''rq_sec'', ''m'', 1)'), ('metric_log_increment(''rq_sec'', ''m'', 1)'), ('metric_log_decrement(''rq_sec'', ''m'', 1)'), ('metric_set(''rq_sec'', ''m'', 1)'), ('metric_log_set(''rq_sec'', ''m'', 1)'), ('metric_reset(''rq_sec'')'),
+    ('metric_snap(''rq_sec'')'), ('metric_snap(''rq_sec'', ''cnt'')'), ('metric_snap(''rq_sec'', ''["cnt"]''::jsonb)'),
+    ('mnt_run(''rq_sec'', 1)'), ('mnt_make_pending(''rq_sec'', 1)'), ('mnt_reschedule_orphans(''rq_sec'', 1)'), ('mnt_mark_dead(''rq_sec'', 1)'),
+    ('mnt_job_reschedule((select id from test.job), ''1h'')'),
+    ('queue_pause(''rq_sec'')'), ('queue_resume(''rq_sec'')'), ('queue_enable_notify(''rq_sec'')'), ('queue_disable_notify(''rq_sec'')'),
+    ('queue_set_max_attempts(''rq_sec'', 3)'), ('queue_set_current_version(''rq_sec'', 0)'), ('queue_set_retry(''rq_sec'', ''1s'')'), ('queue_set_logs_retention(''rq_sec'', ''1h'')'), ('queue_set_metrics_retention(''rq_sec'', ''[]'')'),
+    ('queue_set_history(''rq_sec'', ''1h'')'), ('queue_set_dead_letter(''rq_sec'', null)'), ('queue_set_dead_letter(''rq_sec'', ''rq_sec_letters'')'), ('queue_set_max_active(''rq_sec'', 5)'), ('queue_set_rate(''rq_sec'', 5, ''1s'')'), ('queue_set_ordered(''rq_sec'')'),
+    ('queue_create_indexes(''rq_sec'')'), ('queue_create_indexes(''rq_sec'', 0, 1)'), ('queue_drop_indexes(''rq_sec'')'), ('queue_drop_logs(''rq_sec'')'), ('queue_drop_logs(''rq_sec'', ''1h''::text)'), ('queue_drop_logs(''rq_sec'', now())'), ('queue_drop_metrics(''rq_sec'')'), ('queue_drop_metrics(''rq_sec'', ''[]''::jsonb)'),
+    ('queue_trim_history(''rq_sec'')'), ('queue_truncate(''rq_sec'')'), ('queue_truncate(''rq_sec'', true)'),
+    ('schedule_create(''rq_sec_n'', ''rq_sec'', ''@daily'')'), ('schedule_create(''rq_sec_s'', ''rq_sec'', ''@hourly'', replace => true)'), ('schedule_pause(''rq_sec_s'')'), ('schedule_resume(''rq_sec_s'')'), ('schedule_drop(''rq_sec_s'')'),
+    ('queue_grant(''rq_sec'', ''regress_fetchq_member'', ''worker'')'), ('queue_revoke(''rq_sec'', ''regress_fetchq_reader'', ''reader'')'), ('queue_drop(''rq_sec'')'), ('queue_create(''rq_sec2'')');
+create view test.job as select id from fetchq.jobs where queue = 'rq_sec' and task = 'mnt';
+grant select on test.job to public;
+select c.call, test.call('select fetchq.' || c.call, 'regress_fetchq_none') as none, test.call('select fetchq.' || c.call, 'regress_fetchq_reader') as reader,
+    test.call('select fetchq.' || c.call, 'regress_fetchq_producer') as producer, test.call('select fetchq.' || c.call, 'regress_fetchq_worker') as worker,
+    test.call('select fetchq.' || c.call, 'regress_fetchq_manager') as manager, test.call('select fetchq.' || c.call, 'regress_fetchq_owner') as owner
+from test.calls c order by c.n;
+-- No function is missing here, except those for all queues or for none.
+select distinct p.proname from pg_proc p
+where p.pronamespace = 'fetchq'::regnamespace and p.prokind = 'f' and p.prorettype <> 'trigger'::regtype
+    and not exists (select from test.calls c where c.call like p.proname || '(%') order by 1;
 
--- A role that runs the maintenance of all queues.
-grant usage on schema fetchq, fetchq_data to regress_fetchq_mnt;
-grant select, update on fetchq.queues, fetchq.jobs, fetchq.schedules to regress_fetchq_mnt;
-grant select, insert, update, delete on fetchq.metrics, fetchq.metrics_writes to regress_fetchq_mnt;
-grant select on fetchq.counter_events, fetchq.counter_tail, fetchq.metrics_live to regress_fetchq_mnt;
-grant select, insert, update on fetchq.counter_segments to regress_fetchq_mnt;
-grant select, delete on fetchq.counter_log, fetchq.counter_log_1, fetchq.counter_log_2, fetchq.counter_log_3,
-    fetchq.counter_log_4, fetchq.counter_log_5, fetchq.counter_log_6 to regress_fetchq_mnt;
-grant select, update on fetchq_data.rq_sec__docs to regress_fetchq_mnt;
-grant select, insert, update, delete on fetchq_data.rq_sec__logs, fetchq_data.rq_sec__metrics to regress_fetchq_mnt;
-select fetchq.queue_set_metrics_retention('rq_sec', '[{"retain": "hour", "from": "2h", "to": "1h"}]');
-select fetchq.metric_log_increment('rq_sec', 'mine', 1);
-update fetchq.jobs set next_iteration = '2970-01-01' where queue = '*';
-set role regress_fetchq_mnt;
-select processed, packed > 0 as packed from fetchq.mnt();
-select success, inserts > 0 as snapped from fetchq.metric_snap('rq_sec');
-reset role;
-select test.exact('rq_sec');
-
--- An application that creates queues owns them, and can use every function on them.
-grant usage on schema fetchq to regress_fetchq_app;
-grant usage, create on schema fetchq_data to regress_fetchq_app;
-grant select, insert, update, delete on fetchq.queues, fetchq.jobs, fetchq.metrics, fetchq.metrics_writes to regress_fetchq_app;
-grant select, delete on fetchq.schedules to regress_fetchq_app;
-grant select on fetchq.counter_events, fetchq.counter_tail, fetchq.metrics_live to regress_fetchq_app;
-grant select, insert, update on fetchq.counter_segments to regress_fetchq_app;
-grant select, delete on fetchq.counter_log, fetchq.counter_log_1, fetchq.counter_log_2, fetchq.counter_log_3,
-    fetchq.counter_log_4, fetchq.counter_log_5, fetchq.counter_log_6 to regress_fetchq_app;
-create function test.manage() returns text language plpgsql as $$
+-- What concerns all queues is done for those on which the caller has the right.
+create function test.seen(role name) returns text language plpgsql as $$
+declare
+    seen text;
 begin
-    perform fetchq.queue_create('rq_app');
-    perform fetchq.queue_create('rq_app');
-    perform fetchq.queue_enable_notify('rq_app');
-    perform fetchq.doc_push('rq_app', 's1');
-    perform fetchq.doc_pick('rq_app');
-    perform fetchq.doc_reject('rq_app', 's1', 'm', '{}');
-    perform fetchq.queue_set_max_attempts('rq_app', 3);
-    perform fetchq.queue_set_current_version('rq_app', 1);
-    perform fetchq.queue_drop_indexes('rq_app');
-    perform fetchq.queue_create_indexes('rq_app');
-    perform fetchq.metric_set('rq_app', 'mine', 1);
-    perform fetchq.metric_log_increment('rq_app', 'mine', 1);
-    perform fetchq.metric_log_pack();
-    perform fetchq.metric_snap('rq_app');
-    perform fetchq.metric_reset('rq_app');
-    perform fetchq.mnt_run('rq_app', 10);
-    perform fetchq.queue_drop_logs('rq_app', '1h');
-    perform fetchq.queue_truncate('rq_app', true);
-    perform fetchq.queue_disable_notify('rq_app');
-    perform fetchq.queue_drop('rq_app');
-    return 'works';
+    execute format('set local role %I', role);
+    seen := concat_ws(' ', (select count(*) from fetchq.queue_status() where name = 'rq_sec'), (select count(*) from fetchq.metric_get_all() where queue = 'rq_sec'),
+        (select count(*) from fetchq.metric_compute_all() where queue = 'rq_sec'), (select sign(current_value) from fetchq.metric_get_total('cnt')),
+        (select count(distinct queue) from fetchq.metrics_live where queue = 'rq_sec'), (select count(*) from fetchq.schedule_list() where queue = 'rq_sec'),
+        (select count(*) from fetchq.lease_list() where queue = 'rq_sec'), (select count(distinct queue) from fetchq.queue_grants() where queue = 'rq_sec'),
+        (select count(*) from fetchq.trace('p1')), (select count(*) from fetchq.mnt_run_all(0)), (select count(*) > 1 from fetchq.mnt_job_pick('1s', 100)),
+        fetchq.queue_has_right('rq_sec'), fetchq.queue_has_right('rq_sec', 'reader'), fetchq.queue_has_right('rq_sec', 'producer'),
+        fetchq.queue_has_right('rq_sec', 'worker'), fetchq.queue_has_right('rq_sec', 'manager'), fetchq.queue_has_right('rq_sec', 'owner'), fetchq.queue_has_right('rq_nope'));
+    raise exception '%', seen;
+exception when others then
+    return sqlerrm;
 end $$;
-set role regress_fetchq_app;
-select test.manage();
-select test.error($$select fetchq.queue_drop('rq_sec')$$);
-select test.error($$select fetchq.doc_push('rq_sec', 'mine')$$);
-select test.error($$select fetchq.destroy_with_terrible_consequences()$$);
-reset role;
-select what, privilege, test.needs(what, privilege, 'regress_fetchq_app', 'test.manage()') from (values
-    ('schema fetchq', 'usage'), ('schema fetchq_data', 'usage'), ('schema fetchq_data', 'create'),
-    ('fetchq.queues', 'select'), ('fetchq.queues', 'insert'), ('fetchq.queues', 'update'), ('fetchq.queues', 'delete'),
-    ('fetchq.jobs', 'select'), ('fetchq.jobs', 'insert'), ('fetchq.jobs', 'update'), ('fetchq.jobs', 'delete'),
-    ('fetchq.schedules', 'select'), ('fetchq.schedules', 'delete'),
-    ('fetchq.metrics', 'select'), ('fetchq.metrics', 'insert'), ('fetchq.metrics', 'update'), ('fetchq.metrics', 'delete'),
-    ('fetchq.metrics_writes', 'select'), ('fetchq.metrics_writes', 'insert'), ('fetchq.metrics_writes', 'update'), ('fetchq.metrics_writes', 'delete'),
-    ('fetchq.counter_log', 'select'), ('fetchq.counter_log', 'delete'),
-    ('fetchq.counter_log_1', 'select'), ('fetchq.counter_log_1', 'delete'),
-    ('fetchq.counter_segments', 'select'), ('fetchq.counter_tail', 'select'),
-    ('fetchq.counter_events', 'select'), ('fetchq.metrics_live', 'select')) n (what, privilege);
-
--- The role that manages schedules writes their table; the role that runs them writes documents.
-grant usage on schema fetchq, fetchq_data to regress_fetchq_worker;
-grant select, update on fetchq.queues to regress_fetchq_worker;
-grant select, insert, update, delete on fetchq.schedules to regress_fetchq_worker;
-grant select, insert on fetchq_data.rq_sec__docs to regress_fetchq_worker;
-set role regress_fetchq_worker;
-select was_created from fetchq.schedule_create('sec', 'rq_sec', '@daily', starts_at => '2100-01-01');
-update fetchq.schedules set next_tick = '2020-01-01', due_at = '2020-01-01' where name = 'sec';
-select * from fetchq.schedule_run();
-select test.error($$select fetchq.schedule_run(1, now())$$);
-select fetchq.schedule_pause('sec'), fetchq.schedule_drop('sec');
-reset role;
--- A role that runs the jobs without the privileges for schedules gets a message.
-revoke all on fetchq.schedules from regress_fetchq_mnt;
-set role regress_fetchq_mnt;
-select success from fetchq.mnt_job_run();
-reset role;
-
--- The broad grant: everything in both schemas, for a role that uses the queues of other roles.
-grant usage on schema fetchq, fetchq_data to regress_fetchq_none;
-grant select, insert, update, delete on all tables in schema fetchq, fetchq_data to regress_fetchq_none;
-grant usage on all sequences in schema fetchq, fetchq_data to regress_fetchq_none;
+update fetchq.jobs set next_iteration = now() - interval '1 minute';
+select r, test.seen('regress_fetchq_' || r) from unnest('{none,reader,producer,worker,manager,owner,member}'::text[]) with ordinality r (r, n) order by n;
+-- Those for one role at a time, with what they have done.
 set role regress_fetchq_none;
-select processed >= 0 as ran from fetchq.mnt();
-select fetchq.doc_push('rq_sec', 'broad');
-select count(*) from fetchq.metric_reset('rq_sec');
+select processed, packed from fetchq.mnt();
+select test.error($$select fetchq.metric_log_pack()$$);
+select test.error($$select fetchq.schedule_run(1, now())$$);
 select test.error($$select fetchq.destroy_with_terrible_consequences()$$);
+select test.error($$select fetchq.utils_ts_retain('fetchq.queues', 'created_at', 'hour', now(), now())$$);
+select success, processed from fetchq.mnt_job_run(100);
+select * from fetchq.schedule_run(10);
+select fetchq.queue_truncate_all();
+select count(*) from fetchq.metric_reset_all();
+select fetchq.worker_release('nobody');
 reset role;
+select count(*) from fetchq_data.rq_sec__docs;
+set role regress_fetchq_manager;
+select processed > 2 as processed, packed from fetchq.mnt();
+reset role;
+-- A role that may call metric_log_pack() packs the counters.
+grant execute on function fetchq.metric_log_pack() to regress_fetchq_none;
+set role regress_fetchq_none;
+select fetchq.metric_log_pack() >= 0 as packed;
+reset role;
+revoke execute on function fetchq.metric_log_pack() from regress_fetchq_none;
+reset client_min_messages;
 select test.exact('rq_sec');
 
-update fetchq.jobs set next_iteration = now();
+-- The error names the role, the queue, and what to run.
+set role regress_fetchq_reader;
+select test.error($$select fetchq.queue_pause('rq_sec')$$);
+select test.error($$select fetchq.mnt_run('rq_sec', 1)$$);
+select test.error($$select fetchq.queue_drop('rq_sec')$$);
+set role regress_fetchq_none;
+select test.error($$select fetchq.doc_pick('rq_sec')$$);
+reset role;
+
+-- A trigger that fires during a statement of the library has none of its rights, even if it runs
+-- the same text.
+create function test.steal() returns trigger language plpgsql as $$ begin
+    perform id from fetchq.queues where name operator(pg_catalog.=) 'rq_sec';
+    return new;
+end $$;
+create trigger steal before insert or update on fetchq_data.rq_sec__docs for each row execute function test.steal();
+set role regress_fetchq_owner;
+select test.error($$select fetchq.doc_push('rq_sec', 'stolen')$$);
+select test.error($$select fetchq.doc_pick('rq_sec')$$);
+select test.error($$select id from fetchq.queues where name operator(pg_catalog.=) 'rq_sec'$$);
+reset role;
+drop trigger steal on fetchq_data.rq_sec__docs;
+drop function test.steal();
+
+-- Workers of a queue with a dead-letter queue become producers there, if the owner is the same.
+set role regress_fetchq_owner;
+select fetchq.queue_set_dead_letter('rq_sec', 'rq_sec_letters');
+select role, kind from fetchq.queue_grants('rq_sec_letters') where is_direct;
+reset role;
+set role regress_fetchq_worker;
+select fetchq.doc_kill('rq_sec', 'a1');
+reset role;
+select subject, origin->>'queue' as queue from fetchq_data.rq_sec_letters__docs;
+-- A manager cannot point a queue at one into which it may not push.
+select was_created from fetchq.queue_create('rq_sec_foreign');
+set role regress_fetchq_manager;
+select test.error($$select fetchq.queue_set_dead_letter('rq_sec', 'rq_sec_foreign')$$);
+reset role;
+
+-- A history that comes later has the rights that fit those on the documents.
+select was_created from fetchq.queue_create('rq_sec_later');
+select fetchq.queue_grant('rq_sec_later', 'regress_fetchq_' || k, k) from unnest('{reader,producer,worker,manager}'::text[]) k;
+select fetchq.queue_set_history('rq_sec_later', '1 day');
+select split_part(g.rolname, '_', 3) as role, string_agg(lower(a.privilege_type), ', ' order by a.privilege_type) as privileges
+from pg_class c cross join aclexplode(c.relacl) a join pg_roles g on g.oid = a.grantee
+where c.oid = 'fetchq_data.rq_sec_later__history'::regclass and a.grantee <> c.relowner group by g.rolname order by g.rolname;
+select fetchq.queue_revoke('rq_sec_later', 'regress_fetchq_' || k, k) from unnest('{reader,producer,worker,manager}'::text[]) k;
+select count(*) from pg_class c, aclexplode(c.relacl) a where c.relname ~ '^rq_sec_later__' and a.grantee <> c.relowner;
+select count(*) from pg_attribute t where t.attrelid = 'fetchq_data.rq_sec_later__docs'::regclass and t.attacl is not null;
+
+-- A manager who does not own the queue defines triggers and indexes as its owner. A table with a
+-- type of a user gets no index from another role.
+set role regress_fetchq_manager;
+select fetchq.queue_enable_notify('rq_sec'), fetchq.queue_set_max_active('rq_sec', 5), fetchq.queue_set_ordered('rq_sec');
+select fetchq.queue_drop_indexes('rq_sec'), fetchq.queue_create_indexes('rq_sec');
+reset role;
+select indexrelid::regclass, pg_get_userbyid(relowner) as owner from pg_index join pg_class on oid = indexrelid where indrelid = 'fetchq_data.rq_sec__docs'::regclass order by 1;
+create domain test.number as bigint;
+alter table fetchq_data.rq_sec__docs add column mine test.number;
+set role regress_fetchq_owner;
+select fetchq.queue_drop_indexes('rq_sec');
+select test.error($$select fetchq.queue_create_indexes('rq_sec')$$);
+reset role;
+select fetchq.queue_create_indexes('rq_sec');
+
+set client_min_messages = error;
+set role regress_fetchq_owner;
 select was_dropped from fetchq.queue_drop('rq_sec');
-drop function test.work(), test.manage(), test.needs(text, text, text, text);
-drop owned by regress_fetchq_none, regress_fetchq_worker, regress_fetchq_mnt, regress_fetchq_app;
-drop role regress_fetchq_none, regress_fetchq_worker, regress_fetchq_mnt, regress_fetchq_app;
+select was_dropped from fetchq.queue_drop('rq_sec_letters');
+select was_dropped from fetchq.queue_drop('rq_sec_foreign');
+reset role;
+select was_dropped from fetchq.queue_drop('rq_sec_foreign');
+select was_dropped from fetchq.queue_drop('rq_sec_later');
+drop domain test.number;
+drop view test.job;
+drop table test.calls;
+drop function test.call(text, name), test.seen(name);
+drop owned by regress_fetchq_none, regress_fetchq_reader, regress_fetchq_producer, regress_fetchq_worker, regress_fetchq_manager, regress_fetchq_owner, regress_fetchq_member, "regress_fetchq_Odd ""name""";
+drop role regress_fetchq_none, regress_fetchq_reader, regress_fetchq_producer, regress_fetchq_worker, regress_fetchq_manager, regress_fetchq_owner, regress_fetchq_member, "regress_fetchq_Odd ""name""";

@@ -1,0 +1,85 @@
+//! Rights on queues: granting, revoking and listing them.
+
+use pgrx::prelude::*;
+
+use crate::api::entry::{queue_name, respond, respond_write};
+use crate::domain::names::QueueName;
+use crate::error::Result;
+use crate::pg::call::{Call, Reply};
+use crate::store::rights::{self, Right};
+use crate::store::{grants, queue};
+
+/// `queue_grant(queue, role, kind) → was_granted`: makes a role a reader, producer, worker or
+/// manager of a queue; false when it was one before. Workers and managers of a queue with a
+/// dead-letter queue become producers there.
+///
+/// Fails with `NoRight` unless the caller owns the queue, and with `UnknownQueue`, `UnknownRole`
+/// or `BadValue`.
+#[pg_extern(sql = false)]
+fn queue_grant(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
+    respond_write(fcinfo, |call| {
+        change(call, |name, role, kind| {
+            let was_granted = grants::grant(name, role, kind)?;
+            grants::extend_to_own_dead_letters(name)?;
+            Ok(was_granted)
+        })
+    })
+}
+
+/// `queue_revoke(queue, role, kind) → was_revoked`: takes a kind of grant from a role; false when
+/// the role did not have it.
+///
+/// Fails with `NoRight` unless the caller owns the queue, with `IncludedGrant` when the role has a
+/// kind that includes this one, and with `UnknownQueue`, `UnknownRole` or `BadValue`.
+#[pg_extern(sql = false)]
+fn queue_revoke(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
+    respond_write(fcinfo, |call| change(call, grants::revoke))
+}
+
+/// Reads queue, role and kind, and changes the grants of a queue that the caller owns.
+fn change(
+    call: &Call,
+    change: impl FnOnce(&QueueName, &str, &str) -> Result<bool>,
+) -> Result<Reply> {
+    let name = queue_name(call, 0)?;
+    let role = call.text(1, "role")?;
+    let kind = call.text(2, "kind")?;
+    let changed = rights::with(&name, Right::Own, || {
+        queue::lock_now(&name)?;
+        change(&name, role, kind)
+    });
+    changed.map(Reply::bool)
+}
+
+/// `queue_grants(queue) → (queue, role, kind, is_direct)`: which roles have which rights on a queue;
+/// with NULL, on all queues on which the caller has a right. `is_direct`: the role owns the queue,
+/// or was granted the kind itself; false for a member of such a role.
+///
+/// Fails with `UnknownQueue` and with `NoRight`.
+#[pg_extern(sql = false)]
+fn queue_grants(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
+    respond(fcinfo, |call| {
+        let name = call.opt_text(0).map(QueueName::parse).transpose()?;
+        if let Some(name) = &name {
+            rights::require(name, Right::Any)?;
+            queue::id(name)?;
+        }
+        let mut out = call.rows();
+        grants::list(name.as_ref(), &mut out);
+        Ok(out.done())
+    })
+}
+
+/// `queue_has_right(queue, kind) → has_right`: whether the caller has the rights of a reader,
+/// producer, worker, manager or owner of a queue, or any right on it. Only the owner of the
+/// extension has rights on a queue that does not exist.
+///
+/// Fails with `BadValue` for an unknown kind.
+#[pg_extern(sql = false)]
+fn queue_has_right(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
+    respond(fcinfo, |call| {
+        let name = queue_name(call, 0)?;
+        let right = Right::parse(call.text(1, "kind")?)?;
+        Ok(Reply::bool(rights::has(&name, right)))
+    })
+}

@@ -1,0 +1,38 @@
+-- Rights on queues: granting, revoking and listing them. Not hot.
+
+create function fetchq.queue_grant(queue text, role text, kind text, out was_granted boolean)
+language c volatile parallel unsafe
+set search_path = pg_catalog, pg_temp
+as 'MODULE_PATHNAME', 'queue_grant_wrapper';
+comment on function fetchq.queue_grant(text, text, text) is
+    'Makes a role a reader, producer, worker or manager of a queue';
+
+create function fetchq.queue_revoke(queue text, role text, kind text, out was_revoked boolean)
+language c volatile parallel unsafe
+set search_path = pg_catalog, pg_temp
+as 'MODULE_PATHNAME', 'queue_revoke_wrapper';
+comment on function fetchq.queue_revoke(text, text, text) is
+    'Takes away what queue_grant() has given to a role';
+
+create function fetchq.queue_grants(queue text default null)
+returns table (queue varchar, role name, kind text, is_direct boolean)
+language c stable parallel unsafe
+set search_path = pg_catalog, pg_temp
+as 'MODULE_PATHNAME', 'queue_grants_wrapper';
+comment on function fetchq.queue_grants(text) is
+    'Which roles own, manage, work on, fill or read a queue, or all queues on which the caller has a right';
+
+create function fetchq.queue_has_right(queue text, kind text default 'any', out has_right boolean)
+language c stable parallel unsafe
+set search_path = pg_catalog, pg_temp
+as 'MODULE_PATHNAME', 'queue_has_right_wrapper';
+comment on function fetchq.queue_has_right(text, text) is
+    'Whether the caller has the rights of a reader, producer, worker, manager or owner of a queue, or any';
+
+create view fetchq.metrics_live with (security_barrier) as
+select queue, metric, value, updated_at from fetchq.metrics_exact m
+-- A client may have written a metric of something that is not a queue.
+where case when m.queue ~ '^[A-Za-z_][A-Za-z0-9_]{0,39}$' then fetchq.queue_has_right(m.queue, 'any')
+    else pg_has_role((select c.relowner from pg_class c where c.oid = 'fetchq.queues'::regclass), 'usage') end;
+comment on view fetchq.metrics_live is
+    'Every counter of the queues on which the caller has a right, exact at this moment';

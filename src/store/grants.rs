@@ -1,0 +1,394 @@
+//! Grants on queues: `queue_grant`, `queue_revoke` and `queue_grants`.
+//!
+//! A grant is nothing but privileges on the tables of the queue. So a dump keeps it, and what GRANT
+//! and REVOKE do counts as well. Tables that are created later get their privileges from those on
+//! the docs table.
+
+use pgrx::notice;
+
+use crate::domain::names::QueueName;
+use crate::error::{Error, Result};
+use crate::pg::call::RowSink;
+use crate::pg::role::as_extension_owner;
+use crate::pg::spi::{self, Rows, Spi};
+use crate::pg::value::Arg;
+use crate::pg::{acl, relation, role};
+use crate::store::rights::{self, Right, Scope};
+
+/// A kind of grant: its name, and its privileges on the tables of a queue.
+struct Kind {
+    name: &'static str,
+    /// The kinds that it includes.
+    includes: &'static [&'static str],
+    /// The tables by their suffix, and the privileges.
+    privileges: &'static [(&'static str, &'static str)],
+}
+
+/// The columns of a document that pushing, upserting and putting read. Payload, error, lease,
+/// worker and origin are not among them: a producer cannot read what others have pushed.
+macro_rules! read_to_push {
+    () => {
+        "select (subject, version, priority, status, attempts, next_iteration, lock_upgrade, seq, ordering_key)"
+    };
+}
+
+/// The columns that an upsert and a put change.
+macro_rules! changed_to_push {
+    () => {
+        "update (version, priority, status, attempts, next_iteration, lock_upgrade, payload, lease, worker_session, ordering_key, max_attempts, last_error)"
+    };
+}
+
+const ALL_OF_A_TABLE: &str = "select, insert, update, delete, truncate";
+
+/// The kinds, each after those that it includes. The privileges of a manager are those of a
+/// worker, and TRUNCATE, which nobody else has. Nobody gets TRIGGER or REFERENCES, with which a
+/// role could run code as the role that changes a document.
+const KINDS: [Kind; 4] = [
+    Kind {
+        name: "reader",
+        includes: &[],
+        privileges: &[
+            ("docs", "select"),
+            ("logs", "select"),
+            ("metrics", "select"),
+            ("history", "select"),
+        ],
+    },
+    Kind {
+        name: "producer",
+        includes: &[],
+        privileges: &[(
+            "docs",
+            concat!("insert, ", read_to_push!(), ", ", changed_to_push!()),
+        )],
+    },
+    Kind {
+        name: "worker",
+        includes: &["reader", "producer"],
+        privileges: &[
+            ("docs", "select, insert, update, delete"),
+            ("logs", "select, insert"),
+            ("metrics", "select"),
+            ("history", "select, insert"),
+        ],
+    },
+    Kind {
+        name: "manager",
+        includes: &["reader", "producer", "worker"],
+        privileges: &[
+            ("docs", ALL_OF_A_TABLE),
+            ("logs", ALL_OF_A_TABLE),
+            ("metrics", ALL_OF_A_TABLE),
+            ("history", ALL_OF_A_TABLE),
+        ],
+    },
+];
+
+/// Finds a kind by its name.
+///
+/// Fails with `Error::BadValue`.
+fn kind(name: &str) -> Result<&'static Kind> {
+    KINDS
+        .iter()
+        .find(|kind| kind.name == name)
+        .ok_or_else(|| Error::BadValue {
+            argument: "kind",
+            value: name.to_owned(),
+            rule: "'reader', 'producer', 'worker' or 'manager'",
+        })
+}
+
+// $1: the name of the role, $2 and $3: what comes before and after it.
+const QUOTE_ROLE: &str = "select $2 {||} quote_ident(r.rolname) {||} $3 from pg_roles r
+    where r.rolname {=} $1";
+
+/// Runs a statement that names a role, with the privileges of the caller. The server quotes the
+/// name.
+///
+/// Fails with `Error::UnknownRole`.
+fn run_for_role(spi: &Spi, role: &str, before: &str, after: &str) -> Result<()> {
+    let args = [Arg::from(role), Arg::from(before), Arg::from(after)];
+    let rows = spi.once(QUOTE_ROLE, &args);
+    match (!rows.is_empty())
+        .then(|| rows.get::<String>(0, 1))
+        .flatten()
+    {
+        Some(sql) => {
+            spi.once_verbatim(&sql, &[]);
+            Ok(())
+        }
+        None => Err(Error::UnknownRole(role.to_owned())),
+    }
+}
+
+// The kinds that a queue's docs table says, the widest of each role: `held (relid, grantee, kind)`.
+const HELD: &str = "with listed as (
+        select c.oid as relid, a.grantee, array_agg(a.privilege_type) as privileges
+        from pg_class c
+        cross join aclexplode(c.relacl) a
+        where c.relkind {=} 'r' and a.grantee {<>} c.relowner
+        group by c.oid, a.grantee
+    ),
+    held as (
+        select relid, grantee, k.kind
+        from listed
+        cross join unnest(case
+            when 'TRUNCATE' {=} any (privileges) then array['manager']
+            when privileges {@>} array['SELECT', 'INSERT', 'UPDATE', 'DELETE'] then array['worker']
+            else array_remove(array[
+                case when 'SELECT' {=} any (privileges) then 'reader' end,
+                case when 'INSERT' {=} any (privileges) then 'producer' end], null)
+        end) as k (kind)
+    )";
+
+const LIST_HELD: &str = "select h.kind from held h
+    join pg_roles r on r.oid {=} h.grantee
+    where h.relid {=} to_regclass($1) and r.rolname {=} $2";
+
+/// The kinds that a role has been granted on a queue: a manager or a worker, or up to two others.
+fn held(spi: &Spi, name: &QueueName, role: &str) -> Vec<&'static Kind> {
+    let docs = name.qualified("docs");
+    let sql = format!("{HELD} {LIST_HELD}");
+    let rows = spi.once(&sql, &[Arg::from(docs.as_str()), Arg::from(role)]);
+    let kinds: Vec<String> = (0..rows.len()).filter_map(|row| rows.get(row, 1)).collect();
+    let all = KINDS.iter();
+    all.filter(|kind| kinds.iter().any(|name| name == kind.name))
+        .collect()
+}
+
+fn includes(outer: &Kind, inner: &Kind) -> bool {
+    outer.name == inner.name || outer.includes.contains(&inner.name)
+}
+
+const ROLE_EXISTS: &str = "select from pg_roles where rolname {=} $1";
+
+fn check_role(spi: &Spi, role: &str) -> Result<()> {
+    match spi.once(ROLE_EXISTS, &[Arg::from(role)]).is_empty() {
+        true => Err(Error::UnknownRole(role.to_owned())),
+        false => Ok(()),
+    }
+}
+
+const LACKS_USAGE: &str = "select from pg_namespace n
+    where n.nspname {=} any (array['fetchq', 'fetchq_data'])
+        and not has_schema_privilege($1::name, n.oid, 'usage')";
+
+/// Makes a role a reader, producer, worker or manager of a queue, and gives it USAGE on the schemas
+/// of fetchq. The caller owns the queue, and has locked its registry row. Returns false when the
+/// role was one before.
+///
+/// Fails with `Error::UnknownRole` and `Error::BadValue`.
+pub fn grant(name: &QueueName, role: &str, kind_name: &str) -> Result<bool> {
+    let wanted = kind(kind_name)?;
+    spi::connect(|spi| {
+        check_role(spi, role)?;
+        // The schemas belong to the owner of the extension. Without rights on a queue, USAGE
+        // gives nothing but the right to be refused by the functions.
+        if !spi.once(LACKS_USAGE, &[Arg::from(role)]).is_empty() {
+            as_extension_owner(|| {
+                run_for_role(
+                    spi,
+                    role,
+                    "grant usage on schema fetchq, fetchq_data to ",
+                    "",
+                )
+            })?;
+        }
+        if held(spi, name, role)
+            .iter()
+            .any(|held| includes(held, wanted))
+        {
+            return Ok(false);
+        }
+        for (table, privileges) in wanted.privileges {
+            if relation::lookup_data_table(&name.relation(table)).is_some() {
+                let table = name.qualified(table);
+                let before = format!("grant {privileges} on table {table} to ");
+                run_for_role(spi, role, &before, "")?;
+            }
+        }
+        Ok(true)
+    })
+}
+
+/// Takes a kind of grant from a role. The caller owns the queue, and has locked its registry row.
+/// Returns false when the role did not have it.
+///
+/// Fails with `Error::IncludedGrant` when the role has a kind that includes this one, and with
+/// `Error::UnknownRole` and `Error::BadValue`.
+pub fn revoke(name: &QueueName, role: &str, kind_name: &str) -> Result<bool> {
+    let unwanted = kind(kind_name)?;
+    spi::connect(|spi| {
+        check_role(spi, role)?;
+        let held = held(spi, name, role);
+        if !held.iter().any(|kind| kind.name == unwanted.name) {
+            return match held.iter().find(|kind| includes(kind, unwanted)) {
+                Some(wider) => Err(Error::IncludedGrant {
+                    role: role.to_owned(),
+                    queue: name.to_string(),
+                    kind: unwanted.name,
+                    held: wider.name,
+                }),
+                None => Ok(false),
+            };
+        }
+        // A privilege on a table goes with those on its columns. What is left is granted again.
+        for table in ["docs", "logs", "metrics", "history"] {
+            if relation::lookup_data_table(&name.relation(table)).is_none() {
+                continue;
+            }
+            let table_name = name.qualified(table);
+            let before = format!("revoke {ALL_OF_A_TABLE} on table {table_name} from ");
+            run_for_role(spi, role, &before, "")?;
+            for kept in held.iter().filter(|kind| kind.name != unwanted.name) {
+                for (_, privileges) in kept.privileges.iter().filter(|(of, _)| *of == table) {
+                    let before = format!("grant {privileges} on table {table_name} to ");
+                    run_for_role(spi, role, &before, "")?;
+                }
+            }
+        }
+        Ok(true)
+    })
+}
+
+const LIST_WORKERS: &str = "select distinct r.rolname::text from held h
+    join pg_roles r on r.oid {=} h.grantee
+    where h.relid {=} to_regclass($1) and h.kind {=} any (array['worker', 'manager'])
+        and not has_table_privilege(r.oid, to_regclass($2), 'insert')
+    order by 1";
+
+/// Lets the workers and managers of a queue move documents to its dead-letter queue: makes them
+/// producers of it where the caller owns it. A notice names those for whom its owner has to do so.
+pub fn extend_to_dead_letters(name: &QueueName, target: &QueueName) -> Result<()> {
+    let tables = [name.qualified("docs"), target.qualified("docs")];
+    let roles: Vec<String> = spi::connect(|spi| {
+        let sql = format!("{HELD} {LIST_WORKERS}");
+        let rows = spi.once(
+            &sql,
+            &tables.each_ref().map(|table| Arg::from(table.as_str())),
+        );
+        (0..rows.len()).filter_map(|row| rows.get(row, 1)).collect()
+    });
+    for role in roles {
+        if rights::has(target, Right::Own) {
+            grant(target, &role, "producer")?;
+        } else {
+            notice!(
+                "role \"{role}\" cannot move documents of queue \"{name}\" to its dead-letter queue, until the owner of queue \"{target}\" makes it a producer there"
+            );
+        }
+    }
+    Ok(())
+}
+
+const GET_DEAD_LETTER: &str = "select dead_letter::text from fetchq.queues where name {=} $1";
+
+/// Does what [`extend_to_dead_letters`] does, if the queue has a dead-letter queue.
+pub fn extend_to_own_dead_letters(name: &QueueName) -> Result<()> {
+    let target: Option<String> = spi::connect(|spi| {
+        let rows = spi.once(GET_DEAD_LETTER, &[Arg::from(name.as_str())]);
+        (!rows.is_empty()).then(|| rows.get(0, 1)).flatten()
+    });
+    match target.map(|target| QueueName::parse(&target)) {
+        Some(Ok(target)) if relation::lookup_data_table(&target.relation("docs")).is_some() => {
+            extend_to_dead_letters(name, &target)
+        }
+        _ => Ok(()),
+    }
+}
+
+// The owner, the roles that were granted a kind, and the members of those roles that inherit it.
+// $1 and $2: the queues.
+const LIST: &str = "all_held as (
+        select h.relid, h.grantee as role, h.kind from held h
+        union all
+        select c.oid, c.relowner, 'owner' from pg_class c
+    ),
+    queues as (
+        select q.name, c.oid as relid from fetchq.queues q
+        join pg_class c on c.relname {=} (q.name {||} '__docs')::name
+            and c.relnamespace {=} 'fetchq_data'::regnamespace
+        where $1 or q.name {=} any ($2)
+    )
+    select queue, role, kind, bool_or(is_direct) from (
+        select q.name as queue, case when h.role {=} 0 then 'public'::name else r.rolname end as role,
+            h.kind, true as is_direct
+        from queues q
+        join all_held h on h.relid {=} q.relid
+        left join pg_roles r on r.oid {=} h.role
+        union all
+        select q.name, m.rolname, h.kind, false
+        from queues q
+        join all_held h on h.relid {=} q.relid and h.role {<>} 0
+        join pg_roles m on m.oid {<>} h.role and not m.rolsuper
+            and pg_has_role(m.oid, h.role, 'usage')
+    ) listed
+    group by queue, role, kind
+    order by queue collate \"C\", role, kind";
+
+/// Adds a row to a result for each role and each kind that it has on a queue: queue, role, kind,
+/// and whether it was granted to the role itself and not to one of which it is a member. None: of
+/// all queues on which the caller has a right.
+pub fn list(name: Option<&QueueName>, out: &mut RowSink) {
+    let args = match name {
+        Some(name) => [Arg::from(false), Arg::from(vec![name.as_str()])],
+        None => Scope::of(Right::Any).args(),
+    };
+    let sql = format!("{HELD}, {LIST}");
+    spi::connect(|spi| out.extend(&spi.once(&sql, &args)));
+}
+
+/// Runs each statement that the first column of a result has. The statements have identifiers of
+/// users, which the server has quoted, and no markers.
+pub(super) fn run_each(spi: &Spi, statements: &Rows) {
+    for row in 0..statements.len() {
+        if let Some(sql) = statements.get::<String>(row, 1) {
+            spi.once_verbatim(&sql, &[]);
+        }
+    }
+}
+
+// Privileges on the history, from those on the docs table. $1: the docs table, $2: the history.
+const GRANT_HISTORY: &str = "select format('grant %s on table %s to %s',
+        case h.kind
+            when 'manager' then 'select, insert, update, delete, truncate'
+            when 'worker' then 'select, insert'
+            else 'select' end,
+        $2, case when h.grantee {=} 0 then 'public' else quote_ident(r.rolname) end)
+    from held h left join pg_roles r on r.oid {=} h.grantee
+    where h.relid {=} to_regclass($1) and h.kind {<>} 'producer'
+    union all
+    select format('grant insert on table %s to %s', $2,
+        case when a.grantee {=} 0 then 'public' else quote_ident(r.rolname) end)
+    from pg_class c
+    cross join aclexplode(c.relacl) a
+    left join pg_roles r on r.oid {=} a.grantee
+    where c.oid {=} to_regclass($1) and a.grantee {<>} c.relowner
+        and a.privilege_type {=} any (array['UPDATE', 'DELETE'])";
+
+/// Gives the history of a queue, which was just created, the privileges that fit those on the
+/// documents. A role that settles documents inserts into the history.
+pub(super) fn grant_history(spi: &Spi, name: &QueueName) {
+    let (docs, history) = (name.qualified("docs"), name.qualified("history"));
+    let tables = [Arg::from(docs.as_str()), Arg::from(history.as_str())];
+    let statements = spi.once(&format!("{HELD} {GRANT_HISTORY}"), &tables);
+    run_each(spi, &statements);
+}
+
+const CHANGE_OWNER: &str = "select format('alter table %s owner to %I', $1, pg_get_userbyid($2))";
+
+/// Hands a table that was just created to its owner.
+pub(super) fn change_owner(spi: &Spi, table: &str, owner: pgrx::pg_sys::Oid) {
+    if role::current() != owner {
+        let statements = spi.once(CHANGE_OWNER, &[Arg::from(table), Arg::oid(owner)]);
+        run_each(spi, &statements);
+    }
+}
+
+/// Returns whether the caller may pack the counters of all queues.
+pub fn may_pack() -> bool {
+    spi::connect(|spi| spi.once(MAY_PACK, &[]).get(0, 1).unwrap_or(false)) || acl::owns_extension()
+}
+
+const MAY_PACK: &str = "select has_function_privilege('fetchq.metric_log_pack()', 'execute')";

@@ -1,0 +1,235 @@
+//! What the caller may do with a queue.
+//!
+//! The rights on a queue are the privileges on its docs table, so that they are kept by a dump,
+//! follow the membership of roles, and can also be given with GRANT. The registry has no rights
+//! of its own: every function that reads or writes it asks here first.
+
+use pgrx::PgSqlErrorCode;
+use pgrx::pg_sys::Oid;
+
+use crate::domain::names::QueueName;
+use crate::error::{self, Error, Result};
+use crate::pg::acl::{self, Privileges};
+use crate::pg::relation;
+use crate::pg::role::as_role;
+use crate::pg::spi;
+use crate::pg::value::Arg;
+
+/// A right on a queue. A superuser, and the role that owns the extension, have all of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Right {
+    /// To see that the queue exists, its settings and its metrics: any privilege on its docs
+    /// table, or on a column of it.
+    Any,
+    /// To read its documents: SELECT.
+    Read,
+    /// To add documents: INSERT.
+    Push,
+    /// To work on its documents: UPDATE of whole documents.
+    Work,
+    /// To change its settings: TRUNCATE, which is the mark of a manager.
+    Manage,
+    /// To drop it, and to grant rights on it: the owner of its docs table.
+    Own,
+}
+
+impl Right {
+    /// Parses the kind of a grant, or 'owner' or 'any'.
+    ///
+    /// Fails with `Error::BadValue`.
+    pub fn parse(kind: &str) -> Result<Self> {
+        Ok(match kind {
+            "any" => Self::Any,
+            "reader" => Self::Read,
+            "producer" => Self::Push,
+            "worker" => Self::Work,
+            "manager" => Self::Manage,
+            "owner" => Self::Own,
+            _ => {
+                return Err(Error::BadValue {
+                    argument: "kind",
+                    value: kind.to_owned(),
+                    rule: "'reader', 'producer', 'worker', 'manager', 'owner' or 'any'",
+                });
+            }
+        })
+    }
+
+    /// The kind of grant that gives the right. None: only the owner has it.
+    fn kind(self) -> Option<&'static str> {
+        match self {
+            Self::Any | Self::Read => Some("reader"),
+            Self::Push => Some("producer"),
+            Self::Work => Some("worker"),
+            Self::Manage => Some("manager"),
+            Self::Own => None,
+        }
+    }
+
+    /// Returns whether the caller has the right on the queue with this docs table.
+    fn is_held_on(self, table: Oid) -> bool {
+        let is_held = match self {
+            Self::Any => acl::has_any(table, Privileges::ANY),
+            Self::Read => acl::has(table, Privileges::SELECT),
+            Self::Push => acl::has(table, Privileges::INSERT),
+            Self::Work => acl::has(table, Privileges::UPDATE),
+            Self::Manage => acl::has(table, Privileges::TRUNCATE),
+            Self::Own => acl::owns(table),
+        };
+        is_held || acl::owns_extension()
+    }
+}
+
+/// Returns the docs table of a queue.
+fn docs_table(name: &QueueName) -> Option<Oid> {
+    relation::lookup_data_table(&name.relation("docs"))
+}
+
+const IS_REGISTERED: &str = "select from fetchq.queues where name {=} $1";
+
+fn is_registered(name: &QueueName) -> bool {
+    spi::connect(|spi| {
+        !spi.once(IS_REGISTERED, &[Arg::from(name.as_str())])
+            .is_empty()
+    })
+}
+
+/// Returns whether the caller has a right on a queue. Only the owner of the extension has rights on
+/// a queue that does not exist, or that has lost its docs table.
+pub fn has(name: &QueueName, right: Right) -> bool {
+    match docs_table(name) {
+        Some(table) => right.is_held_on(table),
+        None => acl::owns_extension(),
+    }
+}
+
+/// Fails with `Error::NoRight` when the caller lacks a right on a queue that exists. What follows
+/// has to find out whether it does.
+pub fn require(name: &QueueName, right: Right) -> Result<()> {
+    if has(name, right) || docs_table(name).is_none() && !is_registered(name) {
+        Ok(())
+    } else {
+        Err(no_right(name, right))
+    }
+}
+
+/// As [`require`], for what does not find out whether the queue exists.
+///
+/// Fails with `Error::UnknownQueue` when it does not, unless the caller owns the extension.
+pub fn require_existing(name: &QueueName, right: Right) -> Result<()> {
+    if has(name, right) {
+        Ok(())
+    } else if docs_table(name).is_none() && !is_registered(name) {
+        Err(Error::UnknownQueue(name.to_string()))
+    } else {
+        Err(no_right(name, right))
+    }
+}
+
+/// Fails with `Error::NoRight` when the caller has no right at all on the queue with this docs
+/// table. A role without rights must not lock a table, because that holds up others.
+pub(super) fn require_any(name: &QueueName, table: Oid) -> Result<()> {
+    // The common case comes first: it takes one look-up.
+    if acl::has(table, Privileges::ANY) || Right::Any.is_held_on(table) {
+        Ok(())
+    } else {
+        Err(no_right(name, Right::Any))
+    }
+}
+
+/// Runs `work`, which changes the registry, for a caller who has a right on the queue.
+///
+/// The queue may be dropped and created again by another role after the look-up. `work` then
+/// changes the new queue, so the look-up is repeated, and the error undoes what `work` did.
+///
+/// Fails with `Error::NoRight`, and as `work` does.
+pub fn with<R>(name: &QueueName, right: Right, work: impl FnOnce() -> Result<R>) -> Result<R> {
+    require(name, right)?;
+    let before = docs_table(name);
+    let result = work()?;
+    relation::accept_invalidations();
+    if docs_table(name) != before {
+        require_existing(name, right)?;
+    }
+    Ok(result)
+}
+
+/// Runs statements that define triggers and indexes of the docs table, for a caller who manages
+/// the queue, with the rights of the owner of the table.
+pub fn as_table_owner<R>(name: &QueueName, work: impl FnOnce() -> R) -> R {
+    let table = docs_table(name);
+    match table.and_then(relation::owner_of) {
+        Some(owner) if !table.is_some_and(acl::owns) => as_role(owner, work),
+        _ => work(),
+    }
+}
+
+/// The queues on which a caller has a right.
+pub struct Scope {
+    is_everything: bool,
+    queues: Vec<String>,
+}
+
+impl Scope {
+    /// All queues.
+    pub fn everything() -> Self {
+        Self {
+            is_everything: true,
+            queues: Vec::new(),
+        }
+    }
+
+    /// The queues on which the caller has this right. For the owner of the extension these are
+    /// all, whatever the registry has.
+    pub fn of(right: Right) -> Self {
+        if acl::owns_extension() {
+            return Self::everything();
+        }
+        let names = list(right);
+        Self {
+            is_everything: false,
+            queues: names.iter().map(|name| name.as_str().to_owned()).collect(),
+        }
+    }
+
+    /// The parameters of a condition such as `$1 or queue {=} any ($2)`.
+    pub fn args(&self) -> [Arg; 2] {
+        [
+            Arg::from(self.is_everything),
+            Arg::from(self.queues.clone()),
+        ]
+    }
+}
+
+const NAMES: &str = "select name::text from fetchq.queues order by name";
+
+/// The queues on which the caller has a right, in the order of their names. A row of the registry
+/// whose name cannot be the name of a queue is left out with a warning: a client has inserted it.
+pub fn list(right: Right) -> Vec<QueueName> {
+    let names: Vec<String> = spi::connect(|spi| {
+        let rows = spi.once(NAMES, &[]);
+        (0..rows.len()).filter_map(|row| rows.get(row, 1)).collect()
+    });
+    let parsed = names
+        .iter()
+        .filter_map(|name| match QueueName::parse(name) {
+            Ok(parsed) => Some(parsed),
+            Err(e) => {
+                error::warn(
+                    PgSqlErrorCode::ERRCODE_INVALID_NAME,
+                    format!("fetchq.queues has a row that is not a queue: {e}"),
+                    "Delete the row; create queues with fetchq.queue_create().",
+                );
+                None
+            }
+        });
+    parsed.filter(|name| has(name, right)).collect()
+}
+
+fn no_right(name: &QueueName, right: Right) -> Error {
+    Error::NoRight {
+        role: acl::current_role(),
+        queue: name.to_string(),
+        kind: right.kind(),
+    }
+}
