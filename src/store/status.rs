@@ -85,7 +85,7 @@ jobs as (
         -- The background worker runs the maintenance of documents when documents are due, and not
         -- when the job is. On a standby it is that of the primary.
         coalesce(bool_or(j.next_iteration {<} (now() {-} interval '1 minute')), false)
-            and (t.n {>} 1 or ($9 is null and not $17)) as is_late
+            and (t.n {>} 1 or ($9 is null and $25 is null and not $17)) as is_late
     from tasks t left join fetchq.jobs j on j.task {=} t.task
     group by t.n, t.what
 )
@@ -139,7 +139,7 @@ select component, state, detail, hint from (
                     then format(' and %s more', cardinality(j.queues) {-} 3) else '' end,
                 ''),
         case when j.failing {>} 0 then 'See fetchq.jobs where payload ? ''error'', and the log of the server.'
-            when j.is_late and $9 is null then 'No process runs them: see background worker.'
+            when j.is_late and $9 is null and $25 is null then 'No process runs them: see background worker.'
             when j.is_late then 'See fetchq.progress, and the log of the server.' end
     from jobs j
     left join unnest($14::text[], $15::bigint[], $16::bigint[]) l (what, took, done)
@@ -155,7 +155,7 @@ select component, state, detail, hint from (
         case when bool_or(s.is_active and s.attempts {>} 0)
             then 'See fetchq.schedule_list() where state = ''failing''.'
             when bool_or(s.is_active and s.due_at {<} (clock_timestamp() {-} interval '10 seconds'))
-                and $9 is null and not $17
+                and $9 is null and $25 is null and not $17
             then 'No process runs them: see background worker.'
             when bool_or(s.is_active and s.due_at {<} (clock_timestamp() {-} interval '10 seconds'))
             then 'See fetchq.schedule_list(), and the log of the server.' end
@@ -175,7 +175,8 @@ select component, state, detail, hint from (
             else 'the first is due at ' {||} d.next {||} ' or later' end,
         case when d.since is not null and $17 then 'The primary runs maintenance: see fetchq.status() there.'
             when d.since is not null and $9 is null
-            then 'No process runs maintenance: see background worker.'
+            then case when $25 is null then 'No process runs maintenance: see background worker.'
+                else 'The background workers serve other databases: see background worker.' end
             when d.since is not null
             then 'See fetchq.progress, maintenance: documents, and fetchq.jobs where task = ''mnt''.'
             when d.unknown is not null
