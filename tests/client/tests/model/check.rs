@@ -162,9 +162,7 @@ impl World {
                 let limit = *dice.one(&[1, 2, 10, 100]);
                 let who = dice.roll(WORKERS);
                 let pick = format!("select us(now()); {}", pick_sql(version, limit, "1h"));
-                let Some(messages) = self.sql(who, &pick).await? else {
-                    return Err(Wrong(format!("s{who}: {pick} failed in an idle queue")));
-                };
+                let messages = self.idle_sql(who, &pick).await?;
                 let (now, picked) = picked(&messages);
                 judge(&pick, limit, now, &picked, &left, &left, true)?;
                 left.retain(|doc| !picked.contains(&doc.subject));
@@ -213,9 +211,7 @@ impl World {
             let run = format!(
                 "select activated_count + rescheduled_count + killed_count from fetchq.mnt_run('q', {limit})"
             );
-            let Some(messages) = self.sql(who, &run).await? else {
-                return Err(Wrong(format!("s{who}: {run} failed in an idle queue")));
-            };
+            let messages = self.idle_sql(who, &run).await?;
             let moved: i64 = rows(&messages)
                 .map(|row| row[0].parse::<i64>().expect("a count"))
                 .sum();

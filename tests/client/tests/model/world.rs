@@ -42,6 +42,8 @@ pub struct World {
     /// The names of functions, to know what the installed version has.
     functions: Vec<String>,
     pub statements: u64,
+    /// The error of the last statement that failed.
+    last_error: String,
 }
 
 /// Counters of the ready floors in shared memory.
@@ -96,6 +98,7 @@ impl World {
             engine: None,
             functions,
             statements: 0,
+            last_error: String::new(),
         };
         world.engine = world.read_engine().await;
         world
@@ -217,6 +220,22 @@ impl World {
         }
     }
 
+    /// Runs statements while no other step has locked anything. A process of the server, such as
+    /// autovacuum or a backend that was terminated, may have a lock for a moment; then they are
+    /// run again.
+    pub async fn idle_sql(&mut self, who: usize, sql: &str) -> Result<Vec<SimpleQueryMessage>> {
+        for _ in 0..20 {
+            if let Some(messages) = self.sql(who, sql).await? {
+                return Ok(messages);
+            }
+            tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+        }
+        Err(Wrong(format!(
+            "s{who}: {sql} failed in an idle queue: {}",
+            self.last_error
+        )))
+    }
+
     /// Records what a statement may do to the queue and the counters.
     fn note(&mut self, sql: &str) {
         self.raw |= sql != CREATE && (sql.contains("fetchq_data.") || sql.contains("churn("));
@@ -239,6 +258,7 @@ impl World {
         if !self.is_expected(e) {
             return Err(Wrong(format!("s{who}: {sql}: {e:?}")));
         }
+        self.last_error = format!("{e:?}");
         let worker = &mut self.workers[who];
         // A COMMIT that fails has ended the block.
         let back = match worker.block {
