@@ -1,5 +1,7 @@
 //! Tables: look-ups in the system caches without a query, locks, and properties.
 
+use std::convert::Infallible;
+
 use pgrx::pg_sys;
 
 use crate::pg::text::c_string;
@@ -161,23 +163,36 @@ pub enum NamedLock {
 /// the first look-up, as PostgreSQL does for the tables of a statement. With `wait`, waits for the
 /// lock.
 pub fn lock_data_table(name: &str, mode: LockMode, wait: bool) -> NamedLock {
+    let Ok(outcome) = lock_data_table_if(name, mode, wait, |_| Ok::<_, Infallible>(()));
+    outcome
+}
+
+/// Locks the table that has a name in the schema `fetchq_data`, as [`lock_data_table`] does, but
+/// only a table that `check` accepts. Fails as `check` does.
+pub fn lock_data_table_if<E>(
+    name: &str,
+    mode: LockMode,
+    wait: bool,
+    check: impl Fn(pg_sys::Oid) -> Result<(), E>,
+) -> Result<NamedLock, E> {
     // SAFETY: This is a plain variable of this process.
     let changes = || unsafe { (&raw const pg_sys::SharedInvalidMessageCounter).read_volatile() };
     loop {
         let before = changes();
         let Some(table) = lookup_data_table(name) else {
-            return NamedLock::Missing;
+            return Ok(NamedLock::Missing);
         };
+        check(table)?;
         match lock(table, mode, wait) {
             Lock::Held(file) => {
                 if changes() == before || lookup_data_table(name) == Some(table) {
-                    return NamedLock::Held(table, file);
+                    return Ok(NamedLock::Held(table, file));
                 }
                 // SAFETY: This releases the lock that was just taken. One that the transaction
                 // had before stays.
                 unsafe { pg_sys::UnlockRelationOid(table, mode.code()) };
             }
-            Lock::Busy => return NamedLock::Busy,
+            Lock::Busy => return Ok(NamedLock::Busy),
             // The table was dropped after the look-up. There may be a new one by now.
             Lock::Gone => {}
         }

@@ -131,17 +131,13 @@ impl Queue {
     fn lock(name: &QueueName, wait: bool) -> Result<Option<Rc<Self>>> {
         let relation_name = name.relation("docs");
         let role = role::current();
-        if let Some(table) = relation::lookup_data_table(&relation_name)
-            && !is_permitted(table, role)
-        {
-            rights::require_any(name, table)?;
-        }
-        match relation::lock_data_table(&relation_name, LockMode::Rows, wait) {
+        // A role without rights must not lock the table, because that holds up others.
+        let check = |table| match is_permitted(table, role) {
+            true => Ok(()),
+            false => rights::require_any(name, table),
+        };
+        match relation::lock_data_table_if(&relation_name, LockMode::Rows, wait, check)? {
             NamedLock::Held(table, file) => {
-                // Another queue may have got the name while this session waited.
-                if !is_permitted(table, role) {
-                    rights::require_any(name, table)?;
-                }
                 let queue = find_or_load(name, table)?;
                 queue.permitted.set(Some(role));
                 queue.file.set(Some(file));
