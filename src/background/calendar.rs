@@ -357,7 +357,8 @@ impl<'a> Calendar<'a> {
             Ok(None) => self.forget(table),
             Ok(Some(run)) => {
                 if let Some(news) = &run.kills
-                    && let Err(message) = process::transaction(|| runner::note_kills(&name, news))
+                    // Another session may have locked the row of the job.
+                    && let Err(message) = limits::prompt(|| runner::note_kills(&name, news))
                 {
                     log_failure(message);
                 }

@@ -12,7 +12,7 @@ use crate::background::notifier::Notifier;
 use crate::background::schedules::Schedules;
 use crate::background::sessions::Sessions;
 use crate::domain::status::Status;
-use crate::pg::{process, session, time, transaction};
+use crate::pg::{deadline, process, session, time, transaction};
 use crate::signals::board::{BackgroundWorker, ExitReason, board};
 use crate::signals::databases::Database;
 use crate::signals::watchdog;
@@ -63,6 +63,10 @@ pub fn main(assignment: &Assignment) {
 }
 
 fn release_slot() {
+    // A process that is terminated from outside leaves no queue behind that is to blame for it.
+    if !deadline::has_overrun() {
+        watchdog::leave();
+    }
     if let Some(board) = board() {
         let worker = board.background_worker(POSITION.load(Ordering::Relaxed));
         worker.slot.release_if_occupied_by(session::pid());
@@ -111,6 +115,7 @@ impl<'a> Services<'a> {
             .due_at()
             .min(self.schedules.due_at())
             .min(self.sessions.due_at())
+            .min(self.worker.bound_leases_at())
             .min(self.jobs.due_at())
     }
 
@@ -138,11 +143,13 @@ impl<'a> Services<'a> {
             }
             // Notifications are sent between all steps that may take long.
             self.notifier.run();
+            // Leases that last as long as their sessions are extended before those that have
+            // expired are taken back.
             let due = self
-                .calendar
+                .sessions
                 .run()
-                .min(self.schedules.run())
-                .min(self.sessions.run());
+                .min(self.calendar.run())
+                .min(self.schedules.run());
             self.notifier.run();
             let job_due = self.jobs.run(assignment);
             let next = due.min(job_due).min(self.notifier.run());
@@ -181,7 +188,7 @@ impl<'a> Services<'a> {
         self.notifier.flush();
         let needed_at = match self.has_changes() {
             true => time::clock(),
-            false => needed_at,
+            false => needed_at.min(self.worker.bound_leases_at()),
         };
         self.worker.set_needed_at(needed_at);
     }

@@ -37,9 +37,10 @@ const RUNNING_LOOK_US: i64 = 2_000_000;
 /// microseconds.
 const MAX_PAUSE_US: i64 = 5_000_000;
 
-/// Runs one job of a kind, if one is due. Returns whether it did, and when the next one is due, in
-/// microseconds since 2000.
-fn try_one(kind: Kind) -> (bool, i64) {
+/// Runs one job of a kind, if one is due. With `is_prompt`, documents wait for it, so its time is
+/// bounded as theirs is. Returns whether it did, and when the next one is due, in microseconds
+/// since 2000.
+fn try_one(kind: Kind, is_prompt: bool) -> (bool, i64) {
     process::show_activity(Some("fetchq: jobs"));
     let result = match kind {
         Kind::Pack => process::transaction(|| {
@@ -49,7 +50,7 @@ fn try_one(kind: Kind) -> (bool, i64) {
             }
             (job.is_some(), store::next(kind))
         }),
-        Kind::Slow => run_slow(),
+        Kind::Slow => run_slow(is_prompt),
     };
     match result {
         Ok((has_run, next)) => {
@@ -69,10 +70,10 @@ fn try_one(kind: Kind) -> (bool, i64) {
     }
 }
 
-/// Runs one job of a kind, if one is due. Returns when the next one is due, in microseconds since
-/// 2000.
-fn run_one(kind: Kind) -> i64 {
-    try_one(kind).1
+/// Runs a slow job in the background worker, because there is no room for a jobs process. Returns
+/// when the next one is due, in microseconds since 2000.
+fn run_slow_here() -> i64 {
+    try_one(Kind::Slow, true).1
 }
 
 /// Packs the counters, if that is due. Returns when it is due next, in microseconds since 2000.
@@ -83,7 +84,7 @@ fn pack() -> i64 {
         // Events that are recorded from here on are packed now or noticed later.
         entry.set_events(false);
     }
-    let (has_run, next) = try_one(Kind::Pack);
+    let (has_run, next) = try_one(Kind::Pack, true);
     if had_events
         && !has_run
         && let Some(entry) = entry
@@ -95,15 +96,22 @@ fn pack() -> i64 {
 
 /// Claims a slow job and runs it, in a transaction each. Returns whether one was due, and when the
 /// next one is, in microseconds since 2000.
-fn run_slow() -> Result<(bool, Option<i64>), String> {
+fn run_slow(is_prompt: bool) -> Result<(bool, Option<i64>), String> {
     let last_owner = SLOW_OWNER.get();
     let Some(job) = process::transaction(|| runner::claim(Kind::Slow, last_owner))? else {
         return process::transaction(|| (false, store::next(Kind::Slow)));
     };
     let began = time::clock();
-    if let Err(message) = limits::slow(|| runner::run_claimed(&job)) {
+    let result = match is_prompt {
+        true => limits::prompt(|| runner::run_claimed(&job)),
+        false => limits::slow(|| runner::run_claimed(&job)),
+    };
+    if let Err(message) = result {
         let took = time::clock() - began;
-        process::transaction(|| runner::back_off_claimed(&job, took, &message))?;
+        // Another session may have locked the row of the job. Its claim lasts until then.
+        if let Err(other) = limits::prompt(|| runner::back_off_claimed(&job, took, &message)) {
+            log_failure(other);
+        }
         log_failure(format!(
             "maintenance job {} ({} of queue \"{}\") failed: {message}",
             job.id, job.task, job.queue
@@ -202,7 +210,7 @@ impl Jobs {
                 return now + RETRY_AFTER_US;
             }
             if !has_room {
-                return run_one(Kind::Slow);
+                return run_slow_here();
             }
         }
         self.started_at = now;
@@ -210,7 +218,7 @@ impl Jobs {
         match self.jobs_process {
             Some(_) => next,
             // max_worker_processes are running, so this process does the work itself.
-            None => run_one(Kind::Slow),
+            None => run_slow_here(),
         }
     }
 }
@@ -241,7 +249,7 @@ pub fn main(assignment: &Assignment) {
                 break;
             }
         }
-        let next = run_one(Kind::Slow);
+        let (_, next) = try_one(Kind::Slow, false);
         process::report_statistics(false);
         if next > time::clock() {
             break;

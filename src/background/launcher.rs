@@ -345,7 +345,10 @@ impl Launcher<'_> {
             Ok((true, false)) => {}
             Ok((exists, _)) => {
                 // It was dropped, or a process that connects now would wait, and take the place of
-                // others meanwhile.
+                // others meanwhile. The command that has locked it waits for its jobs process.
+                if exists && let Some(pid) = self.board.jobs_processes.of(oid) {
+                    process::terminate(pid);
+                }
                 database.exists = exists;
                 database.not_before = now + DATABASE_NEEDED_RETRY_US;
                 return Start::Postponed;

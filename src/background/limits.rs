@@ -64,7 +64,7 @@ pub fn begin() {
         return;
     };
     let took = i64::try_from(MAX_PROMPT.as_micros()).unwrap_or(i64::MAX);
-    let result = process::transaction(|| {
+    let result = prompt(|| {
         let name = relation::queue_of_table(table)?;
         let name = QueueName::parse(&name).ok()?;
         runner::back_off_maintenance(&name, took, NOT_ENDED);

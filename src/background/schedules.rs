@@ -103,7 +103,8 @@ impl<'a> Schedules<'a> {
                 Err(message) => {
                     if let Some((name, _)) = claimed {
                         let pause = runner::pause_after(now - began);
-                        let backed_off = process::transaction(|| {
+                        // Another session may have locked the row. It is skipped until then.
+                        let backed_off = limits::prompt(|| {
                             store::back_off(&name, time::now(), &message, pause);
                         });
                         if let Err(message) = backed_off {

@@ -9,7 +9,7 @@ use crate::domain::names::QueueName;
 use crate::maintenance::runner;
 use crate::pg::planner::with_plain_search_path;
 use crate::pg::{process, time};
-use crate::signals::commit::BOUND_LEASES_LOOK_US;
+use crate::signals::board::BOUND_LEASES_LOOK_US;
 use crate::store::owned_queue::OwnedQueue;
 use crate::store::worker_sessions::{self, BoundSessions};
 
@@ -70,10 +70,11 @@ impl Sessions {
             Ok(found) if found.is_empty() => IDLE_SCAN_INTERVAL_US,
             Ok(found) => {
                 self.failing.retain(|name, _| found.contains_key(name));
-                for (name, bound) in found {
-                    self.apply(&name, &bound);
-                }
-                SCAN_INTERVAL_US
+                // After a slow queue, other work comes before the rest.
+                let is_slow = found
+                    .iter()
+                    .any(|(name, bound)| self.apply(name, bound) > limits::SLOW_RUN_US);
+                if is_slow { 0 } else { SCAN_INTERVAL_US }
             }
             Err(message) => {
                 log_failure(format!("looking for bound sessions failed: {message}"));
@@ -84,25 +85,33 @@ impl Sessions {
         self.next
     }
 
-    /// Applies the bindings of a queue, unless it has failed and must wait.
-    fn apply(&mut self, name: &str, bound: &BoundSessions) {
+    /// Applies the bindings of a queue, unless it has failed or was slow, and must wait. Returns
+    /// how long that took, in microseconds.
+    fn apply(&mut self, name: &str, bound: &BoundSessions) -> i64 {
         let began = time::clock();
         if self.failing.get(name).is_some_and(|until| *until > began) {
-            return;
+            return 0;
         }
-        match apply_bindings(name, bound) {
+        let result = apply_bindings(name, bound);
+        let now = time::clock();
+        let took = now - began;
+        match result {
+            Ok(()) if took > limits::SLOW_RUN_US => {
+                let pause = runner::pause_after(took);
+                self.failing.insert(name.to_owned(), now + pause);
+            }
             Ok(()) => {
                 self.failing.remove(name);
             }
             Err(message) => {
-                let now = time::clock();
-                let pause = runner::pause_after(now - began).max(MIN_PAUSE_US);
+                let pause = runner::pause_after(took).max(MIN_PAUSE_US);
                 self.failing.insert(name.to_owned(), now + pause);
                 log_failure(format!(
                     "applying the bound sessions of queue \"{name}\" failed: {message}"
                 ));
             }
         }
+        took
     }
 }
 

@@ -4,8 +4,8 @@
 
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, Ordering};
 
-use crate::pg::session;
 use crate::pg::shared::{Area, Content, Place};
+use crate::pg::{session, time};
 use crate::settings;
 use crate::signals::activity::Progress;
 use crate::signals::announcements::Announcements;
@@ -18,6 +18,10 @@ use crate::signals::waiters::Waiters;
 
 /// Background workers that can run at a time, which is the upper limit of `fetchq.max_workers`.
 pub const BACKGROUND_WORKERS: usize = settings::MAX_WORKERS_LIMIT;
+
+/// How often a background worker visits a database in which leases are bound to sessions, when it
+/// serves other databases too: microseconds.
+pub const BOUND_LEASES_LOOK_US: i64 = 2_000_000;
 
 /// Why a background worker exited.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -70,6 +74,8 @@ pub struct BackgroundWorker {
     /// The number of changes of schedules.
     schedule_changes: AtomicU32,
     pub announcements: Announcements,
+    /// A session has got a bound lease since the process started.
+    has_bound_leases: AtomicBool,
 }
 
 impl BackgroundWorker {
@@ -85,6 +91,7 @@ impl BackgroundWorker {
             due_changes: DueChanges::new(),
             schedule_changes: AtomicU32::new(0),
             announcements: Announcements::new(),
+            has_bound_leases: AtomicBool::new(false),
         }
     }
 
@@ -101,6 +108,7 @@ impl BackgroundWorker {
             .store(launcher_number, Ordering::Relaxed);
         self.needed_at.store(i64::MIN, Ordering::SeqCst);
         self.is_asked_to_leave.store(false, Ordering::SeqCst);
+        self.has_bound_leases.store(false, Ordering::SeqCst);
         // What the previous background worker has left belongs to another database.
         self.announcements.assign();
         self.database.store(database, Ordering::Release);
@@ -168,6 +176,20 @@ impl BackgroundWorker {
     /// Returns how often the schedules of the database have changed.
     pub fn schedule_changes(&self) -> u32 {
         self.schedule_changes.load(Ordering::SeqCst)
+    }
+
+    /// Returns when the sessions with bound leases need a background worker at the latest, if
+    /// this one leaves: microseconds since 2000. It may have looked at them before a session got
+    /// its lease.
+    pub fn bound_leases_at(&self) -> i64 {
+        match self.has_bound_leases.load(Ordering::SeqCst) {
+            true => time::clock() + BOUND_LEASES_LOOK_US,
+            false => i64::MAX,
+        }
+    }
+
+    fn note_bound_lease(&self) {
+        self.has_bound_leases.store(true, Ordering::SeqCst);
     }
 
     fn note_schedule_change(&self) {
@@ -321,6 +343,13 @@ impl Board {
         self.signal(database, i64::MIN, BackgroundWorker::note_schedule_change);
     }
 
+    /// Has a background worker look at the sessions with bound leases of a database soon. One that
+    /// serves the database looks anyway.
+    pub fn lease_bound(&self, database: u32) {
+        let time = time::clock() + BOUND_LEASES_LOOK_US;
+        self.signal(database, time, BackgroundWorker::note_bound_lease);
+    }
+
     /// Adds announcements of a database: tables, and the statuses that documents have entered in
     /// them. The background worker sends them.
     pub fn announce(&self, database: u32, entered: &[(u32, u32)]) {
@@ -345,6 +374,15 @@ impl Board {
         if let Some(entry) = self.databases.find(database) {
             let statuses = entered.iter().fold(0, |all, (_, statuses)| all | statuses);
             entry.add_unannounced(statuses);
+            // A background worker that came meanwhile may have asked for them already.
+            if let Some(worker) = self.background_worker_of(database) {
+                let assignment = worker.announcements.assignment();
+                if worker.database() == database
+                    && worker.announcements.add_to_all(assignment, statuses)
+                {
+                    worker.slot.wake();
+                }
+            }
         }
         self.request_worker(database, i64::MIN);
     }

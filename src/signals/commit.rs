@@ -5,13 +5,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::domain::names::QueueName;
 use crate::pg::transaction::{self, End};
-use crate::pg::{relation, session, time};
+use crate::pg::{relation, session};
 use crate::signals::board::board;
 use crate::signals::{announce, wakeups};
-
-/// How often a background worker visits a database in which leases are bound to sessions, when it
-/// serves other databases too: microseconds.
-pub const BOUND_LEASES_LOOK_US: i64 = 2_000_000;
 
 /// Whether this transaction has written counter events.
 static HAS_EVENTS: AtomicBool = AtomicBool::new(false);
@@ -86,14 +82,12 @@ pub fn schedules_changed() {
 }
 
 /// Has a background worker look at the sessions with bound leases soon after this transaction
-/// commits. A background worker that serves the database looks anyway.
+/// commits.
 pub fn leases_bound() {
     if let Some(board) = board() {
         let database = session::database();
         pgrx::register_xact_callback(pgrx::PgXactCallbackEvent::Commit, move || {
-            if board.background_worker_of(database).is_none() {
-                board.request_worker(database, time::clock() + BOUND_LEASES_LOOK_US);
-            }
+            board.lease_bound(database);
         });
     }
 }

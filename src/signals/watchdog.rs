@@ -27,10 +27,12 @@ fn store(table: u32) {
     }
 }
 
-/// Records that this process works on a queue, by its documents table. Does nothing in a process
-/// that is not watched.
-pub fn begin(table: u32) {
+/// Records that this process works on a queue, by its documents table; 0 for none. Returns what was
+/// recorded before. Does nothing in a process that is not watched.
+pub fn replace(table: u32) -> u32 {
+    let before = ENTRY.get().map_or(0, |entry| entry.load(Ordering::Relaxed));
     store(table);
+    before as u32
 }
 
 /// Records that this process works on no queue.

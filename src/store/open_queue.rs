@@ -139,7 +139,11 @@ impl Queue {
         match relation::lock_data_table_if(&relation_name, LockMode::Rows, wait, check)? {
             NamedLock::Held(table, file) => {
                 let queue = find_or_load(name, table)?;
-                queue.permitted.set(Some(role));
+                // What was known of the rights is gone when the table has changed.
+                if queue.permitted.get() != Some(role) {
+                    rights::require_any(name, table)?;
+                    queue.permitted.set(Some(role));
+                }
                 queue.file.set(Some(file));
                 Ok(Some(queue))
             }
@@ -271,7 +275,7 @@ thread_local! {
 }
 
 /// Returns whether the session knows that a role has a right on the queue with this docs table. A
-/// change of the rights is noticed after one more lock.
+/// change of the rights is noticed when the table is locked the next time.
 fn is_permitted(table: Oid, role: Oid) -> bool {
     QUEUES.with(|cache| {
         let cache = cache.borrow();

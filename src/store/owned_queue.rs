@@ -84,7 +84,14 @@ impl OwnedQueue {
     /// immediate for the rest of the transaction. The processes of the server have done that for
     /// all tables at the start of the transaction.
     pub fn act<R>(&self, work: impl FnOnce() -> R) -> R {
-        watchdog::begin(self.table.to_u32());
+        /// Work on one queue can be a part of work on another one, as for dead letters.
+        struct Working(u32);
+        impl Drop for Working {
+            fn drop(&mut self) {
+                watchdog::replace(self.0);
+            }
+        }
+        let _until_dropped = Working(watchdog::replace(self.table.to_u32()));
         if role::current() == self.owner {
             return work();
         }

@@ -85,7 +85,10 @@ jobs as (
         -- The background worker runs the maintenance of documents when documents are due, and not
         -- when the job is. On a standby it is that of the primary.
         coalesce(bool_or(j.next_iteration {<} (now() {-} interval '1 minute')), false)
-            and (t.n {>} 1 or ($9 is null and $25 is null and not $17)) as is_late
+            -- The counters of a database that shares its background worker are packed when there
+            -- is something to pack.
+            and (t.n {>} 2 or $25 is null)
+            and (t.n {>} 1 or ($9 is null and not $17)) as is_late
     from tasks t left join fetchq.jobs j on j.task {=} t.task
     group by t.n, t.what
 )
