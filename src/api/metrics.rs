@@ -11,6 +11,7 @@ use crate::pg::call::{Call, Reply};
 use crate::pg::value::Arg;
 use crate::store::metrics as store;
 use crate::store::metrics::SnapshotOf;
+use crate::store::owned_queue;
 use crate::store::rights::{self, Right, Scope};
 
 /// `metric_get(queue) → (metric, current_value, last_update)`: all metrics of a queue, exact at
@@ -78,25 +79,28 @@ fn metric_get_all(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
         let values = store::get_many_of_all(&COMMON);
         let none = vec![0; COMMON.len()];
         per_queue(call, Right::Any, |name| {
-            Ok(narrow_all(
+            Ok(Some(narrow_all(
                 &COMMON,
                 values.get(name.as_str()).unwrap_or(&none),
-            ))
+            )))
         })
     })
 }
 
-/// Returns one row for each queue on which the caller has a right: its name, then the values.
+/// Returns one row for each queue on which the caller has a right: its name, then the values. A
+/// queue without values is left out.
 fn per_queue(
     call: &Call,
     right: Right,
-    values: impl Fn(&QueueName) -> Result<Vec<Arg>>,
+    values: impl Fn(&QueueName) -> Result<Option<Vec<Arg>>>,
 ) -> Result<Reply> {
     let mut out = call.rows();
     for name in rights::list(right) {
-        let mut row = vec![Arg::from(name.as_str())];
-        row.extend(values(&name)?);
-        out.push(&row);
+        if let Some(values) = values(&name)? {
+            let mut row = vec![Arg::from(name.as_str())];
+            row.extend(values);
+            out.push(&row);
+        }
     }
     Ok(out.done())
 }
@@ -146,7 +150,9 @@ fn metric_compute(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
 fn metric_compute_all(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond(fcinfo, |call| {
         per_queue(call, Right::Read, |name| {
-            Ok(gauges(&store::compute(name)?, &QUEUE_ORDER))
+            let counted = owned_queue::read_as_owner(name, &[], || store::compute(name));
+            let counted: Option<Vec<i64>> = counted.transpose()?;
+            Ok(counted.map(|values| gauges(&values, &QUEUE_ORDER)))
         })
     })
 }
@@ -167,7 +173,8 @@ fn metric_reset(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
 fn metric_reset_all(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
         per_queue(call, Right::Manage, |name| {
-            Ok(gauges(&store::reset(name)?, &QUEUE_ORDER))
+            let values = owned_queue::act_as_owner(name, || store::reset(name))?;
+            Ok(Some(gauges(&values, &QUEUE_ORDER)))
         })
     })
 }

@@ -20,7 +20,7 @@ use crate::pg::zone::ServerZone;
 use crate::pg::{subtransaction, time};
 use crate::store::doc_push::{self, NewDoc};
 use crate::store::owned_queue::OwnedQueue;
-use crate::store::rights::{Right, Scope};
+use crate::store::rights::{self, Right, Scope};
 use crate::store::schedules as store;
 use crate::store::schedules::{DueSchedule, NewSchedule, Timing};
 
@@ -257,6 +257,12 @@ pub fn create(wanted: &NewSchedule, given: &str, replace: bool) -> Result<(bool,
         let existing = store::lock(wanted.name);
         if existing.is_some() && !replace {
             return Err(Error::ScheduleExists(wanted.name.to_owned()));
+        }
+        // It may have been created meanwhile, for a queue that the caller does not manage.
+        if existing.is_some()
+            && let Some(queue) = store::queue_of(wanted.name)
+        {
+            rights::require_existing(&QueueName::parse(&queue)?, Right::Manage)?;
         }
         // A schedule that ticks as before keeps its next tick, so it misses none.
         let unchanged = existing.as_ref().filter(|old| {

@@ -82,6 +82,8 @@ pub fn first_visible<const N: usize>(
             }
         }
         drop(walk);
+        // A walk keeps its own lock on the index. A report on all queues must not.
+        pg_sys::UnlockRelationOid(index, pg_sys::AccessShareLock as i32);
         pg_sys::UnregisterSnapshot(snapshot);
         drop(lock);
         look
@@ -126,7 +128,7 @@ impl ReadLock {
     pub fn try_take(relation: pg_sys::Oid) -> Option<Self> {
         let mode = pg_sys::AccessShareLock as i32;
         // SAFETY: This locks an OID, whether a relation has it or not.
-        unsafe { pg_sys::ConditionalLockRelationOid(relation, mode) }.then_some(Self(relation))
+        unsafe { pg_sys::ConditionalLockRelationOid(relation, mode) }.then(|| Self(relation))
     }
 }
 

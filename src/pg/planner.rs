@@ -114,6 +114,14 @@ pub fn with_plain_search_path<R>(work: impl FnOnce() -> R) -> R {
     with_setting(c"search_path", c"pg_catalog, pg_temp", work)
 }
 
+/// Runs `work`, which defines tables and indexes, with the settings that every role has at first:
+/// where and how the tables are stored is not for the caller to choose.
+pub(super) fn with_plain_storage<R>(work: impl FnOnce() -> R) -> R {
+    with_setting(c"default_tablespace", c"", || {
+        with_setting(c"default_table_access_method", c"heap", work)
+    })
+}
+
 /// Runs `work` with generic plans, also where the session forces custom plans.
 ///
 /// `plan_cache_mode` is the one setting that overrides what a prepared statement asks for. It is

@@ -308,7 +308,19 @@ pub fn transaction<R>(work: impl FnOnce() -> R) -> Result<R, String> {
             Err(message)
         })
         .execute()
+        .inspect(|_| release_session_locks())
+        .inspect_err(|_| release_session_locks())
     }
+}
+
+/// The advisory locks of SQL.
+const USER_LOCKS: u16 = 2;
+
+/// Releases the advisory locks that code of an owner has taken for the session: they would last as
+/// long as this process.
+fn release_session_locks() {
+    // SAFETY: No transaction runs. This reads and changes the locks of this process.
+    unsafe { pg_sys::LockReleaseSession(USER_LOCKS) };
 }
 
 /// Shows in `pg_stat_activity` what the process is doing. None shows that it is idle.

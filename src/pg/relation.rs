@@ -48,6 +48,9 @@ pub struct File {
 /// The mode of a lock on a table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LockMode {
+    /// ACCESS SHARE: does not conflict with sessions that read or write rows, and is possible on
+    /// a standby.
+    Readers,
     /// ROW EXCLUSIVE: does not conflict with sessions that read or write rows.
     Rows,
     /// SHARE ROW EXCLUSIVE: conflicts with sessions that write rows, and with itself.
@@ -59,6 +62,7 @@ pub enum LockMode {
 impl LockMode {
     fn code(self) -> i32 {
         let mode = match self {
+            Self::Readers => pg_sys::AccessShareLock,
             Self::Rows => pg_sys::RowExclusiveLock,
             Self::Writers => pg_sys::ShareRowExclusiveLock,
             Self::Everybody => pg_sys::AccessExclusiveLock,
@@ -73,6 +77,21 @@ impl LockMode {
 pub fn try_lock(table: pg_sys::Oid, mode: LockMode) -> bool {
     // SAFETY: This locks an OID, whether a table has it or not.
     unsafe { pg_sys::ConditionalLockRelationOid(table, mode.code()) }
+}
+
+/// Lets one session at a time do something with a table, until the end of the transaction. Waits.
+///
+/// No SQL command takes this lock: it is one on the object, and SQL locks tables as relations.
+pub fn serialize(table: pg_sys::Oid) {
+    // SAFETY: This locks a number, whether an object has it or not.
+    unsafe {
+        pg_sys::LockDatabaseObject(
+            pg_sys::RelationRelationId,
+            table,
+            0,
+            pg_sys::ExclusiveLock as i32,
+        );
+    }
 }
 
 /// Processes what other sessions have committed to the catalog.

@@ -134,7 +134,9 @@ pub fn extension_owner() -> Option<pg_sys::Oid> {
 /// the system catalogs are in the search path meanwhile.
 pub fn as_extension_owner<R>(work: impl FnOnce() -> R) -> R {
     match extension_owner() {
-        Some(owner) => as_role(owner, || planner::with_plain_search_path(work)),
+        Some(owner) => as_role(owner, || {
+            planner::with_plain_search_path(|| planner::with_plain_storage(work))
+        }),
         None => work(),
     }
 }

@@ -8,12 +8,15 @@
 
 use std::collections::HashMap;
 
+use pgrx::pg_sys::Oid;
+
 use crate::domain::counter_events::Event;
 use crate::domain::filter::Filter;
 use crate::domain::names::QueueName;
 use crate::domain::status::Status;
 use crate::error::{Error, Result};
 use crate::pg::json::Jsonb;
+use crate::pg::relation;
 use crate::pg::spi::{Rows, Spi};
 use crate::pg::time::Interval;
 use crate::pg::value::Arg;
@@ -160,7 +163,7 @@ impl BulkRequest<'_> {
         if selection.statuses.is_empty() || limit <= 0 {
             return Ok(Vec::new());
         }
-        serialize_bulk_actions(spi, &[queue]);
+        serialize_bulk_actions(&[queue]);
         let args = self.args(spi, selection, Some(i64::from(limit)))?;
         let rows = spi.once(&self.sql(LOCK_SELECTED, queue, selection), &args);
         Ok((0..rows.len())
@@ -175,25 +178,16 @@ impl BulkRequest<'_> {
     }
 }
 
-const LOCK_BULK_ACTIONS: &str = "select pg_catalog.pg_advisory_xact_lock($1, $2)";
-
-/// The first key of the advisory locks on ordered queues: `fqad` in ASCII. The second one is
-/// the id of the queue.
-const BULK_LOCK_CLASS: i32 = 0x6671_6164;
-
 /// Lets one bulk action at a time run on each ordered queue of a list, until the transaction
 /// ends. An action that settles the head of a key waits for the next document of that key,
 /// which another action might have locked: the two would wait for each other.
-pub fn serialize_bulk_actions(spi: &Spi, queues: &[&Queue]) {
+///
+/// An advisory lock would not do: any role could take it.
+pub fn serialize_bulk_actions(queues: &[&Queue]) {
     let ordered = queues.iter().filter(|queue| queue.policy.is_ordered);
-    let mut ids: Vec<i32> = ordered.map(|queue| queue.id).collect();
-    ids.sort_unstable();
-    for id in ids {
-        spi.once(
-            LOCK_BULK_ACTIONS,
-            &[Arg::from(BULK_LOCK_CLASS), Arg::from(id)],
-        );
-    }
+    let mut tables: Vec<Oid> = ordered.map(|queue| queue.table).collect();
+    tables.sort_unstable_by_key(|table| table.to_u32());
+    tables.into_iter().for_each(relation::serialize);
 }
 
 /// Replaces `{order}` in a statement that writes documents into a queue. They are written in

@@ -221,7 +221,7 @@ pub fn move_to(queue: &Queue, target: &Queue, request: &BulkRequest) -> Result<i
         let moved = if request.dry_run {
             request.count(spi, queue, &new, Some(request.limit))?
         } else {
-            serialize_bulk_actions(spi, &[queue, target]);
+            serialize_bulk_actions(&[queue, target]);
             let selected = request.lock(spi, queue, &new, request.limit)?;
             move_selected(spi, queue, target, &selected)?
         };

@@ -17,7 +17,7 @@ use crate::settings;
 use crate::store::open_queue::Queue;
 use crate::store::policy::Keep;
 use crate::store::statement::{self, Statement};
-use crate::store::{counter_log, leases, metrics, queue, queue_tables};
+use crate::store::{counter_log, leases, metrics, owned_queue, queue, queue_tables};
 
 /// How a document was settled: the column `outcome` of the history.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -403,7 +403,7 @@ const LIST_READABLE: &str = "select q.name::text from fetchq.queues q
 pub const ROWS: &str = "select $1::varchar, h.id, h.settled_at, h.outcome, h.subject, h.version,
         h.priority, h.attempts, h.iterations, h.created_at, h.payload, h.last_error,
         h.ordering_key, h.origin, h.worker
-    from {history} h";
+    from only {history} h";
 
 /// Adds the history of one queue to a result. Without a name it adds the histories of all
 /// queues that the caller may read.
@@ -411,6 +411,7 @@ pub const ROWS: &str = "select $1::varchar, h.id, h.settled_at, h.outcome, h.sub
 /// Fails with `UnknownQueue` when there is no such queue. A queue that has never kept a
 /// history has no table for it, and adds nothing.
 pub fn list(name: Option<&QueueName>, out: &mut RowSink) -> Result<()> {
+    let is_named = name.is_some();
     let names = match name {
         Some(name) => {
             queue::id(name)?;
@@ -423,7 +424,13 @@ pub fn list(name: Option<&QueueName>, out: &mut RowSink) -> Result<()> {
     };
     for name in names {
         let sql = statement::render(ROWS, &name);
-        spi::connect(|spi| out.extend(&spi.once(&sql, &[Arg::from(name.as_str())])));
+        let args = [Arg::from(name.as_str())];
+        let mut read = || spi::connect(|spi| out.extend(&spi.once(&sql, &args)));
+        if is_named {
+            read();
+        } else {
+            owned_queue::read_as_owner(&name, &["history"], read);
+        }
     }
     Ok(())
 }

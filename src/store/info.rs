@@ -7,6 +7,7 @@ use crate::domain::names::QueueName;
 use crate::pg::call::RowSink;
 use crate::pg::spi::{self, Rows};
 use crate::pg::value::Arg;
+use crate::store::owned_queue;
 use crate::store::rights::{self, Right};
 use crate::store::statement;
 
@@ -46,10 +47,10 @@ pub fn extension_version() -> Option<String> {
 const TRACE: &str = "select created_at, 'document'::varchar,
         format('status: %s; attempts: %s; iterations: %s', status, attempts, iterations)::varchar,
         to_jsonb(d)
-    from {docs} d where subject {=} $1
+    from only {docs} d where subject {=} $1
     union all
     (select created_at, 'error'::varchar, message, to_jsonb(l)
-     from {logs} l where subject {=} $1 order by id)";
+     from only {logs} l where subject {=} $1 order by id)";
 
 /// The statement of `trace` for a queue. $1: the subject.
 pub fn trace_sql(name: &QueueName) -> String {
@@ -64,7 +65,10 @@ pub fn trace(subject: &str, is_descending: bool, out: &mut RowSink) {
     spi::connect(|spi| {
         let found: Vec<(&QueueName, Rows)> = queues
             .iter()
-            .map(|name| (name, spi.once(&trace_sql(name), &[Arg::from(subject)])))
+            .filter_map(|name| {
+                let read = || spi.once(&trace_sql(name), &[Arg::from(subject)]);
+                Some((name, owned_queue::read_as_owner(name, &["logs"], read)?))
+            })
             .collect();
         let rows = found
             .iter()

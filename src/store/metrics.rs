@@ -143,7 +143,7 @@ const COUNT_DOCUMENTS: &str = "select
         count(*) filter (where status {=} {active}),
         count(*) filter (where status {=} {completed}),
         count(*) filter (where status {=} {killed})
-    from {docs}";
+    from only {docs}";
 
 /// Counts the documents of a queue: all of them, and those of each status, in the order of
 /// `counter_events::GAUGES`.
@@ -172,7 +172,7 @@ fn render_counting(sql: &str, name: &QueueName) -> String {
 // yet, in one snapshot. The difference is stored, so that the sum is exact.
 const RECOUNT: &str = "with
     groups as (
-        select status, version, count(*) as n from {docs} group by status, version
+        select status, version, count(*) as n from only {docs} group by status, version
     ),
     tail as (
         select case when e.metric {=} 'v' then 'v' {||} l.version else e.metric end as metric,
@@ -219,7 +219,7 @@ const DELETE_METRICS: &str = "delete from fetchq.metrics where queue {=} $1";
 // here belongs to a change of a document that was not counted either.
 const STORE_COUNTED: &str = "with
     removed as (delete from fetchq.counter_log where queue_id {=} $2),
-    groups as (select status, version, count(*) as n from {docs} group by status, version)
+    groups as (select status, version, count(*) as n from only {docs} group by status, version)
     insert into fetchq.metrics (queue, metric, value, updated_at)
     select $1, metric, n, now() from (
         {gauges}

@@ -11,6 +11,7 @@
 use std::ops::Deref;
 use std::rc::Rc;
 
+use pgrx::notice;
 use pgrx::pg_sys::Oid;
 
 use crate::domain::names::QueueName;
@@ -30,6 +31,61 @@ pub struct OwnedQueue {
     /// The role that asks for the maintenance.
     caller: Oid,
     waits: bool,
+}
+
+/// Runs `work`, which reads a queue that the caller has not named, with the rights of the owner of
+/// the documents: what the owner has attached to its tables gains no rights of the caller.
+/// `tables` are those that it reads beside the documents. The caller may read all of them.
+///
+/// Waits for nobody. Returns None where a table is missing; and, with a notice, where another
+/// session has locked one, where one belongs to another role than the documents, and where a
+/// policy restricts what the caller may read.
+pub fn read_as_owner<R>(name: &QueueName, tables: &[&str], work: impl FnOnce() -> R) -> Option<R> {
+    let caller = role::current();
+    let mut owner = None;
+    for table in std::iter::once(&"docs").chain(tables) {
+        let relation_name = name.relation(table);
+        let leave_out = |reason: &str| {
+            notice!(
+                "queue \"{name}\" is left out, because {reason} fetchq_data.\"{relation_name}\""
+            );
+        };
+        let table = match relation::lock_data_table(&relation_name, LockMode::Readers, false) {
+            NamedLock::Held(table, _) => table,
+            NamedLock::Busy => {
+                leave_out("another session has locked");
+                return None;
+            }
+            NamedLock::Missing => return None,
+        };
+        let found = relation::owner_of_table(table)?;
+        if *owner.get_or_insert(found) != found {
+            leave_out("another role than that of the documents owns");
+            return None;
+        }
+        if !role::has_privileges_of(caller, found) && role::is_restricted_by_policies(caller, table)
+        {
+            leave_out("policies restrict what you may read of");
+            return None;
+        }
+    }
+    owner.map(|owner| match owner == caller {
+        true => work(),
+        false => role::as_role(owner, work),
+    })
+}
+
+/// Runs `work`, which changes a queue that the caller has not named, with the rights of the owner
+/// of the documents. It takes no lock before `work` does.
+///
+/// The queue may get another owner meanwhile. `work` then has the rights of the previous one, and
+/// none of the caller's.
+pub fn act_as_owner<R>(name: &QueueName, work: impl FnOnce() -> R) -> R {
+    let table = relation::lookup_data_table(&name.relation("docs"));
+    match table.and_then(relation::owner_of) {
+        Some(owner) if owner != role::current() => role::as_role(owner, work),
+        _ => work(),
+    }
 }
 
 /// A table of a queue beside that of the documents.

@@ -220,7 +220,7 @@ pub fn status_of(name: &QueueName, out: &mut RowSink) {
 
 const TOP: &str = "select subject, payload, version, priority, attempts, iterations, created_at,
         last_iteration, next_iteration, lock_upgrade
-    from {docs}
+    from only {docs}
     where version {=} $1
     order by priority desc, next_iteration, attempts, seq
     limit $2 offset $3";

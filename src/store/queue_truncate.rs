@@ -4,7 +4,7 @@ use crate::domain::names::QueueName;
 use crate::error::{Error, Result};
 use crate::pg::session;
 use crate::store::rights::{self, Right};
-use crate::store::{jobs, metrics, queue, queue_tables};
+use crate::store::{jobs, metrics, owned_queue, queue, queue_tables};
 
 /// Removes all documents of a queue and recounts its metrics. `empty`: also removes its
 /// logs, snapshots and history, and makes its jobs due. Fails with `Error::KeepsSnapshot` in
@@ -26,10 +26,10 @@ pub fn truncate(name: &QueueName, empty: bool) -> Result<()> {
     Ok(())
 }
 
-/// Truncates every queue that the caller manages as `truncate` does, in the order of their names. The first error ends it.
-/// Fails with `Error::KeepsSnapshot`.
+/// Truncates every queue that the caller manages as `truncate` does, in the order of their names,
+/// with the rights of their owners. The first error ends it. Fails with `Error::KeepsSnapshot`.
 pub fn truncate_all(empty: bool) -> Result<()> {
     rights::list(Right::Manage)
         .iter()
-        .try_for_each(|name| truncate(name, empty))
+        .try_for_each(|name| owned_queue::act_as_owner(name, || truncate(name, empty)))
 }

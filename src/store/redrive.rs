@@ -102,7 +102,7 @@ pub fn redrive(queue: &OwnedQueue, request: &BulkRequest) -> Result<i32> {
         .chain(opened)
         .map(|queue| &**queue)
         .collect();
-    spi::connect(|spi| doc_selection::serialize_bulk_actions(spi, &all));
+    doc_selection::serialize_bulk_actions(&all);
 
     let mut n = queue.act(|| revive_killed(queue, request))?;
     if let Some(dead_letter_queue) = &dead_letter_queue
@@ -204,7 +204,7 @@ fn return_to_origin(
     dead_letter_queue.authorize(&[Privilege::Select, Privilege::Update, Privilege::Delete])?;
     origin.authorize(&[Privilege::Insert])?;
     spi::connect(|spi| {
-        doc_selection::serialize_bulk_actions(spi, &[dead_letter_queue, origin]);
+        doc_selection::serialize_bulk_actions(&[dead_letter_queue, origin]);
         let mut n = 0;
         let mut staying: Vec<String> = Vec::new();
         while n < limit {

@@ -15,7 +15,7 @@ use crate::ready::key::PickKey;
 use crate::settings::SessionLeases;
 use crate::store::bookkeeping::{documents_ready, note_entry};
 use crate::store::open_queue::Queue;
-use crate::store::owned_queue::OwnedQueue;
+use crate::store::owned_queue::{self, OwnedQueue};
 use crate::store::rights::{self, Right, Scope};
 use crate::store::statement::{self, Statement};
 use crate::store::{counter_log, plans};
@@ -343,8 +343,10 @@ pub fn release_all(worker: &str) -> Result<Option<i32>> {
     }
     let mut released = 0;
     for name in queues {
-        match Queue::open(&name) {
-            Ok(queue) => released += release(&queue, worker),
+        // The caller has not named the queue, so what its owner has attached to it gains no
+        // rights of the caller.
+        match OwnedQueue::open(&name) {
+            Ok(queue) => released += queue.act(|| release(&queue, worker)),
             // The queue was dropped after its name was read.
             Err(Error::UnknownQueue(_)) => {}
             Err(other) => return Err(other),
@@ -357,6 +359,9 @@ pub fn release_all(worker: &str) -> Result<Option<i32>> {
 pub fn list_leases(out: &mut RowSink) {
     for name in rights::list(Right::Read) {
         let sql = statement::render(LEASED, &name);
-        spi::connect(|spi| out.extend(&spi.once(&sql, &[Arg::from(name.as_str())])));
+        let args = [Arg::from(name.as_str())];
+        owned_queue::read_as_owner(&name, &[], || {
+            spi::connect(|spi| out.extend(&spi.once(&sql, &args)));
+        });
     }
 }

@@ -49,7 +49,10 @@ async fn fill(session: &Session) {
                  if not exists (select from pg_roles where rolname = 'fetchq_dump_worker') then create role fetchq_dump_worker; create role fetchq_dump_producer; create role fetchq_dump_owner; end if;
              end $$;
              select fetchq.queue_grant('kept', 'fetchq_dump_worker', 'worker'), fetchq.queue_grant('kept', 'fetchq_dump_producer', 'producer'), fetchq.queue_grant('kept', 'fetchq_dump_producer', 'reader');
-             select fetchq.queue_create('owned'); alter table fetchq_data.owned__docs owner to fetchq_dump_owner;
+             select fetchq.queue_create('owned');
+             alter table fetchq_data.owned__docs owner to fetchq_dump_owner;
+             alter table fetchq_data.owned__logs owner to fetchq_dump_owner;
+             alter table fetchq_data.owned__metrics owner to fetchq_dump_owner;
              grant execute on function fetchq.queue_create(text) to fetchq_dump_owner;
              update fetchq.queues set is_active = false, config = '{\"mine\": true}' where name = 'empty';
              update fetchq.jobs set settings = '{\"delay\": \"17s\", \"duration\": \"3m\"}', next_iteration = now() + interval '1 hour' where task = 'lgp';

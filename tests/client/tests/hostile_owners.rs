@@ -741,7 +741,7 @@ async fn a_schedule_pushes_with_the_rights_of_its_maker() {
              insert into fetchq.schedules (name, queue, every, made_by, next_tick, due_at)
              values ('spam', 'mail', '1 second', 'mallory', now(), now()),
                  ('gone', 'mail', '1 second', 4294967294, now(), now());
-             grant insert on fetchq_data.mail__docs to maker;
+             select fetchq.queue_grant('mail', 'maker', 'manager');
              set role maker;
              select fetchq.schedule_create('of the maker', 'mail', '1 second');
              reset role",
@@ -773,7 +773,7 @@ async fn a_schedule_pushes_with_the_rights_of_its_maker() {
     nothing_was_gained(&session).await;
     // The maker loses the right.
     session
-        .sql("revoke insert on fetchq_data.mail__docs from maker")
+        .sql("select fetchq.queue_revoke('mail', 'maker', 'manager')")
         .await;
     wait_until("the schedule fails", async || {
         session
