@@ -130,6 +130,12 @@ pub enum Error {
         kind: &'static str,
         held: &'static str,
     },
+    #[error("role \"{role}\" is still {kind} of queue \"{queue}\": another role has granted it")]
+    OtherGrantor {
+        role: String,
+        queue: String,
+        kind: &'static str,
+    },
     #[error("role \"{0}\" does not exist")]
     UnknownRole(String),
     #[error(
@@ -276,7 +282,9 @@ impl Error {
             Self::TableBusy { .. } => ERRCODE_LOCK_NOT_AVAILABLE,
             Self::TableMissing { .. } => ERRCODE_UNDEFINED_TABLE,
             Self::AlteredTable(_) => ERRCODE_INVALID_TABLE_DEFINITION,
-            Self::IncludedGrant { .. } => ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
+            Self::IncludedGrant { .. } | Self::OtherGrantor { .. } => {
+                ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE
+            }
             Self::UnknownRole(_) => ERRCODE_UNDEFINED_OBJECT,
             Self::Invalid(invalid) => match invalid {
                 Invalid::QueueName(_) | Invalid::MetricName(_) | Invalid::ScheduleName(_) => {
@@ -337,6 +345,7 @@ impl Error {
             Self::NoRight { role, queue, kind: Some(kind) } => format!("The owner of the queue can run: select fetchq.queue_grant('{queue}', '{}', '{kind}')", role.replace('\'', "''")),
             Self::NoRight { queue, .. } => format!("Connect as the owner of fetchq_data.\"{queue}__docs\", or as a superuser."),
             Self::IncludedGrant { role, queue, held, .. } => format!("Run: select fetchq.queue_revoke('{queue}', '{}', '{held}')", role.replace('\'', "''")),
+            Self::OtherGrantor { queue, .. } => format!("See who has granted what with \\dp fetchq_data.\"{queue}__docs\", and revoke the grant option of that role with: revoke … cascade"),
             Self::AlteredTable(_) => "Give the columns the types that fetchq has created, or create the index as a superuser.".into(),
             Self::NotPacker => "The owner of the extension can run: grant execute on function fetchq.metric_log_pack() to the role".into(),
             Self::UnknownRole(_) => "See pg_roles for the names.".into(),

@@ -215,8 +215,9 @@ pub fn grant(name: &QueueName, role: &str, kind_name: &str) -> Result<bool> {
 /// Takes a kind of grant from a role. The caller owns the queue, and has locked its registry row.
 /// Returns false when the role did not have it.
 ///
-/// Fails with `Error::IncludedGrant` when the role has a kind that includes this one, and with
-/// `Error::UnknownRole` and `Error::BadValue`.
+/// Fails with `Error::IncludedGrant` when the role has a kind that includes this one, with
+/// `Error::OtherGrantor` when another role has granted it too, and with `Error::UnknownRole` and
+/// `Error::BadValue`.
 pub fn revoke(name: &QueueName, role: &str, kind_name: &str) -> Result<bool> {
     let unwanted = kind(kind_name)?;
     spi::connect(|spi| {
@@ -248,7 +249,16 @@ pub fn revoke(name: &QueueName, role: &str, kind_name: &str) -> Result<bool> {
                 }
             }
         }
-        Ok(true)
+        // What a role has granted that got its right with the grant option is still there.
+        let is_left = |kind: &&Kind| kind.name == unwanted.name;
+        match self::held(spi, name, role).iter().any(is_left) {
+            true => Err(Error::OtherGrantor {
+                role: role.to_owned(),
+                queue: name.to_string(),
+                kind: unwanted.name,
+            }),
+            false => Ok(true),
+        }
     })
 }
 

@@ -651,9 +651,10 @@ async fn dead_letters_between_owners_run_with_the_rights_of_each() {
         )
         .await;
     wait_until("the move was refused", async || {
-        cluster.log_lines().iter().any(|line| {
-            line.contains("mail__docs") && line.contains("mallory") && line.contains("evil")
-        })
+        cluster
+            .log_lines()
+            .iter()
+            .any(|line| line.contains("mail") && line.contains("mallory") && line.contains("evil"))
     })
     .await;
     assert_eq!(
@@ -1031,4 +1032,145 @@ async fn a_locked_dead_letter_queue_delays_nobody_else() {
         })
         .await;
     }
+}
+
+/// A superuser asks about all queues, or changes all of them, and does not name mallory's.
+#[tokio::test]
+async fn calls_for_all_queues_run_nothing_with_the_rights_of_the_caller() {
+    let cluster = with_worker("all", "fetchq.background_worker = off");
+    let (_db, session, mallory) = lair(&cluster, "all").await;
+    mallory
+        .sql(
+            "select fetchq.queue_create('cast');
+             select fetchq.queue_set_history('cast', completed => '1 day');
+             select fetchq.queue_create('kid');
+             select fetchq.doc_append('cast', '{}'); select fetchq.doc_append('kid', '{}');
+             set fetchq.worker = 'everyone';
+             select fetchq.doc_pick('kid');
+             -- A cast that reads of a column need.
+             create type lair.number as (v int);
+             create function lair.as_int(lair.number) returns int language plpgsql as $$
+                 begin perform lair.attack('cast'); return ($1).v; end $$;
+             create cast (lair.number as int) with function lair.as_int(lair.number) as implicit;
+             drop index fetchq_data.cast__docs_pick_idx; drop index fetchq_data.cast__docs_due_idx;
+             drop trigger fetchq_ready on fetchq_data.cast__docs;
+             alter table fetchq_data.cast__docs alter status drop default;
+             alter table fetchq_data.cast__docs alter status type lair.number using row(2)::lair.number;
+             -- A child table with an index whose predicate planning evaluates.
+             create table lair.kid () inherits (fetchq_data.kid__docs);
+             create index on lair.kid (subject) where lair.calculate('predicate', true);
+             -- Triggers, for calls that change documents.
+             create trigger a before update or delete on fetchq_data.kid__docs
+                 for each row execute function lair.on_change('row');
+             create function lair.truncated() returns trigger language plpgsql as $$
+                 begin perform lair.attack('truncate'); return null; end $$;
+             create trigger t before truncate on fetchq_data.kid__docs
+                 for each statement execute function lair.truncated();",
+        )
+        .await;
+    for call in [
+        "count(*) from fetchq.leases",
+        "count(*) from fetchq.history",
+        "count(*) from fetchq.queue_history(null)",
+        "count(*) from fetchq.trace('nothing')",
+        "count(*) from fetchq.workers",
+        "count(*) from fetchq.metric_compute_all()",
+        "count(*) from fetchq.metric_get_all()",
+        "count(*) from fetchq.metric_reset_all()",
+        "count(*) from fetchq.status()",
+        "count(*) from fetchq.mnt_run_all(10)",
+        "fetchq.worker_release('everyone')",
+        "fetchq.queue_truncate_all()",
+    ] {
+        // Some of them fail because of what mallory has done to her table, as she.
+        let _ = session.batch_execute(&format!("select {call}")).await;
+        nothing_was_gained(&session).await;
+    }
+    for attack in ["cast", "row before update kid__docs", "truncate"] {
+        assert!(runs(&session, attack).await > 0, "{attack} did not run");
+    }
+}
+
+/// A schedule that appears while another session waits is not replaced by a role that does not
+/// manage its queue.
+#[tokio::test]
+async fn a_schedule_that_appears_meanwhile_is_not_replaced() {
+    let cluster = with_worker("stolen", "fetchq.background_worker = off");
+    let (db, session, mallory) = lair(&cluster, "stolen").await;
+    mallory.sql("select fetchq.queue_create('evil')").await;
+    session.sql("select fetchq.queue_create('mail')").await;
+    mallory.sql("begin; select fetchq.queue_drop('evil')").await;
+    let mut config = cluster.server().config().clone();
+    config.user("mallory");
+    let other = Server::new(config).connect(&db.name).await;
+    let replacing = tokio::spawn(async move {
+        other
+            .state("select fetchq.schedule_create('nightly', 'evil', '1 minute', replace => true)")
+            .await
+    });
+    wait_until("the other session waits", async || {
+        session
+            .text("select count(*) from pg_stat_activity where wait_event_type = 'Lock' and query like '%nightly%' and pid <> pg_backend_pid()")
+            .await
+            == "1"
+    })
+    .await;
+    session
+        .sql("select fetchq.schedule_create('nightly', 'mail', '1 hour')")
+        .await;
+    mallory.sql("rollback").await;
+    assert_eq!(replacing.await.unwrap(), "42501");
+    assert_eq!(
+        session
+            .text("select queue from fetchq.schedules where name = 'nightly'")
+            .await,
+        "mail"
+    );
+}
+
+/// Code of an owner that takes an advisory lock holds nobody up, and leaves none in the background
+/// worker.
+#[tokio::test]
+async fn advisory_locks_of_an_owner_hold_nobody_up() {
+    let cluster = with_worker("advisory", "");
+    let (db, session, mallory) = lair(&cluster, "advisory").await;
+    worker_comes(&session, &db.name).await;
+    session
+        .sql("select fetchq.queue_create('mail'); select fetchq.queue_set_ordered('mail', true)")
+        .await;
+    let id = session
+        .text("select id from fetchq.queues where name = 'mail'")
+        .await;
+    mallory
+        .sql(&format!(
+            "select fetchq.queue_create('evil');
+             create function lair.lock() returns trigger language plpgsql as $$
+             begin
+                 perform lair.attack('lock');
+                 perform pg_advisory_lock({id}, n) from generate_series(1, 3) n;
+                 perform pg_advisory_lock(x'66716164'::int, {id});
+                 return new;
+             end $$;
+             create trigger a before update on fetchq_data.evil__docs
+                 for each row execute function lair.lock();
+             select fetchq.doc_push('evil', 'a', 0, 0, clock_timestamp() + interval '200 ms', '{{}}');
+             select pg_advisory_lock(x'66716164'::int, {id})"
+        ))
+        .await;
+    session.sql("set lock_timeout = '10s'").await;
+    session
+        .sql("select fetchq.queue_redrive('mail', 10, '{}'); select fetchq.docs_kill('mail', '{\"subject\": \"x\"}')")
+        .await;
+    mallory.sql("select pg_advisory_unlock_all()").await;
+    wait_until("mallory's trigger ran", async || {
+        runs(&session, "lock").await > 0
+    })
+    .await;
+    wait_until("the background worker has no advisory lock", async || {
+        session
+            .text("select count(*) from pg_locks where locktype = 'advisory'")
+            .await
+            == "0"
+    })
+    .await;
 }
