@@ -53,6 +53,7 @@ async fn fill(session: &Session) {
              alter table fetchq_data.owned__docs owner to fetchq_dump_owner;
              alter table fetchq_data.owned__logs owner to fetchq_dump_owner;
              alter table fetchq_data.owned__metrics owner to fetchq_dump_owner;
+             grant usage on schema fetchq, fetchq_data to fetchq_dump_owner;
              grant execute on function fetchq.queue_create(text) to fetchq_dump_owner;
              update fetchq.queues set is_active = false, config = '{\"mine\": true}' where name = 'empty';
              update fetchq.jobs set settings = '{\"delay\": \"17s\", \"duration\": \"3m\"}', next_iteration = now() + interval '1 hour' where task = 'lgp';
