@@ -275,7 +275,8 @@ export function api(version, base) {
     await one("select * from fetchq.metric_log_increment('q_metric', 'custom', 7)");
     const { affected_rows } = await client.metric.logPack();
     assert.equal(typeof affected_rows, 'number');
-    assert.ok(affected_rows >= 1);
+    // The background worker may have packed them already.
+    assert.ok(affected_rows >= (HAS_WORKER ? 0 : 1));
     assert.equal((await client.metric.get('q_metric', 'custom')).current_value, 7);
     assert.deepEqual(await client.metric.getCommon('q_metric'), common);
 
