@@ -54,6 +54,11 @@ export async function createDatabase(name, settings = {}) {
   await pool.end();
 
   const db = new pg.Pool({ connectionString: url() });
+  // A session may be terminated with its database while it ends.
+  let hasEnded = false;
+  db.on('connect', (client) => client.on('error', (error) => {
+    if (!hasEnded) throw error;
+  }));
   return {
     url,
     db,
@@ -62,6 +67,7 @@ export async function createDatabase(name, settings = {}) {
     /** All rows of a statement. */
     all: async (sql, params) => (await db.query(sql, params)).rows,
     drop: async () => {
+      hasEnded = true;
       await db.end();
       await maintenance(...remove);
     },

@@ -209,9 +209,12 @@ export function workers(version, base) {
       queues: [{ name: 'w_flow1' }, { name: 'w_flow2' }, { name: 'w_flow3' }],
       workers: [
         { queue: 'w_flow1', ...SLEEPER, handler: (doc, { workflow }) => workflow.forward('w_flow2', { payload: { step: 1 } }) },
-        { queue: 'w_flow2', ...SLEEPER, handler: (doc, { workflow }) => {
+        { queue: 'w_flow2', ...SLEEPER, handler: async (doc, { workflow }) => {
           const payload = workflow.getPayload();
-          return payload.fail ? workflow.reject(new Error('no way')) : workflow.resolve(payload);
+          if (!payload.fail) return workflow.resolve(payload);
+          // The client handles a failure only after its push has returned.
+          await new Promise((next) => setTimeout(next, 200));
+          return workflow.reject(new Error('no way'));
         } },
       ],
     });
