@@ -343,6 +343,17 @@ pub fn first_alive<const N: usize>(
     }
 }
 
+/// Returns whether an index has an entry whose first column, an `integer`, equals `first`, of
+/// whatever row. The caller has locked `table`.
+pub fn has_entries(table: pg_sys::Oid, index: pg_sys::Oid, first: i32) -> bool {
+    // SAFETY: The caller has locked the table.
+    unsafe {
+        let mut walk = Walk::open(table, index, 1);
+        walk.start(&mut [equal(1, first)]);
+        walk.next()
+    }
+}
+
 /// Lists the distinct values of the second column of an index, in descending order, among the
 /// entries whose first column equals `first`.
 ///
