@@ -364,11 +364,11 @@ impl Launcher<'_> {
         }
         database.running = self.board.free_position().and_then(|position| {
             let worker = self.board.background_worker(position);
-            worker.assign(oid, self.number);
+            let generation = worker.assign(oid, self.number);
             if let Some(entry) = self.board.databases.find(oid) {
                 entry.set_position(position);
             }
-            let assignment = Assignment::new(position, self.number);
+            let assignment = Assignment::new(position, generation);
             let started =
                 process::start_background_worker(assignment.to_argument(), &database.name);
             if started.is_none() {
@@ -397,13 +397,15 @@ impl Launcher<'_> {
     fn terminate_orphans(&self) -> bool {
         let mut are_gone = true;
         for worker in self.board.orphans(self.number) {
-            match worker.slot.process() {
-                Some((pid, _)) if process::terminate(pid) => are_gone = false,
-                _ => {
-                    let database = worker.database();
-                    worker.release();
-                    self.board.request_worker(database, i64::MIN);
-                }
+            let database = worker.database();
+            if worker.release().is_some() {
+                self.board.request_worker(database, i64::MIN);
+                continue;
+            }
+            // A process that has left its slot may still record something.
+            are_gone = false;
+            if let Some(pid) = worker.held_by() {
+                process::terminate(pid);
             }
         }
         are_gone
@@ -419,7 +421,9 @@ impl Launcher<'_> {
         }
         let worker = board.background_worker(*position);
         let needed_at = worker.needed_at();
-        let reason = worker.release();
+        let Some(reason) = worker.release() else {
+            return;
+        };
         database.running = None;
         database.asked_at = None;
         if now.saturating_sub(database.started_at) > STABLE_AFTER_US || reason != ExitReason::Crash
