@@ -345,6 +345,17 @@ impl Bucket {
         }
     }
 
+    /// Returns the time of the lowest floor of a group, in microseconds since 2000. None when
+    /// nothing is known of it in this epoch.
+    pub fn first_due(&self, name: &Name, epoch: u64) -> Option<i64> {
+        let group = self
+            .find(name)
+            .filter(|group| group.phase == Phase::Ready && group.epoch == epoch)?;
+        let views = group.views();
+        let floors = views.as_slice().iter().map(|view| view.floor);
+        floors.map(Key::next_iteration).min()
+    }
+
     /// Calls `visit` with each known level of a table.
     pub fn visit_table(&self, database: u32, table: u32, mut visit: impl FnMut(Name, View)) {
         self.visit_database(database, |name, _, view| {

@@ -415,6 +415,25 @@ fn the_due_index_has_its_two_levels_at_once() {
 }
 
 #[test]
+fn what_was_due_in_another_epoch_is_not_known() {
+    let mut b = bucket();
+    let name = Name {
+        index: Index::Due,
+        ..NAME
+    };
+    b.begin_discovery(name, OWNER, 7, 1);
+    for status in [Status::Planned, Status::Active] {
+        let advance = b.begin_advance(&name, status.code(), Key::LAST, 1).unwrap();
+        b.end_advance(&name, status.code(), advance, Some(Key::LAST));
+    }
+    assert_eq!(b.first_due(&name, 7), Some(i64::MAX));
+    b.note(&name, Status::Active.code(), key(50), 1);
+    assert_eq!(b.first_due(&name, 7), Some(50));
+    // Rows were loaded without notes.
+    assert_eq!(b.first_due(&name, 8), None);
+}
+
+#[test]
 fn one_backend_claims_a_full_scan() {
     let b = ready(&[0]);
     assert!(b.claim_full_scan(&NAME, 5, 10));

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use fetchq_client_tests::{
     Cluster, Database, LAUNCHER, Server, Session, WORKER, process_id, processes, wait_for_rows,
-    wait_until, with_worker,
+    wait_until, with_worker, worker_goes,
 };
 
 /// The database from which the others are copied.
@@ -499,4 +499,35 @@ async fn the_status_of_a_database_that_waits() {
             "t"
         );
     }
+}
+
+/// Rows are loaded without notes while no background worker runs. What the ready floors said before
+/// does not count for the next one.
+#[tokio::test]
+async fn what_was_loaded_without_notes_is_due_for_the_next_background_worker() {
+    let cluster = with_worker("pool_epoch", "");
+    let server = cluster.server();
+    let admin = server.connect("postgres").await;
+    origin(
+        &server,
+        "select fetchq.doc_push('q', 'later', 0, 0, now() + interval '1 day', '{}')",
+    )
+    .await;
+    let session = server.connect(ORIGIN).await;
+    // The floor of planned documents is somewhere in the future, and that of leases at the end.
+    let known = "select count(*) from fetchq.ready_floors('q') where index = 'due' and next_iteration > now()";
+    wait_for_rows("the floors are known", &session, known, &["2"]).await;
+    switch(&admin, "off").await;
+    worker_goes(&admin, ORIGIN).await;
+    session
+        .sql(
+            "begin;
+             alter table fetchq_data.q__docs disable trigger fetchq_ready;
+             insert into fetchq_data.q__docs (subject, status, next_iteration) values ('loaded', 0, now());
+             alter table fetchq_data.q__docs enable always trigger fetchq_ready;
+             commit",
+        )
+        .await;
+    switch(&admin, "on").await;
+    has_status(&session, "loaded", "1").await;
 }
