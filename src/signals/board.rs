@@ -329,13 +329,8 @@ impl Board {
 
     /// Records that a database got or lost the extension, and wakes the launcher.
     pub fn extension_changed(&self, database: u32) {
-        match self.databases.find(database) {
-            Some(entry) => {
-                entry.wake_at(i64::MIN);
-            }
-            None => {
-                self.generation.fetch_add(1, Ordering::AcqRel);
-            }
+        if self.databases.wake_at(database, i64::MIN).is_none() {
+            self.generation.fetch_add(1, Ordering::AcqRel);
         }
         self.requests.fetch_add(1, Ordering::SeqCst);
         self.launcher.wake();
@@ -356,9 +351,7 @@ impl Board {
     /// Has a background worker serve a database at a time in microseconds since 2000, or earlier.
     /// To be called when none serves it now. A database without an entry is served in rotation.
     pub fn request_worker(&self, database: u32, time: i64) {
-        if let Some(entry) = self.databases.find(database)
-            && entry.wake_at(time)
-        {
+        if self.databases.wake_at(database, time) == Some(true) {
             self.requests.fetch_add(1, Ordering::SeqCst);
             if time < self.launcher_wakes_at.load(Ordering::SeqCst) {
                 self.launcher.wake();
