@@ -76,7 +76,7 @@ while ((next < ${#files[@]} || ${#job[@]})); do
   done
   nap 0.1
   if ((SECONDS - beat >= 15)); then
-    echo "… $(cat "$work/all" "$work"/on.* | grep -cE '^test .* \.\.\. |^ok$' || :) of $(wc -l <"$work/tests") tests have run"
+    echo "… $(cat "$work/all" "$work"/on.* | grep -cE '^test [^ ]+ \.\.\. ' || :) of $(wc -l <"$work/tests") tests have begun"
     beat=$SECONDS
   fi
 done

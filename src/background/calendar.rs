@@ -13,7 +13,7 @@ use crate::maintenance::runner;
 use crate::pg::{process, relation, time};
 use crate::ready::due;
 use crate::signals::board::BackgroundWorker;
-use crate::store::queue;
+use crate::store::{lateness, queue};
 
 /// How often all queues are examined, because documents can appear without a due change:
 /// microseconds.
@@ -300,10 +300,14 @@ impl<'a> Calendar<'a> {
                 let table = relation::lookup_data_table(&name.relation("docs"))?.to_u32();
                 Some((table, (name, relation::owner_in_catalog(table))))
             });
-            tables.collect::<Vec<_>>()
+            let epochs = match is_full {
+                true => HashMap::new(),
+                false => lateness::epochs(),
+            };
+            (tables.collect::<Vec<_>>(), epochs)
         });
         match found {
-            Ok(found) => {
+            Ok((found, epochs)) => {
                 let tables: HashSet<u32> = found.iter().map(|(table, _)| *table).collect();
                 let dropped = self.queues.keys().filter(|table| !tables.contains(table));
                 for table in dropped.copied().collect::<Vec<_>>() {
@@ -313,10 +317,8 @@ impl<'a> Calendar<'a> {
                 self.sweep.retain(|table| tables.contains(table));
                 let left: HashSet<u32> = self.sweep.iter().copied().collect();
                 for (table, queue) in found {
-                    let due_at = match is_full {
-                        true => None,
-                        false => due::known_due(table),
-                    };
+                    let epoch = epochs.get(&table);
+                    let due_at = epoch.and_then(|epoch| due::known_due(table, *epoch));
                     if due_at.is_none() && !left.contains(&table) {
                         self.sweep.push_back(table);
                     }

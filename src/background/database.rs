@@ -13,7 +13,7 @@ use crate::background::schedules::Schedules;
 use crate::background::sessions::Sessions;
 use crate::domain::status::Status;
 use crate::pg::{deadline, process, session, time, transaction};
-use crate::signals::board::{BackgroundWorker, ExitReason, board};
+use crate::signals::board::{ExitReason, Held, board};
 use crate::signals::databases::Database;
 use crate::signals::watchdog;
 
@@ -29,20 +29,14 @@ pub fn main(assignment: &Assignment) {
     let Some(board) = board() else {
         process::end(false);
     };
-    let worker = board.background_worker(assignment.position);
-    if !worker.is_assigned_by(assignment.launcher_number) {
-        // The launcher that started this process has exited.
-        process::end(false);
-    }
     POSITION.store(assignment.position, Ordering::Relaxed);
     transaction::on_exit(release_slot);
-    worker.slot.occupy(session::pid(), time::clock());
-    if !worker.is_assigned_by(assignment.launcher_number) {
-        // A new launcher has started meanwhile. It may have assigned the entry to another
-        // database.
-        release_slot();
+    let worker = board.background_worker(assignment.position);
+    let Some(held) = worker.hold(assignment.generation, session::pid()) else {
+        // The launcher that started this process has exited, and another one has freed the entry.
         process::end(false);
-    }
+    };
+    held.serve(session::pid(), time::clock());
     // Sessions signal to this process from here on, and everything is examined below.
     let entry = board.databases.find(worker.database());
     if let Some(entry) = entry {
@@ -50,15 +44,15 @@ pub fn main(assignment: &Assignment) {
     }
     process::begin(Some(worker.database()), c"fetchq background worker");
     limits::begin();
-    let mut services = Services::new(worker, entry);
-    let reason = services.run(assignment);
+    let mut services = Services::new(held, entry);
+    let reason = services.run();
     if reason == ExitReason::Replaced {
         services.leave();
     } else {
         services.jobs.terminate();
     }
     watchdog::leave();
-    worker.set_exit_reason(reason);
+    held.set_exit_reason(reason);
     process::end(false);
 }
 
@@ -69,13 +63,13 @@ fn release_slot() {
     }
     if let Some(board) = board() {
         let worker = board.background_worker(POSITION.load(Ordering::Relaxed));
-        worker.slot.release_if_occupied_by(session::pid());
+        worker.let_go(session::pid());
     }
 }
 
 /// What the process does in its database.
 struct Services<'a> {
-    worker: &'a BackgroundWorker,
+    held: Held<'a>,
     /// What the board says about the database; None when there are too many databases.
     entry: Option<&'a Database>,
     calendar: Calendar<'a>,
@@ -86,14 +80,15 @@ struct Services<'a> {
 }
 
 impl<'a> Services<'a> {
-    fn new(worker: &'a BackgroundWorker, entry: Option<&'a Database>) -> Self {
+    fn new(held: Held<'a>, entry: Option<&'a Database>) -> Self {
+        let worker = held.worker();
         let swept_at = entry.map_or(i64::MIN, Database::swept_at);
         // Where nobody has recorded what was not announced, clients look at all queues.
         let unannounced = entry.map_or(Status::Pending.bit(), Database::take_unannounced);
         let mut calendar = Calendar::new(worker, swept_at);
         calendar.begin_sweep_at(entry.map_or(0, Database::sweep_from));
         Self {
-            worker,
+            held,
             entry,
             calendar,
             schedules: Schedules::new(worker),
@@ -115,12 +110,12 @@ impl<'a> Services<'a> {
             .due_at()
             .min(self.schedules.due_at())
             .min(self.sessions.due_at())
-            .min(self.worker.bound_leases_at())
+            .min(self.held.worker().bound_leases_at())
             .min(self.jobs.due_at())
     }
 
     /// Works until the process has to exit. Returns why.
-    fn run(&mut self, assignment: &Assignment) -> ExitReason {
+    fn run(&mut self) -> ExitReason {
         let mut checked_at = i64::MIN / 2;
         loop {
             if process::should_stop() {
@@ -129,7 +124,7 @@ impl<'a> Services<'a> {
             process::reload();
             // No process has to wake this one from here on, because it reads all changes below
             // before it sleeps.
-            self.worker.set_wake_time(i64::MIN);
+            self.held.set_wake_time(i64::MIN);
             if checked_at + CHECK_INTERVAL_US <= time::clock() {
                 checked_at = time::clock();
                 match process::transaction(exit_reason) {
@@ -151,20 +146,19 @@ impl<'a> Services<'a> {
                 .min(self.calendar.run())
                 .min(self.schedules.run());
             self.notifier.run();
-            let job_due = self.jobs.run(assignment);
+            let job_due = self.jobs.run();
             let next = due.min(job_due).min(self.notifier.run());
             if let Some(entry) = self.entry {
                 entry.set_swept_at(self.calendar.swept_at());
             }
             process::show_activity(None);
             process::report_statistics(next > time::clock() + LONG_SLEEP_US);
-            if self.worker.is_asked_to_leave() && !process::should_stop() {
+            if self.held.worker().is_asked_to_leave() && !process::should_stop() {
                 return ExitReason::Replaced;
             }
             let until = next.min(checked_at + CHECK_INTERVAL_US);
-            self.worker
-                .set_needed_at(self.needed_at().max(i64::MIN + 1));
-            self.worker.set_wake_time(until);
+            self.held.set_needed_at(self.needed_at().max(i64::MIN + 1));
+            self.held.set_wake_time(until);
             if self.has_changes() || process::should_stop() {
                 continue;
             }
@@ -184,12 +178,12 @@ impl<'a> Services<'a> {
         }
         // From here on sessions request a new background worker. One that has found this process
         // before is found below, or finds that it has left.
-        self.worker.slot.release();
+        self.held.stop_serving();
         self.notifier.flush();
         let needed_at = match self.has_changes() {
             true => time::clock(),
-            false => needed_at.min(self.worker.bound_leases_at()),
+            false => needed_at.min(self.held.worker().bound_leases_at()),
         };
-        self.worker.set_needed_at(needed_at);
+        self.held.set_needed_at(needed_at);
     }
 }

@@ -9,7 +9,7 @@ use std::cell::Cell;
 
 use pgrx::pg_sys::Oid;
 
-use crate::background::lifecycle::{Assignment, CHECK_INTERVAL_US, exit_reason, log_failure};
+use crate::background::lifecycle::{CHECK_INTERVAL_US, exit_reason, log_failure};
 use crate::background::limits;
 use crate::maintenance::runner;
 use crate::pg::process::{self, Started};
@@ -145,7 +145,7 @@ pub struct Jobs {
 impl Jobs {
     /// Packs the counters and starts the jobs process, when they are due. Returns when to call it
     /// again, in microseconds since 2000.
-    pub fn run(&mut self, assignment: &Assignment) -> i64 {
+    pub fn run(&mut self) -> i64 {
         if self.pack_at <= time::clock() && !process::should_stop() {
             self.pack_at = pack();
         }
@@ -155,7 +155,7 @@ impl Jobs {
         }
         let is_idle = self.jobs_process.is_none();
         if is_idle && self.slow_at <= time::clock() && !process::should_stop() {
-            self.slow_at = self.start_jobs_process(assignment);
+            self.slow_at = self.start_jobs_process();
         }
         match self.jobs_process {
             // The exit of the jobs process wakes this one.
@@ -188,7 +188,7 @@ impl Jobs {
 
     /// Starts the jobs process if a slow job is due. Returns when to look again, in microseconds
     /// since 2000.
-    fn start_jobs_process(&mut self, assignment: &Assignment) -> i64 {
+    fn start_jobs_process(&mut self) -> i64 {
         let found = process::transaction(|| (store::next(Kind::Slow), catalog::database_name()));
         let now = time::clock();
         let (next, database) = match found {
@@ -214,7 +214,7 @@ impl Jobs {
             }
         }
         self.started_at = now;
-        self.jobs_process = process::start_jobs(assignment.to_argument(), &database);
+        self.jobs_process = process::start_jobs(session::database() as usize, &database);
         match self.jobs_process {
             Some(_) => next,
             // max_worker_processes are running, so this process does the work itself.
@@ -223,18 +223,14 @@ impl Jobs {
     }
 }
 
-/// The main function of the jobs process. It runs the slow jobs of a database until none is due.
-pub fn main(assignment: &Assignment) {
-    let Some(board) = board() else {
-        process::end(false);
-    };
-    let worker = board.background_worker(assignment.position);
-    let database = worker.database();
-    let has_slot = database != 0
-        && worker.is_assigned_by(assignment.launcher_number)
-        && board
+/// The main function of the jobs process. It runs the slow jobs of a database, which is given by its
+/// OID, until none is due.
+pub fn main(database: u32) {
+    let has_slot = board().is_some_and(|board| {
+        board
             .jobs_processes
-            .claim(session::pid(), database, max_jobs_processes());
+            .claim(session::pid(), database, max_jobs_processes())
+    });
     if !has_slot {
         process::end(false);
     }

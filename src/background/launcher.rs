@@ -183,7 +183,10 @@ impl Launcher<'_> {
             self.generation = generation;
             // One of those that have no entry has got the extension.
             let unlisted = self.databases.values_mut().filter(|d| !d.is_listed);
-            for database in unlisted.filter(|d| d.has_extension != Some(true)) {
+            // A background worker that runs there may have looked before.
+            for database in
+                unlisted.filter(|d| d.has_extension != Some(true) || d.running.is_some())
+            {
                 database.wakes_at = i64::MIN;
             }
         }
@@ -211,27 +214,9 @@ impl Launcher<'_> {
 
     /// Gives entries of databases without the extension to those with it that have none.
     fn make_room(&mut self) {
-        let needs = |d: &Database| !d.is_listed && d.is_enabled && d.has_extension == Some(true);
-        let wanted = self.databases.values().filter(|d| needs(d)).count();
-        if wanted == 0 && self.board.databases.unlisted() == 0 {
+        let Some(unlisted) = make_room(&mut self.databases, &self.board.databases) else {
             return;
-        }
-        let others = self.databases.iter_mut().filter(|(_, database)| {
-            database.is_listed
-                && database.has_extension == Some(false)
-                && database.running.is_none()
-        });
-        for (oid, database) in others.take(wanted) {
-            self.board.databases.remove(*oid);
-            database.is_listed = false;
-            database.wakes_at = i64::MAX;
-        }
-        let mut unlisted = 0;
-        for (oid, database) in self.databases.iter_mut().filter(|(_, d)| needs(d)) {
-            database.is_listed = self.board.databases.add(*oid);
-            unlisted += u32::from(!database.is_listed);
-        }
-        self.board.databases.set_unlisted(unlisted);
+        };
         if unlisted > 0 && !self.is_board_full {
             error::log(format!(
                 "fetchq launcher: more than {DATABASES} databases have the extension: {unlisted} of them are served in rotation, not when something is due"
@@ -364,11 +349,11 @@ impl Launcher<'_> {
         }
         database.running = self.board.free_position().and_then(|position| {
             let worker = self.board.background_worker(position);
-            worker.assign(oid, self.number);
+            let generation = worker.assign(oid, self.number);
             if let Some(entry) = self.board.databases.find(oid) {
                 entry.set_position(position);
             }
-            let assignment = Assignment::new(position, self.number);
+            let assignment = Assignment::new(position, generation);
             let started =
                 process::start_background_worker(assignment.to_argument(), &database.name);
             if started.is_none() {
@@ -379,6 +364,10 @@ impl Launcher<'_> {
         database.started_at = now;
         database.asked_at = None;
         let has_started = database.running.is_some();
+        if has_started {
+            // What it needs from here on is noticed since, see `end_visit`.
+            database.wakes_at = i64::MAX;
+        }
         if !has_started && self.full_logged_at.saturating_add(FULL_LOG_INTERVAL_US) <= now {
             self.full_logged_at = now;
             error::log(format!(
@@ -397,13 +386,15 @@ impl Launcher<'_> {
     fn terminate_orphans(&self) -> bool {
         let mut are_gone = true;
         for worker in self.board.orphans(self.number) {
-            match worker.slot.process() {
-                Some((pid, _)) if process::terminate(pid) => are_gone = false,
-                _ => {
-                    let database = worker.database();
-                    worker.release();
-                    self.board.request_worker(database, i64::MIN);
-                }
+            let database = worker.database();
+            if worker.release().is_some() {
+                self.board.request_worker(database, i64::MIN);
+                continue;
+            }
+            // A process that has left its slot may still record something.
+            are_gone = false;
+            if let Some(pid) = worker.held_by() {
+                process::terminate(pid);
             }
         }
         are_gone
@@ -419,7 +410,9 @@ impl Launcher<'_> {
         }
         let worker = board.background_worker(*position);
         let needed_at = worker.needed_at();
-        let reason = worker.release();
+        let Some(reason) = worker.release() else {
+            return;
+        };
         database.running = None;
         database.asked_at = None;
         if now.saturating_sub(database.started_at) > STABLE_AFTER_US || reason != ExitReason::Crash
@@ -449,7 +442,7 @@ impl Launcher<'_> {
                 database.not_before = now + MIN_RETRY_US;
             }
         }
-        database.wakes_at = wakes_at;
+        database.end_visit(wakes_at);
         if let Some(entry) = board.databases.find(oid) {
             entry.wake_at(wakes_at);
             if reason != ExitReason::Replaced {
@@ -460,7 +453,41 @@ impl Launcher<'_> {
     }
 }
 
+/// Gives entries of databases without the extension to those with it that have none. Returns how
+/// many of these still have none; None when all had one before.
+fn make_room(
+    databases: &mut HashMap<u32, Database>,
+    entries: &databases::Databases,
+) -> Option<u32> {
+    let needs = |d: &Database| !d.is_listed && d.is_enabled && d.has_extension == Some(true);
+    let wanted = databases.values().filter(|d| needs(d)).count();
+    if wanted == 0 && entries.unlisted() == 0 {
+        return None;
+    }
+    let others = databases.iter_mut().filter(|(_, database)| {
+        database.is_listed && database.has_extension == Some(false) && database.running.is_none()
+    });
+    for (oid, database) in others.take(wanted) {
+        // It may have got the extension a moment ago.
+        database.wakes_at = entries.remove(*oid);
+        database.is_listed = false;
+    }
+    let mut unlisted = 0;
+    for (oid, database) in databases.iter_mut().filter(|(_, d)| needs(d)) {
+        database.is_listed = entries.add(*oid);
+        unlisted += u32::from(!database.is_listed);
+    }
+    entries.set_unlisted(unlisted);
+    Some(unlisted)
+}
+
 impl Database {
+    /// Records that its background worker has exited, and that it needs one at a time, in
+    /// microseconds since 2000. It may need one earlier, for what happened since the start.
+    fn end_visit(&mut self, wakes_at: i64) {
+        self.wakes_at = self.wakes_at.min(wakes_at);
+    }
+
     fn new(has_extension: Option<bool>, now: i64) -> Self {
         Self {
             name: String::new(),
@@ -487,5 +514,83 @@ impl Database {
             is_listed: entry.is_some(),
             has_events: entry.is_some_and(databases::Database::has_events),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn databases(oids: std::ops::Range<u32>, has_extension: bool) -> HashMap<u32, Database> {
+        let database = |oid| {
+            let mut database = Database::new(Some(has_extension), 0);
+            database.is_enabled = true;
+            (oid, database)
+        };
+        oids.map(database).collect()
+    }
+
+    fn list(databases: &mut HashMap<u32, Database>, entries: &databases::Databases) {
+        for (oid, database) in databases {
+            database.is_listed = entries.add(*oid);
+        }
+    }
+
+    #[test]
+    fn a_database_with_something_due_is_not_forgotten_when_its_entry_is_needed() {
+        static ENTRIES: databases::Databases = databases::Databases::new();
+        let full = DATABASES as u32;
+        let mut all = databases(1..full + 1, false);
+        list(&mut all, &ENTRIES);
+        all.values_mut().for_each(|d| d.wakes_at = i64::MAX);
+        for oid in 1..=full {
+            ENTRIES.find(oid).unwrap().begin_visit();
+        }
+        assert_eq!(make_room(&mut all, &ENTRIES), None);
+        // All of them get the extension while one that has it has no entry.
+        for oid in 1..=full {
+            assert_eq!(ENTRIES.wake_at(oid, i64::MIN), Some(true));
+        }
+        all.extend(databases(5000..5001, true));
+        assert_eq!(make_room(&mut all, &ENTRIES), Some(0));
+        assert!(all[&5000].is_listed);
+        let due = |oid: &u32| all[oid].need(ENTRIES.find(*oid)).due_at(all.len());
+        assert!(all.keys().all(|oid| due(oid) == i64::MIN));
+        assert_eq!(all.values().filter(|d| !d.is_listed).count(), 1);
+    }
+
+    #[test]
+    fn more_databases_than_entries_are_counted_and_served_in_rotation() {
+        static ENTRIES: databases::Databases = databases::Databases::new();
+        let mut all = databases(1..DATABASES as u32 + 4, true);
+        list(&mut all, &ENTRIES);
+        assert_eq!(make_room(&mut all, &ENTRIES), Some(3));
+        assert_eq!(ENTRIES.unlisted(), 3);
+        for (oid, database) in all.iter_mut().filter(|(_, d)| !d.is_listed) {
+            database.wakes_at = i64::MAX;
+            assert!(ENTRIES.find(*oid).is_none());
+            assert!(database.need(None).due_at(2000) < i64::MAX);
+            database.end_visit(70);
+            assert_eq!(database.need(None).due_at(2000), 70);
+        }
+        let gone: Vec<u32> = all.keys().copied().filter(|oid| *oid <= 3).collect();
+        for oid in gone {
+            all.remove(&oid);
+            ENTRIES.remove(oid);
+        }
+        assert_eq!(make_room(&mut all, &ENTRIES), Some(0));
+        assert_eq!(make_room(&mut all, &ENTRIES), None);
+        assert!(all.values().all(|d| d.is_listed));
+    }
+
+    /// A database without an entry gets the extension after its background worker has looked for
+    /// it, and before that one exits.
+    #[test]
+    fn what_happens_during_a_visit_is_not_forgotten() {
+        let mut database = Database::new(None, 0);
+        database.wakes_at = i64::MAX;
+        database.wakes_at = i64::MIN;
+        database.end_visit(i64::MAX);
+        assert_eq!(database.need(None).due_at(1), i64::MIN);
     }
 }

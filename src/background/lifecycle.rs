@@ -1,5 +1,4 @@
-//! What the background worker of a database and its jobs process have in common: which entry of
-//! the board they belong to, when they exit, and how they log a failure.
+//! What the background worker of a database and its jobs process have in common: when they exit, and how they log a failure.
 
 use crate::pg::catalog;
 use crate::pg::process;
@@ -47,34 +46,34 @@ pub fn is_enabled_for(database: &str) -> bool {
     names.peek().is_none() || names.any(|name| name == database)
 }
 
-/// The entry of the board that a process belongs to, and the launcher that has assigned it. A
-/// process may start after its launcher exited; the number of the launcher shows that.
+/// The entry of the board that a background worker is to hold, and the generation of its
+/// assignment. A process may start after that has ended; the generation shows it.
 pub struct Assignment {
     /// The position of the entry on the board, below 2^16.
     pub position: usize,
-    pub launcher_number: u32,
+    pub generation: u32,
 }
 
 impl Assignment {
     /// Returns the assignment of an entry of the board. `position` must be below 2^16.
-    pub fn new(position: usize, launcher_number: u32) -> Self {
+    pub fn new(position: usize, generation: u32) -> Self {
         Self {
             position,
-            launcher_number,
+            generation,
         }
     }
 
     /// Encodes the assignment as the argument that a process starts with: the position is in the
     /// lower 16 bits.
     pub fn to_argument(&self) -> usize {
-        ((self.launcher_number as usize) << 16) | self.position
+        ((self.generation as usize) << 16) | self.position
     }
 
     /// Decodes the argument that a process was started with.
     pub fn from_argument(argument: usize) -> Self {
         Self {
             position: argument & 0xffff,
-            launcher_number: (argument >> 16) as u32,
+            generation: (argument >> 16) as u32,
         }
     }
 }

@@ -30,12 +30,12 @@ pub extern "C-unwind" fn fetchq_launcher_main(_argument: pg_sys::Datum) {
     launcher::main();
 }
 
-/// The jobs process, which a background worker starts. The argument is the assignment of
-/// that background worker.
+/// The jobs process, which a background worker starts. The argument is the OID of its database,
+/// because that background worker may have left its entry of the board by now.
 #[pg_guard]
 #[unsafe(no_mangle)]
-pub extern "C-unwind" fn fetchq_jobs_main(assignment: pg_sys::Datum) {
-    jobs::main(&Assignment::from_argument(assignment.value()));
+pub extern "C-unwind" fn fetchq_jobs_main(database: pg_sys::Datum) {
+    jobs::main(database.value() as u32);
 }
 
 /// A background worker, which the launcher starts. The argument is its assignment.

@@ -1,7 +1,7 @@
 //! Leases that are bound to a session. They end when the session ends, or are extended as long as
 //! it lives.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use crate::background::lifecycle::log_failure;
 use crate::background::limits;
@@ -30,8 +30,11 @@ pub struct Sessions {
     next: i64,
     /// Whether some sessions have bound leases.
     has_bound: bool,
-    /// Queues that have failed, and until when they wait.
-    failing: HashMap<String, i64>,
+    /// Queues that have failed or were slow, and until when they wait. That is in their jobs too, for
+    /// the next process of the database.
+    waits: HashMap<String, i64>,
+    /// The waits of an earlier process were read.
+    has_read_waits: bool,
 }
 
 impl Default for Sessions {
@@ -39,7 +42,8 @@ impl Default for Sessions {
         Self {
             next: i64::MIN,
             has_bound: false,
-            failing: HashMap::new(),
+            waits: HashMap::new(),
+            has_read_waits: false,
         }
     }
 }
@@ -69,7 +73,8 @@ impl Sessions {
         let interval = match found {
             Ok(found) if found.is_empty() => IDLE_SCAN_INTERVAL_US,
             Ok(found) => {
-                self.failing.retain(|name, _| found.contains_key(name));
+                self.read_waits(&found);
+                self.waits.retain(|name, _| found.contains_key(name));
                 // After a slow queue, other work comes before the rest.
                 let is_slow = found
                     .iter()
@@ -85,11 +90,28 @@ impl Sessions {
         self.next
     }
 
+    /// Reads until when queues wait that have failed in an earlier process.
+    fn read_waits(&mut self, found: &BTreeMap<String, BoundSessions>) {
+        if self.has_read_waits {
+            return;
+        }
+        let names: Vec<&str> = found.keys().map(String::as_str).collect();
+        let waits =
+            process::transaction(|| with_plain_search_path(|| runner::session_waits(&names)));
+        match waits {
+            Ok(waits) => {
+                self.waits.extend(waits);
+                self.has_read_waits = true;
+            }
+            Err(message) => log_failure(message),
+        }
+    }
+
     /// Applies the bindings of a queue, unless it has failed or was slow, and must wait. Returns
     /// how long that took, in microseconds.
     fn apply(&mut self, name: &str, bound: &BoundSessions) -> i64 {
         let began = time::clock();
-        if self.failing.get(name).is_some_and(|until| *until > began) {
+        if self.waits.get(name).is_some_and(|until| *until > began) {
             return 0;
         }
         let result = apply_bindings(name, bound);
@@ -97,21 +119,37 @@ impl Sessions {
         let took = now - began;
         match result {
             Ok(()) if took > limits::SLOW_RUN_US => {
-                let pause = runner::pause_after(took);
-                self.failing.insert(name.to_owned(), now + pause);
+                self.wait(name, now + runner::pause_after(took), None);
             }
             Ok(()) => {
-                self.failing.remove(name);
+                if self.waits.remove(name).is_some() {
+                    note_wait(name, None);
+                }
             }
             Err(message) => {
                 let pause = runner::pause_after(took).max(MIN_PAUSE_US);
-                self.failing.insert(name.to_owned(), now + pause);
+                self.wait(name, now + pause, Some(&message));
                 log_failure(format!(
                     "applying the bound sessions of queue \"{name}\" failed: {message}"
                 ));
             }
         }
         took
+    }
+
+    /// Lets a queue wait until a time in microseconds since 2000.
+    fn wait(&mut self, name: &str, until: i64, message: Option<&str>) {
+        self.waits.insert(name.to_owned(), until);
+        note_wait(name, Some((until, message)));
+    }
+}
+
+/// Notes in the job of a queue until when its bound sessions wait.
+fn note_wait(name: &str, wait: Option<(i64, Option<&str>)>) {
+    // Another session may have locked the row of the job.
+    let noted = limits::prompt(|| with_plain_search_path(|| runner::note_sessions(name, wait)));
+    if let Err(message) = noted {
+        log_failure(message);
     }
 }
 

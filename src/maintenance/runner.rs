@@ -15,7 +15,7 @@ use crate::maintenance::{documents, pack, recount, retention, snapshot};
 use crate::pg::time::{self, Interval};
 use crate::pg::{relation, subtransaction};
 use crate::signals::progress;
-use crate::store::jobs::{self, Job, Kind, Maintenance};
+use crate::store::jobs::{self, Job, Kind, Maintenance, Part, Wait};
 use crate::store::maintenance;
 use crate::store::metrics::SnapshotOf;
 use crate::store::owned_queue::OwnedQueue;
@@ -125,19 +125,21 @@ pub struct DocumentRun {
 
 /// What is new about the documents of a queue that failed too often.
 pub enum KillNews {
-    /// They cannot be moved to the dead-letter queue or to the history, with the message.
-    Failed(String),
+    /// They cannot be moved to the dead-letter queue or to the history: how long the move waits, and
+    /// the message.
+    Failed(Wait, String),
     /// They can be moved again.
     Recovered,
 }
 
-/// Notes in the job `mnt` of a queue whether failed documents can leave it.
+/// Notes in the job `mnt` of a queue whether failed documents can leave it, and until when the next
+/// attempt waits.
 pub fn note_kills(name: &QueueName, news: &KillNews) {
-    let message = match news {
-        KillNews::Failed(message) => Some(message.as_str()),
+    let wait = match news {
+        KillNews::Failed(wait, message) => Some((*wait, Some(message.as_str()))),
         KillNews::Recovered => None,
     };
-    jobs::note_error(name.as_str(), message);
+    jobs::set_wait(name.as_str(), Part::Kills, wait);
 }
 
 /// Runs the maintenance of a queue's documents, for the background worker, which calls it whenever
@@ -153,6 +155,7 @@ pub fn run_document_maintenance(name: &QueueName, record_run: bool) -> Option<Do
         job,
         not_before,
         failures,
+        kills: kills_wait,
     }) = jobs::maintenance_of(name.as_str())
     else {
         // The job was deleted, so no maintenance is wanted.
@@ -194,7 +197,7 @@ pub fn run_document_maintenance(name: &QueueName, record_run: bool) -> Option<Do
         limit => (limit >> shrink).max(1),
     };
     let batch = progress::begin_batch(Task::Maintain, queue.table.to_u32());
-    let kills = may_kill(queue.table, now);
+    let kills = may_kill(queue.table, kills_wait, now);
     let outcome = raise(documents::run_open(&queue, limit, kills));
     let news = match kills {
         true => record_kill_outcome(queue.table, now, outcome.kill_failure.as_deref()),
@@ -218,17 +221,11 @@ pub fn run_document_maintenance(name: &QueueName, record_run: bool) -> Option<Do
     })
 }
 
-/// The backoff of a queue whose failed documents cannot be moved to the dead-letter queue or to the
-/// history.
-struct KillBackoff {
-    failures: u32,
-    /// When the next attempt is allowed, in microseconds since 2000.
-    until: i64,
-}
-
 thread_local! {
-    /// By the documents table of the queue.
-    static KILL_BACKOFFS: RefCell<HashMap<Oid, KillBackoff>> = RefCell::default();
+    /// The waits of queues whose failed documents cannot be moved to the dead-letter queue or to the
+    /// history, by the documents table. They are in the jobs too, for the next process of the
+    /// database, unless another session has locked the job.
+    static KILL_WAITS: RefCell<HashMap<Oid, Wait>> = RefCell::default();
 }
 
 /// When the move is retried after its first failure: microseconds. The time doubles with each
@@ -238,28 +235,31 @@ const MIN_KILL_RETRY_US: i64 = 1_000_000;
 /// The longest time after which the move is retried: microseconds.
 const MAX_KILL_RETRY_US: i64 = 60_000_000;
 
-fn may_kill(table: Oid, now: i64) -> bool {
-    KILL_BACKOFFS.with_borrow(|backoffs| {
-        backoffs
-            .get(&table)
-            .is_none_or(|backoff| backoff.until <= now)
+/// Returns whether failed documents of a queue may be moved now. `recorded` is the wait in its job,
+/// which may be of an earlier process.
+fn may_kill(table: Oid, recorded: Option<Wait>, now: i64) -> bool {
+    KILL_WAITS.with_borrow_mut(|waits| {
+        if let Some(wait) = recorded {
+            waits.entry(table).or_insert(wait);
+        }
+        waits.get(&table).is_none_or(|wait| wait.until <= now)
     })
 }
 
 /// Records whether failed documents could leave a queue. Returns what is new about that.
 fn record_kill_outcome(table: Oid, now: i64, failure: Option<&str>) -> Option<KillNews> {
-    KILL_BACKOFFS.with_borrow_mut(|backoffs| {
+    KILL_WAITS.with_borrow_mut(|waits| {
         let Some(message) = failure else {
-            return backoffs.remove(&table).map(|_| KillNews::Recovered);
+            return waits.remove(&table).map(|_| KillNews::Recovered);
         };
-        let backoff = backoffs.entry(table).or_insert(KillBackoff {
-            failures: 0,
-            until: 0,
-        });
-        let delay = (MIN_KILL_RETRY_US << backoff.failures.min(10)).min(MAX_KILL_RETRY_US);
-        backoff.until = now.saturating_add(delay);
-        backoff.failures = backoff.failures.saturating_add(1);
-        Some(KillNews::Failed(message.to_owned()))
+        let failures = waits.get(&table).map_or(0, |wait| wait.failures);
+        let delay = (MIN_KILL_RETRY_US << failures.clamp(0, 10)).min(MAX_KILL_RETRY_US);
+        let wait = Wait {
+            failures: failures.saturating_add(1),
+            until: now.saturating_add(delay),
+        };
+        waits.insert(table, wait);
+        Some(KillNews::Failed(wait, message.to_owned()))
     })
 }
 
@@ -286,6 +286,27 @@ fn settings_of(job: &Job) -> Result<Settings> {
             reason,
         })
     })
+}
+
+/// Records in the job `mnt` of a queue that its bound sessions wait until a time in microseconds
+/// since 2000, and the message of the error, if they have failed. None: they no longer wait.
+pub fn note_sessions(queue: &str, wait: Option<(i64, Option<&str>)>) {
+    let wait = wait.map(|(until, message)| {
+        (
+            Wait {
+                failures: i32::from(message.is_some()),
+                until,
+            },
+            message,
+        )
+    });
+    jobs::set_wait(queue, Part::Sessions, wait);
+}
+
+/// Returns until when the bound sessions of some queues wait, in microseconds since 2000, as
+/// [`note_sessions`] has recorded it.
+pub fn session_waits(queues: &[&str]) -> Vec<(String, i64)> {
+    jobs::waits(Part::Sessions, queues)
 }
 
 /// Postpones the maintenance of a queue's documents after a failure that took `took` microseconds.

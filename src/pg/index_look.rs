@@ -3,7 +3,7 @@
 
 use pgrx::pg_sys;
 
-use crate::pg::index_walk::{Column, INTERRUPTS_EVERY, Walk, equal, row_from, row_members};
+use crate::pg::index_walk::{Column, INTERRUPTS_EVERY, RangeKeys, Walk};
 
 /// What a look at an index has found.
 #[derive(Debug, Clone, Copy)]
@@ -36,27 +36,17 @@ pub fn first_visible<const N: usize>(
     let Some(lock) = ReadLock::try_take(index) else {
         return Look::Unknown;
     };
-    let mut members = row_members(
-        prefix.len() + 1,
-        from.map(|column| (column.comparison(), column.datum())),
-    );
-    let row = row_from(&mut members);
-    let mut keys: Vec<pg_sys::ScanKeyData> = prefix
-        .iter()
-        .enumerate()
-        .map(|(at, value)| equal(at + 1, *value))
-        .collect();
-    keys.push(row);
+    let mut keys = RangeKeys::new(prefix, from);
 
     // SAFETY: Both are locked, and `is_readable` says that they are a heap and a B-tree index of
-    // it. `members` lives until the scan is over.
+    // it. `keys` lives until the scan is over.
     unsafe {
         if !is_readable(table, index) {
             return Look::Unknown;
         }
-        let mut walk = Walk::open(table, index, keys.len());
+        let mut walk = Walk::open(table, index, keys.number());
         let snapshot = pg_sys::RegisterSnapshot(pg_sys::GetLatestSnapshot());
-        walk.start(&mut keys);
+        keys.start(&mut walk);
         let mut look = Look::NothingBefore(None);
         while walk.next() {
             if *budget == 0 {

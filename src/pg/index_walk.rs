@@ -293,6 +293,41 @@ pub(super) fn row_from(members: &mut [pg_sys::ScanKeyData]) -> pg_sys::ScanKeyDa
     }
 }
 
+/// The scan keys of the entries from one on: the first columns equal `prefix`, and the columns after
+/// them are at least those of `from`.
+pub(super) struct RangeKeys<const N: usize> {
+    prefix: Vec<pg_sys::ScanKeyData>,
+    members: [pg_sys::ScanKeyData; N],
+}
+
+impl<const N: usize> RangeKeys<N> {
+    pub(super) fn new(prefix: &[i32], from: [Column; N]) -> Self {
+        let columns = prefix.iter().enumerate();
+        Self {
+            prefix: columns.map(|(at, value)| equal(at + 1, *value)).collect(),
+            members: row_members(
+                prefix.len() + 1,
+                from.map(|column| (column.comparison(), column.datum())),
+            ),
+        }
+    }
+
+    /// Returns the number of keys for which a walk is to be opened.
+    pub(super) fn number(&self) -> usize {
+        self.prefix.len() + 1
+    }
+
+    /// Starts a walk at the first of the entries. The keys must live as long as the walk, which
+    /// points to them, and must not be moved meanwhile.
+    pub(super) unsafe fn start(&mut self, walk: &mut Walk) {
+        let mut keys = self.prefix.clone();
+        keys.push(row_from(&mut self.members));
+        // SAFETY: The walk was opened for this number of keys, and copies them, except for the
+        // members of the row comparison, which the caller keeps.
+        unsafe { walk.start(&mut keys) };
+    }
+}
+
 /// Walks from `from` to the first entry whose row is alive, or may become alive, or for which
 /// `is_beyond` returns true. Returns the columns of that entry, or None at the end.
 ///
@@ -307,22 +342,12 @@ pub fn first_alive<const N: usize>(
     is_beyond: impl Fn(&[Column; N]) -> bool,
     on_progress: impl Fn(),
 ) -> Option<[Column; N]> {
-    let mut members = row_members(
-        prefix.len() + 1,
-        from.map(|column| (column.comparison(), column.datum())),
-    );
-    let row = row_from(&mut members);
-    let mut keys: Vec<pg_sys::ScanKeyData> = prefix
-        .iter()
-        .enumerate()
-        .map(|(at, value)| equal(at + 1, *value))
-        .collect();
-    keys.push(row);
+    let mut keys = RangeKeys::new(prefix, from);
 
-    // SAFETY: The caller has locked the table. `members` lives until the scan is over.
+    // SAFETY: The caller has locked the table. `keys` lives until the scan is over.
     unsafe {
-        let mut walk = Walk::open(table, index, keys.len());
-        walk.start(&mut keys);
+        let mut walk = Walk::open(table, index, keys.number());
+        keys.start(&mut walk);
         let mut passed = 0u64;
         while walk.next() {
             // A NOT NULL constraint was dropped, so nothing is proven from here on.
@@ -340,6 +365,17 @@ pub fn first_alive<const N: usize>(
             }
         }
         None
+    }
+}
+
+/// Returns whether an index has an entry whose first column, an `integer`, equals `first`, of
+/// whatever row. The caller has locked `table`.
+pub fn has_entries(table: pg_sys::Oid, index: pg_sys::Oid, first: i32) -> bool {
+    // SAFETY: The caller has locked the table.
+    unsafe {
+        let mut walk = Walk::open(table, index, 1);
+        walk.start(&mut [equal(1, first)]);
+        walk.next()
     }
 }
 

@@ -43,6 +43,8 @@ pub struct File {
     pub number: u32,
     /// This transaction created the file. A rollback brings the previous file back.
     pub is_new: bool,
+    /// The role that owns the table.
+    pub owner: pg_sys::Oid,
 }
 
 /// The mode of a lock on a table.
@@ -158,6 +160,7 @@ fn lock(table: pg_sys::Oid, mode: LockMode, wait: bool) -> Lock {
         let file = File {
             number: u32::from((*(*relation).rd_rel).relfilenode),
             is_new: new_file != 0 || (*relation).rd_createSubid != 0,
+            owner: (*(*relation).rd_rel).relowner,
         };
         pg_sys::relation_close(relation, pg_sys::NoLock as i32);
         Lock::Held(file)

@@ -11,11 +11,15 @@ use crate::ready::group::{
     ADVANCE_TIMEOUT_US, Advance, AdvanceOutcome, Group, Level, PICKS_PER_ADVANCE, Phase, View,
     Views,
 };
-use crate::ready::key::{Key, Name};
+use crate::ready::key::{Index, Key, Name};
 
 /// Groups in each bucket. A search goes through all of them, so there are few. The number
 /// was not measured.
 pub const GROUPS_PER_BUCKET: usize = 16;
+
+/// Groups of a bucket that a role, and a table, may have before it gives one to others: one of the
+/// pick index and one of the due index.
+const SMALL_SHARE: usize = 2;
 
 /// The groups that share a lock.
 #[repr(C)]
@@ -96,15 +100,13 @@ impl Bucket {
     }
 
     /// Creates a group, or restarts it for a new epoch, and returns the token of its life. From
-    /// here on notes reach the group, so the index must be examined after this call. `now` is
+    /// here on notes reach the group, so the index must be examined after this call. `owner` is
+    /// the OID of the role that owns the table, whose share of the slots the group takes. `now` is
     /// in microseconds since 2000.
-    pub fn begin_discovery(&mut self, name: Name, epoch: u64, now: i64) -> u64 {
+    pub fn begin_discovery(&mut self, name: Name, owner: u32, epoch: u64, now: i64) -> u64 {
         let at = self
-            .groups
-            .iter()
-            .position(|group| group.has_name(&name))
-            .or_else(|| self.groups.iter().position(|g| g.phase == Phase::Free))
-            .unwrap_or_else(|| self.longest_unused());
+            .own_or_free(&name)
+            .unwrap_or_else(|| self.giving(&name, owner, now));
         let last_number = self.groups.iter().map(|group| group.last_number).max();
         let group = &mut self.groups[at];
         // Another backend may have begun already. It examines the index now, or has done so;
@@ -114,12 +116,75 @@ impl Bucket {
             group.last_number = last_number.unwrap_or(0);
             group.restart(name, epoch, now);
         }
+        group.owner = owner;
         group.token
     }
 
-    fn longest_unused(&self) -> usize {
-        let last_used = |at: &usize| self.groups[*at].last_used.load(Ordering::Relaxed);
-        (0..GROUPS_PER_BUCKET).min_by_key(last_used).unwrap_or(0)
+    /// Returns whether a group may be created of which it is not known whether it has any document.
+    /// Where versions of one table compete, one that may be empty takes no slot from one that is
+    /// not. `owner` and `now` are as for [`Self::begin_discovery`].
+    pub fn has_room(&self, name: &Name, owner: u32, now: i64) -> bool {
+        self.own_or_free(name).is_some() || {
+            let group = &self.groups[self.giving(name, owner, now)];
+            !group.is_of_table_of(name) || group.is_empty() || group.is_unused(now)
+        }
+    }
+
+    /// Returns the slot of a group, or a free one.
+    fn own_or_free(&self, name: &Name) -> Option<usize> {
+        let own = self.groups.iter().position(|group| group.has_name(name));
+        own.or_else(|| self.groups.iter().position(|g| g.phase == Phase::Free))
+    }
+
+    /// Returns which group gives its slot to a new one, in a full bucket: one that nobody uses, or
+    /// else one of the role that has the most groups, and among its tables of the one that has the
+    /// most. The new group counts for its own role and table, which give first. So nobody takes
+    /// more than a share that is equal for all: a role with many queues takes only from itself, and
+    /// so does a queue with many versions. Where the shares are equal, the longest unused group
+    /// gives.
+    fn giving(&self, name: &Name, owner: u32, now: i64) -> usize {
+        let last_used = |group: &Group| group.last_used.load(Ordering::Relaxed);
+        let oldest = |groups: &mut dyn Iterator<Item = usize>| {
+            groups.min_by_key(|at| last_used(&self.groups[*at]))
+        };
+        let all = oldest(&mut (0..GROUPS_PER_BUCKET)).unwrap_or(0);
+        if self.groups[all].is_unused(now) {
+            return all;
+        }
+        let of_owner = |of: &Group| {
+            let groups = self.groups.iter().filter(|group| group.owner == of.owner);
+            groups.count() + usize::from(of.owner == owner)
+        };
+        let of_table = |of: &Group| {
+            let groups = self.groups.iter().filter(|g| g.is_of_table_of(&of.name));
+            groups.count() + usize::from(of.is_of_table_of(name))
+        };
+        // Of equal shares, that of the new group gives. Small shares are equal: a queue and its
+        // due index must not take the slot from each other.
+        let share = |groups: usize, is_own: bool| match groups {
+            0..=SMALL_SHARE => (0, false),
+            _ => (groups, is_own),
+        };
+        let shares = |group: &Group| {
+            (
+                share(of_owner(group), group.owner == owner),
+                share(of_table(group), group.is_of_table_of(name)),
+            )
+        };
+        let greatest = self.groups.iter().map(shares).max();
+        let with_it = |at: &usize| Some(shares(&self.groups[*at])) == greatest;
+        let first = oldest(&mut (0..GROUPS_PER_BUCKET).filter(with_it)).unwrap_or(all);
+        // Of one table, versions without documents give first, and the due index last, because
+        // there is one for all versions.
+        let table = self.groups[first].name;
+        (0..GROUPS_PER_BUCKET)
+            .filter(|at| self.groups[*at].is_of_table_of(&table))
+            .min_by_key(|at| {
+                let group = &self.groups[*at];
+                let is_due = group.name.index == Index::Due;
+                (is_due, !group.is_empty(), last_used(group))
+            })
+            .unwrap_or(first)
     }
 
     /// Stores the levels that were found in the index since `begin_discovery`; None says that
@@ -278,6 +343,17 @@ impl Bucket {
         if let Some(group) = self.find(name) {
             group.next_full_scan.store(until, Ordering::Relaxed);
         }
+    }
+
+    /// Returns the time of the lowest floor of a group, in microseconds since 2000. None when
+    /// nothing is known of it in this epoch.
+    pub fn first_due(&self, name: &Name, epoch: u64) -> Option<i64> {
+        let group = self
+            .find(name)
+            .filter(|group| group.phase == Phase::Ready && group.epoch == epoch)?;
+        let views = group.views();
+        let floors = views.as_slice().iter().map(|view| view.floor);
+        floors.map(Key::next_iteration).min()
     }
 
     /// Calls `visit` with each known level of a table.

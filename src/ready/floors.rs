@@ -89,6 +89,8 @@ pub(super) fn increment(counter: impl Fn(&Counters) -> &AtomicI64) {
 pub struct QueueFloors {
     /// The table of the documents.
     pub table: Oid,
+    /// The role that owns the table. Roles share the slots.
+    pub owner: Oid,
     pub pick_index: Oid,
     pub due_index: Oid,
     /// A value that changes when documents may have appeared without a note. It is made of
@@ -121,9 +123,15 @@ impl QueueFloors {
             Known::Nothing => return None,
             Known::Unknown => {}
         }
+        let owner = self.owner.to_u32();
+        let has_room = Memory::read(bucket, |b| b.has_room(&name, owner, now));
+        let has_entries = || index_walk::has_entries(self.table, self.pick_index, name.version);
+        if !has_room && name.index == Index::Pick && !has_entries() {
+            return None;
+        }
         // The group exists before the index is read, so notes reach it. A document whose
         // entry this reading misses has no entry yet; it is noted afterwards.
-        let token = Memory::write(bucket, |b| b.begin_discovery(name, self.epoch, now));
+        let token = Memory::write(bucket, |b| b.begin_discovery(name, owner, self.epoch, now));
         if name.index == Index::Pick {
             let found = index_walk::distinct_second_column(
                 self.table,

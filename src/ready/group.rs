@@ -5,7 +5,7 @@
 //! belongs to. docs/internals/engine.md has the argument for each rule.
 
 use std::cmp::Reverse;
-use std::sync::atomic::{AtomicI64, AtomicU32};
+use std::sync::atomic::{AtomicI64, AtomicU32, Ordering};
 
 use crate::domain::status::Status;
 use crate::ready::key::{Index, Key, Name};
@@ -22,6 +22,10 @@ pub const ADVANCE_TIMEOUT_US: i64 = 10_000_000;
 /// The index is examined again after this time when a group had too many levels:
 /// microseconds.
 pub const OVERFLOW_RETRY_US: i64 = 10_000_000;
+
+/// A group that was not used for this time gives its slot to any other one: microseconds. The due
+/// index of each queue is examined every five minutes, so twice that says that nobody uses it.
+pub const UNUSED_AFTER_US: i64 = 600_000_000;
 
 /// The floor of a level is advanced when this number of its documents was picked. Not measured: a
 /// guess between the cost of an advance and that of the dead entries that a pick reads over.
@@ -64,6 +68,10 @@ pub enum Phase {
 #[repr(C)]
 pub struct Group {
     pub name: Name,
+    /// The OID of the role that owned the table when the group was created. It counts as one of
+    /// the slots of this role. A new owner is noticed when the group is created again, which the
+    /// job `cmp` sees to.
+    pub owner: u32,
     pub phase: Phase,
     /// Changes when documents may have appeared without a note. What is known of another
     /// epoch is void.
@@ -168,6 +176,7 @@ impl Group {
                 version: 0,
                 index: Index::Pick,
             },
+            owner: 0,
             phase: Phase::Free,
             epoch: 0,
             token: 0,
@@ -188,6 +197,22 @@ impl Group {
     /// Returns whether the group is used and has this name.
     pub fn has_name(&self, name: &Name) -> bool {
         self.phase != Phase::Free && self.name == *name
+    }
+
+    /// Returns whether the group belongs to the same table as another name.
+    pub fn is_of_table_of(&self, name: &Name) -> bool {
+        self.name.database == name.database && self.name.table == name.table
+    }
+
+    /// Returns whether the index has no entry of the group, as far as is known.
+    pub fn is_empty(&self) -> bool {
+        self.phase == Phase::Ready && !self.levels.iter().any(|level| level.is_used)
+    }
+
+    /// Returns whether the group was not used for so long that nobody needs it. `now` is in
+    /// microseconds since 2000.
+    pub fn is_unused(&self, now: i64) -> bool {
+        now.saturating_sub(self.last_used.load(Ordering::Relaxed)) > UNUSED_AFTER_US
     }
 
     /// Makes the group one of this name and epoch of which nothing is known. `now` is in

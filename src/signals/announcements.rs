@@ -1,7 +1,7 @@
 //! The announcements that the background worker of a database has not sent yet, in shared
 //! memory. `announce.rs` says why the background worker sends them.
 
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Queues of one database that can have announcements at a time. More queues are not lost:
 /// their statuses are announced for all queues then. Not measured: 1024 slots take 8 kB of the
@@ -17,9 +17,14 @@ const PROBES: usize = 16;
 /// The memory serves one database after the other, and tables of two databases can have the same
 /// OID. So each announcement has the number of the assignment for which it was made, and counts for
 /// that one only.
+///
+/// An announcement has room for the last 24 bits of that number. They are only ever compared with
+/// those of the current one, and an assignment empties all slots. So they could be mistaken only
+/// for an announcement that a session writes after exactly a multiple of 2^24 assignments, having
+/// been stopped between two instructions for that long. One NOTIFY too many would come of it.
 pub struct Announcements {
-    /// The number of assignments so far, of which the last 24 bits are used.
-    assignment: AtomicU32,
+    /// The number of assignments so far. It never wraps.
+    assignment: AtomicU64,
     slots: [AtomicU64; SLOTS],
     /// Statuses of tables that found no slot. The table of this entry is 0.
     overflow: AtomicU64,
@@ -32,10 +37,8 @@ const ASSIGNMENT: u64 = 0xff_ffff;
 const STATUSES: u64 = 0xff;
 
 /// Packs the table in the upper half, and assignment and statuses in the lower half.
-fn entry(table: u32, assignment: u32, statuses: u32) -> u64 {
-    u64::from(table) << 32
-        | (u64::from(assignment) & ASSIGNMENT) << 8
-        | (u64::from(statuses) & STATUSES)
+fn entry(table: u32, assignment: u64, statuses: u32) -> u64 {
+    u64::from(table) << 32 | (assignment & ASSIGNMENT) << 8 | (u64::from(statuses) & STATUSES)
 }
 
 fn table_of(entry: u64) -> u32 {
@@ -46,23 +49,16 @@ fn statuses_of(entry: u64) -> u32 {
     (entry & STATUSES) as u32
 }
 
-/// Returns whether an entry was made for a later assignment than this one. The numbers are compared
-/// in a circle, because they have 24 bits.
-fn is_after(entry: u64, assignment: u32) -> bool {
-    let distance = (entry >> 8).wrapping_sub(u64::from(assignment)) & ASSIGNMENT;
-    (1..=ASSIGNMENT / 2).contains(&distance)
-}
-
 /// Returns whether an entry was made for an assignment.
-fn is_of(entry: u64, assignment: u32) -> bool {
-    (entry >> 8) & ASSIGNMENT == u64::from(assignment) & ASSIGNMENT
+fn is_of(entry: u64, assignment: u64) -> bool {
+    (entry >> 8) & ASSIGNMENT == assignment & ASSIGNMENT
 }
 
 impl Announcements {
     /// Returns the state in which there is nothing to announce.
     pub const fn new() -> Self {
         Self {
-            assignment: AtomicU32::new(0),
+            assignment: AtomicU64::new(0),
             slots: [const { AtomicU64::new(0) }; SLOTS],
             overflow: AtomicU64::new(0),
         }
@@ -71,23 +67,27 @@ impl Announcements {
     /// Assigns the memory to a database. What was announced before counts no longer. To be called
     /// before sessions of that database can find the memory.
     pub fn assign(&self) {
+        // A session that has the old number adds nothing from here on, or finds that it is late.
         self.assignment.fetch_add(1, Ordering::SeqCst);
+        for slot in self.slots.iter().chain([&self.overflow]) {
+            slot.store(0, Ordering::SeqCst);
+        }
     }
 
     /// Returns the number of the assignment. A session reads it first, and then checks that the
     /// memory is assigned to its database.
-    pub fn assignment(&self) -> u32 {
+    pub fn assignment(&self) -> u64 {
         self.assignment.load(Ordering::SeqCst)
     }
 
     /// Adds statuses of a table, a set of `Status::bit`, for an assignment. Returns whether that
     /// changed anything, so that the background worker may have to be woken.
-    pub fn add(&self, assignment: u32, table: u32, statuses: u32) -> bool {
+    pub fn add(&self, assignment: u64, table: u32, statuses: u32) -> bool {
         // Fibonacci hashing.
         let first = (table.wrapping_mul(0x9e37_79b9) >> 16) as usize;
         for at in (first..first + PROBES).map(|at| at % SLOTS) {
             let slot = &self.slots[at];
-            if let Some(is_new) = add_to(slot, assignment, table, statuses) {
+            if let Some(is_new) = self.add_to(slot, assignment, table, statuses) {
                 return is_new;
             }
         }
@@ -95,8 +95,9 @@ impl Announcements {
     }
 
     /// Adds statuses of all tables, as `add` does for one.
-    pub fn add_to_all(&self, assignment: u32, statuses: u32) -> bool {
-        add_to(&self.overflow, assignment, 0, statuses).unwrap_or(false)
+    pub fn add_to_all(&self, assignment: u64, statuses: u32) -> bool {
+        self.add_to(&self.overflow, assignment, 0, statuses)
+            .unwrap_or(false)
     }
 
     /// Returns the slots that are used, and the table of each. They stay as they are.
@@ -139,32 +140,33 @@ impl Announcements {
             0
         }
     }
-}
 
-/// Adds statuses to an entry, and returns whether it changed. None: another table has it.
-fn add_to(slot: &AtomicU64, assignment: u32, table: u32, statuses: u32) -> Option<bool> {
-    let mut before = slot.load(Ordering::SeqCst);
-    loop {
-        let known = if before == 0 {
-            0
-        } else if is_after(before, assignment) {
-            // This session is late, and its own announcement is void.
-            return Some(false);
-        } else if !is_of(before, assignment) {
-            // What an earlier assignment has left is void.
-            0
-        } else if table_of(before) == table {
-            statuses_of(before)
-        } else {
-            return None;
-        };
-        let after = entry(table, assignment, known | statuses);
-        if before == after {
-            return Some(false);
-        }
-        match slot.compare_exchange(before, after, Ordering::SeqCst, Ordering::SeqCst) {
-            Ok(_) => return Some(true),
-            Err(now) => before = now,
+    /// Adds statuses to an entry, and returns whether it changed. None: another table has it.
+    fn add_to(&self, slot: &AtomicU64, assignment: u64, table: u32, statuses: u32) -> Option<bool> {
+        let mut before = slot.load(Ordering::SeqCst);
+        loop {
+            if self.assignment() != assignment {
+                // This session is late, and its announcement is void.
+                return Some(false);
+            }
+            let known = if before == 0 || !is_of(before, assignment) {
+                // What a late session has left is void.
+                0
+            } else if table_of(before) == table {
+                statuses_of(before)
+            } else {
+                return None;
+            };
+            let after = entry(table, assignment, known | statuses);
+            if before == after {
+                return Some(false);
+            }
+            // A later assignment may have begun since the number was compared. Then its announcement
+            // is in the slot, and nothing is written, or what is written counts for nobody.
+            match slot.compare_exchange(before, after, Ordering::SeqCst, Ordering::SeqCst) {
+                Ok(_) => return Some(true),
+                Err(now) => before = now,
+            }
         }
     }
 }
@@ -217,7 +219,49 @@ mod tests {
         assert!(!announced.add(first, 7, 4));
         let at = announced.read().next().map(|(at, _)| at);
         assert_eq!(at.map(|at| announced.take(at)), Some((7, 2)));
-        assert!(announced.add(first, 7, 4));
+        assert!(!announced.add(first, 7, 4));
         assert_eq!(announced.read().count(), 0);
+    }
+
+    /// Where the number of assignments no longer fits into an announcement, and where half of that
+    /// is reached.
+    #[test]
+    fn numbers_of_assignments_do_not_wrap() {
+        for last in [
+            ASSIGNMENT / 2,
+            ASSIGNMENT,
+            5 * ASSIGNMENT + 4,
+            u64::from(u32::MAX),
+        ] {
+            let announced = Announcements::new();
+            let old = announced.assignment();
+            assert!(announced.add(old, 7, 1) && announced.add_to_all(old, 1));
+            announced.assignment.store(last - 1, Ordering::SeqCst);
+            for number in last..last + 3 {
+                announced.assign();
+                assert_eq!(announced.assignment(), number);
+                assert_eq!((announced.read().count(), announced.of_all()), (0, 0));
+                assert!(announced.add(number, 7, 2) && announced.add_to_all(number, 2));
+                assert!(!announced.add(old, 7, 4) && !announced.add_to_all(number - 1, 4));
+                let at = announced.read().next().map(|(at, _)| at);
+                assert_eq!(at.map(|at| announced.take(at)), Some((7, 2)));
+                assert_eq!(announced.of_all(), 2);
+            }
+        }
+    }
+
+    /// A session compares its number, and the memory is assigned to another database before it
+    /// writes.
+    #[test]
+    fn what_a_late_session_has_written_is_replaced() {
+        let announced = Announcements::new();
+        announced.assign();
+        for slot in announced.slots.iter().chain([&announced.overflow]) {
+            slot.store(entry(9, 0, 1), Ordering::SeqCst);
+        }
+        assert_eq!((announced.read().count(), announced.of_all()), (0, 0));
+        assert!(announced.add(1, 7, 2) && announced.add_to_all(1, 2));
+        assert_eq!(announced.read().count(), 1);
+        assert_eq!(announced.of_all(), 2);
     }
 }

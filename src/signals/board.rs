@@ -2,10 +2,10 @@
 //! signal to each other. It consists of atomics, so that it can be read and written anywhere,
 //! also during a commit.
 
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
 
 use crate::pg::shared::{Area, Content, Place};
-use crate::pg::{session, time};
+use crate::pg::{process, session, time};
 use crate::settings;
 use crate::signals::activity::Progress;
 use crate::signals::announcements::Announcements;
@@ -55,8 +55,16 @@ impl ExitReason {
 }
 
 /// The background worker of one database.
+///
+/// An entry serves one database after the other. What a process records of itself can be written
+/// only by the process that holds the entry ([`Held`]), and the entry is assigned anew only when
+/// no process holds it. So no process writes into an entry of another database.
 pub struct BackgroundWorker {
+    /// Occupied while the process serves its database. It leaves the slot before it has finished.
     pub slot: ProcessSlot,
+    /// The generation of the assignment in the upper 32 bits, and below the process that holds the
+    /// entry; 0 for none. 32 bits suffice: at five assignments a second they last 27 years.
+    holder: AtomicU64,
     /// 0 when this entry of the board is free.
     database: AtomicU32,
     /// The number of the launcher that has assigned the entry.
@@ -82,6 +90,7 @@ impl BackgroundWorker {
     const fn empty() -> Self {
         Self {
             slot: ProcessSlot::empty(),
+            holder: AtomicU64::new(0),
             database: AtomicU32::new(0),
             launcher_number: AtomicU32::new(0),
             exit_reason: AtomicU32::new(0),
@@ -100,8 +109,9 @@ impl BackgroundWorker {
         self.database.load(Ordering::Acquire)
     }
 
-    /// Assigns the entry to a database. The launcher calls it before it starts the process.
-    pub fn assign(&self, database: u32, launcher_number: u32) {
+    /// Assigns the entry, which is free, to a database. Returns the generation with which the
+    /// process is to hold it. The launcher calls it before it starts the process.
+    pub fn assign(&self, database: u32, launcher_number: u32) -> u32 {
         self.exit_reason
             .store(ExitReason::Crash as u32, Ordering::Relaxed);
         self.launcher_number
@@ -112,31 +122,55 @@ impl BackgroundWorker {
         // What the previous background worker has left belongs to another database.
         self.announcements.assign();
         self.database.store(database, Ordering::Release);
+        generation_of(self.holder.load(Ordering::SeqCst))
     }
 
-    /// Returns whether the entry is assigned, by the launcher of this number.
-    pub fn is_assigned_by(&self, launcher_number: u32) -> bool {
+    /// Gives the entry to this process, which was started for an assignment of this generation.
+    /// None when that assignment has ended.
+    pub fn hold(&self, generation: u32, pid: i32) -> Option<Held<'_>> {
+        let (free, held) = (holder(generation, 0), holder(generation, pid));
+        self.holder
+            .compare_exchange(free, held, Ordering::SeqCst, Ordering::SeqCst)
+            .ok()?;
+        Some(Held(self))
+    }
+
+    /// Gives the entry back, if this process holds it. To be called when it exits.
+    pub fn let_go(&self, pid: i32) {
+        self.slot.release_if_occupied_by(pid);
+        let held = self.holder.load(Ordering::SeqCst);
+        if pid_of(held) == pid {
+            self.holder
+                .store(holder(generation_of(held), 0), Ordering::SeqCst);
+        }
+    }
+
+    /// Returns the process that holds the entry, whether it still serves the database or not.
+    pub fn held_by(&self) -> Option<i32> {
+        let pid = pid_of(self.holder.load(Ordering::SeqCst));
+        (pid != 0).then_some(pid)
+    }
+
+    fn is_assigned_by(&self, launcher_number: u32) -> bool {
         self.database() != 0 && self.launcher_number.load(Ordering::Relaxed) == launcher_number
     }
 
-    /// Frees the entry, and returns why the process exited. The launcher calls it when the
-    /// process is gone.
-    pub fn release(&self) -> ExitReason {
+    /// Ends the assignment and frees the entry. Returns why its process exited. None when a process
+    /// holds the entry: nothing was changed then. A process of this assignment that has not begun
+    /// yet will not hold the entry.
+    pub fn release(&self) -> Option<ExitReason> {
+        let held = self.holder.load(Ordering::SeqCst);
+        if pid_of(held) != 0 && process::is_alive(pid_of(held)) {
+            return None;
+        }
+        let next = holder(generation_of(held).wrapping_add(1), 0);
+        self.holder
+            .compare_exchange(held, next, Ordering::SeqCst, Ordering::SeqCst)
+            .ok()?;
         let reason = ExitReason::from_code(self.exit_reason.load(Ordering::Acquire));
         self.slot.release();
         self.database.store(0, Ordering::Release);
-        reason
-    }
-
-    /// Records why the process is about to exit.
-    pub fn set_exit_reason(&self, reason: ExitReason) {
-        self.exit_reason.store(reason as u32, Ordering::Release);
-    }
-
-    /// Records until when the process sleeps, in microseconds since 2000. A due change before
-    /// this time wakes it; `i64::MIN` says that nothing has to wake it.
-    pub fn set_wake_time(&self, time: i64) {
-        self.wakes_at.store(time, Ordering::SeqCst);
+        Some(reason)
     }
 
     /// Returns whether a process runs here for a database. A session that has left something for
@@ -145,12 +179,7 @@ impl BackgroundWorker {
         self.database() == database && self.slot.process().is_some()
     }
 
-    /// Records when the database needs a background worker next, in microseconds since 2000.
-    pub fn set_needed_at(&self, time: i64) {
-        self.needed_at.store(time, Ordering::SeqCst);
-    }
-
-    /// Returns what `set_needed_at` has recorded; `i64::MIN` in the first round of the process.
+    /// Returns what `Held::set_needed_at` has recorded; `i64::MIN` in the first round of the process.
     pub fn needed_at(&self) -> i64 {
         self.needed_at.load(Ordering::SeqCst)
     }
@@ -195,6 +224,56 @@ impl BackgroundWorker {
     fn note_schedule_change(&self) {
         self.schedule_changes.fetch_add(1, Ordering::SeqCst);
         self.slot.wake();
+    }
+}
+
+fn holder(generation: u32, pid: i32) -> u64 {
+    u64::from(generation) << 32 | u64::from(pid.unsigned_abs())
+}
+
+fn generation_of(holder: u64) -> u32 {
+    (holder >> 32) as u32
+}
+
+fn pid_of(holder: u64) -> i32 {
+    holder as u32 as i32
+}
+
+/// An entry of the board that this process holds, until it exits.
+#[derive(Clone, Copy)]
+pub struct Held<'a>(&'a BackgroundWorker);
+
+impl<'a> Held<'a> {
+    /// Returns the entry.
+    pub fn worker(self) -> &'a BackgroundWorker {
+        self.0
+    }
+
+    /// Lets sessions find this process. `now` is in microseconds since 2000.
+    pub fn serve(self, pid: i32, now: i64) {
+        self.0.slot.occupy(pid, now);
+    }
+
+    /// Has sessions request another background worker from here on. The process still holds the
+    /// entry.
+    pub fn stop_serving(self) {
+        self.0.slot.release();
+    }
+
+    /// Records why the process is about to exit.
+    pub fn set_exit_reason(self, reason: ExitReason) {
+        self.0.exit_reason.store(reason as u32, Ordering::Release);
+    }
+
+    /// Records until when the process sleeps, in microseconds since 2000. A due change before
+    /// this time wakes it; `i64::MIN` says that nothing has to wake it.
+    pub fn set_wake_time(self, time: i64) {
+        self.0.wakes_at.store(time, Ordering::SeqCst);
+    }
+
+    /// Records when the database needs a background worker next, in microseconds since 2000.
+    pub fn set_needed_at(self, time: i64) {
+        self.0.needed_at.store(time, Ordering::SeqCst);
     }
 }
 
@@ -250,13 +329,8 @@ impl Board {
 
     /// Records that a database got or lost the extension, and wakes the launcher.
     pub fn extension_changed(&self, database: u32) {
-        match self.databases.find(database) {
-            Some(entry) => {
-                entry.wake_at(i64::MIN);
-            }
-            None => {
-                self.generation.fetch_add(1, Ordering::AcqRel);
-            }
+        if self.databases.wake_at(database, i64::MIN).is_none() {
+            self.generation.fetch_add(1, Ordering::AcqRel);
         }
         self.requests.fetch_add(1, Ordering::SeqCst);
         self.launcher.wake();
@@ -277,9 +351,7 @@ impl Board {
     /// Has a background worker serve a database at a time in microseconds since 2000, or earlier.
     /// To be called when none serves it now. A database without an entry is served in rotation.
     pub fn request_worker(&self, database: u32, time: i64) {
-        if let Some(entry) = self.databases.find(database)
-            && entry.wake_at(time)
-        {
+        if self.databases.wake_at(database, time) == Some(true) {
             self.requests.fetch_add(1, Ordering::SeqCst);
             if time < self.launcher_wakes_at.load(Ordering::SeqCst) {
                 self.launcher.wake();
@@ -443,4 +515,47 @@ pub fn has_background_worker() -> bool {
 /// Returns whether background workers serve this database.
 pub fn is_served() -> bool {
     board().is_some_and(|board| board.is_served(session::database()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // It is too large for the stack of a test.
+    static BOARD: Board = Board::new();
+
+    /// The launcher restarts while a background worker is about to exit, and gives its entry to
+    /// another database.
+    #[test]
+    fn an_old_process_writes_nothing_into_an_entry_that_was_assigned_anew() {
+        let worker = BOARD.background_worker(0);
+        let pid = std::process::id() as i32;
+        let first = worker.assign(7, 1);
+        let held = worker.hold(first, pid).unwrap();
+        // It has left its slot, and still records when it is needed.
+        held.stop_serving();
+        assert_eq!(worker.held_by(), Some(pid));
+        assert_eq!(worker.release(), None);
+        assert_eq!(worker.database(), 7);
+        held.set_needed_at(100);
+        held.set_exit_reason(ExitReason::Replaced);
+        worker.let_go(pid);
+        assert_eq!(worker.release(), Some(ExitReason::Replaced));
+        let second = worker.assign(8, 2);
+        assert_eq!((worker.needed_at(), worker.database()), (i64::MIN, 8));
+        // A process that was started for the first assignment has come too late.
+        assert!(worker.hold(first, pid).is_none());
+        assert!(worker.hold(second, pid).is_some());
+        worker.let_go(pid);
+        assert_eq!(worker.release(), Some(ExitReason::Crash));
+    }
+
+    #[test]
+    fn a_process_that_begins_after_its_assignment_has_ended_holds_nothing() {
+        let worker = BOARD.background_worker(1);
+        let generation = worker.assign(7, 1);
+        assert!(worker.release().is_some());
+        assert!(worker.hold(generation, 1).is_none());
+        assert_eq!(worker.held_by(), None);
+    }
 }

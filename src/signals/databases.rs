@@ -198,11 +198,29 @@ impl Databases {
         false
     }
 
-    /// Removes a database.
-    pub fn remove(&self, oid: u32) {
-        for other in &self.oids {
-            let _ = other.compare_exchange(oid, 0, Ordering::SeqCst, Ordering::SeqCst);
+    /// Has a background worker serve a database at a time or earlier, in microseconds since 2000.
+    /// Returns whether nothing wanted one so early. None when the database has no entry, and when
+    /// the launcher has removed it meanwhile: then it may not know of the time.
+    pub fn wake_at(&self, oid: u32, time: i64) -> Option<bool> {
+        let entry = self.find(oid)?;
+        let is_news = entry.wake_at(time);
+        let is_still = |found: &Database| std::ptr::eq(found, entry);
+        self.find(oid).is_some_and(is_still).then_some(is_news)
+    }
+
+    /// Removes a database. Returns when a background worker has to serve it, in microseconds since
+    /// 2000, because the entry does not say so any more; `i64::MAX` when it had no entry.
+    pub fn remove(&self, oid: u32) -> i64 {
+        let mut wakes_at = i64::MAX;
+        for (other, entry) in self.oids.iter().zip(&self.entries) {
+            let removed = other.compare_exchange(oid, 0, Ordering::SeqCst, Ordering::SeqCst);
+            if removed.is_ok() {
+                // Who has lowered the time before is heard here, and who lowers it now finds that
+                // the database has no entry.
+                wakes_at = wakes_at.min(entry.wakes_at());
+            }
         }
+        wakes_at
     }
 
     /// Returns the OIDs of the databases that have an entry.
@@ -235,8 +253,13 @@ mod tests {
             assert!(databases.add(oid));
         }
         assert!(!databases.add(5000));
-        databases.remove(7);
+        databases.find(7).unwrap().begin_visit();
+        assert_eq!(databases.wake_at(7, 100), Some(true));
+        assert_eq!(databases.wake_at(7, 200), Some(false));
+        assert_eq!(databases.remove(7), 100);
+        assert_eq!(databases.remove(7), i64::MAX);
         assert!(databases.find(7).is_none());
+        assert_eq!(databases.wake_at(7, 50), None);
         assert!(databases.add(5000));
         assert_eq!(databases.oids().count(), DATABASES);
     }

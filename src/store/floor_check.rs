@@ -15,27 +15,24 @@ const LIMIT: i64 = 100;
 
 // Index of both: the due index, a range of one status up to the floor. The rows are locked, so
 // that no other session changes one and then advances the floor above it.
-static LIST_PLANNED: Statement = Statement::new(
-    "select c.next_iteration, c.seq from only {docs} c
-     where c.status {=} {planned}
-         and c.lock_upgrade is null
-         and c.next_iteration {<=} pg_catalog.now()
-         and (c.next_iteration, c.seq) {<} ($1, $2)
-     order by c.next_iteration, c.seq
-     limit $3
-     for update skip locked",
-);
+macro_rules! below_floor {
+    ($status:literal) => {
+        concat!(
+            "select c.next_iteration, c.seq from only {docs} c
+             where c.status {=} ",
+            $status,
+            " and c.lock_upgrade is null
+                 and c.next_iteration {<=} pg_catalog.now()
+                 and (c.next_iteration, c.seq) {<} ($1, $2)
+             order by c.next_iteration, c.seq
+             limit $3
+             for update skip locked"
+        )
+    };
+}
 
-static LIST_ACTIVE: Statement = Statement::new(
-    "select c.next_iteration, c.seq from only {docs} c
-     where c.status {=} {active}
-         and c.lock_upgrade is null
-         and c.next_iteration {<=} pg_catalog.now()
-         and (c.next_iteration, c.seq) {<} ($1, $2)
-     order by c.next_iteration, c.seq
-     limit $3
-     for update skip locked",
-);
+static LIST_PLANNED: Statement = Statement::new(below_floor!("{planned}"));
+static LIST_ACTIVE: Statement = Statement::new(below_floor!("{active}"));
 
 /// Checks, about once a second for each queue, that no due document is below the floors of the
 /// due index. A document that is there is reported, and the floor is lowered to it. To be called

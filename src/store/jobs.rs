@@ -139,8 +139,10 @@ pub fn next(kind: Kind) -> Option<i64> {
 }
 
 // Index: the unique one of (task, queue).
-const GET_MAINTENANCE: &str = "select id, next_iteration, settings, attempts from fetchq.jobs
-    where task {=} 'mnt' and queue {=} $1";
+const GET_MAINTENANCE: &str = "select id, next_iteration, settings, attempts,
+        (payload {->} 'waits' {->} 'kills' {->>} 'failures')::int4,
+        (payload {->} 'waits' {->} 'kills' {->>} 'until')::timestamptz
+    from fetchq.jobs where task {=} 'mnt' and queue {=} $1";
 
 /// The job `mnt` of a queue, as the background worker runs it: without claiming it.
 pub struct Maintenance {
@@ -150,6 +152,8 @@ pub struct Maintenance {
     pub not_before: i64,
     /// How many attempts have failed since it last ran.
     pub failures: i32,
+    /// The wait of `Part::Kills`, if that part has failed.
+    pub kills: Option<Wait>,
 }
 
 /// The job `mnt` of a queue. None when there is none.
@@ -169,6 +173,10 @@ pub fn maintenance_of(queue: &str) -> Option<Maintenance> {
             job,
             not_before: rows.timestamp(0, 2).unwrap_or(i64::MIN),
             failures: rows.get(0, 4).unwrap_or(0),
+            kills: rows.timestamp(0, 6).map(|until| Wait {
+                failures: rows.get::<i32>(0, 5).unwrap_or(0),
+                until,
+            }),
         })
     })
 }
@@ -224,7 +232,10 @@ pub fn back_off(id: i32, delay: Interval, pause: i64, message: &str) {
 
 const RESCHEDULE: &str = "update fetchq.jobs set next_iteration = now() {+} $2,
         last_iteration = now(), iterations = iterations {+} 1, attempts = 0,
-        payload = payload {-} 'error'
+        -- A part that waits still fails.
+        payload = (payload {-} 'error') {||} jsonb_strip_nulls(jsonb_build_object('error', coalesce(
+            payload {->} 'waits' {->} 'kills' {->} 'error',
+            payload {->} 'waits' {->} 'sessions' {->} 'error')))
     where id {=} $1";
 
 const GET_SWEPT: &str = "select payload {->>} 'swept' from fetchq.jobs where id {=} $1";
@@ -253,16 +264,90 @@ pub fn set_swept(id: i32, after: Option<&str>) {
     });
 }
 
-const NOTE_ERROR: &str = "update fetchq.jobs set payload = case
-        when $2 is null then payload {-} 'error'
-        else coalesce(payload, '{}') {||} jsonb_build_object('error', $2) end
-    where task {=} 'mnt' and queue {=} $1";
+/// A part of the maintenance of a queue's documents that can fail while the rest runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Part {
+    /// Moving documents that failed too often to the dead-letter queue or to the history.
+    Kills,
+    /// Extending and ending the leases that are bound to sessions.
+    Sessions,
+}
 
-/// Notes in the job `mnt` of a queue why a part of its work fails. None: it no longer fails.
-pub fn note_error(queue: &str, message: Option<&str>) {
+impl Part {
+    /// Its name in the payload of the job `mnt`.
+    fn word(self) -> &'static str {
+        match self {
+            Self::Kills => "kills",
+            Self::Sessions => "sessions",
+        }
+    }
+}
+
+/// Until when a part of the maintenance waits, because it has failed or was slow. It is kept in the
+/// payload of the job `mnt`, so that the next background worker of the database waits too.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Wait {
+    /// How often it has failed without a success.
+    pub failures: i32,
+    /// Microseconds since 2000.
+    pub until: i64,
+}
+
+// $1: the queue, $2: the part, $3 to $5: until when it waits, its failures and its error; all NULL
+// when it no longer waits. The error of the job is that of a part, unless it is that of a run.
+const SET_WAIT: &str = "update fetchq.jobs j
+    set payload = (j.payload {-} 'waits' {-} 'error') {||} n.added
+    from (
+        select o.id, jsonb_strip_nulls(jsonb_build_object(
+            'waits', case when w.waits {<>} '{}' then w.waits end,
+            'error', coalesce(
+                to_jsonb($5::text),
+                case when o.error {=} o.own then null else o.error end,
+                w.waits {->} 'kills' {->} 'error',
+                w.waits {->} 'sessions' {->} 'error'))) as added
+        from (
+            select id, coalesce(payload {->} 'waits', '{}') as waits, payload {->} 'error' as error,
+                payload {->} 'waits' {->} $2 {->} 'error' as own
+            from fetchq.jobs where task {=} 'mnt' and queue {=} $1) o
+        cross join lateral (
+            select (o.waits {-} $2) {||} case when $3 is null then '{}' else jsonb_build_object(
+                $2, jsonb_build_object('until', $3, 'failures', $4, 'error', $5::text)) end as waits) w
+    ) n
+    where j.id {=} n.id";
+
+/// Records until when a part of a queue's maintenance waits, and the message of its error, if it
+/// has failed; or with None that it no longer waits.
+pub fn set_wait(queue: &str, part: Part, wait: Option<(Wait, Option<&str>)>) {
+    let (until, failures) = match wait {
+        Some((wait, _)) => (Arg::timestamp(wait.until), Arg::from(wait.failures)),
+        None => (Arg::no_timestamp(), Arg::from(0)),
+    };
+    let args = [
+        Arg::from(queue),
+        Arg::from(part.word()),
+        until,
+        failures,
+        Arg::from(wait.and_then(|(_, message)| message)),
+    ];
     spi::connect(|spi| {
-        spi.once(NOTE_ERROR, &[Arg::from(queue), Arg::from(message)]);
+        spi.once(SET_WAIT, &args);
     });
+}
+
+const LIST_WAITS: &str =
+    "select queue::text, (payload {->} 'waits' {->} $1 {->>} 'until')::timestamptz
+    from fetchq.jobs
+    where task {=} 'mnt' and queue {=} any ($2) and (payload {->} 'waits' {->} $1) is not null";
+
+/// Returns until when a part of the maintenance of some queues waits, in microseconds since 2000.
+/// Queues where it does not wait are missing.
+pub fn waits(part: Part, queues: &[&str]) -> Vec<(String, i64)> {
+    let queues: Vec<String> = queues.iter().map(|name| (*name).to_owned()).collect();
+    spi::connect(|spi| {
+        let rows = spi.once(LIST_WAITS, &[Arg::from(part.word()), Arg::from(queues)]);
+        let wait = |row| Some((rows.get(row, 1)?, rows.timestamp(row, 2)?));
+        (0..rows.len()).filter_map(wait).collect()
+    })
 }
 
 /// Plans the next run of a job that has run, `delay` from now on. Returns false when there is no

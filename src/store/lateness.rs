@@ -354,6 +354,14 @@ fn queues() -> Vec<Queue> {
     })
 }
 
+/// Returns the epoch in which the ready floors of each documents table must be known, by table.
+/// A table is missing when its floors prove nothing.
+pub fn epochs() -> HashMap<u32, u64> {
+    let queues = planner::with_plain_search_path(queues).into_iter();
+    let known = queues.filter_map(|queue| Some((queue.table?.to_u32(), queue.epoch?)));
+    known.collect()
+}
+
 /// Reads the indexes of some tables, by table.
 fn indexes(tables: impl Iterator<Item = Oid>) -> HashMap<Oid, Indexes> {
     let tables: Vec<i64> = tables.map(|table| i64::from(table.to_u32())).collect();

@@ -39,7 +39,7 @@ pub mod grants;
 pub mod history;
 pub mod info;
 pub mod jobs;
-mod lateness;
+pub mod lateness;
 pub mod lease_check;
 pub mod leases;
 pub mod limits;

@@ -34,6 +34,8 @@ struct ServerState {
     needs_worker_at: Option<i64>,
     /// Databases that the shared memory has no room for.
     unlisted: u32,
+    /// This database is one of them.
+    is_unlisted: bool,
     /// The last run of each maintenance task: microseconds, rows.
     last: [Option<(i64, i64)>; Task::ALL.len()],
     /// The counters of the ready floors.
@@ -51,7 +53,7 @@ struct ServerState {
 // $18 to $20: since when planned documents are late, in which queues, and in which queues this is
 // not known, $21 to $23: the same for leases, $24: whether all ready documents are known, $25: when
 // the database needs a background worker that shares those of the server, $26: databases that the
-// shared memory has no room for.
+// shared memory has no room for, $27: whether this database is one of them.
 const STATUS: &str = "
 with horizon as (
     select 'session ' {||} pid
@@ -123,6 +125,7 @@ select component, state, detail, hint from (
         case when $17 then null
             when $8 and $9 is null and $25 {<=} clock_timestamp()
             then 'All background workers serve other databases: see fetchq.max_workers.'
+            when $8 and $9 is null and $27 then 'Shared memory has no room for this database: it is served in rotation, not when something is due.'
             when $8 and $9 is null and $25 is not null then null
             when $9 is null and not $8 then 'fetchq.background_worker is off: something else must call fetchq.mnt_job_run().'
             when $9 is null and $1 and not $3 then 'Set fetchq.ready_slots above 0 and restart: the background worker needs the shared memory.'
@@ -250,6 +253,7 @@ fn write_rows(version: &str, state: &ServerState, out: &mut RowSink) {
         Arg::from(report.is_ready_known),
         at(state.needs_worker_at),
         Arg::from(i64::from(state.unlisted)),
+        Arg::from(state.is_unlisted),
     ];
     spi::connect(|spi| {
         let rows = spi.once(&render_shared(STATUS), &args);
@@ -277,6 +281,7 @@ fn collect(now: i64) -> ServerState {
         needs_worker_at: is_absent
             .then(|| database.map_or(i64::MAX, |database| database.wakes_at())),
         unlisted: board.map_or(0, |board| board.databases.unlisted()),
+        is_unlisted: is_absent && database.is_none(),
         last: Task::ALL.map(|task| database.and_then(|entry| entry.last[task as usize].read())),
         stats: floors::stats(),
         report: lateness::report(now),

@@ -12,6 +12,7 @@ mod drivers;
 mod dump;
 mod examples;
 mod floor_race;
+mod floor_shares;
 mod flow;
 mod hostile_owners;
 mod load_crash;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use fetchq_client_tests::{
     Cluster, Database, LAUNCHER, Server, Session, WORKER, process_id, processes, wait_for_rows,
-    wait_until, with_worker,
+    wait_until, with_worker, worker_goes,
 };
 
 /// The database from which the others are copied.
@@ -499,4 +499,112 @@ async fn the_status_of_a_database_that_waits() {
             "t"
         );
     }
+}
+
+/// Rows are loaded without notes while no background worker runs. What the ready floors said before
+/// does not count for the next one.
+#[tokio::test]
+async fn what_was_loaded_without_notes_is_due_for_the_next_background_worker() {
+    let cluster = with_worker("pool_epoch", "");
+    let server = cluster.server();
+    let admin = server.connect("postgres").await;
+    origin(
+        &server,
+        "select fetchq.doc_push('q', 'later', 0, 0, now() + interval '1 day', '{}')",
+    )
+    .await;
+    let session = server.connect(ORIGIN).await;
+    // The floor of planned documents is somewhere in the future, and that of leases at the end.
+    let known = "select count(*) from fetchq.ready_floors('q') where index = 'due' and next_iteration > now()";
+    wait_for_rows("the floors are known", &session, known, &["2"]).await;
+    switch(&admin, "off").await;
+    worker_goes(&admin, ORIGIN).await;
+    session
+        .sql(
+            "begin;
+             alter table fetchq_data.q__docs disable trigger fetchq_ready;
+             insert into fetchq_data.q__docs (subject, status, next_iteration) values ('loaded', 0, now());
+             alter table fetchq_data.q__docs enable always trigger fetchq_ready;
+             commit",
+        )
+        .await;
+    switch(&admin, "on").await;
+    has_status(&session, "loaded", "1").await;
+}
+
+/// Something of a queue fails in one of many databases: the move to its dead-letter queue, and the
+/// end of its bound leases. Each visit is that of a new process.
+#[tokio::test]
+async fn what_fails_waits_although_its_background_worker_leaves() {
+    let cluster = with_worker(
+        "pool_waits",
+        "fetchq.max_workers = 1\nlog_min_messages = debug1",
+    );
+    let server = cluster.server();
+    let admin = server.connect("postgres").await;
+    switch(&admin, "off").await;
+    // A sequence counts the attempts, because nothing rolls it back.
+    origin(
+        &server,
+        "select fetchq.schedule_create('second', 'q', '* * * * * *');
+         select fetchq.queue_create('moves'), fetchq.queue_create('dead'), fetchq.queue_create('bound');
+         select fetchq.queue_set_dead_letter('moves', 'dead');
+         create sequence moves; create sequence ends;
+         create function fails() returns trigger language plpgsql as $$ begin
+             perform nextval(tg_argv[0]::regclass);
+             raise 'it fails';
+         end $$;
+         create trigger fails before insert on fetchq_data.dead__docs
+             for each row execute function fails('public.moves');
+         create trigger fails before update on fetchq_data.bound__docs
+             for each row when (old.status = 2 and new.status = 2) execute function fails('public.ends')",
+    )
+    .await;
+    let databases = copies(&server, "waits", 3).await;
+    let session = databases[0].connect().await;
+    session
+        .sql(
+            "select fetchq.doc_put('moves', 'poison', max_attempts => 1), fetchq.doc_pick('moves', 0, 1, '1 ms');
+             select fetchq.doc_push('bound', 'a')",
+        )
+        .await;
+    let bound = databases[0].connect().await;
+    bound
+        .sql(
+            "set fetchq.session_leases = 'return'; select fetchq.doc_pick('bound', 0, 1, '1 hour')",
+        )
+        .await;
+    drop(bound);
+    let before = starts(&cluster);
+    switch(&admin, "on").await;
+
+    let documents = "select state || coalesce(substring(detail from 'failing for .*'), '')
+        from fetchq.status() where component = 'maintenance: documents'";
+    let both = "failingfailing for \"bound\", \"moves\"";
+    wait_for_rows("status() names both queues", &session, documents, &[both]).await;
+    // The wait doubles with each failure of the move, across the processes.
+    let failures = "select coalesce(payload -> 'waits' -> 'kills' ->> 'failures', '0')::int from fetchq.jobs where task = 'mnt' and queue = 'moves'";
+    wait_until("the move has failed four times", async || {
+        assert_eq!(session.text(documents).await, both);
+        session.text(failures).await.parse::<i32>().unwrap() >= 4
+    })
+    .await;
+    assert!(starts(&cluster) > before + 4, "many processes have visited");
+    // An attempt may have failed that is not noted yet.
+    let unnoted = format!("select (last_value - ({failures})) in (0, 1) from moves");
+    assert_eq!(session.text(&unnoted).await, "t");
+    let noted = "select count(*) from fetchq.jobs where task = 'mnt' and queue = 'bound' and payload -> 'waits' -> 'sessions' ->> 'until' is not null";
+    assert_eq!(session.text(noted).await, "1");
+
+    // What no longer fails is no longer reported, whichever process finds that out.
+    session
+        .sql("drop trigger fails on fetchq_data.dead__docs; drop trigger fails on fetchq_data.bound__docs")
+        .await;
+    let moved = "select count(*) from fetchq_data.dead__docs where status <> 2";
+    wait_for_rows("the document has moved", &session, moved, &["1"]).await;
+    let returned = "select count(*) from fetchq_data.bound__docs where status = 1";
+    wait_for_rows("the lease was returned", &session, returned, &["1"]).await;
+    wait_for_rows("status() reports neither", &session, documents, &["fine"]).await;
+    let left = "select count(*) from fetchq.jobs where payload ? 'waits' or payload ? 'error'";
+    wait_for_rows("nothing is left", &session, left, &["0"]).await;
 }
