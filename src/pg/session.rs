@@ -97,6 +97,19 @@ pub fn keeps_snapshot() -> bool {
     unsafe { pg_sys::XactIsoLevel >= pg_sys::XACT_REPEATABLE_READ as i32 }
 }
 
+/// Has the next read of `pg_stat_activity` show the sessions as of now. The server keeps what it has
+/// read until the transaction ends.
+pub fn refresh_activity() {
+    // SAFETY: This frees a copy that the functions of the server make again when they are called.
+    // None of them keeps a pointer into it between two calls.
+    unsafe {
+        #[cfg(feature = "pg13")]
+        pg_sys::pgstat_clear_snapshot();
+        #[cfg(not(feature = "pg13"))]
+        pg_sys::pgstat_clear_backend_activity_snapshot();
+    }
+}
+
 /// Returns whether the transaction is SERIALIZABLE, so that every answer from the documents must
 /// come from a read that leaves predicate locks.
 pub fn is_serializable() -> bool {

@@ -170,7 +170,23 @@ impl Spi {
     pub fn once(&self, sql: &str, args: &[Arg]) -> Rows<'_> {
         let text = c_string(&operators::expand(sql));
         let _own = OwnStatement::begin(text);
-        self.execute_text(text, args)
+        self.execute_text(text, args, false)
+    }
+
+    /// Like [`Self::once`], for a read with a new snapshot, also in a transaction that keeps one
+    /// snapshot for all its statements.
+    pub fn once_latest(&self, sql: &str, args: &[Arg]) -> Rows<'_> {
+        let text = c_string(&operators::expand(sql));
+        let _own = OwnStatement::begin(text);
+        // SAFETY: The snapshot is popped below. After an ERROR the end of the (sub)transaction
+        // pops it. With read_only, SPI uses this snapshot.
+        unsafe {
+            pg_sys::CommandCounterIncrement();
+            pg_sys::PushActiveSnapshot(pg_sys::GetLatestSnapshot());
+            let rows = self.execute_text(text, args, true);
+            pg_sys::PopActiveSnapshot();
+            rows
+        }
     }
 
     /// Plans and runs a statement once, under the settings of the session. The server gets
@@ -180,10 +196,15 @@ impl Spi {
     /// text of a marker, which must stay as it is. Operators in `sql` must be qualified. All
     /// rights are those of the caller, also where an identifier names a table of the registry.
     pub fn once_verbatim(&self, sql: &str, args: &[Arg]) -> Rows<'_> {
-        self.execute_text(c_string(sql), args)
+        self.execute_text(c_string(sql), args, false)
     }
 
-    fn execute_text(&self, text: *const std::ffi::c_char, args: &[Arg]) -> Rows<'_> {
+    fn execute_text(
+        &self,
+        text: *const std::ffi::c_char,
+        args: &[Arg],
+        read_only: bool,
+    ) -> Rows<'_> {
         let mut oids: Vec<pg_sys::Oid> = args.iter().map(|a| a.oid).collect();
         let (mut datums, nulls) = split(args);
         // SAFETY: The connection is open, because self exists. There are as many types as
@@ -195,7 +216,7 @@ impl Spi {
                 oids.as_mut_ptr(),
                 datums.as_mut_ptr(),
                 nulls.as_ptr(),
-                false,
+                read_only,
                 0,
             );
             check("SPI_execute_with_args", code);

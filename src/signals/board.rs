@@ -388,6 +388,14 @@ impl Board {
         workers.find(|worker| worker.serves(database))
     }
 
+    /// Returns how many background workers run, in all databases.
+    pub fn background_workers_running(&self) -> usize {
+        let workers = self.background_workers.iter();
+        workers
+            .filter(|worker| worker.slot.process().is_some())
+            .count()
+    }
+
     /// Lets the background worker of a database know something by `signal`, and requests one for
     /// `time`, in microseconds since 2000, when none runs.
     fn signal(&self, database: u32, time: i64, signal: impl FnOnce(&BackgroundWorker)) {

@@ -122,8 +122,22 @@ fn run_for_role(spi: &Spi, role: &str, before: &str, after: &str) -> Result<()> 
     }
 }
 
+/// The kinds that an array `privileges` says, as `k (kind)`.
+macro_rules! kinds_of_privileges {
+    () => {
+        "cross join unnest(case
+            when 'TRUNCATE' {=} any (privileges) then array['manager']
+            when privileges {@>} array['SELECT', 'INSERT', 'UPDATE', 'DELETE'] then array['worker']
+            else array_remove(array[
+                case when 'SELECT' {=} any (privileges) then 'reader' end,
+                case when 'INSERT' {=} any (privileges) then 'producer' end], null)
+        end) as k (kind)"
+    };
+}
+
 // The kinds that a queue's docs table says, the widest of each role: `held (relid, grantee, kind)`.
-const HELD: &str = "with listed as (
+const HELD: &str = concat!(
+    "with listed as (
         select c.oid as relid, a.grantee, array_agg(a.privilege_type) as privileges
         from pg_class c
         cross join aclexplode(c.relacl) a
@@ -133,14 +147,11 @@ const HELD: &str = "with listed as (
     held as (
         select relid, grantee, k.kind
         from listed
-        cross join unnest(case
-            when 'TRUNCATE' {=} any (privileges) then array['manager']
-            when privileges {@>} array['SELECT', 'INSERT', 'UPDATE', 'DELETE'] then array['worker']
-            else array_remove(array[
-                case when 'SELECT' {=} any (privileges) then 'reader' end,
-                case when 'INSERT' {=} any (privileges) then 'producer' end], null)
-        end) as k (kind)
-    )";
+        ",
+    kinds_of_privileges!(),
+    "
+    )"
+);
 
 const LIST_HELD: &str = "select h.kind from held h
     join pg_roles r on r.oid {=} h.grantee
@@ -309,33 +320,44 @@ pub fn extend_to_own_dead_letters(name: &QueueName) -> Result<()> {
 }
 
 // The owner, the roles that were granted a kind, and the members of those roles that inherit it.
-// $1 and $2: the queues.
-const LIST: &str = "all_held as (
-        select h.relid, h.grantee as role, h.kind from held h
-        union all
-        select c.oid, c.relowner, 'owner' from pg_class c
-    ),
-    queues as (
-        select q.name, c.oid as relid from fetchq.queues q
+// Each role is asked once for its members, however many queues there are. $1 and $2: the queues.
+const LIST: &str = concat!(
+    "with queues as materialized (
+        select q.name, c.relowner, c.relacl from fetchq.queues q
         join pg_class c on c.relname {=} (q.name {||} '__docs')::name
             and c.relnamespace {=} 'fetchq_data'::regnamespace
         where $1 or q.name {=} any ($2)
+    ),
+    direct as materialized (
+        select q.name as queue, a.grantee as role, k.kind from queues q
+        cross join lateral (
+            select e.grantee, array_agg(e.privilege_type) as privileges
+            from aclexplode(q.relacl) e
+            where e.grantee {<>} q.relowner
+            group by e.grantee) a
+        ",
+    kinds_of_privileges!(),
+    "
+        union all
+        select q.name, q.relowner, 'owner' from queues q
+    ),
+    members as materialized (
+        select d.role, m.rolname from (select distinct role from direct where role {<>} 0) d
+        join pg_roles m on m.oid {<>} d.role and not m.rolsuper
+            and pg_has_role(m.oid, d.role, 'usage')
     )
     select queue, role, kind, bool_or(is_direct) from (
-        select q.name as queue, case when h.role {=} 0 then 'public'::name else r.rolname end as role,
-            h.kind, true as is_direct
-        from queues q
-        join all_held h on h.relid {=} q.relid
-        left join pg_roles r on r.oid {=} h.role
+        select d.queue, case when d.role {=} 0 then 'public'::name else r.rolname end as role,
+            d.kind, true as is_direct
+        from direct d
+        left join pg_roles r on r.oid {=} d.role
         union all
-        select q.name, m.rolname, h.kind, false
-        from queues q
-        join all_held h on h.relid {=} q.relid and h.role {<>} 0
-        join pg_roles m on m.oid {<>} h.role and not m.rolsuper
-            and pg_has_role(m.oid, h.role, 'usage')
+        select d.queue, m.rolname, d.kind, false from direct d
+        join members m on m.role {=} d.role
     ) listed
     group by queue, role, kind
-    order by queue collate \"C\", role, kind";
+    order by queue collate \"C\", role, kind"
+);
 
 /// Adds a row to a result for each role and each kind that it has on a queue: queue, role, kind,
 /// and whether it was granted to the role itself and not to one of which it is a member. None: of
@@ -345,8 +367,7 @@ pub fn list(name: Option<&QueueName>, out: &mut RowSink) {
         Some(name) => [Arg::from(false), Arg::from(vec![name.as_str()])],
         None => Scope::of(Right::Any).args(),
     };
-    let sql = format!("{HELD}, {LIST}");
-    spi::connect(|spi| out.extend(&spi.once(&sql, &args)));
+    spi::connect(|spi| out.extend(&spi.once(LIST, &args)));
 }
 
 /// Runs each statement that the first column of a result has. The statements have identifiers of

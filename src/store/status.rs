@@ -1,5 +1,7 @@
 //! `fetchq.status()`: the state of fetchq in this database, a row for each component.
 
+use pgrx::pg_sys::Oid;
+
 use crate::domain::jobs::Task;
 use crate::domain::names::QueueName;
 use crate::error::{Error, Result};
@@ -32,6 +34,8 @@ struct ServerState {
     /// When this database needs a background worker next; None when one runs, and when none serves
     /// it.
     needs_worker_at: Option<i64>,
+    /// As many background workers run as may run at a time.
+    is_pool_full: bool,
     /// Databases that the shared memory has no room for.
     unlisted: u32,
     /// This database is one of them.
@@ -53,22 +57,47 @@ struct ServerState {
 // $18 to $20: since when planned documents are late, in which queues, and in which queues this is
 // not known, $21 to $23: the same for leases, $24: whether all ready documents are known, $25: when
 // the database needs a background worker that shares those of the server, $26: databases that the
-// shared memory has no room for, $27: whether this database is one of them.
+// shared memory has no room for, $27: the database, $28: whether this transaction keeps its snapshot,
+// $29: whether as many background workers run as may run at a time, $30: whether the shared memory
+// has no room for this database.
 const STATUS: &str = "
-with horizon as (
-    select 'session ' {||} pid
-            {||} case when application_name {<>} '' then ' (' {||} application_name {||} ')' else '' end
-            {||} ', ' {||} coalesce(state, 'unknown') as name,
-        age(backend_xmin) as transactions, coalesce(xact_start, query_start, backend_start) as since
-    from pg_stat_activity
-    where backend_xmin is not null and pid {<>} pg_backend_pid()
+-- What keeps the server from removing dead rows of this database. A snapshot of another database
+-- does not; the snapshots of all databases begin at the oldest transaction with an ID. A lazy vacuum
+-- does not either.
+with holders as (
+    select case when a.backend_type {=} 'walsender' then 'walsender ' else 'session ' end {||} a.pid
+            {||} case when a.application_name {<>} '' then ' (' {||} a.application_name {||} ')' else '' end
+            {||} ', ' {||} coalesce(a.state, 'unknown') as name,
+        greatest(age(a.backend_xmin), age(a.backend_xid)) as transactions,
+        -- The snapshot of a walsender is that of the standby, and younger than the connection.
+        case when a.backend_type {=} 'walsender' then null else a.xact_start end as since,
+        a.backend_start is null or a.state {=} 'disabled' as is_hidden,
+        false as is_catalog
+    from pg_stat_activity a
+    where (a.backend_xid is not null or a.backend_xmin is not null
+            and (a.datid is null or a.datid {=} $27)
+            and (a.pid {<>} pg_backend_pid() or $28))
+        and not exists (select from pg_stat_progress_vacuum v where v.pid {=} a.pid)
     union all
-    select 'prepared transaction ' {||} gid, age(transaction), prepared from pg_prepared_xacts
+    select 'prepared transaction ' {||} gid, age(transaction), prepared, false, false
+    from pg_prepared_xacts
     union all
-    select 'replication slot ' {||} slot_name, greatest(age(xmin), age(catalog_xmin)), null
-    from pg_replication_slots where xmin is not null or catalog_xmin is not null
+    select 'replication slot ' {||} slot_name, age(xmin), null, false, false
+    from pg_replication_slots where xmin is not null
+    union all
+    select 'replication slot ' {||} slot_name {||} ' (system catalogs)', age(catalog_xmin), null,
+        false, true
+    from pg_replication_slots where catalog_xmin is not null
 ),
-oldest as (select * from horizon order by transactions desc limit 1),
+judged as (
+    select h.*, h.transactions {>} 1000000
+            or coalesce(h.since {<} (clock_timestamp() {-} interval '5 minutes'), false) as is_held
+    from holders h
+),
+-- Many snapshots are as old as the oldest transaction. The one that has lasted longest is the cause.
+oldest as (
+    select * from judged order by is_held desc, is_catalog, transactions desc, since limit 1
+),
 tail as (
     select sum(pg_relation_size(i.inhrelid)) as bytes,
         pg_size_pretty(sum(pg_relation_size(i.inhrelid))) as size
@@ -86,7 +115,7 @@ jobs as (
                 and j.queue {<>} '*') as queues,
         -- The background worker runs the maintenance of documents when documents are due, and not
         -- when the job is. On a standby it is that of the primary.
-        coalesce(bool_or(j.next_iteration {<} (now() {-} interval '1 minute')), false)
+        coalesce(bool_or(j.next_iteration {<} (clock_timestamp() {-} interval '1 minute')), false)
             -- The counters of a database that shares its background worker are packed when there
             -- is something to pack.
             and (t.n {>} 2 or $25 is null)
@@ -101,7 +130,10 @@ select component, state, detail, hint from (
     union all
     select 1, 'library', case when $1 then 'preloaded' else 'not preloaded' end,
         format('version %s', $2),
-        case when not $1 then 'Set shared_preload_libraries = ''fetchq'' and restart: without it there are no ready floors and no background worker.' end
+        case when e.extversion {<>} $2
+            then format('The extension in this database has version %s. If the library is the newer one: alter extension fetchq update. Otherwise restart the server.', e.extversion)
+            when not $1 then 'Set shared_preload_libraries = ''fetchq'' and restart: without it there are no ready floors and no background worker.' end
+    from (select) l left join pg_extension e on e.extname {=} 'fetchq'
     union all
     select 2, 'memory', case when $3 then 'there' else 'none' end,
         format('%s of %s slots used, %s floor misses', $4, $5, $6),
@@ -123,9 +155,11 @@ select component, state, detail, hint from (
             case when $8 and isfinite($25) then 'starts when something is due, at ' {||} $25 {||} ' or earlier'
                 when $8 and $25 is not null then 'starts when something is due' end),
         case when $17 then null
-            when $8 and $9 is null and $25 {<=} clock_timestamp()
+            when $8 and $9 is null and $25 {<=} clock_timestamp() and $29
             then 'All background workers serve other databases: see fetchq.max_workers.'
-            when $8 and $9 is null and $27 then 'Shared memory has no room for this database: it is served in rotation, not when something is due.'
+            when $8 and $9 is null and $30 then 'Shared memory has no room for this database: it is served in rotation, not when something is due.'
+            when $8 and $9 is null and $25 {<=} clock_timestamp()
+            then 'It starts within seconds. If it does not: see max_worker_processes and the log of the server.'
             when $8 and $9 is null and $25 is not null then null
             when $9 is null and not $8 then 'fetchq.background_worker is off: something else must call fetchq.mnt_job_run().'
             when $9 is null and $1 and not $3 then 'Set fetchq.ready_slots above 0 and restart: the background worker needs the shared memory.'
@@ -145,6 +179,7 @@ select component, state, detail, hint from (
                     then format(' and %s more', cardinality(j.queues) {-} 3) else '' end,
                 ''),
         case when j.failing {>} 0 then 'See fetchq.jobs where payload ? ''error'', and the log of the server.'
+            when j.is_late and $17 then 'The primary runs them: see fetchq.status() there.'
             when j.is_late and $9 is null and $25 is null then 'No process runs them: see background worker.'
             when j.is_late then 'See fetchq.progress, and the log of the server.' end
     from jobs j
@@ -161,7 +196,10 @@ select component, state, detail, hint from (
         case when bool_or(s.is_active and s.attempts {>} 0)
             then 'See fetchq.schedule_list() where state = ''failing''.'
             when bool_or(s.is_active and s.due_at {<} (clock_timestamp() {-} interval '10 seconds'))
-                and $9 is null and $25 is null and not $17
+                and $17
+            then 'The primary runs them: see fetchq.status() there.'
+            when bool_or(s.is_active and s.due_at {<} (clock_timestamp() {-} interval '10 seconds'))
+                and $9 is null and $25 is null
             then 'No process runs them: see background worker.'
             when bool_or(s.is_active and s.due_at {<} (clock_timestamp() {-} interval '10 seconds'))
             then 'See fetchq.schedule_list(), and the log of the server.' end
@@ -169,9 +207,13 @@ select component, state, detail, hint from (
     union all
     select 20, 'backlog', case when p.n {>} 0 or $11 is not null then 'waiting' else 'none' end,
         format('%s pending', coalesce(p.n, 0))
+            {||} case when p.paused {>} 0 then format(', %s of them in paused queues', p.paused) else '' end
             {||} coalesce(', ready since ' {||} $11 {||} case when $24 then '' else ' or earlier' end, ''),
-        null
-    from (select sum(value) as n from fetchq.metrics_exact where metric {=} 'pnd') p
+        case when p.paused {>} 0
+            then 'Nothing is picked from a paused queue: see fetchq.queue_status() and fetchq.queue_resume().' end
+    from (select sum(m.value) as n, sum(m.value) filter (where not q.is_active) as paused
+        from fetchq.metrics_exact m left join fetchq.queues q on q.name {=} m.queue
+        where m.metric {=} 'pnd') p
     union all
     select d.n, d.component,
         case when d.since is not null then 'late' when d.unknown is not null then 'unknown' else 'in time' end,
@@ -182,11 +224,12 @@ select component, state, detail, hint from (
         case when d.since is not null and $17 then 'The primary runs maintenance: see fetchq.status() there.'
             when d.since is not null and $9 is null
             then case when $25 is null then 'No process runs maintenance: see background worker.'
-                else 'The background workers serve other databases: see background worker.' end
+                when $29 then 'The background workers serve other databases: see background worker.'
+                else 'No background worker runs in this database now: see background worker.' end
             when d.since is not null
             then 'See fetchq.progress, maintenance: documents, and fetchq.jobs where task = ''mnt''.'
             when d.unknown is not null
-            then format('Their due indexes are locked, missing or full of dead entries. Look yourself: select min(next_iteration) from fetchq_data.<queue>__docs where status = %s.', d.status) end
+            then format('Their tables or due indexes are locked, missing, altered or full of dead entries. Look yourself: select min(next_iteration) from fetchq_data.<queue>__docs where status = %s.', d.status) end
     from (values
         (21, 'planned', {planned}, $18::timestamptz, $19::text, nullif($20::text, ''), $12::timestamptz),
         (22, 'leases', {active}, $21::timestamptz, $22::text, nullif($23::text, ''), $13::timestamptz)
@@ -199,17 +242,19 @@ select component, state, detail, hint from (
     from tail t
     union all
     select 31, 'horizon',
-        case when h.since {<} (now() {-} interval '5 minutes') or h.transactions {>} 1000000 then 'held'
-            when hidden.sessions {>} 0 then 'unknown' else 'free' end,
+        case when h.is_held then 'held' when hidden.sessions {>} 0 then 'unknown' else 'free' end,
         case when h.name is not null
             then format('%s, %s transactions, since %s',
                 h.name, h.transactions, coalesce(h.since::text, 'unknown')) end,
-        case when h.since {<} (now() {-} interval '5 minutes') or h.transactions {>} 1000000
+        case when h.is_held and $17
+            then 'With hot_standby_feedback, the primary keeps dead rows while it lasts. Without, replay may have to wait for it.'
+            when h.is_held and h.is_catalog
+            then 'Dead rows of the system catalogs cannot be removed while it lasts: drop the slot if it is not needed.'
+            when h.is_held
             then 'Dead rows cannot be removed while it lasts: end it if it is not needed.'
             when hidden.sessions {>} 0
-            then 'You may not see the snapshots of other roles: a member of pg_read_all_stats can.' end
-    from (select count(*) as sessions from pg_stat_activity
-        where query {=} '<insufficient privilege>' and pid {<>} pg_backend_pid()) hidden
+            then 'Since when some sessions have their snapshots is hidden: a member of pg_read_all_stats can see it, unless track_activities is off.' end
+    from (select count(*) as sessions from holders where is_hidden) hidden
     left join oldest h on true
 ) s
 order by n";
@@ -253,10 +298,15 @@ fn write_rows(version: &str, state: &ServerState, out: &mut RowSink) {
         Arg::from(report.is_ready_known),
         at(state.needs_worker_at),
         Arg::from(i64::from(state.unlisted)),
+        Arg::oid(Oid::from(session::database())),
+        Arg::from(session::keeps_snapshot()),
+        Arg::from(state.is_pool_full),
         Arg::from(state.is_unlisted),
     ];
+    session::refresh_activity();
     spi::connect(|spi| {
-        let rows = spi.once(&render_shared(STATUS), &args);
+        // What `collect` has found is as of now, so this has to be, too.
+        let rows = spi.once_latest(&render_shared(STATUS), &args);
         out.extend(&rows);
     });
 }
@@ -280,6 +330,8 @@ fn collect(now: i64) -> ServerState {
         background_worker: background_worker.and_then(|worker| running(worker.slot.process())),
         needs_worker_at: is_absent
             .then(|| database.map_or(i64::MAX, |database| database.wakes_at())),
+        is_pool_full: board
+            .is_some_and(|board| board.background_workers_running() >= settings::max_workers()),
         unlisted: board.map_or(0, |board| board.databases.unlisted()),
         is_unlisted: is_absent && database.is_none(),
         last: Task::ALL.map(|task| database.and_then(|entry| entry.last[task as usize].read())),

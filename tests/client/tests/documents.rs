@@ -8,13 +8,36 @@ use fetchq_client_tests::{
 /// The statuses of all documents of a queue, by subject.
 const STATUSES: &str = "select subject || ' ' || status from fetchq_data.q__docs order by subject";
 
+const MISSES: &str = "select floor_misses from fetchq.ready_stats()";
+
 /// Makes the floors of the due index known, and moves them above all documents that are gone.
 const MAINTAIN: &str = "select fetchq.mnt_run('q', 100)";
 
-async fn queue(db: &Database) -> Session {
+/// A new database of a server with the queue `q`, and a session in it.
+async fn with_queue(server: &Server, name: &str) -> (Database, Session) {
+    let db = server.database(name).await;
     let session = db.connect().await;
     session.sql("select fetchq.queue_create('q')").await;
-    session
+    (db, session)
+}
+
+/// A server of its own with the queue `q` in a database of the same name.
+async fn own_server(name: &str) -> (Cluster, Session) {
+    let cluster = Cluster::new(name, "fsync = off");
+    cluster.start();
+    let (_, session) = with_queue(&cluster.server(), name).await;
+    (cluster, session)
+}
+
+/// Commits the transaction of `owner` as soon as another session of the database waits for a lock
+/// in a call of `function`.
+async fn commit_when_waited_for(owner: &Session, watcher: &Session, function: &str) {
+    let waiting = format!(
+        "select 1 from pg_stat_activity where datname = current_database()
+             and wait_event_type = 'Lock' and query like '%{function}%' and pid <> pg_backend_pid()"
+    );
+    wait_for_rows(&format!("{function} waits"), watcher, &waiting, &["1"]).await;
+    owner.sql("commit").await;
 }
 
 /// A queue with document `a`, which was rejected once, and is leased for its second attempt.
@@ -45,8 +68,7 @@ async fn all_become_pending(session: &Session, what: &str, expected: &[&str]) {
 
 #[tokio::test]
 async fn a_snoozed_document_becomes_pending_with_a_new_one_of_the_same_time() {
-    let db = Server::of_suite().database("snooze_due").await;
-    let session = queue(&db).await;
+    let (db, session) = with_queue(&Server::of_suite(), "snooze_due").await;
     second_attempt(&session).await;
     let at = soon(&session).await;
     session
@@ -62,8 +84,7 @@ async fn a_snoozed_document_becomes_pending_with_a_new_one_of_the_same_time() {
 /// The same for every mode of doc_put that plans a document, one by one and in a list.
 #[tokio::test]
 async fn a_document_that_was_put_becomes_pending_with_a_new_one_of_the_same_time() {
-    let db = Server::of_suite().database("put_due").await;
-    let session = queue(&db).await;
+    let (db, session) = with_queue(&Server::of_suite(), "put_due").await;
     for mode in ["replace", "earliest", "debounce", "merge"] {
         for list in [false, true] {
             session.sql("delete from fetchq_data.q__docs").await;
@@ -102,11 +123,7 @@ async fn a_document_below_a_due_floor_is_found_and_counted() {
     if std::env::var("FETCHQ_NO_PRELOAD").as_deref() == Ok("1") {
         return;
     }
-    let cluster = Cluster::new("due_net", "fsync = off");
-    cluster.start();
-    let db = cluster.server().database("due_net").await;
-    let session = queue(&db).await;
-    const MISSES: &str = "select floor_misses from fetchq.ready_stats()";
+    let (_cluster, session) = own_server("due_net").await;
     for (status, lease) in [(0, "null"), (2, "1")] {
         session.sql("delete from fetchq_data.q__docs").await;
         // The floor is above everything.
@@ -140,11 +157,9 @@ async fn a_document_below_a_due_floor_is_found_and_counted() {
 /// Another session changes the attempts of a leased document while it is snoozed.
 #[tokio::test]
 async fn a_snooze_notes_the_attempts_that_it_has_written() {
-    let db = Server::of_suite().database("snooze_note").await;
-    let session = queue(&db).await;
+    let (db, session) = with_queue(&Server::of_suite(), "snooze_note").await;
     let other = db.connect().await;
     let watcher = db.connect().await;
-    const MISSES: &str = "select floor_misses from fetchq.ready_stats()";
     session
         .sql(
             "select fetchq.doc_push('q', 'a');
@@ -158,17 +173,7 @@ async fn a_snooze_notes_the_attempts_that_it_has_written() {
         .sql("begin; update fetchq_data.q__docs set attempts = 1")
         .await;
     let snooze = session.batch_execute("select fetchq.doc_snooze('q', 'a', '2020-01-02')");
-    let commit = async {
-        wait_for_rows(
-            "the snooze waits for the row",
-            &watcher,
-            "select 1 from pg_stat_activity where datname = current_database()
-                 and wait_event_type = 'Lock' and query like '%doc_snooze%' and pid <> pg_backend_pid()",
-            &["1"],
-        )
-        .await;
-        other.sql("commit").await;
-    };
+    let commit = commit_when_waited_for(&other, &watcher, "doc_snooze");
     let (snoozed, ()) = tokio::join!(snooze, commit);
     snoozed.expect("snoozed");
     // The floor of its priority must not be above it.
@@ -183,8 +188,7 @@ async fn a_snooze_notes_the_attempts_that_it_has_written() {
 /// An owner declares columns not null that fetchq sets to NULL.
 #[tokio::test]
 async fn a_column_that_became_not_null_is_respected() {
-    let db = Server::of_suite().database("not_null").await;
-    let session = queue(&db).await;
+    let (db, session) = with_queue(&Server::of_suite(), "not_null").await;
     for direct in ["on", "off"] {
         session.sql(&format!("set fetchq.direct = {direct}")).await;
         for column in ["lease", "worker_session", "last_error"] {
@@ -213,8 +217,7 @@ async fn a_column_that_became_not_null_is_respected() {
 /// An owner adds columns whose values depend on those that fetchq changes, or narrows a type.
 #[tokio::test]
 async fn columns_of_the_owner_follow_the_changes_of_fetchq() {
-    let db = Server::of_suite().database("own_columns").await;
-    let session = queue(&db).await;
+    let (db, session) = with_queue(&Server::of_suite(), "own_columns").await;
     for direct in ["on", "off"] {
         session
             .sql(&format!(
@@ -251,8 +254,7 @@ async fn columns_of_the_owner_follow_the_changes_of_fetchq() {
 /// While a session waits for the lock of a table, the table gets another name.
 #[tokio::test]
 async fn the_name_is_looked_up_again_after_the_wait_for_a_lock() {
-    let db = Server::of_suite().database("renamed").await;
-    let session = queue(&db).await;
+    let (db, session) = with_queue(&Server::of_suite(), "renamed").await;
     session.sql("select fetchq.queue_create('r')").await;
     let owner = db.connect().await;
     let watcher = db.connect().await;
@@ -269,17 +271,7 @@ async fn the_name_is_looked_up_again_after_the_wait_for_a_lock() {
         )
         .await;
     let push = session.batch_execute("select fetchq.doc_push('q', 'second')");
-    let commit = async {
-        wait_for_rows(
-            "the push waits for the table",
-            &watcher,
-            "select 1 from pg_stat_activity where datname = current_database()
-                 and wait_event_type = 'Lock' and query like '%doc_push%' and pid <> pg_backend_pid()",
-            &["1"],
-        )
-        .await;
-        owner.sql("commit").await;
-    };
+    let commit = commit_when_waited_for(&owner, &watcher, "doc_push");
     let (pushed, ()) = tokio::join!(push, commit);
     pushed.expect("pushed");
     let subjects = |table: &str| format!("select subject from fetchq_data.{table} order by 1");
@@ -293,17 +285,7 @@ async fn the_name_is_looked_up_again_after_the_wait_for_a_lock() {
         .sql("begin; alter table fetchq_data.q__docs rename to other")
         .await;
     let push = session.simple_query("select fetchq.doc_push('q', 'third')");
-    let commit = async {
-        wait_for_rows(
-            "the push waits for the table",
-            &watcher,
-            "select 1 from pg_stat_activity where datname = current_database()
-                 and wait_event_type = 'Lock' and query like '%doc_push%' and pid <> pg_backend_pid()",
-            &["1"],
-        )
-        .await;
-        owner.sql("commit").await;
-    };
+    let commit = commit_when_waited_for(&owner, &watcher, "doc_push");
     let (pushed, ()) = tokio::join!(push, commit);
     if let Err(e) = &pushed {
         assert_eq!(state_of(e), "42704", "{e:?}");
@@ -320,8 +302,7 @@ async fn the_name_is_looked_up_again_after_the_wait_for_a_lock() {
 /// another order of values.
 #[tokio::test]
 async fn the_floors_use_only_indexes_as_fetchq_made_them() {
-    let db = Server::of_suite().database("other_am").await;
-    let session = queue(&db).await;
+    let (db, session) = with_queue(&Server::of_suite(), "other_am").await;
     let due = "where status = any (array[0, 2]) and lock_upgrade is null";
     session
         .sql(
@@ -376,8 +357,7 @@ async fn the_floors_use_only_indexes_as_fetchq_made_them() {
 /// A subject has 50 characters, however many bytes these have, for every way to write one.
 #[tokio::test]
 async fn subjects_are_measured_in_characters_everywhere() {
-    let db = Server::of_suite().database("subject_length").await;
-    let session = queue(&db).await;
+    let (db, session) = with_queue(&Server::of_suite(), "subject_length").await;
     session
         .sql("select fetchq.queue_enable_notify('q'); listen fetchq__q__pnd")
         .await;
@@ -426,10 +406,7 @@ async fn subjects_are_measured_in_characters_everywhere() {
 /// of fetchq, and without a backtrace.
 #[tokio::test]
 async fn an_error_of_a_trigger_arrives_as_it_was_raised() {
-    let cluster = Cluster::new("trigger_error", "fsync = off");
-    cluster.start();
-    let db = cluster.server().database("trigger_error").await;
-    let session = queue(&db).await;
+    let (_cluster, session) = own_server("trigger_error").await;
     session
         .sql(
             "select fetchq.queue_create('r');

@@ -31,6 +31,8 @@ mod sessions;
 mod sql_worker;
 mod standby;
 mod status;
+mod status_components;
+mod status_horizon;
 mod waiting;
 mod worker;
 mod worker_crash;

@@ -488,7 +488,8 @@ async fn the_status_of_a_database_that_waits() {
         for session in &sessions {
             found.push(session.text(states).await);
         }
-        found.contains(&"idle".to_owned())
+        // The launcher has looked at all of them.
+        found.contains(&"idle".to_owned()) && !found.contains(&"not running".to_owned())
     })
     .await;
     for session in &sessions {
