@@ -182,12 +182,21 @@ pub enum Error {
     #[error("table fetchq_data.{table} of queue \"{queue}\" does not exist")]
     TableMissing { queue: String, table: String },
     #[error(
-        "role \"{owner}\", which owns queue \"{queue}\", may not insert into fetchq_data.{table}"
+        "role \"{owner}\", which owns queue \"{queue}\", may not push into its dead-letter queue \"{target}\""
     )]
     MayNotMove {
         queue: String,
         owner: String,
-        table: String,
+        target: String,
+    },
+    #[error(
+        "documents of queue \"{queue}\" with an origin do not go to queue \"{target}\": {} can write into the first and may not push into the second", describe_writer(role, *.kind)
+    )]
+    MayNotCarry {
+        queue: String,
+        target: String,
+        role: String,
+        kind: Writer,
     },
     #[error("role {maker}, which made the schedule, {reason}")]
     MayNotPush { maker: String, reason: String },
@@ -197,6 +206,17 @@ pub enum Error {
     NotRemoved { queue: String, n: usize },
     #[error(transparent)]
     Invalid(#[from] Invalid),
+}
+
+/// How a role can write into a queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Writer {
+    /// It owns the queue.
+    Owner,
+    /// It has privileges on the documents or on columns of them.
+    Grantee,
+    /// Every role has.
+    Public,
 }
 
 /// A result with an error of fetchq.
@@ -219,6 +239,14 @@ fn describe_right(kind: Option<&str>) -> &'static str {
         Some("producer") => "is no producer of",
         Some("worker") => "is no worker of",
         Some(_) => "is no manager of",
+    }
+}
+
+/// Describes a role that can write into a queue.
+fn describe_writer(role: &str, kind: Writer) -> String {
+    match kind {
+        Writer::Public => "every role".into(),
+        Writer::Owner | Writer::Grantee => format!("role \"{role}\""),
     }
 }
 
@@ -277,6 +305,7 @@ impl Error {
             | Self::NoRight { .. }
             | Self::NoPrivilege { .. }
             | Self::MayNotMove { .. }
+            | Self::MayNotCarry { .. }
             | Self::MayNotPush { .. } => ERRCODE_INSUFFICIENT_PRIVILEGE,
             Self::OtherOwner { .. } => ERRCODE_INVALID_OBJECT_DEFINITION,
             Self::TableBusy { .. } => ERRCODE_LOCK_NOT_AVAILABLE,
@@ -339,7 +368,10 @@ impl Error {
             Self::NoPrivilege { .. } => "Maintenance of a queue needs the rights of its owner, or those on the tables that it changes.".into(),
             Self::TableBusy { .. } => "It is tried again.".into(),
             Self::TableMissing { .. } => "For the history, call fetchq.queue_set_history() again, which creates it.".into(),
-            Self::MayNotMove { owner, table, .. } => format!("The owner of that queue can allow it: grant insert on fetchq_data.{table} to \"{owner}\""),
+            Self::MayNotMove { owner, target, .. } => format!("The owner of queue \"{target}\" can run: select fetchq.queue_grant('{target}', '{}', 'producer'). Policies on its documents must not restrict that role.", owner.replace('\'', "''")),
+            Self::MayNotCarry { target, role, kind: Writer::Owner, .. } => format!("The role could have changed them. The owner of queue \"{target}\" can run: select fetchq.queue_grant('{target}', '{}', 'producer')", role.replace('\'', "''")),
+            Self::MayNotCarry { queue, target, role, kind: Writer::Grantee } => format!("The role could have added or changed them. The owner of queue \"{target}\" can run: select fetchq.queue_grant('{target}', '{}', 'producer'). Or the owner of queue \"{queue}\" can remove what the role has written, and run: revoke insert, update, trigger on fetchq_data.\"{queue}__docs\" from \"{}\"", role.replace('\'', "''"), role.replace('"', "\"\"")),
+            Self::MayNotCarry { queue, kind: Writer::Public, .. } => format!("Anybody could have added or changed them. The owner of queue \"{queue}\" can remove what others have written, and run: revoke insert, update, trigger on fetchq_data.\"{queue}__docs\" from public"),
             Self::MayNotPush { .. } => "A role that may push into the queue can take it over: call fetchq.schedule_create() with replace => true.".into(),
             Self::NotOwner => "Connect as a superuser, or as the role that created the extension.".into(),
             Self::NoRight { role, queue, kind: Some(kind) } => format!("The owner of the queue can run: select fetchq.queue_grant('{queue}', '{}', '{kind}')", role.replace('\'', "''")),

@@ -25,7 +25,8 @@ fn manage<R>(name: &QueueName, set: impl FnOnce() -> Result<R>) -> Result<R> {
 /// `queue_set_dead_letter(queue, target) → affected_rows`: sets the dead-letter queue; NULL:
 /// there is none, and killed documents stay.
 ///
-/// Fails with `UnknownQueue` for both queues, and with `BadValue` when they are the same.
+/// Fails with `UnknownQueue` for both queues, with `BadValue` when they are the same, and with
+/// `MayNotMove` when the owner of the queue may not push into the other one.
 #[pg_extern(sql = false)]
 fn queue_set_dead_letter(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {

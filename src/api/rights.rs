@@ -10,20 +10,13 @@ use crate::store::rights::{self, Right};
 use crate::store::{grants, queue};
 
 /// `queue_grant(queue, role, kind) → was_granted`: makes a role a reader, producer, worker or
-/// manager of a queue; false when it was one before. Workers and managers of a queue with a
-/// dead-letter queue become producers there.
+/// manager of a queue; false when it was one before.
 ///
 /// Fails with `NoRight` unless the caller owns the queue, and with `UnknownQueue`, `UnknownRole`
 /// or `BadValue`.
 #[pg_extern(sql = false)]
 fn queue_grant(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
-    respond_write(fcinfo, |call| {
-        change(call, |name, role, kind| {
-            let was_granted = grants::grant(name, role, kind)?;
-            grants::extend_to_own_dead_letters(name)?;
-            Ok(was_granted)
-        })
-    })
+    respond_write(fcinfo, |call| change(call, grants::grant))
 }
 
 /// `queue_revoke(queue, role, kind) → was_revoked`: takes a kind of grant from a role; false when

@@ -18,6 +18,7 @@ use std::ptr;
 
 use pgrx::{pg_guard, pg_sys};
 
+use crate::pg::relation;
 use crate::pg::text::c_string;
 
 thread_local! {
@@ -166,22 +167,10 @@ unsafe fn pointers<T>(list: *mut pg_sys::List) -> impl Iterator<Item = *mut T> {
 }
 
 /// Returns the owner of a table or view if it is in a schema.
-unsafe fn owner_within(table: pg_sys::Oid, schema: pg_sys::Oid) -> Option<pg_sys::Oid> {
-    // SAFETY: The system cache returns a row of pg_class, or NULL. It is released after the two
-    // columns are read.
-    unsafe {
-        let tuple = pg_sys::SearchSysCache1(
-            pg_sys::SysCacheIdentifier::RELOID as i32,
-            pg_sys::Datum::from(table),
-        );
-        if tuple.is_null() {
-            return None;
-        }
-        let class = &*pg_sys::heap_tuple_get_struct::<pg_sys::FormData_pg_class>(tuple);
-        let owner = (class.relnamespace == schema).then_some(class.relowner);
-        pg_sys::ReleaseSysCache(tuple);
-        owner
-    }
+fn owner_within(table: pg_sys::Oid, schema: pg_sys::Oid) -> Option<pg_sys::Oid> {
+    relation::class(table)
+        .filter(|class| class.schema == schema)
+        .map(|class| class.owner)
 }
 
 /// The walkers of the server, which have other names in some versions.

@@ -270,31 +270,21 @@ pub fn owner_in_catalog(table: u32) -> u32 {
     owner_of(pg_sys::Oid::from(table)).map_or(0, pg_sys::Oid::to_u32)
 }
 
-/// Returns whether a table has triggers that can be deferred to the commit. The caller has locked
-/// it.
-pub fn has_deferrable_triggers(table: pg_sys::Oid) -> bool {
-    // SAFETY: The table is opened for reading and closed again. Its triggers are an array of as
-    // many elements as the description says.
-    unsafe {
-        let relation = pg_sys::try_relation_open(table, pg_sys::AccessShareLock as i32);
-        if relation.is_null() {
-            return false;
-        }
-        let triggers = (*relation).trigdesc;
-        let is_deferrable = !triggers.is_null()
-            && std::slice::from_raw_parts((*triggers).triggers, (*triggers).numtriggers as usize)
-                .iter()
-                .any(|trigger| trigger.tgdeferrable);
-        pg_sys::relation_close(relation, pg_sys::AccessShareLock as i32);
-        is_deferrable
-    }
+/// What the catalog says of a table.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Class {
+    /// The role that owns it.
+    pub owner: pg_sys::Oid,
+    /// The schema that has it.
+    pub schema: pg_sys::Oid,
+    /// Whether it has row-level security.
+    pub has_policies: bool,
 }
 
-/// Returns the role that owns a table, from the system cache and without a lock. None when the
-/// table does not exist.
-pub fn owner_of(table: pg_sys::Oid) -> Option<pg_sys::Oid> {
+/// Looks a table up in the system cache, without a lock. None when it does not exist.
+pub(super) fn class(table: pg_sys::Oid) -> Option<Class> {
     // SAFETY: The system cache returns a row of pg_class, or NULL. It is released after the
-    // column is read.
+    // columns are read.
     unsafe {
         let tuple = pg_sys::SearchSysCache1(
             pg_sys::SysCacheIdentifier::RELOID as i32,
@@ -303,10 +293,26 @@ pub fn owner_of(table: pg_sys::Oid) -> Option<pg_sys::Oid> {
         if tuple.is_null() {
             return None;
         }
-        let owner = (*pg_sys::heap_tuple_get_struct::<pg_sys::FormData_pg_class>(tuple)).relowner;
+        let row = &*pg_sys::heap_tuple_get_struct::<pg_sys::FormData_pg_class>(tuple);
+        let class = Class {
+            owner: row.relowner,
+            schema: row.relnamespace,
+            has_policies: row.relrowsecurity,
+        };
         pg_sys::ReleaseSysCache(tuple);
-        Some(owner)
+        Some(class)
     }
+}
+
+/// Returns the role that owns a table, from the system cache and without a lock. None when the
+/// table does not exist.
+pub fn owner_of(table: pg_sys::Oid) -> Option<pg_sys::Oid> {
+    class(table).map(|class| class.owner)
+}
+
+/// Returns whether a table has row-level security. Takes no lock.
+pub fn has_policies(table: pg_sys::Oid) -> bool {
+    class(table).is_some_and(|class| class.has_policies)
 }
 
 /// Returns whether a table exists. Takes no lock.

@@ -61,10 +61,10 @@ pub fn exists(role: pg_sys::Oid) -> bool {
 }
 
 /// Returns whether a role has the privileges of another one: it is that role, a member of it that
-/// inherits its privileges, or a superuser.
+/// inherits its privileges, or a superuser. False for `InvalidOid`, which stands for everybody.
 pub fn has_privileges_of(member: pg_sys::Oid, role: pg_sys::Oid) -> bool {
     // SAFETY: This reads the system caches.
-    unsafe { pg_sys::has_privs_of_role(member, role) }
+    member != pg_sys::InvalidOid && unsafe { pg_sys::has_privs_of_role(member, role) }
 }
 
 /// A privilege on a table.
@@ -80,7 +80,8 @@ pub enum Privilege {
     Delete,
 }
 
-/// Returns whether a role has a privilege on a table, and not on some of its columns alone.
+/// Returns whether a role has a privilege on a table, and not on some of its columns alone. For
+/// `InvalidOid`: whether everybody has.
 pub fn has_privilege(role: pg_sys::Oid, table: pg_sys::Oid, privilege: Privilege) -> bool {
     let mode = match privilege {
         Privilege::Select => pg_sys::ACL_SELECT,
@@ -88,15 +89,20 @@ pub fn has_privilege(role: pg_sys::Oid, table: pg_sys::Oid, privilege: Privilege
         Privilege::Update => pg_sys::ACL_UPDATE,
         Privilege::Delete => pg_sys::ACL_DELETE,
     };
-    // SAFETY: This reads the system cache. The caller has locked the table, so it exists.
+    // SAFETY: This reads the system cache.
     unsafe {
-        pg_sys::pg_class_aclcheck(table, role, pg_sys::AclMode::from(mode))
-            == pg_sys::AclResult::ACLCHECK_OK
+        relation::exists(table)
+            && pg_sys::pg_class_aclcheck(table, role, pg_sys::AclMode::from(mode))
+                == pg_sys::AclResult::ACLCHECK_OK
     }
 }
 
-/// Returns whether policies of a table restrict which of its rows a role may read and write.
+/// Returns whether policies of a table restrict which of its rows a role may read and write. For
+/// `InvalidOid`, which stands for everybody: whether they restrict anybody.
 pub fn is_restricted_by_policies(role: pg_sys::Oid, table: pg_sys::Oid) -> bool {
+    if role == pg_sys::InvalidOid {
+        return relation::has_policies(table);
+    }
     // SAFETY: This reads the system cache.
     let result = unsafe { pg_sys::check_enable_rls(table, role, true) };
     result == pg_sys::CheckEnableRlsResult::RLS_ENABLED as i32

@@ -387,3 +387,77 @@ fn set_row_triggers(relation: pg_sys::Relation, number: i32, is_shown: bool) {
         }
     }
 }
+
+/// Makes the deferrable triggers of a table immediate, until this is dropped.
+///
+/// That is so for the rows that statements of this session write meanwhile. Events of earlier
+/// statements stay deferred. SET CONSTRAINTS would not do: it knows constraints by name, and
+/// several tables of a schema, which belong to several roles, may have constraints of one name.
+pub struct ImmediateTriggers {
+    relation: pg_sys::Relation,
+    /// The triggers that are deferrable, and whether they are initially deferred.
+    deferrable: Vec<(pg_sys::Oid, bool)>,
+}
+
+impl ImmediateTriggers {
+    /// Makes the triggers of a table immediate that the caller has locked.
+    pub fn begin(table: pg_sys::Oid) -> Self {
+        // SAFETY: The look-up in the relation cache returns NULL for a table that does not
+        // exist.
+        let relation = unsafe { pg_sys::RelationIdGetRelation(table) };
+        let mut deferrable = Vec::new();
+        each_trigger(relation, |trigger| {
+            if trigger.tgdeferrable {
+                deferrable.push((trigger.tgoid, trigger.tginitdeferred));
+                trigger.tgdeferrable = false;
+                trigger.tginitdeferred = false;
+            }
+        });
+        Self {
+            relation,
+            deferrable,
+        }
+    }
+}
+
+impl Drop for ImmediateTriggers {
+    fn drop(&mut self) {
+        if !self.deferrable.is_empty() {
+            each_trigger(self.relation, |trigger| {
+                let found = self
+                    .deferrable
+                    .iter()
+                    .find(|(oid, _)| *oid == trigger.tgoid);
+                if let Some((_, is_initially_deferred)) = found {
+                    trigger.tgdeferrable = true;
+                    trigger.tginitdeferred = *is_initially_deferred;
+                }
+            });
+        }
+        // After an ERROR the end of the transaction releases the reference.
+        if !self.relation.is_null() && !std::thread::panicking() {
+            // SAFETY: `begin` has taken a reference.
+            unsafe { pg_sys::RelationClose(self.relation) };
+        }
+    }
+}
+
+/// Visits the triggers of a table in the relation cache of the session. The executor copies them
+/// when a statement starts. A description that the cache has rebuilt meanwhile is as the table has
+/// it; a trigger that is deferred then is refused where the role was changed.
+fn each_trigger(relation: pg_sys::Relation, mut visit: impl FnMut(&mut pg_sys::Trigger)) {
+    // SAFETY: The entry of the cache does not move while it is referenced. What it points to is
+    // replaced together with the pointer. The triggers are an array of as many elements as the
+    // description says.
+    unsafe {
+        if relation.is_null() || (*relation).trigdesc.is_null() {
+            return;
+        }
+        let triggers = &*(*relation).trigdesc;
+        if triggers.numtriggers > 0 {
+            std::slice::from_raw_parts_mut(triggers.triggers, triggers.numtriggers as usize)
+                .iter_mut()
+                .for_each(&mut visit);
+        }
+    }
+}

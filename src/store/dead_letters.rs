@@ -1,9 +1,10 @@
 //! Dead-letter queues: moving documents that failed too often there, and reviving one
 //! (`doc_revive`). `redrive.rs` brings many back.
 //!
-//! Maintenance and redrive read and write each queue with the rights of its owner: the two may not
-//! trust each other. So the documents are read from one queue in one statement, and written into
-//! the other one in the next.
+//! The owners of the two queues may not trust each other, and workers of the one need no rights on
+//! the other. So the documents are read from one queue in one statement, as the worker who settles
+//! them or for maintenance as the owner, and written into the other one in the next, as its owner,
+//! whoever settles them. The owner of the first queue must be able to push into the other one.
 //!
 //! A move inserts the document into the other queue first and removes it afterwards, in the
 //! order of subjects. Of two moves in opposite directions, each then finds its subject in use
@@ -11,7 +12,6 @@
 //! other.
 
 use std::collections::{HashMap, HashSet};
-use std::rc::Rc;
 
 use crate::domain::counter_events::Event;
 use crate::domain::names::QueueName;
@@ -37,13 +37,15 @@ use crate::store::statement::Statement;
 /// it too.
 const MAX_RETRIES: usize = 10;
 
-// The documents as the dead-letter queue gets them, an array for each column. $1, $2, $3: the
+// The documents as the dead-letter queue gets them, an array for each column. All columns have
+// types of PostgreSQL: a cast of a type that the owner of the queue has given to a column runs here,
+// and not as the owner of the dead-letter queue. $1, $2, $3: the
 // subjects, the subjects in the dead-letter queue, and the numbers there. $4: the name of the
 // queue. $5: the payload that the worker passed, or NULL. $6: how many iterations are not counted
 // yet.
 const READ_DEAD_LETTERS: &str = "with doc as (
         select i.name, i.seq, d.version, d.priority, d.created_at,
-            coalesce($5, d.payload) as payload, d.ordering_key, d.max_attempts, d.last_error,
+            coalesce($5, d.payload::pg_catalog.jsonb) as payload, d.ordering_key, d.max_attempts, d.last_error,
             pg_catalog.jsonb_build_object(
                 'queue', $4, 'subject', d.subject, 'version', d.version, 'attempts', d.attempts,
                 'iterations', d.iterations {+} $6, 'created_at', d.created_at,
@@ -54,10 +56,12 @@ const READ_DEAD_LETTERS: &str = "with doc as (
             as i (subject, name, seq)
         join only {docs} d on d.subject {=} i.subject)
     select pg_catalog.array_agg(t.name), pg_catalog.array_agg(t.seq),
-        pg_catalog.array_agg(t.version), pg_catalog.array_agg(t.priority),
-        pg_catalog.array_agg(t.payload), pg_catalog.array_agg(t.ordering_key),
-        pg_catalog.array_agg(t.max_attempts), pg_catalog.array_agg(t.last_error),
-        pg_catalog.array_agg(t.origin)
+        pg_catalog.array_agg(t.version::pg_catalog.int4),
+        pg_catalog.array_agg(t.priority::pg_catalog.int4),
+        pg_catalog.array_agg(t.payload), pg_catalog.array_agg(t.ordering_key::pg_catalog.text),
+        pg_catalog.array_agg(t.max_attempts::pg_catalog.int4),
+        pg_catalog.array_agg(t.last_error::pg_catalog.text),
+        pg_catalog.array_agg(t.origin::pg_catalog.jsonb)
     from doc t";
 
 // The parameters are the columns of READ_DEAD_LETTERS.
@@ -76,54 +80,10 @@ const INSERT_DEAD_LETTERS: &str =
     on conflict (subject) do nothing
     returning seq, version";
 
-/// With whose rights documents are written into another queue.
-enum Target {
-    /// With those of the session: a worker moves its document.
-    OfSession(Rc<Queue>),
-    /// With those of the owner of the other queue.
-    Owned(OwnedQueue),
-}
-
-impl Target {
-    fn queue(&self) -> &Queue {
-        match self {
-            Self::OfSession(queue) => queue,
-            Self::Owned(queue) => queue,
-        }
-    }
-
-    /// Runs a statement that writes into the queue.
-    fn write<'s>(&self, spi: &'s Spi, sql: &str, args: &[Arg]) -> Rows<'s> {
-        match self {
-            Self::OfSession(queue) => queue.once(spi, sql, args),
-            Self::Owned(queue) => queue.act(|| queue.once(spi, sql, args)),
-        }
-    }
-}
-
-/// Opens the dead-letter queue of a queue. Maintenance opens it without waiting, and checks that
-/// the owner of its queue may insert there.
-///
-/// Fails with `Error::DeadLetterGone` when it was dropped, with `Error::TableBusy`, and with
-/// `Error::MayNotMove`.
-fn open_dead_letter_queue(queue: &Queue, target: &QueueName, by: Settler) -> Result<Target> {
-    let gone = |e| match e {
-        Error::UnknownQueue(_) => Error::DeadLetterGone {
-            queue: queue.name.to_string(),
-            target: target.to_string(),
-        },
-        other => other,
-    };
-    let Settler::Maintenance(source) = by else {
-        return Ok(Target::OfSession(Queue::open(target).map_err(gone)?));
-    };
-    let Some(owned) = OwnedQueue::try_open(target).map_err(gone)? else {
-        return Err(Error::TableBusy {
-            table: target.relation("docs"),
-        });
-    };
-    source.check_target(&owned)?;
-    Ok(Target::Owned(owned))
+/// Opens the dead-letter queue of a queue. Maintenance does not wait for it.
+fn open_dead_letter_queue(queue: &Queue, target: &QueueName, by: Settler) -> Result<OwnedQueue> {
+    let waits = matches!(by, Settler::Worker);
+    OwnedQueue::open_dead_letters(queue, target, waits)
 }
 
 /// Who settles documents that have failed.
@@ -152,7 +112,7 @@ pub(super) const PART: usize = 500;
 fn move_to_dead_letters(
     spi: &Spi,
     queue: &Queue,
-    target: &Target,
+    target: &OwnedQueue,
     subjects: &[String],
     payload: Option<Jsonb>,
     iterations: i64,
@@ -168,7 +128,7 @@ fn move_to_dead_letters(
         })
         .collect();
     for _ in 0..MAX_RETRIES {
-        let numbers = doc_selection::next_numbers(target.queue(), remaining.len())?;
+        let numbers = doc_selection::next_numbers(target, remaining.len())?;
         let own: Vec<&str> = remaining.iter().map(|m| m.subject.as_str()).collect();
         let new: Vec<&str> = remaining
             .iter()
@@ -183,7 +143,7 @@ fn move_to_dead_letters(
             Arg::from(iterations),
         ];
         let read = queue.once(spi, READ_DEAD_LETTERS, &args);
-        let rows = target.write(spi, INSERT_DEAD_LETTERS, &read.args(0));
+        let rows = target.act(|| target.once(spi, INSERT_DEAD_LETTERS, &read.args(0)));
         for (version, n) in history::count_by_version(&rows) {
             *versions.entry(version).or_default() += n;
         }
@@ -199,12 +159,11 @@ fn move_to_dead_letters(
     }
     if let Some(doc) = remaining.into_iter().next() {
         return Err(Error::HiddenDocument {
-            queue: target.queue().name.to_string(),
+            queue: target.name.to_string(),
             subject: doc.subject,
         });
     }
     doc_selection::remove_documents(spi, queue, subjects)?;
-    let target = target.queue();
     for (version, n) in &versions {
         counter_log::record_event(target, *version, *n, Event::PushPending);
         documents_ready(target, *version, Status::Pending, *n);
@@ -223,7 +182,7 @@ pub(super) fn inserted_numbers(rows: &Rows) -> HashSet<i64> {
 /// table, and records that for the counters. `stay` and `removed` are the events of documents
 /// that stay and that leave. The caller acts with the rights of the owner where `by` says so.
 ///
-/// Fails as `open_dead_letter_queue` and `move_to_dead_letters` do, and for maintenance as
+/// Fails as `OwnedQueue::open_dead_letters` and `move_to_dead_letters` do, and for maintenance as
 /// `OwnedQueue::require_table` does for the history.
 pub fn settle_failed(
     queue: &Queue,
@@ -291,7 +250,7 @@ static LOCK_LEASED: Statement = Statement::new(
 
 /// Moves an active document to the dead-letter queue `target`, because its worker kills it.
 /// `payload` replaces its payload. Fails as `lease_error` says when the worker has no lease on
-/// it, with `Error::DeadLetterGone`, and as `move_to_dead_letters` does.
+/// it, and as `OwnedQueue::open_dead_letters` and `move_to_dead_letters` do.
 pub fn kill(
     queue: &Queue,
     target: &QueueName,

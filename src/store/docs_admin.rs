@@ -16,6 +16,7 @@ use crate::store::doc_selection::{
 };
 use crate::store::history::{self, Outcome};
 use crate::store::open_queue::Queue;
+use crate::store::rights;
 use crate::store::statement::{Statement, render};
 
 // Index of this statement and the two that follow: the primary key, once for each subject. The
@@ -178,6 +179,13 @@ fn change(
 const IS_NEW_IN_TARGET: &str = "and not exists (
     select from only {other} o where o.subject {=} d.subject)";
 
+// A redrive of the target would trust the origin.
+const IS_NEW_WITHOUT_ORIGIN: &str = "and d.origin is null and not exists (
+    select from only {other} o where o.subject {=} d.subject)";
+
+const IS_NEW_WITH_ORIGIN: &str = "and d.origin is not null and not exists (
+    select from only {other} o where o.subject {=} d.subject)";
+
 const IS_KNOWN_IN_TARGET: &str = "and exists (
     select from only {other} o where o.subject {=} d.subject)";
 
@@ -197,7 +205,9 @@ const INSERT_MOVED: &str =
     returning subject::pg_catalog.text";
 
 /// Moves documents that are not active to another queue, where they keep their status. Those
-/// whose subject exists there stay, and a notice tells how many. Returns how many were moved.
+/// whose subject exists there stay, and a notice tells how many. So do those that have come from a
+/// third queue, if a role that could have forged that may not write into the target itself.
+/// Returns how many were moved.
 /// Fails with `Error::BadValue` when the target is the queue itself, with `Error::NoNumbers`,
 /// and with `Error::NotRemoved`.
 pub fn move_to(queue: &Queue, target: &Queue, request: &BulkRequest) -> Result<i32> {
@@ -216,8 +226,12 @@ pub fn move_to(queue: &Queue, target: &Queue, request: &BulkRequest) -> Result<i
         args: &[],
         other: Some(&target.name),
     };
+    let stranger = rights::find_stranger(queue.table, target.table);
     spi::connect(|spi| {
-        let new = selection(IS_NEW_IN_TARGET);
+        let new = selection(match stranger {
+            None => IS_NEW_IN_TARGET,
+            Some(_) => IS_NEW_WITHOUT_ORIGIN,
+        });
         let moved = if request.dry_run {
             request.count(spi, queue, &new, Some(request.limit))?
         } else {
@@ -225,6 +239,12 @@ pub fn move_to(queue: &Queue, target: &Queue, request: &BulkRequest) -> Result<i
             let selected = request.lock(spi, queue, &new, request.limit)?;
             move_selected(spi, queue, target, &selected)?
         };
+        if let Some(stranger) = &stranger {
+            let stay = request.count(spi, queue, &selection(IS_NEW_WITH_ORIGIN), None)?;
+            if stay > 0 {
+                stranger.keeps_documents(&queue.name, &target.name).warn();
+            }
+        }
         if moved < request.limit {
             let known = selection(IS_KNOWN_IN_TARGET);
             let stay = request.count(spi, queue, &known, None)?;

@@ -4,8 +4,6 @@
 //! and REVOKE do counts as well. Tables that are created later get their privileges from those on
 //! the docs table.
 
-use pgrx::notice;
-
 use crate::domain::names::QueueName;
 use crate::error::{Error, Result};
 use crate::pg::call::RowSink;
@@ -273,49 +271,30 @@ pub fn revoke(name: &QueueName, role: &str, kind_name: &str) -> Result<bool> {
     })
 }
 
-const LIST_WORKERS: &str = "select distinct r.rolname::text from held h
-    join pg_roles r on r.oid {=} h.grantee
-    where h.relid {=} to_regclass($1) and h.kind {=} any (array['worker', 'manager'])
-        and not has_table_privilege(r.oid, to_regclass($2), 'insert')
-    order by 1";
-
-/// Lets the workers and managers of a queue move documents to its dead-letter queue: makes them
-/// producers of it where the caller owns it. A notice names those for whom its owner has to do so.
+/// Lets the owner of a queue move documents to its dead-letter queue: makes it a producer there if
+/// the caller owns the dead-letter queue.
+///
+/// Fails with `Error::MayNotMove` otherwise.
 pub fn extend_to_dead_letters(name: &QueueName, target: &QueueName) -> Result<()> {
-    let tables = [name.qualified("docs"), target.qualified("docs")];
-    let roles: Vec<String> = spi::connect(|spi| {
-        let sql = format!("{HELD} {LIST_WORKERS}");
-        let rows = spi.once(
-            &sql,
-            &tables.each_ref().map(|table| Arg::from(table.as_str())),
-        );
-        (0..rows.len()).filter_map(|row| rows.get(row, 1)).collect()
-    });
-    for role in roles {
-        if rights::has(target, Right::Own) {
-            grant(target, &role, "producer")?;
-        } else {
-            notice!(
-                "role \"{role}\" cannot move documents of queue \"{name}\" to its dead-letter queue, until the owner of queue \"{target}\" makes it a producer there"
-            );
-        }
+    let docs = |name: &QueueName| relation::lookup_data_table(&name.relation("docs"));
+    let (Some(owner), Some(target_table)) = (docs(name).and_then(relation::owner_of), docs(target))
+    else {
+        return Ok(());
+    };
+    if rights::may_push(owner, target_table) {
+        return Ok(());
     }
-    Ok(())
-}
-
-const GET_DEAD_LETTER: &str = "select dead_letter::text from fetchq.queues where name {=} $1";
-
-/// Does what [`extend_to_dead_letters`] does, if the queue has a dead-letter queue.
-pub fn extend_to_own_dead_letters(name: &QueueName) -> Result<()> {
-    let target: Option<String> = spi::connect(|spi| {
-        let rows = spi.once(GET_DEAD_LETTER, &[Arg::from(name.as_str())]);
-        (!rows.is_empty()).then(|| rows.get(0, 1)).flatten()
-    });
-    match target.map(|target| QueueName::parse(&target)) {
-        Some(Ok(target)) if relation::lookup_data_table(&target.relation("docs")).is_some() => {
-            extend_to_dead_letters(name, &target)
-        }
-        _ => Ok(()),
+    if rights::has(target, Right::Own) {
+        grant(target, &role::name(owner), "producer")?;
+    }
+    // Policies may restrict a producer.
+    match rights::may_push(owner, target_table) {
+        true => Ok(()),
+        false => Err(Error::MayNotMove {
+            queue: name.to_string(),
+            owner: role::name(owner),
+            target: target.to_string(),
+        }),
     }
 }
 

@@ -18,10 +18,10 @@ use crate::domain::names::QueueName;
 use crate::error::{Error, Result};
 use crate::pg::relation::{self, LockMode, NamedLock};
 use crate::pg::role::{self, Privilege};
-use crate::pg::spi;
-use crate::pg::value::Arg;
+use crate::pg::trigger::ImmediateTriggers;
 use crate::signals::watchdog;
 use crate::store::open_queue::Queue;
+use crate::store::rights;
 
 /// A queue that exists, and whose documents table is locked until the end of the transaction.
 pub struct OwnedQueue {
@@ -116,6 +116,47 @@ impl OwnedQueue {
         queue.map(|queue| Self::new(queue, false)).transpose()
     }
 
+    /// Opens the dead-letter queue of a queue, to move documents there, which the owner of the
+    /// queue has to be able to do. `waits`: as [`Self::open`], otherwise as [`Self::try_open`].
+    ///
+    /// Fails with `Error::DeadLetterGone` when it was dropped, with `Error::TableBusy`, and with
+    /// `Error::MayNotMove`.
+    pub fn open_dead_letters(source: &Queue, target: &QueueName, waits: bool) -> Result<Self> {
+        let Some(owner) = relation::owner_of_table(source.table) else {
+            return Err(Error::UnknownQueue(source.name.to_string()));
+        };
+        let may_not_move = || Error::MayNotMove {
+            queue: source.name.to_string(),
+            owner: role::name(owner),
+            target: target.to_string(),
+        };
+        // The lock is one that the owner of the queue may take, and not one of the session.
+        let opened = role::as_role(owner, || match waits {
+            true => Self::open(target).map(Some),
+            false => Self::try_open(target),
+        });
+        let opened = match opened {
+            Ok(Some(opened)) => opened,
+            Ok(None) => {
+                return Err(Error::TableBusy {
+                    table: target.relation("docs"),
+                });
+            }
+            Err(Error::UnknownQueue(_)) => {
+                return Err(Error::DeadLetterGone {
+                    queue: source.name.to_string(),
+                    target: target.to_string(),
+                });
+            }
+            Err(Error::NoRight { .. }) => return Err(may_not_move()),
+            Err(other) => return Err(other),
+        };
+        match rights::may_push(owner, opened.table) {
+            true => Ok(opened),
+            false => Err(may_not_move()),
+        }
+    }
+
     /// Opens a queue for the maintenance that a caller asks for by name. Waits for a session that
     /// drops, truncates or alters the queue.
     ///
@@ -136,9 +177,9 @@ impl OwnedQueue {
         })
     }
 
-    /// Runs `work` with the rights of the owner, and its deferred triggers too: they become
-    /// immediate for the rest of the transaction. The processes of the server have done that for
-    /// all tables at the start of the transaction.
+    /// Runs `work` with the rights of the owner, and the deferred triggers of the documents too:
+    /// they are immediate meanwhile. The processes of the server have done that for all tables at
+    /// the start of the transaction.
     pub fn act<R>(&self, work: impl FnOnce() -> R) -> R {
         /// Work on one queue can be a part of work on another one, as for dead letters.
         struct Working(u32);
@@ -152,9 +193,7 @@ impl OwnedQueue {
             return work();
         }
         role::as_role(self.owner, || {
-            if relation::has_deferrable_triggers(self.table) {
-                make_constraints_immediate(self.table);
-            }
+            let _until_dropped = ImmediateTriggers::begin(self.table);
             work()
         })
     }
@@ -227,40 +266,4 @@ impl OwnedQueue {
             table: self.name.relation(table),
         }
     }
-
-    /// Checks that the owner of this queue may insert documents into another one, as when it
-    /// pushes them itself.
-    ///
-    /// Fails with `Error::MayNotMove`.
-    pub fn check_target(&self, target: &Self) -> Result<()> {
-        if role::has_privileges_of(self.owner, target.owner)
-            || role::has_privilege(self.owner, target.table, Privilege::Insert)
-                && !role::is_restricted_by_policies(self.owner, target.table)
-        {
-            return Ok(());
-        }
-        Err(Error::MayNotMove {
-            queue: self.name.to_string(),
-            owner: role::name(self.owner),
-            table: target.name.relation("docs"),
-        })
-    }
-}
-
-const LIST_DEFERRABLE: &str = "select distinct
-        pg_catalog.format('set constraints %I.%I immediate', n.nspname, k.conname)
-    from pg_catalog.pg_trigger t
-    join pg_catalog.pg_constraint k on k.oid {=} t.tgconstraint
-    join pg_catalog.pg_namespace n on n.oid {=} k.connamespace
-    where t.tgrelid {=} $1 and t.tgdeferrable";
-
-/// Makes the deferrable constraints of a table immediate until the transaction ends.
-fn make_constraints_immediate(table: Oid) {
-    spi::connect(|spi| {
-        let rows = spi.once(LIST_DEFERRABLE, &[Arg::oid(table)]);
-        let statements: Vec<String> = (0..rows.len()).filter_map(|row| rows.get(row, 1)).collect();
-        for sql in statements {
-            spi.once_verbatim(&sql, &[]);
-        }
-    });
 }

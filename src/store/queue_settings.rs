@@ -95,7 +95,8 @@ pub fn set_history(name: &QueueName, keep: [Arg; 3]) -> Result<i32> {
 
 /// Sets the dead-letter queue of a queue: documents that fail too often are moved there.
 /// None: they stay. Returns how many rows it changed. Fails with `Error::BadValue` when the
-/// target is the queue itself, and with `Error::UnknownQueue` when one of them is missing.
+/// target is the queue itself, with `Error::UnknownQueue` when one of them is missing, and with
+/// `Error::MayNotMove` when the owner of the queue may not push there.
 pub fn set_dead_letter_queue(name: &QueueName, target: Option<&QueueName>) -> Result<i32> {
     if let Some(target) = target {
         if target == name {

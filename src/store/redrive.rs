@@ -22,6 +22,7 @@ use crate::store::doc_selection::{self, BulkRequest, Selected, Selection};
 use crate::store::history;
 use crate::store::open_queue::Queue;
 use crate::store::owned_queue::OwnedQueue;
+use crate::store::rights;
 
 // Anybody may write an origin. One whose subject is too long is not used. $15: subjects of
 // documents that stay, because their own subjects are in use where they came from.
@@ -35,6 +36,7 @@ const LIST_ORIGINS: &str = "select distinct d.origin {->>} 'queue'::pg_catalog.t
     order by 1";
 
 // The documents as they were when they failed, without their attempts, an array for each column.
+// All columns have types of PostgreSQL, as in `dead_letters::READ_DEAD_LETTERS`.
 // $1, $2: subjects in the dead-letter queue, and numbers in the queue of origin.
 const READ_RETURNED: &str = "with doc as (
         select d.origin {->>} 'subject'::pg_catalog.text as subject, i.seq, d.version, d.priority,
@@ -48,11 +50,15 @@ const READ_RETURNED: &str = "with doc as (
             d.origin {->} 'origin'::pg_catalog.text as origin
         from rows from (pg_catalog.unnest($1), pg_catalog.unnest($2)) as i (subject, seq)
         join only {docs} d on d.subject {=} i.subject)
-    select pg_catalog.array_agg(t.subject), pg_catalog.array_agg(t.seq),
-        pg_catalog.array_agg(t.version), pg_catalog.array_agg(t.priority),
-        pg_catalog.array_agg(t.iterations), pg_catalog.array_agg(t.created_at),
-        pg_catalog.array_agg(t.payload), pg_catalog.array_agg(t.ordering_key),
-        pg_catalog.array_agg(t.max_attempts), pg_catalog.array_agg(t.origin)
+    select pg_catalog.array_agg(t.subject::pg_catalog.text), pg_catalog.array_agg(t.seq),
+        pg_catalog.array_agg(t.version::pg_catalog.int4),
+        pg_catalog.array_agg(t.priority::pg_catalog.int4),
+        pg_catalog.array_agg(t.iterations::pg_catalog.int8),
+        pg_catalog.array_agg(t.created_at::pg_catalog.timestamptz),
+        pg_catalog.array_agg(t.payload::pg_catalog.jsonb),
+        pg_catalog.array_agg(t.ordering_key::pg_catalog.text),
+        pg_catalog.array_agg(t.max_attempts::pg_catalog.int4),
+        pg_catalog.array_agg(t.origin::pg_catalog.jsonb)
     from doc t";
 
 // The parameters are the columns of READ_RETURNED.
@@ -78,7 +84,9 @@ const INSERT_RETURNED: &str =
 /// queue, then, where the queue is a dead-letter queue itself, those of other queues. Each queue is
 /// read and written with the rights of its owner.
 ///
-/// A notice tells which documents stay, and why. Fails with `Error::NoPrivilege` when the caller
+/// A notice tells which documents stay, and why; so does a warning where a role that could have
+/// forged them may not push into their queue. If that is the queue that the caller names, fails
+/// with `Error::MayNotCarry`. Fails with `Error::NoPrivilege` when the caller
 /// has not the right to do it, with `Error::DeadLetterGone`, with `Error::NoNumbers`, and with
 /// `Error::NotRemoved`.
 pub fn redrive(queue: &OwnedQueue, request: &BulkRequest) -> Result<i32> {
@@ -115,7 +123,12 @@ pub fn redrive(queue: &OwnedQueue, request: &BulkRequest) -> Result<i32> {
             break;
         }
         match &origin.queue {
-            Some(origin) => n += return_to_origin(queue, origin, request, request.limit - n)?,
+            Some(origin) => match return_to_origin(queue, origin, request, request.limit - n) {
+                Ok(returned) => n += returned,
+                // One document with a forged origin must not keep the others from returning.
+                Err(e @ Error::MayNotCarry { .. }) => e.warn(),
+                Err(other) => return Err(other),
+            },
             None => notice!(
                 "documents of queue \"{}\" stay, because queue \"{}\", where they came from, no longer exists",
                 queue.name,
@@ -222,6 +235,7 @@ fn return_to_origin(
             if selected.is_empty() {
                 break;
             }
+            check_return(dead_letter_queue, origin)?;
             for part in selected.chunks(PART) {
                 let moved =
                     spi::connect(|spi| move_to_origin(spi, dead_letter_queue, origin, part))?;
@@ -239,6 +253,19 @@ fn return_to_origin(
         }
         Ok(n)
     })
+}
+
+/// Checks that whoever can write into a dead-letter queue could push into the queue that its
+/// documents came from. Where a document came from is written in the document itself, and so is
+/// what it says: without this, a producer of the dead-letter queue would push wherever the caller
+/// may.
+///
+/// Fails with `Error::MayNotCarry`.
+fn check_return(dead_letter_queue: &OwnedQueue, origin: &OwnedQueue) -> Result<()> {
+    match rights::find_stranger(dead_letter_queue.table, origin.table) {
+        None => Ok(()),
+        Some(stranger) => Err(stranger.keeps_documents(&dead_letter_queue.name, &origin.name)),
+    }
 }
 
 /// What became of documents that were to return.

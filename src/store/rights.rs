@@ -8,10 +8,10 @@ use pgrx::PgSqlErrorCode;
 use pgrx::pg_sys::Oid;
 
 use crate::domain::names::QueueName;
-use crate::error::{self, Error, Result};
+use crate::error::{self, Error, Result, Writer};
 use crate::pg::acl::{self, Privileges};
 use crate::pg::relation;
-use crate::pg::role::as_role;
+use crate::pg::role::{self, Privilege, as_role};
 use crate::pg::spi;
 use crate::pg::value::Arg;
 
@@ -135,6 +135,72 @@ pub(super) fn require_any(name: &QueueName, table: Oid) -> Result<()> {
     } else {
         Err(no_right(name, Right::Any))
     }
+}
+
+/// Returns whether a role may push into the queue with this docs table, any document: it has the
+/// rights of the owner, or INSERT and no policy that restricts it. `Oid::INVALID`: everybody.
+pub fn may_push(pusher: Oid, table: Oid) -> bool {
+    relation::accept_invalidations();
+    let is_owner =
+        relation::owner_of(table).is_some_and(|owner| role::has_privileges_of(pusher, owner));
+    is_owner
+        || role::has_privilege(pusher, table, Privilege::Insert)
+            && !role::is_restricted_by_policies(pusher, table)
+}
+
+/// A role that can write into one queue, and may not push into another one.
+pub struct Stranger {
+    /// The name of the role.
+    pub name: String,
+    /// How it can write.
+    pub kind: Writer,
+}
+
+impl Stranger {
+    /// The error for documents of the first queue that do not go to the second one.
+    pub fn keeps_documents(&self, from: &QueueName, to: &QueueName) -> Error {
+        Error::MayNotCarry {
+            queue: from.to_string(),
+            target: to.to_string(),
+            role: self.name.clone(),
+            kind: self.kind,
+        }
+    }
+}
+
+// With TRIGGER, a role can have others write what it wants. The others who can write are members
+// of these roles, superusers, and members of pg_write_all_data, who can write into every queue.
+const LIST_WRITERS: &str = "select c.relowner, true from pg_catalog.pg_class c where c.oid {=} $1
+    union all
+    select a.grantee, false from pg_catalog.pg_class c
+    cross join pg_catalog.aclexplode(c.relacl) a
+    where c.oid {=} $1 and a.privilege_type {=} any (array['INSERT', 'UPDATE', 'TRIGGER'])
+    union all
+    select a.grantee, false from pg_catalog.pg_attribute t
+    cross join pg_catalog.aclexplode(t.attacl) a
+    where t.attrelid {=} $1 and a.privilege_type {=} any (array['INSERT', 'UPDATE'])";
+
+/// Finds a role that can write into the queue with one docs table, and may not push into the one
+/// with the other. A superuser and the owner of the extension may do everything.
+pub fn find_stranger(from: Oid, to: Oid) -> Option<Stranger> {
+    let writers: Vec<(Oid, bool)> = spi::connect(|spi| {
+        let rows = spi.once(LIST_WRITERS, &[Arg::oid(from)]);
+        (0..rows.len())
+            .filter_map(|row| Some((rows.get(row, 1)?, rows.get(row, 2)?)))
+            .collect()
+    });
+    let extension_owner = role::extension_owner();
+    writers.into_iter().find_map(|(writer, is_owner)| {
+        let has_all = extension_owner.is_some_and(|owner| role::has_privileges_of(writer, owner));
+        (!has_all && !may_push(writer, to)).then(|| Stranger {
+            name: role::name(writer),
+            kind: match (is_owner, writer == Oid::INVALID) {
+                (true, _) => Writer::Owner,
+                (false, false) => Writer::Grantee,
+                (false, true) => Writer::Public,
+            },
+        })
+    })
 }
 
 /// Runs `work`, which changes the registry, for a caller who has a right on the queue.

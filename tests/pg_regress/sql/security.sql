@@ -206,7 +206,7 @@ reset role;
 drop trigger steal on fetchq_data.rq_sec__docs;
 drop function test.steal();
 
--- Workers of a queue with a dead-letter queue become producers there, if the owner is the same.
+-- Workers of a queue need no rights on its dead-letter queue.
 set role regress_fetchq_owner;
 select fetchq.queue_set_dead_letter('rq_sec', 'rq_sec_letters');
 select role, kind from fetchq.queue_grants('rq_sec_letters') where is_direct;
