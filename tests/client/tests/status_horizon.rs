@@ -31,7 +31,7 @@ async fn names(session: &Session, name: &str) -> bool {
     session.text(HORIZON).await.contains(name)
 }
 
-/// Uses up so many transaction IDs that what was there before is old.
+/// Uses up more than a million transaction IDs, so that what was there before is old.
 async fn age(session: &Session) {
     session
         .sql("do $$ begin for n in 1..1000100 loop perform pg_current_xact_id(); commit; end loop; end $$")
