@@ -12,7 +12,7 @@ use crate::domain::names::QueueName;
 use crate::maintenance::runner;
 use crate::pg::{process, relation, time};
 use crate::ready::due;
-use crate::signals::board::BackgroundWorker;
+use crate::signals::background_worker::BackgroundWorker;
 use crate::store::{lateness, queue};
 
 /// How often all queues are examined, because documents can appear without a due change:

@@ -13,7 +13,8 @@ use crate::background::schedules::Schedules;
 use crate::background::sessions::Sessions;
 use crate::domain::status::Status;
 use crate::pg::{deadline, process, session, time, transaction};
-use crate::signals::board::{ExitReason, Held, board};
+use crate::signals::background_worker::{ExitReason, Held};
+use crate::signals::board::board;
 use crate::signals::databases::Database;
 use crate::signals::watchdog;
 

@@ -2,7 +2,7 @@
 
 use crate::pg::catalog;
 use crate::pg::process;
-use crate::signals::board::ExitReason;
+use crate::signals::background_worker::ExitReason;
 use crate::store::queue;
 use crate::{error, settings};
 

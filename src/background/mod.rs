@@ -11,6 +11,7 @@ mod limits;
 mod notifier;
 mod pool;
 mod schedules;
+mod served_database;
 mod sessions;
 
 use lifecycle::Assignment;

@@ -8,7 +8,7 @@ use crate::background::limits;
 use crate::maintenance::{runner, schedules};
 use crate::pg::planner::with_plain_search_path;
 use crate::pg::{process, time};
-use crate::signals::board::BackgroundWorker;
+use crate::signals::background_worker::BackgroundWorker;
 use crate::store::schedules as store;
 
 /// Schedules that run before the background worker looks at its other work again.

@@ -9,7 +9,7 @@ use crate::domain::names::QueueName;
 use crate::maintenance::runner;
 use crate::pg::planner::with_plain_search_path;
 use crate::pg::{process, time};
-use crate::signals::board::BOUND_LEASES_LOOK_US;
+use crate::signals::background_worker::BOUND_LEASES_LOOK_US;
 use crate::store::owned_queue::OwnedQueue;
 use crate::store::worker_sessions::{self, BoundSessions};
 

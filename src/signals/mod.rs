@@ -5,6 +5,7 @@
 pub mod activity;
 pub mod announce;
 pub mod announcements;
+pub mod background_worker;
 pub mod board;
 pub mod commit;
 pub mod databases;
