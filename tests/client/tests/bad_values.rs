@@ -39,10 +39,22 @@ const BAD: &[(&str, &str)] = &[
         "doc_reject('q', 'active', 'm', '{}', delay => '-1s')",
         "22023",
     ),
-    ("queue_set_retry('q', '-1s')", "22023"),
-    ("queue_set_retry('q', '1s', 0)", "22023"),
-    ("queue_set_retry('q', '1s', jitter => 'NaN')", "22023"),
-    ("queue_set_retry('q', '1s', max_attempts => 0)", "22023"),
+    (
+        "queue_configure('q', '{\"retry\": {\"base\": \"-1s\"}}')",
+        "22023",
+    ),
+    (
+        "queue_configure('q', '{\"retry\": {\"base\": \"1s\", \"factor\": 0}}')",
+        "22023",
+    ),
+    (
+        "queue_configure('q', '{\"retry\": {\"base\": \"1s\", \"jitter\": \"NaN\"}}')",
+        "22023",
+    ),
+    (
+        "queue_configure('q', '{\"retry\": {\"base\": \"1s\"}, \"max_attempts\": 0}')",
+        "22023",
+    ),
     // Durations: not an interval, negative, infinite (since PostgreSQL 17), too long.
     ("doc_pick('q', 'soon')", "22007"),
     ("doc_pick('q', '')", "22007"),

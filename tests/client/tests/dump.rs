@@ -37,7 +37,7 @@ async fn fill(session: &Session) {
              select fetchq.queue_create('q'); select fetchq.queue_create('order'); select fetchq.queue_create('empty');
              select fetchq.queue_enable_notify('q');
              select fetchq.queue_create('kept'); select fetchq.queue_create('letters');
-             select fetchq.queue_set_history('kept', '1 day', '2 days', '1 month'); select fetchq.queue_set_dead_letter('kept', 'letters');
+             select fetchq.queue_configure('kept', '{\"history\": {\"completed\": \"1 day\", \"killed\": \"2 days\", \"dropped\": \"1 month\"}, \"dead_letter\": \"letters\"}');
              select fetchq.doc_push('kept', s) from unnest('{a,b,c,d,e}'::text[]) s;
              select fetchq.doc_pick('kept', 4);
              select fetchq.doc_complete('kept', 'a', '{\"it\": \"is done\"}'), fetchq.doc_kill('kept', 'b'), fetchq.doc_drop('kept', 'c');
@@ -54,7 +54,7 @@ async fn fill(session: &Session) {
              alter table fetchq_data.owned__logs owner to fetchq_dump_owner;
              alter table fetchq_data.owned__metrics owner to fetchq_dump_owner;
              grant usage on schema fetchq, fetchq_data to fetchq_dump_owner;
-             grant execute on function fetchq.queue_create(text) to fetchq_dump_owner;
+             grant execute on function fetchq.queue_create to fetchq_dump_owner;
              update fetchq.queues set is_active = false, config = '{\"mine\": true}' where name = 'empty';
              update fetchq.jobs set settings = '{\"delay\": \"17s\", \"duration\": \"3m\"}', next_iteration = now() + interval '1 hour' where task = 'lgp';
              update fetchq.jobs set settings = '{\"delay\": \"1s\", \"duration\": \"1m\", \"limit\": 7}', payload = '{\"x\": 1}' where task = 'mnt' and queue = 'q';
@@ -70,7 +70,7 @@ async fn fill(session: &Session) {
             "select fetchq.queue_create('limited');
              insert into fetchq_data.limited__docs (subject, status, ordering_key) select 'k' || i, 1, 'k' || i % 4 from generate_series(1, 12) i;
              select fetchq.metric_reset('limited');
-             select fetchq.queue_set_max_active('limited', 3); select fetchq.queue_set_rate('limited', 4, '1 hour'); select fetchq.queue_set_ordered('limited')",
+             select fetchq.queue_configure('limited', '{\"max_active\": 3, \"rate\": {\"picks\": 4, \"per\": \"1 hour\"}, \"ordered\": true}')",
         )
         .await;
     session.sql("select fetchq.doc_pick('limited', 2)").await;
@@ -151,7 +151,7 @@ async fn goes_on(session: &mut Session) {
         .await;
     assert_eq!(session.column(pick).await.len(), 0);
     session
-        .sql("select fetchq.queue_set_rate('limited', null)")
+        .sql("select fetchq.queue_configure('limited', '{\"rate\": null}')")
         .await;
     assert_eq!(session.column(pick).await, ["k5"]);
     counters_are_exact(session, "q").await;

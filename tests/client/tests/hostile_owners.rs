@@ -380,14 +380,14 @@ async fn what_an_owner_attaches_runs_with_its_rights() {
                 select fetchq.queue_create('{q}'), fetchq.queue_create('{q}_dead');
                 select fetchq.queue_set_metrics_retention('{q}', '[{\"retain\": \"hour\", \"from\": \"3h\", \"to\": \"1h\"}]');
                 select fetchq.queue_set_max_attempts('{q}', 5);
-                select fetchq.queue_set_history('{q}', '1 day', '1 day', '1 day');
+                select fetchq.queue_configure('{q}', '{{\"history\": {{\"completed\": \"1 day\", \"killed\": \"1 day\", \"dropped\": \"1 day\"}}}}');
                 select fetchq.schedule_create('{q}', '{q}', '1 second')"))
             .await;
         // A queue without triggers on its dead-letter queue archives what has failed.
         if attachment.name == "rows" {
             session
                 .sql(&of(
-                    "select fetchq.queue_set_dead_letter('{q}', '{q}_dead')",
+                    "select fetchq.queue_configure('{q}', '{{\"dead_letter\": \"{q}_dead\"}}')",
                 ))
                 .await;
         }
@@ -1042,7 +1042,7 @@ async fn calls_for_all_queues_run_nothing_with_the_rights_of_the_caller() {
     mallory
         .sql(
             "select fetchq.queue_create('cast');
-             select fetchq.queue_set_history('cast', completed => '1 day');
+             select fetchq.queue_configure('cast', '{\"history\": {\"completed\": \"1 day\"}}');
              select fetchq.queue_create('kid');
              select fetchq.doc_append('cast', '{}'); select fetchq.doc_append('kid', '{}');
              set fetchq.worker = 'everyone';
@@ -1136,7 +1136,7 @@ async fn advisory_locks_of_an_owner_hold_nobody_up() {
     let (db, session, mallory) = lair(&cluster, "advisory").await;
     worker_comes(&session, &db.name).await;
     session
-        .sql("select fetchq.queue_create('mail'); select fetchq.queue_set_ordered('mail', true)")
+        .sql("select fetchq.queue_create('mail'); select fetchq.queue_configure('mail', '{\"ordered\": true}')")
         .await;
     let id = session
         .text("select id from fetchq.queues where name = 'mail'")

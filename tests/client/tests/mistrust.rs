@@ -14,7 +14,7 @@ async fn make_roles(admin: &Session) {
                      if not exists (select from pg_roles where rolname = '{role}') then create role {role}; end if;
                  end $$;
                  grant usage on schema fetchq, fetchq_data to {role};
-                 grant execute on function fetchq.queue_create(text) to {role}"
+                 grant execute on function fetchq.queue_create to {role}"
             ))
             .await;
     }
@@ -37,8 +37,7 @@ async fn applications(name: &str) -> (Database, Session, Session, Session) {
     let (a, b) = (application(&db, "a").await, application(&db, "b").await);
     prepare_queue(&a).await;
     a.sql(
-        "select fetchq.queue_set_history('q', '1 day', '1 day', '1 day');
-         select fetchq.queue_set_max_active('q', 5); select fetchq.queue_set_rate('q', 5, '1 day'); select fetchq.queue_set_ordered('q');
+        "select fetchq.queue_configure('q', '{\"history\": {\"completed\": \"1 day\", \"killed\": \"1 day\", \"dropped\": \"1 day\"}, \"max_active\": 5, \"rate\": {\"picks\": 5, \"per\": \"1 day\"}, \"ordered\": true}');
          set fetchq.worker = 'mine'; select fetchq.doc_pick('q', 1); reset fetchq.worker;
          select fetchq.doc_push('q', 'a secret', '{\"a\": \"secret\"}')",
     )
@@ -212,7 +211,7 @@ async fn a_role_without_rights_waits_for_no_lock_and_holds_none() {
         "fetchq.doc_pop('q')",
         "fetchq.doc_extend('q', 'active', '1 hour')",
         "fetchq.doc_pick_any(array['q'])",
-        "fetchq.docs_kill('q', '{}')",
+        "fetchq.docs_kill('q', '{\"all\": true}')",
         "fetchq.queue_redrive('q')",
         "fetchq.queue_pause('q')",
         "fetchq.queue_truncate('q')",
@@ -239,7 +238,7 @@ async fn neither_holds_up_the_other() {
         "begin;
          select fetchq.queue_create('q'); select fetchq.mnt(); select fetchq.mnt_job_run(1000); select fetchq.mnt_run_all(10);
          select fetchq.schedule_run(); select fetchq.metric_reset_all(); select fetchq.queue_truncate_all(true);
-         select fetchq.doc_push('mine', 'n'); select fetchq.doc_pick('mine', 10); select fetchq.queue_set_history('mine', '1 day');
+         select fetchq.doc_push('mine', 'n'); select fetchq.doc_pick('mine', 10); select fetchq.queue_configure('mine', '{\"history\": {\"completed\": \"1 day\"}}');
          select fetchq.worker_stop('mine'); select fetchq.worker_release('mine'); select count(*) from fetchq.status();
          select fetchq.queue_grant('mine', 'fetchq_app_a', 'reader'); select count(*) from fetchq.metrics_live",
     )
@@ -250,7 +249,7 @@ async fn neither_holds_up_the_other() {
     a.sql(
         "select fetchq.doc_push('q', 'free'); select fetchq.doc_pick('q', 10); select fetchq.doc_complete('q', 'free');
          select fetchq.queue_pause('q'); select fetchq.queue_resume('q'); select fetchq.queue_enable_notify('q');
-         select fetchq.queue_set_max_active('q', 7); select fetchq.queue_set_ordered('q', false);
+         select fetchq.queue_configure('q', '{\"max_active\": 7, \"ordered\": false}');
          select fetchq.schedule_pause('nightly'); select fetchq.mnt(); select fetchq.metric_reset('q'); select fetchq.queue_create('new');
          select fetchq.queue_truncate('q', true); select fetchq.schedule_create('also', 'q', '@daily')",
     )
