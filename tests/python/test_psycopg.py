@@ -494,8 +494,9 @@ class Errors(Case):
     ]
 
     def test_lenient(self):
-        """fetchq 4 was silent. Now there is a warning, and with strict an error."""
+        """fetchq 4 was silent. Now there is an error, and with compat a warning and the old value."""
         self.push("waiting")
+        self.db.execute("set fetchq.compat = '4.2.0'")
         notices = self.collect_notices()
         for call, params, value, state, words in self.LENIENT:
             with self.subTest(call, params=params):
@@ -505,7 +506,7 @@ class Errors(Case):
                 self.assertEqual((severity, sqlstate), ("WARNING", state))
                 self.assertIn(words, message)
                 self.assertTrue(hint)
-        self.db.execute("set fetchq.strict = on")
+        self.db.execute("reset fetchq.compat")
         for call, params, _, state, words in self.LENIENT:
             with self.subTest(call, params=params, strict=True):
                 notices.clear()

@@ -38,7 +38,7 @@ async fn prepare(name: &str) -> Database {
     session
         .sql(&format!(
             "select fetchq.queue_create('q'), fetchq.queue_create('dead');
-             select fetchq.queue_configure('q', '{\"dead_letter\": \"dead\", \"history\": {\"completed\": \"1 day\", \"killed\": \"0\", \"dropped\": \"1 day\"}}');
+             select fetchq.queue_configure('q', '{{\"dead_letter\": \"dead\", \"history\": {{\"completed\": \"1 day\", \"killed\": \"0\", \"dropped\": \"1 day\"}}}}');
              select fetchq.queue_set_max_attempts('q', 2);
              select fetchq.doc_push('q', 'd' || i, i % 2, i % 3, now(), jsonb_build_object('i', i))
              from generate_series(1, {DOCUMENTS}) i"

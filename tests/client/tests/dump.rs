@@ -55,6 +55,7 @@ async fn fill(session: &Session) {
              alter table fetchq_data.owned__metrics owner to fetchq_dump_owner;
              grant usage on schema fetchq, fetchq_data to fetchq_dump_owner;
              grant execute on function fetchq.queue_create to fetchq_dump_owner;
+             insert into fetchq.queue_defaults values ('lease', '\"7 min\"'), ('metrics_retention', '[]');
              update fetchq.queues set is_active = false, config = '{\"mine\": true}' where name = 'empty';
              update fetchq.jobs set settings = '{\"delay\": \"17s\", \"duration\": \"3m\"}', next_iteration = now() + interval '1 hour' where task = 'lgp';
              update fetchq.jobs set settings = '{\"delay\": \"1s\", \"duration\": \"1m\", \"limit\": 7}', payload = '{\"x\": 1}' where task = 'mnt' and queue = 'q';
@@ -99,6 +100,8 @@ async fn state(session: &Session) -> Vec<Vec<String>> {
     let mut all = Vec::new();
     for sql in [
         "select * from fetchq.queues order by id",
+        "select * from fetchq.queue_defaults order by setting",
+        "select name, fetchq.queue_settings(name) from fetchq.queues order by id",
         "select * from fetchq.jobs order by id",
         "select * from fetchq.schedules order by name",
         "select * from fetchq.schedule_list()",
@@ -164,6 +167,8 @@ async fn goes_on(session: &mut Session) {
         .text("select queue_id from fetchq.queue_create('fresh')")
         .await;
     assert!(new_id.parse::<i32>().unwrap() > last_id.parse::<i32>().unwrap());
+    let lease = "select fetchq.queue_settings('fresh') ->> 'lease'";
+    assert_eq!(session.text(lease).await, "00:07:00");
     let seq = "select max(seq) from fetchq_data.q__docs";
     let before: i64 = session.text(seq).await.parse().unwrap();
     assert_eq!(
