@@ -148,6 +148,7 @@ class Calls(Case):
             ("doc_reject(%s, %s, %s, %s, %s)", (q, "reject", HOSTILE, Jsonb(HOSTILE_PAYLOAD), HOSTILE)),
         ]
         for expected in (1, 0):  # At the second call, no document is active.
+            self.db.execute(f"set fetchq.strict = {'on' if expected else 'off'}")
             for call, params in calls:
                 with self.subTest(call, expected=expected):
                     self.assertEqual(self.one(f"select * from fetchq.{call}", *params), {"affected_rows": expected})
@@ -384,7 +385,8 @@ class Notifications(Case):
         self.one("select * from fetchq.queue_create(%s)", "announced")  # The queue exists already.
         self.assertEqual(self.wait(), [("fetchq_queue_create", "announced")])
         self.one("select * from fetchq.queue_drop(%s)", "announced")
-        self.one("select * from fetchq.queue_drop(%s)", "announced")
+        with self.assertRaises(psycopg.errors.UndefinedObject):
+            self.one("select * from fetchq.queue_drop(%s)", "announced")
         self.assertEqual(self.wait(), [("fetchq_queue_drop", "announced")])
 
     def test_registry_changes(self):

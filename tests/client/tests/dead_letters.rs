@@ -464,7 +464,7 @@ async fn bulk_actions(name: &str, prepare: &str) {
             .await;
         let left = session
             .text(&format!(
-                "select fetchq.docs_move('{queue}', '{other}', '{{}}', 9999);
+                "select fetchq.docs_move('{queue}', '{other}', '{{\"all\": true}}', 9999);
                  select count(*) from fetchq_data.{queue}__docs where subject not in (select subject from fetchq_data.{other}__docs)"
             ))
             .await;
