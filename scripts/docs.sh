@@ -37,7 +37,7 @@ export PGDATABASE=$db
 create extension fetchq;
 \o /dev/null
 select from fetchq.queue_create('mail');
-select from fetchq.queue_set_history('mail', '1 day');
+select from fetchq.queue_configure('mail', '{"history": {"completed": "1 day"}}');
 SQL
 
 rc=0

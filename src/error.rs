@@ -6,7 +6,7 @@ use pgrx::{PgLogLevel, PgSqlErrorCode};
 
 use crate::domain::invalid::Invalid;
 use crate::domain::status::Status;
-use crate::domain::{filter, schedule};
+use crate::domain::{filter, queue_settings, schedule};
 
 /// What can go wrong in a call, other than an error of the server.
 ///
@@ -164,6 +164,12 @@ pub enum Error {
         subject: String,
         found: Option<Option<Status>>,
     },
+    #[error("a filter without conditions would let {0}() act on every document")]
+    FilterOfAll(String),
+    #[error(
+        "the row of fetchq.queue_defaults with setting \"{setting}\" cannot be applied: {reason}"
+    )]
+    BadDefault { setting: String, reason: String },
     #[error("the dead-letter queue \"{target}\" of queue \"{queue}\" does not exist")]
     DeadLetterGone { queue: String, target: String },
     #[error(
@@ -296,6 +302,8 @@ impl Error {
             Self::StrayTable { .. } => ERRCODE_DUPLICATE_TABLE,
             Self::BadTrigger(_) => ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED,
             Self::NotSettled { .. } => ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
+            Self::FilterOfAll(_) => ERRCODE_CARDINALITY_VIOLATION,
+            Self::BadDefault { .. } => ERRCODE_CONFIG_FILE_ERROR,
             // Not the SQLSTATE of a lost lease: the worker still has its lease.
             Self::DeadLetterGone { .. } => ERRCODE_UNDEFINED_OBJECT,
             Self::NoNumbers(_) => ERRCODE_INVALID_TABLE_DEFINITION,
@@ -319,10 +327,13 @@ impl Error {
                 Invalid::QueueName(_) | Invalid::MetricName(_) | Invalid::ScheduleName(_) => {
                     ERRCODE_INVALID_NAME
                 }
+                Invalid::UnknownSetting(_) => ERRCODE_UNDEFINED_PARAMETER,
                 // fetchq 4 raised this error as P0001, and clients check for it.
                 Invalid::SubjectLength { .. } => ERRCODE_RAISE_EXCEPTION,
                 Invalid::DocumentList { .. }
                 | Invalid::Filter(_)
+                | Invalid::Setting { .. }
+                | Invalid::Settings(_)
                 | Invalid::Retention(_)
                 | Invalid::JobSettings { .. } => ERRCODE_INVALID_PARAMETER_VALUE,
             },
@@ -359,15 +370,17 @@ impl Error {
             Self::BadUnit(_) => "Use a unit that date_trunc() knows: microseconds, milliseconds, second, minute, hour, day, week, month, quarter, year, decade, century or millennium.".into(),
             Self::BadDirection(_) => "Use 'ASC' or 'DESC'.".into(),
             Self::BadValue { rule, .. } => format!("Pass {rule}."),
-            Self::BadTrigger(_) => "Use fetchq.queue_create(), queue_enable_notify(), queue_set_max_active() or queue_set_ordered(), which create the triggers.".into(),
+            Self::BadTrigger(_) => "Use fetchq.queue_create(), or settings of fetchq.queue_configure(), which create the triggers.".into(),
             Self::NotSettled { .. } => "Only a document that was killed or completed can be revived.".into(),
-            Self::DeadLetterGone { queue, .. } => format!("Create that queue, or remove the setting with: select fetchq.queue_set_dead_letter('{queue}', null)"),
+            Self::DeadLetterGone { queue, .. } => format!("Create that queue, or remove the setting with: select fetchq.queue_configure('{queue}', '{{\"dead_letter\": null}}')"),
+            Self::FilterOfAll(_) => "Name a condition such as {\"status\": \"killed\"}, or pass {\"all\": true} if you mean every document.".into(),
+            Self::BadDefault { setting, .. } => format!("The owner of the extension can correct the row, or remove it with: delete from fetchq.queue_defaults where setting = '{}'", setting.replace('\'', "''")),
             Self::NoNumbers(_) => "The column seq was altered. Make it an identity column again.".into(),
             Self::NotRemoved { .. } => "A row-level security policy hides them, or a trigger keeps them. Remove the policy or the trigger.".into(),
             Self::OtherOwner { table, owner, .. } => format!("Maintenance acts as the owner of the documents, and touches no table of another role. Drop the table if it is not yours, or: alter table fetchq_data.{table} owner to \"{owner}\""),
             Self::NoPrivilege { .. } => "Maintenance of a queue needs the rights of its owner, or those on the tables that it changes.".into(),
             Self::TableBusy { .. } => "It is tried again.".into(),
-            Self::TableMissing { .. } => "For the history, call fetchq.queue_set_history() again, which creates it.".into(),
+            Self::TableMissing { .. } => "For the history, set it again with fetchq.queue_configure(), which creates it.".into(),
             Self::MayNotMove { owner, target, .. } => format!("The owner of queue \"{target}\" can run: select fetchq.queue_grant('{target}', '{}', 'producer'). Policies on its documents must not restrict that role.", owner.replace('\'', "''")),
             Self::MayNotCarry { target, role, kind: Writer::Owner, .. } => format!("The role could have changed them. The owner of queue \"{target}\" can run: select fetchq.queue_grant('{target}', '{}', 'producer')", role.replace('\'', "''")),
             Self::MayNotCarry { queue, target, role, kind: Writer::Grantee } => format!("The role could have added or changed them. The owner of queue \"{target}\" can run: select fetchq.queue_grant('{target}', '{}', 'producer'). Or the owner of queue \"{queue}\" can remove what the role has written, and run: revoke insert, update, trigger on fetchq_data.\"{queue}__docs\" from \"{}\"", role.replace('\'', "''"), role.replace('"', "\"\"")),
@@ -395,6 +408,9 @@ impl Error {
                 Invalid::MetricName(_) => "A metric name has 1 to 40 characters.".into(),
                 Invalid::DocumentList { .. } => "Write the list as ('subject', priority, 'json payload', {DATA}), ...; only literals are allowed.".into(),
                 Invalid::Filter(_) => format!("The keys of a filter are {}.", filter::KEYS.join(", ")),
+                Invalid::UnknownSetting(_) => format!("The settings are {}, where retry.base is the key base of the object in retry.", queue_settings::keys()),
+                Invalid::Setting { .. } => "Nothing was changed. See fetchq.queue_settings() for the current values; null resets a setting to its default.".into(),
+                Invalid::Settings(_) => "Pass an object such as {\"max_attempts\": 3, \"retry\": {\"base\": \"30 s\"}}.".into(),
                 Invalid::Retention(_) => "Use a list such as [{\"retain\": \"minute\", \"from\": \"1h\", \"to\": \"0s\"}].".into(),
                 Invalid::JobSettings { .. } => "Use settings such as {\"delay\": \"5m\", \"duration\": \"1m\", \"limit\": 500}.".into(),
             },
@@ -425,6 +441,13 @@ pub fn raise<T>(result: Result<T>) -> T {
         e.report().report(PgLogLevel::ERROR);
         unreachable!("an ERROR does not return")
     })
+}
+
+/// Reports a NOTICE.
+pub fn notice(code: PgSqlErrorCode, message: String, hint: &str) {
+    ErrorReport::new(code, message, "fetchq")
+        .set_hint(hint)
+        .report(PgLogLevel::NOTICE);
 }
 
 /// Reports a WARNING that belongs to no error.

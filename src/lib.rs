@@ -129,6 +129,11 @@ extension_sql_file!(
     requires = ["bootstrap"]
 );
 extension_sql_file!(
+    "sql/functions/queue_configure.sql",
+    name = "queue_configure",
+    requires = ["bootstrap"]
+);
+extension_sql_file!(
     "sql/functions/queue_settings.sql",
     name = "queue_settings",
     requires = ["bootstrap"]

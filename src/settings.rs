@@ -30,12 +30,74 @@ pub enum SessionLeases {
     Keep,
 }
 
+/// The client of fetchq 4 that a role uses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PostgresGucEnum)]
+pub enum Compat {
+    /// None: calls behave as fetchq 5 documents them.
+    #[name = c"off"]
+    Off,
+    /// The npm client 4.1.1.
+    #[name = c"4.1.1"]
+    Npm411,
+    /// The npm client 4.2.0.
+    #[name = c"4.2.0"]
+    Npm420,
+    /// Another word for `off`.
+    #[name = c""]
+    #[hidden = true]
+    Empty,
+}
+
+/// A setting that is on, off, or as `fetchq.compat` says. The hidden words are those that
+/// PostgreSQL accepts for its own switches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PostgresGucEnum)]
+pub enum Switch {
+    /// As `fetchq.compat` says.
+    #[name = c"auto"]
+    Auto,
+    #[name = c"on"]
+    On,
+    #[name = c"off"]
+    Off,
+    #[name = c"true"]
+    #[hidden = true]
+    True,
+    #[name = c"false"]
+    #[hidden = true]
+    False,
+    #[name = c"yes"]
+    #[hidden = true]
+    Yes,
+    #[name = c"no"]
+    #[hidden = true]
+    No,
+    #[name = c"1"]
+    #[hidden = true]
+    One,
+    #[name = c"0"]
+    #[hidden = true]
+    Zero,
+}
+
+impl Switch {
+    /// Whether it is on. `auto` says what `auto` means at the moment.
+    fn is_on(self, auto: bool) -> bool {
+        match self {
+            Self::Auto => auto,
+            Self::On | Self::True | Self::Yes | Self::One => true,
+            Self::Off | Self::False | Self::No | Self::Zero => false,
+        }
+    }
+}
+
+static COMPAT: GucSetting<Compat> = GucSetting::<Compat>::new(Compat::Off);
+
 static COMPAT_VERSION: GucSetting<Option<CString>> =
-    GucSetting::<Option<CString>>::new(Some(c"4.0.2"));
+    GucSetting::<Option<CString>>::new(Some(c"auto"));
 
-static LEGACY_QUOTES: GucSetting<bool> = GucSetting::<bool>::new(false);
+static LEGACY_QUOTES: GucSetting<Switch> = GucSetting::<Switch>::new(Switch::Auto);
 
-static STRICT: GucSetting<bool> = GucSetting::<bool>::new(false);
+static STRICT: GucSetting<Switch> = GucSetting::<Switch>::new(Switch::Auto);
 
 static DIRECT: GucSetting<bool> = GucSetting::<bool>::new(true);
 
@@ -70,26 +132,34 @@ static PLAN_CACHE_QUEUES: GucSetting<i32> = GucSetting::<i32>::new(1000);
 /// `is_preloading` says whether `shared_preload_libraries` loads the library. A setting that
 /// sizes shared memory can be fixed at the start of the server only then.
 pub fn register(is_preloading: bool) {
+    GucRegistry::define_enum_guc(
+        c"fetchq.compat",
+        c"The version of the npm client of fetchq 4 that the role uses.",
+        c"Sets what fetchq.strict, fetchq.legacy_quotes and fetchq.compat_version mean by auto. Leave it off for every other driver.",
+        &COMPAT,
+        GucContext::Userset,
+        GucFlags::default(),
+    );
     GucRegistry::define_string_guc(
         c"fetchq.compat_version",
         c"The version that fetchq.info() reports to fetchq 4 clients.",
-        c"The npm clients work only with the version they were built for: 4.0.2 for client 4.2.0, 4.0.0 for client 4.1.1.",
+        c"The npm clients work only with the version they were built for: 4.0.2 for client 4.2.0, 4.0.0 for client 4.1.1. auto: the one for the client in fetchq.compat, and 4.0.2 without one.",
         &COMPAT_VERSION,
         GucContext::Userset,
         GucFlags::default(),
     );
-    GucRegistry::define_bool_guc(
+    GucRegistry::define_enum_guc(
         c"fetchq.legacy_quotes",
         c"Replaces each pair of apostrophes in payloads and messages by one apostrophe.",
-        c"The npm clients 4.x need this, because they double every apostrophe. Leave it off for every other driver.",
+        c"The npm clients 4.x need this, because they double every apostrophe. auto: on with fetchq.compat, otherwise off.",
         &LEGACY_QUOTES,
         GucContext::Userset,
         GucFlags::default(),
     );
-    GucRegistry::define_bool_guc(
+    GucRegistry::define_enum_guc(
         c"fetchq.strict",
         c"Raises an error in cases in which fetchq 4 returned a value.",
-        c"These cases are queues that do not exist, and documents that are settled while they are not active. When the setting is off, fetchq returns the same value as fetchq 4 and raises a warning.",
+        c"These cases are queues that do not exist, and documents that are settled while they are not active. When the setting is off, fetchq returns the same value as fetchq 4 and raises a warning. auto: off with fetchq.compat, otherwise on.",
         &STRICT,
         GucContext::Userset,
         GucFlags::default(),
@@ -208,21 +278,36 @@ pub fn register(is_preloading: bool) {
     );
 }
 
+/// `fetchq.compat`: the version that `info()` reports to the client, or None when it is off.
+fn compat() -> Option<&'static str> {
+    match COMPAT.get() {
+        Compat::Off | Compat::Empty => None,
+        Compat::Npm411 => Some("4.0.0"),
+        Compat::Npm420 => Some(DEFAULT_COMPAT_VERSION),
+    }
+}
+
+/// The version that `info()` reports when no setting says another one.
+const DEFAULT_COMPAT_VERSION: &str = "4.0.2";
+
 /// `fetchq.compat_version`: the version that `fetchq.info()` reports.
 pub fn compat_version() -> String {
-    COMPAT_VERSION
-        .get()
-        .map_or_else(String::new, |v| v.to_string_lossy().into_owned())
+    match COMPAT_VERSION.get() {
+        Some(version) if version.as_c_str() != c"auto" && !version.is_empty() => {
+            version.to_string_lossy().into_owned()
+        }
+        _ => compat().unwrap_or(DEFAULT_COMPAT_VERSION).to_owned(),
+    }
 }
 
 /// `fetchq.legacy_quotes`: whether pairs of apostrophes stand for one.
 pub fn legacy_quotes() -> bool {
-    LEGACY_QUOTES.get()
+    LEGACY_QUOTES.get().is_on(compat().is_some())
 }
 
 /// `fetchq.strict`: whether errors are raised where fetchq 4 returned a value.
 pub fn strict() -> bool {
-    STRICT.get()
+    STRICT.get().is_on(compat().is_none())
 }
 
 /// `fetchq.direct`: whether single documents may be read and written without the executor.

@@ -87,10 +87,9 @@ fill() {
 create extension fetchq;
 create extension amcheck;
 select fetchq.queue_create(name) from unnest('{q,kept,dead,ticks,ordered,notified}'::text[]) name;
-select fetchq.queue_set_history('kept', '1 day', '1 day', '1 day'), fetchq.queue_set_dead_letter('kept', 'dead');
+select fetchq.queue_configure('kept', '{"history": {"completed": "1 day", "killed": "1 day", "dropped": "1 day"}, "dead_letter": "dead"}');
 select fetchq.queue_set_max_attempts('kept', 2);
-select fetchq.queue_set_ordered('ordered', true);
-select fetchq.queue_set_max_active('ordered', 5);
+select fetchq.queue_configure('ordered', '{"ordered": true, "max_active": 5}');
 select fetchq.queue_enable_notify('notified');
 select fetchq.schedule_create('second', 'ticks', '1 second');
 select fetchq.schedule_create('nightly', 'ticks', '30 2 * * *', timezone => 'Europe/Berlin');

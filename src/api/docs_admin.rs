@@ -5,26 +5,39 @@ use pgrx::prelude::*;
 use crate::api::entry::{queue_name, respond_write};
 use crate::domain::filter;
 use crate::domain::names::QueueName;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::pg::call::{Call, Reply};
 use crate::store::doc_selection::BulkRequest;
 use crate::store::docs_admin;
 use crate::store::open_queue::Queue;
 
+/// What a filter without conditions means for an action.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum EmptyFilter {
+    /// The action applies to all documents.
+    All,
+    /// It has to say so with `"all": true`, because what the action does cannot be undone.
+    Refused,
+}
+
 /// Acts on the documents of a queue that match a filter. Reads `filter, max_docs, dry_run` from
 /// argument `first` on (counted from 0). With `dry_run` the documents are only counted.
 ///
 /// Fails with `UnknownQueue`, with `NegativeLimit` when `max_docs` is below 0, with `Invalid` for a
-/// filter that is not valid.
+/// filter that is not valid, with `FilterOfAll` for one that has to have a condition.
 fn administer(
     fcinfo: pg_sys::FunctionCallInfo,
     first: usize,
+    empty: EmptyFilter,
     act: impl FnOnce(&Call, &Queue, &BulkRequest) -> Result<i32>,
 ) -> Reply {
     respond_write(fcinfo, |call| {
         let name = queue_name(call, 0)?;
         let json = call.json(first, "filter")?;
         let filter = filter::parse(&json.to_text())?;
+        if empty == EmptyFilter::Refused && filter.is_empty && !filter.all {
+            return Err(Error::FilterOfAll(call.function_name()));
+        }
         let request = BulkRequest {
             filter: &filter,
             json,
@@ -40,7 +53,7 @@ fn administer(
 /// are planned or killed, and completed ones where the filter names that status.
 #[pg_extern(sql = false)]
 fn docs_retry(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
-    administer(fcinfo, 1, |_, queue, request| {
+    administer(fcinfo, 1, EmptyFilter::All, |_, queue, request| {
         docs_admin::retry(queue, request)
     })
 }
@@ -49,7 +62,7 @@ fn docs_retry(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
 /// documents, and active ones where the filter names that status.
 #[pg_extern(sql = false)]
 fn docs_kill(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
-    administer(fcinfo, 1, |_, queue, request| {
+    administer(fcinfo, 1, EmptyFilter::Refused, |_, queue, request| {
         docs_admin::kill(queue, request)
     })
 }
@@ -58,7 +71,7 @@ fn docs_kill(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
 /// ones only where the filter names that status.
 #[pg_extern(sql = false)]
 fn docs_drop(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
-    administer(fcinfo, 1, |_, queue, request| {
+    administer(fcinfo, 1, EmptyFilter::Refused, |_, queue, request| {
         docs_admin::drop(queue, request)
     })
 }
@@ -68,7 +81,7 @@ fn docs_drop(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
 /// `UnknownQueue` for both.
 #[pg_extern(sql = false)]
 fn docs_move(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
-    administer(fcinfo, 2, |call, queue, request| {
+    administer(fcinfo, 2, EmptyFilter::Refused, |call, queue, request| {
         let target = QueueName::parse(call.text(1, "target")?)?;
         docs_admin::move_to(queue, &*Queue::open(&target)?, request)
     })
@@ -78,7 +91,7 @@ fn docs_move(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
 /// planned and pending documents another priority.
 #[pg_extern(sql = false)]
 fn docs_set_priority(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
-    administer(fcinfo, 2, |call, queue, request| {
+    administer(fcinfo, 2, EmptyFilter::All, |call, queue, request| {
         docs_admin::set_priority(queue, call.int(1, "priority")?, request)
     })
 }

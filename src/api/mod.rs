@@ -23,6 +23,7 @@ mod info;
 mod maintenance;
 mod metrics;
 mod queue;
+mod queue_configure;
 mod queue_settings;
 mod retention;
 mod rights;

@@ -3,23 +3,31 @@
 use pgrx::prelude::*;
 
 use crate::api::entry::{lenient, queue_name, respond, respond_write};
+use crate::domain::queue_settings::Changes;
 use crate::error::Result;
 use crate::pg::call::{Call, Reply};
 use crate::pg::value::Arg;
 use crate::store::queue;
 use crate::store::rights::{self, Right};
-use crate::store::{queue_indexes, queue_truncate};
+use crate::store::{queue_configure, queue_indexes, queue_truncate};
 
-/// `queue_create(queue) → (was_created, queue_id)`: creates a queue, or finds the one of that
-/// name. The name is folded to lower case, with a notice.
+/// `queue_create(queue, settings) → (was_created, queue_id)`: creates a queue, or finds the one of
+/// that name, which keeps its settings. The name is folded to lower case, with a notice. NULL for
+/// `settings`: the defaults.
 ///
 /// Fails with `StrayTable` when a table of the queue exists without the queue, with
-/// `HiddenQueue` when the queue can be neither registered nor found.
+/// `HiddenQueue` when the queue can be neither registered nor found, with `Invalid`, `BadValue`,
+/// `UnknownQueue` or `NoRight` for settings that are not valid, with `BadDefault` when a row of
+/// `fetchq.queue_defaults` cannot be applied.
 #[pg_extern(sql = false)]
 fn queue_create(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
         let name = queue_name(call, 0)?;
-        let (was_created, id) = queue::create(&name)?;
+        let settings = match call.opt_json(1) {
+            Some(settings) => queue_configure::parse(settings)?,
+            None => Changes::default(),
+        };
+        let (was_created, id) = queue_configure::create(&name, settings)?;
         // A client that compares its name with those of the registry would not find the queue.
         if was_created && call.opt_text(0) != Some(name.as_str()) {
             notice!("queue names are folded to lower case: this one is \"{name}\"");

@@ -33,10 +33,14 @@ pub struct Filter {
     /// The filter has the key `payload`. Its value is read from the JSON by the server, because
     /// numbers could lose digits here.
     pub has_payload: bool,
+    /// Every document is meant, if there is no condition.
+    pub all: bool,
+    /// There is no condition.
+    pub is_empty: bool,
 }
 
 /// The keys of a filter.
-pub const KEYS: [&str; 12] = [
+pub const KEYS: [&str; 13] = [
     "status",
     "version",
     "priority",
@@ -49,6 +53,7 @@ pub const KEYS: [&str; 12] = [
     "subject",
     "error",
     "ordering_key",
+    "all",
 ];
 
 /// Reads a filter. `{}` has no conditions, so every document satisfies it.
@@ -76,6 +81,16 @@ pub fn parse(json: &str) -> Result<Filter, Invalid> {
         error: one(&object, "error", "a pattern as text", text)?,
         ordering_key: one(&object, "ordering_key", "a text", text)?,
         has_payload: object.contains_key("payload"),
+        all: one(&object, "all", "true", |value| {
+            value.as_bool().filter(|all| *all)
+        })?
+        .unwrap_or(false),
+        // Every payload that is an object contains the empty one.
+        is_empty: object.iter().all(|(key, value)| match key.as_str() {
+            "all" => true,
+            "payload" => *value == Value::Object(Map::new()),
+            _ => false,
+        }),
     })
 }
 
@@ -152,7 +167,15 @@ mod tests {
 
     #[test]
     fn a_filter_without_keys_has_no_conditions() {
-        assert_eq!(parse("{}"), Ok(Filter::default()));
+        let none = Filter {
+            is_empty: true,
+            ..Filter::default()
+        };
+        assert_eq!(parse("{}"), Ok(none));
+        assert!(parse(r#"{"payload": {}}"#).unwrap().is_empty);
+        assert!(parse(r#"{"all": true}"#).unwrap().is_empty);
+        assert!(!parse(r#"{"all": true, "version": 1}"#).unwrap().is_empty);
+        assert!(!parse(r#"{"payload": {"a": 1}}"#).unwrap().is_empty);
         let all = Filter::default().codes(&[Status::Planned, Status::Killed], &[Status::Active]);
         assert_eq!(all, [0, -1]);
     }
@@ -187,6 +210,8 @@ mod tests {
             (r#"{"version": 3000000000}"#, r#""version" must be"#),
             (r#"{"min_priority": [1]}"#, r#""min_priority" must be"#),
             (r#"{"older_than": 5}"#, r#""older_than" must be"#),
+            (r#"{"all": false}"#, r#""all" must be true"#),
+            (r#"{"all": 1}"#, r#""all" must be true"#),
             (r#"{"subject": {}}"#, r#""subject" must be"#),
         ] {
             match parse(bad) {

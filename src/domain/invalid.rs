@@ -15,6 +15,16 @@ pub enum Invalid {
     DocumentList { at: usize, reason: String },
     #[error("invalid filter: {0}")]
     Filter(String),
+    #[error("there is no setting {0:?} of a queue")]
+    UnknownSetting(String),
+    #[error("invalid value for setting \"{key}\": {value}, expected {rule}")]
+    Setting {
+        key: String,
+        value: String,
+        rule: &'static str,
+    },
+    #[error("the settings are not a JSON object: {0}")]
+    Settings(String),
     #[error("invalid metrics retention policy: {0}")]
     Retention(String),
     #[error("invalid settings of job {id} ({task} of queue {queue:?}): {reason}")]

@@ -13,6 +13,7 @@ pub mod local_time;
 pub mod names;
 pub mod push_list;
 pub mod put_mode;
+pub mod queue_settings;
 pub mod retention;
 pub mod retry;
 pub mod rhythm;

@@ -72,7 +72,7 @@ fn run_as_owner(queue: &OwnedQueue, limit: i32, kills: bool) -> Result<Outcome> 
                 "documents of queue \"{}\" that failed too often cannot leave it: {message}",
                 queue.name
             ),
-            "They stay active, and it is tried again. See fetchq.queue_set_dead_letter() and fetchq.queue_set_history().",
+            "They stay active, and it is tried again. See dead_letter and history in fetchq.queue_settings().",
         );
     }
     progress::add_rows(expired.killed + expired.returned);

@@ -101,11 +101,6 @@ impl Call {
         self.read(at)
     }
 
-    /// Reads a `double precision` argument, or None when it is NULL.
-    pub fn opt_float(&self, at: usize) -> Option<f64> {
-        self.read(at)
-    }
-
     /// Reads an `interval` argument, or None when it is NULL.
     pub fn opt_interval(&self, at: usize) -> Option<super::time::Interval> {
         self.datum(at).map(super::time::Interval::from_datum)
@@ -441,6 +436,11 @@ impl Reply {
     /// Makes a result of type `boolean`.
     pub fn bool(value: bool) -> Self {
         Self(value.into_datum())
+    }
+
+    /// Makes a result of type `jsonb`.
+    pub fn json(value: Jsonb) -> Self {
+        Self(Some(Jsonb::arg(Some(value)).datum()))
     }
 
     /// Makes a result of type `text` or `varchar`.

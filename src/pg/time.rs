@@ -85,18 +85,22 @@ impl Interval {
     /// Checks that the interval can be a duration.
     ///
     /// Fails with `Error::BadDuration` with the name of the argument when the interval is negative
-    /// or infinite. PostgreSQL 17 and newer have infinite intervals.
+    /// or infinite.
     pub fn as_duration(self, argument: &'static str) -> Result<Self> {
+        match self.length() {
+            Some(micros) if micros >= 0 => Ok(self),
+            _ => Err(Error::BadDuration { argument }),
+        }
+    }
+
+    /// Returns the length in microseconds, as PostgreSQL compares intervals: a month has 30 days, a
+    /// day 24 hours. None: it is infinite, which PostgreSQL 17 and newer know.
+    pub fn length(self) -> Option<i128> {
         let (month, day, time) = self.parts();
         let infinite = (time, day, month) == (i64::MAX, i32::MAX, i32::MAX)
             || (time, day, month) == (i64::MIN, i32::MIN, i32::MIN);
-        // PostgreSQL compares intervals in the same way: a month has 30 days, a day 24 hours.
         let days = i128::from(month) * 30 + i128::from(day);
-        let micros = days * 86_400_000_000 + i128::from(time);
-        if infinite || micros < 0 {
-            return Err(Error::BadDuration { argument });
-        }
-        Ok(self)
+        (!infinite).then(|| days * 86_400_000_000 + i128::from(time))
     }
 
     /// Adds the interval to a point in time. Both points are in microseconds since 2000.

@@ -13,7 +13,7 @@ revoke all on function fetchq.trigger_jobs_restore() from public;
 revoke all on function fetchq.trigger_queue_changed() from public;
 
 -- For roles that create queues, and for a role that packs the counters of all queues.
-revoke all on function fetchq.queue_create(text) from public;
+revoke all on function fetchq.queue_create(text, jsonb) from public;
 revoke all on function fetchq.metric_log_pack() from public;
 
 -- These views show only what concerns queues on which the caller has a right.

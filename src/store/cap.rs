@@ -9,13 +9,12 @@
 use crate::domain::names::QueueName;
 use crate::error::{Error, Result};
 use crate::pg::relation::{self, LockMode};
-use crate::pg::session;
 use crate::pg::spi::{self, Rows, Spi};
 use crate::pg::value::Arg;
 use crate::signals::wakeups;
 use crate::store::open_queue::Queue;
 use crate::store::plans::refuse_unseen;
-use crate::store::queue::{self, DELETE_SLOTS, lock_documents};
+use crate::store::queue::{DELETE_SLOTS, keep_writers_away};
 use crate::store::statement::{Statement, render};
 use crate::store::triggers::{has_triggers, set_triggers};
 
@@ -242,8 +241,6 @@ const CAP_TRIGGERS: [(&str, &str); 4] = [
     ),
 ];
 
-const SET_MAX_ACTIVE: &str = "update fetchq.queues set max_active = $2 where name {=} $1";
-
 // The slots are new rows, so that no transaction with an older snapshot can lock one.
 const CREATE_SLOTS: &str = "insert into fetchq.lease_slots (queue_id, slot, subject)
     select $1, coalesce(free.slot, $3 {+} a.seq), a.subject
@@ -270,42 +267,37 @@ const ADD_SLOTS: &str = "insert into fetchq.lease_slots (queue_id, slot)
     where not exists (
         select from fetchq.lease_slots s where s.queue_id {=} $1 and s.slot {=} n.slot)";
 
-const GET_MAX_ACTIVE: &str = "select max_active from fetchq.queues where name {=} $1";
-
-/// Sets how many documents of a queue may be active at a time; None removes the cap. Returns
-/// how many rows of the registry were changed. Fails with `Error::KeepsSnapshot` in a
-/// transaction that keeps one snapshot, and with `Error::UnknownQueue`.
-pub fn set_max_active(name: &QueueName, max: Option<i32>) -> Result<i32> {
-    const FUNCTION: &str = "fetchq.queue_set_max_active";
-    if session::keeps_snapshot() {
-        return Err(Error::KeepsSnapshot(FUNCTION));
+/// Makes the slots and triggers of a queue whose cap is changed; None: it has none. The caller has
+/// locked its row in the registry, which has the new cap already. Fails with
+/// `Error::UnknownQueue` when the queue has lost its documents table.
+pub(super) fn change(
+    name: &QueueName,
+    id: i32,
+    before: Option<i32>,
+    after: Option<i32>,
+) -> Result<()> {
+    if before.is_none() && after.is_none() {
+        return Ok(());
     }
-    let id = queue::lock_now(name)?;
-    let key = Arg::from(name.as_str());
-    let is_raised = spi::connect(|spi| {
-        let before: Option<i32> = spi.once(GET_MAX_ACTIVE, &[key]).get(0, 1);
-        before.is_some_and(|before| max.is_some_and(|max| before <= max))
-            && has_triggers(spi, name, &CAP_TRIGGERS)
-    });
+    let is_raised = before.is_some_and(|before| after.is_some_and(|after| before <= after))
+        && spi::connect(|spi| has_triggers(spi, name, &CAP_TRIGGERS));
     // Adding slots needs no lock on the documents. To remove slots, every pick and every
     // settlement has to be kept away: each would wait for the other otherwise.
     if !is_raised {
-        lock_documents(name, FUNCTION)?;
+        keep_writers_away(name)?;
     }
-    Ok(spi::connect(|spi| {
-        match max {
-            Some(max) if is_raised => {
-                let args = [Arg::from(id), Arg::from(i64::from(max))];
-                spi.once(ADD_SLOTS, &args);
-            }
-            Some(max) => recreate_slots(spi, name, id, max),
-            None => {
-                spi.once(DELETE_SLOTS, &[Arg::from(id)]);
-                set_triggers(spi, name, &CAP_TRIGGERS, false);
-            }
+    spi::connect(|spi| match after {
+        Some(max) if is_raised => {
+            let args = [Arg::from(id), Arg::from(i64::from(max))];
+            spi.once(ADD_SLOTS, &args);
         }
-        spi.once(SET_MAX_ACTIVE, &[key, Arg::from(max)]).affected()
-    }))
+        Some(max) => recreate_slots(spi, name, id, max),
+        None => {
+            spi.once(DELETE_SLOTS, &[Arg::from(id)]);
+            set_triggers(spi, name, &CAP_TRIGGERS, false);
+        }
+    });
+    Ok(())
 }
 
 // Slots of documents that are not active. The repair takes two statements, so that the

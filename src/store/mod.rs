@@ -53,6 +53,7 @@ pub mod plans;
 pub mod policy;
 pub mod queue;
 pub mod queue_catalog;
+pub mod queue_configure;
 pub mod queue_indexes;
 pub mod queue_settings;
 pub mod queue_tables;

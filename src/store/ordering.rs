@@ -1,4 +1,4 @@
-//! The order of an ordered queue (`queue_set_ordered`): documents of one ordering key run
+//! The order of an ordered queue (the setting `ordered`): documents of one ordering key run
 //! one at a time, in the order in which they became ready.
 //!
 //! A key that has documents has a row in `fetchq.ordering_keys`, with the subject of its

@@ -1,4 +1,4 @@
-//! Switching the order of a queue on and off (`queue_set_ordered`): its triggers, its index,
+//! Switching the order of a queue on and off (the setting `ordered`): its triggers, its index,
 //! and the repair of its keys. `ordering.rs` has the rules of the order.
 
 use crate::domain::names::QueueName;
@@ -11,7 +11,7 @@ use crate::pg::value::Arg;
 use crate::signals::wakeups;
 use crate::store::open_queue::Queue;
 use crate::store::ordering::{add_document, promote_next};
-use crate::store::queue::{DELETE_KEYS, lock_documents};
+use crate::store::queue::{DELETE_KEYS, keep_writers_away};
 use crate::store::statement::render;
 use crate::store::triggers::{has_triggers, set_triggers};
 use crate::store::{queue_tables, rights};
@@ -63,8 +63,6 @@ const CREATE_INDEX: &str = "create index \"{q}__docs_blocked_idx\" on {docs}
     (ordering_key, next_iteration, seq) where lock_upgrade is not null";
 
 const IS_ORDERED: &str = "select from fetchq.queues where name {=} $1 and is_ordered";
-
-const SET_ORDERED: &str = "update fetchq.queues set is_ordered = $2 where name {=} $1";
 
 // The head of a key is an active document, otherwise one that is retried, otherwise the
 // first one. Several may be active.
@@ -119,20 +117,21 @@ fn is_set_up(spi: &Spi, name: &QueueName) -> bool {
         && relation::lookup_data_table(&name.relation(INDEX)).is_some()
 }
 
-/// Switches the order of a queue on or off. Returns how many rows of the registry were
-/// changed. Fails with `Error::KeepsSnapshot` in a transaction that keeps one snapshot, and
-/// with `Error::UnknownQueue`.
-pub fn set_ordered(name: &QueueName, is_ordered: bool) -> Result<i32> {
-    let id = lock_documents(name, "fetchq.queue_set_ordered")?;
+/// Makes or drops the triggers, the index and the keys of a queue whose order is switched on or
+/// off. The caller has locked its row in the registry, which says already whether it is ordered.
+/// Fails with `Error::AlteredTable`, and with `Error::UnknownQueue` when the queue has lost its
+/// documents table.
+pub(super) fn change(name: &QueueName, id: i32, before: bool, after: bool) -> Result<()> {
+    if !before && !after {
+        return Ok(());
+    }
     spi::connect(|spi| {
-        let key = Arg::from(name.as_str());
-        let was_ordered = spi.once(IS_ORDERED, &[key]).affected() > 0;
-        let affected = spi
-            .once(SET_ORDERED, &[key, Arg::from(is_ordered)])
-            .affected();
-        if is_ordered && was_ordered && is_set_up(spi, name) {
+        if before && after && is_set_up(spi, name) {
             // The keys are right already.
-        } else if is_ordered {
+            return Ok(());
+        }
+        keep_writers_away(name)?;
+        if after {
             create_index(spi, name)?;
             recreate_keys(spi, name, id);
         } else {
@@ -144,7 +143,7 @@ pub fn set_ordered(name: &QueueName, is_ordered: bool) -> Result<i32> {
                 rights::as_table_owner(name, || spi.once(&sql, &[]).affected());
             }
         }
-        Ok(affected)
+        Ok(())
     })
 }
 

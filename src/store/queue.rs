@@ -8,7 +8,6 @@ use crate::pg::call::RowSink;
 use crate::pg::json::Jsonb;
 use crate::pg::notify::notify;
 use crate::pg::relation::{self, LockMode, NamedLock};
-use crate::pg::session;
 use crate::pg::spi::{self, Rows, Spi};
 use crate::pg::value::Arg;
 use crate::signals::commit;
@@ -266,19 +265,12 @@ pub fn lock_now(name: &QueueName) -> Result<i32> {
     spi::connect(|spi| lock(spi, name))
 }
 
-/// Locks the documents of a queue against writers, after its registry row, and returns its
-/// id. No other transaction then has locked a row that the caller would wait for.
-/// `function` is the SQL function, for the error.
-///
-/// Fails with `Error::KeepsSnapshot` in a transaction that keeps one snapshot, and with
-/// `Error::UnknownQueue`.
-pub(super) fn lock_documents(name: &QueueName, function: &'static str) -> Result<i32> {
-    if session::keeps_snapshot() {
-        return Err(Error::KeepsSnapshot(function));
-    }
-    let id = lock_now(name)?;
+/// Locks the documents of a queue against writers. The caller has locked its registry row before,
+/// so that no other transaction that does the same has locked a row that this one would wait for.
+/// Fails with `Error::UnknownQueue` when the table is missing.
+pub(super) fn keep_writers_away(name: &QueueName) -> Result<()> {
     match relation::lock_data_table(&name.relation("docs"), LockMode::Writers, true) {
-        NamedLock::Held(..) => Ok(id),
+        NamedLock::Held(..) => Ok(()),
         NamedLock::Missing | NamedLock::Busy => Err(Error::UnknownQueue(name.to_string())),
     }
 }

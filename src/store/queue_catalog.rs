@@ -167,7 +167,7 @@ static QUEUE: Statement = Statement::new(
         q.keep_killed as keep_killed,
         q.keep_dropped as keep_dropped,
         q.max_active as max_active,
-        case when q.rate_interval is not null then q.rate_limit end as rate_limit,
+        q.rate_limit as rate_limit,
         q.rate_interval as rate_interval,
         q.is_ordered as is_ordered
      from fetchq.queues q

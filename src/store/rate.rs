@@ -7,13 +7,11 @@
 //! limits.rs locks the permits for a pick (`admit`), and says why their locks make the rate exact.
 //! This file uses them up, and sets the rate.
 
-use crate::domain::names::QueueName;
-use crate::error::{Error, Result};
-use crate::pg::time::{self, Interval};
+use crate::pg::spi;
+use crate::pg::time;
 use crate::pg::value::Arg;
-use crate::pg::{session, spi};
 use crate::store::open_queue::Queue;
-use crate::store::queue::{self, DELETE_PERMITS};
+use crate::store::queue::DELETE_PERMITS;
 use crate::store::statement::Statement;
 
 /// Locks free permits. $1: the id of the queue, $2: the time of the pick, $3: how many.
@@ -82,48 +80,44 @@ pub fn next_permit(queue: &Queue, now: i64) -> i64 {
     })
 }
 
-const SET_RATE: &str =
-    "update fetchq.queues set rate_limit = $2, rate_interval = $3 where name {=} $1";
-
 // The last picks count for the new rate as well: the permits that were used last are used
-// ones of the new rate.
+// ones of the new rate. $3: the interval that it had before.
 const RECREATE_PERMITS: &str = "with
     deleted as (delete from fetchq.rate_permits where queue_id {=} $1 returning free_at),
     last as (select free_at, row_number() over (order by free_at desc) as n from deleted)
     insert into fetchq.rate_permits (queue_id, permit, free_at)
     select $1, t.permit, coalesce(
-        l.free_at
-            {-} (select q.rate_interval from fetchq.queues q where q.id {=} $1)
-            {+} $3::interval,
+        l.free_at {-} $3::interval
+            {+} (select q.rate_interval from fetchq.queues q where q.id {=} $1),
         '-infinity')
     from generate_series(1, $2) as t (permit)
     left join last l on l.n {=} t.permit";
 
-/// Sets the rate of a queue: how many documents may be picked within an interval; None
-/// removes it. Returns how many rows of the registry were changed. Fails with
-/// `Error::KeepsSnapshot` in a transaction that keeps one snapshot, and with
-/// `Error::UnknownQueue`.
-pub fn set_rate(name: &QueueName, rate: Option<(i32, Interval)>) -> Result<i32> {
-    if session::keeps_snapshot() {
-        return Err(Error::KeepsSnapshot("fetchq.queue_set_rate"));
+/// A rate, as it is in the registry.
+#[derive(Debug, PartialEq)]
+pub struct Rate {
+    /// How many documents may be picked. None: there is no rate.
+    pub picks: Option<i32>,
+    /// Within which interval, as text.
+    pub per: Option<String>,
+}
+
+/// Makes the permits of a queue, whose row in the registry has the new rate already. The caller
+/// has locked that row.
+pub(super) fn change(queue_id: i32, before: &Rate, after: &Rate) {
+    if before == after {
+        return;
     }
-    let id = Arg::from(queue::lock_now(name)?);
-    let key = Arg::from(name.as_str());
-    Ok(spi::connect(|spi| {
-        let (picks, interval) = match rate {
-            Some((picks, interval)) => {
-                let args = [id, Arg::from(picks), interval.arg()];
-                spi.once(RECREATE_PERMITS, &args);
-                (Some(picks), interval.arg())
-            }
-            None => {
-                spi.once(DELETE_PERMITS, &[id]);
-                (None, Interval::none())
-            }
-        };
-        spi.once(SET_RATE, &[key, Arg::from(picks), interval])
-            .affected()
-    }))
+    let id = Arg::from(queue_id);
+    spi::connect(|spi| match after.picks {
+        Some(picks) => {
+            let args = [id, Arg::from(picks), Arg::from(before.per.as_deref())];
+            spi.once(RECREATE_PERMITS, &args);
+        }
+        None => {
+            spi.once(DELETE_PERMITS, &[id]);
+        }
+    });
 }
 
 /// Adds the permits that a queue lacks, as ones that were just used. $1: the id of the

@@ -74,7 +74,7 @@ describe('pg, with bound parameters', { timeout: 60_000 }, () => {
     await assertCounters(base, 'h');
   });
 
-  test('pairs of apostrophes stay pairs, and warnings name the cause', async () => {
+  test('pairs of apostrophes stay pairs, and errors and warnings name the cause', async () => {
     const session = await base.db.connect();
     const notices = [];
     const note = (notice) => notices.push(notice);
@@ -84,6 +84,8 @@ describe('pg, with bound parameters', { timeout: 60_000 }, () => {
       await session.query('select * from fetchq.doc_push($1, $2, $3)', ['plain', 's', { text: "two '' and one '" }]);
       const { rows } = await session.query('select payload from fetchq.doc_pick($1)', ['plain']);
       assert.deepEqual(rows, [{ payload: { text: "two '' and one '" } }]);
+      await assert.rejects(session.query('select * from fetchq.doc_complete($1, $2)', ['nowhere', 's']), { code: '42704', message: 'queue "nowhere" does not exist' });
+      await session.query('set fetchq.strict = off');
       const gone = await session.query('select * from fetchq.doc_complete($1, $2)', ['nowhere', 's']);
       assert.deepEqual(gone.rows, [{ affected_rows: 0 }]);
       assert.deepEqual(notices.map(({ severity, code, message }) => ({ severity, code, message })), [
@@ -91,6 +93,7 @@ describe('pg, with bound parameters', { timeout: 60_000 }, () => {
       ]);
     } finally {
       session.off('notice', note);
+      await session.query('reset fetchq.strict');
       session.release();
     }
   });

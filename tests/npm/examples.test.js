@@ -39,7 +39,7 @@ describe('the worker in examples/', { timeout: 90_000 }, () => {
     await mkdir(folder, { recursive: true });
     await copyFile(new URL('../../examples/node-worker.mjs', import.meta.url), program);
     await one(`select fetchq.queue_create('q')`);
-    await one(`select fetchq.queue_set_retry('q', '1 day')`);
+    await one(`select fetchq.queue_configure('q', '{"retry": {"base": "1 day"}}')`);
     await one('create table results (subject text, result jsonb)');
   });
   afterEach(() => running.forEach((worker) => worker.kill('SIGKILL')));

@@ -9,8 +9,7 @@ import { workers } from './workers.js';
 export async function run(name) {
   const version = CLIENTS[name];
   const base = await createDatabase(`npm_${name.replaceAll('.', '')}`, {
-    'fetchq.compat_version': version.compat,
-    'fetchq.legacy_quotes': 'on', // The clients double every apostrophe.
+    'fetchq.compat': name,
   });
   // A test that hangs must not prevent the other tests from running.
   describe(`fetchq ${name}`, () => {

@@ -44,7 +44,7 @@ class Worker(unittest.TestCase):
         self.one("select fetchq.queue_create('q')")
         self.one("select fetchq.queue_truncate('q')")
         self.db.execute("truncate results")
-        self.one("select fetchq.queue_set_retry('q', '1 day')")
+        self.one('''select fetchq.queue_configure('q', '{"retry": {"base": "1 day"}}')''')
 
     def tearDown(self):
         counted = "select cnt, pln, pnd, act, kll, cpl from "

@@ -148,6 +148,7 @@ class Calls(Case):
             ("doc_reject(%s, %s, %s, %s, %s)", (q, "reject", HOSTILE, Jsonb(HOSTILE_PAYLOAD), HOSTILE)),
         ]
         for expected in (1, 0):  # At the second call, no document is active.
+            self.db.execute(f"set fetchq.strict = {'on' if expected else 'off'}")
             for call, params in calls:
                 with self.subTest(call, expected=expected):
                     self.assertEqual(self.one(f"select * from fetchq.{call}", *params), {"affected_rows": expected})
@@ -384,7 +385,8 @@ class Notifications(Case):
         self.one("select * from fetchq.queue_create(%s)", "announced")  # The queue exists already.
         self.assertEqual(self.wait(), [("fetchq_queue_create", "announced")])
         self.one("select * from fetchq.queue_drop(%s)", "announced")
-        self.one("select * from fetchq.queue_drop(%s)", "announced")
+        with self.assertRaises(psycopg.errors.UndefinedObject):
+            self.one("select * from fetchq.queue_drop(%s)", "announced")
         self.assertEqual(self.wait(), [("fetchq_queue_drop", "announced")])
 
     def test_registry_changes(self):
@@ -494,8 +496,9 @@ class Errors(Case):
     ]
 
     def test_lenient(self):
-        """fetchq 4 was silent. Now there is a warning, and with strict an error."""
+        """fetchq 4 was silent. Now there is an error, and with compat a warning and the old value."""
         self.push("waiting")
+        self.db.execute("set fetchq.compat = '4.2.0'")
         notices = self.collect_notices()
         for call, params, value, state, words in self.LENIENT:
             with self.subTest(call, params=params):
@@ -505,7 +508,7 @@ class Errors(Case):
                 self.assertEqual((severity, sqlstate), ("WARNING", state))
                 self.assertIn(words, message)
                 self.assertTrue(hint)
-        self.db.execute("set fetchq.strict = on")
+        self.db.execute("reset fetchq.compat")
         for call, params, _, state, words in self.LENIENT:
             with self.subTest(call, params=params, strict=True):
                 notices.clear()

@@ -1,11 +1,14 @@
 -- Queues: creating, dropping, listing and truncating them. Not hot.
 
-create function fetchq.queue_create(queue text, out was_created boolean, out queue_id int)
+create function fetchq.queue_create(
+    queue text, settings jsonb default '{}',
+    out was_created boolean, out queue_id int
+)
 language c volatile parallel unsafe
 set search_path = pg_catalog, pg_temp
 as 'MODULE_PATHNAME', 'queue_create_wrapper';
-comment on function fetchq.queue_create(text) is
-    'Creates a queue; an existing one is left as it is';
+comment on function fetchq.queue_create(text, jsonb) is
+    'Creates a queue with settings; an existing one keeps its own, and a notice says which ones differ';
 
 create function fetchq.queue_drop(queue text, out was_dropped boolean, out queue_id int)
 language c volatile parallel unsafe

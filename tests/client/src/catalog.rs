@@ -158,9 +158,7 @@ impl Function {
             }
             // NULL means any worker.
             ("lease", _) => Value::Null,
-            ("base" | "max_delay" | "delay", &Type::INTERVAL) => Value::Interval(1_000_000),
-            ("factor", _) => Value::Float(2.0),
-            ("jitter", &Type::FLOAT8) => Value::Float(0.1),
+            ("delay", &Type::INTERVAL) => Value::Interval(1_000_000),
             ("retention" | "older_than" | "delay", _) => Value::text("1h"),
             ("timeout", &Type::INTERVAL) => Value::Interval(1000),
             ("duration", &Type::INTERVAL) => Value::Interval(300_000_000),
@@ -183,9 +181,7 @@ impl Function {
             }
             ("version" | "priority" | "skip", _) => Value::Int(0),
             ("weights", _) => Value::Ints(vec![3]),
-            ("max_active" | "picks", _) => Value::Int(7),
-            ("per", _) => Value::Interval(1_000_000),
-            ("is_ordered", _) => Value::Bool(true),
+            ("value", &Type::JSONB) => Value::Json(json!(7)),
             ("max_docs" | "max_jobs" | "value" | "max_attempts" | "attempts", _) => Value::Int(7),
             ("id", _) => Value::Int(1),
             ("name", _) if self.name == "schedule_create" => Value::text("new"),
@@ -203,11 +199,10 @@ impl Function {
             ("kind", _) => Value::text("reader"),
             ("since", _) => Value::Time(Utc::now() - TimeDelta::days(1)),
             ("target", _) => Value::text("other"),
+            ("settings", _) => Value::Json(json!({"max_attempts": 7, "retry": {"base": "10 s"}})),
+            ("setting", _) => Value::text("max_attempts"),
             ("filter", _) => Value::Json(json!({"status": ["planned", "pending", "killed"]})),
             ("dry_run", _) => Value::Bool(false),
-            ("completed" | "killed" | "dropped", &Type::INTERVAL) => {
-                Value::Interval(86_400_000_000)
-            }
             (name, ty) => panic!(
                 "{}: catalog.rs has no valid value for {name} of type {ty}",
                 self.signature()

@@ -39,10 +39,22 @@ const BAD: &[(&str, &str)] = &[
         "doc_reject('q', 'active', 'm', '{}', delay => '-1s')",
         "22023",
     ),
-    ("queue_set_retry('q', '-1s')", "22023"),
-    ("queue_set_retry('q', '1s', 0)", "22023"),
-    ("queue_set_retry('q', '1s', jitter => 'NaN')", "22023"),
-    ("queue_set_retry('q', '1s', max_attempts => 0)", "22023"),
+    (
+        "queue_configure('q', '{\"retry\": {\"base\": \"-1s\"}}')",
+        "22023",
+    ),
+    (
+        "queue_configure('q', '{\"retry\": {\"base\": \"1s\", \"factor\": 0}}')",
+        "22023",
+    ),
+    (
+        "queue_configure('q', '{\"retry\": {\"base\": \"1s\", \"jitter\": \"NaN\"}}')",
+        "22023",
+    ),
+    (
+        "queue_configure('q', '{\"retry\": {\"base\": \"1s\"}, \"max_attempts\": 0}')",
+        "22023",
+    ),
     // Durations: not an interval, negative, infinite (since PostgreSQL 17), too long.
     ("doc_pick('q', 'soon')", "22007"),
     ("doc_pick('q', '')", "22007"),
@@ -529,6 +541,7 @@ async fn a_list_of_documents_is_never_executed() {
 async fn missing_queues_and_documents() {
     let db = Server::of_suite().database("no_queue").await;
     let session = db.connect().await;
+    session.sql("set fetchq.strict = off").await;
     for (call, result) in [
         ("doc_push('none', 'd')", vec!["0"]),
         ("doc_push('none', 'd', 0, 0, now(), '{}')", vec!["0"]),
@@ -563,13 +576,13 @@ async fn missing_queues_and_documents() {
             notices[0].message().contains("\"none\"") && notices[0].hint().is_some(),
             "{call}: {notices:?}"
         );
-        session.sql("set fetchq.strict = on").await;
+        session.sql("set fetchq.strict = auto").await;
         assert_eq!(
             session.state(&format!("select * from fetchq.{call}")).await,
             "42704",
             "{call}"
         );
-        session.sql("reset fetchq.strict").await;
+        session.sql("set fetchq.strict = off").await;
     }
     // A document that is not active, or does not exist.
     session
@@ -596,13 +609,13 @@ async fn missing_queues_and_documents() {
                 ("WARNING", "55000"),
                 "{call}"
             );
-            session.sql("set fetchq.strict = on").await;
+            session.sql("set fetchq.strict = auto").await;
             assert_eq!(
                 session.state(&format!("select fetchq.{call}")).await,
                 "55000",
                 "{call}"
             );
-            session.sql("reset fetchq.strict").await;
+            session.sql("set fetchq.strict = off").await;
         }
     }
     db.remove().await;

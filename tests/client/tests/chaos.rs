@@ -583,7 +583,7 @@ async fn run(name: &str, with_ddl: bool) {
         .sql(
             "create extension fetchq;
              select fetchq.queue_create('q');
-             select fetchq.queue_set_retry('q', '20 ms', factor => 1.1, max_delay => '200 ms', jitter => 0.5, max_attempts => 1000000);
+             select fetchq.queue_configure('q', '{\"retry\": {\"base\": \"20 ms\", \"factor\": 1.1, \"max_delay\": \"200 ms\", \"jitter\": 0.5}, \"max_attempts\": 1000000}');
              create table effects (subject text not null, lease bigint not null)",
         )
         .await;

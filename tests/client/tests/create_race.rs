@@ -52,6 +52,7 @@ async fn eight_sessions_create_the_same_queue() {
 /// with a deadlock.
 async fn use_queue(db: Database, number: u32, finished: Arc<AtomicBool>) -> u32 {
     let session = db.connect().await;
+    session.sql("set fetchq.strict = off").await;
     let (mut turn, mut worked) = (0u32, 0);
     while !finished.load(Ordering::Relaxed) {
         turn += 1;
@@ -112,6 +113,7 @@ async fn a_queue_created_and_dropped_while_it_is_used() {
         let db = db.clone();
         makers.spawn(async move {
             let session = db.connect().await;
+            session.sql("set fetchq.strict = off").await;
             let (mut created, mut dropped) = (0, 0);
             for _ in 0..40 {
                 created += u32::from(
@@ -210,6 +212,7 @@ async fn work(session: &Session) {
 async fn dropped_and_created_again_in_one_session() {
     let db = Server::of_suite().database("again").await;
     let mut session = db.connect().await;
+    session.sql("set fetchq.strict = off").await;
     for _ in 0..3 {
         session.sql("select fetchq.queue_create('q')").await;
         work(&session).await;
@@ -246,6 +249,7 @@ async fn dropped_and_created_again_in_one_session() {
 async fn dropped_by_another_session() {
     let db = Server::of_suite().database("dropped_by_other").await;
     let mut session = db.connect().await;
+    session.sql("set fetchq.strict = off").await;
     let other = db.connect().await;
     session.sql("select fetchq.queue_create('q')").await;
     work(&session).await;

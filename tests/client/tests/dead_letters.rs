@@ -38,8 +38,7 @@ async fn prepare(name: &str) -> Database {
     session
         .sql(&format!(
             "select fetchq.queue_create('q'), fetchq.queue_create('dead');
-             select fetchq.queue_set_dead_letter('q', 'dead');
-             select fetchq.queue_set_history('q', '1 day', '0', '1 day');
+             select fetchq.queue_configure('q', '{{\"dead_letter\": \"dead\", \"history\": {{\"completed\": \"1 day\", \"killed\": \"0\", \"dropped\": \"1 day\"}}}}');
              select fetchq.queue_set_max_attempts('q', 2);
              select fetchq.doc_push('q', 'd' || i, i % 2, i % 3, now(), jsonb_build_object('i', i))
              from generate_series(1, {DOCUMENTS}) i"
@@ -347,8 +346,8 @@ async fn redrives_between_two_ordered_queues() {
     session
         .sql(
             "select fetchq.queue_create('a'), fetchq.queue_create('b');
-             select fetchq.queue_set_ordered('a'), fetchq.queue_set_ordered('b');
-             select fetchq.queue_set_dead_letter('a', 'b'), fetchq.queue_set_dead_letter('b', 'a');
+             select fetchq.queue_configure('a', '{\"ordered\": true}'), fetchq.queue_configure('b', '{\"ordered\": true}');
+             select fetchq.queue_configure('a', '{\"dead_letter\": \"b\"}'), fetchq.queue_configure('b', '{\"dead_letter\": \"a\"}');
              select fetchq.doc_push(q, 'd' || i) from unnest('{a,b}'::text[]) q, generate_series(1, 100) i;
              select fetchq.doc_pick(q, 50) from unnest('{a,b}'::text[]) q;
              select fetchq.doc_kill(q, 'd' || i) from unnest('{a,b}'::text[]) q, generate_series(1, 50) i",
@@ -392,7 +391,7 @@ async fn bulk_actions_on_ordered_queues() {
     bulk_actions(
         "bulk_ordered",
         "update fetchq_data.a__docs set ordering_key = seq % 7; update fetchq_data.b__docs set ordering_key = seq % 7;
-         select fetchq.queue_set_ordered('a'), fetchq.queue_set_ordered('b')",
+         select fetchq.queue_configure('a', '{\"ordered\": true}'), fetchq.queue_configure('b', '{\"ordered\": true}')",
     )
     .await;
 }
@@ -414,8 +413,8 @@ async fn bulk_actions(name: &str, prepare: &str) {
     let stop = Arc::new(AtomicBool::new(false));
     let mut tasks = JoinSet::new();
     for calls in [
-        &["fetchq.docs_move('a', 'b', '{}', 40)"][..],
-        &["fetchq.docs_move('b', 'a', '{}', 30)"][..],
+        &["fetchq.docs_move('a', 'b', '{\"all\": true}', 40)"][..],
+        &["fetchq.docs_move('b', 'a', '{\"all\": true}', 30)"][..],
         &["fetchq.docs_move('a', 'b', '{\"status\": \"killed\"}', 300)"][..],
         &["fetchq.docs_move('b', 'a', '{\"subject\": \"d1%\"}', 300)"][..],
         &[
@@ -423,7 +422,7 @@ async fn bulk_actions(name: &str, prepare: &str) {
             "fetchq.docs_set_priority('a', 2, '{}', 50)",
         ][..],
         &[
-            "fetchq.docs_kill('a', '{}', 20)",
+            "fetchq.docs_kill('a', '{\"all\": true}', 20)",
             "fetchq.docs_retry('a', '{}', 20)",
         ][..],
         &[
@@ -465,7 +464,7 @@ async fn bulk_actions(name: &str, prepare: &str) {
             .await;
         let left = session
             .text(&format!(
-                "select fetchq.docs_move('{queue}', '{other}', '{{}}', 9999);
+                "select fetchq.docs_move('{queue}', '{other}', '{{\"all\": true}}', 9999);
                  select count(*) from fetchq_data.{queue}__docs where subject not in (select subject from fetchq_data.{other}__docs)"
             ))
             .await;
@@ -477,7 +476,7 @@ async fn bulk_actions(name: &str, prepare: &str) {
     for queue in ["a", "b"] {
         session
             .sql(&format!(
-                "select fetchq.queue_set_ordered('{queue}', false)"
+                "select fetchq.queue_configure('{queue}', '{{\"ordered\": false}}')"
             ))
             .await;
         session
@@ -509,7 +508,7 @@ async fn a_failed_dead_letter_does_not_block_other_documents() {
         .sql(
             "begin;
              select fetchq.queue_create('q'), fetchq.queue_create('dead');
-             select fetchq.queue_set_dead_letter('q', 'dead');
+             select fetchq.queue_configure('q', '{\"dead_letter\": \"dead\"}');
              select fetchq.doc_put('q', 'poison', max_attempts => 1), fetchq.doc_put('q', 'orphan');
              select fetchq.doc_pick('q', 0, 2, '1 ms');
              drop table fetchq_data.dead__docs;
@@ -533,7 +532,7 @@ async fn a_failed_dead_letter_does_not_block_other_documents() {
     assert!(session.text(states).await.ends_with("poison 2"));
     session
         .sql(
-            "select fetchq.queue_create('other'); select fetchq.queue_set_dead_letter('q', 'other')",
+            "select fetchq.queue_create('other'); select fetchq.queue_configure('q', '{\"dead_letter\": \"other\"}')",
         )
         .await;
     let dead_letters = "select coalesce(string_agg(subject, ','), '') from fetchq_data.other__docs";

@@ -14,7 +14,13 @@ use tokio_postgres::types::{Json, Type};
 /// JavaScript driver returns an int8 as a string.
 const RESULTS: &[(&str, &str)] = &[
     ("init()", "was_initialized bool"),
-    ("queue_create(text)", "was_created bool, queue_id int4"),
+    (
+        "queue_create(text, jsonb)",
+        "was_created bool, queue_id int4",
+    ),
+    ("queue_configure(text, jsonb)", "all_settings jsonb"),
+    ("queue_settings(text)", "all_settings jsonb"),
+    ("queue_default_is_valid(text, jsonb)", "is_valid bool"),
     ("queue_drop(text)", "was_dropped bool, queue_id int4"),
     ("queue_get_id(text)", "queue_id int8"),
     ("queue_grant(text, text, text)", "was_granted bool"),

@@ -37,7 +37,7 @@ async fn fill(session: &Session) {
              select fetchq.queue_create('q'); select fetchq.queue_create('order'); select fetchq.queue_create('empty');
              select fetchq.queue_enable_notify('q');
              select fetchq.queue_create('kept'); select fetchq.queue_create('letters');
-             select fetchq.queue_set_history('kept', '1 day', '2 days', '1 month'); select fetchq.queue_set_dead_letter('kept', 'letters');
+             select fetchq.queue_configure('kept', '{\"history\": {\"completed\": \"1 day\", \"killed\": \"2 days\", \"dropped\": \"1 month\"}, \"dead_letter\": \"letters\"}');
              select fetchq.doc_push('kept', s) from unnest('{a,b,c,d,e}'::text[]) s;
              select fetchq.doc_pick('kept', 4);
              select fetchq.doc_complete('kept', 'a', '{\"it\": \"is done\"}'), fetchq.doc_kill('kept', 'b'), fetchq.doc_drop('kept', 'c');
@@ -54,7 +54,8 @@ async fn fill(session: &Session) {
              alter table fetchq_data.owned__logs owner to fetchq_dump_owner;
              alter table fetchq_data.owned__metrics owner to fetchq_dump_owner;
              grant usage on schema fetchq, fetchq_data to fetchq_dump_owner;
-             grant execute on function fetchq.queue_create(text) to fetchq_dump_owner;
+             grant execute on function fetchq.queue_create to fetchq_dump_owner;
+             insert into fetchq.queue_defaults values ('lease', '\"7 min\"'), ('metrics_retention', '[]');
              update fetchq.queues set is_active = false, config = '{\"mine\": true}' where name = 'empty';
              update fetchq.jobs set settings = '{\"delay\": \"17s\", \"duration\": \"3m\"}', next_iteration = now() + interval '1 hour' where task = 'lgp';
              update fetchq.jobs set settings = '{\"delay\": \"1s\", \"duration\": \"1m\", \"limit\": 7}', payload = '{\"x\": 1}' where task = 'mnt' and queue = 'q';
@@ -70,7 +71,7 @@ async fn fill(session: &Session) {
             "select fetchq.queue_create('limited');
              insert into fetchq_data.limited__docs (subject, status, ordering_key) select 'k' || i, 1, 'k' || i % 4 from generate_series(1, 12) i;
              select fetchq.metric_reset('limited');
-             select fetchq.queue_set_max_active('limited', 3); select fetchq.queue_set_rate('limited', 4, '1 hour'); select fetchq.queue_set_ordered('limited')",
+             select fetchq.queue_configure('limited', '{\"max_active\": 3, \"rate\": {\"picks\": 4, \"per\": \"1 hour\"}, \"ordered\": true}')",
         )
         .await;
     session.sql("select fetchq.doc_pick('limited', 2)").await;
@@ -99,6 +100,8 @@ async fn state(session: &Session) -> Vec<Vec<String>> {
     let mut all = Vec::new();
     for sql in [
         "select * from fetchq.queues order by id",
+        "select * from fetchq.queue_defaults order by setting",
+        "select name, fetchq.queue_settings(name) from fetchq.queues order by id",
         "select * from fetchq.jobs order by id",
         "select * from fetchq.schedules order by name",
         "select * from fetchq.schedule_list()",
@@ -151,7 +154,7 @@ async fn goes_on(session: &mut Session) {
         .await;
     assert_eq!(session.column(pick).await.len(), 0);
     session
-        .sql("select fetchq.queue_set_rate('limited', null)")
+        .sql("select fetchq.queue_configure('limited', '{\"rate\": null}')")
         .await;
     assert_eq!(session.column(pick).await, ["k5"]);
     counters_are_exact(session, "q").await;
@@ -164,6 +167,8 @@ async fn goes_on(session: &mut Session) {
         .text("select queue_id from fetchq.queue_create('fresh')")
         .await;
     assert!(new_id.parse::<i32>().unwrap() > last_id.parse::<i32>().unwrap());
+    let lease = "select fetchq.queue_settings('fresh') ->> 'lease'";
+    assert_eq!(session.text(lease).await, "00:07:00");
     let seq = "select max(seq) from fetchq_data.q__docs";
     let before: i64 = session.text(seq).await.parse().unwrap();
     assert_eq!(

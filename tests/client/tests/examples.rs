@@ -110,7 +110,7 @@ async fn runs_every_scenario(name: &str, command: fn() -> Command) {
     let mut session = db.connect().await;
     session
         .sql(
-            "select fetchq.queue_create('q'); select fetchq.queue_set_retry('q', '1 day');
+            "select fetchq.queue_create('q'); select fetchq.queue_configure('q', '{\"retry\": {\"base\": \"1 day\"}}');
              create table results (subject text, result jsonb)",
         )
         .await;

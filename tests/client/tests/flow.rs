@@ -159,7 +159,7 @@ async fn a_cap(direct: &str, lowers: bool) {
         .sql(&format!(
             "alter database \"{}\" set fetchq.direct = {direct};
              select fetchq.queue_create('q'); select fetchq.queue_set_max_attempts('q', 1000000);
-             select fetchq.queue_set_max_active('q', {CAP});
+             select fetchq.queue_configure('q', '{{\"max_active\": {CAP}}}');
              select fetchq.doc_push('q', 'd' || i) from generate_series(1, {documents}) i",
             db.name
         ))
@@ -194,7 +194,9 @@ async fn a_cap(direct: &str, lowers: bool) {
         if lowers && turn % 20 == 0 {
             let cap = 1 + (turn / 20) % CAP;
             session
-                .sql(&format!("select fetchq.queue_set_max_active('q', {cap})"))
+                .sql(&format!(
+                    "select fetchq.queue_configure('q', '{{\"max_active\": {cap}}}')"
+                ))
                 .await;
         }
         tokio::time::sleep(Duration::from_millis(2)).await;
@@ -279,7 +281,7 @@ async fn a_rate_is_kept_in_every_window() {
         .sql(&format!(
             "select fetchq.queue_create('q');
              select fetchq.doc_push('q', 'd' || i) from generate_series(1, 1000) i;
-             select fetchq.queue_set_rate('q', {PICKS}, '400 ms')"
+             select fetchq.queue_configure('q', '{{\"rate\": {{\"picks\": {PICKS}, \"per\": \"400 ms\"}}}}')"
         ))
         .await;
     let picked = Arc::<Mutex<Vec<(i64, i64)>>>::default();
@@ -430,7 +432,7 @@ async fn documents_of_a_key_run_one_at_a_time_and_in_order() {
     let db = Server::of_suite().database("flow_order").await;
     let session = db.connect().await;
     session
-        .sql("select fetchq.queue_create('q'); select fetchq.queue_set_ordered('q'); select fetchq.queue_set_max_attempts('q', 1000000)")
+        .sql("select fetchq.queue_create('q'); select fetchq.queue_configure('q', '{\"ordered\": true}'); select fetchq.queue_set_max_attempts('q', 1000000)")
         .await;
     let lines = Arc::<Mutex<Lines>>::default();
     let is_done = Arc::<AtomicBool>::default();
@@ -512,7 +514,7 @@ async fn queues_are_served_by_their_weights() {
     session.sql("select fetchq.queue_pause('a')").await;
     assert_eq!(session.rows(shares).await.len(), 2);
     session
-        .sql("select fetchq.queue_resume('a'); select fetchq.queue_set_max_active('b', 1)")
+        .sql("select fetchq.queue_resume('a'); select fetchq.queue_configure('b', '{\"max_active\": 1}')")
         .await;
     let rows = session.rows(shares).await;
     assert!(rows.len() == 2 && rows[0].starts_with("a|"), "{rows:?}");
@@ -613,7 +615,7 @@ async fn waiters_pick_when_a_limit_is_lifted() {
     assert_eq!(waits.await.unwrap(), "t");
 
     session
-        .sql("select fetchq.queue_set_max_active('q', 2)")
+        .sql("select fetchq.queue_configure('q', '{\"max_active\": 2}')")
         .await;
     let waits = picks(&db, "60 s").await;
     asleep(&session).await;
@@ -622,15 +624,17 @@ async fn waiters_pick_when_a_limit_is_lifted() {
     let waits = picks(&db, "60 s").await;
     asleep(&session).await;
     session
-        .sql("select fetchq.queue_set_max_active('q', 3)")
+        .sql("select fetchq.queue_configure('q', '{\"max_active\": 3}')")
         .await;
     assert_eq!(waits.await.unwrap().len(), 1);
     session
-        .sql("select fetchq.queue_set_max_active('q', null)")
+        .sql("select fetchq.queue_configure('q', '{\"max_active\": null}')")
         .await;
 
     session
-        .sql("select fetchq.queue_set_rate('q', 1, '300 ms')")
+        .sql(
+            "select fetchq.queue_configure('q', '{\"rate\": {\"picks\": 1, \"per\": \"300 ms\"}}')",
+        )
         .await;
     assert_eq!(
         session
@@ -642,11 +646,15 @@ async fn waiters_pick_when_a_limit_is_lifted() {
     assert_eq!(picks(&db, "60 s").await.await.unwrap().len(), 1);
     assert_eq!(picks(&db, "60 s").await.await.unwrap().len(), 1);
     session
-        .sql("select fetchq.queue_set_rate('q', 1, '1 hour')")
+        .sql(
+            "select fetchq.queue_configure('q', '{\"rate\": {\"picks\": 1, \"per\": \"1 hour\"}}')",
+        )
         .await;
     let waits = picks(&db, "60 s").await;
     asleep(&session).await;
-    session.sql("select fetchq.queue_set_rate('q', null)").await;
+    session
+        .sql("select fetchq.queue_configure('q', '{\"rate\": null}')")
+        .await;
     assert_eq!(waits.await.unwrap().len(), 1);
     db.remove().await;
 }

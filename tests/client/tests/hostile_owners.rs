@@ -174,14 +174,14 @@ async fn what_an_owner_attaches_runs_with_its_rights() {
                 select fetchq.queue_create('{q}'), fetchq.queue_create('{q}_dead');
                 select fetchq.queue_set_metrics_retention('{q}', '[{\"retain\": \"hour\", \"from\": \"3h\", \"to\": \"1h\"}]');
                 select fetchq.queue_set_max_attempts('{q}', 5);
-                select fetchq.queue_set_history('{q}', '1 day', '1 day', '1 day');
+                select fetchq.queue_configure('{q}', '{{\"history\": {{\"completed\": \"1 day\", \"killed\": \"1 day\", \"dropped\": \"1 day\"}}}}');
                 select fetchq.schedule_create('{q}', '{q}', '1 second')"))
             .await;
         // A queue without triggers on its dead-letter queue archives what has failed.
         if attachment.name == "rows" {
             session
                 .sql(&of(
-                    "select fetchq.queue_set_dead_letter('{q}', '{q}_dead')",
+                    "select fetchq.queue_configure('{q}', '{{\"dead_letter\": \"{q}_dead\"}}')",
                 ))
                 .await;
         }
@@ -841,7 +841,7 @@ async fn calls_for_all_queues_run_nothing_with_the_rights_of_the_caller() {
     mallory
         .sql(
             "select fetchq.queue_create('cast');
-             select fetchq.queue_set_history('cast', completed => '1 day');
+             select fetchq.queue_configure('cast', '{\"history\": {\"completed\": \"1 day\"}}');
              select fetchq.queue_create('kid');
              select fetchq.doc_append('cast', '{}'); select fetchq.doc_append('kid', '{}');
              set fetchq.worker = 'everyone';
@@ -935,7 +935,7 @@ async fn advisory_locks_of_an_owner_hold_nobody_up() {
     let (db, session, mallory) = lair(&cluster, "advisory").await;
     worker_comes(&session, &db.name).await;
     session
-        .sql("select fetchq.queue_create('mail'); select fetchq.queue_set_ordered('mail', true)")
+        .sql("select fetchq.queue_create('mail'); select fetchq.queue_configure('mail', '{\"ordered\": true}')")
         .await;
     let id = session
         .text("select id from fetchq.queues where name = 'mail'")
@@ -1008,17 +1008,17 @@ async fn deferred_triggers_of_one_name_run_with_the_rights_of_their_owners() {
              create constraint trigger z after insert on fetchq_data.mail__docs
                  deferrable initially deferred for each row execute function public.nothing();
              select fetchq.queue_grant('letters', 'mallory', 'producer');
-             select fetchq.queue_set_dead_letter('mail', 'letters');
+             select fetchq.queue_configure('mail', '{\"dead_letter\": \"letters\"}');
              select fetchq.queue_grant('mail', 'mallory', 'worker');
              reset role;
-             select fetchq.queue_set_dead_letter('evil', 'letters')",
+             select fetchq.queue_configure('evil', '{\"dead_letter\": \"letters\"}')",
         )
         .await;
     let mallory = as_mallory(&db).await;
     for turn in ["kill", "reject"] {
         mallory
             .sql(&format!(
-                "select fetchq.queue_set_max_attempts('evil', 1); select fetchq.queue_set_rate('evil', 9, '1 s');
+                "select fetchq.queue_set_max_attempts('evil', 1); select fetchq.queue_configure('evil', '{{\"rate\": {{\"picks\": 9, \"per\": \"1 s\"}}}}');
                  begin;
                  select fetchq.doc_push('evil', '{turn}'); select fetchq.doc_pick('evil', 1);
                  select fetchq.doc_{turn}('evil', '{turn}'{});
@@ -1079,7 +1079,7 @@ async fn casts_of_one_owner_do_not_run_as_another_one() {
              select fetchq.queue_grant('letters', 'mallory', 'producer');
              reset role;
              set role mallory;
-             select fetchq.queue_set_dead_letter('evil', 'letters');
+             select fetchq.queue_configure('evil', '{\"dead_letter\": \"letters\"}');
              insert into fetchq_data.evil__docs (subject, status, next_iteration, lease, attempts, last_error)
              values ('a', 2, now() + '1 hour', 1, 1, row('x'));
              reset role",

@@ -14,7 +14,7 @@ async fn make_roles(admin: &Session) {
                      if not exists (select from pg_roles where rolname = '{role}') then create role {role}; end if;
                  end $$;
                  grant usage on schema fetchq, fetchq_data to {role};
-                 grant execute on function fetchq.queue_create(text) to {role}"
+                 grant execute on function fetchq.queue_create to {role}"
             ))
             .await;
     }
@@ -37,8 +37,7 @@ async fn applications(name: &str) -> (Database, Session, Session, Session) {
     let (a, b) = (application(&db, "a").await, application(&db, "b").await);
     prepare_queue(&a).await;
     a.sql(
-        "select fetchq.queue_set_history('q', '1 day', '1 day', '1 day');
-         select fetchq.queue_set_max_active('q', 5); select fetchq.queue_set_rate('q', 5, '1 day'); select fetchq.queue_set_ordered('q');
+        "select fetchq.queue_configure('q', '{\"history\": {\"completed\": \"1 day\", \"killed\": \"1 day\", \"dropped\": \"1 day\"}, \"max_active\": 5, \"rate\": {\"picks\": 5, \"per\": \"1 day\"}, \"ordered\": true}');
          set fetchq.worker = 'mine'; select fetchq.doc_pick('q', 1); reset fetchq.worker;
          select fetchq.doc_push('q', 'a secret', '{\"a\": \"secret\"}')",
     )
@@ -212,7 +211,7 @@ async fn a_role_without_rights_waits_for_no_lock_and_holds_none() {
         "fetchq.doc_pop('q')",
         "fetchq.doc_extend('q', 'active', '1 hour')",
         "fetchq.doc_pick_any(array['q'])",
-        "fetchq.docs_kill('q', '{}')",
+        "fetchq.docs_kill('q', '{\"all\": true}')",
         "fetchq.queue_redrive('q')",
         "fetchq.queue_pause('q')",
         "fetchq.queue_truncate('q')",
@@ -239,7 +238,7 @@ async fn neither_holds_up_the_other() {
         "begin;
          select fetchq.queue_create('q'); select fetchq.mnt(); select fetchq.mnt_job_run(1000); select fetchq.mnt_run_all(10);
          select fetchq.schedule_run(); select fetchq.metric_reset_all(); select fetchq.queue_truncate_all(true);
-         select fetchq.doc_push('mine', 'n'); select fetchq.doc_pick('mine', 10); select fetchq.queue_set_history('mine', '1 day');
+         select fetchq.doc_push('mine', 'n'); select fetchq.doc_pick('mine', 10); select fetchq.queue_configure('mine', '{\"history\": {\"completed\": \"1 day\"}}');
          select fetchq.worker_stop('mine'); select fetchq.worker_release('mine'); select count(*) from fetchq.status();
          select fetchq.queue_grant('mine', 'fetchq_app_a', 'reader'); select count(*) from fetchq.metrics_live",
     )
@@ -250,7 +249,7 @@ async fn neither_holds_up_the_other() {
     a.sql(
         "select fetchq.doc_push('q', 'free'); select fetchq.doc_pick('q', 10); select fetchq.doc_complete('q', 'free');
          select fetchq.queue_pause('q'); select fetchq.queue_resume('q'); select fetchq.queue_enable_notify('q');
-         select fetchq.queue_set_max_active('q', 7); select fetchq.queue_set_ordered('q', false);
+         select fetchq.queue_configure('q', '{\"max_active\": 7, \"ordered\": false}');
          select fetchq.schedule_pause('nightly'); select fetchq.mnt(); select fetchq.metric_reset('q'); select fetchq.queue_create('new');
          select fetchq.queue_truncate('q', true); select fetchq.schedule_create('also', 'q', '@daily')",
     )
@@ -312,7 +311,7 @@ async fn nobody_plants_a_table_or_a_trigger() {
 async fn failed_document(a: &Session) {
     a.sql(
         "select fetchq.queue_create('work'), fetchq.queue_create('letters');
-         select fetchq.queue_set_dead_letter('work', 'letters');
+         select fetchq.queue_configure('work', '{\"dead_letter\": \"letters\"}');
          select fetchq.doc_push('work', 'failed', '{\"pay\": \"ann\"}');
          select fetchq.doc_pick('work', 1); select fetchq.doc_kill('work', 'failed')",
     )
@@ -465,7 +464,7 @@ async fn a_moved_document_takes_no_forged_origin_along() {
         ["failed"]
     );
     // Its own dead letters keep the forged origin inside, and return to where they came from.
-    a.sql("select fetchq.queue_set_dead_letter('shared', 'letters')")
+    a.sql("select fetchq.queue_configure('shared', '{\"dead_letter\": \"letters\"}')")
         .await;
     b.sql(
         "select fetchq.doc_pick('shared', 10); select fetchq.doc_kill('shared', 'forged');
@@ -522,7 +521,7 @@ async fn a_worker_needs_no_rights_on_the_dead_letter_queue() {
         .await;
     a.sql("select fetchq.queue_grant('work', 'fetchq_app_b', 'manager')")
         .await;
-    let set = "select fetchq.queue_set_dead_letter('work', 'vault')";
+    let set = "select fetchq.queue_configure('work', '{\"dead_letter\": \"vault\"}')";
     assert_eq!(b.state(set).await, "42501");
     let refused = b.execute(set, &[]).await.unwrap_err();
     let refused = refused.as_db_error().unwrap().clone();

@@ -27,21 +27,13 @@ const OPTIONAL: &[(&[&str], &str)] = &[
     (&["doc_reject"], "delay"),
     (&["doc_put"], "ordering_key"),
     (&["doc_put"], "max_attempts"),
-    (&["queue_set_retry"], "base"),
-    (&["queue_set_retry"], "max_delay"),
-    (&["queue_set_retry"], "max_attempts"),
     (&["doc_reject", "log_error"], "details"),
     (&["doc_reject", "log_error"], "ref_id"),
-    (&["queue_set_dead_letter"], "target"),
-    (&["queue_set_history"], "completed"),
-    (&["queue_set_history"], "killed"),
-    (&["queue_set_history"], "dropped"),
     (&["queue_history", "queue_grants"], "queue"),
     (&["schedule_create"], "starts_at"),
     (&["schedule_create"], "ends_at"),
-    (&["queue_set_max_active"], "max_active"),
-    (&["queue_set_rate"], "picks"),
     (&["doc_pick_any"], "weights"),
+    (&["queue_create"], "settings"),
 ];
 
 #[tokio::test]

@@ -178,7 +178,7 @@ async fn all_modes_in_an_ordered_queue() {
     let db = Server::of_suite().database("put_ordered").await;
     let mut session = db.connect().await;
     session
-        .sql("select fetchq.queue_create('q'); select fetchq.queue_set_ordered('q', true)")
+        .sql("select fetchq.queue_create('q'); select fetchq.queue_configure('q', '{\"ordered\": true}')")
         .await;
     // A blocked document is changed like any other, and keeps its place in the order.
     for subject in ["s0", "s4", "s8"] {

@@ -26,7 +26,7 @@ const HANDLER: &str = "
         end if;
     end $$;
     select fetchq.queue_create('q');
-    select fetchq.queue_set_retry('q', '10 ms', max_attempts => 3)";
+    select fetchq.queue_configure('q', '{\"retry\": {\"base\": \"10 ms\"}, \"max_attempts\": 3}')";
 
 type Ended = Result<(i32, i32), Error>;
 
@@ -222,7 +222,7 @@ async fn a_document_that_cannot_be_rejected_is_released() {
     session.sql(HANDLER).await;
     session
         .sql(
-            "select fetchq.queue_create('d'); select fetchq.queue_set_dead_letter('q', 'd');
+            "select fetchq.queue_create('d'); select fetchq.queue_configure('q', '{\"dead_letter\": \"d\"}');
              create function deferred() returns trigger language plpgsql as $$ begin
                  raise exception 'too late' using errcode = 'DE003'; end $$",
         )
@@ -289,7 +289,7 @@ async fn a_document_that_cannot_be_rejected_is_released() {
     // When the document cannot be released either, the worker ends.
     session
         .sql(
-            "select fetchq.queue_set_dead_letter('q', null);
+            "select fetchq.queue_configure('q', '{\"dead_letter\": null}');
              select fetchq.queue_truncate('q', empty => true);
              create function kept() returns trigger language plpgsql as $$ begin
                  raise exception 'it stays' using errcode = 'check_violation'; end $$;

@@ -549,7 +549,7 @@ async fn what_fails_waits_although_its_background_worker_leaves() {
         &server,
         "select fetchq.schedule_create('second', 'q', '* * * * * *');
          select fetchq.queue_create('moves'), fetchq.queue_create('dead'), fetchq.queue_create('bound');
-         select fetchq.queue_set_dead_letter('moves', 'dead');
+         select fetchq.queue_configure('moves', '{\"dead_letter\": \"dead\"}');
          create sequence moves; create sequence ends;
          create function fails() returns trigger language plpgsql as $$ begin
              perform nextval(tg_argv[0]::regclass);

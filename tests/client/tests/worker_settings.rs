@@ -93,7 +93,8 @@ const HOSTILE: &[(&str, &str)] = &[
     ("event_triggers", "off"),
     // Those of fetchq.
     ("fetchq.direct", "off"),
-    ("fetchq.strict", "on"),
+    ("fetchq.compat", "4.1.1"),
+    ("fetchq.strict", "off"),
     ("fetchq.legacy_quotes", "on"),
     ("fetchq.worker", "nobody"),
     ("fetchq.session_leases", "return"),

@@ -1,4 +1,6 @@
 -- Dead letters: documents killed by a failure move to another queue, and can be redriven.
+-- Documents that are not active cause a warning.
+set fetchq.strict = off;
 select was_created from fetchq.queue_create('rq_dead');
 select was_created from fetchq.queue_create('rq_letters');
 select was_created from fetchq.queue_create('rq_third');
@@ -19,12 +21,12 @@ create function test.pick() returns text language sql as $$
     select string_agg(subject, ' ') from fetchq.doc_pick('rq_dead', 0, 100, '1h') $$;
 
 -- Setting the dead-letter queue.
-select test.error($$select fetchq.queue_set_dead_letter('rq_dead', 'rq_nope')$$);
-select test.error($$select fetchq.queue_set_dead_letter('rq_nope', 'rq_dead')$$);
-select test.error($$select fetchq.queue_set_dead_letter('rq_dead', 'RQ_dead')$$);
-select test.error($$select fetchq.queue_set_dead_letter('rq_dead', 'no queue')$$);
-select test.error($$select fetchq.queue_set_dead_letter(null, 'rq_dead')$$);
-select * from fetchq.queue_set_dead_letter('rq_dead', 'RQ_letters');
+select test.error($$select from fetchq.queue_configure('rq_dead', '{"dead_letter": "rq_nope"}')$$);
+select test.error($$select from fetchq.queue_configure('rq_nope', '{"dead_letter": "rq_dead"}')$$);
+select test.error($$select from fetchq.queue_configure('rq_dead', '{"dead_letter": "RQ_dead"}')$$);
+select test.error($$select from fetchq.queue_configure('rq_dead', '{"dead_letter": "no queue"}')$$);
+select test.error($$select from fetchq.queue_configure(null, '{"dead_letter": "rq_dead"}')$$);
+select from fetchq.queue_configure('rq_dead', '{"dead_letter": "RQ_letters"}');
 select dead_letter from fetchq.queues where name = 'rq_dead';
 
 -- The last attempt is rejected.
@@ -96,7 +98,7 @@ rollback;
 
 -- A dead letter that fails again keeps both origins.
 begin;
-select fetchq.queue_set_dead_letter('rq_letters', 'rq_third');
+select from fetchq.queue_configure('rq_letters', '{"dead_letter": "rq_third"}');
 select fetchq.queue_set_max_attempts('rq_letters', 1);
 select subject from fetchq.doc_pick('rq_letters', 0, 1, '1h');
 select fetchq.doc_reject('rq_letters', 'a', 'twice', '{}');
@@ -134,7 +136,7 @@ select subject, status from fetchq_data.rq_dead__docs order by seq;
 rollback;
 -- Documents that were killed and stayed are redriven too; a filter can choose them.
 begin;
-select fetchq.queue_set_dead_letter('rq_dead', null);
+select from fetchq.queue_configure('rq_dead', '{"dead_letter": null}');
 select fetchq.doc_push('rq_dead', 'stays'), fetchq.doc_push('rq_dead', 'stays-2');
 select count(*) from fetchq.doc_pick('rq_dead', 0, 9, '1h');
 update fetchq_data.rq_dead__docs set attempts = 9;
@@ -152,7 +154,7 @@ select test.error($$select fetchq.queue_redrive('rq_dead', 1, '{"nope": 1}')$$);
 
 -- Reviving one document.
 begin;
-select fetchq.queue_set_dead_letter('rq_dead', null);
+select from fetchq.queue_configure('rq_dead', '{"dead_letter": null}');
 select fetchq.doc_push('rq_dead', s) from unnest('{dead,done,active}'::text[]) s;
 select count(*) from fetchq.doc_pick('rq_dead', 0, 9, '1h');
 update fetchq_data.rq_dead__docs set attempts = 9 where subject = 'dead';

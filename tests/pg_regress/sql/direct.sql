@@ -1,4 +1,6 @@
 -- Single documents are changed directly, or with statements when fetchq.direct is off.
+-- Documents that are not active cause a warning.
+set fetchq.strict = off;
 -- Both must have the same result. Each scenario is one transaction, in which the documents that
 -- it picks were locked, changed and removed before.
 create table test.direct (mode text, n int generated always as identity, step text, result text);

@@ -1,4 +1,6 @@
 -- Many documents in one call.
+-- The values that fetchq 4 returned instead of an error.
+set fetchq.strict = off;
 select was_created from fetchq.queue_create('rq_many');
 create view test.many as select subject, version, priority, status, payload from fetchq_data.rq_many__docs order by seq;
 

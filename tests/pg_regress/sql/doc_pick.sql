@@ -1,4 +1,6 @@
 -- Leasing documents.
+-- The values that fetchq 4 returned instead of an error.
+set fetchq.strict = off;
 select was_created from fetchq.queue_create('rq_pick');
 
 -- The order: priority, then time, then attempts, then insertion.

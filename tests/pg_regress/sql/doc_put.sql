@@ -143,5 +143,5 @@ update fetchq_data.put__docs set payload = '[1]' where subject = 'known';
 select test.error($$select fetchq.doc_put('put', 'known', '{"a": 1}', mode => 'merge')$$);
 select count(*) from fetchq_data.put__docs where subject in ('x', 'y');
 
-select fetchq.queue_drop('put');
+select was_dropped from fetchq.queue_drop('put');
 drop function put_show(), put_reset(timestamptz), put_counted();

@@ -1,4 +1,6 @@
 -- Rescheduling: planned for its next iteration.
+-- The values that fetchq 4 returned instead of an error.
+set fetchq.strict = off;
 select was_created from fetchq.queue_create('rq_reschedule');
 create function test.fill() returns void language plpgsql as $$
 begin
@@ -72,7 +74,7 @@ set fetchq.strict = on;
 select test.error($$select fetchq.doc_reschedule('rq_reschedule', 'planned', '2970-01-01')$$);
 select test.error($$select fetchq.doc_reschedule('rq_reschedule', 'missing', '2970-01-01')$$);
 select test.error($$select fetchq.doc_reschedule('rq_nope', 'active', '2970-01-01')$$);
-reset fetchq.strict;
+set fetchq.strict = off;
 select test.error($$select fetchq.doc_reschedule('rq_reschedule', repeat('x', 51), '2970-01-01')$$);
 
 -- An expired lease is still valid until maintenance ends it.

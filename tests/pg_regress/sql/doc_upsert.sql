@@ -1,4 +1,6 @@
 -- Upserts.
+-- The values that fetchq 4 returned instead of an error.
+set fetchq.strict = off;
 select was_created from fetchq.queue_create('rq_upsert');
 select test.delta('rq_upsert');
 create view test.doc as select subject, version, priority, status, attempts, iterations, next_iteration, payload

@@ -1,4 +1,6 @@
 -- Bulk administration: retry, kill, drop, move and set the priority of filtered documents.
+-- Documents that are not active cause a warning.
+set fetchq.strict = off;
 select was_created from fetchq.queue_create('rq_adm');
 select was_created from fetchq.queue_create('rq_adm_2');
 create view test.docs as
@@ -46,11 +48,11 @@ select * from test.docs where subject in ('done', 'active');
 
 -- Kill.
 select test.fill();
-select * from fetchq.docs_kill('rq_adm', dry_run => true);
+select * from fetchq.docs_kill('rq_adm', '{"all": true}', dry_run => true);
 select * from fetchq.docs_kill('rq_adm', '{"status": "planned"}');
-select * from fetchq.docs_kill('rq_adm');
+select * from fetchq.docs_kill('rq_adm', '{"all": true}');
 select test.delta('rq_adm'), test.exact('rq_adm');
-select * from fetchq.docs_kill('rq_adm');
+select * from fetchq.docs_kill('rq_adm', '{"all": true}');
 -- An active document when the filter names it: its worker learns of it.
 select * from fetchq.docs_kill('rq_adm', '{"status": ["active", "killed"]}');
 select test.delta('rq_adm'), test.exact('rq_adm');
@@ -62,7 +64,7 @@ select test.fill();
 select * from fetchq.docs_drop('rq_adm', '{"status": ["completed", "killed"]}', dry_run => true);
 select * from fetchq.docs_drop('rq_adm', '{"status": ["completed", "killed"]}');
 select test.delta('rq_adm'), test.exact('rq_adm');
-select * from fetchq.docs_drop('rq_adm');
+select * from fetchq.docs_drop('rq_adm', '{"all": true}');
 select test.delta('rq_adm'), test.exact('rq_adm');
 select subject from test.docs;
 select * from fetchq.docs_drop('rq_adm', '{"status": "active"}');
@@ -85,16 +87,16 @@ select subject from fetchq.doc_pick('rq_adm', 2, 9, '5m');
 select test.fill();
 select fetchq.doc_push('rq_adm_2', 'due-1', '{"old": true}');
 select test.delta('rq_adm_2');
-select * from fetchq.docs_move('rq_adm', 'rq_adm_2', dry_run => true);
-select * from fetchq.docs_move('rq_adm', 'rq_adm_2', max_docs => 3);
-select * from fetchq.docs_move('rq_adm', 'RQ_ADM_2');
+select * from fetchq.docs_move('rq_adm', 'rq_adm_2', '{"all": true}', dry_run => true);
+select * from fetchq.docs_move('rq_adm', 'rq_adm_2', '{"all": true}', max_docs => 3);
+select * from fetchq.docs_move('rq_adm', 'RQ_ADM_2', '{"all": true}');
 select test.delta('rq_adm'), test.exact('rq_adm');
 select test.delta('rq_adm_2'), test.exact('rq_adm_2');
 select subject from test.docs;
 select subject, version, priority, status, attempts, iterations, next_iteration <= now() as due, payload, last_error,
     ordering_key, lease, seq - first_value(seq) over (order by seq) as seq
 from fetchq_data.rq_adm_2__docs order by seq;
-select * from fetchq.docs_move('rq_adm', 'rq_adm_2');
+select * from fetchq.docs_move('rq_adm', 'rq_adm_2', '{"all": true}');
 -- Moved documents can be picked.
 select subject from fetchq.doc_pick('rq_adm_2', 2, 1, '5m');
 -- They can be moved back.
@@ -117,10 +119,10 @@ begin
     return all_n || ': ' || coalesce(told, '');
 end $$;
 select f as filter, test.chosen(f::jsonb) from unnest(array[
-    '{}', '{"status": "pending"}', '{"status": ["planned", "killed"]}', '{"status": []}', '{"version": 0}', '{"version": [1, 2]}',
+    '{"all": true}', '{"status": "pending"}', '{"status": ["planned", "killed"]}', '{"status": []}', '{"version": 0}', '{"version": [1, 2]}',
     '{"priority": 3}', '{"priority": [1, 5]}', '{"min_priority": 4}', '{"max_priority": 2}', '{"min_priority": 2, "max_priority": 4}',
     '{"min_attempts": 1}', '{"older_than": "1 hour"}', '{"newer_than": "1 hour"}', '{"payload": {"n": 4}}', '{"payload": {"k": {"b": 2}}}',
-    '{"payload": null}', '{"payload": {}}', '{"subject": "due-%"}', '{"subject": "d_e-1"}', '{"error": "%full"}', '{"ordering_key": "k"}',
+    '{"payload": null}', '{"all": true, "payload": {}}', '{"subject": "due-%"}', '{"subject": "d_e-1"}', '{"error": "%full"}', '{"ordering_key": "k"}',
     '{"subject": "due%", "version": 2}', '{"status": "pending", "version": [0, 2], "min_priority": 4}']) with ordinality f (f, n) order by n;
 commit;
 -- By age, the oldest first, up to the limit.
@@ -140,13 +142,20 @@ select f as filter, test.error(format('select fetchq.docs_kill(%L, %L)', 'rq_adm
     '{"version": 1.5}', '{"priority": 3000000000}', '{"min_priority": [1]}', '{"older_than": 5}', '{"older_than": "soon"}',
     '{"newer_than": "-1 hour"}', '{"subject": ["a"]}', '{"error": {}}', '{"ordering_key": 1}', '{"min_attempts": true}'])
     with ordinality f (f, n) order by n;
-select test.error($$select fetchq.docs_kill('rq_nope')$$);
-select test.error($$select fetchq.docs_move('rq_adm', 'rq_nope')$$);
-select test.error($$select fetchq.docs_move('rq_adm', 'rq_adm')$$);
+-- What cannot be undone needs a condition, or says that it means every document.
+select test.error(c) from unnest(array[
+    $$select fetchq.docs_kill('rq_adm')$$, $$select fetchq.docs_drop('rq_adm', '{}')$$, $$select fetchq.docs_move('rq_adm', 'rq_adm_2')$$,
+    $$select fetchq.docs_drop('rq_adm', '{"payload": {}}')$$, $$select fetchq.docs_drop('rq_adm', dry_run => true)$$,
+    $$select fetchq.docs_drop('rq_adm', '{"all": false}')$$, $$select fetchq.docs_drop('rq_adm', '{"all": null}')$$, $$select fetchq.docs_drop('rq_adm', '{"all": "true"}')$$]) c;
+select fetchq.docs_drop('rq_adm', '{"all": true, "subject": "nobody"}') as all_of_a_condition, fetchq.docs_retry('rq_adm', dry_run => true) as retry,
+    fetchq.docs_set_priority('rq_adm', 0, dry_run => true) as priority, fetchq.docs_kill('rq_adm', '{"subject": "%"}', dry_run => true) as any_subject;
+select test.error($$select fetchq.docs_kill('rq_nope', '{"all": true}')$$);
+select test.error($$select fetchq.docs_move('rq_adm', 'rq_nope', '{"all": true}')$$);
+select test.error($$select fetchq.docs_move('rq_adm', 'rq_adm', '{"all": true}')$$);
 select test.error($$select fetchq.docs_kill('rq_adm', null)$$);
-select test.error($$select fetchq.docs_kill('rq_adm', '{}', null)$$);
-select test.error($$select fetchq.docs_kill('rq_adm', '{}', -1)$$);
-select test.error($$select fetchq.docs_kill('rq_adm', '{}', 1, null)$$);
+select test.error($$select fetchq.docs_kill('rq_adm', '{"all": true}', null)$$);
+select test.error($$select fetchq.docs_kill('rq_adm', '{"all": true}', -1)$$);
+select test.error($$select fetchq.docs_kill('rq_adm', '{"all": true}', 1, null)$$);
 select test.error($$select fetchq.docs_set_priority('rq_adm', null)$$);
 
 -- A document whose subject exists in the other queue stays.
@@ -154,15 +163,15 @@ select test.error($$select fetchq.docs_set_priority('rq_adm', null)$$);
 select fetchq.queue_truncate('rq_adm_2');
 create function test.keep() returns trigger language plpgsql as $$ begin return null; end $$;
 create trigger keep before delete on fetchq_data.rq_adm__docs for each row execute function test.keep();
-select test.error($$select fetchq.docs_move('rq_adm', 'rq_adm_2')$$);
+select test.error($$select fetchq.docs_move('rq_adm', 'rq_adm_2', '{"all": true}')$$);
 select count(*) from fetchq_data.rq_adm_2__docs;
-select * from fetchq.docs_drop('rq_adm');
+select * from fetchq.docs_drop('rq_adm', '{"all": true}');
 select test.exact('rq_adm'), test.exact('rq_adm_2');
 
 -- Documents of one ordering key: the next one becomes the head, and their order stays.
 drop trigger keep on fetchq_data.rq_adm__docs;
 select fetchq.queue_truncate('rq_adm'), fetchq.queue_truncate('rq_adm_2');
-select fetchq.queue_set_ordered('rq_adm'), fetchq.queue_set_ordered('rq_adm_2');
+select from fetchq.queue_configure('rq_adm', '{"ordered": true}') one, fetchq.queue_configure('rq_adm_2', '{"ordered": true}');
 select fetchq.doc_put('rq_adm', s, ordering_key => 'k', next_iteration => '2020-01-01') from unnest('{d,c,b,a,e}'::text[]) s;
 select subject, status, lock_upgrade from fetchq_data.rq_adm__docs order by seq;
 select fetchq.docs_retry('rq_adm');
@@ -175,12 +184,12 @@ select fetchq.docs_move('rq_adm', 'rq_adm_2', '{"status": "pending"}');
 select subject, status, lock_upgrade from fetchq_data.rq_adm__docs order by seq;
 select subject, status, lock_upgrade from fetchq_data.rq_adm_2__docs order by seq;
 select subject from fetchq.doc_pick('rq_adm_2', 9);
-select fetchq.queue_set_dead_letter('rq_adm_2', 'rq_adm');
+select from fetchq.queue_configure('rq_adm_2', '{"dead_letter": "rq_adm"}');
 select fetchq.doc_kill('rq_adm_2', 'b');
 select subject from fetchq.doc_pick('rq_adm_2', 9);
 select fetchq.queue_redrive('rq_adm', 9, '{"status": "pending"}');
 select subject, status, lock_upgrade from fetchq_data.rq_adm_2__docs order by seq;
-select fetchq.queue_set_history('rq_adm_2', '0', '0', '0');
+select from fetchq.queue_configure('rq_adm_2', '{"history": {"completed": "0", "killed": "0", "dropped": "0"}}');
 select fetchq.doc_complete('rq_adm_2', 'a');
 select subject, status, lock_upgrade from fetchq_data.rq_adm_2__docs order by seq;
 select test.exact('rq_adm'), test.exact('rq_adm_2');

@@ -1,8 +1,9 @@
--- Every error: SQLSTATE, message, hint. Some are only warnings, unless fetchq.strict is on.
+-- Every error: SQLSTATE, message, hint. Some are only warnings where fetchq.strict is off.
 \pset format unaligned
 \pset tuples_only on
 select was_created from fetchq.queue_create('rq_err');
 select fetchq.doc_push('rq_err', 's1');
+set fetchq.compat = '4.2.0';
 
 -- NULL for every argument of every function; the other arguments are valid.
 set client_min_messages = error;
@@ -11,12 +12,12 @@ create function test.value(argument text, type text) returns text language sql a
         when 'text' then case argument
             when 'queue' then '''rq_err''' when 'subject' then '''absent''' when 'message' then '''m''' when 'metric' then '''null test'''
             when 'documents' then $q$'(''s1'', 0, ''{}'', {DATA})'$q$ when 'retention' then '''1h''' when 'direction' then '''ASC'''
-            when 'table_name' then '''fetchq_data.rq_err__logs''' when 'field' then '''created_at''' when 'unit' then '''hour''' when 'mode' then '''ignore''' when 'target' then '''rq_err2''' when 'role' then '''pg_monitor''' when 'kind' then '''reader''' else '''5m''' end || '::text'
-        when 'integer' then case argument when 'max_attempts' then '1' when 'max_active' then '1' when 'picks' then '1' else '0' end
+            when 'table_name' then '''fetchq_data.rq_err__logs''' when 'field' then '''created_at''' when 'unit' then '''hour''' when 'mode' then '''ignore''' when 'target' then '''rq_err2''' when 'setting' then '''max_attempts''' when 'role' then '''pg_monitor''' when 'kind' then '''reader''' else '''5m''' end || '::text'
+        when 'integer' then case argument when 'max_attempts' then '1' else '0' end
         when 'bigint' then '1'
         when 'double precision' then '1'
         when 'boolean' then 'false'
-        when 'jsonb' then case argument when 'policy' then '''[]''' when 'metrics' then '''[]''' else '''{}''' end || '::jsonb'
+        when 'jsonb' then case argument when 'policy' then '''[]''' when 'value' then '''7''' when 'filter' then '''{"subject": "s1"}''' when 'metrics' then '''[]''' else '''{}''' end || '::jsonb'
         when 'interval' then 'interval ''5m'''
         when 'text[]' then case argument when 'queues' then 'array[''rq_err'']' else 'array[''s1'']' end
         when 'integer[]' then 'array[1]'
@@ -47,8 +48,8 @@ select fetchq.doc_complete('rq_nope', 's1');
 select fetchq.doc_complete('rq_err', 's1');
 select fetchq.log_error('rq_nope', 's1', 'm', '{}');
 select * from fetchq.queue_drop('rq_nope');
--- … and with fetchq.strict they cause an error with the same text.
-set fetchq.strict = on;
+-- … and without the compatibility they cause an error with the same text.
+reset fetchq.compat;
 select test.error(c) from unnest(array[
     $$select fetchq.doc_push('rq_nope', 's1')$$, $$select fetchq.doc_push('rq_nope', 's1', 0, 0, now(), '{}')$$,
     $$select fetchq.doc_push('rq_nope', 0, now(), '(''a'', 0, ''{}'', {DATA})')$$,
@@ -57,15 +58,15 @@ select test.error(c) from unnest(array[
     $$select fetchq.doc_complete('rq_err', 's1')$$, $$select fetchq.doc_complete('rq_err', 'absent')$$,
     $$select fetchq.log_error('rq_nope', 's1', 'm', '{}')$$, $$select fetchq.queue_drop('rq_nope')$$, $$select fetchq.queue_get_id('rq_nope')$$,
     $$select fetchq.queue_set_max_attempts('rq_nope', 1)$$, $$select fetchq.metric_snap('rq_nope')$$]) c;
--- Calls that cause no error cause none with fetchq.strict either.
+-- Calls that cause no warning cause no error either.
 select fetchq.doc_push('rq_err', 's1');
 select count(*) from fetchq.doc_pick('rq_err', 99, 1, '5m');
 select count(*) from fetchq.metric_get('rq_nope');
-reset fetchq.strict;
 
 -- Invalid values of settings.
 select test.error('set fetchq.strict = 7');
 select test.error('set fetchq.legacy_quotes = often');
+select test.error($$set fetchq.compat = '4.3.0'$$);
 select test.error('set fetchq.plan_cache_queues = 0');
 
 -- Invalid JSON and invalid times: the errors of PostgreSQL.

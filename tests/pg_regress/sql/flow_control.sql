@@ -39,7 +39,7 @@ select fetchq.queue_truncate('flow', true);
 
 -- A cap.
 select fetchq.doc_push('flow', 'd' || i) from generate_series(1, 9) i;
-select fetchq.queue_set_max_active('flow', 3);
+select from fetchq.queue_configure('flow', '{"max_active": 3}');
 select subject from fetchq.doc_pick('flow', 2);
 select subject from fetchq.doc_pick('flow', 2);
 select subject from fetchq.doc_pick('flow', 2);
@@ -86,7 +86,7 @@ select slot, subject from fetchq.lease_slots order by 1;
 -- The cap is lowered below the number of active documents: picks wait until enough are settled.
 select fetchq.doc_push('flow', 'f' || i) from generate_series(1, 9) i;
 select count(*) from fetchq.doc_pick('flow', 3);
-select fetchq.queue_set_max_active('flow', 1);
+select from fetchq.queue_configure('flow', '{"max_active": 1}');
 select count(*) from fetchq.doc_pick('flow', 3);
 select fetchq.doc_complete('flow', 'f1');
 select count(*) from fetchq.doc_pick('flow', 3);
@@ -95,44 +95,44 @@ select count(*) from fetchq.doc_pick('flow', 3);
 select fetchq.doc_complete('flow', 'f3');
 select count(*) from fetchq.doc_pick('flow', 3);
 select slot, subject from fetchq.lease_slots order by 1;
-select fetchq.queue_set_max_active('flow', 2);
+select from fetchq.queue_configure('flow', '{"max_active": 2}');
 select count(*) from fetchq.doc_pick('flow', 3);
-select fetchq.queue_set_max_active('flow', null);
+select from fetchq.queue_configure('flow', '{"max_active": null}');
 select count(*) from fetchq.doc_pick('flow', 2), fetchq.lease_slots;
 select count(*) from pg_trigger where tgrelid = 'fetchq_data.flow__docs'::regclass and tgname like 'fetchq_cap%';
 -- The recount repairs lease slots where triggers did not run.
-select fetchq.queue_set_max_active('flow', 3);
+select from fetchq.queue_configure('flow', '{"max_active": 3}');
 set session_replication_role = replica;
 update fetchq_data.flow__docs set status = 3 where status = 2;
 reset session_replication_role;
 select count(*) from fetchq.doc_pick('flow', 3);
 select test.recount_flow();
 select count(*) from fetchq.doc_pick('flow', 3);
-select fetchq.queue_set_max_active('flow', null);
+select from fetchq.queue_configure('flow', '{"max_active": null}');
 select fetchq.queue_truncate('flow', true);
 
 -- A rate.
 select fetchq.doc_push('flow', 'g' || i) from generate_series(1, 9) i;
-select fetchq.queue_set_rate('flow', 3, '1 hour');
+select from fetchq.queue_configure('flow', '{"rate": {"picks": 3, "per": "1 hour"}}');
 select count(*) from fetchq.doc_pick('flow', 2);
 begin; select count(*) from fetchq.doc_pick('flow', 2); rollback;
 select count(*) from fetchq.doc_pick('flow', 2);
 call fetchq.queue_wait('flow', '20 ms');
 select count(*) from fetchq.doc_pick_wait('flow', timeout => '20 ms');
 -- A new rate includes the last picks.
-select fetchq.queue_set_rate('flow', 5, '1 hour');
+select from fetchq.queue_configure('flow', '{"rate": {"picks": 5, "per": "1 hour"}}');
 select count(*) from fetchq.doc_pick('flow', 9);
-select fetchq.queue_set_rate('flow', 2, '1 day');
+select from fetchq.queue_configure('flow', '{"rate": {"picks": 2, "per": "1 day"}}');
 select count(*), min(free_at) > now() + interval '23 hours' from fetchq.rate_permits;
-select fetchq.queue_set_rate('flow', null);
+select from fetchq.queue_configure('flow', '{"rate": null}');
 select count(*) from fetchq.rate_permits;
 select count(*) from fetchq.doc_pick('flow', 9);
 select fetchq.queue_truncate('flow', true);
 
 -- The order of a key.
 insert into fetchq_data.flow__docs (subject, status, ordering_key) values ('k1', 1, 'k'), ('k2', 1, 'k'), ('other', 1, 'o'), ('k3', 1, 'k'), ('free', 1, null);
-select fetchq.queue_set_ordered('flow');
-select fetchq.queue_set_ordered('flow');
+select from fetchq.queue_configure('flow', '{"ordered": true}');
+select from fetchq.queue_configure('flow', '{"ordered": true}');
 select subject, lock_upgrade from fetchq_data.flow__docs order by seq;
 select key, head as subject from fetchq.ordering_keys order by 1;
 insert into fetchq_data.flow__docs (subject, status, ordering_key) values ('k4', 1, 'k'), ('new', 1, 'n'), ('new2', 1, 'n'), ('later', 0, 'k');
@@ -174,7 +174,7 @@ select test.recount_flow();
 select subject, lock_upgrade from fetchq_data.flow__docs where status = 1 order by seq;
 select key, head as subject from fetchq.ordering_keys order by 1;
 -- Without order, all documents can be picked.
-select fetchq.queue_set_ordered('flow', false);
+select from fetchq.queue_configure('flow', '{"ordered": false}');
 select subject, lock_upgrade from fetchq_data.flow__docs where status = 1 order by seq;
 select count(*) from fetchq.ordering_keys;
 select count(*) from pg_trigger where tgrelid = 'fetchq_data.flow__docs'::regclass and tgname like 'fetchq_order%';
@@ -182,7 +182,7 @@ select count(*) from pg_trigger where tgrelid = 'fetchq_data.flow__docs'::regcla
 select fetchq.queue_truncate('flow', true);
 insert into fetchq_data.flow__docs (subject, status, ordering_key) select 's' || i, 1, 's' from generate_series(1, 5) i;
 select count(*) from fetchq.doc_pick('flow', 2);
-select fetchq.queue_set_ordered('flow');
+select from fetchq.queue_configure('flow', '{"ordered": true}');
 select key, head as subject, also_active as others from fetchq.ordering_keys order by 1;
 select fetchq.doc_complete('flow', 's1');
 select count(*) from fetchq.doc_pick('flow', 2);
@@ -190,12 +190,12 @@ select fetchq.doc_complete('flow', 's2');
 select subject from fetchq.doc_pick('flow', 2);
 truncate fetchq_data.flow__docs;
 select count(*) from fetchq.ordering_keys;
-select fetchq.queue_set_ordered('flow', false);
+select from fetchq.queue_configure('flow', '{"ordered": false}');
 
 -- A statement writes rows in any order; the order of a key depends on time and number.
 select was_created from fetchq.queue_create('line');
 update fetchq.jobs set next_iteration = '2970-01-01' where queue = 'line';
-select fetchq.queue_set_ordered('line');
+select from fetchq.queue_configure('line', '{"ordered": true}');
 create function test.run_line() returns text[] language plpgsql as $$
 declare ran text[] := '{}'; doc text;
 begin
@@ -257,7 +257,7 @@ select fetchq.doc_complete('line', 'o1');
 select fetchq.doc_complete('line', 'o2');
 select test.run_line();
 -- The triggers use no operator of the session's search_path.
-select fetchq.queue_set_max_active('line', 2);
+select from fetchq.queue_configure('line', '{"max_active": 2}');
 insert into fetchq_data.line__docs (subject, status, ordering_key) values ('p1', 1, 'k'), ('p2', 1, 'k'), ('p3', 1, 'l');
 select count(*) from fetchq.doc_pick('line', 9);
 create schema trap;
@@ -292,17 +292,17 @@ select count(*) from fetchq.doc_pick_any(array['flow', 'flow2'], 0);
 select fetchq.queue_pause(null);
 select fetchq.queue_pause('nobody');
 select fetchq.queue_resume('nobody');
-select fetchq.queue_set_max_active('nobody', 1);
-select fetchq.queue_set_max_active('flow', 0);
-select fetchq.queue_set_max_active('flow', -1);
-select fetchq.queue_set_max_active('flow', 100001);
-select fetchq.queue_set_rate('nobody', 1);
-select fetchq.queue_set_rate('flow', 0);
-select fetchq.queue_set_rate('flow', 1, '0');
-select fetchq.queue_set_rate('flow', 1, '-1 s');
-select fetchq.queue_set_rate('flow', 1, null);
-select fetchq.queue_set_ordered('nobody');
-select fetchq.queue_set_ordered('flow', null);
+select from fetchq.queue_configure('nobody', '{"max_active": 1}');
+select from fetchq.queue_configure('flow', '{"max_active": 0}');
+select from fetchq.queue_configure('flow', '{"max_active": -1}');
+select from fetchq.queue_configure('flow', '{"max_active": 100001}');
+select from fetchq.queue_configure('nobody', '{"rate": {"picks": 1}}');
+select from fetchq.queue_configure('flow', '{"rate": {"picks": 0}}');
+select from fetchq.queue_configure('flow', '{"rate": {"picks": 1, "per": "0"}}');
+select from fetchq.queue_configure('flow', '{"rate": {"picks": 1, "per": "-1 s"}}');
+select from fetchq.queue_configure('flow', '{"rate": {"picks": 1, "per": 60}}');
+select from fetchq.queue_configure('nobody', '{"ordered": true}');
+select from fetchq.queue_configure('flow', '{"ordered": "yes"}');
 select * from fetchq.doc_pick_any(null);
 select * from fetchq.doc_pick_any('{}');
 select * from fetchq.doc_pick_any(array['flow', null]);
@@ -314,13 +314,13 @@ select * from fetchq.doc_pick_any(array['flow', 'flow2'], weights => array[1]);
 select * from fetchq.doc_pick_any(array['flow', 'flow2'], weights => array[1, 0]);
 select * from fetchq.doc_pick_any(array['flow', 'flow2'], weights => array[1, null]);
 begin isolation level repeatable read;
-select fetchq.queue_set_max_active('flow', 1);
+select from fetchq.queue_configure('flow', '{"max_active": 1}');
 rollback;
 create table stray (n int);
 create trigger t after insert on stray for each row execute function fetchq.trigger_docs_cap();
 insert into stray values (1);
 drop table stray;
-select fetchq.queue_set_max_active('flow', 5), fetchq.queue_set_rate('flow', 5), fetchq.queue_set_ordered('flow');
+select from fetchq.queue_configure('flow', '{"max_active": 5, "rate": {"picks": 5}, "ordered": true}');
 select test.exact('flow') from fetchq.queue_truncate('flow', true);
 select was_dropped from fetchq.queue_drop('flow');
 select was_dropped from fetchq.queue_drop('flow2');

@@ -1,4 +1,6 @@
 -- Settled documents: they stay in the table, are removed, or move to the history.
+-- Documents that are not active cause a warning.
+set fetchq.strict = off;
 select was_created from fetchq.queue_create('rq_hist');
 create view test.docs as select subject, status from fetchq_data.rq_hist__docs order by subject;
 create function test.look() returns text language sql as $$ select test.delta('rq_hist') || ' / ' || test.exact('rq_hist') $$;
@@ -29,8 +31,8 @@ select outcome, subject, version, priority, attempts, iterations, created_at <= 
     last_error, ordering_key, origin, worker
 from fetchq.history where queue = 'rq_hist' order by id;
 set fetchq.worker = 'regress';
-select test.error($$select fetchq.queue_set_history('rq_nope', '1h')$$);
-select test.error($$select fetchq.queue_set_history('rq_hist', '-1h')$$);
+select test.error($$select from fetchq.queue_configure('rq_nope', '{"history": {"completed": "1h"}}')$$);
+select test.error($$select from fetchq.queue_configure('rq_hist', '{"history": {"completed": "-1h"}}')$$);
 select test.error($$select fetchq.queue_trim_history('rq_nope')$$);
 select test.error($$select fetchq.queue_history('rq_nope')$$);
 select * from fetchq.queue_history('rq_hist');
@@ -42,13 +44,13 @@ select test.settle();
 rollback;
 -- Settled documents are removed at once.
 begin;
-select * from fetchq.queue_set_history('rq_hist', '0', '0', '0');
+select from fetchq.queue_configure('rq_hist', '{"history": {"completed": "0", "killed": "0", "dropped": "0"}}');
 select to_regclass('fetchq_data.rq_hist__history');
 select test.settle();
 rollback;
 -- Settled documents move to the history.
 begin;
-select * from fetchq.queue_set_history('rq_hist', '1 hour', '1 day', '1 week');
+select from fetchq.queue_configure('rq_hist', '{"history": {"completed": "1 hour", "killed": "1 day", "dropped": "1 week"}}');
 select test.settle();
 select * from test.history;
 -- A lost lease, and a missing document.
@@ -62,13 +64,13 @@ rollback;
 -- The same with statements.
 begin;
 set local fetchq.direct = off;
-select * from fetchq.queue_set_history('rq_hist', '1 hour', '0', null);
+select from fetchq.queue_configure('rq_hist', '{"history": {"completed": "1 hour", "killed": "0", "dropped": null}}');
 select test.settle();
 select * from test.history;
 rollback;
 -- Documents that are popped, dropped and cancelled.
 begin;
-select * from fetchq.queue_set_history('rq_hist', null, '1 hour', '1 hour');
+select from fetchq.queue_configure('rq_hist', '{"history": {"completed": null, "killed": "1 hour", "dropped": "1 hour"}}');
 select fetchq.doc_push('rq_hist', s) from unnest('{p1,p2,d1,c1,c2,c3}'::text[]) s;
 select test.look();
 select subject from fetchq.doc_pop('rq_hist', 0, 2);
@@ -94,7 +96,7 @@ rollback;
 -- Documents that were settled before are archived in parts.
 begin;
 select test.settle();
-select * from fetchq.queue_set_history('rq_hist', '1 hour', '0', null);
+select from fetchq.queue_configure('rq_hist', '{"history": {"completed": "1 hour", "killed": "0", "dropped": null}}');
 update fetchq.jobs set next_iteration = case when queue = 'rq_hist' and task = 'drp' then now() - interval '1 hour' else now() + interval '1 day' end,
     payload = '{"mine": 1, "swept": "kz"}' where queue = 'rq_hist';
 select test.look();
@@ -110,7 +112,7 @@ select test.look();
 rollback;
 
 -- Retention removes the oldest first; each outcome has its own setting.
-select * from fetchq.queue_set_history('rq_hist', '1 hour', '1 day', '1 week');
+select from fetchq.queue_configure('rq_hist', '{"history": {"completed": "1 hour", "killed": "1 day", "dropped": "1 week"}}');
 insert into fetchq_data.rq_hist__history (settled_at, outcome, subject, version, priority, attempts, iterations)
 select now() - age, o, o || ' ' || age, 0, 0, 0, 1
 from unnest('{completed,killed,cancelled,dropped,popped}'::text[]) o, unnest('{59 minutes,61 minutes,23 hours,25 hours,6 days,8 days}'::interval[]) age;
@@ -125,7 +127,7 @@ update fetchq.jobs set next_iteration = case when queue = 'rq_hist' and task = '
 select * from fetchq.mnt_job_run(100);
 select outcome, string_agg(subject, ', ' order by settled_at) from fetchq.history group by 1 order by 1;
 -- Documents without a retention are removed.
-select * from fetchq.queue_set_history('rq_hist', dropped => '1 week');
+select from fetchq.queue_configure('rq_hist', '{"history": {"dropped": "1 week"}}');
 select keep_completed, keep_killed, keep_dropped from fetchq.queues where name = 'rq_hist';
 select * from fetchq.queue_trim_history('rq_hist');
 select outcome, string_agg(subject, ', ' order by settled_at) from fetchq.history group by 1 order by 1;
@@ -143,7 +145,7 @@ grant execute on all functions in schema fetchq to regress_fetchq_worker, regres
 grant select on all tables in schema fetchq to regress_fetchq_worker, regress_fetchq_reader;
 grant insert on all tables in schema fetchq to regress_fetchq_worker;
 grant select, insert, update, delete on fetchq_data.rq_hist__docs to regress_fetchq_worker;
-select fetchq.queue_set_history('rq_hist', '1 day', '1 day', '1 day');
+select from fetchq.queue_configure('rq_hist', '{"history": {"completed": "1 day", "killed": "1 day", "dropped": "1 day"}}');
 grant usage on schema test to regress_fetchq_reader;
 set role regress_fetchq_worker;
 select fetchq.doc_push('rq_hist', 'w');

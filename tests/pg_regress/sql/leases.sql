@@ -127,7 +127,7 @@ reset fetchq.worker;
 
 -- The time of the next attempt.
 select was_created from fetchq.queue_create('rq_retry');
-select fetchq.queue_set_retry('rq_retry', '10 s', 2, '25 s', max_attempts => 4);
+select from fetchq.queue_configure('rq_retry', '{"retry": {"base": "10 s", "factor": 2, "max_delay": "25 s"}, "max_attempts": 4}');
 select fetchq.doc_push('rq_retry', 'r');
 create function attempt(delay interval default null) returns text language plpgsql as $$
 declare
@@ -163,14 +163,14 @@ select subject from fetchq.doc_pick('rq_retry', '0s');
 select * from fetchq.mnt_run('rq_retry', 10);
 select status, attempts, last_error from fetchq_data.rq_retry__docs where subject = 'left';
 -- Without a retry setting, the next attempt is due when the lease would have expired.
-select fetchq.queue_set_retry('rq_retry', null);
+select from fetchq.queue_configure('rq_retry', '{"retry": {"base": null}}');
 select retry_base, retry_factor, retry_max_delay, retry_jitter, max_attempts from fetchq.queues where name = 'rq_retry';
-select fetchq.queue_set_retry('rq_retry', '-1 s');
-select fetchq.queue_set_retry('rq_retry', '1 s', 0.5);
-select fetchq.queue_set_retry('rq_retry', '1 s', 'NaN');
-select fetchq.queue_set_retry('rq_retry', '1 s', jitter => 2);
-select fetchq.queue_set_retry('rq_retry', '1 s', max_attempts => 0);
-select fetchq.queue_set_retry('rq_none', '1 s');
+select from fetchq.queue_configure('rq_retry', '{"retry": {"base": "-1 s"}}');
+select from fetchq.queue_configure('rq_retry', '{"retry": {"base": "1 s", "factor": 0.5}}');
+select from fetchq.queue_configure('rq_retry', '{"retry": {"base": "1 s", "factor": "NaN"}}');
+select from fetchq.queue_configure('rq_retry', '{"retry": {"base": "1 s", "jitter": 2}}');
+select from fetchq.queue_configure('rq_retry', '{"retry": {"base": "1 s"}, "max_attempts": 0}');
+select from fetchq.queue_configure('rq_none', '{"retry": {"base": "1 s"}}');
 select fetchq.doc_push('rq_retry', 'z');
 select subject, fetchq.doc_reject('rq_retry', subject, 'm', '{}', delay => '-1 s') from fetchq.doc_pick('rq_retry');
 

@@ -1,4 +1,6 @@
 -- Creating a queue: once, with all its objects.
+-- The values that fetchq 4 returned instead of an error.
+set fetchq.strict = off;
 select was_created, queue_id as made from fetchq.queue_create('rq_create') \gset
 \echo :was_created
 select id = :made as is_its_id, name, is_active, current_version, max_attempts, logs_retention, metrics_retention, config

@@ -38,12 +38,12 @@ grant usage on schema fetchq, fetchq_data, test to regress_fetchq_owner, regress
 set role regress_fetchq_owner;
 select test.error($$select fetchq.queue_create('rq_sec')$$);
 reset role;
-grant execute on function fetchq.queue_create(text) to regress_fetchq_owner;
+grant execute on function fetchq.queue_create to regress_fetchq_owner;
 set role regress_fetchq_owner;
 select was_created from fetchq.queue_create('rq_sec');
 select was_created from fetchq.queue_create('rq_sec_letters');
 select was_created from fetchq.queue_create('rq_sec');
-select fetchq.queue_set_history('rq_sec', '1 day', '1 day', '1 day');
+select from fetchq.queue_configure('rq_sec', '{"history": {"completed": "1 day", "killed": "1 day", "dropped": "1 day"}}');
 select test.error($$create table fetchq_data.rq_plant__history (id int)$$);
 select test.error($$create index on fetchq_data.rq_sec__docs (payload)$$);
 select test.error($$create view fetchq.queues_too as select 1$$);
@@ -112,7 +112,7 @@ insert into test.calls (call) values
     ('doc_complete(''rq_sec'', ''a1'')'), ('doc_complete_many(''rq_sec'', array[''a1''])'), ('doc_kill(''rq_sec'', ''a1'')'), ('doc_drop(''rq_sec'', ''a1'')'), ('doc_drop_many(''rq_sec'', array[''a1''])'),
     ('doc_reschedule(''rq_sec'', ''a1'', now())'), ('doc_reschedule_many(''rq_sec'', array[''a1''], now())'), ('doc_snooze(''rq_sec'', ''a1'', now())'), ('doc_reject(''rq_sec'', ''a1'', ''m'', ''{}'')'),
     ('log_error(''rq_sec'', ''a1'', ''m'', ''{}'')'), ('doc_extend(''rq_sec'', ''a1'', ''1 hour'', 7)'), ('doc_cancel(''rq_sec'', ''p1'')'), ('doc_revive(''rq_sec'', ''k1'')'),
-    ('docs_retry(''rq_sec'', ''{}'')'), ('docs_kill(''rq_sec'', ''{}'')'), ('docs_drop(''rq_sec'', ''{}'')'), ('docs_set_priority(''rq_sec'', 1, ''{}'')'), ('docs_move(''rq_sec'', ''rq_sec_letters'', ''{}'')'), ('queue_redrive(''rq_sec'')'),
+    ('docs_retry(''rq_sec'', ''{}'')'), ('docs_kill(''rq_sec'', ''{"all": true}'')'), ('docs_drop(''rq_sec'', ''{"all": true}'')'), ('docs_set_priority(''rq_sec'', 1, ''{}'')'), ('docs_move(''rq_sec'', ''rq_sec_letters'', ''{"all": true}'')'), ('queue_redrive(''rq_sec'')'),
     ('queue_get_id(''rq_sec'')'), ('queue_status(''rq_sec'')'), ('queue_top(''rq_sec'', 0, 1, 0)'), ('queue_history(''rq_sec'')'), ('queue_grants(''rq_sec'')'), ('queue_drop_version(''rq_sec'', 1)'), ('ready_floors(''rq_sec'')'), ('worker_stop_requested(''rq_sec'', ''w'', now())'),
     ('metric_get(''rq_sec'')'), ('metric_get(''rq_sec'', ''cnt'')'), ('metric_get_common(''rq_sec'')'), ('metric_compute(''rq_sec'')'),
     ('metric_increment(''rq_sec'', ''m'', 1)'), ('metric_log_increment(''rq_sec'', ''m'', 1)'), ('metric_log_decrement(''rq_sec'', ''m'', 1)'), ('metric_set(''rq_sec'', ''m'', 1)'), ('metric_log_set(''rq_sec'', ''m'', 1)'), ('metric_reset(''rq_sec'')'),
@@ -120,8 +120,8 @@ insert into test.calls (call) values
     ('mnt_run(''rq_sec'', 1)'), ('mnt_make_pending(''rq_sec'', 1)'), ('mnt_reschedule_orphans(''rq_sec'', 1)'), ('mnt_mark_dead(''rq_sec'', 1)'),
     ('mnt_job_reschedule((select id from test.job), ''1h'')'),
     ('queue_pause(''rq_sec'')'), ('queue_resume(''rq_sec'')'), ('queue_enable_notify(''rq_sec'')'), ('queue_disable_notify(''rq_sec'')'),
-    ('queue_set_max_attempts(''rq_sec'', 3)'), ('queue_set_current_version(''rq_sec'', 0)'), ('queue_set_retry(''rq_sec'', ''1s'')'), ('queue_set_logs_retention(''rq_sec'', ''1h'')'), ('queue_set_metrics_retention(''rq_sec'', ''[]'')'),
-    ('queue_set_history(''rq_sec'', ''1h'')'), ('queue_set_dead_letter(''rq_sec'', null)'), ('queue_set_dead_letter(''rq_sec'', ''rq_sec_letters'')'), ('queue_set_max_active(''rq_sec'', 5)'), ('queue_set_rate(''rq_sec'', 5, ''1s'')'), ('queue_set_ordered(''rq_sec'')'),
+    ('queue_set_max_attempts(''rq_sec'', 3)'), ('queue_set_current_version(''rq_sec'', 0)'), ('queue_set_logs_retention(''rq_sec'', ''1h'')'), ('queue_set_metrics_retention(''rq_sec'', ''[]'')'),
+    ('queue_settings(''rq_sec'')'), ('queue_configure(''rq_sec'', ''{}'')'), ('queue_configure(''rq_sec'', ''{"retry": {"base": "1s"}}'')'), ('queue_configure(''rq_sec'', ''{"history": {"completed": "1h"}}'')'), ('queue_configure(''rq_sec'', ''{"dead_letter": null}'')'), ('queue_configure(''rq_sec'', ''{"dead_letter": "rq_sec_letters"}'')'), ('queue_configure(''rq_sec'', ''{"max_active": 5}'')'), ('queue_configure(''rq_sec'', ''{"rate": {"picks": 5, "per": "1s"}}'')'), ('queue_configure(''rq_sec'', ''{"ordered": true}'')'), ('queue_configure(''rq_sec'', ''{"notify": true}'')'),
     ('queue_create_indexes(''rq_sec'')'), ('queue_create_indexes(''rq_sec'', 0, 1)'), ('queue_drop_indexes(''rq_sec'')'), ('queue_drop_logs(''rq_sec'')'), ('queue_drop_logs(''rq_sec'', ''1h''::text)'), ('queue_drop_logs(''rq_sec'', now())'), ('queue_drop_metrics(''rq_sec'')'), ('queue_drop_metrics(''rq_sec'', ''[]''::jsonb)'),
     ('queue_trim_history(''rq_sec'')'), ('queue_truncate(''rq_sec'')'), ('queue_truncate(''rq_sec'', true)'),
     ('schedule_create(''rq_sec_n'', ''rq_sec'', ''@daily'')'), ('schedule_create(''rq_sec_s'', ''rq_sec'', ''@hourly'', replace => true)'), ('schedule_pause(''rq_sec_s'')'), ('schedule_resume(''rq_sec_s'')'), ('schedule_drop(''rq_sec_s'')'),
@@ -208,7 +208,7 @@ drop function test.steal();
 
 -- Workers of a queue need no rights on its dead-letter queue.
 set role regress_fetchq_owner;
-select fetchq.queue_set_dead_letter('rq_sec', 'rq_sec_letters');
+select from fetchq.queue_configure('rq_sec', '{"dead_letter": "rq_sec_letters"}');
 select role, kind from fetchq.queue_grants('rq_sec_letters') where is_direct;
 reset role;
 set role regress_fetchq_worker;
@@ -218,13 +218,13 @@ select subject, origin->>'queue' as queue from fetchq_data.rq_sec_letters__docs;
 -- A manager cannot point a queue at one into which it may not push.
 select was_created from fetchq.queue_create('rq_sec_foreign');
 set role regress_fetchq_manager;
-select test.error($$select fetchq.queue_set_dead_letter('rq_sec', 'rq_sec_foreign')$$);
+select test.error($$select from fetchq.queue_configure('rq_sec', '{"dead_letter": "rq_sec_foreign"}')$$);
 reset role;
 
 -- A history that comes later has the rights that fit those on the documents.
 select was_created from fetchq.queue_create('rq_sec_later');
 select fetchq.queue_grant('rq_sec_later', 'regress_fetchq_' || k, k) from unnest('{reader,producer,worker,manager}'::text[]) k;
-select fetchq.queue_set_history('rq_sec_later', '1 day');
+select from fetchq.queue_configure('rq_sec_later', '{"history": {"completed": "1 day"}}');
 select split_part(g.rolname, '_', 3) as role, string_agg(lower(a.privilege_type), ', ' order by a.privilege_type) as privileges
 from pg_class c cross join aclexplode(c.relacl) a join pg_roles g on g.oid = a.grantee
 where c.oid = 'fetchq_data.rq_sec_later__history'::regclass and a.grantee <> c.relowner group by g.rolname order by g.rolname;
@@ -235,7 +235,8 @@ select count(*) from pg_attribute t where t.attrelid = 'fetchq_data.rq_sec_later
 -- A manager who does not own the queue defines triggers and indexes as its owner. A table with a
 -- type of a user gets no index from another role.
 set role regress_fetchq_manager;
-select fetchq.queue_enable_notify('rq_sec'), fetchq.queue_set_max_active('rq_sec', 5), fetchq.queue_set_ordered('rq_sec');
+select fetchq.queue_enable_notify('rq_sec');
+select from fetchq.queue_configure('rq_sec', '{"max_active": 5, "ordered": true}');
 select fetchq.queue_drop_indexes('rq_sec'), fetchq.queue_create_indexes('rq_sec');
 reset role;
 select indexrelid::regclass, pg_get_userbyid(relowner) as owner from pg_index join pg_class on oid = indexrelid where indrelid = 'fetchq_data.rq_sec__docs'::regclass order by 1;

@@ -3,6 +3,7 @@ select was_created from fetchq.queue_create('rq_gucs');
 show fetchq.compat_version;
 show fetchq.legacy_quotes;
 show fetchq.strict;
+show fetchq.compat;
 
 -- The version that fetchq 4 clients compare with.
 select version from fetchq.info();
@@ -15,10 +16,61 @@ commit;
 select version from fetchq.info();
 reset fetchq.compat_version;
 select version from fetchq.info();
+
+-- fetchq.compat sets all three for a client of fetchq 4, but one that is set by itself holds.
+create function test.compat() returns text language plpgsql as $$
+declare
+    pushed int;
+begin
+    perform fetchq.queue_truncate('rq_gucs');
+    perform fetchq.doc_push('rq_gucs', 'q', '{"t": "it''''s"}');
+    begin
+        pushed := fetchq.doc_push('rq_nope', 'q');
+    exception when undefined_object then
+    end;
+    return (select version from fetchq.info()) || ', ' || (select payload ->> 't' from fetchq_data.rq_gucs__docs)
+        || ', ' || coalesce(pushed || ' into an unknown queue', 'an error for an unknown queue');
+end $$;
+set client_min_messages = error;
+select test.compat();
+set fetchq.compat = '4.2.0';
+select test.compat();
+set fetchq.compat = '4.1.1';
+select test.compat();
+set fetchq.strict = on;
+select test.compat();
+set fetchq.legacy_quotes = off;
+select test.compat();
+set fetchq.compat_version = '4.0.2';
+select test.compat();
+set fetchq.strict = auto;
+set fetchq.legacy_quotes = auto;
+set fetchq.compat_version = auto;
+select test.compat();
+set fetchq.compat = '';
+select test.compat();
+set fetchq.compat = off;
+select test.compat();
+set fetchq.strict = off;
+set fetchq.legacy_quotes = on;
+select test.compat();
+-- A boolean in any of the words of PostgreSQL.
+set fetchq.strict = true;
+set fetchq.legacy_quotes = 0;
+select test.compat();
+set fetchq.strict = no;
+set fetchq.legacy_quotes = yes;
+select test.compat();
+reset fetchq.compat;
+reset fetchq.strict;
+reset fetchq.legacy_quotes;
+reset fetchq.compat_version;
+reset client_min_messages;
+drop function test.compat();
+select fetchq.queue_truncate('rq_gucs', true);
 -- A setting of the role or the database applies to new sessions.
 create role regress_fetchq_old login;
-alter role regress_fetchq_old set fetchq.compat_version = '4.0.0';
-alter role regress_fetchq_old set fetchq.legacy_quotes = on;
+alter role regress_fetchq_old set fetchq.compat = '4.1.1';
 select unnest(setconfig) from pg_db_role_setting s join pg_roles r on r.oid = s.setrole where r.rolname = 'regress_fetchq_old';
 drop role regress_fetchq_old;
 

@@ -1,0 +1,48 @@
+//! All settings of a queue as one JSON object.
+
+use pgrx::prelude::*;
+
+use crate::api::entry::{queue_name, respond, respond_write};
+use crate::pg::call::Reply;
+use crate::store::queue_configure as store;
+use crate::store::rights::{self, Right};
+
+/// `queue_configure(queue, settings) → all_settings`: changes the settings of a queue that are
+/// named; null resets one. An error changes nothing.
+///
+/// Fails with `UnknownQueue`; with `NoRight` unless the caller manages the queue; with `Invalid`
+/// for an unknown key or a value that its key does not accept; with `BadValue` when the queue is
+/// to be its own dead-letter queue; with `KeepsSnapshot` when a limit or the order is changed in a
+/// transaction of REPEATABLE READ or SERIALIZABLE; with `AlteredTable`.
+#[pg_extern(sql = false)]
+fn queue_configure(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
+    respond_write(fcinfo, |call| {
+        let name = queue_name(call, 0)?;
+        let settings = call.json(1, "settings")?;
+        rights::require(&name, Right::Manage)?;
+        let changes = store::parse(settings)?;
+        rights::with(&name, Right::Manage, || store::configure(&name, &changes))?;
+        Ok(Reply::json(store::settings(&name)?))
+    })
+}
+
+/// `queue_settings(queue) → all_settings`: all settings of a queue, as `queue_configure` takes
+/// them. Fails with `UnknownQueue`, and with `NoRight` for a role without rights on the queue.
+#[pg_extern(sql = false)]
+fn queue_settings(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
+    respond(fcinfo, |call| {
+        let name = queue_name(call, 0)?;
+        rights::require(&name, Right::Any)?;
+        Ok(Reply::json(store::settings(&name)?))
+    })
+}
+
+/// `queue_default_is_valid(setting, value) → is_valid`: the constraint of `fetchq.queue_defaults`.
+/// True, or an error: `Invalid` for an unknown key or a value that its key does not accept.
+#[pg_extern(sql = false)]
+fn queue_default_is_valid(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
+    respond(fcinfo, |call| {
+        store::check_default(call.text(0, "setting")?, call.json(1, "value")?)?;
+        Ok(Reply::bool(true))
+    })
+}
