@@ -114,7 +114,8 @@ static LOCK: Statement = Statement::new(
 
 static CANCEL: Statement = Statement::new(
     "update only {docs} d set
-         status = {killed}, attempts = 0, worker_session = null, last_error = 'cancelled'
+         status = {killed}, attempts = 0, worker_session = null, last_error = 'cancelled',
+         result = null
      where d.subject {=} $1",
 );
 

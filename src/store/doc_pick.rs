@@ -9,6 +9,7 @@ use crate::domain::status::Status;
 use crate::pg::call::RowSink;
 use crate::pg::documents::{Change, Column};
 use crate::pg::documents_check::Access;
+use crate::pg::json::Jsonb;
 use crate::pg::spi::{self, Rows, Spi};
 use crate::pg::time::Interval;
 use crate::pg::value::Arg;
@@ -103,6 +104,7 @@ static LEASE: Statement = Statement::new(
          status = {active},
          attempts = least(d.attempts, 2147483646) {+} 1,
          next_iteration = $3 {+} $2,
+         due_at = d.next_iteration, picked_at = $3, progress = null,
          lease = $4, worker_session = $5
      where d.ctid {=} any ($1)",
 );
@@ -289,6 +291,9 @@ fn claim_rows(queue: &Queue, from: Option<(i32, PickKey)>, pick: &mut Pick, limi
         row.set(Column::NextIteration, &Arg::timestamp(expires_at));
         let change = match pick.mode {
             PickMode::Lease(lease) => {
+                row.set(Column::DueAt, &Arg::timestamp(key.next_iteration));
+                row.set(Column::PickedAt, &Arg::timestamp(pick.now));
+                row.set(Column::Progress, &Jsonb::arg(None));
                 row.set(Column::Lease, &Arg::from(lease.number()));
                 row.set(
                     Column::WorkerSession,

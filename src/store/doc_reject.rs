@@ -77,6 +77,7 @@ static LOCK: Statement = Statement::new(
 static REJECT: Statement = Statement::new(
     "update only {docs} d set
          status = $2,
+         result = case when $2 {=} {killed} then null else d.result end,
          iterations = d.iterations {+} 1,
          last_iteration = pg_catalog.now(), next_iteration = $3,
          lease = null, worker_session = null, last_error = $4
@@ -149,6 +150,9 @@ fn reject_row(
     row.set(Column::LastIteration, &Arg::timestamp(time::now()));
     row.set(Column::NextIteration, &Arg::timestamp(retry_at));
     row.set(Column::LastError, &Arg::from(error));
+    if failed.new_status() == Status::Killed {
+        row.set(Column::Result, &Jsonb::arg(None));
+    }
     clear_lease(&mut row, failed.new_status());
     (documents.replace(&mut row, true) == Change::Done).then_some((failed, retry_at))
 }

@@ -26,7 +26,7 @@ static COMPLETE: Statement = Statement::new(
          status = {completed}, attempts = 0,
          iterations = d.iterations {+} 1,
          last_iteration = pg_catalog.now(), next_iteration = $3,
-         payload = coalesce($4, d.payload),
+         payload = coalesce($4, d.payload), result = null,
          lease = null, worker_session = null, last_error = null
      where d.subject {=} $1
          and {is_leased}
@@ -38,7 +38,7 @@ static KILL: Statement = Statement::new(
          status = {killed}, attempts = 0,
          iterations = d.iterations {+} 1,
          last_iteration = pg_catalog.now(),
-         payload = coalesce($3, d.payload),
+         payload = coalesce($3, d.payload), result = null,
          lease = null, worker_session = null
      where d.subject {=} $1
          and {is_leased}
@@ -50,7 +50,7 @@ static RESCHEDULE: Statement = Statement::new(
          status = $3, attempts = 0,
          iterations = d.iterations {+} 1,
          last_iteration = pg_catalog.now(), next_iteration = $4,
-         payload = coalesce($5, d.payload),
+         payload = coalesce($5, d.payload), result = null,
          lease = null, worker_session = null, last_error = null
      where d.subject {=} $1
          and {is_leased}
@@ -150,6 +150,7 @@ pub(super) fn end_iteration(row: &mut Row, to: Status, payload: &Arg) {
     if !payload.is_null() {
         row.set(Column::Payload, payload);
     }
+    row.set(Column::Result, &Jsonb::arg(None));
     clear_lease(row, to);
 }
 

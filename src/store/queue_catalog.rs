@@ -139,20 +139,20 @@ static QUEUE: Statement = Statement::new(
          where t.tgrelid {=} $2
              and t.tgname {=} any ('{fetchq_notify_insert,fetchq_notify_update}'::pg_catalog.name[])) as notify_triggers,
 
-        -- The table has the 18 columns that fetchq gave it, and no others.
+        -- The table has the 23 columns that fetchq gave it, and no others.
         not exists (
             select from pg_catalog.pg_attribute a
             where a.attrelid {=} $2 and a.attnum {>} 0
-                and (a.attnum {>} 18 or a.attisdropped)) as has_known_columns,
+                and (a.attnum {>} 23 or a.attisdropped)) as has_known_columns,
 
-        -- Of those 18, the same ones must not be NULL, and all have the length and precision
+        -- Of those 23, the same ones must not be NULL, and all have the length and precision
         -- that they were given. No other column must not be NULL, or is computed.
         not exists (
             select from pg_catalog.pg_attribute a
             where a.attrelid {=} $2 and a.attnum {>} 0 and not a.attisdropped
                 and (a.attnotnull {<>} (a.attnum {=} any ('{1,2,3,4,5,6,7,12}'::pg_catalog.int2[]))
                     or a.attgenerated {<>} ''
-                    or (a.attnum {<=} 18
+                    or (a.attnum {<=} 23
                         and a.atttypmod {<>} case when a.attnum {=} 1 then 54 else -1 end))) as are_columns_as_made,
 
         -- The settings of the queue.

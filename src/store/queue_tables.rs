@@ -20,6 +20,12 @@ use crate::store::{grants, rights};
 // worker_session: refers to fetchq.worker_sessions.
 // max_attempts: of this document; NULL for that of the queue.
 // origin: where a document of a dead-letter queue came from.
+// headers: what its producer says about the document. It stays with the document for good.
+// due_at, picked_at: when the document was due when it was picked last, and when that was. A pick
+// writes the end of the lease into next_iteration.
+// result: what its worker returned when it completed the document last.
+// progress: how far the worker of the last lease has come.
+// A row with all of them NULL is no larger for it: its header has room for 72 columns.
 // fillfactor: a pick writes a new version of the row, which is never heap-only, because its
 // index entries change. With room on the page the new version stays beside the old one, so
 // that one page is written and logged instead of two. Measured from 100 down to 80, WAL bytes
@@ -46,7 +52,12 @@ const CREATE_DOCS: &str = "create table {docs} (
     ordering_key text,
     max_attempts int,
     last_error text,
-    origin jsonb
+    origin jsonb,
+    headers jsonb,
+    due_at timestamptz,
+    picked_at timestamptz,
+    result jsonb,
+    progress jsonb
 ) using heap with (
     fillfactor = 80,
     autovacuum_vacuum_scale_factor = 0.01,
@@ -95,13 +106,23 @@ const CREATE_HISTORY: &str = "create table {history} (
     last_error text,
     ordering_key text,
     origin jsonb,
-    worker text
+    worker text,
+    headers jsonb,
+    due_at timestamptz,
+    picked_at timestamptz,
+    result jsonb,
+    progress jsonb,
+    max_attempts int
 ) with (
     autovacuum_vacuum_scale_factor = 0,
     autovacuum_vacuum_threshold = 10000
 )";
 
-const CREATE_HISTORY_INDEX: &str = "create index on {history} (outcome, settled_at)";
+// The second one is for the look-up of one document, the newest entry first.
+const CREATE_HISTORY_INDEXES: [&str; 2] = [
+    "create index on {history} (outcome, settled_at)",
+    "create index on {history} (subject, id)",
+];
 
 /// The pick index: the documents that can be picked, by version, in the order of picking.
 /// `queue_catalog` compares the text of its predicate.
@@ -257,7 +278,9 @@ pub fn create_history(name: &QueueName) {
     spi::connect(|spi| {
         as_extension_owner(|| {
             spi.once(&render(CREATE_HISTORY, name), &[]);
-            spi.once(&render(CREATE_HISTORY_INDEX, name), &[]);
+            for sql in CREATE_HISTORY_INDEXES {
+                spi.once(&render(sql, name), &[]);
+            }
             if let Some(owner) = owner {
                 grants::change_owner(spi, &name.qualified("history"), owner);
             }

@@ -3,6 +3,7 @@
 
 mod bad_values;
 mod chaos;
+mod columns;
 mod concurrency;
 mod crash;
 mod create_race;

@@ -119,7 +119,7 @@ select fetchq.doc_push('rq_rights', 'b');
 select subject from fetchq.doc_pick('rq_rights');
 reset role;
 -- Privileges on some columns only: enough for a statement.
-grant update (status, attempts, next_iteration, lease, worker_session) on fetchq_data.rq_rights__docs to regress_fetchq_direct;
+grant update (status, attempts, next_iteration, lease, worker_session, due_at, picked_at, progress) on fetchq_data.rq_rights__docs to regress_fetchq_direct;
 set role regress_fetchq_direct;
 select subject from fetchq.doc_pick('rq_rights');
 reset role;
