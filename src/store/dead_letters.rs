@@ -44,7 +44,7 @@ const MAX_RETRIES: usize = 10;
 const READ_DEAD_LETTERS: &str = "with doc as (
         select i.name, i.seq, d.version, d.priority, d.created_at,
             coalesce($5, d.payload) as payload, d.ordering_key, d.max_attempts, d.last_error,
-            d.headers, d.due_at, d.picked_at, d.progress,
+            d.headers, d.due_at, d.picked_at, d.progress, d.lease, d.worker_session,
             pg_catalog.jsonb_build_object(
                 'queue', $4, 'subject', d.subject, 'version', d.version, 'attempts', d.attempts,
                 'iterations', d.iterations {+} $6, 'created_at', d.created_at,
@@ -60,25 +60,27 @@ const READ_DEAD_LETTERS: &str = "with doc as (
         pg_catalog.array_agg(t.max_attempts), pg_catalog.array_agg(t.last_error),
         pg_catalog.array_agg(t.origin), pg_catalog.array_agg(t.headers),
         pg_catalog.array_agg(t.due_at), pg_catalog.array_agg(t.picked_at),
-        pg_catalog.array_agg(t.progress)
+        pg_catalog.array_agg(t.progress), pg_catalog.array_agg(t.lease),
+        pg_catalog.array_agg(t.worker_session)
     from doc t";
 
 // The parameters are the columns of READ_DEAD_LETTERS.
 const INSERT_DEAD_LETTERS: &str =
     "insert into {docs} (subject, version, priority, status, attempts, iterations,
         next_iteration, created_at, payload, ordering_key, max_attempts, last_error, origin, seq,
-        headers, due_at, picked_at, progress)
+        headers, due_at, picked_at, progress, lease, worker_session)
     overriding system value
     select i.name, i.version, i.priority, {pending}, 0, 0,
         pg_catalog.now(), pg_catalog.now(), i.payload, i.ordering_key, i.max_attempts,
-        i.last_error, i.origin, i.seq, i.headers, i.due_at, i.picked_at, i.progress
+        i.last_error, i.origin, i.seq, i.headers, i.due_at, i.picked_at, i.progress,
+        i.lease, i.worker_session
     from rows from (pg_catalog.unnest($1), pg_catalog.unnest($2), pg_catalog.unnest($3),
             pg_catalog.unnest($4), pg_catalog.unnest($5), pg_catalog.unnest($6),
             pg_catalog.unnest($7), pg_catalog.unnest($8), pg_catalog.unnest($9),
             pg_catalog.unnest($10), pg_catalog.unnest($11), pg_catalog.unnest($12),
-            pg_catalog.unnest($13))
+            pg_catalog.unnest($13), pg_catalog.unnest($14), pg_catalog.unnest($15))
         as i (name, seq, version, priority, payload, ordering_key, max_attempts, last_error, origin,
-            headers, due_at, picked_at, progress)
+            headers, due_at, picked_at, progress, lease, worker_session)
     order by i.name collate pg_catalog.\"C\"
     on conflict (subject) do nothing
     returning seq, version";
@@ -330,8 +332,7 @@ static LOCK_DOCUMENT: Statement = Statement::new(
 /// are due.
 pub(super) static REVIVE: Statement = Statement::new(
     "update only {docs} d set
-         status = $2, next_iteration = $3, attempts = 0, last_error = null,
-         lease = null, worker_session = null
+         status = $2, next_iteration = $3, attempts = 0, last_error = null
      where d.subject {=} any ($1)
      returning d.subject::pg_catalog.text",
 );

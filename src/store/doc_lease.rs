@@ -21,11 +21,14 @@ static EXTEND: Statement = Statement::new(
      returning d.worker_session",
 );
 
+// A document keeps lease and worker session when it is settled. One that was cancelled while it was
+// leased has lost the worker session.
 static IS_CANCELLED: Statement = Statement::new(
     "select from only {docs} d
      where d.subject {=} $1
          and d.status {+} 0 {=} {killed}
-         and d.lease {=} $2",
+         and d.lease {=} $2
+         and d.worker_session is null",
 );
 
 // Nearly always no worker is stopped, so this is asked first.
@@ -104,8 +107,8 @@ fn extend_by_statement(queue: &Queue, doc: LeasedDoc, until: i64) -> Result<Opti
     })
 }
 
-// Index of both: primary key. A cancelled document keeps the number of its lease, by which
-// doc_extend() tells its worker.
+// Index of both: primary key. The lease number of an active document, without the worker session,
+// tells its worker that it was cancelled.
 static LOCK: Statement = Statement::new(
     "select d.status from only {docs} d
      where d.subject {=} $1
@@ -114,8 +117,8 @@ static LOCK: Statement = Statement::new(
 
 static CANCEL: Statement = Statement::new(
     "update only {docs} d set
-         status = {killed}, attempts = 0, worker_session = null, last_error = 'cancelled',
-         result = null
+         status = {killed}, attempts = 0, result = null, last_error = 'cancelled',
+         worker_session = case when d.status {<>} {active} then d.worker_session end
      where d.subject {=} $1",
 );
 

@@ -207,7 +207,7 @@ static REVIVE: Statement = Statement::new(
          version = $2, priority = $3, status = $4, next_iteration = $5, payload = $6,
          ordering_key = $7, max_attempts = $8, headers = $9, attempts = 0,
          result = null, progress = null,
-         last_error = null, lease = null, worker_session = null
+         last_error = null
      where d.subject {=} $1",
 );
 

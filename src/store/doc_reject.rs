@@ -16,7 +16,7 @@ use crate::ready::key::PickKey;
 use crate::store::bookkeeping::{documents_ready, note_entry};
 use crate::store::counter_log;
 use crate::store::dead_letters::{self, Settler};
-use crate::store::doc_settle::{Settling, clear_lease, settle};
+use crate::store::doc_settle::{Settling, set_status, settle};
 use crate::store::lease_check::{LeasedDoc, holds_lease, lease_error};
 use crate::store::open_queue::Queue;
 use crate::store::statement::Statement;
@@ -80,7 +80,7 @@ static REJECT: Statement = Statement::new(
          result = case when $2 {=} {killed} then null else d.result end,
          iterations = d.iterations {+} 1,
          last_iteration = pg_catalog.now(), next_iteration = $3,
-         lease = null, worker_session = null, last_error = $4
+         last_error = $4
      where d.subject {=} $1",
 );
 
@@ -153,7 +153,7 @@ fn reject_row(
     if failed.new_status() == Status::Killed {
         row.set(Column::Result, &Jsonb::arg(None));
     }
-    clear_lease(&mut row, failed.new_status());
+    set_status(&mut row, failed.new_status());
     (documents.replace(&mut row, true) == Change::Done).then_some((failed, retry_at))
 }
 
@@ -195,8 +195,7 @@ fn reject_by_statement(
 static SNOOZE: Statement = Statement::new(
     "update only {docs} d set
          status = $3, next_iteration = $4,
-         attempts = greatest(d.attempts {-} 1, 0),
-         lease = null, worker_session = null
+         attempts = greatest(d.attempts {-} 1, 0)
      where d.subject {=} $1
          and {is_leased}
      returning d.version, d.priority, d.seq, d.attempts",
@@ -212,7 +211,7 @@ pub fn snooze(queue: &Queue, doc: LeasedDoc, next_iteration: i64) -> Result<()> 
         let attempts = row.int4(Column::Attempts).saturating_sub(1).max(0);
         row.set(Column::Attempts, &Arg::from(attempts));
         row.set(Column::NextIteration, &at);
-        clear_lease(row, to);
+        set_status(row, to);
     };
     let how = Settling {
         change: Some(&change),

@@ -27,7 +27,7 @@ static COMPLETE: Statement = Statement::new(
          iterations = d.iterations {+} 1,
          last_iteration = pg_catalog.now(), next_iteration = $3,
          payload = coalesce($4, d.payload), result = null,
-         lease = null, worker_session = null, last_error = null
+         last_error = null
      where d.subject {=} $1
          and {is_leased}
      returning d.version, d.priority, d.seq, d.attempts",
@@ -38,8 +38,7 @@ static KILL: Statement = Statement::new(
          status = {killed}, attempts = 0,
          iterations = d.iterations {+} 1,
          last_iteration = pg_catalog.now(),
-         payload = coalesce($3, d.payload), result = null,
-         lease = null, worker_session = null
+         payload = coalesce($3, d.payload), result = null
      where d.subject {=} $1
          and {is_leased}
      returning d.version, d.priority, d.seq, d.attempts",
@@ -51,7 +50,7 @@ static RESCHEDULE: Statement = Statement::new(
          iterations = d.iterations {+} 1,
          last_iteration = pg_catalog.now(), next_iteration = $4,
          payload = coalesce($5, d.payload), result = null,
-         lease = null, worker_session = null, last_error = null
+         last_error = null
      where d.subject {=} $1
          and {is_leased}
      returning d.version, d.priority, d.seq, d.attempts",
@@ -151,14 +150,13 @@ pub(super) fn end_iteration(row: &mut Row, to: Status, payload: &Arg) {
         row.set(Column::Payload, payload);
     }
     row.set(Column::Result, &Jsonb::arg(None));
-    clear_lease(row, to);
+    set_status(row, to);
 }
 
-/// Changes the status of a document, and removes its lease.
-pub(super) fn clear_lease(row: &mut Row, to: Status) {
+/// Changes the status of a document, which ends its lease. The row keeps the lease number, so that
+/// the next one is greater, and the worker session.
+pub(super) fn set_status(row: &mut Row, to: Status) {
     row.set(Column::Status, &Arg::from(to.code()));
-    row.set(Column::Lease, &Arg::from(None::<i64>));
-    row.set(Column::WorkerSession, &Arg::from(None::<i64>));
 }
 
 /// Drops a leased document: it is removed or moves to the history, by the policy of the queue.

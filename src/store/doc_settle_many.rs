@@ -26,7 +26,7 @@ static COMPLETE: Statement = Statement::new(
          status = {completed}, attempts = 0,
          iterations = d.iterations {+} 1,
          last_iteration = pg_catalog.now(), next_iteration = $3, result = null,
-         lease = null, worker_session = null, last_error = null
+         last_error = null
      where d.subject {=} any ($1)
          and {is_leased}
      returning d.subject::pg_catalog.text",
@@ -38,7 +38,7 @@ static COMPLETE_WITH: Statement = Statement::new(
          iterations = d.iterations {+} 1,
          last_iteration = pg_catalog.now(), next_iteration = $3,
          payload = coalesce(i.payload, d.payload), result = null,
-         lease = null, worker_session = null, last_error = null
+         last_error = null
      from rows from (pg_catalog.unnest($1), pg_catalog.unnest($4)) as i (subject, payload)
      where d.subject {=} i.subject
          and {is_leased}
@@ -51,7 +51,7 @@ static RESCHEDULE: Statement = Statement::new(
          iterations = d.iterations {+} 1,
          last_iteration = pg_catalog.now(), next_iteration = $4,
          payload = coalesce(i.payload, d.payload), result = null,
-         lease = null, worker_session = null, last_error = null
+         last_error = null
      from rows from (pg_catalog.unnest($1), pg_catalog.unnest($5)) as i (subject, payload)
      where d.subject {=} i.subject
          and {is_leased}

@@ -246,12 +246,13 @@ pub fn count_by_version(rows: &Rows) -> HashMap<i32, i32> {
     versions
 }
 
-// Index: the primary key, a range after a subject. A cancelled document keeps its lease
-// number until its worker has had the time to ask for it.
+// Index: the primary key, a range after a subject. A document that was cancelled while it was
+// leased, which has a lease number and no worker session, stays until its worker has had the time to
+// ask for it.
 static FIND_SETTLED: Statement = Statement::new(
     "with walked as materialized (
          select d.subject::pg_catalog.text as subject, d.status,
-             d.lease is null or d.next_iteration {<} pg_catalog.now() as is_over
+             d.lease is null or d.worker_session is not null or d.next_iteration {<} pg_catalog.now() as is_over
          from only {docs} d
          where d.subject {>} $1
          order by d.subject
@@ -295,7 +296,7 @@ static LOCK_SETTLED: Statement = Statement::new(
     "select d.subject::pg_catalog.text from only {docs} d
      where d.subject {=} any ($1)
          and d.status {+} 0 {=} $2
-         and (d.lease is null or d.next_iteration {<} pg_catalog.now())
+         and (d.lease is null or d.worker_session is not null or d.next_iteration {<} pg_catalog.now())
      order by d.subject
      for update skip locked",
 );

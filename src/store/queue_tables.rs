@@ -15,9 +15,12 @@ use crate::store::{grants, rights};
 // subject: collation "C", because a subject is an identifier. It is compared byte by byte,
 // which is faster, and no upgrade of the C library can damage the index.
 // seq: the order of insertion, so that documents of the same moment stay first in, first out.
-// lease: the lease number. It is cleared when the document is returned or settled; only a
-// document that is cancelled keeps it, so that its worker gets an error that says what happened.
-// worker_session: refers to fetchq.worker_sessions.
+// lease: the number of the last lease. It stays when the document is returned or settled, because
+// the next one has to be greater. Whether it holds is for the status to say.
+// worker_session: who had that lease; refers to fetchq.worker_sessions. It stays as well. Only a
+// document that is cancelled while it is leased loses it, which tells its worker what happened.
+// To keep both also makes the records of the write-ahead log short: PostgreSQL leaves out the end of
+// a row that stays the same, and these columns come after the payload.
 // max_attempts: of this document; NULL for that of the queue.
 // origin: where a document of a dead-letter queue came from.
 // headers: what its producer says about the document. It stays with the document for good.

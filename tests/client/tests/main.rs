@@ -15,6 +15,7 @@ mod examples;
 mod floor_race;
 mod flow;
 mod hostile_owners;
+mod lease_numbers;
 mod load_crash;
 mod mistrust;
 mod model;

@@ -144,7 +144,7 @@ select test.look();
 select * from fetchq.queue_redrive('rq_dead', 100, '{"error": "bad%"}');
 select * from fetchq.queue_redrive('rq_dead');
 select test.look();
-select subject, status, attempts, last_error, lease from fetchq_data.rq_dead__docs order by subject;
+select subject, status, attempts, last_error, lease is not null as keeps_lease from fetchq_data.rq_dead__docs order by subject;
 rollback;
 select test.error($$select fetchq.queue_redrive('rq_nope')$$);
 select test.error($$select fetchq.queue_redrive('rq_dead', -1)$$);
