@@ -290,8 +290,7 @@ impl Error {
                 Invalid::QueueName(_) | Invalid::MetricName(_) | Invalid::ScheduleName(_) => {
                     ERRCODE_INVALID_NAME
                 }
-                // fetchq 4 raised this error as P0001, and clients check for it.
-                Invalid::SubjectLength { .. } => ERRCODE_RAISE_EXCEPTION,
+                Invalid::SubjectLength { .. } => ERRCODE_STRING_DATA_RIGHT_TRUNCATION,
                 Invalid::DocumentList { .. }
                 | Invalid::Filter(_)
                 | Invalid::Retention(_)

@@ -8,8 +8,9 @@ use crate::domain::invalid::Invalid;
 /// PostgreSQL can have 63 bytes.
 pub const QUEUE_NAME_MAX: usize = 40;
 
-/// The length of the longest subject, in characters, from the contract of fetchq 4.
-pub const SUBJECT_MAX: usize = 50;
+/// The length of the longest subject, in characters. An index entry has room for one of 255
+/// characters of four bytes. In fetchq 4 it was 50.
+pub const SUBJECT_MAX: usize = 255;
 
 /// The length of the longest name of a metric, in characters, from the contract of fetchq 4.
 pub const METRIC_NAME_MAX: usize = 40;
@@ -149,10 +150,10 @@ mod tests {
 
     #[test]
     fn subjects_count_characters_not_bytes() {
-        assert!(check_subject(&"é".repeat(50)).is_ok());
+        assert!(check_subject(&"é".repeat(255)).is_ok());
         assert_eq!(
-            check_subject(&"x".repeat(51)),
-            Err(Invalid::SubjectLength { got: 51, max: 50 })
+            check_subject(&"x".repeat(256)),
+            Err(Invalid::SubjectLength { got: 256, max: 255 })
         );
     }
 

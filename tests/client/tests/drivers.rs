@@ -461,7 +461,7 @@ async fn the_two_pushes_of_four_untyped_arguments() {
             "'q', '0', '2022-01-01', '(now(), 0, ''{}'', {DATA})'",
             "22023",
         ),
-        ("'q', repeat('s', 51), '{}', '2022-01-01'", "P0001"),
+        ("'q', repeat('s', 256), '{}', '2022-01-01'", "22001"),
     ] {
         assert_eq!(
             session

@@ -102,7 +102,7 @@ select test.error($$select fetchq.doc_reject('rq_reject', 'planned', 'no', '{}')
 select test.error($$select fetchq.doc_reject('rq_reject', 'missing', 'no', '{}')$$);
 select test.error($$select fetchq.doc_reject('rq_nope', 'active', 'no', '{}')$$);
 reset fetchq.strict;
-select test.error($$select fetchq.doc_reject('rq_reject', repeat('x', 51), 'no', '{}')$$);
+select test.error($$select fetchq.doc_reject('rq_reject', repeat('x', 256), 'no', '{}')$$);
 
 -- An expired lease is still valid until maintenance ends it.
 select fetchq.queue_set_max_attempts('rq_reject', 5);
