@@ -86,6 +86,21 @@ pub fn check_subject(subject: &str) -> Result<&str, Invalid> {
     }
 }
 
+/// The length of the longest message of an error, in bytes.
+pub const MESSAGE_MAX: usize = 8192;
+
+/// Checks the length of a message. Returns `Invalid::MessageLength` when it is too long.
+pub fn check_message(message: &str) -> Result<&str, Invalid> {
+    if message.len() <= MESSAGE_MAX {
+        Ok(message)
+    } else {
+        Err(Invalid::MessageLength {
+            got: message.len(),
+            max: MESSAGE_MAX,
+        })
+    }
+}
+
 /// Checks that the name of a metric fits its column, and is not empty.
 ///
 /// Fails with `Invalid::MetricName` when it is not valid.
@@ -154,6 +169,18 @@ mod tests {
         assert_eq!(
             check_subject(&"x".repeat(256)),
             Err(Invalid::SubjectLength { got: 256, max: 255 })
+        );
+    }
+
+    #[test]
+    fn messages_count_bytes() {
+        assert!(check_message(&"é".repeat(4096)).is_ok());
+        assert_eq!(
+            check_message(&"é".repeat(4097)),
+            Err(Invalid::MessageLength {
+                got: 8194,
+                max: 8192
+            })
         );
     }
 

@@ -40,15 +40,16 @@ const MAX_RETRIES: usize = 10;
 // The documents as the dead-letter queue gets them, an array for each column. $1, $2, $3: the
 // subjects, the subjects in the dead-letter queue, and the numbers there. $4: the name of the
 // queue. $5: the payload that the worker passed, or NULL. $6: how many iterations are not counted
-// yet.
+// yet. $7: why the worker has killed them, or NULL.
 const READ_DEAD_LETTERS: &str = "with doc as (
         select i.name, i.seq, d.version, d.priority, d.created_at,
-            coalesce($5, d.payload) as payload, d.ordering_key, d.max_attempts, d.last_error,
+            coalesce($5, d.payload) as payload, d.ordering_key, d.max_attempts,
+            coalesce($7, d.last_error) as last_error,
             d.headers, d.due_at, d.picked_at, d.progress, d.lease, d.worker_session,
             pg_catalog.jsonb_build_object(
                 'queue', $4, 'subject', d.subject, 'version', d.version, 'attempts', d.attempts,
                 'iterations', d.iterations {+} $6, 'created_at', d.created_at,
-                'killed_at', pg_catalog.now(), 'error', d.last_error)
+                'killed_at', pg_catalog.now(), 'error', coalesce($7, d.last_error))
             {||} case when d.origin is null then '{}'::pg_catalog.jsonb
                 else pg_catalog.jsonb_build_object('origin', d.origin) end as origin
         from rows from (pg_catalog.unnest($1), pg_catalog.unnest($2), pg_catalog.unnest($3))
@@ -155,6 +156,17 @@ struct Move {
 /// between the two, in arrays of one gigabyte at most.
 pub(super) const PART: usize = 500;
 
+/// What a worker that kills a document says about it.
+#[derive(Clone, Copy, Default)]
+struct ByWorker<'a> {
+    /// None: the payload stays.
+    payload: Option<Jsonb>,
+    /// Why. None: the last error stays.
+    error: Option<&'a str>,
+    /// How many iterations are not counted yet.
+    iterations: i64,
+}
+
 /// Moves documents that the caller has locked to the dead-letter queue, all of them. Returns
 /// how many there were of each version. Fails with `Error::HiddenDocument` when no subject is
 /// free there, and with `Error::NotRemoved` when a document cannot be removed.
@@ -163,8 +175,7 @@ fn move_to_dead_letters(
     queue: &Queue,
     target: &Target,
     subjects: &[String],
-    payload: Option<Jsonb>,
-    iterations: i64,
+    by_worker: ByWorker,
 ) -> Result<HashMap<i32, i32>> {
     let mut subjects = subjects.to_vec();
     subjects.sort_unstable();
@@ -188,8 +199,9 @@ fn move_to_dead_letters(
             Arg::from(new),
             Arg::from(numbers.clone()),
             Arg::from(queue.name.as_str()),
-            Jsonb::arg(payload),
-            Arg::from(iterations),
+            Jsonb::arg(by_worker.payload),
+            Arg::from(by_worker.iterations),
+            Arg::from(by_worker.error),
         ];
         let read = queue.once(spi, READ_DEAD_LETTERS, &args);
         let rows = target.write(spi, INSERT_DEAD_LETTERS, &read.args(0));
@@ -252,8 +264,9 @@ pub fn settle_failed(
             subjects.sort_unstable();
             let mut versions: HashMap<i32, i32> = HashMap::new();
             for part in subjects.chunks(PART) {
+                let settled = ByWorker::default();
                 let moved =
-                    spi::connect(|spi| move_to_dead_letters(spi, queue, &target, part, None, 0))?;
+                    spi::connect(|spi| move_to_dead_letters(spi, queue, &target, part, settled))?;
                 for (version, n) in moved {
                     *versions.entry(version).or_default() += n;
                 }
@@ -299,13 +312,14 @@ static LOCK_LEASED: Statement = Statement::new(
 );
 
 /// Moves an active document to the dead-letter queue `target`, because its worker kills it.
-/// `payload` replaces its payload. Fails as `lease_error` says when the worker has no lease on
+/// `payload` replaces its payload, and `error` its last error. Fails as `lease_error` says when the worker has no lease on
 /// it, with `Error::DeadLetterGone`, and as `move_to_dead_letters` does.
 pub fn kill(
     queue: &Queue,
     target: &QueueName,
     doc: LeasedDoc,
     payload: Option<Jsonb>,
+    error: Option<&str>,
 ) -> Result<()> {
     spi::connect(|spi| {
         let args = [Arg::from(doc.subject), Arg::from(doc.lease)];
@@ -314,7 +328,12 @@ pub fn kill(
         }
         let target = open_dead_letter_queue(queue, target, Settler::Worker)?;
         let subjects = [doc.subject.to_owned()];
-        for (version, n) in move_to_dead_letters(spi, queue, &target, &subjects, payload, 1)? {
+        let by_worker = ByWorker {
+            payload,
+            error,
+            iterations: 1,
+        };
+        for (version, n) in move_to_dead_letters(spi, queue, &target, &subjects, by_worker)? {
             counter_log::record_event(queue, version, n, Event::Drop);
         }
         Ok(())

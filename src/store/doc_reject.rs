@@ -1,12 +1,10 @@
 //! Gives a leased document back: reject after a failure, snooze without one. The log of
 //! failures, which a rejection writes, is here too.
 
-use pgrx::PgSqlErrorCode;
-
 use crate::domain::counter_events::Event;
 use crate::domain::names;
 use crate::domain::status::Status;
-use crate::error::{self, Result};
+use crate::error::Result;
 use crate::pg::documents::{Change, Column, Row};
 use crate::pg::documents_check::Access;
 use crate::pg::json::Jsonb;
@@ -16,7 +14,7 @@ use crate::ready::key::PickKey;
 use crate::store::bookkeeping::{documents_ready, note_entry};
 use crate::store::counter_log;
 use crate::store::dead_letters::{self, Settler};
-use crate::store::doc_settle::{Settling, set_status, settle};
+use crate::store::doc_settle::{self, Settling, set_status, settle};
 use crate::store::lease_check::{LeasedDoc, holds_lease, lease_error};
 use crate::store::open_queue::Queue;
 use crate::store::statement::Statement;
@@ -118,6 +116,37 @@ pub fn reject(
     Ok(Rejected {
         attempts: failed.attempts,
     })
+}
+
+/// Kills a leased document as `doc_settle::kill` does, with a message that says why: it is the last
+/// error of the document, and is logged with the details.
+pub fn kill(
+    queue: &Queue,
+    doc: LeasedDoc,
+    payload: Option<Jsonb>,
+    message: &str,
+    details: Option<Jsonb>,
+) -> Result<()> {
+    // The log tells which attempt it was, which the row no longer knows afterwards.
+    let attempt = spi::connect(|spi| {
+        let args = [Arg::from(doc.subject), Arg::from(doc.lease)];
+        let rows = queue.run(spi, &LOCK, &args);
+        if rows.is_empty() {
+            return Err(lease_error(spi, queue, doc));
+        }
+        Ok(rows.get(0, 3))
+    })?;
+    let (error, _) = names::cut(message, LAST_ERROR_MAX);
+    doc_settle::kill(queue, doc, payload, Some(error))?;
+    let entry = LogEntry {
+        subject: doc.subject,
+        message,
+        details,
+        ref_id: None,
+        attempt,
+    };
+    log_failure(queue, &entry);
+    Ok(())
 }
 
 /// Rejects a document without a statement, and returns it as it was and when it is retried.
@@ -230,9 +259,6 @@ pub fn snooze(queue: &Queue, doc: LeasedDoc, next_iteration: i64) -> Result<()> 
     })
 }
 
-/// The width of `__logs.message` in characters, as in fetchq 4.
-const MESSAGE_MAX: usize = 255;
-
 /// What is logged about a document.
 pub struct LogEntry<'a> {
     pub subject: &'a str,
@@ -248,27 +274,15 @@ static LOG: Statement = Statement::new(
      values ($1, $2, $3, $4, $5)",
 );
 
-/// Adds a line to the log. A message that is too long is cut, with a warning, because to lose
-/// its end is better than to fail to reject the document.
+/// Adds a line to the log.
 pub fn log_failure(queue: &Queue, entry: &LogEntry) {
-    let (message, was_cut) = names::cut(entry.message, MESSAGE_MAX);
-    if was_cut {
-        error::warn(
-            PgSqlErrorCode::ERRCODE_STRING_DATA_RIGHT_TRUNCATION,
-            format!(
-                "the message for document \"{}\" was cut to {MESSAGE_MAX} characters",
-                entry.subject
-            ),
-            "Put long texts into the details.",
-        );
-    }
     spi::connect(|spi| {
         queue.run(
             spi,
             &LOG,
             &[
                 Arg::from(entry.subject),
-                Arg::from(message),
+                Arg::from(entry.message),
                 Jsonb::arg(entry.details),
                 Arg::from(entry.ref_id),
                 Arg::from(entry.attempt),

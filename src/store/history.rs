@@ -109,7 +109,7 @@ static SETTLE: Statement = Statement::new(into_history!(
          and {is_leased}",
     "coalesce(i.payload, d.payload)",
     "d.iterations {+} 1",
-    "case when $4 {<>} 'completed' then d.last_error end",
+    "case when $4 {<>} 'completed' then coalesce($7, d.last_error) end",
     "d.due_at",
     "d.picked_at",
     "i.result",
@@ -158,28 +158,40 @@ fn worker_name() -> String {
     leases::shown_name(&settings::worker_name(), &session::application())
 }
 
+/// What a worker says about documents that leave for the history.
+#[derive(Default)]
+pub struct Columns<'a> {
+    /// New payloads, a `jsonb[]` as long as the list of subjects. None: they stay.
+    pub payloads: Option<Arg>,
+    /// Results, a `jsonb[]` of the same length.
+    pub results: Option<Arg>,
+    /// The last error. None: it stays.
+    pub error: Option<&'a str>,
+}
+
 /// Settles active documents by moving them into the history, and records that for the
 /// counters. Returns the subjects of those that were active, by the lease `lease` if one is
-/// given. `payloads`: new payloads, a `jsonb[]` as long as `subjects`.
+/// given.
 pub fn settle(
     queue: &Queue,
     subjects: &[&str],
     lease: Option<i64>,
-    payloads: Option<Arg>,
+    columns: Columns,
     outcome: Outcome,
 ) -> HashSet<String> {
     let mut sorted = subjects.to_vec();
-    if payloads.is_none() {
+    if columns.payloads.is_none() && columns.results.is_none() {
         sorted.sort_unstable();
     }
     let worker = worker_name();
     let args = [
         Arg::from(sorted),
         Arg::from(lease),
-        payloads.unwrap_or_else(Arg::no_json_array),
+        columns.payloads.unwrap_or_else(Arg::no_json_array),
         Arg::from(outcome.word()),
         Arg::from(worker.as_str()),
-        Arg::no_json_array(),
+        columns.results.unwrap_or_else(Arg::no_json_array),
+        Arg::from(columns.error),
     ];
     spi::connect(|spi| {
         let rows = queue.run(spi, &SETTLE, &args);

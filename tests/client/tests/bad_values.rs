@@ -672,9 +672,9 @@ async fn the_longest_subject_fits_every_table() {
                  select fetchq.queue_set_dead_letter('q', 'letters');
                  select fetchq.doc_put('q', repeat('🙂', 255), ordering_key => 'k');
                  select fetchq.doc_pick('q');
-                 select fetchq.doc_reject('q', repeat('🙂', 255), 'no', null, delay => '0s');
+                 select fetchq.doc_reject('q', repeat('🙂', 255), 'no', delay => '0s');
                  select fetchq.doc_pick('q');
-                 select fetchq.doc_kill('q', repeat('🙂', 255));
+                 select fetchq.doc_kill('q', repeat('🙂', 255), message => 'no');
                  select fetchq.queue_redrive('q');
                  select fetchq.doc_pick('q')"
             ))

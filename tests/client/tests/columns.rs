@@ -28,6 +28,7 @@ const LETTERS: &str = "fetchq_data.letters__docs d";
 /// What a document has that was picked, with a result of before and the progress of this lease.
 const PICKED: &str = r#"{"of": "producer"}|1577836800|t|{"old": 1}|{"done": 7}"#;
 const WITHOUT_RESULT: &str = r#"{"of": "producer"}|1577836800|t||{"done": 7}"#;
+const RESULT: &str = r#"{"of": "producer"}|1577836800|t|{"new": 2}|{"done": 7}"#;
 const PICKED_AGAIN: &str = r#"{"of": "producer"}|1577836800|t|{"old": 1}|"#;
 
 const KEEP: &str = "select fetchq.queue_set_history('q', '1 day', '1 day', '1 day')";
@@ -311,6 +312,62 @@ const VERBS: &[Verb] = &[
         HISTORY,
         PICKED,
     ),
+    verb(
+        "complete with a result",
+        "",
+        "{progress} select fetchq.doc_complete('q', 'a', lease => :lease, result => '{\"new\": 2}')",
+        DOCS,
+        RESULT,
+    ),
+    verb(
+        "complete with a payload and a result",
+        "",
+        "{progress} select fetchq.doc_complete('q', 'a', '{}', :lease, '{\"new\": 2}')",
+        DOCS,
+        RESULT,
+    ),
+    verb(
+        "complete with a result into the history",
+        KEEP,
+        "{progress} select fetchq.doc_complete('q', 'a', lease => :lease, result => '{\"new\": 2}')",
+        HISTORY,
+        RESULT,
+    ),
+    verb(
+        "complete_many with results",
+        "",
+        "{progress} select fetchq.doc_complete_many('q', '{a}', lease => :lease, results => array['{\"new\": 2}']::jsonb[])",
+        DOCS,
+        RESULT,
+    ),
+    verb(
+        "complete_many with payloads and results into the history",
+        KEEP,
+        "{progress} select fetchq.doc_complete_many('q', '{a}', array['{}']::jsonb[], :lease, array['{\"new\": 2}']::jsonb[])",
+        HISTORY,
+        RESULT,
+    ),
+    verb(
+        "extend with progress",
+        "",
+        "select fetchq.doc_extend('q', 'a', '1 hour', :lease, '{\"done\": 7}')",
+        DOCS,
+        PICKED,
+    ),
+    verb(
+        "revive with a result",
+        "",
+        "{progress} select fetchq.doc_complete('q', 'a', lease => :lease, result => '{\"new\": 2}'); select fetchq.doc_revive('q', 'a')",
+        DOCS,
+        RESULT,
+    ),
+    verb(
+        "kill with a message",
+        "",
+        "{progress} select fetchq.doc_kill('q', 'a', lease => :lease, message => 'no', details => '{}')",
+        DOCS,
+        WITHOUT_RESULT,
+    ),
 ];
 
 /// The settings of a queue under which a document is picked: each leads to other code.
@@ -436,5 +493,65 @@ async fn a_popped_document_is_in_the_history_with_the_time_when_it_was_due() {
         .await;
     assert_eq!(found, [r#"popped|{"of": "producer"}|1577836800|t||"#]);
     drop(session);
+    db.remove().await;
+}
+
+/// Where a killed document is: what the queue is set to, and the query for its last error.
+const KILLED: [(&str, &str); 3] = [
+    ("", "select last_error from fetchq_data.q__docs"),
+    (KEEP, "select last_error from fetchq.history"),
+    (
+        "select fetchq.queue_set_dead_letter('q', 'letters')",
+        "select last_error || ', ' || (origin ->> 'error') from fetchq_data.letters__docs",
+    ),
+];
+
+#[tokio::test]
+async fn a_kill_with_a_message_says_why_wherever_the_document_is() {
+    let db = Server::of_suite().database("columns_kill").await;
+    let session = db.connect().await;
+    for direct in ["on", "off"] {
+        session.sql(&format!("set fetchq.direct = {direct}")).await;
+        for (settings, last_error) in KILLED {
+            let lease = pick(&session, settings, PICKS[0].1).await;
+            let kill = format!(
+                "select fetchq.doc_kill('q', 'a', lease => {lease}, message => 'no such order', details => '{{\"n\": 7}}')"
+            );
+            assert_eq!(session.text(&kill).await, "1");
+            let expected = match settings.contains("dead") {
+                true => "no such order, no such order",
+                false => "no such order",
+            };
+            assert_eq!(session.text(last_error).await, expected, "{settings}");
+            let log = "select subject, message, details, attempt from fetchq_data.q__logs";
+            assert_eq!(session.rows(log).await, [r#"a|no such order|{"n": 7}|1"#]);
+            assert_eq!(session.state(&kill).await, "55000");
+            assert_eq!(session.rows(log).await.len(), 1, "{settings}");
+        }
+    }
+    drop(session);
+    db.remove().await;
+}
+
+#[tokio::test]
+async fn progress_can_be_read_while_the_document_runs() {
+    let db = Server::of_suite().database("columns_progress").await;
+    let (session, other) = (db.connect().await, db.connect().await);
+    for direct in ["on", "off"] {
+        session.sql(&format!("set fetchq.direct = {direct}")).await;
+        let lease = pick(&session, "", PICKS[0].1).await;
+        let progress = "select progress from fetchq_data.q__docs";
+        assert_eq!(other.text(progress).await, "");
+        for (given, stored) in [("'[1]'", "[1]"), ("null", "[1]"), ("'[2]'", "[2]")] {
+            session
+                .sql(&format!(
+                    "select fetchq.doc_extend('q', 'a', '1h', {lease}, {given})"
+                ))
+                .await;
+            assert_eq!(other.text(progress).await, stored);
+        }
+    }
+    drop(session);
+    drop(other);
     db.remove().await;
 }

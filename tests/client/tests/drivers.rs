@@ -90,7 +90,7 @@ const RESULTS: &[(&str, &str)] = &[
     ("doc_append_many(text, _jsonb, int4, int4)", "subject text"),
     ("doc_upsert_many(text, jsonb)", "subject text, action text"),
     (
-        "doc_complete_many(text, _text, _jsonb, int8)",
+        "doc_complete_many(text, _text, _jsonb, int8, _jsonb)",
         "subject text, settled bool",
     ),
     (
@@ -110,10 +110,13 @@ const RESULTS: &[(&str, &str)] = &[
         "index text, version int4, level int4, next_iteration timestamptz, attempts int4, seq int8, is_empty bool",
     ),
     (
-        "doc_complete(text, text, jsonb, int8)",
+        "doc_complete(text, text, jsonb, int8, jsonb)",
         "affected_rows int4",
     ),
-    ("doc_kill(text, text, jsonb, int8)", "affected_rows int4"),
+    (
+        "doc_kill(text, text, jsonb, int8, text, jsonb)",
+        "affected_rows int4",
+    ),
     ("doc_drop(text, text, int8)", "affected_rows int4"),
     (
         "doc_reschedule(text, text, timestamptz, jsonb, int8)",
