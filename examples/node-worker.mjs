@@ -75,7 +75,7 @@ async function work(doc) {
     await db.query('select fetchq.doc_snooze($1, $2, now(), $3)', [queue, doc.subject, doc.lease]);
   } else {
     // The document is retried by the retry policy of the queue.
-    await db.query('select fetchq.doc_reject($1, $2, left($3, 255), $4, lease => $5)', [queue, doc.subject, failure.message, { worker: name }, doc.lease]);
+    await db.query('select fetchq.doc_reject($1, $2, left($3, 2000), $4, lease => $5)', [queue, doc.subject, failure.message, { worker: name }, doc.lease]);
   }
 }
 

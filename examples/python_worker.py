@@ -85,7 +85,7 @@ def work(db, pool, doc):
     else:
         # The document is retried by the retry policy of the queue.
         db.execute(
-            "select fetchq.doc_reject(%s, %s, left(%s, 255), %s, lease => %s)",
+            "select fetchq.doc_reject(%s, %s, left(%s, 2000), %s, lease => %s)",
             [*mine, str(failure), Jsonb({"worker": NAME}), doc["lease"]],
         )
 

@@ -60,8 +60,12 @@ pub enum Error {
         function: String,
         argument: &'static str,
     },
-    #[error("there are {payloads} payloads for {subjects} subjects")]
-    ListLengths { subjects: usize, payloads: usize },
+    #[error("there are {got} {argument} for {subjects} subjects")]
+    ListLengths {
+        subjects: usize,
+        argument: &'static str,
+        got: usize,
+    },
     #[error("{function}() accepts only arrays of one dimension")]
     ManyDimensions { function: String },
     #[error(
@@ -328,8 +332,9 @@ impl Error {
                     ERRCODE_INVALID_NAME
                 }
                 Invalid::UnknownSetting(_) => ERRCODE_UNDEFINED_PARAMETER,
-                // fetchq 4 raised this error as P0001, and clients check for it.
-                Invalid::SubjectLength { .. } => ERRCODE_RAISE_EXCEPTION,
+                Invalid::SubjectLength { .. } | Invalid::MessageLength { .. } => {
+                    ERRCODE_STRING_DATA_RIGHT_TRUNCATION
+                }
                 Invalid::DocumentList { .. }
                 | Invalid::Filter(_)
                 | Invalid::Setting { .. }
@@ -350,7 +355,7 @@ impl Error {
                 format!("Create it with: select * from fetchq.queue_create('{queue}')")
             }
             Self::NullElement { .. } => "Remove the null element.".into(),
-            Self::ListLengths { .. } => "Pass one payload for each subject, or none at all.".into(),
+            Self::ListLengths { .. } => "Pass one element for each subject, or no list at all.".into(),
             Self::ManyDimensions { .. } => "Pass a plain list such as array['a', 'b'].".into(),
             Self::BadDocument { .. } | Self::NoList => r#"Pass an array such as [{"subject": "s1", "payload": {}, "version": 0, "priority": 0, "next_iteration": "2030-01-01"}]; only the subject is needed."#.into(),
             Self::NotMergeable { .. } => "Merge JSON objects only, or use the mode replace, which accepts any payload.".into(),
@@ -404,6 +409,7 @@ impl Error {
             Self::Invalid(invalid) => match invalid {
                 Invalid::ScheduleName(_) => format!("The name of a schedule has 1 to {} characters, none of them a control character: it becomes part of the subjects.", schedule::NAME_MAX),
                 Invalid::QueueName(_) => "A queue name starts with a letter or an underscore, continues with letters, digits and underscores, and has at most 40 characters; it is folded to lower case.".into(),
+                Invalid::MessageLength { .. } => "Put long texts into the details.".into(),
                 Invalid::SubjectLength { .. } => "Use a shorter subject, such as a hash of the long one.".into(),
                 Invalid::MetricName(_) => "A metric name has 1 to 40 characters.".into(),
                 Invalid::DocumentList { .. } => "Write the list as ('subject', priority, 'json payload', {DATA}), ...; only literals are allowed.".into(),

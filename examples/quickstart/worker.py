@@ -57,7 +57,7 @@ def work(document, args):
             raise Changed("the file has changed since round 1")
     except (OSError, Changed) as error:
         details = json.dumps({"path": payload["path"]})
-        return REJECT, call | {"message": str(error)[:255], "details": details}
+        return REJECT, call | {"message": str(error)[:2000], "details": details}
     this_round = payload["round"] + 1
     call |= {"sha256": found, "payload": json.dumps(payload | {"sha256": found, "round": this_round})}
     if this_round == 1:

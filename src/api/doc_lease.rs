@@ -12,8 +12,9 @@ use crate::store::doc_lease;
 use crate::store::lease_check::LeasedDoc;
 use crate::store::open_queue::Queue;
 
-/// `doc_extend(queue, subject, duration, lease) → (next_iteration, stop)`: has a lease last for
-/// `duration`, an interval, from now. `stop` says whether the worker was asked to stop; with
+/// `doc_extend(queue, subject, duration, lease, progress) → (next_iteration, stop)`: has a lease
+/// last for `duration`, an interval, from now. `progress` replaces that of the document; NULL leaves
+/// it as it is. `stop` says whether the worker was asked to stop; with
 /// `next_iteration` NULL the document was cancelled.
 ///
 /// Fails with `UnknownQueue`, `BadDuration`, `NotActive`, or with `LeaseLost` when the lease
@@ -29,7 +30,7 @@ fn doc_extend(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
         };
         // Not the time of the transaction, which may have begun long ago.
         let until = duration.after(time::clock());
-        let extended = doc_lease::extend(&*Queue::open(&queue)?, doc, until)?;
+        let extended = doc_lease::extend(&*Queue::open(&queue)?, doc, until, call.opt_json(4))?;
         let until = match extended.until {
             Some(until) => Arg::timestamp(until),
             None => Arg::no_timestamp(),

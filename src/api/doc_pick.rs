@@ -103,6 +103,7 @@ fn doc_pick_wait(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
                 now,
                 mode: PickMode::Lease(&lease),
                 out,
+                is_over: false,
             };
             // A pick of 0 documents has all it wants and does not wait.
             if limit > 0 {
@@ -133,6 +134,7 @@ fn pick(call: &Call, version: i32, limit: i32, duration: Interval) -> Result<Rep
                 now: time::now(),
                 mode: PickMode::Lease(&Lease::new()),
                 out,
+                is_over: false,
             };
             store::pick(&queue, pick);
         }
@@ -162,6 +164,7 @@ fn doc_pop(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
                     now: time::now(),
                     mode: PickMode::Remove,
                     out,
+                    is_over: false,
                 };
                 store::pick(&queue, pick);
             }

@@ -46,6 +46,7 @@ fn doc_pick_any(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
                 now,
                 mode: doc_pick::PickMode::Lease(&lease),
                 out,
+                is_over: false,
             };
             doc_pick::pick(&queues[at], pick)
         });

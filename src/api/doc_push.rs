@@ -31,6 +31,7 @@ fn doc_push(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
             next_iteration: call.timestamp(3, "next_iteration")?,
             ordering_key: None,
             max_attempts: None,
+            headers: None,
         };
         let pushed = Queue::open(&queue).map(|queue| store::push(&queue, &doc));
         lenient(pushed, 0).map(Reply::int)
@@ -59,6 +60,7 @@ pub fn read_document(call: &Call) -> Result<NewDoc<'_>> {
         payload: payload(call, 5)?,
         ordering_key: None,
         max_attempts: None,
+        headers: None,
     })
 }
 
@@ -125,6 +127,7 @@ fn doc_push_untyped(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
             next_iteration: time::parse_timestamp(last),
             ordering_key: None,
             max_attempts: None,
+            headers: None,
         };
         let pushed = Queue::open(&queue).map(|queue| store::push(&queue, &doc));
         lenient(pushed, 0).map(Reply::int)
@@ -146,6 +149,7 @@ fn doc_append(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
             next_iteration: time::now(),
             ordering_key: None,
             max_attempts: None,
+            headers: None,
         };
         let appended = Queue::open(&queue).map(|queue| {
             store::append(&queue, &doc, generated_subject)

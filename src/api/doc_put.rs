@@ -49,6 +49,7 @@ fn doc_put(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
                 priority: call.int(5, "priority")?,
                 ordering_key: call.opt_text(7),
                 max_attempts,
+                headers: None,
             },
             mode: mode(call, 6)?,
         };

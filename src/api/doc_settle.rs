@@ -2,9 +2,12 @@
 
 use pgrx::prelude::*;
 
-use crate::api::entry::{lenient, opt_payload, queue_name, respond_write, subject};
+use crate::api::entry::{
+    lenient, message, opt_message, opt_payload, queue_name, respond_write, subject,
+};
 use crate::error::Result;
 use crate::pg::call::{Call, Reply};
+use crate::store::doc_reject;
 use crate::store::doc_settle;
 use crate::store::lease_check::LeasedDoc;
 use crate::store::open_queue::Queue;
@@ -25,9 +28,9 @@ pub fn settle(
     lenient(settled.map(|()| 1), 0).map(Reply::int)
 }
 
-/// `doc_complete(queue, subject, payload, lease) → affected_rows`: settles an active document
-/// as completed. `payload` NULL leaves the payload as it is; with `lease` the document is
-/// settled only while that lease lasts.
+/// `doc_complete(queue, subject, payload, lease, result) → affected_rows`: settles an active
+/// document as completed. `payload` NULL leaves the payload as it is; with `lease` the document is
+/// settled only while that lease lasts; `result` is kept with the document.
 ///
 /// Fails with `LeaseLost` when the lease was lost. Without `lease`, a document that is not
 /// active raises a warning and returns 0.
@@ -36,18 +39,30 @@ fn doc_complete(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
         let payload = opt_payload(call, 2);
         settle(call, 3, |queue, doc| {
-            doc_settle::complete(queue, doc, payload)
+            doc_settle::complete(queue, doc, payload, call.opt_json(4))
         })
     })
 }
 
-/// `doc_kill(queue, subject, payload, lease) → affected_rows`: settles an active document as
-/// killed. Arguments and errors are those of `doc_complete`.
+/// `doc_kill(queue, subject, payload, lease, message, details) → affected_rows`: settles an active
+/// document as killed. `message` says why: it is its last error, and goes into the log with
+/// `details`. The other arguments and errors are those of `doc_complete`; fails with `NullArgument`
+/// for details without a message, and with `Invalid` for a message that is too long.
 #[pg_extern(sql = false)]
 fn doc_kill(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
         let payload = opt_payload(call, 2);
-        settle(call, 3, |queue, doc| doc_settle::kill(queue, doc, payload))
+        let details = opt_payload(call, 5);
+        let why = match details {
+            None => opt_message(call, 4)?,
+            Some(_) => Some(message(call, 4)?),
+        };
+        settle(call, 3, |queue, doc| {
+            let Some(message) = &why else {
+                return doc_settle::kill(queue, doc, payload, None);
+            };
+            doc_reject::kill(queue, doc, payload, message, details)
+        })
     })
 }
 

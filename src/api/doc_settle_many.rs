@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use pgrx::prelude::*;
 
-use crate::api::entry::{lenient, payloads, queue_name, respond_write, subjects};
+use crate::api::entry::{lenient, payloads, queue_name, respond_write, subjects, values_of};
 use crate::error::{Error, Result};
 use crate::pg::call::{Call, Reply};
 use crate::pg::value::Arg;
@@ -59,8 +59,8 @@ fn settle(
     Ok(out.done())
 }
 
-/// `doc_complete_many(queue, subjects, payloads, lease) → (subject, settled)`: settles active
-/// documents as completed. `payloads` is as long as `subjects`, or NULL.
+/// `doc_complete_many(queue, subjects, payloads, lease, results) → (subject, settled)`: settles
+/// active documents as completed. `payloads` and `results` are as long as `subjects`, or NULL.
 ///
 /// Fails with `SomeLeasesLost` when `lease` is given and one of them was lost, with
 /// `ListLengths`, `NullElement` or `ManyDimensions` for a list that is not valid. Without
@@ -69,11 +69,11 @@ fn settle(
 fn doc_complete_many(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
         settle(call, 3, |queue, subjects, lease| {
-            let payloads = match call.is_null(2) {
-                true => None,
-                false => Some(payloads(call, 2, subjects.len())?),
-            };
-            Ok(doc_settle_many::complete(queue, subjects, lease, payloads))
+            let payloads = values_of(call, 2, subjects.len(), "payloads")?;
+            let results = values_of(call, 4, subjects.len(), "results")?;
+            Ok(doc_settle_many::complete(
+                queue, subjects, lease, payloads, results,
+            ))
         })
     })
 }

@@ -109,14 +109,23 @@ pub fn opt_payload(call: &Call, at: usize) -> Option<Jsonb> {
 }
 
 /// The message of an error, without the doubled apostrophes of `fetchq.legacy_quotes`. Fails with
-/// `NullArgument`.
+/// `NullArgument`, and with `Invalid` when it is too long.
 pub fn message(call: &Call, at: usize) -> Result<String> {
     let text = call.text(at, "message")?;
-    Ok(if settings::legacy_quotes() {
-        undouble(text)
-    } else {
-        text.to_owned()
-    })
+    let text = match settings::legacy_quotes() {
+        true => undouble(text),
+        false => text.to_owned(),
+    };
+    names::check_message(&text)?;
+    Ok(text)
+}
+
+/// A message as [`message`] reads it, or `None` for NULL. Fails with `Invalid` when it is too long.
+pub fn opt_message(call: &Call, at: usize) -> Result<Option<String>> {
+    match call.is_null(at) {
+        true => Ok(None),
+        false => message(call, at).map(Some),
+    }
 }
 
 /// A counter for a column that is an `int` since fetchq 4. A value that does not fit is replaced by
@@ -152,17 +161,24 @@ pub fn subjects(call: &Call, at: usize) -> Result<Vec<String>> {
         .collect()
 }
 
-/// The payloads of `n` subjects, as a parameter of a statement; NULL where none are given.
+/// The payloads of `n` subjects, as a parameter of a statement; NULL where none are given. Fails as
+/// [`values_of`] does.
+pub fn payloads(call: &Call, at: usize, n: usize) -> Result<Arg> {
+    Ok(values_of(call, at, n, "payloads")?.unwrap_or_else(Arg::no_json_array))
+}
+
+/// A value for each of `n` subjects, as a parameter of a statement; `None` where none are given.
 ///
 /// Fails with `ListLengths` when there are more or fewer than `n`, with `ManyDimensions` when the
 /// array has several dimensions.
-pub fn payloads(call: &Call, at: usize, n: usize) -> Result<Arg> {
+pub fn values_of(call: &Call, at: usize, n: usize, argument: &'static str) -> Result<Option<Arg>> {
     match call.json_array(at)? {
-        None => Ok(Arg::no_json_array()),
+        None => Ok(None),
         Some((_, got)) if got != n => Err(Error::ListLengths {
             subjects: n,
-            payloads: got,
+            argument,
+            got,
         }),
-        Some((array, _)) => Ok(array),
+        Some((array, _)) => Ok(Some(array)),
     }
 }

@@ -7,6 +7,8 @@ pub enum Invalid {
     QueueName(String),
     #[error("the subject exceeds the limit of {max} characters: it has {got}")]
     SubjectLength { got: usize, max: usize },
+    #[error("the message exceeds the limit of {max} bytes: it has {got}")]
+    MessageLength { got: usize, max: usize },
     #[error("invalid schedule name: {0:?}")]
     ScheduleName(String),
     #[error("invalid metric name: {0:?}")]

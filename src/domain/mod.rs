@@ -8,6 +8,7 @@ pub mod fair_share;
 pub mod filter;
 pub mod invalid;
 pub mod jobs;
+pub mod lease_number;
 pub mod legacy_quotes;
 pub mod local_time;
 pub mod names;

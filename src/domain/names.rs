@@ -8,8 +8,9 @@ use crate::domain::invalid::Invalid;
 /// PostgreSQL can have 63 bytes.
 pub const QUEUE_NAME_MAX: usize = 40;
 
-/// The length of the longest subject, in characters, from the contract of fetchq 4.
-pub const SUBJECT_MAX: usize = 50;
+/// The length of the longest subject, in characters. An index entry has room for one of 255
+/// characters of four bytes. In fetchq 4 it was 50.
+pub const SUBJECT_MAX: usize = 255;
 
 /// The length of the longest name of a metric, in characters, from the contract of fetchq 4.
 pub const METRIC_NAME_MAX: usize = 40;
@@ -85,6 +86,21 @@ pub fn check_subject(subject: &str) -> Result<&str, Invalid> {
     }
 }
 
+/// The length of the longest message of an error, in bytes.
+pub const MESSAGE_MAX: usize = 8192;
+
+/// Checks the length of a message. Returns `Invalid::MessageLength` when it is too long.
+pub fn check_message(message: &str) -> Result<&str, Invalid> {
+    if message.len() <= MESSAGE_MAX {
+        Ok(message)
+    } else {
+        Err(Invalid::MessageLength {
+            got: message.len(),
+            max: MESSAGE_MAX,
+        })
+    }
+}
+
 /// Checks that the name of a metric fits its column, and is not empty.
 ///
 /// Fails with `Invalid::MetricName` when it is not valid.
@@ -149,10 +165,22 @@ mod tests {
 
     #[test]
     fn subjects_count_characters_not_bytes() {
-        assert!(check_subject(&"é".repeat(50)).is_ok());
+        assert!(check_subject(&"é".repeat(255)).is_ok());
         assert_eq!(
-            check_subject(&"x".repeat(51)),
-            Err(Invalid::SubjectLength { got: 51, max: 50 })
+            check_subject(&"x".repeat(256)),
+            Err(Invalid::SubjectLength { got: 256, max: 255 })
+        );
+    }
+
+    #[test]
+    fn messages_count_bytes() {
+        assert!(check_message(&"é".repeat(4096)).is_ok());
+        assert_eq!(
+            check_message(&"é".repeat(4097)),
+            Err(Invalid::MessageLength {
+                got: 8194,
+                max: 8192
+            })
         );
     }
 

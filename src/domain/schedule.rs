@@ -6,14 +6,13 @@ use std::collections::VecDeque;
 
 use crate::domain::invalid::Invalid;
 use crate::domain::local_time::{Zone, written};
-use crate::domain::names::SUBJECT_MAX;
 use crate::domain::rhythm::{END_OF_TIME_S, Rhythm};
 
 /// The length of the longest name of a schedule, in characters.
 ///
 /// The subject of a document is the name, `@`, and the time of the tick, such as
-/// `2026-03-29T01:00:00Z`, which together must not be longer than a subject can be.
-pub const NAME_MAX: usize = SUBJECT_MAX - 21;
+/// `2026-03-29T01:00:00Z`: 50 characters at most.
+pub const NAME_MAX: usize = 29;
 
 /// A tick is on time when it is at most this late, in seconds. A later one was missed.
 pub const GRACE_S: i64 = 60;

@@ -152,6 +152,7 @@ fn push_ticks(claimed: &DueSchedule, now: i64) -> Result<i32> {
                 payload,
                 ordering_key: None,
                 max_attempts: None,
+                headers: None,
             };
             // A document that exists is not created again. Its tick has happened already.
             Ok::<i32, Error>(queued + doc_push::push(&queue, &doc))

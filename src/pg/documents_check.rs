@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 use pgrx::pg_sys;
 
 /// The number of columns of a table of documents in `src/store/queue_tables.rs`.
-pub const COLUMNS: usize = 18;
+pub const COLUMNS: usize = 23;
 
 /// The types of these columns, in their order.
 pub const TYPES: [pg_sys::Oid; COLUMNS] = [
@@ -28,6 +28,11 @@ pub const TYPES: [pg_sys::Oid; COLUMNS] = [
     pg_sys::TEXTOID,
     pg_sys::INT4OID,
     pg_sys::TEXTOID,
+    pg_sys::JSONBOID,
+    pg_sys::JSONBOID,
+    pg_sys::TIMESTAMPTZOID,
+    pg_sys::TIMESTAMPTZOID,
+    pg_sys::JSONBOID,
     pg_sys::JSONBOID,
 ];
 

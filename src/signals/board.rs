@@ -4,6 +4,7 @@
 
 use std::sync::atomic::{AtomicI64, AtomicU32, Ordering};
 
+use crate::domain::lease_number;
 use crate::pg::shared::{Area, Content, Place};
 use crate::pg::{session, time};
 use crate::settings;
@@ -36,6 +37,8 @@ pub struct Board {
     pub waiters: Waiters,
     pub progress: Progress,
     pub interrupted: Interrupted,
+    /// The last lease number that was given.
+    lease_number: AtomicI64,
 }
 
 impl Board {
@@ -53,7 +56,17 @@ impl Board {
             waiters: Waiters::new(),
             progress: Progress::new(),
             interrupted: Interrupted::new(),
+            lease_number: AtomicI64::new(0),
         }
+    }
+
+    /// Returns a lease number that is at least `least`, and greater than the last one.
+    pub fn next_lease_number(&self, least: i64) -> i64 {
+        let next = |last| Some(lease_number::next(last, least));
+        let last = self
+            .lease_number
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, next);
+        lease_number::next(last.unwrap_or_default(), least)
     }
 
     /// Returns the number of a launcher that starts. No earlier launcher had it.

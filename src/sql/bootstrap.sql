@@ -326,7 +326,7 @@ values ('lgp', '*', '{"delay": "1s", "duration": "5m"}');
 create table fetchq.lease_slots (
     queue_id int not null,
     slot bigint not null,
-    subject varchar(50) collate "C",
+    subject varchar(255) collate "C",
     primary key (queue_id, slot)
 ) with (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000);
 create index lease_slots_free_idx on fetchq.lease_slots (queue_id, slot) where subject is null;

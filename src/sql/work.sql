@@ -147,7 +147,7 @@ begin
         if state operator(pg_catalog.<>) '57014' then
             failed := failed operator(pg_catalog.+) 1;
             begin
-                perform fetchq.doc_reject(queue, doc.subject, pg_catalog."left"(message, 255),
+                perform fetchq.doc_reject(queue, doc.subject, pg_catalog."left"(message, 2000),
                     pg_catalog.jsonb_build_object('sqlstate', state, 'message', message, 'detail', detail, 'context', context),
                     lease => doc.lease);
                 set constraints all immediate;

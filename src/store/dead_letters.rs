@@ -42,40 +42,56 @@ const MAX_RETRIES: usize = 10;
 // and not as the owner of the dead-letter queue. $1, $2, $3: the
 // subjects, the subjects in the dead-letter queue, and the numbers there. $4: the name of the
 // queue. $5: the payload that the worker passed, or NULL. $6: how many iterations are not counted
-// yet.
+// yet. $7: why the worker has killed them, or NULL.
 const READ_DEAD_LETTERS: &str = "with doc as (
         select i.name, i.seq, d.version, d.priority, d.created_at,
-            coalesce($5, d.payload::pg_catalog.jsonb) as payload, d.ordering_key, d.max_attempts, d.last_error,
+            coalesce($5, d.payload::pg_catalog.jsonb) as payload, d.ordering_key, d.max_attempts,
+            coalesce($7, d.last_error::pg_catalog.text) as last_error,
+            d.headers, d.due_at, d.picked_at, d.progress, d.lease, d.worker_session,
             pg_catalog.jsonb_build_object(
                 'queue', $4, 'subject', d.subject, 'version', d.version, 'attempts', d.attempts,
                 'iterations', d.iterations {+} $6, 'created_at', d.created_at,
-                'killed_at', pg_catalog.now(), 'error', d.last_error)
+                'killed_at', pg_catalog.now(),
+                'error', coalesce($7, d.last_error::pg_catalog.text))
             {||} case when d.origin is null then '{}'::pg_catalog.jsonb
                 else pg_catalog.jsonb_build_object('origin', d.origin) end as origin
         from rows from (pg_catalog.unnest($1), pg_catalog.unnest($2), pg_catalog.unnest($3))
             as i (subject, name, seq)
         join only {docs} d on d.subject {=} i.subject)
-    select pg_catalog.array_agg(t.name), pg_catalog.array_agg(t.seq),
+    select pg_catalog.array_agg(t.name),
+        pg_catalog.array_agg(t.seq),
         pg_catalog.array_agg(t.version::pg_catalog.int4),
         pg_catalog.array_agg(t.priority::pg_catalog.int4),
-        pg_catalog.array_agg(t.payload), pg_catalog.array_agg(t.ordering_key::pg_catalog.text),
+        pg_catalog.array_agg(t.payload),
+        pg_catalog.array_agg(t.ordering_key::pg_catalog.text),
         pg_catalog.array_agg(t.max_attempts::pg_catalog.int4),
         pg_catalog.array_agg(t.last_error::pg_catalog.text),
-        pg_catalog.array_agg(t.origin::pg_catalog.jsonb)
+        pg_catalog.array_agg(t.origin::pg_catalog.jsonb),
+        pg_catalog.array_agg(t.headers::pg_catalog.jsonb),
+        pg_catalog.array_agg(t.due_at::pg_catalog.timestamptz),
+        pg_catalog.array_agg(t.picked_at::pg_catalog.timestamptz),
+        pg_catalog.array_agg(t.progress::pg_catalog.jsonb),
+        pg_catalog.array_agg(t.lease::pg_catalog.int8),
+        pg_catalog.array_agg(t.worker_session::pg_catalog.int8)
     from doc t";
 
 // The parameters are the columns of READ_DEAD_LETTERS.
 const INSERT_DEAD_LETTERS: &str =
     "insert into {docs} (subject, version, priority, status, attempts, iterations,
-        next_iteration, created_at, payload, ordering_key, max_attempts, last_error, origin, seq)
+        next_iteration, created_at, payload, ordering_key, max_attempts, last_error, origin, seq,
+        headers, due_at, picked_at, progress, lease, worker_session)
     overriding system value
     select i.name, i.version, i.priority, {pending}, 0, 0,
         pg_catalog.now(), pg_catalog.now(), i.payload, i.ordering_key, i.max_attempts,
-        i.last_error, i.origin, i.seq
+        i.last_error, i.origin, i.seq, i.headers, i.due_at, i.picked_at, i.progress,
+        i.lease, i.worker_session
     from rows from (pg_catalog.unnest($1), pg_catalog.unnest($2), pg_catalog.unnest($3),
             pg_catalog.unnest($4), pg_catalog.unnest($5), pg_catalog.unnest($6),
-            pg_catalog.unnest($7), pg_catalog.unnest($8), pg_catalog.unnest($9))
-        as i (name, seq, version, priority, payload, ordering_key, max_attempts, last_error, origin)
+            pg_catalog.unnest($7), pg_catalog.unnest($8), pg_catalog.unnest($9),
+            pg_catalog.unnest($10), pg_catalog.unnest($11), pg_catalog.unnest($12),
+            pg_catalog.unnest($13), pg_catalog.unnest($14), pg_catalog.unnest($15))
+        as i (name, seq, version, priority, payload, ordering_key, max_attempts, last_error, origin,
+            headers, due_at, picked_at, progress, lease, worker_session)
     order by i.name collate pg_catalog.\"C\"
     on conflict (subject) do nothing
     returning seq, version";
@@ -106,6 +122,17 @@ struct Move {
 /// between the two, in arrays of one gigabyte at most.
 pub(super) const PART: usize = 500;
 
+/// What a worker that kills a document says about it.
+#[derive(Clone, Copy, Default)]
+struct ByWorker<'a> {
+    /// None: the payload stays.
+    payload: Option<Jsonb>,
+    /// Why. None: the last error stays.
+    error: Option<&'a str>,
+    /// How many iterations are not counted yet.
+    iterations: i64,
+}
+
 /// Moves documents that the caller has locked to the dead-letter queue, all of them. Returns
 /// how many there were of each version. Fails with `Error::HiddenDocument` when no subject is
 /// free there, and with `Error::NotRemoved` when a document cannot be removed.
@@ -114,8 +141,7 @@ fn move_to_dead_letters(
     queue: &Queue,
     target: &OwnedQueue,
     subjects: &[String],
-    payload: Option<Jsonb>,
-    iterations: i64,
+    by_worker: ByWorker,
 ) -> Result<HashMap<i32, i32>> {
     let mut subjects = subjects.to_vec();
     subjects.sort_unstable();
@@ -139,8 +165,9 @@ fn move_to_dead_letters(
             Arg::from(new),
             Arg::from(numbers.clone()),
             Arg::from(queue.name.as_str()),
-            Jsonb::arg(payload),
-            Arg::from(iterations),
+            Jsonb::arg(by_worker.payload),
+            Arg::from(by_worker.iterations),
+            Arg::from(by_worker.error),
         ];
         let read = queue.once(spi, READ_DEAD_LETTERS, &args);
         let rows = target.act(|| target.once(spi, INSERT_DEAD_LETTERS, &read.args(0)));
@@ -202,8 +229,9 @@ pub fn settle_failed(
             subjects.sort_unstable();
             let mut versions: HashMap<i32, i32> = HashMap::new();
             for part in subjects.chunks(PART) {
+                let settled = ByWorker::default();
                 let moved =
-                    spi::connect(|spi| move_to_dead_letters(spi, queue, &target, part, None, 0))?;
+                    spi::connect(|spi| move_to_dead_letters(spi, queue, &target, part, settled))?;
                 for (version, n) in moved {
                     *versions.entry(version).or_default() += n;
                 }
@@ -249,13 +277,14 @@ static LOCK_LEASED: Statement = Statement::new(
 );
 
 /// Moves an active document to the dead-letter queue `target`, because its worker kills it.
-/// `payload` replaces its payload. Fails as `lease_error` says when the worker has no lease on
-/// it, and as `OwnedQueue::open_dead_letters` and `move_to_dead_letters` do.
+/// `payload` replaces its payload, and `error` its last error. Fails as `lease_error` says when the
+/// worker has no lease on it, and as `OwnedQueue::open_dead_letters` and `move_to_dead_letters` do.
 pub fn kill(
     queue: &Queue,
     target: &QueueName,
     doc: LeasedDoc,
     payload: Option<Jsonb>,
+    error: Option<&str>,
 ) -> Result<()> {
     spi::connect(|spi| {
         let args = [Arg::from(doc.subject), Arg::from(doc.lease)];
@@ -264,7 +293,12 @@ pub fn kill(
         }
         let target = open_dead_letter_queue(queue, target, Settler::Worker)?;
         let subjects = [doc.subject.to_owned()];
-        for (version, n) in move_to_dead_letters(spi, queue, &target, &subjects, payload, 1)? {
+        let by_worker = ByWorker {
+            payload,
+            error,
+            iterations: 1,
+        };
+        for (version, n) in move_to_dead_letters(spi, queue, &target, &subjects, by_worker)? {
             counter_log::record_event(queue, version, n, Event::Drop);
         }
         Ok(())
@@ -282,8 +316,7 @@ static LOCK_DOCUMENT: Statement = Statement::new(
 /// are due.
 pub(super) static REVIVE: Statement = Statement::new(
     "update only {docs} d set
-         status = $2, next_iteration = $3, attempts = 0, last_error = null,
-         lease = null, worker_session = null
+         status = $2, next_iteration = $3, attempts = 0, last_error = null
      where d.subject {=} any ($1)
      returning d.subject::pg_catalog.text",
 );

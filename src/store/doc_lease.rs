@@ -5,6 +5,7 @@ use crate::domain::status::Status;
 use crate::error::Result;
 use crate::pg::documents::{Change, Column};
 use crate::pg::documents_check::Access;
+use crate::pg::json::Jsonb;
 use crate::pg::spi;
 use crate::pg::value::Arg;
 use crate::store::bookkeeping::note_lease;
@@ -15,17 +16,20 @@ use crate::store::{counter_log, history, plans};
 
 // Index of both: primary key. No other index can serve `{is_leased}`.
 static EXTEND: Statement = Statement::new(
-    "update only {docs} d set next_iteration = $3
+    "update only {docs} d set next_iteration = $3, progress = coalesce($4, d.progress)
      where d.subject {=} $1
          and {is_leased}
      returning d.worker_session",
 );
 
+// A document keeps lease and worker session when it is settled. One that was cancelled while it was
+// leased has lost the worker session.
 static IS_CANCELLED: Statement = Statement::new(
     "select from only {docs} d
      where d.subject {=} $1
          and d.status {+} 0 {=} {killed}
-         and d.lease {=} $2",
+         and d.lease {=} $2
+         and d.worker_session is null",
 );
 
 // Nearly always no worker is stopped, so this is asked first.
@@ -48,14 +52,21 @@ pub struct Extended {
     pub stop: bool,
 }
 
-/// Extends the lease of a document to `until`, in microseconds since 2000.
+/// Extends the lease of a document to `until`, in microseconds since 2000, and stores its progress
+/// if there is any.
 ///
 /// Fails with `Error::LeaseLost` if the caller names a lease that does not hold, and with
 /// `Error::NotActive` if it names none and the document is not leased.
-pub fn extend(queue: &Queue, doc: LeasedDoc, until: i64) -> Result<Extended> {
-    let worker_session = match extend_row(queue, doc, until) {
+pub fn extend(
+    queue: &Queue,
+    doc: LeasedDoc,
+    until: i64,
+    progress: Option<Jsonb>,
+) -> Result<Extended> {
+    let progress = Jsonb::arg(progress);
+    let worker_session = match extend_row(queue, doc, until, progress) {
         Some(worker_session) => worker_session,
-        None => match extend_by_statement(queue, doc, until)? {
+        None => match extend_by_statement(queue, doc, until, progress)? {
             Some(worker_session) => worker_session,
             None => {
                 return Ok(Extended {
@@ -78,21 +89,29 @@ pub fn extend(queue: &Queue, doc: LeasedDoc, until: i64) -> Result<Extended> {
 
 /// Extends a lease without a statement, and returns its worker session. None: the statement
 /// has to decide.
-fn extend_row(queue: &Queue, doc: LeasedDoc, until: i64) -> Option<i64> {
+fn extend_row(queue: &Queue, doc: LeasedDoc, until: i64, progress: Arg) -> Option<i64> {
     let mut documents = queue.documents(Access::Update)?;
     let mut row = documents
         .find(doc.subject)
         .filter(|row| holds_lease(row, doc.lease))?;
     row.set(Column::NextIteration, &Arg::timestamp(until));
+    if !progress.is_null() {
+        row.set(Column::Progress, &progress);
+    }
     let worker_session = row.int8(Column::WorkerSession);
     (documents.replace(&mut row, true) == Change::Done).then_some(worker_session)
 }
 
 /// Extends a lease, and returns its worker session. None: the document was cancelled.
-fn extend_by_statement(queue: &Queue, doc: LeasedDoc, until: i64) -> Result<Option<i64>> {
+fn extend_by_statement(
+    queue: &Queue,
+    doc: LeasedDoc,
+    until: i64,
+    progress: Arg,
+) -> Result<Option<i64>> {
     spi::connect(|spi| {
         let (subject, lease) = (Arg::from(doc.subject), Arg::from(doc.lease));
-        let args = [subject, lease, Arg::timestamp(until)];
+        let args = [subject, lease, Arg::timestamp(until), progress];
         let rows = queue.run_noting(spi, &EXTEND, &args);
         if !rows.is_empty() {
             return Ok(Some(rows.get(0, 1).unwrap_or(0)));
@@ -104,8 +123,8 @@ fn extend_by_statement(queue: &Queue, doc: LeasedDoc, until: i64) -> Result<Opti
     })
 }
 
-// Index of both: primary key. A cancelled document keeps the number of its lease, by which
-// doc_extend() tells its worker.
+// Index of both: primary key. The lease number of an active document, without the worker session,
+// tells its worker that it was cancelled.
 static LOCK: Statement = Statement::new(
     "select d.status from only {docs} d
      where d.subject {=} $1
@@ -114,7 +133,8 @@ static LOCK: Statement = Statement::new(
 
 static CANCEL: Statement = Statement::new(
     "update only {docs} d set
-         status = {killed}, attempts = 0, worker_session = null, last_error = 'cancelled'
+         status = {killed}, attempts = 0, result = null, last_error = 'cancelled',
+         worker_session = case when d.status {<>} {active} then d.worker_session end
      where d.subject {=} $1",
 );
 

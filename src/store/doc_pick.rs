@@ -9,6 +9,7 @@ use crate::domain::status::Status;
 use crate::pg::call::RowSink;
 use crate::pg::documents::{Change, Column};
 use crate::pg::documents_check::Access;
+use crate::pg::json::Jsonb;
 use crate::pg::spi::{self, Rows, Spi};
 use crate::pg::time::Interval;
 use crate::pg::value::Arg;
@@ -47,7 +48,8 @@ static LOCK_LEVEL: Statement = Statement::new(
          $8 {+} $2 as next_iteration,
          c.lock_upgrade, $9 as lease,
          c.ctid,
-         c.next_iteration as index_next_iteration, c.attempts as index_attempts, c.seq as index_seq
+         c.next_iteration as index_next_iteration, c.attempts as index_attempts, c.seq as index_seq,
+         c.lease as previous_lease
      from only {docs} c
      where c.version {=} $1
          and c.priority {=} $4
@@ -70,7 +72,8 @@ static LOCK_ALL_LEVELS: Statement = Statement::new(
          $4 {+} $2 as next_iteration,
          c.lock_upgrade, $5 as lease,
          c.ctid,
-         c.next_iteration as index_next_iteration, c.attempts as index_attempts, c.seq as index_seq
+         c.next_iteration as index_next_iteration, c.attempts as index_attempts, c.seq as index_seq,
+         c.lease as previous_lease
      from only {docs} c
      where c.version {=} $1
          and c.status {=} {pending}
@@ -95,6 +98,8 @@ mod column {
     pub const INDEX_ATTEMPTS: i32 = 14;
     /// The third part of that key.
     pub const INDEX_SEQ: i32 = 15;
+    /// The number of the last lease that the document had.
+    pub const PREVIOUS_LEASE: i32 = 16;
 }
 
 // No index: both statements are a Tid Scan of rows that this transaction has locked.
@@ -103,6 +108,7 @@ static LEASE: Statement = Statement::new(
          status = {active},
          attempts = least(d.attempts, 2147483646) {+} 1,
          next_iteration = $3 {+} $2,
+         due_at = d.next_iteration, picked_at = $3, progress = null,
          lease = $4, worker_session = $5
      where d.ctid {=} any ($1)",
 );
@@ -121,6 +127,9 @@ pub struct Pick<'a> {
     pub now: i64,
     pub mode: PickMode<'a>,
     pub out: &'a mut RowSink,
+    /// A document was found that cannot get the lease number of this pick, and the documents after
+    /// it are left to the next pick. Set by the pick.
+    pub is_over: bool,
 }
 
 /// What a pick does with a document.
@@ -170,7 +179,7 @@ pub fn pick(queue: &Queue, mut pick: Pick) -> i32 {
 fn pick_ready(queue: &Queue, pick: &mut Pick) -> i32 {
     match queue.levels(pick.version) {
         Some((floors, levels)) => match pick_levels(queue, &floors, levels.as_slice(), pick) {
-            0 => full_scan(queue, &floors, pick),
+            0 if !pick.is_over => full_scan(queue, &floors, pick),
             picked => picked,
         },
         None => pick_without_floors(queue, pick),
@@ -191,7 +200,7 @@ fn pick_levels(queue: &Queue, floors: &QueueFloors, levels: &[View], pick: &mut 
     let mut picked = 0;
     for level in due {
         picked += pick_level(queue, floors, level, pick, pick.limit - picked);
-        if picked == pick.limit {
+        if picked == pick.limit || pick.is_over {
             break;
         }
     }
@@ -223,13 +232,15 @@ fn pick_level(
                 Arg::from(pick.mode.lease_number()),
             ];
             let rows = queue.run(spi, &LOCK_LEVEL, &args);
-            if !rows.is_empty() {
-                claim_locked(spi, queue, &rows, pick);
-                pick.out.extend(&rows);
-                claimed.n += rows.affected();
+            let n = claim_locked(spi, queue, &rows, pick);
+            if n > 0 {
+                claimed.n += n;
                 claimed.last = Some(index_key(&rows, rows.len() - 1));
             }
         });
+    }
+    if pick.is_over {
+        return claimed.n;
     }
     match claimed.last {
         // If nothing is left in the level, the next poll needs no query.
@@ -284,11 +295,22 @@ fn claim_rows(queue: &Queue, from: Option<(i32, PickKey)>, pick: &mut Pick, limi
             row.int4(Column::Attempts),
             row.int8(Column::Seq),
         );
+        // The statement finds a number that is high enough for this document and those after it.
+        if let PickMode::Lease(lease) = pick.mode
+            && !row.is_null(Column::Lease)
+            && !lease.is_above(row.int8(Column::Lease))
+        {
+            claimed.is_all = false;
+            break;
+        }
         row.set(Column::Status, &Arg::from(Status::Active.code()));
         row.set(Column::Attempts, &Arg::from(key.attempts.saturating_add(1)));
         row.set(Column::NextIteration, &Arg::timestamp(expires_at));
         let change = match pick.mode {
             PickMode::Lease(lease) => {
+                row.set(Column::DueAt, &Arg::timestamp(key.next_iteration));
+                row.set(Column::PickedAt, &Arg::timestamp(pick.now));
+                row.set(Column::Progress, &Jsonb::arg(None));
                 row.set(Column::Lease, &Arg::from(lease.number()));
                 row.set(
                     Column::WorkerSession,
@@ -313,7 +335,10 @@ fn claim_rows(queue: &Queue, from: Option<(i32, PickKey)>, pick: &mut Pick, limi
         }
         let columns = PICKED.map(|column| row.arg(column));
         match pick.mode {
-            PickMode::Lease(_) => pick.out.push(&columns),
+            PickMode::Lease(lease) => {
+                lease.given();
+                pick.out.push(&columns);
+            }
             // A removed document has no lease, which is the last column.
             PickMode::Remove => pick.out.push(&columns[..columns.len() - 1]),
         }
@@ -364,9 +389,8 @@ fn pick_without_floors(queue: &Queue, pick: &mut Pick) -> i32 {
     let mut claimed = claim_rows(queue, None, pick, limit);
     if claimed.n < limit && !claimed.is_all {
         spi::connect(|spi| {
-            let rows = lock_and_claim(spi, queue, pick, limit - claimed.n);
-            claimed.n += rows.affected();
-            pick.out.extend(&rows);
+            let (_, n) = lock_and_claim(spi, queue, pick, limit - claimed.n);
+            claimed.n += n;
         });
     }
     record_picks(queue, pick.mode, pick.version, claimed.n);
@@ -379,12 +403,12 @@ fn full_scan(queue: &Queue, floors: &QueueFloors, pick: &mut Pick) -> i32 {
     let mut picked = 0;
     floors.full_scan(pick.version, queue.name.as_str(), || {
         spi::connect(|spi| {
-            let rows = lock_and_claim(spi, queue, pick, pick.limit);
-            record_picks(queue, pick.mode, pick.version, rows.affected());
-            pick.out.extend(&rows);
-            picked = rows.affected();
+            let (rows, n) = lock_and_claim(spi, queue, pick, pick.limit);
+            record_picks(queue, pick.mode, pick.version, n);
+            picked = n;
             let priority = |row| rows.get(row, column::PRIORITY).unwrap_or(0);
-            (0..rows.len())
+            let found = if n > 0 { rows.len() } else { 0 };
+            (0..found)
                 .map(|row| (priority(row), index_key(&rows, row)))
                 .collect()
         })
@@ -392,8 +416,9 @@ fn full_scan(queue: &Queue, floors: &QueueFloors, pick: &mut Pick) -> i32 {
     picked
 }
 
-/// Locks up to `limit` ready documents of all priorities, and claims them.
-fn lock_and_claim<'s>(spi: &'s Spi, queue: &Queue, pick: &Pick, limit: i32) -> Rows<'s> {
+/// Locks up to `limit` ready documents of all priorities, and claims them as `claim_locked` does.
+/// Returns the rows, and how many were claimed.
+fn lock_and_claim<'s>(spi: &'s Spi, queue: &Queue, pick: &mut Pick, limit: i32) -> (Rows<'s>, i32) {
     let args = [
         Arg::from(pick.version),
         pick.duration.arg(),
@@ -402,14 +427,26 @@ fn lock_and_claim<'s>(spi: &'s Spi, queue: &Queue, pick: &Pick, limit: i32) -> R
         Arg::from(pick.mode.lease_number()),
     ];
     let rows = queue.run(spi, &LOCK_ALL_LEVELS, &args);
-    claim_locked(spi, queue, &rows, pick);
-    rows
+    let n = claim_locked(spi, queue, &rows, pick);
+    (rows, n)
 }
 
-/// Leases or removes the rows that one of the locking statements has locked.
-fn claim_locked(spi: &Spi, queue: &Queue, rows: &Rows, pick: &Pick) {
+/// Leases or removes the rows that one of the locking statements has locked, and adds them to the
+/// result. Returns how many: all, or none if the pick is over.
+fn claim_locked(spi: &Spi, queue: &Queue, rows: &Rows, pick: &mut Pick) -> i32 {
     if rows.is_empty() {
-        return;
+        return 0;
+    }
+    let mut number = None;
+    if let PickMode::Lease(lease) = pick.mode {
+        let read = lease.number();
+        let previous = (0..rows.len()).filter_map(|row| rows.get(row, column::PREVIOUS_LEASE));
+        if !lease.raise_above(previous) {
+            pick.is_over = true;
+            return 0;
+        }
+        lease.given();
+        number = (lease.number() != read).then(|| lease.number());
     }
     if queue.policy.max_active.is_some() && matches!(pick.mode, PickMode::Lease(_)) {
         cap::assign_slots(spi, queue, rows);
@@ -441,4 +478,19 @@ fn claim_locked(spi: &Spi, queue: &Queue, rows: &Rows, pick: &Pick) {
     if matches!(pick.mode, PickMode::Lease(_)) {
         note_leases(queue, rows);
     }
+    match number {
+        None => pick.out.extend(rows),
+        // The rows were read with another number.
+        Some(number) => {
+            for row in 0..rows.len() {
+                let mut columns = rows.args(row);
+                columns.truncate(PICKED.len());
+                if let Some(lease) = columns.last_mut() {
+                    *lease = Arg::from(number);
+                }
+                pick.out.push(&columns);
+            }
+        }
+    }
+    claimed
 }

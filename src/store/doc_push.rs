@@ -25,6 +25,8 @@ pub struct NewDoc<'a> {
     pub ordering_key: Option<&'a str>,
     /// None: the `max_attempts` of the queue.
     pub max_attempts: Option<i32>,
+    /// What the producer says about the document.
+    pub headers: Option<Jsonb>,
 }
 
 impl NewDoc<'_> {
@@ -35,7 +37,7 @@ impl NewDoc<'_> {
     }
 
     /// The values as parameters, in the order of the columns of the statements that insert.
-    pub(super) fn args(&self) -> [Arg; 8] {
+    pub(super) fn args(&self) -> [Arg; 9] {
         [
             Arg::from(self.subject),
             Arg::from(self.version),
@@ -45,14 +47,15 @@ impl NewDoc<'_> {
             Jsonb::arg(Some(self.payload)),
             Arg::from(self.ordering_key),
             Arg::from(self.max_attempts),
+            Jsonb::arg(self.headers),
         ]
     }
 }
 
 // Index: primary key, as the arbiter of the conflict. No look-up is needed before the insert.
 static PUSH: Statement = Statement::new(
-    "insert into {docs} (subject, version, priority, status, next_iteration, created_at, payload, ordering_key, max_attempts)
-     values ($1, $2, $3, $4, $5, pg_catalog.now(), $6, $7, $8)
+    "insert into {docs} (subject, version, priority, status, next_iteration, created_at, payload, ordering_key, max_attempts, headers)
+     values ($1, $2, $3, $4, $5, pg_catalog.now(), $6, $7, $8, $9)
      on conflict (subject) do nothing
      returning seq",
 );
@@ -152,6 +155,7 @@ pub(super) fn row_with_seq(doc: &NewDoc, seq: i64) -> Row {
         payload,
         ordering_key,
         max_attempts,
+        headers,
     ] = doc.args();
     let mut row = Row::empty();
     row.set(Column::Subject, &subject);
@@ -166,5 +170,6 @@ pub(super) fn row_with_seq(doc: &NewDoc, seq: i64) -> Row {
     row.set(Column::Seq, &Arg::from(seq));
     row.set(Column::OrderingKey, &ordering_key);
     row.set(Column::MaxAttempts, &max_attempts);
+    row.set(Column::Headers, &headers);
     row
 }

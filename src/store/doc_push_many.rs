@@ -180,6 +180,7 @@ fn add_rows(
         payload: empty,
         ordering_key: None,
         max_attempts: None,
+        headers: None,
     };
     let mut first = None;
     let mut added = 0;
@@ -358,6 +359,7 @@ mod tests {
             payload: Jsonb::parse("{}"),
             ordering_key: None,
             max_attempts: None,
+            headers: None,
         }
     }
 

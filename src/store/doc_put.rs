@@ -139,19 +139,19 @@ struct Writer<'q> {
 /// After more retries, the document is assumed to exist and to be invisible.
 const MAX_RETRIES: usize = 100;
 
-// Index: primary key, as the arbiter of the conflict. $9 is a `seq` that keeps the order of
+// Index: primary key, as the arbiter of the conflict. $10 is a `seq` that keeps the order of
 // the list.
 static ADD: Statement = Statement::new(
-    "insert into {docs} (subject, version, priority, status, next_iteration, created_at, payload, ordering_key, max_attempts, seq)
+    "insert into {docs} (subject, version, priority, status, next_iteration, created_at, payload, ordering_key, max_attempts, headers, seq)
      overriding system value
-     values ($1, $2, $3, $4, $5, pg_catalog.now(), $6, $7, $8, $9)
+     values ($1, $2, $3, $4, $5, pg_catalog.now(), $6, $7, $8, $9, $10)
      on conflict (subject) do nothing
      returning seq",
 );
 
 static ADD_NEXT: Statement = Statement::new(
-    "insert into {docs} (subject, version, priority, status, next_iteration, created_at, payload, ordering_key, max_attempts)
-     values ($1, $2, $3, $4, $5, pg_catalog.now(), $6, $7, $8)
+    "insert into {docs} (subject, version, priority, status, next_iteration, created_at, payload, ordering_key, max_attempts, headers)
+     values ($1, $2, $3, $4, $5, pg_catalog.now(), $6, $7, $8, $9)
      on conflict (subject) do nothing
      returning seq",
 );
@@ -198,15 +198,16 @@ static PLAN_WITH_PAYLOAD: Statement = Statement::new(
 static REPLACE: Statement = Statement::new(
     "update only {docs} d set
          version = $2, priority = $3, status = $4, next_iteration = $5, payload = $6,
-         ordering_key = $7, max_attempts = $8
+         ordering_key = $7, max_attempts = $8, headers = $9, result = null, progress = null
      where d.subject {=} $1",
 );
 
 static REVIVE: Statement = Statement::new(
     "update only {docs} d set
          version = $2, priority = $3, status = $4, next_iteration = $5, payload = $6,
-         ordering_key = $7, max_attempts = $8, attempts = 0,
-         last_error = null, lease = null, worker_session = null
+         ordering_key = $7, max_attempts = $8, headers = $9, attempts = 0,
+         result = null, progress = null,
+         last_error = null
      where d.subject {=} $1",
 );
 

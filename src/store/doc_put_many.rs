@@ -89,6 +89,7 @@ pub fn put_docs(queue: &Queue, docs: Jsonb, mode: Mode) -> Result<Vec<(String, A
                     payload,
                     ordering_key: doc.ordering_key.as_deref(),
                     max_attempts: doc.max_attempts,
+                    headers: None,
                 },
                 mode,
             });

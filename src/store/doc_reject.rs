@@ -1,12 +1,10 @@
 //! Gives a leased document back: reject after a failure, snooze without one. The log of
 //! failures, which a rejection writes, is here too.
 
-use pgrx::PgSqlErrorCode;
-
 use crate::domain::counter_events::Event;
 use crate::domain::names;
 use crate::domain::status::Status;
-use crate::error::{self, Result};
+use crate::error::Result;
 use crate::pg::documents::{Change, Column, Row};
 use crate::pg::documents_check::Access;
 use crate::pg::json::Jsonb;
@@ -16,7 +14,7 @@ use crate::ready::key::PickKey;
 use crate::store::bookkeeping::{documents_ready, note_entry};
 use crate::store::counter_log;
 use crate::store::dead_letters::{self, Settler};
-use crate::store::doc_settle::{Settling, clear_lease, settle};
+use crate::store::doc_settle::{self, Settling, set_status, settle};
 use crate::store::lease_check::{LeasedDoc, holds_lease, lease_error};
 use crate::store::open_queue::Queue;
 use crate::store::statement::Statement;
@@ -77,9 +75,10 @@ static LOCK: Statement = Statement::new(
 static REJECT: Statement = Statement::new(
     "update only {docs} d set
          status = $2,
+         result = case when $2 {=} {killed} then null else d.result end,
          iterations = d.iterations {+} 1,
          last_iteration = pg_catalog.now(), next_iteration = $3,
-         lease = null, worker_session = null, last_error = $4
+         last_error = $4
      where d.subject {=} $1",
 );
 
@@ -119,6 +118,37 @@ pub fn reject(
     })
 }
 
+/// Kills a leased document as `doc_settle::kill` does, with a message that says why: it is the last
+/// error of the document, and is logged with the details.
+pub fn kill(
+    queue: &Queue,
+    doc: LeasedDoc,
+    payload: Option<Jsonb>,
+    message: &str,
+    details: Option<Jsonb>,
+) -> Result<()> {
+    // The log tells which attempt it was, which the row no longer knows afterwards.
+    let attempt = spi::connect(|spi| {
+        let args = [Arg::from(doc.subject), Arg::from(doc.lease)];
+        let rows = queue.run(spi, &LOCK, &args);
+        if rows.is_empty() {
+            return Err(lease_error(spi, queue, doc));
+        }
+        Ok(rows.get(0, 3))
+    })?;
+    let (error, _) = names::cut(message, LAST_ERROR_MAX);
+    doc_settle::kill(queue, doc, payload, Some(error))?;
+    let entry = LogEntry {
+        subject: doc.subject,
+        message,
+        details,
+        ref_id: None,
+        attempt,
+    };
+    log_failure(queue, &entry);
+    Ok(())
+}
+
 /// Rejects a document without a statement, and returns it as it was and when it is retried.
 /// None: the statements have to decide.
 fn reject_row(
@@ -149,7 +179,10 @@ fn reject_row(
     row.set(Column::LastIteration, &Arg::timestamp(time::now()));
     row.set(Column::NextIteration, &Arg::timestamp(retry_at));
     row.set(Column::LastError, &Arg::from(error));
-    clear_lease(&mut row, failed.new_status());
+    if failed.new_status() == Status::Killed {
+        row.set(Column::Result, &Jsonb::arg(None));
+    }
+    set_status(&mut row, failed.new_status());
     (documents.replace(&mut row, true) == Change::Done).then_some((failed, retry_at))
 }
 
@@ -191,8 +224,7 @@ fn reject_by_statement(
 static SNOOZE: Statement = Statement::new(
     "update only {docs} d set
          status = $3, next_iteration = $4,
-         attempts = greatest(d.attempts {-} 1, 0),
-         lease = null, worker_session = null
+         attempts = greatest(d.attempts {-} 1, 0)
      where d.subject {=} $1
          and {is_leased}
      returning d.version, d.priority, d.seq, d.attempts",
@@ -208,7 +240,7 @@ pub fn snooze(queue: &Queue, doc: LeasedDoc, next_iteration: i64) -> Result<()> 
         let attempts = row.int4(Column::Attempts).saturating_sub(1).max(0);
         row.set(Column::Attempts, &Arg::from(attempts));
         row.set(Column::NextIteration, &at);
-        clear_lease(row, to);
+        set_status(row, to);
     };
     let how = Settling {
         change: Some(&change),
@@ -227,9 +259,6 @@ pub fn snooze(queue: &Queue, doc: LeasedDoc, next_iteration: i64) -> Result<()> 
     })
 }
 
-/// The width of `__logs.message` in characters, as in fetchq 4.
-const MESSAGE_MAX: usize = 255;
-
 /// What is logged about a document.
 pub struct LogEntry<'a> {
     pub subject: &'a str,
@@ -245,27 +274,15 @@ static LOG: Statement = Statement::new(
      values ($1, $2, $3, $4, $5)",
 );
 
-/// Adds a line to the log. A message that is too long is cut, with a warning, because to lose
-/// its end is better than to fail to reject the document.
+/// Adds a line to the log.
 pub fn log_failure(queue: &Queue, entry: &LogEntry) {
-    let (message, was_cut) = names::cut(entry.message, MESSAGE_MAX);
-    if was_cut {
-        error::warn(
-            PgSqlErrorCode::ERRCODE_STRING_DATA_RIGHT_TRUNCATION,
-            format!(
-                "the message for document \"{}\" was cut to {MESSAGE_MAX} characters",
-                entry.subject
-            ),
-            "Put long texts into the details.",
-        );
-    }
     spi::connect(|spi| {
         queue.run(
             spi,
             &LOG,
             &[
                 Arg::from(entry.subject),
-                Arg::from(message),
+                Arg::from(entry.message),
                 Jsonb::arg(entry.details),
                 Arg::from(entry.ref_id),
                 Arg::from(entry.attempt),

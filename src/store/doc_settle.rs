@@ -13,7 +13,7 @@ use crate::pg::value::Arg;
 use crate::pg::{spi, time};
 use crate::ready::key::PickKey;
 use crate::store::bookkeeping::{documents_ready, note_entry};
-use crate::store::history::{self, Outcome};
+use crate::store::history::{self, Columns, Outcome};
 use crate::store::lease_check::{LeasedDoc, holds_lease, lease_error};
 use crate::store::open_queue::Queue;
 use crate::store::policy::Keep;
@@ -26,8 +26,8 @@ static COMPLETE: Statement = Statement::new(
          status = {completed}, attempts = 0,
          iterations = d.iterations {+} 1,
          last_iteration = pg_catalog.now(), next_iteration = $3,
-         payload = coalesce($4, d.payload),
-         lease = null, worker_session = null, last_error = null
+         payload = coalesce($4, d.payload), result = $5,
+         last_error = null
      where d.subject {=} $1
          and {is_leased}
      returning d.version, d.priority, d.seq, d.attempts",
@@ -38,8 +38,8 @@ static KILL: Statement = Statement::new(
          status = {killed}, attempts = 0,
          iterations = d.iterations {+} 1,
          last_iteration = pg_catalog.now(),
-         payload = coalesce($3, d.payload),
-         lease = null, worker_session = null
+         payload = coalesce($3, d.payload), result = null,
+         last_error = coalesce($4, d.last_error)
      where d.subject {=} $1
          and {is_leased}
      returning d.version, d.priority, d.seq, d.attempts",
@@ -50,8 +50,8 @@ static RESCHEDULE: Statement = Statement::new(
          status = $3, attempts = 0,
          iterations = d.iterations {+} 1,
          last_iteration = pg_catalog.now(), next_iteration = $4,
-         payload = coalesce($5, d.payload),
-         lease = null, worker_session = null, last_error = null
+         payload = coalesce($5, d.payload), result = null,
+         last_error = null
      where d.subject {=} $1
          and {is_leased}
      returning d.version, d.priority, d.seq, d.attempts",
@@ -70,41 +70,73 @@ static DROP: Statement = Statement::new(
 /// This and all functions that settle fail with `Error::LeaseLost` if the caller names a
 /// lease that does not hold, and with `Error::NotActive` if it names none and the document is
 /// not leased.
-pub fn complete(queue: &Queue, doc: LeasedDoc, payload: Option<Jsonb>) -> Result<()> {
+pub fn complete(
+    queue: &Queue,
+    doc: LeasedDoc,
+    payload: Option<Jsonb>,
+    result: Option<Jsonb>,
+) -> Result<()> {
     match queue.policy.completed {
         Keep::InTable => {}
         Keep::Nowhere => return remove(queue, doc),
-        Keep::InHistory => return move_to_history(queue, doc, payload, Outcome::Completed),
+        Keep::InHistory => {
+            let written = Written {
+                payload,
+                result,
+                error: None,
+            };
+            return move_to_history(queue, doc, written, Outcome::Completed);
+        }
     }
     let next_iteration = Arg::timestamp(time::COMPLETED_AT_US);
-    let payload = Jsonb::arg(payload);
+    let (payload, result) = (Jsonb::arg(payload), Jsonb::arg(result));
     let change = |row: &mut Row| {
         end_iteration(row, Status::Completed, &payload);
         row.set(Column::NextIteration, &next_iteration);
+        row.set(Column::Result, &result);
     };
     let how = Settling {
         change: Some(&change),
         statement: &COMPLETE,
-        args: &[next_iteration, payload],
+        args: &[next_iteration, payload, result],
     };
     settle(queue, doc, how, |_| (0, Event::Complete))
 }
 
 /// Kills a leased document: it moves to the dead-letter queue if there is one, else it stays, is
-/// removed or moves to the history, by the policy of the queue. Fails as `complete` does, and with
-/// the errors of `dead_letters::kill`.
-pub fn kill(queue: &Queue, doc: LeasedDoc, payload: Option<Jsonb>) -> Result<()> {
+/// removed or moves to the history, by the policy of the queue. `error`: why, its last error. Fails
+/// as `complete` does, and with the errors of `dead_letters::kill`.
+pub fn kill(
+    queue: &Queue,
+    doc: LeasedDoc,
+    payload: Option<Jsonb>,
+    error: Option<&str>,
+) -> Result<()> {
     match (&queue.policy.dead_letter, queue.policy.killed) {
-        (Some(target), _) => return dead_letters::kill(queue, target, doc, payload),
+        (Some(target), _) => return dead_letters::kill(queue, target, doc, payload, error),
         (None, Keep::InTable) => {}
         (None, Keep::Nowhere) => return remove(queue, doc),
-        (None, Keep::InHistory) => return move_to_history(queue, doc, payload, Outcome::Killed),
+        (None, Keep::InHistory) => {
+            let written = Written {
+                payload,
+                result: None,
+                error,
+            };
+            return move_to_history(queue, doc, written, Outcome::Killed);
+        }
     }
     let payload = Jsonb::arg(payload);
+    let last_error = Arg::from(error);
+    let change = |row: &mut Row| {
+        end_iteration(row, Status::Killed, &payload);
+        if error.is_some() {
+            row.set(Column::LastError, &last_error);
+        }
+    };
     let how = Settling {
-        change: Some(&|row| end_iteration(row, Status::Killed, &payload)),
+        change: Some(&change),
         statement: &KILL,
-        args: &[payload],
+        args: &[payload, last_error],
     };
     settle(queue, doc, how, |_| (0, Event::Kill))
 }
@@ -150,14 +182,14 @@ pub(super) fn end_iteration(row: &mut Row, to: Status, payload: &Arg) {
     if !payload.is_null() {
         row.set(Column::Payload, payload);
     }
-    clear_lease(row, to);
+    row.set(Column::Result, &Jsonb::arg(None));
+    set_status(row, to);
 }
 
-/// Changes the status of a document, and removes its lease.
-pub(super) fn clear_lease(row: &mut Row, to: Status) {
+/// Changes the status of a document, which ends its lease. The row keeps the lease number, so that
+/// the next one is greater, and the worker session.
+pub(super) fn set_status(row: &mut Row, to: Status) {
     row.set(Column::Status, &Arg::from(to.code()));
-    row.set(Column::Lease, &Arg::from(None::<i64>));
-    row.set(Column::WorkerSession, &Arg::from(None::<i64>));
 }
 
 /// Drops a leased document: it is removed or moves to the history, by the policy of the queue.
@@ -165,19 +197,31 @@ pub(super) fn clear_lease(row: &mut Row, to: Status) {
 pub fn drop(queue: &Queue, doc: LeasedDoc) -> Result<()> {
     match queue.policy.dropped {
         Keep::InTable | Keep::Nowhere => remove(queue, doc),
-        Keep::InHistory => move_to_history(queue, doc, None, Outcome::Dropped),
+        Keep::InHistory => move_to_history(queue, doc, Written::default(), Outcome::Dropped),
     }
+}
+
+/// What a worker says about a document that leaves for the history.
+#[derive(Default)]
+struct Written<'a> {
+    payload: Option<Jsonb>,
+    result: Option<Jsonb>,
+    error: Option<&'a str>,
 }
 
 /// Moves a leased document to the queue's history.
 fn move_to_history(
     queue: &Queue,
     doc: LeasedDoc,
-    payload: Option<Jsonb>,
+    written: Written,
     outcome: Outcome,
 ) -> Result<()> {
-    let payload = payload.map(Jsonb::array_of_one);
-    let settled = history::settle(queue, &[doc.subject], doc.lease, payload, outcome);
+    let columns = Columns {
+        payloads: written.payload.map(Jsonb::array_of_one),
+        results: written.result.map(Jsonb::array_of_one),
+        error: written.error,
+    };
+    let settled = history::settle(queue, &[doc.subject], doc.lease, columns, outcome);
     match settled.is_empty() {
         true => Err(spi::connect(|spi| lease_error(spi, queue, doc))),
         false => Ok(()),

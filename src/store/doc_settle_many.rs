@@ -14,7 +14,7 @@ use crate::pg::value::Arg;
 use crate::store::bookkeeping::planned_entries;
 use crate::store::counter_log;
 use crate::store::doc_settle::end_iteration;
-use crate::store::history::{self, Outcome};
+use crate::store::history::{self, Columns, Outcome};
 use crate::store::lease_check::holds_lease;
 use crate::store::open_queue::Queue;
 use crate::store::policy::Keep;
@@ -25,8 +25,8 @@ static COMPLETE: Statement = Statement::new(
     "update only {docs} d set
          status = {completed}, attempts = 0,
          iterations = d.iterations {+} 1,
-         last_iteration = pg_catalog.now(), next_iteration = $3,
-         lease = null, worker_session = null, last_error = null
+         last_iteration = pg_catalog.now(), next_iteration = $3, result = null,
+         last_error = null
      where d.subject {=} any ($1)
          and {is_leased}
      returning d.subject::pg_catalog.text",
@@ -37,9 +37,10 @@ static COMPLETE_WITH: Statement = Statement::new(
          status = {completed}, attempts = 0,
          iterations = d.iterations {+} 1,
          last_iteration = pg_catalog.now(), next_iteration = $3,
-         payload = coalesce(i.payload, d.payload),
-         lease = null, worker_session = null, last_error = null
-     from rows from (pg_catalog.unnest($1), pg_catalog.unnest($4)) as i (subject, payload)
+         payload = coalesce(i.payload, d.payload), result = i.result,
+         last_error = null
+     from rows from (pg_catalog.unnest($1), pg_catalog.unnest($4), pg_catalog.unnest($5))
+         as i (subject, payload, result)
      where d.subject {=} i.subject
          and {is_leased}
      returning d.subject::pg_catalog.text",
@@ -50,8 +51,8 @@ static RESCHEDULE: Statement = Statement::new(
          status = $3, attempts = 0,
          iterations = d.iterations {+} 1,
          last_iteration = pg_catalog.now(), next_iteration = $4,
-         payload = coalesce(i.payload, d.payload),
-         lease = null, worker_session = null, last_error = null
+         payload = coalesce(i.payload, d.payload), result = null,
+         last_error = null
      from rows from (pg_catalog.unnest($1), pg_catalog.unnest($5)) as i (subject, payload)
      where d.subject {=} i.subject
          and {is_leased}
@@ -120,34 +121,47 @@ fn subjects_of(rows: &Rows) -> HashSet<String> {
 }
 
 /// Completes leased documents as `doc_settle::complete` does. `lease`: None for any lease;
-/// `payloads`: a `jsonb[]` as long as `subjects`, None to keep the payloads. Returns the
-/// subjects of the documents that were leased.
+/// `payloads`: a `jsonb[]` as long as `subjects`, None to keep the payloads; `results`: one of the
+/// same length, None for no results. Returns the subjects of the documents that were leased.
 pub fn complete(
     queue: &Queue,
     subjects: &[String],
     lease: Option<i64>,
     payloads: Option<Arg>,
+    results: Option<Arg>,
 ) -> HashSet<String> {
     match queue.policy.completed {
         Keep::InTable => {}
         Keep::Nowhere => return remove(queue, subjects, lease),
         Keep::InHistory => {
-            return move_to_history(queue, subjects, lease, payloads, Outcome::Completed);
+            let columns = Columns {
+                payloads,
+                results,
+                error: None,
+            };
+            return move_to_history(queue, subjects, lease, columns, Outcome::Completed);
         }
     }
     let at = Arg::timestamp(time::COMPLETED_AT_US);
-    let Some(payloads) = payloads else {
-        return complete_without_payloads(queue, subjects, lease, at);
-    };
+    if payloads.is_none() && results.is_none() {
+        return complete_alone(queue, subjects, lease, at);
+    }
     spi::connect(|spi| {
-        let args = [Arg::from(subjects.to_vec()), Arg::from(lease), at, payloads];
+        let args = [
+            Arg::from(subjects.to_vec()),
+            Arg::from(lease),
+            at,
+            payloads.unwrap_or_else(Arg::no_json_array),
+            results.unwrap_or_else(Arg::no_json_array),
+        ];
         let rows = queue.run_noting(spi, &COMPLETE_WITH, &args);
         counter_log::record_event(queue, 0, rows.affected(), Event::Complete);
         subjects_of(&rows)
     })
 }
 
-fn complete_without_payloads(
+/// Completes documents that keep their payloads and have no results.
+fn complete_alone(
     queue: &Queue,
     subjects: &[String],
     lease: Option<i64>,
@@ -202,7 +216,9 @@ pub fn reschedule(
 pub fn drop(queue: &Queue, subjects: &[String], lease: Option<i64>) -> HashSet<String> {
     match queue.policy.dropped {
         Keep::InTable | Keep::Nowhere => remove(queue, subjects, lease),
-        Keep::InHistory => move_to_history(queue, subjects, lease, None, Outcome::Dropped),
+        Keep::InHistory => {
+            move_to_history(queue, subjects, lease, Columns::default(), Outcome::Dropped)
+        }
     }
 }
 
@@ -210,11 +226,11 @@ fn move_to_history(
     queue: &Queue,
     subjects: &[String],
     lease: Option<i64>,
-    payloads: Option<Arg>,
+    columns: Columns,
     outcome: Outcome,
 ) -> HashSet<String> {
     let subjects: Vec<&str> = subjects.iter().map(String::as_str).collect();
-    history::settle(queue, &subjects, lease, payloads, outcome)
+    history::settle(queue, &subjects, lease, columns, outcome)
 }
 
 fn remove(queue: &Queue, subjects: &[String], lease: Option<i64>) -> HashSet<String> {

@@ -26,16 +26,17 @@ static RETRY: Statement = Statement::new(
          status = {pending}, next_iteration = pg_catalog.now(),
          attempts = case when d.status {=} any (array[{killed}, {completed}]) then 0 else d.attempts end,
          last_error = case when d.status {=} any (array[{killed}, {completed}])
-             then null else d.last_error end,
-         lease = null, worker_session = null
+             then null else d.last_error end
      where d.subject {=} any ($1)
      returning d.subject::pg_catalog.text",
 );
 
-// The lease number stays, so that the worker gets an error that says what happened.
+// Without the worker session, the lease number tells the worker of an active document that it was
+// cancelled: see `doc_lease::IS_CANCELLED`.
 static KILL: Statement = Statement::new(
     "update only {docs} d set
-         status = {killed}, attempts = 0, worker_session = null, last_error = 'cancelled'
+         status = {killed}, attempts = 0, result = null, last_error = 'cancelled',
+         worker_session = case when d.status {<>} {active} then d.worker_session end
      where d.subject {=} any ($1)
      returning d.subject::pg_catalog.text",
 );
@@ -193,11 +194,13 @@ const IS_KNOWN_IN_TARGET: &str = "and exists (
 const INSERT_MOVED: &str =
     "insert into {other} (subject, version, priority, next_iteration, status, attempts,
         iterations, created_at, last_iteration, payload, ordering_key, max_attempts,
-        last_error, origin, seq)
+        last_error, origin, headers, due_at, picked_at, result, progress, lease,
+        worker_session, seq)
     overriding system value
     select d.subject, d.version, d.priority, d.next_iteration, d.status, 0,
         d.iterations, d.created_at, d.last_iteration, d.payload, d.ordering_key, d.max_attempts,
-        d.last_error, d.origin, i.seq
+        d.last_error, d.origin, d.headers, d.due_at, d.picked_at, d.result, d.progress,
+        d.lease, d.worker_session, i.seq
     from rows from (pg_catalog.unnest($1), pg_catalog.unnest($2)) as i (subject, seq)
     join only {docs} d on d.subject {=} i.subject
     order by {order}

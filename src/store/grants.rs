@@ -33,7 +33,7 @@ macro_rules! read_to_push {
 /// The columns that an upsert and a put change.
 macro_rules! changed_to_push {
     () => {
-        "update (version, priority, status, attempts, next_iteration, lock_upgrade, payload, lease, worker_session, ordering_key, max_attempts, last_error)"
+        "update (version, priority, status, attempts, next_iteration, lock_upgrade, payload, ordering_key, max_attempts, last_error, headers, result, progress)"
     };
 }
 

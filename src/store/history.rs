@@ -60,10 +60,11 @@ impl Outcome {
 }
 
 /// A statement that removes documents and writes them into the history. The arguments: what
-/// follows `delete from … d`; the payload, the iterations and the error that are written; the
-/// outcome; the name of the worker.
+/// follows `delete from … d`; the payload, the iterations and the error that are written; when the
+/// document was due and picked, its result and its progress; the outcome; the name of the worker.
 macro_rules! into_history {
-    ($condition:literal, $payload:literal, $iterations:literal, $error:literal, $outcome:literal, $worker:literal) => {
+    ($condition:literal, $payload:literal, $iterations:literal, $error:literal, $due_at:literal,
+     $picked_at:literal, $result:literal, $progress:literal, $outcome:literal, $worker:literal) => {
         concat!(
             "with removed as (
                  delete from only {docs} d ",
@@ -75,16 +76,25 @@ macro_rules! into_history {
             $payload,
             " as payload, ",
             $error,
-            " as last_error, d.ordering_key, d.origin, d.seq),
+            " as last_error, ",
+            $due_at,
+            " as due_at, ",
+            $picked_at,
+            " as picked_at, ",
+            $result,
+            " as result, ",
+            $progress,
+            " as progress, d.ordering_key, d.origin, d.headers, d.max_attempts, d.seq),
              kept as (
                  insert into {history} (outcome, subject, version, priority, attempts, iterations,
-                     created_at, payload, last_error, ordering_key, origin, worker)
+                     created_at, payload, last_error, ordering_key, origin, worker, headers, due_at,
+                     picked_at, result, progress, max_attempts)
                  select ",
             $outcome,
             ", r.subject, r.version, r.priority, r.attempts, r.iterations,
                      r.created_at, r.payload, r.last_error, r.ordering_key, r.origin, ",
             $worker,
-            "
+            ", r.headers, r.due_at, r.picked_at, r.result, r.progress, r.max_attempts
                  from removed r order by r.seq)
              select r.subject::pg_catalog.text, r.version from removed r"
         )
@@ -93,12 +103,17 @@ macro_rules! into_history {
 
 // Index: the primary key, once for each subject. `{is_leased}` keeps the due index out.
 static SETTLE: Statement = Statement::new(into_history!(
-    "using rows from (pg_catalog.unnest($1), pg_catalog.unnest($3)) as i (subject, payload)
+    "using rows from (pg_catalog.unnest($1), pg_catalog.unnest($3), pg_catalog.unnest($6))
+         as i (subject, payload, result)
      where d.subject {=} i.subject
          and {is_leased}",
     "coalesce(i.payload, d.payload)",
     "d.iterations {+} 1",
-    "case when $4 {<>} 'completed' then d.last_error end",
+    "case when $4 {<>} 'completed' then coalesce($7, d.last_error) end",
+    "d.due_at",
+    "d.picked_at",
+    "i.result",
+    "d.progress",
     "$4",
     "$5"
 ));
@@ -109,6 +124,10 @@ static ARCHIVE: Statement = Statement::new(into_history!(
     "d.payload",
     "d.iterations",
     "d.last_error",
+    "d.due_at",
+    "d.picked_at",
+    "d.result",
+    "d.progress",
     "case when $2 {=} 'killed' and r.last_error {=} 'cancelled'
          then 'cancelled' else $2 end",
     "$3"
@@ -126,6 +145,10 @@ static POP: Statement = Statement::new(into_history!(
     "d.payload",
     "d.iterations {+} 1",
     "d.last_error",
+    "d.next_iteration",
+    "pg_catalog.now()",
+    "null::pg_catalog.jsonb",
+    "null::pg_catalog.jsonb",
     "'popped'",
     "$2"
 ));
@@ -135,27 +158,40 @@ fn worker_name() -> String {
     leases::shown_name(&settings::worker_name(), &session::application())
 }
 
+/// What a worker says about documents that leave for the history.
+#[derive(Default)]
+pub struct Columns<'a> {
+    /// New payloads, a `jsonb[]` as long as the list of subjects. None: they stay.
+    pub payloads: Option<Arg>,
+    /// Results, a `jsonb[]` of the same length.
+    pub results: Option<Arg>,
+    /// The last error. None: it stays.
+    pub error: Option<&'a str>,
+}
+
 /// Settles active documents by moving them into the history, and records that for the
 /// counters. Returns the subjects of those that were active, by the lease `lease` if one is
-/// given. `payloads`: new payloads, a `jsonb[]` as long as `subjects`.
+/// given.
 pub fn settle(
     queue: &Queue,
     subjects: &[&str],
     lease: Option<i64>,
-    payloads: Option<Arg>,
+    columns: Columns,
     outcome: Outcome,
 ) -> HashSet<String> {
     let mut sorted = subjects.to_vec();
-    if payloads.is_none() {
+    if columns.payloads.is_none() && columns.results.is_none() {
         sorted.sort_unstable();
     }
     let worker = worker_name();
     let args = [
         Arg::from(sorted),
         Arg::from(lease),
-        payloads.unwrap_or_else(Arg::no_json_array),
+        columns.payloads.unwrap_or_else(Arg::no_json_array),
         Arg::from(outcome.word()),
         Arg::from(worker.as_str()),
+        columns.results.unwrap_or_else(Arg::no_json_array),
+        Arg::from(columns.error),
     ];
     spi::connect(|spi| {
         let rows = queue.run(spi, &SETTLE, &args);
@@ -222,12 +258,13 @@ pub fn count_by_version(rows: &Rows) -> HashMap<i32, i32> {
     versions
 }
 
-// Index: the primary key, a range after a subject. A cancelled document keeps its lease
-// number until its worker has had the time to ask for it.
+// Index: the primary key, a range after a subject. A document that was cancelled while it was
+// leased, which has a lease number and no worker session, stays until its worker has had the time to
+// ask for it.
 static FIND_SETTLED: Statement = Statement::new(
     "with walked as materialized (
          select d.subject::pg_catalog.text as subject, d.status,
-             d.lease is null or d.next_iteration {<} pg_catalog.now() as is_over
+             d.lease is null or d.worker_session is not null or d.next_iteration {<} pg_catalog.now() as is_over
          from only {docs} d
          where d.subject {>} $1
          order by d.subject
@@ -271,7 +308,7 @@ static LOCK_SETTLED: Statement = Statement::new(
     "select d.subject::pg_catalog.text from only {docs} d
      where d.subject {=} any ($1)
          and d.status {+} 0 {=} $2
-         and (d.lease is null or d.next_iteration {<} pg_catalog.now())
+         and (d.lease is null or d.worker_session is not null or d.next_iteration {<} pg_catalog.now())
      order by d.subject
      for update skip locked",
 );
@@ -402,7 +439,8 @@ const LIST_READABLE: &str = "select q.name::text from fetchq.queues q
 /// The rows of `queue_history` for a queue. $1: the name of the queue.
 pub const ROWS: &str = "select $1::varchar, h.id, h.settled_at, h.outcome, h.subject, h.version,
         h.priority, h.attempts, h.iterations, h.created_at, h.payload, h.last_error,
-        h.ordering_key, h.origin, h.worker
+        h.ordering_key, h.origin, h.worker, h.headers, h.due_at, h.picked_at, h.result,
+        h.progress, h.max_attempts
     from only {history} h";
 
 /// Adds the history of one queue to a result. Without a name it adds the histories of all

@@ -6,20 +6,37 @@ use std::collections::HashMap;
 use pgrx::PgXactCallbackEvent;
 use pgrx::pg_sys::TransactionId;
 
+use crate::domain::lease_number;
 use crate::pg::value::Arg;
 use crate::pg::{append, relation, session, time, transaction};
 use crate::settings::{self, SessionLeases};
+use crate::signals::board::board;
 use crate::signals::commit;
 
-/// The lowest 12 bits of a number are those of the session's number, so that no two sessions
-/// make the same number in the same microsecond. The bits above are microseconds since 2000,
-/// which leaves room until the year 2071.
+/// Makes the number of a lease, which is at least `least`. With shared memory no other pick of this
+/// server gets it, except after a number near the greatest was written by hand. Without, another
+/// session may get it in the same microsecond, but not for the same document.
+fn new_number(least: i64) -> i64 {
+    thread_local! {
+        static LAST: Cell<i64> = const { Cell::new(0) };
+    }
+    match board() {
+        Some(board) => board.next_lease_number(least),
+        None => {
+            let number = lease_number::next(LAST.get(), least);
+            LAST.set(number);
+            number
+        }
+    }
+}
+
+/// The lowest 12 bits of the id of a worker session are those of the session's number, so that no
+/// two sessions make the same id in the same microsecond. The bits above are microseconds since
+/// 2000, which leaves room until the year 2071.
 const SESSION_BITS: u32 = 12;
 
-/// Makes a number that no pick has had before, on this server or on one that it was restored
-/// from. It is made of the clock, so that no crash can lose the last one. The numbers of a
-/// session grow.
-fn new_number() -> i64 {
+/// Makes the id of a worker session that no other one has.
+fn new_session_id() -> i64 {
     thread_local! {
         static LAST: Cell<i64> = const { Cell::new(0) };
     }
@@ -31,7 +48,9 @@ fn new_number() -> i64 {
 
 /// What a pick writes into the documents that it leases.
 pub struct Lease {
-    number: OnceCell<i64>,
+    number: OnceCell<Cell<i64>>,
+    /// A document has got the number, so that it can no longer change.
+    is_given: Cell<bool>,
     /// The queue, and the worker session that was found for it.
     worker_session: Cell<Option<(i32, i64)>>,
 }
@@ -41,13 +60,47 @@ impl Lease {
     pub fn new() -> Self {
         Self {
             number: OnceCell::new(),
+            is_given: Cell::new(false),
             worker_session: Cell::new(None),
         }
     }
 
-    /// The lease number. It is made at the first call.
+    fn cell(&self) -> &Cell<i64> {
+        self.number.get_or_init(|| {
+            let least = lease_number::by_clock(time::clock());
+            Cell::new(new_number(least))
+        })
+    }
+
+    /// The lease number, which is the same for all documents of a pick. It is made at the first
+    /// call, and may be raised until a document has got it.
     pub fn number(&self) -> i64 {
-        *self.number.get_or_init(new_number)
+        self.cell().get()
+    }
+
+    /// Returns whether a document can get the number that had the number `previous`.
+    pub fn is_above(&self, previous: i64) -> bool {
+        lease_number::is_above(self.number(), previous)
+    }
+
+    /// Raises the number above those that documents had before, so that each of them can get it.
+    /// Returns false if it is not above them and can no longer be raised.
+    pub fn raise_above(&self, previous: impl Iterator<Item = i64>) -> bool {
+        let number = self.number();
+        let least = lease_number::above(number, previous);
+        if least == number {
+            return true;
+        }
+        if self.is_given.get() {
+            return false;
+        }
+        self.cell().set(new_number(least));
+        true
+    }
+
+    /// Notes that a document has got the number.
+    pub fn given(&self) {
+        self.is_given.set(true);
     }
 
     /// The id of the worker session in `fetchq.worker_sessions`. `queue` is the id of the
@@ -178,7 +231,7 @@ fn register(worker: Worker) -> i64 {
     };
     relation::lock_rows(table);
     let registration = Registration {
-        id: new_number(),
+        id: new_session_id(),
         written_by: Some(transaction::current()),
         is_committing: false,
     };

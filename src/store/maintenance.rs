@@ -23,7 +23,7 @@ use crate::store::{counter_log, dead_letters, floor_check};
 // They find at most as many rows as they may change.
 static MARK_DEAD: Statement = Statement::new(
     "update only {docs} d set
-         status = {killed}, lease = null, worker_session = null,
+         status = {killed}, result = null,
          last_error = pg_catalog.format('the lease of attempt %s ran out', d.attempts)
      where d.ctid {=} any (array(
          select c.ctid from only {docs} c
@@ -41,7 +41,7 @@ static MARK_DEAD: Statement = Statement::new(
 
 static RESCHEDULE_ORPHANS: Statement = Statement::new(
     "update only {docs} d set
-         status = {pending}, lease = null, worker_session = null,
+         status = {pending},
          last_error = pg_catalog.format('the lease of attempt %s ran out', d.attempts)
      where d.ctid {=} any (array(
          select c.ctid from only {docs} c
@@ -64,7 +64,9 @@ static EXPIRE: Statement = Statement::new(
          status = case when d.attempts {>=} coalesce(d.max_attempts, (
                  select q.max_attempts from fetchq.queues q where q.id {=} $1))
              then {killed} else {pending} end,
-         lease = null, worker_session = null,
+         result = case when d.attempts {>=} coalesce(d.max_attempts, (
+                 select q.max_attempts from fetchq.queues q where q.id {=} $1))
+             then null else d.result end,
          last_error = pg_catalog.format('the lease of attempt %s ran out', d.attempts)
      where d.ctid {=} any (array(
          select c.ctid from only {docs} c

@@ -112,7 +112,7 @@ static QUEUE: Statement = Statement::new(
              from pg_catalog.pg_attrdef d where d.adrelid {=} $2)
             {=} '0,0,0,0,0,now(),now()' as is_plain,
 
-        -- The primary key: of the subject alone, which is a varchar(50) (typmod 54) with
+        -- The primary key: of the subject alone, which is a varchar(255) (typmod 259) with
         -- the collation C (950).
         (select i.indexrelid from pg_catalog.pg_index i
          join pg_catalog.pg_class x on x.oid {=} i.indexrelid
@@ -124,7 +124,7 @@ static QUEUE: Statement = Statement::new(
              and exists (
                  select from pg_catalog.pg_attribute a
                  where a.attrelid {=} $2 and a.attnum {=} 1
-                     and a.atttypmod {=} 54)) as key_index,
+                     and a.atttypmod {=} 259)) as key_index,
 
         -- The sequence of the identity column seq, the twelfth.
         (select s.oid from pg_catalog.pg_depend d
@@ -139,21 +139,21 @@ static QUEUE: Statement = Statement::new(
          where t.tgrelid {=} $2
              and t.tgname {=} any ('{fetchq_notify_insert,fetchq_notify_update}'::pg_catalog.name[])) as notify_triggers,
 
-        -- The table has the 18 columns that fetchq gave it, and no others.
+        -- The table has the 23 columns that fetchq gave it, and no others.
         not exists (
             select from pg_catalog.pg_attribute a
             where a.attrelid {=} $2 and a.attnum {>} 0
-                and (a.attnum {>} 18 or a.attisdropped)) as has_known_columns,
+                and (a.attnum {>} 23 or a.attisdropped)) as has_known_columns,
 
-        -- Of those 18, the same ones must not be NULL, and all have the length and precision
+        -- Of those 23, the same ones must not be NULL, and all have the length and precision
         -- that they were given. No other column must not be NULL, or is computed.
         not exists (
             select from pg_catalog.pg_attribute a
             where a.attrelid {=} $2 and a.attnum {>} 0 and not a.attisdropped
                 and (a.attnotnull {<>} (a.attnum {=} any ('{1,2,3,4,5,6,7,12}'::pg_catalog.int2[]))
                     or a.attgenerated {<>} ''
-                    or (a.attnum {<=} 18
-                        and a.atttypmod {<>} case when a.attnum {=} 1 then 54 else -1 end))) as are_columns_as_made,
+                    or (a.attnum {<=} 23
+                        and a.atttypmod {<>} case when a.attnum {=} 1 then 259 else -1 end))) as are_columns_as_made,
 
         -- The settings of the queue.
         q.is_active as is_active,

@@ -47,10 +47,12 @@ const READ_RETURNED: &str = "with doc as (
                 (d.origin {->>} 'created_at'::pg_catalog.text)::pg_catalog.timestamptz,
                 d.created_at) as created_at,
             d.payload, d.ordering_key, d.max_attempts,
+            d.headers, d.due_at, d.picked_at, d.result, d.progress, d.lease, d.worker_session,
             d.origin {->} 'origin'::pg_catalog.text as origin
         from rows from (pg_catalog.unnest($1), pg_catalog.unnest($2)) as i (subject, seq)
         join only {docs} d on d.subject {=} i.subject)
-    select pg_catalog.array_agg(t.subject::pg_catalog.text), pg_catalog.array_agg(t.seq),
+    select pg_catalog.array_agg(t.subject::pg_catalog.text),
+        pg_catalog.array_agg(t.seq),
         pg_catalog.array_agg(t.version::pg_catalog.int4),
         pg_catalog.array_agg(t.priority::pg_catalog.int4),
         pg_catalog.array_agg(t.iterations::pg_catalog.int8),
@@ -58,23 +60,35 @@ const READ_RETURNED: &str = "with doc as (
         pg_catalog.array_agg(t.payload::pg_catalog.jsonb),
         pg_catalog.array_agg(t.ordering_key::pg_catalog.text),
         pg_catalog.array_agg(t.max_attempts::pg_catalog.int4),
-        pg_catalog.array_agg(t.origin::pg_catalog.jsonb)
+        pg_catalog.array_agg(t.origin::pg_catalog.jsonb),
+        pg_catalog.array_agg(t.headers::pg_catalog.jsonb),
+        pg_catalog.array_agg(t.due_at::pg_catalog.timestamptz),
+        pg_catalog.array_agg(t.picked_at::pg_catalog.timestamptz),
+        pg_catalog.array_agg(t.result::pg_catalog.jsonb),
+        pg_catalog.array_agg(t.progress::pg_catalog.jsonb),
+        pg_catalog.array_agg(t.lease::pg_catalog.int8),
+        pg_catalog.array_agg(t.worker_session::pg_catalog.int8)
     from doc t";
 
 // The parameters are the columns of READ_RETURNED.
 const INSERT_RETURNED: &str =
     "insert into {docs} (subject, version, priority, next_iteration, status, attempts,
-        iterations, created_at, payload, ordering_key, max_attempts, origin, seq)
+        iterations, created_at, payload, ordering_key, max_attempts, origin, seq,
+        headers, due_at, picked_at, result, progress, lease, worker_session)
     overriding system value
     select i.subject collate pg_catalog.\"C\", i.version, i.priority,
         pg_catalog.now(), {pending}, 0, i.iterations, i.created_at,
-        i.payload, i.ordering_key, i.max_attempts, i.origin, i.seq
+        i.payload, i.ordering_key, i.max_attempts, i.origin, i.seq,
+        i.headers, i.due_at, i.picked_at, i.result, i.progress, i.lease, i.worker_session
     from rows from (pg_catalog.unnest($1), pg_catalog.unnest($2), pg_catalog.unnest($3),
             pg_catalog.unnest($4), pg_catalog.unnest($5), pg_catalog.unnest($6),
             pg_catalog.unnest($7), pg_catalog.unnest($8), pg_catalog.unnest($9),
-            pg_catalog.unnest($10))
+            pg_catalog.unnest($10), pg_catalog.unnest($11), pg_catalog.unnest($12),
+            pg_catalog.unnest($13), pg_catalog.unnest($14), pg_catalog.unnest($15),
+            pg_catalog.unnest($16), pg_catalog.unnest($17))
         as i (subject, seq, version, priority, iterations, created_at, payload, ordering_key,
-            max_attempts, origin)
+            max_attempts, origin, headers, due_at, picked_at, result, progress, lease,
+            worker_session)
     order by {order}
     on conflict (subject) do nothing
     returning seq, version";

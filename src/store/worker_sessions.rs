@@ -41,8 +41,7 @@ pub fn queues_of(worker: &str) -> Vec<QueueName> {
 // Index: the due index, all leased documents. A document that another session is settling is
 // skipped.
 const RELEASE: &str = "update only {docs} d set
-        status = {pending}, next_iteration = now(), attempts = greatest(d.attempts {-} 1, 0),
-        lease = null, worker_session = null
+        status = {pending}, next_iteration = now(), attempts = greatest(d.attempts {-} 1, 0)
     where d.ctid {=} any (array(
         select c.ctid from only {docs} c
         where c.status {=} {active} and c.lock_upgrade is null
@@ -130,15 +129,10 @@ pub fn is_stop_requested(queue: &QueueName, worker: &str, since: i64) -> bool {
     })
 }
 
-/// The leased documents of a queue. $1: its name. A lease number has the time when the lease
-/// was given: its upper bits are microseconds since 2000, above twelve bits that distinguish
-/// the leases of one moment.
+/// The leased documents of a queue. $1: its name.
 pub const LEASED: &str = "select q.name, d.subject, d.version, d.attempts, d.lease,
         w.name as worker, w.pid,
-        '2000-01-01 00:00:00+00'::timestamptz
-            {+} (((d.lease {>>} 12) {/} 1000000) {*} interval '1 second')
-            {+} (((d.lease {>>} 12) {%} 1000000) {*} interval '1 microsecond'),
-        d.next_iteration,
+        d.picked_at, d.next_iteration,
         case when w.binding {=} 1 then 'return' when w.binding {=} 2 then 'keep' else 'off' end,
         d.worker_session
     from only {docs} d

@@ -114,7 +114,7 @@ impl Worker {
             // The document is retried by the retry policy of the queue.
             Err(error) => db
                 .execute(
-                    "select fetchq.doc_reject($1, $2, left($3, 255), $4, lease => $5)",
+                    "select fetchq.doc_reject($1, $2, left($3, 2000), $4, lease => $5)",
                     &[
                         &self.queue,
                         &subject,

@@ -531,7 +531,7 @@ fn names_leave_room_for_the_time() {
     assert!(check_name(&longest).is_ok());
     assert_eq!(
         subject(&longest, at("4999-12-31 23:59:59")).chars().count(),
-        SUBJECT_MAX
+        50
     );
     for name in ["", "a\nb", &"x".repeat(NAME_MAX + 1)] {
         assert!(check_name(name).is_err());

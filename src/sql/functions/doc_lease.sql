@@ -3,12 +3,13 @@
 
 create function fetchq.doc_extend(
     queue text, subject text, duration interval, lease bigint default null,
+    progress jsonb default null,
     out next_iteration timestamptz, out stop boolean
 )
 language c volatile parallel unsafe
 as 'MODULE_PATHNAME', 'doc_extend_wrapper';
-comment on function fetchq.doc_extend(text, text, interval, bigint) is
-    'Extends a lease to a duration from now; gives its end, and whether the worker should stop: an end of NULL means that the document was cancelled';
+comment on function fetchq.doc_extend(text, text, interval, bigint, jsonb) is
+    'Extends a lease to a duration from now, and stores progress if it is given; gives its end, and whether the worker should stop: an end of NULL means that the document was cancelled';
 
 create function fetchq.doc_cancel(
     queue text, subject text,

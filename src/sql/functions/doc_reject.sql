@@ -2,7 +2,7 @@
 -- Hot: no search_path is set, see bootstrap.sql.
 
 create function fetchq.doc_reject(
-    queue text, subject text, message text, details jsonb, ref_id text default null,
+    queue text, subject text, message text, details jsonb default null, ref_id text default null,
     lease bigint default null, delay interval default null,
     out affected_rows int
 )

@@ -3,20 +3,22 @@
 
 create function fetchq.doc_complete(
     queue text, subject text, payload jsonb default null, lease bigint default null,
+    result jsonb default null,
     out affected_rows int
 )
 language c volatile parallel unsafe
 as 'MODULE_PATHNAME', 'doc_complete_wrapper';
-comment on function fetchq.doc_complete(text, text, jsonb, bigint) is
-    'Settles an active document as completed; with a lease, only while that lease lasts';
+comment on function fetchq.doc_complete(text, text, jsonb, bigint, jsonb) is
+    'Settles an active document as completed, with a result; with a lease, only while that lease lasts';
 
 create function fetchq.doc_kill(
     queue text, subject text, payload jsonb default null, lease bigint default null,
+    message text default null, details jsonb default null,
     out affected_rows int
 )
 language c volatile parallel unsafe
 as 'MODULE_PATHNAME', 'doc_kill_wrapper';
-comment on function fetchq.doc_kill(text, text, jsonb, bigint) is
+comment on function fetchq.doc_kill(text, text, jsonb, bigint, text, jsonb) is
     'Settles an active document as killed, so that it never runs again; with a lease, only while that lease lasts';
 
 create function fetchq.doc_reschedule(

@@ -3,12 +3,13 @@
 
 create function fetchq.doc_complete_many(
     queue text, subjects text[], payloads jsonb[] default null, lease bigint default null,
+    results jsonb[] default null,
     out subject text, out settled boolean
 )
 returns setof record
 language c volatile parallel unsafe
 as 'MODULE_PATHNAME', 'doc_complete_many_wrapper';
-comment on function fetchq.doc_complete_many(text, text[], jsonb[], bigint) is
+comment on function fetchq.doc_complete_many(text, text[], jsonb[], bigint, jsonb[]) is
     'Settles active documents as completed; with a lease, it settles all of them or fails';
 
 create function fetchq.doc_reschedule_many(

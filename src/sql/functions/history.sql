@@ -4,7 +4,8 @@ create function fetchq.queue_history(queue text default null)
 returns table (
     queue varchar, id bigint, settled_at timestamptz, outcome text, subject varchar, version int,
     priority int, attempts int, iterations bigint, created_at timestamptz, payload jsonb,
-    last_error text, ordering_key text, origin jsonb, worker text
+    last_error text, ordering_key text, origin jsonb, worker text, headers jsonb,
+    due_at timestamptz, picked_at timestamptz, result jsonb, progress jsonb, max_attempts int
 )
 language c stable parallel unsafe
 set search_path = pg_catalog, pg_temp

@@ -142,7 +142,7 @@ impl Function {
             ("subject", _) => Value::text("new"),
             ("subjects", _) if settles => Value::texts(&["active", "nobody"]),
             ("subjects", _) => Value::texts(&["m1", "m2"]),
-            ("payloads", _) => Value::Jsons(vec![json!({"a": 1}), json!([])]),
+            ("payloads" | "results", _) => Value::Jsons(vec![json!({"a": 1}), json!([])]),
             ("docs", _) => Value::Json(json!([
                 {"subject": "m1", "payload": {"a": 1}, "version": 0, "priority": 5, "next_iteration": "2020-01-01"},
                 {"subject": "m2"},
@@ -150,7 +150,7 @@ impl Function {
             // The form for arguments without a type.
             ("payload", &Type::TEXT) => Value::text("{\"a\": 1}"),
             ("next_iteration", &Type::TEXT) => Value::text("2020-01-01"),
-            ("payload" | "details", _) => Value::Json(json!({"a": 1})),
+            ("payload" | "details" | "result" | "progress", _) => Value::Json(json!({"a": 1})),
             ("policy", _) => Value::Json(json!([{"retain": "minute", "from": "1h", "to": "0s"}])),
             ("metrics", _) => Value::Json(json!(["cnt", "pnd"])),
             ("retention", _) if self.name == "queue_set_metrics_retention" => {

@@ -124,23 +124,26 @@ const BAD: &[(&str, &str)] = &[
     ("metric_set('q', repeat('m', 41), 1)", "42602"),
     ("metric_increment('q', repeat('m', 41), 1)", "42602"),
     ("metric_log_set('q', repeat('m', 41), 1)", "42602"),
-    // Subjects of 51 characters.
-    ("doc_push('q', repeat('s', 51))", "P0001"),
-    ("doc_push('q', repeat('é', 51), 0, 0, now(), '{}')", "P0001"),
+    // Subjects of 256 characters.
+    ("doc_push('q', repeat('s', 256))", "22001"),
     (
-        "doc_push('q', 0, now(), '(''' || repeat('s', 51) || ''', 0, ''{}'', {DATA})')",
-        "P0001",
+        "doc_push('q', repeat('é', 256), 0, 0, now(), '{}')",
+        "22001",
     ),
     (
-        "doc_upsert('q', repeat('s', 51), 0, 0, now(), '{}')",
-        "P0001",
+        "doc_push('q', 0, now(), '(''' || repeat('s', 256) || ''', 0, ''{}'', {DATA})')",
+        "22001",
     ),
-    ("doc_complete('q', repeat('s', 51))", "P0001"),
-    ("doc_kill('q', repeat('s', 51))", "P0001"),
-    ("doc_drop('q', repeat('s', 51))", "P0001"),
-    ("doc_reschedule('q', repeat('s', 51), now())", "P0001"),
-    ("doc_reject('q', repeat('s', 51), 'why', '{}')", "P0001"),
-    ("log_error('q', repeat('s', 51), 'why', '{}')", "P0001"),
+    (
+        "doc_upsert('q', repeat('s', 256), 0, 0, now(), '{}')",
+        "22001",
+    ),
+    ("doc_complete('q', repeat('s', 256))", "22001"),
+    ("doc_kill('q', repeat('s', 256))", "22001"),
+    ("doc_drop('q', repeat('s', 256))", "22001"),
+    ("doc_reschedule('q', repeat('s', 256), now())", "22001"),
+    ("doc_reject('q', repeat('s', 256), 'why', '{}')", "22001"),
+    ("log_error('q', repeat('s', 256), 'why', '{}')", "22001"),
     ("trace('x', 'sideways')", "22023"),
     // Schedules.
     ("schedule_create('', 'q', '@daily')", "42602"),
@@ -375,14 +378,14 @@ async fn infinite_and_ancient_dates() {
 }
 
 #[tokio::test]
-async fn subjects_of_50_characters() {
+async fn subjects_of_255_characters() {
     let db = Server::of_suite().database("subjects").await;
     let session = db.connect().await;
     session.sql("select fetchq.queue_create('q')").await;
     for subject in [
-        "s".repeat(50),
-        "é".repeat(50),
-        "🙂".repeat(50),
+        "s".repeat(255),
+        "é".repeat(255),
+        "🙂".repeat(255),
         String::new(),
         "it's \\ \"quoted\"".to_owned(),
     ] {
@@ -662,5 +665,45 @@ async fn counters_of_any_size() {
             "{notices:?}"
         );
     }
+    db.remove().await;
+}
+
+/// The longest subject, in characters of four bytes, goes through every table that has subjects.
+#[tokio::test]
+async fn the_longest_subject_fits_every_table() {
+    let db = Server::of_suite().database("longest_subject").await;
+    let session = db.connect().await;
+    for direct in ["on", "off"] {
+        session
+            .sql(&format!(
+                "set fetchq.direct = {direct}; set fetchq.strict = on;
+                 select fetchq.queue_drop(name) from fetchq.queues;
+                 select fetchq.queue_create('q'), fetchq.queue_create('letters');
+                 select fetchq.queue_enable_notify('q');
+                 select fetchq.queue_set_ordered('q', true), fetchq.queue_set_max_active('q', 1);
+                 select fetchq.queue_set_history('q', '1 day', '1 day', '1 day');
+                 select fetchq.queue_set_dead_letter('q', 'letters');
+                 select fetchq.doc_put('q', repeat('🙂', 255), ordering_key => 'k');
+                 select fetchq.doc_pick('q');
+                 select fetchq.doc_reject('q', repeat('🙂', 255), 'no', delay => '0s');
+                 select fetchq.doc_pick('q');
+                 select fetchq.doc_kill('q', repeat('🙂', 255), message => 'no');
+                 select fetchq.queue_redrive('q');
+                 select fetchq.doc_pick('q')"
+            ))
+            .await;
+        let slot = "select count(*) from fetchq.lease_slots where subject = repeat('🙂', 255)";
+        assert_eq!(session.text(slot).await, "1");
+        session
+            .sql("select fetchq.doc_complete('q', repeat('🙂', 255))")
+            .await;
+        for table in ["q__history", "q__logs"] {
+            let n = format!(
+                "select count(*) > 0 from fetchq_data.{table} where subject = repeat('🙂', 255)"
+            );
+            assert_eq!(session.text(&n).await, "t", "{table}");
+        }
+    }
+    drop(session);
     db.remove().await;
 }

@@ -115,8 +115,6 @@ impl Ledger {
     }
 
     /// Records a pick. The answer may arrive late, after other workers had the document.
-    /// The upper bits of a lease number are microseconds since 2000, so it tells when the lease
-    /// was granted.
     fn picked(&self, subject: &str, hold: Hold) {
         self.picks.fetch_add(1, Ordering::Relaxed);
         let mut documents = self.documents.lock().unwrap();
@@ -124,7 +122,7 @@ impl Ledger {
             .get_mut(subject)
             .unwrap_or_else(|| panic!("{subject} was never pushed"));
         let is_late = document.settled_by.is_some_and(|by| by > hold.lease)
-            || document.is_cancelled && hold.lease >> 12 < document.cancelled_at
+            || document.is_cancelled && hold.at < document.cancelled_at
             || document.hold.is_none() && document.newest > hold.lease;
         if is_late {
             return;
@@ -429,7 +427,7 @@ async fn cancel(server: Server, ledger: Arc<Ledger>) {
         };
         let answer = open
             .query_one(
-                "select was_cancelled, (extract(epoch from clock_timestamp() - '2000-01-01 00:00:00+00') * 1000000)::int8
+                "select was_cancelled, (extract(epoch from clock_timestamp()) * 1000000)::int8
                  from fetchq.doc_cancel('q', $1)",
                 &[&subject],
             )

@@ -191,13 +191,13 @@ async fn a_column_that_became_not_null_is_respected() {
     let (db, session) = with_queue(&Server::of_suite(), "not_null").await;
     for direct in ["on", "off"] {
         session.sql(&format!("set fetchq.direct = {direct}")).await;
-        for column in ["lease", "worker_session", "last_error"] {
+        for column in ["last_error", "result"] {
             session
                 .sql(&format!(
                     "delete from fetchq_data.q__docs;
                      select fetchq.doc_push('q', 'a');
                      select fetchq.doc_pick('q');
-                     update fetchq_data.q__docs set last_error = 'x', worker_session = 1;
+                     update fetchq_data.q__docs set last_error = 'x', result = '1';
                      alter table fetchq_data.q__docs alter column {column} set not null"
                 ))
                 .await;
@@ -378,7 +378,7 @@ async fn subjects_are_measured_in_characters_everywhere() {
             session.sql(&format!("set fetchq.notify = {notify}")).await;
             for letter in ["x", "é", "€", "😀"] {
                 for call in calls {
-                    let longest = letter.repeat(50);
+                    let longest = letter.repeat(255);
                     let call = |subject: &str| {
                         format!(
                             "select {}",
@@ -393,8 +393,8 @@ async fn subjects_are_measured_in_characters_everywhere() {
                     let left = "select subject || status from fetchq_data.q__docs";
                     assert_eq!(session.text(left).await, format!("{longest}3"));
                     session.sql("delete from fetchq_data.q__docs").await;
-                    let state = session.state(&call(&letter.repeat(51))).await;
-                    assert_eq!(state, "P0001", "{}", call("51 times"));
+                    let state = session.state(&call(&letter.repeat(256))).await;
+                    assert_eq!(state, "22001", "{}", call("256 times"));
                 }
             }
         }
@@ -480,8 +480,8 @@ async fn an_error_of_a_trigger_arrives_as_it_was_raised() {
         "{e:?}"
     );
     // Fetchq's own error after an error that was caught.
-    let e = fail(&"x".repeat(51)).await;
+    let e = fail(&"x".repeat(256)).await;
     let e = error_of(&e);
-    assert_eq!((e.code().code(), e.detail()), ("P0001", None));
+    assert_eq!((e.code().code(), e.detail()), ("22001", None));
     assert_eq!(e.where_(), None);
 }

@@ -96,7 +96,7 @@ const RESULTS: &[(&str, &str)] = &[
     ("doc_append_many(text, _jsonb, int4, int4)", "subject text"),
     ("doc_upsert_many(text, jsonb)", "subject text, action text"),
     (
-        "doc_complete_many(text, _text, _jsonb, int8)",
+        "doc_complete_many(text, _text, _jsonb, int8, _jsonb)",
         "subject text, settled bool",
     ),
     (
@@ -116,10 +116,13 @@ const RESULTS: &[(&str, &str)] = &[
         "index text, version int4, level int4, next_iteration timestamptz, attempts int4, seq int8, is_empty bool",
     ),
     (
-        "doc_complete(text, text, jsonb, int8)",
+        "doc_complete(text, text, jsonb, int8, jsonb)",
         "affected_rows int4",
     ),
-    ("doc_kill(text, text, jsonb, int8)", "affected_rows int4"),
+    (
+        "doc_kill(text, text, jsonb, int8, text, jsonb)",
+        "affected_rows int4",
+    ),
     ("doc_drop(text, text, int8)", "affected_rows int4"),
     (
         "doc_reschedule(text, text, timestamptz, jsonb, int8)",
@@ -467,7 +470,7 @@ async fn the_two_pushes_of_four_untyped_arguments() {
             "'q', '0', '2022-01-01', '(now(), 0, ''{}'', {DATA})'",
             "22023",
         ),
-        ("'q', repeat('s', 51), '{}', '2022-01-01'", "P0001"),
+        ("'q', repeat('s', 256), '{}', '2022-01-01'", "22001"),
     ] {
         assert_eq!(
             session

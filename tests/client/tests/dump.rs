@@ -41,6 +41,8 @@ async fn fill(session: &Session) {
              select fetchq.doc_push('kept', s) from unnest('{a,b,c,d,e}'::text[]) s;
              select fetchq.doc_pick('kept', 4);
              select fetchq.doc_complete('kept', 'a', '{\"it\": \"is done\"}'), fetchq.doc_kill('kept', 'b'), fetchq.doc_drop('kept', 'c');
+             select fetchq.queue_create('ahead'); select fetchq.doc_push('ahead', 'a'); select fetchq.doc_pick('ahead'); select fetchq.doc_snooze('ahead', 'a');
+             update fetchq_data.ahead__docs set lease = 4000000000000000;
              select fetchq.queue_set_max_attempts('q', 9);
              select fetchq.queue_set_current_version('q', 2);
              select fetchq.queue_set_logs_retention('q', '7 days');
@@ -158,6 +160,8 @@ async fn goes_on(session: &mut Session) {
         .await;
     assert_eq!(session.column(pick).await, ["k5"]);
     counters_are_exact(session, "q").await;
+    let newer = "select lease > 4000000000000000 from fetchq.doc_pick('ahead')";
+    assert_eq!(session.text(newer).await, "t", "a lease number must be new");
     let created = session
         .text("select was_created from fetchq.queue_create('q')")
         .await;

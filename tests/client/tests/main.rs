@@ -3,6 +3,7 @@
 
 mod bad_values;
 mod chaos;
+mod columns;
 mod concurrency;
 mod crash;
 mod create_race;
@@ -15,6 +16,7 @@ mod floor_race;
 mod floor_shares;
 mod flow;
 mod hostile_owners;
+mod lease_numbers;
 mod load_crash;
 mod mistrust;
 mod model;

@@ -146,7 +146,7 @@ select test.look();
 select * from fetchq.queue_redrive('rq_dead', 100, '{"error": "bad%"}');
 select * from fetchq.queue_redrive('rq_dead');
 select test.look();
-select subject, status, attempts, last_error, lease from fetchq_data.rq_dead__docs order by subject;
+select subject, status, attempts, last_error, lease is not null as keeps_lease from fetchq_data.rq_dead__docs order by subject;
 rollback;
 select test.error($$select fetchq.queue_redrive('rq_nope')$$);
 select test.error($$select fetchq.queue_redrive('rq_dead', -1)$$);
@@ -191,7 +191,7 @@ rollback;
 begin;
 select fetchq.doc_push('rq_letters', 'o-' || i) from generate_series(1, 6) i;
 update fetchq_data.rq_letters__docs d set origin = o::jsonb
-from unnest(array['{"queue": "rq_dead"}', '{"queue": "rq_dead", "subject": null}', '{"queue": "rq_dead", "subject": "' || repeat('x', 51) || '"}', '[]',
+from unnest(array['{"queue": "rq_dead"}', '{"queue": "rq_dead", "subject": null}', '{"queue": "rq_dead", "subject": "' || repeat('x', 256) || '"}', '[]',
     '{"queue": 7, "subject": []}', '{"queue": "rq_dead", "subject": "back", "iterations": "many"}']) with ordinality as u (o, i)
 where d.subject = 'o-' || i;
 select fetchq.queue_redrive('rq_letters', 100, '{"subject": "o-%"}');

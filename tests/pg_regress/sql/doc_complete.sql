@@ -66,7 +66,7 @@ select test.error($$select fetchq.doc_complete('rq_complete', 'planned')$$);
 select test.error($$select fetchq.doc_complete('rq_complete', 'missing')$$);
 select test.error($$select fetchq.doc_complete('rq_nope', 'active')$$);
 set fetchq.strict = off;
-select test.error($$select fetchq.doc_complete('rq_complete', repeat('x', 51))$$);
+select test.error($$select fetchq.doc_complete('rq_complete', repeat('x', 256))$$);
 
 -- An expired lease is still valid until maintenance ends it.
 select fetchq.queue_set_max_attempts('rq_complete', 5);

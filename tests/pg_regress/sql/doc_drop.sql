@@ -54,7 +54,7 @@ select test.error($$select fetchq.doc_drop('rq_drop', 'planned')$$);
 select test.error($$select fetchq.doc_drop('rq_drop', 'missing')$$);
 select test.error($$select fetchq.doc_drop('rq_nope', 'active')$$);
 set fetchq.strict = off;
-select test.error($$select fetchq.doc_drop('rq_drop', repeat('x', 51))$$);
+select test.error($$select fetchq.doc_drop('rq_drop', repeat('x', 256))$$);
 
 -- An expired lease is still valid until maintenance ends it.
 select fetchq.queue_set_max_attempts('rq_drop', 5);

@@ -66,7 +66,7 @@ select test.error($$select fetchq.doc_kill('rq_kill', 'planned')$$);
 select test.error($$select fetchq.doc_kill('rq_kill', 'missing')$$);
 select test.error($$select fetchq.doc_kill('rq_nope', 'active')$$);
 set fetchq.strict = off;
-select test.error($$select fetchq.doc_kill('rq_kill', repeat('x', 51))$$);
+select test.error($$select fetchq.doc_kill('rq_kill', repeat('x', 256))$$);
 
 -- An expired lease is still valid until maintenance ends it.
 select fetchq.queue_set_max_attempts('rq_kill', 5);

@@ -27,9 +27,9 @@ select test.error($$select fetchq.doc_push_many('rq_many', '[{"subject": "x"}, {
 select test.error($$select fetchq.doc_push_many('rq_many', '[{"subject": "x"}, {"subject": null}]')$$);
 select test.error($$select fetchq.doc_push_many('rq_many', '[{"subject": "x", "prio": 1}]')$$);
 select test.error($$select fetchq.doc_push_many('rq_many', '[{"subject": "x", "version": "one"}]')$$);
-select test.error($$select fetchq.doc_push_many('rq_many', jsonb_build_array(jsonb_build_object('subject', repeat('x', 51))))$$);
+select test.error($$select fetchq.doc_push_many('rq_many', jsonb_build_array(jsonb_build_object('subject', repeat('x', 256))))$$);
 select test.error($$select fetchq.doc_push_many('rq_many', array['x', null], null)$$);
-select test.error($$select fetchq.doc_push_many('rq_many', array['x', repeat('x', 51)], null)$$);
+select test.error($$select fetchq.doc_push_many('rq_many', array['x', repeat('x', 256)], null)$$);
 select test.error($$select fetchq.doc_push_many('rq_many', array['x', 'y'], array['{}']::jsonb[])$$);
 select test.error($$select fetchq.doc_push_many('rq_many', array['x'], array[array['{}']]::jsonb[])$$);
 select count(*) from test.many where subject = 'x';

@@ -51,8 +51,8 @@ select * from fetchq.doc_push('rq_push', '');
 select * from fetchq.doc_push('rq_push', repeat('é', 50));
 select * from fetchq.doc_push('rq_push', 'it''s "quoted" \ 🙂; --');
 select * from fetchq.doc_push('rq_push', 'S1');
-select test.error($$select fetchq.doc_push('rq_push', repeat('x', 51))$$);
-select test.error($$select fetchq.doc_push('rq_push', repeat('é', 51), 0, 0, now(), '{}')$$);
+select test.error($$select fetchq.doc_push('rq_push', repeat('x', 256))$$);
+select test.error($$select fetchq.doc_push('rq_push', repeat('é', 256), 0, 0, now(), '{}')$$);
 
 -- Payloads: any JSON, of any size.
 select * from fetchq.doc_push('rq_push', 'array', '[1, "two"]');

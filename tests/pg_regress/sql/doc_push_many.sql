@@ -51,7 +51,7 @@ select list || ' => ' || test.error(format('select fetchq.doc_push(''rq_many'', 
     (29, $$('x, 0, {}, {DATA})$$), (30, $$('x', 0, '{}, {DATA})$$), (31, $$values ('x', 0, '{}', {DATA})$$),
     (32, $$('x', 0, 'not json', {DATA})$$), (33, $$('x', 0, '', {DATA})$$),
     (34, $$('good', 0, '{}', {DATA}), ('x', -, '{}', {DATA})$$),
-    (35, $$('good', 0, '{}', {DATA}), ('x123456789x123456789x123456789x123456789x1234567890', 0, '{}', {DATA})$$)
+    (35, $$('good', 0, '{}', {DATA}), ('$$ || repeat('x', 256) || $$', 0, '{}', {DATA})$$)
 ) as bad (n, list) order by n;
 \pset tuples_only off
 \pset format aligned

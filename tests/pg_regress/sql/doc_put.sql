@@ -133,7 +133,7 @@ select test.error($$select fetchq.doc_put('put', 'x', mode => null)$$);
 select test.error($$select fetchq.doc_put('put', 'x', max_attempts => 0)$$);
 select test.error($$select fetchq.doc_put('put', 'x', '[1]', mode => 'merge')$$);
 select test.error($$select fetchq.doc_put('nobody', 'x')$$);
-select test.error($$select fetchq.doc_put('put', repeat('x', 51))$$);
+select test.error($$select fetchq.doc_put('put', repeat('x', 256))$$);
 select test.error($$select fetchq.doc_put_many('put', '{}')$$);
 select test.error($$select fetchq.doc_put_many('put', '[{"subject": "x"}, {"subject": "y", "mode": "latest"}]')$$);
 select test.error($$select fetchq.doc_put_many('put', '[{"subject": "x"}, {"subject": "y", "max_attempts": 0}]')$$);

@@ -61,9 +61,10 @@ select message, details, ref_id from fetchq_data.rq_reject__logs order by id;
 select metric, current_value from fetchq.metric_get('rq_reject');
 rollback;
 
--- A long message is cut, with a warning; the document is rejected nevertheless.
+-- A message can have 8192 bytes.
 begin;
 select test.fill();
+select test.error($$select * from fetchq.doc_reject('rq_reject', 'active', repeat('é', 4097))$$);
 select * from fetchq.doc_reject('rq_reject', 'active', repeat('é', 300), '{}');
 select length(message) from fetchq_data.rq_reject__logs;
 rollback;
@@ -104,7 +105,7 @@ select test.error($$select fetchq.doc_reject('rq_reject', 'planned', 'no', '{}')
 select test.error($$select fetchq.doc_reject('rq_reject', 'missing', 'no', '{}')$$);
 select test.error($$select fetchq.doc_reject('rq_nope', 'active', 'no', '{}')$$);
 set fetchq.strict = off;
-select test.error($$select fetchq.doc_reject('rq_reject', repeat('x', 51), 'no', '{}')$$);
+select test.error($$select fetchq.doc_reject('rq_reject', repeat('x', 256), 'no', '{}')$$);
 
 -- An expired lease is still valid until maintenance ends it.
 select fetchq.queue_set_max_attempts('rq_reject', 5);

@@ -75,7 +75,7 @@ select test.error($$select fetchq.doc_reschedule('rq_reschedule', 'planned', '29
 select test.error($$select fetchq.doc_reschedule('rq_reschedule', 'missing', '2970-01-01')$$);
 select test.error($$select fetchq.doc_reschedule('rq_nope', 'active', '2970-01-01')$$);
 set fetchq.strict = off;
-select test.error($$select fetchq.doc_reschedule('rq_reschedule', repeat('x', 51), '2970-01-01')$$);
+select test.error($$select fetchq.doc_reschedule('rq_reschedule', repeat('x', 256), '2970-01-01')$$);
 
 -- An expired lease is still valid until maintenance ends it.
 select fetchq.queue_set_max_attempts('rq_reschedule', 5);

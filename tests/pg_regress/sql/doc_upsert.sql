@@ -68,7 +68,7 @@ select * from fetchq.doc_upsert('rq_upsert', 's5', 0, 9, '2970-01-01', '{}');
 select subject, priority, status from test.doc where subject = 's5';
 
 select * from fetchq.doc_upsert('rq_nope', 's1', 0, 0, now(), '{}');
-select test.error($$select fetchq.doc_upsert('rq_upsert', repeat('x', 51), 0, 0, now(), '{}')$$);
+select test.error($$select fetchq.doc_upsert('rq_upsert', repeat('x', 256), 0, 0, now(), '{}')$$);
 select test.exact('rq_upsert');
 drop view test.doc;
 select was_dropped from fetchq.queue_drop('rq_upsert');

@@ -94,7 +94,7 @@ select test.delta('rq_adm'), test.exact('rq_adm');
 select test.delta('rq_adm_2'), test.exact('rq_adm_2');
 select subject from test.docs;
 select subject, version, priority, status, attempts, iterations, next_iteration <= now() as due, payload, last_error,
-    ordering_key, lease, seq - first_value(seq) over (order by seq) as seq
+    ordering_key, lease is not null as keeps_lease, seq - first_value(seq) over (order by seq) as seq
 from fetchq_data.rq_adm_2__docs order by seq;
 select * from fetchq.docs_move('rq_adm', 'rq_adm_2', '{"all": true}');
 -- Moved documents can be picked.

@@ -25,7 +25,7 @@ select count(*) from fetchq_data.rq_lease__logs;
 select fetchq.doc_complete('rq_lease', 'a', null, lease_of('a')), fetchq.doc_kill('rq_lease', 'b', '{"k": 1}', lease_of('b')),
     fetchq.doc_drop('rq_lease', 'c', lease_of('c')), fetchq.doc_reschedule('rq_lease', 'd', '2100-01-01', null, lease_of('d')),
     fetchq.doc_reject('rq_lease', 'e', 'no luck', '{}', null, lease_of('e')), fetchq.doc_snooze('rq_lease', 'f', '2100-01-01', lease_of('f'));
-select subject, status, attempts, iterations, payload, lease is null and worker_session is null as is_free, last_error
+select subject, status, attempts, iterations, payload, lease is not null and worker_session is not null as keeps_lease, last_error
 from fetchq_data.rq_lease__docs order by subject;
 select subject, message, attempt from fetchq_data.rq_lease__logs;
 -- A second call fails, because the document is no longer active.
@@ -103,7 +103,7 @@ select fetchq.worker_release('rq_node');
 select fetchq.worker_release('rq_nobody');
 select fetchq.worker_release(null);
 select fetchq.worker_stop(null);
-select subject, status, attempts, lease is null and worker_session is null as is_free from fetchq_data.rq_who__docs order by 1;
+select subject, status, attempts, lease is not null and worker_session is not null as keeps_lease from fetchq_data.rq_who__docs order by 1;
 -- Another name means another worker, even in one session; without a name the session counts.
 begin;
 set local fetchq.worker = 'rq_other';

@@ -20,7 +20,7 @@ from fetchq.trace('s1') order by queue, type, message;
 select * from fetchq.trace('absent');
 select * from fetchq.trace('''; drop table fetchq.queues; --');
 select test.error($$select fetchq.trace('s1', 'UP')$$);
-select test.error($$select fetchq.trace(repeat('x', 51))$$);
+select test.error($$select fetchq.trace(repeat('x', 256))$$);
 
 -- The real history of a document.
 select fetchq.doc_push('rq_trace_c', 's2', '{"n": 1}');

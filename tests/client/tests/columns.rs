@@ -1,0 +1,557 @@
+//! The columns that a document carries through its life: headers, due_at, picked_at, result,
+//! progress, lease. Every verb runs on the direct path and by statements, and must write the same.
+
+use fetchq_client_tests::{Server, Session};
+
+/// A verb, and the columns of the document afterwards.
+struct Verb {
+    name: &'static str,
+    /// Statements before the document is picked: settings of the queue.
+    before: &'static str,
+    /// The statement, which may use the lease of the pick as `:lease`. "": the pick alone.
+    call: &'static str,
+    /// The columns of [`COLUMNS`] where the document is afterwards.
+    expected: &'static str,
+    /// Where that is: the table, and a condition.
+    at: &'static str,
+}
+
+/// headers, when it was due, whether picked_at is the time of the pick, result, progress, and
+/// whether the lease is the number of the pick.
+const COLUMNS: &str = "select d.headers, extract(epoch from d.due_at at time zone 'UTC')::int,
+        d.picked_at = (select at from pick), d.result, d.progress";
+
+const DOCS: &str = "fetchq_data.q__docs d";
+const HISTORY: &str = "fetchq_data.q__history d";
+const LETTERS: &str = "fetchq_data.letters__docs d";
+
+/// What a document has that was picked, with a result of before and the progress of this lease.
+const PICKED: &str = r#"{"of": "producer"}|1577836800|t|{"old": 1}|{"done": 7}"#;
+const WITHOUT_RESULT: &str = r#"{"of": "producer"}|1577836800|t||{"done": 7}"#;
+const RESULT: &str = r#"{"of": "producer"}|1577836800|t|{"new": 2}|{"done": 7}"#;
+const PICKED_AGAIN: &str = r#"{"of": "producer"}|1577836800|t|{"old": 1}|"#;
+
+const KEEP: &str = "select fetchq.queue_set_history('q', '1 day', '1 day', '1 day')";
+const NO_WAIT: &str =
+    "update fetchq_data.q__docs set next_iteration = now() - interval '1 second' where status = 2;";
+
+const fn verb(
+    name: &'static str,
+    before: &'static str,
+    call: &'static str,
+    at: &'static str,
+    expected: &'static str,
+) -> Verb {
+    Verb {
+        name,
+        before,
+        call,
+        expected,
+        at,
+    }
+}
+
+const VERBS: &[Verb] = &[
+    verb("pick", "", "", DOCS, PICKED_AGAIN),
+    verb(
+        "complete",
+        "",
+        "{progress} select fetchq.doc_complete('q', 'a', lease => :lease)",
+        DOCS,
+        WITHOUT_RESULT,
+    ),
+    verb(
+        "complete_many",
+        "",
+        "{progress} select fetchq.doc_complete_many('q', '{a}', lease => :lease)",
+        DOCS,
+        WITHOUT_RESULT,
+    ),
+    verb(
+        "complete_many with payloads",
+        "",
+        "{progress} select fetchq.doc_complete_many('q', '{a}', array['{}']::jsonb[], :lease)",
+        DOCS,
+        WITHOUT_RESULT,
+    ),
+    verb(
+        "complete into the history",
+        KEEP,
+        "{progress} select fetchq.doc_complete('q', 'a', lease => :lease)",
+        HISTORY,
+        WITHOUT_RESULT,
+    ),
+    verb(
+        "kill",
+        "",
+        "{progress} select fetchq.doc_kill('q', 'a', lease => :lease)",
+        DOCS,
+        WITHOUT_RESULT,
+    ),
+    verb(
+        "kill into the history",
+        KEEP,
+        "{progress} select fetchq.doc_kill('q', 'a', lease => :lease)",
+        HISTORY,
+        WITHOUT_RESULT,
+    ),
+    verb(
+        "kill into dead letters",
+        "select fetchq.queue_set_dead_letter('q', 'letters')",
+        "{progress} select fetchq.doc_kill('q', 'a', lease => :lease)",
+        LETTERS,
+        WITHOUT_RESULT,
+    ),
+    verb(
+        "drop into the history",
+        KEEP,
+        "{progress} select fetchq.doc_drop('q', 'a', lease => :lease)",
+        HISTORY,
+        WITHOUT_RESULT,
+    ),
+    verb(
+        "drop_many into the history",
+        KEEP,
+        "{progress} select fetchq.doc_drop_many('q', '{a}', :lease)",
+        HISTORY,
+        WITHOUT_RESULT,
+    ),
+    verb(
+        "reject",
+        "",
+        "{progress} select fetchq.doc_reject('q', 'a', 'no', null, lease => :lease)",
+        DOCS,
+        PICKED,
+    ),
+    verb(
+        "reject for the last time",
+        "select fetchq.queue_set_max_attempts('q', 1)",
+        "{progress} select fetchq.doc_reject('q', 'a', 'no', null, lease => :lease)",
+        DOCS,
+        WITHOUT_RESULT,
+    ),
+    verb(
+        "reject into dead letters",
+        "select fetchq.queue_set_max_attempts('q', 1), fetchq.queue_set_dead_letter('q', 'letters')",
+        "{progress} select fetchq.doc_reject('q', 'a', 'no', null, lease => :lease)",
+        LETTERS,
+        WITHOUT_RESULT,
+    ),
+    verb(
+        "reschedule",
+        "",
+        "{progress} select fetchq.doc_reschedule('q', 'a', '2100-01-01', lease => :lease)",
+        DOCS,
+        WITHOUT_RESULT,
+    ),
+    verb(
+        "reschedule_many",
+        "",
+        "{progress} select fetchq.doc_reschedule_many('q', '{a}', '2100-01-01', lease => :lease)",
+        DOCS,
+        WITHOUT_RESULT,
+    ),
+    verb(
+        "snooze",
+        "",
+        "{progress} select fetchq.doc_snooze('q', 'a', '2100-01-01', :lease)",
+        DOCS,
+        PICKED,
+    ),
+    verb(
+        "extend",
+        "",
+        "{progress} select fetchq.doc_extend('q', 'a', '1 hour', :lease)",
+        DOCS,
+        PICKED,
+    ),
+    verb(
+        "cancel",
+        "",
+        "{progress} select fetchq.doc_cancel('q', 'a')",
+        DOCS,
+        WITHOUT_RESULT,
+    ),
+    verb(
+        "docs_kill",
+        "",
+        "{progress} select fetchq.docs_kill('q', '{\"status\": \"active\"}')",
+        DOCS,
+        WITHOUT_RESULT,
+    ),
+    verb(
+        "an orphan",
+        "",
+        "{progress} {no_wait} select fetchq.mnt_run('q', 100)",
+        DOCS,
+        PICKED,
+    ),
+    verb(
+        "an orphan alone",
+        "",
+        "{progress} {no_wait} select fetchq.mnt_reschedule_orphans('q', 100)",
+        DOCS,
+        PICKED,
+    ),
+    verb(
+        "dead",
+        "select fetchq.queue_set_max_attempts('q', 1)",
+        "{progress} {no_wait} select fetchq.mnt_run('q', 100)",
+        DOCS,
+        WITHOUT_RESULT,
+    ),
+    verb(
+        "dead alone",
+        "select fetchq.queue_set_max_attempts('q', 1)",
+        "{progress} {no_wait} select fetchq.mnt_mark_dead('q', 100)",
+        DOCS,
+        WITHOUT_RESULT,
+    ),
+    verb(
+        "release",
+        "",
+        "{progress} select fetchq.worker_release('columns')",
+        DOCS,
+        PICKED,
+    ),
+    verb(
+        "put of an active document",
+        "",
+        "{progress} select fetchq.doc_put('q', 'a', '{}', mode => 'replace,reset')",
+        DOCS,
+        PICKED,
+    ),
+    verb(
+        "replace",
+        "",
+        "{progress} select fetchq.doc_snooze('q', 'a', '2100-01-01', :lease); select fetchq.doc_put('q', 'a', '{}', mode => 'replace')",
+        DOCS,
+        "|1577836800|t||",
+    ),
+    verb(
+        "reset",
+        "",
+        "{progress} select fetchq.doc_complete('q', 'a', lease => :lease); select fetchq.doc_put('q', 'a', '{}', mode => 'reset')",
+        DOCS,
+        "|1577836800|t||",
+    ),
+    verb(
+        "merge",
+        "",
+        "{progress} select fetchq.doc_snooze('q', 'a', '2100-01-01', :lease); select fetchq.doc_put('q', 'a', '{}', mode => 'merge')",
+        DOCS,
+        PICKED,
+    ),
+    verb(
+        "upsert",
+        "",
+        "{progress} select fetchq.doc_snooze('q', 'a', '2100-01-01', :lease); select fetchq.doc_upsert('q', 'a', 0, 0, now(), '{}')",
+        DOCS,
+        PICKED,
+    ),
+    verb(
+        "upsert_many",
+        "",
+        "{progress} select fetchq.doc_snooze('q', 'a', '2100-01-01', :lease); select fetchq.doc_upsert_many('q', '[{\"subject\": \"a\"}]')",
+        DOCS,
+        PICKED,
+    ),
+    verb(
+        "revive",
+        "",
+        "{progress} select fetchq.doc_complete('q', 'a', lease => :lease); select fetchq.doc_revive('q', 'a')",
+        DOCS,
+        WITHOUT_RESULT,
+    ),
+    verb(
+        "retry",
+        "",
+        "{progress} select fetchq.doc_snooze('q', 'a', '2100-01-01', :lease); select fetchq.docs_retry('q', '{\"subject\": \"a\"}')",
+        DOCS,
+        PICKED,
+    ),
+    verb(
+        "priority",
+        "",
+        "{progress} select fetchq.doc_snooze('q', 'a', '2100-01-01', :lease); select fetchq.docs_set_priority('q', 9, '{\"subject\": \"a\"}')",
+        DOCS,
+        PICKED,
+    ),
+    verb(
+        "move",
+        "",
+        "{progress} select fetchq.doc_snooze('q', 'a', '2100-01-01', :lease); select fetchq.docs_move('q', 'letters', '{\"subject\": \"a\"}')",
+        LETTERS,
+        PICKED,
+    ),
+    verb(
+        "redrive of a killed document",
+        "",
+        "{progress} select fetchq.doc_kill('q', 'a', lease => :lease); select fetchq.queue_redrive('q')",
+        DOCS,
+        WITHOUT_RESULT,
+    ),
+    verb(
+        "redrive of a dead letter",
+        "select fetchq.queue_set_dead_letter('q', 'letters')",
+        "{progress} select fetchq.doc_kill('q', 'a', lease => :lease); select fetchq.queue_redrive('q')",
+        DOCS,
+        WITHOUT_RESULT,
+    ),
+    verb(
+        "a sweep into the history",
+        "",
+        "{progress} select fetchq.doc_complete('q', 'a', lease => :lease); select fetchq.queue_set_history('q', '1 day', '1 day', '1 day'); update fetchq.jobs set next_iteration = now(); select fetchq.mnt_job_run(100)",
+        HISTORY,
+        WITHOUT_RESULT,
+    ),
+    verb(
+        "docs_drop into the history",
+        KEEP,
+        "{progress} select fetchq.doc_snooze('q', 'a', '2100-01-01', :lease); select fetchq.docs_drop('q', '{\"subject\": \"a\"}')",
+        HISTORY,
+        PICKED,
+    ),
+    verb(
+        "complete with a result",
+        "",
+        "{progress} select fetchq.doc_complete('q', 'a', lease => :lease, result => '{\"new\": 2}')",
+        DOCS,
+        RESULT,
+    ),
+    verb(
+        "complete with a payload and a result",
+        "",
+        "{progress} select fetchq.doc_complete('q', 'a', '{}', :lease, '{\"new\": 2}')",
+        DOCS,
+        RESULT,
+    ),
+    verb(
+        "complete with a result into the history",
+        KEEP,
+        "{progress} select fetchq.doc_complete('q', 'a', lease => :lease, result => '{\"new\": 2}')",
+        HISTORY,
+        RESULT,
+    ),
+    verb(
+        "complete_many with results",
+        "",
+        "{progress} select fetchq.doc_complete_many('q', '{a}', lease => :lease, results => array['{\"new\": 2}']::jsonb[])",
+        DOCS,
+        RESULT,
+    ),
+    verb(
+        "complete_many with payloads and results into the history",
+        KEEP,
+        "{progress} select fetchq.doc_complete_many('q', '{a}', array['{}']::jsonb[], :lease, array['{\"new\": 2}']::jsonb[])",
+        HISTORY,
+        RESULT,
+    ),
+    verb(
+        "extend with progress",
+        "",
+        "select fetchq.doc_extend('q', 'a', '1 hour', :lease, '{\"done\": 7}')",
+        DOCS,
+        PICKED,
+    ),
+    verb(
+        "revive with a result",
+        "",
+        "{progress} select fetchq.doc_complete('q', 'a', lease => :lease, result => '{\"new\": 2}'); select fetchq.doc_revive('q', 'a')",
+        DOCS,
+        RESULT,
+    ),
+    verb(
+        "kill with a message",
+        "",
+        "{progress} select fetchq.doc_kill('q', 'a', lease => :lease, message => 'no', details => '{}')",
+        DOCS,
+        WITHOUT_RESULT,
+    ),
+];
+
+/// The settings of a queue under which a document is picked: each leads to other code.
+const QUEUES: [(&str, &str); 4] = [
+    ("plain", ""),
+    ("capped", "select fetchq.queue_set_max_active('q', 3)"),
+    (
+        "rated",
+        "select fetchq.queue_set_rate('q', 100, '1 minute')",
+    ),
+    ("ordered", "select fetchq.queue_set_ordered('q', true)"),
+];
+
+const PICKS: [(&str, &str); 3] = [
+    (
+        "doc_pick",
+        "select lease from fetchq.doc_pick('q', 0, 5, '1h')",
+    ),
+    (
+        "doc_pick_any",
+        "select lease from fetchq.doc_pick_any(array['letters', 'q'], 5, '1h')",
+    ),
+    (
+        "pick by the six columns",
+        "select lease from fetchq.doc_pick('q')",
+    ),
+];
+
+/// A document that was due in 2020, with headers, the result of an earlier iteration and the
+/// progress of an earlier lease, picked now. Returns its lease.
+async fn pick(session: &Session, before: &str, pick: &str) -> String {
+    session
+        .sql(&format!(
+            "set fetchq.worker = 'columns'; set fetchq.strict = on;
+             drop table if exists pick;
+             select fetchq.queue_drop(name) from fetchq.queues where name in ('q', 'letters');
+             select fetchq.queue_create('q'), fetchq.queue_create('letters');
+             {before};
+             insert into fetchq_data.q__docs (subject, status, next_iteration, headers, result, progress)
+             values ('a', 1, '2020-01-01 00:00:00+00', '{{\"of\": \"producer\"}}', '{{\"old\": 1}}', '{{\"done\": 3}}');
+             begin"
+        ))
+        .await;
+    let lease = session.text(pick).await;
+    session
+        .sql("create temp table pick as select now() as at; commit")
+        .await;
+    lease
+}
+
+async fn each_verb(session: &Session, what: &str) {
+    for verb in VERBS {
+        let lease = pick(session, verb.before, PICKS[0].1).await;
+        let call = verb
+            .call
+            .replace(
+                "{progress}",
+                "update fetchq_data.q__docs set progress = '{\"done\": 7}';",
+            )
+            .replace("{no_wait}", NO_WAIT)
+            .replace(":lease", &lease);
+        session.sql(&call).await;
+        let found = session.rows(&format!("{COLUMNS} from {}", verb.at)).await;
+        assert_eq!(found, [verb.expected], "{} {what}", verb.name);
+    }
+}
+
+#[tokio::test]
+async fn every_verb_keeps_the_columns_on_the_direct_path_and_by_statements() {
+    let db = Server::of_suite().database("columns").await;
+    let session = db.connect().await;
+    for direct in ["on", "off"] {
+        session.sql(&format!("set fetchq.direct = {direct}")).await;
+        each_verb(&session, &format!("with fetchq.direct = {direct}")).await;
+    }
+    drop(session);
+    db.remove().await;
+}
+
+#[tokio::test]
+async fn every_pick_writes_the_same_columns() {
+    let db = Server::of_suite().database("columns_picks").await;
+    let session = db.connect().await;
+    for direct in ["on", "off"] {
+        session.sql(&format!("set fetchq.direct = {direct}")).await;
+        for (queue, settings) in QUEUES {
+            for (name, statement) in PICKS {
+                let lease = pick(&session, settings, statement).await;
+                let found = session
+                    .rows(&format!("{COLUMNS}, d.lease = {lease} from {DOCS}"))
+                    .await;
+                let expected = format!("{PICKED_AGAIN}|t");
+                assert_eq!(
+                    found,
+                    [expected],
+                    "{name} of a queue that is {queue}, fetchq.direct = {direct}"
+                );
+            }
+        }
+    }
+    drop(session);
+    db.remove().await;
+}
+
+#[tokio::test]
+async fn a_popped_document_is_in_the_history_with_the_time_when_it_was_due() {
+    let db = Server::of_suite().database("columns_pop").await;
+    let session = db.connect().await;
+    session
+        .sql(
+            "select fetchq.queue_create('q');
+             select fetchq.queue_set_history('q', null, null, '1 day');
+             insert into fetchq_data.q__docs (subject, status, next_iteration, headers, progress)
+             values ('a', 1, '2020-01-01 00:00:00+00', '{\"of\": \"producer\"}', '{\"done\": 3}');
+             select fetchq.doc_pop('q')",
+        )
+        .await;
+    let found = session
+        .rows(
+            "select outcome, headers, extract(epoch from due_at)::int, picked_at = settled_at, result, progress
+             from fetchq.history",
+        )
+        .await;
+    assert_eq!(found, [r#"popped|{"of": "producer"}|1577836800|t||"#]);
+    drop(session);
+    db.remove().await;
+}
+
+/// Where a killed document is: what the queue is set to, and the query for its last error.
+const KILLED: [(&str, &str); 3] = [
+    ("", "select last_error from fetchq_data.q__docs"),
+    (KEEP, "select last_error from fetchq.history"),
+    (
+        "select fetchq.queue_set_dead_letter('q', 'letters')",
+        "select last_error || ', ' || (origin ->> 'error') from fetchq_data.letters__docs",
+    ),
+];
+
+#[tokio::test]
+async fn a_kill_with_a_message_says_why_wherever_the_document_is() {
+    let db = Server::of_suite().database("columns_kill").await;
+    let session = db.connect().await;
+    for direct in ["on", "off"] {
+        session.sql(&format!("set fetchq.direct = {direct}")).await;
+        for (settings, last_error) in KILLED {
+            let lease = pick(&session, settings, PICKS[0].1).await;
+            let kill = format!(
+                "select fetchq.doc_kill('q', 'a', lease => {lease}, message => 'no such order', details => '{{\"n\": 7}}')"
+            );
+            assert_eq!(session.text(&kill).await, "1");
+            let expected = match settings.contains("dead") {
+                true => "no such order, no such order",
+                false => "no such order",
+            };
+            assert_eq!(session.text(last_error).await, expected, "{settings}");
+            let log = "select subject, message, details, attempt from fetchq_data.q__logs";
+            assert_eq!(session.rows(log).await, [r#"a|no such order|{"n": 7}|1"#]);
+            assert_eq!(session.state(&kill).await, "55000");
+            assert_eq!(session.rows(log).await.len(), 1, "{settings}");
+        }
+    }
+    drop(session);
+    db.remove().await;
+}
+
+#[tokio::test]
+async fn progress_can_be_read_while_the_document_runs() {
+    let db = Server::of_suite().database("columns_progress").await;
+    let (session, other) = (db.connect().await, db.connect().await);
+    for direct in ["on", "off"] {
+        session.sql(&format!("set fetchq.direct = {direct}")).await;
+        let lease = pick(&session, "", PICKS[0].1).await;
+        let progress = "select progress from fetchq_data.q__docs";
+        assert_eq!(other.text(progress).await, "");
+        for (given, stored) in [("'[1]'", "[1]"), ("null", "[1]"), ("'[2]'", "[2]")] {
+            session
+                .sql(&format!(
+                    "select fetchq.doc_extend('q', 'a', '1h', {lease}, {given})"
+                ))
+                .await;
+            assert_eq!(other.text(progress).await, stored);
+        }
+    }
+    drop(session);
+    drop(other);
+    db.remove().await;
+}
