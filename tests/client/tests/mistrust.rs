@@ -569,3 +569,70 @@ async fn a_worker_needs_no_rights_on_the_dead_letter_queue() {
     drop((admin, a, b));
     db.remove().await;
 }
+
+/// The first grants of several owners change the same schemas.
+#[tokio::test]
+async fn first_grants_of_two_owners_at_the_same_moment() {
+    let (db, admin, a, b) = applications("mistrust_grants").await;
+    b.sql("select fetchq.queue_create('mine')").await;
+    admin
+        .sql(
+            "do $$ begin for n in 1..40 loop
+                 execute format('drop role if exists fetchq_first_%s', n);
+                 execute format('create role fetchq_first_%s', n);
+             end loop; end $$",
+        )
+        .await;
+    // One after the other, so that the second one has to wait for the first.
+    a.sql("begin; select fetchq.queue_grant('q', 'fetchq_first_1', 'reader')")
+        .await;
+    let waits = tokio::spawn(async move {
+        b.sql("set lock_timeout = '20s'").await;
+        let state = b
+            .state("select fetchq.queue_grant('mine', 'fetchq_first_2', 'reader')")
+            .await;
+        (b, state)
+    });
+    wait_until("the second grant waits", async || {
+        admin
+            .text("select count(*) from pg_stat_activity where wait_event_type = 'Lock' and query like '%fetchq_first_2%'")
+            .await
+            != "0"
+            || waits.is_finished()
+    })
+    .await;
+    a.sql("commit").await;
+    let (b, found) = waits.await.unwrap();
+    assert_eq!(found, "");
+    // And many at once, some of them for the same roles.
+    let mut tasks = tokio::task::JoinSet::new();
+    for (session, queue) in [(a, "q"), (b, "mine")] {
+        tasks.spawn(async move {
+            for n in 1..=40 {
+                session
+                    .sql(&format!(
+                        "select fetchq.queue_grant('{queue}', 'fetchq_first_{n}', 'reader')"
+                    ))
+                    .await;
+            }
+        });
+    }
+    while let Some(done) = tasks.join_next().await {
+        done.expect("all grants succeed");
+    }
+    let usage = "select count(*) from generate_series(1, 40) n
+        where has_schema_privilege('fetchq_first_' || n, 'fetchq', 'usage')
+            and has_schema_privilege('fetchq_first_' || n, 'fetchq_data', 'usage')";
+    assert_eq!(admin.text(usage).await, "40");
+    admin
+        .sql(
+            "select fetchq.queue_drop('q'), fetchq.queue_drop('mine');
+             do $$ begin for n in 1..40 loop
+                 execute format('drop owned by fetchq_first_%s', n);
+                 execute format('drop role fetchq_first_%s', n);
+             end loop; end $$",
+        )
+        .await;
+    drop(admin);
+    db.remove().await;
+}
