@@ -11,6 +11,7 @@ use crate::store::doc_pick as store;
 use crate::store::doc_pick::{Pick, PickMode};
 use crate::store::leases::Lease;
 use crate::store::open_queue::Queue;
+use crate::store::rights::Right;
 use crate::{settings, waiting};
 
 /// `doc_pick(queue, max_docs, duration text) → documents`: leases due documents of version 0,
@@ -123,7 +124,7 @@ fn pick(call: &Call, version: i32, limit: i32, duration: Interval) -> Result<Rep
     let mut out = call.rows();
     // A transaction that has picked before may not have noticed yet that the queue was paused.
     relation::accept_invalidations();
-    let picked = Queue::open(&name).map(|queue| {
+    let picked = Queue::with(&name, Right::Work, |queue| {
         if limit > 0 {
             let out = &mut out;
             let pick = Pick {
@@ -134,8 +135,9 @@ fn pick(call: &Call, version: i32, limit: i32, duration: Interval) -> Result<Rep
                 mode: PickMode::Lease(&Lease::new()),
                 out,
             };
-            store::pick(&queue, pick);
+            store::pick(queue, pick);
         }
+        Ok(())
     });
     lenient(picked, ())?;
     Ok(out.done())
@@ -152,7 +154,7 @@ fn doc_pop(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
         let version = call.int(1, "version")?;
         let limit = call.limit(2, "max_docs")?;
         let mut out = call.rows();
-        let popped = Queue::open(&queue).map(|queue| {
+        let popped = Queue::with(&queue, Right::Work, |queue| {
             if limit > 0 {
                 let out = &mut out;
                 let pick = Pick {
@@ -163,8 +165,9 @@ fn doc_pop(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
                     mode: PickMode::Remove,
                     out,
                 };
-                store::pick(&queue, pick);
+                store::pick(queue, pick);
             }
+            Ok(())
         });
         lenient(popped, ())?;
         Ok(out.done())

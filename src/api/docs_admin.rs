@@ -10,6 +10,7 @@ use crate::pg::call::{Call, Reply};
 use crate::store::doc_selection::BulkRequest;
 use crate::store::docs_admin;
 use crate::store::open_queue::Queue;
+use crate::store::rights::Right;
 
 /// Acts on the documents of a queue that match a filter. Reads `filter, max_docs, dry_run` from
 /// argument `first` on (counted from 0). With `dry_run` the documents are only counted.
@@ -31,8 +32,7 @@ fn administer(
             limit: call.limit(first + 1, "max_docs")?,
             dry_run: call.bool(first + 2, "dry_run")?,
         };
-        let queue = Queue::open(&name)?;
-        act(call, &queue, &request).map(Reply::int)
+        Queue::with(&name, Right::Work, |queue| act(call, queue, &request)).map(Reply::int)
     })
 }
 
@@ -70,7 +70,9 @@ fn docs_drop(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
 fn docs_move(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     administer(fcinfo, 2, |call, queue, request| {
         let target = QueueName::parse(call.text(1, "target")?)?;
-        docs_admin::move_to(queue, &*Queue::open(&target)?, request)
+        Queue::with(&target, Right::Push, |target| {
+            docs_admin::move_to(queue, target, request)
+        })
     })
 }
 
