@@ -185,8 +185,6 @@ pub enum Error {
         table_owner: String,
         owner: String,
     },
-    #[error("permission denied for table {table}")]
-    NoPrivilege { table: String },
     #[error("table fetchq_data.{table} is locked by another session")]
     TableBusy { table: String },
     #[error("table fetchq_data.{table} of queue \"{queue}\" does not exist")]
@@ -315,7 +313,6 @@ impl Error {
             Self::NotOwner
             | Self::NotPacker
             | Self::NoRight { .. }
-            | Self::NoPrivilege { .. }
             | Self::MayNotMove { .. }
             | Self::MayNotCarry { .. }
             | Self::MayNotPush { .. } => ERRCODE_INSUFFICIENT_PRIVILEGE,
@@ -383,7 +380,6 @@ impl Error {
             Self::NoNumbers(_) => "The column seq was altered. Make it an identity column again.".into(),
             Self::NotRemoved { .. } => "A row-level security policy hides them, or a trigger keeps them. Remove the policy or the trigger.".into(),
             Self::OtherOwner { table, owner, .. } => format!("Maintenance acts as the owner of the documents, and touches no table of another role. Drop the table if it is not yours, or: alter table fetchq_data.{table} owner to \"{owner}\""),
-            Self::NoPrivilege { .. } => "Maintenance of a queue needs the rights of its owner, or those on the tables that it changes.".into(),
             Self::TableBusy { .. } => "It is tried again.".into(),
             Self::TableMissing { .. } => "For the history, set it again with fetchq.queue_configure(), which creates it.".into(),
             Self::MayNotMove { owner, target, .. } => format!("The owner of queue \"{target}\" can run: select fetchq.queue_grant('{target}', '{}', 'producer'). Policies on its documents must not restrict that role.", owner.replace('\'', "''")),

@@ -13,6 +13,7 @@ use crate::signals::wakeups::{self, Registration};
 use crate::store::limits::readiness;
 use crate::store::open_queue::Queue;
 use crate::store::readiness::Readiness;
+use crate::store::rights::Right;
 
 /// How often a session looks that no commit can wake, because there is no shared memory or no
 /// free slot in it: microseconds.
@@ -149,10 +150,10 @@ pub fn pick(
     loop {
         // The settings of the queue may have changed since the last round.
         relation::accept_invalidations();
-        let queue = Queue::open(name)?;
+        let queue = Queue::open_for(name, Right::Work)?;
         waiter.arm(&[queue.table.to_u32()]);
         let now = time::clock();
-        if pick(&queue, now) > 0 || now >= until {
+        if queue.explain_denial(Right::Work, || pick(&queue, now)) > 0 || now >= until {
             return Ok(());
         }
         let next = match readiness(&queue, version, time::clock()) {

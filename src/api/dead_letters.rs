@@ -24,8 +24,8 @@ fn doc_revive(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
         let subject = subject(call, 1)?;
         let next_iteration = call.timestamp(2, "next_iteration")?;
         rights::require(&name, Right::Work)?;
-        let queue = Queue::open(&name)?;
-        dead_letters::revive(&queue, subject, next_iteration).map(Reply::int)
+        let revive = |queue: &Queue| dead_letters::revive(queue, subject, next_iteration);
+        Queue::with(&name, Right::Work, revive).map(Reply::int)
     })
 }
 
@@ -48,6 +48,6 @@ fn queue_redrive(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
             limit,
             dry_run: false,
         };
-        redrive::redrive(&OwnedQueue::open(&name)?, &request).map(Reply::int)
+        redrive::redrive(&OwnedQueue::open_for(&name, Right::Work)?, &request).map(Reply::int)
     })
 }

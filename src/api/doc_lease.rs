@@ -11,6 +11,7 @@ use crate::pg::value::Arg;
 use crate::store::doc_lease;
 use crate::store::lease_check::LeasedDoc;
 use crate::store::open_queue::Queue;
+use crate::store::rights::Right;
 
 /// `doc_extend(queue, subject, duration, lease, progress) → (next_iteration, stop)`: has a lease
 /// last for `duration`, an interval, from now. `progress` replaces that of the document; NULL leaves
@@ -30,7 +31,9 @@ fn doc_extend(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
         };
         // Not the time of the transaction, which may have begun long ago.
         let until = duration.after(time::clock());
-        let extended = doc_lease::extend(&*Queue::open(&queue)?, doc, until, call.opt_json(4))?;
+        let extended = Queue::with(&queue, Right::Work, |queue| {
+            doc_lease::extend(queue, doc, until, call.opt_json(4))
+        })?;
         let until = match extended.until {
             Some(until) => Arg::timestamp(until),
             None => Arg::no_timestamp(),
@@ -48,9 +51,10 @@ fn doc_extend(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
 #[pg_extern(sql = false)]
 fn doc_cancel(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
-        let queue = Queue::open(&queue_name(call, 0)?)?;
+        let queue = queue_name(call, 0)?;
         let subject = subject(call, 1)?;
-        let (was_cancelled, status) = match doc_lease::cancel(&queue, subject) {
+        let cancel = |queue: &Queue| Ok(doc_lease::cancel(queue, subject));
+        let (was_cancelled, status) = match Queue::with(&queue, Right::Work, cancel)? {
             Ok(from) => (true, Some(from)),
             Err(Some(other)) => (false, Some(other)),
             Err(None) => {
@@ -58,7 +62,7 @@ fn doc_cancel(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
                     PgSqlErrorCode::ERRCODE_NO_DATA,
                     format!(
                         "queue \"{}\" has no document \"{subject}\" to cancel",
-                        queue.name
+                        queue
                     ),
                     "The document was dropped, or it was never pushed.",
                 );

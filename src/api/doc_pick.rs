@@ -11,6 +11,7 @@ use crate::store::doc_pick as store;
 use crate::store::doc_pick::{Pick, PickMode};
 use crate::store::leases::Lease;
 use crate::store::open_queue::Queue;
+use crate::store::rights::Right;
 use crate::{settings, waiting};
 
 /// `doc_pick(queue, max_docs, duration text) → documents`: leases due documents of version 0,
@@ -124,7 +125,7 @@ fn pick(call: &Call, version: i32, limit: i32, duration: Interval) -> Result<Rep
     let mut out = call.rows();
     // A transaction that has picked before may not have noticed yet that the queue was paused.
     relation::accept_invalidations();
-    let picked = Queue::open(&name).map(|queue| {
+    let picked = Queue::with(&name, Right::Work, |queue| {
         if limit > 0 {
             let out = &mut out;
             let pick = Pick {
@@ -136,8 +137,9 @@ fn pick(call: &Call, version: i32, limit: i32, duration: Interval) -> Result<Rep
                 out,
                 is_over: false,
             };
-            store::pick(&queue, pick);
+            store::pick(queue, pick);
         }
+        Ok(())
     });
     lenient(picked, ())?;
     Ok(out.done())
@@ -154,7 +156,7 @@ fn doc_pop(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
         let version = call.int(1, "version")?;
         let limit = call.limit(2, "max_docs")?;
         let mut out = call.rows();
-        let popped = Queue::open(&queue).map(|queue| {
+        let popped = Queue::with(&queue, Right::Work, |queue| {
             if limit > 0 {
                 let out = &mut out;
                 let pick = Pick {
@@ -166,8 +168,9 @@ fn doc_pop(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
                     out,
                     is_over: false,
                 };
-                store::pick(&queue, pick);
+                store::pick(queue, pick);
             }
+            Ok(())
         });
         lenient(popped, ())?;
         Ok(out.done())

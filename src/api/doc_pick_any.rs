@@ -12,6 +12,7 @@ use crate::store::doc_pick::{self, Pick};
 use crate::store::doc_pick_any;
 use crate::store::leases::Lease;
 use crate::store::open_queue::Queue;
+use crate::store::rights::Right;
 
 /// How many queues one call can pick from.
 const MAX_QUEUES: usize = 100;
@@ -33,7 +34,10 @@ fn doc_pick_any(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
         let weights = weights(call, 4, names.len())?;
         // A transaction that has picked before may not have noticed yet that a queue was paused.
         relation::accept_invalidations();
-        let queues = names.iter().map(Queue::open).collect::<Result<Vec<_>>>()?;
+        let queues = names
+            .iter()
+            .map(|name| Queue::open_for(name, Right::Work))
+            .collect::<Result<Vec<_>>>()?;
         let (lease, now) = (Lease::new(), time::now());
         let mut out = call.rows();
         doc_pick_any::distribute_picks(&names, &weights, limit, |at, n| {
@@ -48,7 +52,7 @@ fn doc_pick_any(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
                 out,
                 is_over: false,
             };
-            doc_pick::pick(&queues[at], pick)
+            queues[at].explain_denial(Right::Work, || doc_pick::pick(&queues[at], pick))
         });
         Ok(out.done())
     })

@@ -15,6 +15,7 @@ use crate::store::doc_push as store;
 use crate::store::doc_push::NewDoc;
 use crate::store::doc_push_many;
 use crate::store::open_queue::Queue;
+use crate::store::rights::Right;
 
 /// `doc_push(queue, subject, payload, next_iteration) → queued_docs`: adds a document of
 /// version 0 and priority 0; 0 when the subject exists. A queue that does not exist raises a
@@ -33,7 +34,7 @@ fn doc_push(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
             max_attempts: None,
             headers: None,
         };
-        let pushed = Queue::open(&queue).map(|queue| store::push(&queue, &doc));
+        let pushed = Queue::with(&queue, Right::Push, |queue| Ok(store::push(queue, &doc)));
         lenient(pushed, 0).map(Reply::int)
     })
 }
@@ -45,7 +46,7 @@ fn doc_push_full(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
         let queue = queue_name(call, 0)?;
         let doc = read_document(call)?;
-        let pushed = Queue::open(&queue).map(|queue| store::push(&queue, &doc));
+        let pushed = Queue::with(&queue, Right::Push, |queue| Ok(store::push(queue, &doc)));
         lenient(pushed, 0).map(Reply::int)
     })
 }
@@ -94,8 +95,14 @@ fn push_list(
     for item in &items {
         names::check_subject(&item.subject)?;
     }
-    let pushed = Queue::open(queue)
-        .map(|queue| doc_push_many::push_value_list(&queue, version, next_iteration, &items));
+    let pushed = Queue::with(queue, Right::Push, |queue| {
+        Ok(doc_push_many::push_value_list(
+            queue,
+            version,
+            next_iteration,
+            &items,
+        ))
+    });
     lenient(pushed, 0).map(Reply::int)
 }
 
@@ -129,7 +136,7 @@ fn doc_push_untyped(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
             max_attempts: None,
             headers: None,
         };
-        let pushed = Queue::open(&queue).map(|queue| store::push(&queue, &doc));
+        let pushed = Queue::with(&queue, Right::Push, |queue| Ok(store::push(queue, &doc)));
         lenient(pushed, 0).map(Reply::int)
     })
 }
@@ -151,9 +158,9 @@ fn doc_append(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
             max_attempts: None,
             headers: None,
         };
-        let appended = Queue::open(&queue).map(|queue| {
-            store::append(&queue, &doc, generated_subject)
-                .map_or_else(Reply::null, |subject| Reply::text(&subject))
+        let appended = Queue::with(&queue, Right::Push, |queue| {
+            Ok(store::append(queue, &doc, generated_subject)
+                .map_or_else(Reply::null, |subject| Reply::text(&subject)))
         });
         lenient(appended, Reply::null())
     })

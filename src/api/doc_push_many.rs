@@ -11,6 +11,7 @@ use crate::pg::value::Arg;
 use crate::store::doc_push_many as store;
 use crate::store::doc_push_many::Batch;
 use crate::store::open_queue::Queue;
+use crate::store::rights::Right;
 
 /// `doc_push_many(queue, docs) → queued_docs`: adds a JSON array of documents. Returns the number
 /// of those that are new. A queue that does not exist raises a warning and returns 0.
@@ -21,7 +22,7 @@ fn doc_push_many(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
         let queue = queue_name(call, 0)?;
         let docs = call.json(1, "docs")?;
-        let pushed = Queue::open(&queue).and_then(|queue| store::push_docs(&queue, docs));
+        let pushed = Queue::with(&queue, Right::Push, |queue| store::push_docs(queue, docs));
         lenient(pushed, 0).map(Reply::int)
     })
 }
@@ -44,7 +45,9 @@ fn doc_push_many_arrays(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
             priority: call.int(4, "priority")?,
             next_iteration: call.timestamp(5, "next_iteration")?,
         };
-        let pushed = Queue::open(&queue).map(|queue| store::push(&queue, &mut batch, &subjects));
+        let pushed = Queue::with(&queue, Right::Push, |queue| {
+            Ok(store::push(queue, &mut batch, &subjects))
+        });
         lenient(pushed, 0).map(Reply::int)
     })
 }
@@ -68,11 +71,12 @@ fn doc_append_many(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
             next_iteration: time::now(),
         };
         let mut out = call.rows();
-        let appended = Queue::open(&queue).map(|queue| {
-            store::append(&queue, &mut batch, &mut subjects, generated_subject);
+        let appended = Queue::with(&queue, Right::Push, |queue| {
+            store::append(queue, &mut batch, &mut subjects, generated_subject);
             for subject in &subjects {
                 out.push(&[Arg::from(subject.as_str())]);
             }
+            Ok(())
         });
         lenient(appended, ())?;
         Ok(out.done())

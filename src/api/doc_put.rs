@@ -10,6 +10,7 @@ use crate::store::doc_push::NewDoc;
 use crate::store::doc_put as store;
 use crate::store::doc_put::Put;
 use crate::store::open_queue::Queue;
+use crate::store::rights::Right;
 
 /// The mode of an argument. Fails with `BadValue` for an unknown one.
 pub fn mode(call: &Call, at: usize) -> Result<Mode> {
@@ -53,7 +54,7 @@ fn doc_put(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
             },
             mode: mode(call, 6)?,
         };
-        let action = store::put(&*Queue::open(&queue)?, &put)?;
+        let action = Queue::with(&queue, Right::Push, |queue| store::put(queue, &put))?;
         Ok(Reply::text(action.word()))
     })
 }

@@ -8,6 +8,7 @@ use crate::pg::call::Reply;
 use crate::pg::value::Arg;
 use crate::store::doc_put_many as store;
 use crate::store::open_queue::Queue;
+use crate::store::rights::Right;
 
 /// `doc_put_many(queue, docs, mode) → (subject, action)`: as `doc_put`, for a JSON array of
 /// documents. A document may name a mode of its own.
@@ -21,7 +22,9 @@ fn doc_put_many(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
         let docs = call.json(1, "docs")?;
         let mode = mode(call, 2)?;
         let mut out = call.rows();
-        for (subject, action) in store::put_docs(&*Queue::open(&queue)?, docs, mode)? {
+        for (subject, action) in Queue::with(&queue, Right::Push, |queue| {
+            store::put_docs(queue, docs, mode)
+        })? {
             out.push(&[Arg::from(subject.as_str()), Arg::from(action.word())]);
         }
         Ok(out.done())

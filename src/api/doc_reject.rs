@@ -9,6 +9,7 @@ use crate::pg::time;
 use crate::store::doc_reject as store;
 use crate::store::doc_reject::LogEntry;
 use crate::store::open_queue::Queue;
+use crate::store::rights::Right;
 
 /// `doc_reject(queue, subject, message, details, ref_id, lease, delay) → affected_rows`:
 /// rejects an active document after a failure, and writes a log entry with `message`, `details`
@@ -68,7 +69,10 @@ fn log_error(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
             ref_id: call.opt_text(4),
             attempt: None,
         };
-        let logged = Queue::open(&name).map(|queue| store::log_failure(&queue, &entry));
+        let logged = Queue::with(&name, Right::Work, |queue| {
+            store::log_failure(queue, &entry);
+            Ok(())
+        });
         lenient(logged.map(|()| true), false).map(Reply::bool)
     })
 }

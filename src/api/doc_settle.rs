@@ -11,6 +11,7 @@ use crate::store::doc_reject;
 use crate::store::doc_settle;
 use crate::store::lease_check::LeasedDoc;
 use crate::store::open_queue::Queue;
+use crate::store::rights::Right;
 
 /// Opens the queue, settles a document, and returns the number of settled documents: 1 or 0.
 /// `lease` is the position of the argument with the lease number, counted from 0.
@@ -24,7 +25,7 @@ pub fn settle(
         subject: subject(call, 1)?,
         lease: call.opt_bigint(lease),
     };
-    let settled = Queue::open(&name).and_then(|queue| settle(&queue, doc));
+    let settled = Queue::with(&name, Right::Work, |queue| settle(queue, doc));
     lenient(settled.map(|()| 1), 0).map(Reply::int)
 }
 

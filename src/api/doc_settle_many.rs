@@ -10,6 +10,7 @@ use crate::pg::call::{Call, Reply};
 use crate::pg::value::Arg;
 use crate::store::doc_settle_many;
 use crate::store::open_queue::Queue;
+use crate::store::rights::Right;
 
 /// Settles a list of documents, and returns for each subject whether it was active. `lease` is the
 /// position of the argument with the lease number, counted from 0. Where a lease is given and one
@@ -23,7 +24,7 @@ fn settle(
     let name = queue_name(call, 0)?;
     let subjects = subjects(call, 1)?;
     let mut out = call.rows();
-    let settled = Queue::open(&name).and_then(|queue| settle(&queue, &subjects, lease));
+    let settled = Queue::with(&name, Right::Work, |queue| settle(queue, &subjects, lease));
     let is_queue = !matches!(settled, Err(Error::UnknownQueue(_)));
     let mut settled = lenient(settled, HashSet::new())?;
     let mut lost = None;

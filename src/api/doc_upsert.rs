@@ -9,6 +9,7 @@ use crate::pg::value::Arg;
 use crate::store::doc_upsert as store;
 use crate::store::doc_upsert::Upserted;
 use crate::store::open_queue::Queue;
+use crate::store::rights::Right;
 
 /// `doc_upsert(queue, subject, version, priority, next_iteration, payload) → (queued_docs,
 /// updated_docs)`: adds a document, or changes priority, payload and time of the one that exists,
@@ -18,7 +19,7 @@ fn doc_upsert(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
         let queue = queue_name(call, 0)?;
         let doc = read_document(call)?;
-        let upserted = Queue::open(&queue).and_then(|queue| store::upsert(&queue, &doc));
+        let upserted = Queue::with(&queue, Right::Push, |queue| store::upsert(queue, &doc));
         let none = Upserted {
             queued: 0,
             updated: 0,

@@ -7,6 +7,7 @@ use crate::pg::call::Reply;
 use crate::pg::value::Arg;
 use crate::store::doc_upsert_many;
 use crate::store::open_queue::Queue;
+use crate::store::rights::Right;
 
 /// `doc_upsert_many(queue, docs) → (subject, action)`: as `doc_upsert`, for a JSON array of
 /// documents. A queue that does not exist raises a warning and returns no rows.
@@ -18,8 +19,9 @@ fn doc_upsert_many(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
         let queue = queue_name(call, 0)?;
         let docs = call.json(1, "docs")?;
         let mut out = call.rows();
-        let upserted =
-            Queue::open(&queue).and_then(|queue| doc_upsert_many::upsert_docs(&queue, docs));
+        let upserted = Queue::with(&queue, Right::Push, |queue| {
+            doc_upsert_many::upsert_docs(queue, docs)
+        });
         for (subject, action) in lenient(upserted, Vec::new())? {
             out.push(&[Arg::from(subject.as_str()), Arg::from(action.word())]);
         }

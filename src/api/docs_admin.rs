@@ -10,6 +10,7 @@ use crate::pg::call::{Call, Reply};
 use crate::store::doc_selection::BulkRequest;
 use crate::store::docs_admin;
 use crate::store::open_queue::Queue;
+use crate::store::rights::Right;
 
 /// What a filter without conditions means for an action.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,8 +45,7 @@ fn administer(
             limit: call.limit(first + 1, "max_docs")?,
             dry_run: call.bool(first + 2, "dry_run")?,
         };
-        let queue = Queue::open(&name)?;
-        act(call, &queue, &request).map(Reply::int)
+        Queue::with(&name, Right::Work, |queue| act(call, queue, &request)).map(Reply::int)
     })
 }
 
@@ -83,7 +83,9 @@ fn docs_drop(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
 fn docs_move(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     administer(fcinfo, 2, EmptyFilter::Refused, |call, queue, request| {
         let target = QueueName::parse(call.text(1, "target")?)?;
-        docs_admin::move_to(queue, &*Queue::open(&target)?, request)
+        Queue::with(&target, Right::Push, |target| {
+            docs_admin::move_to(queue, target, request)
+        })
     })
 }
 

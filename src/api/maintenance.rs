@@ -62,7 +62,7 @@ fn mnt_run_all(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
 
 /// Runs one step of maintenance on a queue, for at most `max_docs` documents, with the rights of
 /// the owner of the documents. Fails with `UnknownQueue`, with `NegativeLimit` when `max_docs` is
-/// below 0, and with `NoPrivilege`.
+/// below 0, and with `NoRight`.
 fn run_step(call: &Call, run: impl FnOnce(&OwnedQueue, i32) -> Result<i32>) -> Result<Reply> {
     let name = queue_name(call, 0)?;
     let limit = call.limit(1, "max_docs")?;

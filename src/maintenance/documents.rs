@@ -31,7 +31,7 @@ pub const PRIVILEGES: &[Privilege] = &[Privilege::Select, Privilege::Update];
 /// expired: up to `limit` documents each. It does nothing while another session has locked the
 /// table.
 ///
-/// Fails with `Error::UnknownQueue`, with `Error::NoPrivilege`, and with the errors of killing a
+/// Fails with `Error::UnknownQueue`, with `Error::NoRight`, and with the errors of killing a
 /// document.
 pub fn run(name: &QueueName, limit: i32) -> Result<Outcome> {
     let Some(queue) = OwnedQueue::try_open(name)? else {

@@ -12,7 +12,7 @@ use crate::store::{limits, metrics, ordering_setup, triggers, worker_sessions};
 /// Recounts the gauges of a queue and repairs its state. Returns how many gauges were wrong. It
 /// does nothing while another session has locked the table.
 ///
-/// Fails with `Error::UnknownQueue`, with `Error::NoPrivilege`, and with the errors of the recount.
+/// Fails with `Error::UnknownQueue`, with `Error::NoRight`, and with the errors of the recount.
 pub fn run(name: &QueueName) -> Result<i32> {
     let Some(queue) = OwnedQueue::try_open(name)? else {
         return Ok(0);

@@ -10,7 +10,7 @@ use crate::store::owned_queue::{OwnedQueue, Table};
 /// none while another session has locked the queue.
 ///
 /// Fails with `Error::UnknownQueue`, with `Error::OtherOwner` when the table of the snapshots
-/// belongs to another role than the documents, and with `Error::NoPrivilege`.
+/// belongs to another role than the documents, and with `Error::NoRight`.
 pub fn run(name: &QueueName, which: SnapshotOf) -> Result<i32> {
     let Some(queue) = OwnedQueue::try_open(name)? else {
         return Ok(0);

@@ -4,7 +4,7 @@ use pgrx::pg_sys;
 
 use crate::pg::{relation, role};
 
-/// Privileges on a table, which can be combined with `|`.
+/// Privileges on a table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Privileges(u32);
 
@@ -15,8 +15,12 @@ impl Privileges {
     pub const INSERT: Self = Self(pg_sys::ACL_INSERT);
     /// To change rows.
     pub const UPDATE: Self = Self(pg_sys::ACL_UPDATE);
+    /// To remove rows.
+    pub const DELETE: Self = Self(pg_sys::ACL_DELETE);
     /// To empty the table.
     pub const TRUNCATE: Self = Self(pg_sys::ACL_TRUNCATE);
+    /// Every privilege to change single rows.
+    pub const CHANGE: Self = Self(pg_sys::ACL_INSERT | pg_sys::ACL_UPDATE | pg_sys::ACL_DELETE);
     /// Every privilege to read or change rows.
     pub const ANY: Self = Self(
         pg_sys::ACL_SELECT
@@ -73,18 +77,4 @@ pub fn owns_extension() -> bool {
 fn is_member_of(owner: pg_sys::Oid) -> bool {
     // SAFETY: This function reads the system cache.
     unsafe { pg_sys::has_privs_of_role(pg_sys::GetUserId(), owner) }
-}
-
-/// Returns the name of the current role.
-pub fn current_role() -> String {
-    // SAFETY: This function reads the system cache, and returns a C string or NULL.
-    unsafe {
-        let name = pg_sys::GetUserNameFromId(pg_sys::GetUserId(), true);
-        match name.is_null() {
-            true => String::new(),
-            false => std::ffi::CStr::from_ptr(name)
-                .to_string_lossy()
-                .into_owned(),
-        }
-    }
 }

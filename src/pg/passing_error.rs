@@ -13,9 +13,10 @@
 
 use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::panic::AssertUnwindSafe;
 
-use pgrx::pg_sys;
 use pgrx::pg_sys::panic::{CaughtError, ErrorReport, ErrorReportWithLevel};
+use pgrx::{PgSqlErrorCode, pg_sys};
 
 unsafe extern "C-unwind" {
     // From `utils/elog.h`. The bindings of pgrx leave these functions out, or guard them, which
@@ -212,6 +213,21 @@ pub fn keep<R>(body: impl FnOnce() -> R) -> R {
         };
         body()
     }
+}
+
+/// Runs `work`. When the server denies it something, because the role lacks a privilege, passes the
+/// message to `explain`, which may raise another ERROR instead. It must not write: what has failed
+/// is not rolled back yet.
+pub fn replace_denial<R>(work: impl FnOnce() -> R, explain: impl FnOnce(&str)) -> R {
+    // An ERROR of the server is a panic. A call without one pays nothing for this.
+    std::panic::catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
+        if let Some(CaughtError::PostgresError(error)) = panic.downcast_ref()
+            && error.sql_error_code() == PgSqlErrorCode::ERRCODE_INSUFFICIENT_PRIVILEGE
+        {
+            explain(error.message());
+        }
+        std::panic::resume_unwind(panic)
+    })
 }
 
 /// The entry of `error_context_stack` that a call has made.

@@ -194,15 +194,19 @@ pub fn grant(name: &QueueName, role: &str, kind_name: &str) -> Result<bool> {
         check_role(spi, role)?;
         // The schemas belong to the owner of the extension. Without rights on a queue, USAGE
         // gives nothing but the right to be refused by the functions.
-        if !spi.once(LACKS_USAGE, &[Arg::from(role)]).is_empty() {
-            as_extension_owner(|| {
-                run_for_role(
-                    spi,
-                    role,
-                    "grant usage on schema fetchq, fetchq_data to ",
-                    "",
-                )
-            })?;
+        let lacks_usage = || !spi.once(LACKS_USAGE, &[Arg::from(role)]).is_empty();
+        if lacks_usage() {
+            // Of two transactions that change the privileges on a schema, PostgreSQL fails one.
+            // So the second one waits.
+            if let Some(registry) = relation::lookup("fetchq", "queues") {
+                relation::serialize(registry);
+            }
+            if lacks_usage() {
+                as_extension_owner(|| {
+                    let usage = "grant usage on schema fetchq, fetchq_data to ";
+                    run_for_role(spi, role, usage, "")
+                })?;
+            }
         }
         if held(spi, name, role)
             .iter()

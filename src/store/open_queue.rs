@@ -14,10 +14,11 @@ use pgrx::pg_sys::Oid;
 
 use crate::domain::names::QueueName;
 use crate::domain::status::Status;
-use crate::error::{Error, Result};
+use crate::error::{self, Error, Result};
 use crate::pg::documents::Documents;
 use crate::pg::documents_check::{Access, Indexes};
 use crate::pg::invalidation::{self, Invalidated};
+use crate::pg::passing_error;
 use crate::pg::relation::{self, File, LockMode, NamedLock};
 use crate::pg::role;
 use crate::pg::session;
@@ -31,7 +32,7 @@ use crate::signals::announce;
 use crate::store::plans::PlanSet;
 use crate::store::policy::Policy;
 use crate::store::queue_catalog::{self, QueueInfo};
-use crate::store::rights;
+use crate::store::rights::{self, Right};
 use crate::store::statement::{Statement, render};
 
 /// A queue that exists. Its docs table is locked against dropping until the end of the
@@ -58,8 +59,9 @@ pub struct Queue {
     /// without a statement.
     has_known_columns: bool,
     file: Cell<Option<File>>,
-    /// The last role that was found to have a right on the queue.
-    permitted: Cell<Option<Oid>>,
+    /// The last role that was found to have a right on the queue, and whether that is one to
+    /// change documents.
+    permitted: Cell<Option<(Oid, bool)>>,
     plans: PlanSet,
     last_used: Cell<u64>,
 }
@@ -115,34 +117,66 @@ impl Queue {
     /// Fails with `Error::UnknownQueue` if the queue does not exist, and with `Error::NoRight`
     /// if the caller has no right at all on it: such a role must not hold its locks.
     pub fn open(name: &QueueName) -> Result<Rc<Self>> {
-        match Self::lock(name, true)? {
+        Self::open_for(name, Right::Any)
+    }
+
+    /// As [`Self::open`], for a caller who needs this right. A role that may change no documents
+    /// at all does not get the lock.
+    ///
+    /// Fails with `Error::UnknownQueue` and with `Error::NoRight`.
+    pub fn open_for(name: &QueueName, right: Right) -> Result<Rc<Self>> {
+        match Self::lock(name, right, true)? {
             Some(queue) => Ok(queue),
             None => Err(Error::UnknownQueue(name.to_string())),
         }
+    }
+
+    /// Opens a queue and runs `work`, for which the caller needs a right. A role with other
+    /// privileges than those of a grant may do what they allow. Where the server then denies
+    /// something, raises `Error::NoRight`, which says which grant allows all of it.
+    ///
+    /// Fails with `Error::UnknownQueue`, with `Error::NoRight`, and as `work` does.
+    pub fn with<R>(
+        name: &QueueName,
+        right: Right,
+        work: impl FnOnce(&Self) -> Result<R>,
+    ) -> Result<R> {
+        let queue = Self::open_for(name, right)?;
+        queue.explain_denial(right, || work(&queue))
+    }
+
+    /// Runs `work` with an open queue, as [`Self::with`] does.
+    pub fn explain_denial<R>(&self, right: Right, work: impl FnOnce() -> R) -> R {
+        passing_error::replace_denial(work, |message| {
+            error::raise::<()>(rights::explain_denial(
+                &self.name, self.table, right, message,
+            ));
+        })
     }
 
     /// Opens a queue for maintenance, which does not wait: None if the table is locked.
     ///
     /// Fails with `Error::UnknownQueue` if the queue does not exist.
     pub fn try_open(name: &QueueName) -> Result<Option<Rc<Self>>> {
-        Self::lock(name, false)
+        Self::lock(name, Right::Any, false)
     }
 
-    fn lock(name: &QueueName, wait: bool) -> Result<Option<Rc<Self>>> {
+    fn lock(name: &QueueName, right: Right, wait: bool) -> Result<Option<Rc<Self>>> {
         let relation_name = name.relation("docs");
         let role = role::current();
+        let writes = right != Right::Any;
         // A role without rights must not lock the table, because that holds up others.
-        let check = |table| match is_permitted(table, role) {
+        let check = |table| match is_permitted(table, role, writes) {
             true => Ok(()),
-            false => rights::require_any(name, table),
+            false => rights::require_to_lock(name, table, right),
         };
         match relation::lock_data_table_if(&relation_name, LockMode::Rows, wait, check)? {
             NamedLock::Held(table, file) => {
                 let queue = find_or_load(name, table)?;
                 // What was known of the rights is gone when the table has changed.
-                if queue.permitted.get() != Some(role) {
-                    rights::require_any(name, table)?;
-                    queue.permitted.set(Some(role));
+                if !queue.is_permitted(role, writes) {
+                    rights::require_to_lock(name, table, right)?;
+                    queue.permitted.set(Some((role, writes)));
                 }
                 queue.file.set(Some(file));
                 Ok(Some(queue))
@@ -150,6 +184,11 @@ impl Queue {
             NamedLock::Busy => Ok(None),
             NamedLock::Missing => Err(Error::UnknownQueue(name.to_string())),
         }
+    }
+
+    fn is_permitted(&self, role: Oid, writes: bool) -> bool {
+        let permitted = self.permitted.get();
+        permitted.is_some_and(|(known, may_write)| known == role && (may_write || !writes))
     }
 
     /// Runs a hot statement on the queue's tables.
@@ -275,13 +314,14 @@ thread_local! {
     static QUEUES: ManuallyDrop<RefCell<Cache>> = ManuallyDrop::new(RefCell::default());
 }
 
-/// Returns whether the session knows that a role has a right on the queue with this docs table. A
+/// Returns whether the session knows that a role has a right on the queue with this docs table, or
+/// one to change documents if it `writes`. A
 /// change of the rights is noticed when the table is locked the next time.
-fn is_permitted(table: Oid, role: Oid) -> bool {
+fn is_permitted(table: Oid, role: Oid, writes: bool) -> bool {
     QUEUES.with(|cache| {
         let cache = cache.borrow();
         let queue = cache.queues.get(&table);
-        queue.is_some_and(|queue| queue.permitted.get() == Some(role))
+        queue.is_some_and(|queue| queue.is_permitted(role, writes))
     })
 }
 

@@ -8,6 +8,7 @@
 //! cannot change until the transaction ends, and neither can the name of the table. A table beside
 //! the documents that belongs to another role is refused.
 
+use std::cell::RefCell;
 use std::ops::Deref;
 use std::rc::Rc;
 
@@ -21,7 +22,7 @@ use crate::pg::role::{self, Privilege};
 use crate::pg::trigger::ImmediateTriggers;
 use crate::signals::watchdog;
 use crate::store::open_queue::Queue;
-use crate::store::rights;
+use crate::store::rights::{self, Right};
 
 /// A queue that exists, and whose documents table is locked until the end of the transaction.
 pub struct OwnedQueue {
@@ -31,6 +32,8 @@ pub struct OwnedQueue {
     /// The role that asks for the maintenance.
     caller: Oid,
     waits: bool,
+    /// The tables beside the documents that were opened.
+    opened: RefCell<Vec<Oid>>,
 }
 
 /// Runs `work`, which reads a queue that the caller has not named, with the rights of the owner of
@@ -132,7 +135,7 @@ impl OwnedQueue {
         };
         // The lock is one that the owner of the queue may take, and not one of the session.
         let opened = role::as_role(owner, || match waits {
-            true => Self::open(target).map(Some),
+            true => Self::open_for(target, Right::Push).map(Some),
             false => Self::try_open(target),
         });
         let opened = match opened {
@@ -162,7 +165,14 @@ impl OwnedQueue {
     ///
     /// Fails with `Error::UnknownQueue`.
     pub fn open(name: &QueueName) -> Result<Self> {
-        Self::new(Queue::open(name)?, true)
+        Self::open_for(name, Right::Any)
+    }
+
+    /// As [`Self::open`], for a caller who needs this right.
+    ///
+    /// Fails as `Queue::open_for` does.
+    pub fn open_for(name: &QueueName, right: Right) -> Result<Self> {
+        Self::new(Queue::open_for(name, right)?, true)
     }
 
     fn new(queue: Rc<Queue>, waits: bool) -> Result<Self> {
@@ -174,11 +184,12 @@ impl OwnedQueue {
             owner,
             caller: role::current(),
             waits,
+            opened: RefCell::default(),
         })
     }
 
-    /// Runs `work` with the rights of the owner, and the deferred triggers of the documents too:
-    /// they are immediate meanwhile. The processes of the server have done that for all tables at
+    /// Runs `work` with the rights of the owner, and the deferred triggers of the tables that were
+    /// opened too: they are immediate meanwhile. The processes of the server have done that for all tables at
     /// the start of the transaction.
     pub fn act<R>(&self, work: impl FnOnce() -> R) -> R {
         /// Work on one queue can be a part of work on another one, as for dead letters.
@@ -193,7 +204,11 @@ impl OwnedQueue {
             return work();
         }
         role::as_role(self.owner, || {
-            let _until_dropped = ImmediateTriggers::begin(self.table);
+            let opened = self.opened.borrow().clone();
+            let _until_dropped: Vec<ImmediateTriggers> = std::iter::once(self.table)
+                .chain(opened)
+                .map(ImmediateTriggers::begin)
+                .collect();
             work()
         })
     }
@@ -201,7 +216,7 @@ impl OwnedQueue {
     /// Checks that the caller may do something with the documents: it has the rights of the owner,
     /// or these privileges.
     ///
-    /// Fails with `Error::NoPrivilege`.
+    /// Fails with `Error::NoRight`.
     pub fn authorize(&self, privileges: &[Privilege]) -> Result<()> {
         self.authorize_table(self.table, "docs", privileges)
     }
@@ -214,15 +229,19 @@ impl OwnedQueue {
         if is_allowed {
             return Ok(());
         }
-        Err(Error::NoPrivilege {
-            table: self.name.relation(name),
-        })
+        // The least kind of grant that gives them.
+        let right = match (name, privileges) {
+            ("docs", [Privilege::Insert]) => Right::Push,
+            ("docs", _) => Right::Work,
+            _ => Right::Manage,
+        };
+        Err(rights::no_right(&self.name, self.caller, right))
     }
 
     /// Locks another table of the queue, `logs`, `metrics` or `history`, and checks its owner and
     /// the privileges of the caller. Without this, no statement of maintenance may touch it.
     ///
-    /// Fails with `Error::OtherOwner` and `Error::NoPrivilege`.
+    /// Fails with `Error::OtherOwner` and `Error::NoRight`.
     pub fn open_table(&self, table: &str, privileges: &[Privilege]) -> Result<Table> {
         let name = self.name.relation(table);
         let oid = match relation::lock_data_table(&name, LockMode::Rows, self.waits) {
@@ -242,6 +261,10 @@ impl OwnedQueue {
             });
         }
         self.authorize_table(oid, table, privileges)?;
+        let mut opened = self.opened.borrow_mut();
+        if !opened.contains(&oid) {
+            opened.push(oid);
+        }
         Ok(Table::Ready)
     }
 

@@ -100,7 +100,7 @@ const INSERT_RETURNED: &str =
 ///
 /// A notice tells which documents stay, and why; so does a warning where a role that could have
 /// forged them may not push into their queue. If that is the queue that the caller names, fails
-/// with `Error::MayNotCarry`. Fails with `Error::NoPrivilege` when the caller
+/// with `Error::MayNotCarry`. Fails with `Error::NoRight` when the caller
 /// has not the right to do it, with `Error::DeadLetterGone`, with `Error::NoNumbers`, and with
 /// `Error::NotRemoved`.
 pub fn redrive(queue: &OwnedQueue, request: &BulkRequest) -> Result<i32> {

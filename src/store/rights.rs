@@ -66,6 +66,23 @@ impl Right {
         }
     }
 
+    /// Returns whether the caller has all that a grant of the right gives on the docs table. A
+    /// producer has privileges on some of the columns.
+    fn is_complete_on(self, table: Oid) -> bool {
+        let needed = [Privileges::SELECT, Privileges::INSERT, Privileges::UPDATE];
+        match self {
+            Self::Push => {
+                acl::has(table, Privileges::INSERT)
+                    && needed.iter().all(|one| acl::has_any(table, *one))
+            }
+            Self::Work => {
+                acl::has(table, Privileges::DELETE)
+                    && needed.iter().all(|one| acl::has(table, *one))
+            }
+            _ => self.is_held_on(table),
+        }
+    }
+
     /// Returns whether the caller has the right on the queue with this docs table.
     fn is_held_on(self, table: Oid) -> bool {
         let is_held = match self {
@@ -109,7 +126,7 @@ pub fn require(name: &QueueName, right: Right) -> Result<()> {
     if has(name, right) || docs_table(name).is_none() && !is_registered(name) {
         Ok(())
     } else {
-        Err(no_right(name, right))
+        Err(no_right(name, role::current(), right))
     }
 }
 
@@ -122,18 +139,58 @@ pub fn require_existing(name: &QueueName, right: Right) -> Result<()> {
     } else if docs_table(name).is_none() && !is_registered(name) {
         Err(Error::UnknownQueue(name.to_string()))
     } else {
-        Err(no_right(name, right))
+        Err(no_right(name, role::current(), right))
     }
 }
 
-/// Fails with `Error::NoRight` when the caller has no right at all on the queue with this docs
-/// table. A role without rights must not lock a table, because that holds up others.
-pub(super) fn require_any(name: &QueueName, table: Oid) -> Result<()> {
+/// Fails with `Error::NoRight` when the caller has no privilege at all on the documents that would
+/// let it do something for which it needs this right. A role without rights must not lock a table,
+/// because that holds up others.
+pub(super) fn require_to_lock(name: &QueueName, table: Oid, right: Right) -> Result<()> {
+    let privileges = match right {
+        Right::Any => Privileges::ANY,
+        _ => Privileges::CHANGE,
+    };
     // The common case comes first: it takes one look-up.
-    if acl::has(table, Privileges::ANY) || Right::Any.is_held_on(table) {
+    if acl::has(table, privileges) || acl::has_any(table, privileges) || acl::owns_extension() {
         Ok(())
     } else {
-        Err(no_right(name, Right::Any))
+        Err(no_right(name, role::current(), right))
+    }
+}
+
+/// Finds out why the server has denied the caller, with this message, something for which it needs
+/// at least this right on a queue.
+///
+/// Fails with `Error::NoRight` when the caller lacks a privilege on a table of the queue that a grant
+/// would give.
+pub(super) fn explain_denial(
+    name: &QueueName,
+    docs: Oid,
+    right: Right,
+    message: &str,
+) -> Result<()> {
+    let is_denied = |suffix: &str| message.contains(&name.relation(suffix));
+    let missing = if is_denied("docs") {
+        // Some calls of a producer need more, such as a put that merges.
+        [right, Right::Work]
+            .into_iter()
+            .find(|right| !right.is_complete_on(docs))
+    } else {
+        let is_missing = |suffix: &&&str| {
+            let table = relation::lookup_data_table(&name.relation(suffix));
+            let needed = [Privileges::SELECT, Privileges::INSERT];
+            is_denied(suffix)
+                && table.is_some_and(|table| !needed.iter().all(|one| acl::has(table, *one)))
+        };
+        ["logs", "history"]
+            .iter()
+            .find(is_missing)
+            .map(|_| Right::Work)
+    };
+    match missing {
+        Some(right) => Err(no_right(name, role::current(), right)),
+        None => Ok(()),
     }
 }
 
@@ -292,9 +349,10 @@ pub fn list(right: Right) -> Vec<QueueName> {
     parsed.filter(|name| has(name, right)).collect()
 }
 
-fn no_right(name: &QueueName, right: Right) -> Error {
+/// The error for a role that lacks a right on a queue.
+pub(super) fn no_right(name: &QueueName, role: Oid, right: Right) -> Error {
     Error::NoRight {
-        role: acl::current_role(),
+        role: role::name(role),
         queue: name.to_string(),
         kind: right.kind(),
     }
