@@ -174,14 +174,14 @@ async fn what_an_owner_attaches_runs_with_its_rights() {
                 select fetchq.queue_create('{q}'), fetchq.queue_create('{q}_dead');
                 select fetchq.queue_set_metrics_retention('{q}', '[{\"retain\": \"hour\", \"from\": \"3h\", \"to\": \"1h\"}]');
                 select fetchq.queue_set_max_attempts('{q}', 5);
-                select fetchq.queue_configure('{q}', '{{\"history\": {{\"completed\": \"1 day\", \"killed\": \"1 day\", \"dropped\": \"1 day\"}}}}');
+                select fetchq.queue_configure('{q}', '{\"history\": {\"completed\": \"1 day\", \"killed\": \"1 day\", \"dropped\": \"1 day\"}}');
                 select fetchq.schedule_create('{q}', '{q}', '1 second')"))
             .await;
         // A queue without triggers on its dead-letter queue archives what has failed.
         if attachment.name == "rows" {
             session
                 .sql(&of(
-                    "select fetchq.queue_configure('{q}', '{{\"dead_letter\": \"{q}_dead\"}}')",
+                    "select fetchq.queue_configure('{q}', '{\"dead_letter\": \"{q}_dead\"}')",
                 ))
                 .await;
         }

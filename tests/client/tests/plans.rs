@@ -156,6 +156,7 @@ fn may_be_silent(hot: &Hot) -> bool {
 // Direct changes run no statements, so there would be no plans.
 const EXPLAIN: &str = "load 'auto_explain';
     set fetchq.direct = off;
+    set fetchq.strict = off;
     set auto_explain.log_min_duration = 0;
     set auto_explain.log_nested_statements = on;
     set auto_explain.log_level = notice;

@@ -99,6 +99,7 @@ fn masked(function: &Function, row: &tokio_postgres::Row) -> String {
 /// search path; returns all results.
 async fn call_all(db: &Database, path: &str, all: &[Function]) -> Vec<String> {
     let session = db.connect().await;
+    session.sql("set fetchq.strict = off").await;
     let mut results = Vec::new();
     for function in all {
         session
