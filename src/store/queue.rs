@@ -105,6 +105,9 @@ const DROP_METRICS: &str = "delete from fetchq.metrics where queue {=} $1";
 
 const DROP_METRICS_WRITES: &str = "delete from fetchq.metrics_writes where queue {=} $1";
 
+/// Deletes the histograms of a queue. $1: its id.
+pub(super) const DELETE_TIMINGS: &str = "delete from fetchq.timings where queue_id {=} $1";
+
 const DROP_COUNTER_EVENTS: &str = "delete from fetchq.counter_log where queue_id {=} $1";
 
 // The queue can no longer be a dead-letter queue of others.
@@ -158,6 +161,7 @@ pub fn drop(name: &QueueName) -> Result<Dropped> {
         spi.once(DROP_METRICS, &[key]);
         spi.once(DROP_METRICS_WRITES, &[key]);
         spi.once(DROP_COUNTER_EVENTS, &[Arg::from(queue.id)]);
+        spi.once(DELETE_TIMINGS, &[Arg::from(queue.id)]);
         delete_limits(spi, &queue);
         notify("fetchq_queue_drop", name.as_str());
         Ok(Dropped {
