@@ -23,6 +23,17 @@ pub enum Error {
     NegativeLimit { argument: &'static str, got: i32 },
     #[error("\"{argument}\" must be a finite interval that is not negative")]
     BadDuration { argument: &'static str },
+    #[error(
+        "{limit} documents of queue \"{queue}\" were read, {found} of them match, and there are more"
+    )]
+    TooMuchToRead {
+        queue: String,
+        limit: i32,
+        found: i32,
+        last: String,
+    },
+    #[error("another session has locked {0}")]
+    RegistryBusy(String),
     #[error("queue \"{0}\" does not exist")]
     UnknownQueue(String),
     #[error("document \"{subject}\" of queue \"{queue}\" is not active: {}", describe(*.found))]
@@ -279,7 +290,8 @@ impl Error {
             | Self::MayNotMove { .. }
             | Self::MayNotPush { .. } => ERRCODE_INSUFFICIENT_PRIVILEGE,
             Self::OtherOwner { .. } => ERRCODE_INVALID_OBJECT_DEFINITION,
-            Self::TableBusy { .. } => ERRCODE_LOCK_NOT_AVAILABLE,
+            Self::TooMuchToRead { .. } => ERRCODE_PROGRAM_LIMIT_EXCEEDED,
+            Self::TableBusy { .. } | Self::RegistryBusy(_) => ERRCODE_LOCK_NOT_AVAILABLE,
             Self::TableMissing { .. } => ERRCODE_UNDEFINED_TABLE,
             Self::AlteredTable(_) => ERRCODE_INVALID_TABLE_DEFINITION,
             Self::IncludedGrant { .. } | Self::OtherGrantor { .. } => {
@@ -338,6 +350,8 @@ impl Error {
             Self::OtherOwner { table, owner, .. } => format!("Maintenance acts as the owner of the documents, and touches no table of another role. Drop the table if it is not yours, or: alter table fetchq_data.{table} owner to \"{owner}\""),
             Self::NoPrivilege { .. } => "Maintenance of a queue needs the rights of its owner, or those on the tables that it changes.".into(),
             Self::TableBusy { .. } => "It is tried again.".into(),
+            Self::TooMuchToRead { found, last, .. } => format!("Filter by the status planned, pending or active or by the beginning of the subject, which have an index. Or read in parts: max_docs => {found} for what was found, then go on with after => '{}'", last.replace('\'', "''")),
+            Self::RegistryBusy(_) => "Try again; nothing is waited for. The view pg_locks shows who has locked it.".into(),
             Self::TableMissing { .. } => "For the history, call fetchq.queue_set_history() again, which creates it.".into(),
             Self::MayNotMove { owner, table, .. } => format!("The owner of that queue can allow it: grant insert on fetchq_data.{table} to \"{owner}\""),
             Self::MayNotPush { .. } => "A role that may push into the queue can take it over: call fetchq.schedule_create() with replace => true.".into(),

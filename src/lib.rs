@@ -134,6 +134,11 @@ extension_sql_file!(
     requires = ["bootstrap"]
 );
 extension_sql_file!(
+    "sql/functions/reading.sql",
+    name = "reading",
+    requires = ["bootstrap"]
+);
+extension_sql_file!(
     "sql/functions/retention.sql",
     name = "retention",
     requires = ["bootstrap"]
@@ -146,6 +151,11 @@ extension_sql_file!(
 extension_sql_file!(
     "sql/functions/schedules.sql",
     name = "schedules",
+    requires = ["bootstrap"]
+);
+extension_sql_file!(
+    "sql/functions/stats.sql",
+    name = "stats",
     requires = ["bootstrap"]
 );
 extension_sql_file!(

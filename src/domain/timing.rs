@@ -262,7 +262,7 @@ mod tests {
             }
             times.sort_unstable();
             for percent in [1, 50, 95, 99, 100] {
-                let rank = (n * percent + 99) / 100;
+                let rank = (n * percent).div_ceil(100);
                 let exact = times[rank - 1];
                 let found = histogram.percentile(percent as i64).unwrap();
                 assert!(found > exact, "{percent} of {n}: {found} {exact}");

@@ -238,6 +238,13 @@ pub fn first_minute(now: i64) -> i64 {
     minute(now) - (SLOTS - 1) * SLOT_US
 }
 
+/// The codes of the events whose bucket is a wait. All others have a run.
+pub fn events_with_wait() -> Vec<i32> {
+    [Event::Pick, Event::Pop]
+        .map(|event| i32::from(event.code()))
+        .to_vec()
+}
+
 /// The beginning of a minute.
 fn minute(now: i64) -> i64 {
     now.div_euclid(SLOT_US) * SLOT_US
@@ -249,12 +256,11 @@ fn add_to_metrics(spi: &Spi, events: &str, segment: &str, queues: Vec<i32>) -> i
     let sql = render(&PACK.replace("{events}", events), segment);
     let minute = minute(time::clock());
     let slot = minute.div_euclid(SLOT_US).rem_euclid(SLOTS) + 1;
-    let with_wait = [Event::Pick, Event::Pop].map(|event| i32::from(event.code()));
     let args = [
         Arg::from(queues),
         Arg::from(slot as i32),
         Arg::timestamp(minute),
-        Arg::from(with_wait.to_vec()),
+        Arg::from(events_with_wait()),
     ];
     spi.once(&sql, &args).get(0, 1).unwrap_or(0)
 }

@@ -181,6 +181,14 @@ pub fn lock_against_drop(name: &QueueName) -> Result<i32> {
     })
 }
 
+const IS_ORDERED: &str = "select is_ordered from fetchq.queues where name {=} $1";
+
+/// Returns whether documents of one ordering key run one at a time.
+pub fn is_ordered(name: &QueueName) -> bool {
+    let key = [Arg::from(name.as_str())];
+    spi::connect(|spi| spi.once(IS_ORDERED, &key).get(0, 1)).unwrap_or(false)
+}
+
 /// The id of a queue. Fails with `Error::UnknownQueue`.
 pub fn id(name: &QueueName) -> Result<i32> {
     spi::connect(|spi| {
