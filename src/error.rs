@@ -23,6 +23,17 @@ pub enum Error {
     NegativeLimit { argument: &'static str, got: i32 },
     #[error("\"{argument}\" must be a finite interval that is not negative")]
     BadDuration { argument: &'static str },
+    #[error(
+        "{limit} documents of queue \"{queue}\" were read, {found} of them match, and there are more"
+    )]
+    TooMuchToRead {
+        queue: String,
+        limit: i32,
+        found: i32,
+        last: String,
+    },
+    #[error("another session has locked {0}")]
+    RegistryBusy(String),
     #[error("queue \"{0}\" does not exist")]
     UnknownQueue(String),
     #[error("document \"{subject}\" of queue \"{queue}\" is not active: {}", describe(*.found))]
@@ -317,7 +328,8 @@ impl Error {
             | Self::MayNotCarry { .. }
             | Self::MayNotPush { .. } => ERRCODE_INSUFFICIENT_PRIVILEGE,
             Self::OtherOwner { .. } => ERRCODE_INVALID_OBJECT_DEFINITION,
-            Self::TableBusy { .. } => ERRCODE_LOCK_NOT_AVAILABLE,
+            Self::TooMuchToRead { .. } => ERRCODE_PROGRAM_LIMIT_EXCEEDED,
+            Self::TableBusy { .. } | Self::RegistryBusy(_) => ERRCODE_LOCK_NOT_AVAILABLE,
             Self::TableMissing { .. } => ERRCODE_UNDEFINED_TABLE,
             Self::AlteredTable(_) => ERRCODE_INVALID_TABLE_DEFINITION,
             Self::IncludedGrant { .. } | Self::OtherGrantor { .. } => {
@@ -386,6 +398,8 @@ impl Error {
             Self::MayNotCarry { target, role, kind: Writer::Owner, .. } => format!("The role could have changed them. The owner of queue \"{target}\" can run: select fetchq.queue_grant('{target}', '{}', 'producer')", role.replace('\'', "''")),
             Self::MayNotCarry { queue, target, role, kind: Writer::Grantee } => format!("The role could have added or changed them. The owner of queue \"{target}\" can run: select fetchq.queue_grant('{target}', '{}', 'producer'). Or the owner of queue \"{queue}\" can remove what the role has written, and run: revoke insert, update, trigger on fetchq_data.\"{queue}__docs\" from \"{}\"", role.replace('\'', "''"), role.replace('"', "\"\"")),
             Self::MayNotCarry { queue, kind: Writer::Public, .. } => format!("Anybody could have added or changed them. The owner of queue \"{queue}\" can remove what others have written, and run: revoke insert, update, trigger on fetchq_data.\"{queue}__docs\" from public"),
+            Self::TooMuchToRead { found, last, .. } => format!("Filter by the status planned, pending or active or by the beginning of the subject, which have an index. Or read in parts: max_docs => {found} for what was found, then go on with after => '{}'", last.replace('\'', "''")),
+            Self::RegistryBusy(_) => "Try again; nothing is waited for. The view pg_locks shows who has locked it.".into(),
             Self::MayNotPush { .. } => "A role that may push into the queue can take it over: call fetchq.schedule_create() with replace => true.".into(),
             Self::NotOwner => "Connect as a superuser, or as the role that created the extension.".into(),
             Self::NoRight { role, queue, kind: Some(kind) } => format!("The owner of the queue can run: select fetchq.queue_grant('{queue}', '{}', '{kind}')", role.replace('\'', "''")),

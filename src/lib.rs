@@ -139,6 +139,11 @@ extension_sql_file!(
     requires = ["bootstrap"]
 );
 extension_sql_file!(
+    "sql/functions/reading.sql",
+    name = "reading",
+    requires = ["bootstrap"]
+);
+extension_sql_file!(
     "sql/functions/retention.sql",
     name = "retention",
     requires = ["bootstrap"]
@@ -151,6 +156,11 @@ extension_sql_file!(
 extension_sql_file!(
     "sql/functions/schedules.sql",
     name = "schedules",
+    requires = ["bootstrap"]
+);
+extension_sql_file!(
+    "sql/functions/stats.sql",
+    name = "stats",
     requires = ["bootstrap"]
 );
 extension_sql_file!(

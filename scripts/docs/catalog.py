@@ -36,7 +36,13 @@ select p.proname as name, p.oid::int as oid, p.prokind = 'p' as is_procedure,
                 'mode', coalesce(a.mode, 'i'),
                 'default', pg_get_function_arg_default(p.oid, a.n::int)) order by a.n)
         from unnest(coalesce(p.proallargtypes, p.proargtypes::oid[]), p.proargmodes::text[], p.proargnames)
-            with ordinality as a (type, mode, name, n)), '[]'::json) as arguments
+            with ordinality as a (type, mode, name, n)), '[]'::json) as arguments,
+    (select json_agg(json_build_object(
+            'name', a.attname, 'type', format_type(a.atttypid, a.atttypmod)) order by a.attnum)
+        from pg_type t
+        join pg_class c on c.oid = t.typrelid and c.relkind = 'c'
+        join pg_attribute a on a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped
+        where t.oid = p.prorettype) as row_type
 from pg_proc p
 where p.pronamespace = 'fetchq'::regnamespace
 order by p.proname collate "C", p.pronargs, p.proargtypes::regtype[]::text collate "C"

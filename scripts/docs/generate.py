@@ -86,6 +86,8 @@ class Pages:
         self.jobs = catalog.jobs()
         self.source = rust.Source(ROOT)
         self.conditions = rust.conditions()
+        # The first function that returns rows of each named type.
+        self.row_types = {}
         self.placed = {"functions": [], "triggers": [], "table": [], "setting": []}
         if not self.settings:
             problems.append("pg_settings has no setting of fetchq")
@@ -154,6 +156,8 @@ class Pages:
     def result(self, function):
         outputs = self.outputs(function)
         name = function["name"]
+        if function["row_type"]:
+            return self.rows_of_type(function)
         rows = "Returns rows" if function["returns_rows"] else "Returns one row"
         if not outputs:
             text = self.words.find("results", name)
@@ -179,6 +183,18 @@ class Pages:
             for a in outputs
         ]
         return f"{rows}:\n\n" + table(("Column", "Type", "Meaning"), cells)
+
+    def rows_of_type(self, function):
+        row_type = function["result"]
+        first = self.row_types.setdefault(row_type, function["name"])
+        if first != function["name"]:
+            return f"Returns rows of the type `{row_type}`, as [{first}](#{first}) does."
+        name = row_type.removeprefix("fetchq.")
+        cells = [
+            (code(a["name"]), a["type"], self.words.find("results", f"{name}.{a['name']}"))
+            for a in function["row_type"]
+        ]
+        return f"Returns rows of the type `{row_type}`:\n\n" + table(("Column", "Type", "Meaning"), cells)
 
     def do_document(self):
         pick = next(f for f in self.functions if f["name"] == self.DOCUMENT)

@@ -4,6 +4,7 @@
 //! adds to which metric. So the counter log can be packed and read with plain SQL.
 
 use crate::domain::status::Status;
+use crate::domain::timing::Timing;
 
 /// A counter event. Its number is stored in `fetchq.counter_log`, so it must never change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,12 +54,33 @@ pub enum Event {
     /// The document was moved from another queue, with its status.
     PlaceKilled = 34,
     PlaceCompleted = 35,
+    /// The document was killed by its worker, and removed.
+    KillRemoved = 36,
 }
 
 impl Event {
     /// Returns the number that is stored.
     pub fn code(self) -> i16 {
         self as i16
+    }
+
+    /// Returns what the bucket of a row with this event counts, or None when it has none.
+    ///
+    /// A document that is returned without having been processed has no run.
+    pub fn timing(self) -> Option<Timing> {
+        match self {
+            Self::Pick | Self::Pop => Some(Timing::Wait),
+            Self::Complete
+            | Self::Kill
+            | Self::KillRemoved
+            | Self::ReschedulePending
+            | Self::ReschedulePlanned
+            | Self::RejectPending
+            | Self::RejectKilled
+            | Self::RejectRemoved
+            | Self::Drop => Some(Timing::Run),
+            _ => None,
+        }
     }
 
     /// Returns the event of a document that is added with the status `to`.
@@ -117,6 +139,7 @@ impl Event {
             | Self::RemoveActive
             | Self::RejectRemoved
             | Self::DeadRemoved
+            | Self::KillRemoved
             | Self::DeadLetter => return None,
         })
     }
@@ -205,8 +228,8 @@ mod tests {
                     .and_then(|n| n.trim().parse().ok())
             })
             .collect();
-        assert_eq!(codes, (1..=35).collect::<Vec<i16>>());
-        assert_eq!(Event::PlaceCompleted.code(), 35);
+        assert_eq!(codes, (1..=36).collect::<Vec<i16>>());
+        assert_eq!(Event::KillRemoved.code(), 36);
     }
 
     #[test]

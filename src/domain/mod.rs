@@ -21,3 +21,4 @@ pub mod rhythm;
 pub mod schedule;
 pub mod status;
 pub mod subjects;
+pub mod timing;

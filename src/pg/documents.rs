@@ -91,6 +91,11 @@ impl Row {
         self.values[column as usize].value() as i64
     }
 
+    /// Returns a `timestamptz` column in microseconds since 2000, or None when it is NULL.
+    pub fn timestamp(&self, column: Column) -> Option<i64> {
+        (!self.is_null(column)).then(|| self.int8(column))
+    }
+
     /// Returns whether a column is NULL.
     pub fn is_null(&self, column: Column) -> bool {
         self.nulls[column as usize]

@@ -18,7 +18,7 @@ pub(super) const COMPARE_TIMESTAMPTZ: u32 = 1314;
 const EQUAL_INT4: u32 = 65;
 
 /// The OID of `int4lt`.
-const LESS_INT4: u32 = 66;
+pub(super) const LESS_INT4: u32 = 66;
 
 /// The number of entries that are passed between two checks for interrupts.
 pub(super) const INTERRUPTS_EVERY: u64 = 1000;
@@ -42,6 +42,15 @@ impl Column {
         match self {
             Self::Int4(v) => pg_sys::Datum::from(v),
             Self::Int8(v) | Self::Timestamptz(v) => pg_sys::Datum::from(v),
+        }
+    }
+
+    /// The OID of the type.
+    pub(super) fn oid(&self) -> pg_sys::Oid {
+        match self {
+            Self::Int4(_) => pg_sys::INT4OID,
+            Self::Int8(_) => pg_sys::INT8OID,
+            Self::Timestamptz(_) => pg_sys::TIMESTAMPTZOID,
         }
     }
 

@@ -114,6 +114,14 @@ pub fn with_plain_search_path<R>(work: impl FnOnce() -> R) -> R {
     with_setting(c"search_path", c"pg_catalog, pg_temp", work)
 }
 
+/// Runs `work`, whose statements are planned to read by an index in its order: the statistics of the
+/// tables of a queue are nearly always wrong.
+pub fn with_index_scans<R>(work: impl FnOnce() -> R) -> R {
+    with_setting(c"enable_seqscan", c"off", || {
+        with_setting(c"enable_bitmapscan", c"off", work)
+    })
+}
+
 /// Runs `work`, which defines tables and indexes, with the settings that every role has at first:
 /// where and how the tables are stored is not for the caller to choose.
 pub(super) fn with_plain_storage<R>(work: impl FnOnce() -> R) -> R {

@@ -127,6 +127,25 @@ impl Interval {
         Arg::new(pg_sys::INTERVALOID, None)
     }
 
+    /// Makes an `interval` of microseconds: days and the rest. None is NULL.
+    pub fn of(micros: Option<i64>) -> Arg {
+        let Some(micros) = micros else {
+            return Self::none();
+        };
+        const DAY: i64 = 86_400_000_000;
+        // SAFETY: palloc returns memory for an Interval, or raises an ERROR.
+        let datum = unsafe {
+            let interval = pg_sys::palloc(size_of::<pg_sys::Interval>()).cast::<pg_sys::Interval>();
+            interval.write(pg_sys::Interval {
+                time: micros % DAY,
+                day: (micros / DAY) as i32,
+                month: 0,
+            });
+            pg_sys::Datum::from(interval)
+        };
+        Arg::new(pg_sys::INTERVALOID, Some(datum))
+    }
+
     /// Makes an `interval` parameter.
     pub fn arg(self) -> Arg {
         Arg::new(pg_sys::INTERVALOID, Some(self.datum))

@@ -185,6 +185,23 @@ create table fetchq.metrics (
 comment on table fetchq.metrics is
     'Packed counters; fetchq.metrics_live adds the events that are not packed yet';
 
+-- How long documents waited and ran, as histograms: an array of buckets, and one of the numbers of
+-- documents. src/domain/timing.rs has the buckets. A row with a minute counts what was packed in
+-- that minute, in one of six slots. When the slot is used again, the row with slot 0 takes it over.
+-- So all rows of a queue are the histogram since ever.
+create table fetchq.timings (
+    queue_id int not null,
+    kind text collate "C" not null
+        constraint timings_kind check (kind in ('wait', 'run')),
+    slot int not null,
+    minute timestamptz,
+    buckets int[] not null,
+    counts bigint[] not null,
+    primary key (queue_id, kind, slot)
+) with (fillfactor = 50);
+comment on table fetchq.timings is
+    'How long documents waited and ran, as histograms of the last minutes and of all before';
+
 create table fetchq.metrics_writes (
     id uuid not null default pg_catalog.gen_random_uuid(),
     created_at timestamptz not null default pg_catalog.now(),
@@ -207,7 +224,10 @@ create table fetchq.counter_log (
     version int,
     -- NULL stands for 1.
     n int,
-    event smallint not null
+    event smallint not null,
+    -- The bucket of the wait of picked documents, or of the run of settled ones. NULL: not known,
+    -- or the event has neither.
+    bucket smallint
 );
 comment on table fetchq.counter_log is 'The counter log; its rows are in its children';
 
@@ -233,8 +253,8 @@ begin
         execute format('comment on table fetchq.counter_log_%s is %L', segment, 'A segment of fetchq.counter_log');
         perform pg_extension_config_dump(format('fetchq.counter_log_%s', segment), '');
     end loop;
-    execute 'create view fetchq.counter_tail as select queue_id, coalesce(version, 0) as version, coalesce(n, 1) as n, event from only fetchq.counter_log' || (
-        select string_agg(format(' union all select queue_id, coalesce(version, 0), coalesce(n, 1), event from fetchq.counter_log_%s'
+    execute 'create view fetchq.counter_tail as select queue_id, coalesce(version, 0) as version, coalesce(n, 1) as n, event, bucket from only fetchq.counter_log' || (
+        select string_agg(format(' union all select queue_id, coalesce(version, 0), coalesce(n, 1), event, bucket from fetchq.counter_log_%s'
             ' where not coalesce((select s.is_packed from fetchq.counter_segments s where s.segment = %s), false)', i, i), '')
         from generate_series(1, 6) i);
 end $do$;
@@ -256,13 +276,13 @@ from (values
     (1::smallint, 'push pending',       '+ent +cnt +v +pnd'),
     (2,           'push planned',       '+ent +cnt +v +pln'),
     (3,           'pick',               '+pkd +act -pnd'),
-    (4,           'complete',           '+prc +cpl -act'),
-    (5,           'kill',               '+prc +kll -act'),
-    (6,           'reschedule pending', '+prc +res -act +pnd'),
-    (7,           'reschedule planned', '+prc +res -act +pln'),
-    (8,           'reject pending',     '+prc +err +rej -act +pnd'),
-    (9,           'reject killed',      '+prc +err +rej -act +kll'),
-    (10,          'drop',               '+prc +drp -act -cnt -v'),
+    (4,           'complete',           '+prc +suc +cpl -act'),
+    (5,           'kill',               '+prc +fai +kll -act'),
+    (6,           'reschedule pending', '+prc +suc +res -act +pnd'),
+    (7,           'reschedule planned', '+prc +suc +res -act +pln'),
+    (8,           'reject pending',     '+prc +fai +err +rej -act +pnd'),
+    (9,           'reject killed',      '+prc +fai +err +rej -act +kll'),
+    (10,          'drop',               '+prc +suc +drp -act -cnt -v'),
     (11,          'make pending',       '+pnd -pln'),
     (12,          'orphan',             '+err +orp +pnd -act'),
     (13,          'dead',               '+err +orp +kll -act'),
@@ -270,7 +290,7 @@ from (values
     (15,          'upsert to pending',  '+pnd -pln'),
     (16,          'return pending',     '+pnd -act'),
     (17,          'return planned',     '+pln -act'),
-    (18,          'pop',                '+pkd +prc +drp -pnd -cnt -v'),
+    (18,          'pop',                '+pkd +prc +suc +drp -pnd -cnt -v'),
     (19,          'cancel planned',     '+can +kll -pln'),
     (20,          'cancel pending',     '+can +kll -pnd'),
     (21,          'cancel active',      '+can +kll -act'),
@@ -282,12 +302,13 @@ from (values
     (27,          'remove pending',     '+drp -pnd -cnt -v'),
     (28,          'remove completed',   '+drp -cpl -cnt -v'),
     (29,          'remove killed',      '+drp -kll -cnt -v'),
-    (30,          'reject removed',     '+prc +err +rej +drp -act -cnt -v'),
+    (30,          'reject removed',     '+prc +fai +err +rej +drp -act -cnt -v'),
     (31,          'dead removed',       '+err +orp +drp -act -cnt -v'),
     (32,          'dead letter',        '+ded'),
     (33,          'remove active',      '+drp -act -cnt -v'),
     (34,          'place killed',       '+ent +cnt +v +kll'),
-    (35,          'place completed',    '+ent +cnt +v +cpl')
+    (35,          'place completed',    '+ent +cnt +v +cpl'),
+    (36,          'kill removed',       '+prc +fai +drp -act -cnt -v')
 ) as e (event, name, deltas)
 cross join lateral pg_catalog.regexp_split_to_table(e.deltas, ' ') as d (delta);
 
@@ -372,6 +393,7 @@ select pg_catalog.pg_extension_config_dump('fetchq.worker_sessions', '');
 select pg_catalog.pg_extension_config_dump('fetchq.stop_requests', '');
 select pg_catalog.pg_extension_config_dump('fetchq.metrics', '');
 select pg_catalog.pg_extension_config_dump('fetchq.metrics_id_seq', '');
+select pg_catalog.pg_extension_config_dump('fetchq.timings', '');
 select pg_catalog.pg_extension_config_dump('fetchq.metrics_writes', '');
 select pg_catalog.pg_extension_config_dump('fetchq.counter_log', '');
 select pg_catalog.pg_extension_config_dump('fetchq.counter_segments', '');

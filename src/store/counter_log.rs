@@ -3,9 +3,10 @@
 use pgrx::pg_sys::Oid;
 
 use crate::domain::counter_events::Event;
+use crate::domain::timing::{self, Tally};
 use crate::pg::relation::{self, LockMode};
 use crate::pg::value::Arg;
-use crate::pg::{append, invalidation};
+use crate::pg::{append, invalidation, time};
 use crate::signals::commit;
 use crate::store::counter_segments;
 use crate::store::open_queue::Queue;
@@ -15,8 +16,38 @@ use crate::store::open_queue::Queue;
 ///
 /// `version` matters to events that add or remove documents, and is 0 for the others. The
 /// usual values, version 0 and one document, are left out, which makes the row eight bytes
-/// shorter.
+/// shorter. A bucket makes it no longer.
 pub fn record_event(queue: &Queue, version: i32, n: i32, event: Event) {
+    append_row(queue, version, n, event, None);
+}
+
+/// Records an event as `record_event` does, for documents whose wait or run is known. It writes a
+/// row for each bucket, so nearly always one.
+pub fn record_timed(queue: &Queue, version: i32, event: Event, times: &Tally) {
+    for (bucket, n) in times.entries() {
+        append_row(queue, version, n, event, Some(bucket));
+    }
+    append_row(queue, version, times.n_untimed(), event, None);
+}
+
+/// Records an event that happened to one document. `bucket`: that of its wait or run.
+pub fn record_one(queue: &Queue, version: i32, event: Event, bucket: Option<i16>) {
+    append_row(queue, version, 1, event, bucket);
+}
+
+/// The bucket of the wait of a document that is picked at `now`. Times are in microseconds since
+/// 2000.
+pub fn wait_bucket(now: i64, due_at: Option<i64>) -> Option<i16> {
+    due_at.map(|due_at| timing::bucket(now.saturating_sub(due_at)))
+}
+
+/// The bucket of the run of a document that this transaction settles. `picked_at`: in microseconds
+/// since 2000.
+pub fn run_bucket(picked_at: Option<i64>) -> Option<i16> {
+    picked_at.map(|picked_at| timing::bucket(time::now().saturating_sub(picked_at)))
+}
+
+fn append_row(queue: &Queue, version: i32, n: i32, event: Event, bucket: Option<i16>) {
     if n > 0 {
         if let Some(status) = event.enters() {
             queue.announce(status);
@@ -26,6 +57,7 @@ pub fn record_event(queue: &Queue, version: i32, n: i32, event: Event) {
             Arg::from((version != 0).then_some(version)),
             Arg::from((n != 1).then_some(n)),
             Arg::from(event.code()),
+            Arg::from(bucket),
         ];
         append::row(lock_segment(), &values);
         commit::event_recorded();

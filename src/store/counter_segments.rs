@@ -1,5 +1,5 @@
 //! The segments of the counter log, and the pack, which adds counter events up into
-//! `fetchq.metrics`.
+//! `fetchq.metrics` and, with their times, in `fetchq.timings`.
 //!
 //! A small segment is packed by deleting its rows. A segment that has grown is packed as a
 //! whole: its writers go on with the next segment, its events are added up and it is marked
@@ -9,11 +9,12 @@
 
 use pgrx::pg_sys::{Datum, Oid};
 
+use crate::domain::counter_events::Event;
 use crate::pg::relation::{self, LockMode};
 use crate::pg::role::as_extension_owner;
 use crate::pg::spi::Spi;
 use crate::pg::value::Arg;
-use crate::pg::{scan, session};
+use crate::pg::{scan, session, time};
 
 /// The number of segments of the log, which src/sql/bootstrap.sql creates.
 pub const SEGMENTS: i32 = 6;
@@ -160,9 +161,13 @@ fn render(sql: &str, segment: &str) -> String {
 // of the queues are locked, so no other session deletes events of them.
 const DELETE_EVENTS: &str = "delete from only {segment}
     where queue_id {=} any ($1)
-    returning queue_id, event, coalesce(version, 0) as version, coalesce(n, 1) as n";
+    returning queue_id, event, coalesce(version, 0) as version, coalesce(n, 1) as n,
+        bucket";
 
-const READ_EVENTS: &str = "select queue_id, event, coalesce(version, 0) as version, coalesce(n, 1) as n from only {segment}
+const READ_EVENTS: &str =
+    "select queue_id, event, coalesce(version, 0) as version, coalesce(n, 1) as n,
+        bucket
+    from only {segment}
     where queue_id {=} any ($1)";
 
 const PACK: &str = "with
@@ -188,14 +193,76 @@ const PACK: &str = "with
         order by s.queue, s.metric
         on conflict (queue, metric) do update
             set value = m.value {+} excluded.value, updated_at = excluded.updated_at
+    ),
+    timed as (
+        select queue_id, case when event {=} any ($4) then 'wait' else 'run' end as kind,
+            bucket::int, sum(n)::bigint as n
+        from events where bucket is not null
+        group by 1, 2, 3
+    ),
+    merged as (
+        select t.queue_id, t.kind, $2 as slot, t.bucket, t.n from timed t
+        union all
+        select o.queue_id, o.kind, case when o.slot {=} $2 and o.minute {=} $3 then $2 else 0 end,
+            b.bucket, b.n
+        from (select distinct queue_id, kind from timed) k
+        join fetchq.timings s on s.queue_id {=} k.queue_id and s.kind {=} k.kind and s.slot {=} $2
+        join fetchq.timings o on o.queue_id {=} s.queue_id and o.kind {=} s.kind
+            and (o.slot {=} $2 or o.slot {=} 0 and s.minute {<>} $3)
+        cross join unnest(o.buckets, o.counts) b (bucket, n)
+    ),
+    stored as (
+        insert into fetchq.timings as o (queue_id, kind, slot, minute, buckets, counts)
+        select queue_id, kind, slot, case when slot {=} $2 then $3 end,
+            array_agg(bucket order by bucket), array_agg(n order by bucket)
+        from (
+            select queue_id, kind, slot, bucket, sum(n)::bigint as n from merged
+            group by queue_id, kind, slot, bucket) m
+        group by queue_id, kind, slot
+        order by queue_id, kind, slot
+        on conflict (queue_id, kind, slot) do update
+            set minute = excluded.minute, buckets = excluded.buckets, counts = excluded.counts
     )
     select count(*) from events";
 
-/// Adds the events of some queues in a table up into the metrics, and returns how many there
-/// were. `events` is `DELETE_EVENTS` or `READ_EVENTS`.
+/// The number of slots of `fetchq.timings` that count one minute each. Percentiles are of the
+/// current minute and the five before, so that they are of five minutes at least.
+const SLOTS: i64 = 6;
+
+/// The length of a slot in microseconds.
+const SLOT_US: i64 = 60_000_000;
+
+/// The time from which on the slots count for the percentiles of the last minutes. Both times are
+/// in microseconds since 2000.
+pub fn first_minute(now: i64) -> i64 {
+    minute(now) - (SLOTS - 1) * SLOT_US
+}
+
+/// The codes of the events whose bucket is a wait. All others have a run.
+pub fn events_with_wait() -> Vec<i32> {
+    [Event::Pick, Event::Pop]
+        .map(|event| i32::from(event.code()))
+        .to_vec()
+}
+
+/// The beginning of a minute.
+fn minute(now: i64) -> i64 {
+    now.div_euclid(SLOT_US) * SLOT_US
+}
+
+/// Adds the events of some queues in a table up into the metrics, and their times into the
+/// histograms. Returns how many events there were. `events` is `DELETE_EVENTS` or `READ_EVENTS`.
 fn add_to_metrics(spi: &Spi, events: &str, segment: &str, queues: Vec<i32>) -> i64 {
     let sql = render(&PACK.replace("{events}", events), segment);
-    spi.once(&sql, &[Arg::from(queues)]).get(0, 1).unwrap_or(0)
+    let minute = minute(time::clock());
+    let slot = minute.div_euclid(SLOT_US).rem_euclid(SLOTS) + 1;
+    let args = [
+        Arg::from(queues),
+        Arg::from(slot as i32),
+        Arg::timestamp(minute),
+        Arg::from(events_with_wait()),
+    ];
+    spi.once(&sql, &args).get(0, 1).unwrap_or(0)
 }
 
 const DELETE_UNKNOWN: &str = "delete from only {segment} l

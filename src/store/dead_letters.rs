@@ -17,6 +17,7 @@ use crate::domain::counter_events::Event;
 use crate::domain::names::QueueName;
 use crate::domain::status::Status;
 use crate::domain::subjects;
+use crate::domain::timing::Tally;
 use crate::error::{Error, Result};
 use crate::pg::json::Jsonb;
 use crate::pg::spi::{self, Rows, Spi};
@@ -98,15 +99,16 @@ const INSERT_DEAD_LETTERS: &str =
 
 /// Opens the dead-letter queue of a queue. Maintenance does not wait for it.
 fn open_dead_letter_queue(queue: &Queue, target: &QueueName, by: Settler) -> Result<OwnedQueue> {
-    let waits = matches!(by, Settler::Worker);
+    let waits = matches!(by, Settler::Worker { .. });
     OwnedQueue::open_dead_letters(queue, target, waits)
 }
 
 /// Who settles documents that have failed.
 #[derive(Clone, Copy)]
 pub enum Settler<'a> {
-    /// The worker of this session, with its rights.
-    Worker,
+    /// The worker of this session, with its rights. `run`: the bucket of the run of its
+    /// document.
+    Worker { run: Option<i16> },
     /// Maintenance found that their leases had expired. It acts with the rights of the owner.
     Maintenance(&'a OwnedQueue),
 }
@@ -221,6 +223,10 @@ pub fn settle_failed(
     if subjects.is_empty() {
         return Ok(());
     }
+    let run = match by {
+        Settler::Worker { run } => run,
+        Settler::Maintenance(_) => None,
+    };
     let versions = match (&queue.policy.dead_letter, queue.policy.killed) {
         (Some(target), _) => {
             let target = open_dead_letter_queue(queue, target, by)?;
@@ -240,7 +246,7 @@ pub fn settle_failed(
         }
         (None, Keep::InTable) => {
             let n = i32::try_from(subjects.len()).unwrap_or(i32::MAX);
-            counter_log::record_event(queue, 0, n, stay);
+            record_settled(queue, 0, n, stay, run);
             return Ok(());
         }
         (None, keep) => {
@@ -249,7 +255,7 @@ pub fn settle_failed(
             {
                 owned.require_table("history", &[])?;
             }
-            let by_worker = matches!(by, Settler::Worker);
+            let by_worker = matches!(by, Settler::Worker { .. });
             spi::connect(|spi| {
                 let rows = history::archive(spi, queue, subjects, Outcome::Killed, by_worker);
                 history::count_by_version(&rows)
@@ -258,9 +264,16 @@ pub fn settle_failed(
     };
     queue.announce(Status::Killed);
     for (version, n) in versions {
-        counter_log::record_event(queue, version, n, removed);
+        record_settled(queue, version, n, removed, run);
     }
     Ok(())
+}
+
+/// Records an event of documents that all ran equally long, for all that is known.
+fn record_settled(queue: &Queue, version: i32, n: i32, event: Event, run: Option<i16>) {
+    let mut runs = Tally::new();
+    (0..n).for_each(|_| runs.add(run));
+    counter_log::record_timed(queue, version, event, &runs);
 }
 
 /// Returns whether documents that fail too often leave the table of the queue.
@@ -270,7 +283,7 @@ pub fn removes_failed(queue: &Queue) -> bool {
 
 // Index: the primary key. `{is_leased}` keeps the due index out.
 static LOCK_LEASED: Statement = Statement::new(
-    "select d.subject::pg_catalog.text from only {docs} d
+    "select d.picked_at from only {docs} d
      where d.subject {=} $1
          and {is_leased}
      for update",
@@ -288,10 +301,12 @@ pub fn kill(
 ) -> Result<()> {
     spi::connect(|spi| {
         let args = [Arg::from(doc.subject), Arg::from(doc.lease)];
-        if queue.run(spi, &LOCK_LEASED, &args).is_empty() {
+        let rows = queue.run(spi, &LOCK_LEASED, &args);
+        if rows.is_empty() {
             return Err(lease_error(spi, queue, doc));
         }
-        let target = open_dead_letter_queue(queue, target, Settler::Worker)?;
+        let run = counter_log::run_bucket(rows.timestamp(0, 1));
+        let target = open_dead_letter_queue(queue, target, Settler::Worker { run })?;
         let subjects = [doc.subject.to_owned()];
         let by_worker = ByWorker {
             payload,
@@ -299,7 +314,7 @@ pub fn kill(
             iterations: 1,
         };
         for (version, n) in move_to_dead_letters(spi, queue, &target, &subjects, by_worker)? {
-            counter_log::record_event(queue, version, n, Event::Drop);
+            record_settled(queue, version, n, Event::KillRemoved, run);
         }
         Ok(())
     })

@@ -6,6 +6,7 @@
 
 use crate::domain::counter_events::Event;
 use crate::domain::status::Status;
+use crate::domain::timing::Tally;
 use crate::pg::call::RowSink;
 use crate::pg::documents::{Change, Column};
 use crate::pg::documents_check::Access;
@@ -27,12 +28,12 @@ use crate::store::{cap, counter_log, history};
 
 /// Counts documents that were picked. If the transaction is rolled back, waiters are woken,
 /// because the documents are ready again.
-fn record_picks(queue: &Queue, mode: PickMode, version: i32, n: i32) {
+fn record_picks(queue: &Queue, mode: PickMode, version: i32, waits: &Tally) {
     match mode {
-        PickMode::Lease(_) => counter_log::record_event(queue, 0, n, Event::Pick),
-        PickMode::Remove => counter_log::record_event(queue, version, n, Event::Pop),
+        PickMode::Lease(_) => counter_log::record_timed(queue, 0, Event::Pick, waits),
+        PickMode::Remove => counter_log::record_timed(queue, version, Event::Pop, waits),
     }
-    wakeups::documents_claimed(waiter_key(queue, version), n.unsigned_abs());
+    wakeups::documents_claimed(waiter_key(queue, version), waits.n().unsigned_abs());
 }
 
 // A batch is claimed in two steps, because RETURNING does not keep the order: rows are locked
@@ -197,14 +198,15 @@ fn pick_levels(queue: &Queue, floors: &QueueFloors, levels: &[View], pick: &mut 
         floors.count_answered_poll();
         return 0;
     }
+    let mut waits = Tally::new();
     let mut picked = 0;
     for level in due {
-        picked += pick_level(queue, floors, level, pick, pick.limit - picked);
+        picked += pick_level(queue, floors, level, pick, pick.limit - picked, &mut waits);
         if picked == pick.limit || pick.is_over {
             break;
         }
     }
-    record_picks(queue, pick.mode, pick.version, picked);
+    record_picks(queue, pick.mode, pick.version, &waits);
     picked
 }
 
@@ -214,10 +216,11 @@ fn pick_level(
     level: &View,
     pick: &mut Pick,
     limit: i32,
+    waits: &mut Tally,
 ) -> i32 {
     let advance_is_due = floors.count_picks(pick.version, level.id, limit);
     let floor = level.floor.pick();
-    let mut claimed = claim_rows(queue, Some((level.id, floor)), pick, limit);
+    let mut claimed = claim_rows(queue, Some((level.id, floor)), pick, limit, waits);
     if claimed.n < limit && !claimed.is_all {
         spi::connect(|spi| {
             let args = [
@@ -232,7 +235,7 @@ fn pick_level(
                 Arg::from(pick.mode.lease_number()),
             ];
             let rows = queue.run(spi, &LOCK_LEVEL, &args);
-            let n = claim_locked(spi, queue, &rows, pick);
+            let n = claim_locked(spi, queue, &rows, pick, waits);
             if n > 0 {
                 claimed.n += n;
                 claimed.last = Some(index_key(&rows, rows.len() - 1));
@@ -263,7 +266,13 @@ struct Claimed {
 
 /// Claims documents without a statement, in the order of the pick index: those of one
 /// priority from its floor on if `from` names both, else those of all priorities.
-fn claim_rows(queue: &Queue, from: Option<(i32, PickKey)>, pick: &mut Pick, limit: i32) -> Claimed {
+fn claim_rows(
+    queue: &Queue,
+    from: Option<(i32, PickKey)>,
+    pick: &mut Pick,
+    limit: i32,
+    waits: &mut Tally,
+) -> Claimed {
     let mut claimed = Claimed {
         n: 0,
         last: None,
@@ -344,6 +353,7 @@ fn claim_rows(queue: &Queue, from: Option<(i32, PickKey)>, pick: &mut Pick, limi
         }
         claimed.n += 1;
         claimed.last = Some(key);
+        waits.add(counter_log::wait_bucket(pick.now, Some(key.next_iteration)));
     }
     if claimed.n > 0 && matches!(pick.mode, PickMode::Lease(_)) {
         note_lease(queue, expires_at);
@@ -386,14 +396,15 @@ fn note_leases(queue: &Queue, rows: &Rows) {
 
 fn pick_without_floors(queue: &Queue, pick: &mut Pick) -> i32 {
     let limit = pick.limit;
-    let mut claimed = claim_rows(queue, None, pick, limit);
+    let mut waits = Tally::new();
+    let mut claimed = claim_rows(queue, None, pick, limit, &mut waits);
     if claimed.n < limit && !claimed.is_all {
         spi::connect(|spi| {
-            let (_, n) = lock_and_claim(spi, queue, pick, limit - claimed.n);
+            let (_, n) = lock_and_claim(spi, queue, pick, limit - claimed.n, &mut waits);
             claimed.n += n;
         });
     }
-    record_picks(queue, pick.mode, pick.version, claimed.n);
+    record_picks(queue, pick.mode, pick.version, &waits);
     claimed.n
 }
 
@@ -403,8 +414,9 @@ fn full_scan(queue: &Queue, floors: &QueueFloors, pick: &mut Pick) -> i32 {
     let mut picked = 0;
     floors.full_scan(pick.version, queue.name.as_str(), || {
         spi::connect(|spi| {
-            let (rows, n) = lock_and_claim(spi, queue, pick, pick.limit);
-            record_picks(queue, pick.mode, pick.version, n);
+            let mut waits = Tally::new();
+            let (rows, n) = lock_and_claim(spi, queue, pick, pick.limit, &mut waits);
+            record_picks(queue, pick.mode, pick.version, &waits);
             picked = n;
             let priority = |row| rows.get(row, column::PRIORITY).unwrap_or(0);
             let found = if n > 0 { rows.len() } else { 0 };
@@ -418,7 +430,13 @@ fn full_scan(queue: &Queue, floors: &QueueFloors, pick: &mut Pick) -> i32 {
 
 /// Locks up to `limit` ready documents of all priorities, and claims them as `claim_locked` does.
 /// Returns the rows, and how many were claimed.
-fn lock_and_claim<'s>(spi: &'s Spi, queue: &Queue, pick: &mut Pick, limit: i32) -> (Rows<'s>, i32) {
+fn lock_and_claim<'s>(
+    spi: &'s Spi,
+    queue: &Queue,
+    pick: &mut Pick,
+    limit: i32,
+    waits: &mut Tally,
+) -> (Rows<'s>, i32) {
     let args = [
         Arg::from(pick.version),
         pick.duration.arg(),
@@ -427,13 +445,13 @@ fn lock_and_claim<'s>(spi: &'s Spi, queue: &Queue, pick: &mut Pick, limit: i32) 
         Arg::from(pick.mode.lease_number()),
     ];
     let rows = queue.run(spi, &LOCK_ALL_LEVELS, &args);
-    let n = claim_locked(spi, queue, &rows, pick);
+    let n = claim_locked(spi, queue, &rows, pick, waits);
     (rows, n)
 }
 
 /// Leases or removes the rows that one of the locking statements has locked, and adds them to the
-/// result. Returns how many: all, or none if the pick is over.
-fn claim_locked(spi: &Spi, queue: &Queue, rows: &Rows, pick: &mut Pick) -> i32 {
+/// result, and their waits to `waits`. Returns how many: all, or none if the pick is over.
+fn claim_locked(spi: &Spi, queue: &Queue, rows: &Rows, pick: &mut Pick, waits: &mut Tally) -> i32 {
     if rows.is_empty() {
         return 0;
     }
@@ -474,6 +492,10 @@ fn claim_locked(spi: &Spi, queue: &Queue, rows: &Rows, pick: &mut Pick) -> i32 {
             rows.affected(),
             queue.name
         );
+    }
+    for row in 0..rows.len() {
+        let due_at = rows.timestamp(row, column::INDEX_NEXT_ITERATION);
+        waits.add(counter_log::wait_bucket(pick.now, due_at));
     }
     if matches!(pick.mode, PickMode::Lease(_)) {
         note_leases(queue, rows);

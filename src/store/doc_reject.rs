@@ -30,6 +30,7 @@ struct Failed {
     max_attempts: i32,
     next_iteration: i64,
     seq: i64,
+    picked_at: Option<i64>,
 }
 
 impl Failed {
@@ -65,7 +66,8 @@ pub struct Rejected {
 
 // Index of both: primary key. For the first one, no other index can serve `{is_leased}`.
 static LOCK: Statement = Statement::new(
-    "select d.version, d.priority, d.attempts, d.max_attempts, d.next_iteration, d.seq
+    "select d.version, d.priority, d.attempts, d.max_attempts, d.next_iteration, d.seq,
+         d.picked_at
      from only {docs} d
      where d.subject {=} $1
          and {is_leased}
@@ -101,6 +103,7 @@ pub fn reject(
         None => reject_by_statement(queue, doc, error, not_before)?,
     };
     let to = failed.new_status();
+    let run = counter_log::run_bucket(failed.picked_at);
     if to == Status::Pending {
         let key = PickKey::new(retry_at, failed.attempts, failed.seq);
         note_entry(queue, failed.version, failed.priority, to, key);
@@ -109,9 +112,10 @@ pub fn reject(
     if to == Status::Killed && dead_letters::removes_failed(queue) {
         let subjects = [doc.subject.to_owned()];
         let (stay, removed) = (Event::RejectKilled, Event::RejectRemoved);
-        dead_letters::settle_failed(queue, &subjects, stay, removed, Settler::Worker)?;
+        let by = Settler::Worker { run };
+        dead_letters::settle_failed(queue, &subjects, stay, removed, by)?;
     } else {
-        counter_log::record_event(queue, 0, 1, Event::reject(to));
+        counter_log::record_one(queue, 0, Event::reject(to), run);
     }
     Ok(Rejected {
         attempts: failed.attempts,
@@ -172,6 +176,7 @@ fn reject_row(
         max_attempts,
         next_iteration: row.int8(Column::NextIteration),
         seq: row.int8(Column::Seq),
+        picked_at: row.timestamp(Column::PickedAt),
     };
     let retry_at = failed.retry_at(queue, not_before);
     let iterations = row.int8(Column::Iterations).saturating_add(1);
@@ -207,6 +212,7 @@ fn reject_by_statement(
             max_attempts: rows.get(0, 4).unwrap_or(queue.policy.max_attempts),
             next_iteration: rows.timestamp(0, 5).unwrap_or(i64::MIN),
             seq: rows.get(0, 6).unwrap_or(i64::MIN),
+            picked_at: rows.timestamp(0, 7),
         };
         let retry_at = failed.retry_at(queue, not_before);
         let args = [
@@ -227,7 +233,7 @@ static SNOOZE: Statement = Statement::new(
          attempts = greatest(d.attempts {-} 1, 0)
      where d.subject {=} $1
          and {is_leased}
-     returning d.version, d.priority, d.seq, d.attempts",
+     returning d.version, d.priority, d.seq, d.attempts, d.picked_at",
 );
 
 /// Gives a leased document back as if it had not been picked: the attempt does not count. It

@@ -52,7 +52,12 @@ pub struct Selection<'a> {
 // hand, so that such a condition costs nothing. An infinite lock_upgrade: the document is
 // blocked by another one of its ordering key.
 const SELECTED: &str = "from only {docs} d
-    where d.status {=} any ($1)
+    where {conditions}
+        {condition}";
+
+/// The conditions of a filter on a document `d`. The parameters $1 to $13 are those of
+/// `BulkRequest::args`.
+pub(super) const CONDITIONS: &str = "d.status {=} any ($1)
         and (d.lock_upgrade is null or d.lock_upgrade {=} 'infinity')
         and ($2 is null or d.version {=} any ($2))
         and ($3 is null or d.priority {=} any ($3))
@@ -64,8 +69,7 @@ const SELECTED: &str = "from only {docs} d
         and ($9 is null or d.payload {@>} $9)
         and ($10 is null or d.subject::pg_catalog.text {~~} $10)
         and ($11 is null or d.last_error {~~} $11)
-        and ($12 is null or d.ordering_key {=} $12)
-        {condition}";
+        and ($12 is null or d.ordering_key {=} $12)";
 
 const LOCK_SELECTED: &str = "select d.subject::pg_catalog.text, d.status, d.version, d.priority
     {selected}
@@ -89,7 +93,14 @@ pub struct Selected {
 }
 
 impl BulkRequest<'_> {
-    fn args(&self, spi: &Spi, selection: &Selection, limit: Option<i64>) -> Result<Vec<Arg>> {
+    /// The parameters of a statement with `CONDITIONS`. $13 is the limit. Fails with
+    /// `Error::BadDuration` when an age of the filter is not a duration.
+    pub(super) fn args(
+        &self,
+        spi: &Spi,
+        selection: &Selection,
+        limit: Option<i64>,
+    ) -> Result<Vec<Arg>> {
         let filter = self.filter;
         let age = |text: &Option<String>, key| match text {
             None => Ok::<Arg, Error>(Interval::none()),
@@ -123,6 +134,7 @@ impl BulkRequest<'_> {
     fn sql(&self, sql: &str, queue: &Queue, selection: &Selection) -> String {
         let sql = sql
             .replace("{selected}", SELECTED)
+            .replace("{conditions}", CONDITIONS)
             .replace("{condition}", selection.condition);
         let sql = render(&sql, &queue.name);
         match selection.other {

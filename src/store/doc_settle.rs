@@ -30,7 +30,7 @@ static COMPLETE: Statement = Statement::new(
          last_error = null
      where d.subject {=} $1
          and {is_leased}
-     returning d.version, d.priority, d.seq, d.attempts",
+     returning d.version, d.priority, d.seq, d.attempts, d.picked_at",
 );
 
 static KILL: Statement = Statement::new(
@@ -42,7 +42,7 @@ static KILL: Statement = Statement::new(
          last_error = coalesce($4, d.last_error)
      where d.subject {=} $1
          and {is_leased}
-     returning d.version, d.priority, d.seq, d.attempts",
+     returning d.version, d.priority, d.seq, d.attempts, d.picked_at",
 );
 
 static RESCHEDULE: Statement = Statement::new(
@@ -54,14 +54,14 @@ static RESCHEDULE: Statement = Statement::new(
          last_error = null
      where d.subject {=} $1
          and {is_leased}
-     returning d.version, d.priority, d.seq, d.attempts",
+     returning d.version, d.priority, d.seq, d.attempts, d.picked_at",
 );
 
 static DROP: Statement = Statement::new(
     "delete from only {docs} d
      where d.subject {=} $1
          and {is_leased}
-     returning d.version, d.priority, d.seq, d.attempts",
+     returning d.version, d.priority, d.seq, d.attempts, d.picked_at",
 );
 
 /// Completes a leased document. It stays, is removed or moves to the history, by the policy
@@ -78,7 +78,7 @@ pub fn complete(
 ) -> Result<()> {
     match queue.policy.completed {
         Keep::InTable => {}
-        Keep::Nowhere => return remove(queue, doc),
+        Keep::Nowhere => return remove(queue, doc, Event::Drop),
         Keep::InHistory => {
             let written = Written {
                 payload,
@@ -115,7 +115,7 @@ pub fn kill(
     match (&queue.policy.dead_letter, queue.policy.killed) {
         (Some(target), _) => return dead_letters::kill(queue, target, doc, payload, error),
         (None, Keep::InTable) => {}
-        (None, Keep::Nowhere) => return remove(queue, doc),
+        (None, Keep::Nowhere) => return remove(queue, doc, Event::KillRemoved),
         (None, Keep::InHistory) => {
             let written = Written {
                 payload,
@@ -196,7 +196,7 @@ pub(super) fn set_status(row: &mut Row, to: Status) {
 /// Fails as `complete` does.
 pub fn drop(queue: &Queue, doc: LeasedDoc) -> Result<()> {
     match queue.policy.dropped {
-        Keep::InTable | Keep::Nowhere => remove(queue, doc),
+        Keep::InTable | Keep::Nowhere => remove(queue, doc, Event::Drop),
         Keep::InHistory => move_to_history(queue, doc, Written::default(), Outcome::Dropped),
     }
 }
@@ -228,14 +228,14 @@ fn move_to_history(
     }
 }
 
-/// Removes a leased document.
-fn remove(queue: &Queue, doc: LeasedDoc) -> Result<()> {
+/// Removes a leased document. `event` is counted.
+fn remove(queue: &Queue, doc: LeasedDoc, event: Event) -> Result<()> {
     let how = Settling {
         change: None,
         statement: &DROP,
         args: &[],
     };
-    settle(queue, doc, how, |doc| (doc.version, Event::Drop))
+    settle(queue, doc, how, |doc| (doc.version, event))
 }
 
 /// How a leased document is settled.
@@ -256,6 +256,8 @@ pub(super) struct Settled {
     pub seq: i64,
     /// As they were written. If the document was removed, they are those that it had.
     pub attempts: i32,
+    /// In microseconds since 2000.
+    pub picked_at: Option<i64>,
 }
 
 /// Settles a document and counts it. `outcome` returns the version and the event to count.
@@ -271,7 +273,10 @@ pub(super) fn settle(
         None => settle_by_statement(queue, doc, &how)?,
     };
     let (version, event) = outcome(&settled);
-    counter_log::record_event(queue, version, 1, event);
+    let run = event
+        .timing()
+        .and_then(|_| counter_log::run_bucket(settled.picked_at));
+    counter_log::record_one(queue, version, event, run);
     Ok(())
 }
 
@@ -294,6 +299,7 @@ fn settle_row(queue: &Queue, doc: LeasedDoc, how: &Settling) -> Option<Settled> 
         priority: row.int4(Column::Priority),
         seq: row.int8(Column::Seq),
         attempts: row.int4(Column::Attempts),
+        picked_at: row.timestamp(Column::PickedAt),
     })
 }
 
@@ -310,6 +316,7 @@ fn settle_by_statement(queue: &Queue, doc: LeasedDoc, how: &Settling) -> Result<
             priority: rows.get(0, 2).unwrap_or(0),
             seq: rows.get(0, 3).unwrap_or(i64::MIN),
             attempts: rows.get(0, 4).unwrap_or(i32::MIN),
+            picked_at: rows.timestamp(0, 5),
         })
     })
 }

@@ -5,6 +5,7 @@ use std::collections::{HashMap, HashSet};
 
 use crate::domain::counter_events::Event;
 use crate::domain::status::Status;
+use crate::domain::timing::Tally;
 use crate::pg::documents::{Change, Column, Documents, Row};
 use crate::pg::documents_check::Access;
 use crate::pg::json::Jsonb;
@@ -29,7 +30,7 @@ static COMPLETE: Statement = Statement::new(
          last_error = null
      where d.subject {=} any ($1)
          and {is_leased}
-     returning d.subject::pg_catalog.text",
+     returning d.subject::pg_catalog.text, d.picked_at",
 );
 
 static COMPLETE_WITH: Statement = Statement::new(
@@ -43,7 +44,7 @@ static COMPLETE_WITH: Statement = Statement::new(
          as i (subject, payload, result)
      where d.subject {=} i.subject
          and {is_leased}
-     returning d.subject::pg_catalog.text",
+     returning d.subject::pg_catalog.text, d.picked_at",
 );
 
 static RESCHEDULE: Statement = Statement::new(
@@ -56,21 +57,22 @@ static RESCHEDULE: Statement = Statement::new(
      from rows from (pg_catalog.unnest($1), pg_catalog.unnest($5)) as i (subject, payload)
      where d.subject {=} i.subject
          and {is_leased}
-     returning d.subject::pg_catalog.text, d.version, d.priority, d.status, d.next_iteration, d.seq",
+     returning d.subject::pg_catalog.text, d.version, d.priority, d.status, d.next_iteration, d.seq,
+         d.picked_at",
 );
 
 static DROP: Statement = Statement::new(
     "delete from only {docs} d
      where d.subject {=} any ($1)
          and {is_leased}
-     returning d.subject::pg_catalog.text, d.version",
+     returning d.subject::pg_catalog.text, d.picked_at, d.version",
 );
 
 /// The documents that were settled without a statement.
 struct Settled<'a> {
     subjects: HashSet<String>,
-    /// The number of documents of each version.
-    versions: HashMap<i32, i32>,
+    /// The runs of the documents of each version.
+    versions: HashMap<i32, Tally>,
     /// The subjects that a statement has to decide.
     rest: Vec<&'a str>,
 }
@@ -106,10 +108,11 @@ fn settle_rows<'a>(
             settled.rest.extend(&sorted[at..]);
             break;
         }
-        *settled
+        settled
             .versions
             .entry(row.int4(Column::Version))
-            .or_default() += 1;
+            .or_default()
+            .add(counter_log::run_bucket(row.timestamp(Column::PickedAt)));
         settled.subjects.insert((*subject).to_owned());
     }
     settled
@@ -118,6 +121,15 @@ fn settle_rows<'a>(
 /// The subjects that a settling statement returned in its first column.
 fn subjects_of(rows: &Rows) -> HashSet<String> {
     (0..rows.len()).filter_map(|row| rows.get(row, 1)).collect()
+}
+
+/// The runs of documents that a settling statement returned. `column` is `picked_at`.
+fn runs_of(rows: &Rows, column: i32) -> Tally {
+    let mut runs = Tally::new();
+    for row in 0..rows.len() {
+        runs.add(counter_log::run_bucket(rows.timestamp(row, column)));
+    }
+    runs
 }
 
 /// Completes leased documents as `doc_settle::complete` does. `lease`: None for any lease;
@@ -155,7 +167,7 @@ pub fn complete(
             results.unwrap_or_else(Arg::no_json_array),
         ];
         let rows = queue.run_noting(spi, &COMPLETE_WITH, &args);
-        counter_log::record_event(queue, 0, rows.affected(), Event::Complete);
+        counter_log::record_timed(queue, 0, Event::Complete, &runs_of(&rows, 2));
         subjects_of(&rows)
     })
 }
@@ -177,11 +189,20 @@ fn complete_alone(
         spi::connect(|spi| {
             let args = [Arg::from(settled.rest), Arg::from(lease), at];
             let rows = queue.run_noting(spi, &COMPLETE, &args);
+            settled
+                .versions
+                .entry(0)
+                .or_default()
+                .merge(&runs_of(&rows, 2));
             settled.subjects.extend(subjects_of(&rows));
         });
     }
-    let n = i32::try_from(settled.subjects.len()).unwrap_or(i32::MAX);
-    counter_log::record_event(queue, 0, n, Event::Complete);
+    let mut runs = Tally::new();
+    settled
+        .versions
+        .values()
+        .for_each(|of_version| runs.merge(of_version));
+    counter_log::record_timed(queue, 0, Event::Complete, &runs);
     settled.subjects
 }
 
@@ -206,7 +227,7 @@ pub fn reschedule(
         ];
         let rows = queue.run_noting(spi, &RESCHEDULE, &args);
         planned_entries(&rows, 2).signal(queue);
-        counter_log::record_event(queue, 0, rows.affected(), Event::reschedule(to));
+        counter_log::record_timed(queue, 0, Event::reschedule(to), &runs_of(&rows, 7));
         subjects_of(&rows)
     })
 }
@@ -242,14 +263,15 @@ fn remove(queue: &Queue, subjects: &[String], lease: Option<i64>) -> HashSet<Str
             let args = [Arg::from(settled.rest), Arg::from(lease)];
             let rows = queue.run_noting(spi, &DROP, &args);
             for row in 0..rows.len() {
-                let version = rows.get(row, 2).unwrap_or(0);
-                *settled.versions.entry(version).or_default() += 1;
+                let version = rows.get(row, 3).unwrap_or(0);
+                let run = counter_log::run_bucket(rows.timestamp(row, 2));
+                settled.versions.entry(version).or_default().add(run);
             }
             settled.subjects.extend(subjects_of(&rows));
         });
     }
-    for (version, n) in settled.versions {
-        counter_log::record_event(queue, version, n, Event::Drop);
+    for (version, runs) in settled.versions {
+        counter_log::record_timed(queue, version, Event::Drop, &runs);
     }
     settled.subjects
 }

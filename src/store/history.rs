@@ -8,6 +8,7 @@ use std::collections::{HashMap, HashSet};
 use crate::domain::counter_events::Event;
 use crate::domain::names::QueueName;
 use crate::domain::status::Status;
+use crate::domain::timing::Tally;
 use crate::error::Result;
 use crate::pg::call::RowSink;
 use crate::pg::session;
@@ -96,7 +97,7 @@ macro_rules! into_history {
             $worker,
             ", r.headers, r.due_at, r.picked_at, r.result, r.progress, r.max_attempts
                  from removed r order by r.seq)
-             select r.subject::pg_catalog.text, r.version from removed r"
+             select r.subject::pg_catalog.text, r.version, r.picked_at from removed r"
         )
     };
 }
@@ -195,8 +196,18 @@ pub fn settle(
     ];
     spi::connect(|spi| {
         let rows = queue.run(spi, &SETTLE, &args);
-        for (version, n) in count_by_version(&rows) {
-            counter_log::record_event(queue, version, n, Event::Drop);
+        let event = match outcome {
+            Outcome::Killed => Event::KillRemoved,
+            _ => Event::Drop,
+        };
+        let mut runs: HashMap<i32, Tally> = HashMap::new();
+        for row in 0..rows.len() {
+            let version = rows.get(row, 2).unwrap_or(0);
+            let run = counter_log::run_bucket(rows.timestamp(row, 3));
+            runs.entry(version).or_default().add(run);
+        }
+        for (version, runs) in runs {
+            counter_log::record_timed(queue, version, event, &runs);
         }
         (0..rows.len()).filter_map(|row| rows.get(row, 1)).collect()
     })

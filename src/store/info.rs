@@ -8,6 +8,7 @@ use crate::pg::call::RowSink;
 use crate::pg::spi::{self, Rows};
 use crate::pg::value::Arg;
 use crate::store::owned_queue;
+use crate::store::queue_tables;
 use crate::store::rights::{self, Right};
 use crate::store::statement;
 
@@ -52,13 +53,25 @@ const TRACE: &str = "select created_at, 'document'::varchar,
     (select created_at, 'error'::varchar, message, to_jsonb(l)
      from only {logs} l where subject {=} $1 order by id)";
 
+const TRACE_HISTORY: &str = "
+    union all
+    (select created_at, 'history'::varchar,
+        format('%s at %s; attempts: %s; iterations: %s', outcome, settled_at, attempts,
+            iterations)::varchar,
+        to_jsonb(h)
+     from only {history} h where subject {=} $1 order by id)";
+
 /// The statement of `trace` for a queue. $1: the subject.
 pub fn trace_sql(name: &QueueName) -> String {
-    statement::render(TRACE, name)
+    let history = match queue_tables::has_history(name) {
+        true => TRACE_HISTORY,
+        false => "",
+    };
+    statement::render(&format!("{TRACE}{history}"), name)
 }
 
-/// Adds everything that is known of a subject to a result: its document and its log entries
-/// in every queue, numbered from 1. `is_descending` reverses the order of the rows, not their
+/// Adds everything that is known of a subject to a result: its document, its log entries and its
+/// history in every queue, numbered from 1. `is_descending` reverses the order of the rows, not their
 /// numbers.
 pub fn trace(subject: &str, is_descending: bool, out: &mut RowSink) {
     let queues = rights::list(Right::Read);
@@ -67,7 +80,11 @@ pub fn trace(subject: &str, is_descending: bool, out: &mut RowSink) {
             .iter()
             .filter_map(|name| {
                 let read = || spi.once(&trace_sql(name), &[Arg::from(subject)]);
-                Some((name, owned_queue::read_as_owner(name, &["logs"], read)?))
+                let tables: &[&str] = match queue_tables::has_history(name) {
+                    true => &["logs", "history"],
+                    false => &["logs"],
+                };
+                Some((name, owned_queue::read_as_owner(name, tables, read)?))
             })
             .collect();
         let rows = found

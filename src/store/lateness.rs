@@ -33,7 +33,7 @@ const LOOK_COST: u32 = 10;
 
 /// Queues whose tables are locked at a time. Not measured: the locks of a session are cheap up to a
 /// few dozen.
-const CHUNK_QUEUES: usize = 32;
+pub(super) const CHUNK_QUEUES: usize = 32;
 
 /// Queues that a report names; the others are counted.
 const MAX_NAMES: usize = 3;
@@ -81,9 +81,9 @@ struct Queue {
 
 /// The pick index and the due index of a queue that are as fetchq made them.
 #[derive(Default, Clone, Copy)]
-struct Indexes {
-    pick: Option<Oid>,
-    due: Option<Oid>,
+pub(super) struct Indexes {
+    pub pick: Option<Oid>,
+    pub due: Option<Oid>,
 }
 
 /// What is known of the documents of one status in all queues. Times are in microseconds since
@@ -363,7 +363,7 @@ pub fn epochs() -> HashMap<u32, u64> {
 }
 
 /// Reads the indexes of some tables, by table.
-fn indexes(tables: impl Iterator<Item = Oid>) -> HashMap<Oid, Indexes> {
+pub(super) fn indexes(tables: impl Iterator<Item = Oid>) -> HashMap<Oid, Indexes> {
     let tables: Vec<i64> = tables.map(|table| i64::from(table.to_u32())).collect();
     let mut found: HashMap<Oid, Indexes> = HashMap::new();
     if tables.is_empty() {

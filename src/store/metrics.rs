@@ -228,13 +228,14 @@ const STORE_COUNTED: &str = "with
     on conflict (queue, metric) do update
         set value = excluded.value, updated_at = excluded.updated_at";
 
-/// Removes all metrics of a queue and stores its gauges as counted. Returns them in the order of
+/// Removes all metrics and histograms of a queue and stores its gauges as counted. Returns them in the order of
 /// `counter_events::GAUGES`. Fails with `Error::UnknownQueue`.
 pub fn reset(name: &QueueName) -> Result<Vec<i64>> {
     spi::connect(|spi| {
         let id = queue::lock(spi, name)?;
         let key = Arg::from(name.as_str());
         spi.once(DELETE_METRICS, &[key]);
+        spi.once(queue::DELETE_TIMINGS, &[Arg::from(id)]);
         spi.once(&render_counting(STORE_COUNTED, name), &[key, Arg::from(id)]);
         Ok::<(), crate::error::Error>(())
     })?;

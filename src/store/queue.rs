@@ -104,6 +104,9 @@ const DROP_METRICS: &str = "delete from fetchq.metrics where queue {=} $1";
 
 const DROP_METRICS_WRITES: &str = "delete from fetchq.metrics_writes where queue {=} $1";
 
+/// Deletes the histograms of a queue. $1: its id.
+pub(super) const DELETE_TIMINGS: &str = "delete from fetchq.timings where queue_id {=} $1";
+
 const DROP_COUNTER_EVENTS: &str = "delete from fetchq.counter_log where queue_id {=} $1";
 
 // The queue can no longer be a dead-letter queue of others.
@@ -157,6 +160,7 @@ pub fn drop(name: &QueueName) -> Result<Dropped> {
         spi.once(DROP_METRICS, &[key]);
         spi.once(DROP_METRICS_WRITES, &[key]);
         spi.once(DROP_COUNTER_EVENTS, &[Arg::from(queue.id)]);
+        spi.once(DELETE_TIMINGS, &[Arg::from(queue.id)]);
         delete_limits(spi, &queue);
         notify("fetchq_queue_drop", name.as_str());
         Ok(Dropped {
@@ -174,6 +178,14 @@ pub fn lock_against_drop(name: &QueueName) -> Result<i32> {
         first_id(&spi.once(LOCK_AGAINST_DROP, &[Arg::from(name.as_str())]))
             .ok_or_else(|| Error::UnknownQueue(name.to_string()))
     })
+}
+
+const IS_ORDERED: &str = "select is_ordered from fetchq.queues where name {=} $1";
+
+/// Returns whether documents of one ordering key run one at a time.
+pub fn is_ordered(name: &QueueName) -> bool {
+    let key = [Arg::from(name.as_str())];
+    spi::connect(|spi| spi.once(IS_ORDERED, &key).get(0, 1)).unwrap_or(false)
 }
 
 /// The id of a queue. Fails with `Error::UnknownQueue`.

@@ -302,6 +302,14 @@ impl Scope {
         }
     }
 
+    /// One queue.
+    pub fn only(name: &QueueName) -> Self {
+        Self {
+            is_everything: false,
+            queues: vec![name.as_str().to_owned()],
+        }
+    }
+
     /// The queues on which the caller has this right. For the owner of the extension these are
     /// all, whatever the registry has.
     pub fn of(right: Right) -> Self {

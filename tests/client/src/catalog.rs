@@ -172,6 +172,7 @@ impl Function {
             ("ref_id", _) => Value::text("ref"),
             ("metric", _) => Value::text("custom"),
             ("direction", _) => Value::text("DESC"),
+            ("after", _) => Value::text("a"),
             ("table_name", _) => Value::text("fetchq_data.q__metrics"),
             ("field", _) => Value::text("created_at"),
             ("unit", _) => Value::text("minute"),

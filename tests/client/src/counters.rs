@@ -34,6 +34,20 @@ pub async fn in_snapshot(session: &mut Session, queue: &str) -> BTreeMap<String,
     }
 }
 
+/// How many documents the histograms of a queue have, of the kind `wait` or `run`.
+pub async fn timed(client: &tokio_postgres::Client, queue: &str, kind: &str) -> i64 {
+    let sql = "select coalesce(sum(x.n), 0)::bigint from fetchq.queues q, lateral (
+            select u.n from fetchq.timings t, unnest(t.counts) u (n)
+            where t.queue_id = q.id and t.kind = $2
+            union all
+            select l.n from fetchq.counter_tail l
+            where l.queue_id = q.id and l.bucket is not null
+                and (l.event in (3, 18)) = ($2 = 'wait')) x
+        where q.name = $1";
+    let row = client.query_one(sql, &[&queue, &kind]).await;
+    row.expect("timings").get(0)
+}
+
 /// Like [`in_snapshot`]; returns a description of the differences as the error.
 pub async fn compare_counters(
     session: &mut Session,
@@ -103,6 +117,21 @@ pub async fn compare_counters(
         if *n != 0 {
             wrong.push(format!("{metric} = {n} without documents"));
         }
+    }
+    // Each pick has a wait, and what a worker settles has succeeded or failed.
+    let waits = timed(tx.client(), queue, "wait").await;
+    if waits != shown(&"pkd".to_owned()) {
+        wrong.push(format!("{waits} waits"));
+    }
+    let [settled, succeeded, failed] = ["prc", "suc", "fai"].map(|m| shown(&m.to_owned()));
+    if settled != succeeded + failed {
+        wrong.push(format!(
+            "prc = {settled}, suc = {succeeded}, fai = {failed}"
+        ));
+    }
+    let runs = timed(tx.client(), queue, "run").await;
+    if runs > settled {
+        wrong.push(format!("{runs} runs"));
     }
     tx.commit().await.expect("commit");
     if wrong.is_empty() {

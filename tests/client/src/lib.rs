@@ -10,7 +10,7 @@ mod worker;
 
 pub use catalog::{Argument, Function, functions, prepare_queue};
 pub use cluster::{Cluster, bin, run, run_with_input};
-pub use counters::{compare_counters, counters_are_exact, in_snapshot, metrics};
+pub use counters::{compare_counters, counters_are_exact, in_snapshot, metrics, timed};
 pub use load::Load;
 pub use session::{Database, Server, Session, error_of, state_of, wait_for_rows, wait_until};
 pub use value::{Value, text_of};

@@ -6,7 +6,9 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use fetchq_client_tests::{Database, Server, Session, counters_are_exact, in_snapshot, wait_until};
+use fetchq_client_tests::{
+    Database, Server, Session, counters_are_exact, in_snapshot, timed, wait_until,
+};
 
 const WORKERS: u32 = 16;
 const DOCUMENTS: u32 = 20_000;
@@ -315,6 +317,9 @@ async fn process(name: &str, undo: Undo, maintenance: bool) {
     assert_eq!([of("ent"), of("pkd"), of("prc")], [n, n, n], "{before:?}");
     assert_eq!(of("cnt") + of("drp"), n, "{before:?}");
     assert_eq!([of("act"), of("orp")], [0, 0], "{before:?}");
+    // Nothing was popped, so each document has a wait and a run.
+    assert_eq!(timed(&session, QUEUE, "wait").await, n);
+    assert_eq!(timed(&session, QUEUE, "run").await, n);
     assert_eq!([of("pln"), of("pnd")], [of("res"), of("rej")], "{before:?}");
     assert!(
         ["cpl", "kll", "drp", "res", "rej"]
@@ -333,6 +338,8 @@ async fn process(name: &str, undo: Undo, maintenance: bool) {
     })
     .await;
     assert_eq!(in_snapshot(&mut session, QUEUE).await, before);
+    assert_eq!(timed(&session, QUEUE, "wait").await, n);
+    assert_eq!(timed(&session, QUEUE, "run").await, n);
     db.remove().await;
 }
 

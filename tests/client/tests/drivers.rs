@@ -207,6 +207,19 @@ const RESULTS: &[(&str, &str)] = &[
         "step int4, created_at timestamptz, queue varchar, type varchar, info varchar, details jsonb",
     ),
     (
+        "queue_stats(text)",
+        "queue text, ready int8, retrying int8, blocked int8, planned int8, active int8, completed int8, killed int8, \
+         oldest_ready interval, next_due timestamptz, pushed int8, picked int8, succeeded int8, failed int8, lost int8, \
+         wait_p50 interval, wait_p95 interval, wait_p99 interval, run_p50 interval, run_p95 interval, run_p99 interval, \
+         is_paused bool",
+    ),
+    ("doc_get(text, text)", DOCUMENT),
+    ("docs_list(text, jsonb, int4, text)", DOCUMENT),
+    (
+        "doc_errors(text, text, int4)",
+        "at timestamptz, attempt int4, message text, details jsonb, ref_id text",
+    ),
+    (
         "utils_ts_retain(text, text, text, timestamptz, timestamptz)",
         "removed_rows int8",
     ),
@@ -220,6 +233,11 @@ const PICKED: &str = "subject varchar, payload jsonb, version int4, priority int
 /// The columns of a pick, with the lease number.
 const LEASED: &str = "subject varchar, payload jsonb, version int4, priority int4, attempts int4, iterations int8, \
     created_at timestamptz, last_iteration timestamptz, next_iteration timestamptz, lock_upgrade timestamptz, lease int8";
+/// The type `fetchq.document`.
+const DOCUMENT: &str = "subject text, status text, payload jsonb, headers jsonb, version int4, priority int4, \
+    attempts int4, max_attempts int4, iterations int8, created_at timestamptz, due_at timestamptz, picked_at timestamptz, \
+    settled_at timestamptz, lease_ends timestamptz, worker text, result jsonb, progress jsonb, last_error text, \
+    ordering_key text, origin jsonb, is_from_history bool";
 const COMMON: &str = "cnt int4, pnd int4, pln int4, act int4, cpl int4, kll int4, ent int4, drp int4, pkd int4, \
     prc int4, res int4, rej int4, orp int4, err int4";
 

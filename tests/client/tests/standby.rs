@@ -9,6 +9,9 @@ use fetchq_client_tests::{
 
 /// Functions that only read. All others write.
 const READS: &[&str] = &[
+    "doc_errors",
+    "doc_get",
+    "docs_list",
     "info",
     "init",
     "lease_list",
@@ -25,6 +28,7 @@ const READS: &[&str] = &[
     "queue_has_right",
     "queue_history",
     "queue_settings",
+    "queue_stats",
     "ready_floors",
     "ready_stats",
     "queue_status",
@@ -40,7 +44,7 @@ const READS: &[&str] = &[
 ];
 
 /// Functions whose results depend on the server: its memory and its processes.
-const OF_THE_SERVER: &[&str] = &["ready_floors", "ready_stats", "status"];
+const OF_THE_SERVER: &[&str] = &["queue_stats", "ready_floors", "ready_stats", "status"];
 
 async fn caught_up(primary: &Session, standby: &Session) {
     let position = primary.text("select pg_current_wal_lsn()").await;

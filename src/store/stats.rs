@@ -1,0 +1,492 @@
+//! The statistics of queues (`queue_stats`): from the counters, the histograms, and a bounded look
+//! at the indexes. It only reads, and waits for no lock.
+
+use std::cell::Cell;
+use std::collections::HashMap;
+
+use pgrx::pg_sys::Oid;
+
+use crate::domain::names::QueueName;
+use crate::domain::status::Status;
+use crate::domain::timing::{Histogram, PERCENTILES, Timing};
+use crate::error::{Error, Result};
+use crate::pg::call::RowSink;
+use crate::pg::index_look::{Look, PickLook, PickScan, ReadLock, first_visible, look_at_picks};
+use crate::pg::index_walk::Column;
+use crate::pg::relation::{self, LockMode};
+use crate::pg::spi;
+use crate::pg::time::Interval;
+use crate::pg::value::Arg;
+use crate::pg::{planner, session, time};
+use crate::ready::floors::{self, KnownFloor};
+use crate::ready::key::Index;
+use crate::store::counter_segments::{self, SEGMENTS};
+use crate::store::lateness::{CHUNK_QUEUES, Indexes, indexes};
+use crate::store::rights::{self, Right, Scope};
+
+/// How many retried documents of a queue are counted, and how many ready ones of an ordered queue.
+const MAX_COUNTED: u32 = 10_000;
+
+/// Entries of the indexes that one call may read, so that it stays cheap. Not measured: some tens of
+/// milliseconds.
+const MAX_ENTRIES: u32 = 200_000;
+
+/// Of how many tables a session remembers the indexes.
+const MAX_KNOWN_INDEXES: usize = 20_000;
+
+thread_local! {
+    // The indexes of tables that were found to be as fetchq made them. An index never gets another
+    // definition, only another OID.
+    static KNOWN_INDEXES: Cell<HashMap<Oid, Indexes>> = Cell::default();
+}
+
+/// How often the counters are read again when a segment was truncated meanwhile.
+const MAX_TRIES: usize = 10;
+
+// The queues, what the ready floors need of each, and the permits that are free. $1: all of them,
+// else $2: their names. $3: the time.
+const QUEUES: &str = "select q.id, q.name::text, q.is_active, q.max_active, q.rate_limit,
+        case when q.rate_limit is not null then (
+            select count(*) from (
+                select from fetchq.rate_permits r
+                where r.queue_id {=} q.id and r.free_at {<=} $3
+                limit q.rate_limit) free) end,
+        q.is_ordered, c.oid, c.relfilenode, t.xmin
+    from fetchq.queues q
+    left join lateral (
+        select c.oid, c.relfilenode from pg_class c
+        where c.relname {=} ((q.name::text) {||} '__docs')::name
+            and c.relnamespace {=} 'fetchq_data'::regnamespace
+        limit 1) c on true
+    left join lateral (
+        select t.xmin from pg_trigger t
+        where t.tgrelid {=} c.oid and t.tgname {=} 'fetchq_ready' and t.tgenabled {=} 'A'
+        limit 1) t on true
+    where $1 or q.name {=} any ($2)
+    order by q.name";
+
+/// The counters that are read, in this order.
+const METRICS: [&str; 10] = [
+    "pnd", "pln", "act", "cpl", "kll", "ent", "pkd", "suc", "fai", "orp",
+];
+
+// The counters of the queues, and whether the segments that are left out are packed for this
+// snapshot. {tail}: the events of the segments that could be locked. $1, $2: as above. $3: the
+// metrics. $4: the segments that are left out.
+const COUNTERS: &str = "select
+        (select count(*) from fetchq.counter_segments s
+            where s.segment {=} any ($4) and s.is_packed)::int,
+        s.queue::text, s.metric::text, sum(s.value)::bigint
+    from (
+        select m.queue, m.metric, m.value from fetchq.metrics m
+        where m.metric {=} any ($3) and ($1 or m.queue {=} any ($2))
+        union all
+        select q.name, e.metric, t.n {*} e.sign
+        from (
+            select l.queue_id, l.event, sum(coalesce(l.n, 1))::bigint as n from ({tail}) l
+            group by l.queue_id, l.event) t
+        join fetchq.queues q on q.id {=} t.queue_id and ($1 or q.name {=} any ($2))
+        join fetchq.counter_events e on e.event {=} t.event and e.metric {=} any ($3)) s
+    group by s.queue, s.metric
+    union all
+    select (select count(*) from fetchq.counter_segments s
+        where s.segment {=} any ($4) and s.is_packed)::int, null, null, null";
+
+// The histograms of the last minutes, with what is not packed. $5: the first minute that counts, $6:
+// the events that have a wait.
+const TIMINGS: &str = "select
+        (select count(*) from fetchq.counter_segments s
+            where s.segment {=} any ($4) and s.is_packed)::int,
+        h.queue_id, h.kind, h.buckets, h.counts
+    from (
+        select t.queue_id, t.kind, t.buckets, t.counts from fetchq.timings t
+        where t.slot {>} 0 and t.minute {>=} $5
+        union all
+        select b.queue_id, b.kind, array_agg(b.bucket), array_agg(b.n)
+        from (
+            select l.queue_id, case when l.event {=} any ($6) then 'wait' else 'run' end as kind,
+                l.bucket::int as bucket, sum(coalesce(l.n, 1))::bigint as n
+            from ({tail}) l where l.bucket is not null
+            group by 1, 2, 3) b
+        group by b.queue_id, b.kind) h
+    where $1 or h.queue_id {=} any (select q.id from fetchq.queues q where q.name {=} any ($2))
+    union all
+    select (select count(*) from fetchq.counter_segments s
+        where s.segment {=} any ($4) and s.is_packed)::int, null, null, null, null";
+
+/// A queue as `QUEUES` returns it.
+struct Queue {
+    id: i32,
+    name: String,
+    is_active: bool,
+    max_active: Option<i32>,
+    /// The permits that are free, where the queue has a rate.
+    permits: Option<i64>,
+    is_ordered: bool,
+    table: Option<Oid>,
+    /// The epoch in which the floors must be known. None when they prove nothing.
+    epoch: Option<u64>,
+    /// The caller may read its documents.
+    is_readable: bool,
+}
+
+/// Tables without which nothing can be told.
+const NEEDED: [&str; 2] = ["queues", "rate_permits"];
+
+/// Tables without which the counters, or the histograms, are not known.
+const COUNTING: [&str; 4] = [
+    "metrics",
+    "counter_events",
+    "counter_log",
+    "counter_segments",
+];
+
+fn try_lock(table: &str) -> bool {
+    relation::lookup("fetchq", table)
+        .is_some_and(|table| relation::try_lock(table, LockMode::Readers))
+}
+
+/// Adds a row for each queue to a result: for one queue, or for all on which the caller has a right.
+///
+/// Fails with `Error::RegistryBusy` when the registry is locked, and for a queue that is named with
+/// `Error::UnknownQueue` and `Error::NoRight`.
+pub fn list(name: Option<&QueueName>, out: &mut RowSink) -> Result<()> {
+    if let Some(table) = NEEDED.into_iter().find(|table| !try_lock(table)) {
+        return Err(Error::RegistryBusy(format!("fetchq.{table}")));
+    }
+    let scope = match name {
+        Some(name) => {
+            rights::require_existing(name, Right::Any)?;
+            Scope::only(name)
+        }
+        None => Scope::of(Right::Any),
+    };
+    let now = time::clock();
+    let queues = queues(&scope, now);
+    if let (true, Some(name)) = (queues.is_empty(), name) {
+        return Err(Error::UnknownQueue(name.to_string()));
+    }
+    let can_count = COUNTING.into_iter().all(try_lock);
+    let counters = can_count.then(|| counters(&scope)).flatten();
+    let timings = (can_count && try_lock("timings")).then(|| timings(&scope, now));
+    let timings = timings.flatten();
+    let looks = looks(&queues, counters.as_ref(), now);
+    for (queue, look) in queues.iter().zip(looks) {
+        let counted = counters.as_ref().map(|all| {
+            let of_queue = all.get(&queue.name).copied();
+            of_queue.unwrap_or([0; METRICS.len()])
+        });
+        out.push(&row(queue, counted, look, timings.as_ref(), now));
+    }
+    Ok(())
+}
+
+fn queues(scope: &Scope, now: i64) -> Vec<Queue> {
+    let [is_everything, names] = scope.args();
+    let mut queues: Vec<Queue> = spi::connect(|spi| {
+        let rows = spi.once(QUEUES, &[is_everything, names, Arg::timestamp(now)]);
+        let number = |row, column| rows.datum(row, column).map(|datum| datum.value() as u32);
+        let queue = |row| Queue {
+            id: rows.get(row, 1).unwrap_or(0),
+            name: rows.get(row, 2).unwrap_or_default(),
+            is_active: rows.get(row, 3).unwrap_or(false),
+            max_active: rows.get(row, 4),
+            permits: rows.get(row, 6),
+            is_ordered: rows.get(row, 7).unwrap_or(false),
+            table: number(row, 8).map(Oid::from),
+            epoch: number(row, 9)
+                .zip(number(row, 10))
+                .map(|(file, trigger)| floors::epoch_of(file, trigger)),
+            is_readable: false,
+        };
+        (0..rows.len()).map(queue).collect()
+    });
+    for queue in &mut queues {
+        queue.is_readable =
+            QueueName::parse(&queue.name).is_ok_and(|name| rights::has(&name, Right::Read));
+    }
+    queues
+}
+
+/// Runs a statement that reads what is packed, and the events that are not, in one snapshot. None
+/// where that is not possible without waiting.
+///
+/// A segment that is locked is being truncated. It is left out, which is right if the snapshot sees
+/// that it is packed. Otherwise it was truncated and used again meanwhile, and all is read again.
+fn read_exactly<R>(sql: &str, args: &[Arg], read: impl Fn(&spi::Rows) -> R) -> Option<R> {
+    for _ in 0..MAX_TRIES {
+        let (known, left_out): (Vec<i32>, Vec<i32>) = (1..=SEGMENTS).partition(|segment| {
+            counter_segments::table(*segment)
+                .is_some_and(|table| relation::try_lock(table, LockMode::Readers))
+        });
+        let mut tail = "select queue_id, event, bucket, n from only fetchq.counter_log".to_owned();
+        for segment in known {
+            tail += &format!(
+                " union all select queue_id, event, bucket, n from fetchq.counter_log_{segment}
+                where not coalesce((select s.is_packed from fetchq.counter_segments s
+                    where s.segment {{=}} {segment}), false)"
+            );
+        }
+        let n_left_out = left_out.len() as i32;
+        let mut args = args.to_vec();
+        args.insert(3, Arg::from(left_out));
+        let found = spi::connect(|spi| {
+            let rows = spi.once(&sql.replace("{tail}", &tail), &args);
+            (rows.get(0, 1) == Some(n_left_out)).then(|| read(&rows))
+        });
+        if found.is_some() {
+            return found;
+        }
+    }
+    None
+}
+
+/// Reads the counters of the queues, in the order of `METRICS`.
+fn counters(scope: &Scope) -> Option<HashMap<String, [i64; METRICS.len()]>> {
+    let [is_everything, names] = scope.args();
+    let args = [is_everything, names, Arg::from(METRICS.to_vec())];
+    read_exactly(COUNTERS, &args, |rows| {
+        let mut counters: HashMap<String, [i64; METRICS.len()]> = HashMap::new();
+        for row in 0..rows.len() {
+            let Some(queue) = rows.get::<String>(row, 2) else {
+                continue;
+            };
+            let metric = rows.get::<String>(row, 3);
+            if let Some(at) = METRICS.iter().position(|m| metric.as_deref() == Some(m)) {
+                counters.entry(queue).or_default()[at] = rows.get(row, 4).unwrap_or(0);
+            }
+        }
+        counters
+    })
+}
+
+/// The histograms of a queue.
+#[derive(Default)]
+struct Times {
+    wait: Histogram,
+    run: Histogram,
+}
+
+/// Reads the histograms of the last minutes, by the ids of the queues.
+fn timings(scope: &Scope, now: i64) -> Option<HashMap<i32, Times>> {
+    let [is_everything, names] = scope.args();
+    let args = [
+        is_everything,
+        names,
+        Arg::from(METRICS.to_vec()),
+        Arg::timestamp(counter_segments::first_minute(now)),
+        Arg::from(counter_segments::events_with_wait()),
+    ];
+    read_exactly(TIMINGS, &args, |rows| {
+        let mut timings: HashMap<i32, Times> = HashMap::new();
+        for row in 0..rows.len() {
+            let (Some(queue), Some(kind)) = (rows.get(row, 2), rows.get::<String>(row, 3)) else {
+                continue;
+            };
+            let times = timings.entry(queue).or_default();
+            let histogram = match kind == Timing::Wait.word() {
+                true => &mut times.wait,
+                false => &mut times.run,
+            };
+            let buckets: Vec<i32> = rows.get(row, 4).unwrap_or_default();
+            let counts: Vec<i64> = rows.get(row, 5).unwrap_or_default();
+            for (bucket, n) in buckets.into_iter().zip(counts) {
+                histogram.add(bucket, n);
+            }
+        }
+        timings
+    })
+}
+
+/// What the indexes of a queue say. A part that is None is not known.
+#[derive(Default)]
+struct LookOf {
+    picks: Option<PickLook>,
+    /// When the first planned document is due; in it None when there is none.
+    planned: Option<Option<i64>>,
+}
+
+/// Looks at the indexes of the queues whose documents the caller may read and whose counters are
+/// not 0.
+fn looks(
+    queues: &[Queue],
+    counters: Option<&HashMap<String, [i64; METRICS.len()]>>,
+    now: i64,
+) -> Vec<LookOf> {
+    let mut floors: HashMap<Oid, Vec<KnownFloor>> = HashMap::new();
+    // On a hot standby the floors prove nothing, because nothing notes what is replayed.
+    if !session::is_standby() {
+        for floor in floors::all() {
+            floors.entry(floor.table).or_default().push(floor);
+        }
+    }
+    let has = |queue: &Queue, metric: usize| {
+        let counted = counters.and_then(|all| all.get(&queue.name));
+        counters.is_none() || counted.is_some_and(|counted| counted[metric] != 0)
+    };
+    let mut budget = MAX_ENTRIES;
+    let mut looks = Vec::with_capacity(queues.len());
+    let mut known_indexes = KNOWN_INDEXES.take();
+    if known_indexes.len() > MAX_KNOWN_INDEXES {
+        known_indexes.clear();
+    }
+    for queues in queues.chunks(CHUNK_QUEUES) {
+        let locks: Vec<(Oid, ReadLock)> = queues
+            .iter()
+            .filter(|queue| queue.is_readable && (has(queue, 0) || has(queue, 1)))
+            .filter_map(|queue| Some((queue.table?, ReadLock::try_take(queue.table?)?)))
+            .collect();
+        let tables = locks.iter().map(|(table, _)| *table);
+        let unknown: Vec<Oid> = tables
+            .filter(|table| !known_indexes.contains_key(table))
+            .collect();
+        if !unknown.is_empty() {
+            let found = planner::with_plain_search_path(|| indexes(unknown.into_iter()));
+            known_indexes.extend(found);
+        }
+        let is_locked = |table| locks.iter().any(|(locked, _)| *locked == table);
+        for queue in queues {
+            let known = queue.table.and_then(|table| floors.get(&table));
+            let known = known.map_or(&[][..], Vec::as_slice);
+            let mut look = LookOf::default();
+            if let Some(table) = queue.table.filter(|_| queue.is_readable) {
+                let of_queue = known_indexes.get(&table).filter(|_| is_locked(table));
+                let of_queue = of_queue.copied().unwrap_or_default();
+                look.picks = match has(queue, 0) {
+                    false => Some(PickLook::default()),
+                    true => look_at_pending(queue, table, of_queue, known, now, &mut budget),
+                };
+                look.planned = match has(queue, 1) {
+                    false => Some(None),
+                    true => first_planned(queue, table, of_queue, known, &mut budget),
+                };
+                if look.picks.is_none() || look.planned.is_none() {
+                    // One of the indexes may have been made again.
+                    known_indexes.remove(&table);
+                }
+            }
+            looks.push(look);
+        }
+    }
+    KNOWN_INDEXES.set(known_indexes);
+    looks
+}
+
+/// The time from which on a level of an index has documents.
+fn floor(queue: &Queue, floors: &[KnownFloor], index: Index, version: i32, level: i32) -> i64 {
+    let known = floors.iter().find(|floor| {
+        Some(floor.epoch) == queue.epoch
+            && (floor.index, floor.version, floor.view.id) == (index, version, level)
+    });
+    known.map_or(i64::MIN, |floor| floor.view.floor.next_iteration())
+}
+
+fn look_at_pending(
+    queue: &Queue,
+    table: Oid,
+    indexes: Indexes,
+    floors: &[KnownFloor],
+    now: i64,
+    budget: &mut u32,
+) -> Option<PickLook> {
+    let scan = PickScan {
+        now,
+        floor: &|version, priority| floor(queue, floors, Index::Pick, version, priority),
+        max_due: if queue.is_ordered { MAX_COUNTED } else { 1 },
+        max_later: MAX_COUNTED,
+    };
+    look_at_picks(table, indexes.pick?, &scan, budget)
+}
+
+fn first_planned(
+    queue: &Queue,
+    table: Oid,
+    indexes: Indexes,
+    floors: &[KnownFloor],
+    budget: &mut u32,
+) -> Option<Option<i64>> {
+    let status = Status::Planned.code();
+    let from = floor(queue, floors, Index::Due, 0, status);
+    let from = [Column::Timestamptz(from), Column::Int8(i64::MIN)];
+    match first_visible(table, indexes.due?, &[status], from, |_| false, budget) {
+        Look::Found([Column::Timestamptz(time), _]) => Some(Some(time)),
+        Look::NothingBefore(None) => Some(None),
+        _ => None,
+    }
+}
+
+/// How many pending documents can be picked, wait for a retry, and are held back.
+struct Pending {
+    ready: i64,
+    retrying: i64,
+    blocked: i64,
+}
+
+fn pending(queue: &Queue, pending: i64, active: i64, look: &PickLook) -> Pending {
+    let retrying = i64::from(look.later).min(pending);
+    let due = match (look.first_due, queue.is_ordered) {
+        (None, _) => 0,
+        (Some(_), true) => i64::from(look.due).min(pending - retrying),
+        (Some(_), false) => pending - retrying,
+    };
+    let mut ready = if queue.is_active { due } else { 0 };
+    if let Some(max_active) = queue.max_active {
+        ready = ready.min((i64::from(max_active) - active).max(0));
+    }
+    if let Some(permits) = queue.permits {
+        ready = ready.min(permits);
+    }
+    Pending {
+        ready,
+        retrying,
+        blocked: pending - retrying - ready,
+    }
+}
+
+fn row(
+    queue: &Queue,
+    counted: Option<[i64; METRICS.len()]>,
+    look: LookOf,
+    timings: Option<&HashMap<i32, Times>>,
+    now: i64,
+) -> Vec<Arg> {
+    let count = |at: usize| counted.map(|counted| counted[at].max(0));
+    let state = match (count(0), count(2), &look.picks) {
+        (Some(n), Some(active), Some(look)) => Some(pending(queue, n, active, look)),
+        _ => None,
+    };
+    let first_due = look.picks.as_ref().and_then(|picks| picks.first_due);
+    let oldest_ready = state
+        .as_ref()
+        .filter(|state| state.ready > 0)
+        .and(first_due)
+        .map(|since| now.saturating_sub(since));
+    let next_due = match (&look.picks, look.planned) {
+        (Some(picks), Some(planned)) => match (picks.first_later, planned) {
+            (Some(retry), Some(planned)) => Some(retry.min(planned)),
+            (retry, planned) => retry.or(planned),
+        },
+        _ => None,
+    };
+    let times = timings.and_then(|all| all.get(&queue.id));
+    let percentile = |histogram: Option<&Histogram>, percent| {
+        Interval::of(histogram.and_then(|histogram| histogram.percentile(percent)))
+    };
+    let mut row = vec![
+        Arg::from(queue.name.as_str()),
+        Arg::from(state.as_ref().map(|state| state.ready)),
+        Arg::from(state.as_ref().map(|state| state.retrying)),
+        Arg::from(state.as_ref().map(|state| state.blocked)),
+        Arg::from(count(1)),
+        Arg::from(count(2)),
+        Arg::from(count(3)),
+        Arg::from(count(4)),
+        Interval::of(oldest_ready),
+        next_due.map_or_else(Arg::no_timestamp, Arg::timestamp),
+    ];
+    row.extend((5..METRICS.len()).map(|at| Arg::from(count(at))));
+    row.extend(PERCENTILES.map(|percent| percentile(times.map(|times| &times.wait), percent)));
+    row.extend(PERCENTILES.map(|percent| percentile(times.map(|times| &times.run), percent)));
+    row.push(Arg::from(!queue.is_active));
+    row
+}
