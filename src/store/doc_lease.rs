@@ -105,7 +105,9 @@ fn extend_by_statement(queue: &Queue, doc: LeasedDoc, until: i64) -> Result<Opti
 }
 
 // Index of both: primary key. A cancelled document keeps the number of its lease, by which
-// doc_extend() tells its worker.
+// doc_extend() tells its worker. A producer may change the other columns, because an upsert changes
+// them; `last_iteration` stays as it is, and is named so that the server demands the rights of a
+// worker.
 static LOCK: Statement = Statement::new(
     "select d.status from only {docs} d
      where d.subject {=} $1
@@ -114,7 +116,8 @@ static LOCK: Statement = Statement::new(
 
 static CANCEL: Statement = Statement::new(
     "update only {docs} d set
-         status = {killed}, attempts = 0, worker_session = null, last_error = 'cancelled'
+         status = {killed}, attempts = 0, worker_session = null, last_error = 'cancelled',
+         last_iteration = d.last_iteration
      where d.subject {=} $1",
 );
 
