@@ -145,7 +145,7 @@ pub fn set_retention(name: &QueueName, kept: [Retention; 3]) -> Result<i32> {
     // The registry row comes first: of two sessions that create the table, the second waits.
     queue::lock_now(name)?;
     if kept.iter().any(|outcome| outcome.is_history) {
-        queue_tables::create_history(name);
+        queue_tables::create_history(name)?;
     }
     set_history(name, kept.map(|outcome| outcome.keep))
 }
