@@ -107,6 +107,8 @@ pub enum Error {
     },
     #[error("table {table} of queue \"{queue}\" already exists, but the queue is not registered")]
     StrayTable { queue: String, table: String },
+    #[error("the name fetchq_data.{name} is in use by an index of role \"{owner}\"")]
+    NameInUse { name: String, owner: String },
     #[error("document \"{subject}\" of queue \"{queue}\" can neither be added nor found")]
     HiddenDocument { queue: String, subject: String },
     #[error("queue \"{0}\" can neither be registered nor found")]
@@ -312,7 +314,7 @@ impl Error {
             Self::InTransaction(_) => ERRCODE_ACTIVE_SQL_TRANSACTION,
             Self::NumberOfQueues { .. } => ERRCODE_INVALID_PARAMETER_VALUE,
             Self::ColumnType { .. } => ERRCODE_DATATYPE_MISMATCH,
-            Self::StrayTable { .. } => ERRCODE_DUPLICATE_TABLE,
+            Self::StrayTable { .. } | Self::NameInUse { .. } => ERRCODE_DUPLICATE_TABLE,
             Self::BadTrigger(_) => ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED,
             Self::NotSettled { .. } => ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
             Self::FilterOfAll(_) => ERRCODE_CARDINALITY_VIOLATION,
@@ -373,6 +375,7 @@ impl Error {
             Self::ReadOnly { standby: true, .. } => "Connect to the primary server.".into(),
             Self::ReadOnly { standby: false, .. } => "Call it in a read-write transaction.".into(),
             Self::StrayTable { table, .. } => format!("Drop or rename {table}, then create the queue."),
+            Self::NameInUse { name, .. } => format!("That role or a superuser can drop it: select indrelid::regclass from pg_index where indexrelid = 'fetchq_data.{name}'::regclass says which table has it. Then: alter table ... drop constraint \"{name}\""),
             Self::HiddenDocument { .. } => "A row-level security policy hides it, or a trigger suppresses the insert.".into(),
             Self::HiddenQueue(_) => "A row-level security policy on fetchq.queues hides it, or a trigger suppresses the insert.".into(),
             Self::ColumnType { .. } => "A table of fetchq was altered. Restore the type of the column.".into(),

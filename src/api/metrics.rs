@@ -173,8 +173,8 @@ fn metric_reset(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
 fn metric_reset_all(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
         per_queue(call, Right::Manage, |name| {
-            let values = owned_queue::act_as_owner(name, || store::reset(name))?;
-            Ok(Some(gauges(&values, &QUEUE_ORDER)))
+            let values = owned_queue::act_as_owner(name, || store::reset(name));
+            Ok(values.map(|values| gauges(&values, &QUEUE_ORDER)))
         })
     })
 }

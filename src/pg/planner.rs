@@ -122,6 +122,17 @@ pub fn with_index_scans<R>(work: impl FnOnce() -> R) -> R {
     })
 }
 
+/// Runs `work` so that it waits for each lock for a second at most, or for the time that the session
+/// has set if that is shorter. A wait that takes longer raises an ERROR (55P03).
+pub fn with_short_lock_waits<R>(work: impl FnOnce() -> R) -> R {
+    // SAFETY: This is a plain variable of this backend.
+    let timeout = unsafe { pg_sys::LockTimeout };
+    match timeout {
+        1..=1000 => work(),
+        _ => with_setting(c"lock_timeout", c"1s", work),
+    }
+}
+
 /// Runs `work`, which defines tables and indexes, with the settings that every role has at first:
 /// where and how the tables are stored is not for the caller to choose.
 pub(super) fn with_plain_storage<R>(work: impl FnOnce() -> R) -> R {

@@ -6,9 +6,29 @@ use pgrx::pg_sys;
 
 use crate::pg::text::c_string;
 
-/// Looks up a table, index or other relation in the schema `fetchq_data`. Takes no lock.
+/// Looks up a table, or another relation that is no index, in the schema `fetchq_data`. Takes no
+/// lock.
+///
+/// The owner of a table can give one of its indexes any name in the schema that is free, and needs
+/// no right on the schema for that (ADD CONSTRAINT ... USING INDEX). Such an index must not be
+/// mistaken for a table of another role's queue.
 pub fn lookup_data_table(name: &str) -> Option<pg_sys::Oid> {
-    lookup("fetchq_data", name)
+    lookup("fetchq_data", name).filter(|found| class(*found).is_some_and(|class| !class.is_index))
+}
+
+/// Looks up an index of a table by its name in the schema `fetchq_data`. Takes no lock. None when
+/// the index belongs to another table.
+pub fn lookup_data_index(name: &str, table: pg_sys::Oid) -> Option<pg_sys::Oid> {
+    lookup("fetchq_data", name).filter(|found| {
+        // SAFETY: This reads the system cache, and returns 0 for what is no index.
+        unsafe { pg_sys::IndexGetRelation(*found, true) == table }
+    })
+}
+
+/// Returns the role that owns the relation of any kind that has a name in the schema `fetchq_data`.
+/// None when the name is free. Takes no lock.
+pub fn owner_of_name(name: &str) -> Option<pg_sys::Oid> {
+    lookup("fetchq_data", name).and_then(owner_of)
 }
 
 /// Looks up a table, index or other relation in a schema. Takes no lock.
@@ -279,6 +299,8 @@ pub(super) struct Class {
     pub schema: pg_sys::Oid,
     /// Whether it has row-level security.
     pub has_policies: bool,
+    /// Whether it is an index.
+    pub is_index: bool,
 }
 
 /// Looks a table up in the system cache, without a lock. None when it does not exist.
@@ -298,6 +320,8 @@ pub(super) fn class(table: pg_sys::Oid) -> Option<Class> {
             owner: row.relowner,
             schema: row.relnamespace,
             has_policies: row.relrowsecurity,
+            is_index: row.relkind == pg_sys::RELKIND_INDEX as std::ffi::c_char
+                || row.relkind == pg_sys::RELKIND_PARTITIONED_INDEX as std::ffi::c_char,
         };
         pg_sys::ReleaseSysCache(tuple);
         Some(class)

@@ -125,6 +125,8 @@ fn extend_by_statement(
 
 // Index of both: primary key. The lease number of an active document, without the worker session,
 // tells its worker that it was cancelled.
+// A producer may change the other columns, because an upsert changes them; `last_iteration` stays as
+// it is, and is named so that the server demands the rights of a worker.
 static LOCK: Statement = Statement::new(
     "select d.status from only {docs} d
      where d.subject {=} $1
@@ -134,7 +136,8 @@ static LOCK: Statement = Statement::new(
 static CANCEL: Statement = Statement::new(
     "update only {docs} d set
          status = {killed}, attempts = 0, result = null, last_error = 'cancelled',
-         worker_session = case when d.status {<>} {active} then d.worker_session end
+         worker_session = case when d.status {<>} {active} then d.worker_session end,
+         last_iteration = d.last_iteration
      where d.subject {=} $1",
 );
 

@@ -113,8 +113,7 @@ fn recreate_keys(spi: &Spi, name: &QueueName, id: i32) {
 
 /// Returns whether triggers and index of the order exist, and the triggers are switched on.
 fn is_set_up(spi: &Spi, name: &QueueName) -> bool {
-    has_triggers(spi, name, &TRIGGERS)
-        && relation::lookup_data_table(&name.relation(INDEX)).is_some()
+    has_triggers(spi, name, &TRIGGERS) && queue_tables::has_index(name, INDEX)
 }
 
 /// Makes or drops the triggers, the index and the keys of a queue whose order is switched on or
@@ -138,7 +137,7 @@ pub(super) fn change(name: &QueueName, id: i32, before: bool, after: bool) -> Re
             set_triggers(spi, name, &TRIGGERS, false);
             spi.once(DELETE_KEYS, &[Arg::from(id)]);
             spi.once(&render(UNBLOCK_ALL, name), &[Arg::from(None::<i32>)]);
-            if relation::lookup_data_table(&name.relation(INDEX)).is_some() {
+            if queue_tables::has_index(name, INDEX) {
                 let sql = format!("drop index {}", name.qualified(INDEX));
                 rights::as_table_owner(name, || spi.once(&sql, &[]).affected());
             }

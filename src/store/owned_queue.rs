@@ -12,14 +12,15 @@ use std::cell::RefCell;
 use std::ops::Deref;
 use std::rc::Rc;
 
-use pgrx::notice;
 use pgrx::pg_sys::Oid;
+use pgrx::{PgSqlErrorCode, notice};
 
 use crate::domain::names::QueueName;
-use crate::error::{Error, Result};
+use crate::error::{self, Error, Result, raise};
 use crate::pg::relation::{self, LockMode, NamedLock};
 use crate::pg::role::{self, Privilege};
 use crate::pg::trigger::ImmediateTriggers;
+use crate::pg::{planner, subtransaction};
 use crate::signals::watchdog;
 use crate::store::open_queue::Queue;
 use crate::store::rights::{self, Right};
@@ -81,14 +82,29 @@ pub fn read_as_owner<R>(name: &QueueName, tables: &[&str], work: impl FnOnce() -
 /// Runs `work`, which changes a queue that the caller has not named, with the rights of the owner
 /// of the documents. It takes no lock before `work` does.
 ///
+/// No owner may keep the caller from the other queues, or make others wait for what the caller has
+/// locked. So `work` runs in a subtransaction and waits for a lock for a second at most. Returns
+/// None, with a warning, where it fails.
+///
 /// The queue may get another owner meanwhile. `work` then has the rights of the previous one, and
 /// none of the caller's.
-pub fn act_as_owner<R>(name: &QueueName, work: impl FnOnce() -> R) -> R {
+pub fn act_as_owner<R>(name: &QueueName, work: impl FnOnce() -> Result<R>) -> Option<R> {
     let table = relation::lookup_data_table(&name.relation("docs"));
-    match table.and_then(relation::owner_of) {
-        Some(owner) if owner != role::current() => role::as_role(owner, work),
-        _ => work(),
-    }
+    let owner = table.and_then(relation::owner_of);
+    let run = || planner::with_short_lock_waits(|| raise(work()));
+    let outcome = subtransaction::attempt(|| match owner {
+        Some(owner) if owner != role::current() => role::as_role(owner, run),
+        _ => run(),
+    });
+    outcome
+        .inspect_err(|message| {
+            error::warn(
+                PgSqlErrorCode::ERRCODE_WARNING,
+                format!("queue \"{name}\" is left out: {message}"),
+                "Call the function for this queue alone.",
+            );
+        })
+        .ok()
 }
 
 /// A table of a queue beside that of the documents.

@@ -176,7 +176,7 @@ fn apply(name: &QueueName, changes: &Changes) -> Result<()> {
     }
     let after = limits(name)?;
     if after.has_history {
-        queue_tables::create_history(name);
+        queue_tables::create_history(name)?;
     }
     if changes.any(&["rate_limit", "rate_interval"]) {
         rate::change(id, &before.rate, &after.rate);

@@ -144,7 +144,7 @@ const TABLES: [&str; 3] = ["docs", "logs", "metrics"];
 
 /// Makes the tables of a queue whose name was registered by this transaction, and hands them to the
 /// caller. Nobody but fetchq can create a table in their schema. Fails with `Error::StrayTable`
-/// when one of them exists already.
+/// when one of them exists already, and with `Error::NameInUse`.
 pub fn create(spi: &Spi, name: &QueueName) -> Result<()> {
     for table in ["docs", "logs", "metrics", "history"] {
         let table = name.relation(table);
@@ -154,6 +154,10 @@ pub fn create(spi: &Spi, name: &QueueName) -> Result<()> {
                 table: format!("fetchq_data.{table}"),
             });
         }
+        require_free(&table)?;
+    }
+    for (index, _) in DOCS_INDEXES {
+        require_free(&name.relation(index))?;
     }
     let owner = role::current();
     as_extension_owner(|| {
@@ -176,6 +180,20 @@ pub fn create(spi: &Spi, name: &QueueName) -> Result<()> {
     Ok(())
 }
 
+/// Checks that no index has the name of a relation that is to be made. The owner of another queue
+/// can give it to an index of its own.
+///
+/// Fails with `Error::NameInUse`.
+fn require_free(name: &str) -> Result<()> {
+    match relation::owner_of_name(name) {
+        None => Ok(()),
+        Some(owner) => Err(Error::NameInUse {
+            name: name.to_owned(),
+            owner: role::name(owner),
+        }),
+    }
+}
+
 /// The indexes of the docs table beside its primary key.
 const DOCS_INDEXES: [(&str, &str); 2] = [
     ("docs_pick_idx", CREATE_PICK_INDEX),
@@ -194,12 +212,13 @@ pub fn create_indexes(spi: &Spi, name: &QueueName) -> Result<()> {
 ///
 /// Fails with `Error::AlteredTable` when the caller may create nothing in the schema of the
 /// tables, and a column has a type of a user, whose code would run with the rights of another
-/// role.
+/// role. Fails with `Error::NameInUse` when another table has an index of this name.
 pub(super) fn create_index(spi: &Spi, name: &QueueName, index: &str, sql: &str) -> Result<()> {
     // "if not exists" would send a notice for each one that exists.
-    if relation::lookup_data_table(&name.relation(index)).is_some() {
+    if has_index(name, index) {
         return Ok(());
     }
+    require_free(&name.relation(index))?;
     let run = || {
         spi.once(&render(sql, name), &[]);
     };
@@ -218,6 +237,12 @@ pub(super) fn create_index(spi: &Spi, name: &QueueName, index: &str, sql: &str) 
     }
     as_extension_owner(run);
     Ok(())
+}
+
+/// Returns whether the documents of a queue have an index of this name.
+pub(super) fn has_index(name: &QueueName, index: &str) -> bool {
+    relation::lookup_data_table(&name.relation("docs"))
+        .is_some_and(|docs| relation::lookup_data_index(&name.relation(index), docs).is_some())
 }
 
 const DROP_SECONDARY_INDEXES: &str = "select format('drop index %I.%I', n.nspname, c.relname)
@@ -272,10 +297,13 @@ pub fn has_history(name: &QueueName) -> bool {
 
 /// Makes the history of a queue where there is none. It gets the owner of the documents, and
 /// privileges that fit theirs. The caller has locked the registry row of the queue.
-pub fn create_history(name: &QueueName) {
+///
+/// Fails with `Error::NameInUse`.
+pub fn create_history(name: &QueueName) -> Result<()> {
     if has_history(name) {
-        return;
+        return Ok(());
     }
+    require_free(&name.relation("history"))?;
     let docs = relation::lookup_data_table(&name.relation("docs"));
     let owner = docs.and_then(relation::owner_of);
     spi::connect(|spi| {
@@ -290,6 +318,7 @@ pub fn create_history(name: &QueueName) {
             grants::grant_history(spi, name);
         });
     });
+    Ok(())
 }
 
 const TRUNCATE_LOGS: &str = "truncate {metrics}, {logs}";

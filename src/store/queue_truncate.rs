@@ -27,9 +27,14 @@ pub fn truncate(name: &QueueName, empty: bool) -> Result<()> {
 }
 
 /// Truncates every queue that the caller manages as `truncate` does, in the order of their names,
-/// with the rights of their owners. The first error ends it. Fails with `Error::KeepsSnapshot`.
+/// with the rights of their owners. A queue where that fails is left out, with a warning. Fails
+/// with `Error::KeepsSnapshot`.
 pub fn truncate_all(empty: bool) -> Result<()> {
-    rights::list(Right::Manage)
-        .iter()
-        .try_for_each(|name| owned_queue::act_as_owner(name, || truncate(name, empty)))
+    if session::keeps_snapshot() {
+        return Err(Error::KeepsSnapshot("fetchq.queue_truncate"));
+    }
+    for name in rights::list(Right::Manage) {
+        owned_queue::act_as_owner(&name, || truncate(&name, empty));
+    }
+    Ok(())
 }

@@ -31,7 +31,7 @@ const WITHOUT_RESULT: &str = r#"{"of": "producer"}|1577836800|t||{"done": 7}"#;
 const RESULT: &str = r#"{"of": "producer"}|1577836800|t|{"new": 2}|{"done": 7}"#;
 const PICKED_AGAIN: &str = r#"{"of": "producer"}|1577836800|t|{"old": 1}|"#;
 
-const KEEP: &str = "select fetchq.queue_set_history('q', '1 day', '1 day', '1 day')";
+const KEEP: &str = "select fetchq.queue_configure('q', '{\"history\": {\"completed\": \"1 day\", \"killed\": \"1 day\", \"dropped\": \"1 day\"}}')";
 const NO_WAIT: &str =
     "update fetchq_data.q__docs set next_iteration = now() - interval '1 second' where status = 2;";
 
@@ -97,7 +97,7 @@ const VERBS: &[Verb] = &[
     ),
     verb(
         "kill into dead letters",
-        "select fetchq.queue_set_dead_letter('q', 'letters')",
+        "select fetchq.queue_configure('q', '{\"dead_letter\": \"letters\"}')",
         "{progress} select fetchq.doc_kill('q', 'a', lease => :lease)",
         LETTERS,
         WITHOUT_RESULT,
@@ -132,7 +132,7 @@ const VERBS: &[Verb] = &[
     ),
     verb(
         "reject into dead letters",
-        "select fetchq.queue_set_max_attempts('q', 1), fetchq.queue_set_dead_letter('q', 'letters')",
+        "select fetchq.queue_set_max_attempts('q', 1), fetchq.queue_configure('q', '{\"dead_letter\": \"letters\"}')",
         "{progress} select fetchq.doc_reject('q', 'a', 'no', null, lease => :lease)",
         LETTERS,
         WITHOUT_RESULT,
@@ -293,7 +293,7 @@ const VERBS: &[Verb] = &[
     ),
     verb(
         "redrive of a dead letter",
-        "select fetchq.queue_set_dead_letter('q', 'letters')",
+        "select fetchq.queue_configure('q', '{\"dead_letter\": \"letters\"}')",
         "{progress} select fetchq.doc_kill('q', 'a', lease => :lease); select fetchq.queue_redrive('q')",
         DOCS,
         WITHOUT_RESULT,
@@ -301,7 +301,7 @@ const VERBS: &[Verb] = &[
     verb(
         "a sweep into the history",
         "",
-        "{progress} select fetchq.doc_complete('q', 'a', lease => :lease); select fetchq.queue_set_history('q', '1 day', '1 day', '1 day'); update fetchq.jobs set next_iteration = now(); select fetchq.mnt_job_run(100)",
+        "{progress} select fetchq.doc_complete('q', 'a', lease => :lease); select fetchq.queue_configure('q', '{\"history\": {\"completed\": \"1 day\", \"killed\": \"1 day\", \"dropped\": \"1 day\"}}'); update fetchq.jobs set next_iteration = now(); select fetchq.mnt_job_run(100)",
         HISTORY,
         WITHOUT_RESULT,
     ),
@@ -373,12 +373,18 @@ const VERBS: &[Verb] = &[
 /// The settings of a queue under which a document is picked: each leads to other code.
 const QUEUES: [(&str, &str); 4] = [
     ("plain", ""),
-    ("capped", "select fetchq.queue_set_max_active('q', 3)"),
+    (
+        "capped",
+        "select fetchq.queue_configure('q', '{\"max_active\": 3}')",
+    ),
     (
         "rated",
-        "select fetchq.queue_set_rate('q', 100, '1 minute')",
+        "select fetchq.queue_configure('q', '{\"rate\": {\"picks\": 100, \"per\": \"1 minute\"}}')",
     ),
-    ("ordered", "select fetchq.queue_set_ordered('q', true)"),
+    (
+        "ordered",
+        "select fetchq.queue_configure('q', '{\"ordered\": true}')",
+    ),
 ];
 
 const PICKS: [(&str, &str); 3] = [
@@ -479,7 +485,7 @@ async fn a_popped_document_is_in_the_history_with_the_time_when_it_was_due() {
     session
         .sql(
             "select fetchq.queue_create('q');
-             select fetchq.queue_set_history('q', null, null, '1 day');
+             select fetchq.queue_configure('q', '{\"history\": {\"completed\": null, \"killed\": null, \"dropped\": \"1 day\"}}');
              insert into fetchq_data.q__docs (subject, status, next_iteration, headers, progress)
              values ('a', 1, '2020-01-01 00:00:00+00', '{\"of\": \"producer\"}', '{\"done\": 3}');
              select fetchq.doc_pop('q')",
@@ -501,7 +507,7 @@ const KILLED: [(&str, &str); 3] = [
     ("", "select last_error from fetchq_data.q__docs"),
     (KEEP, "select last_error from fetchq.history"),
     (
-        "select fetchq.queue_set_dead_letter('q', 'letters')",
+        "select fetchq.queue_configure('q', '{\"dead_letter\": \"letters\"}')",
         "select last_error || ', ' || (origin ->> 'error') from fetchq_data.letters__docs",
     ),
 ];

@@ -890,6 +890,63 @@ async fn calls_for_all_queues_run_nothing_with_the_rights_of_the_caller() {
     }
 }
 
+/// An owner whose table is gone, locked, or has a trigger that fails, keeps no operator from the
+/// other queues.
+#[tokio::test]
+async fn calls_for_all_queues_go_on_after_a_queue_that_fails() {
+    let db = Server::of_suite().database("all_queues_go_on").await;
+    let admin = db.connect().await;
+    admin.sql(LAIR).await;
+    let (mallory, mut locker) = (as_mallory(&db).await, as_mallory(&db).await);
+    for queue in ["b_gone", "b_locked", "b_raises"] {
+        mallory
+            .sql(&format!("select fetchq.queue_create('{queue}')"))
+            .await;
+    }
+    admin
+        .sql(
+            "select fetchq.queue_create('a'), fetchq.queue_create('c');
+             select fetchq.doc_push('a', 'x'), fetchq.doc_push('c', 'x')",
+        )
+        .await;
+    mallory
+        .sql(
+            "alter table fetchq_data.b_gone__docs set schema lair;
+             create function lair.refuse() returns trigger language plpgsql as $$ begin raise 'refused'; end $$;
+             create trigger t before truncate on fetchq_data.b_raises__docs for each statement execute function lair.refuse()",
+        )
+        .await;
+    let lock = locker.transaction().await.unwrap();
+    lock.batch_execute("lock table fetchq_data.b_locked__docs in access exclusive mode")
+        .await
+        .unwrap();
+    let left_out = |admin: &Session, queue: &str| {
+        let start = format!("queue \"{queue}\" is left out: ");
+        admin
+            .notices()
+            .iter()
+            .filter(|n| n.message().starts_with(&start))
+            .count()
+    };
+    let reset = "select string_agg(queue, ' ' order by queue) from fetchq.metric_reset_all()";
+    assert_eq!(admin.text(reset).await, "a b_raises c");
+    assert_eq!(left_out(&admin, "b_locked"), 1);
+    admin.sql("select fetchq.queue_truncate_all(true)").await;
+    let notices = admin.notices();
+    for queue in ["b_gone", "b_locked", "b_raises"] {
+        let start = format!("queue \"{queue}\" is left out: ");
+        assert!(
+            notices.iter().any(|n| n.message().starts_with(&start)),
+            "{queue}: {notices:#?}"
+        );
+    }
+    let left = "select (select count(*) from fetchq_data.a__docs) + (select count(*) from fetchq_data.c__docs)";
+    assert_eq!(admin.text(left).await, "0");
+    lock.rollback().await.unwrap();
+    drop((admin, mallory, locker));
+    db.remove().await;
+}
+
 /// A schedule that appears while another session waits is not replaced by a role that does not
 /// manage its queue.
 #[tokio::test]

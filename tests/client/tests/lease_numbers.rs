@@ -79,11 +79,11 @@ async fn pick(session: &Session, statement: &str) -> Picked {
 const PICKS: [(&str, &str); 5] = [
     ("", "fetchq.doc_pick('q', 0, 10, '1h')"),
     (
-        "select fetchq.queue_set_max_active('q', 100)",
+        "select fetchq.queue_configure('q', '{\"max_active\": 100}')",
         "fetchq.doc_pick('q', 0, 10, '1h')",
     ),
     (
-        "select fetchq.queue_set_rate('q', 100, '1h')",
+        "select fetchq.queue_configure('q', '{\"rate\": {\"picks\": 100, \"per\": \"1h\"}}')",
         "fetchq.doc_pick('q', 0, 10, '1h')",
     ),
     ("", "fetchq.doc_pick_any(array['other', 'q'], 10, '1h')"),
@@ -281,7 +281,7 @@ const RETURNS: [(&str, &str); 17] = [
     ),
     (
         "a dead letter",
-        "select fetchq.queue_set_dead_letter('q', 'other'); select fetchq.doc_kill('q', 'a', lease => :lease); select fetchq.queue_redrive('q'); select fetchq.queue_set_dead_letter('q', null)",
+        "select fetchq.queue_configure('q', '{\"dead_letter\": \"other\"}'); select fetchq.doc_kill('q', 'a', lease => :lease); select fetchq.queue_redrive('q'); select fetchq.queue_configure('q', '{\"dead_letter\": null}')",
     ),
 ];
 
@@ -371,7 +371,7 @@ async fn a_sweep_waits_only_for_workers_of_cancelled_documents() {
         .sql(
             "select fetchq.doc_kill('q', 'killed'); select fetchq.doc_cancel('q', 'cancelled');
              select fetchq.doc_snooze('q', 'later', '2970-01-01'); select fetchq.doc_cancel('q', 'later');
-             select fetchq.queue_set_history('q', null, '1 day');
+             select fetchq.queue_configure('q', '{\"history\": {\"completed\": null, \"killed\": \"1 day\"}}');
              update fetchq.jobs set next_iteration = now(); select fetchq.mnt_job_run(100)",
         )
         .await;

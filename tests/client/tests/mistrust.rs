@@ -2,7 +2,8 @@
 //! of fetchq and EXECUTE on `queue_create`, and nothing else.
 
 use fetchq_client_tests::{
-    Database, Function, Server, Session, counters_are_exact, functions, prepare_queue, wait_until,
+    Database, Function, Server, Session, counters_are_exact, error_of, functions, prepare_queue,
+    wait_until,
 };
 
 /// Makes the two roles, which exist once in a server.
@@ -302,6 +303,133 @@ async fn nobody_plants_a_table_or_a_trigger() {
         values ('x', 0, 0, 2, 0, 0, now(), 1)";
     assert_eq!(b.state(insert).await, "42501");
     assert_eq!(admin.rows(slots).await, before);
+    drop((admin, a, b));
+    db.remove().await;
+}
+
+/// The owner of a table can have an index with a name of its choice, without CREATE on the schema:
+/// the table gets a unique index as a partition, and a constraint renames it.
+#[tokio::test]
+async fn an_index_with_the_name_of_a_table_stops_no_other_queue() {
+    let (db, admin, a, b) = applications("mistrust_names_taken").await;
+    a.sql(
+        "select fetchq.queue_create('plain'); select fetchq.queue_create('gone');
+         select fetchq.queue_drop_indexes('plain');
+         select fetchq.doc_push('plain', 'x')",
+    )
+    .await;
+    admin
+        .sql("create schema app_b authorization fetchq_app_b")
+        .await;
+    b.sql("select fetchq.queue_create('mine'); create table app_b.parent (like fetchq_data.mine__docs) partition by list (subject)")
+        .await;
+    let taken = [
+        ("plain__history", "version"),
+        ("gone__history", "priority"),
+        ("later__docs", "status"),
+        ("plain__docs_pick_idx", "attempts"),
+        ("plain__docs_blocked_idx", "iterations"),
+    ];
+    for (_, column) in taken {
+        b.sql(&format!(
+            "create unique index on app_b.parent (subject, {column})"
+        ))
+        .await;
+    }
+    b.sql(
+        "alter table app_b.parent attach partition fetchq_data.mine__docs default;
+         alter table app_b.parent detach partition fetchq_data.mine__docs",
+    )
+    .await;
+    for (name, column) in taken {
+        b.sql(&format!(
+            "alter table fetchq_data.mine__docs add constraint {name} unique using index mine__docs_subject_{column}_idx"
+        ))
+        .await;
+    }
+    let owners = "select count(*) from pg_class c join pg_index i on i.indexrelid = c.oid
+        where c.relname in ('plain__history', 'gone__history', 'later__docs', 'plain__docs_pick_idx', 'plain__docs_blocked_idx')
+            and i.indrelid = 'fetchq_data.mine__docs'::regclass";
+    assert_eq!(admin.text(owners).await, "5");
+
+    // What needs no new table works as before.
+    for sql in [
+        "select * from fetchq.doc_pick('plain', 1)",
+        "select fetchq.doc_complete('plain', 'x')",
+        "select fetchq.queue_history('plain')",
+        "select fetchq.queue_history(null)",
+        "select fetchq.queue_grant('plain', 'fetchq_app_b', 'reader')",
+        "select fetchq.queue_revoke('plain', 'fetchq_app_b', 'reader')",
+        "select fetchq.queue_trim_history('plain')",
+        "select fetchq.queue_truncate('plain', true)",
+        "select fetchq.queue_drop('gone')",
+    ] {
+        assert_eq!(a.state(sql).await, "", "{sql}");
+    }
+    admin
+        .sql("update fetchq.jobs set next_iteration = now() where queue = 'plain'; select fetchq.mnt_job_run(100)")
+        .await;
+    let failed = "select count(*) from fetchq.jobs where queue = 'plain' and payload ? 'error'";
+    assert_eq!(admin.text(failed).await, "0");
+
+    // What needs the name says who has it.
+    for sql in [
+        "select fetchq.queue_configure('plain', '{\"history\": {\"completed\": \"1 day\"}}')",
+        "select fetchq.queue_create('later')",
+        "select fetchq.queue_create_indexes('plain')",
+    ] {
+        let refused = a.batch_execute(sql).await.unwrap_err();
+        let error = error_of(&refused);
+        assert_eq!(error.code().code(), "42P07", "{sql}");
+        assert!(error.message().contains("fetchq_app_b"), "{error}");
+    }
+    admin
+        .sql("alter table fetchq_data.mine__docs drop constraint plain__history; alter table fetchq_data.mine__docs drop constraint plain__docs_pick_idx")
+        .await;
+    a.sql("select fetchq.queue_configure('plain', '{\"history\": {\"completed\": \"1 day\"}}'); select fetchq.queue_create_indexes('plain')")
+        .await;
+    a.sql("select fetchq.queue_drop('plain')").await;
+    drop((admin, a, b));
+    db.remove().await;
+}
+
+/// Whoever may use the schema can call this, so it must not keep a process that nobody can end.
+#[tokio::test]
+async fn a_long_preview_of_a_schedule_can_be_cancelled() {
+    let (db, admin, a, b) = applications("mistrust_preview").await;
+    b.sql("set statement_timeout = '100ms'").await;
+    let preview = "select count(*) from fetchq.schedule_preview('every 1 second', n => 20000000)";
+    assert_eq!(b.state(preview).await, "57014");
+    drop((admin, a, b));
+    db.remove().await;
+}
+
+/// A producer may change most columns, because an upsert does, but cancels nothing.
+#[tokio::test]
+async fn a_producer_cancels_no_document() {
+    let (db, admin, a, b) = applications("mistrust_cancel").await;
+    a.sql(
+        "select fetchq.queue_create('plain');
+         select fetchq.doc_push('plain', 'active'); select fetchq.doc_pick('plain', 1);
+         select fetchq.doc_push('plain', 'pending');
+         select fetchq.doc_push('plain', 'planned', 0, 0, now() + interval '1 day', '{}');
+         select fetchq.queue_grant('plain', 'fetchq_app_b', 'producer')",
+    )
+    .await;
+    let statuses =
+        "select string_agg(subject || status, ' ' order by subject) from fetchq_data.plain__docs";
+    for subject in ["active", "pending", "planned"] {
+        let cancel = format!("select fetchq.doc_cancel('plain', '{subject}')");
+        let refused = b.batch_execute(&cancel).await.unwrap_err();
+        let error = error_of(&refused);
+        assert_eq!(error.code().code(), "42501", "{subject}");
+        assert!(error.message().contains("is no worker"), "{error}");
+    }
+    assert_eq!(admin.text(statuses).await, "active2 pending1 planned0");
+    a.sql("select fetchq.queue_grant('plain', 'fetchq_app_b', 'worker')")
+        .await;
+    b.sql("select fetchq.doc_cancel('plain', 'pending')").await;
+    assert_eq!(admin.text(statuses).await, "active2 pending-1 planned0");
     drop((admin, a, b));
     db.remove().await;
 }

@@ -1,4 +1,5 @@
 -- The statistics of queues.
+set fetchq.strict = off;
 select was_created from fetchq.queue_create('rq_stat');
 create function test.stat(queue text) returns text language sql as $$
 select format('ready %s, retrying %s, blocked %s, planned %s, active %s, completed %s, killed %s, oldest %s, next %s; pushed %s, picked %s, succeeded %s, failed %s, lost %s; wait %s, run %s%s',
@@ -24,7 +25,7 @@ select test.stat('rq_stat');
 select oldest_ready between '9 h' and '11 h' as is_oldest from fetchq.queue_stats('rq_stat');
 
 -- Rejected documents wait for their retry.
-select fetchq.queue_set_retry('rq_stat', '10 minutes');
+select fetchq.queue_configure('rq_stat', '{"retry": {"base": "10 minutes"}}');
 select fetchq.doc_reject('rq_stat', subject, 'no', '{}') from fetchq_data.rq_stat__docs where status = 2 and version = 2;
 select test.stat('rq_stat');
 select next_due - now() between '5 min' and '10 min' as is_next from fetchq.queue_stats('rq_stat');
@@ -45,17 +46,17 @@ select fetchq.queue_pause('rq_stat');
 select test.stat('rq_stat');
 rollback;
 begin;
-select fetchq.queue_set_max_active('rq_stat', 2);
+select fetchq.queue_configure('rq_stat', '{"max_active": 2}');
 select test.stat('rq_stat');
 select count(*) from fetchq.doc_pick('rq_stat', 1, 10, '1h');
 select test.stat('rq_stat');
 rollback;
 begin;
-select fetchq.queue_set_rate('rq_stat', 1, '1 hour');
+select fetchq.queue_configure('rq_stat', '{"rate": {"picks": 1, "per": "1 hour"}}');
 select test.stat('rq_stat');
 rollback;
 select was_created from fetchq.queue_create('rq_stat_order');
-select fetchq.queue_set_ordered('rq_stat_order', true);
+select fetchq.queue_configure('rq_stat_order', '{"ordered": true}');
 select fetchq.doc_put('rq_stat_order', 's' || i, ordering_key => 'k' || i % 2) from generate_series(1, 10) i;
 select test.stat('rq_stat_order');
 select count(*) from fetchq.doc_pick('rq_stat_order', 0, 1, '1h');

@@ -1,4 +1,5 @@
 -- Histograms: how long documents waited, and how long they ran.
+set fetchq.strict = off;
 select was_created from fetchq.queue_create('rq_time');
 create view test.timings as
 select kind, sum(n) as documents, bool_and(b between 0 and 141) as are_buckets
@@ -54,20 +55,20 @@ set local fetchq.direct = off;
 select test.settle_all();
 rollback;
 begin;
-select fetchq.queue_set_history('rq_time', '1h', '1h', '1h');
+select fetchq.queue_configure('rq_time', '{"history": {"completed": "1h", "killed": "1h", "dropped": "1h"}}');
 select test.settle_all();
 rollback;
 begin;
-select fetchq.queue_set_history('rq_time', '0', '0', '0');
+select fetchq.queue_configure('rq_time', '{"history": {"completed": "0", "killed": "0", "dropped": "0"}}');
 select test.settle_all();
 rollback;
 select was_created from fetchq.queue_create('rq_time_dead');
 begin;
-select fetchq.queue_set_dead_letter('rq_time', 'rq_time_dead');
+select fetchq.queue_configure('rq_time', '{"dead_letter": "rq_time_dead"}');
 select test.settle_all();
 rollback;
 begin;
-select fetchq.queue_set_max_active('rq_time', 50);
+select fetchq.queue_configure('rq_time', '{"max_active": 50}');
 select test.settle_all();
 rollback;
 begin isolation level repeatable read;
