@@ -688,9 +688,9 @@ async fn the_longest_subject_fits_every_table() {
                  select fetchq.queue_drop(name) from fetchq.queues;
                  select fetchq.queue_create('q'), fetchq.queue_create('letters');
                  select fetchq.queue_enable_notify('q');
-                 select fetchq.queue_configure('q', '{\"ordered\": true}'), fetchq.queue_configure('q', '{\"max_active\": 1}');
-                 select fetchq.queue_configure('q', '{\"history\": {\"completed\": \"1 day\", \"killed\": \"1 day\", \"dropped\": \"1 day\"}}');
-                 select fetchq.queue_configure('q', '{\"dead_letter\": \"letters\"}');
+                 select fetchq.queue_configure('q', '{{\"ordered\": true}}'), fetchq.queue_configure('q', '{{\"max_active\": 1}}');
+                 select fetchq.queue_configure('q', '{{\"history\": {{\"completed\": \"1 day\", \"killed\": \"1 day\", \"dropped\": \"1 day\"}}}}');
+                 select fetchq.queue_configure('q', '{{\"dead_letter\": \"letters\"}}');
                  select fetchq.doc_put('q', repeat('🙂', 255), ordering_key => 'k');
                  select fetchq.doc_pick('q');
                  select fetchq.doc_reject('q', repeat('🙂', 255), 'no', delay => '0s');

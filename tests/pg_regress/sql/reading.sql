@@ -21,7 +21,7 @@ select * from test.doc('dropped');
 select * from test.doc('absent');
 
 -- The history has the newest entry.
-select fetchq.queue_configure('rq_read', '{"history": {"completed": "1h", "killed": "1h", "dropped": "1h"}}');
+select from fetchq.queue_configure('rq_read', '{"history": {"completed": "1h", "killed": "1h", "dropped": "1h"}}');
 select fetchq.doc_cancel('rq_read', 'pending');
 select subject from fetchq.doc_pop('rq_read', 2, 1);
 select fetchq.doc_complete('rq_read', 'active', '{"last": 1}');
@@ -68,7 +68,7 @@ select test.error($$select * from fetchq.docs_list('rq_read', '{"older_than": "-
 select test.error($$select * from fetchq.docs_list('rq_read', '{}', -1)$$);
 -- Blocked documents of an ordered queue are in the list too.
 begin;
-select fetchq.queue_configure('rq_read', '{"ordered": true}');
+select from fetchq.queue_configure('rq_read', '{"ordered": true}');
 select fetchq.doc_put('rq_read', 'ordered-' || i, ordering_key => 'o') from generate_series(1, 3) i;
 select subject, status from fetchq.docs_list('rq_read', '{"status": "pending", "ordering_key": "o"}');
 rollback;
