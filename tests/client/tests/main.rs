@@ -30,6 +30,7 @@ mod search_path;
 mod sessions;
 mod sql_worker;
 mod standby;
+mod stats;
 mod status;
 mod waiting;
 mod worker;
