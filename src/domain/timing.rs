@@ -247,7 +247,7 @@ mod tests {
     #[test]
     fn a_percentile_is_at_most_a_quarter_more_than_the_exact_one() {
         let mut number = 1u64;
-        for n in [1, 2, 3, 10, 99, 100, 101, 1000] {
+        for n in [1usize, 2, 3, 10, 99, 100, 101, 1000] {
             let mut histogram = Histogram::default();
             let mut times: Vec<i64> = (0..n)
                 .map(|_| {

@@ -34,6 +34,44 @@ pub async fn in_snapshot(session: &mut Session, queue: &str) -> BTreeMap<String,
     }
 }
 
+/// What `queue_stats` tells otherwise than the metrics in the same snapshot. It tells nothing while
+/// another session, such as a vacuum, has locked the counters.
+async fn differences_of_stats(
+    client: &tokio_postgres::Client,
+    queue: &str,
+    shown: &impl Fn(&String) -> i64,
+) -> Vec<String> {
+    const COLUMNS: [(&str, &str); 9] = [
+        ("planned", "pln"),
+        ("active", "act"),
+        ("completed", "cpl"),
+        ("killed", "kll"),
+        ("pushed", "ent"),
+        ("picked", "pkd"),
+        ("succeeded", "suc"),
+        ("failed", "fai"),
+        ("lost", "orp"),
+    ];
+    let row = client
+        .query_one("select * from fetchq.queue_stats($1)", &[&queue])
+        .await
+        .expect("queue_stats");
+    let mut wrong = Vec::new();
+    for (column, metric) in COLUMNS {
+        let told: Option<i64> = row.get(column);
+        if told.is_some_and(|told| told != shown(&metric.to_owned()).max(0)) {
+            wrong.push(format!("queue_stats returns {column} = {told:?}"));
+        }
+    }
+    let pending = ["ready", "retrying", "blocked"].map(|column| row.get::<_, Option<i64>>(column));
+    if let [Some(ready), Some(retrying), Some(blocked)] = pending
+        && ready + retrying + blocked != shown(&"pnd".to_owned()).max(0)
+    {
+        wrong.push(format!("queue_stats returns {pending:?}"));
+    }
+    wrong
+}
+
 /// How many documents the histograms of a queue have, of the kind `wait` or `run`.
 pub async fn timed(client: &tokio_postgres::Client, queue: &str, kind: &str) -> i64 {
     let sql = "select coalesce(sum(x.n), 0)::bigint from fetchq.queues q, lateral (
@@ -133,6 +171,7 @@ pub async fn compare_counters(
     if runs > settled {
         wrong.push(format!("{runs} runs"));
     }
+    wrong.extend(differences_of_stats(tx.client(), queue, &shown).await);
     tx.commit().await.expect("commit");
     if wrong.is_empty() {
         return Ok(got);

@@ -32,6 +32,7 @@ mod search_path;
 mod sessions;
 mod sql_worker;
 mod standby;
+mod stats;
 mod status;
 mod status_components;
 mod status_horizon;

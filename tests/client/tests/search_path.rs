@@ -83,6 +83,7 @@ fn masked(function: &Function, row: &tokio_postgres::Row) -> String {
     let shown: Vec<String> = columns
         .map(|(at, column)| match column.type_().name() {
             "timestamptz" => "time".to_owned(),
+            "interval" if function.name == "queue_stats" => "interval".to_owned(),
             _ if column.name() == "lease" => "lease".to_owned(),
             _ if function.name.starts_with("doc_append")
                 || (function.name == "trace" && column.name() == "details") =>
