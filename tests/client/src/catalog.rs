@@ -201,6 +201,8 @@ impl Function {
             ("target", _) => Value::text("other"),
             ("settings", _) => Value::Json(json!({"max_attempts": 7, "retry": {"base": "10 s"}})),
             ("setting", _) => Value::text("max_attempts"),
+            ("worker", _) => Value::text("worker 1"),
+            ("binding", _) => Value::text("return"),
             ("filter", _) => Value::Json(json!({"status": ["planned", "pending", "killed"]})),
             ("dry_run", _) => Value::Bool(false),
             (name, ty) => panic!(

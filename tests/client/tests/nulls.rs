@@ -35,7 +35,10 @@ const OPTIONAL: &[(&[&str], &str)] = &[
     (&["queue_history", "queue_grants"], "queue"),
     (&["schedule_create"], "starts_at"),
     (&["schedule_create"], "ends_at"),
-    (&["doc_pick_any"], "weights"),
+    (&["doc_pick_any", "doc_lease_any"], "weights"),
+    (&["doc_lease", "doc_lease_any"], "duration"),
+    (&["doc_lease", "doc_lease_any"], "worker"),
+    (&["doc_lease", "doc_lease_any"], "binding"),
     (&["queue_create"], "settings"),
 ];
 
