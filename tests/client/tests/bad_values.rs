@@ -31,6 +31,10 @@ const BAD: &[(&str, &str)] = &[
     ("doc_lease('q', binding => 'on')", "22023"),
     ("doc_lease_any('{q}', 1, '-1s')", "22023"),
     ("doc_lease('none')", "42704"),
+    ("lease_extend('q', 1)", "55000"),
+    ("lease_extend('q', 7, '-1s')", "22023"),
+    ("lease_extend('q', 7, '300000 years')", "22008"),
+    ("lease_extend('none', 7)", "42704"),
     // Leases that do not exist.
     ("doc_complete('q', 'active', null, 1)", "55000"),
     ("doc_drop('q', 'active', -1)", "55000"),

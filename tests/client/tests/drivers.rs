@@ -133,6 +133,10 @@ const RESULTS: &[(&str, &str)] = &[
         "doc_kill(text, text, jsonb, int8, text, jsonb)",
         "affected_rows int4",
     ),
+    (
+        "lease_extend(text, int8, interval, _text)",
+        "affected int8, lease_ends timestamptz, stop bool",
+    ),
     ("doc_drop(text, text, int8)", "affected_rows int4"),
     (
         "doc_reschedule(text, text, timestamptz, jsonb, int8)",

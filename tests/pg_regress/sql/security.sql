@@ -111,7 +111,7 @@ insert into test.calls (call) values
     ('doc_pick(''rq_sec'')'), ('doc_pick_wait(''rq_sec'', timeout => ''0'')'), ('doc_pick_any(array[''rq_sec''])'), ('doc_lease(''rq_sec'')'), ('doc_lease_any(array[''rq_sec''])'), ('doc_pop(''rq_sec'')'),
     ('doc_complete(''rq_sec'', ''a1'')'), ('doc_complete_many(''rq_sec'', array[''a1''])'), ('doc_kill(''rq_sec'', ''a1'')'), ('doc_drop(''rq_sec'', ''a1'')'), ('doc_drop_many(''rq_sec'', array[''a1''])'),
     ('doc_reschedule(''rq_sec'', ''a1'', now())'), ('doc_reschedule_many(''rq_sec'', array[''a1''], now())'), ('doc_snooze(''rq_sec'', ''a1'', now())'), ('doc_reject(''rq_sec'', ''a1'', ''m'', ''{}'')'),
-    ('log_error(''rq_sec'', ''a1'', ''m'', ''{}'')'), ('doc_extend(''rq_sec'', ''a1'', ''1 hour'', 7)'), ('doc_cancel(''rq_sec'', ''p1'')'), ('doc_revive(''rq_sec'', ''k1'')'),
+    ('log_error(''rq_sec'', ''a1'', ''m'', ''{}'')'), ('doc_extend(''rq_sec'', ''a1'', ''1 hour'', 7)'), ('lease_extend(''rq_sec'', 7)'), ('doc_cancel(''rq_sec'', ''p1'')'), ('doc_revive(''rq_sec'', ''k1'')'),
     ('docs_retry(''rq_sec'', ''{}'')'), ('docs_kill(''rq_sec'', ''{"all": true}'')'), ('docs_drop(''rq_sec'', ''{"all": true}'')'), ('docs_set_priority(''rq_sec'', 1, ''{}'')'), ('docs_move(''rq_sec'', ''rq_sec_letters'', ''{"all": true}'')'), ('queue_redrive(''rq_sec'')'),
     ('queue_get_id(''rq_sec'')'), ('queue_status(''rq_sec'')'), ('queue_top(''rq_sec'', 0, 1, 0)'), ('queue_history(''rq_sec'')'), ('queue_grants(''rq_sec'')'), ('queue_drop_version(''rq_sec'', 1)'), ('ready_floors(''rq_sec'')'), ('worker_stop_requested(''rq_sec'', ''w'', now())'),
     ('metric_get(''rq_sec'')'), ('metric_get(''rq_sec'', ''cnt'')'), ('metric_get_common(''rq_sec'')'), ('metric_compute(''rq_sec'')'),
