@@ -49,6 +49,8 @@ pub enum Error {
         lease: i64,
         found: Option<Option<Status>>,
     },
+    #[error("lease {lease} of queue \"{queue}\" holds none of the documents any more")]
+    LeaseGone { queue: String, lease: i64 },
     #[error(
         "lease {lease} of {n} of {of} documents of queue \"{queue}\" was lost, \"{first}\" among them"
     )]
@@ -304,6 +306,7 @@ impl Error {
             Self::NotActive { .. }
             | Self::SomeNotActive { .. }
             | Self::LeaseLost { .. }
+            | Self::LeaseGone { .. }
             | Self::SomeLeasesLost { .. } => ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
             Self::ReadOnly { .. } => ERRCODE_READ_ONLY_SQL_TRANSACTION,
             Self::HiddenDocument { .. } | Self::HiddenQueue(_) | Self::HiddenSchedule(_) => {
@@ -372,6 +375,7 @@ impl Error {
             Self::NotMergeable { .. } => "Merge JSON objects only, or use the mode replace, which accepts any payload.".into(),
             Self::NotActive { .. } | Self::SomeNotActive { .. } => "Only an active document can be settled: the lease may have expired, or another session has settled the document.".into(),
             Self::LeaseLost { .. } | Self::SomeLeasesLost { .. } => "The lease expired, or the document was cancelled or released. Roll back the work that was done for it. Call doc_extend() before a lease expires.".into(),
+            Self::LeaseGone { .. } => "Its documents were settled, or the lease expired, or they were cancelled or released. Roll back the work that was done for those that you have not settled. Call lease_extend() before a lease expires.".into(),
             Self::ReadOnly { standby: true, .. } => "Connect to the primary server.".into(),
             Self::ReadOnly { standby: false, .. } => "Call it in a read-write transaction.".into(),
             Self::StrayTable { table, .. } => format!("Drop or rename {table}, then create the queue."),

@@ -30,6 +30,20 @@ pub enum SessionLeases {
     Keep,
 }
 
+impl SessionLeases {
+    /// The word of the setting, in upper or lower case as PostgreSQL accepts it.
+    pub fn parse(word: &str) -> Option<Self> {
+        let words = [
+            ("off", Self::Off),
+            ("return", Self::Return),
+            ("keep", Self::Keep),
+        ];
+        words
+            .into_iter()
+            .find_map(|(known, value)| known.eq_ignore_ascii_case(word).then_some(value))
+    }
+}
+
 /// The client of fetchq 4 that a role uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PostgresGucEnum)]
 pub enum Compat {

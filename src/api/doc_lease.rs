@@ -2,7 +2,8 @@
 
 use pgrx::prelude::*;
 
-use crate::api::entry::{queue_name, respond_write, subject};
+use crate::api::doc_pick::opt_duration;
+use crate::api::entry::{queue_name, respond_write, subject, subjects};
 use crate::domain::status;
 use crate::error;
 use crate::pg::call::Reply;
@@ -39,6 +40,38 @@ fn doc_extend(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
             None => Arg::no_timestamp(),
         };
         Ok(call.record(&[until, Arg::from(extended.stop)]))
+    })
+}
+
+/// `lease_extend(queue, lease, duration, subjects) → (affected, lease_ends, stop)`: has the lease of
+/// a whole pick last for `duration`, an interval, from now; NULL: the setting `lease` of the queue.
+/// `subjects`: only these documents; NULL: all that it still holds, for which all active documents
+/// of the queue are read. `stop` says whether the worker was asked to stop.
+///
+/// Fails with `UnknownQueue`, `BadDuration`, with `NullElement` for a list that is not valid, and
+/// with `LeaseGone` when the lease holds none of the documents.
+#[pg_extern(sql = false)]
+fn lease_extend(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
+    respond_write(fcinfo, |call| {
+        let name = queue_name(call, 0)?;
+        let lease = call.bigint(1, "lease")?;
+        let duration = opt_duration(call, 2)?;
+        let subjects = match call.is_null(3) {
+            true => None,
+            false => Some(subjects(call, 3)?),
+        };
+        let (until, extended) = Queue::with(&name, Right::Work, |queue| {
+            let duration = duration.unwrap_or_else(|| queue.lease_duration());
+            // Not the time of the transaction, which may have begun long ago.
+            let until = duration.after(time::clock());
+            let extended = doc_lease::extend_pick(queue, lease, until, subjects)?;
+            Ok((until, extended))
+        })?;
+        Ok(call.record(&[
+            Arg::from(extended.affected),
+            Arg::timestamp(until),
+            Arg::from(extended.stop),
+        ]))
     })
 }
 

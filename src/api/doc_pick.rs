@@ -9,10 +9,12 @@ use crate::pg::time::{self, Interval};
 use crate::pg::{relation, session};
 use crate::store::doc_pick as store;
 use crate::store::doc_pick::{Pick, PickMode};
-use crate::store::leases::Lease;
+use crate::store::leases::{GivenWorker, Lease, NAME_MAX};
 use crate::store::open_queue::Queue;
+use crate::store::pick_columns::Columns;
 use crate::store::rights::Right;
 use crate::{settings, waiting};
+use settings::SessionLeases;
 
 /// `doc_pick(queue, max_docs, duration text) → documents`: leases due documents of version 0,
 /// at most `max_docs`, by priority and time. The lease lasts for `duration`, the text of an
@@ -71,6 +73,80 @@ fn doc_pick_full_interval(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     })
 }
 
+/// `doc_lease(queue, max_docs, duration, version, worker, binding) → documents`: leases due
+/// documents of a version, at most `max_docs`, by priority and time. `duration` is an interval;
+/// NULL: the setting `lease` of the queue. `worker` and `binding` take the place of
+/// `fetchq.worker` and `fetchq.session_leases`; NULL: as these are set.
+///
+/// Fails with `UnknownQueue`, `NegativeLimit`, `BadDuration`, and with `BadValue` for a `worker`
+/// or a `binding` that is not valid.
+#[pg_extern(sql = false)]
+fn doc_lease(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
+    respond_write(fcinfo, |call| {
+        let name = queue_name(call, 0)?;
+        let limit = call.limit(1, "max_docs")?;
+        let duration = opt_duration(call, 2)?;
+        let version = call.int(3, "version")?;
+        let lease = Lease::of(given_worker(call, 4, 5)?);
+        let mut out = call.rows();
+        // A transaction that has picked before may not have noticed yet that the queue was paused.
+        relation::accept_invalidations();
+        Queue::with(&name, Right::Work, |queue| {
+            if limit > 0 {
+                let pick = Pick {
+                    version,
+                    limit,
+                    duration: duration.unwrap_or_else(|| queue.lease_duration()),
+                    now: time::now(),
+                    mode: PickMode::Lease(&lease),
+                    columns: Columns::Leased,
+                    out: &mut out,
+                    is_over: false,
+                };
+                store::pick(queue, pick);
+            }
+            Ok(())
+        })?;
+        Ok(out.done())
+    })
+}
+
+/// The lease duration that the caller wants; None: that of the queue. Fails with `BadDuration`.
+pub fn opt_duration(call: &Call, at: usize) -> Result<Option<Interval>> {
+    call.opt_interval(at)
+        .map(|duration| duration.as_duration("duration"))
+        .transpose()
+}
+
+/// What the caller says about its worker, in the arguments `worker` and `binding` at these
+/// positions. Fails with `BadValue`.
+pub fn given_worker(call: &Call, worker: usize, binding: usize) -> Result<GivenWorker> {
+    let name = call.opt_text(worker).map(str::to_owned);
+    if let Some(name) = &name
+        && !(1..=NAME_MAX).contains(&name.chars().count())
+    {
+        return Err(Error::BadValue {
+            argument: "worker",
+            value: format!("a name of {} characters", name.chars().count()),
+            rule: "a name of 1 to 200 characters, or NULL for the setting fetchq.worker",
+        });
+    }
+    let binding = match call.opt_text(binding) {
+        None => None,
+        Some(word) => match SessionLeases::parse(word) {
+            Some(binding) => Some(binding),
+            None => {
+                return Err(Error::BadValue {
+                    argument: "binding",
+                    value: format!("{word:?}"),
+                    rule: "'off', 'return' or 'keep', or NULL for the setting fetchq.session_leases",
+                });
+            }
+        },
+    };
+    Ok(GivenWorker { name, binding })
+}
+
 /// `doc_pick_wait(queue, version, max_docs, duration, timeout) → documents`: leases due
 /// documents as soon as there are any. It waits at most `timeout`, and never longer than
 /// `fetchq.max_wait`, and holds a snapshot meanwhile.
@@ -103,6 +179,7 @@ fn doc_pick_wait(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
                 duration,
                 now,
                 mode: PickMode::Lease(&lease),
+                columns: Columns::Picked,
                 out,
                 is_over: false,
             };
@@ -134,6 +211,7 @@ fn pick(call: &Call, version: i32, limit: i32, duration: Interval) -> Result<Rep
                 duration,
                 now: time::now(),
                 mode: PickMode::Lease(&Lease::new()),
+                columns: Columns::Picked,
                 out,
                 is_over: false,
             };
@@ -165,6 +243,7 @@ fn doc_pop(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
                     duration: Interval::parse("0"),
                     now: time::now(),
                     mode: PickMode::Remove,
+                    columns: Columns::Picked,
                     out,
                     is_over: false,
                 };

@@ -2,16 +2,19 @@
 
 use pgrx::prelude::*;
 
+use crate::api::doc_pick::{given_worker, opt_duration};
 use crate::api::entry::respond_write;
 use crate::domain::names::QueueName;
 use crate::error::{Error, Result};
 use crate::pg::call::{Call, Reply};
+use crate::pg::relation;
+use crate::pg::time::{self, Interval};
 use crate::pg::value::Arg;
-use crate::pg::{relation, time};
 use crate::store::doc_pick::{self, Pick};
 use crate::store::doc_pick_any;
 use crate::store::leases::Lease;
 use crate::store::open_queue::Queue;
+use crate::store::pick_columns::Columns;
 use crate::store::rights::Right;
 
 /// How many queues one call can pick from.
@@ -27,35 +30,75 @@ const MAX_QUEUES: usize = 100;
 #[pg_extern(sql = false)]
 fn doc_pick_any(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
-        let names = queues(call)?;
-        let limit = call.limit(1, "max_docs")?;
-        let duration = call.interval(2, "duration")?.as_duration("duration")?;
-        let version = call.int(3, "version")?;
-        let weights = weights(call, 4, names.len())?;
-        // A transaction that has picked before may not have noticed yet that a queue was paused.
-        relation::accept_invalidations();
-        let queues = names
-            .iter()
-            .map(|name| Queue::open_for(name, Right::Work))
-            .collect::<Result<Vec<_>>>()?;
-        let (lease, now) = (Lease::new(), time::now());
-        let mut out = call.rows();
-        doc_pick_any::distribute_picks(&names, &weights, limit, |at, n| {
-            let out = &mut out;
-            out.begin_with(Arg::from(names[at].as_str()));
-            let pick = Pick {
-                version,
-                limit: n,
-                duration,
-                now,
-                mode: doc_pick::PickMode::Lease(&lease),
-                out,
-                is_over: false,
-            };
-            queues[at].explain_denial(Right::Work, || doc_pick::pick(&queues[at], pick))
-        });
-        Ok(out.done())
+        let wanted = Wanted {
+            limit: call.limit(1, "max_docs")?,
+            duration: Some(call.interval(2, "duration")?.as_duration("duration")?),
+            version: call.int(3, "version")?,
+            columns: Columns::Picked,
+            lease: Lease::new(),
+        };
+        pick_any(call, &wanted)
     })
+}
+
+/// `doc_lease_any(queues, max_docs, duration, version, weights, worker, binding) → (queue,
+/// document)`: leases due documents as `doc_pick_any` does, with the columns and the arguments of
+/// `doc_lease`. `duration` NULL: the setting `lease` of each queue.
+///
+/// Fails as `doc_pick_any` and `doc_lease` do.
+#[pg_extern(sql = false)]
+fn doc_lease_any(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
+    respond_write(fcinfo, |call| {
+        let wanted = Wanted {
+            limit: call.limit(1, "max_docs")?,
+            duration: opt_duration(call, 2)?,
+            version: call.int(3, "version")?,
+            columns: Columns::Leased,
+            lease: Lease::of(given_worker(call, 5, 6)?),
+        };
+        pick_any(call, &wanted)
+    })
+}
+
+/// What a caller wants of several queues.
+struct Wanted {
+    /// The largest number of documents.
+    limit: i32,
+    /// None: that of each queue.
+    duration: Option<Interval>,
+    version: i32,
+    columns: Columns,
+    lease: Lease,
+}
+
+/// Leases due documents of the queues in the first argument, by the weights in the fifth.
+fn pick_any(call: &Call, wanted: &Wanted) -> Result<Reply> {
+    let names = queues(call)?;
+    let weights = weights(call, 4, names.len())?;
+    // A transaction that has picked before may not have noticed yet that a queue was paused.
+    relation::accept_invalidations();
+    let queues = names
+        .iter()
+        .map(|name| Queue::open_for(name, Right::Work))
+        .collect::<Result<Vec<_>>>()?;
+    let now = time::now();
+    let mut out = call.rows();
+    doc_pick_any::distribute_picks(&names, &weights, wanted.limit, |at, n| {
+        let (queue, out) = (&queues[at], &mut out);
+        out.begin_with(Arg::from(names[at].as_str()));
+        let pick = Pick {
+            version: wanted.version,
+            limit: n,
+            duration: wanted.duration.unwrap_or_else(|| queue.lease_duration()),
+            now,
+            mode: doc_pick::PickMode::Lease(&wanted.lease),
+            columns: wanted.columns,
+            out,
+            is_over: false,
+        };
+        queue.explain_denial(Right::Work, || doc_pick::pick(queue, pick))
+    });
+    Ok(out.done())
 }
 
 /// The names of the queues, each of them once.

@@ -82,6 +82,18 @@ impl Interval {
         }
     }
 
+    /// Makes an interval of months, days and microseconds, in the memory of the call.
+    pub fn from_parts((month, day, time): (i32, i32, i64)) -> Self {
+        // SAFETY: palloc returns memory that is aligned for every type and large enough for the
+        // struct, or raises an ERROR. It belongs to the current memory context.
+        let datum = unsafe {
+            let interval = pg_sys::palloc(size_of::<pg_sys::Interval>()).cast::<pg_sys::Interval>();
+            interval.write(pg_sys::Interval { time, day, month });
+            pg_sys::Datum::from(interval)
+        };
+        Self { datum }
+    }
+
     /// Checks that the interval can be a duration.
     ///
     /// Fails with `Error::BadDuration` with the name of the argument when the interval is negative

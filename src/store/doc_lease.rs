@@ -1,12 +1,12 @@
-//! Extends the lease of a document, and cancels a document that is not settled.
+//! Extends the lease of a document or of a whole pick, and cancels a document that is not settled.
 
 use crate::domain::counter_events::Event;
 use crate::domain::status::Status;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::pg::documents::{Change, Column};
 use crate::pg::documents_check::Access;
 use crate::pg::json::Jsonb;
-use crate::pg::spi;
+use crate::pg::spi::{self, Spi};
 use crate::pg::value::Arg;
 use crate::store::bookkeeping::note_lease;
 use crate::store::lease_check::{LeasedDoc, holds_lease, lease_error};
@@ -77,13 +77,89 @@ pub fn extend(
         },
     };
     note_lease(queue, until);
-    let stop = spi::connect(|spi| {
-        plans::run_latest(spi, &IS_ANY_STOPPED, &[]).affected() > 0
-            && plans::run_latest(spi, &IS_STOPPED, &[Arg::from(worker_session)]).affected() > 0
-    });
     Ok(Extended {
         until: Some(until),
-        stop,
+        stop: spi::connect(|spi| is_stopped(spi, worker_session)),
+    })
+}
+
+/// Returns whether a worker session was asked to stop.
+fn is_stopped(spi: &Spi, worker_session: i64) -> bool {
+    plans::run_latest(spi, &IS_ANY_STOPPED, &[]).affected() > 0
+        && plans::run_latest(spi, &IS_STOPPED, &[Arg::from(worker_session)]).affected() > 0
+}
+
+// The documents of a lease, locked in the order of their subjects as every list is, so that two
+// sessions do not deadlock.
+// Index: due. Every active document of the queue is read, because none has the lease number.
+// $1 lease number.
+static HELD: Statement = Statement::new(
+    "select d.ctid, d.worker_session
+     from only {docs} d
+     where d.status {=} {active}
+         and d.lock_upgrade is null
+         and d.lease {=} $1
+     order by d.subject
+     for update",
+);
+
+// The same among documents that the caller names.
+// Index: primary key, once for each subject. No other index can serve `status + 0`.
+// $1 lease number, $2 subjects.
+static HELD_OF: Statement = Statement::new(
+    "select d.ctid, d.worker_session
+     from only {docs} d
+     where d.subject {=} any ($2)
+         and d.status {+} 0 {=} {active}
+         and d.lease {=} $1
+     order by d.subject
+     for update",
+);
+
+// A Tid Scan of rows that this transaction has locked.
+static EXTEND_HELD: Statement = Statement::new(
+    "update only {docs} d set next_iteration = $2
+     where d.ctid {=} any ($1)",
+);
+
+/// The result of an extension of a whole pick.
+pub struct ExtendedPick {
+    /// The number of documents whose lease was extended.
+    pub affected: i64,
+    /// The worker should stop its work.
+    pub stop: bool,
+}
+
+/// Extends all documents that are still leased by a lease to `until`, in microseconds since 2000.
+/// `subjects`: only these, and no other document is read; None: all of them.
+///
+/// Fails with `Error::LeaseGone` if there is none.
+pub fn extend_pick(
+    queue: &Queue,
+    lease: i64,
+    until: i64,
+    subjects: Option<Vec<String>>,
+) -> Result<ExtendedPick> {
+    let number = Arg::from(lease);
+    spi::connect(|spi| {
+        let held = match subjects {
+            None => queue.run(spi, &HELD, &[number]),
+            Some(subjects) => queue.run(spi, &HELD_OF, &[number, Arg::from(subjects)]),
+        };
+        if held.is_empty() {
+            return Err(Error::LeaseGone {
+                queue: queue.name.to_string(),
+                lease,
+            });
+        }
+        let args = [held.tids(1), Arg::timestamp(until)];
+        let affected = queue.run_noting(spi, &EXTEND_HELD, &args).affected();
+        note_lease(queue, until);
+        Ok(ExtendedPick {
+            affected: affected.into(),
+            // One pick leases all documents for the same worker.
+            stop: is_stopped(spi, held.get(0, 2).unwrap_or(0)),
+        })
     })
 }
 

@@ -22,6 +22,7 @@ use crate::store::bookkeeping::{note_lease, waiter_key};
 use crate::store::leases::Lease;
 use crate::store::limits::{self, PickKind};
 use crate::store::open_queue::Queue;
+use crate::store::pick_columns::{Columns, LEASED, PICKED, column, push_leased};
 use crate::store::policy::Keep;
 use crate::store::statement::Statement;
 use crate::store::{cap, counter_log, history};
@@ -50,7 +51,8 @@ static LOCK_LEVEL: Statement = Statement::new(
          c.lock_upgrade, $9 as lease,
          c.ctid,
          c.next_iteration as index_next_iteration, c.attempts as index_attempts, c.seq as index_seq,
-         c.lease as previous_lease
+         c.lease as previous_lease,
+         c.headers, c.max_attempts, c.last_error
      from only {docs} c
      where c.version {=} $1
          and c.priority {=} $4
@@ -74,7 +76,8 @@ static LOCK_ALL_LEVELS: Statement = Statement::new(
          c.lock_upgrade, $5 as lease,
          c.ctid,
          c.next_iteration as index_next_iteration, c.attempts as index_attempts, c.seq as index_seq,
-         c.lease as previous_lease
+         c.lease as previous_lease,
+         c.headers, c.max_attempts, c.last_error
      from only {docs} c
      where c.version {=} $1
          and c.status {=} {pending}
@@ -84,24 +87,6 @@ static LOCK_ALL_LEVELS: Statement = Statement::new(
      limit $3
      for update skip locked",
 );
-
-/// Columns of the two statements above that are read here.
-mod column {
-    /// The priority of the document.
-    pub const PRIORITY: i32 = 4;
-    /// When the lease expires.
-    pub const NEXT_ITERATION: i32 = 9;
-    /// The physical position of the row.
-    pub const CTID: i32 = 12;
-    /// The key in the pick index, before the pick.
-    pub const INDEX_NEXT_ITERATION: i32 = 13;
-    /// The second part of that key.
-    pub const INDEX_ATTEMPTS: i32 = 14;
-    /// The third part of that key.
-    pub const INDEX_SEQ: i32 = 15;
-    /// The number of the last lease that the document had.
-    pub const PREVIOUS_LEASE: i32 = 16;
-}
 
 // No index: both statements are a Tid Scan of rows that this transaction has locked.
 static LEASE: Statement = Statement::new(
@@ -127,6 +112,7 @@ pub struct Pick<'a> {
     /// microseconds since 2000.
     pub now: i64,
     pub mode: PickMode<'a>,
+    pub columns: Columns,
     pub out: &'a mut RowSink,
     /// A document was found that cannot get the lease number of this pick, and the documents after
     /// it are left to the next pick. Set by the pick.
@@ -159,7 +145,7 @@ impl PickMode<'_> {
 }
 
 /// Picks up to `limit` due documents, and no more than the limits of the queue allow. Writes
-/// the columns of `doc_pick` for each document, and returns how many were picked.
+/// each document into the result, and returns how many were picked.
 pub fn pick(queue: &Queue, mut pick: Pick) -> i32 {
     if queue.policy.is_limited() {
         // The result must be prepared outside of the subtransaction of a limited pick,
@@ -342,14 +328,24 @@ fn claim_rows(
                 break;
             }
         }
-        let columns = PICKED.map(|column| row.arg(column));
-        match pick.mode {
-            PickMode::Lease(lease) => {
-                lease.given();
-                pick.out.push(&columns);
+        if let PickMode::Lease(lease) = pick.mode {
+            lease.given();
+        }
+        match (pick.columns, pick.mode) {
+            (Columns::Leased, _) => {
+                if row.is_null(Column::MaxAttempts) {
+                    row.set(Column::MaxAttempts, &Arg::from(queue.policy.max_attempts));
+                }
+                pick.out.push(&LEASED.map(|column| row.arg(column)));
+            }
+            (Columns::Picked, PickMode::Lease(_)) => {
+                pick.out.push(&PICKED.map(|column| row.arg(column)));
             }
             // A removed document has no lease, which is the last column.
-            PickMode::Remove => pick.out.push(&columns[..columns.len() - 1]),
+            (Columns::Picked, PickMode::Remove) => {
+                let columns = PICKED.map(|column| row.arg(column));
+                pick.out.push(&columns[..columns.len() - 1]);
+            }
         }
         claimed.n += 1;
         claimed.last = Some(key);
@@ -361,21 +357,6 @@ fn claim_rows(
     claimed
 }
 
-/// The columns of a picked document, in the order of the result of `doc_pick`.
-const PICKED: [Column; 11] = [
-    Column::Subject,
-    Column::Payload,
-    Column::Version,
-    Column::Priority,
-    Column::Attempts,
-    Column::Iterations,
-    Column::CreatedAt,
-    Column::LastIteration,
-    Column::NextIteration,
-    Column::LockUpgrade,
-    Column::Lease,
-];
-
 /// The key that a row of the locking statements had in the pick index.
 fn index_key(rows: &Rows, row: usize) -> PickKey {
     PickKey::new(
@@ -384,14 +365,6 @@ fn index_key(rows: &Rows, row: usize) -> PickKey {
         rows.get(row, column::INDEX_ATTEMPTS).unwrap_or(i32::MIN),
         rows.get(row, column::INDEX_SEQ).unwrap_or(i64::MIN),
     )
-}
-
-/// Notes for the ready floors when the leases of picked rows expire. All rows of one pick
-/// have the same time.
-fn note_leases(queue: &Queue, rows: &Rows) {
-    if let Some(expires_at) = rows.timestamp(0, column::NEXT_ITERATION) {
-        note_lease(queue, expires_at);
-    }
 }
 
 fn pick_without_floors(queue: &Queue, pick: &mut Pick) -> i32 {
@@ -497,8 +470,15 @@ fn claim_locked(spi: &Spi, queue: &Queue, rows: &Rows, pick: &mut Pick, waits: &
         let due_at = rows.timestamp(row, column::INDEX_NEXT_ITERATION);
         waits.add(counter_log::wait_bucket(pick.now, due_at));
     }
-    if matches!(pick.mode, PickMode::Lease(_)) {
-        note_leases(queue, rows);
+    // All rows of one pick have the same time.
+    if let (PickMode::Lease(_), Some(at)) = (pick.mode, rows.timestamp(0, column::NEXT_ITERATION)) {
+        note_lease(queue, at);
+    }
+    if pick.columns == Columns::Leased {
+        if let Some(number) = pick.mode.lease_number() {
+            push_leased(queue, rows, pick.now, number, pick.out);
+        }
+        return claimed;
     }
     match number {
         None => pick.out.extend(rows),

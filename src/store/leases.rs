@@ -53,12 +53,29 @@ pub struct Lease {
     is_given: Cell<bool>,
     /// The queue, and the worker session that was found for it.
     worker_session: Cell<Option<(i32, i64)>>,
+    given: GivenWorker,
+}
+
+/// What the caller of a pick says about its worker. What it does not say is as set in the session,
+/// which a transaction pooler shares between clients.
+#[derive(Debug, Clone, Default)]
+pub struct GivenWorker {
+    /// The name, in place of `fetchq.worker`.
+    pub name: Option<String>,
+    /// In place of `fetchq.session_leases`.
+    pub binding: Option<SessionLeases>,
 }
 
 impl Lease {
-    /// The lease of a pick that begins now.
+    /// The lease of a pick that begins now, by the worker that the settings describe.
     pub fn new() -> Self {
+        Self::of(GivenWorker::default())
+    }
+
+    /// The lease of a pick that begins now, by a worker that its caller describes.
+    pub fn of(given: GivenWorker) -> Self {
         Self {
+            given,
             number: OnceCell::new(),
             is_given: Cell::new(false),
             worker_session: Cell::new(None),
@@ -110,7 +127,7 @@ impl Lease {
         match self.worker_session.get() {
             Some((known, id)) if known == queue => id,
             _ => {
-                let id = find_or_register(queue);
+                let id = find_or_register(queue, &self.given);
                 self.worker_session.set(Some((queue, id)));
                 id
             }
@@ -130,9 +147,9 @@ struct Worker {
 }
 
 impl Worker {
-    /// The worker as the settings of the session describe it now.
-    fn current(queue: i32) -> Self {
-        let name = settings::worker_name();
+    /// The worker as its caller and the settings of the session describe it now.
+    fn current(queue: i32, given: &GivenWorker) -> Self {
+        let name = given.name.clone().unwrap_or_else(settings::worker_name);
         let application = match name.is_empty() {
             true => session::application(),
             false => String::new(),
@@ -141,7 +158,7 @@ impl Worker {
             queue,
             name,
             application,
-            binding: settings::session_leases(),
+            binding: given.binding.unwrap_or_else(settings::session_leases),
         }
     }
 }
@@ -166,8 +183,8 @@ thread_local! {
 }
 
 /// The id of the worker session of the current worker. The first time it is registered.
-fn find_or_register(queue: i32) -> i64 {
-    let worker = Worker::current(queue);
+fn find_or_register(queue: i32, given: &GivenWorker) -> i64 {
+    let worker = Worker::current(queue, given);
     let known = REGISTRATIONS.with_borrow(|registrations| {
         let registration = registrations.get(&worker)?;
         let is_stored = registration.written_by.is_none_or(transaction::is_current);
@@ -211,7 +228,7 @@ fn watch_transaction(worker: &Worker) {
 }
 
 /// The length in characters to which longer names are cut.
-const NAME_MAX: usize = 200;
+pub const NAME_MAX: usize = 200;
 
 /// The name under which a worker is listed: its own, or `application_name` and process id if
 /// it has none.

@@ -3,7 +3,7 @@
 //!
 //! - preparing and caching: `statement`, `plans`, `open_queue`, `queue_catalog`, `policy`;
 //! - what follows from a change: `bookkeeping`, `counter_log`, `counter_segments`;
-//! - leases: `lease_check`, `leases`;
+//! - picking: `pick_columns`; leases: `lease_check`, `leases`;
 //! - the safety net of the due index: `floor_check`;
 //! - what may be picked: `limits`, `cap`, `rate`, `readiness`, `ordering`, `ordering_setup`;
 //! - lists and selections of documents: `doc_list`, `doc_selection`;
@@ -49,6 +49,7 @@ pub mod open_queue;
 pub mod ordering;
 pub mod ordering_setup;
 pub mod owned_queue;
+pub mod pick_columns;
 pub mod plans;
 pub mod policy;
 pub mod queue;

@@ -23,6 +23,7 @@ use crate::pg::relation::{self, File, LockMode, NamedLock};
 use crate::pg::role;
 use crate::pg::session;
 use crate::pg::spi::{Rows, Spi};
+use crate::pg::time::Interval;
 use crate::pg::trigger::SuppressedTriggers;
 use crate::pg::value::Arg;
 use crate::ready::floors::{self, QueueFloors};
@@ -189,6 +190,11 @@ impl Queue {
     fn is_permitted(&self, role: Oid, writes: bool) -> bool {
         let permitted = self.permitted.get();
         permitted.is_some_and(|(known, may_write)| known == role && (may_write || !writes))
+    }
+
+    /// The lease duration of the queue, which a pick takes that names none.
+    pub fn lease_duration(&self) -> Interval {
+        Interval::from_parts(self.policy.lease_duration)
     }
 
     /// Runs a hot statement on the queue's tables.

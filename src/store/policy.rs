@@ -55,7 +55,12 @@ pub struct Policy {
     pub rate_interval: i64,
     /// Documents with the same ordering key run one at a time.
     pub is_ordered: bool,
+    /// How long a lease lasts where the worker does not say: months, days and microseconds.
+    pub lease_duration: (i32, i32, i64),
 }
+
+/// How long a lease lasts where neither the worker nor the queue says: 5 minutes.
+const LEASE_DURATION: (i32, i32, i64) = (0, 0, 300_000_000);
 
 impl Policy {
     /// Reads the settings from the row that the statement `QUEUE` in queue_catalog.rs
@@ -85,6 +90,7 @@ impl Policy {
             rate_limit: rows.get(0, column(11)),
             rate_interval: micros(12).unwrap_or(0),
             is_ordered: rows.get(0, column(13)).unwrap_or(false),
+            lease_duration: rows.interval(0, column(14)).unwrap_or(LEASE_DURATION),
         }
     }
 

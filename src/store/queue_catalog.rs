@@ -169,7 +169,8 @@ static QUEUE: Statement = Statement::new(
         q.max_active as max_active,
         q.rate_limit as rate_limit,
         q.rate_interval as rate_interval,
-        q.is_ordered as is_ordered
+        q.is_ordered as is_ordered,
+        q.lease_duration as lease_duration
      from fetchq.queues q
      join pg_catalog.pg_class c on c.oid {=} $2
      where q.name {=} $1",

@@ -56,6 +56,23 @@ as 'MODULE_PATHNAME', 'doc_pick_full_interval_wrapper';
 comment on function fetchq.doc_pick(text, int, int, interval) is
     'Leases due documents of a version, by priority and time';
 
+create type fetchq.leased as (
+    subject text, payload jsonb, headers jsonb, version int, priority int, attempts int,
+    max_attempts int, iterations bigint, created_at timestamptz, due_at timestamptz,
+    picked_at timestamptz, lease_ends timestamptz, lease bigint, last_error text
+);
+comment on type fetchq.leased is 'A document that was leased, as doc_lease() returns it';
+
+create function fetchq.doc_lease(
+    queue text, max_docs int default 1, duration interval default null, version int default 0,
+    worker text default null, binding text default null
+)
+returns setof fetchq.leased
+language c volatile parallel unsafe
+as 'MODULE_PATHNAME', 'doc_lease_wrapper';
+comment on function fetchq.doc_lease(text, int, interval, int, text, text) is
+    'Leases due documents of a version, by priority and time; without a duration, for as long as the queue is set to';
+
 create function fetchq.doc_pick_wait(
     queue text, version int default 0, max_docs int default 1, duration interval default '5m',
     timeout interval default '10s'

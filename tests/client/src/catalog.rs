@@ -21,6 +21,9 @@ pub struct Function {
     pub columns: Vec<(String, String)>,
 }
 
+/// The lease number of the document `active` of `prepare_queue`.
+const ACTIVE_LEASE: i64 = 7;
+
 const FUNCTIONS: &str = "
     select p.oid, p.proname::text,
         coalesce((select array_agg(coalesce(p.proargnames[a.i], '') order by a.i)
@@ -156,6 +159,7 @@ impl Function {
             ("retention", _) if self.name == "queue_set_metrics_retention" => {
                 Value::text(r#"[{"retain": "hour", "from": "1d", "to": "1h"}]"#)
             }
+            ("lease", _) if self.name == "lease_extend" => Value::Big(ACTIVE_LEASE),
             // NULL means any worker.
             ("lease", _) => Value::Null,
             ("delay", &Type::INTERVAL) => Value::Interval(1_000_000),
@@ -202,6 +206,8 @@ impl Function {
             ("target", _) => Value::text("other"),
             ("settings", _) => Value::Json(json!({"max_attempts": 7, "retry": {"base": "10 s"}})),
             ("setting", _) => Value::text("max_attempts"),
+            ("worker", _) => Value::text("worker 1"),
+            ("binding", _) => Value::text("return"),
             ("filter", _) => Value::Json(json!({"status": ["planned", "pending", "killed"]})),
             ("dry_run", _) => Value::Bool(false),
             (name, ty) => panic!(
@@ -230,6 +236,7 @@ pub async fn prepare_queue(session: &Session) {
              select fetchq.log_error('q', 'active', 'first try', '{\"why\": \"bad luck\"}', 'r1');
              select fetchq.metric_set('q', 'custom', 3);
              select fetchq.schedule_create('nightly', 'q', '0 0 1 1 *');
+             update fetchq_data.q__docs set lease = 7 where subject = 'active';
              select fetchq.metric_snap('q')",
         )
         .await;

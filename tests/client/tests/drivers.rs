@@ -88,6 +88,16 @@ const RESULTS: &[(&str, &str)] = &[
     ("doc_pick(text, interval)", LEASED),
     ("doc_pick(text, int4, int4, text)", LEASED),
     ("doc_pick(text, int4, int4, interval)", LEASED),
+    (
+        "doc_lease(text, int4, interval, int4, text, text)",
+        "subject text, payload jsonb, headers jsonb, version int4, priority int4, attempts int4, max_attempts int4, \
+    iterations int8, created_at timestamptz, due_at timestamptz, picked_at timestamptz, lease_ends timestamptz, lease int8, last_error text",
+    ),
+    (
+        "doc_lease_any(_text, int4, interval, int4, _int4, text, text)",
+        "queue text, subject text, payload jsonb, headers jsonb, version int4, priority int4, attempts int4, max_attempts int4, \
+    iterations int8, created_at timestamptz, due_at timestamptz, picked_at timestamptz, lease_ends timestamptz, lease int8, last_error text",
+    ),
     ("doc_push_many(text, jsonb)", "queued_docs int4"),
     (
         "doc_push_many(text, _text, _jsonb, int4, int4, timestamptz)",
@@ -122,6 +132,10 @@ const RESULTS: &[(&str, &str)] = &[
     (
         "doc_kill(text, text, jsonb, int8, text, jsonb)",
         "affected_rows int4",
+    ),
+    (
+        "lease_extend(text, int8, interval, _text)",
+        "affected int8, lease_ends timestamptz, stop bool",
     ),
     ("doc_drop(text, text, int8)", "affected_rows int4"),
     (

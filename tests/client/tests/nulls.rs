@@ -36,7 +36,11 @@ const OPTIONAL: &[(&[&str], &str)] = &[
     (&["docs_list"], "after"),
     (&["schedule_create"], "starts_at"),
     (&["schedule_create"], "ends_at"),
-    (&["doc_pick_any"], "weights"),
+    (&["doc_pick_any", "doc_lease_any"], "weights"),
+    (&["doc_lease", "doc_lease_any", "lease_extend"], "duration"),
+    (&["lease_extend"], "subjects"),
+    (&["doc_lease", "doc_lease_any"], "worker"),
+    (&["doc_lease", "doc_lease_any"], "binding"),
     (&["queue_create"], "settings"),
 ];
 

@@ -13,6 +13,12 @@ select p.proname || '('
     || ') '
     || case
         when p.prorettype = 'trigger'::regtype then 'trigger'
+        -- A named type of rows.
+        when p.prorettype in (select t.oid from pg_type t where t.typtype = 'c') then (
+            select 'set of ' || p.prorettype::regtype || ' (' || string_agg(a.attname || ' ' || format_type(a.atttypid, null), ', ' order by a.attnum) || ')'
+            from pg_attribute a
+            join pg_type t on t.typrelid = a.attrelid
+            where t.oid = p.prorettype and a.attnum > 0)
         else (
             select case when p.prokind = 'p' then 'procedure' when p.proretset then 'set' when count(*) > 1 then 'record' else 'scalar' end
                 || ' (' || string_agg(p.proargnames[i] || ' ' || format_type(p.proallargtypes[i], null), ', ' order by i) || ')'
