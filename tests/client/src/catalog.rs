@@ -135,6 +135,7 @@ impl Function {
                 | "doc_reschedule_many"
                 | "doc_snooze"
                 | "doc_extend"
+                | "lease_extend"
                 | "doc_cancel"
         );
         match (argument.name.as_str(), &argument.ty) {
