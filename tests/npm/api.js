@@ -252,7 +252,7 @@ export function api(version, base) {
     const values = Object.fromEntries(rows.map(({ metric, current_value }) => [metric, current_value]));
     assert.deepEqual(
       Object.fromEntries(Object.entries(values).filter(([, value]) => value !== '0')),
-      { cnt: '3', cpl: '1', ent: '3', pkd: '1', pln: '1', pnd: '1', prc: '1', v0: '3' },
+      { cnt: '3', cpl: '1', ent: '3', pkd: '1', pln: '1', pnd: '1', prc: '1', suc: '1', v0: '3' },
     );
     const { last_update, ...ent } = await client.metric.get('q_metric', 'ent');
     assert.ok(last_update instanceof Date);
