@@ -470,7 +470,7 @@ class Errors(Case):
         self.assertEqual(self.statuses(), {"waiting": 1})
 
     def test_own_errors_have_hints(self):
-        for call, params in (("queue_create(%s)", ("no-dash",)), ("doc_push(%s, %s)", (self.queue, "x" * 51)), ("doc_pick(%s, %s)", (self.queue, -1))):
+        for call, params in (("queue_create(%s)", ("no-dash",)), ("doc_push(%s, %s)", (self.queue, "x" * 256)), ("doc_pick(%s, %s)", (self.queue, -1))):
             with self.subTest(call), self.assertRaises(psycopg.Error) as caught:
                 self.db.execute(f"select * from fetchq.{call}", params)
             self.assertTrue(caught.exception.diag.message_hint)
