@@ -19,6 +19,7 @@ async fn queue_calls(session: &Session) -> Vec<String> {
                         Value::Float(v) => v.to_string(),
                         Value::Text(v) => v.clone(),
                         Value::Int(v) => v.to_string(),
+                        Value::Big(v) => v.to_string(),
                         Value::Bool(v) => v.to_string(),
                         Value::Json(v) => v.to_string(),
                         Value::Time(v) => v.to_rfc3339(),
