@@ -26,7 +26,7 @@ async fn one_role_does_not_take_the_floors_of_another() {
         admin
             .sql(&format!(
                 "create role {role}; grant usage on schema fetchq, fetchq_data to {role};
-                 grant execute on function fetchq.queue_create(text) to {role}"
+                 grant execute on function fetchq.queue_create to {role}"
             ))
             .await;
     }
