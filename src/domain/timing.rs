@@ -59,6 +59,8 @@ pub enum Timing {
 }
 
 impl Timing {
+    pub const ALL: [Self; 2] = [Self::Wait, Self::Run];
+
     /// The word in `fetchq.timings`.
     pub fn word(self) -> &'static str {
         match self {

@@ -239,10 +239,8 @@ pub fn first_minute(now: i64) -> i64 {
 }
 
 /// The codes of the events whose bucket is a wait. All others have a run.
-pub fn events_with_wait() -> Vec<i32> {
-    [Event::Pick, Event::Pop]
-        .map(|event| i32::from(event.code()))
-        .to_vec()
+pub fn events_with_wait() -> [i32; 2] {
+    [Event::Pick, Event::Pop].map(|event| i32::from(event.code()))
 }
 
 /// The beginning of a minute.
@@ -260,7 +258,7 @@ fn add_to_metrics(spi: &Spi, events: &str, segment: &str, queues: Vec<i32>) -> i
         Arg::from(queues),
         Arg::from(slot as i32),
         Arg::timestamp(minute),
-        Arg::from(events_with_wait()),
+        Arg::from(events_with_wait().to_vec()),
     ];
     spi.once(&sql, &args).get(0, 1).unwrap_or(0)
 }

@@ -45,7 +45,7 @@ const MAX_TRIES: usize = 10;
 
 // The queues, what the ready floors need of each, and the permits that are free. $1: all of them,
 // else $2: their names. $3: the time.
-const QUEUES: &str = "select q.id, q.name::text, q.is_active, q.max_active, q.rate_limit,
+const QUEUES: &str = "select q.name::text, q.is_active, q.max_active,
         case when q.rate_limit is not null then (
             select count(*) from (
                 select from fetchq.rate_permits r
@@ -70,53 +70,53 @@ const METRICS: [&str; 10] = [
     "pnd", "pln", "act", "cpl", "kll", "ent", "pkd", "suc", "fai", "orp",
 ];
 
-// The counters of the queues, and whether the segments that are left out are packed for this
-// snapshot. {tail}: the events of the segments that could be locked. $1, $2: as above. $3: the
-// metrics. $4: the segments that are left out.
-const COUNTERS: &str = "select
+// Everything that is counted, in one snapshot: how many of the segments that are left out are packed;
+// the packed counters; the histograms of the last minutes; and the events that are not packed yet.
+// {tail}: the events of the segments that could be locked. {timings}: `TIMINGS`, or nothing where
+// that table is locked. $1, $2: as above. $3: the metrics. $4: the segments that are left out. $5:
+// the first minute that counts.
+const COUNTED: &str = "select 0, null::int, null::text, null::text, null::int,
         (select count(*) from fetchq.counter_segments s
-            where s.segment {=} any ($4) and s.is_packed)::int,
-        s.queue::text, s.metric::text, sum(s.value)::bigint
-    from (
-        select m.queue, m.metric, m.value from fetchq.metrics m
-        where m.metric {=} any ($3) and ($1 or m.queue {=} any ($2))
-        union all
-        select q.name, e.metric, t.n {*} e.sign
-        from (
-            select l.queue_id, l.event, sum(coalesce(l.n, 1))::bigint as n from ({tail}) l
-            group by l.queue_id, l.event) t
-        join fetchq.queues q on q.id {=} t.queue_id and ($1 or q.name {=} any ($2))
-        join fetchq.counter_events e on e.event {=} t.event and e.metric {=} any ($3)) s
-    group by s.queue, s.metric
+            where s.segment {=} any ($4) and s.is_packed),
+        null::int[], null::bigint[]
     union all
-    select (select count(*) from fetchq.counter_segments s
-        where s.segment {=} any ($4) and s.is_packed)::int, null, null, null";
+    select 1, null, m.queue, m.metric, null, m.value, null, null from fetchq.metrics m
+    where m.metric {=} any ($3) and ($1 or m.queue {=} any ($2))
+    {timings}
+    union all
+    select 3, l.event, q.name, null, l.bucket, l.n, null, null
+    from (
+        select t.queue_id, t.event, t.bucket, sum(coalesce(t.n, 1))::bigint as n from ({tail}) t
+        group by t.queue_id, t.event, t.bucket) l
+    join fetchq.queues q on q.id {=} l.queue_id and ($1 or q.name {=} any ($2))";
 
-// The histograms of the last minutes, with what is not packed. $5: the first minute that counts, $6:
-// the events that have a wait.
-const TIMINGS: &str = "select
-        (select count(*) from fetchq.counter_segments s
-            where s.segment {=} any ($4) and s.is_packed)::int,
-        h.queue_id, h.kind, h.buckets, h.counts
-    from (
-        select t.queue_id, t.kind, t.buckets, t.counts from fetchq.timings t
-        where t.slot {>} 0 and t.minute {>=} $5
-        union all
-        select b.queue_id, b.kind, array_agg(b.bucket), array_agg(b.n)
-        from (
-            select l.queue_id, case when l.event {=} any ($6) then 'wait' else 'run' end as kind,
-                l.bucket::int as bucket, sum(coalesce(l.n, 1))::bigint as n
-            from ({tail}) l where l.bucket is not null
-            group by 1, 2, 3) b
-        group by b.queue_id, b.kind) h
-    where $1 or h.queue_id {=} any (select q.id from fetchq.queues q where q.name {=} any ($2))
-    union all
-    select (select count(*) from fetchq.counter_segments s
-        where s.segment {=} any ($4) and s.is_packed)::int, null, null, null, null";
+const TIMINGS: &str = "union all
+    select 2, null, q.name, t.kind, null, null, t.buckets, t.counts
+    from fetchq.timings t
+    join fetchq.queues q on q.id {=} t.queue_id and ($1 or q.name {=} any ($2))
+    where t.slot {>} 0 and t.minute {>=} $5";
+
+/// The columns of `COUNTED`.
+mod column {
+    /// What the row is.
+    pub const SOURCE: i32 = 1;
+    pub const EVENT: i32 = 2;
+    pub const QUEUE: i32 = 3;
+    /// The metric of a counter, or the kind of a histogram.
+    pub const NAME: i32 = 4;
+    pub const BUCKET: i32 = 5;
+    pub const N: i32 = 6;
+    pub const BUCKETS: i32 = 7;
+    pub const COUNTS: i32 = 8;
+}
+
+// What each event adds to the counters.
+const EFFECTS: &str =
+    "select e.event::int, e.metric::text, e.sign::int from fetchq.counter_events e
+    where e.metric {=} any ($1)";
 
 /// A queue as `QUEUES` returns it.
 struct Queue {
-    id: i32,
     name: String,
     is_active: bool,
     max_active: Option<i32>,
@@ -166,17 +166,14 @@ pub fn list(name: Option<&QueueName>, out: &mut RowSink) -> Result<()> {
     if let (true, Some(name)) = (queues.is_empty(), name) {
         return Err(Error::UnknownQueue(name.to_string()));
     }
-    let can_count = COUNTING.into_iter().all(try_lock);
-    let counters = can_count.then(|| counters(&scope)).flatten();
-    let timings = (can_count && try_lock("timings")).then(|| timings(&scope, now));
-    let timings = timings.flatten();
-    let looks = looks(&queues, counters.as_ref(), now);
+    let counted = counted(&scope, now);
+    let looks = looks(&queues, counted.as_ref(), now);
+    let nothing = Counted::default();
     for (queue, look) in queues.iter().zip(looks) {
-        let counted = counters.as_ref().map(|all| {
-            let of_queue = all.get(&queue.name).copied();
-            of_queue.unwrap_or([0; METRICS.len()])
-        });
-        out.push(&row(queue, counted, look, timings.as_ref(), now));
+        let of_queue = counted
+            .as_ref()
+            .map(|all| all.get(&queue.name).unwrap_or(&nothing));
+        out.push(&row(queue, of_queue, look, now));
     }
     Ok(())
 }
@@ -187,15 +184,14 @@ fn queues(scope: &Scope, now: i64) -> Vec<Queue> {
         let rows = spi.once(QUEUES, &[is_everything, names, Arg::timestamp(now)]);
         let number = |row, column| rows.datum(row, column).map(|datum| datum.value() as u32);
         let queue = |row| Queue {
-            id: rows.get(row, 1).unwrap_or(0),
-            name: rows.get(row, 2).unwrap_or_default(),
-            is_active: rows.get(row, 3).unwrap_or(false),
-            max_active: rows.get(row, 4),
-            permits: rows.get(row, 6),
-            is_ordered: rows.get(row, 7).unwrap_or(false),
-            table: number(row, 8).map(Oid::from),
-            epoch: number(row, 9)
-                .zip(number(row, 10))
+            name: rows.get(row, 1).unwrap_or_default(),
+            is_active: rows.get(row, 2).unwrap_or(false),
+            max_active: rows.get(row, 3),
+            permits: rows.get(row, 4),
+            is_ordered: rows.get(row, 5).unwrap_or(false),
+            table: number(row, 6).map(Oid::from),
+            epoch: number(row, 7)
+                .zip(number(row, 8))
                 .map(|(file, trigger)| floors::epoch_of(file, trigger)),
             is_readable: false,
         };
@@ -208,12 +204,38 @@ fn queues(scope: &Scope, now: i64) -> Vec<Queue> {
     queues
 }
 
-/// Runs a statement that reads what is packed, and the events that are not, in one snapshot. None
-/// where that is not possible without waiting.
+/// What is counted of a queue.
+#[derive(Default)]
+struct Counted {
+    /// The counters, in the order of `METRICS`.
+    counters: [i64; METRICS.len()],
+    wait: Histogram,
+    run: Histogram,
+}
+
+impl Counted {
+    fn add_times(&mut self, timing: Option<Timing>, bucket: i32, n: i64) {
+        match timing {
+            Some(Timing::Wait) => self.wait.add(bucket, n),
+            Some(Timing::Run) => self.run.add(bucket, n),
+            None => {}
+        }
+    }
+}
+
+/// Reads what is counted of the queues, by their names. None where that is not possible without
+/// waiting.
 ///
 /// A segment that is locked is being truncated. It is left out, which is right if the snapshot sees
 /// that it is packed. Otherwise it was truncated and used again meanwhile, and all is read again.
-fn read_exactly<R>(sql: &str, args: &[Arg], read: impl Fn(&spi::Rows) -> R) -> Option<R> {
+fn counted(scope: &Scope, now: i64) -> Option<HashMap<String, Counted>> {
+    if !COUNTING.into_iter().all(try_lock) {
+        return None;
+    }
+    let timings = if try_lock("timings") { TIMINGS } else { "" };
+    let [is_everything, names] = scope.args();
+    let metrics = Arg::from(METRICS.to_vec());
+    let effects = effects(metrics);
     for _ in 0..MAX_TRIES {
         let (known, left_out): (Vec<i32>, Vec<i32>) = (1..=SEGMENTS).partition(|segment| {
             counter_segments::table(*segment)
@@ -227,75 +249,100 @@ fn read_exactly<R>(sql: &str, args: &[Arg], read: impl Fn(&spi::Rows) -> R) -> O
                     where s.segment {{=}} {segment}), false)"
             );
         }
-        let n_left_out = left_out.len() as i32;
-        let mut args = args.to_vec();
-        args.insert(3, Arg::from(left_out));
-        let found = spi::connect(|spi| {
-            let rows = spi.once(&sql.replace("{tail}", &tail), &args);
-            (rows.get(0, 1) == Some(n_left_out)).then(|| read(&rows))
+        let sql = COUNTED
+            .replace("{timings}", timings)
+            .replace("{tail}", &tail);
+        let n_left_out = left_out.len() as i64;
+        let args = [
+            is_everything,
+            names,
+            metrics,
+            Arg::from(left_out),
+            Arg::timestamp(counter_segments::first_minute(now)),
+        ];
+        let counted = spi::connect(|spi| {
+            let rows = spi.once(&sql, &args);
+            let is_exact = (0..rows.len()).any(|row| {
+                rows.get(row, column::SOURCE) == Some(0)
+                    && rows.get(row, column::N) == Some(n_left_out)
+            });
+            is_exact.then(|| add_up(&rows, &effects))
         });
-        if found.is_some() {
-            return found;
+        if counted.is_some() {
+            return counted;
         }
     }
     None
 }
 
-/// Reads the counters of the queues, in the order of `METRICS`.
-fn counters(scope: &Scope) -> Option<HashMap<String, [i64; METRICS.len()]>> {
-    let [is_everything, names] = scope.args();
-    let args = [is_everything, names, Arg::from(METRICS.to_vec())];
-    read_exactly(COUNTERS, &args, |rows| {
-        let mut counters: HashMap<String, [i64; METRICS.len()]> = HashMap::new();
+/// What an event adds: the place of the metric in `METRICS`, and the sign.
+type Effects = HashMap<i32, Vec<(usize, i64)>>;
+
+fn effects(metrics: Arg) -> Effects {
+    spi::connect(|spi| {
+        let rows = spi.once(EFFECTS, &[metrics]);
+        let mut effects = Effects::new();
         for row in 0..rows.len() {
-            let Some(queue) = rows.get::<String>(row, 2) else {
-                continue;
-            };
-            let metric = rows.get::<String>(row, 3);
-            if let Some(at) = METRICS.iter().position(|m| metric.as_deref() == Some(m)) {
-                counters.entry(queue).or_default()[at] = rows.get(row, 4).unwrap_or(0);
+            if let (Some(event), Some(at), Some(sign)) = (
+                rows.get(row, 1),
+                rows.get::<String>(row, 2)
+                    .and_then(|metric| place_of(&metric)),
+                rows.get::<i32>(row, 3),
+            ) {
+                effects
+                    .entry(event)
+                    .or_default()
+                    .push((at, i64::from(sign)));
             }
         }
-        counters
+        effects
     })
 }
 
-/// The histograms of a queue.
-#[derive(Default)]
-struct Times {
-    wait: Histogram,
-    run: Histogram,
+fn place_of(metric: &str) -> Option<usize> {
+    METRICS.iter().position(|known| *known == metric)
 }
 
-/// Reads the histograms of the last minutes, by the ids of the queues.
-fn timings(scope: &Scope, now: i64) -> Option<HashMap<i32, Times>> {
-    let [is_everything, names] = scope.args();
-    let args = [
-        is_everything,
-        names,
-        Arg::from(METRICS.to_vec()),
-        Arg::timestamp(counter_segments::first_minute(now)),
-        Arg::from(counter_segments::events_with_wait()),
-    ];
-    read_exactly(TIMINGS, &args, |rows| {
-        let mut timings: HashMap<i32, Times> = HashMap::new();
-        for row in 0..rows.len() {
-            let (Some(queue), Some(kind)) = (rows.get(row, 2), rows.get::<String>(row, 3)) else {
-                continue;
-            };
-            let times = timings.entry(queue).or_default();
-            let histogram = match kind == Timing::Wait.word() {
-                true => &mut times.wait,
-                false => &mut times.run,
-            };
-            let buckets: Vec<i32> = rows.get(row, 4).unwrap_or_default();
-            let counts: Vec<i64> = rows.get(row, 5).unwrap_or_default();
-            for (bucket, n) in buckets.into_iter().zip(counts) {
-                histogram.add(bucket, n);
+/// Adds up the rows of `COUNTED`.
+fn add_up(rows: &spi::Rows, effects: &Effects) -> HashMap<String, Counted> {
+    let mut all: HashMap<String, Counted> = HashMap::new();
+    for row in 0..rows.len() {
+        let Some(queue) = rows.get::<String>(row, column::QUEUE) else {
+            continue;
+        };
+        let counted = all.entry(queue).or_default();
+        let n: i64 = rows.get(row, column::N).unwrap_or(0);
+        let name: Option<String> = rows.get(row, column::NAME);
+        match rows.get(row, column::SOURCE) {
+            Some(1) => {
+                if let Some(at) = name.as_deref().and_then(place_of) {
+                    counted.counters[at] += n;
+                }
+            }
+            Some(2) => {
+                let timing = Timing::ALL
+                    .into_iter()
+                    .find(|timing| name.as_deref() == Some(timing.word()));
+                let buckets: Vec<i32> = rows.get(row, column::BUCKETS).unwrap_or_default();
+                let counts: Vec<i64> = rows.get(row, column::COUNTS).unwrap_or_default();
+                for (bucket, n) in buckets.into_iter().zip(counts) {
+                    counted.add_times(timing, bucket, n);
+                }
+            }
+            _ => {
+                let event = rows.get(row, column::EVENT).unwrap_or(0);
+                for (at, sign) in effects.get(&event).into_iter().flatten() {
+                    counted.counters[*at] += sign * n;
+                }
+                if let Some(bucket) = rows.get(row, column::BUCKET) {
+                    let has_wait = counter_segments::events_with_wait().contains(&event);
+                    let timing = if has_wait { Timing::Wait } else { Timing::Run };
+                    counted.add_times(Some(timing), bucket, n);
+                }
             }
         }
-        timings
-    })
+    }
+    all
 }
 
 /// What the indexes of a queue say. A part that is None is not known.
@@ -308,11 +355,7 @@ struct LookOf {
 
 /// Looks at the indexes of the queues whose documents the caller may read and whose counters are
 /// not 0.
-fn looks(
-    queues: &[Queue],
-    counters: Option<&HashMap<String, [i64; METRICS.len()]>>,
-    now: i64,
-) -> Vec<LookOf> {
+fn looks(queues: &[Queue], counted: Option<&HashMap<String, Counted>>, now: i64) -> Vec<LookOf> {
     let mut floors: HashMap<Oid, Vec<KnownFloor>> = HashMap::new();
     // On a hot standby the floors prove nothing, because nothing notes what is replayed.
     if !session::is_standby() {
@@ -321,8 +364,8 @@ fn looks(
         }
     }
     let has = |queue: &Queue, metric: usize| {
-        let counted = counters.and_then(|all| all.get(&queue.name));
-        counters.is_none() || counted.is_some_and(|counted| counted[metric] != 0)
+        let of_queue = counted.and_then(|all| all.get(&queue.name));
+        counted.is_none() || of_queue.is_some_and(|counted| counted.counters[metric] != 0)
     };
     let mut budget = MAX_ENTRIES;
     let mut looks = Vec::with_capacity(queues.len());
@@ -443,14 +486,8 @@ fn pending(queue: &Queue, pending: i64, active: i64, look: &PickLook) -> Pending
     }
 }
 
-fn row(
-    queue: &Queue,
-    counted: Option<[i64; METRICS.len()]>,
-    look: LookOf,
-    timings: Option<&HashMap<i32, Times>>,
-    now: i64,
-) -> Vec<Arg> {
-    let count = |at: usize| counted.map(|counted| counted[at].max(0));
+fn row(queue: &Queue, counted: Option<&Counted>, look: LookOf, now: i64) -> Vec<Arg> {
+    let count = |at: usize| counted.map(|counted| counted.counters[at].max(0));
     let state = match (count(0), count(2), &look.picks) {
         (Some(n), Some(active), Some(look)) => Some(pending(queue, n, active, look)),
         _ => None,
@@ -468,7 +505,6 @@ fn row(
         },
         _ => None,
     };
-    let times = timings.and_then(|all| all.get(&queue.id));
     let percentile = |histogram: Option<&Histogram>, percent| {
         Interval::of(histogram.and_then(|histogram| histogram.percentile(percent)))
     };
@@ -485,8 +521,10 @@ fn row(
         next_due.map_or_else(Arg::no_timestamp, Arg::timestamp),
     ];
     row.extend((5..METRICS.len()).map(|at| Arg::from(count(at))));
-    row.extend(PERCENTILES.map(|percent| percentile(times.map(|times| &times.wait), percent)));
-    row.extend(PERCENTILES.map(|percent| percentile(times.map(|times| &times.run), percent)));
+    row.extend(
+        PERCENTILES.map(|percent| percentile(counted.map(|counted| &counted.wait), percent)),
+    );
+    row.extend(PERCENTILES.map(|percent| percentile(counted.map(|counted| &counted.run), percent)));
     row.push(Arg::from(!queue.is_active));
     row
 }
