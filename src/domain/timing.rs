@@ -59,6 +59,7 @@ pub enum Timing {
 }
 
 impl Timing {
+    /// Both of them.
     pub const ALL: [Self; 2] = [Self::Wait, Self::Run];
 
     /// The word in `fetchq.timings`.

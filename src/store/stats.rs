@@ -100,13 +100,19 @@ const TIMINGS: &str = "union all
 mod column {
     /// What the row is.
     pub const SOURCE: i32 = 1;
+    /// The event of documents that are not packed yet.
     pub const EVENT: i32 = 2;
+    /// The name of the queue.
     pub const QUEUE: i32 = 3;
     /// The metric of a counter, or the kind of a histogram.
     pub const NAME: i32 = 4;
+    /// The bucket of these documents.
     pub const BUCKET: i32 = 5;
+    /// A number of documents or of segments, or the value of a counter.
     pub const N: i32 = 6;
+    /// The buckets of a histogram.
     pub const BUCKETS: i32 = 7;
+    /// The numbers of documents in these buckets.
     pub const COUNTS: i32 = 8;
 }
 
