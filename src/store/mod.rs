@@ -68,6 +68,7 @@ pub mod rights;
 pub mod schedules;
 pub mod statement;
 pub mod stats;
+mod stats_counted;
 pub mod status;
 pub mod trigger_events;
 pub mod triggers;
