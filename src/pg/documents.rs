@@ -50,11 +50,11 @@ pub enum Column {
     /// Only statements read and write this column.
     #[allow(dead_code)]
     Origin,
-    Headers,
     DueAt,
     PickedAt,
     Result,
     Progress,
+    Headers,
 }
 
 /// The columns of one document.

@@ -29,9 +29,9 @@ pub const TYPES: [pg_sys::Oid; COLUMNS] = [
     pg_sys::INT4OID,
     pg_sys::TEXTOID,
     pg_sys::JSONBOID,
+    pg_sys::TIMESTAMPTZOID,
+    pg_sys::TIMESTAMPTZOID,
     pg_sys::JSONBOID,
-    pg_sys::TIMESTAMPTZOID,
-    pg_sys::TIMESTAMPTZOID,
     pg_sys::JSONBOID,
     pg_sys::JSONBOID,
 ];

@@ -23,11 +23,12 @@ use crate::store::{grants, rights};
 // a row that stays the same, and these columns come after the payload.
 // max_attempts: of this document; NULL for that of the queue.
 // origin: where a document of a dead-letter queue came from.
-// headers: what its producer says about the document. It stays with the document for good.
 // due_at, picked_at: when the document was due when it was picked last, and when that was. A pick
 // writes the end of the lease into next_iteration.
 // result: what its worker returned when it completed the document last.
 // progress: how far the worker of the last lease has come.
+// headers: what its producer says about the document. It stays with the document for good, so it is
+// last: an update logs what is between the first and the last byte that it changes.
 // A row with all of them NULL is no larger for it: its header has room for 72 columns.
 // fillfactor: a pick writes a new version of the row, which is never heap-only, because its
 // index entries change. With room on the page the new version stays beside the old one, so
@@ -56,11 +57,11 @@ const CREATE_DOCS: &str = "create table {docs} (
     max_attempts int,
     last_error text,
     origin jsonb,
-    headers jsonb,
     due_at timestamptz,
     picked_at timestamptz,
     result jsonb,
-    progress jsonb
+    progress jsonb,
+    headers jsonb
 ) using heap with (
     fillfactor = 80,
     autovacuum_vacuum_scale_factor = 0.01,
