@@ -9,6 +9,7 @@ import pg from 'pg';
 
 const [queue, name = `node-${process.pid}`] = process.argv.slice(2);
 const { DATABASE_URL, LEASE = 60, GRACE = 25 } = process.env;
+const duration = `${LEASE} seconds`;
 const LEASE_LOST = '55000';
 
 // The work. It stops when the signal is aborted.
@@ -20,8 +21,6 @@ async function job(payload, signal) {
 
 const db = new pg.Client({ connectionString: DATABASE_URL });
 await db.connect();
-// The leases carry this worker's name. They end when this session ends.
-await db.query(`select set_config('fetchq.worker', $1, false), set_config('fetchq.session_leases', 'return', false)`, [name]);
 const started = (await db.query('select clock_timestamp()::text as now')).rows[0].now;
 
 // After SIGTERM, or a call of worker_stop(), the worker picks no more documents, and the
@@ -39,8 +38,8 @@ process.on('SIGTERM', end).on('SIGINT', end);
 function keep({ subject, lease }, controller) {
   const extend = async () => {
     const { rows } = await db.query(
-      'select next_iteration, stop from fetchq.doc_extend($1, $2, make_interval(secs => $3), $4)',
-      [queue, subject, LEASE, lease],
+      'select next_iteration, stop from fetchq.doc_extend($1, $2, $3, $4)',
+      [queue, subject, duration, lease],
     );
     if (rows[0].next_iteration === null) controller.abort(); // The document was cancelled.
     else if (rows[0].stop) end();
@@ -85,10 +84,14 @@ async function isStopped() {
 }
 
 while (!ending && !(await isStopped())) {
-  const { rows } = await db.query('select subject, payload, lease from fetchq.doc_pick($1, 0, 1, make_interval(secs => $2))', [queue, LEASE]);
+  // The lease carries this worker's name, and ends when this session ends.
+  const { rows } = await db.query(
+    `select * from fetchq.doc_lease($1, duration => $2, worker => $3, binding => 'return')`,
+    [queue, duration, name],
+  );
   if (rows.length === 0) {
     // The wait holds no snapshot. It is short, because a stop request is read only between waits.
-    await db.query(`call fetchq.queue_wait($1::text, '2 s')`, [queue]);
+    await db.query(`call fetchq.queue_wait($1, '2 s')`, [[queue]]);
     continue;
   }
   try {

@@ -11,6 +11,7 @@ import signal
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor, wait
+from datetime import timedelta
 
 import psycopg
 from psycopg.rows import dict_row
@@ -18,7 +19,7 @@ from psycopg.types.json import Jsonb
 
 QUEUE = sys.argv[1]
 NAME = sys.argv[2] if len(sys.argv) > 2 else f"python-{os.getpid()}"
-LEASE = float(os.environ.get("LEASE", 60))
+LEASE = timedelta(seconds=float(os.environ.get("LEASE", 60)))
 GRACE = float(os.environ.get("GRACE", 25))
 
 
@@ -51,9 +52,9 @@ def end(*_):
 
 def keep(db, doc, running, stop):
     """Extends the lease while the job runs, and stops the job when the lease is lost."""
-    while wait([running], LEASE / 3).not_done:
+    while wait([running], LEASE.total_seconds() / 3).not_done:
         extended = db.execute(
-            "select next_iteration, stop from fetchq.doc_extend(%s, %s, make_interval(secs => %s), %s)",
+            "select next_iteration, stop from fetchq.doc_extend(%s, %s, %s, %s)",
             [QUEUE, doc["subject"], LEASE, doc["lease"]],
         ).fetchone()
         if extended["next_iteration"] is None:  # The document was cancelled.
@@ -97,17 +98,18 @@ def main():
         ThreadPoolExecutor(1) as pool,
         psycopg.connect(os.environ["DATABASE_URL"], autocommit=True, row_factory=dict_row) as db,
     ):
-        # The leases carry this worker's name. They end when this session ends.
-        db.execute("select set_config('fetchq.worker', %s, false), set_config('fetchq.session_leases', 'return', false)", [NAME])
         started = db.execute("select clock_timestamp() as now").fetchone()["now"]
         stopped = "select fetchq.worker_stop_requested(%s, %s, %s) as yes"
         while not ending.is_set() and not db.execute(stopped, [QUEUE, NAME, started]).fetchone()["yes"]:
-            pick = "select subject, payload, lease from fetchq.doc_pick(%s, 0, 1, make_interval(secs => %s))"
-            doc = db.execute(pick, [QUEUE, LEASE]).fetchone()
+            # The lease carries this worker's name, and ends when this session ends.
+            doc = db.execute(
+                "select * from fetchq.doc_lease(%s, duration => %s, worker => %s, binding => 'return')",
+                [QUEUE, LEASE, NAME],
+            ).fetchone()
             if doc is None:
                 # The wait holds no snapshot. It is short, because a stop request is read only
                 # between waits.
-                db.execute("call fetchq.queue_wait(%s::text, '2 s')", [QUEUE])
+                db.execute("call fetchq.queue_wait(%s, '2 s')", [[QUEUE]])
                 continue
             try:
                 work(db, pool, doc)

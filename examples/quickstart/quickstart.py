@@ -1,4 +1,4 @@
-"""Pushes every file below a folder, runs the workers and the maintenance, and checks that each
+"""Adds a document for every file below a folder, runs the workers and the maintenance, and checks that each
 file was processed exactly once in each of two rounds."""
 
 import argparse
@@ -14,6 +14,7 @@ import sys
 import time
 
 import psycopg
+from psycopg.types.json import Jsonb
 
 from worker import QUEUE
 
@@ -25,7 +26,7 @@ LEASE = "10s"
 DELAY = "5s"
 # The run fails after this time without progress, in seconds.
 PATIENCE = 60
-# The number of documents in one push.
+# The number of documents in one call.
 CHUNK = 1000
 
 METRICS = {
@@ -62,22 +63,20 @@ def document(path):
         path.decode("utf-8")
     except UnicodeDecodeError:
         payload["raw"] = base64.b64encode(path).decode()
-    return hashlib.md5(path).hexdigest(), json.dumps(payload)
+    return hashlib.md5(path).hexdigest(), payload
 
 
-def push(db, paths):
-    """Pushes documents with one call for each thousand, and returns how many were new."""
-    def literal(text):
-        return "'" + text.replace("'", "''") + "'"
-
-    pushed = 0
+def put(db, paths):
+    """Adds documents with one call for each thousand, and returns how many were new."""
+    added = 0
     for at in range(0, len(paths), CHUNK):
-        documents = ", ".join(
-            f"({literal(subject)}, 0, {literal(payload)}, {{DATA}})"
-            for subject, payload in map(document, paths[at : at + CHUNK])
-        )
-        pushed += db.execute("select fetchq.doc_push(%s, 0, now(), %s)", [QUEUE, documents]).fetchone()[0]
-    return pushed
+        documents = [
+            {"subject": subject, "payload": payload} for subject, payload in map(document, paths[at : at + CHUNK])
+        ]
+        added += db.execute(
+            "select count(*) from fetchq.doc_put_many(%s, %s) where action = 'created'", [QUEUE, Jsonb(documents)]
+        ).fetchone()[0]
+    return added
 
 
 class Workers:
@@ -201,10 +200,9 @@ def check(db, files, held):
 
 def run(db, workers, folder, number):
     db.execute("drop table if exists quickstart_ledger")
-    if db.execute("select from fetchq.queue_status(%s)", [QUEUE]).fetchone() is not None:
+    if db.execute("select from fetchq.queue_stats() where queue = %s", [QUEUE]).fetchone() is not None:
         db.execute("select fetchq.queue_drop(%s)", [QUEUE])
-    db.execute("select fetchq.queue_create(%s)", [QUEUE])
-    db.execute("select fetchq.queue_set_max_attempts(%s, 3)", [QUEUE])
+    db.execute("select fetchq.queue_create(%s, %s)", [QUEUE, Jsonb({"max_attempts": 3})])
     # It has no unique key, so that a document that is processed twice is seen.
     db.execute("create table quickstart_ledger (round int, subject text, sha256 text, worker int)")
 
@@ -212,10 +210,10 @@ def run(db, workers, folder, number):
     files = len(paths)
     if not files:
         sys.exit(f"error: there is no file below {folder}")
-    pushed = push(db, paths)
-    say(f"pushed {pushed} documents, one for each file below {folder}")
-    if pushed != files:
-        sys.exit(f"error: {files} files, but {pushed} documents were pushed")
+    added = put(db, paths)
+    say(f"added {added} documents, one for each file below {folder}")
+    if added != files:
+        sys.exit(f"error: {files} files, but {added} documents were added")
 
     # The first worker hangs in the middle of a batch and is killed there. The others start
     # before that, so that they compete for its documents.

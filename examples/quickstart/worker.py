@@ -1,7 +1,7 @@
-"""One worker process of the quick start: it picks documents in batches, hashes their files, and
-settles the documents.
+"""One worker process of the quick start: it leases documents in batches, hashes their files, and
+settles each batch with the call that leases the next one.
 
-Round one plans round two by doc_reschedule(). Round two compares the hash and completes the
+Round one reschedules the document for round two. Round two compares the hash and completes the
 document. A document whose file cannot be read, or has changed, is rejected.
 """
 
@@ -15,22 +15,19 @@ import sys
 import time
 
 import psycopg
+from psycopg.rows import dict_row
+from psycopg.types.json import Jsonb
 
 QUEUE = "quickstart"
 
-# A settling function returns 1 if this worker still had the lease, and 0 otherwise. The same
-# statement writes the row of the ledger, so neither exists without the other.
-RESCHEDULE = """
-with settled as (
-    select fetchq.doc_reschedule(%(queue)s, %(subject)s, now() + %(delay)s::interval, %(payload)s::jsonb) as n)
-insert into quickstart_ledger (round, subject, sha256, worker)
-select 1, %(subject)s, %(sha256)s, %(worker)s from settled where n = 1"""
-COMPLETE = """
-with settled as (
-    select fetchq.doc_complete(%(queue)s, %(subject)s, %(payload)s::jsonb) as n)
-insert into quickstart_ledger (round, subject, sha256, worker)
-select 2, %(subject)s, %(sha256)s, %(worker)s from settled where n = 1"""
-REJECT = "select fetchq.doc_reject(%(queue)s, %(subject)s, %(message)s, %(details)s::jsonb)"
+# The row of the ledger and the settlement are one transaction, so neither exists without the other.
+LEDGER = "insert into quickstart_ledger (round, subject, sha256, worker) values (%s, %s, %s, %s)"
+# Both fail when a lease was lost, and the rows of the ledger are rolled back with them.
+SETTLE = "select subject, outcome from fetchq.docs_settle(%s, %s, on_lost => 'error')"
+# Settles a batch, and leases the next one in the same call.
+NEXT = """
+select subject, payload, lease
+from fetchq.docs_next(%s, %s, max_docs => %s, duration => %s, worker => %s, on_lost => 'error')"""
 
 
 class Changed(Exception):
@@ -46,9 +43,10 @@ def sha256(path):
 
 
 def work(document, args):
-    """Processes one document, and returns how to settle it: (statement, parameters)."""
+    """Processes one document, and returns how to settle it, and its row of the ledger if it has
+    one."""
     payload = document["payload"]
-    call = {"queue": QUEUE, "subject": document["subject"], "worker": args.number}
+    mine = {"subject": document["subject"], "lease": document["lease"]}
     # A name that is not valid UTF-8 cannot be in JSON, so the payload also has it as base64.
     path = base64.b64decode(payload["raw"]) if "raw" in payload else payload["path"]
     try:
@@ -56,13 +54,26 @@ def work(document, args):
         if payload.get("sha256", found) != found:
             raise Changed("the file has changed since round 1")
     except (OSError, Changed) as error:
-        details = json.dumps({"path": payload["path"]})
-        return REJECT, call | {"message": str(error)[:2000], "details": details}
+        return mine | {"action": "reject", "message": str(error)[:2000], "details": {"path": payload["path"]}}, None
     this_round = payload["round"] + 1
-    call |= {"sha256": found, "payload": json.dumps(payload | {"sha256": found, "round": this_round})}
+    mine["payload"] = payload | {"sha256": found, "round": this_round}
+    entry = [this_round, mine["subject"], found, args.number]
     if this_round == 1:
-        return RESCHEDULE, call | {"delay": args.delay}
-    return COMPLETE, call
+        return mine | {"action": "reschedule", "delay": args.delay}, entry
+    return mine | {"action": "complete"}, entry
+
+
+def settle(db, settled, call, *arguments):
+    """Settles documents and writes their rows of the ledger, and returns the rows of the call.
+    Returns none when a lease was lost: the documents come back when their leases expire."""
+    settlements, entries = settled
+    try:
+        with db.transaction(), db.cursor() as cursor:
+            cursor.executemany(LEDGER, entries)
+            return cursor.execute(call, [QUEUE, Jsonb(settlements), *arguments]).fetchall()
+    except psycopg.errors.ObjectNotInPrerequisiteState as error:
+        print(f"worker: {error}", file=sys.stderr)
+        return []
 
 
 def main():
@@ -80,27 +91,26 @@ def main():
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = os.getppid()
 
-    with psycopg.connect("", application_name=f"quickstart worker {args.number}") as db:
-        db.row_factory = psycopg.rows.dict_row
+    name = f"quickstart worker {args.number}"
+    settled = [[], []]
+    with psycopg.connect("", autocommit=True, row_factory=dict_row, application_name=name) as db:
         while not asked_to_stop and os.getppid() == parent:
-            # The lease is committed before the work starts, so it outlives this process.
-            documents = db.execute(
-                "select subject, payload from fetchq.doc_pick(%s, 0, %s, %s)",
-                [QUEUE, args.batch, args.lease],
-            ).fetchall()
-            db.commit()
+            # The leases are committed before the work starts, so they outlive this process.
+            documents = settle(db, settled, NEXT, args.batch, args.lease, name)
             if not documents:
-                time.sleep(0.1)
+                settled = [[], []]
+                db.execute("call fetchq.queue_wait(%s, '0.5 s')", [[QUEUE]])
                 continue
 
             held = documents[len(documents) // 2 :] if args.hang else []
-            for document in documents[: len(documents) - len(held)]:
-                db.execute(*work(document, args))
-            db.commit()
+            done = [work(document, args) for document in documents[: len(documents) - len(held)]]
+            settled = [[settlement for settlement, _ in done], [entry for _, entry in done if entry]]
             if args.hang:
+                settle(db, settled, SETTLE)
                 print(json.dumps([document["subject"] for document in held]), flush=True)
                 while os.getppid() == parent:
                     time.sleep(1)
+        settle(db, settled, SETTLE)
 
 
 if __name__ == "__main__":

@@ -40,13 +40,6 @@ struct Worker {
 }
 
 impl Worker {
-    fn connect(&self) -> Result<Client, postgres::Error> {
-        let mut db = Client::connect(&self.url, NoTls)?;
-        // The leases carry this worker's name. They end when this session ends.
-        db.execute("select set_config('fetchq.worker', $1, false), set_config('fetchq.session_leases', 'return', false)", &[&self.name])?;
-        Ok(db)
-    }
-
     /// Extends the lease while the job runs, and stops the job when the lease is lost, or when
     /// the grace period is over.
     fn keep(
@@ -128,7 +121,7 @@ impl Worker {
     }
 
     fn run(&self) -> Result<(), postgres::Error> {
-        let mut db = self.connect()?;
+        let mut db = Client::connect(&self.url, NoTls)?;
         let started: String = db.query_one("select clock_timestamp()::text", &[])?.get(0);
         let stopped = "select fetchq.worker_stop_requested($1, $2, $3::text::timestamptz)";
         while !self.ending.load(Relaxed)
@@ -136,11 +129,12 @@ impl Worker {
                 .query_one(stopped, &[&self.queue, &self.name, &started])?
                 .get::<_, bool>(0)
         {
-            let pick = "select subject, payload, lease from fetchq.doc_pick($1, 0, 1, make_interval(secs => $2))";
-            match db.query_opt(pick, &[&self.queue, &self.lease])? {
+            // The lease carries this worker's name, and ends when this session ends.
+            let lease = "select subject, payload, lease from fetchq.doc_lease($1, duration => make_interval(secs => $2), worker => $3, binding => 'return')";
+            match db.query_opt(lease, &[&self.queue, &self.lease, &self.name])? {
                 // The wait holds no snapshot. It is short, because a stop request is read only
                 // between waits.
-                None => drop(db.query("call fetchq.queue_wait($1::text, '2 s')", &[&self.queue])?),
+                None => drop(db.query("call fetchq.queue_wait($1, '2 s')", &[&vec![&self.queue]])?),
                 Some(doc) => match self.work(&mut db, &doc) {
                     // The document was cancelled, or another worker has it now. The results are
                     // rolled back.
