@@ -210,7 +210,7 @@ select component, state, detail, hint from (
             {||} case when p.paused {>} 0 then format(', %s of them in paused queues', p.paused) else '' end
             {||} coalesce(', ready since ' {||} $11 {||} case when $24 then '' else ' or earlier' end, ''),
         case when p.paused {>} 0
-            then 'Nothing is picked from a paused queue: see fetchq.queue_status() and fetchq.queue_resume().' end
+            then 'Nothing is picked from a paused queue: see fetchq.queue_stats() and fetchq.queue_resume().' end
     from (select sum(m.value) as n, sum(m.value) filter (where not q.is_active) as paused
         from fetchq.metrics_exact m left join fetchq.queues q on q.name {=} m.queue
         where m.metric {=} 'pnd') p
