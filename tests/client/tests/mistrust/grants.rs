@@ -1,0 +1,227 @@
+//! A call without its right names the grant that is missing.
+
+use super::*;
+
+/// The calls of a producer and of a worker on the queue `q` with the documents `p` and `a`.
+const PRODUCER_CALLS: &[&str] = &[
+    "fetchq.doc_push('q', 'n')",
+    "fetchq.doc_push('q', 'n', '{}', now())",
+    "fetchq.doc_push('q', 0, now(), '(''n'', 0, ''{}'', {DATA})')",
+    "fetchq.doc_push_many('q', array['n'], null)",
+    "fetchq.doc_push_many('q', '[{\"subject\": \"n\"}]')",
+    "fetchq.doc_append('q', '{}')",
+    "fetchq.doc_append_many('q', array['{}']::jsonb[])",
+    "fetchq.doc_upsert('q', 'p', 0, 0, now(), '{}')",
+    "fetchq.doc_upsert_many('q', '[{\"subject\": \"p\"}]')",
+    "fetchq.doc_put('q', 'p', '{}', mode => 'replace')",
+    "fetchq.doc_put_many('q', '[{\"subject\": \"p\"}]')",
+];
+
+const WORKER_CALLS: &[&str] = &[
+    "fetchq.doc_put('q', 'p', '{}', mode => 'merge')",
+    "fetchq.doc_pick('q')",
+    "fetchq.doc_pick_wait('q', timeout => '0')",
+    "fetchq.doc_pick_any(array['q'])",
+    "fetchq.doc_pop('q')",
+    "fetchq.doc_complete('q', 'a')",
+    "fetchq.doc_complete_many('q', array['a'])",
+    "fetchq.doc_kill('q', 'a')",
+    "fetchq.doc_drop('q', 'a')",
+    "fetchq.doc_drop_many('q', array['a'])",
+    "fetchq.doc_reschedule('q', 'a', now())",
+    "fetchq.doc_reschedule_many('q', array['a'], now())",
+    "fetchq.doc_snooze('q', 'a', now())",
+    "fetchq.doc_reject('q', 'a', 'm', '{}')",
+    "fetchq.log_error('q', 'a', 'm', '{}')",
+    "fetchq.doc_extend('q', 'a', '1 hour')",
+    "fetchq.doc_cancel('q', 'p')",
+    "fetchq.doc_revive('q', 'k', now())",
+    "fetchq.docs_retry('q', '{}')",
+    "fetchq.docs_kill('q', '{\"all\": true}')",
+    "fetchq.docs_drop('q', '{\"all\": true}')",
+    "fetchq.docs_set_priority('q', 1, '{}')",
+    "fetchq.docs_move('q', 'mine', '{\"all\": true}')",
+    "fetchq.queue_redrive('q')",
+];
+
+#[tokio::test]
+async fn a_call_without_its_right_names_the_grant_that_is_missing() {
+    let (db, admin, a, b) = applications("mistrust_names").await;
+    a.sql(
+        "select fetchq.queue_drop('q'); select fetchq.queue_create('q');
+         select fetchq.doc_push('q', s) from unnest('{a,k,p}'::text[]) s;
+         select fetchq.doc_pick('q', 2); select fetchq.doc_kill('q', 'k')",
+    )
+    .await;
+    b.sql("select fetchq.queue_create('mine'); set lock_timeout = '10s'; set statement_timeout = '20s'")
+        .await;
+    for kind in ["none", "reader", "producer"] {
+        if kind != "none" {
+            // A reader who is a producer may merge, too.
+            a.sql("select fetchq.queue_revoke('q', 'fetchq_app_b', 'reader')")
+                .await;
+            a.sql(&format!(
+                "select fetchq.queue_grant('q', 'fetchq_app_b', '{kind}')"
+            ))
+            .await;
+        }
+        let documents = "select * from fetchq_data.q__docs order by subject";
+        let before = admin.rows(documents).await;
+        for is_locked in [false, true] {
+            // A role that may change nothing does not even wait for a lock.
+            if is_locked {
+                if kind == "producer" {
+                    continue;
+                }
+                a.sql("begin; lock table fetchq_data.q__docs in access exclusive mode")
+                    .await;
+            }
+            for (calls, needed) in [(PRODUCER_CALLS, "producer"), (WORKER_CALLS, "worker")] {
+                if (kind, needed) == ("producer", "producer") {
+                    continue;
+                }
+                for call in calls {
+                    let direct = ["on", "off"];
+                    for setting in direct {
+                        b.sql(&format!("set fetchq.direct = {setting}; begin"))
+                            .await;
+                        let error = match b.simple_query(&format!("select {call}")).await {
+                            Err(e) => fetchq_client_tests::error_of(&e).clone(),
+                            Ok(rows) => panic!("{call} as {kind}: {rows:?}"),
+                        };
+                        let seen = format!("{call} as {kind}: {error:?}");
+                        assert_eq!(error.code().code(), "42501", "{seen}");
+                        // Only a put that merges needs more than it seems to.
+                        let may_say = match call.contains("merge") && kind != "producer" {
+                            true => "producer",
+                            false => needed,
+                        };
+                        assert_eq!(
+                            error.message(),
+                            format!("role \"fetchq_app_b\" is no {may_say} of queue \"q\""),
+                            "{seen}"
+                        );
+                        assert!(
+                            error.hint().is_some_and(|hint| hint.contains(&format!(
+                                "select fetchq.queue_grant('q', 'fetchq_app_b', '{may_say}')"
+                            ))),
+                            "{seen}"
+                        );
+                        b.sql("rollback").await;
+                    }
+                }
+            }
+            if is_locked {
+                a.sql("rollback").await;
+            }
+        }
+        assert_eq!(admin.rows(documents).await, before);
+        let held = format!(
+            "select count(*) from pg_locks where relation = 'fetchq_data.q__docs'::regclass and pid = {}",
+            b.text("select pg_backend_pid()").await
+        );
+        assert_eq!(admin.text(&held).await, "0");
+    }
+    b.sql("reset fetchq.direct").await;
+    for call in PRODUCER_CALLS {
+        b.sql(&format!("begin; select {call}; rollback")).await;
+    }
+    // Privileges on columns work as far as they allow.
+    a.sql(
+        "select fetchq.queue_revoke('q', 'fetchq_app_b', 'producer');
+         grant select, update on fetchq_data.q__docs to fetchq_app_b",
+    )
+    .await;
+    assert_eq!(b.text("select fetchq.doc_complete('q', 'a')").await, "1");
+    assert_eq!(
+        b.text("select subject from fetchq.doc_pick('q', 1)").await,
+        "p"
+    );
+    let denied = b.execute("select fetchq.doc_drop('q', 'p')", &[]).await;
+    let denied = denied.unwrap_err();
+    assert_eq!(
+        fetchq_client_tests::error_of(&denied).message(),
+        "role \"fetchq_app_b\" is no worker of queue \"q\""
+    );
+    // What code of a user is denied is not about the queue.
+    admin
+        .sql("create table public.private (); create function public.look() returns trigger language plpgsql as 'begin perform from public.private; return new; end'")
+        .await;
+    a.sql("create trigger look before update on fetchq_data.q__docs for each row execute function public.look()")
+        .await;
+    let denied = b.execute("select fetchq.doc_complete('q', 'p')", &[]).await;
+    let denied = denied.unwrap_err();
+    assert_eq!(
+        fetchq_client_tests::error_of(&denied).message(),
+        "permission denied for table private"
+    );
+    drop((admin, a, b));
+    db.remove().await;
+}
+
+/// The first grants of several owners change the same schemas.
+#[tokio::test]
+async fn first_grants_of_two_owners_at_the_same_moment() {
+    let (db, admin, a, b) = applications("mistrust_grants").await;
+    b.sql("select fetchq.queue_create('mine')").await;
+    admin
+        .sql(
+            "do $$ begin for n in 1..40 loop
+                 execute format('drop role if exists fetchq_first_%s', n);
+                 execute format('create role fetchq_first_%s', n);
+             end loop; end $$",
+        )
+        .await;
+    // One after the other, so that the second one has to wait for the first.
+    a.sql("begin; select fetchq.queue_grant('q', 'fetchq_first_1', 'reader')")
+        .await;
+    let waits = tokio::spawn(async move {
+        b.sql("set lock_timeout = '20s'").await;
+        let state = b
+            .state("select fetchq.queue_grant('mine', 'fetchq_first_2', 'reader')")
+            .await;
+        (b, state)
+    });
+    wait_until("the second grant waits", async || {
+        admin
+            .text("select count(*) from pg_stat_activity where wait_event_type = 'Lock' and query like '%fetchq_first_2%'")
+            .await
+            != "0"
+            || waits.is_finished()
+    })
+    .await;
+    a.sql("commit").await;
+    let (b, found) = waits.await.unwrap();
+    assert_eq!(found, "");
+    // And many at once, some of them for the same roles.
+    let mut tasks = tokio::task::JoinSet::new();
+    for (session, queue) in [(a, "q"), (b, "mine")] {
+        tasks.spawn(async move {
+            for n in 1..=40 {
+                session
+                    .sql(&format!(
+                        "select fetchq.queue_grant('{queue}', 'fetchq_first_{n}', 'reader')"
+                    ))
+                    .await;
+            }
+        });
+    }
+    while let Some(done) = tasks.join_next().await {
+        done.expect("all grants succeed");
+    }
+    let usage = "select count(*) from generate_series(1, 40) n
+        where has_schema_privilege('fetchq_first_' || n, 'fetchq', 'usage')
+            and has_schema_privilege('fetchq_first_' || n, 'fetchq_data', 'usage')";
+    assert_eq!(admin.text(usage).await, "40");
+    admin
+        .sql(
+            "select fetchq.queue_drop('q'), fetchq.queue_drop('mine');
+             do $$ begin for n in 1..40 loop
+                 execute format('drop owned by fetchq_first_%s', n);
+                 execute format('drop role fetchq_first_%s', n);
+             end loop; end $$",
+        )
+        .await;
+    drop(admin);
+    db.remove().await;
+}
