@@ -34,6 +34,11 @@ const DATABASE_NEEDED_RETRY_US: i64 = 2_000_000;
 /// microseconds.
 const FULL_RETRY_US: i64 = 500_000;
 
+/// How long no background worker could be started before the log says so: microseconds. The server
+/// frees the slot of a process somewhat after the process has ended, so a slot that is missing for
+/// a moment is no reason to change a setting.
+const FULL_LOG_AFTER_US: i64 = 2_000_000;
+
 /// How often the log says so at most: microseconds.
 const FULL_LOG_INTERVAL_US: i64 = 60_000_000;
 
@@ -65,7 +70,9 @@ struct Launcher<'a> {
     list_at: i64,
     /// The generation of the board when the list was read.
     generation: u32,
-    /// When the log said that max_worker_processes are running.
+    /// Since when no background worker could be started, because max_worker_processes are running.
+    full_since: Option<i64>,
+    /// When the log said so.
     full_logged_at: i64,
     /// There are more databases than entries on the board.
     is_board_full: bool,
@@ -85,6 +92,7 @@ pub fn main() {
         databases: HashMap::new(),
         list_at: i64::MIN,
         generation: board.generation(),
+        full_since: None,
         full_logged_at: i64::MIN,
         is_board_full: false,
     };
@@ -339,22 +347,23 @@ impl Launcher<'_> {
         });
         database.started_at = now;
         database.asked_at = None;
-        let has_started = database.running.is_some();
-        if has_started {
+        if database.running.is_some() {
+            self.full_since = None;
             // What it needs from here on is noticed since, see `end_visit`.
             database.wakes_at = i64::MAX;
+            return Start::Started;
         }
-        if !has_started && self.full_logged_at.saturating_add(FULL_LOG_INTERVAL_US) <= now {
+        let full_since = *self.full_since.get_or_insert(now);
+        if full_since + FULL_LOG_AFTER_US <= now
+            && self.full_logged_at.saturating_add(FULL_LOG_INTERVAL_US) <= now
+        {
             self.full_logged_at = now;
             error::log(format!(
                 "fetchq launcher: no slot is free for the background worker of database \"{}\": raise max_worker_processes",
                 database.name
             ));
         }
-        match has_started {
-            true => Start::Started,
-            false => Start::Full,
-        }
+        Start::Full
     }
 
     /// Terminates the background workers of earlier launchers, because this launcher cannot notice

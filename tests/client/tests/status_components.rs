@@ -76,6 +76,10 @@ async fn a_background_worker_that_was_ended_does_not_serve_others() {
 async fn the_processes_after_a_kill() {
     let cluster = with_worker("killed_worker", "restart_after_crash = on");
     let (db, session) = prepared(&cluster, "killed_worker").await;
+    // The commits of test databases are asynchronous; this one is not, and takes them to the disk.
+    session
+        .sql("set synchronous_commit = on; create table flushed ()")
+        .await;
     let processes = "select state from fetchq.status() where component in ('launcher', 'background worker') order by component desc";
     for backend_type in [WORKER, LAUNCHER] {
         let session = db.server.connect_when_up(&db.name).await;
