@@ -17,7 +17,7 @@ async fn application(cluster: &Cluster, role: &str) -> Session {
 /// for a few hundred of them.
 #[tokio::test]
 async fn one_role_does_not_take_the_floors_of_another() {
-    const SLOTS: &str = "fetchq.ready_slots = 1024\nfetchq.background_worker = off\nfsync = off";
+    const SLOTS: &str = "shared_preload_libraries = 'fetchq'\nfetchq.ready_slots = 1024\nfetchq.background_worker = off\nfsync = off";
     let cluster = Cluster::new("floor_shares", SLOTS);
     cluster.start();
     let admin = cluster.server().connect("postgres").await;
