@@ -88,7 +88,7 @@ while (!ending && !(await isStopped())) {
   const { rows } = await db.query('select subject, payload, lease from fetchq.doc_pick($1, 0, 1, make_interval(secs => $2))', [queue, LEASE]);
   if (rows.length === 0) {
     // The wait holds no snapshot. It is short, because a stop request is read only between waits.
-    await db.query(`call fetchq.queue_wait($1::text, '2 s')`, [queue]);
+    await db.query(`call fetchq.queue_wait($1, '2 s')`, [[queue]]);
     continue;
   }
   try {

@@ -107,7 +107,7 @@ def main():
             if doc is None:
                 # The wait holds no snapshot. It is short, because a stop request is read only
                 # between waits.
-                db.execute("call fetchq.queue_wait(%s::text, '2 s')", [QUEUE])
+                db.execute("call fetchq.queue_wait(%s, '2 s')", [[QUEUE]])
                 continue
             try:
                 work(db, pool, doc)

@@ -140,7 +140,7 @@ impl Worker {
             match db.query_opt(pick, &[&self.queue, &self.lease])? {
                 // The wait holds no snapshot. It is short, because a stop request is read only
                 // between waits.
-                None => drop(db.query("call fetchq.queue_wait($1::text, '2 s')", &[&self.queue])?),
+                None => drop(db.query("call fetchq.queue_wait(array[$1], '2 s')", &[&self.queue])?),
                 Some(doc) => match self.work(&mut db, &doc) {
                     // The document was cancelled, or another worker has it now. The results are
                     // rolled back.
