@@ -1,4 +1,5 @@
-//! Sessions that wait for a document without polling: `queue_wait` and `doc_pick_wait`.
+//! Sessions that wait without polling: for a document to pick, in `queue_wait` and `doc_pick_wait`,
+//! and until a document is settled, in `doc_await`.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -9,7 +10,9 @@ use crate::pg::procedure::Transactions;
 use crate::pg::process::sleep_in_session;
 use crate::pg::{relation, session, time, transaction};
 use crate::signals::board::board;
+use crate::signals::settlements;
 use crate::signals::wakeups::{self, Registration};
+use crate::store::doc_await::{self, Look, Outcome, Unsettled};
 use crate::store::limits::readiness;
 use crate::store::open_queue::Queue;
 use crate::store::readiness::Readiness;
@@ -92,6 +95,7 @@ fn sleep_until_woken(until: i64, interval: i64, is_woken: impl Fn() -> bool) {
 /// Gives back what this session has in shared memory when it exits.
 fn release_slots() {
     wakeups::release_slots();
+    settlements::release_slot();
 }
 
 /// How many queues are looked at in one transaction. Each is locked until it ends.
@@ -164,6 +168,51 @@ pub fn wait(
             waiter.sleep(next.min(until));
         }
         tables = opened;
+    }
+}
+
+/// Waits until a document is settled, and returns what became of it; when that did not happen until
+/// `until`, in microseconds since 2000, its status. The session has no snapshot and no lock while it
+/// waits.
+///
+/// Fails as `doc_await::look` does.
+pub fn settlement(
+    transactions: &Transactions,
+    name: &QueueName,
+    subject: &str,
+    until: i64,
+) -> Result<Outcome> {
+    transaction::on_exit(release_slots);
+    let mut registration: Option<settlements::Registration> = None;
+    // As it was seen first.
+    let mut document: Option<Unsettled> = None;
+    loop {
+        // As in `wait`, this precedes the first snapshot.
+        if let Some(document) = &document {
+            if registration.is_none() {
+                registration = settlements::Registration::new(document.table, subject);
+            }
+            if let Some(registration) = &registration {
+                registration.arm();
+            }
+        }
+        let look = transactions.statement(|| doc_await::look(name, subject, document.as_ref()))?;
+        let found = match look {
+            Look::Settled(outcome) => return Ok(outcome),
+            Look::Unsettled(found) => found,
+        };
+        transactions.commit();
+        if time::clock() >= until {
+            return Ok(found.outcome());
+        }
+        match &registration {
+            _ if document.is_none() => {}
+            Some(registration) => {
+                sleep_until_woken(until, CHECK_INTERVAL_US, || registration.is_woken());
+            }
+            None => sleep_until_woken(until, POLL_INTERVAL_US, || false),
+        }
+        document = document.or(Some(found));
     }
 }
 

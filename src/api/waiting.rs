@@ -1,11 +1,12 @@
-//! Waiting for documents.
+//! Waiting: for documents, and until a document is settled.
 
 use pgrx::prelude::*;
 
-use crate::api::entry::respond_write;
+use crate::api::entry::{queue_name, respond, respond_write, subject};
 use crate::domain::names::QueueName;
 use crate::error::{Error, Result};
 use crate::pg::call::{Call, Reply};
+use crate::pg::json::Jsonb;
 use crate::pg::time::Interval;
 use crate::pg::value::Arg;
 use crate::pg::{procedure, time};
@@ -35,6 +36,32 @@ fn queue_wait(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
         })?;
         let name = found.map(|at| names[at].as_str());
         Ok(call.record(&[Arg::from(name)]))
+    })
+}
+
+/// `doc_await(queue, subject, timeout, INOUT status, INOUT result, INOUT message)`: a procedure that
+/// waits until a document is settled, at most `timeout`. It holds neither a snapshot nor a lock
+/// meanwhile.
+///
+/// Fails with `InTransaction` in a transaction block or in a function, with `UnknownQueue`, with
+/// `NoRight` when the caller may not read the documents, with `NoDocument`, and with `BadDuration`
+/// for a timeout that is negative or infinite.
+#[pg_extern(sql = false)]
+fn doc_await(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
+    respond(fcinfo, |call| {
+        require_no_transaction(call)?;
+        let name = queue_name(call, 0)?;
+        let subject = subject(call, 1)?.to_owned();
+        let until = end_of_wait(call, 2)?;
+        let outcome = procedure::run(|transactions| {
+            crate::waiting::settlement(transactions, &name, &subject, until)
+        })?;
+        let result = outcome.result.as_deref().map(Jsonb::parse);
+        Ok(call.record(&[
+            Arg::from(outcome.status),
+            Jsonb::arg(result),
+            Arg::from(outcome.message.as_deref()),
+        ]))
     })
 }
 
