@@ -1,4 +1,5 @@
-//! Sessions that wait for a document without polling: `queue_wait` and `doc_pick_wait`.
+//! Sessions that wait without polling: for a document to pick, in `queue_wait` and `doc_pick_wait`,
+//! and until a document is settled, in `doc_await`.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -9,7 +10,9 @@ use crate::pg::procedure::Transactions;
 use crate::pg::process::sleep_in_session;
 use crate::pg::{relation, session, time, transaction};
 use crate::signals::board::board;
+use crate::signals::settlements;
 use crate::signals::wakeups::{self, Registration};
+use crate::store::doc_await::{self, Look, Outcome, Unsettled};
 use crate::store::limits::readiness;
 use crate::store::open_queue::Queue;
 use crate::store::readiness::Readiness;
@@ -67,23 +70,69 @@ impl Waiter {
     /// Sleeps until a commit wakes this session, and until a time in microseconds since 2000 at
     /// most.
     fn sleep(&self, until: i64) {
-        let registration = self
-            .registration
-            .as_ref()
-            .map(|(_, registration)| registration);
-        let interval = match registration {
-            Some(_) => CHECK_INTERVAL_US,
-            None => POLL_INTERVAL_US,
-        };
-        let until = until.min(time::clock() + interval);
-        while !registration.is_some_and(Registration::is_woken) {
-            let left = until - time::clock();
-            if left <= 0 {
-                break;
+        match &self.registration {
+            Some((_, registration)) => {
+                sleep_until_woken(until, CHECK_INTERVAL_US, || registration.is_woken());
             }
-            sleep_in_session(Duration::from_micros(left.unsigned_abs()));
+            None => sleep_until_woken(until, POLL_INTERVAL_US, || false),
         }
     }
+}
+
+/// Sleeps until a commit has woken this session, until a time in microseconds since 2000, or for an
+/// interval in microseconds.
+fn sleep_until_woken(until: i64, interval: i64, is_woken: impl Fn() -> bool) {
+    let until = until.min(time::clock() + interval);
+    while !is_woken() {
+        let left = until - time::clock();
+        if left <= 0 {
+            break;
+        }
+        sleep_in_session(Duration::from_micros(left.unsigned_abs()));
+    }
+}
+
+/// Gives back what this session has in shared memory when it exits.
+fn release_slots() {
+    wakeups::release_slots();
+    settlements::release_slot();
+}
+
+/// How many queues are looked at in one transaction. Each is locked until it ends.
+const QUEUES_AT_ONCE: usize = 16;
+
+/// A look at all queues of a wait.
+enum Ready {
+    /// The position of a queue of which a document can be picked.
+    Queue(usize),
+    /// None: look again at this time at the latest, in microseconds since 2000.
+    NotBefore(i64),
+}
+
+/// Looks whether a document of one of the queues can be picked. `tables` gets their docs tables.
+fn look(
+    transactions: &Transactions,
+    names: &[QueueName],
+    version: i32,
+    tables: &mut Vec<u32>,
+) -> Result<Ready> {
+    tables.clear();
+    let mut next = i64::MAX;
+    for part in names.chunks(QUEUES_AT_ONCE) {
+        let first = tables.len();
+        let queues: Vec<Rc<Queue>> =
+            transactions.statement(|| part.iter().map(Queue::open).collect::<Result<_>>())?;
+        tables.extend(queues.iter().map(|queue| queue.table.to_u32()));
+        for (at, queue) in queues.iter().enumerate() {
+            match transactions.statement(|| readiness(queue, version, time::clock())) {
+                Readiness::Now => return Ok(Ready::Queue(first + at)),
+                Readiness::NotBefore(time) => next = next.min(time),
+            }
+        }
+        drop(queues);
+        transactions.commit();
+    }
+    Ok(Ready::NotBefore(next))
 }
 
 /// Waits until a document of one of the queues can be picked, and returns the position of the
@@ -97,41 +146,73 @@ pub fn wait(
     version: i32,
     until: i64,
 ) -> Result<Option<usize>> {
-    transaction::on_exit(wakeups::release_slot);
+    transaction::on_exit(release_slots);
     let mut waiter = Waiter::new(version);
     let mut tables: Vec<u32> = Vec::new();
     loop {
         // This must precede the first snapshot, because some isolation levels keep it for the
-        // whole transaction.
+        // whole transaction. So the first look is without it.
         if !tables.is_empty() {
             waiter.arm(&tables);
         }
-        let queues: Vec<Rc<Queue>> =
-            transactions.statement(|| names.iter().map(Queue::open).collect::<Result<_>>())?;
-        let opened: Vec<u32> = queues.iter().map(|queue| queue.table.to_u32()).collect();
-        if opened != tables {
-            // It is the first round, or a queue was dropped and created again.
-            tables = opened;
-            waiter.arm(&tables);
-            if session::keeps_snapshot() {
-                drop(queues);
-                transactions.commit();
-                continue;
-            }
-        }
-        let mut next = i64::MAX;
-        for (at, queue) in queues.iter().enumerate() {
-            match transactions.statement(|| readiness(queue, version, time::clock())) {
-                Readiness::Now => return Ok(Some(at)),
-                Readiness::NotBefore(time) => next = next.min(time),
-            }
-        }
-        drop(queues);
-        transactions.commit();
+        let mut opened = Vec::new();
+        let next = match look(transactions, names, version, &mut opened)? {
+            Ready::Queue(at) => return Ok(Some(at)),
+            Ready::NotBefore(next) => next,
+        };
         if time::clock() >= until {
             return Ok(None);
         }
-        waiter.sleep(next.min(until));
+        // Else it was the first look, or a queue was dropped and created again.
+        if opened == tables {
+            waiter.sleep(next.min(until));
+        }
+        tables = opened;
+    }
+}
+
+/// Waits until a document is settled, and returns what became of it; when that did not happen until
+/// `until`, in microseconds since 2000, its status. The session has no snapshot and no lock while it
+/// waits.
+///
+/// Fails as `doc_await::look` does.
+pub fn settlement(
+    transactions: &Transactions,
+    name: &QueueName,
+    subject: &str,
+    until: i64,
+) -> Result<Outcome> {
+    transaction::on_exit(release_slots);
+    let mut registration: Option<settlements::Registration> = None;
+    // As it was seen first.
+    let mut document: Option<Unsettled> = None;
+    loop {
+        // As in `wait`, this precedes the first snapshot.
+        if let Some(document) = &document {
+            if registration.is_none() {
+                registration = settlements::Registration::new(document.table, subject);
+            }
+            if let Some(registration) = &registration {
+                registration.arm();
+            }
+        }
+        let look = transactions.statement(|| doc_await::look(name, subject, document.as_ref()))?;
+        let found = match look {
+            Look::Settled(outcome) => return Ok(outcome),
+            Look::Unsettled(found) => found,
+        };
+        transactions.commit();
+        if time::clock() >= until {
+            return Ok(found.outcome());
+        }
+        match &registration {
+            _ if document.is_none() => {}
+            Some(registration) => {
+                sleep_until_woken(until, CHECK_INTERVAL_US, || registration.is_woken());
+            }
+            None => sleep_until_woken(until, POLL_INTERVAL_US, || false),
+        }
+        document = document.or(Some(found));
     }
 }
 
@@ -145,7 +226,7 @@ pub fn pick(
     until: i64,
     mut pick: impl FnMut(&Queue, i64) -> i32,
 ) -> Result<()> {
-    transaction::on_exit(wakeups::release_slot);
+    transaction::on_exit(release_slots);
     let mut waiter = Waiter::new(version);
     loop {
         // The settings of the queue may have changed since the last round.

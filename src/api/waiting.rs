@@ -1,59 +1,98 @@
-//! Waiting for documents.
+//! Waiting: for documents, and until a document is settled.
 
 use pgrx::prelude::*;
 
-use crate::api::entry::respond_write;
+use crate::api::entry::{queue_name, respond, respond_write, subject};
 use crate::domain::names::QueueName;
 use crate::error::{Error, Result};
 use crate::pg::call::{Call, Reply};
+use crate::pg::json::Jsonb;
+use crate::pg::time::Interval;
 use crate::pg::value::Arg;
 use crate::pg::{procedure, time};
-use crate::signals::waiters::QUEUES;
 
-/// `queue_wait(queue, timeout, INOUT ready, version)`: a procedure that waits until a document
-/// can be picked, at most `timeout`. It holds neither a snapshot nor a lock meanwhile. `ready`
-/// says whether there is one.
+/// How many queues a session can wait for.
+const MAX_QUEUES: usize = 1000;
+
+/// How long a wait lasts where the caller says NULL: as the declarations say, 30 seconds.
+const DEFAULT_TIMEOUT: (i32, i32, i64) = (0, 0, 30_000_000);
+
+/// `queue_wait(queues, timeout, INOUT ready, version)`: a procedure that waits until a document of
+/// one of the queues can be picked, at most `timeout`. It holds neither a snapshot nor a lock
+/// meanwhile. `ready` is the queue that has a document, or NULL.
 ///
-/// Fails with `InTransaction` in a transaction block or in a function, with `UnknownQueue`, and
+/// Fails with `InTransaction` in a transaction block or in a function, with `UnknownQueue`, with
+/// `NumberOfQueues` when the list is empty or too long, with `NullElement` for a NULL in it, and
 /// with `BadDuration` for a timeout that is negative or infinite.
 #[pg_extern(sql = false)]
 fn queue_wait(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
-        let name = call.text(0, "queue")?.to_owned();
-        let found = wait_for(call, &[Some(name)])?;
-        Ok(call.record(&[Arg::from(found.is_some())]))
-    })
-}
-
-/// `queue_wait(queues, timeout, INOUT ready, version)`: as above, for a list of queues. `ready`
-/// is the queue that has a document, or NULL.
-///
-/// Fails with `NumberOfQueues` when the list is empty or too long, with `NullElement` for a
-/// NULL in it.
-#[pg_extern(sql = false)]
-fn queue_wait_any(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
-    respond_write(fcinfo, |call| {
-        let names = call.texts(0, "queues")?;
-        let found = wait_for(call, &names)?;
-        let name = found.and_then(|at| names[at].as_deref());
+        require_no_transaction(call)?;
+        let names = queue_names(call)?;
+        let until = end_of_wait(call, 1)?;
+        let version = call.int(3, "version")?;
+        let found = procedure::run(|transactions| {
+            crate::waiting::wait(transactions, &names, version, until)
+        })?;
+        let name = found.map(|at| names[at].as_str());
         Ok(call.record(&[Arg::from(name)]))
     })
 }
 
-/// Waits for a document of one of the queues, and returns the position of that queue; `None` when
-/// the time is over.
-fn wait_for(call: &Call, names: &[Option<String>]) -> Result<Option<usize>> {
-    if procedure::is_atomic(call) {
-        return Err(Error::InTransaction(call.function_name()));
+/// `doc_await(queue, subject, timeout, INOUT status, INOUT result, INOUT message)`: a procedure that
+/// waits until a document is settled, at most `timeout`. It holds neither a snapshot nor a lock
+/// meanwhile.
+///
+/// Fails with `InTransaction` in a transaction block or in a function, with `UnknownQueue`, with
+/// `NoRight` when the caller may not read the documents, with `NoDocument`, and with `BadDuration`
+/// for a timeout that is negative or infinite.
+#[pg_extern(sql = false)]
+fn doc_await(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
+    respond(fcinfo, |call| {
+        require_no_transaction(call)?;
+        let name = queue_name(call, 0)?;
+        let subject = subject(call, 1)?.to_owned();
+        let until = end_of_wait(call, 2)?;
+        let outcome = procedure::run(|transactions| {
+            crate::waiting::settlement(transactions, &name, &subject, until)
+        })?;
+        let result = outcome.result.as_deref().map(Jsonb::parse);
+        Ok(call.record(&[
+            Arg::from(outcome.status),
+            Jsonb::arg(result),
+            Arg::from(outcome.message.as_deref()),
+        ]))
+    })
+}
+
+fn require_no_transaction(call: &Call) -> Result<()> {
+    match procedure::is_atomic(call) {
+        true => Err(Error::InTransaction(call.function_name())),
+        false => Ok(()),
     }
-    if names.is_empty() || names.len() > QUEUES {
+}
+
+/// Until when the caller wants to wait, in microseconds since 2000. A time that is out of the range
+/// of PostgreSQL is an error of its own.
+fn end_of_wait(call: &Call, at: usize) -> Result<i64> {
+    let timeout = match call.is_null(at) {
+        true => Interval::from_parts(DEFAULT_TIMEOUT),
+        false => call.interval(at, "timeout")?.as_duration("timeout")?,
+    };
+    Ok(timeout.after(time::clock()))
+}
+
+/// The queues of the first argument, each once.
+fn queue_names(call: &Call) -> Result<Vec<QueueName>> {
+    let names = call.texts(0, "queues")?;
+    if names.is_empty() || names.len() > MAX_QUEUES {
         return Err(Error::NumberOfQueues {
             function: call.function_name(),
-            max: QUEUES,
+            max: MAX_QUEUES,
             got: names.len(),
         });
     }
-    let mut queues = Vec::with_capacity(names.len());
+    let mut queues: Vec<QueueName> = Vec::with_capacity(names.len());
     for name in names {
         let Some(name) = name else {
             return Err(Error::NullElement {
@@ -61,10 +100,10 @@ fn wait_for(call: &Call, names: &[Option<String>]) -> Result<Option<usize>> {
                 argument: "queues",
             });
         };
-        queues.push(QueueName::parse(name)?);
+        let name = QueueName::parse(&name)?;
+        if !queues.contains(&name) {
+            queues.push(name);
+        }
     }
-    let timeout = call.interval(1, "timeout")?.as_duration("timeout")?;
-    let until = timeout.after(time::clock());
-    let version = call.int(3, "version")?;
-    procedure::run(|transactions| crate::waiting::wait(transactions, &queues, version, until))
+    Ok(queues)
 }

@@ -107,6 +107,31 @@ impl Event {
         }
     }
 
+    /// Returns whether the document is settled with this event: it was neither completed nor killed
+    /// before, and now it is, or it has left the queue.
+    ///
+    /// [`Self::DeadLetter`] is not counted, because the event of the removal is written besides it.
+    pub fn settles(self) -> bool {
+        matches!(
+            self,
+            Self::Complete
+                | Self::Kill
+                | Self::RejectKilled
+                | Self::Dead
+                | Self::CancelPlanned
+                | Self::CancelPending
+                | Self::CancelActive
+                | Self::Drop
+                | Self::Pop
+                | Self::RemovePlanned
+                | Self::RemovePending
+                | Self::RemoveActive
+                | Self::RejectRemoved
+                | Self::DeadRemoved
+                | Self::KillRemoved
+        )
+    }
+
     /// Returns the status that documents enter with this event, or None when they are removed.
     pub fn enters(self) -> Option<Status> {
         Some(match self {

@@ -36,6 +36,11 @@ pub fn generate(now: i64, session: u32) -> String {
     text(moment, session)
 }
 
+/// The first subject that can be generated at a time, in microseconds since 2000.
+pub fn first_at(time: i64) -> String {
+    text(time, 0)
+}
+
 fn text(moment: i64, session: u32) -> String {
     let session = u128::from(session & ((1 << SESSION_BITS) - 1));
     let number = (u128::from(moment.unsigned_abs()) << SESSION_BITS) | session;

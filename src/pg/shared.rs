@@ -1,7 +1,7 @@
 //! Areas of shared memory.
 //!
-//! An area has a header of atomics and a table of items. Each item has a lock of its own. The
-//! areas exist only when `shared_preload_libraries` loads fetchq.
+//! An area has a header of atomics and a table of items. Each item has a lock of its own, or
+//! consists of atomics too. The areas exist only when `shared_preload_libraries` loads fetchq.
 
 use std::ffi::CStr;
 use std::marker::PhantomData;
@@ -18,6 +18,8 @@ pub trait Content: 'static {
     type Header: Sync + 'static;
     /// An item, which processes use under its lock.
     type Item: 'static;
+    /// Whether each item has a lock. Items without one consist of atomics, see [`Area::slots`].
+    const HAS_LOCKS: bool = true;
     /// Makes the first value of the header.
     fn header() -> Self::Header;
     /// Makes the first value of an item.
@@ -132,11 +134,15 @@ impl<C: Content> Area<C> {
         }
     }
 
+    fn has_locks() -> bool {
+        C::HAS_LOCKS && C::items() > 0
+    }
+
     fn request() {
         // SAFETY: This is called in the phase in which requests are allowed.
         unsafe {
             pg_sys::RequestAddinShmemSpace(Self::size());
-            if C::items() > 0 {
+            if Self::has_locks() {
                 pg_sys::RequestNamedLWLockTranche(C::NAME.as_ptr(), C::items() as i32);
             }
         }
@@ -158,7 +164,7 @@ impl<C: Content> Area<C> {
             }
             let place = C::place();
             place.items.store(C::items(), Ordering::Relaxed);
-            if C::items() > 0 {
+            if Self::has_locks() {
                 let locks = pg_sys::GetNamedLWLockTranche(C::NAME.as_ptr());
                 place.locks.store(locks, Ordering::Relaxed);
             }
@@ -179,8 +185,29 @@ impl<C: Content> Area<C> {
         (!memory.is_null()).then(|| unsafe { &*(memory as *const C::Header) })
     }
 
+    /// Returns the items of an area whose items have no locks. There are none when the area does
+    /// not exist.
+    pub fn slots() -> &'static [C::Item]
+    where
+        C::Item: Sync,
+    {
+        let memory = C::place().memory.load(Ordering::Acquire);
+        if memory.is_null() || C::HAS_LOCKS {
+            return &[];
+        }
+        // SAFETY: `startup` has written the items, which live as long as the server. They are
+        // `Sync`, and without locks nothing makes a mutable reference to one.
+        unsafe {
+            let items = memory.add(Self::HEADER) as *const C::Item;
+            std::slice::from_raw_parts(items, Self::items())
+        }
+    }
+
     fn item(at: usize) -> (*mut C::Item, *mut pg_sys::LWLock) {
-        assert!(at < Self::items(), "item of the shared memory");
+        assert!(
+            C::HAS_LOCKS && at < Self::items(),
+            "item of the shared memory"
+        );
         let place = C::place();
         // SAFETY: `at` is less than the number of items, and each item has a lock.
         unsafe {

@@ -1,5 +1,5 @@
-//! What happens when a transaction of this session ends: waiters are woken, statuses are
-//! announced, and due changes and changed schedules are sent to the background worker.
+//! What happens when a transaction of this session ends: waiters and awaiters are woken, statuses
+//! are announced, and due changes and changed schedules are sent to the background worker.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -7,7 +7,7 @@ use crate::domain::names::QueueName;
 use crate::pg::transaction::{self, End};
 use crate::pg::{relation, session};
 use crate::signals::board::board;
-use crate::signals::{announce, wakeups};
+use crate::signals::{announce, settlements, wakeups};
 
 /// Whether this transaction has written counter events.
 static HAS_EVENTS: AtomicBool = AtomicBool::new(false);
@@ -22,6 +22,7 @@ pub fn watch() {
             End::Committing => announce::before_commit(board, database),
             End::Committed => {
                 wakeups::after_commit(waiters, database);
+                settlements::after_commit(database);
                 announce::after_commit(board, database);
                 if HAS_EVENTS.swap(false, Ordering::Relaxed)
                     && let Some(entry) = board.and_then(|board| board.databases.find(database))
@@ -33,6 +34,7 @@ pub fn watch() {
             // Its documents are not available yet, so no waiter is woken.
             End::RolledBack | End::Prepared => {
                 wakeups::after_rollback(waiters.filter(|_| end == End::RolledBack), database);
+                settlements::after_rollback();
                 announce::after_rollback();
                 HAS_EVENTS.store(false, Ordering::Relaxed);
             }

@@ -8,12 +8,13 @@ use std::sync::atomic::{AtomicI32, AtomicI64, AtomicU32, Ordering};
 
 use crate::pg::process::Latch;
 
-/// Sessions that can wait at a time. More of them poll. Not measured: 1024 slots of about 100 bytes
-/// take 100 kB of the board.
+/// Slots of waiters. Sessions that find none poll. Not measured: 1024 slots of about 100 bytes take
+/// 100 kB of the board.
 const WAITERS: usize = 1024;
 
-/// Queues that a session can wait for at a time.
-pub const QUEUES: usize = 16;
+/// Queues of one slot. A session that waits for more of them has several slots: the first one is
+/// armed and woken, and the others only have tables.
+const QUEUES: usize = 16;
 
 /// The states of a waiter: the slot is not used.
 const FREE: u32 = 0;
@@ -27,10 +28,15 @@ const ARMED: u32 = 2;
 /// A commit has woken the session.
 const WOKEN: u32 = 3;
 
+/// A further slot of a session: the first one says whether it wants to be woken.
+const FURTHER: u32 = 4;
+
 /// The slot of one session.
 struct Waiter {
     state: AtomicU32,
     latch: Latch,
+    /// The position of the first slot of its session.
+    first: AtomicU32,
     /// When it began to wait, in microseconds since 2000.
     since: AtomicI64,
     database: AtomicU32,
@@ -40,8 +46,10 @@ struct Waiter {
 }
 
 impl Waiter {
-    fn waits_for(&self, database: u32, key: WaitKey) -> bool {
-        self.state.load(Ordering::SeqCst) == ARMED
+    /// Returns whether the slot is of a session that waits for these documents. Whether the session
+    /// wants to be woken is for its first slot to say.
+    fn is_for(&self, database: u32, key: WaitKey) -> bool {
+        matches!(self.state.load(Ordering::SeqCst), ARMED | FURTHER)
             && self.database.load(Ordering::Relaxed) == database
             && self.version.load(Ordering::Relaxed) == key.version
             && self
@@ -83,6 +91,7 @@ impl Waiters {
                 Waiter {
                     state: AtomicU32::new(FREE),
                     latch: Latch::none(),
+                    first: AtomicU32::new(0),
                     since: AtomicI64::new(0),
                     database: AtomicU32::new(0),
                     version: AtomicI32::new(0),
@@ -97,53 +106,96 @@ impl Waiters {
         self.count.load(Ordering::SeqCst)
     }
 
-    /// Gives this session a slot, to wait for documents of a version in up to `QUEUES` tables.
-    /// `now` is in microseconds since 2000. Returns the slot, unarmed; None when all are used.
-    pub fn add(&self, database: u32, version: i32, tables: &[u32], now: i64) -> Option<usize> {
-        let free = self.slots.iter().position(|waiter| {
+    fn claim(&self) -> Option<usize> {
+        self.slots.iter().position(|waiter| {
             let claimed =
                 waiter
                     .state
                     .compare_exchange(FREE, UNARMED, Ordering::SeqCst, Ordering::SeqCst);
             claimed.is_ok()
-        })?;
-        let waiter = &self.slots[free];
-        waiter.latch.take();
-        waiter.database.store(database, Ordering::Relaxed);
-        waiter.version.store(version, Ordering::Relaxed);
-        for (at, table) in waiter.tables.iter().enumerate() {
-            table.store(tables.get(at).copied().unwrap_or(0), Ordering::Relaxed);
-        }
-        waiter.since.store(now, Ordering::Relaxed);
-        self.end.fetch_max(free as u32 + 1, Ordering::SeqCst);
-        self.count.fetch_add(1, Ordering::SeqCst);
-        Some(free)
+        })
     }
 
-    /// Has the next commit wake the session of this slot.
+    /// Gives this session as many slots as it needs, to wait for documents of a version in some
+    /// tables. `now` is in microseconds since 2000. Returns the slots, unarmed; None when too few
+    /// are free.
+    pub fn add(&self, database: u32, version: i32, tables: &[u32], now: i64) -> Option<Vec<usize>> {
+        let mut slots = Vec::with_capacity(tables.len().div_ceil(QUEUES));
+        for _ in tables.chunks(QUEUES) {
+            let Some(slot) = self.claim() else {
+                for slot in slots {
+                    let waiter: &Waiter = &self.slots[slot];
+                    waiter.state.store(FREE, Ordering::SeqCst);
+                }
+                return None;
+            };
+            slots.push(slot);
+        }
+        let first = *slots.first()?;
+        for (slot, tables) in slots.iter().zip(tables.chunks(QUEUES)) {
+            let waiter = &self.slots[*slot];
+            waiter.first.store(first as u32, Ordering::Relaxed);
+            waiter.database.store(database, Ordering::Relaxed);
+            waiter.version.store(version, Ordering::Relaxed);
+            for (at, table) in waiter.tables.iter().enumerate() {
+                table.store(tables.get(at).copied().unwrap_or(0), Ordering::Relaxed);
+            }
+            waiter.since.store(now, Ordering::Relaxed);
+            self.end.fetch_max(*slot as u32 + 1, Ordering::SeqCst);
+            self.count.fetch_add(1, Ordering::SeqCst);
+            if *slot == first {
+                waiter.latch.take();
+            } else {
+                waiter.state.store(FURTHER, Ordering::SeqCst);
+            }
+        }
+        Some(slots)
+    }
+
+    /// Has the next commit wake the session with this first slot.
     pub fn arm(&self, slot: usize) {
         self.slots[slot].state.store(ARMED, Ordering::SeqCst);
     }
 
-    /// Returns whether a commit has woken the session of this slot since it was armed.
+    /// Returns whether a commit has woken the session with this first slot since it was armed.
     pub fn is_woken(&self, slot: usize) -> bool {
         self.slots[slot].state.load(Ordering::SeqCst) == WOKEN
     }
 
-    /// Gives the slot of this session back. When the session was woken and did not use that, one
+    /// Gives the slots of this session back. When the session was woken and did not use that, one
     /// other waiter for each of its queues is woken instead.
-    pub fn remove(&self, slot: usize) {
-        let waiter = &self.slots[slot];
-        waiter.latch.leave();
-        let database = waiter.database.load(Ordering::Relaxed);
-        let version = waiter.version.load(Ordering::Relaxed);
-        let tables = waiter.tables.each_ref().map(|t| t.load(Ordering::Relaxed));
-        self.count.fetch_sub(1, Ordering::SeqCst);
-        if waiter.state.swap(FREE, Ordering::SeqCst) == WOKEN {
-            for table in tables.into_iter().take_while(|table| *table != 0) {
-                self.wake(database, WaitKey { table, version }, 1);
+    pub fn remove(&self, slots: &[usize]) {
+        let mut was_woken = false;
+        let mut unused: Vec<WaitKey> = Vec::new();
+        let mut database = 0;
+        for slot in slots {
+            let waiter = &self.slots[*slot];
+            waiter.latch.leave();
+            database = waiter.database.load(Ordering::Relaxed);
+            let version = waiter.version.load(Ordering::Relaxed);
+            let tables = waiter.tables.iter().map(|t| t.load(Ordering::Relaxed));
+            let tables = tables.take_while(|table| *table != 0);
+            unused.extend(tables.map(|table| WaitKey { table, version }));
+            self.count.fetch_sub(1, Ordering::SeqCst);
+            was_woken |= waiter.state.swap(FREE, Ordering::SeqCst) == WOKEN;
+        }
+        if was_woken {
+            for key in unused {
+                self.wake(database, key, 1);
             }
         }
+    }
+
+    /// The first slot of the session of a slot, if that session waits for these documents and wants
+    /// to be woken.
+    fn armed_first(&self, slot: &Waiter, database: u32, key: WaitKey) -> Option<&Waiter> {
+        if !slot.is_for(database, key) {
+            return None;
+        }
+        let first = self
+            .slots
+            .get(slot.first.load(Ordering::Relaxed) as usize)?;
+        (first.state.load(Ordering::SeqCst) == ARMED).then_some(first)
     }
 
     /// Wakes up to `number` of the waiters for documents of a table, of whatever version.
@@ -155,7 +207,9 @@ impl Waiters {
         let mut left = number;
         for waiter in &self.slots[..end] {
             let version = waiter.version.load(Ordering::Relaxed);
-            if left > 0 && waiter.waits_for(database, WaitKey { table, version }) && waiter.wake() {
+            let key = WaitKey { table, version };
+            let first = self.armed_first(waiter, database, key);
+            if left > 0 && first.is_some_and(Waiter::wake) {
                 left -= 1;
             }
         }
@@ -172,7 +226,7 @@ impl Waiters {
         while left > 0 {
             let longest = self.slots[..end]
                 .iter()
-                .filter(|waiter| waiter.waits_for(database, key))
+                .filter_map(|waiter| self.armed_first(waiter, database, key))
                 .min_by_key(|waiter| waiter.since.load(Ordering::Relaxed));
             match longest {
                 // When it returns false, another commit has woken the waiter for its own
@@ -190,4 +244,64 @@ impl Waiters {
 pub struct WaitKey {
     pub table: u32,
     pub version: i32,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// It is too large for the stack of a test.
+    fn waiters() -> Box<Waiters> {
+        Box::new(Waiters::new())
+    }
+
+    fn wait(waiters: &Waiters, tables: &[u32], now: i64) -> Vec<usize> {
+        let slots = waiters.add(1, 0, tables, now).unwrap();
+        waiters.slots[slots[0]].latch.leave();
+        waiters.arm(slots[0]);
+        slots
+    }
+
+    #[test]
+    fn a_session_that_waits_for_many_queues_is_woken_once() {
+        let waiters = waiters();
+        let tables: Vec<u32> = (1..=300).collect();
+        let many = wait(&waiters, &tables, 1);
+        let one = wait(&waiters, &[250], 2);
+        assert_eq!((many.len(), one.len()), (19, 1));
+        let key = |table| WaitKey { table, version: 0 };
+        waiters.wake(1, key(301), 5);
+        waiters.wake(2, key(250), 5);
+        assert!(!waiters.is_woken(many[0]) && !waiters.is_woken(one[0]));
+        // It has waited longest.
+        waiters.wake(1, key(250), 1);
+        assert!(waiters.is_woken(many[0]) && !waiters.is_woken(one[0]));
+        // It is awake, so another document of its queues is for the other session.
+        waiters.wake(1, key(250), 1);
+        assert!(waiters.is_woken(one[0]));
+        waiters.arm(one[0]);
+        // The session has not used that it was woken.
+        waiters.remove(&many);
+        assert!(waiters.is_woken(one[0]));
+        waiters.remove(&one);
+        assert_eq!(waiters.count(), 0);
+    }
+
+    #[test]
+    fn too_few_slots_are_given_back() {
+        let waiters = waiters();
+        let tables: Vec<u32> = (1..=1000).collect();
+        let all: Vec<_> = (0..16).map(|now| wait(&waiters, &tables, now)).collect();
+        assert!(waiters.add(1, 0, &tables, 99).is_none());
+        let rest = WAITERS as u32 - waiters.count();
+        assert_eq!(rest, 16);
+        let single: Vec<_> = (0..rest).map(|n| wait(&waiters, &[n], 99)).collect();
+        assert!(waiters.add(1, 0, &[1], 99).is_none());
+        waiters.wake_any(1, 500, u32::MAX);
+        assert!(all.iter().all(|slots| waiters.is_woken(slots[0])));
+        all.iter()
+            .chain(&single)
+            .for_each(|slots| waiters.remove(slots));
+        assert_eq!(waiters.count(), 0);
+    }
 }

@@ -10,8 +10,8 @@ use crate::signals::waiters::{WaitKey, Waiters};
 type Counts = RefCell<Vec<(WaitKey, u32)>>;
 
 thread_local! {
-    /// The slot of this session, so that the exit of the session gives it back.
-    static SLOT: RefCell<Option<(&'static Waiters, usize)>> = const { RefCell::new(None) };
+    /// The slots of this session, so that the exit of the session gives them back.
+    static SLOTS: RefCell<Option<(&'static Waiters, Vec<usize>)>> = const { RefCell::new(None) };
     /// Documents that this transaction has made ready.
     static READY: Counts = const { RefCell::new(Vec::new()) };
     /// Documents that this transaction has picked. Its rollback makes them ready again.
@@ -23,12 +23,13 @@ thread_local! {
 /// This session as a waiter, until this is dropped.
 pub struct Registration {
     waiters: &'static Waiters,
+    /// Its first slot.
     slot: usize,
 }
 
 impl Registration {
     /// Registers this session as a waiter for documents of a version in some tables. `now` is in
-    /// microseconds since 2000. Returns None when all slots are used.
+    /// microseconds since 2000. Returns None when too few slots are free.
     pub fn new(
         waiters: &'static Waiters,
         database: u32,
@@ -36,8 +37,9 @@ impl Registration {
         tables: &[u32],
         now: i64,
     ) -> Option<Self> {
-        let slot = waiters.add(database, version, tables, now)?;
-        SLOT.with(|own| *own.borrow_mut() = Some((waiters, slot)));
+        let slots = waiters.add(database, version, tables, now)?;
+        let slot = *slots.first()?;
+        SLOTS.with(|own| *own.borrow_mut() = Some((waiters, slots)));
         Some(Self { waiters, slot })
     }
 
@@ -55,16 +57,16 @@ impl Registration {
 
 impl Drop for Registration {
     fn drop(&mut self) {
-        release_slot();
+        release_slots();
     }
 }
 
-/// Gives the slot of this session back, if it has one. The exit of a session calls it too,
+/// Gives the slots of this session back, if it has some. The exit of a session calls it too,
 /// because a session may be terminated while it waits.
-pub fn release_slot() {
-    let own = SLOT.with(|slot| slot.borrow_mut().take());
-    if let Some((waiters, slot)) = own {
-        waiters.remove(slot);
+pub fn release_slots() {
+    let own = SLOTS.with(|slots| slots.borrow_mut().take());
+    if let Some((waiters, slots)) = own {
+        waiters.remove(&slots);
     }
 }
 

@@ -16,7 +16,7 @@ declare
     started constant pg_catalog.timestamptz := pg_catalog.clock_timestamp();
     idle_since pg_catalog.timestamptz := started;
     wait interval;
-    is_ready boolean;
+    ready pg_catalog.text;
     doc pg_catalog.record;
     answer pg_catalog.jsonb;
     at pg_catalog.timestamptz;
@@ -57,7 +57,7 @@ begin
     end if;
 
     -- Fails in a transaction block, and when there is no such queue.
-    call fetchq.queue_wait(queue, '0'::interval, is_ready, version);
+    call fetchq.queue_wait(array[queue], '0'::interval, ready, version);
     -- Each transaction is READ COMMITTED, whatever the default of the session is. While the handler
     -- runs, maintenance extends the lease, and a transaction that keeps an older snapshot could
     -- then no longer settle the document. The level must be set before a statement takes a
@@ -85,7 +85,7 @@ begin
             end if;
             -- This wait holds neither a snapshot nor a lock. It lasts a second at most, so that a
             -- stop request is noticed.
-            call fetchq.queue_wait(queue, wait, is_ready, version);
+            call fetchq.queue_wait(array[queue], wait, ready, version);
             commit;
             set transaction isolation level read committed;
             continue;

@@ -8,7 +8,7 @@ use crate::domain::status::Status;
 use crate::pg::spi::Rows;
 use crate::ready::floors;
 use crate::ready::key::{DueKey, PickKey};
-use crate::signals::{waiters, wakeups};
+use crate::signals::{settlements, waiters, wakeups};
 use crate::store::counter_log;
 use crate::store::open_queue::Queue;
 
@@ -42,6 +42,12 @@ pub fn document_locked(queue: &Queue, version: i32, status: Status) {
         wakeups::documents_ready(waiter_key(queue, version), 1);
         wakeups::documents_claimed(waiter_key(queue, version), 1);
     }
+}
+
+/// Says which documents are settled when the transaction commits, beside the counter event that
+/// says how many. Without this, all who wait for documents of the queue are woken.
+pub fn subjects_settled<'a>(queue: &Queue, subjects: impl IntoIterator<Item = &'a str>) {
+    settlements::subjects_settled(queue.table.to_u32(), subjects);
 }
 
 /// The key under which waiters wait for documents of a version.

@@ -7,7 +7,7 @@ use crate::domain::timing::{self, Tally};
 use crate::pg::relation::{self, LockMode};
 use crate::pg::value::Arg;
 use crate::pg::{append, invalidation, time};
-use crate::signals::commit;
+use crate::signals::{commit, settlements};
 use crate::store::counter_segments;
 use crate::store::open_queue::Queue;
 
@@ -51,6 +51,9 @@ fn append_row(queue: &Queue, version: i32, n: i32, event: Event, bucket: Option<
     if n > 0 {
         if let Some(status) = event.enters() {
             queue.announce(status);
+        }
+        if event.settles() {
+            settlements::documents_settled(queue.table.to_u32(), n.unsigned_abs());
         }
         let values = [
             Arg::from(queue.id),

@@ -23,7 +23,7 @@ use crate::pg::json::Jsonb;
 use crate::pg::spi::{self, Rows, Spi};
 use crate::pg::value::Arg;
 use crate::pg::{session, time};
-use crate::store::bookkeeping::documents_ready;
+use crate::store::bookkeeping::{documents_ready, subjects_settled};
 use crate::store::counter_log;
 use crate::store::doc_selection;
 use crate::store::history::{self, Outcome};
@@ -223,6 +223,7 @@ pub fn settle_failed(
     if subjects.is_empty() {
         return Ok(());
     }
+    subjects_settled(queue, subjects.iter().map(String::as_str));
     let run = match by {
         Settler::Worker { run } => run,
         Settler::Maintenance(_) => None,
@@ -316,6 +317,7 @@ pub fn kill(
         for (version, n) in move_to_dead_letters(spi, queue, &target, &subjects, by_worker)? {
             record_settled(queue, version, n, Event::KillRemoved, run);
         }
+        subjects_settled(queue, [doc.subject]);
         Ok(())
     })
 }

@@ -8,7 +8,7 @@ use crate::pg::documents_check::Access;
 use crate::pg::json::Jsonb;
 use crate::pg::spi::{self, Spi};
 use crate::pg::value::Arg;
-use crate::store::bookkeeping::note_lease;
+use crate::store::bookkeeping::{note_lease, subjects_settled};
 use crate::store::lease_check::{LeasedDoc, holds_lease, lease_error};
 use crate::store::open_queue::Queue;
 use crate::store::statement::Statement;
@@ -233,6 +233,7 @@ pub fn cancel(queue: &Queue, subject: &str) -> std::result::Result<Status, Optio
             Some((from, event)) => {
                 queue.run_noting(spi, &CANCEL, &[key]);
                 counter_log::record_event(queue, 0, 1, event);
+                subjects_settled(queue, [subject]);
                 // An active document stays in the table, so that its worker can learn that
                 // it was cancelled.
                 if from != Status::Active {

@@ -11,7 +11,7 @@ use crate::pg::json::Jsonb;
 use crate::pg::value::Arg;
 use crate::pg::{random, spi, time};
 use crate::ready::key::PickKey;
-use crate::store::bookkeeping::{documents_ready, note_entry};
+use crate::store::bookkeeping::{documents_ready, note_entry, subjects_settled};
 use crate::store::counter_log;
 use crate::store::dead_letters::{self, Settler};
 use crate::store::doc_settle::{self, Settling, set_status, settle};
@@ -116,6 +116,9 @@ pub fn reject(
         dead_letters::settle_failed(queue, &subjects, stay, removed, by)?;
     } else {
         counter_log::record_one(queue, 0, Event::reject(to), run);
+        if to == Status::Killed {
+            subjects_settled(queue, [doc.subject]);
+        }
     }
     Ok(Rejected {
         attempts: failed.attempts,

@@ -12,7 +12,7 @@ use crate::pg::json::Jsonb;
 use crate::pg::value::Arg;
 use crate::pg::{spi, time};
 use crate::ready::key::PickKey;
-use crate::store::bookkeeping::{documents_ready, note_entry};
+use crate::store::bookkeeping::{documents_ready, note_entry, subjects_settled};
 use crate::store::history::{self, Columns, Outcome};
 use crate::store::lease_check::{LeasedDoc, holds_lease, lease_error};
 use crate::store::open_queue::Queue;
@@ -277,6 +277,9 @@ pub(super) fn settle(
         .timing()
         .and_then(|_| counter_log::run_bucket(settled.picked_at));
     counter_log::record_one(queue, version, event, run);
+    if event.settles() {
+        subjects_settled(queue, [doc.subject]);
+    }
     Ok(())
 }
 

@@ -12,7 +12,7 @@ use crate::pg::json::Jsonb;
 use crate::pg::spi::{self, Rows};
 use crate::pg::time;
 use crate::pg::value::Arg;
-use crate::store::bookkeeping::planned_entries;
+use crate::store::bookkeeping::{planned_entries, subjects_settled};
 use crate::store::counter_log;
 use crate::store::doc_settle::end_iteration;
 use crate::store::history::{self, Columns, Outcome};
@@ -168,7 +168,9 @@ pub fn complete(
         ];
         let rows = queue.run_noting(spi, &COMPLETE_WITH, &args);
         counter_log::record_timed(queue, 0, Event::Complete, &runs_of(&rows, 2));
-        subjects_of(&rows)
+        let settled = subjects_of(&rows);
+        subjects_settled(queue, settled.iter().map(String::as_str));
+        settled
     })
 }
 
@@ -203,6 +205,7 @@ fn complete_alone(
         .values()
         .for_each(|of_version| runs.merge(of_version));
     counter_log::record_timed(queue, 0, Event::Complete, &runs);
+    subjects_settled(queue, settled.subjects.iter().map(String::as_str));
     settled.subjects
 }
 
@@ -273,5 +276,6 @@ fn remove(queue: &Queue, subjects: &[String], lease: Option<i64>) -> HashSet<Str
     for (version, runs) in settled.versions {
         counter_log::record_timed(queue, version, Event::Drop, &runs);
     }
+    subjects_settled(queue, settled.subjects.iter().map(String::as_str));
     settled.subjects
 }

@@ -1,15 +1,17 @@
 //! Bulk actions on the documents that a filter matches: retry, kill, drop, move, and set the
 //! priority. `doc_selection.rs` chooses and locks the documents.
 
+use std::collections::HashSet;
+
 use Status::{Active, Completed, Killed, Pending, Planned};
 use pgrx::notice;
 
 use crate::domain::counter_events::Event;
 use crate::domain::status::Status;
 use crate::error::{Error, Result};
-use crate::pg::spi::{self, Spi};
+use crate::pg::spi::{self, Rows, Spi};
 use crate::pg::value::Arg;
-use crate::store::bookkeeping::documents_ready;
+use crate::store::bookkeeping::{documents_ready, subjects_settled};
 use crate::store::doc_selection::{
     BulkRequest, Groups, Selected, Selection, group_returned, next_numbers, record_events,
     remove_documents, render_order, serialize_bulk_actions, sorted_subjects, total,
@@ -46,6 +48,16 @@ static SET_PRIORITY: Statement = Statement::new(
      where d.subject {=} any ($1)
      returning d.subject::pg_catalog.text",
 );
+
+/// Says which of the selected documents an action has settled: those that a statement returned, and
+/// that were neither completed nor killed before.
+fn note_settled(queue: &Queue, selected: &[Selected], rows: &Rows) {
+    let returned: HashSet<String> = (0..rows.len()).filter_map(|row| rows.get(row, 1)).collect();
+    let settled = selected.iter().filter(|doc| {
+        ![Completed, Killed].contains(&doc.status) && returned.contains(&doc.subject)
+    });
+    subjects_settled(queue, settled.map(|doc| doc.subject.as_str()));
+}
 
 /// Counts the documents that an action would apply to, at most as many as the request allows.
 fn preview(queue: &Queue, request: &BulkRequest, selection: &Selection) -> Result<i32> {
@@ -100,6 +112,7 @@ pub fn kill(queue: &Queue, request: &BulkRequest) -> Result<i32> {
         let rows = queue.run(spi, &KILL, &[sorted_subjects(&selected)]);
         let groups = group_returned(&selected, &rows);
         record_events(queue, &groups, Event::cancel);
+        note_settled(queue, &selected, &rows);
         // Active ones stay in the table, so that their workers get an error that says so.
         let not_active = selected.into_iter().filter(|doc| doc.status != Active);
         let not_active: Vec<String> = not_active.map(|doc| doc.subject).collect();
@@ -130,6 +143,7 @@ pub fn drop(queue: &Queue, request: &BulkRequest) -> Result<i32> {
         let removed = history::archive(spi, queue, &subjects, Outcome::Dropped, true);
         let groups = group_returned(&selected, &removed);
         record_events(queue, &groups, |from| Some(Event::remove(from)));
+        note_settled(queue, &selected, &removed);
         Ok(total(&groups))
     })
 }
@@ -278,6 +292,7 @@ fn move_selected(spi: &Spi, queue: &Queue, target: &Queue, selected: &[Selected]
     let subjects: Vec<String> = (0..rows.len()).filter_map(|row| rows.get(row, 1)).collect();
     remove_documents(spi, queue, subjects)?;
     record_events(queue, &moved, |from| Some(Event::remove(from)));
+    note_settled(queue, selected, &rows);
     record_events(target, &moved, |status| Some(Event::place(status)));
     for ((status, version), n) in &moved {
         if let Some(status) = Status::from_code(*status) {

@@ -15,6 +15,7 @@ use crate::pg::session;
 use crate::pg::spi::{self, Rows, Spi};
 use crate::pg::value::Arg;
 use crate::settings;
+use crate::store::bookkeeping::subjects_settled;
 use crate::store::open_queue::Queue;
 use crate::store::policy::Keep;
 use crate::store::statement::{self, Statement};
@@ -209,7 +210,9 @@ pub fn settle(
         for (version, runs) in runs {
             counter_log::record_timed(queue, version, event, &runs);
         }
-        (0..rows.len()).filter_map(|row| rows.get(row, 1)).collect()
+        let settled: HashSet<String> = (0..rows.len()).filter_map(|row| rows.get(row, 1)).collect();
+        subjects_settled(queue, settled.iter().map(String::as_str));
+        settled
     })
 }
 

@@ -19,6 +19,7 @@ pub mod cap;
 pub mod counter_log;
 pub mod counter_segments;
 pub mod dead_letters;
+pub mod doc_await;
 pub mod doc_lease;
 pub mod doc_list;
 pub mod doc_pick;

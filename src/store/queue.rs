@@ -10,7 +10,7 @@ use crate::pg::notify::notify;
 use crate::pg::relation::{self, LockMode, NamedLock};
 use crate::pg::spi::{self, Rows, Spi};
 use crate::pg::value::Arg;
-use crate::signals::commit;
+use crate::signals::{commit, settlements};
 use crate::store::rights::{self, Right, Scope};
 use crate::store::statement::render;
 use crate::store::{queue_tables, schedules};
@@ -156,6 +156,9 @@ pub fn drop(name: &QueueName) -> Result<Dropped> {
         let rows = spi.once(CLEAR_DEAD_LETTER, &[key]);
         let dead_letter_sources = (0..rows.len()).filter_map(|row| rows.get(row, 1)).collect();
         let schedules = schedules::drop_of(spi, name);
+        if let Some(table) = relation::lookup_data_table(&name.relation("docs")) {
+            settlements::table_emptied(table.to_u32());
+        }
         queue_tables::drop(spi, name);
         spi.once(DROP_METRICS, &[key]);
         spi.once(DROP_METRICS_WRITES, &[key]);

@@ -2,7 +2,8 @@
 
 use crate::domain::names::QueueName;
 use crate::error::{Error, Result};
-use crate::pg::session;
+use crate::pg::{relation, session};
+use crate::signals::settlements;
 use crate::store::rights::{self, Right};
 use crate::store::{jobs, metrics, owned_queue, queue, queue_tables};
 
@@ -22,6 +23,9 @@ pub fn truncate(name: &QueueName, empty: bool) -> Result<()> {
         queue_tables::truncate_history(name);
     }
     queue_tables::truncate_docs(name);
+    if let Some(table) = relation::lookup_data_table(&name.relation("docs")) {
+        settlements::table_emptied(table.to_u32());
+    }
     metrics::reset(name)?;
     Ok(())
 }

@@ -1,1 +1,1 @@
-call fetchq.queue_wait('@queue@', '5 s');
+call fetchq.queue_wait('{@queue@}', '5 s');

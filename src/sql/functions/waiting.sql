@@ -1,18 +1,20 @@
--- Waiting for documents. A procedure that sets a search_path cannot end its transaction, and these
--- must: they wait outside of one.
+-- Waiting. A procedure that sets a search_path cannot end its transaction, and these must: they wait
+-- outside of one.
 
 create procedure fetchq.queue_wait(
-    queue text, timeout interval, inout ready boolean default null, version int default 0
+    queues text[], timeout interval default '30 s', inout ready text default null,
+    version int default 0
 )
 language c
 as 'MODULE_PATHNAME', 'queue_wait_wrapper';
-comment on procedure fetchq.queue_wait(text, interval, boolean, int) is
-    'Waits until a document can be picked: true, or false when the time is over';
-
-create procedure fetchq.queue_wait(
-    queues text[], timeout interval, inout ready text default null, version int default 0
-)
-language c
-as 'MODULE_PATHNAME', 'queue_wait_any_wrapper';
 comment on procedure fetchq.queue_wait(text[], interval, text, int) is
     'Waits until a document of one of the queues can be picked: gives the queue, or NULL when the time is over';
+
+create procedure fetchq.doc_await(
+    queue text, subject text, timeout interval default '30 s', inout status text default null,
+    inout result jsonb default null, inout message text default null
+)
+language c
+as 'MODULE_PATHNAME', 'doc_await_wrapper';
+comment on procedure fetchq.doc_await(text, text, interval, text, jsonb, text) is
+    'Waits until a document is settled: gives what became of it, what its worker returned, and why it was killed; when the time is over, its status';

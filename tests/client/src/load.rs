@@ -182,7 +182,7 @@ async fn client(session: Session, name: String, shared: Arc<Shared>) -> Result<(
             told().pushed.insert(subject);
         }
         session
-            .query("call fetchq.queue_wait('q', '1 s')", &[])
+            .query("call fetchq.queue_wait(array['q'], '1 s')", &[])
             .await?;
         let picked = session
             .query("select subject from fetchq.doc_pick('q', 0, 3, '2 s')", &[])

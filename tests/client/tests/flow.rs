@@ -603,16 +603,21 @@ async fn waiters_pick_when_a_limit_is_lifted() {
         .sql("update fetchq.queues set is_active = false")
         .await;
     assert_eq!(
-        session.text("call fetchq.queue_wait('q', '50 ms')").await,
-        "f"
+        session
+            .text("call fetchq.queue_wait(array['q'], '50 ms')")
+            .await,
+        ""
     );
     let other = db.connect().await;
-    let waits =
-        tokio::spawn(async move { other.text("call fetchq.queue_wait('q', '60 s')").await });
+    let waits = tokio::spawn(async move {
+        other
+            .text("call fetchq.queue_wait(array['q'], '60 s')")
+            .await
+    });
     session
         .sql("update fetchq.queues set is_active = true")
         .await;
-    assert_eq!(waits.await.unwrap(), "t");
+    assert_eq!(waits.await.unwrap(), "q");
 
     session
         .sql("select fetchq.queue_configure('q', '{\"max_active\": 2}')")

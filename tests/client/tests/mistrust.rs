@@ -227,7 +227,10 @@ async fn a_role_without_rights_waits_for_no_lock_and_holds_none() {
         // 55P03 would say that it waited for the lock.
         assert_eq!(b.state(&format!("select {call}")).await, "42501", "{call}");
     }
-    assert_eq!(b.state("call fetchq.queue_wait('q', '0')").await, "42501");
+    assert_eq!(
+        b.state("call fetchq.queue_wait(array['q'], '0')").await,
+        "42501"
+    );
     a.sql("rollback").await;
     drop((admin, a, b));
     db.remove().await;

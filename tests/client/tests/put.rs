@@ -381,14 +381,14 @@ async fn puts_wake_waiters() {
             put(&session, &format!("'q', 'x', {then}")).await;
             let waits = db.connect().await;
             waits.sql("set application_name = 'waits'").await;
-            let call = format!("call fetchq.queue_wait('q', '3 s', version => {version})");
+            let call = format!("call fetchq.queue_wait(array['q'], '3 s', version => {version})");
             let waiting = tokio::spawn(async move { waits.text(&call).await });
             wait_until("the waiter sleeps", async || {
                 other.text(asleep).await == "1"
             })
             .await;
             session.sql(end).await;
-            assert_eq!(waiting.await.unwrap(), "t", "{first} {then} {end}");
+            assert_eq!(waiting.await.unwrap(), "q", "{first} {then} {end}");
         }
     }
     db.remove().await;

@@ -246,7 +246,7 @@ async fn the_background_worker_starts_with_the_promotion() {
         for write in [
             "select fetchq.doc_push('q', 'no')",
             "select * from fetchq.mnt_job_run(10)",
-            "call fetchq.queue_wait('q', '1 s')",
+            "call fetchq.queue_wait(array['q'], '1 s')",
         ] {
             let error = standby.simple_query(write).await.unwrap_err();
             assert_eq!(state_of(&error), "25006", "{write}");

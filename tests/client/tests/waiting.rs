@@ -18,10 +18,7 @@ async fn waits(db: &Database, call: &str) -> JoinHandle<Result<String, tokio_pos
     let call = call.to_owned();
     tokio::spawn(async move {
         let rows = session.query(&call, &[]).await?;
-        Ok(match rows[0].try_get::<_, Option<bool>>(0) {
-            Ok(ready) => ready.map_or("null".into(), |ready| ready.to_string()),
-            Err(_) => rows[0].get::<_, Option<String>>(0).unwrap_or("null".into()),
-        })
+        Ok(rows[0].get::<_, Option<String>>(0).unwrap_or("null".into()))
     })
 }
 
@@ -35,7 +32,7 @@ async fn asleep(session: &Session, n: usize) {
     .await;
 }
 
-const CALL: &str = "call fetchq.queue_wait('q', '30 s')";
+const CALL: &str = "call fetchq.queue_wait(array['q'], '30 s')";
 
 #[tokio::test]
 async fn a_commit_wakes_one_waiter_per_document() {
@@ -47,11 +44,11 @@ async fn a_commit_wakes_one_waiter_per_document() {
 
     // A document is ready already.
     session.sql("select fetchq.doc_append('q', '{}')").await;
-    assert_eq!(waits(&db, CALL).await.await.unwrap().unwrap(), "true");
+    assert_eq!(waits(&db, CALL).await.await.unwrap().unwrap(), "q");
     session.sql("select fetchq.doc_pick('q')").await;
     // No document becomes ready.
-    let call = "call fetchq.queue_wait('q', '200 ms')";
-    assert_eq!(waits(&db, call).await.await.unwrap().unwrap(), "false");
+    let call = "call fetchq.queue_wait(array['q'], '200 ms')";
+    assert_eq!(waits(&db, call).await.await.unwrap().unwrap(), "null");
 
     let mut all = Vec::new();
     for _ in 0..5 {
@@ -103,7 +100,7 @@ async fn a_commit_wakes_one_waiter_per_document() {
         session.sql("select fetchq.doc_append('q', '{}')").await;
     }
     for one in all {
-        assert_eq!(one.await.unwrap().unwrap(), "true");
+        assert_eq!(one.await.unwrap().unwrap(), "q");
     }
     db.remove().await;
 }
@@ -151,7 +148,7 @@ async fn a_wait_can_be_ended() {
         assert_eq!(state_of(&error), state);
     }
     // The queue is dropped while a session waits for it.
-    let waiting = waits(&db, "call fetchq.queue_wait('q', '6 s')").await;
+    let waiting = waits(&db, "call fetchq.queue_wait(array['q'], '6 s')").await;
     asleep(&session, 1).await;
     session.sql("select fetchq.queue_drop('q')").await;
     let error = waiting.await.unwrap().unwrap_err();
@@ -161,18 +158,44 @@ async fn a_wait_can_be_ended() {
     session.sql("begin").await;
     let error = session.simple_query(CALL).await.unwrap_err();
     assert_eq!(state_of(&error), "25001");
-    assert!(error_of(&error).hint().is_some());
+    let hint = error_of(&error).hint().unwrap_or("").to_owned();
+    assert!(
+        hint.contains("psycopg") && hint.contains("autocommit"),
+        "{hint}"
+    );
     session.sql("rollback").await;
+    session
+        .sql("create function waits() returns void language plpgsql as $$ declare r text; begin call fetchq.queue_wait(array['q'], '1 s', r); end $$")
+        .await;
+    assert_eq!(session.state("select waits()").await, "25001");
     for (call, state) in [
-        ("call fetchq.queue_wait('nobody', '1 s')", "42704"),
-        ("call fetchq.queue_wait('q', '-1 s')", "22023"),
+        ("call fetchq.queue_wait(array['nobody'], '1 s')", "42704"),
+        ("call fetchq.queue_wait(array['q'], '-1 s')", "22023"),
         ("call fetchq.queue_wait(array[]::text[], '1 s')", "22023"),
         ("call fetchq.queue_wait(array[null], '1 s')", "22004"),
-        ("call fetchq.queue_wait(null::text, '1 s')", "22004"),
+        ("call fetchq.queue_wait(array['q', null], '1 s')", "22004"),
+        ("call fetchq.queue_wait(null, '1 s')", "22004"),
+        (
+            "call fetchq.queue_wait(array['q', 'nobody'], '1 s')",
+            "42704",
+        ),
+        ("call fetchq.queue_wait(array['no queue'], '1 s')", "42602"),
+        (
+            "call fetchq.queue_wait(array['q'], '300000 years')",
+            "22008",
+        ),
     ] {
         assert_eq!(session.state(call).await, state, "{call}");
     }
+    let too_many = format!("call fetchq.queue_wait('{}')", queues(1001));
+    assert_eq!(session.state(&too_many).await, "22023");
     db.remove().await;
+}
+
+/// The names of queues from `q1` on, as an array.
+fn queues(n: usize) -> String {
+    let names: Vec<String> = (1..=n).map(|n| format!("q{n}")).collect();
+    format!("{{{}}}", names.join(","))
 }
 
 #[tokio::test]
@@ -180,20 +203,24 @@ async fn each_waits_for_a_version() {
     let db = Server::of_suite().database("wait_version").await;
     let session = db.connect().await;
     session.sql("select fetchq.queue_create('q')").await;
-    let seven = waits(&db, "call fetchq.queue_wait('q', '30 s', version => 7)").await;
+    let seven = waits(
+        &db,
+        "call fetchq.queue_wait(array['q'], '30 s', version => 7)",
+    )
+    .await;
     asleep(&session, 1).await;
     for _ in 0..3 {
         let zero = waits(&db, CALL).await;
         asleep(&session, 2).await;
         session.sql("select fetchq.doc_append('q', '{}')").await;
-        assert_eq!(zero.await.unwrap().unwrap(), "true");
+        assert_eq!(zero.await.unwrap().unwrap(), "q");
         session.sql("select fetchq.doc_pick('q')").await;
     }
     asleep(&session, 1).await;
     session
         .sql("select fetchq.doc_push('q', 'seven', 7, 0, now(), '{}')")
         .await;
-    assert_eq!(seven.await.unwrap().unwrap(), "true");
+    assert_eq!(seven.await.unwrap().unwrap(), "q");
     // A transaction whose isolation level would keep its snapshot.
     session
         .sql(&format!(
@@ -204,7 +231,7 @@ async fn each_waits_for_a_version() {
     let waiting = waits(&db, CALL).await;
     asleep(&session, 1).await;
     session.sql("select fetchq.doc_append('q', '{}')").await;
-    assert_eq!(waiting.await.unwrap().unwrap(), "true");
+    assert_eq!(waiting.await.unwrap().unwrap(), "q");
     db.remove().await;
 }
 
@@ -223,12 +250,12 @@ async fn a_document_that_is_being_picked_is_not_ready() {
         "select from fetchq_data.q__docs for update",
     ] {
         session.sql(&format!("begin; {pick}")).await;
-        let call = "call fetchq.queue_wait('q', '300 ms')";
-        assert_eq!(waits(&db, call).await.await.unwrap().unwrap(), "false");
+        let call = "call fetchq.queue_wait(array['q'], '300 ms')";
+        assert_eq!(waits(&db, call).await.await.unwrap().unwrap(), "null");
         let waiting = waits(&db, CALL).await;
         asleep(&session, 1).await;
         session.sql("rollback").await;
-        assert_eq!(waiting.await.unwrap().unwrap(), "true");
+        assert_eq!(waiting.await.unwrap().unwrap(), "q");
     }
     db.remove().await;
 }
@@ -322,5 +349,71 @@ async fn a_pick_that_waits() {
     session.sql("rollback").await;
     let mut session = db.connect().await;
     counters_are_exact(&mut session, "q").await;
+    db.remove().await;
+}
+
+#[tokio::test]
+async fn hundreds_of_queues() {
+    let db = Server::of_suite().database("wait_hundreds").await;
+    let session = db.connect().await;
+    session
+        .sql("select fetchq.queue_create('q' || i) from generate_series(1, 300) i")
+        .await;
+    let all = format!("call fetchq.queue_wait('{}', '60 s')", queues(300));
+    for (n, twice) in [
+        (1, false),
+        (16, true),
+        (17, false),
+        (157, true),
+        (300, false),
+    ] {
+        let waiting = waits(&db, &all).await;
+        let other = match twice {
+            true => Some(waits(&db, &all).await),
+            false => None,
+        };
+        asleep(&session, 1 + usize::from(twice)).await;
+        // It holds no locks, however many queues there are.
+        let locks = "select count(*) from pg_locks l join pg_stat_activity a using (pid)
+            where application_name = 'waits' and l.relation is not null";
+        assert_eq!(session.text(locks).await, "0");
+        session
+            .sql(&format!("select fetchq.doc_push('q{n}', 'a')"))
+            .await;
+        if twice {
+            // Each document wakes one of them.
+            wait_until("one session is woken", async || {
+                session.text(ASLEEP).await == "1"
+            })
+            .await;
+            session
+                .sql(&format!(
+                    "select fetchq.doc_pick('q{n}'); select fetchq.doc_push('q{n}', 'b')"
+                ))
+                .await;
+        }
+        for one in [Some(waiting), other].into_iter().flatten() {
+            let woken = tokio::time::timeout(Duration::from_secs(4), one).await;
+            let woken = woken.expect("a commit wakes the session").unwrap().unwrap();
+            assert_eq!(woken, format!("q{n}"));
+        }
+        session
+            .sql(&format!("select fetchq.doc_lease('q{n}', 2)"))
+            .await;
+    }
+    // The same queue twice, and in capitals.
+    session.sql("select fetchq.doc_push('q7', 'a')").await;
+    let twice = "call fetchq.queue_wait(array['q6', 'Q7', 'q7', 'q6'], '60 s')";
+    assert_eq!(session.text(twice).await, "q7");
+    // NULL stands for the default.
+    let default = "call fetchq.queue_wait(array['q7'], null)";
+    assert_eq!(session.text(default).await, "q7");
+    // Drivers prepare it without types, and pass what they have.
+    let prepared = session
+        .prepare("call fetchq.queue_wait($1, $2)")
+        .await
+        .unwrap();
+    let types: Vec<&str> = prepared.params().iter().map(|t| t.name()).collect();
+    assert_eq!(types, ["_text", "interval"]);
     db.remove().await;
 }

@@ -209,7 +209,9 @@ async fn the_log_is_silent_in_normal_operation() {
     session
         .sql("select fetchq.doc_pick('q'); select fetchq.doc_complete('q', 'a')")
         .await;
-    session.sql("call fetchq.queue_wait('q', '100 ms')").await;
+    session
+        .sql("call fetchq.queue_wait(array['q'], '100 ms')")
+        .await;
     session
         .sql("select fetchq.queue_drop('q'); drop extension fetchq")
         .await;
@@ -247,10 +249,10 @@ async fn waiters_wake_when_a_planned_document_becomes_pending() {
         let waiting = db.connect().await;
         let waiting = tokio::spawn(async move {
             let row = waiting
-                .query_one("call fetchq.queue_wait('q', '30 s')", &[])
+                .query_one("call fetchq.queue_wait(array['q'], '30 s')", &[])
                 .await
                 .expect("queue_wait");
-            row.get::<_, bool>(0)
+            row.get::<_, Option<String>>(0).is_some()
         });
         let asleep = "select count(*) from pg_stat_activity
             where query like 'call fetchq.queue_wait%' and wait_event_type = 'Extension'";
@@ -562,7 +564,9 @@ async fn without_the_library_preloaded() {
     tokio::time::sleep(Duration::from_millis(200)).await;
     session.sql("select * from fetchq.mnt_job_run(10)").await;
     assert!(session.heard("fetchq__q__pnd a"));
-    session.sql("call fetchq.queue_wait('q', '30 s')").await;
+    session
+        .sql("call fetchq.queue_wait(array['q'], '30 s')")
+        .await;
     let waiting = {
         let db = db.clone();
         tokio::spawn(async move {

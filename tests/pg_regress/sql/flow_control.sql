@@ -18,11 +18,11 @@ select count(*) from fetchq.doc_pick('flow', 0, 5, '5m'::text);
 select count(*) from fetchq.doc_pick('flow', 0, 5, '5m'::interval);
 select count(*) from fetchq.doc_pick_wait('flow', timeout => '20 ms');
 select count(*) from fetchq.doc_pick_any(array['flow'], 5);
-call fetchq.queue_wait('flow', '20 ms');
+call fetchq.queue_wait(array['flow'], '20 ms');
 select fetchq.doc_push('flow', 'x'), fetchq.doc_upsert('flow', 'd1', 0, 0, now(), '{"a": 1}');
 select fetchq.queue_resume('flow');
 select fetchq.queue_resume('flow');
-call fetchq.queue_wait('flow', '20 ms');
+call fetchq.queue_wait(array['flow'], '20 ms');
 select subject from fetchq.doc_pick('flow', 1);
 -- A pause by a client's plain UPDATE has the same effect.
 update fetchq.queues set is_active = false where name = 'flow';
@@ -43,7 +43,7 @@ select from fetchq.queue_configure('flow', '{"max_active": 3}');
 select subject from fetchq.doc_pick('flow', 2);
 select subject from fetchq.doc_pick('flow', 2);
 select subject from fetchq.doc_pick('flow', 2);
-call fetchq.queue_wait('flow', '20 ms');
+call fetchq.queue_wait(array['flow'], '20 ms');
 select count(*) from fetchq.doc_pick_wait('flow', timeout => '20 ms');
 select slot, subject from fetchq.lease_slots order by 1;
 -- Each way of settling frees the lease slot.
@@ -117,7 +117,7 @@ select from fetchq.queue_configure('flow', '{"rate": {"picks": 3, "per": "1 hour
 select count(*) from fetchq.doc_pick('flow', 2);
 begin; select count(*) from fetchq.doc_pick('flow', 2); rollback;
 select count(*) from fetchq.doc_pick('flow', 2);
-call fetchq.queue_wait('flow', '20 ms');
+call fetchq.queue_wait(array['flow'], '20 ms');
 select count(*) from fetchq.doc_pick_wait('flow', timeout => '20 ms');
 -- A new rate includes the last picks.
 select from fetchq.queue_configure('flow', '{"rate": {"picks": 5, "per": "1 hour"}}');
