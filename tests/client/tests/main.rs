@@ -2,6 +2,7 @@
 //! Run by scripts/suites/client.sh, one test at a time.
 
 mod bad_values;
+mod calls;
 mod chaos;
 mod columns;
 mod concurrency;
@@ -25,6 +26,7 @@ mod notifications;
 mod nulls;
 mod operators;
 mod plans;
+mod pooler;
 mod put;
 mod readme;
 mod schedules;
@@ -36,6 +38,7 @@ mod stats;
 mod status;
 mod status_components;
 mod status_horizon;
+mod untyped;
 mod waiting;
 mod worker;
 mod worker_crash;
