@@ -7,7 +7,8 @@ set -euo pipefail
 with_lock setup
 
 # ------------------------------------------------------------ apt packages --
-packages=(ca-certificates clang curl gcc libc6-dev make pkg-config procps python3 python3-psycopg shellcheck)
+packages=(ca-certificates clang curl gcc libc6-dev make pkg-config procps python3
+  python3-asyncpg python3-psycopg pgbouncer shellcheck)
 default_pg=/usr/lib/postgresql/15/bin/pg_config
 # With another PG_CONFIG, only the tools come from apt. For root, postgresql-common also creates the
 # user `postgres`.
@@ -29,7 +30,8 @@ apt_get() {
 
 install_packages() {
   need_sudo "installing packages"
-  local log=$ROOT/.pg/setup-apt.log list=("$@") conf=/etc/postgresql-common/createcluster.conf
+  local log=$ROOT/.pg/setup-apt.log list=("$@")
+  local conf=/etc/postgresql-common/createcluster.conf policy=/usr/sbin/policy-rc.d
   run_quiet "apt-get update" "$log" apt_get update
   # Debian 12 has libclang 14. Other releases have an unversioned package.
   if [[ " ${list[*]} " == *" LIBCLANG "* ]]; then
@@ -43,7 +45,19 @@ install_packages() {
     $SUDO mkdir -p "$(dirname "$conf")"
     echo 'create_main_cluster = false' | $SUDO tee "$conf" >/dev/null
   fi
+  # Debian starts a PgBouncer of the system, too, now and at each boot. The tests have their own, so
+  # nothing is started while packages are installed, and this one stays off.
+  if [[ " ${list[*]} " == *" pgbouncer "* && ! -e $policy ]]; then
+    # shellcheck disable=SC2064
+    trap "$SUDO rm -f $policy" EXIT
+    printf '#!/bin/sh\nexit 101\n' | $SUDO tee "$policy" >/dev/null
+    $SUDO chmod 755 "$policy"
+  fi
   run_quiet "apt-get install" "$log" apt_get install -y --no-install-recommends "${list[@]}"
+  if [[ " ${list[*]} " == *" pgbouncer "* ]]; then
+    $SUDO update-rc.d pgbouncer disable >/dev/null
+    if [[ -n $(trap -p EXIT) ]]; then $SUDO rm -f "$policy"; trap - EXIT; fi
+  fi
 }
 
 if command -v dpkg-query >/dev/null; then
@@ -53,7 +67,7 @@ if command -v dpkg-query >/dev/null; then
     install_packages "${missing[@]}"
   fi
 else
-  warn "this is not a Debian system: install PostgreSQL with its server headers, clang, libclang, gcc, make, node, npm and psycopg yourself"
+  warn "this is not a Debian system: install PostgreSQL with its server headers, clang, libclang, gcc, make, node, npm, psycopg, asyncpg and PgBouncer yourself"
 fi
 load_pg
 [[ -f $("$PG_CONFIG" --pgxs) ]] || die "$PG_CONFIG has no server headers (pgxs): install them"

@@ -377,7 +377,7 @@ impl Error {
             Self::BadDocument { .. } | Self::NoList => r#"Pass an array such as [{"subject": "s1", "payload": {}, "version": 0, "priority": 0, "next_iteration": "2030-01-01"}]; only the subject is needed."#.into(),
             Self::NotMergeable { .. } => "Merge JSON objects only, or use the mode replace, which accepts any payload.".into(),
             Self::NotActive { .. } | Self::SomeNotActive { .. } => "Only an active document can be settled: the lease may have expired, or another session has settled the document.".into(),
-            Self::LeaseLost { .. } | Self::SomeLeasesLost { .. } => "The lease expired, or the document was cancelled or released. Roll back the work that was done for it. Call doc_extend() before a lease expires.".into(),
+            Self::LeaseLost { .. } | Self::SomeLeasesLost { .. } => "The lease expired, the session that it was bound to ended, or the document was cancelled or released. Roll back the work that was done for it. Call doc_extend() before a lease expires.".into(),
             Self::LeaseGone { .. } => "Its documents were settled, or the lease expired, or they were cancelled or released. Roll back the work that was done for those that you have not settled. Call lease_extend() before a lease expires.".into(),
             Self::ReadOnly { standby: true, .. } => "Connect to the primary server.".into(),
             Self::ReadOnly { standby: false, .. } => "Call it in a read-write transaction.".into(),

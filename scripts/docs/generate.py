@@ -2,7 +2,10 @@
 
 A template is Markdown. Each placeholder is a line of its own:
 
-  {{functions NAME …}}    the functions of these names, with all their signatures
+  {{functions NAME …}}    the functions of these names, with all their signatures; those of layer 5
+                          are in functions.md, and compatible calls in functions-fetchq4.md, as
+                          src/sql/fetchq4.json says
+  {{both}}                the compatible calls that belong to layer 5 too
   {{triggers NAME …}}     trigger functions
   {{table NAME …}}        tables and views, with their columns
   {{setting NAME}}        a setting; prose about it may follow
@@ -18,6 +21,7 @@ has no description, and when a description is not used.
 
 import configparser
 import difflib
+import json
 import pathlib
 import re
 import sys
@@ -29,6 +33,9 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 HERE = pathlib.Path(__file__).resolve().parent
 OUT = ROOT / "docs" / "reference"
 NOTE = "<!-- Written by scripts/docs.sh: change scripts/docs/, or the comments in src/sql/. -->"
+
+# The page of layer 5, and that of the compatible calls.
+LAYER_5, COMPATIBLE = "functions.md", "functions-fetchq4.md"
 
 problems = []
 
@@ -86,6 +93,9 @@ class Pages:
         self.jobs = catalog.jobs()
         self.source = rust.Source(ROOT)
         self.conditions = rust.conditions()
+        self.layers = json.loads((ROOT / "src" / "sql" / "fetchq4.json").read_text(encoding="utf-8"))
+        # The name of the page that is being written.
+        self.page = ""
         # The first function that returns rows of each named type.
         self.row_types = {}
         self.placed = {"functions": [], "triggers": [], "table": [], "setting": []}
@@ -110,10 +120,17 @@ class Pages:
             self.placed["functions"].append(name)
             forms = [f for f in self.functions if f["name"] == name and not f["is_trigger"]]
             if not forms:
-                problems.append(f"functions.md: the catalog has no function {name}")
+                problems.append(f"{self.page}: the catalog has no function {name}")
                 continue
+            is_compatible = name in self.layers["compatible"] or name in self.layers["earlier"]
+            right = COMPATIBLE if is_compatible else LAYER_5
+            if self.page != right:
+                problems.append(f"{self.page}: {name} belongs to {right}, as src/sql/fetchq4.json says")
             parts.append(self.one_function(name, forms))
         return "\n\n".join(parts)
+
+    def do_both(self):
+        return ", ".join(f"[`{name}`]({LAYER_5}#{name})" for name in self.layers["both"])
 
     def one_function(self, name, forms):
         lines = [f"### {name}", ""]
@@ -122,6 +139,11 @@ class Pages:
                 problems.append(f"{self.signature(form)} has no comment")
             what = "A procedure: CALL it. " if form["is_procedure"] else ""
             lines.append(f"- `{self.signature(form)}`: {what}{sentence(form['comment'])}")
+        if name in self.layers["both"]:
+            lines += ["", f"Also a [call of fetchq 4]({COMPATIBLE})."]
+        if name in self.layers["earlier"]:
+            instead = re.sub(r"\b\w+_\w+\b", lambda m: f"[{m[0]}]({LAYER_5}#{m[0]})", self.layers["earlier"][name])
+            lines += ["", f"New code calls {instead}."]
         seen, rows = set(), []
         for form in forms:
             for a in self.inputs(form):
@@ -190,11 +212,16 @@ class Pages:
         if first != function["name"]:
             return f"Returns rows of the type `{row_type}`, as [{first}](#{first}) does."
         name = row_type.removeprefix("fetchq.")
+
+        def keys(column):
+            return f"{name}.{column}", f"{function['name']}.{column}", column
+
+        rows = "rows" if function["returns_rows"] else "one row"
         cells = [
-            (code(a["name"]), a["type"], self.words.find("results", f"{name}.{a['name']}"))
+            (code(a["name"]), a["type"], self.words.find("results", *keys(a["name"])))
             for a in function["row_type"]
         ]
-        return f"Returns rows of the type `{row_type}`:\n\n" + table(("Column", "Type", "Meaning"), cells)
+        return f"Returns {rows} of the type `{row_type}`:\n\n" + table(("Column", "Type", "Meaning"), cells)
 
     def do_document(self):
         pick = next(f for f in self.functions if f["name"] == self.DOCUMENT)
@@ -212,7 +239,7 @@ class Pages:
             self.placed["triggers"].append(name)
             found = [f for f in self.functions if f["name"] == name and f["is_trigger"]]
             if not found:
-                problems.append(f"functions.md: the catalog has no trigger function {name}")
+                problems.append(f"{self.page}: the catalog has no trigger function {name}")
             rows += [(code(f"{name}()"), sentence(f["comment"])) for f in found]
         return table(("Function", "What it does"), rows)
 
@@ -392,6 +419,7 @@ class Pages:
                 raise SystemExit(f"error: {template.name}: unknown placeholder {match.group(0)}")
             return method(*words[1:])
 
+        self.page = template.name
         text = re.sub(r"^\{\{(.*?)\}\}$", one, template.read_text(encoding="utf-8"), flags=re.M | re.S)
         title, _, rest = text.partition("\n")
         return f"{title}\n\n{NOTE}\n{rest.rstrip()}\n"

@@ -12,7 +12,7 @@ use crate::store::owned_queue::OwnedQueue;
 use crate::store::redrive;
 use crate::store::rights::{self, Right};
 
-/// `doc_revive(queue, subject, next_iteration) → affected_rows`: plans a killed or completed
+/// `doc_revive(queue, subject, next_iteration) → affected`: plans a killed or completed
 /// document again, with all its attempts.
 ///
 /// Fails with `UnknownQueue`, and with `NotSettled` when the document is neither killed nor
@@ -25,11 +25,11 @@ fn doc_revive(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
         let next_iteration = call.timestamp(2, "next_iteration")?;
         rights::require(&name, Right::Work)?;
         let revive = |queue: &Queue| dead_letters::revive(queue, subject, next_iteration);
-        Queue::with(&name, Right::Work, revive).map(Reply::int)
+        Queue::with(&name, Right::Work, revive).map(Reply::count)
     })
 }
 
-/// `queue_redrive(queue, max_docs, filter) → affected_rows`: brings back documents that failed,
+/// `queue_redrive(queue, max_docs, filter) → affected`: brings back documents that failed,
 /// the oldest first, at most `max_docs`: killed documents of the queue, its dead letters in
 /// other queues, and the dead letters of other queues in this one. `filter` is a JSON object.
 ///
@@ -48,6 +48,6 @@ fn queue_redrive(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
             limit,
             dry_run: false,
         };
-        redrive::redrive(&OwnedQueue::open_for(&name, Right::Work)?, &request).map(Reply::int)
+        redrive::redrive(&OwnedQueue::open_for(&name, Right::Work)?, &request).map(Reply::count)
     })
 }

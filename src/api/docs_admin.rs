@@ -45,11 +45,11 @@ fn administer(
             limit: call.limit(first + 1, "max_docs")?,
             dry_run: call.bool(first + 2, "dry_run")?,
         };
-        Queue::with(&name, Right::Work, |queue| act(call, queue, &request)).map(Reply::int)
+        Queue::with(&name, Right::Work, |queue| act(call, queue, &request)).map(Reply::count)
     })
 }
 
-/// `docs_retry(queue, filter, max_docs, dry_run) → affected_rows`: makes documents due now that
+/// `docs_retry(queue, filter, max_docs, dry_run) → affected`: makes documents due now that
 /// are planned or killed, and completed ones where the filter names that status.
 #[pg_extern(sql = false)]
 fn docs_retry(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
@@ -58,7 +58,7 @@ fn docs_retry(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     })
 }
 
-/// `docs_kill(queue, filter, max_docs, dry_run) → affected_rows`: kills planned and pending
+/// `docs_kill(queue, filter, max_docs, dry_run) → affected`: kills planned and pending
 /// documents, and active ones where the filter names that status.
 #[pg_extern(sql = false)]
 fn docs_kill(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
@@ -67,7 +67,7 @@ fn docs_kill(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     })
 }
 
-/// `docs_drop(queue, filter, max_docs, dry_run) → affected_rows`: removes documents; active
+/// `docs_drop(queue, filter, max_docs, dry_run) → affected`: removes documents; active
 /// ones only where the filter names that status.
 #[pg_extern(sql = false)]
 fn docs_drop(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
@@ -76,7 +76,7 @@ fn docs_drop(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     })
 }
 
-/// `docs_move(queue, target, filter, max_docs, dry_run) → affected_rows`: moves documents that
+/// `docs_move(queue, target, filter, max_docs, dry_run) → affected`: moves documents that
 /// are not active to another queue. Those whose subject exists there stay. Fails with
 /// `UnknownQueue` for both.
 #[pg_extern(sql = false)]
@@ -89,7 +89,7 @@ fn docs_move(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     })
 }
 
-/// `docs_set_priority(queue, priority, filter, max_docs, dry_run) → affected_rows`: gives
+/// `docs_set_priority(queue, priority, filter, max_docs, dry_run) → affected`: gives
 /// planned and pending documents another priority.
 #[pg_extern(sql = false)]
 fn docs_set_priority(fcinfo: pg_sys::FunctionCallInfo) -> Reply {

@@ -10,7 +10,7 @@ use crate::store::history;
 use crate::store::owned_queue::OwnedQueue;
 use crate::store::rights::{self, Right};
 
-/// `queue_trim_history(queue, max_docs) → affected_rows`: removes documents that have been in
+/// `queue_trim_history(queue, max_docs) → affected`: removes documents that have been in
 /// the history of a queue for longer than it keeps them, the oldest first, at most `max_docs`.
 ///
 /// Fails with `UnknownQueue`, and with `NegativeLimit` when `max_docs` is below 0.
@@ -22,7 +22,7 @@ fn queue_trim_history(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
         let trimmed = rights::with(&name, Right::Manage, || {
             retention::trim(&OwnedQueue::open(&name)?, limit)
         });
-        trimmed.map(Reply::int)
+        trimmed.map(Reply::count)
     })
 }
 

@@ -186,17 +186,17 @@ fn schedule_preview(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     })
 }
 
-/// `schedule_run(max_schedules) → (processed, queued_docs)`: runs the schedules that are due
-/// now, at most `max_schedules`.
+/// `schedule_run(max_schedules) → (processed, affected)`: runs the schedules that are due now, at
+/// most `max_schedules`.
 #[pg_extern(sql = false)]
 fn schedule_run(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| run_at(call, time::now()))
 }
 
-/// `schedule_run(max_schedules, as_of) → (processed, queued_docs)`: for tests, runs the
-/// schedules that are due at another time.
+/// `schedule_run_at(max_schedules, as_of) → (processed, affected)`: for tests, runs the schedules
+/// that are due at another time.
 #[pg_extern(sql = false)]
-fn schedule_run_as_of(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
+fn schedule_run_at(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| run_at(call, call.timestamp(1, "as_of")?))
 }
 
@@ -204,5 +204,8 @@ fn schedule_run_as_of(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
 fn run_at(call: &Call, now: i64) -> Result<Reply> {
     let limit = call.limit(0, "max_schedules")?;
     let outcome = run::run(limit, now);
-    Ok(call.record(&[Arg::from(outcome.processed), Arg::from(outcome.queued)]))
+    Ok(call.record(&[
+        Arg::from(i64::from(outcome.processed)),
+        Arg::from(i64::from(outcome.queued)),
+    ]))
 }

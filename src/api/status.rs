@@ -29,7 +29,7 @@ fn ready_stats(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
 }
 
 /// `ready_floors(queue) → floors`: the ready floors of a queue, a row each. Both ends of an
-/// index are shown as infinite times. Fails with `UnknownQueue`.
+/// index have no time. Fails with `UnknownQueue`.
 #[pg_extern(sql = false)]
 fn ready_floors(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond(fcinfo, |call| {

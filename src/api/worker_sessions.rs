@@ -8,7 +8,7 @@ use crate::pg::call::Reply;
 use crate::store::rights::{self, Right};
 use crate::store::worker_sessions;
 
-/// `worker_release(name) → released_docs`: returns all documents that a worker has leased, as
+/// `worker_release(name) → affected`: returns all documents that a worker has leased, as
 /// if they had not been picked. A worker that has picked nothing raises a warning and returns 0.
 #[pg_extern(sql = false)]
 fn worker_release(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
@@ -22,7 +22,7 @@ fn worker_release(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
                 "See fetchq.workers for the names.",
             );
         }
-        Ok(Reply::int(released.unwrap_or(0)))
+        Ok(Reply::count(released.unwrap_or(0)))
     })
 }
 

@@ -357,7 +357,9 @@ impl RowSink {
                 super::spi::wrong_type(column, *found, *expected);
             }
         }
-        if self.first_column.is_some() {
+        // A tuple with further columns would be no value of the declared type: a call in a select
+        // list shows the row as it is.
+        if self.first_column.is_some() || types.len() > declared.len() {
             for row in 0..rows.len() {
                 let columns = (1..).zip(&declared);
                 let values: Vec<Arg> = columns
@@ -438,6 +440,11 @@ impl Reply {
     /// Makes a result of type `bigint`, which is NULL for None.
     pub fn bigint(value: Option<i64>) -> Self {
         Self(value.into_datum())
+    }
+
+    /// Makes a number of rows, which is of type `bigint` in results.
+    pub fn count(rows: i32) -> Self {
+        Self(i64::from(rows).into_datum())
     }
 
     /// Makes a result of type `boolean`.

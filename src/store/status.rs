@@ -346,8 +346,9 @@ pub fn report(version: &str, out: &mut RowSink) {
     write_rows(version, &collect(time::clock()), out);
 }
 
-/// Adds the ready floors of a queue to a result. Both ends of an index are shown as infinite
-/// times. Fails with `UnknownQueue` when there is no such queue.
+/// Adds the ready floors of a queue to a result. Both ends of an index have no time: drivers of
+/// several languages cannot read infinite ones. Fails with `UnknownQueue` when there is no such
+/// queue.
 pub fn ready_floors(name: &QueueName, out: &mut RowSink) -> Result<()> {
     let Some(table) = relation::lookup_data_table(&name.relation("docs")) else {
         return Err(Error::UnknownQueue(name.to_string()));
@@ -358,11 +359,15 @@ pub fn ready_floors(name: &QueueName, out: &mut RowSink) -> Result<()> {
             Index::Due => "due",
         };
         let floor = view.floor.pick();
+        let time = match floor.next_iteration {
+            i64::MIN | i64::MAX => Arg::no_timestamp(),
+            time => Arg::timestamp(time),
+        };
         out.push(&[
             Arg::from(index),
             Arg::from(version),
             Arg::from(view.id),
-            Arg::timestamp(floor.next_iteration),
+            time,
             Arg::from(floor.attempts),
             Arg::from(floor.seq),
             Arg::from(view.floor == Key::LAST),

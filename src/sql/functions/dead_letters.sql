@@ -3,7 +3,7 @@
 
 create function fetchq.doc_revive(
     queue text, subject text, next_iteration timestamptz default pg_catalog.now(),
-    out affected_rows int
+    out affected bigint
 )
 language c volatile parallel unsafe
 as 'MODULE_PATHNAME', 'doc_revive_wrapper';
@@ -12,7 +12,7 @@ comment on function fetchq.doc_revive(text, text, timestamptz) is
 
 create function fetchq.queue_redrive(
     queue text, max_docs int default 100, filter jsonb default '{}',
-    out affected_rows int
+    out affected bigint
 )
 language c volatile parallel unsafe
 as 'MODULE_PATHNAME', 'queue_redrive_wrapper';

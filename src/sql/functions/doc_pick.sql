@@ -87,12 +87,22 @@ as 'MODULE_PATHNAME', 'doc_pick_wait_wrapper';
 comment on function fetchq.doc_pick_wait(text, int, int, interval, interval) is
     'Leases due documents as soon as there are any; waits up to fetchq.max_wait, and holds a snapshot meanwhile';
 
-create function fetchq.doc_pop(queue text, version int default 0, max_docs int default 1)
-returns table (
-    subject varchar, payload jsonb, version int, priority int, attempts int, iterations bigint,
-    created_at timestamptz, last_iteration timestamptz, next_iteration timestamptz,
+create type fetchq.popped as (
+    subject varchar,
+    payload jsonb,
+    version int,
+    priority int,
+    attempts int,
+    iterations bigint,
+    created_at timestamptz,
+    last_iteration timestamptz,
+    next_iteration timestamptz,
     lock_upgrade timestamptz
-)
+);
+comment on type fetchq.popped is 'A row of fetchq.doc_pop()';
+
+create function fetchq.doc_pop(queue text, version int default 0, max_docs int default 1)
+returns setof fetchq.popped
 language c volatile parallel unsafe
 as 'MODULE_PATHNAME', 'doc_pop_wrapper';
 comment on function fetchq.doc_pop(text, int, int) is

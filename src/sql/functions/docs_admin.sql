@@ -4,7 +4,7 @@
 create function fetchq.docs_retry(
     queue text, filter jsonb default '{}', max_docs int default 1000,
     dry_run boolean default false,
-    out affected_rows int
+    out affected bigint
 )
 language c volatile parallel unsafe
 as 'MODULE_PATHNAME', 'docs_retry_wrapper';
@@ -14,7 +14,7 @@ comment on function fetchq.docs_retry(text, jsonb, int, boolean) is
 create function fetchq.docs_kill(
     queue text, filter jsonb default '{}', max_docs int default 1000,
     dry_run boolean default false,
-    out affected_rows int
+    out affected bigint
 )
 language c volatile parallel unsafe
 as 'MODULE_PATHNAME', 'docs_kill_wrapper';
@@ -24,7 +24,7 @@ comment on function fetchq.docs_kill(text, jsonb, int, boolean) is
 create function fetchq.docs_drop(
     queue text, filter jsonb default '{}', max_docs int default 1000,
     dry_run boolean default false,
-    out affected_rows int
+    out affected bigint
 )
 language c volatile parallel unsafe
 as 'MODULE_PATHNAME', 'docs_drop_wrapper';
@@ -34,7 +34,7 @@ comment on function fetchq.docs_drop(text, jsonb, int, boolean) is
 create function fetchq.docs_move(
     queue text, target text, filter jsonb default '{}', max_docs int default 1000,
     dry_run boolean default false,
-    out affected_rows int
+    out affected bigint
 )
 language c volatile parallel unsafe
 as 'MODULE_PATHNAME', 'docs_move_wrapper';
@@ -44,7 +44,7 @@ comment on function fetchq.docs_move(text, text, jsonb, int, boolean) is
 create function fetchq.docs_set_priority(
     queue text, priority int, filter jsonb default '{}', max_docs int default 1000,
     dry_run boolean default false,
-    out affected_rows int
+    out affected bigint
 )
 language c volatile parallel unsafe
 as 'MODULE_PATHNAME', 'docs_set_priority_wrapper';

@@ -1,12 +1,32 @@
 -- The history of queues. Not hot.
 
+create type fetchq.settled_document as (
+    queue varchar,
+    id bigint,
+    settled_at timestamptz,
+    outcome text,
+    subject varchar,
+    version int,
+    priority int,
+    attempts int,
+    iterations bigint,
+    created_at timestamptz,
+    payload jsonb,
+    last_error text,
+    ordering_key text,
+    origin jsonb,
+    worker text,
+    headers jsonb,
+    due_at timestamptz,
+    picked_at timestamptz,
+    result jsonb,
+    progress jsonb,
+    max_attempts int
+);
+comment on type fetchq.settled_document is 'A row of fetchq.queue_history()';
+
 create function fetchq.queue_history(queue text default null)
-returns table (
-    queue varchar, id bigint, settled_at timestamptz, outcome text, subject varchar, version int,
-    priority int, attempts int, iterations bigint, created_at timestamptz, payload jsonb,
-    last_error text, ordering_key text, origin jsonb, worker text, headers jsonb,
-    due_at timestamptz, picked_at timestamptz, result jsonb, progress jsonb, max_attempts int
-)
+returns setof fetchq.settled_document
 language c stable parallel unsafe
 set search_path = pg_catalog, pg_temp
 as 'MODULE_PATHNAME', 'queue_history_wrapper';
@@ -19,7 +39,7 @@ comment on view fetchq.history is
 
 create function fetchq.queue_trim_history(
     queue text, max_docs int default 10000,
-    out affected_rows int
+    out affected bigint
 )
 language c volatile parallel unsafe
 set search_path = pg_catalog, pg_temp

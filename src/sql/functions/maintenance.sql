@@ -79,10 +79,17 @@ as 'MODULE_PATHNAME', 'mnt_job_reschedule_wrapper';
 comment on function fetchq.mnt_job_reschedule(int, text) is
     'Plans the next run of a maintenance job';
 
-create function fetchq.maintenance_progress(
-    out pid int, out service text, out queue text, out since timestamptz, out done bigint
-)
-returns setof record
+create type fetchq.maintenance_step as (
+    pid int,
+    service text,
+    queue text,
+    since timestamptz,
+    done bigint
+);
+comment on type fetchq.maintenance_step is 'A row of fetchq.maintenance_progress()';
+
+create function fetchq.maintenance_progress()
+returns setof fetchq.maintenance_step
 language c volatile parallel unsafe
 set search_path = pg_catalog, pg_temp
 as 'MODULE_PATHNAME', 'maintenance_progress_wrapper';

@@ -14,8 +14,16 @@ as 'MODULE_PATHNAME', 'queue_revoke_wrapper';
 comment on function fetchq.queue_revoke(text, text, text) is
     'Takes away what queue_grant() has given to a role';
 
+create type fetchq.queue_right as (
+    queue varchar,
+    role name,
+    kind text,
+    is_direct boolean
+);
+comment on type fetchq.queue_right is 'A row of fetchq.queue_grants()';
+
 create function fetchq.queue_grants(queue text default null)
-returns table (queue varchar, role name, kind text, is_direct boolean)
+returns setof fetchq.queue_right
 language c stable parallel unsafe
 set search_path = pg_catalog, pg_temp
 as 'MODULE_PATHNAME', 'queue_grants_wrapper';

@@ -38,13 +38,31 @@ as 'MODULE_PATHNAME', 'schedule_resume_wrapper';
 comment on function fetchq.schedule_resume(text) is
     'Resumes a schedule with its next tick, without the ticks of the pause; one that was not paused and failed is retried at once';
 
+create type fetchq.schedule as (
+    name text,
+    queue varchar,
+    schedule text,
+    timezone text,
+    state text,
+    next_tick timestamptz,
+    last_tick timestamptz,
+    ticks bigint,
+    catch_up text,
+    catch_up_limit int,
+    jitter interval,
+    version int,
+    priority int,
+    payload jsonb,
+    starts_at timestamptz,
+    ends_at timestamptz,
+    created_at timestamptz,
+    attempts int,
+    last_error text
+);
+comment on type fetchq.schedule is 'A row of fetchq.schedule_list()';
+
 create function fetchq.schedule_list()
-returns table (
-    name text, queue varchar, schedule text, timezone text, state text, next_tick timestamptz,
-    last_tick timestamptz, ticks bigint, catch_up text, catch_up_limit int, jitter interval,
-    version int, priority int, payload jsonb, starts_at timestamptz, ends_at timestamptz,
-    created_at timestamptz, attempts int, last_error text
-)
+returns setof fetchq.schedule
 language c stable parallel unsafe
 set search_path = pg_catalog, pg_temp
 set intervalstyle = postgres_verbose
@@ -65,20 +83,20 @@ comment on function fetchq.schedule_preview(text, text, timestamptz, int) is
 
 create function fetchq.schedule_run(
     max_schedules int default 100,
-    out processed int, out queued_docs int
+    out processed bigint, out affected bigint
 )
 language c volatile parallel unsafe
 set search_path = pg_catalog, pg_temp
 as 'MODULE_PATHNAME', 'schedule_run_wrapper';
 comment on function fetchq.schedule_run(int) is
-    'Runs the schedules that are due now; the background worker and mnt_job_run() do so too';
+    'Runs the schedules that are due now, and gives the numbers of schedules and of new documents; the background worker and mnt_job_run() do so too';
 
-create function fetchq.schedule_run(
+create function fetchq.schedule_run_at(
     max_schedules int, as_of timestamptz,
-    out processed int, out queued_docs int
+    out processed bigint, out affected bigint
 )
 language c volatile parallel unsafe
 set search_path = pg_catalog, pg_temp
-as 'MODULE_PATHNAME', 'schedule_run_as_of_wrapper';
-comment on function fetchq.schedule_run(int, timestamptz) is
+as 'MODULE_PATHNAME', 'schedule_run_at_wrapper';
+comment on function fetchq.schedule_run_at(int, timestamptz) is
     'For tests: runs the schedules that are due at another time';

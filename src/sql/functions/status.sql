@@ -1,29 +1,53 @@
 -- The state of fetchq in this database, and the ready floors. Not hot.
 
-create function fetchq.status(out component text, out state text, out detail text, out hint text)
-returns setof record
+create type fetchq.component as (
+    component text,
+    state text,
+    detail text,
+    hint text
+);
+comment on type fetchq.component is 'A row of fetchq.status()';
+
+create function fetchq.status()
+returns setof fetchq.component
 language c volatile parallel unsafe
 set search_path = pg_catalog, pg_temp
 as 'MODULE_PATHNAME', 'fetchq_status_wrapper';
 comment on function fetchq.status() is
     'The state of fetchq in this database: what runs, what is late, what blocks, and what to do';
 
-create function fetchq.ready_stats(
-    out slots int, out slots_used int, out advances bigint, out advances_discarded bigint,
-    out polls_answered bigint, out full_scans bigint, out floor_misses bigint
-)
+create type fetchq.ready_stat as (
+    slots int,
+    slots_used int,
+    advances bigint,
+    advances_discarded bigint,
+    polls_answered bigint,
+    full_scans bigint,
+    floor_misses bigint
+);
+comment on type fetchq.ready_stat is 'The row of fetchq.ready_stats()';
+
+create function fetchq.ready_stats()
+returns fetchq.ready_stat
 language c volatile parallel unsafe
 set search_path = pg_catalog, pg_temp
 as 'MODULE_PATHNAME', 'ready_stats_wrapper';
 comment on function fetchq.ready_stats() is
     'The counters of the ready floors since the server started; slots is 0 without shared memory';
 
-create function fetchq.ready_floors(
-    queue text,
-    out index text, out version int, out level int, out next_iteration timestamptz,
-    out attempts int, out seq bigint, out is_empty boolean
-)
-returns setof record
+create type fetchq.ready_floor as (
+    index text,
+    version int,
+    level int,
+    next_iteration timestamptz,
+    attempts int,
+    seq bigint,
+    is_empty boolean
+);
+comment on type fetchq.ready_floor is 'A row of fetchq.ready_floors()';
+
+create function fetchq.ready_floors(queue text)
+returns setof fetchq.ready_floor
 language c volatile parallel unsafe
 set search_path = pg_catalog, pg_temp
 as 'MODULE_PATHNAME', 'ready_floors_wrapper';

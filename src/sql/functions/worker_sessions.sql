@@ -1,6 +1,6 @@
 -- Workers and their leases. Not hot.
 
-create function fetchq.worker_release(name text, out released_docs int)
+create function fetchq.worker_release(name text, out affected bigint)
 language c volatile parallel unsafe
 set search_path = pg_catalog, pg_temp
 as 'MODULE_PATHNAME', 'worker_release_wrapper';
@@ -24,12 +24,23 @@ as 'MODULE_PATHNAME', 'worker_stop_requested_wrapper';
 comment on function fetchq.worker_stop_requested(text, text, timestamptz) is
     'Whether a worker of a queue was asked to stop at or after a time';
 
-create function fetchq.lease_list(
-    out queue varchar, out subject varchar, out version int, out attempts int, out lease bigint,
-    out worker text, out pid int, out since timestamptz, out until timestamptz, out binding text,
-    out worker_session bigint
-)
-returns setof record
+create type fetchq.lease as (
+    queue varchar,
+    subject varchar,
+    version int,
+    attempts int,
+    lease bigint,
+    worker text,
+    pid int,
+    since timestamptz,
+    until timestamptz,
+    binding text,
+    worker_session bigint
+);
+comment on type fetchq.lease is 'A row of fetchq.lease_list()';
+
+create function fetchq.lease_list()
+returns setof fetchq.lease
 language c stable parallel unsafe
 set search_path = pg_catalog, pg_temp
 as 'MODULE_PATHNAME', 'lease_list_wrapper';

@@ -1,17 +1,21 @@
 //! What the tests share: sessions, new databases, throwaway clusters, load, and counter checks.
 
+mod calls;
 mod catalog;
 mod cluster;
 mod counters;
 mod load;
+mod pooler;
 mod session;
 mod value;
 mod worker;
 
+pub use calls::{Call, Layers, calls, prepare_calls};
 pub use catalog::{Argument, Function, functions, prepare_queue};
 pub use cluster::{Cluster, bin, run, run_with_input};
 pub use counters::{compare_counters, counters_are_exact, in_snapshot, metrics, timed};
 pub use load::Load;
+pub use pooler::Pooler;
 pub use session::{Database, Server, Session, error_of, state_of, wait_for_rows, wait_until};
 pub use value::{Value, text_of};
 pub use worker::{

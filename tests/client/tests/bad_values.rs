@@ -224,7 +224,7 @@ const BAD: &[(&str, &str)] = &[
     ("schedule_preview('@daily', 'UTC', now(), -1)", "22023"),
     ("schedule_preview('@daily', 'Mars', now(), 1)", "22023"),
     ("schedule_run(-1)", "22023"),
-    ("schedule_run(-1, now())", "22023"),
+    ("schedule_run_at(-1, now())", "22023"),
 ];
 
 #[tokio::test]

@@ -263,7 +263,7 @@ async fn goes_on(session: &mut Session) {
         "the job must keep its own delay"
     );
     counters_are_exact(session, "q").await;
-    let run = "select r.* from fetchq.schedules s, fetchq.schedule_run(9, s.next_tick) r where s.name = 'nightly'";
+    let run = "select r.* from fetchq.schedules s, fetchq.schedule_run_at(9, s.next_tick) r where s.name = 'nightly'";
     assert_eq!(session.rows(run).await, ["1|1"]);
     let pushed = session
         .rows("select d.version, d.priority, d.payload, d.next_iteration < s.last_tick + s.jitter from fetchq_data.q__docs d, fetchq.schedules s where d.subject like 'nightly@%' and s.name = 'nightly'")

@@ -3,6 +3,7 @@
 
 mod awaiting;
 mod bad_values;
+mod calls;
 mod chaos;
 mod columns;
 mod concurrency;
@@ -26,6 +27,7 @@ mod notifications;
 mod nulls;
 mod operators;
 mod plans;
+mod pooler;
 mod put;
 mod readme;
 mod schedules;
@@ -37,6 +39,7 @@ mod stats;
 mod status;
 mod status_components;
 mod status_horizon;
+mod untyped;
 mod waiting;
 mod worker;
 mod worker_crash;

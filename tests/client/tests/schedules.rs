@@ -153,7 +153,7 @@ async fn runs(
             let micros = clock.load(Ordering::Relaxed);
             let limit = 1 + random(&seed, 30);
             let run = format!(
-                "select processed from fetchq.schedule_run({limit}, 'epoch'::timestamptz + {micros} * interval '1 microsecond')"
+                "select processed from fetchq.schedule_run_at({limit}, 'epoch'::timestamptz + {micros} * interval '1 microsecond')"
             );
             match session.simple_query(&run).await {
                 Ok(_) => tokio::time::sleep(Duration::from_millis(random(&seed, 4))).await,

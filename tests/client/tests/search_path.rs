@@ -170,7 +170,7 @@ async fn compare(name: &str, schema: &str, path: &str) {
         "queue_truncate('r', true)",
         "schedule_create('s', 'r', '* * * * * *')",
         "schedule_create('s', 'r', '1 day', jitter => '1 h', replace => true)",
-        "schedule_run(9, '4000-01-01')",
+        "schedule_run_at(9, '4000-01-01')",
         "schedule_pause('s')",
         "schedule_resume('s')",
         "schedule_list()",

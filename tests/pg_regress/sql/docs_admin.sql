@@ -110,7 +110,7 @@ declare
     told text;
     all_n int;
 begin
-    select affected_rows into all_n from fetchq.docs_drop('rq_adm', filter, dry_run => true);
+    select affected into all_n from fetchq.docs_drop('rq_adm', filter, dry_run => true);
     perform fetchq.docs_drop('rq_adm', filter);
     select string_agg(s, ' ' order by s) into told
     from unnest('{active,done,dead,late-1,late-2,due-1,due-2,waits}'::text[]) s

@@ -1,4 +1,4 @@
--- Schedules. Their times are in the future; schedule_run() gets a later time as its argument.
+-- Schedules. Their times are in the future; schedule_run_at() gets a later time as its argument.
 set timezone = 'UTC';
 set datestyle = 'ISO';
 select was_created from fetchq.queue_create('rq_sched');
@@ -54,17 +54,17 @@ select name, version, priority, payload, starts_at, ends_at, created_at = now() 
 
 -- No schedule is due.
 select * from fetchq.schedule_run();
-select * from fetchq.schedule_run(10, '2099-12-31 23:59:59');
+select * from fetchq.schedule_run_at(10, '2099-12-31 23:59:59');
 -- On time, and a little late: all ticks since the last one.
-select * from fetchq.schedule_run(10, '2100-01-01');
-select * from fetchq.schedule_run(10, '2100-01-01');
-select * from fetchq.schedule_run(10, '2100-01-01 00:02');
+select * from fetchq.schedule_run_at(10, '2100-01-01');
+select * from fetchq.schedule_run_at(10, '2100-01-01');
+select * from fetchq.schedule_run_at(10, '2100-01-01 00:02');
 -- Half a minute after a tick, with missed ticks: all of them, up to the limit.
-select * from fetchq.schedule_run(10, '2100-01-01 00:06:30');
+select * from fetchq.schedule_run_at(10, '2100-01-01 00:06:30');
 -- One schedule at a time.
-select * from fetchq.schedule_run(1, '2100-01-01 03:30');
-select * from fetchq.schedule_run(0, '2100-01-01 03:30');
-select * from fetchq.schedule_run(9, '2100-01-01 03:30');
+select * from fetchq.schedule_run_at(1, '2100-01-01 03:30');
+select * from fetchq.schedule_run_at(0, '2100-01-01 03:30');
+select * from fetchq.schedule_run_at(9, '2100-01-01 03:30');
 select subject, version, priority, payload, status, next_iteration >= substr(subject, strpos(subject, '@') + 1)::timestamptz as in_time,
     next_iteration < substr(subject, strpos(subject, '@') + 1)::timestamptz + interval '10 s' as in_jitter
 from fetchq_data.rq_sched__docs order by subject;
@@ -75,12 +75,12 @@ select test.exact('rq_sched');
 
 -- A tick whose document exists has happened.
 select fetchq.doc_push('rq_sched', 'skip@2100-01-01T04:00:00Z');
-select * from fetchq.schedule_run(9, '2100-01-01 04:00');
+select * from fetchq.schedule_run_at(9, '2100-01-01 04:00');
 select name, next_tick, last_tick, ticks from fetchq.schedule_list();
 
 -- Ticks during a pause are not caught up.
 select fetchq.schedule_pause('skip'), fetchq.schedule_pause('skip');
-select * from fetchq.schedule_run(9, '2100-01-02');
+select * from fetchq.schedule_run_at(9, '2100-01-02');
 select name, state, next_tick from fetchq.schedule_list();
 select * from fetchq.schedule_resume('skip');
 select * from fetchq.schedule_resume('skip');
@@ -98,14 +98,14 @@ select was_created from fetchq.queue_create('rq_gone');
 select was_created from fetchq.schedule_create('gone', 'rq_gone', '@hourly', starts_at => '2100-01-02');
 select was_created from fetchq.schedule_create('late', 'rq_sched', '@hourly', starts_at => '2100-01-02');
 alter table fetchq_data.rq_gone__docs rename to rq_went__docs;
-select * from fetchq.schedule_run(9, '2100-01-02');
-select * from fetchq.schedule_run(9, '2100-01-02 00:00:00.9');
-select * from fetchq.schedule_run(9, '2100-01-02 00:00:01');
+select * from fetchq.schedule_run_at(9, '2100-01-02');
+select * from fetchq.schedule_run_at(9, '2100-01-02 00:00:00.9');
+select * from fetchq.schedule_run_at(9, '2100-01-02 00:00:01');
 select name, state, next_tick, attempts, last_error, (select due_at from fetchq.schedules s where s.name = l.name)
 from fetchq.schedule_list() l where name in ('gone', 'late');
 alter table fetchq_data.rq_went__docs rename to rq_gone__docs;
 select * from fetchq.schedule_resume('gone');
-select * from fetchq.schedule_run(9, '2100-01-02 00:00:01');
+select * from fetchq.schedule_run_at(9, '2100-01-02 00:00:01');
 select name, state, next_tick, last_tick, attempts, last_error from fetchq.schedule_list() l where name = 'gone';
 
 -- Maintenance runs schedules too: this schedule has just become due.

@@ -161,7 +161,7 @@ select r, test.seen('regress_fetchq_' || r) from unnest('{none,reader,producer,w
 set role regress_fetchq_none;
 select processed, packed from fetchq.mnt();
 select test.error($$select fetchq.metric_log_pack()$$);
-select test.error($$select fetchq.schedule_run(1, now())$$);
+select test.error($$select fetchq.schedule_run_at(1, now())$$);
 select test.error($$select fetchq.destroy_with_terrible_consequences()$$);
 select test.error($$select fetchq.utils_ts_retain('fetchq.queues', 'created_at', 'hour', now(), now())$$);
 select success, processed from fetchq.mnt_job_run(100);
