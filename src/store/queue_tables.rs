@@ -149,7 +149,9 @@ const TABLES: [&str; 3] = ["docs", "logs", "metrics"];
 pub fn create(spi: &Spi, name: &QueueName) -> Result<()> {
     for table in ["docs", "logs", "metrics", "history"] {
         let table = name.relation(table);
-        if relation::lookup_data_table(&table).is_some() {
+        // A session that has just dropped the queue lets others see that before it has told them
+        // to look up the names of its tables anew. It holds its locks until then.
+        if let NamedLock::Held(..) = relation::lock_data_table(&table, LockMode::Readers, true) {
             return Err(Error::StrayTable {
                 queue: name.to_string(),
                 table: format!("fetchq_data.{table}"),
