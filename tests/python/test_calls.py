@@ -221,5 +221,80 @@ class Calls(unittest.TestCase):
         self.calls_behind_a_pooler(Asyncpg(), "python_pooled_a")
 
 
+class Guide(unittest.TestCase):
+    """What docs/guides/drivers.md and docs/guides/poolers.md say."""
+
+    def setUp(self):
+        self.database = f"python_{self.id().rsplit('.', 1)[1]}"[:60]
+        create_database(self.database)
+        self.addCleanup(drop_database, self.database)
+
+    WAIT = "call fetchq.queue_wait(queues => {}, timeout => {})"
+
+    def test_psycopg_needs_autocommit_and_jsonb(self):
+        wait = self.WAIT.format("%s", "%s")
+        with psycopg.connect(url_of(self.database)) as db:
+            with self.assertRaises(psycopg.errors.ActiveSqlTransaction):
+                db.execute(wait, (["q"], timedelta(seconds=30)))
+        with psycopg.connect(url_of(self.database), autocommit=True) as db:
+            self.assertEqual(db.execute(wait, (["q"], timedelta(seconds=30))).fetchone(), ("q",))
+            docs = db.execute("select * from fetchq.doc_lease(%s, duration => %s)", ("q", timedelta(minutes=5)))
+            self.assertEqual([column.name for column in docs.description][:2], ["subject", "payload"])
+            with self.assertRaises(psycopg.ProgrammingError):
+                db.execute("select fetchq.doc_put(%s, %s, payload => %s)", ("q", "a", {"n": 1}))
+            db.execute("select fetchq.doc_put(%s, %s, payload => %s)", ("q", "a", Jsonb({"n": 1})))
+
+    def test_asyncpg_takes_only_matching_types(self):
+        async def check():
+            db = await asyncpg.connect(url_of(self.database))
+            wait = self.WAIT.format("$1", "$2")
+            with self.assertRaises(asyncpg.DataError):
+                await db.fetch(wait, ["q"], "30 seconds")
+            self.assertEqual((await db.fetch(wait, ["q"], timedelta(seconds=30)))[0]["ready"], "q")
+            await db.set_type_codec("jsonb", schema="pg_catalog", encoder=json.dumps, decoder=json.loads)
+            await db.fetch("select fetchq.doc_put($1, $2, payload => $3)", "q", "a", {"n": 1})
+            doc = await db.fetchrow("select * from fetchq.doc_get($1, $2)", "q", "a")
+            self.assertEqual(doc["payload"], {"n": 1})
+            await db.close()
+
+        asyncio.run(check())
+
+    def test_drivers_that_prepare_fail_behind_a_pooler(self):
+        pooler = Pooler(self.database)
+        self.addCleanup(pooler.end)
+        pooler.wait_for(self.database)
+        url = url_of(self.database, pooler.port)
+
+        async def by_asyncpg(**options):
+            first, second = await asyncpg.connect(url, **options), await asyncpg.connect(url, **options)
+            get = "select * from fetchq.doc_get($1, $2)"
+            try:
+                await first.fetch(get, "q", "pending")
+                # It holds the connection that was used last, so that the first client gets another.
+                await second.execute("begin")
+                await first.fetch(get, "q", "pending")
+                await second.execute("rollback")
+            finally:
+                first.terminate()
+                second.terminate()
+
+        def by_psycopg(**options):
+            with psycopg.connect(url, autocommit=True, **options) as first, \
+                    psycopg.connect(url, autocommit=True, **options) as second:
+                for db in [first] * 8 + [second] * 8:
+                    db.execute("select * from fetchq.doc_get(%s, %s)", ("q", "pending"))
+
+        with self.assertRaises(asyncpg.InvalidSQLStatementNameError):
+            asyncio.run(by_asyncpg())
+        with self.assertRaises(psycopg.errors.DuplicatePreparedStatement):
+            by_psycopg()
+        # What the sessions of the pool have prepared stays there: others have other connections.
+        with psycopg.connect(url_of("postgres"), autocommit=True) as admin:
+            admin.execute("select pg_terminate_backend(pid) from pg_stat_activity where datname = %s", (self.database,))
+        pooler.wait_for(self.database)
+        asyncio.run(by_asyncpg(statement_cache_size=0))
+        by_psycopg(prepare_threshold=None)
+
+
 if __name__ == "__main__":
     unittest.main()
