@@ -26,6 +26,7 @@ mod nulls;
 mod operators;
 mod plans;
 mod put;
+mod put_options;
 mod readme;
 mod schedules;
 mod search_path;
