@@ -6,6 +6,7 @@ use pgrx::{PgLogLevel, PgSqlErrorCode};
 
 use crate::domain::invalid::Invalid;
 use crate::domain::status::Status;
+use crate::domain::wording::{describe, describe_lost, describe_right, shorten};
 use crate::domain::{filter, queue_settings, schedule};
 
 /// What can go wrong in a call, other than an error of the server.
@@ -79,16 +80,28 @@ pub enum Error {
         argument: &'static str,
         got: usize,
     },
-    #[error("{function}() accepts only arrays of one dimension")]
-    ManyDimensions { function: String },
+    #[error("array \"{argument}\" of {function}() must have one dimension")]
+    ManyDimensions {
+        function: String,
+        argument: &'static str,
+    },
     #[error(
         "a payload of document \"{subject}\" of queue \"{queue}\" cannot be merged: it is not a JSON object"
     )]
     NotMergeable { queue: String, subject: String },
-    #[error("the list of documents is not a JSON array")]
+    #[error("argument \"docs\" is not a JSON array")]
     NoList,
     #[error("document {at} of the list is not valid: {reason}")]
     BadDocument { at: i64, reason: String },
+    #[error("document {at} of the list is not valid: {error}")]
+    InList { at: i64, error: Box<Error> },
+    #[error("\"{one}\" and \"{other}\" must not be given both")]
+    BothGiven {
+        one: &'static str,
+        other: &'static str,
+    },
+    #[error("\"{argument}\" is too long: it ends after the last point in time")]
+    LongDuration { argument: &'static str },
     #[error("{function}() cannot write: {}", if *.standby { "this server is a hot standby" } else { "the transaction is read only" })]
     ReadOnly { function: String, standby: bool },
     #[error("{0}() requires isolation level READ COMMITTED")]
@@ -123,11 +136,14 @@ pub enum Error {
         found: String,
         expected: String,
     },
-    #[error("unknown unit of time: {0:?}")]
+    #[error("unknown unit of time: {:?}", shorten(.0))]
     BadUnit(String),
-    #[error("unknown direction: {0:?}")]
+    #[error("unknown direction: {:?}", shorten(.0))]
     BadDirection(String),
-    #[error("invalid value for \"{argument}\": {value}, expected {rule}")]
+    #[error(
+        "invalid value for \"{argument}\": {}, expected {rule}",
+        shorten(value)
+    )]
     BadValue {
         argument: &'static str,
         value: String,
@@ -157,7 +173,7 @@ pub enum Error {
         queue: String,
         kind: &'static str,
     },
-    #[error("role \"{0}\" does not exist")]
+    #[error("role \"{}\" does not exist", shorten(.0))]
     UnknownRole(String),
     #[error(
         "an index of queue \"{0}\" cannot be created: its docs table has a column of another type"
@@ -167,17 +183,20 @@ pub enum Error {
     NotPacker,
     #[error("unknown maintenance task \"{task}\" of queue \"{queue}\"")]
     UnknownTask { task: String, queue: String },
-    #[error("schedule \"{0}\" does not exist")]
+    #[error("schedule \"{}\" does not exist", shorten(.0))]
     UnknownSchedule(String),
     #[error("schedule \"{0}\" already exists")]
     ScheduleExists(String),
     #[error("schedule \"{0}\" can neither be added nor found")]
     HiddenSchedule(String),
-    #[error("{given:?} is neither a cron expression nor an interval: {reason}")]
+    #[error(
+        "{:?} is neither a cron expression nor an interval: {reason}",
+        shorten(given)
+    )]
     BadSchedule { given: String, reason: String },
-    #[error("schedule {0:?} never ticks")]
+    #[error("schedule {:?} never ticks", shorten(.0))]
     NeverTicks(String),
-    #[error("time zone \"{0}\" is unknown")]
+    #[error("time zone \"{}\" is unknown", shorten(.0))]
     UnknownZone(String),
     #[error("document \"{subject}\" of queue \"{queue}\" is neither killed nor completed: {}", describe(*.found))]
     NotSettled {
@@ -247,39 +266,11 @@ pub enum Writer {
 /// A result with an error of fetchq.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Describes a document that is not active.
-fn describe(found: Option<Option<Status>>) -> String {
-    match found {
-        None => "there is no such document".into(),
-        Some(Some(status)) => format!("it is {}", status.word()),
-        Some(None) => "it has an unknown status".into(),
-    }
-}
-
-/// Describes what a role is not for a queue.
-fn describe_right(kind: Option<&str>) -> &'static str {
-    match kind {
-        None => "does not own",
-        Some("reader") => "has no rights on",
-        Some("producer") => "is no producer of",
-        Some("worker") => "is no worker of",
-        Some(_) => "is no manager of",
-    }
-}
-
 /// Describes a role that can write into a queue.
 fn describe_writer(role: &str, kind: Writer) -> String {
     match kind {
         Writer::Public => "every role".into(),
         Writer::Owner | Writer::Grantee => format!("role \"{role}\""),
-    }
-}
-
-/// Describes a document whose lease was lost. An active document has another lease.
-fn describe_lost(found: Option<Option<Status>>) -> String {
-    match found {
-        Some(Some(Status::Active)) => "it was picked again".into(),
-        other => describe(other),
     }
 }
 
@@ -290,9 +281,12 @@ impl Error {
         match self {
             Self::NullArgument { .. } | Self::NullElement { .. } => ERRCODE_NULL_VALUE_NOT_ALLOWED,
             Self::ListLengths { .. } | Self::ManyDimensions { .. } => ERRCODE_ARRAY_ELEMENT_ERROR,
-            Self::BadDocument { .. } | Self::NoList | Self::NotMergeable { .. } => {
-                ERRCODE_INVALID_PARAMETER_VALUE
-            }
+            Self::BadDocument { .. }
+            | Self::NoList
+            | Self::NotMergeable { .. }
+            | Self::BothGiven { .. } => ERRCODE_INVALID_PARAMETER_VALUE,
+            Self::InList { error, .. } => error.code(),
+            Self::LongDuration { .. } => ERRCODE_DATETIME_FIELD_OVERFLOW,
             Self::NegativeLimit { .. }
             | Self::BadDuration { .. }
             | Self::BadUnit(_)
@@ -349,9 +343,9 @@ impl Error {
                     ERRCODE_INVALID_NAME
                 }
                 Invalid::UnknownSetting(_) => ERRCODE_UNDEFINED_PARAMETER,
-                Invalid::SubjectLength { .. } | Invalid::MessageLength { .. } => {
-                    ERRCODE_STRING_DATA_RIGHT_TRUNCATION
-                }
+                Invalid::SubjectLength { .. }
+                | Invalid::KeyLength { .. }
+                | Invalid::MessageLength { .. } => ERRCODE_STRING_DATA_RIGHT_TRUNCATION,
                 Invalid::DocumentList { .. }
                 | Invalid::Filter(_)
                 | Invalid::Setting { .. }
@@ -367,7 +361,9 @@ impl Error {
         match self {
             Self::NullArgument { .. } => "Pass a value, or omit the argument if it has a default.".into(),
             Self::NegativeLimit { .. } => "Pass 0 or more.".into(),
-            Self::BadDuration { .. } => "Pass an interval such as '5m' or '1 hour'.".into(),
+            Self::BadDuration { .. } | Self::LongDuration { .. } => "Pass an interval such as '5m' or '1 hour'.".into(),
+            Self::BothGiven { one, other } => format!("Pass {one} or {other}, and omit the other one."),
+            Self::InList { error, .. } => error.hint(),
             Self::UnknownQueue(queue) => {
                 format!("Create it with: select * from fetchq.queue_create('{queue}')")
             }
@@ -431,6 +427,7 @@ impl Error {
                 Invalid::ScheduleName(_) => format!("The name of a schedule has 1 to {} characters, none of them a control character: it becomes part of the subjects.", schedule::NAME_MAX),
                 Invalid::QueueName(_) => "A queue name starts with a letter or an underscore, continues with letters, digits and underscores, and has at most 40 characters; it is folded to lower case.".into(),
                 Invalid::MessageLength { .. } => "Put long texts into the details.".into(),
+                Invalid::KeyLength { .. } => "Use a shorter key, such as a hash of the long one.".into(),
                 Invalid::SubjectLength { .. } => "Use a shorter subject, such as a hash of the long one.".into(),
                 Invalid::MetricName(_) => "A metric name has 1 to 40 characters.".into(),
                 Invalid::DocumentList { .. } => "Write the list as ('subject', priority, 'json payload', {DATA}), ...; only literals are allowed.".into(),
@@ -441,6 +438,14 @@ impl Error {
                 Invalid::Retention(_) => "Use a list such as [{\"retain\": \"minute\", \"from\": \"1h\", \"to\": \"0s\"}].".into(),
                 Invalid::JobSettings { .. } => "Use settings such as {\"delay\": \"5m\", \"duration\": \"1m\", \"limit\": 500}.".into(),
             },
+        }
+    }
+
+    /// The error of an element of a list of documents. `at` counts from 0.
+    pub fn in_list(self, at: usize) -> Self {
+        Self::InList {
+            at: at as i64 + 1,
+            error: Box::new(self),
         }
     }
 

@@ -329,6 +329,9 @@ class Source:
                 raise Unexpected(f"the match at {expression[0]!r} is not about an enum that is wrapped")
             self.arms(expression, 0, inner.pop(), enums, value, found)
             return
+        if [t.text for t in expression[:3]] in (["error", ".", "code"], ["error", ".", "hint"]):
+            self.positions.update((enum, variant) for enum, variant, _ in names)
+            return  # The error of an element of a list: its code and hint are those of another error.
         wraps = [n for n in names if enums[n[0]][n[1]][1]]
         if wraps and not any(t.kind == "str" for t in expression):
             return  # The expression calls the function of the wrapped enum.
@@ -362,6 +365,8 @@ class Source:
         enums = self.enums()
         if "Error" not in enums:
             raise Unexpected("there is no enum Error with #[error(…)]")
+        # Errors that only add a position to another error.
+        self.positions = set()
         codes = self.table("code", enums, self.errcode)
         hints = self.table("hint", enums, self.text)
         wrapped = {w for variants in enums.values() for _, w in variants.values() if w}
@@ -370,6 +375,8 @@ class Source:
             if enum != "Error" and enum not in wrapped:
                 raise Unexpected(f"enum {enum} has messages, but no Error wraps it")
             for variant, (message, wraps) in variants.items():
+                if (enum, variant) in self.positions:
+                    continue
                 if wraps:
                     if wraps not in enums:
                         raise Unexpected(f"{enum}::{variant} wraps {wraps}, which has no messages")

@@ -5,7 +5,7 @@ use pgrx::prelude::*;
 use crate::api::doc_pick::opt_duration;
 use crate::api::entry::{queue_name, respond_write, subject, subjects};
 use crate::domain::status;
-use crate::error;
+use crate::error::{self, Error};
 use crate::pg::call::Reply;
 use crate::pg::time;
 use crate::pg::value::Arg;
@@ -48,8 +48,8 @@ fn doc_extend(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
 /// `subjects`: only these documents; NULL: all that it still holds, for which all active documents
 /// of the queue are read. `stop` says whether the worker was asked to stop.
 ///
-/// Fails with `UnknownQueue`, `BadDuration`, with `NullElement` for a list that is not valid, and
-/// with `LeaseGone` when the lease holds none of the documents.
+/// Fails with `UnknownQueue`, `BadDuration`, with `NullElement` or `BadValue` for a list that is not
+/// valid, and with `LeaseGone` when the lease holds none of the documents.
 #[pg_extern(sql = false)]
 fn lease_extend(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
@@ -60,6 +60,13 @@ fn lease_extend(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
             true => None,
             false => Some(subjects(call, 3)?),
         };
+        if subjects.as_ref().is_some_and(Vec::is_empty) {
+            return Err(Error::BadValue {
+                argument: "subjects",
+                value: "an empty list".into(),
+                rule: "one subject or more, or NULL for all documents of the lease",
+            });
+        }
         let (until, extended) = Queue::with(&name, Right::Work, |queue| {
             let duration = duration.unwrap_or_else(|| queue.lease_duration());
             // Not the time of the transaction, which may have begun long ago.

@@ -2,7 +2,7 @@
 
 use pgrx::prelude::*;
 
-use crate::api::entry::{lenient, queue_name, respond_write};
+use crate::api::entry::{lenient, limit_or, queue_name, respond_write};
 use crate::error::{Error, Result};
 use crate::pg::call::{Call, Reply};
 use crate::pg::time::{self, Interval};
@@ -84,9 +84,9 @@ fn doc_pick_full_interval(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
 fn doc_lease(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
         let name = queue_name(call, 0)?;
-        let limit = call.limit(1, "max_docs")?;
+        let limit = limit_or(call, 1, "max_docs", 1)?;
         let duration = opt_duration(call, 2)?;
-        let version = call.int(3, "version")?;
+        let version = call.opt_int(3).unwrap_or(0);
         let lease = Lease::of(given_worker(call, 4, 5)?);
         let mut out = call.rows();
         // A transaction that has picked before may not have noticed yet that the queue was paused.

@@ -3,7 +3,7 @@
 use pgrx::prelude::*;
 
 use crate::api::doc_pick::{given_worker, opt_duration};
-use crate::api::entry::respond_write;
+use crate::api::entry::{limit_or, respond_write};
 use crate::domain::names::QueueName;
 use crate::error::{Error, Result};
 use crate::pg::call::{Call, Reply};
@@ -43,16 +43,16 @@ fn doc_pick_any(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
 
 /// `doc_lease_any(queues, max_docs, duration, version, weights, worker, binding) → (queue,
 /// document)`: leases due documents as `doc_pick_any` does, with the columns and the arguments of
-/// `doc_lease`. `duration` NULL: the setting `lease` of each queue.
+/// `doc_lease`. NULL is the default of every argument but the queues.
 ///
 /// Fails as `doc_pick_any` and `doc_lease` do.
 #[pg_extern(sql = false)]
 fn doc_lease_any(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
         let wanted = Wanted {
-            limit: call.limit(1, "max_docs")?,
+            limit: limit_or(call, 1, "max_docs", 1)?,
             duration: opt_duration(call, 2)?,
-            version: call.int(3, "version")?,
+            version: call.opt_int(3).unwrap_or(0),
             columns: Columns::Leased,
             lease: Lease::of(given_worker(call, 5, 6)?),
         };
@@ -104,6 +104,13 @@ fn pick_any(call: &Call, wanted: &Wanted) -> Result<Reply> {
 /// The names of the queues, each of them once.
 fn queues(call: &Call) -> Result<Vec<QueueName>> {
     let given = call.texts(0, "queues")?;
+    if given.is_empty() || given.len() > MAX_QUEUES {
+        return Err(Error::BadValue {
+            argument: "queues",
+            value: format!("a list of {}", given.len()),
+            rule: "1 to 100 queues",
+        });
+    }
     let mut names: Vec<QueueName> = Vec::with_capacity(given.len());
     for name in &given {
         let Some(name) = name else {
@@ -122,19 +129,12 @@ fn queues(call: &Call) -> Result<Vec<QueueName>> {
         }
         names.push(name);
     }
-    if names.is_empty() || names.len() > MAX_QUEUES {
-        return Err(Error::BadValue {
-            argument: "queues",
-            value: format!("a list of {}", names.len()),
-            rule: "1 to 100 queues",
-        });
-    }
     Ok(names)
 }
 
 /// The weights of the queues, in their order; 1 for each where none are given.
 fn weights(call: &Call, at: usize, queues: usize) -> Result<Vec<i32>> {
-    let Some(given) = call.opt_ints(at) else {
+    let Some(given) = call.opt_ints(at, "weights")? else {
         return Ok(vec![1; queues]);
     };
     let bad = |value: String, rule| Error::BadValue {

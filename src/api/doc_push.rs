@@ -2,6 +2,7 @@
 
 use pgrx::prelude::*;
 
+use crate::api::doc_put::payload_or_empty;
 use crate::api::entry::{
     generated_subject, lenient, payload, queue_name, respond_write, subject, undouble_payload,
 };
@@ -11,6 +12,7 @@ use crate::error::{Error, Result};
 use crate::pg::call::{Call, Reply};
 use crate::pg::json::Jsonb;
 use crate::pg::time;
+use crate::store::doc_options;
 use crate::store::doc_push as store;
 use crate::store::doc_push::NewDoc;
 use crate::store::doc_push_many;
@@ -141,22 +143,26 @@ fn doc_push_untyped(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     })
 }
 
-/// `doc_append(queue, payload, version, priority) → subject`: adds a document that is due now,
-/// after the other documents of its priority, and returns the subject that was generated for it. A
-/// queue that does not exist raises a warning and returns NULL.
+/// `doc_append(queue, payload, version, priority, ordering_key, max_attempts, delay, headers) →
+/// subject`: adds a document that is due now or after `delay`, an interval, and returns the subject
+/// that was generated for it. It is picked after the documents of its priority that are due before.
+/// NULL is the default of every argument but queue. A queue that does not exist raises a warning and
+/// returns NULL.
+///
+/// Fails as `doc_put` does for `ordering_key`, `max_attempts`, `delay` and `headers`.
 #[pg_extern(sql = false)]
 fn doc_append(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
         let queue = queue_name(call, 0)?;
         let doc = NewDoc {
             subject: "",
-            payload: payload(call, 1)?,
-            version: call.int(2, "version")?,
-            priority: call.int(3, "priority")?,
-            next_iteration: time::now(),
-            ordering_key: None,
-            max_attempts: None,
-            headers: None,
+            payload: payload_or_empty(call, 1),
+            version: call.opt_int(2).unwrap_or(0),
+            priority: call.opt_int(3).unwrap_or(0),
+            ordering_key: doc_options::ordering_key(call.opt_text(4))?,
+            max_attempts: doc_options::max_attempts(call.opt_int(5))?,
+            next_iteration: doc_options::due(None, call.opt_interval(6))?,
+            headers: doc_options::headers(call.opt_json(7))?,
         };
         let appended = Queue::with(&queue, Right::Push, |queue| {
             Ok(store::append(queue, &doc, generated_subject)

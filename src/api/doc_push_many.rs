@@ -59,7 +59,7 @@ fn doc_push_many_arrays(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
 fn doc_append_many(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
         let queue = queue_name(call, 0)?;
-        let Some((payloads, n)) = call.json_array(1)? else {
+        let Some((payloads, n)) = call.json_array(1, "payloads")? else {
             return Err(call.missing("payloads"));
         };
         let mut subjects: Vec<String> = (0..n).map(|_| generated_subject()).collect();

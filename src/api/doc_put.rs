@@ -2,57 +2,54 @@
 
 use pgrx::prelude::*;
 
-use crate::api::entry::{payload, queue_name, respond_write, subject};
-use crate::domain::put_mode::{MODES, Mode};
-use crate::error::{Error, Result};
+use crate::api::entry::{opt_payload, queue_name, respond_write, subject};
+use crate::error::Result;
 use crate::pg::call::{Call, Reply};
+use crate::pg::json::Jsonb;
+use crate::store::doc_options;
 use crate::store::doc_push::NewDoc;
 use crate::store::doc_put as store;
 use crate::store::doc_put::Put;
 use crate::store::open_queue::Queue;
 use crate::store::rights::Right;
 
-/// The mode of an argument. Fails with `BadValue` for an unknown one.
-pub fn mode(call: &Call, at: usize) -> Result<Mode> {
-    let text = call.text(at, "mode")?;
-    Mode::parse(text).ok_or_else(|| Error::BadValue {
-        argument: "mode",
-        value: format!("{text:?}"),
-        rule: MODES,
+/// A payload; NULL: the empty object.
+pub fn payload_or_empty(call: &Call, at: usize) -> Jsonb {
+    opt_payload(call, at).unwrap_or_else(|| Jsonb::parse("{}"))
+}
+
+/// The document of `doc_put`: argument 1 and those from 2 on, without the mode.
+fn new_doc(call: &Call) -> Result<NewDoc<'_>> {
+    Ok(NewDoc {
+        subject: subject(call, 1)?,
+        payload: payload_or_empty(call, 2),
+        next_iteration: doc_options::due(call.opt_timestamp(3), call.opt_interval(9))?,
+        version: call.opt_int(4).unwrap_or(0),
+        priority: call.opt_int(5).unwrap_or(0),
+        ordering_key: doc_options::ordering_key(call.opt_text(7))?,
+        max_attempts: doc_options::max_attempts(call.opt_int(8))?,
+        headers: doc_options::headers(call.opt_json(10))?,
     })
 }
 
-/// `doc_put(queue, subject, payload, next_iteration, version, priority, mode, ordering_key, max_attempts)
-/// → action`:
-/// adds a document. When its subject exists, `mode` decides: ignore, replace, merge, earliest,
-/// debounce or reset. `ordering_key` and `max_attempts` may be NULL.
+/// `doc_put(queue, subject, payload, next_iteration, version, priority, mode, ordering_key,
+/// max_attempts, delay, headers) → action`: adds a document. When its subject exists, `mode`
+/// decides: ignore, replace, merge, earliest, debounce or reset. It is due at `next_iteration`, or
+/// `delay`, an interval, after the start of the transaction. NULL is the default of every argument
+/// but queue and subject.
 ///
-/// Fails with `UnknownQueue`, with `BadValue` for an unknown mode or `max_attempts` below 1,
-/// with `NotMergeable` when a payload to be merged is not a JSON object.
+/// Fails with `UnknownQueue`; with `BothGiven` for a delay beside a time, with `BadDuration` or
+/// `LongDuration` for a delay that is negative, infinite or too long; with `BadValue` for an
+/// unknown mode, for `max_attempts` below 1 and for headers that are no JSON object; with
+/// `NotMergeable` when a payload to be merged is not a JSON object; with `Invalid` for an ordering key
+/// that is too long.
 #[pg_extern(sql = false)]
 fn doc_put(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
         let queue = queue_name(call, 0)?;
-        let max_attempts = call.opt_int(8);
-        if let Some(n) = max_attempts.filter(|n| *n < 1) {
-            return Err(Error::BadValue {
-                argument: "max_attempts",
-                value: n.to_string(),
-                rule: "1 or more, or NULL for what the queue is set to",
-            });
-        }
         let put = Put {
-            doc: NewDoc {
-                subject: subject(call, 1)?,
-                payload: payload(call, 2)?,
-                next_iteration: call.timestamp(3, "next_iteration")?,
-                version: call.int(4, "version")?,
-                priority: call.int(5, "priority")?,
-                ordering_key: call.opt_text(7),
-                max_attempts,
-                headers: None,
-            },
-            mode: mode(call, 6)?,
+            doc: new_doc(call)?,
+            mode: doc_options::mode(call.opt_text(6))?,
         };
         let action = Queue::with(&queue, Right::Push, |queue| store::put(queue, &put))?;
         Ok(Reply::text(action.word()))

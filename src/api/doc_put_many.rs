@@ -2,10 +2,10 @@
 
 use pgrx::prelude::*;
 
-use crate::api::doc_put::mode;
 use crate::api::entry::{queue_name, respond_write};
 use crate::pg::call::Reply;
 use crate::pg::value::Arg;
+use crate::store::doc_options;
 use crate::store::doc_put_many as store;
 use crate::store::open_queue::Queue;
 use crate::store::rights::Right;
@@ -13,14 +13,14 @@ use crate::store::rights::Right;
 /// `doc_put_many(queue, docs, mode) → (subject, action)`: as `doc_put`, for a JSON array of
 /// documents. A document may name a mode of its own.
 ///
-/// Fails with `UnknownQueue`, with `NoList` or `BadDocument` for an array that is not valid,
-/// with `BadValue` for an unknown mode, with `NotMergeable` as above.
+/// Fails with `UnknownQueue`, with `NoList` or `BadDocument` for an array that is not valid, with
+/// `InList` where `doc_put` refuses a document, with `BadValue` for an unknown mode.
 #[pg_extern(sql = false)]
 fn doc_put_many(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
         let queue = queue_name(call, 0)?;
         let docs = call.json(1, "docs")?;
-        let mode = mode(call, 2)?;
+        let mode = doc_options::mode(call.opt_text(2))?;
         let mut out = call.rows();
         for (subject, action) in Queue::with(&queue, Right::Push, |queue| {
             store::put_docs(queue, docs, mode)

@@ -2,11 +2,12 @@
 
 use pgrx::prelude::*;
 
-use crate::api::entry::{queue_name, respond_write};
+use crate::api::entry::{limit_or, queue_name, respond_write};
 use crate::domain::filter;
 use crate::domain::names::QueueName;
 use crate::error::{Error, Result};
 use crate::pg::call::{Call, Reply};
+use crate::pg::json::Jsonb;
 use crate::store::doc_selection::BulkRequest;
 use crate::store::docs_admin;
 use crate::store::open_queue::Queue;
@@ -21,8 +22,14 @@ enum EmptyFilter {
     Refused,
 }
 
+/// A filter; NULL: the one without conditions.
+pub fn filter_or_empty(call: &Call, at: usize) -> Jsonb {
+    call.opt_json(at).unwrap_or_else(|| Jsonb::parse("{}"))
+}
+
 /// Acts on the documents of a queue that match a filter. Reads `filter, max_docs, dry_run` from
-/// argument `first` on (counted from 0). With `dry_run` the documents are only counted.
+/// argument `first` on (counted from 0), for which NULL is the default. With `dry_run` the documents
+/// are only counted.
 ///
 /// Fails with `UnknownQueue`, with `NegativeLimit` when `max_docs` is below 0, with `Invalid` for a
 /// filter that is not valid, with `FilterOfAll` for one that has to have a condition.
@@ -34,7 +41,7 @@ fn administer(
 ) -> Reply {
     respond_write(fcinfo, |call| {
         let name = queue_name(call, 0)?;
-        let json = call.json(first, "filter")?;
+        let json = filter_or_empty(call, first);
         let filter = filter::parse(&json.to_text())?;
         if empty == EmptyFilter::Refused && filter.is_empty && !filter.all {
             return Err(Error::FilterOfAll(call.function_name()));
@@ -42,8 +49,8 @@ fn administer(
         let request = BulkRequest {
             filter: &filter,
             json,
-            limit: call.limit(first + 1, "max_docs")?,
-            dry_run: call.bool(first + 2, "dry_run")?,
+            limit: limit_or(call, first + 1, "max_docs", 1000)?,
+            dry_run: call.opt_bool(first + 2).unwrap_or(false),
         };
         Queue::with(&name, Right::Work, |queue| act(call, queue, &request)).map(Reply::count)
     })

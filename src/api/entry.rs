@@ -81,6 +81,14 @@ pub fn generated_subject() -> String {
     subjects::generate(time::clock(), session::number())
 }
 
+/// A limit of a number of rows; NULL: `default`. Fails with `NegativeLimit` when it is less than 0.
+pub fn limit_or(call: &Call, at: usize, name: &'static str, default: i32) -> Result<i32> {
+    match call.is_null(at) {
+        true => Ok(default),
+        false => call.limit(at, name),
+    }
+}
+
 /// The name of a metric, checked. Fails with `NullArgument` or `Invalid`.
 pub fn metric_name(call: &Call, at: usize) -> Result<&str> {
     Ok(names::check_metric(call.text(at, "metric")?)?)
@@ -172,7 +180,7 @@ pub fn payloads(call: &Call, at: usize, n: usize) -> Result<Arg> {
 /// Fails with `ListLengths` when there are more or fewer than `n`, with `ManyDimensions` when the
 /// array has several dimensions.
 pub fn values_of(call: &Call, at: usize, n: usize, argument: &'static str) -> Result<Option<Arg>> {
-    match call.json_array(at)? {
+    match call.json_array(at, argument)? {
         None => Ok(None),
         Some((_, got)) if got != n => Err(Error::ListLengths {
             subjects: n,

@@ -2,7 +2,8 @@
 
 use pgrx::prelude::*;
 
-use crate::api::entry::{queue_name, respond, subject};
+use crate::api::docs_admin::filter_or_empty;
+use crate::api::entry::{limit_or, queue_name, respond, subject};
 use crate::domain::filter;
 use crate::pg::call::Reply;
 use crate::store::doc_selection::BulkRequest;
@@ -26,17 +27,17 @@ fn doc_get(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
 /// `docs_list(queue, filter, max_docs, after)`: a page of the documents that match a filter.
 ///
 /// Fails with `NegativeLimit` when `max_docs` is below 0, with `Invalid` for a filter that is not
-/// valid, with `BadDuration` for an age in it that is no duration, and with `TooMuchToRead`.
+/// valid, and with `TooMuchToRead`.
 #[pg_extern(sql = false)]
 fn docs_list(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond(fcinfo, |call| {
         let name = queue_name(call, 0)?;
-        let json = call.json(1, "filter")?;
+        let json = filter_or_empty(call, 1);
         let filter = filter::parse(&json.to_text())?;
         let request = BulkRequest {
             filter: &filter,
             json,
-            limit: call.limit(2, "max_docs")?,
+            limit: limit_or(call, 2, "max_docs", 100)?,
             dry_run: true,
         };
         let mut out = call.rows();
@@ -53,7 +54,7 @@ fn doc_errors(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond(fcinfo, |call| {
         let name = queue_name(call, 0)?;
         let subject = subject(call, 1)?;
-        let limit = call.limit(2, "max_docs")?;
+        let limit = limit_or(call, 2, "max_docs", 100)?;
         let mut out = call.rows();
         reading::errors(&name, subject, limit, &mut out)?;
         Ok(out.done())

@@ -1,9 +1,13 @@
 //! The filter of a bulk action: a JSON object whose keys restrict the documents.
 
-use serde_json::{Map, Value};
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+use serde_json::value::RawValue;
 
 use crate::domain::invalid::Invalid;
 use crate::domain::status::Status;
+use crate::domain::wording::shorten;
 
 /// A filter. A document must satisfy every condition that is not None.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -61,11 +65,10 @@ pub const KEYS: [&str; 13] = [
 /// Fails with `Invalid::Filter` when the text is no JSON object, when a key is unknown, or when a
 /// value has the wrong type.
 pub fn parse(json: &str) -> Result<Filter, Invalid> {
-    let value: Value = serde_json::from_str(json).map_err(|e| Invalid::Filter(e.to_string()))?;
-    let Value::Object(object) = value else {
-        return Err(Invalid::Filter("it is no JSON object".into()));
-    };
+    let object: Object =
+        serde_json::from_str(json).map_err(|_| Invalid::Filter("it is no JSON object".into()))?;
     if let Some(key) = object.keys().find(|key| !KEYS.contains(&key.as_str())) {
+        let key = shorten(key);
         return Err(Invalid::Filter(format!("there is no key {key:?}")));
     }
     Ok(Filter {
@@ -75,10 +78,10 @@ pub fn parse(json: &str) -> Result<Filter, Invalid> {
         min_priority: one(&object, "min_priority", "an integer", integer)?,
         max_priority: one(&object, "max_priority", "an integer", integer)?,
         min_attempts: one(&object, "min_attempts", "an integer", integer)?,
-        older_than: one(&object, "older_than", "an interval as text", text)?,
-        newer_than: one(&object, "newer_than", "an interval as text", text)?,
-        subject: one(&object, "subject", "a pattern as text", text)?,
-        error: one(&object, "error", "a pattern as text", text)?,
+        older_than: one(&object, "older_than", AGE, text)?,
+        newer_than: one(&object, "newer_than", AGE, text)?,
+        subject: one(&object, "subject", PATTERN, pattern)?,
+        error: one(&object, "error", PATTERN, pattern)?,
         ordering_key: one(&object, "ordering_key", "a text", text)?,
         has_payload: object.contains_key("payload"),
         all: one(&object, "all", "true", |value| {
@@ -88,44 +91,76 @@ pub fn parse(json: &str) -> Result<Filter, Invalid> {
         // Every payload that is an object contains the empty one.
         is_empty: object.iter().all(|(key, value)| match key.as_str() {
             "all" => true,
-            "payload" => *value == Value::Object(Map::new()),
+            "payload" => value.get() == "{}",
             _ => false,
         }),
     })
 }
 
+/// The keys of a filter, with the text of each value. The values are parsed one by one: the payload is
+/// left to the server, which has no limits to numbers and depth.
+type Object<'a> = BTreeMap<String, &'a RawValue>;
+
+/// What a pattern must be.
+const PATTERN: &str = "a pattern of LIKE as text, which does not end with an escape character";
+
 /// Reads the value of a key. `rule` says in the error what the value must be.
 fn one<T>(
-    object: &Map<String, Value>,
+    object: &Object,
     key: &str,
     rule: &str,
     read: fn(&Value) -> Option<T>,
 ) -> Result<Option<T>, Invalid> {
-    object
-        .get(key)
-        .map(|value| read(value).ok_or_else(|| wrong(key, rule, value)))
-        .transpose()
+    let Some(given) = object.get(key) else {
+        return Ok(None);
+    };
+    let value: Option<Value> = serde_json::from_str(given.get()).ok();
+    match value.as_ref().and_then(read) {
+        Some(value) => Ok(Some(value)),
+        None => Err(wrong(key, rule, given.get())),
+    }
 }
 
 /// Reads the value of a key that is one value or an array of values.
 fn list<T>(
-    object: &Map<String, Value>,
+    object: &Object,
     key: &str,
     rule: &str,
     read: fn(&Value) -> Option<T>,
 ) -> Result<Option<Vec<T>>, Invalid> {
-    let Some(value) = object.get(key) else {
+    let Some(given) = object.get(key) else {
         return Ok(None);
     };
-    let read = |value| read(value).ok_or_else(|| wrong(key, rule, value));
-    match value {
+    let value = serde_json::from_str(given.get());
+    let wrong = |value: &str| wrong(key, rule, value);
+    let read = |value: &Value| read(value).ok_or_else(|| wrong(&value.to_string()));
+    match value.map_err(|_| wrong(given.get()))? {
         Value::Array(values) => values.iter().map(read).collect::<Result<_, _>>().map(Some),
-        value => read(value).map(|value| Some(vec![value])),
+        value => read(&value).map(|value| Some(vec![value])),
     }
 }
 
-fn wrong(key: &str, rule: &str, value: &Value) -> Invalid {
+fn wrong(key: &str, rule: &str, value: &str) -> Invalid {
+    let value = shorten(value);
     Invalid::Filter(format!("{key:?} must be {rule}, not {value}"))
+}
+
+/// The error of an age, which only the server can read.
+pub fn wrong_age(key: &str, text: &str) -> Invalid {
+    wrong(key, AGE, &format!("{text:?}"))
+}
+
+/// What an age must be.
+const AGE: &str = "the text of an interval from 0 to 1000 years";
+
+/// Reads a pattern of LIKE. With an escape character at its end, it would be an error of the server
+/// once it is compared with a text.
+fn pattern(value: &Value) -> Option<String> {
+    let is_complete = |text: &&str| {
+        let escapes = text.bytes().rev().take_while(|byte| *byte == b'\\');
+        escapes.count() % 2 == 0
+    };
+    value.as_str().filter(is_complete).map(str::to_owned)
 }
 
 fn integer(value: &Value) -> Option<i32> {
@@ -176,6 +211,10 @@ mod tests {
         assert!(parse(r#"{"all": true}"#).unwrap().is_empty);
         assert!(!parse(r#"{"all": true, "version": 1}"#).unwrap().is_empty);
         assert!(!parse(r#"{"payload": {"a": 1}}"#).unwrap().is_empty);
+        assert!(!parse(r#"{"payload": {"a": 1e400}}"#).unwrap().is_empty);
+        assert!(!parse(r#"{"subject": "a\\\\"}"#).unwrap().is_empty);
+        let deep = format!(r#"{{"payload": {}{}}}"#, "[".repeat(5000), "]".repeat(5000));
+        assert!(!parse(&deep).unwrap().is_empty);
         let all = Filter::default().codes(&[Status::Planned, Status::Killed], &[Status::Active]);
         assert_eq!(all, [0, -1]);
     }
@@ -213,6 +252,10 @@ mod tests {
             (r#"{"all": false}"#, r#""all" must be true"#),
             (r#"{"all": 1}"#, r#""all" must be true"#),
             (r#"{"subject": {}}"#, r#""subject" must be"#),
+            (r#"{"subject": "a\\"}"#, r#""subject" must be"#),
+            (r#"{"error": "a\\\\\\"}"#, r#""error" must be"#),
+            (r#"{"priority": 1e400}"#, r#""priority" must be"#),
+            (r#"{"min_priority": 1e400}"#, r#""min_priority" must be"#),
         ] {
             match parse(bad) {
                 Err(Invalid::Filter(reason)) => {

@@ -1,31 +1,38 @@
 //! The errors of the rules in this folder.
 
+use crate::domain::wording::shorten;
+
 /// Says what is wrong with a value that a caller passed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Invalid {
-    #[error("invalid queue name: {0:?}")]
+    #[error("invalid queue name: {:?}", shorten(.0))]
     QueueName(String),
     #[error("the subject exceeds the limit of {max} characters: it has {got}")]
     SubjectLength { got: usize, max: usize },
+    #[error("the ordering key exceeds the limit of {max} characters: it has {got}")]
+    KeyLength { got: usize, max: usize },
     #[error("the message exceeds the limit of {max} bytes: it has {got}")]
     MessageLength { got: usize, max: usize },
-    #[error("invalid schedule name: {0:?}")]
+    #[error("invalid schedule name: {:?}", shorten(.0))]
     ScheduleName(String),
-    #[error("invalid metric name: {0:?}")]
+    #[error("invalid metric name: {:?}", shorten(.0))]
     MetricName(String),
     #[error("invalid document list at character {at}: {reason}")]
     DocumentList { at: usize, reason: String },
     #[error("invalid filter: {0}")]
     Filter(String),
-    #[error("there is no setting {0:?} of a queue")]
+    #[error("there is no setting {:?} of a queue", shorten(.0))]
     UnknownSetting(String),
-    #[error("invalid value for setting \"{key}\": {value}, expected {rule}")]
+    #[error(
+        "invalid value for setting \"{key}\": {}, expected {rule}",
+        shorten(value)
+    )]
     Setting {
         key: String,
         value: String,
         rule: &'static str,
     },
-    #[error("the settings are not a JSON object: {0}")]
+    #[error("the settings are not a JSON object: {}", shorten(.0))]
     Settings(String),
     #[error("invalid metrics retention policy: {0}")]
     Retention(String),

@@ -22,3 +22,4 @@ pub mod schedule;
 pub mod status;
 pub mod subjects;
 pub mod timing;
+pub mod wording;

@@ -71,19 +71,30 @@ impl std::fmt::Display for QueueName {
 
 /// Checks that a subject fits its column. Returns `Invalid::SubjectLength` when it is too long.
 pub fn check_subject(subject: &str) -> Result<&str, Invalid> {
-    // The characters of most subjects need not be counted, because they have few bytes.
-    if subject.len() <= SUBJECT_MAX {
-        return Ok(subject);
+    let max = SUBJECT_MAX;
+    match excess(subject, max) {
+        None => Ok(subject),
+        Some(got) => Err(Invalid::SubjectLength { got, max }),
     }
-    let got = subject.chars().count();
-    if got <= SUBJECT_MAX {
-        Ok(subject)
-    } else {
-        Err(Invalid::SubjectLength {
-            got,
-            max: SUBJECT_MAX,
-        })
+}
+
+/// Checks that an ordering key fits its index, where it can be as long as a subject. Returns
+/// `Invalid::KeyLength` when it is too long.
+pub fn check_ordering_key(key: &str) -> Result<&str, Invalid> {
+    let max = SUBJECT_MAX;
+    match excess(key, max) {
+        None => Ok(key),
+        Some(got) => Err(Invalid::KeyLength { got, max }),
     }
+}
+
+/// The number of characters of a text if there are more than `max`.
+fn excess(text: &str, max: usize) -> Option<usize> {
+    // The characters of most texts need not be counted, because they have few bytes.
+    if text.len() <= max {
+        return None;
+    }
+    Some(text.chars().count()).filter(|n| *n > max)
 }
 
 /// The length of the longest message of an error, in bytes.

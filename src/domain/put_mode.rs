@@ -9,11 +9,11 @@ pub enum OnDuplicate {
     Ignore,
     /// The new document replaces it.
     Replace,
-    /// The payloads are merged.
+    /// The payloads are merged, and so are the headers.
     Merge,
     /// The document becomes due at the earlier one of both times.
     Earliest,
-    /// The document becomes due at the new time, and gets the new payload.
+    /// The document becomes due at the new time, and gets the new payload and headers.
     Debounce,
 }
 
@@ -88,11 +88,11 @@ impl Mode {
 pub enum Decision {
     /// The document does not change.
     Leave,
-    /// The payloads are merged.
+    /// The payloads are merged, and so are the headers.
     Merge,
     /// The document gets the new time.
     Plan(Status),
-    /// The document gets the new time and the new payload.
+    /// The document gets the new time, and the new payload and headers.
     PlanWithPayload(Status),
     /// The new document replaces it.
     Replace(Status),

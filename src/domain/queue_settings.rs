@@ -227,7 +227,7 @@ type Object<'a> = BTreeMap<String, &'a RawValue>;
 /// an unknown key, with `Invalid::Setting` for a value that its key does not accept.
 pub fn parse(json: &str, check: impl Fn(Check) -> bool) -> Result<Changes, Invalid> {
     let object: Object =
-        serde_json::from_str(json).map_err(|_| Invalid::Settings(shorten(json)))?;
+        serde_json::from_str(json).map_err(|_| Invalid::Settings(json.to_owned()))?;
     let mut changes = Changes::default();
     for (key, value) in &object {
         // A key with a dot is written as an object.
@@ -237,7 +237,7 @@ pub fn parse(json: &str, check: impl Fn(Check) -> bool) -> Result<Changes, Inval
         }
         let group: Vec<&Setting> = group(key).collect();
         if group.is_empty() {
-            return Err(Invalid::UnknownSetting(shorten(key)));
+            return Err(Invalid::UnknownSetting(key.clone()));
         }
         if value.get() == "null" {
             for setting in group {
@@ -247,12 +247,12 @@ pub fn parse(json: &str, check: impl Fn(Check) -> bool) -> Result<Changes, Inval
         }
         let inner: Object = serde_json::from_str(value.get()).map_err(|_| Invalid::Setting {
             key: key.clone(),
-            value: shorten(value.get()),
+            value: value.get().to_owned(),
             rule: "an object, or null",
         })?;
         for (inner_key, value) in &inner {
             let key = format!("{key}.{inner_key}");
-            let setting = find(&key).ok_or_else(|| Invalid::UnknownSetting(shorten(&key)))?;
+            let setting = find(&key).ok_or_else(|| Invalid::UnknownSetting(key.clone()))?;
             changes.set(setting, read(setting, value, &check)?);
         }
     }
@@ -297,20 +297,9 @@ fn read(
     });
     valid.ok_or_else(|| Invalid::Setting {
         key: setting.key.to_owned(),
-        value: shorten(value.get()),
+        value: value.get().to_owned(),
         rule: setting.kind.rule(),
     })
-}
-
-/// The longest part of a value that an error shows, in characters.
-const SHOWN: usize = 80;
-
-/// A text for an error: its beginning, where it is long.
-fn shorten(text: &str) -> String {
-    match text.char_indices().nth(SHOWN) {
-        None => text.to_owned(),
-        Some((end, _)) => format!("{}…", &text[..end]),
-    }
 }
 
 /// The keys whose values differ between two objects with settings, such as `retry.base`.

@@ -7,6 +7,7 @@ use pgrx::pgrx_sql_entity_graph::metadata::{
 use pgrx::{FromDatum, IntoDatum, pg_sys};
 
 use crate::error::{Error, Result};
+use crate::pg::array;
 use crate::pg::json::Jsonb;
 use crate::pg::spi::Rows;
 use crate::pg::value::Arg;
@@ -117,46 +118,52 @@ impl Call {
     }
 
     /// Reads a `text[]` argument that must not be NULL. Its elements may be NULL.
+    ///
+    /// Fails with `Error::ManyDimensions` when the array has more than one dimension.
     pub fn texts(&self, at: usize, name: &'static str) -> Result<Vec<Option<String>>> {
+        self.list(at, name)?;
         self.read(at).ok_or_else(|| self.missing(name))
     }
 
     /// Reads an `integer[]` argument, or None when it is NULL. Its elements may be NULL.
-    pub fn opt_ints(&self, at: usize) -> Option<Vec<Option<i32>>> {
-        self.read(at)
+    ///
+    /// Fails with `Error::ManyDimensions` when the array has more than one dimension.
+    pub fn opt_ints(&self, at: usize, name: &'static str) -> Result<Option<Vec<Option<i32>>>> {
+        self.list(at, name)?;
+        Ok(self.read(at))
     }
 
     /// Reads a `jsonb[]` argument, or None when it is NULL.
     ///
-    /// Returns the array as it is, and the number of its elements. Returns
+    /// Returns the array as it is, and the number of its elements. Fails with
     /// `Error::ManyDimensions` when the array has more than one dimension.
-    pub fn json_array(&self, at: usize) -> Result<Option<(Arg, usize)>> {
-        let Some(datum) = self.datum(at) else {
-            return Ok(None);
+    pub fn json_array(&self, at: usize, name: &'static str) -> Result<Option<(Arg, usize)>> {
+        let list = self.list(at, name)?;
+        Ok(list.map(|(array, n)| (Arg::new(pg_sys::JSONBARRAYOID, Some(array)), n)))
+    }
+
+    /// An array argument, detoasted, and the number of its elements; None when it is NULL.
+    ///
+    /// Fails with `Error::ManyDimensions` when the array has more than one dimension: its elements
+    /// would be taken for a list.
+    fn list(&self, at: usize, name: &'static str) -> Result<Option<(pg_sys::Datum, usize)>> {
+        let wrong = || Error::ManyDimensions {
+            function: self.function_name(),
+            argument: name,
         };
-        // SAFETY: The declaration gives this position the type jsonb[]. The detoasted copy
-        // lives as long as the call. The sizes of the dimensions follow the header.
-        let (array, n, dimensions) = unsafe {
-            let array = pg_sys::pg_detoast_datum(datum.cast_mut_ptr()) as *mut pg_sys::ArrayType;
-            let dimensions = (*array).ndim;
-            let sizes = (array as *mut u8).add(size_of::<pg_sys::ArrayType>()) as *const i32;
-            let n = if dimensions == 0 { 0 } else { *sizes as usize };
-            (array, n, dimensions)
-        };
-        if dimensions > 1 {
-            return Err(Error::ManyDimensions {
-                function: self.function_name(),
-            });
-        }
-        Ok(Some((
-            Arg::new(pg_sys::JSONBARRAYOID, Some(pg_sys::Datum::from(array))),
-            n,
-        )))
+        self.datum(at)
+            .map(|datum| array::list(datum).ok_or_else(wrong))
+            .transpose()
     }
 
     /// Reads a `boolean` argument that must not be NULL.
     pub fn bool(&self, at: usize, name: &'static str) -> Result<bool> {
         self.read(at).ok_or_else(|| self.missing(name))
+    }
+
+    /// Reads a `boolean` argument, or None when it is NULL.
+    pub fn opt_bool(&self, at: usize) -> Option<bool> {
+        self.read(at)
     }
 
     /// Reads a `timestamptz` argument that must not be NULL, in microseconds since 2000.

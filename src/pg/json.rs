@@ -102,6 +102,13 @@ impl Jsonb {
         }
     }
 
+    /// Returns the type of the value as JSON calls it, such as `array`.
+    pub fn type_name(self) -> String {
+        // SAFETY: jsonb_typeof takes a jsonb and returns a text.
+        unsafe { pgrx::direct_function_call(pg_sys::jsonb_typeof, &[Some(self.datum)]) }
+            .unwrap_or_else(|| pgrx::error!("jsonb_typeof returned NULL"))
+    }
+
     /// Makes a value of type `jsonb`, which is NULL for None.
     pub fn arg(value: Option<Self>) -> Arg {
         Arg::new(pg_sys::JSONBOID, value.map(|v| v.datum))

@@ -5,6 +5,7 @@
 
 pub mod acl;
 pub mod append;
+mod array;
 pub mod call;
 pub mod catalog;
 pub mod deadline;

@@ -230,6 +230,21 @@ pub fn replace_denial<R>(work: impl FnOnce() -> R, explain: impl FnOnce(&str)) -
     })
 }
 
+/// Runs `work`, which reads a value that the caller has passed. When the server refuses the value
+/// (class 22 of SQLSTATE), returns its message. The call must fail then: what has failed is not
+/// rolled back.
+pub fn refusal<R>(work: impl FnOnce() -> R) -> Result<R, String> {
+    let class = |code: PgSqlErrorCode| code as c_int & 0xfff;
+    std::panic::catch_unwind(AssertUnwindSafe(work)).map_err(|panic| {
+        if let Some(CaughtError::PostgresError(error)) = panic.downcast_ref()
+            && class(error.sql_error_code()) == class(PgSqlErrorCode::ERRCODE_DATA_EXCEPTION)
+        {
+            return error.message().to_owned();
+        }
+        std::panic::resume_unwind(panic)
+    })
+}
+
 /// The entry of `error_context_stack` that a call has made.
 struct Entry {
     previous: *mut pg_sys::ErrorContextCallback,

@@ -59,6 +59,9 @@ fn input_args(text: &str) -> [Option<pg_sys::Datum>; 3] {
     ]
 }
 
+/// The longest duration, in microseconds: 290,000 years. A `timestamptz` ends in 294276.
+const MAX_LENGTH_US: i128 = 290_000 * 360 * 86_400_000_000;
+
 /// An interval of PostgreSQL.
 #[derive(Clone, Copy)]
 pub struct Interval {
@@ -96,11 +99,12 @@ impl Interval {
 
     /// Checks that the interval can be a duration.
     ///
-    /// Fails with `Error::BadDuration` with the name of the argument when the interval is negative
-    /// or infinite.
+    /// Fails with the name of the argument: with `Error::BadDuration` when the interval is negative
+    /// or infinite, with `Error::LongDuration` when there is no point in time so far from now.
     pub fn as_duration(self, argument: &'static str) -> Result<Self> {
         match self.length() {
-            Some(micros) if micros >= 0 => Ok(self),
+            Some(0..=MAX_LENGTH_US) => Ok(self),
+            Some(micros) if micros > 0 => Err(Error::LongDuration { argument }),
             _ => Err(Error::BadDuration { argument }),
         }
     }

@@ -16,6 +16,7 @@ macro_rules! first_bad_document {
             "select e.n as position,
                  pg_catalog.jsonb_typeof(e.doc) as type,
                  e.doc {->>} 'subject' as subject,
+                 pg_catalog.jsonb_typeof(e.doc {->} 'subject') as subject_type,
                  (select k.key
                   from pg_catalog.jsonb_object_keys(
                       case when pg_catalog.jsonb_typeof(e.doc) {=} 'object' then e.doc else '{}' end) k (key)
@@ -23,7 +24,7 @@ macro_rules! first_bad_document {
                   limit 1) as unknown_key
              from pg_catalog.jsonb_array_elements($1) with ordinality as e (doc, n)
              where case when pg_catalog.jsonb_typeof(e.doc) {<>} 'object' then true
-                 else (e.doc {->>} 'subject') is null
+                 else coalesce(pg_catalog.jsonb_typeof(e.doc {->} 'subject'), 'null') {<>} 'string'
                      or pg_catalog.char_length(e.doc {->>} 'subject') {>} {subject_max}
                      or (e.doc {-} '{", $keys, "}'::pg_catalog.text[]) {<>} '{}'::pg_catalog.jsonb
                  end
@@ -37,7 +38,7 @@ static CHECK_PUSH: Statement = Statement::new(first_bad_document!(
 ));
 
 static CHECK_PUT: Statement = Statement::new(first_bad_document!(
-    "subject,payload,version,priority,next_iteration,ordering_key,max_attempts,mode"
+    "subject,payload,version,priority,next_iteration,ordering_key,max_attempts,mode,delay,headers"
 ));
 
 static IS_ARRAY: Statement = Statement::new("select pg_catalog.jsonb_typeof($1) {=} 'array'");
@@ -46,14 +47,14 @@ static IS_ARRAY: Statement = Statement::new("select pg_catalog.jsonb_typeof($1) 
 /// payload, version, priority and next_iteration.
 ///
 /// Fails with `Error::NoList` if `docs` is no JSON array, with `Error::BadDocument` for the
-/// first element that is no document, and with `Invalid::SubjectLength` for a subject that is
-/// too long.
+/// first element that is no document, and with `Error::InList` of `Invalid::SubjectLength` for a
+/// subject that is too long.
 pub(super) fn check_push(spi: &Spi, docs: Arg) -> Result<()> {
     check(spi, docs, &CHECK_PUSH)
 }
 
 /// Checks the list of a put, in which a document may also have the keys ordering_key,
-/// max_attempts and mode. Fails as [`check_push`] does.
+/// max_attempts, mode, delay and headers. Fails as [`check_push`] does.
 pub(super) fn check_put(spi: &Spi, docs: Arg) -> Result<()> {
     check(spi, docs, &CHECK_PUT)
 }
@@ -70,14 +71,20 @@ fn check(spi: &Spi, docs: Arg, statement: &'static Statement) -> Result<()> {
     let position = rows.get(0, 1).unwrap_or(0);
     let kind: String = rows.get(0, 2).unwrap_or_default();
     let subject: Option<String> = rows.get(0, 3);
-    let unknown_key: Option<String> = rows.get(0, 4);
+    let subject_type: String = rows.get(0, 4).unwrap_or_default();
+    let unknown_key: Option<String> = rows.get(0, 5);
     if kind != "object" {
         return bad(position, format!("it is a JSON {kind}, not an object"));
     }
     match subject {
         None => bad(position, "it has no subject".into()),
+        Some(_) if subject_type != "string" => bad(
+            position,
+            format!("its subject is a JSON {subject_type}, not a text"),
+        ),
         Some(subject) => {
-            names::check_subject(&subject)?;
+            names::check_subject(&subject)
+                .map_err(|e| Error::from(e).in_list(position as usize - 1))?;
             let key = unknown_key.unwrap_or_default();
             bad(position, format!("it has an unknown key {key:?}"))
         }

@@ -65,14 +65,15 @@ pub fn put(queue: &Queue, put: &Put) -> Result<Action> {
     Ok(action)
 }
 
-/// Puts a list of documents, and returns what was done with each. Fails as [`put`] does.
+/// Puts a list of documents, and returns what was done with each. Fails as [`put`] does, within
+/// `Error::InList` with the position of the document.
 ///
 /// Documents are put in the order of their subjects, so that two lists never deadlock, and
 /// documents with equal subjects one after the other. New documents are picked in the order
 /// of the list all the same.
 pub fn put_many(queue: &Queue, puts: &[Put]) -> Result<Vec<Action>> {
-    for put in puts {
-        put.check(queue)?;
+    for (at, put) in puts.iter().enumerate() {
+        put.check(queue).map_err(|e| e.in_list(at))?;
     }
     let numbers: Vec<Option<i64>> = puts.iter().map(|_| queue.next_seq()).collect();
     let order = locking_order(queue, puts);
@@ -85,7 +86,7 @@ pub fn put_many(queue: &Queue, puts: &[Put]) -> Result<Vec<Action>> {
             // A later snapshot is needed to find the document that was just added.
             writer.documents = None;
         }
-        actions[at] = writer.put(put, numbers[at])?;
+        actions[at] = writer.put(put, numbers[at]).map_err(|e| e.in_list(at))?;
         last = Some(put.doc.subject);
     }
     writer.finish();
@@ -185,13 +186,20 @@ static MERGE: Statement = Statement::new(
      where d.subject {=} $1",
 );
 
+static MERGE_WITH_HEADERS: Statement = Statement::new(
+    "update only {docs} d set payload = coalesce(d.payload, '{}') {||} $2,
+         headers = case when pg_catalog.jsonb_typeof(d.headers) {=} 'object'
+             then d.headers {||} $3 else $3 end
+     where d.subject {=} $1",
+);
+
 static PLAN: Statement = Statement::new(
     "update only {docs} d set next_iteration = $2, status = $3
      where d.subject {=} $1",
 );
 
 static PLAN_WITH_PAYLOAD: Statement = Statement::new(
-    "update only {docs} d set next_iteration = $2, status = $3, payload = $4
+    "update only {docs} d set next_iteration = $2, status = $3, payload = $4, headers = $5
      where d.subject {=} $1",
 );
 
@@ -339,6 +347,7 @@ impl<'q> Writer<'q> {
         bookkeeping::document_locked(self.queue, found.version, found.status);
         let subject = Arg::from(doc.subject);
         let payload = Jsonb::arg(Some(doc.payload));
+        let headers = Jsonb::arg(doc.headers);
         let replace = |to: Status| {
             let mut args = doc.args().to_vec();
             args[3] = Arg::from(to.code());
@@ -350,11 +359,15 @@ impl<'q> Writer<'q> {
             Decision::Merge if !found.is_mergeable => {
                 return Err(not_mergeable(self.queue, doc.subject));
             }
-            Decision::Merge => (&MERGE, vec![subject, payload]),
+            Decision::Merge => match doc.headers {
+                None => (&MERGE, vec![subject, payload]),
+                Some(_) => (&MERGE_WITH_HEADERS, vec![subject, payload, headers]),
+            },
             Decision::Plan(to) => (&PLAN, plan(to)),
-            Decision::PlanWithPayload(to) => {
-                (&PLAN_WITH_PAYLOAD, [plan(to), vec![payload]].concat())
-            }
+            Decision::PlanWithPayload(to) => (
+                &PLAN_WITH_PAYLOAD,
+                [plan(to), vec![payload, headers]].concat(),
+            ),
             Decision::Replace(to) => (&REPLACE, replace(to)),
             Decision::Revive(to) => (&REVIVE, replace(to)),
         };

@@ -11,15 +11,15 @@ use std::collections::HashMap;
 use pgrx::pg_sys::Oid;
 
 use crate::domain::counter_events::Event;
-use crate::domain::filter::Filter;
+use crate::domain::filter::{self, Filter};
 use crate::domain::names::QueueName;
 use crate::domain::status::Status;
 use crate::error::{Error, Result};
 use crate::pg::json::Jsonb;
-use crate::pg::relation;
 use crate::pg::spi::{Rows, Spi};
 use crate::pg::time::Interval;
 use crate::pg::value::Arg;
+use crate::pg::{passing_error, relation};
 use crate::store::counter_log;
 use crate::store::open_queue::Queue;
 use crate::store::statement::{Statement, render};
@@ -92,9 +92,13 @@ pub struct Selected {
     pub version: i32,
 }
 
+/// The ages of a filter, in microseconds: up to 1000 years. A point in time that is that long ago can
+/// still be computed.
+const AGES: std::ops::RangeInclusive<i128> = 0..=1000 * 12 * 30 * 86_400_000_000;
+
 impl BulkRequest<'_> {
     /// The parameters of a statement with `CONDITIONS`. $13 is the limit. Fails with
-    /// `Error::BadDuration` when an age of the filter is not a duration.
+    /// `Invalid::Filter` when an age of the filter is not an interval from 0 to 1000 years.
     pub(super) fn args(
         &self,
         spi: &Spi,
@@ -104,7 +108,11 @@ impl BulkRequest<'_> {
         let filter = self.filter;
         let age = |text: &Option<String>, key| match text {
             None => Ok::<Arg, Error>(Interval::none()),
-            Some(text) => Ok(Interval::parse(text).as_duration(key)?.arg()),
+            Some(text) => {
+                let age = passing_error::refusal(|| Interval::parse(text)).ok();
+                let age = age.filter(|age| age.length().is_some_and(|n| AGES.contains(&n)));
+                Ok(age.ok_or_else(|| filter::wrong_age(key, text))?.arg())
+            }
         };
         let payload = if filter.has_payload {
             let rows = spi.once(GET_PAYLOAD, &[Jsonb::arg(Some(self.json))]);

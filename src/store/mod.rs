@@ -6,7 +6,7 @@
 //! - picking: `pick_columns`; leases: `lease_check`, `leases`;
 //! - the safety net of the due index: `floor_check`;
 //! - what may be picked: `limits`, `cap`, `rate`, `readiness`, `ordering`, `ordering_setup`;
-//! - lists and selections of documents: `doc_list`, `doc_selection`;
+//! - options, lists and selections of documents: `doc_options`, `doc_list`, `doc_selection`;
 //! - rights: `rights`, `grants`;
 //! - triggers: `triggers`, `trigger_events`;
 //! - tables of a queue: `queue_tables`, `queue_indexes`, `queue_truncate`.
@@ -22,6 +22,7 @@ pub mod dead_letters;
 pub mod doc_await;
 pub mod doc_lease;
 pub mod doc_list;
+pub mod doc_options;
 pub mod doc_pick;
 pub mod doc_pick_any;
 pub mod doc_push;

@@ -40,9 +40,11 @@ comment on function fetchq.doc_push(text, text, text, text) is
 
 create function fetchq.doc_append(
     queue text, payload jsonb, version int default 0, priority int default 0,
+    ordering_key text default null, max_attempts int default null,
+    delay interval default null, headers jsonb default null,
     out subject varchar
 )
 language c volatile parallel unsafe
 as 'MODULE_PATHNAME', 'doc_append_wrapper';
-comment on function fetchq.doc_append(text, jsonb, int, int) is
-    'Adds a document that is due now, first in, first out; gives the subject that was generated for it';
+comment on function fetchq.doc_append(text, jsonb, int, int, text, int, interval, jsonb) is
+    'Adds a document that is due now or after a delay, first in, first out; gives the subject that was generated for it';

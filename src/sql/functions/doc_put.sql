@@ -3,12 +3,12 @@
 
 create function fetchq.doc_put(
     queue text, subject text, payload jsonb default '{}',
-    next_iteration timestamptz default pg_catalog.now(), version int default 0,
+    next_iteration timestamptz default null, version int default 0,
     priority int default 0, mode text default 'ignore', ordering_key text default null,
-    max_attempts int default null,
+    max_attempts int default null, delay interval default null, headers jsonb default null,
     out action text
 )
 language c volatile parallel unsafe
 as 'MODULE_PATHNAME', 'doc_put_wrapper';
-comment on function fetchq.doc_put(text, text, jsonb, timestamptz, int, int, text, text, int) is
+comment on function fetchq.doc_put(text, text, jsonb, timestamptz, int, int, text, text, int, interval, jsonb) is
     'Adds a document; when its subject exists, the mode decides what happens: ignore, replace, merge, earliest, debounce, reset';

@@ -163,6 +163,9 @@ impl Function {
             ("lease", _) if self.name == "lease_extend" => Value::Big(ACTIVE_LEASE),
             // NULL means any worker.
             ("lease", _) => Value::Null,
+            // Not beside next_iteration.
+            ("delay", _) if self.name == "doc_put" => Value::Null,
+            ("headers", _) => Value::Json(json!({"trace": "1"})),
             ("delay", &Type::INTERVAL) => Value::Interval(1_000_000),
             ("retention" | "older_than" | "delay", _) => Value::text("1h"),
             ("timeout", &Type::INTERVAL) => Value::Interval(1000),

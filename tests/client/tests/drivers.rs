@@ -66,7 +66,10 @@ const RESULTS: &[(&str, &str)] = &[
     ("queue_top(text, int4, int4, int4)", PICKED),
     ("queue_truncate(text, bool)", "success bool"),
     ("queue_truncate_all(bool)", "success bool"),
-    ("doc_append(text, jsonb, int4, int4)", "subject varchar"),
+    (
+        "doc_append(text, jsonb, int4, int4, text, int4, interval, jsonb)",
+        "subject varchar",
+    ),
     (
         "doc_push(text, text, jsonb, timestamptz)",
         "queued_docs int4",

@@ -29,6 +29,7 @@ mod operators;
 mod plans;
 mod pooler;
 mod put;
+mod put_options;
 mod readme;
 mod schedules;
 mod search_path;

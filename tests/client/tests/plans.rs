@@ -321,6 +321,14 @@ async fn plans_on_empty_and_on_large_tables() {
 const DIRECT: &[(&str, &str)] = &[
     ("", "doc_push('q', 'hot')"),
     ("", "doc_append('q', '{}')"),
+    (
+        "",
+        "doc_append('q', '{}', max_attempts => 3, delay => '1 hour', headers => '{\"a\": 1}')",
+    ),
+    (
+        "",
+        "doc_put('q', 'hot', delay => '1 hour', headers => '{\"a\": 1}')",
+    ),
     ("select fetchq.doc_append('q', '{}')", "doc_pick('q')"),
     (
         "select fetchq.doc_append('q', '{}') from generate_series(1, 12)",
@@ -387,6 +395,6 @@ async fn single_documents_are_changed_directly_when_possible() {
     session
         .sql("alter table fetchq_data.q__docs add column extra int")
         .await;
-    assert_eq!(with_statements(&session, "begin").await, all[..2]);
+    assert_eq!(with_statements(&session, "begin").await, all[..4]);
     db.remove().await;
 }

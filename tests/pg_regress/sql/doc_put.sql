@@ -126,10 +126,65 @@ rollback;
 select * from put_counted();
 select subject, status, payload from put_show();
 
+-- A delay counts from the start of the transaction; NULL is the default of every option.
+select put_reset('2050-01-01');
+begin;
+select fetchq.doc_put('put', 'soon', delay => '0'), fetchq.doc_put('put', 'later', delay => '1 hour'),
+    fetchq.doc_put('put', 'never', next_iteration => 'infinity'), fetchq.doc_put('put', 'ever', next_iteration => '-infinity'),
+    fetchq.doc_put('put', 'bare', null, null, null, null, null, null, null, null, null);
+select subject, action from fetchq.doc_put_many('put', '[{"subject": "in a list", "delay": "90 minutes"}, {"subject": "at once"}]', null);
+select subject, status, next_iteration - now() as delay, version, priority, payload, headers
+from fetchq_data.put__docs where subject in ('soon', 'later', 'bare', 'in a list', 'at once') order by subject;
+commit;
+select subject from fetchq.doc_pick('put', 9) order by subject;
+select * from put_counted();
+
+-- What becomes of the headers, by mode and status. NULL and {} are not the same.
+create function put_headers(given jsonb) returns table (mode text, subject text, action text, headers jsonb) language plpgsql as $$
+begin
+    foreach mode in array '{ignore,replace,merge,earliest,debounce,reset,"merge,reset"}'::text[] loop
+        foreach subject in array '{active,killed,known,plain,new}'::text[] loop
+            perform put_reset('2050-01-01');
+            perform fetchq.doc_push('put', 'plain', 0, 1, '2050-01-01', '{"n": 1}');
+            update fetchq_data.put__docs d set headers = '{"a": 1, "b": 1}' where d.subject <> 'plain';
+            action := fetchq.doc_put('put', put_headers.subject, '{}', mode => put_headers.mode, headers => given);
+            headers := (select d.headers from fetchq_data.put__docs d where d.subject = put_headers.subject);
+            return next;
+        end loop;
+    end loop;
+end $$;
+select h.mode, h.subject, h.action, h.headers, n.action as without, n.headers as headers_without
+from put_headers('{"b": 2, "c": 2}') with ordinality h join put_headers(null) with ordinality n using (ordinality) order by ordinality;
+set fetchq.direct = off;
+select * from put_headers('{"b": 2}') where mode in ('merge', 'replace') and subject in ('known', 'plain', 'new');
+reset fetchq.direct;
+-- Headers that are no object, which a table can have, give way.
+select put_reset('2050-01-01');
+update fetchq_data.put__docs set headers = '[1]' where subject = 'known';
+select fetchq.doc_put('put', 'known', '{}', mode => 'merge', headers => '{"a": 1}');
+select headers from fetchq_data.put__docs where subject = 'known';
+select * from fetchq.doc_put_many('put', '[{"subject": "known", "headers": {"b": 2}}, {"subject": "fresh", "headers": {"c": 3}}, {"subject": "fresh", "headers": {"d": 4}}]', 'merge');
+select subject, headers from fetchq_data.put__docs where headers is not null order by subject;
+select * from put_counted();
+drop function put_headers(jsonb);
+
 -- Errors.
+select put_reset('2050-01-01');
+select test.error($$select fetchq.doc_put('put', 'x', delay => '1 hour', next_iteration => now())$$);
+select test.error($$select fetchq.doc_put('put', 'x', delay => '-1 s')$$);
+select test.error($$select fetchq.doc_put('put', 'x', delay => '300000 years')$$);
+select test.error($$select fetchq.doc_put('put', 'x', delay => 'soon')$$);
+select test.error($$select fetchq.doc_put('put', 'x', headers => '[]')$$);
+select test.error($$select fetchq.doc_put('put', 'x', headers => 'null')$$);
+select test.error($$select fetchq.doc_put('put', 'x', ordering_key => repeat('k', 256))$$);
+select test.error($$select fetchq.doc_put_many('put', '[{"subject": "x"}, {"subject": "y", "delay": "1 s", "next_iteration": "2030-01-01"}]')$$);
+select test.error($$select fetchq.doc_put_many('put', '[{"subject": "x"}, {"subject": "y", "delay": "-1 s"}]')$$);
+select test.error($$select fetchq.doc_put_many('put', '[{"subject": "x"}, {"subject": "y", "delay": "soon"}]')$$);
+select test.error($$select fetchq.doc_put_many('put', '[{"subject": "x"}, {"subject": "y", "headers": "z"}]')$$);
+select test.error($$select fetchq.doc_put_many('put', '[{"subject": "x"}, {"subject": "y", "priority": "high"}]')$$);
+select test.error($$select fetchq.doc_put_many('put', '[{"subject": "x"}, {"subject": 7}]')$$);
 select test.error($$select fetchq.doc_put('put', 'x', mode => 'latest')$$);
 select test.error($$select fetchq.doc_put('put', 'x', mode => 'merge,replace')$$);
-select test.error($$select fetchq.doc_put('put', 'x', mode => null)$$);
 select test.error($$select fetchq.doc_put('put', 'x', max_attempts => 0)$$);
 select test.error($$select fetchq.doc_put('put', 'x', '[1]', mode => 'merge')$$);
 select test.error($$select fetchq.doc_put('nobody', 'x')$$);

@@ -17,22 +17,29 @@ create function test.value(argument text, type text) returns text language sql a
         when 'bigint' then '1'
         when 'double precision' then '1'
         when 'boolean' then 'false'
-        when 'jsonb' then case argument when 'policy' then '''[]''' when 'value' then '''7''' when 'filter' then '''{"subject": "s1"}''' when 'metrics' then '''[]''' else '''{}''' end || '::jsonb'
-        when 'interval' then 'interval ''5m'''
+        when 'jsonb' then case argument when 'policy' then '''[]''' when 'value' then '''7''' when 'filter' then '''{"subject": "s1"}''' when 'metrics' then '''[]''' when 'docs' then '''[]''' else '''{}''' end || '::jsonb'
+        when 'interval' then case argument when 'delay' then 'null::interval' else 'interval ''5m''' end
         when 'text[]' then case argument when 'queues' then 'array[''rq_err'']' else 'array[''s1'']' end
         when 'integer[]' then 'array[1]'
         when 'jsonb[]' then 'array[''{}'']::jsonb[]'
         else 'timestamptz ''2020-01-01''' end;
 $$;
+-- What a call changes that is accepted is undone.
+create function test.undone(command text) returns text language plpgsql as $$
+begin
+    raise exception using errcode = 'P9999', message = test.error(command);
+exception when sqlstate 'P9999' then
+    return sqlerrm;
+end $$;
 select p.proname || '(' || string_agg(p.proargnames[i] || ' ' || format_type(p.proargtypes[i - 1], null), ', ' order by i) || ') ' || p.proargnames[n] || ': '
-    || test.error(format('select * from fetchq.%I(%s)', p.proname, string_agg(
+    || test.undone(format('select * from fetchq.%I(%s)', p.proname, string_agg(
         case when i = n then 'null::' || format_type(p.proargtypes[i - 1], null)
             else test.value(p.proargnames[i], format_type(p.proargtypes[i - 1], null)) end, ', ' order by i)))
 from pg_proc p, generate_series(1, p.pronargs) n, generate_series(1, p.pronargs) i
 where p.pronamespace = 'fetchq'::regnamespace and p.prokind = 'f'
 group by p.oid, p.proname, p.proargnames, p.pronargs, p.proargtypes, n
 order by p.proname collate "C", p.pronargs, oidvectortypes(p.proargtypes) collate "C", n;
-drop function test.value(text, text);
+drop function test.value(text, text), test.undone(text);
 reset client_min_messages;
 select count(*) from fetchq_data.rq_err__docs where subject <> 's1';
 select count(*) from fetchq_data.rq_err__logs where subject <> 'absent';

@@ -1,0 +1,55 @@
+//! Words of messages: what errors say about documents, rights and values.
+
+use crate::domain::status::Status;
+
+/// The longest part of a value that an error shows, in characters.
+const SHOWN: usize = 80;
+
+/// A value for an error: its beginning, where it is long. The log of the server keeps errors, and a
+/// caller can pass megabytes.
+pub fn shorten(text: &str) -> String {
+    match text.char_indices().nth(SHOWN) {
+        None => text.to_owned(),
+        Some((end, _)) => format!("{}…", &text[..end]),
+    }
+}
+
+/// Describes a document that is not active.
+pub fn describe(found: Option<Option<Status>>) -> String {
+    match found {
+        None => "there is no such document".into(),
+        Some(Some(status)) => format!("it is {}", status.word()),
+        Some(None) => "it has an unknown status".into(),
+    }
+}
+
+/// Describes what a role is not for a queue.
+pub fn describe_right(kind: Option<&str>) -> &'static str {
+    match kind {
+        None => "does not own",
+        Some("reader") => "has no rights on",
+        Some("producer") => "is no producer of",
+        Some("worker") => "is no worker of",
+        Some(_) => "is no manager of",
+    }
+}
+
+/// Describes a document whose lease was lost. An active document has another lease.
+pub fn describe_lost(found: Option<Option<Status>>) -> String {
+    match found {
+        Some(Some(Status::Active)) => "it was picked again".into(),
+        other => describe(other),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_beginning_of_a_long_value_is_shown() {
+        assert_eq!(shorten(&"🙂".repeat(80)), "🙂".repeat(80));
+        let shown = format!("{}…", "🙂".repeat(80));
+        assert_eq!(shorten(&"🙂".repeat(81)), shown);
+    }
+}
