@@ -7,7 +7,7 @@ use pgrx::{PgLogLevel, PgSqlErrorCode};
 use crate::domain::invalid::Invalid;
 use crate::domain::status::Status;
 use crate::domain::wording::{describe, describe_lost, describe_right, shorten};
-use crate::domain::{filter, queue_settings, schedule};
+use crate::domain::{filter, queue_settings, schedule, settlement};
 
 /// What can go wrong in a call, other than an error of the server.
 ///
@@ -345,8 +345,11 @@ impl Error {
                 Invalid::UnknownSetting(_) => ERRCODE_UNDEFINED_PARAMETER,
                 Invalid::SubjectLength { .. }
                 | Invalid::KeyLength { .. }
-                | Invalid::MessageLength { .. } => ERRCODE_STRING_DATA_RIGHT_TRUNCATION,
+                | Invalid::MessageLength { .. }
+                | Invalid::SettlementLength { .. } => ERRCODE_STRING_DATA_RIGHT_TRUNCATION,
                 Invalid::DocumentList { .. }
+                | Invalid::Settlements(_)
+                | Invalid::Settlement { .. }
                 | Invalid::Filter(_)
                 | Invalid::Setting { .. }
                 | Invalid::Settings(_)
@@ -429,6 +432,9 @@ impl Error {
                 Invalid::MessageLength { .. } => "Put long texts into the details.".into(),
                 Invalid::KeyLength { .. } => "Use a shorter key, such as a hash of the long one.".into(),
                 Invalid::SubjectLength { .. } => "Use a shorter subject, such as a hash of the long one.".into(),
+                Invalid::Settlements(_) => r#"Pass an array such as [{"subject": "s1", "lease": 7, "action": "complete"}]."#.into(),
+                Invalid::Settlement { .. } => format!("Nothing was settled. The actions are {}, and the keys {}.", settlement::ACTIONS, settlement::KEYS),
+                Invalid::SettlementLength { .. } => "Nothing was settled. Use a shorter subject, such as a hash of the long one, and put long messages into the details.".into(),
                 Invalid::MetricName(_) => "A metric name has 1 to 40 characters.".into(),
                 Invalid::DocumentList { .. } => "Write the list as ('subject', priority, 'json payload', {DATA}), ...; only literals are allowed.".into(),
                 Invalid::Filter(_) => format!("The keys of a filter are {}.", filter::KEYS.join(", ")),

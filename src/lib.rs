@@ -104,6 +104,11 @@ extension_sql_file!(
     requires = ["bootstrap"]
 );
 extension_sql_file!(
+    "sql/functions/docs_settle.sql",
+    name = "docs_settle",
+    requires = ["bootstrap", "doc_pick"]
+);
+extension_sql_file!(
     "sql/functions/history.sql",
     name = "history",
     requires = ["bootstrap"]
@@ -183,7 +188,11 @@ extension_sql_file!(
     name = "worker_sessions",
     requires = ["bootstrap", "rights"]
 );
-extension_sql_file!("sql/work.sql", name = "work", requires = ["bootstrap"]);
+extension_sql_file!(
+    "sql/work.sql",
+    name = "work",
+    requires = ["bootstrap", "doc_pick"]
+);
 extension_sql_file!("sql/grants.sql", name = "grants", finalize);
 
 /// Called by the server when it loads the library: by the postmaster where the library is

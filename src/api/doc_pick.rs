@@ -4,7 +4,7 @@ use pgrx::prelude::*;
 
 use crate::api::entry::{lenient, limit_or, queue_name, respond_write};
 use crate::error::{Error, Result};
-use crate::pg::call::{Call, Reply};
+use crate::pg::call::{Call, Reply, RowSink};
 use crate::pg::time::{self, Interval};
 use crate::pg::{relation, session};
 use crate::store::doc_pick as store;
@@ -84,31 +84,55 @@ fn doc_pick_full_interval(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
 fn doc_lease(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
         let name = queue_name(call, 0)?;
-        let limit = limit_or(call, 1, "max_docs", 1)?;
-        let duration = opt_duration(call, 2)?;
-        let version = call.opt_int(3).unwrap_or(0);
-        let lease = Lease::of(given_worker(call, 4, 5)?);
+        let wanted = Wanted::read(call, 1)?;
         let mut out = call.rows();
         // A transaction that has picked before may not have noticed yet that the queue was paused.
         relation::accept_invalidations();
         Queue::with(&name, Right::Work, |queue| {
-            if limit > 0 {
-                let pick = Pick {
-                    version,
-                    limit,
-                    duration: duration.unwrap_or_else(|| queue.lease_duration()),
-                    now: time::now(),
-                    mode: PickMode::Lease(&lease),
-                    columns: Columns::Leased,
-                    out: &mut out,
-                    is_over: false,
-                };
-                store::pick(queue, pick);
-            }
+            wanted.lease(queue, &mut out);
             Ok(())
         })?;
         Ok(out.done())
     })
+}
+
+/// The arguments of `doc_lease` after the queue.
+pub struct Wanted {
+    limit: i32,
+    duration: Option<Interval>,
+    version: i32,
+    lease: Lease,
+}
+
+impl Wanted {
+    /// Reads the arguments `max_docs`, `duration`, `version`, `worker` and `binding`, of which
+    /// `first` is the position of the first. NULL means the default of each. Fails with `NegativeLimit`, `BadDuration` and
+    /// `BadValue`.
+    pub fn read(call: &Call, first: usize) -> Result<Self> {
+        Ok(Self {
+            limit: limit_or(call, first, "max_docs", 1)?,
+            duration: opt_duration(call, first + 1)?,
+            version: call.opt_int(first + 2).unwrap_or(0),
+            lease: Lease::of(given_worker(call, first + 3, first + 4)?),
+        })
+    }
+
+    /// Leases documents, which become rows of the result.
+    pub fn lease(&self, queue: &Queue, out: &mut RowSink) {
+        if self.limit > 0 {
+            let pick = Pick {
+                version: self.version,
+                limit: self.limit,
+                duration: self.duration.unwrap_or_else(|| queue.lease_duration()),
+                now: time::now(),
+                mode: PickMode::Lease(&self.lease),
+                columns: Columns::Leased,
+                out,
+                is_over: false,
+            };
+            store::pick(queue, pick);
+        }
+    }
 }
 
 /// The lease duration that the caller wants; None: that of the queue. Fails with `BadDuration`.

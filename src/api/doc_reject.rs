@@ -7,7 +7,7 @@ use crate::api::entry::{lenient, message, opt_payload, queue_name, respond_write
 use crate::pg::call::Reply;
 use crate::pg::time;
 use crate::store::doc_reject as store;
-use crate::store::doc_reject::LogEntry;
+use crate::store::doc_reject::{Failure, LogEntry};
 use crate::store::open_queue::Queue;
 use crate::store::rights::Right;
 
@@ -28,16 +28,12 @@ fn doc_reject(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
             Some(delay) => Some(delay.as_duration("delay")?.after(time::now())),
         };
         settle(call, 5, |queue, doc| {
-            let rejected = store::reject(queue, doc, &message, not_before)?;
-            let entry = LogEntry {
-                subject: doc.subject,
+            let failure = Failure {
                 message: &message,
                 details,
                 ref_id: call.opt_text(4),
-                attempt: Some(rejected.attempts),
             };
-            store::log_failure(queue, &entry);
-            Ok(())
+            store::reject(queue, doc, &failure, not_before)
         })
     })
 }

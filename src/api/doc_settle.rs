@@ -7,7 +7,7 @@ use crate::api::entry::{
 };
 use crate::error::Result;
 use crate::pg::call::{Call, Reply};
-use crate::store::doc_reject;
+use crate::store::doc_reject::{self, Failure};
 use crate::store::doc_settle;
 use crate::store::lease_check::LeasedDoc;
 use crate::store::open_queue::Queue;
@@ -59,10 +59,12 @@ fn doc_kill(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
             Some(_) => Some(message(call, 4)?),
         };
         settle(call, 3, |queue, doc| {
-            let Some(message) = &why else {
-                return doc_settle::kill(queue, doc, payload, None);
-            };
-            doc_reject::kill(queue, doc, payload, message, details)
+            let failure = why.as_deref().map(|message| Failure {
+                message,
+                details,
+                ref_id: None,
+            });
+            doc_reject::kill(queue, doc, payload, failure.as_ref())
         })
     })
 }

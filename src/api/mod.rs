@@ -17,6 +17,7 @@ mod doc_settle_many;
 mod doc_upsert;
 mod doc_upsert_many;
 mod docs_admin;
+mod docs_settle;
 mod entry;
 mod history;
 mod info;

@@ -19,6 +19,12 @@ pub enum Invalid {
     MetricName(String),
     #[error("invalid document list at character {at}: {reason}")]
     DocumentList { at: usize, reason: String },
+    #[error("the settlements are not a JSON array, but a JSON {0}")]
+    Settlements(&'static str),
+    #[error("settlement {at} is not valid: {reason}")]
+    Settlement { at: usize, reason: String },
+    #[error("settlement {at} is not valid: {too_long}")]
+    SettlementLength { at: usize, too_long: Box<Invalid> },
     #[error("invalid filter: {0}")]
     Filter(String),
     #[error("there is no setting {:?} of a queue", shorten(.0))]

@@ -19,6 +19,7 @@ pub mod retention;
 pub mod retry;
 pub mod rhythm;
 pub mod schedule;
+pub mod settlement;
 pub mod status;
 pub mod subjects;
 pub mod timing;

@@ -108,6 +108,14 @@ impl Tally {
         }
     }
 
+    /// Adds `n` documents, which must not be negative. None: their time is not known.
+    pub fn add_all(&mut self, bucket: Option<i16>, n: i32) {
+        match bucket {
+            Some(bucket) => self.add_many(bucket, n),
+            None => self.untimed += n,
+        }
+    }
+
     /// Adds the documents of another tally.
     pub fn merge(&mut self, other: &Self) {
         for (bucket, n) in other.entries() {

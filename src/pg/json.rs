@@ -39,6 +39,30 @@ pub fn elements(array: &Arg) -> Vec<Option<Jsonb>> {
     }
 }
 
+/// Makes a `jsonb[]` of values, with NULL for each None.
+pub fn array(values: &[Option<Jsonb>]) -> Arg {
+    let args = values.iter().map(|value| Jsonb::arg(*value));
+    let (mut datums, mut nulls): (Vec<_>, Vec<_>) =
+        args.map(|arg| (arg.datum(), arg.is_null())).unzip();
+    let (mut size, mut lower) = (values.len() as i32, 1);
+    // SAFETY: There is a datum and a NULL mark for each element of the only dimension. The type of
+    // the elements has a variable length, is passed by reference, and is aligned as an int.
+    let array = unsafe {
+        pg_sys::construct_md_array(
+            datums.as_mut_ptr(),
+            nulls.as_mut_ptr(),
+            1,
+            &mut size,
+            &mut lower,
+            pg_sys::JSONBOID,
+            -1,
+            false,
+            pg_sys::TYPALIGN_INT as std::ffi::c_char,
+        )
+    };
+    Arg::new(pg_sys::JSONBARRAYOID, Some(pg_sys::Datum::from(array)))
+}
+
 impl Jsonb {
     pub(super) fn from_datum(datum: pg_sys::Datum) -> Self {
         Self { datum }
@@ -61,20 +85,7 @@ impl Jsonb {
 
     /// Makes a `jsonb[]` with this value as its only element.
     pub fn array_of_one(self) -> Arg {
-        let mut datum = self.datum;
-        // SAFETY: The element is a jsonb, whose type has a variable length, is passed by
-        // reference, and is aligned as an int.
-        let array = unsafe {
-            pg_sys::construct_array(
-                &mut datum,
-                1,
-                pg_sys::JSONBOID,
-                -1,
-                false,
-                pg_sys::TYPALIGN_INT as std::ffi::c_char,
-            )
-        };
-        Arg::new(pg_sys::JSONBARRAYOID, Some(pg_sys::Datum::from(array)))
+        array(&[Some(self)])
     }
 
     /// Returns the value as JSON text, as PostgreSQL writes it.
@@ -87,6 +98,29 @@ impl Jsonb {
                     .into_owned(),
                 None => pgrx::error!("jsonb_out returned NULL"),
             }
+        }
+    }
+
+    /// Returns the value for reading what is in it.
+    pub fn value(self) -> Value {
+        const HEADER: usize = size_of::<i32>();
+        // SAFETY: A detoasted jsonb lives as long as the call. It begins with its length in four
+        // bytes, which its container follows. A scalar is the only element of an array that is
+        // marked as such.
+        unsafe {
+            let value = pg_sys::pg_detoast_datum(self.datum.cast_mut_ptr()) as *mut u8;
+            let container = value.add(HEADER).cast::<pg_sys::JsonbContainer>();
+            if (*container).header & pg_sys::JB_FSCALAR != 0 {
+                let scalar = pg_sys::getIthJsonbValueFromContainer(container, 0);
+                return Value { raw: *scalar };
+            }
+            let mut raw = pg_sys::JsonbValue {
+                type_: pg_sys::jbvType::jbvBinary,
+                ..Default::default()
+            };
+            raw.val.binary.data = container;
+            raw.val.binary.len = (pgrx::varsize_any(value.cast()) - HEADER) as i32;
+            Value { raw }
         }
     }
 
@@ -112,5 +146,119 @@ impl Jsonb {
     /// Makes a value of type `jsonb`, which is NULL for None.
     pub fn arg(value: Option<Self>) -> Arg {
         Arg::new(pg_sys::JSONBOID, value.map(|v| v.datum))
+    }
+}
+
+/// What is in a `jsonb`: an element of an array, or the value of a key. It points into the `jsonb`,
+/// which lives as long as the call.
+#[derive(Clone, Copy)]
+pub struct Value {
+    raw: pg_sys::JsonbValue,
+}
+
+impl Value {
+    /// Returns the kind of the value, as `jsonb_typeof` names it.
+    pub fn kind(&self) -> &'static str {
+        match self.raw.type_ {
+            pg_sys::jbvType::jbvNull => "null",
+            pg_sys::jbvType::jbvString => "string",
+            pg_sys::jbvType::jbvNumeric => "number",
+            pg_sys::jbvType::jbvBool => "boolean",
+            _ if self.has_flag(pg_sys::JB_FOBJECT) => "object",
+            _ => "array",
+        }
+    }
+
+    /// Returns whether the value is the null of JSON.
+    pub fn is_null(&self) -> bool {
+        self.raw.type_ == pg_sys::jbvType::jbvNull
+    }
+
+    fn has_flag(&self, flag: u32) -> bool {
+        // SAFETY: The type says which member of the union is set.
+        unsafe {
+            self.raw.type_ == pg_sys::jbvType::jbvBinary
+                && (*self.raw.val.binary.data).header & flag != 0
+        }
+    }
+
+    /// Returns the text of a string. None: it is no string.
+    pub fn text(&self) -> Option<String> {
+        // SAFETY: The type says which member of the union is set. The bytes are in the jsonb.
+        (self.raw.type_ == pg_sys::jbvType::jbvString).then(|| unsafe {
+            let string = self.raw.val.string;
+            let bytes = std::slice::from_raw_parts(string.val.cast::<u8>(), string.len as usize);
+            String::from_utf8_lossy(bytes).into_owned()
+        })
+    }
+
+    /// Returns the digits of a number, as PostgreSQL writes it. None: it is no number.
+    pub fn number(&self) -> Option<String> {
+        if self.raw.type_ != pg_sys::jbvType::jbvNumeric {
+            return None;
+        }
+        // SAFETY: The type says which member of the union is set. numeric_out returns a C string.
+        unsafe {
+            let numeric = pg_sys::Datum::from(self.raw.val.numeric);
+            pgrx::direct_function_call_as_datum(pg_sys::numeric_out, &[Some(numeric)]).map(|out| {
+                std::ffi::CStr::from_ptr(out.cast_mut_ptr())
+                    .to_string_lossy()
+                    .into_owned()
+            })
+        }
+    }
+
+    /// Returns a copy of the value.
+    pub fn to_jsonb(self) -> Jsonb {
+        let mut raw = self.raw;
+        // SAFETY: The value is complete, and what it points to lives as long as the call.
+        let jsonb = unsafe { pg_sys::JsonbValueToJsonb(&mut raw) };
+        Jsonb::from_datum(pg_sys::Datum::from(jsonb))
+    }
+
+    /// Returns the elements of an array. None: it is no array.
+    pub fn elements(&self) -> Option<Vec<Self>> {
+        self.has_flag(pg_sys::JB_FARRAY).then(|| {
+            let mut elements = Vec::new();
+            self.walk(|token, raw| {
+                if token == pg_sys::JsonbIteratorToken::WJB_ELEM {
+                    elements.push(Self { raw });
+                }
+            });
+            elements
+        })
+    }
+
+    /// Returns the keys of an object with their values. None: it is no object.
+    pub fn members(&self) -> Option<Vec<(String, Self)>> {
+        self.has_flag(pg_sys::JB_FOBJECT).then(|| {
+            let mut members = Vec::new();
+            let mut key = None;
+            self.walk(|token, raw| match token {
+                pg_sys::JsonbIteratorToken::WJB_KEY => key = Self { raw }.text(),
+                pg_sys::JsonbIteratorToken::WJB_VALUE => {
+                    members.push((key.take().unwrap_or_default(), Self { raw }));
+                }
+                _ => {}
+            });
+            members
+        })
+    }
+
+    /// Goes through an array or an object, and not into what is in it.
+    fn walk(&self, mut visit: impl FnMut(pg_sys::JsonbIteratorToken::Type, pg_sys::JsonbValue)) {
+        // SAFETY: The callers have checked that this is a container, which lives as long as the
+        // call. The iterator fills in a value before it returns a token that has one.
+        unsafe {
+            let mut iterator = pg_sys::JsonbIteratorInit(self.raw.val.binary.data);
+            loop {
+                let mut raw = pg_sys::JsonbValue::default();
+                let token = pg_sys::JsonbIteratorNext(&mut iterator, &mut raw, true);
+                if token == pg_sys::JsonbIteratorToken::WJB_DONE {
+                    return;
+                }
+                visit(token, raw);
+            }
+        }
     }
 }

@@ -219,10 +219,35 @@ pub fn keep<R>(body: impl FnOnce() -> R) -> R {
 /// message to `explain`, which may raise another ERROR instead. It must not write: what has failed
 /// is not rolled back yet.
 pub fn replace_denial<R>(work: impl FnOnce() -> R, explain: impl FnOnce(&str)) -> R {
+    let is_denial = |code| code == PgSqlErrorCode::ERRCODE_INSUFFICIENT_PRIVILEGE;
+    replace(work, is_denial, explain)
+}
+
+/// Runs `work`, which reads a value from a text. When the server cannot read it, passes the message
+/// to `explain`, which may raise another ERROR instead.
+pub fn replace_bad_value<R>(work: impl FnOnce() -> R, explain: impl FnOnce(&str)) -> R {
+    let is_bad_value = |code| {
+        matches!(
+            code,
+            PgSqlErrorCode::ERRCODE_INVALID_DATETIME_FORMAT
+                | PgSqlErrorCode::ERRCODE_DATETIME_FIELD_OVERFLOW
+                | PgSqlErrorCode::ERRCODE_INTERVAL_FIELD_OVERFLOW
+                | PgSqlErrorCode::ERRCODE_INVALID_TIME_ZONE_DISPLACEMENT_VALUE
+                | PgSqlErrorCode::ERRCODE_INVALID_PARAMETER_VALUE
+        )
+    };
+    replace(work, is_bad_value, explain)
+}
+
+fn replace<R>(
+    work: impl FnOnce() -> R,
+    is_meant: impl Fn(PgSqlErrorCode) -> bool,
+    explain: impl FnOnce(&str),
+) -> R {
     // An ERROR of the server is a panic. A call without one pays nothing for this.
     std::panic::catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
         if let Some(CaughtError::PostgresError(error)) = panic.downcast_ref()
-            && error.sql_error_code() == PgSqlErrorCode::ERRCODE_INSUFFICIENT_PRIVILEGE
+            && is_meant(error.sql_error_code())
         {
             explain(error.message());
         }

@@ -248,6 +248,12 @@ pub fn sleep_in_session(time: Duration) {
     pgrx::check_for_interrupts!();
 }
 
+/// Raises the ERROR of a cancel, or of the end of the session, if one is pending. Long loops that
+/// read no rows call it.
+pub fn check_for_interrupts() {
+    pgrx::check_for_interrupts!();
+}
+
 /// Ends the process. With `again`, the postmaster starts a launcher again.
 pub fn end(again: bool) -> ! {
     // SAFETY: The function runs the exit callbacks and does not return.

@@ -30,6 +30,13 @@ pub fn is_current(transaction: pg_sys::TransactionId) -> bool {
     unsafe { pg_sys::TransactionIdIsCurrentTransactionId(transaction) }
 }
 
+/// Returns the number of the innermost subtransaction within the transaction. A transaction
+/// without any has one, too. It assigns no transaction ID.
+pub fn subtransaction() -> pg_sys::SubTransactionId {
+    // SAFETY: This is allowed in every transaction.
+    unsafe { pg_sys::GetCurrentSubTransactionId() }
+}
+
 /// Returns the 64-bit ID of the whole transaction, which is never reused. Assigns one if it has
 /// none.
 pub fn number() -> i64 {

@@ -2,7 +2,7 @@
 -- processed in transactions of its own: one leases it, one runs the handler and settles it.
 create procedure fetchq.work(
     queue text, handler regproc, max_docs int default null, idle_timeout interval default null,
-    duration interval default '5m', version int default 0,
+    duration interval default null, version int default 0,
     inout processed int default null, inout failed int default null
 )
 language plpgsql as $work$
@@ -17,11 +17,9 @@ declare
     idle_since pg_catalog.timestamptz := started;
     wait interval;
     ready pg_catalog.text;
-    doc pg_catalog.record;
+    doc fetchq.leased;
     answer pg_catalog.jsonb;
     at pg_catalog.timestamptz;
-    action pg_catalog.text;
-    settled int;
     state pg_catalog.text;
     message pg_catalog.text;
     detail pg_catalog.text;
@@ -31,8 +29,8 @@ declare
 begin
     processed := 0;
     failed := 0;
-    if queue is null or handler is null or duration is null or version is null then
-        raise exception 'queue, handler, duration and version of fetchq.work() must not be null'
+    if queue is null or handler is null or version is null then
+        raise exception 'queue, handler and version of fetchq.work() must not be null'
             using errcode = 'null_value_not_allowed', hint = 'call fetchq.work(''my_queue'', ''my_handler'')';
     end if;
     select pg_catalog.format('select %I.%I(%s)', n.nspname, p.proname,
@@ -73,8 +71,7 @@ begin
         exit when fetchq.worker_stop_requested(queue, pg_catalog."left"(worker, 200), started);
 
         -- The lease lasts as long as this session.
-        perform pg_catalog.set_config('fetchq.session_leases', 'keep', true);
-        select * into doc from fetchq.doc_pick(queue, version, 1, duration);
+        select * into doc from fetchq.doc_lease(queue, 1, duration, version, binding => 'keep');
         if not found then
             commit;
             set transaction isolation level read committed;
@@ -108,36 +105,27 @@ begin
                 execute handler_call into at
                     using queue, case when takes_document then pg_catalog.to_jsonb(doc) else doc.payload end;
             end if;
-            action := case when at is null then 'complete' else 'reschedule' end;
-            if answer is not null then
-                if pg_catalog.jsonb_typeof(answer) operator(pg_catalog.<>) 'object' then
-                    raise exception 'the answer of the handler is not a JSON object: %', answer
-                        using errcode = 'invalid_parameter_value';
-                end if;
-                action := coalesce(answer operator(pg_catalog.->>) 'action', 'complete');
-                at := (answer operator(pg_catalog.->>) 'at')::pg_catalog.timestamptz;
+            if at is not null then
+                answer := pg_catalog.jsonb_build_object('action', 'reschedule', 'next_iteration', at);
+            elsif answer is null then
+                answer := '{}';
+            elsif pg_catalog.jsonb_typeof(answer) operator(pg_catalog.<>) 'object' then
+                raise exception 'the answer of the handler is not a JSON object: %', answer
+                    using errcode = 'invalid_parameter_value', hint = 'Return NULL, or an object such as {"action": "complete"}.';
+            elsif answer operator(pg_catalog.?|) '{subject,lease}'::pg_catalog.text[] then
+                raise exception 'the answer of the handler has a subject or a lease, which are those of its document'
+                    using errcode = 'invalid_parameter_value', hint = 'Leave out both keys.';
             end if;
-            if action operator(pg_catalog.=) 'complete' then
-                settled := fetchq.doc_complete(queue, doc.subject, answer operator(pg_catalog.->) 'payload', lease => doc.lease);
-            elsif action operator(pg_catalog.=) 'reschedule' then
-                settled := fetchq.doc_reschedule(queue, doc.subject, at, answer operator(pg_catalog.->) 'payload', lease => doc.lease);
-            elsif action operator(pg_catalog.=) 'snooze' then
-                settled := fetchq.doc_snooze(queue, doc.subject, at, lease => doc.lease);
-            elsif action operator(pg_catalog.=) 'kill' then
-                settled := fetchq.doc_kill(queue, doc.subject, answer operator(pg_catalog.->) 'payload', lease => doc.lease);
-            elsif action operator(pg_catalog.=) 'drop' then
-                settled := fetchq.doc_drop(queue, doc.subject, lease => doc.lease);
-            else
-                raise exception 'the handler returned the unknown action %', action
-                    using errcode = 'invalid_parameter_value', hint = 'The actions are complete, reschedule, snooze, kill and drop.';
-            end if;
-            if settled operator(pg_catalog.<>) 1 then
-                raise exception 'document % of queue % was not settled', doc.subject, queue
-                    using errcode = 'object_not_in_prerequisite_state';
-            end if;
+            answer := answer operator(pg_catalog.||) pg_catalog.jsonb_build_object('subject', doc.subject, 'lease', doc.lease,
+                'action', coalesce(answer operator(pg_catalog.->>) 'action', 'complete'));
+            perform from fetchq.docs_settle(queue, pg_catalog.jsonb_build_array(answer), 'error');
             -- Deferred constraints fail here, where the error can be caught, and not at the commit.
             set constraints all immediate;
-            processed := processed operator(pg_catalog.+) 1;
+            if answer operator(pg_catalog.->>) 'action' operator(pg_catalog.=) 'reject' then
+                failed := failed operator(pg_catalog.+) 1;
+            else
+                processed := processed operator(pg_catalog.+) 1;
+            end if;
         exception
             when query_canceled or assert_failure or others then
                 get stacked diagnostics state = returned_sqlstate, message = message_text,
@@ -200,4 +188,4 @@ begin
     end loop;
 end $work$;
 comment on procedure fetchq.work(text, regproc, int, interval, interval, int, int, int) is
-    'A worker: picks documents of a queue, calls the handler, and completes or rejects them, until it is asked to stop';
+    'A worker: leases documents of a queue, calls the handler, and completes or rejects them, until it is asked to stop';

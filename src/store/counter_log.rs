@@ -1,12 +1,15 @@
 //! Writes counter events: one narrow row in `fetchq.counter_log` for all counters of a call.
 
+use std::cell::RefCell;
+
 use pgrx::pg_sys::Oid;
 
 use crate::domain::counter_events::Event;
 use crate::domain::timing::{self, Tally};
+use crate::error::Result;
 use crate::pg::relation::{self, LockMode};
 use crate::pg::value::Arg;
-use crate::pg::{append, invalidation, time};
+use crate::pg::{append, invalidation, time, transaction};
 use crate::signals::{commit, settlements};
 use crate::store::counter_segments;
 use crate::store::open_queue::Queue;
@@ -47,6 +50,72 @@ pub fn run_bucket(picked_at: Option<i64>) -> Option<i16> {
     picked_at.map(|picked_at| timing::bucket(time::now().saturating_sub(picked_at)))
 }
 
+/// The events of a list of documents that are settled one by one.
+struct Collected {
+    /// The subtransaction that collects. What another one records may be rolled back alone.
+    subtransaction: u32,
+    /// By queue, version and event.
+    tallies: Vec<((i32, i32, Event), Tally)>,
+}
+
+thread_local! {
+    static COLLECTED: RefCell<Option<Collected>> = const { RefCell::new(None) };
+}
+
+/// Has the events outside of a list collected as before, also after an ERROR.
+struct Restore(Option<Collected>);
+
+impl Drop for Restore {
+    fn drop(&mut self) {
+        let previous = self.0.take();
+        COLLECTED.with(|collected| collected.replace(previous));
+    }
+}
+
+/// Runs `work`, and records its events together: as many rows as for one call with a list. After
+/// an error nothing is recorded, because the error undoes the work.
+pub fn together<R>(work: impl FnOnce() -> Result<R>) -> Result<R> {
+    let subtransaction = transaction::subtransaction();
+    let begun = Collected {
+        subtransaction,
+        tallies: Vec::new(),
+    };
+    let restore = Restore(COLLECTED.with(|collected| collected.replace(Some(begun))));
+    let result = work()?;
+    let collected = COLLECTED.with(RefCell::take);
+    drop(restore);
+    for ((queue, version, event), tally) in collected.into_iter().flat_map(|c| c.tallies) {
+        for (bucket, n) in tally.entries() {
+            write_row(queue, version, n, event, Some(bucket));
+        }
+        write_row(queue, version, tally.n_untimed(), event, None);
+    }
+    Ok(result)
+}
+
+/// Adds an event to those that are collected. Returns false if it has to be written.
+fn collect(queue: &Queue, version: i32, n: i32, event: Event, bucket: Option<i16>) -> bool {
+    COLLECTED.with_borrow_mut(|collected| {
+        let Some(collected) = collected else {
+            return false;
+        };
+        if collected.subtransaction != transaction::subtransaction() {
+            return false;
+        }
+        let key = (queue.id, version, event);
+        let known = collected.tallies.iter_mut().find(|(of, _)| *of == key);
+        match known {
+            Some((_, tally)) => tally.add_all(bucket, n),
+            None => {
+                let mut tally = Tally::new();
+                tally.add_all(bucket, n);
+                collected.tallies.push((key, tally));
+            }
+        }
+        true
+    })
+}
+
 fn append_row(queue: &Queue, version: i32, n: i32, event: Event, bucket: Option<i16>) {
     if n > 0 {
         if let Some(status) = event.enters() {
@@ -55,8 +124,16 @@ fn append_row(queue: &Queue, version: i32, n: i32, event: Event, bucket: Option<
         if event.settles() {
             settlements::documents_settled(queue.table.to_u32(), n.unsigned_abs());
         }
+        if !collect(queue, version, n, event, bucket) {
+            write_row(queue.id, version, n, event, bucket);
+        }
+    }
+}
+
+fn write_row(queue: i32, version: i32, n: i32, event: Event, bucket: Option<i16>) {
+    if n > 0 {
         let values = [
-            Arg::from(queue.id),
+            Arg::from(queue),
             Arg::from((version != 0).then_some(version)),
             Arg::from((n != 1).then_some(n)),
             Arg::from(event.code()),

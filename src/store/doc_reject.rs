@@ -58,10 +58,31 @@ impl Failed {
     }
 }
 
-/// The result of a rejection.
-pub struct Rejected {
-    /// The attempts that the document has had.
-    pub attempts: i32,
+/// Why a document is given back or killed: what is logged about it, and the beginning of the message
+/// becomes its last error.
+#[derive(Clone, Copy)]
+pub struct Failure<'a> {
+    pub message: &'a str,
+    pub details: Option<Jsonb>,
+    pub ref_id: Option<&'a str>,
+}
+
+impl Failure<'_> {
+    /// What the document keeps of it.
+    fn last_error(&self) -> &str {
+        names::cut(self.message, LAST_ERROR_MAX).0
+    }
+
+    fn log(&self, queue: &Queue, subject: &str, attempt: Option<i32>) {
+        let entry = LogEntry {
+            subject,
+            message: self.message,
+            details: self.details,
+            ref_id: self.ref_id,
+            attempt,
+        };
+        log_failure(queue, &entry);
+    }
 }
 
 // Index of both: primary key. For the first one, no other index can serve `{is_leased}`.
@@ -84,9 +105,9 @@ static REJECT: Statement = Statement::new(
      where d.subject {=} $1",
 );
 
-/// Gives a leased document back after a failure. It is retried, or killed if it has had all its
-/// attempts; a killed one may move to the dead-letter queue or the history. `not_before` is
-/// when it is retried, in microseconds since 2000; None for the backoff of the queue.
+/// Gives a leased document back after a failure, and logs that. It is retried, or killed if it has
+/// had all its attempts; a killed one may move to the dead-letter queue or the history. `not_before`
+/// is when it is retried, in microseconds since 2000; None for the backoff of the queue.
 ///
 /// Fails with `Error::LeaseLost` if the caller names a lease that does not hold, with
 /// `Error::NotActive` if it names none and the document is not leased, and with the errors of
@@ -94,10 +115,10 @@ static REJECT: Statement = Statement::new(
 pub fn reject(
     queue: &Queue,
     doc: LeasedDoc,
-    message: &str,
+    failure: &Failure,
     not_before: Option<i64>,
-) -> Result<Rejected> {
-    let (error, _) = names::cut(message, LAST_ERROR_MAX);
+) -> Result<()> {
+    let error = failure.last_error();
     let (failed, retry_at) = match reject_row(queue, doc, error, not_before) {
         Some(rejected) => rejected,
         None => reject_by_statement(queue, doc, error, not_before)?,
@@ -120,20 +141,21 @@ pub fn reject(
             subjects_settled(queue, [doc.subject]);
         }
     }
-    Ok(Rejected {
-        attempts: failed.attempts,
-    })
+    failure.log(queue, doc.subject, Some(failed.attempts));
+    Ok(())
 }
 
-/// Kills a leased document as `doc_settle::kill` does, with a message that says why: it is the last
-/// error of the document, and is logged with the details.
+/// Kills a leased document as `doc_settle::kill` does. If there is a failure, it says why, and is
+/// logged.
 pub fn kill(
     queue: &Queue,
     doc: LeasedDoc,
     payload: Option<Jsonb>,
-    message: &str,
-    details: Option<Jsonb>,
+    failure: Option<&Failure>,
 ) -> Result<()> {
+    let Some(failure) = failure else {
+        return doc_settle::kill(queue, doc, payload, None);
+    };
     // The log tells which attempt it was, which the row no longer knows afterwards.
     let attempt = spi::connect(|spi| {
         let args = [Arg::from(doc.subject), Arg::from(doc.lease)];
@@ -143,16 +165,8 @@ pub fn kill(
         }
         Ok(rows.get(0, 3))
     })?;
-    let (error, _) = names::cut(message, LAST_ERROR_MAX);
-    doc_settle::kill(queue, doc, payload, Some(error))?;
-    let entry = LogEntry {
-        subject: doc.subject,
-        message,
-        details,
-        ref_id: None,
-        attempt,
-    };
-    log_failure(queue, &entry);
+    doc_settle::kill(queue, doc, payload, Some(failure.last_error()))?;
+    failure.log(queue, doc.subject, attempt);
     Ok(())
 }
 

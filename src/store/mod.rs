@@ -36,6 +36,7 @@ pub mod doc_settle_many;
 pub mod doc_upsert;
 pub mod doc_upsert_many;
 pub mod docs_admin;
+pub mod docs_settle;
 pub mod floor_check;
 pub mod grants;
 pub mod history;

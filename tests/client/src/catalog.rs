@@ -208,6 +208,13 @@ impl Function {
             ("kind", _) => Value::text("reader"),
             ("since", _) => Value::Time(Utc::now() - TimeDelta::days(1)),
             ("target", _) => Value::text("other"),
+            // One document is active, and the other one is not there.
+            ("settlements", _) => Value::Json(json!([
+                {"subject": "active", "action": "complete", "result": {"a": 1}},
+                {"subject": "nobody", "action": "reject", "message": "m", "delay": "1 hour"},
+            ])),
+            ("on_lost", _) if self.name == "docs_settle" => Value::text("report"),
+            ("on_lost", _) => Value::text("ignore"),
             ("settings", _) => Value::Json(json!({"max_attempts": 7, "retry": {"base": "10 s"}})),
             ("setting", _) => Value::text("max_attempts"),
             ("worker", _) => Value::text("worker 1"),

@@ -97,6 +97,15 @@ const RESULTS: &[(&str, &str)] = &[
     iterations int8, created_at timestamptz, due_at timestamptz, picked_at timestamptz, lease_ends timestamptz, lease int8, last_error text",
     ),
     (
+        "docs_settle(text, jsonb, text)",
+        "subject text, outcome text, status text",
+    ),
+    (
+        "docs_next(text, jsonb, int4, interval, int4, text, text, text)",
+        "subject text, payload jsonb, headers jsonb, version int4, priority int4, attempts int4, max_attempts int4, \
+    iterations int8, created_at timestamptz, due_at timestamptz, picked_at timestamptz, lease_ends timestamptz, lease int8, last_error text",
+    ),
+    (
         "doc_lease_any(_text, int4, interval, int4, _int4, text, text)",
         "queue text, subject text, payload jsonb, headers jsonb, version int4, priority int4, attempts int4, max_attempts int4, \
     iterations int8, created_at timestamptz, due_at timestamptz, picked_at timestamptz, lease_ends timestamptz, lease int8, last_error text",

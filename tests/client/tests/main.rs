@@ -10,6 +10,7 @@ mod concurrency;
 mod crash;
 mod create_race;
 mod dead_letters;
+mod docs_settle;
 mod documents;
 mod drivers;
 mod dump;

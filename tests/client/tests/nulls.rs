@@ -71,10 +71,15 @@ const OPTIONAL: &[(&[&str], &str)] = &[
     (&["schedule_create"], "starts_at"),
     (&["schedule_create"], "ends_at"),
     (&["doc_pick_any", "doc_lease_any"], "weights"),
-    (&["doc_lease", "doc_lease_any", "lease_extend"], "duration"),
+    (
+        &["doc_lease", "doc_lease_any", "docs_next", "lease_extend"],
+        "duration",
+    ),
+    (&["docs_next"], "settlements"),
+    (&["docs_settle", "docs_next"], "on_lost"),
     (&["lease_extend"], "subjects"),
-    (&["doc_lease", "doc_lease_any"], "worker"),
-    (&["doc_lease", "doc_lease_any"], "binding"),
+    (&["doc_lease", "doc_lease_any", "docs_next"], "worker"),
+    (&["doc_lease", "doc_lease_any", "docs_next"], "binding"),
     (&["queue_create"], "settings"),
 ];
 

@@ -444,24 +444,48 @@ async fn a_handler_decides_the_result() {
         ("answer", r#"{"action": "drop"}"#, ""),
         (
             "answer",
-            r#"{"action": "reschedule", "at": "2099-01-01", "payload": {}}"#,
+            r#"{"action": "reschedule", "next_iteration": "2099-01-01", "payload": {}}"#,
             "0 0 1 {}",
         ),
         (
             "answer",
-            r#"{"action": "snooze", "at": "2099-01-01"}"#,
-            r#"0 0 0 {"at": "2099-01-01", "action": "snooze"}"#,
+            r#"{"action": "snooze", "delay": "1 hour"}"#,
+            r#"0 0 0 {"delay": "1 hour", "action": "snooze"}"#,
         ),
-        ("answer", "[]", "1 1 1 []"),
+        (
+            "answer",
+            r#"{"action": null, "result": 7}"#,
+            "3 0 1 {\"action\": null, \"result\": 7} 7",
+        ),
+        (
+            "answer",
+            r#"{"action": "reject", "message": "no luck"}"#,
+            r#"1 1 1 {"action": "reject", "message": "no luck"} no luck"#,
+        ),
+        (
+            "answer",
+            r#"{"action": "snooze", "at": "2099-01-01"}"#,
+            r#"1 1 1 {"at": "2099-01-01", "action": "snooze"} settlement 1 is not valid: it has an unknown key "at""#,
+        ),
+        (
+            "answer",
+            r#"{"subject": "y"}"#,
+            r#"1 1 1 {"subject": "y"} the answer of the handler has a subject or a lease, which are those of its document"#,
+        ),
+        (
+            "answer",
+            "[]",
+            "1 1 1 [] the answer of the handler is not a JSON object: []",
+        ),
         (
             "answer",
             r#"{"action": "sing"}"#,
-            r#"1 1 1 {"action": "sing"}"#,
+            r#"1 1 1 {"action": "sing"} settlement 1 is not valid: its action is "sing", expected complete, drop, reject, kill, snooze or reschedule"#,
         ),
         (
             "answer",
             r#"{"action": "reschedule"}"#,
-            r#"1 1 1 {"action": "reschedule"}"#,
+            r#"1 1 1 {"action": "reschedule"} settlement 1 is not valid: it has no delay and no next_iteration, which reschedule needs"#,
         ),
         ("later", "{}", "3 0 1 {}"),
         ("later", r#"{"later": 1}"#, r#"0 0 1 {"later": 1}"#),
@@ -474,7 +498,7 @@ async fn a_handler_decides_the_result() {
                 "call fetchq.work('q', '{handler}', max_docs => 1)"
             ))
             .await;
-        let sql = "select coalesce(string_agg(status || ' ' || attempts || ' ' || iterations || ' ' || payload, ''), '')
+        let sql = "select coalesce(string_agg(concat_ws(' ', status, attempts, iterations, payload, result, last_error), ''), '')
             from fetchq_data.q__docs";
         assert_eq!(session.text(sql).await, becomes, "{handler} {payload}");
     }

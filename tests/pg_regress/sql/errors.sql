@@ -12,12 +12,12 @@ create function test.value(argument text, type text) returns text language sql a
         when 'text' then case argument
             when 'queue' then '''rq_err''' when 'subject' then '''absent''' when 'message' then '''m''' when 'metric' then '''null test'''
             when 'documents' then $q$'(''s1'', 0, ''{}'', {DATA})'$q$ when 'retention' then '''1h''' when 'direction' then '''ASC'''
-            when 'table_name' then '''fetchq_data.rq_err__logs''' when 'field' then '''created_at''' when 'unit' then '''hour''' when 'mode' then '''ignore''' when 'target' then '''rq_err2''' when 'setting' then '''max_attempts''' when 'role' then '''pg_monitor''' when 'kind' then '''reader''' when 'binding' then '''off''' else '''5m''' end || '::text'
+            when 'table_name' then '''fetchq_data.rq_err__logs''' when 'field' then '''created_at''' when 'unit' then '''hour''' when 'mode' then '''ignore''' when 'target' then '''rq_err2''' when 'setting' then '''max_attempts''' when 'role' then '''pg_monitor''' when 'kind' then '''reader''' when 'binding' then '''off''' when 'on_lost' then '''error''' else '''5m''' end || '::text'
         when 'integer' then case argument when 'max_attempts' then '1' else '0' end
         when 'bigint' then '1'
         when 'double precision' then '1'
         when 'boolean' then 'false'
-        when 'jsonb' then case argument when 'policy' then '''[]''' when 'value' then '''7''' when 'filter' then '''{"subject": "s1"}''' when 'metrics' then '''[]''' when 'docs' then '''[]''' else '''{}''' end || '::jsonb'
+        when 'jsonb' then case argument when 'policy' then '''[]''' when 'value' then '''7''' when 'filter' then '''{"subject": "s1"}''' when 'metrics' then '''[]''' when 'docs' then '''[]''' when 'settlements' then '''[]''' else '''{}''' end || '::jsonb'
         when 'interval' then case argument when 'delay' then 'null::interval' else 'interval ''5m''' end
         when 'text[]' then case argument when 'queues' then 'array[''rq_err'']' else 'array[''s1'']' end
         when 'integer[]' then 'array[1]'
