@@ -6,6 +6,7 @@ use crate::api::doc_settle::settle;
 use crate::api::entry::{lenient, message, opt_payload, queue_name, respond_write, subject};
 use crate::pg::call::Reply;
 use crate::pg::time;
+use crate::store::doc_options;
 use crate::store::doc_reject as store;
 use crate::store::doc_reject::{Failure, LogEntry};
 use crate::store::open_queue::Queue;
@@ -38,13 +39,15 @@ fn doc_reject(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     })
 }
 
-/// `doc_snooze(queue, subject, next_iteration, lease) → affected_rows`: returns an active
-/// document until a time, as if it had not been picked: the attempt does not count. Errors are
-/// those of `doc_reject`.
+/// `doc_snooze(queue, subject, next_iteration, lease, delay) → affected_rows`: returns an active
+/// document until a time, or for `delay`, an interval, as if it had not been picked: the attempt does
+/// not count. With neither of them it is due now.
+///
+/// Fails as `doc_reject` and `doc_options::due` do.
 #[pg_extern(sql = false)]
 fn doc_snooze(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
-        let next_iteration = call.timestamp(2, "next_iteration")?;
+        let next_iteration = doc_options::due(call.opt_timestamp(2), call.opt_interval(4))?;
         settle(call, 3, |queue, doc| {
             store::snooze(queue, doc, next_iteration)
         })

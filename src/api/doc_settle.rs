@@ -7,6 +7,7 @@ use crate::api::entry::{
 };
 use crate::error::Result;
 use crate::pg::call::{Call, Reply};
+use crate::store::doc_options;
 use crate::store::doc_reject::{self, Failure};
 use crate::store::doc_settle;
 use crate::store::lease_check::LeasedDoc;
@@ -69,12 +70,20 @@ fn doc_kill(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     })
 }
 
-/// `doc_reschedule(queue, subject, next_iteration, payload, lease) → affected_rows`: plans the
-/// next iteration of an active document. Arguments and errors are those of `doc_complete`.
+/// `doc_reschedule(queue, subject, next_iteration, payload, lease, delay) → affected_rows`: plans
+/// the next iteration of an active document, for a time or for `delay`, an interval, after the start
+/// of the transaction. The other arguments are those of `doc_complete`.
+///
+/// Fails as `doc_complete` and `doc_options::due` do, and with `NullArgument` when neither a time nor
+/// a delay is given.
 #[pg_extern(sql = false)]
 fn doc_reschedule(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
-        let next_iteration = call.timestamp(2, "next_iteration")?;
+        let delay = call.opt_interval(5);
+        let next_iteration = match delay {
+            None => call.timestamp(2, "next_iteration")?,
+            delay => doc_options::due(call.opt_timestamp(2), delay)?,
+        };
         let payload = opt_payload(call, 3);
         settle(call, 4, |queue, doc| {
             doc_settle::reschedule(queue, doc, next_iteration, payload)

@@ -22,14 +22,14 @@ comment on function fetchq.doc_kill(text, text, jsonb, bigint, text, jsonb) is
     'Settles an active document as killed, so that it never runs again; with a lease, only while that lease lasts';
 
 create function fetchq.doc_reschedule(
-    queue text, subject text, next_iteration timestamptz, payload jsonb default null,
-    lease bigint default null,
+    queue text, subject text, next_iteration timestamptz default null,
+    payload jsonb default null, lease bigint default null, delay interval default null,
     out affected_rows int
 )
 language c volatile parallel unsafe
 as 'MODULE_PATHNAME', 'doc_reschedule_wrapper';
-comment on function fetchq.doc_reschedule(text, text, timestamptz, jsonb, bigint) is
-    'Plans the next iteration of an active document; with a lease, only while that lease lasts';
+comment on function fetchq.doc_reschedule(text, text, timestamptz, jsonb, bigint, interval) is
+    'Plans the next iteration of an active document, for a time or after a delay; with a lease, only while that lease lasts';
 
 create function fetchq.doc_drop(
     queue text, subject text, lease bigint default null,

@@ -164,7 +164,11 @@ impl Function {
             // NULL means any worker.
             ("lease", _) => Value::Null,
             // Not beside next_iteration.
-            ("delay", _) if self.name == "doc_put" => Value::Null,
+            ("delay", _)
+                if ["doc_put", "doc_reschedule", "doc_snooze"].contains(&self.name.as_str()) =>
+            {
+                Value::Null
+            }
             ("headers", _) => Value::Json(json!({"trace": "1"})),
             ("delay", &Type::INTERVAL) => Value::Interval(1_000_000),
             ("retention" | "older_than" | "delay", _) => Value::text("1h"),

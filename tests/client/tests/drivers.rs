@@ -151,7 +151,7 @@ const RESULTS: &[(&str, &str)] = &[
     ),
     ("doc_drop(text, text, int8)", "affected_rows int4"),
     (
-        "doc_reschedule(text, text, timestamptz, jsonb, int8)",
+        "doc_reschedule(text, text, timestamptz, jsonb, int8, interval)",
         "affected_rows int4",
     ),
     (

@@ -24,9 +24,18 @@ const OPTIONAL: &[(&[&str], &str)] = &[
         ],
         "lease",
     ),
-    (&["doc_reject", "doc_put", "doc_append"], "delay"),
+    (
+        &[
+            "doc_reject",
+            "doc_put",
+            "doc_append",
+            "doc_reschedule",
+            "doc_snooze",
+        ],
+        "delay",
+    ),
     (&["doc_put", "doc_append"], "payload"),
-    (&["doc_put"], "next_iteration"),
+    (&["doc_put", "doc_snooze"], "next_iteration"),
     (
         &["doc_put", "doc_append", "doc_lease", "doc_lease_any"],
         "version",

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use fetchq_client_tests::{Layers, Server, Session, calls, error_of};
 
 /// Their overloads are about to go. Remove a name here as soon as it has one form.
-const OVERLOADED: &[&str] = &["queue_wait"];
+const OVERLOADED: &[&str] = &[];
 
 /// It settles as doc_reject and doc_reschedule do, and workers read the results of all of them alike.
 const RESULT_OF_FETCHQ_4: &str = "doc_snooze";

@@ -66,13 +66,15 @@ select test.error($$select * from fetchq.docs_next('rq_nope')$$);
 select test.error($$select * from fetchq.docs_next('rq_dn', '{}')$$);
 select test.error($$select * from fetchq.docs_next('rq_dn', '[{"subject": "a5", "action": "sing"}]')$$);
 select test.error($$select * from fetchq.docs_next('rq_dn', '[]', -1)$$);
-select test.error($$select * from fetchq.docs_next('rq_dn', '[]', null)$$);
 select test.error($$select * from fetchq.docs_next('rq_dn', '[]', 1, '-1 s')$$);
-select test.error($$select * from fetchq.docs_next('rq_dn', '[]', version => null)$$);
 select test.error($$select * from fetchq.docs_next('rq_dn', '[]', worker => '')$$);
 select test.error($$select * from fetchq.docs_next('rq_dn', '[]', binding => 'forever')$$);
 select test.error($$select * from fetchq.docs_next('rq_dn', '[]', on_lost => 'report')$$);
 select test.delta('rq_dn'), test.exact('rq_dn');
+-- NULL means the default.
+begin;
+select subject from fetchq.docs_next('rq_dn', null, null, null, null, null, null, null);
+rollback;
 
 -- Limits hold: a document that is settled makes room for the next one in the same call.
 select was_created from fetchq.queue_create('rq_dn2', '{"max_active": 1}');
