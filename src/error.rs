@@ -6,7 +6,9 @@ use pgrx::{PgLogLevel, PgSqlErrorCode};
 
 use crate::domain::invalid::Invalid;
 use crate::domain::status::Status;
-use crate::domain::wording::{describe, describe_lost, describe_right, shorten};
+use crate::domain::wording::{
+    Writer, describe, describe_lost, describe_right, describe_writer, shorten,
+};
 use crate::domain::{filter, queue_settings, schedule, settlement};
 
 /// What can go wrong in a call, other than an error of the server.
@@ -252,27 +254,8 @@ pub enum Error {
     Invalid(#[from] Invalid),
 }
 
-/// How a role can write into a queue.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Writer {
-    /// It owns the queue.
-    Owner,
-    /// It has privileges on the documents or on columns of them.
-    Grantee,
-    /// Every role has.
-    Public,
-}
-
 /// A result with an error of fetchq.
 pub type Result<T> = std::result::Result<T, Error>;
-
-/// Describes a role that can write into a queue.
-fn describe_writer(role: &str, kind: Writer) -> String {
-    match kind {
-        Writer::Public => "every role".into(),
-        Writer::Owner | Writer::Grantee => format!("role \"{role}\""),
-    }
-}
 
 impl Error {
     /// The SQLSTATE.

@@ -4,7 +4,8 @@ use pgrx::prelude::*;
 
 use crate::api::entry::{lenient, limit_or, queue_name, respond_write};
 use crate::error::{Error, Result};
-use crate::pg::call::{Call, Reply, RowSink};
+use crate::pg::call::{Call, Reply};
+use crate::pg::row_sink::RowSink;
 use crate::pg::time::{self, Interval};
 use crate::pg::{relation, session};
 use crate::store::doc_pick as store;

@@ -9,7 +9,7 @@ use pgrx::{FromDatum, IntoDatum, pg_sys};
 use crate::error::{Error, Result};
 use crate::pg::array;
 use crate::pg::json::Jsonb;
-use crate::pg::spi::Rows;
+use crate::pg::row_sink::RowSink;
 use crate::pg::value::Arg;
 
 /// A running call. Its arguments are numbered from 0.
@@ -234,7 +234,7 @@ impl Call {
     }
 
     /// Returns the declared row type, blessed so that a composite datum can refer to it.
-    unsafe fn result_descriptor(&self) -> pg_sys::TupleDesc {
+    pub(super) unsafe fn result_descriptor(&self) -> pg_sys::TupleDesc {
         let mut desc: pg_sys::TupleDesc = std::ptr::null_mut();
         let mut scalar = pg_sys::InvalidOid;
         // SAFETY: fcinfo is valid. The other two arguments are output parameters.
@@ -258,162 +258,7 @@ impl Call {
     ///
     /// Raises an ERROR of PostgreSQL (0A000) when the caller does not accept a set.
     pub fn rows(&self) -> RowSink {
-        // SAFETY: resultinfo of a set-returning call is a ReturnSetInfo. Its node tag is
-        // checked before it is read.
-        unsafe {
-            let info = (*self.fcinfo).resultinfo as *mut pg_sys::ReturnSetInfo;
-            let usable = !info.is_null()
-                && (*info).type_ == pg_sys::NodeTag::T_ReturnSetInfo
-                && ((*info).allowedModes & pg_sys::SetFunctionReturnMode::SFRM_Materialize as i32)
-                    != 0;
-            if !usable {
-                pgrx::ereport!(
-                    ERROR,
-                    pgrx::PgSqlErrorCode::ERRCODE_FEATURE_NOT_SUPPORTED,
-                    "set-valued function called in context that cannot accept a set"
-                );
-            }
-            RowSink {
-                fcinfo: self.fcinfo,
-                info,
-                store: None,
-                first_column: None,
-            }
-        }
-    }
-}
-
-/// The rows of a set-returning function, collected into a tuplestore that the server reads.
-///
-/// The tuplestore is created with the first row, because most polls find no document.
-pub struct RowSink {
-    fcinfo: pg_sys::FunctionCallInfo,
-    info: *mut pg_sys::ReturnSetInfo,
-    store: Option<RowStore>,
-    /// The value of the first column, which the rows that are added do not contain.
-    first_column: Option<Arg>,
-}
-
-/// A tuplestore and the descriptor of its rows.
-#[derive(Clone, Copy)]
-struct RowStore {
-    tuples: *mut pg_sys::Tuplestorestate,
-    desc: pg_sys::TupleDesc,
-}
-
-impl RowSink {
-    /// Puts this value into the first column of the rows that are added from now on.
-    pub fn begin_with(&mut self, value: Arg) {
-        self.first_column = Some(value);
-    }
-
-    /// Creates the tuplestore now.
-    ///
-    /// The files of a tuplestore belong to the (sub)transaction that created it.
-    pub fn prepare(&mut self) {
-        self.store();
-    }
-
-    fn store(&mut self) -> RowStore {
-        let (fcinfo, info) = (self.fcinfo, self.info);
-        *self.store.get_or_insert_with(|| {
-            // SAFETY: The tuplestore and its descriptor must outlive this call. Both are
-            // made in the per-query memory, as PostgreSQL's own materialized functions do.
-            // `info` was checked in `Call::rows`. The server says which columns it expects
-            // except in unusual calls, for which the declaration is used.
-            unsafe {
-                let per_query = (*(*info).econtext).ecxt_per_query_memory;
-                let previous = pg_sys::MemoryContextSwitchTo(per_query);
-                let expected = (*info).expectedDesc;
-                let desc = if !expected.is_null() && (*expected).natts > 0 {
-                    expected
-                } else {
-                    Call::new(fcinfo).result_descriptor()
-                };
-                let desc = pg_sys::CreateTupleDescCopy(desc);
-                let tuples = pg_sys::tuplestore_begin_heap(true, false, pg_sys::work_mem);
-                pg_sys::MemoryContextSwitchTo(previous);
-                (*info).returnMode = pg_sys::SetFunctionReturnMode::SFRM_Materialize;
-                (*info).setResult = tuples;
-                (*info).setDesc = desc;
-                RowStore { tuples, desc }
-            }
-        })
-    }
-
-    /// Adds the rows of a query as they are.
-    ///
-    /// The first columns of the query are those of the declaration. Further columns are left
-    /// out. Raises an ERROR (`Error::ColumnType`) when a type differs.
-    pub fn extend(&mut self, rows: &Rows) {
-        if rows.is_empty() {
-            return;
-        }
-        let RowStore { tuples, desc } = self.store();
-        let types = rows.column_types();
-        let skipped = i32::from(self.first_column.is_some());
-        // SAFETY: The descriptor is alive and has natts attributes.
-        let declared: Vec<pg_sys::Oid> = unsafe {
-            (skipped..(*desc).natts)
-                .map(|at| pg_sys::SPI_gettypeid(desc, at + 1))
-                .collect()
-        };
-        assert!(types.len() >= declared.len(), "columns of the result");
-        for ((column, found), expected) in (1..).zip(&types).zip(&declared) {
-            if found != expected {
-                super::spi::wrong_type(column, *found, *expected);
-            }
-        }
-        // A tuple with further columns would be no value of the declared type: a call in a select
-        // list shows the row as it is.
-        if self.first_column.is_some() || types.len() > declared.len() {
-            for row in 0..rows.len() {
-                let columns = (1..).zip(&declared);
-                let values: Vec<Arg> = columns
-                    .map(|(column, oid)| Arg::new(*oid, rows.datum(row, column)))
-                    .collect();
-                self.push(&values);
-            }
-            return;
-        }
-        for row in 0..rows.len() {
-            // SAFETY: The tuplestore is alive, because it is in the per-query memory. The
-            // tuple belongs to the SPI result that `rows` borrows. tuplestore_puttuple
-            // copies it.
-            unsafe { pg_sys::tuplestore_puttuple(tuples, rows.tuple(row)) };
-        }
-    }
-
-    /// Adds a row that is made of values.
-    ///
-    /// `values` has one value for each declared column that `begin_with` does not fill.
-    pub fn push(&mut self, values: &[Arg]) {
-        // A result may be long: a cancel, a timeout or a shutdown must end it.
-        pgrx::check_for_interrupts!();
-        let RowStore { tuples, desc } = self.store();
-        let values = || self.first_column.iter().chain(values);
-        let mut datums: Vec<pg_sys::Datum> = values().map(Arg::datum).collect();
-        let mut nulls: Vec<bool> = values().map(Arg::is_null).collect();
-        // SAFETY: The descriptor has exactly the declared columns, and their number is
-        // checked. tuplestore_putvalues copies the values.
-        unsafe {
-            assert_eq!(
-                (*desc).natts as usize,
-                datums.len(),
-                "columns of the result"
-            );
-            pg_sys::tuplestore_putvalues(tuples, desc, datums.as_mut_ptr(), nulls.as_mut_ptr());
-        }
-    }
-
-    /// Ends the result. The server reads the rows from the tuplestore, if there is one.
-    pub fn done(self) -> Reply {
-        if self.store.is_none() {
-            // SAFETY: `info` was checked in `Call::rows`. Without a tuplestore the server
-            // asks for one row after the other, so it must learn that there is none.
-            unsafe { (*self.info).isDone = pg_sys::ExprDoneCond::ExprEndResult };
-        }
-        Reply(None)
+        RowSink::new(self.fcinfo)
     }
 }
 

@@ -28,6 +28,7 @@ pub mod random;
 pub mod registry;
 pub mod relation;
 pub mod role;
+pub mod row_sink;
 pub mod scan;
 pub mod session;
 pub mod shared;

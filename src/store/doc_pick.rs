@@ -7,10 +7,10 @@
 use crate::domain::counter_events::Event;
 use crate::domain::status::Status;
 use crate::domain::timing::Tally;
-use crate::pg::call::RowSink;
 use crate::pg::documents::{Change, Column};
 use crate::pg::documents_check::Access;
 use crate::pg::json::Jsonb;
+use crate::pg::row_sink::RowSink;
 use crate::pg::spi::{self, Rows, Spi};
 use crate::pg::time::Interval;
 use crate::pg::value::Arg;

@@ -6,8 +6,8 @@
 
 use crate::domain::names::QueueName;
 use crate::error::{Error, Result};
-use crate::pg::call::RowSink;
 use crate::pg::role::as_extension_owner;
+use crate::pg::row_sink::RowSink;
 use crate::pg::spi::{self, Rows, Spi};
 use crate::pg::value::Arg;
 use crate::pg::{acl, relation, role};

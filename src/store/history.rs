@@ -10,7 +10,7 @@ use crate::domain::names::QueueName;
 use crate::domain::status::Status;
 use crate::domain::timing::Tally;
 use crate::error::Result;
-use crate::pg::call::RowSink;
+use crate::pg::row_sink::RowSink;
 use crate::pg::session;
 use crate::pg::spi::{self, Rows, Spi};
 use crate::pg::value::Arg;

@@ -4,7 +4,7 @@
 use pgrx::pg_sys;
 
 use crate::domain::names::QueueName;
-use crate::pg::call::RowSink;
+use crate::pg::row_sink::RowSink;
 use crate::pg::spi::{self, Rows};
 use crate::pg::value::Arg;
 use crate::store::owned_queue;

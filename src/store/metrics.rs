@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use crate::domain::counter_events;
 use crate::domain::names::QueueName;
 use crate::error::Result;
-use crate::pg::call::RowSink;
+use crate::pg::row_sink::RowSink;
 use crate::pg::spi::{self, Spi};
 use crate::pg::value::Arg;
 use crate::store::counter_segments::{self, free_queues, pack_events};

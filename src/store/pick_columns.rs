@@ -1,8 +1,8 @@
 //! The columns that a pick returns, of a row that was read without a statement and of the rows of
 //! the locking statements.
 
-use crate::pg::call::RowSink;
 use crate::pg::documents::Column;
+use crate::pg::row_sink::RowSink;
 use crate::pg::spi::Rows;
 use crate::pg::value::Arg;
 use crate::store::open_queue::Queue;

@@ -4,10 +4,10 @@
 use crate::domain::jobs::QUEUE_JOBS;
 use crate::domain::names::QueueName;
 use crate::error::{Error, Result};
-use crate::pg::call::RowSink;
 use crate::pg::json::Jsonb;
 use crate::pg::notify::notify;
 use crate::pg::relation::{self, LockMode, NamedLock};
+use crate::pg::row_sink::RowSink;
 use crate::pg::spi::{self, Rows, Spi};
 use crate::pg::value::Arg;
 use crate::signals::{commit, settlements};

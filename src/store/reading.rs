@@ -4,8 +4,8 @@
 use crate::domain::names::QueueName;
 use crate::domain::status::Status;
 use crate::error::{Error, Result};
-use crate::pg::call::RowSink;
 use crate::pg::planner;
+use crate::pg::row_sink::RowSink;
 use crate::pg::spi;
 use crate::pg::value::Arg;
 use crate::store::doc_selection::{BulkRequest, CONDITIONS, Selection};

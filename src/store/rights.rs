@@ -8,7 +8,8 @@ use pgrx::PgSqlErrorCode;
 use pgrx::pg_sys::Oid;
 
 use crate::domain::names::QueueName;
-use crate::error::{self, Error, Result, Writer};
+use crate::domain::wording::Writer;
+use crate::error::{self, Error, Result};
 use crate::pg::acl::{self, Privileges};
 use crate::pg::relation;
 use crate::pg::role::{self, Privilege, as_role};

@@ -4,8 +4,8 @@
 use pgrx::pg_sys::Oid;
 
 use crate::domain::names::QueueName;
-use crate::pg::call::RowSink;
 use crate::pg::json::Jsonb;
+use crate::pg::row_sink::RowSink;
 use crate::pg::spi::{self, Rows, Spi};
 use crate::pg::time::Interval;
 use crate::pg::value::Arg;

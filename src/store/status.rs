@@ -5,7 +5,7 @@ use pgrx::pg_sys::Oid;
 use crate::domain::jobs::Task;
 use crate::domain::names::QueueName;
 use crate::error::{Error, Result};
-use crate::pg::call::RowSink;
+use crate::pg::row_sink::RowSink;
 use crate::pg::value::Arg;
 use crate::pg::{process, relation, session, spi, time};
 use crate::ready::floors::{self, Stats};

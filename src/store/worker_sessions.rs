@@ -7,7 +7,7 @@ use crate::domain::counter_events::Event;
 use crate::domain::names::QueueName;
 use crate::domain::status::Status;
 use crate::error::{Error, Result};
-use crate::pg::call::RowSink;
+use crate::pg::row_sink::RowSink;
 use crate::pg::spi::{self, Rows};
 use crate::pg::time;
 use crate::pg::value::Arg;
