@@ -9,7 +9,6 @@ use pgrx::{FromDatum, IntoDatum, pg_sys};
 use crate::error::{Error, Result};
 use crate::pg::array;
 use crate::pg::json::Jsonb;
-use crate::pg::row_sink::RowSink;
 use crate::pg::value::Arg;
 
 /// A running call. Its arguments are numbered from 0.
@@ -252,13 +251,6 @@ impl Call {
             );
             pg_sys::BlessTupleDesc(desc)
         }
-    }
-
-    /// Begins a result that is a set of rows.
-    ///
-    /// Raises an ERROR of PostgreSQL (0A000) when the caller does not accept a set.
-    pub fn rows(&self) -> RowSink {
-        RowSink::new(self.fcinfo)
     }
 }
 

@@ -24,9 +24,18 @@ struct RowStore {
     desc: pg_sys::TupleDesc,
 }
 
+impl Call {
+    /// Begins a result that is a set of rows.
+    ///
+    /// Raises an ERROR of PostgreSQL (0A000) when the caller does not accept a set.
+    pub fn rows(&self) -> RowSink {
+        RowSink::new(self.fcinfo())
+    }
+}
+
 impl RowSink {
     /// The empty result of a running call. Raises an ERROR where the server accepts no rows.
-    pub(super) fn new(fcinfo: pg_sys::FunctionCallInfo) -> Self {
+    fn new(fcinfo: pg_sys::FunctionCallInfo) -> Self {
         // SAFETY: resultinfo of a set-returning call is a ReturnSetInfo. Its node tag is
         // checked before it is read.
         unsafe {
