@@ -44,13 +44,13 @@ extension_sql_file!(
     requires = ["bootstrap"]
 );
 extension_sql_file!(
-    "sql/functions/doc_pick.sql",
-    name = "doc_pick",
+    "sql/functions/doc_lease_any.sql",
+    name = "doc_lease_any",
     requires = ["bootstrap"]
 );
 extension_sql_file!(
-    "sql/functions/doc_pick_any.sql",
-    name = "doc_pick_any",
+    "sql/functions/doc_pick.sql",
+    name = "doc_pick",
     requires = ["bootstrap"]
 );
 extension_sql_file!(

@@ -192,8 +192,6 @@ class Pages:
             return f"Returns rows with the {link}."
         if columns == document[:-1]:
             return f"Returns rows with the {link}, without `{document[-1]}`."
-        if columns == ["queue", *document]:
-            return f"Returns rows with `queue`, the queue of the document, and the {link}."
         if name == self.DOCUMENT:
             return f"Returns rows with the {link}."
         if len(outputs) == 1 and not function["returns_rows"]:

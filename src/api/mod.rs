@@ -5,8 +5,8 @@
 
 mod dead_letters;
 mod doc_lease;
+mod doc_lease_any;
 mod doc_pick;
-mod doc_pick_any;
 mod doc_push;
 mod doc_push_many;
 mod doc_put;

@@ -393,8 +393,8 @@ const PICKS: [(&str, &str); 3] = [
         "select lease from fetchq.doc_pick('q', 0, 5, '1h')",
     ),
     (
-        "doc_pick_any",
-        "select lease from fetchq.doc_pick_any(array['letters', 'q'], 5, '1h')",
+        "doc_lease_any",
+        "select lease from fetchq.doc_lease_any(array['letters', 'q'], 5, '1h')",
     ),
     (
         "pick by the six columns",

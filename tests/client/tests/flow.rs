@@ -490,8 +490,7 @@ async fn queues_are_served_by_their_weights() {
              select fetchq.doc_push(q, q || i) from unnest(array['a', 'b', 'c']) q, generate_series(1, 400) i",
         )
         .await;
-    let call =
-        "select queue from fetchq.doc_pick_any(array['a', 'b', 'c'], 1, weights => array[5, 2, 1])";
+    let call = "select queue from fetchq.doc_lease_any(array['a', 'b', 'c'], 1, weights => array[5, 2, 1])";
     let mut order = Vec::new();
     for _ in 0..80 {
         order.push(session.text(call).await);
@@ -509,7 +508,7 @@ async fn queues_are_served_by_their_weights() {
         }
     }
     // Picks of several documents, beside a queue that is paused or empty.
-    let shares = "select queue, count(*) from fetchq.doc_pick_any(array['a', 'b', 'c'], 16, weights => array[5, 2, 1]) group by 1 order by 1";
+    let shares = "select queue, count(*) from fetchq.doc_lease_any(array['a', 'b', 'c'], 16, weights => array[5, 2, 1]) group by 1 order by 1";
     assert_eq!(session.rows(shares).await, ["a|10", "b|4", "c|2"]);
     session.sql("select fetchq.queue_pause('a')").await;
     assert_eq!(session.rows(shares).await.len(), 2);
@@ -524,7 +523,7 @@ async fn queues_are_served_by_their_weights() {
         let short = db.connect().await;
         seen.insert(
             short
-                .text("select queue from fetchq.doc_pick_any(array['a', 'c'])")
+                .text("select queue from fetchq.doc_lease_any(array['a', 'c'])")
                 .await,
         );
     }
@@ -534,7 +533,7 @@ async fn queues_are_served_by_their_weights() {
     for _ in 0..WORKERS {
         let session = db.connect().await;
         workers.spawn(async move {
-            let call = "select subject from fetchq.doc_pick_any(array['c', 'a'], 7, weights => array[1, 3])";
+            let call = "select subject from fetchq.doc_lease_any(array['c', 'a'], 7, weights => array[1, 3])";
             let mut all = Vec::new();
             loop {
                 let some = session.column(call).await;

@@ -86,7 +86,7 @@ const PICKS: [(&str, &str); 6] = [
         "select fetchq.queue_configure('q', '{\"rate\": {\"picks\": 100, \"per\": \"1h\"}}')",
         "fetchq.doc_pick('q', 0, 10, '1h')",
     ),
-    ("", "fetchq.doc_pick_any(array['other', 'q'], 10, '1h')"),
+    ("", "fetchq.doc_lease_any(array['other', 'q'], 10, '1h')"),
     ("", "fetchq.doc_lease('q', 10, '1h')"),
     ("", "fetchq.doc_pick_wait('q', 0, 10, '1h', '1s')"),
 ];
@@ -180,7 +180,7 @@ async fn a_pick_of_many_queues_has_one_number() {
         while all.len() < 4 && by_pick.len() < 4 {
             let picked = pick(
                 &session,
-                "fetchq.doc_pick_any(array['q', 'other'], 10, '1h')",
+                "fetchq.doc_lease_any(array['q', 'other'], 10, '1h')",
             )
             .await;
             by_pick.push(picked.lease);
