@@ -94,11 +94,6 @@ extension_sql_file!(
     requires = ["bootstrap"]
 );
 extension_sql_file!(
-    "sql/functions/doc_upsert_many.sql",
-    name = "doc_upsert_many",
-    requires = ["bootstrap"]
-);
-extension_sql_file!(
     "sql/functions/docs_admin.sql",
     name = "docs_admin",
     requires = ["bootstrap"]

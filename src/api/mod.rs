@@ -15,7 +15,6 @@ mod doc_reject;
 mod doc_settle;
 mod doc_settle_many;
 mod doc_upsert;
-mod doc_upsert_many;
 mod docs_admin;
 mod docs_settle;
 mod entry;

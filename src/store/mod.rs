@@ -34,7 +34,6 @@ pub mod doc_selection;
 pub mod doc_settle;
 pub mod doc_settle_many;
 pub mod doc_upsert;
-pub mod doc_upsert_many;
 pub mod docs_admin;
 pub mod docs_settle;
 pub mod floor_check;

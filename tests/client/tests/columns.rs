@@ -250,11 +250,11 @@ const VERBS: &[Verb] = &[
         PICKED,
     ),
     verb(
-        "upsert_many",
+        "put_many",
         "",
-        "{progress} select fetchq.doc_snooze('q', 'a', '2100-01-01', :lease); select fetchq.doc_upsert_many('q', '[{\"subject\": \"a\"}]')",
+        "{progress} select fetchq.doc_snooze('q', 'a', '2100-01-01', :lease); select fetchq.doc_put_many('q', '[{\"subject\": \"a\"}]', 'replace')",
         DOCS,
-        PICKED,
+        "|1577836800|t||",
     ),
     verb(
         "revive",

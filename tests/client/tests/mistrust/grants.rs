@@ -12,7 +12,6 @@ const PRODUCER_CALLS: &[&str] = &[
     "fetchq.doc_append('q', '{}')",
     "fetchq.doc_append_many('q', array['{}']::jsonb[])",
     "fetchq.doc_upsert('q', 'p', 0, 0, now(), '{}')",
-    "fetchq.doc_upsert_many('q', '[{\"subject\": \"p\"}]')",
     "fetchq.doc_put('q', 'p', '{}', mode => 'replace')",
     "fetchq.doc_put_many('q', '[{\"subject\": \"p\"}]')",
 ];
