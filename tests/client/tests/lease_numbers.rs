@@ -76,7 +76,7 @@ async fn pick(session: &Session, statement: &str) -> Picked {
     Picked { subjects, lease }
 }
 
-const PICKS: [(&str, &str); 6] = [
+const PICKS: [(&str, &str); 5] = [
     ("", "fetchq.doc_pick('q', 0, 10, '1h')"),
     (
         "select fetchq.queue_configure('q', '{\"max_active\": 100}')",
@@ -88,7 +88,6 @@ const PICKS: [(&str, &str); 6] = [
     ),
     ("", "fetchq.doc_lease_any(array['other', 'q'], 10, '1h')"),
     ("", "fetchq.doc_lease('q', 10, '1h')"),
-    ("", "fetchq.doc_pick_wait('q', 0, 10, '1h', '1s')"),
 ];
 
 #[tokio::test]

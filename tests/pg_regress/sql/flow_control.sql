@@ -16,7 +16,6 @@ select count(*) from fetchq.doc_pick('flow', '5m'::text);
 select count(*) from fetchq.doc_pick('flow', '5m'::interval);
 select count(*) from fetchq.doc_pick('flow', 0, 5, '5m'::text);
 select count(*) from fetchq.doc_pick('flow', 0, 5, '5m'::interval);
-select count(*) from fetchq.doc_pick_wait('flow', timeout => '20 ms');
 select count(*) from fetchq.doc_lease_any(array['flow'], 5);
 call fetchq.queue_wait(array['flow'], '20 ms');
 select fetchq.doc_push('flow', 'x'), fetchq.doc_upsert('flow', 'd1', 0, 0, now(), '{"a": 1}');
@@ -44,7 +43,6 @@ select subject from fetchq.doc_pick('flow', 2);
 select subject from fetchq.doc_pick('flow', 2);
 select subject from fetchq.doc_pick('flow', 2);
 call fetchq.queue_wait(array['flow'], '20 ms');
-select count(*) from fetchq.doc_pick_wait('flow', timeout => '20 ms');
 select slot, subject from fetchq.lease_slots order by 1;
 -- Each way of settling frees the lease slot.
 select fetchq.doc_complete('flow', 'd1');
@@ -118,7 +116,6 @@ select count(*) from fetchq.doc_pick('flow', 2);
 begin; select count(*) from fetchq.doc_pick('flow', 2); rollback;
 select count(*) from fetchq.doc_pick('flow', 2);
 call fetchq.queue_wait(array['flow'], '20 ms');
-select count(*) from fetchq.doc_pick_wait('flow', timeout => '20 ms');
 -- A new rate includes the last picks.
 select from fetchq.queue_configure('flow', '{"rate": {"picks": 5, "per": "1 hour"}}');
 select count(*) from fetchq.doc_pick('flow', 9);

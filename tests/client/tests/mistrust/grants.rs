@@ -19,7 +19,7 @@ const PRODUCER_CALLS: &[&str] = &[
 const WORKER_CALLS: &[&str] = &[
     "fetchq.doc_put('q', 'p', '{}', mode => 'merge')",
     "fetchq.doc_pick('q')",
-    "fetchq.doc_pick_wait('q', timeout => '0')",
+    "fetchq.doc_lease('q')",
     "fetchq.doc_lease_any(array['q'])",
     "fetchq.doc_pop('q')",
     "fetchq.doc_complete('q', 'a')",
