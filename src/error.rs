@@ -114,8 +114,6 @@ pub enum Error {
     OlderSnapshot(String),
     #[error("{0}() cannot wait inside a transaction block or a function")]
     InTransaction(String),
-    #[error("{0}() cannot wait at isolation level REPEATABLE READ or SERIALIZABLE")]
-    WaitsInSnapshot(String),
     #[error("document \"{subject}\" of queue \"{queue}\" does not exist")]
     NoDocument { queue: String, subject: String },
     #[error("{function}() accepts 1 to {max} queues, got {got}")]
@@ -291,7 +289,7 @@ impl Error {
             Self::HiddenDocument { .. } | Self::HiddenQueue(_) | Self::HiddenSchedule(_) => {
                 ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE
             }
-            Self::KeepsSnapshot(_) | Self::WaitsInSnapshot(_) => ERRCODE_FEATURE_NOT_SUPPORTED,
+            Self::KeepsSnapshot(_) => ERRCODE_FEATURE_NOT_SUPPORTED,
             Self::OlderSnapshot(_) => ERRCODE_T_R_SERIALIZATION_FAILURE,
             Self::InTransaction(_) => ERRCODE_ACTIVE_SQL_TRANSACTION,
             Self::NoDocument { .. } => ERRCODE_NO_DATA_FOUND,
@@ -371,7 +369,6 @@ impl Error {
             Self::KeepsSnapshot(_) => "An older snapshot would count documents that no longer exist. Use: set transaction isolation level read committed".into(),
             Self::OlderSnapshot(_) => "Roll back and retry the transaction.".into(),
             Self::InTransaction(_) => "CALL it as a statement of its own with no transaction open: as asyncpg, node-postgres, tokio-postgres, JDBC and psql do by default; with psycopg set autocommit = True on the connection.".into(),
-            Self::WaitsInSnapshot(_) => "Documents that are added meanwhile are not visible to an older snapshot. Use: set transaction isolation level read committed".into(),
             Self::NoDocument { .. } => "Commit the push before you wait. A document that was settled before is known only where the queue keeps it: in the table, or by the setting history.".into(),
             Self::NumberOfQueues { .. } => "Wait for more queues in further sessions.".into(),
             Self::BadUnit(_) => "Use a unit that date_trunc() knows: microseconds, milliseconds, second, minute, hour, day, week, month, quarter, year, decade, century or millennium.".into(),

@@ -44,13 +44,13 @@ extension_sql_file!(
     requires = ["bootstrap"]
 );
 extension_sql_file!(
-    "sql/functions/doc_pick.sql",
-    name = "doc_pick",
+    "sql/functions/doc_lease_any.sql",
+    name = "doc_lease_any",
     requires = ["bootstrap"]
 );
 extension_sql_file!(
-    "sql/functions/doc_pick_any.sql",
-    name = "doc_pick_any",
+    "sql/functions/doc_pick.sql",
+    name = "doc_pick",
     requires = ["bootstrap"]
 );
 extension_sql_file!(
@@ -91,11 +91,6 @@ extension_sql_file!(
 extension_sql_file!(
     "sql/functions/doc_upsert.sql",
     name = "doc_upsert",
-    requires = ["bootstrap"]
-);
-extension_sql_file!(
-    "sql/functions/doc_upsert_many.sql",
-    name = "doc_upsert_many",
     requires = ["bootstrap"]
 );
 extension_sql_file!(

@@ -135,8 +135,6 @@ static NOTIFY_INTERVAL_MS: GucSetting<i32> = GucSetting::<i32>::new(20);
 
 static MAINTENANCE_TIMEOUT_MS: GucSetting<i32> = GucSetting::<i32>::new(60_000);
 
-static MAX_WAIT_MS: GucSetting<i32> = GucSetting::<i32>::new(10_000);
-
 static READY_SLOTS: GucSetting<i32> = GucSetting::<i32>::new(16_384);
 
 static AWAIT_SLOTS: GucSetting<i32> = GucSetting::<i32>::new(4096);
@@ -256,16 +254,6 @@ pub fn register(is_preloading: bool) {
         100,
         86_400_000,
         GucContext::Sighup,
-        GucFlags::UNIT_MS,
-    );
-    GucRegistry::define_int_guc(
-        c"fetchq.max_wait",
-        c"The longest time that fetchq.doc_pick_wait() waits.",
-        c"The function holds a snapshot while it waits. fetchq.queue_wait() holds none, and this limit does not apply to it.",
-        &MAX_WAIT_MS,
-        0,
-        3_600_000,
-        GucContext::Userset,
         GucFlags::UNIT_MS,
     );
     GucRegistry::define_int_guc(
@@ -392,11 +380,6 @@ pub fn notify_interval_us() -> i64 {
 /// `fetchq.maintenance_timeout`.
 pub fn maintenance_timeout() -> Duration {
     Duration::from_millis(MAINTENANCE_TIMEOUT_MS.get().unsigned_abs().into())
-}
-
-/// `fetchq.max_wait`, in microseconds.
-pub fn max_wait_us() -> i64 {
-    i64::from(MAX_WAIT_MS.get()) * 1000
 }
 
 /// `fetchq.ready_slots`: the number of slots in shared memory. 0 when there is none.

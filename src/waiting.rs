@@ -1,5 +1,5 @@
-//! Sessions that wait without polling: for a document to pick, in `queue_wait` and `doc_pick_wait`,
-//! and until a document is settled, in `doc_await`.
+//! Sessions that wait without polling: for a document to pick, in `queue_wait`, and
+//! until a document is settled, in `doc_await`.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use crate::domain::names::QueueName;
 use crate::error::Result;
 use crate::pg::procedure::Transactions;
 use crate::pg::process::sleep_in_session;
-use crate::pg::{relation, session, time, transaction};
+use crate::pg::{session, time, transaction};
 use crate::signals::board::board;
 use crate::signals::settlements;
 use crate::signals::wakeups::{self, Registration};
@@ -16,7 +16,6 @@ use crate::store::doc_await::{self, Look, Outcome, Unsettled};
 use crate::store::limits::readiness;
 use crate::store::open_queue::Queue;
 use crate::store::readiness::Readiness;
-use crate::store::rights::Right;
 
 /// How often a session looks that no commit can wake, because there is no shared memory or no
 /// free slot in it: microseconds.
@@ -25,10 +24,6 @@ const POLL_INTERVAL_US: i64 = 100_000;
 /// How often a session looks that a commit can wake: microseconds. COMMIT PREPARED wakes no
 /// session.
 const CHECK_INTERVAL_US: i64 = 5_000_000;
-
-/// When a pick is tried again after a document was ready that could not be picked:
-/// microseconds.
-const RETRY_AFTER_US: i64 = 2_000;
 
 /// This session as a waiter for documents of a version. It has a slot in shared memory, if there
 /// is one.
@@ -213,35 +208,5 @@ pub fn settlement(
             None => sleep_until_woken(until, POLL_INTERVAL_US, || false),
         }
         document = document.or(Some(found));
-    }
-}
-
-/// Calls `pick` until it returns a document, or until `until`, in microseconds since 2000.
-/// `pick` gets the queue and the current time, and returns how many documents it has picked.
-///
-/// Fails with the errors of `Queue::open`, such as `Error::UnknownQueue`.
-pub fn pick(
-    name: &QueueName,
-    version: i32,
-    until: i64,
-    mut pick: impl FnMut(&Queue, i64) -> i32,
-) -> Result<()> {
-    transaction::on_exit(release_slots);
-    let mut waiter = Waiter::new(version);
-    loop {
-        // The settings of the queue may have changed since the last round.
-        relation::accept_invalidations();
-        let queue = Queue::open_for(name, Right::Work)?;
-        waiter.arm(&[queue.table.to_u32()]);
-        let now = time::clock();
-        if queue.explain_denial(Right::Work, || pick(&queue, now)) > 0 || now >= until {
-            return Ok(());
-        }
-        let next = match readiness(&queue, version, time::clock()) {
-            // It became ready after the pick, or it cannot be picked now.
-            Readiness::Now => time::clock() + RETRY_AFTER_US,
-            Readiness::NotBefore(time) => time,
-        };
-        waiter.sleep(next.min(until));
     }
 }

@@ -1,21 +1,20 @@
-//! Picking from one queue: leasing documents, with and without waiting, and popping them.
+//! Picking from one queue: leasing documents, and popping them.
 
 use pgrx::prelude::*;
 
 use crate::api::entry::{lenient, limit_or, queue_name, respond_write};
 use crate::error::{Error, Result};
 use crate::pg::call::{Call, Reply};
+use crate::pg::relation;
 use crate::pg::row_sink::RowSink;
 use crate::pg::time::{self, Interval};
-use crate::pg::{relation, session};
+use crate::settings::SessionLeases;
 use crate::store::doc_pick as store;
 use crate::store::doc_pick::{Pick, PickMode};
 use crate::store::leases::{GivenWorker, Lease, NAME_MAX};
 use crate::store::open_queue::Queue;
 use crate::store::pick_columns::Columns;
 use crate::store::rights::Right;
-use crate::{settings, waiting};
-use settings::SessionLeases;
 
 /// `doc_pick(queue, max_docs, duration text) → documents`: leases due documents of version 0,
 /// at most `max_docs`, by priority and time. The lease lasts for `duration`, the text of an
@@ -170,54 +169,6 @@ pub fn given_worker(call: &Call, worker: usize, binding: usize) -> Result<GivenW
         },
     };
     Ok(GivenWorker { name, binding })
-}
-
-/// `doc_pick_wait(queue, version, max_docs, duration, timeout) → documents`: leases due
-/// documents as soon as there are any. It waits at most `timeout`, and never longer than
-/// `fetchq.max_wait`, and holds a snapshot meanwhile.
-///
-/// Fails with `WaitsInSnapshot` in a transaction of REPEATABLE READ or SERIALIZABLE, with
-/// `NegativeLimit` or `BadDuration`. A queue that does not exist raises a warning and returns no
-/// rows.
-#[pg_extern(sql = false)]
-fn doc_pick_wait(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
-    respond_write(fcinfo, |call| {
-        let name = queue_name(call, 0)?;
-        let version = call.int(1, "version")?;
-        let limit = call.limit(2, "max_docs")?;
-        let duration = call.interval(3, "duration")?.as_duration("duration")?;
-        let timeout = call.interval(4, "timeout")?.as_duration("timeout")?;
-        if session::keeps_snapshot() {
-            return Err(Error::WaitsInSnapshot(call.function_name()));
-        }
-        let now = time::clock();
-        let until = timeout
-            .after(now)
-            .min(now.saturating_add(settings::max_wait_us()));
-        let lease = Lease::new();
-        let mut out = call.rows();
-        let picked = waiting::pick(&name, version, until, |queue, now| {
-            let out = &mut out;
-            let pick = Pick {
-                version,
-                limit,
-                duration,
-                now,
-                mode: PickMode::Lease(&lease),
-                columns: Columns::Picked,
-                out,
-                is_over: false,
-            };
-            // A pick of 0 documents has all it wants and does not wait.
-            if limit > 0 {
-                store::pick(queue, pick)
-            } else {
-                1
-            }
-        });
-        lenient(picked, ())?;
-        Ok(out.done())
-    })
 }
 
 /// Leases due documents of the queue that is the first argument, at most `limit`, for `duration`.

@@ -5,8 +5,8 @@
 
 mod dead_letters;
 mod doc_lease;
+mod doc_lease_any;
 mod doc_pick;
-mod doc_pick_any;
 mod doc_push;
 mod doc_push_many;
 mod doc_put;
@@ -15,7 +15,6 @@ mod doc_reject;
 mod doc_settle;
 mod doc_settle_many;
 mod doc_upsert;
-mod doc_upsert_many;
 mod docs_admin;
 mod docs_settle;
 mod entry;

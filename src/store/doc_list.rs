@@ -1,5 +1,5 @@
-//! Checks of a list of documents that is given as a JSON array. `doc_push_many.rs`,
-//! `doc_upsert_many.rs` and `doc_put_many.rs` use them before they write.
+//! Checks of a list of documents that is given as a JSON array. `doc_push_many.rs`
+//! and `doc_put_many.rs` use them before they write.
 
 use crate::domain::names;
 use crate::error::{Error, Result};
@@ -43,7 +43,7 @@ static CHECK_PUT: Statement = Statement::new(first_bad_document!(
 
 static IS_ARRAY: Statement = Statement::new("select pg_catalog.jsonb_typeof($1) {=} 'array'");
 
-/// Checks the list of a push or an upsert, in which a document may have the keys subject,
+/// Checks the list of a push, in which a document may have the keys subject,
 /// payload, version, priority and next_iteration.
 ///
 /// Fails with `Error::NoList` if `docs` is no JSON array, with `Error::BadDocument` for the

@@ -1,4 +1,4 @@
--- Picking from one queue: leasing documents, with and without waiting, and popping them.
+-- Picking from one queue: leasing documents, and popping them.
 -- Hot: no search_path is set, see bootstrap.sql.
 
 create function fetchq.doc_pick(queue text, max_docs int default 1, duration text default '5m')
@@ -72,20 +72,6 @@ language c volatile parallel unsafe
 as 'MODULE_PATHNAME', 'doc_lease_wrapper';
 comment on function fetchq.doc_lease(text, int, interval, int, text, text) is
     'Leases due documents of a version, by priority and time; without a duration, for as long as the queue is set to';
-
-create function fetchq.doc_pick_wait(
-    queue text, version int default 0, max_docs int default 1, duration interval default '5m',
-    timeout interval default '10s'
-)
-returns table (
-    subject varchar, payload jsonb, version int, priority int, attempts int, iterations bigint,
-    created_at timestamptz, last_iteration timestamptz, next_iteration timestamptz,
-    lock_upgrade timestamptz, lease bigint
-)
-language c volatile parallel unsafe
-as 'MODULE_PATHNAME', 'doc_pick_wait_wrapper';
-comment on function fetchq.doc_pick_wait(text, int, int, interval, interval) is
-    'Leases due documents as soon as there are any; waits up to fetchq.max_wait, and holds a snapshot meanwhile';
 
 create type fetchq.popped as (
     subject varchar,

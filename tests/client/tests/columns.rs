@@ -250,11 +250,11 @@ const VERBS: &[Verb] = &[
         PICKED,
     ),
     verb(
-        "upsert_many",
+        "put_many",
         "",
-        "{progress} select fetchq.doc_snooze('q', 'a', '2100-01-01', :lease); select fetchq.doc_upsert_many('q', '[{\"subject\": \"a\"}]')",
+        "{progress} select fetchq.doc_snooze('q', 'a', '2100-01-01', :lease); select fetchq.doc_put_many('q', '[{\"subject\": \"a\"}]', 'replace')",
         DOCS,
-        PICKED,
+        "|1577836800|t||",
     ),
     verb(
         "revive",
@@ -393,8 +393,8 @@ const PICKS: [(&str, &str); 3] = [
         "select lease from fetchq.doc_pick('q', 0, 5, '1h')",
     ),
     (
-        "doc_pick_any",
-        "select lease from fetchq.doc_pick_any(array['letters', 'q'], 5, '1h')",
+        "doc_lease_any",
+        "select lease from fetchq.doc_lease_any(array['letters', 'q'], 5, '1h')",
     ),
     (
         "pick by the six columns",

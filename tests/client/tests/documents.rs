@@ -370,7 +370,6 @@ async fn subjects_are_measured_in_characters_everywhere() {
         "fetchq.doc_put('q', $s, mode => 'replace')",
         "fetchq.doc_put_many('q', jsonb_build_array(jsonb_build_object('subject', $s)))",
         "fetchq.doc_upsert('q', $s, 0, 0, now(), '{}')",
-        "fetchq.doc_upsert_many('q', jsonb_build_array(jsonb_build_object('subject', $s)))",
     ];
     for direct in ["on", "off"] {
         session.sql(&format!("set fetchq.direct = {direct}")).await;

@@ -116,7 +116,6 @@ const RESULTS: &[(&str, &str)] = &[
         "queued_docs int4",
     ),
     ("doc_append_many(text, _jsonb, int4, int4)", "subject text"),
-    ("doc_upsert_many(text, jsonb)", "subject text, action text"),
     (
         "doc_complete_many(text, _text, _jsonb, int8, _jsonb)",
         "subject text, settled bool",
@@ -426,7 +425,6 @@ async fn parameters_of_unstated_types() {
             "doc_append_many($1, $2)",
             vec![Type::TEXT, Type::JSONB_ARRAY],
         ),
-        ("doc_upsert_many($1, $2)", vec![Type::TEXT, Type::JSONB]),
         (
             "doc_complete_many($1, $2)",
             vec![Type::TEXT, Type::TEXT_ARRAY],

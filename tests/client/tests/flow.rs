@@ -57,6 +57,9 @@ const CAP: usize = 5;
 #[derive(Default)]
 struct Held(Mutex<HashSet<String>>);
 
+/// Waits for a short time, in which a limit may keep all documents from being ready.
+const WAIT: &str = "call fetchq.queue_wait(array['q'], '100 ms')";
+
 async fn works_under_a_cap(
     db: Database,
     held: Arc<Held>,
@@ -71,11 +74,9 @@ async fn works_under_a_cap(
         let abandons = dice.roll(12) == 0;
         let lease = if abandons { "50 ms" } else { "1 hour" };
         let limit = 1 + dice.roll(4);
-        let waits = dice.roll(4) == 0;
-        let pick = if waits {
-            format!(
-                "select subject from fetchq.doc_pick_wait('q', 0, {limit}, '{lease}', '100 ms')"
-            )
+        let pick = if dice.roll(4) == 0 {
+            session.sql(WAIT).await;
+            format!("select subject from fetchq.doc_lease('q', {limit}, '{lease}')")
         } else {
             format!("select subject from fetchq.doc_pick('q', 0, {limit}, '{lease}')")
         };
@@ -240,14 +241,18 @@ async fn works_at_a_rate(
     let mut session = db.connect().await;
     while picked.lock().unwrap().len() < documents {
         let limit = 1 + dice.roll(5);
-        let call = if dice.roll(3) == 0 {
-            format!("doc_pick_wait('q', 0, {limit}, '1 hour', '100 ms')")
+        let (ends, call) = if dice.roll(3) == 0 {
+            session.sql(WAIT).await;
+            ("lease_ends", format!("doc_lease('q', {limit}, '1 hour')"))
         } else {
-            format!("doc_pick('q', 0, {limit}, '1 hour'::interval)")
+            (
+                "next_iteration",
+                format!("doc_pick('q', 0, {limit}, '1 hour'::interval)"),
+            )
         };
         // The time of the pick, as its result shows it, and the time at which the pick returns.
         let pick = format!(
-            "select (extract(epoch from next_iteration - interval '1 hour') * 1000000)::bigint::text
+            "select (extract(epoch from {ends} - interval '1 hour') * 1000000)::bigint::text
                 || ' ' || (extract(epoch from clock_timestamp()) * 1000000)::bigint
              from fetchq.{call}"
         );
@@ -490,8 +495,7 @@ async fn queues_are_served_by_their_weights() {
              select fetchq.doc_push(q, q || i) from unnest(array['a', 'b', 'c']) q, generate_series(1, 400) i",
         )
         .await;
-    let call =
-        "select queue from fetchq.doc_pick_any(array['a', 'b', 'c'], 1, weights => array[5, 2, 1])";
+    let call = "select queue from fetchq.doc_lease_any(array['a', 'b', 'c'], 1, weights => array[5, 2, 1])";
     let mut order = Vec::new();
     for _ in 0..80 {
         order.push(session.text(call).await);
@@ -509,7 +513,7 @@ async fn queues_are_served_by_their_weights() {
         }
     }
     // Picks of several documents, beside a queue that is paused or empty.
-    let shares = "select queue, count(*) from fetchq.doc_pick_any(array['a', 'b', 'c'], 16, weights => array[5, 2, 1]) group by 1 order by 1";
+    let shares = "select queue, count(*) from fetchq.doc_lease_any(array['a', 'b', 'c'], 16, weights => array[5, 2, 1]) group by 1 order by 1";
     assert_eq!(session.rows(shares).await, ["a|10", "b|4", "c|2"]);
     session.sql("select fetchq.queue_pause('a')").await;
     assert_eq!(session.rows(shares).await.len(), 2);
@@ -524,7 +528,7 @@ async fn queues_are_served_by_their_weights() {
         let short = db.connect().await;
         seen.insert(
             short
-                .text("select queue from fetchq.doc_pick_any(array['a', 'c'])")
+                .text("select queue from fetchq.doc_lease_any(array['a', 'c'])")
                 .await,
         );
     }
@@ -534,7 +538,7 @@ async fn queues_are_served_by_their_weights() {
     for _ in 0..WORKERS {
         let session = db.connect().await;
         workers.spawn(async move {
-            let call = "select subject from fetchq.doc_pick_any(array['c', 'a'], 7, weights => array[1, 3])";
+            let call = "select subject from fetchq.doc_lease_any(array['c', 'a'], 7, weights => array[1, 3])";
             let mut all = Vec::new();
             loop {
                 let some = session.column(call).await;
@@ -558,18 +562,25 @@ async fn queues_are_served_by_their_weights() {
     db.remove().await;
 }
 
-/// Starts a session that waits in doc_pick_wait; returns the subjects that it picks.
-async fn picks(db: &Database, timeout: &str) -> tokio::task::JoinHandle<Vec<String>> {
+/// Starts a session that waits in queue_wait and then leases; returns the subjects.
+async fn leases(db: &Database) -> tokio::task::JoinHandle<Vec<String>> {
     let session = db.connect().await;
-    session.sql("set application_name = 'picks'").await;
-    let call = format!("select subject from fetchq.doc_pick_wait('q', timeout => '{timeout}')");
-    tokio::spawn(async move { session.column(&call).await })
+    session.sql("set application_name = 'leases'").await;
+    tokio::spawn(async move {
+        let ready = session
+            .text("call fetchq.queue_wait(array['q'], '60 s')")
+            .await;
+        assert_eq!(ready, "q");
+        session
+            .column("select subject from fetchq.doc_lease('q')")
+            .await
+    })
 }
 
 async fn asleep(session: &Session) {
     wait_until("the session waits", async || {
         session
-            .text("select count(*) from pg_stat_activity where application_name = 'picks' and wait_event_type = 'Extension'")
+            .text("select count(*) from pg_stat_activity where application_name = 'leases' and wait_event_type = 'Extension'")
             .await
             == "1"
     })
@@ -577,13 +588,13 @@ async fn asleep(session: &Session) {
 }
 
 #[tokio::test]
-async fn waiters_pick_when_a_limit_is_lifted() {
+async fn waiters_lease_when_a_limit_is_lifted() {
     let db = Server::of_suite().database("flow_wait").await;
     let session = db.connect().await;
     session.sql("select fetchq.queue_create('q'); select fetchq.doc_push('q', 'd' || i) from generate_series(1, 9) i").await;
 
     session.sql("select fetchq.queue_pause('q')").await;
-    let waits = picks(&db, "60 s").await;
+    let waits = leases(&db).await;
     asleep(&session).await;
     session.sql("select fetchq.doc_push('q', 'e')").await;
     session.sql("select fetchq.queue_resume('q')").await;
@@ -592,13 +603,12 @@ async fn waiters_pick_when_a_limit_is_lifted() {
     session
         .sql("update fetchq.queues set is_active = false")
         .await;
-    let waits = picks(&db, "60 s").await;
+    let waits = leases(&db).await;
     asleep(&session).await;
     session
         .sql("update fetchq.queues set is_active = true")
         .await;
     assert_eq!(waits.await.unwrap().len(), 1);
-    // The same with the procedure queue_wait.
     session
         .sql("update fetchq.queues set is_active = false")
         .await;
@@ -608,25 +618,18 @@ async fn waiters_pick_when_a_limit_is_lifted() {
             .await,
         ""
     );
-    let other = db.connect().await;
-    let waits = tokio::spawn(async move {
-        other
-            .text("call fetchq.queue_wait(array['q'], '60 s')")
-            .await
-    });
     session
         .sql("update fetchq.queues set is_active = true")
         .await;
-    assert_eq!(waits.await.unwrap(), "q");
 
     session
         .sql("select fetchq.queue_configure('q', '{\"max_active\": 2}')")
         .await;
-    let waits = picks(&db, "60 s").await;
+    let waits = leases(&db).await;
     asleep(&session).await;
     session.sql("select fetchq.doc_complete('q', min(subject)) from fetchq_data.q__docs where status = 2").await;
     assert_eq!(waits.await.unwrap().len(), 1);
-    let waits = picks(&db, "60 s").await;
+    let waits = leases(&db).await;
     asleep(&session).await;
     session
         .sql("select fetchq.queue_configure('q', '{\"max_active\": 3}')")
@@ -648,14 +651,14 @@ async fn waiters_pick_when_a_limit_is_lifted() {
             .len(),
         1
     );
-    assert_eq!(picks(&db, "60 s").await.await.unwrap().len(), 1);
-    assert_eq!(picks(&db, "60 s").await.await.unwrap().len(), 1);
+    assert_eq!(leases(&db).await.await.unwrap().len(), 1);
+    assert_eq!(leases(&db).await.await.unwrap().len(), 1);
     session
         .sql(
             "select fetchq.queue_configure('q', '{\"rate\": {\"picks\": 1, \"per\": \"1 hour\"}}')",
         )
         .await;
-    let waits = picks(&db, "60 s").await;
+    let waits = leases(&db).await;
     asleep(&session).await;
     session
         .sql("select fetchq.queue_configure('q', '{\"rate\": null}')")

@@ -76,7 +76,7 @@ async fn pick(session: &Session, statement: &str) -> Picked {
     Picked { subjects, lease }
 }
 
-const PICKS: [(&str, &str); 6] = [
+const PICKS: [(&str, &str); 5] = [
     ("", "fetchq.doc_pick('q', 0, 10, '1h')"),
     (
         "select fetchq.queue_configure('q', '{\"max_active\": 100}')",
@@ -86,9 +86,8 @@ const PICKS: [(&str, &str); 6] = [
         "select fetchq.queue_configure('q', '{\"rate\": {\"picks\": 100, \"per\": \"1h\"}}')",
         "fetchq.doc_pick('q', 0, 10, '1h')",
     ),
-    ("", "fetchq.doc_pick_any(array['other', 'q'], 10, '1h')"),
+    ("", "fetchq.doc_lease_any(array['other', 'q'], 10, '1h')"),
     ("", "fetchq.doc_lease('q', 10, '1h')"),
-    ("", "fetchq.doc_pick_wait('q', 0, 10, '1h', '1s')"),
 ];
 
 #[tokio::test]
@@ -180,7 +179,7 @@ async fn a_pick_of_many_queues_has_one_number() {
         while all.len() < 4 && by_pick.len() < 4 {
             let picked = pick(
                 &session,
-                "fetchq.doc_pick_any(array['q', 'other'], 10, '1h')",
+                "fetchq.doc_lease_any(array['q', 'other'], 10, '1h')",
             )
             .await;
             by_pick.push(picked.lease);

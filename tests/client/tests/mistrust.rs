@@ -143,7 +143,7 @@ async fn neither_reads_anything_of_the_other() {
         "select subject from fetchq.history",
         "select queue from fetchq.trace('active')",
         "select queue from fetchq.progress where queue <> 'mine'",
-        "select subject from fetchq.doc_pick_any(array['mine']) where subject <> 'm'",
+        "select subject from fetchq.doc_lease_any(array['mine']) where subject <> 'm'",
     ] {
         assert_eq!(b.column(sql).await, [] as [&str; 0], "{sql}");
     }
@@ -215,7 +215,7 @@ async fn a_role_without_rights_waits_for_no_lock_and_holds_none() {
         "fetchq.doc_complete('q', 'active')",
         "fetchq.doc_pop('q')",
         "fetchq.doc_extend('q', 'active', '1 hour')",
-        "fetchq.doc_pick_any(array['q'])",
+        "fetchq.doc_lease_any(array['q'])",
         "fetchq.docs_kill('q', '{\"all\": true}')",
         "fetchq.queue_redrive('q')",
         "fetchq.queue_pause('q')",

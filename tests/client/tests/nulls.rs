@@ -79,7 +79,7 @@ const OPTIONAL: &[(&[&str], &str)] = &[
     (&["docs_list"], "after"),
     (&["schedule_create"], "starts_at"),
     (&["schedule_create"], "ends_at"),
-    (&["doc_pick_any", "doc_lease_any"], "weights"),
+    (&["doc_lease_any"], "weights"),
     (
         &["doc_lease", "doc_lease_any", "docs_next", "lease_extend"],
         "duration",

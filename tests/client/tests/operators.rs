@@ -157,7 +157,7 @@ fn bare_operators_are_found() {
 }
 
 /// Calls that need a queue with settings: limits, order, history, dead letters, sessions.
-const CALLS: [&str; 70] = [
+const CALLS: [&str; 69] = [
     "queue_create('dead')",
     "queue_create('life')",
     "queue_enable_notify('life')",
@@ -170,11 +170,10 @@ const CALLS: [&str; 70] = [
     "doc_push_many('life', array['n1', 'n2'], null)",
     "doc_append_many('life', array['{}', '{}']::jsonb[])",
     "doc_upsert('life', 'a', 0, 1, now(), '{}')",
-    "doc_upsert_many('life', '[{\"subject\": \"a\"}, {\"subject\": \"u1\"}]')",
     "doc_put('life', 'a', '{\"x\": 1}', mode => 'merge')",
     "doc_put('life', 'p1', '{}', now() + interval '1 hour', mode => 'earliest')",
     "doc_put('life', 'p1', '{}', now() + interval '1 minute', mode => 'earliest')",
-    "doc_put_many('life', '[{\"subject\": \"p1\", \"mode\": \"replace\"}, {\"subject\": \"p2\"}]')",
+    "doc_put_many('life', '[{\"subject\": \"p1\", \"mode\": \"replace\"}, {\"subject\": \"a\", \"mode\": \"replace\"}, {\"subject\": \"u1\"}, {\"subject\": \"p2\"}]')",
     "doc_pick('life', 0, 3, '1 minute')",
     "doc_extend('life', 'm2', '2 minutes')",
     "doc_reject('life', 'm2', 'failed', '{}')",

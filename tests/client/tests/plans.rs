@@ -62,7 +62,7 @@ const CALLS: &[Hot] = &[
     },
     Hot {
         prepare: "select fetchq.doc_push('q', 'hot')",
-        call: "doc_upsert_many('q', '[{\"subject\": \"hot\"}, {\"subject\": \"hot2\"}]')",
+        call: "doc_put_many('q', '[{\"subject\": \"hot\"}, {\"subject\": \"hot2\"}]', 'replace')",
         indexes: &[KEY],
     },
     Hot {

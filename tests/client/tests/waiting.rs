@@ -260,48 +260,39 @@ async fn a_document_that_is_being_picked_is_not_ready() {
     db.remove().await;
 }
 
-/// The same, for a query that returns rows.
-async fn picks(db: &Database, sql: &'static str) -> JoinHandle<Vec<String>> {
+/// Starts a session that waits for a document of version 7 until it gets one. Returns its subject.
+async fn leases(db: &Database) -> JoinHandle<Vec<String>> {
     let session = db.connect().await;
     session.sql("set application_name = 'waits'").await;
-    tokio::spawn(async move { session.rows(sql).await })
+    tokio::spawn(async move {
+        loop {
+            let ready = session
+                .text("call fetchq.queue_wait(array['q'], '30 s', version => 7)")
+                .await;
+            assert_eq!(ready, "q");
+            let leased = session
+                .rows("select subject from fetchq.doc_lease('q', version => 7)")
+                .await;
+            if !leased.is_empty() {
+                return leased;
+            }
+        }
+    })
 }
 
+/// One that finds the document of another session waits again.
 #[tokio::test]
-async fn a_pick_that_waits() {
-    let db = Server::of_suite().database("wait_pick").await;
-    let session = db.connect().await;
+async fn sessions_that_wait_lease_each_document_once() {
+    let db = Server::of_suite().database("wait_lease").await;
+    let mut session = db.connect().await;
     session.sql("select fetchq.queue_create('q')").await;
-    const PICK: &str = "select subject, next_iteration > clock_timestamp() + interval '59 minutes'
-        from fetchq.doc_pick_wait('q', duration => '1 hour', timeout => '30 s')";
-
-    // A document is ready, becomes ready, or does not become ready.
-    session.sql("select fetchq.doc_push('q', 'a')").await;
-    assert_eq!(picks(&db, PICK).await.await.unwrap(), ["a|t"]);
-    let waiting = picks(&db, PICK).await;
-    asleep(&session, 1).await;
-    // Longer than the lease would seem to be, if it started before the wait.
-    session.sql("select fetchq.doc_push('q', 'b')").await;
-    assert_eq!(waiting.await.unwrap(), ["b|t"]);
-    let none = "select subject from fetchq.doc_pick_wait('q', timeout => '100 ms')";
-    assert_eq!(session.rows(none).await, [""; 0]);
-    let none = "select subject from fetchq.doc_pick_wait('q', max_docs => 0, timeout => '1 hour')";
-    assert_eq!(session.rows(none).await, [""; 0]);
-
-    // Several sessions wait for a version, as many as there are documents.
     let mut all = Vec::new();
     for _ in 0..3 {
-        all.push(
-            picks(
-                &db,
-                "select subject from fetchq.doc_pick_wait('q', 7, 1, '1 hour', '30 s')",
-            )
-            .await,
-        );
+        all.push(leases(&db).await);
     }
     asleep(&session, 3).await;
     session
-        .sql("select fetchq.doc_push('q', 'other', 0, 0, now(), '{}'); select fetchq.doc_push_many('q', '[{\"subject\": \"x\", \"version\": 7}, {\"subject\": \"y\", \"version\": 7}, {\"subject\": \"z\", \"version\": 7}]')")
+        .sql("select fetchq.doc_push('q', 'other', 0, 0, now(), '{}'); select fetchq.doc_put_many('q', '[{\"subject\": \"x\", \"version\": 7}, {\"subject\": \"y\", \"version\": 7}, {\"subject\": \"z\", \"version\": 7}]')")
         .await;
     let mut got = Vec::new();
     for one in all {
@@ -309,45 +300,12 @@ async fn a_pick_that_waits() {
     }
     got.sort();
     assert_eq!(got, ["x", "y", "z"]);
-
-    // A wait in a transaction sees the changes that others commit meanwhile.
-    let block = db.connect().await;
-    block
-        .sql("begin; set local application_name = 'waits'; select fetchq.doc_pick('q')")
-        .await;
-    let waiting = tokio::spawn(async move {
-        let got = block.rows(PICK).await;
-        block.sql("rollback").await;
-        got
-    });
-    asleep(&session, 1).await;
-    session.sql("select fetchq.doc_push('q', 'c')").await;
-    assert_eq!(waiting.await.unwrap(), ["c|t"]);
-    // The rollback has released both documents.
     assert_eq!(
         session
-            .rows("select subject from fetchq.doc_pick('q', 5) order by 1")
+            .rows("select subject from fetchq.doc_pick('q', 5)")
             .await,
-        ["c", "other"]
+        ["other"]
     );
-
-    // The wait ends after the time that the setting allows.
-    session.sql("set fetchq.max_wait = '200 ms'").await;
-    assert_eq!(
-        session
-            .rows("select subject from fetchq.doc_pick_wait('q', timeout => '1 hour')")
-            .await,
-        [""; 0]
-    );
-    session.sql("begin isolation level repeatable read").await;
-    assert_eq!(
-        session
-            .state("select * from fetchq.doc_pick_wait('q')")
-            .await,
-        "0A000"
-    );
-    session.sql("rollback").await;
-    let mut session = db.connect().await;
     counters_are_exact(&mut session, "q").await;
     db.remove().await;
 }

@@ -570,9 +570,13 @@ async fn without_the_library_preloaded() {
     let waiting = {
         let db = db.clone();
         tokio::spawn(async move {
-            let sql =
-                "select subject from fetchq.doc_pick_wait('q', max_docs => 2, timeout => '30 s')";
-            db.connect().await.rows(sql).await
+            let session = db.connect().await;
+            session
+                .sql("call fetchq.queue_wait(array['q'], '30 s')")
+                .await;
+            session
+                .rows("select subject from fetchq.doc_lease('q', 2)")
+                .await
         })
     };
     assert_eq!(waiting.await.unwrap(), ["a"]);

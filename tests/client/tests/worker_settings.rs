@@ -99,7 +99,6 @@ const HOSTILE: &[(&str, &str)] = &[
     ("fetchq.worker", "nobody"),
     ("fetchq.session_leases", "return"),
     ("fetchq.notify", "commit"),
-    ("fetchq.max_wait", "0"),
     ("fetchq.plan_cache_queues", "1"),
 ];
 

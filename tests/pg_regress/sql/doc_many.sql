@@ -43,21 +43,21 @@ select a.n, p.payload from fetchq.doc_pick('rq_many', 7, 10, '5m') with ordinali
 select count(*) from fetchq.doc_append_many('rq_many', array[]::jsonb[]);
 select count(*) from fetchq.doc_append_many('rq_nope', array['{}']::jsonb[]);
 
--- Upsert: planned and pending documents change, active ones do not, completed ones stay completed.
+-- Replace: planned and pending documents change, active ones do not, completed ones stay completed.
 select subject from fetchq.doc_pick('rq_many', 0, 1, '5m');
 select subject, settled from fetchq.doc_drop_many('rq_many', array['b']);
 select subject from fetchq.doc_pick('rq_many', 0, 2, '5m');
 select subject, settled from fetchq.doc_complete_many('rq_many', array['d']);
-select * from fetchq.doc_upsert_many('rq_many', '[
+select * from fetchq.doc_put_many('rq_many', '[
     {"subject": "a", "payload": {"not": "taken"}},
     {"subject": "new"},
-    {"subject": "c", "priority": 4, "payload": {"moved": true}},
+    {"subject": "c", "version": 2, "priority": 4, "payload": {"moved": true}},
     {"subject": "d", "payload": {"stays": "completed"}},
-    {"subject": "new", "priority": 8, "next_iteration": "2030-01-01"}]');
+    {"subject": "new", "priority": 8, "next_iteration": "2030-01-01"}]', 'replace');
 select * from test.many where subject in ('a', 'c', 'd', 'new') order by subject;
-select test.error($$select * from fetchq.doc_upsert_many('rq_many', '[{"subjet": "x"}]')$$);
-select * from fetchq.doc_upsert_many('rq_nope', '[{"subject": "x"}]');
-select * from fetchq.doc_upsert_many('rq_many', '[]');
+select test.error($$select * from fetchq.doc_put_many('rq_many', '[{"subjet": "x"}]', 'replace')$$);
+select test.error($$select * from fetchq.doc_put_many('rq_nope', '[{"subject": "x"}]', 'replace')$$);
+select * from fetchq.doc_put_many('rq_many', '[]', 'replace');
 
 -- Settling lists: the result has the order of the list; a warning reports documents not active.
 select subject from fetchq.doc_pick('rq_many', 0, 10, '5m');

@@ -105,10 +105,10 @@ create table test.calls (n int generated always as identity, call text);
 insert into test.calls (call) values
     ('doc_push(''rq_sec'', ''n'')'), ('doc_push(''rq_sec'', ''n'', ''{}'', now())'), ('doc_push(''rq_sec'', ''n'', 0, 0, now(), ''{}'')'), ('doc_push(''rq_sec'', 0, now(), ''(''''n'''', 0, ''''{}'''', {DATA})'')'),
     ('doc_push_many(''rq_sec'', array[''n''], null)'), ('doc_append(''rq_sec'', ''{}'')'), ('doc_append_many(''rq_sec'', array[''{}'']::jsonb[])'),
-    ('doc_upsert(''rq_sec'', ''p1'', 0, 0, now(), ''{}'')'), ('doc_upsert_many(''rq_sec'', ''[{"subject": "p1"}, {"subject": "n"}]'')'),
+    ('doc_upsert(''rq_sec'', ''p1'', 0, 0, now(), ''{}'')'),
     ('doc_put(''rq_sec'', ''p1'', ''{}'', mode => ''ignore'')'), ('doc_put(''rq_sec'', ''p1'', ''{}'', mode => ''replace'')'), ('doc_put(''rq_sec'', ''k1'', ''{}'', mode => ''reset'')'), ('doc_put(''rq_sec'', ''p1'', ''{}'', mode => ''merge'')'),
     ('doc_put_many(''rq_sec'', ''[{"subject": "p1"}]'')'),
-    ('doc_pick(''rq_sec'')'), ('doc_pick_wait(''rq_sec'', timeout => ''0'')'), ('doc_pick_any(array[''rq_sec''])'), ('doc_lease(''rq_sec'')'), ('doc_lease_any(array[''rq_sec''])'), ('doc_pop(''rq_sec'')'),
+    ('doc_pick(''rq_sec'')'), ('doc_lease(''rq_sec'')'), ('doc_lease_any(array[''rq_sec''])'), ('doc_pop(''rq_sec'')'),
     ('doc_complete(''rq_sec'', ''a1'')'), ('doc_complete_many(''rq_sec'', array[''a1''])'), ('doc_kill(''rq_sec'', ''a1'')'), ('doc_drop(''rq_sec'', ''a1'')'), ('doc_drop_many(''rq_sec'', array[''a1''])'),
     ('doc_reschedule(''rq_sec'', ''a1'', now())'), ('doc_reschedule_many(''rq_sec'', array[''a1''], now())'), ('doc_snooze(''rq_sec'', ''a1'', now())'), ('doc_reject(''rq_sec'', ''a1'', ''m'', ''{}'')'),
     ('log_error(''rq_sec'', ''a1'', ''m'', ''{}'')'), ('doc_extend(''rq_sec'', ''a1'', ''1 hour'', 7)'), ('lease_extend(''rq_sec'', 7)'), ('doc_cancel(''rq_sec'', ''p1'')'), ('doc_revive(''rq_sec'', ''k1'')'),

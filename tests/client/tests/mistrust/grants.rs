@@ -12,7 +12,6 @@ const PRODUCER_CALLS: &[&str] = &[
     "fetchq.doc_append('q', '{}')",
     "fetchq.doc_append_many('q', array['{}']::jsonb[])",
     "fetchq.doc_upsert('q', 'p', 0, 0, now(), '{}')",
-    "fetchq.doc_upsert_many('q', '[{\"subject\": \"p\"}]')",
     "fetchq.doc_put('q', 'p', '{}', mode => 'replace')",
     "fetchq.doc_put_many('q', '[{\"subject\": \"p\"}]')",
 ];
@@ -20,8 +19,8 @@ const PRODUCER_CALLS: &[&str] = &[
 const WORKER_CALLS: &[&str] = &[
     "fetchq.doc_put('q', 'p', '{}', mode => 'merge')",
     "fetchq.doc_pick('q')",
-    "fetchq.doc_pick_wait('q', timeout => '0')",
-    "fetchq.doc_pick_any(array['q'])",
+    "fetchq.doc_lease('q')",
+    "fetchq.doc_lease_any(array['q'])",
     "fetchq.doc_pop('q')",
     "fetchq.doc_complete('q', 'a')",
     "fetchq.doc_complete_many('q', array['a'])",

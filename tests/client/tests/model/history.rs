@@ -170,7 +170,7 @@ impl History {
         let sql = match kind {
             Kind::Push => self.push(),
             Kind::PushMany => self.push_many(world),
-            Kind::Upsert => self.upsert(world),
+            Kind::Upsert => self.upsert(),
             Kind::Put => self.put(world),
             Kind::Together => self.together(world),
             Kind::Pick => return vec![self.pick(who)],
@@ -349,10 +349,7 @@ impl History {
         }
     }
 
-    fn upsert(&mut self, world: &World) -> String {
-        if world.has("doc_upsert_many") && self.dice.percent(30) {
-            return format!("select fetchq.doc_upsert_many('q', {})", self.documents());
-        }
+    fn upsert(&mut self) -> String {
         let (subject, at) = (self.subject(), self.time());
         format!(
             "select fetchq.doc_upsert('q', '{subject}', {}, {}, {at}, '{{}}')",
@@ -380,7 +377,7 @@ impl History {
     /// Puts of new and existing documents. Those that exist may have attempts, and keep them.
     fn put(&mut self, world: &World) -> String {
         if !world.has("doc_put") {
-            return self.upsert(world);
+            return self.upsert();
         }
         let (version, priority, mode) = (self.version(), self.priority(), self.mode());
         let at = self.time();

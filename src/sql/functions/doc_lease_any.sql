@@ -1,19 +1,5 @@
--- Picking from several queues in one call.
+-- Leasing documents of several queues in one call.
 -- Hot: no search_path is set, see bootstrap.sql.
-
-create function fetchq.doc_pick_any(
-    queues text[], max_docs int default 1, duration interval default '5m', version int default 0,
-    weights int[] default null
-)
-returns table (
-    queue text, subject varchar, payload jsonb, version int, priority int, attempts int,
-    iterations bigint, created_at timestamptz, last_iteration timestamptz,
-    next_iteration timestamptz, lock_upgrade timestamptz, lease bigint
-)
-language c volatile parallel unsafe
-as 'MODULE_PATHNAME', 'doc_pick_any_wrapper';
-comment on function fetchq.doc_pick_any(text[], int, interval, int, int[]) is
-    'Leases due documents of several queues, in proportion to the weights of the queues';
 
 create type fetchq.leased_any as (
     queue text,
