@@ -39,6 +39,11 @@ extension_sql_file!(
     requires = ["bootstrap"]
 );
 extension_sql_file!(
+    "sql/functions/doc_append_many.sql",
+    name = "doc_append_many",
+    requires = ["bootstrap"]
+);
+extension_sql_file!(
     "sql/functions/doc_lease.sql",
     name = "doc_lease",
     requires = ["bootstrap"]
@@ -56,11 +61,6 @@ extension_sql_file!(
 extension_sql_file!(
     "sql/functions/doc_push.sql",
     name = "doc_push",
-    requires = ["bootstrap"]
-);
-extension_sql_file!(
-    "sql/functions/doc_push_many.sql",
-    name = "doc_push_many",
     requires = ["bootstrap"]
 );
 extension_sql_file!(

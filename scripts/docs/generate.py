@@ -122,7 +122,7 @@ class Pages:
             if not forms:
                 problems.append(f"{self.page}: the catalog has no function {name}")
                 continue
-            is_compatible = name in self.layers["compatible"] or name in self.layers["earlier"]
+            is_compatible = name in self.layers["compatible"]
             right = COMPATIBLE if is_compatible else LAYER_5
             if self.page != right:
                 problems.append(f"{self.page}: {name} belongs to {right}, as src/sql/fetchq4.json says")
@@ -141,9 +141,6 @@ class Pages:
             lines.append(f"- `{self.signature(form)}`: {what}{sentence(form['comment'])}")
         if name in self.layers["both"]:
             lines += ["", f"Also a [call of fetchq 4]({COMPATIBLE})."]
-        if name in self.layers["earlier"]:
-            instead = re.sub(r"\b\w+_\w+\b", lambda m: f"[{m[0]}]({LAYER_5}#{m[0]})", self.layers["earlier"][name])
-            lines += ["", f"New code calls {instead}."]
         seen, rows = set(), []
         for form in forms:
             for a in self.inputs(form):

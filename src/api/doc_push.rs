@@ -15,7 +15,6 @@ use crate::pg::time;
 use crate::store::doc_options;
 use crate::store::doc_push as store;
 use crate::store::doc_push::NewDoc;
-use crate::store::doc_push_many;
 use crate::store::open_queue::Queue;
 use crate::store::rights::Right;
 
@@ -98,7 +97,7 @@ fn push_list(
         names::check_subject(&item.subject)?;
     }
     let pushed = Queue::with(queue, Right::Push, |queue| {
-        Ok(doc_push_many::push_value_list(
+        Ok(store::push_value_list(
             queue,
             version,
             next_iteration,

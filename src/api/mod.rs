@@ -4,11 +4,11 @@
 //! the result.
 
 mod dead_letters;
+mod doc_append_many;
 mod doc_lease;
 mod doc_lease_any;
 mod doc_pick;
 mod doc_push;
-mod doc_push_many;
 mod doc_put;
 mod doc_put_many;
 mod doc_reject;

@@ -1,5 +1,5 @@
-//! Checks of a list of documents that is given as a JSON array. `doc_push_many.rs`
-//! and `doc_put_many.rs` use them before they write.
+//! The check of a list of documents that is given as a JSON array. `doc_put_many.rs` makes it before
+//! it writes.
 
 use crate::domain::names;
 use crate::error::{Error, Result};
@@ -10,61 +10,39 @@ use crate::store::statement::Statement;
 
 // Returns the first element that is no document: no object, without a subject, with a subject
 // that is too long, or with another key than these.
-macro_rules! first_bad_document {
-    ($keys:literal) => {
-        concat!(
-            "select e.n as position,
-                 pg_catalog.jsonb_typeof(e.doc) as type,
-                 e.doc {->>} 'subject' as subject,
-                 pg_catalog.jsonb_typeof(e.doc {->} 'subject') as subject_type,
-                 (select k.key
-                  from pg_catalog.jsonb_object_keys(
-                      case when pg_catalog.jsonb_typeof(e.doc) {=} 'object' then e.doc else '{}' end) k (key)
-                  where k.key {<>} all ('{", $keys, "}'::pg_catalog.text[])
-                  limit 1) as unknown_key
-             from pg_catalog.jsonb_array_elements($1) with ordinality as e (doc, n)
-             where case when pg_catalog.jsonb_typeof(e.doc) {<>} 'object' then true
-                 else coalesce(pg_catalog.jsonb_typeof(e.doc {->} 'subject'), 'null') {<>} 'string'
-                     or pg_catalog.char_length(e.doc {->>} 'subject') {>} {subject_max}
-                     or (e.doc {-} '{", $keys, "}'::pg_catalog.text[]) {<>} '{}'::pg_catalog.jsonb
-                 end
-             limit 1"
-        )
-    };
-}
-
-static CHECK_PUSH: Statement = Statement::new(first_bad_document!(
-    "subject,payload,version,priority,next_iteration"
-));
-
-static CHECK_PUT: Statement = Statement::new(first_bad_document!(
-    "subject,payload,version,priority,next_iteration,ordering_key,max_attempts,mode,delay,headers"
-));
+static FIRST_BAD: Statement = Statement::new(
+    "select e.n as position,
+         pg_catalog.jsonb_typeof(e.doc) as type,
+         e.doc {->>} 'subject' as subject,
+         pg_catalog.jsonb_typeof(e.doc {->} 'subject') as subject_type,
+         (select k.key
+          from pg_catalog.jsonb_object_keys(
+              case when pg_catalog.jsonb_typeof(e.doc) {=} 'object' then e.doc else '{}' end) k (key)
+          where k.key {<>} all ('{subject,payload,version,priority,next_iteration,ordering_key,max_attempts,mode,delay,headers}'::pg_catalog.text[])
+          limit 1) as unknown_key
+     from pg_catalog.jsonb_array_elements($1) with ordinality as e (doc, n)
+     where case when pg_catalog.jsonb_typeof(e.doc) {<>} 'object' then true
+         else coalesce(pg_catalog.jsonb_typeof(e.doc {->} 'subject'), 'null') {<>} 'string'
+             or pg_catalog.char_length(e.doc {->>} 'subject') {>} {subject_max}
+             or (e.doc {-} '{subject,payload,version,priority,next_iteration,ordering_key,max_attempts,mode,delay,headers}'::pg_catalog.text[]) {<>} '{}'::pg_catalog.jsonb
+         end
+     limit 1",
+);
 
 static IS_ARRAY: Statement = Statement::new("select pg_catalog.jsonb_typeof($1) {=} 'array'");
 
-/// Checks the list of a push, in which a document may have the keys subject,
-/// payload, version, priority and next_iteration.
+/// Checks the list of documents, which may have the keys subject, payload, version, priority,
+/// next_iteration, ordering_key, max_attempts, mode, delay and headers.
 ///
 /// Fails with `Error::NoList` if `docs` is no JSON array, with `Error::BadDocument` for the
 /// first element that is no document, and with `Error::InList` of `Invalid::SubjectLength` for a
 /// subject that is too long.
-pub(super) fn check_push(spi: &Spi, docs: Arg) -> Result<()> {
-    check(spi, docs, &CHECK_PUSH)
-}
-
-/// Checks the list of a put, in which a document may also have the keys ordering_key,
-/// max_attempts, mode, delay and headers. Fails as [`check_push`] does.
-pub(super) fn check_put(spi: &Spi, docs: Arg) -> Result<()> {
-    check(spi, docs, &CHECK_PUT)
-}
-
-fn check(spi: &Spi, docs: Arg, statement: &'static Statement) -> Result<()> {
+pub(super) fn check(spi: &Spi, docs: Arg) -> Result<()> {
     let bad = |at: i64, reason: String| Err(Error::BadDocument { at, reason });
     if plans::run_latest(spi, &IS_ARRAY, &[docs]).get(0, 1) != Some(true) {
         return Err(Error::NoList);
     }
-    let rows = plans::run_latest(spi, statement, &[docs]);
+    let rows = plans::run_latest(spi, &FIRST_BAD, &[docs]);
     if rows.is_empty() {
         return Ok(());
     }

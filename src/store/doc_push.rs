@@ -1,6 +1,8 @@
-//! Adds one document: push, and append with a generated subject. Both are hot.
+//! Adds one document: push, and append with a generated subject. Both are hot. Also pushes the list
+//! of documents that clients of fetchq 4 write as text.
 
 use crate::domain::counter_events::Event;
+use crate::domain::push_list::Item;
 use crate::domain::status::Status;
 use crate::pg::documents::{Column, Row};
 use crate::pg::documents_check::Access;
@@ -8,7 +10,7 @@ use crate::pg::json::Jsonb;
 use crate::pg::value::Arg;
 use crate::pg::{spi, time};
 use crate::ready::key::PickKey;
-use crate::store::bookkeeping::{documents_ready, note_entry};
+use crate::store::bookkeeping::{PlannedEntries, documents_ready, note_entry};
 use crate::store::counter_log;
 use crate::store::open_queue::Queue;
 use crate::store::statement::Statement;
@@ -81,6 +83,45 @@ fn record_push(queue: &Queue, doc: &NewDoc, seq: i64) {
     note_entry(queue, doc.version, doc.priority, doc.status(), key);
     documents_ready(queue, doc.version, doc.status(), 1);
     counter_log::record_event(queue, doc.version, 1, Event::push(doc.status()));
+}
+
+// Index: as above. Of equal subjects the first is added.
+static PUSH_ITEMS: Statement = Statement::new(
+    "insert into {docs} (subject, version, priority, status, next_iteration, created_at, payload)
+     select i.subject, $1, i.priority, $2, $3, pg_catalog.now(), i.payload::pg_catalog.jsonb
+     from rows from (pg_catalog.unnest($4), pg_catalog.unnest($5), pg_catalog.unnest($6))
+          as i (subject, priority, payload)
+     on conflict (subject) do nothing
+     returning priority, seq",
+);
+
+/// Adds documents that share version and time. `next_iteration` is in microseconds since
+/// 2000. Returns how many were new.
+pub fn push_value_list(queue: &Queue, version: i32, next_iteration: i64, items: &[Item]) -> i32 {
+    let status = Status::planned_or_pending(next_iteration <= time::now());
+    let subjects: Vec<&str> = items.iter().map(|i| i.subject.as_str()).collect();
+    let priorities: Vec<i32> = items.iter().map(|i| i.priority).collect();
+    let payloads: Vec<&str> = items.iter().map(|i| i.payload.as_str()).collect();
+    spi::connect(|spi| {
+        let args = [
+            Arg::from(version),
+            Arg::from(status.code()),
+            Arg::timestamp(next_iteration),
+            Arg::from(subjects),
+            Arg::from(priorities),
+            Arg::from(payloads),
+        ];
+        let rows = queue.run_noting(spi, &PUSH_ITEMS, &args);
+        let mut planned = PlannedEntries::default();
+        for row in 0..rows.len() {
+            let seq = rows.get(row, 2).unwrap_or(i64::MIN);
+            let key = PickKey::new(next_iteration, 0, seq);
+            planned.add(version, rows.get(row, 1).unwrap_or(0), status, key);
+        }
+        planned.signal(queue);
+        planned.count(queue, Event::push);
+        rows.affected()
+    })
 }
 
 /// How many subjects are generated before a document is given up. One is enough, unless a

@@ -27,7 +27,7 @@ def all_scenarios() -> list[Scenario]:
         Throughput("complete", "pick 1, complete 1, 4 clients, jobs/s", ("pick", "complete"), 4, fills=True, rounds=3),
         Throughput("bulk1000", "push of 1 million in 1,000s, 4 clients, docs/s", ("push_many",), 4, 1000,
                    total=MILLION, quick_total=200_000),
-        Throughput("bulk1000json", "the same as JSON documents, docs/s", ("push_many_json",), 4, 1000, total=MILLION, rounds=3),
+        Throughput("bulk1000json", "the same as JSON documents with subjects, docs/s", ("push_many_json",), 4, 1000, total=MILLION, rounds=3),
         Throughput("bulk1m", "push of 1 million in one statement, docs/s", ("push_many",), 1, MILLION, total=MILLION, rounds=3),
         Throughput("poll1", "poll of an empty queue, 1 client, polls/s", ("poll",), 1, seconds=5),
         Throughput("poll100", "poll of an empty queue, 100 clients, polls/s", ("poll",), 100, seconds=5),

@@ -1,2 +1,1 @@
-select fetchq.doc_push_many('@queue@', array(select 'c' || :client_id || '-' || n from generate_series(:base + 1, :base + @n@) n), array_fill('@payload@'::jsonb, array[@n@]));
-\set base :base + @n@
+select count(*) from fetchq.doc_append_many('@queue@', array_fill('@payload@'::jsonb, array[@n@]));

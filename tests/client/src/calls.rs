@@ -14,7 +14,6 @@ pub struct Layers {
     pub compatible: Vec<String>,
     /// Compatible calls that belong to layer 5 too.
     pub both: Vec<String>,
-    pub earlier: Vec<String>,
 }
 
 fn root() -> PathBuf {
@@ -35,18 +34,15 @@ fn texts(json: &Json) -> Vec<String> {
 impl Layers {
     pub fn read() -> Self {
         let json = read("src/sql/fetchq4.json");
-        let earlier = json["earlier"].as_object().expect("earlier");
         Self {
             compatible: texts(&json["compatible"]),
             both: texts(&json["both"]),
-            earlier: earlier.keys().cloned().collect(),
         }
     }
 
     /// Whether a function belongs to layer 5.
     pub fn is_layer5(&self, name: &str) -> bool {
-        let named = |names: &[String]| names.iter().any(|n| n == name);
-        !named(&self.compatible) && !named(&self.earlier)
+        !self.compatible.iter().any(|n| n == name)
     }
 }
 

@@ -364,8 +364,6 @@ async fn subjects_are_measured_in_characters_everywhere() {
     let calls = [
         "fetchq.doc_push('q', $s)",
         "fetchq.doc_push('q', 0, now(), '(''' || $s || ''', 0, ''{}'', {DATA})')",
-        "fetchq.doc_push_many('q', array[$s], null)",
-        "fetchq.doc_push_many('q', jsonb_build_array(jsonb_build_object('subject', $s)))",
         "fetchq.doc_put('q', $s)",
         "fetchq.doc_put('q', $s, mode => 'replace')",
         "fetchq.doc_put_many('q', jsonb_build_array(jsonb_build_object('subject', $s)))",

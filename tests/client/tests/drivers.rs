@@ -110,11 +110,6 @@ const RESULTS: &[(&str, &str)] = &[
         "queue text, subject text, payload jsonb, headers jsonb, version int4, priority int4, attempts int4, max_attempts int4, \
     iterations int8, created_at timestamptz, due_at timestamptz, picked_at timestamptz, lease_ends timestamptz, lease int8, last_error text",
     ),
-    ("doc_push_many(text, jsonb)", "queued_docs int4"),
-    (
-        "doc_push_many(text, _text, _jsonb, int4, int4, timestamptz)",
-        "queued_docs int4",
-    ),
     ("doc_append_many(text, _jsonb, int4, int4)", "subject text"),
     (
         "doc_complete_many(text, _text, _jsonb, int8, _jsonb)",
@@ -416,11 +411,6 @@ async fn parameters_of_unstated_types() {
             vec![Type::TEXT, Type::TEXT, Type::TEXT, Type::JSONB],
         ),
         ("queue_drop_logs($1, $2)", vec![Type::TEXT, Type::TEXT]),
-        ("doc_push_many($1, $2)", vec![Type::TEXT, Type::JSONB]),
-        (
-            "doc_push_many($1, $2, $3)",
-            vec![Type::TEXT, Type::TEXT_ARRAY, Type::JSONB_ARRAY],
-        ),
         (
             "doc_append_many($1, $2)",
             vec![Type::TEXT, Type::JSONB_ARRAY],

@@ -4,10 +4,7 @@ use fetchq_client_tests::{Function, Server, Value, error_of, functions, prepare_
 
 /// Arguments that may be NULL: functions, argument.
 const OPTIONAL: &[(&[&str], &str)] = &[
-    (
-        &["doc_push_many", "doc_complete_many", "doc_reschedule_many"],
-        "payloads",
-    ),
+    (&["doc_complete_many", "doc_reschedule_many"], "payloads"),
     (&["doc_complete", "doc_kill", "doc_reschedule"], "payload"),
     (
         &[

@@ -157,7 +157,7 @@ fn bare_operators_are_found() {
 }
 
 /// Calls that need a queue with settings: limits, order, history, dead letters, sessions.
-const CALLS: [&str; 69] = [
+const CALLS: [&str; 68] = [
     "queue_create('dead')",
     "queue_create('life')",
     "queue_enable_notify('life')",
@@ -166,8 +166,7 @@ const CALLS: [&str; 69] = [
     "queue_configure('life', '{\"retry\": {\"base\": \"1 second\", \"factor\": 2, \"max_delay\": \"1 minute\", \"jitter\": 0.1}, \"max_attempts\": 2}')",
     "doc_push('life', 'a', '{}', now() - interval '1 second')",
     "doc_push('life', 0, now(), '(''l1'', 0, ''{}'', {DATA}), (''l2'', 1, ''{}'', {DATA})')",
-    "doc_push_many('life', '[{\"subject\": \"m1\"}, {\"subject\": \"m2\", \"priority\": 3}]')",
-    "doc_push_many('life', array['n1', 'n2'], null)",
+    "doc_put_many('life', '[{\"subject\": \"m1\"}, {\"subject\": \"m2\", \"priority\": 3}, {\"subject\": \"n1\"}, {\"subject\": \"n2\"}]')",
     "doc_append_many('life', array['{}', '{}']::jsonb[])",
     "doc_upsert('life', 'a', 0, 1, now(), '{}')",
     "doc_put('life', 'a', '{\"x\": 1}', mode => 'merge')",

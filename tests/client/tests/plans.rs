@@ -15,7 +15,7 @@ const PICK: &str = "q__docs_pick_idx";
 const DUE: &str = "q__docs_due_idx";
 
 const LEASE: &str = "select fetchq.doc_push('q', 'hot', 7, 0, now(), '{}'); select fetchq.doc_pick('q', 7, 1, '1h')";
-const LEASES: &str = "select fetchq.doc_push_many('q', array['hot', 'hot2'], null, 7); select fetchq.doc_pick('q', 7, 2, '1h')";
+const LEASES: &str = "select fetchq.doc_put_many('q', '[{\"subject\": \"hot\", \"version\": 7}, {\"subject\": \"hot2\", \"version\": 7}]'); select fetchq.doc_pick('q', 7, 2, '1h')";
 const PLANNED: &str = "insert into fetchq_data.q__docs (subject, status, next_iteration) values ('hot', 0, '2020-01-01')";
 const ENDED: &str = "insert into fetchq_data.q__docs (subject, status, next_iteration, attempts) values ('hot', 2, '2020-01-01', 1)";
 const LAST: &str = "insert into fetchq_data.q__docs (subject, status, next_iteration, attempts) values ('hot', 2, '2020-01-01', 5)";
@@ -32,12 +32,7 @@ const CALLS: &[Hot] = &[
     },
     Hot {
         prepare: "",
-        call: "doc_push_many('q', '[{\"subject\": \"hot\"}, {\"subject\": \"hot2\", \"version\": 3}]')",
-        indexes: &[],
-    },
-    Hot {
-        prepare: "",
-        call: "doc_push_many('q', array['hot', 'hot2'], null)",
+        call: "doc_put_many('q', '[{\"subject\": \"hot\"}, {\"subject\": \"hot2\", \"version\": 3}]')",
         indexes: &[],
     },
     Hot {

@@ -207,10 +207,7 @@ async fn the_layers_name_only_functions_that_exist() {
         .collect();
     let layers = Layers::read();
     let mut seen = BTreeSet::new();
-    for name in [&layers.compatible, &layers.both, &layers.earlier]
-        .into_iter()
-        .flatten()
-    {
+    for name in [&layers.compatible, &layers.both].into_iter().flatten() {
         assert!(
             there.contains(name),
             "src/sql/fetchq4.json: {name} does not exist"

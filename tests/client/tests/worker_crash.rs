@@ -37,8 +37,9 @@ async fn a_background_worker_killed_in_the_middle_of_a_batch() {
         .sql(&format!(
             "select fetchq.queue_create('q');
              update fetchq.jobs set settings = '{{\"delay\": \"100ms\", \"limit\": {BATCH}}}' where task = 'mnt';
-             select fetchq.doc_push_many('q', array(select 'd' || n from generate_series(1, {DOCUMENTS}) n),
-                 array_fill('{{}}'::jsonb, array[{DOCUMENTS}]), 0, 0, clock_timestamp() + interval '2 s')"
+             select count(*) from fetchq.doc_put_many('q', (
+                 select jsonb_agg(jsonb_build_object('subject', 'd' || n, 'next_iteration', now() + interval '2 s'))
+                 from generate_series(1, {DOCUMENTS}) n))"
         ))
         .await;
     // The background worker has a transaction ID only while it writes.

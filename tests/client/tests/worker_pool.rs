@@ -243,8 +243,9 @@ async fn busy_databases_take_turns() {
     for session in &sessions[..2] {
         session
             .sql(&format!(
-                "select fetchq.doc_push_many('q', array(select 'd' || n from generate_series(1, {DOCUMENTS}) n),
-                     array_fill('{{}}'::jsonb, array[{DOCUMENTS}]), 0, 0, clock_timestamp() + interval '1 ms')"
+                "select count(*) from fetchq.doc_put_many('q', (
+                     select jsonb_agg(jsonb_build_object('subject', 'd' || n, 'next_iteration', now() + interval '1 ms'))
+                     from generate_series(1, {DOCUMENTS}) n))"
             ))
             .await;
     }

@@ -5,35 +5,31 @@ select was_created from fetchq.queue_create('rq_many');
 create view test.many as select subject, version, priority, status, payload from fetchq_data.rq_many__docs order by seq;
 
 -- A JSON array, in which each document has its own values; an existing subject does not change.
-select fetchq.doc_push_many('rq_many', '[
+select * from fetchq.doc_put_many('rq_many', '[
     {"subject": "a"},
     {"subject": "b", "priority": 3, "payload": {"x": 1}},
     {"subject": "a", "priority": 9},
     {"subject": "c", "version": 2, "next_iteration": "2030-01-01"}]');
-select fetchq.doc_push_many('rq_many', '[{"subject": "c"}, {"subject": "d", "payload": null}]');
-select fetchq.doc_push_many('rq_many', '[]');
+select * from fetchq.doc_put_many('rq_many', '[{"subject": "c"}, {"subject": "d", "payload": null}]');
+select * from fetchq.doc_put_many('rq_many', '[]');
+select action from fetchq.doc_put_many('rq_many', '[{"subject": "e", "payload": {"n": 1}}, {"subject": "f", "payload": null}]');
 select * from test.many;
 
--- Arrays, for documents that share version, priority and time.
-select fetchq.doc_push_many('rq_many', array['e', 'a', 'f'], array['{"n": 1}', '{"n": 2}', null]::jsonb[]);
-select fetchq.doc_push_many('rq_many', array['g', 'h'], null, 1, -5, '2030-01-01');
-select fetchq.doc_push_many('rq_many', array[]::text[], null);
-select subject, version, priority, status, payload from test.many where subject in ('e', 'f', 'g', 'h');
-
 -- An invalid element rejects the whole list, and the error names its position.
-select test.error($$select fetchq.doc_push_many('rq_many', '{}')$$);
-select test.error($$select fetchq.doc_push_many('rq_many', '[{"subject": "x"}, 1]')$$);
-select test.error($$select fetchq.doc_push_many('rq_many', '[{"subject": "x"}, {"payload": {}}]')$$);
-select test.error($$select fetchq.doc_push_many('rq_many', '[{"subject": "x"}, {"subject": null}]')$$);
-select test.error($$select fetchq.doc_push_many('rq_many', '[{"subject": "x", "prio": 1}]')$$);
-select test.error($$select fetchq.doc_push_many('rq_many', '[{"subject": "x", "version": "one"}]')$$);
-select test.error($$select fetchq.doc_push_many('rq_many', jsonb_build_array(jsonb_build_object('subject', repeat('x', 256))))$$);
-select test.error($$select fetchq.doc_push_many('rq_many', array['x', null], null)$$);
-select test.error($$select fetchq.doc_push_many('rq_many', array['x', repeat('x', 256)], null)$$);
-select test.error($$select fetchq.doc_push_many('rq_many', array['x', 'y'], array['{}']::jsonb[])$$);
-select test.error($$select fetchq.doc_push_many('rq_many', array['x'], array[array['{}']]::jsonb[])$$);
+select test.error($$select fetchq.doc_put_many('rq_many', '{}')$$);
+select test.error($$select fetchq.doc_put_many('rq_many', '[{"subject": "x"}, 1]')$$);
+select test.error($$select fetchq.doc_put_many('rq_many', '[{"subject": "x"}, {"payload": {}}]')$$);
+select test.error($$select fetchq.doc_put_many('rq_many', '[{"subject": "x"}, {"subject": null}]')$$);
+select test.error($$select fetchq.doc_put_many('rq_many', '[{"subject": "x", "prio": 1}]')$$);
+select test.error($$select fetchq.doc_put_many('rq_many', '[{"subject": "x", "version": "one"}]')$$);
+select test.error($$select fetchq.doc_put_many('rq_many', jsonb_build_array(jsonb_build_object('subject', repeat('x', 256))))$$);
+select test.error($$select fetchq.doc_complete_many('rq_many', array['x', null])$$);
+select test.error($$select fetchq.doc_complete_many('rq_many', array['x', repeat('x', 256)])$$);
+select test.error($$select fetchq.doc_complete_many('rq_many', array['x', 'y'], array['{}']::jsonb[])$$);
+select test.error($$select fetchq.doc_complete_many('rq_many', array['x'], array[array['{}']]::jsonb[])$$);
+select test.error($$select fetchq.doc_append_many('rq_many', array[array['{}']]::jsonb[])$$);
 select count(*) from test.many where subject = 'x';
-select fetchq.doc_push_many('rq_nope', '[{"subject": "x"}]');
+select test.error($$select fetchq.doc_put_many('rq_nope', '[{"subject": "x"}]')$$);
 
 -- Generated subjects, in the order of the payloads; picked in that order.
 create table test.appended as
@@ -74,7 +70,7 @@ select test.error($$select fetchq.doc_complete_many('rq_many', array['e'], array
 select test.exact('rq_many');
 
 -- Hostile text is data.
-select fetchq.doc_push_many('rq_many', array[E'\'; drop table x; --', E'q"\\'], array['{"a": "''; --"}', '{}']::jsonb[]);
+select action from fetchq.doc_put_many('rq_many', jsonb_build_array(jsonb_build_object('subject', E'\'; drop table x; --', 'payload', '{"a": "''; --"}'::jsonb), jsonb_build_object('subject', E'q"\\')));
 select subject from test.many where subject ~ '[;"]' order by subject;
 select test.exact('rq_many');
 drop view test.many;

@@ -112,14 +112,14 @@ select length(payload #>> '{}'), length(last_error) from fetchq_data.rq_ds__docs
 select length(message), length(details #>> '{}') from fetchq_data.rq_ds__logs where subject = 's11';
 select outcome, count(*) from fetchq.docs_settle('rq_ds', (select jsonb_agg(jsonb_build_object('subject', 'x' || i, 'lease', i, 'action', 'drop')) from generate_series(1, 100) i)) group by 1;
 select was_created from fetchq.queue_create('rq_ds2');
-select fetchq.doc_push_many('rq_ds2', jsonb_agg(jsonb_build_object('subject', 'd' || i))) from generate_series(1, 20000) i;
+select count(*) from fetchq.doc_put_many('rq_ds2', (select jsonb_agg(jsonb_build_object('subject', 'd' || i)) from generate_series(1, 20000) i));
 create table many as select subject, lease from fetchq.doc_lease('rq_ds2', 20000);
 select test.delta('rq_ds2') is not null;
 select outcome, count(*) from fetchq.docs_settle('rq_ds2', (select jsonb_agg(jsonb_build_object('subject', subject, 'lease', lease, 'action', case when right(subject, 1) < '5' then 'complete' else 'drop' end)) from many)) group by 1;
 select test.delta('rq_ds2'), test.exact('rq_ds2');
 
 -- One row of the counter log for each kind of event, and not for each document.
-select fetchq.doc_push_many('rq_ds2', jsonb_agg(jsonb_build_object('subject', 'e' || i))) from generate_series(1, 12) i;
+select count(*) from fetchq.doc_put_many('rq_ds2', (select jsonb_agg(jsonb_build_object('subject', 'e' || i)) from generate_series(1, 12) i));
 truncate many;
 insert into many select subject, lease from fetchq.doc_lease('rq_ds2', 12);
 select fetchq.metric_log_pack() is not null;

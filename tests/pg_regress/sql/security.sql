@@ -104,7 +104,7 @@ end $$;
 create table test.calls (n int generated always as identity, call text);
 insert into test.calls (call) values
     ('doc_push(''rq_sec'', ''n'')'), ('doc_push(''rq_sec'', ''n'', ''{}'', now())'), ('doc_push(''rq_sec'', ''n'', 0, 0, now(), ''{}'')'), ('doc_push(''rq_sec'', 0, now(), ''(''''n'''', 0, ''''{}'''', {DATA})'')'),
-    ('doc_push_many(''rq_sec'', array[''n''], null)'), ('doc_append(''rq_sec'', ''{}'')'), ('doc_append_many(''rq_sec'', array[''{}'']::jsonb[])'),
+    ('doc_append(''rq_sec'', ''{}'')'), ('doc_append_many(''rq_sec'', array[''{}'']::jsonb[])'),
     ('doc_upsert(''rq_sec'', ''p1'', 0, 0, now(), ''{}'')'),
     ('doc_put(''rq_sec'', ''p1'', ''{}'', mode => ''ignore'')'), ('doc_put(''rq_sec'', ''p1'', ''{}'', mode => ''replace'')'), ('doc_put(''rq_sec'', ''k1'', ''{}'', mode => ''reset'')'), ('doc_put(''rq_sec'', ''p1'', ''{}'', mode => ''merge'')'),
     ('doc_put_many(''rq_sec'', ''[{"subject": "p1"}]'')'),

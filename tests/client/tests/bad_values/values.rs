@@ -149,7 +149,7 @@ async fn any_json_is_a_payload() {
 
 #[tokio::test]
 async fn a_list_of_documents_is_never_executed() {
-    let db = Server::of_suite().database("push_many").await;
+    let db = Server::of_suite().database("push_list").await;
     let mut session = db.connect().await;
     session
         .sql(

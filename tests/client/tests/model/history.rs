@@ -301,12 +301,6 @@ impl History {
         format!("jsonb_build_array({})", documents.join(", "))
     }
 
-    fn subject_array(&mut self) -> String {
-        let n = self.dice.range(0, 12);
-        let subjects: Vec<String> = (0..n).map(|_| format!("'{}'", self.subject())).collect();
-        format!("array[{}]::text[]", subjects.join(", "))
-    }
-
     fn push_many(&mut self, world: &World) -> String {
         let at = self.time();
         let (version, priority) = (self.version(), self.priority());
@@ -320,13 +314,9 @@ impl History {
             1 => format!(
                 "select fetchq.doc_append('q', '{{}}', {version}, {priority}) from generate_series(1, {n})"
             ),
-            2 if world.has("doc_push_many") => {
-                format!("select fetchq.doc_push_many('q', {})", self.documents())
+            2 | 3 if world.has("doc_put_many") => {
+                format!("select fetchq.doc_put_many('q', {})", self.documents())
             }
-            3 if world.has("doc_push_many") => format!(
-                "select fetchq.doc_push_many('q', {}, null, {version}, {priority}, {at})",
-                self.subject_array()
-            ),
             4 if world.has("doc_append_many") => format!(
                 "select fetchq.doc_append_many('q', array_fill('{{}}'::jsonb, array[{n}]), {version}, {priority})"
             ),
