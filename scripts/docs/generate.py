@@ -181,8 +181,14 @@ class Pages:
         if not outputs:
             text = self.words.find("results", name)
             return f"Returns `{function['result']}`: {sentence(text)}"
+        columns = [a["name"] for a in outputs]
+        document = [a["name"] for f in self.functions if f["name"] == self.DOCUMENT for a in self.outputs(f)]
+        document = list(dict.fromkeys(document))
+        link = "[columns of a document](#columns-of-a-document)"
+        if columns == document[:-1]:
+            return f"Returns rows with the {link}, without `{document[-1]}`."
         if name == self.DOCUMENT:
-            return "Returns rows with the [columns of a document](#columns-of-a-document)."
+            return f"Returns rows with the {link}."
         if len(outputs) == 1 and not function["returns_rows"]:
             a = outputs[0]
             text = self.words.find("results", f"{name}.{a['name']}", a["name"])
