@@ -41,7 +41,7 @@ pub fn describe(found: Option<Option<Status>>) -> String {
 pub fn describe_right(kind: Option<&str>) -> &'static str {
     match kind {
         None => "does not own",
-        Some("reader") => "has no rights on",
+        Some("reader") => "is no reader of",
         Some("producer") => "is no producer of",
         Some("worker") => "is no worker of",
         Some(_) => "is no manager of",
