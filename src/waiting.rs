@@ -119,7 +119,8 @@ fn look(
             transactions.statement(|| part.iter().map(Queue::open).collect::<Result<_>>())?;
         tables.extend(queues.iter().map(|queue| queue.table.to_u32()));
         for (at, queue) in queues.iter().enumerate() {
-            match transactions.statement(|| readiness(queue, version, time::clock())) {
+            let is_ready = || readiness(queue, version, time::clock());
+            match transactions.statement(|| queue.explain_denial(Right::Read, is_ready)) {
                 Readiness::Now => return Ok(Ready::Queue(first + at)),
                 Readiness::NotBefore(time) => next = next.min(time),
             }
@@ -134,7 +135,8 @@ fn look(
 /// queue in `names`. None when that did not happen until `until`, in microseconds since 2000.
 /// The session has no snapshot and no lock while it waits.
 ///
-/// Fails with the errors of `Queue::open`, such as `Error::UnknownQueue`.
+/// Fails with the errors of `Queue::open`, such as `Error::UnknownQueue`, and with `Error::NoRight`
+/// when the caller may not read the documents.
 pub fn wait(
     transactions: &Transactions,
     names: &[QueueName],

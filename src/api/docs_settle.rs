@@ -7,6 +7,7 @@ use crate::api::entry::{queue_name, respond_write};
 use crate::domain::invalid::Invalid;
 use crate::domain::names;
 use crate::domain::settlement::{self, ACTIONS};
+use crate::domain::wording::{shorten, shorten_message};
 use crate::error::{self, Error, Result};
 use crate::pg::call::Reply;
 use crate::pg::json::{Jsonb, Value};
@@ -179,6 +180,7 @@ impl Reader {
         let mut fields = Fields::default();
         for (key, value) in &members {
             if !settlement::is_key(key) {
+                let key = shorten(key);
                 return Err(self.bad(format!("it has an unknown key {key:?}")));
             }
             if !value.is_null() {
@@ -210,7 +212,7 @@ impl Reader {
                 let digits = value.number().or_else(|| value.text());
                 let lease = digits.and_then(|digits| digits.parse().ok());
                 fields.lease = Some(lease.ok_or_else(|| {
-                    let given = value.to_jsonb().to_text();
+                    let given = shorten(&value.to_jsonb().to_text());
                     self.bad(format!("its lease is {given}, expected a lease number"))
                 })?);
             }
@@ -218,6 +220,7 @@ impl Reader {
                 let word = self.text(key, value)?;
                 let action = settlement::Action::parse(&word);
                 fields.action = Some(action.ok_or_else(|| {
+                    let word = shorten(&word);
                     self.bad(format!("its action is {word:?}, expected {ACTIONS}"))
                 })?);
             }
@@ -261,7 +264,7 @@ impl Reader {
     /// Has the server read a text. Fails with its message, or with that of the error of `read`.
     fn convert(&self, key: &str, read: impl FnOnce() -> Result<i64>) -> Result<i64> {
         let explain = |message: &str| {
-            let reason = format!("its {key} cannot be read: {message}");
+            let reason = format!("its {key} cannot be read: {}", shorten_message(message));
             error::raise::<()>(Err(self.bad(reason)));
         };
         let read = passing_error::replace_bad_value(read, explain);

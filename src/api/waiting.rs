@@ -22,7 +22,7 @@ const DEFAULT_TIMEOUT: (i32, i32, i64) = (0, 0, 30_000_000);
 /// meanwhile. `ready` is the queue that has a document, or NULL.
 ///
 /// Fails with `InTransaction` in a transaction block or in a function, with `UnknownQueue`, with
-/// `NumberOfQueues` when the list is empty or too long, with `NullElement` for a NULL in it, and
+/// `NoRight` when the caller may not read the documents, with `NumberOfQueues` when the list is empty or too long, with `NullElement` for a NULL in it, and
 /// with `BadDuration` for a timeout that is negative or infinite.
 #[pg_extern(sql = false)]
 fn queue_wait(fcinfo: pg_sys::FunctionCallInfo) -> Reply {

@@ -8,7 +8,21 @@ const SHOWN: usize = 80;
 /// A value for an error: its beginning, where it is long. The log of the server keeps errors, and a
 /// caller can pass megabytes.
 pub fn shorten(text: &str) -> String {
-    match text.char_indices().nth(SHOWN) {
+    cut(text, SHOWN)
+}
+
+/// The longest part of a message of the server that an error shows, in characters. It has the value
+/// at its end, after words that tell what is wrong.
+const SHOWN_OF_MESSAGE: usize = 160;
+
+/// A message of the server for an error: its beginning, where it is long, because it repeats a value
+/// that the caller has passed.
+pub fn shorten_message(message: &str) -> String {
+    cut(message, SHOWN_OF_MESSAGE)
+}
+
+fn cut(text: &str, max: usize) -> String {
+    match text.char_indices().nth(max) {
         None => text.to_owned(),
         Some((end, _)) => format!("{}…", &text[..end]),
     }
@@ -27,7 +41,7 @@ pub fn describe(found: Option<Option<Status>>) -> String {
 pub fn describe_right(kind: Option<&str>) -> &'static str {
     match kind {
         None => "does not own",
-        Some("reader") => "has no rights on",
+        Some("reader") => "is no reader of",
         Some("producer") => "is no producer of",
         Some("worker") => "is no worker of",
         Some(_) => "is no manager of",

@@ -33,6 +33,14 @@ begin
         raise exception 'queue, handler and version of fetchq.work() must not be null'
             using errcode = 'null_value_not_allowed', hint = 'call fetchq.work(''my_queue'', ''my_handler'')';
     end if;
+    if max_docs operator(pg_catalog.<) 0 then
+        raise exception '"max_docs" must not be negative, got %', max_docs
+            using errcode = 'invalid_parameter_value', hint = 'Pass 0 or more.';
+    end if;
+    if idle_timeout operator(pg_catalog.<) '0'::interval then
+        raise exception '"idle_timeout" must be a finite interval that is not negative'
+            using errcode = 'invalid_parameter_value', hint = 'Pass an interval such as ''5m'' or ''1 hour''.';
+    end if;
     select pg_catalog.format('select %I.%I(%s)', n.nspname, p.proname,
             case when p.pronargs operator(pg_catalog.=) 2 then '$1, $2' else '$2' end),
         p.pronargs operator(pg_catalog.=) 2,

@@ -34,16 +34,17 @@ const LOOK_INTO_HISTORY: &str = "select h.outcome::pg_catalog.text, h.result::pg
     limit 1";
 
 const GET_DEAD_LETTER_QUEUE: &str =
-    "select q.dead_letter::pg_catalog.text from fetchq.queues q where q.name {=} $1";
+    "select q.dead_letter::pg_catalog.text, q.created_at from fetchq.queues q where q.name {=} $1";
 
-// A dead letter was added later than the document from which it was made. Index: the primary key;
+// A dead letter was added later than the document from which it was made, and than its queue: an
+// older one is from another queue that had the name. Index: the primary key;
 // for the second one a range of it, the subjects that were generated since the document was added,
 // because another document had its subject.
 const LOOK_INTO_DEAD_LETTERS: &str = "select d.origin {->>} 'error', d.created_at
     from only {docs} d
     where d.subject {=} $1
         and d.origin {->>} 'queue' {=} $2 and d.origin {->>} 'subject' {=} $1
-        and ($3 is null or d.created_at {>=} $3)";
+        and ($3 is null or d.created_at {>=} $3) and ($4 is null or d.created_at {>=} $4)";
 
 const LOOK_INTO_RENAMED_DEAD_LETTERS: &str = "select d.origin {->>} 'error', d.created_at
     from only {docs} d
@@ -141,8 +142,7 @@ pub fn look(name: &QueueName, subject: &str, before: Option<&Unsettled>) -> Resu
                     }),
                 });
             }
-            let created_at = before.map(|before| before.created_at);
-            match (find_trace(spi, name, subject, created_at), before) {
+            match (find_trace(spi, name, subject, before), before) {
                 (Some(outcome), _) => Ok(Look::Settled(outcome)),
                 (None, Some(_)) => Ok(Look::Settled(Outcome::new("dropped"))),
                 (None, None) => Err(Error::NoDocument {
@@ -155,20 +155,33 @@ pub fn look(name: &QueueName, subject: &str, before: Option<&Unsettled>) -> Resu
 }
 
 /// What is known of a document that has left the queue: from its history, or from its dead-letter
-/// queue, whichever is newer. `created_at`: when the document was added, in microseconds since 2000;
-/// None for any document with this subject.
+/// queue, whichever is newer. `before`: as the session saw it first; None for any document with this
+/// subject.
 fn find_trace(
     spi: &Spi,
     name: &QueueName,
     subject: &str,
-    created_at: Option<i64>,
+    before: Option<&Unsettled>,
 ) -> Option<Outcome> {
+    let created_at = before.map(|before| before.created_at);
     let archived = find_archived(spi, name, subject, created_at);
-    let dead = find_dead_letter(spi, name, subject, created_at);
+    // The entry of the dead-letter queue is read with the rights of another role. A caller whom
+    // policies of the documents restrict learns nothing from it about a document that he has not
+    // seen: the policies may hide it from him.
+    let is_seen = before.is_some() || !is_restricted(name);
+    let dead = is_seen
+        .then(|| find_dead_letter(spi, name, subject, created_at))
+        .flatten();
     let newest = [archived, dead].into_iter().flatten();
     newest
         .max_by_key(|(time, _)| *time)
         .map(|(_, outcome)| outcome)
+}
+
+/// Returns whether policies restrict which documents of a queue the caller may read.
+fn is_restricted(name: &QueueName) -> bool {
+    relation::lookup_data_table(&name.relation("docs"))
+        .is_none_or(|table| role::is_restricted_by_policies(role::current(), table))
 }
 
 fn created_arg(created_at: Option<i64>) -> Arg {
@@ -215,6 +228,7 @@ fn find_dead_letter(
         return None;
     }
     let target = QueueName::parse(&rows.get::<String>(0, 1)?).ok()?;
+    let queue_created_at = created_arg(rows.timestamp(0, 2));
     let table = relation::lock_data_table(&target.relation("docs"), LockMode::Readers, false);
     let NamedLock::Held(table, _) = table else {
         return None;
@@ -225,6 +239,7 @@ fn find_dead_letter(
             Arg::from(subject),
             Arg::from(name.as_str()),
             created_arg(created_at),
+            queue_created_at,
         ];
         let same = spi.once(&render(LOOK_INTO_DEAD_LETTERS, &target), &args);
         let found = match (same.is_empty(), created_at) {

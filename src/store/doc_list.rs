@@ -2,6 +2,7 @@
 //! it writes.
 
 use crate::domain::names;
+use crate::domain::wording::shorten;
 use crate::error::{Error, Result};
 use crate::pg::spi::Spi;
 use crate::pg::value::Arg;
@@ -63,7 +64,7 @@ pub(super) fn check(spi: &Spi, docs: Arg) -> Result<()> {
         Some(subject) => {
             names::check_subject(&subject)
                 .map_err(|e| Error::from(e).in_list(position as usize - 1))?;
-            let key = unknown_key.unwrap_or_default();
+            let key = shorten(&unknown_key.unwrap_or_default());
             bad(position, format!("it has an unknown key {key:?}"))
         }
     }

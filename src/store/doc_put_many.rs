@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use crate::domain::put_mode::{Action, Mode};
-use crate::domain::wording::shorten;
+use crate::domain::wording::{shorten, shorten_message};
 use crate::error::{Error, Result};
 use crate::pg::json::Jsonb;
 use crate::pg::passing_error;
@@ -100,9 +100,10 @@ impl Element<'_> {
             return Ok(None);
         };
         let parsed = passing_error::refusal(|| parse(&text));
-        parsed
-            .map(Some)
-            .map_err(|message| self.bad(format!("its {key} cannot be read: {message}")))
+        parsed.map(Some).map_err(|message| {
+            let message = shorten_message(&message);
+            self.bad(format!("its {key} cannot be read: {message}"))
+        })
     }
 
     /// The document. `mode` is for one that names no mode of its own.

@@ -389,6 +389,13 @@ async fn handlers_are_checked_before_anything_is_picked() {
         );
     }
     assert_eq!(session.state("call fetchq.work('q', null)").await, "22004");
+    for option in ["max_docs => -1", "idle_timeout => '-1 s'"] {
+        let call = format!("call fetchq.work('q', 'handle', {option})");
+        let error = session.query(&call, &[]).await.expect_err(option);
+        assert_eq!(state_of(&error), "22023", "{option}");
+        let name = option.split(' ').next().unwrap();
+        assert!(error_of(&error).message().contains(name), "{option}");
+    }
     assert_eq!(
         session.state("call fetchq.work('r', 'handle')").await,
         "42704"

@@ -205,6 +205,45 @@ async fn an_element_of_a_list_that_is_wrong_is_named() {
     db.remove().await;
 }
 
+#[tokio::test]
+async fn a_value_of_a_megabyte_does_not_fill_the_log() {
+    let (db, session) = prepare("bad_megabytes").await;
+    session
+        .sql("create table big as select repeat('x', 1048576) as x")
+        .await;
+    let puts = [
+        "version",
+        "priority",
+        "max_attempts",
+        "next_iteration",
+        "delay",
+        "mode",
+        "headers",
+        "ordering_key",
+        "subject",
+    ];
+    let settlements = ["lease", "action", "delay", "next_iteration", "subject"];
+    let put = |key: &str| {
+        format!(
+            "doc_put_many('q', (select jsonb_build_array('{{\"subject\": \"s\"}}' || jsonb_build_object({key}, x)) from big))"
+        )
+    };
+    let settle = |key: &str| {
+        format!(
+            "docs_settle('q', (select jsonb_build_array('{{\"subject\": \"s\", \"action\": \"snooze\"}}' || jsonb_build_object({key}, x)) from big))"
+        )
+    };
+    let puts = puts.map(|key| put(&format!("'{key}'")));
+    let settlements = settlements.map(|key| settle(&format!("'{key}'")));
+    let keys = [put("x"), settle("x")];
+    for call in puts.iter().chain(&settlements).chain(&keys) {
+        let (state, message, hint) = refused(&session, call).await.expect(call);
+        let is_short = message.len() < 400 && hint.len() < 400;
+        assert!(is_short, "{call}: {state}, {} bytes", message.len());
+    }
+    db.remove().await;
+}
+
 /// Filters that are refused. The message says the key.
 const FILTERS: &[&str] = &[
     r#"{"status": 1}"#,

@@ -157,6 +157,36 @@ async fn a_call_without_its_right_names_the_grant_that_is_missing() {
     db.remove().await;
 }
 
+/// The calls of a reader, as a role that only puts makes them.
+const READER_CALLS: &[&str] = &[
+    "select fetchq.doc_get('q', 'p')",
+    "select fetchq.docs_list('q')",
+    "select fetchq.doc_errors('q', 'p')",
+    "call fetchq.queue_wait('{q}', '0')",
+    "call fetchq.doc_await('q', 'p', '0')",
+];
+
+#[tokio::test]
+async fn a_producer_who_reads_is_told_to_be_a_reader() {
+    let (db, _admin, a, b) = applications("mistrust_reads").await;
+    a.sql("select fetchq.doc_put('q', 'p'); select fetchq.queue_grant('q', 'fetchq_app_b', 'producer')")
+        .await;
+    for call in READER_CALLS {
+        let error = b.simple_query(call).await.expect_err(call);
+        let error = fetchq_client_tests::error_of(&error).clone();
+        let seen = format!("{call}: {error:?}");
+        assert_eq!(error.code().code(), "42501", "{seen}");
+        let expected = "role \"fetchq_app_b\" is no reader of queue \"q\"";
+        assert_eq!(error.message(), expected, "{seen}");
+        let grant = "select fetchq.queue_grant('q', 'fetchq_app_b', 'reader')";
+        assert!(
+            error.hint().is_some_and(|hint| hint.contains(grant)),
+            "{seen}"
+        );
+    }
+    db.remove().await;
+}
+
 /// The first grants of several owners change the same schemas.
 #[tokio::test]
 async fn first_grants_of_two_owners_at_the_same_moment() {
