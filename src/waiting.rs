@@ -16,6 +16,7 @@ use crate::store::doc_await::{self, Look, Outcome, Unsettled};
 use crate::store::limits::readiness;
 use crate::store::open_queue::Queue;
 use crate::store::readiness::Readiness;
+use crate::store::rights::Right;
 
 /// How often a session looks that no commit can wake, because there is no shared memory or no
 /// free slot in it: microseconds.
