@@ -102,6 +102,11 @@ pub enum Error {
         one: &'static str,
         other: &'static str,
     },
+    #[error("neither \"{one}\" nor \"{other}\" is given")]
+    NeitherGiven {
+        one: &'static str,
+        other: &'static str,
+    },
     #[error("\"{argument}\" is too long: it ends after the last point in time")]
     LongDuration { argument: &'static str },
     #[error("{function}() cannot write: {}", if *.standby { "this server is a hot standby" } else { "the transaction is read only" })]
@@ -260,7 +265,9 @@ impl Error {
     pub fn code(&self) -> PgSqlErrorCode {
         use PgSqlErrorCode::*;
         match self {
-            Self::NullArgument { .. } | Self::NullElement { .. } => ERRCODE_NULL_VALUE_NOT_ALLOWED,
+            Self::NullArgument { .. } | Self::NullElement { .. } | Self::NeitherGiven { .. } => {
+                ERRCODE_NULL_VALUE_NOT_ALLOWED
+            }
             Self::ListLengths { .. } | Self::ManyDimensions { .. } => ERRCODE_ARRAY_ELEMENT_ERROR,
             Self::BadDocument { .. }
             | Self::NoList
@@ -346,6 +353,7 @@ impl Error {
             Self::NullArgument { .. } => "Pass a value, or omit the argument if it has a default.".into(),
             Self::NegativeLimit { .. } => "Pass 0 or more.".into(),
             Self::BadDuration { .. } | Self::LongDuration { .. } => "Pass an interval such as '5m' or '1 hour'.".into(),
+            Self::NeitherGiven { one, other } => format!("Pass {one} or {other}."),
             Self::BothGiven { one, other } => format!("Pass {one} or {other}, and omit the other one."),
             Self::InList { error, .. } => error.hint(),
             Self::UnknownQueue(queue) => {
@@ -370,6 +378,7 @@ impl Error {
             Self::OlderSnapshot(_) => "Roll back and retry the transaction.".into(),
             Self::InTransaction(_) => "CALL it as a statement of its own with no transaction open: as asyncpg, node-postgres, tokio-postgres, JDBC and psql do by default; with psycopg set autocommit = True on the connection.".into(),
             Self::NoDocument { .. } => "Commit the push before you wait. A document that was settled before is known only where the queue keeps it: in the table, or by the setting history.".into(),
+            Self::NumberOfQueues { got: 0, .. } => "Pass the names of the queues.".into(),
             Self::NumberOfQueues { .. } => "Wait for more queues in further sessions.".into(),
             Self::BadUnit(_) => "Use a unit that date_trunc() knows: microseconds, milliseconds, second, minute, hour, day, week, month, quarter, year, decade, century or millennium.".into(),
             Self::BadDirection(_) => "Use 'ASC' or 'DESC'.".into(),

@@ -5,7 +5,7 @@ use pgrx::prelude::*;
 use crate::api::entry::{
     lenient, message, opt_message, opt_payload, queue_name, respond_write, subject,
 };
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::pg::call::{Call, Reply};
 use crate::store::doc_options;
 use crate::store::doc_reject::{self, Failure};
@@ -74,16 +74,19 @@ fn doc_kill(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
 /// the next iteration of an active document, for a time or for `delay`, an interval, after the start
 /// of the transaction. The other arguments are those of `doc_complete`.
 ///
-/// Fails as `doc_complete` and `doc_options::due` do, and with `NullArgument` when neither a time nor
-/// a delay is given.
+/// Fails as `doc_complete` and `doc_options::due` do, and with `NeitherGiven` without a time and a
+/// delay.
 #[pg_extern(sql = false)]
 fn doc_reschedule(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
-        let delay = call.opt_interval(5);
-        let next_iteration = match delay {
-            None => call.timestamp(2, "next_iteration")?,
-            delay => doc_options::due(call.opt_timestamp(2), delay)?,
-        };
+        let (at, delay) = (call.opt_timestamp(2), call.opt_interval(5));
+        if at.is_none() && delay.is_none() {
+            return Err(Error::NeitherGiven {
+                one: "next_iteration",
+                other: "delay",
+            });
+        }
+        let next_iteration = doc_options::due(at, delay)?;
         let payload = opt_payload(call, 3);
         settle(call, 4, |queue, doc| {
             doc_settle::reschedule(queue, doc, next_iteration, payload)
