@@ -34,7 +34,13 @@ const OPTIONAL: &[(&[&str], &str)] = &[
     (&["doc_put", "doc_append"], "payload"),
     (&["doc_put", "doc_snooze"], "next_iteration"),
     (
-        &["doc_put", "doc_append", "doc_lease", "doc_lease_any"],
+        &[
+            "doc_put",
+            "doc_append",
+            "doc_lease",
+            "doc_lease_any",
+            "docs_next",
+        ],
         "version",
     ),
     (&["doc_put", "doc_append"], "priority"),
@@ -46,6 +52,7 @@ const OPTIONAL: &[(&[&str], &str)] = &[
         &[
             "doc_lease",
             "doc_lease_any",
+            "docs_next",
             "docs_list",
             "doc_errors",
             "docs_retry",
