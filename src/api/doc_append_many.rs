@@ -12,8 +12,8 @@ use crate::store::open_queue::Queue;
 use crate::store::rights::Right;
 
 /// `doc_append_many(queue, payloads, version, priority) → subjects`: adds documents that are
-/// due now, in their order, and returns the subjects that were generated for them. A queue that
-/// does not exist raises a warning and returns no rows. Fails with `ManyDimensions`.
+/// due now, in their order, and returns the subjects that were generated for them; NULL for one that a
+/// trigger of the user has suppressed. A queue that does not exist raises a warning and returns no rows. Fails with `ManyDimensions`.
 #[pg_extern(sql = false)]
 fn doc_append_many(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
@@ -31,9 +31,10 @@ fn doc_append_many(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
         };
         let mut out = call.rows();
         let appended = Queue::with(&queue, Right::Push, |queue| {
-            store::append(queue, &mut batch, &mut subjects, generated_subject);
-            for subject in &subjects {
-                out.push(&[Arg::from(subject.as_str())]);
+            let missing = store::append(queue, &mut batch, &mut subjects, generated_subject);
+            for (at, subject) in subjects.iter().enumerate() {
+                let added = (!missing.contains(&at)).then_some(subject.as_str());
+                out.push(&[Arg::from(added)]);
             }
             Ok(())
         });

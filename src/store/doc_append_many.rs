@@ -66,31 +66,29 @@ fn record_batch(queue: &Queue, batch: &Batch, status: Status, first_seq: i64, n:
 const MAX_RETRIES: usize = 10;
 
 /// Adds documents whose subjects were generated. If a subject exists all the same, another
-/// one is generated and replaces it in `subjects`.
+/// one is generated and replaces it in `subjects`. Returns the positions of the documents that were
+/// not added, as `doc_push::append` returns None.
 pub fn append(
     queue: &Queue,
     batch: &mut Batch,
     subjects: &mut [String],
     generate: impl Fn() -> String,
-) {
-    if !append_rows(queue, batch, subjects, &generate) {
-        append_by_statement(queue, batch, subjects, generate);
-    }
+) -> HashSet<usize> {
+    append_rows(queue, batch, subjects, &generate)
+        .unwrap_or_else(|| append_by_statement(queue, batch, subjects, generate))
 }
 
-/// As `append`, without a statement. Returns false if only a statement can add documents.
+/// As `append`, without a statement. Returns None if only a statement can add documents.
 fn append_rows(
     queue: &Queue,
     batch: &Batch,
     subjects: &mut [String],
     generate: &impl Fn() -> String,
-) -> bool {
+) -> Option<HashSet<usize>> {
     if !queue.has_next_seq() {
-        return false;
+        return None;
     }
-    let Some(mut documents) = queue.documents(Access::Insert) else {
-        return false;
-    };
+    let mut documents = queue.documents(Access::Insert)?;
     let payloads = json::elements(&batch.payloads);
     let empty = Jsonb::parse("{}");
     let doc = NewDoc {
@@ -105,8 +103,10 @@ fn append_rows(
     };
     let mut first = None;
     let mut added = 0;
+    let mut missing = HashSet::new();
     for (at, subject) in subjects.iter_mut().enumerate() {
         let payload = payloads.get(at).copied().flatten().unwrap_or(empty);
+        missing.insert(at);
         for _ in 0..MAX_RETRIES {
             let doc = NewDoc {
                 subject: subject.as_str(),
@@ -119,6 +119,7 @@ fn append_rows(
             if documents.add(&mut row) {
                 first.get_or_insert(seq);
                 added += 1;
+                missing.remove(&at);
                 break;
             }
             *subject = generate();
@@ -127,7 +128,7 @@ fn append_rows(
     if let Some(seq) = first {
         record_batch(queue, batch, doc.status(), seq, added);
     }
-    true
+    Some(missing)
 }
 
 fn append_by_statement(
@@ -135,19 +136,22 @@ fn append_by_statement(
     batch: &mut Batch,
     subjects: &mut [String],
     generate: impl Fn() -> String,
-) {
+) -> HashSet<usize> {
     spi::connect(|spi| {
         batch.subjects = Arg::from(subjects.to_vec());
         let mut added = insert(spi, queue, batch, &APPEND_BATCH, None);
         let mut rest: Vec<usize> = (0..subjects.len()).collect();
-        for _ in 1..MAX_RETRIES {
+        for attempt in 1..=MAX_RETRIES {
             if added.len() == rest.len() {
-                return;
+                return HashSet::new();
             }
             let found: HashSet<String> = (0..added.len())
                 .filter_map(|row| added.get(row, 2))
                 .collect();
             rest.retain(|at| !found.contains(&subjects[*at]));
+            if attempt == MAX_RETRIES {
+                break;
+            }
             for at in &rest {
                 subjects[*at] = generate();
             }
@@ -156,7 +160,8 @@ fn append_by_statement(
             let positions = Arg::from(sql_positions(&rest));
             added = insert(spi, queue, batch, &APPEND_REST, Some(positions));
         }
-    });
+        rest.into_iter().collect()
+    })
 }
 
 /// Runs one of the statements for a batch. `positions` is the last parameter of `APPEND_REST`.

@@ -25,11 +25,13 @@ show plan_cache_mode;
 reset plan_cache_mode;
 drop trigger set_planner on fetchq_data.rq_hard__docs;
 
--- A trigger suppresses the insert: an upsert fails with the reason.
+-- A trigger suppresses the insert: an append gives no subject, and an upsert fails with the reason.
 create function test.suppress() returns trigger language plpgsql as $$ begin return null; end $$;
 create trigger suppress before insert on fetchq_data.rq_hard__docs
     for each row execute function test.suppress();
 select fetchq.doc_push('rq_hard', 'c');
+select fetchq.doc_append('rq_hard', '{}') is null as nothing_was_added;
+select subject from fetchq.doc_append_many('rq_hard', array['{}', '{}']::jsonb[]);
 \set VERBOSITY sqlstate
 select * from fetchq.doc_upsert('rq_hard', 'c', 0, 0, '2020-01-01', '{}');
 drop trigger suppress on fetchq_data.rq_hard__docs;
