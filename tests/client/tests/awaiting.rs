@@ -750,6 +750,10 @@ async fn a_session_that_ends_gives_its_slot_back() {
             _ => assert!(outcome.is_err()),
         }
         if how == "kill" {
+            wait_until("the server has noticed", async || {
+                session.batch_execute("select").await.is_err()
+            })
+            .await;
             drop(session);
             session = cluster.server().connect_when_up(&db.name).await;
         }
