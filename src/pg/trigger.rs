@@ -1,26 +1,31 @@
 //! Calls of triggers: the rows that fired them, and statements that fire none.
 //!
 //! The rows are decoded by the numbers of their columns, because that is faster than by their
-//! names. The numbers and types are those of a table of documents in
-//! `src/store/queue_tables.rs`.
+//! names.
 
 use pgrx::pg_sys;
 
 use crate::pg::call::{Call, Reply};
+use crate::pg::documents::Column;
+use crate::pg::documents_check::TYPES;
 
 /// The number and the type of a column.
 type ColumnType = (i32, pg_sys::Oid);
 
-const SUBJECT: ColumnType = (1, pg_sys::VARCHAROID);
-const VERSION: ColumnType = (2, pg_sys::INT4OID);
-const PRIORITY: ColumnType = (3, pg_sys::INT4OID);
-const STATUS: ColumnType = (4, pg_sys::INT4OID);
-const ATTEMPTS: ColumnType = (5, pg_sys::INT4OID);
-const ITERATIONS: ColumnType = (6, pg_sys::INT8OID);
-const NEXT_ITERATION: ColumnType = (7, pg_sys::TIMESTAMPTZOID);
-const LOCK_UPGRADE: ColumnType = (8, pg_sys::TIMESTAMPTZOID);
-const SEQ: ColumnType = (12, pg_sys::INT8OID);
-const ORDERING_KEY: ColumnType = (15, pg_sys::TEXTOID);
+const SUBJECT: ColumnType = column(Column::Subject);
+const VERSION: ColumnType = column(Column::Version);
+const PRIORITY: ColumnType = column(Column::Priority);
+const STATUS: ColumnType = column(Column::Status);
+const ATTEMPTS: ColumnType = column(Column::Attempts);
+const ITERATIONS: ColumnType = column(Column::Iterations);
+const NEXT_ITERATION: ColumnType = column(Column::NextIteration);
+const LOCK_UPGRADE: ColumnType = column(Column::LockUpgrade);
+const SEQ: ColumnType = column(Column::Seq);
+const ORDERING_KEY: ColumnType = column(Column::OrderingKey);
+
+const fn column(column: Column) -> ColumnType {
+    (column as i32 + 1, TYPES[column as usize])
+}
 
 /// A row that a trigger was called with.
 struct Tuple {

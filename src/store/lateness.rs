@@ -53,15 +53,15 @@ static QUEUES: Statement = Statement::new(
 
 // The pick and due indexes of some queues, if they are as fetchq made them. $1: the tables.
 static INDEXES: Statement = Statement::new(
-    "select i.indrelid, i.indexrelid, i.indkey::pg_catalog.text {=} '4 7 12'
+    "select i.indrelid, i.indexrelid, i.indkey::pg_catalog.text {=} '4 7 16'
      from pg_catalog.pg_index i
      where i.indrelid {=} any ($1::pg_catalog.oid[])
          and i.indisvalid and i.indisready and not i.indisunique
-         and (i.indkey::pg_catalog.text {=} '4 7 12'
+         and (i.indkey::pg_catalog.text {=} '4 7 16'
                  and i.indoption::pg_catalog.text {=} '0 0 0'
                  and pg_catalog.pg_get_expr(i.indpred, i.indrelid)
                      {=} '((status = ANY (ARRAY[{planned}, {active}])) AND (lock_upgrade IS NULL))'
-             or i.indkey::pg_catalog.text {=} '2 3 7 5 12'
+             or i.indkey::pg_catalog.text {=} '2 3 7 5 16'
                  and i.indoption::pg_catalog.text {=} '0 3 0 0 0'
                  and pg_catalog.pg_get_expr(i.indpred, i.indrelid)
                      {=} '((status = {pending}) AND (lock_upgrade IS NULL))')

@@ -60,7 +60,7 @@ static QUEUE: Statement = Statement::new(
              and (select pg_catalog.string_agg(a.atttypid::pg_catalog.text, ' ' order by a.attnum)
                   from pg_catalog.pg_attribute a
                   where a.attrelid {=} $2 and not a.attisdropped
-                      and a.attnum {=} any ('{2,3,4,5,7,12}'::pg_catalog.int2[]))
+                      and a.attnum {=} any ('{2,3,4,5,7,16}'::pg_catalog.int2[]))
                  {=} '23 23 23 23 1184 20') as ready_trigger,
 
         -- The indexes, as they were made: B-trees (403) with their columns, directions and
@@ -72,7 +72,7 @@ static QUEUE: Statement = Statement::new(
              and x.relname {=} $3
              and x.relam {=} 403
              and i.indclass::pg_catalog.text {=} '1978 1978 3127 1978 3124'
-             and i.indkey::pg_catalog.text {=} '2 3 7 5 12'
+             and i.indkey::pg_catalog.text {=} '2 3 7 5 16'
              and i.indoption::pg_catalog.text {=} '0 3 0 0 0'
              and pg_catalog.pg_get_expr(i.indpred, i.indrelid)
                  {=} '((status = {pending}) AND (lock_upgrade IS NULL))') as pick_index,
@@ -82,7 +82,7 @@ static QUEUE: Statement = Statement::new(
              and x.relname {=} $4
              and x.relam {=} 403
              and i.indclass::pg_catalog.text {=} '1978 3127 3124'
-             and i.indkey::pg_catalog.text {=} '4 7 12'
+             and i.indkey::pg_catalog.text {=} '4 7 16'
              and i.indoption::pg_catalog.text {=} '0 0 0'
              and pg_catalog.pg_get_expr(i.indpred, i.indrelid)
                  {=} '((status = ANY (ARRAY[{planned}, {active}])) AND (lock_upgrade IS NULL))') as due_index,
@@ -126,12 +126,12 @@ static QUEUE: Statement = Statement::new(
                  where a.attrelid {=} $2 and a.attnum {=} 1
                      and a.atttypmod {=} 259)) as key_index,
 
-        -- The sequence of the identity column seq, the twelfth.
+        -- The sequence of the identity column seq, the sixteenth.
         (select s.oid from pg_catalog.pg_depend d
          join pg_catalog.pg_class s on s.oid {=} d.objid
          where d.refclassid {=} 'pg_catalog.pg_class'::pg_catalog.regclass
              and d.classid {=} d.refclassid
-             and d.refobjid {=} $2 and d.refobjsubid {=} 12
+             and d.refobjid {=} $2 and d.refobjsubid {=} 16
              and d.deptype {=} 'i' and s.relkind {=} 'S') as sequence,
 
         -- The triggers of the notifications: two or none.
@@ -150,7 +150,7 @@ static QUEUE: Statement = Statement::new(
         not exists (
             select from pg_catalog.pg_attribute a
             where a.attrelid {=} $2 and a.attnum {>} 0 and not a.attisdropped
-                and (a.attnotnull {<>} (a.attnum {=} any ('{1,2,3,4,5,6,7,12}'::pg_catalog.int2[]))
+                and (a.attnotnull {<>} (a.attnum {=} any ('{1,2,3,4,5,6,7,16}'::pg_catalog.int2[]))
                     or a.attgenerated {<>} ''
                     or (a.attnum {<=} 23
                         and a.atttypmod {<>} case when a.attnum {=} 1 then 259 else -1 end))) as are_columns_as_made,

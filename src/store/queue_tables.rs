@@ -21,6 +21,8 @@ use crate::store::{grants, rights};
 // document that is cancelled while it is leased loses it, which tells its worker what happened.
 // To keep both also makes the records of the write-ahead log short: PostgreSQL leaves out the end of
 // a row that stays the same, and these columns come after the payload.
+// seq and what follows: a lease changes none of them, so they are after the columns that it does
+// change.
 // max_attempts: of this document; NULL for that of the queue.
 // origin: where a document of a dead-letter queue came from.
 // due_at, picked_at: when the document was due when it was picked last, and when that was. A pick
@@ -50,15 +52,15 @@ const CREATE_DOCS: &str = "create table {docs} (
     created_at timestamptz default now(),
     last_iteration timestamptz,
     payload jsonb,
-    seq bigint generated always as identity,
     lease bigint,
     worker_session bigint,
+    due_at timestamptz,
+    picked_at timestamptz,
+    seq bigint generated always as identity,
     ordering_key text,
     max_attempts int,
     last_error text,
     origin jsonb,
-    due_at timestamptz,
-    picked_at timestamptz,
     result jsonb,
     progress jsonb,
     headers jsonb
