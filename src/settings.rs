@@ -113,6 +113,8 @@ static LEGACY_QUOTES: GucSetting<Switch> = GucSetting::<Switch>::new(Switch::Aut
 
 static STRICT: GucSetting<Switch> = GucSetting::<Switch>::new(Switch::Auto);
 
+static SYNCHRONOUS_LEASES: GucSetting<bool> = GucSetting::<bool>::new(false);
+
 static DIRECT: GucSetting<bool> = GucSetting::<bool>::new(true);
 
 /// The upper limit of `fetchq.max_workers`. It sizes the board in shared memory.
@@ -183,6 +185,14 @@ pub fn register(is_preloading: bool) {
         c"Reads and writes single documents without the executor where that is possible.",
         c"When the setting is off, fetchq runs a statement for each call, which is slower. The results are the same.",
         &DIRECT,
+        GucContext::Userset,
+        GucFlags::default(),
+    );
+    GucRegistry::define_bool_guc(
+        c"fetchq.synchronous_leases",
+        c"Has a transaction that only leases documents wait for the disk and for standbys, as synchronous_commit says.",
+        c"When the setting is off, such a transaction commits asynchronously. A crash, or a failover, can then lose the leases of the last moments: their documents are pending again, as if they had not been leased. The last attempt of a document always waits.",
+        &SYNCHRONOUS_LEASES,
         GucContext::Userset,
         GucFlags::default(),
     );
@@ -326,6 +336,12 @@ pub fn legacy_quotes() -> bool {
 /// `fetchq.strict`: whether errors are raised where fetchq 4 returned a value.
 pub fn strict() -> bool {
     STRICT.get().is_on(compat().is_none())
+}
+
+/// `fetchq.synchronous_leases`: whether a transaction that only leases documents commits as the
+/// session says, and not asynchronously.
+pub fn synchronous_leases() -> bool {
+    SYNCHRONOUS_LEASES.get()
 }
 
 /// `fetchq.direct`: whether single documents may be read and written without the executor.

@@ -12,6 +12,7 @@ pub mod deadline;
 pub mod documents;
 pub mod documents_check;
 pub mod documents_write;
+pub mod durability;
 pub mod errno;
 pub mod index_look;
 pub mod index_walk;

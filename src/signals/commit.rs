@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::domain::names::QueueName;
 use crate::pg::transaction::{self, End};
-use crate::pg::{relation, session};
+use crate::pg::{durability, relation, session};
 use crate::signals::board::board;
 use crate::signals::{announce, settlements, wakeups};
 
@@ -18,8 +18,14 @@ pub fn watch() {
     transaction::on_end(|end| {
         let (board, database) = (board(), session::database());
         let waiters = board.map(|board| &board.waiters);
+        if end != End::Committing {
+            durability::transaction_ended();
+        }
         match end {
-            End::Committing => announce::before_commit(board, database),
+            End::Committing => {
+                announce::before_commit(board, database);
+                durability::before_commit();
+            }
             End::Committed => {
                 wakeups::after_commit(waiters, database);
                 settlements::after_commit(database);

@@ -19,10 +19,11 @@ use crate::ready::group::View;
 use crate::ready::key::PickKey;
 use crate::signals::wakeups;
 use crate::store::bookkeeping::{note_lease, waiter_key};
+use crate::store::lease_durability::{self, attempt_begun};
 use crate::store::leases::Lease;
 use crate::store::limits::{self, PickKind};
 use crate::store::open_queue::Queue;
-use crate::store::pick_columns::{Columns, LEASED, PICKED, column, push_leased};
+use crate::store::pick_columns::{Columns, LEASED, PICKED, column, index_key, push_leased};
 use crate::store::policy::Keep;
 use crate::store::statement::Statement;
 use crate::store::{cap, counter_log, history};
@@ -136,6 +137,13 @@ impl PickMode<'_> {
         }
     }
 
+    fn kind(self) -> PickKind {
+        match self {
+            Self::Lease(_) => PickKind::Lease,
+            Self::Remove => PickKind::Pop,
+        }
+    }
+
     fn access(self) -> Access {
         match self {
             Self::Lease(_) => Access::Update,
@@ -153,13 +161,12 @@ pub fn pick(queue: &Queue, mut pick: Pick) -> i32 {
         pick.out.prepare();
     }
     let (version, limit, now) = (pick.version, pick.limit, pick.now);
-    let kind = match pick.mode {
-        PickMode::Lease(_) => PickKind::Lease,
-        PickMode::Remove => PickKind::Pop,
-    };
-    limits::pick(queue, kind, version, limit, now, |limit| {
-        pick.limit = limit;
-        pick_ready(queue, &mut pick)
+    let kind = pick.mode.kind();
+    lease_durability::pick(queue, kind, || {
+        limits::pick(queue, kind, version, limit, now, |limit| {
+            pick.limit = limit;
+            pick_ready(queue, &mut pick)
+        })
     })
 }
 
@@ -330,6 +337,9 @@ fn claim_rows(
         }
         if let PickMode::Lease(lease) = pick.mode {
             lease.given();
+            let max_attempts =
+                (!row.is_null(Column::MaxAttempts)).then(|| row.int4(Column::MaxAttempts));
+            attempt_begun(queue, row.int4(Column::Attempts), max_attempts);
         }
         match (pick.columns, pick.mode) {
             (Columns::Leased, _) => {
@@ -355,16 +365,6 @@ fn claim_rows(
         note_lease(queue, expires_at);
     }
     claimed
-}
-
-/// The key that a row of the locking statements had in the pick index.
-fn index_key(rows: &Rows, row: usize) -> PickKey {
-    PickKey::new(
-        rows.timestamp(row, column::INDEX_NEXT_ITERATION)
-            .unwrap_or(i64::MIN),
-        rows.get(row, column::INDEX_ATTEMPTS).unwrap_or(i32::MIN),
-        rows.get(row, column::INDEX_SEQ).unwrap_or(i64::MIN),
-    )
 }
 
 fn pick_without_floors(queue: &Queue, pick: &mut Pick) -> i32 {
@@ -467,6 +467,8 @@ fn claim_locked(spi: &Spi, queue: &Queue, rows: &Rows, pick: &mut Pick, waits: &
         );
     }
     for row in 0..rows.len() {
+        let attempts = rows.get(row, column::ATTEMPTS).unwrap_or(i32::MAX);
+        attempt_begun(queue, attempts, rows.get(row, column::MAX_ATTEMPTS));
         let due_at = rows.timestamp(row, column::INDEX_NEXT_ITERATION);
         waits.add(counter_log::wait_bucket(pick.now, due_at));
     }

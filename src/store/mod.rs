@@ -43,6 +43,7 @@ pub mod info;
 pub mod jobs;
 pub mod lateness;
 pub mod lease_check;
+mod lease_durability;
 pub mod leases;
 pub mod limits;
 pub mod maintenance;

@@ -256,7 +256,7 @@ impl Queue {
 
     /// Returns whether no trigger has anything to do with the rows that fetchq writes. The triggers
     /// of the notifications have nothing to do while the background worker sends them.
-    fn runs_nothing_else(&self) -> bool {
+    pub fn runs_nothing_else(&self) -> bool {
         self.is_plain && (!self.notifies || announce::is_collecting())
     }
 

@@ -5,6 +5,7 @@ use crate::pg::documents::Column;
 use crate::pg::row_sink::RowSink;
 use crate::pg::spi::Rows;
 use crate::pg::value::Arg;
+use crate::ready::key::PickKey;
 use crate::store::open_queue::Queue;
 
 /// Columns of the locking statements in `doc_pick.rs`, by number.
@@ -41,6 +42,16 @@ pub mod column {
     pub const MAX_ATTEMPTS: i32 = 18;
     /// Why the document failed last.
     pub const LAST_ERROR: i32 = 19;
+}
+
+/// The key that a row of the locking statements had in the pick index.
+pub fn index_key(rows: &Rows, row: usize) -> PickKey {
+    PickKey::new(
+        rows.timestamp(row, column::INDEX_NEXT_ITERATION)
+            .unwrap_or(i64::MIN),
+        rows.get(row, column::INDEX_ATTEMPTS).unwrap_or(i32::MIN),
+        rows.get(row, column::INDEX_SEQ).unwrap_or(i64::MIN),
+    )
 }
 
 /// The columns of the result.

@@ -234,7 +234,12 @@ impl Cluster {
 
     /// Kills a process of the cluster with SIGKILL.
     pub fn kill(&self, pid: u32) {
-        run(as_server_user("kill").args(["-9", &pid.to_string()]));
+        self.signal(pid, "KILL");
+    }
+
+    /// Sends a signal to a process of the cluster, by its name without SIG.
+    pub fn signal(&self, pid: u32, name: &str) {
+        run(as_server_user("kill").args(["-s", name, &pid.to_string()]));
     }
 
     /// Like [`Self::kill`], for a process that may have ended already.

@@ -7,11 +7,11 @@ use std::sync::{Arc, Mutex};
 
 use fetchq_client_tests::{Cluster, Server, Session, counters_are_exact, in_snapshot, wait_until};
 
-/// A cluster with a queue `q`, which writes to disk before it acknowledges.
+/// A cluster with a queue `q`, which writes to disk before it acknowledges, leases too.
 async fn cluster(name: &str) -> (Cluster, Server) {
     let cluster = Cluster::new(
         name,
-        "synchronous_commit = on\nfsync = on\nlog_min_messages = error",
+        "synchronous_commit = on\nfetchq.synchronous_leases = on\nfsync = on\nlog_min_messages = error",
     );
     cluster.start();
     let server = cluster.server();

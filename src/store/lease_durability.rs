@@ -1,0 +1,36 @@
+//! Which leases a crash may lose after their commit, so that the commit need not wait for the disk.
+//!
+//! A document whose lease is lost is pending again, as if it had not been leased: it is leased
+//! again with another number, and a worker that holds the lost number can no longer settle it. So
+//! documents are processed at least once, as always, and nobody settles what another one has
+//! leased. What a commit that waits has settled is never lost with them, because the server loses
+//! only the end of its write-ahead log.
+
+use crate::pg::durability;
+use crate::settings;
+use crate::store::limits::PickKind;
+use crate::store::open_queue::Queue;
+
+/// Runs `work`, a pick. A transaction that does nothing but lease documents commits asynchronously
+/// where a crash may lose it: not in a queue with a cap or a rate, which have rows of their own, and
+/// not where a trigger of the user's may write anything. Popped documents are gone, so that a crash
+/// must not bring them back.
+pub fn pick<R>(queue: &Queue, kind: PickKind, work: impl FnOnce() -> R) -> R {
+    let may_be_lost = kind == PickKind::Lease
+        && !settings::synchronous_leases()
+        && !queue.policy.is_limited()
+        && queue.runs_nothing_else();
+    match may_be_lost {
+        true => durability::may_be_lost(work),
+        false => work(),
+    }
+}
+
+/// Has the commit of the last attempt of a document wait for the disk. A document that must run only
+/// once has one attempt, and a crash must not give it another one. `max_attempts`: of the document;
+/// None for that of the queue.
+pub fn attempt_begun(queue: &Queue, attempts: i32, max_attempts: Option<i32>) {
+    if attempts >= max_attempts.unwrap_or(queue.policy.max_attempts) {
+        durability::must_not_be_lost();
+    }
+}

@@ -1,0 +1,167 @@
+//! A transaction that only leases documents does not wait for the disk. A crash can lose it, and
+//! nothing else.
+
+use fetchq_client_tests::{Cluster, Server, Session, counters_are_exact, wait_until};
+
+/// A cluster with a queue `q` that waits for the disk at each commit, and in which nothing but a
+/// commit writes to the disk.
+async fn cluster(name: &str) -> (Cluster, Server) {
+    let cluster = Cluster::new(
+        name,
+        "synchronous_commit = on\nfsync = on\nautovacuum = off\nfetchq.background_worker = off\n\
+         wal_writer_delay = 10s\nbgwriter_lru_maxpages = 0",
+    );
+    cluster.start();
+    let server = cluster.server();
+    server
+        .connect("postgres")
+        .await
+        .sql("create extension fetchq; select fetchq.queue_create('q')")
+        .await;
+    (cluster, server)
+}
+
+/// Runs a statement, and returns whether its commit has waited until it was on disk.
+async fn waits(session: &Session, sql: &str) -> bool {
+    // A transaction that must be on disk, so that the next one begins with a log that is.
+    session
+        .sql("select fetchq.metric_log_increment('q', 'marker', 1)")
+        .await;
+    let inserted = session.text("select pg_current_wal_insert_lsn()").await;
+    session.sql(sql).await;
+    session
+        .text(&format!("select pg_current_wal_flush_lsn() > '{inserted}'"))
+        .await
+        == "t"
+}
+
+/// Stops the WAL writer, so that an asynchronous commit does not reach the disk soon.
+async fn freeze_wal_writer(cluster: &Cluster, session: &Session) -> u32 {
+    let pid: u32 = session
+        .text("select pid from pg_stat_activity where backend_type = 'walwriter'")
+        .await
+        .parse()
+        .expect("a WAL writer runs");
+    cluster.signal(pid, "STOP");
+    pid
+}
+
+const LEASE: &str = "select fetchq.doc_lease('q', 1, '1 hour')";
+
+#[tokio::test]
+async fn a_crash_loses_the_last_leases_and_nothing_that_was_settled() {
+    let (cluster, server) = cluster("lease_crash").await;
+    let mut session = server.connect("postgres").await;
+    session
+        .sql("select fetchq.doc_put('q', 'settled'), fetchq.doc_put('q', 'leased', '{}', delay => '0')")
+        .await;
+    freeze_wal_writer(&cluster, &session).await;
+    let settled = session
+        .text("select lease from fetchq.doc_lease('q', 1, '1 hour')")
+        .await;
+    session
+        .sql(&format!(
+            "select fetchq.doc_complete('q', 'settled', lease => {settled})"
+        ))
+        .await;
+    let lost: i64 = session
+        .text("select lease from fetchq.doc_lease('q', 1, '1 hour')")
+        .await
+        .parse()
+        .unwrap();
+    let all = session
+        .column("select pid from pg_stat_activity where pid <> pg_backend_pid()")
+        .await;
+    cluster.kill(cluster.pid().expect("the server runs"));
+    for pid in all {
+        cluster.kill_if_there(pid.parse().unwrap());
+    }
+    drop(session);
+    wait_until("its processes have ended", async || !cluster.is_running()).await;
+    cluster.clear_locks();
+    cluster.start();
+
+    session = server.connect_when_up("postgres").await;
+    assert_eq!(
+        session
+            .rows(
+                "select subject, status, attempts, lease from fetchq_data.q__docs order by subject"
+            )
+            .await,
+        ["leased|1|0|".to_owned(), format!("settled|3|0|{settled}")]
+    );
+    counters_are_exact(&mut session, "q").await;
+    // The worker that has it can no longer settle, before and after it is leased again.
+    let settle = format!("select fetchq.doc_complete('q', 'leased', lease => {lost})");
+    assert_eq!(session.state(&settle).await, "55000");
+    let again: i64 = session
+        .text("select lease from fetchq.doc_lease('q', 1, '1 hour')")
+        .await
+        .parse()
+        .unwrap();
+    assert!(again > lost, "{again} {lost}");
+    assert_eq!(session.state(&settle).await, "55000");
+    counters_are_exact(&mut session, "q").await;
+    cluster.stop("fast");
+}
+
+#[tokio::test]
+async fn what_else_a_transaction_does_is_on_disk_when_it_commits() {
+    let (cluster, server) = cluster("lease_commit").await;
+    let session = server.connect("postgres").await;
+    session
+        .sql(
+            "create table mine (id int);
+             select fetchq.queue_create(queue, settings::jsonb) from (values
+                ('once', '{\"max_attempts\": 1}'), ('capped', '{\"max_active\": 50}'),
+                ('rated', '{\"rate\": {\"picks\": 100, \"per\": \"1 hour\"}}'),
+                ('ordered', '{\"ordered\": true}'), ('own', '{}')) queues (queue, settings);
+             select fetchq.doc_append(queue, '{}') from generate_series(1, 20),
+                unnest(array['q', 'once', 'capped', 'rated', 'ordered', 'own']) queue;
+             create function noted() returns trigger language plpgsql as
+                'begin insert into mine values (2); return new; end';
+             create trigger noted after update on fetchq_data.own__docs
+                for each row execute function noted();
+             select fetchq.doc_put('q', 'last attempt', '{}', priority => 9, max_attempts => 1)",
+        )
+        .await;
+    let frozen = freeze_wal_writer(&cluster, &session).await;
+    assert!(
+        waits(&session, LEASE).await,
+        "the only attempt of a document"
+    );
+    for sql in [
+        LEASE,
+        "select fetchq.doc_pick('q', 1)",
+        "select fetchq.doc_lease_any(array['q'], 1)",
+        "select fetchq.docs_next('q', '[]', 1)",
+        "begin; select fetchq.doc_lease('q', 1); select fetchq.doc_lease('q', 1); select 1; commit",
+    ] {
+        assert!(!waits(&session, sql).await, "{sql}");
+    }
+    for sql in [
+        "select fetchq.doc_lease('once', 1)",
+        "select fetchq.doc_lease('capped', 1)",
+        "select fetchq.doc_lease('rated', 1)",
+        "select fetchq.doc_lease('own', 1)",
+        "select fetchq.doc_pop('q', 0, 1)",
+        "begin; insert into mine values (1); select fetchq.doc_lease('q', 1); commit",
+        "begin; select fetchq.doc_lease('q', 1); insert into mine values (1); commit",
+        "begin; select fetchq.doc_lease('q', 1); insert into mine values (1); select fetchq.doc_lease('q', 1); commit",
+        "begin; savepoint s; insert into mine values (1); rollback to s; select fetchq.doc_lease('q', 1); commit",
+        "with leased as (select * from fetchq.doc_lease('q', 1)) insert into mine select 3 from leased",
+        "select fetchq.doc_drop('q', subject, lease) from fetchq.doc_lease('q', 1)",
+        "select fetchq.docs_next('q', jsonb_build_array(jsonb_build_object('subject', subject, 'lease', lease, 'action', 'drop')), 1)
+         from fetchq.doc_lease('q', 1)",
+        "set fetchq.synchronous_leases = on; select fetchq.doc_lease('q', 1); reset fetchq.synchronous_leases",
+    ] {
+        assert!(waits(&session, sql).await, "{sql}");
+    }
+    // The setting of the session is as it was.
+    assert_eq!(session.text("show synchronous_commit").await, "on");
+    let ordered = "select fetchq.doc_put('ordered', 'o', '{}', ordering_key => 'k', priority => 9)";
+    session.sql(ordered).await;
+    assert!(waits(&session, "select fetchq.doc_lease('ordered', 1)").await);
+    cluster.signal(frozen, "CONT");
+    cluster.stop("fast");
+}
