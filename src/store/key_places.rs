@@ -32,13 +32,18 @@ use crate::store::open_queue::Queue;
 use crate::store::plans::refuse_unseen;
 use crate::store::statement::Statement;
 
-// Index of this statement and the two that follow: the primary key of the keys. Adds a key with
+// Index of this statement and the three that follow: the primary key of the keys. Adds a key with
 // this document, or locks the key that there is. $4: this transaction. The row of a known key is
 // written again, so that a transaction with an older snapshot fails.
 static ADD_KEY: Statement = Statement::new(
     "insert into fetchq.ordering_keys as k (queue_id, key, head, made_by) values ($1, $2, $3, $4)
      on conflict (queue_id, key) do update set made_by = k.made_by
      returning pg_catalog.array_prepend(k.head, k.also_unblocked), k.made_by {=} $4",
+);
+
+static RESERVE_KEY: Statement = Statement::new(
+    "insert into fetchq.ordering_keys (queue_id, key, head, made_by) values ($1, $2, $3, $4)
+     on conflict (queue_id, key) do nothing",
 );
 
 static LOCK_KEY: Statement = Statement::new(
@@ -206,6 +211,22 @@ pub fn add(spi: &Spi, queue: &Queue, key: &str, n: usize, doc: &TriggerDocument)
     } else {
         block(spi, queue, &doc.subject);
     }
+}
+
+/// Adds the key of a document that maintenance is about to make pending, where there is no row of the
+/// key that it could have locked. Returns false when another transaction has just added the key.
+///
+/// A statement of maintenance changes many documents, and their places follow when all are changed.
+/// Without the row, others could add the key and lock it meanwhile. Maintenance would wait for them,
+/// while they wait for a key that it has locked.
+pub fn reserve(spi: &Spi, queue: &Queue, key: &str, doc: &TriggerDocument) -> bool {
+    let args = [
+        Arg::from(queue.id),
+        Arg::from(key),
+        Arg::from(doc.subject.as_str()),
+        Arg::from(transaction::number()),
+    ];
+    queue.run(spi, &RESERVE_KEY, &args).affected() > 0
 }
 
 /// Takes the place of a document that is no longer pending or active, or that is `requeued`: the

@@ -322,8 +322,15 @@ pub fn may_change(queue: &Queue, doc: &TriggerDocument) -> bool {
     }
     spi::connect(|spi| {
         let args = [Arg::from(queue.id), Arg::from(key.as_str())];
-        queue.run(spi, &TRY_LOCK_KEY, &args).affected() > 0
-            || queue.run(spi, &FIND_KEY, &args).affected() == 0
+        let try_lock = || queue.run(spi, &TRY_LOCK_KEY, &args).affected() > 0;
+        if try_lock() {
+            return true;
+        }
+        if queue.run(spi, &FIND_KEY, &args).affected() > 0 {
+            return false;
+        }
+        let is_added = status(doc) == Some(Pending) && queue.policy.key_order.places().is_some();
+        !is_added || key_places::reserve(spi, queue, key, doc) || try_lock()
     })
 }
 
