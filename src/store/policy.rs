@@ -36,7 +36,7 @@ pub enum KeyOrder {
     None,
     /// They run one at a time, and one that is retried keeps the others waiting.
     Ordered,
-    /// So many of them run at a time, and one that is retried waits like the others.
+    /// This number of them run at a time, and one that is retried waits like the others.
     Places(usize),
 }
 

@@ -1,4 +1,4 @@
-//! Queues in which so many documents of an ordering key run at a time: workers that roll back,
+//! Queues in which a number of documents of an ordering key run at a time: workers that roll back,
 //! reject, abandon leases, settle lists, and are terminated. No key ever has more active documents
 //! than places, none is started before its turn, and in the end no document is left. The ledgers are
 //! outside of the database.

@@ -1,4 +1,4 @@
--- At most so many documents of an ordering key run at a time.
+-- A number of documents of an ordering key can be active at a time (max_active_per_key).
 select was_created from fetchq.queue_create('flow', '{"max_active_per_key": 2}');
 update fetchq.jobs set next_iteration = '2970-01-01';
 create function test.recount_flow() returns boolean language plpgsql as $$
