@@ -157,7 +157,7 @@ fn bare_operators_are_found() {
 }
 
 /// Calls that need a queue with settings: limits, order, history, dead letters, sessions.
-const CALLS: [&str; 68] = [
+const CALLS: [&str; 79] = [
     "queue_create('dead')",
     "queue_create('life')",
     "queue_enable_notify('life')",
