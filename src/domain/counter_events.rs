@@ -56,6 +56,8 @@ pub enum Event {
     PlaceCompleted = 35,
     /// The document was killed by its worker, and removed.
     KillRemoved = 36,
+    /// The document was rejected, and is planned until its retry is due.
+    RejectPlanned = 37,
 }
 
 impl Event {
@@ -76,6 +78,7 @@ impl Event {
             | Self::ReschedulePending
             | Self::ReschedulePlanned
             | Self::RejectPending
+            | Self::RejectPlanned
             | Self::RejectKilled
             | Self::RejectRemoved
             | Self::Drop => Some(Timing::Run),
@@ -103,6 +106,7 @@ impl Event {
     pub fn reject(to: Status) -> Self {
         match to {
             Status::Killed => Self::RejectKilled,
+            Status::Planned => Self::RejectPlanned,
             _ => Self::RejectPending,
         }
     }
@@ -135,7 +139,10 @@ impl Event {
     /// Returns the status that documents enter with this event, or None when they are removed.
     pub fn enters(self) -> Option<Status> {
         Some(match self {
-            Self::PushPlanned | Self::ReschedulePlanned | Self::UpsertToPlanned => Status::Planned,
+            Self::PushPlanned
+            | Self::ReschedulePlanned
+            | Self::RejectPlanned
+            | Self::UpsertToPlanned => Status::Planned,
             Self::PushPending
             | Self::ReschedulePending
             | Self::RejectPending
@@ -253,8 +260,8 @@ mod tests {
                     .and_then(|n| n.trim().parse().ok())
             })
             .collect();
-        assert_eq!(codes, (1..=36).collect::<Vec<i16>>());
-        assert_eq!(Event::KillRemoved.code(), 36);
+        assert_eq!(codes, (1..=37).collect::<Vec<i16>>());
+        assert_eq!(Event::RejectPlanned.code(), 37);
     }
 
     #[test]

@@ -20,6 +20,8 @@ enum Kind {
     Count,
     /// A limit, for each unit of which a row is written.
     Limit,
+    /// How many documents of one key run at a time.
+    KeyLimit,
     /// An `int` of PostgreSQL.
     Integer,
     /// The growth of a delay.
@@ -46,6 +48,7 @@ impl Kind {
         match self {
             Self::Count => "a whole number from 1 to 2147483647, or null",
             Self::Limit => "a whole number from 1 to 100000, or null",
+            Self::KeyLimit => "a whole number from 1 to 100, or null",
             Self::Integer => "a whole number from -2147483648 to 2147483647, or null",
             Self::Factor => "a number from 1 to 1000, or null",
             Self::Share => "a number from 0 to 1, or null",
@@ -70,6 +73,7 @@ impl Kind {
         let is_accepted = match self {
             Self::Count => whole(1, i32::MAX.into()),
             Self::Limit => whole(1, MAX_LIMIT),
+            Self::KeyLimit => whole(1, MAX_KEY_LIMIT),
             Self::Integer => whole(i32::MIN.into(), i32::MAX.into()),
             Self::Factor => in_range(1.0, 1000.0),
             Self::Share => in_range(0.0, 1.0),
@@ -89,6 +93,11 @@ impl Kind {
 /// The largest limit. One lease slot or rate permit is written for each, so a larger limit would
 /// take longer to set than it saves.
 const MAX_LIMIT: i64 = 100_000;
+
+/// The largest number of documents of one key that run at a time. The row of a key lists them, and
+/// is written whenever one of them begins to wait or is settled: with 100 subjects of 20 characters
+/// it fills a quarter of a page.
+const MAX_KEY_LIMIT: i64 = 100;
 
 /// A setting.
 #[derive(Debug)]
@@ -110,7 +119,7 @@ macro_rules! settings {
     };
 }
 
-static SETTINGS: [Setting; 19] = settings! {
+static SETTINGS: [Setting; 20] = settings! {
     "max_attempts", Some("max_attempts"), Count, || json!(5);
     "retry.base", Some("retry_base"), Duration, NONE;
     "retry.factor", Some("retry_factor"), Factor, || json!(2);
@@ -121,6 +130,7 @@ static SETTINGS: [Setting; 19] = settings! {
     "history.dropped", Some("keep_dropped"), Duration, NONE;
     "dead_letter", Some(DEAD_LETTER), Queue, NONE;
     "max_active", Some("max_active"), Limit, NONE;
+    "max_active_per_key", Some("max_active_per_key"), KeyLimit, NONE;
     "rate.picks", Some("rate_limit"), Limit, NONE;
     "rate.per", Some("rate_interval"), Span, || json!("1 second");
     "ordered", Some("is_ordered"), Switch, || json!(false);
@@ -391,6 +401,11 @@ mod tests {
             (r#"{"max_attempts": "3"}"#, "\"max_attempts\": \"3\""),
             (r#"{"max_attempts": 1e400}"#, "\"max_attempts\": 1e400"),
             (r#"{"max_active": 100001}"#, "1 to 100000"),
+            (r#"{"max_active_per_key": 0}"#, "1 to 100, or null"),
+            (r#"{"max_active_per_key": -1}"#, "1 to 100, or null"),
+            (r#"{"max_active_per_key": 101}"#, "1 to 100, or null"),
+            (r#"{"max_active_per_key": "x"}"#, "1 to 100, or null"),
+            (r#"{"max_active_per_key": 1.5}"#, "1 to 100, or null"),
             (r#"{"retry": {"factor": 0.5}}"#, "1 to 1000"),
             (r#"{"retry": {"jitter": 1.01}}"#, "0 to 1"),
             (r#"{"ordered": 1}"#, "true, false or null"),

@@ -68,8 +68,11 @@ create table fetchq.queues (
     max_active int,
     rate_limit int,
     rate_interval interval not null default '1 second',
-    -- Whether documents of one ordering key run one at a time.
+    -- Whether documents of one ordering key run one at a time, and one that is retried stays the
+    -- first; or how many of them can be active at one time, and one that is retried gives up its
+    -- place.
     is_ordered boolean not null default false,
+    max_active_per_key int,
     -- How long a lease lasts, where the worker does not say.
     lease_duration interval not null default '5 minutes'
 );
@@ -308,7 +311,8 @@ from (values
     (33,          'remove active',      '+drp -act -cnt -v'),
     (34,          'place killed',       '+ent +cnt +v +kll'),
     (35,          'place completed',    '+ent +cnt +v +cpl'),
-    (36,          'kill removed',       '+prc +fai +drp -act -cnt -v')
+    (36,          'kill removed',       '+prc +fai +drp -act -cnt -v'),
+    (37,          'reject planned',     '+prc +fai +err +rej -act +pln')
 ) as e (event, name, deltas)
 cross join lateral pg_catalog.regexp_split_to_table(e.deltas, ' ') as d (delta);
 
@@ -366,19 +370,21 @@ create index rate_permits_free_idx on fetchq.rate_permits (queue_id, free_at);
 comment on table fetchq.rate_permits is
     'Rate permits of queues with a rate limit, and when each of them is free again';
 
--- Ordering keys that have documents, and the head of each: the one document that may run.
--- also_active: documents that were active together with it when the order was switched on.
--- made_by: the transaction that added the key.
+-- Ordering keys that have documents, and the head of each: a document that may run.
+-- also_unblocked: others that may run too, with max_active_per_key; and documents that were active
+-- together with the head when the order was switched on.
+-- made_by: the transaction that added the key, or the last one that gave a free place of it to a
+-- document.
 create table fetchq.ordering_keys (
     queue_id int not null,
     key text not null,
     head text collate "C" not null,
-    also_active text[] not null default '{}',
+    also_unblocked text[] not null default '{}',
     made_by bigint not null default 0,
     primary key (queue_id, key)
 ) with (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 2000);
 comment on table fetchq.ordering_keys is
-    'Ordering keys in use, and the head of each: the one document that may run';
+    'Ordering keys in use, and the documents of each that may run';
 
 select pg_catalog.pg_extension_config_dump('fetchq.lease_slots', '');
 select pg_catalog.pg_extension_config_dump('fetchq.rate_permits', '');

@@ -93,11 +93,11 @@ pub fn put_many(queue: &Queue, puts: &[Put]) -> Result<Vec<Action>> {
     Ok(actions)
 }
 
-/// The order in which documents are locked: that of their subjects. In an ordered queue a new
-/// document also locks the row of its ordering key, so there the keys come first.
+/// The order in which documents are locked: that of their subjects. Where documents wait for others
+/// of their key, a new document also locks the row of its ordering key, so there the keys come first.
 fn locking_order(queue: &Queue, puts: &[Put]) -> Vec<usize> {
     let mut order: Vec<usize> = (0..puts.len()).collect();
-    if queue.policy.is_ordered {
+    if queue.policy.key_order.blocks() {
         let mut keys: HashMap<&str, Option<&str>> = HashMap::new();
         for put in puts {
             // The first key of a subject counts, so that equal subjects stay together.
@@ -448,7 +448,7 @@ fn lock_document(spi: &Spi, queue: &Queue, subject: &str, is_merge: bool) -> Opt
         seq: rows.get(0, 6).unwrap_or(i64::MIN),
         // A document that is blocked by the order of its key is not hidden.
         is_hidden: rows.get(0, 7).unwrap_or(false)
-            && !(queue.policy.is_ordered && rows.get(0, 8).unwrap_or(false)),
+            && !(queue.policy.key_order.blocks() && rows.get(0, 8).unwrap_or(false)),
         is_mergeable: rows.get(0, 9).unwrap_or(true),
     }))
 }

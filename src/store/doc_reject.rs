@@ -31,15 +31,24 @@ struct Failed {
     next_iteration: i64,
     seq: i64,
     picked_at: Option<i64>,
+    has_key: bool,
 }
 
 impl Failed {
-    /// The status that the document gets: killed if it has had all its attempts.
-    fn new_status(&self) -> Status {
-        if self.attempts >= self.max_attempts {
-            Status::Killed
-        } else {
-            Status::Pending
+    /// The document has had all its attempts.
+    fn is_last(&self) -> bool {
+        self.attempts >= self.max_attempts
+    }
+
+    /// The status that the document gets: killed if it has had all its attempts, else pending, also
+    /// before its time. Where others of its key are waiting for a place, it is planned until then.
+    fn new_status(&self, queue: &Queue, retry_at: i64) -> Status {
+        match self.is_last() {
+            true => Status::Killed,
+            false if self.has_key && queue.policy.key_order.places().is_some() => {
+                Status::planned_or_pending(retry_at <= time::now())
+            }
+            false => Status::Pending,
         }
     }
 
@@ -47,9 +56,9 @@ impl Failed {
     /// after the backoff of the queue, or when its lease would have expired. A killed document
     /// keeps its time.
     fn retry_at(&self, queue: &Queue, not_before: Option<i64>) -> i64 {
-        match (self.new_status(), not_before, queue.policy.retry) {
-            (Status::Pending, Some(time), _) => time,
-            (Status::Pending, None, Some(retry)) => {
+        match (self.is_last(), not_before, queue.policy.retry) {
+            (false, Some(time), _) => time,
+            (false, None, Some(retry)) => {
                 let delay = retry.delay(self.attempts, random::fraction());
                 time::now().saturating_add(delay)
             }
@@ -88,7 +97,7 @@ impl Failure<'_> {
 // Index of both: primary key. For the first one, no other index can serve `{is_leased}`.
 static LOCK: Statement = Statement::new(
     "select d.version, d.priority, d.attempts, d.max_attempts, d.next_iteration, d.seq,
-         d.picked_at
+         d.picked_at, d.ordering_key is not null
      from only {docs} d
      where d.subject {=} $1
          and {is_leased}
@@ -123,9 +132,9 @@ pub fn reject(
         Some(rejected) => rejected,
         None => reject_by_statement(queue, doc, error, not_before)?,
     };
-    let to = failed.new_status();
+    let to = failed.new_status(queue, retry_at);
     let run = counter_log::run_bucket(failed.picked_at);
-    if to == Status::Pending {
+    if to != Status::Killed {
         let key = PickKey::new(retry_at, failed.attempts, failed.seq);
         note_entry(queue, failed.version, failed.priority, to, key);
         documents_ready(queue, failed.version, to, 1);
@@ -194,6 +203,8 @@ fn reject_row(
         next_iteration: row.int8(Column::NextIteration),
         seq: row.int8(Column::Seq),
         picked_at: row.timestamp(Column::PickedAt),
+        // Where keys matter, the documents have triggers, and only statements write them.
+        has_key: false,
     };
     let retry_at = failed.retry_at(queue, not_before);
     let iterations = row.int8(Column::Iterations).saturating_add(1);
@@ -201,10 +212,11 @@ fn reject_row(
     row.set(Column::LastIteration, &Arg::timestamp(time::now()));
     row.set(Column::NextIteration, &Arg::timestamp(retry_at));
     row.set(Column::LastError, &Arg::from(error));
-    if failed.new_status() == Status::Killed {
+    let to = failed.new_status(queue, retry_at);
+    if to == Status::Killed {
         row.set(Column::Result, &Jsonb::arg(None));
     }
-    set_status(&mut row, failed.new_status());
+    set_status(&mut row, to);
     (documents.replace(&mut row, true) == Change::Done).then_some((failed, retry_at))
 }
 
@@ -230,11 +242,12 @@ fn reject_by_statement(
             next_iteration: rows.timestamp(0, 5).unwrap_or(i64::MIN),
             seq: rows.get(0, 6).unwrap_or(i64::MIN),
             picked_at: rows.timestamp(0, 7),
+            has_key: rows.get(0, 8) == Some(true),
         };
         let retry_at = failed.retry_at(queue, not_before);
         let args = [
             subject,
-            Arg::from(failed.new_status().code()),
+            Arg::from(failed.new_status(queue, retry_at).code()),
             Arg::timestamp(retry_at),
             Arg::from(error),
         ];

@@ -198,13 +198,15 @@ impl BulkRequest<'_> {
     }
 }
 
-/// Lets one bulk action at a time run on each ordered queue of a list, until the transaction
-/// ends. An action that settles the head of a key waits for the next document of that key,
+/// Lets one bulk action at a time run on each queue of a list whose documents wait for others of
+/// their key, until the transaction ends. An action that settles a document of a key waits for the next document of that key,
 /// which another action might have locked: the two would wait for each other.
 ///
 /// An advisory lock would not do: any role could take it.
 pub fn serialize_bulk_actions(queues: &[&Queue]) {
-    let ordered = queues.iter().filter(|queue| queue.policy.is_ordered);
+    let ordered = queues
+        .iter()
+        .filter(|queue| queue.policy.key_order.blocks());
     let mut tables: Vec<Oid> = ordered.map(|queue| queue.table).collect();
     tables.sort_unstable_by_key(|table| table.to_u32());
     tables.into_iter().for_each(relation::serialize);
@@ -212,10 +214,10 @@ pub fn serialize_bulk_actions(queues: &[&Queue]) {
 
 /// Replaces `{order}` in a statement that writes documents into a queue. They are written in
 /// the order of their subjects, so that two transactions that write the same ones do not wait
-/// for each other in a circle. An ordered queue gets them in the order of its keys: by
+/// for each other in a circle. A queue with an order of its keys gets them in that order: by
 /// `next_iteration`, the fourth column, and number.
 pub fn render_order(sql: &str, target: &Queue) -> String {
-    let order = match target.policy.is_ordered {
+    let order = match target.policy.key_order.blocks() {
         true => "4, i.seq",
         false => "1",
     };

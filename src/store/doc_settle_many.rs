@@ -16,6 +16,7 @@ use crate::store::bookkeeping::{planned_entries, subjects_settled};
 use crate::store::counter_log;
 use crate::store::doc_settle::end_iteration;
 use crate::store::history::{self, Columns, Outcome};
+use crate::store::key_places::lock_keys;
 use crate::store::lease_check::holds_lease;
 use crate::store::open_queue::Queue;
 use crate::store::policy::Keep;
@@ -142,6 +143,7 @@ pub fn complete(
     payloads: Option<Arg>,
     results: Option<Arg>,
 ) -> HashSet<String> {
+    lock_keys(queue, || Arg::from(subjects.to_vec()));
     match queue.policy.completed {
         Keep::InTable => {}
         Keep::Nowhere => return remove(queue, subjects, lease),
@@ -219,6 +221,7 @@ pub fn reschedule(
     next_iteration: i64,
     payloads: Arg,
 ) -> HashSet<String> {
+    lock_keys(queue, || subjects);
     let to = Status::planned_or_pending(next_iteration <= time::now());
     spi::connect(|spi| {
         let args = [
@@ -238,6 +241,7 @@ pub fn reschedule(
 /// Drops leased documents as `doc_settle::drop` does. Returns the subjects of the documents
 /// that were leased.
 pub fn drop(queue: &Queue, subjects: &[String], lease: Option<i64>) -> HashSet<String> {
+    lock_keys(queue, || Arg::from(subjects.to_vec()));
     match queue.policy.dropped {
         Keep::InTable | Keep::Nowhere => remove(queue, subjects, lease),
         Keep::InHistory => {

@@ -9,8 +9,10 @@ use crate::domain::invalid::Invalid;
 use crate::domain::status::Status;
 use crate::error::{Error, Result};
 use crate::pg::json::{self, Jsonb};
+use crate::pg::value::Arg;
 use crate::pg::{process, spi};
 use crate::store::doc_reject::{self, Failure};
+use crate::store::key_places::lock_keys;
 use crate::store::lease_check::{LeasedDoc, lease_error};
 use crate::store::open_queue::Queue;
 use crate::store::{counter_log, doc_settle, doc_settle_many};
@@ -160,6 +162,14 @@ pub fn settle(
             return Err(Invalid::Settlement { at, reason }.into());
         }
     }
+    lock_keys(queue, || {
+        Arg::from(
+            settlements
+                .iter()
+                .map(|s| s.subject.as_str())
+                .collect::<Vec<&str>>(),
+        )
+    });
     let mut outcomes = vec![Outcome::Settled; settlements.len()];
     let mut rest = order.as_slice();
     counter_log::together(|| {

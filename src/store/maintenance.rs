@@ -93,7 +93,7 @@ static MAKE_PENDING: Statement = Statement::new(
          for update skip locked))",
 );
 
-// For an ordered queue. It returns the documents that were chosen, in order, and whether each
+// For a queue whose documents wait for others of their key. It returns the documents that were chosen, in order, and whether each
 // could be changed. $4: the keys that other transactions have locked.
 static MAKE_PENDING_BY_KEY: Statement = Statement::new(
     "with chosen as (
@@ -231,7 +231,7 @@ fn expire_from(queue: &OwnedQueue, args: &[Arg]) -> Result<Expired> {
 
 /// Makes up to `limit` planned documents pending that are due. Returns how many.
 pub fn make_pending(queue: &Queue, limit: i32) -> i32 {
-    if queue.policy.is_ordered {
+    if queue.policy.key_order.blocks() {
         return make_pending_by_key(queue, limit);
     }
     let args = [Arg::from(i64::from(limit))];
@@ -248,7 +248,7 @@ pub fn make_pending(queue: &Queue, limit: i32) -> i32 {
 /// Not measured: a bound for the time of one call. The next call continues.
 const MAX_ROUNDS: usize = 20;
 
-/// Makes planned documents of an ordered queue pending. Documents whose key another transaction has
+/// Makes planned documents pending in a queue whose documents wait for others of their key. Documents whose key another transaction has
 /// locked stay as they are, and the documents after them are changed instead.
 fn make_pending_by_key(queue: &Queue, limit: i32) -> i32 {
     let Some(mut floor) = first_due(queue, Status::Planned) else {

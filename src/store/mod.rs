@@ -14,6 +14,7 @@
 //! The only names that are written into a statement are those of a `QueueName`, and names that the
 //! server has quoted. Every value is a bound parameter.
 
+pub mod blocking;
 pub mod bookkeeping;
 pub mod cap;
 pub mod counter_log;
@@ -41,6 +42,7 @@ pub mod grants;
 pub mod history;
 pub mod info;
 pub mod jobs;
+pub mod key_places;
 pub mod lateness;
 pub mod lease_check;
 mod lease_durability;

@@ -1,5 +1,6 @@
-//! The order of an ordered queue (the setting `ordered`): documents of one ordering key run
-//! one at a time, in the order in which they became ready.
+//! The order of a queue whose documents wait for others of their ordering key: with the setting
+//! `ordered` they run one at a time, in the order in which they became ready. With
+//! `max_active_per_key` several of a key may run: key_places.rs has what is different then.
 //!
 //! A key that has documents has a row in `fetchq.ordering_keys`, with the subject of its
 //! *head*: the one document of the key that may run. The head is pending, active, or planned
@@ -24,6 +25,10 @@ use crate::pg::spi::{self, Spi};
 use crate::pg::transaction;
 use crate::pg::trigger::TriggerDocument;
 use crate::pg::value::Arg;
+use crate::store::blocking::{
+    FIND_KEY, block, delete_key, next_blocked, position, unblock, unblock_next,
+};
+use crate::store::key_places;
 use crate::store::open_queue::Queue;
 use crate::store::plans::refuse_unseen;
 use crate::store::queue::DELETE_KEYS;
@@ -51,7 +56,7 @@ static BLOCK_IF_LATER: Statement = Statement::new(
 
 // Index of this statement and the four that follow: the primary key of the keys.
 static LOCK_KEY: Statement = Statement::new(
-    "select k.head {=} $3, k.also_active[1], $3 {=} any (k.also_active)
+    "select k.head {=} $3, k.also_unblocked[1], $3 {=} any (k.also_unblocked)
      from fetchq.ordering_keys k
      where k.queue_id {=} $1 and k.key {=} $2
      for update",
@@ -60,17 +65,17 @@ static LOCK_KEY: Statement = Statement::new(
 // Several documents of a key were active when the order was switched on: the next one of
 // them becomes the head.
 static PROMOTE_OTHER_ACTIVE: Statement = Statement::new(
-    "update fetchq.ordering_keys k set head = k.also_active[1], also_active = k.also_active[2:]
+    "update fetchq.ordering_keys k set head = k.also_unblocked[1], also_unblocked = k.also_unblocked[2:]
      where k.queue_id {=} $1 and k.key {=} $2",
 );
 
 static REMOVE_OTHER_ACTIVE: Statement = Statement::new(
-    "update fetchq.ordering_keys k set also_active = pg_catalog.array_remove(k.also_active, $3)
+    "update fetchq.ordering_keys k set also_unblocked = pg_catalog.array_remove(k.also_unblocked, $3)
      where k.queue_id {=} $1 and k.key {=} $2",
 );
 
 static ADD_OTHER_ACTIVE: Statement = Statement::new(
-    "update fetchq.ordering_keys k set also_active = pg_catalog.array_append(k.also_active, $3)
+    "update fetchq.ordering_keys k set also_unblocked = pg_catalog.array_append(k.also_unblocked, $3)
      where k.queue_id {=} $1 and k.key {=} $2",
 );
 
@@ -79,54 +84,11 @@ static SET_HEAD: Statement = Statement::new(
      where k.queue_id {=} $1 and k.key {=} $2",
 );
 
-// Index: the primary key of the keys.
-static DELETE_KEY: Statement = Statement::new(
-    "delete from fetchq.ordering_keys k
-     where k.queue_id {=} $1 and k.key {=} $2",
-);
-
-// Index: docs_blocked_idx, which has the blocked documents alone, by key, in this order.
-static FIND_NEXT_BLOCKED: Statement = Statement::new(
-    "select d.subject::pg_catalog.text, d.next_iteration, d.seq from only {docs} d
-     where d.ordering_key {=} $1
-         and d.lock_upgrade is not null and d.lock_upgrade {=} 'infinity'
-         and d.status {+} 0 {=} {pending}
-     order by d.next_iteration, d.seq
-     limit 1",
-);
-
-// Index of this statement and the two that follow: the primary key of the documents.
-static UNBLOCK_NEXT: Statement = Statement::new(
-    "update only {docs} d set lock_upgrade = null
-     where d.subject {=} $1
-         and d.ordering_key {=} $2
-         and d.lock_upgrade {=} 'infinity'
-         and d.status {+} 0 {=} {pending}",
-);
-
-static BLOCK: Statement = Statement::new(
-    "update only {docs} d set lock_upgrade = 'infinity'
-     where d.subject {=} $1
-         and d.lock_upgrade is null
-         and d.status {+} 0 {=} {pending}",
-);
-
-static UNBLOCK: Statement = Statement::new(
-    "update only {docs} d set lock_upgrade = null
-     where d.subject {=} $1
-         and d.lock_upgrade {=} 'infinity'",
-);
-
-// Index of this statement and the three that follow: the primary key of the keys.
+// Index of this statement and the two that follow: the primary key of the keys.
 static TRY_LOCK_KEY: Statement = Statement::new(
     "select from fetchq.ordering_keys k
      where k.queue_id {=} $1 and k.key {=} $2
      for update skip locked",
-);
-
-static FIND_KEY: Statement = Statement::new(
-    "select from fetchq.ordering_keys k
-     where k.queue_id {=} $1 and k.key {=} $2",
 );
 
 static FIND_ANY_KEY: Statement =
@@ -183,8 +145,9 @@ fn apply_status_change(
     old: &TriggerDocument,
     new: &TriggerDocument,
 ) -> Result<()> {
-    // Settled and planned anew. Otherwise it is retried, and stays the head.
-    let is_settled = new.attempts == 0 && new.iterations > old.iterations;
+    // Settled and planned anew. Otherwise it is retried, and stays the head; it gives up a place.
+    let is_settled = new.attempts == 0 && new.iterations > old.iterations
+        || queue.policy.key_order.places().is_some();
     match (status(old), status(new)) {
         // Picks do not see blocked documents: this one was made active by hand, and runs
         // beside the head.
@@ -210,7 +173,8 @@ fn key_args<'a>(queue: &Queue, key: &'a str, subject: &'a str) -> [Arg; 3] {
     [Arg::from(queue.id), Arg::from(key), Arg::from(subject)]
 }
 
-/// Adds a document that is pending or active to its key: it becomes the head, or is blocked.
+/// Adds a document that is pending or active to its key: it becomes the head or gets a place, or is
+/// blocked.
 ///
 /// A statement writes its rows in any order. Where this transaction has made the key, no
 /// other can have picked the head: the head is then blocked if the new document is before it.
@@ -218,17 +182,16 @@ pub fn add_document(spi: &Spi, queue: &Queue, doc: &TriggerDocument) {
     let Some(key) = &doc.ordering_key else {
         return unblock(spi, queue, doc);
     };
+    if let Some(n) = queue.policy.key_order.places() {
+        return key_places::add(spi, queue, key, n, doc);
+    }
     let args = key_args(queue, key, &doc.subject);
     let add_args = [args[0], args[1], args[2], Arg::from(transaction::number())];
     let row = queue.run(spi, &ADD_KEY, &add_args);
     let head: String = row.get(0, 1).unwrap_or_default();
     let (is_head, is_made_here) = (head == doc.subject, row.get(0, 2) == Some(true));
-    let subject = [args[2]];
     match (is_head, status(doc)) {
-        (true, _) if doc.is_blocked => {
-            queue.run(spi, &UNBLOCK, &subject);
-        }
-        (true, _) => {}
+        (true, _) => unblock(spi, queue, doc),
         // A document that runs already cannot be blocked, and a lease whose `lock_upgrade`
         // is set would never expire.
         (false, Some(Active)) => {
@@ -239,9 +202,7 @@ pub fn add_document(spi: &Spi, queue: &Queue, doc: &TriggerDocument) {
             queue.run(spi, &SET_HEAD, &args);
             unblock(spi, queue, doc);
         }
-        (false, _) => {
-            queue.run(spi, &BLOCK, &subject);
-        }
+        (false, _) => block(spi, queue, &doc.subject),
     }
 }
 
@@ -253,12 +214,6 @@ fn block_if_later(spi: &Spi, queue: &Queue, head: &str, doc: &TriggerDocument) -
         Arg::from(doc.seq),
     ];
     queue.run(spi, &BLOCK_IF_LATER, &args).affected() > 0
-}
-
-fn unblock(spi: &Spi, queue: &Queue, doc: &TriggerDocument) {
-    if doc.is_blocked {
-        queue.run(spi, &UNBLOCK, &[Arg::from(doc.subject.as_str())]);
-    }
 }
 
 /// Removes a document from its key. If it was the head, the next one becomes the head.
@@ -275,6 +230,13 @@ fn remove_document(
     // No row names a blocked document.
     if doc.is_blocked || !matches!(status(doc), Some(Planned | Pending | Active)) {
         return Ok(());
+    }
+    if let Some(n) = queue.policy.key_order.places() {
+        // A planned document has no place.
+        return match status(doc) {
+            Some(Planned) => Ok(()),
+            _ => key_places::remove(spi, queue, key, n, doc, requeued),
+        };
     }
     let args = key_args(queue, key, &doc.subject);
     // A planned document is the head only if it is retried. Most are not, and need no lock.
@@ -311,34 +273,20 @@ fn remove_document(
 /// Without any document, the key is deleted.
 pub fn promote_next(spi: &Spi, queue: &Queue, key: &str, requeued: Option<&TriggerDocument>) {
     loop {
-        let next = queue.run(spi, &FIND_NEXT_BLOCKED, &[Arg::from(key)]);
-        if next.is_empty() {
+        let Some(next) = next_blocked(spi, queue, key) else {
             if requeued.is_none() {
-                queue.run(spi, &DELETE_KEY, &[Arg::from(queue.id), Arg::from(key)]);
+                delete_key(spi, queue, key);
             }
             return;
-        }
-        let position = (
-            next.timestamp(0, 2).unwrap_or(i64::MIN),
-            next.get(0, 3).unwrap_or(i64::MIN),
-        );
-        if requeued.is_some_and(|doc| (doc.next_iteration, doc.seq) < position) {
-            return;
-        }
-        let Some(subject) = next.get::<String>(0, 1) else {
-            return;
         };
-        let args = key_args(queue, key, &subject);
-        // The update waits for a transaction that is changing the document. If the document
-        // is gone then, or is no longer blocked, the next one is tried.
-        if queue
-            .run(spi, &UNBLOCK_NEXT, &[args[2], args[1]])
-            .affected()
-            > 0
-        {
+        if requeued.is_some_and(|doc| position(doc) < next.position) {
+            return;
+        }
+        if unblock_next(spi, queue, key, &next.subject) {
+            let args = key_args(queue, key, &next.subject);
             queue.run(spi, &SET_HEAD, &args);
             if let Some(requeued) = requeued {
-                queue.run(spi, &BLOCK, &[Arg::from(requeued.subject.as_str())]);
+                block(spi, queue, &requeued.subject);
             }
             return;
         }
@@ -374,8 +322,15 @@ pub fn may_change(queue: &Queue, doc: &TriggerDocument) -> bool {
     }
     spi::connect(|spi| {
         let args = [Arg::from(queue.id), Arg::from(key.as_str())];
-        queue.run(spi, &TRY_LOCK_KEY, &args).affected() > 0
-            || queue.run(spi, &FIND_KEY, &args).affected() == 0
+        let try_lock = || queue.run(spi, &TRY_LOCK_KEY, &args).affected() > 0;
+        if try_lock() {
+            return true;
+        }
+        if queue.run(spi, &FIND_KEY, &args).affected() > 0 {
+            return false;
+        }
+        let is_added = status(doc) == Some(Pending) && queue.policy.key_order.places().is_some();
+        !is_added || key_places::reserve(spi, queue, key, doc) || try_lock()
     })
 }
 

@@ -29,6 +29,42 @@ impl Keep {
     }
 }
 
+/// How documents of one ordering key wait for one another (`ordered`, `max_active_per_key`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum KeyOrder {
+    /// They do not.
+    None,
+    /// They run one at a time, and one that is retried keeps the others waiting.
+    Ordered,
+    /// This number of them run at a time, and one that is retried waits like the others.
+    Places(usize),
+}
+
+impl KeyOrder {
+    /// Reads the columns `is_ordered` and `max_active_per_key` of a queue. An ordered queue has no
+    /// places, whatever an UPDATE of the registry has written into the other column.
+    pub fn new(is_ordered: bool, max_active_per_key: Option<i32>) -> Self {
+        match (is_ordered, max_active_per_key) {
+            (true, _) => Self::Ordered,
+            (false, Some(n)) => Self::Places(usize::try_from(n).unwrap_or(0).max(1)),
+            (false, None) => Self::None,
+        }
+    }
+
+    /// How many documents of a key can run, where that is limited and a retry gives up its place.
+    pub fn places(self) -> Option<usize> {
+        match self {
+            Self::Places(n) => Some(n),
+            Self::None | Self::Ordered => None,
+        }
+    }
+
+    /// Returns whether documents wait for others of their key.
+    pub fn blocks(self) -> bool {
+        self != Self::None
+    }
+}
+
 /// The settings of a queue.
 #[derive(Debug)]
 pub struct Policy {
@@ -53,8 +89,8 @@ pub struct Policy {
     pub rate_limit: Option<i32>,
     /// The interval of the rate in microseconds; 0 without a rate.
     pub rate_interval: i64,
-    /// Documents with the same ordering key run one at a time.
-    pub is_ordered: bool,
+    /// How documents with the same ordering key wait for one another.
+    pub key_order: KeyOrder,
     /// How long a lease lasts where the worker does not say: months, days and microseconds.
     pub lease_duration: (i32, i32, i64),
 }
@@ -89,8 +125,11 @@ impl Policy {
             max_active: rows.get(0, column(10)),
             rate_limit: rows.get(0, column(11)),
             rate_interval: micros(12).unwrap_or(0),
-            is_ordered: rows.get(0, column(13)).unwrap_or(false),
-            lease_duration: rows.interval(0, column(14)).unwrap_or(LEASE_DURATION),
+            key_order: KeyOrder::new(
+                rows.get(0, column(13)).unwrap_or(false),
+                rows.get(0, column(14)),
+            ),
+            lease_duration: rows.interval(0, column(15)).unwrap_or(LEASE_DURATION),
         }
     }
 

@@ -78,14 +78,15 @@ fn first_id(rows: &Rows) -> Option<i32> {
 const LOCK_JOBS: &str = "select from fetchq.jobs where queue {=} $1 order by id for update";
 
 const UNREGISTER: &str = "delete from fetchq.queues where name {=} $1
-    returning id, max_active is not null, rate_limit is not null, is_ordered";
+    returning id, max_active is not null, rate_limit is not null,
+        is_ordered or max_active_per_key is not null";
 
 /// A row that `UNREGISTER` has deleted.
 struct Unregistered {
     id: i32,
     has_cap: bool,
     has_rate: bool,
-    is_ordered: bool,
+    has_key_order: bool,
 }
 
 fn unregister(spi: &Spi, key: Arg) -> Option<Unregistered> {
@@ -94,7 +95,7 @@ fn unregister(spi: &Spi, key: Arg) -> Option<Unregistered> {
         id: first_id(&rows)?,
         has_cap: rows.get(0, 2) == Some(true),
         has_rate: rows.get(0, 3) == Some(true),
-        is_ordered: rows.get(0, 4) == Some(true),
+        has_key_order: rows.get(0, 4) == Some(true),
     })
 }
 
@@ -183,12 +184,13 @@ pub fn lock_against_drop(name: &QueueName) -> Result<i32> {
     })
 }
 
-const IS_ORDERED: &str = "select is_ordered from fetchq.queues where name {=} $1";
+const HAS_KEY_ORDER: &str = "select is_ordered or max_active_per_key is not null
+    from fetchq.queues where name {=} $1";
 
-/// Returns whether documents of one ordering key run one at a time.
-pub fn is_ordered(name: &QueueName) -> bool {
+/// Returns whether documents of a queue wait for others of their ordering key.
+pub fn has_key_order(name: &QueueName) -> bool {
     let key = [Arg::from(name.as_str())];
-    spi::connect(|spi| spi.once(IS_ORDERED, &key).get(0, 1)).unwrap_or(false)
+    spi::connect(|spi| spi.once(HAS_KEY_ORDER, &key).get(0, 1)).unwrap_or(false)
 }
 
 /// The id of a queue. Fails with `Error::UnknownQueue`.
@@ -305,7 +307,7 @@ fn delete_limits(spi: &Spi, queue: &Unregistered) {
     for (is_used, sql) in [
         (queue.has_cap, DELETE_SLOTS),
         (queue.has_rate, DELETE_PERMITS),
-        (queue.is_ordered, DELETE_KEYS),
+        (queue.has_key_order, DELETE_KEYS),
     ] {
         if is_used {
             spi.once(sql, &[Arg::from(queue.id)]);

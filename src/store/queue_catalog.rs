@@ -170,6 +170,7 @@ static QUEUE: Statement = Statement::new(
         q.rate_limit as rate_limit,
         q.rate_interval as rate_interval,
         q.is_ordered as is_ordered,
+        q.max_active_per_key as max_active_per_key,
         q.lease_duration as lease_duration
      from fetchq.queues q
      join pg_catalog.pg_class c on c.oid {=} $2

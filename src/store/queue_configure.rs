@@ -12,6 +12,7 @@ use crate::pg::spi;
 use crate::pg::time::Interval;
 use crate::pg::value::Arg;
 use crate::pg::{session, subtransaction};
+use crate::store::policy::KeyOrder;
 use crate::store::queue::{self, lock_against_drop};
 use crate::store::rights::{self, Right};
 use crate::store::{cap, grants, ordering_setup, queue_tables, rate, retention, triggers};
@@ -61,6 +62,7 @@ const DESCRIBE: &str = "select jsonb_build_object(
         'dead_letter', r.dead_letter,
         'max_active', r.max_active,
         'rate', jsonb_build_object('picks', r.rate_limit, 'per', r.rate_interval),
+        'max_active_per_key', r.max_active_per_key,
         'ordered', r.is_ordered,
         'paused', not r.is_active,
         'notify', coalesce($3, exists (
@@ -96,19 +98,21 @@ pub fn settings(name: &QueueName) -> Result<Jsonb> {
     describe(name, &Changes::default()).map(|json| Jsonb::parse(&json))
 }
 
-const GET_LIMITS: &str = "select max_active, rate_limit, rate_interval::text, is_ordered,
+const GET_LIMITS: &str =
+    "select max_active, rate_limit, rate_interval::text, is_ordered, max_active_per_key,
         coalesce(greatest(keep_completed, keep_killed, keep_dropped) {>} interval '0', false)
     from fetchq.queues where name {=} $1";
 
 const CHANGE: &str = "update fetchq.queues q set (
         max_attempts, retry_base, retry_factor, retry_max_delay, retry_jitter,
         keep_completed, keep_killed, keep_dropped, dead_letter,
-        max_active, rate_limit, rate_interval, is_ordered, is_active,
+        max_active, max_active_per_key, rate_limit, rate_interval, is_ordered, is_active,
         logs_retention, metrics_retention, current_version, lease_duration
     ) = (
         select r.max_attempts, r.retry_base, r.retry_factor, r.retry_max_delay, r.retry_jitter,
             r.keep_completed, r.keep_killed, r.keep_dropped, r.dead_letter,
-            r.max_active, r.rate_limit, r.rate_interval, r.is_ordered, r.is_active,
+            r.max_active, r.max_active_per_key, r.rate_limit, r.rate_interval, r.is_ordered,
+            r.is_active,
             r.logs_retention, r.metrics_retention, r.current_version, r.lease_duration
         from jsonb_populate_record(q, $2) r
     ) where q.name {=} $1";
@@ -118,7 +122,26 @@ struct Limits {
     max_active: Option<i32>,
     rate: rate::Rate,
     is_ordered: bool,
+    max_active_per_key: Option<i32>,
     has_history: bool,
+}
+
+impl Limits {
+    fn key_order(&self) -> KeyOrder {
+        KeyOrder::new(self.is_ordered, self.max_active_per_key)
+    }
+
+    /// Fails with `Error::BadValue` when the two settings of the order exclude each other.
+    fn check_order(&self) -> Result<()> {
+        match self.max_active_per_key {
+            Some(n) if n > 1 && self.is_ordered => Err(Error::BadValue {
+                argument: "max_active_per_key",
+                value: n.to_string(),
+                rule: "1 or null in a queue with \"ordered\": true",
+            }),
+            _ => Ok(()),
+        }
+    }
 }
 
 /// Reads them, as they are in this transaction.
@@ -135,21 +158,29 @@ fn limits(name: &QueueName) -> Result<Limits> {
                 per: rows.get(0, 3),
             },
             is_ordered: rows.get(0, 4).unwrap_or(false),
-            has_history: rows.get(0, 5).unwrap_or(false),
+            max_active_per_key: rows.get(0, 5),
+            has_history: rows.get(0, 6).unwrap_or(false),
         })
     })
 }
 
 /// The columns of the limits and the order. What they need is counted from the documents, so that
 /// an older snapshot would miss some.
-const COUNTED: [&str; 4] = ["max_active", "rate_limit", "rate_interval", "is_ordered"];
+const COUNTED: [&str; 5] = [
+    "max_active",
+    "max_active_per_key",
+    "rate_limit",
+    "rate_interval",
+    "is_ordered",
+];
 
 /// Changes the settings of a queue that the caller manages. Two sessions do so one after the
 /// other. An error undoes all of it.
 ///
 /// Fails with `Error::UnknownQueue`, for the queue and for its dead-letter queue; with
 /// `Error::NoRight` when the caller may not push into the dead-letter queue; with
-/// `Error::BadValue` when that is the queue itself; with `Error::KeepsSnapshot` when a limit or
+/// `Error::BadValue` when that is the queue itself, and when `ordered` and `max_active_per_key`
+/// exclude each other; with `Error::KeepsSnapshot` when a limit or
 /// the order is changed in a transaction that keeps one snapshot; with `Error::AlteredTable`.
 pub fn configure(name: &QueueName, changes: &Changes) -> Result<()> {
     if changes.any(&COUNTED) && session::keeps_snapshot() {
@@ -175,6 +206,7 @@ fn apply(name: &QueueName, changes: &Changes) -> Result<()> {
         spi::connect(|spi| spi.once(CHANGE, &args).affected());
     }
     let after = limits(name)?;
+    after.check_order()?;
     if after.has_history {
         queue_tables::create_history(name)?;
     }
@@ -184,8 +216,8 @@ fn apply(name: &QueueName, changes: &Changes) -> Result<()> {
     if changes.any(&["max_active"]) {
         cap::change(name, id, before.max_active, after.max_active)?;
     }
-    if changes.any(&["is_ordered"]) {
-        ordering_setup::change(name, id, before.is_ordered, after.is_ordered)?;
+    if changes.any(&["is_ordered", "max_active_per_key"]) {
+        ordering_setup::change(name, id, before.key_order(), after.key_order())?;
     }
     if let Some(on) = changes.notify {
         triggers::set_notify(name, on);

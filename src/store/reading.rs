@@ -182,7 +182,7 @@ fn is_indexed(name: &QueueName, request: &BulkRequest) -> bool {
         .collect();
     gauges.is_some_and(|gauges| {
         let n: i64 = metrics::get_many(name, &gauges).iter().sum();
-        n <= i64::from(MAX_READ) && !queue::is_ordered(name)
+        n <= i64::from(MAX_READ) && !queue::has_key_order(name)
     })
 }
 

@@ -23,7 +23,8 @@ use crate::store::lateness::{CHUNK_QUEUES, Indexes, indexes};
 use crate::store::rights::{self, Right, Scope};
 use crate::store::stats_counted::{Counted, METRICS, counted, try_lock};
 
-/// How many retried documents of a queue are counted, and how many ready ones of an ordered queue.
+/// How many retried documents of a queue are counted, and how many ready ones where others are
+/// blocked.
 const MAX_COUNTED: u32 = 10_000;
 
 /// Entries of the indexes that one call may read, so that it stays cheap. Not measured: some tens of
@@ -47,7 +48,7 @@ const QUEUES: &str = "select q.name::text, q.is_active, q.max_active,
                 select from fetchq.rate_permits r
                 where r.queue_id {=} q.id and r.free_at {<=} $3
                 limit q.rate_limit) free) end,
-        q.is_ordered, c.oid, c.relfilenode, t.xmin
+        q.is_ordered or q.max_active_per_key is not null, c.oid, c.relfilenode, t.xmin
     from fetchq.queues q
     left join lateral (
         select c.oid, c.relfilenode from pg_class c
@@ -68,7 +69,8 @@ struct Queue {
     max_active: Option<i32>,
     /// The permits that are free, where the queue has a rate.
     permits: Option<i64>,
-    is_ordered: bool,
+    /// Documents wait for others of their key.
+    has_key_order: bool,
     table: Option<Oid>,
     /// The epoch in which the floors must be known. None when they prove nothing.
     epoch: Option<u64>,
@@ -121,7 +123,7 @@ fn queues(scope: &Scope, now: i64) -> Vec<Queue> {
             is_active: rows.get(row, 2).unwrap_or(false),
             max_active: rows.get(row, 3),
             permits: rows.get(row, 4),
-            is_ordered: rows.get(row, 5).unwrap_or(false),
+            has_key_order: rows.get(row, 5).unwrap_or(false),
             table: number(row, 6).map(Oid::from),
             epoch: number(row, 7)
                 .zip(number(row, 8))
@@ -227,7 +229,7 @@ fn look_at_pending(
     let scan = PickScan {
         now,
         floor: &|version, priority| floor(queue, floors, Index::Pick, version, priority),
-        max_due: if queue.is_ordered { MAX_COUNTED } else { 1 },
+        max_due: if queue.has_key_order { MAX_COUNTED } else { 1 },
         max_later: MAX_COUNTED,
     };
     look_at_picks(table, indexes.pick?, &scan, budget)
@@ -259,7 +261,7 @@ struct Pending {
 
 fn pending(queue: &Queue, pending: i64, active: i64, look: &PickLook) -> Pending {
     let retrying = i64::from(look.later).min(pending);
-    let due = match (look.first_due, queue.is_ordered) {
+    let due = match (look.first_due, queue.has_key_order) {
         (None, _) => 0,
         (Some(_), true) => i64::from(look.due).min(pending - retrying),
         (Some(_), false) => pending - retrying,

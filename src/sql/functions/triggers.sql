@@ -24,7 +24,7 @@ create function fetchq.trigger_docs_order() returns trigger
 language c volatile parallel unsafe
 as 'MODULE_PATHNAME', 'trigger_docs_order_wrapper';
 comment on function fetchq.trigger_docs_order() is
-    'Trigger of an ordered queue: keeps its ordering keys';
+    'Trigger of a queue with an order of its keys: keeps its ordering keys';
 
 create function fetchq.trigger_queue_changed() returns trigger
 language c volatile parallel unsafe

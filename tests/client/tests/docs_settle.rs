@@ -71,6 +71,7 @@ const POLICIES: &[&str] = &[
     r#"{"max_attempts": 1, "history": {"completed": "0", "killed": "0", "dropped": "0"}}"#,
     r#"{"max_attempts": 1, "dead_letter": "DEAD"}"#,
     r#"{"ordered": true, "max_active": 100}"#,
+    r#"{"max_active_per_key": 3}"#,
 ];
 
 /// What there is in a queue and its dead-letter queue, without what no two queues have in common:

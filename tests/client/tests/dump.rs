@@ -77,6 +77,13 @@ async fn fill(session: &Session) {
         )
         .await;
     session.sql("select fetchq.doc_pick('limited', 2)").await;
+    session
+        .sql(
+            "select fetchq.queue_create('places', '{\"max_active_per_key\": 2}');
+             select fetchq.doc_put('places', 'k' || i, ordering_key => 'k') from generate_series(1, 5) i;
+             select fetchq.doc_lease('places', 1, '1 hour')",
+        )
+        .await;
     for settle in [
         "complete('q', s)",
         "kill('q', s)",
@@ -119,6 +126,7 @@ async fn state(session: &Session) -> Vec<Vec<String>> {
         "select * from fetchq_data.q__docs order by subject",
         "select * from fetchq_data.order__docs order by subject",
         "select * from fetchq_data.limited__docs order by subject",
+        "select * from fetchq_data.places__docs order by subject",
         "select * from fetchq.lease_slots order by 1, 2",
         "select * from fetchq.rate_permits order by 1, 2",
         "select * from fetchq.ordering_keys order by 1, 2",
@@ -159,6 +167,13 @@ async fn goes_on(session: &mut Session) {
         .sql("select fetchq.queue_configure('limited', '{\"rate\": null}')")
         .await;
     assert_eq!(session.column(pick).await, ["k5"]);
+    // k1 is active, and k2 has the other place.
+    let lease = "select subject from fetchq.doc_lease('places', 9, '1 hour')";
+    assert_eq!(session.column(lease).await, ["k2"]);
+    session
+        .sql("select fetchq.doc_complete('places', 'k1')")
+        .await;
+    assert_eq!(session.column(lease).await, ["k3"]);
     counters_are_exact(session, "q").await;
     let newer = "select lease > 4000000000000000 from fetchq.doc_pick('ahead')";
     assert_eq!(session.text(newer).await, "t", "a lease number must be new");

@@ -13,14 +13,14 @@ use tokio::task::JoinSet;
 const WORKERS: u64 = 16;
 
 /// A random number generator for each worker, so that runs differ only in timing.
-struct Dice(u64);
+pub struct Dice(u64);
 
 impl Dice {
-    fn of(worker: u64) -> Self {
+    pub fn of(worker: u64) -> Self {
         Self(worker * 7_919 + 12_345)
     }
 
-    fn roll(&mut self, sides: u64) -> u64 {
+    pub fn roll(&mut self, sides: u64) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;
@@ -29,7 +29,7 @@ impl Dice {
 }
 
 /// Runs maintenance of queue `q` while the workers work, so that expired leases end.
-async fn maintains(db: Database, is_done: Arc<AtomicBool>) {
+pub async fn maintains(db: Database, is_done: Arc<AtomicBool>) {
     let session = db.connect().await;
     while !is_done.load(Ordering::SeqCst) {
         session.sql("select fetchq.mnt_run('q', 100)").await;
@@ -38,7 +38,7 @@ async fn maintains(db: Database, is_done: Arc<AtomicBool>) {
 }
 
 /// Terminates the session, as an administrator would.
-async fn is_terminated(db: &Database, session: &mut Session) {
+pub async fn is_terminated(db: &Database, session: &mut Session) {
     let pid = session.text("select pg_backend_pid()").await;
     let other = db.connect().await;
     other

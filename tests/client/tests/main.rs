@@ -19,6 +19,7 @@ mod floor_race;
 mod floor_shares;
 mod flow;
 mod hostile_owners;
+mod key_places;
 mod lease_crash;
 mod lease_numbers;
 mod load_crash;

@@ -21,6 +21,7 @@ use fetchq_client_tests::{Cluster, Server};
 
 use dice::Dice;
 use history::History;
+use step::{PLACES, Step};
 use world::{World, Wrong};
 
 /// The number of worlds that run at the same time, each with its own database.
@@ -160,9 +161,16 @@ async fn chain(world: &mut World, seed: u64, run: &Run) {
     let mut dice = Dice::new(seed);
     let mut steps = Vec::new();
     let mut subjects = 0;
+    let is_keyed = dice.percent(30);
+    if is_keyed {
+        steps.push(Step::sql(0, PLACES));
+        if let Err(Wrong(what)) = world.run(&steps[0]).await {
+            report(world, run, seed, &steps, &what).await;
+        }
+    }
     for _ in 0..HISTORIES {
         let before = world.statements;
-        let mut history = History::new(Dice::new(dice.next()), subjects);
+        let mut history = History::new(Dice::new(dice.next()), subjects, is_keyed);
         while let Some(next) = history.next(world) {
             for step in next {
                 steps.push(step);
@@ -183,7 +191,7 @@ async fn chain(world: &mut World, seed: u64, run: &Run) {
 }
 
 /// Fails with the seed and the shortest list of steps that still fails.
-async fn report(world: &mut World, run: &Run, seed: u64, steps: &[step::Step], what: &str) -> ! {
+async fn report(world: &mut World, run: &Run, seed: u64, steps: &[Step], what: &str) -> ! {
     run.failed.store(true, Ordering::Relaxed);
     println!(
         "seed {seed}: {what}\nlooking for fewer steps than {} …",

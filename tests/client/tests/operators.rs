@@ -157,7 +157,7 @@ fn bare_operators_are_found() {
 }
 
 /// Calls that need a queue with settings: limits, order, history, dead letters, sessions.
-const CALLS: [&str; 68] = [
+const CALLS: [&str; 79] = [
     "queue_create('dead')",
     "queue_create('life')",
     "queue_enable_notify('life')",
@@ -213,13 +213,24 @@ const CALLS: [&str; 68] = [
     "doc_snooze('life', 'o1')",
     "doc_drop('life', 'o1')",
     "docs_drop('life', '{\"status\": [\"pending\"]}')",
+    "queue_configure('life', '{\"ordered\": false, \"max_active\": 9, \"max_active_per_key\": 2}')",
+    "doc_put('life', 'p1', '{}', ordering_key => 'p')",
+    "doc_put('life', 'p2', '{}', ordering_key => 'p')",
+    "doc_put('life', 'p3', '{}', ordering_key => 'p')",
+    "doc_put('life', 'p4', '{}', ordering_key => 'q')",
+    "doc_put('life', 'p5', '{}', ordering_key => 'q')",
+    "doc_pick('life', 0, 9, '0 seconds')",
+    "mnt_run('life', 100)",
+    "doc_pick('life', 0, 9, '1 minute')",
+    "docs_settle('life', '[{\"subject\": \"p1\", \"action\": \"complete\"}, {\"subject\": \"p4\", \"action\": \"complete\"}, {\"subject\": \"p5\", \"action\": \"snooze\", \"delay\": \"0 s\"}]')",
+    "docs_drop('life', '{\"status\": [\"pending\"]}')",
     "worker_release('operators')",
     "worker_stop('operators')",
     "queue_pause('life')",
     "queue_resume('life')",
     "queue_drop_indexes('life')",
     "queue_create_indexes('life')",
-    "queue_configure('life', '{\"ordered\": false}')",
+    "queue_configure('life', '{\"max_active_per_key\": null}')",
     "queue_truncate('life', true)",
     "schedule_create('s', 'life', '* * * * * *')",
     "mnt()",

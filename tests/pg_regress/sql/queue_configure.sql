@@ -88,7 +88,7 @@ create view test.bad as select * from unnest(array[
     '{"lease": "0"}', '{"lease": 300}', '{"lease": "-5 min"}',
     -- Keys that do not exist.
     '{"max_atempts": 3}', '{"": 3}', '{"MAX_ATTEMPTS": 3}', '{"retry.base": "1 s"}', '{"retry": {"bse": "1 s"}}', '{"retry": {"base.x": "1 s"}}', '{"rate": {"per": "1 s", "limit": 3}}',
-    '{"max_active_per_key": 1}', '{"is_active": true}', '{"id": 3}', '{"name": "other"}',
+    '{"max_active_per_queue": 1}', '{"is_active": true}', '{"id": 3}', '{"name": "other"}',
     -- No object.
     '[]', '[{"max_attempts": 3}]', '"max_attempts"', '3', 'null', 'true'
 ]) with ordinality b (settings, n);

@@ -135,6 +135,7 @@ impl World {
 
         self.all_come(&mut dice).await?;
         self.all_due_come(&mut dice).await?;
+        self.places().await?;
         self.counters(&mut dice).await?;
         // Reading all shared memory takes a while.
         if dice.percent(15) {
@@ -232,6 +233,28 @@ impl World {
             assert!(turns < 10_000, "{left} documents remain due");
         }
         self.all_come(dice).await
+    }
+
+    /// Checks which documents of an ordering key may run.
+    async fn places(&mut self) -> Result<()> {
+        let is_strict = !self.raw && !self.altered;
+        if !is_strict {
+            // Triggers may have been off. The recount repairs that.
+            self.observer
+                .sql(
+                    "update fetchq.jobs set next_iteration = '2020-01-01' where queue = 'q' and task = 'cmp';
+                     select fetchq.mnt()",
+                )
+                .await;
+        }
+        let wrong = self
+            .observer
+            .column(&format!("select wrong_places({is_strict})"))
+            .await;
+        match wrong.is_empty() {
+            true => Ok(()),
+            false => Err(Wrong(format!("the places of keys: {wrong:?}"))),
+        }
     }
 
     async fn counters(&mut self, dice: &mut Dice) -> Result<()> {

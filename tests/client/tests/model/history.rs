@@ -39,6 +39,7 @@ const KINDS: &[(Kind, usize)] = &[
     (Kind::Replica, 1),
     (Kind::Rebuild, 1),
     (Kind::Alter, 1),
+    (Kind::Places, 2),
     (Kind::Sleep, 1),
 ];
 
@@ -76,6 +77,7 @@ enum Kind {
     Replica,
     Rebuild,
     Alter,
+    Places,
     Sleep,
 }
 
@@ -87,12 +89,14 @@ pub struct History {
     /// The percentage of picks that are compared with the documents.
     watched: usize,
     left: usize,
+    /// The documents have ordering keys.
+    is_keyed: bool,
     /// The last number of a subject; it continues from one history to the next.
     subjects: usize,
 }
 
 impl History {
-    pub fn new(mut dice: Dice, subjects: usize) -> Self {
+    pub fn new(mut dice: Dice, subjects: usize, is_keyed: bool) -> Self {
         let weights = KINDS
             .iter()
             .map(|(_, weight)| match dice.roll(10) {
@@ -119,6 +123,7 @@ impl History {
             versions,
             watched: *dice.one(&[0, 30, 100]),
             left: dice.range(6, 40),
+            is_keyed,
             subjects,
             dice,
         }
@@ -153,6 +158,7 @@ impl History {
             Kind::Vacuum,
             Kind::Truncate,
             Kind::NoTriggers,
+            Kind::Places,
         ];
         if alone.contains(&kind) {
             match (0..WORKERS)
@@ -207,6 +213,8 @@ impl History {
             Kind::Replica => return self.replica(who),
             Kind::Rebuild => self.rebuild(world, who),
             Kind::Alter => self.alter(),
+            Kind::Places if self.is_keyed => self.places(),
+            Kind::Places => return vec![self.pick(who)],
             Kind::Sleep => {
                 return vec![Step {
                     who,
@@ -514,6 +522,10 @@ impl History {
             3 | 4 => format!("next_iteration = {at}"),
             5 => format!("priority = {}", self.priority()),
             6 => format!("version = {}", self.version()),
+            // That column belongs to the order of the keys.
+            7 | 8 if self.is_keyed => {
+                format!("ordering_key = '{}'", self.dice.one(&["k1", "k2", "k9"]))
+            }
             7 => "lock_upgrade = now()".to_owned(),
             8 => "lock_upgrade = null".to_owned(),
             9 => "payload = '{\"changed\": true}'".to_owned(),
@@ -872,6 +884,11 @@ impl History {
             _ => "analyze fetchq_data.q__docs",
         }
         .to_owned()
+    }
+
+    fn places(&mut self) -> String {
+        let n = *self.dice.one(&["null", "1", "2", "2", "3", "100"]);
+        format!("select places({n})")
     }
 
     fn alter(&mut self) -> String {

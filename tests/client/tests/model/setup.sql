@@ -40,6 +40,51 @@ begin
     perform fetchq.doc_push('q', 't' || nextval('subjects'), v, p, at, '{}');
 end $$;
 
+-- A user's trigger that gives most documents one of a few ordering keys.
+create function keyed() returns trigger language plpgsql as $$
+begin
+    new.ordering_key := nullif('k' || abs(hashtext(new.subject)) % 5, 'k0');
+    return new;
+end $$;
+
+-- Makes a queue in which `n` documents of a key can be active at a time. NULL: any number.
+create function places(n int) returns void language plpgsql as $$
+begin
+    if not exists (select from pg_trigger where tgname = 'keyed') then
+        create trigger keyed before insert on fetchq_data.q__docs
+            for each row execute function keyed();
+    end if;
+    perform fetchq.queue_configure('q', jsonb_build_object('max_active_per_key', n));
+end $$;
+
+-- What is wrong with the places of the keys: a document that is hidden although a place is free, one
+-- that may be picked beyond the places, a list that names other documents than those that may run.
+-- `is_strict`: no plain SQL has made a document active.
+create function wrong_places(is_strict bool) returns setof text language plpgsql as $$
+begin
+    return query with docs as (
+        select d.subject, d.ordering_key as key, d.status, coalesce(d.lock_upgrade = 'infinity', false) as is_blocked
+        from fetchq_data.q__docs d where d.ordering_key is not null and d.status + 0 in (1, 2)),
+    keys as (
+        select d.key, count(*) filter (where not is_blocked) as open, count(*) filter (where is_blocked) as blocked,
+            count(*) filter (where status = 1 and not is_blocked) as open_pending,
+            array_agg(d.subject::text order by d.subject) filter (where not is_blocked) as subjects
+        from docs d group by d.key)
+    select format('key %s: %s open (%s pending), %s blocked, %s places, of %s given to %s', key, d.open, d.open_pending,
+        d.blocked, q.max_active_per_key, d.subjects, k.subjects)
+    from fetchq.queues q, keys d
+    full join (
+        select o.key, array(
+            select s from unnest(array_prepend(o.head, o.also_unblocked)) s order by s) as subjects
+        from fetchq.ordering_keys o) k using (key)
+    where q.name = 'q' and (
+        q.max_active_per_key is null and (d.blocked > 0 or k.key is not null)
+        or q.max_active_per_key is not null and (
+            d.key is null or d.subjects is distinct from k.subjects
+            or d.blocked > 0 and d.open < q.max_active_per_key
+            or is_strict and d.open_pending > 0 and d.open > q.max_active_per_key));
+end $$;
+
 -- n pushes, each in its own transaction.
 create procedure pushes(n int, v int, p int, at timestamptz) language plpgsql as $$
 begin

@@ -11,6 +11,9 @@ pub const SESSIONS: usize = WORKERS + 1;
 /// Creates the queue. VACUUM runs as a step, not automatically.
 pub const CREATE: &str = "select fetchq.queue_create('q'); alter table fetchq_data.q__docs set (autovacuum_enabled = off)";
 
+/// Gives the documents ordering keys, of each of which some can be active at a time.
+pub const PLACES: &str = "select places(2)";
+
 #[derive(Clone)]
 pub struct Step {
     pub who: usize,
