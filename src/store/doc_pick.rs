@@ -18,7 +18,7 @@ use crate::ready::floors::QueueFloors;
 use crate::ready::group::View;
 use crate::ready::key::PickKey;
 use crate::signals::wakeups;
-use crate::store::bookkeeping::{note_lease, waiter_key};
+use crate::store::bookkeeping::{note_lease, row_settled, rows_settled, waiter_key};
 use crate::store::leases::Lease;
 use crate::store::limits::{self, PickKind};
 use crate::store::open_queue::Queue;
@@ -242,6 +242,7 @@ fn pick_level(
 }
 
 /// The documents that were claimed without a statement.
+#[derive(Default)]
 struct Claimed {
     n: i32,
     /// The key of the last one in the pick index.
@@ -259,11 +260,7 @@ fn claim_rows(
     limit: i32,
     waits: &mut Tally,
 ) -> Claimed {
-    let mut claimed = Claimed {
-        n: 0,
-        last: None,
-        is_all: false,
-    };
+    let mut claimed = Claimed::default();
     // The lease slots of a capped queue are assigned after the locking statement.
     if queue.policy.max_active.is_some() {
         return claimed;
@@ -328,8 +325,9 @@ fn claim_rows(
                 break;
             }
         }
-        if let PickMode::Lease(lease) = pick.mode {
-            lease.given();
+        match pick.mode {
+            PickMode::Lease(lease) => lease.given(),
+            PickMode::Remove => row_settled(queue, &row),
         }
         match (pick.columns, pick.mode) {
             (Columns::Leased, _) => {
@@ -465,6 +463,9 @@ fn claim_locked(spi: &Spi, queue: &Queue, rows: &Rows, pick: &mut Pick, waits: &
             rows.affected(),
             queue.name
         );
+    }
+    if matches!(pick.mode, PickMode::Remove) {
+        rows_settled(queue, rows);
     }
     for row in 0..rows.len() {
         let due_at = rows.timestamp(row, column::INDEX_NEXT_ITERATION);
