@@ -625,3 +625,40 @@ async fn each_argument_with_each_wrong_value() {
     assert_eq!(picked, ["pending"]);
     db.remove().await;
 }
+
+/// The server refuses what is not of the type of an argument: no overload takes it.
+#[tokio::test]
+async fn no_argument_takes_a_value_of_another_type() {
+    let db = Server::of_suite().database("matrix_types").await;
+    let session = db.connect().await;
+    let layers = Layers::read();
+    let mut wrong = Vec::new();
+    for function in functions(&session).await {
+        if !layers.is_layer5(&function.name) {
+            continue;
+        }
+        for at in 0..function.arguments.len() {
+            let given: Vec<String> = (function.arguments.iter().enumerate())
+                .map(|(i, argument)| {
+                    let value = match &argument.ty {
+                        _ if i != at => "null",
+                        &Type::TEXT => "'{}'::jsonb",
+                        _ => "'nope'",
+                    };
+                    format!("{} => {value}", argument.name)
+                })
+                .collect();
+            let sql = format!(
+                "select * from fetchq.{}({})",
+                function.name,
+                given.join(", ")
+            );
+            let state = session.state(&sql).await;
+            if !["42883", "22P02", "22007"].contains(&state.as_str()) {
+                wrong.push(format!("{sql}: {state:?}"));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    db.remove().await;
+}
