@@ -26,6 +26,8 @@ pub enum Error {
     NegativeLimit { argument: &'static str, got: i32 },
     #[error("\"{argument}\" must be a finite interval that is not negative")]
     BadDuration { argument: &'static str },
+    #[error("\"{0}\" cannot be read: {1}")]
+    BadInterval(&'static str, String),
     #[error(
         "{limit} documents of queue \"{queue}\" were read, {found} of them match, and there are more"
     )]
@@ -251,6 +253,10 @@ pub enum Error {
     MayNotPush { maker: String, reason: String },
     #[error("the documents of queue \"{0}\" have no sequence numbers")]
     NoNumbers(String),
+    #[error("{n} of {of} documents cannot be added to queue \"{queue}\"")]
+    NotAdded { queue: String, n: usize, of: usize },
+    #[error("document \"{subject}\" of queue \"{queue}\" cannot be settled, it is kept as it is")]
+    KeptAsItIs { queue: String, subject: String },
     #[error("{n} documents of queue \"{queue}\" cannot be removed")]
     NotRemoved { queue: String, n: usize },
     #[error(transparent)]
@@ -269,28 +275,36 @@ impl Error {
                 ERRCODE_NULL_VALUE_NOT_ALLOWED
             }
             Self::ListLengths { .. } | Self::ManyDimensions { .. } => ERRCODE_ARRAY_ELEMENT_ERROR,
-            Self::BadDocument { .. }
-            | Self::NoList
-            | Self::NotMergeable { .. }
-            | Self::BothGiven { .. } => ERRCODE_INVALID_PARAMETER_VALUE,
             Self::InList { error, .. } => error.code(),
             Self::LongDuration { .. } => ERRCODE_DATETIME_FIELD_OVERFLOW,
+            Self::BadInterval(..) => ERRCODE_INVALID_DATETIME_FORMAT,
             Self::NegativeLimit { .. }
+            | Self::BadDocument { .. }
+            | Self::NoList
+            | Self::NotMergeable { .. }
+            | Self::BothGiven { .. }
             | Self::BadDuration { .. }
             | Self::BadUnit(_)
             | Self::BadDirection(_)
+            | Self::BadSchedule { .. }
+            | Self::NeverTicks(_)
+            | Self::UnknownZone(_)
+            | Self::NumberOfQueues { .. }
             | Self::BadValue { .. } => ERRCODE_INVALID_PARAMETER_VALUE,
-            Self::UnknownQueue(_) | Self::UnknownTask { .. } | Self::UnknownSchedule(_) => {
-                ERRCODE_UNDEFINED_OBJECT
-            }
+            // DeadLetterGone has not the SQLSTATE of a lost lease: the worker still has its lease.
+            Self::UnknownQueue(_)
+            | Self::UnknownTask { .. }
+            | Self::UnknownSchedule(_)
+            | Self::UnknownRole(_)
+            | Self::DeadLetterGone { .. } => ERRCODE_UNDEFINED_OBJECT,
             Self::ScheduleExists(_) => ERRCODE_DUPLICATE_OBJECT,
-            Self::BadSchedule { .. } => ERRCODE_INVALID_PARAMETER_VALUE,
-            Self::NeverTicks(_) => ERRCODE_INVALID_PARAMETER_VALUE,
-            Self::UnknownZone(_) => ERRCODE_INVALID_PARAMETER_VALUE,
             Self::NotActive { .. }
             | Self::SomeNotActive { .. }
             | Self::LeaseLost { .. }
             | Self::LeaseGone { .. }
+            | Self::NotSettled { .. }
+            | Self::IncludedGrant { .. }
+            | Self::OtherGrantor { .. }
             | Self::SomeLeasesLost { .. } => ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
             Self::ReadOnly { .. } => ERRCODE_READ_ONLY_SQL_TRANSACTION,
             Self::HiddenDocument { .. } | Self::HiddenQueue(_) | Self::HiddenSchedule(_) => {
@@ -300,17 +314,15 @@ impl Error {
             Self::OlderSnapshot(_) => ERRCODE_T_R_SERIALIZATION_FAILURE,
             Self::InTransaction(_) => ERRCODE_ACTIVE_SQL_TRANSACTION,
             Self::NoDocument { .. } => ERRCODE_NO_DATA_FOUND,
-            Self::NumberOfQueues { .. } => ERRCODE_INVALID_PARAMETER_VALUE,
             Self::ColumnType { .. } => ERRCODE_DATATYPE_MISMATCH,
             Self::StrayTable { .. } | Self::NameInUse { .. } => ERRCODE_DUPLICATE_TABLE,
             Self::BadTrigger(_) => ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED,
-            Self::NotSettled { .. } => ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
             Self::FilterOfAll(_) => ERRCODE_CARDINALITY_VIOLATION,
             Self::BadDefault { .. } => ERRCODE_CONFIG_FILE_ERROR,
-            // Not the SQLSTATE of a lost lease: the worker still has its lease.
-            Self::DeadLetterGone { .. } => ERRCODE_UNDEFINED_OBJECT,
-            Self::NoNumbers(_) => ERRCODE_INVALID_TABLE_DEFINITION,
-            Self::NotRemoved { .. } => ERRCODE_TRIGGERED_DATA_CHANGE_VIOLATION,
+            Self::NoNumbers(_) | Self::AlteredTable(_) => ERRCODE_INVALID_TABLE_DEFINITION,
+            Self::NotAdded { .. } | Self::NotRemoved { .. } | Self::KeptAsItIs { .. } => {
+                ERRCODE_TRIGGERED_DATA_CHANGE_VIOLATION
+            }
             Self::NotOwner
             | Self::NotPacker
             | Self::NoRight { .. }
@@ -321,11 +333,6 @@ impl Error {
             Self::TooMuchToRead { .. } => ERRCODE_PROGRAM_LIMIT_EXCEEDED,
             Self::TableBusy { .. } | Self::RegistryBusy(_) => ERRCODE_LOCK_NOT_AVAILABLE,
             Self::TableMissing { .. } => ERRCODE_UNDEFINED_TABLE,
-            Self::AlteredTable(_) => ERRCODE_INVALID_TABLE_DEFINITION,
-            Self::IncludedGrant { .. } | Self::OtherGrantor { .. } => {
-                ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE
-            }
-            Self::UnknownRole(_) => ERRCODE_UNDEFINED_OBJECT,
             Self::Invalid(invalid) => match invalid {
                 Invalid::QueueName(_) | Invalid::MetricName(_) | Invalid::ScheduleName(_) => {
                     ERRCODE_INVALID_NAME
@@ -352,7 +359,7 @@ impl Error {
         match self {
             Self::NullArgument { .. } => "Pass a value, or omit the argument if it has a default.".into(),
             Self::NegativeLimit { .. } => "Pass 0 or more.".into(),
-            Self::BadDuration { .. } | Self::LongDuration { .. } => "Pass an interval such as '5m' or '1 hour'.".into(),
+            Self::BadDuration { .. } | Self::BadInterval(..) | Self::LongDuration { .. } => "Pass an interval such as '5m' or '1 hour'.".into(),
             Self::NeitherGiven { one, other } => format!("Pass {one} or {other}."),
             Self::BothGiven { one, other } => format!("Pass {one} or {other}, and omit the other one."),
             Self::InList { error, .. } => error.hint(),
@@ -389,6 +396,8 @@ impl Error {
             Self::FilterOfAll(_) => "Name a condition such as {\"status\": \"killed\"}, or pass {\"all\": true} if you mean every document.".into(),
             Self::BadDefault { setting, .. } => format!("The owner of the extension can correct the row, or remove it with: delete from fetchq.queue_defaults where setting = '{}'", setting.replace('\'', "''")),
             Self::NoNumbers(_) => "The column seq was altered. Make it an identity column again.".into(),
+            Self::NotAdded { queue, .. } => format!("Nothing was added. A trigger suppresses the insert; \\d fetchq_data.\"{queue}__docs\" shows the triggers. Change it, or remove it."),
+            Self::KeptAsItIs { queue, .. } => format!("A trigger suppresses the change, or a row-level security policy hides it; \\d fetchq_data.\"{queue}__docs\" shows both. The lease still holds."),
             Self::NotRemoved { .. } => "A row-level security policy hides them, or a trigger keeps them. Remove the policy or the trigger.".into(),
             Self::OtherOwner { table, owner, .. } => format!("Maintenance acts as the owner of the documents, and touches no table of another role. Drop the table if it is not yours, or: alter table fetchq_data.{table} owner to \"{owner}\""),
             Self::TableBusy { .. } => "It is tried again.".into(),

@@ -175,7 +175,7 @@ pub fn register(is_preloading: bool) {
     GucRegistry::define_enum_guc(
         c"fetchq.strict",
         c"Raises an error in cases in which fetchq 4 returned a value.",
-        c"These cases are queues that do not exist, and documents that are settled while they are not active. When the setting is off, fetchq returns the same value as fetchq 4 and raises a warning. auto: off with fetchq.compat, otherwise on.",
+        c"These cases are queues that do not exist, and documents that are settled while they are not active, and documents that a trigger suppresses when they are added. When the setting is off, fetchq returns the same value as fetchq 4, and raises a warning in the first two cases. auto: off with fetchq.compat, otherwise on.",
         &STRICT,
         GucContext::Userset,
         GucFlags::default(),

@@ -6,14 +6,19 @@ use crate::api::entry::{generated_subject, lenient, queue_name, respond_write};
 use crate::pg::call::Reply;
 use crate::pg::time;
 use crate::pg::value::Arg;
+use crate::settings;
 use crate::store::doc_append_many as store;
 use crate::store::doc_append_many::Batch;
+use crate::store::doc_push::not_added;
 use crate::store::open_queue::Queue;
 use crate::store::rights::Right;
 
 /// `doc_append_many(queue, payloads, version, priority) → subjects`: adds documents that are
-/// due now, in their order, and returns the subjects that were generated for them; NULL for one that a
-/// trigger of the user has suppressed. A queue that does not exist raises a warning and returns no rows. Fails with `ManyDimensions`.
+/// due now, in their order, and returns the subjects that were generated for them. A queue that does
+/// not exist raises a warning and returns no rows.
+///
+/// Fails with `ManyDimensions`, and with `NotAdded` when a trigger of the user suppresses a document;
+/// without `fetchq.strict` its subject is NULL then.
 #[pg_extern(sql = false)]
 fn doc_append_many(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
@@ -32,6 +37,9 @@ fn doc_append_many(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
         let mut out = call.rows();
         let appended = Queue::with(&queue, Right::Push, |queue| {
             let missing = store::append(queue, &mut batch, &mut subjects, generated_subject);
+            if !missing.is_empty() && settings::strict() {
+                return Err(not_added(queue, missing.len(), subjects.len()));
+            }
             for (at, subject) in subjects.iter().enumerate() {
                 let added = (!missing.contains(&at)).then_some(subject.as_str());
                 out.push(&[Arg::from(added)]);

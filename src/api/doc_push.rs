@@ -12,15 +12,27 @@ use crate::error::{Error, Result};
 use crate::pg::call::{Call, Reply};
 use crate::pg::json::Jsonb;
 use crate::pg::time;
+use crate::settings;
 use crate::store::doc_options;
 use crate::store::doc_push as store;
 use crate::store::doc_push::NewDoc;
 use crate::store::open_queue::Queue;
 use crate::store::rights::Right;
 
+/// Pushes a document. With `fetchq.strict` it fails with `HiddenDocument` when a trigger of the user
+/// suppresses the document.
+fn push(queue: &Queue, doc: &NewDoc) -> Result<i32> {
+    match settings::strict() {
+        true => store::push_or_find(queue, doc),
+        false => Ok(store::push(queue, doc)),
+    }
+}
+
 /// `doc_push(queue, subject, payload, next_iteration) → queued_docs`: adds a document of
 /// version 0 and priority 0; 0 when the subject exists. A queue that does not exist raises a
 /// warning and returns 0.
+///
+/// Fails with `HiddenDocument` as [`push`] does, as all forms for one document.
 #[pg_extern(sql = false)]
 fn doc_push(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
@@ -35,7 +47,7 @@ fn doc_push(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
             max_attempts: None,
             headers: None,
         };
-        let pushed = Queue::with(&queue, Right::Push, |queue| Ok(store::push(queue, &doc)));
+        let pushed = Queue::with(&queue, Right::Push, |queue| push(queue, &doc));
         lenient(pushed, 0).map(Reply::int)
     })
 }
@@ -47,7 +59,7 @@ fn doc_push_full(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
         let queue = queue_name(call, 0)?;
         let doc = read_document(call)?;
-        let pushed = Queue::with(&queue, Right::Push, |queue| Ok(store::push(queue, &doc)));
+        let pushed = Queue::with(&queue, Right::Push, |queue| push(queue, &doc));
         lenient(pushed, 0).map(Reply::int)
     })
 }
@@ -85,7 +97,8 @@ fn doc_push_list(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
 /// doubles its apostrophes, as every SQL literal does, and the parser undoes that:
 /// `fetchq.legacy_quotes` does not apply.
 ///
-/// Fails with `Invalid` when the list cannot be parsed, or a subject is too long.
+/// Fails with `Invalid` when the list cannot be parsed, or a subject is too long; with
+/// `fetchq.strict` also with `NotAdded` when a trigger of the user suppresses documents.
 fn push_list(
     queue: &QueueName,
     version: i32,
@@ -96,13 +109,14 @@ fn push_list(
     for item in &items {
         names::check_subject(&item.subject)?;
     }
-    let pushed = Queue::with(queue, Right::Push, |queue| {
-        Ok(store::push_value_list(
+    let pushed = Queue::with(queue, Right::Push, |queue| match settings::strict() {
+        true => store::push_or_find_value_list(queue, version, next_iteration, &items),
+        false => Ok(store::push_value_list(
             queue,
             version,
             next_iteration,
             &items,
-        ))
+        )),
     });
     lenient(pushed, 0).map(Reply::int)
 }
@@ -137,7 +151,7 @@ fn doc_push_untyped(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
             max_attempts: None,
             headers: None,
         };
-        let pushed = Queue::with(&queue, Right::Push, |queue| Ok(store::push(queue, &doc)));
+        let pushed = Queue::with(&queue, Right::Push, |queue| push(queue, &doc));
         lenient(pushed, 0).map(Reply::int)
     })
 }
@@ -148,7 +162,9 @@ fn doc_push_untyped(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
 /// NULL is the default of every argument but queue. A queue that does not exist raises a warning and
 /// returns NULL.
 ///
-/// Fails as `doc_put` does for `ordering_key`, `max_attempts`, `delay` and `headers`.
+/// Fails as `doc_put` does for `ordering_key`, `max_attempts`, `delay` and `headers`, and with
+/// `NotAdded` when a trigger of the user suppresses the document; without `fetchq.strict` it returns
+/// NULL then.
 #[pg_extern(sql = false)]
 fn doc_append(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
@@ -164,8 +180,11 @@ fn doc_append(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
             headers: doc_options::headers(call.opt_json(7))?,
         };
         let appended = Queue::with(&queue, Right::Push, |queue| {
-            Ok(store::append(queue, &doc, generated_subject)
-                .map_or_else(Reply::null, |subject| Reply::text(&subject)))
+            match store::append(queue, &doc, generated_subject) {
+                Some(subject) => Ok(Reply::text(&subject)),
+                None if settings::strict() => Err(store::not_added(queue, 1, 1)),
+                None => Ok(Reply::null()),
+            }
         });
         lenient(appended, Reply::null())
     })

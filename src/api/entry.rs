@@ -12,9 +12,11 @@ use pgrx::{PgLogLevel, pg_sys};
 use crate::domain::legacy_quotes::undouble;
 use crate::domain::names::{self, QueueName};
 use crate::domain::subjects;
+use crate::domain::wording::shorten_message;
 use crate::error::{self, Error, Result};
 use crate::pg::call::{Call, Reply};
 use crate::pg::json::Jsonb;
+use crate::pg::time::Interval;
 use crate::pg::value::Arg;
 use crate::pg::{passing_error, session, time};
 use crate::settings;
@@ -87,6 +89,14 @@ pub fn limit_or(call: &Call, at: usize, name: &'static str, default: i32) -> Res
         true => Ok(default),
         false => call.limit(at, name),
     }
+}
+
+/// An interval that is passed as text. Fails with `NullArgument`, and with `BadInterval` when the
+/// server cannot read it.
+pub fn interval_text(call: &Call, at: usize, argument: &'static str) -> Result<Interval> {
+    let text = call.text(at, argument)?;
+    passing_error::refusal(|| Interval::parse(text))
+        .map_err(|message| Error::BadInterval(argument, shorten_message(&message)))
 }
 
 /// The name of a metric, checked. Fails with `NullArgument` or `Invalid`.

@@ -2,7 +2,7 @@
 
 use pgrx::prelude::*;
 
-use crate::api::entry::{queue_name, respond, respond_write};
+use crate::api::entry::{interval_text, queue_name, respond, respond_write};
 use crate::domain::jobs::Task;
 use crate::domain::names::QueueName;
 use crate::error::{Error, Result};
@@ -101,7 +101,7 @@ fn mnt_mark_dead(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
 
 /// For how long jobs are claimed.
 fn duration(call: &Call, at: usize) -> Result<Interval> {
-    Interval::parse(call.text(at, "duration")?).as_duration("duration")
+    interval_text(call, at, "duration")?.as_duration("duration")
 }
 
 /// `mnt_job_pick(duration, max_jobs) → jobs`: claims jobs that are due for `duration`, the text
@@ -123,7 +123,7 @@ fn mnt_job_pick(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
 fn mnt_job_reschedule(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
         let id = call.int(0, "id")?;
-        let delay = Interval::parse(call.text(1, "delay")?).as_duration("delay")?;
+        let delay = interval_text(call, 1, "delay")?.as_duration("delay")?;
         match jobs::queue_of(id).as_deref() {
             Some("*") if !grants::may_pack() => return Err(Error::NotPacker),
             Some("*") | None => {}

@@ -2,11 +2,10 @@
 
 use pgrx::prelude::*;
 
-use crate::api::entry::{lenient, queue_name, respond_write};
+use crate::api::entry::{interval_text, lenient, queue_name, respond_write};
 use crate::domain::retention;
 use crate::maintenance::retention as retain;
 use crate::pg::call::Reply;
-use crate::pg::time::Interval;
 use crate::pg::value::Arg;
 use crate::store::owned_queue::OwnedQueue;
 use crate::store::retention as store;
@@ -51,7 +50,7 @@ fn queue_drop_logs(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
 fn queue_drop_logs_older(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
         let name = queue_name(call, 0)?;
-        let age = Interval::parse(call.text(1, "older_than")?).as_duration("older_than")?;
+        let age = interval_text(call, 1, "older_than")?.as_duration("older_than")?;
         rights::require(&name, Right::Manage)?;
         let dropped = OwnedQueue::open(&name).and_then(|queue| {
             retain::logs(&queue, || {

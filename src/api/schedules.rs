@@ -5,6 +5,7 @@ use pgrx::prelude::*;
 use crate::api::entry::{payload, queue_name, respond, respond_write};
 use crate::domain::names::QueueName;
 use crate::domain::schedule::{self, CATCH_UP_MAX, Form};
+use crate::domain::wording::shorten_message;
 use crate::error::{Error, Result};
 use crate::maintenance::schedules as run;
 use crate::pg::call::{Call, Reply};
@@ -12,6 +13,7 @@ use crate::pg::time::{self, Interval};
 use crate::pg::value::Arg;
 use crate::pg::{role, subtransaction};
 use crate::signals::commit;
+use crate::store::doc_options;
 use crate::store::queue;
 use crate::store::rights::{self, Right};
 use crate::store::schedules as store;
@@ -47,7 +49,7 @@ fn opt_time(time: Option<i64>) -> Arg {
 fn parse_interval(given: &str, text: &str) -> Result<Interval> {
     let bad = |reason: String| Error::BadSchedule {
         given: given.to_owned(),
-        reason,
+        reason: shorten_message(&reason),
     };
     // PostgreSQL's own error would not say that a cron expression is possible too.
     let every = subtransaction::attempt(|| Interval::parse(text)).map_err(bad)?;
@@ -57,8 +59,8 @@ fn parse_interval(given: &str, text: &str) -> Result<Interval> {
 }
 
 /// `schedule_create(name, queue, schedule, payload, timezone, version, priority, catch_up,
-/// catch_up_limit, jitter, starts_at, ends_at, replace) → (was_created, next_tick)`:
-/// pushes a document at each tick. `schedule` is a cron expression or an interval, `catch_up`
+/// catch_up_limit, jitter, starts_at, ends_at, replace, headers) → (was_created, next_tick)`:
+/// pushes a document with `payload` and `headers` at each tick. `schedule` is a cron expression or an interval, `catch_up`
 /// is `skip`, `once` or `all`, `catch_up_limit` a number of ticks from 1 to 10000, `jitter` an
 /// interval. With `replace` it changes a schedule that exists.
 ///
@@ -90,6 +92,7 @@ fn schedule_create(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
             cron,
             every,
             payload: payload(call, 3)?,
+            headers: doc_options::headers(call.opt_json(13))?,
             timezone: call.text(4, "timezone")?,
             version: call.int(5, "version")?,
             priority: call.int(6, "priority")?,

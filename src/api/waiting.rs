@@ -65,6 +65,17 @@ fn doc_await(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     })
 }
 
+/// `work_check()`: a procedure with which `fetchq.work()` finds out whether it can end transactions.
+///
+/// Fails with `InTransaction`, which names `fetchq.work()`.
+#[pg_extern(sql = false)]
+fn work_check(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
+    respond(fcinfo, |call| match procedure::is_atomic(call) {
+        true => Err(Error::InTransaction("fetchq.work".to_owned())),
+        false => Ok(Reply::null()),
+    })
+}
+
 fn require_no_transaction(call: &Call) -> Result<()> {
     match procedure::is_atomic(call) {
         true => Err(Error::InTransaction(call.function_name())),

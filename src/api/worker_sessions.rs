@@ -3,17 +3,31 @@
 use pgrx::prelude::*;
 
 use crate::api::entry::{queue_name, respond, respond_write};
-use crate::error;
-use crate::pg::call::Reply;
+use crate::error::{self, Error, Result};
+use crate::pg::call::{Call, Reply};
+use crate::store::leases::NAME_MAX;
 use crate::store::rights::{self, Right};
 use crate::store::worker_sessions;
+
+/// The name of a worker. Fails with `BadValue` when no worker can have it.
+fn worker_name(call: &Call, at: usize) -> Result<&str> {
+    let name = call.text(at, "name")?;
+    match name.chars().count() {
+        1..=NAME_MAX => Ok(name),
+        n => Err(Error::BadValue {
+            argument: "name",
+            value: format!("a name of {n} characters"),
+            rule: "the name of a worker, which has 1 to 200 characters",
+        }),
+    }
+}
 
 /// `worker_release(name) → affected`: returns all documents that a worker has leased, as
 /// if they had not been picked. A worker that has picked nothing raises a warning and returns 0.
 #[pg_extern(sql = false)]
 fn worker_release(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
-        let worker = call.text(0, "name")?;
+        let worker = worker_name(call, 0)?;
         let released = worker_sessions::release_all(worker)?;
         if released.is_none() {
             error::warn(
@@ -31,7 +45,7 @@ fn worker_release(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
 #[pg_extern(sql = false)]
 fn worker_stop(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
-        worker_sessions::request_stop(call.text(0, "name")?);
+        worker_sessions::request_stop(worker_name(call, 0)?);
         Ok(Reply::bool(true))
     })
 }
@@ -42,7 +56,7 @@ fn worker_stop(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
 fn worker_stop_requested(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond(fcinfo, |call| {
         let queue = queue_name(call, 0)?;
-        let worker = call.text(1, "name")?;
+        let worker = worker_name(call, 1)?;
         let since = call.timestamp(2, "since")?;
         rights::require(&queue, Right::Any)?;
         let is_requested = worker_sessions::is_stop_requested(&queue, worker, since);

@@ -139,6 +139,7 @@ fn push_ticks(claimed: &DueSchedule, now: i64) -> Result<i32> {
     };
     check_maker(claimed.made_by, &queue)?;
     let payload = Jsonb::parse(&claimed.payload);
+    let headers = claimed.headers.as_deref().map(Jsonb::parse);
     let jitter_us = interval_us(claimed.jitter);
     let queued = queue.act(|| {
         due.push.iter().try_fold(0, |queued, tick| {
@@ -152,7 +153,7 @@ fn push_ticks(claimed: &DueSchedule, now: i64) -> Result<i32> {
                 payload,
                 ordering_key: None,
                 max_attempts: None,
-                headers: None,
+                headers,
             };
             // A document that exists is not created again. Its tick has happened already.
             Ok::<i32, Error>(queued + doc_push::push(&queue, &doc))

@@ -1,6 +1,6 @@
 //! Values with their types, for parameters and result columns.
 
-use pgrx::{IntoDatum, pg_sys};
+use pgrx::{FromDatum, IntoDatum, pg_sys};
 
 /// A value that is bound to a parameter or put into a result column.
 #[derive(Clone, Copy)]
@@ -40,6 +40,15 @@ impl Arg {
 
     pub(super) fn datum(&self) -> pg_sys::Datum {
         self.datum.unwrap_or(pg_sys::Datum::from(0))
+    }
+
+    /// Returns the text of a `text` or a `varchar`. None for NULL and for another type.
+    pub fn text(&self) -> Option<String> {
+        let is_text = matches!(self.oid, pg_sys::TEXTOID | pg_sys::VARCHAROID);
+        // SAFETY: A value of these types is a varlena with text in the encoding of the server.
+        self.datum
+            .filter(|_| is_text)
+            .and_then(|datum| unsafe { String::from_datum(datum, false) })
     }
 
     /// Returns whether the value is NULL.

@@ -137,12 +137,12 @@ pub fn documents_settled(table: u32, n: u32) {
 
 /// Says which documents of a table are settled when this transaction commits, beside the counter
 /// event that says how many. Costs one read of shared memory when nobody waits.
-pub fn subjects_settled<'a>(table: u32, subjects: impl IntoIterator<Item = &'a str>) {
+pub fn subjects_settled(table: u32, subjects: impl IntoIterator<Item = impl AsRef<str>>) {
     if awaiters().is_some_and(|awaiters| !awaiters.is_empty()) {
         SETTLED.with(|settled| {
             let mut settled = settled.borrow_mut();
             for subject in subjects {
-                settled.add(table, hash(subject));
+                settled.add(table, hash(subject.as_ref()));
             }
         });
     }

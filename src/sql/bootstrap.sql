@@ -118,6 +118,8 @@ create table fetchq.schedules (
     every interval,
     timezone text not null default 'UTC',
     payload jsonb not null default '{}',
+    headers jsonb
+        constraint schedules_headers check (pg_catalog.jsonb_typeof(headers) = 'object'),
     version int not null default 0,
     priority int not null default 0,
     catch_up text not null default 'once'

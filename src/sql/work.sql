@@ -62,7 +62,9 @@ begin
         raise exception 'permission denied for function %', handler using errcode = 'insufficient_privilege';
     end if;
 
-    -- Fails in a transaction block, and when there is no such queue.
+    -- Fails in a transaction block and in a function. PL/pgSQL itself cannot tell.
+    call fetchq.work_check();
+    -- Fails when there is no such queue.
     call fetchq.queue_wait(array[queue], '0'::interval, ready, version);
     -- Each transaction is READ COMMITTED, whatever the default of the session is. While the handler
     -- runs, maintenance extends the lease, and a transaction that keeps an older snapshot could

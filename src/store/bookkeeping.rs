@@ -2,9 +2,11 @@
 //! noted for the ready floors, waiters are woken, and events are counted.
 
 use std::collections::HashMap;
+use std::iter;
 
 use crate::domain::counter_events::Event;
 use crate::domain::status::Status;
+use crate::pg::documents::{Column, Row};
 use crate::pg::spi::Rows;
 use crate::ready::floors;
 use crate::ready::key::{DueKey, PickKey};
@@ -46,8 +48,20 @@ pub fn document_locked(queue: &Queue, version: i32, status: Status) {
 
 /// Says which documents are settled when the transaction commits, beside the counter event that
 /// says how many. Without this, all who wait for documents of the queue are woken.
-pub fn subjects_settled<'a>(queue: &Queue, subjects: impl IntoIterator<Item = &'a str>) {
+pub fn subjects_settled(queue: &Queue, subjects: impl IntoIterator<Item = impl AsRef<str>>) {
     settlements::subjects_settled(queue.table.to_u32(), subjects);
+}
+
+/// As [`subjects_settled`], for rows whose first column is the subject.
+pub fn rows_settled(queue: &Queue, rows: &Rows) {
+    let subjects = (0..rows.len()).filter_map(|row| rows.get::<String>(row, 1));
+    subjects_settled(queue, subjects);
+}
+
+/// As [`subjects_settled`], for a row that was read without a statement.
+pub fn row_settled(queue: &Queue, row: &Row) {
+    let subject = iter::once_with(|| row.arg(Column::Subject).text());
+    subjects_settled(queue, subject.flatten());
 }
 
 /// The key under which waiters wait for documents of a version.

@@ -27,6 +27,7 @@ use crate::store::bookkeeping::{documents_ready, subjects_settled};
 use crate::store::counter_log;
 use crate::store::doc_selection;
 use crate::store::history::{self, Outcome};
+use crate::store::history_worker::By;
 use crate::store::lease_check::{LeasedDoc, lease_error};
 use crate::store::open_queue::Queue;
 use crate::store::owned_queue::OwnedQueue;
@@ -256,9 +257,12 @@ pub fn settle_failed(
             {
                 owned.require_table("history", &[])?;
             }
-            let by_worker = matches!(by, Settler::Worker { .. });
+            let by = match (by, subjects) {
+                (Settler::Worker { .. }, [subject, ..]) => By::Lease(subject),
+                _ => By::Maintenance,
+            };
             spi::connect(|spi| {
-                let rows = history::archive(spi, queue, subjects, Outcome::Killed, by_worker);
+                let rows = history::archive(spi, queue, subjects, Outcome::Killed, by);
                 history::count_by_version(&rows)
             })
         }

@@ -231,7 +231,10 @@ pub fn cancel(queue: &Queue, subject: &str) -> std::result::Result<Status, Optio
         match from.and_then(|from| Some((from, Event::cancel(from)?))) {
             None => Err(from),
             Some((from, event)) => {
-                queue.run_noting(spi, &CANCEL, &[key]);
+                // A trigger of the user's may suppress the change.
+                if queue.run_noting(spi, &CANCEL, &[key]).affected() == 0 {
+                    return Err(Some(from));
+                }
                 counter_log::record_event(queue, 0, 1, event);
                 subjects_settled(queue, [subject]);
                 // An active document stays in the table, so that its worker can learn that

@@ -18,12 +18,14 @@ use crate::ready::floors::QueueFloors;
 use crate::ready::group::View;
 use crate::ready::key::PickKey;
 use crate::signals::wakeups;
-use crate::store::bookkeeping::{note_lease, waiter_key};
+use crate::store::bookkeeping::{note_lease, row_settled, rows_settled, waiter_key};
 use crate::store::lease_durability::{self, attempt_begun};
 use crate::store::leases::Lease;
 use crate::store::limits::{self, PickKind};
 use crate::store::open_queue::Queue;
-use crate::store::pick_columns::{Columns, LEASED, PICKED, column, index_key, push_leased};
+use crate::store::pick_columns::{
+    Columns, LEASED, LOCK_ALL_LEVELS, LOCK_LEVEL, PICKED, column, index_key, push_leased,
+};
 use crate::store::policy::Keep;
 use crate::store::statement::Statement;
 use crate::store::{cap, counter_log, history};
@@ -37,57 +39,6 @@ fn record_picks(queue: &Queue, mode: PickMode, version: i32, waits: &Tally) {
     }
     wakeups::documents_claimed(waiter_key(queue, version), waits.n().unsigned_abs());
 }
-
-// A batch is claimed in two steps, because RETURNING does not keep the order: rows are locked
-// and read in order, with the values that they will have, and then updated by a Tid Scan. Used
-// only where `claim_rows` cannot do it.
-// Index: pick, from the floor of one priority on.
-// $1 version, $2 lease duration, $3 limit, $4 priority, $5 to $7 the floor, $8 the time of the
-// pick, $9 lease number. The first eleven columns are those of `doc_pick`; see `column`.
-static LOCK_LEVEL: Statement = Statement::new(
-    "select c.subject, c.payload, c.version, c.priority,
-         least(c.attempts, 2147483646) {+} 1 as attempts,
-         c.iterations, c.created_at, c.last_iteration,
-         $8 {+} $2 as next_iteration,
-         c.lock_upgrade, $9 as lease,
-         c.ctid,
-         c.next_iteration as index_next_iteration, c.attempts as index_attempts, c.seq as index_seq,
-         c.lease as previous_lease,
-         c.headers, c.max_attempts, c.last_error
-     from only {docs} c
-     where c.version {=} $1
-         and c.priority {=} $4
-         and (c.next_iteration, c.attempts, c.seq) {>=} ($5, $6, $7)
-         and c.status {=} {pending}
-         and c.lock_upgrade is null
-         and c.next_iteration {<=} $8
-     order by c.next_iteration, c.attempts, c.seq
-     limit $3
-     for update skip locked",
-);
-
-// The same for all priorities at once, where the floors are not known.
-// Index: pick.
-// $1 version, $2 lease duration, $3 limit, $4 the time of the pick, $5 lease number.
-static LOCK_ALL_LEVELS: Statement = Statement::new(
-    "select c.subject, c.payload, c.version, c.priority,
-         least(c.attempts, 2147483646) {+} 1 as attempts,
-         c.iterations, c.created_at, c.last_iteration,
-         $4 {+} $2 as next_iteration,
-         c.lock_upgrade, $5 as lease,
-         c.ctid,
-         c.next_iteration as index_next_iteration, c.attempts as index_attempts, c.seq as index_seq,
-         c.lease as previous_lease,
-         c.headers, c.max_attempts, c.last_error
-     from only {docs} c
-     where c.version {=} $1
-         and c.status {=} {pending}
-         and c.lock_upgrade is null
-         and c.next_iteration {<=} $4
-     order by c.priority desc, c.next_iteration, c.attempts, c.seq
-     limit $3
-     for update skip locked",
-);
 
 // No index: both statements are a Tid Scan of rows that this transaction has locked.
 static LEASE: Statement = Statement::new(
@@ -249,6 +200,7 @@ fn pick_level(
 }
 
 /// The documents that were claimed without a statement.
+#[derive(Default)]
 struct Claimed {
     n: i32,
     /// The key of the last one in the pick index.
@@ -266,11 +218,7 @@ fn claim_rows(
     limit: i32,
     waits: &mut Tally,
 ) -> Claimed {
-    let mut claimed = Claimed {
-        n: 0,
-        last: None,
-        is_all: false,
-    };
+    let mut claimed = Claimed::default();
     // The lease slots of a capped queue are assigned after the locking statement.
     if queue.policy.max_active.is_some() {
         return claimed;
@@ -335,11 +283,14 @@ fn claim_rows(
                 break;
             }
         }
-        if let PickMode::Lease(lease) = pick.mode {
-            lease.given();
-            let max_attempts =
-                (!row.is_null(Column::MaxAttempts)).then(|| row.int4(Column::MaxAttempts));
-            attempt_begun(queue, row.int4(Column::Attempts), max_attempts);
+        match pick.mode {
+            PickMode::Lease(lease) => {
+                lease.given();
+                let max_attempts =
+                    (!row.is_null(Column::MaxAttempts)).then(|| row.int4(Column::MaxAttempts));
+                attempt_begun(queue, row.int4(Column::Attempts), max_attempts);
+            }
+            PickMode::Remove => row_settled(queue, &row),
         }
         match (pick.columns, pick.mode) {
             (Columns::Leased, _) => {
@@ -465,6 +416,9 @@ fn claim_locked(spi: &Spi, queue: &Queue, rows: &Rows, pick: &mut Pick, waits: &
             rows.affected(),
             queue.name
         );
+    }
+    if matches!(pick.mode, PickMode::Remove) {
+        rows_settled(queue, rows);
     }
     for row in 0..rows.len() {
         let attempts = rows.get(row, column::ATTEMPTS).unwrap_or(i32::MAX);

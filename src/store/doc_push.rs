@@ -4,6 +4,7 @@
 use crate::domain::counter_events::Event;
 use crate::domain::push_list::Item;
 use crate::domain::status::Status;
+use crate::error::{Error, Result};
 use crate::pg::documents::{Column, Row};
 use crate::pg::documents_check::Access;
 use crate::pg::json::Jsonb;
@@ -78,6 +79,37 @@ pub fn push(queue: &Queue, doc: &NewDoc) -> i32 {
     })
 }
 
+// Index: primary key.
+static FIND: Statement = Statement::new("select 1 from {docs} d where d.subject {=} $1");
+
+/// Returns whether a document was not added because its subject exists. Where nothing of the user's
+/// can suppress the insert, there is no other reason, and it is not looked up.
+pub(super) fn is_duplicate(queue: &Queue, subject: &str) -> bool {
+    !queue.may_suppress()
+        || spi::connect(|spi| !queue.run(spi, &FIND, &[Arg::from(subject)]).is_empty())
+}
+
+/// How often a document is added again that was neither added nor found, because it may have been
+/// removed in between.
+const MAX_LOOKS: usize = 10;
+
+/// Adds a document as [`push`] does, for a caller who relies on it that the document exists then.
+///
+/// Fails with `Error::HiddenDocument` when it can neither be added nor found: a trigger of the user
+/// suppresses the insert, or a policy hides it.
+pub fn push_or_find(queue: &Queue, doc: &NewDoc) -> Result<i32> {
+    for _ in 0..MAX_LOOKS {
+        let n = push(queue, doc);
+        if n > 0 || is_duplicate(queue, doc.subject) {
+            return Ok(n);
+        }
+    }
+    Err(Error::HiddenDocument {
+        queue: queue.name.to_string(),
+        subject: doc.subject.to_owned(),
+    })
+}
+
 fn record_push(queue: &Queue, doc: &NewDoc, seq: i64) {
     let key = PickKey::new(doc.next_iteration, 0, seq);
     note_entry(queue, doc.version, doc.priority, doc.status(), key);
@@ -122,6 +154,47 @@ pub fn push_value_list(queue: &Queue, version: i32, next_iteration: i64, items: 
         planned.count(queue, Event::push);
         rows.affected()
     })
+}
+
+// Index: primary key, once for each subject.
+static COUNT_MISSING: Statement = Statement::new(
+    "select pg_catalog.count(*) from pg_catalog.unnest($1) as i (subject)
+     where not exists (select from {docs} d where d.subject {=} i.subject)",
+);
+
+/// Adds documents as [`push_value_list`] does, for a caller who relies on it that all of them exist
+/// then.
+///
+/// Fails with `Error::NotAdded` when some can neither be added nor found.
+pub fn push_or_find_value_list(
+    queue: &Queue,
+    version: i32,
+    next_iteration: i64,
+    items: &[Item],
+) -> Result<i32> {
+    let mut added = 0;
+    let mut missing = 0;
+    for _ in 0..MAX_LOOKS {
+        added += push_value_list(queue, version, next_iteration, items);
+        if added as usize == items.len() || !queue.may_suppress() {
+            return Ok(added);
+        }
+        let subjects: Vec<&str> = items.iter().map(|i| i.subject.as_str()).collect();
+        missing = spi::connect(|spi| {
+            let rows = queue.run(spi, &COUNT_MISSING, &[Arg::from(subjects)]);
+            rows.get::<i64>(0, 1).unwrap_or(0) as usize
+        });
+        if missing == 0 {
+            return Ok(added);
+        }
+    }
+    Err(not_added(queue, missing, items.len()))
+}
+
+/// The error of `n` documents of `of` that were neither added nor found.
+pub fn not_added(queue: &Queue, n: usize, of: usize) -> Error {
+    let queue = queue.name.to_string();
+    Error::NotAdded { queue, n, of }
 }
 
 /// How many subjects are generated before a document is given up. One is enough, unless a

@@ -19,7 +19,7 @@ use crate::pg::value::Arg;
 use crate::ready::key::PickKey;
 use crate::store::bookkeeping::{self, PlannedEntries};
 use crate::store::counter_log;
-use crate::store::doc_push::{self, NewDoc, row_with_seq};
+use crate::store::doc_push::{self, NewDoc, is_duplicate, row_with_seq};
 use crate::store::open_queue::Queue;
 use crate::store::statement::Statement;
 
@@ -54,7 +54,7 @@ fn not_mergeable(queue: &Queue, subject: &str) -> Error {
 pub fn put(queue: &Queue, put: &Put) -> Result<Action> {
     put.check(queue)?;
     if put.mode.only_adds() {
-        return Ok(match doc_push::push(queue, &put.doc) {
+        return Ok(match doc_push::push_or_find(queue, &put.doc)? {
             0 => Action::Ignored,
             _ => Action::Created,
         });
@@ -262,12 +262,13 @@ impl<'q> Writer<'q> {
             // A mode that only adds needs no look-up, because the document is new or stays
             // as it is.
             if put.mode.only_adds() {
-                let is_new = self.add(&put.doc, number);
-                return Ok(if is_new {
-                    Action::Created
-                } else {
-                    Action::Ignored
-                });
+                if self.add(&put.doc, number) {
+                    return Ok(Action::Created);
+                }
+                if is_duplicate(self.queue, put.doc.subject) {
+                    return Ok(Action::Ignored);
+                }
+                continue;
             }
             if let Some(action) = spi::connect(|spi| self.change(spi, put))? {
                 return Ok(action);

@@ -251,7 +251,10 @@ fn reject_by_statement(
             Arg::timestamp(retry_at),
             Arg::from(error),
         ];
-        queue.run_noting(spi, &REJECT, &args);
+        // A trigger of the user's may suppress the change.
+        if queue.run_noting(spi, &REJECT, &args).affected() == 0 {
+            return Err(lease_error(spi, queue, doc));
+        }
         Ok((failed, retry_at))
     })
 }

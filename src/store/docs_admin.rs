@@ -17,6 +17,7 @@ use crate::store::doc_selection::{
     remove_documents, render_order, serialize_bulk_actions, sorted_subjects, total,
 };
 use crate::store::history::{self, Outcome};
+use crate::store::history_worker::By;
 use crate::store::open_queue::Queue;
 use crate::store::rights;
 use crate::store::statement::{Statement, render};
@@ -140,7 +141,7 @@ pub fn drop(queue: &Queue, request: &BulkRequest) -> Result<i32> {
             return Ok(0);
         }
         let subjects: Vec<String> = selected.iter().map(|doc| doc.subject.clone()).collect();
-        let removed = history::archive(spi, queue, &subjects, Outcome::Dropped, true);
+        let removed = history::archive(spi, queue, &subjects, Outcome::Dropped, By::Session);
         let groups = group_returned(&selected, &removed);
         record_events(queue, &groups, |from| Some(Event::remove(from)));
         note_settled(queue, &selected, &removed);

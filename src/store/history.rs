@@ -11,11 +11,10 @@ use crate::domain::status::Status;
 use crate::domain::timing::Tally;
 use crate::error::Result;
 use crate::pg::row_sink::RowSink;
-use crate::pg::session;
 use crate::pg::spi::{self, Rows, Spi};
 use crate::pg::value::Arg;
-use crate::settings;
 use crate::store::bookkeeping::subjects_settled;
+use crate::store::history_worker::{By, session_name};
 use crate::store::open_queue::Queue;
 use crate::store::policy::Keep;
 use crate::store::statement::{self, Statement};
@@ -86,7 +85,8 @@ macro_rules! into_history {
             $result,
             " as result, ",
             $progress,
-            " as progress, d.ordering_key, d.origin, d.headers, d.max_attempts, d.seq),
+            " as progress, d.ordering_key, d.origin, d.headers, d.max_attempts, d.seq,
+                     d.worker_session),
              kept as (
                  insert into {history} (outcome, subject, version, priority, attempts, iterations,
                      created_at, payload, last_error, ordering_key, origin, worker, headers, due_at,
@@ -117,7 +117,11 @@ static SETTLE: Statement = Statement::new(into_history!(
     "i.result",
     "d.progress",
     "$4",
-    "$5"
+    // Who had the lease: this session, if it is one of the worker sessions $8. The table of worker
+    // sessions has no index, so it is not read for those.
+    "coalesce((select w.name from fetchq.worker_sessions w
+         where r.worker_session {<>} all ($8) and w.id {=} r.worker_session
+         limit 1), $5)"
 ));
 
 // The same for documents that are settled already, or that the caller has locked.
@@ -155,11 +159,6 @@ static POP: Statement = Statement::new(into_history!(
     "$2"
 ));
 
-/// The name of this session in the history.
-fn worker_name() -> String {
-    leases::shown_name(&settings::worker_name(), &session::application())
-}
-
 /// What a worker says about documents that leave for the history.
 #[derive(Default)]
 pub struct Columns<'a> {
@@ -185,7 +184,7 @@ pub fn settle(
     if columns.payloads.is_none() && columns.results.is_none() {
         sorted.sort_unstable();
     }
-    let worker = worker_name();
+    let worker = session_name();
     let args = [
         Arg::from(sorted),
         Arg::from(lease),
@@ -194,6 +193,7 @@ pub fn settle(
         Arg::from(worker.as_str()),
         columns.results.unwrap_or_else(Arg::no_json_array),
         Arg::from(columns.error),
+        Arg::from(leases::own_sessions(queue.id, &worker)),
     ];
     spi::connect(|spi| {
         let rows = queue.run(spi, &SETTLE, &args);
@@ -217,14 +217,14 @@ pub fn settle(
 }
 
 /// Removes documents that the caller has locked, and writes them into the history where the
-/// queue keeps this outcome there. `by_worker`: this session is the worker that the history
-/// names. Returns a row for each removed document: its subject and its version.
+/// queue keeps this outcome there. `by`: whom the history names. Returns a row for each removed
+/// document: its subject and its version.
 pub fn archive<'s>(
     spi: &'s Spi,
     queue: &Queue,
     subjects: &[String],
     outcome: Outcome,
-    by_worker: bool,
+    by: By,
 ) -> Rows<'s> {
     let mut sorted: Vec<&str> = subjects.iter().map(String::as_str).collect();
     sorted.sort_unstable();
@@ -232,7 +232,7 @@ pub fn archive<'s>(
     if outcome.keep(queue) != Keep::InHistory {
         return queue.run(spi, &REMOVE, &[subjects]);
     }
-    let worker = by_worker.then(worker_name);
+    let worker = by.name(spi, queue);
     let args = [
         subjects,
         Arg::from(outcome.word()),
@@ -248,7 +248,7 @@ pub fn cancelled(spi: &Spi, queue: &Queue, subjects: &[String]) {
     if queue.policy.killed == Keep::InTable || subjects.is_empty() {
         return;
     }
-    let removed = archive(spi, queue, subjects, Outcome::Cancelled, true);
+    let removed = archive(spi, queue, subjects, Outcome::Cancelled, By::Session);
     for (version, n) in count_by_version(&removed) {
         counter_log::record_event(queue, version, n, Event::RemoveKilled);
     }
@@ -257,7 +257,7 @@ pub fn cancelled(spi: &Spi, queue: &Queue, subjects: &[String]) {
 /// Moves pending documents that the caller has locked into the history: a pop, where the queue
 /// keeps dropped documents there. `tids`: where the rows are, a `tid[]`. Returns how many.
 pub fn pop(spi: &Spi, queue: &Queue, tids: Arg) -> i32 {
-    let worker = worker_name();
+    let worker = session_name();
     queue
         .run(spi, &POP, &[tids, Arg::from(worker.as_str())])
         .affected()
@@ -368,7 +368,7 @@ fn remove_settled(
     let args = [Arg::from(subjects), Arg::from(status.code())];
     let rows = queue.run(spi, &LOCK_SETTLED, &args);
     let locked: Vec<String> = (0..rows.len()).filter_map(|row| rows.get(row, 1)).collect();
-    let removed = archive(spi, queue, &locked, outcome, false);
+    let removed = archive(spi, queue, &locked, outcome, By::Maintenance);
     for (version, n) in count_by_version(&removed) {
         counter_log::record_event(queue, version, n, Event::remove(status));
     }

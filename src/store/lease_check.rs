@@ -17,8 +17,9 @@ pub struct LeasedDoc<'a> {
 }
 
 // Index: primary key.
-static STATUS: Statement =
-    Statement::new("select d.status from only {docs} d where d.subject {=} $1");
+static STATUS: Statement = Statement::new(
+    "select d.status, coalesce({is_leased}, false) from only {docs} d where d.subject {=} $1",
+);
 
 /// Returns whether a document is active, and leased by the lease that the caller names. `lease`:
 /// None for any lease. The marker `{is_leased}` is the same in SQL.
@@ -28,11 +29,19 @@ pub(super) fn holds_lease(row: &Row, lease: Option<i64>) -> bool {
 }
 
 /// The error for a document that could not be settled: `Error::LeaseLost` if the caller named
-/// a lease, else `Error::NotActive`. Both tell the status of the document.
+/// a lease, else `Error::NotActive`. Both tell the status of the document. `Error::KeptAsItIs` if
+/// the lease holds, and something of the user's has kept the document from being changed.
 pub(super) fn lease_error(spi: &Spi, queue: &Queue, doc: LeasedDoc) -> Error {
-    let rows = queue.run(spi, &STATUS, &[Arg::from(doc.subject)]);
+    let args = [Arg::from(doc.subject), Arg::from(doc.lease)];
+    let rows = queue.run(spi, &STATUS, &args);
+    let holds = !rows.is_empty() && rows.get(0, 2).unwrap_or(false);
     let found = (!rows.is_empty()).then(|| rows.get(0, 1).and_then(Status::from_code));
+    let may_suppress = queue.may_suppress();
     let (queue, subject) = (queue.name.to_string(), doc.subject.to_owned());
+    // Without a trigger or a policy another session has leased it since.
+    if holds && may_suppress {
+        return Error::KeptAsItIs { queue, subject };
+    }
     match doc.lease {
         Some(lease) => Error::LeaseLost {
             queue,

@@ -241,6 +241,16 @@ pub fn shown_name(name: &str, application: &str) -> String {
     shown.chars().take(NAME_MAX).collect()
 }
 
+/// The ids of this session in `fetchq.worker_sessions`, for a queue and under a name that is shown.
+pub fn own_sessions(queue: i32, shown: &str) -> Vec<i64> {
+    REGISTRATIONS.with_borrow(|registrations| {
+        let own = registrations.iter().filter(|(worker, _)| {
+            worker.queue == queue && shown_name(&worker.name, &worker.application) == shown
+        });
+        own.map(|(_, registration)| registration.id).collect()
+    })
+}
+
 /// Writes a row of `fetchq.worker_sessions`, and returns its id.
 fn register(worker: Worker) -> i64 {
     let Some(table) = relation::lookup("fetchq", "worker_sessions") else {

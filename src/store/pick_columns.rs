@@ -1,5 +1,5 @@
 //! The columns that a pick returns, of a row that was read without a statement and of the rows of
-//! the locking statements.
+//! the locking statements, and these statements.
 
 use crate::pg::documents::Column;
 use crate::pg::row_sink::RowSink;
@@ -7,8 +7,60 @@ use crate::pg::spi::Rows;
 use crate::pg::value::Arg;
 use crate::ready::key::PickKey;
 use crate::store::open_queue::Queue;
+use crate::store::statement::Statement;
 
-/// Columns of the locking statements in `doc_pick.rs`, by number.
+// A batch is claimed in two steps, because RETURNING does not keep the order: rows are locked
+// and read in order, with the values that they will have, and then updated by a Tid Scan. Used
+// only where `doc_pick.rs` cannot do it.
+// Index: pick, from the floor of one priority on.
+// $1 version, $2 lease duration, $3 limit, $4 priority, $5 to $7 the floor, $8 the time of the
+// pick, $9 lease number. The first eleven columns are those of `doc_pick`; see `column`.
+pub static LOCK_LEVEL: Statement = Statement::new(
+    "select c.subject, c.payload, c.version, c.priority,
+         least(c.attempts, 2147483646) {+} 1 as attempts,
+         c.iterations, c.created_at, c.last_iteration,
+         $8 {+} $2 as next_iteration,
+         c.lock_upgrade, $9 as lease,
+         c.ctid,
+         c.next_iteration as index_next_iteration, c.attempts as index_attempts, c.seq as index_seq,
+         c.lease as previous_lease,
+         c.headers, c.max_attempts, c.last_error
+     from only {docs} c
+     where c.version {=} $1
+         and c.priority {=} $4
+         and (c.next_iteration, c.attempts, c.seq) {>=} ($5, $6, $7)
+         and c.status {=} {pending}
+         and c.lock_upgrade is null
+         and c.next_iteration {<=} $8
+     order by c.next_iteration, c.attempts, c.seq
+     limit $3
+     for update skip locked",
+);
+
+// The same for all priorities at once, where the floors are not known.
+// Index: pick.
+// $1 version, $2 lease duration, $3 limit, $4 the time of the pick, $5 lease number.
+pub static LOCK_ALL_LEVELS: Statement = Statement::new(
+    "select c.subject, c.payload, c.version, c.priority,
+         least(c.attempts, 2147483646) {+} 1 as attempts,
+         c.iterations, c.created_at, c.last_iteration,
+         $4 {+} $2 as next_iteration,
+         c.lock_upgrade, $5 as lease,
+         c.ctid,
+         c.next_iteration as index_next_iteration, c.attempts as index_attempts, c.seq as index_seq,
+         c.lease as previous_lease,
+         c.headers, c.max_attempts, c.last_error
+     from only {docs} c
+     where c.version {=} $1
+         and c.status {=} {pending}
+         and c.lock_upgrade is null
+         and c.next_iteration {<=} $4
+     order by c.priority desc, c.next_iteration, c.attempts, c.seq
+     limit $3
+     for update skip locked",
+);
+
+/// Columns of the locking statements, by number.
 pub mod column {
     /// The subject of the document.
     pub const SUBJECT: i32 = 1;

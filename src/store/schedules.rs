@@ -35,6 +35,8 @@ pub struct NewSchedule<'a> {
     pub timezone: &'a str,
     /// The payload of the documents.
     pub payload: Jsonb,
+    /// The headers of the documents.
+    pub headers: Option<Jsonb>,
     /// The version of the documents.
     pub version: i32,
     /// The priority of the documents.
@@ -54,7 +56,7 @@ pub struct NewSchedule<'a> {
 }
 
 impl NewSchedule<'_> {
-    fn args(&self, anchor: i64, next_tick: i64) -> [Arg; 16] {
+    fn args(&self, anchor: i64, next_tick: i64) -> [Arg; 17] {
         [
             Arg::from(self.name),
             Arg::from(self.queue.as_str()),
@@ -72,6 +74,7 @@ impl NewSchedule<'_> {
             Arg::timestamp(anchor),
             Arg::timestamp(next_tick),
             Arg::oid(self.made_by),
+            Jsonb::arg(self.headers),
         ]
     }
 }
@@ -82,8 +85,9 @@ fn opt_time(time: Option<i64>) -> Arg {
 
 const INSERT: &str = "insert into fetchq.schedules
         (name, queue, cron, every, timezone, payload, version, priority, catch_up, catch_up_limit,
-        jitter, starts_at, ends_at, anchor, next_tick, due_at, made_by)
-    values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $15, $16::regrole)
+        jitter, starts_at, ends_at, anchor, next_tick, due_at, made_by, headers)
+    values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $15, $16::regrole,
+        $17)
     on conflict (name) do nothing";
 
 /// Adds a schedule. `anchor`: from when on intervals are counted. Returns false when a schedule
@@ -96,7 +100,7 @@ const REPLACE: &str = "update fetchq.schedules
     set queue = $2, cron = $3, every = $4, timezone = $5, payload = $6, version = $7, priority = $8,
         catch_up = $9, catch_up_limit = $10, jitter = $11, starts_at = $12, ends_at = $13,
         anchor = $14, next_tick = $15, due_at = $15, attempts = 0, last_error = null,
-        made_by = $16::regrole
+        made_by = $16::regrole, headers = $17
     where name {=} $1";
 
 /// Changes a schedule that the caller has locked.
@@ -208,7 +212,7 @@ pub const LIST: &str =
         case when not is_active then 'paused' when next_tick is null then 'ended'
             when attempts {>} 0 then 'failing' else 'active' end,
         next_tick, last_tick, ticks, catch_up, catch_up_limit, jitter, version, priority, payload,
-        starts_at, ends_at, created_at, attempts, last_error
+        headers, starts_at, ends_at, created_at, attempts, last_error
     from fetchq.schedules where $1 or queue {=} any ($2) order by name collate \"C\"";
 
 /// A schedule that is due, locked until the transaction ends.
@@ -223,6 +227,8 @@ pub struct DueSchedule {
     pub timezone: String,
     /// The payload of the documents, as JSON text.
     pub payload: String,
+    /// The headers of the documents, as JSON text.
+    pub headers: Option<String>,
     /// The version of the documents.
     pub version: i32,
     /// The priority of the documents.
@@ -247,7 +253,7 @@ pub struct DueSchedule {
 // skips a locked row, so that no tick is pushed twice.
 const CLAIM: &str =
     "select name, queue, cron, every, timezone, payload, version, priority, catch_up,
-        catch_up_limit, jitter, ends_at, anchor, next_tick, made_by::oid
+        catch_up_limit, jitter, ends_at, anchor, next_tick, made_by::oid, headers
     from fetchq.schedules
     where is_active and due_at {<=} $1 and next_tick {<=} $1 and ($3 or queue {=} any ($4))
     order by {order} due_at
@@ -286,6 +292,7 @@ pub fn claim(now: i64, last_owner: Option<Oid>, scope: &Scope) -> Option<DueSche
             anchor: rows.timestamp(0, 13)?,
             next_tick: rows.timestamp(0, 14)?,
             made_by: rows.get(0, 15)?,
+            headers: rows.json(0, 16).map(|headers| headers.to_text()),
         })
     })
 }

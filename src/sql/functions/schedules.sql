@@ -5,13 +5,13 @@ create function fetchq.schedule_create(
     version int default 0, priority int default 0, catch_up text default 'once',
     catch_up_limit int default 100, jitter interval default '0',
     starts_at timestamptz default null, ends_at timestamptz default null,
-    replace boolean default false,
+    replace boolean default false, headers jsonb default null,
     out was_created boolean, out next_tick timestamptz
 )
 language c volatile parallel unsafe
 set search_path = pg_catalog, pg_temp
 as 'MODULE_PATHNAME', 'schedule_create_wrapper';
-comment on function fetchq.schedule_create(text, text, text, jsonb, text, int, int, text, int, interval, timestamptz, timestamptz, boolean) is
+comment on function fetchq.schedule_create(text, text, text, jsonb, text, int, int, text, int, interval, timestamptz, timestamptz, boolean, jsonb) is
     'Pushes a document at each tick of a cron expression or an interval; with replace it changes a schedule that exists';
 
 create function fetchq.schedule_drop(name text, out was_dropped boolean)
@@ -53,6 +53,7 @@ create type fetchq.schedule as (
     version int,
     priority int,
     payload jsonb,
+    headers jsonb,
     starts_at timestamptz,
     ends_at timestamptz,
     created_at timestamptz,

@@ -18,3 +18,9 @@ language c
 as 'MODULE_PATHNAME', 'doc_await_wrapper';
 comment on procedure fetchq.doc_await(text, text, interval, text, jsonb, text) is
     'Waits until a document is settled: gives what became of it, what its worker returned, and why it was killed; when the time is over, its status';
+
+create procedure fetchq.work_check()
+language c
+as 'MODULE_PATHNAME', 'work_check_wrapper';
+comment on procedure fetchq.work_check() is
+    'For fetchq.work(): fails in a transaction block and in a function, where it cannot commit';

@@ -34,6 +34,17 @@ pub async fn in_snapshot(session: &mut Session, queue: &str) -> BTreeMap<String,
     }
 }
 
+/// The metrics of a queue, which must be exact, and the rows of its documents and logs: all that a
+/// call that fails must leave as it was.
+pub async fn all_of(session: &mut Session, queue: &str) -> (BTreeMap<String, i64>, Vec<String>) {
+    let metrics = in_snapshot(session, queue).await;
+    let rows = format!(
+        "select to_jsonb(d) from fetchq_data.{queue}__docs d
+         union all select to_jsonb(l) from fetchq_data.{queue}__logs l order by 1"
+    );
+    (metrics, session.rows(&rows).await)
+}
+
 /// What `queue_stats` tells otherwise than the metrics in the same snapshot. It tells nothing while
 /// another session, such as a vacuum, has locked the counters.
 async fn differences_of_stats(

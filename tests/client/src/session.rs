@@ -1,12 +1,16 @@
 //! Connections, and a new database for each test.
 
 use std::ops::{Deref, DerefMut};
+use std::process::Command;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use futures_util::{StreamExt, stream};
+use tokio_postgres::config::Host;
 use tokio_postgres::error::DbError;
 use tokio_postgres::{AsyncMessage, Client, Config, NoTls};
+
+use crate::bin;
 
 /// A running server.
 #[derive(Clone)]
@@ -126,6 +130,37 @@ impl Database {
         self.server.connect(&self.name).await
     }
 
+    /// A command for one of PostgreSQL's programs, with the connection options for this database. It
+    /// runs as the user of the server.
+    pub fn client(&self, program: &str) -> Command {
+        self.connect_by(bin(program))
+    }
+
+    /// The command psql, whose process is that of the client: a signal reaches it.
+    pub fn psql(&self) -> Command {
+        let bindir = std::env::var("FETCHQ_PG_BINDIR").expect("FETCHQ_PG_BINDIR");
+        let mut psql = self.connect_by(Command::new(format!("{bindir}/psql")));
+        psql.args(["-X", "-q"]);
+        psql
+    }
+
+    fn connect_by(&self, mut command: Command) -> Command {
+        let config = self.server.config();
+        let host = match &config.get_hosts()[0] {
+            Host::Tcp(name) => name.clone(),
+            #[cfg(unix)]
+            Host::Unix(path) => path.display().to_string(),
+        };
+        let password = config.get_password().unwrap_or_default();
+        command
+            .env("PGHOST", host)
+            .env("PGPORT", config.get_ports()[0].to_string())
+            .env("PGUSER", config.get_user().unwrap_or("postgres"))
+            .env("PGPASSWORD", String::from_utf8_lossy(password).as_ref())
+            .env("PGDATABASE", &self.name);
+        command
+    }
+
     /// Drops the database. A test that failed leaves its database for inspection.
     pub async fn remove(self) {
         let admin = self.server.connect("postgres").await;
@@ -198,6 +233,19 @@ impl Session {
             Ok(_) => String::new(),
             Err(e) => state_of(&e),
         }
+    }
+
+    /// Checks that a call cannot wait where it is made, and that the error names `function` and says
+    /// what to do with which driver.
+    pub async fn cannot_wait(&self, call: &str, function: &str) {
+        let error = self.simple_query(call).await.expect_err(call);
+        assert_eq!(state_of(&error), "25001", "{call}: {error:?}");
+        let error = error_of(&error);
+        let message = error.message();
+        assert!(message.starts_with(&format!("{function}() ")), "{message}");
+        let hint = error.hint().unwrap_or("");
+        let says_what_to_do = hint.contains("psycopg") && hint.contains("autocommit");
+        assert!(says_what_to_do, "{call}: {hint}");
     }
 
     /// Returns the notifications received so far, as `channel payload`, and removes them.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use fetchq_client_tests::{
-    Cluster, Server, Session, counters_are_exact, in_snapshot, state_of, wait_until,
+    Cluster, Server, Session, all_of, counters_are_exact, state_of, wait_until,
 };
 use tokio::sync::Barrier;
 
@@ -351,7 +351,7 @@ async fn what_is_rolled_back_is_neither_settled_nor_counted() {
             .await;
         let number = lease(&session, 14).await;
         let list = mixed(1..=14, &number);
-        let before = in_snapshot(&mut session, "q").await;
+        let before = all_of(&mut session, "q").await;
         for undone in [
             format!("begin; select fetchq.docs_settle('q', {list}); rollback"),
             format!("begin; select fetchq.docs_next('q', {list}, 5); rollback"),
@@ -364,7 +364,7 @@ async fn what_is_rolled_back_is_neither_settled_nor_counted() {
             ),
         ] {
             session.sql(&undone).await;
-            assert_eq!(in_snapshot(&mut session, "q").await, before, "{undone}");
+            assert_eq!(all_of(&mut session, "q").await, before, "{undone}");
         }
         session
             .sql(&format!(
@@ -425,15 +425,11 @@ async fn a_session_killed_in_the_middle_of_a_list_settles_nothing() {
         .await;
     let number = lease(&session, 14).await;
     let list = mixed(1..=14, &number);
-    let documents = "select * from fetchq_data.q__docs order by subject";
     for call in [
         format!("select * from fetchq.docs_settle('q', {list})"),
         format!("select * from fetchq.docs_next('q', {list}, 5)"),
     ] {
-        let before = (
-            in_snapshot(&mut session, "q").await,
-            session.rows(documents).await,
-        );
+        let before = all_of(&mut session, "q").await;
         let victim = server.connect("postgres").await;
         victim.sql("set my.sleeps = on").await;
         let pid = victim.text("select pg_backend_pid()").await;
@@ -452,10 +448,7 @@ async fn a_session_killed_in_the_middle_of_a_list_settles_nothing() {
         })
         .await;
         session = server.connect_when_up("postgres").await;
-        let after = (
-            in_snapshot(&mut session, "q").await,
-            session.rows(documents).await,
-        );
+        let after = all_of(&mut session, "q").await;
         assert_eq!(after, before);
     }
     let settled =

@@ -1,32 +1,8 @@
 //! A dump that is restored into an empty database continues where the original was.
 
-use std::process::Command;
-
 use fetchq_client_tests::{
-    Database, Server, Session, bin, counters_are_exact, metrics, run, run_with_input, wait_until,
+    Database, Server, Session, counters_are_exact, metrics, run, run_with_input, wait_until,
 };
-use tokio_postgres::config::Host;
-
-/// A command for one of PostgreSQL's programs, with the connection options for a database.
-fn client(program: &str, db: &Database) -> Command {
-    let config = db.server.config();
-    let host = match &config.get_hosts()[0] {
-        Host::Tcp(name) => name.clone(),
-        #[cfg(unix)]
-        Host::Unix(path) => path.display().to_string(),
-    };
-    let mut command = bin(program);
-    command
-        .env("PGHOST", host)
-        .env("PGPORT", config.get_ports()[0].to_string())
-        .env("PGUSER", config.get_user().unwrap_or("postgres"))
-        .env(
-            "PGPASSWORD",
-            String::from_utf8_lossy(config.get_password().unwrap_or_default()).as_ref(),
-        )
-        .env("PGDATABASE", &db.name);
-    command
-}
 
 /// Fills the database: documents in every state, logs, snapshots, settings, and counters that
 /// are packed and not packed.
@@ -62,7 +38,7 @@ async fn fill(session: &Session) {
              update fetchq.jobs set settings = '{\"delay\": \"17s\", \"duration\": \"3m\"}', next_iteration = now() + interval '1 hour' where task = 'lgp';
              update fetchq.jobs set settings = '{\"delay\": \"1s\", \"duration\": \"1m\", \"limit\": 7}', payload = '{\"x\": 1}' where task = 'mnt' and queue = 'q';
              select fetchq.doc_push('q', 'd' || i, 0, i % 3, now() - interval '1 hour', jsonb_build_object('n', i, 't', 'it''s')) from generate_series(1, 40) i;
-             select fetchq.schedule_create('nightly', 'q', '30 2 * * *', '{\"a\": \"it''s\"}', 'Europe/Berlin', 2, 3, 'all', 7, '5 minutes', '2020-01-01', '4000-01-01');
+             select fetchq.schedule_create('nightly', 'q', '30 2 * * *', '{\"a\": \"it''s\"}', 'Europe/Berlin', 2, 3, 'all', 7, '5 minutes', '2020-01-01', '4000-01-01', headers => '{\"trace\": \"it''s\"}');
              select fetchq.schedule_create('paused', 'order', '1 month'); select fetchq.schedule_pause('paused');
              update fetchq.schedules set ticks = 9, attempts = 1, last_error = 'why', last_tick = '2026-01-01' where name = 'paused';
              select fetchq.doc_push('q', 'late', '{}', now() + interval '1 day')",
@@ -281,9 +257,9 @@ async fn goes_on(session: &mut Session) {
     let run = "select r.* from fetchq.schedules s, fetchq.schedule_run_at(9, s.next_tick) r where s.name = 'nightly'";
     assert_eq!(session.rows(run).await, ["1|1"]);
     let pushed = session
-        .rows("select d.version, d.priority, d.payload, d.next_iteration < s.last_tick + s.jitter from fetchq_data.q__docs d, fetchq.schedules s where d.subject like 'nightly@%' and s.name = 'nightly'")
+        .rows("select d.version, d.priority, d.payload, d.headers, d.next_iteration < s.last_tick + s.jitter from fetchq_data.q__docs d, fetchq.schedules s where d.subject like 'nightly@%' and s.name = 'nightly'")
         .await;
-    assert_eq!(pushed, [r#"2|3|{"a": "it's"}|t"#]);
+    assert_eq!(pushed, [r#"2|3|{"a": "it's"}|{"trace": "it's"}|t"#]);
     keeps_what_is_settled(session).await;
     // The queues still depend on the extension.
     assert_eq!(session.state("drop extension fetchq").await, "2BP01");
@@ -353,9 +329,10 @@ async fn dump_and_restore(name: &str, restore: impl Fn(&Database, &Database)) {
 #[tokio::test]
 async fn plain() {
     dump_and_restore("plain_dump", |from, to| {
-        let dump = run(&mut client("pg_dump", from));
+        let dump = run(&mut from.client("pg_dump"));
         run_with_input(
-            client("psql", to).args(["-X", "-q", "-v", "ON_ERROR_STOP=1"]),
+            to.client("psql")
+                .args(["-X", "-q", "-v", "ON_ERROR_STOP=1"]),
             &dump,
         );
     })
@@ -367,8 +344,9 @@ async fn custom_format() {
     let file = std::path::Path::new(&std::env::var("FETCHQ_STATE_DIR").expect("FETCHQ_STATE_DIR"))
         .join("client.dump");
     dump_and_restore("custom_dump", |from, to| {
-        run(client("pg_dump", from).args(["-Fc", "-f"]).arg(&file));
-        run(client("pg_restore", to)
+        run(from.client("pg_dump").args(["-Fc", "-f"]).arg(&file));
+        run(to
+            .client("pg_restore")
             .args(["--exit-on-error", "-d", &to.name])
             .arg(&file));
     })

@@ -113,8 +113,12 @@ async fn lair(cluster: &Cluster, name: &str) -> (Database, Session, Session) {
     (db, session, mallory)
 }
 
-/// Makes a job of a queue due, and waits until the background worker has run it. Returns whether
-/// it succeeded. A job is claimed for 5 minutes, and after a failure waits for 10 at least.
+/// Creates the queue `mail` of the superuser, and the queue `evil` of mallory.
+async fn mail_and_evil(session: &Session, mallory: &Session) {
+    session.sql("select fetchq.queue_create('mail')").await;
+    mallory.sql("select fetchq.queue_create('evil')").await;
+}
+
 /// A session of mallory in the server of the suite.
 async fn as_mallory(db: &Database) -> Session {
     let mut config = Server::of_suite().config().clone();
@@ -122,6 +126,8 @@ async fn as_mallory(db: &Database) -> Session {
     Server::new(config).connect(&db.name).await
 }
 
+/// Makes a job of a queue due, and waits until the background worker has run it. Returns whether
+/// it succeeded. A job is claimed for 5 minutes, and after a failure waits for 10 at least.
 async fn run_job(session: &Session, queue: &str, task: &str) -> bool {
     let of = format!("queue = '{queue}' and task = '{task}'");
     session

@@ -1,104 +1,8 @@
 //! NULL for every argument of every function.
 
-use fetchq_client_tests::{Function, Server, Value, error_of, functions, prepare_queue, state_of};
-
-/// Arguments that may be NULL: functions, argument.
-const OPTIONAL: &[(&[&str], &str)] = &[
-    (&["doc_complete_many", "doc_reschedule_many"], "payloads"),
-    (&["doc_complete", "doc_kill", "doc_reschedule"], "payload"),
-    (
-        &[
-            "doc_complete",
-            "doc_kill",
-            "doc_reschedule",
-            "doc_drop",
-            "doc_reject",
-            "doc_snooze",
-            "doc_extend",
-            "doc_complete_many",
-            "doc_reschedule_many",
-            "doc_drop_many",
-        ],
-        "lease",
-    ),
-    (
-        &[
-            "doc_reject",
-            "doc_put",
-            "doc_append",
-            "doc_reschedule",
-            "doc_snooze",
-        ],
-        "delay",
-    ),
-    (&["doc_put", "doc_append"], "payload"),
-    (&["doc_put", "doc_snooze"], "next_iteration"),
-    (
-        &[
-            "doc_put",
-            "doc_append",
-            "doc_lease",
-            "doc_lease_any",
-            "docs_next",
-        ],
-        "version",
-    ),
-    (&["doc_put", "doc_append"], "priority"),
-    (&["doc_put", "doc_put_many"], "mode"),
-    (&["doc_put", "doc_append"], "ordering_key"),
-    (&["doc_put", "doc_append"], "max_attempts"),
-    (&["doc_put", "doc_append"], "headers"),
-    (
-        &[
-            "doc_lease",
-            "doc_lease_any",
-            "docs_next",
-            "docs_list",
-            "doc_errors",
-            "docs_retry",
-            "docs_kill",
-            "docs_drop",
-            "docs_move",
-            "docs_set_priority",
-        ],
-        "max_docs",
-    ),
-    (&["docs_list", "docs_retry", "docs_set_priority"], "filter"),
-    (
-        &[
-            "docs_retry",
-            "docs_kill",
-            "docs_drop",
-            "docs_move",
-            "docs_set_priority",
-        ],
-        "dry_run",
-    ),
-    (&["doc_reject", "log_error", "doc_kill"], "details"),
-    (&["doc_complete"], "result"),
-    (&["doc_complete_many"], "results"),
-    (&["doc_extend"], "progress"),
-    (&["doc_reject", "log_error"], "ref_id"),
-    (&["queue_history", "queue_grants", "queue_stats"], "queue"),
-    (&["docs_list"], "after"),
-    (&["schedule_create"], "starts_at"),
-    (&["schedule_create"], "ends_at"),
-    (&["doc_lease_any"], "weights"),
-    (
-        &["doc_lease", "doc_lease_any", "docs_next", "lease_extend"],
-        "duration",
-    ),
-    (&["docs_next"], "settlements"),
-    (&["docs_settle", "docs_next"], "on_lost"),
-    (&["lease_extend"], "subjects"),
-    (&["doc_lease", "doc_lease_any", "docs_next"], "worker"),
-    (&["doc_lease", "doc_lease_any", "docs_next"], "binding"),
-    (&["queue_create"], "settings"),
-];
-
-/// Arguments whose default is refused, and so is NULL: the SQLSTATE says more than that it is NULL.
-const REFUSED: (&[&str], &str, &str) =
-    (&["docs_kill", "docs_drop", "docs_move"], "filter", "21000");
+use fetchq_client_tests::{
+    Function, NullIs, Server, Value, error_of, functions, null_is, prepare_queue, state_of,
+};
 
 #[tokio::test]
 async fn null_for_every_argument_of_every_function() {
@@ -114,28 +18,25 @@ async fn null_for_every_argument_of_every_function() {
             session.sql("begin").await;
             let result = Function::call(&session, &statement, &values).await;
             session.sql("rollback").await;
-            let may = OPTIONAL
-                .iter()
-                .any(|(names, a)| names.contains(&function.name.as_str()) && *a == argument.name);
             let case = format!(
                 "{} with NULL for \"{}\"",
                 function.signature(),
                 argument.name
             );
-            match result {
-                Ok(_) if may => {}
-                Ok(_) => wrong.push(format!("{case}: accepted")),
-                Err(e) if may => wrong.push(format!("{case}: {e:?}")),
-                Err(e) => {
-                    let told = error_of(&e).message().to_owned();
-                    let (names, refused, state) = REFUSED;
-                    let is_refused =
-                        names.contains(&function.name.as_str()) && refused == argument.name;
-                    if is_refused && state_of(&e) == state {
-                        continue;
+            let expected = null_is(&function.name, &argument.name);
+            match (result, expected) {
+                (Ok(_), NullIs::Default) => {}
+                (Ok(_), _) => wrong.push(format!("{case}: accepted")),
+                (Err(e), NullIs::Default) => wrong.push(format!("{case}: {e:?}")),
+                (Err(e), NullIs::Refused(state)) => {
+                    if state_of(&e) != state {
+                        wrong.push(format!("{case}: {e:?}"));
                     }
-                    if state_of(&e) != "22004" || !told.contains(&format!("\"{}\"", argument.name))
-                    {
+                }
+                (Err(e), NullIs::Missing) => {
+                    let told = error_of(&e).message().to_owned();
+                    let is_named = told.contains(&format!("\"{}\"", argument.name));
+                    if state_of(&e) != "22004" || !is_named {
                         wrong.push(format!("{case}: {} {told}", state_of(&e)));
                     }
                 }

@@ -3,7 +3,7 @@
 //! calls.rs makes every call through it.
 
 use fetchq_client_tests::{
-    Database, Pooler, Server, Session, counters_are_exact, error_of, state_of, wait_until,
+    Database, Pooler, Server, Session, counters_are_exact, state_of, wait_until,
 };
 
 async fn start(name: &str) -> (Database, Pooler, Database) {
@@ -148,9 +148,7 @@ async fn a_commit_through_the_pooler_wakes_who_waits_behind_it() {
     // In a transaction nobody can wait, with or without a pooler, and the error says so.
     b.sql("begin").await;
     let call = "call fetchq.queue_wait(queues => array['q'], timeout => '1 s')";
-    let e = b.simple_query(call).await.expect_err("it cannot wait");
-    assert_eq!(state_of(&e), "25001");
-    assert!(error_of(&e).hint().is_some(), "{e:?}");
+    b.cannot_wait(call, "fetchq.queue_wait").await;
     b.sql("rollback").await;
     drop(pooler);
     db.remove().await;

@@ -400,12 +400,21 @@ async fn handlers_are_checked_before_anything_is_picked() {
         session.state("call fetchq.work('r', 'handle')").await,
         "42704"
     );
-    session.sql("begin").await;
-    assert_eq!(
-        session.state("call fetchq.work('q', 'handle')").await,
-        "25001"
-    );
-    session.sql("rollback").await;
+    // Where it cannot commit: in a transaction block, beside another statement, in a function.
+    session
+        .sql("create function works() returns void language plpgsql as $$ declare p int; f int; begin call fetchq.work('q', 'handle', processed => p, failed => f); end $$")
+        .await;
+    for call in [
+        "begin; call fetchq.work('q', 'handle')",
+        "rollback; select 1; call fetchq.work('q', 'handle')",
+        "select works()",
+        "begin; select works()",
+    ] {
+        session.cannot_wait(call, "fetchq.work").await;
+    }
+    session.sql("rollback; drop function works()").await;
+    let untouched = "select count(*) from fetchq_data.q__docs where status = 2";
+    assert_eq!(session.text(untouched).await, "0");
     session
         .sql(
             "drop role if exists fetchq_work_test; create role fetchq_work_test;

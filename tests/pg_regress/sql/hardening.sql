@@ -25,16 +25,48 @@ show plan_cache_mode;
 reset plan_cache_mode;
 drop trigger set_planner on fetchq_data.rq_hard__docs;
 
--- A trigger suppresses the insert: an append gives no subject, and an upsert fails with the reason.
+-- A trigger suppresses the insert. That is an error, and nothing is done.
 create function test.suppress() returns trigger language plpgsql as $$ begin return null; end $$;
 create trigger suppress before insert on fetchq_data.rq_hard__docs
     for each row execute function test.suppress();
-select fetchq.doc_push('rq_hard', 'c');
+create function test.adds() returns table (call text, result text) language sql as $$
+    select c, test.error('select * from fetchq.' || c) from unnest(array[
+        $q$doc_append('rq_hard', '{}')$q$, $q$doc_append_many('rq_hard', array['{}', '{}']::jsonb[])$q$,
+        $q$doc_push('rq_hard', 'c')$q$, $q$doc_push('rq_hard', 'c', 0, 0, now(), '{}')$q$,
+        $q$doc_push('rq_hard', 0, now(), $d$('a', 0, '{}', {DATA}), ('c', 0, '{}', {DATA}), ('d', 0, '{}', {DATA})$d$)$q$,
+        $q$doc_upsert('rq_hard', 'c', 0, 0, '2020-01-01', '{}')$q$,
+        $q$doc_put('rq_hard', 'c')$q$, $q$doc_put('rq_hard', 'c', mode => 'replace')$q$,
+        $q$doc_put_many('rq_hard', '[{"subject": "c"}]')$q$]) c
+$$;
+select test.delta('rq_hard') is not null as is_noted;
+\pset format unaligned
+\pset tuples_only on
+select * from test.adds();
+-- A document that exists is no reason for an error.
+select fetchq.doc_push('rq_hard', 'a'), fetchq.doc_put('rq_hard', 'a'), fetchq.doc_put('rq_hard', 'a', mode => 'replace');
+select fetchq.doc_push('rq_hard', 0, now(), $$('a', 0, '{}', {DATA}), ('b', 0, '{}', {DATA})$$);
+-- Lenient calls return what they did in fetchq 4. doc_put is none of them.
+set fetchq.strict = off;
+select * from test.adds();
 select fetchq.doc_append('rq_hard', '{}') is null as nothing_was_added;
-select subject from fetchq.doc_append_many('rq_hard', array['{}', '{}']::jsonb[]);
-\set VERBOSITY sqlstate
-select * from fetchq.doc_upsert('rq_hard', 'c', 0, 0, '2020-01-01', '{}');
+select subject is null as nothing_was_added from fetchq.doc_append_many('rq_hard', array['{}', '{}']::jsonb[]);
+reset fetchq.strict;
+-- Some are suppressed: none is added.
+create or replace function test.suppress() returns trigger language plpgsql as $$
+begin
+    if new.payload ? 'bad' then return null; end if;
+    return new;
+end $$;
+select test.error($$select fetchq.doc_append_many('rq_hard', array['{}', '{"bad": 1}', '{}']::jsonb[])$$);
+select test.error($$select fetchq.doc_put_many('rq_hard', '[{"subject": "x"}, {"subject": "y", "payload": {"bad": 1}}]')$$);
+select test.error($q$select fetchq.doc_push('rq_hard', 0, now(), $$('x', 0, '{}', {DATA}), ('y', 0, '{"bad": 1}', {DATA})$$)$q$);
+\pset tuples_only off
+\pset format aligned
+select test.delta('rq_hard');
+select test.exact('rq_hard');
 drop trigger suppress on fetchq_data.rq_hard__docs;
+drop function test.adds();
+\set VERBOSITY sqlstate
 
 -- A trigger drops the queue whose statement is running.
 create function test.drop_queue() returns trigger language plpgsql as $$

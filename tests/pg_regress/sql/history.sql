@@ -152,6 +152,21 @@ select fetchq.doc_push('rq_hist', 'w');
 select subject from fetchq.doc_pick('rq_hist', 1);
 select fetchq.doc_complete('rq_hist', 'w');
 select outcome, subject, worker from fetchq.history;
+reset role;
+-- Who had the lease is named, whoever settles the document; who cancels or pops it, where nobody had
+-- leased it.
+select fetchq.doc_put('rq_hist', 'l' || i, priority => 10 - i, max_attempts => 1) is not null as is_put from generate_series(1, 9) i;
+select subject from fetchq.doc_lease('rq_hist', 4, '1 hour', worker => 'alice');
+select subject from fetchq.doc_lease('rq_hist', 3, '1 hour');
+set fetchq.worker = 'somebody else';
+select fetchq.doc_complete('rq_hist', 'l1'), fetchq.doc_drop('rq_hist', 'l2'), fetchq.doc_reject('rq_hist', 'l3', 'no');
+select subject, outcome from fetchq.docs_settle('rq_hist', '[{"subject": "l4", "action": "kill"}, {"subject": "l5", "action": "complete"}, {"subject": "l6", "action": "complete"}]');
+select subject, settled from fetchq.doc_complete_many('rq_hist', '{l7}');
+select fetchq.doc_cancel('rq_hist', 'l8');
+select subject from fetchq.doc_pop('rq_hist', 0, 1);
+select outcome, subject, worker from fetchq.history where subject like 'l%' order by subject;
+select worker from fetchq.doc_get('rq_hist', 'l1');
+set fetchq.worker = 'regress';
 set role regress_fetchq_reader;
 select count(*) from fetchq.history;
 select test.error($$select * from fetchq.queue_history('rq_hist')$$);

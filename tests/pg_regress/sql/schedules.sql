@@ -21,6 +21,7 @@ select c || ' => ' || test.error('select fetchq.' || c) from unnest(array[
     $$schedule_create('s', 'rq_sched', '@daily', catch_up_limit => 0)$$,
     $$schedule_create('s', 'rq_sched', '@daily', jitter => '-1 s')$$,
     $$schedule_create('s', 'rq_sched', '@daily', ends_at => '2000-01-01')$$,
+    $$schedule_create('s', 'rq_sched', '@daily', headers => '[]')$$, $$schedule_create('s', 'rq_sched', '@daily', headers => 'null')$$,
     $$schedule_create('s', 'rq_sched', null)$$,
     $$schedule_pause('s')$$, $$schedule_resume('s')$$,
     $$schedule_preview('@daily', 'Mars')$$, $$schedule_preview('@daily', n => -1)$$, $$schedule_run(-1)$$]) c;
@@ -51,6 +52,21 @@ select * from fetchq.schedule_create('once', 'rq_sched', 'every 1 hour', starts_
 select * from fetchq.schedule_create('skip', 'rq_sched', '@hourly', catch_up => 'skip', starts_at => '2100-01-01');
 select name, queue, schedule, timezone, state, next_tick, last_tick, ticks, catch_up, catch_up_limit, jitter from fetchq.schedule_list();
 select name, version, priority, payload, starts_at, ends_at, created_at = now() as is_new, attempts, last_error from fetchq.schedule_list();
+
+-- Headers: each document gets them. Without the option a change removes them.
+select was_created from fetchq.schedule_create('headers', 'rq_sched', '1 day', headers => '{"trace": "1"}', starts_at => '2099-01-01', ends_at => '2099-01-03');
+select headers from fetchq.schedule_list() where name = 'headers';
+select * from fetchq.schedule_run_at(9, '2099-01-01');
+select subject, headers from fetchq_data.rq_sched__docs;
+select subject, headers from fetchq.doc_get('rq_sched', 'headers@2099-01-01T00:00:00Z');
+select was_created from fetchq.schedule_create('headers', 'rq_sched', '1 day', starts_at => '2099-01-01', ends_at => '2099-01-03', replace => true);
+select headers from fetchq.schedule_list() where name = 'headers';
+select * from fetchq.schedule_run_at(9, '2099-01-02');
+select subject, headers from fetchq_data.rq_sched__docs order by subject;
+select fetchq.schedule_drop('headers');
+select fetchq.doc_drop_many('rq_sched', array(select subject from fetchq.doc_pick('rq_sched', 0, 9, '1m')));
+delete from fetchq_data.rq_sched__docs;
+select fetchq.metric_reset('rq_sched') is not null as was_reset;
 
 -- No schedule is due.
 select * from fetchq.schedule_run();
@@ -122,6 +138,7 @@ select test.error($$insert into fetchq.schedules (name, queue) values ('s', 'q')
 select test.error($$insert into fetchq.schedules (name, queue, cron, every) values ('s', 'q', '@daily', '1 h')$$);
 select test.error($$update fetchq.schedules set catch_up = 'some'$$);
 select test.error($$update fetchq.schedules set catch_up_limit = 10001$$);
+select test.error($$update fetchq.schedules set headers = '[]'$$);
 
 -- The schedules of a queue are dropped with it.
 set client_min_messages = notice;

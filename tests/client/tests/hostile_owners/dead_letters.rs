@@ -24,11 +24,10 @@ async fn dead_letters_between_owners_run_with_the_rights_of_each() {
     let cluster = with_worker("letters", "");
     let (db, session, mallory) = lair(&cluster, "letters").await;
     worker_comes(&session, &db.name).await;
+    mail_and_evil(&session, &mallory).await;
     session
         .sql(
-            "select fetchq.queue_create('mail');
-             set role mallory;
-             select fetchq.queue_create('evil');
+            "set role mallory;
              create trigger a before insert or update or delete on fetchq_data.evil__docs
                  for each row execute function lair.on_change('row');
              create constraint trigger z after insert on fetchq_data.evil__docs

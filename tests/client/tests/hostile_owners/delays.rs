@@ -5,13 +5,12 @@ use super::*;
 #[tokio::test]
 async fn a_slow_owner_delays_nobody_else() {
     let cluster = with_worker("slow", "fetchq.maintenance_timeout = '2s'");
-    let (db, session, _mallory) = lair(&cluster, "slow").await;
+    let (db, session, mallory) = lair(&cluster, "slow").await;
     worker_comes(&session, &db.name).await;
+    mail_and_evil(&session, &mallory).await;
     session
         .sql(
-            "select fetchq.queue_create('mail');
-             set role mallory;
-             select fetchq.queue_create('evil');
+            "set role mallory;
              create function lair.sleep() returns trigger language plpgsql as $$
              begin
                  perform lair.attack('sleep');
@@ -257,16 +256,16 @@ async fn advisory_locks_of_an_owner_hold_nobody_up() {
     let cluster = with_worker("advisory", "");
     let (db, session, mallory) = lair(&cluster, "advisory").await;
     worker_comes(&session, &db.name).await;
+    mail_and_evil(&session, &mallory).await;
     session
-        .sql("select fetchq.queue_create('mail'); select fetchq.queue_configure('mail', '{\"ordered\": true}')")
+        .sql("select fetchq.queue_configure('mail', '{\"ordered\": true}')")
         .await;
     let id = session
         .text("select id from fetchq.queues where name = 'mail'")
         .await;
     mallory
         .sql(&format!(
-            "select fetchq.queue_create('evil');
-             create function lair.lock() returns trigger language plpgsql as $$
+            "create function lair.lock() returns trigger language plpgsql as $$
              begin
                  perform lair.attack('lock');
                  perform pg_advisory_lock({id}, n) from generate_series(1, 3) n;

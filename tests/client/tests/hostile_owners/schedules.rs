@@ -5,17 +5,16 @@ use super::*;
 #[tokio::test]
 async fn a_schedule_pushes_with_the_rights_of_its_maker() {
     let cluster = with_worker("makers", "");
-    let (db, session, _mallory) = lair(&cluster, "makers").await;
+    let (db, session, mallory) = lair(&cluster, "makers").await;
     worker_comes(&session, &db.name).await;
+    mail_and_evil(&session, &mallory).await;
     session
         .sql(
             "create role maker;
              grant usage on schema fetchq, fetchq_data to maker;
              grant select, insert, update, delete on all tables in schema fetchq to maker;
              grant execute on all functions in schema fetchq to maker;
-             select fetchq.queue_create('mail');
              set role mallory;
-             select fetchq.queue_create('evil');
              create trigger a before insert on fetchq_data.evil__docs
                  for each row execute function lair.on_change('row');
              reset role;
@@ -73,8 +72,7 @@ async fn a_schedule_pushes_with_the_rights_of_its_maker() {
 async fn a_schedule_that_appears_meanwhile_is_not_replaced() {
     let cluster = with_worker("stolen", "fetchq.background_worker = off");
     let (db, session, mallory) = lair(&cluster, "stolen").await;
-    mallory.sql("select fetchq.queue_create('evil')").await;
-    session.sql("select fetchq.queue_create('mail')").await;
+    mail_and_evil(&session, &mallory).await;
     mallory.sql("begin; select fetchq.queue_drop('evil')").await;
     let mut config = cluster.server().config().clone();
     config.user("mallory");
