@@ -13,6 +13,7 @@ pub mod documents;
 pub mod documents_check;
 pub mod documents_write;
 pub mod errno;
+pub mod extension_script;
 pub mod index_look;
 pub mod index_walk;
 pub mod invalidation;
