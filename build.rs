@@ -73,7 +73,8 @@ fn main() -> Result<(), Box<dyn Error>> {
          set local fetchq_upgrade.dry_run = :'dry_run';\n\
          \\endif\n\
          set local client_min_messages = warning;\n\n\
-         {check}\n{step_aside}\ncreate extension fetchq version '{version}';\n\n\
+         {check}\n{step_aside}\n\
+         set local search_path to default;\ncreate extension fetchq version '{version}';\n\n\
          \\o /dev/null\n{carry}\n\\o\n{clean}\ncommit;\n\\echo fetchq 4 is upgraded to {version}.\n"
     );
     write_if_changed(&root, &format!("unpackaged--{version}"), &script)

@@ -137,6 +137,10 @@ begin
             select 1 as n, format('usage on schema %s', case s.nspname when 'fetchq_upgrade_old' then 'fetchq' else 'fetchq_data' end) as what, s.grantee
             from roles s where s.privilege_type = 'USAGE'
             union
+            -- Maintenance acts as the owner of a queue.
+            select 1, format('usage on schema %s', s), c.relowner
+            from fetchq_upgrade.queues q join pg_class c on c.oid = q.docs cross join unnest(array['fetchq', 'fetchq_data']) s
+            union
             select 2, 'execute on function fetchq.queue_create', s.grantee from roles s where s.nspname = 'fetchq_upgrade_data' and s.privilege_type = 'CREATE'
             union
             select 2, 'execute on function fetchq.metric_log_pack', t.grantee from tables t where t.relname = 'metrics_writes' and t.privilege_type = 'DELETE'
