@@ -179,17 +179,6 @@ language sql as $$
     ) as e (t, c, y)
 $$;
 
--- The tables with which fetchq 4 works: the four of its own schema, and three for each queue. A kind
--- is the first word of fetchq_upgrade.own_columns().
-create view fetchq_upgrade.tables as
-select c.oid as tbl, c.relname::text as kind, null::int as queue
-from pg_class c
-where c.relnamespace = 'fetchq'::regnamespace and c.relname in ('queues', 'jobs', 'metrics', 'metrics_writes')
-union all
-select k.tbl, k.kind, q.id
-from fetchq_upgrade.queues q
-cross join lateral (values (q.docs, '*docs'), (q.logs, '*logs'), (q.series, '*metrics')) as k (tbl, kind);
-
 -- What is there, and what it is made of.
 do $$
 declare
@@ -293,6 +282,17 @@ begin
         and (j.task not in ('mnt', 'sts', 'cmp', 'drp') or not exists (select from fetchq.queues q where lower(q.name) = lower(j.queue)))
     order by j.id;
 end $$;
+
+-- The tables with which fetchq 4 works: the four of its own schema, and three for each queue. A kind
+-- is the first word of fetchq_upgrade.own_columns().
+create view fetchq_upgrade.tables as
+select c.oid as tbl, c.relname::text as kind, null::int as queue
+from pg_class c
+where c.relnamespace = 'fetchq'::regnamespace and c.relname in ('queues', 'jobs', 'metrics', 'metrics_writes')
+union all
+select k.tbl, k.kind, q.id
+from fetchq_upgrade.queues q
+cross join lateral (values (q.docs, '*docs'), (q.logs, '*logs'), (q.series, '*metrics')) as k (tbl, kind);
 
 -- The objects of fetchq 4.
 insert into fetchq_upgrade.objects
