@@ -281,6 +281,20 @@ for (const way of WAYS) {
       for (const part of Object.keys(mine)) assert.deepEqual(owner(mine[part]), owner(other[part]), part);
     });
 
+    if (!way.isExtension) {
+      test('"create extension" says what to run instead', async (t) => {
+        const base = await create(`${way.name}_create`);
+        const client = await bootClient(t, version, base.url(), { queues: [{ name: 'q' }] });
+        await client.end();
+        await assert.rejects(base.one('create extension fetchq'), ({ code, message, hint }) => {
+          assert.equal(code, '42P06');
+          assert.match(message, /this database has fetchq 4 already/);
+          return /fetchq--unpackaged--5.0.0.sql/.test(hint) || assert.fail(hint);
+        });
+        assert.ok(await isOld(base));
+      });
+    }
+
     test('a failure in the middle leaves fetchq 4 at work', async (t) => {
       const base = await create(`${way.name}_fail`);
       const client = await bootClient(t, version, base.url(), { queues: [{ name: 'q' }] });
