@@ -56,10 +56,10 @@ fn main() -> Result<(), Box<dyn Error>> {
     // What belongs to users must not become a member of the extension.
     write!(
         update,
-        "create function fetchq_upgrade.run_outside_extension(sql text) returns void\n\
-         language c as 'MODULE_PATHNAME', 'run_outside_extension_wrapper';\n\
+        "{}\n\
          select fetchq_upgrade.run_outside_extension({QUOTE}\n{carry}\n{QUOTE});\n\
-         drop function fetchq_upgrade.run_outside_extension(text);\n\n{clean}"
+         drop function fetchq_upgrade.run_outside_extension(text);\n\n{clean}",
+        read(&root.join("src/sql/functions/upgrade.sql"))?,
     )?;
     write_if_changed(&root, &format!("{LAST}--{version}"), &update)?;
     for earlier in EARLIER {

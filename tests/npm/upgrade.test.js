@@ -1,6 +1,7 @@
 // Upgrades of databases that the published clients have made: in place, and all or nothing.
 import assert from 'node:assert/strict';
 import { execFile } from 'node:child_process';
+import { randomBytes } from 'node:crypto';
 import { after, describe, test } from 'node:test';
 import { promisify } from 'node:util';
 import { bootClient, CLIENTS } from './client.js';
@@ -272,6 +273,12 @@ for (const way of WAYS) {
       cleanup.push(fresh.drop);
       const client = await bootClient(t, version, base.url(), { queues: [{ name: 'same' }] });
       await client.end();
+      if (HAS_WORKER) {
+        // It must not run in the tables of fetchq 4, even where that is an extension of the same name.
+        const served = async (name) => (await fresh.one("select count(*)::int as n from pg_stat_activity where backend_type = 'fetchq background worker' and datname = $1", [name])).n;
+        await poll('a background worker serves the fresh one', () => served(`${way.name}_fresh`));
+        assert.equal(await served(`${way.name}_same`), 0);
+      }
       await base.upgrade();
       await fresh.one("select fetchq.queue_create('same')");
       await fresh.one("select fetchq.queue_enable_notify('same')");
@@ -282,6 +289,36 @@ for (const way of WAYS) {
     });
 
     if (!way.isExtension) {
+      test('a client that is no superuser, and owned all of it, goes on', async (t) => {
+        const base = await create(`${way.name}_app`);
+        const app = `${way.name}_client`;
+        const password = randomBytes(16).toString('hex');
+        await base.one(`drop role if exists ${app}`);
+        await base.one(`create role ${app} login password '${password}'`);
+        await base.one(`alter role ${app} set fetchq.compat = '${way.client}'`);
+        await base.one(`alter database ${way.name}_app owner to ${app}`);
+        cleanup.push(async () => {
+          await base.one(`alter database ${way.name}_app owner to current_user`);
+          await base.one(`drop owned by ${app} cascade`);
+          await base.one(`drop role ${app}`);
+        });
+        const url = Object.assign(new URL(base.url()), { username: app, password }).href;
+        const old = await bootClient(t, version, url, { queues: QUEUES });
+        await old.doc.push('plain', { subject: 'a' });
+        await old.end();
+        await base.upgrade();
+        const client = await bootClient(t, version, url, { queues: [...QUEUES, { name: 'added' }] });
+        assert.deepEqual((await client.doc.pick('plain')).map(({ subject }) => subject), ['a']);
+        assert.deepEqual(await client.doc.complete('plain', 'a'), { affected_rows: 1 });
+        assert.deepEqual(await client.doc.push('added', { subject: 'b' }), { queued_docs: 1 });
+        const { processed } = (await client.pool.query('select * from fetchq.mnt()')).rows[0];
+        assert.ok(processed > 0);
+        await client.queue.drop('silent');
+        const [{ n }] = await base.all("select count(*)::int as n from pg_class where relnamespace = 'fetchq'::regnamespace and relowner = $1::regrole", [app]);
+        assert.equal(n, 0);
+        await client.end();
+      });
+
       test('"create extension" says what to run instead', async (t) => {
         const base = await create(`${way.name}_create`);
         const client = await bootClient(t, version, base.url(), { queues: [{ name: 'q' }] });

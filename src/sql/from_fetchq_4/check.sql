@@ -605,8 +605,8 @@ begin
         return;
     end if;
     if is_dry_run then
-        select format('%s queues, %s documents, tables of %s. The upgrade needs about %s of disk while it runs, and more than half of that for temporary files and the write-ahead log.',
-                count(*), coalesce(sum(q.documents), 0), pg_size_pretty(coalesce(sum(q.bytes), 0)), pg_size_pretty(coalesce(sum(q.bytes), 0) * 3))
+        select format('%s queues, %s documents, tables of %s. The upgrade needs about %s of disk more while it runs: for the new tables, for temporary files and for the write-ahead log.',
+                count(*), coalesce(sum(q.documents), 0), pg_size_pretty(coalesce(sum(q.bytes), 0)), pg_size_pretty(coalesce(sum(q.bytes), 0) * 5 / 2))
             || coalesce(string_agg(format(e'\nqueue %I: %s documents, %s', q.name, q.documents, pg_size_pretty(q.bytes)), '' order by q.id), '')
             || format(e'\nmade anew: %s views, %s triggers, %s indexes of yours',
                 (select count(*) from fetchq_upgrade.views), (select count(*) from fetchq_upgrade.statements s where s.step = 'trigger' and s.sql ~* '^create'),
