@@ -62,10 +62,12 @@ begin
             from pg_attribute a where a.attrelid = part.tbl and a.attnum > 0 and not a.attisdropped;
             if part.kind = 'docs' then
                 perform fetchq.queue_drop_indexes(old.folded);
+                execute format('alter table %s drop constraint %I', part.name, old.folded || '__docs_pkey');
             end if;
             execute format('insert into %s (%s) select %2$s from only %s order by %s', part.name, columns, part.tbl::regclass,
                 case part.kind when 'docs' then 'created_at, ctid' else 'id' end);
             if part.kind = 'docs' then
+                execute format('alter table %s add constraint %I primary key (subject)', part.name, old.folded || '__docs_pkey');
                 perform fetchq.queue_create_indexes(old.folded);
             else
                 -- Ids go on where they were.
