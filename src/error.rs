@@ -160,6 +160,8 @@ pub enum Error {
     BadTrigger(String),
     #[error("only a superuser or the owner of the extension can destroy fetchq")]
     NotOwner,
+    #[error("only a script of the extension can do this, while the server runs it")]
+    NoUpdate,
     #[error("role \"{role}\" {} queue \"{queue}\"", describe_right(*.kind))]
     NoRight {
         role: String,
@@ -329,6 +331,7 @@ impl Error {
             | Self::MayNotMove { .. }
             | Self::MayNotCarry { .. }
             | Self::MayNotPush { .. } => ERRCODE_INSUFFICIENT_PRIVILEGE,
+            Self::NoUpdate => ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
             Self::OtherOwner { .. } => ERRCODE_INVALID_OBJECT_DEFINITION,
             Self::TooMuchToRead { .. } => ERRCODE_PROGRAM_LIMIT_EXCEEDED,
             Self::TableBusy { .. } | Self::RegistryBusy(_) => ERRCODE_LOCK_NOT_AVAILABLE,
@@ -409,6 +412,7 @@ impl Error {
             Self::TooMuchToRead { found, last, .. } => format!("Filter by the status planned, pending or active or by the beginning of the subject, which have an index. Or read in parts: max_docs => {found} for what was found, then go on with after => '{}'", last.replace('\'', "''")),
             Self::RegistryBusy(_) => "Try again; nothing is waited for. The view pg_locks shows who has locked it.".into(),
             Self::MayNotPush { .. } => "A role that may push into the queue can take it over: call fetchq.schedule_create() with replace => true.".into(),
+            Self::NoUpdate => "Run: alter extension fetchq update".into(),
             Self::NotOwner => "Connect as a superuser, or as the role that created the extension.".into(),
             Self::NoRight { role, queue, kind: Some(kind) } => format!("The owner of the queue can run: select fetchq.queue_grant('{queue}', '{}', '{kind}')", role.replace('\'', "''")),
             Self::NoRight { queue, .. } => format!("Connect as the owner of fetchq_data.\"{queue}__docs\", or as a superuser."),

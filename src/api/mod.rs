@@ -32,5 +32,6 @@ mod schedules;
 mod stats;
 mod status;
 mod triggers;
+mod upgrade;
 mod waiting;
 mod worker_sessions;

@@ -57,10 +57,18 @@ pub(super) fn lock_extension() {
     }
 }
 
-/// Returns whether this database has the extension.
+/// Returns whether this database has the extension, in a version that this library can serve. fetchq 4
+/// could be an extension of the same name. Nothing may run in its tables before the upgrade.
 ///
 /// Must be called in a transaction.
 pub fn has_extension() -> bool {
-    // SAFETY: This looks the name up in the catalog.
-    unsafe { pg_sys::get_extension_oid(c_string("fetchq"), true) != pg_sys::InvalidOid }
+    // SAFETY: This looks the names up in the catalog.
+    unsafe {
+        if pg_sys::get_extension_oid(c_string("fetchq"), true) == pg_sys::InvalidOid {
+            return false;
+        }
+        let schema = pg_sys::get_namespace_oid(c_string("fetchq"), true);
+        // fetchq 4 has no such table.
+        pg_sys::get_relname_relid(c_string("counter_log"), schema) != pg_sys::InvalidOid
+    }
 }

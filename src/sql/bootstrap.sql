@@ -30,6 +30,12 @@ begin
             using errcode = 'feature_not_supported',
                 hint = 'create database ... encoding ''UTF8'' template template0';
     end if;
+    -- An upgrade has moved it aside before.
+    if to_regclass('fetchq.metrics_writes') is not null then
+        raise exception 'this database has fetchq 4 already, as the npm client installs it'
+            using errcode = 'duplicate_schema',
+                hint = 'Upgrade it with the script fetchq--unpackaged--5.0.0.sql: see docs/guides/migrating-from-fetchq-4.md';
+    end if;
 end $$;
 
 create schema fetchq;

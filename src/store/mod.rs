@@ -78,4 +78,5 @@ mod stats_counted;
 pub mod status;
 pub mod trigger_events;
 pub mod triggers;
+pub mod upgrade;
 pub mod worker_sessions;

@@ -31,7 +31,8 @@ export function makeClient(t, { create }, url, settings = {}) {
     initializationRetry: { retries: 0 },
     ...settings,
   });
-  t.after(() => client.end());
+  // A test may have ended it.
+  t.after(() => client.pool?.ended || client.end());
   return Object.assign(client, { log });
 }
 

@@ -32,7 +32,7 @@ async function maintenance(...statements) {
  * Creates the database `name` with the extension, and a superuser of the same name with `settings`.
  * It first removes those of an earlier run.
  */
-export async function createDatabase(name, settings = {}) {
+export async function createDatabase(name, settings = {}, { hasExtension = true } = {}) {
   const password = randomBytes(16).toString('hex');
   const remove = [
     // FORCE is needed because background workers may be connected.
@@ -46,7 +46,7 @@ export async function createDatabase(name, settings = {}) {
   );
   const url = (options) => urlWith({ user: name, password, database: name, options });
   const pool = new pg.Pool({ connectionString: url() });
-  await pool.query('create extension fetchq');
+  if (hasExtension) await pool.query('create extension fetchq');
   for (const [setting, value] of Object.entries(settings)) {
     await pool.query(`alter role ${name} set ${setting} = '${value}'`);
   }
