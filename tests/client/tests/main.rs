@@ -42,6 +42,7 @@ mod status;
 mod status_components;
 mod status_horizon;
 mod untyped;
+mod versions;
 mod waiting;
 mod worker;
 mod worker_crash;
