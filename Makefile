@@ -76,8 +76,8 @@ clean: ## stop all servers of this checkout, remove their data and everything th
 
 ##@ Variables
 #= PG_CONFIG    another PostgreSQL, for any target: PG_CONFIG=/path/to/pg_config make test
-#= SUITE        for test: lint unit regress docs isolation client npm python quickstart docker;
-#=              and upgrade, which runs only when it is named
+#= SUITE        for test: lint unit regress docs isolation client npm python quickstart docker
+#=              versions recovery; and upgrade, which runs only when it is named
 #= OLD_PG_CONFIG, NEW_PG_CONFIG
 #=              for SUITE=upgrade: the PostgreSQL that pg_upgrade upgrades from, and to
 #= JOBS         for test: number of servers that run at once (2; 1 runs the suites one by one)

@@ -9,7 +9,7 @@ use crate::domain::status::Status;
 use crate::domain::wording::{
     Writer, describe, describe_lost, describe_right, describe_writer, shorten,
 };
-use crate::domain::{filter, queue_settings, schedule, settlement};
+use crate::domain::{filter, queue_settings, schedule, settlement, version};
 
 /// What can go wrong in a call, other than an error of the server.
 ///
@@ -39,6 +39,11 @@ pub enum Error {
     },
     #[error("another session has locked {0}")]
     RegistryBusy(String),
+    #[error("the library has version {library}, the extension in this database {catalog}")]
+    OtherVersion {
+        library: &'static str,
+        catalog: String,
+    },
     #[error("queue \"{0}\" does not exist")]
     UnknownQueue(String),
     #[error("document \"{subject}\" of queue \"{queue}\" is not active: {}", describe(*.found))]
@@ -313,6 +318,7 @@ impl Error {
                 ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE
             }
             Self::KeepsSnapshot(_) => ERRCODE_FEATURE_NOT_SUPPORTED,
+            Self::OtherVersion { .. } => ERRCODE_INVALID_SCHEMA_DEFINITION,
             Self::OlderSnapshot(_) => ERRCODE_T_R_SERIALIZATION_FAILURE,
             Self::InTransaction(_) => ERRCODE_ACTIVE_SQL_TRANSACTION,
             Self::NoDocument { .. } => ERRCODE_NO_DATA_FOUND,
@@ -369,6 +375,8 @@ impl Error {
             Self::UnknownQueue(queue) => {
                 format!("Create it with: select * from fetchq.queue_create('{queue}')")
             }
+            Self::OtherVersion { catalog, .. } if version::is_newer_than(catalog) => "Run in this database: alter extension fetchq update".into(),
+            Self::OtherVersion { catalog, .. } => format!("Install the files of fetchq {catalog}, then connect again, or restart the server where it preloads the library."),
             Self::NullElement { .. } => "Remove the null element.".into(),
             Self::ListLengths { .. } => "Pass one element for each subject, or no list at all.".into(),
             Self::ManyDimensions { .. } => "Pass a plain list such as array['a', 'b'].".into(),

@@ -4,7 +4,7 @@
 //! These errors are possible in every function, and its comment does not repeat them:
 //! `NullArgument` for a NULL that has no meaning, `Invalid` for the name of a queue, a metric or a
 //! schedule that is not valid and for a subject that is too long, `ReadOnly` for a function that
-//! writes where that is impossible.
+//! writes where that is impossible, `OtherVersion` where the library does not fit the catalog.
 
 use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::{PgLogLevel, pg_sys};
@@ -18,11 +18,26 @@ use crate::pg::call::{Call, Reply};
 use crate::pg::json::Jsonb;
 use crate::pg::time::Interval;
 use crate::pg::value::Arg;
-use crate::pg::{passing_error, session, time};
+use crate::pg::{passing_error, relation, session, time, version};
 use crate::settings;
 
 /// Runs the body of an entry point. Raises the error that the body returns as an ERROR.
+/// Fails with `OtherVersion` when the library does not fit the catalog of this database.
 pub fn respond(
+    fcinfo: pg_sys::FunctionCallInfo,
+    body: impl FnOnce(&Call) -> Result<Reply>,
+) -> Reply {
+    respond_always(fcinfo, |call| {
+        // A transaction that has all its locks would not notice an upgrade of the extension.
+        relation::accept_invalidations();
+        version::require_fit()?;
+        body(call)
+    })
+}
+
+/// Runs the body of an entry point that works with a catalog of any version, because it reads none of
+/// its tables. Raises the error that the body returns as an ERROR.
+pub fn respond_always(
     fcinfo: pg_sys::FunctionCallInfo,
     body: impl FnOnce(&Call) -> Result<Reply>,
 ) -> Reply {

@@ -2,7 +2,8 @@
 
 use pgrx::prelude::*;
 
-use crate::api::entry::{respond, respond_write, subject};
+use crate::api::entry::{respond, respond_always, respond_write, subject};
+use crate::domain::version::LIBRARY;
 use crate::error::Error;
 use crate::pg::call::Reply;
 use crate::pg::session;
@@ -16,13 +17,13 @@ use crate::store::info;
 /// column `version` with their own, so it is the setting `fetchq.compat_version`.
 #[pg_extern(sql = false)]
 fn info(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
-    respond(fcinfo, |call| {
+    respond_always(fcinfo, |call| {
         let compat = settings::compat_version();
         let installed = info::extension_version();
         Ok(call.record(&[
             Arg::from(compat.as_str()),
             Arg::from(installed.as_deref()),
-            Arg::from(env!("CARGO_PKG_VERSION")),
+            Arg::from(LIBRARY),
             Arg::from(session::is_preloaded()),
             Arg::from(board::is_served()),
             Arg::from(floors::is_available()),
@@ -34,14 +35,14 @@ fn info(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
 /// remains to be done once the extension exists.
 #[pg_extern(sql = false)]
 fn init(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
-    respond(fcinfo, |_| Ok(Reply::bool(true)))
+    respond_always(fcinfo, |_| Ok(Reply::bool(true)))
 }
 
 /// `upgrade__310__320()`, `upgrade__320__330()`, `upgrade__330__400()`: the upgrades of fetchq
 /// 3, which old clients may call. They do nothing and return true.
 #[pg_extern(sql = false)]
 fn upgrade_nothing(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
-    respond(fcinfo, |_| Ok(Reply::bool(true)))
+    respond_always(fcinfo, |_| Ok(Reply::bool(true)))
 }
 
 /// `destroy_with_terrible_consequences() → was_destroyed`: drops the extension with every

@@ -2,9 +2,11 @@
 
 use pgrx::prelude::*;
 
-use crate::api::entry::{queue_name, respond, respond_write};
+use crate::api::entry::{queue_name, respond, respond_always, respond_write};
+use crate::domain::version::LIBRARY;
 use crate::pg::call::Reply;
 use crate::pg::value::Arg;
+use crate::pg::version;
 use crate::ready::floors;
 use crate::signals::commit;
 use crate::store::rights::{self, Right};
@@ -14,7 +16,7 @@ use crate::store::status as store;
 /// without shared memory.
 #[pg_extern(sql = false)]
 fn ready_stats(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
-    respond(fcinfo, |call| {
+    respond_always(fcinfo, |call| {
         let stats = floors::stats();
         Ok(call.record(&[
             Arg::from(stats.slots),
@@ -42,19 +44,26 @@ fn ready_floors(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
 }
 
 /// `background_worker_wake() → was_woken`: when the transaction commits, the launcher looks for
-/// databases that need a background worker. False when there is no launcher.
+/// databases that need a background worker, and sessions look whether their library fits the catalog.
+/// False when there is no launcher.
 #[pg_extern(sql = false)]
 fn background_worker_wake(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
-    respond_write(fcinfo, |_| Ok(Reply::bool(commit::extension_changed())))
+    respond_write(fcinfo, |_| {
+        version::announce_change();
+        Ok(Reply::bool(commit::extension_changed()))
+    })
 }
 
 /// `status() → (component, state, detail, hint)`: what runs, what is late, what blocks, and
-/// what to do, a row for each component.
+/// what to do, a row for each component. One row where the library does not fit the catalog.
 #[pg_extern(sql = false)]
 fn fetchq_status(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
-    respond(fcinfo, |call| {
+    respond_always(fcinfo, |call| {
         let mut out = call.rows();
-        store::report(env!("CARGO_PKG_VERSION"), &mut out);
+        match version::require_fit() {
+            Err(unfit) => store::report_unfit(&unfit, &mut out),
+            Ok(()) => store::report(LIBRARY, &mut out),
+        }
         Ok(out.done())
     })
 }

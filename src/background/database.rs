@@ -128,7 +128,7 @@ impl<'a> Services<'a> {
             self.held.set_wake_time(i64::MIN);
             if checked_at + CHECK_INTERVAL_US <= time::clock() {
                 checked_at = time::clock();
-                match process::transaction(exit_reason) {
+                match exit_reason() {
                     Ok(None) => {}
                     Ok(Some(reason)) => return reason,
                     Err(message) => {

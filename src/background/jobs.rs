@@ -241,7 +241,7 @@ pub fn main(database: u32) {
         process::reload();
         if checked_at + CHECK_INTERVAL_US <= time::clock() {
             checked_at = time::clock();
-            if process::transaction(exit_reason) != Ok(None) {
+            if exit_reason() != Ok(None) {
                 break;
             }
         }

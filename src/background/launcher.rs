@@ -49,6 +49,10 @@ const MIN_RETRY_US: i64 = 1_000_000;
 /// The longest time after which a background worker that crashed is started again: microseconds.
 const MAX_RETRY_US: i64 = 60_000_000;
 
+/// When to look again at a database whose extension has another version than the library:
+/// microseconds.
+const UNFIT_RETRY_US: i64 = 300_000_000;
+
 /// The crashes of a background worker are forgotten when it has run for this time: microseconds.
 const STABLE_AFTER_US: i64 = 60_000_000;
 
@@ -219,6 +223,7 @@ impl Launcher<'_> {
                 let needed_at = self.board.background_worker(*position).needed_at();
                 if needed_at > i64::MIN {
                     database.has_extension = Some(true);
+                    database.is_unfit_logged = false;
                 }
                 residents.push(Resident {
                     database: *oid,
@@ -421,6 +426,13 @@ impl Launcher<'_> {
                 database.has_extension = Some(false);
                 database.left_at = i64::MIN;
                 wakes_at = i64::MAX;
+            }
+            // As without the extension. The end of an upgrade tells the board, too.
+            ExitReason::OlderCatalog | ExitReason::NewerCatalog => {
+                database.log_unfit(reason == ExitReason::OlderCatalog);
+                database.has_extension = Some(false);
+                database.left_at = i64::MIN;
+                wakes_at = now + UNFIT_RETRY_US;
             }
             ExitReason::DatabaseNeeded => database.not_before = now + DATABASE_NEEDED_RETRY_US,
             ExitReason::Terminated | ExitReason::Disabled => {

@@ -1,7 +1,7 @@
 //! What the background worker of a database and its jobs process have in common: when they exit, and how they log a failure.
 
-use crate::pg::catalog;
-use crate::pg::process;
+use crate::domain::version::is_newer_than;
+use crate::pg::{catalog, process, version};
 use crate::signals::background_worker::ExitReason;
 use crate::store::queue;
 use crate::{error, settings};
@@ -10,8 +10,12 @@ use crate::{error, settings};
 /// database without other sessions waits five seconds for them to exit.
 pub const CHECK_INTERVAL_US: i64 = 1_000_000;
 
-/// Returns why this process has to exit; None when it does not. To be called in a transaction.
-pub fn exit_reason() -> Option<ExitReason> {
+/// Returns why this process has to exit; None when it does not.
+pub fn exit_reason() -> Result<Option<ExitReason>, String> {
+    process::transaction_with_any_catalog(find_exit_reason)
+}
+
+fn find_exit_reason() -> Option<ExitReason> {
     if process::is_database_wanted() {
         return Some(ExitReason::DatabaseNeeded);
     }
@@ -19,15 +23,28 @@ pub fn exit_reason() -> Option<ExitReason> {
     if !name.is_some_and(|name| is_enabled_for(&name)) {
         return Some(ExitReason::Disabled);
     }
-    (!catalog::has_extension()).then_some(ExitReason::NoExtension)
+    if !catalog::has_extension() {
+        return Some(ExitReason::NoExtension);
+    }
+    version::unfit_catalog().map(|catalog| match is_newer_than(&catalog) {
+        true => ExitReason::OlderCatalog,
+        false => ExitReason::NewerCatalog,
+    })
 }
 
-/// Writes a failure to the server's log, unless it happened because the extension was dropped.
+/// Writes a failure to the server's log, unless it happened because the extension was dropped or
+/// upgraded.
 pub fn log_failure(message: String) {
     // DROP EXTENSION locks the registry of queues. Reading it waits until that transaction ends,
     // and fails when the registry no longer exists.
     let _ = process::transaction(queue::all);
-    if process::transaction(catalog::has_extension) != Ok(false) {
+    let reason = exit_reason();
+    if !matches!(
+        reason,
+        Ok(Some(
+            ExitReason::NoExtension | ExitReason::OlderCatalog | ExitReason::NewerCatalog
+        ))
+    ) {
         error::log(format!("fetchq background worker: {message}"));
     }
 }

@@ -3,6 +3,8 @@
 use std::collections::HashMap;
 
 use crate::background::pool::Need;
+use crate::domain::version::LIBRARY;
+use crate::error;
 use crate::pg::process::Started;
 use crate::signals::databases;
 
@@ -30,6 +32,8 @@ pub struct Database {
     pub not_before: i64,
     /// Crashes since it last ran for a long time.
     pub crashes: u32,
+    /// The log says that its extension has another version than the library.
+    pub is_unfit_logged: bool,
 }
 
 /// Gives entries of databases without the extension to those with it that have none. Returns how
@@ -82,7 +86,25 @@ impl Database {
             wakes_at: i64::MIN,
             not_before: i64::MIN,
             crashes: 0,
+            is_unfit_logged: false,
         }
+    }
+
+    /// Writes to the log of the server, once, that nothing is done in this database, because its
+    /// extension has another version than the library, and what to do.
+    pub fn log_unfit(&mut self, is_older: bool) {
+        if self.is_unfit_logged {
+            return;
+        }
+        self.is_unfit_logged = true;
+        let (state, remedy) = match is_older {
+            true => ("older", "run there: alter extension fetchq update"),
+            false => ("newer", "install its files and restart the server"),
+        };
+        error::log(format!(
+            "fetchq launcher: database \"{}\" gets no background worker, because its extension is {state} than the library, which has version {LIBRARY}: {remedy}",
+            self.name
+        ));
     }
 
     /// Returns what decides when it needs a background worker. `entry` is its entry on the board.

@@ -23,4 +23,5 @@ pub mod settlement;
 pub mod status;
 pub mod subjects;
 pub mod timing;
+pub mod version;
 pub mod wording;

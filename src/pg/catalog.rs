@@ -1,6 +1,6 @@
 //! The databases of the server, and the extension in this one.
 
-use pgrx::pg_sys;
+use pgrx::{FromDatum, pg_sys};
 
 use crate::pg::scan;
 use crate::pg::text::c_string;
@@ -71,4 +71,25 @@ pub fn has_extension() -> bool {
         // fetchq 4 has no such table.
         pg_sys::get_relname_relid(c_string("counter_log"), schema) != pg_sys::InvalidOid
     }
+}
+
+/// Returns the version of the extension in this database, which is that of its SQL objects. None
+/// without the extension.
+///
+/// Must be called in a transaction.
+pub fn extension_version() -> Option<String> {
+    let mut version = None;
+    scan::each_of_catalog(pg_sys::ExtensionRelationId, |tuple, desc| {
+        // SAFETY: A row of this catalog begins with these columns. The version, a text, is copied.
+        unsafe {
+            let row = &*pg_sys::heap_tuple_get_struct::<pg_sys::FormData_pg_extension>(tuple);
+            if std::ffi::CStr::from_ptr(row.extname.data.as_ptr()) == c"fetchq" {
+                let number = pg_sys::Anum_pg_extension_extversion as i32;
+                let mut is_null = false;
+                let value = pg_sys::heap_getattr(tuple, number, desc, &mut is_null);
+                version = String::from_datum(value, is_null);
+            }
+        }
+    });
+    version
 }

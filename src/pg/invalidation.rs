@@ -40,6 +40,27 @@ thread_local! {
     };
 }
 
+thread_local! {
+    /// The table `fetchq.queues`, while the library is known to fit the catalog. Otherwise 0.
+    static REGISTRY: Cell<u32> = const { Cell::new(0) };
+}
+
+/// Returns whether the library is known to fit the catalog: nothing has changed the definition of
+/// the registry since [`know_registry`].
+pub fn knows_registry() -> bool {
+    REGISTRY.get() != 0
+}
+
+/// Remembers that the library fits the catalog, until the definition of this table changes.
+pub fn know_registry(registry: pg_sys::Oid) {
+    REGISTRY.set(registry.to_u32());
+}
+
+/// Forgets what [`know_registry`] has remembered.
+pub fn forget_registry() {
+    REGISTRY.set(0);
+}
+
 /// Watches these tables from now on, and forgets the remembered table.
 ///
 /// Only the first 8 tables are watched.
@@ -93,6 +114,11 @@ unsafe extern "C-unwind" fn on_change(_: pg_sys::Datum, table: pg_sys::Oid) {
     let _ = WATCH.try_with(|watch| {
         if table == pg_sys::InvalidOid || watch.tables.get().contains(&table.to_u32()) {
             watch.has_fired.set(true);
+        }
+    });
+    let _ = REGISTRY.try_with(|registry| {
+        if table == pg_sys::InvalidOid || registry.get() == table.to_u32() {
+            registry.set(0);
         }
     });
     let _ = CHANGED.try_with(|changed| {

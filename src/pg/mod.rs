@@ -41,4 +41,5 @@ pub mod time;
 pub mod transaction;
 pub mod trigger;
 pub mod value;
+pub mod version;
 pub mod zone;

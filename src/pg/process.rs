@@ -11,8 +11,9 @@ use pgrx::bgworkers::{
 use pgrx::pg_sys::panic::CaughtError;
 use pgrx::{PgTryBuilder, pg_sys};
 
+use crate::error;
 use crate::pg::process_settings::ServerSettings;
-use crate::pg::{catalog, errno, role, session};
+use crate::pg::{catalog, errno, role, session, version};
 
 /// The latch of a process in shared memory, which wakes the process from `sleep`.
 pub struct Latch(AtomicPtr<pg_sys::Latch>);
@@ -283,7 +284,20 @@ pub fn report_statistics(all: bool) {
 ///
 /// When an ERROR or a panic rolls the transaction back, returns its message. A FATAL error, such
 /// as the one of a process that was asked to end, ends the process.
+///
+/// Where the library does not fit the catalog, does nothing and returns that error.
 pub fn transaction<R>(work: impl FnOnce() -> R) -> Result<R, String> {
+    transaction_with_any_catalog(|| {
+        // The launcher has no database.
+        if session::database() != 0 {
+            error::raise(version::require_fit());
+        }
+        work()
+    })
+}
+
+/// Runs `work`, which reads no table of fetchq, as [`transaction`] does.
+pub fn transaction_with_any_catalog<R>(work: impl FnOnce() -> R) -> Result<R, String> {
     // SAFETY: This is what PostgreSQL's own background processes do: they begin a transaction
     // and take a snapshot, and after an ERROR they abort the transaction.
     unsafe {

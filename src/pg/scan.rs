@@ -7,16 +7,42 @@ use crate::pg::text::c_string;
 /// Calls `visit` with each row as it is now, including the changes of this transaction.
 ///
 /// The page of a row is pinned only until the next row. Must be called in a transaction.
-pub(super) fn each(
-    table: pg_sys::Oid,
-    mut visit: impl FnMut(pg_sys::HeapTuple, pg_sys::TupleDesc),
-) {
-    // SAFETY: The table is open and the snapshot is registered while the table is scanned.
-    // After an ERROR the resource owner releases both.
+pub(super) fn each(table: pg_sys::Oid, visit: impl FnMut(pg_sys::HeapTuple, pg_sys::TupleDesc)) {
+    // SAFETY: The snapshot is registered while the table is scanned. After an ERROR the resource
+    // owner releases it.
     unsafe {
         pg_sys::CommandCounterIncrement();
-        let relation = pg_sys::table_open(table, pg_sys::AccessShareLock as i32);
         let snapshot = pg_sys::RegisterSnapshot(pg_sys::GetLatestSnapshot());
+        scan(table, snapshot, visit);
+        pg_sys::UnregisterSnapshot(snapshot);
+    }
+}
+
+/// Calls `visit` with each row of a system catalog as the server itself sees it: with what other
+/// transactions have committed, and the commands of this transaction that have ended.
+///
+/// The page of a row is pinned only until the next row. Must be called in a transaction.
+pub(super) fn each_of_catalog(
+    catalog: pg_sys::Oid,
+    visit: impl FnMut(pg_sys::HeapTuple, pg_sys::TupleDesc),
+) {
+    // SAFETY: Without a snapshot, the scan of a catalog takes one itself.
+    unsafe { scan(catalog, std::ptr::null_mut(), visit) };
+}
+
+/// Calls `visit` with each row that a snapshot sees.
+///
+/// # Safety
+///
+/// The snapshot is registered, or NULL for a system catalog.
+unsafe fn scan(
+    table: pg_sys::Oid,
+    snapshot: pg_sys::Snapshot,
+    mut visit: impl FnMut(pg_sys::HeapTuple, pg_sys::TupleDesc),
+) {
+    // SAFETY: The table is open while it is scanned. After an ERROR the resource owner closes it.
+    unsafe {
+        let relation = pg_sys::table_open(table, pg_sys::AccessShareLock as i32);
         let scan = pg_sys::systable_beginscan(
             relation,
             pg_sys::InvalidOid,
@@ -33,7 +59,6 @@ pub(super) fn each(
             visit(tuple, (*relation).rd_att);
         }
         pg_sys::systable_endscan(scan);
-        pg_sys::UnregisterSnapshot(snapshot);
         pg_sys::table_close(relation, pg_sys::AccessShareLock as i32);
     }
 }

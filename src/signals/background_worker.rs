@@ -27,6 +27,10 @@ pub enum ExitReason {
     Disabled = 4,
     /// The launcher has asked it to leave its place to another database.
     Replaced = 5,
+    /// The extension in the database is older than the library.
+    OlderCatalog = 6,
+    /// The extension in the database is newer than the library.
+    NewerCatalog = 7,
 }
 
 impl ExitReason {
@@ -37,6 +41,8 @@ impl ExitReason {
             3 => Self::DatabaseNeeded,
             4 => Self::Disabled,
             5 => Self::Replaced,
+            6 => Self::OlderCatalog,
+            7 => Self::NewerCatalog,
             _ => Self::Crash,
         }
     }

@@ -26,6 +26,7 @@ use crate::pg::spi::{Rows, Spi};
 use crate::pg::time::Interval;
 use crate::pg::trigger::SuppressedTriggers;
 use crate::pg::value::Arg;
+use crate::pg::version;
 use crate::ready::floors::{self, QueueFloors};
 use crate::ready::group::Views;
 use crate::settings;
@@ -338,7 +339,11 @@ fn is_permitted(table: Oid, role: Oid, writes: bool) -> bool {
 
 /// Finds a queue in the cache of the session, whose docs table the caller has locked, or
 /// reads it from the catalog and adds it to the cache.
+///
+/// The lock may have waited for an upgrade of the extension, which the call did not see when it began.
+/// Fails with `Error::OtherVersion` then.
 fn find_or_load(name: &QueueName, table: Oid) -> Result<Rc<Queue>> {
+    version::require_fit()?;
     let found = QUEUES.with(|cache| {
         let mut cache = cache.borrow_mut();
         match invalidation::take() {

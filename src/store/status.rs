@@ -346,6 +346,17 @@ pub fn report(version: &str, out: &mut RowSink) {
     write_rows(version, &collect(time::clock()), out);
 }
 
+/// Adds the only row of `fetchq.status()` where the library does not fit the catalog, as this error
+/// says: the others come from tables of another version.
+pub fn report_unfit(unfit: &Error, out: &mut RowSink) {
+    out.push(&[
+        Arg::from("library"),
+        Arg::from("other version"),
+        Arg::from(unfit.to_string().as_str()),
+        Arg::from(unfit.hint().as_str()),
+    ]);
+}
+
 /// Adds the ready floors of a queue to a result. Both ends of an index have no time: drivers of
 /// several languages cannot read infinite ones. Fails with `UnknownQueue` when there is no such
 /// queue.

@@ -46,6 +46,7 @@ mod status_components;
 mod status_horizon;
 mod untyped;
 mod vanished;
+mod versions;
 mod waiting;
 mod worker;
 mod worker_crash;
