@@ -91,7 +91,7 @@ is() {
 
 # until_is WHAT EXPECTED QUERY — wait until a query returns a value.
 until_is() {
-  local deadline=$((SECONDS + 90)) now=''
+  local deadline=$((SECONDS + 180)) now=''
   while ((SECONDS < deadline)); do
     now=$(sql -c "$3" 2>&1) || :
     if [[ $now == "$2" ]]; then return; fi
@@ -164,8 +164,9 @@ no_password() {
     if [[ $state == exited* ]]; then break; fi
     nap 0.2
   done
-  is "the state of the container" 'exited 1' "$state" &&
-    "$DOCKER" logs "$id" 2>&1 | grep -q 'superuser password is not specified'
+  is "the state of the container" 'exited 1' "$state" || return
+  # Not by a pipe into grep -q, which would end before it has read everything.
+  [[ $("$DOCKER" logs "$id" 2>&1) == *'superuser password is not specified'* ]] || { "$DOCKER" logs "$id"; return 1; }
 }
 password_asked() {
   local out
@@ -228,8 +229,9 @@ SQL
 # in_the_middle — lease the documents of the queue `left`, for a client that does not come back.
 # True if documents of the queue `work` are leased too, and others wait.
 in_the_middle() {
-  is "leased documents" 20 "$(sql -c "select count(*) from fetchq.doc_lease('left', 20, '5 seconds')")" &&
-    is "leased and waiting documents" t "$(sql -c "select bool_or(status = 2) and bool_or(status = 1) from fetchq_data.work__docs")"
+  until_is "pending documents" 20 "select count(*) from fetchq_data.left__docs where status = 1" &&
+    is "leased documents" 20 "$(sql -c "select count(*) from fetchq.doc_lease('left', 20, '5 seconds')")" &&
+    until_is "leased and waiting documents" t "select bool_or(status = 2) and bool_or(status = 1) from fetchq_data.work__docs"
 }
 # came_back TIMES — all documents of the client that did not come back are pending again.
 came_back() {
@@ -287,7 +289,7 @@ old_volume() {
   if [[ -n ${2:-} ]]; then "$DOCKER" exec "$NAME" bash -c "echo \"$2\" >>\"\$PGDATA/postgresql.conf\"" || return; fi
   gone
 }
-# follow VOLUME LIBRARIES — start the image on the volume, do what the log says, and look.
+# follow VOLUME LIST LIBRARIES — start the image on the volume, do what the log says, and look.
 follow() {
   serve "$1-2" "$1" && healthy &&
     is "the data" 42 "$(sql -c 'select answer from old')" &&
@@ -295,17 +297,18 @@ follow() {
 create extension if not exists fetchq;" "$(advice)" &&
     sql -c "$(advice | head -n 1)" && engine restart -t 60 "$NAME" >/dev/null && healthy &&
     sql -c "$(advice | sed -n 2p)" && works &&
-    is "the libraries" "$2" "$(sql -c 'show shared_preload_libraries')" &&
+    is "the libraries" "$3" "$(sql -c 'show shared_preload_libraries')" &&
     is "the data" 42 "$(sql -c 'select answer from old')" &&
     gone && serve "$1-3" "$1" && healthy && works && silent_entrypoint && gone
 }
-old() { old_volume old && follow old fetchq; }
+old() { old_volume old && follow old "'fetchq'" fetchq; }
 old_with_library() {
-  old_volume library "shared_preload_libraries = 'pg_stat_statements'" && follow library 'pg_stat_statements, fetchq'
+  old_volume library "shared_preload_libraries = 'pg_stat_statements'" && follow library "'pg_stat_statements', 'fetchq'" 'pg_stat_statements, fetchq'
 }
 # An option of the command counts as the configuration does.
 preloaded_by_option() {
-  old_volume option && serve option-2 option -- -c shared_preload_libraries=fetchq && healthy &&
+  old_volume option && serve option-1 option -- -c shared_preload_libraries=pg_stat_statements && healthy &&
+    is "what the log says" 1 "$(log | grep -c 'add fetchq to that option')" && gone && serve option-2 option -- -c shared_preload_libraries=fetchq && healthy &&
     sql -c 'create extension fetchq' && works && silent_entrypoint && gone
 }
 
@@ -352,6 +355,8 @@ compose_down() {
 
 # ------------------------------------------------------------------------------
 trap end EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM
 one "the images are built from the checkout" build
 "$DOCKER" image inspect "$IMAGE" >/dev/null 2>&1 || exit 1
 one "the image has the official one and fetchq only" only_fetchq
