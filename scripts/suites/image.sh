@@ -7,6 +7,7 @@
 #   DOCKER=podman make test SUITE=image
 #
 # IMAGE_MAJOR=17   the major version; by default that of PG_CONFIG
+# BUILD=0          take the images fetchq/fetchq-test:… that exist, without a build
 # COMPOSE=…        the command for compose.yml; by default `docker compose`, or podman-compose
 #
 # All containers, volumes and networks are removed at the end. The images stay, as a cache.
@@ -91,7 +92,7 @@ is() {
 
 # until_is WHAT EXPECTED QUERY — wait until a query returns a value.
 until_is() {
-  local deadline=$((SECONDS + 180)) now=''
+  local deadline=$((SECONDS + 300)) now=''
   while ((SECONDS < deadline)); do
     now=$(sql -c "$3" 2>&1) || :
     if [[ $now == "$2" ]]; then return; fi
@@ -248,7 +249,10 @@ killed() {
 none_lost() {
   until_is "each document was worked on" 600 'select count(*) from done' &&
     until_is "each document is completed" '600|600' \
-      'select count(*), count(*) filter (where status = 3) from fetchq_data.work__docs'
+      'select count(*), count(*) filter (where status = 3) from fetchq_data.work__docs' || {
+    sql -c 'select status, attempts, count(*) from fetchq_data.work__docs group by 1, 2 order by 1, 2'
+    return 1
+  }
 }
 end_work() {
   rm -f "$DIR/go"
@@ -340,7 +344,11 @@ compose() {
   env PG_MAJOR="$major" DATA_MOUNT="$MOUNT" PORT="$PORT" POSTGRES_PASSWORD=secret DOCS=200 \
     $COMPOSE -p "$RUN" -f docker/compose.yml --profile example "$@"
 }
-compose_up() { PORT=$(free_port) && compose up -d --build 2>&1; }
+compose_up() {
+  local build=--build
+  if [[ ${BUILD:-1} == 0 ]]; then build=--no-build; fi
+  PORT=$(free_port) && compose up -d "$build" 2>&1
+}
 compose_healthy() { NAME=$("$DOCKER" ps --filter "name=$RUN" --format '{{.Names}}' | grep -E 'fetchq[_-]1$') && healthy; }
 compose_workers() { until_is "two workers are connected" 2 "select count(*) from pg_stat_activity where query like 'call fetchq.work(%'"; }
 compose_results() {
@@ -357,7 +365,8 @@ compose_down() {
 trap end EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
-one "the images are built from the checkout" build
+if [[ ${BUILD:-1} == 0 ]]; then skipped "the images are built from the checkout" "BUILD=0"
+else one "the images are built from the checkout" build; fi
 "$DOCKER" image inspect "$IMAGE" >/dev/null 2>&1 || exit 1
 one "the image has the official one and fetchq only" only_fetchq
 one "the image keeps the configuration of the official one" config_kept
@@ -398,7 +407,7 @@ NAME=$RUN-network
 if on_host_network; then
   skipped "make production, compose" "containers have the network of the host here, so ports cannot be chosen"
 else
-  one "make production" production
+  if [[ ${BUILD:-1} == 0 ]]; then skipped "make production" "BUILD=0"; else one "make production" production; fi
   if [[ -z ${COMPOSE:-} ]]; then
     if "$DOCKER" compose version >/dev/null 2>&1; then COMPOSE="$DOCKER compose"
     elif is_podman && command -v podman-compose >/dev/null; then COMPOSE=podman-compose; fi
