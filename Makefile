@@ -68,7 +68,7 @@ setup: ## install the packages that are missing on this machine
 build: ## build the extension and install it into PostgreSQL
 	@scripts/setup.sh && scripts/build.sh
 
-production: ## build the Docker image and run it: make production PORT=5432 POSTGRES_PASSWORD=…
+production: ## build the image and run it with Docker or podman: make production PORT=5432 POSTGRES_PASSWORD=…
 	@PORT="$(PORT)" scripts/production.sh
 
 clean: ## stop all servers of this checkout, remove their data and everything that was built
@@ -77,7 +77,9 @@ clean: ## stop all servers of this checkout, remove their data and everything th
 ##@ Variables
 #= PG_CONFIG    another PostgreSQL, for any target: PG_CONFIG=/path/to/pg_config make test
 #= SUITE        for test: lint unit regress docs isolation client npm python quickstart docker
-#=              versions recovery; and upgrade, which runs only when it is named
+#=              versions recovery; and upgrade and image, which run only when they are named
+#= DOCKER       for production and SUITE=image: podman, or another command in place of docker
+#= IMAGE_MAJOR  for SUITE=image: the major version of the image; by default that of PG_CONFIG
 #= OLD_PG_CONFIG, NEW_PG_CONFIG
 #=              for SUITE=upgrade: the PostgreSQL that pg_upgrade upgrades from, and to
 #= JOBS         for test: number of servers that run at once (2; 1 runs the suites one by one)

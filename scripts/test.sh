@@ -4,7 +4,8 @@
 #   test.sh [SUITE…]         on fresh clusters, one for each suite; all suites by default
 #   test.sh --on dev SUITE…  on the dev cluster, which is left running
 #
-# The suite `upgrade` runs only when it is named: it needs two PostgreSQL installations.
+# Two suites run only when they are named: `upgrade` needs two PostgreSQL installations, and `image`
+# needs Docker or podman, and minutes to build the image.
 #
 # JOBS=n    number of suites that run at once, on their own servers; 2 by default
 set -euo pipefail
@@ -17,7 +18,7 @@ fresh=1
 if [[ ${1:-} == --on ]]; then fresh=0 dev=$2; shift 2; fi
 if (($#)); then suites=("$@"); else suites=("${ALL[@]}"); fi
 for suite in "${suites[@]}"; do
-  [[ -f scripts/suites/$suite.sh ]] || die "there is no suite '$suite'; the suites are: ${ALL[*]}"
+  [[ -f scripts/suites/$suite.sh ]] || die "there is no suite '$suite'; the suites are: ${ALL[*]} upgrade image"
 done
 wants() { [[ " ${suites[*]} " == *" $1 "* ]]; }
 JOBS=${JOBS:-2}
@@ -56,9 +57,10 @@ trap cleanup EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
 
-# record NAME PASSED FAILED SECONDS — add a row to the summary.
+# record NAME PASSED FAILED SECONDS [SKIPPED] — add a row to the summary.
 record() {
-  row[$1]=$(printf '%-12s %7d %7d %6d s' "$@")
+  row[$1]=$(printf '%-12s %7d %7d %6d s' "${@:1:4}")
+  if ((${5:-0})); then row[$1]+=", $5 skipped (see its log)"; fi
   passed=$((passed + $2)) failed=$((failed + $3))
 }
 
@@ -68,7 +70,7 @@ suite() {
   export FETCHQ_COUNTS=$logs/$name.counts FETCHQ_CLUSTER=$cluster
   : >"$FETCHQ_COUNTS"
   case $name in
-    lint | unit | docker | upgrade | versions | recovery) ;;
+    lint | unit | docker | upgrade | image | versions | recovery) ;;
     *)
       if ((fresh)); then scripts/cluster.sh "$cluster" reset || return; fi
       # These suites do not test durability. Tests of durability have clusters of their own.
@@ -94,12 +96,12 @@ suite() {
 # finish NAME STATUS SECONDS — read the counts that the suite has written by `count` of
 # suites/common.sh. A suite that fails without having counted a failure counts as one failure.
 finish() {
-  local name=$1 rc=$2 p f ok=0 bad=0
-  while read -r p f; do ok=$((ok + p)) bad=$((bad + f)); done <"$logs/$name.counts"
+  local name=$1 rc=$2 p f s ok=0 bad=0 skipped=0
+  while read -r p f s; do ok=$((ok + p)) bad=$((bad + f)) skipped=$((skipped + ${s:-0})); done <"$logs/$name.counts"
   if ((rc != 0 && bad == 0)); then warn "suite $name ended with status $rc"; bad=1; fi
-  if ((ok + bad == 0)); then warn "suite $name ran no test"; bad=1; fi
+  if ((ok + bad + skipped == 0)); then warn "suite $name ran no test"; bad=1; fi
   step "suite $name: $ok passed, $bad failed in $3 s (log: $logs/$name.log)"
-  record "$name" "$ok" "$bad" "$3"
+  record "$name" "$ok" "$bad" "$3" "$skipped"
 }
 
 # run_suite NAME — run a suite, and show its output at once.
@@ -157,6 +159,10 @@ compile() {
 ready=1
 attempt setup scripts/setup.sh || ready=0
 
+# These suites do not test the library that is installed here, so it is not built for them.
+installed=0
+for suite in "${suites[@]}"; do case $suite in lint | docker | image) ;; *) installed=1 ;; esac; done
+
 first=() others=()
 for suite in "${suites[@]}"; do
   case $suite in lint | unit) first+=("$suite") ;; *) others+=("$suite") ;; esac
@@ -168,7 +174,7 @@ done
 if ((ready && ${#first[@]})); then
   load_pg
   load_state
-  if ((JOBS > 1)) && { wants unit || ((${#others[@]})); }; then
+  if ((JOBS > 1 && installed)); then
     compile </dev/null >"$logs/compile.log" 2>&1 9>&- &
     job[compile]=$!
   fi
@@ -185,7 +191,7 @@ if [[ -n ${job[compile]:-} ]]; then
   # The build that follows shows the error again.
   if ((rc)); then warn "the build in the background failed: $logs/compile.log"; fi
 fi
-if ((ready)) && { ((${#others[@]})) || wants unit; }; then
+if ((ready && installed)); then
   attempt build scripts/build.sh || ready=0
 fi
 

@@ -5,8 +5,8 @@
 cd "$ROOT" || exit
 load_pg
 
-# count PASSED FAILED — add to the counts of the suite. A suite may call it more than once.
-count() { echo "$1 $2" >>"${FETCHQ_COUNTS:-/dev/null}"; }
+# count PASSED FAILED [SKIPPED] — add to the counts of the suite. A suite may call it more than once.
+count() { echo "$1 $2 ${3:-0}" >>"${FETCHQ_COUNTS:-/dev/null}"; }
 
 # needs PATH — end with one failed test when a file of the suite does not exist.
 needs() {
@@ -22,6 +22,10 @@ one() {
   echo "--- $name: $*"
   if "$@"; then echo "ok: $name"; count 1 0; else echo "FAILED: $name"; count 0 1; fi
 }
+
+# skipped NAME WHY — say that a test cannot run on this machine. It counts neither as passed nor as
+# failed.
+skipped() { echo "skipped: $1: $2"; count 0 0 1; }
 
 # keep FILE COMMAND… — show the output of a command, and keep it in FILE to read counts from it.
 keep() {

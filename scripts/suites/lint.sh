@@ -26,4 +26,6 @@ one words scripts/checks/words.py
 one words-self-test scripts/checks/words.py --self-test
 one links scripts/checks/links.py
 one links-self-test scripts/checks/links.py --self-test
+one workflows scripts/checks/workflows.py
+one workflows-self-test scripts/checks/workflows.py --self-test
 one scripts scripts/checks/shell.sh
