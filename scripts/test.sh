@@ -56,10 +56,12 @@ trap cleanup EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
 
-# record NAME PASSED FAILED SECONDS — add a row to the summary.
+# record NAME PASSED FAILED SECONDS [SKIPPED] — add a row to the summary.
 record() {
-  row[$1]=$(printf '%-12s %7d %7d %6d s' "$@")
+  row[$1]=$(printf '%-12s %7d %7d %6d s' "${@:1:4}")
+  if ((${5:-0})); then row[$1]+=", $5 skipped (see its log)"; fi
   passed=$((passed + $2)) failed=$((failed + $3))
+  echo "$1 $2 $3 ${5:-0} $4" >>"$logs/summary" # scripts/matrix.sh reads this.
 }
 
 # suite NAME — run a suite on a server of its own.
@@ -94,12 +96,12 @@ suite() {
 # finish NAME STATUS SECONDS — read the counts that the suite has written by `count` of
 # suites/common.sh. A suite that fails without having counted a failure counts as one failure.
 finish() {
-  local name=$1 rc=$2 p f ok=0 bad=0
-  while read -r p f; do ok=$((ok + p)) bad=$((bad + f)); done <"$logs/$name.counts"
+  local name=$1 rc=$2 p f s ok=0 bad=0 skipped=0
+  while read -r p f s; do ok=$((ok + p)) bad=$((bad + f)) skipped=$((skipped + ${s:-0})); done <"$logs/$name.counts"
   if ((rc != 0 && bad == 0)); then warn "suite $name ended with status $rc"; bad=1; fi
-  if ((ok + bad == 0)); then warn "suite $name ran no test"; bad=1; fi
+  if ((ok + bad + skipped == 0)); then warn "suite $name ran no test"; bad=1; fi
   step "suite $name: $ok passed, $bad failed in $3 s (log: $logs/$name.log)"
-  record "$name" "$ok" "$bad" "$3"
+  record "$name" "$ok" "$bad" "$3" "$skipped"
 }
 
 # run_suite NAME — run a suite, and show its output at once.
