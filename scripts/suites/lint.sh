@@ -26,4 +26,5 @@ one words scripts/checks/words.py
 one words-self-test scripts/checks/words.py --self-test
 one links scripts/checks/links.py
 one links-self-test scripts/checks/links.py --self-test
+one packaging scripts/checks/packaging.py
 one scripts scripts/checks/shell.sh
