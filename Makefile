@@ -1,12 +1,14 @@
 # The scripts in scripts/ do all the work. `make help` lists the targets.
 .DEFAULT_GOAL := help
-.PHONY: help docs run start start-pg stop reset init psql setup build production clean test test-run soak bench lint fmt hooks
+.PHONY: help docs run start start-pg stop reset init psql setup build production clean test test-run soak bench lint fmt hooks matrix all install deb
 SHELL := /bin/bash
 
 FOLDER ?= /usr/share/doc
 SUITE ?=
 MINUTES ?= 30
 PORT ?= 5432
+PG_CONFIGS ?=
+DESTDIR ?=
 
 help: ## list the targets and variables
 	@awk -F ':.*## ' '/^##@ /{ printf "\n%s\n", substr($$0, 5) } /^#= /{ printf "  %s\n", substr($$0, 4) } \
@@ -39,6 +41,9 @@ reset: ## stop the dev server and remove its data
 test: ## run all tests, or some suites: make test SUITE="regress client"
 	@scripts/test.sh $(SUITE)
 
+matrix: ## run the suites on every PostgreSQL that is here: make matrix SUITE="regress isolation"
+	@PG_CONFIGS="$(PG_CONFIGS)" scripts/matrix.sh $(SUITE)
+
 test-run: ## build, run the SQL suites on the dev server
 	@scripts/test.sh --on dev regress isolation
 
@@ -68,6 +73,15 @@ setup: ## install the packages that are missing on this machine
 build: ## build the extension and install it into PostgreSQL
 	@scripts/setup.sh && scripts/build.sh
 
+all: ## build the extension, and install nothing
+	@scripts/install.sh --compile
+
+install: ## install the extension into PostgreSQL, or below a folder: make install DESTDIR=/path
+	@DESTDIR="$(DESTDIR)" scripts/install.sh
+
+deb: ## build a Debian package for the PostgreSQL of PG_CONFIG, into target/deb
+	@scripts/deb.sh
+
 production: ## build the image and run it with Docker or podman: make production PORT=5432 POSTGRES_PASSWORD=…
 	@PORT="$(PORT)" scripts/production.sh
 
@@ -83,6 +97,9 @@ clean: ## stop all servers of this checkout, remove their data and everything th
 #= OLD_PG_CONFIG, NEW_PG_CONFIG
 #=              for SUITE=upgrade: the PostgreSQL that pg_upgrade upgrades from, and to
 #= JOBS         for test: number of servers that run at once (2; 1 runs the suites one by one)
+#= PG_CONFIGS   for matrix: the pg_config of each installation (those in /usr/lib/postgresql and
+#=              /opt/pg*)
+#= DESTDIR      for install: the folder that takes the place of /
 #= FOLDER       for run: the folder whose files are processed (/usr/share/doc)
 #= MINUTES      for soak: how long it runs (30)
 #= QUICK, ONLY  for bench: two minutes instead of 75; only the named scenarios

@@ -62,6 +62,7 @@ record() {
   row[$1]=$(printf '%-12s %7d %7d %6d s' "${@:1:4}")
   if ((${5:-0})); then row[$1]+=", $5 skipped (see its log)"; fi
   passed=$((passed + $2)) failed=$((failed + $3))
+  echo "$1 $2 $3 ${5:-0} $4" >>"$logs/summary" # scripts/matrix.sh reads this.
 }
 
 # suite NAME — run a suite on a server of its own.

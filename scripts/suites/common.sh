@@ -56,7 +56,13 @@ sum_cargo() {
 run_pg_regress() {
   local runner=$1 folder=$2 db=$3 out rc=0 total ok bad
   needs "$folder/schedule"
-  [[ -x $runner ]] || { echo "FAILED: there is no $runner; it comes with the package of the server headers"; count 0 1; exit 1; }
+  # Not every installation has the runners: they come with the server headers of Debian and of a
+  # build from source.
+  if [[ ! -x $runner ]]; then
+    echo "skipped: there is no $runner"
+    count 0 0 1
+    exit 0
+  fi
   out=$ROOT/.pg/out-$db # No cluster can have a name with a hyphen.
   rm -rf "$out"; mkdir -p "$out"
   scratch

@@ -28,4 +28,5 @@ one links scripts/checks/links.py
 one links-self-test scripts/checks/links.py --self-test
 one workflows scripts/checks/workflows.py
 one workflows-self-test scripts/checks/workflows.py --self-test
+one packaging scripts/checks/packaging.py
 one scripts scripts/checks/shell.sh

@@ -52,6 +52,7 @@ type Hook = Option<unsafe extern "C-unwind" fn()>;
 
 /// The functions of an installed area that the hooks of the server call.
 struct Installed {
+    #[cfg(not(any(feature = "pg13", feature = "pg14")))]
     request: fn(),
     startup: fn(),
 }
@@ -112,6 +113,7 @@ impl<C: Content> Area<C> {
         let is_first = {
             let mut installed = INSTALLED.lock().unwrap_or_else(PoisonError::into_inner);
             installed.push(Installed {
+                #[cfg(not(any(feature = "pg13", feature = "pg14")))]
                 request: Self::request,
                 startup: Self::startup,
             });

@@ -1,7 +1,9 @@
 //! No statement of fetchq uses an operator that is looked up through the search_path.
 //! pg_stat_statements records the statements as the server received them.
 
-use fetchq_client_tests::{Cluster, Function, Session, functions, prepare_queue, wait_until};
+use fetchq_client_tests::{
+    Cluster, Function, Session, functions, prepare_queue, skips_test, wait_until,
+};
 
 /// Finds the first operator of a statement that does not name its schema.
 ///
@@ -255,6 +257,9 @@ async fn call_everything(session: &Session, all: &[Function]) {
 
 #[tokio::test]
 async fn every_statement_names_the_schema_of_its_operators() {
+    if skips_test("pg_stat_statements") {
+        return;
+    }
     let preload = match std::env::var("FETCHQ_NO_PRELOAD").as_deref() {
         Ok("1") => "pg_stat_statements",
         _ => "fetchq,pg_stat_statements",

@@ -1,7 +1,7 @@
 //! The plans of hot statements, as auto_explain shows them. They always use an index and are
 //! always generic, for any statistics and settings of the session.
 
-use fetchq_client_tests::{Server, Session};
+use fetchq_client_tests::{Server, Session, skips_test};
 
 /// A hot call, the statements that prepare it, and the indexes it may use to read documents.
 struct Hot {
@@ -285,6 +285,9 @@ async fn under_all_settings(session: &Session, circumstances: &str) {
 
 #[tokio::test]
 async fn plans_on_empty_and_on_large_tables() {
+    if skips_test("auto_explain") {
+        return;
+    }
     let db = Server::of_suite().database("plans").await;
     let session = db.connect().await;
     session.sql("select fetchq.queue_create('q'); alter table fetchq_data.q__docs set (autovacuum_enabled = off)").await;
@@ -355,6 +358,9 @@ async fn with_statements(session: &Session, begin: &str) -> Vec<&'static str> {
 
 #[tokio::test]
 async fn single_documents_are_changed_directly_when_possible() {
+    if skips_test("auto_explain") {
+        return;
+    }
     let db = Server::of_suite().database("plans_direct").await;
     let session = db.connect().await;
     session.sql("select fetchq.queue_create('q')").await;

@@ -158,7 +158,7 @@ async fn everything_that_can_hold_it_is_named_in_turn() {
 
     // The slot comes first, because it waits for all transactions.
     session
-        .sql("select pg_create_logical_replication_slot('idle', 'test_decoding')")
+        .sql("select pg_create_logical_replication_slot('idle', 'pgoutput')")
         .await;
     session
         .sql("begin; create table public.p (); prepare transaction 'forgotten'")

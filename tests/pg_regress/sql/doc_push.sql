@@ -49,7 +49,7 @@ select test.delta('rq_push');
 -- Subjects: any text of up to 50 characters (not bytes).
 select * from fetchq.doc_push('rq_push', '');
 select * from fetchq.doc_push('rq_push', repeat('é', 50));
-select * from fetchq.doc_push('rq_push', 'it''s "quoted" \ 🙂; --');
+select * from fetchq.doc_push('rq_push', 'it''s "quoted" \ 𝄞; --');
 select * from fetchq.doc_push('rq_push', 'S1');
 select test.error($$select fetchq.doc_push('rq_push', repeat('x', 256))$$);
 select test.error($$select fetchq.doc_push('rq_push', repeat('é', 256), 0, 0, now(), '{}')$$);
@@ -58,7 +58,7 @@ select test.error($$select fetchq.doc_push('rq_push', repeat('é', 256), 0, 0, n
 select * from fetchq.doc_push('rq_push', 'array', '[1, "two"]');
 select * from fetchq.doc_push('rq_push', 'scalar', '7');
 select * from fetchq.doc_push('rq_push', 'json null', 'null');
-select * from fetchq.doc_push('rq_push', 'quotes', $j${"q": "it's \"so\" \\ '' 🙂"}$j$);
+select * from fetchq.doc_push('rq_push', 'quotes', $j${"q": "it's \"so\" \\ '' 𝄞"}$j$);
 select * from fetchq.doc_push('rq_push', 'big', jsonb_build_object('x', repeat('y', 1000000)));
 select subject, payload from fetchq_data.rq_push__docs where subject in ('array', 'scalar', 'json null', 'quotes') order by seq;
 select length(payload ->> 'x') from fetchq_data.rq_push__docs where subject = 'big';

@@ -10,7 +10,7 @@ select test.delta('rq_many');
 
 -- Spaces and line breaks; doubled apostrophes; backslashes and emoji are plain text.
 select * from fetchq.doc_push('rq_many', 0, '2020-01-01', $$
-    ( 'it''s' , +7 , '{"b": "o''clock \\ \" 🙂"}' , {DATA} ) ,
+    ( 'it''s' , +7 , '{"b": "o''clock \\ \" 𝄞"}' , {DATA} ) ,
     ('a), (b', 0, '{"c": "{DATA}, ''x''"}', {DATA})
 $$);
 select subject, priority, payload from fetchq_data.rq_many__docs where subject in ('it''s', 'a), (b') order by seq;

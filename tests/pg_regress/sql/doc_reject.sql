@@ -70,7 +70,7 @@ select length(message) from fetchq_data.rq_reject__logs;
 rollback;
 begin;
 select test.fill();
-select * from fetchq.doc_reject('rq_reject', 'active', 'it''s "quoted" \ 🙂', '{"it''s": "\"x\""}', 'r''ef');
+select * from fetchq.doc_reject('rq_reject', 'active', 'it''s "quoted" \ 𝄞', '{"it''s": "\"x\""}', 'r''ef');
 select message, details, ref_id from fetchq_data.rq_reject__logs;
 rollback;
 select test.error($$select fetchq.doc_reject('rq_reject', 'active', null, '{}')$$);

@@ -1,0 +1,85 @@
+#!/usr/bin/env bash
+# Build a Debian package of fetchq for the PostgreSQL of PG_CONFIG, and check it with lintian.
+#
+#   DEB_VERSION      5.0.0-1+deb12 for the commit with the tag v5.0.0, built on Debian 12, and
+#                    5.0.0~git20261122.1a2b3c4-1+deb12, which is older, for another commit
+#   DEB_MAINTAINER   "Name <mail>" in the package
+#
+# The package is for a server from Debian or from PostgreSQL's own repository (apt.postgresql.org).
+# It has to be built on the release of Debian that it is for. The result is in target/deb. The same
+# commit in the same folder with the same tools gives the same bytes.
+set -euo pipefail
+# shellcheck source=scripts/lib.sh
+. "$(dirname "$0")/lib.sh"
+load_pg
+cd "$ROOT"
+
+for tool in dpkg-buildpackage dh lintian; do
+  command -v "$tool" >/dev/null || die "there is no $tool: apt-get install dpkg-dev debhelper lintian"
+done
+[[ $PG_LIBDIR == /usr/lib/postgresql/$PG_MAJOR/lib ]] ||
+  die "$PG_CONFIG is not a server of Debian's (its libraries are in $PG_LIBDIR): install postgresql-$PG_MAJOR and postgresql-server-dev-$PG_MAJOR, and set PG_CONFIG=/usr/lib/postgresql/$PG_MAJOR/bin/pg_config"
+git rev-parse --git-dir >/dev/null 2>&1 || die "this is no git checkout: the version and the date of a package are those of its commit"
+
+upstream=$(sed -nE 's/^version *= *"(.*)"/\1/p' Cargo.toml | head -n 1)
+SOURCE_DATE_EPOCH=$(git log -1 --format=%ct)
+export SOURCE_DATE_EPOCH
+# shellcheck disable=SC2154
+read -r release number < <(. /etc/os-release && echo "${VERSION_CODENAME:-unknown}" "$ID$VERSION_ID")
+if [[ -z ${DEB_VERSION:-} ]]; then
+  DEB_VERSION=$upstream
+  if [[ $(git describe --exact-match --match "v$upstream" 2>/dev/null || :) != "v$upstream" ]]; then
+    DEB_VERSION+=~git$(date -u -d "@$SOURCE_DATE_EPOCH" +%Y%m%d).$(git rev-parse --short=7 HEAD)
+  fi
+  # The same commit has a package for each release, and that of the newer release is the newer one.
+  DEB_VERSION+=-1+${number/debian/deb}
+  if [[ -n $(git status --porcelain) ]]; then warn "the checkout has changes that are not committed; the package has them, too"; fi
+fi
+maintainer=${DEB_MAINTAINER:-fetchq contributors <contributors@fetchq.invalid>}
+package=postgresql-$PG_MAJOR-fetchq
+
+# Cargo uses the network only for crates that it has never fetched.
+cargo fetch --locked --offline >/dev/null 2>&1 || cargo fetch --locked
+export CARGO_NET_OFFLINE=true
+
+out=${CARGO_TARGET_DIR:-target}/deb
+# The symbols go into a package of their own (-dbgsym), from which gdb and perf take names and lines.
+# Other builds have none, so this one has its own folder.
+export CARGO_PROFILE_RELEASE_DEBUG=line-tables-only CARGO_TARGET_DIR=$ROOT/target/deb/cargo
+build=$out/build-$PG_MAJOR
+rm -rf "$build"
+mkdir -p "$build/debian" "$build/doc"
+DESTDIR=$build/root scripts/install.sh
+
+cp -R README.md CHANGELOG.md docs "$build/doc/"
+scripts/third-party.py "$FEATURE" >"$build/doc/third-party"
+for file in control.in copyright.in rules README.Debian docs; do
+  sed -e "s/@PG_MAJOR@/$PG_MAJOR/g" -e "s/@MAINTAINER@/$maintainer/" "packaging/debian/$file" >"$build/debian/${file%.in}"
+done
+# The licence, in the format of the file: one blank before each line, and a dot in empty ones.
+sed -e '1d' -e 's/^$/./' -e 's/^/ /' LICENSE | fold -s -w 78 | sed -e 's/^\([^ ]\)/ \1/' -e 's/ *$//' >"$build/licence"
+sed -i -e "/^@LICENCE@/{r $build/licence" -e 'd}' "$build/debian/copyright"
+chmod +x "$build/debian/rules"
+cat >"$build/debian/changelog" <<CHANGELOG
+fetchq ($DEB_VERSION) $release; urgency=medium
+
+  * Package of fetchq $upstream, commit $(git rev-parse --short=12 HEAD). CHANGELOG.md says what is new.
+
+ -- $maintainer  $(date -u -R -d "@$SOURCE_DATE_EPOCH")
+CHANGELOG
+mkdir -p "$build/debian/source"
+echo '3.0 (quilt)' >"$build/debian/source/format"
+
+step "deb: $package $DEB_VERSION for $release"
+# -d: Build-Depends are for debhelper alone, which is there.
+(cd "$build" && run_quiet "dpkg-buildpackage" "$ROOT/.pg/deb.log" dpkg-buildpackage -b -us -uc -d)
+deb=$out/${package}_${DEB_VERSION}_$(dpkg --print-architecture).deb
+changes=$out/fetchq_${DEB_VERSION}_$(dpkg --print-architecture).changes
+[[ -f $deb ]] || die "dpkg-buildpackage made no $deb; its output is in $ROOT/.pg/deb.log"
+
+step "deb: lintian"
+allow_root=()
+if ((EUID == 0)); then allow_root=(--allow-root); fi
+lintian "${allow_root[@]}" --fail-on error,warning --display-info "$changes" || die "lintian is not content"
+rm -rf "$build"
+step "deb: $deb"
