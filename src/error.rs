@@ -1,6 +1,8 @@
 //! Every error of fetchq: its message, its SQLSTATE, and a hint that says what to do. A message
 //! says what happened and why.
 
+mod hint;
+
 use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::{PgLogLevel, PgSqlErrorCode};
 
@@ -9,7 +11,6 @@ use crate::domain::status::Status;
 use crate::domain::wording::{
     Writer, describe, describe_lost, describe_right, describe_writer, shorten,
 };
-use crate::domain::{filter, queue_settings, schedule, settlement, version};
 
 /// What can go wrong in a call, other than an error of the server.
 ///
@@ -359,100 +360,6 @@ impl Error {
                 | Invalid::Settings(_)
                 | Invalid::Retention(_)
                 | Invalid::JobSettings { .. } => ERRCODE_INVALID_PARAMETER_VALUE,
-            },
-        }
-    }
-
-    /// What the caller can do.
-    pub fn hint(&self) -> String {
-        match self {
-            Self::NullArgument { .. } => "Pass a value, or omit the argument if it has a default.".into(),
-            Self::NegativeLimit { .. } => "Pass 0 or more.".into(),
-            Self::BadDuration { .. } | Self::BadInterval(..) | Self::LongDuration { .. } => "Pass an interval such as '5m' or '1 hour'.".into(),
-            Self::NeitherGiven { one, other } => format!("Pass {one} or {other}."),
-            Self::BothGiven { one, other } => format!("Pass {one} or {other}, and omit the other one."),
-            Self::InList { error, .. } => error.hint(),
-            Self::UnknownQueue(queue) => {
-                format!("Create it with: select * from fetchq.queue_create('{queue}')")
-            }
-            Self::OtherVersion { catalog, .. } if version::is_newer_than(catalog) => "Run in this database: alter extension fetchq update".into(),
-            Self::OtherVersion { catalog, .. } => format!("Install the files of fetchq {catalog}, then connect again, or restart the server where it preloads the library."),
-            Self::NullElement { .. } => "Remove the null element.".into(),
-            Self::ListLengths { .. } => "Pass one element for each subject, or no list at all.".into(),
-            Self::ManyDimensions { .. } => "Pass a plain list such as array['a', 'b'].".into(),
-            Self::BadDocument { .. } | Self::NoList => r#"Pass an array such as [{"subject": "s1", "payload": {}, "version": 0, "priority": 0, "next_iteration": "2030-01-01"}]; only the subject is needed."#.into(),
-            Self::NotMergeable { .. } => "Merge JSON objects only, or use the mode replace, which accepts any payload.".into(),
-            Self::NotActive { .. } | Self::SomeNotActive { .. } => "Only an active document can be settled: the lease may have expired, or another session has settled the document.".into(),
-            Self::LeaseLost { .. } | Self::SomeLeasesLost { .. } => "The lease expired, the session that it was bound to ended, or the document was cancelled or released. Roll back the work that was done for it. Call doc_extend() before a lease expires.".into(),
-            Self::LeaseGone { .. } => "Its documents were settled, or the lease expired, or they were cancelled or released. Roll back the work that was done for those that you have not settled. Call lease_extend() before a lease expires.".into(),
-            Self::ReadOnly { standby: true, .. } => "Connect to the primary server.".into(),
-            Self::ReadOnly { standby: false, .. } => "Call it in a read-write transaction.".into(),
-            Self::StrayTable { table, .. } => format!("Drop or rename {table}, then create the queue."),
-            Self::NameInUse { name, .. } => format!("That role or a superuser can drop it: select indrelid::regclass from pg_index where indexrelid = 'fetchq_data.{name}'::regclass says which table has it. Then: alter table ... drop constraint \"{name}\""),
-            Self::HiddenDocument { .. } => "A row-level security policy hides it, or a trigger suppresses the insert.".into(),
-            Self::HiddenQueue(_) => "A row-level security policy on fetchq.queues hides it, or a trigger suppresses the insert.".into(),
-            Self::ColumnType { .. } => "A table of fetchq was altered. Restore the type of the column.".into(),
-            Self::KeepsSnapshot(_) => "An older snapshot would count documents that no longer exist. Use: set transaction isolation level read committed".into(),
-            Self::OlderSnapshot(_) => "Roll back and retry the transaction.".into(),
-            Self::InTransaction(_) => "CALL it as a statement of its own with no transaction open: as asyncpg, node-postgres, tokio-postgres, JDBC and psql do by default; with psycopg set autocommit = True on the connection.".into(),
-            Self::NoDocument { .. } => "Commit the push before you wait. A document that was settled before is known only where the queue keeps it: in the table, or by the setting history.".into(),
-            Self::NumberOfQueues { got: 0, .. } => "Pass the names of the queues.".into(),
-            Self::NumberOfQueues { .. } => "Wait for more queues in further sessions.".into(),
-            Self::BadUnit(_) => "Use a unit that date_trunc() knows: microseconds, milliseconds, second, minute, hour, day, week, month, quarter, year, decade, century or millennium.".into(),
-            Self::BadDirection(_) => "Use 'ASC' or 'DESC'.".into(),
-            Self::BadValue { rule, .. } => format!("Pass {rule}."),
-            Self::BadTrigger(_) => "Use fetchq.queue_create(), or settings of fetchq.queue_configure(), which create the triggers.".into(),
-            Self::NotSettled { .. } => "Only a document that was killed or completed can be revived.".into(),
-            Self::DeadLetterGone { queue, .. } => format!("Create that queue, or remove the setting with: select fetchq.queue_configure('{queue}', '{{\"dead_letter\": null}}')"),
-            Self::FilterOfAll(_) => "Name a condition such as {\"status\": \"killed\"}, or pass {\"all\": true} if you mean every document.".into(),
-            Self::BadDefault { setting, .. } => format!("The owner of the extension can correct the row, or remove it with: delete from fetchq.queue_defaults where setting = '{}'", setting.replace('\'', "''")),
-            Self::NoNumbers(_) => "The column seq was altered. Make it an identity column again.".into(),
-            Self::NotAdded { queue, .. } => format!("Nothing was added. A trigger suppresses the insert; \\d fetchq_data.\"{queue}__docs\" shows the triggers. Change it, or remove it."),
-            Self::KeptAsItIs { queue, .. } => format!("A trigger suppresses the change, or a row-level security policy hides it; \\d fetchq_data.\"{queue}__docs\" shows both. The lease still holds."),
-            Self::NotRemoved { .. } => "A row-level security policy hides them, or a trigger keeps them. Remove the policy or the trigger.".into(),
-            Self::OtherOwner { table, owner, .. } => format!("Maintenance acts as the owner of the documents, and touches no table of another role. Drop the table if it is not yours, or: alter table fetchq_data.{table} owner to \"{owner}\""),
-            Self::TableBusy { .. } => "It is tried again.".into(),
-            Self::TableMissing { .. } => "For the history, set it again with fetchq.queue_configure(), which creates it.".into(),
-            Self::MayNotMove { owner, target, .. } => format!("The owner of queue \"{target}\" can run: select fetchq.queue_grant('{target}', '{}', 'producer'). Policies on its documents must not restrict that role.", owner.replace('\'', "''")),
-            Self::MayNotCarry { target, role, kind: Writer::Owner, .. } => format!("The role could have changed them. The owner of queue \"{target}\" can run: select fetchq.queue_grant('{target}', '{}', 'producer')", role.replace('\'', "''")),
-            Self::MayNotCarry { queue, target, role, kind: Writer::Grantee } => format!("The role could have added or changed them. The owner of queue \"{target}\" can run: select fetchq.queue_grant('{target}', '{}', 'producer'). Or the owner of queue \"{queue}\" can remove what the role has written, and run: revoke insert, update, trigger on fetchq_data.\"{queue}__docs\" from \"{}\"", role.replace('\'', "''"), role.replace('"', "\"\"")),
-            Self::MayNotCarry { queue, kind: Writer::Public, .. } => format!("Anybody could have added or changed them. The owner of queue \"{queue}\" can remove what others have written, and run: revoke insert, update, trigger on fetchq_data.\"{queue}__docs\" from public"),
-            Self::TooMuchToRead { found, last, .. } => format!("Filter by the status planned, pending or active or by the beginning of the subject, which have an index. Or read in parts: max_docs => {found} for what was found, then go on with after => '{}'", last.replace('\'', "''")),
-            Self::RegistryBusy(_) => "Try again; nothing is waited for. The view pg_locks shows who has locked it.".into(),
-            Self::MayNotPush { .. } => "A role that may push into the queue can take it over: call fetchq.schedule_create() with replace => true.".into(),
-            Self::NoUpdate => "Run: alter extension fetchq update".into(),
-            Self::NotOwner => "Connect as a superuser, or as the role that created the extension.".into(),
-            Self::NoRight { role, queue, kind: Some(kind) } => format!("The owner of the queue can run: select fetchq.queue_grant('{queue}', '{}', '{kind}')", role.replace('\'', "''")),
-            Self::NoRight { queue, .. } => format!("Connect as the owner of fetchq_data.\"{queue}__docs\", or as a superuser."),
-            Self::IncludedGrant { role, queue, held, .. } => format!("Run: select fetchq.queue_revoke('{queue}', '{}', '{held}')", role.replace('\'', "''")),
-            Self::OtherGrantor { queue, .. } => format!("See who has granted what with \\dp fetchq_data.\"{queue}__docs\", and revoke the grant option of that role with: revoke … cascade"),
-            Self::AlteredTable(_) => "Give the columns the types that fetchq has created, or create the index as a superuser.".into(),
-            Self::NotPacker => "The owner of the extension can run: grant execute on function fetchq.metric_log_pack() to the role".into(),
-            Self::UnknownRole(_) => "See pg_roles for the names.".into(),
-            Self::UnknownTask { .. } => "The tasks are mnt, sts, cmp, drp and lgp. Correct or delete the row in fetchq.jobs.".into(),
-            Self::UnknownSchedule(_) => "See fetchq.schedule_list() for the names.".into(),
-            Self::ScheduleExists(_) => "Pass replace => true to change it.".into(),
-            Self::HiddenSchedule(_) => "A row-level security policy on fetchq.schedules hides it, or a trigger suppresses the insert.".into(),
-            Self::BadSchedule { .. } => "Pass a cron expression such as '30 2 * * mon-fri' (with seconds: '0 30 2 * * mon-fri') or '@daily', or an interval of whole seconds such as '5 minutes' or '1 month'.".into(),
-            Self::NeverTicks(_) => "Use days that exist, and leave time for a tick between starts_at and ends_at.".into(),
-            Self::UnknownZone(_) => "Use a name of pg_timezone_names, such as 'Europe/Berlin'.".into(),
-            Self::Invalid(invalid) => match invalid {
-                Invalid::ScheduleName(_) => format!("The name of a schedule has 1 to {} characters, none of them a control character: it becomes part of the subjects.", schedule::NAME_MAX),
-                Invalid::QueueName(_) => "A queue name starts with a letter or an underscore, continues with letters, digits and underscores, and has at most 40 characters; it is folded to lower case.".into(),
-                Invalid::MessageLength { .. } => "Put long texts into the details.".into(),
-                Invalid::KeyLength { .. } => "Use a shorter key, such as a hash of the long one.".into(),
-                Invalid::SubjectLength { .. } => "Use a shorter subject, such as a hash of the long one.".into(),
-                Invalid::Settlements(_) => r#"Pass an array such as [{"subject": "s1", "lease": 7, "action": "complete"}]."#.into(),
-                Invalid::Settlement { .. } => format!("Nothing was settled. The actions are {}, and the keys {}.", settlement::ACTIONS, settlement::KEYS),
-                Invalid::SettlementLength { .. } => "Nothing was settled. Use a shorter subject, such as a hash of the long one, and put long messages into the details.".into(),
-                Invalid::MetricName(_) => "A metric name has 1 to 40 characters.".into(),
-                Invalid::DocumentList { .. } => "Write the list as ('subject', priority, 'json payload', {DATA}), ...; only literals are allowed.".into(),
-                Invalid::Filter(_) => format!("The keys of a filter are {}.", filter::KEYS.join(", ")),
-                Invalid::UnknownSetting(_) => format!("The settings are {}, where retry.base is the key base of the object in retry.", queue_settings::keys()),
-                Invalid::Setting { .. } => "Nothing was changed. See fetchq.queue_settings() for the current values; null resets a setting to its default.".into(),
-                Invalid::Settings(_) => "Pass an object such as {\"max_attempts\": 3, \"retry\": {\"base\": \"30 s\"}}.".into(),
-                Invalid::Retention(_) => "Use a list such as [{\"retain\": \"minute\", \"from\": \"1h\", \"to\": \"0s\"}].".into(),
-                Invalid::JobSettings { .. } => "Use settings such as {\"delay\": \"5m\", \"duration\": \"1m\", \"limit\": 500}.".into(),
             },
         }
     }
