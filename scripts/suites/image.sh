@@ -369,7 +369,7 @@ trap 'exit 130' INT
 trap 'exit 143' TERM
 if [[ ${BUILD:-1} == 0 ]]; then skipped "the images are built from the checkout" "BUILD=0"
 else one "the images are built from the checkout" build; fi
-"$DOCKER" image inspect "$IMAGE" >/dev/null 2>&1 || exit 1
+"$DOCKER" image inspect "$IMAGE" >/dev/null 2>&1 || { echo "FAILED: there is no image $IMAGE"; count 0 1; exit 1; }
 one "the image has the official one and fetchq only" only_fetchq
 one "the image keeps the configuration of the official one" config_kept
 one "the image for CloudNativePG has the files where it looks for them" cnpg_layout
