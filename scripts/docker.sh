@@ -45,7 +45,7 @@ wait_healthy() {
     state=$(health "$1")
     if [[ $state == 'running healthy' ]]; then return; fi
     if [[ $state == exited* || $state == dead* ]]; then break; fi
-    nap 0.5
+    sleep 0.5
   done
   echo "container $1 is not healthy: $state"
   "$DOCKER" logs --tail 30 "$1" 2>&1

@@ -96,7 +96,7 @@ until_is() {
   while ((SECONDS < deadline)); do
     now=$(sql -c "$3" 2>&1) || :
     if [[ $now == "$2" ]]; then return; fi
-    nap 0.2
+    sleep 0.2
   done
   is "$1" "$2" "$now"
 }
@@ -163,7 +163,7 @@ no_password() {
   while ((SECONDS < deadline)); do
     state=$("$DOCKER" inspect -f '{{.State.Status}} {{.State.ExitCode}}' "$id")
     if [[ $state == exited* ]]; then break; fi
-    nap 0.2
+    sleep 0.2
   done
   is "the state of the container" 'exited 1' "$state" || return
   # Not by a pipe into grep -q, which would end before it has read everything.
@@ -205,7 +205,7 @@ another_container() {
 # one transaction. It connects again when the server is gone.
 work() {
   while [[ -e $DIR/go ]]; do
-    sql >/dev/null 2>&1 <<'SQL' || nap 0.2
+    sql >/dev/null 2>&1 <<'SQL' || sleep 0.2
 select subject, lease from fetchq.doc_lease('work', 1, '3 seconds') \gset
 select pg_sleep(0.1);
 begin;
@@ -288,7 +288,7 @@ advice() { log | sed -n 's/^ \{4\}\(.*;\)$/\1/p'; }
 old_volume() {
   IMAGE=$BASE serve "$1" "$1" || return
   local deadline=$((SECONDS + 60))
-  until sql -c 'select 1' >/dev/null 2>&1 || ((SECONDS > deadline)); do nap 0.2; done
+  until sql -c 'select 1' >/dev/null 2>&1 || ((SECONDS > deadline)); do sleep 0.2; done
   sql -c "create table old as select 42 as answer" || return
   if [[ -n ${2:-} ]]; then "$DOCKER" exec "$NAME" bash -c "echo \"$2\" >>\"\$PGDATA/postgresql.conf\"" || return; fi
   gone
@@ -362,12 +362,14 @@ compose_down() {
 }
 
 # ------------------------------------------------------------------------------
+# The loops sleep, and do not `nap`: bash can crash when a signal ends a `read` with a time limit, and
+# then it runs no trap.
 trap end EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
 if [[ ${BUILD:-1} == 0 ]]; then skipped "the images are built from the checkout" "BUILD=0"
 else one "the images are built from the checkout" build; fi
-"$DOCKER" image inspect "$IMAGE" >/dev/null 2>&1 || exit 1
+"$DOCKER" image inspect "$IMAGE" >/dev/null 2>&1 || { echo "FAILED: there is no image $IMAGE"; count 0 1; exit 1; }
 one "the image has the official one and fetchq only" only_fetchq
 one "the image keeps the configuration of the official one" config_kept
 one "the image for CloudNativePG has the files where it looks for them" cnpg_layout
