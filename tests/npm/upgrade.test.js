@@ -306,6 +306,7 @@ for (const way of WAYS) {
         const old = await bootClient(t, version, url, { queues: QUEUES });
         await old.doc.push('plain', { subject: 'a' });
         await old.end();
+        await assert.rejects(run(`${BIN}/psql`, ['-X', '-d', url, '-f', SCRIPT]), ({ stderr }) => /only a superuser can upgrade fetchq 4/.test(stderr) || assert.fail(stderr));
         await base.upgrade();
         const client = await bootClient(t, version, url, { queues: [...QUEUES, { name: 'added' }] });
         assert.deepEqual((await client.doc.pick('plain')).map(({ subject }) => subject), ['a']);

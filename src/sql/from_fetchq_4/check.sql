@@ -10,6 +10,14 @@
 
 set local search_path = pg_catalog, pg_temp;
 
+do $$
+begin
+    if not (select r.rolsuper from pg_roles r where r.rolname = current_user) then
+        raise exception 'only a superuser can upgrade fetchq 4'
+            using errcode = 'insufficient_privilege', hint = 'Connect as a superuser. The clients need no more rights than before.';
+    end if;
+end $$;
+
 -- What the parts hand on to one another. The last part drops it.
 create schema fetchq_upgrade;
 create table fetchq_upgrade.problems (
