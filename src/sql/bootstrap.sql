@@ -34,7 +34,7 @@ begin
     if to_regclass('fetchq.metrics_writes') is not null then
         raise exception 'this database has fetchq 4 already, as the npm client installs it'
             using errcode = 'duplicate_schema',
-                hint = 'Upgrade it with the script fetchq--unpackaged--5.0.0.sql: see docs/guides/migrating-from-fetchq-4.md';
+                hint = 'Upgrade it with one command: see docs/guides/migrating-from-fetchq-4.md';
     end if;
 end $$;
 

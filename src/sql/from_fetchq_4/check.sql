@@ -10,6 +10,14 @@
 
 set local search_path = pg_catalog, pg_temp;
 
+do $$
+begin
+    if not (select r.rolsuper from pg_roles r where r.rolname = current_user) then
+        raise exception 'only a superuser can upgrade fetchq 4'
+            using errcode = 'insufficient_privilege', hint = 'Connect as a superuser. The clients need no more rights than before.';
+    end if;
+end $$;
+
 -- What the parts hand on to one another. The last part drops it.
 create schema fetchq_upgrade;
 create table fetchq_upgrade.problems (
@@ -615,11 +623,12 @@ begin
                 where s.datname = current_database() and s.pid <> pg_backend_pid() and s.backend_type = 'client backend'))
         into report from fetchq_upgrade.queues q;
     end if;
-    raise exception '%', case when problems = 0 then 'dry run: fetchq 4 can be upgraded; nothing was changed'
-            else format('%s%s %s the upgrade of fetchq 4; nothing was changed', case when is_dry_run then 'dry run: ' else '' end,
-                problems, case problems when 1 then 'problem prevents' else 'problems prevent' end) end
-        using errcode = case when problems = 0 then 'raise_exception' else 'object_not_in_prerequisite_state' end,
-            detail = concat_ws(e'\n', report, wrong),
-            hint = case when problems = 0 then 'Without fetchq_upgrade.dry_run the upgrade runs.'
-                else 'Do what the list says, and run the upgrade again.' end;
+    if problems > 0 then
+        raise exception 'fetchq 4 cannot be upgraded; nothing was changed; problems: %', problems
+            using errcode = 'object_not_in_prerequisite_state', detail = concat_ws(e'\n', report, wrong),
+                hint = 'Do what the list says, and run the upgrade again.';
+    end if;
+    raise exception 'dry run: fetchq 4 can be upgraded; nothing was changed'
+        using errcode = 'raise_exception', detail = report,
+            hint = 'Without fetchq_upgrade.dry_run the upgrade runs.';
 end $$;
