@@ -142,9 +142,7 @@ async fn every_call_is_refused_with_a_catalog_of_another_version_and_changes_not
     }
     catalog_becomes(&session, &own).await;
     assert_eq!(
-        session
-            .text("select subject from fetchq.doc_push('q', 'after')")
-            .await,
+        session.text("select fetchq.doc_push('q', 'after')").await,
         "1"
     );
     db.remove().await;
