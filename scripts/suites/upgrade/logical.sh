@@ -170,7 +170,7 @@ one "every document is found" finds_all
 one "a lease of the old server goes on" lease_goes_on
 one "work goes on" goes_on
 silent() { ! as_pg grep -hE 'WARNING|ERROR|FATAL|PANIC' "$DIR/$1.log" |
-  grep -v 'terminating .* due to administrator command\|"wal_level" is insufficient to publish'; }
+  grep -v 'terminating .* due to administrator command\|wal_level"\? is insufficient to publish'; }
 one "the log of the old server is silent" silent old
 one "the log of the new server is silent" silent new
 stop "$DIR/old"; stop "$DIR/new"
