@@ -6,8 +6,8 @@
 #   DEB_MAINTAINER   "Name <mail>" in the package
 #
 # The package is for a server from Debian or from PostgreSQL's own repository (apt.postgresql.org).
-# It has to be built on the release of Debian that it is for. The result is in target/deb. The same
-# commit in the same folder with the same tools gives the same bytes.
+# It has to be built on the release of Debian that it is for. The result is in target/deb. Its dates
+# are those of the commit.
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
 . "$(dirname "$0")/lib.sh"

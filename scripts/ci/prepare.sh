@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Prepare a machine of CI: install a major version of PostgreSQL with its server headers.
 #
-#   prepare.sh MAJOR
+#   prepare.sh MAJOR [PACKAGE…]    and other packages
 #
 # What Debian or Ubuntu does not have comes from apt.postgresql.org, by the script that
 # postgresql-common has for it. Where it is installed already, this does nothing.
@@ -10,6 +10,7 @@ set -euo pipefail
 . "$(dirname "$0")/../lib.sh"
 major=${1:?usage: prepare.sh MAJOR}
 [[ $major =~ ^[0-9]+$ ]] || die "the major version must be a number, not '$major'"
+shift
 config=/usr/lib/postgresql/$major/bin/pg_config
 
 # The checks ask git for the files. In a container of CI the checkout belongs to another user.
@@ -27,5 +28,11 @@ if [[ ! -x $config || ! -f $("$config" --pgxs) ]]; then
     $SUDO /usr/share/postgresql-common/pgdg/apt.postgresql.org.sh -y
   fi
   $SUDO apt-get install -qq -y --no-install-recommends "postgresql-$major" "postgresql-server-dev-$major" >/dev/null
+fi
+if (($#)); then
+  need_sudo "installing packages"
+  step "prepare: installing $*"
+  $SUDO apt-get update -qq
+  $SUDO env DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends "$@" >/dev/null
 fi
 step "prepare: $("$config" --version), $config"
