@@ -185,7 +185,8 @@ forgets() {
 steps_wake() {
   local file rc=0
   for file in sql/fetchq--*--*.sql; do
-    if [[ ! -e $file || $file == sql/fetchq--4.* ]]; then continue; fi
+    # In fetchq 4 no session has the library, and unpackaged is a script for psql.
+    if [[ ! -e $file || $file == sql/fetchq--4.* || $file == sql/fetchq--unpackaged--* ]]; then continue; fi
     [[ $(tail -n 1 "$file") == "$WAKE" ]] || { echo "the last line of $file is not: $WAKE"; rc=1; }
   done
   return "$rc"

@@ -56,9 +56,12 @@ export async function createDatabase(name, settings = {}, { hasExtension = true 
   const db = new pg.Pool({ connectionString: url() });
   // A session may be terminated with its database while it ends.
   let hasEnded = false;
-  db.on('connect', (client) => client.on('error', (error) => {
+  const failed = (error) => {
     if (!hasEnded) throw error;
-  }));
+  };
+  // The pool passes on the errors of its idle clients.
+  db.on('error', failed);
+  db.on('connect', (client) => client.on('error', failed));
   return {
     url,
     db,

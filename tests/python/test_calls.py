@@ -120,7 +120,9 @@ class Psycopg:
     async def call(self, name, call):
         values = [await self.natural(v) for v in call["arguments"].values()]
         statement = statement_of(call, name, ["%s"] * len(values))
-        return len(await (await self.db.execute(statement, values)).fetchall())
+        cursor = await self.db.execute(statement, values)
+        # A procedure without results has no rows to read.
+        return len(await cursor.fetchall()) if cursor.description else 0
 
     async def close(self):
         await self.db.close()
