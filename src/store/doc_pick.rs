@@ -288,7 +288,7 @@ fn claim_rows(
                 lease.given();
                 let max_attempts =
                     (!row.is_null(Column::MaxAttempts)).then(|| row.int4(Column::MaxAttempts));
-                attempt_begun(queue, row.int4(Column::Attempts), max_attempts);
+                attempt_begun(queue, lease, row.int4(Column::Attempts), max_attempts);
             }
             PickMode::Remove => row_settled(queue, &row),
         }
@@ -421,8 +421,11 @@ fn claim_locked(spi: &Spi, queue: &Queue, rows: &Rows, pick: &mut Pick, waits: &
         rows_settled(queue, rows);
     }
     for row in 0..rows.len() {
-        let attempts = rows.get(row, column::ATTEMPTS).unwrap_or(i32::MAX);
-        attempt_begun(queue, attempts, rows.get(row, column::MAX_ATTEMPTS));
+        if let PickMode::Lease(lease) = pick.mode {
+            let attempts = rows.get(row, column::ATTEMPTS).unwrap_or(i32::MAX);
+            let max_attempts = rows.get(row, column::MAX_ATTEMPTS);
+            attempt_begun(queue, lease, attempts, max_attempts);
+        }
         let due_at = rows.timestamp(row, column::INDEX_NEXT_ITERATION);
         waits.add(counter_log::wait_bucket(pick.now, due_at));
     }

@@ -8,6 +8,7 @@
 
 use crate::pg::durability;
 use crate::settings;
+use crate::store::leases::Lease;
 use crate::store::limits::PickKind;
 use crate::store::open_queue::Queue;
 
@@ -26,11 +27,14 @@ pub fn pick<R>(queue: &Queue, kind: PickKind, work: impl FnOnce() -> R) -> R {
     }
 }
 
-/// Has the commit of the last attempt of a document wait for the disk. A document that must run only
-/// once has one attempt, and a crash must not give it another one. `max_attempts`: of the document;
-/// None for that of the queue.
-pub fn attempt_begun(queue: &Queue, attempts: i32, max_attempts: Option<i32>) {
-    if attempts >= max_attempts.unwrap_or(queue.policy.max_attempts) {
+/// Has the commit of a lease wait for the disk where the attempt has to count after a crash.
+///
+/// A document that must run only once has one attempt, and a crash must not give it another one. And
+/// where the lease is bound to its session, the work may be done in the session, and be what crashes
+/// the server: a document that does so must run out of attempts. `max_attempts`: of the document; None
+/// for that of the queue.
+pub fn attempt_begun(queue: &Queue, lease: &Lease, attempts: i32, max_attempts: Option<i32>) {
+    if lease.is_bound() || attempts >= max_attempts.unwrap_or(queue.policy.max_attempts) {
         durability::must_not_be_lost();
     }
 }

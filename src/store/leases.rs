@@ -115,6 +115,12 @@ impl Lease {
         true
     }
 
+    /// Returns whether the lease ends with the session.
+    pub fn is_bound(&self) -> bool {
+        let binding = self.given.binding.unwrap_or_else(settings::session_leases);
+        binding != SessionLeases::Off
+    }
+
     /// Notes that a document has got the number.
     pub fn given(&self) {
         self.is_given.set(true);

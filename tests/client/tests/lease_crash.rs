@@ -146,6 +146,8 @@ async fn what_else_a_transaction_does_is_on_disk_when_it_commits() {
     }
     for sql in [
         "select fetchq.doc_lease('once', 1)",
+        "select fetchq.doc_lease('q', 1, binding => 'keep')",
+        "set fetchq.session_leases = 'return'; select fetchq.doc_pick('q', 1); reset fetchq.session_leases",
         "select fetchq.doc_lease('capped', 1)",
         "select fetchq.doc_lease('rated', 1)",
         "select fetchq.doc_lease('own', 1)",

@@ -40,7 +40,10 @@ const PID: &str = "select pg_backend_pid()";
 
 #[tokio::test]
 async fn bound_leases_end_with_their_sessions() {
-    let cluster = with_worker("sessions", "synchronous_commit = on");
+    let cluster = with_worker(
+        "sessions",
+        "synchronous_commit = on\nfetchq.synchronous_leases = on",
+    );
     let server = cluster.server();
     let mut look = server.connect("postgres").await;
     look.sql(
