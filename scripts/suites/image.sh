@@ -128,6 +128,14 @@ for member in tar:
 # What the engine itself puts into each container.
 ENGINE='^(\.dockerenv|(dev|proc|sys|run|etc|tmp)(/(console|pts|shm|hosts|hostname|resolv\.conf|mtab|\.containerenv|secrets))?/?)$'
 
+# extension FOLDER — the files of the extension in FOLDER: install script, upgrades, control file.
+extension() {
+  local file
+  for file in fetchq--4.0.0--4.0.2.sql fetchq--4.0.1--4.0.2.sql "fetchq--4.0.2--$VERSION.sql" \
+    "fetchq--$VERSION.sql" "fetchq--unpackaged--$VERSION.sql" fetchq.control; do
+    echo "$1/$file"
+  done
+}
 only_fetchq() {
   files "$BASE" >"$DIR/base" && files "$IMAGE" >"$DIR/image" || return
   (($(wc -l <"$DIR/base") > 1000)) || { echo "FAILED: $BASE has hardly any files"; return 1; }
@@ -136,8 +144,7 @@ only_fetchq() {
     is "files that were added" "docker-entrypoint-initdb.d/10-fetchq.sql
 usr/lib/postgresql/$major/lib/fetchq.so
 usr/local/bin/fetchq-entrypoint.sh
-usr/share/postgresql/$major/extension/fetchq--$VERSION.sql
-usr/share/postgresql/$major/extension/fetchq.control" "$(comm -13 "$DIR/base.names" "$DIR/image.names")" &&
+$(extension "usr/share/postgresql/$major/extension")" "$(comm -13 "$DIR/base.names" "$DIR/image.names")" &&
     is "files that were changed" usr/share/postgresql/postgresql.conf.sample \
       "$(comm -23 "$DIR/base" "$DIR/image" | cut -f 1)"
 }
@@ -150,8 +157,7 @@ cnpg_layout() {
   files "$CNPG" | cut -f 1,2 | awk -F '\t' '$2 == "0" { print $1 }' | grep -vE "$ENGINE" >"$DIR/cnpg" || return
   is "files" "lib/fetchq.so
 licenses/fetchq/LICENSE
-share/extension/fetchq--$VERSION.sql
-share/extension/fetchq.control" "$(cat "$DIR/cnpg")" &&
+$(extension share/extension)" "$(cat "$DIR/cnpg")" &&
     is "user" 65532:65532 "$("$DOCKER" image inspect -f '{{.Config.User}}' "$CNPG")"
 }
 
