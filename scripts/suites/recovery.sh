@@ -101,8 +101,9 @@ completes primary "$(sed -n 2p <<<"$BEFORE")"
 completes primary "$(sed -n 1p <<<"$AFTER")"
 primary -c "select fetchq.doc_push('leases', 'late'), fetchq.queue_create('later')" >/dev/null
 until_on "$PRIMARY" work "the schedule ticks" "select count(*) > $TICKS + 1 from fetchq_data.ticks__docs"
-primary -c 'select pg_switch_wal()' >/dev/null
-until_on "$PRIMARY" work "the log is archived" "select last_archived_wal >= pg_walfile_name(pg_current_wal_lsn() - 1) from pg_stat_archiver"
+# The name is asked for at the switch: the schedule writes on, so the current file is soon the next one.
+LAST=$(primary -c 'select pg_walfile_name(pg_switch_wal())')
+until_on "$PRIMARY" work "the log is archived" "select last_archived_wal >= '$LAST' from pg_stat_archiver"
 stop "$DIR/primary" immediate
 
 echo "$PG_BINDIR" >"$DIR/recovered.bin"

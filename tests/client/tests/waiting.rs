@@ -335,11 +335,14 @@ async fn hundreds_of_queues() {
             .sql(&format!("select fetchq.doc_push('q{n}', 'a')"))
             .await;
         if twice {
-            // Each document wakes one of them.
-            wait_until("one session is woken", async || {
-                session.text(ASLEEP).await == "1"
+            // Each document wakes one of them. It has returned before the next document is there:
+            // one that still looks would find that one, and the other session would sleep on.
+            wait_until("one session returns", async || {
+                let mut all = [Some(&waiting), other.as_ref()].into_iter().flatten();
+                all.any(JoinHandle::is_finished)
             })
             .await;
+            assert_eq!(session.text(ASLEEP).await, "1");
             session
                 .sql(&format!(
                     "select fetchq.doc_pick('q{n}'); select fetchq.doc_push('q{n}', 'b')"
@@ -348,7 +351,10 @@ async fn hundreds_of_queues() {
         }
         for one in [Some(waiting), other].into_iter().flatten() {
             let woken = tokio::time::timeout(Duration::from_secs(4), one).await;
-            let woken = woken.expect("a commit wakes the session").unwrap().unwrap();
+            let woken = woken
+                .unwrap_or_else(|_| panic!("a commit wakes the session: q{n}, twice: {twice}"))
+                .unwrap()
+                .unwrap();
             assert_eq!(woken, format!("q{n}"));
         }
         session
