@@ -230,6 +230,11 @@ impl Documents {
     /// token, and other sessions wait for the lock of that token instead of for this
     /// transaction. Two sessions that insert the same subject do not wait for each other. All
     /// rows carry the same token until this `Documents` is dropped.
+    ///
+    /// `add` with a look-up that sees uncommitted rows would save the record that confirms the
+    /// insertion, 48 bytes. But the row that it leaves when another session was faster holds the
+    /// subject until the transaction ends: 16 sessions that push the same three subjects and then
+    /// change them ran into deadlocks, and did an eighteenth of the work.
     pub fn add_if_new(&mut self, row: &mut Row) -> bool {
         // SAFETY: As in `add`. The token is removed from the row in both cases. Its lock is
         // released by `drop`, or by the end of the transaction after an ERROR.
