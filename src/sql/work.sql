@@ -87,7 +87,7 @@ begin
             set transaction isolation level read committed;
             wait := '1 second';
             if idle_timeout is not null then
-                wait := least(wait, (idle_since operator(pg_catalog.+) idle_timeout) operator(pg_catalog.-) pg_catalog.clock_timestamp());
+                wait := least(wait, idle_timeout operator(pg_catalog.-) (pg_catalog.clock_timestamp() operator(pg_catalog.-) idle_since));
                 exit when wait operator(pg_catalog.<=) '0'::interval;
             end if;
             -- This wait holds neither a snapshot nor a lock. It lasts a second at most, so that a

@@ -4,7 +4,7 @@ mod lists;
 mod matrix;
 mod values;
 
-use fetchq_client_tests::{Server, counters_are_exact, prepare_queue};
+use fetchq_client_tests::{Server, counters_are_exact, error_of, prepare_queue};
 
 /// Statements that must fail, with their SQLSTATE.
 const BAD: &[(&str, &str)] = &[
@@ -229,6 +229,92 @@ const BAD: &[(&str, &str)] = &[
     ("schedule_run(-1)", "22023"),
     ("schedule_run_at(-1, now())", "22023"),
 ];
+
+/// Calls of procedures that must fail, with their SQLSTATE.
+const BAD_CALLS: &[(&str, &str)] = &[
+    ("queue_wait(null)", "22004"),
+    ("queue_wait('{}')", "22023"),
+    ("queue_wait('{q, null}')", "22004"),
+    ("queue_wait('{{q}, {other}}')", "2202E"),
+    ("queue_wait('{nope}')", "42704"),
+    ("queue_wait(array[''])", "42602"),
+    ("queue_wait(array[repeat('x', 1048576)])", "42602"),
+    ("queue_wait(array_fill('q'::text, array[100000]))", "22023"),
+    ("queue_wait('{q}', '-1s')", "22023"),
+    ("queue_wait('{q}', '1 mon -31 days')", "22023"),
+    ("queue_wait('{q}', '178000000 years')", "22008"),
+    ("queue_wait('{q}', '0', version => null)", "22004"),
+    ("doc_await(null, 'active')", "22004"),
+    ("doc_await('nope', 'active')", "42704"),
+    ("doc_await('q', null)", "22004"),
+    ("doc_await('q', 'nobody')", "P0002"),
+    ("doc_await('q', repeat('🙂', 256))", "22001"),
+    ("doc_await('q', repeat('x', 1048576))", "22001"),
+    ("doc_await('q', 'active', '-1s')", "22023"),
+    ("doc_await('q', 'active', '178000000 years')", "22008"),
+    ("work(null, 'public.handle')", "22004"),
+    ("work('nope', 'public.handle')", "42704"),
+    ("work(repeat('x', 1048576), 'public.handle')", "42602"),
+    ("work('q', null)", "22004"),
+    ("work('q', 'pg_catalog.txid_current')", "42883"),
+    ("work('q', 'public.handle', -1)", "22023"),
+    ("work('q', 'public.handle', idle_timeout => '-1s')", "22023"),
+    (
+        "work('q', 'public.handle', idle_timeout => '1 mon -31 days')",
+        "22023",
+    ),
+    ("work('q', 'public.handle', duration => '-1s')", "22023"),
+    (
+        "work('q', 'public.handle', duration => '178000000 years')",
+        "22008",
+    ),
+    ("work('q', 'public.handle', version => null)", "22004"),
+];
+
+/// Calls of procedures that are accepted.
+const GOOD_CALLS: &[&str] = &[
+    "queue_wait('{q, q}', '0')",
+    "queue_wait('{q}', null)",
+    "queue_wait('{q}', '0', version => -2147483648)",
+    "doc_await('q', 'active', '0')",
+    "doc_await('q', 'completed', null)",
+    "doc_await('q', 'completed', '0', 'status', '{}', 'message')",
+    "work('q', 'public.handle', 0)",
+    "work('q', 'public.handle', 0, null, null, 0, 1, 1)",
+    "work('q', 'public.handle', 1, '178000000 years', '0')",
+    "work('q', 'public.handle', null, '0', version => 2147483647)",
+];
+
+#[tokio::test]
+async fn each_argument_of_the_procedures() {
+    let (db, mut session) = matrix::prepare("bad_calls").await;
+    session
+        .sql("create function public.handle(jsonb) returns void language sql as ''")
+        .await;
+    let before = matrix::state(&session).await;
+    for (call, states) in BAD_CALLS {
+        let error = session
+            .batch_execute(&format!("call fetchq.{call}"))
+            .await
+            .expect_err(call);
+        let error = error_of(&error);
+        let state = error.code().code();
+        assert_eq!(state, *states, "{call}: {}", error.message());
+        assert!(error.message().len() < 1200, "{call}");
+        assert!(error.hint().is_some_and(|hint| !hint.is_empty()), "{call}");
+    }
+    assert_eq!(
+        matrix::state(&session).await,
+        before,
+        "something was changed"
+    );
+    for call in GOOD_CALLS {
+        let result = session.batch_execute(&format!("call fetchq.{call}")).await;
+        assert!(result.is_ok(), "{call}: {result:?}");
+    }
+    counters_are_exact(&mut session, "q").await;
+    db.remove().await;
+}
 
 #[tokio::test]
 async fn invalid_values_are_rejected() {
