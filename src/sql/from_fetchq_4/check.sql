@@ -16,6 +16,12 @@ begin
         raise exception 'only a superuser can upgrade fetchq 4'
             using errcode = 'insufficient_privilege', hint = 'Connect as a superuser. The clients need no more rights than before.';
     end if;
+    -- With the snapshot of the first statement, the copies would leave out what was committed while the
+    -- script waited for its locks.
+    if current_setting('transaction_isolation') not in ('read committed', 'read uncommitted') then
+        raise exception 'fetchq 4 cannot be upgraded in a transaction that is %', upper(current_setting('transaction_isolation'))
+            using errcode = 'feature_not_supported', hint = 'Run first: set default_transaction_isolation = ''read committed''';
+    end if;
 end $$;
 
 -- What the parts hand on to one another. The last part drops it.
@@ -236,15 +242,17 @@ begin
     select format('The prepared transaction %L is open.', p.gid), format('Commit it or roll it back: rollback prepared %L', p.gid)
     from pg_prepared_xacts p where p.database = current_database();
 
-    -- Everybody waits from here on: nothing can change between the check and the copies.
+    -- Everybody waits from here on: nothing can change between the check and the copies. A call that
+    -- writes documents counts them afterwards, and the locks are taken in the same order.
     if not is_dry_run and not exists (select from fetchq_upgrade.problems) then
-        lock table fetchq.queues, fetchq.jobs, fetchq.metrics, fetchq.metrics_writes in access exclusive mode;
+        lock table fetchq.queues, fetchq.jobs in access exclusive mode;
         for r in
             select c.oid::regclass::text as tbl from pg_class c
             where c.relnamespace = 'fetchq_data'::regnamespace and c.relkind in ('r', 'p') order by c.oid
         loop
             execute format('lock table %s in access exclusive mode', r.tbl);
         end loop;
+        lock table fetchq.metrics_writes, fetchq.metrics in access exclusive mode;
     end if;
 
     -- Names. fetchq 4 kept the name as it was written and did not quote that of the tables.
