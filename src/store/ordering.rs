@@ -176,9 +176,9 @@ fn apply_status_change(
     Ok(())
 }
 
-/// A document of an ordered queue is retried. It stays the head, unless others of its key are active,
-/// which is so where the order was switched on meanwhile: then it waits like all others, or they would
-/// run together again and again.
+/// A document of an ordered queue is retried. It stays the head, unless others of its key run beside the
+/// head: they were active when the order was switched on, or plain SQL has made them active. Then it
+/// waits like all others, or they would run together again and again.
 fn document_retried(
     spi: &Spi,
     queue: &Queue,
