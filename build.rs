@@ -76,7 +76,7 @@ fn main() -> Result<(), Box<dyn Error>> {
          \\set ON_ERROR_STOP on\n\
          \\set QUIET on\n\
          \\set SHOW_CONTEXT never\n\
-         begin;\n\
+         begin isolation level read committed;\n\
          \\if :{{?dry_run}}\n\
          set local fetchq_upgrade.dry_run = :'dry_run';\n\
          \\endif\n\

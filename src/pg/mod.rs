@@ -8,6 +8,7 @@ pub mod append;
 mod array;
 pub mod call;
 pub mod catalog;
+pub mod control_file;
 pub mod deadline;
 pub mod documents;
 pub mod documents_check;

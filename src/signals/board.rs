@@ -5,6 +5,7 @@
 use std::sync::atomic::{AtomicI64, AtomicU32, Ordering};
 
 use crate::domain::lease_number;
+use crate::pg::control_file;
 use crate::pg::shared::{Area, Content, Place};
 use crate::pg::{session, time};
 use crate::settings;
@@ -39,7 +40,13 @@ pub struct Board {
     pub interrupted: Interrupted,
     /// The last lease number that was given.
     lease_number: AtomicI64,
+    /// Until when a lease must not be lost: microseconds since 2000. 0: any lease may be.
+    leases_last_until: AtomicI64,
 }
+
+/// How long no lease may be lost after a crash: longer than it takes until workers are connected again
+/// and lease what the crash has left. In microseconds: 10 minutes.
+const AFTER_CRASH_US: i64 = 600_000_000;
 
 impl Board {
     /// Returns a board without processes.
@@ -57,6 +64,24 @@ impl Board {
             progress: Progress::new(),
             interrupted: Interrupted::new(),
             lease_number: AtomicI64::new(0),
+            leases_last_until: AtomicI64::new(0),
+        }
+    }
+
+    /// Returns whether a crash may lose a lease that begins now.
+    ///
+    /// Not soon after a crash: the work of a document may have caused it. If each crash lost the attempt
+    /// that led to it, the document would never run out of attempts, and the server never come to rest.
+    pub fn may_lose_leases(&self) -> bool {
+        match self.leases_last_until.load(Ordering::Relaxed) {
+            0 => true,
+            until => {
+                let may = time::clock() > until;
+                if may {
+                    self.leases_last_until.store(0, Ordering::Relaxed);
+                }
+                may
+            }
         }
     }
 
@@ -244,7 +269,12 @@ impl Content for Memory {
     type Item = ();
 
     fn header() -> Board {
-        Board::new()
+        let board = Board::new();
+        if control_file::is_start_after_crash() {
+            let until = time::clock() + AFTER_CRASH_US;
+            board.leases_last_until.store(until, Ordering::Relaxed);
+        }
+        board
     }
 
     fn item() {}

@@ -84,7 +84,13 @@ static SET_HEAD: Statement = Statement::new(
      where k.queue_id {=} $1 and k.key {=} $2",
 );
 
-// Index of this statement and the two that follow: the primary key of the keys.
+// Index of this statement and the three that follow: the primary key of the keys.
+static FIND_OTHER_ACTIVE: Statement = Statement::new(
+    "select from fetchq.ordering_keys k
+     where k.queue_id {=} $1 and k.key {=} $2
+         and k.also_unblocked {<>} '{}'",
+);
+
 static TRY_LOCK_KEY: Statement = Statement::new(
     "select from fetchq.ordering_keys k
      where k.queue_id {=} $1 and k.key {=} $2
@@ -156,8 +162,9 @@ fn apply_status_change(
         (Some(Active), Some(Pending)) if is_settled => {
             remove_document(spi, queue, old, Some(new))?;
         }
-        (Some(Active), Some(Pending)) => {}
-        (Some(Active), Some(Planned)) if !is_settled => {}
+        (Some(Active), Some(Pending | Planned)) if !is_settled => {
+            document_retried(spi, queue, old, new)?;
+        }
         (_, Some(Pending | Active)) => add_document(spi, queue, new),
         // Planned before and now: it may be the head, which is retried.
         (Some(Planned), Some(Planned)) => {}
@@ -167,6 +174,30 @@ fn apply_status_change(
         }
     }
     Ok(())
+}
+
+/// A document of an ordered queue is retried. It stays the head, unless others of its key run beside the
+/// head: they were active when the order was switched on, or plain SQL has made them active. Then it
+/// waits like all others, or they would run together again and again.
+fn document_retried(
+    spi: &Spi,
+    queue: &Queue,
+    old: &TriggerDocument,
+    new: &TriggerDocument,
+) -> Result<()> {
+    let Some(key) = &old.ordering_key else {
+        return Ok(());
+    };
+    let args = key_args(queue, key, &old.subject);
+    if queue.run(spi, &FIND_OTHER_ACTIVE, &args[..2]).affected() == 0 {
+        return Ok(());
+    }
+    // Maintenance does not wait. The document runs beside the others once more.
+    if IS_MAINTENANCE.get() && queue.run(spi, &TRY_LOCK_KEY, &args[..2]).affected() == 0 {
+        return Ok(());
+    }
+    let requeued = (status(new) == Some(Pending)).then_some(new);
+    remove_document(spi, queue, old, requeued)
 }
 
 fn key_args<'a>(queue: &Queue, key: &'a str, subject: &'a str) -> [Arg; 3] {

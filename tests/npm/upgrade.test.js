@@ -361,8 +361,23 @@ describe('what cannot be carried over is refused', { timeout: 120_000 }, () => {
   let base;
   after(() => base?.drop());
 
+  // A role without rights of a superuser owns the queue. What it may attach to its tables must not run
+  // with the rights of the superuser who upgrades, and fails if it does.
+  const stranger = (sql) => `create role upgrade_stranger; create schema stranger authorization upgrade_stranger;
+    grant usage, create on schema fetchq, fetchq_data to upgrade_stranger;
+    alter table fetchq_data.q__docs owner to upgrade_stranger; alter table fetchq.jobs owner to upgrade_stranger;
+    set local role upgrade_stranger;
+    create function stranger.f(n int) returns int immutable language plpgsql as
+      $$ begin if current_setting('is_superuser')::boolean or current_user <> 'upgrade_stranger' then raise exception 'it runs as %', current_user; end if; return n; end $$;
+    create view stranger.runs_it as select stranger.f(1) as n;
+    ${sql}; reset role`;
+
   // What is in the way, and the words of the problem.
   const CASES = [
+    [stranger('create index mine on fetchq_data.q__docs (subject) where stranger.f(1) = 1'), /index fetchq_data.mine calls function stranger.f\(integer\), which is of role upgrade_stranger/],
+    [stranger('create index mine on fetchq.jobs (id) where stranger.f(1) = 1'), /index fetchq.mine calls function stranger.f/],
+    ['alter table fetchq_data.q__docs add column mine serial', /Column mine .* cannot be carried over.* it owns a sequence/],
+    ['create domain public.mine as int check (value > 0); alter table fetchq_data.q__docs add column mine int default (1::public.mine)::int', /Column mine .* cannot be carried over/],
     ["update fetchq.queues set name = 'a$b' where name = 'q'; alter table fetchq_data.q__docs rename to a$b__docs", /"?'a\$b'.* has a name that fetchq 5 does not accept/],
     ["insert into fetchq.queues (name) values ('Q')", /are one queue: their names 'q', 'Q'/],
     ["insert into fetchq.queues (name) values ('q')", /are one queue: their names 'q', 'q'/],
@@ -424,6 +439,74 @@ describe('what cannot be carried over is refused', { timeout: 120_000 }, () => {
     await session.query('begin');
     await session.query('create table fetchq_data.mine (a int); update fetchq_data.q__docs set status = 9; create function fetchq.mine() returns int language sql as $$ select 1 $$');
     await assert.rejects(session.query('alter extension fetchq update'), ({ message, detail }) => /problems: 3$/.test(message) && detail.split('\n').length === 3);
+    await session.query('rollback');
+    assert.ok(await isOld(base));
+  });
+
+  test('what belongs to a role that is no superuser does not run as a superuser', async (t) => {
+    const session = await base.db.connect();
+    t.after(() => session.release(true));
+    const { n } = (await session.query("select current_setting('server_version_num')::int as n")).rows[0];
+    const upgrade = async (sql) => {
+      await session.query('begin');
+      await session.query('set local fetchq_upgrade.allow_sessions = on');
+      await session.query(stranger(sql));
+      return session.query('alter extension fetchq update');
+    };
+    // The planner would compute the constants.
+    const planned = ['alter table fetchq_data.q__docs add constraint mine check (stranger.f(4) = 4)'];
+    if (n >= 140000) planned.push('create statistics stranger.s on (stranger.f(2) + attempts), (stranger.f(3) + priority) from fetchq_data.q__docs');
+    for (const sql of planned) {
+      const error = await upgrade(`${sql}; set local constraint_exclusion = on`).then(() => assert.fail(`not refused: ${sql}`), (e) => e);
+      assert.match(error.detail ?? error.message, /calls function stranger.f\(integer\), which is of role upgrade_stranger/, sql);
+      await session.query('rollback');
+    }
+    // A default is of the one who inserts. The rows have their values already.
+    await upgrade(`alter table fetchq_data.q__docs add column mine xml not null default table_to_xml('stranger.runs_it'::text::regclass, true, false, ''),
+      add column other int not null default 7`);
+    const { rows } = await session.query("select mine::text ~ '<n>1</n>' as mine, other from fetchq_data.q__docs");
+    assert.deepEqual(rows, [{ mine: true, other: 7 }]);
+    const { rows: columns } = await session.query(`select attname, attnotnull, pg_get_expr(adbin, adrelid) as value from pg_attribute join pg_attrdef on adrelid = attrelid and adnum = attnum
+      where attrelid = 'fetchq_data.q__docs'::regclass and attname in ('mine', 'other') order by 1`);
+    assert.deepEqual(columns.map(({ attnotnull }) => attnotnull), [true, true]);
+    assert.match(columns[0].value, /table_to_xml/);
+    assert.equal(columns[1].value, '7');
+    await session.query('rollback');
+    assert.ok(await isOld(base));
+  });
+
+  test('a transaction that keeps its snapshot is refused, because it does not see what was committed last', async (t) => {
+    const session = await base.db.connect();
+    t.after(() => session.release(true));
+    await session.query('set fetchq_upgrade.allow_sessions = on');
+    for (const level of ['repeatable read', 'serializable']) {
+      await session.query(`begin isolation level ${level}`);
+      await assert.rejects(session.query('alter extension fetchq update'), ({ code, message }) => code === '0A000' && message.includes(level.toUpperCase()));
+      await session.query('rollback');
+    }
+    // The script begins the transaction itself.
+    const other = await createOld('upgrade_snapshot', WAYS[0]);
+    t.after(() => other.drop());
+    const client = await bootClient(t, CLIENTS['4.1.1'], other.url(), { queues: [{ name: 'q' }] });
+    await client.end();
+    await other.one("alter database upgrade_snapshot set default_transaction_isolation = 'serializable'");
+    await other.upgrade();
+  });
+
+  test('a call that has written a document, and counts it, does not wait for an upgrade that waits for the call', async (t) => {
+    const [session, other] = [await base.db.connect(), await base.db.connect()];
+    t.after(() => [session, other].forEach((s) => s.release(true)));
+    await session.query('set fetchq_upgrade.allow_sessions = on');
+    const { pid } = (await session.query('select pg_backend_pid() as pid')).rows[0];
+    await other.query('begin');
+    await other.query('lock table fetchq_data.q__docs in row exclusive mode');
+    await session.query('begin');
+    const upgrade = session.query('alter extension fetchq update');
+    const waits = async () => (await base.one('select cardinality(pg_blocking_pids($1)) as n', [pid])).n > 0;
+    await poll('the upgrade waits', waits);
+    await other.query("select fetchq.metric_log_increment('q', 'mine', 1)");
+    await other.query('rollback');
+    await upgrade;
     await session.query('rollback');
     assert.ok(await isOld(base));
   });

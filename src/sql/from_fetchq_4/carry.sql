@@ -35,13 +35,12 @@ begin
             select t.tbl, substr(t.kind, 2) as kind, c.relowner, c.reltablespace, c.reloptions, format('fetchq_data.%I', c.relname) as name
             from fetchq_upgrade.tables t join pg_class c on c.oid = t.tbl where t.queue = old.id order by t.kind
         loop
-            -- Columns, storage parameters and the tablespace of the user's.
+            -- Columns, storage parameters and the tablespace of the user's. The defaults come after the
+            -- rows: a new column computes its default at once, with the rights of the superuser.
             for r in
-                select format('alter table %s add column %I %s%s%s%s', part.name, a.attname, format_type(a.atttypid, a.atttypmod),
+                select format('alter table %s add column %I %s%s', part.name, a.attname, format_type(a.atttypid, a.atttypmod),
                     coalesce((select format(' collate %I.%I', n.nspname, k.collname) from pg_collation k join pg_namespace n on n.oid = k.collnamespace
-                        where k.oid = a.attcollation and a.attcollation <> (select y.typcollation from pg_type y where y.oid = a.atttypid)), ''),
-                    (select ' default ' || pg_get_expr(d.adbin, d.adrelid) from pg_attrdef d where d.adrelid = a.attrelid and d.adnum = a.attnum),
-                    case when a.attnotnull then ' not null' else '' end) as sql
+                        where k.oid = a.attcollation and a.attcollation <> (select y.typcollation from pg_type y where y.oid = a.atttypid)), '')) as sql
                 from pg_attribute a
                 where a.attrelid = part.tbl and a.attnum > 0 and not a.attisdropped
                     and not exists (select from fetchq_upgrade.own_columns() e where e.tbl = '*' || part.kind and e.col = a.attname)
@@ -66,6 +65,19 @@ begin
             end if;
             execute format('insert into %s (%s) select %2$s from only %s order by %s', part.name, columns, part.tbl::regclass,
                 case part.kind when 'docs' then 'created_at, ctid' else 'id' end);
+            for r in
+                select format('alter table %s alter column %I %s', part.name, a.attname, what.sql) as sql
+                from pg_attribute a
+                cross join lateral (
+                    select 1 as n, 'set default ' || pg_get_expr(d.adbin, d.adrelid) as sql from pg_attrdef d where d.adrelid = a.attrelid and d.adnum = a.attnum
+                    union all select 2, 'set not null' where a.attnotnull
+                ) what
+                where a.attrelid = part.tbl and a.attnum > 0 and not a.attisdropped
+                    and not exists (select from fetchq_upgrade.own_columns() e where e.tbl = '*' || part.kind and e.col = a.attname)
+                order by a.attnum, what.n
+            loop
+                execute r.sql;
+            end loop;
             if part.kind = 'docs' then
                 execute format('alter table %s add constraint %I primary key (subject)', part.name, old.folded || '__docs_pkey');
                 perform fetchq.queue_create_indexes(old.folded);

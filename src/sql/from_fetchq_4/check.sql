@@ -6,7 +6,8 @@
 --   fetchq_upgrade.allow_sessions = on   upgrade although other sessions are connected
 --
 -- No function of fetchq 4 is called, and no other code that belongs to a user: the script runs as a
--- superuser. That is why the check looks at the catalog and at rows only.
+-- superuser. That is why the check looks at the catalog and at rows only, and at the rows of a table
+-- only when it knows that planning the query runs no code of a user: see strangers_code().
 
 set local search_path = pg_catalog, pg_temp;
 
@@ -15,6 +16,12 @@ begin
     if not (select r.rolsuper from pg_roles r where r.rolname = current_user) then
         raise exception 'only a superuser can upgrade fetchq 4'
             using errcode = 'insufficient_privilege', hint = 'Connect as a superuser. The clients need no more rights than before.';
+    end if;
+    -- With the snapshot of the first statement, the copies would leave out what was committed while the
+    -- script waited for its locks.
+    if current_setting('transaction_isolation') not in ('read committed', 'read uncommitted') then
+        raise exception 'fetchq 4 cannot be upgraded in a transaction that is %', upper(current_setting('transaction_isolation'))
+            using errcode = 'feature_not_supported', hint = 'Run first: set default_transaction_isolation = ''read committed''';
     end if;
 end $$;
 
@@ -55,6 +62,39 @@ create table fetchq_upgrade.foreign_triggers (
     name name not null,
     tbl oid not null
 );
+
+-- What belongs to a role that is no superuser, and runs when a query of the table is planned: the planner
+-- computes functions of constants in indexes, statistics and constraints, with the rights of whoever
+-- runs the query. A function of a superuser is as trusted as the superuser, and so are extensions.
+create function fetchq_upgrade.strangers_code(tbl oid) returns table (problem text, remedy text)
+language sql as $$
+    with objects as (
+        select 'pg_class'::regclass as classid, i.indexrelid as objid, 'index' as kind, i.indexrelid::regclass::text as name
+        from pg_index i where i.indrelid = $1
+        union all
+        select 'pg_statistic_ext'::regclass, s.oid, 'statistics', format('%I.%I', s.stxnamespace::regnamespace::name, s.stxname)
+        from pg_statistic_ext s where s.stxrelid = $1
+        union all
+        select 'pg_constraint'::regclass, k.oid, format('constraint %I on', k.conname), k.conrelid::regclass::text
+        from pg_constraint k where k.conrelid = $1
+    ), code as (
+        select p.oid, 'pg_proc'::regclass as classid, p.proowner as owner from pg_proc p
+        union all
+        select o.oid, 'pg_operator'::regclass, u.owner from pg_operator o left join pg_proc p on p.oid = o.oprcode
+        cross join unnest(array[o.oprowner, p.proowner]) as u (owner)
+        union all
+        select y.oid, 'pg_type'::regclass, y.typowner from pg_type y
+    )
+    select format('%s calls %s, which is of role %I.', pg_describe_object(o.classid, o.objid, 0), pg_describe_object(c.classid, c.oid, 0), r.rolname),
+        format('The upgrade would run it as a superuser. Drop it, and create it again after the upgrade: %s',
+            case when o.kind ~ '^constraint' then format('alter table %s drop %s', o.name, replace(o.kind, ' on', '')) else format('drop %s %s', o.kind, o.name) end)
+    from objects o
+    join pg_depend d on (d.classid, d.objid) = (o.classid, o.objid)
+    join code c on (c.classid, c.oid) = (d.refclassid, d.refobjid)
+    join pg_roles r on r.oid = c.owner and not r.rolsuper
+    group by o.classid, o.objid, o.kind, o.name, c.classid, c.oid, r.rolname
+    order by o.classid, o.objid, c.classid, c.oid
+$$;
 
 -- The functions of fetchq 4.0.0 to 4.0.2. Others in the schema belong to a user.
 create function fetchq_upgrade.own_functions() returns setof text language sql as $$
@@ -210,6 +250,19 @@ begin
         raise exception 'database "%" has fetchq 5 already', current_database()
             using errcode = 'object_not_in_prerequisite_state', hint = 'There is nothing to do.';
     end if;
+    -- From here on nobody changes these tables, but their rows can still be written.
+    lock table fetchq.queues, fetchq.jobs, fetchq.metrics, fetchq.metrics_writes in share update exclusive mode;
+    select count(*) as n, string_agg(format('%s. %s → %s', s.n, s.problem, s.remedy), e'\n' order by s.n) as list into r
+    from (
+        select row_number() over (order by t.n) as n, s.problem, s.remedy
+        from unnest(array['queues', 'jobs', 'metrics', 'metrics_writes']) with ordinality as t (name, n)
+        cross join fetchq_upgrade.strangers_code(format('fetchq.%I', t.name)::regclass) s
+    ) s;
+    if r.n > 0 then
+        raise exception 'fetchq 4 cannot be upgraded; nothing was changed; problems: %', r.n
+            using errcode = 'object_not_in_prerequisite_state', detail = r.list,
+                hint = 'Do what the list says, and run the upgrade again.';
+    end if;
     -- Only read, never called.
     select substring(p.prosrc from 'version\s*:?=\s*''([^'']*)''') into version
     from pg_proc p where p.pronamespace = 'fetchq'::regnamespace and p.proname = 'info';
@@ -236,15 +289,17 @@ begin
     select format('The prepared transaction %L is open.', p.gid), format('Commit it or roll it back: rollback prepared %L', p.gid)
     from pg_prepared_xacts p where p.database = current_database();
 
-    -- Everybody waits from here on: nothing can change between the check and the copies.
+    -- Everybody waits from here on: nothing can change between the check and the copies. A call that
+    -- writes documents counts them afterwards, and the locks are taken in the same order.
     if not is_dry_run and not exists (select from fetchq_upgrade.problems) then
-        lock table fetchq.queues, fetchq.jobs, fetchq.metrics, fetchq.metrics_writes in access exclusive mode;
+        lock table fetchq.queues, fetchq.jobs in access exclusive mode;
         for r in
             select c.oid::regclass::text as tbl from pg_class c
             where c.relnamespace = 'fetchq_data'::regnamespace and c.relkind in ('r', 'p') order by c.oid
         loop
             execute format('lock table %s in access exclusive mode', r.tbl);
         end loop;
+        lock table fetchq.metrics_writes, fetchq.metrics in access exclusive mode;
     end if;
 
     -- Names. fetchq 4 kept the name as it was written and did not quote that of the tables.
@@ -387,6 +442,7 @@ declare
     r record;
     q record;
     counts record;
+    can_read boolean := true;
 begin
     insert into fetchq_upgrade.problems (problem, remedy)
     select format('Table %s has no column %I of type %s.', t.tbl::regclass, e.col, array_to_string(e.types, ' or ')),
@@ -402,7 +458,7 @@ begin
             || case when t.queue is null then 'fetchq 5 keeps columns of yours in the tables of queues only.'
                 when a.attgenerated <> '' or a.attidentity <> '' then 'a generated column is not carried over.'
                 when a.atttypid >= 16384 then 'only columns of built-in types are carried over.'
-                else 'fetchq 5 has a column of this name, or its default calls a function of yours.' end
+                else 'fetchq 5 has a column of this name, its default calls a function of yours, or it owns a sequence.' end
     from fetchq_upgrade.tables t
     join pg_attribute a on a.attrelid = t.tbl and a.attnum > 0 and not a.attisdropped
     where not exists (select from fetchq_upgrade.own_columns() e where e.tbl = t.kind and e.col = a.attname)
@@ -411,7 +467,8 @@ begin
             or t.kind = '*logs' and a.attname = 'attempt'
             or exists (
                 select from pg_attrdef f join pg_depend d on d.classid = 'pg_attrdef'::regclass and d.objid = f.oid
-                where f.adrelid = t.tbl and f.adnum = a.attnum and d.refclassid in ('pg_proc'::regclass, 'pg_operator'::regclass) and d.refobjid >= 16384))
+                where f.adrelid = t.tbl and f.adnum = a.attnum and (d.refclassid in ('pg_proc'::regclass, 'pg_operator'::regclass, 'pg_type'::regclass) and d.refobjid >= 16384
+                        or (d.refclassid, d.refobjid) in (select o.classid, o.objid from fetchq_upgrade.objects o where o.classid = 'pg_class'::regclass and o.objid <> f.adrelid))))
     order by t.tbl, a.attnum;
     for r in
         select t.tbl::regclass as tbl, c.*, exists (select from pg_inherits i where t.tbl in (i.inhrelid, i.inhparent)) as inherits,
@@ -435,8 +492,13 @@ begin
             insert into fetchq_upgrade.problems (problem, remedy) values (format('Table %s has a security label.', r.tbl), 'Remove it, and set it again after the upgrade.');
         end if;
     end loop;
-    -- The rows are read only where the columns are what they should be.
-    if exists (select from fetchq_upgrade.problems p where p.problem like 'Table % has no column %') then
+    -- The rows are read only where the columns are what they should be, and no code of others runs.
+    for r in select t.tbl::regclass as tbl from fetchq_upgrade.tables t where t.queue is not null order by t.tbl loop
+        execute format('lock table %s in share update exclusive mode', r.tbl);
+        insert into fetchq_upgrade.problems (problem, remedy) select s.problem, s.remedy from fetchq_upgrade.strangers_code(r.tbl) s;
+        can_read := can_read and not found;
+    end loop;
+    if not can_read or exists (select from fetchq_upgrade.problems p where p.problem like 'Table % has no column %') then
         return;
     end if;
 

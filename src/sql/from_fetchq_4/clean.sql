@@ -23,5 +23,6 @@ drop schema fetchq_upgrade_old;
 drop schema fetchq_upgrade_data;
 drop table fetchq_upgrade.problems, fetchq_upgrade.objects, fetchq_upgrade.queues, fetchq_upgrade.views,
     fetchq_upgrade.statements, fetchq_upgrade.foreign_triggers, fetchq_upgrade.grants;
-drop function fetchq_upgrade.own_functions(), fetchq_upgrade.own_columns(), fetchq_upgrade.grants_of(oid, text, text[]);
+drop function fetchq_upgrade.own_functions(), fetchq_upgrade.own_columns(), fetchq_upgrade.strangers_code(oid),
+    fetchq_upgrade.grants_of(oid, text, text[]);
 drop schema fetchq_upgrade;

@@ -698,3 +698,56 @@ async fn a_pause_applies_to_a_transaction_that_has_picked() {
     }
     db.remove().await;
 }
+
+#[tokio::test]
+async fn documents_that_were_active_when_the_order_was_switched_on_wait_when_they_are_retried() {
+    let db = Server::of_suite().database("flow_order_retried").await;
+    let mut session = db.connect().await;
+    for (n, retry) in [
+        "select fetchq.doc_reject('{q}', subject, 'why', delay => '0 s') from unnest('{a1,a2,a3}'::text[]) subject",
+        "select fetchq.doc_reject('{q}', subject, 'why', delay => '1 ms') from unnest('{a3,a2,a1}'::text[]) subject",
+        "select fetchq.doc_snooze('{q}', subject, now()) from unnest('{a2,a3,a1}'::text[]) subject",
+        "select fetchq.docs_settle('{q}', '[{\"subject\": \"a2\", \"action\": \"reject\", \"message\": \"why\", \"delay\": \"0 s\"},
+            {\"subject\": \"a1\", \"action\": \"snooze\", \"delay\": \"0 s\"}, {\"subject\": \"a3\", \"action\": \"reject\", \"message\": \"why\"}]')",
+        "update fetchq_data.{q}__docs set next_iteration = now() where status = 2; select fetchq.mnt_run('{q}', 10)",
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let q = format!("q{n}");
+        session
+            .sql(&format!(
+                "select fetchq.queue_create('{q}', '{{\"retry\": {{\"base\": \"1 ms\"}}}}');
+                 select fetchq.doc_put('{q}', 'a' || i, ordering_key => 'k') from generate_series(1, 4) i;
+                 select fetchq.doc_lease('{q}', 3, '1 hour');
+                 select fetchq.queue_configure('{q}', '{{\"ordered\": true}}');
+                 select fetchq.doc_put('{q}', 'b', ordering_key => 'k')"
+            ))
+            .await;
+        session.sql(&retry.replace("{q}", &q)).await;
+        let lease = format!("select subject from fetchq.doc_lease('{q}', 9, '1 hour')");
+        let mut done = Vec::new();
+        wait_until("all have run, one at a time", async || {
+            session
+                .sql(&format!("select fetchq.mnt_run('{q}', 10)"))
+                .await;
+            let leased = session.column(&lease).await;
+            assert!(leased.len() <= 1, "{retry}: {leased:?}");
+            for subject in leased {
+                session
+                    .sql(&format!("select fetchq.doc_complete('{q}', '{subject}')"))
+                    .await;
+                done.push(subject);
+            }
+            done.len() == 5
+        })
+        .await;
+        counters_are_exact(&mut session, &q).await;
+        assert_eq!(
+            session
+                .text("select count(*) from fetchq.ordering_keys")
+                .await,
+            "0"
+        );
+    }
+}
