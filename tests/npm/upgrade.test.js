@@ -391,6 +391,7 @@ describe('what cannot be carried over is refused', { timeout: 120_000 }, () => {
     ['update fetchq_data.q__docs set status = 9', /1 documents of queue q have a status that does not exist/],
     ["insert into fetchq_data.q__logs (created_at, subject, message) values (null, 's', 'm')", /1 rows of fetchq_data.q__logs/],
     ['alter table fetchq_data.q__docs drop column payload', /has no column payload/],
+    ['alter table fetchq_data.q__docs alter column priority set default 5', /Column priority of table fetchq_data.q__docs has a default of yours: 5/],
     ['alter table fetchq_data.q__docs add column lease text', /Column lease .* cannot be carried over/],
     ['alter table fetchq_data.q__docs add column twice int generated always as (attempts * 2) stored', /Column twice .* cannot be carried over/],
     ['alter table fetchq.queues add column mine int', /Column mine of table fetchq.queues/],

@@ -470,6 +470,17 @@ begin
                 where f.adrelid = t.tbl and f.adnum = a.attnum and (d.refclassid in ('pg_proc'::regclass, 'pg_operator'::regclass, 'pg_type'::regclass) and d.refobjid >= 16384
                         or (d.refclassid, d.refobjid) in (select o.classid, o.objid from fetchq_upgrade.objects o where o.classid = 'pg_class'::regclass and o.objid <> f.adrelid))))
     order by t.tbl, a.attnum;
+    -- The new tables have the defaults of fetchq 5. Those of fetchq 4 are 0, now() and a sequence.
+    insert into fetchq_upgrade.problems (problem, remedy)
+    select format('Column %I of table %s has a default of yours: %s.', a.attname, t.tbl::regclass, pg_get_expr(f.adbin, f.adrelid)),
+        format('alter table %s alter column %I drop default', t.tbl::regclass, a.attname)
+    from fetchq_upgrade.tables t
+    join fetchq_upgrade.own_columns() e on e.tbl = t.kind
+    join pg_attribute a on a.attrelid = t.tbl and a.attname = e.col and not a.attisdropped and a.attgenerated = ''
+    join pg_attrdef f on f.adrelid = t.tbl and f.adnum = a.attnum
+    where t.queue is not null and pg_get_expr(f.adbin, f.adrelid) not in ('0', 'now()', 'CURRENT_TIMESTAMP')
+        and pg_get_expr(f.adbin, f.adrelid) not like 'nextval(%'
+    order by t.tbl, a.attnum;
     for r in
         select t.tbl::regclass as tbl, c.*, exists (select from pg_inherits i where t.tbl in (i.inhrelid, i.inhparent)) as inherits,
             exists (select from pg_seclabel s where s.classoid = 'pg_class'::regclass and s.objoid = t.tbl) as has_label
