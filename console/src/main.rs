@@ -1,0 +1,31 @@
+//! The program `fetchq`: the queues of fetchq in a browser, and as numbers for machines. It calls
+//! the SQL API only, as psql could.
+mod cli;
+mod db;
+mod router;
+mod serve;
+mod state;
+mod web;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    tracing_subscriber::fmt()
+        .with_writer(std::io::stderr)
+        .with_target(false)
+        .init();
+    let cli = cli::Cli::parse();
+    let done = match cli.command {
+        cli::Command::Serve(args) => serve::run(args).await,
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
