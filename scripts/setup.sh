@@ -7,8 +7,10 @@ set -euo pipefail
 with_lock setup
 
 # ------------------------------------------------------------ apt packages --
-packages=(ca-certificates clang curl gcc libc6-dev make pkg-config procps python3
-  python3-asyncpg python3-psycopg pgbouncer shellcheck)
+packages=(ca-certificates clang curl gcc libc6-dev make pkg-config procps prometheus python3
+  python3-asyncpg python3-psycopg python3-yaml pgbouncer shellcheck tmux)
+# Debian starts a service of the system for each of these. The tests run their own.
+services=(pgbouncer prometheus)
 default_pg=/usr/lib/postgresql/15/bin/pg_config
 # With another PG_CONFIG, only the tools come from apt. For root, postgresql-common also creates the
 # user `postgres`.
@@ -45,19 +47,21 @@ install_packages() {
     $SUDO mkdir -p "$(dirname "$conf")"
     echo 'create_main_cluster = false' | $SUDO tee "$conf" >/dev/null
   fi
-  # Debian starts a PgBouncer of the system, too, now and at each boot. The tests have their own, so
-  # nothing is started while packages are installed, and this one stays off.
-  if [[ " ${list[*]} " == *" pgbouncer "* && ! -e $policy ]]; then
+  # Debian starts services of the system, too, now and at each boot. Nothing is started while packages
+  # are installed, and these stay off.
+  local service new=()
+  for service in "${services[@]}"; do
+    if [[ " ${list[*]} " == *" $service "* ]]; then new+=("$service"); fi
+  done
+  if ((${#new[@]})) && [[ ! -e $policy ]]; then
     # shellcheck disable=SC2064
     trap "$SUDO rm -f $policy" EXIT
     printf '#!/bin/sh\nexit 101\n' | $SUDO tee "$policy" >/dev/null
     $SUDO chmod 755 "$policy"
   fi
   run_quiet "apt-get install" "$log" apt_get install -y --no-install-recommends "${list[@]}"
-  if [[ " ${list[*]} " == *" pgbouncer "* ]]; then
-    $SUDO update-rc.d pgbouncer disable >/dev/null
-    if [[ -n $(trap -p EXIT) ]]; then $SUDO rm -f "$policy"; trap - EXIT; fi
-  fi
+  for service in "${new[@]}"; do $SUDO update-rc.d "$service" disable >/dev/null; done
+  if [[ -n $(trap -p EXIT) ]]; then $SUDO rm -f "$policy"; trap - EXIT; fi
 }
 
 if command -v dpkg-query >/dev/null; then
@@ -67,7 +71,7 @@ if command -v dpkg-query >/dev/null; then
     install_packages "${missing[@]}"
   fi
 else
-  warn "this is not a Debian system: install PostgreSQL with its server headers, clang, libclang, gcc, make, node, npm, psycopg, asyncpg and PgBouncer yourself"
+  warn "this is not a Debian system: install PostgreSQL with its server headers, clang, libclang, gcc, make, node, npm, psycopg, asyncpg, PyYAML, PgBouncer, Prometheus and tmux yourself"
 fi
 load_pg
 [[ -f $("$PG_CONFIG" --pgxs) ]] || die "$PG_CONFIG has no server headers (pgxs): install them"
