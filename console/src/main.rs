@@ -2,6 +2,7 @@
 //! the SQL API only, as psql could.
 mod cli;
 mod db;
+mod metrics;
 mod router;
 mod serve;
 mod state;
