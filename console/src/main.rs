@@ -1,8 +1,13 @@
 //! The program `fetchq`: the queues of fetchq in a browser, and as numbers for machines. It calls
 //! the SQL API only, as psql could.
+mod assets;
+mod calls;
 mod cli;
 mod db;
+mod poller;
+mod ring;
 mod router;
+mod security;
 mod serve;
 mod state;
 mod web;
