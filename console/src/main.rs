@@ -1,9 +1,14 @@
 //! The program `fetchq`: the queues of fetchq in a browser, and as numbers for machines. It calls
 //! the SQL API only, as psql could.
+mod assets;
+mod calls;
 mod cli;
 mod db;
 mod metrics;
+mod poller;
+mod ring;
 mod router;
+mod security;
 mod serve;
 mod state;
 mod web;

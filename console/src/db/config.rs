@@ -61,10 +61,10 @@ impl Target {
             }
         }
         // libpq takes from the variables what the string leaves out.
-        if config.get_password().is_none() {
-            if let Ok(password) = env::var("PGPASSWORD") {
-                config.password(password);
-            }
+        if config.get_password().is_none()
+            && let Ok(password) = env::var("PGPASSWORD")
+        {
+            config.password(password);
         }
         Self::new(config, mode.as_deref(), root)
     }
@@ -142,6 +142,10 @@ impl Target {
         if config.get_application_name().is_none() {
             config.application_name("fetchq console");
         }
+        if config.get_options().is_none() {
+            // No page waits longer, and a role that has fetchq.compat gets errors all the same.
+            config.options("-c statement_timeout=30s -c fetchq.strict=on");
+        }
         if config.get_connect_timeout().is_none() {
             config.connect_timeout(Duration::from_secs(4));
         }
@@ -155,6 +159,11 @@ impl Target {
     /// The name of the database.
     pub fn database(&self) -> &str {
         self.config.get_dbname().unwrap_or("postgres")
+    }
+
+    /// The role that connects.
+    pub fn user(&self) -> String {
+        self.config.get_user().unwrap_or_default().to_owned()
     }
 
     /// User, host and port, without the password.

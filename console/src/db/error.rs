@@ -31,7 +31,8 @@ pub struct DbError {
 }
 
 impl DbError {
-    fn unreachable(message: String) -> Self {
+    /// There is no answer of the server.
+    pub fn unreachable(message: String) -> Self {
         Self {
             kind: DbErrorKind::Unreachable,
             code: None,

@@ -24,6 +24,8 @@ pub struct Database {
     pub name: String,
     /// What people see: user, host and port, without the password.
     pub label: String,
+    /// The role that connects.
+    pub user: String,
     pool: Pool,
 }
 
@@ -58,20 +60,22 @@ impl Databases {
             all.push(Database {
                 name,
                 label: target.label(),
+                user: target.user(),
                 pool: pool(target)?,
             });
         }
         Ok(Self { all })
     }
 
-    /// The database of that name.
-    pub fn get(&self, name: &str) -> Option<&Database> {
-        self.all.iter().find(|database| database.name == name)
-    }
-
     /// The position of the database of that name.
     pub fn position(&self, name: &str) -> Option<usize> {
         self.all.iter().position(|database| database.name == name)
+    }
+
+    /// The database that was named first.
+    pub fn first(&self) -> &Database {
+        // `new` makes at least one.
+        &self.all[0]
     }
 
     /// All of them; there is at least one.
@@ -139,9 +143,9 @@ impl Database {
 /// Declares a struct, and how it is read from a row: each field from the column of its name.
 #[macro_export]
 macro_rules! row {
-    ($(#[$meta:meta])* pub struct $name:ident { $($(#[$doc:meta])* pub $field:ident: $type:ty,)* }) => {
+    ($(#[$meta:meta])* $view:vis struct $name:ident { $($(#[$doc:meta])* $shown:vis $field:ident: $type:ty,)* }) => {
         $(#[$meta])*
-        pub struct $name { $($(#[$doc])* pub $field: $type,)* }
+        $view struct $name { $($(#[$doc])* $shown $field: $type,)* }
 
         impl TryFrom<&tokio_postgres::Row> for $name {
             type Error = tokio_postgres::Error;
