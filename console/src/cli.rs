@@ -16,6 +16,8 @@ pub struct Cli {
 pub enum Command {
     /// Serves the console to browsers.
     Serve(ServeArgs),
+    /// Shows the queues in the terminal, live.
+    Top(crate::top::TopArgs),
 }
 
 /// Which databases to connect to. Every subcommand takes these.

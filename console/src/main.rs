@@ -11,6 +11,7 @@ mod router;
 mod security;
 mod serve;
 mod state;
+mod top;
 mod web;
 
 use std::process::ExitCode;
@@ -19,13 +20,17 @@ use clap::Parser;
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    tracing_subscriber::fmt()
-        .with_writer(std::io::stderr)
-        .with_target(false)
-        .init();
     let cli = cli::Cli::parse();
-    let done = match cli.command {
-        cli::Command::Serve(args) => serve::run(args).await,
+    let done: Result<(), Box<dyn std::error::Error>> = match cli.command {
+        cli::Command::Serve(args) => {
+            tracing_subscriber::fmt()
+                .with_writer(std::io::stderr)
+                .with_target(false)
+                .init();
+            serve::run(args).await.map_err(Into::into)
+        }
+        // It writes nothing but its screen.
+        cli::Command::Top(args) => top::run(args).await.map_err(Into::into),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
