@@ -10,7 +10,7 @@ use crate::db::{Database, DbError};
 use crate::poller::now;
 use crate::top::screen::Position;
 
-/// The state of fetchq is read once in so many reads.
+/// The state of fetchq is read once in this number of reads.
 const STATUS_ROUNDS: u32 = 3;
 
 /// What one read has found.

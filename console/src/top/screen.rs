@@ -165,7 +165,7 @@ impl Screen {
             .map(|row| row.stat.queue.clone());
     }
 
-    /// Shows so many rows, among them the one with the cursor.
+    /// Shows this number of rows, among them the one with the cursor.
     pub fn scroll(&mut self, height: usize) {
         self.height = height;
         let at = self.cursor_at().unwrap_or(0);
