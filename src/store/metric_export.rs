@@ -6,7 +6,6 @@ use crate::domain::metric_family::{Family, Kind};
 use crate::domain::timing::{BOUNDS, Histogram};
 use crate::domain::version::LIBRARY;
 use crate::error::Result;
-use crate::pg::json::Jsonb;
 use crate::pg::row_sink::RowSink;
 use crate::pg::value::Arg;
 use crate::pg::{session, spi, time};
@@ -96,9 +95,8 @@ impl<'a> Samples<'a> {
             json += value;
         }
         json += if json.is_empty() { "{}" } else { "}" };
-        let labels = Jsonb::arg(Some(Jsonb::parse(&json)));
         self.out
-            .push(&[self.family, self.name, labels, Arg::from(value)]);
+            .push_with_json(&[self.family, self.name], &json, &[Arg::from(value)]);
     }
 }
 

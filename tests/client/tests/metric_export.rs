@@ -276,3 +276,33 @@ async fn the_export_works_without_shared_memory_and_on_a_standby() {
     })
     .await;
 }
+
+/// Parsing the labels of a sample takes kilobytes, which must not add up. With 300 queues it was some 40
+/// MB, and the rows take 2 MB.
+#[tokio::test]
+async fn a_long_export_takes_the_memory_of_its_rows_only() {
+    let db = Server::of_suite().database("export_memory").await;
+    let session = db.connect().await;
+    session
+        .sql(
+            "select fetchq.queue_create('q' || n) from generate_series(1, 300) n;
+             select fetchq.doc_append('q' || n, '{}') from generate_series(1, 300) n;
+             select subject from generate_series(1, 300) n, fetchq.doc_lease('q' || n)",
+        )
+        .await;
+    let reader = db.connect().await;
+    let peak = async || {
+        let sql = "select substring(pg_read_file('/proc/self/status') from 'VmHWM:\\s*(\\d+)')";
+        reader.text(sql).await.parse::<i64>().expect("kilobytes")
+    };
+    // What a session remembers of the queues is there before.
+    reader.sql("select * from fetchq.queue_stats(); select * from fetchq.metric_export('fetchq_workers')").await;
+    let before = peak().await;
+    let n = reader
+        .text("select count(*) from fetchq.metric_export()")
+        .await;
+    assert!(n.parse::<i64>().expect("a number") > 300 * 40, "{n}");
+    let grown = peak().await - before;
+    assert!(grown < 15_000, "{grown} kB for {n} samples");
+    db.remove().await;
+}

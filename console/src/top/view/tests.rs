@@ -171,6 +171,22 @@ fn a_problem_and_an_error_are_at_the_top() {
 }
 
 #[test]
+fn tab_shows_the_next_database() {
+    let urls = ["app", "shop"].map(|name| format!("postgres://monitor@localhost:1/{name}"));
+    let databases = Arc::new(Databases::new(&urls).unwrap());
+    let mut screen = Screen::new(databases, Duration::from_secs(2), Column::Ready);
+    screen.receive(Ok(numbers(1.0, None)));
+    for name in ["shop", "app"] {
+        assert_eq!(screen.press(KeyCode::Tab), Next::Database);
+        let shown = lines(&mut screen, PLAIN);
+        assert!(shown[0].starts_with(&format!("fetchq {name}")), "{shown:?}");
+        // Numbers of the other one are not shown.
+        assert_eq!(shown[1], "connecting …");
+        assert_eq!(screen.column, Column::Ready);
+    }
+}
+
+#[test]
 fn a_long_list_scrolls_with_the_cursor_and_a_small_terminal_is_no_error() {
     let mut screen = screen();
     let mut many = numbers(3.0, None);
