@@ -12,14 +12,17 @@ mod serve;
 mod state;
 mod web;
 
+use std::io::IsTerminal;
 use std::process::ExitCode;
 
 use clap::Parser;
 
 #[tokio::main]
 async fn main() -> ExitCode {
+    let is_terminal = std::io::stderr().is_terminal();
     tracing_subscriber::fmt()
         .with_writer(std::io::stderr)
+        .with_ansi(is_terminal)
         .with_target(false)
         .init();
     let cli = cli::Cli::parse();
