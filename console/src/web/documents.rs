@@ -248,7 +248,9 @@ fn bulk(context: &Context, queue: &str, filter: &Filter, json: &str) -> Markup {
         section aria-labelledby="bulk-title" {
             h2 id="bulk-title" { "All documents that match" }
             p {
-                "The conditions above: " code { (json) } ". The documents are counted first; nothing changes before you confirm."
+                @if json == "{}" { strong { "There is no condition: every document of the queue. " } }
+                @else { "The conditions above: " code { (json) } ". " }
+                "The documents are counted first; nothing changes before you confirm."
             }
             (forms::form(context, &back, &[("queue", queue), ("filter", json)], &fields))
         }
