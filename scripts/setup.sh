@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
 # Install what the project needs and this machine lacks. It is made for Debian 12.
 # When everything is there, it does nothing and takes less than a second.
+#
+#   setup.sh --browser    also the browser of the suite `console`
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
 . "$(dirname "$0")/lib.sh"
@@ -15,6 +17,8 @@ default_pg=/usr/lib/postgresql/15/bin/pg_config
 if [[ $PG_CONFIG == "$default_pg" ]]; then packages+=(postgresql-15 postgresql-server-dev-15); fi
 if ((EUID == 0)); then packages+=(postgresql-common sudo); fi # `cargo pgrx test --runas` calls sudo.
 if ! command -v node >/dev/null; then packages+=(nodejs npm); elif ! command -v npm >/dev/null; then packages+=(npm); fi
+
+if [[ ${1:-} == --browser ]] && ! command -v chromium >/dev/null; then packages+=(chromium); fi
 
 missing_packages() {
   local have p
