@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
 # Install what the project needs and this machine lacks. It is made for Debian 12.
 # When everything is there, it does nothing and takes less than a second.
+#
+#   setup.sh --browser    also the browser of the suite `console`
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
 . "$(dirname "$0")/lib.sh"
@@ -17,6 +19,8 @@ default_pg=/usr/lib/postgresql/15/bin/pg_config
 if [[ $PG_CONFIG == "$default_pg" ]]; then packages+=(postgresql-15 postgresql-server-dev-15); fi
 if ((EUID == 0)); then packages+=(postgresql-common sudo); fi # `cargo pgrx test --runas` calls sudo.
 if ! command -v node >/dev/null; then packages+=(nodejs npm); elif ! command -v npm >/dev/null; then packages+=(npm); fi
+
+if [[ ${1:-} == --browser ]] && ! command -v chromium >/dev/null; then packages+=(chromium); fi
 
 missing_packages() {
   local have p
@@ -49,7 +53,7 @@ install_packages() {
   fi
   # Debian starts services of the system, too, now and at each boot. Nothing is started while packages
   # are installed, and these stay off.
-  local service new=()
+  local service new=() is_placed=0
   for service in "${services[@]}"; do
     if [[ " ${list[*]} " == *" $service "* ]]; then new+=("$service"); fi
   done
@@ -58,10 +62,11 @@ install_packages() {
     trap "$SUDO rm -f $policy" EXIT
     printf '#!/bin/sh\nexit 101\n' | $SUDO tee "$policy" >/dev/null
     $SUDO chmod 755 "$policy"
+    is_placed=1
   fi
   run_quiet "apt-get install" "$log" apt_get install -y --no-install-recommends "${list[@]}"
   for service in "${new[@]}"; do $SUDO update-rc.d "$service" disable >/dev/null; done
-  if [[ -n $(trap -p EXIT) ]]; then $SUDO rm -f "$policy"; trap - EXIT; fi
+  if ((is_placed)); then $SUDO rm -f "$policy"; trap - EXIT; fi
 }
 
 if command -v dpkg-query >/dev/null; then

@@ -52,6 +52,11 @@ function shown(unit, value) {
   return `${value < 100 ? +value.toPrecision(3) : Math.round(value).toLocaleString("en")}${unit === "rate" ? "/s" : ""}`;
 }
 
+// The time of day here, as the person writes it.
+function clock(seconds) {
+  return new Date(seconds * 1000).toLocaleTimeString([], { hourCycle: "h23" });
+}
+
 function draw(figure) {
   const columns = figure.dataset.chart.split("|");
   const labels = figure.dataset.labels.split("|");
@@ -66,8 +71,8 @@ function draw(figure) {
   const options = {
     ...size(), cursor: { y: false, drag: { x: false, y: false } }, legend: { live: true },
     scales: { y: { range: (chart, low, high) => [0, Math.max(high || 0, unit === "time" ? 0.001 : 1) * 1.05] } },
-    axes: [axis, { ...axis, size: 62, values: (chart, ticks) => ticks.map((tick) => shown(unit, tick)) }],
-    series: [{}, ...series],
+    axes: [{ ...axis, values: (chart, ticks) => ticks.map(clock) }, { ...axis, size: 62, values: (chart, ticks) => ticks.map((tick) => shown(unit, tick)) }],
+    series: [{ label: "Time", value: (chart, time) => time == null ? "–" : clock(time) }, ...series],
   };
   const chart = { columns, plot: new uPlot(options, [[], ...columns.map(() => [])], box) };
   charts.push(chart);

@@ -77,11 +77,9 @@ row! {
     }
 }
 
-/// The columns of `fetchq.document`, read as text where people read them.
-macro_rules! document_columns {
-    ($from:literal) => {
-        concat!(
-            "select subject, status, jsonb_pretty(payload) as payload, jsonb_pretty(headers) as headers,
+/// A document, with its JSON as people read it.
+pub const DOC_GET: &str = "\
+select subject, status, jsonb_pretty(payload) as payload, jsonb_pretty(headers) as headers,
        version, priority, attempts, max_attempts, iterations,
        extract(epoch from created_at)::float8 as created_at,
        extract(epoch from due_at)::float8 as due_at,
@@ -90,18 +88,33 @@ macro_rules! document_columns {
        extract(epoch from lease_ends)::float8 as lease_ends,
        worker, jsonb_pretty(result) as result, jsonb_pretty(progress) as progress, last_error,
        ordering_key, jsonb_pretty(origin) as origin, is_from_history
-from ",
-            $from
-        )
-    };
-}
+from fetchq.doc_get($1, $2)";
 
-pub const DOC_GET: &str = document_columns!("fetchq.doc_get($1, $2)");
-pub const DOCS_LIST: &str =
-    document_columns!("fetchq.docs_list($1, filter => $2, max_docs => $3, after => $4)");
+/// A page of documents, without what only the page of one of them shows.
+pub const DOCS_LIST: &str = "\
+select subject, status, priority, attempts, max_attempts,
+       extract(epoch from created_at)::float8 as created_at,
+       extract(epoch from due_at)::float8 as due_at, worker, last_error
+from fetchq.docs_list($1, filter => $2, max_docs => $3, after => $4)";
 
 row! {
-    /// A row of `fetchq.doc_get()` and `fetchq.docs_list()`. Times are seconds since 1970.
+    /// A row of `fetchq.docs_list()`. Times are seconds since 1970.
+    #[derive(Debug, Clone)]
+    pub struct Listed {
+        pub subject: String,
+        pub status: Option<String>,
+        pub priority: Option<i32>,
+        pub attempts: Option<i32>,
+        pub max_attempts: Option<i32>,
+        pub created_at: Option<f64>,
+        pub due_at: Option<f64>,
+        pub worker: Option<String>,
+        pub last_error: Option<String>,
+    }
+}
+
+row! {
+    /// The row of `fetchq.doc_get()`. Times are seconds since 1970.
     #[derive(Debug, Clone)]
     pub struct Document {
         pub subject: String,

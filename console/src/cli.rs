@@ -23,14 +23,13 @@ pub enum Command {
 /// Which databases to connect to. Every subcommand takes these.
 #[derive(Debug, Clone, Args)]
 pub struct ConnectArgs {
-    /// A connection string, `postgres://…` or `host=…`; once for each database. Without it the
-    /// variables PGHOST, PGPORT, PGDATABASE, PGUSER, PGPASSWORD and PGSSLMODE count.
+    /// A connection string, `postgres://…` or `host=…`; once for each database. FETCHQ_URL
+    /// can have several, with blanks between. Without it the variables PGHOST, PGPORT, PGDATABASE, PGUSER, PGPASSWORD and PGSSLMODE count.
     #[arg(
         long = "url",
         value_name = "URL",
         env = "FETCHQ_URL",
-        hide_env_values = true,
-        value_delimiter = ' '
+        hide_env_values = true
     )]
     pub urls: Vec<String>,
 }

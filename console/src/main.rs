@@ -14,6 +14,7 @@ mod state;
 mod top;
 mod web;
 
+use std::io::IsTerminal;
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -25,6 +26,7 @@ async fn main() -> ExitCode {
         cli::Command::Serve(args) => {
             tracing_subscriber::fmt()
                 .with_writer(std::io::stderr)
+                .with_ansi(std::io::stderr().is_terminal())
                 .with_target(false)
                 .init();
             serve::run(args).await.map_err(Into::into)

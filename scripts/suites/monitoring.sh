@@ -6,6 +6,6 @@ set -euo pipefail
 . "$(dirname "$0")/common.sh"
 needs tests/monitoring
 
-cargo build -p fetchq-console
-FETCHQ_CONSOLE=${CARGO_TARGET_DIR:-$ROOT/target}/debug/fetchq; export FETCHQ_CONSOLE
+cargo build --profile client -p fetchq-console
+FETCHQ_CONSOLE=${CARGO_TARGET_DIR:-$ROOT/target}/client/fetchq; export FETCHQ_CONSOLE
 run_unittest tests/monitoring

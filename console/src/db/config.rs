@@ -181,6 +181,19 @@ impl Target {
     }
 }
 
+/// The connection strings of a text: several `postgres://…` have blanks between them, and one of the
+/// form `host=…` has blanks inside.
+pub fn each(text: &str) -> Vec<&str> {
+    let text = text.trim();
+    if text.starts_with("postgres://") || text.starts_with("postgresql://") {
+        text.split_whitespace().collect()
+    } else if text.is_empty() {
+        Vec::new()
+    } else {
+        vec![text]
+    }
+}
+
 /// Takes `sslmode` and `sslrootcert` out of a connection string: the driver knows fewer values.
 fn split(text: &str) -> (String, Vec<(String, String)>) {
     let is_ours = |key: &str| key == "sslmode" || key == "sslrootcert";
@@ -263,6 +276,16 @@ mod tests {
             (rest.as_str(), ours.len()),
             ("host=h password=' x ' dbname=d", 0)
         );
+    }
+
+    #[test]
+    fn several_strings_have_blanks_between_them_and_one_has_blanks_inside() {
+        assert_eq!(
+            each(" postgres://a/b  postgres://c/d "),
+            ["postgres://a/b", "postgres://c/d"]
+        );
+        assert_eq!(each("host=h dbname=d"), ["host=h dbname=d"]);
+        assert!(each(" ").is_empty());
     }
 
     #[test]

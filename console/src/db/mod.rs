@@ -41,8 +41,10 @@ impl Databases {
     /// A connection string cannot be read, or a certificate of `sslrootcert` cannot.
     pub fn new(urls: &[String]) -> Result<Self, ConfigError> {
         let mut targets = Vec::new();
-        for url in urls.iter().filter(|url| !url.trim().is_empty()) {
-            targets.push(config::Target::from_url(url)?);
+        for text in urls {
+            for url in config::each(text) {
+                targets.push(config::Target::from_url(url)?);
+            }
         }
         if targets.is_empty() {
             targets.push(config::Target::from_environment()?);

@@ -171,14 +171,17 @@ impl Security {
     /// The name in the header of the proxy, or of basic authentication.
     async fn user(&self, headers: &HeaderMap) -> Result<Option<String>, Refusal> {
         if let Some(name) = &self.auth_header {
-            let user = headers
-                .get(name)
-                .and_then(|value| value.to_str().ok())
-                .map(str::trim);
-            let Some(user) = user.filter(|user| !user.is_empty()) else {
+            let mut values = headers.get_all(name).iter();
+            // With two of them, one may come from the browser and not from the proxy.
+            let (Some(value), None) = (values.next(), values.next()) else {
                 return Err(Refusal::NoHeader);
             };
-            return Ok(Some(user.to_owned()));
+            let user = String::from_utf8_lossy(value.as_bytes()).trim().to_owned();
+            return if user.is_empty() {
+                Err(Refusal::NoHeader)
+            } else {
+                Ok(Some(user))
+            };
         }
         if let Some(passwords) = &self.passwords {
             let given = headers

@@ -142,7 +142,7 @@ pub async fn act(context: Context, Form(fields): Form<HashMap<String, String>>) 
     let flash = match outcome {
         Ok(Outcome::Ask(question)) => return Ok(ask(&context, &fields, &question)),
         Ok(Outcome::Done(text)) => {
-            info!("{user}: {what:?}: {text}");
+            info!("{user:?}: {what:?}: {text:?}");
             Flash {
                 is_error: false,
                 text,
@@ -156,7 +156,7 @@ pub async fn act(context: Context, Form(fields): Form<HashMap<String, String>>) 
             return Err(context.problem(error));
         }
         Err(Failure::Call(error)) => {
-            info!("{user}: {what:?} was refused: {error}");
+            info!("{user:?}: {what:?} was refused: {:?}", error.message);
             let hint = error
                 .hint
                 .map(|hint| format!(" What to do: {hint}"))
@@ -336,6 +336,11 @@ async fn bulk(context: &Context, fields: &Fields, what: &str) -> Result<Outcome,
     let (queue, text) = (fields.needed("queue")?, fields.needed("filter")?);
     let filter: Value = serde_json::from_str(text)
         .map_err(|error| Failure::Form(format!("The filter is not JSON: {error}.")))?;
+    if context.app.hide_payloads && filter.get("payload").is_some() {
+        return Err(Failure::Form(
+            "Payloads are hidden, so they cannot be searched.".to_owned(),
+        ));
+    }
     // A filter without a condition means every document, and the page has said so.
     let is_empty = filter.as_object().is_some_and(serde_json::Map::is_empty);
     let needs_all = is_empty && matches!(what, "docs_kill" | "docs_drop" | "docs_move");

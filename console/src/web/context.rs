@@ -1,17 +1,18 @@
 //! What a handler of a page knows about its request.
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use axum::extract::{FromRequestParts, Path};
 use axum::http::StatusCode;
 use axum::http::request::Parts;
 use axum::response::{IntoResponse, Response};
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
 use super::problem::{Problem, plain};
 use crate::db::{Database, DbError};
 use crate::poller::Live;
 use crate::security::Session;
 use crate::state::App;
-use std::sync::Arc;
 
 /// The database of the address, and the person.
 #[derive(Clone)]
@@ -82,7 +83,14 @@ impl Context {
     }
 }
 
+/// All but the characters that mean themselves everywhere in an address.
+const RESERVED: &AsciiSet = &NON_ALPHANUMERIC
+    .remove(b'-')
+    .remove(b'_')
+    .remove(b'.')
+    .remove(b'~');
+
 /// Escapes a text for a part of a path or a query.
 pub fn encode(text: &str) -> String {
-    percent_encoding::utf8_percent_encode(text, percent_encoding::NON_ALPHANUMERIC).to_string()
+    utf8_percent_encode(text, RESERVED).to_string()
 }

@@ -72,11 +72,8 @@ pub async fn document(
 }
 
 fn facts(document: &Document) -> Markup {
-    let due = if document.picked_at.is_some() {
-        "Was due"
-    } else {
-        "Due"
-    };
+    let waits = matches!(document.status.as_deref(), Some("planned" | "pending"));
+    let due = if waits { "Due" } else { "Was due" };
     html! {
         dl class="facts-list" {
             div { dt { "Priority" } dd { (count(document.priority.map(i64::from))) } }

@@ -9,7 +9,7 @@ use super::filter::Filter;
 use super::format::{ago, count};
 use super::layout::{self, Section, source};
 use super::{forms, problem};
-use crate::calls::{self, Document};
+use crate::calls::{self, Listed};
 
 /// Documents of a page.
 const ROWS: usize = 50;
@@ -20,8 +20,12 @@ const STATUSES: [&str; 5] = ["planned", "pending", "active", "completed", "kille
 pub async fn documents(
     context: Context,
     Path((_, queue)): Path<(String, String)>,
-    Query(filter): Query<Filter>,
+    Query(mut filter): Query<Filter>,
 ) -> Page {
+    if context.app.hide_payloads {
+        // Whoever can search payloads can find out what they are.
+        filter.payload.clear();
+    }
     let json = filter.to_json();
     let table = match &json {
         Err(message) => problem::notice(message, None, None),
@@ -30,7 +34,7 @@ pub async fn documents(
             let after = (!filter.after.is_empty()).then_some(filter.after.as_str());
             match context
                 .database()
-                .rows::<Document>(calls::DOCS_LIST, &[&queue, json, &limit, &after])
+                .rows::<Listed>(calls::DOCS_LIST, &[&queue, json, &limit, &after])
                 .await
             {
                 Ok(found) => table(&context, &queue, &filter, found),
@@ -137,7 +141,7 @@ fn search(context: &Context, queue: &str, filter: &Filter) -> Markup {
             details open[is_open] {
                 summary { "More conditions" }
                 div class="fields" {
-                    @for (name, label, value, example) in more {
+                    @for (name, label, value, example) in more.into_iter().filter(|(name, ..)| *name != "payload" || !context.app.hide_payloads) {
                         div class="field" {
                             label for=(name) { (label) }
                             input id=(name) name=(name) type="text" value=(value) placeholder=(example) autocomplete="off";
@@ -149,7 +153,7 @@ fn search(context: &Context, queue: &str, filter: &Filter) -> Markup {
     }
 }
 
-fn table(context: &Context, queue: &str, filter: &Filter, mut found: Vec<Document>) -> Markup {
+fn table(context: &Context, queue: &str, filter: &Filter, mut found: Vec<Listed>) -> Markup {
     let has_more = found.len() > ROWS;
     found.truncate(ROWS);
     let last = found
@@ -248,7 +252,9 @@ fn bulk(context: &Context, queue: &str, filter: &Filter, json: &str) -> Markup {
         section aria-labelledby="bulk-title" {
             h2 id="bulk-title" { "All documents that match" }
             p {
-                "The conditions above: " code { (json) } ". The documents are counted first; nothing changes before you confirm."
+                @if json == "{}" { strong { "There is no condition: every document of the queue. " } }
+                @else { "The conditions above: " code { (json) } ". " }
+                "The documents are counted first; nothing changes before you confirm."
             }
             (forms::form(context, &back, &[("queue", queue), ("filter", json)], &fields))
         }

@@ -128,7 +128,6 @@ pub fn queue_tabs(context: &Context, queue: &str, this: &str) -> Markup {
         ("", "State"),
         ("/documents", "Documents"),
         ("/settings", "Settings"),
-        ("/history", "History"),
     ];
     html! {
         p class="crumbs" { a href=(context.address("")) { "Queues" } " / " }

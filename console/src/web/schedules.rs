@@ -117,8 +117,11 @@ fn line(context: &Context, schedule: &Schedule) -> Markup {
     html! {
         tr {
             th scope="row" { (schedule.name) }
-            td { a href=(context.queue_address(&schedule.queue, "")) { (schedule.queue) } }
-            td class="nowrap" { a href=(preview) title="Show the next ticks" { code { (expression) } } " " span class="muted" { (zone) @if let Some(catch_up) = &schedule.catch_up { ", catch up " (catch_up) } } }
+            td class="subject" { a href=(context.queue_address(&schedule.queue, "")) { (schedule.queue) } }
+            td {
+                a class="nowrap" href=(preview) title="Show the next ticks" { code { (expression) } } " "
+                span class="muted" { (zone) @if let Some(catch_up) = &schedule.catch_up { ", catch up " (catch_up) } }
+            }
             td { span class=(format!("tag {state}")) { (state) } }
             td class="nowrap" { (ago(schedule.next_tick)) }
             td class="nowrap" { (ago(schedule.last_tick)) }

@@ -26,10 +26,7 @@ const KEYS: [(&str, &str); 19] = [
     ("history.dropped", "How long dropped documents are kept"),
     ("max_active", "Documents that can be active at a time"),
     ("max_active_per_key", "Active documents of one ordering key"),
-    (
-        "rate.picks",
-        "Documents that can be picked within the next one",
-    ),
+    ("rate.picks", "Documents that can be picked within rate.per"),
     ("rate.per", "Interval of the rate"),
     (
         "ordered",

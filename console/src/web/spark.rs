@@ -11,6 +11,9 @@ const HEIGHT: f32 = 22.0;
 /// Draws as many of the newest samples.
 const POINTS: usize = 60;
 
+/// The width is that of as many samples at least.
+const LEAST: usize = 10;
+
 /// The documents that were ready lately. The number beside it says what there is now, so the line is
 /// hidden from screen readers.
 pub fn sparkline(samples: &[Sample]) -> Markup {
@@ -25,11 +28,11 @@ pub fn sparkline(samples: &[Sample]) -> Markup {
         .iter()
         .map(|(_, value)| *value)
         .fold(1.0_f32, f32::max);
-    let step = WIDTH / (POINTS - 1) as f32;
-    let first = POINTS - newest.len().min(POINTS);
+    // A console that has just started has few samples: they take the whole width all the same.
+    let step = WIDTH / (newest.len().max(LEAST) - 1) as f32;
     let mut points = String::new();
     for (index, value) in &known {
-        let x = (first + index) as f32 * step;
+        let x = *index as f32 * step;
         let y = HEIGHT - 1.5 - value / top * (HEIGHT - 3.0);
         let _ = write!(points, "{x:.1},{y:.1} ");
     }
