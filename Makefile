@@ -1,12 +1,14 @@
 # The scripts in scripts/ do all the work. `make help` lists the targets.
 .DEFAULT_GOAL := help
-.PHONY: help docs run start start-pg stop reset init psql setup build production clean test test-run soak bench lint fmt hooks matrix all install deb
+.PHONY: help console docs run start start-pg stop reset init psql setup build production clean test test-run soak bench lint fmt hooks matrix all install deb
 SHELL := /bin/bash
 
 FOLDER ?= /usr/share/doc
 SUITE ?=
 MINUTES ?= 30
 PORT ?= 5432
+CONSOLE_PORT ?= 8090
+ACTIONS ?= 0
 PG_CONFIGS ?=
 DESTDIR ?=
 
@@ -15,7 +17,7 @@ help: ## list the targets and variables
 	  /^[a-z-]+:.*## /{ printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 ##@ The dev server
-run: ## set up, build, start the dev server, process the files of a folder: make run FOLDER=/path
+run: ## set up, build, start the dev server and the console, process a folder: make run FOLDER=/path
 	@scripts/run.sh "$(FOLDER)"
 
 start: ## build, start the dev server with the extension, show how to connect
@@ -31,11 +33,15 @@ init: ## drop and create the extension in the dev server; the data is lost
 	@scripts/cluster.sh dev psql -X -v ON_ERROR_STOP=1 \
 	  -c 'DROP EXTENSION IF EXISTS fetchq CASCADE' -c 'CREATE EXTENSION fetchq'
 
-stop: ## stop the dev server
-	@scripts/cluster.sh dev stop
+console: ## start the dev server, and the console in the background: make console ACTIONS=1
+	@scripts/setup.sh && scripts/build.sh && scripts/cluster.sh dev start && \
+	  CONSOLE_PORT="$(CONSOLE_PORT)" ACTIONS="$(ACTIONS)" scripts/console.sh start
+
+stop: ## stop the dev server and the console
+	@scripts/console.sh stop && scripts/cluster.sh dev stop
 
 reset: ## stop the dev server and remove its data
-	@scripts/cluster.sh dev reset
+	@scripts/console.sh stop && scripts/cluster.sh dev reset
 
 ##@ Tests
 test: ## run all tests, or some suites: make test SUITE="regress client"
@@ -90,8 +96,9 @@ clean: ## stop all servers of this checkout, remove their data and everything th
 
 ##@ Variables
 #= PG_CONFIG    another PostgreSQL, for any target: PG_CONFIG=/path/to/pg_config make test
-#= SUITE        for test: lint unit regress docs isolation client npm python quickstart docker
-#=              versions recovery; and upgrade and image, which run only when they are named
+#= SUITE        for test: lint unit regress docs isolation client npm python console monitoring
+#=              quickstart docker versions recovery; and upgrade and image, which run only when they
+#=              are named
 #= DOCKER       for production and SUITE=image: podman, or another command in place of docker
 #= IMAGE_MAJOR  for SUITE=image: the major version of the image; by default that of PG_CONFIG
 #= OLD_PG_CONFIG, NEW_PG_CONFIG
@@ -101,6 +108,8 @@ clean: ## stop all servers of this checkout, remove their data and everything th
 #=              /opt/pg*)
 #= DESTDIR      for install: the folder that takes the place of /
 #= FOLDER       for run: the folder whose files are processed (/usr/share/doc)
+#= CONSOLE_PORT for console: its port (8090; another one if that is taken)
+#= ACTIONS      for console: 1 allows actions; otherwise it is read-only
 #= MINUTES      for soak: how long it runs (30)
 #= QUICK, ONLY  for bench: two minutes instead of 75; only the named scenarios
 #= PORT         for production: the port of the server (5432); only this machine can reach it

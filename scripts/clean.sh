@@ -5,6 +5,7 @@ set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 cd "$ROOT"
 if [[ -d .pg ]]; then
+  scripts/console.sh stop
   load_state
   # Every server has a file `port`.
   for file in "$STATE"/*/port; do
@@ -13,4 +14,4 @@ if [[ -d .pg ]]; then
   done
   if [[ $STATE != "$ROOT/.pg" ]]; then rm -rf "${STATE:?}"; fi
 fi
-rm -rf .pg target tests/npm/node_modules
+rm -rf .pg target tests/npm/node_modules tests/console/node_modules

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Build the images of docker/Dockerfile, for one major version of PostgreSQL.
 #
-#   image.sh [TARGET…]      targets: server (the default), cnpg
+#   image.sh [TARGET…]      targets: server (the default), cnpg, console
 #
 # These variables can be set:
 #   PG_MAJOR        the major version, 13 to 18; by default that of docker/Dockerfile
@@ -38,7 +38,8 @@ for target in "${targets[@]}"; do
   case $target in
     server) image=$prefix:$major-$VERSION${TAG_SUFFIX:-} ;;
     cnpg) image=$prefix-cnpg:$major-$VERSION${TAG_SUFFIX:-} ;;
-    *) die "there is no target '$target'; the targets are: server cnpg" ;;
+    console) image=$prefix-console:$VERSION${TAG_SUFFIX:-} ;;
+    *) die "there is no target '$target'; the targets are: server cnpg console" ;;
   esac
   step "image: building $image (the first build takes about 10 minutes)"
   "$DOCKER" build -f docker/Dockerfile --target "$target" "${options[@]}" -t "$image" .

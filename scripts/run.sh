@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Set up, build, start the dev server, and run the quickstart over FOLDER.
+# Set up, build, start the dev server, and run the quickstart over FOLDER, and start the
+# console.
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
 . "$(dirname "$0")/lib.sh"
@@ -14,4 +15,5 @@ scripts/cluster.sh dev start
 eval "$(scripts/cluster.sh dev env)"
 step "quickstart over $FOLDER"
 bash examples/quickstart/run.sh "$FOLDER"
+scripts/console.sh start
 scripts/connect.sh

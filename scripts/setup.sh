@@ -1,20 +1,26 @@
 #!/usr/bin/env bash
 # Install what the project needs and this machine lacks. It is made for Debian 12.
 # When everything is there, it does nothing and takes less than a second.
+#
+#   setup.sh --browser    also the browser of the suite `console`
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
 . "$(dirname "$0")/lib.sh"
 with_lock setup
 
 # ------------------------------------------------------------ apt packages --
-packages=(ca-certificates clang curl gcc libc6-dev make pkg-config procps python3
-  python3-asyncpg python3-psycopg pgbouncer shellcheck)
+packages=(ca-certificates clang curl gcc libc6-dev make pkg-config procps prometheus python3
+  python3-asyncpg python3-psycopg python3-yaml pgbouncer shellcheck tmux)
+# Debian starts a service of the system for each of these. The tests run their own.
+services=(pgbouncer prometheus)
 default_pg=/usr/lib/postgresql/15/bin/pg_config
 # With another PG_CONFIG, only the tools come from apt. For root, postgresql-common also creates the
 # user `postgres`.
 if [[ $PG_CONFIG == "$default_pg" ]]; then packages+=(postgresql-15 postgresql-server-dev-15); fi
 if ((EUID == 0)); then packages+=(postgresql-common sudo); fi # `cargo pgrx test --runas` calls sudo.
 if ! command -v node >/dev/null; then packages+=(nodejs npm); elif ! command -v npm >/dev/null; then packages+=(npm); fi
+
+if [[ ${1:-} == --browser ]] && ! command -v chromium >/dev/null; then packages+=(chromium); fi
 
 missing_packages() {
   local have p
@@ -45,19 +51,22 @@ install_packages() {
     $SUDO mkdir -p "$(dirname "$conf")"
     echo 'create_main_cluster = false' | $SUDO tee "$conf" >/dev/null
   fi
-  # Debian starts a PgBouncer of the system, too, now and at each boot. The tests have their own, so
-  # nothing is started while packages are installed, and this one stays off.
-  if [[ " ${list[*]} " == *" pgbouncer "* && ! -e $policy ]]; then
+  # Debian starts services of the system, too, now and at each boot. Nothing is started while packages
+  # are installed, and these stay off.
+  local service new=() is_placed=0
+  for service in "${services[@]}"; do
+    if [[ " ${list[*]} " == *" $service "* ]]; then new+=("$service"); fi
+  done
+  if ((${#new[@]})) && [[ ! -e $policy ]]; then
     # shellcheck disable=SC2064
     trap "$SUDO rm -f $policy" EXIT
     printf '#!/bin/sh\nexit 101\n' | $SUDO tee "$policy" >/dev/null
     $SUDO chmod 755 "$policy"
+    is_placed=1
   fi
   run_quiet "apt-get install" "$log" apt_get install -y --no-install-recommends "${list[@]}"
-  if [[ " ${list[*]} " == *" pgbouncer "* ]]; then
-    $SUDO update-rc.d pgbouncer disable >/dev/null
-    if [[ -n $(trap -p EXIT) ]]; then $SUDO rm -f "$policy"; trap - EXIT; fi
-  fi
+  for service in "${new[@]}"; do $SUDO update-rc.d "$service" disable >/dev/null; done
+  if ((is_placed)); then $SUDO rm -f "$policy"; trap - EXIT; fi
 }
 
 if command -v dpkg-query >/dev/null; then
@@ -67,7 +76,7 @@ if command -v dpkg-query >/dev/null; then
     install_packages "${missing[@]}"
   fi
 else
-  warn "this is not a Debian system: install PostgreSQL with its server headers, clang, libclang, gcc, make, node, npm, psycopg, asyncpg and PgBouncer yourself"
+  warn "this is not a Debian system: install PostgreSQL with its server headers, clang, libclang, gcc, make, node, npm, psycopg, asyncpg, PyYAML, PgBouncer, Prometheus and tmux yourself"
 fi
 load_pg
 [[ -f $("$PG_CONFIG" --pgxs) ]] || die "$PG_CONFIG has no server headers (pgxs): install them"

@@ -13,7 +13,7 @@ set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 cd "$ROOT"
 
-ALL=(lint unit regress docs isolation client npm python quickstart docker versions recovery)
+ALL=(lint unit regress docs isolation client npm python console monitoring quickstart docker versions recovery)
 fresh=1
 if [[ ${1:-} == --on ]]; then fresh=0 dev=$2; shift 2; fi
 if (($#)); then suites=("$@"); else suites=("${ALL[@]}"); fi
@@ -154,11 +154,14 @@ attempt() {
 # compile — compile what the suites after `unit` need, while `lint` and `unit` run.
 compile() {
   scripts/build.sh --compile || return
-  if wants client; then scripts/suites/client.sh --compile; fi
+  if wants client; then scripts/suites/client.sh --compile || return; fi
+  if wants console; then scripts/suites/console.sh --compile; fi
 }
 
 ready=1
-attempt setup scripts/setup.sh || ready=0
+options=()
+if wants console; then options+=(--browser); fi
+attempt setup scripts/setup.sh "${options[@]}" || ready=0
 
 # These suites do not test the library that is installed here, so it is not built for them.
 installed=0
@@ -204,7 +207,7 @@ if ((ready && ${#others[@]})); then
   else
     # The longest suites run first.
     order=()
-    for suite in client npm "${others[@]}"; do
+    for suite in client npm console "${others[@]}"; do
       if wants "$suite" && [[ " ${order[*]} " != *" $suite "* ]]; then order+=("$suite"); fi
     done
     run_suites "${order[@]}"

@@ -119,6 +119,11 @@ extension_sql_file!(
     requires = ["bootstrap"]
 );
 extension_sql_file!(
+    "sql/functions/metric_export.sql",
+    name = "metric_export",
+    requires = ["bootstrap"]
+);
+extension_sql_file!(
     "sql/functions/metrics.sql",
     name = "metrics",
     requires = ["bootstrap"]

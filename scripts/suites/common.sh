@@ -51,6 +51,23 @@ sum_cargo() {
   count "$ok" "$bad"
 }
 
+# run_unittest FOLDER — run the tests of a folder with the system's Python, because psycopg comes from
+# apt. Returns its status.
+run_unittest() {
+  local rc=0 ran last ok bad
+  scratch
+  keep "$SCRATCH" /usr/bin/python3 -m unittest discover -v -s "$1" || rc=$?
+  ran=$(sed -nE 's/^Ran ([0-9]+) tests? in .*/\1/p' "$SCRATCH" | tail -n 1)
+  last=$(grep -E '^(OK|FAILED|NO TESTS RAN)' "$SCRATCH" | tail -n 1 || :)
+  number() { sed -nE "s/.*[( ]$1=([0-9]+).*/\\1/p" <<<"$last" | grep . || echo 0; }
+  bad=$(($(number failures) + $(number errors) + $(number 'unexpected successes')))
+  ok=$((${ran:-0} - bad - $(number skipped) - $(number 'expected failures')))
+  if ((ok < 0)); then ok=0; fi
+  if ((rc != 0 && bad == 0)); then bad=1; fi
+  count "$ok" "$bad"
+  return "$rc"
+}
+
 # run_pg_regress RUNNER FOLDER DATABASE — run pg_regress or pg_isolation_regress in a fresh
 # database with the extension, on the server of the environment.
 run_pg_regress() {

@@ -21,6 +21,7 @@ mod entry;
 mod history;
 mod info;
 mod maintenance;
+mod metric_export;
 mod metrics;
 mod queue;
 mod queue_configure;

@@ -11,6 +11,7 @@ pub mod jobs;
 pub mod lease_number;
 pub mod legacy_quotes;
 pub mod local_time;
+pub mod metric_family;
 pub mod names;
 pub mod push_list;
 pub mod put_mode;

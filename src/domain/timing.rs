@@ -49,6 +49,13 @@ pub fn end(bucket: i16) -> i64 {
     end.min(1 << MAX_BITS)
 }
 
+/// The bounds of the histograms for a monitoring system, as powers of two in microseconds: from a
+/// millisecond, which doubles up to a minute, and grows fourfold up to 19 hours. Each of them is the
+/// end of a bucket, so that the numbers below it are exact.
+pub const BOUNDS: [u32; 22] = [
+    10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 28, 30, 32, 34, 36,
+];
+
 /// What is timed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Timing {
@@ -191,6 +198,31 @@ impl Histogram {
         self.counts[at] = self.counts[at].saturating_add(n);
     }
 
+    /// Returns how many documents there are.
+    pub fn n(&self) -> i64 {
+        self.counts.iter().sum()
+    }
+
+    /// Returns how many documents have a time of less than two to the power of `bits` microseconds.
+    pub fn n_below(&self, bits: u32) -> i64 {
+        let end = bucket(1 << bits.min(MAX_BITS)) as usize;
+        self.counts.iter().take(end).sum()
+    }
+
+    /// Returns the sum of all times in microseconds, as if each were in the middle of its bucket. It
+    /// differs from the exact sum by an eighth at most, or by 64 µs for each document.
+    pub fn sum(&self) -> f64 {
+        let middle = |at: usize| match at {
+            0 => end(0) / 2,
+            _ => (end(at as i16 - 1) + end(at as i16)) / 2,
+        };
+        let counts = self.counts.iter().enumerate();
+        // The sum of nothing is -0.
+        0.0 + counts
+            .map(|(at, n)| middle(at) as f64 * *n as f64)
+            .sum::<f64>()
+    }
+
     /// Returns a percentile in microseconds, None when there are no documents. `percent` is
     /// between 1 and 100.
     pub fn percentile(&self, percent: i64) -> Option<i64> {
@@ -282,6 +314,23 @@ mod tests {
                     "{percent} of {n}"
                 );
             }
+        }
+    }
+
+    #[test]
+    fn the_numbers_below_the_bounds_and_the_sum_fit_the_times() {
+        let mut histogram = Histogram::default();
+        let (mut n, mut sum) = (0, 0.0);
+        for time in times().filter(|time| *time < 1 << 40) {
+            histogram.add(i32::from(bucket(time)), 1);
+            n += 1;
+            sum += time as f64;
+        }
+        assert_eq!(histogram.n(), n);
+        assert!((histogram.sum() - sum).abs() <= sum / 8.0 + 64.0 * n as f64);
+        for bits in BOUNDS {
+            let below = times().filter(|time| *time < 1 << bits).count();
+            assert_eq!(histogram.n_below(bits), below as i64, "{bits}");
         }
     }
 

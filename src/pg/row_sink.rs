@@ -1,8 +1,9 @@
 //! The rows that a set-returning function returns.
 
-use pgrx::pg_sys;
+use pgrx::{PgMemoryContexts, pg_sys};
 
 use crate::pg::call::{Call, Reply};
+use crate::pg::json::Jsonb;
 use crate::pg::spi::{self, Rows};
 use crate::pg::value::Arg;
 
@@ -15,6 +16,8 @@ pub struct RowSink {
     store: Option<RowStore>,
     /// The value of the first column, which the rows that are added do not contain.
     first_column: Option<Arg>,
+    /// Memory that is used for one row at a time.
+    row_memory: Option<PgMemoryContexts>,
 }
 
 /// A tuplestore and the descriptor of its rows.
@@ -56,6 +59,7 @@ impl RowSink {
                 info,
                 store: None,
                 first_column: None,
+                row_memory: None,
             }
         }
     }
@@ -161,6 +165,35 @@ impl RowSink {
                 "columns of the result"
             );
             pg_sys::tuplestore_putvalues(tuples, desc, datums.as_mut_ptr(), nulls.as_mut_ptr());
+        }
+    }
+
+    /// Adds a row that has a `jsonb` between other values, made of a JSON text.
+    ///
+    /// What the parser of the server leaves behind is freed with each row, so that a long result
+    /// takes the memory of its rows only. Raises PostgreSQL's own ERROR (22P02) for a text that is
+    /// not valid.
+    pub fn push_with_json(&mut self, before: &[Arg], json: &str, after: &[Arg]) {
+        let mut memory = self.row_memory.take().unwrap_or_else(|| self.new_memory());
+        // SAFETY: The row is copied into the tuplestore, which has memory of its own. So nothing
+        // that was allocated meanwhile is used afterwards. An ERROR ends the call, and the memory.
+        unsafe {
+            memory.switch_to(|_| {
+                let json = Jsonb::arg(Some(Jsonb::parse(json)));
+                self.push(&[before, &[json], after].concat());
+            });
+            memory.reset();
+        }
+        self.row_memory = Some(memory);
+    }
+
+    /// Makes memory that lasts as long as the rows, also where a statement of the library runs, whose
+    /// memory is freed when it ends.
+    fn new_memory(&self) -> PgMemoryContexts {
+        // SAFETY: `info` was checked in `new`, and its memory outlives this call.
+        unsafe {
+            let per_query = (*(*self.info).econtext).ecxt_per_query_memory;
+            PgMemoryContexts::For(per_query).switch_to(|_| PgMemoryContexts::new("fetchq row"))
         }
     }
 

@@ -50,6 +50,7 @@ mod lease_durability;
 pub mod leases;
 pub mod limits;
 pub mod maintenance;
+pub mod metric_export;
 pub mod metrics;
 pub mod open_queue;
 pub mod ordering;

@@ -1,4 +1,4 @@
-//! The statistics of queues (`queue_stats`): from the counters, the histograms, and a bounded look
+//! The statistics of queues (`queue_stats`, `metric_export`): from the counters, the histograms, and a bounded look
 //! at the indexes. It only reads, and waits for no lock.
 
 use std::cell::Cell;
@@ -21,7 +21,7 @@ use crate::ready::floors::{self, KnownFloor};
 use crate::ready::key::Index;
 use crate::store::lateness::{CHUNK_QUEUES, Indexes, indexes};
 use crate::store::rights::{self, Right, Scope};
-use crate::store::stats_counted::{Counted, METRICS, counted, try_lock};
+use crate::store::stats_counted::{Counted, Period, counted, try_lock};
 
 /// How many retried documents of a queue are counted, and how many ready ones where others are
 /// blocked.
@@ -81,14 +81,69 @@ struct Queue {
 /// Tables without which nothing can be told.
 const NEEDED: [&str; 2] = ["queues", "rate_permits"];
 
+/// What is known of a queue.
+pub struct QueueStats {
+    /// Its name.
+    pub name: String,
+    /// Nothing is picked from it.
+    pub is_paused: bool,
+    /// What is counted. None where that could not be read without waiting.
+    pub counted: Option<Counted>,
+    /// How many documents are pending in which way. None where it is not known.
+    pub pending: Option<Pending>,
+    /// For how long the oldest ready document has been ready: microseconds. None when there is none,
+    /// or it is not known.
+    pub oldest_ready: Option<i64>,
+    /// When the first planned document is due. In it None when there is none; None where it is not
+    /// known.
+    pub planned: Option<Option<i64>>,
+    /// When the next planned or retried document is due.
+    pub next_due: Option<i64>,
+}
+
+/// The statistics of several queues.
+pub struct AllStats {
+    /// In the order of their names.
+    pub queues: Vec<QueueStats>,
+    /// The histograms are complete. Otherwise they lack what is packed.
+    pub has_times: bool,
+}
+
+/// Locks what the statistics cannot do without, as a reader does.
+///
+/// Fails with `Error::RegistryBusy` when that must wait.
+pub fn lock_registry() -> Result<()> {
+    match NEEDED.into_iter().find(|table| !try_lock(table)) {
+        Some(table) => Err(Error::RegistryBusy(format!("fetchq.{table}"))),
+        None => Ok(()),
+    }
+}
+
+/// Reads the statistics of queues, with the histograms of a period, after [`lock_registry`].
+pub fn read(scope: &Scope, period: Period, now: i64) -> AllStats {
+    let queues = queues(scope, now);
+    let counted = counted(scope, period, now);
+    let has_times = counted.as_ref().is_some_and(|all| all.has_times);
+    let mut counted = counted.map(|all| all.queues);
+    let looks = looks(&queues, counted.as_ref(), now);
+    let stats = queues.into_iter().zip(looks).map(|(queue, look)| {
+        let of_queue = counted
+            .as_mut()
+            .map(|all| all.remove(&queue.name).unwrap_or_default());
+        stats(queue, of_queue, &look, now)
+    });
+    AllStats {
+        queues: stats.collect(),
+        has_times,
+    }
+}
+
 /// Adds a row for each queue to a result: for one queue, or for all on which the caller has a right.
 ///
 /// Fails with `Error::RegistryBusy` when the registry is locked, and for a queue that is named with
 /// `Error::UnknownQueue` and `Error::NoRight`.
 pub fn list(name: Option<&QueueName>, out: &mut RowSink) -> Result<()> {
-    if let Some(table) = NEEDED.into_iter().find(|table| !try_lock(table)) {
-        return Err(Error::RegistryBusy(format!("fetchq.{table}")));
-    }
+    lock_registry()?;
     let scope = match name {
         Some(name) => {
             rights::require_existing(name, Right::Any)?;
@@ -96,19 +151,12 @@ pub fn list(name: Option<&QueueName>, out: &mut RowSink) -> Result<()> {
         }
         None => Scope::of(Right::Any),
     };
-    let now = time::clock();
-    let queues = queues(&scope, now);
-    if let (true, Some(name)) = (queues.is_empty(), name) {
+    let all = read(&scope, Period::LastMinutes, time::clock());
+    if let (true, Some(name)) = (all.queues.is_empty(), name) {
         return Err(Error::UnknownQueue(name.to_string()));
     }
-    let counted = counted(&scope, now);
-    let looks = looks(&queues, counted.as_ref(), now);
-    let nothing = Counted::default();
-    for (queue, look) in queues.iter().zip(looks) {
-        let of_queue = counted
-            .as_ref()
-            .map(|all| all.get(&queue.name).unwrap_or(&nothing));
-        out.push(&row(queue, of_queue, look, now));
+    for queue in &all.queues {
+        out.push(&row(queue));
     }
     Ok(())
 }
@@ -253,10 +301,13 @@ fn first_planned(
 }
 
 /// How many pending documents can be picked, wait for a retry, and are held back.
-struct Pending {
-    ready: i64,
-    retrying: i64,
-    blocked: i64,
+pub struct Pending {
+    /// Those that a pick would return now.
+    pub ready: i64,
+    /// Those that wait for their retry.
+    pub retrying: i64,
+    /// Those that are held back, by a pause, a limit or an order.
+    pub blocked: i64,
 }
 
 fn pending(queue: &Queue, pending: i64, active: i64, look: &PickLook) -> Pending {
@@ -280,10 +331,14 @@ fn pending(queue: &Queue, pending: i64, active: i64, look: &PickLook) -> Pending
     }
 }
 
-fn row(queue: &Queue, counted: Option<&Counted>, look: LookOf, now: i64) -> Vec<Arg> {
-    let count = |at: usize| counted.map(|counted| counted.counters[at].max(0));
-    let state = match (count(0), count(2), &look.picks) {
-        (Some(n), Some(active), Some(look)) => Some(pending(queue, n, active, look)),
+fn stats(queue: Queue, counted: Option<Counted>, look: &LookOf, now: i64) -> QueueStats {
+    let state = match (&counted, &look.picks) {
+        (Some(counted), Some(look)) => Some(pending(
+            &queue,
+            counted.counter("pnd"),
+            counted.counter("act"),
+            look,
+        )),
         _ => None,
     };
     let first_due = look.picks.as_ref().and_then(|picks| picks.first_due);
@@ -299,26 +354,46 @@ fn row(queue: &Queue, counted: Option<&Counted>, look: LookOf, now: i64) -> Vec<
         },
         _ => None,
     };
+    QueueStats {
+        is_paused: !queue.is_active,
+        name: queue.name,
+        counted,
+        pending: state,
+        oldest_ready,
+        planned: look.planned,
+        next_due,
+    }
+}
+
+/// The counters in a row of `queue_stats`, before and after the times.
+const STATES: [&str; 4] = ["pln", "act", "cpl", "kll"];
+const TOTALS: [&str; 5] = ["ent", "pkd", "suc", "fai", "orp"];
+
+fn row(queue: &QueueStats) -> Vec<Arg> {
+    let counted = queue.counted.as_ref();
+    let count = |metric| Arg::from(counted.map(|counted| counted.counter(metric)));
+    let state = queue.pending.as_ref();
     let percentile = |histogram: Option<&Histogram>, percent| {
         Interval::of(histogram.and_then(|histogram| histogram.percentile(percent)))
     };
     let mut row = vec![
         Arg::from(queue.name.as_str()),
-        Arg::from(state.as_ref().map(|state| state.ready)),
-        Arg::from(state.as_ref().map(|state| state.retrying)),
-        Arg::from(state.as_ref().map(|state| state.blocked)),
-        Arg::from(count(1)),
-        Arg::from(count(2)),
-        Arg::from(count(3)),
-        Arg::from(count(4)),
-        Interval::of(oldest_ready),
-        next_due.map_or_else(Arg::no_timestamp, Arg::timestamp),
+        Arg::from(state.map(|state| state.ready)),
+        Arg::from(state.map(|state| state.retrying)),
+        Arg::from(state.map(|state| state.blocked)),
     ];
-    row.extend((5..METRICS.len()).map(|at| Arg::from(count(at))));
+    row.extend(STATES.map(count));
+    row.push(Interval::of(queue.oldest_ready));
+    row.push(
+        queue
+            .next_due
+            .map_or_else(Arg::no_timestamp, Arg::timestamp),
+    );
+    row.extend(TOTALS.map(count));
     row.extend(
         PERCENTILES.map(|percent| percentile(counted.map(|counted| &counted.wait), percent)),
     );
     row.extend(PERCENTILES.map(|percent| percentile(counted.map(|counted| &counted.run), percent)));
-    row.push(Arg::from(!queue.is_active));
+    row.push(Arg::from(queue.is_paused));
     row
 }

@@ -1,5 +1,5 @@
-//! What is counted of the queues for `queue_stats`: the counters, and the histograms of the last
-//! minutes, in one snapshot and without waiting for a lock.
+//! What is counted of the queues for `queue_stats` and `metric_export`: the counters and the
+//! histograms, in one snapshot and without waiting for a lock.
 
 use std::collections::HashMap;
 
@@ -14,15 +14,15 @@ use crate::store::rights::Scope;
 const MAX_TRIES: usize = 10;
 
 /// The counters that are read, in this order.
-pub const METRICS: [&str; 10] = [
-    "pnd", "pln", "act", "cpl", "kll", "ent", "pkd", "suc", "fai", "orp",
+pub const METRICS: [&str; 13] = [
+    "pnd", "pln", "act", "cpl", "kll", "ent", "pkd", "suc", "fai", "orp", "res", "rej", "ded",
 ];
 
 // Everything that is counted, in one snapshot: how many of the segments that are left out are packed;
-// the packed counters; the histograms of the last minutes; and the events that are not packed yet.
+// the packed counters; the histograms; and the events that are not packed yet.
 // {tail}: the events of the segments that could be locked. {timings}: `TIMINGS`, or nothing where
 // that table is locked. $1, $2: as above. $3: the metrics. $4: the segments that are left out. $5:
-// the first minute that counts.
+// the first minute that counts. $6: all minutes count.
 const COUNTED: &str = "select 0, null::int, null::text, null::text, null::int,
         (select count(*) from fetchq.counter_segments s
             where s.segment {=} any ($4) and s.is_packed),
@@ -42,7 +42,7 @@ const TIMINGS: &str = "union all
     select 2, null, q.name, t.kind, null, null, t.buckets, t.counts
     from fetchq.timings t
     join fetchq.queues q on q.id {=} t.queue_id and ($1 or q.name {=} any ($2))
-    where t.slot {>} 0 and t.minute {>=} $5";
+    where $6 or t.slot {>} 0 and t.minute {>=} $5";
 
 /// The columns of `COUNTED`.
 mod column {
@@ -88,13 +88,36 @@ pub fn try_lock(table: &str) -> bool {
 pub struct Counted {
     /// The counters, in the order of `METRICS`.
     pub counters: [i64; METRICS.len()],
-    /// The waits of the last minutes.
+    /// The waits of the period.
     pub wait: Histogram,
-    /// The runs of the last minutes.
+    /// The runs of the period.
     pub run: Histogram,
 }
 
+/// Which documents the histograms have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Period {
+    /// Those that were picked and settled in the last minutes.
+    LastMinutes,
+    /// Those that were picked and settled since the queue was created, or its metrics were reset.
+    Ever,
+}
+
+/// What is counted of several queues.
+pub struct AllCounted {
+    /// By the name of the queue. One that is not here has counted nothing.
+    pub queues: HashMap<String, Counted>,
+    /// The histograms are complete. Otherwise they lack what is packed.
+    pub has_times: bool,
+}
+
 impl Counted {
+    /// Returns a counter of `METRICS`; 0 for another one. A client may have set it below 0, which
+    /// counts as 0.
+    pub fn counter(&self, metric: &str) -> i64 {
+        place_of(metric).map_or(0, |at| self.counters[at].max(0))
+    }
+
     fn add_times(&mut self, timing: Option<Timing>, bucket: i32, n: i64) {
         match timing {
             Some(Timing::Wait) => self.wait.add(bucket, n),
@@ -104,16 +127,17 @@ impl Counted {
     }
 }
 
-/// Reads what is counted of the queues, by their names. None where that is not possible without
+/// Reads what is counted of the queues. None where that is not possible without
 /// waiting.
 ///
 /// A segment that is locked is being truncated. It is left out, which is right if the snapshot sees
 /// that it is packed. Otherwise it was truncated and used again meanwhile, and all is read again.
-pub fn counted(scope: &Scope, now: i64) -> Option<HashMap<String, Counted>> {
+pub fn counted(scope: &Scope, period: Period, now: i64) -> Option<AllCounted> {
     if !COUNTING.into_iter().all(try_lock) {
         return None;
     }
-    let timings = if try_lock("timings") { TIMINGS } else { "" };
+    let has_times = try_lock("timings");
+    let timings = if has_times { TIMINGS } else { "" };
     let [is_everything, names] = scope.args();
     let metrics = Arg::from(METRICS.to_vec());
     let effects = effects(metrics);
@@ -140,6 +164,7 @@ pub fn counted(scope: &Scope, now: i64) -> Option<HashMap<String, Counted>> {
             metrics,
             Arg::from(left_out),
             Arg::timestamp(counter_segments::first_minute(now)),
+            Arg::from(period == Period::Ever),
         ];
         let counted = spi::connect(|spi| {
             let rows = spi.once(&sql, &args);
@@ -149,8 +174,8 @@ pub fn counted(scope: &Scope, now: i64) -> Option<HashMap<String, Counted>> {
             });
             is_exact.then(|| add_up(&rows, &effects))
         });
-        if counted.is_some() {
-            return counted;
+        if let Some(queues) = counted {
+            return Some(AllCounted { queues, has_times });
         }
     }
     None

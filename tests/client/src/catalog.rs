@@ -188,6 +188,7 @@ impl Function {
             ("table_name", _) => Value::text("fetchq_data.q__metrics"),
             ("field", _) => Value::text("created_at"),
             ("unit", _) => Value::text("minute"),
+            ("family", _) => Value::text("fetchq_info"),
             ("from_time", _) => Value::Time(Utc::now() - TimeDelta::hours(1)),
             ("next_iteration" | "before" | "to_time", _) => {
                 Value::Time(Utc::now() - TimeDelta::seconds(60))

@@ -78,6 +78,7 @@ const OPTIONAL: &[(&[&str], &str)] = &[
     (&["doc_extend"], "progress"),
     (&["doc_reject", "log_error"], "ref_id"),
     (&["queue_history", "queue_grants", "queue_stats"], "queue"),
+    (&["metric_export"], "family"),
     (&["docs_list"], "after"),
     (&["schedule_create"], "starts_at"),
     (&["schedule_create"], "ends_at"),

@@ -108,6 +108,7 @@ pub fn text_of(row: &Row, at: usize) -> String {
         Type::TEXT | Type::VARCHAR | Type::NAME => show::<String>(row, at),
         Type::INT4 => show::<i32>(row, at),
         Type::INT8 => show::<i64>(row, at),
+        Type::FLOAT8 => show::<f64>(row, at),
         Type::BOOL => show::<bool>(row, at),
         Type::JSONB => show::<serde_json::Value>(row, at),
         Type::INTERVAL => show::<Span>(row, at),

@@ -51,6 +51,7 @@ const BAD: &[(&str, &str)] = &[
     ("docs_list('q', '{}', -1)", "22023"),
     ("doc_errors('q', 'active', -1)", "22023"),
     ("doc_errors('none', 'active')", "42704"),
+    ("metric_export('none')", "22023"),
     ("queue_stats('none')", "42704"),
     ("queue_stats('no queue')", "42602"),
     ("doc_extend('q', 'active', '1m', 0)", "55000"),

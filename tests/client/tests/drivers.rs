@@ -233,6 +233,11 @@ const RESULTS: &[(&str, &str)] = &[
          wait_p50 interval, wait_p95 interval, wait_p99 interval, run_p50 interval, run_p95 interval, run_p99 interval, \
          is_paused bool",
     ),
+    (
+        "metric_export(text)",
+        "family text, name text, labels jsonb, value float8",
+    ),
+    ("metric_families()", "family text, type text, help text"),
     ("doc_get(text, text)", DOCUMENT),
     ("docs_list(text, jsonb, int4, text)", DOCUMENT),
     (

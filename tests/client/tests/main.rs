@@ -23,6 +23,7 @@ mod key_places;
 mod lease_crash;
 mod lease_numbers;
 mod load_crash;
+mod metric_export;
 mod mistrust;
 mod model;
 mod names;

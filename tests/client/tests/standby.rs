@@ -18,6 +18,8 @@ const READS: &[&str] = &[
     "maintenance_progress",
     "metric_compute",
     "metric_compute_all",
+    "metric_export",
+    "metric_families",
     "metric_get",
     "metric_get_all",
     "metric_get_common",
@@ -44,7 +46,13 @@ const READS: &[&str] = &[
 ];
 
 /// Functions whose results depend on the server: its memory and its processes.
-const OF_THE_SERVER: &[&str] = &["queue_stats", "ready_floors", "ready_stats", "status"];
+const OF_THE_SERVER: &[&str] = &[
+    "metric_export",
+    "queue_stats",
+    "ready_floors",
+    "ready_stats",
+    "status",
+];
 
 async fn caught_up(primary: &Session, standby: &Session) {
     let position = primary.text("select pg_current_wal_lsn()").await;

@@ -1,0 +1,69 @@
+//! The command line.
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+
+/// The console of fetchq, a queue inside PostgreSQL.
+#[derive(Debug, Parser)]
+#[command(name = "fetchq", version)]
+pub struct Cli {
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Serves the console to browsers.
+    Serve(ServeArgs),
+    /// Shows the queues in the terminal, live.
+    Top(crate::top::TopArgs),
+}
+
+/// Which databases to connect to. Every subcommand takes these.
+#[derive(Debug, Clone, Args)]
+pub struct ConnectArgs {
+    /// A connection string, `postgres://…` or `host=…`; once for each database. FETCHQ_URL
+    /// can have several, with blanks between. Without it the variables PGHOST, PGPORT, PGDATABASE, PGUSER, PGPASSWORD and PGSSLMODE count.
+    #[arg(
+        long = "url",
+        value_name = "URL",
+        env = "FETCHQ_URL",
+        hide_env_values = true
+    )]
+    pub urls: Vec<String>,
+}
+
+#[derive(Debug, Args)]
+pub struct ServeArgs {
+    #[command(flatten)]
+    pub connect: ConnectArgs,
+
+    /// The address to listen on. Anything but a loopback address needs a way to log in.
+    #[arg(long, default_value = "127.0.0.1:8090", env = "FETCHQ_LISTEN")]
+    pub listen: SocketAddr,
+
+    /// Shows the buttons that change something, and accepts what they send.
+    #[arg(long)]
+    pub allow_actions: bool,
+
+    /// The header in which a proxy names the person who logged in. Requests without it are refused.
+    #[arg(long, value_name = "NAME")]
+    pub auth_header: Option<String>,
+
+    /// A file of names and hashed passwords, as `htpasswd -B` writes it: basic authentication.
+    #[arg(long, value_name = "FILE")]
+    pub password_file: Option<PathBuf>,
+
+    /// The address that browsers use, such as https://queues.example.com, if a proxy is between.
+    #[arg(long, value_name = "URL")]
+    pub origin: Option<String>,
+
+    /// Listens on an address that is not loopback without anybody having to log in.
+    #[arg(long)]
+    pub insecure: bool,
+
+    /// Shows no payloads, headers, results and progress, whatever the role may read.
+    #[arg(long)]
+    pub hide_payloads: bool,
+}

@@ -1,0 +1,109 @@
+//! What went wrong with a call: the server is down, the extension is absent, rights lack, …
+use deadpool_postgres::PoolError;
+use tokio_postgres::error::SqlState;
+
+/// The kinds of errors that pages tell apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DbErrorKind {
+    /// There is no connection: the server is down, the address or the password is wrong.
+    Unreachable,
+    /// The database has no extension fetchq.
+    NoExtension,
+    /// The extension lacks a function or a column that the console calls: it is older.
+    OldExtension,
+    /// The role lacks a right.
+    Forbidden,
+    /// There is no such queue, schedule or document.
+    Missing,
+    /// Any other error that the server reports: a refused value, a timeout.
+    Refused,
+}
+
+/// An error of a call, as pages and the log show it.
+#[derive(Debug, Clone, thiserror::Error)]
+#[error("{message}")]
+pub struct DbError {
+    pub kind: DbErrorKind,
+    /// The SQLSTATE, if the server has reported the error.
+    pub code: Option<String>,
+    pub message: String,
+    pub hint: Option<String>,
+}
+
+impl DbError {
+    /// There is no answer of the server.
+    pub fn unreachable(message: String) -> Self {
+        Self {
+            kind: DbErrorKind::Unreachable,
+            code: None,
+            message,
+            hint: None,
+        }
+    }
+}
+
+impl From<PoolError> for DbError {
+    fn from(error: PoolError) -> Self {
+        match error {
+            PoolError::Backend(error) => {
+                let mut error = Self::from(error);
+                error.kind = DbErrorKind::Unreachable;
+                error
+            }
+            PoolError::Timeout(_) => Self::unreachable(
+                "the server did not answer in time, or all connections are in use".to_owned(),
+            ),
+            other => Self::unreachable(other.to_string()),
+        }
+    }
+}
+
+impl From<tokio_postgres::Error> for DbError {
+    fn from(error: tokio_postgres::Error) -> Self {
+        let Some(report) = error.as_db_error() else {
+            let mut message = error.to_string();
+            if let Some(cause) = std::error::Error::source(&error) {
+                message = format!("{message}: {cause}");
+            }
+            // A column that is absent or has another type, and not a connection that broke.
+            let is_row = message.contains("column") || message.contains("deserializing");
+            if is_row {
+                return Self {
+                    kind: DbErrorKind::OldExtension,
+                    code: None,
+                    message,
+                    hint: None,
+                };
+            }
+            return Self::unreachable(message);
+        };
+        let code = report.code();
+        let kind = if *code == SqlState::INVALID_SCHEMA_NAME {
+            DbErrorKind::NoExtension
+        } else if [
+            SqlState::UNDEFINED_FUNCTION,
+            SqlState::UNDEFINED_COLUMN,
+            SqlState::UNDEFINED_TABLE,
+        ]
+        .contains(code)
+        {
+            DbErrorKind::OldExtension
+        } else if *code == SqlState::INSUFFICIENT_PRIVILEGE {
+            DbErrorKind::Forbidden
+        } else if [SqlState::UNDEFINED_OBJECT, SqlState::NO_DATA_FOUND].contains(code) {
+            DbErrorKind::Missing
+        } else if ["57P01", "57P02", "57P03"].contains(&code.code())
+            || code.code().starts_with("08")
+        {
+            DbErrorKind::Unreachable
+        } else {
+            DbErrorKind::Refused
+        };
+        Self {
+            kind,
+            code: Some(code.code().to_owned()),
+            message: report.message().to_owned(),
+            hint: report.hint().map(str::to_owned),
+        }
+    }
+}

@@ -1,0 +1,44 @@
+//! The program `fetchq`: the queues of fetchq in a browser, and as numbers for machines. It calls
+//! the SQL API only, as psql could.
+mod assets;
+mod calls;
+mod cli;
+mod db;
+mod metrics;
+mod poller;
+mod ring;
+mod router;
+mod security;
+mod serve;
+mod state;
+mod top;
+mod web;
+
+use std::io::IsTerminal;
+use std::process::ExitCode;
+
+use clap::Parser;
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    let cli = cli::Cli::parse();
+    let done: Result<(), Box<dyn std::error::Error>> = match cli.command {
+        cli::Command::Serve(args) => {
+            tracing_subscriber::fmt()
+                .with_writer(std::io::stderr)
+                .with_ansi(std::io::stderr().is_terminal())
+                .with_target(false)
+                .init();
+            serve::run(args).await.map_err(Into::into)
+        }
+        // It writes nothing but its screen.
+        cli::Command::Top(args) => top::run(args).await.map_err(Into::into),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}

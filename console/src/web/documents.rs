@@ -1,0 +1,262 @@
+//! The documents of a queue: filters, pages by key, and actions on all that match.
+use axum::extract::{Path, Query};
+use axum::response::IntoResponse;
+use maud::{Markup, html};
+
+use super::Page;
+use super::context::Context;
+use super::filter::Filter;
+use super::format::{ago, count};
+use super::layout::{self, Section, source};
+use super::{forms, problem};
+use crate::calls::{self, Listed};
+
+/// Documents of a page.
+const ROWS: usize = 50;
+
+const STATUSES: [&str; 5] = ["planned", "pending", "active", "completed", "killed"];
+
+/// `GET /db/{db}/queues/{queue}/documents`
+pub async fn documents(
+    context: Context,
+    Path((_, queue)): Path<(String, String)>,
+    Query(mut filter): Query<Filter>,
+) -> Page {
+    if context.app.hide_payloads {
+        // Whoever can search payloads can find out what they are.
+        filter.payload.clear();
+    }
+    let json = filter.to_json();
+    let table = match &json {
+        Err(message) => problem::notice(message, None, None),
+        Ok(json) => {
+            let limit = ROWS as i32 + 1;
+            let after = (!filter.after.is_empty()).then_some(filter.after.as_str());
+            match context
+                .database()
+                .rows::<Listed>(calls::DOCS_LIST, &[&queue, json, &limit, &after])
+                .await
+            {
+                Ok(found) => table(&context, &queue, &filter, found),
+                Err(error) if error.code.as_deref() == Some("54000") => {
+                    problem::inline(&context, &error)
+                }
+                Err(error)
+                    if error
+                        .code
+                        .as_deref()
+                        .is_some_and(|code| code.starts_with("22")) =>
+                {
+                    problem::inline(&context, &error)
+                }
+                Err(error) => return Err(context.problem(error)),
+            }
+        }
+    };
+    let call = match &json {
+        Ok(json) => {
+            format!("select * from fetchq.docs_list('{queue}', '{json}', max_docs => {ROWS})")
+        }
+        Err(_) => format!("select * from fetchq.docs_list('{queue}')"),
+    };
+    let body = html! {
+        (layout::queue_tabs(&context, &queue, "/documents"))
+        (search(&context, &queue, &filter))
+        section aria-labelledby="found-title" {
+            h2 id="found-title" { "Documents" }
+            (table)
+            (source(&call))
+        }
+        @if let (true, Ok(json)) = (context.app.allow_actions, &json) { (bulk(&context, &queue, &filter, &json.to_string())) }
+    };
+    Ok(layout::page(
+        &context,
+        &format!("Documents of {queue}"),
+        Section::Queues,
+        None,
+        &body,
+    )
+    .into_response())
+}
+
+fn search(context: &Context, queue: &str, filter: &Filter) -> Markup {
+    let more = [
+        ("error", "Last error (pattern)", &filter.error, "%timeout%"),
+        (
+            "payload",
+            "Payload contains (JSON)",
+            &filter.payload,
+            "{\"to\": \"ann\"}",
+        ),
+        ("ordering_key", "Ordering key", &filter.ordering_key, ""),
+        (
+            "older_than",
+            "Created longer ago than",
+            &filter.older_than,
+            "1 hour",
+        ),
+        (
+            "newer_than",
+            "Created within",
+            &filter.newer_than,
+            "10 minutes",
+        ),
+        (
+            "min_attempts",
+            "Attempts, at least",
+            &filter.min_attempts,
+            "1",
+        ),
+        (
+            "min_priority",
+            "Priority, at least",
+            &filter.min_priority,
+            "0",
+        ),
+        (
+            "max_priority",
+            "Priority, at most",
+            &filter.max_priority,
+            "0",
+        ),
+        ("version", "Version", &filter.version, "0"),
+    ];
+    let is_open = more.iter().any(|(_, _, value, _)| !value.is_empty());
+    html! {
+        form class="filter" role="search" method="get" action=(context.queue_address(queue, "/documents")) {
+            div class="fields" {
+                div class="field" {
+                    label for="status" { "Status" }
+                    select id="status" name="status" {
+                        option value="" { "any" }
+                        @for status in STATUSES { option value=(status) selected[status == filter.status] { (status) } }
+                    }
+                }
+                div class="field grow" {
+                    label for="subject" { "Subject (% stands for any text)" }
+                    input id="subject" name="subject" type="search" value=(filter.subject) autocomplete="off" placeholder="mail-%";
+                }
+                button { "Search" }
+            }
+            details open[is_open] {
+                summary { "More conditions" }
+                div class="fields" {
+                    @for (name, label, value, example) in more.into_iter().filter(|(name, ..)| *name != "payload" || !context.app.hide_payloads) {
+                        div class="field" {
+                            label for=(name) { (label) }
+                            input id=(name) name=(name) type="text" value=(value) placeholder=(example) autocomplete="off";
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn table(context: &Context, queue: &str, filter: &Filter, mut found: Vec<Listed>) -> Markup {
+    let has_more = found.len() > ROWS;
+    found.truncate(ROWS);
+    let last = found
+        .last()
+        .map(|document| document.subject.clone())
+        .unwrap_or_default();
+    html! {
+        @if found.is_empty() {
+            p class="notice" { "No document matches." }
+        } @else {
+            div class="scroll" tabindex="0" role="region" aria-label="Table of the documents" {
+                table {
+                    thead {
+                        tr {
+                            th scope="col" { "Subject" }
+                            th scope="col" { "Status" }
+                            th scope="col" class="number" { "Priority" }
+                            th scope="col" class="number" { "Attempts" }
+                            th scope="col" { "Due" }
+                            th scope="col" { "Created" }
+                            th scope="col" { "Worker" }
+                            th scope="col" { "Last error" }
+                        }
+                    }
+                    tbody {
+                        @for document in &found {
+                            tr {
+                                th scope="row" class="subject" { a href=(context.document_address(queue, &document.subject)) { (document.subject) } }
+                                td { (status(document.status.as_deref())) }
+                                td class="number" { (count(document.priority.map(i64::from))) }
+                                td class="number" { (count(document.attempts.map(i64::from))) "/" (count(document.max_attempts.map(i64::from))) }
+                                td class="nowrap" { (ago(document.due_at)) }
+                                td class="nowrap" { (ago(document.created_at)) }
+                                td { (document.worker.as_deref().unwrap_or("–")) }
+                                td class="error" { (short(document.last_error.as_deref())) }
+                            }
+                        }
+                    }
+                }
+            }
+        }
+        @if has_more || !filter.after.is_empty() {
+            nav class="pager" aria-label="Pages of documents" {
+                @if !filter.after.is_empty() { a href=(filter.query("")) { "First page" } }
+                @if has_more { a rel="next" href=(filter.query(&last)) { "Next page" } }
+            }
+        }
+    }
+}
+
+/// The status as a label.
+pub fn status(status: Option<&str>) -> Markup {
+    let status = status.unwrap_or("–");
+    html! { span class=(format!("tag {status}")) { (status) } }
+}
+
+fn short(text: Option<&str>) -> Markup {
+    let Some(text) = text else {
+        return html! { "–" };
+    };
+    let line: String = text.chars().take(120).collect();
+    html! { (line) @if line.len() < text.len() { "…" } }
+}
+
+/// One action on all documents that match. It is counted first, and then confirmed.
+fn bulk(context: &Context, queue: &str, filter: &Filter, json: &str) -> Markup {
+    let back = context.queue_address(queue, &format!("/documents{}", filter.query("")));
+    let fields = html! {
+        div class="fields" {
+            div class="field" {
+                label for="bulk-do" { "Action" }
+                select id="bulk-do" name="do" {
+                    option value="docs_retry" { "Retry" }
+                    option value="docs_kill" { "Kill" }
+                    option value="docs_drop" { "Drop" }
+                    option value="docs_move" { "Move to another queue" }
+                    option value="docs_set_priority" { "Set priority" }
+                }
+            }
+            div class="field" {
+                label for="bulk-max" { "At most" }
+                input id="bulk-max" name="max_docs" type="number" min="1" max="1000000" value="1000" required;
+            }
+            div class="field" {
+                label for="bulk-target" { "Target queue (move)" }
+                input id="bulk-target" name="target" type="text" autocomplete="off";
+            }
+            div class="field" {
+                label for="bulk-priority" { "Priority (set priority)" }
+                input id="bulk-priority" name="priority" type="number" value="0";
+            }
+            button { "Count…" }
+        }
+    };
+    html! {
+        section aria-labelledby="bulk-title" {
+            h2 id="bulk-title" { "All documents that match" }
+            p {
+                @if json == "{}" { strong { "There is no condition: every document of the queue. " } }
+                @else { "The conditions above: " code { (json) } ". " }
+                "The documents are counted first; nothing changes before you confirm."
+            }
+            (forms::form(context, &back, &[("queue", queue), ("filter", json)], &fields))
+        }
+    }
+}

@@ -1,0 +1,44 @@
+//! The pages.
+pub mod actions;
+pub mod context;
+pub mod dead_letters;
+pub mod document;
+pub mod documents;
+pub mod filter;
+pub mod format;
+mod forms;
+pub mod layout;
+pub mod live;
+pub mod maintenance;
+pub mod overview;
+pub mod problem;
+pub mod queue;
+pub mod schedules;
+pub mod settings;
+mod spark;
+pub mod workers;
+
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::response::{Redirect, Response};
+
+use self::context::encode;
+use self::problem::{Problem, plain};
+use crate::state::App;
+
+/// What a page answers: itself, or the page about an error.
+pub type Page = Result<Response, Box<Problem>>;
+
+/// `GET /`: the first database.
+pub async fn home(State(app): State<App>) -> Redirect {
+    Redirect::to(&format!("/db/{}", encode(&app.databases.first().name)))
+}
+
+/// Answers every address that there is not.
+pub async fn nothing() -> Response {
+    plain(
+        StatusCode::NOT_FOUND,
+        "No such page",
+        "The console has no page of this address.",
+    )
+}

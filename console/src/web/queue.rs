@@ -1,0 +1,167 @@
+//! The state of a queue, and charts of its last minutes.
+use axum::extract::Path;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Json, Response};
+use maud::{Markup, html};
+use serde_json::{Value, json};
+
+use super::context::Context;
+use super::format::{ago, count, duration, rate};
+use super::layout::{self, Section, source};
+use super::problem::Problem;
+use super::{Page, forms};
+use crate::poller::Snapshot;
+use crate::ring::Sample;
+
+/// `GET /db/{db}/queues/{queue}`
+pub async fn queue(context: Context, Path((_, name)): Path<(String, String)>) -> Page {
+    let snapshot = context
+        .live()
+        .fresh()
+        .await
+        .map_err(|error| context.problem(error))?;
+    let Some(stat) = snapshot.queue(&name) else {
+        let text = "There is no queue of this name, or the role of the console has no right on it.";
+        return Err(Problem::new(
+            &context,
+            StatusCode::NOT_FOUND,
+            "No such queue",
+            text,
+        ));
+    };
+    let back = context.queue_address(&name, "");
+    let (do_it, label) = if stat.is_paused == Some(true) {
+        ("queue_resume", "Resume")
+    } else {
+        ("queue_pause", "Pause")
+    };
+    let body = html! {
+        (layout::queue_tabs(&context, &name, ""))
+        div class="actions" {
+            (forms::button(&context, label, "", &back, &[("do", do_it), ("queue", &name)]))
+            (forms::button(&context, "Redrive…", "", &back, &[("do", "queue_redrive"), ("queue", &name)]))
+        }
+        section aria-labelledby="numbers-title" {
+            h2 id="numbers-title" { "Now" }
+            div data-region="numbers" { (numbers(&context, &name, &snapshot)) }
+            (source(&format!("select * from fetchq.queue_stats('{name}')")))
+        }
+        section aria-labelledby="charts-title" {
+            h2 id="charts-title" { "Lately" }
+            div class="charts" data-series=(context.queue_address(&name, "/series")) {
+                (chart("Documents a second", "rate", &[("pushed", "pushed"), ("picked", "picked"), ("succeeded", "succeeded"), ("failed", "failed")]))
+                (chart("Documents", "count", &[("ready", "ready"), ("active", "active"), ("waiting", "planned, retrying, blocked")]))
+                (chart("Time of 95 % of the documents", "time", &[("wait_p95", "wait"), ("run_p95", "run")]))
+            }
+            p class="source" {
+                "From the memory of the console: samples of " code { "fetchq.queue_stats()" }
+                ", one a second while a page is open, up to ten minutes. They begin again when the console starts."
+            }
+        }
+        p { a href=(context.address(&format!("/workers?queue={}", super::encode(&name)))) { "Leases of this queue" } }
+    };
+    let live = context.address(&format!("/live?view=queue&queue={}", super::encode(&name)));
+    Ok(layout::page(&context, &name, Section::Queues, Some(&live), &body).into_response())
+}
+
+fn chart(title: &str, unit: &str, lines: &[(&str, &str)]) -> Markup {
+    let columns: Vec<&str> = lines.iter().map(|(column, _)| *column).collect();
+    let labels: Vec<&str> = lines.iter().map(|(_, label)| *label).collect();
+    html! {
+        figure data-chart=(columns.join("|")) data-labels=(labels.join("|")) data-unit=(unit) {
+            figcaption { (title) }
+            div class="chart" role="img" aria-label=(format!("Chart over time: {}", labels.join(", "))) {}
+        }
+    }
+}
+
+/// The numbers of a queue at this moment.
+pub fn numbers(context: &Context, name: &str, snapshot: &Snapshot) -> Markup {
+    let Some(stat) = snapshot.queue(name) else {
+        return html! { p class="notice bad" { "The queue is gone." } };
+    };
+    let rates = context.live().ring(|ring| ring.rates(name));
+    let documents =
+        |status: &str| context.queue_address(name, &format!("/documents?status={status}"));
+    let tiles = [
+        ("Ready", stat.ready, Some(documents("pending"))),
+        ("Active", stat.active, Some(documents("active"))),
+        ("Retrying", stat.retrying, None),
+        ("Blocked", stat.blocked, None),
+        ("Planned", stat.planned, Some(documents("planned"))),
+        ("Completed", stat.completed, Some(documents("completed"))),
+        ("Killed", stat.killed, Some(documents("killed"))),
+    ];
+    let totals = [
+        ("pushed", stat.pushed, Some(rates.pushed)),
+        ("picked", stat.picked, Some(rates.picked)),
+        ("succeeded", stat.succeeded, Some(rates.succeeded)),
+        ("failed", stat.failed, Some(rates.failed)),
+        ("leases lost", stat.lost, None),
+    ];
+    let times = [
+        (
+            "wait until picked",
+            [stat.wait_p50, stat.wait_p95, stat.wait_p99],
+        ),
+        (
+            "run until settled",
+            [stat.run_p50, stat.run_p95, stat.run_p99],
+        ),
+    ];
+    html! {
+        @if stat.is_paused == Some(true) { p class="notice warn" { "The queue is paused: nothing can be picked." } }
+        @if stat.ready.is_none() {
+            p class="notice warn" {
+                "Ready documents are not known: the role " strong { (snapshot.info.role) } " is no reader of the queue, "
+                "or another session holds a lock. The owner of the queue can run: "
+                code { "select fetchq.queue_grant('" (name) "', '" (snapshot.info.role) "', 'reader')" }
+            }
+        }
+        dl class="tiles" {
+            @for (label, number, address) in tiles {
+                div class=[(label == "Killed" && number.is_some_and(|n| n > 0)).then_some("bad")] {
+                    dt { @if let Some(address) = address { a id=(format!("tile-{label}")) href=(address) { (label) } } @else { (label) } }
+                    dd { (count(number)) }
+                }
+            }
+            div { dt { "Oldest ready" } dd { (duration(stat.oldest_ready)) } }
+            div { dt { "Next due" } dd { (ago(stat.next_due)) } }
+        }
+        div class="side" {
+            table {
+                caption { "Totals" }
+                thead { tr { th scope="col" { "Documents" } th scope="col" class="number" { "Total" } th scope="col" class="number" { "Now" } } }
+                tbody {
+                    @for (label, total, now) in totals {
+                        tr { th scope="row" { (label) } td class="number" { (count(total)) } td class="number" { @if let Some(now) = now { (rate(now)) } } }
+                    }
+                }
+            }
+            table {
+                caption { "Time, in the last minutes" }
+                thead { tr { th scope="col" { "Time" } th scope="col" class="number" { "50 %" } th scope="col" class="number" { "95 %" } th scope="col" class="number" { "99 %" } } }
+                tbody {
+                    @for (label, values) in times {
+                        tr { th scope="row" { (label) } @for value in values { td class="number" { (duration(value)) } } }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// `GET /db/{db}/queues/{queue}/series`: what the charts begin with.
+pub async fn series(context: Context, Path((_, name)): Path<(String, String)>) -> Response {
+    let samples = context.live().ring(|ring| ring.samples(&name));
+    Json(Value::Array(samples.iter().map(point).collect())).into_response()
+}
+
+/// A sample for the charts. What is not known is null.
+pub fn point(sample: &Sample) -> Value {
+    json!({
+        "at": sample.at, "ready": sample.ready, "active": sample.active, "waiting": sample.waiting,
+        "pushed": sample.pushed, "picked": sample.picked, "succeeded": sample.succeeded,
+        "failed": sample.failed, "wait_p95": sample.wait_p95, "run_p95": sample.run_p95,
+    })
+}
