@@ -71,7 +71,7 @@ function draw(figure) {
   const options = {
     ...size(), cursor: { y: false, drag: { x: false, y: false } }, legend: { live: true },
     scales: { y: { range: (chart, low, high) => [0, Math.max(high || 0, unit === "time" ? 0.001 : 1) * 1.05] } },
-    axes: [{ ...axis, values: (chart, ticks) => ticks.map(clock) }, { ...axis, size: 62, values: (chart, ticks) => ticks.map((tick) => shown(unit, tick)) }],
+    axes: [{ ...axis, space: 75, values: (chart, ticks) => ticks.map(clock) }, { ...axis, size: 62, values: (chart, ticks) => ticks.map((tick) => shown(unit, tick)) }],
     series: [{ label: "Time", value: (chart, time) => time == null ? "–" : clock(time) }, ...series],
   };
   const chart = { columns, plot: new uPlot(options, [[], ...columns.map(() => [])], box) };

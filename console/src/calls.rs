@@ -206,11 +206,18 @@ row! {
     }
 }
 
-/// The page of the leases; one more than a page shows, to know whether there are more.
+/// The leases of all queues; one more than a page shows, to know whether there are more.
 pub const LEASES: &str = "\
 select queue::text as queue, subject::text as subject, attempts, worker, pid,
        extract(epoch from since)::float8 as since, extract(epoch from until)::float8 as until, binding
-from fetchq.lease_list() where $1::text is null or queue = $1 order by since limit 201";
+from fetchq.lease_list() order by since limit 201";
+
+/// The leases of one queue, without reading the others.
+pub const QUEUE_LEASES: &str = "\
+select $1::text as queue, subject, attempts, worker, null::integer as pid,
+       extract(epoch from picked_at)::float8 as since, extract(epoch from lease_ends)::float8 as until,
+       null::text as binding
+from fetchq.docs_list($1, '{\"status\": \"active\"}', max_docs => 201)";
 
 row! {
     /// A row of `fetchq.lease_list()`.

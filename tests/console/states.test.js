@@ -278,3 +278,26 @@ test('a standby or a read-only role is read; what it refuses is said', async () 
   assert.match(await page.getByRole('alert').innerText(), /read only/);
   await admin.query('alter database console_states reset default_transaction_read_only');
 });
+
+test('with many queues no page reads all of them in one statement', async () => {
+  const many = await createDatabase('console_many');
+  for (let n = 0; n < 501; n += 1) await many.query('select fetchq.queue_create($1)', [`q${n}`]);
+  await many.query("select fetchq.doc_put('q7', 'a'), fetchq.doc_put('q7', 'b')");
+  await many.query("select fetchq.doc_lease('q7', 2, worker => 'busy')");
+  server = await startConsole([urlOf('console_many')], '--allow-actions');
+  const { page } = await go('/db/console_many');
+  assert.equal(await page.locator('[data-region=queues] tbody tr').count(), 100);
+  await page.getByRole('link', { name: 'Next' }).click();
+  assert.match(await page.locator('.pager').innerText(), /Page 2 of 6, 501 queues/);
+  await go('/db/console_many/workers');
+  await page.getByRole('link', { name: 'q7', exact: true }).click();
+  await check(one);
+  assert.equal(await page.locator('table').last().locator('tbody tr').count(), 2);
+  await page.getByRole('button', { name: 'Release…' }).click();
+  await page.getByRole('button', { name: 'Release its documents' }).click();
+  assert.match(await page.locator('main > .notice').innerText(), /gave back 2 documents/);
+  assert.match((await go('/db/console_many/queues/q7/document?subject=a')).text, /more than 500 queues/);
+  await server.stop();
+  await many.end();
+  await admin.query('drop database console_many with (force)');
+});

@@ -10,7 +10,7 @@ use super::documents::status;
 use super::format::{count, time};
 use super::layout::{self, Section, source};
 use super::problem::{self, Problem};
-use super::{Page, forms};
+use super::{MAX_QUEUES, Page, forms};
 use crate::calls::{self, DocError, Document, TraceStep};
 use crate::db::DbError;
 
@@ -42,7 +42,19 @@ pub async fn document(
     let errors = database
         .rows::<DocError>(calls::DOC_ERRORS, &[&queue, &subject])
         .await;
-    let trace = database.rows::<TraceStep>(calls::TRACE, &[&subject]).await;
+    let queues = context
+        .live()
+        .fresh()
+        .await
+        .map_or(0, |snapshot| snapshot.queues.len());
+    let trace = if queues > MAX_QUEUES {
+        html! { p class="muted" { "Not looked up: there are more than " (MAX_QUEUES) " queues, and the call reads all of them." } }
+    } else {
+        story(
+            &context,
+            database.rows::<TraceStep>(calls::TRACE, &[&subject]).await,
+        )
+    };
     let quoted = format!("'{}', '{}'", queue, subject.replace('\'', "''"));
     let body = html! {
         (layout::queue_tabs(&context, &queue, "/document"))
@@ -64,7 +76,7 @@ pub async fn document(
         }
         section aria-labelledby="trace-title" {
             h2 id="trace-title" { "In all queues" }
-            (story(&context, trace))
+            (trace)
             (source(&format!("select * from fetchq.trace('{}')", subject.replace('\'', "''"))))
         }
     };

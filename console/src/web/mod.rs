@@ -26,6 +26,10 @@ use self::context::encode;
 use self::problem::{Problem, plain};
 use crate::state::App;
 
+/// `lease_list` and `trace` read every queue in one statement, and lock its tables meanwhile. With more
+/// queues than that they could use up the lock table of the server, so the console does not call them.
+const MAX_QUEUES: usize = 500;
+
 /// What a page answers: itself, or the page about an error.
 pub type Page = Result<Response, Box<Problem>>;
 
