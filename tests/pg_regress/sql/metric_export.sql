@@ -40,7 +40,7 @@ from fetchq.metric_export('fetchq_info');
 
 -- Histograms: the buckets grow, the last one has all documents, and packing changes nothing.
 create view test.histograms as
-select h.family, h.queue, h.le, h.value, h.value >= lag(h.value, 1, 0) over w as grows, h.n_all
+select h.family, h.queue, h.le, h.value, h.value >= lag(h.value, 1, 0::float8) over w as grows, h.n_all
 from (
     select s.family, s.labels ->> 'queue' as queue, (s.labels ->> 'le')::float8 as le, s.value,
         max(s.value) filter (where s.name like '%\_count') over (partition by s.family, s.labels ->> 'queue') as n_all, s.name
