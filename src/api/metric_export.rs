@@ -2,7 +2,7 @@
 
 use pgrx::prelude::*;
 
-use crate::api::entry::{respond, respond_always};
+use crate::api::entry::respond;
 use crate::domain::metric_family::Family;
 use crate::error::Error;
 use crate::pg::call::Reply;
@@ -11,7 +11,7 @@ use crate::store::metric_export as store;
 /// `metric_families()`: the metric families that `metric_export` returns, with their types and help texts.
 #[pg_extern(sql = false)]
 fn metric_families(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
-    respond_always(fcinfo, |call| {
+    respond(fcinfo, |call| {
         let mut out = call.rows();
         store::families(&mut out);
         Ok(out.done())
