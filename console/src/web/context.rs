@@ -10,7 +10,7 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
 use super::problem::{Problem, plain};
 use crate::db::{Database, DbError};
-use crate::poller::Live;
+use crate::poller::{Live, Snapshot};
 use crate::security::Session;
 use crate::state::App;
 
@@ -60,6 +60,15 @@ impl Context {
     /// The numbers that the poller keeps for this database.
     pub fn live(&self) -> Arc<Live> {
         self.app.live.get(self.index).cloned().unwrap_or_default()
+    }
+
+    /// The numbers as of now.
+    ///
+    /// # Errors
+    /// The page that says why there are none.
+    pub async fn snapshot(&self) -> Result<Arc<Snapshot>, Box<Problem>> {
+        let snapshot = self.live().fresh().await;
+        snapshot.map_err(|error| self.problem(error))
     }
 
     /// The address of a page of this database.

@@ -23,11 +23,7 @@ struct Failed {
 
 /// `GET /db/{db}/dead-letters`
 pub async fn dead_letters(context: Context) -> Page {
-    let snapshot = context
-        .live()
-        .fresh()
-        .await
-        .map_err(|error| context.problem(error))?;
+    let snapshot = context.snapshot().await?;
     let database = context.database();
     let moved = database.rows::<DeadLetters>(calls::DEAD_LETTERS, &[]).await;
     let mut queues: BTreeMap<String, Failed> = BTreeMap::new();

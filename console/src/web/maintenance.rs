@@ -12,11 +12,7 @@ use crate::poller::Snapshot;
 
 /// `GET /db/{db}/maintenance`
 pub async fn maintenance(context: Context) -> Page {
-    let snapshot = context
-        .live()
-        .fresh()
-        .await
-        .map_err(|error| context.problem(error))?;
+    let snapshot = context.snapshot().await?;
     let database = context.database();
     let steps = database.rows::<Step>(calls::PROGRESS, &[]).await;
     let floors = database.first::<ReadyStats>(calls::READY_STATS, &[]).await;

@@ -35,11 +35,7 @@ impl Choice {
 
 /// `GET /db/{db}`
 pub async fn overview(context: Context, Query(choice): Query<Choice>) -> Page {
-    let snapshot = context
-        .live()
-        .fresh()
-        .await
-        .map_err(|error| context.problem(error))?;
+    let snapshot = context.snapshot().await?;
     let body = html! {
         h1 class="visually-hidden" { "Queues of " (context.database().name) }
         section aria-labelledby="problems-title" {

@@ -15,11 +15,7 @@ use crate::ring::Sample;
 
 /// `GET /db/{db}/queues/{queue}`
 pub async fn queue(context: Context, Path((_, name)): Path<(String, String)>) -> Page {
-    let snapshot = context
-        .live()
-        .fresh()
-        .await
-        .map_err(|error| context.problem(error))?;
+    let snapshot = context.snapshot().await?;
     let Some(stat) = snapshot.queue(&name) else {
         let text = "There is no queue of this name, or the role of the console has no right on it.";
         return Err(Problem::new(

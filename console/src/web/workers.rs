@@ -26,11 +26,7 @@ pub struct Choice {
 /// `GET /db/{db}/workers`
 pub async fn workers(context: Context, Query(choice): Query<Choice>) -> Page {
     let queue = (!choice.queue.is_empty()).then_some(choice.queue.as_str());
-    let snapshot = context
-        .live()
-        .fresh()
-        .await
-        .map_err(|error| context.problem(error))?;
+    let snapshot = context.snapshot().await?;
     let is_large = snapshot.queues.len() > MAX_QUEUES;
     let leases = leases(&context, queue, is_large).await;
     let found = if is_large {
