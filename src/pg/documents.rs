@@ -145,6 +145,8 @@ pub struct Documents {
     has_snapshot: bool,
     /// The transaction that holds the lock of speculative insertions, and their token.
     pub speculation: Option<(pg_sys::TransactionId, u32)>,
+    /// Slots for the rows that are added together.
+    pub slots: Vec<*mut pg_sys::TupleTableSlot>,
     /// The members of the row comparison in the keys of the scan, which point here.
     row_members: Box<[pg_sys::ScanKeyData]>,
 }
@@ -195,6 +197,7 @@ impl Documents {
                 scan: std::ptr::null_mut(),
                 has_snapshot: false,
                 speculation: None,
+                slots: Vec::new(),
                 row_members: Box::default(),
             };
             let is_usable = [documents.key, documents.pick, documents.due]
@@ -346,6 +349,9 @@ impl Drop for Documents {
             }
             if !self.slot.is_null() {
                 pg_sys::ExecDropSingleTupleTableSlot(self.slot);
+            }
+            for slot in self.slots.drain(..) {
+                pg_sys::ExecDropSingleTupleTableSlot(slot);
             }
             if self.has_snapshot {
                 pg_sys::PopActiveSnapshot();

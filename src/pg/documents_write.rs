@@ -223,6 +223,55 @@ impl Documents {
         }
     }
 
+    /// Adds documents whose subjects were generated, as [`Self::add`] does. Says of each whether it was
+    /// added.
+    ///
+    /// The rows of a page are written and logged together, and the entries of one index after the
+    /// other, so that neighbours in an index are written while their page is at hand.
+    pub fn add_all(&mut self, rows: &mut [Row]) -> Vec<bool> {
+        // SAFETY: As in `add`. Each slot holds one tuple of the descriptor of the table until it is
+        // cleared, and heap_multi_insert writes into the slot where it has put the row. `drop` frees
+        // the slots.
+        unsafe {
+            for _ in self.slots.len()..rows.len() {
+                let desc = (*self.table).rd_att;
+                let operations = &raw const pg_sys::TTSOpsHeapTuple;
+                self.slots
+                    .push(pg_sys::MakeSingleTupleTableSlot(desc, operations));
+            }
+            for (row, slot) in rows.iter_mut().zip(&self.slots) {
+                pg_sys::ExecStoreHeapTuple(self.form(row), *slot, true);
+            }
+            pg_sys::heap_multi_insert(
+                self.table,
+                self.slots.as_mut_ptr(),
+                rows.len() as i32,
+                pg_sys::GetCurrentCommandId(true),
+                0,
+                std::ptr::null_mut(),
+            );
+            for (row, slot) in rows.iter_mut().zip(&self.slots) {
+                row.tid = (**slot).tts_tid;
+                pg_sys::ExecClearTuple(*slot);
+            }
+            let unique = pg_sys::IndexUniqueCheck::UNIQUE_CHECK_PARTIAL;
+            let are_new: Vec<bool> = rows
+                .iter()
+                .map(|row| self.insert_key_entry(row, &mut { row.tid }, unique, false))
+                .collect();
+            for (row, _) in rows.iter().zip(&are_new).filter(|(_, is_new)| **is_new) {
+                self.insert_status_entry(row, &mut { row.tid });
+            }
+            if are_new.contains(&false) {
+                pg_sys::CommandCounterIncrement();
+            }
+            for (row, _) in rows.iter().zip(&are_new).filter(|(_, is_new)| !**is_new) {
+                self.remove(row, true);
+            }
+            are_new
+        }
+    }
+
     /// Adds a document unless its subject exists, or another session is adding it. Returns
     /// whether the document was added. Waits for no other session.
     ///

@@ -5,6 +5,7 @@ use std::collections::HashSet;
 
 use crate::domain::counter_events::Event;
 use crate::domain::status::Status;
+use crate::pg::documents::{Column, Row};
 use crate::pg::documents_check::Access;
 use crate::pg::json::{self, Jsonb};
 use crate::pg::spi::{self, Rows, Spi};
@@ -65,6 +66,10 @@ fn record_batch(queue: &Queue, batch: &Batch, status: Status, first_seq: i64, n:
 /// How many subjects are generated for a document that is appended.
 const MAX_RETRIES: usize = 10;
 
+/// How many rows are written to the table before their index entries. With more, their pages are
+/// no longer at hand; not measured.
+const ROWS_AT_A_TIME: usize = 256;
+
 /// Adds documents whose subjects were generated. If a subject exists all the same, another
 /// one is generated and replaces it in `subjects`. Returns the positions of the documents that were
 /// not added, as `doc_push::append` returns None.
@@ -104,25 +109,34 @@ fn append_rows(
     let mut first = None;
     let mut added = 0;
     let mut missing = HashSet::new();
-    for (at, subject) in subjects.iter_mut().enumerate() {
-        let payload = payloads.get(at).copied().flatten().unwrap_or(empty);
-        missing.insert(at);
-        for _ in 0..MAX_RETRIES {
+    for (chunk, subjects) in subjects.chunks_mut(ROWS_AT_A_TIME).enumerate() {
+        let begin = chunk * ROWS_AT_A_TIME;
+        let rows = subjects.iter().enumerate().map_while(|(at, subject)| {
+            let payload = payloads.get(begin + at).copied().flatten();
             let doc = NewDoc {
                 subject: subject.as_str(),
-                payload,
+                payload: payload.unwrap_or(empty),
                 ..doc
             };
-            let Some((mut row, seq)) = new_row(queue, &doc) else {
-                break;
-            };
-            if documents.add(&mut row) {
-                first.get_or_insert(seq);
+            new_row(queue, &doc)
+        });
+        let (mut rows, seqs): (Vec<Row>, Vec<i64>) = rows.unzip();
+        missing.extend(begin + rows.len()..begin + subjects.len());
+        let are_new = documents.add_all(&mut rows);
+        for (at, is_new) in are_new.into_iter().enumerate() {
+            let is_added = is_new
+                || (1..MAX_RETRIES).any(|_| {
+                    subjects[at] = generate();
+                    let subject = Arg::from(subjects[at].as_str());
+                    rows[at].set(Column::Subject, &subject);
+                    documents.add(&mut rows[at])
+                });
+            if is_added {
+                first.get_or_insert(seqs[at]);
                 added += 1;
-                missing.remove(&at);
-                break;
+            } else {
+                missing.insert(begin + at);
             }
-            *subject = generate();
         }
     }
     if let Some(seq) = first {
