@@ -7,7 +7,7 @@ from .depth import Depth
 from .held import Held
 from .queues import Queues
 from .size import Size
-from .throughput import Metrics, Neighbour, Throughput
+from .throughput import Metrics, Neighbour, Synchronous, Throughput
 from .wal import Wal
 
 CYCLE = ("pick", "drop")
@@ -22,6 +22,11 @@ def all_scenarios() -> list[Scenario]:
         Throughput("cycle1", "cycle (pick 1, drop 1), 1 client, jobs/s", CYCLE, 1, fills=True, rounds=3, seconds=20),
         Throughput("cycle4", "cycle, 4 clients, jobs/s", CYCLE, 4, fills=True, rounds=3, seconds=20),
         Throughput("cycle32", "cycle, 32 clients, jobs/s", CYCLE, 32, fills=True, rounds=3, seconds=20),
+        Synchronous("synced8", "cycle, each commit waits for the disk, 8 clients, jobs/s", CYCLE, 8, fills=True, rounds=3),
+        Synchronous("synced32", "the same, 32 clients, jobs/s", CYCLE, 32, fills=True, rounds=3),
+        Throughput("next4", "settle a job and pick the next, 4 clients, jobs/s", ("next",), 4, fills=True, rounds=3),
+        Synchronous("syncednext4", "the same, each commit waits for the disk, jobs/s", ("next",), 4, fills=True, rounds=3),
+        Throughput("calendar4", "pick 1 and reschedule it, 4 clients, jobs/s", ("pick", "return"), 4, fills=True, rounds=3),
         Throughput("batch10", "pick 10, drop 10, 4 clients, docs/s", BATCH, 4, 10, fills=True, most=3),
         Throughput("batch100", "pick 100, drop 100, 4 clients, docs/s", BATCH, 4, 100, fills=True, most=5),
         Throughput("complete", "pick 1, complete 1, 4 clients, jobs/s", ("pick", "complete"), 4, fills=True, rounds=3),

@@ -63,7 +63,7 @@ class Throughput(Scenario):
             bench.cluster, system.join(self.scripts, queue=QUEUE, n=self.documents), clients,
             seconds=None if total else self.load_seconds(bench),
             transactions=max(1, total // self.documents // clients) if total else None,
-            variables={"base": 0},
+            variables={"base": 0, "settlements": "[]"},
         )
 
     def measure(self, bench: Bench, system: System, variant: str, number: int) -> dict[str, float]:
@@ -76,6 +76,19 @@ class Throughput(Scenario):
             return checked(system, metrics)
         finally:
             system.remove(QUEUE)
+
+
+class Synchronous(Throughput):
+    """The same load where each commit waits for the disk, as PostgreSQL is set unless told
+    otherwise."""
+
+    def measure(self, bench: Bench, system: System, variant: str, number: int) -> dict[str, float]:
+        database = bench.cluster.env["PGDATABASE"]
+        bench.cluster.psql(f"alter database {database} set synchronous_commit = on")
+        try:
+            return super().measure(bench, system, variant, number)
+        finally:
+            bench.cluster.psql(f"alter database {database} reset synchronous_commit")
 
 
 class Neighbour(Throughput):
