@@ -110,6 +110,11 @@ pub enum Error {
         one: &'static str,
         other: &'static str,
     },
+    #[error("\"{given}\" is given without \"{needed}\"")]
+    AlsoNeeded {
+        given: &'static str,
+        needed: &'static str,
+    },
     #[error("neither \"{one}\" nor \"{other}\" is given")]
     NeitherGiven {
         one: &'static str,
@@ -291,6 +296,7 @@ impl Error {
             | Self::NoList
             | Self::NotMergeable { .. }
             | Self::BothGiven { .. }
+            | Self::AlsoNeeded { .. }
             | Self::BadDuration { .. }
             | Self::BadUnit(_)
             | Self::BadDirection(_)

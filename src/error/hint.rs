@@ -13,6 +13,7 @@ impl Error {
             Self::NegativeLimit { .. } => "Pass 0 or more.".into(),
             Self::BadDuration { .. } | Self::BadInterval(..) | Self::LongDuration { .. } => "Pass an interval such as '5m' or '1 hour'.".into(),
             Self::NeitherGiven { one, other } => format!("Pass {one} or {other}."),
+            Self::AlsoNeeded { given, needed } => format!("Pass {needed}, or omit {given}."),
             Self::BothGiven { one, other } => format!("Pass {one} or {other}, and omit the other one."),
             Self::InList { error, .. } => error.hint(),
             Self::UnknownQueue(queue) => {

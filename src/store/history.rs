@@ -474,6 +474,7 @@ pub fn list(name: Option<&QueueName>, out: &mut RowSink) -> Result<()> {
         }
         None => readable(),
     };
+    out.prepare();
     for name in names {
         let sql = statement::render(ROWS, &name);
         let args = [Arg::from(name.as_str())];
