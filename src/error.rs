@@ -38,6 +38,15 @@ pub enum Error {
         found: i32,
         last: String,
     },
+    #[error(
+        "{limit} entries of the history of queue \"{queue}\" were read, {found} of them match, and there are more"
+    )]
+    TooMuchHistory {
+        queue: String,
+        limit: i32,
+        found: i32,
+        last: String,
+    },
     #[error("another session has locked {0}")]
     RegistryBusy(String),
     #[error("the library has version {library}, the extension in this database {catalog}")]
@@ -110,6 +119,11 @@ pub enum Error {
         one: &'static str,
         other: &'static str,
     },
+    #[error("\"{given}\" is given without \"{needed}\"")]
+    AlsoNeeded {
+        given: &'static str,
+        needed: &'static str,
+    },
     #[error("neither \"{one}\" nor \"{other}\" is given")]
     NeitherGiven {
         one: &'static str,
@@ -141,6 +155,10 @@ pub enum Error {
     NameInUse { name: String, owner: String },
     #[error("document \"{subject}\" of queue \"{queue}\" can neither be added nor found")]
     HiddenDocument { queue: String, subject: String },
+    #[error(
+        "queue \"{queue}\" cannot be created: {message}: the transaction keeps the locks of all queues that it creates"
+    )]
+    TooManyLocks { queue: String, message: String },
     #[error("queue \"{0}\" can neither be registered nor found")]
     HiddenQueue(String),
     #[error("column {column} of a result has type {found}, expected {expected}")]
@@ -219,6 +237,12 @@ pub enum Error {
         subject: String,
         found: Option<Option<Status>>,
     },
+    #[error("document \"{subject}\" of queue \"{queue}\" is neither planned nor pending: {}", describe(*.found))]
+    NotWaiting {
+        queue: String,
+        subject: String,
+        found: Option<Option<Status>>,
+    },
     #[error("a filter without conditions would let {0}() act on every document")]
     FilterOfAll(String),
     #[error(
@@ -291,6 +315,7 @@ impl Error {
             | Self::NoList
             | Self::NotMergeable { .. }
             | Self::BothGiven { .. }
+            | Self::AlsoNeeded { .. }
             | Self::BadDuration { .. }
             | Self::BadUnit(_)
             | Self::BadDirection(_)
@@ -311,6 +336,7 @@ impl Error {
             | Self::LeaseLost { .. }
             | Self::LeaseGone { .. }
             | Self::NotSettled { .. }
+            | Self::NotWaiting { .. }
             | Self::IncludedGrant { .. }
             | Self::OtherGrantor { .. }
             | Self::SomeLeasesLost { .. } => ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
@@ -340,7 +366,10 @@ impl Error {
             | Self::MayNotPush { .. } => ERRCODE_INSUFFICIENT_PRIVILEGE,
             Self::NoUpdate => ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
             Self::OtherOwner { .. } => ERRCODE_INVALID_OBJECT_DEFINITION,
-            Self::TooMuchToRead { .. } => ERRCODE_PROGRAM_LIMIT_EXCEEDED,
+            Self::TooManyLocks { .. } => ERRCODE_OUT_OF_MEMORY,
+            Self::TooMuchToRead { .. } | Self::TooMuchHistory { .. } => {
+                ERRCODE_PROGRAM_LIMIT_EXCEEDED
+            }
             Self::TableBusy { .. } | Self::RegistryBusy(_) => ERRCODE_LOCK_NOT_AVAILABLE,
             Self::TableMissing { .. } => ERRCODE_UNDEFINED_TABLE,
             Self::Invalid(invalid) => match invalid {
@@ -356,6 +385,7 @@ impl Error {
                 | Invalid::Settlements(_)
                 | Invalid::Settlement { .. }
                 | Invalid::Filter(_)
+                | Invalid::HistoryFilter(_)
                 | Invalid::Setting { .. }
                 | Invalid::Settings(_)
                 | Invalid::Retention(_)

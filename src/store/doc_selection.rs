@@ -55,11 +55,10 @@ const SELECTED: &str = "from only {docs} d
     where {conditions}
         {condition}";
 
-/// The conditions of a filter on a document `d`. The parameters $1 to $13 are those of
-/// `BulkRequest::args`.
-pub(super) const CONDITIONS: &str = "d.status {=} any ($1)
-        and (d.lock_upgrade is null or d.lock_upgrade {=} 'infinity')
-        and ($2 is null or d.version {=} any ($2))
+/// The conditions of $2 to $12, which entries of a history can satisfy, too.
+macro_rules! conditions {
+    () => {
+        "($2 is null or d.version {=} any ($2))
         and ($3 is null or d.priority {=} any ($3))
         and ($4 is null or d.priority {>=} $4)
         and ($5 is null or d.priority {<=} $5)
@@ -69,7 +68,19 @@ pub(super) const CONDITIONS: &str = "d.status {=} any ($1)
         and ($9 is null or d.payload {@>} $9)
         and ($10 is null or d.subject::pg_catalog.text {~~} $10)
         and ($11 is null or d.last_error {~~} $11)
-        and ($12 is null or d.ordering_key {=} $12)";
+        and ($12 is null or d.ordering_key {=} $12)"
+    };
+}
+pub(super) use conditions;
+
+/// The conditions of a filter on a document `d`. The parameters $1 to $13 are those of
+/// `BulkRequest::args`.
+pub(super) const CONDITIONS: &str = concat!(
+    "d.status {=} any ($1)
+        and (d.lock_upgrade is null or d.lock_upgrade {=} 'infinity')
+        and ",
+    conditions!()
+);
 
 const LOCK_SELECTED: &str = "select d.subject::pg_catalog.text, d.status, d.version, d.priority
     {selected}
@@ -78,6 +89,11 @@ const LOCK_SELECTED: &str = "select d.subject::pg_catalog.text, d.status, d.vers
     for update of d skip locked";
 
 const COUNT_SELECTED: &str = "select pg_catalog.count(*) from (select {selected} limit $13) c";
+
+const LIST_ORIGINS: &str = "select d.seq, d.origin {->>} 'subject'::pg_catalog.text
+    {selected}
+    order by d.seq
+    limit $13";
 
 const GET_PAYLOAD: &str = "select $1 {->} 'payload'::pg_catalog.text";
 
@@ -90,6 +106,14 @@ pub struct Selected {
     pub status: Status,
     /// Its version.
     pub version: i32,
+}
+
+/// A document of a dead-letter queue.
+pub struct Origin {
+    /// Its number in that queue.
+    pub seq: i64,
+    /// The subject that it had where it came from.
+    pub subject: String,
 }
 
 /// The ages of a filter, in microseconds: up to 1000 years. A point in time that is that long ago can
@@ -168,6 +192,29 @@ impl BulkRequest<'_> {
             .once(&self.sql(COUNT_SELECTED, queue, selection), &args)
             .get(0, 1);
         Ok(i32::try_from(n.unwrap_or(0)).unwrap_or(i32::MAX))
+    }
+
+    /// Lists where the documents of a selection came from, the oldest first, at most `limit` of them.
+    /// Fails with `Error::BadDuration` when an age of the filter is not a duration.
+    pub fn list_origins(
+        &self,
+        spi: &Spi,
+        queue: &Queue,
+        selection: &Selection,
+        limit: usize,
+    ) -> Result<Vec<Origin>> {
+        if selection.statuses.is_empty() {
+            return Ok(Vec::new());
+        }
+        let args = self.args(spi, selection, Some(limit as i64))?;
+        let rows = spi.once(&self.sql(LIST_ORIGINS, queue, selection), &args);
+        let origin = |row| {
+            Some(Origin {
+                seq: rows.get(row, 1)?,
+                subject: rows.get(row, 2)?,
+            })
+        };
+        Ok((0..rows.len()).filter_map(origin).collect())
     }
 
     /// Locks the documents of a selection, the oldest first, at most `limit` of them. Documents

@@ -159,7 +159,7 @@ fn bare_operators_are_found() {
 }
 
 /// Calls that need a queue with settings: limits, order, history, dead letters, sessions.
-const CALLS: [&str; 79] = [
+const CALLS: [&str; 89] = [
     "queue_create('dead')",
     "queue_create('life')",
     "queue_enable_notify('life')",
@@ -194,6 +194,16 @@ const CALLS: [&str; 79] = [
     "docs_kill('plain', '{\"all\": true}')",
     "docs_retry('plain')",
     "docs_set_priority('plain', 3)",
+    "docs_set_due('plain', now(), filter => '{\"all\": true}')",
+    "doc_set_due('plain', 'r1', '2030-01-01')",
+    "doc_set_priority('plain', 'r1', 5)",
+    "metric_snap('plain')",
+    "metric_history('plain')",
+    "metric_history('plain', step => '5 minutes')",
+    "lease_list('plain', 5)",
+    "queue_history('life', '{\"subject\": \"a%\"}', 5)",
+    "queue_history('life', '{}', 5)",
+    "queue_redrive('dead', dry_run => true)",
     "docs_move('plain', 'dead', '{\"all\": true}')",
     "queue_redrive('life')",
     "queue_redrive('dead')",
