@@ -179,20 +179,20 @@ impl<'a, const N: usize> Pages<'a, N> {
             let header = start as *mut pg_sys::PageHeaderData;
             let begin = std::mem::offset_of!(pg_sys::PageHeaderData, pd_linp);
             let used = ((*header).pd_lower as usize).saturating_sub(begin);
-            let items = (*header).pd_linp.as_ptr();
+            let items: *const u32 = (*header).pd_linp.as_ptr().cast();
             let table = (*self.relation).rd_id;
-            for at in 0..used / std::mem::size_of::<pg_sys::ItemIdData>() {
-                let item = &*items.add(at);
-                if item.lp_flags() != pg_sys::LP_NORMAL {
+            for at in 0..used / std::mem::size_of::<u32>() {
+                let item = LinePointer::of(*items.add(at));
+                if item.flags != pg_sys::LP_NORMAL {
                     continue;
                 }
-                let row = start.add(item.lp_off() as usize) as pg_sys::HeapTupleHeader;
+                let row = start.add(item.offset as usize) as pg_sys::HeapTupleHeader;
                 settled = settled
                     .zip(last_writer(&*row, horizon))
                     .map(|(last, writer)| last.latest(writer));
                 let is_visible = is_plainly_visible(&*row, horizon) || {
                     let mut tuple = pg_sys::HeapTupleData {
-                        t_len: item.lp_len(),
+                        t_len: item.length,
                         t_tableOid: table,
                         t_data: row,
                         ..Default::default()
@@ -224,6 +224,30 @@ impl<const N: usize> Drop for Pages<'_, N> {
         unsafe {
             pg_sys::FreeAccessStrategy(self.strategy);
             pg_sys::table_close(self.relation, pg_sys::NoLock as i32);
+        }
+    }
+}
+
+/// A line pointer of a page.
+struct LinePointer {
+    offset: u32,
+    flags: u32,
+    length: u32,
+}
+
+impl LinePointer {
+    /// The parts are bit fields of 15, 2 and 15 bits, which compilers lay out from the end at which
+    /// the platform has the first byte. What bindgen makes of them takes longer than the rest of a row.
+    fn of(bits: u32) -> Self {
+        let (low, flags, high) = (bits & 0x7fff, bits >> 15 & 3, bits >> 17);
+        let (offset, length) = match cfg!(target_endian = "little") {
+            true => (low, high),
+            false => (high, low),
+        };
+        Self {
+            offset,
+            flags,
+            length,
         }
     }
 }
