@@ -1,6 +1,7 @@
 //! Collects which tables have changed, from the invalidation messages of the server.
 //!
-//! The cache of open queues asks for these tables at the start of each call.
+//! The cache of open queues asks for these tables at the start of each call, and so does what reports
+//! know of tables.
 
 use std::cell::{Cell, RefCell};
 
@@ -15,8 +16,24 @@ struct Changed {
     all: bool,
 }
 
+impl Changed {
+    const NOTHING: Self = Self {
+        tables: Vec::new(),
+        all: false,
+    };
+}
+
+/// Who asks which tables have changed. Each of them is told of every change.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reader {
+    /// The cache of open queues.
+    OpenQueues,
+    /// What reports know of tables.
+    Reports,
+}
+
 thread_local! {
-    static CHANGED: RefCell<Changed> = const { RefCell::new(Changed { tables: Vec::new(), all: false }) };
+    static CHANGED: RefCell<[Changed; 2]> = const { RefCell::new([Changed::NOTHING, Changed::NOTHING]) };
 }
 
 /// The number of tables that can be watched at a time.
@@ -89,7 +106,7 @@ pub fn watched() -> Option<pg_sys::Oid> {
     })
 }
 
-/// The tables that have changed since the last call of [`take`].
+/// The tables that have changed since the last call of [`take`] for the same reader.
 pub enum Invalidated {
     /// No table has changed.
     Nothing,
@@ -123,20 +140,22 @@ unsafe extern "C-unwind" fn on_change(_: pg_sys::Datum, table: pg_sys::Oid) {
     });
     let _ = CHANGED.try_with(|changed| {
         if let Ok(mut changed) = changed.try_borrow_mut() {
-            if table == pg_sys::InvalidOid || changed.tables.len() >= MAX_CHANGED {
-                changed.all = true;
-                changed.tables.clear();
-            } else if !changed.all {
-                changed.tables.push(table);
+            for changed in changed.iter_mut() {
+                if table == pg_sys::InvalidOid || changed.tables.len() >= MAX_CHANGED {
+                    changed.all = true;
+                    changed.tables.clear();
+                } else if !changed.all {
+                    changed.tables.push(table);
+                }
             }
         }
     });
 }
 
-/// Returns what has changed since the last call, and forgets it.
-pub fn take() -> Invalidated {
+/// Returns what has changed since the last call for the same reader, and forgets it.
+pub fn take(reader: Reader) -> Invalidated {
     CHANGED.with(|changed| {
-        let mut changed = changed.borrow_mut();
+        let changed = &mut changed.borrow_mut()[reader as usize];
         if changed.all {
             changed.all = false;
             Invalidated::Everything

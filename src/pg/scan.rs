@@ -2,6 +2,7 @@
 
 use pgrx::pg_sys;
 
+use crate::pg::snapshot::Snapshot;
 use crate::pg::text::c_string;
 
 /// Calls `visit` with each row as it is now, including the changes of this transaction.
@@ -16,6 +17,18 @@ pub(super) fn each(table: pg_sys::Oid, visit: impl FnMut(pg_sys::HeapTuple, pg_s
         scan(table, snapshot, visit);
         pg_sys::UnregisterSnapshot(snapshot);
     }
+}
+
+/// Calls `visit` with each row that a snapshot shows.
+///
+/// The page of a row is pinned only until the next row.
+pub(super) fn each_in(
+    table: pg_sys::Oid,
+    snapshot: &Snapshot,
+    visit: impl FnMut(pg_sys::HeapTuple, pg_sys::TupleDesc),
+) {
+    // SAFETY: The snapshot is registered while it is borrowed.
+    unsafe { scan(table, snapshot.ptr(), visit) };
 }
 
 /// Calls `visit` with each row of a system catalog as the server itself sees it: with what other
@@ -73,19 +86,36 @@ pub fn rows<const N: usize>(
 ) -> Vec<[Option<pg_sys::Datum>; N]> {
     let mut rows = Vec::new();
     each(table, |tuple, desc| {
-        rows.push(columns.map(|column| {
-            let mut is_null = false;
-            // SAFETY: The row belongs to the descriptor. Only columns that are passed by value
-            // are read, so nothing points into a page that is no longer pinned.
-            let value = unsafe {
-                let number = pg_sys::SPI_fnumber(desc, c_string(column));
-                if number <= 0 {
-                    pgrx::error!("a table of fetchq was altered: reinstall the extension");
-                }
-                pg_sys::heap_getattr(tuple, number, desc, &mut is_null)
-            };
-            (!is_null).then_some(value)
-        }));
+        rows.push(self::columns(tuple, desc, numbers(desc, columns)));
     });
     rows
+}
+
+/// Returns the numbers of the columns of a table with these names.
+///
+/// Raises an ERROR when a column does not exist.
+pub(super) fn numbers<const N: usize>(desc: pg_sys::TupleDesc, names: [&str; N]) -> [i32; N] {
+    names.map(|name| {
+        // SAFETY: The descriptor is that of an open table.
+        let number = unsafe { pg_sys::SPI_fnumber(desc, c_string(name)) };
+        if number <= 0 {
+            pgrx::error!("a table of fetchq was altered: reinstall the extension");
+        }
+        number
+    })
+}
+
+/// Reads columns of a row, with None for NULL, as [`rows`] does.
+pub(super) fn columns<const N: usize>(
+    tuple: pg_sys::HeapTuple,
+    desc: pg_sys::TupleDesc,
+    numbers: [i32; N],
+) -> [Option<pg_sys::Datum>; N] {
+    numbers.map(|number| {
+        let mut is_null = false;
+        // SAFETY: The row belongs to the descriptor. Only columns that are passed by value are
+        // read, so nothing points into a page that is no longer pinned.
+        let value = unsafe { pg_sys::heap_getattr(tuple, number, desc, &mut is_null) };
+        (!is_null).then_some(value)
+    })
 }

@@ -9,6 +9,7 @@ use std::marker::PhantomData;
 use pgrx::{FromDatum, IntoDatum, pg_sys};
 
 use crate::pg::registry::OwnStatement;
+use crate::pg::snapshot::Snapshot;
 use crate::pg::text::c_string;
 use crate::pg::value::Arg;
 use crate::pg::{operators, planner};
@@ -131,6 +132,21 @@ impl Spi {
             unsafe {
                 pg_sys::CommandCounterIncrement();
                 pg_sys::PushActiveSnapshot(pg_sys::GetLatestSnapshot());
+                let rows = self.execute_with(plan, args, true);
+                pg_sys::PopActiveSnapshot();
+                rows
+            }
+        })
+    }
+
+    /// Runs a prepared read with this snapshot, so that several reads see the same.
+    pub fn run_in(&self, plan: &Plan, args: &[Arg], snapshot: &Snapshot) -> Rows<'_> {
+        let _own = OwnStatement::begin(plan.text);
+        planner::plan(plan.ptr);
+        planner::with_generic_plans(|| {
+            // SAFETY: As in `run_latest`. The snapshot is registered while it is borrowed.
+            unsafe {
+                pg_sys::PushActiveSnapshot(snapshot.ptr());
                 let rows = self.execute_with(plan, args, true);
                 pg_sys::PopActiveSnapshot();
                 rows
@@ -294,6 +310,20 @@ impl Rows<'_> {
         // SAFETY: The type was checked. The types that are used here are passed by value, or
         // copy the value into memory of Rust as String and Vec do.
         unsafe { T::from_datum(datum, false) }
+    }
+
+    /// Returns a `text` as it is in the memory of SPI, or None for NULL and for what is no UTF-8.
+    ///
+    /// Raises an ERROR (`Error::ColumnType`) when the column has another type.
+    pub fn text(&self, row: usize, column: i32) -> Option<&str> {
+        let datum = self.datum(row, column)?;
+        let oid = self.type_of(column);
+        if oid != pg_sys::TEXTOID {
+            wrong_type(column, oid, pg_sys::TEXTOID);
+        }
+        // SAFETY: The value is a text in the memory of SPI, or in that of the transaction if it had
+        // to be decompressed. Both last as long as the result.
+        unsafe { <&str>::from_datum(datum, false) }
     }
 
     /// Returns a `timestamptz` in microseconds since 2000, or None for NULL.

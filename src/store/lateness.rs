@@ -4,18 +4,19 @@
 //! A ready floor in the future proves that nothing is due before it. Where there is no such floor,
 //! the index itself is read. What could not be read is reported as unknown.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use pgrx::pg_sys::Oid;
 
+use crate::domain::names::QueueName;
 use crate::domain::status::Status;
 use crate::pg::index_look::{Look, ReadLock, first_visible};
 use crate::pg::index_walk::Column;
 use crate::pg::spi;
-use crate::pg::value::Arg;
-use crate::pg::{planner, relation, session};
+use crate::pg::{relation, session};
 use crate::ready::floors::{self, KnownFloor};
 use crate::ready::key::Index;
+use crate::store::known_tables::{Facts, Indexes, KnownTables};
 use crate::store::plans::run_latest;
 use crate::store::statement::Statement;
 
@@ -38,52 +39,16 @@ pub(super) const CHUNK_QUEUES: usize = 32;
 /// Queues that a report names; the others are counted.
 const MAX_NAMES: usize = 3;
 
-// The queues, and what the ready floors need of each: the table, the number of its file, and the
-// transaction that last wrote the catalog row of the trigger, if it always runs.
-static QUEUES: Statement = Statement::new(
-    "select q.name::pg_catalog.text, c.oid, c.relfilenode, t.xmin
-     from fetchq.queues q
-     left join pg_catalog.pg_class c
-         on c.relname {=} ((q.name::pg_catalog.text) {||} '__docs')::pg_catalog.name
-         and c.relnamespace {=} (select n.oid from pg_catalog.pg_namespace n where n.nspname {=} 'fetchq_data')
-     left join pg_catalog.pg_trigger t
-         on t.tgrelid {=} c.oid and t.tgname {=} 'fetchq_ready' and t.tgenabled {=} 'A'
-     order by q.name",
-);
+static NAMES: Statement =
+    Statement::new("select q.name::pg_catalog.text from fetchq.queues q order by q.name");
 
-// The pick and due indexes of some queues, if they are as fetchq made them. $1: the tables.
-static INDEXES: Statement = Statement::new(
-    "select i.indrelid, i.indexrelid, i.indkey::pg_catalog.text {=} '4 7 16'
-     from pg_catalog.pg_index i
-     where i.indrelid {=} any ($1::pg_catalog.oid[])
-         and i.indisvalid and i.indisready and not i.indisunique
-         and (i.indkey::pg_catalog.text {=} '4 7 16'
-                 and i.indoption::pg_catalog.text {=} '0 0 0'
-                 and pg_catalog.pg_get_expr(i.indpred, i.indrelid)
-                     {=} '((status = ANY (ARRAY[{planned}, {active}])) AND (lock_upgrade IS NULL))'
-             or i.indkey::pg_catalog.text {=} '2 3 7 5 16'
-                 and i.indoption::pg_catalog.text {=} '0 3 0 0 0'
-                 and pg_catalog.pg_get_expr(i.indpred, i.indrelid)
-                     {=} '((status = {pending}) AND (lock_upgrade IS NULL))')
-         and (select pg_catalog.string_agg(a.atttypid::pg_catalog.text, ' ' order by a.attnum)
-              from pg_catalog.pg_attribute a where a.attrelid {=} i.indexrelid)
-             {=} any (array['23 1184 20', '23 23 1184 23 20'])",
-);
-
-/// A queue as `QUEUES` returns it.
+/// A queue.
 struct Queue {
     name: String,
     /// None when the table does not exist, or cannot be the one of the queue.
     table: Option<Oid>,
-    /// The epoch in which the floors must be known. None when they prove nothing.
-    epoch: Option<u64>,
-}
-
-/// The pick index and the due index of a queue that are as fetchq made them.
-#[derive(Default, Clone, Copy)]
-pub(super) struct Indexes {
-    pub pick: Option<Oid>,
-    pub due: Option<Oid>,
+    /// What is known of the table.
+    facts: Facts,
 }
 
 /// What is known of the documents of one status in all queues. Times are in microseconds since
@@ -187,7 +152,14 @@ pub struct Report {
 
 /// Reads what is late, as of `now` (microseconds since 2000).
 pub fn report(now: i64) -> Report {
-    let queues = planner::with_plain_search_path(queues);
+    let mut queues = queues();
+    let mut known = KnownTables::of(queues.iter().filter_map(|queue| queue.table));
+    for queue in &mut queues {
+        queue.facts = queue
+            .table
+            .map(|table| known.get(table))
+            .unwrap_or_default();
+    }
     let mut floors: HashMap<Oid, Vec<KnownFloor>> = HashMap::new();
     // On a hot standby the floors prove nothing, because nothing notes what is replayed.
     if !session::is_standby() {
@@ -198,7 +170,7 @@ pub fn report(now: i64) -> Report {
     for queue in &queues {
         // What is known of another epoch is void.
         if let Some(known) = queue.table.and_then(|table| floors.get_mut(&table)) {
-            known.retain(|floor| Some(floor.epoch) == queue.epoch);
+            known.retain(|floor| Some(floor.epoch) == queue.facts.epoch);
         }
     }
     let of = |queue: &Queue| queue.table.and_then(|table| floors.get(&table));
@@ -217,28 +189,37 @@ pub fn report(now: i64) -> Report {
         ..Report::default()
     };
     for queues in queues.chunks(CHUNK_QUEUES) {
-        // A table that is locked stays unknown. The lock also keeps the statement below from
-        // waiting: the server locks the table whose predicates it writes out.
+        // A table that is locked stays unknown.
         let to_read = queues.iter().filter(|queue| !is_settled(queue));
         let locks: Vec<(Oid, ReadLock)> = to_read
             .filter_map(|queue| Some((queue.table?, ReadLock::try_take(queue.table?)?)))
             .collect();
-        let tables = locks.iter().map(|(table, _)| *table);
-        let indexes = planner::with_plain_search_path(|| indexes(tables));
+        let locked: HashSet<Oid> = locks.iter().map(|(table, _)| *table).collect();
         for queue in queues {
             let floors = of(queue).map_or(&[][..], Vec::as_slice);
-            let indexes = queue.table.and_then(|table| indexes.get(&table));
-            let indexes = indexes.copied().unwrap_or_default();
+            let is_locked = queue.table.is_some_and(|table| locked.contains(&table));
+            let indexes = match is_locked {
+                true => queue.facts.indexes,
+                false => Indexes::default(),
+            };
+            let mut is_known = true;
             for (status, lateness) in [
                 (Status::Planned, &mut report.planned),
                 (Status::Active, &mut report.leased),
             ] {
                 let floor = due_floor(floors, status);
                 let found = first_due(queue, indexes, status, floor, now, &mut budget);
+                is_known &= found.is_some();
                 lateness.add(queue, found, now);
             }
             let ready = first_ready(queue, indexes, floors, now, &mut budget);
             report.is_ready_known &= ready.is_some();
+            let has_levels = floors.iter().any(|floor| floor.index == Index::Pick);
+            is_known &= ready.is_some() || !has_levels;
+            if let Some(table) = queue.table.filter(|_| !is_known) {
+                // One of the indexes may have been made again.
+                known.forget(table);
+            }
             if let Some(Found::At(at)) = ready {
                 report.ready_since = Some(report.ready_since.map_or(at, |since| since.min(at)));
             }
@@ -341,14 +322,17 @@ fn first_ready(
 /// Reads the queues, as of now.
 fn queues() -> Vec<Queue> {
     spi::connect(|spi| {
-        let rows = run_latest(spi, &QUEUES, &[]);
-        let number = |row, column| rows.datum(row, column).map(|datum| datum.value() as u32);
-        let queue = |row| Queue {
-            name: rows.get(row, 1).unwrap_or_default(),
-            table: number(row, 2).map(Oid::from),
-            epoch: number(row, 3)
-                .zip(number(row, 4))
-                .map(|(file, trigger)| floors::epoch_of(file, trigger)),
+        let rows = run_latest(spi, &NAMES, &[]);
+        let queue = |row| {
+            let name: String = rows.get(row, 1).unwrap_or_default();
+            let table = QueueName::parse(&name)
+                .ok()
+                .and_then(|name| relation::lookup_data_table(&name.relation("docs")));
+            Queue {
+                name,
+                table,
+                facts: Facts::default(),
+            }
         };
         (0..rows.len()).map(queue).collect()
     })
@@ -357,31 +341,15 @@ fn queues() -> Vec<Queue> {
 /// Returns the epoch in which the ready floors of each documents table must be known, by table.
 /// A table is missing when its floors prove nothing.
 pub fn epochs() -> HashMap<u32, u64> {
-    let queues = planner::with_plain_search_path(queues).into_iter();
-    let known = queues.filter_map(|queue| Some((queue.table?.to_u32(), queue.epoch?)));
-    known.collect()
-}
-
-/// Reads the indexes of some tables, by table.
-pub(super) fn indexes(tables: impl Iterator<Item = Oid>) -> HashMap<Oid, Indexes> {
-    let tables: Vec<i64> = tables.map(|table| i64::from(table.to_u32())).collect();
-    let mut found: HashMap<Oid, Indexes> = HashMap::new();
-    if tables.is_empty() {
-        return found;
-    }
-    spi::connect(|spi| {
-        let rows = run_latest(spi, &INDEXES, &[Arg::from(tables)]);
-        for row in 0..rows.len() {
-            let oid = |column| rows.datum(row, column).map(|d| Oid::from(d.value() as u32));
-            let (Some(table), index) = (oid(1), oid(2)) else {
-                continue;
-            };
-            let indexes = found.entry(table).or_default();
-            match rows.get(row, 3) {
-                Some(true) => indexes.due = index,
-                _ => indexes.pick = index,
-            }
-        }
-    });
-    found
+    let tables: Vec<Oid> = queues()
+        .into_iter()
+        .filter_map(|queue| queue.table)
+        .collect();
+    let known = KnownTables::of(tables.iter().copied());
+    let epochs = tables
+        .into_iter()
+        .map(|table| (table.to_u32(), known.get(table).epoch));
+    epochs
+        .filter_map(|(table, epoch)| Some((table, epoch?)))
+        .collect()
 }

@@ -6,6 +6,7 @@ use crate::domain::metric_family::{Family, Kind};
 use crate::domain::timing::{BOUNDS, Histogram};
 use crate::domain::version::LIBRARY;
 use crate::error::Result;
+use crate::pg::json::Jsonb;
 use crate::pg::row_sink::RowSink;
 use crate::pg::value::Arg;
 use crate::pg::{session, spi, time};
@@ -98,6 +99,33 @@ impl<'a> Samples<'a> {
         self.out
             .push_with_json(&[self.family, self.name], &json, &[Arg::from(value)]);
     }
+
+    /// Adds a sample whose labels are `jsonb` already.
+    fn add_made(&mut self, labels: Arg, value: f64) {
+        self.out
+            .push(&[self.family, self.name, labels, Arg::from(value)]);
+    }
+}
+
+/// A queue whose samples are added.
+struct Labelled<'a> {
+    stats: &'a QueueStats,
+    /// Its name as a JSON string.
+    name: String,
+    /// The labels of most samples: the queue alone.
+    labels: Arg,
+}
+
+impl<'a> Labelled<'a> {
+    fn new(stats: &'a QueueStats) -> Self {
+        let name = quoted(&stats.name);
+        let labels = Jsonb::arg(Some(Jsonb::parse(&format!("{{\"queue\":{name}}}"))));
+        Self {
+            stats,
+            name,
+            labels,
+        }
+    }
 }
 
 /// What is exported, and to where.
@@ -168,6 +196,7 @@ impl Export<'_> {
             return;
         }
         let all = stats::read(&self.scope, Period::Ever, self.now);
+        let queues: Vec<Labelled> = all.queues.iter().map(Labelled::new).collect();
         // Either the counters of all queues are known, or of none.
         let are_counted = all.queues.iter().all(|queue| queue.counted.is_some());
         for family in OF_QUEUES {
@@ -176,38 +205,39 @@ impl Export<'_> {
             if needs_counters && !are_counted || !has_times {
                 self.missing.push((family, "locked"));
             } else if self.shows(family) {
-                self.of_queues(family, &all.queues);
+                self.of_queues(family, &queues);
             }
         }
     }
 
-    fn of_queues(&mut self, family: Family, queues: &[QueueStats]) {
+    fn of_queues(&mut self, family: Family, queues: &[Labelled]) {
         let now = self.now;
-        let each = queues
-            .iter()
-            .map(|queue| (queue, quoted(&queue.name)))
-            .collect::<Vec<_>>();
         if family.kind() == Kind::Histogram {
             let bounds =
                 BOUNDS.map(|bits| (bits, quoted(&((1u64 << bits) as f64 / SECOND).to_string())));
-            for (queue, name) in &each {
-                let histogram = queue.counted.as_ref().map(|counted| match family {
+            for queue in queues {
+                let histogram = queue.stats.counted.as_ref().map(|counted| match family {
                     Family::Wait => &counted.wait,
                     _ => &counted.run,
                 });
                 if let Some(histogram) = histogram {
-                    self.histogram(family, name, histogram, &bounds);
+                    self.histogram(family, queue, histogram, &bounds);
                 }
             }
             return;
         }
         let mut samples = Samples::of(family, self.out);
-        for (queue, name) in &each {
+        for Labelled {
+            stats: queue,
+            name,
+            labels,
+        } in queues
+        {
             let counted = queue.counted.as_ref();
-            let labels = [("queue", name.as_str())];
+            let of_queue = ("queue", name.as_str());
             let mut add = |value: Option<f64>| {
                 if let Some(value) = value {
-                    samples.add(&labels, value);
+                    samples.add_made(*labels, value);
                 }
             };
             let count = |metric| counted.map(|counted| counted.counter(metric) as f64);
@@ -228,12 +258,12 @@ impl Export<'_> {
                     for (state, n) in
                         counted.map_or_else(Vec::new, |counted| states(queue, counted))
                     {
-                        samples.add(&[labels[0], ("state", state)], n as f64);
+                        samples.add(&[of_queue, ("state", state)], n as f64);
                     }
                 }
                 _ => {
                     for (outcome, n) in counted.into_iter().flat_map(outcomes) {
-                        samples.add(&[labels[0], ("outcome", outcome)], n as f64);
+                        samples.add(&[of_queue, ("outcome", outcome)], n as f64);
                     }
                 }
             }
@@ -243,21 +273,23 @@ impl Export<'_> {
     fn histogram(
         &mut self,
         family: Family,
-        queue: &str,
+        queue: &Labelled,
         histogram: &Histogram,
         bounds: &[(u32, String)],
     ) {
-        let labels = [("queue", queue)];
+        let of_queue = ("queue", queue.name.as_str());
         let mut buckets = Samples::named(family, "_bucket", self.out);
         // Most queues of a large database are idle, and their buckets would be most of its samples.
         let bounds = if histogram.n() > 0 { bounds } else { &[] };
         for (bits, bound) in bounds {
             let n = histogram.n_below(*bits);
-            buckets.add(&[labels[0], ("le", bound)], n as f64);
+            buckets.add(&[of_queue, ("le", bound)], n as f64);
         }
-        buckets.add(&[labels[0], ("le", "\"+Inf\"")], histogram.n() as f64);
-        Samples::named(family, "_sum", self.out).add(&labels, histogram.sum() / SECOND);
-        Samples::named(family, "_count", self.out).add(&labels, histogram.n() as f64);
+        buckets.add(&[of_queue, ("le", "\"+Inf\"")], histogram.n() as f64);
+        let mut sums = Samples::named(family, "_sum", self.out);
+        sums.add_made(queue.labels, histogram.sum() / SECOND);
+        let mut counts = Samples::named(family, "_count", self.out);
+        counts.add_made(queue.labels, histogram.n() as f64);
     }
 
     /// Returns whether a table can be read for a metric. Otherwise the metric is missing.

@@ -2,9 +2,9 @@
 //! family of functions that it serves, as in `api`. The other files are what these build on:
 //!
 //! - preparing and caching: `statement`, `plans`, `open_queue`, `queue_catalog`, `policy`;
-//! - what follows from a change: `bookkeeping`, `counter_log`, `counter_segments`;
+//! - what follows from a change: `bookkeeping`, `counter_log`, `counter_segments`, `counter_tail`;
 //! - picking: `pick_columns`; leases: `lease_check`, `leases`;
-//! - the safety net of the due index: `floor_check`;
+//! - the safety net of the due index: `floor_check`; what reports know of tables: `known_tables`;
 //! - what may be picked: `limits`, `cap`, `rate`, `readiness`, `ordering`, `ordering_setup`;
 //! - options, lists and selections of documents: `doc_options`, `doc_list`, `doc_selection`;
 //! - rights: `rights`, `grants`;
@@ -19,6 +19,7 @@ pub mod bookkeeping;
 pub mod cap;
 pub mod counter_log;
 pub mod counter_segments;
+mod counter_tail;
 pub mod dead_letters;
 pub mod doc_append_many;
 pub mod doc_await;
@@ -45,6 +46,7 @@ pub mod history_worker;
 pub mod info;
 pub mod jobs;
 pub mod key_places;
+mod known_tables;
 pub mod lateness;
 pub mod lease_check;
 mod lease_durability;

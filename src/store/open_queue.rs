@@ -17,7 +17,7 @@ use crate::domain::status::Status;
 use crate::error::{self, Error, Result};
 use crate::pg::documents::Documents;
 use crate::pg::documents_check::{Access, Indexes};
-use crate::pg::invalidation::{self, Invalidated};
+use crate::pg::invalidation::{self, Invalidated, Reader};
 use crate::pg::passing_error;
 use crate::pg::relation::{self, File, LockMode, NamedLock};
 use crate::pg::role;
@@ -346,7 +346,7 @@ fn find_or_load(name: &QueueName, table: Oid) -> Result<Rc<Queue>> {
     version::require_fit()?;
     let found = QUEUES.with(|cache| {
         let mut cache = cache.borrow_mut();
-        match invalidation::take() {
+        match invalidation::take(Reader::OpenQueues) {
             Invalidated::Nothing => {}
             Invalidated::Everything => cache.queues.clear(),
             Invalidated::Tables(tables) => {

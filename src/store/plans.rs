@@ -8,6 +8,7 @@ use std::rc::Rc;
 use crate::domain::names::QueueName;
 use crate::error::{Error, Result};
 use crate::pg::session;
+use crate::pg::snapshot::Snapshot;
 use crate::pg::spi::{Plan, Rows, Spi};
 use crate::pg::value::Arg;
 use crate::store::statement::Statement;
@@ -56,6 +57,16 @@ pub fn shared_plan(spi: &Spi, statement: &'static Statement, args: &[Arg]) -> Rc
 /// one snapshot.
 pub fn run_latest<'s>(spi: &'s Spi, statement: &'static Statement, args: &[Arg]) -> Rows<'s> {
     spi.run_latest(&shared_plan(spi, statement, args), args)
+}
+
+/// Runs a read that names no queue with this snapshot.
+pub fn run_in<'s>(
+    spi: &'s Spi,
+    statement: &'static Statement,
+    args: &[Arg],
+    snapshot: &Snapshot,
+) -> Rows<'s> {
+    spi.run_in(&shared_plan(spi, statement, args), args, snapshot)
 }
 
 /// Fails with `Error::OlderSnapshot` in a transaction that keeps one snapshot, if

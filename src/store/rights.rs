@@ -121,6 +121,11 @@ pub fn has(name: &QueueName, right: Right) -> bool {
     }
 }
 
+/// Returns whether the caller has a right on the queue with this docs table.
+pub fn has_on(table: Oid, right: Right) -> bool {
+    right.is_held_on(table)
+}
+
 /// Fails with `Error::NoRight` when the caller lacks a right on a queue that exists. What follows
 /// has to find out whether it does.
 pub fn require(name: &QueueName, right: Right) -> Result<()> {
@@ -322,6 +327,11 @@ impl Scope {
             is_everything: false,
             queues: names.iter().map(|name| name.as_str().to_owned()).collect(),
         }
+    }
+
+    /// Returns whether these are all queues.
+    pub fn is_everything(&self) -> bool {
+        self.is_everything
     }
 
     /// The parameters of a condition such as `$1 or queue {=} any ($2)`.

@@ -1,7 +1,6 @@
 //! The statistics of queues (`queue_stats`, `metric_export`): from the counters, the histograms, and a bounded look
 //! at the indexes. It only reads, and waits for no lock.
 
-use std::cell::Cell;
 use std::collections::HashMap;
 
 use pgrx::pg_sys::Oid;
@@ -13,15 +12,19 @@ use crate::error::{Error, Result};
 use crate::pg::index_look::{Look, PickLook, PickScan, ReadLock, first_visible, look_at_picks};
 use crate::pg::index_walk::Column;
 use crate::pg::row_sink::RowSink;
+use crate::pg::snapshot::Snapshot;
 use crate::pg::spi;
 use crate::pg::time::Interval;
 use crate::pg::value::Arg;
-use crate::pg::{planner, session, time};
+use crate::pg::{relation, session, time};
 use crate::ready::floors::{self, KnownFloor};
 use crate::ready::key::Index;
-use crate::store::lateness::{CHUNK_QUEUES, Indexes, indexes};
+use crate::store::known_tables::{Facts, Indexes, KnownTables};
+use crate::store::lateness::CHUNK_QUEUES;
+use crate::store::plans::run_in;
 use crate::store::rights::{self, Right, Scope};
-use crate::store::stats_counted::{Counted, Period, counted, try_lock};
+use crate::store::statement::Statement;
+use crate::store::stats_counted::{Counted, Period, Reading, try_lock};
 
 /// How many retried documents of a queue are counted, and how many ready ones where others are
 /// blocked.
@@ -31,39 +34,31 @@ const MAX_COUNTED: u32 = 10_000;
 /// milliseconds.
 const MAX_ENTRIES: u32 = 200_000;
 
-/// Of how many tables a session remembers the indexes.
-const MAX_KNOWN_INDEXES: usize = 20_000;
-
-thread_local! {
-    // The indexes of tables that were found to be as fetchq made them. An index never gets another
-    // definition, only another OID.
-    static KNOWN_INDEXES: Cell<HashMap<Oid, Indexes>> = Cell::default();
+// The queues, and the permits of each that are free: all queues, or those that fulfil a condition. $1: the time. $2: their names.
+macro_rules! queues {
+    ($some:literal) => {
+        concat!(
+            "select q.name::pg_catalog.text, q.is_active, q.max_active,
+                case when q.rate_limit is not null then (
+                    select pg_catalog.count(*) from (
+                        select from fetchq.rate_permits r
+                        where r.queue_id {=} q.id and r.free_at {<=} $1
+                        limit q.rate_limit) free) end,
+                q.is_ordered or q.max_active_per_key is not null, q.id
+            from fetchq.queues q ",
+            $some,
+            " order by q.name"
+        )
+    };
 }
 
-// The queues, what the ready floors need of each, and the permits that are free. $1: all of them,
-// else $2: their names. $3: the time.
-const QUEUES: &str = "select q.name::text, q.is_active, q.max_active,
-        case when q.rate_limit is not null then (
-            select count(*) from (
-                select from fetchq.rate_permits r
-                where r.queue_id {=} q.id and r.free_at {<=} $3
-                limit q.rate_limit) free) end,
-        q.is_ordered or q.max_active_per_key is not null, c.oid, c.relfilenode, t.xmin
-    from fetchq.queues q
-    left join lateral (
-        select c.oid, c.relfilenode from pg_class c
-        where c.relname {=} ((q.name::text) {||} '__docs')::name
-            and c.relnamespace {=} 'fetchq_data'::regnamespace
-        limit 1) c on true
-    left join lateral (
-        select t.xmin from pg_trigger t
-        where t.tgrelid {=} c.oid and t.tgname {=} 'fetchq_ready' and t.tgenabled {=} 'A'
-        limit 1) t on true
-    where $1 or q.name {=} any ($2)
-    order by q.name";
+static ALL_QUEUES: Statement = Statement::new(queues!(""));
 
-/// A queue as `QUEUES` returns it.
+static SOME_QUEUES: Statement = Statement::new(queues!("where q.name {=} any ($2)"));
+
+/// A queue as these statements return it.
 struct Queue {
+    id: i32,
     name: String,
     is_active: bool,
     max_active: Option<i32>,
@@ -72,8 +67,8 @@ struct Queue {
     /// Documents wait for others of their key.
     has_key_order: bool,
     table: Option<Oid>,
-    /// The epoch in which the floors must be known. None when they prove nothing.
-    epoch: Option<u64>,
+    /// What is known of the table.
+    facts: Facts,
     /// The caller may read its documents.
     is_readable: bool,
 }
@@ -121,17 +116,19 @@ pub fn lock_registry() -> Result<()> {
 
 /// Reads the statistics of queues, with the histograms of a period, after [`lock_registry`].
 pub fn read(scope: &Scope, period: Period, now: i64) -> AllStats {
-    let queues = queues(scope, now);
-    let counted = counted(scope, period, now);
+    let reading = Reading::begin(Snapshot::take);
+    let mut queues = queues(scope, now, &reading);
+    let names: Vec<(i32, &str)> = queues.iter().map(|q| (q.id, q.name.as_str())).collect();
+    let counted = reading.counted(&names, scope.is_everything(), Some(period), now);
+    drop(reading);
     let has_times = counted.as_ref().is_some_and(|all| all.has_times);
-    let mut counted = counted.map(|all| all.queues);
-    let looks = looks(&queues, counted.as_ref(), now);
-    let stats = queues.into_iter().zip(looks).map(|(queue, look)| {
-        let of_queue = counted
-            .as_mut()
-            .map(|all| all.remove(&queue.name).unwrap_or_default());
-        stats(queue, of_queue, &look, now)
-    });
+    let counted: Vec<Option<Counted>> = match counted {
+        Some(all) => all.queues.into_iter().map(Some).collect(),
+        None => queues.iter().map(|_| None).collect(),
+    };
+    let looks = looks(&mut queues, &counted, now);
+    let stats = queues.into_iter().zip(counted).zip(looks);
+    let stats = stats.map(|((queue, counted), look)| stats_of(queue, counted, &look, now));
     AllStats {
         queues: stats.collect(),
         has_times,
@@ -161,30 +158,51 @@ pub fn list(name: Option<&QueueName>, out: &mut RowSink) -> Result<()> {
     Ok(())
 }
 
-fn queues(scope: &Scope, now: i64) -> Vec<Queue> {
-    let [is_everything, names] = scope.args();
+fn queues(scope: &Scope, now: i64, reading: &Reading) -> Vec<Queue> {
+    let [_, names] = scope.args();
+    let now = Arg::timestamp(now);
     let mut queues: Vec<Queue> = spi::connect(|spi| {
-        let rows = spi.once(QUEUES, &[is_everything, names, Arg::timestamp(now)]);
-        let number = |row, column| rows.datum(row, column).map(|datum| datum.value() as u32);
+        let rows = match scope.is_everything() {
+            true => run_in(spi, &ALL_QUEUES, &[now], &reading.snapshot),
+            false => run_in(spi, &SOME_QUEUES, &[now, names], &reading.snapshot),
+        };
         let queue = |row| Queue {
+            id: rows.get(row, 6).unwrap_or(0),
             name: rows.get(row, 1).unwrap_or_default(),
             is_active: rows.get(row, 2).unwrap_or(false),
             max_active: rows.get(row, 3),
             permits: rows.get(row, 4),
             has_key_order: rows.get(row, 5).unwrap_or(false),
-            table: number(row, 6).map(Oid::from),
-            epoch: number(row, 7)
-                .zip(number(row, 8))
-                .map(|(file, trigger)| floors::epoch_of(file, trigger)),
+            table: None,
+            facts: Facts::default(),
             is_readable: false,
         };
         (0..rows.len()).map(queue).collect()
     });
     for queue in &mut queues {
-        queue.is_readable =
-            QueueName::parse(&queue.name).is_ok_and(|name| rights::has(&name, Right::Read));
+        let name = QueueName::parse(&queue.name).ok();
+        queue.table = name.and_then(|name| relation::lookup_data_table(&name.relation("docs")));
+        queue.is_readable = queue
+            .table
+            .is_some_and(|table| rights::has_on(table, Right::Read));
     }
     queues
+}
+
+/// Counts the pending documents of all queues, and those of paused queues, as of now. None when the
+/// counters are locked.
+pub fn pending_of_all(now: i64) -> Option<(i64, i64)> {
+    let reading = Reading::begin(Snapshot::latest);
+    let queues = queues(&Scope::everything(), now, &reading);
+    let names: Vec<(i32, &str)> = queues.iter().map(|q| (q.id, q.name.as_str())).collect();
+    let counted = reading.counted(&names, true, None, now)?;
+    let (mut all, mut paused) = (0, 0);
+    for (queue, counted) in queues.iter().zip(&counted.queues) {
+        let pending = counted.counters[0];
+        all += pending;
+        paused += if queue.is_active { 0 } else { pending };
+    }
+    Some((all, paused))
 }
 
 /// What the indexes of a queue say. A part that is None is not known.
@@ -197,7 +215,7 @@ struct LookOf {
 
 /// Looks at the indexes of the queues whose documents the caller may read and whose counters are
 /// not 0.
-fn looks(queues: &[Queue], counted: Option<&HashMap<String, Counted>>, now: i64) -> Vec<LookOf> {
+fn looks(queues: &mut [Queue], counted: &[Option<Counted>], now: i64) -> Vec<LookOf> {
     let mut floors: HashMap<Oid, Vec<KnownFloor>> = HashMap::new();
     // On a hot standby the floors prove nothing, because nothing notes what is replayed.
     if !session::is_standby() {
@@ -205,62 +223,66 @@ fn looks(queues: &[Queue], counted: Option<&HashMap<String, Counted>>, now: i64)
             floors.entry(floor.table).or_default().push(floor);
         }
     }
-    let has = |queue: &Queue, metric: usize| {
-        let of_queue = counted.and_then(|all| all.get(&queue.name));
-        counted.is_none() || of_queue.is_some_and(|counted| counted.counters[metric] != 0)
+    // Where the counters are not known, there may be any documents.
+    let has = |counted: &Option<Counted>, metric: usize| {
+        counted
+            .as_ref()
+            .is_none_or(|counted| counted.counters[metric] != 0)
     };
+    let is_looked_at = |queue: &Queue, counted: &Option<Counted>| {
+        queue.is_readable && (has(counted, 0) || has(counted, 1))
+    };
+    let looked_at = queues.iter().zip(counted);
+    let looked_at = looked_at.filter(|(queue, counted)| is_looked_at(queue, counted));
+    let mut known = KnownTables::of(looked_at.filter_map(|(queue, _)| queue.table));
+    for queue in queues.iter_mut() {
+        queue.facts = queue
+            .table
+            .map(|table| known.get(table))
+            .unwrap_or_default();
+    }
     let mut budget = MAX_ENTRIES;
     let mut looks = Vec::with_capacity(queues.len());
-    let mut known_indexes = KNOWN_INDEXES.take();
-    if known_indexes.len() > MAX_KNOWN_INDEXES {
-        known_indexes.clear();
-    }
-    for queues in queues.chunks(CHUNK_QUEUES) {
-        let locks: Vec<(Oid, ReadLock)> = queues
-            .iter()
-            .filter(|queue| queue.is_readable && (has(queue, 0) || has(queue, 1)))
-            .filter_map(|queue| Some((queue.table?, ReadLock::try_take(queue.table?)?)))
+    let chunks = queues.chunks(CHUNK_QUEUES);
+    for (queues, counted) in chunks.zip(counted.chunks(CHUNK_QUEUES)) {
+        let queues = || queues.iter().zip(counted);
+        let locks: Vec<(Oid, ReadLock)> = queues()
+            .filter(|(queue, counted)| is_looked_at(queue, counted))
+            .filter_map(|(queue, _)| Some((queue.table?, ReadLock::try_take(queue.table?)?)))
             .collect();
-        let tables = locks.iter().map(|(table, _)| *table);
-        let unknown: Vec<Oid> = tables
-            .filter(|table| !known_indexes.contains_key(table))
-            .collect();
-        if !unknown.is_empty() {
-            let found = planner::with_plain_search_path(|| indexes(unknown.into_iter()));
-            known_indexes.extend(found);
-        }
         let is_locked = |table| locks.iter().any(|(locked, _)| *locked == table);
-        for queue in queues {
-            let known = queue.table.and_then(|table| floors.get(&table));
-            let known = known.map_or(&[][..], Vec::as_slice);
+        for (queue, counted) in queues() {
+            let floors = queue.table.and_then(|table| floors.get(&table));
+            let floors = floors.map_or(&[][..], Vec::as_slice);
             let mut look = LookOf::default();
             if let Some(table) = queue.table.filter(|_| queue.is_readable) {
-                let of_queue = known_indexes.get(&table).filter(|_| is_locked(table));
-                let of_queue = of_queue.copied().unwrap_or_default();
-                look.picks = match has(queue, 0) {
-                    false => Some(PickLook::default()),
-                    true => look_at_pending(queue, table, of_queue, known, now, &mut budget),
+                let indexes = match is_locked(table) {
+                    true => queue.facts.indexes,
+                    false => Indexes::default(),
                 };
-                look.planned = match has(queue, 1) {
+                look.picks = match has(counted, 0) {
+                    false => Some(PickLook::default()),
+                    true => look_at_pending(queue, table, indexes, floors, now, &mut budget),
+                };
+                look.planned = match has(counted, 1) {
                     false => Some(None),
-                    true => first_planned(queue, table, of_queue, known, &mut budget),
+                    true => first_planned(queue, table, indexes, floors, &mut budget),
                 };
                 if look.picks.is_none() || look.planned.is_none() {
                     // One of the indexes may have been made again.
-                    known_indexes.remove(&table);
+                    known.forget(table);
                 }
             }
             looks.push(look);
         }
     }
-    KNOWN_INDEXES.set(known_indexes);
     looks
 }
 
 /// The time from which on a level of an index has documents.
 fn floor(queue: &Queue, floors: &[KnownFloor], index: Index, version: i32, level: i32) -> i64 {
     let known = floors.iter().find(|floor| {
-        Some(floor.epoch) == queue.epoch
+        Some(floor.epoch) == queue.facts.epoch
             && (floor.index, floor.version, floor.view.id) == (index, version, level)
     });
     known.map_or(i64::MIN, |floor| floor.view.floor.next_iteration())
@@ -331,7 +353,7 @@ fn pending(queue: &Queue, pending: i64, active: i64, look: &PickLook) -> Pending
     }
 }
 
-fn stats(queue: Queue, counted: Option<Counted>, look: &LookOf, now: i64) -> QueueStats {
+fn stats_of(queue: Queue, counted: Option<Counted>, look: &LookOf, now: i64) -> QueueStats {
     let state = match (&counted, &look.picks) {
         (Some(counted), Some(look)) => Some(pending(
             &queue,

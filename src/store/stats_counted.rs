@@ -2,13 +2,20 @@
 //! histograms, in one snapshot and without waiting for a lock.
 
 use std::collections::HashMap;
+use std::hash::Hash;
 
+use pgrx::pg_sys::Oid;
+
+use crate::domain::settled_pages::Sums;
 use crate::domain::timing::{Histogram, Timing};
 use crate::pg::relation::{self, LockMode};
+use crate::pg::snapshot::Snapshot;
 use crate::pg::spi;
 use crate::pg::value::Arg;
 use crate::store::counter_segments::{self, SEGMENTS};
-use crate::store::rights::Scope;
+use crate::store::counter_tail;
+use crate::store::plans::run_in;
+use crate::store::statement::Statement;
 
 /// How often the counters are read again when a segment was truncated meanwhile.
 const MAX_TRIES: usize = 10;
@@ -18,56 +25,37 @@ pub const METRICS: [&str; 13] = [
     "pnd", "pln", "act", "cpl", "kll", "ent", "pkd", "suc", "fai", "orp", "res", "rej", "ded",
 ];
 
-// Everything that is counted, in one snapshot: how many of the segments that are left out are packed;
-// the packed counters; the histograms; and the events that are not packed yet.
-// {tail}: the events of the segments that could be locked. {timings}: `TIMINGS`, or nothing where
-// that table is locked. $1, $2: as above. $3: the metrics. $4: the segments that are left out. $5:
-// the first minute that counts. $6: all minutes count.
-const COUNTED: &str = "select 0, null::int, null::text, null::text, null::int,
-        (select count(*) from fetchq.counter_segments s
-            where s.segment {=} any ($4) and s.is_packed),
-        null::int[], null::bigint[]
-    union all
-    select 1, null, m.queue, m.metric, null, m.value, null, null from fetchq.metrics m
-    where m.metric {=} any ($3) and ($1 or m.queue {=} any ($2))
-    {timings}
-    union all
-    select 3, l.event, q.name, null, l.bucket, l.n, null, null
-    from (
-        select t.queue_id, t.event, t.bucket, sum(coalesce(t.n, 1))::bigint as n from ({tail}) t
-        group by t.queue_id, t.event, t.bucket) l
-    join fetchq.queues q on q.id {=} l.queue_id and ($1 or q.name {=} any ($2))";
+// The packed counters. $1: the names of the queues.
+static METRICS_OF_ALL: Statement = Statement::new(
+    "select m.queue::pg_catalog.text, m.metric::pg_catalog.text, m.value from fetchq.metrics m",
+);
 
-const TIMINGS: &str = "union all
-    select 2, null, q.name, t.kind, null, null, t.buckets, t.counts
-    from fetchq.timings t
-    join fetchq.queues q on q.id {=} t.queue_id and ($1 or q.name {=} any ($2))
-    where $6 or t.slot {>} 0 and t.minute {>=} $5";
+static METRICS_OF: Statement = Statement::new(
+    "select m.queue::pg_catalog.text, m.metric::pg_catalog.text, m.value from fetchq.metrics m
+     where m.queue {=} any ($1)",
+);
 
-/// The columns of `COUNTED`.
-mod column {
-    /// What the row is.
-    pub const SOURCE: i32 = 1;
-    /// The event of documents that are not packed yet.
-    pub const EVENT: i32 = 2;
-    /// The name of the queue.
-    pub const QUEUE: i32 = 3;
-    /// The metric of a counter, or the kind of a histogram.
-    pub const NAME: i32 = 4;
-    /// The bucket of these documents.
-    pub const BUCKET: i32 = 5;
-    /// A number of documents or of segments, or the value of a counter.
-    pub const N: i32 = 6;
-    /// The buckets of a histogram.
-    pub const BUCKETS: i32 = 7;
-    /// The numbers of documents in these buckets.
-    pub const COUNTS: i32 = 8;
-}
+// The packed histograms. $1: the first minute that counts. $2: all minutes count.
+static TIMINGS_OF_ALL: Statement = Statement::new(
+    "select t.queue_id, t.kind, t.buckets, t.counts from fetchq.timings t
+     where $2 or t.slot {>} 0 and t.minute {>=} $1",
+);
+
+// $3: the IDs of the queues.
+static TIMINGS_OF: Statement = Statement::new(
+    "select t.queue_id, t.kind, t.buckets, t.counts from fetchq.timings t
+     where t.queue_id {=} any ($3) and ($2 or t.slot {>} 0 and t.minute {>=} $1)",
+);
+
+// The segments whose events are in the metrics.
+static PACKED: Statement =
+    Statement::new("select s.segment from fetchq.counter_segments s where s.is_packed");
 
 // What each event adds to the counters.
-const EFFECTS: &str =
-    "select e.event::int, e.metric::text, e.sign::int from fetchq.counter_events e
-    where e.metric {=} any ($1)";
+static EFFECTS: Statement = Statement::new(
+    "select e.event::pg_catalog.int4, e.metric::pg_catalog.text, e.sign::pg_catalog.int4
+     from fetchq.counter_events e",
+);
 
 /// Tables without which the counters, or the histograms, are not known.
 const COUNTING: [&str; 4] = [
@@ -105,8 +93,8 @@ pub enum Period {
 
 /// What is counted of several queues.
 pub struct AllCounted {
-    /// By the name of the queue. One that is not here has counted nothing.
-    pub queues: HashMap<String, Counted>,
+    /// In the order in which the queues were given.
+    pub queues: Vec<Counted>,
     /// The histograms are complete. Otherwise they lack what is packed.
     pub has_times: bool,
 }
@@ -127,126 +115,200 @@ impl Counted {
     }
 }
 
-/// Reads what is counted of the queues. None where that is not possible without
-/// waiting.
-///
-/// A segment that is locked is being truncated. It is left out, which is right if the snapshot sees
-/// that it is packed. Otherwise it was truncated and used again meanwhile, and all is read again.
-pub fn counted(scope: &Scope, period: Period, now: i64) -> Option<AllCounted> {
-    if !COUNTING.into_iter().all(try_lock) {
-        return None;
-    }
-    let has_times = try_lock("timings");
-    let timings = if has_times { TIMINGS } else { "" };
-    let [is_everything, names] = scope.args();
-    let metrics = Arg::from(METRICS.to_vec());
-    let effects = effects(metrics);
-    for _ in 0..MAX_TRIES {
-        let (known, left_out): (Vec<i32>, Vec<i32>) = (1..=SEGMENTS).partition(|segment| {
-            counter_segments::table(*segment)
-                .is_some_and(|table| relation::try_lock(table, LockMode::Readers))
-        });
-        let mut tail = "select queue_id, event, bucket, n from only fetchq.counter_log".to_owned();
-        for segment in known {
-            tail += &format!(
-                " union all select queue_id, event, bucket, n from fetchq.counter_log_{segment}
-                where not coalesce((select s.is_packed from fetchq.counter_segments s
-                    where s.segment {{=}} {segment}), false)"
-            );
+/// The snapshot of a report, and the tables of the counters that are locked for it.
+pub struct Reading {
+    /// With which everything is read.
+    pub snapshot: Snapshot,
+    /// None where the counters cannot be read without waiting.
+    counters: Option<Counters>,
+}
+
+/// The tables from which the counters are read.
+struct Counters {
+    /// Those of the counter log that have events that are not packed.
+    tail: Vec<Oid>,
+    /// The packed histograms can be read.
+    has_times: bool,
+}
+
+impl Reading {
+    /// Locks the tables of the counters as a reader does, unless that must wait, and takes the
+    /// snapshot by `take`.
+    ///
+    /// A segment that is locked is being truncated. It is left out, which is right if the snapshot
+    /// sees that it is packed. Otherwise it was truncated and used again meanwhile, and another
+    /// snapshot is needed.
+    pub fn begin(take: fn() -> Snapshot) -> Self {
+        if !COUNTING.into_iter().all(try_lock) {
+            return Self::without_counters(take());
         }
-        let sql = COUNTED
-            .replace("{timings}", timings)
-            .replace("{tail}", &tail);
-        let n_left_out = left_out.len() as i64;
-        let args = [
-            is_everything,
-            names,
-            metrics,
-            Arg::from(left_out),
+        let has_times = try_lock("timings");
+        for _ in 0..MAX_TRIES {
+            let (locked, left_out): (Vec<_>, Vec<_>) = (1..=SEGMENTS)
+                .map(|segment| (segment, counter_segments::table(segment)))
+                .partition(|(_, table)| {
+                    table.is_some_and(|table| relation::try_lock(table, LockMode::Readers))
+                });
+            let snapshot = take();
+            let packed: Vec<i32> = spi::connect(|spi| {
+                let rows = run_in(spi, &PACKED, &[], &snapshot);
+                (0..rows.len()).filter_map(|row| rows.get(row, 1)).collect()
+            });
+            if left_out.iter().all(|(segment, _)| packed.contains(segment)) {
+                let locked = locked
+                    .iter()
+                    .filter(|(segment, _)| !packed.contains(segment));
+                let mut tail: Vec<Oid> = locked.filter_map(|(_, table)| *table).collect();
+                tail.extend(relation::lookup("fetchq", "counter_log"));
+                return Self {
+                    snapshot,
+                    counters: Some(Counters { tail, has_times }),
+                };
+            }
+        }
+        Self::without_counters(take())
+    }
+
+    fn without_counters(snapshot: Snapshot) -> Self {
+        Self {
+            snapshot,
+            counters: None,
+        }
+    }
+
+    /// Reads what is counted of queues, which are given by their IDs and their names: of all, or of
+    /// some. Without a period the histograms stay empty. None where it is not possible without waiting.
+    pub fn counted(
+        &self,
+        queues: &[(i32, &str)],
+        are_all: bool,
+        period: Option<Period>,
+        now: i64,
+    ) -> Option<AllCounted> {
+        let counters = self.counters.as_ref()?;
+        let mut all: Vec<Counted> = queues.iter().map(|_| Counted::default()).collect();
+        let (ids, names): (Vec<i32>, Vec<&str>) = queues.iter().copied().unzip();
+        self.add_packed(&names, are_all, &mut all);
+        if let Some(period) = period.filter(|_| counters.has_times) {
+            self.add_times(&ids, are_all, period, now, &mut all);
+        }
+        self.add_tail(&counters.tail, &ids, &mut all);
+        Some(AllCounted {
+            queues: all,
+            has_times: counters.has_times,
+        })
+    }
+
+    fn add_packed(&self, names: &[&str], are_all: bool, all: &mut [Counted]) {
+        let places = places_of(names);
+        spi::connect(|spi| {
+            let rows = match are_all {
+                true => run_in(spi, &METRICS_OF_ALL, &[], &self.snapshot),
+                false => run_in(
+                    spi,
+                    &METRICS_OF,
+                    &[Arg::from(names.to_vec())],
+                    &self.snapshot,
+                ),
+            };
+            for row in 0..rows.len() {
+                if let Some(metric) = rows.text(row, 2).and_then(place_of)
+                    && let Some(at) = rows.text(row, 1).and_then(|queue| places.get(queue))
+                {
+                    all[*at].counters[metric] += rows.get(row, 3).unwrap_or(0);
+                }
+            }
+        });
+    }
+
+    fn add_times(&self, ids: &[i32], are_all: bool, period: Period, now: i64, all: &mut [Counted]) {
+        let places = places_of(ids);
+        let mut args = vec![
             Arg::timestamp(counter_segments::first_minute(now)),
             Arg::from(period == Period::Ever),
         ];
-        let counted = spi::connect(|spi| {
-            let rows = spi.once(&sql, &args);
-            let is_exact = (0..rows.len()).any(|row| {
-                rows.get(row, column::SOURCE) == Some(0)
-                    && rows.get(row, column::N) == Some(n_left_out)
-            });
-            is_exact.then(|| add_up(&rows, &effects))
+        spi::connect(|spi| {
+            let rows = match are_all {
+                true => run_in(spi, &TIMINGS_OF_ALL, &args, &self.snapshot),
+                false => {
+                    args.push(Arg::from(ids.to_vec()));
+                    run_in(spi, &TIMINGS_OF, &args, &self.snapshot)
+                }
+            };
+            for row in 0..rows.len() {
+                let Some(at) = rows.get(row, 1).and_then(|id: i32| places.get(&id)) else {
+                    continue;
+                };
+                let kind: Option<String> = rows.get(row, 2);
+                let timing = Timing::ALL
+                    .into_iter()
+                    .find(|timing| kind.as_deref() == Some(timing.word()));
+                let buckets: Vec<i32> = rows.get(row, 3).unwrap_or_default();
+                let counts: Vec<i64> = rows.get(row, 4).unwrap_or_default();
+                for (bucket, n) in buckets.into_iter().zip(counts) {
+                    all[*at].add_times(timing, bucket, n);
+                }
+            }
         });
-        if let Some(queues) = counted {
-            return Some(AllCounted { queues, has_times });
+    }
+
+    fn add_tail(&self, tail: &[Oid], ids: &[i32], all: &mut [Counted]) {
+        let mut sums = Sums::default();
+        for table in tail {
+            counter_tail::add_events(*table, &self.snapshot, &mut sums);
+        }
+        if sums.is_empty() {
+            return;
+        }
+        let places = places_of(ids);
+        let effects = self.effects();
+        let with_wait = counter_segments::events_with_wait();
+        for (key, n) in sums {
+            let Some(at) = places.get(&key.queue()) else {
+                continue;
+            };
+            let event = i32::from(key.event());
+            for (metric, sign) in effects.get(&event).into_iter().flatten() {
+                all[*at].counters[*metric] += sign * n;
+            }
+            if let Some(bucket) = key.bucket() {
+                let timing = match with_wait.contains(&event) {
+                    true => Timing::Wait,
+                    false => Timing::Run,
+                };
+                all[*at].add_times(Some(timing), i32::from(bucket), n);
+            }
         }
     }
-    None
+
+    fn effects(&self) -> Effects {
+        spi::connect(|spi| {
+            let rows = run_in(spi, &EFFECTS, &[], &self.snapshot);
+            let mut effects = Effects::new();
+            for row in 0..rows.len() {
+                if let (Some(event), Some(metric), Some(sign)) = (
+                    rows.get(row, 1),
+                    rows.text(row, 2).and_then(place_of),
+                    rows.get::<i32>(row, 3),
+                ) {
+                    let of_event: &mut Vec<(usize, i64)> = effects.entry(event).or_default();
+                    of_event.push((metric, i64::from(sign)));
+                }
+            }
+            effects
+        })
+    }
 }
 
 /// What an event adds: the place of the metric in `METRICS`, and the sign.
 type Effects = HashMap<i32, Vec<(usize, i64)>>;
 
-fn effects(metrics: Arg) -> Effects {
-    spi::connect(|spi| {
-        let rows = spi.once(EFFECTS, &[metrics]);
-        let mut effects = Effects::new();
-        for row in 0..rows.len() {
-            if let (Some(event), Some(at), Some(sign)) = (
-                rows.get(row, 1),
-                rows.get::<String>(row, 2)
-                    .and_then(|metric| place_of(&metric)),
-                rows.get::<i32>(row, 3),
-            ) {
-                effects
-                    .entry(event)
-                    .or_default()
-                    .push((at, i64::from(sign)));
-            }
-        }
-        effects
-    })
+/// The place of each element.
+fn places_of<T: Copy + Eq + Hash>(elements: &[T]) -> HashMap<T, usize> {
+    let places = elements.iter().enumerate();
+    places.map(|(at, element)| (*element, at)).collect()
 }
 
 fn place_of(metric: &str) -> Option<usize> {
     METRICS.iter().position(|known| *known == metric)
-}
-
-/// Adds up the rows of `COUNTED`.
-fn add_up(rows: &spi::Rows, effects: &Effects) -> HashMap<String, Counted> {
-    let mut all: HashMap<String, Counted> = HashMap::new();
-    for row in 0..rows.len() {
-        let Some(queue) = rows.get::<String>(row, column::QUEUE) else {
-            continue;
-        };
-        let counted = all.entry(queue).or_default();
-        let n: i64 = rows.get(row, column::N).unwrap_or(0);
-        let name: Option<String> = rows.get(row, column::NAME);
-        match rows.get(row, column::SOURCE) {
-            Some(1) => {
-                if let Some(at) = name.as_deref().and_then(place_of) {
-                    counted.counters[at] += n;
-                }
-            }
-            Some(2) => {
-                let timing = Timing::ALL
-                    .into_iter()
-                    .find(|timing| name.as_deref() == Some(timing.word()));
-                let buckets: Vec<i32> = rows.get(row, column::BUCKETS).unwrap_or_default();
-                let counts: Vec<i64> = rows.get(row, column::COUNTS).unwrap_or_default();
-                for (bucket, n) in buckets.into_iter().zip(counts) {
-                    counted.add_times(timing, bucket, n);
-                }
-            }
-            _ => {
-                let event = rows.get(row, column::EVENT).unwrap_or(0);
-                for (at, sign) in effects.get(&event).into_iter().flatten() {
-                    counted.counters[*at] += sign * n;
-                }
-                if let Some(bucket) = rows.get(row, column::BUCKET) {
-                    let has_wait = counter_segments::events_with_wait().contains(&event);
-                    let timing = if has_wait { Timing::Wait } else { Timing::Run };
-                    counted.add_times(Some(timing), bucket, n);
-                }
-            }
-        }
-    }
-    all
 }

@@ -14,6 +14,7 @@ use crate::settings;
 use crate::signals::board;
 use crate::store::lateness::{self, Report};
 use crate::store::statement::render_shared;
+use crate::store::stats;
 
 /// What the statement cannot read: the state of the server and of its shared memory, and what is
 /// late. Points in time are in microseconds since 2000.
@@ -46,6 +47,9 @@ struct ServerState {
     stats: Stats,
     /// What is late, and what is ready.
     report: Report,
+    /// How many documents are pending, and how many of them in paused queues. None when the counters
+    /// are locked.
+    pending: Option<(i64, i64)>,
 }
 
 // One row for each component, in the order in which an operator would look at them. $1: whether the
@@ -59,7 +63,8 @@ struct ServerState {
 // the database needs a background worker that shares those of the server, $26: databases that the
 // shared memory has no room for, $27: the database, $28: whether this transaction keeps its snapshot,
 // $29: whether as many background workers run as may run at a time, $30: whether the shared memory
-// has no room for this database.
+// has no room for this database, $31: how many documents are pending, and $32: in paused queues; NULL
+// when the counters are locked.
 const STATUS: &str = "
 -- What keeps the server from removing dead rows of this database. A snapshot of another database
 -- does not; the snapshots of all databases begin at the oldest transaction with an ID. A lazy vacuum
@@ -107,21 +112,29 @@ tasks (task, what, n) as (values
     ('mnt', 'documents', 1), ('lgp', 'counters', 2), ('sts', 'snapshots', 3),
     ('cmp', 'recounts', 4), ('drp', 'retention', 5)),
 jobs as (
-    select t.n, t.what, count(j.id) as jobs, max(j.last_iteration) as last,
-        count(*) filter (
-            where j.attempts {>} 1 or (j.payload {->} 'error') is not null) as failing,
-        array_agg(j.queue::text order by j.attempts desc, j.queue) filter (
-            where (j.attempts {>} 1 or (j.payload {->} 'error') is not null)
-                and j.queue {<>} '*') as queues,
+    select t.n, t.what, coalesce(j.jobs, 0) as jobs, j.last, coalesce(j.failing, 0) as failing,
+        f.queues,
         -- The background worker runs the maintenance of documents when documents are due, and not
         -- when the job is. On a standby it is that of the primary.
-        coalesce(bool_or(j.next_iteration {<} (clock_timestamp() {-} interval '1 minute')), false)
+        coalesce(j.next {<} (clock_timestamp() {-} interval '1 minute'), false)
             -- The counters of a database that shares its background worker are packed when there
             -- is something to pack.
             and (t.n {>} 2 or $25 is null)
             and (t.n {>} 1 or ($9 is null and not $17)) as is_late
-    from tasks t left join fetchq.jobs j on j.task {=} t.task
-    group by t.n, t.what
+    from tasks t
+    left join (
+        select j.task, count(*) as jobs, max(j.last_iteration) as last, min(j.next_iteration) as next,
+            count(*) filter (
+                where j.attempts {>} 1 or (j.payload {->} 'error') is not null) as failing
+        from fetchq.jobs j
+        group by j.task) j on j.task {=} t.task
+    -- Not read while nothing fails.
+    left join lateral (
+        select array_agg(o.queue::text order by o.attempts desc, o.queue) as queues
+        from fetchq.jobs o
+        where j.failing {>} 0 and o.task {=} j.task
+            and (o.attempts {>} 1 or (o.payload {->} 'error') is not null)
+            and o.queue {<>} '*') f on true
 )
 select component, state, detail, hint from (
     select 0 as n, 'server' as component, case when $17 then 'standby' else 'primary' end as state,
@@ -205,15 +218,14 @@ select component, state, detail, hint from (
             then 'See fetchq.schedule_list(), and the log of the server.' end
     from fetchq.schedules s
     union all
-    select 20, 'backlog', case when p.n {>} 0 or $11 is not null then 'waiting' else 'none' end,
-        format('%s pending', coalesce(p.n, 0))
-            {||} case when p.paused {>} 0 then format(', %s of them in paused queues', p.paused) else '' end
+    select 20, 'backlog', case when $31 {>} 0 or $11 is not null then 'waiting'
+            when $31 is null then 'unknown' else 'none' end,
+        coalesce($31::text {||} ' pending', 'not known')
+            {||} case when $32 {>} 0 then format(', %s of them in paused queues', $32) else '' end
             {||} coalesce(', ready since ' {||} $11 {||} case when $24 then '' else ' or earlier' end, ''),
-        case when p.paused {>} 0
-            then 'Nothing is picked from a paused queue: see fetchq.queue_stats() and fetchq.queue_resume().' end
-    from (select sum(m.value) as n, sum(m.value) filter (where not q.is_active) as paused
-        from fetchq.metrics_exact m left join fetchq.queues q on q.name {=} m.queue
-        where m.metric {=} 'pnd') p
+        case when $32 {>} 0
+                then 'Nothing is picked from a paused queue: see fetchq.queue_stats() and fetchq.queue_resume().'
+            when $31 is null then 'Another session has locked the counters: see pg_locks.' end
     union all
     select d.n, d.component,
         case when d.since is not null then 'late' when d.unknown is not null then 'unknown' else 'in time' end,
@@ -302,6 +314,8 @@ fn write_rows(version: &str, state: &ServerState, out: &mut RowSink) {
         Arg::from(session::keeps_snapshot()),
         Arg::from(state.is_pool_full),
         Arg::from(state.is_unlisted),
+        Arg::from(state.pending.map(|(all, _)| all)),
+        Arg::from(state.pending.map(|(_, paused)| paused)),
     ];
     session::refresh_activity();
     spi::connect(|spi| {
@@ -337,6 +351,7 @@ fn collect(now: i64) -> ServerState {
         last: Task::ALL.map(|task| database.and_then(|entry| entry.last[task as usize].read())),
         stats: floors::stats(),
         report: lateness::report(now),
+        pending: stats::pending_of_all(now),
     }
 }
 

@@ -43,6 +43,7 @@ mod settle_isolation;
 mod sql_worker;
 mod standby;
 mod stats;
+mod stats_remembered;
 mod status;
 mod status_components;
 mod status_horizon;
