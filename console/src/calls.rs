@@ -45,6 +45,37 @@ row! {
     }
 }
 
+#[cfg(test)]
+impl QueueStat {
+    /// A queue of which nothing else is known, for tests.
+    pub fn named(name: &str) -> Self {
+        Self {
+            queue: name.to_owned(),
+            ready: None,
+            retrying: None,
+            blocked: None,
+            planned: None,
+            active: None,
+            completed: None,
+            killed: None,
+            oldest_ready: None,
+            next_due: None,
+            pushed: None,
+            picked: None,
+            succeeded: None,
+            failed: None,
+            lost: None,
+            wait_p50: None,
+            wait_p95: None,
+            wait_p99: None,
+            run_p50: None,
+            run_p95: None,
+            run_p99: None,
+            is_paused: None,
+        }
+    }
+}
+
 pub const STATUS: &str = "select component, state, detail, hint from fetchq.status()";
 
 row! {

@@ -6,7 +6,7 @@ use maud::html;
 
 use super::context::Context;
 use super::format::count;
-use super::layout::{self, Section, source};
+use super::layout::{self, Column::Number, Column::Text, Section, source};
 use super::{Page, forms};
 use crate::calls::{self, DeadLetters, Settings};
 
@@ -50,43 +50,37 @@ pub async fn dead_letters(context: Context) -> Page {
             settings.and_then(|all| all.get("dead_letter")?.as_str().map(str::to_owned));
     }
     let back = context.address("/dead-letters");
+    let mut columns = vec![
+        Text("Queue"),
+        Number("Killed, in the queue"),
+        Number("Moved, in total"),
+        Text("Dead-letter queue"),
+        Number("Waiting there"),
+    ];
+    columns.extend(context.app.allow_actions.then_some(Text("Actions")));
     let body = html! {
         h1 { "Dead letters" }
         p { "Documents that failed for good stay in their queue as killed, or move to the dead-letter queue that it names." }
         @if rows.is_empty() { p class="notice good" { "No queue has killed documents, and none has sent dead letters." } }
         @else {
-            div class="scroll" tabindex="0" role="region" aria-label="Table of the dead letters" {
-                table {
-                    thead {
-                        tr {
-                            th scope="col" { "Queue" }
-                            th scope="col" class="number" { "Killed, in the queue" }
-                            th scope="col" class="number" { "Moved, in total" }
-                            th scope="col" { "Dead-letter queue" }
-                            th scope="col" class="number" { "Waiting there" }
-                            @if context.app.allow_actions { th scope="col" { "Actions" } }
+            (layout::table("the dead letters", &columns, &html! {
+                @for (queue, failed) in &rows {
+                    @let there = failed.target.as_deref().and_then(|target| snapshot.queue(target));
+                    tr {
+                        th scope="row" { a href=(context.queue_address(queue, "")) { (queue) } }
+                        td class="number" {
+                            @if failed.killed > 0 { a href=(context.queue_address(queue, "/documents?status=killed")) { (count(Some(failed.killed))) } }
+                            @else { "0" }
                         }
-                    }
-                    tbody {
-                        @for (queue, failed) in &rows {
-                            @let there = failed.target.as_deref().and_then(|target| snapshot.queue(target));
-                            tr {
-                                th scope="row" { a href=(context.queue_address(queue, "")) { (queue) } }
-                                td class="number" {
-                                    @if failed.killed > 0 { a href=(context.queue_address(queue, "/documents?status=killed")) { (count(Some(failed.killed))) } }
-                                    @else { "0" }
-                                }
-                                td class="number" { (count(Some(failed.moved))) }
-                                td { @match &failed.target { Some(target) => a href=(context.queue_address(target, "/documents")) { (target) }, None => "–" } }
-                                td class="number" { (count(there.and_then(|stat| Some(stat.ready? + stat.planned.unwrap_or(0) + stat.retrying.unwrap_or(0) + stat.blocked.unwrap_or(0))))) }
-                                @if context.app.allow_actions {
-                                    td { (forms::button(&context, "Redrive…", "small", &back, &[("do", "queue_redrive"), ("queue", queue)])) }
-                                }
-                            }
+                        td class="number" { (count(Some(failed.moved))) }
+                        td { @match &failed.target { Some(target) => a href=(context.queue_address(target, "/documents")) { (target) }, None => "–" } }
+                        td class="number" { (count(there.and_then(|stat| Some(stat.ready? + stat.planned.unwrap_or(0) + stat.retrying.unwrap_or(0) + stat.blocked.unwrap_or(0))))) }
+                        @if context.app.allow_actions {
+                            td { (forms::button(&context, "Redrive…", "small", &back, &[("do", "queue_redrive"), ("queue", queue)])) }
                         }
                     }
                 }
-            }
+            }))
             @if total > ROWS { p class="muted" { "Only the " (ROWS) " queues with the most are shown, of " (total) "." } }
         }
         (source("select queue, killed from fetchq.queue_stats()"))

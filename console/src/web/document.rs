@@ -8,7 +8,7 @@ use serde::Deserialize;
 use super::context::Context;
 use super::documents::status;
 use super::format::{count, time};
-use super::layout::{self, Section, source};
+use super::layout::{self, Column::Number, Column::Text, Section, source};
 use super::problem::{self, Problem};
 use super::{MAX_QUEUES, Page, forms};
 use crate::calls::{self, DocError, Document, TraceStep};
@@ -136,21 +136,16 @@ fn failures(context: &Context, errors: Result<Vec<DocError>, DbError>) -> Markup
     html! {
         @if errors.is_empty() { p class="muted" { "None in the log, which keeps its lines for as long as the queue is set to." } }
         @else {
-            div class="scroll" tabindex="0" role="region" aria-label="Table of the failed attempts" {
-                table {
-                    thead { tr { th scope="col" { "At" } th scope="col" class="number" { "Attempt" } th scope="col" { "Message" } th scope="col" { "Details" } } }
-                    tbody {
-                        @for error in &errors {
-                            tr {
-                                td class="nowrap" { (time(error.at)) }
-                                td class="number" { (count(error.attempt.map(i64::from))) }
-                                td class="long" { (error.message.as_deref().unwrap_or_default()) @if let Some(id) = &error.ref_id { " " span class="muted" { "(" (id) ")" } } }
-                                td { @if let (Some(details), false) = (&error.details, context.app.hide_payloads) { pre { (details) } } }
-                            }
-                        }
+            (layout::table("the failed attempts", &[Text("At"), Number("Attempt"), Text("Message"), Text("Details")], &html! {
+                @for error in &errors {
+                    tr {
+                        td class="nowrap" { (time(error.at)) }
+                        td class="number" { (count(error.attempt.map(i64::from))) }
+                        td class="long" { (error.message.as_deref().unwrap_or_default()) @if let Some(id) = &error.ref_id { " " span class="muted" { "(" (id) ")" } } }
+                        td { @if let (Some(details), false) = (&error.details, context.app.hide_payloads) { pre { (details) } } }
                     }
                 }
-            }
+            }))
         }
     }
 }

@@ -7,12 +7,23 @@ use super::Page;
 use super::context::Context;
 use super::filter::Filter;
 use super::format::{ago, count};
-use super::layout::{self, Section, source};
+use super::layout::{self, Column, Column::Number, Column::Text, Section, source};
 use super::{forms, problem};
 use crate::calls::{self, Listed};
 
 /// Documents of a page.
 const ROWS: usize = 50;
+
+const COLUMNS: [Column; 8] = [
+    Text("Subject"),
+    Text("Status"),
+    Number("Priority"),
+    Number("Attempts"),
+    Text("Due"),
+    Text("Created"),
+    Text("Worker"),
+    Text("Last error"),
+];
 
 const STATUSES: [&str; 5] = ["planned", "pending", "active", "completed", "killed"];
 
@@ -164,36 +175,20 @@ fn table(context: &Context, queue: &str, filter: &Filter, mut found: Vec<Listed>
         @if found.is_empty() {
             p class="notice" { "No document matches." }
         } @else {
-            div class="scroll" tabindex="0" role="region" aria-label="Table of the documents" {
-                table {
-                    thead {
-                        tr {
-                            th scope="col" { "Subject" }
-                            th scope="col" { "Status" }
-                            th scope="col" class="number" { "Priority" }
-                            th scope="col" class="number" { "Attempts" }
-                            th scope="col" { "Due" }
-                            th scope="col" { "Created" }
-                            th scope="col" { "Worker" }
-                            th scope="col" { "Last error" }
-                        }
-                    }
-                    tbody {
-                        @for document in &found {
-                            tr {
-                                th scope="row" class="subject" { a href=(context.document_address(queue, &document.subject)) { (document.subject) } }
-                                td { (status(document.status.as_deref())) }
-                                td class="number" { (count(document.priority.map(i64::from))) }
-                                td class="number" { (count(document.attempts.map(i64::from))) "/" (count(document.max_attempts.map(i64::from))) }
-                                td class="nowrap" { (ago(document.due_at)) }
-                                td class="nowrap" { (ago(document.created_at)) }
-                                td { (document.worker.as_deref().unwrap_or("–")) }
-                                td class="error" { (short(document.last_error.as_deref())) }
-                            }
-                        }
+            (layout::table("the documents", &COLUMNS, &html! {
+                @for document in &found {
+                    tr {
+                        th scope="row" class="subject" { a href=(context.document_address(queue, &document.subject)) { (document.subject) } }
+                        td { (status(document.status.as_deref())) }
+                        td class="number" { (count(document.priority.map(i64::from))) }
+                        td class="number" { (count(document.attempts.map(i64::from))) "/" (count(document.max_attempts.map(i64::from))) }
+                        td class="nowrap" { (ago(document.due_at)) }
+                        td class="nowrap" { (ago(document.created_at)) }
+                        td { (document.worker.as_deref().unwrap_or("–")) }
+                        td class="error" { (short(document.last_error.as_deref())) }
                     }
                 }
-            }
+            }))
         }
         @if has_more || !filter.after.is_empty() {
             nav class="pager" aria-label="Pages of documents" {

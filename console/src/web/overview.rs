@@ -150,26 +150,22 @@ pub fn queues(context: &Context, choice: &Choice, snapshot: &Snapshot) -> Markup
                 p class="notice" { "No queue has a name that contains this text." }
             }
         } @else {
-            div class="scroll" tabindex="0" role="region" aria-label="Table of the queues" {
-                table {
-                    caption class="visually-hidden" { "Queues " (page * ROWS + 1) " to " (page * ROWS + shown.len()) " of " (total) }
-                    thead {
-                        tr {
-                            (head(choice, "", "Queue", false))
-                            (head(choice, "ready", "Ready", true))
-                            (head(choice, "oldest", "Oldest ready", true))
-                            (head(choice, "active", "Active", true))
-                            th scope="col" class="number wide" { "Waiting" }
-                            (head(choice, "rate", "Picked", true))
-                            (head(choice, "failing", "Failing", true))
-                            (head(choice, "failed", "Failed", true))
-                            (head(choice, "killed", "Killed", true))
-                            th scope="col" class="wide" { "Ready, lately" }
-                        }
-                    }
-                    tbody { @for row in shown { (line(context, row)) } }
-                }
-            }
+            (layout::table_with(
+                &format!("the queues, {} to {} of {total}", page * ROWS + 1, page * ROWS + shown.len()),
+                &html! {
+                    (head(choice, "", "Queue", false))
+                    (head(choice, "ready", "Ready", true))
+                    (head(choice, "oldest", "Oldest ready", true))
+                    (head(choice, "active", "Active", true))
+                    th scope="col" class="number wide" { "Waiting" }
+                    (head(choice, "rate", "Picked", true))
+                    (head(choice, "failing", "Failing", true))
+                    (head(choice, "failed", "Failed", true))
+                    (head(choice, "killed", "Killed", true))
+                    th scope="col" class="wide" { "Ready, lately" }
+                },
+                &html! { @for row in shown { (line(context, row)) } },
+            ))
             (pager(choice, page, pages, total))
         }
     }

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::context::Context;
 use super::format::{ago, count, duration, rate};
-use super::layout::{self, Section, source};
+use super::layout::{self, Column::Number, Column::Text, Section, source};
 use super::problem::Problem;
 use super::{Page, forms};
 use crate::poller::Snapshot;
@@ -125,24 +125,16 @@ pub fn numbers(context: &Context, name: &str, snapshot: &Snapshot) -> Markup {
             div { dt { "Next due" } dd { (ago(stat.next_due)) } }
         }
         div class="side" {
-            table {
-                caption { "Totals" }
-                thead { tr { th scope="col" { "Documents" } th scope="col" class="number" { "Total" } th scope="col" class="number" { "Now" } } }
-                tbody {
-                    @for (label, total, now) in totals {
-                        tr { th scope="row" { (label) } td class="number" { (count(total)) } td class="number" { @if let Some(now) = now { (rate(now)) } } }
-                    }
+            (layout::table("the totals", &[Text("Documents"), Number("Total"), Number("Now")], &html! {
+                @for (label, total, now) in totals {
+                    tr { th scope="row" { (label) } td class="number" { (count(total)) } td class="number" { @if let Some(now) = now { (rate(now)) } } }
                 }
-            }
-            table {
-                caption { "Time, in the last minutes" }
-                thead { tr { th scope="col" { "Time" } th scope="col" class="number" { "50 %" } th scope="col" class="number" { "95 %" } th scope="col" class="number" { "99 %" } } }
-                tbody {
-                    @for (label, values) in times {
-                        tr { th scope="row" { (label) } @for value in values { td class="number" { (duration(value)) } } }
-                    }
+            }))
+            (layout::table("the times", &[Text("Time, in the last minutes"), Number("50 %"), Number("95 %"), Number("99 %")], &html! {
+                @for (label, values) in times {
+                    tr { th scope="row" { (label) } @for value in values { td class="number" { (duration(value)) } } }
                 }
-            }
+            }))
         }
     }
 }

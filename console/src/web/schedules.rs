@@ -6,7 +6,7 @@ use serde::Deserialize;
 
 use super::context::{Context, encode};
 use super::format::{ago, count, time};
-use super::layout::{self, Section, source};
+use super::layout::{self, Column::Number, Column::Text, Section, source};
 use super::{Page, forms, problem};
 use crate::calls::{self, Schedule, Tick};
 
@@ -79,23 +79,24 @@ async fn preview(context: &Context, choice: &Choice) -> Markup {
 }
 
 fn table(context: &Context, found: &[Schedule]) -> Markup {
+    let mut columns = vec![
+        Text("Name"),
+        Text("Queue"),
+        Text("Schedule"),
+        Text("State"),
+        Text("Next tick"),
+        Text("Last tick"),
+        Number("Ticks"),
+        Text("Last error"),
+    ];
+    columns.extend(context.app.allow_actions.then_some(Text("Actions")));
     html! {
         @if found.is_empty() {
             p class="notice" { "There is no schedule of a queue that the role may read. One is made with " code { "fetchq.schedule_create()" } "." }
         } @else {
-            div class="scroll" tabindex="0" role="region" aria-label="Table of the schedules" {
-                table {
-                    thead {
-                        tr {
-                            th scope="col" { "Name" } th scope="col" { "Queue" } th scope="col" { "Schedule" }
-                            th scope="col" { "State" } th scope="col" { "Next tick" } th scope="col" { "Last tick" }
-                            th scope="col" class="number" { "Ticks" } th scope="col" { "Last error" }
-                            @if context.app.allow_actions { th scope="col" { "Actions" } }
-                        }
-                    }
-                    tbody { @for schedule in found.iter().take(ROWS) { (line(context, schedule)) } }
-                }
-            }
+            (layout::table("the schedules", &columns, &html! {
+                @for schedule in found.iter().take(ROWS) { (line(context, schedule)) }
+            }))
             @if found.len() > ROWS { p class="muted" { "Only the first " (ROWS) " schedules are shown." } }
         }
     }

@@ -8,7 +8,7 @@ use serde::Deserialize;
 
 use super::context::{Context, encode};
 use super::format::{ago, count};
-use super::layout::{self, Section, source};
+use super::layout::{self, Column, Column::Number, Column::Text, Section, source};
 use super::{MAX_QUEUES, Page, forms, problem};
 use crate::calls::{self, Lease, QueueStat, Worker};
 use crate::db::DbError;
@@ -16,6 +16,17 @@ use crate::poller::Snapshot;
 
 const WORKERS: usize = 500;
 const LEASES: usize = 200;
+
+const LEASE_COLUMNS: [Column; 8] = [
+    Text("Queue"),
+    Text("Subject"),
+    Text("Worker"),
+    Number("Process"),
+    Number("Attempt"),
+    Text("Since"),
+    Text("Until"),
+    Text("Binding"),
+];
 
 #[derive(Debug, Default, Deserialize)]
 pub struct Choice {
@@ -137,45 +148,39 @@ fn table(context: &Context, found: &[Worker], queue: Option<&str>) -> Markup {
         Some(queue) => context.address(&format!("/workers?queue={}", encode(queue))),
         None => context.address("/workers"),
     };
+    let mut columns = vec![
+        Text("Worker"),
+        Number("Sessions"),
+        Number("Leased"),
+        Text("Queues"),
+        Text("Seen first"),
+        Text("Oldest lease"),
+        Text("Next expiry"),
+    ];
+    columns.extend(context.app.allow_actions.then_some(Text("Actions")));
     html! {
         @if found.is_empty() { p class="notice" { "No worker has picked documents of the queues that the role may read." } }
         @else {
-            div class="scroll" tabindex="0" role="region" aria-label="Table of the workers" {
-                table {
-                    thead {
-                        tr {
-                            th scope="col" { "Worker" }
-                            th scope="col" class="number" { "Sessions" }
-                            th scope="col" class="number" { "Leased" }
-                            th scope="col" { "Queues" }
-                            th scope="col" { "Seen first" }
-                            th scope="col" { "Oldest lease" }
-                            th scope="col" { "Next expiry" }
-                            @if context.app.allow_actions { th scope="col" { "Actions" } }
-                        }
-                    }
-                    tbody {
-                        @for worker in found.iter().take(WORKERS) {
-                            @let is_stopping = worker.is_asked_to_stop == Some(true);
-                            tr {
-                                th scope="row" { (worker.name) @if is_stopping { " " span class="tag warn" { "asked to stop" } } }
-                                td class=(if worker.sessions == Some(0) { "number bad" } else { "number" }) { (count(worker.sessions.map(i64::from))) }
-                                td class="number" { (count(worker.documents.map(i64::from))) }
-                                td { (worker.queues.as_deref().unwrap_or_default().join(", ")) }
-                                td class="nowrap" { (ago(worker.since)) }
-                                td class="nowrap" { (ago(worker.oldest_lease)) }
-                                td class="nowrap" { (ago(worker.next_expiry)) }
-                                @if context.app.allow_actions {
-                                    td class="nowrap" {
-                                        (forms::button(context, "Stop…", "small", &back, &[("do", "worker_stop"), ("name", &worker.name)]))
-                                        (forms::button(context, "Release…", "small", &back, &[("do", "worker_release"), ("name", &worker.name)]))
-                                    }
-                                }
+            (layout::table("the workers", &columns, &html! {
+                @for worker in found.iter().take(WORKERS) {
+                    @let is_stopping = worker.is_asked_to_stop == Some(true);
+                    tr {
+                        th scope="row" { (worker.name) @if is_stopping { " " span class="tag warn" { "asked to stop" } } }
+                        td class=(if worker.sessions == Some(0) { "number bad" } else { "number" }) { (count(worker.sessions.map(i64::from))) }
+                        td class="number" { (count(worker.documents.map(i64::from))) }
+                        td { (worker.queues.as_deref().unwrap_or_default().join(", ")) }
+                        td class="nowrap" { (ago(worker.since)) }
+                        td class="nowrap" { (ago(worker.oldest_lease)) }
+                        td class="nowrap" { (ago(worker.next_expiry)) }
+                        @if context.app.allow_actions {
+                            td class="nowrap" {
+                                (forms::button(context, "Stop…", "small", &back, &[("do", "worker_stop"), ("name", &worker.name)]))
+                                (forms::button(context, "Release…", "small", &back, &[("do", "worker_release"), ("name", &worker.name)]))
                             }
                         }
                     }
                 }
-            }
+            }))
             @if found.len() > WORKERS { p class="muted" { "Only the " (WORKERS) " workers with the most leases are shown." } }
         }
     }
@@ -185,31 +190,20 @@ fn lease_table(context: &Context, leases: &[Lease]) -> Markup {
     html! {
         @if leases.is_empty() { p class="notice" { "No document is leased." } }
         @else {
-            div class="scroll" tabindex="0" role="region" aria-label="Table of the leases" {
-                table {
-                    thead {
-                        tr {
-                            th scope="col" { "Queue" } th scope="col" { "Subject" } th scope="col" { "Worker" }
-                            th scope="col" class="number" { "Process" } th scope="col" class="number" { "Attempt" }
-                            th scope="col" { "Since" } th scope="col" { "Until" } th scope="col" { "Binding" }
-                        }
-                    }
-                    tbody {
-                        @for lease in leases.iter().take(LEASES) {
-                            tr {
-                                td { a href=(context.queue_address(&lease.queue, "")) { (lease.queue) } }
-                                th scope="row" class="subject" { a href=(context.document_address(&lease.queue, &lease.subject)) { (lease.subject) } }
-                                td { (lease.worker.as_deref().unwrap_or("–")) }
-                                td class="number" { (lease.pid.map_or("–".to_owned(), |pid| pid.to_string())) }
-                                td class="number" { (count(lease.attempts.map(i64::from))) }
-                                td class="nowrap" { (ago(lease.since)) }
-                                td class="nowrap" { (ago(lease.until)) }
-                                td { (lease.binding.as_deref().unwrap_or("–")) }
-                            }
-                        }
+            (layout::table("the leases", &LEASE_COLUMNS, &html! {
+                @for lease in leases.iter().take(LEASES) {
+                    tr {
+                        td { a href=(context.queue_address(&lease.queue, "")) { (lease.queue) } }
+                        th scope="row" class="subject" { a href=(context.document_address(&lease.queue, &lease.subject)) { (lease.subject) } }
+                        td { (lease.worker.as_deref().unwrap_or("–")) }
+                        td class="number" { (lease.pid.map_or("–".to_owned(), |pid| pid.to_string())) }
+                        td class="number" { (count(lease.attempts.map(i64::from))) }
+                        td class="nowrap" { (ago(lease.since)) }
+                        td class="nowrap" { (ago(lease.until)) }
+                        td { (lease.binding.as_deref().unwrap_or("–")) }
                     }
                 }
-            }
+            }))
             @if leases.len() > LEASES { p class="muted" { "Only the " (LEASES) " oldest leases are shown." } }
         }
     }
