@@ -65,16 +65,16 @@ pub async fn maintenance(context: Context) -> Page {
 /// All parts of fetchq with their states.
 pub fn status(snapshot: &Snapshot) -> Markup {
     html! {
-        (layout::table("the parts", &[Text("Part"), Text("State"), Text("Numbers"), Text("What to do")], &html! {
+        div class="stack" { (layout::table("the parts", &[Text("Part"), Text("State"), Text("Numbers"), Text("What to do")], &html! {
             @for component in &snapshot.status {
                 tr class=[component.hint.is_some().then_some("bad-row")] {
-                    th scope="row" class="nowrap" { (component.component) }
-                    td class="nowrap" { (component.state.as_deref().unwrap_or("–")) }
+                    th scope="row" { (component.component) }
+                    td { (component.state.as_deref().unwrap_or("–")) }
                     td { (component.detail.as_deref().unwrap_or_default()) }
                     td { (component.hint.as_deref().unwrap_or_default()) }
                 }
             }
-        }))
+        })) }
     }
 }
 

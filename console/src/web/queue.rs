@@ -46,11 +46,11 @@ pub async fn queue(context: Context, Path((_, name)): Path<(String, String)>) ->
             h2 id="charts-title" { "Lately" }
             div class="charts" data-series=(context.queue_address(&name, "/series")) {
                 (chart("Documents a second", "rate", &[("pushed", "pushed"), ("picked", "picked"), ("succeeded", "succeeded"), ("failed", "failed")]))
-                (chart("Documents", "count", &[("ready", "ready"), ("active", "active"), ("waiting", "planned, retrying, blocked")]))
+                (chart("Documents", "count", &[("ready", "ready"), ("active", "active"), ("waiting", "waiting")]))
                 (chart("Time of 95 % of the documents", "time", &[("wait_p95", "wait"), ("run_p95", "run")]))
             }
             p class="source" {
-                "From the memory of the console: samples of " code { "fetchq.queue_stats()" }
+                "Waiting are planned, retrying and blocked documents. From the memory of the console: samples of " code { "fetchq.queue_stats()" }
                 ", one a second while a page is open, up to ten minutes. They begin again when the console starts."
             }
         }

@@ -12,6 +12,8 @@ use crate::calls::{self, Schedule, Tick};
 
 const ROWS: usize = 500;
 
+const EXAMPLE: &str = "30 2 * * *";
+
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct Choice {
@@ -30,6 +32,8 @@ pub async fn schedules(context: Context, Query(mut choice): Query<Choice>) -> Pa
         .await;
     let found = found.map_err(|error| context.problem(error))?;
     let preview = preview(&context, &choice).await;
+    let shown = Some(choice.expression.trim()).filter(|expression| !expression.is_empty());
+    let shown = shown.unwrap_or(EXAMPLE);
     let body = html! {
         h1 { "Schedules" }
         section aria-labelledby="list-title" {
@@ -42,7 +46,7 @@ pub async fn schedules(context: Context, Query(mut choice): Query<Choice>) -> Pa
             form class="fields" method="get" action=(context.address("/schedules#preview")) {
                 div class="field" {
                     label for="expression" { "Cron expression or interval" }
-                    input id="expression" name="expression" type="text" value=(choice.expression) placeholder="30 2 * * *" required autocomplete="off";
+                    input id="expression" name="expression" type="text" value=(choice.expression) placeholder=(EXAMPLE) required autocomplete="off";
                 }
                 div class="field" {
                     label for="timezone" { "Time zone" }
@@ -51,7 +55,7 @@ pub async fn schedules(context: Context, Query(mut choice): Query<Choice>) -> Pa
                 button { "Show the next ticks" }
             }
             (preview)
-            (source("select * from fetchq.schedule_preview('30 2 * * *', 'UTC')"))
+            (source(&format!("select * from fetchq.schedule_preview('{}', '{}')", shown.replace('\'', "''"), choice.timezone.replace('\'', "''"))))
         }
     };
     Ok(layout::page(&context, "Schedules", Section::Schedules, None, &body).into_response())

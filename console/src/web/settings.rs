@@ -96,7 +96,7 @@ pub async fn settings(context: Context, Path((_, queue)): Path<(String, String)>
 fn form(context: &Context, queue: &str, all: &Value) -> Markup {
     let can_change = context.app.allow_actions;
     let fields = html! {
-        div class="settings" {
+        div class="settings stack" {
             (layout::table("the settings", &[Text("Setting"), Text("Value"), Text("Meaning")], &html! {
                 @for (key, meaning) in KEYS {
                     @let value = shown(get(all, key));

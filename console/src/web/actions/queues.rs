@@ -101,7 +101,7 @@ pub async fn bulk(context: &Context, fields: &Fields, what: &str) -> Result<Outc
     let max_docs = fields.number("max_docs")?;
     let dry_run = !fields.is_confirmed();
     let end = "filter => $2, max_docs => $3, dry_run => $4) as affected";
-    let (number, verb, call) = match what {
+    let (number, todo, verb, call) = match what {
         "docs_move" => {
             let target = fields.needed("target")?;
             let sql = format!("select fetchq.docs_move($1, $5, {end}");
@@ -113,6 +113,7 @@ pub async fn bulk(context: &Context, fields: &Fields, what: &str) -> Result<Outc
             .await?;
             (
                 number,
+                "Move",
                 format!("moved to {target}"),
                 format!("docs_move('{queue}', '{target}', '{filter}', {max_docs})"),
             )
@@ -127,18 +128,20 @@ pub async fn bulk(context: &Context, fields: &Fields, what: &str) -> Result<Outc
             )
             .await?;
             let call = format!("docs_set_priority('{queue}', {priority}, '{filter}', {max_docs})");
-            (number, format!("given priority {priority}"), call)
+            let todo = "Set the priority of";
+            (number, todo, format!("given priority {priority}"), call)
         }
         _ => {
-            let verb = match what {
-                "docs_retry" => "retried",
-                "docs_kill" => "killed",
-                _ => "dropped",
+            let (todo, verb) = match what {
+                "docs_retry" => ("Retry", "retried"),
+                "docs_kill" => ("Kill", "killed"),
+                _ => ("Drop", "dropped"),
             };
             let sql = format!("select fetchq.{what}($1, {end}");
             let number = affected(context, &sql, &[&queue, &filter, &max_docs, &dry_run]).await?;
             (
                 number,
+                todo,
                 verb.to_owned(),
                 format!("{what}('{queue}', '{filter}', {max_docs})"),
             )
@@ -164,14 +167,14 @@ pub async fn bulk(context: &Context, fields: &Fields, what: &str) -> Result<Outc
     }
     let is_cut = number >= i64::from(max_docs);
     Ok(Outcome::Ask(Question {
-        title: format!("{}: {verb}?", documents(number)),
+        title: format!("{todo} {}?", documents(number)),
         text: html! {
             p {
                 strong { (documents(number)) } " of queue " strong { (queue) } " would be " (verb) ". The filter is " code { (filter) } "."
                 @if is_cut { " That is the limit of this action; there may be more." }
             }
         },
-        label: format!("Yes: {} {verb}", documents(number)),
+        label: format!("{todo} {}", documents(number)),
         call: format!("select fetchq.{call}"),
     }))
 }
