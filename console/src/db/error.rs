@@ -2,6 +2,8 @@
 use deadpool_postgres::PoolError;
 use tokio_postgres::error::SqlState;
 
+use super::tls;
+
 /// The kinds of errors that pages tell apart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DbErrorKind {
@@ -75,7 +77,10 @@ impl From<tokio_postgres::Error> for DbError {
                     hint: None,
                 };
             }
-            return Self::unreachable(message);
+            return Self {
+                hint: tls::hint(&error).map(str::to_owned),
+                ..Self::unreachable(message)
+            };
         };
         let code = report.code();
         let kind = if *code == SqlState::INVALID_SCHEMA_NAME {
