@@ -38,6 +38,15 @@ pub enum Error {
         found: i32,
         last: String,
     },
+    #[error(
+        "{limit} entries of the history of queue \"{queue}\" were read, {found} of them match, and there are more"
+    )]
+    TooMuchHistory {
+        queue: String,
+        limit: i32,
+        found: i32,
+        last: String,
+    },
     #[error("another session has locked {0}")]
     RegistryBusy(String),
     #[error("the library has version {library}, the extension in this database {catalog}")]
@@ -109,6 +118,11 @@ pub enum Error {
     BothGiven {
         one: &'static str,
         other: &'static str,
+    },
+    #[error("\"{given}\" is given without \"{needed}\"")]
+    AlsoNeeded {
+        given: &'static str,
+        needed: &'static str,
     },
     #[error("neither \"{one}\" nor \"{other}\" is given")]
     NeitherGiven {
@@ -291,6 +305,7 @@ impl Error {
             | Self::NoList
             | Self::NotMergeable { .. }
             | Self::BothGiven { .. }
+            | Self::AlsoNeeded { .. }
             | Self::BadDuration { .. }
             | Self::BadUnit(_)
             | Self::BadDirection(_)
@@ -340,7 +355,9 @@ impl Error {
             | Self::MayNotPush { .. } => ERRCODE_INSUFFICIENT_PRIVILEGE,
             Self::NoUpdate => ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
             Self::OtherOwner { .. } => ERRCODE_INVALID_OBJECT_DEFINITION,
-            Self::TooMuchToRead { .. } => ERRCODE_PROGRAM_LIMIT_EXCEEDED,
+            Self::TooMuchToRead { .. } | Self::TooMuchHistory { .. } => {
+                ERRCODE_PROGRAM_LIMIT_EXCEEDED
+            }
             Self::TableBusy { .. } | Self::RegistryBusy(_) => ERRCODE_LOCK_NOT_AVAILABLE,
             Self::TableMissing { .. } => ERRCODE_UNDEFINED_TABLE,
             Self::Invalid(invalid) => match invalid {
@@ -356,6 +373,7 @@ impl Error {
                 | Invalid::Settlements(_)
                 | Invalid::Settlement { .. }
                 | Invalid::Filter(_)
+                | Invalid::HistoryFilter(_)
                 | Invalid::Setting { .. }
                 | Invalid::Settings(_)
                 | Invalid::Retention(_)

@@ -2,11 +2,15 @@
 
 use pgrx::prelude::*;
 
+use crate::api::docs_admin::filter_or_empty;
 use crate::api::entry::{queue_name, respond, respond_write};
+use crate::domain::history_filter;
 use crate::domain::names::QueueName;
+use crate::domain::wording::shorten;
+use crate::error::{Error, Result};
 use crate::maintenance::retention;
 use crate::pg::call::Reply;
-use crate::store::history;
+use crate::store::history_list::{self, Page};
 use crate::store::owned_queue::OwnedQueue;
 use crate::store::rights::{self, Right};
 
@@ -26,17 +30,59 @@ fn queue_trim_history(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     })
 }
 
-/// `queue_history(queue) → documents`: the history of a queue; with NULL, of all queues whose
-/// history the caller may read. Fails with `UnknownQueue`.
+/// `queue_history(queue, filter, max_docs, after) → documents`: the history of a queue, the newest
+/// entries first; with NULL, of all queues whose history the caller may read.
+///
+/// Fails with `UnknownQueue` and `NoRight`, with `NegativeLimit` when `max_docs` is below 0, with
+/// `Invalid` for a filter that is not valid, with `BadValue` when `after` is no position, with `AlsoNeeded` for a filter
+/// or a page without a queue, and with `TooMuchHistory`.
 #[pg_extern(sql = false)]
 fn queue_history(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond(fcinfo, |call| {
         let name = call.opt_text(0).map(QueueName::parse).transpose()?;
         if let Some(name) = &name {
-            rights::require(name, Right::Any)?;
+            rights::require(name, Right::Read)?;
         }
+        let json = filter_or_empty(call, 1);
+        let text = json.to_text();
+        let filter = history_filter::parse(&text)?;
+        let limit = match call.is_null(2) {
+            true => None,
+            false => Some(call.limit(2, "max_docs")?),
+        };
+        let after = call.opt_text(3).map(position).transpose()?;
         let mut out = call.rows();
-        history::list(name.as_ref(), &mut out)?;
+        let Some(name) = name else {
+            let given = [
+                (text != "{}", "filter"),
+                (limit.is_some(), "max_docs"),
+                (after.is_some(), "after"),
+            ];
+            if let Some((_, given)) = given.into_iter().find(|(is_given, _)| *is_given) {
+                return Err(Error::AlsoNeeded {
+                    given,
+                    needed: "queue",
+                });
+            }
+            history_list::all(&mut out);
+            return Ok(out.done());
+        };
+        let page = Page {
+            filter: &filter,
+            json,
+            limit,
+            after,
+        };
+        history_list::page(&name, &page, &mut out)?;
         Ok(out.done())
+    })
+}
+
+/// The position of an entry. Fails with `BadValue`.
+fn position(text: &str) -> Result<(i64, i64)> {
+    history_list::parse_position(text).ok_or_else(|| Error::BadValue {
+        argument: "after",
+        value: shorten(text),
+        rule: "the position of the last row of the page before",
     })
 }

@@ -64,13 +64,31 @@ fn worker_stop_requested(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     })
 }
 
-/// `lease_list() → leases`: the leased documents of all queues that the caller may read, with
-/// their workers. The view `fetchq.leases` shows the same.
+/// `lease_list(queue, max_docs, after) → leases`: the leased documents of a queue, or of all queues
+/// that the caller may read, with their workers. The view `fetchq.leases` shows all of them.
+///
+/// Fails with `UnknownQueue` and `NoRight` for a queue that is named, with `NegativeLimit` when
+/// `max_docs` is below 0, and with `AlsoNeeded` for `after` without a queue.
 #[pg_extern(sql = false)]
 fn lease_list(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond(fcinfo, |call| {
+        let name = match call.is_null(0) {
+            true => None,
+            false => Some(queue_name(call, 0)?),
+        };
+        let limit = match call.is_null(1) {
+            true => None,
+            false => Some(call.limit(1, "max_docs")?),
+        };
+        let after = call.opt_text(2);
+        if after.is_some() && name.is_none() {
+            return Err(Error::AlsoNeeded {
+                given: "after",
+                needed: "queue",
+            });
+        }
         let mut out = call.rows();
-        worker_sessions::list_leases(&mut out);
+        worker_sessions::list_leases(name.as_ref(), limit, after, &mut out)?;
         Ok(out.done())
     })
 }

@@ -27,6 +27,8 @@ pub enum Invalid {
     SettlementLength { at: usize, too_long: Box<Invalid> },
     #[error("invalid filter: {0}")]
     Filter(String),
+    #[error("invalid filter: {0}")]
+    HistoryFilter(String),
     #[error("there is no setting {:?} of a queue", shorten(.0))]
     UnknownSetting(String),
     #[error(

@@ -6,6 +6,7 @@
 pub mod counter_events;
 pub mod fair_share;
 pub mod filter;
+pub mod history_filter;
 pub mod invalid;
 pub mod jobs;
 pub mod lease_number;

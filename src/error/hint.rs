@@ -3,7 +3,7 @@
 use super::Error;
 use crate::domain::invalid::Invalid;
 use crate::domain::wording::Writer;
-use crate::domain::{filter, queue_settings, schedule, settlement, version};
+use crate::domain::{filter, history_filter, queue_settings, schedule, settlement, version};
 
 impl Error {
     /// What the caller can do.
@@ -13,6 +13,7 @@ impl Error {
             Self::NegativeLimit { .. } => "Pass 0 or more.".into(),
             Self::BadDuration { .. } | Self::BadInterval(..) | Self::LongDuration { .. } => "Pass an interval such as '5m' or '1 hour'.".into(),
             Self::NeitherGiven { one, other } => format!("Pass {one} or {other}."),
+            Self::AlsoNeeded { given, needed } => format!("Pass {needed}, or omit {given}."),
             Self::BothGiven { one, other } => format!("Pass {one} or {other}, and omit the other one."),
             Self::InList { error, .. } => error.hint(),
             Self::UnknownQueue(queue) => {
@@ -61,6 +62,7 @@ impl Error {
             Self::MayNotCarry { queue, target, role, kind: Writer::Grantee } => format!("The role could have added or changed them. The owner of queue \"{target}\" can run: select fetchq.queue_grant('{target}', '{}', 'producer'). Or the owner of queue \"{queue}\" can remove what the role has written, and run: revoke insert, update, trigger on fetchq_data.\"{queue}__docs\" from \"{}\"", role.replace('\'', "''"), role.replace('"', "\"\"")),
             Self::MayNotCarry { queue, kind: Writer::Public, .. } => format!("Anybody could have added or changed them. The owner of queue \"{queue}\" can remove what others have written, and run: revoke insert, update, trigger on fetchq_data.\"{queue}__docs\" from public"),
             Self::TooMuchToRead { found, last, .. } => format!("Filter by the status planned, pending or active or by the beginning of the subject, which have an index. Or read in parts: max_docs => {found} for what was found, then go on with after => '{}'", last.replace('\'', "''")),
+            Self::TooMuchHistory { found, last, .. } => format!("Filter by settled_since and settled_before, or by a longer beginning of the subject, which have an index. Or read in parts: max_docs => {found} for what was found, then go on with after => '{last}'"),
             Self::RegistryBusy(_) => "Try again; nothing is waited for. The view pg_locks shows who has locked it.".into(),
             Self::MayNotPush { .. } => "A role that may push into the queue can take it over: call fetchq.schedule_create() with replace => true.".into(),
             Self::NoUpdate => "Run: alter extension fetchq update".into(),
@@ -90,6 +92,7 @@ impl Error {
                 Invalid::SettlementLength { .. } => "Nothing was settled. Use a shorter subject, such as a hash of the long one, and put long messages into the details.".into(),
                 Invalid::MetricName(_) => "A metric name has 1 to 40 characters.".into(),
                 Invalid::DocumentList { .. } => "Write the list as ('subject', priority, 'json payload', {DATA}), ...; only literals are allowed.".into(),
+                Invalid::HistoryFilter(_) => format!("The keys of a filter of the history are {}.", history_filter::keys()),
                 Invalid::Filter(_) => format!("The keys of a filter are {}.", filter::KEYS.join(", ")),
                 Invalid::UnknownSetting(_) => format!("The settings are {}, where retry.base is the key base of the object in retry.", queue_settings::keys()),
                 Invalid::Setting { .. } => "Nothing was changed. See fetchq.queue_settings() for the current values; null resets a setting to its default.".into(),

@@ -340,6 +340,27 @@ impl Rows<'_> {
             .collect()
     }
 
+    /// Returns all columns of a row as [`Self::args`] does, copied into the memory in which the connection
+    /// was opened. So they outlive the connection, and a subtransaction that is rolled back.
+    pub fn kept_args(&self, row: usize) -> Vec<Arg> {
+        let types = self.column_types();
+        let keep = |oid: pg_sys::Oid, datum: pg_sys::Datum| {
+            let (mut length, mut by_value) = (0, false);
+            // SAFETY: The type is that of a column of the result, so it exists. SPI copies the value
+            // as its type says, while the connection is open.
+            unsafe {
+                pg_sys::get_typlenbyval(oid, &mut length, &mut by_value);
+                pg_sys::SPI_datumTransfer(datum, by_value, i32::from(length))
+            }
+        };
+        (1..)
+            .zip(types)
+            .map(|(column, oid)| {
+                Arg::new(oid, self.datum(row, column).map(|datum| keep(oid, datum)))
+            })
+            .collect()
+    }
+
     fn type_of(&self, column: i32) -> pg_sys::Oid {
         // SAFETY: This is called only for results with rows, so there is a descriptor. SPI
         // checks the number of the column.

@@ -55,11 +55,10 @@ const SELECTED: &str = "from only {docs} d
     where {conditions}
         {condition}";
 
-/// The conditions of a filter on a document `d`. The parameters $1 to $13 are those of
-/// `BulkRequest::args`.
-pub(super) const CONDITIONS: &str = "d.status {=} any ($1)
-        and (d.lock_upgrade is null or d.lock_upgrade {=} 'infinity')
-        and ($2 is null or d.version {=} any ($2))
+/// The conditions of $2 to $12, which entries of a history can satisfy, too.
+macro_rules! conditions {
+    () => {
+        "($2 is null or d.version {=} any ($2))
         and ($3 is null or d.priority {=} any ($3))
         and ($4 is null or d.priority {>=} $4)
         and ($5 is null or d.priority {<=} $5)
@@ -69,7 +68,19 @@ pub(super) const CONDITIONS: &str = "d.status {=} any ($1)
         and ($9 is null or d.payload {@>} $9)
         and ($10 is null or d.subject::pg_catalog.text {~~} $10)
         and ($11 is null or d.last_error {~~} $11)
-        and ($12 is null or d.ordering_key {=} $12)";
+        and ($12 is null or d.ordering_key {=} $12)"
+    };
+}
+pub(super) use conditions;
+
+/// The conditions of a filter on a document `d`. The parameters $1 to $13 are those of
+/// `BulkRequest::args`.
+pub(super) const CONDITIONS: &str = concat!(
+    "d.status {=} any ($1)
+        and (d.lock_upgrade is null or d.lock_upgrade {=} 'infinity')
+        and ",
+    conditions!()
+);
 
 const LOCK_SELECTED: &str = "select d.subject::pg_catalog.text, d.status, d.version, d.priority
     {selected}

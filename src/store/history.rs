@@ -6,19 +6,16 @@
 use std::collections::{HashMap, HashSet};
 
 use crate::domain::counter_events::Event;
-use crate::domain::names::QueueName;
 use crate::domain::status::Status;
 use crate::domain::timing::Tally;
-use crate::error::Result;
-use crate::pg::row_sink::RowSink;
 use crate::pg::spi::{self, Rows, Spi};
 use crate::pg::value::Arg;
 use crate::store::bookkeeping::subjects_settled;
 use crate::store::history_worker::{By, session_name};
 use crate::store::open_queue::Queue;
 use crate::store::policy::Keep;
-use crate::store::statement::{self, Statement};
-use crate::store::{counter_log, leases, metrics, owned_queue, queue, queue_tables};
+use crate::store::statement::Statement;
+use crate::store::{counter_log, leases, metrics};
 
 /// How a document was settled: the column `outcome` of the history.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,7 +28,8 @@ pub enum Outcome {
 }
 
 impl Outcome {
-    const ALL: [Self; 5] = [
+    /// All of them.
+    pub const ALL: [Self; 5] = [
         Self::Completed,
         Self::Killed,
         Self::Dropped,
@@ -432,57 +430,3 @@ pub fn trim(queue: &Queue, limit: i32) -> i32 {
 /// How many documents one part of a sweep reads, and how many rows one statement removes from
 /// a history, so that each transaction stays short.
 pub const BATCH: i32 = 10_000;
-
-/// The queues whose history the caller may read.
-pub fn readable() -> Vec<QueueName> {
-    spi::connect(|spi| {
-        let rows = spi.once(LIST_READABLE, &[]);
-        let names = (0..rows.len()).filter_map(|row| rows.get::<String>(row, 1));
-        names
-            .filter_map(|name| QueueName::parse(&name).ok())
-            .collect()
-    })
-}
-
-const LIST_READABLE: &str = "select q.name::text from fetchq.queues q
-    join pg_class c on c.relname {=} (q.name {||} '__history')
-        and c.relnamespace {=} 'fetchq_data'::regnamespace
-    where has_table_privilege(c.oid, 'select')
-    order by q.name";
-
-/// The rows of `queue_history` for a queue. $1: the name of the queue.
-pub const ROWS: &str = "select $1::varchar, h.id, h.settled_at, h.outcome, h.subject, h.version,
-        h.priority, h.attempts, h.iterations, h.created_at, h.payload, h.last_error,
-        h.ordering_key, h.origin, h.worker, h.headers, h.due_at, h.picked_at, h.result,
-        h.progress, h.max_attempts
-    from only {history} h";
-
-/// Adds the history of one queue to a result. Without a name it adds the histories of all
-/// queues that the caller may read.
-///
-/// Fails with `UnknownQueue` when there is no such queue. A queue that has never kept a
-/// history has no table for it, and adds nothing.
-pub fn list(name: Option<&QueueName>, out: &mut RowSink) -> Result<()> {
-    let is_named = name.is_some();
-    let names = match name {
-        Some(name) => {
-            queue::id(name)?;
-            match queue_tables::has_history(name) {
-                true => vec![name.clone()],
-                false => Vec::new(),
-            }
-        }
-        None => readable(),
-    };
-    for name in names {
-        let sql = statement::render(ROWS, &name);
-        let args = [Arg::from(name.as_str())];
-        let mut read = || spi::connect(|spi| out.extend(&spi.once(&sql, &args)));
-        if is_named {
-            read();
-        } else {
-            owned_queue::read_as_owner(&name, &["history"], read);
-        }
-    }
-    Ok(())
-}

@@ -1,11 +1,9 @@
 //! What is installed, removing it (`destroy_with_terrible_consequences`), and the trace of a
 //! document.
 
-use pgrx::pg_sys;
-
 use crate::domain::names::QueueName;
 use crate::pg::row_sink::RowSink;
-use crate::pg::spi::{self, Rows};
+use crate::pg::spi;
 use crate::pg::value::Arg;
 use crate::store::owned_queue;
 use crate::store::queue_tables;
@@ -74,36 +72,31 @@ pub fn trace_sql(name: &QueueName) -> String {
 /// history in every queue, numbered from 1. `is_descending` reverses the order of the rows, not their
 /// numbers.
 pub fn trace(subject: &str, is_descending: bool, out: &mut RowSink) {
-    let queues = rights::list(Right::Read);
-    spi::connect(|spi| {
-        let found: Vec<(&QueueName, Rows)> = queues
-            .iter()
-            .filter_map(|name| {
-                let read = || spi.once(&trace_sql(name), &[Arg::from(subject)]);
-                let tables: &[&str] = match queue_tables::has_history(name) {
-                    true => &["logs", "history"],
-                    false => &["logs"],
-                };
-                Some((name, owned_queue::read_as_owner(name, tables, read)?))
+    let mut steps: Vec<(i32, QueueName, Vec<Arg>)> = Vec::new();
+    for name in rights::list(Right::Read) {
+        let tables: &[&str] = match queue_tables::has_history(&name) {
+            true => &["logs", "history"],
+            false => &["logs"],
+        };
+        let read = || {
+            spi::connect(|spi| {
+                let rows = spi.once(&trace_sql(&name), &[Arg::from(subject)]);
+                (0..rows.len()).map(|row| rows.kept_args(row)).collect()
             })
-            .collect();
-        let rows = found
-            .iter()
-            .flat_map(|(name, rows)| (0..rows.len()).map(move |row| (*name, rows, row)));
-        let mut steps: Vec<(i32, (&QueueName, &Rows, usize))> = (1..).zip(rows).collect();
-        if is_descending {
-            steps.reverse();
+        };
+        let found: Vec<Vec<Arg>> =
+            owned_queue::read_as_owner(&name, tables, read).unwrap_or_default();
+        for row in found {
+            steps.push((steps.len() as i32 + 1, name.clone(), row));
         }
-        for (step, (name, rows, row)) in steps {
-            let column = |at, oid| Arg::new(oid, rows.datum(row, at));
-            out.push(&[
-                Arg::from(step),
-                column(1, pg_sys::TIMESTAMPTZOID),
-                Arg::from(name.as_str()),
-                column(2, pg_sys::VARCHAROID),
-                column(3, pg_sys::VARCHAROID),
-                column(4, pg_sys::JSONBOID),
-            ]);
-        }
-    });
+    }
+    if is_descending {
+        steps.reverse();
+    }
+    for (step, name, row) in steps {
+        let mut columns = vec![Arg::from(step)];
+        columns.extend(row);
+        columns.insert(2, Arg::from(name.as_str()));
+        out.push(&columns);
+    }
 }

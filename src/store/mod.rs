@@ -40,6 +40,7 @@ pub mod docs_settle;
 pub mod floor_check;
 pub mod grants;
 pub mod history;
+pub mod history_list;
 pub mod history_worker;
 pub mod info;
 pub mod jobs;

@@ -41,10 +41,18 @@ pub struct OwnedQueue {
 /// the documents: what the owner has attached to its tables gains no rights of the caller.
 /// `tables` are those that it reads beside the documents. The caller may read all of them.
 ///
-/// Waits for nobody. Returns None where a table is missing; and, with a notice, where another
-/// session has locked one, where one belongs to another role than the documents, and where a
-/// policy restricts what the caller may read.
+/// Waits for nobody, and keeps no lock, so that a caller can read all queues of a database one by one:
+/// the locks of a subtransaction that is rolled back are released. So the result must not be in the
+/// memory of a statement that ran in `work`, and a tuplestore must have been created before.
+///
+/// Returns None where a table is missing; and, with a notice, where another session has locked one,
+/// where one belongs to another role than the documents, and where a policy restricts what the caller
+/// may read.
 pub fn read_as_owner<R>(name: &QueueName, tables: &[&str], work: impl FnOnce() -> R) -> Option<R> {
+    subtransaction::roll_back_unless_kept(|| (read_locked(name, tables, work), false))
+}
+
+fn read_locked<R>(name: &QueueName, tables: &[&str], work: impl FnOnce() -> R) -> Option<R> {
     let caller = role::current();
     let mut owner = None;
     for table in std::iter::once(&"docs").chain(tables) {

@@ -72,7 +72,7 @@ fn require_readable(name: &QueueName) -> Result<()> {
 }
 
 /// How many documents one page may read. Not measured: some tenths of a second.
-const MAX_READ: i32 = 100_000;
+pub(super) const MAX_READ: i32 = 100_000;
 
 // A page. {source}: what is read. $1 to $13 are those of `CONDITIONS`, $14 the subject after which
 // the page begins, $15 and $16 a range of subjects, $17 the name of the queue, $18 `MAX_READ`.
@@ -187,7 +187,7 @@ fn is_indexed(name: &QueueName, request: &BulkRequest) -> bool {
 }
 
 /// The range of subjects that a pattern of LIKE can match: the first one, and one beyond the last.
-fn subject_range(pattern: Option<&str>) -> (Option<String>, Option<String>) {
+pub(super) fn subject_range(pattern: Option<&str>) -> (Option<String>, Option<String>) {
     let prefix: String = pattern
         .unwrap_or_default()
         .chars()

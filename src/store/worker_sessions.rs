@@ -7,18 +7,20 @@ use crate::domain::counter_events::Event;
 use crate::domain::names::QueueName;
 use crate::domain::status::Status;
 use crate::error::{Error, Result};
+use crate::pg::relation::{self, LockMode};
 use crate::pg::row_sink::RowSink;
 use crate::pg::spi::{self, Rows};
-use crate::pg::time;
 use crate::pg::value::Arg;
+use crate::pg::{planner, subtransaction, time};
 use crate::ready::key::PickKey;
 use crate::settings::SessionLeases;
 use crate::store::bookkeeping::{documents_ready, note_entry};
+use crate::store::counter_segments::SEGMENTS;
 use crate::store::open_queue::Queue;
 use crate::store::owned_queue::{self, OwnedQueue};
 use crate::store::rights::{self, Right, Scope};
 use crate::store::statement::{self, Statement};
-use crate::store::{counter_log, plans};
+use crate::store::{counter_log, counter_segments, plans, queue};
 
 const LIST_QUEUES_OF: &str = "select distinct q.name::text
     from fetchq.worker_sessions w
@@ -129,17 +131,30 @@ pub fn is_stop_requested(queue: &QueueName, worker: &str, since: i64) -> bool {
     })
 }
 
-/// The leased documents of a queue. $1: its name.
-pub const LEASED: &str = "select q.name, d.subject, d.version, d.attempts, d.lease,
+/// The leased documents of a queue, in the order of their subjects. $1: its name, $2: the subject
+/// after which the page begins, $3: how many, NULL for all.
+// Index: the due index, whose condition is that of the first part. It has no other documents than
+// those, and planned ones.
+pub const LEASED: &str = "with leased as materialized (
+        select d.subject, d.version, d.attempts, d.lease, d.picked_at, d.next_iteration,
+            d.worker_session
+        from only {docs} d
+        where d.status {=} {active} and d.lock_upgrade is null
+    ), page as materialized (
+        select l.* from leased l
+        where $2 is null or l.subject {>} $2
+        order by l.subject
+        limit $3
+    )
+    select q.name, p.subject, p.version, p.attempts, p.lease,
         w.name as worker, w.pid,
-        d.picked_at, d.next_iteration,
+        p.picked_at, p.next_iteration,
         case when w.binding {=} 1 then 'return' when w.binding {=} 2 then 'keep' else 'off' end,
-        d.worker_session
-    from only {docs} d
+        p.worker_session
+    from page p
     join fetchq.queues q on q.name {=} $1
-    left join fetchq.worker_sessions w on w.id {=} d.worker_session
-    where d.status {=} {active}
-    order by d.next_iteration, d.seq";
+    left join fetchq.worker_sessions w on w.id {=} p.worker_session
+    order by p.subject";
 
 /// The sessions of a queue whose leases are bound to them.
 #[derive(Debug, Default)]
@@ -349,13 +364,89 @@ pub fn release_all(worker: &str) -> Result<Option<i32>> {
     Ok(Some(released))
 }
 
-/// Adds the leased documents of all queues that the caller may read to a result.
-pub fn list_leases(out: &mut RowSink) {
-    for name in rights::list(Right::Read) {
-        let sql = statement::render(LEASED, &name);
-        let args = [Arg::from(name.as_str())];
-        owned_queue::read_as_owner(&name, &[], || {
-            spi::connect(|spi| out.extend(&spi.once(&sql, &args)));
+// The counters are exact, so a queue that is not among these has no leased document. Only plain SQL
+// can make them wrong, until the next recount.
+const LIST_LEASING_QUEUES: &str = "select m.queue::text from fetchq.metrics_exact m
+    where m.metric {=} 'act' and m.value {<>} 0
+    order by 1";
+
+/// The tables of the counters, beside their segments.
+const COUNTERS: [&str; 4] = [
+    "metrics",
+    "counter_events",
+    "counter_log",
+    "counter_segments",
+];
+
+/// The queues that have leased documents by the counters, in the order of their names. None where
+/// another session has locked the counters. Waits for nobody, and keeps no lock.
+fn leasing_queues() -> Option<Vec<QueueName>> {
+    let tables = COUNTERS
+        .iter()
+        .map(|table| relation::lookup("fetchq", table));
+    let segments = (1..=SEGMENTS).map(counter_segments::table);
+    let mut tables = tables.chain(segments);
+    let names: Option<Vec<String>> = subtransaction::roll_back_unless_kept(|| {
+        let is_locked = tables
+            .all(|table| table.is_some_and(|table| relation::try_lock(table, LockMode::Readers)));
+        let names = is_locked.then(|| {
+            spi::connect(|spi| {
+                let rows = spi.once(LIST_LEASING_QUEUES, &[]);
+                (0..rows.len()).filter_map(|row| rows.get(row, 1)).collect()
+            })
         });
+        (names, false)
+    });
+    let parsed = names?
+        .into_iter()
+        .filter_map(|name| QueueName::parse(&name).ok());
+    Some(parsed.collect())
+}
+
+/// Adds the leased documents of one queue to a result, or of all that the caller may read: at most
+/// `limit` of them, in the order of queues and subjects. `after`: the subject after which those of
+/// the one queue begin.
+///
+/// Fails with `Error::UnknownQueue` and `Error::NoRight` for a queue that is named.
+pub fn list_leases(
+    name: Option<&QueueName>,
+    limit: Option<i32>,
+    after: Option<&str>,
+    out: &mut RowSink,
+) -> Result<()> {
+    out.prepare();
+    let mut read = |name: &QueueName, limit: Option<i32>| {
+        let sql = statement::render(LEASED, name);
+        let limit = Arg::from(limit.map(i64::from));
+        let args = [Arg::from(name.as_str()), Arg::from(after), limit];
+        planner::with_index_scans(|| {
+            spi::connect(|spi| {
+                let rows = spi.once(&sql, &args);
+                out.extend(&rows);
+                rows.affected()
+            })
+        })
+    };
+    if let Some(name) = name {
+        rights::require_existing(name, Right::Read)?;
+        queue::id(name)?;
+        read(name, limit);
+        return Ok(());
     }
+    let names = match leasing_queues() {
+        Some(names) => names
+            .into_iter()
+            .filter(|name| rights::has(name, Right::Read))
+            .collect(),
+        None => rights::list(Right::Read),
+    };
+    let mut remaining = limit;
+    for name in names {
+        if remaining == Some(0) {
+            break;
+        }
+        let found = owned_queue::read_as_owner(&name, &[], || read(&name, remaining));
+        remaining = remaining.map(|n| n - found.unwrap_or(0));
+    }
+    Ok(())
 }

@@ -21,17 +21,21 @@ create type fetchq.settled_document as (
     picked_at timestamptz,
     result jsonb,
     progress jsonb,
-    max_attempts int
+    max_attempts int,
+    position text
 );
 comment on type fetchq.settled_document is 'A row of fetchq.queue_history()';
 
-create function fetchq.queue_history(queue text default null)
+create function fetchq.queue_history(
+    queue text default null, filter jsonb default '{}', max_docs int default null,
+    after text default null
+)
 returns setof fetchq.settled_document
 language c stable parallel unsafe
 set search_path = pg_catalog, pg_temp
 as 'MODULE_PATHNAME', 'queue_history_wrapper';
-comment on function fetchq.queue_history(text) is
-    'The history of a queue, or of all queues whose history the caller may read';
+comment on function fetchq.queue_history(text, jsonb, int, text) is
+    'The history of a queue, the newest entries first, or of all queues whose history the caller may read; for the next page, pass the last position as after';
 
 create view fetchq.history as select * from fetchq.queue_history();
 comment on view fetchq.history is

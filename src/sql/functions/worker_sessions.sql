@@ -39,13 +39,15 @@ create type fetchq.lease as (
 );
 comment on type fetchq.lease is 'A row of fetchq.lease_list()';
 
-create function fetchq.lease_list()
+create function fetchq.lease_list(
+    queue text default null, max_docs int default null, after text default null
+)
 returns setof fetchq.lease
 language c stable parallel unsafe
 set search_path = pg_catalog, pg_temp
 as 'MODULE_PATHNAME', 'lease_list_wrapper';
-comment on function fetchq.lease_list() is
-    'The leased documents of the queues that the caller may read';
+comment on function fetchq.lease_list(text, int, text) is
+    'The leased documents of a queue, or of all queues that the caller may read, in the order of queues and subjects; for the next page of a queue, pass the last subject as after';
 
 create view fetchq.leases as select * from fetchq.lease_list();
 comment on view fetchq.leases is

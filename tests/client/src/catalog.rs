@@ -184,7 +184,8 @@ impl Function {
             ("ref_id", _) => Value::text("ref"),
             ("metric", _) => Value::text("custom"),
             ("direction", _) => Value::text("DESC"),
-            ("after", _) => Value::text("a"),
+            // A subject, and a position in a history.
+            ("after", _) => Value::text("1-1"),
             ("table_name", _) => Value::text("fetchq_data.q__metrics"),
             ("field", _) => Value::text("created_at"),
             ("unit", _) => Value::text("minute"),
@@ -224,6 +225,9 @@ impl Function {
             ("setting", _) => Value::text("max_attempts"),
             ("worker", _) => Value::text("worker 1"),
             ("binding", _) => Value::text("return"),
+            ("filter", _) if self.name == "queue_history" => {
+                Value::Json(json!({"outcome": "dropped"}))
+            }
             ("filter", _) => Value::Json(json!({"status": ["planned", "pending", "killed"]})),
             ("dry_run", _) => Value::Bool(false),
             (name, ty) => panic!(

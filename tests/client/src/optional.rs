@@ -58,10 +58,20 @@ const OPTIONAL: &[(&[&str], &str)] = &[
             "docs_drop",
             "docs_move",
             "docs_set_priority",
+            "lease_list",
+            "queue_history",
         ],
         "max_docs",
     ),
-    (&["docs_list", "docs_retry", "docs_set_priority"], "filter"),
+    (
+        &[
+            "docs_list",
+            "docs_retry",
+            "docs_set_priority",
+            "queue_history",
+        ],
+        "filter",
+    ),
     (
         &[
             "docs_retry",
@@ -77,9 +87,9 @@ const OPTIONAL: &[(&[&str], &str)] = &[
     (&["doc_complete_many"], "results"),
     (&["doc_extend"], "progress"),
     (&["doc_reject", "log_error"], "ref_id"),
-    (&["queue_history", "queue_grants", "queue_stats"], "queue"),
+    (&["queue_grants", "queue_stats"], "queue"),
     (&["metric_export"], "family"),
-    (&["docs_list"], "after"),
+    (&["docs_list", "lease_list", "queue_history"], "after"),
     (&["schedule_create"], "starts_at"),
     (&["schedule_create"], "ends_at"),
     (&["doc_lease_any"], "weights"),
@@ -96,8 +106,11 @@ const OPTIONAL: &[(&[&str], &str)] = &[
 ];
 
 /// Arguments whose default is refused, and so is NULL: the SQLSTATE says more than that it is NULL.
-const REFUSED: (&[&str], &str, &str) =
-    (&["docs_kill", "docs_drop", "docs_move"], "filter", "21000");
+const REFUSED: &[(&[&str], &str, &str)] = &[
+    (&["docs_kill", "docs_drop", "docs_move"], "filter", "21000"),
+    // Beside values of the other arguments.
+    (&["lease_list", "queue_history"], "queue", "22023"),
+];
 
 /// What NULL is for an argument.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -114,8 +127,10 @@ pub enum NullIs {
 pub fn null_is(function: &str, argument: &str) -> NullIs {
     let is_listed =
         |(functions, name): &(&[&str], &str)| functions.contains(&function) && *name == argument;
-    let (functions, name, state) = REFUSED;
-    if is_listed(&(functions, name)) {
+    let refused = REFUSED
+        .iter()
+        .find(|(functions, name, _)| is_listed(&(*functions, *name)));
+    if let Some((_, _, state)) = refused {
         NullIs::Refused(state)
     } else if OPTIONAL.iter().any(is_listed) {
         NullIs::Default

@@ -23,6 +23,7 @@ mod key_places;
 mod lease_crash;
 mod lease_numbers;
 mod load_crash;
+mod many_queues;
 mod metric_export;
 mod mistrust;
 mod model;

@@ -181,3 +181,76 @@ select was_dropped from fetchq.queue_drop('rq_hist');
 drop owned by regress_fetchq_worker, regress_fetchq_reader;
 drop role regress_fetchq_worker, regress_fetchq_reader;
 reset fetchq.worker;
+
+-- Pages of the history of a queue: the newest entries first, by filter.
+select was_created from fetchq.queue_create('rq_past');
+select from fetchq.queue_configure('rq_past', '{"history": {"completed": "1 year", "killed": "1 year", "dropped": "1 year"}}');
+insert into fetchq_data.rq_past__history (settled_at, outcome, subject, version, priority, attempts, iterations, payload, last_error, worker, created_at)
+select '2026-01-01 00:00:00.123456+00'::timestamptz + (i / 4) * interval '1 hour 1 microsecond', (array['completed', 'killed', 'dropped', 'popped', 'cancelled'])[1 + i % 5],
+    's-' || lpad((i % 40)::text, 2, '0'), i % 2, i % 3, i % 4, i, jsonb_build_object('i', i), 'error ' || i % 7, 'node-' || i % 2, '2025-12-31'
+from generate_series(1, 200) i;
+select subject, outcome, position, settled_at, payload from fetchq.queue_history('rq_past', max_docs => 3);
+-- All pages together are the whole, each entry once and in order.
+with recursive pages as (
+    select 1 as page, array(select row(id, position)::text from fetchq.queue_history('rq_past', '{}', 30)) as rows,
+        (select position from fetchq.queue_history('rq_past', '{}', 30) offset 29) as last
+    union all
+    select page + 1, array(select row(id, position)::text from fetchq.queue_history('rq_past', '{}', 30, p.last)),
+        (select position from fetchq.queue_history('rq_past', '{}', 30, p.last) offset 29) from pages p where p.last is not null)
+select count(distinct page) as pages, count(*) as entries, array_agg(row order by page, n) = array(
+    select row(id, position)::text from fetchq.queue_history('rq_past')) as same_as_whole,
+    array(select id from fetchq.queue_history('rq_past')) = array(select id from fetchq_data.rq_past__history order by settled_at desc, id desc) as in_order
+from pages, unnest(rows) with ordinality r (row, n);
+select f as filter, count(*), min(h.id), max(h.id) from unnest(array[
+    '{}', '{"outcome": "killed"}', '{"outcome": ["popped", "dropped"]}', '{"outcome": []}', '{"worker": "node-1"}', '{"version": 1, "min_attempts": 2}', '{"priority": [0, 1]}',
+    '{"settled_since": "2026-01-02 00:00+00"}', '{"settled_before": "2026-01-01 05:00+00", "outcome": "completed"}', '{"settled_since": "2100-01-01"}',
+    '{"subject": "s-07"}', '{"subject": "s-0%", "outcome": "killed"}', '{"subject": "%7"}', '{"error": "%3"}', '{"payload": {"i": 77}}', '{"newer_than": "1 day"}', '{"older_than": "1 day"}']) with ordinality f (f, n)
+left join lateral fetchq.queue_history('rq_past', f::jsonb, 1000) h on true group by f, f.n order by f.n;
+select f as filter, bool_and(a = b) as same_without_pages from unnest(array['{"outcome": "killed"}', '{"subject": "s-0%"}', '{"worker": "node-0", "version": 0}']) f,
+    lateral (select array(select id from fetchq.queue_history('rq_past', f::jsonb)) as a, array(select id from fetchq.queue_history('rq_past', f::jsonb, 1000)) as b) x group by 1;
+select id from fetchq.queue_history('rq_past', '{"subject": "s-07"}', 2);
+select h.id from fetchq.queue_history('rq_past', '{"subject": "s-07"}', 2, (select position from fetchq.queue_history('rq_past', '{"subject": "s-07"}', 2) offset 1)) h;
+select count(*) from fetchq.queue_history('rq_past', max_docs => 0);
+select count(*) from fetchq.queue_history('rq_past', null, null, null);
+select test.error(c) from unnest(array[
+    $$select fetchq.queue_history('rq_nope', '{}', 1)$$, $$select fetchq.queue_history('rq_past', '{}', -1)$$, $$select fetchq.queue_history('rq_past', '[]', 1)$$,
+    $$select fetchq.queue_history('rq_past', '{"status": "killed"}')$$, $$select fetchq.queue_history('rq_past', '{"all": true}')$$, $$select fetchq.queue_history('rq_past', '{"outcome": "dead"}')$$,
+    $$select fetchq.queue_history('rq_past', '{"settled_since": "soon"}')$$, $$select fetchq.queue_history('rq_past', '{"settled_before": 7}')$$, $$select fetchq.queue_history('rq_past', '{"older_than": "-1 h"}')$$,
+    $$select fetchq.queue_history('rq_past', after => 'soon')$$, $$select fetchq.queue_history('rq_past', after => '1-')$$, $$select fetchq.queue_history('rq_past', after => '99999999999999999999-1')$$,
+    $$select fetchq.queue_history(max_docs => 1)$$, $$select fetchq.queue_history(filter => '{"outcome": "killed"}')$$, $$select fetchq.queue_history(after => '1-1')$$]) c;
+-- A page that would read too much is refused, and says how to go on. Other pages read little of a long history.
+begin;
+insert into fetchq_data.rq_past__history (settled_at, outcome, subject, version, priority, attempts, iterations)
+select '2026-03-01 00:00+00', 'completed', 'much-' || i, 0, 0, 0, i from generate_series(1, 100100) i;
+analyze fetchq_data.rq_past__history;
+select test.error($$select fetchq.queue_history('rq_past', '{"worker": "nobody"}', 10)$$);
+select count(*) from fetchq.queue_history('rq_past', '{"worker": "nobody"}');
+select count(*) from fetchq.queue_history('rq_past', '{"worker": "node-1", "settled_before": "2026-02-01"}', 1000);
+select count(*) from fetchq.queue_history('rq_past', '{"subject": "s-1%", "worker": "node-1"}', 1000);
+select subject from fetchq.queue_history('rq_past', '{"subject": "much-%"}', 2);
+rollback;
+begin;
+insert into fetchq_data.rq_past__history (settled_at, outcome, subject, version, priority, attempts, iterations)
+select '2026-03-01 00:00+00'::timestamptz + i * interval '1 s', 'completed', 'much-' || i, 0, 0, 0, i from generate_series(1, 20000) i;
+analyze fetchq_data.rq_past__history;
+select count(*) from fetchq.queue_history('rq_past', '{}', 10);
+select pg_stat_get_xact_numscans('fetchq_data.rq_past__history'::regclass) as by_sequence, pg_stat_get_xact_tuples_fetched('fetchq_data.rq_past__history'::regclass) < 100 as reads_little;
+rollback;
+-- Who may read it.
+create role rq_past_reader;
+create role rq_past_producer;
+select fetchq.queue_grant('rq_past', 'rq_past_reader', 'reader'), fetchq.queue_grant('rq_past', 'rq_past_producer', 'producer');
+grant usage on schema test to public;
+grant execute on function test.error(text) to public;
+begin read only;
+set local role rq_past_reader;
+select count(*), count(distinct queue) from fetchq.history;
+select count(*) from fetchq.queue_history('rq_past', '{"outcome": "killed"}', 5);
+rollback;
+set role rq_past_producer;
+select count(*) from fetchq.history;
+select test.error($$select fetchq.queue_history('rq_past', '{}', 5)$$);
+reset role;
+select was_dropped from fetchq.queue_drop('rq_past');
+drop owned by rq_past_reader, rq_past_producer;
+drop role rq_past_reader, rq_past_producer;

@@ -174,6 +174,69 @@ select from fetchq.queue_configure('rq_none', '{"retry": {"base": "1 s"}}');
 select fetchq.doc_push('rq_retry', 'z');
 select subject, fetchq.doc_reject('rq_retry', subject, 'm', '{}', delay => '-1 s') from fetchq.doc_pick('rq_retry');
 
+-- The leases of one queue, in pages; and of all queues, up to a number.
+select was_created from fetchq.queue_create('rq_page');
+select fetchq.doc_push('rq_page', 'p' || i) from generate_series(1, 7) i;
+select count(*) from fetchq.doc_pick('rq_page', 6, '1h');
+select subject, queue, until > now() + interval '59 minutes' as lasts from fetchq.lease_list('rq_page');
+select subject from fetchq.lease_list('rq_page', 2);
+select subject from fetchq.lease_list('rq_page', 2, 'p2');
+select subject from fetchq.lease_list('rq_page', max_docs => 9, after => 'p5');
+select subject from fetchq.lease_list('rq_page', after => 'p7');
+select count(*) from fetchq.lease_list('rq_page', 0);
+select count(*) from fetchq.lease_list(null, 0);
+select count(distinct queue) > 1 as of_several, count(*) = (select count(*) from fetchq.leases) as are_all from fetchq.lease_list(max_docs => 1000);
+select count(*) from fetchq.lease_list(max_docs => 3);
+select test.error(c) from unnest(array[
+    $$select fetchq.lease_list('rq_none')$$, $$select fetchq.lease_list('no queue')$$, $$select fetchq.lease_list('rq_page', -1)$$,
+    $$select fetchq.lease_list(after => 'p1')$$]) c;
+-- A queue without leases is not read, one that is named is: plain SQL goes past the counters.
+select was_created from fetchq.queue_create('rq_raw');
+insert into fetchq_data.rq_raw__docs (subject, status, next_iteration) values ('raw', 2, '2100-01-01');
+select count(*) from fetchq.lease_list() where queue = 'rq_raw';
+select subject from fetchq.lease_list('rq_raw');
+select from fetchq.metric_reset('rq_raw');
+select subject from fetchq.lease_list() where queue = 'rq_raw';
+-- Reading all queues keeps no lock on their tables, so their number has no bound. Nothing is written.
+begin read only;
+select count(*) > 6 as has_leases from fetchq.leases;
+select count(*) > 2 as has_workers from fetchq.workers;
+select queue, type from fetchq.trace('p1');
+select count(*) >= 0 as has_history from fetchq.history;
+select count(*) > 5 as has_counts from fetchq.metric_compute_all();
+select relation::regclass as kept from pg_locks
+where pid = pg_backend_pid() and locktype = 'relation' and relation::regclass::text like 'fetchq_data.%';
+commit;
+-- The due index is read, and not the documents.
+begin;
+insert into fetchq_data.rq_page__docs (subject, status) select 'much' || i, 3 from generate_series(1, 20000) i;
+analyze fetchq_data.rq_page__docs;
+select count(*) from fetchq.lease_list('rq_page');
+select pg_stat_get_xact_numscans('fetchq_data.rq_page__docs'::regclass) as by_sequence, pg_stat_get_xact_numscans('fetchq_data.rq_page__docs_pkey'::regclass) as by_subject,
+    pg_stat_get_xact_numscans('fetchq_data.rq_page__docs_due_idx'::regclass) as by_status;
+rollback;
+-- Who may read them: a reader and a worker; all others see no leases.
+create role rq_lease_reader;
+create role rq_lease_producer;
+create role rq_lease_stranger;
+select fetchq.queue_grant('rq_page', 'rq_lease_reader', 'reader'), fetchq.queue_grant('rq_page', 'rq_lease_producer', 'producer');
+grant usage on schema fetchq, fetchq_data to rq_lease_stranger;
+grant usage on schema test to public;
+grant execute on function test.error(text) to public;
+set role rq_lease_reader;
+select count(*), count(distinct queue) from fetchq.lease_list();
+select count(*) from fetchq.lease_list('rq_page');
+set role rq_lease_producer;
+select count(*) from fetchq.lease_list();
+select test.error($$select fetchq.lease_list('rq_page')$$);
+set role rq_lease_stranger;
+select count(*) from fetchq.lease_list();
+select test.error($$select fetchq.lease_list('rq_page')$$);
+reset role;
+drop owned by rq_lease_reader, rq_lease_producer, rq_lease_stranger;
+drop role rq_lease_reader, rq_lease_producer, rq_lease_stranger;
+select (fetchq.queue_drop(n)).was_dropped from unnest('{rq_page,rq_raw}'::text[]) n;
+
 select queue, what, cnt, pln, pnd, act, cpl, kll from (
     select n as queue, 'counted' as what, c.* from unnest('{rq_lease,rq_pop,rq_who,rq_retry}'::text[]) n, fetchq.metric_compute(n) c
     union all

@@ -1,0 +1,156 @@
+//! The filter of `queue_history`: a JSON object whose keys restrict the entries of a history.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+use serde_json::value::RawValue;
+
+use crate::domain::filter::{self, Filter};
+use crate::domain::invalid::Invalid;
+use crate::domain::wording::shorten;
+
+/// A filter of entries. An entry must satisfy every condition that is not None.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct HistoryFilter {
+    /// The conditions on the document.
+    pub document: Filter,
+    /// The document was settled in one of these ways.
+    pub outcomes: Option<Vec<String>>,
+    /// The worker that settled it.
+    pub worker: Option<String>,
+    /// It was settled at this time or later, as text.
+    pub settled_since: Option<String>,
+    /// It was settled before this time, as text.
+    pub settled_before: Option<String>,
+}
+
+/// The keys that are not those of a filter of documents.
+const OWN_KEYS: [&str; 4] = ["outcome", "worker", "settled_since", "settled_before"];
+
+/// The keys of a filter of documents that mean nothing here.
+const OTHER_KEYS: [&str; 2] = ["status", "all"];
+
+/// How a document can have been settled.
+const OUTCOMES: [&str; 5] = ["completed", "killed", "dropped", "popped", "cancelled"];
+
+/// What a time must be.
+const TIME: &str = "the text of a point in time";
+
+/// The keys of a filter of entries.
+pub fn keys() -> String {
+    let of_documents = filter::KEYS.iter().filter(|key| !OTHER_KEYS.contains(key));
+    let all: Vec<&str> = OWN_KEYS.iter().chain(of_documents).copied().collect();
+    all.join(", ")
+}
+
+/// Reads a filter. `{}` has no conditions, so every entry satisfies it.
+///
+/// Fails with `Invalid::HistoryFilter` when the text is no JSON object, when a key is unknown, or when
+/// a value has the wrong type.
+pub fn parse(json: &str) -> Result<HistoryFilter, Invalid> {
+    let invalid = |reason: String| Invalid::HistoryFilter(reason);
+    let mut object: BTreeMap<String, &RawValue> =
+        serde_json::from_str(json).map_err(|_| invalid("it is no JSON object".into()))?;
+    let mut own = OWN_KEYS.map(|key| object.remove(key));
+    if let Some(key) = object.keys().find(|key| OTHER_KEYS.contains(&key.as_str())) {
+        return Err(invalid(format!("there is no key {key:?}")));
+    }
+    let rest = serde_json::to_string(&object).map_err(|e| invalid(e.to_string()))?;
+    let document = filter::parse(&rest).map_err(|e| match e {
+        Invalid::Filter(reason) => Invalid::HistoryFilter(reason),
+        other => other,
+    })?;
+    let mut text = |at: usize, rule: &str| match own[at].take() {
+        None => Ok(None),
+        Some(given) => match serde_json::from_str(given.get()) {
+            Ok(Value::String(text)) => Ok(Some(text)),
+            _ => Err(wrong(OWN_KEYS[at], rule, given.get())),
+        },
+    };
+    let worker = text(1, "a text")?;
+    let settled_since = text(2, TIME)?;
+    let settled_before = text(3, TIME)?;
+    Ok(HistoryFilter {
+        document,
+        outcomes: own[0].map(outcomes).transpose()?,
+        worker,
+        settled_since,
+        settled_before,
+    })
+}
+
+fn outcomes(given: &RawValue) -> Result<Vec<String>, Invalid> {
+    let wrong = || {
+        let rule = "an outcome or a list of them";
+        wrong(OWN_KEYS[0], rule, given.get())
+    };
+    let values = match serde_json::from_str(given.get()) {
+        Ok(Value::Array(values)) => values,
+        Ok(value) => vec![value],
+        Err(_) => return Err(wrong()),
+    };
+    let word = |value: &Value| {
+        let word = value.as_str().filter(|word| OUTCOMES.contains(word));
+        word.map(str::to_owned).ok_or_else(wrong)
+    };
+    values.iter().map(word).collect()
+}
+
+fn wrong(key: &str, rule: &str, value: &str) -> Invalid {
+    let value = shorten(value);
+    Invalid::HistoryFilter(format!("{key:?} must be {rule}, not {value}"))
+}
+
+/// The error of a time, which only the server can read.
+pub fn wrong_time(key: &str, text: &str) -> Invalid {
+    wrong(key, TIME, &format!("{text:?}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn its_own_keys_and_those_of_documents() {
+        let filter = parse(
+            r#"{"outcome": ["killed", "cancelled"], "worker": "w", "settled_since": "2020-01-01",
+                "version": 3, "subject": "mail-%", "payload": {"a": 1e400}}"#,
+        )
+        .unwrap();
+        assert_eq!(
+            filter.outcomes.as_deref(),
+            Some(&["killed".to_owned(), "cancelled".to_owned()][..])
+        );
+        assert_eq!(filter.worker.as_deref(), Some("w"));
+        assert_eq!(filter.settled_since.as_deref(), Some("2020-01-01"));
+        assert_eq!(filter.settled_before, None);
+        assert_eq!(filter.document.versions, Some(vec![3]));
+        assert!(filter.document.has_payload);
+        assert_eq!(
+            parse(r#"{"outcome": "popped"}"#).unwrap().outcomes,
+            Some(vec!["popped".to_owned()])
+        );
+        assert_eq!(parse("{}").unwrap().outcomes, None);
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        for (bad, expected) in [
+            ("[]", "no JSON object"),
+            (r#"{"status": "killed"}"#, r#""status""#),
+            (r#"{"all": true}"#, r#""all""#),
+            (r#"{"outcome": "dead"}"#, r#""outcome" must be"#),
+            (r#"{"outcome": null}"#, r#""outcome" must be"#),
+            (r#"{"worker": 1}"#, r#""worker" must be"#),
+            (r#"{"settled_since": 5}"#, r#""settled_since" must be"#),
+            (r#"{"version": "1"}"#, r#""version" must be"#),
+        ] {
+            match parse(bad) {
+                Err(Invalid::HistoryFilter(reason)) => {
+                    assert!(reason.contains(expected), "{bad}: {reason}");
+                }
+                other => panic!("{bad}: {other:?}"),
+            }
+        }
+    }
+}
