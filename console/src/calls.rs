@@ -215,6 +215,28 @@ impl TryFrom<&tokio_postgres::Row> for TraceStep {
     }
 }
 
+/// A page of the history of a queue, the newest first.
+pub const HISTORY: &str = "\
+select subject::text as subject, outcome, attempts, worker, last_error, position,
+       extract(epoch from settled_at)::float8 as settled_at,
+       extract(epoch from settled_at - picked_at)::float8 as ran
+from fetchq.queue_history($1, filter => $2, max_docs => $3, after => $4)";
+
+row! {
+    /// A row of `fetchq.queue_history()`. Times are seconds.
+    #[derive(Debug, Clone)]
+    pub struct Settled {
+        pub subject: String,
+        pub outcome: Option<String>,
+        pub attempts: Option<i32>,
+        pub worker: Option<String>,
+        pub last_error: Option<String>,
+        pub position: Option<String>,
+        pub settled_at: Option<f64>,
+        pub ran: Option<f64>,
+    }
+}
+
 pub const QUEUE_SETTINGS: &str = "select fetchq.queue_settings($1) as settings";
 
 row! {
@@ -237,18 +259,17 @@ row! {
     }
 }
 
-/// The leases of all queues; one more than a page shows, to know whether there are more.
+/// The oldest leases of all queues; one more than a page shows, to know whether there are more.
 pub const LEASES: &str = "\
 select queue::text as queue, subject::text as subject, attempts, worker, pid,
        extract(epoch from since)::float8 as since, extract(epoch from until)::float8 as until, binding
 from fetchq.lease_list() order by since limit 201";
 
-/// The leases of one queue, without reading the others.
+/// A page of the leases of a queue.
 pub const QUEUE_LEASES: &str = "\
-select $1::text as queue, subject, attempts, worker, null::integer as pid,
-       extract(epoch from picked_at)::float8 as since, extract(epoch from lease_ends)::float8 as until,
-       null::text as binding
-from fetchq.docs_list($1, '{\"status\": \"active\"}', max_docs => 201)";
+select queue::text as queue, subject::text as subject, attempts, worker, pid,
+       extract(epoch from since)::float8 as since, extract(epoch from until)::float8 as until, binding
+from fetchq.lease_list($1, max_docs => 201, after => $2)";
 
 row! {
     /// A row of `fetchq.lease_list()`.
@@ -270,7 +291,8 @@ select name, sessions, documents, queues::text[] as queues,
        extract(epoch from since)::float8 as since,
        extract(epoch from oldest_lease)::float8 as oldest_lease,
        extract(epoch from next_expiry)::float8 as next_expiry, is_asked_to_stop
-from fetchq.workers order by documents desc nulls last, name limit 501";
+from fetchq.workers where $1::text is null or $1 = any(queues)
+order by documents desc nulls last, name limit 501";
 
 row! {
     /// A row of the view `fetchq.workers`.

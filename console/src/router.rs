@@ -26,6 +26,10 @@ pub fn router(app: App) -> Router {
             get(web::document::document),
         )
         .route(
+            "/db/{db}/queues/{queue}/history",
+            get(web::history::history),
+        )
+        .route(
             "/db/{db}/queues/{queue}/settings",
             get(web::settings::settings),
         )

@@ -336,6 +336,54 @@ test('a worker is asked to stop, and its documents are released', async () => {
   await check(one);
 });
 
+test('the leases of a queue have pages, and the workers are those of the queue', async () => {
+  await db.query("select fetchq.queue_create('leased'); select fetchq.doc_put('leased', 'd-' || lpad(i::text, 3, '0')) from generate_series(1, 250) i");
+  await db.query("select fetchq.doc_lease('leased', 250, worker => 'many')");
+  const page = await go('/workers?queue=leased');
+  const leases = page.getByRole('region', { name: 'Table of the leases' }).locator('tbody th');
+  assert.deepEqual(await page.getByRole('region', { name: 'Table of the workers' }).locator('tbody th').allInnerTexts(), ['many']);
+  assert.equal(await leases.count(), 200);
+  await page.getByRole('link', { name: 'Next page' }).click();
+  await check(one);
+  assert.deepEqual([await leases.count(), await leases.first().innerText()], [50, 'd-201']);
+  await page.getByRole('link', { name: 'First page' }).click();
+  assert.equal(await leases.first().innerText(), 'd-001');
+  await db.query("select fetchq.worker_release('many'); select fetchq.queue_drop('leased')");
+});
+
+test('the history of a queue is searched, and has pages', async () => {
+  await db.query(`select fetchq.queue_create('kept', '{"history": {"completed": "1 day", "dropped": "1 day"}}');
+    select fetchq.doc_put('kept', 'k-' || lpad(i::text, 3, '0')) from generate_series(1, 70) i`);
+  await db.query("select fetchq.doc_drop('kept', subject, lease) from fetchq.doc_lease('kept', 60, worker => 'keeper')");
+  await db.query("select fetchq.doc_put('kept', $1, priority => 10)", [HOSTILE]);
+  await db.query("select fetchq.doc_drop('kept', subject, lease) from fetchq.doc_lease('kept', 1)");
+  const page = await go('/queues/kept/history');
+  const subjects = page.locator('tbody th');
+  assert.deepEqual([await subjects.count(), await subjects.first().innerText()], [50, HOSTILE]);
+  const first = await subjects.allInnerTexts();
+  await page.getByRole('link', { name: 'Next page' }).click();
+  await check(one);
+  const second = await subjects.allInnerTexts();
+  assert.equal(new Set([...first, ...second]).size, 61, 'each of them once');
+  await page.getByLabel('Subject').fill('k-00%');
+  await page.getByLabel('Worker').fill('keeper');
+  await page.getByLabel('Outcome').selectOption('dropped');
+  await press(page, 'Search');
+  assert.equal(await subjects.count(), 9);
+  await page.getByLabel('Outcome').selectOption('completed');
+  await press(page, 'Search');
+  assert.match(await page.locator('.notice').innerText(), /No entry matches/);
+  await check(one);
+  await page.getByLabel('Settled since').fill('soon');
+  await press(page, 'Search');
+  assert.match(await page.getByRole('alert').innerText(), /settled_since/);
+  await check(one);
+  await go('/queues/kept/history?subject=k-001');
+  await page.getByRole('link', { name: 'k-001' }).click();
+  assert.match(await page.locator('main').innerText(), /has left the queue/);
+  await check(one);
+});
+
 test('a schedule is previewed, paused, resumed and run now', async () => {
   await db.query(`select fetchq.schedule_create('nightly', 'other', '30 2 * * *', '{"kind": "report"}', priority => 3, headers => '{"x": 1}')`);
   const page = await go('/schedules');
@@ -366,7 +414,7 @@ test('maintenance shows all parts, the floors and the installation', async () =>
 
 test('every screen fits a phone, and can be read in the dark', async () => {
   const options = { viewport: { width: 360, height: 740 }, colorScheme: 'dark', hasTouch: true };
-  for (const path of ['', '/queues/busy', '/queues/jobs/documents', '/queues/jobs/settings', '/queues/jobs/document?subject=job-001', '/dead-letters', '/workers', '/schedules', '/maintenance']) {
+  for (const path of ['', '/queues/busy', '/queues/jobs/documents', '/queues/jobs/history', '/queues/jobs/settings', '/queues/jobs/document?subject=job-001', '/dead-letters', '/workers', '/schedules', '/maintenance']) {
     await go(path, options);
   }
 });

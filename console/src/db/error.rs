@@ -33,6 +33,13 @@ pub struct DbError {
 }
 
 impl DbError {
+    /// Whether the call was refused because of a value that somebody typed, or because it would read
+    /// too much. A page shows that beside the form.
+    pub fn is_about_values(&self) -> bool {
+        let code = self.code.as_deref().unwrap_or_default();
+        code == "54000" || code.starts_with("22")
+    }
+
     /// There is no answer of the server.
     pub fn unreachable(message: String) -> Self {
         Self {

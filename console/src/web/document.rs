@@ -18,13 +18,16 @@ use crate::db::DbError;
 #[derive(Debug, Deserialize)]
 pub struct Which {
     subject: String,
+    /// Whether to look into all queues, however many there are.
+    #[serde(default)]
+    trace: bool,
 }
 
 /// `GET /db/{db}/queues/{queue}/document?subject=`
 pub async fn document(
     context: Context,
     Path((_, queue)): Path<(String, String)>,
-    Query(Which { subject }): Query<Which>,
+    Query(Which { subject, trace }): Query<Which>,
 ) -> Page {
     let database = context.database();
     let found = database
@@ -47,8 +50,9 @@ pub async fn document(
         .fresh()
         .await
         .map_or(0, |snapshot| snapshot.queues.len());
-    let trace = if queues > MAX_QUEUES {
-        html! { p class="muted" { "Not looked up: there are more than " (MAX_QUEUES) " queues, and the call reads all of them." } }
+    let trace = if queues > MAX_QUEUES && !trace {
+        let address = format!("{}&trace=true", context.document_address(&queue, &subject));
+        html! { p { a href=(address) { "Look into all " (count(i64::try_from(queues).ok())) " queues" } ", which takes a while." } }
     } else {
         story(
             &context,

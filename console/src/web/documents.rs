@@ -49,17 +49,7 @@ pub async fn documents(
                 .await
             {
                 Ok(found) => table(&context, &queue, &filter, found),
-                Err(error) if error.code.as_deref() == Some("54000") => {
-                    problem::inline(&context, &error)
-                }
-                Err(error)
-                    if error
-                        .code
-                        .as_deref()
-                        .is_some_and(|code| code.starts_with("22")) =>
-                {
-                    problem::inline(&context, &error)
-                }
+                Err(error) if error.is_about_values() => problem::inline(&context, &error),
                 Err(error) => return Err(context.problem(error)),
             }
         }
@@ -205,7 +195,8 @@ pub fn status(status: Option<&str>) -> Markup {
     html! { span class=(format!("tag {status}")) { (status) } }
 }
 
-fn short(text: Option<&str>) -> Markup {
+/// The beginning of a text.
+pub fn short(text: Option<&str>) -> Markup {
     let Some(text) = text else {
         return html! { "–" };
     };

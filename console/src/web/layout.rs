@@ -161,6 +161,7 @@ pub fn queue_tabs(context: &Context, queue: &str, this: &str) -> Markup {
     let tabs = [
         ("", "State"),
         ("/documents", "Documents"),
+        ("/history", "History"),
         ("/settings", "Settings"),
     ];
     html! {

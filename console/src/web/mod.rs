@@ -7,6 +7,7 @@ pub mod documents;
 pub mod filter;
 pub mod format;
 mod forms;
+pub mod history;
 pub mod layout;
 pub mod live;
 pub mod maintenance;
@@ -26,8 +27,7 @@ use self::context::encode;
 use self::problem::{Problem, plain};
 use crate::state::App;
 
-/// `lease_list` and `trace` read every queue in one statement, and lock its tables meanwhile. With more
-/// queues than that they could use up the lock table of the server, so the console does not call them.
+/// `trace` reads every queue. With more queues than that, a page calls it only if it is asked to.
 const MAX_QUEUES: usize = 500;
 
 /// What a page answers: itself, or the page about an error.
