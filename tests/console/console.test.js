@@ -185,6 +185,23 @@ test('documents are searched, and paged by key', async () => {
   await check(one);
 });
 
+test('a search that would read too much shows what it has found, and goes on from there', async () => {
+  await db.query(`select fetchq.queue_create('large');
+    select count(*) from fetchq.doc_append_many('large', array_fill('{}'::jsonb, array[100100]));
+    select fetchq.doc_put('large', 'a first one'); select fetchq.doc_put('large', 'z ''last'' one');
+    select fetchq.docs_kill('large', '{"subject": "a first one"}'); select fetchq.docs_kill('large', '{"subject": "z %"}')`);
+  const page = await go('/queues/large/documents?status=killed');
+  assert.deepEqual(await page.locator('tbody th').allInnerTexts(), ['a first one']);
+  assert.match(await page.locator('.notice.warn').innerText(), /100000 documents of queue "large" were read, 1 of them match/);
+  await page.getByRole('link', { name: 'Go on' }).click();
+  await check(one);
+  assert.deepEqual(await page.locator('tbody th').allInnerTexts(), ["z 'last' one"]);
+  assert.equal(await page.getByRole('link', { name: 'Go on' }).count(), 0);
+  await page.getByRole('link', { name: 'First page' }).click();
+  assert.equal(await page.getByRole('link', { name: 'Go on' }).count(), 1);
+  await db.query("select fetchq.queue_drop('large')");
+});
+
 test('a hostile subject and payload are text on every screen', async () => {
   const page = await go('/queues/jobs/documents');
   const link = page.getByRole('link', { name: HOSTILE });

@@ -40,6 +40,20 @@ impl DbError {
         code == "54000" || code.starts_with("22")
     }
 
+    /// What a call says that has read as much as it may: how many rows it has found until then, and the
+    /// last key that it has read. It is part of the hint, for people who use psql.
+    pub fn read_so_far(&self) -> Option<(i32, String)> {
+        let hint = self
+            .hint
+            .as_deref()
+            .filter(|_| self.code.as_deref() == Some("54000"))?;
+        let (_, rest) = hint.rsplit_once("max_docs => ")?;
+        let (found, rest) = rest.split_once(' ')?;
+        let (_, last) = rest.split_once("after => '")?;
+        let last = last.strip_suffix('\'')?.replace("''", "'");
+        Some((found.parse().ok()?, last))
+    }
+
     /// There is no answer of the server.
     pub fn unreachable(message: String) -> Self {
         Self {
@@ -117,5 +131,30 @@ impl From<tokio_postgres::Error> for DbError {
             message: report.message().to_owned(),
             hint: report.hint().map(str::to_owned),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_call_that_has_read_enough_says_where_to_go_on() {
+        let error = DbError {
+            code: Some("54000".to_owned()),
+            hint: Some(
+                "Filter. Or read in parts: max_docs => 20 for what was found, then go on with after => 'it''s'".to_owned(),
+            ),
+            ..DbError::unreachable(String::new())
+        };
+        assert_eq!(error.read_so_far(), Some((20, "it's".to_owned())));
+        assert_eq!(
+            DbError {
+                code: None,
+                ..error
+            }
+            .read_so_far(),
+            None
+        );
     }
 }

@@ -8,6 +8,7 @@ use super::context::Context;
 use super::filter::Filter;
 use super::format::{ago, count};
 use super::layout::{self, Column, Column::Number, Column::Text, Section, source};
+use super::part::{self, Part};
 use super::{forms, problem};
 use crate::calls::{self, Listed};
 
@@ -41,14 +42,18 @@ pub async fn documents(
     let table = match &json {
         Err(message) => problem::notice(message, None, None),
         Ok(json) => {
-            let limit = ROWS as i32 + 1;
-            let after = (!filter.after.is_empty()).then_some(filter.after.as_str());
-            match context
-                .database()
-                .rows::<Listed>(calls::DOCS_LIST, &[&queue, json, &limit, &after])
-                .await
-            {
-                Ok(found) => table(&context, &queue, &filter, found),
+            let subject = |document: &Listed| document.subject.clone();
+            let found = part::read(
+                context.database(),
+                calls::DOCS_LIST,
+                (&queue, json),
+                ROWS,
+                &filter.after,
+                subject,
+            )
+            .await;
+            match found {
+                Ok(found) => table(&context, &queue, &filter, &found),
                 Err(error) if error.is_about_values() => problem::inline(&context, &error),
                 Err(error) => return Err(context.problem(error)),
             }
@@ -154,19 +159,15 @@ fn search(context: &Context, queue: &str, filter: &Filter) -> Markup {
     }
 }
 
-fn table(context: &Context, queue: &str, filter: &Filter, mut found: Vec<Listed>) -> Markup {
-    let has_more = found.len() > ROWS;
-    found.truncate(ROWS);
-    let last = found
-        .last()
-        .map(|document| document.subject.clone())
-        .unwrap_or_default();
+fn table(context: &Context, queue: &str, filter: &Filter, found: &Part<Listed>) -> Markup {
+    let first = (!filter.after.is_empty()).then(|| filter.query(""));
+    let next = found.next.as_deref().map(|next| filter.query(next));
     html! {
-        @if found.is_empty() {
+        @if found.rows.is_empty() && next.is_none() {
             p class="notice" { "No document matches." }
-        } @else {
+        } @else if !found.rows.is_empty() {
             (layout::table("the documents", &COLUMNS, &html! {
-                @for document in &found {
+                @for document in &found.rows {
                     tr {
                         th scope="row" class="subject" { a href=(context.document_address(queue, &document.subject)) { (document.subject) } }
                         td { (status(document.status.as_deref())) }
@@ -180,12 +181,7 @@ fn table(context: &Context, queue: &str, filter: &Filter, mut found: Vec<Listed>
                 }
             }))
         }
-        @if has_more || !filter.after.is_empty() {
-            nav class="pager" aria-label="Pages of documents" {
-                @if !filter.after.is_empty() { a href=(filter.query("")) { "First page" } }
-                @if has_more { a rel="next" href=(filter.query(&last)) { "Next page" } }
-            }
-        }
+        (layout::pager("documents", first.as_deref(), next.as_deref(), found.cut.as_deref()))
     }
 }
 

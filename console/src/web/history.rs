@@ -9,6 +9,7 @@ use super::context::{Context, encode};
 use super::documents::{short, status};
 use super::format::{ago, count, duration};
 use super::layout::{self, Column, Column::Number, Column::Text, Section, source};
+use super::part::{self, Part};
 use super::{Page, problem};
 use crate::calls::{self, Settled};
 
@@ -78,14 +79,17 @@ pub async fn history(
     Query(choice): Query<Choice>,
 ) -> Page {
     let filter = choice.filter();
-    let limit = ROWS as i32 + 1;
-    let after = (!choice.after.is_empty()).then_some(choice.after.as_str());
-    let found = context
-        .database()
-        .rows::<Settled>(calls::HISTORY, &[&queue, &filter, &limit, &after])
-        .await;
+    let found = part::read(
+        context.database(),
+        calls::HISTORY,
+        (&queue, &filter),
+        ROWS,
+        &choice.after,
+        |entry: &Settled| entry.position.clone().unwrap_or_default(),
+    )
+    .await;
     let entries = match found {
-        Ok(found) => table(&context, &queue, &choice, found),
+        Ok(found) => table(&context, &queue, &choice, &found),
         Err(error) if error.is_about_values() => problem::inline(&context, &error),
         Err(error) => return Err(context.problem(error)),
     };
@@ -146,19 +150,18 @@ fn search(context: &Context, queue: &str, choice: &Choice) -> Markup {
     }
 }
 
-fn table(context: &Context, queue: &str, choice: &Choice, mut found: Vec<Settled>) -> Markup {
-    let has_more = found.len() > ROWS;
-    found.truncate(ROWS);
-    let last = found.last().and_then(|entry| entry.position.clone());
+fn table(context: &Context, queue: &str, choice: &Choice, found: &Part<Settled>) -> Markup {
+    let first = (!choice.after.is_empty()).then(|| choice.query(""));
+    let next = found.next.as_deref().map(|next| choice.query(next));
     html! {
-        @if found.is_empty() {
+        @if found.rows.is_empty() && next.is_none() {
             p class="notice" {
                 "No entry matches. A queue keeps what its "
                 a href=(context.queue_address(queue, "/settings")) { "settings" } " " code { "history" } " say."
             }
-        } @else {
+        } @else if !found.rows.is_empty() {
             (layout::table("the history", &COLUMNS, &html! {
-                @for entry in &found {
+                @for entry in &found.rows {
                     tr {
                         td class="nowrap" { (ago(entry.settled_at)) }
                         th scope="row" class="subject" { a href=(context.document_address(queue, &entry.subject)) { (entry.subject) } }
@@ -171,11 +174,6 @@ fn table(context: &Context, queue: &str, choice: &Choice, mut found: Vec<Settled
                 }
             }))
         }
-        @if has_more || !choice.after.is_empty() {
-            nav class="pager" aria-label="Pages of the history" {
-                @if !choice.after.is_empty() { a href=(choice.query("")) { "First page" } }
-                @if let (true, Some(last)) = (has_more, &last) { a rel="next" href=(choice.query(last)) { "Next page" } }
-            }
-        }
+        (layout::pager("the history", first.as_deref(), next.as_deref(), found.cut.as_deref()))
     }
 }

@@ -151,6 +151,20 @@ pub fn table_with(label: &str, heads: &Markup, rows: &Markup) -> Markup {
     }
 }
 
+/// The links to other pages of a table: to the first one unless this is it, and to the next one. With
+/// `cut`, the reason why this page is short.
+pub fn pager(label: &str, first: Option<&str>, next: Option<&str>, cut: Option<&str>) -> Markup {
+    html! {
+        @if let Some(cut) = cut { p class="notice warn" { (cut) "." } }
+        @if first.is_some() || next.is_some() {
+            nav class="pager" aria-label=(format!("Pages of {label}")) {
+                @if let Some(first) = first { a href=(first) { "First page" } }
+                @if let Some(next) = next { a rel="next" href=(next) { (if cut.is_some() { "Go on" } else { "Next page" }) } }
+            }
+        }
+    }
+}
+
 /// Says by which call of the SQL API a part can be had in psql.
 pub fn source(call: &str) -> Markup {
     html! { p class="source" { "By " code { (call) } } }

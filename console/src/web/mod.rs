@@ -12,6 +12,7 @@ pub mod layout;
 pub mod live;
 pub mod maintenance;
 pub mod overview;
+mod part;
 pub mod problem;
 pub mod queue;
 pub mod schedules;

@@ -149,13 +149,12 @@ fn lease_table(
         }
         @match (queue, last) {
             (None, Some(_)) => p class="muted" { "Only the " (LEASES) " oldest leases are shown. Those of one queue have pages." },
-            (Some(queue), last) if last.is_some() || after.is_some() => {
-                nav class="pager" aria-label="Pages of leases" {
-                    @if after.is_some() { a href=(page(queue, "")) { "First page" } }
-                    @if let Some(last) = last { a rel="next" href=(page(queue, &last.subject)) { "Next page" } }
-                }
+            (Some(queue), last) => {
+                @let first = after.map(|_| page(queue, ""));
+                @let next = last.map(|last| page(queue, &last.subject));
+                (layout::pager("leases", first.as_deref(), next.as_deref(), None))
             },
-            _ => {},
+            (None, None) => {},
         }
     }
 }
