@@ -155,6 +155,10 @@ pub enum Error {
     NameInUse { name: String, owner: String },
     #[error("document \"{subject}\" of queue \"{queue}\" can neither be added nor found")]
     HiddenDocument { queue: String, subject: String },
+    #[error(
+        "queue \"{queue}\" cannot be created: {message}: the transaction keeps the locks of all queues that it creates"
+    )]
+    TooManyLocks { queue: String, message: String },
     #[error("queue \"{0}\" can neither be registered nor found")]
     HiddenQueue(String),
     #[error("column {column} of a result has type {found}, expected {expected}")]
@@ -229,6 +233,12 @@ pub enum Error {
     UnknownZone(String),
     #[error("document \"{subject}\" of queue \"{queue}\" is neither killed nor completed: {}", describe(*.found))]
     NotSettled {
+        queue: String,
+        subject: String,
+        found: Option<Option<Status>>,
+    },
+    #[error("document \"{subject}\" of queue \"{queue}\" is neither planned nor pending: {}", describe(*.found))]
+    NotWaiting {
         queue: String,
         subject: String,
         found: Option<Option<Status>>,
@@ -326,6 +336,7 @@ impl Error {
             | Self::LeaseLost { .. }
             | Self::LeaseGone { .. }
             | Self::NotSettled { .. }
+            | Self::NotWaiting { .. }
             | Self::IncludedGrant { .. }
             | Self::OtherGrantor { .. }
             | Self::SomeLeasesLost { .. } => ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
@@ -355,6 +366,7 @@ impl Error {
             | Self::MayNotPush { .. } => ERRCODE_INSUFFICIENT_PRIVILEGE,
             Self::NoUpdate => ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
             Self::OtherOwner { .. } => ERRCODE_INVALID_OBJECT_DEFINITION,
+            Self::TooManyLocks { .. } => ERRCODE_OUT_OF_MEMORY,
             Self::TooMuchToRead { .. } | Self::TooMuchHistory { .. } => {
                 ERRCODE_PROGRAM_LIMIT_EXCEEDED
             }

@@ -34,9 +34,14 @@ mod waiting;
 
 extension_sql_file!("sql/bootstrap.sql", name = "bootstrap", bootstrap);
 extension_sql_file!(
+    "sql/functions/rights.sql",
+    name = "rights",
+    requires = ["bootstrap"]
+);
+extension_sql_file!(
     "sql/functions/dead_letters.sql",
     name = "dead_letters",
-    requires = ["bootstrap"]
+    requires = ["bootstrap", "rights"]
 );
 extension_sql_file!(
     "sql/functions/doc_append_many.sql",
@@ -151,11 +156,6 @@ extension_sql_file!(
 extension_sql_file!(
     "sql/functions/retention.sql",
     name = "retention",
-    requires = ["bootstrap"]
-);
-extension_sql_file!(
-    "sql/functions/rights.sql",
-    name = "rights",
     requires = ["bootstrap"]
 );
 extension_sql_file!(

@@ -29,9 +29,10 @@ fn doc_revive(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     })
 }
 
-/// `queue_redrive(queue, max_docs, filter) → affected`: brings back documents that failed,
+/// `queue_redrive(queue, max_docs, filter, dry_run) → affected`: brings back documents that failed,
 /// the oldest first, at most `max_docs`: killed documents of the queue, its dead letters in
-/// other queues, and the dead letters of other queues in this one. `filter` is a JSON object.
+/// other queues, and the dead letters of other queues in this one. `filter` is a JSON object. With
+/// `dry_run` the documents are only counted.
 ///
 /// Fails with `UnknownQueue`, `NegativeLimit`, and with `Invalid` for a filter that is not
 /// valid.
@@ -46,7 +47,7 @@ fn queue_redrive(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
             filter: &filter,
             json,
             limit,
-            dry_run: false,
+            dry_run: call.opt_bool(3).unwrap_or(false),
         };
         redrive::redrive(&OwnedQueue::open_for(&name, Right::Work)?, &request).map(Reply::count)
     })

@@ -2,16 +2,17 @@
 
 use pgrx::prelude::*;
 
-use crate::api::entry::{limit_or, queue_name, respond_write};
+use crate::api::entry::{limit_or, queue_name, respond_write, subject};
 use crate::domain::filter;
 use crate::domain::names::QueueName;
 use crate::error::{Error, Result};
 use crate::pg::call::{Call, Reply};
 use crate::pg::json::Jsonb;
+use crate::store::doc_options;
 use crate::store::doc_selection::BulkRequest;
 use crate::store::docs_admin;
 use crate::store::open_queue::Queue;
-use crate::store::rights::Right;
+use crate::store::rights::{self, Right};
 
 /// What a filter without conditions means for an action.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -102,5 +103,61 @@ fn docs_move(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
 fn docs_set_priority(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     administer(fcinfo, 2, EmptyFilter::All, |call, queue, request| {
         docs_admin::set_priority(queue, call.int(1, "priority")?, request)
+    })
+}
+
+/// When documents are to be due, from `next_iteration` and `delay`, in microseconds since 2000.
+///
+/// Fails as `doc_options::due` does, and with `NeitherGiven`.
+fn due(call: &Call, first: usize) -> Result<i64> {
+    let (at, delay) = (call.opt_timestamp(first), call.opt_interval(first + 1));
+    if at.is_none() && delay.is_none() {
+        return Err(Error::NeitherGiven {
+            one: "next_iteration",
+            other: "delay",
+        });
+    }
+    doc_options::due(at, delay)
+}
+
+/// `docs_set_due(queue, next_iteration, delay, filter, max_docs, dry_run) → affected`: gives planned
+/// and pending documents another time. Fails as [`due`] does.
+#[pg_extern(sql = false)]
+fn docs_set_due(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
+    administer(fcinfo, 3, EmptyFilter::Refused, |call, queue, request| {
+        docs_admin::set_due(queue, due(call, 1)?, request)
+    })
+}
+
+/// Acts on one document of a queue.
+///
+/// Fails with `UnknownQueue`, and with `NotWaiting` when the document is neither planned nor pending.
+fn administer_one(
+    fcinfo: pg_sys::FunctionCallInfo,
+    act: impl FnOnce(&Call, &Queue, &str) -> Result<i32>,
+) -> Reply {
+    respond_write(fcinfo, |call| {
+        let name = queue_name(call, 0)?;
+        let subject = subject(call, 1)?;
+        rights::require(&name, Right::Work)?;
+        Queue::with(&name, Right::Work, |queue| act(call, queue, subject)).map(Reply::count)
+    })
+}
+
+/// `doc_set_due(queue, subject, next_iteration, delay) → affected`: gives a planned or pending document
+/// another time. Fails as [`due`] does, too.
+#[pg_extern(sql = false)]
+fn doc_set_due(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
+    administer_one(fcinfo, |call, queue, subject| {
+        docs_admin::set_due_of_one(queue, subject, due(call, 2)?)
+    })
+}
+
+/// `doc_set_priority(queue, subject, priority) → affected`: gives a planned or pending document another
+/// priority.
+#[pg_extern(sql = false)]
+fn doc_set_priority(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
+    administer_one(fcinfo, |call, queue, subject| {
+        docs_admin::set_priority_of_one(queue, subject, call.int(2, "priority")?)
     })
 }

@@ -8,6 +8,7 @@ use crate::domain::names::QueueName;
 use crate::error::{Error, Result};
 use crate::maintenance::{pack, snapshot};
 use crate::pg::call::{Call, Reply};
+use crate::pg::time::{self, Interval};
 use crate::pg::value::Arg;
 use crate::store::metrics as store;
 use crate::store::metrics::SnapshotOf;
@@ -307,4 +308,62 @@ fn metric_snap_some(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
         })?;
         take_snapshot(call, &queue_name(call, 0)?, SnapshotOf::Some(names))
     })
+}
+
+/// How far `metric_history` goes back without `since`: microseconds. A day.
+const DEFAULT_HISTORY_US: i64 = 86_400_000_000;
+
+/// `metric_history(queue, since, until, step, metrics) → (at, metric, value)`: the snapshots of the
+/// metrics of a queue by time; with a step, the last value of each step.
+///
+/// Fails with `UnknownQueue` and `NoRight`, with `BadValue` for a step that is not a finite interval
+/// above 0, and with `NullElement` for a NULL in the list.
+#[pg_extern(sql = false)]
+fn metric_history(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
+    respond(fcinfo, |call| {
+        let name = queue_name(call, 0)?;
+        let until = call.opt_timestamp(2);
+        let since = call.opt_timestamp(1).unwrap_or_else(|| {
+            let end = until.unwrap_or_else(time::clock);
+            // An infinite end is later than every snapshot, as now is.
+            end.min(time::clock()).saturating_sub(DEFAULT_HISTORY_US)
+        });
+        let step = call.opt_interval(3).map(step).transpose()?;
+        let metrics = match call.is_null(4) {
+            true => None,
+            false => Some(names(call, 4)?),
+        };
+        rights::require_existing(&name, Right::Read)?;
+        let mut out = call.rows();
+        let wanted = store::Snapshots {
+            metrics,
+            since,
+            until,
+            step,
+        };
+        store::snapshots(&name, wanted, &mut out)?;
+        Ok(out.done())
+    })
+}
+
+/// The length of a step in microseconds. Fails with `BadValue`.
+fn step(interval: Interval) -> Result<i64> {
+    let length = interval.length().filter(|micros| *micros > 0);
+    length
+        .and_then(|micros| i64::try_from(micros).ok())
+        .ok_or_else(|| Error::BadValue {
+            argument: "step",
+            value: format!("{} microseconds", interval.length().unwrap_or(0)),
+            rule: "a finite interval above 0, such as '5m'",
+        })
+}
+
+/// A list of the names of metrics. Fails with `NullElement`.
+fn names(call: &Call, at: usize) -> Result<Vec<String>> {
+    let null = || Error::NullElement {
+        function: call.function_name(),
+        argument: "metrics",
+    };
+    let list = call.texts(at, "metrics")?;
+    list.into_iter().map(|name| name.ok_or_else(null)).collect()
 }

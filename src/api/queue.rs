@@ -4,8 +4,9 @@ use pgrx::prelude::*;
 
 use crate::api::entry::{lenient, queue_name, respond, respond_write};
 use crate::domain::queue_settings::Changes;
-use crate::error::Result;
+use crate::error::{Error, Result, raise};
 use crate::pg::call::{Call, Reply};
+use crate::pg::passing_error;
 use crate::pg::value::Arg;
 use crate::store::queue;
 use crate::store::rights::{self, Right};
@@ -18,7 +19,8 @@ use crate::store::{queue_configure, queue_indexes, queue_truncate};
 /// Fails with `StrayTable` when a table of the queue exists without the queue, with
 /// `HiddenQueue` when the queue can be neither registered nor found, with `Invalid`, `BadValue`,
 /// `UnknownQueue` or `NoRight` for settings that are not valid, with `BadDefault` when a row of
-/// `fetchq.queue_defaults` cannot be applied.
+/// `fetchq.queue_defaults` cannot be applied, with `TooManyLocks` when the server has no room for the
+/// locks of more queues.
 #[pg_extern(sql = false)]
 fn queue_create(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
@@ -27,7 +29,14 @@ fn queue_create(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
             Some(settings) => queue_configure::parse(settings)?,
             None => Changes::default(),
         };
-        let (was_created, id) = queue_configure::create(&name, settings)?;
+        let explain = |message: &str| {
+            raise(Err(Error::TooManyLocks {
+                queue: name.to_string(),
+                message: message.to_owned(),
+            }))
+        };
+        let create = || queue_configure::create(&name, settings);
+        let (was_created, id) = passing_error::replace_out_of_memory(create, explain)?;
         // A client that compares its name with those of the registry would not find the queue.
         if was_created && call.opt_text(0) != Some(name.as_str()) {
             notice!("queue names are folded to lower case: this one is \"{name}\"");

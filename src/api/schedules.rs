@@ -151,6 +151,19 @@ fn schedule_resume(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     })
 }
 
+/// `schedule_tick(name) → (subject, was_created)`: pushes the document of an extra tick now. The
+/// schedule itself does not change, and may be paused or ended. Fails with `UnknownSchedule`, and with
+/// `MayNotPush` when the role that made it may no longer push into its queue.
+#[pg_extern(sql = false)]
+fn schedule_tick(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
+    respond_write(fcinfo, |call| {
+        let name = call.text(0, "name")?;
+        require_schedule(name)?;
+        let (subject, was_created) = run::tick(name)?;
+        Ok(call.record(&[Arg::from(subject.as_str()), Arg::from(was_created)]))
+    })
+}
+
 /// `schedule_list() → schedules`: all schedules with their state: active, paused, failing or
 /// ended.
 #[pg_extern(sql = false)]

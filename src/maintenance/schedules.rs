@@ -138,25 +138,14 @@ fn push_ticks(claimed: &DueSchedule, now: i64) -> Result<i32> {
         return Ok(0);
     };
     check_maker(claimed.made_by, &queue)?;
-    let payload = Jsonb::parse(&claimed.payload);
-    let headers = claimed.headers.as_deref().map(Jsonb::parse);
     let jitter_us = interval_us(claimed.jitter);
     let queued = queue.act(|| {
         due.push.iter().try_fold(0, |queued, tick| {
             let subject = schedule::subject(&claimed.name, *tick);
             let delay = schedule::jitter(&claimed.name, *tick, jitter_us);
-            let doc = NewDoc {
-                subject: names::check_subject(&subject)?,
-                version: claimed.version,
-                priority: claimed.priority,
-                next_iteration: time::from_unix(*tick).saturating_add(delay),
-                payload,
-                ordering_key: None,
-                max_attempts: None,
-                headers,
-            };
+            let at = time::from_unix(*tick).saturating_add(delay);
             // A document that exists is not created again. Its tick has happened already.
-            Ok::<i32, Error>(queued + doc_push::push(&queue, &doc))
+            Ok::<i32, Error>(queued + push(claimed, &queue, &subject, at)?)
         })
     })?;
     store::move_on(
@@ -166,6 +155,36 @@ fn push_ticks(claimed: &DueSchedule, now: i64) -> Result<i32> {
         due.push.len() as i64,
     );
     Ok(queued)
+}
+
+/// Pushes the document of a tick. Returns how many documents it has created: 1 or 0.
+fn push(of: &DueSchedule, queue: &OwnedQueue, subject: &str, next_iteration: i64) -> Result<i32> {
+    let doc = NewDoc {
+        subject: names::check_subject(subject)?,
+        version: of.version,
+        priority: of.priority,
+        next_iteration,
+        payload: Jsonb::parse(&of.payload),
+        ordering_key: None,
+        max_attempts: None,
+        headers: of.headers.as_deref().map(Jsonb::parse),
+    };
+    Ok(doc_push::push(queue, &doc))
+}
+
+/// Pushes the document of an extra tick at the start of the transaction, without jitter, whatever the
+/// state of the schedule. Returns its subject, and whether it was created: a document of this
+/// second may exist. The caller has locked the schedule.
+///
+/// Fails with `Error::UnknownSchedule`, `Error::UnknownQueue` and `Error::MayNotPush`.
+pub fn tick(name: &str) -> Result<(String, bool)> {
+    let schedule = store::get(name).ok_or_else(|| Error::UnknownSchedule(name.to_owned()))?;
+    let queue = OwnedQueue::open_for(&QueueName::parse(&schedule.queue)?, Right::Manage)?;
+    check_maker(schedule.made_by, &queue)?;
+    let tick = time::to_unix(time::now());
+    let subject = schedule::subject(&schedule.name, tick);
+    let queued = queue.act(|| push(&schedule, &queue, &subject, time::from_unix(tick)))?;
+    Ok((subject, queued > 0))
 }
 
 /// Returns the length of an interval in microseconds. As when PostgreSQL compares intervals, a

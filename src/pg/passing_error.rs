@@ -239,6 +239,13 @@ pub fn replace_bad_value<R>(work: impl FnOnce() -> R, explain: impl FnOnce(&str)
     replace(work, is_bad_value, explain)
 }
 
+/// Runs `work`, which locks several tables. When the server has no memory left for that, passes the
+/// message to `explain`, which may raise another ERROR instead.
+pub fn replace_out_of_memory<R>(work: impl FnOnce() -> R, explain: impl FnOnce(&str)) -> R {
+    let is_meant = |code| code == PgSqlErrorCode::ERRCODE_OUT_OF_MEMORY;
+    replace(work, is_meant, explain)
+}
+
 fn replace<R>(
     work: impl FnOnce() -> R,
     is_meant: impl Fn(PgSqlErrorCode) -> bool,

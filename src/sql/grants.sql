@@ -17,8 +17,8 @@ revoke all on function fetchq.queue_create(text, jsonb) from public;
 revoke all on function fetchq.metric_log_pack() from public;
 
 -- These views show only what concerns queues on which the caller has a right.
-grant select on fetchq.leases, fetchq.workers, fetchq.history, fetchq.progress, fetchq.metrics_live,
-    fetchq.metric_samples to public;
+grant select on fetchq.leases, fetchq.workers, fetchq.history, fetchq.dead_letters, fetchq.progress,
+    fetchq.metrics_live, fetchq.metric_samples to public;
 
 -- When the extension is committed, the launcher starts a background worker for this database.
 select fetchq.background_worker_wake();

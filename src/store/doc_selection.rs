@@ -90,6 +90,11 @@ const LOCK_SELECTED: &str = "select d.subject::pg_catalog.text, d.status, d.vers
 
 const COUNT_SELECTED: &str = "select pg_catalog.count(*) from (select {selected} limit $13) c";
 
+const LIST_ORIGINS: &str = "select d.seq, d.origin {->>} 'subject'::pg_catalog.text
+    {selected}
+    order by d.seq
+    limit $13";
+
 const GET_PAYLOAD: &str = "select $1 {->} 'payload'::pg_catalog.text";
 
 /// A document that was selected and locked, as it was before the action.
@@ -101,6 +106,14 @@ pub struct Selected {
     pub status: Status,
     /// Its version.
     pub version: i32,
+}
+
+/// A document of a dead-letter queue.
+pub struct Origin {
+    /// Its number in that queue.
+    pub seq: i64,
+    /// The subject that it had where it came from.
+    pub subject: String,
 }
 
 /// The ages of a filter, in microseconds: up to 1000 years. A point in time that is that long ago can
@@ -179,6 +192,29 @@ impl BulkRequest<'_> {
             .once(&self.sql(COUNT_SELECTED, queue, selection), &args)
             .get(0, 1);
         Ok(i32::try_from(n.unwrap_or(0)).unwrap_or(i32::MAX))
+    }
+
+    /// Lists where the documents of a selection came from, the oldest first, at most `limit` of them.
+    /// Fails with `Error::BadDuration` when an age of the filter is not a duration.
+    pub fn list_origins(
+        &self,
+        spi: &Spi,
+        queue: &Queue,
+        selection: &Selection,
+        limit: usize,
+    ) -> Result<Vec<Origin>> {
+        if selection.statuses.is_empty() {
+            return Ok(Vec::new());
+        }
+        let args = self.args(spi, selection, Some(limit as i64))?;
+        let rows = spi.once(&self.sql(LIST_ORIGINS, queue, selection), &args);
+        let origin = |row| {
+            Some(Origin {
+                seq: rows.get(row, 1)?,
+                subject: rows.get(row, 2)?,
+            })
+        };
+        Ok((0..rows.len()).filter_map(origin).collect())
     }
 
     /// Locks the documents of a selection, the oldest first, at most `limit` of them. Documents

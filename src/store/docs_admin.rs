@@ -1,7 +1,7 @@
-//! Bulk actions on the documents that a filter matches: retry, kill, drop, move, and set the
-//! priority. `doc_selection.rs` chooses and locks the documents.
+//! Bulk actions on the documents that a filter matches: retry, kill, drop, move, and set the time or
+//! the priority. `doc_selection.rs` chooses and locks the documents.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use Status::{Active, Completed, Killed, Pending, Planned};
 use pgrx::notice;
@@ -10,10 +10,11 @@ use crate::domain::counter_events::Event;
 use crate::domain::status::Status;
 use crate::error::{Error, Result};
 use crate::pg::spi::{self, Rows, Spi};
+use crate::pg::time;
 use crate::pg::value::Arg;
 use crate::store::bookkeeping::{documents_ready, subjects_settled};
 use crate::store::doc_selection::{
-    BulkRequest, Groups, Selected, Selection, group_returned, next_numbers, record_events,
+    BulkRequest, Groups, Selected, Selection, group, group_returned, next_numbers, record_events,
     remove_documents, render_order, serialize_bulk_actions, sorted_subjects, total,
 };
 use crate::store::history::{self, Outcome};
@@ -48,6 +49,24 @@ static SET_PRIORITY: Statement = Statement::new(
     "update only {docs} d set priority = $2
      where d.subject {=} any ($1)
      returning d.subject::pg_catalog.text",
+);
+
+// Index: the primary key, once for each subject. The rows are locked already. A document that waits
+// for its retry stays pending, so that it keeps its place where its key has an order. $2: the time,
+// $3: the status that goes with it.
+static SET_DUE: Statement = Statement::new(
+    "update only {docs} d set next_iteration = $2,
+         status = case when d.status {=} {pending} and d.attempts {>} 0 then d.status else $3 end
+     where d.subject {=} any ($1)
+     returning d.subject::pg_catalog.text, d.status",
+);
+
+// Index: the primary key.
+static LOCK_ONE: Statement = Statement::new(
+    "select d.subject::pg_catalog.text, d.status, d.version, d.next_iteration, d.priority
+     from only {docs} d
+     where d.subject {=} $1
+     for update",
 );
 
 /// Says which of the selected documents an action has settled: those that a statement returned, and
@@ -166,6 +185,116 @@ pub fn set_priority(queue: &Queue, priority: i32, request: &BulkRequest) -> Resu
         None
     })?;
     Ok(total(&groups))
+}
+
+/// Gives planned and pending documents another time, in microseconds since 2000. Returns how many were
+/// changed. Fails with `Error::BadDuration` when an age of the filter is not a duration.
+pub fn set_due(queue: &Queue, next_iteration: i64, request: &BulkRequest) -> Result<i32> {
+    let time = [Arg::timestamp(next_iteration)];
+    let selection = Selection {
+        statuses: request.filter.codes(&[Planned, Pending], &[]),
+        condition: "and d.next_iteration {<>} $14",
+        args: &time,
+        other: None,
+    };
+    if request.dry_run {
+        return preview(queue, request, &selection);
+    }
+    spi::connect(|spi| {
+        let selected = request.lock(spi, queue, &selection, request.limit)?;
+        Ok(set_due_of(spi, queue, &selected, next_iteration))
+    })
+}
+
+/// Gives documents that are locked another time. Returns how many were changed.
+fn set_due_of(spi: &Spi, queue: &Queue, selected: &[Selected], next_iteration: i64) -> i32 {
+    if selected.is_empty() {
+        return 0;
+    }
+    let to = Status::planned_or_pending(next_iteration <= time::now());
+    let args = [
+        sorted_subjects(selected),
+        Arg::timestamp(next_iteration),
+        Arg::from(to.code()),
+    ];
+    let rows = queue.run(spi, &SET_DUE, &args);
+    let now: HashMap<String, Option<Status>> = (0..rows.len())
+        .filter_map(|row| {
+            Some((
+                rows.get(row, 1)?,
+                rows.get(row, 2).and_then(Status::from_code),
+            ))
+        })
+        .collect();
+    let changed = |doc: &&Selected| now.get(&doc.subject).copied().flatten();
+    for to in [Planned, Pending] {
+        let of_status = selected.iter().filter(|doc| changed(doc) == Some(to));
+        let groups = group(of_status);
+        record_events(queue, &groups, |from| Event::upsert(from, to));
+        for ((_, version), n) in &groups {
+            documents_ready(queue, *version, to, *n);
+        }
+    }
+    rows.affected()
+}
+
+/// Gives a planned or pending document another time, in microseconds since 2000. Returns 0 when it has
+/// that time already. Waits for the lock on the document.
+///
+/// Fails with `Error::NotWaiting`.
+pub fn set_due_of_one(queue: &Queue, subject: &str, next_iteration: i64) -> Result<i32> {
+    spi::connect(|spi| {
+        let found = lock_waiting(spi, queue, subject)?;
+        Ok(match found.next_iteration == Some(next_iteration) {
+            true => 0,
+            false => set_due_of(spi, queue, &[found.document], next_iteration),
+        })
+    })
+}
+
+/// Sets the priority of a planned or pending document. Returns 0 when it has that priority already.
+/// Waits for the lock on the document.
+///
+/// Fails with `Error::NotWaiting`.
+pub fn set_priority_of_one(queue: &Queue, subject: &str, priority: i32) -> Result<i32> {
+    spi::connect(|spi| {
+        let found = lock_waiting(spi, queue, subject)?;
+        if found.priority == priority {
+            return Ok(0);
+        }
+        let args = [sorted_subjects(&[found.document]), Arg::from(priority)];
+        Ok(queue.run(spi, &SET_PRIORITY, &args).affected())
+    })
+}
+
+/// A planned or pending document that is locked.
+struct Waiting {
+    document: Selected,
+    /// When it is due, in microseconds since 2000.
+    next_iteration: Option<i64>,
+    priority: i32,
+}
+
+/// Locks a planned or pending document. Fails with `Error::NotWaiting`.
+fn lock_waiting(spi: &Spi, queue: &Queue, subject: &str) -> Result<Waiting> {
+    let rows = queue.run(spi, &LOCK_ONE, &[Arg::from(subject)]);
+    let found = (!rows.is_empty()).then(|| rows.get(0, 2).and_then(Status::from_code));
+    match found {
+        Some(Some(status @ (Planned | Pending))) => Ok(Waiting {
+            document: Selected {
+                subject: rows.get(0, 1).unwrap_or_default(),
+                status,
+                version: rows.get(0, 3).unwrap_or(0),
+            },
+            next_iteration: rows.timestamp(0, 4),
+            priority: rows.get(0, 5).unwrap_or(0),
+        }),
+        found => Err(Error::NotWaiting {
+            queue: queue.name.to_string(),
+            subject: subject.to_owned(),
+            found,
+        }),
+    }
 }
 
 /// Locks the documents of a selection and changes them. `args`: the further parameters of the

@@ -430,3 +430,62 @@ pub fn compute(name: &QueueName) -> Result<Vec<i64>> {
     queue::id(name)?;
     Ok(count(name))
 }
+
+// Index: (created_at). $1: the names of the metrics, $2 and $3: the time from which on and before which,
+// NULL for no bound.
+const SNAPSHOTS: &str = "select s.created_at, s.metric, s.value from only {metrics} s
+    where s.created_at {>=} $2 and ($3 is null or s.created_at {<} $3)
+        and ($1 is null or s.metric {=} any ($1))
+    order by s.created_at, s.metric, s.id";
+
+// $4: the step in microseconds. Steps are counted from the beginning of the year 2000 in UTC.
+const SNAPSHOTS_BY_STEP: &str = "select
+        timestamptz '2000-01-01 00:00:00+00'
+            {+} ((x.at {-} (x.at {%} $4)) {*} interval '1 microsecond'),
+        x.metric, x.value
+    from (
+        select distinct on (s.at {/} $4, s.metric) s.at, s.metric, s.value
+        from (
+            select (extract(epoch from (m.created_at {-} timestamptz '2000-01-01 00:00:00+00'))
+                    {*} 1000000)::bigint as at,
+                m.metric, m.value, m.id
+            from only {metrics} m
+            where m.created_at {>=} $2 and ($3 is null or m.created_at {<} $3)
+                and m.created_at {>=} timestamptz '2000-01-01 00:00:00+00' and isfinite(m.created_at)
+                and ($1 is null or m.metric {=} any ($1))) s
+        order by s.at {/} $4, s.metric, s.at desc, s.id desc) x
+    order by 1, 2";
+
+/// Which snapshots of the metrics of a queue are read. Times are in microseconds since 2000.
+pub struct Snapshots {
+    /// Only these metrics. None: all.
+    pub metrics: Option<Vec<String>>,
+    /// From this time on.
+    pub since: i64,
+    /// Before this time. None: all later ones.
+    pub until: Option<i64>,
+    /// Only the last one of each step of as many microseconds.
+    pub step: Option<i64>,
+}
+
+/// Adds the snapshots of the metrics of a queue to a result: the time, the metric and its value. With a
+/// step the time is the beginning of the step.
+///
+/// Fails with `Error::UnknownQueue`.
+pub fn snapshots(name: &QueueName, wanted: Snapshots, out: &mut RowSink) -> Result<()> {
+    queue::id(name)?;
+    let mut args = vec![
+        Arg::from(wanted.metrics),
+        Arg::timestamp(wanted.since),
+        wanted.until.map_or_else(Arg::no_timestamp, Arg::timestamp),
+    ];
+    let sql = match wanted.step {
+        None => SNAPSHOTS,
+        Some(step) => {
+            args.push(Arg::from(step));
+            SNAPSHOTS_BY_STEP
+        }
+    };
+    spi::connect(|spi| out.extend(&spi.once(&render(sql, name), &args)));
+    Ok(())
+}

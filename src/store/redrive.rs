@@ -5,6 +5,8 @@
 //! So the documents are read from one queue in one statement, and written into the other one in
 //! the next.
 
+use std::collections::HashSet;
+
 use pgrx::notice;
 
 use crate::domain::counter_events::Event;
@@ -18,7 +20,7 @@ use crate::pg::value::Arg;
 use crate::store::bookkeeping::documents_ready;
 use crate::store::counter_log;
 use crate::store::dead_letters::{PART, REVIVE, inserted_numbers};
-use crate::store::doc_selection::{self, BulkRequest, Selected, Selection};
+use crate::store::doc_selection::{self, BulkRequest, Origin, Selected, Selection};
 use crate::store::history;
 use crate::store::open_queue::Queue;
 use crate::store::owned_queue::OwnedQueue;
@@ -94,7 +96,7 @@ const INSERT_RETURNED: &str =
     returning seq, version";
 
 /// Brings failed documents back into work, at most as many as the request allows, and returns
-/// how many. First killed documents of the queue, then those that it moved to its dead-letter
+/// how many; with `dry_run` it only counts them. First killed documents of the queue, then those that it moved to its dead-letter
 /// queue, then, where the queue is a dead-letter queue itself, those of other queues. Each queue is
 /// read and written with the rights of its owner.
 ///
@@ -124,7 +126,9 @@ pub fn redrive(queue: &OwnedQueue, request: &BulkRequest) -> Result<i32> {
         .chain(opened)
         .map(|queue| &**queue)
         .collect();
-    doc_selection::serialize_bulk_actions(&all);
+    if !request.dry_run {
+        doc_selection::serialize_bulk_actions(&all);
+    }
 
     let mut n = queue.act(|| revive_killed(queue, request))?;
     if let Some(dead_letter_queue) = &dead_letter_queue
@@ -154,14 +158,14 @@ pub fn redrive(queue: &OwnedQueue, request: &BulkRequest) -> Result<i32> {
 }
 
 /// A queue that documents of a dead-letter queue came from.
-struct Origin {
+struct OriginQueue {
     name: String,
     /// None: it was dropped, or its name is none of a queue.
     queue: Option<OwnedQueue>,
 }
 
 /// The other queues that the documents of a queue came from.
-fn open_origins(queue: &OwnedQueue) -> Result<Vec<Origin>> {
+fn open_origins(queue: &OwnedQueue) -> Result<Vec<OriginQueue>> {
     let names: Vec<String> = queue.act(|| {
         spi::connect(|spi| {
             let rows = queue.once(spi, LIST_ORIGINS, &[]);
@@ -184,7 +188,7 @@ fn open_origins(queue: &OwnedQueue) -> Result<Vec<Origin>> {
             },
             Err(_) => None,
         };
-        origins.push(Origin {
+        origins.push(OriginQueue {
             name,
             queue: opened,
         });
@@ -201,6 +205,9 @@ fn revive_killed(queue: &Queue, request: &BulkRequest) -> Result<i32> {
         other: None,
     };
     spi::connect(|spi| {
+        if request.dry_run {
+            return request.count(spi, queue, &selection, Some(request.limit));
+        }
         let selected = request.lock(spi, queue, &selection, request.limit)?;
         if selected.is_empty() {
             return Ok(0);
@@ -230,6 +237,9 @@ fn return_to_origin(
 ) -> Result<i32> {
     dead_letter_queue.authorize(&[Privilege::Select, Privilege::Update, Privilege::Delete])?;
     origin.authorize(&[Privilege::Insert])?;
+    if request.dry_run {
+        return count_returning(dead_letter_queue, origin, request, limit);
+    }
     spi::connect(|spi| {
         doc_selection::serialize_bulk_actions(&[dead_letter_queue, origin]);
         let mut n = 0;
@@ -258,15 +268,82 @@ fn return_to_origin(
             }
         }
         if !staying.is_empty() && n < limit {
-            notice!(
-                "documents of queue \"{}\" that stay, because their subjects are in use in queue \"{}\": {}",
-                dead_letter_queue.name,
-                origin.name,
-                staying.len()
-            );
+            tell_staying(dead_letter_queue, origin, staying.len());
         }
         Ok(n)
     })
+}
+
+// As CAN_RETURN, for those after the document with the number $16.
+const CAN_RETURN_AFTER: &str = "and d.origin {->>} 'queue'::pg_catalog.text {=} $14
+    and pg_catalog.length(d.origin {->>} 'subject'::pg_catalog.text) {<=} {subject_max}
+    and d.subject {<>} all ($15) and d.seq {>} $16";
+
+// Index: the primary key.
+const LIST_EXISTING: &str = "select o.subject::pg_catalog.text from only {docs} o
+    where o.subject {=} any ($1)";
+
+/// Counts the documents that `return_to_origin` would move, at most `limit`. Changes and locks nothing.
+fn count_returning(
+    dead_letter_queue: &OwnedQueue,
+    origin: &OwnedQueue,
+    request: &BulkRequest,
+    limit: i32,
+) -> Result<i32> {
+    spi::connect(|spi| {
+        let mut returning: HashSet<String> = HashSet::new();
+        let (mut staying, mut last) = (0, i64::MIN);
+        while (returning.len() as i64) < i64::from(limit) {
+            let none: Vec<String> = Vec::new();
+            let args = [
+                Arg::from(origin.name.as_str()),
+                Arg::from(none),
+                Arg::from(last),
+            ];
+            let selection = Selection {
+                statuses: request
+                    .filter
+                    .codes(&[Status::Planned, Status::Pending], &[]),
+                condition: CAN_RETURN_AFTER,
+                args: &args,
+                other: None,
+            };
+            let found: Vec<Origin> = dead_letter_queue
+                .act(|| request.list_origins(spi, dead_letter_queue, &selection, PART))?;
+            let Some(end) = found.last() else {
+                break;
+            };
+            check_return(dead_letter_queue, origin)?;
+            last = end.seq;
+            let subjects: Vec<&str> = found.iter().map(|one| one.subject.as_str()).collect();
+            let existing: HashSet<String> = origin.act(|| {
+                let rows = origin.once(spi, LIST_EXISTING, &[Arg::from(subjects)]);
+                (0..rows.len()).filter_map(|row| rows.get(row, 1)).collect()
+            });
+            for one in found {
+                if (returning.len() as i64) >= i64::from(limit) {
+                    break;
+                }
+                if existing.contains(&one.subject) || !returning.insert(one.subject) {
+                    staying += 1;
+                }
+            }
+        }
+        let n = i32::try_from(returning.len()).unwrap_or(i32::MAX);
+        if staying > 0 && n < limit {
+            tell_staying(dead_letter_queue, origin, staying);
+        }
+        Ok(n)
+    })
+}
+
+/// Tells how many documents stay in a dead-letter queue, because their subjects are in use.
+fn tell_staying(dead_letter_queue: &Queue, origin: &Queue, n: usize) {
+    notice!(
+        "documents of queue \"{}\" that stay, because their subjects are in use in queue \"{}\": {n}",
+        dead_letter_queue.name,
+        origin.name
+    );
 }
 
 /// Checks that whoever can write into a dead-letter queue could push into the queue that its

@@ -272,28 +272,41 @@ pub fn claim(now: i64, last_owner: Option<Oid>, scope: &Scope) -> Option<DueSche
         is_everything,
         queues,
     ];
-    spi::connect(|spi| {
-        let rows = spi.once(&CLAIM.replace("{order}", order), &args);
-        if rows.is_empty() {
-            return None;
-        }
-        Some(DueSchedule {
-            name: rows.get(0, 1)?,
-            queue: rows.get(0, 2)?,
-            timing: timing(&rows, 3)?,
-            timezone: rows.get(0, 5)?,
-            payload: rows.json_text(0, 6),
-            version: rows.get(0, 7)?,
-            priority: rows.get(0, 8)?,
-            catch_up: rows.get(0, 9)?,
-            catch_up_limit: rows.get(0, 10)?,
-            jitter: rows.interval(0, 11)?,
-            ends_at: rows.timestamp(0, 12),
-            anchor: rows.timestamp(0, 13)?,
-            next_tick: rows.timestamp(0, 14)?,
-            made_by: rows.get(0, 15)?,
-            headers: rows.json(0, 16).map(|headers| headers.to_text()),
-        })
+    spi::connect(|spi| due_schedule(&spi.once(&CLAIM.replace("{order}", order), &args)))
+}
+
+// The row is locked already.
+const GET: &str = "select name, queue, cron, every, timezone, payload, version, priority, catch_up,
+        catch_up_limit, jitter, ends_at, anchor, coalesce(next_tick, now()), made_by::oid, headers
+    from fetchq.schedules
+    where name {=} $1";
+
+/// A schedule as if it was due. One that has ended ticks now. None when there is none of that name.
+pub fn get(name: &str) -> Option<DueSchedule> {
+    spi::connect(|spi| due_schedule(&spi.once(GET, &[Arg::from(name)])))
+}
+
+/// Reads the row of `CLAIM` or `GET`.
+fn due_schedule(rows: &Rows) -> Option<DueSchedule> {
+    if rows.is_empty() {
+        return None;
+    }
+    Some(DueSchedule {
+        name: rows.get(0, 1)?,
+        queue: rows.get(0, 2)?,
+        timing: timing(rows, 3)?,
+        timezone: rows.get(0, 5)?,
+        payload: rows.json_text(0, 6),
+        version: rows.get(0, 7)?,
+        priority: rows.get(0, 8)?,
+        catch_up: rows.get(0, 9)?,
+        catch_up_limit: rows.get(0, 10)?,
+        jitter: rows.interval(0, 11)?,
+        ends_at: rows.timestamp(0, 12),
+        anchor: rows.timestamp(0, 13)?,
+        next_tick: rows.timestamp(0, 14)?,
+        made_by: rows.get(0, 15)?,
+        headers: rows.json(0, 16).map(|headers| headers.to_text()),
     })
 }
 

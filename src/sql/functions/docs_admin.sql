@@ -50,3 +50,31 @@ language c volatile parallel unsafe
 as 'MODULE_PATHNAME', 'docs_set_priority_wrapper';
 comment on function fetchq.docs_set_priority(text, int, jsonb, int, boolean) is
     'Gives planned and pending documents another priority, the oldest first';
+
+create function fetchq.docs_set_due(
+    queue text, next_iteration timestamptz default null, delay interval default null,
+    filter jsonb default '{}', max_docs int default 1000, dry_run boolean default false,
+    out affected bigint
+)
+language c volatile parallel unsafe
+as 'MODULE_PATHNAME', 'docs_set_due_wrapper';
+comment on function fetchq.docs_set_due(text, timestamptz, interval, jsonb, int, boolean) is
+    'Gives planned and pending documents another time, the oldest first';
+
+create function fetchq.doc_set_due(
+    queue text, subject text, next_iteration timestamptz default null, delay interval default null,
+    out affected bigint
+)
+language c volatile parallel unsafe
+as 'MODULE_PATHNAME', 'doc_set_due_wrapper';
+comment on function fetchq.doc_set_due(text, text, timestamptz, interval) is
+    'Gives a planned or pending document another time';
+
+create function fetchq.doc_set_priority(
+    queue text, subject text, priority int,
+    out affected bigint
+)
+language c volatile parallel unsafe
+as 'MODULE_PATHNAME', 'doc_set_priority_wrapper';
+comment on function fetchq.doc_set_priority(text, text, int) is
+    'Gives a planned or pending document another priority';

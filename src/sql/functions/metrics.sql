@@ -157,3 +157,14 @@ set search_path = pg_catalog, pg_temp
 as 'MODULE_PATHNAME', 'metric_snap_some_wrapper';
 comment on function fetchq.metric_snap(text, jsonb) is
     'Takes a snapshot of the metrics in a JSON array';
+
+create function fetchq.metric_history(
+    queue text, since timestamptz default null, until timestamptz default null,
+    step interval default null, metrics text[] default null
+)
+returns table (at timestamptz, metric varchar, value bigint)
+language c stable parallel unsafe
+set search_path = pg_catalog, pg_temp
+as 'MODULE_PATHNAME', 'metric_history_wrapper';
+comment on function fetchq.metric_history(text, timestamptz, timestamptz, interval, text[]) is
+    'The snapshots of the metrics of a queue, by time; with a step, the last value of each step';

@@ -101,3 +101,13 @@ set search_path = pg_catalog, pg_temp
 as 'MODULE_PATHNAME', 'schedule_run_at_wrapper';
 comment on function fetchq.schedule_run_at(int, timestamptz) is
     'For tests: runs the schedules that are due at another time';
+
+create function fetchq.schedule_tick(
+    name text,
+    out subject text, out was_created boolean
+)
+language c volatile parallel unsafe
+set search_path = pg_catalog, pg_temp
+as 'MODULE_PATHNAME', 'schedule_tick_wrapper';
+comment on function fetchq.schedule_tick(text) is
+    'Pushes the document of an extra tick now; the schedule itself does not change, and may be paused or ended';

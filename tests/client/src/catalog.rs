@@ -143,6 +143,9 @@ impl Function {
             ("queues", _) => Value::texts(&["q"]),
             ("subject", _) if settles => Value::text("active"),
             ("subject", _) if self.name == "doc_revive" => Value::text("killed"),
+            ("subject", _) if self.name == "doc_set_due" || self.name == "doc_set_priority" => {
+                Value::text("planned")
+            }
             ("subject", _) => Value::text("new"),
             ("subjects", _) if settles => Value::texts(&["active", "nobody"]),
             ("subjects", _) => Value::texts(&["m1", "m2"]),
@@ -156,6 +159,9 @@ impl Function {
             ("next_iteration", &Type::TEXT) => Value::text("2020-01-01"),
             ("payload" | "details" | "result" | "progress", _) => Value::Json(json!({"a": 1})),
             ("policy", _) => Value::Json(json!([{"retain": "minute", "from": "1h", "to": "0s"}])),
+            ("metrics", &Type::TEXT_ARRAY) => Value::texts(&["cnt", "pnd"]),
+            ("step", _) => Value::Interval(300_000_000),
+            ("until", _) => Value::Time(Utc::now()),
             ("metrics", _) => Value::Json(json!(["cnt", "pnd"])),
             ("retention", _) if self.name == "queue_set_metrics_retention" => {
                 Value::text(r#"[{"retain": "hour", "from": "1d", "to": "1h"}]"#)
@@ -165,7 +171,14 @@ impl Function {
             ("lease", _) => Value::Null,
             // Not beside next_iteration.
             ("delay", _)
-                if ["doc_put", "doc_reschedule", "doc_snooze"].contains(&self.name.as_str()) =>
+                if [
+                    "doc_put",
+                    "doc_reschedule",
+                    "doc_snooze",
+                    "doc_set_due",
+                    "docs_set_due",
+                ]
+                .contains(&self.name.as_str()) =>
             {
                 Value::Null
             }

@@ -26,6 +26,8 @@ const OPTIONAL: &[(&[&str], &str)] = &[
             "doc_append",
             "doc_reschedule",
             "doc_snooze",
+            "doc_set_due",
+            "docs_set_due",
         ],
         "delay",
     ),
@@ -58,6 +60,7 @@ const OPTIONAL: &[(&[&str], &str)] = &[
             "docs_drop",
             "docs_move",
             "docs_set_priority",
+            "docs_set_due",
             "lease_list",
             "queue_history",
         ],
@@ -79,6 +82,8 @@ const OPTIONAL: &[(&[&str], &str)] = &[
             "docs_drop",
             "docs_move",
             "docs_set_priority",
+            "docs_set_due",
+            "queue_redrive",
         ],
         "dry_run",
     ),
@@ -90,6 +95,10 @@ const OPTIONAL: &[(&[&str], &str)] = &[
     (&["queue_grants", "queue_stats"], "queue"),
     (&["metric_export"], "family"),
     (&["docs_list", "lease_list", "queue_history"], "after"),
+    (&["metric_history"], "since"),
+    (&["metric_history"], "until"),
+    (&["metric_history"], "step"),
+    (&["metric_history"], "metrics"),
     (&["schedule_create"], "starts_at"),
     (&["schedule_create"], "ends_at"),
     (&["doc_lease_any"], "weights"),
@@ -107,7 +116,11 @@ const OPTIONAL: &[(&[&str], &str)] = &[
 
 /// Arguments whose default is refused, and so is NULL: the SQLSTATE says more than that it is NULL.
 const REFUSED: &[(&[&str], &str, &str)] = &[
-    (&["docs_kill", "docs_drop", "docs_move"], "filter", "21000"),
+    (
+        &["docs_kill", "docs_drop", "docs_move", "docs_set_due"],
+        "filter",
+        "21000",
+    ),
     // Beside values of the other arguments.
     (&["lease_list", "queue_history"], "queue", "22023"),
 ];

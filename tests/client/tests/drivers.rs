@@ -19,6 +19,20 @@ const RESULTS: &[(&str, &str)] = &[
         "was_created bool, queue_id int4",
     ),
     ("queue_configure(text, jsonb)", "all_settings jsonb"),
+    (
+        "metric_history(text, timestamptz, timestamptz, interval, _text)",
+        "at timestamptz, metric varchar, value int8",
+    ),
+    (
+        "doc_set_due(text, text, timestamptz, interval)",
+        "affected int8",
+    ),
+    ("doc_set_priority(text, text, int4)", "affected int8"),
+    (
+        "docs_set_due(text, timestamptz, interval, jsonb, int4, bool)",
+        "affected int8",
+    ),
+    ("schedule_tick(text)", "subject text, was_created bool"),
     ("queue_settings(text)", "all_settings jsonb"),
     ("queue_default_is_valid(text, jsonb)", "is_valid bool"),
     ("queue_drop(text)", "was_dropped bool, queue_id int4"),

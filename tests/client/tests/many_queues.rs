@@ -1,6 +1,6 @@
 //! Many queues on a server with room for few locks: what reads all of them keeps none.
 
-use fetchq_client_tests::{Cluster, Session, state_of};
+use fetchq_client_tests::{Cluster, Session, error_of, state_of};
 
 /// More queues than the server can lock tables of.
 const QUEUES: usize = 600;
@@ -79,5 +79,22 @@ async fn reading_all_queues_needs_no_lock_for_each() {
             .await,
         "600,599,598"
     );
+    // So many queues cannot be created at once, and the error says what to do.
+    let many = session
+        .batch_execute("select fetchq.queue_create('more' || i) from generate_series(1, 600) i")
+        .await
+        .expect_err("this server has room for fewer locks");
+    let error = error_of(&many);
+    assert_eq!(state_of(&many), "53200");
+    assert!(
+        error.message().contains("queue \"more") && error.message().contains("keeps the locks"),
+        "{}",
+        error.message()
+    );
+    let hint = error.hint().unwrap_or_default();
+    assert!(hint.contains("several transactions"), "{hint}");
+    assert!(hint.contains("max_locks_per_transaction"), "{hint}");
+    let created = session.text("select count(*) from fetchq.queues where name ~ 'more'");
+    assert_eq!(created.await, "0");
     cluster.stop("fast");
 }

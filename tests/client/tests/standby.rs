@@ -21,6 +21,7 @@ const READS: &[&str] = &[
     "metric_export",
     "metric_families",
     "metric_get",
+    "metric_history",
     "metric_get_all",
     "metric_get_common",
     "metric_get_total",

@@ -128,6 +128,36 @@ select * from fetchq.queue_redrive('rq_dead', 100, '{"payload": {"n": 7}}');
 select * from fetchq.queue_redrive('rq_dead', 100, '{"payload": {"n": 2}}');
 select subject, status, payload from fetchq_data.rq_dead__docs order by seq;
 rollback;
+-- A dry run says how many would come back, and changes nothing.
+begin;
+select fetchq.queue_redrive('rq_dead', 1, dry_run => true) as one, fetchq.queue_redrive('rq_dead', dry_run => true) as all, fetchq.queue_redrive('rq_letters', dry_run => true) as letters,
+    fetchq.queue_redrive('rq_letters', 0, dry_run => true) as none, fetchq.queue_redrive('rq_dead', 100, '{"payload": {"n": 7}}', true) as filtered, fetchq.queue_redrive('rq_third', dry_run => true) as third;
+select test.look();
+-- What it says is what comes back, also where there are killed documents and many dead letters.
+select from fetchq.queue_configure('rq_dead', '{"history": {"killed": null}}');
+insert into fetchq_data.rq_letters__docs (subject, status, origin) select 'many-' || i, 1, jsonb_build_object('queue', 'rq_dead', 'subject', 'back-' || i % 1100) from generate_series(1, 1200) i;
+insert into fetchq_data.rq_dead__docs (subject, status) values ('back-7', 3), ('killed-1', -1), ('killed-2', -1);
+select fetchq.queue_redrive('rq_dead', 1000000, dry_run => true) as said, fetchq.queue_redrive('rq_dead', 600, dry_run => true) as said_of_600, fetchq.queue_redrive('rq_letters', 1000000, dry_run => true) as said_of_letters;
+savepoint before;
+select fetchq.queue_redrive('rq_letters', 1000000) as came_back;
+rollback to before;
+select fetchq.queue_redrive('rq_dead', 600) as came_back;
+rollback to before;
+select fetchq.queue_redrive('rq_dead', 1000000) as came_back, fetchq.queue_redrive('rq_dead', 1000000, dry_run => true) as said_then;
+rollback;
+select test.error($$select fetchq.queue_redrive('rq_nope', dry_run => true)$$);
+select test.error($$select fetchq.queue_redrive('rq_dead', -1, dry_run => true)$$);
+-- The dead-letter queues of all queues.
+begin;
+select * from fetchq.dead_letters where queue ~ '^rq_';
+update fetchq.queues set dead_letter = 'rq_none' where name = 'rq_third';
+create role rq_dead_reader;
+select fetchq.queue_grant('rq_dead', 'rq_dead_reader', 'reader');
+set local role rq_dead_reader;
+select queue, dead_letter_queue, does_exist, documents from fetchq.dead_letters;
+reset role;
+select queue, dead_letter_queue, does_exist, documents from fetchq.dead_letters where queue = 'rq_third';
+rollback;
 -- Called with the dead-letter queue.
 begin;
 select * from fetchq.queue_redrive('rq_letters', 2);

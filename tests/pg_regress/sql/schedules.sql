@@ -133,6 +133,40 @@ update fetchq.schedules set next_tick = date_trunc('second', now()), due_at = da
 select processed > 0 as done from fetchq.mnt();
 select ticks > 0 as ran, attempts from fetchq.schedules where name = 'now';
 
+-- An extra tick: the document of a tick, now. The schedule stays as it is, also a paused and an ended one.
+begin;
+select was_created from fetchq.queue_create('rq_extra');
+select was_created from fetchq.schedule_create('extra', 'rq_extra', '@yearly', '{"n": 1}', version => 2, priority => 3, headers => '{"h": "1"}', jitter => '1 hour');
+create temp table kept as select s.* from fetchq.schedules s where name = 'extra';
+select subject = 'extra@' || to_char(now() at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS') || 'Z' as is_of_now, was_created from fetchq.schedule_tick('extra');
+select was_created as again from fetchq.schedule_tick('extra');
+select version, priority, status, payload, headers, next_iteration <= now() as is_due from fetchq_data.rq_extra__docs;
+select count(*) as is_unchanged from (select * from kept intersect select s.* from fetchq.schedules s) s;
+delete from fetchq_data.rq_extra__docs;
+select fetchq.schedule_pause('extra');
+select was_created from fetchq.schedule_tick('extra');
+delete from fetchq_data.rq_extra__docs;
+update fetchq.schedules set is_active = true, next_tick = null, due_at = null where name = 'extra';
+select was_created from fetchq.schedule_tick('extra');
+select test.error($$select fetchq.schedule_tick('nope')$$);
+select test.error($$select fetchq.schedule_tick(null)$$);
+-- A manager of the queue may do that, a worker may not, and not beyond the rights of who made the schedule.
+create role rq_extra_worker;
+create role rq_extra_manager;
+select fetchq.queue_grant('rq_extra', 'rq_extra_worker', 'worker'), fetchq.queue_grant('rq_extra', 'rq_extra_manager', 'manager');
+grant usage on schema test to public;
+grant execute on function test.error(text) to public;
+delete from fetchq_data.rq_extra__docs;
+set local role rq_extra_worker;
+select test.error($$select fetchq.schedule_tick('extra')$$);
+set local role rq_extra_manager;
+select was_created from fetchq.schedule_tick('extra');
+reset role;
+create role rq_extra_maker;
+update fetchq.schedules set made_by = 'rq_extra_maker' where name = 'extra';
+select test.error($$select fetchq.schedule_tick('extra')$$);
+rollback;
+
 -- The table rejects invalid values.
 select test.error($$insert into fetchq.schedules (name, queue) values ('s', 'q')$$);
 select test.error($$insert into fetchq.schedules (name, queue, cron, every) values ('s', 'q', '@daily', '1 h')$$);

@@ -213,6 +213,7 @@ const ACCEPTED: &[(&[&str], &str, &[&str])] = &[
             "doc_put",
             "doc_append",
             "doc_append_many",
+            "doc_set_priority",
             "docs_set_priority",
             "schedule_create",
         ],
@@ -268,6 +269,9 @@ const ACCEPTED: &[(&[&str], &str, &[&str])] = &[
             "docs_drop",
             "docs_move",
             "docs_set_priority",
+            "docs_set_due",
+            "lease_list",
+            "queue_history",
             "mnt_run",
             "mnt_run_all",
             "queue_redrive",
@@ -304,7 +308,8 @@ const ACCEPTED: &[(&[&str], &str, &[&str])] = &[
         "name",
         &["control", "odd letters"],
     ),
-    (&["worker_stop_requested"], "since", ANY),
+    (&["worker_stop_requested", "metric_history"], "since", ANY),
+    (&["metric_history"], "until", ANY),
     // Leases of a list that is empty: nothing is to be done.
     (
         &["doc_complete_many", "doc_drop_many", "doc_reschedule_many"],
@@ -317,13 +322,14 @@ const ACCEPTED: &[(&[&str], &str, &[&str])] = &[
             "docs_list",
             "docs_retry",
             "docs_set_priority",
+            "queue_history",
             "queue_redrive",
         ],
         "filter",
         &["object"],
     ),
     // Where a page begins is any text.
-    (&["docs_list"], "after", ANY_TEXT),
+    (&["docs_list", "lease_list"], "after", ANY_TEXT),
     (&["doc_reject", "doc_kill", "log_error"], "message", MESSAGE),
     (&["doc_reject", "log_error"], "ref_id", ANY_TEXT),
     (

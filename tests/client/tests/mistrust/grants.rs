@@ -38,6 +38,9 @@ const WORKER_CALLS: &[&str] = &[
     "fetchq.docs_kill('q', '{\"all\": true}')",
     "fetchq.docs_drop('q', '{\"all\": true}')",
     "fetchq.docs_set_priority('q', 1, '{}')",
+    "fetchq.docs_set_due('q', now(), filter => '{\"all\": true}')",
+    "fetchq.doc_set_due('q', 'p', now())",
+    "fetchq.doc_set_priority('q', 'p', 1)",
     "fetchq.docs_move('q', 'mine', '{\"all\": true}')",
     "fetchq.queue_redrive('q')",
 ];
