@@ -380,16 +380,47 @@ row! {
     }
 }
 
-/// Dead letters that queues have sent since their counters began.
 pub const DEAD_LETTERS: &str = "\
-select queue::text as queue, value from fetchq.metrics_live where metric = 'ded' and value > 0
-order by value desc, queue limit 201";
+select queue::text as queue, dead_letter_queue::text as dead_letter_queue, does_exist, documents, moved
+from fetchq.dead_letters";
 
 row! {
-    /// How many documents a queue has moved to its dead-letter queue.
+    /// A row of the view `fetchq.dead_letters`.
     #[derive(Debug, Clone)]
     pub struct DeadLetters {
         pub queue: String,
-        pub value: i64,
+        pub dead_letter_queue: Option<String>,
+        pub does_exist: Option<bool>,
+        pub documents: Option<i64>,
+        pub moved: Option<i64>,
+    }
+}
+
+/// The stored snapshots of the metrics of a queue: for how long back, and the length of a step.
+pub const METRIC_HISTORY: &str = "\
+select extract(epoch from at)::float8 as at,
+       max(value) filter (where metric = 'pnd') as pending,
+       max(value) filter (where metric = 'act') as active,
+       max(value) filter (where metric = 'pln') as planned,
+       max(value) filter (where metric = 'ent') as pushed,
+       max(value) filter (where metric = 'pkd') as picked,
+       max(value) filter (where metric = 'suc') as succeeded,
+       max(value) filter (where metric = 'fai') as failed
+from fetchq.metric_history($1, since => pg_catalog.now() - $2::text::interval, step => $3::text::interval,
+                           metrics => '{pnd,act,pln,ent,pkd,suc,fai}')
+group by at order by at";
+
+row! {
+    /// A row of `METRIC_HISTORY`.
+    #[derive(Debug, Clone)]
+    pub struct Stored {
+        pub at: f64,
+        pub pending: Option<i64>,
+        pub active: Option<i64>,
+        pub planned: Option<i64>,
+        pub pushed: Option<i64>,
+        pub picked: Option<i64>,
+        pub succeeded: Option<i64>,
+        pub failed: Option<i64>,
     }
 }

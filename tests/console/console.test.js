@@ -111,6 +111,31 @@ test('a queue has charts, which grow by themselves', async () => {
   await check(one);
 });
 
+test('a queue has charts of longer times, from the snapshots that the server stores', async () => {
+  await db.query('truncate fetchq_data.jobs__metrics');
+  const page = await go('/queues/jobs?span=day');
+  assert.match(await page.locator('main').innerText(), /stored no snapshots of that time.*last minutes/);
+  assert.equal(await page.locator('canvas').count(), 3);
+  // Two days with a document every 30 seconds, then a reset.
+  await db.query(`insert into fetchq_data.jobs__metrics (created_at, metric, value)
+    select now() - interval '3 days' + i * interval '5 minutes', m.metric, case m.metric when 'pnd' then i % 7 when 'act' then 2 else i % 577 * 10 end
+    from generate_series(0, 863) i, unnest('{pnd,act,pln,ent,pkd,suc,fai}'::text[]) m (metric)`);
+  await page.getByRole('link', { name: 'Week' }).click();
+  await until('two charts', async () => await page.locator('canvas').count() === 2);
+  await check(one);
+  assert.match(await page.locator('main').innerText(), /From 7\d snapshots that the server has stored/);
+  const points = JSON.parse(await page.locator('.charts').getAttribute('data-points'));
+  assert.equal(points[0].pushed, null);
+  assert.ok(points.slice(1, 40).every((point) => Math.abs(point.pushed - 10 / 300) < 1e-6), 'the mean rate of each hour');
+  assert.ok(points.every((point) => point.pushed === null || point.pushed >= 0));
+  assert.ok(points.every((point) => point.active === 2));
+  await page.getByRole('link', { name: 'Day', exact: true }).click();
+  assert.match(await page.locator('main').innerText(), /From 2[78]\d snapshots/);
+  await page.getByRole('link', { name: 'Last minutes' }).click();
+  await until('three charts', async () => await page.locator('canvas').count() === 3);
+  await check(one);
+});
+
 test('updates can be paused', async () => {
   const page = await go('/queues/busy');
   await press(page, 'Pause updates');
@@ -235,6 +260,11 @@ test('priority and time of a document are changed, and its payload stays', async
   await page.getByLabel('Due (').fill('2100-01-01 00:00 UTC');
   await press(page, 'Set time');
   assert.match((await doc('50%_off')).due_at, /^2100-01-01/);
+  await db.query("select fetchq.queue_configure('jobs', '{\"ordered\": true}')");
+  await page.getByLabel('Due (').fill('3 hours');
+  await press(page, 'Set time');
+  assert.match(await message(page), /has the new time/, 'in an ordered queue, too');
+  await db.query("select fetchq.queue_configure('jobs', '{\"ordered\": false}')");
   await page.getByLabel('Due (').fill('soon');
   await press(page, 'Set time');
   assert.match(await page.getByRole('alert').innerText(), /interval/);
@@ -296,7 +326,13 @@ test('each bulk action is counted first, changes nothing until it is confirmed, 
     };
   };
   await db.query("select fetchq.doc_put('jobs', 'bulk-' || i, delay => '1 hour') from generate_series(1, 6) i");
-  let confirm = await act('Set priority', { 'Priority (set priority)': '4' }, /6 documents of queue jobs would be given priority 4/);
+  let confirm = await act('Set time', { 'Due (set time)': '2100-01-01 00:00 UTC', 'At most': '2' }, /2 documents of queue jobs would be given the time 2100-01-01.*may be more/s);
+  assert.doesNotMatch((await doc('bulk-1')).due_at, /^2100/);
+  await confirm(/2 documents were given the time/);
+  assert.equal(await value(db, "select count(*)::int from fetchq.docs_list('jobs', '{\"subject\": \"bulk-%\"}') where due_at = '2100-01-01 00:00 UTC'"), 2);
+  confirm = await act('Set time', { 'Due (set time)': '1 hour' }, /6 documents of queue jobs would be given the time 1 hour/);
+  await confirm(/6 documents were given the time/);
+  confirm = await act('Set priority', { 'Priority (set priority)': '4' }, /6 documents of queue jobs would be given priority 4/);
   assert.equal((await doc('bulk-1')).priority, 0);
   await confirm(/6 documents were given priority 4/);
   assert.equal((await doc('bulk-1')).priority, 4);
@@ -331,10 +367,18 @@ test('dead letters are listed and redriven', async () => {
   await row.getByRole('button', { name: 'Redrive…' }).click();
   await check(one);
   assert.equal(await value(db, "select count(*)::int from fetchq.docs_list('mail')"), 0);
-  await press(page, 'Redrive');
+  assert.match(await page.locator('main').innerText(), /1 document that failed would come back/);
+  await press(page, 'Redrive 1 document');
   assert.match(await message(page), /1 document came back/);
   assert.equal(await value(db, "select status from fetchq.doc_get('mail', 'lost')"), 'pending');
   await check(one);
+  await go('/queues/mail');
+  await press(page, 'Redrive…');
+  assert.match(await page.getByRole('alert').innerText(), /No document came back/, 'there is nothing to ask for');
+  await db.query("update fetchq.queues set dead_letter = 'gone' where name = 'other'");
+  await go('/dead-letters');
+  assert.match(await page.getByRole('row', { name: /^other/ }).innerText(), /gone\s+missing/);
+  await db.query("update fetchq.queues set dead_letter = null where name = 'other'");
 });
 
 test('a worker is asked to stop, and its documents are released', async () => {
@@ -418,6 +462,7 @@ test('a schedule is previewed, paused, resumed and run now', async () => {
   await press(page, 'Run now…');
   await check(one);
   await press(page, 'Run it now');
+  assert.equal(await value(db, "select ticks::int from fetchq.schedule_list() where name = 'nightly'"), 0, 'its own ticks stay as they are');
   const subject = /added the document (.+)\./.exec(await message(page))[1];
   const { payload, priority, headers } = await value(db, "select to_jsonb(d) from fetchq.doc_get('other', $1) d", [subject]);
   assert.deepEqual({ payload, priority, headers }, { payload: { kind: 'report' }, priority: 3, headers: { x: 1 } });

@@ -18,12 +18,14 @@ const BAD = [LONG, IMG, RTL, EMOJI];
 const db = await createDatabase('pictures');
 await db.query(`
   select fetchq.queue_create(name) from unnest('{invoices, mail_dead, thumbnails, webhooks, a_rather_long_name_of_a_queue_1}'::text[]) name;
-  select fetchq.queue_create('mail', '{"dead_letter": "mail_dead", "retry": {"base": "10 s"}}');
+  select fetchq.queue_create('mail', '{"dead_letter": "mail_dead", "retry": {"base": "10 s"}, "history": {"completed": "1 day", "dropped": "1 day"}}');
   select fetchq.doc_put('invoices', 'invoice-' || i, delay => i * interval '10 minutes') from generate_series(1, 300) i;
   select fetchq.doc_put('webhooks', 'order-' || i) from generate_series(1, 40) i;
   select fetchq.docs_kill('webhooks', '{"subject": "order-3%"}');
   select fetchq.queue_pause('webhooks');
   select fetchq.doc_append('thumbnails', '{}') from generate_series(1, 1200) i;
+  select fetchq.doc_put('mail', 'gone-' || i) from generate_series(1, 5) i;
+  select fetchq.doc_drop('mail', subject, lease) from fetchq.doc_lease('mail', 5, worker => 'mailer-1');
   select fetchq.schedule_create('nightly report', 'invoices', '30 2 * * *', '{"a": 1}', timezone => 'Europe/Rome'),
          fetchq.schedule_create('tick', 'thumbnails', '*/5 * * * *', timezone => 'UTC'),
          fetchq.schedule_create('paused one', 'thumbnails', '1 hour', timezone => 'UTC'), fetchq.schedule_pause('paused one')`);
@@ -39,12 +41,16 @@ await db.query("select fetchq.doc_kill('mail', $1, message => 'no')", [RTL]);
 await db.query("select fetchq.doc_lease('thumbnails', 7, duration => '1 hour', worker => 'thumb-1')");
 for (const [name, hasExtension] of [['pictures_empty', true], ['pictures_bare', false]]) await (await createDatabase(name, { hasExtension })).end();
 
+await db.query(`insert into fetchq_data.mail__metrics (created_at, metric, value)
+  select now() - interval '7 days' + i * interval '5 minutes', m.metric, case m.metric when 'pnd' then 40 + 35 * sin(i / 46.0) when 'act' then 5 when 'pln' then i / 100 when 'fai' then i / 9 else i * 40 + 900 * sin(i / 46.0) end
+  from generate_series(0, 2015) i, unnest('{pnd,act,pln,ent,pkd,suc,fai}'::text[]) m (metric)`);
+
 const mail = '/db/pictures/queues/mail';
 const document = (queue, subject) => `/db/pictures/queues/${queue}/document?subject=${encodeURIComponent(subject)}`;
 const screens = {
-  overview: '/db/pictures', 'overview-none': '/db/pictures?q=zzz', queue: mail, 'queue-paused': '/db/pictures/queues/webhooks',
+  overview: '/db/pictures', 'overview-none': '/db/pictures?q=zzz', queue: mail, 'queue-week': `${mail}?span=week`, 'queue-paused': '/db/pictures/queues/webhooks',
   documents: `${mail}/documents`, 'documents-more': '/db/pictures/queues/invoices/documents?min_attempts=0', 'documents-wrong': `${mail}/documents?older_than=soon`,
-  settings: `${mail}/settings`, 'document-long': document('mail', LONG), 'document-img': document('mail', IMG), 'document-rtl': document('mail_dead', RTL), 'document-emoji': document('mail', EMOJI),
+  settings: `${mail}/settings`, history: `${mail}/history`, 'document-long': document('mail', LONG), 'document-img': document('mail', IMG), 'document-rtl': document('mail_dead', RTL), 'document-emoji': document('mail', EMOJI),
   'dead-letters': '/db/pictures/dead-letters', workers: '/db/pictures/workers', schedules: '/db/pictures/schedules?expression=30+2+*+*+*&timezone=Europe/Rome',
   'schedules-wrong': '/db/pictures/schedules?expression=99+2+*+*+*', maintenance: '/db/pictures/maintenance', 'queue-none': '/db/pictures/queues/none',
   'empty-overview': '/db/pictures_empty', 'empty-workers': '/db/pictures_empty/workers', 'empty-dead-letters': '/db/pictures_empty/dead-letters', 'empty-schedules': '/db/pictures_empty/schedules',

@@ -125,6 +125,9 @@ test('a producer sees its queue, and no document; the page names the grant', asy
   assert.deepEqual(await overview.page.locator('[data-region=queues] tbody th').allInnerTexts(), ['mail']);
   const state = await go('/db/console_states/queues/mail');
   assert.match(state.text, /queue_grant\('mail', 'console_producer', 'reader'\)/);
+  const day = await go('/db/console_states/queues/mail?span=day');
+  assert.match(day.text, /Over time[\s\S]*queue_grant\('mail', 'console_producer', 'reader'\)[\s\S]*These are the last minutes/);
+  assert.equal(await day.page.locator('canvas').count(), 3);
   for (const path of ['documents', 'document?subject=m-1']) {
     const { status, text } = await go(`/db/console_states/queues/mail/${path}`);
     assert.equal(status, 403);

@@ -213,6 +213,7 @@ fn bulk(context: &Context, queue: &str, filter: &Filter, json: &str) -> Markup {
                     option value="docs_drop" { "Drop" }
                     option value="docs_move" { "Move to another queue" }
                     option value="docs_set_priority" { "Set priority" }
+                    option value="docs_set_due" { "Set time" }
                 }
             }
             div class="field" {
@@ -226,6 +227,10 @@ fn bulk(context: &Context, queue: &str, filter: &Filter, json: &str) -> Markup {
             div class="field" {
                 label for="bulk-priority" { "Priority (set priority)" }
                 input id="bulk-priority" name="priority" type="number" value="0";
+            }
+            div class="field" {
+                label for="bulk-time" { "Due (set time)" }
+                input id="bulk-time" name="time" type="text" placeholder="10 minutes" autocomplete="off";
             }
             button { "Count…" }
         }

@@ -1,5 +1,6 @@
 //! The pages.
 pub mod actions;
+pub mod charts;
 pub mod context;
 pub mod dead_letters;
 pub mod document;
