@@ -4,7 +4,7 @@ use pgrx::prelude::*;
 
 use crate::api::entry::{lenient, metric_name, narrow, queue_name, respond, respond_write};
 use crate::domain::counter_events::{COMMON, GAUGES};
-use crate::domain::names::QueueName;
+use crate::domain::names::{self, QueueName};
 use crate::error::{Error, Result};
 use crate::maintenance::{pack, snapshot};
 use crate::pg::call::{Call, Reply};
@@ -317,7 +317,8 @@ const DEFAULT_HISTORY_US: i64 = 86_400_000_000;
 /// metrics of a queue by time; with a step, the last value of each step.
 ///
 /// Fails with `UnknownQueue` and `NoRight`, with `BadValue` for a step that is not a finite interval
-/// above 0, and with `NullElement` for a NULL in the list.
+/// above 0, with `NullElement` for a NULL in the list, and with `Invalid` for what is no name of a
+/// metric.
 #[pg_extern(sql = false)]
 fn metric_history(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond(fcinfo, |call| {
@@ -331,7 +332,7 @@ fn metric_history(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
         let step = call.opt_interval(3).map(step).transpose()?;
         let metrics = match call.is_null(4) {
             true => None,
-            false => Some(names(call, 4)?),
+            false => Some(metric_names(call, 4)?),
         };
         rights::require_existing(&name, Right::Read)?;
         let mut out = call.rows();
@@ -358,12 +359,18 @@ fn step(interval: Interval) -> Result<i64> {
         })
 }
 
-/// A list of the names of metrics. Fails with `NullElement`.
-fn names(call: &Call, at: usize) -> Result<Vec<String>> {
+/// A list of the names of metrics. Fails with `NullElement` and `Invalid`.
+fn metric_names(call: &Call, at: usize) -> Result<Vec<String>> {
     let null = || Error::NullElement {
         function: call.function_name(),
         argument: "metrics",
     };
     let list = call.texts(at, "metrics")?;
-    list.into_iter().map(|name| name.ok_or_else(null)).collect()
+    list.into_iter()
+        .map(|name| {
+            let name = name.ok_or_else(null)?;
+            names::check_metric(&name)?;
+            Ok(name)
+        })
+        .collect()
 }

@@ -12,7 +12,7 @@ use crate::error::{Error, Result};
 use crate::pg::spi::{self, Rows, Spi};
 use crate::pg::time;
 use crate::pg::value::Arg;
-use crate::store::bookkeeping::{documents_ready, subjects_settled};
+use crate::store::bookkeeping::{document_locked, documents_ready, subjects_settled};
 use crate::store::doc_selection::{
     BulkRequest, Groups, Selected, Selection, group, group_returned, next_numbers, record_events,
     remove_documents, render_order, serialize_bulk_actions, sorted_subjects, total,
@@ -280,15 +280,19 @@ fn lock_waiting(spi: &Spi, queue: &Queue, subject: &str) -> Result<Waiting> {
     let rows = queue.run(spi, &LOCK_ONE, &[Arg::from(subject)]);
     let found = (!rows.is_empty()).then(|| rows.get(0, 2).and_then(Status::from_code));
     match found {
-        Some(Some(status @ (Planned | Pending))) => Ok(Waiting {
-            document: Selected {
-                subject: rows.get(0, 1).unwrap_or_default(),
-                status,
-                version: rows.get(0, 3).unwrap_or(0),
-            },
-            next_iteration: rows.timestamp(0, 4),
-            priority: rows.get(0, 5).unwrap_or(0),
-        }),
+        Some(Some(status @ (Planned | Pending))) => {
+            let version = rows.get(0, 3).unwrap_or(0);
+            document_locked(queue, version, status);
+            Ok(Waiting {
+                document: Selected {
+                    subject: rows.get(0, 1).unwrap_or_default(),
+                    status,
+                    version,
+                },
+                next_iteration: rows.timestamp(0, 4),
+                priority: rows.get(0, 5).unwrap_or(0),
+            })
+        }
         found => Err(Error::NotWaiting {
             queue: queue.name.to_string(),
             subject: subject.to_owned(),

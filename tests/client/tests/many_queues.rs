@@ -79,7 +79,7 @@ async fn reading_all_queues_needs_no_lock_for_each() {
             .await,
         "600,599,598"
     );
-    // So many queues cannot be created at once, and the error says what to do.
+    // This number of queues cannot be created at once, and the error says what to do.
     let many = session
         .batch_execute("select fetchq.queue_create('more' || i) from generate_series(1, 600) i")
         .await

@@ -159,7 +159,7 @@ fn bare_operators_are_found() {
 }
 
 /// Calls that need a queue with settings: limits, order, history, dead letters, sessions.
-const CALLS: [&str; 79] = [
+const CALLS: [&str; 89] = [
     "queue_create('dead')",
     "queue_create('life')",
     "queue_enable_notify('life')",

@@ -36,7 +36,8 @@ select test.error(c) from unnest(array[
     $$select fetchq.metric_history('rq_nope')$$, $$select fetchq.metric_history(null)$$, $$select fetchq.metric_history('rq_chart', step => '0')$$,
     $$select fetchq.metric_history('rq_chart', step => '-1 hour')$$, $$select fetchq.metric_history('rq_chart', step => '1 mon -31 days')$$,
     $$select fetchq.metric_history('rq_chart', step => '178000000 years')$$, $$select fetchq.metric_history('rq_chart', metrics => '{ent,null}')$$,
-    $$select fetchq.metric_history('rq_chart', metrics => '{{ent},{pnd}}')$$]) c;
+    $$select fetchq.metric_history('rq_chart', metrics => '{{ent},{pnd}}')$$,
+    $$select fetchq.metric_history('rq_chart', metrics => array[repeat('m', 41)])$$, $$select fetchq.metric_history('rq_chart', metrics => array[''])$$]) c;
 select count(*) from fetchq.metric_history('rq_chart', metrics => array(select 'm' || i from generate_series(1, 10000) i));
 select count(*) from fetchq.metric_history('rq_chart', metrics => '{}');
 -- Who may read them.

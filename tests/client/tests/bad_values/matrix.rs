@@ -227,6 +227,8 @@ const ACCEPTED: &[(&[&str], &str, &[&str])] = &[
             "doc_reject",
             "doc_reschedule",
             "doc_snooze",
+            "doc_set_due",
+            "docs_set_due",
         ],
         "delay",
         &["zero"],
@@ -310,6 +312,16 @@ const ACCEPTED: &[(&[&str], &str, &[&str])] = &[
     ),
     (&["worker_stop_requested", "metric_history"], "since", ANY),
     (&["metric_history"], "until", ANY),
+    (
+        &["metric_history"],
+        "metrics",
+        &["empty", "duplicates", "100,000"],
+    ),
+    (
+        &["doc_set_due", "docs_set_due"],
+        "next_iteration",
+        &["infinity", "-infinity"],
+    ),
     // Leases of a list that is empty: nothing is to be done.
     (
         &["doc_complete_many", "doc_drop_many", "doc_reschedule_many"],
@@ -366,6 +378,7 @@ const SAID: &[(&str, &[&str])] = &[
         ],
     ),
     ("ordering_key", &["ordering key"]),
+    ("metrics", &["metric name"]),
     ("docs", &["document 1 of the list"]),
     ("settings", &["setting \""]),
     ("settlements", &["settlement "]),
