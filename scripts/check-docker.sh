@@ -61,6 +61,8 @@ done
 ! grep -q '^[^#]*RUSTFLAGS' "$file" || fail "$file sets RUSTFLAGS, which breaks pgrx"
 version=$(sed -nE 's/^version *= *"(.*)"/\1/p' Cargo.toml | head -n 1)
 has "ARG FETCHQ_VERSION=$version" "$file"
+# The image of the console has the licences of what is compiled into it; make lint compares them.
+has "console/licenses/third-party.txt" "$file"
 has "FETCHQ_VERSION: \"$version\"" docker/compose.yml
 major=$(sed -n 's/^ARG PG_MAJOR=//p' "$file")
 has "\"pgrx/pg$major\"" Cargo.toml
@@ -68,7 +70,8 @@ has "\"pgrx/pg$major\"" Cargo.toml
 rust=$(sed -nE 's/^rust-version *= *"(.*)"/\1/p' Cargo.toml)
 has "ARG RUST_VERSION=$rust" "$file"
 
-# The compose file parses, names files that exist, and all its services have the same image.
+# The compose file parses, names files that exist, and all its services but the console have the
+# same image.
 if /usr/bin/python3 -c 'import yaml' 2>/dev/null; then
   /usr/bin/python3 - "$version" "$major" <<'PY' || fail "docker/compose.yml does not parse, names a file that does not exist, or another version"
 import os, sys, yaml
@@ -76,6 +79,10 @@ services = yaml.safe_load(open("docker/compose.yml"))["services"]
 build = services["fetchq"]["build"]
 assert os.path.isfile(os.path.join("docker", build["context"], build["dockerfile"])), build
 assert build["target"] == "server", build
+console = services.pop("console")
+assert console["image"] == "${TAG_PREFIX:-fetchq/fetchq}-console:" + sys.argv[1], console
+assert console["build"] == {**build, "target": "console"}, console
+assert all(port.startswith("127.0.0.1:") for port in console["ports"]), console
 images = {service["image"] for service in services.values()}
 assert images == {"${TAG_PREFIX:-fetchq/fetchq}:${PG_MAJOR:-%s}-%s" % (sys.argv[2], sys.argv[1])}, images
 for service in services.values():

@@ -52,26 +52,28 @@ function shown(unit, value) {
   return `${value < 100 ? +value.toPrecision(3) : Math.round(value).toLocaleString("en")}${unit === "rate" ? "/s" : ""}`;
 }
 
-// The time of day here, as the person writes it.
+// The time here, as the person writes it; with the day where the chart shows more than one.
 function clock(seconds) {
-  return new Date(seconds * 1000).toLocaleTimeString([], { hourCycle: "h23" });
+  const time = new Date(seconds * 1000);
+  if (points.length < 2 || points.at(-1).at - points[0].at < 7200) return time.toLocaleTimeString([], { hourCycle: "h23" });
+  const hour = time.toLocaleTimeString([], { hourCycle: "h23", hour: "2-digit", minute: "2-digit" });
+  return points.at(-1).at - points[0].at < 86400 ? hour : `${time.toLocaleDateString([], { month: "short", day: "numeric" })} ${hour}`;
 }
 
 function draw(figure) {
   const columns = figure.dataset.chart.split("|");
-  const labels = figure.dataset.labels.split("|");
   const unit = figure.dataset.unit;
   const box = figure.querySelector(".chart");
   const axis = { stroke: color("--muted"), grid: { stroke: color("--line"), width: 1 }, ticks: { stroke: color("--line"), width: 1 } };
   const series = columns.map((name, index) => ({
-    label: labels[index], stroke: color(`--c${index + 1}`), width: 2, points: { show: false },
+    label: name, stroke: color(`--c${index + 1}`), width: 2, points: { show: false },
     dash: [[], [8, 4], [2, 3], [10, 3, 2, 3]][index], value: (chart, value) => shown(unit, value),
   }));
   const size = () => ({ width: Math.max(240, box.clientWidth), height: 190 });
   const options = {
     ...size(), cursor: { y: false, drag: { x: false, y: false } }, legend: { live: true },
     scales: { y: { range: (chart, low, high) => [0, Math.max(high || 0, unit === "time" ? 0.001 : 1) * 1.05] } },
-    axes: [{ ...axis, space: 75, values: (chart, ticks) => ticks.map(clock) }, { ...axis, size: 62, values: (chart, ticks) => ticks.map((tick) => shown(unit, tick)) }],
+    axes: [{ ...axis, space: 95, values: (chart, ticks) => ticks.map(clock) }, { ...axis, size: 62, values: (chart, ticks) => ticks.map((tick) => shown(unit, tick)) }],
     series: [{ label: "Time", value: (chart, time) => time == null ? "–" : clock(time) }, ...series],
   };
   const chart = { columns, plot: new uPlot(options, [[], ...columns.map(() => [])], box) };
@@ -90,7 +92,7 @@ function show() {
 
 function add(point) {
   const last = points.at(-1);
-  if (!charts.length || (last && last.at >= point.at)) return;
+  if (!charts.length || box.dataset.points || (last && last.at >= point.at)) return;
   points.push(point);
   points = points.slice(-600);
   show();
@@ -98,6 +100,10 @@ function add(point) {
 
 async function load(box) {
   for (const figure of box.querySelectorAll("[data-chart]")) draw(figure);
+  if (box.dataset.points) {
+    points = JSON.parse(box.dataset.points);
+    return show();
+  }
   const answer = await fetch(box.dataset.series);
   if (!answer.ok) return;
   const newest = points;
@@ -106,7 +112,7 @@ async function load(box) {
   show();
 }
 
-const box = document.querySelector("[data-series]");
+const box = document.querySelector("[data-series], [data-points]");
 if (box) {
   load(box);
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {

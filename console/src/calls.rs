@@ -45,6 +45,37 @@ row! {
     }
 }
 
+#[cfg(test)]
+impl QueueStat {
+    /// A queue of which nothing else is known, for tests.
+    pub fn named(name: &str) -> Self {
+        Self {
+            queue: name.to_owned(),
+            ready: None,
+            retrying: None,
+            blocked: None,
+            planned: None,
+            active: None,
+            completed: None,
+            killed: None,
+            oldest_ready: None,
+            next_due: None,
+            pushed: None,
+            picked: None,
+            succeeded: None,
+            failed: None,
+            lost: None,
+            wait_p50: None,
+            wait_p95: None,
+            wait_p99: None,
+            run_p50: None,
+            run_p95: None,
+            run_p99: None,
+            is_paused: None,
+        }
+    }
+}
+
 pub const STATUS: &str = "select component, state, detail, hint from fetchq.status()";
 
 row! {
@@ -184,6 +215,28 @@ impl TryFrom<&tokio_postgres::Row> for TraceStep {
     }
 }
 
+/// A page of the history of a queue, the newest first.
+pub const HISTORY: &str = "\
+select subject::text as subject, outcome, attempts, worker, last_error, position,
+       extract(epoch from settled_at)::float8 as settled_at,
+       extract(epoch from settled_at - picked_at)::float8 as ran
+from fetchq.queue_history($1, filter => $2, max_docs => $3, after => $4)";
+
+row! {
+    /// A row of `fetchq.queue_history()`. Times are seconds.
+    #[derive(Debug, Clone)]
+    pub struct Settled {
+        pub subject: String,
+        pub outcome: Option<String>,
+        pub attempts: Option<i32>,
+        pub worker: Option<String>,
+        pub last_error: Option<String>,
+        pub position: Option<String>,
+        pub settled_at: Option<f64>,
+        pub ran: Option<f64>,
+    }
+}
+
 pub const QUEUE_SETTINGS: &str = "select fetchq.queue_settings($1) as settings";
 
 row! {
@@ -206,18 +259,17 @@ row! {
     }
 }
 
-/// The leases of all queues; one more than a page shows, to know whether there are more.
+/// The oldest leases of all queues; one more than a page shows, to know whether there are more.
 pub const LEASES: &str = "\
 select queue::text as queue, subject::text as subject, attempts, worker, pid,
        extract(epoch from since)::float8 as since, extract(epoch from until)::float8 as until, binding
 from fetchq.lease_list() order by since limit 201";
 
-/// The leases of one queue, without reading the others.
+/// A page of the leases of a queue.
 pub const QUEUE_LEASES: &str = "\
-select $1::text as queue, subject, attempts, worker, null::integer as pid,
-       extract(epoch from picked_at)::float8 as since, extract(epoch from lease_ends)::float8 as until,
-       null::text as binding
-from fetchq.docs_list($1, '{\"status\": \"active\"}', max_docs => 201)";
+select queue::text as queue, subject::text as subject, attempts, worker, pid,
+       extract(epoch from since)::float8 as since, extract(epoch from until)::float8 as until, binding
+from fetchq.lease_list($1, max_docs => 201, after => $2)";
 
 row! {
     /// A row of `fetchq.lease_list()`.
@@ -239,7 +291,8 @@ select name, sessions, documents, queues::text[] as queues,
        extract(epoch from since)::float8 as since,
        extract(epoch from oldest_lease)::float8 as oldest_lease,
        extract(epoch from next_expiry)::float8 as next_expiry, is_asked_to_stop
-from fetchq.workers order by documents desc nulls last, name limit 501";
+from fetchq.workers where $1::text is null or $1 = any(queues)
+order by documents desc nulls last, name limit 501";
 
 row! {
     /// A row of the view `fetchq.workers`.
@@ -327,16 +380,47 @@ row! {
     }
 }
 
-/// Dead letters that queues have sent since their counters began.
 pub const DEAD_LETTERS: &str = "\
-select queue::text as queue, value from fetchq.metrics_live where metric = 'ded' and value > 0
-order by value desc, queue limit 201";
+select queue::text as queue, dead_letter_queue::text as dead_letter_queue, does_exist, documents, moved
+from fetchq.dead_letters";
 
 row! {
-    /// How many documents a queue has moved to its dead-letter queue.
+    /// A row of the view `fetchq.dead_letters`.
     #[derive(Debug, Clone)]
     pub struct DeadLetters {
         pub queue: String,
-        pub value: i64,
+        pub dead_letter_queue: Option<String>,
+        pub does_exist: Option<bool>,
+        pub documents: Option<i64>,
+        pub moved: Option<i64>,
+    }
+}
+
+/// The stored snapshots of the metrics of a queue: for how long back, and the length of a step.
+pub const METRIC_HISTORY: &str = "\
+select extract(epoch from at)::float8 as at,
+       max(value) filter (where metric = 'pnd') as pending,
+       max(value) filter (where metric = 'act') as active,
+       max(value) filter (where metric = 'pln') as planned,
+       max(value) filter (where metric = 'ent') as pushed,
+       max(value) filter (where metric = 'pkd') as picked,
+       max(value) filter (where metric = 'suc') as succeeded,
+       max(value) filter (where metric = 'fai') as failed
+from fetchq.metric_history($1, since => pg_catalog.now() - $2::text::interval, step => $3::text::interval,
+                           metrics => '{pnd,act,pln,ent,pkd,suc,fai}')
+group by at order by at";
+
+row! {
+    /// A row of `METRIC_HISTORY`.
+    #[derive(Debug, Clone)]
+    pub struct Stored {
+        pub at: f64,
+        pub pending: Option<i64>,
+        pub active: Option<i64>,
+        pub planned: Option<i64>,
+        pub pushed: Option<i64>,
+        pub picked: Option<i64>,
+        pub succeeded: Option<i64>,
+        pub failed: Option<i64>,
     }
 }

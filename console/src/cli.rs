@@ -2,6 +2,7 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+use clap::builder::FalseyValueParser;
 use clap::{Args, Parser, Subcommand};
 
 /// The console of fetchq, a queue inside PostgreSQL.
@@ -44,7 +45,7 @@ pub struct ServeArgs {
     pub listen: SocketAddr,
 
     /// Shows the buttons that change something, and accepts what they send.
-    #[arg(long)]
+    #[arg(long, env = "FETCHQ_ALLOW_ACTIONS", value_parser = FalseyValueParser::new())]
     pub allow_actions: bool,
 
     /// The header in which a proxy names the person who logged in. Requests without it are refused.

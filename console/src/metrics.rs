@@ -1,7 +1,8 @@
 //! `/metrics`: the numbers of all databases for Prometheus, from `fetchq.metric_export()`.
 //!
 //! The text is made at most once a second, and requests that arrive while it is made wait for it. So
-//! many scrapes cost each database one query a second.
+//! many scrapes cost each database one query a second, and a database never has two of them at a time,
+//! also when it takes longer than those who ask wait.
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
@@ -66,6 +67,7 @@ pub fn routes() -> Router<App> {
 }
 
 /// Both formats, and when they were made.
+#[derive(Debug)]
 struct Texts {
     made: Instant,
     open_metrics: String,
@@ -79,22 +81,39 @@ struct Cache {
 
 impl Cache {
     /// The texts, which are not older than a second. Only one caller makes them at a time.
-    async fn texts(&self, app: &App) -> Result<Arc<Texts>, fmt::Error> {
-        let mut texts = self.texts.lock().await;
-        if let Some(known) = texts.as_ref().filter(|known| known.made.elapsed() < FRESH) {
-            return Ok(known.clone());
-        }
-        let made = Arc::new(encode(read_all(app).await)?);
-        *texts = Some(made.clone());
-        Ok(made)
+    async fn texts<F>(self: Arc<Self>, read: F) -> Result<Arc<Texts>, MetricsError>
+    where
+        F: Future<Output = Snapshot> + Send + 'static,
+    {
+        // It is a task of its own, which goes on when the request is given up. Otherwise the server
+        // would still be busy with the query of that request when the next one sends another.
+        let made = tokio::spawn(async move {
+            let mut texts = self.texts.lock().await;
+            if let Some(known) = texts.as_ref().filter(|known| known.made.elapsed() < FRESH) {
+                return Ok(known.clone());
+            }
+            let made = Arc::new(encode(read.await)?);
+            *texts = Some(made.clone());
+            Ok(made)
+        });
+        made.await?
     }
 }
 
+/// Why there is no text.
+#[derive(Debug, thiserror::Error)]
+enum MetricsError {
+    #[error("a sample cannot be written: {0}")]
+    Encode(#[from] fmt::Error),
+    #[error("the task ended: {0}")]
+    Task(#[from] tokio::task::JoinError),
+}
+
 async fn answer(app: App, headers: HeaderMap, cache: Arc<Cache>) -> Response {
-    let texts = match cache.texts(&app).await {
+    let texts = match cache.texts(read_all(app)).await {
         Ok(texts) => texts,
         Err(error) => {
-            warn!("the metrics cannot be written: {error}");
+            warn!("there are no metrics: {error}");
             return axum::http::StatusCode::INTERNAL_SERVER_ERROR.into_response();
         }
     };
@@ -136,7 +155,7 @@ async fn read(database: &Database) -> Result<(Vec<FamilyRow>, Vec<SampleRow>), D
 }
 
 /// Reads the metrics of all databases. One that cannot be read has only `fetchq_up`.
-async fn read_all(app: &App) -> Snapshot {
+async fn read_all(app: App) -> Snapshot {
     let databases = app.databases.all();
     let read = join_all(databases.iter().map(read)).await;
     let mut snapshot = Snapshot::default();
@@ -371,6 +390,40 @@ mod tests {
         ] {
             assert!(text.lines().any(|found| found == line), "{line}\n{text}");
         }
+    }
+
+    #[tokio::test]
+    async fn a_scrape_that_is_given_up_is_made_once_for_all_who_ask_meanwhile() {
+        use std::sync::atomic::{AtomicUsize, Ordering};
+        let cache: Arc<Cache> = Arc::default();
+        let (began, ended) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+        let (go, _) = tokio::sync::watch::channel(false);
+        let ask = || {
+            let (began, ended, mut may_end) = (began.clone(), ended.clone(), go.subscribe());
+            let read = async move {
+                began.fetch_add(1, Ordering::SeqCst);
+                may_end.wait_for(|go| *go).await.unwrap();
+                ended.fetch_add(1, Ordering::SeqCst);
+                Snapshot::default()
+            };
+            tokio::spawn(cache.clone().texts(read))
+        };
+        let first = ask();
+        while began.load(Ordering::SeqCst) == 0 {
+            tokio::task::yield_now().await;
+        }
+        first.abort();
+        assert!(first.await.unwrap_err().is_cancelled());
+        let others: Vec<_> = (0..10).map(|_| ask()).collect();
+        for _ in 0..100 {
+            tokio::task::yield_now().await;
+        }
+        go.send_replace(true);
+        for other in others {
+            other.await.unwrap().unwrap();
+        }
+        let counts = [began, ended].map(|count| count.load(Ordering::SeqCst));
+        assert_eq!(counts, [1, 1]);
     }
 
     #[test]

@@ -173,28 +173,12 @@ mod tests {
 
     fn stat(name: &str, pushed: Option<i64>) -> QueueStat {
         QueueStat {
-            queue: name.to_owned(),
             ready: Some(1),
-            retrying: None,
-            blocked: None,
-            planned: None,
-            active: None,
-            completed: None,
-            killed: None,
-            oldest_ready: None,
-            next_due: None,
             pushed,
             picked: pushed,
             succeeded: pushed,
             failed: pushed,
-            lost: None,
-            wait_p50: None,
-            wait_p95: None,
-            wait_p99: None,
-            run_p50: None,
-            run_p95: None,
-            run_p99: None,
-            is_paused: None,
+            ..QueueStat::named(name)
         }
     }
 

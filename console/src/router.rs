@@ -16,7 +16,7 @@ pub fn router(app: App) -> Router {
         .route("/db/{db}", get(web::overview::overview))
         .route("/db/{db}/live", get(web::live::live))
         .route("/db/{db}/queues/{queue}", get(web::queue::queue))
-        .route("/db/{db}/queues/{queue}/series", get(web::queue::series))
+        .route("/db/{db}/queues/{queue}/series", get(web::charts::series))
         .route(
             "/db/{db}/queues/{queue}/documents",
             get(web::documents::documents),
@@ -24,6 +24,10 @@ pub fn router(app: App) -> Router {
         .route(
             "/db/{db}/queues/{queue}/document",
             get(web::document::document),
+        )
+        .route(
+            "/db/{db}/queues/{queue}/history",
+            get(web::history::history),
         )
         .route(
             "/db/{db}/queues/{queue}/settings",

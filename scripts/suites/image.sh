@@ -28,7 +28,7 @@ MOUNT=$(data_mount "$major")
 RUN=fetchq-test-$$ # The name of each container, volume and network begins with it.
 PASSWORD='it is a "secret"'
 DIR=$(mktemp -d)
-NAME='' PORT='' USER_NAME=postgres DATABASE=postgres WORKERS=()
+NAME='' PORT='' CONSOLE_PORT='' USER_NAME=postgres DATABASE=postgres WORKERS=()
 
 # engine ARGUMENT… — run the engine, without podman's messages about a systemd that is not there.
 engine() { "$DOCKER" "$@" 2> >(grep -v 'systemd connection' >&2 || :); }
@@ -109,7 +109,7 @@ works() {
 }
 
 # ------------------------------------------------------------------ the image --
-build() { PG_MAJOR=$major TAG_SUFFIX='' scripts/image.sh server cnpg; }
+build() { PG_MAJOR=$major TAG_SUFFIX='' scripts/image.sh server cnpg console; }
 
 # files IMAGE — list the files of an image, with their type, mode, owner and content.
 files() {
@@ -347,13 +347,13 @@ production() {
 
 compose() {
   # shellcheck disable=SC2086  # COMPOSE can be several words.
-  env PG_MAJOR="$major" DATA_MOUNT="$MOUNT" PORT="$PORT" POSTGRES_PASSWORD=secret DOCS=200 \
-    $COMPOSE -p "$RUN" -f docker/compose.yml --profile example "$@"
+  env PG_MAJOR="$major" DATA_MOUNT="$MOUNT" PORT="$PORT" CONSOLE_PORT="$CONSOLE_PORT" POSTGRES_PASSWORD=secret DOCS=200 \
+    $COMPOSE -p "$RUN" -f docker/compose.yml --profile example --profile console "$@"
 }
 compose_up() {
   local build=--build
   if [[ ${BUILD:-1} == 0 ]]; then build=--no-build; fi
-  PORT=$(free_port) && compose up -d "$build" 2>&1
+  PORT=$(free_port) CONSOLE_PORT=$(free_port) && compose up -d "$build" 2>&1
 }
 compose_healthy() { NAME=$("$DOCKER" ps --filter "name=$RUN" --format '{{.Names}}' | grep -E 'fetchq[_-]1$') && healthy; }
 compose_workers() { until_is "two workers are connected" 2 "select count(*) from pg_stat_activity where query like 'call fetchq.work(%'"; }
@@ -361,9 +361,33 @@ compose_results() {
   until_is "each document has one result, and is completed" '200|200|200' \
     "select (select count(*) from results), count(*), count(*) filter (where status = 3) from fetchq_data.example__docs"
 }
+# page HOST PATH — print the status and the text of a page of the console.
+page() { curl -s -w '%{http_code}' -H "Host: $1" "http://127.0.0.1:$CONSOLE_PORT$2"; }
+compose_console() {
+  local deadline=$((SECONDS + 60)) text=''
+  while ((SECONDS < deadline)); do
+    text=$(page "localhost:$CONSOLE_PORT" /db/postgres) || :
+    if [[ $text == *queues/example* ]]; then break; fi
+    sleep 0.5
+  done
+  [[ $text == *queues/example*200 ]] || { echo "FAILED: the page of the queues is $text"; return 1; }
+  [[ $text == *Read-only* ]] || { echo "FAILED: the console is not read-only"; return 1; }
+  text=$(page attacker.example /db/postgres)
+  [[ $text == *421 ]] || { echo "FAILED: the console answers to another name: $text"; return 1; }
+  text=$(page "localhost:$CONSOLE_PORT" /metrics)
+  [[ $text == *'fetchq_up{database="postgres"} 1'* ]] || { echo "FAILED: the metrics are $text"; return 1; }
+}
+console_licences() {
+  local id
+  id=$("$DOCKER" ps --filter "name=$RUN" --format '{{.Names}}' | grep -E 'console[_-]1$') &&
+    "$DOCKER" cp "$id:/licenses/fetchq" "$DIR/licences" &&
+    is "the licences in the image" "LICENSE
+LICENSE.uPlot
+third-party.txt" "$(LC_ALL=C ls "$DIR/licences")" && cmp console/licenses/third-party.txt "$DIR/licences/third-party.txt"
+}
 compose_down() {
   local project=label=com.docker.compose.project=$RUN
-  (($("$DOCKER" ps -aq --filter "$project" | wc -l) == 4)) && compose down -v 2>&1 &&
+  (($("$DOCKER" ps -aq --filter "$project" | wc -l) == 5)) && compose down -v 2>&1 &&
     is "what is left" '' "$("$DOCKER" ps -aq --filter "$project"; "$DOCKER" volume ls -q --filter "$project")"
 }
 
@@ -429,6 +453,8 @@ else
     one "compose: the server turns healthy" compose_healthy
     one "compose: two workers are connected" compose_workers
     one "compose: each document is processed once" compose_results
+    one "compose: the console shows the queues" compose_console
+    one "compose: the image of the console has the licences" console_licences
     one "compose: down removes everything" compose_down
   fi
 fi

@@ -30,4 +30,5 @@ one links-self-test scripts/checks/links.py --self-test
 one workflows scripts/checks/workflows.py
 one workflows-self-test scripts/checks/workflows.py --self-test
 one packaging scripts/checks/packaging.py
+one third-party scripts/third-party.py console --check
 one scripts scripts/checks/shell.sh

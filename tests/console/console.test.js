@@ -111,6 +111,31 @@ test('a queue has charts, which grow by themselves', async () => {
   await check(one);
 });
 
+test('a queue has charts of longer times, from the snapshots that the server stores', async () => {
+  await db.query('truncate fetchq_data.jobs__metrics');
+  const page = await go('/queues/jobs?span=day');
+  assert.match(await page.locator('main').innerText(), /stored no snapshots of that time.*last minutes/);
+  assert.equal(await page.locator('canvas').count(), 3);
+  // Two days with a document every 30 seconds, then a reset.
+  await db.query(`insert into fetchq_data.jobs__metrics (created_at, metric, value)
+    select now() - interval '3 days' + i * interval '5 minutes', m.metric, case m.metric when 'pnd' then i % 7 when 'act' then 2 else i % 577 * 10 end
+    from generate_series(0, 863) i, unnest('{pnd,act,pln,ent,pkd,suc,fai}'::text[]) m (metric)`);
+  await page.getByRole('link', { name: 'Week' }).click();
+  await until('two charts', async () => await page.locator('canvas').count() === 2);
+  await check(one);
+  assert.match(await page.locator('main').innerText(), /From 7\d snapshots that the server has stored/);
+  const points = JSON.parse(await page.locator('.charts').getAttribute('data-points'));
+  assert.equal(points[0].pushed, null);
+  assert.ok(points.slice(1, 40).every((point) => Math.abs(point.pushed - 10 / 300) < 1e-6), 'the mean rate of each hour');
+  assert.ok(points.every((point) => point.pushed === null || point.pushed >= 0));
+  assert.ok(points.every((point) => point.active === 2));
+  await page.getByRole('link', { name: 'Day', exact: true }).click();
+  assert.match(await page.locator('main').innerText(), /From 2[78]\d snapshots/);
+  await page.getByRole('link', { name: 'Last minutes' }).click();
+  await until('three charts', async () => await page.locator('canvas').count() === 3);
+  await check(one);
+});
+
 test('updates can be paused', async () => {
   const page = await go('/queues/busy');
   await press(page, 'Pause updates');
@@ -185,6 +210,23 @@ test('documents are searched, and paged by key', async () => {
   await check(one);
 });
 
+test('a search that would read too much shows what it has found, and goes on from there', async () => {
+  await db.query(`select fetchq.queue_create('large');
+    select count(*) from fetchq.doc_append_many('large', array_fill('{}'::jsonb, array[100100]));
+    select fetchq.doc_put('large', 'a first one'); select fetchq.doc_put('large', 'z ''last'' one');
+    select fetchq.docs_kill('large', '{"subject": "a first one"}'); select fetchq.docs_kill('large', '{"subject": "z %"}')`);
+  const page = await go('/queues/large/documents?status=killed');
+  assert.deepEqual(await page.locator('tbody th').allInnerTexts(), ['a first one']);
+  assert.match(await page.locator('.notice.warn').innerText(), /100000 documents of queue "large" were read, 1 of them match/);
+  await page.getByRole('link', { name: 'Go on' }).click();
+  await check(one);
+  assert.deepEqual(await page.locator('tbody th').allInnerTexts(), ["z 'last' one"]);
+  assert.equal(await page.getByRole('link', { name: 'Go on' }).count(), 0);
+  await page.getByRole('link', { name: 'First page' }).click();
+  assert.equal(await page.getByRole('link', { name: 'Go on' }).count(), 1);
+  await db.query("select fetchq.queue_drop('large')");
+});
+
 test('a hostile subject and payload are text on every screen', async () => {
   const page = await go('/queues/jobs/documents');
   const link = page.getByRole('link', { name: HOSTILE });
@@ -218,6 +260,11 @@ test('priority and time of a document are changed, and its payload stays', async
   await page.getByLabel('Due (').fill('2100-01-01 00:00 UTC');
   await press(page, 'Set time');
   assert.match((await doc('50%_off')).due_at, /^2100-01-01/);
+  await db.query("select fetchq.queue_configure('jobs', '{\"ordered\": true}')");
+  await page.getByLabel('Due (').fill('3 hours');
+  await press(page, 'Set time');
+  assert.match(await message(page), /has the new time/, 'in an ordered queue, too');
+  await db.query("select fetchq.queue_configure('jobs', '{\"ordered\": false}')");
   await page.getByLabel('Due (').fill('soon');
   await press(page, 'Set time');
   assert.match(await page.getByRole('alert').innerText(), /interval/);
@@ -279,7 +326,13 @@ test('each bulk action is counted first, changes nothing until it is confirmed, 
     };
   };
   await db.query("select fetchq.doc_put('jobs', 'bulk-' || i, delay => '1 hour') from generate_series(1, 6) i");
-  let confirm = await act('Set priority', { 'Priority (set priority)': '4' }, /6 documents of queue jobs would be given priority 4/);
+  let confirm = await act('Set time', { 'Due (set time)': '2100-01-01 00:00 UTC', 'At most': '2' }, /2 documents of queue jobs would be given the time 2100-01-01.*may be more/s);
+  assert.doesNotMatch((await doc('bulk-1')).due_at, /^2100/);
+  await confirm(/2 documents were given the time/);
+  assert.equal(await value(db, "select count(*)::int from fetchq.docs_list('jobs', '{\"subject\": \"bulk-%\"}') where due_at = '2100-01-01 00:00 UTC'"), 2);
+  confirm = await act('Set time', { 'Due (set time)': '1 hour' }, /6 documents of queue jobs would be given the time 1 hour/);
+  await confirm(/6 documents were given the time/);
+  confirm = await act('Set priority', { 'Priority (set priority)': '4' }, /6 documents of queue jobs would be given priority 4/);
   assert.equal((await doc('bulk-1')).priority, 0);
   await confirm(/6 documents were given priority 4/);
   assert.equal((await doc('bulk-1')).priority, 4);
@@ -314,10 +367,18 @@ test('dead letters are listed and redriven', async () => {
   await row.getByRole('button', { name: 'Redrive…' }).click();
   await check(one);
   assert.equal(await value(db, "select count(*)::int from fetchq.docs_list('mail')"), 0);
-  await press(page, 'Redrive');
+  assert.match(await page.locator('main').innerText(), /1 document that failed would come back/);
+  await press(page, 'Redrive 1 document');
   assert.match(await message(page), /1 document came back/);
   assert.equal(await value(db, "select status from fetchq.doc_get('mail', 'lost')"), 'pending');
   await check(one);
+  await go('/queues/mail');
+  await press(page, 'Redrive…');
+  assert.match(await page.getByRole('alert').innerText(), /No document came back/, 'there is nothing to ask for');
+  await db.query("update fetchq.queues set dead_letter = 'gone' where name = 'other'");
+  await go('/dead-letters');
+  assert.match(await page.getByRole('row', { name: /^other/ }).innerText(), /gone\s+missing/);
+  await db.query("update fetchq.queues set dead_letter = null where name = 'other'");
 });
 
 test('a worker is asked to stop, and its documents are released', async () => {
@@ -333,6 +394,54 @@ test('a worker is asked to stop, and its documents are released', async () => {
   await press(page, 'Release its documents');
   assert.match(await message(page), /gave back 3 documents/);
   assert.equal(await value(db, "select count(*)::int from fetchq.lease_list() where worker = 'stuck'"), 0);
+  await check(one);
+});
+
+test('the leases of a queue have pages, and the workers are those of the queue', async () => {
+  await db.query("select fetchq.queue_create('leased'); select fetchq.doc_put('leased', 'd-' || lpad(i::text, 3, '0')) from generate_series(1, 250) i");
+  await db.query("select fetchq.doc_lease('leased', 250, worker => 'many')");
+  const page = await go('/workers?queue=leased');
+  const leases = page.getByRole('region', { name: 'Table of the leases' }).locator('tbody th');
+  assert.deepEqual(await page.getByRole('region', { name: 'Table of the workers' }).locator('tbody th').allInnerTexts(), ['many']);
+  assert.equal(await leases.count(), 200);
+  await page.getByRole('link', { name: 'Next page' }).click();
+  await check(one);
+  assert.deepEqual([await leases.count(), await leases.first().innerText()], [50, 'd-201']);
+  await page.getByRole('link', { name: 'First page' }).click();
+  assert.equal(await leases.first().innerText(), 'd-001');
+  await db.query("select fetchq.worker_release('many'); select fetchq.queue_drop('leased')");
+});
+
+test('the history of a queue is searched, and has pages', async () => {
+  await db.query(`select fetchq.queue_create('kept', '{"history": {"completed": "1 day", "dropped": "1 day"}}');
+    select fetchq.doc_put('kept', 'k-' || lpad(i::text, 3, '0')) from generate_series(1, 70) i`);
+  await db.query("select fetchq.doc_drop('kept', subject, lease) from fetchq.doc_lease('kept', 60, worker => 'keeper')");
+  await db.query("select fetchq.doc_put('kept', $1, priority => 10)", [HOSTILE]);
+  await db.query("select fetchq.doc_drop('kept', subject, lease) from fetchq.doc_lease('kept', 1)");
+  const page = await go('/queues/kept/history');
+  const subjects = page.locator('tbody th');
+  assert.deepEqual([await subjects.count(), await subjects.first().innerText()], [50, HOSTILE]);
+  const first = await subjects.allInnerTexts();
+  await page.getByRole('link', { name: 'Next page' }).click();
+  await check(one);
+  const second = await subjects.allInnerTexts();
+  assert.equal(new Set([...first, ...second]).size, 61, 'each of them once');
+  await page.getByLabel('Subject').fill('k-00%');
+  await page.getByLabel('Worker').fill('keeper');
+  await page.getByLabel('Outcome').selectOption('dropped');
+  await press(page, 'Search');
+  assert.equal(await subjects.count(), 9);
+  await page.getByLabel('Outcome').selectOption('completed');
+  await press(page, 'Search');
+  assert.match(await page.locator('.notice').innerText(), /No entry matches/);
+  await check(one);
+  await page.getByLabel('Settled since').fill('soon');
+  await press(page, 'Search');
+  assert.match(await page.getByRole('alert').innerText(), /settled_since/);
+  await check(one);
+  await go('/queues/kept/history?subject=k-001');
+  await page.getByRole('link', { name: 'k-001' }).click();
+  assert.match(await page.locator('main').innerText(), /has left the queue/);
   await check(one);
 });
 
@@ -353,6 +462,7 @@ test('a schedule is previewed, paused, resumed and run now', async () => {
   await press(page, 'Run now…');
   await check(one);
   await press(page, 'Run it now');
+  assert.equal(await value(db, "select ticks::int from fetchq.schedule_list() where name = 'nightly'"), 0, 'its own ticks stay as they are');
   const subject = /added the document (.+)\./.exec(await message(page))[1];
   const { payload, priority, headers } = await value(db, "select to_jsonb(d) from fetchq.doc_get('other', $1) d", [subject]);
   assert.deepEqual({ payload, priority, headers }, { payload: { kind: 'report' }, priority: 3, headers: { x: 1 } });
@@ -366,7 +476,7 @@ test('maintenance shows all parts, the floors and the installation', async () =>
 
 test('every screen fits a phone, and can be read in the dark', async () => {
   const options = { viewport: { width: 360, height: 740 }, colorScheme: 'dark', hasTouch: true };
-  for (const path of ['', '/queues/busy', '/queues/jobs/documents', '/queues/jobs/settings', '/queues/jobs/document?subject=job-001', '/dead-letters', '/workers', '/schedules', '/maintenance']) {
+  for (const path of ['', '/queues/busy', '/queues/jobs/documents', '/queues/jobs/history', '/queues/jobs/settings', '/queues/jobs/document?subject=job-001', '/dead-letters', '/workers', '/schedules', '/maintenance']) {
     await go(path, options);
   }
 });

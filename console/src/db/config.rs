@@ -21,6 +21,12 @@ pub enum ConfigError {
     Port(String),
     #[error("the certificates of {0} cannot be read: {1}")]
     Certificates(String, String),
+    #[error("the private key of {0} cannot be read: {1}")]
+    Key(String, String),
+    #[error(
+        "a certificate needs its private key, and the other way round: give sslcert and sslkey"
+    )]
+    HalfCertificate,
     #[error("TLS cannot be set up: {0}")]
     Tls(String),
     #[error("the pool of connections cannot be made: {0}")]
@@ -43,6 +49,32 @@ pub struct Target {
     pub config: Config,
     pub verify: Verify,
     pub root_certificates: Option<PathBuf>,
+    /// The certificate of the console, and its private key.
+    pub certificate: Option<PathBuf>,
+    pub key: Option<PathBuf>,
+}
+
+/// The options that the driver does not know, or knows fewer values of.
+const OURS: [(&str, &str); 4] = [
+    ("sslmode", "PGSSLMODE"),
+    ("sslrootcert", "PGSSLROOTCERT"),
+    ("sslcert", "PGSSLCERT"),
+    ("sslkey", "PGSSLKEY"),
+];
+
+/// The values of `OURS`, from a connection string or else from the variables.
+struct Tls([Option<String>; 4]);
+
+impl Tls {
+    fn new(options: Vec<(String, String)>) -> Self {
+        Self(OURS.map(|(name, variable)| {
+            let given = options.iter().rev().find(|(key, _)| key == name);
+            given
+                .map(|(_, value)| value.clone())
+                .or_else(|| env::var(variable).ok())
+                .filter(|value| !value.is_empty())
+        }))
+    }
 }
 
 impl Target {
@@ -51,22 +83,13 @@ impl Target {
         let (rest, options) = split(text.trim());
         let mut config = Config::from_str(&rest)
             .map_err(|error| ConfigError::Url(redacted(&rest), chain(&error)))?;
-        let mut mode = env::var("PGSSLMODE").ok();
-        let mut root = env::var("PGSSLROOTCERT").ok();
-        for (key, value) in options {
-            if key == "sslmode" {
-                mode = Some(value)
-            } else {
-                root = Some(value)
-            }
-        }
         // libpq takes from the variables what the string leaves out.
         if config.get_password().is_none()
             && let Ok(password) = env::var("PGPASSWORD")
         {
             config.password(password);
         }
-        Self::new(config, mode.as_deref(), root)
+        Self::new(config, Tls::new(options))
     }
 
     /// Reads PGHOST, PGPORT, PGDATABASE, PGUSER and PGPASSWORD.
@@ -87,19 +110,14 @@ impl Target {
         if let Ok(name) = env::var("PGDATABASE") {
             config.dbname(name);
         }
-        Self::new(
-            config,
-            env::var("PGSSLMODE").ok().as_deref(),
-            env::var("PGSSLROOTCERT").ok(),
-        )
+        Self::new(config, Tls::new(Vec::new()))
     }
 
     fn new(
         mut config: Config,
-        mode: Option<&str>,
-        root: Option<String>,
+        Tls([mode, root, certificate, key]): Tls,
     ) -> Result<Self, ConfigError> {
-        let verify = match mode.unwrap_or("prefer") {
+        let verify = match mode.as_deref().unwrap_or("prefer") {
             "disable" => {
                 config.ssl_mode(SslMode::Disable);
                 Verify::Nothing
@@ -153,6 +171,8 @@ impl Target {
             config,
             verify,
             root_certificates: root.map(PathBuf::from),
+            certificate: certificate.map(PathBuf::from),
+            key: key.map(PathBuf::from),
         })
     }
 
@@ -194,9 +214,9 @@ pub fn each(text: &str) -> Vec<&str> {
     }
 }
 
-/// Takes `sslmode` and `sslrootcert` out of a connection string: the driver knows fewer values.
+/// Takes the options of `OURS` out of a connection string.
 fn split(text: &str) -> (String, Vec<(String, String)>) {
-    let is_ours = |key: &str| key == "sslmode" || key == "sslrootcert";
+    let is_ours = |key: &str| OURS.iter().any(|(name, _)| *name == key);
     let mut ours = Vec::new();
     if text.starts_with("postgres://") || text.starts_with("postgresql://") {
         let Some((base, query)) = text.split_once('?') else {

@@ -2,6 +2,8 @@
 use deadpool_postgres::PoolError;
 use tokio_postgres::error::SqlState;
 
+use super::tls;
+
 /// The kinds of errors that pages tell apart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DbErrorKind {
@@ -31,6 +33,27 @@ pub struct DbError {
 }
 
 impl DbError {
+    /// Whether the call was refused because of a value that somebody typed, or because it would read
+    /// too much. A page shows that beside the form.
+    pub fn is_about_values(&self) -> bool {
+        let code = self.code.as_deref().unwrap_or_default();
+        code == "54000" || code.starts_with("22")
+    }
+
+    /// What a call says that has read as much as it may: how many rows it has found until then, and the
+    /// last key that it has read. It is part of the hint, for people who use psql.
+    pub fn read_so_far(&self) -> Option<(i32, String)> {
+        let hint = self
+            .hint
+            .as_deref()
+            .filter(|_| self.code.as_deref() == Some("54000"))?;
+        let (_, rest) = hint.rsplit_once("max_docs => ")?;
+        let (found, rest) = rest.split_once(' ')?;
+        let (_, last) = rest.split_once("after => '")?;
+        let last = last.strip_suffix('\'')?.replace("''", "'");
+        Some((found.parse().ok()?, last))
+    }
+
     /// There is no answer of the server.
     pub fn unreachable(message: String) -> Self {
         Self {
@@ -75,7 +98,10 @@ impl From<tokio_postgres::Error> for DbError {
                     hint: None,
                 };
             }
-            return Self::unreachable(message);
+            return Self {
+                hint: tls::hint(&error).map(str::to_owned),
+                ..Self::unreachable(message)
+            };
         };
         let code = report.code();
         let kind = if *code == SqlState::INVALID_SCHEMA_NAME {
@@ -105,5 +131,30 @@ impl From<tokio_postgres::Error> for DbError {
             message: report.message().to_owned(),
             hint: report.hint().map(str::to_owned),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_call_that_has_read_enough_says_where_to_go_on() {
+        let error = DbError {
+            code: Some("54000".to_owned()),
+            hint: Some(
+                "Filter. Or read in parts: max_docs => 20 for what was found, then go on with after => 'it''s'".to_owned(),
+            ),
+            ..DbError::unreachable(String::new())
+        };
+        assert_eq!(error.read_so_far(), Some((20, "it's".to_owned())));
+        assert_eq!(
+            DbError {
+                code: None,
+                ..error
+            }
+            .read_so_far(),
+            None
+        );
     }
 }

@@ -38,7 +38,7 @@ impl Databases {
     /// Reads the connection strings; without one, the variables of libpq. Nothing connects yet.
     ///
     /// # Errors
-    /// A connection string cannot be read, or a certificate of `sslrootcert` cannot.
+    /// A connection string cannot be read, or a certificate cannot.
     pub fn new(urls: &[String]) -> Result<Self, ConfigError> {
         let mut targets = Vec::new();
         for text in urls {

@@ -1,6 +1,5 @@
 //! TLS to the server, with the meanings that libpq gives to `sslmode`.
-use std::fs::File;
-use std::io::Read;
+use std::path::Path;
 use std::sync::Arc;
 
 use rustls::client::WebPkiServerVerifier;
@@ -9,8 +8,8 @@ use rustls::crypto::{CryptoProvider, ring, verify_tls12_signature, verify_tls13_
 use rustls::{
     CertificateError, ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme,
 };
-use rustls_pki_types::pem::PemObject;
-use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls_pki_types::pem::{self, PemObject};
+use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 use super::config::{ConfigError, Target, Verify};
@@ -21,10 +20,8 @@ pub fn connector(target: &Target) -> Result<MakeRustlsConnect, ConfigError> {
     let builder = ClientConfig::builder_with_provider(provider.clone())
         .with_safe_default_protocol_versions()
         .map_err(|error| ConfigError::Tls(error.to_string()))?;
-    let config = match target.verify {
-        Verify::Full => builder
-            .with_root_certificates(roots(target)?)
-            .with_no_client_auth(),
+    let builder = match target.verify {
+        Verify::Full => builder.with_root_certificates(roots(target)?),
         Verify::Authority | Verify::Nothing => {
             let inner = if target.verify == Verify::Authority {
                 let inner = WebPkiServerVerifier::builder_with_provider(
@@ -41,10 +38,85 @@ pub fn connector(target: &Target) -> Result<MakeRustlsConnect, ConfigError> {
             builder
                 .dangerous()
                 .with_custom_certificate_verifier(verifier)
-                .with_no_client_auth()
         }
     };
+    let config = match (&target.certificate, &target.key) {
+        (Some(certificate), Some(key)) => builder
+            .with_client_auth_cert(certificates(certificate)?, private_key(key)?)
+            .map_err(|error| ConfigError::Certificates(name(certificate), error.to_string()))?,
+        (None, None) => builder.with_no_client_auth(),
+        _ => return Err(ConfigError::HalfCertificate),
+    };
     Ok(MakeRustlsConnect::new(config))
+}
+
+fn name(path: &Path) -> String {
+    path.display().to_string()
+}
+
+fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, ConfigError> {
+    let failed = |error: String| ConfigError::Certificates(name(path), error);
+    let found: Result<Vec<_>, _> = CertificateDer::pem_file_iter(path)
+        .map_err(|error| failed(reason(error)))?
+        .collect();
+    let found = found.map_err(|error| failed(reason(error)))?;
+    if found.is_empty() {
+        return Err(failed("there is none".to_owned()));
+    }
+    Ok(found)
+}
+
+fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, ConfigError> {
+    PrivateKeyDer::from_pem_file(path).map_err(|error| ConfigError::Key(name(path), reason(error)))
+}
+
+fn reason(error: pem::Error) -> String {
+    match error {
+        pem::Error::Io(error) => error.to_string(),
+        pem::Error::NoItemsFound => "there is none, or it has a password".to_owned(),
+        other => other.to_string(),
+    }
+}
+
+/// What to do about a connection that failed, if it failed because of a certificate.
+pub fn hint(error: &(dyn std::error::Error + 'static)) -> Option<&'static str> {
+    let mut cause = Some(error);
+    while let Some(error) = cause {
+        let inner = error
+            .downcast_ref::<std::io::Error>()
+            .and_then(|error| error.get_ref())
+            .and_then(|error| error.downcast_ref::<Error>());
+        if let Some(error) = inner.or_else(|| error.downcast_ref::<Error>()) {
+            return match error {
+                Error::InvalidCertificate(error) => Some(certificate_hint(error)),
+                Error::AlertReceived(_) => Some(
+                    "The server refused the certificate of the console, or it asks for one: check sslcert and sslkey.",
+                ),
+                _ => None,
+            };
+        }
+        cause = error.source();
+    }
+    None
+}
+
+fn certificate_hint(error: &CertificateError) -> &'static str {
+    match error {
+        CertificateError::UnknownIssuer => {
+            "No authority of sslrootcert has signed the certificate of the server."
+        }
+        CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
+            "The certificate of the server is for other names than that of the connection string. \
+             Names have to be in its subjectAltName. sslmode=verify-ca does not compare them."
+        }
+        CertificateError::Expired | CertificateError::ExpiredContext { .. } => {
+            "The certificate of the server has expired."
+        }
+        error if error.to_string().contains("CaUsedAsEndEntity") => {
+            "The certificate of the server is that of an authority. Make one for the server, and sign it with that authority."
+        }
+        _ => "Check the certificate of the server, and sslrootcert.",
+    }
 }
 
 /// The authorities of `sslrootcert`, or else those of the system.
@@ -52,17 +124,10 @@ fn roots(target: &Target) -> Result<RootCertStore, ConfigError> {
     let mut roots = RootCertStore::empty();
     match &target.root_certificates {
         Some(path) if path.as_os_str() != "system" => {
-            let failed =
-                |error: String| ConfigError::Certificates(path.display().to_string(), error);
-            let mut pem = Vec::new();
-            File::open(path)
-                .and_then(|mut file| file.read_to_end(&mut pem))
-                .map_err(|error| failed(error.to_string()))?;
-            for certificate in CertificateDer::pem_slice_iter(&pem) {
-                let certificate = certificate.map_err(|error| failed(error.to_string()))?;
+            for certificate in certificates(path)? {
                 roots
                     .add(certificate)
-                    .map_err(|error| failed(error.to_string()))?;
+                    .map_err(|error| ConfigError::Certificates(name(path), error.to_string()))?;
             }
         }
         _ => {
@@ -70,11 +135,11 @@ fn roots(target: &Target) -> Result<RootCertStore, ConfigError> {
         }
     }
     if roots.is_empty() {
-        let path = target
-            .root_certificates
-            .as_ref()
-            .map_or("the system".to_owned(), |path| path.display().to_string());
-        return Err(ConfigError::Certificates(path, "there is none".to_owned()));
+        let system = "the system".to_owned();
+        return Err(ConfigError::Certificates(
+            system,
+            "there is none".to_owned(),
+        ));
     }
     Ok(roots)
 }

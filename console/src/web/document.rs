@@ -8,7 +8,7 @@ use serde::Deserialize;
 use super::context::Context;
 use super::documents::status;
 use super::format::{count, time};
-use super::layout::{self, Section, source};
+use super::layout::{self, Column::Number, Column::Text, Section, source};
 use super::problem::{self, Problem};
 use super::{MAX_QUEUES, Page, forms};
 use crate::calls::{self, DocError, Document, TraceStep};
@@ -18,13 +18,16 @@ use crate::db::DbError;
 #[derive(Debug, Deserialize)]
 pub struct Which {
     subject: String,
+    /// Whether to look into all queues, however many there are.
+    #[serde(default)]
+    trace: bool,
 }
 
 /// `GET /db/{db}/queues/{queue}/document?subject=`
 pub async fn document(
     context: Context,
     Path((_, queue)): Path<(String, String)>,
-    Query(Which { subject }): Query<Which>,
+    Query(Which { subject, trace }): Query<Which>,
 ) -> Page {
     let database = context.database();
     let found = database
@@ -47,8 +50,9 @@ pub async fn document(
         .fresh()
         .await
         .map_or(0, |snapshot| snapshot.queues.len());
-    let trace = if queues > MAX_QUEUES {
-        html! { p class="muted" { "Not looked up: there are more than " (MAX_QUEUES) " queues, and the call reads all of them." } }
+    let trace = if queues > MAX_QUEUES && !trace {
+        let address = format!("{}&trace=true", context.document_address(&queue, &subject));
+        html! { p { a href=(address) { "Look into all " (count(i64::try_from(queues).ok())) " queues" } ", which takes a while." } }
     } else {
         story(
             &context,
@@ -136,21 +140,16 @@ fn failures(context: &Context, errors: Result<Vec<DocError>, DbError>) -> Markup
     html! {
         @if errors.is_empty() { p class="muted" { "None in the log, which keeps its lines for as long as the queue is set to." } }
         @else {
-            div class="scroll" tabindex="0" role="region" aria-label="Table of the failed attempts" {
-                table {
-                    thead { tr { th scope="col" { "At" } th scope="col" class="number" { "Attempt" } th scope="col" { "Message" } th scope="col" { "Details" } } }
-                    tbody {
-                        @for error in &errors {
-                            tr {
-                                td class="nowrap" { (time(error.at)) }
-                                td class="number" { (count(error.attempt.map(i64::from))) }
-                                td class="long" { (error.message.as_deref().unwrap_or_default()) @if let Some(id) = &error.ref_id { " " span class="muted" { "(" (id) ")" } } }
-                                td { @if let (Some(details), false) = (&error.details, context.app.hide_payloads) { pre { (details) } } }
-                            }
-                        }
+            (layout::table("the failed attempts", &[Text("At"), Number("Attempt"), Text("Message"), Text("Details")], &html! {
+                @for error in &errors {
+                    tr {
+                        td class="nowrap" { (time(error.at)) }
+                        td class="number" { (count(error.attempt.map(i64::from))) }
+                        td class="long" { (error.message.as_deref().unwrap_or_default()) @if let Some(id) = &error.ref_id { " " span class="muted" { "(" (id) ")" } } }
+                        td { @if let (Some(details), false) = (&error.details, context.app.hide_payloads) { pre { (details) } } }
                     }
                 }
-            }
+            }))
         }
     }
 }

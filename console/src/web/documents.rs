@@ -7,12 +7,24 @@ use super::Page;
 use super::context::Context;
 use super::filter::Filter;
 use super::format::{ago, count};
-use super::layout::{self, Section, source};
+use super::layout::{self, Column, Column::Number, Column::Text, Section, source};
+use super::part::{self, Part};
 use super::{forms, problem};
 use crate::calls::{self, Listed};
 
 /// Documents of a page.
 const ROWS: usize = 50;
+
+const COLUMNS: [Column; 8] = [
+    Text("Subject"),
+    Text("Status"),
+    Number("Priority"),
+    Number("Attempts"),
+    Text("Due"),
+    Text("Created"),
+    Text("Worker"),
+    Text("Last error"),
+];
 
 const STATUSES: [&str; 5] = ["planned", "pending", "active", "completed", "killed"];
 
@@ -30,25 +42,19 @@ pub async fn documents(
     let table = match &json {
         Err(message) => problem::notice(message, None, None),
         Ok(json) => {
-            let limit = ROWS as i32 + 1;
-            let after = (!filter.after.is_empty()).then_some(filter.after.as_str());
-            match context
-                .database()
-                .rows::<Listed>(calls::DOCS_LIST, &[&queue, json, &limit, &after])
-                .await
-            {
-                Ok(found) => table(&context, &queue, &filter, found),
-                Err(error) if error.code.as_deref() == Some("54000") => {
-                    problem::inline(&context, &error)
-                }
-                Err(error)
-                    if error
-                        .code
-                        .as_deref()
-                        .is_some_and(|code| code.starts_with("22")) =>
-                {
-                    problem::inline(&context, &error)
-                }
+            let subject = |document: &Listed| document.subject.clone();
+            let found = part::read(
+                context.database(),
+                calls::DOCS_LIST,
+                (&queue, json),
+                ROWS,
+                &filter.after,
+                subject,
+            )
+            .await;
+            match found {
+                Ok(found) => table(&context, &queue, &filter, &found),
+                Err(error) if error.is_about_values() => problem::inline(&context, &error),
                 Err(error) => return Err(context.problem(error)),
             }
         }
@@ -153,54 +159,29 @@ fn search(context: &Context, queue: &str, filter: &Filter) -> Markup {
     }
 }
 
-fn table(context: &Context, queue: &str, filter: &Filter, mut found: Vec<Listed>) -> Markup {
-    let has_more = found.len() > ROWS;
-    found.truncate(ROWS);
-    let last = found
-        .last()
-        .map(|document| document.subject.clone())
-        .unwrap_or_default();
+fn table(context: &Context, queue: &str, filter: &Filter, found: &Part<Listed>) -> Markup {
+    let first = (!filter.after.is_empty()).then(|| filter.query(""));
+    let next = found.next.as_deref().map(|next| filter.query(next));
     html! {
-        @if found.is_empty() {
+        @if found.rows.is_empty() && next.is_none() {
             p class="notice" { "No document matches." }
-        } @else {
-            div class="scroll" tabindex="0" role="region" aria-label="Table of the documents" {
-                table {
-                    thead {
-                        tr {
-                            th scope="col" { "Subject" }
-                            th scope="col" { "Status" }
-                            th scope="col" class="number" { "Priority" }
-                            th scope="col" class="number" { "Attempts" }
-                            th scope="col" { "Due" }
-                            th scope="col" { "Created" }
-                            th scope="col" { "Worker" }
-                            th scope="col" { "Last error" }
-                        }
-                    }
-                    tbody {
-                        @for document in &found {
-                            tr {
-                                th scope="row" class="subject" { a href=(context.document_address(queue, &document.subject)) { (document.subject) } }
-                                td { (status(document.status.as_deref())) }
-                                td class="number" { (count(document.priority.map(i64::from))) }
-                                td class="number" { (count(document.attempts.map(i64::from))) "/" (count(document.max_attempts.map(i64::from))) }
-                                td class="nowrap" { (ago(document.due_at)) }
-                                td class="nowrap" { (ago(document.created_at)) }
-                                td { (document.worker.as_deref().unwrap_or("–")) }
-                                td class="error" { (short(document.last_error.as_deref())) }
-                            }
-                        }
+        } @else if !found.rows.is_empty() {
+            (layout::table("the documents", &COLUMNS, &html! {
+                @for document in &found.rows {
+                    tr {
+                        th scope="row" class="subject" { a href=(context.document_address(queue, &document.subject)) { (document.subject) } }
+                        td { (status(document.status.as_deref())) }
+                        td class="number" { (count(document.priority.map(i64::from))) }
+                        td class="number" { (count(document.attempts.map(i64::from))) "/" (count(document.max_attempts.map(i64::from))) }
+                        td class="nowrap" { (ago(document.due_at)) }
+                        td class="nowrap" { (ago(document.created_at)) }
+                        td { (document.worker.as_deref().unwrap_or("–")) }
+                        td class="error" { (short(document.last_error.as_deref())) }
                     }
                 }
-            }
+            }))
         }
-        @if has_more || !filter.after.is_empty() {
-            nav class="pager" aria-label="Pages of documents" {
-                @if !filter.after.is_empty() { a href=(filter.query("")) { "First page" } }
-                @if has_more { a rel="next" href=(filter.query(&last)) { "Next page" } }
-            }
-        }
+        (layout::pager("documents", first.as_deref(), next.as_deref(), found.cut.as_deref()))
     }
 }
 
@@ -210,7 +191,8 @@ pub fn status(status: Option<&str>) -> Markup {
     html! { span class=(format!("tag {status}")) { (status) } }
 }
 
-fn short(text: Option<&str>) -> Markup {
+/// The beginning of a text.
+pub fn short(text: Option<&str>) -> Markup {
     let Some(text) = text else {
         return html! { "–" };
     };
@@ -231,6 +213,7 @@ fn bulk(context: &Context, queue: &str, filter: &Filter, json: &str) -> Markup {
                     option value="docs_drop" { "Drop" }
                     option value="docs_move" { "Move to another queue" }
                     option value="docs_set_priority" { "Set priority" }
+                    option value="docs_set_due" { "Set time" }
                 }
             }
             div class="field" {
@@ -244,6 +227,10 @@ fn bulk(context: &Context, queue: &str, filter: &Filter, json: &str) -> Markup {
             div class="field" {
                 label for="bulk-priority" { "Priority (set priority)" }
                 input id="bulk-priority" name="priority" type="number" value="0";
+            }
+            div class="field" {
+                label for="bulk-time" { "Due (set time)" }
+                input id="bulk-time" name="time" type="text" placeholder="10 minutes" autocomplete="off";
             }
             button { "Count…" }
         }

@@ -70,6 +70,11 @@ pub fn duration(seconds: Option<f64>) -> String {
     format!("{sign}{text}")
 }
 
+/// The name of a queue, which a narrow window may break behind an underscore.
+pub fn queue_name(name: &str) -> Markup {
+    html! { @for part in name.split_inclusive('_') { (part) wbr; } }
+}
+
 /// A point in time: exact in UTC, and how far away it is.
 pub fn time(at: Option<f64>) -> Markup {
     let Some(at) = at.filter(|at| !at.is_nan()) else {

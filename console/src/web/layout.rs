@@ -117,6 +117,54 @@ fn databases(context: &Context) -> Markup {
     }
 }
 
+/// The head of a column of a table.
+#[derive(Debug, Clone, Copy)]
+pub enum Column<'a> {
+    Text(&'a str),
+    /// Its cells have the class `number`, too.
+    Number(&'a str),
+}
+
+/// A table with a row of heads. `label` names it for screen readers. It scrolls in itself where it is
+/// wider than the window.
+pub fn table(label: &str, columns: &[Column], rows: &Markup) -> Markup {
+    let heads = html! {
+        @for column in columns {
+            @match column {
+                Column::Text(name) => th scope="col" { (name) },
+                Column::Number(name) => th scope="col" class="number" { (name) },
+            }
+        }
+    };
+    table_with(label, &heads, rows)
+}
+
+/// As [`table`], with heads that are more than texts.
+pub fn table_with(label: &str, heads: &Markup, rows: &Markup) -> Markup {
+    html! {
+        div class="scroll" tabindex="0" role="region" aria-label=(format!("Table of {label}")) {
+            table {
+                thead { tr { (heads) } }
+                tbody { (rows) }
+            }
+        }
+    }
+}
+
+/// The links to other pages of a table: to the first one unless this is it, and to the next one. With
+/// `cut`, the reason why this page is short.
+pub fn pager(label: &str, first: Option<&str>, next: Option<&str>, cut: Option<&str>) -> Markup {
+    html! {
+        @if let Some(cut) = cut { p class="notice warn" { (cut) "." } }
+        @if first.is_some() || next.is_some() {
+            nav class="pager" aria-label=(format!("Pages of {label}")) {
+                @if let Some(first) = first { a href=(first) { "First page" } }
+                @if let Some(next) = next { a rel="next" href=(next) { (if cut.is_some() { "Go on" } else { "Next page" }) } }
+            }
+        }
+    }
+}
+
 /// Says by which call of the SQL API a part can be had in psql.
 pub fn source(call: &str) -> Markup {
     html! { p class="source" { "By " code { (call) } } }
@@ -127,6 +175,7 @@ pub fn queue_tabs(context: &Context, queue: &str, this: &str) -> Markup {
     let tabs = [
         ("", "State"),
         ("/documents", "Documents"),
+        ("/history", "History"),
         ("/settings", "Settings"),
     ];
     html! {

@@ -11,7 +11,7 @@ use serde::Deserialize;
 use tokio::sync::watch;
 
 use super::context::Context;
-use super::{maintenance, overview, queue};
+use super::{charts, maintenance, overview, queue};
 use crate::db::DbError;
 use crate::poller::{Latest, Snapshot, Viewer};
 
@@ -90,7 +90,7 @@ async fn next(mut listener: Listener) -> Option<(Vec<Event>, Listener)> {
                     events.push(
                         Event::default()
                             .event("point")
-                            .data(queue::point(&point).to_string()),
+                            .data(charts::point(&point).to_string()),
                     );
                 }
             }

@@ -4,7 +4,7 @@ use maud::{Markup, html};
 
 use super::context::Context;
 use super::format::{ago, count};
-use super::layout::{self, Section, source};
+use super::layout::{self, Column::Number, Column::Text, Section, source};
 use super::{Page, problem};
 use crate::calls::{self, ReadyStats, Step};
 use crate::db::DbError;
@@ -65,21 +65,16 @@ pub async fn maintenance(context: Context) -> Page {
 /// All parts of fetchq with their states.
 pub fn status(snapshot: &Snapshot) -> Markup {
     html! {
-        div class="scroll" tabindex="0" role="region" aria-label="Table of the parts" {
-            table {
-                thead { tr { th scope="col" { "Part" } th scope="col" { "State" } th scope="col" { "Numbers" } th scope="col" { "What to do" } } }
-                tbody {
-                    @for component in &snapshot.status {
-                        tr class=[component.hint.is_some().then_some("bad-row")] {
-                            th scope="row" class="nowrap" { (component.component) }
-                            td class="nowrap" { (component.state.as_deref().unwrap_or("–")) }
-                            td { (component.detail.as_deref().unwrap_or_default()) }
-                            td { (component.hint.as_deref().unwrap_or_default()) }
-                        }
-                    }
+        div class="stack" { (layout::table("the parts", &[Text("Part"), Text("State"), Text("Numbers"), Text("What to do")], &html! {
+            @for component in &snapshot.status {
+                tr class=[component.hint.is_some().then_some("bad-row")] {
+                    th scope="row" { (component.component) }
+                    td { (component.state.as_deref().unwrap_or("–")) }
+                    td { (component.detail.as_deref().unwrap_or_default()) }
+                    td { (component.hint.as_deref().unwrap_or_default()) }
                 }
             }
-        }
+        })) }
     }
 }
 
@@ -91,20 +86,17 @@ fn progress(context: &Context, steps: Result<Vec<Step>, DbError>) -> Markup {
     html! {
         @if steps.is_empty() { p class="muted" { "No maintenance ran when this page was loaded." } }
         @else {
-            table {
-                thead { tr { th scope="col" class="number" { "Process" } th scope="col" { "Service" } th scope="col" { "Queue" } th scope="col" { "Since" } th scope="col" class="number" { "Rows" } } }
-                tbody {
-                    @for step in &steps {
-                        tr {
-                            td class="number" { (step.pid.map_or("–".to_owned(), |pid| pid.to_string())) }
-                            td { (step.service.as_deref().unwrap_or("–")) }
-                            td { (step.queue.as_deref().unwrap_or("–")) }
-                            td { (ago(step.since)) }
-                            td class="number" { (count(step.done)) }
-                        }
+            (layout::table("what runs", &[Number("Process"), Text("Service"), Text("Queue"), Text("Since"), Number("Rows")], &html! {
+                @for step in &steps {
+                    tr {
+                        td class="number" { (step.pid.map_or("–".to_owned(), |pid| pid.to_string())) }
+                        td { (step.service.as_deref().unwrap_or("–")) }
+                        td { (step.queue.as_deref().unwrap_or("–")) }
+                        td { (ago(step.since)) }
+                        td class="number" { (count(step.done)) }
                     }
                 }
-            }
+            }))
         }
     }
 }

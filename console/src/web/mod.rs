@@ -1,5 +1,6 @@
 //! The pages.
 pub mod actions;
+pub mod charts;
 pub mod context;
 pub mod dead_letters;
 pub mod document;
@@ -7,10 +8,12 @@ pub mod documents;
 pub mod filter;
 pub mod format;
 mod forms;
+pub mod history;
 pub mod layout;
 pub mod live;
 pub mod maintenance;
 pub mod overview;
+mod part;
 pub mod problem;
 pub mod queue;
 pub mod schedules;
@@ -26,8 +29,7 @@ use self::context::encode;
 use self::problem::{Problem, plain};
 use crate::state::App;
 
-/// `lease_list` and `trace` read every queue in one statement, and lock its tables meanwhile. With more
-/// queues than that they could use up the lock table of the server, so the console does not call them.
+/// `trace` reads every queue. With more queues than that, a page calls it only if it is asked to.
 const MAX_QUEUES: usize = 500;
 
 /// What a page answers: itself, or the page about an error.

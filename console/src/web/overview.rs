@@ -6,7 +6,7 @@ use serde::Deserialize;
 
 use super::Page;
 use super::context::{Context, encode};
-use super::format::{count, duration, rate};
+use super::format::{count, duration, queue_name, rate};
 use super::layout::{self, Section, source};
 use super::spark::sparkline;
 use crate::calls::{Component, QueueStat};
@@ -85,7 +85,12 @@ pub fn problems(context: &Context, snapshot: &Snapshot) -> Markup {
                             strong { (component.component) ": " (component.state.as_deref().unwrap_or_default()) }
                             @if let Some(detail) = &component.detail { span class="detail" { " " (detail) } }
                         }
-                        @if let Some(hint) = &component.hint { p { strong { "What to do: " } (hint) } }
+                        @if let Some(hint) = &component.hint {
+                            p {
+                                strong { "What to do: " } (hint)
+                                @if let Some((label, page)) = place(&component.component) { " " a href=(context.address(page)) { (label) } }
+                            }
+                        }
                     }
                 }
             }
@@ -99,6 +104,17 @@ pub fn problems(context: &Context, snapshot: &Snapshot) -> Markup {
             }
             span { a href=(context.address("/maintenance")) { "All " (snapshot.status.len()) " parts" } }
         }
+    }
+}
+
+/// The page of the console that shows more about a part, and where something can be done.
+fn place(component: &str) -> Option<(&'static str, &'static str)> {
+    match component {
+        "backlog" | "planned" => Some(("Queues, the oldest first", "?sort=oldest")),
+        "leases" => Some(("Leases", "/workers")),
+        "schedules" => Some(("Schedules", "/schedules")),
+        other if other.starts_with("maintenance") => Some(("Maintenance", "/maintenance")),
+        _ => None,
     }
 }
 
@@ -150,26 +166,22 @@ pub fn queues(context: &Context, choice: &Choice, snapshot: &Snapshot) -> Markup
                 p class="notice" { "No queue has a name that contains this text." }
             }
         } @else {
-            div class="scroll" tabindex="0" role="region" aria-label="Table of the queues" {
-                table {
-                    caption class="visually-hidden" { "Queues " (page * ROWS + 1) " to " (page * ROWS + shown.len()) " of " (total) }
-                    thead {
-                        tr {
-                            (head(choice, "", "Queue", false))
-                            (head(choice, "ready", "Ready", true))
-                            (head(choice, "oldest", "Oldest ready", true))
-                            (head(choice, "active", "Active", true))
-                            th scope="col" class="number wide" { "Waiting" }
-                            (head(choice, "rate", "Picked", true))
-                            (head(choice, "failing", "Failing", true))
-                            (head(choice, "failed", "Failed", true))
-                            (head(choice, "killed", "Killed", true))
-                            th scope="col" class="wide" { "Ready, lately" }
-                        }
-                    }
-                    tbody { @for row in shown { (line(context, row)) } }
-                }
-            }
+            (layout::table_with(
+                &format!("the queues, {} to {} of {total}", page * ROWS + 1, page * ROWS + shown.len()),
+                &html! {
+                    (head(choice, "", "Queue", false))
+                    (head(choice, "ready", "Ready", true))
+                    (head(choice, "oldest", "Oldest ready", true))
+                    (head(choice, "active", "Active", true))
+                    th scope="col" class="number wide" { "Waiting" }
+                    (head(choice, "rate", "Picked", true))
+                    (head(choice, "failing", "Failing", true))
+                    (head(choice, "failed", "Failed", true))
+                    (head(choice, "killed", "Killed", true))
+                    th scope="col" class="wide" { "Ready, lately" }
+                },
+                &html! { @for row in shown { (line(context, row)) } },
+            ))
             (pager(choice, page, pages, total))
         }
     }
@@ -204,7 +216,7 @@ fn line(context: &Context, row: &Row) -> Markup {
     html! {
         tr {
             th scope="row" {
-                a id=(format!("queue-{}", stat.queue)) href=(context.queue_address(&stat.queue, "")) { (stat.queue) }
+                a id=(format!("queue-{}", stat.queue)) href=(context.queue_address(&stat.queue, "")) { (queue_name(&stat.queue)) }
                 @if is_paused { " " span class="tag warn" { "paused" } }
             }
             td class="number" { (count(stat.ready)) }
@@ -215,7 +227,7 @@ fn line(context: &Context, row: &Row) -> Markup {
             td class=(if is_failing { "number bad" } else { "number" }) { (rate(row.rates.failed)) }
             td class="number" { (count(stat.failed)) }
             td class=(if stat.killed.is_some_and(|n| n > 0) { "number bad" } else { "number" }) { (count(stat.killed)) }
-            td class="wide" { (context.live().ring(|ring| sparkline(&ring.samples(&stat.queue)))) }
+            td class="wide line" { (context.live().ring(|ring| sparkline(&ring.samples(&stat.queue)))) }
         }
     }
 }

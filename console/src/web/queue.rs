@@ -1,20 +1,30 @@
-//! The state of a queue, and charts of its last minutes.
-use axum::extract::Path;
+//! The state of a queue.
+use axum::extract::{Path, Query};
 use axum::http::StatusCode;
-use axum::response::{IntoResponse, Json, Response};
+use axum::response::IntoResponse;
 use maud::{Markup, html};
-use serde_json::{Value, json};
+use serde::Deserialize;
 
 use super::context::Context;
 use super::format::{ago, count, duration, rate};
-use super::layout::{self, Section, source};
+use super::layout::{self, Column::Number, Column::Text, Section, source};
 use super::problem::Problem;
-use super::{Page, forms};
+use super::{Page, charts, forms};
 use crate::poller::Snapshot;
-use crate::ring::Sample;
+
+/// Of which time the charts are.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct Choice {
+    span: String,
+}
 
 /// `GET /db/{db}/queues/{queue}`
-pub async fn queue(context: Context, Path((_, name)): Path<(String, String)>) -> Page {
+pub async fn queue(
+    context: Context,
+    Path((_, name)): Path<(String, String)>,
+    Query(choice): Query<Choice>,
+) -> Page {
     let snapshot = context.snapshot().await?;
     let Some(stat) = snapshot.queue(&name) else {
         let text = "There is no queue of this name, or the role of the console has no right on it.";
@@ -31,6 +41,7 @@ pub async fn queue(context: Context, Path((_, name)): Path<(String, String)>) ->
     } else {
         ("queue_pause", "Pause")
     };
+    let charts = charts::charts(&context, &name, &choice.span).await;
     let body = html! {
         (layout::queue_tabs(&context, &name, ""))
         div class="actions" {
@@ -43,32 +54,13 @@ pub async fn queue(context: Context, Path((_, name)): Path<(String, String)>) ->
             (source(&format!("select * from fetchq.queue_stats('{name}')")))
         }
         section aria-labelledby="charts-title" {
-            h2 id="charts-title" { "Lately" }
-            div class="charts" data-series=(context.queue_address(&name, "/series")) {
-                (chart("Documents a second", "rate", &[("pushed", "pushed"), ("picked", "picked"), ("succeeded", "succeeded"), ("failed", "failed")]))
-                (chart("Documents", "count", &[("ready", "ready"), ("active", "active"), ("waiting", "planned, retrying, blocked")]))
-                (chart("Time of 95 % of the documents", "time", &[("wait_p95", "wait"), ("run_p95", "run")]))
-            }
-            p class="source" {
-                "From the memory of the console: samples of " code { "fetchq.queue_stats()" }
-                ", one a second while a page is open, up to ten minutes. They begin again when the console starts."
-            }
+            h2 id="charts-title" { "Over time" }
+            (charts)
         }
         p { a href=(context.address(&format!("/workers?queue={}", super::encode(&name)))) { "Leases of this queue" } }
     };
     let live = context.address(&format!("/live?view=queue&queue={}", super::encode(&name)));
     Ok(layout::page(&context, &name, Section::Queues, Some(&live), &body).into_response())
-}
-
-fn chart(title: &str, unit: &str, lines: &[(&str, &str)]) -> Markup {
-    let columns: Vec<&str> = lines.iter().map(|(column, _)| *column).collect();
-    let labels: Vec<&str> = lines.iter().map(|(_, label)| *label).collect();
-    html! {
-        figure data-chart=(columns.join("|")) data-labels=(labels.join("|")) data-unit=(unit) {
-            figcaption { (title) }
-            div class="chart" role="img" aria-label=(format!("Chart over time: {}", labels.join(", "))) {}
-        }
-    }
 }
 
 /// The numbers of a queue at this moment.
@@ -125,39 +117,16 @@ pub fn numbers(context: &Context, name: &str, snapshot: &Snapshot) -> Markup {
             div { dt { "Next due" } dd { (ago(stat.next_due)) } }
         }
         div class="side" {
-            table {
-                caption { "Totals" }
-                thead { tr { th scope="col" { "Documents" } th scope="col" class="number" { "Total" } th scope="col" class="number" { "Now" } } }
-                tbody {
-                    @for (label, total, now) in totals {
-                        tr { th scope="row" { (label) } td class="number" { (count(total)) } td class="number" { @if let Some(now) = now { (rate(now)) } } }
-                    }
+            (layout::table("the totals", &[Text("Documents"), Number("Total"), Number("Now")], &html! {
+                @for (label, total, now) in totals {
+                    tr { th scope="row" { (label) } td class="number" { (count(total)) } td class="number" { @if let Some(now) = now { (rate(now)) } } }
                 }
-            }
-            table {
-                caption { "Time, in the last minutes" }
-                thead { tr { th scope="col" { "Time" } th scope="col" class="number" { "50 %" } th scope="col" class="number" { "95 %" } th scope="col" class="number" { "99 %" } } }
-                tbody {
-                    @for (label, values) in times {
-                        tr { th scope="row" { (label) } @for value in values { td class="number" { (duration(value)) } } }
-                    }
+            }))
+            (layout::table("the times", &[Text("Time, in the last minutes"), Number("50 %"), Number("95 %"), Number("99 %")], &html! {
+                @for (label, values) in times {
+                    tr { th scope="row" { (label) } @for value in values { td class="number" { (duration(value)) } } }
                 }
-            }
+            }))
         }
     }
-}
-
-/// `GET /db/{db}/queues/{queue}/series`: what the charts begin with.
-pub async fn series(context: Context, Path((_, name)): Path<(String, String)>) -> Response {
-    let samples = context.live().ring(|ring| ring.samples(&name));
-    Json(Value::Array(samples.iter().map(point).collect())).into_response()
-}
-
-/// A sample for the charts. What is not known is null.
-pub fn point(sample: &Sample) -> Value {
-    json!({
-        "at": sample.at, "ready": sample.ready, "active": sample.active, "waiting": sample.waiting,
-        "pushed": sample.pushed, "picked": sample.picked, "succeeded": sample.succeeded,
-        "failed": sample.failed, "wait_p95": sample.wait_p95, "run_p95": sample.run_p95,
-    })
 }

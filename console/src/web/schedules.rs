@@ -6,11 +6,13 @@ use serde::Deserialize;
 
 use super::context::{Context, encode};
 use super::format::{ago, count, time};
-use super::layout::{self, Section, source};
+use super::layout::{self, Column::Number, Column::Text, Section, source};
 use super::{Page, forms, problem};
 use crate::calls::{self, Schedule, Tick};
 
 const ROWS: usize = 500;
+
+const EXAMPLE: &str = "30 2 * * *";
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
@@ -30,6 +32,8 @@ pub async fn schedules(context: Context, Query(mut choice): Query<Choice>) -> Pa
         .await;
     let found = found.map_err(|error| context.problem(error))?;
     let preview = preview(&context, &choice).await;
+    let shown = Some(choice.expression.trim()).filter(|expression| !expression.is_empty());
+    let shown = shown.unwrap_or(EXAMPLE);
     let body = html! {
         h1 { "Schedules" }
         section aria-labelledby="list-title" {
@@ -42,7 +46,7 @@ pub async fn schedules(context: Context, Query(mut choice): Query<Choice>) -> Pa
             form class="fields" method="get" action=(context.address("/schedules#preview")) {
                 div class="field" {
                     label for="expression" { "Cron expression or interval" }
-                    input id="expression" name="expression" type="text" value=(choice.expression) placeholder="30 2 * * *" required autocomplete="off";
+                    input id="expression" name="expression" type="text" value=(choice.expression) placeholder=(EXAMPLE) required autocomplete="off";
                 }
                 div class="field" {
                     label for="timezone" { "Time zone" }
@@ -51,7 +55,7 @@ pub async fn schedules(context: Context, Query(mut choice): Query<Choice>) -> Pa
                 button { "Show the next ticks" }
             }
             (preview)
-            (source("select * from fetchq.schedule_preview('30 2 * * *', 'UTC')"))
+            (source(&format!("select * from fetchq.schedule_preview('{}', '{}')", shown.replace('\'', "''"), choice.timezone.replace('\'', "''"))))
         }
     };
     Ok(layout::page(&context, "Schedules", Section::Schedules, None, &body).into_response())
@@ -79,23 +83,24 @@ async fn preview(context: &Context, choice: &Choice) -> Markup {
 }
 
 fn table(context: &Context, found: &[Schedule]) -> Markup {
+    let mut columns = vec![
+        Text("Name"),
+        Text("Queue"),
+        Text("Schedule"),
+        Text("State"),
+        Text("Next tick"),
+        Text("Last tick"),
+        Number("Ticks"),
+        Text("Last error"),
+    ];
+    columns.extend(context.app.allow_actions.then_some(Text("Actions")));
     html! {
         @if found.is_empty() {
             p class="notice" { "There is no schedule of a queue that the role may read. One is made with " code { "fetchq.schedule_create()" } "." }
         } @else {
-            div class="scroll" tabindex="0" role="region" aria-label="Table of the schedules" {
-                table {
-                    thead {
-                        tr {
-                            th scope="col" { "Name" } th scope="col" { "Queue" } th scope="col" { "Schedule" }
-                            th scope="col" { "State" } th scope="col" { "Next tick" } th scope="col" { "Last tick" }
-                            th scope="col" class="number" { "Ticks" } th scope="col" { "Last error" }
-                            @if context.app.allow_actions { th scope="col" { "Actions" } }
-                        }
-                    }
-                    tbody { @for schedule in found.iter().take(ROWS) { (line(context, schedule)) } }
-                }
-            }
+            (layout::table("the schedules", &columns, &html! {
+                @for schedule in found.iter().take(ROWS) { (line(context, schedule)) }
+            }))
             @if found.len() > ROWS { p class="muted" { "Only the first " (ROWS) " schedules are shown." } }
         }
     }

@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 
 use super::Page;
 use super::context::Context;
-use super::layout::{self, Section, source};
+use super::layout::{self, Column::Text, Section, source};
 use super::problem;
 use crate::calls::{self, Grant, Settings};
 
@@ -70,20 +70,15 @@ pub async fn settings(context: Context, Path((_, queue)): Path<(String, String)>
             h2 id="grants-title" { "Rights" }
             @match &grants {
                 Err(error) => (problem::inline(&context, error)),
-                Ok(grants) => {
-                    table {
-                        thead { tr { th scope="col" { "Role" } th scope="col" { "Kind" } th scope="col" { "How" } } }
-                        tbody {
-                            @for grant in grants {
-                                tr {
-                                    th scope="row" { (grant.role) }
-                                    td { (grant.kind.as_deref().unwrap_or("–")) }
-                                    td { (if grant.is_direct == Some(false) { "as a member of a role" } else { "directly" }) }
-                                }
-                            }
+                Ok(grants) => (layout::table("the rights", &[Text("Role"), Text("Kind"), Text("How")], &html! {
+                    @for grant in grants {
+                        tr {
+                            th scope="row" { (grant.role) }
+                            td { (grant.kind.as_deref().unwrap_or("–")) }
+                            td { (if grant.is_direct == Some(false) { "as a member of a role" } else { "directly" }) }
                         }
                     }
-                }
+                })),
             }
             (source(&format!("select * from fetchq.queue_grants('{queue}')")))
         }
@@ -101,25 +96,22 @@ pub async fn settings(context: Context, Path((_, queue)): Path<(String, String)>
 fn form(context: &Context, queue: &str, all: &Value) -> Markup {
     let can_change = context.app.allow_actions;
     let fields = html! {
-        div class="scroll" tabindex="0" role="region" aria-label="Table of the settings" {
-            table class="settings" {
-                thead { tr { th scope="col" { "Setting" } th scope="col" { "Value" } th scope="col" { "Meaning" } } }
-                tbody {
-                    @for (key, meaning) in KEYS {
-                        @let value = shown(get(all, key));
-                        tr {
-                            th scope="row" { @if can_change { label for=(key) { code { (key) } } } @else { code { (key) } } }
-                            td {
-                                @if can_change {
-                                    input type="hidden" name=(format!("was.{key}")) value=(value);
-                                    input id=(key) name=(format!("new.{key}")) type="text" value=(value) placeholder="none" autocomplete="off" spellcheck="false";
-                                } @else if value.is_empty() { span class="muted" { "none" } } @else { (value) }
-                            }
-                            td { (meaning) }
+        div class="settings stack" {
+            (layout::table("the settings", &[Text("Setting"), Text("Value"), Text("Meaning")], &html! {
+                @for (key, meaning) in KEYS {
+                    @let value = shown(get(all, key));
+                    tr {
+                        th scope="row" { @if can_change { label for=(key) { code { (key) } } } @else { code { (key) } } }
+                        td {
+                            @if can_change {
+                                input type="hidden" name=(format!("was.{key}")) value=(value);
+                                input id=(key) name=(format!("new.{key}")) type="text" value=(value) placeholder="none" autocomplete="off" spellcheck="false";
+                            } @else if value.is_empty() { span class="muted" { "none" } } @else { (value) }
                         }
+                        td { (meaning) }
                     }
                 }
-            }
+            }))
         }
         @if can_change {
             p { "Only what you change is written. An empty field resets a setting to its default." }

@@ -13,7 +13,6 @@ use crate::top::screen::Next;
 
 fn stat(queue: &str, ready: i64, oldest: Option<f64>, picked: i64) -> QueueStat {
     QueueStat {
-        queue: queue.to_owned(),
         ready: Some(ready),
         retrying: Some(1),
         blocked: Some(0),
@@ -22,19 +21,13 @@ fn stat(queue: &str, ready: i64, oldest: Option<f64>, picked: i64) -> QueueStat 
         completed: Some(4),
         killed: Some(0),
         oldest_ready: oldest,
-        next_due: None,
         pushed: Some(picked),
         picked: Some(picked),
         succeeded: Some(picked),
         failed: Some(0),
         lost: Some(0),
-        wait_p50: None,
-        wait_p95: None,
-        wait_p99: None,
-        run_p50: None,
-        run_p95: None,
-        run_p99: None,
         is_paused: Some(queue == "slow"),
+        ..QueueStat::named(queue)
     }
 }
 

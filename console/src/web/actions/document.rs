@@ -1,7 +1,7 @@
 //! Actions on one document.
 use maud::html;
 
-use super::{Failure, Fields, Outcome, Question, affected, was};
+use super::{Failure, Fields, Outcome, Question, affected};
 use crate::row;
 use crate::web::context::Context;
 use crate::web::filter::exactly;
@@ -19,7 +19,7 @@ pub async fn document(context: &Context, fields: &Fields, what: &str) -> Result<
     let only = serde_json::json!({"subject": exactly(subject)});
     let nothing = || {
         Outcome::Nothing(format!(
-            "Document {subject} is as it was: its status changed meanwhile."
+            "Document {subject} is as it was: it was so already, or its status changed meanwhile."
         ))
     };
     let (number, done) = match what {
@@ -46,13 +46,23 @@ pub async fn document(context: &Context, fields: &Fields, what: &str) -> Result<
         }
         "doc_priority" => {
             let priority = fields.number("priority")?;
-            let sql = "select fetchq.docs_set_priority($1, $2, $3, max_docs => 1) as affected";
+            let sql = "select fetchq.doc_set_priority($1, $2, $3) as affected";
             (
-                affected(context, sql, &[&queue, &priority, &only]).await?,
+                affected(context, sql, &[&queue, &subject, &priority]).await?,
                 "has the new priority",
             )
         }
-        "doc_time" => return time(context, queue, subject, fields.needed("time")?).await,
+        "doc_time" => {
+            let text = fields.needed("time")?.trim();
+            let sql = format!(
+                "select fetchq.doc_set_due($1, $2, {}) as affected",
+                due("$3", text)
+            );
+            (
+                affected(context, &sql, &[&queue, &subject, &text]).await?,
+                "has the new time",
+            )
+        }
         "doc_cancel" => return cancel(context, fields, queue, subject).await,
         other => return Err(Failure::Form(format!("There is no action “{other}”."))),
     };
@@ -63,41 +73,15 @@ pub async fn document(context: &Context, fields: &Fields, what: &str) -> Result<
     })
 }
 
-/// Gives a document another time. `doc_put` replaces payload and headers too, so it gets those that
-/// the document has.
-async fn time(
-    context: &Context,
-    queue: &str,
-    subject: &str,
-    text: &str,
-) -> Result<Outcome, Failure> {
-    let is_point = text
-        .trim()
-        .chars()
-        .take(4)
-        .filter(char::is_ascii_digit)
-        .count()
-        == 4
-        && text.contains('-');
-    let is_point = is_point || text.trim().eq_ignore_ascii_case("infinity");
-    let due = if is_point {
-        "next_iteration => $3::text::timestamptz"
+/// The argument for a time that somebody typed: a point in time, or an interval from now.
+pub fn due(parameter: &str, text: &str) -> String {
+    let is_year = |text: &str| text.chars().take(4).filter(char::is_ascii_digit).count() == 4;
+    let is_point = is_year(text) && text.contains('-') || text.eq_ignore_ascii_case("infinity");
+    if is_point {
+        format!("next_iteration => {parameter}::text::timestamptz")
     } else {
-        "delay => $3::text::interval"
-    };
-    let sql = format!(
-        "select fetchq.doc_put($1, $2, payload => d.payload, headers => d.headers, {due}, mode => 'debounce') = 'updated' as was
-         from fetchq.doc_get($1, $2) d where not d.is_from_history and d.status in ('planned', 'pending')"
-    );
-    Ok(
-        if was(context, &sql, &[&queue, &subject, &text.trim()]).await? {
-            Outcome::Done(format!("Document {subject} has the new time."))
-        } else {
-            Outcome::Nothing(format!(
-                "Document {subject} is as it was: its status changed meanwhile."
-            ))
-        },
-    )
+        format!("delay => {parameter}::text::interval")
+    }
 }
 
 async fn cancel(

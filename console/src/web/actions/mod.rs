@@ -200,9 +200,8 @@ async fn run(context: &Context, fields: &Fields) -> Result<Outcome, Failure> {
         what @ ("queue_pause" | "queue_resume") => queues::pause(context, fields, what).await,
         "queue_configure" => queues::configure(context, fields).await,
         "queue_redrive" => queues::redrive(context, fields).await,
-        what @ ("docs_retry" | "docs_kill" | "docs_drop" | "docs_move" | "docs_set_priority") => {
-            queues::bulk(context, fields, what).await
-        }
+        what @ ("docs_retry" | "docs_kill" | "docs_drop" | "docs_move" | "docs_set_priority"
+        | "docs_set_due") => queues::bulk(context, fields, what).await,
         what if what.starts_with("doc_") => document::document(context, fields, what).await,
         what if what.starts_with("worker_") => others::worker(context, fields, what).await,
         what if what.starts_with("schedule_") => others::schedule(context, fields, what).await,

@@ -7,9 +7,10 @@ use crate::row;
 use crate::web::context::Context;
 
 row! {
-    /// A subject that was made.
-    struct Made {
-        subject: String,
+    /// The answer of `schedule_tick`.
+    struct Pushed {
+        subject: Option<String>,
+        was_created: Option<bool>,
     }
 }
 
@@ -78,7 +79,7 @@ pub async fn schedule(context: &Context, fields: &Fields, what: &str) -> Result<
     }
 }
 
-/// Pushes the document of a schedule now, beside its ticks.
+/// Pushes the document of an extra tick now.
 async fn run_now(context: &Context, fields: &Fields, name: &str) -> Result<Outcome, Failure> {
     if !fields.is_confirmed() {
         let schedules = context
@@ -93,22 +94,25 @@ async fn run_now(context: &Context, fields: &Fields, name: &str) -> Result<Outco
         return Ok(Outcome::Ask(Question {
             title: format!("Run schedule {name} now?"),
             text: html! {
-                p { "A document with the payload of the schedule is added to queue " strong { (schedule.queue) } ". Its ticks stay as they are." }
+                p { "The document of an extra tick is added to queue " strong { (schedule.queue) } ". The other ticks stay as they are." }
                 @if !context.app.hide_payloads { pre tabindex="0" { (schedule.payload.as_deref().unwrap_or("{}")) } }
             },
             label: "Run it now".to_owned(),
-            call: "select fetchq.doc_append(queue, payload, version => version, priority => priority, headers => headers) from fetchq.schedule_list()".to_owned(),
+            call: format!(
+                "select * from fetchq.schedule_tick('{}')",
+                name.replace('\'', "''")
+            ),
         }));
     }
-    let sql = "select fetchq.doc_append(s.queue::text, s.payload, version => s.version, priority => s.priority, headers => s.headers)::text as subject
-         from fetchq.schedule_list() s where s.name = $1";
-    Ok(
-        match context.database().first::<Made>(sql, &[&name]).await? {
-            Some(made) => Outcome::Done(format!(
-                "Schedule {name} has added the document {}.",
-                made.subject
-            )),
-            None => Outcome::Nothing(format!("There is no schedule {name} any longer.")),
-        },
-    )
+    let sql = "select subject, was_created from fetchq.schedule_tick($1)";
+    let pushed = context.database().first::<Pushed>(sql, &[&name]).await?;
+    Ok(match pushed {
+        Some(Pushed {
+            subject: Some(subject),
+            was_created: Some(true),
+        }) => Outcome::Done(format!("Schedule {name} has added the document {subject}.")),
+        _ => Outcome::Nothing(format!(
+            "Schedule {name} has added no document: there is one of this second already."
+        )),
+    })
 }

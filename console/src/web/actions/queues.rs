@@ -2,9 +2,9 @@
 use maud::html;
 use serde_json::Value;
 
+use super::document::due;
 use super::{Failure, Fields, Outcome, Question, affected, documents, was};
 use crate::web::context::Context;
-use crate::web::format::count;
 use crate::web::settings;
 
 pub async fn pause(context: &Context, fields: &Fields, what: &str) -> Result<Outcome, Failure> {
@@ -45,33 +45,28 @@ pub async fn configure(context: &Context, fields: &Fields) -> Result<Outcome, Fa
     )))
 }
 
+/// Documents that one redrive brings back.
+const REDRIVE: i32 = 1000;
+
 pub async fn redrive(context: &Context, fields: &Fields) -> Result<Outcome, Failure> {
     let queue = fields.needed("queue")?;
-    if !fields.is_confirmed() {
-        let snapshot = context.live().fresh().await?;
-        let killed = snapshot
-            .queue(queue)
-            .and_then(|stat| stat.killed)
-            .unwrap_or(0);
+    let dry_run = !fields.is_confirmed();
+    let sql = "select fetchq.queue_redrive($1, max_docs => $2, dry_run => $3) as affected";
+    let number = affected(context, sql, &[&queue, &REDRIVE, &dry_run]).await?;
+    if dry_run && number > 0 {
         return Ok(Outcome::Ask(Question {
-            title: format!("Redrive queue {queue}?"),
+            title: format!("Redrive {}?", documents(number)),
             text: html! {
                 p {
-                    "Up to 1,000 documents that failed come back, the oldest first: killed documents of the queue (there are "
-                    (count(Some(killed))) "), its dead letters in other queues, and dead letters of other queues in this one. "
-                    "They are due at once, with all their attempts."
+                    strong { (documents(number)) } " that failed would come back, the oldest first: killed documents of queue " strong { (queue) }
+                    ", its dead letters in other queues, and dead letters of other queues in this one. They are due at once, with all their attempts."
+                    @if number >= i64::from(REDRIVE) { " That is the limit of this action; there may be more." }
                 }
             },
-            label: "Redrive".to_owned(),
-            call: format!("select fetchq.queue_redrive('{queue}', max_docs => 1000)"),
+            label: format!("Redrive {}", documents(number)),
+            call: format!("select fetchq.queue_redrive('{queue}', max_docs => {REDRIVE})"),
         }));
     }
-    let number = affected(
-        context,
-        "select fetchq.queue_redrive($1, max_docs => 1000) as affected",
-        &[&queue],
-    )
-    .await?;
     Ok(if number == 0 {
         Outcome::Nothing(
             "No document came back: there is none, or its subject exists again.".to_owned(),
@@ -92,7 +87,7 @@ pub async fn bulk(context: &Context, fields: &Fields, what: &str) -> Result<Outc
     }
     // A filter without a condition means every document, and the page has said so.
     let is_empty = filter.as_object().is_some_and(serde_json::Map::is_empty);
-    let needs_all = is_empty && matches!(what, "docs_kill" | "docs_drop" | "docs_move");
+    let needs_all = is_empty && what != "docs_retry" && what != "docs_set_priority";
     let filter = if needs_all {
         serde_json::json!({"all": true})
     } else {
@@ -101,7 +96,7 @@ pub async fn bulk(context: &Context, fields: &Fields, what: &str) -> Result<Outc
     let max_docs = fields.number("max_docs")?;
     let dry_run = !fields.is_confirmed();
     let end = "filter => $2, max_docs => $3, dry_run => $4) as affected";
-    let (number, verb, call) = match what {
+    let (number, todo, verb, call) = match what {
         "docs_move" => {
             let target = fields.needed("target")?;
             let sql = format!("select fetchq.docs_move($1, $5, {end}");
@@ -113,6 +108,7 @@ pub async fn bulk(context: &Context, fields: &Fields, what: &str) -> Result<Outc
             .await?;
             (
                 number,
+                "Move",
                 format!("moved to {target}"),
                 format!("docs_move('{queue}', '{target}', '{filter}', {max_docs})"),
             )
@@ -127,18 +123,37 @@ pub async fn bulk(context: &Context, fields: &Fields, what: &str) -> Result<Outc
             )
             .await?;
             let call = format!("docs_set_priority('{queue}', {priority}, '{filter}', {max_docs})");
-            (number, format!("given priority {priority}"), call)
+            let todo = "Set the priority of";
+            (number, todo, format!("given priority {priority}"), call)
+        }
+        "docs_set_due" => {
+            let time = fields.needed("time")?.trim();
+            let sql = format!("select fetchq.docs_set_due($1, {}, {end}", due("$5", time));
+            let number = affected(
+                context,
+                &sql,
+                &[&queue, &filter, &max_docs, &dry_run, &time],
+            )
+            .await?;
+            let quoted = format!("'{}'", time.replace('\'', "''"));
+            let call = format!(
+                "docs_set_due('{queue}', {}, filter => '{filter}', max_docs => {max_docs})",
+                due(&quoted, time)
+            );
+            let todo = "Set the time of";
+            (number, todo, format!("given the time {time}"), call)
         }
         _ => {
-            let verb = match what {
-                "docs_retry" => "retried",
-                "docs_kill" => "killed",
-                _ => "dropped",
+            let (todo, verb) = match what {
+                "docs_retry" => ("Retry", "retried"),
+                "docs_kill" => ("Kill", "killed"),
+                _ => ("Drop", "dropped"),
             };
             let sql = format!("select fetchq.{what}($1, {end}");
             let number = affected(context, &sql, &[&queue, &filter, &max_docs, &dry_run]).await?;
             (
                 number,
+                todo,
                 verb.to_owned(),
                 format!("{what}('{queue}', '{filter}', {max_docs})"),
             )
@@ -164,14 +179,14 @@ pub async fn bulk(context: &Context, fields: &Fields, what: &str) -> Result<Outc
     }
     let is_cut = number >= i64::from(max_docs);
     Ok(Outcome::Ask(Question {
-        title: format!("{}: {verb}?", documents(number)),
+        title: format!("{todo} {}?", documents(number)),
         text: html! {
             p {
                 strong { (documents(number)) } " of queue " strong { (queue) } " would be " (verb) ". The filter is " code { (filter) } "."
                 @if is_cut { " That is the limit of this action; there may be more." }
             }
         },
-        label: format!("Yes: {} {verb}", documents(number)),
+        label: format!("{todo} {}", documents(number)),
         call: format!("select fetchq.{call}"),
     }))
 }
