@@ -39,6 +39,7 @@ pub mod spi;
 pub mod subtransaction;
 pub mod text;
 pub mod time;
+pub mod timeline;
 pub mod transaction;
 pub mod trigger;
 pub mod value;
