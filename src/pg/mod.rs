@@ -42,6 +42,7 @@ pub mod time;
 pub mod timeline;
 pub mod transaction;
 pub mod trigger;
+pub mod utility;
 pub mod value;
 pub mod version;
 pub mod zone;
