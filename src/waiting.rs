@@ -22,8 +22,8 @@ use crate::store::rights::Right;
 /// free slot in it: microseconds.
 const POLL_INTERVAL_US: i64 = 100_000;
 
-/// How often a session looks that a commit can wake: microseconds. COMMIT PREPARED wakes no
-/// session.
+/// How often a session looks that a commit can wake: microseconds. What other programs do to the tables,
+/// such as a subscription that applies prepared transactions, wakes no session.
 const CHECK_INTERVAL_US: i64 = 5_000_000;
 
 /// This session as a waiter for documents of a version. It has a slot in shared memory, if there

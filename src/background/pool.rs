@@ -16,7 +16,7 @@ pub const TURN_US: i64 = 1_000_000;
 const PACK_AFTER_US: i64 = 5_000_000;
 
 /// How often a database is visited in which nothing is known to be due: microseconds. Plain SQL
-/// and COMMIT PREPARED change schedules and jobs without a signal.
+/// changes schedules and jobs without a signal.
 const MIN_LOOK_US: i64 = 60_000_000;
 
 /// That time is at least this for each database, so that few processes are started:

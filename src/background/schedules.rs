@@ -20,8 +20,8 @@ const RETRY_AFTER_US: i64 = 1_000_000;
 /// When to look again while another session has locked the schedules that are due: microseconds.
 const LOCKED_RETRY_US: i64 = 100_000;
 
-/// The table of schedules is read at least this often: microseconds. A plain SQL statement or
-/// COMMIT PREPARED may have changed it without a signal.
+/// The table of schedules is read at least this often: microseconds. A plain SQL statement
+/// may have changed it without a signal.
 const MAX_PAUSE_US: i64 = 5_000_000;
 
 /// The schedules of a database, as its background worker runs them.

@@ -40,12 +40,16 @@ pub struct Board {
     pub interrupted: Interrupted,
     /// The last lease number that was given.
     lease_number: AtomicI64,
-    /// Until when a lease must not be lost: microseconds since 2000. 0: any lease may be.
+    /// Until when a lease must not be lost: microseconds since 2000, or `FIRST_LEASE`. 0: any lease may
+    /// be.
     leases_last_until: AtomicI64,
 }
 
-/// How long no lease may be lost after a crash: longer than it takes until workers are connected again
-/// and lease what the crash has left. In microseconds: 10 minutes.
+/// Of `leases_last_until`: for a while from the first lease on.
+const FIRST_LEASE: i64 = i64::MAX;
+
+/// How long no lease may be lost after a crash, from the first lease on: long enough for workers to
+/// lease what the crash has left. In microseconds: 10 minutes.
 const AFTER_CRASH_US: i64 = 600_000_000;
 
 impl Board {
@@ -72,9 +76,15 @@ impl Board {
     ///
     /// Not soon after a crash: the work of a document may have caused it. If each crash lost the attempt
     /// that led to it, the document would never run out of attempts, and the server never come to rest.
+    /// A standby that was promoted has mostly taken the place of a server that crashed.
     pub fn may_lose_leases(&self) -> bool {
         match self.leases_last_until.load(Ordering::Relaxed) {
             0 => true,
+            FIRST_LEASE => {
+                let until = time::clock() + AFTER_CRASH_US;
+                self.leases_last_until.store(until, Ordering::Relaxed);
+                false
+            }
             until => {
                 let may = time::clock() > until;
                 if may {
@@ -270,9 +280,10 @@ impl Content for Memory {
 
     fn header() -> Board {
         let board = Board::new();
-        if control_file::is_start_after_crash() {
-            let until = time::clock() + AFTER_CRASH_US;
-            board.leases_last_until.store(until, Ordering::Relaxed);
+        if control_file::is_start_after_crash() || control_file::is_start_as_standby() {
+            board
+                .leases_last_until
+                .store(FIRST_LEASE, Ordering::Relaxed);
         }
         board
     }

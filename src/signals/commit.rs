@@ -1,11 +1,15 @@
 //! What happens when a transaction of this session ends: waiters and awaiters are woken, statuses
 //! are announced, and due changes and changed schedules are sent to the background worker.
+//!
+//! A prepared transaction is ended by whatever session, perhaps after a restart, and nobody knows then
+//! what it did. So its end has all sessions of the database that wait look, and the background worker.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::domain::names::QueueName;
 use crate::pg::transaction::{self, End};
-use crate::pg::{durability, relation, session};
+use crate::pg::{durability, relation, session, utility};
+use crate::signals::awaiters::awaiters;
 use crate::signals::board::board;
 use crate::signals::{announce, settlements, wakeups};
 
@@ -15,6 +19,7 @@ static HAS_EVENTS: AtomicBool = AtomicBool::new(false);
 /// Registers the function that sends the signals at the end of every transaction of this
 /// process. Called from `_PG_init`. Without shared memory there are no processes to signal to.
 pub fn watch() {
+    utility::on_prepared_end(prepared_ended);
     transaction::on_end(|end| {
         let (board, database) = (board(), session::database());
         let waiters = board.map(|board| &board.waiters);
@@ -36,8 +41,8 @@ pub fn watch() {
                     entry.set_events(true);
                 }
             }
-            // Another session commits a prepared transaction and does not have its signals.
-            // Its documents are not available yet, so no waiter is woken.
+            // The documents of a prepared transaction are not available yet, so no waiter is woken.
+            // Its end wakes all of them.
             End::RolledBack | End::Prepared => {
                 wakeups::after_rollback(waiters.filter(|_| end == End::RolledBack), database);
                 settlements::after_rollback();
@@ -46,6 +51,21 @@ pub fn watch() {
             }
         }
     });
+}
+
+/// Has all who wait in this database look, because a prepared transaction was committed or rolled back.
+fn prepared_ended() {
+    let (Some(board), database) = (board(), session::database()) else {
+        return;
+    };
+    board.waiters.wake_database(database);
+    if let Some(awaiters) = awaiters().filter(|awaiters| !awaiters.is_empty_now()) {
+        awaiters.wake_database(database);
+    }
+    if let Some(entry) = board.databases.find(database) {
+        entry.set_events(true);
+    }
+    board.schedules_changed(database);
 }
 
 /// Records that this transaction writes counter events, so that they are packed after its commit.

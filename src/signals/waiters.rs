@@ -215,6 +215,19 @@ impl Waiters {
         }
     }
 
+    /// Wakes all waiters of a database.
+    pub fn wake_database(&self, database: u32) {
+        if self.count() == 0 {
+            return;
+        }
+        let end = (self.end.load(Ordering::SeqCst) as usize).min(WAITERS);
+        for waiter in &self.slots[..end] {
+            if waiter.database.load(Ordering::Relaxed) == database {
+                waiter.wake();
+            }
+        }
+    }
+
     /// Wakes up to `number` of the waiters for these documents, those that have waited longest
     /// first.
     pub fn wake(&self, database: u32, key: WaitKey, number: u32) {

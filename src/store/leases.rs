@@ -8,7 +8,7 @@ use pgrx::pg_sys::TransactionId;
 
 use crate::domain::lease_number;
 use crate::pg::value::Arg;
-use crate::pg::{append, relation, session, time, transaction};
+use crate::pg::{append, relation, session, time, timeline, transaction};
 use crate::settings::{self, SessionLeases};
 use crate::signals::board::board;
 use crate::signals::commit;
@@ -84,7 +84,7 @@ impl Lease {
 
     fn cell(&self) -> &Cell<i64> {
         self.number.get_or_init(|| {
-            let least = lease_number::by_clock(time::clock());
+            let least = lease_number::by_clock(time::clock(), timeline::current());
             Cell::new(new_number(least))
         })
     }

@@ -35,14 +35,25 @@ async fn waits(session: &Session, sql: &str) -> bool {
         == "t"
 }
 
-/// Stops the WAL writer, so that an asynchronous commit does not reach the disk soon.
+/// Stops the WAL writer, so that an asynchronous commit does not reach the disk soon: while it sleeps, or it
+/// might have a lock that other commits need.
 async fn freeze_wal_writer(cluster: &Cluster, session: &Session) -> u32 {
     let pid: u32 = session
         .text("select pid from pg_stat_activity where backend_type = 'walwriter'")
         .await
         .parse()
         .expect("a WAL writer runs");
-    cluster.signal(pid, "STOP");
+    wait_until("the WAL writer sleeps", async || {
+        cluster.signal(pid, "STOP");
+        let waits =
+            format!("select coalesce(wait_event, '') from pg_stat_activity where pid = {pid}");
+        let sleeps = session.text(&waits).await == "WalWriterMain";
+        if !sleeps {
+            cluster.signal(pid, "CONT");
+        }
+        sleeps
+    })
+    .await;
     pid
 }
 
@@ -254,4 +265,28 @@ async fn a_document_whose_work_crashes_the_server_at_once_runs_out_of_attempts()
     assert_eq!(session.text(status).await, "-1");
     counters_are_exact(&mut session, "q").await;
     cluster.stop("fast");
+}
+
+/// A standby that was promoted has mostly taken the place of a server that crashed. It may have been started
+/// long before, and after a clean shutdown.
+#[tokio::test]
+async fn the_first_leases_of_a_promoted_server_are_on_disk() {
+    let (cluster, server) = cluster("lease_promoted").await;
+    let session = server.connect("postgres").await;
+    session
+        .sql("select fetchq.doc_append('q', '{}') from generate_series(1, 10)")
+        .await;
+    let standby = cluster.standby("lease_standby", "");
+    standby.stop("fast");
+    standby.start();
+    drop(session);
+    cluster.stop("fast");
+    standby.promote();
+    let session = standby.server().connect("postgres").await;
+    let frozen = freeze_wal_writer(&standby, &session).await;
+    for _ in 0..3 {
+        assert!(waits(&session, LEASE).await, "the work may crash it, too");
+    }
+    standby.signal(frozen, "CONT");
+    standby.stop("fast");
 }

@@ -3,7 +3,7 @@
 
 use std::collections::HashSet;
 
-use fetchq_client_tests::{Database, Server, Session, counters_are_exact};
+use fetchq_client_tests::{Cluster, Database, Server, Session, counters_are_exact, wait_until};
 
 /// What no lease number reaches, so that JavaScript can hold it.
 const TOO_LARGE: i64 = 1 << 53;
@@ -433,4 +433,72 @@ async fn no_number_is_given_twice_for_a_document_by_many_sessions() {
     assert!(n > 100, "{n}");
     drop(session);
     db.remove().await;
+}
+
+/// The new primary has another clock, which may be behind: by that alone, its numbers would come to those of
+/// the leases that were lost.
+#[tokio::test]
+async fn a_promoted_server_gives_no_number_of_a_lease_that_was_lost() {
+    const HALF_A_DAY_US: i64 = 43_200_000_000;
+    let primary_cluster = Cluster::new("numbers_primary", "fsync = off");
+    primary_cluster.start();
+    let primary = primary_cluster.server().connect("postgres").await;
+    primary
+        .sql(
+            "create extension fetchq; select fetchq.queue_create('q');
+             select fetchq.doc_push('q', 'a'), fetchq.doc_push('q', 'kept')",
+        )
+        .await;
+    let lease = "select lease from fetchq.doc_lease('q', 1, '1 hour')";
+    let kept = primary.text(lease).await;
+    let standby_cluster = primary_cluster.standby("numbers_standby", "");
+    let standby = standby_cluster.server().connect("postgres").await;
+    let position = primary.text("select pg_current_wal_flush_lsn()").await;
+    wait_until("the standby has all", async || {
+        standby
+            .text(&format!(
+                "select pg_last_wal_replay_lsn() >= '{position}'::pg_lsn"
+            ))
+            .await
+            == "t"
+    })
+    .await;
+    // What comes now is lost.
+    standby.sql("alter system set primary_conninfo = ''").await;
+    standby.sql("select pg_reload_conf()").await;
+    wait_until("it receives nothing", async || {
+        standby
+            .text("select count(*) from pg_stat_wal_receiver")
+            .await
+            == "0"
+    })
+    .await;
+    let lost: i64 = primary.text(lease).await.parse().unwrap();
+    drop(primary);
+    primary_cluster.stop("immediate");
+    standby_cluster.promote();
+
+    let mut session = standby_cluster.server().connect("postgres").await;
+    let settle = |subject: &str, lease: i64| {
+        format!("select fetchq.doc_complete('q', '{subject}', lease => {lease})")
+    };
+    let of_subject = "select subject from fetchq_data.q__docs where status = 1";
+    let subject = session.text(of_subject).await;
+    assert_eq!(session.state(&settle(&subject, lost)).await, "55000");
+    let again: i64 = session.text(lease).await.parse().unwrap();
+    assert!(
+        again > lost + HALF_A_DAY_US,
+        "{again} would not be above {lost} if the clock were half a day behind"
+    );
+    assert!(again < TOO_LARGE, "{again}");
+    assert_eq!(session.state(&settle(&subject, lost)).await, "55000");
+    assert_eq!(session.text(&settle(&subject, again)).await, "1");
+    // A lease of before that the standby knew holds.
+    let other = if subject == "a" { "kept" } else { "a" };
+    assert_eq!(
+        session.text(&settle(other, kept.parse().unwrap())).await,
+        "1"
+    );
+    counters_are_exact(&mut session, "q").await;
+    standby_cluster.stop("fast");
 }

@@ -33,6 +33,7 @@ mod nulls;
 mod operators;
 mod plans;
 mod pooler;
+mod prepared;
 mod put;
 mod put_options;
 mod readme;
