@@ -31,3 +31,4 @@ one workflows scripts/checks/workflows.py
 one workflows-self-test scripts/checks/workflows.py --self-test
 one packaging scripts/checks/packaging.py
 one scripts scripts/checks/shell.sh
+one bench-peers bench/run_peers.py --check
