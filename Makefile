@@ -1,6 +1,6 @@
 # The scripts in scripts/ do all the work. `make help` lists the targets.
 .DEFAULT_GOAL := help
-.PHONY: help console docs run start start-pg stop reset init psql setup build production clean test test-run soak bench lint fmt hooks matrix all install deb
+.PHONY: help console docs run start start-pg stop reset init psql setup build production clean test test-run soak bench bench-peers lint fmt hooks matrix all install deb
 SHELL := /bin/bash
 
 FOLDER ?= /usr/share/doc
@@ -71,6 +71,9 @@ soak: ## run the stress tests of the engine for a long time: make soak MINUTES=3
 
 bench: ## run the benchmarks: make bench, make bench QUICK=1, make bench ONLY="push cycle*"
 	@scripts/bench.sh
+
+bench-peers: ## compare with other queues through their own workers: make bench-peers, make bench-peers QUICK=1
+	@scripts/bench-peers.sh
 
 ##@ Building
 setup: ## install the packages that are missing on this machine

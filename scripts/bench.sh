@@ -13,6 +13,8 @@ set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 load_pg
 with_lock bench-run
+runner=bench/run.py
+if [[ ${1:-} == --peers ]]; then runner=bench/run_peers.py; fi
 cd "$ROOT"
 
 [[ -x /usr/bin/python3 ]] || die "no /usr/bin/python3: run 'make setup'"
@@ -28,4 +30,4 @@ if ! /usr/bin/python3 -c 'import matplotlib' 2>/dev/null && command -v apt-get >
 fi
 
 export PYTHONDONTWRITEBYTECODE=1 PG_CONFIG
-exec /usr/bin/python3 bench/run.py
+exec /usr/bin/python3 "$runner"

@@ -32,3 +32,4 @@ one workflows-self-test scripts/checks/workflows.py --self-test
 one packaging scripts/checks/packaging.py
 one third-party scripts/third-party.py console --check
 one scripts scripts/checks/shell.sh
+one bench-peers bench/run_peers.py --check

@@ -1,0 +1,1 @@
+"""Compares fetchq with the queues that people pick instead: `make bench-peers`."""

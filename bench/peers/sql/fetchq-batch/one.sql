@@ -1,0 +1,1 @@
+select fetchq.doc_append('jobs', '@payload@');

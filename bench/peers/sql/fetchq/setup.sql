@@ -1,0 +1,2 @@
+create extension fetchq;
+select fetchq.queue_create('jobs');

@@ -1,0 +1,3 @@
+-- As examples/worker.sql.
+set fetchq.worker = 'bench';
+call fetchq.work('jobs', 'job');

@@ -1,0 +1,1 @@
+select pgmq.send('jobs', '@payload@'::jsonb);

@@ -1,0 +1,1 @@
+delete from pgmq.q_jobs;

@@ -1,0 +1,1 @@
+select pgq.insert_event('jobs', 'job', '@payload@');

@@ -1,0 +1,128 @@
+#!/usr/bin/python3
+"""Compares fetchq with the queues that people pick instead. `make bench-peers` calls it, and
+docs/internals/benchmarks.md describes it.
+
+    run_peers.py            measure
+    run_peers.py --page     write the results of the newest full run into docs/internals/benchmarks.md
+    run_peers.py --check    check that they are there
+
+These environment variables are its settings: QUICK ONLY ROUNDS MINUTES PROCESSES RESUME KEEP."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+# The background worker runs, as in an installation: it wakes waiters, and takes back leases.
+os.environ["FETCHQ_PG_CONF"] = "fetchq.background_worker = on\n" + os.environ.get("FETCHQ_PG_CONF", "")
+
+from harness import report  # noqa: E402
+from harness.cluster import Cluster  # noqa: E402
+from harness.errors import Failed, Interrupted, last_lines  # noqa: E402
+from harness.peers import page  # noqa: E402
+from harness.peers.report import PeersReport  # noqa: E402
+from harness.peers.scenario import QUICK, Peers, Plan  # noqa: E402
+from harness.peers.systems import FOLDER, Peer, chosen  # noqa: E402
+from harness.progress import Progress  # noqa: E402
+from harness.record import Record  # noqa: E402
+from harness.scenarios import Bench  # noqa: E402
+from run import interrupt, results_folder, setting  # noqa: E402
+
+
+def installed(peers: list[Peer], skipped: list[str], progress: Progress) -> tuple[list[Peer], Path | None]:
+    """Installs what the systems need. One that cannot be installed is left out."""
+    needs = {"Node": "node", "Python": "python"}
+    wanted = {needs.get(peer.language) or (peer.package if peer.package == "pgq" else "") for peer in peers} - {""}
+    wrong: dict[str, str] = {}
+    pgq = None
+    for part in sorted(wanted):
+        done = subprocess.run(["bash", FOLDER / "install.sh", part], stdin=subprocess.DEVNULL, capture_output=True, text=True)
+        if done.returncode:
+            wrong[part] = last_lines(done.stderr, 4)
+        elif part == "pgq":
+            pgq = Path(done.stdout.strip())
+    usable = []
+    for peer in peers:
+        part = needs.get(peer.language) or peer.package
+        if part in wrong:
+            skipped.append(f"{peer.name}: left out, because it could not be installed: {wrong[part]}")
+            progress.say(skipped[-1])
+        else:
+            usable.append(peer)
+    return usable, pgq
+
+
+def main() -> None:
+    began = time.monotonic()
+    progress = Progress()
+    quick = setting("QUICK") not in ("", "0")
+    resumed = setting("RESUME")
+    if resumed and not Path(resumed).is_dir():
+        raise Failed(f"RESUME: there is no folder {resumed}")
+    peers = chosen([word.strip() for word in setting("ONLY").split(",") if word.strip()])
+    if not peers:
+        raise Failed("ONLY: there is no such system")
+
+    cluster = Cluster()
+    skipped: list[str] = []
+    peers, pgq = installed(peers, skipped, progress)
+    cluster.reset()
+    cluster.start()
+
+    processes = int(setting("PROCESSES") or 1)
+    what = "peers" + (f"-{processes}-processes" if processes > 1 else "") + ("-quick" if quick else "") + ("-some" if setting("ONLY") else "")
+    folder = Path(resumed) if resumed else results_folder(what)
+    meta = {"what": what, **report.facts(cluster, [])}
+    if resumed:
+        before = report.read_meta(folder)
+        if before.get("fetchq.so") not in (None, meta["fetchq.so"]):
+            raise Failed(f"{folder} was measured with another build of fetchq: start a new run")
+        meta |= {name: before[name] for name in ("date", "what") if name in before}
+    record = Record(folder)
+    report.keep_meta(folder, meta)
+
+    minutes = float(setting("MINUTES") or 28)
+    scenario = Peers(QUICK if quick else Plan(), pgq, began + minutes * 60, processes)
+    bench = Bench(cluster, record, progress, peers, quick, fill_rate=0,  # type: ignore[arg-type]
+                  rounds=int(setting("ROUNDS")) if setting("ROUNDS") else None, seconds=None)
+    progress.plan(scenario.total_cost(bench))
+    progress.say(f"results in {folder}; about {progress.remaining()}")
+    try:
+        scenario.run(bench)
+    finally:
+        if scenario.late:
+            skipped.append(f"{len(scenario.late)} measurements were left out, because the run would have taken more than {minutes:g} minutes: "
+                           + "; ".join(scenario.late))
+        path = PeersReport(record, meta, peers, skipped, quick, processes).write()
+        progress.say(f"written: {path}")
+    if record.failures:
+        progress.say(f"{len(record.failures)} measurements failed; see the end of {path}")
+    report.keep_meta(folder, meta | {"complete": "yes"})
+    if meta["what"] == "peers":
+        page.update()
+        progress.say(f"written: {page.PAGE}")
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] in (["--page"], ["--check"]):
+        (page.update if sys.argv[1] == "--page" else page.check)()
+        sys.exit()
+    signal.signal(signal.SIGINT, interrupt)
+    signal.signal(signal.SIGTERM, interrupt)
+    status = 0
+    try:
+        main()
+    except Failed as error:
+        print(f"error: {error}", file=sys.stderr)
+        status = 1
+    except Interrupted:
+        print("interrupted: continue with RESUME=<folder>", file=sys.stderr)
+        status = 130
+    finally:
+        if not setting("KEEP"):
+            Cluster().reset()
+    sys.exit(status)
