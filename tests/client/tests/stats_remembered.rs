@@ -297,7 +297,9 @@ async fn reports_follow_the_definition_of_tables() {
     // Documents that were loaded without a note, before the ready floors of the session's last look.
     let late = "select extract(epoch from oldest_ready) > 1e6 from fetchq.queue_stats('a')";
     all.writer
-        .sql("select fetchq.doc_pick('a', 0, 100, '1 hour'), fetchq.doc_pick('b', 0, 100, '1 hour')")
+        .sql(
+            "select fetchq.doc_pick('a', 0, 100, '1 hour'), fetchq.doc_pick('b', 0, 100, '1 hour')",
+        )
         .await;
     assert_eq!(all.reader.text(late).await, "f");
     all.writer
