@@ -60,8 +60,8 @@ impl<'a, const N: usize> Pages<'a, N> {
             let relation = pg_sys::table_open(table, pg_sys::NoLock as i32);
             let desc = (*relation).rd_att;
             let is_heap = (*(*relation).rd_rel).relam == pg_sys::HEAP_TABLE_AM_OID;
-            let is_local =
-                (*(*relation).rd_rel).relpersistence == pg_sys::RELPERSISTENCE_TEMP as i8;
+            let is_local = (*(*relation).rd_rel).relpersistence
+                == pg_sys::RELPERSISTENCE_TEMP as std::ffi::c_char;
             // The value of a column that was added later, in the rows of before.
             let constraints = (*desc).constr;
             let has_missing = !constraints.is_null() && !(*constraints).missing.is_null();
@@ -158,8 +158,8 @@ impl<'a, const N: usize> Pages<'a, N> {
     unsafe fn lsn_of(&self, buffer: pg_sys::Buffer) -> u64 {
         // SAFETY: The relation is open, and the buffer is pinned and locked.
         unsafe {
-            let is_logged =
-                (*(*self.relation).rd_rel).relpersistence == pg_sys::RELPERSISTENCE_PERMANENT as i8;
+            let is_logged = (*(*self.relation).rd_rel).relpersistence
+                == pg_sys::RELPERSISTENCE_PERMANENT as std::ffi::c_char;
             if is_logged {
                 pg_sys::BufferGetLSNAtomic(buffer)
             } else {

@@ -23,7 +23,7 @@ impl Changed {
     };
 }
 
-/// Who asks which tables have changed. Each of them is told of every change.
+/// Who asks which tables have changed. Each of them learns of every change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reader {
     /// The cache of open queues.

@@ -82,7 +82,10 @@ pub struct KnownTables(HashMap<Oid, Facts>);
 
 impl Drop for KnownTables {
     fn drop(&mut self) {
-        KNOWN.set(std::mem::take(&mut self.0));
+        // After an ERROR something may be missing of a table.
+        if !std::thread::panicking() {
+            KNOWN.set(std::mem::take(&mut self.0));
+        }
     }
 }
 
