@@ -114,6 +114,8 @@ clean: ## stop all servers of this checkout, remove their data and everything th
 #= CONSOLE_PORT for console: its port (8090; another one if that is taken)
 #= ACTIONS      for console: 1 allows actions; otherwise it is read-only
 #= MINUTES      for soak: how long it runs (30)
-#= QUICK, ONLY  for bench: two minutes instead of 75; only the named scenarios
+#= QUICK, ONLY  for bench: two minutes instead of 75; only the named scenarios. For bench-peers: three
+#=              minutes instead of 28; only systems whose names contain one of these
+#= PROCESSES    for bench-peers: worker processes of each client (1)
 #= PORT         for production: the port of the server (5432); only this machine can reach it
 #=              unless BIND=0.0.0.0

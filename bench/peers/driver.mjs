@@ -12,7 +12,6 @@ import { setTimeout as sleep } from 'node:timers/promises';
 const [name, action] = process.argv.slice(2);
 const url = process.env.DATABASE_URL;
 const concurrency = Number(process.env.CONCURRENCY ?? 4);
-const { default: client } = await import(`./clients/${name}.mjs`);
 
 // Microseconds of a clock that all processes of the machine share.
 const now = () => Number(process.hrtime.bigint() / 1000n);
@@ -64,28 +63,38 @@ async function lines(use) {
   for await (const line of createInterface({ input: process.stdin })) await use(JSON.parse(line));
 }
 
-if (action === 'setup') {
-  await client.setup(url);
-} else if (action === 'produce') {
-  const producer = await client.producer(url, concurrency);
-  say({ ready: true });
-  await lines(async ({ command, ...options }) => say(await commands[command](producer, options)));
-  await producer.close();
-} else {
-  let done = 0;
-  const latencies = [];
-  // This is the whole handler: a job does nothing.
-  const handle = (job) => {
-    done += 1;
-    if (job.t) latencies.push((now() - job.t) / 1e3);
-  };
-  const worker = await client.worker(url, concurrency, handle);
-  say({ ready: true });
-  const timer = setInterval(() => say({ at: now() / 1e6, done }), 50);
-  await lines(() => {});
-  clearInterval(timer);
-  say({ at: now() / 1e6, done });
-  await worker.stop();
-  say({ done, latencies });
+async function run() {
+  const { default: client } = await import(`./clients/${name}.mjs`);
+  if (action === 'setup') {
+    await client.setup(url);
+  } else if (action === 'produce') {
+    const producer = await client.producer(url, concurrency);
+    say({ ready: true });
+    await lines(async ({ command, ...options }) => say(await commands[command](producer, options)));
+    await producer.close();
+  } else {
+    let done = 0;
+    const latencies = [];
+    // This is the whole handler: a job does nothing.
+    const handle = (job) => {
+      done += 1;
+      if (job.t) latencies.push((now() - job.t) / 1e3);
+    };
+    const worker = await client.worker(url, concurrency, handle);
+    say({ ready: true });
+    const timer = setInterval(() => say({ at: now() / 1e6, done }), 20);
+    await lines(() => {});
+    clearInterval(timer);
+    say({ at: now() / 1e6, done });
+    await worker.stop();
+    say({ done, latencies });
+  }
+}
+
+try {
+  await run();
+} catch (error) {
+  console.error(error.message);
+  process.exit(1);
 }
 process.exit(0);

@@ -97,7 +97,7 @@ async def work(client):
 
     async def report():
         while True:
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(0.02)
             say({"at": now() / 1e6, "done": done})
 
     worker = await client.worker(URL, CONCURRENCY, handle)

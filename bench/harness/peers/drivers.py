@@ -276,7 +276,7 @@ class SqlWorker:
 
     def _watch(self) -> None:
         try:
-            while not self.ending.wait(0.05):
+            while not self.ending.wait(0.02):
                 self.found.append((time.monotonic(), self._done() - self.before))
         except (Failed, OSError):
             pass  # alive() reports a server that is down.

@@ -11,8 +11,8 @@ CLEAN_ON, CLEAN_OFF = "synchronous_commit on", "synchronous_commit off"
 HELD_ON, HELD_OFF = "on, snapshot held", "off, snapshot held"
 # (file, title, unit, whether the axis is logarithmic, [(variant, metric, label)]): two bars for each system.
 PLOTS = [
-    ("rate_on", "Jobs per second, synchronous_commit = on", "jobs/s", False, [(CLEAN_ON, "rate", "clean"), (HELD_ON, "rate", "snapshot held")]),
-    ("rate_off", "Jobs per second, synchronous_commit = off", "jobs/s", False, [(CLEAN_OFF, "rate", "clean"), (HELD_OFF, "rate", "snapshot held")]),
+    ("rate_on", "Jobs per second, synchronous_commit = on", "jobs/s", True, [(CLEAN_ON, "rate", "clean"), (HELD_ON, "rate", "snapshot held")]),
+    ("rate_off", "Jobs per second, synchronous_commit = off", "jobs/s", True, [(CLEAN_OFF, "rate", "clean"), (HELD_OFF, "rate", "snapshot held")]),
     ("enqueue", "Enqueued per second, synchronous_commit = on", "jobs/s", True, [(CLEAN_ON, "single", "one per call"), (CLEAN_ON, "bulk", "1,000 per call")]),
     ("latency", "Latency at 100 jobs/s, synchronous_commit = on", "ms", True, [(CLEAN_ON, "p50_ms", "p50"), (CLEAN_ON, "p99_ms", "p99")]),
     ("latency_held", "Latency at 100 jobs/s while a snapshot is held, synchronous_commit = on", "ms", True, [(HELD_ON, "p50_ms", "p50"), (HELD_ON, "p99_ms", "p99")]),

@@ -132,8 +132,8 @@ class Peers(Scenario):
 
     def cost(self, bench: Bench, variant: str) -> float:
         plan, how = self.plan, variant_of(variant)
-        work = (plan.bulk / 20_000 + plan.work + 0.6) * (2 if how.held else 1)
-        return 2.5 + plan.single + work + (plan.pace + 1.5 if how.latency else 0)
+        work = (plan.bulk / 20_000 + plan.work + 0.5) * (2 if how.held else 1)
+        return 2.2 + plan.single + work + (plan.pace + 1.4 if how.latency else 0)
 
     def units(self, bench: Bench) -> list[tuple[int, str, Peer]]:
         held = {variant.name for variant in VARIANTS if variant.held}
