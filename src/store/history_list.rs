@@ -219,7 +219,7 @@ pub fn page(name: &QueueName, page: &Page, out: &mut RowSink) -> Result<()> {
 }
 
 const LIST_READABLE: &str = "select q.name::text from fetchq.queues q
-    join pg_class c on c.relname {=} (q.name {||} '__history')
+    join pg_class c on c.relname {=} ((q.name::text) {||} '__history')::name
         and c.relnamespace {=} 'fetchq_data'::regnamespace
     where has_table_privilege(c.oid, 'select')
     order by q.name";
