@@ -72,7 +72,7 @@ function draw(figure) {
   const size = () => ({ width: Math.max(240, box.clientWidth), height: 190 });
   const options = {
     ...size(), cursor: { y: false, drag: { x: false, y: false } }, legend: { live: true },
-    scales: { y: { range: (chart, low, high) => [0, Math.max(high || 0, unit === "time" ? 0.001 : 1) * 1.05] } },
+    scales: { y: { range: (chart, low, high) => [0, Math.max(high || 0, { time: 0.001, rate: 0.1 }[unit] || 1) * 1.05] } },
     axes: [{ ...axis, space: 95, values: (chart, ticks) => ticks.map(clock) }, { ...axis, size: 62, values: (chart, ticks) => ticks.map((tick) => shown(unit, tick)) }],
     series: [{ label: "Time", value: (chart, time) => time == null ? "–" : clock(time) }, ...series],
   };

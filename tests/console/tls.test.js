@@ -157,7 +157,7 @@ tls('verify-ca accepts any name, and no other authority', async () => {
   await refused(url({ ...options, sslrootcert: file('other.crt') }), /No authority of sslrootcert/);
 });
 
-tls('require checks the authority if it is told one, as libpq does', async () => {
+tls('require checks the authority if sslrootcert names one, as libpq does', async () => {
   await accepted(url({ sslmode: 'require', sslrootcert: file('ca.crt') }, { host: 'other.example.com' }));
   await refused(url({ sslmode: 'require', sslrootcert: file('other.crt') }), /No authority of sslrootcert/);
 });

@@ -122,7 +122,7 @@ pub fn numbers(context: &Context, name: &str, snapshot: &Snapshot) -> Markup {
                     tr { th scope="row" { (label) } td class="number" { (count(total)) } td class="number" { @if let Some(now) = now { (rate(now)) } } }
                 }
             }))
-            (layout::table("the times", &[Text("Time, in the last minutes"), Number("50 %"), Number("95 %"), Number("99 %")], &html! {
+            (layout::table("the times", &[Text("Lately"), Number("50 %"), Number("95 %"), Number("99 %")], &html! {
                 @for (label, values) in times {
                     tr { th scope="row" { (label) } @for value in values { td class="number" { (duration(value)) } } }
                 }
