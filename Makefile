@@ -1,11 +1,13 @@
 # The scripts in scripts/ do all the work. `make help` lists the targets.
 .DEFAULT_GOAL := help
-.PHONY: help console docs run start start-pg stop reset init psql setup build production clean test test-run soak bench bench-peers lint fmt hooks matrix all install deb
+.PHONY: help console docs run start start-pg stop reset init psql setup build production clean ha test test-run soak bench bench-peers lint fmt hooks matrix all install deb
 SHELL := /bin/bash
 
 FOLDER ?= /usr/share/doc
 SUITE ?=
 MINUTES ?= 30
+ROUNDS ?= 1
+HA ?=
 PORT ?= 5432
 CONSOLE_PORT ?= 8090
 ACTIONS ?= 0
@@ -69,6 +71,9 @@ hooks: ## have git run the quick checks before each commit
 soak: ## run the stress tests of the engine for a long time: make soak MINUTES=30
 	@scripts/setup.sh && scripts/build.sh && scripts/soak.sh "$(MINUTES)"
 
+ha: ## kill, freeze and cut off the primary of a cluster of three under load, as root: make ha ROUNDS=10
+	@scripts/setup.sh && scripts/ha/setup.sh && scripts/build.sh && scripts/ha.sh --rounds "$(ROUNDS)" $(HA)
+
 bench: ## run the benchmarks: make bench, make bench QUICK=1, make bench ONLY="push cycle*"
 	@scripts/bench.sh
 
@@ -114,6 +119,8 @@ clean: ## stop all servers of this checkout, remove their data and everything th
 #= CONSOLE_PORT for console: its port (8090; another one if that is taken)
 #= ACTIONS      for console: 1 allows actions; otherwise it is read-only
 #= MINUTES      for soak: how long it runs (30)
+#= ROUNDS       for ha: how often each of the three happens (1)
+#= HA           for ha: more options: --async, --kinds kill,cut, --dsn hosts, --synchronous-leases
 #= QUICK, ONLY  for bench: two minutes instead of 75; only the named scenarios. For bench-peers: three
 #=              minutes instead of 28; only systems whose names contain one of these
 #= PROCESSES    for bench-peers: worker processes of each client (1)

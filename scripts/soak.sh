@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Run the stress tests of the engine for a long time, on a cluster of its own: random histories,
 # chaos, chaos beside an operator's DDL, crashes under load, and inserts while floors advance. At the end, pg_amcheck checks all
-# tables and indexes that the histories have left.
+# tables and indexes that the histories have left, and the primary of a cluster of three is killed under
+# load, which takes two minutes more (as root, where Patroni, etcd and HAProxy are installed).
 #
 #   soak.sh [MINUTES]     30 minutes by default, at least 3
 #
@@ -71,4 +72,10 @@ step "pg_amcheck"
 misses=$("$PG_BINDIR/psql" -XAtc 'select floor_misses from fetchq.ready_stats()')
 [[ $misses == 0 ]] || die "floor_misses is $misses"
 rm -rf "${FETCHQ_STATE_DIR:?}"
+if ((EUID == 0)) && type -P patroni etcd haproxy >/dev/null; then
+  step "a failover under load"
+  scripts/ha.sh --rounds 1 --kinds kill 9>&-
+else
+  step "no failover: run as root, after scripts/ha/setup.sh"
+fi
 step "soak: passed after $minutes minutes"

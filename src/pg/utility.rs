@@ -56,6 +56,7 @@ mod server {
     use pgrx::pg_sys;
 
     unsafe extern "C-unwind" {
+        /// Runs a command as the server does without hooks.
         #[link_name = "standard_ProcessUtility"]
         pub fn standard(
             command: *mut pg_sys::PlannedStmt,
@@ -77,6 +78,7 @@ mod server {
     use pgrx::pg_sys;
 
     unsafe extern "C-unwind" {
+        /// Runs a command as the server does without hooks.
         #[link_name = "standard_ProcessUtility"]
         pub fn standard(
             command: *mut pg_sys::PlannedStmt,

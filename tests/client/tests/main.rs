@@ -31,6 +31,7 @@ mod names;
 mod notifications;
 mod nulls;
 mod operators;
+mod outbox;
 mod plans;
 mod pooler;
 mod prepared;
