@@ -57,6 +57,7 @@ mod server {
 
     unsafe extern "C-unwind" {
         /// Runs a command as the server does without hooks.
+        /// Runs a command as the server does without hooks.
         #[link_name = "standard_ProcessUtility"]
         pub fn standard(
             command: *mut pg_sys::PlannedStmt,
@@ -78,6 +79,7 @@ mod server {
     use pgrx::pg_sys;
 
     unsafe extern "C-unwind" {
+        /// Runs a command as the server does without hooks.
         /// Runs a command as the server does without hooks.
         #[link_name = "standard_ProcessUtility"]
         pub fn standard(

@@ -112,11 +112,14 @@ pub fn request_stop(worker: &str) {
     });
 }
 
-const IS_STOP_REQUESTED: &str = "select from fetchq.stop_requests s
-    where s.name {=} $1 and s.since {>=} $2
-        and (s.queue_id {=} 0
-            or s.queue_id {=} (select q.id from fetchq.queues q where q.name {=} $3))
-    limit 1";
+// A worker asks this before each document.
+static IS_STOP_REQUESTED: Statement = Statement::new(
+    "select from fetchq.stop_requests s
+     where s.name {=} $1 and s.since {>=} $2
+         and (s.queue_id {=} 0
+             or s.queue_id {=} (select q.id from fetchq.queues q where q.name {=} $3))
+     limit 1",
+);
 
 /// Returns whether a worker of a queue was asked to stop at or after a time, in microseconds since
 /// 2000.
@@ -127,7 +130,7 @@ pub fn is_stop_requested(queue: &QueueName, worker: &str, since: i64) -> bool {
             Arg::timestamp(since),
             Arg::from(queue.as_str()),
         ];
-        !spi.once(IS_STOP_REQUESTED, &args).is_empty()
+        !plans::run_latest(spi, &IS_STOP_REQUESTED, &args).is_empty()
     })
 }
 
