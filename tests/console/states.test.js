@@ -176,6 +176,20 @@ test('without --allow-actions nothing can be changed', async () => {
   assert.equal(await value(db, "select is_paused from fetchq.queue_stats('mail')"), false);
 });
 
+test('the variable for containers allows actions, too', async () => {
+  for (const [text, isAllowed] of [['', false], ['0', false], ['1', true]]) {
+    process.env.FETCHQ_ALLOW_ACTIONS = text;
+    try {
+      server = await startConsole([urlOf('console_states')]);
+    } finally {
+      delete process.env.FETCHQ_ALLOW_ACTIONS;
+    }
+    const { text: page } = await send('/db/console_states/queues/mail');
+    assert.equal(page.includes('name="csrf"'), isAllowed, `FETCHQ_ALLOW_ACTIONS=${text}`);
+    await server.stop();
+  }
+});
+
 test('no other site can act: neither without a token, nor from another origin, nor by another name', async () => {
   server = await startConsole([urlOf('console_states')], '--allow-actions');
   const page = await send('/db/console_states/queues/mail');

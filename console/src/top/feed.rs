@@ -104,7 +104,11 @@ async fn read(
     };
     let queues = database.rows(calls::QUEUE_STATS, &[]).await?;
     let leases = match queue {
-        Some(queue) => database.rows(calls::QUEUE_LEASES, &[&queue]).await?,
+        Some(queue) => {
+            database
+                .rows(calls::QUEUE_LEASES, &[&queue, &None::<&str>])
+                .await?
+        }
         None => Vec::new(),
     };
     Ok(Numbers {

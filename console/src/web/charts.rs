@@ -6,6 +6,7 @@ use maud::{Markup, html};
 use serde_json::{Value, json};
 
 use super::context::Context;
+use super::format::literal;
 use super::layout::source;
 use super::problem;
 use crate::calls::{self, Stored};
@@ -112,7 +113,7 @@ fn stored(queue: &str, span: &Span, found: &[Stored]) -> Markup {
             "From " (found.len()) " snapshots that the server has stored; the rates are the means between two of them. The setting "
             code { "metrics_retention" } " says for how long they are kept."
         }
-        (source(&format!("select * from fetchq.metric_history('{queue}', since => now() - interval '{}'{step})", span.length)))
+        (source(&format!("select * from fetchq.metric_history({}, since => now() - interval '{}'{step})", literal(queue), span.length)))
     }
 }
 

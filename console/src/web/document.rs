@@ -7,7 +7,7 @@ use serde::Deserialize;
 
 use super::context::Context;
 use super::documents::status;
-use super::format::{count, time};
+use super::format::{count, literal, time};
 use super::layout::{self, Column::Number, Column::Text, Section, source};
 use super::problem::{self, Problem};
 use super::{MAX_QUEUES, Page, forms};
@@ -59,7 +59,7 @@ pub async fn document(
             database.rows::<TraceStep>(calls::TRACE, &[&subject]).await,
         )
     };
-    let quoted = format!("'{}', '{}'", queue, subject.replace('\'', "''"));
+    let quoted = format!("{}, {}", literal(&queue), literal(&subject));
     let body = html! {
         (layout::queue_tabs(&context, &queue, "/document"))
         h2 { "Document " span class="name" { (document.subject) } " " (status(document.status.as_deref())) }
@@ -81,7 +81,7 @@ pub async fn document(
         section aria-labelledby="trace-title" {
             h2 id="trace-title" { "In all queues" }
             (trace)
-            (source(&format!("select * from fetchq.trace('{}')", subject.replace('\'', "''"))))
+            (source(&format!("select * from fetchq.trace({})", literal(&subject))))
         }
     };
     Ok(layout::page(&context, &subject, Section::Queues, None, &body).into_response())

@@ -6,7 +6,7 @@ use maud::{Markup, html};
 use super::Page;
 use super::context::Context;
 use super::filter::Filter;
-use super::format::{ago, count};
+use super::format::{ago, count, literal};
 use super::layout::{self, Column, Column::Number, Column::Text, Section, source};
 use super::part::{self, Part};
 use super::{forms, problem};
@@ -61,9 +61,13 @@ pub async fn documents(
     };
     let call = match &json {
         Ok(json) => {
-            format!("select * from fetchq.docs_list('{queue}', '{json}', max_docs => {ROWS})")
+            format!(
+                "select * from fetchq.docs_list({}, {}, max_docs => {ROWS})",
+                literal(&queue),
+                literal(&json.to_string())
+            )
         }
-        Err(_) => format!("select * from fetchq.docs_list('{queue}')"),
+        Err(_) => format!("select * from fetchq.docs_list({})", literal(&queue)),
     };
     let body = html! {
         (layout::queue_tabs(&context, &queue, "/documents"))

@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 
 use super::context::{Context, encode};
 use super::documents::{short, status};
-use super::format::{ago, count, duration};
+use super::format::{ago, count, duration, literal};
 use super::layout::{self, Column, Column::Number, Column::Text, Section, source};
 use super::part::{self, Part};
 use super::{Page, problem};
@@ -99,7 +99,7 @@ pub async fn history(
         section aria-labelledby="found-title" {
             h2 id="found-title" { "Documents that have left the queue" }
             (entries)
-            (source(&format!("select * from fetchq.queue_history('{queue}', '{}', max_docs => {ROWS})", filter.to_string().replace('\'', "''"))))
+            (source(&format!("select * from fetchq.queue_history({}, {}, max_docs => {ROWS})", literal(&queue), literal(&filter.to_string()))))
         }
     };
     let title = format!("History of {queue}");

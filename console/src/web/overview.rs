@@ -6,7 +6,7 @@ use serde::Deserialize;
 
 use super::Page;
 use super::context::{Context, encode};
-use super::format::{count, duration, queue_name, rate};
+use super::format::{count, duration, literal, queue_name, rate};
 use super::layout::{self, Section, source};
 use super::spark::sparkline;
 use crate::calls::{Component, QueueStat};
@@ -159,7 +159,7 @@ pub fn queues(context: &Context, choice: &Choice, snapshot: &Snapshot) -> Markup
                 p class="notice" {
                     "There is no queue on which the role " strong { (snapshot.info.role) } " has a right. "
                     "The owner of a queue can run: "
-                    code { "select fetchq.queue_grant('QUEUE', '" (snapshot.info.role) "', 'reader')" }
+                    code { "select fetchq.queue_grant('QUEUE', " (literal(&snapshot.info.role)) ", 'reader')" }
                     ". A queue is created with " code { "select * from fetchq.queue_create('QUEUE')" } "."
                 }
             } @else {

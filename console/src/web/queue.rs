@@ -6,7 +6,7 @@ use maud::{Markup, html};
 use serde::Deserialize;
 
 use super::context::Context;
-use super::format::{ago, count, duration, rate};
+use super::format::{ago, count, duration, literal, rate};
 use super::layout::{self, Column::Number, Column::Text, Section, source};
 use super::problem::Problem;
 use super::{Page, charts, forms};
@@ -51,7 +51,7 @@ pub async fn queue(
         section aria-labelledby="numbers-title" {
             h2 id="numbers-title" { "Now" }
             div data-region="numbers" { (numbers(&context, &name, &snapshot)) }
-            (source(&format!("select * from fetchq.queue_stats('{name}')")))
+            (source(&format!("select * from fetchq.queue_stats({})", literal(&name))))
         }
         section aria-labelledby="charts-title" {
             h2 id="charts-title" { "Over time" }
@@ -103,7 +103,7 @@ pub fn numbers(context: &Context, name: &str, snapshot: &Snapshot) -> Markup {
             p class="notice warn" {
                 "Ready documents are not known: the role " strong { (snapshot.info.role) } " is no reader of the queue, "
                 "or another session holds a lock. The owner of the queue can run: "
-                code { "select fetchq.queue_grant('" (name) "', '" (snapshot.info.role) "', 'reader')" }
+                code { "select fetchq.queue_grant(" (literal(name)) ", " (literal(&snapshot.info.role)) ", 'reader')" }
             }
         }
         dl class="tiles" {

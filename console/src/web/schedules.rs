@@ -5,7 +5,7 @@ use maud::{Markup, html};
 use serde::Deserialize;
 
 use super::context::{Context, encode};
-use super::format::{ago, count, time};
+use super::format::{ago, count, literal, time};
 use super::layout::{self, Column::Number, Column::Text, Section, source};
 use super::{Page, forms, problem};
 use crate::calls::{self, Schedule, Tick};
@@ -55,7 +55,7 @@ pub async fn schedules(context: Context, Query(mut choice): Query<Choice>) -> Pa
                 button { "Show the next ticks" }
             }
             (preview)
-            (source(&format!("select * from fetchq.schedule_preview('{}', '{}')", shown.replace('\'', "''"), choice.timezone.replace('\'', "''"))))
+            (source(&format!("select * from fetchq.schedule_preview({}, {})", literal(shown), literal(&choice.timezone))))
         }
     };
     Ok(layout::page(&context, "Schedules", Section::Schedules, None, &body).into_response())

@@ -6,6 +6,7 @@ use serde_json::{Map, Value};
 
 use super::Page;
 use super::context::Context;
+use super::format::literal;
 use super::layout::{self, Column::Text, Section, source};
 use super::problem;
 use crate::calls::{self, Grant, Settings};
@@ -64,7 +65,7 @@ pub async fn settings(context: Context, Path((_, queue)): Path<(String, String)>
         section aria-labelledby="settings-title" {
             h2 id="settings-title" { "Settings" }
             (form(&context, &queue, &all))
-            (source(&format!("select fetchq.queue_settings('{queue}')")))
+            (source(&format!("select fetchq.queue_settings({})", literal(&queue))))
         }
         section aria-labelledby="grants-title" {
             h2 id="grants-title" { "Rights" }
@@ -80,7 +81,7 @@ pub async fn settings(context: Context, Path((_, queue)): Path<(String, String)>
                     }
                 })),
             }
-            (source(&format!("select * from fetchq.queue_grants('{queue}')")))
+            (source(&format!("select * from fetchq.queue_grants({})", literal(&queue))))
         }
     };
     Ok(layout::page(

@@ -5,7 +5,7 @@ use maud::{Markup, html};
 use serde::Deserialize;
 
 use super::context::{Context, encode};
-use super::format::{ago, count};
+use super::format::{ago, count, literal};
 use super::layout::{self, Column, Column::Number, Column::Text, Section, source};
 use super::{Page, forms, problem};
 use crate::calls::{self, Lease, Worker};
@@ -37,6 +37,7 @@ pub async fn workers(context: Context, Query(choice): Query<Choice>) -> Page {
     let after = (!choice.after.is_empty()).then_some(choice.after.as_str());
     let database = context.database();
     let found = database.rows::<Worker>(calls::WORKERS, &[&queue]).await;
+    let found = found.map_err(|error| context.problem(error))?;
     let leases = match queue {
         Some(queue) => {
             database
@@ -46,7 +47,10 @@ pub async fn workers(context: Context, Query(choice): Query<Choice>) -> Page {
         None => database.rows::<Lease>(calls::LEASES, &[]).await,
     };
     let call = match queue {
-        Some(queue) => format!("select * from fetchq.lease_list('{queue}', max_docs => {LEASES})"),
+        Some(queue) => format!(
+            "select * from fetchq.lease_list({}, max_docs => {LEASES})",
+            literal(queue)
+        ),
         None => "select * from fetchq.lease_list()".to_owned(),
     };
     let body = html! {
@@ -54,10 +58,7 @@ pub async fn workers(context: Context, Query(choice): Query<Choice>) -> Page {
         @if queue.is_some() { p { a href=(context.address("/workers")) { "Those of all queues" } } }
         section aria-labelledby="workers-title" {
             h2 id="workers-title" { "Sessions and leases" }
-            @match &found {
-                Ok(found) => (table(&context, found, queue)),
-                Err(error) => (problem::inline(&context, error)),
-            }
+            (table(&context, &found, queue))
             (source("select * from fetchq.workers"))
         }
         section aria-labelledby="leases-title" {

@@ -5,6 +5,7 @@ use super::{Failure, Fields, Outcome, Question, affected};
 use crate::row;
 use crate::web::context::Context;
 use crate::web::filter::exactly;
+use crate::web::format::literal;
 
 row! {
     /// The answer of `doc_cancel`.
@@ -98,8 +99,9 @@ async fn cancel(
             },
             label: "Cancel the document".to_owned(),
             call: format!(
-                "select * from fetchq.doc_cancel('{queue}', '{}')",
-                subject.replace('\'', "''")
+                "select * from fetchq.doc_cancel({}, {})",
+                literal(queue),
+                literal(subject)
             ),
         }));
     }

@@ -5,6 +5,7 @@ use super::{Failure, Fields, Outcome, Question, affected, documents, was};
 use crate::calls::{self, Schedule};
 use crate::row;
 use crate::web::context::Context;
+use crate::web::format::literal;
 
 row! {
     /// The answer of `schedule_tick`.
@@ -39,7 +40,7 @@ pub async fn worker(context: &Context, fields: &Fields, what: &str) -> Result<Ou
             title: title.to_owned(),
             text: html! { p { "Worker " strong { (name) } " " (text) } },
             label: label.to_owned(),
-            call: format!("select fetchq.{what}('{}')", name.replace('\'', "''")),
+            call: format!("select fetchq.{what}({})", literal(name)),
         }));
     }
     Ok(if is_stop {
@@ -98,10 +99,7 @@ async fn run_now(context: &Context, fields: &Fields, name: &str) -> Result<Outco
                 @if !context.app.hide_payloads { pre tabindex="0" { (schedule.payload.as_deref().unwrap_or("{}")) } }
             },
             label: "Run it now".to_owned(),
-            call: format!(
-                "select * from fetchq.schedule_tick('{}')",
-                name.replace('\'', "''")
-            ),
+            call: format!("select * from fetchq.schedule_tick({})", literal(name)),
         }));
     }
     let sql = "select subject, was_created from fetchq.schedule_tick($1)";

@@ -5,6 +5,7 @@ use serde_json::Value;
 use super::document::due;
 use super::{Failure, Fields, Outcome, Question, affected, documents, was};
 use crate::web::context::Context;
+use crate::web::format::literal;
 use crate::web::settings;
 
 pub async fn pause(context: &Context, fields: &Fields, what: &str) -> Result<Outcome, Failure> {
@@ -64,7 +65,10 @@ pub async fn redrive(context: &Context, fields: &Fields) -> Result<Outcome, Fail
                 }
             },
             label: format!("Redrive {}", documents(number)),
-            call: format!("select fetchq.queue_redrive('{queue}', max_docs => {REDRIVE})"),
+            call: format!(
+                "select fetchq.queue_redrive({}, max_docs => {REDRIVE})",
+                literal(queue)
+            ),
         }));
     }
     Ok(if number == 0 {
@@ -95,6 +99,7 @@ pub async fn bulk(context: &Context, fields: &Fields, what: &str) -> Result<Outc
     };
     let max_docs = fields.number("max_docs")?;
     let dry_run = !fields.is_confirmed();
+    let (named, conditions) = (literal(queue), literal(&filter.to_string()));
     let end = "filter => $2, max_docs => $3, dry_run => $4) as affected";
     let (number, todo, verb, call) = match what {
         "docs_move" => {
@@ -110,7 +115,10 @@ pub async fn bulk(context: &Context, fields: &Fields, what: &str) -> Result<Outc
                 number,
                 "Move",
                 format!("moved to {target}"),
-                format!("docs_move('{queue}', '{target}', '{filter}', {max_docs})"),
+                format!(
+                    "docs_move({named}, {}, {conditions}, {max_docs})",
+                    literal(target)
+                ),
             )
         }
         "docs_set_priority" => {
@@ -122,7 +130,7 @@ pub async fn bulk(context: &Context, fields: &Fields, what: &str) -> Result<Outc
                 &[&queue, &filter, &max_docs, &dry_run, &priority],
             )
             .await?;
-            let call = format!("docs_set_priority('{queue}', {priority}, '{filter}', {max_docs})");
+            let call = format!("docs_set_priority({named}, {priority}, {conditions}, {max_docs})");
             let todo = "Set the priority of";
             (number, todo, format!("given priority {priority}"), call)
         }
@@ -135,9 +143,9 @@ pub async fn bulk(context: &Context, fields: &Fields, what: &str) -> Result<Outc
                 &[&queue, &filter, &max_docs, &dry_run, &time],
             )
             .await?;
-            let quoted = format!("'{}'", time.replace('\'', "''"));
+            let quoted = literal(time);
             let call = format!(
-                "docs_set_due('{queue}', {}, filter => '{filter}', max_docs => {max_docs})",
+                "docs_set_due({named}, {}, filter => {conditions}, max_docs => {max_docs})",
                 due(&quoted, time)
             );
             let todo = "Set the time of";
@@ -155,7 +163,7 @@ pub async fn bulk(context: &Context, fields: &Fields, what: &str) -> Result<Outc
                 number,
                 todo,
                 verb.to_owned(),
-                format!("{what}('{queue}', '{filter}', {max_docs})"),
+                format!("{what}({named}, {conditions}, {max_docs})"),
             )
         }
     };
