@@ -285,10 +285,6 @@ async fn every_way_to_settle_by_statements_wakes_who_waits() {
 async fn what_wakes_nobody_is_seen_at_the_next_look() {
     let db = Server::of_suite().database("await_looks").await;
     let session = db.connect().await;
-    let prepared = format!(
-        "begin; select fetchq.doc_complete('q', 'a', result => '7'); prepare transaction '{0}'\ncommit prepared '{0}'",
-        db.name
-    );
     for (settle, expected) in [
         (
             "update fetchq_data.q__docs set status = 3, result = '1'",
@@ -296,7 +292,6 @@ async fn what_wakes_nobody_is_seen_at_the_next_look() {
         ),
         ("delete from fetchq_data.q__docs", "dropped||"),
         ("truncate fetchq_data.q__docs", "dropped||"),
-        (prepared.as_str(), "completed|7|"),
         ("drop table fetchq_data.q__docs", "42704"),
     ] {
         queue(&session, "{}").await;
@@ -305,9 +300,7 @@ async fn what_wakes_nobody_is_seen_at_the_next_look() {
             .await;
         let waiting = waits(&db, CALL).await;
         asleep(&session, 1).await;
-        for part in settle.lines() {
-            session.sql(part).await;
-        }
+        session.sql(settle).await;
         let got = waiting.await.unwrap().unwrap_or_else(|e| state_of(&e));
         assert_eq!(got, expected, "{settle}");
         if expected == "42704" {
