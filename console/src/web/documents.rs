@@ -135,13 +135,7 @@ fn search(context: &Context, queue: &str, filter: &Filter) -> Markup {
     html! {
         form class="filter" role="search" method="get" action=(context.queue_address(queue, "/documents")) {
             div class="fields" {
-                div class="field" {
-                    label for="status" { "Status" }
-                    select id="status" name="status" {
-                        option value="" { "any" }
-                        @for status in STATUSES { option value=(status) selected[status == filter.status] { (status) } }
-                    }
-                }
+                (forms::choice("status", "Status", &STATUSES, &filter.status))
                 div class="field grow" {
                     label for="subject" { "Subject (% stands for any text)" }
                     input id="subject" name="subject" type="search" value=(filter.subject) autocomplete="off" placeholder="mail-%";
@@ -152,10 +146,7 @@ fn search(context: &Context, queue: &str, filter: &Filter) -> Markup {
                 summary { "More conditions" }
                 div class="fields" {
                     @for (name, label, value, example) in more.into_iter().filter(|(name, ..)| *name != "payload" || !context.app.hide_payloads) {
-                        div class="field" {
-                            label for=(name) { (label) }
-                            input id=(name) name=(name) type="text" value=(value) placeholder=(example) autocomplete="off";
-                        }
+                        (forms::input(name, label, value, example))
                     }
                 }
             }

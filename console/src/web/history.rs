@@ -10,7 +10,7 @@ use super::documents::{short, status};
 use super::format::{ago, count, duration, literal};
 use super::layout::{self, Column, Column::Number, Column::Text, Section, source};
 use super::part::{self, Part};
-use super::{Page, problem};
+use super::{Page, forms, problem};
 use crate::calls::{self, Settled};
 
 /// Entries of a page.
@@ -131,19 +131,8 @@ fn search(context: &Context, queue: &str, choice: &Choice) -> Markup {
     html! {
         form class="filter" role="search" method="get" action=(context.queue_address(queue, "/history")) {
             div class="fields" {
-                div class="field" {
-                    label for="outcome" { "Outcome" }
-                    select id="outcome" name="outcome" {
-                        option value="" { "any" }
-                        @for outcome in OUTCOMES { option value=(outcome) selected[outcome == choice.outcome] { (outcome) } }
-                    }
-                }
-                @for (name, label, value, example) in texts {
-                    div class="field" {
-                        label for=(name) { (label) }
-                        input id=(name) name=(name) type="text" value=(value) placeholder=(example) autocomplete="off";
-                    }
-                }
+                (forms::choice("outcome", "Outcome", &OUTCOMES, &choice.outcome))
+                @for (name, label, value, example) in texts { (forms::input(name, label, value, example)) }
                 button { "Search" }
             }
         }
