@@ -50,10 +50,24 @@ function keep({ subject, lease }, controller) {
   }), (LEASE / 3) * 1000);
 }
 
-// Works on a document and settles it.
+// Settles documents, and leases the next one: one call, one transaction. The lease carries this
+// worker's name, and ends when this session ends. It fails when a lease was lost.
+// A statement with a name is parsed once. Leave out the name behind a pooler that cannot keep it.
+async function next(settlements) {
+  const { rows } = await db.query({
+    name: 'next',
+    text: `select subject, payload, lease from fetchq.docs_next($1, $2, $3, $4,
+      worker => $5, binding => 'return', on_lost => 'error')`,
+    values: [queue, JSON.stringify(settlements), ending ? 0 : 1, duration, name],
+  });
+  return rows[0];
+}
+
+// Works on a document, settles it, and returns the next one.
 async function work(doc) {
   current = new AbortController();
   const heartbeat = keep(doc, current);
+  const settlement = { subject: doc.subject, lease: doc.lease };
   let result;
   let failure;
   try {
@@ -63,44 +77,47 @@ async function work(doc) {
   } finally {
     clearInterval(heartbeat);
   }
-  if (!failure) {
-    // The results and the settling are one transaction: both, or neither.
-    await db.query('begin');
-    await db.query('insert into results (subject, result) values ($1, $2)', [doc.subject, JSON.stringify(result)]);
-    await db.query('select fetchq.doc_complete($1, $2, lease => $3)', [queue, doc.subject, doc.lease]);
-    await db.query('commit');
-  } else if (current.signal.aborted) {
-    // The document is ready again at once, and the attempt does not count.
-    await db.query('select fetchq.doc_snooze($1, $2, now(), $3)', [queue, doc.subject, doc.lease]);
-  } else {
-    // The document is retried by the retry policy of the queue.
-    await db.query('select fetchq.doc_reject($1, $2, left($3, 2000), $4, lease => $5)', [queue, doc.subject, failure.message, { worker: name }, doc.lease]);
+  if (failure) {
+    return next([current.signal.aborted
+      // The document is ready again at once, and the attempt does not count.
+      ? { ...settlement, action: 'snooze' }
+      // The document is retried by the retry policy of the queue.
+      : { ...settlement, action: 'reject', message: failure.message, details: { worker: name } }]);
   }
+  // The results and the settling are one transaction: both, or neither.
+  await db.query('begin');
+  await db.query('insert into results (subject, result) values ($1, $2)', [doc.subject, JSON.stringify(result)]);
+  const following = await next([{ ...settlement, action: 'complete' }]);
+  await db.query('commit');
+  return following;
 }
 
-async function isStopped() {
+// Asks, once a second, whether worker_stop() was called for this worker.
+let asked = 0;
+async function askStop() {
+  if (Date.now() - asked < 1000) return;
+  asked = Date.now();
   const { rows } = await db.query('select fetchq.worker_stop_requested($1, $2, $3::timestamptz) as yes', [queue, name, started]);
-  return rows[0].yes;
+  if (rows[0].yes) end();
 }
 
-while (!ending && !(await isStopped())) {
-  // The lease carries this worker's name, and ends when this session ends.
-  const { rows } = await db.query(
-    `select * from fetchq.doc_lease($1, duration => $2, worker => $3, binding => 'return')`,
-    [queue, duration, name],
-  );
-  if (rows.length === 0) {
-    // The wait holds no snapshot. It is short, because a stop request is read only between waits.
-    await db.query(`call fetchq.queue_wait($1, '2 s')`, [[queue]]);
-    continue;
-  }
+let doc;
+for (await askStop(); !ending; await askStop()) {
   try {
-    await work(rows[0]);
+    doc = doc ? await work(doc) : await next([]);
   } catch (error) {
     await db.query('rollback');
     // The document was cancelled, or another worker has it now. The results are rolled back.
     if (error.code !== LEASE_LOST) throw error;
     console.error(error.message);
+    doc = undefined;
   }
+  // The wait holds no snapshot. It is short, because a stop request is read only between waits.
+  if (!doc && !ending) await db.query(`call fetchq.queue_wait($1, '1 s')`, [[queue]]);
+}
+if (doc) {
+  // Hands back the document that was leased last: the work on it has not begun.
+  const unworked = [{ subject: doc.subject, lease: doc.lease, action: 'snooze' }];
+  await db.query('select outcome from fetchq.docs_settle($1, $2)', [queue, JSON.stringify(unworked)]);
 }
 await db.end();

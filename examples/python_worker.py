@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor, wait
 from datetime import timedelta
 
@@ -63,8 +64,18 @@ def keep(db, doc, running, stop):
             end()
 
 
+def next_doc(db, *settlements):
+    """Settles documents, and leases the next one: one call, one transaction. The lease carries this
+    worker's name, and ends when this session ends. Fails when a lease was lost."""
+    return db.execute(
+        """select subject, payload, lease from fetchq.docs_next(%s, %s, %s, %s,
+            worker => %s, binding => 'return', on_lost => 'error')""",
+        [QUEUE, Jsonb(settlements), 0 if ending.is_set() else 1, LEASE, NAME],
+    ).fetchone()
+
+
 def work(db, pool, doc):
-    """Works on a document and settles it."""
+    """Works on a document, settles it, and returns the next one."""
     global current
     current = stop = threading.Event()
     running = pool.submit(job, doc["payload"], stop)
@@ -74,21 +85,34 @@ def work(db, pool, doc):
         print(f"{doc['subject']}: the lease cannot be extended: {error}", file=sys.stderr)
         stop.set()
     failure = running.exception()
-    mine = [QUEUE, doc["subject"]]
+    mine = {"subject": doc["subject"], "lease": doc["lease"]}
     if failure is None:
         # The results and the settling are one transaction: both, or neither.
         with db.transaction():
             db.execute("insert into results (subject, result) values (%s, %s)", [doc["subject"], Jsonb(running.result())])
-            db.execute("select fetchq.doc_complete(%s, %s, lease => %s)", [*mine, doc["lease"]])
-    elif isinstance(failure, Stopped):
+            return next_doc(db, mine | {"action": "complete"})
+    if isinstance(failure, Stopped):
         # The document is ready again at once, and the attempt does not count.
-        db.execute("select fetchq.doc_snooze(%s, %s, now(), %s)", [*mine, doc["lease"]])
-    else:
-        # The document is retried by the retry policy of the queue.
-        db.execute(
-            "select fetchq.doc_reject(%s, %s, left(%s, 2000), %s, lease => %s)",
-            [*mine, str(failure), Jsonb({"worker": NAME}), doc["lease"]],
-        )
+        return next_doc(db, mine | {"action": "snooze"})
+    # The document is retried by the retry policy of the queue.
+    return next_doc(db, mine | {"action": "reject", "message": str(failure), "details": {"worker": NAME}})
+
+
+class Requests:
+    """Asks, once a second, whether worker_stop() was called for this worker."""
+
+    def __init__(self, db):
+        self.db = db
+        self.started = db.execute("select clock_timestamp() as now").fetchone()["now"]
+        self.asked = 0
+
+    def ask(self):
+        if time.monotonic() - self.asked >= 1:
+            self.asked = time.monotonic()
+            stopped = "select fetchq.worker_stop_requested(%s, %s, %s) as yes"
+            if self.db.execute(stopped, [QUEUE, NAME, self.started]).fetchone()["yes"]:
+                end()
+        return ending.is_set()
 
 
 def main():
@@ -98,25 +122,24 @@ def main():
         ThreadPoolExecutor(1) as pool,
         psycopg.connect(os.environ["DATABASE_URL"], autocommit=True, row_factory=dict_row) as db,
     ):
-        started = db.execute("select clock_timestamp() as now").fetchone()["now"]
-        stopped = "select fetchq.worker_stop_requested(%s, %s, %s) as yes"
-        while not ending.is_set() and not db.execute(stopped, [QUEUE, NAME, started]).fetchone()["yes"]:
-            # The lease carries this worker's name, and ends when this session ends.
-            doc = db.execute(
-                "select * from fetchq.doc_lease(%s, duration => %s, worker => %s, binding => 'return')",
-                [QUEUE, LEASE, NAME],
-            ).fetchone()
-            if doc is None:
-                # The wait holds no snapshot. It is short, because a stop request is read only
-                # between waits.
-                db.execute("call fetchq.queue_wait(%s, '2 s')", [[QUEUE]])
-                continue
+        requests = Requests(db)
+        doc = None
+        while not requests.ask():
             try:
-                work(db, pool, doc)
+                doc = work(db, pool, doc) if doc else next_doc(db)
             except psycopg.errors.ObjectNotInPrerequisiteState as error:
                 # The document was cancelled, or another worker has it now. The results are
                 # rolled back.
                 print(error, file=sys.stderr)
+                doc = None
+            if not doc and not ending.is_set():
+                # The wait holds no snapshot. It is short, because a stop request is read only
+                # between waits.
+                db.execute("call fetchq.queue_wait(%s, '1 s')", [[QUEUE]])
+        if doc:
+            # Hands back the document that was leased last: the work on it has not begun.
+            unworked = [{"subject": doc["subject"], "lease": doc["lease"], "action": "snooze"}]
+            db.execute("select outcome from fetchq.docs_settle(%s, %s)", [QUEUE, Jsonb(unworked)])
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 -- A worker in SQL: picks documents, calls a handler for each, and settles them. Each document is
--- processed in transactions of its own: one leases it, one runs the handler and settles it.
+-- processed in a transaction of its own, which runs the handler, settles the document and leases the
+-- next one. Where there is no next one yet, or the handler took long, one more transaction leases it.
 create procedure fetchq.work(
     queue text, handler regproc, max_docs int default null, idle_timeout interval default null,
     duration interval default null, version int default 0,
@@ -18,6 +19,8 @@ declare
     wait interval;
     ready pg_catalog.text;
     doc fetchq.leased;
+    -- The document that was leased with the settling of the previous one.
+    following fetchq.leased;
     answer pg_catalog.jsonb;
     at pg_catalog.timestamptz;
     state pg_catalog.text;
@@ -80,11 +83,16 @@ begin
         end if;
         exit when fetchq.worker_stop_requested(queue, pg_catalog."left"(worker, 200), started);
 
-        -- The lease lasts as long as this session.
-        select * into doc from fetchq.doc_lease(queue, 1, duration, version, binding => 'keep');
-        if not found then
+        doc := following;
+        following := null;
+        if doc.lease is null then
+            -- The lease lasts as long as this session.
+            select * into doc from fetchq.doc_lease(queue, 1, duration, version, binding => 'keep');
+            -- The commit makes the lease visible, and keeps it when the work of the handler is undone.
             commit;
             set transaction isolation level read committed;
+        end if;
+        if doc.lease is null then
             wait := '1 second';
             if idle_timeout is not null then
                 wait := least(wait, idle_timeout operator(pg_catalog.-) (pg_catalog.clock_timestamp() operator(pg_catalog.-) idle_since));
@@ -97,9 +105,6 @@ begin
             set transaction isolation level read committed;
             continue;
         end if;
-        -- The commit makes the lease visible, and keeps it when the work of the handler is undone.
-        commit;
-        set transaction isolation level read committed;
 
         state := null;
         answer := null;
@@ -128,7 +133,16 @@ begin
             end if;
             answer := answer operator(pg_catalog.||) pg_catalog.jsonb_build_object('subject', doc.subject, 'lease', doc.lease,
                 'action', coalesce(answer operator(pg_catalog.->>) 'action', 'complete'));
-            perform from fetchq.docs_settle(queue, pg_catalog.jsonb_build_array(answer), 'error');
+            -- A lease begins at the start of its transaction, so after a long handler it would be
+            -- over at once.
+            if (processed operator(pg_catalog.+) failed operator(pg_catalog.+) 1) operator(pg_catalog.>=) max_docs
+                or (pg_catalog.clock_timestamp() operator(pg_catalog.-) pg_catalog.now()) operator(pg_catalog.>) '1 second'::interval
+            then
+                perform from fetchq.docs_settle(queue, pg_catalog.jsonb_build_array(answer), 'error');
+            else
+                select * into following from fetchq.docs_next(queue, pg_catalog.jsonb_build_array(answer), 1, duration, version,
+                    binding => 'keep', on_lost => 'error');
+            end if;
             -- Deferred constraints fail here, where the error can be caught, and not at the commit.
             set constraints all immediate;
             if answer operator(pg_catalog.->>) 'action' operator(pg_catalog.=) 'reject' then
@@ -140,6 +154,8 @@ begin
             when query_canceled or assert_failure or others then
                 get stacked diagnostics state = returned_sqlstate, message = message_text,
                     detail = pg_exception_detail, context = pg_exception_context;
+                -- Its lease was undone.
+                following := null;
         end;
 
         if state operator(pg_catalog.<>) '57014' then
@@ -196,6 +212,11 @@ begin
         set transaction isolation level read committed;
         idle_since := pg_catalog.clock_timestamp();
     end loop;
+    if following.lease is not null then
+        -- A stop was requested. The document is handed back, and the attempt does not count.
+        perform fetchq.docs_settle(queue, pg_catalog.jsonb_build_array(
+            pg_catalog.jsonb_build_object('subject', following.subject, 'lease', following.lease, 'action', 'snooze')));
+    end if;
 end $work$;
 comment on procedure fetchq.work(text, regproc, int, interval, interval, int, int, int) is
     'A worker: leases documents of a queue, calls the handler, and completes or rejects them, until it is asked to stop';

@@ -90,7 +90,7 @@ PEERS = [
     Peer("pgmq, batches", "SQL", BATCH, "pgmq", PGMQ_PURGE,
          "the same with batches of 100, each deleted as a whole", "pgmq", batch=100),
     Peer("fetchq SQL, batches", "SQL", BATCH, "fetchq-batch", FETCHQ_PURGE,
-         "a procedure that loops over `docs_next` with `max_docs` 100, and looks every 100 ms when there is nothing, four sessions", batch=100),
+         "a procedure that loops over `docs_next` with `max_docs` 100, and calls `queue_wait` when there is nothing, four sessions", batch=100),
     Peer("PgQ", "SQL", BATCH, "pgq", (SQL / "pgq/purge.sql").read_text(),
          "one consumer, as PgQ gives a batch to one at a time; `pgq.ticker()` once a second, as the daemon pgqd does; a tick for every 500 events or 3 s, the default",
          "pgq", sessions=1),

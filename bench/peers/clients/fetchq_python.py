@@ -79,7 +79,7 @@ def example():
     text = EXAMPLE.read_text()
     for part, instead in (
         (r"^ *signal\.signal\(signal\.SIGTERM, end\)\n *signal\.signal\(signal\.SIGINT, end\)\n", ""),
-        (r'^( *)with db\.transaction\(\):\n *db\.execute\("insert into results.*\n *(db\.execute\(.*doc_complete.*\n)', r"\1\2"),
+        (r'^( *)with db\.transaction\(\):\n *db\.execute\("insert into results.*\n *(return next_doc\(.*\n)', r"\1\2"),
     ):
         text, count = re.subn(part, instead, text, flags=re.M)
         if count != 1:

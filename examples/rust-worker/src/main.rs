@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 use std::{env, process, thread};
 
-use postgres::{Client, NoTls, Row, error::SqlState};
+use postgres::{Client, GenericClient, NoTls, Row, error::SqlState, types::ToSql};
 use serde_json::{Value, json};
 
 /// The work. It checks `stop` as often as it can, and ends with an error when `stop` is set.
@@ -28,6 +28,9 @@ fn job(payload: &Value, stop: &AtomicBool) -> Result<Value, Box<dyn Error>> {
         None => Ok(json!({"worked": true})),
     }
 }
+
+/// The next document, or None when none is due.
+type Next = Result<Option<Row>, postgres::Error>;
 
 struct Worker {
     queue: String,
@@ -71,8 +74,23 @@ impl Worker {
         Ok(())
     }
 
-    /// Works on a document and settles it.
-    fn work(&self, db: &mut Client, doc: &Row) -> Result<(), postgres::Error> {
+    /// Settles documents, and leases the next one: one call, one transaction. The lease carries
+    /// this worker's name, and ends when this session ends. Fails when a lease was lost.
+    fn next(&self, db: &mut impl GenericClient, settlements: Value) -> Next {
+        let max_docs = i32::from(!self.ending.load(Relaxed));
+        let sql = "select subject, payload, lease from fetchq.docs_next($1, $2, $3, make_interval(secs => $4), worker => $5, binding => 'return', on_lost => 'error')";
+        let values: [&(dyn ToSql + Sync); 5] = [
+            &self.queue,
+            &settlements,
+            &max_docs,
+            &self.lease,
+            &self.name,
+        ];
+        db.query_opt(sql, &values)
+    }
+
+    /// Works on a document, settles it, and returns the next one.
+    fn work(&self, db: &mut Client, doc: &Row) -> Next {
         let (subject, payload, lease): (&str, Value, i64) = (doc.get(0), doc.get(1), doc.get(2));
         let stop = AtomicBool::new(false);
         let result = thread::scope(|scope| {
@@ -91,62 +109,67 @@ impl Worker {
                     "insert into results (subject, result) values ($1, $2)",
                     &[&subject, &result],
                 )?;
-                tx.execute(
-                    "select fetchq.doc_complete($1, $2, lease => $3)",
-                    &[&self.queue, &subject, &lease],
-                )?;
-                tx.commit()
+                let settled = json!([{"subject": subject, "lease": lease, "action": "complete"}]);
+                let next = self.next(&mut tx, settled)?;
+                tx.commit()?;
+                Ok(next)
             }
-            // The document is ready again at once, and the attempt does not count.
-            Err(_) if stop.load(Relaxed) => db
-                .execute(
-                    "select fetchq.doc_snooze($1, $2, now(), $3)",
-                    &[&self.queue, &subject, &lease],
-                )
-                .map(drop),
+            Err(_) if stop.load(Relaxed) => self.next(db, unworked(doc)),
             // The document is retried by the retry policy of the queue.
-            Err(error) => db
-                .execute(
-                    "select fetchq.doc_reject($1, $2, left($3, 2000), $4, lease => $5)",
-                    &[
-                        &self.queue,
-                        &subject,
-                        &error,
-                        &json!({"worker": self.name}),
-                        &lease,
-                    ],
-                )
-                .map(drop),
+            Err(error) => self.next(
+                db,
+                json!([{"subject": subject, "lease": lease, "action": "reject",
+                    "message": error, "details": {"worker": self.name}}]),
+            ),
         }
     }
 
     fn run(&self) -> Result<(), postgres::Error> {
         let mut db = Client::connect(&self.url, NoTls)?;
         let started: String = db.query_one("select clock_timestamp()::text", &[])?.get(0);
-        let stopped = "select fetchq.worker_stop_requested($1, $2, $3::text::timestamptz)";
-        while !self.ending.load(Relaxed)
-            && !db
-                .query_one(stopped, &[&self.queue, &self.name, &started])?
-                .get::<_, bool>(0)
-        {
-            // The lease carries this worker's name, and ends when this session ends.
-            let lease = "select subject, payload, lease from fetchq.doc_lease($1, duration => make_interval(secs => $2), worker => $3, binding => 'return')";
-            match db.query_opt(lease, &[&self.queue, &self.lease, &self.name])? {
+        let (mut asked, mut doc) = (None::<Instant>, None);
+        while !self.ending.load(Relaxed) {
+            // Asks, once a second, whether worker_stop() was called for this worker.
+            if asked.is_none_or(|at| at.elapsed() >= Duration::from_secs(1)) {
+                asked = Some(Instant::now());
+                let sql = "select fetchq.worker_stop_requested($1, $2, $3::text::timestamptz)";
+                let row = db.query_one(sql, &[&self.queue, &self.name, &started])?;
+                if row.get(0) {
+                    break;
+                }
+            }
+            let next = match &doc {
+                Some(doc) => self.work(&mut db, doc),
+                None => self.next(&mut db, json!([])),
+            };
+            doc = match next {
+                // The document was cancelled, or another worker has it now. The results are
+                // rolled back.
+                Err(e) if e.code() == Some(&SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE) => {
+                    eprintln!("{}", e.as_db_error().map_or("", |e| e.message()));
+                    None
+                }
+                next => next?,
+            };
+            if doc.is_none() && !self.ending.load(Relaxed) {
                 // The wait holds no snapshot. It is short, because a stop request is read only
                 // between waits.
-                None => drop(db.query("call fetchq.queue_wait($1, '2 s')", &[&vec![&self.queue]])?),
-                Some(doc) => match self.work(&mut db, &doc) {
-                    // The document was cancelled, or another worker has it now. The results are
-                    // rolled back.
-                    Err(e) if e.code() == Some(&SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE) => {
-                        eprintln!("{}", e.as_db_error().map_or("", |e| e.message()))
-                    }
-                    other => other?,
-                },
+                db.query("call fetchq.queue_wait($1, '1 s')", &[&vec![&self.queue]])?;
             }
+        }
+        // Hands back the document that was leased last: the work on it has not begun.
+        if let Some(doc) = doc {
+            let sql = "select outcome from fetchq.docs_settle($1, $2)";
+            db.query(sql, &[&self.queue, &unworked(&doc)])?;
         }
         Ok(())
     }
+}
+
+/// Hands a document back: it is ready again at once, and the attempt does not count.
+fn unworked(doc: &Row) -> Value {
+    let (subject, lease): (&str, i64) = (doc.get(0), doc.get(2));
+    json!([{"subject": subject, "lease": lease, "action": "snooze"}])
 }
 
 fn main() -> Result<(), Box<dyn Error>> {

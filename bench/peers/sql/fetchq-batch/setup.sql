@@ -1,19 +1,19 @@
 create extension fetchq;
 select fetchq.queue_create('jobs');
 -- The same kind of loop as that of pgmq: one transaction settles a batch that was handled, and leases
--- the next one. When there is none, it looks again after 0.1 seconds, because a procedure cannot call
--- `queue_wait`.
+-- the next one. When there is none, it waits.
 create procedure bench_work(qty int) language plpgsql as $$
 declare
     documents fetchq.leased[];
     d fetchq.leased;
     settlements jsonb := '[]';
+    ready text;
 begin
     loop
         documents := array(select n from fetchq.docs_next('jobs', settlements, max_docs => qty) n);
         commit;
         if cardinality(documents) = 0 then
-            perform pg_sleep(0.1);
+            call fetchq.queue_wait(array['jobs'], '1 second'::interval, ready);
             commit;
         end if;
         foreach d in array documents loop
