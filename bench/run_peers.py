@@ -9,7 +9,6 @@ docs/internals/benchmarks.md describes it.
 These environment variables are its settings: QUICK ONLY ROUNDS MINUTES PROCESSES RESUME KEEP."""
 
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -22,7 +21,8 @@ os.environ["FETCHQ_PG_CONF"] = "fetchq.background_worker = on\n" + os.environ.ge
 
 from harness import report  # noqa: E402
 from harness.cluster import Cluster  # noqa: E402
-from harness.errors import Failed, Interrupted, last_lines  # noqa: E402
+from harness.command import begin, is_set, number, resumed, rounds, run, setting  # noqa: E402
+from harness.errors import Failed, last_lines  # noqa: E402
 from harness.peers import page  # noqa: E402
 from harness.peers.report import PeersReport  # noqa: E402
 from harness.peers.scenario import QUICK, Peers, Plan  # noqa: E402
@@ -30,7 +30,6 @@ from harness.peers.systems import FOLDER, Peer, chosen  # noqa: E402
 from harness.progress import Progress  # noqa: E402
 from harness.record import Record  # noqa: E402
 from harness.scenarios import Bench  # noqa: E402
-from run import interrupt, results_folder, setting  # noqa: E402
 
 
 def installed(peers: list[Peer], skipped: list[str], progress: Progress) -> tuple[list[Peer], Path | None]:
@@ -59,10 +58,8 @@ def installed(peers: list[Peer], skipped: list[str], progress: Progress) -> tupl
 def main() -> None:
     began = time.monotonic()
     progress = Progress()
-    quick = setting("QUICK") not in ("", "0")
-    resumed = setting("RESUME")
-    if resumed and not Path(resumed).is_dir():
-        raise Failed(f"RESUME: there is no folder {resumed}")
+    quick = is_set("QUICK")
+    resumed()  # A wrong name is an error before the work begins.
     peers = chosen([word.strip() for word in setting("ONLY").split(",") if word.strip()])
     if not peers:
         raise Failed("ONLY: there is no such system")
@@ -73,22 +70,15 @@ def main() -> None:
     cluster.reset()
     cluster.start()
 
-    processes = int(setting("PROCESSES") or 1)
+    processes = int(number("PROCESSES") or 1)
     what = "peers" + (f"-{processes}-processes" if processes > 1 else "") + ("-quick" if quick else "") + ("-some" if setting("ONLY") else "")
-    folder = Path(resumed) if resumed else results_folder(what)
-    meta = {"what": what, **report.facts(cluster, [])}
-    if resumed:
-        before = report.read_meta(folder)
-        if before.get("fetchq.so") not in (None, meta["fetchq.so"]):
-            raise Failed(f"{folder} was measured with another build of fetchq: start a new run")
-        meta |= {name: before[name] for name in ("date", "what") if name in before}
+    folder, meta = begin(what, report.facts(cluster, []))
     record = Record(folder)
-    report.keep_meta(folder, meta)
 
-    minutes = float(setting("MINUTES") or 28)
+    minutes = number("MINUTES") or 28
     scenario = Peers(QUICK if quick else Plan(), pgq, began + minutes * 60, processes)
     bench = Bench(cluster, record, progress, peers, quick, fill_rate=0,  # type: ignore[arg-type]
-                  rounds=int(setting("ROUNDS")) if setting("ROUNDS") else None, seconds=None)
+                  rounds=rounds(), seconds=None)
     progress.plan(scenario.total_cost(bench))
     progress.say(f"results in {folder}; about {progress.remaining()}")
     try:
@@ -111,18 +101,4 @@ if __name__ == "__main__":
     if sys.argv[1:] in (["--page"], ["--check"]):
         (page.update if sys.argv[1] == "--page" else page.check)()
         sys.exit()
-    signal.signal(signal.SIGINT, interrupt)
-    signal.signal(signal.SIGTERM, interrupt)
-    status = 0
-    try:
-        main()
-    except Failed as error:
-        print(f"error: {error}", file=sys.stderr)
-        status = 1
-    except Interrupted:
-        print("interrupted: continue with RESUME=<folder>", file=sys.stderr)
-        status = 130
-    finally:
-        if not setting("KEEP"):
-            Cluster().reset()
-    sys.exit(status)
+    run(main)
