@@ -1,5 +1,7 @@
 //! `call fetchq.work(…)`: each handler takes effect exactly once, whatever fails.
 
+mod one_commit;
+
 use std::time::Duration;
 
 use fetchq_client_tests::{
