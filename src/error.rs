@@ -54,8 +54,15 @@ pub enum Error {
         library: &'static str,
         catalog: String,
     },
+    /// `store::queue_places::unknown` makes this one, or the next one.
     #[error("queue \"{0}\" does not exist")]
     UnknownQueue(String),
+    #[error("queue \"{queue}\" lives on another server: {place}")]
+    QueueElsewhere { queue: String, place: String },
+    #[error("queue \"{0}\" exists in this database")]
+    QueueIsHere(String),
+    #[error("role \"{0}\" may not say where queues live: it may not create queues")]
+    NotCreator(String),
     #[error("document \"{subject}\" of queue \"{queue}\" is not active: {}", describe(*.found))]
     NotActive {
         queue: String,
@@ -252,6 +259,14 @@ pub enum Error {
     #[error("the dead-letter queue \"{target}\" of queue \"{queue}\" does not exist")]
     DeadLetterGone { queue: String, target: String },
     #[error(
+        "the dead-letter queue \"{target}\" of queue \"{queue}\" lives on another server: {place}"
+    )]
+    DeadLetterElsewhere {
+        queue: String,
+        target: String,
+        place: String,
+    },
+    #[error(
         "table fetchq_data.{table} belongs to role \"{table_owner}\", but queue \"{queue}\" belongs to role \"{owner}\""
     )]
     OtherOwner {
@@ -330,7 +345,11 @@ impl Error {
             | Self::UnknownSchedule(_)
             | Self::UnknownRole(_)
             | Self::DeadLetterGone { .. } => ERRCODE_UNDEFINED_OBJECT,
-            Self::ScheduleExists(_) => ERRCODE_DUPLICATE_OBJECT,
+            // No other error has it. In the words of SQL, a catalog is a database.
+            Self::QueueElsewhere { .. } | Self::DeadLetterElsewhere { .. } => {
+                ERRCODE_INVALID_CATALOG_NAME
+            }
+            Self::ScheduleExists(_) | Self::QueueIsHere(_) => ERRCODE_DUPLICATE_OBJECT,
             Self::NotActive { .. }
             | Self::SomeNotActive { .. }
             | Self::LeaseLost { .. }
@@ -360,6 +379,7 @@ impl Error {
             }
             Self::NotOwner
             | Self::NotPacker
+            | Self::NotCreator(_)
             | Self::NoRight { .. }
             | Self::MayNotMove { .. }
             | Self::MayNotCarry { .. }
@@ -392,6 +412,11 @@ impl Error {
                 | Invalid::JobSettings { .. } => ERRCODE_INVALID_PARAMETER_VALUE,
             },
         }
+    }
+
+    /// Returns whether the queue that was looked for is not in this database.
+    pub fn is_missing_queue(&self) -> bool {
+        matches!(self, Self::UnknownQueue(_) | Self::QueueElsewhere { .. })
     }
 
     /// The error of an element of a list of documents. `at` counts from 0.

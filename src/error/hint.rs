@@ -19,6 +19,9 @@ impl Error {
             Self::UnknownQueue(queue) => {
                 format!("Create it with: select * from fetchq.queue_create('{queue}')")
             }
+            Self::QueueElsewhere { .. } => "Nothing was done. Repeat it in a new connection to that server.".into(),
+            Self::QueueIsHere(queue) => format!("Only a queue that this database does not have can live elsewhere. Drop it first, in the same transaction: select * from fetchq.queue_drop('{queue}')"),
+            Self::NotCreator(role) => format!("The owner of the extension can run: grant execute on function fetchq.queue_create(text, jsonb) to \"{}\"", role.replace('"', "\"\"")),
             Self::OtherVersion { catalog, .. } if version::is_newer_than(catalog) => "Run in this database: alter extension fetchq update".into(),
             Self::OtherVersion { catalog, .. } => format!("Install the files of fetchq {catalog}, then connect again, or restart the server where it preloads the library."),
             Self::NullElement { .. } => "Remove the null element.".into(),
@@ -49,6 +52,7 @@ impl Error {
             Self::BadTrigger(_) => "Use fetchq.queue_create(), or settings of fetchq.queue_configure(), which create the triggers.".into(),
             Self::NotSettled { .. } => "Only a document that was killed or completed can be revived.".into(),
             Self::NotWaiting { .. } => "Only a document that is planned or pending has a time and a priority to change. A leased one is settled by its worker, and worker_release() hands it back; doc_revive() plans a settled one again.".into(),
+            Self::DeadLetterElsewhere { queue, .. } => format!("Documents move only within one database. Set another dead-letter queue, or none: select fetchq.queue_configure('{queue}', '{{\"dead_letter\": null}}')"),
             Self::DeadLetterGone { queue, .. } => format!("Create that queue, or remove the setting with: select fetchq.queue_configure('{queue}', '{{\"dead_letter\": null}}')"),
             Self::FilterOfAll(_) => "Name a condition such as {\"status\": \"killed\"}, or pass {\"all\": true} if you mean every document.".into(),
             Self::BadDefault { setting, .. } => format!("The owner of the extension can correct the row, or remove it with: delete from fetchq.queue_defaults where setting = '{}'", setting.replace('\'', "''")),
