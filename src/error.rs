@@ -225,6 +225,8 @@ pub enum Error {
     UnknownTask { task: String, queue: String },
     #[error("schedule \"{}\" does not exist", shorten(.0))]
     UnknownSchedule(String),
+    #[error("queue \"{queue}\" has no schedule \"{}\"", shorten(name))]
+    UnknownScheduleOf { name: String, queue: String },
     #[error("schedule \"{0}\" already exists")]
     ScheduleExists(String),
     #[error("schedule \"{0}\" can neither be added nor found")]
@@ -343,6 +345,7 @@ impl Error {
             Self::UnknownQueue(_)
             | Self::UnknownTask { .. }
             | Self::UnknownSchedule(_)
+            | Self::UnknownScheduleOf { .. }
             | Self::UnknownRole(_)
             | Self::DeadLetterGone { .. } => ERRCODE_UNDEFINED_OBJECT,
             // No other error has it. In the words of SQL, a catalog is a database.

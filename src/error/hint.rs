@@ -82,6 +82,7 @@ impl Error {
             Self::UnknownRole(_) => "See pg_roles for the names.".into(),
             Self::UnknownTask { .. } => "The tasks are mnt, sts, cmp, drp and lgp. Correct or delete the row in fetchq.jobs.".into(),
             Self::UnknownSchedule(_) => "See fetchq.schedule_list() for the names.".into(),
+            Self::UnknownScheduleOf { queue, .. } => format!("See fetchq.schedule_list('{queue}') for the names."),
             Self::ScheduleExists(_) => "Pass replace => true to change it.".into(),
             Self::HiddenSchedule(_) => "A row-level security policy on fetchq.schedules hides it, or a trigger suppresses the insert.".into(),
             Self::BadSchedule { .. } => "Pass a cron expression such as '30 2 * * mon-fri' (with seconds: '0 30 2 * * mon-fri') or '@daily', or an interval of whole seconds such as '5 minutes' or '1 month'.".into(),
