@@ -32,6 +32,7 @@ mod notifications;
 mod nulls;
 mod operators;
 mod outbox;
+mod places;
 mod plans;
 mod pooler;
 mod prepared;
