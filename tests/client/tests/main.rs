@@ -5,6 +5,7 @@ mod awaiting;
 mod bad_values;
 mod calls;
 mod chaos;
+mod citus;
 mod columns;
 mod concurrency;
 mod crash;
