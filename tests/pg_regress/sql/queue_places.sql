@@ -103,7 +103,7 @@ delete from fetchq.schedules;
 
 -- Rights. Who may call fetchq learns the place, and who may create queues records it.
 create role rq_places_app;
-grant usage on schema fetchq to rq_places_app;
+grant usage on schema fetchq, test to rq_places_app;
 set role rq_places_app;
 select test.error($$select fetchq.doc_push('rq_gone', 'a')$$);
 select test.error($$select fetchq.metric_get('rq_gone')$$);
@@ -117,7 +117,7 @@ select fetchq.queue_place_set('rq_other', 'db9');
 select component, state, detail, hint from fetchq.status() where component = 'places';
 reset role;
 revoke all on function fetchq.queue_create(text, jsonb) from rq_places_app;
-revoke usage on schema fetchq from rq_places_app;
+revoke usage on schema fetchq, test from rq_places_app;
 drop role rq_places_app;
 
 -- The state: the first three, and how many more.
