@@ -62,6 +62,7 @@ def begin(what: str, facts: dict[str, str]) -> tuple[Path, dict[str, str]]:
         meta |= {name: before[name] for name in KEPT if name in before}
     else:
         folder = new_folder(what)
+        folder.mkdir(parents=True)
     report.keep_meta(folder, meta)
     return folder, meta
 
