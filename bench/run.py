@@ -16,14 +16,14 @@ from harness.command import begin, is_set, number, resumed, rounds, run, setting
 from harness.errors import Failed  # noqa: E402
 from harness.progress import Progress  # noqa: E402
 from harness.record import Record  # noqa: E402
-from harness.scenarios import QUICK, Bench, Scenario, all_scenarios  # noqa: E402
+from harness.scenarios import NAMED_ONLY, QUICK, Bench, Scenario, all_scenarios  # noqa: E402
 from harness.systems import System  # noqa: E402
 
 
 def chosen(only: list[str], quick: bool) -> list[Scenario]:
     every = all_scenarios()
     if not only:
-        return [scenario for scenario in every if not quick or scenario.name in QUICK]
+        return [scenario for scenario in every if scenario.name in QUICK or not quick and scenario.name not in NAMED_ONLY]
     for pattern in only:
         if not any(fnmatchcase(scenario.name, pattern) for scenario in every):
             raise Failed(f"there is no scenario {pattern}; the scenarios are: {' '.join(scenario.name for scenario in every)}")
@@ -64,7 +64,7 @@ def main() -> None:
 
     bench = Bench(
         cluster, record, progress, systems, quick,
-        fill_rate=int(25_000 * (number("FILL") or 1)),
+        fill_rate=int(45_000 * (number("FILL") or 1)),
         rounds=rounds(), seconds=number("LENGTH"),
     )
     for scenario in scenarios:

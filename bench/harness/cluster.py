@@ -28,7 +28,7 @@ def settings() -> dict[str, str]:
         "checkpoint_timeout": "30min",
         # docs/guides/operations.md advises a lower one than the default of a minute.
         "autovacuum_naptime": "10s",
-        # A maintenance call over 5,000 queues locks all their tables.
+        # A maintenance call over 10,000 queues locks all their tables.
         "max_locks_per_transaction": "1024",
         "log_checkpoints": "off",
         # In one scenario, 200 sessions wait.

@@ -5,7 +5,7 @@ from pathlib import Path
 from . import bars
 from .record import Record
 from .scenarios import Scenario
-from .scenarios.depth import DEPTHS, Depth
+from .scenarios.depth import Depth
 from .scenarios.held import Held
 from .scenarios.queues import Queues
 from .scenarios.throughput import Throughput
@@ -107,7 +107,7 @@ def depth(record, scenario, pyplot, save) -> None:
         return
     figure, axes = pyplot.subplots(figsize=(5, 3))
     for system in dict.fromkeys(systems):
-        points = [(rows, record.median(scenario.name, variant, system, "p50_us")) for variant, rows in DEPTHS.items()]
+        points = [(rows, record.median(scenario.name, variant, system, "p50_us")) for variant, rows in scenario.depths.items()]
         points = [(rows, value) for rows, value in points if value is not None]
         axes.plot(*zip(*points), marker="o", color=COLOURS.get(system), label=system)
     axes.set_xscale("log")

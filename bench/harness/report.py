@@ -172,7 +172,8 @@ class Report:
             rows = [(label, scenario.name, "", metric) for label, metric in (
                 ("clean, jobs/s", "clean"), ("at the end of the held phase, jobs/s", "held"),
                 ("held ÷ clean", "held_to_clean"), ("after the release, jobs/s", "after"),
-                ("seconds until 90 % of clean", "recovery_s"), ("tables and indexes when held, MB", "size_held"))]
+                ("seconds until 90 % of clean", "recovery_s"), ("tables and indexes when held, MB", "size_held"),
+                ("their growth for each job while held, bytes", "held_bytes_per_job"))]
             self.section(scenario.title[0].upper() + scenario.title[1:], *self.grid("", rows))
 
     def depth(self) -> None:

@@ -3,7 +3,7 @@
 from ..cluster import Holder
 from .background import Notify, OnTime, Wake, Waiters
 from .base import Bench, Scenario
-from .depth import Depth
+from .depth import DEEPEST, Depth
 from .held import Held
 from .queues import Queues
 from .size import Size
@@ -44,6 +44,7 @@ def all_scenarios() -> list[Scenario]:
         Wal(),
         Held("held", "push, pick, drop while a snapshot is held, 4 clients", Holder.SNAPSHOT, rounds=2),
         Held("writer", "the same while a writing transaction is open", Holder.WRITER, rounds=1),
+        Held("heldlong", "the same while a snapshot is held for ten minutes", Holder.SNAPSHOT, rounds=1, seconds=600),
         Queues(),
         Depth("planned", "latency of a pick, 1 in 10,000 ready, the rest planned"),
         Depth("completed", "latency of a pick, 1 in 10,000 ready, the rest completed"),
@@ -54,10 +55,13 @@ def all_scenarios() -> list[Scenario]:
         OnTime("ontime", {"10 queues": 10, "1,000 queues": 1_000}),
         OnTime("ontime10k", {"10,000 queues": 10_000}),
         Notify(),
+        Depth("planned", "latency of a pick, 100 million rows, 1 in 10,000 ready, the rest planned", "deepest", DEEPEST),
     ]
 
+# These take an hour or 40 GB of disk, so they run only when they are named.
+NAMED_ONLY = ("heldlong", "deepest_planned")
 
 # These take about two minutes on two cores.
 QUICK = ("push", "cycle4", "batch100", "bulk1000", "poll1", "held")
 
-__all__ = ["QUICK", "Bench", "Scenario", "all_scenarios"]
+__all__ = ["NAMED_ONLY", "QUICK", "Bench", "Scenario", "all_scenarios"]

@@ -8,6 +8,7 @@ from ..systems import System
 from .base import PER_DOCUMENT, Bench, Scenario, checked
 
 DEPTHS = {"1k": 1_000, "1M": 1_000_000, "10M": 10_000_000}
+DEEPEST = {"1k": 1_000, "100M": 100_000_000}
 SECONDS = 4.0
 # One client alternately picks a document and returns it, so that the depth stays the same. In the
 # log of the transactions, every other one is a pick.
@@ -18,20 +19,20 @@ class Depth(Scenario):
     """Loading takes far longer than measuring. Therefore the tables of all depths and systems
     are made once, and are then measured alternately."""
 
-    variants = tuple(DEPTHS)
     rounds = 4
     payload = "{}"
 
-    def __init__(self, shape: str, title: str) -> None:
-        self.name, self.title, self.fill = f"depth_{shape}", title, f"fill_{shape}"
+    def __init__(self, shape: str, title: str, name: str = "depth", depths: dict[str, int] = DEPTHS) -> None:
+        self.name, self.title, self.fill = f"{name}_{shape}", title, f"fill_{shape}"
+        self.depths, self.variants = depths, tuple(depths)
         self.needs = (self.fill, "pick", "return")
 
     def prepare_cost(self, bench: Bench, systems: list[System]) -> float:
-        return len(systems) * sum(DEPTHS.values()) * PER_DOCUMENT
+        return len(systems) * sum(self.depths.values()) * PER_DOCUMENT
 
     def prepare(self, bench: Bench, systems: list[System]) -> None:
         self.broken: dict[tuple[str, str], str] = {}
-        for variant, rows in DEPTHS.items():
+        for variant, rows in self.depths.items():
             for system in systems:
                 bench.progress.say(f"{self.name}: loading {variant} rows into {system.name}")
                 try:
@@ -70,6 +71,6 @@ class Depth(Scenario):
         return checked(system, {"p50_us": cuts[49], "p95_us": cuts[94], "p99_us": cuts[98], "picks": len(picks)})
 
     def clean_up(self, bench: Bench, systems: list[System]) -> None:
-        for variant in DEPTHS:
+        for variant in self.depths:
             for system in systems:
                 system.remove(self.queue(variant))

@@ -22,13 +22,12 @@ class Held(Scenario):
     quick_rounds = 1
     needs = (*SCRIPTS, "fill")
 
-    def __init__(self, name: str, title: str, holder: str, rounds: int) -> None:
-        self.name, self.title, self.holder, self.rounds = name, title, holder, rounds
+    def __init__(self, name: str, title: str, holder: str, rounds: int, seconds: int = 90) -> None:
+        self.name, self.title, self.holder, self.rounds, self.seconds = name, title, holder, rounds, seconds
 
-    @staticmethod
-    def phases(bench: Bench) -> tuple[int, int, int, int]:
+    def phases(self, bench: Bench) -> tuple[int, int, int, int]:
         """Returns seconds: clean, held, after the release, and between two points."""
-        return (5, 12, 4, 1) if bench.quick else (20, 90, 30, 5)
+        return (5, 12, 4, 1) if bench.quick else (20, self.seconds, 30, 5)
 
     def cost(self, bench: Bench, variant: str) -> float:
         return sum(self.phases(bench)[:3]) + PER_MEASUREMENT + DEPTH * PER_DOCUMENT
@@ -48,14 +47,22 @@ class Held(Scenario):
                 self.wait(load, clean)
                 with Holder(bench.cluster, self.holder):
                     bench.progress.say(f"{self.name}, {system.name}: held now, for {held} s")
+                    before = self.size(system)
                     self.wait(load, held)
-                    size = sum(float(value) for value in system.pairs("size", queue=QUEUE).values())
+                    size = self.size(system)
                 bench.progress.say(f"{self.name}, {system.name}: released")
                 outcome = load.finish()
         finally:
             system.remove(QUEUE)
         bench.record.add_series(self.name, variant, system.name, number, "jobs_per_s", outcome.progress)
-        return checked(system, self.summary(bench, outcome.progress) | {"size_held": size})
+        jobs = sum(rate * step for at, rate in outcome.progress if clean + step - 0.5 <= at <= clean + held + 0.5)
+        sizes = {"size_held": size, "held_bytes_per_job": (size - before) / jobs}
+        return checked(system, self.summary(bench, outcome.progress) | sizes)
+
+    @staticmethod
+    def size(system: System) -> float:
+        """Returns the bytes of the tables and indexes of the queue."""
+        return sum(float(value) for value in system.pairs("size", queue=QUEUE).values())
 
     @staticmethod
     def wait(load: Load, seconds: float) -> None:

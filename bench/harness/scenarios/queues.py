@@ -7,7 +7,7 @@ from ..pgbench import Beside, Load
 from ..systems import System
 from .base import PER_DOCUMENT, Bench, Scenario, checked
 
-LEVELS = {"1": 1, "1,000": 1_000, "5,000": 5_000}
+LEVELS = {"1": 1, "1,000": 1_000, "10,000": 10_000}
 PARTS = 3  # A measurement is divided into this number of parts, for the spread.
 CLIENTS = 4
 JOBS = 60_000
@@ -39,7 +39,7 @@ class Queues(Scenario):
     def units(self, bench: Bench) -> list[tuple[int, str, System]]:
         # Creating thousands of queues takes longer than measuring, so each level is made once.
         # The level of one queue is first and last, to show whether the machine became slower.
-        order = [("1", 1), ("1,000", 1), ("5,000", 1), ("1", 1 + PARTS)]
+        order = [("1", 1), ("1,000", 1), ("10,000", 1), ("1", 1 + PARTS)]
         return [
             (first, variant, system)
             for system in self.taking_part(bench)

@@ -111,18 +111,21 @@ class Neighbour(Throughput):
 
 
 class Metrics(Throughput):
-    """A cycle, alone and while another session reads the counters ten times a second."""
+    """A cycle, alone and while another session reads the counters, or the statistics, ten times a
+    second."""
 
-    variants = ("not read", "read 10/s")
+    # The script of the reader, by variant.
+    readers = {"not read": "", "read 10/s": "metrics", "statistics 10/s": "stats"}
+    variants = (*readers,)
 
     def __init__(self, *args: Any, **more: Any) -> None:
         super().__init__(*args, **more)
-        self.needs += ("metrics",)
+        self.needs += tuple(script for script in self.readers.values() if script)
 
     def load(self, bench: Bench, system: System) -> Load:
         self.reader: Load | None = None
-        if self.variant == "read 10/s":
-            script = system.text("metrics", queue=QUEUE)
+        if name := self.readers[self.variant]:
+            script = system.text(name, queue=QUEUE)
             self.reader = Load(bench.cluster, script, 1, seconds=self.load_seconds(bench), rate=10)
         return super().load(bench, system)
 

@@ -1,0 +1,1 @@
+select status, count(*) from bare.@queue@ group by status;

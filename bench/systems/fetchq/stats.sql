@@ -1,0 +1,1 @@
+select * from fetchq.queue_stats('@queue@');
