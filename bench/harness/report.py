@@ -14,7 +14,7 @@ from .record import Record
 from .scenarios import Scenario
 from .scenarios.background import Background
 from .scenarios.depth import Depth
-from .scenarios.held import Held
+from .scenarios.held import Growth, Held
 from .scenarios.queues import Queues
 from .scenarios.size import Size
 from .scenarios.throughput import Throughput
@@ -132,6 +132,7 @@ class Report:
         self.section("Bars", *bars.table(self.record))
         self.throughput()
         self.held()
+        self.growth()
         self.depth()
         self.wal()
         self.size()
@@ -172,8 +173,12 @@ class Report:
             rows = [(label, scenario.name, "", metric) for label, metric in (
                 ("clean, jobs/s", "clean"), ("at the end of the held phase, jobs/s", "held"),
                 ("held ÷ clean", "held_to_clean"), ("after the release, jobs/s", "after"),
-                ("seconds until 90 % of clean", "recovery_s"), ("tables and indexes when held, MB", "size_held"),
-                ("their growth for each job while held, bytes", "held_bytes_per_job"))]
+                ("seconds until 90 % of clean", "recovery_s"), ("tables and indexes when held, MB", "size_held"))]
+            self.section(scenario.title[0].upper() + scenario.title[1:], *self.grid("", rows))
+
+    def growth(self) -> None:
+        for scenario in self.of(Growth):
+            rows = [("bytes for each job of push, pick and drop", scenario.name, "", "bytes_per_job")]
             self.section(scenario.title[0].upper() + scenario.title[1:], *self.grid("", rows))
 
     def depth(self) -> None:

@@ -4,7 +4,7 @@ from ..cluster import Holder
 from .background import Notify, OnTime, Wake, Waiters
 from .base import Bench, Scenario
 from .depth import DEEPEST, Depth
-from .held import Held
+from .held import Growth, Held
 from .queues import Queues
 from .size import Size
 from .throughput import Metrics, Neighbour, Synchronous, Throughput
@@ -45,6 +45,7 @@ def all_scenarios() -> list[Scenario]:
         Held("held", "push, pick, drop while a snapshot is held, 4 clients", Holder.SNAPSHOT, rounds=2),
         Held("writer", "the same while a writing transaction is open", Holder.WRITER, rounds=1),
         Held("heldlong", "the same while a snapshot is held for ten minutes", Holder.SNAPSHOT, rounds=1, seconds=600),
+        Growth(),
         Queues(),
         Depth("planned", "latency of a pick, 1 in 10,000 ready, the rest planned"),
         Depth("completed", "latency of a pick, 1 in 10,000 ready, the rest completed"),

@@ -14,6 +14,11 @@ CLIENTS = 4
 SCRIPTS = ("push", "pick", "drop")
 
 
+def size_of(system: System) -> float:
+    """Returns the bytes of the tables and indexes of the queue."""
+    return sum(float(value) for value in system.pairs("size", queue=QUEUE).values())
+
+
 class Held(Scenario):
     """A run has a clean phase, a held phase, and a phase after the release. The ratio compares
     the end of the held phase with the clean phase of the same run."""
@@ -47,22 +52,14 @@ class Held(Scenario):
                 self.wait(load, clean)
                 with Holder(bench.cluster, self.holder):
                     bench.progress.say(f"{self.name}, {system.name}: held now, for {held} s")
-                    before = self.size(system)
                     self.wait(load, held)
-                    size = self.size(system)
+                    size = size_of(system)
                 bench.progress.say(f"{self.name}, {system.name}: released")
                 outcome = load.finish()
         finally:
             system.remove(QUEUE)
         bench.record.add_series(self.name, variant, system.name, number, "jobs_per_s", outcome.progress)
-        jobs = sum(rate * step for at, rate in outcome.progress if clean + step - 0.5 <= at <= clean + held + 0.5)
-        sizes = {"size_held": size, "held_bytes_per_job": (size - before) / jobs}
-        return checked(system, self.summary(bench, outcome.progress) | sizes)
-
-    @staticmethod
-    def size(system: System) -> float:
-        """Returns the bytes of the tables and indexes of the queue."""
-        return sum(float(value) for value in system.pairs("size", queue=QUEUE).values())
+        return checked(system, self.summary(bench, outcome.progress) | {"size_held": size})
 
     @staticmethod
     def wait(load: Load, seconds: float) -> None:
@@ -94,3 +91,37 @@ class Held(Scenario):
         if recovered:
             metrics["recovery_s"] = recovered[0] - clean - held
         return metrics
+
+
+class Growth(Scenario):
+    """The same number of jobs in a new queue while a snapshot is held. A load of a fixed time would do more
+    jobs in a faster system, and the free space of a used table would hide the growth."""
+
+    name = "growth"
+    title = "growth of tables and indexes while a snapshot is held"
+    rounds = 1
+    quick_rounds = 1
+    needs = (*SCRIPTS, "fill", "size")
+
+    @staticmethod
+    def jobs(bench: Bench) -> int:
+        return 4_000 if bench.quick else 20_000
+
+    def cost(self, bench: Bench, variant: str) -> float:
+        return PER_MEASUREMENT + self.jobs(bench) / 500
+
+    def measure(self, bench: Bench, system: System, variant: str, number: int) -> dict[str, float]:
+        system.fresh(QUEUE)
+        # Each client finds a document, whatever the others have locked.
+        system.run("fill", queue=QUEUE, n=100, batch=1)
+        system.settle()
+        bench.settle_server()
+        jobs = self.jobs(bench)
+        try:
+            with Beside(bench.cluster, system.maintenance()), Holder(bench.cluster, Holder.SNAPSHOT):
+                before = size_of(system)
+                Load(bench.cluster, system.join(SCRIPTS, queue=QUEUE), CLIENTS, transactions=jobs // CLIENTS).finish()
+                grown = size_of(system) - before
+        finally:
+            system.remove(QUEUE)
+        return checked(system, {"bytes_per_job": grown / jobs})
