@@ -50,10 +50,12 @@ select test.error('select * from fetchq.' || c) from unnest(array[
 select count(*) from fetchq.queues;
 -- Procedures.
 create function test.nothing(payload jsonb) returns void language sql as '';
+\set VERBOSITY terse
 call fetchq.queue_wait('{rq_here,rq_gone}', '1 h');
 call fetchq.doc_await('rq_gone', 'a', '1 h');
 call fetchq.work('rq_gone', 'test.nothing');
 \echo :SQLSTATE
+\set VERBOSITY default
 drop function test.nothing(jsonb);
 -- A trigger of a user, and a function of another language.
 create table test.orders (id int);
