@@ -19,6 +19,8 @@ pub enum Command {
     Serve(ServeArgs),
     /// Shows the queues in the terminal, live.
     Top(crate::top::TopArgs),
+    /// Moves queues to another server while they work.
+    Move(Box<crate::moving::MoveArgs>),
 }
 
 /// Which databases to connect to. Every subcommand takes these.
