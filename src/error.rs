@@ -54,8 +54,15 @@ pub enum Error {
         library: &'static str,
         catalog: String,
     },
+    /// `store::queue_places::unknown` makes this one, or the next one.
     #[error("queue \"{0}\" does not exist")]
     UnknownQueue(String),
+    #[error("queue \"{queue}\" lives on another server: {place}")]
+    QueueElsewhere { queue: String, place: String },
+    #[error("queue \"{0}\" exists in this database")]
+    QueueIsHere(String),
+    #[error("role \"{0}\" may not say where queues live: it may not create queues")]
+    NotCreator(String),
     #[error("document \"{subject}\" of queue \"{queue}\" is not active: {}", describe(*.found))]
     NotActive {
         queue: String,
@@ -218,6 +225,8 @@ pub enum Error {
     UnknownTask { task: String, queue: String },
     #[error("schedule \"{}\" does not exist", shorten(.0))]
     UnknownSchedule(String),
+    #[error("queue \"{queue}\" has no schedule \"{}\"", shorten(name))]
+    UnknownScheduleOf { name: String, queue: String },
     #[error("schedule \"{0}\" already exists")]
     ScheduleExists(String),
     #[error("schedule \"{0}\" can neither be added nor found")]
@@ -251,6 +260,14 @@ pub enum Error {
     BadDefault { setting: String, reason: String },
     #[error("the dead-letter queue \"{target}\" of queue \"{queue}\" does not exist")]
     DeadLetterGone { queue: String, target: String },
+    #[error(
+        "the dead-letter queue \"{target}\" of queue \"{queue}\" lives on another server: {place}"
+    )]
+    DeadLetterElsewhere {
+        queue: String,
+        target: String,
+        place: String,
+    },
     #[error(
         "table fetchq_data.{table} belongs to role \"{table_owner}\", but queue \"{queue}\" belongs to role \"{owner}\""
     )]
@@ -328,9 +345,14 @@ impl Error {
             Self::UnknownQueue(_)
             | Self::UnknownTask { .. }
             | Self::UnknownSchedule(_)
+            | Self::UnknownScheduleOf { .. }
             | Self::UnknownRole(_)
             | Self::DeadLetterGone { .. } => ERRCODE_UNDEFINED_OBJECT,
-            Self::ScheduleExists(_) => ERRCODE_DUPLICATE_OBJECT,
+            // No other error has it. In the words of SQL, a catalog is a database.
+            Self::QueueElsewhere { .. } | Self::DeadLetterElsewhere { .. } => {
+                ERRCODE_INVALID_CATALOG_NAME
+            }
+            Self::ScheduleExists(_) | Self::QueueIsHere(_) => ERRCODE_DUPLICATE_OBJECT,
             Self::NotActive { .. }
             | Self::SomeNotActive { .. }
             | Self::LeaseLost { .. }
@@ -360,6 +382,7 @@ impl Error {
             }
             Self::NotOwner
             | Self::NotPacker
+            | Self::NotCreator(_)
             | Self::NoRight { .. }
             | Self::MayNotMove { .. }
             | Self::MayNotCarry { .. }
@@ -392,6 +415,11 @@ impl Error {
                 | Invalid::JobSettings { .. } => ERRCODE_INVALID_PARAMETER_VALUE,
             },
         }
+    }
+
+    /// Returns whether the queue that was looked for is not in this database.
+    pub fn is_missing_queue(&self) -> bool {
+        matches!(self, Self::UnknownQueue(_) | Self::QueueElsewhere { .. })
     }
 
     /// The error of an element of a list of documents. `at` counts from 0.

@@ -144,6 +144,11 @@ extension_sql_file!(
     requires = ["bootstrap"]
 );
 extension_sql_file!(
+    "sql/functions/queue_places.sql",
+    name = "queue_places",
+    requires = ["bootstrap"]
+);
+extension_sql_file!(
     "sql/functions/queue_settings.sql",
     name = "queue_settings",
     requires = ["bootstrap"]

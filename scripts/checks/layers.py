@@ -465,6 +465,19 @@ def families(tree):
             yield f"{f.path} has entry points, and {wanted} does not exist"
 
 
+# A pattern binds nothing, as in `Err(Error::UnknownQueue(_))`.
+UNKNOWN_QUEUE = re.compile(r"\bError::UnknownQueue\s*\(\s*(?!_\s*\))")
+
+
+def unknown_queues(tree):
+    """A queue that is not here may live on another server, which one file looks up."""
+    maker = os.path.join("src", "store", "queue_places.rs")
+    for f in tree.files:
+        for match in UNKNOWN_QUEUE.finditer(f.code) if f.path != maker else ():
+            where = f"{f.path}:{f.line(match.start())}"
+            yield f"{where} makes Error::UnknownQueue: call store::queue_places::unknown()"
+
+
 RULES = {
     "no circle between files": no_circle_of_files,
     "no circle between folders": no_circle_of_folders,
@@ -476,6 +489,7 @@ RULES = {
     "entry points and declarations are in files of the same name": entry_points,
     "statements are in files of the same name": families,
     "public items are documented": documented,
+    "one file makes the error of an unknown queue": unknown_queues,
 }
 
 # ---------------------------------------------------------------- self-test --

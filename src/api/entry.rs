@@ -70,7 +70,8 @@ pub fn respond_write(
 
 /// Turns an error into a warning and `value` where fetchq 4 returned that value and its callers
 /// rely on it: `UnknownQueue`, `NotActive` and `SomeNotActive`. With `fetchq.strict` these are
-/// errors as well.
+/// errors as well. A queue that lives on another server is always an error: its documents would be
+/// lost otherwise.
 pub fn lenient<T>(result: Result<T>, value: T) -> Result<T> {
     match result {
         Err(

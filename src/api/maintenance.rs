@@ -51,7 +51,7 @@ fn mnt_run_all(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
         for name in rights::list(Right::Manage) {
             let outcome = match documents::run(&name, limit) {
                 // Another session dropped the queue after the list was read.
-                Err(Error::UnknownQueue(_)) => continue,
+                Err(e) if e.is_missing_queue() => continue,
                 other => counts(other?),
             };
             out.push(&[Arg::from(name.as_str()), outcome[0], outcome[1], outcome[2]]);

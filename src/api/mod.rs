@@ -25,6 +25,7 @@ mod metric_export;
 mod metrics;
 mod queue;
 mod queue_configure;
+mod queue_places;
 mod queue_settings;
 mod reading;
 mod retention;

@@ -15,7 +15,7 @@ use crate::pg::{role, subtransaction};
 use crate::signals::commit;
 use crate::store::doc_options;
 use crate::store::queue;
-use crate::store::rights::{self, Right};
+use crate::store::rights::{self, Right, Scope};
 use crate::store::schedules as store;
 use crate::store::schedules::{NewSchedule, Timing};
 
@@ -24,18 +24,67 @@ fn schedule_name(call: &Call, at: usize) -> Result<&str> {
     Ok(schedule::check_name(call.text(at, "name")?)?)
 }
 
-/// Locks the schedule of this name, if there is one, and fails with `NoRight` unless the caller
-/// manages its queue.
-fn require_schedule(name: &str) -> Result<()> {
+/// The queue to which the schedules of a call have to belong, if the caller names one. The queue
+/// exists, and the caller has the right on it.
+///
+/// Fails with `UnknownQueue` and with `NoRight`.
+fn given_queue(call: &Call, at: usize, right: Right) -> Result<Option<QueueName>> {
+    if call.is_null(at) {
+        return Ok(None);
+    }
+    let queue = queue_name(call, at)?;
+    rights::require(&queue, right)?;
+    queue::id(&queue)?;
+    Ok(Some(queue))
+}
+
+/// The queue that the caller names, or all queues on which the caller has the right.
+///
+/// Fails as [`given_queue`] does.
+fn scope(call: &Call, at: usize, right: Right) -> Result<Scope> {
+    Ok(match given_queue(call, at, right)? {
+        Some(queue) => Scope::only(&queue),
+        None => Scope::of(right),
+    })
+}
+
+/// Locks the schedule of this name. Returns false when there is none, or when it does not belong to
+/// the queue that is given. Fails with `NoRight` unless the caller manages its queue.
+fn lock_schedule(name: &str, queue: Option<&QueueName>) -> Result<bool> {
+    let is_wanted = || match (store::queue_of(name), queue) {
+        (None, _) => Ok(false),
+        (Some(found), Some(queue)) if found != queue.as_str() => Ok(false),
+        (Some(found), _) => {
+            rights::require_existing(&QueueName::parse(&found)?, Right::Manage)?;
+            Ok(true)
+        }
+    };
+    if !is_wanted()? {
+        return Ok(false);
+    }
+    store::lock(name);
     // It is asked again under the lock: meanwhile the schedule may have become that of another
     // queue.
-    let may_manage = || match store::queue_of(name) {
-        Some(queue) => rights::require_existing(&QueueName::parse(&queue)?, Right::Manage),
-        None => Ok(()),
-    };
-    may_manage()?;
-    store::lock(name);
-    may_manage()
+    is_wanted()
+}
+
+/// Reads the name of a schedule, and of its queue where the caller gives it, and locks the schedule.
+///
+/// Fails with `UnknownQueue`, with `UnknownSchedule` or `UnknownScheduleOf`, and with `NoRight`.
+fn locked_schedule(call: &Call) -> Result<&str> {
+    let name = call.text(0, "name")?;
+    let queue = given_queue(call, 1, Right::Manage)?;
+    if lock_schedule(name, queue.as_ref())? {
+        return Ok(name);
+    }
+    let name = name.to_owned();
+    Err(match queue {
+        Some(queue) => Error::UnknownScheduleOf {
+            name,
+            queue: queue.to_string(),
+        },
+        None => Error::UnknownSchedule(name),
+    })
 }
 
 /// A point in time in microseconds since 2000, or NULL.
@@ -105,7 +154,7 @@ fn schedule_create(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
         };
         let replace = call.bool(12, "replace")?;
         // A schedule that is replaced may push into another queue now.
-        require_schedule(wanted.name)?;
+        lock_schedule(wanted.name, None)?;
         let (was_created, next) = rights::with(&queue, Right::Manage, || {
             queue::lock_against_drop(&queue)?;
             run::create(&wanted, given, replace)
@@ -115,62 +164,60 @@ fn schedule_create(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     })
 }
 
-/// `schedule_drop(name) → was_dropped`: drops a schedule; false when there is none. Its
-/// documents stay.
+/// `schedule_drop(name, queue) → was_dropped`: drops a schedule; false when there is none, or none of
+/// the queue that is given. Its documents stay. Fails with `UnknownQueue`.
 #[pg_extern(sql = false)]
 fn schedule_drop(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
         let name = call.text(0, "name")?;
-        require_schedule(name)?;
-        Ok(Reply::bool(store::drop(name)))
+        let queue = given_queue(call, 1, Right::Manage)?;
+        let is_locked = lock_schedule(name, queue.as_ref())?;
+        Ok(Reply::bool(is_locked && store::drop(name)))
     })
 }
 
-/// `schedule_pause(name) → was_paused`: pauses a schedule; false when it was paused already.
-/// Fails with `UnknownSchedule`.
+/// `schedule_pause(name, queue) → was_paused`: pauses a schedule; false when it was paused already.
+/// Fails as `locked_schedule` does.
 #[pg_extern(sql = false)]
 fn schedule_pause(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
-        let name = call.text(0, "name")?;
-        require_schedule(name)?;
+        let name = locked_schedule(call)?;
         run::pause(name).map(Reply::bool)
     })
 }
 
-/// `schedule_resume(name) → (was_resumed, next_tick)`: continues a schedule with its next tick,
-/// without the ticks of the pause. A schedule that was not paused, and whose last run failed,
-/// is retried at once. Fails with `UnknownSchedule`.
+/// `schedule_resume(name, queue) → (was_resumed, next_tick)`: continues a schedule with its next
+/// tick, without the ticks of the pause. A schedule that was not paused, and whose last run failed,
+/// is retried at once. Fails as `locked_schedule` does.
 #[pg_extern(sql = false)]
 fn schedule_resume(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
-        let name = call.text(0, "name")?;
-        require_schedule(name)?;
+        let name = locked_schedule(call)?;
         let (was_resumed, next) = run::resume(name)?;
         commit::schedules_changed();
         Ok(call.record(&[Arg::from(was_resumed), opt_time(next)]))
     })
 }
 
-/// `schedule_tick(name) → (subject, was_created)`: pushes the document of an extra tick now. The
-/// schedule itself does not change, and may be paused or ended. Fails with `UnknownSchedule`, and with
-/// `MayNotPush` when the role that made it may no longer push into its queue.
+/// `schedule_tick(name, queue) → (subject, was_created)`: pushes the document of an extra tick now.
+/// The schedule itself does not change, and may be paused or ended. Fails as `locked_schedule` does,
+/// and with `MayNotPush` when the role that made it may no longer push into its queue.
 #[pg_extern(sql = false)]
 fn schedule_tick(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
-        let name = call.text(0, "name")?;
-        require_schedule(name)?;
+        let name = locked_schedule(call)?;
         let (subject, was_created) = run::tick(name)?;
         Ok(call.record(&[Arg::from(subject.as_str()), Arg::from(was_created)]))
     })
 }
 
-/// `schedule_list() → schedules`: all schedules with their state: active, paused, failing or
-/// ended.
+/// `schedule_list(queue) → schedules`: all schedules, or those of a queue, with their state: active,
+/// paused, failing or ended. Fails with `UnknownQueue` and `NoRight` for a queue that is named.
 #[pg_extern(sql = false)]
 fn schedule_list(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond(fcinfo, |call| {
         let mut out = call.rows();
-        store::list(&mut out);
+        store::list(&scope(call, 0, Right::Read)?, &mut out);
         Ok(out.done())
     })
 }
@@ -202,24 +249,29 @@ fn schedule_preview(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     })
 }
 
-/// `schedule_run(max_schedules) → (processed, affected)`: runs the schedules that are due now, at
-/// most `max_schedules`.
+/// `schedule_run(max_schedules, queue) → (processed, affected)`: runs the schedules that are due now,
+/// of all queues or of one, at most `max_schedules`. Fails with `UnknownQueue` and `NoRight` for a
+/// queue that is named.
 #[pg_extern(sql = false)]
 fn schedule_run(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
-    respond_write(fcinfo, |call| run_at(call, time::now()))
+    respond_write(fcinfo, |call| {
+        run_at(call, time::now(), &scope(call, 1, Right::Manage)?)
+    })
 }
 
 /// `schedule_run_at(max_schedules, as_of) → (processed, affected)`: for tests, runs the schedules
 /// that are due at another time.
 #[pg_extern(sql = false)]
 fn schedule_run_at(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
-    respond_write(fcinfo, |call| run_at(call, call.timestamp(1, "as_of")?))
+    respond_write(fcinfo, |call| {
+        run_at(call, call.timestamp(1, "as_of")?, &Scope::of(Right::Manage))
+    })
 }
 
-/// Runs the schedules that are due at `now` (microseconds since 2000).
-fn run_at(call: &Call, now: i64) -> Result<Reply> {
+/// Runs the schedules of these queues that are due at `now` (microseconds since 2000).
+fn run_at(call: &Call, now: i64, queues: &Scope) -> Result<Reply> {
     let limit = call.limit(0, "max_schedules")?;
-    let outcome = run::run(limit, now);
+    let outcome = run::run(limit, now, queues);
     Ok(call.record(&[
         Arg::from(i64::from(outcome.processed)),
         Arg::from(i64::from(outcome.queued)),

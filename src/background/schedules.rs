@@ -9,6 +9,7 @@ use crate::maintenance::{runner, schedules};
 use crate::pg::planner::with_plain_search_path;
 use crate::pg::{process, time};
 use crate::signals::background_worker::BackgroundWorker;
+use crate::store::rights::Scope;
 use crate::store::schedules as store;
 
 /// Schedules that run before the background worker looks at its other work again.
@@ -79,10 +80,15 @@ impl<'a> Schedules<'a> {
                 // The process is a superuser, so its statements must not find operators of other
                 // roles.
                 with_plain_search_path(|| {
-                    let run = schedules::run_one(time::now(), last_owner, |schedule| {
-                        let owner = limits::owner_of(&schedule.queue);
-                        claimed = Some((schedule.name.clone(), owner));
-                    });
+                    let run = schedules::run_one(
+                        time::now(),
+                        last_owner,
+                        &Scope::everything(),
+                        |schedule| {
+                            let owner = limits::owner_of(&schedule.queue);
+                            claimed = Some((schedule.name.clone(), owner));
+                        },
+                    );
                     (run.is_some(), store::next_due())
                 })
             });

@@ -19,6 +19,9 @@ impl Error {
             Self::UnknownQueue(queue) => {
                 format!("Create it with: select * from fetchq.queue_create('{queue}')")
             }
+            Self::QueueElsewhere { .. } => "Nothing was done. Repeat it in a new connection to that server.".into(),
+            Self::QueueIsHere(queue) => format!("Only a queue that this database does not have can live elsewhere. Drop it first, in the same transaction: select * from fetchq.queue_drop('{queue}')"),
+            Self::NotCreator(role) => format!("The owner of the extension can run: grant execute on function fetchq.queue_create(text, jsonb) to \"{}\"", role.replace('"', "\"\"")),
             Self::OtherVersion { catalog, .. } if version::is_newer_than(catalog) => "Run in this database: alter extension fetchq update".into(),
             Self::OtherVersion { catalog, .. } => format!("Install the files of fetchq {catalog}, then connect again, or restart the server where it preloads the library."),
             Self::NullElement { .. } => "Remove the null element.".into(),
@@ -49,6 +52,7 @@ impl Error {
             Self::BadTrigger(_) => "Use fetchq.queue_create(), or settings of fetchq.queue_configure(), which create the triggers.".into(),
             Self::NotSettled { .. } => "Only a document that was killed or completed can be revived.".into(),
             Self::NotWaiting { .. } => "Only a document that is planned or pending has a time and a priority to change. A leased one is settled by its worker, and worker_release() hands it back; doc_revive() plans a settled one again.".into(),
+            Self::DeadLetterElsewhere { queue, .. } => format!("Documents move only within one database. Set another dead-letter queue, or none: select fetchq.queue_configure('{queue}', '{{\"dead_letter\": null}}')"),
             Self::DeadLetterGone { queue, .. } => format!("Create that queue, or remove the setting with: select fetchq.queue_configure('{queue}', '{{\"dead_letter\": null}}')"),
             Self::FilterOfAll(_) => "Name a condition such as {\"status\": \"killed\"}, or pass {\"all\": true} if you mean every document.".into(),
             Self::BadDefault { setting, .. } => format!("The owner of the extension can correct the row, or remove it with: delete from fetchq.queue_defaults where setting = '{}'", setting.replace('\'', "''")),
@@ -78,6 +82,7 @@ impl Error {
             Self::UnknownRole(_) => "See pg_roles for the names.".into(),
             Self::UnknownTask { .. } => "The tasks are mnt, sts, cmp, drp and lgp. Correct or delete the row in fetchq.jobs.".into(),
             Self::UnknownSchedule(_) => "See fetchq.schedule_list() for the names.".into(),
+            Self::UnknownScheduleOf { queue, .. } => format!("See fetchq.schedule_list('{queue}') for the names."),
             Self::ScheduleExists(_) => "Pass replace => true to change it.".into(),
             Self::HiddenSchedule(_) => "A row-level security policy on fetchq.schedules hides it, or a trigger suppresses the insert.".into(),
             Self::BadSchedule { .. } => "Pass a cron expression such as '30 2 * * mon-fri' (with seconds: '0 30 2 * * mon-fri') or '@daily', or an interval of whole seconds such as '5 minutes' or '1 month'.".into(),

@@ -188,7 +188,7 @@ pub fn run_document_maintenance(name: &QueueName, record_run: bool) -> Option<Do
                 kills: None,
             });
         }
-        Err(Error::UnknownQueue(_)) => return None,
+        Err(e) if e.is_missing_queue() => return None,
         Err(e) => raise(Err(e)),
     };
     let shrink = SHRINK_BITS.saturating_mul(failures.unsigned_abs()).min(31);

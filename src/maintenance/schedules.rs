@@ -36,12 +36,12 @@ pub struct Outcome {
     pub queued: i32,
 }
 
-/// Runs up to `limit` schedules that are due at `now`, in microseconds since 2000, of queues that
-/// the caller manages. A schedule that fails is reported as a WARNING and retried later.
-pub fn run(limit: i32, now: i64) -> Outcome {
+/// Runs up to `limit` schedules of these queues, which the caller manages, that are due at `now`, in
+/// microseconds since 2000. A schedule that fails is reported as a WARNING and retried later.
+pub fn run(limit: i32, now: i64, queues: &Scope) -> Outcome {
     let mut outcome = Outcome::default();
     for _ in 0..limit {
-        match run_one(now, None, |_| {}) {
+        match run_one(now, None, queues, |_| {}) {
             Some(Ok(queued)) => {
                 outcome.processed += 1;
                 outcome.queued = outcome.queued.saturating_add(queued);
@@ -56,7 +56,9 @@ pub fn run(limit: i32, now: i64) -> Outcome {
 /// Runs up to `limit` due schedules for a caller of `mnt_job_run()` or `mnt()`. An error is
 /// reported as a WARNING.
 pub fn run_beside_jobs(limit: i32) {
-    if let Err(message) = subtransaction::attempt(|| run(limit, time::now())) {
+    if let Err(message) =
+        subtransaction::attempt(|| run(limit, time::now(), &Scope::of(Right::Manage)))
+    {
         error::warn(
             PgSqlErrorCode::ERRCODE_WARNING,
             format!("schedules were not run: {message}"),
@@ -65,17 +67,18 @@ pub fn run_beside_jobs(limit: i32) {
     }
 }
 
-/// Runs a schedule that is due at `now`, in microseconds since 2000, of a queue that the caller
-/// manages. With `last_owner`, one of a queue of another owner comes first. `on_claim` gets the
+/// Runs a schedule of these queues, which the caller manages, that is due at `now`, in microseconds
+/// since 2000. With `last_owner`, one of a queue of another owner comes first. `on_claim` gets the
 /// schedule before it runs. Returns how many documents it has created; an error without details
 /// when it failed, which is reported as a WARNING; and None when no schedule is due, or all that
 /// are due are locked.
 pub fn run_one(
     now: i64,
     last_owner: Option<Oid>,
+    queues: &Scope,
     on_claim: impl FnOnce(&DueSchedule),
 ) -> Option<std::result::Result<i32, ()>> {
-    let claimed = store::claim(now, last_owner, &Scope::of(Right::Manage))?;
+    let claimed = store::claim(now, last_owner, queues)?;
     on_claim(&claimed);
     match subtransaction::attempt(|| raise(push_ticks(&claimed, now))) {
         Ok(queued) => Some(Ok(queued)),

@@ -105,12 +105,17 @@ pub fn try_lock(table: pg_sys::Oid, mode: LockMode) -> bool {
 ///
 /// No SQL command takes this lock: it is one on the object, and SQL locks tables as relations.
 pub fn serialize(table: pg_sys::Oid) {
-    // SAFETY: This locks a number, whether an object has it or not.
+    serialize_part(table, 0);
+}
+
+/// As [`serialize`], for a part of what a table is about.
+pub fn serialize_part(table: pg_sys::Oid, part: u16) {
+    // SAFETY: This locks numbers, whether an object has them or not.
     unsafe {
         pg_sys::LockDatabaseObject(
             pg_sys::RelationRelationId,
             table,
-            0,
+            part,
             pg_sys::ExclusiveLock as i32,
         );
     }

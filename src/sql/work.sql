@@ -179,8 +179,13 @@ begin
                     null;
                 when query_canceled or assert_failure or others then
                     is_unreturned := state operator(pg_catalog.<>) '57014';
+                    get stacked diagnostics hint = pg_exception_hint;
+                    -- When the queue has moved to another server, the lease has moved with it.
+                    if sqlstate operator(pg_catalog.<>) '3D000' then
+                        hint := 'It is returned when this session ends.';
+                    end if;
                     raise warning 'document "%" of queue "%" could not be returned: %', doc.subject, queue, sqlerrm
-                        using errcode = sqlstate, hint = 'It is returned when this session ends.';
+                        using errcode = sqlstate, hint = hint;
             end;
             commit;
             set transaction isolation level read committed;
@@ -189,7 +194,7 @@ begin
                 raise exception '%', message using errcode = 'query_canceled';
             elsif is_unreturned then
                 raise exception '%', message
-                    using errcode = state, hint = 'The document could not be returned. It is returned when this session ends.';
+                    using errcode = state, hint = 'The document could not be returned. ' operator(pg_catalog.||) hint;
             end if;
         end if;
         commit;

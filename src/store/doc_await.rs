@@ -12,6 +12,7 @@ use crate::pg::relation::{self, LockMode, NamedLock};
 use crate::pg::spi::{self, Spi};
 use crate::pg::value::Arg;
 use crate::pg::{planner, role, time};
+use crate::store::queue_places;
 use crate::store::queue_tables;
 use crate::store::rights::{self, Right};
 use crate::store::statement::render;
@@ -115,7 +116,7 @@ pub fn look(name: &QueueName, subject: &str, before: Option<&Unsettled>) -> Resu
     rights::require_existing(name, Right::Read)?;
     let table = relation::lock_data_table(&name.relation("docs"), LockMode::Readers, true);
     let NamedLock::Held(table, _) = table else {
-        return Err(Error::UnknownQueue(name.to_string()));
+        return Err(queue_places::unknown(name));
     };
     let table = table.to_u32();
     planner::with_index_scans(|| {

@@ -405,4 +405,13 @@ pub fn may_pack() -> bool {
     spi::connect(|spi| spi.once(MAY_PACK, &[]).get(0, 1).unwrap_or(false)) || acl::owns_extension()
 }
 
+/// Returns whether the caller may create queues.
+pub fn may_create_queues() -> bool {
+    spi::connect(|spi| spi.once(MAY_CREATE, &[]).get(0, 1).unwrap_or(false))
+        || acl::owns_extension()
+}
+
+const MAY_CREATE: &str =
+    "select has_function_privilege('fetchq.queue_create(text, jsonb)', 'execute')";
+
 const MAY_PACK: &str = "select has_function_privilege('fetchq.metric_log_pack()', 'execute')";

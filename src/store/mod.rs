@@ -66,6 +66,7 @@ pub mod queue;
 pub mod queue_catalog;
 pub mod queue_configure;
 pub mod queue_indexes;
+pub mod queue_places;
 pub mod queue_settings;
 pub mod queue_tables;
 pub mod queue_truncate;

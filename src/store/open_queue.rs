@@ -14,7 +14,7 @@ use pgrx::pg_sys::Oid;
 
 use crate::domain::names::QueueName;
 use crate::domain::status::Status;
-use crate::error::{self, Error, Result};
+use crate::error::{self, Result};
 use crate::pg::documents::Documents;
 use crate::pg::documents_check::{Access, Indexes};
 use crate::pg::invalidation::{self, Invalidated, Reader};
@@ -34,6 +34,7 @@ use crate::signals::announce;
 use crate::store::plans::PlanSet;
 use crate::store::policy::Policy;
 use crate::store::queue_catalog::{self, QueueInfo};
+use crate::store::queue_places;
 use crate::store::rights::{self, Right};
 use crate::store::statement::{Statement, render};
 
@@ -129,7 +130,7 @@ impl Queue {
     pub fn open_for(name: &QueueName, right: Right) -> Result<Rc<Self>> {
         match Self::lock(name, right, true)? {
             Some(queue) => Ok(queue),
-            None => Err(Error::UnknownQueue(name.to_string())),
+            None => Err(queue_places::unknown(name)),
         }
     }
 
@@ -184,7 +185,7 @@ impl Queue {
                 Ok(Some(queue))
             }
             NamedLock::Busy => Ok(None),
-            NamedLock::Missing => Err(Error::UnknownQueue(name.to_string())),
+            NamedLock::Missing => Err(queue_places::unknown(name)),
         }
     }
 
@@ -369,7 +370,7 @@ fn find_or_load(name: &QueueName, table: Oid) -> Result<Rc<Queue>> {
     }
 
     let Some(info) = queue_catalog::read(name, table) else {
-        return Err(Error::UnknownQueue(name.to_string()));
+        return Err(queue_places::unknown(name));
     };
     let queue = Rc::new(Queue::new(name, table, info));
     QUEUES.with(|cache| {

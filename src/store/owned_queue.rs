@@ -23,6 +23,7 @@ use crate::pg::trigger::ImmediateTriggers;
 use crate::pg::{planner, subtransaction};
 use crate::signals::watchdog;
 use crate::store::open_queue::Queue;
+use crate::store::queue_places;
 use crate::store::rights::{self, Right};
 
 /// A queue that exists, and whose documents table is locked until the end of the transaction.
@@ -35,6 +36,21 @@ pub struct OwnedQueue {
     waits: bool,
     /// The tables beside the documents that were opened.
     opened: RefCell<Vec<Oid>>,
+}
+
+/// The error for a dead-letter queue that could not be opened. It says whose it is where the queue
+/// is not in this database.
+pub(super) fn without_dead_letters(error: Error, source: &QueueName, target: &QueueName) -> Error {
+    let (queue, target) = (source.to_string(), target.to_string());
+    match error {
+        Error::UnknownQueue(_) => Error::DeadLetterGone { queue, target },
+        Error::QueueElsewhere { place, .. } => Error::DeadLetterElsewhere {
+            queue,
+            target,
+            place,
+        },
+        other => other,
+    }
 }
 
 /// Runs `work`, which reads a queue that the caller has not named, with the rights of the owner of
@@ -146,11 +162,11 @@ impl OwnedQueue {
     /// Opens the dead-letter queue of a queue, to move documents there, which the owner of the
     /// queue has to be able to do. `waits`: as [`Self::open`], otherwise as [`Self::try_open`].
     ///
-    /// Fails with `Error::DeadLetterGone` when it was dropped, with `Error::TableBusy`, and with
-    /// `Error::MayNotMove`.
+    /// Fails with `Error::DeadLetterGone` when it was dropped, with `Error::DeadLetterElsewhere`
+    /// when it lives on another server, with `Error::TableBusy`, and with `Error::MayNotMove`.
     pub fn open_dead_letters(source: &Queue, target: &QueueName, waits: bool) -> Result<Self> {
         let Some(owner) = relation::owner_of_table(source.table) else {
-            return Err(Error::UnknownQueue(source.name.to_string()));
+            return Err(queue_places::unknown(&source.name));
         };
         let may_not_move = || Error::MayNotMove {
             queue: source.name.to_string(),
@@ -169,14 +185,8 @@ impl OwnedQueue {
                     table: target.relation("docs"),
                 });
             }
-            Err(Error::UnknownQueue(_)) => {
-                return Err(Error::DeadLetterGone {
-                    queue: source.name.to_string(),
-                    target: target.to_string(),
-                });
-            }
             Err(Error::NoRight { .. }) => return Err(may_not_move()),
-            Err(other) => return Err(other),
+            Err(other) => return Err(without_dead_letters(other, &source.name, target)),
         };
         match rights::may_push(owner, opened.table) {
             true => Ok(opened),
@@ -201,7 +211,7 @@ impl OwnedQueue {
 
     fn new(queue: Rc<Queue>, waits: bool) -> Result<Self> {
         let Some(owner) = relation::owner_of_table(queue.table) else {
-            return Err(Error::UnknownQueue(queue.name.to_string()));
+            return Err(queue_places::unknown(&queue.name));
         };
         Ok(Self {
             queue,

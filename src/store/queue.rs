@@ -13,7 +13,7 @@ use crate::pg::value::Arg;
 use crate::signals::{commit, settlements};
 use crate::store::rights::{self, Right, Scope};
 use crate::store::statement::render;
-use crate::store::{queue_tables, schedules};
+use crate::store::{queue_places, queue_tables, schedules};
 
 const REGISTER: &str =
     "insert into fetchq.queues (name) values ($1) on conflict (name) do nothing returning id";
@@ -35,14 +35,18 @@ const MAX_RETRIES: usize = 100;
 /// its id. Of two sessions that create the same queue, the second one waits at the unique
 /// name for the first to commit.
 ///
-/// Fails with `Error::StrayTable` when one of the tables exists already, and with
-/// `Error::HiddenQueue` when the row can neither be added nor found.
+/// Fails with `Error::QueueElsewhere` when the queue lives on another server, with
+/// `Error::StrayTable` when one of the tables exists already, and with `Error::HiddenQueue` when
+/// the row can neither be added nor found.
 pub fn create(name: &QueueName) -> Result<(bool, i32)> {
     spi::connect(|spi| {
         let key = Arg::from(name.as_str());
         for _ in 0..MAX_RETRIES {
-            // The look-up comes first: an insert that ends in a conflict uses up an id, and
-            // clients create their queues at every start.
+            // The look-ups come first: an insert that ends in an error or a conflict uses up an id,
+            // and clients create their queues at every start.
+            if relation::lookup_data_table(&name.relation("docs")).is_none() {
+                queue_places::require_here(name)?;
+            }
             // A role without rights on the queue must not lock its row.
             let find = match rights::has(name, Right::Any) {
                 true => LOCK_AGAINST_DROP,
@@ -53,6 +57,9 @@ pub fn create(name: &QueueName) -> Result<(bool, i32)> {
             }
             // No row: another session has just created the queue.
             if let Some(id) = first_id(&spi.once(REGISTER, &[key])) {
+                // The place may have been recorded meanwhile. From here on the other session waits.
+                queue_places::serialize(name);
+                queue_places::require_here(name)?;
                 queue_tables::create(spi, name)?;
                 for (task, settings) in QUEUE_JOBS {
                     let settings = Jsonb::arg(Some(Jsonb::parse(settings)));
@@ -151,7 +158,7 @@ pub fn drop(name: &QueueName) -> Result<Dropped> {
         let key = Arg::from(name.as_str());
         lock_jobs(spi, key);
         let Some(queue) = unregister(spi, key) else {
-            return Err(Error::UnknownQueue(name.to_string()));
+            return Err(queue_places::unknown(name));
         };
         spi.once(DROP_JOBS, &[key]);
         let rows = spi.once(CLEAR_DEAD_LETTER, &[key]);
@@ -180,7 +187,7 @@ pub fn drop(name: &QueueName) -> Result<Dropped> {
 pub fn lock_against_drop(name: &QueueName) -> Result<i32> {
     spi::connect(|spi| {
         first_id(&spi.once(LOCK_AGAINST_DROP, &[Arg::from(name.as_str())]))
-            .ok_or_else(|| Error::UnknownQueue(name.to_string()))
+            .ok_or_else(|| queue_places::unknown(name))
     })
 }
 
@@ -197,7 +204,7 @@ pub fn has_key_order(name: &QueueName) -> bool {
 pub fn id(name: &QueueName) -> Result<i32> {
     spi::connect(|spi| {
         first_id(&spi.once(GET_ID, &[Arg::from(name.as_str())]))
-            .ok_or_else(|| Error::UnknownQueue(name.to_string()))
+            .ok_or_else(|| queue_places::unknown(name))
     })
 }
 
@@ -212,7 +219,7 @@ const GET_CURRENT_VERSION: &str = "select current_version from fetchq.queues whe
 pub fn current_version(name: &QueueName) -> Result<i32> {
     spi::connect(|spi| {
         first_id(&spi.once(GET_CURRENT_VERSION, &[Arg::from(name.as_str())]))
-            .ok_or_else(|| Error::UnknownQueue(name.to_string()))
+            .ok_or_else(|| queue_places::unknown(name))
     })
 }
 
@@ -261,7 +268,7 @@ const LOCK: &str = "select id from fetchq.queues where name {=} $1 for no key up
 /// Fails with `Error::UnknownQueue`.
 pub fn lock(spi: &Spi, name: &QueueName) -> Result<i32> {
     first_id(&spi.once(LOCK, &[Arg::from(name.as_str())]))
-        .ok_or_else(|| Error::UnknownQueue(name.to_string()))
+        .ok_or_else(|| queue_places::unknown(name))
 }
 
 const TRY_LOCK: &str =
@@ -288,7 +295,7 @@ pub fn lock_now(name: &QueueName) -> Result<i32> {
 pub(super) fn keep_writers_away(name: &QueueName) -> Result<()> {
     match relation::lock_data_table(&name.relation("docs"), LockMode::Writers, true) {
         NamedLock::Held(..) => Ok(()),
-        NamedLock::Missing | NamedLock::Busy => Err(Error::UnknownQueue(name.to_string())),
+        NamedLock::Missing | NamedLock::Busy => Err(queue_places::unknown(name)),
     }
 }
 

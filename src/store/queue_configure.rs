@@ -15,7 +15,9 @@ use crate::pg::{session, subtransaction};
 use crate::store::policy::KeyOrder;
 use crate::store::queue::{self, lock_against_drop};
 use crate::store::rights::{self, Right};
-use crate::store::{cap, grants, ordering_setup, queue_tables, rate, retention, triggers};
+use crate::store::{
+    cap, grants, ordering_setup, queue_places, queue_tables, rate, retention, triggers,
+};
 
 /// Reads settings that a caller has passed, or that a row of `fetchq.queue_defaults` has.
 ///
@@ -87,7 +89,7 @@ fn describe(name: &QueueName, changes: &Changes) -> Result<String> {
         ];
         let rows = spi.once(DESCRIBE, &args);
         match rows.is_empty() {
-            true => Err(Error::UnknownQueue(name.to_string())),
+            true => Err(queue_places::unknown(name)),
             false => Ok(rows.json_text(0, 1)),
         }
     })
@@ -149,7 +151,7 @@ fn limits(name: &QueueName) -> Result<Limits> {
     spi::connect(|spi| {
         let rows = spi.once(GET_LIMITS, &[Arg::from(name.as_str())]);
         if rows.is_empty() {
-            return Err(Error::UnknownQueue(name.to_string()));
+            return Err(queue_places::unknown(name));
         }
         Ok(Limits {
             max_active: rows.get(0, 1),

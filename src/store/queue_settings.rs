@@ -1,11 +1,11 @@
 //! Setting the columns of a queue's row in the registry.
 
 use crate::domain::names::QueueName;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::pg::json::Jsonb;
 use crate::pg::spi;
 use crate::pg::value::Arg;
-use crate::store::{queue, triggers};
+use crate::store::{queue, queue_places, triggers};
 
 const SET_MAX_ATTEMPTS: &str = "update fetchq.queues set max_attempts = $2 where name {=} $1";
 
@@ -21,7 +21,7 @@ const SET_METRICS_RETENTION: &str =
 fn set(name: &QueueName, sql: &str, value: Arg) -> Result<i32> {
     spi::connect(
         |spi| match spi.once(sql, &[Arg::from(name.as_str()), value]).affected() {
-            0 => Err(Error::UnknownQueue(name.to_string())),
+            0 => Err(queue_places::unknown(name)),
             n => Ok(n),
         },
     )

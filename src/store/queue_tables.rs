@@ -8,6 +8,7 @@ use crate::pg::relation::{self, LockMode, NamedLock};
 use crate::pg::role::{self, as_extension_owner};
 use crate::pg::spi::{self, Spi};
 use crate::pg::value::Arg;
+use crate::store::queue_places;
 use crate::store::statement::render;
 use crate::store::triggers::create_ready_trigger;
 use crate::store::{grants, rights};
@@ -235,7 +236,7 @@ pub(super) fn create_index(spi: &Spi, name: &QueueName, index: &str, sql: &str) 
     let docs = name.relation("docs");
     let NamedLock::Held(table, _) = relation::lock_data_table(&docs, LockMode::Writers, true)
     else {
-        return Err(Error::UnknownQueue(name.to_string()));
+        return Err(queue_places::unknown(name));
     };
     if !relation::has_only_builtin_types(table) {
         return Err(Error::AlteredTable(name.to_string()));

@@ -23,7 +23,7 @@ use crate::store::dead_letters::{PART, REVIVE, inserted_numbers};
 use crate::store::doc_selection::{self, BulkRequest, Origin, Selected, Selection};
 use crate::store::history;
 use crate::store::open_queue::Queue;
-use crate::store::owned_queue::OwnedQueue;
+use crate::store::owned_queue::{OwnedQueue, without_dead_letters};
 use crate::store::rights;
 
 // Anybody may write an origin. One whose subject is too long is not used. $15: subjects of
@@ -103,18 +103,15 @@ const INSERT_RETURNED: &str =
 /// A notice tells which documents stay, and why; so does a warning where a role that could have
 /// forged them may not push into their queue. If that is the queue that the caller names, fails
 /// with `Error::MayNotCarry`. Fails with `Error::NoRight` when the caller
-/// has not the right to do it, with `Error::DeadLetterGone`, with `Error::NoNumbers`, and with
+/// has not the right to do it, with `Error::DeadLetterGone`, with `Error::DeadLetterElsewhere`, with
+/// `Error::NoNumbers`, and with
 /// `Error::NotRemoved`.
 pub fn redrive(queue: &OwnedQueue, request: &BulkRequest) -> Result<i32> {
     queue.authorize(&[Privilege::Select, Privilege::Update])?;
     let dead_letter_queue = match &queue.policy.dead_letter {
-        Some(target) => Some(OwnedQueue::open(target).map_err(|e| match e {
-            Error::UnknownQueue(_) => Error::DeadLetterGone {
-                queue: queue.name.to_string(),
-                target: target.to_string(),
-            },
-            other => other,
-        })?),
+        Some(target) => Some(
+            OwnedQueue::open(target).map_err(|e| without_dead_letters(e, &queue.name, target))?,
+        ),
         None => None,
     };
     let origins = open_origins(queue)?;
@@ -141,14 +138,14 @@ pub fn redrive(queue: &OwnedQueue, request: &BulkRequest) -> Result<i32> {
             break;
         }
         match &origin.queue {
-            Some(origin) => match return_to_origin(queue, origin, request, request.limit - n) {
+            Ok(origin) => match return_to_origin(queue, origin, request, request.limit - n) {
                 Ok(returned) => n += returned,
                 // One document with a forged origin must not keep the others from returning.
                 Err(e @ Error::MayNotCarry { .. }) => e.warn(),
                 Err(other) => return Err(other),
             },
-            None => notice!(
-                "documents of queue \"{}\" stay, because queue \"{}\", where they came from, no longer exists",
+            Err(reason) => notice!(
+                "documents of queue \"{}\" stay, because queue \"{}\", where they came from, {reason}",
                 queue.name,
                 origin.name
             ),
@@ -160,8 +157,9 @@ pub fn redrive(queue: &OwnedQueue, request: &BulkRequest) -> Result<i32> {
 /// A queue that documents of a dead-letter queue came from.
 struct OriginQueue {
     name: String,
-    /// None: it was dropped, or its name is none of a queue.
-    queue: Option<OwnedQueue>,
+    /// Or why documents do not go back there: it was dropped, it lives on another server, or its
+    /// name is none of a queue.
+    queue: std::result::Result<OwnedQueue, String>,
 }
 
 /// The other queues that the documents of a queue came from.
@@ -172,13 +170,17 @@ fn open_origins(queue: &OwnedQueue) -> Result<Vec<OriginQueue>> {
             (0..rows.len()).filter_map(|row| rows.get(row, 1)).collect()
         })
     });
+    let gone = || "no longer exists".to_owned();
     let mut origins = Vec::with_capacity(names.len());
     for name in names {
         let opened = match QueueName::parse(&name) {
             Ok(parsed) if parsed == queue.name => continue,
             Ok(parsed) => match OwnedQueue::open(&parsed) {
-                Ok(queue) => Some(queue),
-                Err(Error::UnknownQueue(_)) => None,
+                Ok(queue) => Ok(queue),
+                Err(Error::UnknownQueue(_)) => Err(gone()),
+                Err(Error::QueueElsewhere { place, .. }) => {
+                    Err(format!("lives on another server: {place}"))
+                }
                 // Anybody may write an origin, also one on which the caller has no rights.
                 Err(e @ Error::NoRight { .. }) => {
                     e.warn();
@@ -186,7 +188,7 @@ fn open_origins(queue: &OwnedQueue) -> Result<Vec<OriginQueue>> {
                 }
                 Err(other) => return Err(other),
             },
-            Err(_) => None,
+            Err(_) => Err(gone()),
         };
         origins.push(OriginQueue {
             name,

@@ -8,6 +8,7 @@ use crate::pg::spi;
 use crate::pg::time::Interval;
 use crate::pg::value::Arg;
 use crate::store::open_queue::Queue;
+use crate::store::queue_places;
 use crate::store::statement::render;
 
 // The newest row of each metric and unit of time stays. Rows that another session is removing
@@ -56,7 +57,7 @@ pub fn metrics_retention(name: &QueueName) -> Result<String> {
             rows.get(0, 1)
         }
     })
-    .ok_or_else(|| Error::UnknownQueue(name.to_string()))
+    .ok_or_else(|| queue_places::unknown(name))
 }
 
 /// The units of time of date_trunc().

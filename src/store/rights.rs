@@ -15,6 +15,7 @@ use crate::pg::relation;
 use crate::pg::role::{self, Privilege, as_role};
 use crate::pg::spi;
 use crate::pg::value::Arg;
+use crate::store::queue_places;
 
 /// A right on a queue. A superuser, and the role that owns the extension, have all of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -128,24 +129,33 @@ pub fn has_on(table: Oid, right: Right) -> bool {
 
 /// Fails with `Error::NoRight` when the caller lacks a right on a queue that exists. What follows
 /// has to find out whether it does.
+///
+/// Fails with `Error::QueueElsewhere` for a queue that lives on another server.
 pub fn require(name: &QueueName, right: Right) -> Result<()> {
-    if has(name, right) || docs_table(name).is_none() && !is_registered(name) {
-        Ok(())
-    } else {
-        Err(no_right(name, role::current(), right))
+    match docs_table(name) {
+        Some(table) if right.is_held_on(table) => Ok(()),
+        // An older snapshot may still show a queue in the registry that has moved away.
+        None => {
+            queue_places::require_here(name)?;
+            match !is_registered(name) || acl::owns_extension() {
+                true => Ok(()),
+                false => Err(no_right(name, role::current(), right)),
+            }
+        }
+        Some(_) => Err(no_right(name, role::current(), right)),
     }
 }
 
 /// As [`require`], for what does not find out whether the queue exists.
 ///
-/// Fails with `Error::UnknownQueue` when it does not, unless the caller owns the extension.
+/// Fails with `Error::UnknownQueue` when it does not, unless the caller owns the extension, and with
+/// `Error::QueueElsewhere`.
 pub fn require_existing(name: &QueueName, right: Right) -> Result<()> {
+    require(name, right)?;
     if has(name, right) {
         Ok(())
-    } else if docs_table(name).is_none() && !is_registered(name) {
-        Err(Error::UnknownQueue(name.to_string()))
     } else {
-        Err(no_right(name, role::current(), right))
+        Err(queue_places::unknown(name))
     }
 }
 

@@ -10,7 +10,7 @@ use crate::pg::spi::{self, Rows, Spi};
 use crate::pg::time::Interval;
 use crate::pg::value::Arg;
 use crate::store::jobs::OTHER_OWNERS_FIRST;
-use crate::store::rights::{Right, Scope};
+use crate::store::rights::Scope;
 
 /// When a schedule ticks: a cron expression or an interval, as its author gave it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -395,10 +395,9 @@ pub fn next_due() -> Option<i64> {
     })
 }
 
-/// Adds the schedules of all queues that the caller may read to a result, by name.
-pub fn list(out: &mut RowSink) {
-    let args = Scope::of(Right::Read).args();
-    spi::connect(|spi| out.extend(&spi.once(LIST, &args)));
+/// Adds the schedules of these queues to a result, by name.
+pub fn list(queues: &Scope, out: &mut RowSink) {
+    spi::connect(|spi| out.extend(&spi.once(LIST, &queues.args())));
 }
 
 const GET_QUEUE: &str = "select queue::text from fetchq.schedules where name {=} $1";

@@ -22,6 +22,7 @@ use crate::ready::key::Index;
 use crate::store::known_tables::{Facts, Indexes, KnownTables};
 use crate::store::lateness::CHUNK_QUEUES;
 use crate::store::plans::run_in;
+use crate::store::queue_places;
 use crate::store::rights::{self, Right, Scope};
 use crate::store::statement::Statement;
 use crate::store::stats_counted::{Counted, Period, Reading, try_lock};
@@ -150,7 +151,7 @@ pub fn list(name: Option<&QueueName>, out: &mut RowSink) -> Result<()> {
     };
     let all = read(&scope, Period::LastMinutes, time::clock());
     if let (true, Some(name)) = (all.queues.is_empty(), name) {
-        return Err(Error::UnknownQueue(name.to_string()));
+        return Err(queue_places::unknown(name));
     }
     for queue in &all.queues {
         out.push(&row(queue));

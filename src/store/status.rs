@@ -13,6 +13,7 @@ use crate::ready::key::{Index, Key};
 use crate::settings;
 use crate::signals::board;
 use crate::store::lateness::{self, Report};
+use crate::store::queue_places;
 use crate::store::statement::render_shared;
 use crate::store::stats;
 
@@ -218,6 +219,17 @@ select component, state, detail, hint from (
             then 'See fetchq.schedule_list(), and the log of the server.' end
     from fetchq.schedules s
     union all
+    select 17, 'places', case when count(*) {=} 0 then 'none' else 'elsewhere' end,
+        case when count(*) {>} 0 then format('%s queues live on other servers: ', count(*))
+            {||} string_agg(format('\"%s\" on %s', p.queue, p.place), ', ' order by p.n) filter (where p.n {<=} 3)
+            {||} case when count(*) {>} 3 then format(' and %s more', count(*) {-} 3) else '' end end,
+        null
+    from (
+        select e.queue, e.place, row_number() over (order by e.queue) as n
+        from fetchq.queue_places e
+        -- A queue that is here is served here, whatever is recorded.
+        where not exists (select from fetchq.queues q where q.name {=} e.queue)) p
+    union all
     select 20, 'backlog', case when $31 {>} 0 or $11 is not null then 'waiting'
             when $31 is null then 'unknown' else 'none' end,
         coalesce($31::text {||} ' pending', 'not known')
@@ -377,7 +389,7 @@ pub fn report_unfit(unfit: &Error, out: &mut RowSink) {
 /// queue.
 pub fn ready_floors(name: &QueueName, out: &mut RowSink) -> Result<()> {
     let Some(table) = relation::lookup_data_table(&name.relation("docs")) else {
-        return Err(Error::UnknownQueue(name.to_string()));
+        return Err(queue_places::unknown(name));
     };
     for (index, version, view) in floors::describe(table) {
         let index = match index {

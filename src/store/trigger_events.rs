@@ -71,7 +71,7 @@ fn queue_of(event: &TriggerEvent, not_ours: impl Fn() -> Error) -> Result<Option
     match Queue::open(&QueueName::parse(&name)?) {
         Ok(queue) if queue.table == event.table => Ok(Some(queue)),
         Ok(_) => Err(not_ours()),
-        Err(Error::UnknownQueue(_)) => Ok(None),
+        Err(e) if e.is_missing_queue() => Ok(None),
         Err(e) => Err(e),
     }
 }

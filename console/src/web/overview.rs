@@ -96,7 +96,7 @@ pub fn problems(context: &Context, snapshot: &Snapshot) -> Markup {
             }
         }
         p class="facts" {
-            @for component in good.iter().filter(|c| ["server", "background worker", "backlog", "schedules"].contains(&c.component.as_str())) {
+            @for component in good.iter().filter(|c| is_fact(&c.component, c.state.as_deref())) {
                 span {
                     strong { (component.component) } " " (component.state.as_deref().unwrap_or_default())
                     @if let Some(detail) = &component.detail { " " span class="muted" { (detail) } }
@@ -104,6 +104,16 @@ pub fn problems(context: &Context, snapshot: &Snapshot) -> Markup {
             }
             span { a href=(context.address("/maintenance")) { "All " (snapshot.status.len()) " parts" } }
         }
+    }
+}
+
+/// Whether the overview names a part with which nothing is wrong.
+fn is_fact(component: &str, state: Option<&str>) -> bool {
+    match component {
+        "server" | "background worker" | "backlog" | "schedules" => true,
+        // Only where queues have moved away.
+        "places" => state == Some("elsewhere"),
+        _ => false,
     }
 }
 

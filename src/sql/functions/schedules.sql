@@ -14,28 +14,28 @@ as 'MODULE_PATHNAME', 'schedule_create_wrapper';
 comment on function fetchq.schedule_create(text, text, text, jsonb, text, int, int, text, int, interval, timestamptz, timestamptz, boolean, jsonb) is
     'Pushes a document at each tick of a cron expression or an interval; with replace it changes a schedule that exists';
 
-create function fetchq.schedule_drop(name text, out was_dropped boolean)
+create function fetchq.schedule_drop(name text, queue text default null, out was_dropped boolean)
 language c volatile parallel unsafe
 set search_path = pg_catalog, pg_temp
 as 'MODULE_PATHNAME', 'schedule_drop_wrapper';
-comment on function fetchq.schedule_drop(text) is
-    'Drops a schedule; false when there is none; its documents stay';
+comment on function fetchq.schedule_drop(text, text) is
+    'Drops a schedule; false when there is none, or when the queue that is named has none of that name; its documents stay';
 
-create function fetchq.schedule_pause(name text, out was_paused boolean)
+create function fetchq.schedule_pause(name text, queue text default null, out was_paused boolean)
 language c volatile parallel unsafe
 set search_path = pg_catalog, pg_temp
 as 'MODULE_PATHNAME', 'schedule_pause_wrapper';
-comment on function fetchq.schedule_pause(text) is
+comment on function fetchq.schedule_pause(text, text) is
     'Pauses a schedule; false when it is paused already';
 
 create function fetchq.schedule_resume(
-    name text,
+    name text, queue text default null,
     out was_resumed boolean, out next_tick timestamptz
 )
 language c volatile parallel unsafe
 set search_path = pg_catalog, pg_temp
 as 'MODULE_PATHNAME', 'schedule_resume_wrapper';
-comment on function fetchq.schedule_resume(text) is
+comment on function fetchq.schedule_resume(text, text) is
     'Resumes a schedule with its next tick, without the ticks of the pause; one that was not paused and failed is retried at once';
 
 create type fetchq.schedule as (
@@ -62,14 +62,14 @@ create type fetchq.schedule as (
 );
 comment on type fetchq.schedule is 'A row of fetchq.schedule_list()';
 
-create function fetchq.schedule_list()
+create function fetchq.schedule_list(queue text default null)
 returns setof fetchq.schedule
 language c stable parallel unsafe
 set search_path = pg_catalog, pg_temp
 set intervalstyle = postgres_verbose
 as 'MODULE_PATHNAME', 'schedule_list_wrapper';
-comment on function fetchq.schedule_list() is
-    'All schedules and their states: active, paused, failing or ended';
+comment on function fetchq.schedule_list(text) is
+    'All schedules, or those of one queue, and their states: active, paused, failing or ended';
 
 create function fetchq.schedule_preview(
     schedule text, timezone text default 'UTC', from_time timestamptz default pg_catalog.now(),
@@ -83,14 +83,14 @@ comment on function fetchq.schedule_preview(text, text, timestamptz, int) is
     'The next n ticks after a time, from which an interval is counted';
 
 create function fetchq.schedule_run(
-    max_schedules int default 100,
+    max_schedules int default 100, queue text default null,
     out processed bigint, out affected bigint
 )
 language c volatile parallel unsafe
 set search_path = pg_catalog, pg_temp
 as 'MODULE_PATHNAME', 'schedule_run_wrapper';
-comment on function fetchq.schedule_run(int) is
-    'Runs the schedules that are due now, and gives the numbers of schedules and of new documents; the background worker and mnt_job_run() do so too';
+comment on function fetchq.schedule_run(int, text) is
+    'Runs the schedules that are due now, of all queues or of one, and gives the numbers of schedules and of new documents; the background worker and mnt_job_run() do so too';
 
 create function fetchq.schedule_run_at(
     max_schedules int, as_of timestamptz,
@@ -103,11 +103,11 @@ comment on function fetchq.schedule_run_at(int, timestamptz) is
     'For tests: runs the schedules that are due at another time';
 
 create function fetchq.schedule_tick(
-    name text,
+    name text, queue text default null,
     out subject text, out was_created boolean
 )
 language c volatile parallel unsafe
 set search_path = pg_catalog, pg_temp
 as 'MODULE_PATHNAME', 'schedule_tick_wrapper';
-comment on function fetchq.schedule_tick(text) is
+comment on function fetchq.schedule_tick(text, text) is
     'Pushes the document of an extra tick now; the schedule itself does not change, and may be paused or ended';

@@ -2,6 +2,7 @@
 
 #[pgrx::pg_schema]
 mod tests {
+    use crate::error::Error;
     use crate::pg::spi;
     use crate::pg::subtransaction;
     use crate::store::open_queue::*;

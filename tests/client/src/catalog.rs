@@ -141,6 +141,8 @@ impl Function {
         match (argument.name.as_str(), &argument.ty) {
             ("queue", _) => Value::text("q"),
             ("queues", _) => Value::texts(&["q"]),
+            // The queue is here.
+            ("place", _) => Value::text(""),
             ("subject", _) if settles => Value::text("active"),
             ("subject", _) if self.name == "doc_revive" => Value::text("killed"),
             ("subject", _) if self.name == "doc_set_due" || self.name == "doc_set_priority" => {

@@ -32,7 +32,11 @@ const RESULTS: &[(&str, &str)] = &[
         "docs_set_due(text, timestamptz, interval, jsonb, int4, bool)",
         "affected int8",
     ),
-    ("schedule_tick(text)", "subject text, was_created bool"),
+    (
+        "schedule_tick(text, text)",
+        "subject text, was_created bool",
+    ),
+    ("queue_place_set(text, text)", "was_set bool"),
     ("queue_settings(text)", "all_settings jsonb"),
     ("queue_default_is_valid(text, jsonb)", "is_valid bool"),
     ("queue_drop(text)", "was_dropped bool, queue_id int4"),

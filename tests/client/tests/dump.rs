@@ -33,6 +33,7 @@ async fn fill(session: &Session) {
              alter table fetchq_data.owned__metrics owner to fetchq_dump_owner;
              grant usage on schema fetchq, fetchq_data to fetchq_dump_owner;
              grant execute on function fetchq.queue_create to fetchq_dump_owner;
+             select fetchq.queue_place_set('away', 'db2:5432/app');
              insert into fetchq.queue_defaults values ('lease', '\"7 min\"'), ('metrics_retention', '[]');
              update fetchq.queues set is_active = false, config = '{\"mine\": true}' where name = 'empty';
              update fetchq.jobs set settings = '{\"delay\": \"17s\", \"duration\": \"3m\"}', next_iteration = now() + interval '1 hour' where task = 'lgp';
@@ -86,6 +87,7 @@ async fn state(session: &Session) -> Vec<Vec<String>> {
     for sql in [
         "select * from fetchq.queues order by id",
         "select * from fetchq.queue_defaults order by setting",
+        "select * from fetchq.queue_places order by queue",
         "select name, fetchq.queue_settings(name) from fetchq.queues order by id",
         "select * from fetchq.jobs order by id",
         "select * from fetchq.schedules order by name",
@@ -157,6 +159,8 @@ async fn goes_on(session: &mut Session) {
         .text("select was_created from fetchq.queue_create('q')")
         .await;
     assert_eq!(created, "f", "the queue must exist already");
+    let push = "select fetchq.doc_push('away', 'a')";
+    assert_eq!(session.state(push).await, "3D000");
     let last_id = session.text("select max(id) from fetchq.queues").await;
     let new_id = session
         .text("select queue_id from fetchq.queue_create('fresh')")

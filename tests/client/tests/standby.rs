@@ -162,7 +162,12 @@ async fn a_hot_standby_and_its_promotion() {
 
     // The queue is created before the standby reads it, and changed after it has cached plans.
     prepare_queue(&primary).await;
+    primary
+        .sql("select fetchq.queue_place_set('away', 'db2')")
+        .await;
     caught_up(&primary, &standby).await;
+    let elsewhere = "select * from fetchq.metric_get_common('away')";
+    assert_eq!(standby.state(elsewhere).await, "3D000");
     assert_eq!(read_all(&standby).await, read_all(&primary).await);
     counters_are_exact(&mut standby, "q").await;
     primary

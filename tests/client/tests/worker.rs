@@ -462,6 +462,7 @@ async fn status_and_progress() {
         "maintenance: recounts: fine",
         "maintenance: retention: fine",
         "schedules: none",
+        "places: none",
         "backlog: none",
         "planned: in time",
         "leases: in time",

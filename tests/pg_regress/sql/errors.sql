@@ -7,23 +7,6 @@ set fetchq.compat = '4.2.0';
 
 -- NULL for every argument of every function; the other arguments are valid.
 set client_min_messages = error;
-create function test.value(argument text, type text) returns text language sql as $$
-    select case type
-        when 'text' then case argument
-            when 'queue' then '''rq_err''' when 'subject' then '''absent''' when 'message' then '''m''' when 'metric' then '''null test'''
-            when 'documents' then $q$'(''s1'', 0, ''{}'', {DATA})'$q$ when 'retention' then '''1h''' when 'direction' then '''ASC'''
-            when 'table_name' then '''fetchq_data.rq_err__logs''' when 'field' then '''created_at''' when 'unit' then '''hour''' when 'family' then '''fetchq_info''' when 'mode' then '''ignore''' when 'target' then '''rq_err2''' when 'setting' then '''max_attempts''' when 'role' then '''pg_monitor''' when 'kind' then '''reader''' when 'binding' then '''off''' when 'on_lost' then '''error''' when 'after' then '''1-1''' else '''5m''' end || '::text'
-        when 'integer' then case argument when 'max_attempts' then '1' else '0' end
-        when 'bigint' then '1'
-        when 'double precision' then '1'
-        when 'boolean' then 'false'
-        when 'jsonb' then case argument when 'policy' then '''[]''' when 'value' then '''7''' when 'filter' then '''{"subject": "s1"}''' when 'metrics' then '''[]''' when 'docs' then '''[]''' when 'settlements' then '''[]''' else '''{}''' end || '::jsonb'
-        when 'interval' then case argument when 'delay' then 'null::interval' else 'interval ''5m''' end
-        when 'text[]' then case argument when 'queues' then 'array[''rq_err'']' else 'array[''s1'']' end
-        when 'integer[]' then 'array[1]'
-        when 'jsonb[]' then 'array[''{}'']::jsonb[]'
-        else 'timestamptz ''2020-01-01''' end;
-$$;
 -- What a call changes that is accepted is undone.
 create function test.undone(command text) returns text language plpgsql as $$
 begin
@@ -39,7 +22,7 @@ from pg_proc p, generate_series(1, p.pronargs) n, generate_series(1, p.pronargs)
 where p.pronamespace = 'fetchq'::regnamespace and p.prokind = 'f'
 group by p.oid, p.proname, p.proargnames, p.pronargs, p.proargtypes, n
 order by p.proname collate "C", p.pronargs, oidvectortypes(p.proargtypes) collate "C", n;
-drop function test.value(text, text), test.undone(text);
+drop function test.undone(text);
 reset client_min_messages;
 select count(*) from fetchq_data.rq_err__docs where subject <> 's1';
 select count(*) from fetchq_data.rq_err__logs where subject <> 'absent';

@@ -68,6 +68,43 @@ select fetchq.doc_drop_many('rq_sched', array(select subject from fetchq.doc_pic
 delete from fetchq_data.rq_sched__docs;
 select fetchq.metric_reset('rq_sched') is not null as was_reset;
 
+-- With a queue: the schedule has to belong to it, and the queue has to exist.
+select was_created from fetchq.queue_create('rq_sched2');
+select was_created from fetchq.schedule_create('of two', 'rq_sched2', '@hourly', starts_at => '2100-01-01');
+select name, queue from fetchq.schedule_list('RQ_Sched2');
+select name from fetchq.schedule_list(queue => 'rq_sched');
+select count(*) from fetchq.schedule_list(null);
+\pset format unaligned
+\pset tuples_only on
+select c || ' => ' || test.error('select fetchq.' || c) from unnest(array[
+    $$schedule_pause('of two', 'rq_sched')$$, $$schedule_resume('of two', 'rq_sched')$$, $$schedule_tick('of two', 'rq_sched')$$,
+    $$schedule_pause('none', 'rq_sched')$$, $$schedule_drop('of two', 'rq_nope')$$, $$schedule_pause('of two', 'rq_nope')$$, $$schedule_list('rq_nope')$$,
+    $$schedule_run(1, 'rq_nope')$$, $$schedule_run(1, '1')$$, $$schedule_drop('of two', '')$$]) c;
+\pset tuples_only off
+\pset format aligned
+select fetchq.schedule_pause('of two', queue => 'rq_sched2'), fetchq.schedule_pause(queue => 'rq_sched2', name => 'of two');
+select was_resumed from fetchq.schedule_resume('of two', 'rq_sched2');
+select was_created from fetchq.schedule_tick('of two', 'rq_sched2');
+-- Only the schedules of the queue run that are due.
+update fetchq.schedules set next_tick = now(), due_at = now(), starts_at = null where name in ('of two', 'skip');
+select * from fetchq.schedule_run(9, 'rq_sched2');
+select name, ticks from fetchq.schedule_list() where ticks > 0;
+update fetchq.schedules set next_tick = '2100-01-01', due_at = '2100-01-01', starts_at = '2100-01-01' where name = 'skip';
+-- A role needs rights on the queue that it names, and none on that of another schedule.
+create role rq_sched_role;
+grant usage on schema fetchq to rq_sched_role;
+select fetchq.queue_grant('rq_sched', 'rq_sched_role', 'manager');
+set role rq_sched_role;
+select c || ' => ' || test.error('select fetchq.' || c) as of_role from unnest(array[
+    $$schedule_list('rq_sched2')$$, $$schedule_run(1, 'rq_sched2')$$, $$schedule_drop('of two', 'rq_sched2')$$, $$schedule_drop('of two')$$]) c;
+select fetchq.schedule_drop('of two', 'rq_sched') as was_dropped, (select count(*) from fetchq.schedule_list('rq_sched')) as seen;
+reset role;
+select fetchq.queue_revoke('rq_sched', 'rq_sched_role', 'manager');
+revoke usage on schema fetchq from rq_sched_role;
+drop role rq_sched_role;
+select fetchq.schedule_drop('of two', 'rq_sched2'), fetchq.schedule_drop('of two', 'rq_sched2');
+select was_dropped from fetchq.queue_drop('rq_sched2');
+
 -- No schedule is due.
 select * from fetchq.schedule_run();
 select * from fetchq.schedule_run_at(10, '2099-12-31 23:59:59');

@@ -67,3 +67,22 @@ end $$;
 -- The extension exists, and no queue does.
 select extname from pg_extension where extname = 'fetchq';
 select count(*) from fetchq.queues;
+
+-- A valid value of an argument of a function of fetchq, as a text of SQL.
+create function test.value(argument text, type text, queue text default 'rq_err') returns text language sql as $$
+    select case type
+        when 'text' then case argument
+            when 'queue' then quote_literal(queue) when 'place' then '''''' when 'subject' then '''absent''' when 'message' then '''m''' when 'metric' then '''null test'''
+            when 'documents' then $q$'(''s1'', 0, ''{}'', {DATA})'$q$ when 'retention' then '''1h''' when 'direction' then '''ASC'''
+            when 'table_name' then '''fetchq_data.rq_err__logs''' when 'field' then '''created_at''' when 'unit' then '''hour''' when 'family' then '''fetchq_info''' when 'mode' then '''ignore''' when 'target' then '''rq_err2''' when 'setting' then '''max_attempts''' when 'role' then '''pg_monitor''' when 'kind' then '''reader''' when 'binding' then '''off''' when 'on_lost' then '''error''' when 'after' then '''1-1''' else '''5m''' end || '::text'
+        when 'integer' then case argument when 'max_attempts' then '1' else '0' end
+        when 'bigint' then '1'
+        when 'double precision' then '1'
+        when 'boolean' then 'false'
+        when 'jsonb' then case argument when 'policy' then '''[]''' when 'value' then '''7''' when 'filter' then '''{"subject": "s1"}''' when 'metrics' then '''[]''' when 'docs' then '''[]''' when 'settlements' then '''[]''' else '''{}''' end || '::jsonb'
+        when 'interval' then case argument when 'delay' then 'null::interval' else 'interval ''5m''' end
+        when 'text[]' then case argument when 'queues' then 'array[' || quote_literal(queue) || ']' else 'array[''s1'']' end
+        when 'integer[]' then 'array[1]'
+        when 'jsonb[]' then 'array[''{}'']::jsonb[]'
+        else 'timestamptz ''2020-01-01''' end;
+$$;

@@ -1,0 +1,82 @@
+//! Queues that live on another server, and the error of a call that names a queue which is not in
+//! this database.
+//!
+//! The table is read only where such an error is due, so a queue that is here costs nothing.
+
+use crate::domain::names::QueueName;
+use crate::error::{Error, Result};
+use crate::pg::relation;
+use crate::pg::spi;
+use crate::pg::value::Arg;
+
+const GET: &str = "select place from fetchq.queue_places where queue {=} $1";
+
+/// Where a queue lives that is not in this database. None: nothing is recorded.
+fn place_of(name: &QueueName) -> Option<String> {
+    // The call may have waited for the transaction that moved the queue away, and its own
+    // transaction may have an older snapshot.
+    spi::connect(|spi| {
+        let rows = spi.once_latest(GET, &[Arg::from(name.as_str())]);
+        (!rows.is_empty()).then(|| rows.get(0, 1)).flatten()
+    })
+}
+
+/// The error for a queue that is not in this database: it lives on another server, or it does not
+/// exist. Every `Error::UnknownQueue` is made here.
+pub fn unknown(name: &QueueName) -> Error {
+    match require_here(name) {
+        Err(elsewhere) => elsewhere,
+        Ok(()) => Error::UnknownQueue(name.to_string()),
+    }
+}
+
+/// Checks that a queue which is not in this database does not live on another server either.
+///
+/// Fails with `Error::QueueElsewhere`.
+pub fn require_here(name: &QueueName) -> Result<()> {
+    match place_of(name) {
+        Some(place) => Err(Error::QueueElsewhere {
+            queue: name.to_string(),
+            place,
+        }),
+        None => Ok(()),
+    }
+}
+
+/// Lets one session at a time decide where a queue lives, until its transaction ends: one that
+/// creates the queue here, or one that records a place. Names with the same number wait for each
+/// other too. Waits.
+pub fn serialize(name: &QueueName) {
+    // FNV-1a, folded to 16 bits.
+    let hash = name.as_str().bytes().fold(0x811c_9dc5_u32, |hash, byte| {
+        (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)
+    });
+    if let Some(table) = relation::lookup("fetchq", "queue_places") {
+        relation::serialize_part(table, (hash >> 16) as u16 ^ hash as u16);
+    }
+}
+
+const IS_HERE: &str = "select from fetchq.queues where name {=} $1";
+
+const SET: &str = "insert into fetchq.queue_places as p (queue, place) values ($1, $2)
+    on conflict (queue) do update set place = excluded.place, since = now()
+    where p.place {<>} excluded.place";
+
+const REMOVE: &str = "delete from fetchq.queue_places where queue {=} $1";
+
+/// Records where a queue lives; `None` removes the record. Returns whether that changed anything.
+///
+/// Fails with `Error::QueueIsHere` for a place of a queue that is in this database.
+pub fn set(name: &QueueName, place: Option<&str>) -> Result<bool> {
+    let key = Arg::from(name.as_str());
+    serialize(name);
+    spi::connect(|spi| {
+        let Some(place) = place else {
+            return Ok(spi.once(REMOVE, &[key]).affected() > 0);
+        };
+        if !spi.once_latest(IS_HERE, &[key]).is_empty() {
+            return Err(Error::QueueIsHere(name.to_string()));
+        }
+        Ok(spi.once(SET, &[key, Arg::from(place)]).affected() > 0)
+    })
+}
