@@ -13,8 +13,10 @@ pub enum How {
         write: &'static str,
     },
     /// It is read and written with another table of the list.
+    #[allow(dead_code)] // The tests read it.
     With(&'static str),
     /// It is not carried, for this reason.
+    #[allow(dead_code)] // People read it.
     Left(&'static str),
 }
 

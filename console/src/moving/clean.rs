@@ -26,6 +26,9 @@ pub async fn new_server(new: &Server, id: &str, queues: &[QueueName]) -> Result<
     let cleaned = async {
         unsubscribe(new, &Names::of(id)).await?;
         stage::drop_tables(new, queues).await?;
+        if records::state(new, id).await?.is_some() {
+            stage::remove_places(new, id).await?;
+        }
         new.run("commit").await
     };
     if let Err(failure) = cleaned.await {

@@ -52,11 +52,12 @@ fn settings(shape: &Value) -> Value {
     })
 }
 
-// A record that the queue lives elsewhere refuses its creation. It stays until the queue is live.
+// Until the queue is live here, calls on the new server say where it lives. Such a record refuses the
+// creation of the queue, so it is taken away for a moment.
 const TAKE_PLACE: &str = "delete from fetchq.queue_places where queue = $1 returning place, since::text";
 
-const GIVE_PLACE: &str =
-    "insert into fetchq.queue_places (queue, place, since) values ($1, $2, $3::text::timestamptz)";
+const GIVE_PLACE: &str = "insert into fetchq.queue_places (queue, place, since)
+    values ($1, $2, coalesce($3::text::timestamptz, now()))";
 
 const CREATE: &str = "select queue_id::bigint from fetchq.queue_create($1::text, $2::text::jsonb)";
 
@@ -80,8 +81,11 @@ pub async fn make(old: &Server, new: &Server, id: &str, queues: &[Queue]) -> Res
     let indexes = added_indexes(old, &names).await?;
     new.run("begin").await?;
     let made = async {
+        let mut placed = Vec::new();
         for (queue, shape) in queues.iter().zip(&shapes) {
-            make_one(new, &queue.name, shape).await?;
+            if !make_one(new, &queue.name, shape, &old.place).await? {
+                placed.push(queue.name.as_str());
+            }
         }
         for (name, definition) in &indexes {
             if !new.one(HAS_INDEX, &[name]).await?.get::<_, bool>(0) {
@@ -89,7 +93,7 @@ pub async fn make(old: &Server, new: &Server, id: &str, queues: &[Queue]) -> Res
             }
         }
         compare_columns(old, new, &names).await?;
-        records::set(new, id, records::COPYING, &json!({"staged": true})).await?;
+        records::set(new, id, records::COPYING, &json!({"placed": placed})).await?;
         new.run("commit").await
     };
     match made.await {
@@ -108,20 +112,36 @@ fn gone(queue: &Queue) -> Failure {
     ))
 }
 
-async fn make_one(new: &Server, name: &QueueName, shape: &Value) -> Result<()> {
-    let place = new.first(TAKE_PLACE, &[&name.as_str()]).await?;
+/// Makes the tables of a queue. `place`: where it lives now. Returns whether the new server knew before
+/// that it lives elsewhere.
+async fn make_one(new: &Server, name: &QueueName, shape: &Value, place: &str) -> Result<bool> {
+    let known = new.first(TAKE_PLACE, &[&name.as_str()]).await?;
     let settings = settings(shape).to_string();
-    let number: Option<i64> = new.one(CREATE, &[&name.as_str(), &settings]).await?.get(0);
+    let number: Option<i64> = new
+        .one(CREATE, &[&name.as_str(), &settings])
+        .await?
+        .get(0);
     let number = number.ok_or_else(|| Failure::new("queue_create() made no queue"))?;
     for sql in UNREGISTER {
         new.execute(sql, &[&number]).await?;
     }
     new.execute(UNPLAN, &[&name.as_str()]).await?;
-    if let Some(place) = place {
-        let (text, since): (String, String) = (place.get(0), place.get(1));
-        new.execute(GIVE_PLACE, &[&name.as_str(), &text, &since])
-            .await?;
-    }
+    let (place, since): (String, Option<String>) = match &known {
+        Some(row) => (row.get(0), row.get(1)),
+        None => (place.to_owned(), None),
+    };
+    new.execute(GIVE_PLACE, &[&name.as_str(), &place, &since])
+        .await?;
+    Ok(known.is_some())
+}
+
+const REMOVE_PLACES: &str = "delete from fetchq.queue_places p
+    using fetchq_move.moves m
+    where m.id = $1 and m.side = 'new' and jsonb_exists(m.detail -> 'placed', p.queue)";
+
+/// Removes the records of places that a move has made on the new server.
+pub async fn remove_places(new: &Server, id: &str) -> Result<()> {
+    new.execute(REMOVE_PLACES, &[&id]).await?;
     Ok(())
 }
 
