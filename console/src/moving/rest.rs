@@ -114,12 +114,15 @@ pub async fn register(id: &str, names: &[QueueName], new: &Server) -> Result<Vec
     let mut queues = Vec::new();
     for name in names {
         let number: i64 = new.one(NEXT_ID, &[]).await?.get(0);
+        let mut statements = Vec::new();
         for carried in &CARRIED {
             if let How::Copied { write, .. } = carried.how {
                 let rows = rows_of(id, name.as_str(), carried.table());
-                new.run(&render(write, name.as_str(), number, &rows)).await?;
+                statements.push(render(write, name.as_str(), number, &rows));
             }
         }
+        // One message for all: workers wait meanwhile.
+        new.run(&statements.join(";\n")).await?;
         queues.push(Queue {
             name: name.clone(),
             id: number,
@@ -138,10 +141,7 @@ pub async fn define(id: &str, queue: &Queue, new: &Server) -> Result<()> {
     let statements = new
         .texts(&render(READ_STATEMENTS, name, queue.id, &rows), &[])
         .await?;
-    for statement in &statements {
-        new.run(statement).await?;
-    }
-    Ok(())
+    new.run(&statements.join(";\n")).await
 }
 
 #[cfg(test)]
