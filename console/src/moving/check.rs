@@ -11,7 +11,8 @@ const IDENTITY: &str = "select system_identifier || ' ' || (
         select oid::text from pg_database where datname = current_database())
     from pg_control_system()";
 
-const ROLE: &str = "select rolsuper, pg_is_in_recovery() from pg_roles where rolname = current_user";
+const ROLE: &str =
+    "select rolsuper, pg_is_in_recovery() from pg_roles where rolname = current_user";
 
 const VERSIONS: &str = "select i.extension_version, i.library_version,
         to_regclass('fetchq.queue_places') is not null
@@ -79,9 +80,11 @@ const DEAD_LETTERS: &str = "select distinct q.dead_letter::text from fetchq.queu
 const DEFAULT_DEAD_LETTER: &str = "select d.setting from fetchq.queue_defaults d
     where d.setting = 'dead_letter' and d.value #>> '{}' = any ($1::text[])";
 
-const SCHEDULES: &str = "select s.name from fetchq.schedules s where s.queue = any ($1::text[]) order by 1";
+const SCHEDULES: &str =
+    "select s.name from fetchq.schedules s where s.queue = any ($1::text[]) order by 1";
 
-const TAKEN_SCHEDULES: &str = "select s.name || ' (of queue ' || s.queue || ')' from fetchq.schedules s
+const TAKEN_SCHEDULES: &str =
+    "select s.name || ' (of queue ' || s.queue || ')' from fetchq.schedules s
     where s.name = any ($1::text[]) order by 1";
 
 // The roles that own tables of the queues, have grants on them, or have made schedules.
@@ -103,7 +106,8 @@ const ROLES: &str = "with tables as (
 const MISSING_ROLES: &str = "select r from unnest($1::text[]) r
     where not exists (select from pg_roles where rolname = r) order by 1";
 
-const TABLESPACES: &str = "select distinct c.relname::text || ' (' || s.spcname || ')' from pg_class c
+const TABLESPACES: &str =
+    "select distinct c.relname::text || ' (' || s.spcname || ')' from pg_class c
     join pg_tablespace s on s.oid = c.reltablespace
     where c.relnamespace = 'fetchq_data'::regnamespace and c.relname = any ($1::text[]) order by 1";
 
@@ -276,7 +280,10 @@ async fn find_queues(
         let name = name.as_str();
         match place {
             Some(place) => problems.add(
-                format!("queue \"{name}\" does not live on {}, but on {place}", old.name()),
+                format!(
+                    "queue \"{name}\" does not live on {}, but on {place}",
+                    old.name()
+                ),
                 "Give that server as --from.",
             ),
             None => problems.add(
@@ -304,9 +311,9 @@ pub async fn read_queues(server: &Server, names: &[QueueName]) -> Result<Vec<Que
 
 /// The names of the tables that queues can have, without the schema.
 pub fn table_names(names: &[QueueName]) -> Vec<String> {
-    let all = names.iter().flat_map(|name| {
-        super::name::TABLES.map(|suffix| format!("{}__{suffix}", name.as_str()))
-    });
+    let all = names
+        .iter()
+        .flat_map(|name| super::name::TABLES.map(|suffix| format!("{}__{suffix}", name.as_str())));
     all.collect()
 }
 
@@ -317,7 +324,11 @@ async fn check_new(new: &Server, names: &[QueueName], problems: &mut Problems) -
     let taken = read_queues(new, names).await?;
     for queue in &taken {
         problems.add(
-            format!("{} has a queue \"{}\" already", new.name(), queue.name.as_str()),
+            format!(
+                "{} has a queue \"{}\" already",
+                new.name(),
+                queue.name.as_str()
+            ),
             "Queues are not merged: drop it there, or give another server.",
         );
     }

@@ -104,7 +104,10 @@ mod tests {
 
     #[test]
     fn the_slots_of_other_subscriptions_are_left_alone() {
-        assert_eq!(copy_slots(Some(123)).as_deref(), Some("pg\\_123\\_sync\\_%"));
+        assert_eq!(
+            copy_slots(Some(123)).as_deref(),
+            Some("pg\\_123\\_sync\\_%")
+        );
         assert_eq!(copy_slots(None), None);
     }
 }

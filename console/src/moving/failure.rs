@@ -56,7 +56,9 @@ impl Failure {
 
     /// Whether the switch can be tried again.
     pub fn is_busy(&self) -> bool {
-        self.code.as_deref().is_some_and(|code| BUSY.contains(&code))
+        self.code
+            .as_deref()
+            .is_some_and(|code| BUSY.contains(&code))
     }
 
     /// Whether the connection is gone.
@@ -83,7 +85,9 @@ mod tests {
     fn only_a_lock_that_is_not_available_is_tried_again() {
         assert!(Failure::busy("later").is_busy());
         assert!(!Failure::new("never").is_busy());
-        let shown = Failure::new("it is full").with_hint("Make room.").to_string();
+        let shown = Failure::new("it is full")
+            .with_hint("Make room.")
+            .to_string();
         assert_eq!(shown, "it is full\nhint: Make room.");
     }
 }

@@ -73,8 +73,6 @@ const PACK: &str = "select fetchq.metric_log_pack()::text";
 pub async fn tidy(new: &Server, queues: &[QueueName]) {
     let _ = new.rows(PACK, &[]).await;
     for queue in queues {
-        let _ = new
-            .run(&format!("analyze {}", queue.table("docs")))
-            .await;
+        let _ = new.run(&format!("analyze {}", queue.table("docs"))).await;
     }
 }

@@ -43,7 +43,11 @@ pub async fn run(
         .stdin(Stdio::null())
         .stdout(Stdio::from(std::io::stderr()));
     // The strings with passwords are not for the hook.
-    for variable in ["FETCHQ_MOVE_FROM", "FETCHQ_MOVE_TO", "FETCHQ_MOVE_SUBSCRIBE"] {
+    for variable in [
+        "FETCHQ_MOVE_FROM",
+        "FETCHQ_MOVE_TO",
+        "FETCHQ_MOVE_SUBSCRIBE",
+    ] {
         command.env_remove(variable);
     }
     let ended = tokio::task::spawn_blocking(move || command.status()).await;
@@ -63,11 +67,17 @@ mod tests {
     #[tokio::test(flavor = "multi_thread")]
     async fn a_hook_gets_the_names_and_its_failure_is_reported() {
         let queues = QueueName::parse_all(&["b".to_owned(), "a".to_owned()]).unwrap();
-        let test = "test \"$FETCHQ_MOVE_HOOK $FETCHQ_MOVE_QUEUES $FETCHQ_MOVE_PLACE\" = 'after a b there'";
-        run(When::After, Some(test), &queues, "there").await.unwrap();
+        let test =
+            "test \"$FETCHQ_MOVE_HOOK $FETCHQ_MOVE_QUEUES $FETCHQ_MOVE_PLACE\" = 'after a b there'";
+        run(When::After, Some(test), &queues, "there")
+            .await
+            .unwrap();
         let failed = run(When::Undo, Some("exit 3"), &queues, "there").await;
         let message = failed.unwrap_err().to_string();
-        assert!(message.contains("--undo") && message.contains('3'), "{message}");
+        assert!(
+            message.contains("--undo") && message.contains('3'),
+            "{message}"
+        );
         run(When::Before, None, &queues, "there").await.unwrap();
     }
 }

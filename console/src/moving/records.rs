@@ -44,7 +44,8 @@ const FIND: &str = "select m.id, m.queues, m.state, m.detail from fetchq_move.mo
     where m.side = $1 and m.queues && $2::text[]
     order by m.since";
 
-const ADD: &str = "insert into fetchq_move.moves (id, side, queues, state) values ($1, $2, $3::text[], $4)";
+const ADD: &str =
+    "insert into fetchq_move.moves (id, side, queues, state) values ($1, $2, $3::text[], $4)";
 
 const SET: &str = "update fetchq_move.moves set state = $3, detail = detail || $4::text::jsonb
     where id = $1 and side = $2";
@@ -138,10 +139,7 @@ pub async fn add(server: &Server, id: &str, queues: &[QueueName], state: &str) -
 /// Changes the state of a move, and adds to its detail.
 pub async fn set(server: &Server, id: &str, state: &str, detail: &Value) -> Result<()> {
     let (code, detail) = (server.side.code(), detail.to_string());
-    match server
-        .execute(SET, &[&id, &code, &state, &detail])
-        .await?
-    {
+    match server.execute(SET, &[&id, &code, &state, &detail]).await? {
         1 => Ok(()),
         _ => Err(Failure::new(format!(
             "{}: the record of the move is gone from fetchq_move.moves",
@@ -183,11 +181,11 @@ async fn remove_in_transaction(server: &Server, id: &str) -> Result<()> {
 }
 
 // The first number is that of all locks of this command. The lock belongs to the session.
-const TRY_LOCK: &str = "select pg_try_advisory_lock(1718712694, hashtext('move ' || $1::text))";
+const TRY_LOCK: &str = "select pg_try_advisory_lock(1718712694, hashtext($2::text || $1::text))";
 
 const HOLDER: &str = "select l.pid from pg_locks l
     where l.locktype = 'advisory' and l.classid = 1718712694 and l.granted
-        and l.objid::bigint = (hashtext('move ' || $1::text)::bigint & 4294967295)
+        and l.objid::bigint = (hashtext($2::text || $1::text)::bigint & 4294967295)
         and l.database = (select oid from pg_database where datname = current_database())
     limit 1";
 
@@ -195,27 +193,42 @@ const HOLDER: &str = "select l.pid from pg_locks l
 /// done what it does.
 const TRIES: u32 = 60;
 
+/// The sessions of a run on one server. Each of them has a lock of its own.
+#[derive(Debug, Clone, Copy)]
+pub enum Session {
+    /// The one that switches.
+    Main,
+    /// The one that looks things up meanwhile, and makes publications and slot.
+    Watch,
+}
+
 /// Locks the queues against other runs of this command, until the session ends.
 ///
 /// So no earlier run has a transaction that is not decided.
-pub async fn lock(server: &Server, queues: &[QueueName]) -> Result<()> {
+pub async fn lock(server: &Server, session: Session, queues: &[QueueName]) -> Result<()> {
+    let kind = match session {
+        Session::Main => "move ",
+        Session::Watch => "watch ",
+    };
     for queue in queues {
         let mut tries = 0;
         while !server
-            .one(TRY_LOCK, &[&queue.as_str()])
+            .one(TRY_LOCK, &[&queue.as_str(), &kind])
             .await?
             .get::<_, bool>(0)
         {
             tries += 1;
             if tries >= TRIES {
-                let holder = server.first(HOLDER, &[&queue.as_str()]).await?;
+                let holder = server.first(HOLDER, &[&queue.as_str(), &kind]).await?;
                 let holder = holder.map_or(0, |row| row.get::<_, i32>(0));
                 return Err(Failure::new(format!(
                     "{}: another fetchq move works on queue \"{}\": server process {holder}",
                     server.name(),
                     queue.as_str()
                 ))
-                .with_hint("Wait for it, or end that server process with pg_terminate_backend()."));
+                .with_hint(
+                    "Wait for it, or end that server process with pg_terminate_backend().",
+                ));
             }
             tokio::time::sleep(std::time::Duration::from_millis(500)).await;
         }
@@ -253,9 +266,5 @@ pub async fn state(server: &Server, id: &str) -> Result<Option<String>> {
 /// Whether the record is of the side that it was read on, for messages.
 pub fn describe(side: Side, record: &Record) -> String {
     let names = list(record.queues.iter().map(String::as_str));
-    format!(
-        "{}: a move of {names} is {}",
-        side.name(),
-        record.state
-    )
+    format!("{}: a move of {names} is {}", side.name(), record.state)
 }

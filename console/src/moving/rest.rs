@@ -136,7 +136,8 @@ pub async fn register(id: &str, names: &[QueueName], new: &Server) -> Result<Vec
 pub async fn define(id: &str, queue: &Queue, new: &Server) -> Result<()> {
     let name = queue.name.as_str();
     let rows = rows_of(id, name, SEQUENCES);
-    new.run(&render(WRITE_SEQUENCES, name, queue.id, &rows)).await?;
+    new.run(&render(WRITE_SEQUENCES, name, queue.id, &rows))
+        .await?;
     let rows = rows_of(id, name, DEFINITIONS);
     let statements = new
         .texts(&render(READ_STATEMENTS, name, queue.id, &rows), &[])
@@ -159,7 +160,10 @@ mod tests {
             .iter()
             .filter(|carried| matches!(carried.how, How::Copied { .. }))
             .count();
-        assert_eq!(sql.matches("union all select 'id'").count() + 1, 2 * (copied + 2));
+        assert_eq!(
+            sql.matches("union all select 'id'").count() + 1,
+            2 * (copied + 2)
+        );
         assert!(!sql.contains("{name}") && !sql.contains("{id}"));
     }
 }

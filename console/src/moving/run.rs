@@ -121,8 +121,9 @@ impl Run<'_> {
 
     /// Locks the queues against other runs, and finds what an earlier one has left.
     async fn look_back(&self) -> Result<Left> {
-        records::lock(&self.old, &self.queues).await?;
-        records::lock(&self.new, &self.queues).await?;
+        records::lock(&self.old, records::Session::Main, &self.queues).await?;
+        records::lock(&self.watch, records::Session::Watch, &self.queues).await?;
+        records::lock(&self.new, records::Session::Main, &self.queues).await?;
         let old = records::find(&self.old, &self.queues).await?;
         let new = records::find(&self.new, &self.queues).await?;
         let is_switched = |id: &str| {
@@ -136,10 +137,7 @@ impl Run<'_> {
         }
         // The record of the new server is removed before that of the old one only when nothing was
         // committed, or last of all.
-        if let Some(record) = old
-            .iter()
-            .find(|record| record.state == records::SWITCHED)
-        {
+        if let Some(record) = old.iter().find(|record| record.state == records::SWITCHED) {
             return Ok(Left::Committed(record.clone()));
         }
         let mut ids: Vec<String> = old.into_iter().chain(new).map(|record| record.id).collect();
@@ -209,7 +207,8 @@ impl Run<'_> {
 
     /// A line for queues that an earlier run has moved, all of them and to this server.
     async fn has_moved(&self) -> Option<String> {
-        const PLACES: &str = "select count(*) from fetchq.queue_places where queue = any ($1::text[])";
+        const PLACES: &str =
+            "select count(*) from fetchq.queue_places where queue = any ($1::text[])";
         let names = super::name::texts(&self.queues);
         let given = self.old.first(PLACES, &[&names]).await.ok()??;
         let there = check::read_queues(&self.new, &self.queues).await.ok()?;
@@ -245,8 +244,10 @@ impl Run<'_> {
                 say("everything is removed, and the queues work on where they are");
                 failure
             }
-            Err(other) => Failure::new(format!("{failure}\nand what was made could not be removed: {other}"))
-                .with_hint("Run the command with --abort, or again, when both servers are there."),
+            Err(other) => Failure::new(format!(
+                "{failure}\nand what was made could not be removed: {other}"
+            ))
+            .with_hint("Run the command with --abort, or again, when both servers are there."),
         }
     }
 
@@ -354,12 +355,18 @@ impl Run<'_> {
         let Err(failure) = switch.commit().await else {
             return Ok(true);
         };
-        say(&format!("no answer to the commit: {}", first_line(&failure)));
+        say(&format!(
+            "no answer to the commit: {}",
+            first_line(&failure)
+        ));
         let Ok(old) = reconnect(Side::Old, &self.args.from).await else {
             return Ok(false);
         };
         // The session of the commit had this lock, so that it is decided afterwards.
-        if records::lock(&old, &self.queues).await.is_err() {
+        if records::lock(&old, records::Session::Main, &self.queues)
+            .await
+            .is_err()
+        {
             return Ok(false);
         }
         match is_committed(&old, switch.id, &self.queues).await {
@@ -398,7 +405,11 @@ impl Run<'_> {
         let oid = records::find(&self.watch, &self.queues)
             .await
             .ok()
-            .and_then(|found| found.iter().find_map(|record| record.number("subscription")));
+            .and_then(|found| {
+                found
+                    .iter()
+                    .find_map(|record| record.number("subscription"))
+            });
         if clean::old_server(&self.watch, id, oid).await.is_err() {
             let old = reconnect(Side::Old, &self.args.from).await?;
             clean::old_server(&old, id, oid).await?;

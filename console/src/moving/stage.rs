@@ -54,7 +54,8 @@ fn settings(shape: &Value) -> Value {
 
 // Until the queue is live here, calls on the new server say where it lives. Such a record refuses the
 // creation of the queue, so it is taken away for a moment.
-const TAKE_PLACE: &str = "delete from fetchq.queue_places where queue = $1 returning place, since::text";
+const TAKE_PLACE: &str =
+    "delete from fetchq.queue_places where queue = $1 returning place, since::text";
 
 const GIVE_PLACE: &str = "insert into fetchq.queue_places (queue, place, since)
     values ($1, $2, coalesce($3::text::timestamptz, now()))";
@@ -117,10 +118,7 @@ fn gone(queue: &Queue) -> Failure {
 async fn make_one(new: &Server, name: &QueueName, shape: &Value, place: &str) -> Result<bool> {
     let known = new.first(TAKE_PLACE, &[&name.as_str()]).await?;
     let settings = settings(shape).to_string();
-    let number: Option<i64> = new
-        .one(CREATE, &[&name.as_str(), &settings])
-        .await?
-        .get(0);
+    let number: Option<i64> = new.one(CREATE, &[&name.as_str(), &settings]).await?.get(0);
     let number = number.ok_or_else(|| Failure::new("queue_create() made no queue"))?;
     for sql in UNREGISTER {
         new.execute(sql, &[&number]).await?;
@@ -192,7 +190,8 @@ async fn compare_columns(old: &Server, new: &Server, names: &[QueueName]) -> Res
     .with_hint("Only what fetchq makes is moved. Columns that an older version lacks come with alter extension fetchq update."))
 }
 
-const IS_REGISTERED: &str = "select q.name::text from fetchq.queues q where q.name = any ($1::text[])";
+const IS_REGISTERED: &str =
+    "select q.name::text from fetchq.queues q where q.name = any ($1::text[])";
 
 /// Drops the tables that a move has made, unless they belong to a queue.
 pub async fn drop_tables(new: &Server, names: &[QueueName]) -> Result<()> {

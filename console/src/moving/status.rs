@@ -5,7 +5,8 @@ use super::records::{self, Record};
 use super::server::Server;
 use super::stream::Names;
 
-const LAG: &str = "select pg_wal_lsn_diff(pg_current_wal_lsn(), s.confirmed_flush_lsn)::bigint, s.active
+const LAG: &str =
+    "select pg_wal_lsn_diff(pg_current_wal_lsn(), s.confirmed_flush_lsn)::bigint, s.active
     from pg_replication_slots s where s.slot_name = $1::text";
 
 const COPIED: &str = "select count(*) filter (where r.srsubstate = 'r'), count(*)
@@ -33,7 +34,11 @@ pub async fn lines(old: &Server, new: &Server, queues: &[QueueName]) -> Result<V
 async fn lag(old: &Server, record: &Record) -> Result<String> {
     let row = old.first(LAG, &[&Names::of(&record.id).slot]).await?;
     Ok(row.map_or_else(String::new, |row| {
-        let what = if row.get(1) { "connected" } else { "not connected" };
+        let what = if row.get(1) {
+            "connected"
+        } else {
+            "not connected"
+        };
         format!(
             "; the new server is {} kB behind, and {what}",
             row.get::<_, i64>(0) >> 10

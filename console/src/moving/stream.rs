@@ -86,12 +86,7 @@ const KEEP_QUIET: &str = "set log_statement = none;
     set pg_stat_statements.track_utility = off";
 
 /// Subscribes to the publications. `dsn` may have a password.
-pub async fn subscribe(
-    new: &Server,
-    names: &Names,
-    dsn: &str,
-    has_histories: bool,
-) -> Result<()> {
+pub async fn subscribe(new: &Server, names: &Names, dsn: &str, has_histories: bool) -> Result<()> {
     new.run(KEEP_QUIET).await?;
     let histories = match has_histories {
         true => format!(", {}", names.histories),
@@ -124,7 +119,8 @@ pub async fn subscribe(
     })
 }
 
-const COPIED: &str = "select s.oid::bigint, count(r.srrelid) filter (where r.srsubstate = 'r'), count(r.srrelid)
+const COPIED: &str =
+    "select s.oid::bigint, count(r.srrelid) filter (where r.srsubstate = 'r'), count(r.srrelid)
     from pg_subscription s left join pg_subscription_rel r on r.srsubid = s.oid
     where s.subname = $1::text
         and s.subdbid = (select oid from pg_database where datname = current_database())
@@ -212,7 +208,13 @@ pub async fn wait_until_close(old: &Server, names: &Names) -> Result<()> {
         let passed = last.map_or(0, |last| position - last);
         let rest = rest_seconds(lag, passed, last_at.elapsed().as_secs_f64());
         let is_late = began.elapsed() > PATIENCE;
-        if rest <= if is_late { LATER_SECONDS } else { CLOSE_SECONDS } {
+        if rest
+            <= if is_late {
+                LATER_SECONDS
+            } else {
+                CLOSE_SECONDS
+            }
+        {
             return Ok(());
         }
         if began.elapsed() > MAX_PATIENCE {

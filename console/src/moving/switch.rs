@@ -42,7 +42,8 @@ const LIMITS: &str = "set local deadlock_timeout = '250ms';
 
 // The locks are taken in the order in which maintenance takes them: jobs, registry, schedules, tables.
 // With the lock of the registry no counters are packed, no setting is changed, and no schedule is made.
-const LOCK_JOBS: &str = "select from fetchq.jobs where queue = any ($1::text[]) order by id for update";
+const LOCK_JOBS: &str =
+    "select from fetchq.jobs where queue = any ($1::text[]) order by id for update";
 
 const LOCK_QUEUES: &str =
     "select from fetchq.queues where name = any ($1::text[]) order by id for update";
@@ -80,10 +81,13 @@ impl Switch<'_> {
         self.lock().await?;
         self.require_unchanged().await?;
         self.stops.before(Step::CatchUp).await;
+        say("locked: the new server gets what was committed before");
         stream::wait_for_all(self.watch, self.objects).await?;
         self.stops.before(Step::Verify).await;
+        say("the new server has caught up: comparing the documents");
         let documents = self.verify().await?;
         self.stops.before(Step::Rest).await;
+        say("the documents are the same: copying the rest");
         self.store_rest(documents, locked_at).await?;
         Ok(documents)
     }
@@ -93,8 +97,11 @@ impl Switch<'_> {
         let old = self.old;
         old.run("begin").await?;
         old.run(LIMITS).await?;
-        old.run(&format!("set local lock_timeout = '{}s'", self.lock_timeout))
-            .await?;
+        old.run(&format!(
+            "set local lock_timeout = '{}s'",
+            self.lock_timeout
+        ))
+        .await?;
         for sql in [LOCK_JOBS, LOCK_QUEUES, LOCK_SCHEDULES] {
             old.rows(sql, &[&names]).await?;
         }
@@ -153,8 +160,7 @@ impl Switch<'_> {
         let mut documents = 0;
         for name in self.names {
             let sql = summary(name);
-            let (here, there) =
-                tokio::join!(self.old.one(&sql, &[]), self.new.one(&sql, &[]));
+            let (here, there) = tokio::join!(self.old.one(&sql, &[]), self.new.one(&sql, &[]));
             let (here, there) = (here?, there?);
             let (one, other): (String, String) = (here.get(1), there.get(1));
             if one != other {
@@ -244,8 +250,7 @@ fn summary(name: &QueueName) -> String {
             coalesce(string_agg(format('%s with status %s (%s)', s.n, s.status, s.sums), ', ' order by s.status), 'none')
         from (
             select d.status, count(*) as n,
-                concat_ws(' ', sum(d.seq), sum(d.iterations), sum(d.attempts), sum(d.lease),
-                    max(d.next_iteration)) as sums
+                concat_ws(' ', sum(d.seq), max(d.lease), max(d.next_iteration)) as sums
             from only {} d group by d.status) s",
         name.table("docs")
     )
@@ -260,7 +265,9 @@ pub async fn is_committed(old: &Server, id: &str, names: &[QueueName]) -> Result
     let left: i64 = old.one(STATES, &[&texts(names)]).await?.get(0);
     say(&match is_switched {
         true => "the old server has committed the switch".to_owned(),
-        false => format!("the old server has not committed the switch, and has {left} of the queues"),
+        false => {
+            format!("the old server has not committed the switch, and has {left} of the queues")
+        }
     });
     Ok(is_switched)
 }

@@ -6,7 +6,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::OnceLock;
 
-use fetchq_client_tests::{Cluster, Database, Server, Session, counters_are_exact, run};
+use fetchq_client_tests::{
+    Cluster, Database, Server, Session, counters_are_exact, run, wait_until,
+};
 use tokio_postgres::config::Host;
 
 /// The list of what a move carries, as its source has it.
@@ -47,7 +49,10 @@ fn dsn(db: &Database) -> String {
         format!(" password={}", String::from_utf8_lossy(password))
     });
     let user = config.get_user().unwrap_or("postgres");
-    format!("host={host} port={port} user={user} dbname={}{password}", db.name)
+    format!(
+        "host={host} port={port} user={user} dbname={}{password}",
+        db.name
+    )
 }
 
 /// The command, which moves queues from one database to another.
@@ -183,12 +188,18 @@ async fn fill(session: &Session) {
 
 /// Everything of the queues of `fill`, a line for each row, with what a move has to change left out.
 async fn contents(session: &Session) -> Vec<String> {
-    session.sql("set timezone = 'UTC'; set search_path = pg_catalog").await;
+    session
+        .sql("set timezone = 'UTC'; set search_path = pg_catalog")
+        .await;
     let mut lines = Vec::new();
     for queue in QUEUES {
         for table in ["docs", "logs", "metrics", "history"] {
             let name = format!("fetchq_data.{queue}__{table}");
-            if session.text(&format!("select to_regclass('{name}') is not null")).await == "t" {
+            if session
+                .text(&format!("select to_regclass('{name}') is not null"))
+                .await
+                == "t"
+            {
                 let rows = format!("select '{name}', to_jsonb(t) from {name} t order by 2");
                 lines.extend(session.rows(&rows).await);
             }
@@ -286,7 +297,10 @@ async fn the_list_of_a_move_names_every_column_that_names_a_queue() {
 
 #[tokio::test]
 async fn queues_move_with_all_that_belongs_to_them() {
-    let (old, new) = (Cluster::new("move-from", SETTINGS), Cluster::new("move-to", SETTINGS));
+    let (old, new) = (
+        Cluster::new("move-from", SETTINGS),
+        Cluster::new("move-to", SETTINGS),
+    );
     let (from, to) = (database(&old).await, database(&new).await);
     let (mut here, mut there) = (from.connect().await, to.connect().await);
     fill(&here).await;
@@ -307,10 +321,15 @@ async fn queues_move_with_all_that_belongs_to_them() {
     let mut before = contents(&here).await;
     let counts = QUEUES.map(|queue| format!("(select count(*) from fetchq_data.{queue}__docs)"));
     let documents = here.text(&format!("select {}", counts.join(" + "))).await;
-    let (line, messages) = ends_with(mover(&from, &to, &QUEUES).args(["--place", "the new place"]), 0);
+    let (line, messages) = ends_with(
+        mover(&from, &to, &QUEUES).args(["--place", "the new place"]),
+        0,
+    );
     eprintln!("{messages}{line}");
     assert!(
-        line.starts_with(&format!("moved 6 queues, {documents} documents; paused for ")),
+        line.starts_with(&format!(
+            "moved 6 queues, {documents} documents; paused for "
+        )),
         "{line}"
     );
     let mut after = contents(&there).await;
@@ -320,7 +339,9 @@ async fn queues_move_with_all_that_belongs_to_them() {
     }
     same(&before, &after);
     assert_eq!(
-        there.text("select value from fetchq.metrics_exact where queue = 'kept' and metric = 'mine'").await,
+        there
+            .text("select value from fetchq.metrics_exact where queue = 'kept' and metric = 'mine'")
+            .await,
         "12"
     );
     is_clean(&here).await;
@@ -328,29 +349,45 @@ async fn queues_move_with_all_that_belongs_to_them() {
     for queue in QUEUES {
         counters_are_exact(&mut there, queue).await;
     }
-    let refused = here.simple_query("select fetchq.doc_push('kept', 'new')").await.unwrap_err();
-    assert!(refused.as_db_error().unwrap().message().contains("the new place"));
+    let refused = here
+        .simple_query("select fetchq.doc_push('kept', 'new')")
+        .await
+        .unwrap_err();
+    assert!(
+        refused
+            .as_db_error()
+            .unwrap()
+            .message()
+            .contains("the new place")
+    );
     assert_eq!(
         here.rows("select name from fetchq.queues order by 1").await,
         ["spare"]
     );
-    assert_eq!(here.text("select count(*) from fetchq.schedules").await, "0");
+    assert_eq!(
+        here.text("select count(*) from fetchq.schedules").await,
+        "0"
+    );
 
     // Work goes on.
     let lease = there
         .text("select format('%L, lease => %s', subject, lease) from fetchq_data.kept__docs where status = 2 limit 1")
         .await;
-    there.sql(&format!("select fetchq.doc_complete('kept', {lease})")).await;
+    there
+        .sql(&format!("select fetchq.doc_complete('kept', {lease})"))
+        .await;
     let newer = "select bool_and(p.lease > b.lease) from fetchq.doc_pick('kept', 0, 500, '1 hour') p
         join (select subject, lease from fetchq_data.kept__docs) b using (subject) where b.lease is not null";
     assert_ne!(there.text(newer).await, "f");
     there.sql("select fetchq.doc_append('limited', '{}')").await;
     assert_eq!(
-        there.text("select count(*) - count(distinct seq) from fetchq_data.limited__docs").await,
+        there
+            .text("select count(*) - count(distinct seq) from fetchq_data.limited__docs")
+            .await,
         "0"
     );
     there
-        .sql("select fetchq.doc_complete('ordered', subject) from (select subject from fetchq_data.ordered__docs where status = 2) s; select fetchq.mnt('ordered')")
+        .sql("select fetchq.doc_complete('ordered', subject) from (select subject from fetchq_data.ordered__docs where status = 2) s; select fetchq.mnt()")
         .await;
     counters_are_exact(&mut there, "ordered").await;
     counters_are_exact(&mut there, "kept").await;
@@ -368,7 +405,10 @@ async fn live(here: &Session, there: &Session) -> (bool, bool) {
 
 #[tokio::test]
 async fn a_run_that_is_killed_at_any_step_is_finished_by_the_next_one() {
-    let (old, new) = (Cluster::new("move-a", SETTINGS), Cluster::new("move-b", SETTINGS));
+    let (old, new) = (
+        Cluster::new("move-a", SETTINGS),
+        Cluster::new("move-b", SETTINGS),
+    );
     let (mut from, mut to) = (database(&old).await, database(&new).await);
     let first = from.connect().await;
     first
@@ -377,7 +417,10 @@ async fn a_run_that_is_killed_at_any_step_is_finished_by_the_next_one() {
               select fetchq.doc_pick('q', 0, 3, '1 hour'); select fetchq.schedule_create('s', 'q', '1 hour')")
         .await;
     drop(first);
-    let names = STEPS.split("=> \"").skip(1).map(|part| part.split('"').next().unwrap());
+    let names = STEPS
+        .split("=> \"")
+        .skip(1)
+        .map(|part| part.split('"').next().unwrap());
     let names: Vec<&str> = names.collect();
     assert!(names.len() > 10 && names.contains(&"commit"), "{names:?}");
     for step in names {
@@ -386,18 +429,35 @@ async fn a_run_that_is_killed_at_any_step_is_finished_by_the_next_one() {
         let before = here.text(all).await;
         Stopped::before(&mut mover(&from, &to, &["q"]), step).kill();
         let (is_here, is_there) = live(&here, &there).await;
-        assert!(!(is_here && is_there), "{step}: the queue is on both servers");
+        assert!(
+            !(is_here && is_there),
+            "{step}: the queue is on both servers"
+        );
         // It does not block the queue.
         if is_here {
-            here.sql("select fetchq.doc_list('q'::text, 1)").await;
+            here.sql("begin; select fetchq.doc_pick('q'); rollback")
+                .await;
         }
         let (line, messages) = ends_with(&mut mover(&from, &to, &["q"]), 0);
         eprintln!("--- {step}: {line}\n{messages}");
-        assert!(line.contains("moved 1 queue, 100 documents") || line.contains("nothing to do"), "{step}: {line}");
+        assert!(
+            line.contains("moved 1 queue, 100 documents") || line.contains("nothing to do"),
+            "{step}: {line}"
+        );
         assert_eq!(live(&here, &there).await, (false, true), "{step}");
         assert_eq!(there.text(all).await, before, "{step}");
-        assert_eq!(there.text("select count(*) from fetchq.ordering_keys").await, "5", "{step}");
-        assert_eq!(there.text("select count(*) from fetchq.schedules").await, "1", "{step}");
+        assert_eq!(
+            there
+                .text("select count(*) from fetchq.ordering_keys")
+                .await,
+            "5",
+            "{step}"
+        );
+        assert_eq!(
+            there.text("select count(*) from fetchq.schedules").await,
+            "1",
+            "{step}"
+        );
         is_clean(&here).await;
         is_clean(&there).await;
         counters_are_exact(&mut there, "q").await;
@@ -407,7 +467,10 @@ async fn a_run_that_is_killed_at_any_step_is_finished_by_the_next_one() {
 
 #[tokio::test]
 async fn a_move_is_aborted_until_it_is_committed() {
-    let (old, new) = (Cluster::new("move-c", SETTINGS), Cluster::new("move-d", SETTINGS));
+    let (old, new) = (
+        Cluster::new("move-c", SETTINGS),
+        Cluster::new("move-d", SETTINGS),
+    );
     let (from, to) = (database(&old).await, database(&new).await);
     let (mut here, there) = (from.connect().await, to.connect().await);
     here.sql("select fetchq.queue_create('q'); select fetchq.doc_push('q', 'd' || n) from generate_series(1, 50) n")
@@ -416,18 +479,30 @@ async fn a_move_is_aborted_until_it_is_committed() {
     assert!(abort(0).0.contains("nothing"));
     Stopped::before(&mut mover(&from, &to, &["q"]), "commit").kill();
     let (line, _) = ends_with(mover(&from, &to, &["q"]).arg("--status"), 0);
-    assert!(line.contains("is ready") && line.contains("is started"), "{line}");
+    assert!(
+        line.contains("is ready") && line.contains("is started"),
+        "{line}"
+    );
     assert!(abort(0).0.contains("removed"));
     is_clean(&here).await;
     is_clean(&there).await;
     counters_are_exact(&mut here, "q").await;
-    assert_eq!(there.text("select count(*) from fetchq.queue_places").await, "0");
+    assert_eq!(
+        there.text("select count(*) from fetchq.queue_places").await,
+        "0"
+    );
 
     Stopped::before(&mut mover(&from, &to, &["q"]), "finish").kill();
     let (_, messages) = abort(2);
-    assert!(messages.contains("committed") && messages.contains("again"), "{messages}");
+    assert!(
+        messages.contains("committed") && messages.contains("again"),
+        "{messages}"
+    );
     assert_eq!(live(&here, &there).await, (false, false));
-    assert_eq!(there.state("select fetchq.doc_push('q', 'x')").await, "3D000");
+    assert_eq!(
+        there.state("select fetchq.doc_push('q', 'x')").await,
+        "3D000"
+    );
     // The new server crashes before it is finished.
     new.stop("immediate");
     let (_, messages) = ends_with(&mut mover(&from, &to, &["q"]), 1);
@@ -435,31 +510,66 @@ async fn a_move_is_aborted_until_it_is_committed() {
     new.start();
     let there = to.server.connect_when_up(&to.name).await;
     let (line, _) = ends_with(&mut mover(&from, &to, &["q"]), 0);
-    assert!(line.starts_with("moved 1 queue, 50 documents; paused for "), "{line}");
+    assert!(
+        line.starts_with("moved 1 queue, 50 documents; paused for "),
+        "{line}"
+    );
     assert_eq!(live(&here, &there).await, (false, true));
-    assert_eq!(there.text("select count(*) from fetchq_data.q__docs").await, "50");
+    assert_eq!(
+        there.text("select count(*) from fetchq_data.q__docs").await,
+        "50"
+    );
 }
 
 #[tokio::test]
 async fn a_locked_queue_works_on_and_hooks_are_undone() {
-    let (old, new) = (Cluster::new("move-e", SETTINGS), Cluster::new("move-f", SETTINGS));
+    let (old, new) = (
+        Cluster::new("move-e", SETTINGS),
+        Cluster::new("move-f", SETTINGS),
+    );
     let (from, to) = (database(&old).await, database(&new).await);
     let (here, there) = (from.connect().await, to.connect().await);
-    here.sql("select fetchq.queue_create('q'); select fetchq.doc_push('q', 'd')").await;
-    let busy = from.connect().await;
-    busy.sql("begin; select fetchq.doc_pick('q')").await;
+    here.sql("select fetchq.queue_create('q'); select fetchq.doc_push('q', 'd')")
+        .await;
+    // The transaction begins while the first hook runs: the slot would wait for an earlier one.
+    let folder = std::env::temp_dir().join(format!("fetchq-move-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let before = format!(
+        "cd {} && touch begun && until test -e busy; do sleep 0.05; done; echo hook before",
+        folder.display()
+    );
     let mut command = mover(&from, &to, &["q"]);
-    command.args(["--lock-timeout", "1", "--before", "echo hook before", "--undo", "echo hook undo", "--after", "echo hook after"]);
-    let (_, messages) = ends_with(&mut command, 1);
+    command.args(["--lock-timeout", "1", "--before", &before]);
+    command.args(["--undo", "echo hook undo", "--after", "echo hook after"]);
+    let busy = from.connect().await;
+    let running = command
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    wait_until("the hook runs", async || folder.join("begun").exists()).await;
+    busy.sql("begin; select fetchq.doc_pick('q')").await;
+    std::fs::write(folder.join("busy"), "").unwrap();
+    let output = running.wait_with_output().unwrap();
+    let messages = stderr_of(&output);
+    assert_eq!(output.status.code(), Some(1), "{messages}");
     assert_eq!(messages.matches("hook before").count(), 5, "{messages}");
     assert_eq!(messages.matches("hook undo").count(), 5, "{messages}");
     assert!(!messages.contains("hook after"), "{messages}");
-    busy.sql("select fetchq.doc_complete('q', 'd'); commit").await;
+    busy.sql("select fetchq.doc_complete('q', 'd'); commit")
+        .await;
     is_clean(&here).await;
     is_clean(&there).await;
     let (_, messages) = ends_with(&mut command, 0);
-    assert!(messages.contains("hook after") && !messages.contains("hook undo"), "{messages}");
-    assert_eq!(there.text("select status from fetchq_data.q__docs").await, "3");
+    assert!(
+        messages.contains("hook after") && !messages.contains("hook undo"),
+        "{messages}"
+    );
+    assert_eq!(
+        there.text("select status from fetchq_data.q__docs").await,
+        "3"
+    );
+    std::fs::remove_dir_all(&folder).unwrap();
 }
 
 #[tokio::test]
