@@ -11,6 +11,7 @@ mod clean;
 mod failure;
 mod finish;
 mod hooks;
+mod left;
 mod name;
 mod records;
 mod rest;

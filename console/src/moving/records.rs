@@ -44,6 +44,10 @@ const FIND: &str = "select m.id, m.queues, m.state, m.detail from fetchq_move.mo
     where m.side = $1 and m.queues && $2::text[]
     order by m.since";
 
+const FIND_OTHERS: &str = "select m.id, m.queues, m.state, m.detail from fetchq_move.moves m
+    where m.side <> $1 and m.queues && $2::text[]
+    order by m.since";
+
 const ADD: &str =
     "insert into fetchq_move.moves (id, side, queues, state) values ($1, $2, $3::text[], $4)";
 
@@ -113,11 +117,21 @@ pub async fn prepare(server: &Server) -> Result<()> {
 
 /// Finds the unfinished moves of queues.
 pub async fn find(server: &Server, queues: &[QueueName]) -> Result<Vec<Record>> {
+    read(server, FIND, queues).await
+}
+
+/// Finds the unfinished moves of queues in which this server has the other part: that of the new server
+/// on the old one, and the other way round.
+pub async fn find_others(server: &Server, queues: &[QueueName]) -> Result<Vec<Record>> {
+    read(server, FIND_OTHERS, queues).await
+}
+
+async fn read(server: &Server, sql: &str, queues: &[QueueName]) -> Result<Vec<Record>> {
     if !server.one(EXISTS, &[]).await?.get::<_, bool>(0) {
         return Ok(Vec::new());
     }
     let code = server.side.code();
-    let rows = server.rows(FIND, &[&code, &texts(queues)]).await?;
+    let rows = server.rows(sql, &[&code, &texts(queues)]).await?;
     let record = |row: &tokio_postgres::Row| Record {
         id: row.get(0),
         queues: row.get(1),

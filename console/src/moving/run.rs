@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 
 use super::failure::{Failure, Result};
 use super::hooks::{self, When};
+use super::left::{self, Left};
 use super::name::QueueName;
 use super::records::{self, Record};
 use super::rest::Queue;
@@ -35,15 +36,6 @@ struct Run<'a> {
     /// Another one, for what is looked up meanwhile.
     watch: Server,
     new: Server,
-}
-
-/// What an earlier run has left.
-enum Left {
-    Nothing,
-    /// Something that is to be removed.
-    Unfinished(Vec<String>),
-    /// A switch that is committed.
-    Committed(Record),
 }
 
 /// Runs the command.
@@ -104,7 +96,7 @@ impl Run<'_> {
                 Err(failure) => Ended::Failed(failure),
             };
         }
-        match self.look_back().await {
+        match left::look_back(&self.old, &self.watch, &self.new, &self.queues).await {
             Err(failure) => Ended::Failed(failure),
             Ok(Left::Committed(record)) => self.go_on(&record).await,
             Ok(Left::Unfinished(ids)) => self.begin_anew(&ids).await,
@@ -117,36 +109,6 @@ impl Run<'_> {
 
     fn n(&self) -> i64 {
         self.queues.len() as i64
-    }
-
-    /// Locks the queues against other runs, and finds what an earlier one has left.
-    async fn look_back(&self) -> Result<Left> {
-        records::lock(&self.old, records::Session::Main, &self.queues).await?;
-        records::lock(&self.watch, records::Session::Watch, &self.queues).await?;
-        records::lock(&self.new, records::Session::Main, &self.queues).await?;
-        let old = records::find(&self.old, &self.queues).await?;
-        let new = records::find(&self.new, &self.queues).await?;
-        let is_switched = |id: &str| {
-            old.iter()
-                .any(|record| record.id == id && record.state == records::SWITCHED)
-        };
-        for record in &new {
-            if record.state == records::DONE || is_switched(&record.id) {
-                return Ok(Left::Committed(record.clone()));
-            }
-        }
-        // The record of the new server is removed before that of the old one only when nothing was
-        // committed, or last of all.
-        if let Some(record) = old.iter().find(|record| record.state == records::SWITCHED) {
-            return Ok(Left::Committed(record.clone()));
-        }
-        let mut ids: Vec<String> = old.into_iter().chain(new).map(|record| record.id).collect();
-        ids.sort();
-        ids.dedup();
-        Ok(match ids.is_empty() {
-            true => Left::Nothing,
-            false => Left::Unfinished(ids),
-        })
     }
 
     /// Finishes a move whose switch is committed.
@@ -179,7 +141,7 @@ impl Run<'_> {
 
     /// Removes everything that an unfinished move has made.
     async fn clean(&self, id: &str) -> Result<()> {
-        clean_both(&self.old, &self.new, id, &self.queues).await
+        left::clean(&self.old, &self.new, id, &self.queues).await
     }
 
     /// Moves the queues.
@@ -255,7 +217,9 @@ impl Run<'_> {
     async fn clean_anew(&self, id: &str) -> Result<()> {
         let old = reconnect(Side::Old, &self.args.from).await?;
         let new = reconnect(Side::New, &self.args.to).await?;
-        clean_both(&old, &new, id, &self.queues).await
+        records::lock(&old, records::Session::Main, &self.queues).await?;
+        records::lock(&new, records::Session::Main, &self.queues).await?;
+        left::clean(&old, &new, id, &self.queues).await
     }
 
     /// Copies the tables and switches. Returns true when the old server has committed, false when that
@@ -313,7 +277,7 @@ impl Run<'_> {
         let published = stream::published(queues, shapes);
         let histories = published.iter().filter(|queue| queue.has_history).count();
         self.stops.before(Step::Publish).await;
-        stream::publish(&self.watch, objects, &published).await?;
+        stream::publish(&self.watch, &self.old, objects, &published).await?;
         self.stops.before(Step::Subscribe).await;
         let dsn = self.args.subscribe.as_ref().unwrap_or(&self.args.from);
         stream::subscribe(&self.new, objects, dsn, histories > 0).await?;
@@ -428,6 +392,7 @@ impl Run<'_> {
             Err(failure) if failure.is_lost() => {
                 say(&format!("the new server is gone: {}", first_line(&failure)));
                 let new = reconnect(Side::New, &self.args.to).await?;
+                records::lock(&new, records::Session::Main, &self.queues).await?;
                 let record = self.finish_on(&new, id).await?;
                 Ok((Some(new), record))
             }
@@ -456,39 +421,6 @@ impl Run<'_> {
         say("the queues are live on the new server");
         find().await
     }
-}
-
-/// Removes everything that an unfinished move has made.
-async fn clean_both(old: &Server, new: &Server, id: &str, queues: &[QueueName]) -> Result<()> {
-    require_live(old, new, id, queues).await?;
-    let subscription = clean::subscription(new, &Names::of(id)).await?;
-    let subscription = match subscription {
-        Some(oid) => Some(oid),
-        None => records::find(old, queues)
-            .await?
-            .iter()
-            .find(|record| record.id == id)
-            .and_then(|record| record.number("subscription")),
-    };
-    clean::new_server(new, id, queues).await?;
-    clean::old_server(old, id, subscription).await
-}
-
-/// Refuses to remove the documents of the new server when the old one does not have the queues: it may
-/// have been restored, or is another server.
-async fn require_live(old: &Server, new: &Server, id: &str, queues: &[QueueName]) -> Result<()> {
-    if records::state(new, id).await?.as_deref() != Some(records::READY) {
-        return Ok(());
-    }
-    if check::read_queues(old, queues).await?.len() == queues.len() {
-        return Ok(());
-    }
-    Err(Failure::new(format!(
-        "{} has neither the queues nor a record of their move, and {} has their documents",
-        old.name(),
-        new.name()
-    ))
-    .with_hint("Is --from the server that the move began on? Nothing is removed."))
 }
 
 /// Connects to a server that has gone away, as soon as it is back.

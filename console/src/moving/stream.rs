@@ -51,7 +51,13 @@ const CREATE_SLOT: &str = "select pg_create_logical_replication_slot($1::text, '
 ///
 /// Rows of a history are never changed, and only retention removes them, which the new server does
 /// itself. So its publication has no updates and deletes, for which the table would need a key.
-pub async fn publish(old: &Server, names: &Names, queues: &[Published]) -> Result<()> {
+/// `other` is another session of the old server.
+pub async fn publish(
+    old: &Server,
+    other: &Server,
+    names: &Names,
+    queues: &[Published],
+) -> Result<()> {
     let sql = format!(
         "create publication {} for table only {}",
         names.publication,
@@ -74,9 +80,33 @@ pub async fn publish(old: &Server, names: &Names, queues: &[Published]) -> Resul
         );
         old.run(&sql).await?;
     }
-    say("making a replication slot, which waits for the transactions that run now");
-    old.rows(CREATE_SLOT, &[&names.slot]).await?;
-    Ok(())
+    make_slot(old, other, names).await
+}
+
+const OLDEST: &str = "select s.who from (
+        select format('session %s of %s', a.pid, a.usename) as who, a.xact_start as since
+        from pg_stat_activity a where a.backend_xid is not null and a.pid <> pg_backend_pid()
+        union all
+        select format('prepared transaction \"%s\"', p.gid), p.prepared from pg_prepared_xacts p) s
+    order by s.since limit 1";
+
+/// Makes the slot. It begins when all transactions have ended that run now, in all databases.
+async fn make_slot(old: &Server, other: &Server, names: &Names) -> Result<()> {
+    say("making a replication slot");
+    let params: [&(dyn tokio_postgres::types::ToSql + Sync); 1] = [&names.slot];
+    let made = old.rows(CREATE_SLOT, &params);
+    let mut made = std::pin::pin!(made);
+    loop {
+        tokio::select! {
+            done = &mut made => return done.map(|_| ()),
+            () = tokio::time::sleep(REPORT_EVERY) => {
+                if let Some(row) = other.first(OLDEST, &[]).await? {
+                    let who: String = row.get(0);
+                    say(&format!("the slot waits for transactions that were there before; the oldest: {who}"));
+                }
+            }
+        }
+    }
 }
 
 // The statement has the connection string.

@@ -483,6 +483,19 @@ async fn a_move_is_aborted_until_it_is_committed() {
         line.contains("is ready") && line.contains("is started"),
         "{line}"
     );
+    // The documents of the new server are removed only for the server that has them still.
+    let other = old.server().database("moving_other").await;
+    other
+        .connect()
+        .await
+        .sql("select fetchq.queue_create('q')")
+        .await;
+    let (_, messages) = ends_with(&mut mover(&other, &to, &["q"]), 1);
+    assert!(messages.contains("no record of it"), "{messages}");
+    assert_eq!(
+        there.text("select count(*) from fetchq_data.q__docs").await,
+        "50"
+    );
     assert!(abort(0).0.contains("removed"));
     is_clean(&here).await;
     is_clean(&there).await;
@@ -509,6 +522,9 @@ async fn a_move_is_aborted_until_it_is_committed() {
     assert!(messages.contains("the new server"), "{messages}");
     new.start();
     let there = to.server.connect_when_up(&to.name).await;
+    Stopped::before(&mut mover(&from, &to, &["q"]), "clean").kill();
+    let (_, messages) = ends_with(&mut mover(&to, &from, &["q"]), 1);
+    assert!(messages.contains("is not finished"), "{messages}");
     let (line, _) = ends_with(&mut mover(&from, &to, &["q"]), 0);
     assert!(
         line.starts_with("moved 1 queue, 50 documents; paused for "),
