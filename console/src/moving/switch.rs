@@ -59,6 +59,17 @@ const LOCK_METRICS: &str =
 const LOCK_LOGS: &str =
     "lock table fetchq.metrics_writes, fetchq.stop_requests in share row exclusive mode";
 
+const PID: &str = "select pg_backend_pid()";
+
+// A prepared transaction has the number 0.
+const BLOCKERS: &str = "select string_agg(case b.pid when 0 then 'a prepared transaction' else
+        format('session %s (%s, %s)', b.pid, coalesce(a.usename::text, a.backend_type),
+            coalesce(a.state, 'background')) end, ', ')
+    from unnest(pg_blocking_pids($1::int)) as b (pid) left join pg_stat_activity a on a.pid = b.pid";
+
+/// After this time a line says for whom the lock waits.
+const PATIENCE: std::time::Duration = std::time::Duration::from_millis(500);
+
 const EXISTING: &str = "select c.relname::text from pg_class c
     where c.relnamespace = 'fetchq_data'::regnamespace and c.relkind = 'r'
         and c.relname = any ($1::text[]) order by array_position($1::text[], c.relname::text)";
@@ -112,13 +123,30 @@ impl Switch<'_> {
             .iter()
             .map(|table| format!("fetchq_data.\"{table}\""))
             .collect();
-        old.run(&format!(
+        let lock = format!(
             "lock table only {} in access exclusive mode",
             tables.join(", only ")
-        ))
-        .await?;
+        );
+        self.run_and_watch(&lock).await?;
         old.rows(LOCK_METRICS, &[&names]).await?;
         old.run(LOCK_LOGS).await
+    }
+
+    /// Runs a statement that may wait for others, and says for whom.
+    async fn run_and_watch(&self, sql: &str) -> Result<()> {
+        let pid: i32 = self.old.one(PID, &[]).await?.get(0);
+        let done = self.old.run(sql);
+        let mut done = std::pin::pin!(done);
+        tokio::select! {
+            done = &mut done => return done,
+            () = tokio::time::sleep(PATIENCE) => {}
+        }
+        if let Ok(Some(row)) = self.watch.first(BLOCKERS, &[&pid]).await
+            && let Some(who) = row.get::<_, Option<String>>(0)
+        {
+            say(&format!("the lock waits for: {who}"));
+        }
+        done.await
     }
 
     /// What was checked before can have changed until the lock.

@@ -572,6 +572,10 @@ async fn a_locked_queue_works_on_and_hooks_are_undone() {
     assert_eq!(messages.matches("hook before").count(), 5, "{messages}");
     assert_eq!(messages.matches("hook undo").count(), 5, "{messages}");
     assert!(!messages.contains("hook after"), "{messages}");
+    assert!(
+        messages.contains("the lock waits for: session "),
+        "{messages}"
+    );
     busy.sql("select fetchq.doc_complete('q', 'd'); commit")
         .await;
     is_clean(&here).await;
