@@ -12,6 +12,10 @@ pub enum How {
         read: &'static str,
         write: &'static str,
     },
+    /// There can be as many rows as documents, so they are copied into the table itself while the queue
+    /// is locked: until the queue is registered, nothing knows its new number. These columns get
+    /// another value; `{id}` is the new number of the queue.
+    Direct(&'static [(&'static str, &'static str)]),
     /// It is read and written with another table of the list.
     #[allow(dead_code)] // The tests read it.
     With(&'static str),
@@ -166,31 +170,16 @@ pub const CARRIED: [Carried; 20] = [
     },
     Carried {
         column: "lease_slots.queue_id",
-        how: How::Copied {
-            read: "select to_jsonb(s) from fetchq.lease_slots s where s.queue_id = {id}",
-            write: "insert into fetchq.lease_slots
-                select t.* from {rows} r, jsonb_populate_record(
-                    null::fetchq.lease_slots, r.content || '{\"queue_id\": {id}}') t",
-        },
+        how: How::Direct(&[("queue_id", "{id}")]),
     },
     Carried {
         column: "rate_permits.queue_id",
-        how: How::Copied {
-            read: "select to_jsonb(p) from fetchq.rate_permits p where p.queue_id = {id}",
-            write: "insert into fetchq.rate_permits
-                select t.* from {rows} r, jsonb_populate_record(
-                    null::fetchq.rate_permits, r.content || '{\"queue_id\": {id}}') t",
-        },
+        how: How::Direct(&[("queue_id", "{id}")]),
     },
     // made_by is a transaction of the old server.
     Carried {
         column: "ordering_keys.queue_id",
-        how: How::Copied {
-            read: "select to_jsonb(k) from fetchq.ordering_keys k where k.queue_id = {id}",
-            write: "insert into fetchq.ordering_keys
-                select t.* from {rows} r, jsonb_populate_record(
-                    null::fetchq.ordering_keys, r.content || '{\"queue_id\": {id}, \"made_by\": 0}') t",
-        },
+        how: How::Direct(&[("queue_id", "{id}"), ("made_by", "0")]),
     },
     Carried {
         column: "queue_places.queue",

@@ -6,6 +6,7 @@ use super::failure::{Failure, Result};
 use super::finish::unsubscribe;
 use super::name::QueueName;
 use super::records;
+use super::rest;
 use super::server::Server;
 use super::stage;
 use super::stream::Names;
@@ -28,6 +29,7 @@ pub async fn new_server(new: &Server, id: &str, queues: &[QueueName]) -> Result<
         stage::drop_tables(new, queues).await?;
         if records::state(new, id).await?.is_some() {
             stage::remove_places(new, id).await?;
+            rest::remove_direct(id, new).await?;
         }
         new.run("commit").await
     };

@@ -5,7 +5,7 @@ use serde_json::json;
 use super::failure::Result;
 use super::name::QueueName;
 use super::records;
-use super::rest;
+use super::rest::{self, Queue};
 use super::say::now_ms;
 use super::server::Server;
 use super::stream::Names;
@@ -36,9 +36,9 @@ const SURELY: &str = "select set_config('synchronous_commit', case
     when current_setting('synchronous_commit') in ('off', 'local') then 'on'
     else current_setting('synchronous_commit') end, true)";
 
-/// Makes the queues live on the new server. `locked_at`: when they were locked, in milliseconds since
-/// 1970.
-pub async fn finish(new: &Server, id: &str, queues: &[QueueName], locked_at: i64) -> Result<()> {
+/// Makes the queues live on the new server. `queues`: with their numbers there. `locked_at`: when they
+/// were locked, in milliseconds since 1970.
+pub async fn finish(new: &Server, id: &str, queues: &[Queue], locked_at: i64) -> Result<()> {
     new.run("begin").await?;
     let finished = finish_in_transaction(new, id, queues, locked_at).await;
     if finished.is_err() {
@@ -50,15 +50,16 @@ pub async fn finish(new: &Server, id: &str, queues: &[QueueName], locked_at: i64
 async fn finish_in_transaction(
     new: &Server,
     id: &str,
-    queues: &[QueueName],
+    queues: &[Queue],
     locked_at: i64,
 ) -> Result<()> {
     unsubscribe(new, &Names::of(id)).await?;
     for queue in queues {
-        new.execute(FORGET_PLACE, &[&queue.as_str()]).await?;
+        new.execute(FORGET_PLACE, &[&queue.name.as_str()]).await?;
     }
-    for queue in rest::register(id, queues, new).await? {
-        rest::define(id, &queue, new).await?;
+    rest::register(id, queues, new).await?;
+    for queue in queues {
+        rest::define(id, queue, new).await?;
     }
     records::remove_rows(new, id).await?;
     let paused = (now_ms() - locked_at).max(0);

@@ -1,7 +1,7 @@
 //! What is in no replicated table: it is read on the old server while the queues are locked, stored on
 //! the new one, and written there at the end.
 use super::carried::{CARRIED, How, render};
-use super::failure::Result;
+use super::failure::{Failure, Result};
 use super::name::QueueName;
 use super::server::Server;
 
@@ -106,29 +106,96 @@ pub async fn copy(id: &str, queues: &[Queue], old: &Server, new: &Server) -> Res
     old.copy_to(&read, new, STORE).await
 }
 
-const NEXT_ID: &str = "select nextval(pg_get_serial_sequence('fetchq.queues', 'id'))";
-
-/// Registers queues whose tables exist, with all that belongs to them. Returns them with their new
-/// numbers.
-pub async fn register(id: &str, names: &[QueueName], new: &Server) -> Result<Vec<Queue>> {
-    let mut queues = Vec::new();
-    for name in names {
-        let number: i64 = new.one(NEXT_ID, &[]).await?.get(0);
+/// Registers queues whose tables exist, with all that belongs to them. `queues`: with their new numbers.
+pub async fn register(id: &str, queues: &[Queue], new: &Server) -> Result<()> {
+    for queue in queues {
+        let name = queue.name.as_str();
         let mut statements = Vec::new();
         for carried in &CARRIED {
             if let How::Copied { write, .. } = carried.how {
-                let rows = rows_of(id, name.as_str(), carried.table());
-                statements.push(render(write, name.as_str(), number, &rows));
+                let rows = rows_of(id, name, carried.table());
+                statements.push(render(write, name, queue.id, &rows));
             }
         }
         // One message for all: workers wait meanwhile.
         new.run(&statements.join(";\n")).await?;
-        queues.push(Queue {
-            name: name.clone(),
-            id: number,
-        });
     }
-    Ok(queues)
+    Ok(())
+}
+
+const COLUMNS: &str = "select a.attname::text from pg_attribute a
+    where a.attrelid = ('fetchq.' || $1::text)::regclass and a.attnum > 0 and not a.attisdropped
+    order by a.attnum";
+
+/// The columns of a table as a list for COPY, and what is read for them.
+fn columns(names: &[String], replaced: &[(&str, &str)], number: i64) -> (String, String) {
+    let value = |name: &String| {
+        let other = replaced.iter().find(|(column, _)| column == name);
+        other.map_or_else(
+            || format!("t.{name}"),
+            |(_, value)| value.replace("{id}", &number.to_string()),
+        )
+    };
+    let values: Vec<String> = names.iter().map(value).collect();
+    (names.join(", "), values.join(", "))
+}
+
+/// Copies the tables of which there can be as many rows as documents. `before` and `after` are the
+/// queues with their old and new numbers, in the same order.
+pub async fn copy_direct(
+    before: &[Queue],
+    after: &[Queue],
+    old: &Server,
+    new: &Server,
+) -> Result<()> {
+    for carried in &CARRIED {
+        let How::Direct(replaced) = carried.how else {
+            continue;
+        };
+        let table = carried.table();
+        let names = new.texts(COLUMNS, &[&table]).await?;
+        for (one, other) in before.iter().zip(after) {
+            let (list, values) = columns(&names, replaced, other.id);
+            let read = format!(
+                "copy (select {values} from fetchq.{table} t where t.queue_id = {}) to stdout",
+                one.id
+            );
+            let write = format!("copy fetchq.{table} ({list}) from stdin");
+            old.copy_to(&read, new, &write).await?;
+        }
+    }
+    Ok(())
+}
+
+/// Removes what `copy_direct` has written for queues that are not registered.
+pub async fn remove_direct(id: &str, new: &Server) -> Result<()> {
+    for carried in CARRIED
+        .iter()
+        .filter(|carried| matches!(carried.how, How::Direct(_)))
+    {
+        let sql = format!(
+            "delete from fetchq.{} t using fetchq_move.moves m, jsonb_each_text(m.detail -> 'ids') e
+             where m.id = $1 and m.side = 'new' and t.queue_id = e.value::int
+                 and not exists (select from fetchq.queues q where q.id = t.queue_id)",
+            carried.table()
+        );
+        new.execute(&sql, &[&id]).await?;
+    }
+    Ok(())
+}
+
+/// The queues with their numbers on the new server. `detail`: of its record.
+pub fn numbered(names: &[QueueName], detail: &serde_json::Value) -> Result<Vec<Queue>> {
+    let ids = detail.get("ids");
+    let numbered = names.iter().map(|name| {
+        let id = ids.and_then(|ids| ids.get(name.as_str())?.as_i64());
+        id.map(|id| Queue {
+            name: name.clone(),
+            id,
+        })
+    });
+    let numbered: Option<Vec<Queue>> = numbered.collect();
+    numbered.ok_or_else(|| Failure::new("the record of the move lacks the number of a queue"))
 }
 
 /// Lets the sequences of a queue go on, and gives its tables the owner, the options and the privileges
@@ -165,5 +232,14 @@ mod tests {
             2 * (copied + 2)
         );
         assert!(!sql.contains("{name}") && !sql.contains("{id}"));
+    }
+
+    #[test]
+    fn a_copied_table_keeps_all_columns_but_those_that_are_replaced() {
+        let names = ["queue_id", "key", "made_by"].map(str::to_owned);
+        let replaced = [("queue_id", "{id}"), ("made_by", "0")];
+        let (list, values) = columns(&names, &replaced, 9);
+        assert_eq!(list, "queue_id, key, made_by");
+        assert_eq!(values, "9, t.key, 0");
     }
 }

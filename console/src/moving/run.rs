@@ -8,9 +8,10 @@ use super::hooks::{self, When};
 use super::left::{self, Left};
 use super::name::QueueName;
 use super::records::{self, Record};
-use super::rest::Queue;
+use super::rest::{self, Queue};
 use super::say::{count, list, say};
 use super::server::{Server, Side};
+use super::stage::Staged;
 use super::step::{Step, Stops};
 use super::stream::{self, Names};
 use super::switch::{Switch, is_committed};
@@ -227,11 +228,11 @@ impl Run<'_> {
     async fn try_to_switch(&self, id: &str, queues: &[Queue]) -> Result<bool> {
         let objects = Names::of(id);
         self.stops.before(Step::Stage).await;
-        let shapes = stage::make(&self.watch, &self.new, id, queues).await?;
-        self.copy(id, queues, &shapes, &objects).await?;
+        let staged = stage::make(&self.watch, &self.new, id, queues).await?;
+        self.copy(id, queues, &staged.shapes, &objects).await?;
         let mut tries = 1;
         loop {
-            let switch = self.switch(id, queues, &shapes, &objects);
+            let switch = self.switch(id, queues, &staged, &objects);
             match self.try_once(&switch).await {
                 Err(failure) if failure.is_busy() && tries < TRIES => {
                     say(&format!("try {tries} of {TRIES}: {}", first_line(&failure)));
@@ -248,7 +249,7 @@ impl Run<'_> {
         &'s self,
         id: &'s str,
         queues: &'s [Queue],
-        shapes: &'s [Value],
+        staged: &'s Staged,
         objects: &'s Names,
     ) -> Switch<'s> {
         Switch {
@@ -258,7 +259,7 @@ impl Run<'_> {
             id,
             queues,
             names: &self.queues,
-            shapes,
+            staged,
             objects,
             place: &self.place,
             lock_timeout: self.args.lock_timeout,
@@ -417,7 +418,8 @@ impl Run<'_> {
         let locked_at = record
             .number("locked_at")
             .unwrap_or_else(super::say::now_ms);
-        finish::finish(new, id, &self.queues, locked_at).await?;
+        let queues = rest::numbered(&self.queues, &record.detail)?;
+        finish::finish(new, id, &queues, locked_at).await?;
         say("the queues are live on the new server");
         find().await
     }

@@ -2,7 +2,7 @@
 //! that nothing but the subscription writes them. Until the end they belong to the role of this
 //! command: a subscription runs triggers with high rights on some versions, and the owner of a table
 //! could add one.
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::check::table_names;
 use super::failure::{Failure, Result};
@@ -71,8 +71,16 @@ const UNREGISTER: [&str; 4] = [
 
 const UNPLAN: &str = "delete from fetchq.jobs where queue = $1";
 
+/// What was made on the new server.
+pub struct Staged {
+    /// The shapes of the tables.
+    pub shapes: Vec<Value>,
+    /// The queues with their numbers in the registry of the new server.
+    pub queues: Vec<Queue>,
+}
+
 /// Makes the tables of the queues, and records that in the same transaction.
-pub async fn make(old: &Server, new: &Server, id: &str, queues: &[Queue]) -> Result<Vec<Value>> {
+pub async fn make(old: &Server, new: &Server, id: &str, queues: &[Queue]) -> Result<Staged> {
     let mut shapes = Vec::new();
     for queue in queues {
         let shape = shape(old, queue).await?;
@@ -82,11 +90,18 @@ pub async fn make(old: &Server, new: &Server, id: &str, queues: &[Queue]) -> Res
     let indexes = added_indexes(old, &names).await?;
     new.run("begin").await?;
     let made = async {
-        let mut placed = Vec::new();
+        let (mut placed, mut made, mut ids) = (Vec::new(), Vec::new(), Map::new());
         for (queue, shape) in queues.iter().zip(&shapes) {
-            if !make_one(new, &queue.name, shape, &old.place).await? {
-                placed.push(queue.name.as_str());
+            let name = &queue.name;
+            let (number, is_placed) = make_one(new, name, shape, &old.place).await?;
+            if !is_placed {
+                placed.push(name.as_str());
             }
+            ids.insert(name.as_str().to_owned(), json!(number));
+            made.push(Queue {
+                name: name.clone(),
+                id: number,
+            });
         }
         for (name, definition) in &indexes {
             if !new.one(HAS_INDEX, &[name]).await?.get::<_, bool>(0) {
@@ -94,11 +109,13 @@ pub async fn make(old: &Server, new: &Server, id: &str, queues: &[Queue]) -> Res
             }
         }
         compare_columns(old, new, &names).await?;
-        records::set(new, id, records::COPYING, &json!({"placed": placed})).await?;
-        new.run("commit").await
+        let detail = json!({"placed": placed, "ids": ids});
+        records::set(new, id, records::COPYING, &detail).await?;
+        new.run("commit").await?;
+        Ok(made)
     };
     match made.await {
-        Ok(()) => Ok(shapes),
+        Ok(queues) => Ok(Staged { shapes, queues }),
         Err(failure) => {
             new.roll_back().await;
             Err(failure)
@@ -113,9 +130,14 @@ fn gone(queue: &Queue) -> Failure {
     ))
 }
 
-/// Makes the tables of a queue. `place`: where it lives now. Returns whether the new server knew before
-/// that it lives elsewhere.
-async fn make_one(new: &Server, name: &QueueName, shape: &Value, place: &str) -> Result<bool> {
+/// Makes the tables of a queue. `place`: where it lives now. Returns the number that the queue had, and
+/// will have, in the registry, and whether the new server knew before that it lives elsewhere.
+async fn make_one(
+    new: &Server,
+    name: &QueueName,
+    shape: &Value,
+    place: &str,
+) -> Result<(i64, bool)> {
     let known = new.first(TAKE_PLACE, &[&name.as_str()]).await?;
     let settings = settings(shape).to_string();
     let number: Option<i64> = new.one(CREATE, &[&name.as_str(), &settings]).await?.get(0);
@@ -130,7 +152,7 @@ async fn make_one(new: &Server, name: &QueueName, shape: &Value, place: &str) ->
     };
     new.execute(GIVE_PLACE, &[&name.as_str(), &place, &since])
         .await?;
-    Ok(known.is_some())
+    Ok((number, known.is_some()))
 }
 
 const REMOVE_PLACES: &str = "delete from fetchq.queue_places p

@@ -1,6 +1,6 @@
 //! The switch: the queues are locked on the old server, the new one gets the rest, and the commit of
 //! the old server decides.
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::check::{left_behind, read_queues};
 use super::failure::{Failure, Result};
@@ -9,7 +9,7 @@ use super::records;
 use super::rest::{self, Queue};
 use super::say::say;
 use super::server::Server;
-use super::stage;
+use super::stage::{self, Staged};
 use super::step::{Step, Stops};
 use super::stream::{self, Names};
 
@@ -23,8 +23,8 @@ pub struct Switch<'a> {
     pub id: &'a str,
     pub queues: &'a [Queue],
     pub names: &'a [QueueName],
-    /// The shapes of the tables, as they were made on the new server.
-    pub shapes: &'a [Value],
+    /// What was made on the new server.
+    pub staged: &'a Staged,
     pub objects: &'a Names,
     pub place: &'a str,
     pub lock_timeout: u32,
@@ -151,7 +151,7 @@ impl Switch<'_> {
 
     /// What was checked before can have changed until the lock.
     async fn require_unchanged(&self) -> Result<()> {
-        for (queue, shape) in self.queues.iter().zip(self.shapes) {
+        for (queue, shape) in self.queues.iter().zip(&self.staged.shapes) {
             let name = queue.name.as_str();
             match stage::shape(self.old, queue).await? {
                 None => {
@@ -219,6 +219,8 @@ impl Switch<'_> {
         let (old, new) = (self.old, self.new);
         records::remove_rows(new, self.id).await?;
         let rows = rest::copy(self.id, self.queues, old, new).await?;
+        rest::remove_direct(self.id, new).await?;
+        rest::copy_direct(self.queues, &self.staged.queues, old, new).await?;
         self.rehearse().await?;
         let detail = json!({
             "documents": documents, "locked_at": locked_at, "place": self.place, "rows": rows,
@@ -234,7 +236,7 @@ impl Switch<'_> {
     /// Registers the queues and takes it back: what would fail after the commit fails now.
     async fn rehearse(&self) -> Result<()> {
         self.new.run("savepoint rehearsal").await?;
-        rest::register(self.id, self.names, self.new)
+        rest::register(self.id, &self.staged.queues, self.new)
             .await
             .map_err(|failure| {
                 Failure::new(format!(
