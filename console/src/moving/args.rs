@@ -65,7 +65,7 @@ pub struct MoveArgs {
     #[arg(long = "queue", value_name = "NAME", required = true)]
     pub queues: Vec<String>,
 
-    /// What calls on the old server are told: where the queues live. Default: host:port/database of --to.
+    /// What calls on the old server say: where the queues live. Default: host:port/database of --to.
     #[arg(long, value_name = "TEXT")]
     pub place: Option<String>,
 
