@@ -250,6 +250,13 @@ pub async fn lock(server: &Server, session: Session, queues: &[QueueName]) -> Re
     Ok(())
 }
 
+const UNLOCK: &str = "select pg_advisory_unlock_all()::text";
+
+/// Gives up the locks of a session. One whose connection is lost has none.
+pub async fn unlock(server: &Server) {
+    let _ = server.run(UNLOCK).await;
+}
+
 /// Refuses a run whose queues are not those of the move that it is to finish.
 pub fn require_same(record: &Record, queues: &[QueueName]) -> Result<()> {
     if record.queues == texts(queues) {

@@ -218,6 +218,11 @@ impl Run<'_> {
     async fn clean_anew(&self, id: &str) -> Result<()> {
         let old = reconnect(Side::Old, &self.args.from).await?;
         let new = reconnect(Side::New, &self.args.to).await?;
+        // The session with the server that is still there has these locks.
+        for server in [&self.old, &self.watch, &self.new] {
+            server.roll_back().await;
+            records::unlock(server).await;
+        }
         records::lock(&old, records::Session::Main, &self.queues).await?;
         records::lock(&new, records::Session::Main, &self.queues).await?;
         left::clean(&old, &new, id, &self.queues).await
