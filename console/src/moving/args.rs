@@ -37,7 +37,7 @@ is committed, and begins anew otherwise. --abort removes what an unfinished move
 The hooks are run by sh, with FETCHQ_MOVE_QUEUES, FETCHQ_MOVE_PLACE and FETCHQ_MOVE_HOOK (before, after or \
 undo) in the environment. Their output goes to standard error. When the command is run again, they can run \
 again. Order: --before, the switch, --after; or --before, a switch that fails, --undo, and the same again, \
-up to five times.";
+up to five times. A run that clears up after an unfinished one begins with --undo, and so does --abort.";
 
 /// Moves queues to another server while they work.
 #[derive(Debug, Clone, Args)]
@@ -86,7 +86,8 @@ pub struct MoveArgs {
     #[arg(long, value_name = "COMMAND")]
     pub after: Option<String>,
 
-    /// Runs when the switch has failed after --before, such as RESUME of a pooler.
+    /// Runs when the switch has failed after --before, or an earlier run was not finished, such as RESUME of a
+    /// pooler.
     #[arg(long, value_name = "COMMAND")]
     pub undo: Option<String>,
 

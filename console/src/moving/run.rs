@@ -129,6 +129,10 @@ impl Run<'_> {
     /// Removes what an earlier run has left, and moves the queues unless that was all that was asked.
     async fn begin_anew(&self, ids: &[String]) -> Ended {
         say("an earlier run was not finished: removing what it has left");
+        // It may have held back the clients. They work on while the tables are copied again.
+        if let Err(failure) = self.hook(When::Undo).await {
+            say(&failure.to_string());
+        }
         for id in ids {
             if let Err(failure) = self.clean(id).await {
                 return Ended::Failed(failure);
