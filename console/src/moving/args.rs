@@ -2,7 +2,7 @@
 use clap::Args;
 
 /// What `fetchq move --help` says beside the options.
-const LONG: &str = "\
+pub const ABOUT: &str = "\
 Moves queues with all that belongs to them to another server (or another database) while producers and \
 workers go on: documents with their leases, attempts and order, logs, history, snapshots, settings, jobs, \
 schedules, counters, grants and the owner.
@@ -41,7 +41,7 @@ up to five times. A run that clears up after an unfinished one begins with --und
 
 /// Moves queues to another server while they work.
 #[derive(Debug, Clone, Args)]
-#[command(long_about = LONG, after_long_help = AFTER)]
+#[command(after_long_help = AFTER)]
 pub struct MoveArgs {
     /// The connection string of the server that has the queues, `postgres://…` or `host=…`.
     #[arg(

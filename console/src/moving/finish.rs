@@ -3,7 +3,6 @@
 use serde_json::json;
 
 use super::failure::Result;
-use super::name::QueueName;
 use super::records;
 use super::rest::{self, Queue};
 use super::say::now_ms;
@@ -71,9 +70,6 @@ async fn finish_in_transaction(
 const PACK: &str = "select fetchq.metric_log_pack()::text";
 
 /// Packs the counter events that came with the queues. The counters are exact without it.
-pub async fn tidy(new: &Server, queues: &[QueueName]) {
+pub async fn pack(new: &Server) {
     let _ = new.rows(PACK, &[]).await;
-    for queue in queues {
-        let _ = new.run(&format!("analyze {}", queue.table("docs"))).await;
-    }
 }

@@ -26,7 +26,7 @@ mod switch;
 
 use std::process::ExitCode;
 
-pub use args::MoveArgs;
+pub use args::{ABOUT, MoveArgs};
 
 use failure::Failure;
 

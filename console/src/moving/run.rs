@@ -299,7 +299,9 @@ impl Run<'_> {
             records::set(&self.watch, id, records::STARTED, &detail).await?;
         }
         stream::wait_for_copies(&self.new, objects, expected).await?;
-        say("the tables are copied: waiting until the new server is close behind");
+        say("the tables are copied: vacuuming the documents");
+        stream::vacuum(&self.new, queues).await?;
+        say("waiting until the new server is close behind");
         stream::wait_until_close(&self.watch, objects).await
     }
 
@@ -373,7 +375,7 @@ impl Run<'_> {
         let new = new.as_ref().unwrap_or(&self.new);
         self.stops.before(Step::After).await;
         self.hook(When::After).await?;
-        finish::tidy(new, &self.queues).await;
+        finish::pack(new).await;
         self.stops.before(Step::Clean).await;
         say("removing publications and slot");
         let oid = records::find(&self.watch, &self.queues)

@@ -196,6 +196,16 @@ pub async fn wait_for_copies(new: &Server, names: &Names, expected: i64) -> Resu
     }
 }
 
+/// Vacuums the documents: what reads them first would otherwise write to each page, and that is the
+/// comparison, while workers wait.
+pub async fn vacuum(new: &Server, queues: &[Queue]) -> Result<()> {
+    for queue in queues {
+        let table = queue.name.table("docs");
+        new.run(&format!("vacuum (analyze) {table}")).await?;
+    }
+    Ok(())
+}
+
 const LAG: &str = "select pg_wal_lsn_diff(pg_current_wal_lsn(), s.confirmed_flush_lsn)::bigint,
         s.wal_status is not distinct from 'lost',
         pg_wal_lsn_diff(s.confirmed_flush_lsn, '0/0')::bigint
