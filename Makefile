@@ -1,6 +1,6 @@
 # The scripts in scripts/ do all the work. `make help` lists the targets.
 .DEFAULT_GOAL := help
-.PHONY: help console docs run start start-pg stop reset init psql setup build production clean ha test test-run soak bench bench-peers lint fmt hooks matrix all install deb
+.PHONY: help console docs run start start-pg stop reset init psql setup build production clean ha move-test test test-run soak bench bench-peers lint fmt hooks matrix all install deb
 SHELL := /bin/bash
 
 FOLDER ?= /usr/share/doc
@@ -8,6 +8,9 @@ SUITE ?=
 MINUTES ?= 30
 ROUNDS ?= 1
 HA ?=
+DOCS ?= 1000000
+WORKERS ?= 16
+MOVE ?=
 PORT ?= 5432
 CONSOLE_PORT ?= 8090
 ACTIONS ?= 0
@@ -74,6 +77,9 @@ soak: ## run the stress tests of the engine for a long time: make soak MINUTES=3
 ha: ## kill, freeze and cut off the primary of a cluster of three under load, as root: make ha ROUNDS=10
 	@scripts/setup.sh && scripts/ha/setup.sh && scripts/build.sh && scripts/ha.sh --rounds "$(ROUNDS)" $(HA)
 
+move-test: ## move queues to another server and back under load, with every kill: make move-test DOCS=1000000 WORKERS=16
+	@scripts/setup.sh && scripts/build.sh && DOCS="$(DOCS)" WORKERS="$(WORKERS)" MOVE="--fsync --all $(MOVE)" bash scripts/suites/move.sh
+
 bench: ## run the benchmarks: make bench, make bench QUICK=1, make bench ONLY="push cycle*"
 	@scripts/bench.sh
 
@@ -105,8 +111,8 @@ clean: ## stop all servers of this checkout, remove their data and everything th
 ##@ Variables
 #= PG_CONFIG    another PostgreSQL, for any target: PG_CONFIG=/path/to/pg_config make test
 #= SUITE        for test: lint unit regress docs isolation client npm python console monitoring
-#=              quickstart docker versions recovery; and upgrade and image, which run only when they
-#=              are named
+#=              move quickstart docker versions recovery; and upgrade and image, which run only when
+#=              they are named
 #= DOCKER       for production and SUITE=image: podman, or another command in place of docker
 #= IMAGE_MAJOR  for SUITE=image: the major version of the image; by default that of PG_CONFIG
 #= OLD_PG_CONFIG, NEW_PG_CONFIG
@@ -121,6 +127,9 @@ clean: ## stop all servers of this checkout, remove their data and everything th
 #= MINUTES      for soak: how long it runs (30)
 #= ROUNDS       for ha: how often each of the three happens (1)
 #= HA           for ha: more options: --async, --kinds kill,cut, --dsn hosts, --synchronous-leases
+#= DOCS, WORKERS
+#=              for move-test: documents that are there before, and worker processes (1000000, 16)
+#= MOVE         for move-test: more options: --only undisturbed, --report FILE
 #= QUICK, ONLY  for bench: two minutes instead of 75; only the named scenarios. For bench-peers: three
 #=              minutes instead of 28; only systems whose names contain one of these
 #= PROCESSES    for bench-peers: worker processes of each client (1)

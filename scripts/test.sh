@@ -13,7 +13,7 @@ set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 cd "$ROOT"
 
-ALL=(lint unit regress docs isolation client npm python console monitoring quickstart docker versions recovery)
+ALL=(lint unit regress docs isolation client npm python console monitoring move quickstart docker versions recovery)
 fresh=1
 if [[ ${1:-} == --on ]]; then fresh=0 dev=$2; shift 2; fi
 if (($#)); then suites=("$@"); else suites=("${ALL[@]}"); fi
@@ -71,7 +71,7 @@ suite() {
   export FETCHQ_COUNTS=$logs/$name.counts FETCHQ_CLUSTER=$cluster
   : >"$FETCHQ_COUNTS"
   case $name in
-    lint | unit | docker | upgrade | image | versions | recovery) ;;
+    lint | unit | docker | upgrade | image | versions | recovery | move) ;;
     *)
       if ((fresh)); then scripts/cluster.sh "$cluster" reset || return; fi
       # These suites do not test durability. Tests of durability have clusters of their own.

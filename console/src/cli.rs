@@ -19,6 +19,9 @@ pub enum Command {
     Serve(ServeArgs),
     /// Shows the queues in the terminal, live.
     Top(crate::top::TopArgs),
+    /// Moves queues to another server while they work.
+    #[command(long_about = crate::moving::ABOUT)]
+    Move(Box<crate::moving::MoveArgs>),
 }
 
 /// Which databases to connect to. Every subcommand takes these.
@@ -67,4 +70,28 @@ pub struct ServeArgs {
     /// Shows no payloads, headers, results and progress, whatever the role may read.
     #[arg(long)]
     pub hide_payloads: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_help_of_a_move_says_what_is_needed_and_what_the_exit_status_means() {
+        let mut cli = Cli::command();
+        cli.clone().debug_assert();
+        let found = cli.find_subcommand_mut("move");
+        let help = found.map_or_else(String::new, |found| found.render_long_help().to_string());
+        for part in [
+            "wal_level = logical",
+            "pg_subscription",
+            "Exit status",
+            "--undo",
+            "5]",
+        ] {
+            assert!(help.contains(part), "{part}: {help}");
+        }
+    }
 }

@@ -1,10 +1,12 @@
 //! The program `fetchq`: the queues of fetchq in a browser, and as numbers for machines. It calls
-//! the SQL API only, as psql could.
+//! the SQL API only, as psql could; but a move to another server (`moving`) reads and writes the tables
+//! of the catalog.
 mod assets;
 mod calls;
 mod cli;
 mod db;
 mod metrics;
+mod moving;
 mod poller;
 mod ring;
 mod router;
@@ -33,6 +35,8 @@ async fn main() -> ExitCode {
         }
         // It writes nothing but its screen.
         cli::Command::Top(args) => top::run(args).await.map_err(Into::into),
+        // Its exit status says what to do next.
+        cli::Command::Move(args) => return moving::run(*args).await,
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

@@ -12,7 +12,7 @@ use crate::pg::trigger::{StatusChange, TriggerDocument, TriggerEvent, WrittenDoc
 use crate::ready::floors;
 use crate::ready::key::PickKey;
 use crate::signals::waiters::WaitKey;
-use crate::signals::{announce, wakeups};
+use crate::signals::{announce, commit, wakeups};
 use crate::store::open_queue::Queue;
 use crate::store::{cap, ordering};
 
@@ -52,13 +52,18 @@ pub fn status_changed(change: &StatusChange) -> Result<()> {
 
 /// Has every session read the settings of a queue again, and wakes its waiters: the queue may
 /// have been resumed, or a limit removed. A row whose name is invalid is not a queue.
+///
+/// The background worker looks at the documents and the schedules of the queue: the row may be that
+/// of a queue whose tables were filled before, by a restore or by a move from another server.
 pub fn queue_changed(name: &str) {
-    let table = QueueName::parse(name)
-        .ok()
-        .and_then(|name| relation::lookup_data_table(&name.relation("docs")));
-    if let Some(table) = table {
+    let Ok(name) = QueueName::parse(name) else {
+        return;
+    };
+    if let Some(table) = relation::lookup_data_table(&name.relation("docs")) {
         relation::invalidate(table);
         wakeups::capacity_freed(table.to_u32(), u32::MAX);
+        commit::queue_created(&name);
+        commit::schedules_changed();
     }
 }
 

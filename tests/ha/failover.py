@@ -24,6 +24,7 @@ from pathlib import Path
 
 import psycopg
 
+from client import Ledgers
 from cluster import OUTSIDE, ROOT, SUBNET, NODES, Cluster, with_parent
 
 HERE = Path(__file__).resolve().parent
@@ -386,15 +387,7 @@ class Run:
 
     # ------------------------------------------------------------------------ checks --
     def events(self):
-        events = []
-        for path in sorted(self.logs.glob("*.jsonl")):
-            for line in path.read_text().splitlines():
-                try:
-                    events.append(json.loads(line))
-                except ValueError:
-                    pass  # The last line of a client that was killed.
-        events.sort(key=lambda event: event["t"])
-        return events
+        return Ledgers(self.logs).fresh()
 
     def check_acknowledged(self, number, fault, result):
         """What was acknowledged is there."""

@@ -2,85 +2,25 @@
 each event, and goes on after an error.
 
     load.py ROLE NAME FILE CONNINFO
-
-A call that ends with an error of the connection may have been done or not. A producer repeats it with the
-same subject, and a worker repeats it with the same lease.
 """
 
-import json
-import os
-import socket
 import sys
-import threading
 import time
 
 import psycopg
 
+from client import Client, Ledger, is_lost
+
 ROLE, NAME, FILE, CONNINFO = sys.argv[1:5]
-# How long a call may take before the client closes its connection. The kernel of a machine whose
-# processes stand still answers all packets, so that no timeout of TCP ends such a call.
+# How long a call may take before the client closes its connection.
 PATIENCE = 8.0
 LEASE = 40
 
-log = open(FILE, "a", buffering=1)
-
-
-def note(event, **fields):
-    log.write(json.dumps({"e": event, "t": time.monotonic(), "w": NAME, **fields}) + "\n")
-
-
-class Client:
-    """A connection that is made again after an error, and whose calls end."""
-
-    def __init__(self, patience=PATIENCE):
-        self.db, self.since, self.patience = None, None, patience
-        threading.Thread(target=self.watch, daemon=True).start()
-
-    def watch(self):
-        while True:
-            time.sleep(0.1)
-            since, db = self.since, self.db
-            if since and db and time.monotonic() - since > self.patience:
-                try:
-                    # It does not wait for the server, as a cancel request would.
-                    fd = socket.socket(fileno=os.dup(db.fileno()))
-                    fd.shutdown(socket.SHUT_RDWR)
-                    fd.close()
-                except (OSError, psycopg.Error):
-                    pass
-
-    def run(self, work):
-        """Runs work(db) on a connection. Raises what the server says."""
-        if self.db is None or self.db.closed or self.db.broken:
-            self.db = psycopg.connect(CONNINFO, autocommit=True, connect_timeout=2)
-            # The warning of a commit that was not replicated is no acknowledgement.
-            self.warned = []
-            self.db.add_notice_handler(lambda n: self.warned.append(n.message_primary))
-        self.since = time.monotonic()
-        self.warned.clear()
-        try:
-            result = work(self.db)
-            if any("might not have been replicated" in w for w in self.warned):
-                raise psycopg.OperationalError("not replicated")
-            return result
-        finally:
-            self.since = None
-
-    def close(self):
-        if self.db is not None:
-            try:
-                self.db.close()
-            except psycopg.Error:
-                pass
-            self.db = None
+note = Ledger(NAME, FILE).note
 
 
 def pause():
     time.sleep(0.2)
-
-
-def is_lost(error):
-    return error.sqlstate == "55000" and "was lost" in str(error)
 
 
 def produce(client):
@@ -174,5 +114,5 @@ def probe(client):
             time.sleep(0.05)
 
 
-with_patience = Client(2.0 if ROLE == "probe" else PATIENCE)
+with_patience = Client(CONNINFO, 2.0 if ROLE == "probe" else PATIENCE)
 {"producer": produce, "worker": work, "popper": pop, "probe": probe}[ROLE](with_patience)

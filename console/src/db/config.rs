@@ -186,6 +186,13 @@ impl Target {
         self.config.get_user().unwrap_or_default().to_owned()
     }
 
+    /// Host, port and database.
+    pub fn place(&self) -> String {
+        let label = self.label();
+        let host = label.rsplit_once('@').map_or("", |(_, host)| host);
+        format!("{host}/{}", self.database())
+    }
+
     /// User, host and port, without the password.
     pub fn label(&self) -> String {
         let host = match self.config.get_hosts().first() {

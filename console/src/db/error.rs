@@ -54,6 +54,16 @@ impl DbError {
         Some((found.parse().ok()?, last))
     }
 
+    /// A connection string, or a certificate, cannot be used.
+    pub fn unusable(message: String) -> Self {
+        Self {
+            kind: DbErrorKind::Refused,
+            code: None,
+            message,
+            hint: None,
+        }
+    }
+
     /// There is no answer of the server.
     pub fn unreachable(message: String) -> Self {
         Self {

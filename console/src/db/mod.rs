@@ -6,8 +6,8 @@ mod tls;
 use std::time::Duration;
 
 use deadpool_postgres::{Manager, ManagerConfig, Pool, RecyclingMethod, Runtime, Timeouts};
-use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
+use tokio_postgres::{Client, Row};
 
 pub use config::ConfigError;
 pub use error::{DbError, DbErrorKind};
@@ -84,6 +84,37 @@ impl Databases {
     pub fn all(&self) -> &[Database] {
         &self.all
     }
+}
+
+/// A connection of its own, outside of any pool.
+pub struct Single {
+    pub client: Client,
+    /// Host, port and database.
+    pub place: String,
+}
+
+/// How long a connection may be silent before it is probed, and how long a probe may take. A server
+/// whose machine is gone is noticed after that.
+const SILENCE: Duration = Duration::from_secs(10);
+
+/// Connects to the database of a connection string.
+///
+/// # Errors
+/// The connection string cannot be read, or there is no answer.
+pub async fn connect(url: &str) -> Result<Single, DbError> {
+    let unusable = |error: ConfigError| DbError::unusable(error.to_string());
+    let mut target = config::Target::from_url(url).map_err(unusable)?;
+    target.config.application_name("fetchq move");
+    target.config.options("");
+    target.config.keepalives_idle(SILENCE);
+    target.config.keepalives_interval(SILENCE);
+    target.config.keepalives_retries(2);
+    let place = target.place();
+    let tls = tls::connector(&target).map_err(unusable)?;
+    let (client, connection) = target.config.connect(tls).await?;
+    // It ends with the client, or with an error that the next call of the client returns.
+    tokio::spawn(connection);
+    Ok(Single { client, place })
 }
 
 fn pool(target: config::Target) -> Result<Pool, ConfigError> {

@@ -28,6 +28,7 @@ mod many_queues;
 mod metric_export;
 mod mistrust;
 mod model;
+mod moving;
 mod names;
 mod notifications;
 mod nulls;

@@ -1,0 +1,60 @@
+//! `fetchq move`: moves queues to another server while they work.
+//!
+//! The tables are copied by logical replication (`stage`, `stream`). Then the queues are locked on the
+//! old server, the new one gets the rest (`rest`, `carried`), and the commit of the old server gives the
+//! queues away (`switch`). From its own records the new one makes them live (`finish`). `records` has
+//! what a later run knows of an earlier one, and `clean` removes what a move has made.
+mod args;
+mod carried;
+mod check;
+mod clean;
+mod failure;
+mod finish;
+mod hooks;
+mod left;
+mod name;
+mod records;
+mod rest;
+mod run;
+mod say;
+mod server;
+mod stage;
+mod status;
+mod step;
+mod stream;
+mod switch;
+
+use std::process::ExitCode;
+
+pub use args::{ABOUT, MoveArgs};
+
+use failure::Failure;
+
+/// How a run has ended.
+pub enum Ended {
+    /// As asked; the line says what was done.
+    Done(String),
+    /// Nothing has moved.
+    Failed(Failure),
+    /// The switch is committed, or that is not known. The same command has to be run again.
+    Unfinished(Failure),
+}
+
+/// Runs the command. Returns its exit status.
+pub async fn run(args: MoveArgs) -> ExitCode {
+    match run::run(&args).await {
+        Ended::Done(line) => {
+            println!("{line}");
+            ExitCode::SUCCESS
+        }
+        Ended::Failed(failure) => {
+            eprintln!("error: {failure}");
+            ExitCode::from(1)
+        }
+        Ended::Unfinished(failure) => {
+            eprintln!("error: {failure}");
+            eprintln!("The move is not finished: run the same command again.");
+            ExitCode::from(2)
+        }
+    }
+}
