@@ -7,6 +7,7 @@
 -- Run it again on the coordinator after an update of fetchq, and on each node after a restore.
 \set ON_ERROR_STOP on
 \set QUIET on
+set client_min_messages = warning;
 
 \if :{?worker}
 \else

@@ -20,7 +20,7 @@ impl Error {
                 format!("Create it with: select * from fetchq.queue_create('{queue}')")
             }
             Self::QueueElsewhere { .. } => "Nothing was done. Repeat it in a new connection to that server.".into(),
-            Self::QueueIsHere(queue) => format!("Only a queue that this database does not have can live elsewhere. Drop it first, in the same transaction: select * from fetchq.queue_drop('{queue}')"),
+            Self::QueueIsHere(_) => "Only a queue that is not in this database can live elsewhere: record the place when it has been moved, in the transaction that drops it here.".into(),
             Self::NotCreator(role) => format!("The owner of the extension can run: grant execute on function fetchq.queue_create(text, jsonb) to \"{}\"", role.replace('"', "\"\"")),
             Self::OtherVersion { catalog, .. } if version::is_newer_than(catalog) => "Run in this database: alter extension fetchq update".into(),
             Self::OtherVersion { catalog, .. } => format!("Install the files of fetchq {catalog}, then connect again, or restart the server where it preloads the library."),

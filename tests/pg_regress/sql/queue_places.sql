@@ -50,10 +50,12 @@ select test.error('select * from fetchq.' || c) from unnest(array[
 select count(*) from fetchq.queues;
 -- Procedures.
 create function test.nothing(payload jsonb) returns void language sql as '';
+\set VERBOSITY terse
 call fetchq.queue_wait('{rq_here,rq_gone}', '1 h');
 call fetchq.doc_await('rq_gone', 'a', '1 h');
 call fetchq.work('rq_gone', 'test.nothing');
 \echo :SQLSTATE
+\set VERBOSITY default
 drop function test.nothing(jsonb);
 -- A trigger of a user, and a function of another language.
 create table test.orders (id int);
@@ -103,7 +105,7 @@ delete from fetchq.schedules;
 
 -- Rights. Who may call fetchq learns the place, and who may create queues records it.
 create role rq_places_app;
-grant usage on schema fetchq to rq_places_app;
+grant usage on schema fetchq, test to rq_places_app;
 set role rq_places_app;
 select test.error($$select fetchq.doc_push('rq_gone', 'a')$$);
 select test.error($$select fetchq.metric_get('rq_gone')$$);
@@ -117,7 +119,7 @@ select fetchq.queue_place_set('rq_other', 'db9');
 select component, state, detail, hint from fetchq.status() where component = 'places';
 reset role;
 revoke all on function fetchq.queue_create(text, jsonb) from rq_places_app;
-revoke usage on schema fetchq from rq_places_app;
+revoke usage on schema fetchq, test from rq_places_app;
 drop role rq_places_app;
 
 -- The state: the first three, and how many more.

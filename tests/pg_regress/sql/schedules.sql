@@ -86,21 +86,21 @@ select fetchq.schedule_pause('of two', queue => 'rq_sched2'), fetchq.schedule_pa
 select was_resumed from fetchq.schedule_resume('of two', 'rq_sched2');
 select was_created from fetchq.schedule_tick('of two', 'rq_sched2');
 -- Only the schedules of the queue run that are due.
-update fetchq.schedules set next_tick = now(), due_at = now(), starts_at = null where name in ('of two', 'skip');
+select fetchq.queue_truncate('rq_sched2');
+update fetchq.schedules set next_tick = '2020-01-01', due_at = '2020-01-01', anchor = '2020-01-01', starts_at = null where name in ('of two', 'skip');
 select * from fetchq.schedule_run(9, 'rq_sched2');
 select name, ticks from fetchq.schedule_list() where ticks > 0;
-update fetchq.schedules set next_tick = '2100-01-01', due_at = '2100-01-01', starts_at = '2100-01-01' where name = 'skip';
+update fetchq.schedules set next_tick = '2100-01-01', due_at = '2100-01-01', anchor = '2100-01-01', starts_at = '2100-01-01' where name = 'skip';
 -- A role needs rights on the queue that it names, and none on that of another schedule.
 create role rq_sched_role;
-grant usage on schema fetchq to rq_sched_role;
+grant usage on schema fetchq, test to rq_sched_role;
 select fetchq.queue_grant('rq_sched', 'rq_sched_role', 'manager');
 set role rq_sched_role;
 select c || ' => ' || test.error('select fetchq.' || c) as of_role from unnest(array[
     $$schedule_list('rq_sched2')$$, $$schedule_run(1, 'rq_sched2')$$, $$schedule_drop('of two', 'rq_sched2')$$, $$schedule_drop('of two')$$]) c;
 select fetchq.schedule_drop('of two', 'rq_sched') as was_dropped, (select count(*) from fetchq.schedule_list('rq_sched')) as seen;
 reset role;
-select fetchq.queue_revoke('rq_sched', 'rq_sched_role', 'manager');
-revoke usage on schema fetchq from rq_sched_role;
+drop owned by rq_sched_role;
 drop role rq_sched_role;
 select fetchq.schedule_drop('of two', 'rq_sched2'), fetchq.schedule_drop('of two', 'rq_sched2');
 select was_dropped from fetchq.queue_drop('rq_sched2');

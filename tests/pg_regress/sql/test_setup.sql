@@ -74,8 +74,8 @@ create function test.value(argument text, type text, queue text default 'rq_err'
         when 'text' then case argument
             when 'queue' then quote_literal(queue) when 'place' then '''''' when 'subject' then '''absent''' when 'message' then '''m''' when 'metric' then '''null test'''
             when 'documents' then $q$'(''s1'', 0, ''{}'', {DATA})'$q$ when 'retention' then '''1h''' when 'direction' then '''ASC'''
-            when 'table_name' then '''fetchq_data.rq_err__logs''' when 'field' then '''created_at''' when 'unit' then '''hour''' when 'family' then '''fetchq_info''' when 'mode' then '''ignore''' when 'target' then '''rq_err2''' when 'setting' then '''max_attempts''' when 'role' then '''pg_monitor''' when 'kind' then '''reader''' when 'binding' then '''off''' when 'on_lost' then '''error''' when 'after' then '''1-1''' else '''5m''' end || '::text'
-        when 'integer' then case argument when 'max_attempts' then '1' else '0' end
+            when 'table_name' then '''fetchq_data.rq_err__logs''' when 'field' then '''created_at''' when 'unit' then '''hour''' when 'family' then '''fetchq_info''' when 'mode' then '''ignore''' when 'target' then '''rq_err2''' when 'setting' then '''max_attempts''' when 'role' then '''pg_monitor''' when 'kind' then '''reader''' when 'binding' then '''off''' when 'on_lost' then '''error''' when 'after' then '''1-1''' when 'catch_up' then '''once''' when 'timezone' then '''UTC''' else '''5m''' end || '::text'
+        when 'integer' then case when argument in ('max_attempts', 'catch_up_limit') then '1' else '0' end
         when 'bigint' then '1'
         when 'double precision' then '1'
         when 'boolean' then 'false'

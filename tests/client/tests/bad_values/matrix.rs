@@ -357,6 +357,7 @@ const ACCEPTED: &[(&[&str], &str, &[&str])] = &[
     (&["schedule_create"], "name", &["odd letters"]),
     (&["schedule_create"], "starts_at", &["-infinity"]),
     (&["schedule_create"], "ends_at", &["infinity"]),
+    (&["queue_place_set"], "place", &["empty", "odd letters"]),
     // There is none to drop.
     (&["schedule_drop"], "name", ANY_TEXT),
     (&["schedule_preview"], "from_time", ANY),
@@ -511,6 +512,8 @@ async fn attempt(
         match argument.name.as_str() {
             // Only one of both may be given, and one must be.
             "next_iteration" if is_delay => *value = Value::Null,
+            // Only a queue that is not here can live elsewhere.
+            "queue" if function.name == "queue_place_set" => *value = Value::text("away"),
             // The other modes accept any payload.
             "mode" if function.name == "doc_put" => *value = Value::Null,
             // Whatever is wrong is the value that is tried, and no document that is not there.
