@@ -48,7 +48,8 @@ def describe(db):
     keep("settings", "select name, fetchq.queue_settings(name) from fetchq.queues where name = any (%s)", names)
     keep("registry", "select name, to_jsonb(q) - 'id' from fetchq.queues q where name = any (%s)", names)
     keep("right", "select queue || ' ' || role || ' ' || kind, is_direct from fetchq.queue_grants() where queue = any (%s)", names)
-    keep("job", "select task || ' ' || queue, settings, payload from fetchq.jobs where queue = any (%s)", names)
+    # Its payload is what maintenance has to remember of failures.
+    keep("job", "select task || ' ' || queue, settings from fetchq.jobs where queue = any (%s)", names)
     # What a schedule has done is compared by the check of the ticks.
     keep("schedule", "select name, to_jsonb(s) - '{next_tick,last_tick,due_at,ticks,attempts,last_error}'::text[]"
          " from fetchq.schedules s where queue = any (%s)", names)
