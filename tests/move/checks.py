@@ -148,6 +148,8 @@ class Look:
             found = self.run(check)
             # An error of a statement of the check itself shows nothing.
             return found, bool(found) and not found[0].startswith(f"{check.__name__}: ")
+        except psycopg.Error as error:
+            return [f"the damage fails: {error}"], False
         finally:
             db.execute("rollback to savepoint damage")
 
@@ -458,7 +460,7 @@ def one_at_a_time(look):
 
 
 @check("nothing of the move is left",
-       ("there", "create publication fetchq_left for table fetchq_data.neighbour__docs"),
+       ("there", "create publication fetchq_left"),
        ("here", "create publication fetchq_left for table fetchq_data.jobs__docs"))
 def clean(look):
     wrong = []
