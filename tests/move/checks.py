@@ -248,7 +248,8 @@ def one_lease(look):
 
 
 @check("the documents of an ordering key run in their order, none is left out",
-       ("here", "update all_leased set at = at - interval '1 day' where ctid = (select max(ctid) from all_leased where queue = 'ordered')"),
+       ("here", "update all_leased set at = at - interval '1 day' where ctid = (select max(l.ctid) from all_leased l where queue = 'ordered' and exists"
+                " (select from all_settled s where s.queue = 'ordered' and how = 'complete' and s.at < l.at and regexp_replace(l.subject, '-[0-9]+$', '') = regexp_replace(s.subject, '-[0-9]+$', '')))"),
        ("here", "delete from all_settled where ctid = (select min(s.ctid) from all_settled s where queue = 'ordered' and how = 'complete' and exists"
                 " (select from all_leased l where l.queue = 'ordered' and l.at > s.at and regexp_replace(l.subject, '-[0-9]+$', '') = regexp_replace(s.subject, '-[0-9]+$', '')))"))
 def in_order(look):

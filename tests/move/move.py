@@ -392,7 +392,8 @@ class Run:
         self.lease_held()
         with self.source.connect() as db:
             self.until("the background worker has ended", lambda: not rows(db, "select from pg_stat_activity where backend_type like 'fetchq background worker%'"))
-            db.execute("select fetchq.metric_log_pack()")
+            # The times are counted when the events are packed. While a snapshot is held, some wait.
+            self.until("all events are packed", lambda: rows(db, "select fetchq.metric_log_pack()") and not rows(db, "select from fetchq.counter_tail limit 1"))
 
     def logs(self):
         wrong = []
