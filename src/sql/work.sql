@@ -29,6 +29,7 @@ declare
     context pg_catalog.text;
     hint pg_catalog.text;
     is_unreturned boolean;
+    is_stopped boolean := false;
 begin
     processed := 0;
     failed := 0;
@@ -81,11 +82,11 @@ begin
         if worker is null or worker operator(pg_catalog.=) '' then
             worker := pg_catalog.format('%s/%s', pg_catalog.current_setting('application_name'), pg_catalog.pg_backend_pid());
         end if;
-        exit when fetchq.worker_stop_requested(queue, pg_catalog."left"(worker, 200), started);
-
+        worker := pg_catalog."left"(worker, 200);
         doc := following;
         following := null;
         if doc.lease is null then
+            exit when fetchq.worker_stop_requested(queue, worker, started);
             -- The lease lasts as long as this session.
             select * into doc from fetchq.doc_lease(queue, 1, duration, version, binding => 'keep');
             -- The commit makes the lease visible, and keeps it when the work of the handler is undone.
@@ -135,7 +136,8 @@ begin
                 'action', coalesce(answer operator(pg_catalog.->>) 'action', 'complete'));
             -- A lease begins at the start of its transaction, so after a long handler it would be
             -- over at once.
-            if (processed operator(pg_catalog.+) failed operator(pg_catalog.+) 1) operator(pg_catalog.>=) max_docs
+            is_stopped := fetchq.worker_stop_requested(queue, worker, started);
+            if is_stopped or (processed operator(pg_catalog.+) failed operator(pg_catalog.+) 1) operator(pg_catalog.>=) max_docs
                 or (pg_catalog.clock_timestamp() operator(pg_catalog.-) pg_catalog.now()) operator(pg_catalog.>) '1 second'::interval
             then
                 perform from fetchq.docs_settle(queue, pg_catalog.jsonb_build_array(answer), 'error');
@@ -156,6 +158,7 @@ begin
                     detail = pg_exception_detail, context = pg_exception_context;
                 -- Its lease was undone.
                 following := null;
+                is_stopped := false;
         end;
 
         if state operator(pg_catalog.<>) '57014' then
@@ -215,13 +218,9 @@ begin
         end if;
         commit;
         set transaction isolation level read committed;
+        exit when is_stopped;
         idle_since := pg_catalog.clock_timestamp();
     end loop;
-    if following.lease is not null then
-        -- A stop was requested. The document is handed back, and the attempt does not count.
-        perform fetchq.docs_settle(queue, pg_catalog.jsonb_build_array(
-            pg_catalog.jsonb_build_object('subject', following.subject, 'lease', following.lease, 'action', 'snooze')));
-    end if;
 end $work$;
 comment on procedure fetchq.work(text, regproc, int, interval, interval, int, int, int) is
     'A worker: leases documents of a queue, calls the handler, and completes or rejects them, until it is asked to stop';

@@ -11,6 +11,11 @@ const IDENTITY: &str = "select system_identifier || ' ' || (
         select oid::text from pg_database where datname = current_database())
     from pg_control_system()";
 
+/// What tells a database from all others, also after a failover.
+pub async fn identity_of(server: &Server) -> Result<String> {
+    Ok(server.one(IDENTITY, &[]).await?.get(0))
+}
+
 const ROLE: &str =
     "select rolsuper, pg_is_in_recovery() from pg_roles where rolname = current_user";
 
@@ -194,8 +199,7 @@ async fn check_server(server: &Server, problems: &mut Problems) -> Result<()> {
 }
 
 async fn check_pair(old: &Server, new: &Server, problems: &mut Problems) -> Result<()> {
-    let identity = |row: Row| row.get::<_, String>(0);
-    if identity(old.one(IDENTITY, &[]).await?) == identity(new.one(IDENTITY, &[]).await?) {
+    if identity_of(old).await? == identity_of(new).await? {
         problems.add(
             "--from and --to are the same database".to_owned(),
             "Give two databases.",

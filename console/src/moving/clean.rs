@@ -26,8 +26,9 @@ pub async fn new_server(new: &Server, id: &str, queues: &[QueueName]) -> Result<
     new.run("begin").await?;
     let cleaned = async {
         unsubscribe(new, &Names::of(id)).await?;
-        stage::drop_tables(new, queues).await?;
+        // The tables and the record were made together. Without it, tables of these names are not of this move.
         if records::state(new, id).await?.is_some() {
+            stage::drop_tables(new, queues).await?;
             stage::remove_places(new, id).await?;
             rest::remove_direct(id, new).await?;
         }

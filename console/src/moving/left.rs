@@ -1,10 +1,13 @@
 //! What an earlier run of `fetchq move` has left, and removing it.
+use serde_json::Value;
+
+use super::check;
 use super::clean as remove;
 use super::failure::{Failure, Result};
 use super::name::QueueName;
 use super::records::{self, Record};
 use super::say::list;
-use super::server::Server;
+use super::server::{Server, Side};
 use super::stream::Names;
 
 /// What an earlier run has left.
@@ -29,6 +32,7 @@ pub async fn look_back(
     require_finished_others(old, new, queues).await?;
     let here = records::find(old, queues).await?;
     let there = records::find(new, queues).await?;
+    require_same_target(old, new, &here).await?;
     let is_switched = |id: &str| {
         here.iter()
             .any(|record| record.id == id && record.state == records::SWITCHED)
@@ -57,6 +61,28 @@ pub async fn look_back(
         true => Left::Nothing,
         false => Left::Unfinished(ids),
     })
+}
+
+/// Refuses another new server than that of the unfinished move, which has tables and a subscription.
+async fn require_same_target(old: &Server, new: &Server, here: &[Record]) -> Result<()> {
+    let identity = check::identity_of(new).await?;
+    let other = here.iter().find(|record| {
+        let target = record.detail.get("to").and_then(Value::as_str);
+        target.is_some_and(|target| target != identity)
+    });
+    match other {
+        None => Ok(()),
+        Some(record) => Err(Failure::new(format!(
+            "{}: an unfinished move of {} goes to another server than that of --to",
+            old.name(),
+            list(record.queues.iter().map(String::as_str)),
+        ))
+        .with_hint(format!(
+            "Run it with --to as that server, or with --abort. If that server is gone for good and the queues \
+             are here: drop the schema fetchq_move, the publications and the replication slot {} here.",
+            Names::of(&record.id).slot
+        ))),
+    }
 }
 
 /// Refuses to begin while a move in which one of the servers had the other part is not finished. Its
@@ -92,6 +118,25 @@ pub async fn clean(old: &Server, new: &Server, id: &str, queues: &[QueueName]) -
     };
     remove::new_server(new, id, queues).await?;
     remove::old_server(old, id, subscription).await
+}
+
+/// Refuses to go on where the old server has the queues after all: the commit of the switch is lost there.
+///
+/// The queues live on the new server then, and on the old one too.
+pub async fn require_given_away(old: &Server, id: &str) -> Result<()> {
+    match records::state(old, id).await?.as_deref() {
+        Some(records::STARTED) => Err(Failure::new(format!(
+            "{} has the queues, and {} has them too: the old server has lost the commit of the switch, as a standby \
+             can that did not have it yet",
+            old.name(),
+            Side::New.name()
+        ))
+        .with_hint(
+            "Compare them. Then drop the queues on the old server (fetchq.queue_drop), record there where they live \
+             (fetchq.queue_place_set), drop its schema fetchq_move, and run this command again.",
+        )),
+        _ => Ok(()),
+    }
 }
 
 /// Refuses to remove documents of the new server that may be the only ones. The record of the old server

@@ -38,6 +38,8 @@ pub enum Ended {
     Failed(Failure),
     /// The switch is committed, or that is not known. The same command has to be run again.
     Unfinished(Failure),
+    /// Nothing was done, and what an earlier run has done could not be found out.
+    Unknown(Failure),
 }
 
 /// Runs the command. Returns its exit status.
@@ -54,6 +56,13 @@ pub async fn run(args: MoveArgs) -> ExitCode {
         Ended::Unfinished(failure) => {
             eprintln!("error: {failure}");
             eprintln!("The move is not finished: run the same command again.");
+            ExitCode::from(2)
+        }
+        Ended::Unknown(failure) => {
+            eprintln!("error: {failure}");
+            eprintln!(
+                "Nothing was done. If an earlier run was killed, its switch may be committed: run the same command again."
+            );
             ExitCode::from(2)
         }
     }

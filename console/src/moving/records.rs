@@ -31,14 +31,19 @@ const CREATE: &str = "create schema if not exists fetchq_move;
 // Two moves that begin at the same time would both make the schema.
 const LOCK_SCHEMA: &str = "select pg_advisory_xact_lock(1718712694, 0)";
 
-// What is in these tables is run on the new server, so that nobody else may own them.
-const FOREIGN: &str = "select r.rolname::text from pg_namespace n
+// What is in these tables is run by a superuser, and to read a view runs its functions. So nobody else
+// may own them, and they have to be tables.
+const FOREIGN: &str = "select r.rolname::text, r.rolsuper from pg_namespace n
     left join pg_class c on c.relnamespace = n.oid
     join pg_roles r on r.oid in (n.nspowner, c.relowner)
-    where n.nspname = 'fetchq_move' and not r.rolsuper
+    where n.nspname = 'fetchq_move'
+        and (not r.rolsuper or c.relkind not in ('r', 'i') or c.relhasrules)
     limit 1";
 
-const EXISTS: &str = "select to_regclass('fetchq_move.moves') is not null";
+const EXISTS: &str = "select to_regclass('fetchq_move.moves') is not null
+    and to_regclass('fetchq_move.rows') is not null";
+
+const N_ROWS: &str = "select count(*) from fetchq_move.rows where move = $1";
 
 const FIND: &str = "select m.id, m.queues, m.state, m.detail from fetchq_move.moves m
     where m.side = $1 and m.queues && $2::text[]
@@ -101,17 +106,43 @@ pub async fn prepare(server: &Server) -> Result<()> {
     server.run("begin").await?;
     server.rows(LOCK_SCHEMA, &[]).await?;
     server.run(CREATE).await?;
-    match server.first(FOREIGN, &[]).await? {
-        None => server.run("commit").await,
-        Some(row) => {
-            let owner: String = row.get(0);
+    match require_ours(server).await {
+        Ok(()) => server.run("commit").await,
+        Err(failure) => {
             server.roll_back().await;
-            Err(Failure::new(format!(
-                "{}: the schema fetchq_move, or a table in it, belongs to {owner}, who is no superuser",
-                server.name()
-            ))
-            .with_hint("Drop or rename it: the command makes its own."))
+            Err(failure)
         }
+    }
+}
+
+/// Refuses records that somebody else can have written.
+async fn require_ours(server: &Server) -> Result<()> {
+    let Some(row) = server.first(FOREIGN, &[]).await? else {
+        return Ok(());
+    };
+    let (owner, is_superuser): (String, bool) = (row.get(0), row.get(1));
+    let what = match is_superuser {
+        true => "has something that this command does not make".to_owned(),
+        false => format!("or a table in it, belongs to {owner}, who is no superuser"),
+    };
+    Err(
+        Failure::new(format!("{}: the schema fetchq_move, {what}", server.name()))
+            .with_hint("Drop or rename it: the command makes its own."),
+    )
+}
+
+/// Whether a server has records. Fails if somebody else can have written them: nothing of them is read
+/// before.
+async fn are_there(server: &Server) -> Result<bool> {
+    require_ours(server).await?;
+    Ok(server.one(EXISTS, &[]).await?.get(0))
+}
+
+/// How many rows were copied for the end of a move.
+pub async fn count_rows(server: &Server, id: &str) -> Result<i64> {
+    match are_there(server).await? {
+        true => Ok(server.one(N_ROWS, &[&id]).await?.get(0)),
+        false => Ok(0),
     }
 }
 
@@ -127,7 +158,7 @@ pub async fn find_others(server: &Server, queues: &[QueueName]) -> Result<Vec<Re
 }
 
 async fn read(server: &Server, sql: &str, queues: &[QueueName]) -> Result<Vec<Record>> {
-    if !server.one(EXISTS, &[]).await?.get::<_, bool>(0) {
+    if !are_there(server).await? {
         return Ok(Vec::new());
     }
     let code = server.side.code();
@@ -138,7 +169,23 @@ async fn read(server: &Server, sql: &str, queues: &[QueueName]) -> Result<Vec<Re
         state: row.get(2),
         detail: row.get(3),
     };
-    Ok(rows.iter().map(record).collect())
+    let found: Vec<Record> = rows.iter().map(record).collect();
+    match found.iter().find(|record| !is_id(&record.id)) {
+        None => Ok(found),
+        Some(record) => Err(Failure::new(format!(
+            "{}: fetchq_move.moves has a record with the id {:?}, which this command has not made",
+            server.name(),
+            record.id
+        ))),
+    }
+}
+
+/// Whether a text is an id as `new_id` makes them. Names of objects have it, without quotation.
+fn is_id(text: &str) -> bool {
+    text.len() == 12
+        && text
+            .bytes()
+            .all(|c| c.is_ascii_digit() || (b'a'..=b'f').contains(&c))
 }
 
 /// Adds the record of a move.
@@ -170,7 +217,7 @@ pub async fn remove_rows(server: &Server, id: &str) -> Result<()> {
 
 /// Removes the record of a move, and the schema with the last one.
 pub async fn remove(server: &Server, id: &str) -> Result<()> {
-    if !server.one(EXISTS, &[]).await?.get::<_, bool>(0) {
+    if !are_there(server).await? {
         return Ok(());
     }
     server.run("begin").await?;
@@ -277,7 +324,7 @@ pub fn require_same(record: &Record, queues: &[QueueName]) -> Result<()> {
 /// The state of the record of a move; None when there is none.
 pub async fn state(server: &Server, id: &str) -> Result<Option<String>> {
     const STATE: &str = "select state from fetchq_move.moves where id = $1 and side = $2";
-    if !server.one(EXISTS, &[]).await?.get::<_, bool>(0) {
+    if !are_there(server).await? {
         return Ok(None);
     }
     let row = server.first(STATE, &[&id, &server.side.code()]).await?;
@@ -288,4 +335,23 @@ pub async fn state(server: &Server, id: &str) -> Result<Option<String>> {
 pub fn describe(side: Side, record: &Record) -> String {
     let names = list(record.queues.iter().map(String::as_str));
     format!("{}: a move of {names} is {}", side.name(), record.state)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_id_has_twelve_hexadecimal_digits() {
+        assert!(is_id("0123456789ab"));
+        for text in [
+            "",
+            "0123456789a",
+            "0123456789AB",
+            "a; drop role",
+            "0123456789abc",
+        ] {
+            assert!(!is_id(text), "{text}");
+        }
+    }
 }

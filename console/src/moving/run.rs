@@ -41,18 +41,26 @@ struct Run<'a> {
 
 /// Runs the command.
 pub async fn run(args: &MoveArgs) -> Ended {
-    match begin(args).await {
+    let (stops, queues) = match read(args) {
+        Ok(read) => read,
+        Err(failure) => return Ended::Failed(failure),
+    };
+    match connect(args, stops, queues).await {
         Ok(run) => run.go().await,
-        Err(failure) => Ended::Failed(failure),
+        Err(failure) if args.status || args.dry_run => Ended::Failed(failure),
+        Err(failure) => Ended::Unknown(failure),
     }
 }
 
-async fn begin(args: &MoveArgs) -> Result<Run<'_>> {
+fn read(args: &MoveArgs) -> Result<(Stops, Vec<QueueName>)> {
     let stops = Stops::from_environment()?;
     if let Some(place) = &args.place {
         check_place(place)?;
     }
-    let queues = QueueName::parse_all(&args.queues)?;
+    Ok((stops, QueueName::parse_all(&args.queues)?))
+}
+
+async fn connect(args: &MoveArgs, stops: Stops, queues: Vec<QueueName>) -> Result<Run<'_>> {
     let old = Server::connect(Side::Old, &args.from).await?;
     let watch = Server::connect(Side::Old, &args.from).await?;
     let new = Server::connect(Side::New, &args.to).await?;
@@ -98,7 +106,7 @@ impl Run<'_> {
             };
         }
         match left::look_back(&self.old, &self.watch, &self.new, &self.queues).await {
-            Err(failure) => Ended::Failed(failure),
+            Err(failure) => Ended::Unknown(failure),
             Ok(Left::Committed(record)) => self.go_on(&record).await,
             Ok(Left::Unfinished(ids)) => self.begin_anew(&ids).await,
             Ok(Left::Nothing) if self.args.abort => {
@@ -159,10 +167,13 @@ impl Run<'_> {
             Ok(queues) => queues,
             Err(failure) => return Ended::Failed(failure),
         };
-        let id = match self.record().await {
+        let id = match self.prepare().await {
             Ok(id) => id,
             Err(failure) => return Ended::Failed(failure),
         };
+        if let Err(failure) = self.record(&id).await {
+            return Ended::Failed(self.give_up(&id, failure).await);
+        }
         match self.try_to_switch(&id, &queues).await {
             Ok(true) => self.complete(&id).await,
             Ok(false) => Ended::Unfinished(Failure::new(
@@ -186,14 +197,18 @@ impl Run<'_> {
         })
     }
 
-    async fn record(&self) -> Result<String> {
+    async fn prepare(&self) -> Result<String> {
         self.stops.before(Step::Record).await;
         records::prepare(&self.new).await?;
         records::prepare(&self.old).await?;
-        let id = records::new_id(&self.new).await?;
-        records::add(&self.new, &id, &self.queues, records::COPYING).await?;
-        records::add(&self.old, &id, &self.queues, records::STARTED).await?;
-        Ok(id)
+        records::new_id(&self.new).await
+    }
+
+    async fn record(&self, id: &str) -> Result<()> {
+        let to = check::identity_of(&self.new).await?;
+        records::add(&self.old, id, &self.queues, records::STARTED).await?;
+        records::set(&self.old, id, records::STARTED, &json!({"to": to})).await?;
+        records::add(&self.new, id, &self.queues, records::COPYING).await
     }
 
     /// Cleans up after a failure before the switch, also when a server had gone away.
@@ -373,6 +388,11 @@ impl Run<'_> {
         self.stops.before(Step::Finish).await;
         let (new, record) = self.finish(id).await?;
         let new = new.as_ref().unwrap_or(&self.new);
+        // The clients do not wait for an old server that is gone.
+        match left::require_given_away(&self.watch, id).await {
+            Err(failure) if !failure.is_lost() => return Err(failure),
+            _ => {}
+        }
         self.stops.before(Step::After).await;
         self.hook(When::After).await?;
         finish::pack(new).await;
@@ -388,6 +408,7 @@ impl Run<'_> {
             });
         if clean::old_server(&self.watch, id, oid).await.is_err() {
             let old = reconnect(Side::Old, &self.args.from).await?;
+            left::require_given_away(&old, id).await?;
             clean::old_server(&old, id, oid).await?;
         }
         // Last of all: it has what the last line says.
@@ -412,6 +433,25 @@ impl Run<'_> {
         }
     }
 
+    /// Refuses to finish a move of which the new server has not everything.
+    async fn require_whole(&self, new: &Server, record: &Record) -> Result<()> {
+        let rows = records::count_rows(new, &record.id).await?;
+        if record.state == records::READY && record.number("rows") == Some(rows) {
+            return Ok(());
+        }
+        Err(Failure::new(format!(
+            "{} has lost the end of the move: its record is \"{}\", with {rows} rows. The old server has committed the \
+             switch",
+            new.name(),
+            record.state
+        ))
+        .with_hint(format!(
+            "Was it restored, or did a standby take over that lacked the last commits? Nothing was removed: the \
+             replication slot {} of the old server still has all changes of the documents.",
+            Names::of(&record.id).slot
+        )))
+    }
+
     async fn finish_on(&self, new: &Server, id: &str) -> Result<Record> {
         let find = async || -> Result<Record> {
             let found = records::find(new, &self.queues).await?;
@@ -426,6 +466,7 @@ impl Run<'_> {
         if record.state == records::DONE {
             return Ok(record);
         }
+        self.require_whole(new, &record).await?;
         let locked_at = record
             .number("locked_at")
             .unwrap_or_else(super::say::now_ms);

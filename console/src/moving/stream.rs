@@ -113,6 +113,10 @@ async fn make_slot(old: &Server, other: &Server, names: &Names) -> Result<()> {
 const KEEP_QUIET: &str = "set log_statement = none;
     set log_min_error_statement = panic;
     set log_min_duration_statement = -1;
+    set log_min_duration_sample = -1;
+    set log_transaction_sample_rate = 0;
+    set track_activities = off;
+    set pgaudit.log = 'none';
     set pg_stat_statements.track_utility = off";
 
 /// Subscribes to the publications. `dsn` may have a password.

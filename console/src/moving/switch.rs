@@ -236,14 +236,20 @@ impl Switch<'_> {
     /// Registers the queues and takes it back: what would fail after the commit fails now.
     async fn rehearse(&self) -> Result<()> {
         self.new.run("savepoint rehearsal").await?;
-        rest::register(self.id, &self.staged.queues, self.new)
-            .await
-            .map_err(|failure| {
-                Failure::new(format!(
-                    "the new server could not register the queues: {failure}"
-                ))
-            })?;
+        self.register_and_define().await.map_err(|failure| {
+            Failure::new(format!(
+                "the new server could not register the queues: {failure}"
+            ))
+        })?;
         self.new.run("rollback to savepoint rehearsal").await
+    }
+
+    async fn register_and_define(&self) -> Result<()> {
+        rest::register(self.id, &self.staged.queues, self.new).await?;
+        for queue in &self.staged.queues {
+            rest::define(self.id, queue, self.new).await?;
+        }
+        Ok(())
     }
 
     /// Drops the queues on the old server, and records where they live. The transaction is still open.
