@@ -134,9 +134,9 @@ begin
             end if;
             answer := answer operator(pg_catalog.||) pg_catalog.jsonb_build_object('subject', doc.subject, 'lease', doc.lease,
                 'action', coalesce(answer operator(pg_catalog.->>) 'action', 'complete'));
+            is_stopped := fetchq.worker_stop_requested(queue, worker, started);
             -- A lease begins at the start of its transaction, so after a long handler it would be
             -- over at once.
-            is_stopped := fetchq.worker_stop_requested(queue, worker, started);
             if is_stopped or (processed operator(pg_catalog.+) failed operator(pg_catalog.+) 1) operator(pg_catalog.>=) max_docs
                 or (pg_catalog.clock_timestamp() operator(pg_catalog.-) pg_catalog.now()) operator(pg_catalog.>) '1 second'::interval
             then

@@ -1,5 +1,4 @@
 //! What has to be true before a move begins. All problems are listed at once.
-use tokio_postgres::Row;
 
 use super::failure::{Failure, Result};
 use super::name::{QueueName, texts};

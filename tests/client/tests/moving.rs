@@ -1,6 +1,8 @@
 //! `fetchq move`: queues move to another server with all that belongs to them, and a run that was
 //! killed at any step is finished or begun anew by the next one.
 
+mod mistakes;
+
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -518,12 +520,12 @@ async fn a_move_is_aborted_until_it_is_committed() {
     );
     // The new server crashes before it is finished.
     new.stop("immediate");
-    let (_, messages) = ends_with(&mut mover(&from, &to, &["q"]), 1);
+    let (_, messages) = ends_with(&mut mover(&from, &to, &["q"]), 2);
     assert!(messages.contains("the new server"), "{messages}");
     new.start();
     let there = to.server.connect_when_up(&to.name).await;
     Stopped::before(&mut mover(&from, &to, &["q"]), "clean").kill();
-    let (_, messages) = ends_with(&mut mover(&to, &from, &["q"]), 1);
+    let (_, messages) = ends_with(&mut mover(&to, &from, &["q"]), 2);
     assert!(messages.contains("is not finished"), "{messages}");
     let (line, _) = ends_with(&mut mover(&from, &to, &["q"]), 0);
     assert!(
