@@ -33,8 +33,14 @@ async fn dead_letters_between_owners_run_with_the_rights_of_each() {
              create constraint trigger z after insert on fetchq_data.evil__docs
                  deferrable initially deferred for each row execute function lair.on_change('deferred');
              reset role;
-             update fetchq.queues set dead_letter = 'evil', max_attempts = 1 where name = 'mail';
-             select fetchq.doc_push('mail', 'a', '{\"n\": 1}');
+             update fetchq.queues set dead_letter = 'evil', max_attempts = 1 where name = 'mail'",
+        )
+        .await;
+    // The settings are committed before: a commit wakes the background worker a moment before it tells
+    // the other sessions that settings have changed, and the lease is over at once.
+    session
+        .sql(
+            "select fetchq.doc_push('mail', 'a', '{\"n\": 1}');
              select fetchq.doc_pick('mail', 0, 1, '1 ms')",
         )
         .await;
