@@ -80,4 +80,16 @@ mod tests {
         );
         run(When::Before, None, &queues, "there").await.unwrap();
     }
+
+    /// The guide has the hooks of the test word for word, so what is tested is what it says.
+    #[test]
+    fn the_guide_has_the_hooks_of_the_test() {
+        let script = include_str!("../../../tests/move/pooler.sh");
+        let guide = include_str!("../../../docs/guides/moving-queues.md");
+        let guide: String = guide
+            .lines()
+            .map(|line| format!("{}\n", line.strip_prefix("   ").unwrap_or(line)))
+            .collect();
+        assert!(guide.contains(&format!("```sh\n{script}```\n")));
+    }
 }
