@@ -1,4 +1,6 @@
 //! The options of `fetchq move`.
+use std::time::Duration;
+
 use clap::Args;
 
 /// What `fetchq move --help` says beside the options.
@@ -101,6 +103,12 @@ pub struct MoveArgs {
     /// once for the lock.
     #[arg(long, value_name = "SECONDS", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=600))]
     pub lock_timeout: u32,
+
+    /// How long the comparison of all documents may take, for which the queues stand still. It is timed before, on
+    /// each server, and the move is refused when it takes longer. The transaction that locks the queues has four
+    /// times as long for a statement, and at least a minute.
+    #[arg(long, value_name = "SECONDS", default_value = "20", value_parser = super::pause::parse_seconds)]
+    pub pause_limit: Duration,
 
     /// Checks everything, and changes nothing.
     #[arg(long, conflicts_with_all = ["abort", "status"])]

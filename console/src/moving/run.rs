@@ -7,6 +7,7 @@ use super::failure::{Failure, Result};
 use super::hooks::{self, When};
 use super::left::{self, Left};
 use super::name::{QueueName, check_place};
+use super::pause;
 use super::records::{self, Record};
 use super::rest::{self, Queue};
 use super::say::{count, list, say};
@@ -77,8 +78,7 @@ impl Run<'_> {
             };
         }
         if self.args.dry_run {
-            self.stops.before(Step::Check).await;
-            return match check::check(&self.old, &self.new, &self.queues).await {
+            return match self.check().await {
                 Ok(_) => Ended::Done(format!("{} can move", count(self.n(), "queue"))),
                 Err(failure) => Ended::Failed(failure),
             };
@@ -140,8 +140,7 @@ impl Run<'_> {
         if let Some(line) = self.has_moved().await {
             return Ended::Done(line);
         }
-        self.stops.before(Step::Check).await;
-        let queues = match check::check(&self.old, &self.new, &self.queues).await {
+        let queues = match self.check().await {
             Ok(queues) => queues,
             Err(failure) => return Ended::Failed(failure),
         };
@@ -156,6 +155,15 @@ impl Run<'_> {
             )),
             Err(failure) => Ended::Failed(self.give_up(&id, failure).await),
         }
+    }
+
+    /// Checks both servers. What the old one says of the pause it says before hours of copying.
+    async fn check(&self) -> Result<Vec<Queue>> {
+        self.stops.before(Step::Check).await;
+        let queues = check::check(&self.old, &self.new, &self.queues).await?;
+        let limit = self.args.pause_limit;
+        pause::require_short(&self.watch, None, &self.queues, limit).await?;
+        Ok(queues)
     }
 
     /// A line for queues that an earlier run has moved, all of them and to this server.
@@ -258,6 +266,7 @@ impl Run<'_> {
             objects,
             place: &self.place,
             lock_timeout: self.args.lock_timeout,
+            pause_limit: self.args.pause_limit,
             stops: self.stops,
         }
     }
@@ -287,6 +296,8 @@ impl Run<'_> {
         stream::wait_for_copies(&self.new, objects, expected).await?;
         say("the tables are copied: vacuuming the documents");
         stream::vacuum(&self.new, queues).await?;
+        let limit = self.args.pause_limit;
+        pause::require_short(&self.watch, Some(&self.new), &self.queues, limit).await?;
         say("waiting until the new server is close behind");
         stream::wait_until_close(&self.watch, objects).await
     }

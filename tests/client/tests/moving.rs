@@ -619,6 +619,29 @@ async fn a_first_hook_that_does_not_end_is_ended_and_undone() {
 }
 
 #[tokio::test]
+async fn queues_that_would_stand_still_for_too_long_are_refused_before_they_do() {
+    let cluster = Cluster::new("move-i", SETTINGS);
+    let from = database(&cluster).await;
+    let to = cluster.server().database("moving_to").await;
+    let (here, there) = (from.connect().await, to.connect().await);
+    here.sql("select fetchq.queue_create('q'); select fetchq.doc_push('q', 'd')")
+        .await;
+    for option in [None, Some("--dry-run")] {
+        let mut command = mover(&from, &to, &["q"]);
+        command.args(["--before", "echo hook before", "--pause-limit", "0.000001"]);
+        let (_, messages) = ends_with(command.args(option), 1);
+        assert!(messages.contains("stand still for too long"), "{messages}");
+        assert!(messages.contains("s on the old server"), "{messages}");
+        assert!(!messages.contains("hook before"), "{messages}");
+    }
+    assert_eq!(live(&here, &there).await, (true, false));
+    is_clean(&here).await;
+    is_clean(&there).await;
+    let (_, messages) = ends_with(&mut mover(&from, &to, &["q"]), 0);
+    assert!(messages.contains("s on the new one"), "{messages}");
+}
+
+#[tokio::test]
 async fn a_queue_moves_to_another_database_of_its_server() {
     let cluster = Cluster::new("move-g", SETTINGS);
     let from = database(&cluster).await;
