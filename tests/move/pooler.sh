@@ -11,9 +11,10 @@ set -eu
 
 admin() { "${PSQL:-psql}" -XqA -v ON_ERROR_STOP=1 -d pgbouncer -c "$1"; }
 
-# is_paused GROUP — PgBouncer refuses to resume a name that is not paused.
+# is_paused GROUP — PgBouncer refuses to pause a name that is paused, and to resume one that is not. Without an
+# answer the script ends: `set -e` does not hold where a condition is asked.
 is_paused() {
-  databases=$(admin 'show databases')
+  databases=$(admin 'show databases') || exit
   echo "$databases" | awk -F '|' -v name="$1" \
     'NR == 1 { for (i = 1; i <= NF; i++) if ($i == "paused") column = i } $1 == name && $column == 1 { found = 1 } END { exit !found }'
 }

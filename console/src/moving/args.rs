@@ -1,4 +1,6 @@
 //! The options of `fetchq move`.
+use std::time::Duration;
+
 use clap::Args;
 
 /// What `fetchq move --help` says beside the options.
@@ -37,7 +39,12 @@ is committed, and begins anew otherwise. --abort removes what an unfinished move
 The hooks are run by sh, with FETCHQ_MOVE_QUEUES, FETCHQ_MOVE_PLACE and FETCHQ_MOVE_HOOK (before, after or \
 undo) in the environment. Their output goes to standard error. When the command is run again, they can run \
 again. Order: --before, the switch, --after; or --before, a switch that fails, --undo, and the same again, \
-up to five times. A run that clears up after an unfinished one begins with --undo, and so does --abort.";
+up to five times. A run that clears up after an unfinished one begins with --undo, and so does --abort.
+
+PAUSE of a pooler holds back new transactions at once, and returns when all that run have ended. So --before \
+may take --lock-timeout seconds. Then it is ended, with all processes that it has started, --undo runs, and \
+the switch is tried again. To end the psql that waits in PAUSE does not undo the pause: give --undo whenever \
+--before pauses. --before has a process group of its own, so it cannot ask for a password at the terminal.";
 
 /// Moves queues to another server while they work.
 #[derive(Debug, Clone, Args)]
@@ -78,7 +85,8 @@ pub struct MoveArgs {
     )]
     pub subscribe: Option<String>,
 
-    /// Runs before the queues are locked, such as PAUSE of a pooler.
+    /// Runs before the queues are locked, such as PAUSE of a pooler. It is ended after --lock-timeout, and a pause
+    /// needs --undo then.
     #[arg(long, value_name = "COMMAND")]
     pub before: Option<String>,
 
@@ -91,9 +99,16 @@ pub struct MoveArgs {
     #[arg(long, value_name = "COMMAND")]
     pub undo: Option<String>,
 
-    /// How long to wait for transactions that work on the queues, before workers may go on.
+    /// How long to wait for transactions that work on the queues, before workers may go on: once for --before, and
+    /// once for the lock.
     #[arg(long, value_name = "SECONDS", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=600))]
     pub lock_timeout: u32,
+
+    /// How long the comparison of all documents may take, for which the queues stand still. It is timed before, on
+    /// each server, and the move is refused when it takes longer. The transaction that locks the queues has four
+    /// times as long for a statement, and at least a minute.
+    #[arg(long, value_name = "SECONDS", default_value = "20", value_parser = super::pause::parse_seconds)]
+    pub pause_limit: Duration,
 
     /// Checks everything, and changes nothing.
     #[arg(long, conflicts_with_all = ["abort", "status"])]

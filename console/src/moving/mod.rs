@@ -13,6 +13,7 @@ mod finish;
 mod hooks;
 mod left;
 mod name;
+mod pause;
 mod records;
 mod rest;
 mod run;

@@ -1,4 +1,4 @@
-//! The names of queues, as they stand in statements.
+//! The names of queues, as they stand in statements, and of places.
 use super::failure::{Failure, Result};
 
 /// The tables that a queue can have, by their suffix.
@@ -54,6 +54,20 @@ pub fn texts(names: &[QueueName]) -> Vec<&str> {
     names.iter().map(QueueName::as_str).collect()
 }
 
+/// The longest place that fetchq takes, in characters.
+const PLACE_MAX: usize = 200;
+
+/// Checks the text of a place by the rules of `queue_place_set`.
+pub fn check_place(place: &str) -> Result<()> {
+    let length = place.chars().count();
+    match (1..=PLACE_MAX).contains(&length) && !place.chars().any(char::is_control) {
+        true => Ok(()),
+        false => Err(Failure::new(
+            "--place must have 1 to 200 characters, none of them a control character",
+        )),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -71,6 +85,15 @@ mod tests {
         let long = "a".repeat(41);
         for name in ["", "1a", "a b", "a'", "a\"", "é", long.as_str()] {
             assert!(QueueName::parse(name).is_err(), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_place_is_a_short_line() {
+        assert!(check_place("db2:5432/shop").is_ok());
+        let long = "é".repeat(PLACE_MAX + 1);
+        for place in ["", "a\nb", long.as_str()] {
+            assert!(check_place(place).is_err(), "{place}");
         }
     }
 }

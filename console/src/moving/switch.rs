@@ -1,10 +1,13 @@
 //! The switch: the queues are locked on the old server, the new one gets the rest, and the commit of
 //! the old server decides.
+use std::time::Duration;
+
 use serde_json::json;
 
 use super::check::{left_behind, read_queues};
 use super::failure::{Failure, Result};
 use super::name::{QueueName, texts};
+use super::pause;
 use super::records;
 use super::rest::{self, Queue};
 use super::say::say;
@@ -28,14 +31,13 @@ pub struct Switch<'a> {
     pub objects: &'a Names,
     pub place: &'a str,
     pub lock_timeout: u32,
+    pub pause_limit: Duration,
     pub stops: Stops,
 }
 
 // A deadlock ends this transaction and not that of a worker. If this process stands still or its machine
 // is gone, the server ends the transaction, and the queues work on. What is committed must not be lost.
 const LIMITS: &str = "set local deadlock_timeout = '250ms';
-    set local statement_timeout = '120s';
-    set local idle_in_transaction_session_timeout = '60s';
     select set_config('synchronous_commit', case
         when current_setting('synchronous_commit') in ('off', 'local') then 'on'
         else current_setting('synchronous_commit') end, true)";
@@ -68,7 +70,7 @@ const BLOCKERS: &str = "select string_agg(case b.pid when 0 then 'a prepared tra
     from unnest(pg_blocking_pids($1::int)) as b (pid) left join pg_stat_activity a on a.pid = b.pid";
 
 /// After this time a line says for whom the lock waits.
-const PATIENCE: std::time::Duration = std::time::Duration::from_millis(500);
+const PATIENCE: Duration = Duration::from_millis(500);
 
 const EXISTING: &str = "select c.relname::text from pg_class c
     where c.relnamespace = 'fetchq_data'::regnamespace and c.relkind = 'r'
@@ -108,11 +110,8 @@ impl Switch<'_> {
         let old = self.old;
         old.run("begin").await?;
         old.run(LIMITS).await?;
-        old.run(&format!(
-            "set local lock_timeout = '{}s'",
-            self.lock_timeout
-        ))
-        .await?;
+        old.run(&limits(self.lock_timeout, self.pause_limit))
+            .await?;
         for sql in [LOCK_JOBS, LOCK_QUEUES, LOCK_SCHEDULES] {
             old.rows(sql, &[&names]).await?;
         }
@@ -271,6 +270,20 @@ impl Switch<'_> {
     }
 }
 
+/// The limits of this transaction that follow from the options.
+fn limits(lock_timeout: u32, pause_limit: Duration) -> String {
+    let limit = pause::transaction_limit(pause_limit);
+    // A statement that waits for a lock has the time for that as well.
+    let statement = limit + Duration::from_secs(lock_timeout.into());
+    format!(
+        "set local lock_timeout = '{lock_timeout}s';
+        set local statement_timeout = {};
+        set local idle_in_transaction_session_timeout = {}",
+        statement.as_millis(),
+        limit.as_millis()
+    )
+}
+
 const SURELY: &str = "select set_config('synchronous_commit', case
     when current_setting('synchronous_commit') in ('off', 'local') then 'on'
     else current_setting('synchronous_commit') end, true)";
@@ -280,7 +293,7 @@ const DROP: &str = "select fetchq.queue_drop($1::text)::text";
 const SET_PLACE: &str = "select fetchq.queue_place_set($1::text, $2::text)::text";
 
 /// The number of documents of a queue, and a text that differs where the documents do.
-fn summary(name: &QueueName) -> String {
+pub fn summary(name: &QueueName) -> String {
     format!(
         "select coalesce(sum(s.n), 0)::bigint,
             coalesce(string_agg(format('%s with status %s (%s)', s.n, s.status, s.sums), ', ' order by s.status), 'none')
@@ -311,6 +324,18 @@ pub async fn is_committed(old: &Server, id: &str, names: &[QueueName]) -> Result
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_statement_may_wait_for_a_lock_and_take_as_long_as_the_comparison() {
+        let sql = limits(600, Duration::from_secs(20));
+        for part in [
+            "lock_timeout = '600s'",
+            "statement_timeout = 680000",
+            "idle_in_transaction_session_timeout = 80000",
+        ] {
+            assert!(sql.contains(part), "{sql}");
+        }
+    }
 
     #[test]
     fn documents_are_compared_by_status_and_sums() {

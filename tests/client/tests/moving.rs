@@ -549,11 +549,12 @@ async fn a_locked_queue_works_on_and_hooks_are_undone() {
     let (here, there) = (from.connect().await, to.connect().await);
     here.sql("select fetchq.queue_create('q'); select fetchq.doc_push('q', 'd')")
         .await;
-    // The transaction begins while the first hook runs: the slot would wait for an earlier one.
+    // The transaction begins while the first hook runs: the slot would wait for an earlier one. A hook that is
+    // ended because this took too long counts like the others.
     let folder = std::env::temp_dir().join(format!("fetchq-move-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
     let before = format!(
-        "cd {} && touch begun && until test -e busy; do sleep 0.05; done; echo hook before",
+        "cd {} && echo hook before && touch begun && until test -e busy; do sleep 0.05; done",
         folder.display()
     );
     let mut command = mover(&from, &to, &["q"]);
@@ -592,6 +593,54 @@ async fn a_locked_queue_works_on_and_hooks_are_undone() {
         "3"
     );
     std::fs::remove_dir_all(&folder).unwrap();
+}
+
+#[tokio::test]
+async fn a_first_hook_that_does_not_end_is_ended_and_undone() {
+    let cluster = Cluster::new("move-h", SETTINGS);
+    let from = database(&cluster).await;
+    let to = cluster.server().database("moving_to").await;
+    let (here, there) = (from.connect().await, to.connect().await);
+    here.sql("select fetchq.queue_create('q'); select fetchq.doc_push('q', 'd')")
+        .await;
+    let mut command = mover(&from, &to, &["q"]);
+    command.args([
+        "--lock-timeout",
+        "1",
+        "--before",
+        "echo hook before; sleep 600",
+    ]);
+    command.args(["--undo", "echo hook undo", "--after", "echo hook after"]);
+    let (_, messages) = ends_with(&mut command, 1);
+    assert_eq!(messages.matches("hook before").count(), 5, "{messages}");
+    assert_eq!(messages.matches("hook undo").count(), 5, "{messages}");
+    assert!(!messages.contains("locking the queues"), "{messages}");
+    assert_eq!(live(&here, &there).await, (true, false));
+    is_clean(&here).await;
+    is_clean(&there).await;
+}
+
+#[tokio::test]
+async fn queues_that_would_stand_still_for_too_long_are_refused_before_they_do() {
+    let cluster = Cluster::new("move-i", SETTINGS);
+    let from = database(&cluster).await;
+    let to = cluster.server().database("moving_to").await;
+    let (here, there) = (from.connect().await, to.connect().await);
+    here.sql("select fetchq.queue_create('q'); select fetchq.doc_push('q', 'd')")
+        .await;
+    for option in [None, Some("--dry-run")] {
+        let mut command = mover(&from, &to, &["q"]);
+        command.args(["--before", "echo hook before", "--pause-limit", "0.000001"]);
+        let (_, messages) = ends_with(command.args(option), 1);
+        assert!(messages.contains("stand still for too long"), "{messages}");
+        assert!(messages.contains("s on the old server"), "{messages}");
+        assert!(!messages.contains("hook before"), "{messages}");
+    }
+    assert_eq!(live(&here, &there).await, (true, false));
+    is_clean(&here).await;
+    is_clean(&there).await;
+    let (_, messages) = ends_with(&mut mover(&from, &to, &["q"]), 0);
+    assert!(messages.contains("s on the new one"), "{messages}");
 }
 
 #[tokio::test]
