@@ -481,7 +481,8 @@ def found(look):
     misses = look.all("select floor_misses from fetchq.ready_stats()")[0][0]
     if misses:
         wrong.append(f"{misses} floor misses")
-    ready = look.all(f"select count(*) from {PAGE.format('jobs')} where status = 1 and version = 0")[0][0]
+    # The transaction has begun a moment before its snapshot.
+    ready = look.all(f"select count(*) from {PAGE.format('jobs')} where status = 1 and version = 0 and next_iteration <= now()")[0][0]
     look.here.execute("savepoint picks")
     found = look.all("select count(*) from fetchq.doc_lease('jobs', 2000000)")[0][0]
     look.here.execute("rollback to savepoint picks")

@@ -262,6 +262,10 @@ class Run:
         except Failed:
             pass
         self.test(f"{name}: the status of the new server is fine", bad)
+        with self.source.connect() as db:
+            ticks = lambda: rows(db, "select ticks from fetchq.schedules where name = 'second'")[0][0]
+            before = ticks()
+            self.until("the schedule goes on", lambda: ticks() > before)
 
     def fault(self, name, step, fault):
         """Runs the command up to a step, lets something happen, and leaves it to the next run to go on."""
