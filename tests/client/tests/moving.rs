@@ -597,7 +597,7 @@ async fn a_locked_queue_works_on_and_hooks_are_undone() {
 
 #[tokio::test]
 async fn a_first_hook_that_does_not_end_is_ended_and_undone() {
-    let cluster = Cluster::new("move-h", SETTINGS);
+    let cluster = Cluster::new("move-hook", SETTINGS);
     let from = database(&cluster).await;
     let to = cluster.server().database("moving_to").await;
     let (here, there) = (from.connect().await, to.connect().await);
@@ -622,7 +622,7 @@ async fn a_first_hook_that_does_not_end_is_ended_and_undone() {
 
 #[tokio::test]
 async fn queues_that_would_stand_still_for_too_long_are_refused_before_they_do() {
-    let cluster = Cluster::new("move-i", SETTINGS);
+    let cluster = Cluster::new("move-limit", SETTINGS);
     let from = database(&cluster).await;
     let to = cluster.server().database("moving_to").await;
     let (here, there) = (from.connect().await, to.connect().await);
