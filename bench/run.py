@@ -1,6 +1,10 @@
 #!/usr/bin/python3
 """Runs the benchmark. `make bench` calls it, and docs/internals/benchmarks.md describes it.
 
+    run.py              measure
+    run.py --page       write the bars of the newest full run into docs/internals/benchmarks.md
+    run.py --check      check that they are there
+
 These environment variables are its settings: QUICK ONLY SYSTEMS ROUNDS LENGTH FILL RESUME KEEP."""
 
 import re
@@ -10,14 +14,17 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from harness import plots, report  # noqa: E402
+from harness import bars, plots, report  # noqa: E402
 from harness.cluster import Cluster  # noqa: E402
 from harness.command import begin, is_set, number, resumed, rounds, run, setting  # noqa: E402
 from harness.errors import Failed  # noqa: E402
+from harness.page import PAGE, Block  # noqa: E402
 from harness.progress import Progress  # noqa: E402
 from harness.record import Record  # noqa: E402
 from harness.scenarios import NAMED_ONLY, QUICK, Bench, Scenario, all_scenarios  # noqa: E402
 from harness.systems import System  # noqa: E402
+
+BLOCK = Block("bench", "bench/run.py", is_full=lambda meta: meta.get("what") == "full", lines=bars.table)
 
 
 def chosen(only: list[str], quick: bool) -> list[Scenario]:
@@ -88,10 +95,14 @@ def main() -> None:
     finally:
         path = write()
         progress.say(f"written: {path}")
-        print("\n".join(report.bars.table(record)))
+        print("\n".join(bars.table(record)))
     if record.failures:
         progress.say(f"{len(record.failures)} measurements failed; see the end of {path}")
+    if BLOCK.is_full(meta):
+        BLOCK.update()
+        progress.say(f"written: {PAGE}")
 
 
 if __name__ == "__main__":
+    BLOCK.answer(sys.argv[1:])
     run(main)

@@ -23,7 +23,8 @@ from harness import report  # noqa: E402
 from harness.cluster import Cluster  # noqa: E402
 from harness.command import begin, is_set, number, resumed, rounds, run, setting  # noqa: E402
 from harness.errors import Failed, last_lines  # noqa: E402
-from harness.peers import page  # noqa: E402
+from harness.page import PAGE  # noqa: E402
+from harness.peers.page import BLOCK  # noqa: E402
 from harness.peers.report import PeersReport  # noqa: E402
 from harness.peers.scenario import QUICK, Peers, Plan  # noqa: E402
 from harness.peers.systems import FOLDER, Peer, chosen  # noqa: E402
@@ -93,12 +94,10 @@ def main() -> None:
         progress.say(f"{len(record.failures)} measurements failed; see the end of {path}")
     report.keep_meta(folder, meta | {"complete": "yes"})
     if meta["what"] == "peers":
-        page.update()
-        progress.say(f"written: {page.PAGE}")
+        BLOCK.update()
+        progress.say(f"written: {PAGE}")
 
 
 if __name__ == "__main__":
-    if sys.argv[1:] in (["--page"], ["--check"]):
-        (page.update if sys.argv[1] == "--page" else page.check)()
-        sys.exit()
+    BLOCK.answer(sys.argv[1:])
     run(main)

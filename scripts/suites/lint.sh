@@ -32,4 +32,5 @@ one workflows-self-test scripts/checks/workflows.py --self-test
 one packaging scripts/checks/packaging.py
 one third-party scripts/third-party.py console --check
 one scripts scripts/checks/shell.sh
+one bench bench/run.py --check
 one bench-peers bench/run_peers.py --check
