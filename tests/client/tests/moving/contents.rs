@@ -150,7 +150,7 @@ async fn the_list_of_a_move_names_every_column_that_names_a_queue() {
         .await;
     assert!(columns.len() > 10, "{columns:?}");
     for column in &columns {
-        let entry = format!("column: \"{column}\",");
+        let entry = format!("\"{column}\",");
         assert!(
             CARRIED.contains(&entry),
             "fetchq.{column} names a queue: say in console/src/moving/carried.rs how a move carries it"
