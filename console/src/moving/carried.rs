@@ -38,6 +38,14 @@ impl Carried {
     }
 }
 
+/// A column whose rows are read and written with another table of the list.
+const fn with(column: &'static str, table: &'static str) -> Carried {
+    Carried {
+        column,
+        how: How::With(table),
+    }
+}
+
 /// The registry comes first: the other tables refer to its number.
 pub const CARRIED: [Carried; 20] = [
     Carried {
@@ -144,30 +152,12 @@ pub const CARRIED: [Carried; 20] = [
                     generate_series(0, (t.n - 1) / 2000000000) part",
         },
     },
-    Carried {
-        column: "counter_log_1.queue_id",
-        how: How::With("counter_log"),
-    },
-    Carried {
-        column: "counter_log_2.queue_id",
-        how: How::With("counter_log"),
-    },
-    Carried {
-        column: "counter_log_3.queue_id",
-        how: How::With("counter_log"),
-    },
-    Carried {
-        column: "counter_log_4.queue_id",
-        how: How::With("counter_log"),
-    },
-    Carried {
-        column: "counter_log_5.queue_id",
-        how: How::With("counter_log"),
-    },
-    Carried {
-        column: "counter_log_6.queue_id",
-        how: How::With("counter_log"),
-    },
+    with("counter_log_1.queue_id", "counter_log"),
+    with("counter_log_2.queue_id", "counter_log"),
+    with("counter_log_3.queue_id", "counter_log"),
+    with("counter_log_4.queue_id", "counter_log"),
+    with("counter_log_5.queue_id", "counter_log"),
+    with("counter_log_6.queue_id", "counter_log"),
     Carried {
         column: "lease_slots.queue_id",
         how: How::Direct(&[("queue_id", "{id}")]),
@@ -185,10 +175,7 @@ pub const CARRIED: [Carried; 20] = [
         column: "queue_places.queue",
         how: How::Left("the old server gets a record, and that of the new one is removed"),
     },
-    Carried {
-        column: "queues.dead_letter",
-        how: How::With("queues"),
-    },
+    with("queues.dead_letter", "queues"),
 ];
 
 /// Replaces the markers of a statement.

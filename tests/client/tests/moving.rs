@@ -1,23 +1,18 @@
 //! `fetchq move`: queues move to another server with all that belongs to them, and a run that was
 //! killed at any step is finished or begun anew by the next one.
 
+mod contents;
+mod kills;
 mod mistakes;
+mod pause;
 
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::OnceLock;
 
-use fetchq_client_tests::{
-    Cluster, Database, Server, Session, counters_are_exact, run, wait_until,
-};
+use fetchq_client_tests::{Cluster, Database, Session, run, wait_until};
 use tokio_postgres::config::Host;
-
-/// The list of what a move carries, as its source has it.
-const CARRIED: &str = include_str!("../../../console/src/moving/carried.rs");
-
-/// The steps of a move, as its source has them.
-const STEPS: &str = include_str!("../../../console/src/moving/step.rs");
 
 fn program() -> &'static Path {
     static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
@@ -129,131 +124,11 @@ async fn database(cluster: &Cluster) -> Database {
     cluster.server().database("moving").await
 }
 
-/// The queues of `fill`.
-const QUEUES: [&str; 6] = ["dead", "kept", "limited", "notified", "ordered", "places"];
-
-/// Fills queues of every kind, with something in every table that a move carries.
-async fn fill(session: &Session) {
-    session
-        .sql(
-            "create role fetchq_move_owner; create role fetchq_move_worker; create role \"Fetchq Producer\";
-             select fetchq.queue_create('spare');
-             select fetchq.queue_create(q) from unnest('{dead,kept,limited,notified,ordered,places}'::text[]) q;
-             select fetchq.queue_configure('kept', '{\"history\": {\"completed\": \"1 day\", \"killed\": \"2 days\"}, \"dead_letter\": \"dead\", \"max_attempts\": 2, \"lease\": \"7 min\", \"retry\": {\"base\": \"90 s\", \"factor\": 1.7}}');
-             select fetchq.queue_configure('limited', '{\"max_active\": 5, \"rate\": {\"picks\": 7, \"per\": \"1 hour\"}}');
-             select fetchq.queue_configure('notified', '{\"notify\": true, \"paused\": true}');
-             select fetchq.queue_configure('ordered', '{\"ordered\": true, \"retry\": {\"base\": \"1 hour\"}}');
-             select fetchq.queue_configure('places', '{\"max_active_per_key\": 2}');
-             update fetchq.queues set config = '{\"mine\": 1.50}' where name = 'kept';
-             update fetchq.jobs set settings = '{\"delay\": \"1s\", \"limit\": 7}', payload = '{\"x\": 1}' where task = 'mnt' and queue = 'kept';
-             alter table fetchq_data.kept__docs owner to fetchq_move_owner;
-             alter table fetchq_data.kept__logs owner to fetchq_move_owner;
-             alter table fetchq_data.kept__metrics owner to fetchq_move_owner;
-             alter table fetchq_data.kept__history owner to fetchq_move_owner;
-             alter table fetchq_data.kept__docs set (fillfactor = 60);
-             grant usage on schema fetchq, fetchq_data to fetchq_move_owner;
-             select fetchq.queue_grant('kept', 'fetchq_move_worker', 'worker'), fetchq.queue_grant('kept', 'Fetchq Producer', 'producer'), fetchq.queue_grant('dead', 'fetchq_move_owner', 'producer');
-             create index kept_by_payload on fetchq_data.kept__docs ((payload ->> 'n'));
-             select fetchq.doc_push('kept', 'k' || n, 0, n % 3, now() - interval '1 hour', jsonb_build_object('n', n, 'text', 'it''s \\ ü')) from generate_series(1, 200) n;
-             select fetchq.doc_push('kept', 'later', 3, 0, now() + interval '1 year', '{}');
-             select fetchq.doc_push('notified', 'n' || n) from generate_series(1, 20) n;
-             select fetchq.doc_append('limited', jsonb_build_object('n', n)) from generate_series(1, 30) n;
-             select fetchq.doc_put('ordered', 'o' || n, ordering_key => 'key' || n % 4) from generate_series(1, 40) n;
-             select fetchq.doc_put('places', 'p' || n, ordering_key => 'key' || n % 2) from generate_series(1, 20) n",
-        )
-        .await;
-    session
-        .sql(
-            "set fetchq.worker = 'first'; set fetchq.session_leases = 'return';
-             select fetchq.doc_pick('kept', 0, 20, '1 hour');
-             select fetchq.doc_complete('kept', subject) from (select subject from fetchq_data.kept__docs where status = 2 order by seq limit 5) s;
-             select fetchq.doc_kill('kept', subject) from (select subject from fetchq_data.kept__docs where status = 2 order by seq limit 3) s;
-             select fetchq.doc_reject('kept', subject, 'it failed', '{\"why\": \"x\"}') from (select subject from fetchq_data.kept__docs where status = 2 order by seq limit 4) s;
-             select fetchq.doc_pick('limited', 0, 4, '1 hour');
-             select fetchq.doc_pick('ordered', 0, 4, '1 hour');
-             select fetchq.doc_reject('ordered', subject, 'again') from (select subject from fetchq_data.ordered__docs where status = 2 order by seq limit 2) s;
-             select fetchq.doc_pick('places', 0, 3, '1 hour');
-             select fetchq.metric_log_pack();
-             select fetchq.doc_pick('kept', 0, 3, '1 hour');
-             select fetchq.metric_snap('kept');
-             select fetchq.metric_set('kept', 'mine', 7);
-             select fetchq.metric_log_increment('kept', 'mine', 5);
-             select fetchq.worker_stop('second');
-             insert into fetchq.stop_requests (name, queue_id) select 'third', id from fetchq.queues where name = 'kept';
-             select fetchq.schedule_create('nightly', 'kept', '30 2 * * *', 'null', 'Europe/Berlin', 2, 3, 'all', 7, '5 minutes', headers => '{\"trace\": \"it''s\"}');
-             select fetchq.schedule_create('paused', 'ordered', '1 month'); select fetchq.schedule_pause('paused');
-             update fetchq.schedules set ticks = 9, attempts = 1, last_error = 'why', last_tick = '2026-01-01' where name = 'paused';
-             reset fetchq.session_leases",
-        )
-        .await;
-}
-
-/// Everything of the queues of `fill`, a line for each row, with what a move has to change left out.
-async fn contents(session: &Session) -> Vec<String> {
-    session
-        .sql("set timezone = 'UTC'; set search_path = pg_catalog")
-        .await;
-    let mut lines = Vec::new();
-    for queue in QUEUES {
-        for table in ["docs", "logs", "metrics", "history"] {
-            let name = format!("fetchq_data.{queue}__{table}");
-            if session
-                .text(&format!("select to_regclass('{name}') is not null"))
-                .await
-                == "t"
-            {
-                let rows = format!("select '{name}', to_jsonb(t) from {name} t order by 2");
-                lines.extend(session.rows(&rows).await);
-            }
-        }
-        let id = format!("(select id from fetchq.queues where name = '{queue}')");
-        for sql in [
-            format!("select 'settings', fetchq.queue_settings('{queue}')"),
-            format!("select 'row', to_jsonb(q) - 'id' from fetchq.queues q where name = '{queue}'"),
-            format!("select 'job', to_jsonb(j) - 'id' from fetchq.jobs j where queue = '{queue}' order by 2"),
-            format!("select 'schedule', to_jsonb(s) from fetchq.schedules s where queue = '{queue}' order by 2"),
-            format!("select 'session', to_jsonb(w) - 'queue_id' - 'binding' from fetchq.worker_sessions w where queue_id = {id} order by 2"),
-            format!("select 'stop', name, max(since) from fetchq.stop_requests where queue_id in (0, {id}) group by 2 order by 2"),
-            format!("select 'metric', metric, value from fetchq.metrics_exact where queue = '{queue}' and value <> 0 order by 2"),
-            format!("select 'write', to_jsonb(w) from fetchq.metrics_writes w where queue = '{queue}' order by 2"),
-            format!("select 'time', kind, bucket, sum(n) from (
-                    select t.kind, b.bucket, b.n from fetchq.timings t cross join unnest(t.buckets, t.counts) b (bucket, n) where t.queue_id = {id}
-                    union all
-                    select case when event in (3, 18) then 'wait' else 'run' end, bucket, n from fetchq.counter_tail where queue_id = {id} and bucket is not null) s
-                group by 2, 3 order by 2, 3"),
-            format!("select 'slot', to_jsonb(s) - 'queue_id' from fetchq.lease_slots s where queue_id = {id} order by 2"),
-            format!("select 'permit', to_jsonb(p) - 'queue_id' from fetchq.rate_permits p where queue_id = {id} order by 2"),
-            format!("select 'key', to_jsonb(k) - 'queue_id' - 'made_by' from fetchq.ordering_keys k where queue_id = {id} order by 2"),
-            format!("select 'grant', to_jsonb(g) from fetchq.queue_grants('{queue}') g order by 2"),
-            format!("select 'table', relname, pg_get_userbyid(relowner), reloptions, relacl::text from pg_class
-                where relnamespace = 'fetchq_data'::regnamespace and relkind = 'r' and relname like '{queue}\\_\\_%' order by 2"),
-            format!("select 'index', pg_get_indexdef(indexrelid) from pg_index where indrelid = 'fetchq_data.{queue}__docs'::regclass order by 2"),
-            format!("select 'trigger', pg_get_triggerdef(oid), tgenabled from pg_trigger where tgrelid = 'fetchq_data.{queue}__docs'::regclass order by 2"),
-            format!("select 'sequence', pg_sequence_last_value(pg_get_serial_sequence('fetchq_data.{queue}__docs', 'seq')),
-                pg_sequence_last_value(pg_get_serial_sequence('fetchq_data.{queue}__logs', 'id')),
-                pg_sequence_last_value(pg_get_serial_sequence('fetchq_data.{queue}__metrics', 'id'))"),
-        ] {
-            lines.extend(session.rows(&sql).await.into_iter().map(|row| format!("{queue}|{row}")));
-        }
-    }
-    lines
-}
-
-/// Compares lines, and shows those that differ.
-fn same(before: &[String], after: &[String]) {
-    let only = |one: &[String], other: &[String]| -> Vec<String> {
-        one.iter()
-            .filter(|line| !other.contains(line))
-            .cloned()
-            .collect()
-    };
-    let (lost, added) = (only(before, after), only(after, before));
-    assert!(
-        lost.is_empty() && added.is_empty() && before.len() == after.len(),
-        "lost: {lost:#?}\nadded: {added:#?}\n{} lines, {} lines",
-        before.len(),
-        after.len()
-    );
+/// Two servers, from the first of which queues move to the second, and a database on each.
+async fn pair(names: [&str; 2]) -> ([Cluster; 2], [Database; 2]) {
+    let clusters = names.map(|name| Cluster::new(name, SETTINGS));
+    let databases = [database(&clusters[0]).await, database(&clusters[1]).await];
+    (clusters, databases)
 }
 
 /// Nothing of a move is left on a server.
@@ -271,388 +146,58 @@ async fn is_clean(session: &Session) {
     assert!(left.is_empty(), "{left:#?}");
 }
 
-#[tokio::test]
-async fn the_list_of_a_move_names_every_column_that_names_a_queue() {
-    let db = Server::of_suite().database("move_list").await;
-    let session = db.connect().await;
-    let columns = session
-        .column(
-            "select c.relname || '.' || a.attname from pg_class c
-             join pg_attribute a on a.attrelid = c.oid
-             where c.relnamespace = 'fetchq'::regnamespace and c.relkind in ('r', 'p')
-                 and a.attnum > 0 and not a.attisdropped
-                 and a.attname in ('queue', 'queue_id', 'dead_letter')
-             order by 1",
-        )
-        .await;
-    assert!(columns.len() > 10, "{columns:?}");
-    for column in &columns {
-        let entry = format!("column: \"{column}\",");
-        assert!(
-            CARRIED.contains(&entry),
-            "fetchq.{column} names a queue: say in console/src/moving/carried.rs how a move carries it"
-        );
-    }
-    drop(session);
-    db.remove().await;
-}
-
-#[tokio::test]
-async fn queues_move_with_all_that_belongs_to_them() {
-    let (old, new) = (
-        Cluster::new("move-from", SETTINGS),
-        Cluster::new("move-to", SETTINGS),
-    );
-    let (from, to) = (database(&old).await, database(&new).await);
-    let (mut here, mut there) = (from.connect().await, to.connect().await);
-    fill(&here).await;
-
-    let (_, messages) = ends_with(&mut mover(&from, &to, &["kept"]), 1);
-    for part in ["dead-letter queue", "lacks 3 roles", "--queue"] {
-        assert!(messages.contains(part), "{part}: {messages}");
-    }
-    is_clean(&there).await;
-    there
-        .sql("create role fetchq_move_owner; create role fetchq_move_worker; create role \"Fetchq Producer\"; select fetchq.queue_create('other')")
-        .await;
-    let (line, _) = ends_with(mover(&from, &to, &QUEUES).arg("--dry-run"), 0);
-    assert_eq!(line, "6 queues can move");
-    is_clean(&here).await;
-
-    // The new server has no session of a worker, so what is bound to one is bound to none.
-    let mut before = contents(&here).await;
-    let counts = QUEUES.map(|queue| format!("(select count(*) from fetchq_data.{queue}__docs)"));
-    let documents = here.text(&format!("select {}", counts.join(" + "))).await;
-    let (line, messages) = ends_with(
-        mover(&from, &to, &QUEUES).args(["--place", "the new place"]),
-        0,
-    );
-    eprintln!("{messages}{line}");
-    assert!(
-        line.starts_with(&format!(
-            "moved 6 queues, {documents} documents; paused for "
-        )),
-        "{line}"
-    );
-    let mut after = contents(&there).await;
-    // The pack has run, and applied what was logged.
-    for lines in [&mut before, &mut after] {
-        lines.retain(|line| !line.contains("|write|") && !line.contains("|metric|mine|"));
-    }
-    same(&before, &after);
-    assert_eq!(
-        there
-            .text("select value from fetchq.metrics_exact where queue = 'kept' and metric = 'mine'")
-            .await,
-        "12"
-    );
-    is_clean(&here).await;
-    is_clean(&there).await;
-    for queue in QUEUES {
-        counters_are_exact(&mut there, queue).await;
-    }
-    let refused = here
-        .simple_query("select fetchq.doc_push('kept', 'new')")
-        .await
-        .unwrap_err();
-    assert!(
-        refused
-            .as_db_error()
-            .unwrap()
-            .message()
-            .contains("the new place")
-    );
-    assert_eq!(
-        here.rows("select name from fetchq.queues order by 1").await,
-        ["spare"]
-    );
-    assert_eq!(
-        here.text("select count(*) from fetchq.schedules").await,
-        "0"
-    );
-
-    // Work goes on.
-    let lease = there
-        .text("select format('%L, lease => %s', subject, lease) from fetchq_data.kept__docs where status = 2 limit 1")
-        .await;
-    there
-        .sql(&format!("select fetchq.doc_complete('kept', {lease})"))
-        .await;
-    let newer = "select bool_and(p.lease > b.lease) from fetchq.doc_pick('kept', 0, 500, '1 hour') p
-        join (select subject, lease from fetchq_data.kept__docs) b using (subject) where b.lease is not null";
-    assert_ne!(there.text(newer).await, "f");
-    there.sql("select fetchq.doc_append('limited', '{}')").await;
-    assert_eq!(
-        there
-            .text("select count(*) - count(distinct seq) from fetchq_data.limited__docs")
-            .await,
-        "0"
-    );
-    there
-        .sql("select fetchq.doc_complete('ordered', subject) from (select subject from fetchq_data.ordered__docs where status = 2) s; select fetchq.mnt()")
-        .await;
-    counters_are_exact(&mut there, "ordered").await;
-    counters_are_exact(&mut there, "kept").await;
-
-    let (line, _) = ends_with(&mut mover(&from, &to, &QUEUES), 0);
-    assert!(line.starts_with("nothing to do"), "{line}");
-    counters_are_exact(&mut here, "spare").await;
-}
-
 /// On which of the two servers a queue is.
 async fn live(here: &Session, there: &Session) -> (bool, bool) {
     let is = "select exists (select from fetchq.queues where name = 'q')";
     (here.text(is).await == "t", there.text(is).await == "t")
 }
 
-#[tokio::test]
-async fn a_run_that_is_killed_at_any_step_is_finished_by_the_next_one() {
-    let (old, new) = (
-        Cluster::new("move-a", SETTINGS),
-        Cluster::new("move-b", SETTINGS),
-    );
-    let (mut from, mut to) = (database(&old).await, database(&new).await);
-    let first = from.connect().await;
-    first
-        .sql("select fetchq.queue_create('q', '{\"ordered\": true, \"history\": {\"completed\": \"1 day\"}}');
-              select fetchq.doc_put('q', 'd' || n, ordering_key => 'k' || n % 5) from generate_series(1, 100) n;
-              select fetchq.doc_pick('q', 0, 3, '1 hour'); select fetchq.schedule_create('s', 'q', '1 hour')")
-        .await;
-    drop(first);
-    let names = STEPS
-        .split("=> \"")
-        .skip(1)
-        .map(|part| part.split('"').next().unwrap());
-    let names: Vec<&str> = names.collect();
-    assert!(names.len() > 10 && names.contains(&"commit"), "{names:?}");
-    for step in names {
-        let (here, mut there) = (from.connect().await, to.connect().await);
-        let all = "select jsonb_agg(to_jsonb(d) order by subject)::text from fetchq_data.q__docs d";
-        let before = here.text(all).await;
-        Stopped::before(&mut mover(&from, &to, &["q"]), step).kill();
-        let (is_here, is_there) = live(&here, &there).await;
-        assert!(
-            !(is_here && is_there),
-            "{step}: the queue is on both servers"
-        );
-        // It does not block the queue.
-        if is_here {
-            here.sql("begin; select fetchq.doc_pick('q'); rollback")
-                .await;
-        }
-        let (line, messages) = ends_with(&mut mover(&from, &to, &["q"]), 0);
-        eprintln!("--- {step}: {line}\n{messages}");
-        assert!(
-            line.contains("moved 1 queue, 100 documents") || line.contains("nothing to do"),
-            "{step}: {line}"
-        );
-        assert_eq!(live(&here, &there).await, (false, true), "{step}");
-        assert_eq!(there.text(all).await, before, "{step}");
-        assert_eq!(
-            there
-                .text("select count(*) from fetchq.ordering_keys")
-                .await,
-            "5",
-            "{step}"
-        );
-        assert_eq!(
-            there.text("select count(*) from fetchq.schedules").await,
-            "1",
-            "{step}"
-        );
-        is_clean(&here).await;
-        is_clean(&there).await;
-        counters_are_exact(&mut there, "q").await;
-        (from, to) = (to, from);
+/// A hook that waits until the test lets it end.
+struct Hook {
+    /// The folder of the files by which the hook and the test wait for each other.
+    folder: PathBuf,
+}
+
+impl Hook {
+    /// A hook of the test of this name.
+    fn new(name: &str) -> Self {
+        let folder = format!("fetchq-move-{name}-{}", std::process::id());
+        let folder = std::env::temp_dir().join(folder);
+        std::fs::create_dir_all(&folder).unwrap();
+        Self { folder }
+    }
+
+    /// What the shell has to run. Once the hook was let end, it does not wait again.
+    fn waits(&self) -> String {
+        format!(
+            "cd {} && touch begun && until test -e end; do sleep 0.05; done",
+            self.folder.display()
+        )
+    }
+
+    /// Starts a move, and waits until its hook waits.
+    async fn begins(&self, command: &mut Command) -> Child {
+        let running = command
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        wait_until("the hook runs", async || self.folder.join("begun").exists()).await;
+        running
+    }
+
+    /// Lets the hook end, after which the move must fail. Returns the messages of the move.
+    fn ends(&self, running: Child) -> String {
+        std::fs::write(self.folder.join("end"), "").unwrap();
+        let output = running.wait_with_output().unwrap();
+        let messages = stderr_of(&output);
+        assert_eq!(output.status.code(), Some(1), "{messages}");
+        messages
     }
 }
 
-#[tokio::test]
-async fn a_move_is_aborted_until_it_is_committed() {
-    let (old, new) = (
-        Cluster::new("move-c", SETTINGS),
-        Cluster::new("move-d", SETTINGS),
-    );
-    let (from, to) = (database(&old).await, database(&new).await);
-    let (mut here, there) = (from.connect().await, to.connect().await);
-    here.sql("select fetchq.queue_create('q'); select fetchq.doc_push('q', 'd' || n) from generate_series(1, 50) n")
-        .await;
-    let abort = |status| ends_with(mover(&from, &to, &["q"]).arg("--abort"), status);
-    assert!(abort(0).0.contains("nothing"));
-    Stopped::before(&mut mover(&from, &to, &["q"]), "commit").kill();
-    let (line, _) = ends_with(mover(&from, &to, &["q"]).arg("--status"), 0);
-    assert!(
-        line.contains("is ready") && line.contains("is started"),
-        "{line}"
-    );
-    // The documents of the new server are removed only for the server that has them still.
-    let other = old.server().database("moving_other").await;
-    other
-        .connect()
-        .await
-        .sql("select fetchq.queue_create('q')")
-        .await;
-    let (_, messages) = ends_with(&mut mover(&other, &to, &["q"]), 1);
-    assert!(messages.contains("no record of it"), "{messages}");
-    assert_eq!(
-        there.text("select count(*) from fetchq_data.q__docs").await,
-        "50"
-    );
-    assert!(abort(0).0.contains("removed"));
-    is_clean(&here).await;
-    is_clean(&there).await;
-    counters_are_exact(&mut here, "q").await;
-    assert_eq!(
-        there.text("select count(*) from fetchq.queue_places").await,
-        "0"
-    );
-
-    Stopped::before(&mut mover(&from, &to, &["q"]), "finish").kill();
-    let (_, messages) = abort(2);
-    assert!(
-        messages.contains("committed") && messages.contains("again"),
-        "{messages}"
-    );
-    assert_eq!(live(&here, &there).await, (false, false));
-    assert_eq!(
-        there.state("select fetchq.doc_push('q', 'x')").await,
-        "3D000"
-    );
-    // The new server crashes before it is finished.
-    new.stop("immediate");
-    let (_, messages) = ends_with(&mut mover(&from, &to, &["q"]), 2);
-    assert!(messages.contains("the new server"), "{messages}");
-    new.start();
-    let there = to.server.connect_when_up(&to.name).await;
-    Stopped::before(&mut mover(&from, &to, &["q"]), "clean").kill();
-    let (_, messages) = ends_with(&mut mover(&to, &from, &["q"]), 2);
-    assert!(messages.contains("is not finished"), "{messages}");
-    let (line, _) = ends_with(&mut mover(&from, &to, &["q"]), 0);
-    assert!(
-        line.starts_with("moved 1 queue, 50 documents; paused for "),
-        "{line}"
-    );
-    assert_eq!(live(&here, &there).await, (false, true));
-    assert_eq!(
-        there.text("select count(*) from fetchq_data.q__docs").await,
-        "50"
-    );
-}
-
-#[tokio::test]
-async fn a_locked_queue_works_on_and_hooks_are_undone() {
-    let (old, new) = (
-        Cluster::new("move-e", SETTINGS),
-        Cluster::new("move-f", SETTINGS),
-    );
-    let (from, to) = (database(&old).await, database(&new).await);
-    let (here, there) = (from.connect().await, to.connect().await);
-    here.sql("select fetchq.queue_create('q'); select fetchq.doc_push('q', 'd')")
-        .await;
-    // The transaction begins while the first hook runs: the slot would wait for an earlier one. A hook that is
-    // ended because this took too long counts like the others.
-    let folder = std::env::temp_dir().join(format!("fetchq-move-{}", std::process::id()));
-    std::fs::create_dir_all(&folder).unwrap();
-    let before = format!(
-        "cd {} && echo hook before && touch begun && until test -e busy; do sleep 0.05; done",
-        folder.display()
-    );
-    let mut command = mover(&from, &to, &["q"]);
-    command.args(["--lock-timeout", "1", "--before", &before]);
-    command.args(["--undo", "echo hook undo", "--after", "echo hook after"]);
-    let busy = from.connect().await;
-    let running = command
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    wait_until("the hook runs", async || folder.join("begun").exists()).await;
-    busy.sql("begin; select fetchq.doc_pick('q')").await;
-    std::fs::write(folder.join("busy"), "").unwrap();
-    let output = running.wait_with_output().unwrap();
-    let messages = stderr_of(&output);
-    assert_eq!(output.status.code(), Some(1), "{messages}");
-    assert_eq!(messages.matches("hook before").count(), 5, "{messages}");
-    assert_eq!(messages.matches("hook undo").count(), 5, "{messages}");
-    assert!(!messages.contains("hook after"), "{messages}");
-    assert!(
-        messages.contains("the lock waits for: session "),
-        "{messages}"
-    );
-    busy.sql("select fetchq.doc_complete('q', 'd'); commit")
-        .await;
-    is_clean(&here).await;
-    is_clean(&there).await;
-    let (_, messages) = ends_with(&mut command, 0);
-    assert!(
-        messages.contains("hook after") && !messages.contains("hook undo"),
-        "{messages}"
-    );
-    assert_eq!(
-        there.text("select status from fetchq_data.q__docs").await,
-        "3"
-    );
-    std::fs::remove_dir_all(&folder).unwrap();
-}
-
-#[tokio::test]
-async fn a_first_hook_that_does_not_end_is_ended_and_undone() {
-    let cluster = Cluster::new("move-hook", SETTINGS);
-    let from = database(&cluster).await;
-    let to = cluster.server().database("moving_to").await;
-    let (here, there) = (from.connect().await, to.connect().await);
-    here.sql("select fetchq.queue_create('q'); select fetchq.doc_push('q', 'd')")
-        .await;
-    let mut command = mover(&from, &to, &["q"]);
-    command.args([
-        "--lock-timeout",
-        "1",
-        "--before",
-        "echo hook before; sleep 600",
-    ]);
-    command.args(["--undo", "echo hook undo", "--after", "echo hook after"]);
-    let (_, messages) = ends_with(&mut command, 1);
-    assert_eq!(messages.matches("hook before").count(), 5, "{messages}");
-    assert_eq!(messages.matches("hook undo").count(), 5, "{messages}");
-    assert!(!messages.contains("locking the queues"), "{messages}");
-    assert_eq!(live(&here, &there).await, (true, false));
-    is_clean(&here).await;
-    is_clean(&there).await;
-}
-
-#[tokio::test]
-async fn queues_that_would_stand_still_for_too_long_are_refused_before_they_do() {
-    let cluster = Cluster::new("move-limit", SETTINGS);
-    let from = database(&cluster).await;
-    let to = cluster.server().database("moving_to").await;
-    let (here, there) = (from.connect().await, to.connect().await);
-    here.sql("select fetchq.queue_create('q'); select fetchq.doc_push('q', 'd')")
-        .await;
-    for option in [None, Some("--dry-run")] {
-        let mut command = mover(&from, &to, &["q"]);
-        command.args(["--before", "echo hook before", "--pause-limit", "0.000001"]);
-        let (_, messages) = ends_with(command.args(option), 1);
-        assert!(messages.contains("stand still for too long"), "{messages}");
-        assert!(messages.contains("s on the old server"), "{messages}");
-        assert!(!messages.contains("hook before"), "{messages}");
+impl Drop for Hook {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.folder);
     }
-    assert_eq!(live(&here, &there).await, (true, false));
-    is_clean(&here).await;
-    is_clean(&there).await;
-    let (_, messages) = ends_with(&mut mover(&from, &to, &["q"]), 0);
-    assert!(messages.contains("s on the new one"), "{messages}");
-}
-
-#[tokio::test]
-async fn a_queue_moves_to_another_database_of_its_server() {
-    let cluster = Cluster::new("move-g", SETTINGS);
-    let from = database(&cluster).await;
-    let to = cluster.server().database("moving_to").await;
-    let here = from.connect().await;
-    here.sql("select fetchq.queue_create('q'); select fetchq.doc_push('q', 'd' || n) from generate_series(1, 50) n")
-        .await;
-    let (line, _) = ends_with(&mut mover(&from, &to, &["q"]), 0);
-    assert!(line.starts_with("moved 1 queue, 50 documents"), "{line}");
-    let there = to.connect().await;
-    assert_eq!(live(&here, &there).await, (false, true));
 }

@@ -1,19 +1,11 @@
 //! A move believes no record that another role can have written, and finishes or removes nothing on a
 //! guess.
 
-use std::process::Stdio;
-
-use fetchq_client_tests::{Cluster, wait_until};
-
-use super::{SETTINGS, Stopped, database, ends_with, is_clean, live, mover, stderr_of};
+use super::{Hook, Stopped, ends_with, is_clean, live, mover, pair};
 
 #[tokio::test]
 async fn records_of_another_role_are_not_read() {
-    let (old, new) = (
-        Cluster::new("move-h", SETTINGS),
-        Cluster::new("move-i", SETTINGS),
-    );
-    let (from, to) = (database(&old).await, database(&new).await);
+    let (_clusters, [from, to]) = pair(["move-h", "move-i"]).await;
     for (db, side) in [(&from, "the old server"), (&to, "the new server")] {
         let session = db.connect().await;
         session
@@ -49,11 +41,7 @@ async fn records_of_another_role_are_not_read() {
 
 #[tokio::test]
 async fn nothing_is_finished_or_removed_on_a_guess() {
-    let (old, new) = (
-        Cluster::new("move-j", SETTINGS),
-        Cluster::new("move-k", SETTINGS),
-    );
-    let (from, to) = (database(&old).await, database(&new).await);
+    let ([_old, new], [from, to]) = pair(["move-j", "move-k"]).await;
     let (here, there) = (from.connect().await, to.connect().await);
     here.sql("select fetchq.queue_create('q'); select fetchq.doc_push('q', 'd' || n) from generate_series(1, 50) n;
               select fetchq.queue_create('lost'); select fetchq.doc_push('lost', 'd')")
@@ -69,26 +57,13 @@ async fn nothing_is_finished_or_removed_on_a_guess() {
     is_clean(&there).await;
 
     // A right that is given to a role of the old server alone, after the check.
-    let folder = std::env::temp_dir().join(format!("fetchq-move-role-{}", std::process::id()));
-    std::fs::create_dir_all(&folder).unwrap();
-    let before = format!(
-        "cd {} && touch begun && until test -e granted; do sleep 0.05; done",
-        folder.display()
-    );
+    let hook = Hook::new("role");
     let mut command = mover(&from, &to, &["q"]);
-    command.args(["--lock-timeout", "20", "--before", &before]);
-    let running = command
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    wait_until("the hook runs", async || folder.join("begun").exists()).await;
+    command.args(["--lock-timeout", "20", "--before", &hook.waits()]);
+    let running = hook.begins(&mut command).await;
     here.sql("create role later; select fetchq.queue_grant('q', 'later', 'reader')")
         .await;
-    std::fs::write(folder.join("granted"), "").unwrap();
-    let output = running.wait_with_output().unwrap();
-    let messages = stderr_of(&output);
-    assert_eq!(output.status.code(), Some(1), "{messages}");
+    let messages = hook.ends(running);
     assert!(
         messages.contains("role \"later\" does not exist"),
         "{messages}"
@@ -96,7 +71,6 @@ async fn nothing_is_finished_or_removed_on_a_guess() {
     assert_eq!(live(&here, &there).await, (true, false));
     is_clean(&here).await;
     is_clean(&there).await;
-    std::fs::remove_dir_all(&folder).unwrap();
     there.sql("create role later").await;
 
     // The old server has lost the commit of the switch.

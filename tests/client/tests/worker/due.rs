@@ -1,0 +1,205 @@
+//! The background workers process what is due, with the rights of its owner.
+
+use std::time::{Duration, Instant};
+
+use fetchq_client_tests::{counters_are_exact, wait_until, with_worker, worker_comes};
+
+use super::{becomes, planned, with_queue};
+
+#[tokio::test]
+async fn due_documents_are_processed_without_a_client() {
+    let cluster = with_worker("due", "");
+    let (db, mut session) = with_queue(&cluster, "due").await;
+    worker_comes(&session, &db.name).await;
+
+    // Planned documents; a later push may be due before the document that is waited for.
+    for (subject, delay) in [("a", "2 s"), ("b", "500 ms"), ("c", "1 s")] {
+        planned(&session, subject, delay).await;
+    }
+    for subject in ["b", "c", "a"] {
+        becomes(&session, subject, 1).await;
+    }
+    let late = session
+        .text("select count(*) from fetchq_data.q__docs where status <> 1")
+        .await;
+    assert_eq!(late, "0");
+
+    // A lease that expires repeatedly, until the document has no attempts left.
+    session
+        .sql("update fetchq.queues set max_attempts = 2")
+        .await;
+    session
+        .sql("select fetchq.doc_pick('q', 0, 3, '200 ms')")
+        .await;
+    becomes(&session, "a", 1).await;
+    session
+        .sql("select fetchq.doc_pick('q', 0, 3, '200 ms')")
+        .await;
+    becomes(&session, "a", -1).await;
+    becomes(&session, "c", -1).await;
+
+    // A transaction is still open when its document becomes due.
+    let other = db.connect().await;
+    other.sql("begin").await;
+    planned(&other, "slow", "100 ms").await;
+    tokio::time::sleep(Duration::from_millis(600)).await;
+    other.sql("commit").await;
+    becomes(&session, "slow", 1).await;
+
+    counters_are_exact(&mut session, "q").await;
+
+    // A plain UPDATE makes a document due.
+    session
+        .sql("insert into fetchq_data.q__docs (subject, next_iteration) values ('plain', clock_timestamp() + interval '300 ms')")
+        .await;
+    becomes(&session, "plain", 1).await;
+    // Changes by plain SQL are counted when the queue is recounted.
+    session.sql("select * from fetchq.mnt()").await;
+    counters_are_exact(&mut session, "q").await;
+    assert_eq!(
+        session
+            .text("select floor_misses from fetchq.ready_stats()")
+            .await,
+        "0"
+    );
+}
+
+#[tokio::test]
+async fn the_background_worker_has_the_rights_of_the_owner() {
+    let cluster = with_worker("owner", "");
+    let (db, session) = with_queue(&cluster, "owner").await;
+    session
+        .sql(
+            "create role owner_of_q;
+             grant usage on schema fetchq, fetchq_data to owner_of_q;
+             grant select on fetchq.queues to owner_of_q;
+             create table public.seen (who text, super text);
+             grant insert on public.seen to owner_of_q;
+             grant create on schema fetchq_data to owner_of_q;
+             set role owner_of_q;
+             create function fetchq_data.now() returns timestamptz language plpgsql as $$
+             begin
+                 insert into public.seen values ('now: ' || current_user, 'maybe');
+                 return clock_timestamp();
+             end $$;
+             reset role;
+             create function public.look() returns trigger language plpgsql as $$
+             begin
+                 -- This setting must not last in the background worker.
+                 perform pg_catalog.set_config('search_path', 'fetchq_data, pg_catalog', false);
+                 insert into public.seen values (current_user, (select rolsuper::text from pg_catalog.pg_roles where rolname = current_user));
+                 return new;
+             end $$;
+             alter table fetchq_data.q__docs owner to owner_of_q;
+             create trigger look after update on fetchq_data.q__docs for each row execute function public.look()",
+        )
+        .await;
+    worker_comes(&session, &db.name).await;
+    planned(&session, "a", "100 ms").await;
+    becomes(&session, "a", 1).await;
+    planned(&session, "b", "100 ms").await;
+    becomes(&session, "b", 1).await;
+    assert_eq!(
+        session
+            .rows("select distinct who, super from public.seen")
+            .await,
+        ["owner_of_q|false"]
+    );
+}
+
+#[tokio::test]
+async fn waiters_wake_when_a_planned_document_becomes_pending() {
+    let cluster = with_worker("woken", "");
+    let (db, session) = with_queue(&cluster, "woken").await;
+    worker_comes(&session, &db.name).await;
+    for round in 0..2 {
+        let waiting = db.connect().await;
+        let waiting = tokio::spawn(async move {
+            let row = waiting
+                .query_one("call fetchq.queue_wait(array['q'], '30 s')", &[])
+                .await
+                .expect("queue_wait");
+            row.get::<_, Option<String>>(0).is_some()
+        });
+        let asleep = "select count(*) from pg_stat_activity
+            where query like 'call fetchq.queue_wait%' and wait_event_type = 'Extension'";
+        wait_until("the waiter sleeps", async || {
+            session.text(asleep).await == "1"
+        })
+        .await;
+        let start = Instant::now();
+        // A planned document, and one whose lease expires.
+        match round {
+            0 => planned(&session, "a", "700 ms").await,
+            _ => session.sql("begin; select fetchq.doc_push('q', 'b'); select fetchq.doc_pick('q', 0, 1, '700 ms'); commit").await,
+        }
+        assert!(waiting.await.unwrap());
+        // Without a wake-up the waiter looks again after five seconds.
+        let took = start.elapsed();
+        assert!(took < Duration::from_secs(4), "{took:.1?}");
+        session
+            .sql("select fetchq.doc_pick('q', 0, 10, '1 hour')")
+            .await;
+    }
+}
+
+#[tokio::test]
+async fn busy_queues_among_many_that_are_idle() {
+    const QUEUES: usize = 300;
+    const BUSY: usize = 5;
+    const DOCUMENTS: usize = 200;
+    let cluster = with_worker("many", "");
+    let db = cluster.server().database("many").await;
+    let mut session = db.connect().await;
+    worker_comes(&session, &db.name).await;
+    for number in 0..QUEUES {
+        session
+            .sql(&format!("select fetchq.queue_create('q{number}')"))
+            .await;
+    }
+    // Idle queues also have a document, which is due in a day.
+    for number in BUSY..QUEUES {
+        session
+            .sql(&format!(
+                "select fetchq.doc_push('q{number}', 'later', 0, 0, now() + interval '1 day', '{{}}')"
+            ))
+            .await;
+    }
+    for number in 0..BUSY {
+        session
+            .sql(&format!(
+                "select fetchq.doc_push('q{number}', 'd' || n, 0, 0, clock_timestamp() + n * interval '10 ms', '{{}}')
+                 from generate_series(1, {DOCUMENTS}) n"
+            ))
+            .await;
+    }
+    for number in 0..BUSY {
+        let sql = format!("select count(*) from fetchq_data.q{number}__docs where status = 1");
+        wait_until("all documents are pending", async || {
+            session.text(&sql).await == DOCUMENTS.to_string()
+        })
+        .await;
+        counters_are_exact(&mut session, &format!("q{number}")).await;
+    }
+    let pending = "select count(*) from fetchq.metric_get_all() where pnd > 0";
+    assert_eq!(session.text(pending).await, BUSY.to_string());
+}
+
+#[tokio::test]
+async fn a_queue_and_its_documents_in_one_commit() {
+    let cluster = with_worker("fresh", "");
+    let (db, session) = with_queue(&cluster, "fresh").await;
+    worker_comes(&session, &db.name).await;
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    session
+        .sql("begin; select fetchq.queue_create('fresh'); select fetchq.doc_push('fresh', 'a', 0, 0, clock_timestamp() + interval '100 ms', '{}')")
+        .await;
+    // The background worker has received a due change of a table that it cannot see yet.
+    tokio::time::sleep(Duration::from_millis(1500)).await;
+    session.sql("commit").await;
+    wait_until("the document is pending", async || {
+        let sql = "select status from fetchq_data.fresh__docs";
+        session.text(sql).await == "1"
+    })
+    .await;
+}
