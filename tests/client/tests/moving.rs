@@ -167,7 +167,7 @@ impl Hook {
         Self { folder }
     }
 
-    /// What the shell has to run. Once the hook was let end, it does not wait again.
+    /// What the shell has to run. It waits once: the next run of the hook ends at once.
     fn waits(&self) -> String {
         format!(
             "cd {} && touch begun && until test -e end; do sleep 0.05; done",
