@@ -9,21 +9,29 @@ use std::hash::{BuildHasherDefault, Hasher};
 
 use crate::domain::xid::Xid;
 
-/// Which events are added up: those of a queue, of a kind, and with a bucket or without.
+/// Which events are added up: those of a queue, a version and a kind, and with a bucket or without.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Key(u64);
+pub struct Key(u64, i32);
 
 impl Key {
     /// The key of events. The parts are those of a row of the counter log.
-    pub fn new(queue: i32, event: i16, bucket: Option<i16>) -> Self {
+    pub fn new(queue: i32, version: i32, event: i16, bucket: Option<i16>) -> Self {
         // No bucket is below 0.
         let bucket = bucket.unwrap_or(-1) as u16;
-        Self(u64::from(queue as u32) << 32 | u64::from(event as u16) << 16 | u64::from(bucket))
+        Self(
+            u64::from(queue as u32) << 32 | u64::from(event as u16) << 16 | u64::from(bucket),
+            version,
+        )
     }
 
     /// The ID of the queue.
     pub fn queue(self) -> i32 {
         (self.0 >> 32) as i32
+    }
+
+    /// The version of the documents.
+    pub fn version(self) -> i32 {
+        self.1
     }
 
     /// The code of the event.
@@ -38,7 +46,7 @@ impl Key {
     }
 }
 
-/// Hashes a key by one multiplication. The keys are chosen by nobody who could make them collide.
+/// Hashes a key by a multiplication for each part. The keys are chosen by nobody who could make them collide.
 #[derive(Default)]
 pub struct KeyHasher(u64);
 
@@ -51,6 +59,10 @@ impl Hasher for KeyHasher {
         for byte in bytes {
             self.write_u64(u64::from(*byte));
         }
+    }
+
+    fn write_i32(&mut self, value: i32) {
+        self.write_u64(u64::from(value as u32));
     }
 
     fn write_u64(&mut self, value: u64) {
@@ -177,7 +189,7 @@ mod tests {
 
     /// The sums of a page that has one event, of the queue with its number.
     fn sums(page: u32) -> Sums {
-        Sums::from_iter([(Key::new(page as i32, 3, None), 1)])
+        Sums::from_iter([(Key::new(page as i32, 0, 3, None), 1)])
     }
 
     /// A file of pages, each with its LSN, of which the first ones are remembered. Each was written
@@ -219,13 +231,15 @@ mod tests {
     #[test]
     fn keys_keep_their_parts() {
         for queue in [0, 1, -1, i32::MIN, i32::MAX] {
-            for event in [1, 37, i16::MAX] {
-                for bucket in [None, Some(0), Some(141), Some(i16::MAX)] {
-                    let key = Key::new(queue, event, bucket);
-                    assert_eq!(
-                        (key.queue(), key.event(), key.bucket()),
-                        (queue, event, bucket)
-                    );
+            for version in [0, 1, -1, i32::MIN, i32::MAX] {
+                for event in [1, 37, i16::MAX] {
+                    for bucket in [None, Some(0), Some(141), Some(i16::MAX)] {
+                        let key = Key::new(queue, version, event, bucket);
+                        assert_eq!(
+                            (key.queue(), key.version(), key.event(), key.bucket()),
+                            (queue, version, event, bucket)
+                        );
+                    }
                 }
             }
         }
@@ -282,7 +296,7 @@ mod tests {
     fn the_sums_have_a_bound() {
         let mut settled = SettledPages::default();
         let many = |page: i32| -> Sums {
-            let keys = (0..30_000).map(|queue| Key::new(queue + page * 30_000, 1, None));
+            let keys = (0..30_000).map(|queue| Key::new(queue + page * 30_000, 0, 1, None));
             keys.map(|key| (key, 1)).collect()
         };
         assert!(settled.remember(vec![1], Xid::new(3), many(0)));

@@ -24,14 +24,16 @@ thread_local! {
 }
 
 fn add_row(sums: &mut Sums, row: [Option<i32>; COLUMNS.len()]) {
-    let [Some(queue), _, n, Some(event), bucket] = row else {
+    let [Some(queue), version, n, Some(event), bucket] = row else {
         return;
     };
-    let key = Key::new(queue, event as i16, bucket.map(|bucket| bucket as i16));
+    // NULL stands for the usual version and number.
+    let (version, bucket) = (version.unwrap_or(0), bucket.map(|bucket| bucket as i16));
+    let key = Key::new(queue, version, event as i16, bucket);
     *sums.entry(key).or_default() += i64::from(n.unwrap_or(1));
 }
 
-/// Adds the events of a table of the counter log to `sums`, by queue, event and bucket. The caller
+/// Adds the events of a table of the counter log to `sums`, by queue, version, event and bucket. The caller
 /// has locked the table, so that it is not truncated meanwhile.
 pub fn add_events(table: Oid, snapshot: &Snapshot, sums: &mut Sums) {
     let Some(mut pages) = Pages::open(table, snapshot) else {

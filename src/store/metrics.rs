@@ -1,8 +1,8 @@
 //! Metrics: reading, recounting, setting and packing them, and snapshots of them.
 //!
 //! The exact value of a counter is what is packed in `fetchq.metrics` plus the events in
-//! `fetchq.counter_log`. Both are read in one statement, and so in one snapshot, and every change
-//! of the two is one transaction. A reader therefore never sees an event twice or not at all.
+//! `fetchq.counter_log`. Both are read in one snapshot, and every change of the two is one
+//! transaction. A reader therefore never sees an event twice or not at all.
 
 use std::collections::HashMap;
 
@@ -13,6 +13,7 @@ use crate::pg::row_sink::RowSink;
 use crate::pg::spi::{self, Spi};
 use crate::pg::value::Arg;
 use crate::store::counter_segments::{self, free_queues, pack_events};
+use crate::store::metrics_exact::{self, Metric};
 use crate::store::open_queue::Queue;
 use crate::store::queue;
 use crate::store::rights::Scope;
@@ -56,30 +57,9 @@ pub fn snap(name: &QueueName, which: SnapshotOf) -> i32 {
     })
 }
 
-/// All metrics of a queue. $1: its name.
-pub const GET: &str = "select metric, value, updated_at from fetchq.metrics_exact
-    where queue {=} $1 order by metric";
-
-const GET_ONE: &str = "select value, updated_at from fetchq.metrics_exact
-    where queue {=} $1 and metric {=} $2";
-
-/// The value of a metric.
-pub struct Metric {
-    /// The value.
-    pub value: i64,
-    /// When it was last changed, in microseconds since 2000.
-    pub updated_at: Option<i64>,
-}
-
 /// A metric of a queue. None when it does not exist.
 pub fn get(queue: &QueueName, metric: &str) -> Option<Metric> {
-    spi::connect(|spi| {
-        let rows = spi.once(GET_ONE, &[Arg::from(queue.as_str()), Arg::from(metric)]);
-        (!rows.is_empty()).then(|| Metric {
-            value: rows.get(0, 1).unwrap_or(0),
-            updated_at: rows.timestamp(0, 2),
-        })
-    })
+    metrics_exact::read(queue).remove(metric)
 }
 
 const GET_TOTAL: &str = "select sum(value)::bigint from fetchq.metrics_exact
@@ -92,26 +72,12 @@ pub fn total(metric: &str, scope: &Scope) -> Option<i64> {
     spi::connect(|spi| spi.once(GET_TOTAL, &args).get(0, 1))
 }
 
-const GET_MANY: &str = "select metric::text, value from fetchq.metrics_exact
-    where queue {=} $1 and metric {=} any ($2)";
-
 /// The values of some metrics of a queue, in the order of the list; 0 for one that does not
 /// exist.
 pub fn get_many(queue: &QueueName, metrics: &[&str]) -> Vec<i64> {
-    spi::connect(|spi| {
-        let args = [Arg::from(queue.as_str()), Arg::from(metrics.to_vec())];
-        let rows = spi.once(GET_MANY, &args);
-        let mut values = vec![0; metrics.len()];
-        for row in 0..rows.len() {
-            if let (Some(metric), Some(value)) =
-                (rows.get::<String>(row, 1), rows.get::<i64>(row, 2))
-                && let Some(at) = metrics.iter().position(|m| *m == metric)
-            {
-                values[at] = value;
-            }
-        }
-        values
-    })
+    let all = metrics_exact::read(queue);
+    let value = |metric: &&str| all.get(*metric).map_or(0, |found| found.value);
+    metrics.iter().map(value).collect()
 }
 
 const GET_MANY_OF_ALL: &str = "select queue::text, metric::text, value from fetchq.metrics_exact
@@ -418,10 +384,18 @@ fn pack_writes(spi: &Spi) -> i64 {
 }
 
 /// Adds all metrics of a queue to a result, exact at this moment: name, value, and the time
-/// of the last update.
+/// of the last update. They are sorted by the bytes of their names.
 pub fn list(queue: &QueueName, out: &mut RowSink) {
-    let args = [Arg::from(queue.as_str())];
-    spi::connect(|spi| out.extend(&spi.once(GET, &args)));
+    for (name, metric) in metrics_exact::read(queue) {
+        let updated_at = metric
+            .updated_at
+            .map_or_else(Arg::no_timestamp, Arg::timestamp);
+        out.push(&[
+            Arg::from(name.as_str()),
+            Arg::from(metric.value),
+            updated_at,
+        ]);
+    }
 }
 
 /// Counts the documents of a queue, in the order of `domain::counter_events::GAUGES`. Reads

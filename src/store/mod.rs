@@ -55,6 +55,7 @@ pub mod limits;
 pub mod maintenance;
 pub mod metric_export;
 pub mod metrics;
+pub mod metrics_exact;
 pub mod open_queue;
 pub mod ordering;
 pub mod ordering_setup;

@@ -192,7 +192,7 @@ impl Reading {
         if let Some(period) = period.filter(|_| counters.has_times) {
             self.add_times(&ids, are_all, period, now, &mut all);
         }
-        self.add_tail(&counters.tail, &ids, &mut all);
+        self.add_tail(self.tail()?, &ids, &mut all);
         Some(AllCounted {
             queues: all,
             has_times: counters.has_times,
@@ -252,16 +252,22 @@ impl Reading {
         });
     }
 
-    fn add_tail(&self, tail: &[Oid], ids: &[i32], all: &mut [Counted]) {
+    /// Adds up the events that are not packed. None where it is not possible without waiting.
+    pub fn tail(&self) -> Option<Sums> {
+        let counters = self.counters.as_ref()?;
         let mut sums = Sums::default();
-        for table in tail {
+        for table in &counters.tail {
             counter_tail::add_events(*table, &self.snapshot, &mut sums);
         }
+        Some(sums)
+    }
+
+    fn add_tail(&self, sums: Sums, ids: &[i32], all: &mut [Counted]) {
         if sums.is_empty() {
             return;
         }
         let places = places_of(ids);
-        let effects = self.effects();
+        let effects = self.effects(place_of);
         let with_wait = counter_segments::events_with_wait();
         for (key, n) in sums {
             let Some(at) = places.get(&key.queue()) else {
@@ -281,17 +287,18 @@ impl Reading {
         }
     }
 
-    fn effects(&self) -> Effects {
+    /// Returns what each event adds to which metric: to those of which `metric_of` makes something.
+    pub fn effects<T>(&self, metric_of: impl Fn(&str) -> Option<T>) -> Effects<T> {
         spi::connect(|spi| {
             let rows = run_in(spi, &EFFECTS, &[], &self.snapshot);
             let mut effects = Effects::new();
             for row in 0..rows.len() {
                 if let (Some(event), Some(metric), Some(sign)) = (
                     rows.get(row, 1),
-                    rows.text(row, 2).and_then(place_of),
+                    rows.text(row, 2).and_then(&metric_of),
                     rows.get::<i32>(row, 3),
                 ) {
-                    let of_event: &mut Vec<(usize, i64)> = effects.entry(event).or_default();
+                    let of_event: &mut Vec<(T, i64)> = effects.entry(event).or_default();
                     of_event.push((metric, i64::from(sign)));
                 }
             }
@@ -300,8 +307,8 @@ impl Reading {
     }
 }
 
-/// What an event adds: the place of the metric in `METRICS`, and the sign.
-type Effects = HashMap<i32, Vec<(usize, i64)>>;
+/// What each event adds: the metric, and the sign.
+pub type Effects<T> = HashMap<i32, Vec<(T, i64)>>;
 
 /// The place of each element.
 fn places_of<T: Copy + Eq + Hash>(elements: &[T]) -> HashMap<T, usize> {

@@ -1,6 +1,6 @@
 //! A session remembers the counter events that it has added up. What it tells is what its snapshot
-//! shows all the same: the counters of `queue_stats` and of `metric_export` are compared with the view
-//! `fetchq.metrics_exact`, which reads every event, in the same snapshot.
+//! shows all the same: the counters of `queue_stats`, of `metric_export` and of `metric_get` are compared
+//! with the view `fetchq.metrics_exact`, which reads every event, in the same snapshot.
 
 use fetchq_client_tests::{Database, Server, Session};
 
@@ -13,6 +13,25 @@ const TRUE: &str = "select coalesce(string_agg(format('%s: %s %s %s %s', q.name,
             coalesce(sum(value) filter (where metric = 'pkd'), 0) as pkd,
             coalesce(sum(value) filter (where metric = 'suc'), 0) as suc,
             coalesce(sum(value) filter (where metric = 'act'), 0) as act
+        from fetchq.metrics_exact m where m.queue = q.name) m";
+
+/// All metrics, those of each version among them.
+const METRICS_TOLD: &str = "select string_agg(format('%s %s: %s', q.name, m.metric, m.current_value), ', ' order by q.name, m.metric collate \"C\")
+    from fetchq.queues q, fetchq.metric_get(q.name) m";
+
+const METRICS_TRUE: &str = "select string_agg(format('%s %s: %s', m.queue, m.metric, m.value), ', ' order by m.queue, m.metric collate \"C\")
+    from fetchq.metrics_exact m";
+
+/// The same in other calls.
+const COMMON_TOLD: &str = "select string_agg(format('%s %s %s %s', q.name, c.cnt, c.drp, e.current_value), ', ' order by q.name)
+    from fetchq.queues q, fetchq.metric_get_common(q.name) c, fetchq.metric_get(q.name, 'ent') e";
+
+const COMMON_TRUE: &str =
+    "select string_agg(format('%s %s %s %s', q.name, m.cnt, m.drp, m.ent), ', ' order by q.name)
+    from fetchq.queues q, lateral (
+        select coalesce(sum(value) filter (where metric = 'cnt'), 0) as cnt,
+            coalesce(sum(value) filter (where metric = 'drp'), 0) as drp,
+            coalesce(sum(value) filter (where metric = 'ent'), 0) as ent
         from fetchq.metrics_exact m where m.queue = q.name) m";
 
 /// How many documents the histograms have, of waits and of runs.
@@ -40,8 +59,17 @@ async fn compare(session: &Session, snapshot: Option<&str>, what: &str) -> Strin
     }
     let told = session.text(TOLD).await;
     assert_eq!(told, session.text(TRUE).await, "{what}");
-    let timed = session.text(TIMED_TOLD).await;
-    assert_eq!(timed, session.text(TIMED_TRUE).await, "{what}");
+    for (told, truth) in [
+        (TIMED_TOLD, TIMED_TRUE),
+        (METRICS_TOLD, METRICS_TRUE),
+        (COMMON_TOLD, COMMON_TRUE),
+    ] {
+        assert_eq!(
+            session.text(told).await,
+            session.text(truth).await,
+            "{what}"
+        );
+    }
     session.sql("commit").await;
     // A transaction that takes a new snapshot for each statement tells the same when nobody writes.
     if snapshot.is_none() {
@@ -92,6 +120,10 @@ impl Sessions {
 #[tokio::test]
 async fn statistics_follow_commits_and_rollbacks() {
     let all = Sessions::new("remembered_ends").await;
+    all.write(
+        "select fetchq.doc_push('a', 'of 7 ' || n, 7, 0, now(), '{}') from generate_series(1, 9) n",
+    )
+    .await;
     let first = all.compare("again").await;
     // Nobody sees what has not been committed, and all see what has.
     assert_eq!(all.write(&format!("begin; {EVENTS}")).await, first);
@@ -112,11 +144,13 @@ async fn statistics_follow_commits_and_rollbacks() {
     // Its own changes are visible to a session at once, and gone after a rollback.
     let before = all.compare("before its own").await;
     all.reader.sql(&format!("begin; {EVENTS}")).await;
-    assert_eq!(
-        all.reader.text(TOLD).await,
-        all.reader.text(TRUE).await,
-        "its own changes"
-    );
+    for (told, truth) in [(TOLD, TRUE), (METRICS_TOLD, METRICS_TRUE)] {
+        assert_eq!(
+            all.reader.text(told).await,
+            all.reader.text(truth).await,
+            "its own changes"
+        );
+    }
     assert_ne!(all.reader.text(TOLD).await, before);
     all.reader.sql("rollback").await;
     assert_eq!(all.compare("its own rollback").await, before);
