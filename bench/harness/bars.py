@@ -54,6 +54,7 @@ BARS = [
     Bar("the same, each commit waits for the disk", *against("syncednext4"), 2.2),
     Bar("pick 1 and reschedule, 4 clients ÷ hand-written", *against("calendar4"), 2.0),
     Bar("batch of 100, pick and drop ÷ hand-written", *against("batch100"), 1.5),
+    Bar("push of 1 million in 1,000s ÷ INSERT … SELECT into the hand-written table", *against("bulk1000"), 1.0),
     Bar("push of 1 million in 1,000s ÷ INSERT … SELECT into the same table shape", *against("bulk1000", ALONE), 1.0),
     Bar("throughput at the end of a held snapshot ÷ clean", ("held", "", MINE, "held_to_clean"), None, 0.97),
     Bar("throughput at the end of ten minutes of a held snapshot ÷ clean", ("heldlong", "", MINE, "held_to_clean"), None, 0.95),
