@@ -70,16 +70,34 @@ const MAX_RETRIES: usize = 10;
 /// no longer at hand; not measured.
 const ROWS_AT_A_TIME: usize = 256;
 
+/// The documents of a list that were not added under a subject that was generated.
+#[derive(Default)]
+pub struct Missing {
+    /// Their positions. A trigger of the user may have added some of them under another subject:
+    /// which of them is not known.
+    pub positions: HashSet<usize>,
+    /// How many were not added at all.
+    pub n: usize,
+}
+
+impl Missing {
+    fn all(positions: HashSet<usize>) -> Self {
+        let n = positions.len();
+        Self { positions, n }
+    }
+}
+
 /// Adds documents whose subjects were generated. If a subject exists all the same, another
-/// one is generated and replaces it in `subjects`. Returns the positions of the documents that were
-/// not added, as `doc_push::append` returns None.
+/// one is generated and replaces it in `subjects`. Returns the documents that were not added, as
+/// `doc_push::append` returns None.
 pub fn append(
     queue: &Queue,
     batch: &mut Batch,
     subjects: &mut [String],
     generate: impl Fn() -> String,
-) -> HashSet<usize> {
+) -> Missing {
     append_rows(queue, batch, subjects, &generate)
+        .map(Missing::all)
         .unwrap_or_else(|| append_by_statement(queue, batch, subjects, generate))
 }
 
@@ -150,22 +168,36 @@ fn append_by_statement(
     batch: &mut Batch,
     subjects: &mut [String],
     generate: impl Fn() -> String,
-) -> HashSet<usize> {
+) -> Missing {
     spi::connect(|spi| {
         batch.subjects = Arg::from(subjects.to_vec());
         let mut added = insert(spi, queue, batch, &APPEND_BATCH, None);
         let mut rest: Vec<usize> = (0..subjects.len()).collect();
-        for attempt in 1..=MAX_RETRIES {
+        let mut attempt = 1;
+        loop {
             if added.len() == rest.len() {
-                return HashSet::new();
+                // The rows come in the order of the list. A trigger of the user may have changed
+                // the subjects.
+                for (row, at) in rest.iter().enumerate() {
+                    if let Some(subject) = added.get(row, 2) {
+                        subjects[*at] = subject;
+                    }
+                }
+                return Missing::default();
             }
+            let n = rest.len().saturating_sub(added.len());
             let found: HashSet<String> = (0..added.len())
                 .filter_map(|row| added.get(row, 2))
                 .collect();
             rest.retain(|at| !found.contains(&subjects[*at]));
-            if attempt == MAX_RETRIES {
-                break;
+            // A trigger of the user has changed subjects. So which documents were added is not known,
+            // and to add the rest again would add some of them twice.
+            let is_known = rest.len() == n;
+            if !is_known || attempt >= MAX_RETRIES {
+                let positions = rest.into_iter().collect();
+                return Missing { positions, n };
             }
+            attempt += 1;
             for at in &rest {
                 subjects[*at] = generate();
             }
@@ -174,7 +206,6 @@ fn append_by_statement(
             let positions = Arg::from(sql_positions(&rest));
             added = insert(spi, queue, batch, &APPEND_REST, Some(positions));
         }
-        rest.into_iter().collect()
     })
 }
 
