@@ -23,6 +23,7 @@ mod hostile_owners;
 mod key_places;
 mod lease_crash;
 mod lease_numbers;
+mod list_locks;
 mod load_crash;
 mod many_queues;
 mod metric_export;
