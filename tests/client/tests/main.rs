@@ -1,6 +1,7 @@
 //! Tests of fetchq through a real driver, on a real server; one file for each subject.
 //! Run by scripts/suites/client.sh, one test at a time.
 
+mod append_groups;
 mod awaiting;
 mod bad_values;
 mod calls;
