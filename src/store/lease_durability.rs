@@ -6,7 +6,7 @@
 //! leased. What a commit that waits has settled is never lost with them, because the server loses
 //! only the end of its write-ahead log.
 
-use crate::pg::durability;
+use crate::pg::{durability, session};
 use crate::settings;
 use crate::signals::board::{Board, board};
 use crate::signals::commit;
@@ -22,6 +22,7 @@ use crate::store::open_queue::Queue;
 pub fn pick(queue: &Queue, kind: PickKind, work: impl FnOnce() -> i32) -> i32 {
     let could_be_lost = kind == PickKind::Lease
         && !settings::synchronous_leases()
+        && !others_write_at_commit()
         && !queue.policy.is_limited()
         && queue.runs_nothing_else();
     if could_be_lost && board().is_some_and(Board::may_lose_leases) {
@@ -32,6 +33,19 @@ pub fn pick(queue: &Queue, kind: PickKind, work: impl FnOnce() -> i32) -> i32 {
         commit::lease_given();
     }
     picked
+}
+
+/// Returns whether a library is preloaded that writes when a transaction commits, and that fetchq does
+/// not see do so.
+///
+/// The libraries that were loaded last are called first before a commit. So what those write that were
+/// loaded before fetchq is written when fetchq has decided whether the commit waits. Citus has to be the
+/// first library, and writes there the records by which it recovers transactions of several nodes.
+fn others_write_at_commit() -> bool {
+    thread_local! {
+        static IS_SO: bool = session::preloads("citus");
+    }
+    IS_SO.with(|is_so| *is_so)
 }
 
 /// Has the commit of a lease wait for the disk where the attempt has to count after a crash.
