@@ -349,7 +349,9 @@ mod tests {
 
     #[test]
     fn any_lease_may_be_lost_where_there_was_no_crash() {
-        let board = Board::new();
+        // A board is too large for the stack.
+        static BOARD: Board = Board::new();
+        let board = &BOARD;
         assert!(!board.awaits_first_lease());
         assert!(board.may_lose_leases_at(|| 0));
         board.lease_committed(0);
@@ -358,7 +360,9 @@ mod tests {
 
     #[test]
     fn the_time_after_a_crash_begins_with_a_lease_and_not_with_a_worker_that_finds_none() {
-        let board = Board::new();
+        // A board is too large for the stack.
+        static BOARD: Board = Board::new();
+        let board = &BOARD;
         board.started_after_crash();
         for minute in [0, 20, 40] {
             assert!(!board.may_lose_leases_at(|| minute * MINUTE_US));
