@@ -18,7 +18,8 @@ use crate::store::rights::Right;
 /// not exist raises a warning and returns no rows.
 ///
 /// Fails with `ManyDimensions`, and with `NotAdded` when a trigger of the user suppresses a document;
-/// without `fetchq.strict` its subject is NULL then.
+/// without `fetchq.strict` its subject is NULL then. Where a trigger also changes subjects, those that it
+/// has changed are NULL with it, because they cannot be told from it.
 #[pg_extern(sql = false)]
 fn doc_append_many(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
@@ -37,11 +38,11 @@ fn doc_append_many(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
         let mut out = call.rows();
         let appended = Queue::with(&queue, Right::Push, |queue| {
             let missing = store::append(queue, &mut batch, &mut subjects, generated_subject);
-            if !missing.is_empty() && settings::strict() {
-                return Err(not_added(queue, missing.len(), subjects.len()));
+            if missing.n > 0 && settings::strict() {
+                return Err(not_added(queue, missing.n, subjects.len()));
             }
             for (at, subject) in subjects.iter().enumerate() {
-                let added = (!missing.contains(&at)).then_some(subject.as_str());
+                let added = (!missing.positions.contains(&at)).then_some(subject.as_str());
                 out.push(&[Arg::from(added)]);
             }
             Ok(())

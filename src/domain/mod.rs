@@ -11,6 +11,7 @@ pub mod invalid;
 pub mod jobs;
 pub mod lease_number;
 pub mod legacy_quotes;
+pub mod library_list;
 pub mod local_time;
 pub mod metric_family;
 pub mod names;

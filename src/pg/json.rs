@@ -83,6 +83,12 @@ impl Jsonb {
         }
     }
 
+    /// Returns how many bytes the value takes where it is, which may be compressed.
+    pub fn stored_size(self) -> usize {
+        // SAFETY: A jsonb begins with its length.
+        unsafe { pgrx::varsize_any(self.datum.cast_mut_ptr()) }
+    }
+
     /// Makes a `jsonb[]` with this value as its only element.
     pub fn array_of_one(self) -> Arg {
         array(&[Some(self)])

@@ -1,8 +1,11 @@
 //! Properties of the session and of its transaction.
 
+use std::ffi::CStr;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use pgrx::pg_sys;
+
+use crate::domain::library_list;
 
 /// Returns whether the server is a hot standby, on which no session can write.
 pub fn is_standby() -> bool {
@@ -129,6 +132,16 @@ pub fn remember_preloading() {
 /// Returns whether `shared_preload_libraries` loaded this library.
 pub fn is_preloaded() -> bool {
     IS_PRELOADED.load(Ordering::Relaxed)
+}
+
+/// Returns whether the setting `shared_preload_libraries` lists a library of this name.
+pub fn preloads(name: &str) -> bool {
+    // SAFETY: The setting is a C string, or null before it has a value. Only a restart changes it.
+    let list = unsafe {
+        let list = pg_sys::shared_preload_libraries_string;
+        (!list.is_null()).then(|| CStr::from_ptr(list).to_string_lossy())
+    };
+    list.is_some_and(|list| library_list::has_library(&list, name))
 }
 
 /// Returns whether pg_upgrade has started this server.

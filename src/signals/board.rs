@@ -45,11 +45,13 @@ pub struct Board {
     leases_last_until: AtomicI64,
 }
 
-/// Of `leases_last_until`: for a while from the first lease on.
+/// Of `leases_last_until`: for a while from the first lease on, which is still to come.
 const FIRST_LEASE: i64 = i64::MAX;
 
-/// How long no lease may be lost after a crash, from the first lease on: long enough for workers to
-/// lease what the crash has left. In microseconds: 10 minutes.
+/// How long no lease may be lost after a crash, from the commit of the first lease on: long enough for
+/// workers to lease what the crash has left. A worker that finds no document does not begin this time,
+/// or it could be over before the document that has caused the crash is leased. In microseconds: 10
+/// minutes.
 const AFTER_CRASH_US: i64 = 600_000_000;
 
 impl Board {
@@ -72,27 +74,48 @@ impl Board {
         }
     }
 
+    /// Has leases last for a while from the next one on.
+    fn started_after_crash(&self) {
+        self.leases_last_until.store(FIRST_LEASE, Ordering::Relaxed);
+    }
+
     /// Returns whether a crash may lose a lease that begins now.
     ///
     /// Not soon after a crash: the work of a document may have caused it. If each crash lost the attempt
     /// that led to it, the document would never run out of attempts, and the server never come to rest.
     /// A standby that was promoted has mostly taken the place of a server that crashed.
     pub fn may_lose_leases(&self) -> bool {
+        self.may_lose_leases_at(time::clock)
+    }
+
+    fn may_lose_leases_at(&self, clock: impl FnOnce() -> i64) -> bool {
         match self.leases_last_until.load(Ordering::Relaxed) {
             0 => true,
-            FIRST_LEASE => {
-                let until = time::clock() + AFTER_CRASH_US;
-                self.leases_last_until.store(until, Ordering::Relaxed);
-                false
-            }
+            FIRST_LEASE => false,
             until => {
-                let may = time::clock() > until;
+                let may = clock() > until;
                 if may {
                     self.leases_last_until.store(0, Ordering::Relaxed);
                 }
                 may
             }
         }
+    }
+
+    /// Returns whether no lease was committed yet since a crash.
+    pub fn awaits_first_lease(&self) -> bool {
+        self.leases_last_until.load(Ordering::Relaxed) == FIRST_LEASE
+    }
+
+    /// Records that a lease was committed, at a time in microseconds since 2000.
+    pub fn lease_committed(&self, now: i64) {
+        // Of several sessions, the first one counts.
+        let _ = self.leases_last_until.compare_exchange(
+            FIRST_LEASE,
+            now + AFTER_CRASH_US,
+            Ordering::Relaxed,
+            Ordering::Relaxed,
+        );
     }
 
     /// Returns a lease number that is at least `least`, and greater than the last one.
@@ -281,9 +304,7 @@ impl Content for Memory {
     fn header() -> Board {
         let board = Board::new();
         if control_file::is_start_after_crash() || control_file::is_start_as_standby() {
-            board
-                .leases_last_until
-                .store(FIRST_LEASE, Ordering::Relaxed);
+            board.started_after_crash();
         }
         board
     }
@@ -318,4 +339,42 @@ pub fn has_background_worker() -> bool {
 /// Returns whether background workers serve this database.
 pub fn is_served() -> bool {
     board().is_some_and(|board| board.is_served(session::database()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MINUTE_US: i64 = 60_000_000;
+
+    #[test]
+    fn any_lease_may_be_lost_where_there_was_no_crash() {
+        // A board is too large for the stack.
+        static BOARD: Board = Board::new();
+        let board = &BOARD;
+        assert!(!board.awaits_first_lease());
+        assert!(board.may_lose_leases_at(|| 0));
+        board.lease_committed(0);
+        assert!(board.may_lose_leases_at(|| 0));
+    }
+
+    #[test]
+    fn the_time_after_a_crash_begins_with_a_lease_and_not_with_a_worker_that_finds_none() {
+        // A board is too large for the stack.
+        static BOARD: Board = Board::new();
+        let board = &BOARD;
+        board.started_after_crash();
+        for minute in [0, 20, 40] {
+            assert!(!board.may_lose_leases_at(|| minute * MINUTE_US));
+            assert!(board.awaits_first_lease());
+        }
+        board.lease_committed(40 * MINUTE_US);
+        assert!(!board.awaits_first_lease());
+        assert!(!board.may_lose_leases_at(|| 49 * MINUTE_US));
+        // A later lease does not begin it anew.
+        board.lease_committed(49 * MINUTE_US);
+        assert!(!board.may_lose_leases_at(|| 50 * MINUTE_US));
+        assert!(board.may_lose_leases_at(|| 51 * MINUTE_US));
+        assert!(board.may_lose_leases_at(|| 51 * MINUTE_US));
+    }
 }

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::domain::names::QueueName;
 use crate::pg::transaction::{self, End};
-use crate::pg::{durability, relation, session, utility};
+use crate::pg::{durability, relation, session, time, utility};
 use crate::signals::awaiters::awaiters;
 use crate::signals::board::board;
 use crate::signals::{announce, settlements, wakeups};
@@ -105,6 +105,16 @@ pub fn schedules_changed() {
         let database = session::database();
         pgrx::register_xact_callback(pgrx::PgXactCallbackEvent::Commit, move || {
             board.schedules_changed(database);
+        });
+    }
+}
+
+/// Records when this transaction commits that a lease was given, where it is the first one after a crash.
+/// One that is rolled back is none.
+pub fn lease_given() {
+    if let Some(board) = board().filter(|board| board.awaits_first_lease()) {
+        pgrx::register_xact_callback(pgrx::PgXactCallbackEvent::Commit, move || {
+            board.lease_committed(time::clock());
         });
     }
 }

@@ -70,16 +70,55 @@ const MAX_RETRIES: usize = 10;
 /// no longer at hand; not measured.
 const ROWS_AT_A_TIME: usize = 256;
 
+/// The bytes of payloads after which no further row joins those that are written together. Each row is
+/// a copy of its payload until all of them are written. And where the log is decoded, as for logical
+/// replication, the process that decodes it keeps what is stored out of line of all of them. Rows share
+/// pages and records of the log only while they are small: above 8 kB a payload is mostly stored out of
+/// line, so that more bytes at a time would save nothing.
+const BYTES_AT_A_TIME: usize = 1 << 20;
+
+/// How many of the first documents are written to the table together: at least one, if there is one.
+/// `sizes`: the bytes of their payloads.
+fn n_at_a_time(sizes: impl Iterator<Item = usize>) -> usize {
+    let mut bytes = 0;
+    let fit = sizes
+        .take(ROWS_AT_A_TIME)
+        .enumerate()
+        .take_while(|(at, size)| {
+            bytes += size;
+            *at == 0 || bytes <= BYTES_AT_A_TIME
+        });
+    fit.count()
+}
+
+/// The documents of a list that were not added under a subject that was generated.
+#[derive(Default)]
+pub struct Missing {
+    /// Their positions. A trigger of the user may have added some of them under another subject:
+    /// which of them is not known.
+    pub positions: HashSet<usize>,
+    /// How many were not added at all.
+    pub n: usize,
+}
+
+impl Missing {
+    fn all(positions: HashSet<usize>) -> Self {
+        let n = positions.len();
+        Self { positions, n }
+    }
+}
+
 /// Adds documents whose subjects were generated. If a subject exists all the same, another
-/// one is generated and replaces it in `subjects`. Returns the positions of the documents that were
-/// not added, as `doc_push::append` returns None.
+/// one is generated and replaces it in `subjects`. Returns the documents that were not added, as
+/// `doc_push::append` returns None.
 pub fn append(
     queue: &Queue,
     batch: &mut Batch,
     subjects: &mut [String],
     generate: impl Fn() -> String,
-) -> HashSet<usize> {
+) -> Missing {
     append_rows(queue, batch, subjects, &generate)
+        .map(Missing::all)
         .unwrap_or_else(|| append_by_statement(queue, batch, subjects, generate))
 }
 
@@ -109,13 +148,16 @@ fn append_rows(
     let mut first = None;
     let mut added = 0;
     let mut missing = HashSet::new();
-    for (chunk, subjects) in subjects.chunks_mut(ROWS_AT_A_TIME).enumerate() {
-        let begin = chunk * ROWS_AT_A_TIME;
+    let payload_at = |at: usize| payloads.get(at).copied().flatten().unwrap_or(empty);
+    let mut begin = 0;
+    let mut rest = subjects;
+    while !rest.is_empty() {
+        let n = n_at_a_time((begin..begin + rest.len()).map(|at| payload_at(at).stored_size()));
+        let (subjects, after) = rest.split_at_mut(n);
         let rows = subjects.iter().enumerate().map_while(|(at, subject)| {
-            let payload = payloads.get(begin + at).copied().flatten();
             let doc = NewDoc {
                 subject: subject.as_str(),
-                payload: payload.unwrap_or(empty),
+                payload: payload_at(begin + at),
                 ..doc
             };
             new_row(queue, &doc)
@@ -138,6 +180,8 @@ fn append_rows(
                 missing.insert(begin + at);
             }
         }
+        begin += n;
+        rest = after;
     }
     if let Some(seq) = first {
         record_batch(queue, batch, doc.status(), seq, added);
@@ -150,22 +194,36 @@ fn append_by_statement(
     batch: &mut Batch,
     subjects: &mut [String],
     generate: impl Fn() -> String,
-) -> HashSet<usize> {
+) -> Missing {
     spi::connect(|spi| {
         batch.subjects = Arg::from(subjects.to_vec());
         let mut added = insert(spi, queue, batch, &APPEND_BATCH, None);
         let mut rest: Vec<usize> = (0..subjects.len()).collect();
-        for attempt in 1..=MAX_RETRIES {
+        let mut attempt = 1;
+        loop {
             if added.len() == rest.len() {
-                return HashSet::new();
+                // The rows come in the order of the list. A trigger of the user may have changed
+                // the subjects.
+                for (row, at) in rest.iter().enumerate() {
+                    if let Some(subject) = added.get(row, 2) {
+                        subjects[*at] = subject;
+                    }
+                }
+                return Missing::default();
             }
+            let n = rest.len().saturating_sub(added.len());
             let found: HashSet<String> = (0..added.len())
                 .filter_map(|row| added.get(row, 2))
                 .collect();
             rest.retain(|at| !found.contains(&subjects[*at]));
-            if attempt == MAX_RETRIES {
-                break;
+            // A trigger of the user has changed subjects. So which documents were added is not known,
+            // and to add the rest again would add some of them twice.
+            let is_known = rest.len() == n;
+            if !is_known || attempt >= MAX_RETRIES {
+                let positions = rest.into_iter().collect();
+                return Missing { positions, n };
             }
+            attempt += 1;
             for at in &rest {
                 subjects[*at] = generate();
             }
@@ -174,7 +232,6 @@ fn append_by_statement(
             let positions = Arg::from(sql_positions(&rest));
             added = insert(spi, queue, batch, &APPEND_REST, Some(positions));
         }
-        rest.into_iter().collect()
     })
 }
 
@@ -286,6 +343,20 @@ mod tests {
         });
         assert_eq!(counted(&queue), Some(6));
         (subjects, stored(&queue))
+    }
+
+    #[pg_test]
+    fn rows_are_written_together_up_to_a_number_and_up_to_bytes() {
+        let n = |sizes: &[usize]| n_at_a_time(sizes.iter().copied());
+        assert_eq!(n(&[]), 0);
+        assert_eq!(n(&[100; 1000]), ROWS_AT_A_TIME);
+        let half = BYTES_AT_A_TIME / 2;
+        assert_eq!(n(&[half, half, 1]), 2);
+        assert_eq!(n(&[half, half + 1, 1]), 1);
+        assert_eq!(n(&[half; 1000]), 2);
+        // One that is larger is written alone.
+        assert_eq!(n(&[BYTES_AT_A_TIME * 3, 1]), 1);
+        assert_eq!(n(&[1, 1, BYTES_AT_A_TIME * 3, 1]), 2);
     }
 
     #[pg_test]

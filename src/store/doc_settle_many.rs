@@ -16,9 +16,9 @@ use crate::store::bookkeeping::{planned_entries, subjects_settled};
 use crate::store::counter_log;
 use crate::store::doc_settle::end_iteration;
 use crate::store::history::{self, Columns, Outcome};
-use crate::store::key_places::lock_keys;
 use crate::store::lease_check::holds_lease;
 use crate::store::open_queue::Queue;
+use crate::store::ordering::lock_keys;
 use crate::store::policy::Keep;
 use crate::store::statement::Statement;
 
@@ -144,6 +144,17 @@ pub fn complete(
     results: Option<Arg>,
 ) -> HashSet<String> {
     lock_keys(queue, || Arg::from(subjects.to_vec()));
+    complete_locked(queue, subjects, lease, payloads, results)
+}
+
+/// As [`complete`], for a caller that has locked the keys of the documents.
+pub(super) fn complete_locked(
+    queue: &Queue,
+    subjects: &[String],
+    lease: Option<i64>,
+    payloads: Option<Arg>,
+    results: Option<Arg>,
+) -> HashSet<String> {
     match queue.policy.completed {
         Keep::InTable => {}
         Keep::Nowhere => return remove(queue, subjects, lease),
@@ -242,6 +253,15 @@ pub fn reschedule(
 /// that were leased.
 pub fn drop(queue: &Queue, subjects: &[String], lease: Option<i64>) -> HashSet<String> {
     lock_keys(queue, || Arg::from(subjects.to_vec()));
+    drop_locked(queue, subjects, lease)
+}
+
+/// As [`drop`], for a caller that has locked the keys of the documents.
+pub(super) fn drop_locked(
+    queue: &Queue,
+    subjects: &[String],
+    lease: Option<i64>,
+) -> HashSet<String> {
     match queue.policy.dropped {
         Keep::InTable | Keep::Nowhere => remove(queue, subjects, lease),
         Keep::InHistory => {

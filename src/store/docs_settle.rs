@@ -12,9 +12,9 @@ use crate::pg::json::{self, Jsonb};
 use crate::pg::value::Arg;
 use crate::pg::{process, spi};
 use crate::store::doc_reject::{self, Failure};
-use crate::store::key_places::lock_keys;
 use crate::store::lease_check::{LeasedDoc, lease_error};
 use crate::store::open_queue::Queue;
+use crate::store::ordering::lock_keys;
 use crate::store::{counter_log, doc_settle, doc_settle_many};
 
 /// What a worker says about a document that failed.
@@ -220,7 +220,7 @@ fn settle_run(queue: &Queue, settlements: &[Settlement], run: &[usize]) -> Vec<(
     let subject = |at: &usize| settlements[*at].subject.as_str();
     let subjects: Vec<String> = run.iter().map(|at| subject(at).to_owned()).collect();
     let settled = match &first.action {
-        Action::Drop => doc_settle_many::drop(queue, &subjects, first.lease),
+        Action::Drop => doc_settle_many::drop_locked(queue, &subjects, first.lease),
         _ => {
             let written = run.iter().map(|at| match &settlements[*at].action {
                 Action::Complete { payload, result } => (*payload, *result),
@@ -232,7 +232,7 @@ fn settle_run(queue: &Queue, settlements: &[Settlement], run: &[usize]) -> Vec<(
                 is_any.then(|| json::array(&values))
             };
             let (payloads, results) = (list(payloads), list(results));
-            doc_settle_many::complete(queue, &subjects, first.lease, payloads, results)
+            doc_settle_many::complete_locked(queue, &subjects, first.lease, payloads, results)
         }
     };
     if settled.len() == run.len() {

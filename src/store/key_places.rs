@@ -16,12 +16,10 @@
 //! the other, and each reads the blocked documents with a snapshot that sees what the one before
 //! has done. A transaction that keeps one snapshot fails (40001): the row has changed since, or
 //! is younger than the snapshot (`refuse_unseen`). The order of the locks is that of ordering.rs.
-//! As several documents of a key run at a time, two workers can settle lists with documents of the
-//! same keys, in different orders. So functions for lists call `lock_keys` first.
 
 use crate::domain::status::Status;
 use crate::error::Result;
-use crate::pg::spi::{self, Rows, Spi};
+use crate::pg::spi::{Rows, Spi};
 use crate::pg::transaction;
 use crate::pg::trigger::TriggerDocument;
 use crate::pg::value::Arg;
@@ -70,23 +68,6 @@ static LOCK_LAST_PENDING: Statement = Statement::new(
      order by d.next_iteration desc, d.seq desc
      limit 1
      for update skip locked",
-);
-
-// Index: the primary key of the documents, because of `status + 0`, once for each subject.
-static LOCK_ACTIVE: Statement = Statement::new(
-    "select d.ordering_key from only {docs} d
-     where d.subject {=} any ($1)
-         and d.status {+} 0 {=} {active}
-     order by d.subject
-     for update",
-);
-
-// Index: the primary key of the keys, once for each key.
-static LOCK_KEYS: Statement = Statement::new(
-    "select from fetchq.ordering_keys k
-     where k.queue_id {=} $1 and k.key {=} any ($2)
-     order by k.key
-     for update",
 );
 
 /// The documents that have the places of a key, whose row this transaction has locked.
@@ -260,28 +241,6 @@ pub fn remove(
         places.write(None);
     }
     Ok(())
-}
-
-/// Locks the keys of leased documents that this transaction is about to settle. `subjects`: those of
-/// the documents, a `text[]`. It locks first the
-/// documents, in the order of their subjects, then the keys in their order. Does nothing in a queue
-/// without places.
-///
-/// Two workers can have leased documents of the same keys. A statement that settles a list locks the
-/// keys in the order of the subjects, so without this call the two would wait for each other.
-pub fn lock_keys(queue: &Queue, subjects: impl FnOnce() -> Arg) {
-    if queue.policy.key_order.places().is_none() {
-        return;
-    }
-    spi::connect(|spi| {
-        let rows = queue.run(spi, &LOCK_ACTIVE, &[subjects()]);
-        let mut keys: Vec<String> = (0..rows.len()).filter_map(|row| rows.get(row, 1)).collect();
-        keys.sort_unstable();
-        keys.dedup();
-        if keys.len() > 1 {
-            queue.run(spi, &LOCK_KEYS, &[Arg::from(queue.id), Arg::from(keys)]);
-        }
-    });
 }
 
 // Documents of a key that have a place and are neither pending nor active, a free place beside a

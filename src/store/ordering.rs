@@ -14,6 +14,10 @@
 //! one did; if it keeps an older snapshot, it fails (40001). Locks are taken in this order: a
 //! document, the row of its key, a blocked document. A change of a blocked document alone
 //! does not touch the row of its key.
+//!
+//! Lists lock the rows of several keys in the order of the bytes of the keys. Those that add
+//! documents, or change them by `doc_put`, write the documents in that order. Those that settle
+//! documents do that in the order of the subjects, so they call `lock_keys` first.
 
 use std::cell::Cell;
 
@@ -99,6 +103,24 @@ static TRY_LOCK_KEY: Statement = Statement::new(
 
 static FIND_ANY_KEY: Statement =
     Statement::new("select from fetchq.ordering_keys k where k.queue_id {=} $1 limit 1");
+
+// Index: the primary key of the documents, because of `status + 0`, once for each subject.
+static LOCK_ACTIVE: Statement = Statement::new(
+    "select d.ordering_key from only {docs} d
+     where d.subject {=} any ($1)
+         and d.status {+} 0 {=} {active}
+     order by d.subject
+     for update",
+);
+
+// Index: the primary key of the keys, once for each key. The order is that of
+// `doc_put::locking_order`, whatever the collation of the database is.
+static LOCK_KEYS: Statement = Statement::new(
+    "select from fetchq.ordering_keys k
+     where k.queue_id {=} $1 and k.key {=} any ($2)
+     order by k.key collate pg_catalog.\"C\"
+     for update",
+);
 
 static IS_HEAD: Statement = Statement::new(
     "select from fetchq.ordering_keys k
@@ -363,6 +385,28 @@ pub fn may_change(queue: &Queue, doc: &TriggerDocument) -> bool {
         let is_added = status(doc) == Some(Pending) && queue.policy.key_order.places().is_some();
         !is_added || key_places::reserve(spi, queue, key, doc) || try_lock()
     })
+}
+
+/// Locks the keys of leased documents that this transaction is about to settle. `subjects`: those of
+/// the documents, a `text[]`. It locks first the documents, in the order of their subjects, then the
+/// keys in the order of their bytes. Does nothing in a queue whose documents do not wait for others.
+///
+/// A statement that settles a list locks the keys in the order of the subjects. Without this call it
+/// and a transaction that locks the keys in their order would wait for each other: a producer, or,
+/// where several documents of a key run at a time, another worker.
+pub fn lock_keys(queue: &Queue, subjects: impl FnOnce() -> Arg) {
+    if !queue.policy.key_order.blocks() {
+        return;
+    }
+    spi::connect(|spi| {
+        let rows = queue.run(spi, &LOCK_ACTIVE, &[subjects()]);
+        let mut keys: Vec<String> = (0..rows.len()).filter_map(|row| rows.get(row, 1)).collect();
+        keys.sort_unstable();
+        keys.dedup();
+        if keys.len() > 1 {
+            queue.run(spi, &LOCK_KEYS, &[Arg::from(queue.id), Arg::from(keys)]);
+        }
+    });
 }
 
 /// Deletes the keys of a queue whose documents were truncated. Fails with

@@ -6,10 +6,16 @@ use fetchq_client_tests::{Cluster, Server, Session, counters_are_exact, wait_unt
 /// A cluster with a queue `q` that waits for the disk at each commit, and in which nothing but a
 /// commit writes to the disk.
 async fn cluster(name: &str) -> (Cluster, Server) {
+    cluster_with(name, "").await
+}
+
+async fn cluster_with(name: &str, settings: &str) -> (Cluster, Server) {
     let cluster = Cluster::new(
         name,
-        "synchronous_commit = on\nfsync = on\nautovacuum = off\nfetchq.background_worker = off\n\
-         wal_writer_delay = 10s\nbgwriter_lru_maxpages = 0",
+        &format!(
+            "synchronous_commit = on\nfsync = on\nautovacuum = off\nfetchq.background_worker = off\n\
+             wal_writer_delay = 10s\nbgwriter_lru_maxpages = 0\n{settings}"
+        ),
     );
     cluster.start();
     let server = cluster.server();
@@ -265,6 +271,46 @@ async fn a_document_whose_work_crashes_the_server_at_once_runs_out_of_attempts()
     assert_eq!(session.text(status).await, "-1");
     counters_are_exact(&mut session, "q").await;
     cluster.stop("fast");
+}
+
+/// Citus writes the records by which it recovers transactions after fetchq has looked what a transaction
+/// has written. Another library stands in for it, under its name.
+#[tokio::test]
+async fn no_lease_is_lost_beside_citus_which_writes_at_commit() {
+    if !is_preloaded() {
+        return;
+    }
+    let libraries = Server::of_suite().connect("postgres").await;
+    let libraries = libraries
+        .text("select setting from pg_config where name = 'PKGLIBDIR'")
+        .await;
+    let folder = std::env::temp_dir().join(format!("fetchq citus {}", std::process::id()));
+    std::fs::create_dir_all(&folder).expect("a folder");
+    let stand_in = format!("{libraries}/dict_snowball.so");
+    for (name, library, waits_for_disk) in [
+        ("lease_citus", "citus", true),
+        ("lease_other", "other", false),
+    ] {
+        let file = folder.join(format!("{library}.so"));
+        std::fs::copy(&stand_in, file).expect("a library");
+        let list = format!("\"{}/{library}\", fetchq", folder.display());
+        let settings = format!("shared_preload_libraries = '{list}'");
+        let (cluster, server) = cluster_with(name, &settings).await;
+        let session = server.connect("postgres").await;
+        assert_eq!(session.text("show shared_preload_libraries").await, list);
+        session
+            .sql("select fetchq.doc_append('q', '{}') from generate_series(1, 10)")
+            .await;
+        let frozen = freeze_wal_writer(&cluster, &session).await;
+        let mut has_waited = true;
+        for _ in 0..4 {
+            has_waited = has_waited && waits(&session, LEASE).await;
+        }
+        assert_eq!(has_waited, waits_for_disk, "{library}");
+        cluster.signal(frozen, "CONT");
+        cluster.stop("fast");
+    }
+    std::fs::remove_dir_all(&folder).expect("the folder is removed");
 }
 
 /// A standby that was promoted has mostly taken the place of a server that crashed. It may have been started

@@ -1,6 +1,7 @@
 //! Tests of fetchq through a real driver, on a real server; one file for each subject.
 //! Run by scripts/suites/client.sh, one test at a time.
 
+mod append_groups;
 mod awaiting;
 mod bad_values;
 mod calls;
@@ -23,6 +24,7 @@ mod hostile_owners;
 mod key_places;
 mod lease_crash;
 mod lease_numbers;
+mod list_locks;
 mod load_crash;
 mod many_queues;
 mod metric_export;

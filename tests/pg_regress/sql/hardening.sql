@@ -60,6 +60,30 @@ end $$;
 select test.error($$select fetchq.doc_append_many('rq_hard', array['{}', '{"bad": 1}', '{}']::jsonb[])$$);
 select test.error($$select fetchq.doc_put_many('rq_hard', '[{"subject": "x"}, {"subject": "y", "payload": {"bad": 1}}]')$$);
 select test.error($q$select fetchq.doc_push('rq_hard', 0, now(), $$('x', 0, '{}', {DATA}), ('y', 0, '{"bad": 1}', {DATA})$$)$q$);
+-- A trigger changes the subjects of a list, and suppresses one: no document is added twice.
+create or replace function test.suppress() returns trigger language plpgsql as $$
+begin
+    if new.payload ? 'bad' then return null; end if;
+    if new.payload ? 'renamed' then new.subject := 'renamed ' || new.subject; end if;
+    return new;
+end $$;
+select test.error($$select fetchq.doc_append_many('rq_hard', array['{"renamed": 1}', '{"bad": 2}', '{"renamed": 3}', '{"n": 4}']::jsonb[])$$);
+-- All are added: their subjects are those that they have.
+begin;
+create temp table returned on commit drop as
+    select subject, n from fetchq.doc_append_many('rq_hard', array['{"renamed": 1}', '{"n": 2}', '{"renamed": 3}']::jsonb[])
+        with ordinality as r (subject, n);
+select r.n, subject ~ '^renamed', d.payload from returned r left join fetchq_data.rq_hard__docs d using (subject) order by r.n;
+rollback;
+begin;
+set local fetchq.strict = off;
+create temp table returned on commit drop as
+    select subject, n from fetchq.doc_append_many('rq_hard', array['{"renamed": 1}', '{"bad": 2}', '{"renamed": 3}', '{"n": 4}']::jsonb[])
+        with ordinality as r (subject, n);
+select r.n, d.payload from returned r left join fetchq_data.rq_hard__docs d using (subject) order by r.n;
+select subject ~ '^renamed', payload from fetchq_data.rq_hard__docs where payload ?| array['renamed', 'bad', 'n'] order by payload->'n', payload;
+select test.exact('rq_hard');
+rollback;
 \pset tuples_only off
 \pset format aligned
 select test.delta('rq_hard');
