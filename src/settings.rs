@@ -191,7 +191,7 @@ pub fn register(is_preloading: bool) {
     GucRegistry::define_bool_guc(
         c"fetchq.synchronous_leases",
         c"Has a transaction that only leases documents wait for the disk and for standbys, as synchronous_commit says.",
-        c"When the setting is off, such a transaction commits asynchronously. A crash, or a failover, can then lose the leases of the last moments: their documents are pending again, as if they had not been leased. The last attempt of a document always waits, and so does every lease without fetchq in shared_preload_libraries, with citus in that list, and for 10 minutes after a crash or a promotion. Switch the setting on where another library that writes when a transaction commits stands before fetchq in the list: otherwise a crash could lose what it writes.",
+        c"When the setting is off, such a transaction commits asynchronously. A crash, or a failover, can then lose the leases of the last moments: their documents are pending again, as if they had not been leased. The last attempt of a document always waits, and so does every lease with fetchq.compat, without fetchq in shared_preload_libraries, with citus in that list, and for 10 minutes after a crash or a promotion. Switch the setting on where another library that writes when a transaction commits stands before fetchq in the list: otherwise a crash could lose what it writes.",
         &SYNCHRONOUS_LEASES,
         GucContext::Userset,
         GucFlags::default(),
@@ -340,8 +340,11 @@ pub fn strict() -> bool {
 
 /// `fetchq.synchronous_leases`: whether a transaction that only leases documents commits as the
 /// session says, and not asynchronously.
+///
+/// A client of fetchq 4 settles by the subject alone. After a crash that has lost its lease it would
+/// settle that of another worker, so its leases always wait.
 pub fn synchronous_leases() -> bool {
-    SYNCHRONOUS_LEASES.get()
+    SYNCHRONOUS_LEASES.get() || compat().is_some()
 }
 
 /// `fetchq.direct`: whether single documents may be read and written without the executor.

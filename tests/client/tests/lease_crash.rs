@@ -218,6 +218,8 @@ async fn what_else_a_transaction_does_is_on_disk_when_it_commits() {
         "select fetchq.docs_next('q', jsonb_build_array(jsonb_build_object('subject', subject, 'lease', lease, 'action', 'drop')), 1)
          from fetchq.doc_lease('q', 1)",
         "set fetchq.synchronous_leases = on; select fetchq.doc_lease('q', 1); reset fetchq.synchronous_leases",
+        // It will be settled by its subject alone.
+        "set fetchq.compat = '4.2.0'; select fetchq.doc_pick('q', 0, 1, '5m'); reset fetchq.compat",
     ] {
         assert!(waits(&session, sql).await, "{sql}");
     }
