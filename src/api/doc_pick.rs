@@ -8,7 +8,7 @@ use crate::pg::call::{Call, Reply};
 use crate::pg::relation;
 use crate::pg::row_sink::RowSink;
 use crate::pg::time::{self, Interval};
-use crate::settings::SessionLeases;
+use crate::settings::Binding;
 use crate::store::doc_pick as store;
 use crate::store::doc_pick::{Pick, PickMode};
 use crate::store::leases::{GivenWorker, Lease, NAME_MAX};
@@ -157,13 +157,13 @@ pub fn given_worker(call: &Call, worker: usize, binding: usize) -> Result<GivenW
     }
     let binding = match call.opt_text(binding) {
         None => None,
-        Some(word) => match SessionLeases::parse(word) {
+        Some(word) => match Binding::parse(word) {
             Some(binding) => Some(binding),
             None => {
                 return Err(Error::BadValue {
                     argument: "binding",
                     value: format!("{word:?}"),
-                    rule: "'off', 'return' or 'keep', or NULL for the setting fetchq.session_leases",
+                    rule: "'off', 'return', 'keep' or 'call', or NULL for the setting fetchq.session_leases",
                 });
             }
         },

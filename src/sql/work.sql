@@ -94,8 +94,8 @@ begin
         following := null;
         if doc.lease is null then
             exit when fetchq.worker_stop_requested(queue, worker, started);
-            -- The lease lasts as long as this session.
-            select * into doc from fetchq.doc_lease(queue, 1, duration, version, binding => 'keep');
+            -- The lease lasts as long as this call.
+            select * into doc from fetchq.doc_lease(queue, 1, duration, version, binding => 'call');
             -- The commit makes the lease visible, and keeps it when the work of the handler is undone.
             commit;
             set transaction isolation level read committed;
@@ -156,7 +156,7 @@ begin
             else
                 is_leasing := true;
                 select * into following from fetchq.docs_next(queue, pg_catalog.jsonb_build_array(answer), 1, duration, version,
-                    binding => 'keep', on_lost => 'error');
+                    binding => 'call', on_lost => 'error');
                 is_leasing := false;
             end if;
             if answer operator(pg_catalog.->>) 'action' operator(pg_catalog.=) 'reject' then
@@ -235,7 +235,7 @@ begin
                     get stacked diagnostics hint = pg_exception_hint;
                     -- When the queue has moved to another server, the lease has moved with it.
                     if sqlstate operator(pg_catalog.<>) '3D000' then
-                        hint := 'It is returned when this session ends.';
+                        hint := 'It is returned after this call.';
                     end if;
                     raise warning 'document "%" of queue "%" could not be returned: %', doc.subject, queue, sqlerrm
                         using errcode = sqlstate, hint = hint;
