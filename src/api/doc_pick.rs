@@ -89,7 +89,7 @@ fn doc_lease(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
         // A transaction that has picked before may not have noticed yet that the queue was paused.
         relation::accept_invalidations();
         Queue::with(&name, Right::Work, |queue| {
-            wanted.lease(queue, &mut out);
+            wanted.lease(queue, time::now(), &mut out);
             Ok(())
         })?;
         Ok(out.done())
@@ -117,14 +117,14 @@ impl Wanted {
         })
     }
 
-    /// Leases documents, which become rows of the result.
-    pub fn lease(&self, queue: &Queue, out: &mut RowSink) {
+    /// Leases documents from `now` on, which become rows of the result.
+    pub fn lease(&self, queue: &Queue, now: i64, out: &mut RowSink) {
         if self.limit > 0 {
             let pick = Pick {
                 version: self.version,
                 limit: self.limit,
                 duration: self.duration.unwrap_or_else(|| queue.lease_duration()),
-                now: time::now(),
+                now,
                 mode: PickMode::Lease(&self.lease),
                 columns: Columns::Leased,
                 out,

@@ -147,8 +147,8 @@ begin
             -- here on none is deferred, so those of the settling and of the next lease fail in theirs.
             set constraints all immediate;
             is_stopped := fetchq.worker_stop_requested(queue, worker, started);
-            -- A lease begins at the start of its transaction, so after a long handler it would be
-            -- over at once.
+            -- After a long handler a commit more costs little. To process the document again, because
+            -- the next one cannot be leased, would cost much.
             if is_stopped or settles_alone or (processed operator(pg_catalog.+) failed operator(pg_catalog.+) 1) operator(pg_catalog.>=) max_docs
                 or (pg_catalog.clock_timestamp() operator(pg_catalog.-) pg_catalog.now()) operator(pg_catalog.>) '1 second'::interval
             then
