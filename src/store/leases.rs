@@ -295,6 +295,12 @@ fn register(worker: Worker) -> i64 {
     }
     watch_transaction(&worker);
     REGISTRATIONS.with_borrow_mut(|registrations| {
+        // The leases of earlier calls are over, and a session may make any number of calls.
+        if worker.binding == Binding::Call {
+            registrations.retain(|known, _| {
+                known.binding != Binding::Call || known.statement == worker.statement
+            });
+        }
         if registrations.len() >= MAX_REGISTRATIONS {
             registrations.clear();
         }
