@@ -5,12 +5,12 @@
 // DATABASE_URL names the server. LEASE is the lease duration in seconds (60). GRACE is the time
 // in seconds that a job has left after SIGTERM (25). Replace the function `job` with your own.
 import { setTimeout as sleep } from 'node:timers/promises';
+import { format } from 'node:util';
 import pg from 'pg';
 
 const [queue, name = `node-${process.pid}`] = process.argv.slice(2);
 const { DATABASE_URL, LEASE = 60, GRACE = 25 } = process.env;
 const duration = `${LEASE} seconds`;
-const LEASE_LOST = '55000';
 
 // The work. It stops when the signal is aborted.
 async function job(payload, signal) {
@@ -50,46 +50,84 @@ function keep({ subject, lease }, controller) {
   }), (LEASE / 3) * 1000);
 }
 
-// Settles documents, and leases the next one: one call, one transaction. The lease carries this
-// worker's name, and ends when this session ends. It fails when a lease was lost.
+// Settles documents, and leases at most `max` other ones: one call, one transaction. The lease carries
+// this worker's name, and ends when this session ends. It fails when a lease was lost.
 // A statement with a name is parsed once. Leave out the name behind a pooler that cannot keep it.
-async function next(settlements) {
+async function next(settlements, max) {
   const { rows } = await db.query({
     name: 'next',
     text: `select subject, payload, lease from fetchq.docs_next($1, $2, $3, $4,
       worker => $5, binding => 'return', on_lost => 'error')`,
-    values: [queue, JSON.stringify(settlements), ending ? 0 : 1, duration, name],
+    values: [queue, JSON.stringify(settlements), max, duration, name],
   });
   return rows[0];
 }
+
+// Settles a document, and returns the next one. The results and the settling are one transaction:
+// both, or neither.
+async function settle(settlement, max, result) {
+  await db.query('begin');
+  try {
+    if (result) {
+      await db.query('insert into results (subject, result) values ($1, $2)', [settlement.subject, JSON.stringify(result.value)]);
+    }
+    const doc = await next([settlement], max);
+    await db.query('commit');
+    return doc;
+  } catch (error) {
+    await db.query('rollback');
+    throw error;
+  }
+}
+
+// What the document keeps of an error, whatever was thrown: PostgreSQL stores neither a NUL nor half
+// a character, and fetchq no message above 8,192 bytes.
+function text(error) {
+  const characters = [...format('%s', error?.message ?? error).replaceAll('\0', '')];
+  return characters.slice(0, 2000).join('').replace(/\p{Surrogate}/gu, '\ufffd');
+}
+
+// The settlement of a document that has failed. It is retried by the retry policy of the queue.
+const reject = (mine, error) => ({ ...mine, action: 'reject', message: text(error), details: { worker: name } });
+
+// Whether fetchq says that the lease was lost: the document was cancelled, or another worker has it
+// now. SQL of your own can raise that SQLSTATE, too, but then the routine is another one.
+const isLost = (error) => error.code === '55000' && error.routine === 'fetchq';
 
 // Works on a document, settles it, and returns the next one.
 async function work(doc) {
   current = new AbortController();
   const heartbeat = keep(doc, current);
-  const settlement = { subject: doc.subject, lease: doc.lease };
+  const mine = { subject: doc.subject, lease: doc.lease };
+  let settlement;
   let result;
-  let failure;
   try {
-    result = await job(doc.payload, current.signal);
+    result = { value: await job(doc.payload, current.signal) };
+    settlement = { ...mine, action: 'complete' };
   } catch (error) {
-    failure = error;
+    // After an abort the document is ready again at once, and the attempt does not count.
+    settlement = current.signal.aborted ? { ...mine, action: 'snooze' } : reject(mine, error);
   } finally {
     clearInterval(heartbeat);
   }
-  if (failure) {
-    return next([current.signal.aborted
-      // The document is ready again at once, and the attempt does not count.
-      ? { ...settlement, action: 'snooze' }
-      // The document is retried by the retry policy of the queue.
-      : { ...settlement, action: 'reject', message: failure.message, details: { worker: name } }]);
+  try {
+    return await settle(settlement, ending ? 0 : 1, result);
+  } catch (error) {
+    console.error(`${doc.subject}: ${error.message}`);
   }
-  // The results and the settling are one transaction: both, or neither.
-  await db.query('begin');
-  await db.query('insert into results (subject, result) values ($1, $2)', [doc.subject, JSON.stringify(result)]);
-  const following = await next([{ ...settlement, action: 'complete' }]);
-  await db.query('commit');
-  return following;
+  // Perhaps it was the next document that could not be leased. So settle this one alone. The next
+  // call leases alone, and its error ends the worker.
+  try {
+    return await settle(settlement, 0, result);
+  } catch (error) {
+    // The results cannot be written, or the lease was lost, which the rejection tells.
+    settlement = reject(mine, error);
+  }
+  try {
+    return await settle(settlement, 0);
+  } catch (error) {
+    if (!isLost(error)) throw error;
+  }
 }
 
 // Asks, once a second, whether worker_stop() was called for this worker.
@@ -103,15 +141,7 @@ async function askStop() {
 
 let doc;
 for (await askStop(); !ending; await askStop()) {
-  try {
-    doc = doc ? await work(doc) : await next([]);
-  } catch (error) {
-    await db.query('rollback');
-    // The document was cancelled, or another worker has it now. The results are rolled back.
-    if (error.code !== LEASE_LOST) throw error;
-    console.error(error.message);
-    doc = undefined;
-  }
+  doc = doc ? await work(doc) : await next([], 1);
   // The wait holds no snapshot. It is short, because a stop request is read only between waits.
   if (!doc && !ending) await db.query(`call fetchq.queue_wait($1, '1 s')`, [[queue]]);
 }

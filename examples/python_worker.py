@@ -64,14 +64,41 @@ def keep(db, doc, running, stop):
             end()
 
 
-def next_doc(db, *settlements):
-    """Settles documents, and leases the next one: one call, one transaction. The lease carries this
+def next_doc(db, settlements, max_docs):
+    """Settles documents, and leases other ones: one call, one transaction. The lease carries this
     worker's name, and ends when this session ends. Fails when a lease was lost."""
     return db.execute(
         """select subject, payload, lease from fetchq.docs_next(%s, %s, %s, %s,
             worker => %s, binding => 'return', on_lost => 'error')""",
-        [QUEUE, Jsonb(settlements), 0 if ending.is_set() else 1, LEASE, NAME],
+        [QUEUE, Jsonb(settlements), max_docs, LEASE, NAME],
     ).fetchone()
+
+
+def settle(db, settlement, max_docs, *results):
+    """Settles a document, and returns the next one. The results and the settling are one
+    transaction: both, or neither."""
+    with db.transaction():
+        for result in results:
+            db.execute("insert into results (subject, result) values (%s, %s)", [settlement["subject"], Jsonb(result)])
+        return next_doc(db, [settlement], max_docs)
+
+
+def text(error):
+    """What the document keeps of an error: PostgreSQL stores neither a NUL nor half a character,
+    and fetchq no message above 8,192 bytes."""
+    message = (str(error) or repr(error)).replace("\0", "")
+    return message.encode("utf-8", "replace").decode()[:2000]
+
+
+def reject(mine, error):
+    """The settlement of a document that has failed. It is retried by the retry policy of the queue."""
+    return mine | {"action": "reject", "message": text(error), "details": {"worker": NAME}}
+
+
+def is_lost(error):
+    """Whether fetchq says that the lease was lost: the document was cancelled, or another worker has
+    it now. SQL of your own can raise that SQLSTATE, too, but then the function is another one."""
+    return error.sqlstate == "55000" and error.diag.source_function == "fetchq"
 
 
 def work(db, pool, doc):
@@ -86,16 +113,31 @@ def work(db, pool, doc):
         stop.set()
     failure = running.exception()
     mine = {"subject": doc["subject"], "lease": doc["lease"]}
+    results = []
     if failure is None:
-        # The results and the settling are one transaction: both, or neither.
-        with db.transaction():
-            db.execute("insert into results (subject, result) values (%s, %s)", [doc["subject"], Jsonb(running.result())])
-            return next_doc(db, mine | {"action": "complete"})
-    if isinstance(failure, Stopped):
+        results = [running.result()]
+        settlement = mine | {"action": "complete"}
+    elif isinstance(failure, Stopped):
         # The document is ready again at once, and the attempt does not count.
-        return next_doc(db, mine | {"action": "snooze"})
-    # The document is retried by the retry policy of the queue.
-    return next_doc(db, mine | {"action": "reject", "message": str(failure), "details": {"worker": NAME}})
+        settlement = mine | {"action": "snooze"}
+    else:
+        settlement = reject(mine, failure)
+    try:
+        return settle(db, settlement, 0 if ending.is_set() else 1, *results)
+    except Exception as error:
+        print(f"{doc['subject']}: {error}", file=sys.stderr)
+    # Perhaps it was the next document that could not be leased. So settle this one alone. The next
+    # call leases alone, and its error ends the worker.
+    try:
+        return settle(db, settlement, 0, *results)
+    except Exception as error:
+        # The results cannot be written, or the lease was lost, which the rejection tells.
+        settlement = reject(mine, error)
+    try:
+        return settle(db, settlement, 0)
+    except psycopg.Error as error:
+        if not is_lost(error):
+            raise
 
 
 class Requests:
@@ -125,13 +167,7 @@ def main():
         requests = Requests(db)
         doc = None
         while not requests.ask():
-            try:
-                doc = work(db, pool, doc) if doc else next_doc(db)
-            except psycopg.errors.ObjectNotInPrerequisiteState as error:
-                # The document was cancelled, or another worker has it now. The results are
-                # rolled back.
-                print(error, file=sys.stderr)
-                doc = None
+            doc = work(db, pool, doc) if doc else next_doc(db, [], 1)
             if not doc and not ending.is_set():
                 # The wait holds no snapshot. It is short, because a stop request is read only
                 # between waits.

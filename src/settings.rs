@@ -30,13 +30,29 @@ pub enum SessionLeases {
     Keep,
 }
 
-impl SessionLeases {
-    /// The word of the setting, in upper or lower case as PostgreSQL accepts it.
+/// What happens to a lease when its session ends, or the call that has made it. The numbers are in
+/// `fetchq.worker_sessions`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Binding {
+    /// As `SessionLeases::Off`.
+    Off = 0,
+    /// As `SessionLeases::Return`.
+    Return = 1,
+    /// As `SessionLeases::Keep`.
+    Keep = 2,
+    /// As `Keep`, but the lease lasts as long as the statement that the client has sent. For
+    /// procedures, so there is no such setting.
+    Call = 3,
+}
+
+impl Binding {
+    /// Parses a word, in upper or lower case as PostgreSQL accepts those of a setting.
     pub fn parse(word: &str) -> Option<Self> {
         let words = [
             ("off", Self::Off),
             ("return", Self::Return),
             ("keep", Self::Keep),
+            ("call", Self::Call),
         ];
         words
             .into_iter()
@@ -375,8 +391,12 @@ pub fn worker_name() -> String {
 }
 
 /// `fetchq.session_leases`: what happens to the leases of this session when it ends.
-pub fn session_leases() -> SessionLeases {
-    SESSION_LEASES.get()
+pub fn session_leases() -> Binding {
+    match SESSION_LEASES.get() {
+        SessionLeases::Off => Binding::Off,
+        SessionLeases::Return => Binding::Return,
+        SessionLeases::Keep => Binding::Keep,
+    }
 }
 
 /// `fetchq.databases`: names separated by commas. Empty when every database is meant.

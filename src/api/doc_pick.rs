@@ -8,7 +8,7 @@ use crate::pg::call::{Call, Reply};
 use crate::pg::relation;
 use crate::pg::row_sink::RowSink;
 use crate::pg::time::{self, Interval};
-use crate::settings::SessionLeases;
+use crate::settings::Binding;
 use crate::store::doc_pick as store;
 use crate::store::doc_pick::{Pick, PickMode};
 use crate::store::leases::{GivenWorker, Lease, NAME_MAX};
@@ -89,7 +89,7 @@ fn doc_lease(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
         // A transaction that has picked before may not have noticed yet that the queue was paused.
         relation::accept_invalidations();
         Queue::with(&name, Right::Work, |queue| {
-            wanted.lease(queue, &mut out);
+            wanted.lease(queue, time::now(), &mut out);
             Ok(())
         })?;
         Ok(out.done())
@@ -117,14 +117,14 @@ impl Wanted {
         })
     }
 
-    /// Leases documents, which become rows of the result.
-    pub fn lease(&self, queue: &Queue, out: &mut RowSink) {
+    /// Leases documents from `now` on, which become rows of the result.
+    pub fn lease(&self, queue: &Queue, now: i64, out: &mut RowSink) {
         if self.limit > 0 {
             let pick = Pick {
                 version: self.version,
                 limit: self.limit,
                 duration: self.duration.unwrap_or_else(|| queue.lease_duration()),
-                now: time::now(),
+                now,
                 mode: PickMode::Lease(&self.lease),
                 columns: Columns::Leased,
                 out,
@@ -157,13 +157,13 @@ pub fn given_worker(call: &Call, worker: usize, binding: usize) -> Result<GivenW
     }
     let binding = match call.opt_text(binding) {
         None => None,
-        Some(word) => match SessionLeases::parse(word) {
+        Some(word) => match Binding::parse(word) {
             Some(binding) => Some(binding),
             None => {
                 return Err(Error::BadValue {
                     argument: "binding",
                     value: format!("{word:?}"),
-                    rule: "'off', 'return' or 'keep', or NULL for the setting fetchq.session_leases",
+                    rule: "'off', 'return', 'keep' or 'call', or NULL for the setting fetchq.session_leases",
                 });
             }
         },

@@ -177,7 +177,7 @@ create table fetchq.worker_sessions (
     backend_start timestamptz not null,
     since timestamptz not null,
     -- What happens to the leases when the session ends: 0 nothing, 1 they end with the session,
-    -- 2 they also last as long as the session.
+    -- 2 they also last as long as the session, 3 they last as long as a call in the session.
     binding int not null
 );
 comment on table fetchq.worker_sessions is

@@ -1,6 +1,9 @@
 -- A worker in SQL: picks documents, calls a handler for each, and settles them. Each document is
 -- processed in a transaction of its own, which runs the handler, settles the document and leases the
 -- next one. Where there is no next one yet, or the handler took long, one more transaction leases it.
+-- Where leasing the next one fails, the document is processed once more and settled alone, because its
+-- handler has nothing to do with that error. The next lease is then a transaction of its own, whose
+-- error ends the procedure.
 create procedure fetchq.work(
     queue text, handler regproc, max_docs int default null, idle_timeout interval default null,
     duration interval default null, version int default 0,
@@ -21,6 +24,10 @@ declare
     doc fetchq.leased;
     -- The document that was leased with the settling of the previous one.
     following fetchq.leased;
+    -- The settlement and the next lease have been tried in one call, which has not returned.
+    is_leasing boolean;
+    -- The next lease has failed, so documents are settled without one until it succeeds.
+    settles_alone boolean := false;
     answer pg_catalog.jsonb;
     at pg_catalog.timestamptz;
     state pg_catalog.text;
@@ -87,11 +94,12 @@ begin
         following := null;
         if doc.lease is null then
             exit when fetchq.worker_stop_requested(queue, worker, started);
-            -- The lease lasts as long as this session.
-            select * into doc from fetchq.doc_lease(queue, 1, duration, version, binding => 'keep');
+            -- The lease lasts as long as this call.
+            select * into doc from fetchq.doc_lease(queue, 1, duration, version, binding => 'call');
             -- The commit makes the lease visible, and keeps it when the work of the handler is undone.
             commit;
             set transaction isolation level read committed;
+            settles_alone := false;
         end if;
         if doc.lease is null then
             wait := '1 second';
@@ -110,6 +118,7 @@ begin
         state := null;
         answer := null;
         at := null;
+        is_leasing := false;
         begin
             if result_type operator(pg_catalog.=) 'jsonb' then
                 execute handler_call into answer
@@ -134,19 +143,22 @@ begin
             end if;
             answer := answer operator(pg_catalog.||) pg_catalog.jsonb_build_object('subject', doc.subject, 'lease', doc.lease,
                 'action', coalesce(answer operator(pg_catalog.->>) 'action', 'complete'));
+            -- Deferred constraints fail here, where the error can be caught, and not at the commit. From
+            -- here on none is deferred, so those of the settling and of the next lease fail in theirs.
+            set constraints all immediate;
             is_stopped := fetchq.worker_stop_requested(queue, worker, started);
-            -- A lease begins at the start of its transaction, so after a long handler it would be
-            -- over at once.
-            if is_stopped or (processed operator(pg_catalog.+) failed operator(pg_catalog.+) 1) operator(pg_catalog.>=) max_docs
+            -- After a long handler a commit more costs little. To process the document again, because
+            -- the next one cannot be leased, would cost much.
+            if is_stopped or settles_alone or (processed operator(pg_catalog.+) failed operator(pg_catalog.+) 1) operator(pg_catalog.>=) max_docs
                 or (pg_catalog.clock_timestamp() operator(pg_catalog.-) pg_catalog.now()) operator(pg_catalog.>) '1 second'::interval
             then
                 perform from fetchq.docs_settle(queue, pg_catalog.jsonb_build_array(answer), 'error');
             else
+                is_leasing := true;
                 select * into following from fetchq.docs_next(queue, pg_catalog.jsonb_build_array(answer), 1, duration, version,
-                    binding => 'keep', on_lost => 'error');
+                    binding => 'call', on_lost => 'error');
+                is_leasing := false;
             end if;
-            -- Deferred constraints fail here, where the error can be caught, and not at the commit.
-            set constraints all immediate;
             if answer operator(pg_catalog.->>) 'action' operator(pg_catalog.=) 'reject' then
                 failed := failed operator(pg_catalog.+) 1;
             else
@@ -160,6 +172,28 @@ begin
                 following := null;
                 is_stopped := false;
         end;
+
+        if is_leasing and state operator(pg_catalog.<>) '57014' then
+            -- Either the document cannot be settled, or the next one cannot be leased. Settling it alone
+            -- tells, and is undone, because what the handler has written is undone as well.
+            begin
+                perform from fetchq.docs_settle(queue, pg_catalog.jsonb_build_array(answer), 'error');
+                settles_alone := true;
+                raise exception 'undo the settling';
+            exception
+                when query_canceled or assert_failure or others then
+                    if sqlstate operator(pg_catalog.=) '57014' then
+                        state := sqlstate;
+                        message := sqlerrm;
+                    end if;
+            end;
+            if settles_alone and state operator(pg_catalog.<>) '57014' then
+                commit;
+                set transaction isolation level read committed;
+                following := doc;
+                continue;
+            end if;
+        end if;
 
         if state operator(pg_catalog.<>) '57014' then
             failed := failed operator(pg_catalog.+) 1;
@@ -201,7 +235,7 @@ begin
                     get stacked diagnostics hint = pg_exception_hint;
                     -- When the queue has moved to another server, the lease has moved with it.
                     if sqlstate operator(pg_catalog.<>) '3D000' then
-                        hint := 'It is returned when this session ends.';
+                        hint := 'It is returned after this call.';
                     end if;
                     raise warning 'document "%" of queue "%" could not be returned: %', doc.subject, queue, sqlerrm
                         using errcode = sqlstate, hint = hint;

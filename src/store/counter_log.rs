@@ -9,7 +9,7 @@ use crate::domain::timing::{self, Tally};
 use crate::error::Result;
 use crate::pg::relation::{self, LockMode};
 use crate::pg::value::Arg;
-use crate::pg::{append, invalidation, time, transaction};
+use crate::pg::{append, invalidation, transaction};
 use crate::signals::{commit, settlements};
 use crate::store::counter_segments;
 use crate::store::open_queue::Queue;
@@ -44,10 +44,10 @@ pub fn wait_bucket(now: i64, due_at: Option<i64>) -> Option<i16> {
     due_at.map(|due_at| timing::bucket(now.saturating_sub(due_at)))
 }
 
-/// The bucket of the run of a document that this transaction settles. `picked_at`: in microseconds
-/// since 2000.
-pub fn run_bucket(picked_at: Option<i64>) -> Option<i16> {
-    picked_at.map(|picked_at| timing::bucket(time::now().saturating_sub(picked_at)))
+/// The bucket of the run of a document that is settled at `now`, by the clock: the transaction may
+/// have done the work as well. Times are in microseconds since 2000.
+pub fn run_bucket(now: i64, picked_at: Option<i64>) -> Option<i16> {
+    picked_at.map(|picked_at| timing::bucket(now.saturating_sub(picked_at)))
 }
 
 /// The events of a list of documents that are settled one by one.

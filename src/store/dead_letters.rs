@@ -310,7 +310,7 @@ pub fn kill(
         if rows.is_empty() {
             return Err(lease_error(spi, queue, doc));
         }
-        let run = counter_log::run_bucket(rows.timestamp(0, 1));
+        let run = counter_log::run_bucket(time::clock(), rows.timestamp(0, 1));
         let target = open_dead_letter_queue(queue, target, Settler::Worker { run })?;
         let subjects = [doc.subject.to_owned()];
         let by_worker = ByWorker {

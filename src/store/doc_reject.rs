@@ -133,7 +133,7 @@ pub fn reject(
         None => reject_by_statement(queue, doc, error, not_before)?,
     };
     let to = failed.new_status(queue, retry_at);
-    let run = counter_log::run_bucket(failed.picked_at);
+    let run = counter_log::run_bucket(time::clock(), failed.picked_at);
     if to != Status::Killed {
         let key = PickKey::new(retry_at, failed.attempts, failed.seq);
         note_entry(queue, failed.version, failed.priority, to, key);

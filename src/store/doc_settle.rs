@@ -275,7 +275,7 @@ pub(super) fn settle(
     let (version, event) = outcome(&settled);
     let run = event
         .timing()
-        .and_then(|_| counter_log::run_bucket(settled.picked_at));
+        .and_then(|_| counter_log::run_bucket(time::clock(), settled.picked_at));
     counter_log::record_one(queue, version, event, run);
     if event.settles() {
         subjects_settled(queue, [doc.subject]);

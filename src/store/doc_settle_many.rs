@@ -98,6 +98,7 @@ fn settle_rows<'a>(
     let mut sorted = std::mem::take(&mut settled.rest);
     sorted.sort_unstable();
     sorted.dedup();
+    let now = time::clock();
     for (at, subject) in sorted.iter().enumerate() {
         let row = documents.find(subject);
         let Some(mut row) = row.filter(|row| holds_lease(row, lease)) else {
@@ -113,7 +114,10 @@ fn settle_rows<'a>(
             .versions
             .entry(row.int4(Column::Version))
             .or_default()
-            .add(counter_log::run_bucket(row.timestamp(Column::PickedAt)));
+            .add(counter_log::run_bucket(
+                now,
+                row.timestamp(Column::PickedAt),
+            ));
         settled.subjects.insert((*subject).to_owned());
     }
     settled
@@ -127,8 +131,9 @@ fn subjects_of(rows: &Rows) -> HashSet<String> {
 /// The runs of documents that a settling statement returned. `column` is `picked_at`.
 fn runs_of(rows: &Rows, column: i32) -> Tally {
     let mut runs = Tally::new();
+    let now = time::clock();
     for row in 0..rows.len() {
-        runs.add(counter_log::run_bucket(rows.timestamp(row, column)));
+        runs.add(counter_log::run_bucket(now, rows.timestamp(row, column)));
     }
     runs
 }
@@ -289,9 +294,10 @@ fn remove(queue: &Queue, subjects: &[String], lease: Option<i64>) -> HashSet<Str
         spi::connect(|spi| {
             let args = [Arg::from(settled.rest), Arg::from(lease)];
             let rows = queue.run_noting(spi, &DROP, &args);
+            let now = time::clock();
             for row in 0..rows.len() {
                 let version = rows.get(row, 3).unwrap_or(0);
-                let run = counter_log::run_bucket(rows.timestamp(row, 2));
+                let run = counter_log::run_bucket(now, rows.timestamp(row, 2));
                 settled.versions.entry(version).or_default().add(run);
             }
             settled.subjects.extend(subjects_of(&rows));

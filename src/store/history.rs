@@ -9,6 +9,7 @@ use crate::domain::counter_events::Event;
 use crate::domain::status::Status;
 use crate::domain::timing::Tally;
 use crate::pg::spi::{self, Rows, Spi};
+use crate::pg::time;
 use crate::pg::value::Arg;
 use crate::store::bookkeeping::subjects_settled;
 use crate::store::history_worker::{By, session_name};
@@ -200,9 +201,10 @@ pub fn settle(
             _ => Event::Drop,
         };
         let mut runs: HashMap<i32, Tally> = HashMap::new();
+        let now = time::clock();
         for row in 0..rows.len() {
             let version = rows.get(row, 2).unwrap_or(0);
-            let run = counter_log::run_bucket(rows.timestamp(row, 3));
+            let run = counter_log::run_bucket(now, rows.timestamp(row, 3));
             runs.entry(version).or_default().add(run);
         }
         for (version, runs) in runs {

@@ -9,7 +9,7 @@ use pgrx::pg_sys::TransactionId;
 use crate::domain::lease_number;
 use crate::pg::value::Arg;
 use crate::pg::{append, relation, session, time, timeline, transaction};
-use crate::settings::{self, SessionLeases};
+use crate::settings::{self, Binding};
 use crate::signals::board::board;
 use crate::signals::commit;
 
@@ -63,7 +63,7 @@ pub struct GivenWorker {
     /// The name, in place of `fetchq.worker`.
     pub name: Option<String>,
     /// In place of `fetchq.session_leases`.
-    pub binding: Option<SessionLeases>,
+    pub binding: Option<Binding>,
 }
 
 impl Lease {
@@ -115,10 +115,10 @@ impl Lease {
         true
     }
 
-    /// Returns whether the lease ends with the session.
+    /// Returns whether the lease ends with the session, or before.
     pub fn is_bound(&self) -> bool {
         let binding = self.given.binding.unwrap_or_else(settings::session_leases);
-        binding != SessionLeases::Off
+        binding != Binding::Off
     }
 
     /// Notes that a document has got the number.
@@ -149,7 +149,10 @@ struct Worker {
     name: String,
     /// The `application_name` of a worker without a name.
     application: String,
-    binding: SessionLeases,
+    binding: Binding,
+    /// When the statement began whose leases end with it; 0 for the other bindings. So each call
+    /// has a row of its own in `fetchq.worker_sessions`.
+    statement: i64,
 }
 
 impl Worker {
@@ -160,11 +163,17 @@ impl Worker {
             true => session::application(),
             false => String::new(),
         };
+        let binding = given.binding.unwrap_or_else(settings::session_leases);
+        let statement = match binding {
+            Binding::Call => time::statement(),
+            _ => 0,
+        };
         Self {
             queue,
             name,
             application,
-            binding: given.binding.unwrap_or_else(settings::session_leases),
+            binding,
+            statement,
         }
     }
 }
@@ -281,11 +290,17 @@ fn register(worker: Worker) -> i64 {
             Arg::from(worker.binding as i32),
         ],
     );
-    if worker.binding != SessionLeases::Off {
+    if worker.binding != Binding::Off {
         commit::leases_bound();
     }
     watch_transaction(&worker);
     REGISTRATIONS.with_borrow_mut(|registrations| {
+        // The leases of earlier calls are over, and a session may make any number of calls.
+        if worker.binding == Binding::Call {
+            registrations.retain(|known, _| {
+                known.binding != Binding::Call || known.statement == worker.statement
+            });
+        }
         if registrations.len() >= MAX_REGISTRATIONS {
             registrations.clear();
         }

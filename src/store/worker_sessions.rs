@@ -13,7 +13,7 @@ use crate::pg::spi::{self, Rows};
 use crate::pg::value::Arg;
 use crate::pg::{planner, subtransaction, time};
 use crate::ready::key::PickKey;
-use crate::settings::SessionLeases;
+use crate::settings::Binding;
 use crate::store::bookkeeping::{documents_ready, note_entry};
 use crate::store::counter_segments::SEGMENTS;
 use crate::store::open_queue::Queue;
@@ -47,9 +47,7 @@ const RELEASE: &str = "update only {docs} d set
     where d.ctid {=} any (array(
         select c.ctid from only {docs} c
         where c.status {=} {active} and c.lock_upgrade is null
-            and c.worker_session {=} any (array(
-                select w.id from fetchq.worker_sessions w
-                where w.name {=} $1 and w.queue_id {=} $2))
+            and c.worker_session {=} any ($1)
         order by c.next_iteration, c.seq
         for update skip locked))
     returning d.version, d.priority, d.next_iteration, d.attempts, d.seq";
@@ -74,12 +72,22 @@ fn released_doc(rows: &Rows, row: usize) -> ReleasedDoc {
     }
 }
 
+const LIST_SESSIONS_OF: &str = "select w.id from fetchq.worker_sessions w
+    where w.name {=} $1 and w.queue_id {=} $2";
+
 /// Returns the documents of a queue that a worker has leased, as if they had not been picked.
 /// Returns how many.
 pub fn release(queue: &Queue, worker: &str) -> i32 {
+    let args = [Arg::from(worker), Arg::from(queue.id)];
+    let sessions = spi::connect(|spi| ids(&spi.once(LIST_SESSIONS_OF, &args)));
+    release_leases(queue, &sessions)
+}
+
+/// Returns the documents of a queue that sessions have leased, as if they had not been picked.
+/// Returns how many.
+fn release_leases(queue: &Queue, sessions: &[i64]) -> i32 {
     spi::connect(|spi| {
-        let args = [Arg::from(worker), Arg::from(queue.id)];
-        let rows = queue.once(spi, RELEASE, &args);
+        let rows = queue.once(spi, RELEASE, &[Arg::from(sessions.to_vec())]);
         let mut versions: BTreeMap<i32, i32> = BTreeMap::new();
         for row in 0..rows.len() {
             let doc = released_doc(&rows, row);
@@ -152,7 +160,8 @@ pub const LEASED: &str = "with leased as materialized (
     select q.name, p.subject, p.version, p.attempts, p.lease,
         w.name as worker, w.pid,
         p.picked_at, p.next_iteration,
-        case when w.binding {=} 1 then 'return' when w.binding {=} 2 then 'keep' else 'off' end,
+        case when w.binding {=} 1 then 'return' when w.binding {=} 2 then 'keep'
+            when w.binding {=} 3 then 'call' else 'off' end,
         p.worker_session
     from page p
     join fetchq.queues q on q.name {=} $1
@@ -162,27 +171,41 @@ pub const LEASED: &str = "with leased as materialized (
 /// The sessions of a queue whose leases are bound to them.
 #[derive(Debug, Default)]
 pub struct BoundSessions {
-    /// Sessions that run, and whose leases last as long as they do.
+    /// Sessions that run, and whose leases last as long as they do, or as long as a call that runs.
     pub alive: Vec<i64>,
+    /// Calls that have ended, in sessions that run: their documents are to be given back.
+    pub over: Vec<i64>,
     /// Sessions that have ended: their leases are to be taken back.
     pub ended: Vec<i64>,
 }
 
+/// Whether the call that the row `w` stands for is over in its session `a`: the session has been idle
+/// since, or runs a statement that began later. NULL where the role may not see that, or the session
+/// does not track it (`track_activities`).
+macro_rules! is_over {
+    () => {
+        "(w.binding {=} 3 and w.since {<}
+            (case when a.state {=} any ('{active,fastpath function call}'::pg_catalog.text[])
+                then a.query_start else a.state_change end))"
+    };
+}
+
 // A role that may not see when a session of another role began gets NULL for that time. The
 // process number alone then tells whether the session runs.
-static LIST_BOUND: Statement = Statement::new(
-    "select q.name::pg_catalog.text, w.id, w.binding, a.pid is not null
-     from fetchq.worker_sessions w
+static LIST_BOUND: Statement = Statement::new(concat!(
+    "select q.name::pg_catalog.text, w.id, w.binding, a.pid is not null, ",
+    is_over!(),
+    " from fetchq.worker_sessions w
      join fetchq.queues q on q.id {=} w.queue_id
      left join pg_catalog.pg_stat_get_activity(null) a
          on a.pid {=} w.pid
          and coalesce(a.backend_start {=} w.backend_start, true)
      where w.binding {>} 0
          and ($1 is null or w.queue_id {=} $1)",
-);
+));
 
-/// `binding` of a session whose leases last as long as the session.
-const BINDING_KEEP: i32 = SessionLeases::Keep as i32;
+/// The least `binding` of a session whose leases are extended.
+const BINDING_KEEP: i32 = Binding::Keep as i32;
 
 /// A row of `LIST_BOUND`.
 struct BoundSession {
@@ -190,6 +213,7 @@ struct BoundSession {
     id: i64,
     binding: i32,
     is_alive: bool,
+    is_over: bool,
 }
 
 fn bound_session(rows: &Rows, row: usize) -> Option<BoundSession> {
@@ -198,6 +222,7 @@ fn bound_session(rows: &Rows, row: usize) -> Option<BoundSession> {
         id: rows.get(row, 2)?,
         binding: rows.get(row, 3).unwrap_or(0),
         is_alive: rows.get(row, 4) == Some(true),
+        is_over: rows.get(row, 5) == Some(true),
     })
 }
 
@@ -210,7 +235,9 @@ pub fn bound_sessions(queue: Option<i32>) -> BTreeMap<String, BoundSessions> {
             let bound = found.entry(session.queue).or_default();
             if !session.is_alive {
                 bound.ended.push(session.id);
-            } else if session.binding == BINDING_KEEP {
+            } else if session.is_over {
+                bound.over.push(session.id);
+            } else if session.binding >= BINDING_KEEP {
                 bound.alive.push(session.id);
             }
         }
@@ -249,16 +276,24 @@ const EXTENSION_US: i64 = 60_000_000;
 /// A lease is extended when it would expire within this time.
 const EXTEND_WITHIN_US: i64 = 30_000_000;
 
-/// Lets the leases of sessions that have ended expire, and extends those that last as long as
-/// their sessions, with the rights of the owner. Returns how many leases were changed.
+/// Lets the leases of sessions that have ended expire, gives back those of calls that have ended, and
+/// extends those that last as long as their sessions or calls, with the rights of the owner. Returns
+/// how many leases were changed.
 pub fn apply_bindings(queue: &OwnedQueue, bound: &BoundSessions) -> i32 {
     let mut n = 0;
+    let mut has_stale = false;
     if !bound.ended.is_empty() {
         let expired = queue.act(|| expire_leases(queue, &bound.ended));
-        if expired == 0 {
-            trim_sessions(queue);
-        }
+        has_stale = expired == 0;
         n += expired;
+    }
+    if !bound.over.is_empty() {
+        let released = queue.act(|| release_leases(queue, &bound.over));
+        has_stale |= released == 0;
+        n += released;
+    }
+    if has_stale {
+        trim_sessions(queue);
     }
     if !bound.alive.is_empty() {
         n += queue.act(|| extend_leases(queue, &bound.alive));
@@ -287,17 +322,22 @@ fn extend_leases(queue: &Queue, sessions: &[i64]) -> i32 {
 
 // The names of functions are qualified here, because mnt_run() runs under the search_path of its
 // caller. Sessions that need no row unless they have a leased document of the queue: those that have
-// ended, and those that have been registered again since.
-const LIST_STALE: &str = "select w.id from fetchq.worker_sessions w
+// ended, calls that have ended, and those that have been registered again since.
+const LIST_STALE: &str = concat!(
+    "select w.id from fetchq.worker_sessions w
+    left join pg_catalog.pg_stat_get_activity(null) a
+        on a.pid {=} w.pid and coalesce(a.backend_start {=} w.backend_start, true)
     where w.queue_id {=} $1
-        and (not exists (
-                select from pg_catalog.pg_stat_get_activity(null) a
-                where a.pid {=} w.pid and coalesce(a.backend_start {=} w.backend_start, true))
+        and (a.pid is null
+            or ",
+    is_over!(),
+    "
             or exists (
                 select from fetchq.worker_sessions n
                 where n.queue_id {=} $1 and n.pid {=} w.pid
                     and n.backend_start {=} w.backend_start
-                    and n.name {=} w.name and n.binding {=} w.binding and n.since {>} w.since))";
+                    and n.name {=} w.name and n.binding {=} w.binding and n.since {>} w.since))"
+);
 
 // Index: the due index, all leased documents. $1: sessions.
 const LIST_LEASING: &str = "select distinct d.worker_session from only {docs} d

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import unittest
 from pathlib import Path
@@ -67,9 +68,9 @@ class Worker(unittest.TestCase):
             self.one("select fetchq.mnt_run('q', 100)")
             time.sleep(0.02)
 
-    def start(self, grace, lease):
+    def start(self, grace, lease, program=PROGRAM):
         env = os.environ | {"DATABASE_URL": HERE, "GRACE": str(grace), "LEASE": str(lease)}
-        worker = subprocess.Popen([sys.executable, PROGRAM, "q", "example"], env=env)
+        worker = subprocess.Popen([sys.executable, program, "q", "example"], env=env)
         self.addCleanup(worker.wait)
         self.addCleanup(worker.kill)
         return worker
@@ -108,6 +109,61 @@ class Worker(unittest.TestCase):
         worker.kill()
         self.assertEqual(worker.wait(30), -signal.SIGKILL)
         self.becomes("endless", 1, 1)
+
+    def test_failures(self):
+        """A document that fails is rejected with its error, and the worker goes on."""
+        for statement in (
+            "create sequence unused",
+            """create function fails() returns trigger language plpgsql as
+                'begin perform currval(''unused''); return new; end'""",
+            # The results cannot be written, with the SQLSTATE of a lost lease.
+            """create trigger refuse before insert on results
+                for each row when (new.subject = 'refused') execute function fails()""",
+            """create trigger refuse before update on fetchq_data.q__docs
+                for each row when (new.status = 2 and new.subject = 'stuck') execute function fails()""",
+        ):
+            self.db.execute(statement)
+        self.addCleanup(self.db.execute, "drop sequence unused; drop function fails() cascade")
+        # A job that raises what its payload says, and returns what is no JSON.
+        source = PROGRAM.read_text()
+        raises = 'raise RuntimeError(payload["fail"])'
+        self.assertIn(raises, source)
+        source = source.replace(raises, 'raise eval(payload["fail"])').replace('return {"worked": True}', 'return {"worked": {1} if "set" in payload else True}')
+        changed = tempfile.NamedTemporaryFile("w", suffix=".py")
+        self.addCleanup(changed.close)
+        changed.write(source)
+        changed.flush()
+        failures = {
+            "long": ("RuntimeError('é' * 9000)", "é" * 2000),
+            "nul": (r"RuntimeError('a\0b')", "ab"),
+            "half": (r"RuntimeError('a\ud800b')", "a?b"),
+            "empty": ("AssertionError()", "AssertionError()"),
+        }
+        for subject, (error, _) in failures.items():
+            self.put(subject, fail=error)
+        self.put("set", set=True)
+        self.put("refused")
+        self.put("after")
+        worker = self.start(20, 60, changed.name)
+        self.becomes("after", 3, 0)
+        told = "select last_error from fetchq_data.q__docs where subject = %s"
+        for subject, (_, message) in failures.items():
+            self.assertEqual(self.state(subject), (1, 1), subject)
+            self.assertEqual(self.one(told, subject), (message,))
+        self.assertIn("not JSON serializable", self.one(told, "set")[0])
+        self.assertIn("currval of sequence", self.one(told, "refused")[0])
+        self.one("select fetchq.worker_stop('example')")
+        self.assertEqual(worker.wait(30), 0)
+
+        # The finished document is settled, and the error of the next one ends the worker.
+        self.put("first")
+        self.put("stuck")
+        worker = self.start(20, 60)
+        self.assertNotEqual(worker.wait(30), 0)
+        self.assertEqual(self.state("first"), (3, 0))
+        self.assertEqual(self.state("stuck"), (1, 0))
+        results = self.db.execute("select subject from results order by 1").fetchall()
+        self.assertEqual(results, [("after",), ("first",)])
 
     def test_stop(self):
         worker = self.start(20, 60)

@@ -11,7 +11,9 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 use std::{env, process, thread};
 
-use postgres::{Client, GenericClient, NoTls, Row, error::SqlState, types::ToSql};
+use postgres::{
+    Client, Error as DbError, GenericClient, NoTls, Row, error::SqlState, types::ToSql,
+};
 use serde_json::{Value, json};
 
 /// The work. It checks `stop` as often as it can, and ends with an error when `stop` is set.
@@ -30,7 +32,7 @@ fn job(payload: &Value, stop: &AtomicBool) -> Result<Value, Box<dyn Error>> {
 }
 
 /// The next document, or None when none is due.
-type Next = Result<Option<Row>, postgres::Error>;
+type Next = Result<Option<Row>, DbError>;
 
 struct Worker {
     queue: String,
@@ -51,7 +53,7 @@ impl Worker {
         doc: (&str, i64),
         stop: &AtomicBool,
         is_done: impl Fn() -> bool,
-    ) -> Result<(), postgres::Error> {
+    ) -> Result<(), DbError> {
         let (mut extended, mut told) = (Instant::now(), None);
         while !is_done() {
             thread::sleep(Duration::from_millis(20));
@@ -74,19 +76,44 @@ impl Worker {
         Ok(())
     }
 
-    /// Settles documents, and leases the next one: one call, one transaction. The lease carries
-    /// this worker's name, and ends when this session ends. Fails when a lease was lost.
-    fn next(&self, db: &mut impl GenericClient, settlements: Value) -> Next {
-        let max_docs = i32::from(!self.ending.load(Relaxed));
+    /// Settles documents, and leases at most `max` other ones: one call, one transaction. The lease
+    /// carries this worker's name, and ends when this session ends. Fails when a lease was lost.
+    fn next(&self, db: &mut impl GenericClient, settlements: Value, max: i32) -> Next {
         let sql = "select subject, payload, lease from fetchq.docs_next($1, $2, $3, make_interval(secs => $4), worker => $5, binding => 'return', on_lost => 'error')";
-        let values: [&(dyn ToSql + Sync); 5] = [
-            &self.queue,
-            &settlements,
-            &max_docs,
-            &self.lease,
-            &self.name,
-        ];
+        let values: [&(dyn ToSql + Sync); 5] =
+            [&self.queue, &settlements, &max, &self.lease, &self.name];
         db.query_opt(sql, &values)
+    }
+
+    /// Settles a document, and returns the next one. The results and the settling are one
+    /// transaction: both, or neither.
+    fn settle(
+        &self,
+        db: &mut Client,
+        settlement: &Value,
+        max: i32,
+        result: Option<&Value>,
+    ) -> Next {
+        let mut tx = db.transaction()?;
+        if let Some(result) = result {
+            tx.execute(
+                "insert into results (subject, result) values ($1, $2)",
+                &[&settlement["subject"].as_str(), &result],
+            )?;
+        }
+        let next = self.next(&mut tx, json!([settlement]), max)?;
+        tx.commit()?;
+        Ok(next)
+    }
+
+    /// The settlement of a document that has failed. It is retried by the retry policy of the
+    /// queue. PostgreSQL stores no NUL, and fetchq no message above 8,192 bytes.
+    fn reject(&self, doc: &Row, error: &str) -> Value {
+        let text: String = error.chars().filter(|c| *c != '\0').take(2000).collect();
+        settlement(
+            doc,
+            json!({"action": "reject", "message": text, "details": {"worker": self.name}}),
+        )
     }
 
     /// Works on a document, settles it, and returns the next one.
@@ -101,30 +128,30 @@ impl Worker {
             }
             job.join().unwrap_or(Err("the job panicked".into()))
         });
-        match result {
-            // The results and the settling are one transaction: both, or neither.
-            Ok(result) => {
-                let mut tx = db.transaction()?;
-                tx.execute(
-                    "insert into results (subject, result) values ($1, $2)",
-                    &[&subject, &result],
-                )?;
-                let settled = json!([{"subject": subject, "lease": lease, "action": "complete"}]);
-                let next = self.next(&mut tx, settled)?;
-                tx.commit()?;
-                Ok(next)
-            }
-            Err(_) if stop.load(Relaxed) => self.next(db, unworked(doc)),
-            // The document is retried by the retry policy of the queue.
-            Err(error) => self.next(
-                db,
-                json!([{"subject": subject, "lease": lease, "action": "reject",
-                    "message": error, "details": {"worker": self.name}}]),
-            ),
+        let settled = match &result {
+            Ok(_) => settlement(doc, json!({"action": "complete"})),
+            Err(_) if stop.load(Relaxed) => unworked(doc),
+            Err(error) => self.reject(doc, error),
+        };
+        let (result, max) = (result.as_ref().ok(), i32::from(!self.ending.load(Relaxed)));
+        match self.settle(db, &settled, max, result) {
+            Err(error) => eprintln!("{subject}: {}", describe(&error)),
+            done => return done,
+        }
+        // Perhaps it was the next document that could not be leased. So settle this one alone. The
+        // next call leases alone, and its error ends the worker.
+        let Err(error) = self.settle(db, &settled, 0, result) else {
+            return Ok(None);
+        };
+        // The results cannot be written, or the lease was lost, which the rejection tells.
+        let rejected = self.reject(doc, &describe(&error));
+        match self.settle(db, &rejected, 0, None) {
+            Err(error) if is_lost(&error) => Ok(None),
+            done => done,
         }
     }
 
-    fn run(&self) -> Result<(), postgres::Error> {
+    fn run(&self) -> Result<(), DbError> {
         let mut db = Client::connect(&self.url, NoTls)?;
         let started: String = db.query_one("select clock_timestamp()::text", &[])?.get(0);
         let (mut asked, mut doc) = (None::<Instant>, None);
@@ -138,18 +165,9 @@ impl Worker {
                     break;
                 }
             }
-            let next = match &doc {
-                Some(doc) => self.work(&mut db, doc),
-                None => self.next(&mut db, json!([])),
-            };
-            doc = match next {
-                // The document was cancelled, or another worker has it now. The results are
-                // rolled back.
-                Err(e) if e.code() == Some(&SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE) => {
-                    eprintln!("{}", e.as_db_error().map_or("", |e| e.message()));
-                    None
-                }
-                next => next?,
+            doc = match &doc {
+                Some(doc) => self.work(&mut db, doc)?,
+                None => self.next(&mut db, json!([]), 1)?,
             };
             if doc.is_none() && !self.ending.load(Relaxed) {
                 // The wait holds no snapshot. It is short, because a stop request is read only
@@ -160,16 +178,35 @@ impl Worker {
         // Hands back the document that was leased last: the work on it has not begun.
         if let Some(doc) = doc {
             let sql = "select outcome from fetchq.docs_settle($1, $2)";
-            db.query(sql, &[&self.queue, &unworked(&doc)])?;
+            db.query(sql, &[&self.queue, &json!([unworked(&doc)])])?;
         }
         Ok(())
     }
 }
 
+/// What is done with a document, under its lease.
+fn settlement(doc: &Row, mut action: Value) -> Value {
+    let (subject, lease): (&str, i64) = (doc.get(0), doc.get(2));
+    (action["subject"], action["lease"]) = (json!(subject), json!(lease));
+    action
+}
+
 /// Hands a document back: it is ready again at once, and the attempt does not count.
 fn unworked(doc: &Row) -> Value {
-    let (subject, lease): (&str, i64) = (doc.get(0), doc.get(2));
-    json!([{"subject": subject, "lease": lease, "action": "snooze"}])
+    settlement(doc, json!({"action": "snooze"}))
+}
+
+/// The message of the server, or else that of the driver.
+fn describe(error: &DbError) -> String {
+    let told = error.as_db_error().map(|e| e.message().to_owned());
+    told.unwrap_or_else(|| error.to_string())
+}
+
+/// Whether fetchq says that the lease was lost: the document was cancelled, or another worker has
+/// it now. SQL of your own can raise that SQLSTATE, too, but then the routine is another one.
+fn is_lost(error: &DbError) -> bool {
+    let routine = error.as_db_error().and_then(|e| e.routine());
+    error.code() == Some(&SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE) && routine == Some("fetchq")
 }
 
 fn main() -> Result<(), Box<dyn Error>> {

@@ -165,6 +165,64 @@ async fn runs_every_scenario(name: &str, command: fn() -> Command) {
     db.remove().await;
 }
 
+/// A document that fails is rejected with its error, whatever the error is, and the worker goes on.
+/// The finished document is settled when the next one cannot be leased.
+async fn survives_its_documents(name: &str, command: fn() -> Command) {
+    let db = Server::of_suite().database(name).await;
+    let mut session = db.connect().await;
+    session
+        .sql(
+            "select fetchq.queue_create('q'); select fetchq.queue_configure('q', '{\"retry\": {\"base\": \"1 day\"}}');
+             create table results (subject text, result jsonb);
+             create sequence unused;
+             create function fails() returns trigger language plpgsql as $$ begin
+                 perform currval('unused'); return new; end $$;
+             create trigger refuse before insert on results
+                 for each row when (new.subject = 'refused') execute function fails();
+             create trigger refuse before update on fetchq_data.q__docs
+                 for each row when (new.status = 2 and new.subject = 'stuck') execute function fails()",
+        )
+        .await;
+    // The results cannot be written, with the SQLSTATE of a lost lease.
+    put(&session, "refused", "{}").await;
+    let long = "é".repeat(9000);
+    put(&session, "verbose", &format!("{{\"fail\": \"{long}\"}}")).await;
+    put(&session, "after", "{}").await;
+    let mut worker = Worker::start(command(), &db, "20", "60");
+    becomes(&session, "refused", "1 1").await;
+    becomes(&session, "verbose", "1 1").await;
+    becomes(&session, "after", "3 0").await;
+    let error =
+        |subject| format!("select last_error from fetchq_data.q__docs where subject = '{subject}'");
+    let told = session.text(&error("refused")).await;
+    assert!(told.contains("currval of sequence"), "{told}");
+    assert_eq!(session.text(&error("verbose")).await, "é".repeat(2000));
+    session.sql("select fetchq.worker_stop('example')").await;
+    assert_eq!(worker.status().await, Some(0));
+
+    // The finished document is settled, and the error of the next one ends the worker.
+    put(&session, "first", "{}").await;
+    put(&session, "stuck", "{}").await;
+    let mut worker = Worker::start(command(), &db, "20", "60");
+    assert_ne!(worker.status().await, Some(0));
+    becomes(&session, "first", "3 0").await;
+    becomes(&session, "stuck", "1 0").await;
+    let results = "select string_agg(subject, ' ' order by subject) from results";
+    assert_eq!(session.text(results).await, "after first");
+    counters_are_exact(&mut session, "q").await;
+    db.remove().await;
+}
+
+#[tokio::test]
+async fn the_worker_in_rust_survives_its_documents() {
+    survives_its_documents("example_rust_fails", rust).await;
+}
+
+#[tokio::test]
+async fn the_worker_in_psql_survives_its_documents() {
+    survives_its_documents("example_psql_fails", psql).await;
+}
+
 #[tokio::test]
 async fn the_worker_in_rust() {
     runs_every_scenario("example_rust", rust).await;

@@ -140,6 +140,72 @@ async fn a_kept_lease_lasts_as_long_as_its_session() {
 }
 
 #[tokio::test]
+async fn a_lease_of_a_call_lasts_as_long_as_the_call() {
+    let cluster = with_worker("called", "");
+    let server = cluster.server();
+    let mut look = server.connect("postgres").await;
+    look.sql(
+        "create extension fetchq; select fetchq.queue_create('q');
+         select fetchq.doc_push('q', 'd' || i) from generate_series(1, 3) i",
+    )
+    .await;
+    worker_comes(&look, "postgres").await;
+    let lease =
+        "select subject from fetchq.doc_lease('q', duration => '1 hour', binding => 'call')";
+    let is_over = async || {
+        wait_until("the lease is over", async || {
+            bindings(&look).await.is_empty()
+        })
+        .await;
+        // The document is as if it had not been picked.
+        let back = "select status, attempts, last_error, count(*) from fetchq_data.q__docs group by 1, 2, 3";
+        assert_eq!(look.rows(back).await, ["1|0||3"]);
+        wait_until("the call is forgotten", async || {
+            look.text("select count(*) from fetchq.worker_sessions")
+                .await
+                == "0"
+        })
+        .await;
+    };
+    let session = server.connect("postgres").await;
+    let pid = session.text(PID).await;
+
+    // The session is idle afterwards, or runs another statement.
+    assert_eq!(session.column(lease).await.len(), 1);
+    is_over().await;
+    assert_eq!(session.column(lease).await.len(), 1);
+    let session = tokio::spawn(async move {
+        let _ = session.batch_execute("select pg_sleep(600)").await;
+        session
+    });
+    is_over().await;
+    let cancel = format!("select pg_cancel_backend({pid})");
+    look.sql(&cancel).await;
+    let session = session.await.unwrap();
+
+    // As long as the call runs, the lease is extended.
+    let call = "do $$ begin
+            perform fetchq.doc_lease('q', duration => '2 s', binding => 'call');
+            commit;
+            perform pg_sleep(600);
+        end $$";
+    let session = tokio::spawn(async move {
+        let _ = session.batch_execute(call).await;
+        session
+    });
+    let extended = "select count(*) from fetchq.leases where until > since + interval '10 s'";
+    wait_until("the lease is extended", async || {
+        look.text(extended).await == "1"
+    })
+    .await;
+    assert_eq!(bindings(&look).await, ["call"]);
+    look.sql(&cancel).await;
+    let _session = session.await.unwrap();
+    is_over().await;
+    counters_are_exact(&mut look, "q").await;
+}
+
+#[tokio::test]
 async fn worker_release_releases_the_leases_of_all_sessions() {
     let db = Server::of_suite().database("release").await;
     let mut look = db.connect().await;

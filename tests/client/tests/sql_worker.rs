@@ -4,6 +4,7 @@ mod ends;
 mod failures;
 mod handlers;
 mod leases;
+mod next_lease;
 mod one_commit;
 mod settings;
 

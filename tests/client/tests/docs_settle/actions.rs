@@ -85,10 +85,10 @@ async fn everything(session: &Session, queue: &str) -> Vec<String> {
         }
     }
     let events = format!(
-        "select 'event ' || concat_ws(' ', l.event, coalesce(l.version, 0), l.bucket, sum(coalesce(l.n, 1)))
+        "select 'event ' || concat_ws(' ', l.event, coalesce(l.version, 0), l.bucket is not null, sum(coalesce(l.n, 1)))
          from fetchq.counter_log l join fetchq.queues q on q.id = l.queue_id
          where q.name in ('{queue}', '{queue}_dead')
-         group by l.event, coalesce(l.version, 0), l.bucket order by 1"
+         group by l.event, coalesce(l.version, 0), l.bucket is not null order by 1"
     );
     all.extend(session.column(&events).await);
     let metrics = format!(

@@ -1,9 +1,10 @@
 //! The lease of a document while its handler runs: it is extended, it is lost, or its session ends.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use fetchq_client_tests::{
-    Cluster, Server, Session, counters_are_exact, wait_until, with_worker, worker_comes,
+    Cluster, Server, Session, counters_are_exact, state_of, wait_until, with_worker, worker_comes,
 };
 
 use super::{HANDLER, document, in_handler, ledger, put, works};
@@ -26,8 +27,8 @@ async fn work_under_a_lost_lease_is_rolled_back() {
     db.remove().await;
 }
 
-async fn cluster(name: &str) -> (Cluster, Server, Session) {
-    let cluster = with_worker(name, "");
+async fn cluster(name: &str, settings: &str) -> (Cluster, Server, Session) {
+    let cluster = with_worker(name, settings);
     let server = cluster.server();
     let session = server.connect("postgres").await;
     session.sql("create extension fetchq").await;
@@ -38,7 +39,7 @@ async fn cluster(name: &str) -> (Cluster, Server, Session) {
 
 #[tokio::test]
 async fn a_document_is_picked_again_when_its_session_ends() {
-    let (cluster, server, mut session) = cluster("work-end").await;
+    let (cluster, server, mut session) = cluster("work-end", "").await;
     for how in ["terminate", "kill"] {
         session
             .sql("select fetchq.queue_truncate('q'); truncate ledger")
@@ -79,7 +80,7 @@ async fn a_document_is_picked_again_when_its_session_ends() {
 
 #[tokio::test]
 async fn a_lease_lasts_as_long_as_the_handler() {
-    let (_cluster, server, mut session) = cluster("work-long").await;
+    let (_cluster, server, mut session) = cluster("work-long", "").await;
     put(&session, "slow", "{\"sleep\": 8}").await;
     let first = works(
         server.connect("postgres").await,
@@ -99,5 +100,49 @@ async fn a_lease_lasts_as_long_as_the_handler() {
     );
     tokio::time::sleep(Duration::from_millis(100)).await;
     assert_eq!(ledger(&session).await, ["slow 1"]);
+    counters_are_exact(&mut session, "q").await;
+}
+
+#[tokio::test]
+async fn a_cancel_between_two_documents_keeps_no_lease() {
+    // Commits take long, so most cancels come when a commit has leased the next document.
+    let slow = "fsync = on\nsynchronous_commit = on\ncommit_delay = 100000\ncommit_siblings = 0";
+    let (_cluster, server, mut session) = cluster("work-between", slow).await;
+    let put = "select fetchq.doc_put('q', 'd' || i) from generate_series(1, 300) i";
+    session.sql(put).await;
+    // The session lives on. The lease lasts a day, so it does not expire during the test.
+    let worker = Arc::new(server.connect("postgres").await);
+    let pid = worker.text("select pg_backend_pid()").await;
+    let mut left = 0;
+    for _ in 0..20 {
+        let works = {
+            let worker = worker.clone();
+            let call = "call fetchq.work('q', 'handle', duration => '1 day')";
+            tokio::spawn(async move { worker.query(call, &[]).await.map(|rows| rows.len()) })
+        };
+        let before = ledger(&session).await.len();
+        wait_until("the worker works", async || {
+            ledger(&session).await.len() > before + 1
+        })
+        .await;
+        session
+            .sql(&format!("select pg_cancel_backend({pid})"))
+            .await;
+        let error = works.await.unwrap().expect_err("the call was cancelled");
+        assert_eq!(state_of(&error), "57014");
+        let leases = "select count(*) from fetchq.leases";
+        left += session.text(leases).await.parse::<i32>().unwrap();
+        wait_until("no document is leased", async || {
+            session.text(leases).await == "0"
+        })
+        .await;
+        if left >= 3 {
+            break;
+        }
+    }
+    assert!(left > 0, "no cancel came between two documents");
+    // The documents that were leased are as if they had not been.
+    let picked = "select count(*) from fetchq_data.q__docs where status <> 3 and (status, attempts) <> (1, 0)";
+    assert_eq!(session.text(picked).await, "0");
     counters_are_exact(&mut session, "q").await;
 }

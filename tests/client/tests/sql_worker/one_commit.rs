@@ -4,15 +4,23 @@ use fetchq_client_tests::{Server, counters_are_exact};
 
 use super::{HANDLER, document, ledger, named, put, works};
 
+/// Notes the transactions that change documents.
+const NOTED: &str = "
+    create table changes (subject text, status int, xid text default txid_current()::text);
+    create function note() returns trigger language plpgsql as $$ begin
+        insert into changes values (new.subject, new.status); return null; end $$;
+    create trigger note after update on fetchq_data.q__docs for each row execute function note()";
+
 /// Documents that were leased by the transaction that settled another one.
-const LEASED_WITH: &str = "select count(*) from fetchq_data.q__docs d
-    join fetchq_data.q__docs before on before.last_iteration = d.picked_at and before.subject <> d.subject";
+const LEASED_WITH: &str = "select count(*) from changes leased join changes settled using (xid)
+    where leased.status = 2 and settled.status = 3";
 
 #[tokio::test]
 async fn settling_and_the_next_lease_are_one_transaction() {
     let db = Server::of_suite().database("work_one").await;
     let mut session = db.connect().await;
     session.sql(HANDLER).await;
+    session.sql(NOTED).await;
     for i in 1..=5 {
         put(&session, &format!("d{i}"), "{}").await;
     }
@@ -68,5 +76,37 @@ async fn a_lease_begins_after_a_long_handler() {
     let after = "select extract(epoch from n.picked_at - s.last_iteration) >= 1.3
         from fetchq_data.q__docs n, fetchq_data.q__docs s where n.subject = 'next' and s.subject = 'slow'";
     assert_eq!(session.text(after).await, "t");
+    db.remove().await;
+}
+
+#[tokio::test]
+async fn a_run_is_the_time_of_the_handler_and_of_no_other_one() {
+    let db = Server::of_suite().database("work_one_run").await;
+    let session = db.connect().await;
+    session.sql(HANDLER).await;
+    for direct in ["on", "off"] {
+        session
+            .sql(
+                "select fetchq.queue_truncate('q', empty => true);
+                 select fetchq.metric_log_pack();
+                 delete from fetchq.timings",
+            )
+            .await;
+        put(&session, "half", "{\"sleep\": 0.6}").await;
+        put(&session, "quick", "{}").await;
+        put(&session, "long", "{\"sleep\": 1.3}").await;
+        let worker = db.connect().await;
+        worker.sql(&format!("set fetchq.direct = {direct}")).await;
+        let done = works(worker, ", max_docs => 3").await.unwrap();
+        assert_eq!(done.expect("a worker"), (3, 0));
+        // The transaction that ran the handler has leased the next document at its end.
+        // `last_iteration` is when it began.
+        let after = "select extract(epoch from q.picked_at - h.last_iteration) >= 0.6
+            from fetchq_data.q__docs q, fetchq_data.q__docs h where q.subject = 'quick' and h.subject = 'half'";
+        assert_eq!(session.text(after).await, "t", "direct = {direct}");
+        // Two of three runs are as long as their handlers. A percentile is never too short.
+        let runs = "select run_p50 >= '0.6 s', run_p99 >= '1.3 s' from fetchq.queue_stats('q')";
+        assert_eq!(session.rows(runs).await, ["t|t"], "direct = {direct}");
+    }
     db.remove().await;
 }
