@@ -217,29 +217,35 @@ begin
             rollback;
             set transaction isolation level read committed;
             is_unreturned := false;
-            begin
-                perform fetchq.doc_snooze(queue, doc.subject,
-                    pg_catalog.now() operator(pg_catalog.+) case when state operator(pg_catalog.=) '57014' then '0' else '1 minute' end::interval,
-                    lease => doc.lease);
-                set constraints all immediate;
-                if state operator(pg_catalog.<>) '57014' then
-                    raise warning 'document "%" of queue "%" could not be rejected: %', doc.subject, queue, message
-                        using errcode = state, detail = 'The document was returned, and is due again in a minute.',
-                            hint = case when hint operator(pg_catalog.=) '' then 'Remove the cause. Until then the document is picked again and again.' else hint end;
-                end if;
-            exception
-                when object_not_in_prerequisite_state then
-                    null;
-                when query_canceled or assert_failure or others then
-                    is_unreturned := state operator(pg_catalog.<>) '57014';
-                    get stacked diagnostics hint = pg_exception_hint;
-                    -- When the queue has moved to another server, the lease has moved with it.
-                    if sqlstate operator(pg_catalog.<>) '3D000' then
-                        hint := 'It is returned after this call.';
+            -- The server signals a cancel to the process and to its group. The second signal may arrive
+            -- when the first one has been answered.
+            for tries in reverse 2 .. 0 loop
+                begin
+                    perform fetchq.doc_snooze(queue, doc.subject,
+                        pg_catalog.now() operator(pg_catalog.+) case when state operator(pg_catalog.=) '57014' then '0' else '1 minute' end::interval,
+                        lease => doc.lease);
+                    set constraints all immediate;
+                    if state operator(pg_catalog.<>) '57014' then
+                        raise warning 'document "%" of queue "%" could not be rejected: %', doc.subject, queue, message
+                            using errcode = state, detail = 'The document was returned, and is due again in a minute.',
+                                hint = case when hint operator(pg_catalog.=) '' then 'Remove the cause. Until then the document is picked again and again.' else hint end;
                     end if;
-                    raise warning 'document "%" of queue "%" could not be returned: %', doc.subject, queue, sqlerrm
-                        using errcode = sqlstate, hint = hint;
-            end;
+                    exit;
+                exception
+                    when object_not_in_prerequisite_state then
+                        exit;
+                    when query_canceled or assert_failure or others then
+                        continue when sqlstate operator(pg_catalog.=) '57014' and tries operator(pg_catalog.>) 0;
+                        is_unreturned := state operator(pg_catalog.<>) '57014';
+                        get stacked diagnostics hint = pg_exception_hint;
+                        -- When the queue has moved to another server, the lease has moved with it.
+                        if sqlstate operator(pg_catalog.<>) '3D000' then
+                            hint := 'It is returned after this call.';
+                        end if;
+                        raise warning 'document "%" of queue "%" could not be returned: %', doc.subject, queue, sqlerrm
+                            using errcode = sqlstate, hint = hint;
+                end;
+            end loop;
             commit;
             set transaction isolation level read committed;
             -- Raise the error again, as if it had not been caught.
