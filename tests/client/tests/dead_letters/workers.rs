@@ -123,6 +123,21 @@ async fn turn(
     Ok(picked.len())
 }
 
+/// Starts the workers, which end when `stop` is set. They reject a document when a die of ten faces,
+/// counted from 0, shows 2 or more and less than `dies`.
+fn start_workers(
+    tasks: &mut JoinSet<()>,
+    db: &Database,
+    dies: u64,
+    stop: &Arc<AtomicBool>,
+    terminated: &Arc<AtomicU32>,
+) {
+    for number in 1..=WORKERS {
+        let (stop, terminated) = (stop.clone(), terminated.clone());
+        tasks.spawn(work(db.clone(), number, dies, stop, terminated));
+    }
+}
+
 /// Works until `stop` is set. A session that was terminated is replaced by a new one.
 async fn work(
     db: Database,
@@ -188,15 +203,7 @@ async fn every_document_ends_once_in_the_history_or_the_dead_letter_queue() {
     let stop = Arc::new(AtomicBool::new(false));
     let terminated = Arc::new(AtomicU32::new(0));
     let mut tasks = JoinSet::new();
-    for number in 1..=WORKERS {
-        tasks.spawn(work(
-            db.clone(),
-            number,
-            6,
-            stop.clone(),
-            terminated.clone(),
-        ));
-    }
+    start_workers(&mut tasks, &db, 6, &stop, &terminated);
     tasks.spawn(run_loop(
         db.clone(),
         &["fetchq.mnt_run('q', 100)", "fetchq.metric_log_pack()"],
@@ -249,15 +256,7 @@ async fn redrives_while_workers_fail() {
     let stop = Arc::new(AtomicBool::new(false));
     let terminated = Arc::new(AtomicU32::new(0));
     let mut tasks = JoinSet::new();
-    for number in 1..=WORKERS {
-        tasks.spawn(work(
-            db.clone(),
-            number,
-            7,
-            stop.clone(),
-            terminated.clone(),
-        ));
-    }
+    start_workers(&mut tasks, &db, 7, &stop, &terminated);
     for calls in [
         &["fetchq.queue_redrive('q', 50)", "fetchq.mnt_run('q', 100)"][..],
         &["fetchq.queue_redrive('q', 7)"][..],
