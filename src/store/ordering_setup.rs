@@ -288,9 +288,8 @@ pub fn repair(queue: &Queue) {
             }
             return;
         }
-        match order.places() {
-            Some(n) => key_places::repair(spi, queue, n),
-            None => repair_heads(spi, queue),
+        if order == KeyOrder::Ordered {
+            repair_heads(spi, queue);
         }
         let rows = queue.once(spi, LOCK_STRAY_DOCUMENTS, &[id]);
         let strays: Vec<TriggerDocument> = (0..rows.len())
@@ -301,6 +300,11 @@ pub fn repair(queue: &Queue) {
             if queue.once(spi, IS_STRAY_DOCUMENT, &args).affected() > 0 {
                 add_document(spi, queue, &doc);
             }
+        }
+        // After the documents: only the first of a key that had no row has been added, and the others,
+        // which are blocked, may get places now.
+        if let Some(n) = order.places() {
+            key_places::repair(spi, queue, n);
         }
     });
 }

@@ -3,6 +3,7 @@
 //! maintenance must find every document that is due. No ready floor may hide a document.
 //!
 //! FETCHQ_MODEL_SEED=n      starts with this seed; a failure prints its seed
+//! FETCHQ_MODEL_CHAINS=n    plays n chains of histories instead of the usual number
 //! FETCHQ_MODEL_SECONDS=n   runs for n seconds, and leaves the databases for inspection
 
 mod check;
@@ -84,7 +85,7 @@ fn play(server: Server, chains: u64) {
     let seconds = setting("FETCHQ_MODEL_SECONDS");
     let run = Run {
         server,
-        chains,
+        chains: setting("FETCHQ_MODEL_CHAINS").unwrap_or(chains),
         first_seed: setting("FETCHQ_MODEL_SEED").unwrap_or(clock),
         next: AtomicU64::new(0),
         deadline: seconds.map(|s| Instant::now() + Duration::from_secs(s)),
