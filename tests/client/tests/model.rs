@@ -200,8 +200,9 @@ async fn report(world: &mut World, run: &Run, seed: u64, steps: &[Step], what: &
     );
     let (steps, what) = shrink::shrink(world, steps, what).await;
     let script: Vec<String> = steps.iter().map(ToString::to_string).collect();
+    // What is wrong comes last, too: a log that is cut off keeps its end.
     panic!(
-        "FETCHQ_MODEL_SEED={seed}\n{what}\n\n{}\n",
+        "FETCHQ_MODEL_SEED={seed}\n{what}\n\n{}\n\nFETCHQ_MODEL_SEED={seed}\n{what}\n",
         script.join("\n")
     );
 }
