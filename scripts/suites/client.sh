@@ -104,4 +104,14 @@ no_misses() {
   done
 }
 one "floor_misses is 0" no_misses
+# A crash restarts the server, and most tests would go on as if nothing had happened.
+no_crash() {
+  local n rc=0
+  for ((n = 1; n <= servers; n++)); do
+    ( if ((n > 1)); then eval "$(scripts/cluster.sh "test_client$n" env)"; fi
+      ! as_pg grep -aE 'PANIC:|TRAP:|was terminated by signal' "$(dirname "$FETCHQ_PGDATA")/log" ) || rc=1
+  done
+  return "$rc"
+}
+one "no process of these servers has crashed" no_crash
 ((bad == 0))
