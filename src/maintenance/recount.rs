@@ -5,9 +5,8 @@
 use crate::domain::names::QueueName;
 use crate::error::Result;
 use crate::maintenance::documents::PRIVILEGES;
-use crate::ready::floors;
 use crate::store::owned_queue::OwnedQueue;
-use crate::store::{limits, metrics, ordering_setup, triggers, worker_sessions};
+use crate::store::{floor_check, limits, metrics, ordering_setup, triggers, worker_sessions};
 
 /// Recounts the gauges of a queue and repairs its state. Returns how many gauges were wrong. It
 /// does nothing while another session has locked the table.
@@ -22,9 +21,7 @@ pub fn run(name: &QueueName) -> Result<i32> {
         if queue.lacks_trigger() {
             triggers::repair_ready_trigger(name);
         }
-        // The floors are built anew, so that not even a defect of theirs can hide a document
-        // forever.
-        floors::forget(queue.table);
+        floor_check::check_all(&queue);
         limits::repair(&queue);
         ordering_setup::repair(&queue);
         metrics::recount(name)

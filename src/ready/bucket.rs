@@ -315,11 +315,29 @@ impl Bucket {
         }
     }
 
-    /// Forgets all groups of a table.
-    pub fn forget(&mut self, database: u32, table: u32) {
+    /// Forgets a group.
+    pub fn forget(&mut self, name: &Name) {
+        if let Some(group) = self.find_mut(name) {
+            group.phase = Phase::Free;
+        }
+    }
+
+    /// Counts the groups of a table among those of the role that owns it, which may be another one
+    /// than before. `owner` is the OID of the role.
+    pub fn set_owner(&mut self, database: u32, table: u32, owner: u32) {
         for group in &mut self.groups {
             if group.name.database == database && group.name.table == table {
-                group.phase = Phase::Free;
+                group.owner = owner;
+            }
+        }
+    }
+
+    /// Calls `visit` with the name of each group of a table whose levels are known in this epoch.
+    pub fn visit_known(&self, database: u32, table: u32, epoch: u64, mut visit: impl FnMut(Name)) {
+        for group in &self.groups {
+            let is_of_table = group.name.database == database && group.name.table == table;
+            if group.phase == Phase::Ready && group.epoch == epoch && is_of_table {
+                visit(group.name);
             }
         }
     }

@@ -256,6 +256,26 @@ impl QueueFloors {
         }
     }
 
+    /// The versions of which floors are known. Their slots count for the present owner of the table
+    /// from now on.
+    pub fn versions(&self) -> Vec<i32> {
+        let (database, table) = (session::database(), self.table.to_u32());
+        let mut versions = Vec::new();
+        for at in 0..Memory::items() {
+            // Memory is reserved first, because nothing may fail under the lock.
+            versions.reserve(GROUPS_PER_BUCKET);
+            Memory::read(at, |b| {
+                b.visit_known(database, table, self.epoch, |name| {
+                    if name.index == Index::Pick {
+                        versions.push(name.version);
+                    }
+                });
+            });
+            Memory::write(at, |b| b.set_owner(database, table, self.owner.to_u32()));
+        }
+        versions
+    }
+
     /// Counts a poll that the floors answered without a query.
     pub fn count_answered_poll(&self) {
         increment(|c| &c.polls_answered);
@@ -276,13 +296,6 @@ impl<F: Fn(Option<Key>) -> AdvanceOutcome> Drop for AdvanceGuard<F> {
                 increment(|c| &c.advances_discarded);
             }
         }
-    }
-}
-
-/// Forgets all floors of a table of this database, so that its indexes are examined again.
-pub fn forget(table: Oid) {
-    for at in 0..Memory::items() {
-        Memory::write(at, |b| b.forget(session::database(), table.to_u32()));
     }
 }
 

@@ -4,9 +4,9 @@
 use std::sync::atomic::Ordering;
 
 use crate::error;
-use crate::pg::time;
+use crate::pg::{index_walk, time};
 use crate::ready::floors::{Memory, QueueFloors, bucket_of, increment};
-use crate::ready::group::View;
+use crate::ready::group::{LEVELS, View};
 use crate::ready::key::{DueKey, Index, Key, Name, PickKey};
 
 /// The least time between two full scans of a group: of a version of a queue in the pick index, or
@@ -32,6 +32,48 @@ impl QueueFloors {
                 .map(|(priority, key)| (priority, key.into()))
                 .collect()
         });
+    }
+
+    /// Checks the floors of a version, for the job `cmp`, as a pick that found nothing does. A busy
+    /// version has no such pick. `scan` gets the levels with their floors, looks for ready documents
+    /// below them, and returns the priority and key of each.
+    pub fn full_scan_below(
+        &self,
+        version: i32,
+        queue: &str,
+        scan: impl FnOnce(&[View]) -> Vec<(i32, PickKey)>,
+    ) {
+        let name = self.name(Index::Pick, version);
+        check(&name, "ready", queue, || {
+            let Some(levels) = self.all_levels(name) else {
+                return Vec::new();
+            };
+            scan(&levels)
+                .into_iter()
+                .map(|(priority, key)| (priority, key.into()))
+                .collect()
+        });
+    }
+
+    /// The levels of the pick index and their floors, also the levels that are not known: picks do
+    /// not read these, so their floor is above all documents. None when there are too many.
+    fn all_levels(&self, name: Name) -> Option<Vec<View>> {
+        let known = self.known_levels(name)?;
+        let found =
+            index_walk::distinct_second_column(self.table, self.pick_index, name.version, LEVELS);
+        let Some(found) = found else {
+            // Dead entries count too. The index is examined again when they may be gone.
+            Memory::write(bucket_of(&name), |b| b.forget(&name));
+            return None;
+        };
+        let mut levels = known.as_slice().to_vec();
+        for id in found {
+            if !levels.iter().any(|level| level.id == id) {
+                let floor = Key::LAST;
+                levels.push(View { id, floor });
+            }
+        }
+        Some(levels)
     }
 
     /// Checks the floors of the due index, for maintenance. `scan` gets the levels with their

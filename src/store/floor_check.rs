@@ -1,4 +1,4 @@
-//! Looks for due documents below the floors of the due index, in case a floor was too high.
+//! Looks for documents below the ready floors, in case a floor was too high.
 
 use crate::domain::status::Status;
 use crate::pg::session;
@@ -6,7 +6,7 @@ use crate::pg::spi;
 use crate::pg::value::Arg;
 use crate::ready::floors::QueueFloors;
 use crate::ready::group::View;
-use crate::ready::key::{DueKey, Key};
+use crate::ready::key::{DueKey, Key, PickKey};
 use crate::store::open_queue::Queue;
 use crate::store::statement::Statement;
 
@@ -72,6 +72,65 @@ fn below(
         let key = |row| {
             let time = rows.timestamp(row, 1)?;
             Some((status.code(), DueKey::new(time, rows.get(row, 2)?)))
+        };
+        (0..rows.len()).filter_map(key).collect()
+    })
+}
+
+// Index: pick, a range of one priority up to the floor. The rows are locked as above.
+static LIST_READY: Statement = Statement::new(
+    "select c.next_iteration, c.attempts, c.seq from only {docs} c
+     where c.version {=} $1
+         and c.priority {=} $2
+         and c.status {=} {pending}
+         and c.lock_upgrade is null
+         and (c.next_iteration, c.attempts, c.seq) {<} ($3, $4, $5)
+     order by c.next_iteration, c.attempts, c.seq
+     limit $6
+     for update skip locked",
+);
+
+/// Checks all floors of a queue, for the job `cmp`, so that not even a defect of them can hide a
+/// document forever.
+///
+/// The floors stay as they are. To forget them instead would have each pick read over the entries of all
+/// documents that are gone and that vacuum could not remove: millions, while an old snapshot is held.
+pub fn check_all(queue: &Queue) {
+    let Some(floors) = queue.floors() else {
+        return;
+    };
+    check_due_floors(queue, &floors);
+    if session::keeps_snapshot() {
+        return;
+    }
+    for version in floors.versions() {
+        floors.full_scan_below(version, queue.name.as_str(), |levels| {
+            levels
+                .iter()
+                // Nothing is below a floor that was never advanced.
+                .filter(|level| level.floor != Key::FIRST)
+                .flat_map(|level| ready_below(queue, version, level))
+                .collect()
+        });
+    }
+}
+
+/// Lists the ready documents of a priority below its floor: the priority, and the key.
+fn ready_below(queue: &Queue, version: i32, level: &View) -> Vec<(i32, PickKey)> {
+    let floor = level.floor.pick();
+    let args = [
+        Arg::from(version),
+        Arg::from(level.id),
+        Arg::timestamp(floor.next_iteration),
+        Arg::from(floor.attempts),
+        Arg::from(floor.seq),
+        Arg::from(LIMIT),
+    ];
+    spi::connect(|spi| {
+        let rows = queue.run(spi, &LIST_READY, &args);
+        let key = |row| {
+            let (time, attempts) = (rows.timestamp(row, 1)?, rows.get(row, 2)?);
+            Some((level.id, PickKey::new(time, attempts, rows.get(row, 3)?)))
         };
         (0..rows.len()).filter_map(key).collect()
     })

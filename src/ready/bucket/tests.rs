@@ -160,8 +160,31 @@ fn an_advance_of_an_earlier_life_ends_in_no_later_one() {
 fn a_forgotten_group_is_unknown() {
     let mut b = ready(&[0]);
     assert!(advance(&mut b, Key::LAST));
-    b.forget(NAME.database, NAME.table);
+    b.forget(&NAME);
     assert!(matches!(b.levels(&NAME, 7, 1), Known::Unknown));
+}
+
+#[test]
+fn the_known_groups_of_a_table_are_those_of_its_epoch() {
+    let mut b = ready(&[0]);
+    let of_other_table = Name {
+        table: NAME.table + 1,
+        ..NAME
+    };
+    let not_read_yet = Name { version: 9, ..NAME };
+    for (name, epoch) in [(of_other_table, 7), (not_read_yet, 7)] {
+        let token = b.begin_discovery(name, OWNER, epoch, 1);
+        if name.table != NAME.table {
+            b.complete_discovery(&name, token, Some(&[0]), 1);
+        }
+    }
+    let known = |b: &Bucket, epoch| {
+        let mut names = Vec::new();
+        b.visit_known(NAME.database, NAME.table, epoch, |name| names.push(name));
+        names
+    };
+    assert_eq!(known(&b, 7), [NAME]);
+    assert_eq!(known(&b, 8), []);
 }
 
 #[test]

@@ -17,6 +17,7 @@ mod documents;
 mod drivers;
 mod dump;
 mod examples;
+mod floor_check;
 mod floor_race;
 mod floor_shares;
 mod flow;

@@ -1,0 +1,115 @@
+//! The job `cmp` checks the ready floors: a document that a floor has hidden is found and reported,
+//! and the floors stay.
+
+use fetchq_client_tests::{Cluster, Session};
+
+const SETTINGS: &str = "shared_preload_libraries = 'fetchq'\nfetchq.background_worker = off\nfsync = off\nautovacuum = off";
+const PICK_AND_DROP: &str = "select coalesce(string_agg(subject, ' ' order by n), '') from (
+        select subject, n, fetchq.doc_drop('q', subject)
+        from fetchq.doc_pick('q', 0, 1, '1 hour') with ordinality
+            d (subject, payload, version, priority, attempts, iterations, created_at, last_iteration,
+               next_iteration, lock_upgrade, n)) x";
+const FLOORS: &str = "select * from fetchq.ready_floors('q')";
+
+/// A cluster with a queue `q`, from which so many documents were picked that the floor of their
+/// priority was advanced.
+async fn cluster(name: &str) -> (Cluster, Session) {
+    let cluster = Cluster::new(name, SETTINGS);
+    cluster.start();
+    let session = cluster.server().connect("postgres").await;
+    session
+        .sql(
+            "create extension fetchq;
+             select fetchq.queue_create('q');
+             select fetchq.doc_append('q', '{}') from generate_series(1, 1000)",
+        )
+        .await;
+    for _ in 0..100 {
+        session.sql(PICK_AND_DROP).await;
+    }
+    (cluster, session)
+}
+
+/// Runs the job `cmp` of the queue.
+async fn check(session: &Session) {
+    let jobs = "update fetchq.jobs set next_iteration = case task when 'cmp' then timestamptz '2020-01-01' else 'infinity' end";
+    session.sql(jobs).await;
+    let run = "select success from fetchq.mnt_job_run(1)";
+    assert_eq!(session.text(run).await, "t");
+}
+
+async fn misses(session: &Session) -> String {
+    session
+        .text("select floor_misses from fetchq.ready_stats()")
+        .await
+}
+
+/// Adds documents of which the floors learn nothing: the trigger that notes them does nothing.
+async fn add_unseen(session: &Session, rows: &str) {
+    let definition = "select pg_get_functiondef('fetchq.trigger_docs_ready()'::regprocedure)";
+    let definition = session.text(definition).await;
+    session
+        .sql(
+            "create or replace function fetchq.trigger_docs_ready() returns trigger language plpgsql
+             as 'begin return null; end'",
+        )
+        .await;
+    session
+        .sql(&format!(
+            "insert into fetchq_data.q__docs (subject, priority, status, next_iteration) values {rows}"
+        ))
+        .await;
+    session.sql(&definition).await;
+}
+
+#[tokio::test]
+async fn a_check_leaves_the_floors_as_they_are() {
+    let (_cluster, session) = cluster("floor_check_stay").await;
+    let before = session.rows(FLOORS).await;
+    let first = "-infinity";
+    assert!(
+        !before.is_empty() && !before[0].contains(first),
+        "{before:?}"
+    );
+    check(&session).await;
+    assert_eq!(session.rows(FLOORS).await[0], before[0]);
+    assert_eq!(misses(&session).await, "0");
+}
+
+#[tokio::test]
+async fn a_check_finds_a_document_below_the_floor() {
+    let (_cluster, session) = cluster("floor_check_below").await;
+    add_unseen(&session, "('unseen', 0, 1, '2003-01-01')").await;
+    // It should be the first one.
+    assert_ne!(session.text(PICK_AND_DROP).await, "unseen");
+    check(&session).await;
+    assert_eq!(misses(&session).await, "1");
+    assert_eq!(session.text(PICK_AND_DROP).await, "unseen");
+}
+
+#[tokio::test]
+async fn a_check_finds_a_priority_that_is_not_known() {
+    let (_cluster, session) = cluster("floor_check_priority").await;
+    add_unseen(&session, "('urgent', 7, 1, '2003-01-01')").await;
+    assert_ne!(session.text(PICK_AND_DROP).await, "urgent");
+    check(&session).await;
+    assert_eq!(misses(&session).await, "1");
+    assert_eq!(session.text(PICK_AND_DROP).await, "urgent");
+}
+
+#[tokio::test]
+async fn a_check_finds_a_due_document_below_the_floor() {
+    let (_cluster, session) = cluster("floor_check_due").await;
+    // The floor of the planned documents is advanced to this one.
+    session
+        .sql("select fetchq.doc_push('q', 'later', 0, 0, now() + interval '1 hour', '{}')")
+        .await;
+    session.sql("select fetchq.mnt_run('q', 100)").await;
+    add_unseen(&session, "('planned', 0, 0, '2003-01-01')").await;
+    // The floors of the due index are checked once a second.
+    session.sql("select pg_sleep(1.1)").await;
+    check(&session).await;
+    assert_eq!(misses(&session).await, "1");
+    session.sql("select fetchq.mnt_run('q', 100)").await;
+    assert_eq!(session.text(PICK_AND_DROP).await, "planned");
+}
