@@ -11,8 +11,8 @@ const PICK_AND_DROP: &str = "select coalesce(string_agg(subject, ' ' order by n)
                next_iteration, lock_upgrade, n)) x";
 const FLOORS: &str = "select * from fetchq.ready_floors('q')";
 
-/// A cluster with a queue `q`, from which so many documents were picked that the floor of their
-/// priority was advanced.
+/// A cluster with a queue `q`. 100 documents were picked from it, so the floor of their priority was
+/// advanced.
 async fn cluster(name: &str) -> (Cluster, Session) {
     let cluster = Cluster::new(name, SETTINGS);
     cluster.start();
