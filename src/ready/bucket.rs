@@ -78,6 +78,13 @@ impl Bucket {
         }
     }
 
+    /// Returns the levels of a group that are known in this epoch. That is no use of the group, so it
+    /// does not keep its slot by it.
+    pub fn peek(&self, name: &Name, epoch: u64) -> Option<Views> {
+        let group = self.find(name)?;
+        (group.epoch == epoch && group.phase == Phase::Ready).then(|| group.views())
+    }
+
     /// Counts documents that were picked from a level. Returns whether its floor should be
     /// advanced now.
     pub fn count_picks(&self, name: &Name, id: i32, documents: u32) -> bool {

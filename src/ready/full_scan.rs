@@ -58,7 +58,7 @@ impl QueueFloors {
     /// The levels of the pick index and their floors, also the levels that are not known: picks do
     /// not read these, so their floor is above all documents. None when there are too many.
     fn all_levels(&self, name: Name) -> Option<Vec<View>> {
-        let known = self.known_levels(name)?;
+        let known = Memory::read(bucket_of(&name), |b| b.peek(&name, self.epoch))?;
         let found =
             index_walk::distinct_second_column(self.table, self.pick_index, name.version, LEVELS);
         let Some(found) = found else {

@@ -69,8 +69,7 @@ pub enum Phase {
 pub struct Group {
     pub name: Name,
     /// The OID of the role that owned the table when the group was created. It counts as one of
-    /// the slots of this role. A new owner is noticed when the group is created again, which the
-    /// job `cmp` sees to.
+    /// the slots of this role. The job `cmp` notices a new owner.
     pub owner: u32,
     pub phase: Phase,
     /// Changes when documents may have appeared without a note. What is known of another

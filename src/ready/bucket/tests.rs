@@ -188,6 +188,16 @@ fn the_known_groups_of_a_table_are_those_of_its_epoch() {
 }
 
 #[test]
+fn to_check_a_group_does_not_keep_its_slot() {
+    let b = ready(&[3]);
+    let before = b.groups[0].last_used.load(Ordering::Relaxed);
+    let views = b.peek(&NAME, 7).expect("the levels are known");
+    assert_eq!(views.as_slice().len(), 1);
+    assert!(b.peek(&NAME, 8).is_none());
+    assert_eq!(b.groups[0].last_used.load(Ordering::Relaxed), before);
+}
+
+#[test]
 fn an_empty_level_is_replaced_and_its_advance_is_void() {
     let mut b = ready(&(0..LEVELS as i32).collect::<Vec<_>>());
     assert!(advance(&mut b, Key::LAST));
