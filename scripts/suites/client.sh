@@ -107,11 +107,18 @@ one "floor_misses is 0" no_misses
 # A crash restarts the server, and most tests would go on as if nothing had happened.
 no_crash() {
   local n rc=0
-  for ((n = 1; n <= servers; n++)); do
-    ( if ((n > 1)); then eval "$(scripts/cluster.sh "test_client$n" env)"; fi
-      ! as_pg grep -aE 'PANIC:|TRAP:|was terminated by signal' "$(dirname "$FETCHQ_PGDATA")/log" ) || rc=1
-  done
+  for ((n = 1; n <= servers; n++)); do has_no_crash "$n" || rc=1; done
   return "$rc"
 }
+# has_no_crash N — the same for the N-th server. It fails when the log cannot be read.
+has_no_crash() (
+  if (($1 > 1)); then
+    vars=$(scripts/cluster.sh "test_client$1" env) || exit 1
+    eval "$vars"
+  fi
+  rc=0
+  as_pg grep -aE 'PANIC:|TRAP:|was terminated by signal' "$(dirname "${FETCHQ_PGDATA:?}")/log" || rc=$?
+  ((rc == 1))
+)
 one "no process of these servers has crashed" no_crash
 ((bad == 0))

@@ -322,28 +322,58 @@ impl Bucket {
         }
     }
 
+    /// Forgets all groups of a table.
+    pub fn forget(&mut self, database: u32, table: u32) {
+        for group in &mut self.groups {
+            if group.name.database == database && group.name.table == table {
+                group.phase = Phase::Free;
+            }
+        }
+    }
+
     /// Forgets a group.
-    pub fn forget(&mut self, name: &Name) {
+    pub fn forget_group(&mut self, name: &Name) {
         if let Some(group) = self.find_mut(name) {
             group.phase = Phase::Free;
         }
     }
 
-    /// Counts the groups of a table among those of the role that owns it, which may be another one
-    /// than before. `owner` is the OID of the role.
-    pub fn set_owner(&mut self, database: u32, table: u32, owner: u32) {
+    /// Returns whether a group of a table has another owner than this role, or gives its slot because
+    /// nobody uses it. `owner` is an OID, `now` is in microseconds since 2000.
+    pub fn is_outdated(&self, database: u32, table: u32, owner: u32, now: i64) -> bool {
+        let mut of_table = self.groups_of(database, table);
+        of_table.any(|group| group.owner != owner || group.is_unused(now))
+    }
+
+    /// Frees the slots of the groups of a table that nobody uses, and counts the others among those of
+    /// the role that owns it, which may be another one than before. Arguments as for
+    /// [`Self::is_outdated`].
+    pub fn renew(&mut self, database: u32, table: u32, owner: u32, now: i64) {
         for group in &mut self.groups {
-            if group.name.database == database && group.name.table == table {
-                group.owner = owner;
+            if group.phase == Phase::Free
+                || group.name.database != database
+                || group.name.table != table
+            {
+                continue;
+            }
+            group.owner = owner;
+            if group.is_unused(now) {
+                group.phase = Phase::Free;
             }
         }
     }
 
+    fn groups_of(&self, database: u32, table: u32) -> impl Iterator<Item = &Group> {
+        self.groups.iter().filter(move |group| {
+            let name = group.name;
+            group.phase != Phase::Free && name.database == database && name.table == table
+        })
+    }
+
     /// Calls `visit` with the name of each group of a table whose levels are known in this epoch.
     pub fn visit_known(&self, database: u32, table: u32, epoch: u64, mut visit: impl FnMut(Name)) {
-        for group in &self.groups {
-            let is_of_table = group.name.database == database && group.name.table == table;
-            if group.phase == Phase::Ready && group.epoch == epoch && is_of_table {
+        for group in self.groups_of(database, table) {
+            if group.phase == Phase::Ready && group.epoch == epoch {
                 visit(group.name);
             }
         }

@@ -256,12 +256,16 @@ impl QueueFloors {
         }
     }
 
-    /// The versions of which floors are known. Their slots count for the present owner of the table
-    /// from now on.
+    /// The versions of which floors are known. The slots of those that nobody uses are freed, and the
+    /// others count for the present owner of the table from now on.
     pub fn versions(&self) -> Vec<i32> {
         let (database, table) = (session::database(), self.table.to_u32());
+        let (owner, now) = (self.owner.to_u32(), time::now());
         let mut versions = Vec::new();
         for at in 0..Memory::items() {
+            if Memory::read(at, |b| b.is_outdated(database, table, owner, now)) {
+                Memory::write(at, |b| b.renew(database, table, owner, now));
+            }
             // Memory is reserved first, because nothing may fail under the lock.
             versions.reserve(GROUPS_PER_BUCKET);
             Memory::read(at, |b| {
@@ -271,7 +275,6 @@ impl QueueFloors {
                     }
                 });
             });
-            Memory::write(at, |b| b.set_owner(database, table, self.owner.to_u32()));
         }
         versions
     }
@@ -296,6 +299,13 @@ impl<F: Fn(Option<Key>) -> AdvanceOutcome> Drop for AdvanceGuard<F> {
                 increment(|c| &c.advances_discarded);
             }
         }
+    }
+}
+
+/// Forgets all floors of a table of this database, so that its indexes are examined again.
+pub fn forget(table: Oid) {
+    for at in 0..Memory::items() {
+        Memory::write(at, |b| b.forget(session::database(), table.to_u32()));
     }
 }
 

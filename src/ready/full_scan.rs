@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use crate::error;
 use crate::pg::{index_walk, time};
 use crate::ready::floors::{Memory, QueueFloors, bucket_of, increment};
-use crate::ready::group::{LEVELS, View};
+use crate::ready::group::View;
 use crate::ready::key::{DueKey, Index, Key, Name, PickKey};
 
 /// The least time between two full scans of a group: of a version of a queue in the pick index, or
@@ -15,6 +15,10 @@ const FULL_SCAN_INTERVAL_US: i64 = 1_000_000;
 
 /// Full scans of a group take at most this part of the time: one hundredth.
 const FULL_SCAN_SHARE: i64 = 100;
+
+/// How many priorities of a version `cmp` checks at most. Those whose documents are gone count until
+/// vacuum has removed their entries.
+const MAX_CHECKED: usize = 1000;
 
 impl QueueFloors {
     /// Checks the floors, for a pick that found nothing. `scan` looks for ready documents
@@ -35,45 +39,48 @@ impl QueueFloors {
     }
 
     /// Checks the floors of a version, for the job `cmp`, as a pick that found nothing does. A busy
-    /// version has no such pick. `scan` gets the levels with their floors, looks for ready documents
-    /// below them, and returns the priority and key of each.
+    /// version has no such pick. `scan` gets each priority of which the index has entries, looks for
+    /// ready documents below its `floor`, and returns the key of each.
     pub fn full_scan_below(
         &self,
         version: i32,
         queue: &str,
-        scan: impl FnOnce(&[View]) -> Vec<(i32, PickKey)>,
+        mut scan: impl FnMut(i32) -> Vec<PickKey>,
     ) {
         let name = self.name(Index::Pick, version);
         check(&name, "ready", queue, || {
-            let Some(levels) = self.all_levels(name) else {
-                return Vec::new();
+            let found = |priority: i32| {
+                let keys = scan(priority).into_iter();
+                keys.map(move |key| (priority, key.into()))
             };
-            scan(&levels)
-                .into_iter()
-                .map(|(priority, key)| (priority, key.into()))
-                .collect()
+            let priorities = self.priorities(&name);
+            priorities.into_iter().flat_map(found).collect()
         });
     }
 
-    /// The levels of the pick index and their floors, also the levels that are not known: picks do
-    /// not read these, so their floor is above all documents. None when there are too many.
-    fn all_levels(&self, name: Name) -> Option<Vec<View>> {
-        let known = Memory::read(bucket_of(&name), |b| b.peek(&name, self.epoch))?;
-        let found =
-            index_walk::distinct_second_column(self.table, self.pick_index, name.version, LEVELS);
-        let Some(found) = found else {
-            // Dead entries count too. The index is examined again when they may be gone.
-            Memory::write(bucket_of(&name), |b| b.forget(&name));
-            return None;
-        };
-        let mut levels = known.as_slice().to_vec();
-        for id in found {
-            if !levels.iter().any(|level| level.id == id) {
-                let floor = Key::LAST;
-                levels.push(View { id, floor });
-            }
-        }
-        Some(levels)
+    /// The priorities of which the pick index has entries. None of them when there are too many.
+    fn priorities(&self, name: &Name) -> Vec<i32> {
+        let found = index_walk::distinct_second_column(
+            self.table,
+            self.pick_index,
+            name.version,
+            MAX_CHECKED,
+        );
+        found.unwrap_or_else(|| {
+            // Then they are examined again by the next pick.
+            Memory::write(bucket_of(name), |b| b.forget_group(name));
+            Vec::new()
+        })
+    }
+
+    /// The floor of a priority at this moment. No pick reads a priority that is not known, so its floor
+    /// is above all documents. None when nothing is known of the version.
+    pub fn floor(&self, version: i32, priority: i32) -> Option<PickKey> {
+        let name = self.name(Index::Pick, version);
+        let views = Memory::read(bucket_of(&name), |b| b.peek(&name, self.epoch))?;
+        let mut levels = views.as_slice().iter();
+        let level = levels.find(|level| level.id == priority);
+        Some(level.map_or(PickKey::LAST, |level| level.floor.pick()))
     }
 
     /// Checks the floors of the due index, for maintenance. `scan` gets the levels with their
@@ -95,6 +102,24 @@ impl QueueFloors {
     }
 }
 
+/// Charges a scan that has taken long, so that the next one waits for it. An ERROR ends it too.
+struct Charged<'a> {
+    bucket: usize,
+    name: &'a Name,
+    began: i64,
+}
+
+impl Drop for Charged<'_> {
+    fn drop(&mut self) {
+        let duration = (time::clock() - self.began).max(0);
+        if duration > FULL_SCAN_INTERVAL_US / FULL_SCAN_SHARE {
+            let wait = duration.saturating_mul(FULL_SCAN_SHARE);
+            let until = self.began.saturating_add(wait);
+            Memory::read(self.bucket, |b| b.postpone_full_scan(self.name, until));
+        }
+    }
+}
+
 /// Runs a scan if one is due, and notes what it finds below the floors. `state` is the word for
 /// the documents in messages.
 fn check(name: &Name, state: &str, queue: &str, scan: impl FnOnce() -> Vec<(i32, Key)>) {
@@ -107,12 +132,13 @@ fn check(name: &Name, state: &str, queue: &str, scan: impl FnOnce() -> Vec<(i32,
         return;
     }
     increment(|c| &c.full_scans);
+    let charged = Charged {
+        bucket,
+        name,
+        began,
+    };
     let found = scan();
-    let duration = (time::clock() - began).max(0);
-    if duration > FULL_SCAN_INTERVAL_US / FULL_SCAN_SHARE {
-        let until = began.saturating_add(duration.saturating_mul(FULL_SCAN_SHARE));
-        Memory::read(bucket, |b| b.postpone_full_scan(name, until));
-    }
+    drop(charged);
     // A document that appeared after the floors were read was noted before the scan could see it.
     // Its floor is below it by now, so it does not count as missed.
     let missed = Memory::write(bucket, |b| {

@@ -3,8 +3,9 @@
 use crate::domain::status::Status;
 use crate::pg::session;
 use crate::pg::spi;
+use crate::pg::subtransaction;
 use crate::pg::value::Arg;
-use crate::ready::floors::QueueFloors;
+use crate::ready::floors::{self, QueueFloors};
 use crate::ready::group::View;
 use crate::ready::key::{DueKey, Key, PickKey};
 use crate::store::open_queue::Queue;
@@ -96,31 +97,37 @@ static LIST_READY: Statement = Statement::new(
 /// The floors stay as they are. To forget them instead would have each pick read over the entries of all
 /// documents that are gone and that vacuum could not remove: millions, while an old snapshot is held.
 pub fn check_all(queue: &Queue) {
+    if session::keeps_snapshot() {
+        // This transaction could not lock documents that others have changed since its snapshot.
+        floors::forget(queue.table);
+        return;
+    }
     let Some(floors) = queue.floors() else {
         return;
     };
     check_due_floors(queue, &floors);
-    if session::keeps_snapshot() {
-        return;
-    }
     for version in floors.versions() {
-        floors.full_scan_below(version, queue.name.as_str(), |levels| {
-            levels
-                .iter()
-                // Nothing is below a floor that was never advanced.
-                .filter(|level| level.floor != Key::FIRST)
-                .flat_map(|level| ready_below(queue, version, level))
-                .collect()
+        // The locks go at once, because `cmp` has other work to do. What was noted stays.
+        subtransaction::roll_back_unless_kept(|| {
+            floors.full_scan_below(version, queue.name.as_str(), |priority| {
+                match floors.floor(version, priority) {
+                    // Nothing is below a floor that was never advanced.
+                    Some(floor) if floor != Key::FIRST.pick() => {
+                        ready_below(queue, version, priority, floor)
+                    }
+                    _ => Vec::new(),
+                }
+            });
+            ((), false)
         });
     }
 }
 
-/// Lists the ready documents of a priority below its floor: the priority, and the key.
-fn ready_below(queue: &Queue, version: i32, level: &View) -> Vec<(i32, PickKey)> {
-    let floor = level.floor.pick();
+/// Lists the keys of the ready documents of a priority below its floor.
+fn ready_below(queue: &Queue, version: i32, priority: i32, floor: PickKey) -> Vec<PickKey> {
     let args = [
         Arg::from(version),
-        Arg::from(level.id),
+        Arg::from(priority),
         Arg::timestamp(floor.next_iteration),
         Arg::from(floor.attempts),
         Arg::from(floor.seq),
@@ -130,7 +137,7 @@ fn ready_below(queue: &Queue, version: i32, level: &View) -> Vec<(i32, PickKey)>
         let rows = queue.run(spi, &LIST_READY, &args);
         let key = |row| {
             let (time, attempts) = (rows.timestamp(row, 1)?, rows.get(row, 2)?);
-            Some((level.id, PickKey::new(time, attempts, rows.get(row, 3)?)))
+            Some(PickKey::new(time, attempts, rows.get(row, 3)?))
         };
         (0..rows.len()).filter_map(key).collect()
     })

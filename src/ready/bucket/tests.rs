@@ -160,8 +160,28 @@ fn an_advance_of_an_earlier_life_ends_in_no_later_one() {
 fn a_forgotten_group_is_unknown() {
     let mut b = ready(&[0]);
     assert!(advance(&mut b, Key::LAST));
-    b.forget(&NAME);
+    b.forget_group(&NAME);
     assert!(matches!(b.levels(&NAME, 7, 1), Known::Unknown));
+    let mut b = ready(&[0]);
+    b.forget(NAME.database, NAME.table);
+    assert!(matches!(b.levels(&NAME, 7, 1), Known::Unknown));
+}
+
+#[test]
+fn a_table_gives_up_the_slots_that_nobody_uses_and_gets_its_new_owner() {
+    let mut b = ready(&[0]);
+    let used = Name { version: 1, ..NAME };
+    let now = UNUSED_AFTER_US + 2;
+    let token = b.begin_discovery(used, OWNER, 7, now);
+    b.complete_discovery(&used, token, Some(&[0]), now);
+    assert!(b.is_outdated(NAME.database, NAME.table, OWNER, now));
+    assert!(!b.is_outdated(NAME.database, NAME.table + 1, OWNER, now));
+    b.renew(NAME.database, NAME.table, OWNER, now);
+    assert!(!b.contains(&NAME) && b.contains(&used));
+    assert!(!b.is_outdated(NAME.database, NAME.table, OWNER, now));
+    assert!(b.is_outdated(NAME.database, NAME.table, OWNER + 1, now));
+    b.renew(NAME.database, NAME.table, OWNER + 1, now);
+    assert!(!b.is_outdated(NAME.database, NAME.table, OWNER + 1, now));
 }
 
 #[test]
