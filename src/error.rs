@@ -8,9 +8,7 @@ use pgrx::{PgLogLevel, PgSqlErrorCode};
 
 use crate::domain::invalid::Invalid;
 use crate::domain::status::Status;
-use crate::domain::wording::{
-    Writer, describe, describe_lost, describe_right, describe_writer, shorten,
-};
+use crate::domain::wording::{describe, describe_lost, describe_right, shorten};
 
 /// What can go wrong in a call, other than an error of the server.
 ///
@@ -158,8 +156,6 @@ pub enum Error {
     },
     #[error("table {table} of queue \"{queue}\" already exists, but the queue is not registered")]
     StrayTable { queue: String, table: String },
-    #[error("the name fetchq_data.{name} is in use by an index of role \"{owner}\"")]
-    NameInUse { name: String, owner: String },
     #[error("document \"{subject}\" of queue \"{queue}\" can neither be added nor found")]
     HiddenDocument { queue: String, subject: String },
     #[error(
@@ -268,35 +264,17 @@ pub enum Error {
         target: String,
         place: String,
     },
-    #[error(
-        "table fetchq_data.{table} belongs to role \"{table_owner}\", but queue \"{queue}\" belongs to role \"{owner}\""
-    )]
-    OtherOwner {
-        queue: String,
-        table: String,
-        table_owner: String,
-        owner: String,
-    },
     #[error("table fetchq_data.{table} is locked by another session")]
     TableBusy { table: String },
     #[error("table fetchq_data.{table} of queue \"{queue}\" does not exist")]
     TableMissing { queue: String, table: String },
     #[error(
-        "role \"{owner}\", which owns queue \"{queue}\", may not push into its dead-letter queue \"{target}\""
+        "role \"{role}\", which set the dead-letter queue of queue \"{queue}\", may not push into \"{target}\""
     )]
     MayNotMove {
         queue: String,
-        owner: String,
-        target: String,
-    },
-    #[error(
-        "documents of queue \"{queue}\" with an origin do not go to queue \"{target}\": {} can write into the first and may not push into the second", describe_writer(role, *.kind)
-    )]
-    MayNotCarry {
-        queue: String,
-        target: String,
         role: String,
-        kind: Writer,
+        target: String,
     },
     #[error("role {maker}, which made the schedule, {reason}")]
     MayNotPush { maker: String, reason: String },
@@ -372,7 +350,7 @@ impl Error {
             Self::InTransaction(_) => ERRCODE_ACTIVE_SQL_TRANSACTION,
             Self::NoDocument { .. } => ERRCODE_NO_DATA_FOUND,
             Self::ColumnType { .. } => ERRCODE_DATATYPE_MISMATCH,
-            Self::StrayTable { .. } | Self::NameInUse { .. } => ERRCODE_DUPLICATE_TABLE,
+            Self::StrayTable { .. } => ERRCODE_DUPLICATE_TABLE,
             Self::BadTrigger(_) => ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED,
             Self::FilterOfAll(_) => ERRCODE_CARDINALITY_VIOLATION,
             Self::BadDefault { .. } => ERRCODE_CONFIG_FILE_ERROR,
@@ -385,10 +363,8 @@ impl Error {
             | Self::NotCreator(_)
             | Self::NoRight { .. }
             | Self::MayNotMove { .. }
-            | Self::MayNotCarry { .. }
             | Self::MayNotPush { .. } => ERRCODE_INSUFFICIENT_PRIVILEGE,
             Self::NoUpdate => ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
-            Self::OtherOwner { .. } => ERRCODE_INVALID_OBJECT_DEFINITION,
             Self::TooManyLocks { .. } => ERRCODE_OUT_OF_MEMORY,
             Self::TooMuchToRead { .. } | Self::TooMuchHistory { .. } => {
                 ERRCODE_PROGRAM_LIMIT_EXCEEDED

@@ -222,7 +222,6 @@ pub extern "C-unwind" fn _PG_init() {
     }
     pg::session::reserve_settings_prefix();
     pg::invalidation::register();
-    pg::registry::install();
 }
 
 /// The configuration of the server that `cargo pgrx test` starts.

@@ -116,12 +116,12 @@ fn look(
     let mut next = i64::MAX;
     for part in names.chunks(QUEUES_AT_ONCE) {
         let first = tables.len();
+        let open = |name| Queue::open_for(name, Right::Read);
         let queues: Vec<Rc<Queue>> =
-            transactions.statement(|| part.iter().map(Queue::open).collect::<Result<_>>())?;
+            transactions.statement(|| part.iter().map(open).collect::<Result<_>>())?;
         tables.extend(queues.iter().map(|queue| queue.table.to_u32()));
         for (at, queue) in queues.iter().enumerate() {
-            let is_ready = || readiness(queue, version, time::clock());
-            match transactions.statement(|| queue.explain_denial(Right::Read, is_ready)) {
+            match transactions.statement(|| readiness(queue, version, time::clock())) {
                 Readiness::Now => return Ok(Ready::Queue(first + at)),
                 Readiness::NotBefore(time) => next = next.min(time),
             }

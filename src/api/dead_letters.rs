@@ -8,7 +8,6 @@ use crate::pg::call::Reply;
 use crate::store::dead_letters;
 use crate::store::doc_selection::BulkRequest;
 use crate::store::open_queue::Queue;
-use crate::store::owned_queue::OwnedQueue;
 use crate::store::redrive;
 use crate::store::rights::{self, Right};
 
@@ -49,6 +48,6 @@ fn queue_redrive(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
             limit,
             dry_run: call.opt_bool(3).unwrap_or(false),
         };
-        redrive::redrive(&OwnedQueue::open_for(&name, Right::Work)?, &request).map(Reply::count)
+        redrive::redrive(&Queue::open_for(&name, Right::Work)?, &request).map(Reply::count)
     })
 }

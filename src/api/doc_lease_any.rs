@@ -56,7 +56,7 @@ fn doc_lease_any(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
                 out,
                 is_over: false,
             };
-            queue.explain_denial(Right::Work, || doc_pick::pick(queue, pick))
+            doc_pick::pick(queue, pick)
         });
         Ok(out.done())
     })

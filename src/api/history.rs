@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::maintenance::retention;
 use crate::pg::call::Reply;
 use crate::store::history_list::{self, Page};
-use crate::store::owned_queue::OwnedQueue;
+use crate::store::open_queue::Queue;
 use crate::store::rights::{self, Right};
 
 /// `queue_trim_history(queue, max_docs) → affected`: removes documents that have been in
@@ -24,7 +24,7 @@ fn queue_trim_history(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
         let name = queue_name(call, 0)?;
         let limit = call.limit(1, "max_docs")?;
         let trimmed = rights::with(&name, Right::Manage, || {
-            retention::trim(&OwnedQueue::open(&name)?, limit)
+            retention::trim(&*Queue::open(&name)?, limit)
         });
         trimmed.map(Reply::count)
     })

@@ -6,8 +6,8 @@ use crate::api::entry::{respond, respond_always, respond_write, subject};
 use crate::domain::version::LIBRARY;
 use crate::error::Error;
 use crate::pg::call::Reply;
-use crate::pg::session;
 use crate::pg::value::Arg;
+use crate::pg::{acl, session};
 use crate::ready::floors;
 use crate::settings;
 use crate::signals::board;
@@ -52,7 +52,7 @@ fn upgrade_nothing(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
 #[pg_extern(sql = false)]
 fn destroy(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |_| {
-        if !info::owns_extension() {
+        if !acl::owns_extension() {
             return Err(Error::NotOwner);
         }
         info::destroy();

@@ -13,7 +13,7 @@ use crate::pg::value::Arg;
 use crate::pg::{relation, session};
 use crate::signals::board;
 use crate::store::maintenance as store;
-use crate::store::owned_queue::OwnedQueue;
+use crate::store::open_queue::Queue;
 use crate::store::rights::{self, Right};
 use crate::store::{grants, jobs};
 
@@ -63,13 +63,12 @@ fn mnt_run_all(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
 /// Runs one step of maintenance on a queue, for at most `max_docs` documents, with the rights of
 /// the owner of the documents. Fails with `UnknownQueue`, with `NegativeLimit` when `max_docs` is
 /// below 0, and with `NoRight`.
-fn run_step(call: &Call, run: impl FnOnce(&OwnedQueue, i32) -> Result<i32>) -> Result<Reply> {
+fn run_step(call: &Call, run: impl FnOnce(&Queue, i32) -> Result<i32>) -> Result<Reply> {
     let name = queue_name(call, 0)?;
     let limit = call.limit(1, "max_docs")?;
     rights::require(&name, Right::Work)?;
-    let queue = OwnedQueue::open(&name)?;
-    queue.authorize(documents::PRIVILEGES)?;
-    queue.act(|| run(&queue, limit)).map(Reply::int)
+    let queue = Queue::open(&name)?;
+    run(&queue, limit).map(Reply::int)
 }
 
 /// `mnt_make_pending(queue, max_docs) → affected_rows`: makes planned documents pending that

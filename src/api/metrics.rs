@@ -12,7 +12,7 @@ use crate::pg::time::{self, Interval};
 use crate::pg::value::Arg;
 use crate::store::metrics as store;
 use crate::store::metrics::SnapshotOf;
-use crate::store::owned_queue;
+use crate::store::queue;
 use crate::store::rights::{self, Right, Scope};
 
 /// `metric_get(queue) → (metric, current_value, last_update)`: all metrics of a queue, exact at
@@ -151,7 +151,7 @@ fn metric_compute(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
 fn metric_compute_all(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond(fcinfo, |call| {
         per_queue(call, Right::Read, |name| {
-            let counted = owned_queue::read_as_owner(name, &[], || store::compute(name));
+            let counted = queue::read_alone(name, &[], || store::compute(name));
             let counted: Option<Vec<i64>> = counted.transpose()?;
             Ok(counted.map(|values| gauges(&values, &QUEUE_ORDER)))
         })
@@ -174,7 +174,7 @@ fn metric_reset(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
 fn metric_reset_all(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
         per_queue(call, Right::Manage, |name| {
-            let values = owned_queue::act_as_owner(name, || store::reset(name));
+            let values = queue::alone(name, || store::reset(name));
             Ok(values.map(|values| gauges(&values, &QUEUE_ORDER)))
         })
     })

@@ -7,7 +7,7 @@ use crate::domain::retention;
 use crate::maintenance::retention as retain;
 use crate::pg::call::Reply;
 use crate::pg::value::Arg;
-use crate::store::owned_queue::OwnedQueue;
+use crate::store::open_queue::Queue;
 use crate::store::retention as store;
 use crate::store::rights::{self, Right};
 
@@ -37,8 +37,7 @@ fn queue_drop_logs(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
         let name = queue_name(call, 0)?;
         rights::require(&name, Right::Manage)?;
-        let removed =
-            OwnedQueue::open(&name).and_then(|queue| retain::logs_by_setting(&queue, None));
+        let removed = Queue::open(&name).and_then(|queue| retain::logs_by_setting(&queue, None));
         lenient(removed, 0).map(Reply::int)
     })
 }
@@ -52,7 +51,7 @@ fn queue_drop_logs_older(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
         let name = queue_name(call, 0)?;
         let age = interval_text(call, 1, "older_than")?.as_duration("older_than")?;
         rights::require(&name, Right::Manage)?;
-        let dropped = OwnedQueue::open(&name).and_then(|queue| {
+        let dropped = Queue::open(&name).and_then(|queue| {
             retain::logs(&queue, || {
                 store::drop_logs_older_than(&queue, age.arg(), None)
             })
@@ -69,7 +68,7 @@ fn queue_drop_logs_before(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
         let name = queue_name(call, 0)?;
         let before = Arg::timestamp(call.timestamp(1, "before")?);
         rights::require(&name, Right::Manage)?;
-        let dropped = OwnedQueue::open(&name)
+        let dropped = Queue::open(&name)
             .and_then(|queue| retain::logs(&queue, || store::drop_logs_before(&queue, before)));
         lenient(dropped, 0).map(Reply::int)
     })
@@ -82,7 +81,7 @@ fn queue_drop_metrics(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
         let name = queue_name(call, 0)?;
         rights::require(&name, Right::Manage)?;
-        let removed = OwnedQueue::open(&name).and_then(|queue| retain::metrics(&queue));
+        let removed = Queue::open(&name).and_then(|queue| retain::metrics(&queue));
         lenient(removed, 0).map(Reply::int)
     })
 }
@@ -96,7 +95,7 @@ fn queue_drop_metrics_by(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
         let name = queue_name(call, 0)?;
         let policy = retention::parse(&call.json(1, "policy")?.to_text())?;
         rights::require(&name, Right::Manage)?;
-        let removed = OwnedQueue::open(&name).and_then(|queue| retain::metrics_by(&queue, &policy));
+        let removed = Queue::open(&name).and_then(|queue| retain::metrics_by(&queue, &policy));
         lenient(removed, 0).map(Reply::int)
     })
 }

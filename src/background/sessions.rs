@@ -10,7 +10,7 @@ use crate::maintenance::runner;
 use crate::pg::planner::with_plain_search_path;
 use crate::pg::{process, time};
 use crate::signals::background_worker::BOUND_LEASES_LOOK_US;
-use crate::store::owned_queue::OwnedQueue;
+use crate::store::open_queue::Queue;
 use crate::store::worker_sessions::{self, BoundSessions};
 
 /// How often the process looks which sessions have ended, when some have bound leases:
@@ -162,7 +162,7 @@ fn apply_bindings(name: &str, bound: &BoundSessions) -> Result<(), String> {
         // The process is a superuser, so its statements must not find operators of other roles.
         with_plain_search_path(|| {
             // There is no queue to open when DDL has locked it, or when it was dropped meanwhile.
-            let queue = OwnedQueue::try_open(&name).ok().flatten();
+            let queue = Queue::try_open(&name).ok().flatten();
             if let Some(queue) = queue {
                 worker_sessions::apply_bindings(&queue, bound);
             }

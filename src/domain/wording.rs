@@ -56,25 +56,6 @@ pub fn describe_lost(found: Option<Option<Status>>) -> String {
     }
 }
 
-/// How a role can write into a queue.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Writer {
-    /// It owns the queue.
-    Owner,
-    /// It has privileges on the documents or on columns of them.
-    Grantee,
-    /// Every role has.
-    Public,
-}
-
-/// Describes a role that can write into a queue.
-pub fn describe_writer(role: &str, kind: Writer) -> String {
-    match kind {
-        Writer::Public => "every role".into(),
-        Writer::Owner | Writer::Grantee => format!("role \"{role}\""),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -2,7 +2,6 @@
 
 use super::Error;
 use crate::domain::invalid::Invalid;
-use crate::domain::wording::Writer;
 use crate::domain::{filter, history_filter, queue_settings, schedule, settlement, version};
 
 impl Error {
@@ -35,7 +34,6 @@ impl Error {
             Self::ReadOnly { standby: true, .. } => "Connect to the primary server.".into(),
             Self::ReadOnly { standby: false, .. } => "Call it in a read-write transaction.".into(),
             Self::StrayTable { table, .. } => format!("Drop or rename {table}, then create the queue."),
-            Self::NameInUse { name, .. } => format!("That role or a superuser can drop it: select indrelid::regclass from pg_index where indexrelid = 'fetchq_data.{name}'::regclass says which table has it. Then: alter table ... drop constraint \"{name}\""),
             Self::HiddenDocument { .. } => "A row-level security policy hides it, or a trigger suppresses the insert.".into(),
             Self::TooManyLocks { .. } => "Create the queues in several transactions, with 50 in each. Or raise max_locks_per_transaction, and restart the server.".into(),
             Self::HiddenQueue(_) => "A row-level security policy on fetchq.queues hides it, or a trigger suppresses the insert.".into(),
@@ -60,13 +58,9 @@ impl Error {
             Self::NotAdded { queue, .. } => format!("Nothing was added. A trigger suppresses the insert; \\d fetchq_data.\"{queue}__docs\" shows the triggers. Change it, or remove it."),
             Self::KeptAsItIs { queue, .. } => format!("A trigger suppresses the change, or a row-level security policy hides it; \\d fetchq_data.\"{queue}__docs\" shows both. The lease still holds."),
             Self::NotRemoved { .. } => "A row-level security policy hides them, or a trigger keeps them. Remove the policy or the trigger.".into(),
-            Self::OtherOwner { table, owner, .. } => format!("Maintenance acts as the owner of the documents, and touches no table of another role. Drop the table if it is not yours, or: alter table fetchq_data.{table} owner to \"{owner}\""),
             Self::TableBusy { .. } => "It is tried again.".into(),
             Self::TableMissing { .. } => "For the history, set it again with fetchq.queue_configure(), which creates it.".into(),
-            Self::MayNotMove { owner, target, .. } => format!("The owner of queue \"{target}\" can run: select fetchq.queue_grant('{target}', '{}', 'producer'). Policies on its documents must not restrict that role.", owner.replace('\'', "''")),
-            Self::MayNotCarry { target, role, kind: Writer::Owner, .. } => format!("The role could have changed them. The owner of queue \"{target}\" can run: select fetchq.queue_grant('{target}', '{}', 'producer')", role.replace('\'', "''")),
-            Self::MayNotCarry { queue, target, role, kind: Writer::Grantee } => format!("The role could have added or changed them. The owner of queue \"{target}\" can run: select fetchq.queue_grant('{target}', '{}', 'producer'). Or the owner of queue \"{queue}\" can remove what the role has written, and run: revoke insert, update, trigger on fetchq_data.\"{queue}__docs\" from \"{}\"", role.replace('\'', "''"), role.replace('"', "\"\"")),
-            Self::MayNotCarry { queue, kind: Writer::Public, .. } => format!("Anybody could have added or changed them. The owner of queue \"{queue}\" can remove what others have written, and run: revoke insert, update, trigger on fetchq_data.\"{queue}__docs\" from public"),
+            Self::MayNotMove { queue, role, target } => format!("The owner of queue \"{target}\" can run: select fetchq.queue_grant('{target}', '{}', 'producer'). Or a manager of queue \"{queue}\" that may push there can set it again with fetchq.queue_configure().", role.replace('\'', "''")),
             Self::TooMuchToRead { found, last, .. } => format!("Filter by the status planned, pending or active or by the beginning of the subject, which have an index. Or read in parts: max_docs => {found} for what was found, then go on with after => '{}'", last.replace('\'', "''")),
             Self::TooMuchHistory { found, last, .. } => format!("Filter by settled_since and settled_before, or by a longer beginning of the subject, which have an index. Or read in parts: max_docs => {found} for what was found, then go on with after => '{last}'"),
             Self::RegistryBusy(_) => "Try again; nothing is waited for. The view pg_locks shows who has locked it.".into(),
@@ -74,7 +68,7 @@ impl Error {
             Self::NoUpdate => "Run: alter extension fetchq update".into(),
             Self::NotOwner => "Connect as a superuser, or as the role that created the extension.".into(),
             Self::NoRight { role, queue, kind: Some(kind) } => format!("The owner of the queue can run: select fetchq.queue_grant('{queue}', '{}', '{kind}')", role.replace('\'', "''")),
-            Self::NoRight { queue, .. } => format!("Connect as the owner of fetchq_data.\"{queue}__docs\", or as a superuser."),
+            Self::NoRight { queue, .. } => format!("Connect as the owner of the queue, or as a superuser: select role from fetchq.queue_grants('{queue}') where kind = 'owner'"),
             Self::IncludedGrant { role, queue, held, .. } => format!("Run: select fetchq.queue_revoke('{queue}', '{}', '{held}')", role.replace('\'', "''")),
             Self::OtherGrantor { queue, .. } => format!("See who has granted what with \\dp fetchq_data.\"{queue}__docs\", and revoke the grant option of that role with: revoke … cascade"),
             Self::AlteredTable(_) => "Give the columns the types that fetchq has created, or create the index as a superuser.".into(),

@@ -5,9 +5,8 @@ use pgrx::PgSqlErrorCode;
 
 use crate::domain::names::QueueName;
 use crate::error::{self, Result};
-use crate::pg::role::Privilege;
 use crate::signals::progress;
-use crate::store::owned_queue::OwnedQueue;
+use crate::store::open_queue::Queue;
 use crate::store::{maintenance, worker_sessions};
 
 /// The number of documents that one run has changed.
@@ -24,9 +23,6 @@ pub struct Outcome {
     pub kill_failure: Option<String>,
 }
 
-/// What a caller needs who is not the owner of the documents.
-pub const PRIVILEGES: &[Privilege] = &[Privilege::Select, Privilege::Update];
-
 /// Makes planned documents pending at their time, and returns or kills documents whose lease has
 /// expired: up to `limit` documents each. It does nothing while another session has locked the
 /// table.
@@ -34,10 +30,9 @@ pub const PRIVILEGES: &[Privilege] = &[Privilege::Select, Privilege::Update];
 /// Fails with `Error::UnknownQueue`, with `Error::NoRight`, and with the errors of killing a
 /// document.
 pub fn run(name: &QueueName, limit: i32) -> Result<Outcome> {
-    let Some(queue) = OwnedQueue::try_open(name)? else {
+    let Some(queue) = Queue::try_open(name)? else {
         return Ok(Outcome::default());
     };
-    queue.authorize(PRIVILEGES)?;
     // The background worker does this for all queues at once, so `run_open` does not do it.
     for bound in worker_sessions::bound_sessions(Some(queue.id)).values() {
         worker_sessions::apply_bindings(&queue, bound);
@@ -52,11 +47,11 @@ pub fn run(name: &QueueName, limit: i32) -> Result<Outcome> {
 /// reported as a WARNING, and the rest is done.
 ///
 /// Fails with the errors of killing a document that stays in the table.
-pub fn run_open(queue: &OwnedQueue, limit: i32, kills: bool) -> Result<Outcome> {
-    queue.act(|| run_as_owner(queue, limit, kills))
+pub fn run_open(queue: &Queue, limit: i32, kills: bool) -> Result<Outcome> {
+    run_as_owner(queue, limit, kills)
 }
 
-fn run_as_owner(queue: &OwnedQueue, limit: i32, kills: bool) -> Result<Outcome> {
+fn run_as_owner(queue: &Queue, limit: i32, kills: bool) -> Result<Outcome> {
     let expired = if kills {
         maintenance::expire(queue, limit)?
     } else {

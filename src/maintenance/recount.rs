@@ -4,8 +4,7 @@
 
 use crate::domain::names::QueueName;
 use crate::error::Result;
-use crate::maintenance::documents::PRIVILEGES;
-use crate::store::owned_queue::OwnedQueue;
+use crate::store::open_queue::Queue;
 use crate::store::{floor_check, limits, metrics, ordering_setup, triggers, worker_sessions};
 
 /// Recounts the gauges of a queue and repairs its state. Returns how many gauges were wrong. It
@@ -13,19 +12,16 @@ use crate::store::{floor_check, limits, metrics, ordering_setup, triggers, worke
 ///
 /// Fails with `Error::UnknownQueue`, with `Error::NoRight`, and with the errors of the recount.
 pub fn run(name: &QueueName) -> Result<i32> {
-    let Some(queue) = OwnedQueue::try_open(name)? else {
+    let Some(queue) = Queue::try_open(name)? else {
         return Ok(0);
     };
-    queue.authorize(PRIVILEGES)?;
-    let repaired = queue.act(|| {
-        if queue.lacks_trigger() {
-            triggers::repair_ready_trigger(name);
-        }
-        floor_check::check_all(&queue);
-        limits::repair(&queue);
-        ordering_setup::repair(&queue);
-        metrics::recount(name)
-    })?;
+    if queue.lacks_trigger() {
+        triggers::repair_ready_trigger(name);
+    }
+    floor_check::check_all(&queue);
+    limits::repair(&queue);
+    ordering_setup::repair(&queue);
+    let repaired = metrics::recount(name)?;
     worker_sessions::delete_stale(&queue);
     Ok(repaired)
 }

@@ -4,19 +4,15 @@
 use crate::domain::names::QueueName;
 use crate::domain::retention;
 use crate::error::Result;
-use crate::pg::role::Privilege;
 use crate::pg::time::Interval;
 use crate::signals::progress;
 use crate::store::history;
-use crate::store::owned_queue::{OwnedQueue, Table};
+use crate::store::open_queue::{Queue, Table};
 use crate::store::retention as store;
 
 /// Rows of the log that one transaction removes at most, when the caller can begin another
 /// transaction. It bounds how long the rows stay locked.
 pub const LOG_BATCH: i32 = 10_000;
-
-/// What a caller needs on a table of the queue from which rows are removed.
-const PRIVILEGES: &[Privilege] = &[Privilege::Select, Privilege::Delete];
 
 /// Applies the retention of a queue's snapshots and log, and removes up to `limit` rows of the log.
 /// Returns whether rows may be left because of the limit. It leaves out what another session has
@@ -24,9 +20,9 @@ const PRIVILEGES: &[Privilege] = &[Privilege::Select, Privilege::Delete];
 ///
 /// Fails with `Error::UnknownQueue`, `Invalid::Retention` for a malformed policy,
 /// `Error::BadDuration` when the retention of the log is negative or infinite, and as
-/// `OwnedQueue::open_table` does.
+/// `Queue::open_table` does.
 pub fn run(name: &QueueName, limit: Option<i32>) -> Result<bool> {
-    let Some(queue) = OwnedQueue::try_open(name)? else {
+    let Some(queue) = Queue::try_open(name)? else {
         return Ok(false);
     };
     progress::add_rows(metrics(&queue)?);
@@ -38,18 +34,18 @@ pub fn run(name: &QueueName, limit: Option<i32>) -> Result<bool> {
 /// Applies the queue's own retention policy to its snapshots. Returns how many rows it has removed.
 ///
 /// Fails with `Error::UnknownQueue`, with `Invalid::Retention` for a malformed policy, and as
-/// `OwnedQueue::open_table` does.
-pub fn metrics(queue: &OwnedQueue) -> Result<i32> {
+/// `Queue::open_table` does.
+pub fn metrics(queue: &Queue) -> Result<i32> {
     let policy = retention::parse(&store::metrics_retention(&queue.name)?)?;
     metrics_by(queue, &policy)
 }
 
 /// Applies a retention policy to the snapshots of a queue. Returns how many rows it has removed.
 ///
-/// Fails as `OwnedQueue::open_table` does.
-pub fn metrics_by(queue: &OwnedQueue, policy: &[retention::Rule]) -> Result<i32> {
-    match queue.open_table("metrics", PRIVILEGES)? {
-        Table::Ready => queue.act(|| store::retain(&queue.name, policy)),
+/// Fails as `Queue::open_table` does.
+pub fn metrics_by(queue: &Queue, policy: &[retention::Rule]) -> Result<i32> {
+    match queue.lock_table("metrics") {
+        Table::Ready => store::retain(&queue.name, policy),
         Table::Busy | Table::Missing => Ok(0),
     }
 }
@@ -58,8 +54,8 @@ pub fn metrics_by(queue: &OwnedQueue, policy: &[retention::Rule]) -> Result<i32>
 /// it has removed.
 ///
 /// Fails with `Error::BadDuration` when the setting is negative or infinite, and as
-/// `OwnedQueue::open_table` does.
-pub fn logs_by_setting(queue: &OwnedQueue, limit: Option<i32>) -> Result<i32> {
+/// `Queue::open_table` does.
+pub fn logs_by_setting(queue: &Queue, limit: Option<i32>) -> Result<i32> {
     let age = Interval::parse(&store::logs_retention(queue)).as_duration("logs_retention")?;
     logs(queue, || {
         store::drop_logs_older_than(queue, age.arg(), limit.map(i64::from))
@@ -69,10 +65,10 @@ pub fn logs_by_setting(queue: &OwnedQueue, limit: Option<i32>) -> Result<i32> {
 /// Removes rows of a queue's log of errors as `remove` does, with the rights of the owner. Returns
 /// how many.
 ///
-/// Fails as `OwnedQueue::open_table` does.
-pub fn logs(queue: &OwnedQueue, remove: impl FnOnce() -> i32) -> Result<i32> {
-    match queue.open_table("logs", PRIVILEGES)? {
-        Table::Ready => Ok(queue.act(remove)),
+/// Fails as `Queue::open_table` does.
+pub fn logs(queue: &Queue, remove: impl FnOnce() -> i32) -> Result<i32> {
+    match queue.lock_table("logs") {
+        Table::Ready => Ok(remove()),
         Table::Busy | Table::Missing => Ok(0),
     }
 }
@@ -80,10 +76,10 @@ pub fn logs(queue: &OwnedQueue, remove: impl FnOnce() -> i32) -> Result<i32> {
 /// Removes documents that have been in the history of a queue for longer than it keeps them, the
 /// oldest first, at most `limit`. Returns how many.
 ///
-/// Fails as `OwnedQueue::open_table` does.
-pub fn trim(queue: &OwnedQueue, limit: i32) -> Result<i32> {
-    match queue.open_table("history", PRIVILEGES)? {
-        Table::Ready => Ok(queue.act(|| history::trim(queue, limit))),
+/// Fails as `Queue::open_table` does.
+pub fn trim(queue: &Queue, limit: i32) -> Result<i32> {
+    match queue.lock_table("history") {
+        Table::Ready => Ok(history::trim(queue, limit)),
         Table::Busy | Table::Missing => Ok(0),
     }
 }
@@ -102,13 +98,13 @@ pub struct HistoryOutcome {
 /// without a subject. With `in_parts` one batch of each is done, because the caller can begin
 /// another transaction. It does nothing while another session has locked the queue.
 ///
-/// Fails with `Error::UnknownQueue`, and as `OwnedQueue::open_table` does.
+/// Fails with `Error::UnknownQueue`, and as `Queue::open_table` does.
 pub fn run_history(
     name: &QueueName,
     after: Option<String>,
     in_parts: bool,
 ) -> Result<HistoryOutcome> {
-    let Some(queue) = OwnedQueue::try_open(name)? else {
+    let Some(queue) = Queue::try_open(name)? else {
         return Ok(HistoryOutcome::default());
     };
     let mut outcome = HistoryOutcome::default();
@@ -123,14 +119,13 @@ pub fn run_history(
     if !history::needs_sweep(&queue) {
         return Ok(outcome);
     }
-    queue.authorize(PRIVILEGES)?;
     if history::archives_settled(&queue) && !is_ready(&queue)? {
         return Ok(outcome);
     }
     outcome.after = after;
     loop {
         let from = outcome.after.as_deref().unwrap_or("");
-        let part = queue.act(|| history::sweep(&queue, from, history::BATCH));
+        let part = history::sweep(&queue, from, history::BATCH);
         progress::add_rows(part.removed);
         outcome.after = part.next;
         if in_parts || outcome.after.is_none() {
@@ -143,8 +138,8 @@ pub fn run_history(
 
 /// Returns whether the history of a queue can be written: false while another session has locked
 /// it.
-fn is_ready(queue: &OwnedQueue) -> Result<bool> {
-    match queue.open_table("history", &[])? {
+fn is_ready(queue: &Queue) -> Result<bool> {
+    match queue.lock_table("history") {
         Table::Ready => Ok(true),
         Table::Busy => Ok(false),
         Table::Missing => Err(queue.missing("history")),

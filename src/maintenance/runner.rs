@@ -18,7 +18,7 @@ use crate::signals::progress;
 use crate::store::jobs::{self, Job, Kind, Maintenance, Part, Wait};
 use crate::store::maintenance;
 use crate::store::metrics::SnapshotOf;
-use crate::store::owned_queue::OwnedQueue;
+use crate::store::open_queue::Queue;
 
 /// The result of running several jobs.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
@@ -178,7 +178,7 @@ pub fn run_document_maintenance(name: &QueueName, record_run: bool) -> Option<Do
     }
     // Another session that has locked the job runs it now and records that itself.
     let record_run = (record_run || failures > 0) && jobs::try_lock(job.id);
-    let queue = match OwnedQueue::try_open(name) {
+    let queue = match Queue::try_open(name) {
         Ok(Some(queue)) => queue,
         // DDL has locked the queue. The caller retries soon.
         Ok(None) => {

@@ -15,11 +15,11 @@ use crate::domain::rhythm::Rhythm;
 use crate::domain::schedule::{self, CatchUp};
 use crate::error::{self, Error, Result, raise};
 use crate::pg::json::Jsonb;
-use crate::pg::role::{self, Privilege};
+use crate::pg::role;
 use crate::pg::zone::ServerZone;
 use crate::pg::{subtransaction, time};
 use crate::store::doc_push::{self, NewDoc};
-use crate::store::owned_queue::OwnedQueue;
+use crate::store::open_queue::Queue;
 use crate::store::rights::{self, Right, Scope};
 use crate::store::schedules as store;
 use crate::store::schedules::{DueSchedule, NewSchedule, Timing};
@@ -94,25 +94,14 @@ pub fn run_one(
     }
 }
 
-/// Checks that the role that made a schedule may push into its queue, as when it pushed itself. The
-/// documents are then pushed with the rights of the owner of the queue, so that what the owner has
-/// attached to its table gains no rights of that role.
+/// Checks that the role that made a schedule may push into its queue, as when it pushed itself.
 ///
 /// Fails with `Error::MayNotPush`.
-fn check_maker(maker: Oid, queue: &OwnedQueue) -> Result<()> {
-    let reason = if !role::exists(maker) {
-        "no longer exists".to_owned()
-    } else if role::has_privileges_of(maker, queue.owner) {
-        return Ok(());
-    } else if !role::has_privilege(maker, queue.table, Privilege::Insert) {
-        format!("may not push into queue \"{}\"", queue.name)
-    } else if role::is_restricted_by_policies(maker, queue.table) {
-        format!(
-            "may not push into queue \"{}\" without the policies of its table",
-            queue.name
-        )
-    } else {
-        return Ok(());
+fn check_maker(maker: Oid, queue: &Queue) -> Result<()> {
+    let reason = match role::exists(maker) {
+        true if rights::may_push(maker, queue.table) => return Ok(()),
+        true => format!("may not push into queue \"{}\"", queue.name),
+        false => "no longer exists".to_owned(),
     };
     Err(Error::MayNotPush {
         maker: format!("\"{}\"", role::name(maker)),
@@ -136,20 +125,18 @@ fn push_ticks(claimed: &DueSchedule, now: i64) -> Result<i32> {
         catch_up,
         claimed.catch_up_limit.max(1).unsigned_abs() as usize,
     );
-    let Some(queue) = OwnedQueue::try_open(&name)? else {
+    let Some(queue) = Queue::try_open(&name)? else {
         store::postpone(&claimed.name, now.saturating_add(LOCKED_RETRY_US));
         return Ok(0);
     };
     check_maker(claimed.made_by, &queue)?;
     let jitter_us = interval_us(claimed.jitter);
-    let queued = queue.act(|| {
-        due.push.iter().try_fold(0, |queued, tick| {
-            let subject = schedule::subject(&claimed.name, *tick);
-            let delay = schedule::jitter(&claimed.name, *tick, jitter_us);
-            let at = time::from_unix(*tick).saturating_add(delay);
-            // A document that exists is not created again. Its tick has happened already.
-            Ok::<i32, Error>(queued + push(claimed, &queue, &subject, at)?)
-        })
+    let queued = due.push.iter().try_fold(0, |queued, tick| {
+        let subject = schedule::subject(&claimed.name, *tick);
+        let delay = schedule::jitter(&claimed.name, *tick, jitter_us);
+        let at = time::from_unix(*tick).saturating_add(delay);
+        // A document that exists is not created again. Its tick has happened already.
+        Ok::<i32, Error>(queued + push(claimed, &queue, &subject, at)?)
     })?;
     store::move_on(
         &claimed.name,
@@ -161,7 +148,7 @@ fn push_ticks(claimed: &DueSchedule, now: i64) -> Result<i32> {
 }
 
 /// Pushes the document of a tick. Returns how many documents it has created: 1 or 0.
-fn push(of: &DueSchedule, queue: &OwnedQueue, subject: &str, next_iteration: i64) -> Result<i32> {
+fn push(of: &DueSchedule, queue: &Queue, subject: &str, next_iteration: i64) -> Result<i32> {
     let doc = NewDoc {
         subject: names::check_subject(subject)?,
         version: of.version,
@@ -182,11 +169,11 @@ fn push(of: &DueSchedule, queue: &OwnedQueue, subject: &str, next_iteration: i64
 /// Fails with `Error::UnknownSchedule`, `Error::UnknownQueue` and `Error::MayNotPush`.
 pub fn tick(name: &str) -> Result<(String, bool)> {
     let schedule = store::get(name).ok_or_else(|| Error::UnknownSchedule(name.to_owned()))?;
-    let queue = OwnedQueue::open_for(&QueueName::parse(&schedule.queue)?, Right::Manage)?;
+    let queue = Queue::open_for(&QueueName::parse(&schedule.queue)?, Right::Manage)?;
     check_maker(schedule.made_by, &queue)?;
     let tick = time::to_unix(time::now());
     let subject = schedule::subject(&schedule.name, tick);
-    let queued = queue.act(|| push(&schedule, &queue, &subject, time::from_unix(tick)))?;
+    let queued = push(&schedule, &queue, &subject, time::from_unix(tick))?;
     Ok((subject, queued > 0))
 }
 

@@ -2,9 +2,8 @@
 
 use crate::domain::names::QueueName;
 use crate::error::Result;
-use crate::pg::role::Privilege;
 use crate::store::metrics::{self, SnapshotOf};
-use crate::store::owned_queue::{OwnedQueue, Table};
+use crate::store::open_queue::{Queue, Table};
 
 /// Takes a snapshot of the metrics of a queue, and returns how many rows it has written. It writes
 /// none while another session has locked the queue.
@@ -12,11 +11,11 @@ use crate::store::owned_queue::{OwnedQueue, Table};
 /// Fails with `Error::UnknownQueue`, with `Error::OtherOwner` when the table of the snapshots
 /// belongs to another role than the documents, and with `Error::NoRight`.
 pub fn run(name: &QueueName, which: SnapshotOf) -> Result<i32> {
-    let Some(queue) = OwnedQueue::try_open(name)? else {
+    let Some(queue) = Queue::try_open(name)? else {
         return Ok(0);
     };
-    match queue.open_table("metrics", &[Privilege::Insert])? {
-        Table::Ready => Ok(queue.act(|| metrics::snap(name, which))),
+    match queue.lock_table("metrics") {
+        Table::Ready => Ok(metrics::snap(name, which)),
         Table::Busy => Ok(0),
         Table::Missing => Err(queue.missing("metrics")),
     }

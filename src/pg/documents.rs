@@ -11,9 +11,7 @@
 
 use pgrx::pg_sys;
 
-use crate::pg::documents_check::{
-    Access, COLUMNS, Indexes, TYPES, has_privileges, is_as_created, is_usable, may_use_schema,
-};
+use crate::pg::documents_check::{Access, COLUMNS, Indexes, TYPES, is_as_created, is_usable};
 use crate::pg::index_walk::{
     COMPARE_INT4, COMPARE_INT8, COMPARE_TIMESTAMPTZ, begin_scan, equal, row_from, row_members,
     scan_key,
@@ -154,7 +152,8 @@ pub struct Documents {
 impl Documents {
     /// Opens a table for one kind of access. Returns None where the executor is needed.
     ///
-    /// The caller has locked the table in the mode ROW EXCLUSIVE.
+    /// The caller has locked the table in the mode ROW EXCLUSIVE, and has checked the rights of
+    /// the session.
     pub fn open(table: pg_sys::Oid, indexes: &Indexes, access: Access) -> Option<Self> {
         // SAFETY: These are plain variables and caches of this backend. The table is locked,
         // so it and its indexes exist. What is opened here is closed by `drop`, or by the end
@@ -163,12 +162,11 @@ impl Documents {
             let permission_hook = &raw const pg_sys::ExecutorCheckPerms_hook;
             if pg_sys::XactIsoLevel > pg_sys::XACT_READ_COMMITTED as i32
                 || (*permission_hook).is_some()
-                || !has_privileges(table, access)
             {
                 return None;
             }
             let table = pg_sys::table_open(table, pg_sys::NoLock as i32);
-            if !is_as_created(table, indexes) || !may_use_schema(table) {
+            if !is_as_created(table, indexes) {
                 pg_sys::table_close(table, pg_sys::NoLock as i32);
                 return None;
             }

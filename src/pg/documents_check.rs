@@ -49,7 +49,7 @@ pub struct Indexes {
 
 /// What the caller will do with the documents.
 ///
-/// It decides which privileges are checked and which indexes are opened.
+/// It decides which indexes are opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Access {
     /// Documents are inserted.
@@ -60,47 +60,6 @@ pub enum Access {
     Delete,
     /// Documents that are ready are read in order and deleted.
     DeleteReady,
-}
-
-/// Returns whether the caller has the privileges for this access to all columns.
-///
-/// # Safety
-///
-/// Must be called in a transaction.
-pub unsafe fn has_privileges(table: pg_sys::Oid, access: Access) -> bool {
-    let modes = match access {
-        Access::Insert => [pg_sys::ACL_INSERT, pg_sys::ACL_SELECT],
-        Access::Update => [pg_sys::ACL_UPDATE, pg_sys::ACL_SELECT],
-        Access::Delete | Access::DeleteReady => [pg_sys::ACL_DELETE, pg_sys::ACL_SELECT],
-    };
-    // SAFETY: This reads the system cache. Each mode is checked by itself, because the
-    // function accepts any one of several.
-    unsafe {
-        let role = pg_sys::GetUserId();
-        modes.iter().all(|mode| {
-            pg_sys::pg_class_aclcheck(table, role, pg_sys::AclMode::from(*mode))
-                == pg_sys::AclResult::ACLCHECK_OK
-        })
-    }
-}
-
-/// Returns whether the caller may use the schema of a table.
-///
-/// # Safety
-///
-/// `table` is open.
-pub unsafe fn may_use_schema(table: pg_sys::Relation) -> bool {
-    // SAFETY: The relation is open. The function reads the system cache.
-    unsafe {
-        let schema = (*(*table).rd_rel).relnamespace;
-        let role = pg_sys::GetUserId();
-        let usage = pg_sys::AclMode::from(pg_sys::ACL_USAGE);
-        #[cfg(any(feature = "pg13", feature = "pg14", feature = "pg15"))]
-        let result = pg_sys::pg_namespace_aclcheck(schema, role, usage);
-        #[cfg(not(any(feature = "pg13", feature = "pg14", feature = "pg15")))]
-        let result = pg_sys::object_aclcheck(pg_sys::NamespaceRelationId, schema, role, usage);
-        result == pg_sys::AclResult::ACLCHECK_OK
-    }
 }
 
 /// Returns whether a table has exactly the columns and the indexes that fetchq created, and

@@ -29,7 +29,6 @@ pub mod procedure;
 pub mod process;
 mod process_settings;
 pub mod random;
-pub mod registry;
 pub mod relation;
 pub mod role;
 pub mod row_sink;

@@ -215,14 +215,6 @@ pub fn keep<R>(body: impl FnOnce() -> R) -> R {
     }
 }
 
-/// Runs `work`. When the server denies it something, because the role lacks a privilege, passes the
-/// message to `explain`, which may raise another ERROR instead. It must not write: what has failed
-/// is not rolled back yet.
-pub fn replace_denial<R>(work: impl FnOnce() -> R, explain: impl FnOnce(&str)) -> R {
-    let is_denial = |code| code == PgSqlErrorCode::ERRCODE_INSUFFICIENT_PRIVILEGE;
-    replace(work, is_denial, explain)
-}
-
 /// Runs `work`, which reads a value from a text. When the server cannot read it, passes the message
 /// to `explain`, which may raise another ERROR instead.
 pub fn replace_bad_value<R>(work: impl FnOnce() -> R, explain: impl FnOnce(&str)) -> R {

@@ -86,8 +86,16 @@ pub(super) fn plan(ptr: pg_sys::SPIPlanPtr) {
 
 /// Runs `work` under another value of a setting, as the SET clause of a function does.
 fn with_setting<R>(name: &CStr, value: &CStr, work: impl FnOnce() -> R) -> R {
-    // SAFETY: The nest level is closed below, or by the end of the (sub)transaction after an
-    // ERROR.
+    let level = begin_setting(name, value);
+    let result = work();
+    end_settings(level);
+    result
+}
+
+/// Gives a setting another value until [`end_settings`]. Returns the level of settings for it.
+fn begin_setting(name: &CStr, value: &CStr) -> i32 {
+    // SAFETY: The nest level is closed by `end_settings`, or by the end of the (sub)transaction
+    // after an ERROR.
     unsafe {
         let level = pg_sys::NewGUCNestLevel();
         pg_sys::set_config_option(
@@ -100,10 +108,14 @@ fn with_setting<R>(name: &CStr, value: &CStr, work: impl FnOnce() -> R) -> R {
             0,
             false,
         );
-        let result = work();
-        pg_sys::AtEOXact_GUC(true, level);
-        result
+        level
     }
+}
+
+/// Gives the settings of a level the values that they had before.
+pub(super) fn end_settings(level: i32) {
+    // SAFETY: The level was begun by `begin_setting`.
+    unsafe { pg_sys::AtEOXact_GUC(true, level) };
 }
 
 /// Runs `work` with only the system catalogs in the search path.
@@ -111,7 +123,23 @@ fn with_setting<R>(name: &CStr, value: &CStr, work: impl FnOnce() -> R) -> R {
 /// Statements then find no objects of users, and the server writes out expressions with
 /// qualified names.
 pub fn with_plain_search_path<R>(work: impl FnOnce() -> R) -> R {
-    with_setting(c"search_path", c"pg_catalog, pg_temp", work)
+    let level = begin_plain_search_path();
+    let result = work();
+    level.into_iter().for_each(end_settings);
+    result
+}
+
+const PLAIN_SEARCH_PATH: &CStr = c"pg_catalog, pg_temp";
+
+/// Sets the search path of [`with_plain_search_path`] until [`end_settings`]; None where it is set
+/// already.
+pub(super) fn begin_plain_search_path() -> Option<i32> {
+    // SAFETY: This is a plain variable of this backend, a C string or NULL.
+    let is_set = unsafe {
+        let path = pg_sys::namespace_search_path;
+        !path.is_null() && CStr::from_ptr(path) == PLAIN_SEARCH_PATH
+    };
+    (!is_set).then(|| begin_setting(c"search_path", PLAIN_SEARCH_PATH))
 }
 
 /// Runs `work`, whose statements are planned to read by an index in its order: the statistics of the
@@ -140,7 +168,7 @@ pub fn with_short_lock_waits<R>(work: impl FnOnce() -> R) -> R {
 
 /// Runs `work`, which defines tables and indexes, with the settings that every role has at first:
 /// where and how the tables are stored is not for the caller to choose.
-pub(super) fn with_plain_storage<R>(work: impl FnOnce() -> R) -> R {
+pub fn with_plain_storage<R>(work: impl FnOnce() -> R) -> R {
     with_setting(c"default_tablespace", c"", || {
         with_setting(c"default_table_access_method", c"heap", work)
     })

@@ -13,7 +13,7 @@ use pgrx::{PgTryBuilder, pg_sys};
 
 use crate::error;
 use crate::pg::process_settings::ServerSettings;
-use crate::pg::{catalog, errno, role, session, version};
+use crate::pg::{catalog, errno, session, version};
 
 /// The latch of a process in shared memory, which wakes the process from `sleep`.
 pub struct Latch(AtomicPtr<pg_sys::Latch>);
@@ -307,9 +307,6 @@ pub fn transaction_with_any_catalog<R>(work: impl FnOnce() -> R) -> Result<R, St
             // The launcher has no database.
             if pg_sys::MyDatabaseId != pg_sys::InvalidOid {
                 catalog::lock_extension();
-                // What an owner has deferred to the commit would run with the rights of this
-                // process there.
-                role::make_constraints_immediate();
             }
             pg_sys::PushActiveSnapshot(pg_sys::GetTransactionSnapshot());
             let result = work();

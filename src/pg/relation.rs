@@ -25,12 +25,6 @@ pub fn lookup_data_index(name: &str, table: pg_sys::Oid) -> Option<pg_sys::Oid> 
     })
 }
 
-/// Returns the role that owns the relation of any kind that has a name in the schema `fetchq_data`.
-/// None when the name is free. Takes no lock.
-pub fn owner_of_name(name: &str) -> Option<pg_sys::Oid> {
-    lookup("fetchq_data", name).and_then(owner_of)
-}
-
 /// Looks up a table, index or other relation in a schema. Takes no lock.
 pub fn lookup(schema: &str, name: &str) -> Option<pg_sys::Oid> {
     // SAFETY: Both functions look a name up in the system caches and return 0 when it does not
@@ -275,6 +269,25 @@ pub fn queue_of_table(table: u32) -> Option<String> {
     }
 }
 
+/// Returns the role that owns a schema. None when the schema does not exist. Takes no lock.
+pub(super) fn owner_of_schema(name: &str) -> Option<pg_sys::Oid> {
+    // SAFETY: The system cache returns a row of pg_namespace, or NULL. It is released after the
+    // column is read.
+    unsafe {
+        let tuple = pg_sys::SearchSysCache1(
+            pg_sys::SysCacheIdentifier::NAMESPACENAME as i32,
+            pg_sys::Datum::from(c_string(name)),
+        );
+        if tuple.is_null() {
+            return None;
+        }
+        let row = &*pg_sys::heap_tuple_get_struct::<pg_sys::FormData_pg_namespace>(tuple);
+        let owner = row.nspowner;
+        pg_sys::ReleaseSysCache(tuple);
+        Some(owner)
+    }
+}
+
 /// Returns the role that owns a table, or None when the table does not exist.
 pub fn owner_of_table(table: pg_sys::Oid) -> Option<pg_sys::Oid> {
     // SAFETY: The table is opened for reading and closed again.
@@ -355,25 +368,5 @@ pub(super) fn exists(table: pg_sys::Oid) -> bool {
             pg_sys::Datum::from(0),
             pg_sys::Datum::from(0),
         )
-    }
-}
-
-/// Returns whether all columns of a table have types of PostgreSQL itself. The operators, casts
-/// and functions for these types are its own too, so that a statement that names only columns of
-/// this table, and no function, runs no code of a user. The caller has locked the table.
-pub fn has_only_builtin_types(table: pg_sys::Oid) -> bool {
-    // SAFETY: The table is opened for reading and closed again. Its descriptor has as many
-    // columns as it says.
-    unsafe {
-        let relation = pg_sys::try_relation_open(table, pg_sys::AccessShareLock as i32);
-        if relation.is_null() {
-            return false;
-        }
-        let desc = (*relation).rd_att;
-        let is_builtin = (1..=(*desc).natts).all(|number| {
-            pg_sys::SPI_gettypeid(desc, number).to_u32() < pg_sys::FirstNormalObjectId
-        });
-        pg_sys::relation_close(relation, pg_sys::AccessShareLock as i32);
-        is_builtin
     }
 }

@@ -8,39 +8,20 @@ use std::marker::PhantomData;
 
 use pgrx::{FromDatum, IntoDatum, pg_sys};
 
-use crate::pg::registry::OwnStatement;
+use crate::pg::role::ActingAsOwner;
 use crate::pg::snapshot::Snapshot;
 use crate::pg::text::c_string;
 use crate::pg::value::Arg;
 use crate::pg::{operators, planner};
 
 /// A prepared statement, which is freed when this is dropped.
-pub struct Plan {
-    ptr: pg_sys::SPIPlanPtr,
-    /// The text of the statement, which the plan keeps.
-    text: *const std::ffi::c_char,
-}
-
-impl Plan {
-    /// Has the server keep a plan that SPI has prepared.
-    unsafe fn keep(ptr: pg_sys::SPIPlanPtr) -> Self {
-        // SAFETY: The caller passes a plan of one statement. The list of its sources has one
-        // element, and lives as long as the plan.
-        unsafe {
-            check("SPI_keepplan", pg_sys::SPI_keepplan(ptr));
-            let sources = pg_sys::SPI_plan_get_plan_sources(ptr);
-            let source: *mut pg_sys::CachedPlanSource = (*(*sources).elements).ptr_value.cast();
-            let text = (*source).query_string;
-            Self { ptr, text }
-        }
-    }
-}
+pub struct Plan(pg_sys::SPIPlanPtr);
 
 impl Drop for Plan {
     fn drop(&mut self) {
-        // SAFETY: `ptr` came from SPI_keepplan, and nothing else frees it. Plans are dropped
-        // only between calls, because code that runs one has an Rc to its owner.
-        unsafe { pg_sys::SPI_freeplan(self.ptr) };
+        // SAFETY: It came from SPI_keepplan, and nothing else frees it. Plans are dropped only
+        // between calls, because code that runs one has an Rc to its owner.
+        unsafe { pg_sys::SPI_freeplan(self.0) };
     }
 }
 
@@ -94,7 +75,7 @@ impl Spi {
         // types.
         unsafe {
             let text = c_string(&operators::expand(sql));
-            let _own = OwnStatement::begin(text);
+            let _acting = ActingAsOwner::begin();
             let ptr = pg_sys::SPI_prepare_cursor(
                 text,
                 oids.len() as i32,
@@ -104,7 +85,8 @@ impl Spi {
             if ptr.is_null() {
                 check("SPI_prepare_cursor", pg_sys::SPI_result.min(-1));
             }
-            Plan::keep(ptr)
+            check("SPI_keepplan", pg_sys::SPI_keepplan(ptr));
+            Plan(ptr)
         }
     }
 
@@ -113,8 +95,8 @@ impl Spi {
     /// `args` has a value for each parameter of the statement, of the type for which it was
     /// prepared.
     pub fn run(&self, plan: &Plan, args: &[Arg]) -> Rows<'_> {
-        let _own = OwnStatement::begin(plan.text);
-        planner::plan(plan.ptr);
+        let _acting = ActingAsOwner::begin();
+        planner::plan(plan.0);
         planner::with_generic_plans(|| self.execute(plan, args))
     }
 
@@ -124,8 +106,8 @@ impl Spi {
     /// This is for data that must agree with the catalog, which the server always reads with a
     /// new snapshot.
     pub fn run_latest(&self, plan: &Plan, args: &[Arg]) -> Rows<'_> {
-        let _own = OwnStatement::begin(plan.text);
-        planner::plan(plan.ptr);
+        let _acting = ActingAsOwner::begin();
+        planner::plan(plan.0);
         planner::with_generic_plans(|| {
             // SAFETY: The snapshot is popped below. After an ERROR the end of the
             // (sub)transaction pops it. With read_only, SPI uses this snapshot.
@@ -141,8 +123,8 @@ impl Spi {
 
     /// Runs a prepared read with this snapshot, so that several reads see the same.
     pub fn run_in(&self, plan: &Plan, args: &[Arg], snapshot: &Snapshot) -> Rows<'_> {
-        let _own = OwnStatement::begin(plan.text);
-        planner::plan(plan.ptr);
+        let _acting = ActingAsOwner::begin();
+        planner::plan(plan.0);
         planner::with_generic_plans(|| {
             // SAFETY: As in `run_latest`. The snapshot is registered while it is borrowed.
             unsafe {
@@ -165,13 +147,8 @@ impl Spi {
         // Without read_only SPI takes a new snapshot, so that a statement sees the changes of
         // the statement before it. That assigns no transaction ID.
         unsafe {
-            let code = pg_sys::SPI_execute_plan(
-                plan.ptr,
-                datums.as_mut_ptr(),
-                nulls.as_ptr(),
-                read_only,
-                0,
-            );
+            let code =
+                pg_sys::SPI_execute_plan(plan.0, datums.as_mut_ptr(), nulls.as_ptr(), read_only, 0);
             check("SPI_execute_plan", code);
             Rows::take()
         }
@@ -181,11 +158,11 @@ impl Spi {
     ///
     /// Markers of operators in `sql` are expanded, see [`operators::expand`].
     ///
-    /// The only names in `sql` are those of tables of fetchq, so the caller needs no rights on
-    /// the registry, see [`crate::pg::registry`].
+    /// It acts as the owner of the tables, as every statement of the library does, see
+    /// [`ActingAsOwner`]. The caller has checked the rights of the session.
     pub fn once(&self, sql: &str, args: &[Arg]) -> Rows<'_> {
         let text = c_string(&operators::expand(sql));
-        let _own = OwnStatement::begin(text);
+        let _acting = ActingAsOwner::begin();
         self.execute_text(text, args, false)
     }
 
@@ -193,7 +170,7 @@ impl Spi {
     /// snapshot for all its statements.
     pub fn once_latest(&self, sql: &str, args: &[Arg]) -> Rows<'_> {
         let text = c_string(&operators::expand(sql));
-        let _own = OwnStatement::begin(text);
+        let _acting = ActingAsOwner::begin();
         // SAFETY: The snapshot is popped below. After an ERROR the end of the (sub)transaction
         // pops it. With read_only, SPI uses this snapshot.
         unsafe {
@@ -205,13 +182,19 @@ impl Spi {
         }
     }
 
-    /// Plans and runs a statement once, under the settings of the session. The server gets
-    /// `sql` as it is.
+    /// As [`Self::once`], but the server gets `sql` as it is.
     ///
-    /// This is for a statement with identifiers of users. Such an identifier may contain the
-    /// text of a marker, which must stay as it is. Operators in `sql` must be qualified. All
-    /// rights are those of the caller, also where an identifier names a table of the registry.
+    /// This is for a statement with identifiers of users, which the server has quoted. Such an
+    /// identifier may contain the text of a marker, which must stay as it is. Operators in `sql`
+    /// must be qualified.
     pub fn once_verbatim(&self, sql: &str, args: &[Arg]) -> Rows<'_> {
+        let _acting = ActingAsOwner::begin();
+        self.execute_text(c_string(sql), args, false)
+    }
+
+    /// As [`Self::once_verbatim`], for a statement on tables of the caller: all rights are those of
+    /// the session, also where an identifier names a table of fetchq, and so is the search path.
+    pub fn once_as_caller(&self, sql: &str, args: &[Arg]) -> Rows<'_> {
         self.execute_text(c_string(sql), args, false)
     }
 

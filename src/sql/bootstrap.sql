@@ -11,8 +11,8 @@
 --    of a pick, so the statements behind hot functions name schemas and operators in full instead.
 --  * No function is STRICT: a NULL that has no meaning is an error that names the argument.
 --  * All functions run with the rights of the caller, and none in parallel workers. The library
---    reads and writes the tables of the schema fetchq with the rights of their owner (see
---    src/pg/registry.rs), after it has checked the rights of the caller on the queue.
+--    runs its statements as the owner of the schema fetchq_data (see src/pg/role.rs), after it has
+--    checked the rights of the caller on the queue.
 --  * Every function has a comment of one sentence. The reference is generated from these comments.
 
 -- The script runs as a superuser, and the schema of "create extension", often public, is in the
@@ -80,7 +80,10 @@ create table fetchq.queues (
     is_ordered boolean not null default false,
     max_active_per_key int,
     -- How long a lease lasts, where the worker does not say.
-    lease_duration interval not null default '5 minutes'
+    lease_duration interval not null default '5 minutes',
+    -- Who has set the dead-letter queue: documents move there as long as that role may push there.
+    -- NULL: everybody may. A name, so that a dump can be restored where the role does not exist.
+    dead_letter_by name
 );
 comment on table fetchq.queues is 'The registry: one row for each queue';
 

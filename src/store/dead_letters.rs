@@ -1,17 +1,13 @@
 //! Dead-letter queues: moving documents that failed too often there, and reviving one
 //! (`doc_revive`). `redrive.rs` brings many back.
 //!
-//! The owners of the two queues may not trust each other, and workers of the one need no rights on
-//! the other. So the documents are read from one queue in one statement, as the worker who settles
-//! them or for maintenance as the owner, and written into the other one in the next, as its owner,
-//! whoever settles them. The owner of the first queue must be able to push into the other one.
-//!
-//! A move inserts the document into the other queue first and removes it afterwards, in the
-//! order of subjects. Of two moves in opposite directions, each then finds its subject in use
-//! and generates another one. If the document were removed first, each would wait for the
-//! other.
+//! Workers need no rights on the dead-letter queue. The role that has set it has to be able to push
+//! there, at that time and at the time of the move.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
+use std::rc::Rc;
+
+use pgrx::pg_sys::Oid;
 
 use crate::domain::counter_events::Event;
 use crate::domain::names::QueueName;
@@ -20,18 +16,18 @@ use crate::domain::subjects;
 use crate::domain::timing::Tally;
 use crate::error::{Error, Result};
 use crate::pg::json::Jsonb;
-use crate::pg::spi::{self, Rows, Spi};
+use crate::pg::spi::{self, Spi};
 use crate::pg::value::Arg;
-use crate::pg::{session, time};
+use crate::pg::{role, session, time};
 use crate::store::bookkeeping::{documents_ready, subjects_settled};
 use crate::store::counter_log;
-use crate::store::doc_selection;
 use crate::store::history::{self, Outcome};
 use crate::store::history_worker::By;
 use crate::store::lease_check::{LeasedDoc, lease_error};
+use crate::store::move_documents::{Columns, Moving, move_documents};
 use crate::store::open_queue::Queue;
-use crate::store::owned_queue::OwnedQueue;
 use crate::store::policy::Keep;
+use crate::store::rights;
 use crate::store::statement::Statement;
 
 /// How many subjects are generated for a document whose own subject is in use in the
@@ -39,90 +35,77 @@ use crate::store::statement::Statement;
 /// it too.
 const MAX_RETRIES: usize = 10;
 
-// The documents as the dead-letter queue gets them, an array for each column. All columns have
-// types of PostgreSQL: a cast of a type that the owner of the queue has given to a column runs here,
-// and not as the owner of the dead-letter queue. $1, $2, $3: the
-// subjects, the subjects in the dead-letter queue, and the numbers there. $4: the name of the
-// queue. $5: the payload that the worker passed, or NULL. $6: how many iterations are not counted
-// yet. $7: why the worker has killed them, or NULL.
-const READ_DEAD_LETTERS: &str = "with doc as (
-        select i.name, i.seq, d.version, d.priority, d.created_at,
-            coalesce($5, d.payload::pg_catalog.jsonb) as payload, d.ordering_key, d.max_attempts,
-            coalesce($7, d.last_error::pg_catalog.text) as last_error,
-            d.headers, d.due_at, d.picked_at, d.progress, d.lease, d.worker_session,
-            pg_catalog.jsonb_build_object(
-                'queue', $4, 'subject', d.subject, 'version', d.version, 'attempts', d.attempts,
-                'iterations', d.iterations {+} $6, 'created_at', d.created_at,
-                'killed_at', pg_catalog.now(),
-                'error', coalesce($7, d.last_error::pg_catalog.text))
-            {||} case when d.origin is null then '{}'::pg_catalog.jsonb
-                else pg_catalog.jsonb_build_object('origin', d.origin) end as origin
-        from rows from (pg_catalog.unnest($1), pg_catalog.unnest($2), pg_catalog.unnest($3))
-            as i (subject, name, seq)
-        join only {docs} d on d.subject {=} i.subject)
-    select pg_catalog.array_agg(t.name),
-        pg_catalog.array_agg(t.seq),
-        pg_catalog.array_agg(t.version::pg_catalog.int4),
-        pg_catalog.array_agg(t.priority::pg_catalog.int4),
-        pg_catalog.array_agg(t.payload),
-        pg_catalog.array_agg(t.ordering_key::pg_catalog.text),
-        pg_catalog.array_agg(t.max_attempts::pg_catalog.int4),
-        pg_catalog.array_agg(t.last_error::pg_catalog.text),
-        pg_catalog.array_agg(t.origin::pg_catalog.jsonb),
-        pg_catalog.array_agg(t.headers::pg_catalog.jsonb),
-        pg_catalog.array_agg(t.due_at::pg_catalog.timestamptz),
-        pg_catalog.array_agg(t.picked_at::pg_catalog.timestamptz),
-        pg_catalog.array_agg(t.progress::pg_catalog.jsonb),
-        pg_catalog.array_agg(t.lease::pg_catalog.int8),
-        pg_catalog.array_agg(t.worker_session::pg_catalog.int8)
-    from doc t";
+// $4: the name of the queue. $5: the payload that the worker passed, or NULL. $6: how many iterations
+// are not counted yet. $7: why the worker has killed them, or NULL.
+const DEAD_LETTER: Columns = Columns {
+    subject: "i.name collate pg_catalog.\"C\"",
+    status: "{pending}",
+    iterations: "0",
+    next_iteration: "pg_catalog.now()",
+    created_at: "pg_catalog.now()",
+    last_iteration: "null",
+    payload: "coalesce($5, d.payload)",
+    last_error: "coalesce($7, d.last_error)",
+    origin: "pg_catalog.jsonb_build_object(
+            'queue', $4, 'subject', d.subject, 'version', d.version, 'attempts', d.attempts,
+            'iterations', d.iterations {+} $6, 'created_at', d.created_at,
+            'killed_at', pg_catalog.now(), 'error', coalesce($7, d.last_error))
+        {||} case when d.origin is null then '{}'::pg_catalog.jsonb
+            else pg_catalog.jsonb_build_object('origin', d.origin) end",
+    result: "null",
+};
 
-// The parameters are the columns of READ_DEAD_LETTERS.
-const INSERT_DEAD_LETTERS: &str =
-    "insert into {docs} (subject, version, priority, status, attempts, iterations,
-        next_iteration, created_at, payload, ordering_key, max_attempts, last_error, origin, seq,
-        headers, due_at, picked_at, progress, lease, worker_session)
-    overriding system value
-    select i.name, i.version, i.priority, {pending}, 0, 0,
-        pg_catalog.now(), pg_catalog.now(), i.payload, i.ordering_key, i.max_attempts,
-        i.last_error, i.origin, i.seq, i.headers, i.due_at, i.picked_at, i.progress,
-        i.lease, i.worker_session
-    from rows from (pg_catalog.unnest($1), pg_catalog.unnest($2), pg_catalog.unnest($3),
-            pg_catalog.unnest($4), pg_catalog.unnest($5), pg_catalog.unnest($6),
-            pg_catalog.unnest($7), pg_catalog.unnest($8), pg_catalog.unnest($9),
-            pg_catalog.unnest($10), pg_catalog.unnest($11), pg_catalog.unnest($12),
-            pg_catalog.unnest($13), pg_catalog.unnest($14), pg_catalog.unnest($15))
-        as i (name, seq, version, priority, payload, ordering_key, max_attempts, last_error, origin,
-            headers, due_at, picked_at, progress, lease, worker_session)
-    order by i.name collate pg_catalog.\"C\"
-    on conflict (subject) do nothing
-    returning seq, version";
-
-/// Opens the dead-letter queue of a queue. Maintenance does not wait for it.
-fn open_dead_letter_queue(queue: &Queue, target: &QueueName, by: Settler) -> Result<OwnedQueue> {
+/// Opens the dead-letter queue of a queue, to move documents there. Maintenance does not wait for it.
+///
+/// Fails with `Error::DeadLetterGone` when it was dropped, with `Error::DeadLetterElsewhere` when it
+/// lives on another server, with `Error::TableBusy`, and with `Error::MayNotMove`.
+fn open_dead_letter_queue(queue: &Queue, target: &QueueName, by: Settler) -> Result<Rc<Queue>> {
     let waits = matches!(by, Settler::Worker { .. });
-    OwnedQueue::open_dead_letters(queue, target, waits)
+    let opened = Queue::open_for_others(target, waits)
+        .map_err(|e| without_dead_letters(e, &queue.name, target))?
+        .ok_or_else(|| Error::TableBusy {
+            table: target.relation("docs"),
+        })?;
+    match &queue.policy.dead_letter_by {
+        Some(role) if !may_push(role, opened.table) => Err(Error::MayNotMove {
+            queue: queue.name.to_string(),
+            role: role.clone(),
+            target: target.to_string(),
+        }),
+        _ => Ok(opened),
+    }
+}
+
+/// Returns whether the role of this name exists, and may push into the queue with this docs table.
+fn may_push(role: &str, table: Oid) -> bool {
+    role::of_name(role).is_some_and(|role| rights::may_push(role, table))
+}
+
+/// The error for a dead-letter queue that could not be opened. It says whose it is where the queue
+/// is not in this database.
+pub(super) fn without_dead_letters(error: Error, source: &QueueName, target: &QueueName) -> Error {
+    let (queue, target) = (source.to_string(), target.to_string());
+    match error {
+        Error::UnknownQueue(_) => Error::DeadLetterGone { queue, target },
+        Error::QueueElsewhere { place, .. } => Error::DeadLetterElsewhere {
+            queue,
+            target,
+            place,
+        },
+        other => other,
+    }
 }
 
 /// Who settles documents that have failed.
 #[derive(Clone, Copy)]
-pub enum Settler<'a> {
-    /// The worker of this session, with its rights. `run`: the bucket of the run of its
-    /// document.
+pub enum Settler {
+    /// The worker of this session. `run`: the bucket of the run of its document.
     Worker { run: Option<i16> },
-    /// Maintenance found that their leases had expired. It acts with the rights of the owner.
-    Maintenance(&'a OwnedQueue),
+    /// Maintenance found that their leases had expired.
+    Maintenance,
 }
 
-/// A document that is to be moved to a dead-letter queue.
-struct Move {
-    subject: String,
-    /// Its subject in the dead-letter queue.
-    target_subject: String,
-}
-
-/// How many documents are moved from one queue to another by one statement: they are all in memory
-/// between the two, in arrays of one gigabyte at most.
+/// How many documents are moved from one queue to another by one statement.
 pub(super) const PART: usize = 500;
 
 /// What a worker that kills a document says about it.
@@ -142,49 +125,32 @@ struct ByWorker<'a> {
 fn move_to_dead_letters(
     spi: &Spi,
     queue: &Queue,
-    target: &OwnedQueue,
+    target: &Queue,
     subjects: &[String],
     by_worker: ByWorker,
 ) -> Result<HashMap<i32, i32>> {
-    let mut subjects = subjects.to_vec();
-    subjects.sort_unstable();
+    let args = [
+        Arg::from(queue.name.as_str()),
+        Jsonb::arg(by_worker.payload),
+        Arg::from(by_worker.iterations),
+        Arg::from(by_worker.error),
+    ];
     let mut versions: HashMap<i32, i32> = HashMap::new();
-    let mut remaining: Vec<Move> = subjects
-        .iter()
-        .map(|subject| Move {
-            subject: subject.clone(),
-            target_subject: subject.clone(),
-        })
-        .collect();
+    let mut remaining: Vec<Moving> = subjects.iter().map(|s| Moving::unnamed(s)).collect();
+    remaining.sort_unstable();
     for _ in 0..MAX_RETRIES {
-        let numbers = doc_selection::next_numbers(target, remaining.len())?;
-        let own: Vec<&str> = remaining.iter().map(|m| m.subject.as_str()).collect();
-        let new: Vec<&str> = remaining
-            .iter()
-            .map(|m| m.target_subject.as_str())
+        let moved = move_documents(spi, queue, target, &DEAD_LETTER, &remaining, &args)?;
+        add_up(&mut versions, moved.versions);
+        remaining = moved
+            .staying
+            .into_iter()
+            .map(|subject| Moving {
+                subject,
+                name: subjects::generate(time::clock(), session::number()),
+            })
             .collect();
-        let args = [
-            Arg::from(own),
-            Arg::from(new),
-            Arg::from(numbers.clone()),
-            Arg::from(queue.name.as_str()),
-            Jsonb::arg(by_worker.payload),
-            Arg::from(by_worker.iterations),
-            Arg::from(by_worker.error),
-        ];
-        let read = queue.once(spi, READ_DEAD_LETTERS, &args);
-        let rows = target.act(|| target.once(spi, INSERT_DEAD_LETTERS, &read.args(0)));
-        for (version, n) in history::count_by_version(&rows) {
-            *versions.entry(version).or_default() += n;
-        }
-        let inserted = inserted_numbers(&rows);
-        let mut numbers = numbers.iter();
-        remaining.retain(|_| numbers.next().is_none_or(|n| !inserted.contains(n)));
         if remaining.is_empty() {
             break;
-        }
-        for doc in &mut remaining {
-            doc.target_subject = subjects::generate(time::clock(), session::number());
         }
     }
     if let Some(doc) = remaining.into_iter().next() {
@@ -193,27 +159,23 @@ fn move_to_dead_letters(
             subject: doc.subject,
         });
     }
-    doc_selection::remove_documents(spi, queue, subjects)?;
-    for (version, n) in &versions {
-        counter_log::record_event(target, *version, *n, Event::PushPending);
-        documents_ready(target, *version, Status::Pending, *n);
-    }
     counter_log::record_event(queue, 0, versions.values().sum(), Event::DeadLetter);
     Ok(versions)
 }
 
-/// The numbers of the rows that a statement has inserted: its first column.
-pub(super) fn inserted_numbers(rows: &Rows) -> HashSet<i64> {
-    (0..rows.len()).filter_map(|row| rows.get(row, 1)).collect()
+fn add_up(versions: &mut HashMap<i32, i32>, more: HashMap<i32, i32>) {
+    for (version, n) in more {
+        *versions.entry(version).or_default() += n;
+    }
 }
 
 /// Settles documents that this transaction has just killed because they failed too often:
 /// moves them to the dead-letter queue or to the history, removes them, or leaves them in the
 /// table, and records that for the counters. `stay` and `removed` are the events of documents
-/// that stay and that leave. The caller acts with the rights of the owner where `by` says so.
+/// that stay and that leave.
 ///
-/// Fails as `OwnedQueue::open_dead_letters` and `move_to_dead_letters` do, and for maintenance as
-/// `OwnedQueue::require_table` does for the history.
+/// Fails as `open_dead_letter_queue` and `move_to_dead_letters` do, and for maintenance as
+/// `Queue::require_table` does for the history.
 pub fn settle_failed(
     queue: &Queue,
     subjects: &[String],
@@ -227,7 +189,7 @@ pub fn settle_failed(
     subjects_settled(queue, subjects.iter().map(String::as_str));
     let run = match by {
         Settler::Worker { run } => run,
-        Settler::Maintenance(_) => None,
+        Settler::Maintenance => None,
     };
     let versions = match (&queue.policy.dead_letter, queue.policy.killed) {
         (Some(target), _) => {
@@ -240,9 +202,7 @@ pub fn settle_failed(
                 let settled = ByWorker::default();
                 let moved =
                     spi::connect(|spi| move_to_dead_letters(spi, queue, &target, part, settled))?;
-                for (version, n) in moved {
-                    *versions.entry(version).or_default() += n;
-                }
+                add_up(&mut versions, moved);
             }
             versions
         }
@@ -252,10 +212,8 @@ pub fn settle_failed(
             return Ok(());
         }
         (None, keep) => {
-            if let Settler::Maintenance(owned) = by
-                && keep == Keep::InHistory
-            {
-                owned.require_table("history", &[])?;
+            if matches!(by, Settler::Maintenance) && keep == Keep::InHistory {
+                queue.require_table("history")?;
             }
             let by = match (by, subjects) {
                 (Settler::Worker { .. }, [subject, ..]) => By::Lease(subject),
@@ -296,7 +254,7 @@ static LOCK_LEASED: Statement = Statement::new(
 
 /// Moves an active document to the dead-letter queue `target`, because its worker kills it.
 /// `payload` replaces its payload, and `error` its last error. Fails as `lease_error` says when the
-/// worker has no lease on it, and as `OwnedQueue::open_dead_letters` and `move_to_dead_letters` do.
+/// worker has no lease on it, and as `open_dead_letter_queue` and `move_to_dead_letters` do.
 pub fn kill(
     queue: &Queue,
     target: &QueueName,

@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::pg::relation::{self, LockMode, NamedLock};
 use crate::pg::spi::{self, Spi};
 use crate::pg::value::Arg;
-use crate::pg::{planner, role, time};
+use crate::pg::{planner, time};
 use crate::store::queue_places;
 use crate::store::queue_tables;
 use crate::store::rights::{self, Right};
@@ -166,23 +166,11 @@ fn find_trace(
 ) -> Option<Outcome> {
     let created_at = before.map(|before| before.created_at);
     let archived = find_archived(spi, name, subject, created_at);
-    // The entry of the dead-letter queue is read with the rights of another role. A caller whom
-    // policies of the documents restrict learns nothing from it about a document that he has not
-    // seen: the policies may hide it from him.
-    let is_seen = before.is_some() || !is_restricted(name);
-    let dead = is_seen
-        .then(|| find_dead_letter(spi, name, subject, created_at))
-        .flatten();
+    let dead = find_dead_letter(spi, name, subject, created_at);
     let newest = [archived, dead].into_iter().flatten();
     newest
         .max_by_key(|(time, _)| *time)
         .map(|(_, outcome)| outcome)
-}
-
-/// Returns whether policies restrict which documents of a queue the caller may read.
-fn is_restricted(name: &QueueName) -> bool {
-    relation::lookup_data_table(&name.relation("docs"))
-        .is_none_or(|table| role::is_restricted_by_policies(role::current(), table))
 }
 
 fn created_arg(created_at: Option<i64>) -> Arg {
@@ -231,31 +219,28 @@ fn find_dead_letter(
     let target = QueueName::parse(&rows.get::<String>(0, 1)?).ok()?;
     let queue_created_at = created_arg(rows.timestamp(0, 2));
     let table = relation::lock_data_table(&target.relation("docs"), LockMode::Readers, false);
-    let NamedLock::Held(table, _) = table else {
+    let NamedLock::Held(..) = table else {
         return None;
     };
-    let owner = relation::owner_of_table(table)?;
-    role::as_role(owner, || {
-        let args = [
-            Arg::from(subject),
-            Arg::from(name.as_str()),
-            created_arg(created_at),
-            queue_created_at,
-        ];
-        let same = spi.once(&render(LOOK_INTO_DEAD_LETTERS, &target), &args);
-        let found = match (same.is_empty(), created_at) {
-            (false, _) => same,
-            (true, Some(created_at)) => {
-                let first = subjects::first_at(created_at.max(0));
-                let args = [args[0], args[1], args[2], Arg::from(first.as_str())];
-                spi.once(&render(LOOK_INTO_RENAMED_DEAD_LETTERS, &target), &args)
-            }
-            (true, None) => return None,
-        };
-        if found.is_empty() {
-            return None;
+    let args = [
+        Arg::from(subject),
+        Arg::from(name.as_str()),
+        created_arg(created_at),
+        queue_created_at,
+    ];
+    let same = spi.once(&render(LOOK_INTO_DEAD_LETTERS, &target), &args);
+    let found = match (same.is_empty(), created_at) {
+        (false, _) => same,
+        (true, Some(created_at)) => {
+            let first = subjects::first_at(created_at.max(0));
+            let args = [args[0], args[1], args[2], Arg::from(first.as_str())];
+            spi.once(&render(LOOK_INTO_RENAMED_DEAD_LETTERS, &target), &args)
         }
-        let killed_at = found.timestamp(0, 2).unwrap_or_else(time::now);
-        Some((killed_at, Outcome::killed(found.get(0, 1))))
-    })
+        (true, None) => return None,
+    };
+    if found.is_empty() {
+        return None;
+    }
+    let killed_at = found.timestamp(0, 2).unwrap_or_else(time::now);
+    Some((killed_at, Outcome::killed(found.get(0, 1))))
 }

@@ -14,14 +14,14 @@ use crate::pg::time;
 use crate::pg::value::Arg;
 use crate::store::bookkeeping::{document_locked, documents_ready, subjects_settled};
 use crate::store::doc_selection::{
-    BulkRequest, Groups, Selected, Selection, group, group_returned, next_numbers, record_events,
-    remove_documents, render_order, serialize_bulk_actions, sorted_subjects, total,
+    BulkRequest, Groups, Selected, Selection, group, group_returned, record_events,
+    serialize_bulk_actions, sorted_subjects, total,
 };
 use crate::store::history::{self, Outcome};
 use crate::store::history_worker::By;
+use crate::store::move_documents::{Moving, UNCHANGED, move_documents};
 use crate::store::open_queue::Queue;
-use crate::store::rights;
-use crate::store::statement::{Statement, render};
+use crate::store::statement::Statement;
 
 // Index of this statement and the two that follow: the primary key, once for each subject. The
 // rows are locked already.
@@ -328,37 +328,11 @@ fn change(
 const IS_NEW_IN_TARGET: &str = "and not exists (
     select from only {other} o where o.subject {=} d.subject)";
 
-// A redrive of the target would trust the origin.
-const IS_NEW_WITHOUT_ORIGIN: &str = "and d.origin is null and not exists (
-    select from only {other} o where o.subject {=} d.subject)";
-
-const IS_NEW_WITH_ORIGIN: &str = "and d.origin is not null and not exists (
-    select from only {other} o where o.subject {=} d.subject)";
-
 const IS_KNOWN_IN_TARGET: &str = "and exists (
     select from only {other} o where o.subject {=} d.subject)";
 
-// $1, $2: the subjects, and the numbers in the target, in the order that the documents had.
-const INSERT_MOVED: &str =
-    "insert into {other} (subject, version, priority, next_iteration, status, attempts,
-        iterations, created_at, last_iteration, payload, ordering_key, max_attempts,
-        last_error, origin, headers, due_at, picked_at, result, progress, lease,
-        worker_session, seq)
-    overriding system value
-    select d.subject, d.version, d.priority, d.next_iteration, d.status, 0,
-        d.iterations, d.created_at, d.last_iteration, d.payload, d.ordering_key, d.max_attempts,
-        d.last_error, d.origin, d.headers, d.due_at, d.picked_at, d.result, d.progress,
-        d.lease, d.worker_session, i.seq
-    from rows from (pg_catalog.unnest($1), pg_catalog.unnest($2)) as i (subject, seq)
-    join only {docs} d on d.subject {=} i.subject
-    order by {order}
-    on conflict (subject) do nothing
-    returning subject::pg_catalog.text";
-
 /// Moves documents that are not active to another queue, where they keep their status. Those
-/// whose subject exists there stay, and a notice tells how many. So do those that have come from a
-/// third queue, if a role that could have forged that may not write into the target itself.
-/// Returns how many were moved.
+/// whose subject exists there stay, and a notice tells how many. Returns how many were moved.
 /// Fails with `Error::BadValue` when the target is the queue itself, with `Error::NoNumbers`,
 /// and with `Error::NotRemoved`.
 pub fn move_to(queue: &Queue, target: &Queue, request: &BulkRequest) -> Result<i32> {
@@ -377,12 +351,8 @@ pub fn move_to(queue: &Queue, target: &Queue, request: &BulkRequest) -> Result<i
         args: &[],
         other: Some(&target.name),
     };
-    let stranger = rights::find_stranger(queue.table, target.table);
     spi::connect(|spi| {
-        let new = selection(match stranger {
-            None => IS_NEW_IN_TARGET,
-            Some(_) => IS_NEW_WITHOUT_ORIGIN,
-        });
+        let new = selection(IS_NEW_IN_TARGET);
         let moved = if request.dry_run {
             request.count(spi, queue, &new, Some(request.limit))?
         } else {
@@ -390,12 +360,6 @@ pub fn move_to(queue: &Queue, target: &Queue, request: &BulkRequest) -> Result<i
             let selected = request.lock(spi, queue, &new, request.limit)?;
             move_selected(spi, queue, target, &selected)?
         };
-        if let Some(stranger) = &stranger {
-            let stay = request.count(spi, queue, &selection(IS_NEW_WITH_ORIGIN), None)?;
-            if stay > 0 {
-                stranger.keeps_documents(&queue.name, &target.name).warn();
-            }
-        }
         if moved < request.limit {
             let known = selection(IS_KNOWN_IN_TARGET);
             let stay = request.count(spi, queue, &known, None)?;
@@ -417,21 +381,21 @@ fn move_selected(spi: &Spi, queue: &Queue, target: &Queue, selected: &[Selected]
     if selected.is_empty() {
         return Ok(0);
     }
-    let numbers = next_numbers(target, selected.len())?;
-    let subjects: Vec<&str> = selected.iter().map(|doc| doc.subject.as_str()).collect();
-    let sql = render(&render_order(INSERT_MOVED, target), &queue.name)
-        .replace("{other}", &target.name.qualified("docs"));
-    let rows = spi.once(&sql, &[Arg::from(subjects), Arg::from(numbers)]);
-    let moved = group_returned(selected, &rows);
-    let subjects: Vec<String> = (0..rows.len()).filter_map(|row| rows.get(row, 1)).collect();
-    remove_documents(spi, queue, subjects)?;
-    record_events(queue, &moved, |from| Some(Event::remove(from)));
-    note_settled(queue, selected, &rows);
-    record_events(target, &moved, |status| Some(Event::place(status)));
-    for ((status, version), n) in &moved {
-        if let Some(status) = Status::from_code(*status) {
-            documents_ready(target, *version, status, *n);
-        }
-    }
-    Ok(total(&moved))
+    let docs: Vec<Moving> = selected
+        .iter()
+        .map(|doc| Moving::unnamed(&doc.subject))
+        .collect();
+    let moved = move_documents(spi, queue, target, &UNCHANGED, &docs, &[])?;
+    let subjects: HashSet<&str> = moved.subjects.iter().map(String::as_str).collect();
+    let left: Vec<&Selected> = selected
+        .iter()
+        .filter(|doc| subjects.contains(doc.subject.as_str()))
+        .collect();
+    let groups = group(left.iter().copied());
+    record_events(queue, &groups, |from| Some(Event::remove(from)));
+    let unsettled = left
+        .iter()
+        .filter(|doc| ![Completed, Killed].contains(&doc.status));
+    subjects_settled(queue, unsettled.map(|doc| doc.subject.as_str()));
+    Ok(total(&groups))
 }

@@ -1,17 +1,18 @@
 //! Grants on queues: `queue_grant`, `queue_revoke` and `queue_grants`.
 //!
 //! A grant is nothing but privileges on the tables of the queue. So a dump keeps it, and what GRANT
-//! and REVOKE do counts as well. Tables that are created later get their privileges from those on
-//! the docs table.
+//! and REVOKE do counts as well. Readers and managers have the privileges that their plain SQL needs.
+//! What producers and workers do goes through the calls of fetchq alone: they have a mark, REFERENCES
+//! on a column that no foreign key can refer to, which gives plain SQL nothing. Tables that are
+//! created later get their privileges from those on the docs table.
 
 use crate::domain::names::QueueName;
 use crate::error::{Error, Result};
-use crate::pg::role::as_extension_owner;
 use crate::pg::row_sink::RowSink;
 use crate::pg::spi::{self, Rows, Spi};
 use crate::pg::value::Arg;
 use crate::pg::{acl, relation, role};
-use crate::store::rights::{self, Right, Scope};
+use crate::store::rights::{Right, Scope};
 
 /// A kind of grant: its name, and its privileges on the tables of a queue.
 struct Kind {
@@ -22,26 +23,10 @@ struct Kind {
     privileges: &'static [(&'static str, &'static str)],
 }
 
-/// The columns of a document that pushing, upserting and putting read. Payload, error, lease,
-/// worker and origin are not among them: a producer cannot read what others have pushed.
-macro_rules! read_to_push {
-    () => {
-        "select (subject, version, priority, status, attempts, next_iteration, lock_upgrade, seq, ordering_key)"
-    };
-}
-
-/// The columns that an upsert and a put change.
-macro_rules! changed_to_push {
-    () => {
-        "update (version, priority, status, attempts, next_iteration, lock_upgrade, payload, ordering_key, max_attempts, last_error, headers, result, progress)"
-    };
-}
-
 const ALL_OF_A_TABLE: &str = "select, insert, update, delete, truncate";
 
-/// The kinds, each after those that it includes. The privileges of a manager are those of a
-/// worker, and TRUNCATE, which nobody else has. Nobody gets TRIGGER or REFERENCES, with which a
-/// role could run code as the role that changes a document.
+/// The kinds, each after those that it includes. Nobody gets TRIGGER, or REFERENCES on a column that
+/// has a unique index, with which a role could run code as the role that changes a document.
 const KINDS: [Kind; 4] = [
     Kind {
         name: "reader",
@@ -56,19 +41,16 @@ const KINDS: [Kind; 4] = [
     Kind {
         name: "producer",
         includes: &[],
-        privileges: &[(
-            "docs",
-            concat!("insert, ", read_to_push!(), ", ", changed_to_push!()),
-        )],
+        privileges: &[("docs", "references (payload)")],
     },
     Kind {
         name: "worker",
         includes: &["reader", "producer"],
         privileges: &[
-            ("docs", "select, insert, update, delete"),
-            ("logs", "select, insert"),
+            ("docs", "select, references (payload, result)"),
+            ("logs", "select"),
             ("metrics", "select"),
-            ("history", "select, insert"),
+            ("history", "select"),
         ],
     },
     Kind {
@@ -101,8 +83,7 @@ fn kind(name: &str) -> Result<&'static Kind> {
 const QUOTE_ROLE: &str = "select $2 {||} quote_ident(r.rolname) {||} $3 from pg_roles r
     where r.rolname {=} $1";
 
-/// Runs a statement that names a role, with the privileges of the caller. The server quotes the
-/// name.
+/// Runs a statement that names a role. The server quotes the name.
 ///
 /// Fails with `Error::UnknownRole`.
 fn run_for_role(spi: &Spi, role: &str, before: &str, after: &str) -> Result<()> {
@@ -120,30 +101,52 @@ fn run_for_role(spi: &Spi, role: &str, before: &str, after: &str) -> Result<()> 
     }
 }
 
-/// The kinds that an array `privileges` says, as `k (kind)`.
+/// The privileges on a docs table `c` that are rights on its queue, one row each: `grantee, privilege`.
+/// The marks are PUSH and WORK; TRUNCATE with the grant option is OWN.
+macro_rules! privileges_of_table {
+    () => {
+        "(select a.grantee, a.privilege_type as privilege
+            from aclexplode(c.relacl) a
+            union all
+            select a.grantee, 'OWN' from aclexplode(c.relacl) a
+            where a.privilege_type {=} 'TRUNCATE' and a.is_grantable
+            union all
+            select a.grantee, case when t.attname {=} 'payload' then 'PUSH' else 'WORK' end
+            from pg_attribute t
+            cross join aclexplode(t.attacl) a
+            where t.attrelid {=} c.oid and t.attacl is not null
+                and t.attname {=} any ('{payload,result}'::name[])
+                and a.privilege_type {=} 'REFERENCES')"
+    };
+}
+
+/// The kinds that an array `privileges` says, the widest ones, as `k (kind)`.
 macro_rules! kinds_of_privileges {
     () => {
         "cross join unnest(case
+            when 'OWN' {=} any (privileges) then array['owner']
             when 'TRUNCATE' {=} any (privileges) then array['manager']
-            when privileges {@>} array['SELECT', 'INSERT', 'UPDATE', 'DELETE'] then array['worker']
+            when privileges {&&} array['WORK', 'UPDATE'] then array['worker']
             else array_remove(array[
                 case when 'SELECT' {=} any (privileges) then 'reader' end,
-                case when 'INSERT' {=} any (privileges) then 'producer' end], null)
+                case when privileges {&&} array['PUSH', 'INSERT'] then 'producer' end], null)
         end) as k (kind)"
     };
 }
 
-// The kinds that a queue's docs table says, the widest of each role: `held (relid, grantee, kind)`.
+// The kinds that the docs table $1 says, the widest of each role: `held (grantee, kind)`.
 const HELD: &str = concat!(
     "with listed as (
-        select c.oid as relid, a.grantee, array_agg(a.privilege_type) as privileges
+        select p.grantee, array_agg(p.privilege) as privileges
         from pg_class c
-        cross join aclexplode(c.relacl) a
-        where c.relkind {=} 'r' and a.grantee {<>} c.relowner
-        group by c.oid, a.grantee
+        cross join lateral ",
+    privileges_of_table!(),
+    " p
+        where c.oid {=} to_regclass($1) and p.grantee {<>} c.relowner
+        group by p.grantee
     ),
     held as (
-        select relid, grantee, k.kind
+        select grantee, k.kind
         from listed
         ",
     kinds_of_privileges!(),
@@ -153,17 +156,21 @@ const HELD: &str = concat!(
 
 const LIST_HELD: &str = "select h.kind from held h
     join pg_roles r on r.oid {=} h.grantee
-    where h.relid {=} to_regclass($1) and r.rolname {=} $2";
+    where r.rolname {=} $2";
 
-/// The kinds that a role has been granted on a queue: a manager or a worker, or up to two others.
+/// The kinds that a role has been granted on a queue: a manager or a worker, or up to two others. An
+/// owner is a manager here.
 fn held(spi: &Spi, name: &QueueName, role: &str) -> Vec<&'static Kind> {
     let docs = name.qualified("docs");
     let sql = format!("{HELD} {LIST_HELD}");
     let rows = spi.once(&sql, &[Arg::from(docs.as_str()), Arg::from(role)]);
     let kinds: Vec<String> = (0..rows.len()).filter_map(|row| rows.get(row, 1)).collect();
-    let all = KINDS.iter();
-    all.filter(|kind| kinds.iter().any(|name| name == kind.name))
-        .collect()
+    let has = |kind: &Kind| {
+        kinds
+            .iter()
+            .any(|name| name == kind.name || name == "owner" && kind.name == "manager")
+    };
+    KINDS.iter().filter(|kind| has(kind)).collect()
 }
 
 fn includes(outer: &Kind, inner: &Kind) -> bool {
@@ -192,8 +199,8 @@ pub fn grant(name: &QueueName, role: &str, kind_name: &str) -> Result<bool> {
     let wanted = kind(kind_name)?;
     spi::connect(|spi| {
         check_role(spi, role)?;
-        // The schemas belong to the owner of the extension. Without rights on a queue, USAGE
-        // gives nothing but the right to be refused by the functions.
+        // Without rights on a queue, USAGE gives nothing but the right to be refused by the
+        // functions.
         let lacks_usage = || !spi.once(LACKS_USAGE, &[Arg::from(role)]).is_empty();
         if lacks_usage() {
             // Of two transactions that change the privileges on a schema, PostgreSQL fails one.
@@ -202,10 +209,8 @@ pub fn grant(name: &QueueName, role: &str, kind_name: &str) -> Result<bool> {
                 relation::serialize(registry);
             }
             if lacks_usage() {
-                as_extension_owner(|| {
-                    let usage = "grant usage on schema fetchq, fetchq_data to ";
-                    run_for_role(spi, role, usage, "")
-                })?;
+                let usage = "grant usage on schema fetchq, fetchq_data to ";
+                run_for_role(spi, role, usage, "")?;
             }
         }
         if held(spi, name, role)
@@ -255,6 +260,11 @@ pub fn revoke(name: &QueueName, role: &str, kind_name: &str) -> Result<bool> {
             let table_name = name.qualified(table);
             let before = format!("revoke {ALL_OF_A_TABLE} on table {table_name} from ");
             run_for_role(spi, role, &before, "")?;
+            if table == "docs" {
+                let before =
+                    format!("revoke references (payload, result) on table {table_name} from ");
+                run_for_role(spi, role, &before, "")?;
+            }
             for kept in held.iter().filter(|kind| kind.name != unwanted.name) {
                 for (_, privileges) in kept.privileges.iter().filter(|(of, _)| *of == table) {
                     let before = format!("grant {privileges} on table {table_name} to ");
@@ -275,54 +285,50 @@ pub fn revoke(name: &QueueName, role: &str, kind_name: &str) -> Result<bool> {
     })
 }
 
-/// Lets the owner of a queue move documents to its dead-letter queue: makes it a producer there if
-/// the caller owns the dead-letter queue.
-///
-/// Fails with `Error::MayNotMove` otherwise.
-pub fn extend_to_dead_letters(name: &QueueName, target: &QueueName) -> Result<()> {
-    let docs = |name: &QueueName| relation::lookup_data_table(&name.relation("docs"));
-    let (Some(owner), Some(target_table)) = (docs(name).and_then(relation::owner_of), docs(target))
-    else {
-        return Ok(());
-    };
-    if rights::may_push(owner, target_table) {
+/// Makes the caller, who has just created a queue, its owner: a manager who may drop it and grant
+/// rights on it. The role that owns the tables has these rights already.
+pub(super) fn grant_to_creator(spi: &Spi, name: &QueueName) -> Result<()> {
+    let creator = role::current();
+    if role::data_owner() == Some(creator) {
         return Ok(());
     }
-    if rights::has(target, Right::Own) {
-        grant(target, &role::name(owner), "producer")?;
+    for table in ["docs", "logs", "metrics"] {
+        let table = name.qualified(table);
+        let before = format!("grant {ALL_OF_A_TABLE} on table {table} to ");
+        run_for_role(spi, &role::name(creator), &before, " with grant option")?;
     }
-    // Policies may restrict a producer.
-    match rights::may_push(owner, target_table) {
-        true => Ok(()),
-        false => Err(Error::MayNotMove {
-            queue: name.to_string(),
-            owner: role::name(owner),
-            target: target.to_string(),
-        }),
-    }
+    Ok(())
 }
 
-// The owner, the roles that were granted a kind, and the members of those roles that inherit it.
+// The roles that were granted a kind, and the members of those roles that inherit it. The owner of a
+// queue is its creator; the role that owns the tables where that is the creator.
 // Each role is asked once for its members, however many queues there are. $1 and $2: the queues.
 const LIST: &str = concat!(
     "with queues as materialized (
-        select q.name, c.relowner, c.relacl from fetchq.queues q
+        select q.name, c.oid, c.relowner, c.relacl from fetchq.queues q
         join pg_class c on c.relname {=} (q.name {||} '__docs')::name
             and c.relnamespace {=} 'fetchq_data'::regnamespace
         where $1 or q.name {=} any ($2)
     ),
-    direct as materialized (
-        select q.name as queue, a.grantee as role, k.kind from queues q
+    granted as materialized (
+        select c.name as queue, a.grantee as role, k.kind from queues c
         cross join lateral (
-            select e.grantee, array_agg(e.privilege_type) as privileges
-            from aclexplode(q.relacl) e
-            where e.grantee {<>} q.relowner
-            group by e.grantee) a
+            select p.grantee, array_agg(p.privilege) as privileges
+            from ",
+    privileges_of_table!(),
+    " p
+            where p.grantee {<>} c.relowner
+            group by p.grantee) a
         ",
     kinds_of_privileges!(),
     "
+    ),
+    direct as materialized (
+        select queue, role, kind from granted
         union all
         select q.name, q.relowner, 'owner' from queues q
+        where not exists (
+            select from granted g where g.queue {=} q.name and g.kind {=} 'owner')
     ),
     members as materialized (
         select d.role, m.rolname from (select distinct role from direct where role {<>} 0) d
@@ -364,25 +370,16 @@ pub(super) fn run_each(spi: &Spi, statements: &Rows) {
 }
 
 // Privileges on the history, from those on the docs table. $1: the docs table, $2: the history.
-const GRANT_HISTORY: &str = "select format('grant %s on table %s to %s',
-        case h.kind
-            when 'manager' then 'select, insert, update, delete, truncate'
-            when 'worker' then 'select, insert'
-            else 'select' end,
-        $2, case when h.grantee {=} 0 then 'public' else quote_ident(r.rolname) end)
+const GRANT_HISTORY: &str = "select format('grant %s on table %s to %s%s',
+        case when h.kind {=} any (array['owner', 'manager'])
+            then 'select, insert, update, delete, truncate' else 'select' end,
+        $2, case when h.grantee {=} 0 then 'public' else quote_ident(r.rolname) end,
+        case when h.kind {=} 'owner' then ' with grant option' end)
     from held h left join pg_roles r on r.oid {=} h.grantee
-    where h.relid {=} to_regclass($1) and h.kind {<>} 'producer'
-    union all
-    select format('grant insert on table %s to %s', $2,
-        case when a.grantee {=} 0 then 'public' else quote_ident(r.rolname) end)
-    from pg_class c
-    cross join aclexplode(c.relacl) a
-    left join pg_roles r on r.oid {=} a.grantee
-    where c.oid {=} to_regclass($1) and a.grantee {<>} c.relowner
-        and a.privilege_type {=} any (array['UPDATE', 'DELETE'])";
+    where h.kind {<>} 'producer'";
 
 /// Gives the history of a queue, which was just created, the privileges that fit those on the
-/// documents. A role that settles documents inserts into the history.
+/// documents.
 pub(super) fn grant_history(spi: &Spi, name: &QueueName) {
     let (docs, history) = (name.qualified("docs"), name.qualified("history"));
     let tables = [Arg::from(docs.as_str()), Arg::from(history.as_str())];
@@ -390,28 +387,21 @@ pub(super) fn grant_history(spi: &Spi, name: &QueueName) {
     run_each(spi, &statements);
 }
 
-const CHANGE_OWNER: &str = "select format('alter table %s owner to %I', $1, pg_get_userbyid($2))";
-
-/// Hands a table that was just created to its owner.
-pub(super) fn change_owner(spi: &Spi, table: &str, owner: pgrx::pg_sys::Oid) {
-    if role::current() != owner {
-        let statements = spi.once(CHANGE_OWNER, &[Arg::from(table), Arg::oid(owner)]);
-        run_each(spi, &statements);
-    }
-}
-
 /// Returns whether the caller may pack the counters of all queues.
 pub fn may_pack() -> bool {
-    spi::connect(|spi| spi.once(MAY_PACK, &[]).get(0, 1).unwrap_or(false)) || acl::owns_extension()
+    may_call("fetchq.metric_log_pack()")
 }
 
 /// Returns whether the caller may create queues.
 pub fn may_create_queues() -> bool {
-    spi::connect(|spi| spi.once(MAY_CREATE, &[]).get(0, 1).unwrap_or(false))
-        || acl::owns_extension()
+    may_call("fetchq.queue_create(text, jsonb)")
 }
 
-const MAY_CREATE: &str =
-    "select has_function_privilege('fetchq.queue_create(text, jsonb)', 'execute')";
+// $1: the caller, because the statement acts as another role.
+const MAY_CALL: &str = "select has_function_privilege($1, $2, 'execute')";
 
-const MAY_PACK: &str = "select has_function_privilege('fetchq.metric_log_pack()', 'execute')";
+fn may_call(function: &str) -> bool {
+    let args = [Arg::oid(role::current()), Arg::from(function)];
+    spi::connect(|spi| spi.once(MAY_CALL, &args).get(0, 1).unwrap_or(false))
+        || acl::owns_extension()
+}

@@ -12,8 +12,9 @@ use crate::pg::{passing_error, planner, time};
 use crate::store::doc_selection::{BulkRequest, Selection, conditions};
 use crate::store::history::Outcome;
 use crate::store::reading::{MAX_READ, subject_range};
+use crate::store::rights::{self, Right};
 use crate::store::statement::{self, render};
-use crate::store::{owned_queue, queue, queue_tables};
+use crate::store::{queue, queue_tables};
 
 /// The columns of `fetchq.settled_document`, of an entry `d`. $1 or $20: the name of the queue.
 macro_rules! columns {
@@ -218,30 +219,13 @@ pub fn page(name: &QueueName, page: &Page, out: &mut RowSink) -> Result<()> {
     })
 }
 
-const LIST_READABLE: &str = "select q.name::text from fetchq.queues q
-    join pg_class c on c.relname {=} ((q.name::text) {||} '__history')::name
-        and c.relnamespace {=} 'fetchq_data'::regnamespace
-    where has_table_privilege(c.oid, 'select')
-    order by q.name";
-
-/// The queues whose history the caller may read.
-fn readable() -> Vec<QueueName> {
-    spi::connect(|spi| {
-        let rows = spi.once(LIST_READABLE, &[]);
-        let names = (0..rows.len()).filter_map(|row| rows.get::<String>(row, 1));
-        names
-            .filter_map(|name| QueueName::parse(&name).ok())
-            .collect()
-    })
-}
-
 /// Adds the histories of all queues that the caller may read to a result.
 pub fn all(out: &mut RowSink) {
     out.prepare();
-    for name in readable() {
+    for name in rights::list(Right::Read) {
         let sql = statement::render(ROWS, &name);
         let args = [Arg::from(name.as_str())];
         let mut read = || spi::connect(|spi| out.extend(&spi.once(&sql, &args)));
-        owned_queue::read_as_owner(&name, &["history"], &mut read);
+        queue::read_alone(&name, &["history"], &mut read);
     }
 }

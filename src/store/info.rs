@@ -5,18 +5,10 @@ use crate::domain::names::QueueName;
 use crate::pg::row_sink::RowSink;
 use crate::pg::spi;
 use crate::pg::value::Arg;
-use crate::store::owned_queue;
+use crate::store::queue;
 use crate::store::queue_tables;
 use crate::store::rights::{self, Right};
 use crate::store::statement;
-
-const OWNS_EXTENSION: &str = "select from pg_extension e
-    where e.extname {=} 'fetchq' and pg_has_role(e.extowner, 'usage')";
-
-/// Returns whether the current role owns the extension, or is a member of its owner.
-pub fn owns_extension() -> bool {
-    spi::connect(|spi| spi.once(OWNS_EXTENSION, &[]).affected() > 0)
-}
 
 const DESTROY: &str = "drop extension fetchq cascade";
 
@@ -84,8 +76,7 @@ pub fn trace(subject: &str, is_descending: bool, out: &mut RowSink) {
                 (0..rows.len()).map(|row| rows.kept_args(row)).collect()
             })
         };
-        let found: Vec<Vec<Arg>> =
-            owned_queue::read_as_owner(&name, tables, read).unwrap_or_default();
+        let found: Vec<Vec<Arg>> = queue::read_alone(&name, tables, read).unwrap_or_default();
         for row in found {
             steps.push((steps.len() as i32 + 1, name.clone(), row));
         }

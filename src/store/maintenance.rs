@@ -15,7 +15,6 @@ use crate::ready::key::DueKey;
 use crate::store::dead_letters::Settler;
 use crate::store::open_queue::Queue;
 use crate::store::ordering::as_maintenance;
-use crate::store::owned_queue::OwnedQueue;
 use crate::store::statement::Statement;
 use crate::store::{counter_log, dead_letters, floor_check};
 
@@ -135,7 +134,7 @@ fn chosen_doc(rows: &Rows, row: usize) -> ChosenDoc {
 
 /// Kills up to `limit` documents whose lease expired at their last attempt, and settles them as
 /// the queue is set to. Returns how many. Fails as `dead_letters::settle_failed` does.
-pub fn mark_dead(queue: &OwnedQueue, limit: i32) -> Result<i32> {
+pub fn mark_dead(queue: &Queue, limit: i32) -> Result<i32> {
     let Some(floor) = first_due(queue, Status::Active) else {
         return Ok(0);
     };
@@ -154,8 +153,8 @@ pub fn mark_dead(queue: &OwnedQueue, limit: i32) -> Result<i32> {
 }
 
 /// Settles documents that a statement has just killed.
-fn settle_killed(queue: &OwnedQueue, subjects: &[String]) -> Result<()> {
-    let by = Settler::Maintenance(queue);
+fn settle_killed(queue: &Queue, subjects: &[String]) -> Result<()> {
+    let by = Settler::Maintenance;
     dead_letters::settle_failed(queue, subjects, Event::Dead, Event::DeadRemoved, by)
 }
 
@@ -187,7 +186,7 @@ pub struct Expired {
 /// pending again, or killed at their last attempt. Where killed documents leave the table, an
 /// error of that is returned in `failure`, so that it does not keep the other documents from
 /// being retried. Elsewhere fails as `dead_letters::settle_failed` does.
-pub fn expire(queue: &OwnedQueue, limit: i32) -> Result<Expired> {
+pub fn expire(queue: &Queue, limit: i32) -> Result<Expired> {
     let Some(floor) = first_due(queue, Status::Active) else {
         return Ok(Expired::default());
     };
@@ -210,7 +209,7 @@ pub fn expire(queue: &OwnedQueue, limit: i32) -> Result<Expired> {
     }
 }
 
-fn expire_from(queue: &OwnedQueue, args: &[Arg]) -> Result<Expired> {
+fn expire_from(queue: &Queue, args: &[Arg]) -> Result<Expired> {
     spi::connect(|spi| {
         let rows = as_maintenance(|| queue.run(spi, &EXPIRE, args));
         let subjects: Vec<String> = (0..rows.len())

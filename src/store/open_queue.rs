@@ -14,13 +14,11 @@ use pgrx::pg_sys::Oid;
 
 use crate::domain::names::QueueName;
 use crate::domain::status::Status;
-use crate::error::{self, Result};
+use crate::error::{Error, Result};
 use crate::pg::documents::Documents;
 use crate::pg::documents_check::{Access, Indexes};
 use crate::pg::invalidation::{self, Invalidated, Reader};
-use crate::pg::passing_error;
 use crate::pg::relation::{self, File, LockMode, NamedLock};
-use crate::pg::role;
 use crate::pg::session;
 use crate::pg::spi::{Rows, Spi};
 use crate::pg::time::Interval;
@@ -62,11 +60,19 @@ pub struct Queue {
     /// without a statement.
     has_known_columns: bool,
     file: Cell<Option<File>>,
-    /// The last role that was found to have a right on the queue, and whether that is one to
-    /// change documents.
-    permitted: Cell<Option<(Oid, bool)>>,
     plans: PlanSet,
     last_used: Cell<u64>,
+}
+
+/// A table of a queue beside that of the documents.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Table {
+    /// It is locked until the end of the transaction.
+    Ready,
+    /// Another session has locked it.
+    Busy,
+    /// There is none.
+    Missing,
 }
 
 /// What the ready floors need of a table.
@@ -108,7 +114,6 @@ impl Queue {
             has_known_columns: info.has_known_columns,
             policy: info.policy,
             file: Cell::new(None),
-            permitted: Cell::new(None),
             plans: PlanSet::default(),
             last_used: Cell::new(0),
         }
@@ -123,8 +128,8 @@ impl Queue {
         Self::open_for(name, Right::Any)
     }
 
-    /// As [`Self::open`], for a caller who needs this right. A role that may change no documents
-    /// at all does not get the lock.
+    /// As [`Self::open`], for a caller who needs this right. A role without it does not get the
+    /// lock, because that holds up others.
     ///
     /// Fails with `Error::UnknownQueue` and with `Error::NoRight`.
     pub fn open_for(name: &QueueName, right: Right) -> Result<Rc<Self>> {
@@ -134,9 +139,7 @@ impl Queue {
         }
     }
 
-    /// Opens a queue and runs `work`, for which the caller needs a right. A role with other
-    /// privileges than those of a grant may do what they allow. Where the server then denies
-    /// something, raises `Error::NoRight`, which says which grant allows all of it.
+    /// Opens a queue and runs `work`, for which the caller needs a right.
     ///
     /// Fails with `Error::UnknownQueue`, with `Error::NoRight`, and as `work` does.
     pub fn with<R>(
@@ -144,20 +147,20 @@ impl Queue {
         right: Right,
         work: impl FnOnce(&Self) -> Result<R>,
     ) -> Result<R> {
-        let queue = Self::open_for(name, right)?;
-        queue.explain_denial(right, || work(&queue))
+        work(&*Self::open_for(name, right)?)
     }
 
-    /// Runs `work` with an open queue, as [`Self::with`] does.
-    pub fn explain_denial<R>(&self, right: Right, work: impl FnOnce() -> R) -> R {
-        passing_error::replace_denial(work, |message| {
-            error::raise::<()>(rights::explain_denial(
-                &self.name, self.table, right, message,
-            ));
-        })
+    /// Opens a queue on which the caller need not have a right, because what is done there is not for
+    /// the caller to choose, such as a dead-letter queue. `waits`: otherwise None if the table is
+    /// locked.
+    ///
+    /// Fails with `Error::UnknownQueue`.
+    pub(super) fn open_for_others(name: &QueueName, waits: bool) -> Result<Option<Rc<Self>>> {
+        Self::lock_if(name, waits, |_| Ok(()))
     }
 
-    /// Opens a queue for maintenance, which does not wait: None if the table is locked.
+    /// Opens a queue for maintenance, which does not wait: None if the table is locked. Whoever runs
+    /// it has asked for the rights of the caller before.
     ///
     /// Fails with `Error::UnknownQueue` if the queue does not exist.
     pub fn try_open(name: &QueueName) -> Result<Option<Rc<Self>>> {
@@ -165,22 +168,18 @@ impl Queue {
     }
 
     fn lock(name: &QueueName, right: Right, wait: bool) -> Result<Option<Rc<Self>>> {
+        Self::lock_if(name, wait, |table| rights::require_on(name, table, right))
+    }
+
+    fn lock_if(
+        name: &QueueName,
+        wait: bool,
+        check: impl Fn(Oid) -> Result<()>,
+    ) -> Result<Option<Rc<Self>>> {
         let relation_name = name.relation("docs");
-        let role = role::current();
-        let writes = right != Right::Any;
-        // A role without rights must not lock the table, because that holds up others.
-        let check = |table| match is_permitted(table, role, writes) {
-            true => Ok(()),
-            false => rights::require_to_lock(name, table, right),
-        };
         match relation::lock_data_table_if(&relation_name, LockMode::Rows, wait, check)? {
             NamedLock::Held(table, file) => {
                 let queue = find_or_load(name, table)?;
-                // What was known of the rights is gone when the table has changed.
-                if !queue.is_permitted(role, writes) {
-                    rights::require_to_lock(name, table, right)?;
-                    queue.permitted.set(Some((role, writes)));
-                }
                 queue.file.set(Some(file));
                 Ok(Some(queue))
             }
@@ -189,9 +188,36 @@ impl Queue {
         }
     }
 
-    fn is_permitted(&self, role: Oid, writes: bool) -> bool {
-        let permitted = self.permitted.get();
-        permitted.is_some_and(|(known, may_write)| known == role && (may_write || !writes))
+    /// Locks another table of the queue, `logs`, `metrics` or `history`, without waiting.
+    pub fn lock_table(&self, table: &str) -> Table {
+        let name = self.name.relation(table);
+        match relation::lock_data_table(&name, LockMode::Rows, false) {
+            NamedLock::Held(..) => Table::Ready,
+            NamedLock::Busy => Table::Busy,
+            NamedLock::Missing => Table::Missing,
+        }
+    }
+
+    /// Locks another table of the queue that maintenance cannot do without.
+    ///
+    /// Fails with `Error::TableBusy` while another session has locked it, and with
+    /// `Error::TableMissing`.
+    pub fn require_table(&self, table: &str) -> Result<()> {
+        match self.lock_table(table) {
+            Table::Ready => Ok(()),
+            Table::Busy => Err(Error::TableBusy {
+                table: self.name.relation(table),
+            }),
+            Table::Missing => Err(self.missing(table)),
+        }
+    }
+
+    /// The error for a table of the queue that does not exist.
+    pub fn missing(&self, table: &str) -> Error {
+        Error::TableMissing {
+            queue: self.name.to_string(),
+            table: self.name.relation(table),
+        }
     }
 
     /// The lease duration of the queue, which a pick takes that names none.
@@ -325,17 +351,6 @@ struct Cache {
 thread_local! {
     // Never dropped: when a session exits, there is no SPI left to free plans with.
     static QUEUES: ManuallyDrop<RefCell<Cache>> = ManuallyDrop::new(RefCell::default());
-}
-
-/// Returns whether the session knows that a role has a right on the queue with this docs table, or
-/// one to change documents if it `writes`. A change of the rights is noticed when the table is
-/// locked the next time.
-fn is_permitted(table: Oid, role: Oid, writes: bool) -> bool {
-    QUEUES.with(|cache| {
-        let cache = cache.borrow();
-        let queue = cache.queues.get(&table);
-        queue.is_some_and(|queue| queue.is_permitted(role, writes))
-    })
 }
 
 /// Finds a queue in the cache of the session, whose docs table the caller has locked, or

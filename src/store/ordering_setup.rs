@@ -16,7 +16,7 @@ use crate::store::policy::KeyOrder;
 use crate::store::queue::{DELETE_KEYS, keep_writers_away};
 use crate::store::statement::render;
 use crate::store::triggers::{has_triggers, set_triggers};
-use crate::store::{counter_log, key_places, queue_tables, rights};
+use crate::store::{counter_log, key_places, queue_tables};
 
 /// The triggers of an ordered queue. The first one serves maintenance (`may_change`).
 const TRIGGERS: [(&str, &str); 5] = [
@@ -115,12 +115,10 @@ const UNBLOCK_ALL: &str = "update {docs} d set lock_upgrade = null
             where k.queue_id {=} $1 and k.key {=} d.ordering_key
                 and (k.head {=} d.subject or d.subject::text {=} any (k.also_unblocked))))";
 
-/// Makes the index of the blocked documents where a queue with an order lacks it. Fails with
-/// `Error::AlteredTable`.
-pub fn create_index(spi: &Spi, name: &QueueName) -> Result<()> {
-    match spi.once(HAS_ORDER, &[Arg::from(name.as_str())]).is_empty() {
-        true => Ok(()),
-        false => queue_tables::create_index(spi, name, INDEX, CREATE_INDEX),
+/// Makes the index of the blocked documents where a queue with an order lacks it.
+pub fn create_index(spi: &Spi, name: &QueueName) {
+    if !spi.once(HAS_ORDER, &[Arg::from(name.as_str())]).is_empty() {
+        queue_tables::create_index(spi, name, INDEX, CREATE_INDEX);
     }
 }
 
@@ -163,7 +161,7 @@ fn count_planned(name: &QueueName, n: i32) -> Result<()> {
 
 /// Makes or drops the triggers, the index and the keys of a queue whose order is switched on or
 /// off, or changed. The caller has locked its row in the registry, which has the new order already.
-/// Fails with `Error::AlteredTable`, and with `Error::UnknownQueue` when the queue has lost its
+/// Fails with `Error::UnknownQueue` when the queue has lost its
 /// documents table.
 pub(super) fn change(name: &QueueName, id: i32, before: KeyOrder, after: KeyOrder) -> Result<()> {
     if !before.blocks() && !after.blocks() {
@@ -176,7 +174,7 @@ pub(super) fn change(name: &QueueName, id: i32, before: KeyOrder, after: KeyOrde
         }
         keep_writers_away(name)?;
         if after.blocks() {
-            create_index(spi, name)?;
+            create_index(spi, name);
             let planned = recreate_keys(spi, name, id, after);
             count_planned(name, planned)?;
         } else {
@@ -186,7 +184,7 @@ pub(super) fn change(name: &QueueName, id: i32, before: KeyOrder, after: KeyOrde
             spi.once(&render(UNBLOCK_ALL, name), &[Arg::from(None::<i32>)]);
             if queue_tables::has_index(name, INDEX) {
                 let sql = format!("drop index {}", name.qualified(INDEX));
-                rights::as_table_owner(name, || spi.once(&sql, &[]).affected());
+                spi.once(&sql, &[]);
             }
         }
         Ok(())
@@ -278,10 +276,7 @@ pub fn repair(queue: &Queue) {
     spi::connect(|spi| {
         if !is_set_up(spi, &queue.name, order) {
             if relation::try_lock(queue.table, LockMode::Writers) {
-                if let Err(e) = create_index(spi, &queue.name) {
-                    e.warn();
-                    return;
-                }
+                create_index(spi, &queue.name);
                 let planned = recreate_keys(spi, &queue.name, queue.id, order);
                 counter_log::record_event(queue, 0, planned, Event::UpsertToPlanned);
                 wakeups::capacity_freed(queue.table.to_u32(), u32::MAX);

@@ -77,6 +77,8 @@ pub struct Policy {
     pub retry: Option<Retry>,
     /// The dead-letter queue, which gets the documents that are killed.
     pub dead_letter: Option<QueueName>,
+    /// The name of the role that has set it. None: the settings were written by plain SQL.
+    pub dead_letter_by: Option<String>,
     /// What is done with completed documents.
     pub completed: Keep,
     /// What is done with killed documents.
@@ -119,6 +121,7 @@ impl Policy {
             max_attempts: rows.get(0, column(1)).unwrap_or(i32::MAX),
             retry,
             dead_letter: dead_letter.and_then(|name| QueueName::parse(&name).ok()),
+            dead_letter_by: rows.get(0, column(16)),
             completed: keep(7),
             killed: keep(8),
             dropped: keep(9),

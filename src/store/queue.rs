@@ -1,15 +1,18 @@
 //! The registry of queues (`fetchq.queues`): creating, dropping, looking up and locking a
 //! queue.
 
+use pgrx::{PgSqlErrorCode, notice};
+
 use crate::domain::jobs::QUEUE_JOBS;
 use crate::domain::names::QueueName;
-use crate::error::{Error, Result};
+use crate::error::{self, Error, Result, raise};
 use crate::pg::json::Jsonb;
 use crate::pg::notify::notify;
 use crate::pg::relation::{self, LockMode, NamedLock};
 use crate::pg::row_sink::RowSink;
 use crate::pg::spi::{self, Rows, Spi};
 use crate::pg::value::Arg;
+use crate::pg::{planner, subtransaction};
 use crate::signals::{commit, settlements};
 use crate::store::rights::{self, Right, Scope};
 use crate::store::statement::render;
@@ -259,6 +262,50 @@ pub fn top(name: &QueueName, version: i32, limit: i32, skip: i32, out: &mut RowS
     ];
     spi::connect(|spi| out.extend(&spi.once(&render(TOP, name), &args)));
     Ok(())
+}
+
+/// Runs `work`, which reads a queue that the caller has not named. `tables` are those that it reads
+/// beside the documents. The caller may read all of them.
+///
+/// Waits for nobody, and keeps no lock, so that a caller can read all queues of a database one by one:
+/// the locks of a subtransaction that is rolled back are released. So the result must not be in the
+/// memory of a statement that ran in `work`, and a tuplestore must have been created before.
+///
+/// Returns None where a table is missing; and, with a notice, where another session has locked one.
+pub fn read_alone<R>(name: &QueueName, tables: &[&str], work: impl FnOnce() -> R) -> Option<R> {
+    let run = || {
+        for table in std::iter::once(&"docs").chain(tables) {
+            let table = name.relation(table);
+            match relation::lock_data_table(&table, LockMode::Readers, false) {
+                NamedLock::Held(..) => {}
+                NamedLock::Busy => {
+                    notice!(
+                        "queue \"{name}\" is left out, because another session has locked fetchq_data.\"{table}\""
+                    );
+                    return None;
+                }
+                NamedLock::Missing => return None,
+            }
+        }
+        Some(work())
+    };
+    subtransaction::roll_back_unless_kept(|| (run(), false))
+}
+
+/// Runs `work`, which changes a queue that the caller has not named, so that it keeps the caller from
+/// no other queue: in a subtransaction, in which it waits for a lock for a second at most. Returns
+/// None, with a warning, where it fails.
+pub fn alone<R>(name: &QueueName, work: impl FnOnce() -> Result<R>) -> Option<R> {
+    let run = || planner::with_short_lock_waits(|| raise(work()));
+    subtransaction::attempt(run)
+        .inspect_err(|message| {
+            error::warn(
+                PgSqlErrorCode::ERRCODE_WARNING,
+                format!("queue \"{name}\" is left out: {message}"),
+                "Call the function for this queue alone.",
+            );
+        })
+        .ok()
 }
 
 const LOCK: &str = "select id from fetchq.queues where name {=} $1 for no key update";

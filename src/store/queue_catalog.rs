@@ -4,7 +4,6 @@
 use pgrx::pg_sys::Oid;
 
 use crate::domain::names::QueueName;
-use crate::pg::planner;
 use crate::pg::spi::{self, Rows};
 use crate::pg::value::Arg;
 use crate::store::plans::shared_plan;
@@ -171,7 +170,8 @@ static QUEUE: Statement = Statement::new(
         q.rate_interval as rate_interval,
         q.is_ordered as is_ordered,
         q.max_active_per_key as max_active_per_key,
-        q.lease_duration as lease_duration
+        q.lease_duration as lease_duration,
+        q.dead_letter_by::pg_catalog.text as dead_letter_by
      from fetchq.queues q
      join pg_catalog.pg_class c on c.oid {=} $2
      where q.name {=} $1",
@@ -196,7 +196,7 @@ pub(super) fn read(name: &QueueName, table: Oid) -> Option<QueueInfo> {
             Arg::from(due_index.as_str()),
         ];
         let plan = shared_plan(spi, &QUEUE, &args);
-        let rows = planner::with_plain_search_path(|| spi.run_latest(&plan, &args));
+        let rows = spi.run_latest(&plan, &args);
         decode(&rows)
     })
 }

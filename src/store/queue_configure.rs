@@ -11,13 +11,11 @@ use crate::pg::json::Jsonb;
 use crate::pg::spi;
 use crate::pg::time::Interval;
 use crate::pg::value::Arg;
-use crate::pg::{session, subtransaction};
+use crate::pg::{role, session, subtransaction};
 use crate::store::policy::KeyOrder;
 use crate::store::queue::{self, lock_against_drop};
 use crate::store::rights::{self, Right};
-use crate::store::{
-    cap, grants, ordering_setup, queue_places, queue_tables, rate, retention, triggers,
-};
+use crate::store::{cap, ordering_setup, queue_places, queue_tables, rate, retention, triggers};
 
 /// Reads settings that a caller has passed, or that a row of `fetchq.queue_defaults` has.
 ///
@@ -119,6 +117,8 @@ const CHANGE: &str = "update fetchq.queues q set (
         from jsonb_populate_record(q, $2) r
     ) where q.name {=} $1";
 
+const SET_DEAD_LETTER_BY: &str = "update fetchq.queues set dead_letter_by = $2 where name {=} $1";
+
 /// Those settings of a queue that are more than columns.
 struct Limits {
     max_active: Option<i32>,
@@ -210,7 +210,7 @@ fn apply(name: &QueueName, changes: &Changes) -> Result<()> {
     let after = limits(name)?;
     after.check_order()?;
     if after.has_history {
-        queue_tables::create_history(name)?;
+        queue_tables::create_history(name);
     }
     if changes.any(&["rate_limit", "rate_interval"]) {
         rate::change(id, &before.rate, &after.rate);
@@ -224,8 +224,12 @@ fn apply(name: &QueueName, changes: &Changes) -> Result<()> {
     if let Some(on) = changes.notify {
         triggers::set_notify(name, on);
     }
-    if let Some(target) = &dead_letter {
-        grants::extend_to_dead_letters(name, target)?;
+    if dead_letter.is_some() {
+        let args = [
+            Arg::from(name.as_str()),
+            Arg::from(role::name(role::current()).as_str()),
+        ];
+        spi::connect(|spi| spi.once(SET_DEAD_LETTER_BY, &args).affected());
     }
     Ok(())
 }

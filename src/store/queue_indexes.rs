@@ -4,17 +4,18 @@
 use crate::domain::names::QueueName;
 use crate::error::Result;
 use crate::pg::spi;
-use crate::store::{ordering_setup, queue, queue_tables, rights, triggers};
+use crate::store::{ordering_setup, queue, queue_tables, triggers};
 
 /// Makes the indexes and the ready trigger of a queue where they are missing. Fails with
-/// `Error::UnknownQueue`, and with `Error::AlteredTable`.
+/// `Error::UnknownQueue`.
 pub fn create(name: &QueueName) -> Result<()> {
     queue::lock_now(name)?;
     spi::connect(|spi| {
-        queue_tables::create_indexes(spi, name)?;
-        rights::as_table_owner(name, || triggers::create_ready_trigger(spi, name));
-        ordering_setup::create_index(spi, name)
-    })
+        queue_tables::create_indexes(spi, name);
+        triggers::create_ready_trigger(spi, name);
+        ordering_setup::create_index(spi, name);
+    });
+    Ok(())
 }
 
 /// Drops every index of a queue's documents that backs no constraint. Fails with

@@ -3,15 +3,13 @@
 
 use crate::domain::names::QueueName;
 use crate::error::{Error, Result};
-use crate::pg::acl;
+use crate::pg::planner::with_plain_storage;
 use crate::pg::relation::{self, LockMode, NamedLock};
-use crate::pg::role::{self, as_extension_owner};
 use crate::pg::spi::{self, Spi};
 use crate::pg::value::Arg;
-use crate::store::queue_places;
+use crate::store::grants;
 use crate::store::statement::render;
 use crate::store::triggers::create_ready_trigger;
-use crate::store::{grants, rights};
 
 // subject: collation "C", because a subject is an identifier. It is compared byte by byte,
 // which is faster, and no upgrade of the C library can damage the index.
@@ -143,12 +141,10 @@ const CREATE_DUE_INDEX: &str = "create index \"{q}__docs_due_idx\" on {docs}
     (status, next_iteration, seq)
     where status {=} any (array[{planned}, {active}]) and lock_upgrade is null";
 
-/// The tables that each queue has from the beginning. The history comes when it is needed.
-const TABLES: [&str; 3] = ["docs", "logs", "metrics"];
-
-/// Makes the tables of a queue whose name was registered by this transaction, and hands them to the
-/// caller. Nobody but fetchq can create a table in their schema. Fails with `Error::StrayTable`
-/// when one of them exists already, and with `Error::NameInUse`.
+/// Makes the tables of a queue whose name was registered by this transaction. They belong to the
+/// owner of their schema, where nobody else can create anything, and the caller owns the queue.
+///
+/// Fails with `Error::StrayTable` when one of them exists already.
 pub fn create(spi: &Spi, name: &QueueName) -> Result<()> {
     for table in ["docs", "logs", "metrics", "history"] {
         let table = name.relation(table);
@@ -160,13 +156,8 @@ pub fn create(spi: &Spi, name: &QueueName) -> Result<()> {
                 table: format!("fetchq_data.{table}"),
             });
         }
-        require_free(&table)?;
     }
-    for (index, _) in DOCS_INDEXES {
-        require_free(&name.relation(index))?;
-    }
-    let owner = role::current();
-    as_extension_owner(|| {
+    with_plain_storage(|| {
         spi.once(&render(CREATE_DOCS, name), &[]);
         for (_, sql) in DOCS_INDEXES {
             spi.once(&render(sql, name), &[]);
@@ -178,26 +169,8 @@ pub fn create(spi: &Spi, name: &QueueName) -> Result<()> {
         }
         spi.once(&render(CREATE_METRICS, name), &[]);
         spi.once(&render(CREATE_METRICS_INDEX, name), &[]);
-        // Their indexes, triggers and sequences go with them.
-        for table in TABLES {
-            grants::change_owner(spi, &name.qualified(table), owner);
-        }
     });
-    Ok(())
-}
-
-/// Checks that no index has the name of a relation that is to be made. The owner of another queue
-/// can give it to an index of its own.
-///
-/// Fails with `Error::NameInUse`.
-fn require_free(name: &str) -> Result<()> {
-    match relation::owner_of_name(name) {
-        None => Ok(()),
-        Some(owner) => Err(Error::NameInUse {
-            name: name.to_owned(),
-            owner: role::name(owner),
-        }),
-    }
+    grants::grant_to_creator(spi, name)
 }
 
 /// The indexes of the docs table beside its primary key.
@@ -206,43 +179,19 @@ const DOCS_INDEXES: [(&str, &str); 2] = [
     ("docs_due_idx", CREATE_DUE_INDEX),
 ];
 
-/// Makes the pick and due indexes where they are missing. Fails as [`create_index`] does.
-pub fn create_indexes(spi: &Spi, name: &QueueName) -> Result<()> {
-    DOCS_INDEXES
-        .iter()
-        .try_for_each(|(index, sql)| create_index(spi, name, index, sql))
+/// Makes the pick and due indexes where they are missing.
+pub fn create_indexes(spi: &Spi, name: &QueueName) {
+    for (index, sql) in DOCS_INDEXES {
+        create_index(spi, name, index, sql);
+    }
 }
 
-/// Makes an index of the docs table where it is missing. `sql` names only columns of that table,
-/// and the caller manages the queue.
-///
-/// Fails with `Error::AlteredTable` when the caller may create nothing in the schema of the
-/// tables, and a column has a type of a user, whose code would run with the rights of another
-/// role. Fails with `Error::NameInUse` when another table has an index of this name.
-pub(super) fn create_index(spi: &Spi, name: &QueueName, index: &str, sql: &str) -> Result<()> {
+/// Makes an index of the docs table where it is missing.
+pub(super) fn create_index(spi: &Spi, name: &QueueName, index: &str, sql: &str) {
     // "if not exists" would send a notice for each one that exists.
-    if has_index(name, index) {
-        return Ok(());
+    if !has_index(name, index) {
+        with_plain_storage(|| spi.once(&render(sql, name), &[]).affected());
     }
-    require_free(&name.relation(index))?;
-    let run = || {
-        spi.once(&render(sql, name), &[]);
-    };
-    if acl::owns_extension() {
-        run();
-        return Ok(());
-    }
-    // The lock keeps its columns as they are.
-    let docs = name.relation("docs");
-    let NamedLock::Held(table, _) = relation::lock_data_table(&docs, LockMode::Writers, true)
-    else {
-        return Err(queue_places::unknown(name));
-    };
-    if !relation::has_only_builtin_types(table) {
-        return Err(Error::AlteredTable(name.to_string()));
-    }
-    as_extension_owner(run);
-    Ok(())
 }
 
 /// Returns whether the documents of a queue have an index of this name.
@@ -263,7 +212,7 @@ pub fn drop_indexes(name: &QueueName) {
     spi::connect(|spi| {
         let table = name.qualified("docs");
         let statements = spi.once(DROP_SECONDARY_INDEXES, &[Arg::from(table.as_str())]);
-        rights::as_table_owner(name, || grants::run_each(spi, &statements));
+        grants::run_each(spi, &statements);
     });
 }
 
@@ -279,21 +228,16 @@ pub fn drop(spi: &Spi, name: &QueueName) {
     }
 }
 
-const TRUNCATE_DOCS: &str = "truncate {docs}";
+const TRUNCATE_DOCS: &str = "truncate {docs} restart identity";
 
-/// Removes all documents of a queue. The numbers of new ones start again where the caller owns the
-/// queue, as the server demands.
+/// Removes all documents of a queue. The numbers of new ones start again.
 pub fn truncate_docs(name: &QueueName) {
-    truncate_table(name, TRUNCATE_DOCS, "docs");
+    truncate_table(name, TRUNCATE_DOCS);
 }
 
-/// Truncates a table of a queue. `sql` is the statement, without the restart of the numbers.
-fn truncate_table(name: &QueueName, sql: &str, table: &str) {
-    let owns = relation::lookup_data_table(&name.relation(table)).is_some_and(acl::owns);
-    let restart = if owns { " restart identity" } else { "" };
-    spi::connect(|spi| {
-        spi.once(&format!("{}{restart}", render(sql, name)), &[]);
-    });
+/// Truncates tables of a queue.
+fn truncate_table(name: &QueueName, sql: &str) {
+    spi::connect(|spi| spi.once(&render(sql, name), &[]).affected());
 }
 
 /// Returns whether the queue has a table for its history.
@@ -301,40 +245,31 @@ pub fn has_history(name: &QueueName) -> bool {
     relation::lookup_data_table(&name.relation("history")).is_some()
 }
 
-/// Makes the history of a queue where there is none. It gets the owner of the documents, and
-/// privileges that fit theirs. The caller has locked the registry row of the queue.
-///
-/// Fails with `Error::NameInUse`.
-pub fn create_history(name: &QueueName) -> Result<()> {
+/// Makes the history of a queue where there is none. It gets privileges that fit those on the
+/// documents. The caller has locked the registry row of the queue.
+pub fn create_history(name: &QueueName) {
     if has_history(name) {
-        return Ok(());
+        return;
     }
-    require_free(&name.relation("history"))?;
-    let docs = relation::lookup_data_table(&name.relation("docs"));
-    let owner = docs.and_then(relation::owner_of);
     spi::connect(|spi| {
-        as_extension_owner(|| {
+        with_plain_storage(|| {
             spi.once(&render(CREATE_HISTORY, name), &[]);
             for sql in CREATE_HISTORY_INDEXES {
                 spi.once(&render(sql, name), &[]);
             }
-            if let Some(owner) = owner {
-                grants::change_owner(spi, &name.qualified("history"), owner);
-            }
-            grants::grant_history(spi, name);
         });
+        grants::grant_history(spi, name);
     });
-    Ok(())
 }
 
-const TRUNCATE_LOGS: &str = "truncate {metrics}, {logs}";
+const TRUNCATE_LOGS: &str = "truncate {metrics}, {logs} restart identity";
 
-const TRUNCATE_HISTORY: &str = "truncate {history}";
+const TRUNCATE_HISTORY: &str = "truncate {history} restart identity";
 
 /// Removes the snapshots of metrics, the log of errors and the history of a queue.
 pub fn truncate_history(name: &QueueName) {
-    truncate_table(name, TRUNCATE_LOGS, "logs");
+    truncate_table(name, TRUNCATE_LOGS);
     if has_history(name) {
-        truncate_table(name, TRUNCATE_HISTORY, "history");
+        truncate_table(name, TRUNCATE_HISTORY);
     }
 }

@@ -5,7 +5,7 @@ use crate::error::{Error, Result};
 use crate::pg::{relation, session};
 use crate::signals::settlements;
 use crate::store::rights::{self, Right};
-use crate::store::{jobs, metrics, owned_queue, queue, queue_tables};
+use crate::store::{jobs, metrics, queue, queue_tables};
 
 /// Removes all documents of a queue and recounts its metrics. `empty`: also removes its
 /// logs, snapshots and history, and makes its jobs due. Fails with `Error::KeepsSnapshot` in
@@ -30,15 +30,15 @@ pub fn truncate(name: &QueueName, empty: bool) -> Result<()> {
     Ok(())
 }
 
-/// Truncates every queue that the caller manages as `truncate` does, in the order of their names,
-/// with the rights of their owners. A queue where that fails is left out, with a warning. Fails
+/// Truncates every queue that the caller manages as `truncate` does, in the order of their names.
+/// A queue where that fails is left out, with a warning. Fails
 /// with `Error::KeepsSnapshot`.
 pub fn truncate_all(empty: bool) -> Result<()> {
     if session::keeps_snapshot() {
         return Err(Error::KeepsSnapshot("fetchq.queue_truncate"));
     }
     for name in rights::list(Right::Manage) {
-        owned_queue::act_as_owner(&name, || truncate(&name, empty));
+        queue::alone(&name, || truncate(&name, empty));
     }
     Ok(())
 }

@@ -1,30 +1,29 @@
 //! Bringing failed documents back into work (`queue_redrive`): those that were killed, and those
 //! that were moved to a dead-letter queue.
 //!
-//! Each queue is read and written with the rights of its owner: the two may not trust each other.
-//! So the documents are read from one queue in one statement, and written into the other one in
-//! the next.
+//! What says where a document came from is in the document itself, and a manager of a dead-letter
+//! queue can write it. So documents go back only to a queue whose dead-letter queue this one is, and
+//! into which the caller may push.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
+use std::rc::Rc;
 
 use pgrx::notice;
 
 use crate::domain::counter_events::Event;
 use crate::domain::names::QueueName;
 use crate::domain::status::Status;
+use crate::domain::wording::shorten;
 use crate::error::{Error, Result};
-use crate::pg::role::Privilege;
-use crate::pg::spi::{self, Spi};
+use crate::pg::spi;
 use crate::pg::time;
 use crate::pg::value::Arg;
 use crate::store::bookkeeping::documents_ready;
-use crate::store::counter_log;
-use crate::store::dead_letters::{PART, REVIVE, inserted_numbers};
+use crate::store::dead_letters::{PART, REVIVE, without_dead_letters};
 use crate::store::doc_selection::{self, BulkRequest, Origin, Selected, Selection};
-use crate::store::history;
+use crate::store::move_documents::{Columns, Moving, UNCHANGED, move_documents};
 use crate::store::open_queue::Queue;
-use crate::store::owned_queue::{OwnedQueue, without_dead_letters};
-use crate::store::rights;
+use crate::store::rights::{self, Right};
 
 // Anybody may write an origin. One whose subject is too long is not used. $15: subjects of
 // documents that stay, because their own subjects are in use where they came from.
@@ -37,88 +36,54 @@ const LIST_ORIGINS: &str = "select distinct d.origin {->>} 'queue'::pg_catalog.t
     where d.origin is not null and d.status {=} any (array[{planned}, {pending}])
     order by 1";
 
-// The documents as they were when they failed, without their attempts, an array for each column.
-// All columns have types of PostgreSQL, as in `dead_letters::READ_DEAD_LETTERS`.
-// $1, $2: subjects in the dead-letter queue, and numbers in the queue of origin.
-const READ_RETURNED: &str = "with doc as (
-        select d.origin {->>} 'subject'::pg_catalog.text as subject, i.seq, d.version, d.priority,
-            case when (d.origin {->>} 'iterations'::pg_catalog.text) {~} '^[0-9]{1,18}$'
-                then (d.origin {->>} 'iterations'::pg_catalog.text)::pg_catalog.int8
-                else 0 end as iterations,
-            coalesce(
-                (d.origin {->>} 'created_at'::pg_catalog.text)::pg_catalog.timestamptz,
-                d.created_at) as created_at,
-            d.payload, d.ordering_key, d.max_attempts,
-            d.headers, d.due_at, d.picked_at, d.result, d.progress, d.lease, d.worker_session,
-            d.origin {->} 'origin'::pg_catalog.text as origin
-        from rows from (pg_catalog.unnest($1), pg_catalog.unnest($2)) as i (subject, seq)
-        join only {docs} d on d.subject {=} i.subject)
-    select pg_catalog.array_agg(t.subject::pg_catalog.text),
-        pg_catalog.array_agg(t.seq),
-        pg_catalog.array_agg(t.version::pg_catalog.int4),
-        pg_catalog.array_agg(t.priority::pg_catalog.int4),
-        pg_catalog.array_agg(t.iterations::pg_catalog.int8),
-        pg_catalog.array_agg(t.created_at::pg_catalog.timestamptz),
-        pg_catalog.array_agg(t.payload::pg_catalog.jsonb),
-        pg_catalog.array_agg(t.ordering_key::pg_catalog.text),
-        pg_catalog.array_agg(t.max_attempts::pg_catalog.int4),
-        pg_catalog.array_agg(t.origin::pg_catalog.jsonb),
-        pg_catalog.array_agg(t.headers::pg_catalog.jsonb),
-        pg_catalog.array_agg(t.due_at::pg_catalog.timestamptz),
-        pg_catalog.array_agg(t.picked_at::pg_catalog.timestamptz),
-        pg_catalog.array_agg(t.result::pg_catalog.jsonb),
-        pg_catalog.array_agg(t.progress::pg_catalog.jsonb),
-        pg_catalog.array_agg(t.lease::pg_catalog.int8),
-        pg_catalog.array_agg(t.worker_session::pg_catalog.int8)
-    from doc t";
+// The times that the server has written, as they are in the JSON of a time. A manager may have
+// written anything, and a text that is no time must not keep the other documents.
+const ORIGIN_CREATED_AT: &str = concat!(
+    "case when (d.origin {->>} 'created_at'::pg_catalog.text) {~} '^(?!0000)[0-9]{4}-",
+    "((0[13578]|1[02])-(0[1-9]|[12][0-9]|3[01])|(0[469]|11)-(0[1-9]|[12][0-9]|30)",
+    "|02-(0[1-9]|1[0-9]|2[0-8]))T([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\\.[0-9]{1,6})?",
+    "[+-](0[0-9]|1[0-5])(:[0-5][0-9]){0,2}$'
+            then (d.origin {->>} 'created_at'::pg_catalog.text)::pg_catalog.timestamptz
+            else d.created_at end"
+);
 
-// The parameters are the columns of READ_RETURNED.
-const INSERT_RETURNED: &str =
-    "insert into {docs} (subject, version, priority, next_iteration, status, attempts,
-        iterations, created_at, payload, ordering_key, max_attempts, origin, seq,
-        headers, due_at, picked_at, result, progress, lease, worker_session)
-    overriding system value
-    select i.subject collate pg_catalog.\"C\", i.version, i.priority,
-        pg_catalog.now(), {pending}, 0, i.iterations, i.created_at,
-        i.payload, i.ordering_key, i.max_attempts, i.origin, i.seq,
-        i.headers, i.due_at, i.picked_at, i.result, i.progress, i.lease, i.worker_session
-    from rows from (pg_catalog.unnest($1), pg_catalog.unnest($2), pg_catalog.unnest($3),
-            pg_catalog.unnest($4), pg_catalog.unnest($5), pg_catalog.unnest($6),
-            pg_catalog.unnest($7), pg_catalog.unnest($8), pg_catalog.unnest($9),
-            pg_catalog.unnest($10), pg_catalog.unnest($11), pg_catalog.unnest($12),
-            pg_catalog.unnest($13), pg_catalog.unnest($14), pg_catalog.unnest($15),
-            pg_catalog.unnest($16), pg_catalog.unnest($17))
-        as i (subject, seq, version, priority, iterations, created_at, payload, ordering_key,
-            max_attempts, origin, headers, due_at, picked_at, result, progress, lease,
-            worker_session)
-    order by {order}
-    on conflict (subject) do nothing
-    returning seq, version";
+// The documents as they were when they failed, without their attempts.
+const RETURNED: Columns = Columns {
+    subject: "(d.origin {->>} 'subject'::pg_catalog.text) collate pg_catalog.\"C\"",
+    status: "{pending}",
+    iterations: "case when (d.origin {->>} 'iterations'::pg_catalog.text) {~} '^[0-9]{1,18}$'
+            then (d.origin {->>} 'iterations'::pg_catalog.text)::pg_catalog.int8
+            else 0 end",
+    next_iteration: "pg_catalog.now()",
+    created_at: ORIGIN_CREATED_AT,
+    last_iteration: "null",
+    last_error: "null",
+    origin: "d.origin {->} 'origin'::pg_catalog.text",
+    ..UNCHANGED
+};
 
 /// Brings failed documents back into work, at most as many as the request allows, and returns
 /// how many; with `dry_run` it only counts them. First killed documents of the queue, then those that it moved to its dead-letter
-/// queue, then, where the queue is a dead-letter queue itself, those of other queues. Each queue is
-/// read and written with the rights of its owner.
+/// queue, then, where the queue is a dead-letter queue itself, those of other queues. The caller has
+/// the right to work on the queue.
 ///
-/// A notice tells which documents stay, and why; so does a warning where a role that could have
-/// forged them may not push into their queue. If that is the queue that the caller names, fails
-/// with `Error::MayNotCarry`. Fails with `Error::NoRight` when the caller
-/// has not the right to do it, with `Error::DeadLetterGone`, with `Error::DeadLetterElsewhere`, with
-/// `Error::NoNumbers`, and with
-/// `Error::NotRemoved`.
-pub fn redrive(queue: &OwnedQueue, request: &BulkRequest) -> Result<i32> {
-    queue.authorize(&[Privilege::Select, Privilege::Update])?;
+/// A notice tells which documents stay, and why. Fails with `Error::NoRight` when the caller may not
+/// work on the dead-letter queue, with `Error::DeadLetterGone`, with `Error::DeadLetterElsewhere`,
+/// with `Error::NoNumbers`, and with `Error::NotRemoved`.
+pub fn redrive(queue: &Rc<Queue>, request: &BulkRequest) -> Result<i32> {
     let dead_letter_queue = match &queue.policy.dead_letter {
         Some(target) => Some(
-            OwnedQueue::open(target).map_err(|e| without_dead_letters(e, &queue.name, target))?,
+            Queue::open_for(target, Right::Work)
+                .map_err(|e| without_dead_letters(e, &queue.name, target))?,
         ),
         None => None,
     };
+    if dead_letter_queue.is_some() {
+        rights::require_on(&queue.name, queue.table, Right::Push)?;
+    }
     let origins = open_origins(queue)?;
     // All at once: two redrives over the same queues would wait for each other otherwise.
-    let opened = dead_letter_queue
-        .iter()
-        .chain(origins.iter().flat_map(|origin| &origin.queue));
+    let opened = dead_letter_queue.iter().chain(&origins);
     let all: Vec<&Queue> = std::iter::once(queue)
         .chain(opened)
         .map(|queue| &**queue)
@@ -127,7 +92,7 @@ pub fn redrive(queue: &OwnedQueue, request: &BulkRequest) -> Result<i32> {
         doc_selection::serialize_bulk_actions(&all);
     }
 
-    let mut n = queue.act(|| revive_killed(queue, request))?;
+    let mut n = revive_killed(queue, request)?;
     if let Some(dead_letter_queue) = &dead_letter_queue
         && n < request.limit
     {
@@ -137,65 +102,79 @@ pub fn redrive(queue: &OwnedQueue, request: &BulkRequest) -> Result<i32> {
         if n >= request.limit {
             break;
         }
-        match &origin.queue {
-            Ok(origin) => match return_to_origin(queue, origin, request, request.limit - n) {
-                Ok(returned) => n += returned,
-                // One document with a forged origin must not keep the others from returning.
-                Err(e @ Error::MayNotCarry { .. }) => e.warn(),
-                Err(other) => return Err(other),
-            },
-            Err(reason) => notice!(
-                "documents of queue \"{}\" stay, because queue \"{}\", where they came from, {reason}",
-                queue.name,
-                origin.name
-            ),
-        }
+        n += return_to_origin(queue, origin, request, request.limit - n)?;
     }
     Ok(n)
 }
 
-/// A queue that documents of a dead-letter queue came from.
-struct OriginQueue {
-    name: String,
-    /// Or why documents do not go back there: it was dropped, it lives on another server, or its
-    /// name is none of a queue.
-    queue: std::result::Result<OwnedQueue, String>,
-}
-
-/// The other queues that the documents of a queue came from.
-fn open_origins(queue: &OwnedQueue) -> Result<Vec<OriginQueue>> {
-    let names: Vec<String> = queue.act(|| {
-        spi::connect(|spi| {
-            let rows = queue.once(spi, LIST_ORIGINS, &[]);
-            (0..rows.len()).filter_map(|row| rows.get(row, 1)).collect()
-        })
+/// Opens the other queues that the documents of a queue came from, and to which they may return.
+/// A notice tells which other queues there are, and why documents stay.
+fn open_origins(queue: &Queue) -> Result<Vec<Rc<Queue>>> {
+    let names: Vec<String> = spi::connect(|spi| {
+        let rows = queue.once(spi, LIST_ORIGINS, &[]);
+        (0..rows.len()).filter_map(|row| rows.get(row, 1)).collect()
     });
-    let gone = || "no longer exists".to_owned();
     let mut origins = Vec::with_capacity(names.len());
+    let mut staying: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for name in names {
-        let opened = match QueueName::parse(&name) {
-            Ok(parsed) if parsed == queue.name => continue,
-            Ok(parsed) => match OwnedQueue::open(&parsed) {
-                Ok(queue) => Ok(queue),
-                Err(Error::UnknownQueue(_)) => Err(gone()),
-                Err(Error::QueueElsewhere { place, .. }) => {
-                    Err(format!("lives on another server: {place}"))
-                }
-                // Anybody may write an origin, also one on which the caller has no rights.
-                Err(e @ Error::NoRight { .. }) => {
-                    e.warn();
-                    continue;
-                }
-                Err(other) => return Err(other),
-            },
-            Err(_) => Err(gone()),
-        };
-        origins.push(OriginQueue {
-            name,
-            queue: opened,
-        });
+        match open_origin(queue, &name)? {
+            Ok(Some(origin)) => origins.push(origin),
+            Ok(None) => {}
+            Err(reason) => staying.entry(reason).or_default().push(name),
+        }
+    }
+    for (reason, names) in staying {
+        tell_origins(queue, &reason, &names);
     }
     Ok(origins)
+}
+
+/// Opens a queue of which the origin of documents has the name: None for the queue itself. An error
+/// says why documents stay.
+fn open_origin(
+    queue: &Queue,
+    name: &str,
+) -> Result<std::result::Result<Option<Rc<Queue>>, String>> {
+    let gone = || Ok(Err("no longer exists".to_owned()));
+    let Ok(parsed) = QueueName::parse(name) else {
+        return gone();
+    };
+    if parsed == queue.name {
+        return Ok(Ok(None));
+    }
+    match Queue::open_for(&parsed, Right::Push) {
+        Ok(origin) if origin.policy.dead_letter.as_ref() == Some(&queue.name) => {
+            Ok(Ok(Some(origin)))
+        }
+        Ok(_) => Ok(Err("has another dead-letter queue now, or none".to_owned())),
+        Err(Error::UnknownQueue(_)) => gone(),
+        Err(Error::QueueElsewhere { place, .. }) => {
+            Ok(Err(format!("lives on another server: {place}")))
+        }
+        Err(Error::NoRight { .. }) => Ok(Err("is not one into which you may push".to_owned())),
+        Err(other) => Err(other),
+    }
+}
+
+/// How many names of queues a notice has at most.
+const MAX_NAMES: usize = 5;
+
+/// Tells that documents stay which came from these queues.
+fn tell_origins(queue: &Queue, reason: &str, names: &[String]) {
+    let shown: Vec<String> = names
+        .iter()
+        .take(MAX_NAMES)
+        .map(|name| format!("\"{}\"", shorten(name)))
+        .collect();
+    let more = match names.len() - shown.len() {
+        0 => String::new(),
+        n => format!(" and {n} more"),
+    };
+    notice!(
+        "documents of queue \"{}\" stay where the queue that they came from {reason}: {}{more}",
+        queue.name,
+        shown.join(", ")
+    );
 }
 
 /// Makes killed documents of a queue pending again. Returns how many.
@@ -232,13 +211,11 @@ fn revive_killed(queue: &Queue, request: &BulkRequest) -> Result<i32> {
 /// Moves documents of a dead-letter queue back to the queue that they came from, at most
 /// `limit`. Returns how many. Documents whose subject is in use there stay.
 fn return_to_origin(
-    dead_letter_queue: &OwnedQueue,
-    origin: &OwnedQueue,
+    dead_letter_queue: &Queue,
+    origin: &Queue,
     request: &BulkRequest,
     limit: i32,
 ) -> Result<i32> {
-    dead_letter_queue.authorize(&[Privilege::Select, Privilege::Update, Privilege::Delete])?;
-    origin.authorize(&[Privilege::Insert])?;
     if request.dry_run {
         return count_returning(dead_letter_queue, origin, request, limit);
     }
@@ -256,17 +233,14 @@ fn return_to_origin(
                 args: &args,
                 other: None,
             };
-            let selected = dead_letter_queue
-                .act(|| request.lock(spi, dead_letter_queue, &selection, limit - n))?;
+            let selected = request.lock(spi, dead_letter_queue, &selection, limit - n)?;
             if selected.is_empty() {
                 break;
             }
-            check_return(dead_letter_queue, origin)?;
             for part in selected.chunks(PART) {
-                let moved =
-                    spi::connect(|spi| move_to_origin(spi, dead_letter_queue, origin, part))?;
-                n += moved.n;
-                staying.extend(moved.staying);
+                let stay = move_to_origin(dead_letter_queue, origin, part)?;
+                n += i32::try_from(part.len() - stay.len()).unwrap_or(i32::MAX);
+                staying.extend(stay);
             }
         }
         if !staying.is_empty() && n < limit {
@@ -287,8 +261,8 @@ const LIST_EXISTING: &str = "select o.subject::pg_catalog.text from only {docs} 
 
 /// Counts the documents that `return_to_origin` would move, at most `limit`. Changes and locks nothing.
 fn count_returning(
-    dead_letter_queue: &OwnedQueue,
-    origin: &OwnedQueue,
+    dead_letter_queue: &Queue,
+    origin: &Queue,
     request: &BulkRequest,
     limit: i32,
 ) -> Result<i32> {
@@ -310,18 +284,16 @@ fn count_returning(
                 args: &args,
                 other: None,
             };
-            let found: Vec<Origin> = dead_letter_queue
-                .act(|| request.list_origins(spi, dead_letter_queue, &selection, PART))?;
+            let found: Vec<Origin> =
+                request.list_origins(spi, dead_letter_queue, &selection, PART)?;
             let Some(end) = found.last() else {
                 break;
             };
-            check_return(dead_letter_queue, origin)?;
             last = end.seq;
             let subjects: Vec<&str> = found.iter().map(|one| one.subject.as_str()).collect();
-            let existing: HashSet<String> = origin.act(|| {
-                let rows = origin.once(spi, LIST_EXISTING, &[Arg::from(subjects)]);
-                (0..rows.len()).filter_map(|row| rows.get(row, 1)).collect()
-            });
+            let rows = origin.once(spi, LIST_EXISTING, &[Arg::from(subjects)]);
+            let existing: HashSet<String> =
+                (0..rows.len()).filter_map(|row| rows.get(row, 1)).collect();
             for one in found {
                 if (returning.len() as i64) >= i64::from(limit) {
                     break;
@@ -348,58 +320,24 @@ fn tell_staying(dead_letter_queue: &Queue, origin: &Queue, n: usize) {
     );
 }
 
-/// Checks that whoever can write into a dead-letter queue could push into the queue that its
-/// documents came from. Where a document came from is written in the document itself, and so is
-/// what it says: without this, a producer of the dead-letter queue would push wherever the caller
-/// may.
-///
-/// Fails with `Error::MayNotCarry`.
-fn check_return(dead_letter_queue: &OwnedQueue, origin: &OwnedQueue) -> Result<()> {
-    match rights::find_stranger(dead_letter_queue.table, origin.table) {
-        None => Ok(()),
-        Some(stranger) => Err(stranger.keeps_documents(&dead_letter_queue.name, &origin.name)),
-    }
-}
-
-/// What became of documents that were to return.
-struct Returned {
-    /// How many were moved.
-    n: i32,
-    /// The subjects of those whose own subject is in use in the queue of origin.
-    staying: Vec<String>,
-}
-
-/// Moves documents that are locked.
+/// Moves documents that are locked. Returns the subjects of those whose own subject is in use in the
+/// queue of origin.
 fn move_to_origin(
-    spi: &Spi,
-    dead_letter_queue: &OwnedQueue,
-    origin: &OwnedQueue,
+    dead_letter_queue: &Queue,
+    origin: &Queue,
     selected: &[Selected],
-) -> Result<Returned> {
-    let numbers = doc_selection::next_numbers(origin, selected.len())?;
-    let subjects: Vec<&str> = selected.iter().map(|doc| doc.subject.as_str()).collect();
-    let args = [Arg::from(subjects), Arg::from(numbers.clone())];
-    let read = dead_letter_queue.act(|| dead_letter_queue.once(spi, READ_RETURNED, &args));
-    let sql = doc_selection::render_order(INSERT_RETURNED, origin);
-    let rows = origin.act(|| origin.once(spi, &sql, &read.args(0)));
-    let inserted = inserted_numbers(&rows);
-    let (moved, staying): (Vec<_>, Vec<_>) = selected
+) -> Result<Vec<String>> {
+    let docs: Vec<Moving> = selected
         .iter()
-        .zip(&numbers)
-        .partition(|(_, number)| inserted.contains(number));
-    let subjects = moved.iter().map(|(doc, _)| doc.subject.clone()).collect();
-    dead_letter_queue.act(|| doc_selection::remove_documents(spi, dead_letter_queue, subjects))?;
-    let groups = doc_selection::group(moved.iter().map(|(doc, _)| *doc));
+        .map(|doc| Moving::unnamed(&doc.subject))
+        .collect();
+    let moved =
+        spi::connect(|spi| move_documents(spi, dead_letter_queue, origin, &RETURNED, &docs, &[]))?;
+    let subjects: HashSet<&str> = moved.subjects.iter().map(String::as_str).collect();
+    let left = selected
+        .iter()
+        .filter(|doc| subjects.contains(doc.subject.as_str()));
+    let groups = doc_selection::group(left);
     doc_selection::record_events(dead_letter_queue, &groups, |from| Some(Event::remove(from)));
-    for (version, n) in history::count_by_version(&rows) {
-        counter_log::record_event(origin, version, n, Event::PushPending);
-        documents_ready(origin, version, Status::Pending, n);
-    }
-    Ok(Returned {
-        n: doc_selection::total(&groups),
-        staying: staying
-            .into_iter()
-            .map(|(doc, _)| doc.subject.clone())
-            .collect(),
-    })
+    Ok(moved.staying)
 }

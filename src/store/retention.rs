@@ -122,7 +122,7 @@ pub fn retain_any(table: &str, field: &str, unit: &str, from: i64, to: i64) -> R
         };
         let sql = retain_any_sql(&table, &field);
         let args = [Arg::from(unit), Arg::timestamp(from), Arg::timestamp(to)];
-        Ok(i64::from(spi.once_verbatim(&sql, &args).affected()))
+        Ok(i64::from(spi.once_as_caller(&sql, &args).affected()))
     })
 }
 

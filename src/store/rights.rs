@@ -1,18 +1,18 @@
 //! What the caller may do with a queue.
 //!
-//! The rights on a queue are the privileges on its docs table, so that they are kept by a dump,
-//! follow the membership of roles, and can also be given with GRANT. The registry has no rights
-//! of its own: every function that reads or writes it asks here first.
+//! The rights on a queue are privileges on its docs table, so that they are kept by a dump and
+//! follow the membership of roles. All tables belong to one role, as which every statement of the
+//! library acts (`pg/role.rs`): nothing but what is asked here decides what a caller may do, and each
+//! call asks before it runs a statement.
 
 use pgrx::PgSqlErrorCode;
 use pgrx::pg_sys::Oid;
 
 use crate::domain::names::QueueName;
-use crate::domain::wording::Writer;
 use crate::error::{self, Error, Result};
-use crate::pg::acl::{self, Privileges};
+use crate::pg::acl::{self, Mark, Privileges};
 use crate::pg::relation;
-use crate::pg::role::{self, Privilege, as_role};
+use crate::pg::role;
 use crate::pg::spi;
 use crate::pg::value::Arg;
 use crate::store::queue_places;
@@ -25,13 +25,14 @@ pub enum Right {
     Any,
     /// To read its documents: SELECT.
     Read,
-    /// To add documents: INSERT.
+    /// To add documents: [`Mark::Produces`], or INSERT.
     Push,
-    /// To work on its documents: UPDATE of whole documents.
+    /// To work on its documents: [`Mark::Works`], or UPDATE of whole documents.
     Work,
     /// To change its settings: TRUNCATE, which is the mark of a manager.
     Manage,
-    /// To drop it, and to grant rights on it: the owner of its docs table.
+    /// To drop it, and to grant rights on it: TRUNCATE with the grant option, which the role has that
+    /// created the queue.
     Own,
 }
 
@@ -68,34 +69,30 @@ impl Right {
         }
     }
 
-    /// Returns whether the caller has all that a grant of the right gives on the docs table. A
-    /// producer has privileges on some of the columns.
-    fn is_complete_on(self, table: Oid) -> bool {
-        let needed = [Privileges::SELECT, Privileges::INSERT, Privileges::UPDATE];
+    /// Returns whether a role has the right on the queue with this docs table.
+    fn is_held_by(self, role: Oid, table: Oid) -> bool {
         match self {
+            Self::Any => {
+                acl::has_any(role, table, Privileges::ANY)
+                    || acl::has_mark(role, table, Mark::Produces)
+                    || acl::has_mark(role, table, Mark::Works)
+            }
+            Self::Read => acl::has(role, table, Privileges::SELECT),
             Self::Push => {
-                acl::has(table, Privileges::INSERT)
-                    && needed.iter().all(|one| acl::has_any(table, *one))
+                acl::has(role, table, Privileges::INSERT)
+                    || acl::has_mark(role, table, Mark::Produces)
             }
             Self::Work => {
-                acl::has(table, Privileges::DELETE)
-                    && needed.iter().all(|one| acl::has(table, *one))
+                acl::has(role, table, Privileges::UPDATE) || acl::has_mark(role, table, Mark::Works)
             }
-            _ => self.is_held_on(table),
+            Self::Manage => acl::has(role, table, Privileges::TRUNCATE),
+            Self::Own => acl::may_grant(role, table, Privileges::TRUNCATE),
         }
     }
 
     /// Returns whether the caller has the right on the queue with this docs table.
     fn is_held_on(self, table: Oid) -> bool {
-        let is_held = match self {
-            Self::Any => acl::has_any(table, Privileges::ANY),
-            Self::Read => acl::has(table, Privileges::SELECT),
-            Self::Push => acl::has(table, Privileges::INSERT),
-            Self::Work => acl::has(table, Privileges::UPDATE),
-            Self::Manage => acl::has(table, Privileges::TRUNCATE),
-            Self::Own => acl::owns(table),
-        };
-        is_held || acl::owns_extension()
+        self.is_held_by(role::current(), table) || acl::owns_extension()
     }
 }
 
@@ -159,121 +156,20 @@ pub fn require_existing(name: &QueueName, right: Right) -> Result<()> {
     }
 }
 
-/// Fails with `Error::NoRight` when the caller has no privilege at all on the documents that would
-/// let it do something for which it needs this right. A role without rights must not lock a table,
-/// because that holds up others.
-pub(super) fn require_to_lock(name: &QueueName, table: Oid, right: Right) -> Result<()> {
-    let privileges = match right {
-        Right::Any => Privileges::ANY,
-        _ => Privileges::CHANGE,
-    };
-    // The common case comes first: it takes one look-up.
-    if acl::has(table, privileges) || acl::has_any(table, privileges) || acl::owns_extension() {
-        Ok(())
-    } else {
-        Err(no_right(name, role::current(), right))
+/// Fails with `Error::NoRight` when the caller lacks a right on the queue with this docs table.
+pub(super) fn require_on(name: &QueueName, table: Oid, right: Right) -> Result<()> {
+    match right.is_held_on(table) {
+        true => Ok(()),
+        false => Err(no_right(name, role::current(), right)),
     }
 }
 
-/// Finds out why the server has denied the caller, with this message, something for which it needs
-/// at least this right on a queue.
-///
-/// Fails with `Error::NoRight` when the caller lacks a privilege on a table of the queue that a grant
-/// would give.
-pub(super) fn explain_denial(
-    name: &QueueName,
-    docs: Oid,
-    right: Right,
-    message: &str,
-) -> Result<()> {
-    let is_denied = |suffix: &str| message.contains(&name.relation(suffix));
-    let missing = if is_denied("docs") {
-        // Some calls of a producer need more, such as a put that merges.
-        [right, Right::Work]
-            .into_iter()
-            .find(|right| !right.is_complete_on(docs))
-    } else {
-        let is_missing = |suffix: &&&str| {
-            let table = relation::lookup_data_table(&name.relation(suffix));
-            let needed = [Privileges::SELECT, Privileges::INSERT];
-            is_denied(suffix)
-                && table.is_some_and(|table| !needed.iter().all(|one| acl::has(table, *one)))
-        };
-        ["logs", "history"]
-            .iter()
-            .find(is_missing)
-            .map(|_| Right::Work)
-    };
-    match missing {
-        Some(right) => Err(no_right(name, role::current(), right)),
-        None => Ok(()),
-    }
-}
-
-/// Returns whether a role may push into the queue with this docs table, any document: it has the
-/// rights of the owner, or INSERT and no policy that restricts it. `Oid::INVALID`: everybody.
-pub fn may_push(pusher: Oid, table: Oid) -> bool {
+/// Returns whether a role may push into the queue with this docs table.
+pub fn may_push(role: Oid, table: Oid) -> bool {
     relation::accept_invalidations();
-    let is_owner =
-        relation::owner_of(table).is_some_and(|owner| role::has_privileges_of(pusher, owner));
-    is_owner
-        || role::has_privilege(pusher, table, Privilege::Insert)
-            && !role::is_restricted_by_policies(pusher, table)
-}
-
-/// A role that can write into one queue, and may not push into another one.
-pub struct Stranger {
-    /// The name of the role.
-    pub name: String,
-    /// How it can write.
-    pub kind: Writer,
-}
-
-impl Stranger {
-    /// The error for documents of the first queue that do not go to the second one.
-    pub fn keeps_documents(&self, from: &QueueName, to: &QueueName) -> Error {
-        Error::MayNotCarry {
-            queue: from.to_string(),
-            target: to.to_string(),
-            role: self.name.clone(),
-            kind: self.kind,
-        }
-    }
-}
-
-// With TRIGGER, a role can have others write what it wants. The others who can write are members
-// of these roles, superusers, and members of pg_write_all_data, who can write into every queue.
-const LIST_WRITERS: &str = "select c.relowner, true from pg_catalog.pg_class c where c.oid {=} $1
-    union all
-    select a.grantee, false from pg_catalog.pg_class c
-    cross join pg_catalog.aclexplode(c.relacl) a
-    where c.oid {=} $1 and a.privilege_type {=} any (array['INSERT', 'UPDATE', 'TRIGGER'])
-    union all
-    select a.grantee, false from pg_catalog.pg_attribute t
-    cross join pg_catalog.aclexplode(t.attacl) a
-    where t.attrelid {=} $1 and a.privilege_type {=} any (array['INSERT', 'UPDATE'])";
-
-/// Finds a role that can write into the queue with one docs table, and may not push into the one
-/// with the other. A superuser and the owner of the extension may do everything.
-pub fn find_stranger(from: Oid, to: Oid) -> Option<Stranger> {
-    let writers: Vec<(Oid, bool)> = spi::connect(|spi| {
-        let rows = spi.once(LIST_WRITERS, &[Arg::oid(from)]);
-        (0..rows.len())
-            .filter_map(|row| Some((rows.get(row, 1)?, rows.get(row, 2)?)))
-            .collect()
-    });
-    let extension_owner = role::extension_owner();
-    writers.into_iter().find_map(|(writer, is_owner)| {
-        let has_all = extension_owner.is_some_and(|owner| role::has_privileges_of(writer, owner));
-        (!has_all && !may_push(writer, to)).then(|| Stranger {
-            name: role::name(writer),
-            kind: match (is_owner, writer == Oid::INVALID) {
-                (true, _) => Writer::Owner,
-                (false, false) => Writer::Grantee,
-                (false, true) => Writer::Public,
-            },
-        })
-    })
+    let has_all =
+        || role::extension_owner().is_some_and(|owner| role::has_privileges_of(role, owner));
+    Right::Push.is_held_by(role, table) || has_all()
 }
 
 /// Runs `work`, which changes the registry, for a caller who has a right on the queue.
@@ -291,16 +187,6 @@ pub fn with<R>(name: &QueueName, right: Right, work: impl FnOnce() -> Result<R>)
         require_existing(name, right)?;
     }
     Ok(result)
-}
-
-/// Runs statements that define triggers and indexes of the docs table, for a caller who manages
-/// the queue, with the rights of the owner of the table.
-pub fn as_table_owner<R>(name: &QueueName, work: impl FnOnce() -> R) -> R {
-    let table = docs_table(name);
-    match table.and_then(relation::owner_of) {
-        Some(owner) if !table.is_some_and(acl::owns) => as_role(owner, work),
-        _ => work(),
-    }
 }
 
 /// The queues on which a caller has a right.

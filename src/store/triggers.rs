@@ -4,7 +4,6 @@ use crate::domain::names::QueueName;
 use crate::pg::relation::{self, LockMode};
 use crate::pg::spi::{self, Spi};
 use crate::pg::value::Arg;
-use crate::store::rights;
 use crate::store::statement::render;
 
 // The trigger notes every row that a pick or maintenance can find in shared memory, whatever
@@ -16,12 +15,12 @@ const CREATE_READY_TRIGGER: &str = "create trigger fetchq_ready after insert or 
 
 const ENABLE_READY_TRIGGER: &str = "alter table {docs} enable always trigger fetchq_ready";
 
-// The mode of the trigger; no row where the caller may not change it.
+// The mode of the trigger.
 const GET_READY_TRIGGER: &str = "select (
         select t.tgenabled::text from pg_trigger t
         where t.tgrelid {=} c.oid and t.tgname {=} 'fetchq_ready')
     from pg_class c
-    where c.oid {=} to_regclass($1) and pg_has_role(c.relowner, 'usage')";
+    where c.oid {=} to_regclass($1)";
 
 /// Makes the trigger of the ready floors where it is missing, and lets it fire always. A
 /// restore with --disable-triggers leaves it in another mode, in which the floors are not
@@ -87,7 +86,7 @@ pub fn set_notify(name: &QueueName, on: bool) {
                 (false, true) => render(create, name),
                 _ => continue,
             };
-            rights::as_table_owner(name, || spi.once(&sql, &[]).affected());
+            spi.once(&sql, &[]);
         }
     });
 }
@@ -127,7 +126,7 @@ pub(super) fn set_triggers(spi: &Spi, name: &QueueName, triggers: &[(&str, &str)
             Some(_) if !on => format!("drop trigger {trigger} on {table}"),
             _ => continue,
         };
-        rights::as_table_owner(name, || spi.once(&sql, &[]).affected());
+        spi.once(&sql, &[]);
     }
 }
 

@@ -13,7 +13,7 @@ pub fn run_outside_extension(sql: &str) -> Result<()> {
     }
     extension_script::outside(|| {
         spi::connect(|spi| {
-            spi.once_verbatim(sql, &[]);
+            spi.once_as_caller(sql, &[]);
         });
     });
     Ok(())

@@ -17,7 +17,6 @@ use crate::settings::Binding;
 use crate::store::bookkeeping::{documents_ready, note_entry};
 use crate::store::counter_segments::SEGMENTS;
 use crate::store::open_queue::Queue;
-use crate::store::owned_queue::{self, OwnedQueue};
 use crate::store::rights::{self, Right, Scope};
 use crate::store::statement::{self, Statement};
 use crate::store::{counter_log, counter_segments, plans, queue};
@@ -279,16 +278,16 @@ const EXTEND_WITHIN_US: i64 = 30_000_000;
 /// Lets the leases of sessions that have ended expire, gives back those of calls that have ended, and
 /// extends those that last as long as their sessions or calls, with the rights of the owner. Returns
 /// how many leases were changed.
-pub fn apply_bindings(queue: &OwnedQueue, bound: &BoundSessions) -> i32 {
+pub fn apply_bindings(queue: &Queue, bound: &BoundSessions) -> i32 {
     let mut n = 0;
     let mut has_stale = false;
     if !bound.ended.is_empty() {
-        let expired = queue.act(|| expire_leases(queue, &bound.ended));
+        let expired = expire_leases(queue, &bound.ended);
         has_stale = expired == 0;
         n += expired;
     }
     if !bound.over.is_empty() {
-        let released = queue.act(|| release_leases(queue, &bound.over));
+        let released = release_leases(queue, &bound.over);
         has_stale |= released == 0;
         n += released;
     }
@@ -296,7 +295,7 @@ pub fn apply_bindings(queue: &OwnedQueue, bound: &BoundSessions) -> i32 {
         trim_sessions(queue);
     }
     if !bound.alive.is_empty() {
-        n += queue.act(|| extend_leases(queue, &bound.alive));
+        n += extend_leases(queue, &bound.alive);
     }
     n
 }
@@ -362,7 +361,7 @@ fn ids(rows: &Rows) -> Vec<i64> {
 /// Deletes the rows of sessions that have ended and have no leased document. The documents are
 /// read with the rights of their owner, and after the sessions: what a session has picked before
 /// it ended is visible then.
-fn trim_sessions(queue: &OwnedQueue) {
+fn trim_sessions(queue: &Queue) {
     spi::connect(|spi| {
         let id = Arg::from(queue.id);
         let mut stale = ids(&spi.once(LIST_STALE, &[id]));
@@ -370,14 +369,14 @@ fn trim_sessions(queue: &OwnedQueue) {
             return;
         }
         let args = [Arg::from(stale.clone())];
-        let leasing = queue.act(|| ids(&queue.once(spi, LIST_LEASING, &args)));
+        let leasing = ids(&queue.once(spi, LIST_LEASING, &args));
         stale.retain(|session| !leasing.contains(session));
         spi.once(DELETE_SESSIONS, &[id, Arg::from(stale)]);
     });
 }
 
 /// Deletes the rows of sessions that are no longer needed, and old requests to stop.
-pub fn delete_stale(queue: &OwnedQueue) {
+pub fn delete_stale(queue: &Queue) {
     trim_sessions(queue);
     spi::connect(|spi| {
         spi.once(TRIM_SESSIONS_OF_DROPPED, &[]);
@@ -397,8 +396,8 @@ pub fn release_all(worker: &str) -> Result<Option<i32>> {
     for name in queues {
         // The caller has not named the queue, so what its owner has attached to it gains no
         // rights of the caller.
-        match OwnedQueue::open(&name) {
-            Ok(queue) => released += queue.act(|| release(&queue, worker)),
+        match Queue::open(&name) {
+            Ok(queue) => released += release(&queue, worker),
             // The queue was dropped after its name was read.
             Err(e) if e.is_missing_queue() => {}
             Err(other) => return Err(other),
@@ -488,7 +487,7 @@ pub fn list_leases(
         if remaining == Some(0) {
             break;
         }
-        let found = owned_queue::read_as_owner(&name, &[], || read(&name, remaining));
+        let found = queue::read_alone(&name, &[], || read(&name, remaining));
         remaining = remaining.map(|n| n - found.unwrap_or(0));
     }
     Ok(())
