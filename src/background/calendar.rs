@@ -53,8 +53,6 @@ const RECORD_INTERVAL_US: i64 = 60_000_000;
 /// What the calendar knows about a queue. Times are in microseconds since 2000.
 struct Queue {
     name: QueueName,
-    /// The role that owned the table when it was found; it may own it no longer.
-    owner: u32,
     /// When something is due.
     due_at: i64,
     /// Successive runs that could not change what was due.
@@ -88,8 +86,8 @@ pub struct Calendar<'a> {
     sweep: VecDeque<u32>,
     /// The table with which the first sweep begins.
     sweep_from: Option<u32>,
-    /// The owner of the queue that ran last, if that run was slow.
-    slow_owner: Option<u32>,
+    /// The queue that ran last was slow.
+    was_slow: bool,
 }
 
 impl<'a> Calendar<'a> {
@@ -108,7 +106,7 @@ impl<'a> Calendar<'a> {
             unknown: HashMap::new(),
             sweep: VecDeque::new(),
             sweep_from: None,
-            slow_owner: None,
+            was_slow: false,
         }
     }
 
@@ -180,7 +178,7 @@ impl<'a> Calendar<'a> {
                 _ => break,
             }
             // What became due meanwhile comes before another slow queue.
-            if self.slow_owner.is_some() {
+            if self.was_slow {
                 break;
             }
         }
@@ -194,19 +192,10 @@ impl<'a> Calendar<'a> {
         next.min(self.next_full_sweep).min(unknown_at)
     }
 
-    /// Returns the queue that has been due for the longest time, after a slow run one of another
-    /// owner if there is any.
+    /// Returns the queue that has been due for the longest time.
     fn next_due(&self, now: i64) -> Option<u32> {
-        let mut due = self.due.range(..=(now, u32::MAX)).map(|(_, table)| *table);
-        let first = due.clone().next()?;
-        let Some(slow_owner) = self.slow_owner else {
-            return Some(first);
-        };
-        let is_of_another_owner = |table: &u32| {
-            let queue = self.queues.get(table);
-            queue.is_some_and(|queue| queue.owner != slow_owner)
-        };
-        Some(due.find(is_of_another_owner).unwrap_or(first))
+        let first = self.due.first().filter(|(due_at, _)| *due_at <= now);
+        first.map(|(_, table)| *table)
     }
 
     fn set_due(&mut self, table: u32, due_at: i64) {
@@ -217,13 +206,12 @@ impl<'a> Calendar<'a> {
         }
     }
 
-    fn add(&mut self, table: u32, (name, owner): (QueueName, u32), due_at: i64) {
+    fn add(&mut self, table: u32, name: QueueName, due_at: i64) {
         self.due.insert((due_at, table));
         self.queues.insert(
             table,
             Queue {
                 name,
-                owner,
                 due_at,
                 idle_runs: 0,
                 recorded_at: 0,
@@ -259,8 +247,7 @@ impl<'a> Calendar<'a> {
     fn find_table(&mut self, table: u32, due_at: i64) -> bool {
         let found = process::transaction(|| {
             let name = relation::queue_of_table(table)?;
-            let owner = relation::owner_in_catalog(table);
-            Some((QueueName::parse(&name).ok()?, owner))
+            QueueName::parse(&name).ok()
         });
         match found.ok().flatten() {
             Some(queue) => {
@@ -298,7 +285,7 @@ impl<'a> Calendar<'a> {
             let names = queue::all();
             let tables = names.into_iter().filter_map(|name| {
                 let table = relation::lookup_data_table(&name.relation("docs"))?.to_u32();
-                Some((table, (name, relation::owner_in_catalog(table))))
+                Some((table, name))
             });
             let epochs = match is_full {
                 true => HashMap::new(),
@@ -322,9 +309,8 @@ impl<'a> Calendar<'a> {
                     if due_at.is_none() && !left.contains(&table) {
                         self.sweep.push_back(table);
                     }
-                    match self.queues.get_mut(&table) {
-                        Some(known) => known.owner = queue.1,
-                        None => self.add(table, queue, due_at.unwrap_or(i64::MAX)),
+                    if !self.queues.contains_key(&table) {
+                        self.add(table, queue, due_at.unwrap_or(i64::MAX));
                     }
                 }
                 let first = self.sweep_from.take();
@@ -348,13 +334,13 @@ impl<'a> Calendar<'a> {
         let Some(queue) = self.queues.get(&table) else {
             return;
         };
-        let (name, owner) = (queue.name.clone(), queue.owner);
+        let name = queue.name.clone();
         process::show_activity(Some(&format!("fetchq: maintenance of queue \"{name}\"")));
         let record_run = queue.recorded_at + RECORD_INTERVAL_US <= time::clock();
         let began = time::clock();
         let outcome = limits::prompt(|| runner::run_document_maintenance(&name, record_run));
         let now = time::clock();
-        self.slow_owner = (now - began > limits::SLOW_RUN_US).then_some(owner);
+        self.was_slow = now - began > limits::SLOW_RUN_US;
         match outcome {
             Ok(None) => self.forget(table),
             Ok(Some(run)) => {

@@ -7,16 +7,14 @@ use std::time::Duration;
 use crate::background::calendar::Calendar;
 use crate::background::jobs::Jobs;
 use crate::background::lifecycle::{Assignment, CHECK_INTERVAL_US, exit_reason, log_failure};
-use crate::background::limits;
 use crate::background::notifier::Notifier;
 use crate::background::schedules::Schedules;
 use crate::background::sessions::Sessions;
 use crate::domain::status::Status;
-use crate::pg::{deadline, process, session, time, transaction};
+use crate::pg::{process, session, time, transaction};
 use crate::signals::background_worker::{ExitReason, Held};
 use crate::signals::board::board;
 use crate::signals::databases::Database;
-use crate::signals::watchdog;
 
 /// Before it sleeps for longer than this, the process reports all its statistics: microseconds.
 const LONG_SLEEP_US: i64 = 100_000;
@@ -44,7 +42,6 @@ pub fn main(assignment: &Assignment) {
         entry.begin_visit();
     }
     process::begin(Some(worker.database()), c"fetchq background worker");
-    limits::begin();
     let mut services = Services::new(held, entry);
     let reason = services.run();
     if reason == ExitReason::Replaced {
@@ -52,16 +49,11 @@ pub fn main(assignment: &Assignment) {
     } else {
         services.jobs.terminate();
     }
-    watchdog::leave();
     held.set_exit_reason(reason);
     process::end(false);
 }
 
 fn release_slot() {
-    // A process that is terminated from outside leaves no queue behind that is to blame for it.
-    if !deadline::has_overrun() {
-        watchdog::leave();
-    }
     if let Some(board) = board() {
         let worker = board.background_worker(POSITION.load(Ordering::Relaxed));
         worker.let_go(session::pid());

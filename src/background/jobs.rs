@@ -5,10 +5,6 @@
 //! long, and documents that are due must not wait for them. Therefore the background worker
 //! starts a jobs process for them, which exits when nothing is left to do.
 
-use std::cell::Cell;
-
-use pgrx::pg_sys::Oid;
-
 use crate::background::lifecycle::{CHECK_INTERVAL_US, exit_reason, log_failure};
 use crate::background::limits;
 use crate::maintenance::runner;
@@ -44,7 +40,7 @@ fn try_one(kind: Kind, is_prompt: bool) -> (bool, i64) {
     process::show_activity(Some("fetchq: jobs"));
     let result = match kind {
         Kind::Pack => process::transaction(|| {
-            let job = runner::claim(kind, None);
+            let job = runner::claim(kind);
             if let Some(job) = &job {
                 runner::run_claimed(job);
             }
@@ -97,8 +93,7 @@ fn pack() -> i64 {
 /// Claims a slow job and runs it, in a transaction each. Returns whether one was due, and when the
 /// next one is, in microseconds since 2000.
 fn run_slow(is_prompt: bool) -> Result<(bool, Option<i64>), String> {
-    let last_owner = SLOW_OWNER.get();
-    let Some(job) = process::transaction(|| runner::claim(Kind::Slow, last_owner))? else {
+    let Some(job) = process::transaction(|| runner::claim(Kind::Slow))? else {
         return process::transaction(|| (false, store::next(Kind::Slow)));
     };
     let began = time::clock();
@@ -117,16 +112,7 @@ fn run_slow(is_prompt: bool) -> Result<(bool, Option<i64>), String> {
             job.id, job.task, job.queue
         ));
     }
-    let is_slow = time::clock() - began > limits::SLOW_RUN_US;
-    process::transaction(|| {
-        SLOW_OWNER.set(is_slow.then(|| limits::owner_of(&job.queue)).flatten());
-        (true, store::next(Kind::Slow))
-    })
-}
-
-thread_local! {
-    /// The owner of the queue whose job ran last, if that run was slow. Jobs of others come next.
-    static SLOW_OWNER: Cell<Option<Oid>> = const { Cell::new(None) };
+    process::transaction(|| (true, store::next(Kind::Slow)))
 }
 
 /// The jobs of a database, as its background worker runs them. Times are in microseconds since

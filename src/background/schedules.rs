@@ -1,12 +1,9 @@
 //! Runs schedules on time in the background worker, each in a transaction of its own.
 //! maintenance/schedules.rs does the work.
 
-use pgrx::pg_sys::Oid;
-
 use crate::background::lifecycle::log_failure;
 use crate::background::limits;
 use crate::maintenance::{runner, schedules};
-use crate::pg::planner::with_plain_search_path;
 use crate::pg::{process, time};
 use crate::signals::background_worker::BackgroundWorker;
 use crate::store::rights::Scope;
@@ -34,8 +31,6 @@ pub struct Schedules<'a> {
     next: i64,
     /// When the next schedule is due, in microseconds since 2000.
     due_at: i64,
-    /// The owner of the queue of the schedule that ran last, if that run was slow.
-    slow_owner: Option<Oid>,
 }
 
 impl<'a> Schedules<'a> {
@@ -47,7 +42,6 @@ impl<'a> Schedules<'a> {
             seen_changes: worker.schedule_changes(),
             next: i64::MIN,
             due_at: i64::MIN,
-            slow_owner: None,
         }
     }
 
@@ -74,28 +68,15 @@ impl<'a> Schedules<'a> {
             }
             process::show_activity(Some("fetchq: schedules"));
             let began = time::clock();
-            let last_owner = self.slow_owner;
-            let mut claimed: Option<(String, Option<Oid>)> = None;
+            let mut claimed: Option<String> = None;
             let result = limits::prompt(|| {
-                // The process is a superuser, so its statements must not find operators of other
-                // roles.
-                with_plain_search_path(|| {
-                    let run = schedules::run_one(
-                        time::now(),
-                        last_owner,
-                        &Scope::everything(),
-                        |schedule| {
-                            let owner = limits::owner_of(&schedule.queue);
-                            claimed = Some((schedule.name.clone(), owner));
-                        },
-                    );
-                    (run.is_some(), store::next_due())
-                })
+                let run = schedules::run_one(time::now(), &Scope::everything(), |schedule| {
+                    claimed = Some(schedule.name.clone());
+                });
+                (run.is_some(), store::next_due())
             });
             let now = time::clock();
             let is_slow = now - began > limits::SLOW_RUN_US;
-            let owner = claimed.as_ref().and_then(|(_, owner)| *owner);
-            self.slow_owner = owner.filter(|_| is_slow);
             self.next = match result {
                 Ok((has_run, next)) => {
                     self.due_at = next.unwrap_or(i64::MAX);
@@ -107,7 +88,7 @@ impl<'a> Schedules<'a> {
                     }
                 }
                 Err(message) => {
-                    if let Some((name, _)) = claimed {
+                    if let Some(name) = claimed {
                         let pause = runner::pause_after(now - began);
                         // Another session may have locked the row. It is skipped until then.
                         let backed_off = limits::prompt(|| {

@@ -7,7 +7,6 @@ use crate::background::lifecycle::log_failure;
 use crate::background::limits;
 use crate::domain::names::QueueName;
 use crate::maintenance::runner;
-use crate::pg::planner::with_plain_search_path;
 use crate::pg::{process, time};
 use crate::signals::background_worker::BOUND_LEASES_LOOK_US;
 use crate::store::open_queue::Queue;
@@ -65,10 +64,7 @@ impl Sessions {
             return self.next;
         }
         process::show_activity(Some("fetchq: sessions"));
-        // The process is a superuser, so its statements must not find operators of other roles.
-        let found = process::transaction(|| {
-            with_plain_search_path(|| worker_sessions::bound_sessions(None))
-        });
+        let found = process::transaction(|| worker_sessions::bound_sessions(None));
         self.has_bound = found.as_ref().is_ok_and(|found| !found.is_empty());
         let interval = match found {
             Ok(found) if found.is_empty() => IDLE_SCAN_INTERVAL_US,
@@ -96,8 +92,7 @@ impl Sessions {
             return;
         }
         let names: Vec<&str> = found.keys().map(String::as_str).collect();
-        let waits =
-            process::transaction(|| with_plain_search_path(|| runner::session_waits(&names)));
+        let waits = process::transaction(|| runner::session_waits(&names));
         match waits {
             Ok(waits) => {
                 self.waits.extend(waits);
@@ -147,7 +142,7 @@ impl Sessions {
 /// Notes in the job of a queue until when its bound sessions wait.
 fn note_wait(name: &str, wait: Option<(i64, Option<&str>)>) {
     // Another session may have locked the row of the job.
-    let noted = limits::prompt(|| with_plain_search_path(|| runner::note_sessions(name, wait)));
+    let noted = limits::prompt(|| runner::note_sessions(name, wait));
     if let Err(message) = noted {
         log_failure(message);
     }
@@ -159,13 +154,10 @@ fn apply_bindings(name: &str, bound: &BoundSessions) -> Result<(), String> {
         return Ok(());
     };
     limits::prompt(|| {
-        // The process is a superuser, so its statements must not find operators of other roles.
-        with_plain_search_path(|| {
-            // There is no queue to open when DDL has locked it, or when it was dropped meanwhile.
-            let queue = Queue::try_open(&name).ok().flatten();
-            if let Some(queue) = queue {
-                worker_sessions::apply_bindings(&queue, bound);
-            }
-        });
+        // There is no queue to open when DDL has locked it, or when it was dropped meanwhile.
+        let queue = Queue::try_open(&name).ok().flatten();
+        if let Some(queue) = queue {
+            worker_sessions::apply_bindings(&queue, bound);
+        }
     })
 }

@@ -31,9 +31,8 @@ pub struct Outcome {
     pub packed: i32,
 }
 
-/// Claims up to `limit` due jobs for `duration`, and runs them. A job of a queue acts with the
-/// rights of the owner of the documents, if the caller has the right to do what it does. A job that
-/// fails is reported as a WARNING and retried later.
+/// Claims up to `limit` due jobs of queues that the caller manages for `duration`, and runs them. A job
+/// that fails is reported as a WARNING and retried later.
 pub fn run(duration: Interval, limit: i32) -> Outcome {
     let mut outcome = Outcome::default();
     let mut packs = false;
@@ -73,13 +72,12 @@ fn finish(job: &Job, result: std::result::Result<i32, String>) -> Option<i32> {
     None
 }
 
-/// Claims one due job of a kind, for the background worker. With `last_owner`, the job of a queue
-/// of another owner comes first. None when no job was due.
+/// Claims one due job of a kind, for the background worker. None when no job was due.
 ///
 /// The claim is to be committed before the job of a queue runs. A job that ends the process is then
 /// hidden for as long as it was claimed, and other jobs come first.
-pub fn claim(kind: Kind, last_owner: Option<Oid>) -> Option<Job> {
-    jobs::claim_one(kind, default_duration(), last_owner)
+pub fn claim(kind: Kind) -> Option<Job> {
+    jobs::claim_one(kind, default_duration())
 }
 
 /// Runs a job that was claimed, for the background worker. A failure is reported as a WARNING. Does

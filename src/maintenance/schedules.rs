@@ -41,7 +41,7 @@ pub struct Outcome {
 pub fn run(limit: i32, now: i64, queues: &Scope) -> Outcome {
     let mut outcome = Outcome::default();
     for _ in 0..limit {
-        match run_one(now, None, queues, |_| {}) {
+        match run_one(now, queues, |_| {}) {
             Some(Ok(queued)) => {
                 outcome.processed += 1;
                 outcome.queued = outcome.queued.saturating_add(queued);
@@ -68,17 +68,15 @@ pub fn run_beside_jobs(limit: i32) {
 }
 
 /// Runs a schedule of these queues, which the caller manages, that is due at `now`, in microseconds
-/// since 2000. With `last_owner`, one of a queue of another owner comes first. `on_claim` gets the
-/// schedule before it runs. Returns how many documents it has created; an error without details
+/// since 2000. `on_claim` gets the schedule before it runs. Returns how many documents it has created; an error without details
 /// when it failed, which is reported as a WARNING; and None when no schedule is due, or all that
 /// are due are locked.
 pub fn run_one(
     now: i64,
-    last_owner: Option<Oid>,
     queues: &Scope,
     on_claim: impl FnOnce(&DueSchedule),
 ) -> Option<std::result::Result<i32, ()>> {
-    let claimed = store::claim(now, last_owner, queues)?;
+    let claimed = store::claim(now, queues)?;
     on_claim(&claimed);
     match subtransaction::attempt(|| raise(push_ticks(&claimed, now))) {
         Ok(queued) => Some(Ok(queued)),

@@ -4,7 +4,6 @@
 //! sessions of clients, so a background process arms its timer itself.
 
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use pgrx::pg_sys;
@@ -24,18 +23,9 @@ unsafe extern "C-unwind" {
     fn disable_timeout(id: i32, keeps_indicator: bool);
 }
 
-/// Whether the last timer has run out.
-static HAS_OVERRUN: AtomicBool = AtomicBool::new(false);
-
-/// Returns whether this process ends because work had not ended after it was cancelled.
-pub fn has_overrun() -> bool {
-    HAS_OVERRUN.load(Ordering::Relaxed)
-}
-
 /// Handles the last timer as SIGTERM: the process ends at the next point at which it can be
 /// interrupted. An exception handler of a user's function cannot prevent that.
 unsafe extern "C-unwind" fn on_last_timeout() {
-    HAS_OVERRUN.store(true, Ordering::Relaxed);
     // SAFETY: These are plain variables of this process, which signal handlers may set.
     unsafe {
         (&raw mut pg_sys::InterruptPending).write_volatile(1);

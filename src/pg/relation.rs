@@ -9,9 +9,7 @@ use crate::pg::text::c_string;
 /// Looks up a table, or another relation that is no index, in the schema `fetchq_data`. Takes no
 /// lock.
 ///
-/// The owner of a table can give one of its indexes any name in the schema that is free, and needs
-/// no right on the schema for that (ADD CONSTRAINT ... USING INDEX). Such an index must not be
-/// mistaken for a table of another role's queue.
+/// An index of a queue can have a name that is free for a table, such as that of another queue.
 pub fn lookup_data_table(name: &str) -> Option<pg_sys::Oid> {
     lookup("fetchq_data", name).filter(|found| class(*found).is_some_and(|class| !class.is_index))
 }
@@ -57,8 +55,6 @@ pub struct File {
     pub number: u32,
     /// This transaction created the file. A rollback brings the previous file back.
     pub is_new: bool,
-    /// The role that owns the table.
-    pub owner: pg_sys::Oid,
 }
 
 /// The mode of a lock on a table.
@@ -179,7 +175,6 @@ fn lock(table: pg_sys::Oid, mode: LockMode, wait: bool) -> Lock {
         let file = File {
             number: u32::from((*(*relation).rd_rel).relfilenode),
             is_new: new_file != 0 || (*relation).rd_createSubid != 0,
-            owner: (*(*relation).rd_rel).relowner,
         };
         pg_sys::relation_close(relation, pg_sys::NoLock as i32);
         Lock::Held(file)
@@ -288,35 +283,11 @@ pub(super) fn owner_of_schema(name: &str) -> Option<pg_sys::Oid> {
     }
 }
 
-/// Returns the role that owns a table, or None when the table does not exist.
-pub fn owner_of_table(table: pg_sys::Oid) -> Option<pg_sys::Oid> {
-    // SAFETY: The table is opened for reading and closed again.
-    unsafe {
-        let relation = pg_sys::try_relation_open(table, pg_sys::AccessShareLock as i32);
-        if relation.is_null() {
-            return None;
-        }
-        let owner = (*(*relation).rd_rel).relowner;
-        pg_sys::relation_close(relation, pg_sys::AccessShareLock as i32);
-        Some(owner)
-    }
-}
-
-/// Returns the role that owns a table, without a lock: it may own it no longer. 0 when the table does
-/// not exist. This is for statistics and order, and for no decision about rights.
-pub fn owner_in_catalog(table: u32) -> u32 {
-    owner_of(pg_sys::Oid::from(table)).map_or(0, pg_sys::Oid::to_u32)
-}
-
 /// What the catalog says of a table.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Class {
     /// The role that owns it.
     pub owner: pg_sys::Oid,
-    /// The schema that has it.
-    pub schema: pg_sys::Oid,
-    /// Whether it has row-level security.
-    pub has_policies: bool,
     /// Whether it is an index.
     pub is_index: bool,
 }
@@ -336,8 +307,6 @@ pub(super) fn class(table: pg_sys::Oid) -> Option<Class> {
         let row = &*pg_sys::heap_tuple_get_struct::<pg_sys::FormData_pg_class>(tuple);
         let class = Class {
             owner: row.relowner,
-            schema: row.relnamespace,
-            has_policies: row.relrowsecurity,
             is_index: row.relkind == pg_sys::RELKIND_INDEX as std::ffi::c_char
                 || row.relkind == pg_sys::RELKIND_PARTITIONED_INDEX as std::ffi::c_char,
         };
@@ -350,11 +319,6 @@ pub(super) fn class(table: pg_sys::Oid) -> Option<Class> {
 /// table does not exist.
 pub fn owner_of(table: pg_sys::Oid) -> Option<pg_sys::Oid> {
     class(table).map(|class| class.owner)
-}
-
-/// Returns whether a table has row-level security. Takes no lock.
-pub fn has_policies(table: pg_sys::Oid) -> bool {
-    class(table).is_some_and(|class| class.has_policies)
 }
 
 /// Returns whether a table exists. Takes no lock.

@@ -107,13 +107,12 @@ impl Bucket {
     }
 
     /// Creates a group, or restarts it for a new epoch, and returns the token of its life. From
-    /// here on notes reach the group, so the index must be examined after this call. `owner` is
-    /// the OID of the role that owns the table, whose share of the slots the group takes. `now` is
-    /// in microseconds since 2000.
-    pub fn begin_discovery(&mut self, name: Name, owner: u32, epoch: u64, now: i64) -> u64 {
+    /// here on notes reach the group, so the index must be examined after this call. `now` is in
+    /// microseconds since 2000.
+    pub fn begin_discovery(&mut self, name: Name, epoch: u64, now: i64) -> u64 {
         let at = self
             .own_or_free(&name)
-            .unwrap_or_else(|| self.giving(&name, owner, now));
+            .unwrap_or_else(|| self.giving(&name, now));
         let last_number = self.groups.iter().map(|group| group.last_number).max();
         let group = &mut self.groups[at];
         // Another backend may have begun already. It examines the index now, or has done so;
@@ -123,16 +122,15 @@ impl Bucket {
             group.last_number = last_number.unwrap_or(0);
             group.restart(name, epoch, now);
         }
-        group.owner = owner;
         group.token
     }
 
     /// Returns whether a group may be created of which it is not known whether it has any document.
     /// Where versions of one table compete, one that may be empty takes no slot from one that is
-    /// not. `owner` and `now` are as for [`Self::begin_discovery`].
-    pub fn has_room(&self, name: &Name, owner: u32, now: i64) -> bool {
+    /// not. `now` is in microseconds since 2000.
+    pub fn has_room(&self, name: &Name, now: i64) -> bool {
         self.own_or_free(name).is_some() || {
-            let group = &self.groups[self.giving(name, owner, now)];
+            let group = &self.groups[self.giving(name, now)];
             !group.is_of_table_of(name) || group.is_empty() || group.is_unused(now)
         }
     }
@@ -144,12 +142,10 @@ impl Bucket {
     }
 
     /// Returns which group gives its slot to a new one, in a full bucket: one that nobody uses, or
-    /// else one of the role that has the most groups, and among its tables of the one that has the
-    /// most. The new group counts for its own role and table, which give first. So nobody takes
-    /// more than a share that is equal for all: a role with many queues takes only from itself, and
-    /// so does a queue with many versions. Where the shares are equal, the longest unused group
-    /// gives.
-    fn giving(&self, name: &Name, owner: u32, now: i64) -> usize {
+    /// else one of the table that has the most groups. The new group counts for its own table, which
+    /// gives first. So a queue with many versions takes only from itself. Where the shares are equal,
+    /// the longest unused group gives.
+    fn giving(&self, name: &Name, now: i64) -> usize {
         let last_used = |group: &Group| group.last_used.load(Ordering::Relaxed);
         let oldest = |groups: &mut dyn Iterator<Item = usize>| {
             groups.min_by_key(|at| last_used(&self.groups[*at]))
@@ -158,10 +154,6 @@ impl Bucket {
         if self.groups[all].is_unused(now) {
             return all;
         }
-        let of_owner = |of: &Group| {
-            let groups = self.groups.iter().filter(|group| group.owner == of.owner);
-            groups.count() + usize::from(of.owner == owner)
-        };
         let of_table = |of: &Group| {
             let groups = self.groups.iter().filter(|g| g.is_of_table_of(&of.name));
             groups.count() + usize::from(of.is_of_table_of(name))
@@ -172,12 +164,7 @@ impl Bucket {
             0..=SMALL_SHARE => (0, false),
             _ => (groups, is_own),
         };
-        let shares = |group: &Group| {
-            (
-                share(of_owner(group), group.owner == owner),
-                share(of_table(group), group.is_of_table_of(name)),
-            )
-        };
+        let shares = |group: &Group| share(of_table(group), group.is_of_table_of(name));
         let greatest = self.groups.iter().map(shares).max();
         let with_it = |at: &usize| Some(shares(&self.groups[*at])) == greatest;
         let first = oldest(&mut (0..GROUPS_PER_BUCKET).filter(with_it)).unwrap_or(all);
@@ -338,26 +325,19 @@ impl Bucket {
         }
     }
 
-    /// Returns whether a group of a table has another owner than this role, or gives its slot because
-    /// nobody uses it. `owner` is an OID, `now` is in microseconds since 2000.
-    pub fn is_outdated(&self, database: u32, table: u32, owner: u32, now: i64) -> bool {
-        let mut of_table = self.groups_of(database, table);
-        of_table.any(|group| group.owner != owner || group.is_unused(now))
+    /// Returns whether a group of a table gives its slot because nobody uses it. `now` is in
+    /// microseconds since 2000.
+    pub fn has_unused(&self, database: u32, table: u32, now: i64) -> bool {
+        self.groups_of(database, table)
+            .any(|group| group.is_unused(now))
     }
 
-    /// Frees the slots of the groups of a table that nobody uses, and counts the others among those of
-    /// the role that owns it, which may be another one than before. Arguments as for
-    /// [`Self::is_outdated`].
-    pub fn renew(&mut self, database: u32, table: u32, owner: u32, now: i64) {
+    /// Frees the slots of the groups of a table that nobody uses. Arguments as for
+    /// [`Self::has_unused`].
+    pub fn free_unused(&mut self, database: u32, table: u32, now: i64) {
         for group in &mut self.groups {
-            if group.phase == Phase::Free
-                || group.name.database != database
-                || group.name.table != table
-            {
-                continue;
-            }
-            group.owner = owner;
-            if group.is_unused(now) {
+            let is_of_table = group.name.database == database && group.name.table == table;
+            if group.phase != Phase::Free && is_of_table && group.is_unused(now) {
                 group.phase = Phase::Free;
             }
         }

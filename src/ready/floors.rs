@@ -89,8 +89,6 @@ pub(super) fn increment(counter: impl Fn(&Counters) -> &AtomicI64) {
 pub struct QueueFloors {
     /// The table of the documents.
     pub table: Oid,
-    /// The role that owns the table. Roles share the slots.
-    pub owner: Oid,
     pub pick_index: Oid,
     pub due_index: Oid,
     /// A value that changes when documents may have appeared without a note. It is made of
@@ -123,15 +121,14 @@ impl QueueFloors {
             Known::Nothing => return None,
             Known::Unknown => {}
         }
-        let owner = self.owner.to_u32();
-        let has_room = Memory::read(bucket, |b| b.has_room(&name, owner, now));
+        let has_room = Memory::read(bucket, |b| b.has_room(&name, now));
         let has_entries = || index_walk::has_entries(self.table, self.pick_index, name.version);
         if !has_room && name.index == Index::Pick && !has_entries() {
             return None;
         }
         // The group exists before the index is read, so notes reach it. A document whose
         // entry this reading misses has no entry yet; it is noted afterwards.
-        let token = Memory::write(bucket, |b| b.begin_discovery(name, owner, self.epoch, now));
+        let token = Memory::write(bucket, |b| b.begin_discovery(name, self.epoch, now));
         if name.index == Index::Pick {
             let found = index_walk::distinct_second_column(
                 self.table,
@@ -256,15 +253,14 @@ impl QueueFloors {
         }
     }
 
-    /// The versions of which floors are known. The slots of those that nobody uses are freed, and the
-    /// others count for the present owner of the table from now on.
+    /// The versions of which floors are known. The slots of those that nobody uses are freed.
     pub fn versions(&self) -> Vec<i32> {
         let (database, table) = (session::database(), self.table.to_u32());
-        let (owner, now) = (self.owner.to_u32(), time::now());
+        let now = time::now();
         let mut versions = Vec::new();
         for at in 0..Memory::items() {
-            if Memory::read(at, |b| b.is_outdated(database, table, owner, now)) {
-                Memory::write(at, |b| b.renew(database, table, owner, now));
+            if Memory::read(at, |b| b.has_unused(database, table, now)) {
+                Memory::write(at, |b| b.free_unused(database, table, now));
             }
             // Memory is reserved first, because nothing may fail under the lock.
             versions.reserve(GROUPS_PER_BUCKET);

@@ -68,9 +68,6 @@ pub enum Phase {
 #[repr(C)]
 pub struct Group {
     pub name: Name,
-    /// The OID of the role that owned the table when the group was created. It counts as one of
-    /// the slots of this role. The job `cmp` notices a new owner.
-    pub owner: u32,
     pub phase: Phase,
     /// Changes when documents may have appeared without a note. What is known of another
     /// epoch is void.
@@ -175,7 +172,6 @@ impl Group {
                 version: 0,
                 index: Index::Pick,
             },
-            owner: 0,
             phase: Phase::Free,
             epoch: 0,
             token: 0,

@@ -12,7 +12,6 @@ use crate::settings;
 use crate::signals::activity::Progress;
 use crate::signals::background_worker::{BOUND_LEASES_LOOK_US, BackgroundWorker};
 use crate::signals::databases::Databases;
-use crate::signals::interrupted::Interrupted;
 use crate::signals::jobs_processes::JobsProcesses;
 use crate::signals::process_slot::ProcessSlot;
 use crate::signals::waiters::Waiters;
@@ -37,7 +36,6 @@ pub struct Board {
     background_workers: [BackgroundWorker; BACKGROUND_WORKERS],
     pub waiters: Waiters,
     pub progress: Progress,
-    pub interrupted: Interrupted,
     /// The last lease number that was given.
     lease_number: AtomicI64,
     /// Until when a lease must not be lost: microseconds since 2000, or `FIRST_LEASE`. 0: any lease may
@@ -68,7 +66,6 @@ impl Board {
             background_workers: [const { BackgroundWorker::empty() }; BACKGROUND_WORKERS],
             waiters: Waiters::new(),
             progress: Progress::new(),
-            interrupted: Interrupted::new(),
             lease_number: AtomicI64::new(0),
             leases_last_until: AtomicI64::new(0),
         }

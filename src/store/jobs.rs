@@ -1,7 +1,5 @@
 //! The rows of `fetchq.jobs`, the maintenance jobs: claiming, failing and rescheduling them.
 
-use pgrx::pg_sys::Oid;
-
 use crate::pg::spi::{self, Rows};
 use crate::pg::time::Interval;
 use crate::pg::value::Arg;
@@ -93,29 +91,16 @@ const CLAIM_ONE: &str = "update fetchq.jobs j set
     where j.id {=} (
         select id from fetchq.jobs
         where next_iteration {<=} now() and {condition}
-        order by {order} next_iteration, attempts, id
+        order by next_iteration, attempts, id
         limit 1
         for update skip locked)
     returning j.id, j.task, j.queue, j.settings";
 
-/// Sorts the queues of one owner, whose OID is $2, behind those of others.
-pub(super) const OTHER_OWNERS_FIRST: &str = "coalesce((
-            select c.relowner {=} $2 from pg_class c
-            where c.relnamespace {=} 'fetchq_data'::regnamespace
-                and c.relname {=} (queue {||} '__docs')), false),";
-
-/// Claims a due job of a kind for `duration`. With `last_owner`, the job of a queue of another
-/// owner comes first. None when none is due.
-pub fn claim_one(kind: Kind, duration: Interval, last_owner: Option<Oid>) -> Option<Job> {
+/// Claims a due job of a kind for `duration`. None when none is due.
+pub fn claim_one(kind: Kind, duration: Interval) -> Option<Job> {
     spi::connect(|spi| {
         let sql = CLAIM_ONE.replace("{condition}", kind.condition());
-        let rows = match last_owner {
-            None => spi.once(&sql.replace("{order}", ""), &[duration.arg()]),
-            Some(owner) => spi.once(
-                &sql.replace("{order}", OTHER_OWNERS_FIRST),
-                &[duration.arg(), Arg::oid(owner)],
-            ),
-        };
+        let rows = spi.once(&sql, &[duration.arg()]);
         if rows.is_empty() {
             return None;
         }

@@ -267,7 +267,6 @@ impl Queue {
         let file = self.file.get().filter(|file| !file.is_new)?;
         Some(QueueFloors {
             table: self.table,
-            owner: file.owner,
             pick_index: self.floors.pick_index?,
             due_index: self.floors.due_index?,
             epoch: floors::epoch_of(file.number, self.floors.trigger?),

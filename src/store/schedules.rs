@@ -9,7 +9,6 @@ use crate::pg::row_sink::RowSink;
 use crate::pg::spi::{self, Rows, Spi};
 use crate::pg::time::Interval;
 use crate::pg::value::Arg;
-use crate::store::jobs::OTHER_OWNERS_FIRST;
 use crate::store::rights::Scope;
 
 /// When a schedule ticks: a cron expression or an interval, as its author gave it.
@@ -255,24 +254,17 @@ const CLAIM: &str =
     "select name, queue, cron, every, timezone, payload, version, priority, catch_up,
         catch_up_limit, jitter, ends_at, anchor, next_tick, made_by::oid, headers
     from fetchq.schedules
-    where is_active and due_at {<=} $1 and next_tick {<=} $1 and ($3 or queue {=} any ($4))
-    order by {order} due_at
+    where is_active and due_at {<=} $1 and next_tick {<=} $1 and ($2 or queue {=} any ($3))
+    order by due_at
     limit 1
     for update skip locked";
 
-/// Locks the schedule of these queues that has been due for the longest time, as of `now`. With
-/// `last_owner`, the schedule of a queue of another owner comes first. None when none is due, or
-/// other sessions have locked those that are.
-pub fn claim(now: i64, last_owner: Option<Oid>, scope: &Scope) -> Option<DueSchedule> {
+/// Locks the schedule of these queues that has been due for the longest time, as of `now`. None when
+/// none is due, or other sessions have locked those that are.
+pub fn claim(now: i64, scope: &Scope) -> Option<DueSchedule> {
     let [is_everything, queues] = scope.args();
-    let order = last_owner.map_or("", |_| OTHER_OWNERS_FIRST);
-    let args = [
-        Arg::timestamp(now),
-        Arg::oid(last_owner.unwrap_or(Oid::INVALID)),
-        is_everything,
-        queues,
-    ];
-    spi::connect(|spi| due_schedule(&spi.once(&CLAIM.replace("{order}", order), &args)))
+    let args = [Arg::timestamp(now), is_everything, queues];
+    spi::connect(|spi| due_schedule(&spi.once(CLAIM, &args)))
 }
 
 // The row is locked already.
@@ -348,25 +340,6 @@ pub fn back_off(name: &str, now: i64, message: &str, pause: i64) {
             Arg::from(pause),
         ];
         spi.once(BACK_OFF, &args);
-    });
-}
-
-const BACK_OFF_QUEUE: &str = "update fetchq.schedules
-    set due_at = now() {+} ($2 {*} interval '1 microsecond'),
-        attempts = least(attempts {+} 1, 1000000),
-        last_error = $3
-    where queue {=} $1 and is_active and due_at {<=} now()";
-
-/// Postpones the due schedules of a queue by `pause` microseconds: one of them may have ended the
-/// process that ran it. `message` is their last error.
-pub fn back_off_queue(queue: &QueueName, pause: i64, message: &str) {
-    spi::connect(|spi| {
-        let args = [
-            Arg::from(queue.as_str()),
-            Arg::from(pause),
-            Arg::from(message),
-        ];
-        spi.once(BACK_OFF_QUEUE, &args);
     });
 }
 

@@ -10,15 +10,13 @@ const NAME: Name = Name {
     index: Index::Pick,
 };
 
-const OWNER: u32 = 10;
-
 fn bucket() -> Box<Bucket> {
     Box::new(Bucket::new())
 }
 
 fn ready(levels: &[i32]) -> Box<Bucket> {
     let mut b = bucket();
-    let token = b.begin_discovery(NAME, OWNER, 7, 1);
+    let token = b.begin_discovery(NAME, 7, 1);
     b.complete_discovery(&NAME, token, Some(levels), 1);
     b
 }
@@ -47,7 +45,7 @@ fn a_discovered_level_starts_before_every_document() {
 #[test]
 fn a_level_that_was_noted_before_its_discovery_starts_there_too() {
     let mut b = bucket();
-    let token = b.begin_discovery(NAME, OWNER, 7, 1);
+    let token = b.begin_discovery(NAME, 7, 1);
     b.note(&NAME, 3, key(10), 1);
     b.complete_discovery(&NAME, token, Some(&[3]), 1);
     assert_eq!(floors(&b), [(3, Key::FIRST)]);
@@ -56,8 +54,8 @@ fn a_level_that_was_noted_before_its_discovery_starts_there_too() {
 #[test]
 fn a_discovery_of_an_earlier_life_is_void() {
     let mut b = bucket();
-    let token = b.begin_discovery(NAME, OWNER, 7, 1);
-    b.begin_discovery(NAME, OWNER, 8, 1);
+    let token = b.begin_discovery(NAME, 7, 1);
+    b.begin_discovery(NAME, 8, 1);
     b.complete_discovery(&NAME, token, Some(&[]), 1);
     assert!(matches!(b.levels(&NAME, 8, 1), Known::Unknown));
 }
@@ -138,11 +136,11 @@ fn an_advance_of_an_earlier_life_ends_in_no_later_one() {
     let old = b.begin_advance(&NAME, 0, key(100), 1).unwrap();
     for version in 1..=GROUPS_PER_BUCKET as i32 {
         let other = Name { version, ..NAME };
-        let token = b.begin_discovery(other, OWNER, 7, 10 + i64::from(version));
+        let token = b.begin_discovery(other, 7, 10 + i64::from(version));
         b.complete_discovery(&other, token, Some(&[0]), 1);
     }
     assert!(matches!(b.levels(&NAME, 7, 1), Known::Unknown));
-    let token = b.begin_discovery(NAME, OWNER, 7, 100);
+    let token = b.begin_discovery(NAME, 7, 100);
     b.complete_discovery(&NAME, token, Some(&[0]), 100);
     for now in 0..40 {
         if let Some(advance) = b.begin_advance(&NAME, 0, key(1), now) {
@@ -168,20 +166,17 @@ fn a_forgotten_group_is_unknown() {
 }
 
 #[test]
-fn a_table_gives_up_the_slots_that_nobody_uses_and_gets_its_new_owner() {
+fn a_table_gives_up_the_slots_that_nobody_uses() {
     let mut b = ready(&[0]);
     let used = Name { version: 1, ..NAME };
     let now = UNUSED_AFTER_US + 2;
-    let token = b.begin_discovery(used, OWNER, 7, now);
+    let token = b.begin_discovery(used, 7, now);
     b.complete_discovery(&used, token, Some(&[0]), now);
-    assert!(b.is_outdated(NAME.database, NAME.table, OWNER, now));
-    assert!(!b.is_outdated(NAME.database, NAME.table + 1, OWNER, now));
-    b.renew(NAME.database, NAME.table, OWNER, now);
+    assert!(b.has_unused(NAME.database, NAME.table, now));
+    assert!(!b.has_unused(NAME.database, NAME.table + 1, now));
+    b.free_unused(NAME.database, NAME.table, now);
     assert!(!b.contains(&NAME) && b.contains(&used));
-    assert!(!b.is_outdated(NAME.database, NAME.table, OWNER, now));
-    assert!(b.is_outdated(NAME.database, NAME.table, OWNER + 1, now));
-    b.renew(NAME.database, NAME.table, OWNER + 1, now);
-    assert!(!b.is_outdated(NAME.database, NAME.table, OWNER + 1, now));
+    assert!(!b.has_unused(NAME.database, NAME.table, now));
 }
 
 #[test]
@@ -193,7 +188,7 @@ fn the_known_groups_of_a_table_are_those_of_its_epoch() {
     };
     let not_read_yet = Name { version: 9, ..NAME };
     for (name, epoch) in [(of_other_table, 7), (not_read_yet, 7)] {
-        let token = b.begin_discovery(name, OWNER, epoch, 1);
+        let token = b.begin_discovery(name, epoch, 1);
         if name.table != NAME.table {
             b.complete_discovery(&name, token, Some(&[0]), 1);
         }
@@ -247,7 +242,7 @@ fn the_longest_unused_group_is_replaced() {
     let mut b = bucket();
     for version in 0..=GROUPS_PER_BUCKET as i32 {
         let name = Name { version, ..NAME };
-        let token = b.begin_discovery(name, OWNER, 7, i64::from(version));
+        let token = b.begin_discovery(name, 7, i64::from(version));
         b.complete_discovery(&name, token, Some(&[]), 1);
     }
     let known = |version| {
@@ -260,26 +255,19 @@ fn the_longest_unused_group_is_replaced() {
 }
 
 /// Adds a group of a table as a session does, at a time. Returns whether it has one.
-fn use_group(b: &mut Bucket, owner: u32, table: u32, version: i32, now: i64) -> bool {
-    use_with(b, owner, table, version, now, &[0])
+fn use_group(b: &mut Bucket, table: u32, version: i32, now: i64) -> bool {
+    use_with(b, table, version, now, &[0])
 }
 
-fn use_with(
-    b: &mut Bucket,
-    owner: u32,
-    table: u32,
-    version: i32,
-    now: i64,
-    levels: &[i32],
-) -> bool {
+fn use_with(b: &mut Bucket, table: u32, version: i32, now: i64, levels: &[i32]) -> bool {
     let name = name(table, version);
     if matches!(b.levels(&name, 7, now), Known::Levels(_)) {
         return true;
     }
-    if levels.is_empty() && !b.has_room(&name, owner, now) {
+    if levels.is_empty() && !b.has_room(&name, now) {
         return false;
     }
-    let token = b.begin_discovery(name, owner, 7, now);
+    let token = b.begin_discovery(name, 7, now);
     b.complete_discovery(&name, token, Some(levels), now);
     true
 }
@@ -297,48 +285,16 @@ fn has(b: &Bucket, table: u32, version: i32) -> bool {
 }
 
 #[test]
-fn a_role_with_many_queues_and_versions_takes_slots_only_from_itself() {
-    let mut b = bucket();
-    assert!(use_group(&mut b, 1, 100, 0, 1));
-    for n in 0..1000 {
-        assert!(use_group(
-            &mut b,
-            2,
-            200 + n as u32 % 300,
-            n,
-            10 + i64::from(n)
-        ));
-    }
-    assert!(has(&b, 100, 0), "the longest unused one of another role");
-    assert_eq!(b.used(), GROUPS_PER_BUCKET);
-    // The other role gets half of the slots as it needs them, and no more.
-    for n in 0..100 {
-        assert!(use_group(&mut b, 1, 101, n, 2000 + i64::from(n)));
-    }
-    let of = |owner| b.groups.iter().filter(|g| g.owner == owner).count();
-    assert_eq!(
-        (of(1), of(2)),
-        (GROUPS_PER_BUCKET / 2, GROUPS_PER_BUCKET / 2)
-    );
-    assert!(use_group(&mut b, 2, 200, 5000, 3000));
-    let of = |owner| b.groups.iter().filter(|g| g.owner == owner).count();
-    assert_eq!(
-        (of(1), of(2)),
-        (GROUPS_PER_BUCKET / 2, GROUPS_PER_BUCKET / 2)
-    );
-}
-
-#[test]
 fn a_queue_with_many_versions_takes_slots_only_from_itself() {
     let mut b = bucket();
     for table in 1..=4 {
-        assert!(use_group(&mut b, OWNER, table, 0, 1));
+        assert!(use_group(&mut b, table, 0, 1));
     }
     for n in 0..1000 {
-        assert!(use_group(&mut b, OWNER, 9, n, 10 + i64::from(n)));
+        assert!(use_group(&mut b, 9, n, 10 + i64::from(n)));
     }
     assert!((1..=4).all(|table| has(&b, table, 0)));
-    assert!(use_group(&mut b, OWNER, 5, 0, 2000) && has(&b, 5, 0));
+    assert!(use_group(&mut b, 5, 0, 2000) && has(&b, 5, 0));
     assert!((1..=4).all(|table| has(&b, table, 0)));
 }
 
@@ -346,34 +302,34 @@ fn a_queue_with_many_versions_takes_slots_only_from_itself() {
 fn versions_without_documents_take_no_slot_from_others_of_their_table() {
     let mut b = bucket();
     for version in 0..12 {
-        assert!(use_group(&mut b, OWNER, 9, version, 1));
+        assert!(use_group(&mut b, 9, version, 1));
     }
     // Free slots are for them too, so that polls are answered without a query.
     for version in 100..200 {
         let now = i64::from(version);
-        assert!(use_with(&mut b, OWNER, 9, version, now, &[]));
+        assert!(use_with(&mut b, 9, version, now, &[]));
     }
     assert!((0..12).all(|version| has(&b, 9, version)));
     for version in 12..16 {
-        assert!(use_group(&mut b, OWNER, 9, version, 300));
+        assert!(use_group(&mut b, 9, version, 300));
     }
     assert!((0..16).all(|version| has(&b, 9, version)));
-    assert!(!use_with(&mut b, OWNER, 9, 500, 400, &[]));
+    assert!(!use_with(&mut b, 9, 500, 400, &[]));
     assert!((0..16).all(|version| has(&b, 9, version)));
     // A poll of another queue of the same role gets a slot all the same.
-    assert!(use_with(&mut b, OWNER, 8, 0, 500, &[]));
+    assert!(use_with(&mut b, 8, 0, 500, &[]));
 }
 
 #[test]
 fn a_group_that_nobody_uses_gives_its_slot_to_any_other() {
     let mut b = bucket();
-    assert!(use_group(&mut b, 1, 100, 0, 1));
+    assert!(use_group(&mut b, 100, 0, 1));
     for n in 0..15 {
-        assert!(use_group(&mut b, 2, 200, n, UNUSED_AFTER_US));
+        assert!(use_group(&mut b, 200, n, UNUSED_AFTER_US));
     }
-    assert!(use_group(&mut b, 2, 200, 99, UNUSED_AFTER_US + 1));
+    assert!(use_group(&mut b, 200, 99, UNUSED_AFTER_US + 1));
     assert!(has(&b, 100, 0));
-    assert!(use_group(&mut b, 2, 200, 100, UNUSED_AFTER_US + 2));
+    assert!(use_group(&mut b, 200, 100, UNUSED_AFTER_US + 2));
     assert!(!has(&b, 100, 0));
 }
 
@@ -384,9 +340,9 @@ fn versions_take_the_due_index_from_no_table() {
         index: Index::Due,
         ..name(9, 0)
     };
-    b.begin_discovery(due, OWNER, 7, 1);
+    b.begin_discovery(due, 7, 1);
     for n in 0..100 {
-        assert!(use_group(&mut b, OWNER, 9, n, 10 + i64::from(n)));
+        assert!(use_group(&mut b, 9, n, 10 + i64::from(n)));
     }
     assert!(b.contains(&due));
 }
@@ -396,9 +352,9 @@ fn versions_take_the_due_index_from_no_table() {
 fn two_groups_of_a_table_do_not_take_the_slot_from_each_other() {
     let mut b = bucket();
     for table in 1..=16 {
-        assert!(use_group(&mut b, OWNER, table, 0, i64::from(table)));
+        assert!(use_group(&mut b, table, 0, i64::from(table)));
     }
-    assert!(use_group(&mut b, OWNER, 16, 1, 20));
+    assert!(use_group(&mut b, 16, 1, 20));
     assert!(has(&b, 16, 0) && has(&b, 16, 1) && !has(&b, 1, 0));
 }
 
@@ -422,11 +378,11 @@ fn a_note_that_an_eviction_has_overtaken_is_not_needed() {
         };
         step(&mut b, 0);
         for version in 1..=GROUPS_PER_BUCKET as i32 {
-            use_group(&mut b, OWNER, NAME.table, version, 10 + i64::from(version));
+            use_group(&mut b, NAME.table, version, 10 + i64::from(version));
         }
         assert!(!has(&b, NAME.table, 0));
         step(&mut b, 1);
-        let token = b.begin_discovery(NAME, OWNER, 7, 100);
+        let token = b.begin_discovery(NAME, 7, 100);
         let found = if step(&mut b, 2) { &[0][..] } else { &[] };
         let found = found.to_vec();
         b.complete_discovery(&NAME, token, Some(&found), 100);
@@ -457,7 +413,7 @@ fn the_due_index_has_its_two_levels_at_once() {
         index: Index::Due,
         ..NAME
     };
-    b.begin_discovery(name, OWNER, 7, 1);
+    b.begin_discovery(name, 7, 1);
     let Known::Levels(views) = b.levels(&name, 7, 1) else {
         panic!("the levels are not known");
     };
@@ -474,7 +430,7 @@ fn what_was_due_in_another_epoch_is_not_known() {
         index: Index::Due,
         ..NAME
     };
-    b.begin_discovery(name, OWNER, 7, 1);
+    b.begin_discovery(name, 7, 1);
     for status in [Status::Planned, Status::Active] {
         let advance = b.begin_advance(&name, status.code(), Key::LAST, 1).unwrap();
         b.end_advance(&name, status.code(), advance, Some(Key::LAST));
