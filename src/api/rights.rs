@@ -4,7 +4,8 @@ use pgrx::prelude::*;
 
 use crate::api::entry::{queue_name, respond, respond_write};
 use crate::domain::names::QueueName;
-use crate::error::Result;
+use crate::error::{Error, Result};
+use crate::pg::acl;
 use crate::pg::call::{Call, Reply};
 use crate::store::rights::{self, Right};
 use crate::store::{grants, queue};
@@ -27,6 +28,23 @@ fn queue_grant(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
 #[pg_extern(sql = false)]
 fn queue_revoke(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| change(call, grants::revoke))
+}
+
+/// `data_owner_set(role) → was_changed`: gives the schema `fetchq_data` and the tables of all queues to
+/// a role, as which fetchq then runs its statements; false when all of it was that role's before. It
+/// needs no login, and should be no superuser.
+///
+/// Fails with `NotOwner` unless the caller owns the extension, with `UnknownRole`, and where the server
+/// does not let the caller change the owner.
+#[pg_extern(sql = false)]
+fn data_owner_set(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
+    respond_write(fcinfo, |call| {
+        let role = call.text(0, "role")?;
+        match acl::owns_extension() {
+            true => grants::set_data_owner(role).map(Reply::bool),
+            false => Err(Error::NotOwner),
+        }
+    })
 }
 
 /// Reads queue, role and kind, and changes the grants of a queue that the caller owns.

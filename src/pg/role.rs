@@ -21,8 +21,17 @@ pub(super) struct ActingAsOwner {
 
 impl ActingAsOwner {
     pub(super) fn begin() -> Self {
+        Self::begin_as(data_owner())
+    }
+
+    /// As `begin`, but for what only the owner of the extension may do.
+    pub(super) fn begin_as_extension_owner() -> Self {
+        Self::begin_as(extension_owner())
+    }
+
+    fn begin_as(owner: Option<pg_sys::Oid>) -> Self {
         let settings_level = planner::begin_plain_search_path();
-        let owner = data_owner().filter(|owner| *owner != current());
+        let owner = owner.filter(|owner| *owner != current());
         let saved = owner.map(|owner| {
             // SAFETY: This reads and sets variables of this process. `drop` restores them, and so
             // does the end of the (sub)transaction after an ERROR.

@@ -192,6 +192,12 @@ impl Spi {
         self.execute_text(c_string(sql), args, false)
     }
 
+    /// As [`Self::once_verbatim`], for what only the owner of the extension may do.
+    pub fn once_as_extension_owner(&self, sql: &str, args: &[Arg]) -> Rows<'_> {
+        let _acting = ActingAsOwner::begin_as_extension_owner();
+        self.execute_text(c_string(sql), args, false)
+    }
+
     /// As [`Self::once_verbatim`], for a statement on tables of the caller: all rights are those of
     /// the session, also where an identifier names a table of fetchq, and so is the search path.
     pub fn once_as_caller(&self, sql: &str, args: &[Arg]) -> Rows<'_> {

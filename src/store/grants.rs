@@ -83,22 +83,24 @@ fn kind(name: &str) -> Result<&'static Kind> {
 const QUOTE_ROLE: &str = "select $2 {||} quote_ident(r.rolname) {||} $3 from pg_roles r
     where r.rolname {=} $1";
 
-/// Runs a statement that names a role. The server quotes the name.
+/// Returns a statement that names a role. The server quotes the name.
+///
+/// Fails with `Error::UnknownRole`.
+fn sql_for_role(spi: &Spi, role: &str, before: &str, after: &str) -> Result<String> {
+    let args = [Arg::from(role), Arg::from(before), Arg::from(after)];
+    let rows = spi.once(QUOTE_ROLE, &args);
+    (!rows.is_empty())
+        .then(|| rows.get(0, 1))
+        .flatten()
+        .ok_or_else(|| Error::UnknownRole(role.to_owned()))
+}
+
+/// Runs a statement that names a role.
 ///
 /// Fails with `Error::UnknownRole`.
 fn run_for_role(spi: &Spi, role: &str, before: &str, after: &str) -> Result<()> {
-    let args = [Arg::from(role), Arg::from(before), Arg::from(after)];
-    let rows = spi.once(QUOTE_ROLE, &args);
-    match (!rows.is_empty())
-        .then(|| rows.get::<String>(0, 1))
-        .flatten()
-    {
-        Some(sql) => {
-            spi.once_verbatim(&sql, &[]);
-            Ok(())
-        }
-        None => Err(Error::UnknownRole(role.to_owned())),
-    }
+    spi.once_verbatim(&sql_for_role(spi, role, before, after)?, &[]);
+    Ok(())
 }
 
 /// The privileges on a docs table `c` that are rights on its queue, one row each: `grantee, privilege`.
@@ -210,7 +212,7 @@ pub fn grant(name: &QueueName, role: &str, kind_name: &str) -> Result<bool> {
             }
             if lacks_usage() {
                 let usage = "grant usage on schema fetchq, fetchq_data to ";
-                run_for_role(spi, role, usage, "")?;
+                spi.once_as_extension_owner(&sql_for_role(spi, role, usage, "")?, &[]);
             }
         }
         if held(spi, name, role)
@@ -385,6 +387,63 @@ pub(super) fn grant_history(spi: &Spi, name: &QueueName) {
     let tables = [Arg::from(docs.as_str()), Arg::from(history.as_str())];
     let statements = spi.once(&format!("{HELD} {GRANT_HISTORY}"), &tables);
     run_each(spi, &statements);
+}
+
+// What the owner of the tables needs beside them: the registry, and the start and the state of the
+// sessions that have bound leases. $1: the role. It owns the tables last, so that the statements before
+// are those of the present owner.
+const GIVE: &str = "select format(s, $1) from unnest(array[
+        'grant usage on schema fetchq to %1$I',
+        'grant select, insert, update, delete, truncate on all tables in schema fetchq to %1$I',
+        'grant pg_read_all_stats to %1$I',
+        'alter schema fetchq_data owner to %1$I']) s
+    union all
+    select format('alter table %s owner to %I', c.oid::regclass, $1) from pg_class c
+    where c.relnamespace {=} 'fetchq_data'::regnamespace and c.relkind {=} 'r'
+        and c.relowner {<>} (select oid from pg_roles where rolname {=} $1)";
+
+// What a role no longer needs that owned the tables. $1: the role.
+const TAKE: &str = "select format(s, $1) from unnest(array[
+        'revoke all on all tables in schema fetchq from %1$I',
+        'revoke usage on schema fetchq from %1$I',
+        'revoke pg_read_all_stats from %1$I']) s";
+
+const HAS_ALL: &str = "select not exists (
+        select from pg_class c
+        where c.relnamespace {=} 'fetchq_data'::regnamespace and c.relkind {=} 'r'
+            and c.relowner {<>} n.nspowner)
+    from pg_namespace n
+    where n.nspname {=} 'fetchq_data' and n.nspowner {=} (select oid from pg_roles where rolname {=} $1)";
+
+/// Gives the schema of the queues and all tables in it to a role, with what that role needs to run the
+/// statements of fetchq. Returns false when all of it was that role's before.
+///
+/// Fails with `Error::UnknownRole`.
+pub fn set_data_owner(role: &str) -> Result<bool> {
+    let args = [Arg::from(role)];
+    spi::connect(|spi| {
+        check_role(spi, role)?;
+        if spi.once(HAS_ALL, &args).get(0, 1) == Some(true) {
+            return Ok(false);
+        }
+        let before = role::data_owner().filter(|owner| Some(*owner) != role::extension_owner());
+        let give = spi.once(GIVE, &args);
+        run_each_as_caller(spi, &give);
+        if let Some(before) = before.map(role::name).filter(|before| before != role) {
+            let take = spi.once(TAKE, &[Arg::from(before.as_str())]);
+            run_each_as_caller(spi, &take);
+        }
+        Ok(true)
+    })
+}
+
+/// As [`run_each`], with the rights of the caller.
+fn run_each_as_caller(spi: &Spi, statements: &Rows) {
+    for row in 0..statements.len() {
+        if let Some(sql) = statements.get::<String>(row, 1) {
+            spi.once_as_caller(&sql, &[]);
+        }
+    }
 }
 
 /// Returns whether the caller may pack the counters of all queues.

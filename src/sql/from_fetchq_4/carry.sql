@@ -88,12 +88,15 @@ begin
                 execute format('select setval(pg_get_serial_sequence(%L, %L), greatest(max(id), %L::bigint)) from %s having max(id) is not null or %3$L::bigint is not null', part.name, 'id', last_id, part.name);
             end if;
 
-            -- The owner. Indexes of the user's are built with his rights.
-            execute format('alter table %s owner to %s', part.name, part.relowner::regrole);
+            -- One role owns the tables of all queues. The former owner is the owner of the queue.
             for r in
                 select distinct format('revoke all on %s from %s', part.name, case e.grantee when 0 then 'public' else e.grantee::regrole::text end) as sql
                 from pg_class c cross join lateral aclexplode(c.relacl) e
                 where c.oid = part.name::regclass and e.grantee <> c.relowner
+                union all
+                select format('grant select, insert, update, delete, truncate on %s to %s with grant option', part.name, o.oid::regrole)
+                from pg_roles o where o.oid = part.relowner and not o.rolsuper
+                    and o.oid <> (select c.relowner from pg_class c where c.oid = part.name::regclass)
                 union all
                 select fetchq_upgrade.grants_of(part.tbl, part.name, privileges)
             loop
@@ -151,7 +154,7 @@ begin
             select 1 as n, format('usage on schema %s', case s.nspname when 'fetchq_upgrade_old' then 'fetchq' else 'fetchq_data' end) as what, s.grantee
             from roles s where s.privilege_type = 'USAGE'
             union
-            -- Maintenance acts as the owner of a queue.
+            -- The owners of queues.
             select 1, format('usage on schema %s', s), c.relowner
             from fetchq_upgrade.queues q join pg_class c on c.oid = q.docs cross join unnest(array['fetchq', 'fetchq_data']) s
             union

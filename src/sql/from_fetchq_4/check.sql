@@ -63,9 +63,10 @@ create table fetchq_upgrade.foreign_triggers (
     tbl oid not null
 );
 
--- What belongs to a role that is no superuser, and runs when a query of the table is planned: the planner
--- computes functions of constants in indexes, statistics and constraints, with the rights of whoever
--- runs the query. A function of a superuser is as trusted as the superuser, and so are extensions.
+-- What belongs to a role that is no superuser, and runs when a query of the table is planned, or a row
+-- written: the planner computes functions of constants in indexes, statistics and constraints, with the
+-- rights of whoever runs the query, and the tables belong to another role afterwards. A function of a
+-- superuser is as trusted as the superuser, and so are extensions.
 create function fetchq_upgrade.strangers_code(tbl oid) returns table (problem text, remedy text)
 language sql as $$
     with objects as (
@@ -77,6 +78,9 @@ language sql as $$
         union all
         select 'pg_constraint'::regclass, k.oid, format('constraint %I on', k.conname), k.conrelid::regclass::text
         from pg_constraint k where k.conrelid = $1
+        union all
+        select 'pg_attrdef'::regclass, d.oid, format('default of column %I of', a.attname), d.adrelid::regclass::text
+        from pg_attrdef d join pg_attribute a on a.attrelid = d.adrelid and a.attnum = d.adnum where d.adrelid = $1
     ), code as (
         select p.oid, 'pg_proc'::regclass as classid, p.proowner as owner from pg_proc p
         union all
@@ -87,7 +91,9 @@ language sql as $$
     )
     select format('%s calls %s, which is of role %I.', pg_describe_object(o.classid, o.objid, 0), pg_describe_object(c.classid, c.oid, 0), r.rolname),
         format('The upgrade would run it as a superuser. Drop it, and create it again after the upgrade: %s',
-            case when o.kind ~ '^constraint' then format('alter table %s drop %s', o.name, replace(o.kind, ' on', '')) else format('drop %s %s', o.kind, o.name) end)
+            case when o.kind ~ '^constraint' then format('alter table %s drop %s', o.name, replace(o.kind, ' on', ''))
+                when o.kind ~ '^default' then format('alter table %s alter %s drop default', o.name, regexp_replace(o.kind, '^default of (.*) of$', '\1'))
+                else format('drop %s %s', o.kind, o.name) end)
     from objects o
     join pg_depend d on (d.classid, d.objid) = (o.classid, o.objid)
     join code c on (c.classid, c.oid) = (d.refclassid, d.refobjid)
@@ -607,9 +613,11 @@ begin
     for r in
         select g.*, g.tgrelid::regclass as tbl, p.pronamespace = 'fetchq'::regnamespace and p.proname = 'trigger_notify_as_json' as is_json,
             t.queue, t.tbl is not null as is_ours, v.view is not null as is_of_view,
-            exists (select from fetchq_upgrade.objects f where f.classid = 'pg_proc'::regclass and f.objid = p.oid) as has_own_function
+            exists (select from fetchq_upgrade.objects f where f.classid = 'pg_proc'::regclass and f.objid = p.oid) as has_own_function,
+            p.oid::regprocedure as function, o.rolname as function_owner, o.rolsuper as is_of_superuser
         from pg_trigger g
         join pg_proc p on p.oid = g.tgfoid
+        join pg_roles o on o.oid = p.proowner
         left join fetchq_upgrade.tables t on t.tbl = g.tgrelid
         left join fetchq_upgrade.views v on v.view = g.tgrelid
         where not g.tgisinternal and not exists (select from fetchq_upgrade.objects o where o.classid = 'pg_trigger'::regclass and o.objid = g.oid)
@@ -620,6 +628,10 @@ begin
             insert into fetchq_upgrade.problems (problem, remedy) values (
                 format('Trigger %I of table %s is not one of fetchq 4.', r.tgname, r.tbl),
                 format('In fetchq 5 it would run with the rights of the owner of the extension: drop trigger %I on %s', r.tgname, r.tbl));
+        elsif r.is_ours and not r.has_own_function and not r.is_of_superuser then
+            insert into fetchq_upgrade.problems (problem, remedy) values (
+                format('Trigger %I of table %s calls %s, which is of role %I.', r.tgname, r.tbl, r.function, r.function_owner),
+                format('In fetchq 5 one role owns the tables of all queues, and the trigger would run with its rights. Have a superuser own the function, or drop the trigger: drop trigger %I on %s', r.tgname, r.tbl));
         elsif r.has_own_function and not r.is_json or r.tgparentid <> 0 then
             insert into fetchq_upgrade.problems (problem, remedy) values (
                 format('Trigger %I of table %s cannot be carried over.', r.tgname, r.tbl),

@@ -8,7 +8,7 @@ create table fetchq_upgrade.grants (
     sql text not null
 );
 -- The statements that give a relation the grants of another one, or its own again. TRIGGER and
--- REFERENCES are left out: in fetchq 5 nobody but the owner has them.
+-- REFERENCES are left out: in fetchq 5 nobody but the owner of the tables has them.
 create function fetchq_upgrade.grants_of(old oid, target text, may_have text[]) returns setof text
 language sql as $$
     select format('grant %s%s on %s to %s%s', g.privilege_type, coalesce(' (' || quote_ident(g.attname) || ')', ''), target,

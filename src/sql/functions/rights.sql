@@ -37,6 +37,13 @@ as 'MODULE_PATHNAME', 'queue_has_right_wrapper';
 comment on function fetchq.queue_has_right(text, text) is
     'Whether the caller has the rights of a reader, producer, worker, manager or owner of a queue, or any';
 
+create function fetchq.data_owner_set(role text, out was_changed boolean)
+language c volatile parallel unsafe
+set search_path = pg_catalog, pg_temp
+as 'MODULE_PATHNAME', 'data_owner_set_wrapper';
+comment on function fetchq.data_owner_set(text) is
+    'Gives the tables of all queues to a role, as which fetchq then runs its statements';
+
 create view fetchq.metrics_live with (security_barrier) as
 select queue, metric, value, updated_at from fetchq.metrics_exact m
 -- A client may have written a metric of something that is not a queue.
