@@ -69,7 +69,8 @@ run_unittest() {
 }
 
 # run_pg_regress RUNNER FOLDER DATABASE — run pg_regress or pg_isolation_regress in a fresh
-# database with the extension, on the server of the environment.
+# database with the extension, on the server of the environment. DATA_OWNER: the role, made here, to which
+# the tables of all queues are given.
 run_pg_regress() {
   local runner=$1 folder=$2 db=$3 out rc=0 total ok bad
   needs "$folder/schedule"
@@ -91,6 +92,11 @@ run_pg_regress() {
       -c "create database $db template template0 encoding 'UTF8' locale 'C.UTF-8'" \
       -c "alter database $db set lc_messages = 'C'"
     "$PG_BINDIR/psql" -Xq -v ON_ERROR_STOP=1 -d "$db" -c 'create extension fetchq'
+    if [[ -n ${DATA_OWNER:-} ]]; then
+      "$PG_BINDIR/psql" -Xq -v ON_ERROR_STOP=1 -d "$db" \
+        -c "do \$\$ begin if to_regrole('$DATA_OWNER') is null then create role $DATA_OWNER; end if; end \$\$" \
+        -c "select fetchq.data_owner_set('$DATA_OWNER')" >/dev/null
+    fi
   )
   keep "$SCRATCH" "$runner" --inputdir="$folder" --outputdir="$out" --bindir="$PG_BINDIR" \
     --use-existing --dbname="$db" --schedule="$folder/schedule" \

@@ -408,12 +408,11 @@ const TAKE: &str = "select format(s, $1) from unnest(array[
         'revoke usage on schema fetchq from %1$I',
         'revoke pg_read_all_stats from %1$I']) s";
 
-const HAS_ALL: &str = "select not exists (
-        select from pg_class c
-        where c.relnamespace {=} 'fetchq_data'::regnamespace and c.relkind {=} 'r'
-            and c.relowner {<>} n.nspowner)
-    from pg_namespace n
-    where n.nspname {=} 'fetchq_data' and n.nspowner {=} (select oid from pg_roles where rolname {=} $1)";
+const HAS_ALL: &str = "select from pg_namespace n join pg_roles r on r.oid {=} n.nspowner
+    where n.nspname {=} 'fetchq_data' and r.rolname {=} $1
+        and not exists (
+            select from pg_class c
+            where c.relnamespace {=} n.oid and c.relkind {=} 'r' and c.relowner {<>} r.oid)";
 
 /// Gives the schema of the queues and all tables in it to a role, with what that role needs to run the
 /// statements of fetchq. Returns false when all of it was that role's before.
@@ -423,7 +422,7 @@ pub fn set_data_owner(role: &str) -> Result<bool> {
     let args = [Arg::from(role)];
     spi::connect(|spi| {
         check_role(spi, role)?;
-        if spi.once(HAS_ALL, &args).get(0, 1) == Some(true) {
+        if spi.once(HAS_ALL, &args).affected() > 0 {
             return Ok(false);
         }
         let before = role::data_owner().filter(|owner| Some(*owner) != role::extension_owner());

@@ -87,8 +87,10 @@ pub fn check_unit(unit: &str) -> Result<()> {
 }
 
 // $1 is read as a regclass, whose text is quoted and qualified. The field is quoted here.
-const GET_TABLE_AND_FIELD: &str = "select c.oid::regclass::text, quote_ident($2)
-    from pg_class c where c.oid {=} $1::regclass";
+const GET_TABLE_AND_FIELD: &str =
+    "select c.oid::pg_catalog.regclass::pg_catalog.text, pg_catalog.quote_ident($2)
+    from pg_catalog.pg_class c
+    where c.oid operator(pg_catalog.=) $1::pg_catalog.regclass";
 
 /// The statement of `retain_any`. The server has quoted both names. Operators are not written as
 /// markers, because the names may contain the text of a marker.
@@ -111,7 +113,7 @@ fn retain_any_sql(table: &str, field: &str) -> String {
 pub fn retain_any(table: &str, field: &str, unit: &str, from: i64, to: i64) -> Result<i64> {
     check_unit(unit)?;
     spi::connect(|spi| {
-        let rows = spi.once(GET_TABLE_AND_FIELD, &[Arg::from(table), Arg::from(field)]);
+        let rows = spi.once_as_caller(GET_TABLE_AND_FIELD, &[Arg::from(table), Arg::from(field)]);
         let (Some(table), Some(field)) = (rows.get::<String>(0, 1), rows.get::<String>(0, 2))
         else {
             return Err(Error::BadValue {
