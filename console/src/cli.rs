@@ -24,24 +24,10 @@ pub enum Command {
     Move(Box<crate::moving::MoveArgs>),
 }
 
-/// Which databases to connect to. Every subcommand takes these.
-#[derive(Debug, Clone, Args)]
-pub struct ConnectArgs {
-    /// A connection string, `postgres://…` or `host=…`; once for each database. FETCHQ_URL
-    /// can have several, with blanks between. Without it the variables PGHOST, PGPORT, PGDATABASE, PGUSER, PGPASSWORD and PGSSLMODE count.
-    #[arg(
-        long = "url",
-        value_name = "URL",
-        env = "FETCHQ_URL",
-        hide_env_values = true
-    )]
-    pub urls: Vec<String>,
-}
-
 #[derive(Debug, Args)]
 pub struct ServeArgs {
     #[command(flatten)]
-    pub connect: ConnectArgs,
+    pub connect: crate::db::ConnectArgs,
 
     /// The address to listen on. Anything but a loopback address needs a way to log in.
     #[arg(long, default_value = "127.0.0.1:8090", env = "FETCHQ_LISTEN")]
