@@ -9,6 +9,7 @@ const charts = [];
 let source = null;
 let isPaused = false;
 let isPressed = false;
+let again = 0;
 
 function say(text) {
   if (state.textContent !== text) state.textContent = text;
@@ -30,6 +31,7 @@ function replace(region, markup) {
 
 // A browser has few connections to a server, so a page that nobody sees gives its own back.
 function listen() {
+  clearTimeout(again);
   if (source) { source.close(); source = null; }
   if (isPaused) return say("Updates are paused.");
   if (document.hidden) return;
@@ -39,7 +41,11 @@ function listen() {
   }
   source.addEventListener("point", (event) => add(JSON.parse(event.data)));
   source.addEventListener("state", (event) => say(event.data === "live" ? "Updated as it changes." : event.data));
-  source.onerror = () => say("The console does not answer. The page tries again.");
+  source.onerror = () => {
+    say("The console sends no changes. The page tries again.");
+    // A browser connects anew by itself, but not after an answer such as "too many pages".
+    if (source && source.readyState === EventSource.CLOSED) again = setTimeout(listen, 10000);
+  };
 }
 
 function color(name) {

@@ -2,7 +2,7 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use clap::builder::FalseyValueParser;
+use clap::builder::{FalseyValueParser, RangedU64ValueParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand};
 
 /// The console of fetchq, a queue inside PostgreSQL.
@@ -24,26 +24,12 @@ pub enum Command {
     Move(Box<crate::moving::MoveArgs>),
 }
 
-/// Which databases to connect to. Every subcommand takes these.
-#[derive(Debug, Clone, Args)]
-pub struct ConnectArgs {
-    /// A connection string, `postgres://…` or `host=…`; once for each database. FETCHQ_URL
-    /// can have several, with blanks between. Without it the variables PGHOST, PGPORT, PGDATABASE, PGUSER, PGPASSWORD and PGSSLMODE count.
-    #[arg(
-        long = "url",
-        value_name = "URL",
-        env = "FETCHQ_URL",
-        hide_env_values = true
-    )]
-    pub urls: Vec<String>,
-}
-
 #[derive(Debug, Args)]
 pub struct ServeArgs {
     #[command(flatten)]
-    pub connect: ConnectArgs,
+    pub connect: crate::db::ConnectArgs,
 
-    /// The address to listen on. Anything but a loopback address needs a way to log in.
+    /// The address to listen on. Anything but a loopback address needs a way to log in, and --origin.
     #[arg(long, default_value = "127.0.0.1:8090", env = "FETCHQ_LISTEN")]
     pub listen: SocketAddr,
 
@@ -59,9 +45,16 @@ pub struct ServeArgs {
     #[arg(long, value_name = "FILE")]
     pub password_file: Option<PathBuf>,
 
-    /// The address that browsers use, such as https://queues.example.com, if a proxy is between.
-    #[arg(long, value_name = "URL")]
-    pub origin: Option<String>,
+    /// An address that browsers use, such as https://queues.example.com; once for each. It is needed on an address
+    /// that is not loopback, and behind a proxy that changes the name. FETCHQ_ORIGIN can have several, with blanks
+    /// between.
+    #[arg(
+        long = "origin",
+        value_name = "URL",
+        env = "FETCHQ_ORIGIN",
+        value_delimiter = ' '
+    )]
+    pub origins: Vec<String>,
 
     /// Listens on an address that is not loopback without anybody having to log in.
     #[arg(long)]
@@ -70,6 +63,24 @@ pub struct ServeArgs {
     /// Shows no payloads, headers, results and progress, whatever the role may read.
     #[arg(long)]
     pub hide_payloads: bool,
+
+    /// The most connections at a time.
+    #[arg(long, value_name = "NUMBER", default_value_t = 500, value_parser = number())]
+    pub max_connections: usize,
+
+    /// The most connections of one address at a time. With --auth-header all come from the proxy, and this limit does
+    /// not hold.
+    #[arg(long, value_name = "NUMBER", default_value_t = 200, value_parser = number())]
+    pub max_connections_per_address: usize,
+
+    /// The most open pages that listen for changes, for each person who has logged in, or else for each address.
+    #[arg(long, value_name = "NUMBER", default_value_t = 50, value_parser = number())]
+    pub max_streams: usize,
+}
+
+/// Reads a limit.
+fn number() -> impl TypedValueParser<Value = usize> {
+    RangedU64ValueParser::<usize>::new().range(1..=1_000_000)
 }
 
 #[cfg(test)]

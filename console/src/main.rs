@@ -4,7 +4,10 @@
 mod assets;
 mod calls;
 mod cli;
+mod connections;
 mod db;
+mod guard;
+mod limits;
 mod metrics;
 mod moving;
 mod poller;

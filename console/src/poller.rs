@@ -7,9 +7,8 @@ use tokio::sync::{Notify, watch};
 use tracing::warn;
 
 use crate::calls::{self, Component, Info, QueueStat};
-use crate::db::{Database, DbError};
+use crate::db::{Database, Databases, DbError};
 use crate::ring::Ring;
-use crate::state::App;
 
 /// The pause between two reads while a page is open.
 const FAST: Duration = Duration::from_secs(1);
@@ -147,15 +146,18 @@ impl Live {
     }
 }
 
-/// Starts the poller of each database.
-pub fn start(app: &App) {
-    for (index, live) in app.live.iter().enumerate() {
-        tokio::spawn(poll(app.clone(), index, live.clone()));
-    }
+/// Starts the poller of each database. Returns their numbers, in the order of the databases.
+pub fn start(databases: &Arc<Databases>) -> Vec<Arc<Live>> {
+    let started = (0..databases.all().len()).map(|index| {
+        let live = Arc::new(Live::default());
+        tokio::spawn(poll(databases.clone(), index, live.clone()));
+        live
+    });
+    started.collect()
 }
 
-async fn poll(app: App, index: usize, live: Arc<Live>) {
-    let Some(database) = app.databases.all().get(index) else {
+async fn poll(databases: Arc<Databases>, index: usize, live: Arc<Live>) {
+    let Some(database) = databases.all().get(index) else {
         return;
     };
     let mut last: Option<Arc<Snapshot>> = None;

@@ -5,7 +5,7 @@ use axum::routing::{get, post};
 
 use crate::metrics;
 use crate::state::App;
-use crate::{assets, security, web};
+use crate::{assets, guard, web};
 
 /// All pages of the process.
 pub fn router(app: App) -> Router {
@@ -42,6 +42,6 @@ pub fn router(app: App) -> Router {
         .route("/db/{db}/maintenance", get(web::maintenance::maintenance))
         .route("/db/{db}/act", post(web::actions::act))
         .fallback(web::nothing)
-        .layer(from_fn_with_state(app.clone(), security::guard))
+        .layer(from_fn_with_state(app.clone(), guard::guard))
         .with_state(app)
 }

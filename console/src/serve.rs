@@ -7,14 +7,20 @@ use tokio::sync::watch;
 use tracing::info;
 
 use crate::cli::ServeArgs;
+use crate::connections::{self, Limits};
 use crate::db::{ConfigError, Databases};
-use crate::poller::{self, Live};
+use crate::limits::Places;
+use crate::poller;
 use crate::router::router;
 use crate::security::{Security, SecurityError};
 use crate::state::AppState;
 
 /// How long requests that run may take when the process is asked to stop.
 const GRACE: Duration = Duration::from_secs(3);
+
+/// The header of a request has to arrive within this time. A connection without a request is closed
+/// after it, too.
+const HEADER_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Why the console cannot start.
 #[derive(Debug, thiserror::Error)]
@@ -29,8 +35,12 @@ pub enum ServeError {
         "{0} can be reached from other machines: give --password-file or --auth-header, or say --insecure"
     )]
     Public(std::net::SocketAddr),
-    #[error("the server stopped: {0}")]
-    Stopped(std::io::Error),
+    #[error(
+        "{0} can be reached from other machines: give --origin with the address that browsers use, such as --origin {1}, \
+         once for each. Without it, a page of any site could use the console through the browser of somebody who can \
+         reach it"
+    )]
+    NoOrigin(std::net::SocketAddr, String),
 }
 
 /// Serves the console until SIGINT or SIGTERM.
@@ -38,54 +48,67 @@ pub enum ServeError {
 /// # Errors
 /// A connection string, a file or the address to listen on is wrong.
 pub async fn run(args: ServeArgs) -> Result<(), ServeError> {
-    let is_closed = args.auth_header.is_some() || args.password_file.is_some();
-    if !args.listen.ip().is_loopback() && !is_closed && !args.insecure {
-        return Err(ServeError::Public(args.listen));
-    }
-    let databases = Databases::new(&args.connect.urls)?;
+    let origins = check_listen(&args)?;
+    let databases = Arc::new(Databases::new(&args.connect.urls)?);
     let security = Security::new(
         args.auth_header.as_deref(),
         args.password_file.as_deref(),
-        args.origin.as_deref(),
-        args.listen.ip().is_loopback(),
+        &origins,
     )?;
-    let live = databases
-        .all()
-        .iter()
-        .map(|_| Arc::new(Live::default()))
-        .collect();
     let app = Arc::new(AppState {
+        live: poller::start(&databases),
         databases,
-        live,
         security,
+        streams: Places::new(args.max_streams),
         stopping: watch::Sender::new(false),
         allow_actions: args.allow_actions,
         hide_payloads: args.hide_payloads,
     });
-    poller::start(&app);
     let listener = TcpListener::bind(args.listen)
         .await
         .map_err(|error| ServeError::Listen(args.listen, error))?;
-    let address = listener.local_addr().map_err(ServeError::Stopped)?;
+    let address = listener
+        .local_addr()
+        .map_err(|error| ServeError::Listen(args.listen, error))?;
     info!("the console is at http://{address}/");
     let stopping = app.clone();
     let stop = async move {
         stop_signal().await;
         stopping.stopping.send_replace(true);
     };
-    let server = axum::serve(listener, router(app.clone()))
-        .with_graceful_shutdown(stop)
-        .into_future();
-    let mut asked = app.stopping.subscribe();
-    // A browser that keeps a connection open does not keep the process.
-    let late = async move {
-        let _ = asked.wait_for(|asked| *asked).await;
-        tokio::time::sleep(GRACE).await;
+    let limits = Limits {
+        all: args.max_connections,
+        each: match args.auth_header {
+            Some(_) => args.max_connections,
+            None => args.max_connections_per_address,
+        },
+        header_timeout: HEADER_TIMEOUT,
     };
-    tokio::select! {
-        done = server => done.map_err(ServeError::Stopped),
-        () = late => Ok(()),
+    let open = connections::serve(listener, router(app), &limits, stop).await;
+    // A browser that keeps a connection open does not keep the process.
+    let _ = tokio::time::timeout(GRACE, open.shutdown()).await;
+    Ok(())
+}
+
+/// Refuses an address that more people and pages can reach than the options show to be wanted. Returns
+/// the origins that were given.
+fn check_listen(args: &ServeArgs) -> Result<Vec<String>, ServeError> {
+    let is_closed = args.auth_header.is_some() || args.password_file.is_some();
+    let is_public = !args.listen.ip().is_loopback();
+    if is_public && !is_closed && !args.insecure {
+        return Err(ServeError::Public(args.listen));
     }
+    // The variable may be empty.
+    let given = args.origins.iter().filter(|origin| !origin.is_empty());
+    let origins: Vec<String> = given.cloned().collect();
+    if is_public && origins.is_empty() {
+        let example = match args.listen.ip().is_unspecified() {
+            true => format!("http://queues.example.com:{}", args.listen.port()),
+            false => format!("http://{}", args.listen),
+        };
+        return Err(ServeError::NoOrigin(args.listen, example));
+    }
+    Ok(origins)
 }
 
 /// Ends when the process is asked to stop.

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use tokio::sync::watch;
 
 use crate::db::Databases;
+use crate::limits::{Client, Places};
 use crate::poller::Live;
 use crate::security::Security;
 
@@ -11,10 +12,12 @@ use crate::security::Security;
 pub type App = Arc<AppState>;
 
 pub struct AppState {
-    pub databases: Databases,
+    pub databases: Arc<Databases>,
     /// The numbers of each database, in the order of the databases.
     pub live: Vec<Arc<Live>>,
     pub security: Security,
+    /// The pages that listen to events.
+    pub streams: Arc<Places<Client>>,
     /// Turns true when the process is asked to stop; then events end.
     pub stopping: watch::Sender<bool>,
     /// Whether anything can be changed (`--allow-actions`).

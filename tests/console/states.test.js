@@ -2,11 +2,10 @@
 import assert from 'node:assert/strict';
 import { randomBytes } from 'node:crypto';
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
-import { request } from 'node:http';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, afterEach, before, test } from 'node:test';
-import { check, connect, createDatabase, person, run, startBrowser, startConsole, until, urlOf, value } from './support.js';
+import { check, connect, createDatabase, person, run, send as sendTo, startBrowser, startConsole, until, urlOf, value } from './support.js';
 
 const secret = randomBytes(12).toString('hex');
 let db, admin, browser, one, server, folder;
@@ -52,18 +51,7 @@ async function go(path, options) {
 
 const as = (role) => urlOf('console_states', role, secret);
 
-/** Sends a request with headers that a browser would not allow. */
-function send(path, { method = 'GET', headers = {}, body = '' } = {}) {
-  return new Promise((done, fail) => {
-    const sent = request(`${server.address}${path}`, { method, headers }, (answer) => {
-      let text = '';
-      answer.on('data', (data) => { text += data; });
-      answer.on('end', () => done({ status: answer.statusCode, headers: answer.headers, text }));
-    });
-    sent.on('error', fail);
-    sent.end(body);
-  });
-}
+const send = (path, options) => sendTo(server.address, path, options);
 
 test('a server that is down is said so on every page', async () => {
   server = await startConsole(['postgres://postgres@127.0.0.1:1/console_states']);

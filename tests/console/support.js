@@ -2,6 +2,7 @@
 import assert from 'node:assert/strict';
 import { spawn } from 'node:child_process';
 import { readFileSync } from 'node:fs';
+import { request } from 'node:http';
 import { createRequire } from 'node:module';
 import pg from 'pg';
 import { chromium } from 'playwright-core';
@@ -55,9 +56,10 @@ export async function until(what, check, seconds = 20) {
   }
 }
 
-/** Starts a console on a free port. */
+/** Starts a console on a free port, of a loopback address unless the options name another one. */
 export async function startConsole(urls, ...options) {
-  const args = ['serve', '--listen', '127.0.0.1:0', ...urls.flatMap((url) => ['--url', url]), ...options];
+  const listen = options.includes('--listen') ? [] : ['--listen', '127.0.0.1:0'];
+  const args = ['serve', ...listen, ...urls.flatMap((url) => ['--url', url]), ...options];
   const child = spawn(FETCHQ_CONSOLE, args, { stdio: ['ignore', 'ignore', 'pipe'], env: { ...process.env, FETCHQ_URL: '' } });
   let log = '';
   child.stderr.on('data', (data) => { log += data; });
@@ -69,13 +71,28 @@ export async function startConsole(urls, ...options) {
   return { address, log: () => log, stop: async () => { child.kill('SIGTERM'); return ended; } };
 }
 
-/** Runs the program to its end. */
+/** Runs the program to its end. One that does not end is ended, and has no code. */
 export async function run(...args) {
   const child = spawn(FETCHQ_CONSOLE, args, { stdio: ['ignore', 'pipe', 'pipe'] });
   let text = '';
   for (const stream of [child.stdout, child.stderr]) stream.on('data', (data) => { text += data; });
+  const late = setTimeout(() => child.kill(), 20_000);
   const code = await new Promise((end) => child.on('exit', end));
+  clearTimeout(late);
   return { code, text };
+}
+
+/** Sends a request with headers that a browser would not allow, from an address of this machine. */
+export function send(address, path, { method = 'GET', headers = {}, body = '', from } = {}) {
+  return new Promise((done, fail) => {
+    const sent = request(`${address}${path}`, { method, headers, localAddress: from, agent: false }, (answer) => {
+      let text = '';
+      answer.on('data', (data) => { text += data; });
+      answer.on('end', () => done({ status: answer.statusCode, headers: answer.headers, text }));
+    });
+    sent.on('error', fail);
+    sent.end(body);
+  });
 }
 
 /** Starts a browser. */

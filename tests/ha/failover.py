@@ -360,7 +360,7 @@ class Run:
         listen = f"{OUTSIDE}:8090"
         env = {"FETCHQ_URL": url, "FETCHQ_LISTEN": listen, "PATH": os.environ["PATH"]}
         log = open(self.logs / "console.err", "ab")
-        program = subprocess.Popen([CONSOLE, "serve", "--insecure"], env=env, stdout=log, stderr=log, preexec_fn=with_parent)
+        program = subprocess.Popen([CONSOLE, "serve", "--insecure", "--origin", f"http://{listen}"], env=env, stdout=log, stderr=log, preexec_fn=with_parent)
         try:
             def get(path):
                 with urllib.request.urlopen(f"http://{listen}{path}", timeout=10) as reply:

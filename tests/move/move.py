@@ -25,6 +25,7 @@ sys.path.insert(0, str(HERE.parent / "ha"))
 from client import Ledgers
 
 import checks
+import strangers
 from checks import CHECKS, QUEUES, Look, describe, frozen, make_tables, rows, totals
 from servers import Mover, Pooler, Server, with_parent
 
@@ -484,7 +485,7 @@ def main():
     parser.add_argument("--workers", type=int, default=4)
     parser.add_argument("--fsync", action="store_true")
     parser.add_argument("--all", action="store_true", help="each server is also killed at each step")
-    parser.add_argument("--only", help="the moves whose names contain this")
+    parser.add_argument("--only", help="the moves whose names contain this, or strangers")
     parser.add_argument("--report")
     options = parser.parse_args()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
@@ -495,15 +496,18 @@ def main():
     shutil.rmtree(options.folder, ignore_errors=True)
     try:
         run.prepare()
-        say(f"{options.docs} documents, {options.workers} workers")
-        run.start_load()
-        run.wait_for_load(STARTED, "at the beginning")
-        for name, faults in LEGS + (ALL if options.all else ()):
-            if not options.only or options.only in name:
+        if not options.only or options.only in "strangers":
+            strangers.run(run)
+        legs = [leg for leg in LEGS + (ALL if options.all else ()) if not options.only or options.only in leg[0]]
+        if legs:
+            say(f"{options.docs} documents, {options.workers} workers")
+            run.start_load()
+            run.wait_for_load(STARTED, "at the beginning")
+            for name, faults in legs:
                 run.leg(name, faults)
                 run.check(name)
-        run.quiet()
-        run.check("at the end", prove=True)
+            run.quiet()
+            run.check("at the end", prove=True)
         run.logs()
     except (Failed, RuntimeError, OSError, psycopg.Error, subprocess.SubprocessError) as failure:
         run.test("the test runs to its end", [f"{type(failure).__name__}: {failure}"])

@@ -4,9 +4,24 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
+use clap::Args;
 use percent_encoding::percent_decode_str;
 use tokio_postgres::Config;
 use tokio_postgres::config::{Host, SslMode};
+
+/// Which databases to connect to. Every subcommand takes these.
+#[derive(Debug, Clone, Args)]
+pub struct ConnectArgs {
+    /// A connection string, `postgres://…` or `host=…`; once for each database. FETCHQ_URL
+    /// can have several, with blanks between. Without it the variables PGHOST, PGPORT, PGDATABASE, PGUSER, PGPASSWORD and PGSSLMODE count.
+    #[arg(
+        long = "url",
+        value_name = "URL",
+        env = "FETCHQ_URL",
+        hide_env_values = true
+    )]
+    pub urls: Vec<String>,
+}
 
 /// What is wrong with a connection string or a certificate.
 #[derive(Debug, thiserror::Error)]

@@ -9,7 +9,7 @@ use deadpool_postgres::{Manager, ManagerConfig, Pool, RecyclingMethod, Runtime, 
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Row};
 
-pub use config::ConfigError;
+pub use config::{ConfigError, ConnectArgs};
 pub use error::{DbError, DbErrorKind};
 
 /// The most connections that one database gets.

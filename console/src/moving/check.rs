@@ -5,6 +5,7 @@ use super::name::{QueueName, texts};
 use super::rest::Queue;
 use super::say::{count, list, say};
 use super::server::Server;
+use super::strangers;
 
 const IDENTITY: &str = "select system_identifier || ' ' || (
         select oid::text from pg_database where datname = current_database())
@@ -166,6 +167,7 @@ pub async fn check(old: &Server, new: &Server, names: &[QueueName]) -> Result<Ve
     problems.result()?;
     let mut problems = Problems::default();
     check_tables(old, names, &mut problems).await?;
+    check_strangers(old, new, names, &mut problems).await?;
     check_dead_letters(old, new, names, &mut problems).await?;
     check_schedules(old, new, names, &mut problems).await?;
     check_roles(old, new, names, &mut problems).await?;
@@ -355,6 +357,26 @@ async fn check_tables(old: &Server, names: &[QueueName], problems: &mut Problems
             format!("{}: {added}", old.name()),
             "Only what fetchq makes is moved: remove it before, and add it on the new server.",
         );
+    }
+    Ok(())
+}
+
+async fn check_strangers(
+    old: &Server,
+    new: &Server,
+    names: &[QueueName],
+    problems: &mut Problems,
+) -> Result<()> {
+    for (server, found) in [
+        (old, strangers::of_tables(old, names).await?),
+        (new, strangers::of_names(old, new, names).await?),
+    ] {
+        for found in found {
+            problems.add(
+                format!("{}: {found}, which is no superuser", server.name()),
+                strangers::HINT,
+            );
+        }
     }
     Ok(())
 }

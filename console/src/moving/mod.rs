@@ -22,6 +22,7 @@ mod server;
 mod stage;
 mod status;
 mod step;
+mod strangers;
 mod stream;
 mod switch;
 

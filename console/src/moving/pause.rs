@@ -5,7 +5,7 @@ use super::failure::{Failure, Result};
 use super::name::QueueName;
 use super::say::say;
 use super::server::Server;
-use super::switch::summary;
+use super::strangers;
 
 /// Reads the seconds of `--pause-limit`.
 pub fn parse_seconds(text: &str) -> std::result::Result<Duration, String> {
@@ -22,6 +22,19 @@ pub fn parse_seconds(text: &str) -> std::result::Result<Duration, String> {
 /// busy as they are.
 pub fn transaction_limit(pause_limit: Duration) -> Duration {
     (pause_limit * 4).max(Duration::from_secs(60))
+}
+
+/// The number of documents of a queue, and a text that differs where the documents do.
+pub fn summary(name: &QueueName) -> String {
+    format!(
+        "select coalesce(sum(s.n), 0)::bigint,
+            coalesce(string_agg(format('%s with status %s (%s)', s.n, s.status, s.sums), ', ' order by s.status), 'none')
+        from (
+            select d.status, count(*) as n,
+                concat_ws(' ', sum(d.seq), max(d.lease), max(d.next_iteration)) as sums
+            from only {} d group by d.status) s",
+        name.table("docs")
+    )
 }
 
 /// How long each server needs.
@@ -55,6 +68,7 @@ pub async fn require_short(
     names: &[QueueName],
     limit: Duration,
 ) -> Result<()> {
+    strangers::require_none(old, names).await?;
     let mut took = time(old, new, names).await?;
     if took.longest() > limit {
         // The first look has filled the caches, as it does for the look under the lock.
@@ -146,5 +160,11 @@ mod tests {
         for text in ["0", "-1", "3601", "nan", "inf", "20s", ""] {
             assert!(parse_seconds(text).is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn documents_are_compared_by_status_and_sums() {
+        let sql = summary(&QueueName::parse("q").unwrap());
+        assert!(sql.contains("from only fetchq_data.\"q__docs\" d group by d.status"));
     }
 }

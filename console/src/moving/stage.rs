@@ -10,6 +10,7 @@ use super::name::{QueueName, texts};
 use super::records;
 use super::rest::Queue;
 use super::server::Server;
+use super::strangers;
 
 // What shapes the tables of a queue: triggers, indexes, and whether there is a history.
 const SHAPE: &str = "select jsonb_build_object(
@@ -108,6 +109,7 @@ pub async fn make(old: &Server, new: &Server, id: &str, queues: &[Queue]) -> Res
                 new.run(definition).await?;
             }
         }
+        strangers::require_none(new, &names).await?;
         compare_columns(old, new, &names).await?;
         let detail = json!({"placed": placed, "ids": ids});
         records::set(new, id, records::COPYING, &detail).await?;

@@ -7,13 +7,14 @@ use serde_json::json;
 use super::check::{left_behind, read_queues};
 use super::failure::{Failure, Result};
 use super::name::{QueueName, texts};
-use super::pause;
+use super::pause::{self, summary};
 use super::records;
 use super::rest::{self, Queue};
 use super::say::say;
 use super::server::Server;
 use super::stage::{self, Staged};
 use super::step::{Step, Stops};
+use super::strangers;
 use super::stream::{self, Names};
 
 /// What a switch needs.
@@ -167,6 +168,7 @@ impl Switch<'_> {
                 Some(_) => {}
             }
         }
+        strangers::require_none(self.old, self.names).await?;
         if let Some(source) = left_behind(self.old, self.names).await?.first() {
             return Err(Failure::new(format!(
                 "a queue that stays would lose its dead-letter queue: {source}"
@@ -292,19 +294,6 @@ const DROP: &str = "select fetchq.queue_drop($1::text)::text";
 
 const SET_PLACE: &str = "select fetchq.queue_place_set($1::text, $2::text)::text";
 
-/// The number of documents of a queue, and a text that differs where the documents do.
-pub fn summary(name: &QueueName) -> String {
-    format!(
-        "select coalesce(sum(s.n), 0)::bigint,
-            coalesce(string_agg(format('%s with status %s (%s)', s.n, s.status, s.sums), ', ' order by s.status), 'none')
-        from (
-            select d.status, count(*) as n,
-                concat_ws(' ', sum(d.seq), max(d.lease), max(d.next_iteration)) as sums
-            from only {} d group by d.status) s",
-        name.table("docs")
-    )
-}
-
 const STATES: &str = "select count(*) from fetchq.queues where name = any ($1::text[])";
 
 /// Whether a switch whose commit got no answer is committed. `old`: a new session that has locked the
@@ -335,11 +324,5 @@ mod tests {
         ] {
             assert!(sql.contains(part), "{sql}");
         }
-    }
-
-    #[test]
-    fn documents_are_compared_by_status_and_sums() {
-        let sql = summary(&QueueName::parse("q").unwrap());
-        assert!(sql.contains("from only fetchq_data.\"q__docs\" d group by d.status"));
     }
 }

@@ -1,37 +1,43 @@
 //! Who may ask, from which page, and what browsers may do with the answer.
+mod attempts;
+mod origin;
 mod password;
 
+use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
 
-use axum::extract::{Request, State};
-use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
-use axum::middleware::Next;
-use axum::response::Response;
+use axum::http::{HeaderMap, HeaderName, header};
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use ring::hmac;
 use ring::rand::{SecureRandom, SystemRandom};
 
-use crate::state::App;
-use crate::web::problem::plain;
+use crate::limits::{Client, network};
+use origin::{Origin, Origins};
 pub use password::PasswordError;
+use password::{Denied, Passwords};
 
-const SESSION: &str = "fetchq_session";
-const FLASH: &str = "fetchq_flash";
+/// The names of the cookies.
+pub const SESSION: &str = "fetchq_session";
+pub const FLASH: &str = "fetchq_flash";
 
-/// What browsers may load: what this process serves, and no script or style inside a page.
-const CONTENT_SECURITY_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; \
-    img-src 'self'; connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'";
+/// The two ends of a connection.
+#[derive(Debug, Clone, Copy)]
+pub struct Ends {
+    /// The client, or the proxy before it.
+    pub remote: IpAddr,
+    /// This machine.
+    pub local: SocketAddr,
+}
 
 /// How requests are checked.
 pub struct Security {
     key: hmac::Key,
     auth_header: Option<HeaderName>,
-    passwords: Option<password::Passwords>,
-    /// Host and port of `--origin`.
-    origin: Option<String>,
-    /// Whether only names of this machine are accepted as `Host`.
-    is_loopback: bool,
+    passwords: Option<Arc<Passwords>>,
+    origins: Origins,
 }
 
 /// Why the process cannot start.
@@ -50,10 +56,12 @@ pub enum SecurityError {
 /// The person behind a request: a cookie, and a name if somebody has logged in.
 #[derive(Debug, Clone)]
 pub struct Session {
-    id: String,
+    pub id: String,
     /// What forms send back, so that no other site can make them.
     pub token: String,
     pub user: Option<String>,
+    /// For whom limits hold.
+    pub client: Client,
     /// What the action before has done.
     pub flash: Option<Flash>,
 }
@@ -71,37 +79,26 @@ impl Security {
     pub fn new(
         auth_header: Option<&str>,
         password_file: Option<&Path>,
-        origin: Option<&str>,
-        is_loopback: bool,
+        origins: &[String],
     ) -> Result<Self, SecurityError> {
         let header = |name: &str| {
             HeaderName::try_from(name.to_ascii_lowercase())
                 .map_err(|_| SecurityError::Header(name.to_owned()))
         };
-        let origin = match origin {
-            None => None,
-            Some(text) => {
-                let host = text
-                    .strip_prefix("https://")
-                    .or_else(|| text.strip_prefix("http://"));
-                let host = host
-                    .map(|host| host.trim_end_matches('/'))
-                    .filter(|host| !host.is_empty());
-                let host = host.filter(|host| !host.contains('/'));
-                Some(
-                    host.ok_or_else(|| SecurityError::Origin(text.to_owned()))?
-                        .to_ascii_lowercase(),
-                )
-            }
+        let origin = |text: &String| {
+            Origin::parse(text).ok_or_else(|| SecurityError::Origin(text.to_owned()))
         };
+        let origins = origins.iter().map(origin).collect::<Result<_, _>>()?;
         let key = hmac::Key::generate(hmac::HMAC_SHA256, &SystemRandom::new())
             .map_err(|_| SecurityError::Random)?;
         Ok(Self {
             key,
             auth_header: auth_header.map(header).transpose()?,
-            passwords: password_file.map(password::Passwords::read).transpose()?,
-            origin,
-            is_loopback,
+            passwords: password_file
+                .map(Passwords::read)
+                .transpose()?
+                .map(Arc::new),
+            origins: Origins(origins),
         })
     }
 
@@ -144,7 +141,14 @@ impl Security {
         })
     }
 
-    fn session(&self, headers: &HeaderMap, user: Option<String>) -> Option<(Session, bool)> {
+    /// The session of a request, and whether it begins with it. None: the system gives no random
+    /// numbers.
+    pub fn session(
+        &self,
+        headers: &HeaderMap,
+        user: Option<String>,
+        ends: Ends,
+    ) -> Option<(Session, bool)> {
         let known = cookie(headers, SESSION)
             .filter(|id| id.len() == 22 && URL_SAFE_NO_PAD.decode(id).is_ok());
         let is_new = known.is_none();
@@ -157,11 +161,16 @@ impl Security {
             }
         };
         let token = self.sign(&format!("form {id}"));
+        let client = match &user {
+            Some(user) => Client::User(user.clone()),
+            None => Client::Network(network(ends.remote)),
+        };
         Some((
             Session {
                 id,
                 token,
                 user,
+                client,
                 flash: self.flash(headers),
             },
             is_new,
@@ -169,7 +178,10 @@ impl Security {
     }
 
     /// The name in the header of the proxy, or of basic authentication.
-    async fn user(&self, headers: &HeaderMap) -> Result<Option<String>, Refusal> {
+    ///
+    /// # Errors
+    /// Nobody is logged in.
+    pub async fn user(&self, headers: &HeaderMap, ends: Ends) -> Result<Option<String>, Refusal> {
         if let Some(name) = &self.auth_header {
             let mut values = headers.get_all(name).iter();
             // With two of them, one may come from the browser and not from the proxy.
@@ -183,59 +195,35 @@ impl Security {
                 Ok(Some(user))
             };
         }
-        if let Some(passwords) = &self.passwords {
-            let given = headers
-                .get(header::AUTHORIZATION)
-                .and_then(|value| value.to_str().ok());
-            let user = passwords
-                .check(&self.key, given)
-                .await
-                .ok_or(Refusal::NoPassword)?;
-            return Ok(Some(user));
+        let Some(passwords) = &self.passwords else {
+            return Ok(None);
+        };
+        let given = headers
+            .get(header::AUTHORIZATION)
+            .and_then(|value| value.to_str().ok());
+        match passwords.check(&self.key, given, ends.remote).await {
+            Ok(user) => Ok(Some(user)),
+            Err(Denied::Wrong) => Err(Refusal::NoPassword),
+            Err(Denied::TooMany(pause)) => Err(Refusal::TooMany(pause)),
         }
-        Ok(None)
     }
 
-    /// Whether a request names a host that this process serves. Without that, a page of another site
-    /// could have its own name resolve to a loopback address.
-    fn is_host(&self, headers: &HeaderMap) -> bool {
-        let Some(host) = host(headers) else {
-            return false;
-        };
-        if let Some(origin) = &self.origin {
-            if host == *origin {
-                return true;
-            }
-        } else if !self.is_loopback {
-            return true;
-        }
-        let name = if host.starts_with('[') {
-            host.split_inclusive(']').next().unwrap_or_default()
-        } else {
-            host.split(':').next().unwrap_or_default()
-        };
-        name == "localhost" || name == "[::1]" || is_loopback_v4(name)
+    /// Whether a request names the console.
+    pub fn is_host(&self, headers: &HeaderMap, ends: Ends) -> bool {
+        host(headers).is_some_and(|host| self.origins.is_host(&host, ends.local))
     }
 
     /// Whether a request that changes something comes from a page of this process.
-    fn is_same_origin(&self, headers: &HeaderMap) -> bool {
-        let Some(origin) = headers
+    pub fn is_same_origin(&self, headers: &HeaderMap) -> bool {
+        let origin = headers
             .get(header::ORIGIN)
-            .and_then(|value| value.to_str().ok())
-        else {
-            return false;
-        };
-        let Some((_, from)) = origin.split_once("://") else {
-            return false;
-        };
-        let from = from.to_ascii_lowercase();
-        self.origin.as_ref() == Some(&from) || host(headers) == Some(from)
+            .and_then(|value| value.to_str().ok());
+        let host = host(headers);
+        origin.is_some_and(|origin| {
+            self.origins
+                .is_same(&origin.to_ascii_lowercase(), host.as_deref())
+        })
     }
-}
-
-fn is_loopback_v4(name: &str) -> bool {
-    name.parse::<std::net::Ipv4Addr>()
-        .is_ok_and(|address| address.is_loopback())
 }
 
 fn host(headers: &HeaderMap) -> Option<String> {
@@ -257,102 +245,9 @@ fn cookie<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
 }
 
 /// Why a request is refused.
-enum Refusal {
+pub enum Refusal {
     NoHeader,
     NoPassword,
-}
-
-/// Checks each request, and adds the headers to each answer.
-pub async fn guard(State(app): State<App>, mut request: Request, next: Next) -> Response {
-    let security = &app.security;
-    let headers = request.headers();
-    if !security.is_host(headers) {
-        let text = "This name of the console is not known. Start it with --origin and the address that browsers use.";
-        return protect(plain(StatusCode::MISDIRECTED_REQUEST, "Unknown host", text));
-    }
-    let user = match security.user(headers).await {
-        Ok(user) => user,
-        Err(Refusal::NoHeader) => {
-            let text = "The proxy in front of the console has to say who you are, and this request does not.";
-            return protect(plain(StatusCode::FORBIDDEN, "Not logged in", text));
-        }
-        Err(Refusal::NoPassword) => {
-            let mut response = plain(
-                StatusCode::UNAUTHORIZED,
-                "Not logged in",
-                "A name and a password are needed.",
-            );
-            let challenge = HeaderValue::from_static("Basic realm=\"fetchq\", charset=\"UTF-8\"");
-            response
-                .headers_mut()
-                .insert(header::WWW_AUTHENTICATE, challenge);
-            return protect(response);
-        }
-    };
-    let is_reading = matches!(*request.method(), Method::GET | Method::HEAD);
-    if !is_reading && !security.is_same_origin(headers) {
-        let text = "This request does not come from a page of the console.";
-        return protect(plain(StatusCode::FORBIDDEN, "Another site", text));
-    }
-    let Some((session, is_new)) = security.session(headers, user) else {
-        let text = "The system gives no random numbers.";
-        return protect(plain(StatusCode::INTERNAL_SERVER_ERROR, "No session", text));
-    };
-    let (id, had_flash) = (session.id.clone(), session.flash.is_some());
-    request.extensions_mut().insert(session);
-    let mut response = next.run(request).await;
-    let kind = response
-        .headers()
-        .get(header::CONTENT_TYPE)
-        .and_then(|value| value.to_str().ok())
-        .unwrap_or_default();
-    let is_page = kind.starts_with("text/html");
-    if is_page && is_new {
-        set_cookie(
-            &mut response,
-            &format!("{SESSION}={id}; Path=/; HttpOnly; SameSite=Strict"),
-        );
-    }
-    if is_page && had_flash {
-        set_cookie(
-            &mut response,
-            &format!("{FLASH}=; Path=/; HttpOnly; SameSite=Strict; Max-Age=0"),
-        );
-    }
-    protect(response)
-}
-
-fn set_cookie(response: &mut Response, cookie: &str) {
-    if let Ok(value) = HeaderValue::from_str(cookie) {
-        response.headers_mut().append(header::SET_COOKIE, value);
-    }
-}
-
-/// Adds the headers that every answer has.
-fn protect(mut response: Response) -> Response {
-    let headers = response.headers_mut();
-    let mut set = |name: HeaderName, value: &'static str| {
-        headers.insert(name, HeaderValue::from_static(value));
-    };
-    set(header::CONTENT_SECURITY_POLICY, CONTENT_SECURITY_POLICY);
-    set(header::X_CONTENT_TYPE_OPTIONS, "nosniff");
-    set(header::X_FRAME_OPTIONS, "DENY");
-    set(header::REFERRER_POLICY, "same-origin");
-    set(
-        HeaderName::from_static("cross-origin-opener-policy"),
-        "same-origin",
-    );
-    set(
-        HeaderName::from_static("cross-origin-resource-policy"),
-        "same-origin",
-    );
-    set(
-        HeaderName::from_static("permissions-policy"),
-        "camera=(), geolocation=(), microphone=()",
-    );
-    // Files that never change say so themselves. Pages show documents, which no cache should keep.
-    if !headers.contains_key(header::CACHE_CONTROL) {
-        headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    }
-    response
+    /// Too many wrong passwords have come from the address, which has to wait for this time.
+    TooMany(Duration),
 }

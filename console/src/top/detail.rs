@@ -8,7 +8,7 @@ use crate::calls::Lease;
 use crate::poller::now;
 use crate::top::list::Row;
 use crate::top::screen::Screen;
-use crate::top::view::Theme;
+use crate::top::theme::Theme;
 use crate::web::format::{count, duration, rate};
 
 /// Draws the queue that is open.

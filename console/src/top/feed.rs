@@ -6,9 +6,8 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 
 use crate::calls::{self, Component, Info, Lease, QueueStat};
-use crate::db::{Database, DbError};
+use crate::db::{Database, Databases, DbError};
 use crate::poller::now;
-use crate::top::screen::Position;
 
 /// The state of fetchq is read once in this number of reads.
 const STATUS_ROUNDS: u32 = 3;
@@ -26,6 +25,12 @@ pub struct Numbers {
 
 /// Numbers, or why there are none.
 pub type News = Result<Numbers, DbError>;
+
+/// A database of those that were named.
+pub struct Position {
+    pub databases: Arc<Databases>,
+    pub at: usize,
+}
 
 /// The task that reads. It ends when this is dropped.
 pub struct Feed {

@@ -6,6 +6,7 @@ mod detail;
 mod feed;
 mod list;
 mod screen;
+mod theme;
 mod view;
 
 use std::io::{IsTerminal, stdout};
@@ -17,8 +18,7 @@ use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers
 use ratatui::{DefaultTerminal, Frame};
 use tokio::sync::mpsc;
 
-use crate::cli::ConnectArgs;
-use crate::db::{ConfigError, Databases};
+use crate::db::{ConfigError, ConnectArgs, Databases};
 use feed::Feed;
 use screen::{Next, Screen};
 

@@ -7,14 +7,8 @@ use ratatui::crossterm::event::KeyCode;
 use crate::calls::{Component, Lease};
 use crate::db::{Databases, DbError};
 use crate::ring::Ring;
-use crate::top::feed::{News, Numbers};
+use crate::top::feed::{News, Numbers, Position};
 use crate::top::list::{self, Column, Row};
-
-/// A database of those that were named.
-pub struct Position {
-    pub databases: Arc<Databases>,
-    pub at: usize,
-}
 
 /// What follows from a key.
 #[derive(Debug, PartialEq, Eq)]

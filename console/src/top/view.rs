@@ -1,9 +1,7 @@
 //! Draws the screen: the list of the queues. It needs 80 columns, and uses more.
-use std::env;
-
 use ratatui::Frame;
 use ratatui::layout::{Alignment, Constraint, Layout, Rect};
-use ratatui::style::{Color, Modifier, Style};
+use ratatui::style::{Modifier, Style};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Cell, Clear, Paragraph, Row as TableRow, Table, Wrap};
 
@@ -11,65 +9,11 @@ use crate::calls::Component;
 use crate::top::detail;
 use crate::top::list::{Column, Row};
 use crate::top::screen::Screen;
+use crate::top::theme::Theme;
 use crate::web::format::{count, duration, rate};
 
 /// Parts of fetchq with a problem that are shown above the list; the others are counted.
 const MAX_PROBLEMS: usize = 3;
-
-/// The colors, or none of them with NO_COLOR.
-#[derive(Debug, Clone, Copy)]
-pub struct Theme {
-    has_colors: bool,
-}
-
-impl Theme {
-    /// As the environment wants it.
-    pub fn of_environment() -> Self {
-        Self {
-            has_colors: env::var_os("NO_COLOR").is_none_or(|value| value.is_empty()),
-        }
-    }
-
-    fn color(self, color: Color) -> Style {
-        match self.has_colors {
-            true => Style::new().fg(color),
-            false => Style::new(),
-        }
-    }
-
-    /// What is wrong.
-    pub fn bad(self) -> Style {
-        self.color(Color::Red).add_modifier(Modifier::BOLD)
-    }
-
-    /// What deserves a look.
-    pub fn warn(self) -> Style {
-        self.color(Color::Yellow)
-    }
-
-    /// What is well.
-    pub fn good(self) -> Style {
-        self.color(Color::Green)
-    }
-
-    /// What is less important.
-    pub fn dim(self) -> Style {
-        match self.has_colors {
-            true => Style::new().fg(Color::DarkGray),
-            false => Style::new().add_modifier(Modifier::DIM),
-        }
-    }
-
-    /// A head.
-    pub fn head(self) -> Style {
-        Style::new().add_modifier(Modifier::BOLD)
-    }
-
-    /// The row with the cursor.
-    fn cursor(self) -> Style {
-        Style::new().add_modifier(Modifier::REVERSED)
-    }
-}
 
 /// Draws all.
 pub fn draw(frame: &mut Frame, screen: &mut Screen) {

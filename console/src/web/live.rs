@@ -1,6 +1,7 @@
 //! Server-sent events: the regions of a page, whenever the poller has new numbers.
 use std::collections::HashMap;
 use std::convert::Infallible;
+use std::time::Duration;
 
 use axum::extract::Query;
 use axum::response::sse::{Event, KeepAlive, Sse};
@@ -11,8 +12,10 @@ use serde::Deserialize;
 use tokio::sync::watch;
 
 use super::context::Context;
+use super::problem::too_many;
 use super::{charts, maintenance, overview, queue};
 use crate::db::DbError;
+use crate::limits::{Client, Place};
 use crate::poller::{Latest, Snapshot, Viewer};
 
 /// Which page listens.
@@ -38,10 +41,18 @@ struct Listener {
     sent: HashMap<&'static str, String>,
     is_first: bool,
     _viewer: Viewer,
+    _place: Place<Client>,
 }
+
+/// When a page that was refused asks again.
+const RETRY_AFTER: Duration = Duration::from_secs(10);
 
 /// `GET /db/{db}/live`
 pub async fn live(context: Context, Query(view): Query<View>) -> Response {
+    let Some(place) = context.app.streams.take(context.session.client.clone()) else {
+        let text = "Too many pages listen for you.";
+        return too_many("Too many pages", text, RETRY_AFTER);
+    };
     let (viewer, receiver) = context.live().open();
     let stopping = context.app.stopping.subscribe();
     let listener = Listener {
@@ -52,6 +63,7 @@ pub async fn live(context: Context, Query(view): Query<View>) -> Response {
         sent: HashMap::new(),
         is_first: true,
         _viewer: viewer,
+        _place: place,
     };
     let events = stream::unfold(listener, next).flat_map(stream::iter);
     Sse::new(with_type(events))

@@ -1,5 +1,7 @@
 //! Errors as pages: what is wrong, and what to do.
-use axum::http::StatusCode;
+use std::time::Duration;
+
+use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use maud::{DOCTYPE, Markup, html};
 
@@ -141,4 +143,16 @@ pub fn plain(status: StatusCode, title: &str, text: &str) -> Response {
         }
     };
     (status, page).into_response()
+}
+
+/// The page for somebody who has to wait.
+pub fn too_many(title: &str, text: &str, pause: Duration) -> Response {
+    // Half a second is no reason to come back too early.
+    let seconds = pause.as_secs() + u64::from(pause.subsec_nanos() > 0);
+    let text = format!("{text} Try again in {seconds} s.");
+    let mut response = plain(StatusCode::TOO_MANY_REQUESTS, title, &text);
+    response
+        .headers_mut()
+        .insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+    response
 }

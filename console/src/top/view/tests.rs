@@ -4,6 +4,7 @@ use std::time::Duration;
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use ratatui::crossterm::event::KeyCode;
+use ratatui::style::Color;
 
 use super::*;
 use crate::calls::{Info, QueueStat};
