@@ -98,7 +98,8 @@ fn kind(name: &str) -> Result<&'static Kind> {
 }
 
 // $1: the name of the role, $2 and $3: what comes before and after it.
-const QUOTE_ROLE: &str = "select $2 {||} quote_ident(r.rolname) {||} $3 from pg_roles r
+const QUOTE_ROLE: &str =
+    "select $2 {||} pg_catalog.quote_ident(r.rolname) {||} $3 from pg_catalog.pg_roles r
     where r.rolname {=} $1";
 
 /// Runs a statement that names a role, with the privileges of the caller. The server quotes the
@@ -123,10 +124,10 @@ fn run_for_role(spi: &Spi, role: &str, before: &str, after: &str) -> Result<()> 
 /// The kinds that an array `privileges` says, as `k (kind)`.
 macro_rules! kinds_of_privileges {
     () => {
-        "cross join unnest(case
+        "cross join pg_catalog.unnest(case
             when 'TRUNCATE' {=} any (privileges) then array['manager']
             when privileges {@>} array['SELECT', 'INSERT', 'UPDATE', 'DELETE'] then array['worker']
-            else array_remove(array[
+            else pg_catalog.array_remove(array[
                 case when 'SELECT' {=} any (privileges) then 'reader' end,
                 case when 'INSERT' {=} any (privileges) then 'producer' end], null)
         end) as k (kind)"
@@ -136,9 +137,9 @@ macro_rules! kinds_of_privileges {
 // The kinds that a queue's docs table says, the widest of each role: `held (relid, grantee, kind)`.
 const HELD: &str = concat!(
     "with listed as (
-        select c.oid as relid, a.grantee, array_agg(a.privilege_type) as privileges
-        from pg_class c
-        cross join aclexplode(c.relacl) a
+        select c.oid as relid, a.grantee, pg_catalog.array_agg(a.privilege_type) as privileges
+        from pg_catalog.pg_class c
+        cross join pg_catalog.aclexplode(c.relacl) a
         where c.relkind {=} 'r' and a.grantee {<>} c.relowner
         group by c.oid, a.grantee
     ),
@@ -152,8 +153,8 @@ const HELD: &str = concat!(
 );
 
 const LIST_HELD: &str = "select h.kind from held h
-    join pg_roles r on r.oid {=} h.grantee
-    where h.relid {=} to_regclass($1) and r.rolname {=} $2";
+    join pg_catalog.pg_roles r on r.oid {=} h.grantee
+    where h.relid {=} pg_catalog.to_regclass($1) and r.rolname {=} $2";
 
 /// The kinds that a role has been granted on a queue: a manager or a worker, or up to two others.
 fn held(spi: &Spi, name: &QueueName, role: &str) -> Vec<&'static Kind> {
@@ -170,7 +171,7 @@ fn includes(outer: &Kind, inner: &Kind) -> bool {
     outer.name == inner.name || outer.includes.contains(&inner.name)
 }
 
-const ROLE_EXISTS: &str = "select from pg_roles where rolname {=} $1";
+const ROLE_EXISTS: &str = "select from pg_catalog.pg_roles where rolname {=} $1";
 
 fn check_role(spi: &Spi, role: &str) -> Result<()> {
     match spi.once(ROLE_EXISTS, &[Arg::from(role)]).is_empty() {
@@ -179,9 +180,9 @@ fn check_role(spi: &Spi, role: &str) -> Result<()> {
     }
 }
 
-const LACKS_USAGE: &str = "select from pg_namespace n
+const LACKS_USAGE: &str = "select from pg_catalog.pg_namespace n
     where n.nspname {=} any (array['fetchq', 'fetchq_data'])
-        and not has_schema_privilege($1::name, n.oid, 'usage')";
+        and not pg_catalog.has_schema_privilege($1::pg_catalog.name, n.oid, 'usage')";
 
 /// Makes a role a reader, producer, worker or manager of a queue, and gives it USAGE on the schemas
 /// of fetchq. The caller owns the queue, and has locked its registry row. Returns false when the
@@ -307,15 +308,15 @@ pub fn extend_to_dead_letters(name: &QueueName, target: &QueueName) -> Result<()
 const LIST: &str = concat!(
     "with queues as materialized (
         select q.name, c.relowner, c.relacl from fetchq.queues q
-        join pg_class c on c.relname {=} (q.name {||} '__docs')::name
-            and c.relnamespace {=} 'fetchq_data'::regnamespace
+        join pg_catalog.pg_class c on c.relname {=} (q.name {||} '__docs')::pg_catalog.name
+            and c.relnamespace {=} 'fetchq_data'::pg_catalog.regnamespace
         where $1 or q.name {=} any ($2)
     ),
     direct as materialized (
         select q.name as queue, a.grantee as role, k.kind from queues q
         cross join lateral (
-            select e.grantee, array_agg(e.privilege_type) as privileges
-            from aclexplode(q.relacl) e
+            select e.grantee, pg_catalog.array_agg(e.privilege_type) as privileges
+            from pg_catalog.aclexplode(q.relacl) e
             where e.grantee {<>} q.relowner
             group by e.grantee) a
         ",
@@ -326,20 +327,20 @@ const LIST: &str = concat!(
     ),
     members as materialized (
         select d.role, m.rolname from (select distinct role from direct where role {<>} 0) d
-        join pg_roles m on m.oid {<>} d.role and not m.rolsuper
-            and pg_has_role(m.oid, d.role, 'usage')
+        join pg_catalog.pg_roles m on m.oid {<>} d.role and not m.rolsuper
+            and pg_catalog.pg_has_role(m.oid, d.role, 'usage')
     )
-    select queue, role, kind, bool_or(is_direct) from (
-        select d.queue, case when d.role {=} 0 then 'public'::name else r.rolname end as role,
+    select queue, role, kind, pg_catalog.bool_or(is_direct) from (
+        select d.queue, case when d.role {=} 0 then 'public'::pg_catalog.name else r.rolname end as role,
             d.kind, true as is_direct
         from direct d
-        left join pg_roles r on r.oid {=} d.role
+        left join pg_catalog.pg_roles r on r.oid {=} d.role
         union all
         select d.queue, m.rolname, d.kind, false from direct d
         join members m on m.role {=} d.role
     ) listed
     group by queue, role, kind
-    order by queue collate \"C\", role, kind"
+    order by queue collate pg_catalog.\"C\", role, kind"
 );
 
 /// Adds a row to a result for each role and each kind that it has on a queue: queue, role, kind,
@@ -364,21 +365,20 @@ pub(super) fn run_each(spi: &Spi, statements: &Rows) {
 }
 
 // Privileges on the history, from those on the docs table. $1: the docs table, $2: the history.
-const GRANT_HISTORY: &str = "select format('grant %s on table %s to %s',
-        case h.kind
-            when 'manager' then 'select, insert, update, delete, truncate'
-            when 'worker' then 'select, insert'
+const GRANT_HISTORY: &str = "select pg_catalog.format('grant %s on table %s to %s',
+        case when h.kind {=} 'manager' then 'select, insert, update, delete, truncate'
+            when h.kind {=} 'worker' then 'select, insert'
             else 'select' end,
-        $2, case when h.grantee {=} 0 then 'public' else quote_ident(r.rolname) end)
-    from held h left join pg_roles r on r.oid {=} h.grantee
-    where h.relid {=} to_regclass($1) and h.kind {<>} 'producer'
+        $2, case when h.grantee {=} 0 then 'public' else pg_catalog.quote_ident(r.rolname) end)
+    from held h left join pg_catalog.pg_roles r on r.oid {=} h.grantee
+    where h.relid {=} pg_catalog.to_regclass($1) and h.kind {<>} 'producer'
     union all
-    select format('grant insert on table %s to %s', $2,
-        case when a.grantee {=} 0 then 'public' else quote_ident(r.rolname) end)
-    from pg_class c
-    cross join aclexplode(c.relacl) a
-    left join pg_roles r on r.oid {=} a.grantee
-    where c.oid {=} to_regclass($1) and a.grantee {<>} c.relowner
+    select pg_catalog.format('grant insert on table %s to %s', $2,
+        case when a.grantee {=} 0 then 'public' else pg_catalog.quote_ident(r.rolname) end)
+    from pg_catalog.pg_class c
+    cross join pg_catalog.aclexplode(c.relacl) a
+    left join pg_catalog.pg_roles r on r.oid {=} a.grantee
+    where c.oid {=} pg_catalog.to_regclass($1) and a.grantee {<>} c.relowner
         and a.privilege_type {=} any (array['UPDATE', 'DELETE'])";
 
 /// Gives the history of a queue, which was just created, the privileges that fit those on the
@@ -390,7 +390,8 @@ pub(super) fn grant_history(spi: &Spi, name: &QueueName) {
     run_each(spi, &statements);
 }
 
-const CHANGE_OWNER: &str = "select format('alter table %s owner to %I', $1, pg_get_userbyid($2))";
+const CHANGE_OWNER: &str =
+    "select pg_catalog.format('alter table %s owner to %I', $1, pg_catalog.pg_get_userbyid($2))";
 
 /// Hands a table that was just created to its owner.
 pub(super) fn change_owner(spi: &Spi, table: &str, owner: pgrx::pg_sys::Oid) {
@@ -412,6 +413,7 @@ pub fn may_create_queues() -> bool {
 }
 
 const MAY_CREATE: &str =
-    "select has_function_privilege('fetchq.queue_create(text, jsonb)', 'execute')";
+    "select pg_catalog.has_function_privilege('fetchq.queue_create(text, jsonb)', 'execute')";
 
-const MAY_PACK: &str = "select has_function_privilege('fetchq.metric_log_pack()', 'execute')";
+const MAY_PACK: &str =
+    "select pg_catalog.has_function_privilege('fetchq.metric_log_pack()', 'execute')";

@@ -10,8 +10,8 @@ use crate::store::queue_tables;
 use crate::store::rights::{self, Right};
 use crate::store::statement;
 
-const OWNS_EXTENSION: &str = "select from pg_extension e
-    where e.extname {=} 'fetchq' and pg_has_role(e.extowner, 'usage')";
+const OWNS_EXTENSION: &str = "select from pg_catalog.pg_extension e
+    where e.extname {=} 'fetchq' and pg_catalog.pg_has_role(e.extowner, 'usage')";
 
 /// Returns whether the current role owns the extension, or is a member of its owner.
 pub fn owns_extension() -> bool {
@@ -28,7 +28,7 @@ pub fn destroy() {
 }
 
 const GET_EXTENSION_VERSION: &str =
-    "select extversion::text from pg_extension where extname {=} 'fetchq'";
+    "select extversion::pg_catalog.text from pg_catalog.pg_extension where extname {=} 'fetchq'";
 
 /// The version of the installed SQL objects, which may differ from that of the library. None
 /// when the extension is not installed.
@@ -44,19 +44,19 @@ pub fn extension_version() -> Option<String> {
 }
 
 const TRACE: &str = "select created_at, 'document'::varchar,
-        format('status: %s; attempts: %s; iterations: %s', status, attempts, iterations)::varchar,
-        to_jsonb(d)
+        pg_catalog.format('status: %s; attempts: %s; iterations: %s', status, attempts, iterations)::varchar,
+        pg_catalog.to_jsonb(d)
     from only {docs} d where subject {=} $1
     union all
-    (select created_at, 'error'::varchar, message, to_jsonb(l)
+    (select created_at, 'error'::varchar, message, pg_catalog.to_jsonb(l)
      from only {logs} l where subject {=} $1 order by id)";
 
 const TRACE_HISTORY: &str = "
     union all
     (select created_at, 'history'::varchar,
-        format('%s at %s; attempts: %s; iterations: %s', outcome, settled_at, attempts,
+        pg_catalog.format('%s at %s; attempts: %s; iterations: %s', outcome, settled_at, attempts,
             iterations)::varchar,
-        to_jsonb(h)
+        pg_catalog.to_jsonb(h)
      from only {history} h where subject {=} $1 order by id)";
 
 /// The statement of `trace` for a queue. $1: the subject.
