@@ -25,7 +25,8 @@ What the server looks up by name, and what has to be written here instead:
   a is distinct from b    a comparison, and what is to happen to NULL
   join … using (a)        join … on b.a {=} c.a; the same for NATURAL
   -1::bigint              (-1)::bigint: the cast comes first, and the sign is an operator
-  substring(a, 1)         pg_catalog.substr(a, 1)
+  unnest(a, b)            rows from (pg_catalog.unnest(a), pg_catalog.unnest(b)): with a schema, the
+                          server does not take it apart
   collate "C"             collate pg_catalog."C"
   (a text_pattern_ops)    (a pg_catalog.text_pattern_ops)
   pg_class                pg_catalog.pg_class
@@ -161,9 +162,11 @@ class Statement:
                     break
 
     def function(self, i, token):
-        if token.kind != "word" or self.low(i + 1) != "(" or self.low(i - 1) == ".":
+        if token.kind != "word" or self.low(i + 1) != "(":
             return None
-        if token.low in NOT_FUNCTIONS:
+        if token.low == "unnest" and self.has_comma(i + 1):
+            return "unnest() of several arrays", None
+        if self.low(i - 1) == "." or token.low in NOT_FUNCTIONS:
             return None
         before = self.low(i - 1)
         if before in ("into", "table", "index", "constraint", "trigger", "procedure"):
@@ -175,6 +178,15 @@ class Statement:
         if (is_after_name or before in (")", "as", "with", "recursive")) and self.is_list(i + 1):
             return None  # An alias with the names of its columns.
         return f"function {token}()", "pg_catalog."
+
+    def has_comma(self, i):
+        """Whether a parenthesis has a comma that is in no other one."""
+        at = i + 1
+        while at < self.closes.get(i, i):
+            if self.low(at) == ",":
+                return True
+            at = self.closes.get(at, at) + 1
+        return False
 
     def is_list(self, i):
         """Whether a parenthesis has nothing but names in it, as the columns of an alias."""

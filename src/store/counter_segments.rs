@@ -209,7 +209,7 @@ const PACK: &str = "with
         join fetchq.timings s on s.queue_id {=} k.queue_id and s.kind {=} k.kind and s.slot {=} $2
         join fetchq.timings o on o.queue_id {=} s.queue_id and o.kind {=} s.kind
             and (o.slot {=} $2 or o.slot {=} 0 and s.minute {<>} $3)
-        cross join pg_catalog.unnest(o.buckets, o.counts) b (bucket, n)
+        cross join rows from (pg_catalog.unnest(o.buckets), pg_catalog.unnest(o.counts)) b (bucket, n)
     ),
     stored as (
         insert into fetchq.timings as o (queue_id, kind, slot, minute, buckets, counts)

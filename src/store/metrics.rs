@@ -308,7 +308,8 @@ const PACK_WRITES: &str = "with
                     select from fetchq.metrics m
                     where m.queue {=} w.queue and m.metric {=} w.metric
                         and not ((m.queue, m.metric) {=} any (
-                            select f.queue, f.metric from pg_catalog.unnest($1, $2) as f (queue, metric))))
+                            select f.queue, f.metric
+                            from rows from (pg_catalog.unnest($1), pg_catalog.unnest($2)) as f (queue, metric))))
             for update skip locked))
         returning created_at, queue, metric, increment, reset
     ),

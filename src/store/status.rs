@@ -197,7 +197,8 @@ select component, state, detail, hint from (
             when j.is_late and $9 is null and $25 is null then 'No process runs them: see background worker.'
             when j.is_late then 'See fetchq.progress, and the log of the server.' end
     from jobs j
-    left join pg_catalog.unnest($14::pg_catalog.text[], $15::bigint[], $16::bigint[]) l (what, took, done)
+    left join rows from (pg_catalog.unnest($14::pg_catalog.text[]), pg_catalog.unnest($15::bigint[]),
+        pg_catalog.unnest($16::bigint[])) l (what, took, done)
         on l.what {=} j.what
     union all
     select 16, 'schedules',
