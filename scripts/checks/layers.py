@@ -493,9 +493,9 @@ RULES = {
 }
 
 # ---------------------------------------------------------------- self-test --
-def cases():
-    """Returns the trees of layers.cases: the rule, the files, and the text of the message."""
-    with open(os.path.splitext(os.path.abspath(__file__))[0] + ".cases", encoding="utf-8") as f:
+def cases(script=__file__):
+    """Returns the trees of SCRIPT.cases: the rule, the files, and the texts of the messages."""
+    with open(os.path.splitext(os.path.abspath(script))[0] + ".cases", encoding="utf-8") as f:
         text = f.read()
     for case in re.split(r"^>>> ", text, flags=re.M)[1:]:
         head, *files = re.split(r"^=== ", case, flags=re.M)
@@ -510,16 +510,21 @@ def cases():
         yield rule, tree, wanted
 
 
+def write(root, files):
+    """Writes the files of a case."""
+    for path, text in files.items():
+        path = os.path.join(root, path)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "w", encoding="utf-8") as f:
+            f.write(text)
+
+
 def self_test():
     failed, number = 0, 0
     seen = {rule: set() for rule in RULES}
     for number, (rule, files, wanted) in enumerate(cases(), 1):
         with tempfile.TemporaryDirectory() as root:
-            for path, text in files.items():
-                path = os.path.join(root, path)
-                os.makedirs(os.path.dirname(path), exist_ok=True)
-                with open(path, "w", encoding="utf-8") as f:
-                    f.write(text)
+            write(root, files)
             found = list(RULES[rule](Tree(root)))
         text = "\n".join(found)
         seen[rule].add(bool(wanted))

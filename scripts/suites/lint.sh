@@ -23,6 +23,8 @@ bad=$(grep -c '^FAILED: ' "$SCRATCH" || :)
 if ((rc != 0 && bad == 0)); then bad=1; fi
 count "$(grep -c '^ok: ' "$SCRATCH" || :)" "$bad"
 one layers-self-test scripts/checks/layers.py --self-test
+one sql-names scripts/checks/sql_names.py
+one sql-names-self-test scripts/checks/sql_names.py --self-test
 one words scripts/checks/words.py
 one words-self-test scripts/checks/words.py --self-test
 one links scripts/checks/links.py

@@ -245,9 +245,9 @@ const CAP_TRIGGERS: [(&str, &str); 4] = [
 const CREATE_SLOTS: &str = "insert into fetchq.lease_slots (queue_id, slot, subject)
     select $1, coalesce(free.slot, $3 {+} a.seq), a.subject
     from (
-        select d.subject, d.seq, row_number() over (order by d.next_iteration, d.seq) as n
+        select d.subject, d.seq, pg_catalog.row_number() over (order by d.next_iteration, d.seq) as n
         from {docs} d where d.status {=} {active}) a
-    full join generate_series(1, $2::bigint) as free (slot) on free.slot {=} a.n";
+    full join pg_catalog.generate_series(1, $2::bigint) as free (slot) on free.slot {=} a.n";
 
 /// Replaces the slots of a queue: `max_active` of them, and extra ones for active documents
 /// beyond that. Makes the triggers where they are missing.
@@ -263,7 +263,7 @@ fn recreate_slots(spi: &Spi, name: &QueueName, id: i32, max_active: i32) {
 }
 
 const ADD_SLOTS: &str = "insert into fetchq.lease_slots (queue_id, slot)
-    select $1, n.slot from generate_series(1, $2::bigint) as n (slot)
+    select $1, n.slot from pg_catalog.generate_series(1, $2::bigint) as n (slot)
     where not exists (
         select from fetchq.lease_slots s where s.queue_id {=} $1 and s.slot {=} n.slot)";
 
@@ -321,7 +321,7 @@ const REMOVE_STALE_EXTRA_SLOTS: &str = "delete from fetchq.lease_slots s
             select from {docs} d
             where d.subject {=} s.subject and d.status {+} 0 {=} {active})";
 
-const LOCK_DOCUMENTS_WITHOUT_SLOT: &str = "select d.subject::text, d.seq from {docs} d
+const LOCK_DOCUMENTS_WITHOUT_SLOT: &str = "select d.subject::pg_catalog.text, d.seq from {docs} d
     where d.status {=} {active}
         and not exists (
             select from fetchq.lease_slots s

@@ -63,8 +63,8 @@ const SEGMENT_STATES: &str = "select g.n as segment,
         coalesce(s.is_current, false) as is_current,
         coalesce(s.is_packed, false) as is_packed,
         s.xmin as changed_by,
-        pg_relation_size(('fetchq.counter_log_' {||} g.n)::regclass) as bytes
-    from generate_series(1, 6) g (n)
+        pg_catalog.pg_relation_size(('fetchq.counter_log_' {||} g.n)::pg_catalog.regclass) as bytes
+    from pg_catalog.generate_series(1, 6) g (n)
     left join fetchq.counter_segments s on s.segment {=} g.n
     order by coalesce(s.is_packed, false), s.is_current desc nulls last, g.n";
 
@@ -111,7 +111,7 @@ fn set_state(spi: &Spi, segment: &Segment, is_current: bool, is_packed: bool) {
 // The queues that have events in a table and can be packed now. The lock on the registry
 // row keeps recounts and drops away, and other packs, so that no other session deletes
 // events of these queues.
-const LOCK_QUEUES: &str = "select id, name::text from fetchq.queues
+const LOCK_QUEUES: &str = "select id, name::pg_catalog.text from fetchq.queues
     where id {=} any (select distinct queue_id from only {segment})
     order by id
     for no key update skip locked";
@@ -124,7 +124,7 @@ const FREE_QUEUES: &str = "with
         where m.queue {=} any (select name from mine)
         order by m.queue, m.metric
         for update skip locked)
-    select coalesce(array_agg(id), '{}') from mine
+    select coalesce(pg_catalog.array_agg(id), '{}') from mine
     where not exists (
         select from fetchq.metrics m where m.queue {=} mine.name
             and not exists (select from free f where f.queue {=} m.queue and f.metric {=} m.metric))";
@@ -174,20 +174,20 @@ const PACK: &str = "with
     sums as (
         select q.name as queue,
             case when e.metric {=} 'v' then 'v' {||} t.version else e.metric end as metric,
-            sum(t.n {*} e.sign)::bigint as delta
-        from (select queue_id, event, version, sum(n)::bigint as n from events group by 1, 2, 3) t
+            pg_catalog.sum(t.n {*} e.sign)::bigint as delta
+        from (select queue_id, event, version, pg_catalog.sum(n)::bigint as n from events group by 1, 2, 3) t
         join fetchq.queues q on q.id {=} t.queue_id
         join fetchq.counter_events e on e.event {=} t.event
         group by 1, 2
     ),
     updated as (
-        update fetchq.metrics m set value = m.value {+} s.delta, updated_at = now()
+        update fetchq.metrics m set value = m.value {+} s.delta, updated_at = pg_catalog.now()
         from sums s where m.queue {=} s.queue and m.metric {=} s.metric
         returning m.queue, m.metric
     ),
     added as (
         insert into fetchq.metrics as m (queue, metric, value, updated_at)
-        select s.queue, s.metric, s.delta, now() from sums s
+        select s.queue, s.metric, s.delta, pg_catalog.now() from sums s
         where not exists (select from updated u where u.queue {=} s.queue and u.metric {=} s.metric)
         order by s.queue, s.metric
         on conflict (queue, metric) do update
@@ -195,7 +195,7 @@ const PACK: &str = "with
     ),
     timed as (
         select queue_id, case when event {=} any ($4) then 'wait' else 'run' end as kind,
-            bucket::int, sum(n)::bigint as n
+            bucket::int, pg_catalog.sum(n)::bigint as n
         from events where bucket is not null
         group by 1, 2, 3
     ),
@@ -208,21 +208,21 @@ const PACK: &str = "with
         join fetchq.timings s on s.queue_id {=} k.queue_id and s.kind {=} k.kind and s.slot {=} $2
         join fetchq.timings o on o.queue_id {=} s.queue_id and o.kind {=} s.kind
             and (o.slot {=} $2 or o.slot {=} 0 and s.minute {<>} $3)
-        cross join unnest(o.buckets, o.counts) b (bucket, n)
+        cross join rows from (pg_catalog.unnest(o.buckets), pg_catalog.unnest(o.counts)) b (bucket, n)
     ),
     stored as (
         insert into fetchq.timings as o (queue_id, kind, slot, minute, buckets, counts)
         select queue_id, kind, slot, case when slot {=} $2 then $3 end,
-            array_agg(bucket order by bucket), array_agg(n order by bucket)
+            pg_catalog.array_agg(bucket order by bucket), pg_catalog.array_agg(n order by bucket)
         from (
-            select queue_id, kind, slot, bucket, sum(n)::bigint as n from merged
+            select queue_id, kind, slot, bucket, pg_catalog.sum(n)::bigint as n from merged
             group by queue_id, kind, slot, bucket) m
         group by queue_id, kind, slot
         order by queue_id, kind, slot
         on conflict (queue_id, kind, slot) do update
             set minute = excluded.minute, buckets = excluded.buckets, counts = excluded.counts
     )
-    select count(*) from events";
+    select pg_catalog.count(*) from events";
 
 /// The number of slots of `fetchq.timings` that count one minute each. Percentiles are of the
 /// current minute and the five before, so that they are of five minutes at least.

@@ -80,7 +80,8 @@ fn kind(name: &str) -> Result<&'static Kind> {
 }
 
 // $1: the name of the role, $2 and $3: what comes before and after it.
-const QUOTE_ROLE: &str = "select $2 {||} quote_ident(r.rolname) {||} $3 from pg_roles r
+const QUOTE_ROLE: &str =
+    "select $2 {||} pg_catalog.quote_ident(r.rolname) {||} $3 from pg_catalog.pg_roles r
     where r.rolname {=} $1";
 
 /// Returns a statement that names a role. The server quotes the name.
@@ -108,16 +109,16 @@ fn run_for_role(spi: &Spi, role: &str, before: &str, after: &str) -> Result<()> 
 macro_rules! privileges_of_table {
     () => {
         "(select a.grantee, a.privilege_type as privilege
-            from aclexplode(c.relacl) a
+            from pg_catalog.aclexplode(c.relacl) a
             union all
-            select a.grantee, 'OWN' from aclexplode(c.relacl) a
+            select a.grantee, 'OWN' from pg_catalog.aclexplode(c.relacl) a
             where a.privilege_type {=} 'TRUNCATE' and a.is_grantable
             union all
             select a.grantee, case when t.attname {=} 'payload' then 'PUSH' else 'WORK' end
-            from pg_attribute t
-            cross join aclexplode(t.attacl) a
+            from pg_catalog.pg_attribute t
+            cross join pg_catalog.aclexplode(t.attacl) a
             where t.attrelid {=} c.oid and t.attacl is not null
-                and t.attname {=} any ('{payload,result}'::name[])
+                and t.attname {=} any ('{payload,result}'::pg_catalog.name[])
                 and a.privilege_type {=} 'REFERENCES')"
     };
 }
@@ -125,11 +126,11 @@ macro_rules! privileges_of_table {
 /// The kinds that an array `privileges` says, the widest ones, as `k (kind)`.
 macro_rules! kinds_of_privileges {
     () => {
-        "cross join unnest(case
+        "cross join pg_catalog.unnest(case
             when 'OWN' {=} any (privileges) then array['owner']
             when 'TRUNCATE' {=} any (privileges) then array['manager']
             when privileges {&&} array['WORK', 'UPDATE'] then array['worker']
-            else array_remove(array[
+            else pg_catalog.array_remove(array[
                 case when 'SELECT' {=} any (privileges) then 'reader' end,
                 case when privileges {&&} array['PUSH', 'INSERT'] then 'producer' end], null)
         end) as k (kind)"
@@ -139,12 +140,12 @@ macro_rules! kinds_of_privileges {
 // The kinds that the docs table $1 says, the widest of each role: `held (grantee, kind)`.
 const HELD: &str = concat!(
     "with listed as (
-        select p.grantee, array_agg(p.privilege) as privileges
-        from pg_class c
+        select p.grantee, pg_catalog.array_agg(p.privilege) as privileges
+        from pg_catalog.pg_class c
         cross join lateral ",
     privileges_of_table!(),
     " p
-        where c.oid {=} to_regclass($1) and p.grantee {<>} c.relowner
+        where c.oid {=} pg_catalog.to_regclass($1) and p.grantee {<>} c.relowner
         group by p.grantee
     ),
     held as (
@@ -157,7 +158,7 @@ const HELD: &str = concat!(
 );
 
 const LIST_HELD: &str = "select h.kind from held h
-    join pg_roles r on r.oid {=} h.grantee
+    join pg_catalog.pg_roles r on r.oid {=} h.grantee
     where r.rolname {=} $2";
 
 /// The kinds that a role has been granted on a queue: a manager or a worker, or up to two others. An
@@ -179,7 +180,7 @@ fn includes(outer: &Kind, inner: &Kind) -> bool {
     outer.name == inner.name || outer.includes.contains(&inner.name)
 }
 
-const ROLE_EXISTS: &str = "select from pg_roles where rolname {=} $1";
+const ROLE_EXISTS: &str = "select from pg_catalog.pg_roles where rolname {=} $1";
 
 fn check_role(spi: &Spi, role: &str) -> Result<()> {
     match spi.once(ROLE_EXISTS, &[Arg::from(role)]).is_empty() {
@@ -188,9 +189,9 @@ fn check_role(spi: &Spi, role: &str) -> Result<()> {
     }
 }
 
-const LACKS_USAGE: &str = "select from pg_namespace n
+const LACKS_USAGE: &str = "select from pg_catalog.pg_namespace n
     where n.nspname {=} any (array['fetchq', 'fetchq_data'])
-        and not has_schema_privilege($1::name, n.oid, 'usage')";
+        and not pg_catalog.has_schema_privilege($1::pg_catalog.name, n.oid, 'usage')";
 
 /// Makes a role a reader, producer, worker or manager of a queue, and gives it USAGE on the schemas
 /// of fetchq. The caller owns the queue, and has locked its registry row. Returns false when the
@@ -308,14 +309,14 @@ pub(super) fn grant_to_creator(spi: &Spi, name: &QueueName) -> Result<()> {
 const LIST: &str = concat!(
     "with queues as materialized (
         select q.name, c.oid, c.relowner, c.relacl from fetchq.queues q
-        join pg_class c on c.relname {=} (q.name {||} '__docs')::name
-            and c.relnamespace {=} 'fetchq_data'::regnamespace
+        join pg_catalog.pg_class c on c.relname {=} (q.name {||} '__docs')::pg_catalog.name
+            and c.relnamespace {=} 'fetchq_data'::pg_catalog.regnamespace
         where $1 or q.name {=} any ($2)
     ),
     granted as materialized (
         select c.name as queue, a.grantee as role, k.kind from queues c
         cross join lateral (
-            select p.grantee, array_agg(p.privilege) as privileges
+            select p.grantee, pg_catalog.array_agg(p.privilege) as privileges
             from ",
     privileges_of_table!(),
     " p
@@ -334,20 +335,20 @@ const LIST: &str = concat!(
     ),
     members as materialized (
         select d.role, m.rolname from (select distinct role from direct where role {<>} 0) d
-        join pg_roles m on m.oid {<>} d.role and not m.rolsuper
-            and pg_has_role(m.oid, d.role, 'usage')
+        join pg_catalog.pg_roles m on m.oid {<>} d.role and not m.rolsuper
+            and pg_catalog.pg_has_role(m.oid, d.role, 'usage')
     )
-    select queue, role, kind, bool_or(is_direct) from (
-        select d.queue, case when d.role {=} 0 then 'public'::name else r.rolname end as role,
+    select queue, role, kind, pg_catalog.bool_or(is_direct) from (
+        select d.queue, case when d.role {=} 0 then 'public'::pg_catalog.name else r.rolname end as role,
             d.kind, true as is_direct
         from direct d
-        left join pg_roles r on r.oid {=} d.role
+        left join pg_catalog.pg_roles r on r.oid {=} d.role
         union all
         select d.queue, m.rolname, d.kind, false from direct d
         join members m on m.role {=} d.role
     ) listed
     group by queue, role, kind
-    order by queue collate \"C\", role, kind"
+    order by queue collate pg_catalog.\"C\", role, kind"
 );
 
 /// Adds a row to a result for each role and each kind that it has on a queue: queue, role, kind,
@@ -372,12 +373,12 @@ pub(super) fn run_each(spi: &Spi, statements: &Rows) {
 }
 
 // Privileges on the history, from those on the docs table. $1: the docs table, $2: the history.
-const GRANT_HISTORY: &str = "select format('grant %s on table %s to %s%s',
+const GRANT_HISTORY: &str = "select pg_catalog.format('grant %s on table %s to %s%s',
         case when h.kind {=} any (array['owner', 'manager'])
             then 'select, insert, update, delete, truncate' else 'select' end,
-        $2, case when h.grantee {=} 0 then 'public' else quote_ident(r.rolname) end,
+        $2, case when h.grantee {=} 0 then 'public' else pg_catalog.quote_ident(r.rolname) end,
         case when h.kind {=} 'owner' then ' with grant option' end)
-    from held h left join pg_roles r on r.oid {=} h.grantee
+    from held h left join pg_catalog.pg_roles r on r.oid {=} h.grantee
     where h.kind {<>} 'producer'";
 
 /// Gives the history of a queue, which was just created, the privileges that fit those on the
@@ -392,26 +393,27 @@ pub(super) fn grant_history(spi: &Spi, name: &QueueName) {
 // What the owner of the tables needs beside them: the registry, and the start and the state of the
 // sessions that have bound leases. $1: the role. It owns the tables last, so that the statements before
 // are those of the present owner.
-const GIVE: &str = "select format(s, $1) from unnest(array[
+const GIVE: &str = "select pg_catalog.format(s, $1) from pg_catalog.unnest(array[
         'grant usage on schema fetchq to %1$I',
         'grant select, insert, update, delete, truncate on all tables in schema fetchq to %1$I',
         'grant pg_read_all_stats to %1$I',
         'alter schema fetchq_data owner to %1$I']) s
     union all
-    select format('alter table %s owner to %I', c.oid::regclass, $1) from pg_class c
-    where c.relnamespace {=} 'fetchq_data'::regnamespace and c.relkind {=} 'r'
-        and c.relowner {<>} (select oid from pg_roles where rolname {=} $1)";
+    select pg_catalog.format('alter table %s owner to %I', c.oid::pg_catalog.regclass, $1) from pg_catalog.pg_class c
+    where c.relnamespace {=} 'fetchq_data'::pg_catalog.regnamespace and c.relkind {=} 'r'
+        and c.relowner {<>} (select oid from pg_catalog.pg_roles where rolname {=} $1)";
 
 // What a role no longer needs that owned the tables. $1: the role.
-const TAKE: &str = "select format(s, $1) from unnest(array[
+const TAKE: &str = "select pg_catalog.format(s, $1) from pg_catalog.unnest(array[
         'revoke all on all tables in schema fetchq from %1$I',
         'revoke usage on schema fetchq from %1$I',
         'revoke pg_read_all_stats from %1$I']) s";
 
-const HAS_ALL: &str = "select from pg_namespace n join pg_roles r on r.oid {=} n.nspowner
+const HAS_ALL: &str =
+    "select from pg_catalog.pg_namespace n join pg_catalog.pg_roles r on r.oid {=} n.nspowner
     where n.nspname {=} 'fetchq_data' and r.rolname {=} $1
         and not exists (
-            select from pg_class c
+            select from pg_catalog.pg_class c
             where c.relnamespace {=} n.oid and c.relkind {=} 'r' and c.relowner {<>} r.oid)";
 
 /// Gives the schema of the queues and all tables in it to a role, with what that role needs to run the
@@ -456,7 +458,7 @@ pub fn may_create_queues() -> bool {
 }
 
 // $1: the caller, because the statement acts as another role.
-const MAY_CALL: &str = "select has_function_privilege($1, $2, 'execute')";
+const MAY_CALL: &str = "select pg_catalog.has_function_privilege($1, $2, 'execute')";
 
 fn may_call(function: &str) -> bool {
     let args = [Arg::oid(role::current()), Arg::from(function)];

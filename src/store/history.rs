@@ -396,7 +396,7 @@ pub fn archives_settled(queue: &Queue) -> bool {
 // Index: (outcome, settled_at).
 const TRIM: &str = "delete from {history} where ctid {=} any (array(
     select h.ctid from {history} h
-    where h.outcome {=} $1 and h.settled_at {<} (now() {-} coalesce($2, interval '0'))
+    where h.outcome {=} $1 and h.settled_at {<} (pg_catalog.now() {-} coalesce($2, interval '0'))
     order by h.settled_at
     limit $3
     for update skip locked))";

@@ -25,8 +25,8 @@ macro_rules! columns {
         d.priority, d.attempts, d.iterations, d.created_at, d.payload, d.last_error,
         d.ordering_key, d.origin, d.worker, d.headers, d.due_at, d.picked_at, d.result,
         d.progress, d.max_attempts,
-        case when isfinite(d.settled_at) then format('%s-%s',
-            (extract(epoch from (d.settled_at {-} timestamptz '2000-01-01 00:00:00+00'))
+        case when pg_catalog.isfinite(d.settled_at) then pg_catalog.format('%s-%s',
+            (extract(epoch from (d.settled_at {-} pg_catalog.timestamptz '2000-01-01 00:00:00+00'))
                 {*} 1000000)::bigint, d.id) end"
         )
     };
@@ -80,13 +80,13 @@ const BY_SUBJECT: &str = concat!(
 );
 
 // How many entries `BY_SUBJECT` reads, one more than the bound at most.
-const COUNT_OF_SUBJECTS: &str = "select count(*) from (
+const COUNT_OF_SUBJECTS: &str = "select pg_catalog.count(*) from (
     select from only {history} s where s.subject {>=} $21 and s.subject {<} $22
     limit $19 {+} 1) c";
 
 // The last entry that was read if there are more behind it.
-const LAST_READ: &str = "select format('%s-%s',
-        (extract(epoch from (u.settled_at {-} timestamptz '2000-01-01 00:00:00+00'))
+const LAST_READ: &str = "select pg_catalog.format('%s-%s',
+        (extract(epoch from (u.settled_at {-} pg_catalog.timestamptz '2000-01-01 00:00:00+00'))
             {*} 1000000)::bigint, u.id)
     from ({source}) u
     offset ($19 {-} 1) limit 2";

@@ -20,7 +20,7 @@ pub fn destroy() {
 }
 
 const GET_EXTENSION_VERSION: &str =
-    "select extversion::text from pg_extension where extname {=} 'fetchq'";
+    "select extversion::pg_catalog.text from pg_catalog.pg_extension where extname {=} 'fetchq'";
 
 /// The version of the installed SQL objects, which may differ from that of the library. None
 /// when the extension is not installed.
@@ -36,19 +36,19 @@ pub fn extension_version() -> Option<String> {
 }
 
 const TRACE: &str = "select created_at, 'document'::varchar,
-        format('status: %s; attempts: %s; iterations: %s', status, attempts, iterations)::varchar,
-        to_jsonb(d)
+        pg_catalog.format('status: %s; attempts: %s; iterations: %s', status, attempts, iterations)::varchar,
+        pg_catalog.to_jsonb(d)
     from only {docs} d where subject {=} $1
     union all
-    (select created_at, 'error'::varchar, message, to_jsonb(l)
+    (select created_at, 'error'::varchar, message, pg_catalog.to_jsonb(l)
      from only {logs} l where subject {=} $1 order by id)";
 
 const TRACE_HISTORY: &str = "
     union all
     (select created_at, 'history'::varchar,
-        format('%s at %s; attempts: %s; iterations: %s', outcome, settled_at, attempts,
+        pg_catalog.format('%s at %s; attempts: %s; iterations: %s', outcome, settled_at, attempts,
             iterations)::varchar,
-        to_jsonb(h)
+        pg_catalog.to_jsonb(h)
      from only {history} h where subject {=} $1 order by id)";
 
 /// The statement of `trace` for a queue. $1: the subject.

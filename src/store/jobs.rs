@@ -32,11 +32,11 @@ fn job(rows: &Rows, row: usize, settings: i32) -> Option<Job> {
 // A job that is running, or whose session has ended, is hidden until next_iteration. Each
 // attempt that did not finish doubles that time, up to 8 times.
 const CLAIM: &str = "update fetchq.jobs j set
-        next_iteration = now() {+} ($1 {*} power(2, least(j.attempts, 3))),
+        next_iteration = pg_catalog.now() {+} ($1 {*} pg_catalog.power(2, least(j.attempts, 3))),
         attempts = least(j.attempts {+} 1, 1000000)
     where j.id {=} any (array(
         select id from fetchq.jobs
-        where next_iteration {<=} now() and ($3 or queue {=} any ($4))
+        where next_iteration {<=} pg_catalog.now() and ($3 or queue {=} any ($4))
         order by next_iteration, attempts, id
         limit $2
         for update skip locked))
@@ -86,11 +86,11 @@ impl Kind {
 
 // One job at a time: each is a transaction of its own.
 const CLAIM_ONE: &str = "update fetchq.jobs j set
-        next_iteration = now() {+} ($1 {*} power(2, least(j.attempts, 3))),
+        next_iteration = pg_catalog.now() {+} ($1 {*} pg_catalog.power(2, least(j.attempts, 3))),
         attempts = least(j.attempts {+} 1, 1000000)
     where j.id {=} (
         select id from fetchq.jobs
-        where next_iteration {<=} now() and {condition}
+        where next_iteration {<=} pg_catalog.now() and {condition}
         order by next_iteration, attempts, id
         limit 1
         for update skip locked)
@@ -125,8 +125,8 @@ pub fn next(kind: Kind) -> Option<i64> {
 
 // Index: the unique one of (task, queue).
 const GET_MAINTENANCE: &str = "select id, next_iteration, settings, attempts,
-        (payload {->} 'waits' {->} 'kills' {->>} 'failures')::int4,
-        (payload {->} 'waits' {->} 'kills' {->>} 'until')::timestamptz
+        (payload {->} 'waits' {->} 'kills' {->>} 'failures')::pg_catalog.int4,
+        (payload {->} 'waits' {->} 'kills' {->>} 'until')::pg_catalog.timestamptz
     from fetchq.jobs where task {=} 'mnt' and queue {=} $1";
 
 /// The job `mnt` of a queue, as the background worker runs it: without claiming it.
@@ -184,7 +184,8 @@ pub fn count_failure(id: i32) {
     });
 }
 
-const EXTEND: &str = "update fetchq.jobs set next_iteration = now() {+} $2 where id {=} $1";
+const EXTEND: &str =
+    "update fetchq.jobs set next_iteration = pg_catalog.now() {+} $2 where id {=} $1";
 
 /// Hides a claimed job from other sessions for `duration` from now on.
 pub fn extend(id: i32, duration: Interval) {
@@ -194,10 +195,10 @@ pub fn extend(id: i32, duration: Interval) {
 }
 
 const BACK_OFF: &str = "update fetchq.jobs
-    set next_iteration = now() {+} greatest($2,
-        least($2 {*} power(2, least(attempts, 20)), interval '1 hour'),
+    set next_iteration = pg_catalog.now() {+} greatest($2,
+        least($2 {*} pg_catalog.power(2, least(attempts, 20)), interval '1 hour'),
         $3 {*} interval '1 microsecond'),
-        payload = coalesce(payload, '{}') {||} jsonb_build_object('error', $4)
+        payload = coalesce(payload, '{}') {||} pg_catalog.jsonb_build_object('error', $4)
     where id {=} $1";
 
 /// Plans the next attempt of a job that failed: after `delay`, which is doubled with each
@@ -215,10 +216,10 @@ pub fn back_off(id: i32, delay: Interval, pause: i64, message: &str) {
     });
 }
 
-const RESCHEDULE: &str = "update fetchq.jobs set next_iteration = now() {+} $2,
-        last_iteration = now(), iterations = iterations {+} 1, attempts = 0,
+const RESCHEDULE: &str = "update fetchq.jobs set next_iteration = pg_catalog.now() {+} $2,
+        last_iteration = pg_catalog.now(), iterations = iterations {+} 1, attempts = 0,
         -- A part that waits still fails.
-        payload = (payload {-} 'error') {||} jsonb_strip_nulls(jsonb_build_object('error', coalesce(
+        payload = (payload {-} 'error') {||} pg_catalog.jsonb_strip_nulls(pg_catalog.jsonb_build_object('error', coalesce(
             payload {->} 'waits' {->} 'kills' {->} 'error',
             payload {->} 'waits' {->} 'sessions' {->} 'error')))
     where id {=} $1";
@@ -227,7 +228,7 @@ const GET_SWEPT: &str = "select payload {->>} 'swept' from fetchq.jobs where id 
 
 const SET_SWEPT: &str = "update fetchq.jobs set payload = case
         when $2 is null then payload {-} 'swept'
-        else coalesce(payload, '{}') {||} jsonb_build_object('swept', $2) end
+        else coalesce(payload, '{}') {||} pg_catalog.jsonb_build_object('swept', $2) end
     where id {=} $1";
 
 /// The subject up to which a job has swept its queue. None: it begins with the first document.
@@ -283,10 +284,10 @@ pub struct Wait {
 const SET_WAIT: &str = "update fetchq.jobs j
     set payload = (j.payload {-} 'waits' {-} 'error') {||} n.added
     from (
-        select o.id, jsonb_strip_nulls(jsonb_build_object(
+        select o.id, pg_catalog.jsonb_strip_nulls(pg_catalog.jsonb_build_object(
             'waits', case when w.waits {<>} '{}' then w.waits end,
             'error', coalesce(
-                to_jsonb($5::text),
+                pg_catalog.to_jsonb($5::pg_catalog.text),
                 case when o.error {=} o.own then null else o.error end,
                 w.waits {->} 'kills' {->} 'error',
                 w.waits {->} 'sessions' {->} 'error'))) as added
@@ -295,8 +296,8 @@ const SET_WAIT: &str = "update fetchq.jobs j
                 payload {->} 'waits' {->} $2 {->} 'error' as own
             from fetchq.jobs where task {=} 'mnt' and queue {=} $1) o
         cross join lateral (
-            select (o.waits {-} $2) {||} case when $3 is null then '{}' else jsonb_build_object(
-                $2, jsonb_build_object('until', $3, 'failures', $4, 'error', $5::text)) end as waits) w
+            select (o.waits {-} $2) {||} case when $3 is null then '{}' else pg_catalog.jsonb_build_object(
+                $2, pg_catalog.jsonb_build_object('until', $3, 'failures', $4, 'error', $5::pg_catalog.text)) end as waits) w
     ) n
     where j.id {=} n.id";
 
@@ -320,7 +321,7 @@ pub fn set_wait(queue: &str, part: Part, wait: Option<(Wait, Option<&str>)>) {
 }
 
 const LIST_WAITS: &str =
-    "select queue::text, (payload {->} 'waits' {->} $1 {->>} 'until')::timestamptz
+    "select queue::pg_catalog.text, (payload {->} 'waits' {->} $1 {->>} 'until')::pg_catalog.timestamptz
     from fetchq.jobs
     where task {=} 'mnt' and queue {=} any ($2) and (payload {->} 'waits' {->} $1) is not null";
 
@@ -345,7 +346,7 @@ pub fn reschedule(id: i32, delay: Interval) -> bool {
     })
 }
 
-const MAKE_DUE: &str = "update fetchq.jobs set next_iteration = now()
+const MAKE_DUE: &str = "update fetchq.jobs set next_iteration = pg_catalog.now()
     where id {=} any (array(
         select id from fetchq.jobs where queue {<>} '*' and ($1 or queue {=} any ($2))
         order by id for update skip locked))";
@@ -357,7 +358,7 @@ pub fn make_due() -> i32 {
     spi::connect(|spi| spi.once(MAKE_DUE, &args).affected())
 }
 
-const GET_QUEUE: &str = "select queue::text from fetchq.jobs where id {=} $1";
+const GET_QUEUE: &str = "select queue::pg_catalog.text from fetchq.jobs where id {=} $1";
 
 /// The queue of a job, or `*`. None when there is no such job.
 pub fn queue_of(id: i32) -> Option<String> {
@@ -368,7 +369,7 @@ pub fn queue_of(id: i32) -> Option<String> {
 }
 
 const RESTART: &str = "update fetchq.jobs set attempts = 0, iterations = 0,
-        next_iteration = now(), last_iteration = null
+        next_iteration = pg_catalog.now(), last_iteration = null
     where queue {=} $1";
 
 /// Resets the jobs of a queue, and makes them due.

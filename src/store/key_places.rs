@@ -249,14 +249,14 @@ pub fn remove(
 // committed before the lock, decides.
 const LOCK_STALE_KEYS: &str = "select k.key from fetchq.ordering_keys k
     left join lateral (
-        select count(*) as n, count(*) filter (where d.status {=} {pending}) as pending
+        select pg_catalog.count(*) as n, pg_catalog.count(*) filter (where d.status {=} {pending}) as pending
         from {docs} d
-        where d.subject {=} any (array_prepend(k.head, k.also_unblocked))
+        where d.subject {=} any (pg_catalog.array_prepend(k.head, k.also_unblocked))
             and d.ordering_key {=} k.key
             and d.status {=} any (array[{pending}, {active}])
             and (d.lock_upgrade is null or d.lock_upgrade {<>} 'infinity')) live on true
     where k.queue_id {=} $1
-        and (live.n {<>} (cardinality(k.also_unblocked) {+} 1)
+        and (live.n {<>} (pg_catalog.cardinality(k.also_unblocked) {+} 1)
             or live.n {>} $2 and live.pending {>} 0
             or live.n {<} $2 and exists (
                 select from {docs} b
@@ -266,8 +266,8 @@ const LOCK_STALE_KEYS: &str = "select k.key from fetchq.ordering_keys k
     for update of k skip locked";
 
 const LIVE_SUBJECTS: &str = "select array(
-        select d.subject::text from {docs} d
-        where d.subject {=} any (array_prepend(k.head, k.also_unblocked))
+        select d.subject::pg_catalog.text from {docs} d
+        where d.subject {=} any (pg_catalog.array_prepend(k.head, k.also_unblocked))
             and d.ordering_key {=} k.key
             and d.status {=} any (array[{pending}, {active}])
             and (d.lock_upgrade is null or d.lock_upgrade {<>} 'infinity')

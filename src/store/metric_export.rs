@@ -20,20 +20,20 @@ const SECOND: f64 = 1e6;
 
 // Sessions that are connected and have picked documents, by queue. $1: all queues, else $2: their
 // names.
-const WORKERS: &str = "select q.name::text, count(distinct a.pid)
+const WORKERS: &str = "select q.name::pg_catalog.text, pg_catalog.count(distinct a.pid)
     from fetchq.queues q
     left join fetchq.worker_sessions w on w.queue_id {=} q.id
-    left join pg_stat_get_activity(null) a
+    left join pg_catalog.pg_stat_get_activity(null) a
         on a.pid {=} w.pid and coalesce(a.backend_start {=} w.backend_start, true)
     where $1 or q.name {=} any ($2)
     group by q.name
     order by q.name";
 
 const SCHEDULES: &str = "select
-        count(*) filter (where s.is_active and s.next_tick is not null and s.attempts {=} 0),
-        count(*) filter (where not s.is_active),
-        count(*) filter (where s.is_active and s.next_tick is not null and s.attempts {>} 0),
-        count(*) filter (where s.is_active and s.next_tick is null)
+        pg_catalog.count(*) filter (where s.is_active and s.next_tick is not null and s.attempts {=} 0),
+        pg_catalog.count(*) filter (where not s.is_active),
+        pg_catalog.count(*) filter (where s.is_active and s.next_tick is not null and s.attempts {>} 0),
+        pg_catalog.count(*) filter (where s.is_active and s.next_tick is null)
     from fetchq.schedules s
     where $1 or s.queue {=} any ($2)";
 
@@ -41,13 +41,13 @@ const SCHEDULES: &str = "select
 const SCHEDULE_STATES: [&str; 4] = ["active", "paused", "failing", "ended"];
 
 // The job of the packs belongs to no queue.
-const JOBS: &str = "select j.task::text, max(j.last_iteration),
-        count(*) filter (where j.attempts {>} 1 or (j.payload {->} 'error') is not null)
+const JOBS: &str = "select j.task::pg_catalog.text, pg_catalog.max(j.last_iteration),
+        pg_catalog.count(*) filter (where j.attempts {>} 1 or (j.payload {->} 'error') is not null)
     from fetchq.jobs j
     where $1 or j.queue {=} '*' or j.queue {=} any ($2)
     group by j.task";
 
-const SERVER: &str = "select current_setting('server_version'), current_database()::text";
+const SERVER: &str = "select pg_catalog.current_setting('server_version'), pg_catalog.current_database()::pg_catalog.text";
 
 /// Adds a row for each metric family to a result: its name, its type and its help text.
 pub fn families(out: &mut RowSink) {

@@ -62,7 +62,7 @@ pub fn get(queue: &QueueName, metric: &str) -> Option<Metric> {
     metrics_exact::read(queue).remove(metric)
 }
 
-const GET_TOTAL: &str = "select sum(value)::bigint from fetchq.metrics_exact
+const GET_TOTAL: &str = "select pg_catalog.sum(value)::bigint from fetchq.metrics_exact
     where metric {=} $1 and ($2 or queue {=} any ($3))";
 
 /// The sum of a metric over these queues. None when no queue has it.
@@ -80,7 +80,8 @@ pub fn get_many(queue: &QueueName, metrics: &[&str]) -> Vec<i64> {
     metrics.iter().map(value).collect()
 }
 
-const GET_MANY_OF_ALL: &str = "select queue::text, metric::text, value from fetchq.metrics_exact
+const GET_MANY_OF_ALL: &str =
+    "select queue::pg_catalog.text, metric::pg_catalog.text, value from fetchq.metrics_exact
     where metric {=} any ($1)";
 
 /// The values of some metrics, by the name of each queue that has one of them.
@@ -103,12 +104,12 @@ pub fn get_many_of_all(metrics: &[&str]) -> HashMap<String, Vec<i64>> {
 }
 
 const COUNT_DOCUMENTS: &str = "select
-        count(*),
-        count(*) filter (where status {=} {planned}),
-        count(*) filter (where status {=} {pending}),
-        count(*) filter (where status {=} {active}),
-        count(*) filter (where status {=} {completed}),
-        count(*) filter (where status {=} {killed})
+        pg_catalog.count(*),
+        pg_catalog.count(*) filter (where status {=} {planned}),
+        pg_catalog.count(*) filter (where status {=} {pending}),
+        pg_catalog.count(*) filter (where status {=} {active}),
+        pg_catalog.count(*) filter (where status {=} {completed}),
+        pg_catalog.count(*) filter (where status {=} {killed})
     from only {docs}";
 
 /// Counts the documents of a queue: all of them, and those of each status, in the order of
@@ -121,13 +122,13 @@ pub fn count(name: &QueueName) -> Vec<i64> {
 }
 
 // The gauges, from `groups (status, version, n)`, which has the counted documents.
-const GAUGES_OF_GROUPS: &str = "select 'cnt' as metric, coalesce(sum(n), 0) as n from groups
-    union all select 'pln', coalesce(sum(n) filter (where status {=} {planned}), 0) from groups
-    union all select 'pnd', coalesce(sum(n) filter (where status {=} {pending}), 0) from groups
-    union all select 'act', coalesce(sum(n) filter (where status {=} {active}), 0) from groups
-    union all select 'cpl', coalesce(sum(n) filter (where status {=} {completed}), 0) from groups
-    union all select 'kll', coalesce(sum(n) filter (where status {=} {killed}), 0) from groups
-    union all select 'v' {||} version, sum(n) from groups group by version";
+const GAUGES_OF_GROUPS: &str = "select 'cnt' as metric, coalesce(pg_catalog.sum(n), 0) as n from groups
+    union all select 'pln', coalesce(pg_catalog.sum(n) filter (where status {=} {planned}), 0) from groups
+    union all select 'pnd', coalesce(pg_catalog.sum(n) filter (where status {=} {pending}), 0) from groups
+    union all select 'act', coalesce(pg_catalog.sum(n) filter (where status {=} {active}), 0) from groups
+    union all select 'cpl', coalesce(pg_catalog.sum(n) filter (where status {=} {completed}), 0) from groups
+    union all select 'kll', coalesce(pg_catalog.sum(n) filter (where status {=} {killed}), 0) from groups
+    union all select 'v' {||} version, pg_catalog.sum(n) from groups group by version";
 
 /// Renders a statement that counts the documents of a queue: `{gauges}`.
 fn render_counting(sql: &str, name: &QueueName) -> String {
@@ -138,11 +139,11 @@ fn render_counting(sql: &str, name: &QueueName) -> String {
 // yet, in one snapshot. The difference is stored, so that the sum is exact.
 const RECOUNT: &str = "with
     groups as (
-        select status, version, count(*) as n from only {docs} group by status, version
+        select status, version, pg_catalog.count(*) as n from only {docs} group by status, version
     ),
     tail as (
         select case when e.metric {=} 'v' then 'v' {||} l.version else e.metric end as metric,
-            sum(l.n {*} e.sign) as n
+            pg_catalog.sum(l.n {*} e.sign) as n
         from fetchq.counter_tail l join fetchq.counter_events e on e.event {=} l.event
         where l.queue_id {=} $2
         group by 1
@@ -153,10 +154,10 @@ const RECOUNT: &str = "with
             select m.metric from fetchq.metrics m where m.queue {=} $1
             union select t.metric from tail t) v
             where v.metric {~} '^v(0|-?[1-9][0-9]{0,9})$'
-                and not (substr(v.metric, 2) {=} any (select version::text from groups))
+                and not (pg_catalog.substr(v.metric, 2) {=} any (select version::pg_catalog.text from groups))
     )
     insert into fetchq.metrics as m (queue, metric, value, updated_at)
-    select $1, c.metric, c.n {-} coalesce(t.n, 0), now()
+    select $1, c.metric, c.n {-} coalesce(t.n, 0), pg_catalog.now()
     from counted c left join tail t on t.metric {=} c.metric
     order by c.metric
     on conflict (queue, metric) do update
@@ -185,9 +186,9 @@ const DELETE_METRICS: &str = "delete from fetchq.metrics where queue {=} $1";
 // here belongs to a change of a document that was not counted either.
 const STORE_COUNTED: &str = "with
     removed as (delete from fetchq.counter_log where queue_id {=} $2),
-    groups as (select status, version, count(*) as n from only {docs} group by status, version)
+    groups as (select status, version, pg_catalog.count(*) as n from only {docs} group by status, version)
     insert into fetchq.metrics (queue, metric, value, updated_at)
-    select $1, metric, n, now() from (
+    select $1, metric, n, pg_catalog.now() from (
         {gauges}
     ) c
     order by metric
@@ -210,22 +211,23 @@ pub fn reset(name: &QueueName) -> Result<Vec<i64>> {
 
 // $3: the new value. What is stored is the difference to the events that are not packed yet.
 const SET: &str = "update fetchq.metrics set value = $3 {-} (
-        select coalesce(sum(l.n {*} e.sign), 0)
+        select coalesce(pg_catalog.sum(l.n {*} e.sign), 0)
         from fetchq.counter_tail l
         join fetchq.counter_events e on e.event {=} l.event
         join fetchq.queues q on q.id {=} l.queue_id
         where q.name {=} $1
             and case when e.metric {=} 'v' then 'v' {||} l.version else e.metric end {=} $2
-    ), updated_at = now()
+    ), updated_at = pg_catalog.now()
     where queue {=} $1 and metric {=} $2";
 
-const INCREMENT: &str = "update fetchq.metrics set value = value {+} $3, updated_at = now()
+const INCREMENT: &str =
+    "update fetchq.metrics set value = value {+} $3, updated_at = pg_catalog.now()
     where queue {=} $1 and metric {=} $2";
 
 // Run only when the update finds no row: an insert that ends in a conflict uses up an id each
 // time.
 const CREATE: &str = "insert into fetchq.metrics (queue, metric, value, updated_at)
-    values ($1, $2, 0, now()) on conflict (queue, metric) do nothing";
+    values ($1, $2, 0, pg_catalog.now()) on conflict (queue, metric) do nothing";
 
 // Several writers can have this lock. It keeps packs, recounts and drops of the queue away.
 const LOCK_QUEUE: &str = "select from fetchq.queues where name {=} $1 for share";
@@ -298,7 +300,7 @@ const PACK_WRITES: &str = "with
         delete from fetchq.metrics_writes
         where ctid {=} any (array(
             select w.ctid from fetchq.metrics_writes w
-            where w.created_at {<=} now()
+            where w.created_at {<=} pg_catalog.now()
                 and not exists (
                     select from fetchq.queues q
                     where q.name {=} w.queue and q.name {<>} all ($3))
@@ -306,7 +308,8 @@ const PACK_WRITES: &str = "with
                     select from fetchq.metrics m
                     where m.queue {=} w.queue and m.metric {=} w.metric
                         and not ((m.queue, m.metric) {=} any (
-                            select f.queue, f.metric from unnest($1, $2) as f (queue, metric))))
+                            select f.queue, f.metric
+                            from rows from (pg_catalog.unnest($1), pg_catalog.unnest($2)) as f (queue, metric))))
             for update skip locked))
         returning created_at, queue, metric, increment, reset
     ),
@@ -316,20 +319,20 @@ const PACK_WRITES: &str = "with
     ),
     sums as (
         select t.queue, t.metric, r.reset,
-            coalesce(sum(t.increment) filter (
+            coalesce(pg_catalog.sum(t.increment) filter (
                 where r.created_at is null or t.created_at {>=} r.created_at), 0)::bigint as delta
         from taken t left join resets r on r.queue {=} t.queue and r.metric {=} t.metric
         group by t.queue, t.metric, r.reset
     ),
     updated as (
         update fetchq.metrics m
-        set value = coalesce(s.reset, m.value) {+} s.delta, updated_at = now()
+        set value = coalesce(s.reset, m.value) {+} s.delta, updated_at = pg_catalog.now()
         from sums s where m.queue {=} s.queue and m.metric {=} s.metric
         returning m.queue, m.metric
     ),
     added as (
         insert into fetchq.metrics as m (queue, metric, value, updated_at)
-        select s.queue, s.metric, coalesce(s.reset, 0) {+} s.delta, now() from sums s
+        select s.queue, s.metric, coalesce(s.reset, 0) {+} s.delta, pg_catalog.now() from sums s
         where not exists (
             select from updated u where u.queue {=} s.queue and u.metric {=} s.metric)
         order by s.queue, s.metric
@@ -342,17 +345,17 @@ const PACK_WRITES: &str = "with
                     where s.queue {=} m.queue and s.metric {=} m.metric),
                 updated_at = excluded.updated_at
     )
-    select count(*) from taken";
+    select pg_catalog.count(*) from taken";
 
 // The registry row is locked, because a metric that another session has just made, and not
 // committed, cannot be seen, only waited for.
-const LOCK_WRITTEN_QUEUES: &str = "select q.name::text from fetchq.queues q
+const LOCK_WRITTEN_QUEUES: &str = "select q.name::pg_catalog.text from fetchq.queues q
     where q.name {=} any (select queue from fetchq.metrics_writes)
     order by q.id
     for no key update skip locked";
 
 const LOCK_WRITTEN_METRICS: &str =
-    "select coalesce(array_agg(queue::text), '{}'), coalesce(array_agg(metric::text), '{}')
+    "select coalesce(pg_catalog.array_agg(queue::pg_catalog.text), '{}'), coalesce(pg_catalog.array_agg(metric::pg_catalog.text), '{}')
     from (
         select m.queue, m.metric from fetchq.metrics m
         where exists (
@@ -414,18 +417,18 @@ const SNAPSHOTS: &str = "select s.created_at, s.metric, s.value from only {metri
 
 // $4: the step in microseconds. Steps are counted from the beginning of the year 2000 in UTC.
 const SNAPSHOTS_BY_STEP: &str = "select
-        timestamptz '2000-01-01 00:00:00+00'
+        pg_catalog.timestamptz '2000-01-01 00:00:00+00'
             {+} ((x.at {-} (x.at {%} $4)) {*} interval '1 microsecond'),
         x.metric, x.value
     from (
         select distinct on (s.at {/} $4, s.metric) s.at, s.metric, s.value
         from (
-            select (extract(epoch from (m.created_at {-} timestamptz '2000-01-01 00:00:00+00'))
+            select (extract(epoch from (m.created_at {-} pg_catalog.timestamptz '2000-01-01 00:00:00+00'))
                     {*} 1000000)::bigint as at,
                 m.metric, m.value, m.id
             from only {metrics} m
             where m.created_at {>=} $2 and ($3 is null or m.created_at {<} $3)
-                and m.created_at {>=} timestamptz '2000-01-01 00:00:00+00' and isfinite(m.created_at)
+                and m.created_at {>=} pg_catalog.timestamptz '2000-01-01 00:00:00+00' and pg_catalog.isfinite(m.created_at)
                 and ($1 is null or m.metric {=} any ($1))) s
         order by s.at {/} $4, s.metric, s.at desc, s.id desc) x
     order by 1, 2";

@@ -25,7 +25,8 @@ static PACKED: Statement = Statement::new(
 static ID: Statement = Statement::new("select q.id from fetchq.queues q where q.name {=} $1");
 
 // Where the events cannot be read without waiting. $1: the name of the queue.
-const BY_STATEMENT: &str = "select metric::text, value, updated_at from fetchq.metrics_exact
+const BY_STATEMENT: &str =
+    "select metric::pg_catalog.text, value, updated_at from fetchq.metrics_exact
     where queue {=} $1";
 
 /// The metric of the events of a version: `v` and the version.

@@ -41,7 +41,8 @@ const TRIGGERS: [(&str, &str); 5] = [
          for each row when ((new.ordering_key is not null or old.ordering_key is not null)
              and not (old.status {=} {pending} and new.status {=} {active} and old.lock_upgrade is null)
              and (old.status {<>} new.status or old.subject {<>} new.subject
-                 or old.ordering_key is distinct from new.ordering_key))
+                 or coalesce(old.ordering_key {<>} new.ordering_key,
+                     old.ordering_key is not null or new.ordering_key is not null)))
          execute function fetchq.trigger_docs_order()",
     ),
     (
@@ -79,23 +80,23 @@ const HAS_ORDER: &str = "select from fetchq.queues
 
 // The documents of a queue that gets places and wait for a retry have none.
 const PLAN_RETRIES: &str = "update {docs} d set status = {planned}, lock_upgrade = null
-    where d.ordering_key is not null and d.status {=} {pending} and d.next_iteration {>} now()
+    where d.ordering_key is not null and d.status {=} {pending} and d.next_iteration {>} pg_catalog.now()
         and (d.lock_upgrade is null or d.lock_upgrade {=} 'infinity')";
 
 // The head of a key is an active document, otherwise one that is retried, otherwise the
 // first one. Several may be active. $2: how many documents of a key may run. $3: the queue is
 // ordered: one that is retried stays the first.
 const ADD_KEYS: &str = "with ranked as (
-        select d.ordering_key as key, d.subject::text as subject, d.status,
-            row_number() over (partition by d.ordering_key
+        select d.ordering_key as key, d.subject::pg_catalog.text as subject, d.status,
+            pg_catalog.row_number() over (partition by d.ordering_key
                 order by d.status desc, ($3 and d.attempts {>} 0) desc, d.next_iteration, d.seq) as n
         from {docs} d
         where d.ordering_key is not null and d.status {=} any (array[{pending}, {active}])
             and (d.lock_upgrade is null or d.lock_upgrade {=} 'infinity'))
     insert into fetchq.ordering_keys (queue_id, key, head, also_unblocked)
-    select $1, r.key, max(r.subject) filter (where r.n {=} 1),
+    select $1, r.key, pg_catalog.max(r.subject) filter (where r.n {=} 1),
         coalesce(
-            array_agg(r.subject order by r.n)
+            pg_catalog.array_agg(r.subject order by r.n)
                 filter (where r.n {>} 1 and (r.status {=} {active} or r.n {<=} $2)),
             '{}')
     from ranked r group by r.key";
@@ -105,7 +106,7 @@ const BLOCK_ALL: &str = "update {docs} d set lock_upgrade = 'infinity'
         and not exists (
             select from fetchq.ordering_keys k
             where k.queue_id {=} $1 and k.key {=} d.ordering_key
-                and (k.head {=} d.subject or d.subject::text {=} any (k.also_unblocked)))";
+                and (k.head {=} d.subject or d.subject::pg_catalog.text {=} any (k.also_unblocked)))";
 
 // $1: the id of the queue, or NULL to unblock all documents and not those alone that may run.
 const UNBLOCK_ALL: &str = "update {docs} d set lock_upgrade = null
@@ -113,7 +114,7 @@ const UNBLOCK_ALL: &str = "update {docs} d set lock_upgrade = null
         and ($1 is null or d.status {<>} {pending} or exists (
             select from fetchq.ordering_keys k
             where k.queue_id {=} $1 and k.key {=} d.ordering_key
-                and (k.head {=} d.subject or d.subject::text {=} any (k.also_unblocked))))";
+                and (k.head {=} d.subject or d.subject::pg_catalog.text {=} any (k.also_unblocked))))";
 
 /// Makes the index of the blocked documents where a queue with an order lacks it.
 pub fn create_index(spi: &Spi, name: &QueueName) {
@@ -213,7 +214,7 @@ const IS_STALE_KEY: &str = "select from fetchq.ordering_keys k
 
 // Documents that the keys do not know: their key has no row, or they are neither blocked nor
 // the head nor one of the other documents that may run.
-const LOCK_STRAY_DOCUMENTS: &str = "select d.subject::text, d.status, d.ordering_key,
+const LOCK_STRAY_DOCUMENTS: &str = "select d.subject::pg_catalog.text, d.status, d.ordering_key,
         d.lock_upgrade is not null
     from {docs} d
     where d.ordering_key is not null and d.status {=} any (array[{pending}, {active}])
@@ -222,7 +223,7 @@ const LOCK_STRAY_DOCUMENTS: &str = "select d.subject::text, d.status, d.ordering
             select from fetchq.ordering_keys k
             where k.queue_id {=} $1 and k.key {=} d.ordering_key
                 and (d.lock_upgrade is not null or k.head {=} d.subject
-                    or d.subject::text {=} any (k.also_unblocked)))
+                    or d.subject::pg_catalog.text {=} any (k.also_unblocked)))
     order by d.status desc, d.next_iteration, d.seq
     for update skip locked";
 
@@ -234,7 +235,7 @@ const IS_STRAY_DOCUMENT: &str = "select from {docs} d
             select from fetchq.ordering_keys k
             where k.queue_id {=} $1 and k.key {=} d.ordering_key
                 and (d.lock_upgrade is not null or k.head {=} d.subject
-                    or d.subject::text {=} any (k.also_unblocked)))";
+                    or d.subject::pg_catalog.text {=} any (k.also_unblocked)))";
 
 /// A row of `LOCK_STRAY_DOCUMENTS`. None: the subject is NULL, which the table forbids.
 fn stray_document(rows: &Rows, row: usize) -> Option<TriggerDocument> {

@@ -122,7 +122,7 @@ const DROP_COUNTER_EVENTS: &str = "delete from fetchq.counter_log where queue_id
 
 // The queue can no longer be a dead-letter queue of others.
 const CLEAR_DEAD_LETTER: &str = "update fetchq.queues set dead_letter = null
-    where dead_letter {=} $1 returning name::text";
+    where dead_letter {=} $1 returning name::pg_catalog.text";
 
 /// A queue that was dropped.
 pub struct Dropped {

@@ -134,7 +134,7 @@ static QUEUE: Statement = Statement::new(
              and d.deptype {=} 'i' and s.relkind {=} 'S') as sequence,
 
         -- The triggers of the notifications: two or none.
-        (select pg_catalog.count(*)::int4 from pg_catalog.pg_trigger t
+        (select pg_catalog.count(*)::pg_catalog.int4 from pg_catalog.pg_trigger t
          where t.tgrelid {=} $2
              and t.tgname {=} any ('{fetchq_notify_insert,fetchq_notify_update}'::pg_catalog.name[])) as notify_triggers,
 

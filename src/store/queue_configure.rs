@@ -52,27 +52,27 @@ fn is_valid_rule(rule: &Rule) -> bool {
 
 // $2: changes of columns, as JSON. $3: whether notifications are to be on; NULL: as they are.
 // $4: the docs table. Nothing is written.
-const DESCRIBE: &str = "select jsonb_build_object(
+const DESCRIBE: &str = "select pg_catalog.jsonb_build_object(
         'max_attempts', r.max_attempts,
-        'retry', jsonb_build_object(
+        'retry', pg_catalog.jsonb_build_object(
             'base', r.retry_base, 'factor', r.retry_factor,
             'max_delay', r.retry_max_delay, 'jitter', r.retry_jitter),
-        'history', jsonb_build_object(
+        'history', pg_catalog.jsonb_build_object(
             'completed', r.keep_completed, 'killed', r.keep_killed, 'dropped', r.keep_dropped),
         'dead_letter', r.dead_letter,
         'max_active', r.max_active,
-        'rate', jsonb_build_object('picks', r.rate_limit, 'per', r.rate_interval),
+        'rate', pg_catalog.jsonb_build_object('picks', r.rate_limit, 'per', r.rate_interval),
         'max_active_per_key', r.max_active_per_key,
         'ordered', r.is_ordered,
         'paused', not r.is_active,
         'notify', coalesce($3, exists (
-            select from pg_trigger t
-            where t.tgrelid {=} to_regclass($4) and t.tgname {=} 'fetchq_notify_insert')),
+            select from pg_catalog.pg_trigger t
+            where t.tgrelid {=} pg_catalog.to_regclass($4) and t.tgname {=} 'fetchq_notify_insert')),
         'logs_retention', r.logs_retention,
         'metrics_retention', r.metrics_retention,
         'current_version', r.current_version,
         'lease', r.lease_duration)
-    from fetchq.queues q, jsonb_populate_record(q, $2) r
+    from fetchq.queues q, pg_catalog.jsonb_populate_record(q, $2) r
     where q.name {=} $1";
 
 /// The settings that a queue would have after changes, as JSON text. Fails with
@@ -99,7 +99,7 @@ pub fn settings(name: &QueueName) -> Result<Jsonb> {
 }
 
 const GET_LIMITS: &str =
-    "select max_active, rate_limit, rate_interval::text, is_ordered, max_active_per_key,
+    "select max_active, rate_limit, rate_interval::pg_catalog.text, is_ordered, max_active_per_key,
         coalesce(greatest(keep_completed, keep_killed, keep_dropped) {>} interval '0', false)
     from fetchq.queues where name {=} $1";
 
@@ -114,7 +114,7 @@ const CHANGE: &str = "update fetchq.queues q set (
             r.max_active, r.max_active_per_key, r.rate_limit, r.rate_interval, r.is_ordered,
             r.is_active,
             r.logs_retention, r.metrics_retention, r.current_version, r.lease_duration
-        from jsonb_populate_record(q, $2) r
+        from pg_catalog.jsonb_populate_record(q, $2) r
     ) where q.name {=} $1";
 
 const SET_DEAD_LETTER_BY: &str = "update fetchq.queues set dead_letter_by = $2 where name {=} $1";
@@ -247,7 +247,8 @@ fn check_dead_letter(name: &QueueName, target: &QueueName) -> Result<()> {
     lock_against_drop(target).map(|_| ())
 }
 
-const DEFAULT: &str = "select jsonb_build_object($1::text, $2::jsonb)";
+const DEFAULT: &str =
+    "select pg_catalog.jsonb_build_object($1::pg_catalog.text, $2::pg_catalog.jsonb)";
 
 /// Checks a row of `fetchq.queue_defaults`. Fails as `parse` does.
 pub fn check_default(setting: &str, value: Jsonb) -> Result<()> {
@@ -257,7 +258,7 @@ pub fn check_default(setting: &str, value: Jsonb) -> Result<()> {
     Ok(())
 }
 
-const DEFAULTS: &str = "select setting, jsonb_build_object(setting, value)
+const DEFAULTS: &str = "select setting, pg_catalog.jsonb_build_object(setting, value)
     from fetchq.queue_defaults order by setting";
 
 /// What new queues start with.

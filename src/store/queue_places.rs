@@ -59,7 +59,7 @@ pub fn serialize(name: &QueueName) {
 const IS_HERE: &str = "select from fetchq.queues where name {=} $1";
 
 const SET: &str = "insert into fetchq.queue_places as p (queue, place) values ($1, $2)
-    on conflict (queue) do update set place = excluded.place, since = now()
+    on conflict (queue) do update set place = excluded.place, since = pg_catalog.now()
     where p.place {<>} excluded.place";
 
 const REMOVE: &str = "delete from fetchq.queue_places where queue {=} $1";

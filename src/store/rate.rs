@@ -84,13 +84,13 @@ pub fn next_permit(queue: &Queue, now: i64) -> i64 {
 // ones of the new rate. $3: the interval that it had before.
 const RECREATE_PERMITS: &str = "with
     deleted as (delete from fetchq.rate_permits where queue_id {=} $1 returning free_at),
-    last as (select free_at, row_number() over (order by free_at desc) as n from deleted)
+    last as (select free_at, pg_catalog.row_number() over (order by free_at desc) as n from deleted)
     insert into fetchq.rate_permits (queue_id, permit, free_at)
     select $1, t.permit, coalesce(
         l.free_at {-} $3::interval
             {+} (select q.rate_interval from fetchq.queues q where q.id {=} $1),
         '-infinity')
-    from generate_series(1, $2) as t (permit)
+    from pg_catalog.generate_series(1, $2) as t (permit)
     left join last l on l.n {=} t.permit";
 
 /// A rate, as it is in the registry.
@@ -124,8 +124,8 @@ pub(super) fn change(queue_id: i32, before: &Rate, after: &Rate) {
 /// queue, $2: its `rate_limit`.
 pub const ADD_MISSING_PERMITS: &str = "insert into fetchq.rate_permits (queue_id, permit, free_at)
     select $1, t.permit,
-        now() {+} (select q.rate_interval from fetchq.queues q where q.id {=} $1)
-    from generate_series(1, $2) as t (permit)
+        pg_catalog.now() {+} (select q.rate_interval from fetchq.queues q where q.id {=} $1)
+    from pg_catalog.generate_series(1, $2) as t (permit)
     where not exists (
         select from fetchq.rate_permits r where r.queue_id {=} $1 and r.permit {=} t.permit)
     on conflict (queue_id, permit) do nothing";

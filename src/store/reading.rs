@@ -15,10 +15,10 @@ use crate::store::{metrics, queue, queue_tables};
 
 // The columns of `fetchq.document`, of a document `d` of the queue `q`. The lease number is not
 // among them: who has it can settle the document.
-const DOCUMENT: &str = "d.subject::text,
-        case d.status when {planned} then 'planned' when {pending} then 'pending'
-            when {active} then 'active' when {completed} then 'completed'
-            when {killed} then 'killed' end,
+const DOCUMENT: &str = "d.subject::pg_catalog.text,
+        case when d.status {=} {planned} then 'planned' when d.status {=} {pending} then 'pending'
+            when d.status {=} {active} then 'active' when d.status {=} {completed} then 'completed'
+            when d.status {=} {killed} then 'killed' end,
         d.payload, d.headers, d.version, d.priority, d.attempts,
         coalesce(d.max_attempts, q.max_attempts), d.iterations, d.created_at,
         case when d.status {=} any (array[{planned}, {pending}]) then d.next_iteration
@@ -37,9 +37,9 @@ const GET: &str = "select {document}
     where d.subject {=} $1 and q.name {=} $2";
 
 // Index: (subject, id).
-const GET_FROM_HISTORY: &str = "select d.subject::text, d.outcome::text, d.payload, d.headers,
+const GET_FROM_HISTORY: &str = "select d.subject::pg_catalog.text, d.outcome::pg_catalog.text, d.payload, d.headers,
         d.version, d.priority, d.attempts, coalesce(d.max_attempts, q.max_attempts), d.iterations,
-        d.created_at, d.due_at, d.picked_at, d.settled_at, null::timestamptz, d.worker, d.result,
+        d.created_at, d.due_at, d.picked_at, d.settled_at, null::pg_catalog.timestamptz, d.worker, d.result,
         d.progress, d.last_error, d.ordering_key, d.origin, true
     from only {history} d, fetchq.queues q
     where d.subject {=} $1 and q.name {=} $2
@@ -100,7 +100,7 @@ const BY_STATUS: &str = "select * from only {docs} s
         and s.lock_upgrade is null and ($14 is null or s.subject {>} $14)";
 
 // The last subject that `BY_SUBJECT` reads if there are more behind it.
-const LAST_READ: &str = "select s.subject::text from only {docs} s
+const LAST_READ: &str = "select s.subject::pg_catalog.text from only {docs} s
     where ($1 is null or s.subject {>} $1)
         and ($2 is null or s.subject {>=} $2) and ($3 is null or s.subject {<} $3)
     order by s.subject
@@ -201,7 +201,7 @@ pub(super) fn subject_range(pattern: Option<&str>) -> (Option<String>, Option<St
 }
 
 // Index: (subject).
-const ERRORS: &str = "select l.created_at, l.attempt, l.message::text, l.details, l.ref_id::text
+const ERRORS: &str = "select l.created_at, l.attempt, l.message::pg_catalog.text, l.details, l.ref_id::pg_catalog.text
     from only {logs} l
     where l.subject {=} $1
     order by l.id desc

@@ -17,11 +17,11 @@ const RETAIN: &str = "delete from {metrics} where ctid {=} any (array(
     select m.ctid from {metrics} m
     where m.id {=} any (
         select ranked.id from (
-            select id, row_number() over (
-                partition by metric, date_trunc($1, created_at)
+            select id, pg_catalog.row_number() over (
+                partition by metric, pg_catalog.date_trunc($1, created_at)
                 order by created_at desc, id desc) as n
             from {metrics}
-            where created_at {>=} (now() {-} $2) and created_at {<=} (now() {-} $3)) ranked
+            where created_at {>=} (pg_catalog.now() {-} $2) and created_at {<=} (pg_catalog.now() {-} $3)) ranked
         where ranked.n {>} 1)
     for update skip locked))";
 
@@ -44,8 +44,7 @@ pub fn retain(name: &QueueName, rules: &[Rule]) -> Result<i32> {
     Ok(removed)
 }
 
-const GET_METRICS_RETENTION: &str =
-    "select coalesce(metrics_retention, '[]')::text from fetchq.queues where name {=} $1";
+const GET_METRICS_RETENTION: &str = "select coalesce(metrics_retention, '[]')::pg_catalog.text from fetchq.queues where name {=} $1";
 
 /// The retention policy of a queue, as JSON text. Fails with `Error::UnknownQueue`.
 pub fn metrics_retention(name: &QueueName) -> Result<String> {
@@ -98,8 +97,8 @@ fn retain_any_sql(table: &str, field: &str) -> String {
     format!(
         "delete from {table} where ctid operator(pg_catalog.=) any (array(
             select ranked.ctid from (
-                select ctid, row_number() over (
-                    partition by date_trunc($1, {field}) order by {field} desc, ctid desc) as n
+                select ctid, pg_catalog.row_number() over (
+                    partition by pg_catalog.date_trunc($1, {field}) order by {field} desc, ctid desc) as n
                 from {table}
                 where {field} operator(pg_catalog.>=) $2 and {field} operator(pg_catalog.<=) $3
             ) ranked where ranked.n operator(pg_catalog.>) 1))"
@@ -139,7 +138,7 @@ pub fn drop_logs_before(queue: &Queue, before: Arg) -> i32 {
 }
 
 const DROP_LOGS_OLDER_THAN: &str = "delete from {logs} where ctid {=} any (array(
-    select ctid from {logs} where created_at {<} (now() {-} $1)
+    select ctid from {logs} where created_at {<} (pg_catalog.now() {-} $1)
     order by created_at limit $2
     for update skip locked))";
 
@@ -150,7 +149,8 @@ pub fn drop_logs_older_than(queue: &Queue, age: Arg, limit: Option<i64>) -> i32 
     spi::connect(|spi| queue.once(spi, DROP_LOGS_OLDER_THAN, &args).affected())
 }
 
-const GET_LOGS_RETENTION: &str = "select logs_retention::text from fetchq.queues where id {=} $1";
+const GET_LOGS_RETENTION: &str =
+    "select logs_retention::pg_catalog.text from fetchq.queues where id {=} $1";
 
 /// How long a queue keeps its log of errors: the text of an interval. 24 hours where the queue
 /// has no setting, as in fetchq 4.

@@ -239,7 +239,7 @@ impl Scope {
     }
 }
 
-const NAMES: &str = "select name::text from fetchq.queues order by name";
+const NAMES: &str = "select name::pg_catalog.text from fetchq.queues order by name";
 
 /// The queues on which the caller has a right, in the order of their names. A row of the registry
 /// whose name cannot be the name of a queue is left out with a warning: a client has inserted it.

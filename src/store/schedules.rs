@@ -85,7 +85,7 @@ fn opt_time(time: Option<i64>) -> Arg {
 const INSERT: &str = "insert into fetchq.schedules
         (name, queue, cron, every, timezone, payload, version, priority, catch_up, catch_up_limit,
         jitter, starts_at, ends_at, anchor, next_tick, due_at, made_by, headers)
-    values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $15, $16::regrole,
+    values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $15, $16::pg_catalog.regrole,
         $17)
     on conflict (name) do nothing";
 
@@ -99,7 +99,7 @@ const REPLACE: &str = "update fetchq.schedules
     set queue = $2, cron = $3, every = $4, timezone = $5, payload = $6, version = $7, priority = $8,
         catch_up = $9, catch_up_limit = $10, jitter = $11, starts_at = $12, ends_at = $13,
         anchor = $14, next_tick = $15, due_at = $15, attempts = 0, last_error = null,
-        made_by = $16::regrole, headers = $17
+        made_by = $16::pg_catalog.regrole, headers = $17
     where name {=} $1";
 
 /// Changes a schedule that the caller has locked.
@@ -176,7 +176,7 @@ pub fn drop(name: &str) -> bool {
 
 const DROP_OF_QUEUE: &str =
     "with dropped as (delete from fetchq.schedules where queue {=} $1 returning name)
-    select name from dropped order by name collate \"C\"";
+    select name from dropped order by name collate pg_catalog.\"C\"";
 
 /// Drops the schedules of a queue. Returns their names, in order.
 pub fn drop_of(spi: &Spi, queue: &QueueName) -> Vec<String> {
@@ -207,12 +207,12 @@ pub fn resume(name: &str, next_tick: Option<i64>) {
 /// The rows of `schedule_list`. The interval style is verbose there, so that intervals begin
 /// with "@ ".
 pub const LIST: &str =
-    "select name, queue, coalesce(cron, 'every ' {||} substr(every::text, 3)), timezone,
+    "select name, queue, coalesce(cron, 'every ' {||} pg_catalog.substr(every::pg_catalog.text, 3)), timezone,
         case when not is_active then 'paused' when next_tick is null then 'ended'
             when attempts {>} 0 then 'failing' else 'active' end,
         next_tick, last_tick, ticks, catch_up, catch_up_limit, jitter, version, priority, payload,
         headers, starts_at, ends_at, created_at, attempts, last_error
-    from fetchq.schedules where $1 or queue {=} any ($2) order by name collate \"C\"";
+    from fetchq.schedules where $1 or queue {=} any ($2) order by name collate pg_catalog.\"C\"";
 
 /// A schedule that is due, locked until the transaction ends.
 pub struct DueSchedule {
@@ -252,7 +252,7 @@ pub struct DueSchedule {
 // skips a locked row, so that no tick is pushed twice.
 const CLAIM: &str =
     "select name, queue, cron, every, timezone, payload, version, priority, catch_up,
-        catch_up_limit, jitter, ends_at, anchor, next_tick, made_by::oid, headers
+        catch_up_limit, jitter, ends_at, anchor, next_tick, made_by::pg_catalog.oid, headers
     from fetchq.schedules
     where is_active and due_at {<=} $1 and next_tick {<=} $1 and ($2 or queue {=} any ($3))
     order by due_at
@@ -269,7 +269,7 @@ pub fn claim(now: i64, scope: &Scope) -> Option<DueSchedule> {
 
 // The row is locked already.
 const GET: &str = "select name, queue, cron, every, timezone, payload, version, priority, catch_up,
-        catch_up_limit, jitter, ends_at, anchor, coalesce(next_tick, now()), made_by::oid, headers
+        catch_up_limit, jitter, ends_at, anchor, coalesce(next_tick, pg_catalog.now()), made_by::pg_catalog.oid, headers
     from fetchq.schedules
     where name {=} $1";
 
@@ -323,7 +323,7 @@ pub fn move_on(name: &str, next_tick: Option<i64>, last_tick: Option<i64>, n: i6
 const BACK_OFF: &str = "update fetchq.schedules
     set due_at = $2 {+} least(
             greatest(
-                interval '1 second' {*} power(2, least(attempts, 20)),
+                interval '1 second' {*} pg_catalog.power(2, least(attempts, 20)),
                 $4 {*} interval '1 microsecond'),
             interval '1 hour'),
         attempts = least(attempts {+} 1, 1000000), last_error = $3
@@ -373,7 +373,7 @@ pub fn list(queues: &Scope, out: &mut RowSink) {
     spi::connect(|spi| out.extend(&spi.once(LIST, &queues.args())));
 }
 
-const GET_QUEUE: &str = "select queue::text from fetchq.schedules where name {=} $1";
+const GET_QUEUE: &str = "select queue::pg_catalog.text from fetchq.schedules where name {=} $1";
 
 /// The queue of a schedule. None when there is no schedule of that name.
 pub fn queue_of(name: &str) -> Option<String> {

@@ -74,30 +74,30 @@ with holders as (
     select case when a.backend_type {=} 'walsender' then 'walsender ' else 'session ' end {||} a.pid
             {||} case when a.application_name {<>} '' then ' (' {||} a.application_name {||} ')' else '' end
             {||} ', ' {||} coalesce(a.state, 'unknown') as name,
-        greatest(age(a.backend_xmin), age(a.backend_xid)) as transactions,
+        greatest(pg_catalog.age(a.backend_xmin), pg_catalog.age(a.backend_xid)) as transactions,
         -- The snapshot of a walsender is that of the standby, and younger than the connection.
         case when a.backend_type {=} 'walsender' then null else a.xact_start end as since,
         a.backend_start is null or a.state {=} 'disabled' as is_hidden,
         false as is_catalog
-    from pg_stat_activity a
+    from pg_catalog.pg_stat_activity a
     where (a.backend_xid is not null or a.backend_xmin is not null
             and (a.datid is null or a.datid {=} $27)
-            and (a.pid {<>} pg_backend_pid() or $28))
-        and not exists (select from pg_stat_progress_vacuum v where v.pid {=} a.pid)
+            and (a.pid {<>} pg_catalog.pg_backend_pid() or $28))
+        and not exists (select from pg_catalog.pg_stat_progress_vacuum v where v.pid {=} a.pid)
     union all
-    select 'prepared transaction ' {||} gid, age(transaction), prepared, false, false
-    from pg_prepared_xacts
+    select 'prepared transaction ' {||} gid, pg_catalog.age(transaction), prepared, false, false
+    from pg_catalog.pg_prepared_xacts
     union all
-    select 'replication slot ' {||} slot_name, age(xmin), null, false, false
-    from pg_replication_slots where xmin is not null
+    select 'replication slot ' {||} slot_name, pg_catalog.age(xmin), null, false, false
+    from pg_catalog.pg_replication_slots where xmin is not null
     union all
-    select 'replication slot ' {||} slot_name {||} ' (system catalogs)', age(catalog_xmin), null,
+    select 'replication slot ' {||} slot_name {||} ' (system catalogs)', pg_catalog.age(catalog_xmin), null,
         false, true
-    from pg_replication_slots where catalog_xmin is not null
+    from pg_catalog.pg_replication_slots where catalog_xmin is not null
 ),
 judged as (
     select h.*, h.transactions {>} 1000000
-            or coalesce(h.since {<} (clock_timestamp() {-} interval '5 minutes'), false) as is_held
+            or coalesce(h.since {<} (pg_catalog.clock_timestamp() {-} interval '5 minutes'), false) as is_held
     from holders h
 ),
 -- Many snapshots are as old as the oldest transaction. The one that has lasted longest is the cause.
@@ -105,9 +105,9 @@ oldest as (
     select * from judged order by is_held desc, is_catalog, transactions desc, since limit 1
 ),
 tail as (
-    select sum(pg_relation_size(i.inhrelid)) as bytes,
-        pg_size_pretty(sum(pg_relation_size(i.inhrelid))) as size
-    from pg_inherits i where i.inhparent {=} 'fetchq.counter_log'::regclass
+    select pg_catalog.sum(pg_catalog.pg_relation_size(i.inhrelid)) as bytes,
+        pg_catalog.pg_size_pretty(pg_catalog.sum(pg_catalog.pg_relation_size(i.inhrelid))) as size
+    from pg_catalog.pg_inherits i where i.inhparent {=} 'fetchq.counter_log'::pg_catalog.regclass
 ),
 tasks (task, what, n) as (values
     ('mnt', 'documents', 1), ('lgp', 'counters', 2), ('sts', 'snapshots', 3),
@@ -117,21 +117,21 @@ jobs as (
         f.queues,
         -- The background worker runs the maintenance of documents when documents are due, and not
         -- when the job is. On a standby it is that of the primary.
-        coalesce(j.next {<} (clock_timestamp() {-} interval '1 minute'), false)
+        coalesce(j.next {<} (pg_catalog.clock_timestamp() {-} interval '1 minute'), false)
             -- The counters of a database that shares its background worker are packed when there
             -- is something to pack.
             and (t.n {>} 2 or $25 is null)
             and (t.n {>} 1 or ($9 is null and not $17)) as is_late
     from tasks t
     left join (
-        select j.task, count(*) as jobs, max(j.last_iteration) as last, min(j.next_iteration) as next,
-            count(*) filter (
+        select j.task, pg_catalog.count(*) as jobs, pg_catalog.max(j.last_iteration) as last, pg_catalog.min(j.next_iteration) as next,
+            pg_catalog.count(*) filter (
                 where j.attempts {>} 1 or (j.payload {->} 'error') is not null) as failing
         from fetchq.jobs j
         group by j.task) j on j.task {=} t.task
     -- Not read while nothing fails.
     left join lateral (
-        select array_agg(o.queue::text order by o.attempts desc, o.queue) as queues
+        select pg_catalog.array_agg(o.queue::pg_catalog.text order by o.attempts desc, o.queue) as queues
         from fetchq.jobs o
         where j.failing {>} 0 and o.task {=} j.task
             and (o.attempts {>} 1 or (o.payload {->} 'error') is not null)
@@ -139,18 +139,18 @@ jobs as (
 )
 select component, state, detail, hint from (
     select 0 as n, 'server' as component, case when $17 then 'standby' else 'primary' end as state,
-        'PostgreSQL ' {||} current_setting('server_version') as detail,
+        'PostgreSQL ' {||} pg_catalog.current_setting('server_version') as detail,
         case when $17 then 'Only reads are possible; the background worker starts when the server is promoted.' end as hint
     union all
     select 1, 'library', case when $1 then 'preloaded' else 'not preloaded' end,
-        format('version %s', $2),
+        pg_catalog.format('version %s', $2),
         case when e.extversion {<>} $2
-            then format('The extension in this database has version %s. If the library is the newer one: alter extension fetchq update. Otherwise restart the server.', e.extversion)
+            then pg_catalog.format('The extension in this database has version %s. If the library is the newer one: alter extension fetchq update. Otherwise restart the server.', e.extversion)
             when not $1 then 'Set shared_preload_libraries = ''fetchq'' and restart: without it there are no ready floors and no background worker.' end
-    from (select) l left join pg_extension e on e.extname {=} 'fetchq'
+    from (select) l left join pg_catalog.pg_extension e on e.extname {=} 'fetchq'
     union all
     select 2, 'memory', case when $3 then 'there' else 'none' end,
-        format('%s of %s slots used, %s floor misses', $4, $5, $6),
+        pg_catalog.format('%s of %s slots used, %s floor misses', $4, $5, $6),
         case when $1 and not $3 then 'Set fetchq.ready_slots above 0 and restart: without the shared memory there are no ready floors and no background worker.'
             when $6 {>} 0 then 'A ready floor was too high: please report it.'
             when $3 and $4 {>} ($5 {*} 0.9) then 'Raise fetchq.ready_slots.' end
@@ -159,20 +159,20 @@ select component, state, detail, hint from (
         'since ' {||} $7,
         case when $7 is null and $1 and $3 and not $17
             then 'It starts with the server, and again a second after a failure: see max_worker_processes and the log of the server.'
-            when $26 {>} 0 then format('%s databases more than shared memory has room for are served in rotation, not when something is due.', $26) end
+            when $26 {>} 0 then pg_catalog.format('%s databases more than shared memory has room for are served in rotation, not when something is due.', $26) end
     union all
     select 4, 'background worker',
         case when $9 is not null then 'running' when not $8 then 'off'
-            when $25 {<=} clock_timestamp() then 'waiting' when $25 is not null then 'idle'
+            when $25 {<=} pg_catalog.clock_timestamp() then 'waiting' when $25 is not null then 'idle'
             else 'not running' end,
         coalesce('process ' {||} $10 {||} ', since ' {||} $9,
-            case when $8 and isfinite($25) then 'starts when something is due, at ' {||} $25 {||} ' or earlier'
+            case when $8 and pg_catalog.isfinite($25) then 'starts when something is due, at ' {||} $25 {||} ' or earlier'
                 when $8 and $25 is not null then 'starts when something is due' end),
         case when $17 then null
-            when $8 and $9 is null and $25 {<=} clock_timestamp() and $29
+            when $8 and $9 is null and $25 {<=} pg_catalog.clock_timestamp() and $29
             then 'All background workers serve other databases: see fetchq.max_workers.'
             when $8 and $9 is null and $30 then 'Shared memory has no room for this database: it is served in rotation, not when something is due.'
-            when $8 and $9 is null and $25 {<=} clock_timestamp()
+            when $8 and $9 is null and $25 {<=} pg_catalog.clock_timestamp()
             then 'It starts within seconds. If it does not: see max_worker_processes and the log of the server.'
             when $8 and $9 is null and $25 is not null then null
             when $9 is null and not $8 then 'fetchq.background_worker is off: something else must call fetchq.mnt_job_run().'
@@ -183,57 +183,58 @@ select component, state, detail, hint from (
     select 10 {+} j.n, 'maintenance: ' {||} j.what,
         case when j.jobs {=} 0 then 'none' when j.failing {>} 0 then 'failing'
             when j.is_late then 'late' else 'fine' end,
-        format('%s jobs, last %s', j.jobs, coalesce(j.last::text, 'never'))
+        pg_catalog.format('%s jobs, last %s', j.jobs, coalesce(j.last::pg_catalog.text, 'never'))
             {||} coalesce(
-                ', which took ' {||} round(l.took {/} 1000.0, 1) {||} ' ms for ' {||} l.done {||} ' rows',
+                ', which took ' {||} pg_catalog.round(l.took {/} 1000.0, 1) {||} ' ms for ' {||} l.done {||} ' rows',
                 '')
             {||} coalesce(
-                ', failing for \"' {||} array_to_string(j.queues[1:3], '\", \"') {||} '\"'
-                {||} case when cardinality(j.queues) {>} 3
-                    then format(' and %s more', cardinality(j.queues) {-} 3) else '' end,
+                ', failing for \"' {||} pg_catalog.array_to_string(j.queues[1:3], '\", \"') {||} '\"'
+                {||} case when pg_catalog.cardinality(j.queues) {>} 3
+                    then pg_catalog.format(' and %s more', pg_catalog.cardinality(j.queues) {-} 3) else '' end,
                 ''),
         case when j.failing {>} 0 then 'See fetchq.jobs where payload ? ''error'', and the log of the server.'
             when j.is_late and $17 then 'The primary runs them: see fetchq.status() there.'
             when j.is_late and $9 is null and $25 is null then 'No process runs them: see background worker.'
             when j.is_late then 'See fetchq.progress, and the log of the server.' end
     from jobs j
-    left join unnest($14::text[], $15::bigint[], $16::bigint[]) l (what, took, done)
+    left join rows from (pg_catalog.unnest($14::pg_catalog.text[]), pg_catalog.unnest($15::bigint[]),
+        pg_catalog.unnest($16::bigint[])) l (what, took, done)
         on l.what {=} j.what
     union all
     select 16, 'schedules',
-        case when count(*) {=} 0 then 'none'
-            when bool_or(s.is_active and s.attempts {>} 0) then 'failing'
-            when bool_or(s.is_active and s.due_at {<} (clock_timestamp() {-} interval '10 seconds'))
+        case when pg_catalog.count(*) {=} 0 then 'none'
+            when pg_catalog.bool_or(s.is_active and s.attempts {>} 0) then 'failing'
+            when pg_catalog.bool_or(s.is_active and s.due_at {<} (pg_catalog.clock_timestamp() {-} interval '10 seconds'))
             then 'late' else 'fine' end,
-        format('%s active, %s paused',
-            count(*) filter (where s.is_active), count(*) filter (where not s.is_active)),
-        case when bool_or(s.is_active and s.attempts {>} 0)
+        pg_catalog.format('%s active, %s paused',
+            pg_catalog.count(*) filter (where s.is_active), pg_catalog.count(*) filter (where not s.is_active)),
+        case when pg_catalog.bool_or(s.is_active and s.attempts {>} 0)
             then 'See fetchq.schedule_list() where state = ''failing''.'
-            when bool_or(s.is_active and s.due_at {<} (clock_timestamp() {-} interval '10 seconds'))
+            when pg_catalog.bool_or(s.is_active and s.due_at {<} (pg_catalog.clock_timestamp() {-} interval '10 seconds'))
                 and $17
             then 'The primary runs them: see fetchq.status() there.'
-            when bool_or(s.is_active and s.due_at {<} (clock_timestamp() {-} interval '10 seconds'))
+            when pg_catalog.bool_or(s.is_active and s.due_at {<} (pg_catalog.clock_timestamp() {-} interval '10 seconds'))
                 and $9 is null and $25 is null
             then 'No process runs them: see background worker.'
-            when bool_or(s.is_active and s.due_at {<} (clock_timestamp() {-} interval '10 seconds'))
+            when pg_catalog.bool_or(s.is_active and s.due_at {<} (pg_catalog.clock_timestamp() {-} interval '10 seconds'))
             then 'See fetchq.schedule_list(), and the log of the server.' end
     from fetchq.schedules s
     union all
-    select 17, 'places', case when count(*) {=} 0 then 'none' else 'elsewhere' end,
-        case when count(*) {>} 0 then format('%s queues live on other servers: ', count(*))
-            {||} string_agg(format('\"%s\" on %s', p.queue, p.place), ', ' order by p.n) filter (where p.n {<=} 3)
-            {||} case when count(*) {>} 3 then format(' and %s more', count(*) {-} 3) else '' end end,
+    select 17, 'places', case when pg_catalog.count(*) {=} 0 then 'none' else 'elsewhere' end,
+        case when pg_catalog.count(*) {>} 0 then pg_catalog.format('%s queues live on other servers: ', pg_catalog.count(*))
+            {||} pg_catalog.string_agg(pg_catalog.format('\"%s\" on %s', p.queue, p.place), ', ' order by p.n) filter (where p.n {<=} 3)
+            {||} case when pg_catalog.count(*) {>} 3 then pg_catalog.format(' and %s more', pg_catalog.count(*) {-} 3) else '' end end,
         null
     from (
-        select e.queue, e.place, row_number() over (order by e.queue) as n
+        select e.queue, e.place, pg_catalog.row_number() over (order by e.queue) as n
         from fetchq.queue_places e
         -- A queue that is here is served here, whatever is recorded.
         where not exists (select from fetchq.queues q where q.name {=} e.queue)) p
     union all
     select 20, 'backlog', case when $31 {>} 0 or $11 is not null then 'waiting'
             when $31 is null then 'unknown' else 'none' end,
-        coalesce($31::text {||} ' pending', 'not known')
-            {||} case when $32 {>} 0 then format(', %s of them in paused queues', $32) else '' end
+        coalesce($31::pg_catalog.text {||} ' pending', 'not known')
+            {||} case when $32 {>} 0 then pg_catalog.format(', %s of them in paused queues', $32) else '' end
             {||} coalesce(', ready since ' {||} $11 {||} case when $24 then '' else ' or earlier' end, ''),
         case when $32 {>} 0
                 then 'Nothing is picked from a paused queue: see fetchq.queue_stats() and fetchq.queue_resume().'
@@ -241,9 +242,9 @@ select component, state, detail, hint from (
     union all
     select d.n, d.component,
         case when d.since is not null then 'late' when d.unknown is not null then 'unknown' else 'in time' end,
-        case when d.since is not null then format('due since %s in %s', d.since, d.queues)
-            when d.unknown is not null then format('not known for %s', d.unknown)
-            when d.next {<} clock_timestamp() then 'due since ' {||} d.next
+        case when d.since is not null then pg_catalog.format('due since %s in %s', d.since, d.queues)
+            when d.unknown is not null then pg_catalog.format('not known for %s', d.unknown)
+            when d.next {<} pg_catalog.clock_timestamp() then 'due since ' {||} d.next
             else 'the first is due at ' {||} d.next {||} ' or later' end,
         case when d.since is not null and $17 then 'The primary runs maintenance: see fetchq.status() there.'
             when d.since is not null and $9 is null
@@ -253,10 +254,12 @@ select component, state, detail, hint from (
             when d.since is not null
             then 'See fetchq.progress, maintenance: documents, and fetchq.jobs where task = ''mnt''.'
             when d.unknown is not null
-            then format('Their tables or due indexes are locked, missing, altered or full of dead entries. Look yourself: select min(next_iteration) from fetchq_data.<queue>__docs where status = %s.', d.status) end
+            then pg_catalog.format('Their tables or due indexes are locked, missing, altered or full of dead entries. Look yourself: select min(next_iteration) from fetchq_data.<queue>__docs where status = %s.', d.status) end
     from (values
-        (21, 'planned', {planned}, $18::timestamptz, $19::text, nullif($20::text, ''), $12::timestamptz),
-        (22, 'leases', {active}, $21::timestamptz, $22::text, nullif($23::text, ''), $13::timestamptz)
+        (21, 'planned', {planned}, $18::pg_catalog.timestamptz, $19::pg_catalog.text,
+            case when $20::pg_catalog.text {<>} '' then $20 end, $12::pg_catalog.timestamptz),
+        (22, 'leases', {active}, $21::pg_catalog.timestamptz, $22::pg_catalog.text,
+            case when $23::pg_catalog.text {<>} '' then $23 end, $13::pg_catalog.timestamptz)
     ) d (n, component, status, since, queues, unknown, next)
     union all
     select 30, 'counter log',
@@ -268,8 +271,8 @@ select component, state, detail, hint from (
     select 31, 'horizon',
         case when h.is_held then 'held' when hidden.sessions {>} 0 then 'unknown' else 'free' end,
         case when h.name is not null
-            then format('%s, %s transactions, since %s',
-                h.name, h.transactions, coalesce(h.since::text, 'unknown')) end,
+            then pg_catalog.format('%s, %s transactions, since %s',
+                h.name, h.transactions, coalesce(h.since::pg_catalog.text, 'unknown')) end,
         case when h.is_held and $17
             then 'With hot_standby_feedback, the primary keeps dead rows while it lasts. Without, replay may have to wait for it.'
             when h.is_held and h.is_catalog
@@ -278,7 +281,7 @@ select component, state, detail, hint from (
             then 'Dead rows cannot be removed while it lasts: end it if it is not needed.'
             when hidden.sessions {>} 0
             then 'Since when some sessions have their snapshots is hidden: a member of pg_read_all_stats can see it, unless track_activities is off.' end
-    from (select count(*) as sessions from holders where is_hidden) hidden
+    from (select pg_catalog.count(*) as sessions from holders where is_hidden) hidden
     left join oldest h on true
 ) s
 order by n";

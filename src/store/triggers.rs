@@ -17,10 +17,10 @@ const ENABLE_READY_TRIGGER: &str = "alter table {docs} enable always trigger fet
 
 // The mode of the trigger.
 const GET_READY_TRIGGER: &str = "select (
-        select t.tgenabled::text from pg_trigger t
+        select t.tgenabled::pg_catalog.text from pg_catalog.pg_trigger t
         where t.tgrelid {=} c.oid and t.tgname {=} 'fetchq_ready')
-    from pg_class c
-    where c.oid {=} to_regclass($1)";
+    from pg_catalog.pg_class c
+    where c.oid {=} pg_catalog.to_regclass($1)";
 
 /// Makes the trigger of the ready floors where it is missing, and lets it fire always. A
 /// restore with --disable-triggers leaves it in another mode, in which the floors are not
@@ -59,13 +59,12 @@ const NOTIFY_TRIGGERS: [(&str, &str); 2] = [
     (
         "fetchq_notify_update",
         "create trigger fetchq_notify_update after update of status on {docs}
-         for each row when (old.status is distinct from new.status)
+         for each row when (old.status {<>} new.status)
          execute function fetchq.trigger_docs_notify('{q}')",
     ),
 ];
 
-const FIND_TRIGGER: &str =
-    "select from pg_trigger where tgrelid {=} to_regclass($1) and tgname {=} $2";
+const FIND_TRIGGER: &str = "select from pg_catalog.pg_trigger where tgrelid {=} pg_catalog.to_regclass($1) and tgname {=} $2";
 
 /// Switches the notifications of the statuses of documents on or off.
 pub fn set_notify(name: &QueueName, on: bool) {
@@ -92,7 +91,7 @@ pub fn set_notify(name: &QueueName, on: bool) {
 }
 
 const LIST_NOTIFYING: &str =
-    "select tgrelid from pg_trigger where tgname {=} 'fetchq_notify_insert'";
+    "select tgrelid from pg_catalog.pg_trigger where tgname {=} 'fetchq_notify_insert'";
 
 /// The tables of documents whose statuses are announced, by OID.
 pub fn tables_with_notifications() -> Vec<u32> {
@@ -104,8 +103,9 @@ pub fn tables_with_notifications() -> Vec<u32> {
 }
 
 // $2: the names, as text.
-const LIST_TRIGGERS: &str = "select tgname::text, tgenabled {<>} 'D' from pg_trigger
-    where tgrelid {=} to_regclass($1) and tgname {=} any ($2)";
+const LIST_TRIGGERS: &str =
+    "select tgname::pg_catalog.text, tgenabled {<>} 'D' from pg_catalog.pg_trigger
+    where tgrelid {=} pg_catalog.to_regclass($1) and tgname {=} any ($2)";
 
 /// Makes those triggers of a list that are missing and enables the others, or drops all that
 /// exist. `triggers`: their names, and the statements that create them.

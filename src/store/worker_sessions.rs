@@ -21,7 +21,7 @@ use crate::store::rights::{self, Right, Scope};
 use crate::store::statement::{self, Statement};
 use crate::store::{counter_log, counter_segments, plans, queue};
 
-const LIST_QUEUES_OF: &str = "select distinct q.name::text
+const LIST_QUEUES_OF: &str = "select distinct q.name::pg_catalog.text
     from fetchq.worker_sessions w
     join fetchq.queues q on q.id {=} w.queue_id
     where w.name {=} $1 order by 1";
@@ -42,7 +42,7 @@ pub fn queues_of(worker: &str) -> Vec<QueueName> {
 // Index: the due index, all leased documents. A document that another session is settling is
 // skipped.
 const RELEASE: &str = "update only {docs} d set
-        status = {pending}, next_iteration = now(), attempts = greatest(d.attempts {-} 1, 0)
+        status = {pending}, next_iteration = pg_catalog.now(), attempts = greatest(d.attempts {-} 1, 0)
     where d.ctid {=} any (array(
         select c.ctid from only {docs} c
         where c.status {=} {active} and c.lock_upgrade is null
@@ -104,9 +104,9 @@ fn release_leases(queue: &Queue, sessions: &[i64]) -> i32 {
 
 // The queue 0 stands for all queues.
 const REQUEST_STOP: &str = "insert into fetchq.stop_requests (name, queue_id, since)
-    select $1, 0, clock_timestamp() where $2
+    select $1, 0, pg_catalog.clock_timestamp() where $2
     union all
-    select $1, q.id, clock_timestamp() from fetchq.queues q
+    select $1, q.id, pg_catalog.clock_timestamp() from fetchq.queues q
     where not $2 and q.name {=} any ($3)
     on conflict (name, queue_id) do update set since = excluded.since";
 
@@ -349,7 +349,7 @@ const TRIM_SESSIONS_OF_DROPPED: &str = "delete from fetchq.worker_sessions w
     where not exists (select from fetchq.queues q where q.id {=} w.queue_id)";
 
 const TRIM_STOP_REQUESTS: &str = "delete from fetchq.stop_requests s
-    where s.since {<} (now() {-} interval '1 day')
+    where s.since {<} (pg_catalog.now() {-} interval '1 day')
         and not exists (
             select from fetchq.worker_sessions w
             where w.name {=} s.name and w.since {<} s.since)";
@@ -408,7 +408,7 @@ pub fn release_all(worker: &str) -> Result<Option<i32>> {
 
 // The counters are exact, so a queue that is not among these has no leased document. Only plain SQL
 // can make them wrong, until the next recount.
-const LIST_LEASING_QUEUES: &str = "select m.queue::text from fetchq.metrics_exact m
+const LIST_LEASING_QUEUES: &str = "select m.queue::pg_catalog.text from fetchq.metrics_exact m
     where m.metric {=} 'act' and m.value {<>} 0
     order by 1";
 

@@ -1,81 +1,11 @@
 //! Objects of other users with names that fetchq uses. fetchq must never use them.
 
-use fetchq_client_tests::{Database, Function, Server, Session, functions, prepare_queue, text_of};
+mod hostile;
+mod roles;
 
-/// Creates a trap for every operator and function of pg_catalog whose types or names appear in
-/// fetchq's statements. {schema} is a schema of the search path. Every trap raises an exception.
-const TRAPS: &str = r#"
-create schema if not exists {schema};
-create function {schema}.boom() returns pg_catalog.bool language plpgsql as
-    $$ begin raise exception 'reached {schema}.boom()'; end $$;
-do $do$
-declare
-    types constant pg_catalog.regtype[] = array['text', 'varchar', 'int2', 'int4', 'int8', 'timestamptz', 'interval',
-        'tid', 'bool', 'oid', 'name', 'uuid', 'jsonb', 'numeric', 'float8', 'text[]', 'int4[]', 'int8[]', 'tid[]',
-        'varchar[]', 'oid[]', 'name[]', 'regclass', 'bpchar', 'record'];
-    r record;
-    trap name;
-    n int := 0;
-begin
-    set local search_path = pg_catalog; -- Use no trap that was just created.
-    -- Every operator on these types, and each with varchar for text, because an exact match
-    -- in any schema of the path is preferred to a match in pg_catalog by coercion.
-    for r in
-        select distinct on (o.oprname, v.l, v.r) o.oprname, v.l, v.r, o.oprresult::regtype as result
-        from pg_operator o
-        cross join lateral (values
-            (o.oprleft::regtype, o.oprright::regtype),
-            (case o.oprleft when 'text'::regtype then 'varchar'::regtype else o.oprleft::regtype end, o.oprright::regtype),
-            (o.oprleft::regtype, case o.oprright when 'text'::regtype then 'varchar'::regtype else o.oprright::regtype end),
-            (case o.oprleft when 'text'::regtype then 'varchar'::regtype else o.oprleft::regtype end,
-             case o.oprright when 'text'::regtype then 'varchar'::regtype else o.oprright::regtype end)
-        ) v (l, r)
-        where o.oprnamespace = 'pg_catalog'::regnamespace and o.oprkind = 'b'
-            and o.oprleft = any (types) and o.oprright = any (types)
-    loop
-        n := n + 1;
-        execute format('create function {schema}.op_%s(%s, %s) returns %s language plpgsql as
-            $$ begin raise exception using message = ''reached operator {schema}.%s (%s, %s)''; end $$',
-            n, r.l, r.r, r.result, r.oprname, r.l, r.r);
-        execute format('create operator {schema}.%s (leftarg = %s, rightarg = %s, function = {schema}.op_%s)',
-            r.oprname, r.l, r.r, n);
-    end loop;
-    if n < 300 then raise exception 'only % operators', n; end if;
-
-    n := 0;
-    for r in
-        select distinct on (p.proname, v.args) p.proname, v.args, p.prorettype::regtype as result
-        from pg_proc p
-        cross join lateral (values
-            (replace(replace(pg_get_function_identity_arguments(p.oid), 'VARIADIC "any"', 'VARIADIC anyarray'), '"any"', 'anyelement')),
-            (replace(replace(replace(pg_get_function_identity_arguments(p.oid), 'VARIADIC "any"', 'VARIADIC anyarray'), '"any"', 'anyelement'), 'text', 'character varying'))
-        ) v (args)
-        where p.pronamespace = 'pg_catalog'::regnamespace and p.prokind in ('f', 'a', 'w')
-            and p.proname = any ('{now,count,sum,min,max,array_agg,format,unnest,to_jsonb,to_regclass,nextval,power,
-                substr,regexp_split_to_table,pg_notify,date_trunc,pg_has_role,row_to_json,json_build_object,
-                jsonb_build_object,octet_length,quote_ident,gen_random_uuid,row_number,clock_timestamp,
-                generate_series,jsonb_array_elements,jsonb_array_elements_text,lower,length,concat,
-                age,string_agg,jsonb_typeof,pg_is_in_recovery,interval,timestamptz,text,varchar,int4,int8,jsonb}')
-            and pg_get_function_identity_arguments(p.oid) !~ 'internal|cstring|ORDER BY|OUT '
-            and p.prorettype not in ('internal'::regtype, 'cstring'::regtype)
-    loop
-        n := n + 1;
-        execute format('create function {schema}.%I(%s) returns %s language plpgsql as
-            $$ begin raise exception ''reached function {schema}.%s''; end $$', r.proname, r.args,
-            r.result, r.proname);
-    end loop;
-    if n < 50 then raise exception 'only % functions', n; end if;
-
-    -- Types without valid values, and relations that cannot be read.
-    foreach trap in array '{text,varchar,jsonb,json,int2,int4,int8,bool,timestamptz,"interval",uuid,name,tid,regclass,oid,numeric}'::name[] loop
-        execute format('create domain {schema}.%I as pg_catalog.%1$I check ({schema}.boom())', trap);
-    end loop;
-    foreach trap in array '{pg_class,pg_proc,pg_namespace,pg_extension,pg_trigger,pg_index,pg_constraint,pg_type,queues,jobs,schedules,metrics,metrics_live,
-        metrics_writes,counter_log,counter_log_1,counter_tail,counter_segments,counter_events,q__docs,q__logs,q__metrics}'::name[] loop
-        execute format('create view {schema}.%I as select {schema}.boom() as id', trap);
-    end loop;
-end $do$;
-"#;
+use fetchq_client_tests::{
+    Function, Server, Session, error_of, functions, prepare_queue, state_of, text_of,
+};
 
 /// The row without the values that differ between runs: times and generated subjects.
 fn masked(function: &Function, row: &tokio_postgres::Row) -> String {
@@ -84,7 +14,9 @@ fn masked(function: &Function, row: &tokio_postgres::Row) -> String {
         .map(|(at, column)| match column.type_().name() {
             "timestamptz" => "time".to_owned(),
             "interval" if function.name == "queue_stats" => "interval".to_owned(),
-            _ if column.name() == "lease" => "lease".to_owned(),
+            _ if ["lease", "pid", "worker_session"].contains(&column.name()) => {
+                column.name().to_owned()
+            }
             _ if function.name.starts_with("doc_append")
                 || (function.name == "trace" && column.name() == "details") =>
             {
@@ -96,32 +28,45 @@ fn masked(function: &Function, row: &tokio_postgres::Row) -> String {
     shown.join("|")
 }
 
-/// Calls every function, each in a transaction that is rolled back, in a session with the given
-/// search path; returns all results.
-async fn call_all(db: &Database, path: &str, all: &[Function]) -> Vec<String> {
-    let session = db.connect().await;
-    session.sql("set fetchq.strict = off").await;
+/// Leases a document until the end of the statement. The next call finds that it is to be given back.
+const LEASE: &str = "select fetchq.doc_lease('q', 1, binding => 'call');";
+
+/// Calls every function in a session with the given search path, each in a transaction that does
+/// `before` first and is rolled back; returns all results, or the errors.
+async fn call_all(session: &Session, before: &str, path: &str, all: &[Function]) -> Vec<String> {
+    session
+        .sql("set fetchq.strict = off; set fetchq.worker = 'caller'")
+        .await;
     let mut results = Vec::new();
     for function in all {
+        session.sql(&format!("begin; {before}")).await;
         session
-            .sql(&format!("begin; set local search_path = {path}"))
+            .sql(&format!("set local search_path = {path}"))
             .await;
-        let statement = function.prepare(&session).await;
-        let result = Function::call(&session, &statement, &function.valid()).await;
+        let statement = function.prepare(session).await;
+        let result = Function::call(session, &statement, &function.valid()).await;
+        session.sql("rollback").await;
         let notices: Vec<String> = session
             .notices()
             .iter()
             .map(|n| n.message().to_owned())
             .collect();
-        session.sql("rollback").await;
         let signature = function.signature();
-        let rows = result.unwrap_or_else(|e| panic!("search_path = {path}: {signature}: {e:?}"));
+        let rows = match result {
+            Ok(rows) => rows,
+            Err(e) => {
+                let error = error_of(&e);
+                let (code, message) = (error.code().code(), error.message());
+                results.push(format!("{signature} failed: {code} {message} {notices:?}"));
+                continue;
+            }
+        };
         let mut rows: Vec<String> = rows.iter().map(|row| masked(function, row)).collect();
-        // How long the tasks of maintenance took differs.
+        // How long the tasks of maintenance took differs, and what other sessions do. The floor of
+        // the planned documents remembers those that were rolled back.
+        const CHANGES: [&str; 4] = ["maintenance: ", "planned|", "counter log|", "horizon|"];
         if function.name == "status" {
-            rows.retain(|row| !row.starts_with("maintenance: "));
-            // The floor of the planned documents remembers those that were rolled back.
-            rows.retain(|row| !row.starts_with("planned|"));
+            rows.retain(|row| !CHANGES.iter().any(|start| row.starts_with(start)));
         }
         // The contents of the shared memory may differ.
         // The subject has the time of the call.
@@ -133,12 +78,13 @@ async fn call_all(db: &Database, path: &str, all: &[Function]) -> Vec<String> {
     results
 }
 
-async fn compare(name: &str, schema: &str, path: &str) {
-    let db = Server::of_suite().database(name).await;
-    let session = db.connect().await;
-    prepare_queue(&session).await;
-    session.sql("select fetchq.queue_enable_notify('q'); update fetchq.jobs set next_iteration = now() - interval '1 minute'").await;
-    // Expired leases and due documents give maintenance something to do.
+/// The queues of `prepare_queue`, with something to do for maintenance: expired leases, due
+/// documents, old logs and snapshots. `admin` is a superuser.
+async fn prepare(session: &Session, admin: &Session) {
+    prepare_queue(session).await;
+    session.sql("select fetchq.queue_enable_notify('q')").await;
+    let due = "update fetchq.jobs set next_iteration = now() - interval '1 minute'";
+    admin.sql(due).await;
     session
         .sql(
             "select fetchq.doc_push('q', 'orphan', 3, 0, now(), '{}'), fetchq.doc_push('q', 'dead', 3, 0, now(), '{}');
@@ -151,12 +97,27 @@ async fn compare(name: &str, schema: &str, path: &str) {
              insert into fetchq_data.q__logs (created_at, subject, message) values (now() - interval '1 year', 'active', 'old')",
         )
         .await;
+}
+
+async fn compare(name: &str, schema: &str, path: &str) {
+    let db = Server::of_suite().database(name).await;
+    let session = db.connect().await;
+    prepare(&session, &session).await;
     let all = functions(&session).await;
-    let expected = call_all(&db, "\"$user\", public", &all).await;
+    let caller = db.connect().await;
+    let expected = call_all(&caller, "", "\"$user\", public", &all).await;
+    for result in &expected {
+        assert!(!result.contains(" failed: "), "{result}");
+    }
     traps(&session, schema, path).await;
-    let got = call_all(&db, path, &all).await;
+    let caller = db.connect().await;
+    let got = call_all(&caller, "", path, &all).await;
     for (got, expected) in got.iter().zip(&expected) {
         assert_eq!(got, expected, "search_path = {path}");
+    }
+    // Leases of a call that is over are given back by what looks at the queue.
+    for result in call_all(&caller, LEASE, path, &all).await {
+        assert!(!result.contains("reached "), "{result}");
     }
 
     // The extension's own DDL, and a document that passes through the hot calls.
@@ -190,7 +151,7 @@ async fn compare(name: &str, schema: &str, path: &str) {
 
 /// Creates the traps, and checks that they work.
 pub async fn traps(session: &Session, schema: &str, path: &str) {
-    session.sql(&TRAPS.replace("{schema}", schema)).await;
+    hostile::create_all(session, schema).await;
     session
         .sql(&format!("begin; set local search_path = {path}"))
         .await;
@@ -199,6 +160,7 @@ pub async fn traps(session: &Session, schema: &str, path: &str) {
         .await;
     session.sql("rollback").await;
     assert_eq!(state, "P0001", "the traps do not work");
+    session.notices();
 }
 
 #[tokio::test]
@@ -217,11 +179,9 @@ async fn temporary_objects() {
     let session = db.connect().await;
     prepare_queue(&session).await;
     let all = functions(&session).await;
-    // For relations and types, temporary tables come first in any search path.
-    session
-        .sql("create temp table pg_class (x int); create temp table pg_extension (x int); create temp table pg_namespace (x int);
-              create temp table queues (x int); create temp table q__docs (x int); create temp table text (x int); create temp table jsonb (x int)")
-        .await;
+    // For relations and types, the temporary schema comes first in any search path.
+    hostile::create_temporary(&session).await;
+    assert_eq!(session.state("select '1'::text").await, "P0001");
     for function in all {
         session.sql("begin").await;
         let statement = function.prepare(&session).await;
