@@ -38,6 +38,7 @@ pub const RESULTS: &[(&str, &str)] = &[
     ),
     ("queue_has_right(text, text)", "has_right bool"),
     ("queue_revoke(text, text, text)", "was_revoked bool"),
+    ("data_owner_set(text)", "was_changed bool"),
     (
         "worker_stop_requested(text, text, timestamptz)",
         "is_requested bool",
