@@ -131,6 +131,8 @@ pub enum Error {
         given: &'static str,
         needed: &'static str,
     },
+    #[error("out of memory")]
+    OutOfMemory,
     #[error("neither \"{one}\" nor \"{other}\" is given")]
     NeitherGiven {
         one: &'static str,
@@ -389,7 +391,7 @@ impl Error {
             | Self::MayNotPush { .. } => ERRCODE_INSUFFICIENT_PRIVILEGE,
             Self::NoUpdate => ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
             Self::OtherOwner { .. } => ERRCODE_INVALID_OBJECT_DEFINITION,
-            Self::TooManyLocks { .. } => ERRCODE_OUT_OF_MEMORY,
+            Self::TooManyLocks { .. } | Self::OutOfMemory => ERRCODE_OUT_OF_MEMORY,
             Self::TooMuchToRead { .. } | Self::TooMuchHistory { .. } => {
                 ERRCODE_PROGRAM_LIMIT_EXCEEDED
             }
@@ -404,6 +406,9 @@ impl Error {
                 | Invalid::KeyLength { .. }
                 | Invalid::MessageLength { .. }
                 | Invalid::SettlementLength { .. } => ERRCODE_STRING_DATA_RIGHT_TRUNCATION,
+                Invalid::LongList { .. } | Invalid::LongJson { .. } => {
+                    ERRCODE_PROGRAM_LIMIT_EXCEEDED
+                }
                 Invalid::DocumentList { .. }
                 | Invalid::Settlements(_)
                 | Invalid::Settlement { .. }
