@@ -129,6 +129,8 @@ pub enum Error {
         given: &'static str,
         needed: &'static str,
     },
+    #[error("out of memory")]
+    OutOfMemory,
     #[error("neither \"{one}\" nor \"{other}\" is given")]
     NeitherGiven {
         one: &'static str,
@@ -365,7 +367,7 @@ impl Error {
             | Self::MayNotMove { .. }
             | Self::MayNotPush { .. } => ERRCODE_INSUFFICIENT_PRIVILEGE,
             Self::NoUpdate => ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
-            Self::TooManyLocks { .. } => ERRCODE_OUT_OF_MEMORY,
+            Self::TooManyLocks { .. } | Self::OutOfMemory => ERRCODE_OUT_OF_MEMORY,
             Self::TooMuchToRead { .. } | Self::TooMuchHistory { .. } => {
                 ERRCODE_PROGRAM_LIMIT_EXCEEDED
             }
@@ -380,6 +382,9 @@ impl Error {
                 | Invalid::KeyLength { .. }
                 | Invalid::MessageLength { .. }
                 | Invalid::SettlementLength { .. } => ERRCODE_STRING_DATA_RIGHT_TRUNCATION,
+                Invalid::LongList { .. } | Invalid::LongJson { .. } => {
+                    ERRCODE_PROGRAM_LIMIT_EXCEEDED
+                }
                 Invalid::DocumentList { .. }
                 | Invalid::Settlements(_)
                 | Invalid::Settlement { .. }

@@ -41,7 +41,7 @@ fn queue_redrive(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
         let name = queue_name(call, 0)?;
         let limit = call.limit(1, "max_docs")?;
         let json = call.json(2, "filter")?;
-        let filter = filter::parse(&json.to_text())?;
+        let filter = filter::parse(&json.to_short_text("filter")?)?;
         let request = BulkRequest {
             filter: &filter,
             json,

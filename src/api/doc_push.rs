@@ -11,7 +11,7 @@ use crate::domain::push_list;
 use crate::error::{Error, Result};
 use crate::pg::call::{Call, Reply};
 use crate::pg::json::Jsonb;
-use crate::pg::time;
+use crate::pg::{memory, time};
 use crate::settings;
 use crate::store::doc_options;
 use crate::store::doc_push as store;
@@ -97,7 +97,7 @@ fn doc_push_list(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
 /// doubles its apostrophes, as every SQL literal does, and the parser undoes that:
 /// `fetchq.legacy_quotes` does not apply.
 ///
-/// Fails with `Invalid` when the list cannot be parsed, or a subject is too long; with
+/// Fails with `Invalid` when the list cannot be parsed or is too long, or a subject is too long; with
 /// `fetchq.strict` also with `NotAdded` when a trigger of the user suppresses documents.
 fn push_list(
     queue: &QueueName,
@@ -105,6 +105,7 @@ fn push_list(
     next_iteration: i64,
     documents: &str,
 ) -> Result<Reply> {
+    memory::provide(push_list::max_items(documents), documents.len())?;
     let items = push_list::parse(documents)?;
     for item in &items {
         names::check_subject(&item.subject)?;

@@ -43,7 +43,7 @@ fn administer(
     respond_write(fcinfo, |call| {
         let name = queue_name(call, 0)?;
         let json = filter_or_empty(call, first);
-        let filter = filter::parse(&json.to_text())?;
+        let filter = filter::parse(&json.to_short_text("filter")?)?;
         if empty == EmptyFilter::Refused && filter.is_empty && !filter.all {
             return Err(Error::FilterOfAll(call.function_name()));
         }

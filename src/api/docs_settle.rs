@@ -141,7 +141,7 @@ fn warn_of_unsettled(queue: &Queue, settlements: &[Settlement], outcomes: &[Outc
 fn read_list(list: Jsonb) -> Result<Vec<Settlement>> {
     let list = list.value();
     let elements = list
-        .elements()
+        .elements("settlements")?
         .ok_or_else(|| Invalid::Settlements(list.kind()))?;
     let read = |(at, element): (usize, &Value)| Reader { at: at + 1 }.read(element);
     elements.iter().enumerate().map(read).collect()

@@ -2,7 +2,8 @@
 //! functions. Positions of arguments count from 0.
 //!
 //! These errors are possible in every function, and its comment does not repeat them:
-//! `NullArgument` for a NULL that has no meaning, `Invalid` for the name of a queue, a metric or a
+//! `OutOfMemory`, `LongList` for a list that is too long, `LongJson` for a filter or settings that are
+//! too long, `NullArgument` for a NULL that has no meaning, `Invalid` for the name of a queue, a metric or a
 //! schedule that is not valid and for a subject that is too long, `ReadOnly` for a function that
 //! writes where that is impossible, `OtherVersion` where the library does not fit the catalog.
 
@@ -18,7 +19,7 @@ use crate::pg::call::{Call, Reply};
 use crate::pg::json::Jsonb;
 use crate::pg::time::Interval;
 use crate::pg::value::Arg;
-use crate::pg::{passing_error, relation, session, time, version};
+use crate::pg::{memory, passing_error, relation, session, time, version};
 use crate::settings;
 
 /// Runs the body of an entry point. Raises the error that the body returns as an ERROR.
@@ -42,7 +43,11 @@ pub fn respond_always(
     body: impl FnOnce(&Call) -> Result<Reply>,
 ) -> Reply {
     let call = Call::new(fcinfo);
-    match passing_error::keep(|| body(&call)) {
+    let _work = memory::Work::begin();
+    match passing_error::keep(|| {
+        memory::require()?;
+        body(&call)
+    }) {
         Ok(reply) => reply,
         Err(e) => {
             ErrorReport::from(e).report(PgLogLevel::ERROR);
@@ -146,6 +151,7 @@ pub fn opt_payload(call: &Call, at: usize) -> Option<Jsonb> {
 /// `NullArgument`, and with `Invalid` when it is too long.
 pub fn message(call: &Call, at: usize) -> Result<String> {
     let text = call.text(at, "message")?;
+    memory::provide(0, text.len())?;
     let text = match settings::legacy_quotes() {
         true => undouble(text),
         false => text.to_owned(),

@@ -44,7 +44,7 @@ fn queue_history(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
             rights::require(name, Right::Read)?;
         }
         let json = filter_or_empty(call, 1);
-        let text = json.to_text();
+        let text = json.to_short_text("filter")?;
         let filter = history_filter::parse(&text)?;
         let limit = match call.is_null(2) {
             true => None,

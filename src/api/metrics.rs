@@ -300,7 +300,7 @@ fn metric_snap_one(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
 #[pg_extern(sql = false)]
 fn metric_snap_some(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
-        let text = call.json(1, "metrics")?.to_text();
+        let text = call.json(1, "metrics")?.to_short_text("metrics")?;
         let names: Vec<String> = serde_json::from_str(&text).map_err(|_| Error::BadValue {
             argument: "metrics",
             value: text.clone(),

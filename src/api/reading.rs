@@ -33,7 +33,7 @@ fn docs_list(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond(fcinfo, |call| {
         let name = queue_name(call, 0)?;
         let json = filter_or_empty(call, 1);
-        let filter = filter::parse(&json.to_text())?;
+        let filter = filter::parse(&json.to_short_text("filter")?)?;
         let request = BulkRequest {
             filter: &filter,
             json,

@@ -93,7 +93,7 @@ fn queue_drop_metrics(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
 fn queue_drop_metrics_by(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
         let name = queue_name(call, 0)?;
-        let policy = retention::parse(&call.json(1, "policy")?.to_text())?;
+        let policy = retention::parse(&call.json(1, "policy")?.to_short_text("policy")?)?;
         rights::require(&name, Right::Manage)?;
         let removed = Queue::open(&name).and_then(|queue| retain::metrics_by(&queue, &policy));
         lenient(removed, 0).map(Reply::int)

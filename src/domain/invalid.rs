@@ -13,6 +13,18 @@ pub enum Invalid {
     KeyLength { got: usize, max: usize },
     #[error("the message exceeds the limit of {max} bytes: it has {got}")]
     MessageLength { got: usize, max: usize },
+    #[error("\"{list}\" exceeds the limit of {max} elements: it has {got}")]
+    LongList {
+        list: &'static str,
+        got: usize,
+        max: usize,
+    },
+    #[error("\"{argument}\" exceeds the limit of {max} bytes: it has {got}")]
+    LongJson {
+        argument: &'static str,
+        got: usize,
+        max: usize,
+    },
     #[error("invalid schedule name: {:?}", shorten(.0))]
     ScheduleName(String),
     #[error("invalid metric name: {:?}", shorten(.0))]

@@ -12,6 +12,7 @@ pub mod jobs;
 pub mod lease_number;
 pub mod legacy_quotes;
 pub mod library_list;
+pub mod list_length;
 pub mod local_time;
 pub mod metric_family;
 pub mod names;

@@ -4,6 +4,10 @@
 //! text as part of a statement. Here it is parsed, and everything except literals is refused.
 
 use crate::domain::invalid::Invalid;
+use crate::domain::list_length;
+
+/// What ends each document of a list.
+const DATA: &str = "{DATA}";
 
 /// A document of the list.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -20,6 +24,7 @@ pub struct Item {
 ///
 /// Fails with `Invalid::DocumentList` with the position of the mistake, in characters from 1.
 pub fn parse(text: &str) -> Result<Vec<Item>, Invalid> {
+    list_length::check("documents", max_items(text))?;
     let mut p = Parser { text, at: 0 };
     let mut items = Vec::new();
     loop {
@@ -30,7 +35,7 @@ pub fn parse(text: &str) -> Result<Vec<Item>, Invalid> {
         p.token(",")?;
         let payload = p.string("the payload")?;
         p.token(",")?;
-        p.token("{DATA}")?;
+        p.token(DATA)?;
         p.token(")")?;
         items.push(Item {
             subject,
@@ -43,6 +48,11 @@ pub fn parse(text: &str) -> Result<Vec<Item>, Invalid> {
         }
         p.token(",")?;
     }
+}
+
+/// How many documents a text can have at most.
+pub fn max_items(text: &str) -> usize {
+    text.matches(DATA).count()
 }
 
 struct Parser<'a> {

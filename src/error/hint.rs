@@ -36,6 +36,7 @@ impl Error {
             Self::StrayTable { table, .. } => format!("Drop or rename {table}, then create the queue."),
             Self::HiddenDocument { .. } => "A row-level security policy hides it, or a trigger suppresses the insert.".into(),
             Self::TooManyLocks { .. } => "Create the queues in several transactions, with 50 in each. Or raise max_locks_per_transaction, and restart the server.".into(),
+            Self::OutOfMemory => "Pass shorter lists, in several calls. Or leave the server more memory: lower max_connections, work_mem or shared_buffers, or raise the limit of its processes.".into(),
             Self::HiddenQueue(_) => "A row-level security policy on fetchq.queues hides it, or a trigger suppresses the insert.".into(),
             Self::ColumnType { .. } => "A table of fetchq was altered. Restore the type of the column.".into(),
             Self::KeepsSnapshot(_) => "An older snapshot would count documents that no longer exist. Use: set transaction isolation level read committed".into(),
@@ -84,6 +85,8 @@ impl Error {
             Self::UnknownZone(_) => "Use a name of pg_timezone_names, such as 'Europe/Berlin'.".into(),
             Self::Invalid(invalid) => match invalid {
                 Invalid::ScheduleName(_) => format!("The name of a schedule has 1 to {} characters, none of them a control character: it becomes part of the subjects.", schedule::NAME_MAX),
+                Invalid::LongList { max, .. } => format!("Pass it in several calls, with {max} elements at most in each."),
+                Invalid::LongJson { max, .. } => format!("Use a shorter one, of {max} bytes at most."),
                 Invalid::QueueName(_) => "A queue name starts with a letter or an underscore, continues with letters, digits and underscores, and has at most 40 characters; it is folded to lower case.".into(),
                 Invalid::MessageLength { .. } => "Put long texts into the details.".into(),
                 Invalid::KeyLength { .. } => "Use a shorter key, such as a hash of the long one.".into(),

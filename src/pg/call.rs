@@ -6,9 +6,11 @@ use pgrx::pgrx_sql_entity_graph::metadata::{
 };
 use pgrx::{FromDatum, IntoDatum, pg_sys};
 
+use crate::domain::list_length;
 use crate::error::{Error, Result};
 use crate::pg::array;
 use crate::pg::json::Jsonb;
+use crate::pg::memory;
 use crate::pg::value::Arg;
 
 /// A running call. Its arguments are numbered from 0.
@@ -141,18 +143,23 @@ impl Call {
         Ok(list.map(|(array, n)| (Arg::new(pg_sys::JSONBARRAYOID, Some(array)), n)))
     }
 
-    /// An array argument, detoasted, and the number of its elements; None when it is NULL.
+    /// An array argument, detoasted, and the number of its elements; None when it is NULL. From now on
+    /// there is memory for a call that handles it.
     ///
     /// Fails with `Error::ManyDimensions` when the array has more than one dimension: its elements
-    /// would be taken for a list.
+    /// would be taken for a list. Fails with `Invalid::LongList` and `Error::OutOfMemory`.
     fn list(&self, at: usize, name: &'static str) -> Result<Option<(pg_sys::Datum, usize)>> {
         let wrong = || Error::ManyDimensions {
             function: self.function_name(),
             argument: name,
         };
-        self.datum(at)
-            .map(|datum| array::list(datum).ok_or_else(wrong))
-            .transpose()
+        let Some(datum) = self.datum(at) else {
+            return Ok(None);
+        };
+        let list = array::list(datum).ok_or_else(wrong)?;
+        list_length::check(name, list.n)?;
+        memory::provide(list.n, list.bytes)?;
+        Ok(Some((list.datum, list.n)))
     }
 
     /// Reads a `boolean` argument that must not be NULL.

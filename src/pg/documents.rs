@@ -16,6 +16,7 @@ use crate::pg::index_walk::{
     COMPARE_INT4, COMPARE_INT8, COMPARE_TIMESTAMPTZ, begin_scan, equal, row_from, row_members,
     scan_key,
 };
+use crate::pg::memory;
 use crate::pg::value::Arg;
 
 /// The OID of `texteq`. Built-in functions have the same OID in every version of PostgreSQL.
@@ -288,7 +289,7 @@ impl Documents {
 
     /// Reads the next document that the snapshot shows. Returns None at the end.
     pub fn next(&mut self) -> Option<Row> {
-        pgrx::check_for_interrupts!();
+        memory::check_for_interrupts();
         // SAFETY: A scan was begun, and its slot belongs to the table. The slot keeps the page
         // pinned into which the values point.
         unsafe {

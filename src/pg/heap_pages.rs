@@ -9,7 +9,7 @@ use pgrx::pg_sys;
 
 use crate::domain::xid::Xid;
 use crate::pg::snapshot::Snapshot;
-use crate::pg::{scan, session};
+use crate::pg::{memory, scan, session};
 
 /// What a page was when it was read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -123,7 +123,7 @@ impl<'a, const N: usize> Pages<'a, N> {
 
     /// Calls `visit` with each row of a page that the snapshot shows.
     pub fn read(&mut self, block: u32, mut visit: impl FnMut([Option<i32>; N])) -> Page {
-        pgrx::check_for_interrupts!();
+        memory::check_for_interrupts();
         self.rows.clear();
         // SAFETY: The page is in a buffer that is pinned and locked until the rows are copied. After
         // an ERROR the resource owner releases both.

@@ -6,6 +6,7 @@ use pgrx::pg_sys;
 use crate::pg::index_walk::{
     Column, INTERRUPTS_EVERY, LESS_INT4, RangeKeys, Walk, equal, scan_key,
 };
+use crate::pg::memory;
 
 /// The OID of `int4ge`. Built-in functions have the same OID in every version of PostgreSQL.
 const GREATER_OR_EQUAL_INT4: u32 = 150;
@@ -73,7 +74,7 @@ pub fn first_visible<const N: usize>(
                 break;
             }
             if u64::from(*budget).is_multiple_of(INTERRUPTS_EVERY) {
-                pgrx::check_for_interrupts!();
+                memory::check_for_interrupts();
             }
         }
         drop(walk);
@@ -278,7 +279,7 @@ impl PickWalks {
             while self.level.next() {
                 *budget = budget.checked_sub(1)?;
                 if u64::from(*budget).is_multiple_of(INTERRUPTS_EVERY) {
-                    pgrx::check_for_interrupts!();
+                    memory::check_for_interrupts();
                 }
                 let [time] = self.level.columns::<1>(2)?;
                 if self.level.is_visible(self.snapshot)

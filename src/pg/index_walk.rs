@@ -5,6 +5,8 @@
 
 use pgrx::pg_sys;
 
+use crate::pg::memory;
+
 /// The OID of `btint4cmp`. Built-in functions have the same OID in every version of PostgreSQL.
 pub(super) const COMPARE_INT4: u32 = 351;
 
@@ -369,7 +371,7 @@ pub fn first_alive<const N: usize>(
             }
             passed += 1;
             if passed.is_multiple_of(INTERRUPTS_EVERY) {
-                pgrx::check_for_interrupts!();
+                memory::check_for_interrupts();
                 on_progress();
             }
         }

@@ -1,7 +1,12 @@
 //! Values of type `jsonb`, which are passed on without being converted.
 
+use std::ffi::CStr;
+
 use pgrx::pg_sys;
 
+use crate::domain::list_length;
+use crate::error::Result;
+use crate::pg::memory;
 use crate::pg::text::c_string;
 use crate::pg::value::Arg;
 
@@ -94,14 +99,31 @@ impl Jsonb {
         array(&[Some(self)])
     }
 
-    /// Returns the value as JSON text, as PostgreSQL writes it.
+    /// Returns the value as JSON text, as PostgreSQL writes it. Raises an ERROR (`Error::OutOfMemory`).
     pub fn to_text(self) -> String {
+        let text = self.text_of_server();
+        memory::provide_or_raise(0, text.count_bytes());
+        text.to_string_lossy().into_owned()
+    }
+
+    /// Returns the JSON text of an argument that is parsed by the library, such as a filter. From now on
+    /// there is memory for the parser.
+    ///
+    /// Fails with `Invalid::LongJson` and `Error::OutOfMemory`.
+    pub fn to_short_text(self, argument: &'static str) -> Result<String> {
+        let text = self.text_of_server();
+        list_length::check_json(argument, text.count_bytes())?;
+        // Each element of an array takes two bytes at least.
+        memory::provide(text.count_bytes() / 2, text.count_bytes())?;
+        Ok(text.to_string_lossy().into_owned())
+    }
+
+    /// The text in the memory of the server, which lives as long as the call.
+    fn text_of_server<'a>(self) -> &'a CStr {
         // SAFETY: jsonb_out detoasts its argument and returns a C string.
         unsafe {
             match pgrx::direct_function_call_as_datum(pg_sys::jsonb_out, &[Some(self.datum)]) {
-                Some(out) => std::ffi::CStr::from_ptr(out.cast_mut_ptr())
-                    .to_string_lossy()
-                    .into_owned(),
+                Some(out) => CStr::from_ptr(out.cast_mut_ptr()),
                 None => pgrx::error!("jsonb_out returned NULL"),
             }
         }
@@ -188,11 +210,12 @@ impl Value {
         }
     }
 
-    /// Returns the text of a string. None: it is no string.
+    /// Returns the text of a string. None: it is no string. Raises an ERROR (`Error::OutOfMemory`).
     pub fn text(&self) -> Option<String> {
         // SAFETY: The type says which member of the union is set. The bytes are in the jsonb.
         (self.raw.type_ == pg_sys::jbvType::jbvString).then(|| unsafe {
             let string = self.raw.val.string;
+            memory::provide_or_raise(0, string.len as usize);
             let bytes = std::slice::from_raw_parts(string.val.cast::<u8>(), string.len as usize);
             String::from_utf8_lossy(bytes).into_owned()
         })
@@ -222,22 +245,47 @@ impl Value {
         Jsonb::from_datum(pg_sys::Datum::from(jsonb))
     }
 
-    /// Returns the elements of an array. None: it is no array.
-    pub fn elements(&self) -> Option<Vec<Self>> {
-        self.has_flag(pg_sys::JB_FARRAY).then(|| {
-            let mut elements = Vec::new();
-            self.walk(|token, raw| {
-                if token == pg_sys::JsonbIteratorToken::WJB_ELEM {
-                    elements.push(Self { raw });
-                }
-            });
-            elements
-        })
+    /// Returns how many elements an array has. None: it is no array. From now on there is memory for a
+    /// call that handles them.
+    ///
+    /// Fails with `Invalid::LongList` and `Error::OutOfMemory`.
+    pub fn checked_len(&self, list: &'static str) -> Result<Option<usize>> {
+        if !self.has_flag(pg_sys::JB_FARRAY) {
+            return Ok(None);
+        }
+        let n = self.len();
+        list_length::check(list, n)?;
+        // SAFETY: The flag says which member of the union is set.
+        memory::provide(n, unsafe { self.raw.val.binary.len } as usize)?;
+        Ok(Some(n))
     }
 
-    /// Returns the keys of an object with their values. None: it is no object.
+    /// The number of elements or keys of what is an array or an object.
+    fn len(&self) -> usize {
+        // SAFETY: The callers have checked that this is a container.
+        unsafe { ((*self.raw.val.binary.data).header & pg_sys::JB_CMASK) as usize }
+    }
+
+    /// Returns the elements of an array. None: it is no array. Fails as [`Self::checked_len`] does.
+    pub fn elements(&self, list: &'static str) -> Result<Option<Vec<Self>>> {
+        if self.checked_len(list)?.is_none() {
+            return Ok(None);
+        }
+        let mut elements = Vec::new();
+        self.walk(|token, raw| {
+            if token == pg_sys::JsonbIteratorToken::WJB_ELEM {
+                elements.push(Self { raw });
+            }
+        });
+        Ok(Some(elements))
+    }
+
+    /// Returns the keys of an object with their values. None: it is no object. Raises an ERROR
+    /// (`Error::OutOfMemory`).
     pub fn members(&self) -> Option<Vec<(String, Self)>> {
         self.has_flag(pg_sys::JB_FOBJECT).then(|| {
+            // SAFETY: The flag says which member of the union is set.
+            memory::provide_or_raise(self.len(), unsafe { self.raw.val.binary.len } as usize);
             let mut members = Vec::new();
             let mut key = None;
             self.walk(|token, raw| match token {

@@ -4,6 +4,7 @@
 //! functions of these modules are safe to call in any process that runs code of fetchq.
 
 pub mod acl;
+mod allocator;
 pub mod append;
 mod array;
 pub mod call;
@@ -21,6 +22,7 @@ pub mod index_look;
 pub mod index_walk;
 pub mod invalidation;
 pub mod json;
+pub mod memory;
 pub mod notify;
 pub mod operators;
 pub mod passing_error;

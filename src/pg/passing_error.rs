@@ -18,6 +18,8 @@ use std::panic::AssertUnwindSafe;
 use pgrx::pg_sys::panic::{CaughtError, ErrorReport, ErrorReportWithLevel};
 use pgrx::{PgSqlErrorCode, pg_sys};
 
+use crate::pg::memory;
+
 unsafe extern "C-unwind" {
     // From `utils/elog.h`. The bindings of pgrx leave these functions out, or guard them, which
     // is not possible while the server handles an error.
@@ -171,6 +173,7 @@ unsafe extern "C-unwind" fn remember(slot: *mut c_void) {
     // SAFETY: `keep` has put the address of its variable here, and removes it from the stack
     // before the variable goes out of scope.
     unsafe {
+        memory::free_for_error();
         if let Some(mut raised) = Raised::current() {
             raised.remove_own_statement();
             *(slot as *mut Option<Raised>) = Some(raised);

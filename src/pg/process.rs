@@ -13,7 +13,7 @@ use pgrx::{PgTryBuilder, pg_sys};
 
 use crate::error;
 use crate::pg::process_settings::ServerSettings;
-use crate::pg::{catalog, errno, session, version};
+use crate::pg::{catalog, errno, memory, session, version};
 
 /// The latch of a process in shared memory, which wakes the process from `sleep`.
 pub struct Latch(AtomicPtr<pg_sys::Latch>);
@@ -249,13 +249,13 @@ pub fn sleep(time: Duration) {
 /// Raises the ERROR of a cancel, or of the end of the session.
 pub fn sleep_in_session(time: Duration) {
     sleep(time);
-    pgrx::check_for_interrupts!();
+    check_for_interrupts();
 }
 
-/// Raises the ERROR of a cancel, or of the end of the session, if one is pending. Long loops that
-/// read no rows call it.
+/// Raises the ERROR of a cancel, or of the end of the session, if one is pending, and that of memory
+/// that was used up. Long loops that read no rows call it.
 pub fn check_for_interrupts() {
-    pgrx::check_for_interrupts!();
+    memory::check_for_interrupts();
 }
 
 /// Ends the process. With `again`, the postmaster starts a launcher again.
@@ -298,12 +298,18 @@ pub fn transaction<R>(work: impl FnOnce() -> R) -> Result<R, String> {
 
 /// Runs `work`, which reads no table of fetchq, as [`transaction`] does.
 pub fn transaction_with_any_catalog<R>(work: impl FnOnce() -> R) -> Result<R, String> {
+    memory::watch(|| transaction_watched(work))
+}
+
+fn transaction_watched<R>(work: impl FnOnce() -> R) -> Result<R, String> {
+    let _work = memory::Work::begin();
     // SAFETY: This is what PostgreSQL's own background processes do: they begin a transaction
     // and take a snapshot, and after an ERROR they abort the transaction.
     unsafe {
         pg_sys::SetCurrentStatementStartTimestamp();
         pg_sys::StartTransactionCommand();
         PgTryBuilder::new(AssertUnwindSafe(|| {
+            error::raise(memory::require());
             // The launcher has no database.
             if pg_sys::MyDatabaseId != pg_sys::InvalidOid {
                 catalog::lock_extension();

@@ -4,6 +4,7 @@ use pgrx::{PgMemoryContexts, pg_sys};
 
 use crate::pg::call::{Call, Reply};
 use crate::pg::json::Jsonb;
+use crate::pg::memory;
 use crate::pg::spi::{self, Rows};
 use crate::pg::value::Arg;
 
@@ -151,7 +152,7 @@ impl RowSink {
     /// `values` has one value for each declared column that `begin_with` does not fill.
     pub fn push(&mut self, values: &[Arg]) {
         // A result may be long: a cancel, a timeout or a shutdown must end it.
-        pgrx::check_for_interrupts!();
+        memory::check_for_interrupts();
         let RowStore { tuples, desc } = self.store();
         let values = || self.first_column.iter().chain(values);
         let mut datums: Vec<pg_sys::Datum> = values().map(Arg::datum).collect();

@@ -8,6 +8,7 @@ use std::marker::PhantomData;
 
 use pgrx::{FromDatum, IntoDatum, pg_sys};
 
+use crate::pg::memory;
 use crate::pg::role::ActingAsOwner;
 use crate::pg::snapshot::Snapshot;
 use crate::pg::text::c_string;
@@ -240,13 +241,16 @@ pub struct Rows<'spi> {
 impl Rows<'_> {
     unsafe fn take() -> Self {
         // SAFETY: The SPI call before this one has set both variables.
-        unsafe {
+        let rows = unsafe {
             Self {
                 table: pg_sys::SPI_tuptable,
                 affected: pg_sys::SPI_processed,
                 _spi: PhantomData,
             }
-        }
+        };
+        // The callers make lists of what they read.
+        memory::provide_for_rows(rows.len());
+        rows
     }
 
     /// Returns the number of rows that the statement inserted, updated, deleted or returned.

@@ -4,6 +4,9 @@ use std::sync::OnceLock;
 
 use pgrx::pg_sys;
 
+use crate::error;
+use crate::pg::memory;
+
 /// The state in which a callback finds a transaction that ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
@@ -72,7 +75,13 @@ unsafe extern "C-unwind" fn call_on_end(
         _ => return,
     };
     if let Some(function) = ON_END.get() {
-        function(end);
+        memory::watch(|| {
+            // After this event no ERROR can be raised.
+            if end == End::Committing {
+                error::raise(memory::require_again());
+            }
+            function(end);
+        });
     }
 }
 

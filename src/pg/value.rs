@@ -2,6 +2,8 @@
 
 use pgrx::{FromDatum, IntoDatum, pg_sys};
 
+use crate::pg::memory;
+
 /// A value that is bound to a parameter or put into a result column.
 #[derive(Clone, Copy)]
 pub struct Arg {
@@ -42,13 +44,15 @@ impl Arg {
         self.datum.unwrap_or(pg_sys::Datum::from(0))
     }
 
-    /// Returns the text of a `text` or a `varchar`. None for NULL and for another type.
+    /// Returns the text of a `text` or a `varchar`. None for NULL and for another type. Raises an ERROR
+    /// (`Error::OutOfMemory`).
     pub fn text(&self) -> Option<String> {
         let is_text = matches!(self.oid, pg_sys::TEXTOID | pg_sys::VARCHAROID);
         // SAFETY: A value of these types is a varlena with text in the encoding of the server.
-        self.datum
-            .filter(|_| is_text)
-            .and_then(|datum| unsafe { String::from_datum(datum, false) })
+        self.datum.filter(|_| is_text).and_then(|datum| unsafe {
+            memory::provide_or_raise(0, pgrx::varsize_any(datum.cast_mut_ptr()));
+            String::from_datum(datum, false)
+        })
     }
 
     /// Returns whether the value is NULL.

@@ -21,7 +21,10 @@ use crate::store::{cap, ordering_setup, queue_places, queue_tables, rate, retent
 ///
 /// Fails with `Invalid`, which names the key, the value, and what the value must be.
 pub fn parse(settings: Jsonb) -> Result<Changes> {
-    Ok(queue_settings::parse(&settings.to_text(), is_valid)?)
+    Ok(queue_settings::parse(
+        &settings.to_short_text("settings")?,
+        is_valid,
+    )?)
 }
 
 /// The longest interval of a setting, in microseconds: 1000 years. A point in time that is that

@@ -172,10 +172,22 @@ impl Cluster {
     }
 
     pub fn start(&self) {
+        self.start_by(&mut bin("pg_ctl"));
+    }
+
+    /// Starts the server under `ulimit -v`, a bound on the memory of each of its processes.
+    pub fn start_within(&self, kilobytes: u32) {
+        let pg_ctl = format!("{}/pg_ctl", var("FETCHQ_PG_BINDIR"));
+        let mut command = as_server_user("bash");
+        command.args(["-c", "ulimit -v \"$1\"; shift; exec \"$@\"", "_"]);
+        self.start_by(command.arg(kilobytes.to_string()).arg(pg_ctl));
+    }
+
+    fn start_by(&self, pg_ctl: &mut Command) {
         // The server would keep pipes open, and the test would wait for their end.
         // With RUST_BACKTRACE in its environment, as an operator may have it, no error that is sent
         // to a client has a backtrace.
-        let status = bin("pg_ctl")
+        let status = pg_ctl
             .env("RUST_BACKTRACE", "1")
             .args(["start", "-w", "-t", "60", "-s", "-D"])
             .arg(self.data())
@@ -240,6 +252,11 @@ impl Cluster {
     /// Sends a signal to a process of the cluster, by its name without SIG.
     pub fn signal(&self, pid: u32, name: &str) {
         run(as_server_user("kill").args(["-s", name, &pid.to_string()]));
+    }
+
+    /// Sets how much memory a process of the cluster can have: a number of bytes, or `unlimited`.
+    pub fn limit_memory(&self, pid: &str, bytes: &str) {
+        run(as_server_user("prlimit").args(["--pid", pid, &format!("--as={bytes}:")]));
     }
 
     /// Like [`Self::kill`], for a process that may have ended already.

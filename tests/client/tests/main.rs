@@ -36,6 +36,7 @@ mod names;
 mod notifications;
 mod nulls;
 mod operators;
+mod out_of_memory;
 mod outbox;
 mod places;
 mod plans;

@@ -1,0 +1,342 @@
+//! Memory is used up: by large lists in a server under `ulimit -v`, and by others, so that a call gets
+//! no more from the system. Each call ends in a result or in an ERROR, and no process of the server
+//! crashes. In Rust a failed allocation aborts the process, and with it the whole server.
+
+use fetchq_client_tests::{
+    Cluster, Function, LAUNCHER, Server, Session, Value, WORKER, calls, counters_are_exact,
+    functions, prepare_calls, prepare_queue, process_id, wait_until, with_worker, worker_comes,
+};
+use tokio_postgres::types::Type;
+
+/// The lengths of the lists; `fetchq` refuses the longest.
+const LENGTHS: [usize; 3] = [50_000, 700_000, 1_500_000];
+
+/// Lists of each type, in rows by their length. The longest has texts only, to save time.
+const MAKE_LISTS: &str = "
+    create table public.lists (n int, texts text[], ints int[], jsons jsonb[], docs jsonb, documents text);
+    alter table public.lists alter texts set storage external, alter docs set storage external;
+    insert into public.lists
+    select n, array_agg('subject-number-' || i), array_agg(1), array_agg('{\"a\": 1}'::jsonb),
+        jsonb_agg(jsonb_build_object('subject', 's' || i, 'action', 'drop')),
+        string_agg('(''s' || i || ''', 0, ''{}'', {DATA})', ',')
+    from unnest(array[50000, 700000]) n, generate_series(1, n) i group by n;
+    insert into public.lists (n, texts) select 1500000, array_agg('subject-number-' || i)
+    from generate_series(1, 1500000) i;
+    update public.lists set ints = array_fill(1, array[n]), jsons = array_fill('1'::jsonb, array[n]),
+        docs = (select jsonb_agg(i) from generate_series(1, n) i), documents = repeat('(''s'', 0, ''{}'', {DATA}),', n)
+    where n = 1500000";
+
+/// The column of `lists` for an argument. None: the argument is no list.
+fn column(name: &str, ty: &Type) -> Option<&'static str> {
+    match *ty {
+        Type::TEXT_ARRAY => Some("texts"),
+        Type::INT4_ARRAY => Some("ints"),
+        Type::JSONB_ARRAY => Some("jsons"),
+        Type::JSONB => Some("docs"),
+        Type::TEXT if name == "documents" => Some("documents"),
+        _ if matches!(ty.kind(), tokio_postgres::types::Kind::Array(_)) => {
+            panic!("a list of {ty}: add a column to `lists`")
+        }
+        _ => None,
+    }
+}
+
+/// Whether a call has ended as it should. The connection is lost when a process has ended.
+fn is_end<T>(result: &Result<T, tokio_postgres::Error>) -> bool {
+    match result {
+        Ok(_) => true,
+        Err(e) => e.as_db_error().is_some_and(|e| e.severity() == "ERROR"),
+    }
+}
+
+/// The lines of the log of a server that has crashed.
+fn crashes(cluster: &Cluster) -> Vec<String> {
+    let of_crash = [
+        "terminated by signal",
+        "PANIC:",
+        "TRAP:",
+        "memory allocation of",
+        "FATAL:  out of memory",
+    ];
+    let lines = cluster.log_lines().into_iter();
+    lines
+        .filter(|line| of_crash.iter().any(|text| line.contains(text)))
+        .collect()
+}
+
+async fn works(server: &Server, queue: &str) {
+    let mut session = server.connect_when_up("postgres").await;
+    session
+        .sql(&format!("select fetchq.doc_put('{queue}', 'at the end')"))
+        .await;
+    let picked = format!("select subject from fetchq.doc_lease('{queue}', 1000)");
+    assert!(session.column(&picked).await.contains(&"at the end".into()));
+    let complete = format!("select fetchq.doc_complete('{queue}', 'at the end')");
+    assert_eq!(session.text(&complete).await, "1");
+    counters_are_exact(&mut session, queue).await;
+}
+
+/// Calls a function with lists of this length for the arguments at these positions.
+async fn call(
+    session: &Session,
+    function: &Function,
+    lists: &[usize],
+    n: usize,
+) -> Result<Vec<tokio_postgres::Row>, tokio_postgres::Error> {
+    let mut values = Vec::new();
+    let mut types = Vec::new();
+    let mut places = Vec::new();
+    for (at, (argument, value)) in function.arguments.iter().zip(function.valid()).enumerate() {
+        match column(&argument.name, &argument.ty).filter(|_| lists.contains(&at)) {
+            Some(column) => {
+                places.push(format!("(select {column} from public.lists where n = {n})"))
+            }
+            None => {
+                values.push(value);
+                types.push(argument.ty.clone());
+                places.push(format!("${}", values.len()));
+            }
+        }
+    }
+    let sql = format!(
+        "select count(*) from fetchq.{}({})",
+        function.name,
+        places.join(", ")
+    );
+    let statement = session.prepare_typed(&sql, &types).await?;
+    Function::call(session, &statement, &values).await
+}
+
+/// Each function with a list, one argument after the other and all at once.
+async fn call_with_lists(server: &Server, functions: &[Function], limit: u32) -> Vec<String> {
+    let mut wrong = Vec::new();
+    let mut session = server.connect_when_up("postgres").await;
+    for function in functions {
+        let of_lists: Vec<usize> = (0..function.arguments.len())
+            .filter(|at| {
+                let argument = &function.arguments[*at];
+                column(&argument.name, &argument.ty).is_some()
+            })
+            .collect();
+        let mut cases: Vec<Vec<usize>> = of_lists.iter().map(|at| vec![*at]).collect();
+        if of_lists.len() > 1 {
+            cases.push(of_lists.clone());
+        }
+        for (lists, n) in cases.iter().flat_map(|lists| LENGTHS.map(|n| (lists, n))) {
+            let begun = session.batch_execute("begin").await;
+            let result = call(&session, function, lists, n).await;
+            let is_open = session.batch_execute("rollback").await.is_ok();
+            if begun.is_err() || !is_end(&result) || !is_open {
+                let signature = function.signature();
+                wrong.push(format!(
+                    "{signature}, arguments {lists:?} of {n}, {limit} kB: {result:?}"
+                ));
+                session = server.connect_when_up("postgres").await;
+            }
+        }
+    }
+    // What a driver passes.
+    let texts = Value::Texts((0..LENGTHS[1]).map(|i| format!("q{i}")).collect());
+    let result = session.query("call fetchq.queue_wait($1)", &[&texts]).await;
+    if !is_end(&result) {
+        wrong.push(format!("queue_wait, {limit} kB: {result:?}"));
+    }
+    wrong
+}
+
+#[tokio::test]
+async fn a_large_list_under_a_limit_of_memory_ends_in_a_result_or_an_error() {
+    let cluster = Cluster::new("lists", "fsync = off\nlog_min_messages = error");
+    cluster.start();
+    let server = cluster.server();
+    let session = server.connect("postgres").await;
+    session.sql("create extension fetchq").await;
+    prepare_queue(&session).await;
+    session.sql(MAKE_LISTS).await;
+    let all = functions(&session).await;
+    drop(session);
+    cluster.stop("fast");
+    let mut wrong = Vec::new();
+    for limit in [840_000, 640_000, 480_000, 360_000] {
+        cluster.start_within(limit);
+        wrong.extend(call_with_lists(&server, &all, limit).await);
+        cluster.stop("fast");
+    }
+    cluster.start();
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    let crashes = crashes(&cluster);
+    assert!(crashes.is_empty(), "{}", crashes.join("\n"));
+    works(&server, "q").await;
+}
+
+#[tokio::test]
+async fn a_list_of_more_than_a_million_elements_is_refused() {
+    let cluster = Cluster::new("long_lists", "fsync = off");
+    cluster.start();
+    let session = cluster.server().connect("postgres").await;
+    session
+        .sql("create extension fetchq; select fetchq.queue_create('q')")
+        .await;
+    for (call, state) in [
+        (
+            "doc_drop_many('q', array_fill('s'::text, array[1000000]))",
+            "55000",
+        ),
+        (
+            "doc_drop_many('q', array_fill('s'::text, array[1000001]))",
+            "54000",
+        ),
+        (
+            "doc_append_many('q', array_fill('1'::jsonb, array[1000001]))",
+            "54000",
+        ),
+        (
+            "doc_put_many('q', (select jsonb_agg(i) from generate_series(1, 1000001) i))",
+            "54000",
+        ),
+        (
+            "docs_settle('q', (select jsonb_agg(i) from generate_series(1, 1000001) i))",
+            "54000",
+        ),
+        (
+            "doc_push('q', 0, now(), repeat('(''s'', 0, ''{}'', {DATA}),', 1000001))",
+            "54000",
+        ),
+        (
+            "docs_list('q', jsonb_build_object('status', repeat('x', 1000001)))",
+            "54000",
+        ),
+        (
+            "queue_configure('q', jsonb_build_object('history', repeat('x', 1000001)))",
+            "54000",
+        ),
+    ] {
+        let result = session
+            .query(&format!("select count(*) from fetchq.{call}"), &[])
+            .await;
+        let found = result
+            .err()
+            .map_or_else(String::new, |e| fetchq_client_tests::state_of(&e));
+        assert_eq!(found, state, "{call}");
+    }
+}
+
+/// The memory of a process, in bytes.
+fn size(pid: &str) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("a process");
+    let line = status.lines().find(|line| line.starts_with("VmSize:"));
+    let size = line.and_then(|line| line.split_whitespace().nth(1));
+    size.expect("a size").parse::<u64>().expect("a number") * 1024
+}
+
+/// Runs a statement while the process of the session gets only so much more memory from the system, as
+/// if others had taken the rest.
+async fn squeezed(cluster: &Cluster, session: &Session, sql: &str, room: u64) -> bool {
+    let pid = session.text("select pg_backend_pid()").await;
+    cluster.limit_memory(&pid, &(size(&pid) + room).to_string());
+    let result = session.batch_execute(sql).await;
+    if !is_end(&result) {
+        eprintln!("{sql}: {result:?}");
+        return false;
+    }
+    cluster.limit_memory(&pid, "unlimited");
+    true
+}
+
+/// What is left for a process: nothing, less than what PostgreSQL asks for at once, or a little more.
+const ROOMS: [u64; 6] = [0, 40_960, 200_704, 1 << 20, 3 << 20, 6 << 20];
+
+/// A call that needs memory for a list, in a session whose process has the rest of its heap in use.
+const LIVES: [&str; 6] = [
+    "select fetchq.doc_put('q', 's' || i) from generate_series(1, 30) i",
+    "select * from fetchq.doc_append_many('q', array_fill('{\"a\": 1}'::jsonb, array[20000]))",
+    "select count(*) from fetchq.doc_lease('q', 3000)",
+    "select fetchq.doc_complete_many('q', array(select subject::text from fetchq_data.q__docs where status = 2))",
+    "select count(*) from fetchq.docs_drop('q', '{\"all\": true}', 100000)",
+    "do $$ begin for i in 1..50 loop begin perform fetchq.doc_put('q', 'x' || i); exception when out_of_memory then null; end; end loop; end $$",
+];
+
+#[tokio::test]
+async fn a_session_that_gets_no_more_memory_raises_errors() {
+    let cluster = Cluster::new("squeezed", "fsync = off\nlog_min_messages = error");
+    cluster.start();
+    let server = cluster.server();
+    let session = server.connect("postgres").await;
+    session.sql("create extension fetchq").await;
+    prepare_calls(&session).await;
+    let mut wrong = Vec::new();
+    for room in ROOMS {
+        for call in calls().iter().filter(|call| !call.is_procedure) {
+            // A session that has called before, and a new one.
+            for is_new in [false, true] {
+                let session = server.connect_when_up("postgres").await;
+                let statement = call.with_literals();
+                if !is_new {
+                    let warm = format!("begin; {statement}; rollback");
+                    if session.batch_execute(&warm).await.is_err() {
+                        session.sql("rollback").await;
+                    }
+                }
+                session.sql("begin").await;
+                if !squeezed(&cluster, &session, &statement, room).await {
+                    wrong.push(format!("{}, room {room}, new {is_new}", call.name));
+                    continue;
+                }
+                session.sql("rollback").await;
+            }
+        }
+        for sql in LIVES {
+            let session = server.connect_when_up("postgres").await;
+            if !squeezed(&cluster, &session, sql, room).await {
+                wrong.push(format!("{sql}, room {room}"));
+                continue;
+            }
+            // The same session works again.
+            session.sql("select * from fetchq.doc_lease('q')").await;
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    let crashes = crashes(&cluster);
+    assert!(crashes.is_empty(), "{}", crashes.join("\n"));
+    works(&server, "other").await;
+}
+
+#[tokio::test]
+async fn a_background_worker_that_gets_no_more_memory_goes_on_later() {
+    let cluster = with_worker("squeezed_worker", "fsync = off\nlog_min_messages = error");
+    let server = cluster.server();
+    let session = server.connect("postgres").await;
+    session
+        .sql("create extension fetchq; select fetchq.queue_create('q' || i) from generate_series(1, 30) i")
+        .await;
+    worker_comes(&session, "postgres").await;
+    for turn in 0..10u64 {
+        for kind in [WORKER, LAUNCHER] {
+            if let Some(pid) = process_id(&session, kind).await {
+                let pid = pid.to_string();
+                cluster.limit_memory(&pid, &(size(&pid) + turn % 3 * 40_960).to_string());
+            }
+        }
+        session
+            .sql(&format!(
+                "select fetchq.doc_put('q' || i, 't{turn}', next_iteration => now() + interval '100 ms') from generate_series(1, 30) i"
+            ))
+            .await;
+        tokio::time::sleep(std::time::Duration::from_millis(700)).await;
+        for kind in [WORKER, LAUNCHER] {
+            if let Some(pid) = process_id(&session, kind).await {
+                cluster.limit_memory(&pid.to_string(), "unlimited");
+            }
+        }
+    }
+    wait_until("all documents are due", async || {
+        session
+            .text("select (select count(*) from fetchq_data.q1__docs where status = 0) + (select count(*) from fetchq_data.q30__docs where status = 0)")
+            .await
+            == "0"
+    })
+    .await;
+    let crashes = crashes(&cluster);
+    assert!(crashes.is_empty(), "{}", crashes.join("\n"));
+    works(&server, "q1").await;
+}
