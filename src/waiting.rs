@@ -2,7 +2,7 @@
 //! until a document is settled, in `doc_await`.
 
 use std::rc::Rc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::domain::names::QueueName;
 use crate::error::Result;
@@ -76,15 +76,42 @@ impl Waiter {
 }
 
 /// Sleeps until a commit has woken this session, until a time in microseconds since 2000, or for an
-/// interval in microseconds.
+/// interval in microseconds. The interval ends on time though the clock is set back meanwhile.
 fn sleep_until_woken(until: i64, interval: i64, is_woken: impl Fn() -> bool) {
-    let until = until.min(time::clock() + interval);
+    let end = Instant::now() + micros(interval);
     while !is_woken() {
-        let left = until - time::clock();
-        if left <= 0 {
+        let left = end
+            .saturating_duration_since(Instant::now())
+            .min(micros(until.saturating_sub(time::clock())));
+        if left.is_zero() {
             break;
         }
-        sleep_in_session(Duration::from_micros(left.unsigned_abs()));
+        sleep_in_session(left);
+    }
+}
+
+/// A duration in microseconds; none if it is negative.
+fn micros(duration: i64) -> Duration {
+    Duration::from_micros(duration.max(0).unsigned_abs())
+}
+
+/// When a wait ends: by the clock, and on time though the clock is set back meanwhile.
+struct End {
+    /// Microseconds since 2000.
+    until: i64,
+    /// The same. None: too far away to be counted.
+    instant: Option<Instant>,
+}
+
+impl End {
+    fn at(until: i64) -> Self {
+        let left = micros(until.saturating_sub(time::clock()));
+        let instant = Instant::now().checked_add(left);
+        Self { until, instant }
+    }
+
+    fn is_over(&self) -> bool {
+        time::clock() >= self.until || self.instant.is_some_and(|end| Instant::now() >= end)
     }
 }
 
@@ -145,6 +172,7 @@ pub fn wait(
     until: i64,
 ) -> Result<Option<usize>> {
     transaction::on_exit(release_slots);
+    let end = End::at(until);
     let mut waiter = Waiter::new(version);
     let mut tables: Vec<u32> = Vec::new();
     loop {
@@ -158,7 +186,7 @@ pub fn wait(
             Ready::Queue(at) => return Ok(Some(at)),
             Ready::NotBefore(next) => next,
         };
-        if time::clock() >= until {
+        if end.is_over() {
             return Ok(None);
         }
         // Else it was the first look, or a queue was dropped and created again.
@@ -181,6 +209,7 @@ pub fn settlement(
     until: i64,
 ) -> Result<Outcome> {
     transaction::on_exit(release_slots);
+    let end = End::at(until);
     let mut registration: Option<settlements::Registration> = None;
     // As it was seen first.
     let mut document: Option<Unsettled> = None;
@@ -200,7 +229,7 @@ pub fn settlement(
             Look::Unsettled(found) => found,
         };
         transactions.commit();
-        if time::clock() >= until {
+        if end.is_over() {
             return Ok(found.outcome());
         }
         match &registration {

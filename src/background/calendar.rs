@@ -98,7 +98,11 @@ impl<'a> Calendar<'a> {
         Self {
             worker,
             read: worker.due_changes.written(),
-            swept_at,
+            // A time in the future says that the clock was set back.
+            swept_at: match swept_at > time::clock() {
+                true => i64::MIN,
+                false => swept_at,
+            },
             full_sweep_began: None,
             next_full_sweep: i64::MIN,
             due: BTreeSet::new(),

@@ -100,7 +100,15 @@ pub fn main() {
         full_logged_at: i64::MIN,
         is_board_full: false,
     };
+    let mut seen = time::clock();
     while !process::should_stop() {
+        if clock_was_set_back(&mut seen) {
+            error::log(
+                "fetchq launcher: the clock was set back, so all background workers start anew"
+                    .to_owned(),
+            );
+            break;
+        }
         if process::reload() {
             launcher.list_at = i64::MIN;
         }
@@ -119,8 +127,19 @@ pub fn main() {
         let micros = pause.clamp(MIN_PAUSE_US, LIST_INTERVAL_US);
         process::sleep(Duration::from_micros(micros.unsigned_abs()));
     }
-    // The postmaster starts the launcher again, unless it shuts down itself.
+    // The postmaster starts the launcher again after a second, unless it shuts down itself.
     process::end(true);
+}
+
+/// How far the clock must be set back for all processes to start anew: microseconds. They remember
+/// many times, and would wait until the clock has caught up; the next launcher ends those of this one.
+/// A clock that is adjusted in smaller steps delays nothing for long.
+const CLOCK_STEP_US: i64 = 1_000_000;
+
+/// Returns whether the clock was set back since it said `seen`, and remembers what it says now.
+fn clock_was_set_back(seen: &mut i64) -> bool {
+    let now = time::clock();
+    now.saturating_add(CLOCK_STEP_US) < std::mem::replace(seen, now)
 }
 
 fn release_slot() {

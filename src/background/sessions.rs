@@ -22,6 +22,9 @@ const IDLE_SCAN_INTERVAL_US: i64 = 1_000_000;
 /// How long a queue waits at least after a failure: microseconds.
 const MIN_PAUSE_US: i64 = 10_000_000;
 
+/// The longest wait that is taken over from an earlier process: microseconds.
+const MAX_PAUSE_US: i64 = 120_000_000;
+
 /// The bound sessions of a database, as its background worker follows them. Times are in
 /// microseconds since 2000.
 pub struct Sessions {
@@ -95,7 +98,11 @@ impl Sessions {
         let waits = process::transaction(|| runner::session_waits(&names));
         match waits {
             Ok(waits) => {
-                self.waits.extend(waits);
+                // They were written by a clock that may have been set back.
+                let latest = time::clock() + MAX_PAUSE_US;
+                let waits = waits.into_iter();
+                self.waits
+                    .extend(waits.map(|(name, until)| (name, until.min(latest))));
                 self.has_read_waits = true;
             }
             Err(message) => log_failure(message),

@@ -5,6 +5,16 @@
 //! it is greater than the number that the document had before, so that a clock that was set back
 //! does no harm.
 //!
+//! Where a document has a number that is ahead of the clock, the clock says nothing: the document
+//! came from a server that was promoted, or the clock was set back. The next number cannot be made
+//! of what is stored alone either. A crash or a failover can lose a lease, and with it the number
+//! that was made, and the next pick finds what the first one has found. So such a number is a
+//! random step above the stored one.
+//!
+//! The server remembers the last number that it gave, so it makes one such step and counts on from
+//! there. It makes another one only for a number that it did not give and that is above all its
+//! own. So the steps do not add up, and numbers remain far below the greatest one.
+//!
 //! A failover may lose a lease, and with it the number that the document had. The new primary has
 //! another clock, which may be behind, so that the clock alone might give the number of the lost lease
 //! once more. Each promotion begins a new timeline, and the numbers of each timeline are a day ahead of
@@ -34,9 +44,20 @@ pub fn by_clock(now: i64, timeline: u32) -> i64 {
         .clamp(1, MAX)
 }
 
+/// The longest step above a number that the clock has not reached: 72 minutes, in microseconds. So the
+/// chance that a step leads to a number that was lost is one in four billion.
+pub const MAX_STEP: i64 = 1 << 32;
+
+/// The longest of these steps where the processes of the server do not know each other's numbers, so
+/// that each of them makes its own steps: a second. They may add up. No crash loses a lease there.
+pub const MAX_LONE_STEP: i64 = 1 << 20;
+
+/// The greatest number that says something. A greater one was written by hand, or the steps have come
+/// this far; the numbers begin again with the clock then.
+const LIMIT: i64 = MAX - MAX_STEP;
+
 /// The number after `last`, the last one that was given, that is at least `least`.
 pub fn next(last: i64, least: i64) -> i64 {
-    // Only a number that was written by hand can bring a server as far as MAX.
     if last >= MAX {
         least
     } else {
@@ -44,18 +65,29 @@ pub fn next(last: i64, least: i64) -> i64 {
     }
 }
 
-/// Returns whether a document that had the number `previous` can get `number`. A previous number
-/// from `MAX` on was written by hand: no pick makes it, and it says nothing.
-pub fn is_above(number: i64, previous: i64) -> bool {
-    number > previous || previous >= MAX && number != previous
+/// The number after `last`, the last one that was given, for documents that had numbers up to
+/// `previous`, which the clock has not reached. `step` is random, from 1 to `MAX_STEP`.
+pub fn next_above(last: i64, previous: i64, step: i64) -> i64 {
+    // This server has given `previous`, or has made a step above it.
+    if (previous..MAX).contains(&last) {
+        last + 1
+    } else if previous <= LIMIT {
+        previous + step
+    } else {
+        step
+    }
 }
 
-/// The least number that documents with these previous numbers can get, and that is at least
-/// `number`.
-pub fn above(number: i64, previous: impl Iterator<Item = i64>) -> i64 {
+/// Returns whether a document that had the number `previous` can get `number`.
+pub fn is_above(number: i64, previous: i64) -> bool {
+    number > previous || previous > LIMIT && number != previous
+}
+
+/// The greatest of the numbers that documents had before and that keep them from getting `number`.
+pub fn obstacle(number: i64, previous: impl Iterator<Item = i64>) -> Option<i64> {
     previous
-        .filter(|previous| *previous < MAX)
-        .fold(number, |number, previous| number.max(previous + 1))
+        .filter(|previous| !is_above(number, *previous))
+        .max()
 }
 
 #[cfg(test)]
@@ -106,22 +138,103 @@ mod tests {
         assert!(next(0, by_clock(0, 1)) > 0);
     }
 
+    /// A server, from its start on: what it remembers, and the random numbers that it draws.
+    struct Server {
+        last: i64,
+        step: i64,
+        steps: u32,
+    }
+
+    impl Server {
+        fn starts(step: i64) -> Self {
+            let (last, steps) = (0, 0);
+            Self { last, step, steps }
+        }
+
+        /// Leases a document that had the number `previous` at a time by the clock.
+        fn lease(&mut self, now: i64, previous: i64) -> i64 {
+            self.last = next(self.last, by_clock(now, 1));
+            if let Some(previous) = obstacle(self.last, [previous].into_iter()) {
+                self.steps += u32::from(previous > self.last);
+                self.last = next_above(self.last, previous, self.step);
+            }
+            self.last
+        }
+    }
+
+    /// The clock of both servers says the same, and both find the same documents: the second one is
+    /// the first one after a crash, or the standby that has taken its place.
     #[test]
-    fn a_number_is_above_all_previous_ones() {
-        assert_eq!(above(100, [5, 99].into_iter()), 100);
-        assert_eq!(above(100, [5, 100, 70].into_iter()), 101);
-        assert_eq!(above(100, [1 << 40, 3].into_iter()), (1 << 40) + 1);
-        assert_eq!(above(100, std::iter::empty()), 100);
+    fn a_number_that_a_crash_has_lost_is_not_made_again() {
+        let now = 26 * 366 * DAY_US;
+        let ahead = by_clock(now, 1) + 3 * DAY_US;
+        let stored = [ahead, 0, ahead + 500, ahead - DAY_US, 0, ahead + DAY_US];
+        let leases = |step| {
+            let mut server = Server::starts(step);
+            stored.map(|previous| {
+                let number = server.lease(now, previous);
+                assert!(number > previous);
+                number
+            })
+        };
+        let (lost, again) = (leases(70_000_001), leases(2_345_678));
+        for (lost, again) in lost.iter().zip(again) {
+            assert_ne!(*lost, again);
+        }
+        // Without a step they would be the same.
+        assert_eq!(leases(1), leases(1));
+    }
+
+    #[test]
+    fn the_steps_of_a_server_do_not_add_up() {
+        let now = 26 * 366 * DAY_US;
+        let ahead = by_clock(now, 1) + 3 * DAY_US;
+        let mut server = Server::starts(MAX_STEP);
+        let mut numbers: Vec<i64> = (0..1000).map(|i| ahead + i).collect();
+        for _ in 0..100 {
+            for number in &mut numbers {
+                let given = server.lease(now, *number);
+                assert!(given > *number);
+                *number = given;
+            }
+        }
+        assert_eq!(server.steps, 1);
+        assert_eq!(server.last, ahead + MAX_STEP + 99_999);
+        // Those that the server has not given, and that are above its own, need another one.
+        server.lease(now, server.last + DAY_US);
+        assert_eq!(server.steps, 2);
+    }
+
+    #[test]
+    fn a_step_leads_above_what_was_stored_and_what_was_given() {
+        assert_eq!(next_above(0, 100, 1), 101);
+        assert_eq!(next_above(0, 100, MAX_STEP), 100 + MAX_STEP);
+        assert_eq!(next_above(99, 100, 50), 150);
+        assert_eq!(next_above(100, 100, 50), 101);
+        assert_eq!(next_above(500, 100, 50), 501);
+        assert_eq!(next_above(0, LIMIT, MAX_STEP), MAX);
+        assert_eq!(next_above(MAX, 100, 50), 150);
+        assert_eq!(obstacle(70, [5, 100, 70].into_iter()), Some(100));
+        assert_eq!(obstacle(70, [5, 70].into_iter()), Some(70));
+        assert_eq!(obstacle(101, [5, 100, 70].into_iter()), None);
+        assert_eq!(obstacle(1, std::iter::empty()), None);
     }
 
     #[test]
     fn a_number_that_no_pick_makes_is_not_passed_on() {
-        for absurd in [MAX, MAX + 1, i64::MAX] {
-            assert_eq!(above(100, [absurd].into_iter()), 100);
+        for absurd in [LIMIT + 1, MAX - 1, MAX, MAX + 1, i64::MAX] {
+            assert_eq!(obstacle(100, [absurd, 7].into_iter()), None);
             assert!(is_above(100, absurd));
             assert!(!is_above(absurd, absurd));
+            for last in [0, absurd - 1, absurd, MAX] {
+                let number = next_above(last, absurd, 5);
+                assert!(
+                    number <= MAX && is_above(number, absurd),
+                    "{number} {absurd}"
+                );
+            }
         }
-        assert_eq!(above(100, [MAX - 1].into_iter()), MAX);
+        assert_eq!(obstacle(100, [LIMIT].into_iter()), Some(LIMIT));
         assert_eq!(next(MAX, 100), 100);
     }
 }

@@ -73,7 +73,7 @@ impl Bucket {
                 group.last_used.store(now, Ordering::Relaxed);
                 Known::Levels(group.views())
             }
-            Phase::Overflow if now < group.overflow_until => Known::Nothing,
+            Phase::Overflow if group.is_overflow_recent(now) => Known::Nothing,
             _ => Known::Unknown,
         }
     }

@@ -254,6 +254,13 @@ impl Group {
         true
     }
 
+    /// Returns whether the group had too many levels a moment ago. A later time than that of an
+    /// overflow now was written before the clock was set back.
+    pub fn is_overflow_recent(&self, now: i64) -> bool {
+        (now..=now.saturating_add(OVERFLOW_RETRY_US)).contains(&self.overflow_until)
+            && now != self.overflow_until
+    }
+
     /// Records that the group has too many levels. `now` is in microseconds since 2000.
     pub fn overflow(&mut self, now: i64) {
         self.phase = Phase::Overflow;

@@ -4,7 +4,6 @@
 
 use std::sync::atomic::{AtomicI64, AtomicU32, Ordering};
 
-use crate::domain::lease_number;
 use crate::pg::control_file;
 use crate::pg::shared::{Area, Content, Place};
 use crate::pg::{session, time};
@@ -115,13 +114,14 @@ impl Board {
         );
     }
 
-    /// Returns a lease number that is at least `least`, and greater than the last one.
-    pub fn next_lease_number(&self, least: i64) -> i64 {
-        let next = |last| Some(lease_number::next(last, least));
+    /// Returns the lease number that `next` makes of the last one.
+    pub fn next_lease_number(&self, next: impl Fn(i64) -> i64) -> i64 {
         let last = self
             .lease_number
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, next);
-        lease_number::next(last.unwrap_or_default(), least)
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |last| {
+                Some(next(last))
+            });
+        next(last.unwrap_or_default())
     }
 
     /// Returns the number of a launcher that starts. No earlier launcher had it.

@@ -116,6 +116,8 @@ create table fetchq.jobs (
     last_iteration timestamptz,
     settings jsonb default '{}',
     payload jsonb default '{}',
+    -- When fetchq has written next_iteration. A time in the future shows that the clock was set back.
+    planned_at timestamptz default pg_catalog.now(),
     unique (task, queue)
 );
 -- Jobs are claimed in this order. Their rows are updated every few seconds, so half of each page is
@@ -125,6 +127,8 @@ create index jobs_due_idx on fetchq.jobs (next_iteration, attempts);
 -- are due, not when the job is, and there is only one job of the pack.
 create index jobs_others_idx on fetchq.jobs (next_iteration, attempts)
 where task <> 'mnt' and task <> 'lgp';
+-- To find those that were planned before the clock was set back.
+create index jobs_planned_idx on fetchq.jobs (planned_at);
 alter table fetchq.jobs set (fillfactor = 50);
 comment on table fetchq.jobs is
     'Maintenance jobs: mnt, sts, cmp and drp for each queue, and one lgp';

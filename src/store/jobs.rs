@@ -1,7 +1,7 @@
 //! The rows of `fetchq.jobs`, the maintenance jobs: claiming, failing and rescheduling them.
 
 use crate::pg::spi::{self, Rows};
-use crate::pg::time::Interval;
+use crate::pg::time::{self, Interval};
 use crate::pg::value::Arg;
 use crate::store::rights::{Right, Scope};
 
@@ -29,10 +29,33 @@ fn job(rows: &Rows, row: usize, settings: i32) -> Option<Job> {
     })
 }
 
+/// Jobs that were planned later than this after now were planned before the clock was set back, or on a
+/// server whose clock was ahead: microseconds. Another session may have planned jobs a moment after
+/// this one read the clock.
+const CLOCK_TOLERANCE_US: i64 = 1_000_000;
+
+// $1: the time by the clock, $2: the same with the tolerance. Index: jobs_planned_idx, a range that
+// begins in the future and is empty nearly always.
+const FOLLOW_CLOCK: &str = "update fetchq.jobs set
+        next_iteration = next_iteration {-} (planned_at {-} $1), planned_at = $1
+    where id {=} any (array(
+        select id from fetchq.jobs where planned_at {>} $2 order by id for update skip locked))";
+
+/// Moves the times of jobs that were planned before the clock was set back, so that they are as far
+/// away as they were then. Otherwise nothing would run until the clock has caught up. What an
+/// operator has put off remains put off: to have its own time is the mark of such a job.
+fn follow_clock() {
+    let now = time::clock();
+    let latest = now.saturating_add(CLOCK_TOLERANCE_US);
+    spi::connect(|spi| {
+        spi.once(FOLLOW_CLOCK, &[Arg::timestamp(now), Arg::timestamp(latest)]);
+    });
+}
+
 // A job that is running, or whose session has ended, is hidden until next_iteration. Each
 // attempt that did not finish doubles that time, up to 8 times.
 const CLAIM: &str = "update fetchq.jobs j set
-        next_iteration = pg_catalog.now() {+} ($1 {*} pg_catalog.power(2, least(j.attempts, 3))),
+        next_iteration = pg_catalog.now() {+} ($1 {*} pg_catalog.power(2, least(j.attempts, 3))), planned_at = pg_catalog.now(),
         attempts = least(j.attempts {+} 1, 1000000)
     where j.id {=} any (array(
         select id from fetchq.jobs
@@ -46,6 +69,7 @@ const CLAIM: &str = "update fetchq.jobs j set
 /// Claims up to `limit` due jobs for `duration`, of queues that the caller manages. `read` gets the
 /// rows of the table; its result is returned.
 pub fn claim<R>(duration: Interval, limit: i32, read: impl FnOnce(&Rows) -> R) -> R {
+    follow_clock();
     let [is_everything, queues] = Scope::of(Right::Manage).args();
     spi::connect(|spi| {
         let limit = Arg::from(i64::from(limit));
@@ -86,7 +110,7 @@ impl Kind {
 
 // One job at a time: each is a transaction of its own.
 const CLAIM_ONE: &str = "update fetchq.jobs j set
-        next_iteration = pg_catalog.now() {+} ($1 {*} pg_catalog.power(2, least(j.attempts, 3))),
+        next_iteration = pg_catalog.now() {+} ($1 {*} pg_catalog.power(2, least(j.attempts, 3))), planned_at = pg_catalog.now(),
         attempts = least(j.attempts {+} 1, 1000000)
     where j.id {=} (
         select id from fetchq.jobs
@@ -98,6 +122,7 @@ const CLAIM_ONE: &str = "update fetchq.jobs j set
 
 /// Claims a due job of a kind for `duration`. None when none is due.
 pub fn claim_one(kind: Kind, duration: Interval) -> Option<Job> {
+    follow_clock();
     spi::connect(|spi| {
         let sql = CLAIM_ONE.replace("{condition}", kind.condition());
         let rows = spi.once(&sql, &[duration.arg()]);
@@ -124,7 +149,9 @@ pub fn next(kind: Kind) -> Option<i64> {
 }
 
 // Index: the unique one of (task, queue).
-const GET_MAINTENANCE: &str = "select id, next_iteration, settings, attempts,
+const GET_MAINTENANCE: &str = "select id,
+        -- As far away as when it was planned, though the clock was set back; see follow_clock().
+        next_iteration {-} greatest(planned_at {-} $2, interval '0'), settings, attempts,
         (payload {->} 'waits' {->} 'kills' {->>} 'failures')::pg_catalog.int4,
         (payload {->} 'waits' {->} 'kills' {->>} 'until')::pg_catalog.timestamptz
     from fetchq.jobs where task {=} 'mnt' and queue {=} $1";
@@ -144,7 +171,10 @@ pub struct Maintenance {
 /// The job `mnt` of a queue. None when there is none.
 pub fn maintenance_of(queue: &str) -> Option<Maintenance> {
     spi::connect(|spi| {
-        let rows = spi.once(GET_MAINTENANCE, &[Arg::from(queue)]);
+        let rows = spi.once(
+            GET_MAINTENANCE,
+            &[Arg::from(queue), Arg::timestamp(time::now())],
+        );
         if rows.is_empty() {
             return None;
         }
@@ -184,8 +214,8 @@ pub fn count_failure(id: i32) {
     });
 }
 
-const EXTEND: &str =
-    "update fetchq.jobs set next_iteration = pg_catalog.now() {+} $2 where id {=} $1";
+const EXTEND: &str = "update fetchq.jobs
+    set next_iteration = pg_catalog.now() {+} $2, planned_at = pg_catalog.now() where id {=} $1";
 
 /// Hides a claimed job from other sessions for `duration` from now on.
 pub fn extend(id: i32, duration: Interval) {
@@ -197,7 +227,7 @@ pub fn extend(id: i32, duration: Interval) {
 const BACK_OFF: &str = "update fetchq.jobs
     set next_iteration = pg_catalog.now() {+} greatest($2,
         least($2 {*} pg_catalog.power(2, least(attempts, 20)), interval '1 hour'),
-        $3 {*} interval '1 microsecond'),
+        $3 {*} interval '1 microsecond'), planned_at = pg_catalog.now(),
         payload = coalesce(payload, '{}') {||} pg_catalog.jsonb_build_object('error', $4)
     where id {=} $1";
 
@@ -216,7 +246,7 @@ pub fn back_off(id: i32, delay: Interval, pause: i64, message: &str) {
     });
 }
 
-const RESCHEDULE: &str = "update fetchq.jobs set next_iteration = pg_catalog.now() {+} $2,
+const RESCHEDULE: &str = "update fetchq.jobs set next_iteration = pg_catalog.now() {+} $2, planned_at = pg_catalog.now(),
         last_iteration = pg_catalog.now(), iterations = iterations {+} 1, attempts = 0,
         -- A part that waits still fails.
         payload = (payload {-} 'error') {||} pg_catalog.jsonb_strip_nulls(pg_catalog.jsonb_build_object('error', coalesce(
@@ -346,7 +376,8 @@ pub fn reschedule(id: i32, delay: Interval) -> bool {
     })
 }
 
-const MAKE_DUE: &str = "update fetchq.jobs set next_iteration = pg_catalog.now()
+const MAKE_DUE: &str =
+    "update fetchq.jobs set next_iteration = pg_catalog.now(), planned_at = pg_catalog.now()
     where id {=} any (array(
         select id from fetchq.jobs where queue {<>} '*' and ($1 or queue {=} any ($2))
         order by id for update skip locked))";
@@ -369,7 +400,7 @@ pub fn queue_of(id: i32) -> Option<String> {
 }
 
 const RESTART: &str = "update fetchq.jobs set attempts = 0, iterations = 0,
-        next_iteration = pg_catalog.now(), last_iteration = null
+        next_iteration = pg_catalog.now(), planned_at = pg_catalog.now(), last_iteration = null
     where queue {=} $1";
 
 /// Resets the jobs of a queue, and makes them due.

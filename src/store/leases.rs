@@ -8,26 +8,47 @@ use pgrx::pg_sys::TransactionId;
 
 use crate::domain::lease_number;
 use crate::pg::value::Arg;
-use crate::pg::{append, relation, session, time, timeline, transaction};
+use crate::pg::{append, random, relation, session, time, timeline, transaction};
 use crate::settings::{self, Binding};
 use crate::signals::board::board;
 use crate::signals::commit;
 
-/// Makes the number of a lease, which is at least `least`. With shared memory no other pick of this
-/// server gets it, except after a number near the greatest was written by hand. Without, another
+/// Makes the number of a lease by `next`, from the last number. With shared memory no other pick of
+/// this server gets it, except after a number near the greatest was written by hand. Without, another
 /// session may get it in the same microsecond, but not for the same document.
-fn new_number(least: i64) -> i64 {
+fn new_number(next: impl Fn(i64) -> i64) -> i64 {
     thread_local! {
         static LAST: Cell<i64> = const { Cell::new(0) };
     }
     match board() {
-        Some(board) => board.next_lease_number(least),
+        Some(board) => board.next_lease_number(next),
         None => {
-            let number = lease_number::next(LAST.get(), least);
+            let number = next(LAST.get());
             LAST.set(number);
             number
         }
     }
+}
+
+/// Makes a number by the clock.
+fn number_by_clock() -> i64 {
+    let least = lease_number::by_clock(time::clock(), timeline::current());
+    new_number(|last| lease_number::next(last, least))
+}
+
+/// Makes a number for documents that had numbers up to `previous`.
+fn number_above(previous: i64) -> i64 {
+    // Most documents with a greater number were leased by another session since this pick began. The
+    // clock has passed their numbers.
+    let number = number_by_clock();
+    if lease_number::is_above(number, previous) {
+        return number;
+    }
+    let step = random::up_to(match board() {
+        Some(_) => lease_number::MAX_STEP,
+        None => lease_number::MAX_LONE_STEP,
+    });
+    new_number(|last| lease_number::next_above(last, previous, step))
 }
 
 /// The lowest 12 bits of the id of a worker session are those of the session's number, so that no
@@ -83,10 +104,7 @@ impl Lease {
     }
 
     fn cell(&self) -> &Cell<i64> {
-        self.number.get_or_init(|| {
-            let least = lease_number::by_clock(time::clock(), timeline::current());
-            Cell::new(new_number(least))
-        })
+        self.number.get_or_init(|| Cell::new(number_by_clock()))
     }
 
     /// The lease number, which is the same for all documents of a pick. It is made at the first
@@ -103,15 +121,13 @@ impl Lease {
     /// Raises the number above those that documents had before, so that each of them can get it.
     /// Returns false if it is not above them and can no longer be raised.
     pub fn raise_above(&self, previous: impl Iterator<Item = i64>) -> bool {
-        let number = self.number();
-        let least = lease_number::above(number, previous);
-        if least == number {
+        let Some(obstacle) = lease_number::obstacle(self.number(), previous) else {
             return true;
-        }
+        };
         if self.is_given.get() {
             return false;
         }
-        self.cell().set(new_number(least));
+        self.cell().set(number_above(obstacle));
         true
     }
 

@@ -14,7 +14,9 @@ use crate::pg::{spi, subtransaction};
 use crate::store::cap::{COUNT_EXTRA_SLOTS, FIRST_EXTRA_SLOT, LOCK_FREE_SLOTS, repair_slots};
 use crate::store::open_queue::Queue;
 use crate::store::plans;
-use crate::store::rate::{ADD_MISSING_PERMITS, LOCK_PERMITS, next_permit, use_permits};
+use crate::store::rate::{
+    ADD_MISSING_PERMITS, LOCK_PERMITS, clamp_permits, has_late_permits, next_permit, use_permits,
+};
 use crate::store::readiness::{self, Readiness};
 use crate::store::statement::Statement;
 
@@ -55,7 +57,7 @@ pub fn pick(
     }
     // A pick of none is undone, because a waiter would otherwise keep slots and permits locked
     // that it cannot use.
-    subtransaction::roll_back_unless_kept(|| {
+    let picked = subtransaction::roll_back_unless_kept(|| {
         let allowed = admit(queue, kind, wanted, now);
         if allowed == 0 {
             return (0, false);
@@ -65,7 +67,11 @@ pub fn pick(
             use_permits(queue, picked, now);
         }
         (picked, picked > 0)
-    })
+    });
+    if picked < wanted && policy.rate_limit.is_some() {
+        clamp_permits(queue);
+    }
+    picked
 }
 
 /// Locks lease slots and rate permits for up to `wanted` documents, and returns for how many it
@@ -137,7 +143,10 @@ pub fn readiness(queue: &Queue, version: i32, now: i64) -> Readiness {
             // Slots and permits are locked and released again, because only a lock shows
             // whether another session uses them.
             let is_free = subtransaction::roll_back_unless_kept(|| {
-                (admit(queue, PickKind::Lease, 1, now) > 0, false)
+                let is_free = admit(queue, PickKind::Lease, 1, now) > 0
+                    // A pick is needed to clamp them, because a waiter must keep no lock.
+                    || queue.policy.rate_limit.is_some() && has_late_permits(queue);
+                (is_free, false)
             });
             if is_free {
                 return Readiness::Now;

@@ -8,7 +8,7 @@
 //! This file uses them up, and sets the rate.
 
 use crate::pg::spi;
-use crate::pg::time;
+use crate::pg::time::{self, Interval};
 use crate::pg::value::Arg;
 use crate::store::open_queue::Queue;
 use crate::store::queue::DELETE_PERMITS;
@@ -40,7 +40,7 @@ static USE_PERMITS: Statement = Statement::new(
 /// again an interval after this moment. No interval therefore has more picks than the rate
 /// allows, by either of the two times. It is an ERROR of the server when fewer are free.
 pub fn use_permits(queue: &Queue, n: i32, now: i64) {
-    let free_at = time::clock().saturating_add(queue.policy.rate_interval);
+    let (free_at, _) = latest(queue, time::clock());
     let args = [
         Arg::from(queue.id),
         Arg::timestamp(now),
@@ -54,6 +54,60 @@ pub fn use_permits(queue: &Queue, n: i32, now: i64) {
             queue.name
         );
     }
+}
+
+/// Permits that become free later than this after an interval from now were used before the clock was
+/// set back, or on a server whose clock was ahead: microseconds. Another session may have used permits
+/// a moment after this one read the clock.
+const CLOCK_TOLERANCE_US: i64 = 1_000_000;
+
+/// When permits that are used now become free, by `clock`; and the latest time that a permit can have.
+fn latest(queue: &Queue, clock: i64) -> (i64, i64) {
+    let free_at = clock.saturating_add(queue.policy.rate_interval);
+    (free_at, free_at.saturating_add(CLOCK_TOLERANCE_US))
+}
+
+// Index: rate_permits_free_idx, a range that begins in the future and is empty nearly always. $1: the
+// id of the queue, $2: the latest time that a permit can have.
+static LOCK_LATE_PERMIT: Statement = Statement::new(
+    "select from fetchq.rate_permits r
+     where r.queue_id {=} $1 and r.free_at {>} $2
+     limit 1
+     for update skip locked",
+);
+
+// The interval is that of the registry: that of this session may be older than the permits. Index:
+// as above, and a Tid Scan for the update.
+static CLAMP_PERMITS: Statement = Statement::new(
+    "update fetchq.rate_permits t set free_at = $3
+     where t.ctid {=} any (array(
+         select r.ctid from fetchq.rate_permits r
+         where r.queue_id {=} $1 and r.free_at {>} $2
+             and exists (
+                 select from fetchq.queues q where q.id {=} $1 and q.rate_interval {=} $4)
+         for update skip locked))",
+);
+
+/// Returns whether a pick would find permits that cannot be legitimate, and locks one of them.
+pub fn has_late_permits(queue: &Queue) -> bool {
+    let (_, latest) = latest(queue, time::clock());
+    let args = [Arg::from(queue.id), Arg::timestamp(latest)];
+    spi::connect(|spi| queue.run(spi, &LOCK_LATE_PERMIT, &args).affected() > 0)
+}
+
+/// Has permits that cannot be legitimate become free an interval from now on, as if they were used
+/// now: nobody knows when they were. They would become free when the clock has caught up.
+pub fn clamp_permits(queue: &Queue) {
+    let (free_at, latest) = latest(queue, time::clock());
+    let args = [
+        Arg::from(queue.id),
+        Arg::timestamp(latest),
+        Arg::timestamp(free_at),
+        Interval::of(Some(queue.policy.rate_interval)),
+    ];
+    spi::connect(|spi| {
+        queue.run(spi, &CLAMP_PERMITS, &args);
+    });
 }
 
 // Index: rate_permits_free_idx, the first entry after now.

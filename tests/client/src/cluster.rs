@@ -81,7 +81,52 @@ fn succeeded(command: &Command, output: &Output) -> String {
 pub struct Cluster {
     dir: PathBuf,
     socket: PathBuf,
+    /// The clock of the server can be set: the library that stands before that of the system.
+    clock: Option<PathBuf>,
 }
+
+/// Has a server ask a file for the seconds by which its clock differs from that of the machine.
+const CLOCK: &str = r#"
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/time.h>
+#include <time.h>
+#include <unistd.h>
+
+static long offset(void) {
+    static const char *page;
+    if (!page) {
+        int file = open(getenv("FETCHQ_TEST_CLOCK"), O_RDONLY);
+        page = mmap(NULL, 4096, PROT_READ, MAP_SHARED, file, 0);
+        close(file);
+        if (page == MAP_FAILED) abort();
+    }
+    return atol(page);
+}
+int gettimeofday(struct timeval *now, void *zone) {
+    static int (*real)(struct timeval *, void *);
+    if (!real) real = (int (*)(struct timeval *, void *)) dlsym(RTLD_NEXT, "gettimeofday");
+    int result = real(now, zone);
+    now->tv_sec += offset();
+    return result;
+}
+time_t time(time_t *now) {
+    struct timeval exact;
+    gettimeofday(&exact, NULL);
+    if (now) *now = exact.tv_sec;
+    return exact.tv_sec;
+}
+int clock_gettime(clockid_t clock, struct timespec *now) {
+    static int (*real)(clockid_t, struct timespec *);
+    if (!real) real = (int (*)(clockid_t, struct timespec *)) dlsym(RTLD_NEXT, "clock_gettime");
+    int result = real(clock, now);
+    if (clock == CLOCK_REALTIME) now->tv_sec += offset();
+    return result;
+}
+"#;
 
 impl Cluster {
     /// A new cluster, not started. It preloads fetchq unless FETCHQ_NO_PRELOAD is 1.
@@ -101,6 +146,28 @@ impl Cluster {
             "wal_level = replica\nmax_wal_senders = 4\n{settings}"
         ));
         cluster
+    }
+
+    /// A new cluster whose clock can be set, not started. It needs a C compiler.
+    pub fn with_clock(name: &str, settings: &str) -> Self {
+        let mut cluster = Self::new(name, settings);
+        let library = cluster.dir.join("clock.so");
+        let mut compiler = as_server_user("cc");
+        compiler.args(["-shared", "-fPIC", "-x", "c", "-", "-ldl", "-o"]);
+        run_with_input(compiler.arg(&library), CLOCK);
+        cluster.clock = Some(library);
+        cluster.set_clock(0);
+        cluster
+    }
+
+    /// Sets the clock of the server, by seconds from that of the machine.
+    pub fn set_clock(&self, seconds: i64) {
+        let mut file = std::ffi::OsString::from("of=");
+        file.push(self.dir.join("clock"));
+        // The server has mapped the file, so it must not become shorter.
+        let mut write = as_server_user("dd");
+        write.args(["conv=notrunc", "status=none"]).arg(file);
+        run_with_input(&mut write, &format!("{seconds:<20}\n"));
     }
 
     /// A hot standby of this cluster, started.
@@ -132,7 +199,8 @@ impl Cluster {
             socket =
                 std::env::temp_dir().join(format!("fetchq-client-{name}-{}", std::process::id()));
         }
-        let cluster = Self { dir, socket };
+        let clock = None;
+        let cluster = Self { dir, socket, clock };
         // A run that was killed may have left its files.
         if cluster.pid().is_some() {
             cluster.stop("immediate");
@@ -187,6 +255,10 @@ impl Cluster {
         // The server would keep pipes open, and the test would wait for their end.
         // With RUST_BACKTRACE in its environment, as an operator may have it, no error that is sent
         // to a client has a backtrace.
+        if let Some(library) = &self.clock {
+            pg_ctl.env("LD_PRELOAD", library);
+            pg_ctl.env("FETCHQ_TEST_CLOCK", self.dir.join("clock"));
+        }
         let status = pg_ctl
             .env("RUST_BACKTRACE", "1")
             .args(["start", "-w", "-t", "60", "-s", "-D"])

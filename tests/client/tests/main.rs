@@ -7,6 +7,7 @@ mod bad_values;
 mod calls;
 mod chaos;
 mod citus;
+mod clock_set_back;
 mod columns;
 mod concurrency;
 mod crash;
