@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, HashMap};
 use crate::background::lifecycle::log_failure;
 use crate::background::limits;
 use crate::domain::names::QueueName;
+use crate::error::raise;
 use crate::maintenance::runner;
 use crate::pg::planner::with_plain_search_path;
 use crate::pg::{process, time};
@@ -162,7 +163,10 @@ fn apply_bindings(name: &str, bound: &BoundSessions) -> Result<(), String> {
         // The process is a superuser, so its statements must not find operators of other roles.
         with_plain_search_path(|| {
             // There is no queue to open when DDL has locked it, or when it was dropped meanwhile.
-            let queue = OwnedQueue::try_open(&name).ok().flatten();
+            let queue = match OwnedQueue::try_open(&name) {
+                Err(e) if e.is_missing_queue() => None,
+                opened => raise(opened),
+            };
             if let Some(queue) = queue {
                 worker_sessions::apply_bindings(&queue, bound);
             }

@@ -181,8 +181,9 @@ fn open_origins(queue: &OwnedQueue) -> Result<Vec<OriginQueue>> {
                 Err(Error::QueueElsewhere { place, .. }) => {
                     Err(format!("lives on another server: {place}"))
                 }
-                // Anybody may write an origin, also one on which the caller has no rights.
-                Err(e @ Error::NoRight { .. }) => {
+                // Anybody may write an origin, also one on which the caller has no rights, or whose owner
+                // has altered its tables.
+                Err(e @ (Error::NoRight { .. } | Error::AlteredColumn { .. })) => {
                     e.warn();
                     continue;
                 }

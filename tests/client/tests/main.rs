@@ -1,6 +1,7 @@
 //! Tests of fetchq through a real driver, on a real server; one file for each subject.
 //! Run by scripts/suites/client.sh, one test at a time.
 
+mod altered_tables;
 mod append_groups;
 mod awaiting;
 mod bad_values;
@@ -9,6 +10,7 @@ mod chaos;
 mod citus;
 mod columns;
 mod concurrency;
+mod counter_segments;
 mod crash;
 mod create_race;
 mod dead_letters;
@@ -55,6 +57,7 @@ mod stats_remembered;
 mod status;
 mod status_components;
 mod status_horizon;
+mod unnoted;
 mod untyped;
 mod vanished;
 mod versions;
