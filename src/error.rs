@@ -8,7 +8,7 @@ use pgrx::{PgLogLevel, PgSqlErrorCode};
 
 use crate::domain::invalid::Invalid;
 use crate::domain::status::Status;
-use crate::domain::wording::{describe, describe_lost, describe_right, shorten};
+use crate::domain::wording::{describe, describe_column, describe_lost, describe_right, shorten};
 
 /// What can go wrong in a call, other than an error of the server.
 ///
@@ -171,6 +171,17 @@ pub enum Error {
         column: i32,
         found: String,
         expected: String,
+    },
+    #[error(
+        "table fetchq_data.{table} is not as fetchq made it: column \"{column}\" {}",
+        describe_column(found.as_deref(), expected)
+    )]
+    AlteredColumn {
+        table: String,
+        column: String,
+        /// The type that it has. None: there is no such column.
+        found: Option<String>,
+        expected: &'static str,
     },
     #[error("unknown unit of time: {:?}", shorten(.0))]
     BadUnit(String),
@@ -356,7 +367,9 @@ impl Error {
             Self::BadTrigger(_) => ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED,
             Self::FilterOfAll(_) => ERRCODE_CARDINALITY_VIOLATION,
             Self::BadDefault { .. } => ERRCODE_CONFIG_FILE_ERROR,
-            Self::NoNumbers(_) | Self::AlteredTable(_) => ERRCODE_INVALID_TABLE_DEFINITION,
+            Self::NoNumbers(_) | Self::AlteredTable(_) | Self::AlteredColumn { .. } => {
+                ERRCODE_INVALID_TABLE_DEFINITION
+            }
             Self::NotAdded { .. } | Self::NotRemoved { .. } | Self::KeptAsItIs { .. } => {
                 ERRCODE_TRIGGERED_DATA_CHANGE_VIOLATION
             }

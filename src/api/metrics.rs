@@ -42,7 +42,7 @@ fn metric_get(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
         let updated_at = found.as_ref().and_then(|m| m.updated_at);
         Ok(call.record(&[
             Arg::from(narrow(metric, value)),
-            updated_at.map_or_else(|| Arg::new(pg_sys::TIMESTAMPTZOID, None), Arg::timestamp),
+            updated_at.map_or_else(Arg::no_timestamp, Arg::timestamp),
             Arg::from(found.is_some()),
         ]))
     })

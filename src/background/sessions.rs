@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, HashMap};
 use crate::background::lifecycle::log_failure;
 use crate::background::limits;
 use crate::domain::names::QueueName;
+use crate::error::raise;
 use crate::maintenance::runner;
 use crate::pg::{process, time};
 use crate::signals::background_worker::BOUND_LEASES_LOOK_US;
@@ -162,7 +163,10 @@ fn apply_bindings(name: &str, bound: &BoundSessions) -> Result<(), String> {
     };
     limits::prompt(|| {
         // There is no queue to open when DDL has locked it, or when it was dropped meanwhile.
-        let queue = Queue::try_open(&name).ok().flatten();
+        let queue = match Queue::try_open(&name) {
+            Err(e) if e.is_missing_queue() => None,
+            opened => raise(opened),
+        };
         if let Some(queue) = queue {
             worker_sessions::apply_bindings(&queue, bound);
         }

@@ -48,6 +48,14 @@ pub fn describe_right(kind: Option<&str>) -> &'static str {
     }
 }
 
+/// Describes a column of a queue's table that is not as it was made. `found`: its type, if it exists.
+pub fn describe_column(found: Option<&str>, expected: &str) -> String {
+    match found {
+        Some(found) => format!("has type {found}, expected {expected}"),
+        None => format!("of type {expected} is missing"),
+    }
+}
+
 /// Describes a document whose lease was lost. An active document has another lease.
 pub fn describe_lost(found: Option<Option<Status>>) -> String {
     match found {

@@ -39,6 +39,8 @@ impl Error {
             Self::OutOfMemory => "Pass shorter lists, in several calls. Or leave the server more memory: lower max_connections, work_mem or shared_buffers, or raise the limit of its processes.".into(),
             Self::HiddenQueue(_) => "A row-level security policy on fetchq.queues hides it, or a trigger suppresses the insert.".into(),
             Self::ColumnType { .. } => "A table of fetchq was altered. Restore the type of the column.".into(),
+            Self::AlteredColumn { table, column, found: Some(_), expected } => format!("Restore it: alter table fetchq_data.\"{table}\" alter column \"{column}\" type {expected} using ..."),
+            Self::AlteredColumn { table, column, expected, .. } => format!("Restore it: alter table fetchq_data.\"{table}\" add column \"{column}\" {expected}"),
             Self::KeepsSnapshot(_) => "An older snapshot would count documents that no longer exist. Use: set transaction isolation level read committed".into(),
             Self::OlderSnapshot(_) => "Roll back and retry the transaction.".into(),
             Self::InTransaction(_) => "CALL it as a statement of its own with no transaction open: as asyncpg, node-postgres, tokio-postgres, JDBC and psql do by default; with psycopg set autocommit = True on the connection.".into(),

@@ -11,6 +11,7 @@ use crate::error::{Error, Result};
 use crate::pg::array;
 use crate::pg::json::Jsonb;
 use crate::pg::memory;
+use crate::pg::spi;
 use crate::pg::value::Arg;
 
 /// A running call. Its arguments are numbered from 0.
@@ -221,12 +222,12 @@ impl Call {
     /// Makes a result of several columns.
     ///
     /// `values` has one value for each OUT column of the declaration, in its order and of its
-    /// type.
+    /// type. Raises an ERROR (`Error::ColumnType`) when a type differs.
     pub fn record(&self, values: &[Arg]) -> Reply {
         let mut datums: Vec<pg_sys::Datum> = values.iter().map(Arg::datum).collect();
         let mut nulls: Vec<bool> = values.iter().map(Arg::is_null).collect();
         // SAFETY: The function is declared with OUT columns, so the server can tell its row
-        // type. The caller passes one value for each column, of the declared type.
+        // type. The number of the values and their types are checked.
         unsafe {
             let desc = self.result_descriptor();
             assert_eq!(
@@ -234,6 +235,12 @@ impl Call {
                 values.len(),
                 "columns of the result"
             );
+            for (column, value) in (1..).zip(values) {
+                let declared = pg_sys::SPI_gettypeid(desc, column);
+                if !value.fits(declared) {
+                    spi::wrong_type(column, value.oid, declared);
+                }
+            }
             let tuple = pg_sys::heap_form_tuple(desc, datums.as_mut_ptr(), nulls.as_mut_ptr());
             Reply(Some(pg_sys::HeapTupleHeaderGetDatum((*tuple).t_data)))
         }

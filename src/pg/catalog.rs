@@ -42,6 +42,57 @@ pub fn database_name() -> Option<String> {
     }
 }
 
+/// Returns the name of a type, as a statement would write it.
+pub(super) fn type_name(oid: pg_sys::Oid) -> String {
+    // SAFETY: format_type_be returns a palloc'ed C string for any OID.
+    unsafe {
+        std::ffi::CStr::from_ptr(pg_sys::format_type_be(oid))
+            .to_string_lossy()
+            .into_owned()
+    }
+}
+
+/// A column of a table.
+pub struct TableColumn {
+    /// Its name.
+    pub name: String,
+    /// Its type.
+    pub oid: pg_sys::Oid,
+}
+
+impl TableColumn {
+    /// Returns the name of its type.
+    pub fn type_name(&self) -> String {
+        type_name(self.oid)
+    }
+}
+
+/// Lists the columns of a table, in their order. Takes no lock, and needs no rights on the table.
+///
+/// Must be called in a transaction.
+pub fn columns(table: pg_sys::Oid) -> Vec<TableColumn> {
+    let mut found = Vec::new();
+    let key = scan::Key {
+        index: pg_sys::AttributeRelidNumIndexId,
+        column: pg_sys::Anum_pg_attribute_attrelid,
+        value: table,
+    };
+    scan::each_of_catalog_with(pg_sys::AttributeRelationId, key, |tuple| {
+        // SAFETY: A row of this catalog begins with these columns. The name is copied.
+        unsafe {
+            let row = &*pg_sys::heap_tuple_get_struct::<pg_sys::FormData_pg_attribute>(tuple);
+            if row.attnum > 0 && !row.attisdropped {
+                let name = std::ffi::CStr::from_ptr(row.attname.data.as_ptr());
+                found.push(TableColumn {
+                    name: name.to_string_lossy().into_owned(),
+                    oid: row.atttypid,
+                });
+            }
+        }
+    });
+    found
+}
+
 /// Locks the extension until the end of the transaction, if this database has it.
 ///
 /// DROP EXTENSION asks for the same lock first. It waits there, and holds no lock meanwhile

@@ -6,6 +6,8 @@ use std::sync::OnceLock;
 
 use pgrx::pg_sys;
 
+use crate::pg::scan;
+
 /// The number of columns of a table of documents in `src/store/queue_tables.rs`.
 pub const COLUMNS: usize = 23;
 
@@ -126,10 +128,8 @@ pub unsafe fn is_usable(index: pg_sys::Relation) -> bool {
 unsafe fn is_older_than_snapshots(index: pg_sys::Relation) -> bool {
     // SAFETY: The index is open. Its row of pg_index is kept with it.
     unsafe {
-        let header = &*(*(*index).rd_indextuple).t_data;
-        let frozen = pg_sys::HEAP_XMIN_FROZEN as u16;
-        header.t_infomask & frozen == frozen
-            || pg_sys::TransactionIdPrecedes(header.t_choice.t_heap.t_xmin, pg_sys::TransactionXmin)
+        scan::writer((*index).rd_indextuple)
+            .is_none_or(|writer| pg_sys::TransactionIdPrecedes(writer, pg_sys::TransactionXmin))
     }
 }
 

@@ -21,11 +21,11 @@ pub struct RowSink {
     row_memory: Option<PgMemoryContexts>,
 }
 
-/// A tuplestore and the descriptor of its rows.
-#[derive(Clone, Copy)]
+/// A tuplestore, the descriptor of its rows, and the types of their columns.
 struct RowStore {
     tuples: *mut pg_sys::Tuplestorestate,
     desc: pg_sys::TupleDesc,
+    types: Vec<pg_sys::Oid>,
 }
 
 impl Call {
@@ -77,9 +77,9 @@ impl RowSink {
         self.store();
     }
 
-    fn store(&mut self) -> RowStore {
+    fn store(&mut self) -> &RowStore {
         let (fcinfo, info) = (self.fcinfo, self.info);
-        *self.store.get_or_insert_with(|| {
+        self.store.get_or_insert_with(|| {
             // SAFETY: The tuplestore and its descriptor must outlive this call. Both are
             // made in the per-query memory, as PostgreSQL's own materialized functions do.
             // `info` was checked in `new`. The server says which columns it expects
@@ -99,7 +99,12 @@ impl RowSink {
                 (*info).returnMode = pg_sys::SetFunctionReturnMode::SFRM_Materialize;
                 (*info).setResult = tuples;
                 (*info).setDesc = desc;
-                RowStore { tuples, desc }
+                let types = (1..=(*desc).natts).map(|at| pg_sys::SPI_gettypeid(desc, at));
+                RowStore {
+                    tuples,
+                    desc,
+                    types: types.collect(),
+                }
             }
         })
     }
@@ -112,15 +117,10 @@ impl RowSink {
         if rows.is_empty() {
             return;
         }
-        let RowStore { tuples, desc } = self.store();
         let types = rows.column_types();
-        let skipped = i32::from(self.first_column.is_some());
-        // SAFETY: The descriptor is alive and has natts attributes.
-        let declared: Vec<pg_sys::Oid> = unsafe {
-            (skipped..(*desc).natts)
-                .map(|at| pg_sys::SPI_gettypeid(desc, at + 1))
-                .collect()
-        };
+        let skipped = usize::from(self.first_column.is_some());
+        let store = self.store();
+        let (tuples, declared) = (store.tuples, store.types[skipped..].to_vec());
         assert!(types.len() >= declared.len(), "columns of the result");
         for ((column, found), expected) in (1..).zip(&types).zip(&declared) {
             if found != expected {
@@ -149,23 +149,34 @@ impl RowSink {
 
     /// Adds a row that is made of values.
     ///
-    /// `values` has one value for each declared column that `begin_with` does not fill.
+    /// `values` has one value for each declared column that `begin_with` does not fill. Raises an ERROR
+    /// (`Error::ColumnType`) when the type of one differs: it may be that of a column of a table that was
+    /// altered, and the server would take its bytes for those of the declared type.
     pub fn push(&mut self, values: &[Arg]) {
         // A result may be long: a cancel, a timeout or a shutdown must end it.
         memory::check_for_interrupts();
-        let RowStore { tuples, desc } = self.store();
+        self.prepare();
+        let Some(RowStore {
+            tuples,
+            desc,
+            types,
+        }) = &self.store
+        else {
+            return;
+        };
         let values = || self.first_column.iter().chain(values);
+        assert_eq!(types.len(), values().count(), "columns of the result");
+        for ((column, value), declared) in (1..).zip(values()).zip(types) {
+            if !value.fits(*declared) {
+                spi::wrong_type(column, value.oid, *declared);
+            }
+        }
         let mut datums: Vec<pg_sys::Datum> = values().map(Arg::datum).collect();
         let mut nulls: Vec<bool> = values().map(Arg::is_null).collect();
-        // SAFETY: The descriptor has exactly the declared columns, and their number is
+        // SAFETY: The descriptor has exactly the declared columns. Their number and their types are
         // checked. tuplestore_putvalues copies the values.
         unsafe {
-            assert_eq!(
-                (*desc).natts as usize,
-                datums.len(),
-                "columns of the result"
-            );
-            pg_sys::tuplestore_putvalues(tuples, desc, datums.as_mut_ptr(), nulls.as_mut_ptr());
+            pg_sys::tuplestore_putvalues(*tuples, *desc, datums.as_mut_ptr(), nulls.as_mut_ptr());
         }
     }
 

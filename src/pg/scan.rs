@@ -43,6 +43,48 @@ pub(super) fn each_of_catalog(
     unsafe { scan(catalog, std::ptr::null_mut(), visit) };
 }
 
+/// A condition on the rows of a system catalog: a column of type `oid`, the first one of an index, has
+/// this value.
+pub(super) struct Key {
+    pub index: u32,
+    pub column: u32,
+    pub value: pg_sys::Oid,
+}
+
+/// Calls `visit` with the rows of a system catalog that satisfy a condition, as [`each_of_catalog`]
+/// does.
+pub(super) fn each_of_catalog_with(
+    catalog: pg_sys::Oid,
+    key: Key,
+    mut visit: impl FnMut(pg_sys::HeapTuple),
+) {
+    // SAFETY: The key is initialized before the scan begins, and lives until it has ended. After an
+    // ERROR the resource owner closes the catalog.
+    unsafe {
+        let mut condition = pg_sys::ScanKeyData::default();
+        pg_sys::ScanKeyInit(
+            &mut condition,
+            key.column as pg_sys::AttrNumber,
+            pg_sys::BTEqualStrategyNumber as pg_sys::StrategyNumber,
+            pg_sys::Oid::from(pg_sys::F_OIDEQ),
+            pg_sys::Datum::from(key.value),
+        );
+        let relation = pg_sys::table_open(catalog, pg_sys::AccessShareLock as i32);
+        let index = pg_sys::Oid::from(key.index);
+        let snapshot = std::ptr::null_mut();
+        let scan = pg_sys::systable_beginscan(relation, index, true, snapshot, 1, &mut condition);
+        loop {
+            let tuple = pg_sys::systable_getnext(scan);
+            if tuple.is_null() {
+                break;
+            }
+            visit(tuple);
+        }
+        pg_sys::systable_endscan(scan);
+        pg_sys::table_close(relation, pg_sys::AccessShareLock as i32);
+    }
+}
+
 /// Calls `visit` with each row that a snapshot sees.
 ///
 /// # Safety
@@ -87,6 +129,35 @@ pub fn rows<const N: usize>(
     let mut rows = Vec::new();
     each(table, |tuple, desc| {
         rows.push(self::columns(tuple, desc, numbers(desc, columns)));
+    });
+    rows
+}
+
+/// Returns the transaction that wrote a row. None for a row that is frozen: every snapshot shows it,
+/// whatever its ID looks like after 2^31 further transactions.
+///
+/// # Safety
+///
+/// The row is in memory.
+pub(super) unsafe fn writer(tuple: pg_sys::HeapTuple) -> Option<pg_sys::TransactionId> {
+    // SAFETY: The caller vouches for the row. Its header says who wrote it.
+    unsafe {
+        let header = &*(*tuple).t_data;
+        let frozen = pg_sys::HEAP_XMIN_FROZEN as u16;
+        (header.t_infomask & frozen != frozen).then(|| header.t_choice.t_heap.t_xmin)
+    }
+}
+
+/// Reads a column of all rows of a table of fetchq as [`rows`] does, each with its [`writer`].
+pub fn writers(
+    table: pg_sys::Oid,
+    column: &str,
+) -> Vec<(Option<pg_sys::Datum>, Option<pg_sys::TransactionId>)> {
+    let mut rows = Vec::new();
+    each(table, |tuple, desc| {
+        let [value] = self::columns(tuple, desc, numbers(desc, [column]));
+        // SAFETY: The scan keeps the row in memory.
+        rows.push((value, unsafe { writer(tuple) }));
     });
     rows
 }

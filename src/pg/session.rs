@@ -70,7 +70,7 @@ pub fn is_in_block() -> bool {
 /// transaction has done.
 ///
 /// Returns false when the table does not exist.
-pub fn is_visible_to_all(transaction: u32, table: pg_sys::Oid) -> bool {
+pub fn is_visible_to_all(transaction: pg_sys::TransactionId, table: pg_sys::Oid) -> bool {
     // SAFETY: The table is open while it is used. The function reads shared state of the
     // server.
     unsafe {
@@ -83,7 +83,7 @@ pub fn is_visible_to_all(transaction: u32, table: pg_sys::Oid) -> bool {
         #[cfg(not(feature = "pg13"))]
         let oldest = pg_sys::GetOldestNonRemovableTransactionId(relation);
         pg_sys::relation_close(relation, pg_sys::AccessShareLock as i32);
-        pg_sys::TransactionIdPrecedes(pg_sys::TransactionId::from(transaction), oldest)
+        pg_sys::TransactionIdPrecedes(transaction, oldest)
     }
 }
 

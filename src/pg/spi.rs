@@ -13,16 +13,20 @@ use crate::pg::role::ActingAsOwner;
 use crate::pg::snapshot::Snapshot;
 use crate::pg::text::c_string;
 use crate::pg::value::Arg;
-use crate::pg::{operators, planner};
+use crate::pg::{catalog, operators, planner};
 
 /// A prepared statement, which is freed when this is dropped.
-pub struct Plan(pg_sys::SPIPlanPtr);
+pub struct Plan {
+    ptr: pg_sys::SPIPlanPtr,
+    /// The types of its parameters.
+    types: Vec<pg_sys::Oid>,
+}
 
 impl Drop for Plan {
     fn drop(&mut self) {
         // SAFETY: It came from SPI_keepplan, and nothing else frees it. Plans are dropped only
         // between calls, because code that runs one has an Rc to its owner.
-        unsafe { pg_sys::SPI_freeplan(self.0) };
+        unsafe { pg_sys::SPI_freeplan(self.ptr) };
     }
 }
 
@@ -87,7 +91,7 @@ impl Spi {
                 check("SPI_prepare_cursor", pg_sys::SPI_result.min(-1));
             }
             check("SPI_keepplan", pg_sys::SPI_keepplan(ptr));
-            Plan(ptr)
+            Plan { ptr, types: oids }
         }
     }
 
@@ -97,7 +101,7 @@ impl Spi {
     /// prepared.
     pub fn run(&self, plan: &Plan, args: &[Arg]) -> Rows<'_> {
         let _acting = ActingAsOwner::begin();
-        planner::plan(plan.0);
+        planner::plan(plan.ptr);
         planner::with_generic_plans(|| self.execute(plan, args))
     }
 
@@ -108,7 +112,7 @@ impl Spi {
     /// new snapshot.
     pub fn run_latest(&self, plan: &Plan, args: &[Arg]) -> Rows<'_> {
         let _acting = ActingAsOwner::begin();
-        planner::plan(plan.0);
+        planner::plan(plan.ptr);
         planner::with_generic_plans(|| {
             // SAFETY: The snapshot is popped below. After an ERROR the end of the
             // (sub)transaction pops it. With read_only, SPI uses this snapshot.
@@ -125,7 +129,7 @@ impl Spi {
     /// Runs a prepared read with this snapshot, so that several reads see the same.
     pub fn run_in(&self, plan: &Plan, args: &[Arg], snapshot: &Snapshot) -> Rows<'_> {
         let _acting = ActingAsOwner::begin();
-        planner::plan(plan.0);
+        planner::plan(plan.ptr);
         planner::with_generic_plans(|| {
             // SAFETY: As in `run_latest`. The snapshot is registered while it is borrowed.
             unsafe {
@@ -142,14 +146,26 @@ impl Spi {
     }
 
     fn execute_with(&self, plan: &Plan, args: &[Arg], read_only: bool) -> Rows<'_> {
+        let has_types = plan.types.len() == args.len()
+            && args
+                .iter()
+                .zip(&plan.types)
+                .all(|(arg, oid)| arg.fits(*oid));
+        if !has_types {
+            pgrx::error!("a statement was prepared for parameters of other types");
+        }
         let (mut datums, nulls) = split(args);
-        // SAFETY: The plan is alive, because it is borrowed. It was prepared for as many
-        // parameters of the same types, because every caller makes both lists in one place.
-        // Without read_only SPI takes a new snapshot, so that a statement sees the changes of
+        // SAFETY: The plan is alive, because it is borrowed. It was prepared for parameters of these
+        // types. Without read_only SPI takes a new snapshot, so that a statement sees the changes of
         // the statement before it. That assigns no transaction ID.
         unsafe {
-            let code =
-                pg_sys::SPI_execute_plan(plan.0, datums.as_mut_ptr(), nulls.as_ptr(), read_only, 0);
+            let code = pg_sys::SPI_execute_plan(
+                plan.ptr,
+                datums.as_mut_ptr(),
+                nulls.as_ptr(),
+                read_only,
+                0,
+            );
             check("SPI_execute_plan", code);
             Rows::take()
         }
@@ -278,10 +294,11 @@ impl Rows<'_> {
         unsafe { *(*self.table).vals.add(row) }
     }
 
-    /// Returns a column of a row as the server passes it, or None for NULL.
+    /// Returns a column of a row as the server passes it, or None for NULL. What it is depends on the
+    /// type of the column, which the caller compares.
     ///
     /// Here and below, rows are counted from 0 and columns from 1.
-    pub fn datum(&self, row: usize, column: i32) -> Option<pg_sys::Datum> {
+    pub(super) fn datum(&self, row: usize, column: i32) -> Option<pg_sys::Datum> {
         let mut is_null = false;
         // SAFETY: The tuple belongs to the descriptor of this table.
         let datum = unsafe {
@@ -303,6 +320,23 @@ impl Rows<'_> {
         // SAFETY: The type was checked. The types that are used here are passed by value, or
         // copy the value into memory of Rust as String and Vec do.
         unsafe { T::from_datum(datum, false) }
+    }
+
+    /// Returns whether a column of a row is NULL.
+    pub fn is_null(&self, row: usize, column: i32) -> bool {
+        self.datum(row, column).is_none()
+    }
+
+    /// Returns the number of an object (`oid`) or of a transaction (`xid`), or None for NULL.
+    ///
+    /// Raises an ERROR (`Error::ColumnType`) when the column has another type.
+    pub fn number(&self, row: usize, column: i32) -> Option<u32> {
+        let datum = self.datum(row, column)?;
+        let oid = self.type_of(column);
+        if !matches!(oid, pg_sys::OIDOID | pg_sys::XIDOID) {
+            wrong_type(column, oid, pg_sys::OIDOID);
+        }
+        Some(datum.value() as u32)
     }
 
     /// Returns a `text` as it is in the memory of SPI, or None for NULL and for what is no UTF-8.
@@ -413,15 +447,20 @@ impl Rows<'_> {
     }
 
     /// Returns a `jsonb` column as JSON text. NULL becomes `null`.
+    ///
+    /// Raises an ERROR (`Error::ColumnType`) when the column has another type.
     pub fn json_text(&self, row: usize, column: i32) -> String {
-        self.datum(row, column).map_or_else(
-            || "null".to_owned(),
-            |d| super::json::Jsonb::from_datum(d).to_text(),
-        )
+        self.json(row, column)
+            .map_or_else(|| "null".to_owned(), |json| json.to_text())
     }
 
     /// Returns a column of type `tid` of all rows as a `tid[]` parameter. NULLs are left out.
+    ///
+    /// Raises an ERROR (`Error::ColumnType`) when the column has another type.
     pub fn tids(&self, column: i32) -> Arg {
+        if !self.is_empty() && self.type_of(column) != pg_sys::TIDOID {
+            wrong_type(column, self.type_of(column), pg_sys::TIDOID);
+        }
         let mut datums: Vec<pg_sys::Datum> = (0..self.len())
             .filter_map(|row| self.datum(row, column))
             .collect();
@@ -444,16 +483,10 @@ impl Rows<'_> {
 /// Raises an ERROR (`Error::ColumnType`) for a column whose type is not the one that fetchq
 /// created.
 pub(super) fn wrong_type(column: i32, found: pg_sys::Oid, expected: pg_sys::Oid) -> ! {
-    // SAFETY: format_type_be returns a palloc'ed C string for any OID.
-    let name = |oid| unsafe {
-        std::ffi::CStr::from_ptr(pg_sys::format_type_be(oid))
-            .to_string_lossy()
-            .into_owned()
-    };
     let error = crate::error::Error::ColumnType {
         column,
-        found: name(found),
-        expected: name(expected),
+        found: catalog::type_name(found),
+        expected: catalog::type_name(expected),
     };
     pgrx::pg_sys::panic::ErrorReport::from(error).report(pgrx::PgLogLevel::ERROR);
     unreachable!("an ERROR does not return")

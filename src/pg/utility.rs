@@ -1,19 +1,32 @@
-//! Commands that the server runs: a function is called when a prepared transaction has ended.
+//! Commands that the server runs: functions are called when a prepared transaction has ended, and when a
+//! table of documents was altered.
 
+use std::ffi::CStr;
 use std::sync::OnceLock;
 
 use pgrx::pg_sys;
 
-static ON_PREPARED_END: OnceLock<fn()> = OnceLock::new();
+use crate::pg::relation;
+
+/// The functions that are called after a command. They must raise no ERROR.
+#[derive(Debug, Clone, Copy)]
+pub struct Listener {
+    /// Called in a session after its COMMIT PREPARED or ROLLBACK PREPARED, when other sessions see what has
+    /// become of the transaction.
+    pub prepared_ended: fn(),
+    /// Called after an ALTER TABLE of a table of documents, in its transaction.
+    pub documents_altered: fn(pg_sys::Oid),
+}
+
+static LISTENER: OnceLock<Listener> = OnceLock::new();
 
 static mut PREVIOUS_HOOK: pg_sys::ProcessUtility_hook_type = None;
 
-/// Registers a function that is called in a session after its COMMIT PREPARED or ROLLBACK PREPARED, when
-/// other sessions see what has become of the transaction. The function must raise no ERROR.
+/// Registers the functions that are called after commands.
 ///
 /// To be called once, when the library is loaded.
-pub fn on_prepared_end(function: fn()) {
-    if ON_PREPARED_END.set(function).is_ok() {
+pub fn listen(listener: Listener) {
+    if LISTENER.set(listener).is_ok() {
         // SAFETY: A library is loaded by one thread, and once in a process. Hooks form a chain.
         unsafe {
             PREVIOUS_HOOK = pg_sys::ProcessUtility_hook;
@@ -41,9 +54,61 @@ unsafe fn ends_prepared(command: *const pg_sys::PlannedStmt) -> bool {
     }
 }
 
-fn ended() {
-    if let Some(function) = ON_PREPARED_END.get() {
-        function();
+/// Returns the table of documents that a command alters.
+///
+/// # Safety
+///
+/// The pointer is that of a command that the server is about to run.
+unsafe fn altered_documents(command: *const pg_sys::PlannedStmt) -> Option<pg_sys::Oid> {
+    // SAFETY: The tag of a node is checked before the node is used. Its names are C strings, or NULL.
+    unsafe {
+        let node = (*command).utilityStmt;
+        if node.is_null() || (*node).type_ != pg_sys::NodeTag::T_AlterTableStmt {
+            return None;
+        }
+        let relation = (*node.cast::<pg_sys::AlterTableStmt>()).relation;
+        if relation.is_null() || (*relation).relname.is_null() {
+            return None;
+        }
+        // Without a schema the name may be that of another table, and nothing comes of it.
+        let schema = (*relation).schemaname;
+        let name = CStr::from_ptr((*relation).relname).to_str().ok()?;
+        let is_data = schema.is_null() || CStr::from_ptr(schema) == c"fetchq_data";
+        (is_data && name.ends_with("__docs"))
+            .then(|| relation::lookup_data_table(name))
+            .flatten()
+    }
+}
+
+/// What is to be said of a command after it has run. It has no destructor: an error of the command leaves
+/// the hook without one.
+#[derive(Clone, Copy)]
+struct Seen {
+    ends_prepared: bool,
+    altered: Option<pg_sys::Oid>,
+}
+
+impl Seen {
+    unsafe fn look(command: *const pg_sys::PlannedStmt) -> Self {
+        // SAFETY: The caller passes a command that the server is about to run.
+        unsafe {
+            Self {
+                ends_prepared: ends_prepared(command),
+                altered: altered_documents(command),
+            }
+        }
+    }
+
+    fn has_run(self) {
+        let Some(listener) = LISTENER.get() else {
+            return;
+        };
+        if self.ends_prepared {
+            (listener.prepared_ended)();
+        }
+        if let Some(table) = self.altered {
+            (listener.documents_altered)(table);
+        }
     }
 }
 
@@ -112,7 +177,7 @@ unsafe extern "C-unwind" fn run(
     // SAFETY: The server passes a command that is to be run. It may be gone afterwards, so it is looked
     // at before.
     unsafe {
-        let ends = ends_prepared(command);
+        let seen = Seen::look(command);
         let next = PREVIOUS_HOOK.unwrap_or(server::standard);
         next(
             command,
@@ -124,9 +189,7 @@ unsafe extern "C-unwind" fn run(
             destination,
             completion,
         );
-        if ends {
-            ended();
-        }
+        seen.has_run();
     }
 }
 
@@ -145,7 +208,7 @@ unsafe extern "C-unwind" fn run(
     // SAFETY: The server passes a command that is to be run. It may be gone afterwards, so it is looked
     // at before.
     unsafe {
-        let ends = ends_prepared(command);
+        let seen = Seen::look(command);
         let next = PREVIOUS_HOOK.unwrap_or(server::standard);
         next(
             command,
@@ -156,8 +219,6 @@ unsafe extern "C-unwind" fn run(
             destination,
             completion,
         );
-        if ends {
-            ended();
-        }
+        seen.has_run();
     }
 }

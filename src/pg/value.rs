@@ -14,7 +14,7 @@ pub struct Arg {
 
 impl Arg {
     /// Makes a value of a type. None is NULL.
-    pub fn new(oid: pg_sys::Oid, datum: Option<pg_sys::Datum>) -> Self {
+    pub(super) fn new(oid: pg_sys::Oid, datum: Option<pg_sys::Datum>) -> Self {
         Self { oid, datum }
     }
 
@@ -42,6 +42,13 @@ impl Arg {
 
     pub(super) fn datum(&self) -> pg_sys::Datum {
         self.datum.unwrap_or(pg_sys::Datum::from(0))
+    }
+
+    /// Returns whether the value can be taken for one of this type: it is NULL, or the type is its own.
+    /// `text` and `varchar` are the same in memory.
+    pub(super) fn fits(&self, oid: pg_sys::Oid) -> bool {
+        let is_text = |oid| matches!(oid, pg_sys::TEXTOID | pg_sys::VARCHAROID);
+        self.oid == oid || self.is_null() || is_text(self.oid) && is_text(oid)
     }
 
     /// Returns the text of a `text` or a `varchar`. None for NULL and for another type. Raises an ERROR

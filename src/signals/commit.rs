@@ -6,6 +6,8 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use pgrx::pg_sys::Oid;
+
 use crate::domain::names::QueueName;
 use crate::pg::transaction::{self, End};
 use crate::pg::{durability, relation, session, time, utility};
@@ -19,7 +21,10 @@ static HAS_EVENTS: AtomicBool = AtomicBool::new(false);
 /// Registers the function that sends the signals at the end of every transaction of this
 /// process. Called from `_PG_init`. Without shared memory there are no processes to signal to.
 pub fn watch() {
-    utility::on_prepared_end(prepared_ended);
+    utility::listen(utility::Listener {
+        prepared_ended,
+        documents_altered: documents_changed,
+    });
     transaction::on_end(|end| {
         let (board, database) = (board(), session::database());
         let waiters = board.map(|board| &board.waiters);
@@ -89,8 +94,18 @@ pub fn extension_changed() -> bool {
 /// Adds a due change for a new queue when this transaction commits. The due changes of its
 /// documents came before the commit, when the background worker could not see the table yet.
 pub fn queue_created(name: &QueueName) {
-    let table = relation::lookup_data_table(&name.relation("docs"));
-    if let (Some(board), Some(table)) = (board(), table) {
+    if let Some(table) = relation::lookup_data_table(&name.relation("docs")) {
+        documents_changed(table);
+    }
+}
+
+/// Adds a due change for a table of documents when this transaction commits: documents may be due of
+/// which no note says so.
+///
+/// It follows every ALTER TABLE. While the trigger that notes rows was disabled, rows may have been loaded
+/// without a note, and to enable it again is an ALTER TABLE.
+fn documents_changed(table: Oid) {
+    if let Some(board) = board() {
         let database = session::database();
         pgrx::register_xact_callback(pgrx::PgXactCallbackEvent::Commit, move || {
             board.note_due_change(database, table.to_u32(), i64::MIN);

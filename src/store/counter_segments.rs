@@ -7,7 +7,9 @@
 //! is packed. So a snapshot sees each event either in its segment or in the metrics, never
 //! in both, and events that were packed are never read again.
 
-use pgrx::pg_sys::{Datum, Oid};
+use std::collections::HashMap;
+
+use pgrx::pg_sys::{Datum, Oid, TransactionId};
 
 use crate::domain::counter_events::Event;
 use crate::pg::relation::{self, LockMode};
@@ -62,7 +64,6 @@ pub fn writable() -> Vec<i32> {
 const SEGMENT_STATES: &str = "select g.n as segment,
         coalesce(s.is_current, false) as is_current,
         coalesce(s.is_packed, false) as is_packed,
-        s.xmin as changed_by,
         pg_catalog.pg_relation_size(('fetchq.counter_log_' {||} g.n)::pg_catalog.regclass) as bytes
     from pg_catalog.generate_series(1, 6) g (n)
     left join fetchq.counter_segments s on s.segment {=} g.n
@@ -72,14 +73,22 @@ struct Segment {
     number: i32,
     table: Oid,
     is_packed: bool,
-    /// The transaction that last changed its state.
-    changed_by: u32,
+    /// The transaction that last changed its state. None: every snapshot shows that, or there is
+    /// nothing to show.
+    changed_by: Option<TransactionId>,
     bytes: i64,
 }
 
 /// Reads the state of all segments, the current one first.
 fn read_segments(spi: &Spi) -> Vec<Segment> {
     let rows = spi.once(SEGMENT_STATES, &[]);
+    let states = relation::lookup("fetchq", "counter_segments");
+    let changed_by: HashMap<i32, Option<TransactionId>> = states
+        .map(|table| scan::writers(table, "segment"))
+        .unwrap_or_default()
+        .into_iter()
+        .filter_map(|(segment, writer)| Some((segment?.value() as i32, writer)))
+        .collect();
     (0..rows.len())
         .filter_map(|row| {
             let number = rows.get(row, 1)?;
@@ -87,8 +96,8 @@ fn read_segments(spi: &Spi) -> Vec<Segment> {
                 number,
                 table: table(number)?,
                 is_packed: rows.get(row, 3)?,
-                changed_by: rows.datum(row, 4).map_or(0, |d| d.value() as u32),
-                bytes: rows.get(row, 5)?,
+                changed_by: changed_by.get(&number).copied().flatten(),
+                bytes: rows.get(row, 4)?,
             })
         })
         .collect()
@@ -383,7 +392,8 @@ pub fn truncate_packed(spi: &Spi, is_in_block: bool) {
 
 /// Empties a packed segment, unless a session reads it, or may still need it.
 fn truncate(spi: &Spi, segment: &Segment) {
-    if !session::is_visible_to_all(segment.changed_by, segment.table)
+    let may_be_unseen = |writer| !session::is_visible_to_all(writer, segment.table);
+    if segment.changed_by.is_some_and(may_be_unseen)
         || !relation::try_lock(segment.table, LockMode::Everybody)
     {
         return;

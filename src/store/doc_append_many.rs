@@ -174,7 +174,7 @@ fn append_rows(
                     documents.add(&mut rows[at])
                 });
             if is_added {
-                first.get_or_insert(seqs[at]);
+                first = Some(first.map_or(seqs[at], |first: i64| first.min(seqs[at])));
                 added += 1;
             } else {
                 missing.insert(begin + at);
@@ -255,9 +255,9 @@ fn insert<'s>(
     args.extend(positions);
     let rows = queue.run_noting(spi, statement, &args);
     if !rows.is_empty() {
-        // The documents are numbered in the order of insertion, so the first `seq` is the
-        // least.
-        let first_seq = rows.get(0, 1).unwrap_or(i64::MIN);
+        // The first one is not the least where the owner has given the sequence a negative increment.
+        let seqs = (0..rows.len()).map(|row| rows.get(row, 1).unwrap_or(i64::MIN));
+        let first_seq = seqs.min().unwrap_or(i64::MIN);
         record_batch(queue, batch, status, first_seq, rows.affected());
     }
     rows
@@ -332,7 +332,7 @@ mod tests {
                 priority: 0,
                 next_iteration: 0,
                 subjects: Arg::from(Vec::<&str>::new()),
-                payloads: Arg::new(pgrx::pg_sys::JSONBARRAYOID, rows.datum(0, 1)),
+                payloads: rows.args(0)[0],
             };
             // The first subject that is generated exists as well.
             let next = Cell::new(3);

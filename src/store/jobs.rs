@@ -23,9 +23,7 @@ fn job(rows: &Rows, row: usize, settings: i32) -> Option<Job> {
         id: rows.get(row, 1)?,
         task: rows.get(row, 2)?,
         queue: rows.get(row, 3)?,
-        settings: rows
-            .datum(row, settings)
-            .map(|_| rows.json_text(row, settings)),
+        settings: (!rows.is_null(row, settings)).then(|| rows.json_text(row, settings)),
     })
 }
 
@@ -182,7 +180,7 @@ pub fn maintenance_of(queue: &str) -> Option<Maintenance> {
             id: rows.get(0, 1)?,
             task: "mnt".to_owned(),
             queue: queue.to_owned(),
-            settings: rows.datum(0, 3).map(|_| rows.json_text(0, 3)),
+            settings: (!rows.is_null(0, 3)).then(|| rows.json_text(0, 3)),
         };
         Some(Maintenance {
             job,

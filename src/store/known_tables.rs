@@ -132,7 +132,7 @@ impl KnownTables {
         spi::connect(|spi| {
             let rows = run_latest(spi, &FACTS, &[Arg::from(tables)]);
             for row in 0..rows.len() {
-                let number = |column| rows.datum(row, column).map(|datum| datum.value() as u32);
+                let number = |column| rows.number(row, column);
                 let Some(table) = number(1).map(Oid::from) else {
                     continue;
                 };

@@ -69,6 +69,7 @@ pub mod queue_configure;
 pub mod queue_indexes;
 pub mod queue_places;
 pub mod queue_settings;
+mod queue_shape;
 pub mod queue_tables;
 pub mod queue_truncate;
 pub mod rate;

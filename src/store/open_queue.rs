@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use std::mem::ManuallyDrop;
 use std::rc::Rc;
 
-use pgrx::pg_sys::Oid;
+use pgrx::pg_sys::{Oid, TransactionId};
 
 use crate::domain::names::QueueName;
 use crate::domain::status::Status;
@@ -22,6 +22,7 @@ use crate::pg::relation::{self, File, LockMode, NamedLock};
 use crate::pg::session;
 use crate::pg::spi::{Rows, Spi};
 use crate::pg::time::Interval;
+use crate::pg::transaction;
 use crate::pg::trigger::SuppressedTriggers;
 use crate::pg::value::Arg;
 use crate::pg::version;
@@ -33,6 +34,7 @@ use crate::store::plans::PlanSet;
 use crate::store::policy::Policy;
 use crate::store::queue_catalog::{self, QueueInfo};
 use crate::store::queue_places;
+use crate::store::queue_shape;
 use crate::store::rights::{self, Right};
 use crate::store::statement::{Statement, render};
 
@@ -45,6 +47,10 @@ pub struct Queue {
     /// The docs table.
     pub table: Oid,
     pub policy: Policy,
+    /// The tables of the queue, that of the documents among them.
+    tables: Vec<Oid>,
+    /// None of them was altered since their columns were compared.
+    has_shape: Cell<bool>,
     floors: FloorObjects,
     /// Nothing of the user's runs when fetchq writes a row, so that what fetchq writes is
     /// what is stored.
@@ -81,7 +87,9 @@ struct FloorObjects {
     due_index: Option<Oid>,
     /// The transaction that last wrote the catalog row of the trigger, if the trigger always
     /// runs.
-    trigger: Option<u32>,
+    trigger: Option<TransactionId>,
+    /// That was the transaction which has read this.
+    is_trigger_new: Cell<bool>,
 }
 
 /// The triggers that `SuppressedTriggers` expects on a docs table: the trigger of the ready
@@ -90,7 +98,7 @@ const READY_TRIGGERS: i32 = 1;
 const READY_AND_NOTIFY_TRIGGERS: i32 = 3;
 
 impl Queue {
-    fn new(name: &QueueName, table: Oid, info: QueueInfo) -> Self {
+    fn new(name: &QueueName, table: Oid, tables: Vec<Oid>, info: QueueInfo) -> Self {
         let indexes = || {
             Some(Indexes {
                 key: info.key_index.filter(|_| info.are_columns_as_made)?,
@@ -102,10 +110,13 @@ impl Queue {
             name: name.clone(),
             id: info.id,
             table,
+            tables,
+            has_shape: Cell::new(true),
             floors: FloorObjects {
                 pick_index: info.pick_index,
                 due_index: info.due_index,
                 trigger: info.ready_trigger,
+                is_trigger_new: Cell::new(info.ready_trigger.is_some_and(transaction::is_current)),
             },
             is_plain: info.is_plain,
             notifies: info.notifies,
@@ -122,8 +133,9 @@ impl Queue {
     /// Opens a queue for reading and writing its documents. Waits for a session that drops,
     /// truncates or alters the queue.
     ///
-    /// Fails with `Error::UnknownQueue` if the queue does not exist, and with `Error::NoRight`
-    /// if the caller has no right at all on it: such a role must not hold its locks.
+    /// Fails with `Error::UnknownQueue` if the queue does not exist, with `Error::AlteredColumn` if one of its
+    /// tables has not the columns that fetchq gave it, and with `Error::NoRight` if the caller has no right at
+    /// all on it: such a role must not hold its locks.
     pub fn open(name: &QueueName) -> Result<Rc<Self>> {
         Self::open_for(name, Right::Any)
     }
@@ -258,18 +270,26 @@ impl Queue {
 
     /// The ready floors of the queue. None where they cannot be used: without shared
     /// memory, without the indexes or the trigger, while this transaction has the documents
-    /// in a file that a rollback would remove, and in a SERIALIZABLE transaction: an answer from
+    /// in a file that a rollback would remove, while it has written the catalog row of the trigger
+    /// itself, because it can do that again without a new epoch, after rows without a note, and in a
+    /// SERIALIZABLE transaction: an answer from
     /// a floor reads nothing, so it would leave no predicate lock that shows what it depends on.
     pub fn floors(&self) -> Option<QueueFloors> {
         if !floors::is_available() || session::is_serializable() {
             return None;
+        }
+        if self.floors.is_trigger_new.get() {
+            if self.floors.trigger.is_some_and(transaction::is_current) {
+                return None;
+            }
+            self.floors.is_trigger_new.set(false);
         }
         let file = self.file.get().filter(|file| !file.is_new)?;
         Some(QueueFloors {
             table: self.table,
             pick_index: self.floors.pick_index?,
             due_index: self.floors.due_index?,
-            epoch: floors::epoch_of(file.number, self.floors.trigger?),
+            epoch: floors::epoch_of(file.number, self.floors.trigger?.into_inner()),
         })
     }
 
@@ -344,7 +364,54 @@ const MAX_CACHED_QUEUES: usize = 20_000;
 #[derive(Default)]
 struct Cache {
     queues: HashMap<Oid, Rc<Queue>>,
+    /// The docs tables of these queues, by each of their tables.
+    docs: HashMap<Oid, Oid>,
     clock: u64,
+}
+
+impl Cache {
+    fn add(&mut self, queue: Rc<Queue>) {
+        for table in &queue.tables {
+            self.docs.insert(*table, queue.table);
+        }
+        self.queues.insert(queue.table, queue);
+    }
+
+    fn forget(&mut self, docs: Oid) {
+        if let Some(queue) = self.queues.remove(&docs) {
+            for table in &queue.tables {
+                self.docs.remove(table);
+            }
+        }
+    }
+
+    /// Forgets a queue whose docs table has changed. After a change of another table only its columns
+    /// are compared again: a vacuum looks like a change, and the plans are still good.
+    fn table_changed(&mut self, table: Oid) {
+        match self.docs.get(&table).copied() {
+            Some(docs) if docs != table => {
+                if let Some(queue) = self.queues.get(&docs) {
+                    queue.has_shape.set(false);
+                }
+            }
+            _ => self.forget(table),
+        }
+    }
+
+    fn take_invalidations(&mut self) {
+        match invalidation::take(Reader::OpenQueues) {
+            Invalidated::Nothing => {}
+            Invalidated::Everything => {
+                self.queues.clear();
+                self.docs.clear();
+            }
+            Invalidated::Tables(tables) => {
+                for table in tables {
+                    self.table_changed(table);
+                }
+            }
+        }
+    }
 }
 
 thread_local! {
@@ -356,20 +423,12 @@ thread_local! {
 /// reads it from the catalog and adds it to the cache.
 ///
 /// The lock may have waited for an upgrade of the extension, which the call did not see when it began.
-/// Fails with `Error::OtherVersion` then.
+/// Fails with `Error::OtherVersion` then, and with `Error::AlteredColumn`.
 fn find_or_load(name: &QueueName, table: Oid) -> Result<Rc<Queue>> {
     version::require_fit()?;
     let found = QUEUES.with(|cache| {
         let mut cache = cache.borrow_mut();
-        match invalidation::take(Reader::OpenQueues) {
-            Invalidated::Nothing => {}
-            Invalidated::Everything => cache.queues.clear(),
-            Invalidated::Tables(tables) => {
-                for table in tables {
-                    cache.queues.remove(&table);
-                }
-            }
-        }
+        cache.take_invalidations();
         cache.clock += 1;
         let clock = cache.clock;
         cache
@@ -380,24 +439,29 @@ fn find_or_load(name: &QueueName, table: Oid) -> Result<Rc<Queue>> {
             .cloned()
     });
     if let Some(queue) = found {
+        if !queue.has_shape.get() {
+            queue_shape::require(name)?;
+            queue.has_shape.set(true);
+        }
         return Ok(queue);
     }
 
     let Some(info) = queue_catalog::read(name, table) else {
         return Err(queue_places::unknown(name));
     };
-    let queue = Rc::new(Queue::new(name, table, info));
+    let tables = queue_shape::require(name)?;
+    let queue = Rc::new(Queue::new(name, table, tables, info));
     QUEUES.with(|cache| {
         let mut cache = cache.borrow_mut();
         if cache.queues.len() >= MAX_CACHED_QUEUES {
             let queues = cache.queues.iter();
             let longest_unused = queues.min_by_key(|(_, q)| q.last_used.get());
             if let Some(table) = longest_unused.map(|(table, _)| *table) {
-                cache.queues.remove(&table);
+                cache.forget(table);
             }
         }
         queue.last_used.set(cache.clock);
-        cache.queues.insert(table, queue.clone());
+        cache.add(queue.clone());
     });
     Ok(queue)
 }

@@ -1,7 +1,7 @@
 //! What the catalog and `fetchq.queues` say about a queue: its settings, and whether its docs
 //! table is as fetchq made it. `open_queue.rs` keeps the result in the cache of the session.
 
-use pgrx::pg_sys::Oid;
+use pgrx::pg_sys::{Oid, TransactionId};
 
 use crate::domain::names::QueueName;
 use crate::pg::spi::{self, Rows};
@@ -17,7 +17,7 @@ pub struct QueueInfo {
     pub id: i32,
     /// The transaction that last wrote the catalog row of the trigger of the ready floors, if
     /// the trigger always runs.
-    pub ready_trigger: Option<u32>,
+    pub ready_trigger: Option<TransactionId>,
     pub pick_index: Option<Oid>,
     pub due_index: Option<Oid>,
     /// The index of the primary key.
@@ -205,12 +205,12 @@ fn decode(rows: &Rows) -> Option<QueueInfo> {
     if rows.is_empty() {
         return None;
     }
-    let oid = |column| rows.datum(0, column).map(|d| Oid::from(d.value() as u32));
+    let oid = |column| rows.number(0, column).map(Oid::from);
     let flag = |column| rows.get(0, column).unwrap_or(false);
     let notify_triggers: i32 = rows.get(0, 8).unwrap_or(0);
     Some(QueueInfo {
         id: rows.get(0, 1)?,
-        ready_trigger: oid(2).map(|transaction| transaction.to_u32()),
+        ready_trigger: rows.number(0, 2).map(TransactionId::from),
         pick_index: oid(3),
         due_index: oid(4),
         // With one trigger, the other one of the notifications is missing.

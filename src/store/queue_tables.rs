@@ -141,6 +141,14 @@ const CREATE_DUE_INDEX: &str = "create index \"{q}__docs_due_idx\" on {docs}
     (status, next_iteration, seq)
     where status {=} any (array[{planned}, {active}]) and lock_upgrade is null";
 
+/// The tables of a queue, and the statements that make them.
+pub(super) const DEFINITIONS: [(&str, &str); 4] = [
+    ("docs", CREATE_DOCS),
+    ("logs", CREATE_LOGS),
+    ("metrics", CREATE_METRICS),
+    ("history", CREATE_HISTORY),
+];
+
 /// Makes the tables of a queue whose name was registered by this transaction. They belong to the
 /// owner of their schema, where nobody else can create anything, and the caller owns the queue.
 ///

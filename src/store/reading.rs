@@ -11,7 +11,7 @@ use crate::pg::value::Arg;
 use crate::store::doc_selection::{BulkRequest, CONDITIONS, Selection};
 use crate::store::rights::{self, Right};
 use crate::store::statement::render;
-use crate::store::{metrics, queue, queue_tables};
+use crate::store::{metrics, queue, queue_shape, queue_tables};
 
 // The columns of `fetchq.document`, of a document `d` of the queue `q`. The lease number is not
 // among them: who has it can settle the document.
@@ -68,7 +68,8 @@ pub fn get(name: &QueueName, subject: &str, out: &mut RowSink) -> Result<()> {
 
 fn require_readable(name: &QueueName) -> Result<()> {
     rights::require_existing(name, Right::Read)?;
-    queue::id(name).map(|_| ())
+    queue::id(name)?;
+    queue_shape::require(name).map(|_| ())
 }
 
 /// How many documents one page may read. Not measured: some tenths of a second.

@@ -97,8 +97,9 @@ const LIST_NOTIFYING: &str =
 pub fn tables_with_notifications() -> Vec<u32> {
     spi::connect(|spi| {
         let rows = spi.once(LIST_NOTIFYING, &[]);
-        let tables = (0..rows.len()).filter_map(|row| rows.datum(row, 1));
-        tables.map(|datum| datum.value() as u32).collect()
+        (0..rows.len())
+            .filter_map(|row| rows.number(row, 1))
+            .collect()
     })
 }
 

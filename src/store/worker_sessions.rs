@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use crate::domain::counter_events::Event;
 use crate::domain::names::QueueName;
 use crate::domain::status::Status;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::pg::relation::{self, LockMode};
 use crate::pg::row_sink::RowSink;
 use crate::pg::spi::{self, Rows};
@@ -400,6 +400,8 @@ pub fn release_all(worker: &str) -> Result<Option<i32>> {
             Ok(queue) => released += release(&queue, worker),
             // The queue was dropped after its name was read.
             Err(e) if e.is_missing_queue() => {}
+            // One owner must not keep the caller from the queues of the others.
+            Err(e @ Error::AlteredColumn { .. }) => e.warn(),
             Err(other) => return Err(other),
         }
     }

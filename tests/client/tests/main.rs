@@ -1,6 +1,7 @@
 //! Tests of fetchq through a real driver, on a real server; one file for each subject.
 //! Run by scripts/suites/client.sh, one test at a time.
 
+mod altered_tables;
 mod append_groups;
 mod awaiting;
 mod bad_values;
@@ -10,6 +11,7 @@ mod citus;
 mod clock_set_back;
 mod columns;
 mod concurrency;
+mod counter_segments;
 mod crash;
 mod create_race;
 mod dead_letters;
@@ -57,6 +59,7 @@ mod stats_remembered;
 mod status;
 mod status_components;
 mod status_horizon;
+mod unnoted;
 mod untyped;
 mod vanished;
 mod versions;
