@@ -4,6 +4,7 @@
 //! ID to reads. Results stay in the memory of SPI and are freed with it, and rows can be passed
 //! on without being decoded.
 
+use std::ffi::CStr;
 use std::marker::PhantomData;
 
 use pgrx::{FromDatum, IntoDatum, pg_sys};
@@ -12,13 +13,15 @@ use crate::pg::registry::OwnStatement;
 use crate::pg::snapshot::Snapshot;
 use crate::pg::text::c_string;
 use crate::pg::value::Arg;
-use crate::pg::{operators, planner};
+use crate::pg::{operators, planner, session};
 
 /// A prepared statement, which is freed when this is dropped.
 pub struct Plan {
     ptr: pg_sys::SPIPlanPtr,
     /// The text of the statement, which the plan keeps.
     text: *const std::ffi::c_char,
+    /// The statement reads the server's list of sessions.
+    reads_activity: bool,
 }
 
 impl Plan {
@@ -31,7 +34,12 @@ impl Plan {
             let sources = pg_sys::SPI_plan_get_plan_sources(ptr);
             let source: *mut pg_sys::CachedPlanSource = (*(*sources).elements).ptr_value.cast();
             let text = (*source).query_string;
-            Self { ptr, text }
+            let reads_activity = reads_activity(text);
+            Self {
+                ptr,
+                text,
+                reads_activity,
+            }
         }
     }
 }
@@ -42,6 +50,12 @@ impl Drop for Plan {
         // only between calls, because code that runs one has an Rc to its owner.
         unsafe { pg_sys::SPI_freeplan(self.ptr) };
     }
+}
+
+/// Returns whether a statement reads the server's list of sessions.
+unsafe fn reads_activity(text: *const std::ffi::c_char) -> bool {
+    // SAFETY: The caller passes a C string.
+    session::reads_activity(&unsafe { CStr::from_ptr(text) }.to_string_lossy())
 }
 
 /// Returns the values and the NULL marks of parameters in the form that SPI expects.
@@ -160,6 +174,9 @@ impl Spi {
 
     fn execute_with(&self, plan: &Plan, args: &[Arg], read_only: bool) -> Rows<'_> {
         let (mut datums, nulls) = split(args);
+        if plan.reads_activity {
+            session::refresh_activity();
+        }
         // SAFETY: The plan is alive, because it is borrowed. It was prepared for as many
         // parameters of the same types, because every caller makes both lists in one place.
         // Without read_only SPI takes a new snapshot, so that a statement sees the changes of
@@ -226,6 +243,9 @@ impl Spi {
         // SAFETY: The connection is open, because self exists. There are as many types as
         // values, because both come from `args`.
         unsafe {
+            if reads_activity(text) {
+                session::refresh_activity();
+            }
             let code = pg_sys::SPI_execute_with_args(
                 text,
                 oids.len() as i32,

@@ -4,6 +4,7 @@
 mod append_groups;
 mod awaiting;
 mod bad_values;
+mod bound_leases;
 mod calls;
 mod chaos;
 mod citus;
