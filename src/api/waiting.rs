@@ -10,6 +10,7 @@ use crate::pg::json::Jsonb;
 use crate::pg::time::Interval;
 use crate::pg::value::Arg;
 use crate::pg::{procedure, time};
+use crate::store::stop_requests;
 
 /// How many queues a session can wait for.
 const MAX_QUEUES: usize = 1000;
@@ -65,14 +66,18 @@ fn doc_await(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     })
 }
 
-/// `work_check()`: a procedure with which `fetchq.work()` finds out whether it can end transactions.
+/// `work_check()`: a procedure with which `fetchq.work()` finds out whether it can end transactions. It
+/// also remembers the beginning of the work, for `worker_stop_requested`.
 ///
 /// Fails with `InTransaction`, which names `fetchq.work()`.
 #[pg_extern(sql = false)]
 fn work_check(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond(fcinfo, |call| match procedure::is_atomic(call) {
         true => Err(Error::InTransaction("fetchq.work".to_owned())),
-        false => Ok(Reply::null()),
+        false => {
+            stop_requests::work_begins();
+            Ok(Reply::null())
+        }
     })
 }
 

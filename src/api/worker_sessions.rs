@@ -7,7 +7,7 @@ use crate::error::{self, Error, Result};
 use crate::pg::call::{Call, Reply};
 use crate::store::leases::NAME_MAX;
 use crate::store::rights::{self, Right};
-use crate::store::worker_sessions;
+use crate::store::{stop_requests, worker_sessions};
 
 /// The name of a worker. Fails with `BadValue` when no worker can have it.
 fn worker_name(call: &Call, at: usize) -> Result<&str> {
@@ -45,21 +45,25 @@ fn worker_release(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
 #[pg_extern(sql = false)]
 fn worker_stop(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
-        worker_sessions::request_stop(worker_name(call, 0)?);
+        stop_requests::request_stop(worker_name(call, 0)?);
         Ok(Reply::bool(true))
     })
 }
 
 /// `worker_stop_requested(queue, name, since) → is_requested`: whether a worker of a queue was asked
-/// to stop at or after a time. `fetchq.work` asks this between two documents.
+/// to stop at or after a time. `fetchq.work` asks this between two documents, and passes NULL: since it
+/// began.
 #[pg_extern(sql = false)]
 fn worker_stop_requested(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond(fcinfo, |call| {
         let queue = queue_name(call, 0)?;
         let worker = worker_name(call, 1)?;
-        let since = call.timestamp(2, "since")?;
+        let (since, number) = match stop_requests::work_number() {
+            Some(number) if call.is_null(2) => (i64::MIN, number),
+            _ => (call.timestamp(2, "since")?, i64::MIN),
+        };
         rights::require(&queue, Right::Any)?;
-        let is_requested = worker_sessions::is_stop_requested(&queue, worker, since);
+        let is_requested = stop_requests::is_stop_requested(&queue, worker, since, number);
         Ok(Reply::bool(is_requested))
     })
 }

@@ -20,6 +20,10 @@ const SCAN_INTERVAL_US: i64 = 400_000;
 /// How often it looks whether there are sessions with bound leases: microseconds.
 const IDLE_SCAN_INTERVAL_US: i64 = 1_000_000;
 
+/// How many times as long as a look has taken the process does other work before it looks again. So
+/// the sessions of one role take no more of the process, however many they are.
+const REST_PER_LOOK: i64 = 20;
+
 /// How long a queue waits at least after a failure: microseconds.
 const MIN_PAUSE_US: i64 = 10_000_000;
 
@@ -68,7 +72,9 @@ impl Sessions {
             return self.next;
         }
         process::show_activity(Some("fetchq: sessions"));
+        let began = time::clock();
         let found = process::transaction(|| worker_sessions::bound_sessions(None));
+        let rest = (time::clock() - began).saturating_mul(REST_PER_LOOK);
         self.has_bound = found.as_ref().is_ok_and(|found| !found.is_empty());
         let interval = match found {
             Ok(found) if found.is_empty() => IDLE_SCAN_INTERVAL_US,
@@ -79,7 +85,11 @@ impl Sessions {
                 let is_slow = found
                     .iter()
                     .any(|(name, bound)| self.apply(name, bound) > limits::SLOW_RUN_US);
-                if is_slow { 0 } else { SCAN_INTERVAL_US }
+                if is_slow {
+                    0
+                } else {
+                    SCAN_INTERVAL_US.max(rest)
+                }
             }
             Err(message) => {
                 log_failure(format!("looking for bound sessions failed: {message}"));

@@ -100,9 +100,15 @@ pub fn keeps_snapshot() -> bool {
     unsafe { pg_sys::XactIsoLevel >= pg_sys::XACT_REPEATABLE_READ as i32 }
 }
 
+/// Returns whether a statement reads the server's list of sessions.
+pub(super) fn reads_activity(sql: &str) -> bool {
+    sql.contains("pg_stat_get_activity") || sql.contains("pg_stat_activity")
+}
+
 /// Has the next read of `pg_stat_activity` show the sessions as of now. The server keeps what it has
-/// read until the transaction ends.
-pub fn refresh_activity() {
+/// read until the transaction ends. `Spi` calls this before each statement that reads the list, so
+/// that a session that is newer than the copy is not mistaken for one that has ended.
+pub(super) fn refresh_activity() {
     // SAFETY: This frees a copy that the functions of the server make again when they are called.
     // None of them keeps a pointer into it between two calls.
     unsafe {
@@ -110,6 +116,27 @@ pub fn refresh_activity() {
         pg_sys::pgstat_clear_snapshot();
         #[cfg(not(feature = "pg13"))]
         pg_sys::pgstat_clear_backend_activity_snapshot();
+    }
+}
+
+/// Returns the time that the server's list of sessions shows as the start of the statement that
+/// this session runs (`query_start`), in microseconds since 2000. Where it shows none, because of
+/// `track_activities`, the start of the statement as the session knows it.
+///
+/// The value identifies the statement. It is no measure of time, because the clock may be set back.
+pub fn statement_mark() -> i64 {
+    // SAFETY: These are variables of this process, and its entry in the list, which no other process
+    // writes.
+    unsafe {
+        // The entry is not accessible in PostgreSQL 13. The times differ only in background workers
+        // that set the start of a statement after they have reported it.
+        #[cfg(not(feature = "pg13"))]
+        if let Some(entry) = pg_sys::MyBEEntry.as_ref()
+            && entry.st_activity_start_timestamp != 0
+        {
+            return entry.st_activity_start_timestamp;
+        }
+        pg_sys::GetCurrentStatementStartTimestamp()
     }
 }
 

@@ -4,6 +4,7 @@
 //! ID to reads. Results stay in the memory of SPI and are freed with it, and rows can be passed
 //! on without being decoded.
 
+use std::ffi::CStr;
 use std::marker::PhantomData;
 
 use pgrx::{FromDatum, IntoDatum, pg_sys};
@@ -13,13 +14,15 @@ use crate::pg::role::ActingAsOwner;
 use crate::pg::snapshot::Snapshot;
 use crate::pg::text::c_string;
 use crate::pg::value::Arg;
-use crate::pg::{catalog, operators, planner};
+use crate::pg::{catalog, operators, planner, session};
 
 /// A prepared statement, which is freed when this is dropped.
 pub struct Plan {
     ptr: pg_sys::SPIPlanPtr,
     /// The types of its parameters.
     types: Vec<pg_sys::Oid>,
+    /// The statement reads the server's list of sessions.
+    reads_activity: bool,
 }
 
 impl Drop for Plan {
@@ -28,6 +31,12 @@ impl Drop for Plan {
         // between calls, because code that runs one has an Rc to its owner.
         unsafe { pg_sys::SPI_freeplan(self.ptr) };
     }
+}
+
+/// Returns whether a statement reads the server's list of sessions.
+unsafe fn reads_activity(text: *const std::ffi::c_char) -> bool {
+    // SAFETY: The caller passes a C string.
+    session::reads_activity(&unsafe { CStr::from_ptr(text) }.to_string_lossy())
 }
 
 /// Returns the values and the NULL marks of parameters in the form that SPI expects.
@@ -91,7 +100,11 @@ impl Spi {
                 check("SPI_prepare_cursor", pg_sys::SPI_result.min(-1));
             }
             check("SPI_keepplan", pg_sys::SPI_keepplan(ptr));
-            Plan { ptr, types: oids }
+            Plan {
+                ptr,
+                types: oids,
+                reads_activity: reads_activity(text),
+            }
         }
     }
 
@@ -153,6 +166,9 @@ impl Spi {
                 .all(|(arg, oid)| arg.fits(*oid));
         if !has_types {
             pgrx::error!("a statement was prepared for parameters of other types");
+        }
+        if plan.reads_activity {
+            session::refresh_activity();
         }
         let (mut datums, nulls) = split(args);
         // SAFETY: The plan is alive, because it is borrowed. It was prepared for parameters of these
@@ -232,6 +248,9 @@ impl Spi {
         // SAFETY: The connection is open, because self exists. There are as many types as
         // values, because both come from `args`.
         unsafe {
+            if reads_activity(text) {
+                session::refresh_activity();
+            }
             let code = pg_sys::SPI_execute_with_args(
                 text,
                 oids.len() as i32,

@@ -12,13 +12,6 @@ pub fn now() -> i64 {
     unsafe { pg_sys::GetCurrentTransactionStartTimestamp() }
 }
 
-/// Returns when the statement began that the client has sent last, as `statement_timestamp()` in SQL,
-/// in microseconds since 2000. Statements of functions and procedures do not change it.
-pub fn statement() -> i64 {
-    // SAFETY: This reads a variable of the process.
-    unsafe { pg_sys::GetCurrentStatementStartTimestamp() }
-}
-
 /// Returns the current time, as `clock_timestamp()` in SQL, in microseconds since 2000.
 pub fn clock() -> i64 {
     // SAFETY: This reads the clock.

@@ -17,8 +17,7 @@ declare
     takes_document boolean;
     result_type pg_catalog.text;
     worker pg_catalog.text;
-    started constant pg_catalog.timestamptz := pg_catalog.clock_timestamp();
-    idle_since pg_catalog.timestamptz := started;
+    idle_since pg_catalog.timestamptz := pg_catalog.clock_timestamp();
     wait interval;
     ready pg_catalog.text;
     doc fetchq.leased;
@@ -73,7 +72,8 @@ begin
         raise exception 'permission denied for function %', handler using errcode = 'insufficient_privilege';
     end if;
 
-    -- Fails in a transaction block and in a function. PL/pgSQL itself cannot tell.
+    -- Fails in a transaction block and in a function. PL/pgSQL itself cannot tell. From here on requests
+    -- to stop are meant for this call.
     call fetchq.work_check();
     -- Fails when there is no such queue.
     call fetchq.queue_wait(array[queue], '0'::interval, ready, version);
@@ -93,7 +93,7 @@ begin
         doc := following;
         following := null;
         if doc.lease is null then
-            exit when fetchq.worker_stop_requested(queue, worker, started);
+            exit when fetchq.worker_stop_requested(queue, worker, null);
             -- The lease lasts as long as this call.
             select * into doc from fetchq.doc_lease(queue, 1, duration, version, binding => 'call');
             -- The commit makes the lease visible, and keeps it when the work of the handler is undone.
@@ -146,7 +146,7 @@ begin
             -- Deferred constraints fail here, where the error can be caught, and not at the commit. From
             -- here on none is deferred, so those of the settling and of the next lease fail in theirs.
             set constraints all immediate;
-            is_stopped := fetchq.worker_stop_requested(queue, worker, started);
+            is_stopped := fetchq.worker_stop_requested(queue, worker, null);
             -- After a long handler a commit more costs little. To process the document again, because
             -- the next one cannot be leased, would cost much.
             if is_stopped or settles_alone or (processed operator(pg_catalog.+) failed operator(pg_catalog.+) 1) operator(pg_catalog.>=) max_docs

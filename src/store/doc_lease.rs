@@ -6,13 +6,14 @@ use crate::error::{Error, Result};
 use crate::pg::documents::{Change, Column};
 use crate::pg::documents_check::Access;
 use crate::pg::json::Jsonb;
-use crate::pg::spi::{self, Spi};
+use crate::pg::spi;
 use crate::pg::value::Arg;
 use crate::store::bookkeeping::{note_lease, subjects_settled};
 use crate::store::lease_check::{LeasedDoc, holds_lease, lease_error};
 use crate::store::open_queue::Queue;
 use crate::store::statement::Statement;
-use crate::store::{counter_log, history, plans};
+use crate::store::stop_requests::is_stopped;
+use crate::store::{counter_log, history};
 
 // Index of both: primary key. No other index can serve `{is_leased}`.
 static EXTEND: Statement = Statement::new(
@@ -30,18 +31,6 @@ static IS_CANCELLED: Statement = Statement::new(
          and d.status {+} 0 {=} {killed}
          and d.lease {=} $2
          and d.worker_session is null",
-);
-
-// Nearly always no worker is stopped, so this is asked first.
-static IS_ANY_STOPPED: Statement = Statement::new("select from fetchq.stop_requests limit 1");
-
-// A request stops the sessions that registered before it.
-static IS_STOPPED: Statement = Statement::new(
-    "select from fetchq.stop_requests s
-     join fetchq.worker_sessions w on w.name {=} s.name
-         and (s.queue_id {=} 0 or s.queue_id {=} w.queue_id)
-     where w.id {=} $1
-         and w.since {<} s.since",
 );
 
 /// The result of an extension.
@@ -81,12 +70,6 @@ pub fn extend(
         until: Some(until),
         stop: spi::connect(|spi| is_stopped(spi, worker_session)),
     })
-}
-
-/// Returns whether a worker session was asked to stop.
-fn is_stopped(spi: &Spi, worker_session: i64) -> bool {
-    plans::run_latest(spi, &IS_ANY_STOPPED, &[]).affected() > 0
-        && plans::run_latest(spi, &IS_STOPPED, &[Arg::from(worker_session)]).affected() > 0
 }
 
 // The documents of a lease, locked in the order of their subjects as every list is, so that two

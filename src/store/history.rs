@@ -116,8 +116,8 @@ static SETTLE: Statement = Statement::new(into_history!(
     "i.result",
     "d.progress",
     "$4",
-    // Who had the lease: this session, if it is one of the worker sessions $8. The table of worker
-    // sessions has no index, so it is not read for those.
+    // Who had the lease: this session, if it is one of the worker sessions $8. Nothing is read for
+    // those.
     "coalesce((select w.name from fetchq.worker_sessions w
          where r.worker_session {<>} all ($8) and w.id {=} r.worker_session
          limit 1), $5)"

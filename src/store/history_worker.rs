@@ -24,7 +24,7 @@ pub enum By<'a> {
     Lease(&'a str),
 }
 
-// Index: the primary key. The table of worker sessions has none.
+// Indexes: the primary key, and the ids of the worker sessions.
 static HOLDER: Statement = Statement::new(
     "select w.name from only {docs} d, fetchq.worker_sessions w
      where d.subject {=} $1 and w.id {=} d.worker_session

@@ -12,6 +12,7 @@ use crate::pg::{append, random, relation, session, time, timeline, transaction};
 use crate::settings::{self, Binding};
 use crate::signals::board::board;
 use crate::signals::commit;
+use crate::store::stop_requests;
 
 /// Makes the number of a lease by `next`, from the last number. With shared memory no other pick of
 /// this server gets it, except after a number near the greatest was written by hand. Without, another
@@ -166,7 +167,7 @@ struct Worker {
     /// The `application_name` of a worker without a name.
     application: String,
     binding: Binding,
-    /// When the statement began whose leases end with it; 0 for the other bindings. So each call
+    /// The mark of the statement whose leases end with it; 0 for the other bindings. So each call
     /// has a row of its own in `fetchq.worker_sessions`.
     statement: i64,
 }
@@ -181,7 +182,7 @@ impl Worker {
         };
         let binding = given.binding.unwrap_or_else(settings::session_leases);
         let statement = match binding {
-            Binding::Call => time::statement(),
+            Binding::Call => session::statement_mark(),
             _ => 0,
         };
         Self {
@@ -197,6 +198,7 @@ impl Worker {
 /// A row of `fetchq.worker_sessions` that this session has written.
 struct Registration {
     id: i64,
+    place: append::Place,
     /// The transaction that wrote the row, until it has committed.
     written_by: Option<TransactionId>,
     /// That transaction commits now, and the row with it.
@@ -205,7 +207,7 @@ struct Registration {
 
 /// How many registrations a session remembers. Beyond that it forgets all of them and
 /// registers anew.
-const MAX_REGISTRATIONS: usize = 4096;
+pub const MAX_REGISTRATIONS: usize = 4096;
 
 type Registrations = HashMap<Worker, Registration>;
 
@@ -219,7 +221,9 @@ fn find_or_register(queue: i32, given: &GivenWorker) -> i64 {
     let known = REGISTRATIONS.with_borrow(|registrations| {
         let registration = registrations.get(&worker)?;
         let is_stored = registration.written_by.is_none_or(transaction::is_current);
-        is_stored.then_some(registration.id)
+        // Somebody may have deleted the row. A lease that refers to it would be bound to nothing.
+        let is_there = || worker.binding == Binding::Off || registration.place.has(registration.id);
+        (is_stored && is_there()).then_some(registration.id)
     });
     known.unwrap_or_else(|| register(worker))
 }
@@ -288,13 +292,12 @@ fn register(worker: Worker) -> i64 {
         pgrx::error!("table fetchq.worker_sessions is missing: reinstall the extension");
     };
     relation::lock_rows(table);
-    let registration = Registration {
-        id: new_session_id(),
-        written_by: Some(transaction::current()),
-        is_committing: false,
+    let id = new_session_id();
+    let query_start = match worker.binding {
+        Binding::Call => Arg::timestamp(worker.statement),
+        _ => Arg::no_timestamp(),
     };
-    let id = registration.id;
-    append::row(
+    let place = append::indexed_row(
         table,
         &[
             Arg::from(id),
@@ -304,8 +307,16 @@ fn register(worker: Worker) -> i64 {
             Arg::timestamp(session::started()),
             Arg::timestamp(time::clock()),
             Arg::from(worker.binding as i32),
+            query_start,
+            Arg::from(stop_requests::next_number()),
         ],
     );
+    let registration = Registration {
+        id,
+        place,
+        written_by: Some(transaction::current()),
+        is_committing: false,
+    };
     if worker.binding != Binding::Off {
         commit::leases_bound();
     }

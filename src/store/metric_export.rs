@@ -314,7 +314,6 @@ impl Export<'_> {
         if !self.can_read("worker_sessions", &[Family::Workers]) || !self.shows(Family::Workers) {
             return;
         }
-        session::refresh_activity();
         let mut samples = Samples::of(Family::Workers, self.out);
         spi::connect(|spi| {
             let rows = spi.once(WORKERS, &self.scope.args());

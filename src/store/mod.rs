@@ -83,6 +83,7 @@ pub mod statement;
 pub mod stats;
 mod stats_counted;
 pub mod status;
+pub mod stop_requests;
 pub mod trigger_events;
 pub mod triggers;
 pub mod upgrade;

@@ -332,7 +332,6 @@ fn write_rows(version: &str, state: &ServerState, out: &mut RowSink) {
         Arg::from(state.pending.map(|(all, _)| all)),
         Arg::from(state.pending.map(|(_, paused)| paused)),
     ];
-    session::refresh_activity();
     spi::connect(|spi| {
         // What `collect` has found is as of now, so this has to be, too.
         let rows = spi.once_latest(&render_shared(STATUS), &args);

@@ -17,9 +17,9 @@ use crate::settings::Binding;
 use crate::store::bookkeeping::{documents_ready, note_entry};
 use crate::store::counter_segments::SEGMENTS;
 use crate::store::open_queue::Queue;
-use crate::store::rights::{self, Right, Scope};
+use crate::store::rights::{self, Right};
 use crate::store::statement::{self, Statement};
-use crate::store::{counter_log, counter_segments, plans, queue};
+use crate::store::{counter_log, counter_segments, leases, plans, queue, stop_requests};
 
 const LIST_QUEUES_OF: &str = "select distinct q.name::pg_catalog.text
     from fetchq.worker_sessions w
@@ -102,45 +102,6 @@ fn release_leases(queue: &Queue, sessions: &[i64]) -> i32 {
     })
 }
 
-// The queue 0 stands for all queues.
-const REQUEST_STOP: &str = "insert into fetchq.stop_requests (name, queue_id, since)
-    select $1, 0, pg_catalog.clock_timestamp() where $2
-    union all
-    select $1, q.id, pg_catalog.clock_timestamp() from fetchq.queues q
-    where not $2 and q.name {=} any ($3)
-    on conflict (name, queue_id) do update set since = excluded.since";
-
-/// Asks a worker to stop: all its sessions that have begun before now, and that work on queues
-/// on whose documents the caller may work.
-pub fn request_stop(worker: &str) {
-    let [is_everything, queues] = Scope::of(Right::Work).args();
-    spi::connect(|spi| {
-        spi.once(REQUEST_STOP, &[Arg::from(worker), is_everything, queues]);
-    });
-}
-
-// A worker asks this before each document.
-static IS_STOP_REQUESTED: Statement = Statement::new(
-    "select from fetchq.stop_requests s
-     where s.name {=} $1 and s.since {>=} $2
-         and (s.queue_id {=} 0
-             or s.queue_id {=} (select q.id from fetchq.queues q where q.name {=} $3))
-     limit 1",
-);
-
-/// Returns whether a worker of a queue was asked to stop at or after a time, in microseconds since
-/// 2000.
-pub fn is_stop_requested(queue: &QueueName, worker: &str, since: i64) -> bool {
-    spi::connect(|spi| {
-        let args = [
-            Arg::from(worker),
-            Arg::timestamp(since),
-            Arg::from(queue.as_str()),
-        ];
-        !plans::run_latest(spi, &IS_STOP_REQUESTED, &args).is_empty()
-    })
-}
-
 /// The leased documents of a queue, in the order of their subjects. $1: its name, $2: the subject
 /// after which the page begins, $3: how many, NULL for all.
 // Index: the due index, whose condition is that of the first part. It has no other documents than
@@ -178,29 +139,42 @@ pub struct BoundSessions {
     pub ended: Vec<i64>,
 }
 
-/// Whether the call that the row `w` stands for is over in its session `a`: the session has been idle
-/// since, or runs a statement that began later. NULL where the role may not see that, or the session
-/// does not track it (`track_activities`).
+/// Whether the call that the row `w` stands for is over in its session `a`: the session does not run
+/// the statement that began when the call did. Both times come from the same variable, so this says
+/// which statement it is, and no clock is compared. NULL where the role may not see that, or the
+/// session does not track it (`track_activities`).
 macro_rules! is_over {
     () => {
-        "(w.binding {=} 3 and w.since {<}
-            (case when a.state {=} any ('{active,fastpath function call}'::pg_catalog.text[])
-                then a.query_start else a.state_change end))"
+        "(w.binding {=} 3 and a.state {<>} 'disabled'
+            and not (a.state {=} any ('{active,fastpath function call}'::pg_catalog.text[])
+                and a.query_start {=} w.query_start))"
     };
 }
 
-// A role that may not see when a session of another role began gets NULL for that time. The
-// process number alone then tells whether the session runs.
-static LIST_BOUND: Statement = Statement::new(concat!(
-    "select q.name::pg_catalog.text, w.id, w.binding, a.pid is not null, ",
-    is_over!(),
-    " from fetchq.worker_sessions w
-     join fetchq.queues q on q.id {=} w.queue_id
-     left join pg_catalog.pg_stat_get_activity(null) a
-         on a.pid {=} w.pid
-         and coalesce(a.backend_start {=} w.backend_start, true)
-     where w.binding {>} 0
-         and ($1 is null or w.queue_id {=} $1)",
+// The sessions that meet a condition, which selects those with bound leases. A role that may not see when a session of
+// another role began gets NULL for that time. The process number alone then tells whether the
+// session runs.
+macro_rules! list_bound {
+    ($condition:literal) => {
+        concat!(
+            "select q.name::pg_catalog.text, w.id, w.binding, a.pid is not null, ",
+            is_over!(),
+            " from fetchq.worker_sessions w
+             join fetchq.queues q on q.id {=} w.queue_id
+             left join pg_catalog.pg_stat_get_activity(null) a
+                 on a.pid {=} w.pid
+                 and coalesce(a.backend_start {=} w.backend_start, true)
+             where ",
+            $condition,
+        )
+    };
+}
+
+// Index of both: (binding, queue_id). No row of a session without bound leases is read, and for one
+// queue none of another queue.
+static LIST_BOUND: Statement = Statement::new(list_bound!("w.binding {>} 0"));
+static LIST_BOUND_OF: Statement = Statement::new(list_bound!(
+    "w.binding {=} any ('{1,2,3}'::pg_catalog.int4[]) and w.queue_id {=} $1"
 ));
 
 /// The least `binding` of a session whose leases are extended.
@@ -228,7 +202,10 @@ fn bound_session(rows: &Rows, row: usize) -> Option<BoundSession> {
 /// The sessions with bound leases, by queue. `queue`: the id of one queue; None for all.
 pub fn bound_sessions(queue: Option<i32>) -> BTreeMap<String, BoundSessions> {
     spi::connect(|spi| {
-        let rows = plans::run_latest(spi, &LIST_BOUND, &[Arg::from(queue)]);
+        let rows = match queue {
+            Some(queue) => plans::run_latest(spi, &LIST_BOUND_OF, &[Arg::from(queue)]),
+            None => plans::run_latest(spi, &LIST_BOUND, &[]),
+        };
         let mut found: BTreeMap<String, BoundSessions> = BTreeMap::new();
         for session in (0..rows.len()).filter_map(|row| bound_session(&rows, row)) {
             let bound = found.entry(session.queue).or_default();
@@ -321,22 +298,27 @@ fn extend_leases(queue: &Queue, sessions: &[i64]) -> i32 {
 
 // The names of functions are qualified here, because mnt_run() runs under the search_path of its
 // caller. Sessions that need no row unless they have a leased document of the queue: those that have
-// ended, calls that have ended, and those that have been registered again since.
-const LIST_STALE: &str = concat!(
-    "select w.id from fetchq.worker_sessions w
-    left join pg_catalog.pg_stat_get_activity(null) a
-        on a.pid {=} w.pid and coalesce(a.backend_start {=} w.backend_start, true)
-    where w.queue_id {=} $1
-        and (a.pid is null
-            or ",
+// ended, calls that have ended, those that have been registered again since, and those that a session
+// has forgotten ($2: how many it remembers). The ids of a session grow whatever the clock says. A
+// session that has a transaction ID may still commit a lease of a call that is over.
+// Index: (binding, queue_id).
+static LIST_STALE: Statement = Statement::new(concat!(
+    "select w.id
+     from (
+         select w.*,
+             pg_catalog.max(w.id) over (partition by w.pid, w.backend_start, w.name, w.binding) as last_id,
+             pg_catalog.row_number() over (partition by w.pid, w.backend_start order by w.id desc) as place
+         from fetchq.worker_sessions w
+         where w.binding {=} any ('{0,1,2,3}'::pg_catalog.int4[]) and w.queue_id {=} $1
+     ) w
+     left join pg_catalog.pg_stat_get_activity(null) a
+         on a.pid {=} w.pid and coalesce(a.backend_start {=} w.backend_start, true)
+     where a.pid is null
+         or w.id {<} w.last_id
+         or w.place {>} $2
+         or a.backend_xid is null and ",
     is_over!(),
-    "
-            or exists (
-                select from fetchq.worker_sessions n
-                where n.queue_id {=} $1 and n.pid {=} w.pid
-                    and n.backend_start {=} w.backend_start
-                    and n.name {=} w.name and n.binding {=} w.binding and n.since {>} w.since))"
-);
+));
 
 // Index: the due index, all leased documents. $1: sessions.
 const LIST_LEASING: &str = "select distinct d.worker_session from only {docs} d
@@ -345,42 +327,50 @@ const LIST_LEASING: &str = "select distinct d.worker_session from only {docs} d
 const DELETE_SESSIONS: &str =
     "delete from fetchq.worker_sessions w where w.queue_id {=} $1 and w.id {=} any ($2)";
 
+const LIST_OLDER_QUEUES: &str = "select from fetchq.queues q where q.id {<} $1 limit 1";
+
 const TRIM_SESSIONS_OF_DROPPED: &str = "delete from fetchq.worker_sessions w
     where not exists (select from fetchq.queues q where q.id {=} w.queue_id)";
-
-const TRIM_STOP_REQUESTS: &str = "delete from fetchq.stop_requests s
-    where s.since {<} (pg_catalog.now() {-} interval '1 day')
-        and not exists (
-            select from fetchq.worker_sessions w
-            where w.name {=} s.name and w.since {<} s.since)";
 
 fn ids(rows: &Rows) -> Vec<i64> {
     (0..rows.len()).filter_map(|row| rows.get(row, 1)).collect()
 }
 
-/// Deletes the rows of sessions that have ended and have no leased document. The documents are
+/// Deletes the rows of sessions that need none and have no leased document. The documents are
 /// read with the rights of their owner, and after the sessions: what a session has picked before
 /// it ended is visible then.
 fn trim_sessions(queue: &Queue) {
     spi::connect(|spi| {
         let id = Arg::from(queue.id);
-        let mut stale = ids(&spi.once(LIST_STALE, &[id]));
+        let remembered = Arg::from(leases::MAX_REGISTRATIONS as i64);
+        // As of now, also in a transaction that keeps one snapshot: a session that has ended since may
+        // have leased documents meanwhile.
+        let mut stale = ids(&plans::run_latest(spi, &LIST_STALE, &[id, remembered]));
         if stale.is_empty() {
             return;
         }
         let args = [Arg::from(stale.clone())];
-        let leasing = ids(&queue.once(spi, LIST_LEASING, &args));
+        let leasing = statement::render(LIST_LEASING, &queue.name);
+        let leasing = ids(&spi.once_latest(&leasing, &args));
         stale.retain(|session| !leasing.contains(session));
         spi.once(DELETE_SESSIONS, &[id, Arg::from(stale)]);
     });
 }
 
-/// Deletes the rows of sessions that are no longer needed, and old requests to stop.
+/// Deletes the rows of sessions of a queue that are no longer needed. For the oldest queue, also those
+/// of queues that were dropped, and old requests to stop: this reads the rows of all queues, so one
+/// of them does it for the others.
 pub fn delete_stale(queue: &Queue) {
     trim_sessions(queue);
     spi::connect(|spi| {
-        spi.once(TRIM_SESSIONS_OF_DROPPED, &[]);
-        spi.once(TRIM_STOP_REQUESTS, &[]);
+        if spi
+            .once(LIST_OLDER_QUEUES, &[Arg::from(queue.id)])
+            .affected()
+            == 0
+        {
+            spi.once(TRIM_SESSIONS_OF_DROPPED, &[]);
+            stop_requests::delete_old(spi);
+        }
     });
 }
 

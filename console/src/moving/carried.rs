@@ -88,7 +88,7 @@ pub const CARRIED: [Carried; 20] = [
             read: "select to_jsonb(w) from fetchq.worker_sessions w where w.queue_id = {id}",
             write: "insert into fetchq.worker_sessions
                 select t.* from {rows} r, jsonb_populate_record(
-                    null::fetchq.worker_sessions, r.content || '{\"queue_id\": {id}, \"binding\": 0}') t",
+                    null::fetchq.worker_sessions, r.content || '{\"queue_id\": {id}, \"binding\": 0, \"number\": 0}') t",
         },
     },
     // A request for all queues holds for this one as well.
@@ -97,8 +97,8 @@ pub const CARRIED: [Carried; 20] = [
         how: How::Copied {
             read: "select jsonb_build_object('name', s.name, 'since', max(s.since))
                 from fetchq.stop_requests s where s.queue_id in (0, {id}) group by s.name",
-            write: "insert into fetchq.stop_requests
-                select t.* from {rows} r, jsonb_populate_record(
+            write: "insert into fetchq.stop_requests (name, queue_id, since)
+                select t.name, t.queue_id, t.since from {rows} r, jsonb_populate_record(
                     null::fetchq.stop_requests, r.content || '{\"queue_id\": {id}}') t
                 on conflict (name, queue_id) do nothing",
         },

@@ -5,6 +5,7 @@ mod altered_tables;
 mod append_groups;
 mod awaiting;
 mod bad_values;
+mod bound_leases;
 mod calls;
 mod chaos;
 mod citus;

@@ -1,0 +1,110 @@
+//! A session whose row in `fetchq.worker_sessions` is gone writes another one before it leases.
+
+use super::{bindings, by_clients, complete, lease, sessions_are};
+
+const ROWS: &str = "select count(*) from fetchq.worker_sessions";
+
+#[tokio::test]
+async fn a_session_whose_registration_was_deleted_registers_again_before_it_leases() {
+    let (_cluster, server, look) = by_clients("bound_deleted").await;
+    look.sql("select fetchq.doc_push('q', 'more' || i) from generate_series(1, 20) i")
+        .await;
+    for binding in ["return", "keep"] {
+        for loss in [
+            "delete from fetchq.worker_sessions",
+            "truncate fetchq.worker_sessions",
+            "delete from fetchq.worker_sessions; vacuum fetchq.worker_sessions",
+            // The row is there, at another place.
+            "vacuum full fetchq.worker_sessions",
+            "update fetchq.worker_sessions set name = 'renamed'",
+        ] {
+            let worker = server.connect("postgres").await;
+            let leased = lease(&worker, "q", binding).await;
+            complete(&worker, "q", &leased).await;
+            for statement in loss.split("; ") {
+                look.sql(statement).await;
+            }
+            let leased = lease(&worker, "q", binding).await;
+            assert_eq!(bindings(&look).await, [binding], "{loss}");
+            look.sql("select fetchq.mnt()").await;
+            complete(&worker, "q", &leased).await;
+            lease(&worker, "q", binding).await;
+            drop(worker);
+            sessions_are(&look, 1).await;
+            look.sql("select fetchq.mnt_run('q', 10)").await;
+            assert!(bindings(&look).await.is_empty(), "{binding}, {loss}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_session_whose_registration_is_there_writes_no_other_one() {
+    let (_cluster, server, look) = by_clients("bound_there").await;
+    let worker = server.connect("postgres").await;
+    for statement in [
+        "begin; delete from fetchq.worker_sessions; rollback",
+        "vacuum fetchq.worker_sessions",
+        "select fetchq.mnt()",
+    ] {
+        let leased = lease(&worker, "q", "keep").await;
+        complete(&worker, "q", &leased).await;
+        for part in statement.split("; ") {
+            look.sql(part).await;
+        }
+        assert_eq!(look.text(ROWS).await, "1", "{statement}");
+    }
+    // A row that is being deleted is not relied on.
+    look.sql("begin; delete from fetchq.worker_sessions").await;
+    let leased = lease(&worker, "q", "keep").await;
+    look.sql("commit").await;
+    assert_eq!(bindings(&look).await, ["keep"]);
+    complete(&worker, "q", &leased).await;
+    // The row that this transaction has written is there as well.
+    let other = server.connect("postgres").await;
+    other
+        .sql(
+            "begin; select fetchq.doc_lease('q', binding => 'keep'); savepoint s;
+             select fetchq.doc_lease('q', binding => 'keep'); commit",
+        )
+        .await;
+    assert_eq!(look.text(ROWS).await, "2");
+}
+
+#[tokio::test]
+async fn trimming_with_an_old_list_of_sessions_deletes_no_registration_of_one_that_runs() {
+    let (_cluster, server, look) = by_clients("bound_trimmed").await;
+    for isolation in ["read committed", "repeatable read"] {
+        look.sql(&format!(
+            "begin isolation level {isolation}; select count(*) from pg_stat_activity"
+        ))
+        .await;
+        let worker = server.connect("postgres").await;
+        let leased = lease(&worker, "q", "return").await;
+        complete(&worker, "q", &leased).await;
+        look.sql("select fetchq.mnt(); commit").await;
+        assert_eq!(look.text(ROWS).await, "1", "{isolation}");
+        lease(&worker, "q", "return").await;
+        drop(worker);
+        sessions_are(&look, 1).await;
+        look.sql("select fetchq.mnt_run('q', 10)").await;
+        assert!(bindings(&look).await.is_empty(), "{isolation}");
+        look.sql("select fetchq.mnt()").await;
+        assert_eq!(look.text(ROWS).await, "0", "{isolation}");
+    }
+}
+
+#[tokio::test]
+async fn trimming_in_an_old_snapshot_keeps_the_row_of_a_lease_that_is_newer() {
+    let (_cluster, server, look) = by_clients("bound_snapshot").await;
+    let worker = server.connect("postgres").await;
+    let leased = lease(&worker, "q", "off").await;
+    complete(&worker, "q", &leased).await;
+    look.sql("begin isolation level repeatable read; select count(*) from fetchq.worker_sessions")
+        .await;
+    // The transaction does not see this lease, and that the session has ended.
+    lease(&worker, "q", "off").await;
+    drop(worker);
+    sessions_are(&look, 1).await;
+    look.sql("select fetchq.mnt(); commit").await;
+    assert_eq!(look.text(ROWS).await, "1");
+}
