@@ -22,7 +22,7 @@ language c volatile parallel unsafe
 set search_path = pg_catalog, pg_temp
 as 'MODULE_PATHNAME', 'worker_stop_requested_wrapper';
 comment on function fetchq.worker_stop_requested(text, text, timestamptz) is
-    'Whether a worker of a queue was asked to stop at or after a time';
+    'Whether a worker of a queue was asked to stop at or after a time; NULL, within fetchq.work(): since that call began';
 
 create type fetchq.lease as (
     queue varchar,

@@ -94,6 +94,26 @@ async fn trimming_with_an_old_list_of_sessions_deletes_no_registration_of_one_th
 }
 
 #[tokio::test]
+async fn the_row_of_a_call_stays_while_its_session_may_commit_a_lease() {
+    let (_cluster, server, look) = by_clients("bound_open").await;
+    let worker = server.connect("postgres").await;
+    let lease = "select from fetchq.doc_lease('q', duration => '1 hour', binding => 'call')";
+    // One message of the client is one call, and leaves a transaction open.
+    worker
+        .sql(&format!("begin; {lease}; commit; begin; {lease}"))
+        .await;
+    // The call is over: the first document is given back.
+    look.sql("select fetchq.mnt(); select fetchq.mnt()").await;
+    assert!(bindings(&look).await.is_empty());
+    worker.sql("commit").await;
+    assert_eq!(bindings(&look).await, ["call"]);
+    look.sql("select fetchq.mnt_run('q', 10)").await;
+    assert!(bindings(&look).await.is_empty());
+    look.sql("select fetchq.mnt()").await;
+    assert_eq!(look.text(ROWS).await, "0");
+}
+
+#[tokio::test]
 async fn trimming_in_an_old_snapshot_keeps_the_row_of_a_lease_that_is_newer() {
     let (_cluster, server, look) = by_clients("bound_snapshot").await;
     let worker = server.connect("postgres").await;
