@@ -7,8 +7,8 @@ use pgrx::pg_sys;
 use crate::pg::text::c_string;
 use crate::pg::{planner, relation};
 
-/// The library acts as the role that owns the tables of all queues while this lives, and only the
-/// system catalogs are in the search path.
+/// The library acts as the role that owns the tables of all queues while this lives. Where that is not
+/// the role of the caller, only the system catalogs are in the search path.
 ///
 /// This is the one place where fetchq gets other rights than its caller has, and every statement of
 /// the library goes through it (`pg/spi.rs`). The caller's rights on the queue were checked before
@@ -30,21 +30,24 @@ impl ActingAsOwner {
     }
 
     fn begin_as(owner: Option<pg_sys::Oid>) -> Self {
+        let Some(owner) = owner.filter(|owner| *owner != current()) else {
+            return Self {
+                saved: None,
+                settings_level: None,
+            };
+        };
         let settings_level = planner::begin_plain_search_path();
-        let owner = owner.filter(|owner| *owner != current());
-        let saved = owner.map(|owner| {
-            // SAFETY: This reads and sets variables of this process. `drop` restores them, and so
-            // does the end of the (sub)transaction after an ERROR.
-            unsafe {
-                let (mut role, mut context) = (pg_sys::InvalidOid, 0);
-                pg_sys::GetUserIdAndSecContext(&mut role, &mut context);
-                let local = pg_sys::SECURITY_LOCAL_USERID_CHANGE as i32;
-                pg_sys::SetUserIdAndSecContext(owner, context | local);
-                (role, context)
-            }
-        });
+        // SAFETY: This reads and sets variables of this process. `drop` restores them, and so does
+        // the end of the (sub)transaction after an ERROR.
+        let saved = unsafe {
+            let (mut role, mut context) = (pg_sys::InvalidOid, 0);
+            pg_sys::GetUserIdAndSecContext(&mut role, &mut context);
+            let local = pg_sys::SECURITY_LOCAL_USERID_CHANGE as i32;
+            pg_sys::SetUserIdAndSecContext(owner, context | local);
+            (role, context)
+        };
         Self {
-            saved,
+            saved: Some(saved),
             settings_level,
         }
     }

@@ -38,14 +38,14 @@ const LIST_ORIGINS: &str = "select distinct d.origin {->>} 'queue'::pg_catalog.t
 
 // The times that the server has written, as they are in the JSON of a time. A manager may have
 // written anything, and a text that is no time must not keep the other documents.
-const ORIGIN_CREATED_AT: &str = concat!(
-    "case when (d.origin {->>} 'created_at'::pg_catalog.text) {~} '{^}({?!}0000)[0{-}9]{4}{-}",
-    "((0[13578]{|}1[02]){-}(0[1{-}9]{|}[12][0{-}9]{|}3[01]){|}(0[469]{|}11){-}(0[1{-}9]{|}[12][0{-}9]{|}30)",
-    "{|}02{-}(0[1{-}9]{|}1[0{-}9]{|}2[0{-}8]))pg_catalog.T([01][0{-}9]{|}2[0{-}3]):[0{-}5][0{-}9]:[0{-}5][0{-}9](\\.[0{-}9]{1,6}){?}",
-    "[{+-}](0[0{-}9]{|}1[0{-}5])(:[0{-}5][0{-}9]){0,2}$'
+const ORIGIN_CREATED_AT: &str =
+    "case when (d.origin {->>} 'created_at'::pg_catalog.text) {~} '^((?!0000)[0-9]{4}-(\
+        (0[13578]|1[02])-(0[1-9]|[12][0-9]|3[01])|(0[469]|11)-(0[1-9]|[12][0-9]|30)|\
+        02-(0[1-9]|1[0-9]|2[0-8]))|\
+        ([0-9]{2}(0[48]|[2468][048]|[13579][26])|(0[48]|[2468][048]|[13579][26])00)-02-29)T([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\\.[0-9]{1,6})?\
+        [+-](0[0-9]|1[0-5])(:[0-5][0-9]){0,2}$'
             then (d.origin {->>} 'created_at'::pg_catalog.text)::pg_catalog.timestamptz
-            else d.created_at end"
-);
+            else d.created_at end";
 
 // The documents as they were when they failed, without their attempts.
 const RETURNED: Columns = Columns {
