@@ -451,7 +451,7 @@ begin
         update fetchq.jobs set
             id = new.id, attempts = new.attempts, iterations = new.iterations,
             next_iteration = new.next_iteration, last_iteration = new.last_iteration,
-            settings = new.settings, payload = new.payload
+            settings = new.settings, payload = new.payload, planned_at = new.planned_at
         where task = 'lgp' and queue = '*';
         if found then
             return null;
