@@ -3,6 +3,7 @@
 use pgrx::prelude::*;
 
 use crate::api::entry::{interval_text, lenient, queue_name, respond_write};
+use crate::domain::jobs::Ran;
 use crate::domain::retention;
 use crate::maintenance::retention as retain;
 use crate::pg::call::Reply;
@@ -30,6 +31,12 @@ fn utils_ts_retain(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     })
 }
 
+/// The rows that were removed from a queue that was opened for the caller. It is never busy, because a
+/// caller waits for the locks of other sessions.
+fn removed_rows(removed: Ran<i32>) -> i32 {
+    removed.done().unwrap_or(0)
+}
+
 /// `queue_drop_logs(queue) → affected_rows`: removes log entries that are older than the
 /// retention of the queue. A queue that does not exist raises a warning and returns 0.
 #[pg_extern(sql = false)]
@@ -39,7 +46,7 @@ fn queue_drop_logs(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
         rights::require(&name, Right::Manage)?;
         let removed =
             OwnedQueue::open(&name).and_then(|queue| retain::logs_by_setting(&queue, None));
-        lenient(removed, 0).map(Reply::int)
+        lenient(removed.map(removed_rows), 0).map(Reply::int)
     })
 }
 
@@ -57,7 +64,7 @@ fn queue_drop_logs_older(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
                 store::drop_logs_older_than(&queue, age.arg(), None)
             })
         });
-        lenient(dropped, 0).map(Reply::int)
+        lenient(dropped.map(removed_rows), 0).map(Reply::int)
     })
 }
 
@@ -71,7 +78,7 @@ fn queue_drop_logs_before(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
         rights::require(&name, Right::Manage)?;
         let dropped = OwnedQueue::open(&name)
             .and_then(|queue| retain::logs(&queue, || store::drop_logs_before(&queue, before)));
-        lenient(dropped, 0).map(Reply::int)
+        lenient(dropped.map(removed_rows), 0).map(Reply::int)
     })
 }
 
@@ -83,7 +90,7 @@ fn queue_drop_metrics(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
         let name = queue_name(call, 0)?;
         rights::require(&name, Right::Manage)?;
         let removed = OwnedQueue::open(&name).and_then(|queue| retain::metrics(&queue));
-        lenient(removed, 0).map(Reply::int)
+        lenient(removed.map(removed_rows), 0).map(Reply::int)
     })
 }
 
@@ -97,6 +104,6 @@ fn queue_drop_metrics_by(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
         let policy = retention::parse(&call.json(1, "policy")?.to_text())?;
         rights::require(&name, Right::Manage)?;
         let removed = OwnedQueue::open(&name).and_then(|queue| retain::metrics_by(&queue, &policy));
-        lenient(removed, 0).map(Reply::int)
+        lenient(removed.map(removed_rows), 0).map(Reply::int)
     })
 }

@@ -84,6 +84,7 @@ impl<'a> Schedules<'a> {
                         time::now(),
                         last_owner,
                         &Scope::everything(),
+                        true,
                         |schedule| {
                             let owner = limits::owner_of(&schedule.queue);
                             claimed = Some((schedule.name.clone(), owner));

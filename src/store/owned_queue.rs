@@ -20,7 +20,7 @@ use crate::error::{self, Error, Result, raise};
 use crate::pg::relation::{self, LockMode, NamedLock};
 use crate::pg::role::{self, Privilege};
 use crate::pg::trigger::ImmediateTriggers;
-use crate::pg::{planner, subtransaction};
+use crate::pg::{lock_wait, planner, subtransaction};
 use crate::signals::watchdog;
 use crate::store::open_queue::Queue;
 use crate::store::queue_places;
@@ -151,11 +151,11 @@ impl Deref for OwnedQueue {
 
 impl OwnedQueue {
     /// Opens a queue for the maintenance of a server process or of all queues, which does not
-    /// wait: None if the documents are locked.
+    /// wait, or only as `lock_wait` allows: None if the documents are locked.
     ///
     /// Fails with `Error::UnknownQueue`.
     pub fn try_open(name: &QueueName) -> Result<Option<Self>> {
-        let queue = Queue::try_open(name)?;
+        let queue = lock_wait::retry(|| Queue::try_open(name))?;
         queue.map(|queue| Self::new(queue, false)).transpose()
     }
 
@@ -278,10 +278,14 @@ impl OwnedQueue {
     /// Fails with `Error::OtherOwner` and `Error::NoRight`.
     pub fn open_table(&self, table: &str, privileges: &[Privilege]) -> Result<Table> {
         let name = self.name.relation(table);
-        let oid = match relation::lock_data_table(&name, LockMode::Rows, self.waits) {
-            NamedLock::Held(oid, _) => oid,
-            NamedLock::Busy => return Ok(Table::Busy),
-            NamedLock::Missing => return Ok(Table::Missing),
+        let lock = || match relation::lock_data_table(&name, LockMode::Rows, self.waits) {
+            NamedLock::Busy => Ok(None),
+            other => Ok::<_, Error>(Some(other)),
+        };
+        let oid = match lock_wait::retry(lock)? {
+            Some(NamedLock::Held(oid, _)) => oid,
+            Some(NamedLock::Missing) => return Ok(Table::Missing),
+            Some(NamedLock::Busy) | None => return Ok(Table::Busy),
         };
         let Some(owner) = relation::owner_of_table(oid) else {
             return Ok(Table::Missing);
