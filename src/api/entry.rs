@@ -8,8 +8,9 @@
 //! writes where that is impossible, `OtherVersion` where the library does not fit the catalog.
 
 use pgrx::pg_sys::panic::ErrorReport;
-use pgrx::{PgLogLevel, pg_sys};
+use pgrx::{PgLogLevel, notice, pg_sys};
 
+use crate::domain::jobs::Ran;
 use crate::domain::legacy_quotes::undouble;
 use crate::domain::names::{self, QueueName};
 use crate::domain::subjects;
@@ -87,6 +88,14 @@ pub fn lenient<T>(result: Result<T>, value: T) -> Result<T> {
         }
         other => other,
     }
+}
+
+/// The result of a service of a queue. None, with a NOTICE, when it was busy.
+pub fn or_notice<T>(ran: Ran<T>, name: &QueueName) -> Option<T> {
+    if matches!(ran, Ran::Busy) {
+        notice!("queue \"{name}\" is left out, because another session has locked it");
+    }
+    ran.done()
 }
 
 /// The name of a queue, checked and folded to lower case. Fails with `NullArgument` or `Invalid`.

@@ -24,7 +24,9 @@ fn queue_trim_history(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
         let name = queue_name(call, 0)?;
         let limit = call.limit(1, "max_docs")?;
         let trimmed = rights::with(&name, Right::Manage, || {
-            retention::trim(&*Queue::open(&name)?, limit)
+            // A queue that is opened for the caller is never busy: the caller waits.
+            let trimmed = retention::trim(&*Queue::open(&name)?, limit, true)?;
+            Ok(trimmed.done().unwrap_or(0))
         });
         trimmed.map(Reply::count)
     })

@@ -2,7 +2,7 @@
 
 use pgrx::prelude::*;
 
-use crate::api::entry::{interval_text, queue_name, respond, respond_write};
+use crate::api::entry::{interval_text, or_notice, queue_name, respond, respond_write};
 use crate::domain::jobs::Task;
 use crate::domain::names::QueueName;
 use crate::error::{Error, Result};
@@ -10,7 +10,7 @@ use crate::maintenance::{documents, pack, runner, schedules};
 use crate::pg::call::{Call, Reply};
 use crate::pg::time::{self, Interval};
 use crate::pg::value::Arg;
-use crate::pg::{relation, session};
+use crate::pg::{lock_wait, relation, session};
 use crate::signals::board;
 use crate::store::maintenance as store;
 use crate::store::open_queue::Queue;
@@ -37,25 +37,28 @@ fn mnt_run(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
         let limit = call.limit(1, "max_docs")?;
         let name = queue_name(call, 0)?;
         rights::require(&name, Right::Work)?;
-        let outcome = documents::run(&name, limit)?;
-        Ok(call.record(&counts(outcome)))
+        let outcome = lock_wait::allow(|| documents::run(&name, limit))?;
+        Ok(call.record(&counts(or_notice(outcome, &name).unwrap_or_default())))
     })
 }
 
-/// `mnt_run_all(max_docs)`: as `mnt_run`, for every queue, a row each.
+/// `mnt_run_all(max_docs)`: as `mnt_run`, for every queue, a row each. A queue that fails is left out,
+/// with a WARNING, and one that is locked, with a NOTICE.
 #[pg_extern(sql = false)]
 fn mnt_run_all(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
         let limit = call.limit(0, "max_docs")?;
         let mut out = call.rows();
-        for name in rights::list(Right::Manage) {
-            let outcome = match documents::run(&name, limit) {
-                // Another session dropped the queue after the list was read.
-                Err(e) if e.is_missing_queue() => continue,
-                other => counts(other?),
-            };
-            out.push(&[Arg::from(name.as_str()), outcome[0], outcome[1], outcome[2]]);
-        }
+        let queues = rights::list(Right::Manage);
+        lock_wait::allow(|| {
+            for (name, outcome) in runner::run_documents(&queues, limit) {
+                let Some(outcome) = or_notice(outcome, name) else {
+                    continue;
+                };
+                let [activated, rescheduled, killed] = counts(outcome);
+                out.push(&[Arg::from(name.as_str()), activated, rescheduled, killed]);
+            }
+        });
         Ok(out.done())
     })
 }
@@ -167,15 +170,12 @@ fn mnt_job_run_for(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
 fn mnt(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
         let duration = duration(call, 0)?;
-        let due = jobs::make_due();
-        // One more than the jobs of the queues: the job that belongs to no queue may be due too.
-        let outcome = runner::run(duration, due.saturating_add(1));
+        let outcome = runner::run_all(duration);
         schedules::run_beside_jobs(i32::MAX);
         let mut packed = outcome.packed;
         // A role that does not own the extension leaves the counters of others alone.
         if grants::may_pack() {
-            packed = packed.saturating_add(pack::run());
-            pack::truncate_packed();
+            packed = packed.saturating_add(pack::run_for_caller());
         }
         Ok(call.record(&[Arg::from(outcome.processed), Arg::from(packed)]))
     })

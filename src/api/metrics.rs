@@ -2,12 +2,15 @@
 
 use pgrx::prelude::*;
 
-use crate::api::entry::{lenient, metric_name, narrow, queue_name, respond, respond_write};
+use crate::api::entry::{
+    lenient, metric_name, narrow, or_notice, queue_name, respond, respond_write,
+};
 use crate::domain::counter_events::{COMMON, GAUGES};
 use crate::domain::names::{self, QueueName};
 use crate::error::{Error, Result};
 use crate::maintenance::{pack, snapshot};
 use crate::pg::call::{Call, Reply};
+use crate::pg::lock_wait;
 use crate::pg::time::{self, Interval};
 use crate::pg::value::Arg;
 use crate::store::metrics as store;
@@ -256,18 +259,15 @@ fn metric_log_set(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
 /// queues. Rows that other sessions have locked wait for the next pack.
 #[pg_extern(sql = false)]
 fn metric_log_pack(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
-    respond_write(fcinfo, |_| {
-        let packed = pack::run();
-        pack::truncate_packed();
-        Ok(Reply::int(packed))
-    })
+    respond_write(fcinfo, |_| Ok(Reply::int(pack::run_for_caller())))
 }
 
 /// Takes a snapshot of some metrics of a queue, and returns whether the queue exists, and the
 /// number of rows written.
 fn take_snapshot(call: &Call, name: &QueueName, which: SnapshotOf) -> Result<Reply> {
     rights::require(name, Right::Manage)?;
-    let inserts = lenient(snapshot::run(name, which).map(Some), None)?;
+    let run = || snapshot::run(name, which).map(|ran| or_notice(ran, name));
+    let inserts = lenient(lock_wait::allow(run), None)?;
     Ok(call.record(&[
         Arg::from(inserts.is_some()),
         Arg::from(inserts.unwrap_or(0)),

@@ -3,6 +3,7 @@
 use pgrx::prelude::*;
 
 use crate::api::entry::{interval_text, lenient, queue_name, respond_write};
+use crate::domain::jobs::Ran;
 use crate::domain::retention;
 use crate::maintenance::retention as retain;
 use crate::pg::call::Reply;
@@ -30,6 +31,12 @@ fn utils_ts_retain(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     })
 }
 
+/// The rows that were removed from a queue that was opened for the caller. It is never busy, because a
+/// caller waits for the locks of other sessions.
+fn removed_rows(removed: Ran<i32>) -> i32 {
+    removed.done().unwrap_or(0)
+}
+
 /// `queue_drop_logs(queue) → affected_rows`: removes log entries that are older than the
 /// retention of the queue. A queue that does not exist raises a warning and returns 0.
 #[pg_extern(sql = false)]
@@ -37,8 +44,9 @@ fn queue_drop_logs(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
         let name = queue_name(call, 0)?;
         rights::require(&name, Right::Manage)?;
-        let removed = Queue::open(&name).and_then(|queue| retain::logs_by_setting(&queue, None));
-        lenient(removed, 0).map(Reply::int)
+        let removed =
+            Queue::open(&name).and_then(|queue| retain::logs_by_setting(&queue, None, true));
+        lenient(removed.map(removed_rows), 0).map(Reply::int)
     })
 }
 
@@ -52,11 +60,11 @@ fn queue_drop_logs_older(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
         let age = interval_text(call, 1, "older_than")?.as_duration("older_than")?;
         rights::require(&name, Right::Manage)?;
         let dropped = Queue::open(&name).and_then(|queue| {
-            retain::logs(&queue, || {
+            retain::logs(&queue, true, || {
                 store::drop_logs_older_than(&queue, age.arg(), None)
             })
         });
-        lenient(dropped, 0).map(Reply::int)
+        lenient(dropped.map(removed_rows), 0).map(Reply::int)
     })
 }
 
@@ -68,9 +76,10 @@ fn queue_drop_logs_before(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
         let name = queue_name(call, 0)?;
         let before = Arg::timestamp(call.timestamp(1, "before")?);
         rights::require(&name, Right::Manage)?;
-        let dropped = Queue::open(&name)
-            .and_then(|queue| retain::logs(&queue, || store::drop_logs_before(&queue, before)));
-        lenient(dropped, 0).map(Reply::int)
+        let dropped = Queue::open(&name).and_then(|queue| {
+            retain::logs(&queue, true, || store::drop_logs_before(&queue, before))
+        });
+        lenient(dropped.map(removed_rows), 0).map(Reply::int)
     })
 }
 
@@ -81,8 +90,8 @@ fn queue_drop_metrics(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
         let name = queue_name(call, 0)?;
         rights::require(&name, Right::Manage)?;
-        let removed = Queue::open(&name).and_then(|queue| retain::metrics(&queue));
-        lenient(removed, 0).map(Reply::int)
+        let removed = Queue::open(&name).and_then(|queue| retain::metrics(&queue, true));
+        lenient(removed.map(removed_rows), 0).map(Reply::int)
     })
 }
 
@@ -95,7 +104,8 @@ fn queue_drop_metrics_by(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
         let name = queue_name(call, 0)?;
         let policy = retention::parse(&call.json(1, "policy")?.to_short_text("policy")?)?;
         rights::require(&name, Right::Manage)?;
-        let removed = Queue::open(&name).and_then(|queue| retain::metrics_by(&queue, &policy));
-        lenient(removed, 0).map(Reply::int)
+        let removed =
+            Queue::open(&name).and_then(|queue| retain::metrics_by(&queue, &policy, true));
+        lenient(removed.map(removed_rows), 0).map(Reply::int)
     })
 }

@@ -33,61 +33,69 @@ const RUNNING_LOOK_US: i64 = 2_000_000;
 /// microseconds.
 const MAX_PAUSE_US: i64 = 5_000_000;
 
-/// Runs one job of a kind, if one is due. With `is_prompt`, documents wait for it, so its time is
-/// bounded as theirs is. Returns whether it did, and when the next one is due, in microseconds
-/// since 2000.
-fn try_one(kind: Kind, is_prompt: bool) -> (bool, i64) {
+/// Returns when to look at the jobs of a kind again: `next` is when one is due, if one is known. All
+/// times are in microseconds since 2000.
+fn look_at(has_run: bool, next: Option<i64>) -> i64 {
+    let next = next.unwrap_or(i64::MAX).min(time::clock() + MAX_PAUSE_US);
+    // A job that is due and did not run is locked by another session.
+    match has_run {
+        true => next,
+        false => next.max(time::clock() + LOCKED_RETRY_US),
+    }
+}
+
+/// Runs one slow job, if one is due. With `is_prompt`, documents wait for it, so its time is bounded as
+/// theirs is. Returns when the next one is due, in microseconds since 2000.
+fn try_slow(is_prompt: bool) -> i64 {
     process::show_activity(Some("fetchq: jobs"));
-    let result = match kind {
-        Kind::Pack => process::transaction(|| {
-            let job = runner::claim(kind);
-            if let Some(job) = &job {
-                runner::run_claimed(job);
-            }
-            (job.is_some(), store::next(kind))
-        }),
-        Kind::Slow => run_slow(is_prompt),
-    };
-    match result {
-        Ok((has_run, next)) => {
-            let next = next.unwrap_or(i64::MAX).min(time::clock() + MAX_PAUSE_US);
-            // A job that is due and did not run is locked by another session.
-            let next = if has_run {
-                next
-            } else {
-                next.max(time::clock() + LOCKED_RETRY_US)
-            };
-            (has_run, next)
-        }
+    match run_slow(is_prompt) {
+        Ok((has_run, next)) => look_at(has_run, next),
         Err(message) => {
             log_failure(message);
-            (false, time::clock() + RETRY_AFTER_US)
+            time::clock() + RETRY_AFTER_US
         }
     }
 }
 
-/// Runs a slow job in the background worker, because there is no room for a jobs process. Returns
-/// when the next one is due, in microseconds since 2000.
-fn run_slow_here() -> i64 {
-    try_one(Kind::Slow, true).1
-}
-
-/// Packs the counters, if that is due. Returns when it is due next, in microseconds since 2000.
-fn pack() -> i64 {
+/// Packs the counters, if that is due. Documents wait for it, so its time is bounded as theirs is,
+/// unless the last attempt has failed: the log may have become long, and a pack of it has to succeed
+/// some time. Returns whether it has failed, and when it is due next, in microseconds since 2000.
+fn pack(has_failed: bool) -> (bool, i64) {
+    process::show_activity(Some("fetchq: jobs"));
     let entry = board().and_then(|board| board.databases.find(session::database()));
     let had_events = entry.is_some_and(Database::has_events);
     if let Some(entry) = entry {
         // Events that are recorded from here on are packed now or noticed later.
         entry.set_events(false);
     }
-    let (has_run, next) = try_one(Kind::Pack, true);
+    let run = || {
+        let job = runner::claim(Kind::Pack);
+        if let Some(job) = &job {
+            runner::run_claimed(job);
+        }
+        (job.is_some(), store::next(Kind::Pack))
+    };
+    let began = time::clock();
+    let result = match has_failed {
+        true => limits::slow(run),
+        false => limits::prompt(run),
+    };
+    let has_run = matches!(result, Ok((true, _)));
     if had_events
         && !has_run
         && let Some(entry) = entry
     {
         entry.set_events(true);
     }
-    next
+    match result {
+        Ok((has_run, next)) => (false, look_at(has_run, next)),
+        Err(message) => {
+            log_failure(message);
+            let now = time::clock();
+            let pause = runner::pause_after(now - began).max(RETRY_AFTER_US);
+            (true, now.saturating_add(pause))
+        }
+    }
 }
 
 /// Claims a slow job and runs it, in a transaction each. Returns whether one was due, and when the
@@ -120,6 +128,8 @@ fn run_slow(is_prompt: bool) -> Result<(bool, Option<i64>), String> {
 #[derive(Default)]
 pub struct Jobs {
     pack_at: i64,
+    /// The last pack has failed, or took too long.
+    pack_has_failed: bool,
     slow_at: i64,
     /// When the next slow job is due.
     slow_due_at: i64,
@@ -133,7 +143,7 @@ impl Jobs {
     /// again, in microseconds since 2000.
     pub fn run(&mut self) -> i64 {
         if self.pack_at <= time::clock() && !process::should_stop() {
-            self.pack_at = pack();
+            (self.pack_has_failed, self.pack_at) = pack(self.pack_has_failed);
         }
         if self.jobs_process.as_ref().is_some_and(Started::is_gone) {
             self.jobs_process = None;
@@ -196,7 +206,7 @@ impl Jobs {
                 return now + RETRY_AFTER_US;
             }
             if !has_room {
-                return run_slow_here();
+                return try_slow(true);
             }
         }
         self.started_at = now;
@@ -204,7 +214,7 @@ impl Jobs {
         match self.jobs_process {
             Some(_) => next,
             // max_worker_processes are running, so this process does the work itself.
-            None => run_slow_here(),
+            None => try_slow(true),
         }
     }
 }
@@ -231,7 +241,7 @@ pub fn main(database: u32) {
                 break;
             }
         }
-        let (_, next) = try_one(Kind::Slow, false);
+        let next = try_slow(false);
         process::report_statistics(false);
         if next > time::clock() {
             break;

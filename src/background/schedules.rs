@@ -70,7 +70,7 @@ impl<'a> Schedules<'a> {
             let began = time::clock();
             let mut claimed: Option<String> = None;
             let result = limits::prompt(|| {
-                let run = schedules::run_one(time::now(), &Scope::everything(), |schedule| {
+                let run = schedules::run_one(time::now(), &Scope::everything(), true, |schedule| {
                     claimed = Some(schedule.name.clone());
                 });
                 (run.is_some(), store::next_due())

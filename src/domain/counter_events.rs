@@ -233,8 +233,12 @@ impl Event {
 /// The metrics that say how many documents have which status now.
 ///
 /// A recount can repair them. The metrics `v<version>`, which count the documents of each
-/// version, are gauges too.
+/// version, and `v_other`, which counts those of all further ones, are gauges too.
 pub const GAUGES: [&str; 6] = ["cnt", "pln", "pnd", "act", "cpl", "kll"];
+
+/// How many versions of a queue have a metric of their own. A version is any number that a producer
+/// passes, and reading all metrics must stay cheap. Not measured: some tens of versions are usual.
+pub const MAX_VERSIONS: i64 = 1000;
 
 /// The metrics in the columns of `metric_get_common`, in the order of the contract.
 pub const COMMON: [&str; 14] = [

@@ -53,6 +53,42 @@ impl Task {
     }
 }
 
+/// What became of work that leaves out what another session has locked. "Nothing was wrong" and
+/// "nothing was done" are not the same, so every caller has to look.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[must_use = "Busy means that the work was not done"]
+pub enum Ran<T> {
+    /// All of it was done.
+    Done(T),
+    /// Another session has locked something, so the work, or a part of it, was not done.
+    Busy,
+}
+
+impl<T> Ran<T> {
+    /// Done with the value, or busy without one.
+    pub fn from_option(value: Option<T>) -> Self {
+        value.map_or(Self::Busy, Self::Done)
+    }
+
+    /// The value of work that was done. None: busy.
+    pub fn done(self) -> Option<T> {
+        match self {
+            Self::Done(value) => Some(value),
+            Self::Busy => None,
+        }
+    }
+
+    /// Changes the value of work that was done.
+    pub fn map<U>(self, change: impl FnOnce(T) -> U) -> Ran<U> {
+        Ran::from_option(self.done().map(change))
+    }
+
+    /// The values of two pieces of work. Busy if one of them is.
+    pub fn and<U>(self, other: Ran<U>) -> Ran<(T, U)> {
+        Ran::from_option(self.done().zip(other.done()))
+    }
+}
+
 /// The jobs that every new queue gets, with their first settings.
 pub const QUEUE_JOBS: [(&str, &str); 4] = [
     (

@@ -137,6 +137,16 @@ pub struct Due {
     pub next: Option<i64>,
 }
 
+impl Due {
+    /// Leaves all ticks but the first `n` to the next run. `n` is above 0.
+    pub fn keep_first(&mut self, n: usize) {
+        if let Some(left) = self.push.get(n) {
+            self.next = Some(*left);
+            self.push.truncate(n);
+        }
+    }
+}
+
 /// Returns the ticks that are due at `now`, and the next tick after that.
 ///
 /// `first` is the next expected tick, and no tick is after `last`. Ticks that are on time are

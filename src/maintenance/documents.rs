@@ -3,6 +3,7 @@
 
 use pgrx::PgSqlErrorCode;
 
+use crate::domain::jobs::Ran;
 use crate::domain::names::QueueName;
 use crate::error::{self, Result};
 use crate::signals::progress;
@@ -24,20 +25,19 @@ pub struct Outcome {
 }
 
 /// Makes planned documents pending at their time, and returns or kills documents whose lease has
-/// expired: up to `limit` documents each. It does nothing while another session has locked the
-/// table.
+/// expired: up to `limit` documents each. Busy while another session has locked the table.
 ///
 /// Fails with `Error::UnknownQueue`, with `Error::NoRight`, and with the errors of killing a
 /// document.
-pub fn run(name: &QueueName, limit: i32) -> Result<Outcome> {
+pub fn run(name: &QueueName, limit: i32) -> Result<Ran<Outcome>> {
     let Some(queue) = Queue::try_open(name)? else {
-        return Ok(Outcome::default());
+        return Ok(Ran::Busy);
     };
     // The background worker does this for all queues at once, so `run_open` does not do it.
     for bound in worker_sessions::bound_sessions(Some(queue.id)).values() {
         worker_sessions::apply_bindings(&queue, bound);
     }
-    run_open(&queue, limit, true)
+    run_open(&queue, limit, true).map(Ran::Done)
 }
 
 /// Does what `run` does, for a queue that is open and without its bound sessions, with the rights

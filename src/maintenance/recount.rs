@@ -2,18 +2,19 @@
 //! update, delete or truncate documents. It also enables the trigger of the ready floors where a
 //! restore has left it disabled.
 
+use crate::domain::jobs::Ran;
 use crate::domain::names::QueueName;
 use crate::error::Result;
 use crate::store::open_queue::Queue;
-use crate::store::{floor_check, limits, metrics, ordering_setup, triggers, worker_sessions};
+use crate::store::{floor_check, limits, ordering_setup, recount, triggers, worker_sessions};
 
-/// Recounts the gauges of a queue and repairs its state. Returns how many gauges were wrong. It
-/// does nothing while another session has locked the table.
+/// Recounts the gauges of a queue and repairs its state. Returns how many gauges were wrong. Busy
+/// while another session has locked the table or the counters.
 ///
 /// Fails with `Error::UnknownQueue`, with `Error::NoRight`, and with the errors of the recount.
-pub fn run(name: &QueueName) -> Result<i32> {
+pub fn run(name: &QueueName) -> Result<Ran<i32>> {
     let Some(queue) = Queue::try_open(name)? else {
-        return Ok(0);
+        return Ok(Ran::Busy);
     };
     if queue.lacks_trigger() {
         triggers::repair_ready_trigger(name);
@@ -21,7 +22,7 @@ pub fn run(name: &QueueName) -> Result<i32> {
     floor_check::check_all(&queue);
     limits::repair(&queue);
     ordering_setup::repair(&queue);
-    let repaired = metrics::recount(name)?;
+    let repaired = recount::recount(name)?;
     worker_sessions::delete_stale(&queue);
     Ok(repaired)
 }

@@ -3,17 +3,18 @@
 
 use std::cell::RefCell;
 use std::collections::HashMap;
+use std::convert::Infallible;
 
-use pgrx::PgSqlErrorCode;
 use pgrx::pg_sys::Oid;
+use pgrx::{PgSqlErrorCode, notice};
 
 use crate::domain::invalid::Invalid;
-use crate::domain::jobs::{DEFAULT_DELAY, Settings, Task};
+use crate::domain::jobs::{DEFAULT_DELAY, Ran, Settings, Task};
 use crate::domain::names::QueueName;
 use crate::error::{self, Error, Result, raise};
 use crate::maintenance::{documents, pack, recount, retention, snapshot};
 use crate::pg::time::{self, Interval};
-use crate::pg::{relation, subtransaction};
+use crate::pg::{lock_wait, memory, relation, subtransaction};
 use crate::signals::progress;
 use crate::store::jobs::{self, Job, Kind, Maintenance, Part, Wait};
 use crate::store::maintenance;
@@ -31,33 +32,111 @@ pub struct Outcome {
     pub packed: i32,
 }
 
-/// Claims up to `limit` due jobs of queues that the caller manages for `duration`, and runs them. A job
-/// that fails is reported as a WARNING and retried later.
+/// Claims up to `limit` due jobs for `duration`, and runs them for a caller. A job of a queue acts
+/// with the rights of the owner of the documents, if the caller has the right to do what it does. A
+/// job that fails is reported as a WARNING and retried later. So is one that needs what another
+/// session keeps locked for more than a moment, which is reported as a NOTICE.
 pub fn run(duration: Interval, limit: i32) -> Outcome {
+    lock_wait::allow(|| run_due(duration, limit, Vec::new()))
+}
+
+/// Runs all jobs of all queues that the caller manages, and those of no queue that are due, as [`run`]
+/// does.
+pub fn run_all(duration: Interval) -> Outcome {
+    lock_wait::allow(|| {
+        let mut locked = Vec::new();
+        let lock = || {
+            locked = jobs::lock_all();
+            Ok::<_, Infallible>(locked.is_empty().then_some(()))
+        };
+        // What another session runs now is left to it, after a moment.
+        let _ = lock_wait::retry(lock);
+        jobs::make_due();
+        run_due(duration, i32::MAX, locked)
+    })
+}
+
+/// As [`run`]. `busy` are jobs that other sessions have locked.
+fn run_due(duration: Interval, limit: i32, mut busy: Vec<Job>) -> Outcome {
     let mut outcome = Outcome::default();
     let mut packs = false;
     for job in jobs::claim_all(duration, limit) {
         packs |= Task::parse(&job.task) == Some(Task::Pack);
-        let result = subtransaction::attempt(|| raise(run_one(&job, false)));
-        match finish(&job, result) {
-            Some(packed) => {
+        let run = || subtransaction::attempt(|| raise(run_one(&job, false)));
+        match finish(&job, memory::freed_after(run)) {
+            Some(Ran::Done(packed)) => {
                 outcome.processed += 1;
                 outcome.packed = outcome.packed.saturating_add(packed);
             }
+            Some(Ran::Busy) => busy.push(job),
             None => outcome.failed += 1,
         }
     }
     if packs {
         pack::truncate_packed();
     }
+    report_busy(&busy);
     outcome
 }
 
-/// Returns the packed rows of a job that has succeeded. Plans the next attempt of one that has
-/// failed, reports it as a WARNING, and returns None.
-fn finish(job: &Job, result: std::result::Result<i32, String>) -> Option<i32> {
+/// Runs the maintenance of the documents of several queues, as `documents::run` does, each in a
+/// subtransaction. A queue that fails is reported as a WARNING, and is missing in the result. So is one
+/// that was dropped meanwhile.
+pub fn run_documents(
+    queues: &[QueueName],
+    limit: i32,
+) -> impl Iterator<Item = (&QueueName, Ran<documents::Outcome>)> {
+    let run = move |name| match documents::run(name, limit) {
+        Err(e) if e.is_missing_queue() => None,
+        other => Some(raise(other)),
+    };
+    queues.iter().filter_map(move |name| {
+        let outcome = memory::freed_after(|| subtransaction::attempt(|| run(name)));
+        let warn = |message: &String| {
+            error::warn(
+                PgSqlErrorCode::ERRCODE_WARNING,
+                format!("queue \"{name}\" is left out: {message}"),
+                "Call fetchq.mnt_run() for this queue alone.",
+            );
+        };
+        Some((name, outcome.inspect_err(warn).ok()??))
+    })
+}
+
+/// The number of jobs that a NOTICE names. The others are counted.
+const MAX_NAMED: usize = 10;
+
+/// Reports the jobs that were not run because of the locks of other sessions.
+fn report_busy(jobs: &[Job]) {
+    if jobs.is_empty() {
+        return;
+    }
+    let named = jobs.iter().take(MAX_NAMED);
+    let mut list: Vec<String> = named
+        .map(|job| match job.queue.as_str() {
+            "*" => job.task.clone(),
+            queue => format!("{} of queue \"{queue}\"", job.task),
+        })
+        .collect();
+    if let more @ 1.. = jobs.len().saturating_sub(MAX_NAMED) {
+        list.push(format!("{more} more"));
+    }
+    notice!(
+        "maintenance was not run, because other sessions have locked what it needs: {}",
+        list.join(", ")
+    );
+}
+
+/// Returns the packed rows of a job that has succeeded, or that it was busy, and plans its next
+/// attempt then. Plans the next attempt of one that has failed, reports it as a WARNING, and returns
+/// None.
+fn finish(job: &Job, result: std::result::Result<Ran<i32>, String>) -> Option<Ran<i32>> {
     let message = match result {
-        Ok(packed) => return Some(packed),
+        Ok(Ran::Done(packed)) => return Some(Ran::Done(packed)),
+        Ok(Ran::Busy) => {
+            jobs::put_off(job.id, delay_of(job));
+            return Some(Ran::Busy);
+        }
         Err(message) => message,
     };
     jobs::back_off(job.id, delay_of(job), 0, &message);
@@ -81,7 +160,8 @@ pub fn claim(kind: Kind) -> Option<Job> {
 }
 
 /// Runs a job that was claimed, for the background worker. A failure is reported as a WARNING. Does
-/// nothing when another session has locked the job, or has deleted it.
+/// nothing when another session has locked the job, or has deleted it. It waits for no lock: a job that
+/// needs what is locked comes again a second later.
 pub fn run_claimed(job: &Job) {
     // The job is locked before its queue, in the order of dropping a queue.
     if !jobs::try_lock(job.id) {
@@ -321,12 +401,12 @@ pub fn back_off_maintenance(name: &QueueName, took: i64, message: &str) -> Optio
     jobs::maintenance_of(name.as_str()).map(|after| after.not_before)
 }
 
-/// Runs a job and plans its next run. Returns how many rows it has packed. With `in_parts` a long
-/// job is done in parts, because the caller can begin another transaction.
+/// Runs a job and plans its next run, unless it was busy. Returns how many rows it has packed. With
+/// `in_parts` a long job is done in parts, because the caller can begin another transaction.
 ///
 /// Fails with `Invalid::JobSettings` when its settings are invalid, `Error::UnknownTask` when its
 /// task is unknown, and with the errors of its service.
-fn run_one(job: &Job, in_parts: bool) -> Result<i32> {
+fn run_one(job: &Job, in_parts: bool) -> Result<Ran<i32>> {
     let settings = settings_of(job)?;
     if let Some(duration) = &settings.duration {
         jobs::extend(job.id, Interval::parse(duration).as_duration("duration")?);
@@ -340,39 +420,22 @@ fn run_one(job: &Job, in_parts: bool) -> Result<i32> {
         _ => relation::lookup_data_table(&QueueName::parse(&job.queue)?.relation("docs")),
     };
     let _batch = progress::begin_batch(task, table.map_or(0, |table| table.to_u32()));
+    let queue = || QueueName::parse(&job.queue);
     let mut packed = 0;
     let mut has_more = false;
-    if task == Task::Pack {
-        packed = pack::run();
-    } else {
-        let queue = QueueName::parse(&job.queue)?;
-        let from = match task {
-            Task::Retain => jobs::swept(job.id),
-            _ => None,
-        };
-        let mut swept_to = None;
-        match task {
-            Task::Pack => {}
-            Task::Maintain => {
-                documents::run(&queue, settings.limit.max(0))?;
-            }
-            Task::Snapshot => {
-                snapshot::run(&queue, SnapshotOf::All)?;
-            }
-            Task::Recount => {
-                recount::run(&queue)?;
-            }
-            Task::Retain => {
-                let limit = in_parts.then_some(retention::LOG_BATCH);
-                has_more = retention::run(&queue, limit)?;
-                let history = retention::run_history(&queue, from.clone(), in_parts)?;
-                has_more |= history.has_more;
-                swept_to = history.after;
-            }
+    let ran = match task {
+        Task::Pack => {
+            let (rows, ran) = pack::run();
+            packed = rows;
+            ran
         }
-        if swept_to != from {
-            jobs::set_swept(job.id, swept_to.as_deref());
-        }
+        Task::Maintain => documents::run(&queue()?, settings.limit.max(0))?.map(|_| ()),
+        Task::Snapshot => snapshot::run(&queue()?, SnapshotOf::All)?.map(|_| ()),
+        Task::Recount => recount::run(&queue()?)?.map(|_| ()),
+        Task::Retain => retain(job, &queue()?, in_parts)?.map(|more| has_more = more),
+    };
+    if ran == Ran::Busy {
+        return Ok(Ran::Busy);
     }
     let delay = Interval::parse(&settings.delay).as_duration("delay")?;
     let delay = if has_more {
@@ -381,7 +444,22 @@ fn run_one(job: &Job, in_parts: bool) -> Result<i32> {
         delay
     };
     jobs::reschedule(job.id, delay);
-    Ok(packed)
+    Ok(Ran::Done(packed))
+}
+
+/// Runs the job `drp`, and notes how far its sweep came. Returns whether something is left to do.
+fn retain(job: &Job, queue: &QueueName, in_parts: bool) -> Result<Ran<bool>> {
+    let from = jobs::swept(job.id);
+    let limit = in_parts.then_some(retention::LOG_BATCH);
+    let tables = retention::run(queue, limit)?;
+    let history = retention::run_history(queue, from.clone(), in_parts)?;
+    let history = history.map(|history| {
+        if history.after != from {
+            jobs::set_swept(job.id, history.after.as_deref());
+        }
+        history.has_more
+    });
+    Ok(tables.and(history).map(|(more, also)| more || also))
 }
 
 /// Returns for how long a job is claimed when nothing else is given: 5 minutes, as in fetchq 4.

@@ -7,9 +7,10 @@
 //! subtransaction, so that a failure is reported, the schedule is retried with backoff, and the
 //! other schedules run.
 
-use pgrx::PgSqlErrorCode;
 use pgrx::pg_sys::Oid;
+use pgrx::{PgSqlErrorCode, notice};
 
+use crate::domain::jobs::Ran;
 use crate::domain::names::{self, QueueName};
 use crate::domain::rhythm::Rhythm;
 use crate::domain::schedule::{self, CatchUp};
@@ -17,7 +18,7 @@ use crate::error::{self, Error, Result, raise};
 use crate::pg::json::Jsonb;
 use crate::pg::role;
 use crate::pg::zone::ServerZone;
-use crate::pg::{subtransaction, time};
+use crate::pg::{lock_wait, memory, subtransaction, time};
 use crate::store::doc_push::{self, NewDoc};
 use crate::store::open_queue::Queue;
 use crate::store::rights::{self, Right, Scope};
@@ -37,19 +38,27 @@ pub struct Outcome {
 }
 
 /// Runs up to `limit` schedules of these queues, which the caller manages, that are due at `now`, in
-/// microseconds since 2000. A schedule that fails is reported as a WARNING and retried later.
+/// microseconds since 2000. A schedule that fails is reported as a WARNING and retried later. So is one
+/// whose queue another session keeps locked for more than a moment, which is reported as a NOTICE.
 pub fn run(limit: i32, now: i64, queues: &Scope) -> Outcome {
     let mut outcome = Outcome::default();
-    for _ in 0..limit {
-        match run_one(now, queues, |_| {}) {
-            Some(Ok(queued)) => {
-                outcome.processed += 1;
-                outcome.queued = outcome.queued.saturating_add(queued);
+    lock_wait::allow(|| {
+        for _ in 0..limit {
+            let mut name = String::new();
+            let note = |schedule: &DueSchedule| name.clone_from(&schedule.name);
+            match run_one(now, queues, false, note) {
+                Some(Ok(Ran::Done(queued))) => {
+                    outcome.processed += 1;
+                    outcome.queued = outcome.queued.saturating_add(queued);
+                }
+                Some(Ok(Ran::Busy)) => notice!(
+                    "schedule \"{name}\" was not run, because another session has locked its queue"
+                ),
+                Some(Err(())) => {}
+                None => break,
             }
-            Some(Err(())) => {}
-            None => break,
         }
-    }
+    });
     outcome
 }
 
@@ -68,17 +77,20 @@ pub fn run_beside_jobs(limit: i32) {
 }
 
 /// Runs a schedule of these queues, which the caller manages, that is due at `now`, in microseconds
-/// since 2000. `on_claim` gets the schedule before it runs. Returns how many documents it has created; an error without details
-/// when it failed, which is reported as a WARNING; and None when no schedule is due, or all that
-/// are due are locked.
+/// since 2000. With `in_parts`, a large run is done in parts, because the caller can begin another transaction. `on_claim` gets the
+/// schedule before it runs. Returns how many documents it has created, or that its queue is busy; an
+/// error without details when it failed, which is reported as a WARNING; and None when no schedule is
+/// due, or all that are due are locked.
 pub fn run_one(
     now: i64,
     queues: &Scope,
+    in_parts: bool,
     on_claim: impl FnOnce(&DueSchedule),
-) -> Option<std::result::Result<i32, ()>> {
+) -> Option<std::result::Result<Ran<i32>, ()>> {
     let claimed = store::claim(now, queues)?;
     on_claim(&claimed);
-    match subtransaction::attempt(|| raise(push_ticks(&claimed, now))) {
+    let run = || subtransaction::attempt(|| raise(push_ticks(&claimed, now, in_parts)));
+    match memory::freed_after(run) {
         Ok(queued) => Some(Ok(queued)),
         Err(message) => {
             store::back_off(&claimed.name, now, &message, 0);
@@ -107,14 +119,19 @@ fn check_maker(maker: Oid, queue: &Queue) -> Result<()> {
     })
 }
 
-/// Pushes a document for each tick that is due, and moves the schedule to its next tick. Returns
-/// how many documents it has created.
-fn push_ticks(claimed: &DueSchedule, now: i64) -> Result<i32> {
+/// The most that one transaction pushes when the caller can begin another one: bytes of payloads and
+/// headers. One document is always pushed, and may have 255 MB.
+const PART_BYTES: usize = 16 << 20;
+
+/// Pushes a document for each tick that is due, and moves the schedule to its next tick: with
+/// `in_parts`, to the first one that it has left to the next transaction. Returns how many documents
+/// it has created. Busy while another session has locked the queue.
+fn push_ticks(claimed: &DueSchedule, now: i64, in_parts: bool) -> Result<Ran<i32>> {
     let name = QueueName::parse(&claimed.queue)?;
     let zone = zone(&claimed.timezone)?;
     let rhythm = rhythm(&claimed.timing, claimed.anchor)?;
     let catch_up = catch_up(&claimed.catch_up)?;
-    let due = schedule::due(
+    let mut due = schedule::due(
         &rhythm,
         &zone,
         time::to_unix(claimed.next_tick),
@@ -125,16 +142,21 @@ fn push_ticks(claimed: &DueSchedule, now: i64) -> Result<i32> {
     );
     let Some(queue) = Queue::try_open(&name)? else {
         store::postpone(&claimed.name, now.saturating_add(LOCKED_RETRY_US));
-        return Ok(0);
+        return Ok(Ran::Busy);
     };
     check_maker(claimed.made_by, &queue)?;
+    let template = Template::of(claimed);
+    if in_parts {
+        due.keep_first((PART_BYTES / template.bytes.max(1)).max(1));
+    }
     let jitter_us = interval_us(claimed.jitter);
     let queued = due.push.iter().try_fold(0, |queued, tick| {
         let subject = schedule::subject(&claimed.name, *tick);
         let delay = schedule::jitter(&claimed.name, *tick, jitter_us);
         let at = time::from_unix(*tick).saturating_add(delay);
         // A document that exists is not created again. Its tick has happened already.
-        Ok::<i32, Error>(queued + push(claimed, &queue, &subject, at)?)
+        let push = || template.push(&queue, &subject, at);
+        Ok::<i32, Error>(queued + memory::freed_after(push)?)
     })?;
     store::move_on(
         &claimed.name,
@@ -142,22 +164,45 @@ fn push_ticks(claimed: &DueSchedule, now: i64) -> Result<i32> {
         due.push.last().copied().map(time::from_unix),
         due.push.len() as i64,
     );
-    Ok(queued)
+    Ok(Ran::Done(queued))
 }
 
-/// Pushes the document of a tick. Returns how many documents it has created: 1 or 0.
-fn push(of: &DueSchedule, queue: &Queue, subject: &str, next_iteration: i64) -> Result<i32> {
-    let doc = NewDoc {
-        subject: names::check_subject(subject)?,
-        version: of.version,
-        priority: of.priority,
-        next_iteration,
-        payload: Jsonb::parse(&of.payload),
-        ordering_key: None,
-        max_attempts: None,
-        headers: of.headers.as_deref().map(Jsonb::parse),
-    };
-    Ok(doc_push::push(queue, &doc))
+/// What the documents of all ticks have in common. The JSON is parsed once.
+struct Template<'a> {
+    of: &'a DueSchedule,
+    payload: Jsonb,
+    headers: Option<Jsonb>,
+    /// The size of payload and headers.
+    bytes: usize,
+}
+
+impl<'a> Template<'a> {
+    fn of(of: &'a DueSchedule) -> Self {
+        let payload = Jsonb::parse(&of.payload);
+        let headers = of.headers.as_deref().map(Jsonb::parse);
+        let bytes = payload.stored_size() + headers.map_or(0, Jsonb::stored_size);
+        Self {
+            of,
+            payload,
+            headers,
+            bytes,
+        }
+    }
+
+    /// Pushes the document of a tick. Returns how many documents it has created: 1 or 0.
+    fn push(&self, queue: &Queue, subject: &str, next_iteration: i64) -> Result<i32> {
+        let doc = NewDoc {
+            subject: names::check_subject(subject)?,
+            version: self.of.version,
+            priority: self.of.priority,
+            next_iteration,
+            payload: self.payload,
+            ordering_key: None,
+            max_attempts: None,
+            headers: self.headers,
+        };
+        Ok(doc_push::push(queue, &doc))
+    }
 }
 
 /// Pushes the document of an extra tick at the start of the transaction, without jitter, whatever the
@@ -171,7 +216,8 @@ pub fn tick(name: &str) -> Result<(String, bool)> {
     check_maker(schedule.made_by, &queue)?;
     let tick = time::to_unix(time::now());
     let subject = schedule::subject(&schedule.name, tick);
-    let queued = push(&schedule, &queue, &subject, time::from_unix(tick))?;
+    let template = Template::of(&schedule);
+    let queued = template.push(&queue, &subject, time::from_unix(tick))?;
     Ok((subject, queued > 0))
 }
 

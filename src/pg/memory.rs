@@ -7,7 +7,7 @@
 
 use std::ffi::c_void;
 
-use pgrx::{PgSqlErrorCode, pg_sys};
+use pgrx::{PgMemoryContexts, PgSqlErrorCode, pg_sys};
 
 use crate::error::{self, Error, Result};
 use crate::pg::allocator::{self, BASE, EXTRA};
@@ -164,4 +164,13 @@ pub fn watch<R>(work: impl FnOnce() -> R) -> R {
         let _entry = Entry(previous);
         work()
     }
+}
+
+/// Runs `work`, and frees what it has allocated in the memory of the server. The result must not be
+/// there. Loops use it, so that they take the memory of one round.
+pub fn freed_after<R>(work: impl FnOnce() -> R) -> R {
+    // It is deleted when it is dropped.
+    let mut memory = PgMemoryContexts::new("fetchq round");
+    // SAFETY: `work` gets no reference to the memory, and by contract its result is not in it.
+    unsafe { memory.switch_to(|_| work()) }
 }

@@ -90,4 +90,5 @@ arg_from! {
     Vec<String> => TEXTARRAYOID,
     Vec<&str> => TEXTARRAYOID,
     Vec<i64> => INT8ARRAYOID,
+    Vec<bool> => BOOLARRAYOID,
 }

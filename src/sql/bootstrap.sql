@@ -299,7 +299,7 @@ begin
 end $do$;
 comment on view fetchq.counter_tail is 'Counter events that are not packed yet';
 
--- What one counter event adds to which metrics. The metric 'v' stands for v<version>.
+-- What one counter event adds to which metrics. The metric 'v' stands for v<version>, or v_other.
 create table fetchq.counter_events (
     event smallint not null,
     name text not null,
@@ -364,7 +364,13 @@ from (
     from fetchq.metrics m
     union all
     select q.name,
-        case when e.metric = 'v' then ('v' || t.version)::varchar(40) else e.metric end,
+        case when e.metric <> 'v' then e.metric
+            -- It exists once there are versions that are not counted one by one.
+            when exists (select from fetchq.metrics o where o.queue = q.name and o.metric = 'v_other')
+                and not exists (
+                    select from fetchq.metrics o
+                    where o.queue = q.name and o.metric = 'v' || t.version)
+            then 'v_other' else 'v' || t.version end::varchar(40),
         t.n * e.sign, pg_catalog.now()
     from (
         select l.queue_id, l.event, l.version, pg_catalog.sum(l.n)::bigint as n

@@ -8,14 +8,16 @@
 //! in both, and events that were packed are never read again.
 
 use std::collections::HashMap;
+use std::convert::Infallible;
 
 use pgrx::pg_sys::{Datum, Oid, TransactionId};
 
-use crate::domain::counter_events::Event;
+use crate::domain::counter_events::{Event, MAX_VERSIONS};
+use crate::domain::jobs::Ran;
 use crate::pg::relation::{self, LockMode};
 use crate::pg::spi::Spi;
 use crate::pg::value::Arg;
-use crate::pg::{scan, session, time};
+use crate::pg::{lock_wait, scan, session, time};
 
 /// The number of segments of the log, which src/sql/bootstrap.sql creates.
 pub const SEGMENTS: i32 = 6;
@@ -125,50 +127,125 @@ const LOCK_QUEUES: &str = "select id, name::pg_catalog.text from fetchq.queues
     order by id
     for no key update skip locked";
 
-// The queues of whose metrics every row is unlocked.
-const FREE_QUEUES: &str = "with
-    mine as (select q.id, q.name from fetchq.queues q where q.id {=} any ($1)),
-    free as materialized (
-        select m.queue, m.metric from fetchq.metrics m
-        where m.queue {=} any (select name from mine)
-        order by m.queue, m.metric
-        for update skip locked)
-    select coalesce(pg_catalog.array_agg(id), '{}') from mine
-    where not exists (
-        select from fetchq.metrics m where m.queue {=} mine.name
-            and not exists (select from free f where f.queue {=} m.queue and f.metric {=} m.metric))";
+// The events of the queues $1, without those of queues of which another session has locked a metric
+// that they change. These metrics are locked, as far as they exist. A metric that another session has
+// made and not committed is none of them: that session has locked the registry row.
+const LOCK_METRICS: &str = "with
+    found as materialized (
+        select distinct l.queue_id, l.event::int as event, coalesce(l.version, 0) as version
+        from only {segment} l where l.queue_id {=} any ($1)
+    ),
+    -- Versions without a metric, in order, and how many metrics of versions the queue may still get.
+    fresh as (
+        select f.queue_id, q.name as queue, f.version,
+            pg_catalog.row_number() over (partition by f.queue_id order by f.version) as n
+        from (
+            select distinct queue_id, version from found
+            where event {=} any (select event from fetchq.counter_events where metric {=} 'v')) f
+        join fetchq.queues q on q.id {=} f.queue_id
+        where not exists (
+            select from fetchq.metrics m
+            where m.queue {=} q.name and m.metric {=} ('v' {||} f.version))
+    ),
+    room as materialized (
+        select f.queue_id, r.n
+        from (select distinct queue_id, queue from fresh) f
+        cross join lateral ({room}) r
+    ),
+    others as materialized (
+        select f.queue_id, f.version
+        from fresh f join room r on r.queue_id {=} f.queue_id
+        where f.n {>} r.n
+    ),
+    needed as (
+        select distinct f.queue_id, q.name as queue,
+            case when e.metric {<>} 'v' then e.metric
+                when o.version is not null then 'v_other' else 'v' {||} f.version end as metric
+        from found f
+        join fetchq.queues q on q.id {=} f.queue_id
+        join fetchq.counter_events e on e.event {=} f.event
+        left join others o on o.queue_id {=} f.queue_id and o.version {=} f.version
+    ),
+    tried as materialized (
+        select n.queue_id, n.queue, n.metric, k.is_locked
+        from needed n
+        left join lateral (
+            select true as is_locked from fetchq.metrics m
+            where m.queue {=} n.queue and m.metric {=} n.metric
+            for update skip locked) k on true
+    ),
+    busy as (
+        select t.queue_id from tried t
+        where t.is_locked is null and exists (
+            select from fetchq.metrics m where m.queue {=} t.queue and m.metric {=} t.metric)
+    )
+    select coalesce(pg_catalog.array_agg(f.queue_id), '{}'), coalesce(pg_catalog.array_agg(f.event), '{}'),
+        coalesce(pg_catalog.array_agg(f.version), '{}'), coalesce(pg_catalog.array_agg(o.version is not null), '{}')
+    from found f
+    left join others o on o.queue_id {=} f.queue_id and o.version {=} f.version
+    where f.queue_id {<>} all (array(select b.queue_id from busy b))";
+
+/// How many more versions of the queue `f.queue` may get a metric of their own: a query of one row. The
+/// metric `v_other` says that the limit was reached, and stays until `metric_reset`. So all that read
+/// the events know by the metrics alone where a version is counted.
+const ROOM: &str = "select case
+        when exists (
+            select from fetchq.metrics m where m.queue {=} f.queue and m.metric {=} 'v_other')
+        then 0
+        else {max_versions} {-} (
+            select pg_catalog.count(*) from fetchq.metrics m
+            where m.queue {=} f.queue and m.metric {~} '^v(0|-?[1-9][0-9]{0,9})$') end as n";
+
+/// Replaces `{room}` by [`ROOM`].
+pub fn with_room(sql: &str) -> String {
+    let room = ROOM.replace("{max_versions}", &MAX_VERSIONS.to_string());
+    sql.replace("{room}", &room)
+}
 
 // Whether a table has events of a queue that is not among $1.
 const HAS_OTHER_QUEUES: &str = "select exists (
     select from fetchq.queues q
     where q.id {=} any (select distinct queue_id from only {segment}) and q.id {<>} all ($1))";
 
-/// Of the queues `ids`, locks the metrics of those that no other session has locked, and
-/// returns the ids of these queues.
-pub fn free_queues(spi: &Spi, ids: Vec<i32>) -> Vec<i32> {
-    spi.once(FREE_QUEUES, &[Arg::from(ids)])
-        .get(0, 1)
-        .unwrap_or_default()
+/// The events that a pack adds up: each element of the lists says one queue, one event and one version.
+#[derive(Default)]
+struct Locked {
+    queues: Vec<i32>,
+    events: Vec<i32>,
+    versions: Vec<i32>,
+    /// The version is counted in `v_other`.
+    are_other: Vec<bool>,
 }
 
-/// Locks the queues that have events in a table and can be packed now, and returns their ids.
-fn lock_queues(spi: &Spi, segment: &str) -> Vec<i32> {
+/// Locks the queues that have events in a table and can be packed now, and the metrics that these
+/// events change. A queue can have many other metrics. Returns the events.
+fn lock_events(spi: &Spi, segment: &str) -> Locked {
     let rows = spi.once(&render(LOCK_QUEUES, segment), &[]);
     let ids: Vec<i32> = (0..rows.len()).filter_map(|row| rows.get(row, 1)).collect();
     if ids.is_empty() {
-        return ids;
+        return Locked::default();
     }
-    free_queues(spi, ids)
+    let sql = render(&with_room(LOCK_METRICS), segment);
+    let rows = spi.once(&sql, &[Arg::from(ids)]);
+    Locked {
+        queues: rows.get(0, 1).unwrap_or_default(),
+        events: rows.get(0, 2).unwrap_or_default(),
+        versions: rows.get(0, 3).unwrap_or_default(),
+        are_other: rows.get(0, 4).unwrap_or_default(),
+    }
 }
 
 fn render(sql: &str, segment: &str) -> String {
     sql.replace("{segment}", segment)
 }
 
-// The two sources of a pack: rows that it deletes, or a segment as a whole. The registry rows
-// of the queues are locked, so no other session deletes events of them.
+// The two sources of a pack: rows that it deletes, or a segment as a whole, which nobody writes. The
+// registry rows of the queues are locked, so no other session deletes events of them. An event that was
+// committed since the metrics were locked may change another one, and is left to the next pack.
 const DELETE_EVENTS: &str = "delete from only {segment}
-    where queue_id {=} any ($1)
+    where (queue_id, event, coalesce(version, 0)) {=} any (
+        select l.queue_id, l.event, l.version from rows from (pg_catalog.unnest($1), pg_catalog.unnest($5), pg_catalog.unnest($6))
+            as l (queue_id, event, version))
     returning queue_id, event, coalesce(version, 0) as version, coalesce(n, 1) as n,
         bucket";
 
@@ -182,9 +259,13 @@ const PACK: &str = "with
     events as ({events}),
     sums as (
         select q.name as queue,
-            case when e.metric {=} 'v' then 'v' {||} t.version else e.metric end as metric,
+            case when e.metric {<>} 'v' then e.metric
+                when k.is_other then 'v_other' else 'v' {||} t.version end as metric,
             pg_catalog.sum(t.n {*} e.sign)::bigint as delta
         from (select queue_id, event, version, pg_catalog.sum(n)::bigint as n from events group by 1, 2, 3) t
+        join rows from (pg_catalog.unnest($1), pg_catalog.unnest($5), pg_catalog.unnest($6), pg_catalog.unnest($7))
+                k (queue_id, event, version, is_other)
+            on k.queue_id {=} t.queue_id and k.event {=} t.event and k.version {=} t.version
         join fetchq.queues q on q.id {=} t.queue_id
         join fetchq.counter_events e on e.event {=} t.event
         group by 1, 2
@@ -256,17 +337,20 @@ fn minute(now: i64) -> i64 {
     now.div_euclid(SLOT_US) * SLOT_US
 }
 
-/// Adds the events of some queues in a table up into the metrics, and their times into the
+/// Adds the events in a table whose metrics are locked up into the metrics, and their times into the
 /// histograms. Returns how many events there were. `events` is `DELETE_EVENTS` or `READ_EVENTS`.
-fn add_to_metrics(spi: &Spi, events: &str, segment: &str, queues: Vec<i32>) -> i64 {
+fn add_to_metrics(spi: &Spi, events: &str, segment: &str, locked: Locked) -> i64 {
     let sql = render(&PACK.replace("{events}", events), segment);
     let minute = minute(time::clock());
     let slot = minute.div_euclid(SLOT_US).rem_euclid(SLOTS) + 1;
     let args = [
-        Arg::from(queues),
+        Arg::from(locked.queues),
         Arg::from(slot as i32),
         Arg::timestamp(minute),
         Arg::from(events_with_wait().to_vec()),
+        Arg::from(locked.events),
+        Arg::from(locked.versions),
+        Arg::from(locked.are_other),
     ];
     spi.once(&sql, &args).get(0, 1).unwrap_or(0)
 }
@@ -278,10 +362,10 @@ const DELETE_UNKNOWN: &str = "delete from only {segment} l
 /// queues that other sessions have locked are left to a later pack. Returns the number of
 /// events.
 fn pack_rows(spi: &Spi, segment: &str) -> i64 {
-    let queues = lock_queues(spi, segment);
+    let locked = lock_events(spi, segment);
     let mut packed = 0;
-    if !queues.is_empty() {
-        packed = add_to_metrics(spi, DELETE_EVENTS, segment, queues);
+    if !locked.queues.is_empty() {
+        packed = add_to_metrics(spi, DELETE_EVENTS, segment, locked);
     }
     packed + i64::from(spi.once(&render(DELETE_UNKNOWN, segment), &[]).affected())
 }
@@ -294,18 +378,16 @@ fn pack_whole(spi: &Spi, segment: &Segment) -> i64 {
         return 0;
     }
     let name = qualified_name(segment.number);
-    let queues = lock_queues(spi, &name);
+    let locked = lock_events(spi, &name);
+    let queues = Arg::from(locked.queues.clone());
     let has_other_queues = spi
-        .once(
-            &render(HAS_OTHER_QUEUES, &name),
-            &[Arg::from(queues.clone())],
-        )
+        .once(&render(HAS_OTHER_QUEUES, &name), &[queues])
         .get(0, 1)
         .unwrap_or(true);
     if has_other_queues {
         return 0;
     }
-    let packed = add_to_metrics(spi, READ_EVENTS, &name, queues);
+    let packed = add_to_metrics(spi, READ_EVENTS, &name, locked);
     set_state(spi, segment, false, true);
     packed
 }
@@ -315,20 +397,25 @@ fn qualified_name(segment: i32) -> String {
 }
 
 /// Packs what can be packed without waiting for other sessions. Returns the number of events
-/// that were packed: 0 in a transaction that keeps one snapshot, and while another session
-/// packs.
-pub fn pack_events(spi: &Spi) -> i64 {
+/// that were packed: 0 in a transaction that keeps one snapshot. Busy while another session packs.
+pub fn pack_events(spi: &Spi) -> Ran<i64> {
     // An old snapshot would not see which events are packed already.
     if session::keeps_snapshot() {
-        return 0;
+        return Ran::Done(0);
     }
     let Some(states) = relation::lookup("fetchq", "counter_segments") else {
-        return 0;
+        return Ran::Done(0);
     };
     // Only one session packs at a time.
-    if !relation::try_lock(states, LockMode::Writers) {
-        return 0;
+    let lock = || Ok::<_, Infallible>(relation::try_lock(states, LockMode::Writers).then_some(()));
+    match lock_wait::retry(lock) {
+        Ok(Some(())) => Ran::Done(pack_segments(spi)),
+        Ok(None) => Ran::Busy,
     }
+}
+
+/// Packs the segments of the log. The caller has locked their states. Returns the number of events.
+fn pack_segments(spi: &Spi) -> i64 {
     let mut segments = read_segments(spi);
     if segments.is_empty() {
         return 0;

@@ -226,7 +226,7 @@ const BACK_OFF: &str = "update fetchq.jobs
     set next_iteration = pg_catalog.now() {+} greatest($2,
         least($2 {*} pg_catalog.power(2, least(attempts, 20)), interval '1 hour'),
         $3 {*} interval '1 microsecond'), planned_at = pg_catalog.now(),
-        payload = coalesce(payload, '{}') {||} pg_catalog.jsonb_build_object('error', $4)
+        payload = (coalesce(payload, '{}') {-} 'busy') {||} pg_catalog.jsonb_build_object('error', $4)
     where id {=} $1";
 
 /// Plans the next attempt of a job that failed: after `delay`, which is doubled with each
@@ -244,10 +244,27 @@ pub fn back_off(id: i32, delay: Interval, pause: i64, message: &str) {
     });
 }
 
+// The claim has counted this attempt. The first one is repeated after a second.
+const PUT_OFF: &str = "update fetchq.jobs
+    set next_iteration = pg_catalog.now() {+} least($2,
+            interval '1 second' {*} pg_catalog.power(2, least(greatest(attempts {-} 1, 0), 20))),
+        planned_at = pg_catalog.now(),
+        payload = coalesce(payload, '{}') {||} '{\"busy\": true}'
+    where id {=} $1";
+
+/// Plans the next attempt of a job that another session has kept from its work: after a second, which
+/// is doubled with each attempt, up to its `delay`. It has not run, so all else stays as it is, the
+/// attempts too, by which a lock that lasts is seen.
+pub fn put_off(id: i32, delay: Interval) {
+    spi::connect(|spi| {
+        spi.once(PUT_OFF, &[Arg::from(id), delay.arg()]);
+    });
+}
+
 const RESCHEDULE: &str = "update fetchq.jobs set next_iteration = pg_catalog.now() {+} $2, planned_at = pg_catalog.now(),
         last_iteration = pg_catalog.now(), iterations = iterations {+} 1, attempts = 0,
         -- A part that waits still fails.
-        payload = (payload {-} 'error') {||} pg_catalog.jsonb_strip_nulls(pg_catalog.jsonb_build_object('error', coalesce(
+        payload = (payload {-} 'error' {-} 'busy') {||} pg_catalog.jsonb_strip_nulls(pg_catalog.jsonb_build_object('error', coalesce(
             payload {->} 'waits' {->} 'kills' {->} 'error',
             payload {->} 'waits' {->} 'sessions' {->} 'error')))
     where id {=} $1";
@@ -374,6 +391,28 @@ pub fn reschedule(id: i32, delay: Interval) -> bool {
     })
 }
 
+// Both sides are of one snapshot, so a job is missing on the right only if it is locked, or was
+// dropped since.
+const LOCK_ALL: &str = "with mine as materialized (
+        select id from fetchq.jobs where queue {<>} '*' and ($1 or queue {=} any ($2))
+        order by id for update skip locked)
+    select id, task, queue, settings from fetchq.jobs
+    where queue {<>} '*' and ($1 or queue {=} any ($2))
+        and id {<>} all (array(select id from mine))
+    order by id";
+
+/// Locks the jobs of every queue that the caller manages, so that they can be made due. Returns those
+/// that other sessions have locked.
+pub fn lock_all() -> Vec<Job> {
+    let args = Scope::of(Right::Manage).args();
+    spi::connect(|spi| {
+        let rows = spi.once(LOCK_ALL, &args);
+        (0..rows.len())
+            .filter_map(|row| job(&rows, row, 4))
+            .collect()
+    })
+}
+
 const MAKE_DUE: &str =
     "update fetchq.jobs set next_iteration = pg_catalog.now(), planned_at = pg_catalog.now()
     where id {=} any (array(
@@ -381,10 +420,12 @@ const MAKE_DUE: &str =
         order by id for update skip locked))";
 
 /// Makes the jobs of every queue due that the caller manages, except those that other sessions
-/// have locked. Returns how many.
-pub fn make_due() -> i32 {
+/// have locked.
+pub fn make_due() {
     let args = Scope::of(Right::Manage).args();
-    spi::connect(|spi| spi.once(MAKE_DUE, &args).affected())
+    spi::connect(|spi| {
+        spi.once(MAKE_DUE, &args);
+    });
 }
 
 const GET_QUEUE: &str = "select queue::pg_catalog.text from fetchq.jobs where id {=} $1";

@@ -146,8 +146,18 @@ pub struct Report {
     /// When the oldest document that is known to be ready became ready, in microseconds since
     /// 2000. Only queues whose floors are known are looked at.
     pub ready_since: Option<i64>,
+    /// The queues whose first ready document is due at -infinity. They say nothing about the age of
+    /// the others.
+    always_ready: Vec<String>,
     /// All queues with ready documents were looked at.
     pub is_ready_known: bool,
+}
+
+impl Report {
+    /// Names the queues whose first ready document is due at -infinity; None when there are none.
+    pub fn always_ready_queues(&self) -> Option<String> {
+        list(self.always_ready.iter().map(String::as_str))
+    }
 }
 
 /// Reads what is late, as of `now` (microseconds since 2000).
@@ -220,8 +230,12 @@ pub fn report(now: i64) -> Report {
                 // One of the indexes may have been made again.
                 known.forget(table);
             }
-            if let Some(Found::At(at)) = ready {
-                report.ready_since = Some(report.ready_since.map_or(at, |since| since.min(at)));
+            match ready {
+                Some(Found::At(i64::MIN)) => report.always_ready.push(queue.name.clone()),
+                Some(Found::At(at)) => {
+                    report.ready_since = Some(report.ready_since.map_or(at, |since| since.min(at)));
+                }
+                _ => {}
             }
         }
     }

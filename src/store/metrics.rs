@@ -7,15 +7,16 @@
 use std::collections::HashMap;
 
 use crate::domain::counter_events;
+use crate::domain::jobs::Ran;
 use crate::domain::names::QueueName;
 use crate::error::Result;
 use crate::pg::row_sink::RowSink;
 use crate::pg::spi::{self, Spi};
 use crate::pg::value::Arg;
-use crate::store::counter_segments::{self, free_queues, pack_events};
+use crate::store::counter_segments::{self, pack_events};
 use crate::store::metrics_exact::{self, Metric};
-use crate::store::open_queue::Queue;
 use crate::store::queue;
+use crate::store::recount;
 use crate::store::rights::Scope;
 use crate::store::statement::render;
 
@@ -121,72 +122,14 @@ pub fn count(name: &QueueName) -> Vec<i64> {
     })
 }
 
-// The gauges, from `groups (status, version, n)`, which has the counted documents.
-const GAUGES_OF_GROUPS: &str = "select 'cnt' as metric, coalesce(pg_catalog.sum(n), 0) as n from groups
-    union all select 'pln', coalesce(pg_catalog.sum(n) filter (where status {=} {planned}), 0) from groups
-    union all select 'pnd', coalesce(pg_catalog.sum(n) filter (where status {=} {pending}), 0) from groups
-    union all select 'act', coalesce(pg_catalog.sum(n) filter (where status {=} {active}), 0) from groups
-    union all select 'cpl', coalesce(pg_catalog.sum(n) filter (where status {=} {completed}), 0) from groups
-    union all select 'kll', coalesce(pg_catalog.sum(n) filter (where status {=} {killed}), 0) from groups
-    union all select 'v' {||} version, pg_catalog.sum(n) from groups group by version";
-
-/// Renders a statement that counts the documents of a queue: `{gauges}`.
-fn render_counting(sql: &str, name: &QueueName) -> String {
-    render(&sql.replace("{gauges}", GAUGES_OF_GROUPS), name)
-}
-
-// The counted gauges of a queue, v<version> among them, beside the events that are not packed
-// yet, in one snapshot. The difference is stored, so that the sum is exact.
-const RECOUNT: &str = "with
-    groups as (
-        select status, version, pg_catalog.count(*) as n from only {docs} group by status, version
-    ),
-    tail as (
-        select case when e.metric {=} 'v' then 'v' {||} l.version else e.metric end as metric,
-            pg_catalog.sum(l.n {*} e.sign) as n
-        from fetchq.counter_tail l join fetchq.counter_events e on e.event {=} l.event
-        where l.queue_id {=} $2
-        group by 1
-    ),
-    counted as (
-        {gauges}
-        union all select v.metric, 0 from (
-            select m.metric from fetchq.metrics m where m.queue {=} $1
-            union select t.metric from tail t) v
-            where v.metric {~} '^v(0|-?[1-9][0-9]{0,9})$'
-                and not (pg_catalog.substr(v.metric, 2) {=} any (select version::pg_catalog.text from groups))
-    )
-    insert into fetchq.metrics as m (queue, metric, value, updated_at)
-    select $1, c.metric, c.n {-} coalesce(t.n, 0), pg_catalog.now()
-    from counted c left join tail t on t.metric {=} c.metric
-    order by c.metric
-    on conflict (queue, metric) do update
-        set value = excluded.value, updated_at = excluded.updated_at
-        where m.value {<>} excluded.value";
-
-/// Recounts the gauges of a queue and repairs those that differ. Returns how many did. Does
-/// nothing while another session changes the queue or its counters. Fails with
-/// `Error::UnknownQueue`.
-pub fn recount(name: &QueueName) -> Result<i32> {
-    spi::connect(|spi| {
-        let Some(id) = queue::try_lock(spi, name)? else {
-            return Ok(0);
-        };
-        if free_queues(spi, vec![id]).is_empty() || Queue::try_open(name)?.is_none() {
-            return Ok(0);
-        }
-        let args = [Arg::from(name.as_str()), Arg::from(id)];
-        Ok(spi.once(&render_counting(RECOUNT, name), &args).affected())
-    })
-}
-
 const DELETE_METRICS: &str = "delete from fetchq.metrics where queue {=} $1";
 
 // The documents are counted and the events removed in one snapshot: an event that is not seen
 // here belongs to a change of a document that was not counted either.
 const STORE_COUNTED: &str = "with
     removed as (delete from fetchq.counter_log where queue_id {=} $2),
-    groups as (select status, version, pg_catalog.count(*) as n from only {docs} group by status, version)
+    groups as (select status, version, pg_catalog.count(*) as n from only {docs} group by status, version),
+    {others}
     insert into fetchq.metrics (queue, metric, value, updated_at)
     select $1, metric, n, pg_catalog.now() from (
         {gauges}
@@ -203,7 +146,10 @@ pub fn reset(name: &QueueName) -> Result<Vec<i64>> {
         let key = Arg::from(name.as_str());
         spi.once(DELETE_METRICS, &[key]);
         spi.once(queue::DELETE_TIMINGS, &[Arg::from(id)]);
-        spi.once(&render_counting(STORE_COUNTED, name), &[key, Arg::from(id)]);
+        spi.once(
+            &recount::render_counting(STORE_COUNTED, name),
+            &[key, Arg::from(id)],
+        );
         Ok::<(), crate::error::Error>(())
     })?;
     Ok(get_many(name, &counter_events::GAUGES))
@@ -216,7 +162,12 @@ const SET: &str = "update fetchq.metrics set value = $3 {-} (
         join fetchq.counter_events e on e.event {=} l.event
         join fetchq.queues q on q.id {=} l.queue_id
         where q.name {=} $1
-            and case when e.metric {=} 'v' then 'v' {||} l.version else e.metric end {=} $2
+            and case when e.metric {<>} 'v' then e.metric
+                when exists (select from fetchq.metrics m where m.queue {=} $1 and m.metric {=} 'v_other')
+                    and not exists (
+                        select from fetchq.metrics m
+                        where m.queue {=} $1 and m.metric {=} ('v' {||} l.version))
+                then 'v_other' else 'v' {||} l.version end {=} $2
     ), updated_at = pg_catalog.now()
     where queue {=} $1 and metric {=} $2";
 
@@ -365,9 +316,14 @@ const LOCK_WRITTEN_METRICS: &str =
         for update skip locked) free";
 
 /// Packs the counter events and the logged writes of all queues into `fetchq.metrics`. Returns
-/// how many rows were packed. What other sessions have locked is left to the next pack.
-pub fn pack() -> i64 {
-    spi::connect(|spi| pack_events(spi) + pack_writes(spi))
+/// how many rows were packed. The rows of queues that other sessions have locked are left to the next
+/// pack. Busy, with the logged writes alone, while another session packs the events.
+pub fn pack() -> (i64, Ran<()>) {
+    spi::connect(|spi| {
+        let mut packed = 0;
+        let ran = pack_events(spi).map(|events| packed += events);
+        (packed + pack_writes(spi), ran)
+    })
 }
 
 /// Truncates packed segments of the counter log, at the end of a transaction. `is_in_block`: the

@@ -32,6 +32,18 @@ const BY_STATEMENT: &str =
 /// The metric of the events of a version: `v` and the version.
 const VERSION: &str = "v";
 
+/// The metric of the versions that are not counted one by one. It exists once there are any.
+const OTHER_VERSIONS: &str = "v_other";
+
+/// The metric in which a version is counted.
+fn metric_of_version(metrics: &Metrics, version: i32) -> String {
+    let own = format!("{VERSION}{version}");
+    match metrics.contains_key(OTHER_VERSIONS) && !metrics.contains_key(&own) {
+        true => OTHER_VERSIONS.to_owned(),
+        false => own,
+    }
+}
+
 /// The value of a metric.
 #[derive(Debug, Default, Clone, Copy)]
 pub struct Metric {
@@ -88,7 +100,7 @@ fn added_up(reading: &Reading, queue: &QueueName) -> Option<Metrics> {
     for (key, n) in events {
         for (metric, sign) in effects.get(&i32::from(key.event())).into_iter().flatten() {
             let name = match metric.as_str() {
-                VERSION => format!("{VERSION}{}", key.version()),
+                VERSION => metric_of_version(&metrics, key.version()),
                 _ => metric.clone(),
             };
             let metric = metrics.entry(name).or_default();

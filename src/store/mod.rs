@@ -2,7 +2,7 @@
 //! family of functions that it serves, as in `api`. The other files are what these build on:
 //!
 //! - preparing and caching: `statement`, `plans`, `open_queue`, `queue_catalog`, `policy`;
-//! - what follows from a change: `bookkeeping`, `counter_log`, `counter_segments`, `counter_tail`;
+//! - what follows from a change: `bookkeeping`, `counter_log`, `counter_segments`, `counter_tail`, `recount`;
 //! - picking: `pick_columns`; leases: `lease_check`, `leases`;
 //! - the safety net of the due index: `floor_check`; what reports know of tables: `known_tables`;
 //! - what may be picked: `limits`, `cap`, `rate`, `readiness`, `ordering`, `ordering_setup`;
@@ -75,6 +75,7 @@ pub mod queue_truncate;
 pub mod rate;
 pub mod readiness;
 pub mod reading;
+pub mod recount;
 pub mod redrive;
 pub mod retention;
 pub mod rights;

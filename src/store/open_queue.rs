@@ -7,6 +7,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
+use std::convert::Infallible;
 use std::mem::ManuallyDrop;
 use std::rc::Rc;
 
@@ -18,6 +19,7 @@ use crate::error::{Error, Result};
 use crate::pg::documents::Documents;
 use crate::pg::documents_check::{Access, Indexes};
 use crate::pg::invalidation::{self, Invalidated, Reader};
+use crate::pg::lock_wait;
 use crate::pg::relation::{self, File, LockMode, NamedLock};
 use crate::pg::session;
 use crate::pg::spi::{Rows, Spi};
@@ -171,12 +173,13 @@ impl Queue {
         Self::lock_if(name, waits, |_| Ok(()))
     }
 
-    /// Opens a queue for maintenance, which does not wait: None if the table is locked. Whoever runs
+    /// Opens a queue for maintenance, which does not wait, or only as `lock_wait` allows: None if the
+    /// table is locked. Whoever runs
     /// it has asked for the rights of the caller before.
     ///
     /// Fails with `Error::UnknownQueue` if the queue does not exist.
     pub fn try_open(name: &QueueName) -> Result<Option<Rc<Self>>> {
-        Self::lock(name, Right::Any, false)
+        lock_wait::retry(|| Self::lock(name, Right::Any, false))
     }
 
     fn lock(name: &QueueName, right: Right, wait: bool) -> Result<Option<Rc<Self>>> {
@@ -200,13 +203,19 @@ impl Queue {
         }
     }
 
-    /// Locks another table of the queue, `logs`, `metrics` or `history`, without waiting.
-    pub fn lock_table(&self, table: &str) -> Table {
+    /// Locks another table of the queue, `logs`, `metrics` or `history`. Unless it `waits`, only as
+    /// long as `lock_wait` allows.
+    pub fn lock_table(&self, table: &str, waits: bool) -> Table {
         let name = self.name.relation(table);
-        match relation::lock_data_table(&name, LockMode::Rows, false) {
-            NamedLock::Held(..) => Table::Ready,
-            NamedLock::Busy => Table::Busy,
-            NamedLock::Missing => Table::Missing,
+        let lock = || match relation::lock_data_table(&name, LockMode::Rows, waits) {
+            NamedLock::Busy => Ok(None),
+            other => Ok::<_, Infallible>(Some(other)),
+        };
+        let Ok(locked) = lock_wait::retry(lock);
+        match locked {
+            Some(NamedLock::Held(..)) => Table::Ready,
+            Some(NamedLock::Missing) => Table::Missing,
+            Some(NamedLock::Busy) | None => Table::Busy,
         }
     }
 
@@ -215,7 +224,7 @@ impl Queue {
     /// Fails with `Error::TableBusy` while another session has locked it, and with
     /// `Error::TableMissing`.
     pub fn require_table(&self, table: &str) -> Result<()> {
-        match self.lock_table(table) {
+        match self.lock_table(table, false) {
             Table::Ready => Ok(()),
             Table::Busy => Err(Error::TableBusy {
                 table: self.name.relation(table),

@@ -65,7 +65,7 @@ struct ServerState {
 // shared memory has no room for, $27: the database, $28: whether this transaction keeps its snapshot,
 // $29: whether as many background workers run as may run at a time, $30: whether the shared memory
 // has no room for this database, $31: how many documents are pending, and $32: in paused queues; NULL
-// when the counters are locked.
+// when the counters are locked, $33: the queues in which a document is ready since -infinity.
 const STATUS: &str = "
 -- What keeps the server from removing dead rows of this database. A snapshot of another database
 -- does not; the snapshots of all databases begin at the oldest transaction with an ID. A lazy vacuum
@@ -112,9 +112,18 @@ tail as (
 tasks (task, what, n) as (values
     ('mnt', 'documents', 1), ('lgp', 'counters', 2), ('sts', 'snapshots', 3),
     ('cmp', 'recounts', 4), ('drp', 'retention', 5)),
+states as (
+    select j.task, j.queue::pg_catalog.text as queue, j.attempts, j.last_iteration, j.next_iteration,
+        (j.payload {->} 'error') is not null
+            or j.attempts {>} 1 and (j.payload {->} 'busy') is null as is_failing,
+        -- A lock that lasts: the third attempt in a row has met it.
+        (j.payload {->} 'error') is null
+            and j.attempts {>} 2 and (j.payload {->} 'busy') is not null as is_locked
+    from fetchq.jobs j
+),
 jobs as (
     select t.n, t.what, coalesce(j.jobs, 0) as jobs, j.last, coalesce(j.failing, 0) as failing,
-        f.queues,
+        coalesce(j.locked, 0) as locked, f.failing_queues, f.locked_queues,
         -- The background worker runs the maintenance of documents when documents are due, and not
         -- when the job is. On a standby it is that of the primary.
         coalesce(j.next {<} (pg_catalog.clock_timestamp() {-} interval '1 minute'), false)
@@ -125,17 +134,19 @@ jobs as (
     from tasks t
     left join (
         select j.task, pg_catalog.count(*) as jobs, pg_catalog.max(j.last_iteration) as last, pg_catalog.min(j.next_iteration) as next,
-            pg_catalog.count(*) filter (
-                where j.attempts {>} 1 or (j.payload {->} 'error') is not null) as failing
-        from fetchq.jobs j
+            pg_catalog.count(*) filter (where j.is_failing) as failing,
+            pg_catalog.count(*) filter (where j.is_locked) as locked
+        from states j
         group by j.task) j on j.task {=} t.task
     -- Not read while nothing fails.
     left join lateral (
-        select pg_catalog.array_agg(o.queue::pg_catalog.text order by o.attempts desc, o.queue) as queues
-        from fetchq.jobs o
-        where j.failing {>} 0 and o.task {=} j.task
-            and (o.attempts {>} 1 or (o.payload {->} 'error') is not null)
-            and o.queue {<>} '*') f on true
+        select pg_catalog.array_agg(o.queue order by o.attempts desc, o.queue)
+                filter (where o.is_failing) as failing_queues,
+            pg_catalog.array_agg(o.queue order by o.attempts desc, o.queue)
+                filter (where o.is_locked) as locked_queues
+        from states o
+        where (j.failing {>} 0 or j.locked {>} 0) and o.task {=} j.task
+            and (o.is_failing or o.is_locked) and o.queue {<>} '*') f on true
 )
 select component, state, detail, hint from (
     select 0 as n, 'server' as component, case when $17 then 'standby' else 'primary' end as state,
@@ -182,17 +193,25 @@ select component, state, detail, hint from (
     union all
     select 10 {+} j.n, 'maintenance: ' {||} j.what,
         case when j.jobs {=} 0 then 'none' when j.failing {>} 0 then 'failing'
+            when j.locked {>} 0 then 'locked'
             when j.is_late then 'late' else 'fine' end,
         pg_catalog.format('%s jobs, last %s', j.jobs, coalesce(j.last::pg_catalog.text, 'never'))
             {||} coalesce(
                 ', which took ' {||} pg_catalog.round(l.took {/} 1000.0, 1) {||} ' ms for ' {||} l.done {||} ' rows',
                 '')
             {||} coalesce(
-                ', failing for \"' {||} pg_catalog.array_to_string(j.queues[1:3], '\", \"') {||} '\"'
-                {||} case when pg_catalog.cardinality(j.queues) {>} 3
-                    then pg_catalog.format(' and %s more', pg_catalog.cardinality(j.queues) {-} 3) else '' end,
+                ', failing for \"' {||} pg_catalog.array_to_string(j.failing_queues[1:3], '\", \"') {||} '\"'
+                {||} case when pg_catalog.cardinality(j.failing_queues) {>} 3
+                    then pg_catalog.format(' and %s more', pg_catalog.cardinality(j.failing_queues) {-} 3) else '' end,
+                '')
+            {||} coalesce(
+                ', locked out of \"' {||} pg_catalog.array_to_string(j.locked_queues[1:3], '\", \"') {||} '\"'
+                {||} case when pg_catalog.cardinality(j.locked_queues) {>} 3
+                    then pg_catalog.format(' and %s more', pg_catalog.cardinality(j.locked_queues) {-} 3) else '' end,
                 ''),
         case when j.failing {>} 0 then 'See fetchq.jobs where payload ? ''error'', and the log of the server.'
+            when j.locked {>} 0
+            then 'Another session has locked what they need, and keeps it: see pg_locks, and fetchq.jobs where payload ? ''busy''.'
             when j.is_late and $17 then 'The primary runs them: see fetchq.status() there.'
             when j.is_late and $9 is null and $25 is null then 'No process runs them: see background worker.'
             when j.is_late then 'See fetchq.progress, and the log of the server.' end
@@ -231,21 +250,24 @@ select component, state, detail, hint from (
         -- A queue that is here is served here, whatever is recorded.
         where not exists (select from fetchq.queues q where q.name {=} e.queue)) p
     union all
-    select 20, 'backlog', case when $31 {>} 0 or $11 is not null then 'waiting'
+    select 20, 'backlog', case when $31 {>} 0 or $11 is not null or $33 is not null then 'waiting'
             when $31 is null then 'unknown' else 'none' end,
         coalesce($31::pg_catalog.text {||} ' pending', 'not known')
             {||} case when $32 {>} 0 then pg_catalog.format(', %s of them in paused queues', $32) else '' end
-            {||} coalesce(', ready since ' {||} $11 {||} case when $24 then '' else ' or earlier' end, ''),
+            {||} coalesce(', ready since ' {||} $11 {||} case when $24 then '' else ' or earlier' end, '')
+            {||} coalesce(', ready since -infinity in ' {||} $33, ''),
         case when $32 {>} 0
                 then 'Nothing is picked from a paused queue: see fetchq.queue_stats() and fetchq.queue_resume().'
             when $31 is null then 'Another session has locked the counters: see pg_locks.' end
     union all
     select d.n, d.component,
         case when d.since is not null then 'late' when d.unknown is not null then 'unknown' else 'in time' end,
-        case when d.since is not null then pg_catalog.format('due since %s in %s', d.since, d.queues)
-            when d.unknown is not null then pg_catalog.format('not known for %s', d.unknown)
-            when d.next {<} pg_catalog.clock_timestamp() then 'due since ' {||} d.next
-            else 'the first is due at ' {||} d.next {||} ' or later' end,
+        -- What cannot be read of one queue hides nothing of the others.
+        (select pg_catalog.string_agg(p.part, '; ') from pg_catalog.unnest(array[
+            case when d.since is not null then pg_catalog.format('due since %s in %s', d.since, d.queues)
+                when d.next {<} pg_catalog.clock_timestamp() then 'due since ' {||} d.next
+                else 'the first is due at ' {||} d.next {||} ' or later' end,
+            'not known for ' {||} d.unknown]) p (part)),
         case when d.since is not null and $17 then 'The primary runs maintenance: see fetchq.status() there.'
             when d.since is not null and $9 is null
             then case when $25 is null then 'No process runs maintenance: see background worker.'
@@ -294,6 +316,7 @@ fn write_rows(version: &str, state: &ServerState, out: &mut RowSink) {
     let [planned, leased] = [&report.planned, &report.leased].map(|lateness| {
         [lateness.late_queues(), lateness.unknown_queues()].map(Option::unwrap_or_default)
     });
+    let always_ready = report.always_ready_queues();
     let ran = || {
         let services = Task::ALL.into_iter().zip(state.last);
         services.filter_map(|(task, last)| Some((task, last?)))
@@ -331,6 +354,7 @@ fn write_rows(version: &str, state: &ServerState, out: &mut RowSink) {
         Arg::from(state.is_unlisted),
         Arg::from(state.pending.map(|(all, _)| all)),
         Arg::from(state.pending.map(|(_, paused)| paused)),
+        Arg::from(always_ready.as_deref()),
     ];
     spi::connect(|spi| {
         // What `collect` has found is as of now, so this has to be, too.

@@ -21,7 +21,8 @@ pub async fn metrics(client: &Client, queue: &str) -> BTreeMap<String, i64> {
 }
 
 /// Compares every gauge of a queue, as each function returns it, with the number of documents.
-/// All reads use one snapshot, so other sessions may work meanwhile.
+/// All reads use one snapshot, so other sessions may work meanwhile. The message of a failure names
+/// the documents and the jobs, which say where in a test it is.
 pub async fn counters_are_exact(session: &mut Session, queue: &str) {
     in_snapshot(session, queue).await;
 }
@@ -188,7 +189,20 @@ pub async fn compare_counters(
         return Ok(got);
     }
     Err(format!(
-        "{queue}: {}; counted: {real:?}, all: {got:?}",
-        wrong.join(", ")
+        "{queue}: {}; counted: {real:?}, all: {got:?}{}",
+        wrong.join(", "),
+        place(session, queue).await
     ))
+}
+
+/// Says where a test is: the newest documents of the queue, and its jobs. One check is called from many
+/// places.
+async fn place(session: &Session, queue: &str) -> String {
+    let sql = format!(
+        "select '; documents: ' || coalesce(string_agg(subject, ' ' order by seq), 'none') from (
+             select subject, seq from fetchq_data.\"{queue}__docs\" order by seq desc limit 30) d
+         union all
+         select '; job ' || to_jsonb(j) - 'settings' from fetchq.jobs j where queue in ('{queue}', '*')"
+    );
+    session.rows(&sql).await.concat()
 }

@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
-use fetchq_client_tests::{Cluster, Server, Session, counters_are_exact, wait_until, with_worker};
+use fetchq_client_tests::{
+    Cluster, Server, Session, counters_are_exact, wait_until, with_worker, worker_comes,
+};
 
 /// Time zones with daylight-saving time of an hour or half an hour: two changes in each year.
 const CHANGING: [&str; 3] = ["Europe/Berlin", "America/New_York", "Australia/Lord_Howe"];
@@ -471,4 +473,37 @@ async fn a_failing_schedule_does_not_stop_others() {
             .await,
         ["bad"]
     );
+}
+
+/// A run of large documents is done in parts, so that an owner cannot fill the memory of the background
+/// worker: here 40 documents of a megabyte, of which one transaction takes 16.
+#[tokio::test]
+async fn a_large_run_is_done_in_parts() {
+    const TICKS: i64 = 40;
+    let cluster = with_worker("parts", "");
+    let db = cluster.server().database("parts").await;
+    let session = db.connect().await;
+    worker_comes(&session, &db.name).await;
+    session
+        .sql(&format!(
+            "select fetchq.queue_create('q');
+             begin;
+             select fetchq.schedule_create('big', 'q', 'every 1 hour', jsonb_build_object('x', repeat('y', 1048576)),
+                 catch_up => 'all', catch_up_limit => 1000);
+             update fetchq.schedules set every = '1 second', anchor = date_trunc('second', now()) - interval '{TICKS} s',
+                 next_tick = date_trunc('second', now()) - interval '{TICKS} s',
+                 due_at = now() - interval '{TICKS} s', ends_at = date_trunc('second', now()) - interval '1 s';
+             commit"
+        ))
+        .await;
+    let count = "select count(*) from fetchq_data.q__docs";
+    wait_until("all ticks have happened", async || {
+        session.text(count).await == TICKS.to_string()
+    })
+    .await;
+    let runs = "select count(distinct xmin::text), max(n) from (
+        select xmin, count(*) over (partition by xmin::text) as n from fetchq_data.q__docs) d";
+    assert_eq!(session.rows(runs).await, ["3|15"]);
+    let ticks = "select ticks, next_tick is null from fetchq.schedules";
+    assert_eq!(session.rows(ticks).await, [format!("{TICKS}|t")]);
 }

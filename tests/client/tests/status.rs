@@ -3,7 +3,9 @@
 
 use std::time::{Duration, Instant};
 
-use fetchq_client_tests::{Cluster, Database, Session, wait_for_rows, with_worker, worker_comes};
+use fetchq_client_tests::{
+    Cluster, Database, Session, wait_for_rows, wait_until, with_worker, worker_comes,
+};
 
 /// The state of the documents.
 const DOCUMENTS: &str = "select component, state, detail, hint is not null from fetchq.status() where component in ('planned', 'leases')";
@@ -129,6 +131,57 @@ async fn what_cannot_be_read_is_unknown() {
 }
 
 /// 300 was the limit of an earlier version.
+/// What cannot be read of one queue hides nothing of the others.
+#[tokio::test]
+async fn one_altered_queue_hides_no_other() {
+    let (_cluster, db, session) = without_worker("altered", "").await;
+    queue(&db, "r").await;
+    session
+        .sql(
+            "insert into fetchq_data.r__docs (subject, next_iteration) values ('a', '2999-01-01 00:00:00+00');
+             alter table fetchq_data.q__docs alter column status type bigint;
+             set timezone = 'UTC'",
+        )
+        .await;
+    let planned = "planned|unknown|the first is due at 2999-01-01 00:00:00+00 or later; not known for \"q\"|t";
+    assert_eq!(session.rows(DOCUMENTS).await[0], planned);
+    late_in(&session, "r").await;
+    let details = async || session.rows(DOCUMENTS).await.join(" ");
+    wait_until(
+        "late documents and the altered queue are named",
+        async || {
+            details()
+                .await
+                .matches("in \"r\"; not known for \"q\"")
+                .count()
+                == 2
+        },
+    )
+    .await;
+}
+
+/// A document that is due since -infinity says nothing about the age of the backlog.
+#[tokio::test]
+async fn a_document_at_minus_infinity_does_not_hide_the_backlog() {
+    let (_cluster, db, session) = without_worker("infinite", "").await;
+    queue(&db, "r").await;
+    let backlog = "select detail from fetchq.status() where component = 'backlog'";
+    // A pick makes the ready floors of its level.
+    session
+        .sql(
+            "set timezone = 'UTC';
+             select fetchq.doc_push('q', 'x'), fetchq.doc_push('r', 'y');
+             select fetchq.doc_pick('q', 0, 1, '1 h'), fetchq.doc_pick('r', 0, 1, '1 h');
+             insert into fetchq_data.q__docs (subject, status, next_iteration) values ('always', 1, '-infinity');
+             insert into fetchq_data.r__docs (subject, status, next_iteration) values ('old', 1, '2001-01-01')",
+        )
+        .await;
+    assert_eq!(
+        session.text(backlog).await,
+        "0 pending, ready since 2001-01-01 00:00:00+00, ready since -infinity in \"q\""
+    );
+}
+
 #[tokio::test]
 async fn the_last_of_many_queues() {
     let (cluster, db, session) = without_worker("many", "").await;

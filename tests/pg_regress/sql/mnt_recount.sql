@@ -58,6 +58,35 @@ select fetchq.metric_set('rq_count', 'v007', 7);
 select fetchq.metric_set('rq_count', 'v1x', 8);
 select test.recount();
 select metric, current_value from fetchq.metric_get('rq_count') where metric in ('v007', 'v1x');
+
+-- A thousand versions are counted one by one, the others together: before and after a pack, a recount,
+-- and when documents of both kinds leave. The view and the function say the same.
+select metric_reset is not null as reset from fetchq.metric_reset('rq_count');
+select count(*) from (select fetchq.doc_push('rq_count', 'v' || n, n, 0, '2020-01-01', '{}') from generate_series(1, 1203) n) p;
+create function test.versions() returns table (own bigint, counted bigint, other bigint, cnt bigint, is_same boolean, missing bigint) language sql as $$
+    select count(*) filter (where metric ~ '^v(0|-?[1-9][0-9]{0,9})$'),
+        sum(current_value) filter (where metric ~ '^v(0|-?[1-9][0-9]{0,9})$'),
+        sum(current_value) filter (where metric = 'v_other'), sum(current_value) filter (where metric = 'cnt'),
+        bool_and(current_value = (select value from fetchq.metrics_exact e where e.queue = 'rq_count' and e.metric = g.metric)),
+        count(*) filter (where current_value < 0)
+    from fetchq.metric_get('rq_count') g $$;
+select fetchq.metric_log_pack() > 0 as packed;
+select * from test.versions();
+select left(test.recount(), 7) as recounted;
+select * from test.versions();
+select affected from fetchq.docs_drop('rq_count', '{"version": [5, 1100, 1101]}');
+select * from test.versions();
+select fetchq.doc_push('rq_count', 'more', 5000, 0, '2020-01-01', '{}'), fetchq.doc_push('rq_count', 'own', 3, 0, '2020-01-01', '{}');
+select * from test.versions();
+select fetchq.metric_log_pack() > 0 as packed;
+select * from test.versions();
+delete from fetchq_data.rq_count__docs where version > 1000;
+select left(test.recount(), 7) as recounted;
+select * from test.versions();
+select fetchq.doc_push('rq_count', 'later', 6000, 0, '2020-01-01', '{}');
+select metric_reset is not null as reset from fetchq.metric_reset('rq_count');
+select * from test.versions();
+drop function test.versions();
 drop function test.recount();
 update fetchq.jobs set next_iteration = now();
 select was_dropped from fetchq.queue_drop('rq_count');

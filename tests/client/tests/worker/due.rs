@@ -1,5 +1,7 @@
 //! The background workers process what is due, with the rights of its owner.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use fetchq_client_tests::{counters_are_exact, wait_until, with_worker, worker_comes};
@@ -62,6 +64,81 @@ async fn due_documents_are_processed_without_a_client() {
             .await,
         "0"
     );
+}
+
+/// A recount that counts as run has recounted, whatever packs the counters meanwhile.
+#[tokio::test]
+async fn a_recount_beside_packs_is_exact_or_has_not_run() {
+    const ROUNDS: usize = 150;
+    let cluster = with_worker("recounts", "");
+    let (db, mut session) = with_queue(&cluster, "recounts").await;
+    worker_comes(&session, &db.name).await;
+    // Only mnt() recounts: a recount of another process may have begun before the INSERT.
+    session
+        .sql("update fetchq.jobs set next_iteration = 'infinity' where task = 'cmp'")
+        .await;
+    let packing = db.connect().await;
+    let stop = Arc::new(AtomicBool::new(false));
+    let stopped = stop.clone();
+    let packs = tokio::spawn(async move {
+        while !stopped.load(Relaxed) {
+            packing
+                .sql("select fetchq.doc_push('q', gen_random_uuid()::text); select fetchq.metric_log_pack()")
+                .await;
+        }
+    });
+    for round in 0..ROUNDS {
+        let insert = format!(
+            "insert into fetchq_data.q__docs (subject, next_iteration, status) values ('plain{round}', now(), 1)"
+        );
+        session.sql(&insert).await;
+        // It says when it has not run, and then does not count as run.
+        let runs = "select iterations from fetchq.jobs where task = 'cmp' and queue = 'q'";
+        let before = session.text(runs).await;
+        wait_until("the recount has run", async || {
+            session.sql("select * from fetchq.mnt()").await;
+            session.text(runs).await != before
+        })
+        .await;
+        counters_are_exact(&mut session, "q").await;
+    }
+    stop.store(true, Relaxed);
+    packs.await.unwrap();
+}
+
+/// The background worker repeats a recount that it could not do soon, and not after ten minutes.
+#[tokio::test]
+async fn a_recount_that_was_locked_out_is_repeated_soon() {
+    let cluster = with_worker("locked_out", "");
+    let (db, mut session) = with_queue(&cluster, "locked_out").await;
+    worker_comes(&session, &db.name).await;
+    let mut locker = db.connect().await;
+    let lock = locker.transaction().await.unwrap();
+    lock.batch_execute("select from fetchq.queues where name = 'q' for share")
+        .await
+        .unwrap();
+    session
+        .sql(
+            "insert into fetchq_data.q__docs (subject, next_iteration, status) values ('plain', now(), 1);
+             update fetchq.jobs set next_iteration = now(), iterations = 0 where task = 'cmp' and queue = 'q'",
+        )
+        .await;
+    wait_until("the lock is seen", async || {
+        let sql =
+            "select state, detail from fetchq.status() where component = 'maintenance: recounts'";
+        session.rows(sql).await.concat().starts_with("locked|")
+    })
+    .await;
+    let job =
+        "select iterations, attempts > 2, next_iteration < now() + interval '5 minutes', payload
+        from fetchq.jobs where task = 'cmp' and queue = 'q'";
+    assert_eq!(session.rows(job).await, ["0|t|t|{\"busy\": true}"]);
+    lock.rollback().await.unwrap();
+    wait_until("it has run", async || {
+        session.rows(job).await.concat().starts_with("1|f|")
+    })
+    .await;
+    counters_are_exact(&mut session, "q").await;
 }
 
 #[tokio::test]
