@@ -66,19 +66,43 @@ async fn a_redrive_needs_the_rights_on_both_queues() {
     let letters = "select count(*) from fetchq_data.letters__docs";
     for (right, call, state) in [
         (("letters", "worker"), "fetchq.queue_redrive('letters')", ""),
-        (("letters", "worker"), "fetchq.queue_redrive('work')", "42501"),
-        (("letters", "worker"), "fetchq.docs_move('letters', 'work', '{\"all\": true}')", "42501"),
+        (
+            ("letters", "worker"),
+            "fetchq.queue_redrive('work')",
+            "42501",
+        ),
+        (
+            ("letters", "worker"),
+            "fetchq.docs_move('letters', 'work', '{\"all\": true}')",
+            "42501",
+        ),
         (("work", "worker"), "fetchq.queue_redrive('work')", "42501"),
-        (("work", "worker"), "fetchq.queue_redrive('letters')", "42501"),
-        (("work", "worker"), "fetchq.docs_move('letters', 'work', '{\"all\": true}')", "42501"),
+        (
+            ("work", "worker"),
+            "fetchq.queue_redrive('letters')",
+            "42501",
+        ),
+        (
+            ("work", "worker"),
+            "fetchq.docs_move('letters', 'work', '{\"all\": true}')",
+            "42501",
+        ),
     ] {
         let (queue, kind) = right;
-        a.sql(&format!("select fetchq.queue_grant('{queue}', 'fetchq_app_b', '{kind}')"))
-            .await;
-        assert_eq!(b.state(&format!("select {call}")).await, state, "{call} as {right:?}");
+        a.sql(&format!(
+            "select fetchq.queue_grant('{queue}', 'fetchq_app_b', '{kind}')"
+        ))
+        .await;
+        assert_eq!(
+            b.state(&format!("select {call}")).await,
+            state,
+            "{call} as {right:?}"
+        );
         assert_eq!(admin.text(letters).await, "1", "{call} as {right:?}");
-        a.sql(&format!("select fetchq.queue_revoke('{queue}', 'fetchq_app_b', '{kind}')"))
-            .await;
+        a.sql(&format!(
+            "select fetchq.queue_revoke('{queue}', 'fetchq_app_b', '{kind}')"
+        ))
+        .await;
     }
     a.sql("select fetchq.queue_grant('letters', 'fetchq_app_b', 'worker'); select fetchq.queue_grant('work', 'fetchq_app_b', 'producer')")
         .await;
@@ -194,11 +218,16 @@ async fn the_role_that_has_set_the_dead_letter_queue_needs_the_right_at_each_mov
     admin
         .sql("select fetchq.queue_configure('work', '{\"dead_letter\": null}'); select fetchq.queue_grant('vault', 'fetchq_app_a', 'producer')")
         .await;
-    a.sql(&format!("{set}; select fetchq.doc_push('work', 'last'); select fetchq.doc_pick('work', 1)"))
-        .await;
+    a.sql(&format!(
+        "{set}; select fetchq.doc_push('work', 'last'); select fetchq.doc_pick('work', 1)"
+    ))
+    .await;
     admin.sql("begin; drop table fetchq_data.vault__docs, fetchq_data.vault__logs, fetchq_data.vault__metrics; delete from fetchq.queues where name = 'vault'; commit").await;
     b.sql("select fetchq.queue_create('vault')").await;
-    assert_eq!(a.state("select fetchq.doc_kill('work', 'last')").await, "42501");
+    assert_eq!(
+        a.state("select fetchq.doc_kill('work', 'last')").await,
+        "42501"
+    );
     assert_eq!(admin.column(vault).await, [] as [&str; 0]);
     drop((admin, a, b));
     db.remove().await;

@@ -128,7 +128,10 @@ async fn a_call_without_its_right_names_the_grant_that_is_missing() {
          grant update (payload), insert (payload), delete on fetchq_data.q__docs to fetchq_app_b",
     )
     .await;
-    assert_eq!(b.text("select fetchq.queue_has_right('q', 'any')").await, "t");
+    assert_eq!(
+        b.text("select fetchq.queue_has_right('q', 'any')").await,
+        "t"
+    );
     for call in PRODUCER_CALLS.iter().chain(WORKER_CALLS) {
         assert_eq!(b.state(&format!("select {call}")).await, "42501", "{call}");
     }

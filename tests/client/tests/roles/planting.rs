@@ -34,11 +34,15 @@ async fn nobody_plants_a_table_where_a_queue_expects_its_own() {
     assert_eq!(b.state(insert).await, "42501");
     // Whoever has a right on the queue has it on its own table alone.
     for kind in KINDS {
-        a.sql(&format!("select fetchq.queue_grant('q', 'fetchq_app_b', '{kind}')"))
-            .await;
+        a.sql(&format!(
+            "select fetchq.queue_grant('q', 'fetchq_app_b', '{kind}')"
+        ))
+        .await;
         assert_eq!(b.state(insert).await, "39P01", "{kind}");
-        a.sql(&format!("select fetchq.queue_revoke('q', 'fetchq_app_b', '{kind}')"))
-            .await;
+        a.sql(&format!(
+            "select fetchq.queue_revoke('q', 'fetchq_app_b', '{kind}')"
+        ))
+        .await;
     }
     assert_eq!(admin.rows(slots).await, before);
     drop((admin, a, b));

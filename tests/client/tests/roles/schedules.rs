@@ -61,9 +61,7 @@ async fn a_schedule_pushes_with_the_rights_of_its_maker() {
 #[tokio::test]
 async fn a_schedule_that_appears_meanwhile_is_not_replaced() {
     let cast = Cast::new("roles_stolen").await;
-    cast.b
-        .sql("begin; select fetchq.queue_drop('mine')")
-        .await;
+    cast.b.sql("begin; select fetchq.queue_drop('mine')").await;
     let other = cast.session("fetchq_app_b_manager").await;
     let replacing = tokio::spawn(async move {
         other

@@ -114,12 +114,20 @@ async fn no_name_of_the_caller_is_used_with_other_rights() {
         hostile(&cast.admin, &session, &role).await;
         let before = rights(&cast.admin).await;
         session.sql("set fetchq.strict = off").await;
-        for path in ["hostile, pg_catalog", "pg_temp, hostile, pg_catalog", "public"] {
+        for path in [
+            "hostile, pg_catalog",
+            "pg_temp, hostile, pg_catalog",
+            "public",
+        ] {
             for direct in ["on", "off"] {
                 for function in &all {
-                    session.sql(&format!("begin; set local fetchq.direct = {direct}")).await;
+                    session
+                        .sql(&format!("begin; set local fetchq.direct = {direct}"))
+                        .await;
                     let statement = function.prepare(&session).await;
-                    session.sql(&format!("set local search_path = {path}")).await;
+                    session
+                        .sql(&format!("set local search_path = {path}"))
+                        .await;
                     let _ = Function::call(&session, &statement, &function.valid()).await;
                     session.sql("rollback").await;
                     let seen = ran_as_another(&session, &role);
