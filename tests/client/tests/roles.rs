@@ -77,7 +77,7 @@ async fn applications(name: &str) -> (Database, Session, Session, Session) {
          select fetchq.schedule_create('of a secret', 'q', '0 0 1 1 *', '{\"s\": \"secret\"}', headers => '{\"h\": \"secret\"}');
          update fetchq_data.q__docs set payload = '{\"a\": \"secret\"}', headers = '{\"h\": \"secret\"}', last_error = 'secret', result = '\"secret\"',
              progress = '\"secret\"', origin = '{\"queue\": \"secret\"}';
-         select fetchq.metric_set('q', 'hidden metric', 3)",
+         select fetchq.metric_set('q', 'concealed metric', 3)",
     )
     .await;
     (db, admin, a, b)

@@ -72,7 +72,7 @@ async fn no_call_of_another_application_reads_changes_or_gains_anything() {
         let seen = call_all(&session, &all).await;
         let after = (state(&cast.admin).await, rights(&cast.admin).await);
         assert_eq!(after, before, "{role}: {seen:#?}");
-        shows_none(&role, &seen, &["secret", "hidden"]);
+        shows_none(&role, &seen, &["secret", "concealed"]);
         // Most calls are refused with the error that names the queue.
         let refused = seen.iter().filter(|line| line.ends_with(": 42501")).count();
         assert!(refused > 70, "{role}: {refused} of {seen:#?}");
@@ -239,7 +239,7 @@ async fn no_view_or_table_shows_anything_of_another_application() {
             {
                 Ok(rows) => {
                     let seen = [format!("{relation}: {rows:?}")];
-                    shows_none(&role, &seen, &["secret", "hidden"]);
+                    shows_none(&role, &seen, &["secret", "concealed"]);
                     readable.push(relation.trim_start_matches("fetchq."));
                 }
                 Err(e) => assert_eq!(fetchq_client_tests::state_of(&e), "42501", "{relation}"),

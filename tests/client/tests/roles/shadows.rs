@@ -55,7 +55,7 @@ async fn hostile(admin: &Session, session: &Session, role: &str) {
         let (table, schema): (String, String) = (row.get(0), row.get(1));
         // Its columns are those of the table, as far as the role may see them.
         let columns = "select string_agg(format('%I %s', attname, format_type(atttypid, null)), ', ')
-            from pg_attribute where attrelid = $1::text::regclass and attnum > 0 and not attisdropped and atttypid <> 'pg_node_tree'::regtype";
+            from pg_attribute where attrelid = $1::text::regclass and attnum > 0 and not attisdropped and atttypid not in ('pg_node_tree'::regtype, 'anyarray'::regtype)";
         let name = format!("{schema}.{table}");
         let row = admin.query_one(columns, &[&name]).await.expect("columns");
         let columns: String = row.get(0);
