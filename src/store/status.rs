@@ -7,7 +7,7 @@ use crate::domain::names::QueueName;
 use crate::error::{Error, Result};
 use crate::pg::row_sink::RowSink;
 use crate::pg::value::Arg;
-use crate::pg::{process, relation, session, spi, time};
+use crate::pg::{process, relation, role, session, spi, time};
 use crate::ready::floors::{self, Stats};
 use crate::ready::key::{Index, Key};
 use crate::settings;
@@ -65,12 +65,25 @@ struct ServerState {
 // shared memory has no room for, $27: the database, $28: whether this transaction keeps its snapshot,
 // $29: whether as many background workers run as may run at a time, $30: whether the shared memory
 // has no room for this database, $31: how many documents are pending, and $32: in paused queues; NULL
-// when the counters are locked, $33: the queues in which a document is ready since -infinity.
+// when the counters are locked, $33: the queues in which a document is ready since -infinity, $34: the
+// caller.
 const STATUS: &str = "
 -- What keeps the server from removing dead rows of this database. A snapshot of another database
 -- does not; the snapshots of all databases begin at the oldest transaction with an ID. A lazy vacuum
 -- does not either.
-with holders as (
+with sessions as (
+    -- As the view shows them to the caller: this statement has other rights.
+    select a.pid, a.application_name, a.datid, a.backend_xmin, a.backend_xid,
+        case when s.is_shown then a.backend_type end as backend_type,
+        case when s.is_shown then a.state end as state,
+        case when s.is_shown then a.xact_start end as xact_start,
+        case when s.is_shown then a.backend_start end as backend_start
+    from pg_catalog.pg_stat_activity a
+    cross join lateral (
+        select pg_catalog.pg_has_role($34, 'pg_read_all_stats'::pg_catalog.name, 'usage')
+            or pg_catalog.pg_has_role($34, a.usesysid, 'usage') as is_shown) s
+),
+holders as (
     select case when a.backend_type {=} 'walsender' then 'walsender ' else 'session ' end {||} a.pid
             {||} case when a.application_name {<>} '' then ' (' {||} a.application_name {||} ')' else '' end
             {||} ', ' {||} coalesce(a.state, 'unknown') as name,
@@ -79,7 +92,7 @@ with holders as (
         case when a.backend_type {=} 'walsender' then null else a.xact_start end as since,
         a.backend_start is null or a.state {=} 'disabled' as is_hidden,
         false as is_catalog
-    from pg_catalog.pg_stat_activity a
+    from sessions a
     where (a.backend_xid is not null or a.backend_xmin is not null
             and (a.datid is null or a.datid {=} $27)
             and (a.pid {<>} pg_catalog.pg_backend_pid() or $28))
@@ -355,6 +368,7 @@ fn write_rows(version: &str, state: &ServerState, out: &mut RowSink) {
         Arg::from(state.pending.map(|(all, _)| all)),
         Arg::from(state.pending.map(|(_, paused)| paused)),
         Arg::from(always_ready.as_deref()),
+        Arg::oid(role::current()),
     ];
     spi::connect(|spi| {
         // What `collect` has found is as of now, so this has to be, too.

@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 
 use fetchq_client_tests::{Cluster, with_worker};
 
-use disturbances::{DDL, MISBEHAVING_OWNER, cancel, kill, operate};
+use disturbances::{DDL, MISBEHAVING_TRIGGER, cancel, kill, operate};
 use end::finish;
 use ledger::Ledger;
 use worker::Worker;
@@ -81,7 +81,7 @@ async fn run(name: &str, with_ddl: bool) {
         )
         .await;
     if with_ddl {
-        setup.sql(MISBEHAVING_OWNER).await;
+        setup.sql(MISBEHAVING_TRIGGER).await;
     }
     drop(setup);
     let ledger = Arc::new(Ledger::default());

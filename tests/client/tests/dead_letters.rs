@@ -100,3 +100,64 @@ async fn a_failed_dead_letter_does_not_block_other_documents() {
     let told = told.iter().filter(|line| line.contains("cannot leave it"));
     assert!((1..20).contains(&told.count()));
 }
+
+#[tokio::test]
+async fn a_locked_dead_letter_queue_delays_nobody_else() {
+    let cluster = with_worker("locked_letters", "");
+    let db = cluster.server().database("locked_letters").await;
+    let session = db.connect().await;
+    worker_comes(&session, &db.name).await;
+    session
+        .sql(
+            "select fetchq.queue_create('mail'), fetchq.queue_create('q'), fetchq.queue_create('dead');
+             update fetchq.queues set dead_letter = 'dead', max_attempts = 1 where name = 'q'",
+        )
+        .await;
+    // Another transaction inserts the subject and does not commit; a second one locks the table.
+    let other = db.connect().await;
+    for (block, subject) in [
+        (
+            "insert into fetchq_data.dead__docs (subject) values ('a')",
+            "a",
+        ),
+        ("lock table fetchq_data.dead__docs", "b"),
+    ] {
+        other.sql(&format!("begin; {block}")).await;
+        session
+            .sql(&format!(
+                "select fetchq.doc_push('q', '{subject}');
+                 select fetchq.doc_pick('q', 0, 1, '1 ms')"
+            ))
+            .await;
+        session
+            .sql(&format!(
+                "select fetchq.doc_push('mail', 'of {subject}', 0, 0, clock_timestamp() + interval '1 s', '{{}}')"
+            ))
+            .await;
+        wait_until("the other queue goes on", async || {
+            session
+                .text(&format!(
+                    "select status from fetchq_data.mail__docs where subject = 'of {subject}'"
+                ))
+                .await
+                == "1"
+        })
+        .await;
+        let status = session
+            .text(&format!(
+                "select status from fetchq_data.q__docs where subject = '{subject}'"
+            ))
+            .await;
+        assert_eq!(status, "2");
+        other.sql("rollback").await;
+        wait_until("the document has moved", async || {
+            session
+                .text(&format!(
+                    "select count(*) from fetchq_data.q__docs where subject = '{subject}'"
+                ))
+                .await
+                == "0"
+        })
+        .await;
+    }
+}

@@ -417,7 +417,7 @@ async fn an_error_of_a_trigger_arrives_as_it_was_raised() {
                  elsif new.subject = 'bare' then
                      raise exception 'bare';
                  elsif new.subject = 'unique' then
-                     insert into taken values (1);
+                     insert into public.taken values (1);
                  elsif new.subject = 'deep' then
                      perform fetchq.doc_push('r', 'own');
                  end if;

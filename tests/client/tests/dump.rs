@@ -27,12 +27,11 @@ async fn fill(session: &Session) {
                  if not exists (select from pg_roles where rolname = 'fetchq_dump_worker') then create role fetchq_dump_worker; create role fetchq_dump_producer; create role fetchq_dump_owner; end if;
              end $$;
              select fetchq.queue_grant('kept', 'fetchq_dump_worker', 'worker'), fetchq.queue_grant('kept', 'fetchq_dump_producer', 'producer'), fetchq.queue_grant('kept', 'fetchq_dump_producer', 'reader');
-             select fetchq.queue_create('owned');
-             alter table fetchq_data.owned__docs owner to fetchq_dump_owner;
-             alter table fetchq_data.owned__logs owner to fetchq_dump_owner;
-             alter table fetchq_data.owned__metrics owner to fetchq_dump_owner;
              grant usage on schema fetchq, fetchq_data to fetchq_dump_owner;
              grant execute on function fetchq.queue_create to fetchq_dump_owner;
+             set role fetchq_dump_owner;
+             select fetchq.queue_create('owned', '{\"history\": {\"completed\": \"1 day\"}}'); select fetchq.queue_grant('owned', 'fetchq_dump_worker', 'manager');
+             reset role;
              select fetchq.queue_place_set('away', 'db2:5432/app');
              insert into fetchq.queue_defaults values ('lease', '\"7 min\"'), ('metrics_retention', '[]');
              update fetchq.queues set is_active = false, config = '{\"mine\": true}' where name = 'empty';

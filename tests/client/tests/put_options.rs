@@ -208,7 +208,7 @@ async fn drivers_send_delays_and_headers_without_types() {
 }
 
 #[tokio::test]
-async fn a_producer_replaces_headers_and_does_not_read_them() {
+async fn a_producer_replaces_and_merges_headers_and_does_not_read_them() {
     let db = Server::of_suite().database("put_producer").await;
     let session = db.connect().await;
     session.sql(START).await;
@@ -231,6 +231,7 @@ async fn a_producer_replaces_headers_and_does_not_read_them() {
             ("replace", "updated"),
             ("debounce", "updated"),
             ("earliest", "ignored"),
+            ("merge", "updated"),
         ] {
             let put = format!(
                 "select fetchq.doc_put('q', 's', delay => '1 hour', mode => '{mode}', headers => '{{\"b\": \"{mode}\"}}')"
@@ -240,13 +241,11 @@ async fn a_producer_replaces_headers_and_does_not_read_them() {
                 .sql("select fetchq.doc_append('q', '{}', headers => '{}')")
                 .await;
         }
-        let merge = "select fetchq.doc_put('q', 's', mode => 'merge', headers => '{}')";
-        assert_eq!(session.state(merge).await, "42501");
         let read = "select headers from fetchq_data.q__docs";
         assert_eq!(session.state(read).await, "42501");
         session.sql("reset role").await;
         let kept = "select headers from fetchq_data.q__docs where subject = 's'";
-        assert_eq!(session.text(kept).await, "{\"b\": \"debounce\"}");
+        assert_eq!(session.text(kept).await, "{\"b\": \"merge\"}");
     }
     session
         .sql("drop owned by put_producer; drop role put_producer")

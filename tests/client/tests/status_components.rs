@@ -374,23 +374,6 @@ async fn floors_without_room() {
 }
 
 #[tokio::test]
-async fn tables_of_different_owners() {
-    let (_cluster, _, session) = without_worker("two_owners", "").await;
-    session
-        .sql("create role a; create role b; alter table fetchq_data.q__docs owner to a; alter table fetchq_data.q__logs owner to b;
-             update fetchq.jobs set next_iteration = now()")
-        .await;
-    session.sql("select * from fetchq.mnt_job_run(100)").await;
-    let failing = "select component, detail like '%failing for \"q\"', hint is not null from fetchq.status() where state = 'failing' and component = 'maintenance: retention'";
-    assert_eq!(session.rows(failing).await, ["maintenance: retention|t|t"]);
-    session
-        .sql("alter table fetchq_data.q__docs owner to postgres; alter table fetchq_data.q__logs owner to postgres; update fetchq.jobs set next_iteration = now()")
-        .await;
-    session.sql("select * from fetchq.mnt_job_run(100)").await;
-    assert!(session.rows(failing).await.is_empty());
-}
-
-#[tokio::test]
 async fn a_slow_queue_and_a_schedule_that_fails() {
     let cluster = with_worker("slow_queue", "fetchq.maintenance_timeout = '100 ms'");
     let (db, session) = prepared(&cluster, "slow_queue").await;

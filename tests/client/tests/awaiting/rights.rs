@@ -2,7 +2,7 @@
 
 use fetchq_client_tests::Server;
 
-use super::{CALL, DEAD, asleep, queue, waits, woken};
+use super::{CALL, DEAD, queue};
 
 #[tokio::test]
 async fn who_may_read_may_wait() {
@@ -37,44 +37,6 @@ async fn who_may_read_may_wait() {
             ))
             .await;
     }
-    db.remove().await;
-}
-
-#[tokio::test]
-async fn a_dead_letter_tells_nothing_about_documents_that_the_caller_may_not_see() {
-    let db = Server::of_suite().database("await_hidden").await;
-    let session = db.connect().await;
-    queue(&session, DEAD).await;
-    let role = format!("{}_r", db.name);
-    session
-        .sql(&format!(
-            "select fetchq.doc_lease('q', 2); select fetchq.doc_reject('q', 'a', 'why'), fetchq.doc_reject('q', 'x', 'secret');
-            do $$ begin create role {role}; exception when duplicate_object then null; end $$;
-            select fetchq.queue_grant('q', '{role}', 'reader');
-            alter table fetchq_data.q__docs enable row level security;
-            create policy own on fetchq_data.q__docs for select to {role} using (subject = 'a')"
-        ))
-        .await;
-    let call = |subject: &str| format!("call fetchq.doc_await('q', '{subject}', '0 s')");
-    assert_eq!(session.rows(&call("x")).await, ["killed||secret"]);
-    session.sql(&format!("set role {role}")).await;
-    // Both have left the queue, so nothing tells to which of them the policy applies.
-    assert_eq!(session.state(&call("x")).await, "P0002");
-    assert_eq!(session.state(&call("a")).await, "P0002");
-    session
-        .sql("reset role; select fetchq.doc_put('q', 'a'); select fetchq.doc_lease('q')")
-        .await;
-    // A session that has seen the document learns why it was killed.
-    let waiting = waits(&db, &format!("set role {role}\n{CALL}")).await;
-    asleep(&session, 1).await;
-    session
-        .sql("select fetchq.doc_reject('q', 'a', 'again')")
-        .await;
-    let outcome = woken(waiting, "a policy").await.unwrap();
-    assert_eq!(outcome, "killed||again");
-    session
-        .sql(&format!("drop owned by {role}; drop role {role}"))
-        .await;
     db.remove().await;
 }
 

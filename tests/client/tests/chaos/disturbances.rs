@@ -149,8 +149,8 @@ pub async fn operate(server: Server, ledger: Arc<Ledger>) -> usize {
     done
 }
 
-/// A queue whose owner attaches a trigger that fails for one document, and takes long for all.
-pub const MISBEHAVING_OWNER: &str = "
+/// A queue with a trigger that fails for one document, and takes long for all.
+pub const MISBEHAVING_TRIGGER: &str = "
     select fetchq.queue_create('bad');
     create function misbehave() returns trigger language plpgsql as $$
     begin

@@ -16,7 +16,9 @@ async fn fill(session: &Session) {
         .sql(
             "create role fetchq_move_owner; create role fetchq_move_worker; create role \"Fetchq Producer\";
              select fetchq.queue_create('spare');
-             select fetchq.queue_create(q) from unnest('{dead,kept,limited,notified,ordered,places}'::text[]) q;
+             grant usage on schema fetchq, fetchq_data to fetchq_move_owner; grant execute on function fetchq.queue_create to fetchq_move_owner;
+             set role fetchq_move_owner; select fetchq.queue_create('kept'); reset role;
+             select fetchq.queue_create(q) from unnest('{dead,limited,notified,ordered,places}'::text[]) q;
              select fetchq.queue_configure('kept', '{\"history\": {\"completed\": \"1 day\", \"killed\": \"2 days\"}, \"dead_letter\": \"dead\", \"max_attempts\": 2, \"lease\": \"7 min\", \"retry\": {\"base\": \"90 s\", \"factor\": 1.7}}');
              select fetchq.queue_configure('limited', '{\"max_active\": 5, \"rate\": {\"picks\": 7, \"per\": \"1 hour\"}}');
              select fetchq.queue_configure('notified', '{\"notify\": true, \"paused\": true}');
@@ -24,12 +26,7 @@ async fn fill(session: &Session) {
              select fetchq.queue_configure('places', '{\"max_active_per_key\": 2}');
              update fetchq.queues set config = '{\"mine\": 1.50}' where name = 'kept';
              update fetchq.jobs set settings = '{\"delay\": \"1s\", \"limit\": 7}', payload = '{\"x\": 1}' where task = 'mnt' and queue = 'kept';
-             alter table fetchq_data.kept__docs owner to fetchq_move_owner;
-             alter table fetchq_data.kept__logs owner to fetchq_move_owner;
-             alter table fetchq_data.kept__metrics owner to fetchq_move_owner;
-             alter table fetchq_data.kept__history owner to fetchq_move_owner;
              alter table fetchq_data.kept__docs set (fillfactor = 60);
-             grant usage on schema fetchq, fetchq_data to fetchq_move_owner;
              select fetchq.queue_grant('kept', 'fetchq_move_worker', 'worker'), fetchq.queue_grant('kept', 'Fetchq Producer', 'producer'), fetchq.queue_grant('dead', 'fetchq_move_owner', 'producer');
              create index kept_by_payload on fetchq_data.kept__docs ((payload ->> 'n'));
              select fetchq.doc_push('kept', 'k' || n, 0, n % 3, now() - interval '1 hour', jsonb_build_object('n', n, 'text', 'it''s \\ ü')) from generate_series(1, 200) n;

@@ -80,7 +80,7 @@ async fn a_worker_goes_on_when_a_lease_fails_once() {
         .sql(
             "create sequence leases;
              create function once() returns trigger language plpgsql as $$ begin
-                 if nextval('leases') = 1 then
+                 if nextval('public.leases') = 1 then
                      raise exception 'not now' using errcode = 'deadlock_detected';
                  end if;
                  return new;

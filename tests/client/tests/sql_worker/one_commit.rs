@@ -8,7 +8,7 @@ use super::{HANDLER, document, ledger, named, put, works};
 const NOTED: &str = "
     create table changes (subject text, status int, xid text default txid_current()::text);
     create function note() returns trigger language plpgsql as $$ begin
-        insert into changes values (new.subject, new.status); return null; end $$;
+        insert into public.changes values (new.subject, new.status); return null; end $$;
     create trigger note after update on fetchq_data.q__docs for each row execute function note()";
 
 /// Documents that were leased by the transaction that settled another one.

@@ -1,4 +1,4 @@
-//! The background workers process what is due, with the rights of its owner.
+//! The background workers process what is due, with the rights of the owner of the tables.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -141,46 +141,46 @@ async fn a_recount_that_was_locked_out_is_repeated_soon() {
     counters_are_exact(&mut session, "q").await;
 }
 
+/// A trigger of a superuser, too: it leaves nothing in the background worker.
 #[tokio::test]
-async fn the_background_worker_has_the_rights_of_the_owner() {
+async fn the_background_worker_has_the_rights_of_the_owner_of_the_tables() {
     let cluster = with_worker("owner", "");
     let (db, session) = with_queue(&cluster, "owner").await;
     session
         .sql(
-            "create role owner_of_q;
-             grant usage on schema fetchq, fetchq_data to owner_of_q;
-             grant select on fetchq.queues to owner_of_q;
-             create table public.seen (who text, super text);
-             grant insert on public.seen to owner_of_q;
-             grant create on schema fetchq_data to owner_of_q;
-             set role owner_of_q;
-             create function fetchq_data.now() returns timestamptz language plpgsql as $$
+            "create role owner_of_tables; create role stranger;
+             select fetchq.data_owner_set('owner_of_tables');
+             create schema hostile authorization stranger;
+             create table public.seen (who text, super text, path text);
+             grant insert on public.seen to owner_of_tables, stranger;
+             set role stranger;
+             grant usage on schema hostile to public;
+             create function hostile.now() returns timestamptz language plpgsql as $$
              begin
                  insert into public.seen values ('now: ' || current_user, 'maybe');
                  return clock_timestamp();
              end $$;
              reset role;
              create function public.look() returns trigger language plpgsql as $$
+             declare path text := pg_catalog.current_setting('search_path');
              begin
                  -- This setting must not last in the background worker.
-                 perform pg_catalog.set_config('search_path', 'fetchq_data, pg_catalog', false);
-                 insert into public.seen values (current_user, (select rolsuper::text from pg_catalog.pg_roles where rolname = current_user));
+                 perform pg_catalog.set_config('search_path', 'hostile, pg_catalog', false);
+                 insert into public.seen values (current_user,
+                     (select rolsuper::text from pg_catalog.pg_roles where rolname = current_user), path);
                  return new;
              end $$;
-             alter table fetchq_data.q__docs owner to owner_of_q;
              create trigger look after update on fetchq_data.q__docs for each row execute function public.look()",
         )
         .await;
     worker_comes(&session, &db.name).await;
-    planned(&session, "a", "100 ms").await;
-    becomes(&session, "a", 1).await;
-    planned(&session, "b", "100 ms").await;
-    becomes(&session, "b", 1).await;
+    for subject in ["a", "b"] {
+        planned(&session, subject, "100 ms").await;
+        becomes(&session, subject, 1).await;
+    }
     assert_eq!(
-        session
-            .rows("select distinct who, super from public.seen")
-            .await,
-        ["owner_of_q|false"]
+        session.rows("select distinct * from public.seen").await,
+        ["owner_of_tables|false|pg_catalog, pg_temp"]
     );
 }
 
