@@ -36,7 +36,7 @@ LAYERS = {
     "api": ["waiting", "maintenance", *SERVICES],
 }
 LAYERS["lib"] = list(LAYERS)
-MAX_LINES = 500
+MAX_LINES = 600
 
 # ------------------------------------------------------------------ reading --
 TOKEN = re.compile(

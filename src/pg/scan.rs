@@ -144,7 +144,7 @@ pub(super) unsafe fn writer(tuple: pg_sys::HeapTuple) -> Option<pg_sys::Transact
     unsafe {
         let header = &*(*tuple).t_data;
         let frozen = pg_sys::HEAP_XMIN_FROZEN as u16;
-        (header.t_infomask & frozen != frozen).then(|| header.t_choice.t_heap.t_xmin)
+        (header.t_infomask & frozen != frozen).then_some(header.t_choice.t_heap.t_xmin)
     }
 }
 
