@@ -6,7 +6,7 @@ use crate::domain::invalid::Invalid;
 pub const MAX_LIST: usize = 1_000_000;
 
 /// The largest size of a filter, of settings, and of other JSON that describes a call, in bytes.
-pub const MAX_JSON: usize = 1_000_000;
+pub const MAX_JSON: usize = 10_000_000;
 
 /// Fails with `Invalid::LongList` for a list that is too long.
 pub fn check(list: &'static str, got: usize) -> Result<(), Invalid> {

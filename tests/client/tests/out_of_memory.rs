@@ -199,11 +199,11 @@ async fn a_list_of_more_than_a_million_elements_is_refused() {
             "54000",
         ),
         (
-            "docs_list('q', jsonb_build_object('status', repeat('x', 1000001)))",
+            "docs_list('q', jsonb_build_object('status', repeat('x', 10000001)))",
             "54000",
         ),
         (
-            "queue_configure('q', jsonb_build_object('history', repeat('x', 1000001)))",
+            "queue_configure('q', jsonb_build_object('history', repeat('x', 10000001)))",
             "54000",
         ),
     ] {
