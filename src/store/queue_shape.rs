@@ -51,7 +51,8 @@ fn columns_of(create: &'static str) -> Vec<Column> {
 }
 
 /// Checks that the tables of a queue have the columns that fetchq gave them, and others only beside
-/// those. Returns the tables. One that does not exist has no wrong columns.
+/// those. Returns the tables. One that does not exist has no wrong columns. One of another owner than that
+/// of the documents is none of the queue: what needs it fails, and nothing else.
 ///
 /// Fails with `Error::AlteredColumn`.
 pub(super) fn require(name: &QueueName) -> Result<Vec<Oid>> {
@@ -63,12 +64,17 @@ pub(super) fn require(name: &QueueName) -> Result<Vec<Oid>> {
             .collect()
     });
     let mut tables = Vec::with_capacity(expected.len());
+    let mut owner = None;
     for (table, columns) in expected {
         let relation_name = name.relation(table);
-        if let Some(table) = relation::lookup_data_table(&relation_name) {
+        let Some(table) = relation::lookup_data_table(&relation_name) else {
+            continue;
+        };
+        let found = relation::owner_of(table);
+        if *owner.get_or_insert(found) == found {
             compare(table, &relation_name, columns)?;
-            tables.push(table);
         }
+        tables.push(table);
     }
     Ok(tables)
 }

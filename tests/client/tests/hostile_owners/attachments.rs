@@ -189,16 +189,8 @@ pub const ATTACHMENTS: &[Attachment] = &[
         runs: &[],
     },
     Attachment {
-        name: "casts",
+        name: "operators",
         sql: "
-            create type lair.box as (n bigint);
-            create function lair.boxed(n bigint) returns lair.box language plpgsql as $$
-            begin
-                perform lair.attack('cast');
-                return row(n)::lair.box;
-            end $$;
-            create cast (bigint as lair.box) with function lair.boxed(bigint) as assignment;
-            alter table fetchq_data.{q}__metrics alter column value type lair.box using null;
             create function public.equals(text, text) returns boolean language plpgsql as $$
             begin
                 return lair.attack('operator');
@@ -206,6 +198,6 @@ pub const ATTACHMENTS: &[Attachment] = &[
             create operator public.= (leftarg = text, rightarg = text, function = public.equals);
             create statistics lair.statistics (dependencies) on version, status from fetchq_data.{q}__docs;
             alter role mallory set search_path = public, pg_catalog",
-        runs: &["cast"],
+        runs: &[],
     },
 ];
