@@ -25,7 +25,10 @@ async fn calls_for_all_queues_go_on_after_a_queue_that_fails() {
              create schema elsewhere;
              alter table fetchq_data.b_gone__docs set schema elsewhere;
              create function public.refuse() returns trigger language plpgsql as $$ begin raise 'refused'; end $$;
-             create trigger t before truncate on fetchq_data.b_raises__docs for each statement execute function public.refuse()",
+             create trigger t before truncate on fetchq_data.b_raises__docs for each statement execute function public.refuse();
+             create trigger u before update on fetchq_data.b_raises__docs for each statement execute function public.refuse();
+             insert into fetchq_data.b_raises__docs (subject, next_iteration, status) values ('due', now() - interval '1 s', 0);
+             insert into fetchq_data.c__docs (subject, next_iteration, status) values ('due', now() - interval '1 s', 0)",
         )
         .await;
     locker
@@ -39,6 +42,22 @@ async fn calls_for_all_queues_go_on_after_a_queue_that_fails() {
             .filter(|n| n.message().starts_with(&start))
             .count()
     };
+    let run = "select string_agg(queue || activated_count, ' ' order by queue) from fetchq.mnt_run_all(10)";
+    assert_eq!(admin.text(run).await, "a0 c1");
+    let notices = admin.notices();
+    let raised = notices
+        .iter()
+        .find(|n| n.message().starts_with("queue \"b_raises\" is left out: "));
+    assert_eq!(
+        raised.map(|n| n.severity()),
+        Some("WARNING"),
+        "{notices:#?}"
+    );
+    let locked = "queue \"b_locked\" is left out, because another session has locked it";
+    assert!(
+        notices.iter().any(|n| n.message() == locked),
+        "{notices:#?}"
+    );
     let reset = "select string_agg(queue, ' ' order by queue) from fetchq.metric_reset_all()";
     assert_eq!(admin.text(reset).await, "a b_raises c");
     assert_eq!(left_out(&admin, "b_locked"), 1);
