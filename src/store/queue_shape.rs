@@ -40,6 +40,7 @@ fn columns_of(create: &'static str) -> Vec<Column> {
     let column = |line: &'static str| {
         let mut words = line.strip_prefix("    ")?.split([' ', ',']);
         let (name, declared) = (words.next()?, words.next()?);
+        let declared = declared.strip_prefix("pg_catalog.").unwrap_or(declared);
         let oid = type_of(declared)?;
         Some(Column {
             name,

@@ -131,11 +131,9 @@ async function kept({ all }) {
     triggers: await all("select tgname, tgrelid::regclass::text, tgenabled from pg_trigger where tgname in ('tell', 'see') order by 1"),
     index: await all("select replace(indexdef, 'btree', '') as def from pg_indexes where indexname = 'plain_by_n'"),
     comment: await all("select description from pg_description where objoid = 'fetchq_data.plain__docs'::regclass and objsubid > 0"),
-    owners: await all(`select relname, relowner::regrole::text from pg_class where relnamespace = 'fetchq_data'::regnamespace
-      and relname ~ '__(docs|logs|metrics)$' order by 1`),
     rights: await all(`select relname, grantee::regrole::text, privilege_type, is_grantable from pg_class, aclexplode(relacl)
       where relname in ('plain__docs', 'open_names', 'queues') and grantee <> relowner order by 1, 2, 3`),
-    columns: await all(`select attacl::text from pg_attribute where attrelid = 'fetchq_data.silent__docs'::regclass and attname = 'subject'`),
+    columns: await all(`select regexp_replace(attacl::text, '/[^,}]*', '', 'g') as acl from pg_attribute where attrelid = 'fetchq_data.silent__docs'::regclass and attname = 'subject'`),
   };
   for (const queue of queues) {
     result[queue] = {
@@ -234,6 +232,10 @@ for (const way of WAYS) {
       await base.upgrade();
       assert.deepEqual(await kept(base), before);
       for (const queue of ['plain', 'versioned', 'silent', 'mixedcase']) await assertCounters(base, queue);
+      // One role owns the tables of all queues, and who owned them owns the queue.
+      assert.deepEqual(await all(`select distinct c.relowner = n.nspowner as is_owner from pg_class c join pg_namespace n on n.oid = c.relnamespace
+        where n.nspname = 'fetchq_data' and c.relkind = 'r'`), [{ is_owner: true }]);
+      assert.deepEqual(await all("select role::text from fetchq.queue_grants('silent') where kind = 'owner' and is_direct"), [{ role: `${way.name}_owner` }]);
       // Nothing is left, and nothing of a user belongs to the extension.
       assert.deepEqual(await all("select nspname from pg_namespace where nspname ~ 'fetchq' order by 1"), [{ nspname: 'fetchq' }, { nspname: 'fetchq_data' }]);
       assert.deepEqual(await all(`select (pg_identify_object(classid, objid, 0)).identity from pg_depend d join pg_class c on d.classid = 'pg_class'::regclass and c.oid = d.objid
@@ -380,6 +382,8 @@ describe('what cannot be carried over is refused', { timeout: 120_000 }, () => {
   const CASES = [
     [stranger('create index mine on fetchq_data.q__docs (subject) where stranger.f(1) = 1'), /index fetchq_data.mine calls function stranger.f\(integer\), which is of role upgrade_stranger/],
     [stranger('create index mine on fetchq.jobs (id) where stranger.f(1) = 1'), /index fetchq.mine calls function stranger.f/],
+    [stranger("create function stranger.t() returns trigger language plpgsql as 'begin return new; end'; create trigger mine before insert on fetchq_data.q__docs for each row execute function stranger.t()"), /Trigger mine of table fetchq_data.q__docs calls stranger.t\(\), which is of role upgrade_stranger/],
+    [stranger('alter table fetchq_data.q__docs add column mine int default stranger.f(1)'), /default value for column mine of table fetchq_data.q__docs calls function stranger.f/],
     ['alter table fetchq_data.q__docs add column mine serial', /Column mine .* cannot be carried over.* it owns a sequence/],
     ['create domain public.mine as int check (value > 0); alter table fetchq_data.q__docs add column mine int default (1::public.mine)::int', /Column mine .* cannot be carried over/],
     ["update fetchq.queues set name = 'a$b' where name = 'q'; alter table fetchq_data.q__docs rename to a$b__docs", /"?'a\$b'.* has a name that fetchq 5 does not accept/],

@@ -244,10 +244,12 @@ async fn maintain(db: Database, finished: Arc<AtomicBool>) {
             _ => "mnt_run_all(500)",
         };
         session.sql(&format!("select * from fetchq.{call}")).await;
+        // Of two that run at once, one may say what it has left to the other.
         let failed: Vec<String> = session
             .notices()
             .iter()
             .map(|n| n.message().to_owned())
+            .filter(|message| !message.contains("locked"))
             .collect();
         assert!(failed.is_empty(), "{call}: {failed:?}");
         tokio::time::sleep(Duration::from_millis(5)).await;

@@ -132,7 +132,11 @@ async fn a_recount_that_was_locked_out_is_repeated_soon() {
     let job =
         "select iterations, attempts > 2, next_iteration < now() + interval '5 minutes', payload
         from fetchq.jobs where task = 'cmp' and queue = 'q'";
-    assert_eq!(session.rows(job).await, ["0|t|t|{\"busy\": true}"]);
+    // While it is tried, the job is claimed for longer.
+    wait_until("it waits for a moment", async || {
+        session.rows(job).await == ["0|t|t|{\"busy\": true}"]
+    })
+    .await;
     lock.rollback().await.unwrap();
     wait_until("it has run", async || {
         session.rows(job).await.concat().starts_with("1|f|")
