@@ -8,11 +8,17 @@ use std::panic::AssertUnwindSafe;
 use pgrx::pg_sys::panic::CaughtError;
 use pgrx::{PgTryBuilder, pg_sys};
 
+use crate::error;
+use crate::pg::memory;
+
 /// Runs `work` in a subtransaction.
 ///
 /// When an ERROR or a panic rolls the work back, returns its message. A cancel or a shutdown is
 /// not a failure of the work, so its ERROR is raised again.
 pub fn attempt<R>(work: impl FnOnce() -> R) -> Result<R, String> {
+    // Work that is attempted may follow work that has failed for want of memory, and has used up the
+    // ballast. Without it, another such failure would end the session.
+    error::raise(memory::require_again());
     // SAFETY: This is what an exception block of PL/pgSQL does. The memory context and the
     // resource owner are restored after the subtransaction, whether it failed or not.
     unsafe {
