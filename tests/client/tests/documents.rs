@@ -473,7 +473,8 @@ async fn an_error_of_a_trigger_arrives_as_it_was_raised() {
     assert_eq!(e.constraint(), Some("only_once"));
     assert_eq!(e.detail(), Some("Key (n)=(1) already exists."));
     assert!(
-        e.where_().is_some_and(|w| w.contains("insert into public.taken")),
+        e.where_()
+            .is_some_and(|w| w.contains("insert into public.taken")),
         "{e:?}"
     );
     // Fetchq's own error after an error that was caught.
