@@ -1,7 +1,7 @@
 //! Runs the jobs of `fetchq.jobs` that are due. Each job runs in a subtransaction, so that a
 //! failure is reported, the job is retried with backoff, and the other jobs run.
 
-use std::cell::RefCell;
+use crate::pg::lasting::{Lasting, lasting};
 use std::collections::HashMap;
 use std::convert::Infallible;
 
@@ -303,7 +303,7 @@ thread_local! {
     /// The waits of queues whose failed documents cannot be moved to the dead-letter queue or to the
     /// history, by the documents table. They are in the jobs too, for the next process of the
     /// database, unless another session has locked the job.
-    static KILL_WAITS: RefCell<HashMap<Oid, Wait>> = RefCell::default();
+    static KILL_WAITS: Lasting<HashMap<Oid, Wait>> = lasting(HashMap::new());
 }
 
 /// When the move is retried after its first failure: microseconds. The time doubles with each
@@ -316,7 +316,8 @@ const MAX_KILL_RETRY_US: i64 = 60_000_000;
 /// Returns whether failed documents of a queue may be moved now. `recorded` is the wait in its job,
 /// which may be of an earlier process.
 fn may_kill(table: Oid, recorded: Option<Wait>, now: i64) -> bool {
-    KILL_WAITS.with_borrow_mut(|waits| {
+    KILL_WAITS.with(|waits| {
+        let waits = &mut *waits.borrow_mut();
         if let Some(wait) = recorded {
             waits.entry(table).or_insert(wait);
         }
@@ -329,7 +330,8 @@ fn may_kill(table: Oid, recorded: Option<Wait>, now: i64) -> bool {
 
 /// Records whether failed documents could leave a queue. Returns what is new about that.
 fn record_kill_outcome(table: Oid, now: i64, failure: Option<&str>) -> Option<KillNews> {
-    KILL_WAITS.with_borrow_mut(|waits| {
+    KILL_WAITS.with(|waits| {
+        let waits = &mut *waits.borrow_mut();
         let Some(message) = failure else {
             return waits.remove(&table).map(|_| KillNews::Recovered);
         };

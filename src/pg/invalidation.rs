@@ -3,7 +3,8 @@
 //! The cache of open queues asks for these tables at the start of each call, and so does what reports
 //! know of tables.
 
-use std::cell::{Cell, RefCell};
+use crate::pg::lasting::{Lasting, lasting};
+use std::cell::Cell;
 
 use pgrx::pg_sys;
 
@@ -33,7 +34,7 @@ pub enum Reader {
 }
 
 thread_local! {
-    static CHANGED: RefCell<[Changed; 2]> = const { RefCell::new([Changed::NOTHING, Changed::NOTHING]) };
+    static CHANGED: Lasting<[Changed; 2]> = const { lasting([Changed::NOTHING, Changed::NOTHING]) };
 }
 
 /// The number of tables that can be watched at a time.

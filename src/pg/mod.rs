@@ -22,6 +22,7 @@ pub mod index_look;
 pub mod index_walk;
 pub mod invalidation;
 pub mod json;
+pub mod lasting;
 pub mod lock_wait;
 pub mod memory;
 pub mod notify;

@@ -11,7 +11,7 @@
 //! call fails, another one, [`complete`], is left there. It adds the copy to the new ERROR, before
 //! those around the call add their own context. The statement of fetchq itself is left out.
 
-use std::cell::RefCell;
+use crate::pg::lasting::{Lasting, lasting};
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::panic::AssertUnwindSafe;
 
@@ -157,7 +157,7 @@ impl Raised {
 
 thread_local! {
     /// The last ERROR of the call that fails now.
-    static FAILED: RefCell<Option<Raised>> = const { RefCell::new(None) };
+    static FAILED: Lasting<Option<Raised>> = const { lasting(None) };
 }
 
 /// The entry of `error_context_stack` that calls `complete`. One is enough: it is used from the
@@ -183,7 +183,7 @@ unsafe extern "C-unwind" fn remember(slot: *mut c_void) {
 
 /// Completes the ERROR that pgrx raises anew, if that is the one that was remembered.
 unsafe extern "C-unwind" fn complete(_: *mut c_void) {
-    let Ok(Some(failed)) = FAILED.try_with(RefCell::take) else {
+    let Some(failed) = FAILED.with(|failed| failed.take()) else {
         return;
     };
     // SAFETY: The server calls this while it reports a message.
@@ -287,8 +287,7 @@ impl Drop for Entry {
             if std::thread::panicking()
                 && let Some(raised) = (*self.raised).take()
             {
-                // It is gone in a process that exits.
-                let _ = FAILED.try_with(|failed| failed.replace(Some(raised)));
+                FAILED.with(|failed| failed.replace(Some(raised)));
                 let complete = &raw mut COMPLETE;
                 (*complete).previous = self.previous;
                 pg_sys::error_context_stack = complete;

@@ -6,7 +6,7 @@
 //! for the background worker, which notifies once for all documents that entered a status
 //! within a short time.
 
-use std::cell::RefCell;
+use crate::pg::lasting::{Lasting, lasting};
 
 use crate::domain::names::QueueName;
 use crate::domain::status::Status;
@@ -22,7 +22,7 @@ const PAYLOAD: &str = "true";
 thread_local! {
     /// Tables, and the bits of the statuses that their documents have entered in this
     /// transaction.
-    static ENTERED_STATUSES: RefCell<Vec<(u32, u32)>> = const { RefCell::new(Vec::new()) };
+    static ENTERED_STATUSES: Lasting<Vec<(u32, u32)>> = const { lasting(Vec::new()) };
 }
 
 /// Returns whether the background worker sends the notifications of this session.
@@ -72,7 +72,7 @@ pub fn after_commit(board: Option<&Board>, database: u32) {
 
 /// Discards the announcements of this transaction. To be called after a rollback.
 pub fn after_rollback() {
-    let _ = ENTERED_STATUSES.try_with(|entered| entered.borrow_mut().clear());
+    ENTERED_STATUSES.with(|entered| entered.borrow_mut().clear());
 }
 
 /// Notifies of the statuses that documents of a table have entered; `statuses` is a set of

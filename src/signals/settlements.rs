@@ -7,7 +7,7 @@
 //! transaction commits, all who wait for documents of the table are woken, and look. So nobody has
 //! to be told of a new way to settle documents for it to be correct.
 
-use std::cell::RefCell;
+use crate::pg::lasting::{Lasting, lasting};
 
 use crate::pg::session;
 use crate::signals::awaiters::{Awaiters, DocumentKey, awaiters, hash};
@@ -122,9 +122,9 @@ impl Settlements {
 }
 
 thread_local! {
-    static SETTLED: RefCell<Settlements> = const { RefCell::new(Settlements::new()) };
+    static SETTLED: Lasting<Settlements> = const { lasting(Settlements::new()) };
     /// The slot of this session, so that the exit of the session gives it back.
-    static SLOT: RefCell<Option<(Awaiters<'static>, usize)>> = const { RefCell::new(None) };
+    static SLOT: Lasting<Option<(Awaiters<'static>, usize)>> = const { lasting(None) };
 }
 
 /// Counts documents of a table that are settled when this transaction commits.
@@ -156,7 +156,7 @@ pub fn table_emptied(table: u32) {
 /// Wakes those who wait for documents that this transaction has settled. To be called after the
 /// commit.
 pub fn after_commit(database: u32) {
-    let _ = SETTLED.try_with(|settled| {
+    SETTLED.with(|settled| {
         let mut settled = settled.borrow_mut();
         if settled.used == 0 {
             return;
@@ -170,7 +170,7 @@ pub fn after_commit(database: u32) {
 
 /// Forgets what this transaction has settled. To be called after a rollback.
 pub fn after_rollback() {
-    let _ = SETTLED.try_with(|settled| settled.borrow_mut().clear());
+    SETTLED.with(|settled| settled.borrow_mut().clear());
 }
 
 /// This session as an awaiter of a document, until this is dropped.

@@ -1,21 +1,22 @@
 //! Wake-ups: this session as a waiter, and the waiters that the end of its transaction wakes.
 //! `waiters.rs` has the state in shared memory.
 
+use crate::pg::lasting::{Lasting, lasting};
 use std::cell::RefCell;
 use std::thread::LocalKey;
 
 use crate::signals::board::board;
 use crate::signals::waiters::{WaitKey, Waiters};
 
-type Counts = RefCell<Vec<(WaitKey, u32)>>;
+type Counts = Lasting<Vec<(WaitKey, u32)>>;
 
 thread_local! {
     /// The slots of this session, so that the exit of the session gives them back.
-    static SLOTS: RefCell<Option<(&'static Waiters, Vec<usize>)>> = const { RefCell::new(None) };
+    static SLOTS: Lasting<Option<(&'static Waiters, Vec<usize>)>> = const { lasting(None) };
     /// Documents that this transaction has made ready.
-    static READY: Counts = const { RefCell::new(Vec::new()) };
+    static READY: Counts = const { lasting(Vec::new()) };
     /// Documents that this transaction has picked. Its rollback makes them ready again.
-    static CLAIMED: Counts = const { RefCell::new(Vec::new()) };
+    static CLAIMED: Counts = const { lasting(Vec::new()) };
     /// Tables of which this transaction lets more documents be picked, and how many more.
     static FREED_CAPACITY: RefCell<Vec<(u32, u32)>> = const { RefCell::new(Vec::new()) };
 }

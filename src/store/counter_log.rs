@@ -1,6 +1,6 @@
 //! Writes counter events: one narrow row in `fetchq.counter_log` for all counters of a call.
 
-use std::cell::RefCell;
+use crate::pg::lasting::{Lasting, lasting};
 
 use pgrx::pg_sys::Oid;
 
@@ -59,7 +59,7 @@ struct Collected {
 }
 
 thread_local! {
-    static COLLECTED: RefCell<Option<Collected>> = const { RefCell::new(None) };
+    static COLLECTED: Lasting<Option<Collected>> = const { lasting(None) };
 }
 
 /// Has the events outside of a list collected as before, also after an ERROR.
@@ -82,7 +82,7 @@ pub fn together<R>(work: impl FnOnce() -> Result<R>) -> Result<R> {
     };
     let restore = Restore(COLLECTED.with(|collected| collected.replace(Some(begun))));
     let result = work()?;
-    let collected = COLLECTED.with(RefCell::take);
+    let collected = COLLECTED.with(|collected| collected.take());
     drop(restore);
     for ((queue, version, event), tally) in collected.into_iter().flat_map(|c| c.tallies) {
         for (bucket, n) in tally.entries() {
@@ -95,7 +95,8 @@ pub fn together<R>(work: impl FnOnce() -> Result<R>) -> Result<R> {
 
 /// Adds an event to those that are collected. Returns false if it has to be written.
 fn collect(queue: &Queue, version: i32, n: i32, event: Event, bucket: Option<i16>) -> bool {
-    COLLECTED.with_borrow_mut(|collected| {
+    COLLECTED.with(|collected| {
+        let collected = &mut *collected.borrow_mut();
         let Some(collected) = collected else {
             return false;
         };

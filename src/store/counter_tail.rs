@@ -5,7 +5,7 @@
 //! read. The remembered part is used while it is sure that the pages show the same rows:
 //! `domain::settled_pages` has the rules.
 
-use std::cell::Cell;
+use crate::pg::lasting::{Lasting, lasting};
 use std::collections::HashMap;
 
 use pgrx::pg_sys::Oid;
@@ -20,7 +20,7 @@ const COLUMNS: [&str; 5] = ["queue_id", "version", "n", "event", "bucket"];
 
 thread_local! {
     // By the table of the segment.
-    static REMEMBERED: Cell<HashMap<Oid, SettledPages>> = Cell::default();
+    static REMEMBERED: Lasting<HashMap<Oid, SettledPages>> = lasting(HashMap::new());
 }
 
 fn add_row(sums: &mut Sums, row: [Option<i32>; COLUMNS.len()]) {
@@ -41,7 +41,7 @@ pub fn add_events(table: Oid, snapshot: &Snapshot, sums: &mut Sums) {
         return;
     };
     // An ERROR in between loses what is remembered, and no more.
-    let mut remembered = REMEMBERED.take();
+    let mut remembered = REMEMBERED.with(|pages| pages.take());
     let settled = remembered.entry(table).or_default();
     let known = settled.known(pages.file(), pages.len(), snapshot.horizon(), |block| {
         pages.lsn(block)
@@ -67,5 +67,5 @@ pub fn add_events(table: Oid, snapshot: &Snapshot, sums: &mut Sums) {
         }
         next = end;
     }
-    REMEMBERED.set(remembered);
+    REMEMBERED.with(|pages| pages.replace(remembered));
 }

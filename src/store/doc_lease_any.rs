@@ -1,6 +1,6 @@
 //! Which queue comes next, for each list of queues that this session picks from.
 
-use std::cell::RefCell;
+use crate::pg::lasting::{Lasting, lasting};
 
 use crate::domain::fair_share::FairShares;
 use crate::domain::names::QueueName;
@@ -17,7 +17,7 @@ struct RememberedList {
 
 thread_local! {
     /// In the order of their last use, the latest last.
-    static LISTS: RefCell<Vec<RememberedList>> = const { RefCell::new(Vec::new()) };
+    static LISTS: Lasting<Vec<RememberedList>> = const { lasting(Vec::new()) };
 }
 
 /// Distributes up to `n` picks among the queues, in proportion to their weights and continuing
@@ -30,7 +30,8 @@ pub fn distribute_picks(
     n: i32,
     pick: impl FnMut(usize, i32) -> i32,
 ) {
-    let known = LISTS.with_borrow_mut(|lists| {
+    let known = LISTS.with(|lists| {
+        let lists = &mut *lists.borrow_mut();
         let at = lists
             .iter()
             .position(|list| list.queues == queues && list.weights == weights)?;
@@ -39,7 +40,8 @@ pub fn distribute_picks(
     let mut shares = known.unwrap_or_else(|| FairShares::new(weights, random()));
     // The list is not borrowed meanwhile, because a trigger may pick too.
     shares.distribute(n, pick);
-    LISTS.with_borrow_mut(|lists| {
+    LISTS.with(|lists| {
+        let lists = &mut *lists.borrow_mut();
         lists.retain(|list| list.queues != queues || list.weights != weights);
         if lists.len() >= MAX_LISTS {
             lists.remove(0);

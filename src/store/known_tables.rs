@@ -4,7 +4,8 @@
 //! server tells a session when the definition of a table, its triggers, its indexes or its file have
 //! changed, and then it is read again.
 
-use std::cell::{Cell, RefCell};
+use crate::pg::lasting::{Lasting, lasting};
+use std::cell::Cell;
 use std::collections::HashMap;
 
 use pgrx::pg_sys::Oid;
@@ -71,10 +72,10 @@ pub struct Facts {
 }
 
 thread_local! {
-    static KNOWN: Cell<HashMap<Oid, Facts>> = Cell::default();
+    static KNOWN: Lasting<HashMap<Oid, Facts>> = lasting(HashMap::new());
     // The predicates as the catalog stores them, without places in a statement, of pick indexes and of
     // due indexes.
-    static PREDICATES: RefCell<[Vec<String>; 2]> = const { RefCell::new([Vec::new(), Vec::new()]) };
+    static PREDICATES: Lasting<[Vec<String>; 2]> = const { lasting([Vec::new(), Vec::new()]) };
 }
 
 /// The documents tables of which something is known, as of now.
@@ -84,7 +85,7 @@ impl Drop for KnownTables {
     fn drop(&mut self) {
         // After an ERROR something may be missing of a table.
         if !std::thread::panicking() {
-            KNOWN.set(std::mem::take(&mut self.0));
+            KNOWN.with(|known| known.replace(std::mem::take(&mut self.0)));
         }
     }
 }
@@ -94,7 +95,7 @@ impl KnownTables {
     /// waits for no lock.
     pub fn of(tables: impl Iterator<Item = Oid>) -> Self {
         relation::accept_invalidations();
-        let mut known = Self(KNOWN.take());
+        let mut known = Self(KNOWN.with(|known| known.take()));
         match invalidation::take(Reader::Reports) {
             Invalidated::Nothing => {}
             Invalidated::Everything => known.0.clear(),
@@ -177,7 +178,8 @@ fn without_places(stored: &str) -> String {
 /// index, and the others have the same stored predicate.
 fn is_ours(stored: &str, is_due: bool, table: Oid, index: Oid) -> Option<bool> {
     let predicate = without_places(stored);
-    let is_known = PREDICATES.with_borrow(|known| known[usize::from(is_due)].contains(&predicate));
+    let is_known =
+        PREDICATES.with(|known| known.borrow()[usize::from(is_due)].contains(&predicate));
     if is_known {
         return Some(true);
     }
@@ -191,7 +193,8 @@ fn is_ours(stored: &str, is_due: bool, table: Oid, index: Oid) -> Option<bool> {
     });
     drop(lock);
     if is_ours {
-        PREDICATES.with_borrow_mut(|known| {
+        PREDICATES.with(|known| {
+            let known = &mut *known.borrow_mut();
             let known = &mut known[usize::from(is_due)];
             if known.len() == MAX_PREDICATES {
                 known.clear();

@@ -1,6 +1,7 @@
 //! Lease numbers, and the worker sessions that hold leases.
 
-use std::cell::{Cell, OnceCell, RefCell};
+use crate::pg::lasting::{Lasting, lasting};
+use std::cell::{Cell, OnceCell};
 use std::collections::HashMap;
 
 use pgrx::PgXactCallbackEvent;
@@ -212,13 +213,14 @@ pub const MAX_REGISTRATIONS: usize = 4096;
 type Registrations = HashMap<Worker, Registration>;
 
 thread_local! {
-    static REGISTRATIONS: RefCell<Registrations> = RefCell::default();
+    static REGISTRATIONS: Lasting<Registrations> = lasting(Registrations::default());
 }
 
 /// The id of the worker session of the current worker. The first time it is registered.
 fn find_or_register(queue: i32, given: &GivenWorker) -> i64 {
     let worker = Worker::current(queue, given);
-    let known = REGISTRATIONS.with_borrow(|registrations| {
+    let known = REGISTRATIONS.with(|registrations| {
+        let registrations = &*registrations.borrow();
         let registration = registrations.get(&worker)?;
         let is_stored = registration.written_by.is_none_or(transaction::is_current);
         // Somebody may have deleted the row. A lease that refers to it would be bound to nothing.
@@ -233,7 +235,7 @@ fn watch_transaction(worker: &Worker) {
     let on = |event, change: fn(&mut Registrations, &Worker)| {
         let worker = worker.clone();
         pgrx::register_xact_callback(event, move || {
-            REGISTRATIONS.with_borrow_mut(|registrations| change(registrations, &worker));
+            REGISTRATIONS.with(|registrations| change(&mut registrations.borrow_mut(), &worker));
         });
     };
     on(PgXactCallbackEvent::PreCommit, |registrations, worker| {
@@ -278,7 +280,8 @@ pub fn shown_name(name: &str, application: &str) -> String {
 
 /// The ids of this session in `fetchq.worker_sessions`, for a queue and under a name that is shown.
 pub fn own_sessions(queue: i32, shown: &str) -> Vec<i64> {
-    REGISTRATIONS.with_borrow(|registrations| {
+    REGISTRATIONS.with(|registrations| {
+        let registrations = &*registrations.borrow();
         let own = registrations.iter().filter(|(worker, _)| {
             worker.queue == queue && shown_name(&worker.name, &worker.application) == shown
         });
@@ -321,7 +324,8 @@ fn register(worker: Worker) -> i64 {
         commit::leases_bound();
     }
     watch_transaction(&worker);
-    REGISTRATIONS.with_borrow_mut(|registrations| {
+    REGISTRATIONS.with(|registrations| {
+        let registrations = &mut *registrations.borrow_mut();
         // The leases of earlier calls are over, and a session may make any number of calls.
         if worker.binding == Binding::Call {
             registrations.retain(|known, _| {

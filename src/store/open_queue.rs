@@ -5,10 +5,9 @@
 //! name in the system cache and locked, and only then is the cache of this file read, so
 //! that a queue that was dropped and created again is never served by old plans.
 
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::convert::Infallible;
-use std::mem::ManuallyDrop;
 use std::rc::Rc;
 
 use pgrx::pg_sys::{Oid, TransactionId};
@@ -19,6 +18,7 @@ use crate::error::{Error, Result};
 use crate::pg::documents::Documents;
 use crate::pg::documents_check::{Access, Indexes};
 use crate::pg::invalidation::{self, Invalidated, Reader};
+use crate::pg::lasting::{Lasting, lasting};
 use crate::pg::lock_wait;
 use crate::pg::relation::{self, File, LockMode, NamedLock};
 use crate::pg::session;
@@ -424,8 +424,7 @@ impl Cache {
 }
 
 thread_local! {
-    // Never dropped: when a session exits, there is no SPI left to free plans with.
-    static QUEUES: ManuallyDrop<RefCell<Cache>> = ManuallyDrop::new(RefCell::default());
+    static QUEUES: Lasting<Cache> = lasting(Cache::default());
 }
 
 /// Finds a queue in the cache of the session, whose docs table the caller has locked, or
