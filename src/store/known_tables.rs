@@ -5,7 +5,6 @@
 //! changed, and then it is read again.
 
 use crate::pg::lasting::{Lasting, lasting};
-use std::cell::Cell;
 use std::collections::HashMap;
 
 use pgrx::pg_sys::Oid;
