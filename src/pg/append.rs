@@ -42,6 +42,12 @@ pub struct Place {
 }
 
 impl Place {
+    /// Returns whether the table is still there.
+    pub fn has_table(&self) -> bool {
+        // SAFETY: A look-up in the system cache.
+        unsafe { pg_sys::get_rel_relkind(self.table) != 0 }
+    }
+
     /// Returns whether the row is still there: neither deleted nor changed, and not moved by a
     /// command that rewrites the table. `id` is the value of its first column, a `bigint`.
     ///

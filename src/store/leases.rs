@@ -223,8 +223,12 @@ fn find_or_register(queue: i32, given: &GivenWorker) -> i64 {
         let registrations = &*registrations.borrow();
         let registration = registrations.get(&worker)?;
         let is_stored = registration.written_by.is_none_or(transaction::is_current);
-        // Somebody may have deleted the row. A lease that refers to it would be bound to nothing.
-        let is_there = || worker.binding == Binding::Off || registration.place.has(registration.id);
+        // Somebody may have deleted the row. A lease that refers to it would be bound to nothing. For
+        // other leases only the table counts: it may be that of an extension that was dropped.
+        let is_there = || match worker.binding {
+            Binding::Off => registration.place.has_table(),
+            _ => registration.place.has(registration.id),
+        };
         (is_stored && is_there()).then_some(registration.id)
     });
     known.unwrap_or_else(|| register(worker))

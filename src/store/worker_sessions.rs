@@ -300,7 +300,8 @@ fn extend_leases(queue: &Queue, sessions: &[i64]) -> i32 {
 // caller. Sessions that need no row unless they have a leased document of the queue: those that have
 // ended, calls that have ended, those that have been registered again since, and those that a session
 // has forgotten ($2: how many it remembers). The ids of a session grow whatever the clock says. A
-// session that has a transaction ID may still commit a lease of a call that is over.
+// session that has a transaction ID may still commit a lease of a call that is over. So may a
+// transaction that was prepared since, whether its session still runs or not.
 // Index: (binding, queue_id).
 static LIST_STALE: Statement = Statement::new(concat!(
     "select w.id
@@ -313,11 +314,15 @@ static LIST_STALE: Statement = Statement::new(concat!(
      ) w
      left join pg_catalog.pg_stat_get_activity(null) a
          on a.pid {=} w.pid and coalesce(a.backend_start {=} w.backend_start, true)
-     where a.pid is null
+     where (a.pid is null
          or w.id {<} w.last_id
          or w.place {>} $2
          or a.backend_xid is null and ",
     is_over!(),
+    ") and not exists (
+         select from pg_catalog.pg_prepared_xact() p
+         join pg_catalog.pg_database d on d.oid {=} p.dbid and d.datname {=} pg_catalog.current_database()
+         where p.prepared {>=} w.since)",
 ));
 
 // Index: the due index, all leased documents. $1: sessions.

@@ -1,5 +1,7 @@
 //! A session whose row in `fetchq.worker_sessions` is gone writes another one before it leases.
 
+use fetchq_client_tests::{Server, wait_until, with_worker};
+
 use super::{bindings, by_clients, complete, lease, sessions_are};
 
 const ROWS: &str = "select count(*) from fetchq.worker_sessions";
@@ -127,4 +129,72 @@ async fn trimming_in_an_old_snapshot_keeps_the_row_of_a_lease_that_is_newer() {
     sessions_are(&look, 1).await;
     look.sql("select fetchq.mnt(); commit").await;
     assert_eq!(look.text(ROWS).await, "1");
+}
+
+#[tokio::test]
+async fn a_session_registers_anew_in_an_extension_that_was_created_again() {
+    let db = Server::of_suite().database("registered_again").await;
+    let session = db.connect().await;
+    let queue = "select fetchq.queue_create('q'); select fetchq.doc_push('q', 'd' || i) from generate_series(1, 5) i";
+    for binding in ["off", "return", "off"] {
+        session.sql(queue).await;
+        for _ in 0..2 {
+            lease(&session, "q", binding).await;
+        }
+        let leases = "select count(*) from fetchq.lease_list('q') where worker <> ''";
+        assert_eq!(session.text(leases).await, "2", "{binding}");
+        assert_eq!(session.text(ROWS).await, "1", "{binding}");
+        session
+            .sql("drop extension fetchq cascade; drop schema if exists fetchq_data cascade; create extension fetchq")
+            .await;
+    }
+    drop(session);
+    db.remove().await;
+}
+
+#[tokio::test]
+async fn a_lease_of_a_prepared_transaction_is_bound_to_its_session() {
+    let cluster = with_worker(
+        "bound_prepared",
+        "fetchq.background_worker = off\nfsync = off\nmax_prepared_transactions = 5",
+    );
+    let server = cluster.server();
+    let look = server.connect("postgres").await;
+    look.sql(
+        "create extension fetchq; select fetchq.queue_create('q');
+         select fetchq.doc_push('q', 'd' || i) from generate_series(1, 5) i",
+    )
+    .await;
+    for binding in ["return", "keep", "call"] {
+        let worker = server.connect("postgres").await;
+        // The session is known before.
+        let leased = lease(&worker, "q", binding).await;
+        complete(&worker, "q", &leased).await;
+        let pick = format!(
+            "select from fetchq.doc_lease('q', duration => '1 hour', binding => '{binding}')"
+        );
+        worker
+            .sql(&format!("begin; {pick}; prepare transaction 'pick'"))
+            .await;
+        drop(worker);
+        sessions_are(&look, 1).await;
+        for _ in 0..3 {
+            look.sql("select fetchq.mnt_run('q', 10)").await;
+            look.sql("update fetchq.jobs set next_iteration = now()")
+                .await;
+            look.sql("select fetchq.mnt()").await;
+        }
+        look.sql("commit prepared 'pick'").await;
+        assert_eq!(bindings(&look).await, [binding]);
+        look.sql("select fetchq.mnt_run('q', 10)").await;
+        assert!(bindings(&look).await.is_empty(), "{binding}");
+        // Nobody needs the row any longer.
+        wait_until("the row is deleted", async || {
+            look.sql("update fetchq.jobs set next_iteration = now()")
+                .await;
+            look.sql("select fetchq.mnt()").await;
+            look.text(ROWS).await == "0"
+        })
+        .await;
+    }
 }
