@@ -33,9 +33,11 @@ fn job(rows: &Rows, row: usize, settings: i32) -> Option<Job> {
 const CLOCK_TOLERANCE_US: i64 = 1_000_000;
 
 // $1: the time by the clock, $2: the same with the tolerance. Index: jobs_planned_idx, a range that
-// begins in the future and is empty nearly always.
+// begins in the future and is empty nearly always. Times that were written by hand may be infinite, or
+// the result out of range; that must not stop all jobs.
 const FOLLOW_CLOCK: &str = "update fetchq.jobs set
-        next_iteration = next_iteration {-} (planned_at {-} $1), planned_at = $1
+        next_iteration = greatest(next_iteration, $1) {-} (least(planned_at, $1 {+} interval '1000 years') {-} $1),
+        planned_at = $1
     where id {=} any (array(
         select id from fetchq.jobs where planned_at {>} $2 order by id for update skip locked))";
 
@@ -53,8 +55,8 @@ fn follow_clock() {
 // A job that is running, or whose session has ended, is hidden until next_iteration. Each
 // attempt that did not finish doubles that time, up to 8 times.
 const CLAIM: &str = "update fetchq.jobs j set
-        next_iteration = pg_catalog.now() {+} ($1 {*} pg_catalog.power(2, least(j.attempts, 3))), planned_at = pg_catalog.now(),
-        attempts = least(j.attempts {+} 1, 1000000)
+        next_iteration = pg_catalog.now() {+} ($1 {*} pg_catalog.power(2, least(greatest(j.attempts, 0), 3))), planned_at = pg_catalog.now(),
+        attempts = least(greatest(j.attempts, 0), 999999) {+} 1
     where j.id {=} any (array(
         select id from fetchq.jobs
         where next_iteration {<=} pg_catalog.now() and ($3 or queue {=} any ($4))
@@ -108,8 +110,8 @@ impl Kind {
 
 // One job at a time: each is a transaction of its own.
 const CLAIM_ONE: &str = "update fetchq.jobs j set
-        next_iteration = pg_catalog.now() {+} ($1 {*} pg_catalog.power(2, least(j.attempts, 3))), planned_at = pg_catalog.now(),
-        attempts = least(j.attempts {+} 1, 1000000)
+        next_iteration = pg_catalog.now() {+} ($1 {*} pg_catalog.power(2, least(greatest(j.attempts, 0), 3))), planned_at = pg_catalog.now(),
+        attempts = least(greatest(j.attempts, 0), 999999) {+} 1
     where j.id {=} (
         select id from fetchq.jobs
         where next_iteration {<=} pg_catalog.now() and {condition}
@@ -149,7 +151,8 @@ pub fn next(kind: Kind) -> Option<i64> {
 // Index: the unique one of (task, queue).
 const GET_MAINTENANCE: &str = "select id,
         -- As far away as when it was planned, though the clock was set back; see follow_clock().
-        next_iteration {-} greatest(planned_at {-} $2, interval '0'), settings, attempts,
+        greatest(next_iteration, $2) {-} (greatest($2, least(coalesce(planned_at, $2), $2 {+} interval '1000 years')) {-} $2),
+        settings, attempts,
         (payload {->} 'waits' {->} 'kills' {->>} 'failures')::pg_catalog.int4,
         (payload {->} 'waits' {->} 'kills' {->>} 'until')::pg_catalog.timestamptz
     from fetchq.jobs where task {=} 'mnt' and queue {=} $1";
@@ -202,8 +205,17 @@ pub fn try_lock(id: i32) -> bool {
     spi::connect(|spi| spi.once(TRY_LOCK, &[Arg::from(id)]).affected() > 0)
 }
 
+const TRY_LOCK_CLAIMED: &str = "select from fetchq.jobs where id {=} $1 and attempts {>} 0
+    for no key update skip locked";
+
+/// Locks a job that was claimed, as [`try_lock`] does. Returns false also when another session has run
+/// it since.
+pub fn try_lock_claimed(id: i32) -> bool {
+    spi::connect(|spi| spi.once(TRY_LOCK_CLAIMED, &[Arg::from(id)]).affected() > 0)
+}
+
 const COUNT_FAILURE: &str =
-    "update fetchq.jobs set attempts = least(attempts {+} 1, 1000000) where id {=} $1";
+    "update fetchq.jobs set attempts = least(greatest(attempts, 0), 999999) {+} 1 where id {=} $1";
 
 /// Counts a failure of a job that was not claimed.
 pub fn count_failure(id: i32) {
@@ -224,7 +236,7 @@ pub fn extend(id: i32, duration: Interval) {
 
 const BACK_OFF: &str = "update fetchq.jobs
     set next_iteration = pg_catalog.now() {+} greatest($2,
-        least($2 {*} pg_catalog.power(2, least(attempts, 20)), interval '1 hour'),
+        least($2 {*} pg_catalog.power(2, least(greatest(attempts, 0), 20)), interval '1 hour'),
         $3 {*} interval '1 microsecond'), planned_at = pg_catalog.now(),
         payload = (coalesce(payload, '{}') {-} 'busy') {||} pg_catalog.jsonb_build_object('error', $4)
     where id {=} $1";
@@ -247,7 +259,7 @@ pub fn back_off(id: i32, delay: Interval, pause: i64, message: &str) {
 // The claim has counted this attempt. The first one is repeated after a second.
 const PUT_OFF: &str = "update fetchq.jobs
     set next_iteration = pg_catalog.now() {+} least($2,
-            interval '1 second' {*} pg_catalog.power(2, least(greatest(attempts {-} 1, 0), 20))),
+            interval '1 second' {*} pg_catalog.power(2, least(greatest(attempts, 1) {-} 1, 20))),
         planned_at = pg_catalog.now(),
         payload = coalesce(payload, '{}') {||} '{\"busy\": true}'
     where id {=} $1";

@@ -72,3 +72,51 @@ async fn a_lock_on_the_jobs_does_not_block_maintenance() {
         .collect();
     assert_eq!(complaints, [""; 0]);
 }
+
+#[tokio::test]
+async fn a_job_that_is_locked_for_a_moment_after_its_claim_runs_at_once() {
+    let cluster = with_worker("locked_claims", "fsync = off");
+    let server = cluster.server();
+    let session = server.connect("postgres").await;
+    session
+        .sql("create extension fetchq; select fetchq.queue_create('q' || i) from generate_series(1, 30) i")
+        .await;
+    worker_comes(&session, "postgres").await;
+    wait_until("all jobs have run", async || {
+        let left = "select count(*) from fetchq.jobs where iterations = 0 and task = 'cmp'";
+        session.text(left).await == "0"
+    })
+    .await;
+    // The claim takes so long that another session waits for the row, and locks it when the claim has
+    // committed.
+    session
+        .sql(
+            "create function hold() returns trigger language plpgsql as $$
+                 begin perform pg_sleep(0.02); return new; end $$;
+             create trigger hold before update on fetchq.jobs for each row
+                 when (new.task = 'cmp' and new.attempts > old.attempts) execute function hold()",
+        )
+        .await;
+    let other = server.connect("postgres").await;
+    let locks = tokio::spawn(async move {
+        loop {
+            other
+                .sql(
+                    "select from fetchq.jobs where task = 'cmp' order by next_iteration for update",
+                )
+                .await;
+        }
+    });
+    let before = session
+        .text("update fetchq.jobs set iterations = 0, next_iteration = now() where task = 'cmp' returning now()")
+        .await;
+    wait_until("all jobs have run again", async || {
+        let left = format!(
+            "select count(*) from fetchq.jobs
+             where task = 'cmp' and (last_iteration is null or last_iteration < '{before}')"
+        );
+        session.text(&left).await == "0"
+    })
+    .await;
+    locks.abort();
+}
