@@ -16,6 +16,7 @@ use crate::maintenance::{documents, pack, recount, retention, snapshot};
 use crate::pg::time::{self, Interval};
 use crate::pg::{lock_wait, memory, relation, subtransaction};
 use crate::signals::progress;
+use crate::store::deferred_triggers::DeferredTriggers;
 use crate::store::jobs::{self, Job, Kind, Maintenance, Part, Wait};
 use crate::store::maintenance;
 use crate::store::metrics::SnapshotOf;
@@ -60,10 +61,16 @@ pub fn run_all(duration: Interval) -> Outcome {
 fn run_due(duration: Interval, limit: i32, mut busy: Vec<Job>) -> Outcome {
     let mut outcome = Outcome::default();
     let mut packs = false;
+    let deferred = DeferredTriggers::find();
     for job in jobs::claim_all(duration, limit) {
         packs |= Task::parse(&job.task) == Some(Task::Pack);
-        let run = || subtransaction::attempt(|| raise(run_one(&job, false)));
-        match finish(&job, memory::freed_after(run)) {
+        let run = || {
+            let ran = raise(run_one(&job, false));
+            deferred.run();
+            ran
+        };
+        let result = memory::freed_after(|| subtransaction::attempt(run));
+        match finish(&job, result) {
             Some(Ran::Done(packed)) => {
                 outcome.processed += 1;
                 outcome.packed = outcome.packed.saturating_add(packed);
@@ -86,9 +93,14 @@ pub fn run_documents(
     queues: &[QueueName],
     limit: i32,
 ) -> impl Iterator<Item = (&QueueName, Ran<documents::Outcome>)> {
+    let deferred = DeferredTriggers::find();
     let run = move |name| match documents::run(name, limit) {
         Err(e) if e.is_missing_queue() => None,
-        other => Some(raise(other)),
+        other => {
+            let ran = raise(other);
+            deferred.run();
+            Some(ran)
+        }
     };
     queues.iter().filter_map(move |name| {
         let outcome = memory::freed_after(|| subtransaction::attempt(|| run(name)));
@@ -160,11 +172,13 @@ pub fn claim(kind: Kind) -> Option<Job> {
 }
 
 /// Runs a job that was claimed, for the background worker. A failure is reported as a WARNING. Does
-/// nothing when another session has locked the job, or has deleted it. It waits for no lock: a job that
-/// needs what is locked comes again a second later.
+/// nothing when another session has run the job or has deleted it, or keeps it locked for more than a
+/// moment. It waits for no other lock: a job that needs what is locked comes again a second later.
 pub fn run_claimed(job: &Job) {
-    // The job is locked before its queue, in the order of dropping a queue.
-    if !jobs::try_lock(job.id) {
+    // The job is locked before its queue, in the order of dropping a queue. It was claimed for minutes,
+    // so a session that has locked it for a moment must not put it off.
+    let lock = || Ok::<_, Infallible>(jobs::try_lock_claimed(job.id).then_some(()));
+    if let Ok(None) = lock_wait::allow(|| lock_wait::retry(lock)) {
         return;
     }
     finish(job, subtransaction::attempt(|| raise(run_one(job, true))));

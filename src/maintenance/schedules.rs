@@ -19,6 +19,7 @@ use crate::pg::json::Jsonb;
 use crate::pg::role;
 use crate::pg::zone::ServerZone;
 use crate::pg::{lock_wait, memory, subtransaction, time};
+use crate::store::deferred_triggers::DeferredTriggers;
 use crate::store::doc_push::{self, NewDoc};
 use crate::store::open_queue::Queue;
 use crate::store::rights::{self, Right, Scope};
@@ -89,8 +90,15 @@ pub fn run_one(
 ) -> Option<std::result::Result<Ran<i32>, ()>> {
     let claimed = store::claim(now, queues)?;
     on_claim(&claimed);
-    let run = || subtransaction::attempt(|| raise(push_ticks(&claimed, now, in_parts)));
-    match memory::freed_after(run) {
+    let run = || {
+        let queued = raise(push_ticks(&claimed, now, in_parts));
+        // The background worker runs each schedule in a transaction of its own.
+        if !in_parts {
+            DeferredTriggers::find().run();
+        }
+        queued
+    };
+    match memory::freed_after(|| subtransaction::attempt(run)) {
         Ok(queued) => Some(Ok(queued)),
         Err(message) => {
             store::back_off(&claimed.name, now, &message, 0);

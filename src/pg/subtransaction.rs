@@ -5,16 +5,36 @@
 
 use std::panic::AssertUnwindSafe;
 
-use pgrx::pg_sys::panic::CaughtError;
-use pgrx::{PgTryBuilder, pg_sys};
+use pgrx::pg_sys::panic::{CaughtError, ErrorReportWithLevel};
+use pgrx::{PgSqlErrorCode, PgTryBuilder, pg_sys};
 
 use crate::error;
 use crate::pg::memory;
 
+fn report_of(error: &CaughtError) -> &ErrorReportWithLevel {
+    match error {
+        CaughtError::PostgresError(report)
+        | CaughtError::ErrorReport(report)
+        | CaughtError::RustPanic {
+            ereport: report, ..
+        } => report,
+    }
+}
+
+/// Returns whether the server has raised an ERROR because this session was cancelled, or is to end. The
+/// SQLSTATE alone does not say so: a trigger can raise any, and pass on that of another server.
+fn is_interrupt(report: &ErrorReportWithLevel) -> bool {
+    let is_code = matches!(
+        report.sql_error_code(),
+        PgSqlErrorCode::ERRCODE_QUERY_CANCELED | PgSqlErrorCode::ERRCODE_ADMIN_SHUTDOWN
+    );
+    is_code && report.function_name() == Some("ProcessInterrupts")
+}
+
 /// Runs `work` in a subtransaction.
 ///
-/// When an ERROR or a panic rolls the work back, returns its message. A cancel or a shutdown is
-/// not a failure of the work, so its ERROR is raised again.
+/// When an ERROR or a panic rolls the work back, returns its message. A cancel or a shutdown of this
+/// session is not a failure of the work, so its ERROR is raised again.
 pub fn attempt<R>(work: impl FnOnce() -> R) -> Result<R, String> {
     // Work that is attempted may follow work that has failed for want of memory, and has used up the
     // ballast. Without it, another such failure would end the session.
@@ -33,16 +53,8 @@ pub fn attempt<R>(work: impl FnOnce() -> R) -> Result<R, String> {
             Ok(result)
         }))
         .catch_others(|error| {
-            let is_interrupt = match &error {
-                CaughtError::PostgresError(e)
-                | CaughtError::ErrorReport(e)
-                | CaughtError::RustPanic { ereport: e, .. } => matches!(
-                    e.sql_error_code(),
-                    pgrx::PgSqlErrorCode::ERRCODE_QUERY_CANCELED
-                        | pgrx::PgSqlErrorCode::ERRCODE_ADMIN_SHUTDOWN
-                ),
-            };
-            if is_interrupt {
+            let report = report_of(&error);
+            if is_interrupt(report) {
                 // The subtransaction is rolled back here, because the abort of a statement
                 // ends only the innermost transaction, and that of the caller would stay open.
                 pg_sys::RollbackAndReleaseCurrentSubTransaction();
@@ -50,11 +62,7 @@ pub fn attempt<R>(work: impl FnOnce() -> R) -> Result<R, String> {
                 pg_sys::CurrentResourceOwner = owner;
                 error.rethrow()
             }
-            let message = match &error {
-                CaughtError::PostgresError(e)
-                | CaughtError::ErrorReport(e)
-                | CaughtError::RustPanic { ereport: e, .. } => e.message().to_owned(),
-            };
+            let message = report.message().to_owned();
             pg_sys::RollbackAndReleaseCurrentSubTransaction();
             Err(message)
         })

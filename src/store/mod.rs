@@ -21,6 +21,7 @@ pub mod counter_log;
 pub mod counter_segments;
 mod counter_tail;
 pub mod dead_letters;
+pub mod deferred_triggers;
 pub mod doc_append_many;
 pub mod doc_await;
 pub mod doc_lease;

@@ -27,6 +27,7 @@ mod flow;
 mod key_places;
 mod lease_crash;
 mod lease_numbers;
+mod left_out;
 mod list_locks;
 mod load_crash;
 mod many_queues;

@@ -1,0 +1,45 @@
+//! Deferred triggers of users on the tables of queues, which the server would run at the end of the
+//! transaction.
+
+use crate::pg::spi;
+
+// SET CONSTRAINTS takes names, which several tables may share: a name is left out that would also
+// defer what is not deferred by itself.
+const LIST: &str = "select pg_catalog.string_agg(
+        distinct pg_catalog.format('%I.%I', n.nspname, c.conname), ', ')
+    from pg_catalog.pg_trigger t
+    join pg_catalog.pg_class r on r.oid {=} t.tgrelid
+    join pg_catalog.pg_constraint c on c.oid {=} t.tgconstraint
+    join pg_catalog.pg_namespace n on n.oid {=} c.connamespace
+    where t.tginitdeferred and r.relnamespace {=} 'fetchq_data'::pg_catalog.regnamespace
+        and not exists (
+            select from pg_catalog.pg_constraint o
+            where o.conname {=} c.conname and o.connamespace {=} c.connamespace
+                and not o.condeferred)";
+
+/// The deferred triggers on the tables of all queues.
+pub struct DeferredTriggers {
+    /// The names of their constraints, for SET CONSTRAINTS. None where there are none, as nearly
+    /// always.
+    names: Option<String>,
+}
+
+impl DeferredTriggers {
+    /// Finds them.
+    pub fn find() -> Self {
+        let names = spi::connect(|spi| spi.once(LIST, &[]).get(0, 1));
+        Self { names }
+    }
+
+    /// Runs those that wait for the end of the transaction. So one that fails undoes the work on its
+    /// queue, if that runs in a subtransaction, and not the transaction of all queues.
+    pub fn run(&self) {
+        let Some(names) = &self.names else {
+            return;
+        };
+        spi::connect(|spi| {
+            spi.once(&format!("set constraints {names} immediate"), &[]);
+            spi.once(&format!("set constraints {names} deferred"), &[]);
+        });
+    }
+}
