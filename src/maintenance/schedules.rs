@@ -109,7 +109,7 @@ pub fn run_one(
 /// Fails with `Error::MayNotPush`.
 fn check_maker(maker: Oid, queue: &Queue) -> Result<()> {
     let reason = match role::exists(maker) {
-        true if rights::may_push(maker, queue.table) => return Ok(()),
+        true if rights::role_has(maker, queue.table, Right::Push) => return Ok(()),
         true => format!("may not push into queue \"{}\"", queue.name),
         false => "no longer exists".to_owned(),
     };
