@@ -182,7 +182,8 @@ static LOCK_TO_MERGE: Statement = Statement::new(lock!(
 ));
 
 static MERGE: Statement = Statement::new(
-    "update only {docs} d set payload = coalesce(d.payload, '{}') {||} $2, {without_origin}
+    "update only {docs} d set payload = coalesce(d.payload, '{}') {||} $2,
+         origin = null, last_error = {own_error}
      where d.subject {=} $1",
 );
 
@@ -190,7 +191,7 @@ static MERGE_WITH_HEADERS: Statement = Statement::new(
     "update only {docs} d set payload = coalesce(d.payload, '{}') {||} $2,
          headers = case when pg_catalog.jsonb_typeof(d.headers) {=} 'object'
              then d.headers {||} $3 else $3 end,
-         {without_origin}
+         origin = null, last_error = {own_error}
      where d.subject {=} $1",
 );
 
@@ -201,7 +202,7 @@ static PLAN: Statement = Statement::new(
 
 static PLAN_WITH_PAYLOAD: Statement = Statement::new(
     "update only {docs} d set next_iteration = $2, status = $3, payload = $4, headers = $5,
-         {without_origin}
+         origin = null, last_error = {own_error}
      where d.subject {=} $1",
 );
 
@@ -209,7 +210,7 @@ static REPLACE: Statement = Statement::new(
     "update only {docs} d set
          version = $2, priority = $3, status = $4, next_iteration = $5, payload = $6,
          ordering_key = $7, max_attempts = $8, headers = $9, result = null, progress = null,
-         {without_origin}
+         origin = null, last_error = {own_error}
      where d.subject {=} $1",
 );
 

@@ -89,8 +89,8 @@ async fn a_new_payload_makes_a_dead_letter_a_document_of_its_queue() {
             (-1, put("'reset'")),
             (3, put("'replace,reset'")),
             (1, "select fetchq.doc_put_many('letters', '[{\"subject\": \"failed\", \"payload\": {\"pay\": \"bob\"}}]', 'replace')".to_owned()),
-            (1, format!("select fetchq.doc_upsert('letters', 'failed', 0, 0, now(), '{{\"pay\": \"bob\"}}')")),
-            (-1, format!("select fetchq.doc_upsert('letters', 'failed', 0, 0, now(), '{{\"pay\": \"bob\"}}')")),
+            (1, "select fetchq.doc_upsert('letters', 'failed', 0, 0, now(), '{\"pay\": \"bob\"}')".to_owned()),
+            (-1, "select fetchq.doc_upsert('letters', 'failed', 0, 0, now(), '{\"pay\": \"bob\"}')".to_owned()),
         ] {
             let context = format!("{call} of a document of status {status}, fetchq.direct {direct}");
             admin.sql("begin").await;
