@@ -282,12 +282,13 @@ pub enum Error {
     #[error("table fetchq_data.{table} of queue \"{queue}\" does not exist")]
     TableMissing { queue: String, table: String },
     #[error(
-        "role \"{role}\", which set the dead-letter queue of queue \"{queue}\", may not push into \"{target}\""
+        "documents of queue \"{queue}\" may not move to its dead-letter queue \"{target}\", which has to be set again: role \"{role}\", which set it, {reason}"
     )]
     MayNotMove {
         queue: String,
         role: String,
         target: String,
+        reason: &'static str,
     },
     #[error("role {maker}, which made the schedule, {reason}")]
     MayNotPush { maker: String, reason: String },

@@ -138,12 +138,14 @@ pub struct Due {
 }
 
 impl Due {
-    /// Leaves all ticks but the first `n` to the next run. `n` is above 0.
-    pub fn keep_first(&mut self, n: usize) {
-        if let Some(left) = self.push.get(n) {
-            self.next = Some(*left);
+    /// Leaves all ticks but the first `n` to the next run. `n` is above 0. Returns whether there are any.
+    pub fn keep_first(&mut self, n: usize) -> bool {
+        let left = self.push.get(n).copied();
+        if left.is_some() {
+            self.next = left;
             self.push.truncate(n);
         }
+        left.is_some()
     }
 }
 

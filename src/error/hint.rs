@@ -63,7 +63,7 @@ impl Error {
             Self::NotRemoved { .. } => "A row-level security policy hides them, or a trigger keeps them. Remove the policy or the trigger.".into(),
             Self::TableBusy { .. } => "It is tried again.".into(),
             Self::TableMissing { .. } => "For the history, set it again with fetchq.queue_configure(), which creates it.".into(),
-            Self::MayNotMove { queue, role, target } => format!("The owner of queue \"{target}\" can run: select fetchq.queue_grant('{target}', '{}', 'producer'). Or a manager of queue \"{queue}\" that may push there can set it again with fetchq.queue_configure().", role.replace('\'', "''")),
+            Self::MayNotMove { queue, role, target, .. } => format!("A role that manages queue \"{queue}\" and may push into \"{target}\" can run: select fetchq.queue_configure('{queue}', '{{\"dead_letter\": \"{target}\"}}'). Or the owner of the queue grants role \"{role}\" again what it lacks."),
             Self::TooMuchToRead { found, last, .. } => format!("Filter by the status planned, pending or active or by the beginning of the subject, which have an index. Or read in parts: max_docs => {found} for what was found, then go on with after => '{}'", last.replace('\'', "''")),
             Self::TooMuchHistory { found, last, .. } => format!("Filter by settled_since and settled_before, or by a longer beginning of the subject, which have an index. Or read in parts: max_docs => {found} for what was found, then go on with after => '{last}'"),
             Self::RegistryBusy(_) => "Try again; nothing is waited for. The view pg_locks shows who has locked it.".into(),

@@ -1,12 +1,14 @@
 //! `cmp`: recounts the gauges of a queue and repairs drift, such as plain SQL statements cause that
 //! update, delete or truncate documents. It also enables the trigger of the ready floors where a
-//! restore has left it disabled.
+//! restore has left it disabled, and makes documents due that were ready before the clock was set back.
 
 use crate::domain::jobs::Ran;
 use crate::domain::names::QueueName;
 use crate::error::Result;
 use crate::store::open_queue::Queue;
-use crate::store::{floor_check, limits, ordering_setup, recount, triggers, worker_sessions};
+use crate::store::{
+    floor_check, limits, maintenance, ordering_setup, recount, triggers, worker_sessions,
+};
 
 /// Recounts the gauges of a queue and repairs its state. Returns how many gauges were wrong. Busy
 /// while another session has locked the table or the counters.
@@ -20,6 +22,7 @@ pub fn run(name: &QueueName) -> Result<Ran<i32>> {
         triggers::repair_ready_trigger(name);
     }
     floor_check::check_all(&queue);
+    maintenance::clamp_ready(&queue);
     limits::repair(&queue);
     ordering_setup::repair(&queue);
     let repaired = recount::recount(name)?;

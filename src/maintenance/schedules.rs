@@ -7,6 +7,9 @@
 //! subtransaction, so that a failure is reported, the schedule is retried with backoff, and the
 //! other schedules run.
 
+use std::cell::RefCell;
+use std::collections::HashMap;
+
 use pgrx::pg_sys::Oid;
 use pgrx::{PgSqlErrorCode, notice};
 
@@ -117,7 +120,7 @@ pub fn run_one(
 /// Fails with `Error::MayNotPush`.
 fn check_maker(maker: Oid, queue: &Queue) -> Result<()> {
     let reason = match role::exists(maker) {
-        true if rights::may_push(maker, queue.table) => return Ok(()),
+        true if rights::role_has(maker, queue.table, Right::Push) => return Ok(()),
         true => format!("may not push into queue \"{}\"", queue.name),
         false => "no longer exists".to_owned(),
     };
@@ -131,6 +134,27 @@ fn check_maker(maker: Oid, queue: &Queue) -> Result<()> {
 /// headers. One document is always pushed, and may have 255 MB.
 const PART_BYTES: usize = 16 << 20;
 
+/// The first tick that a part has left to the next one, and as of when it was due.
+#[derive(Clone, Copy)]
+struct Rest {
+    tick: i64,
+    as_of: i64,
+}
+
+thread_local! {
+    /// What is left of runs that are done in parts, by the schedule. A tick that was on time when the
+    /// run began is not missed because the parts before it took long.
+    static RESTS: RefCell<HashMap<String, Rest>> = RefCell::default();
+}
+
+/// As of when the ticks of a schedule are judged: when its run began, if the last part has left this
+/// tick; else `now`. Both in microseconds since 2000.
+fn as_of(claimed: &DueSchedule, now: i64) -> i64 {
+    let rest = RESTS.with_borrow(|rests| rests.get(&claimed.name).copied());
+    rest.filter(|rest| rest.tick == claimed.next_tick)
+        .map_or(now, |rest| rest.as_of)
+}
+
 /// Pushes a document for each tick that is due, and moves the schedule to its next tick: with
 /// `in_parts`, to the first one that it has left to the next transaction. Returns how many documents
 /// it has created. Busy while another session has locked the queue.
@@ -139,6 +163,7 @@ fn push_ticks(claimed: &DueSchedule, now: i64, in_parts: bool) -> Result<Ran<i32
     let zone = zone(&claimed.timezone)?;
     let rhythm = rhythm(&claimed.timing, claimed.anchor)?;
     let catch_up = catch_up(&claimed.catch_up)?;
+    let now = if in_parts { as_of(claimed, now) } else { now };
     let mut due = schedule::due(
         &rhythm,
         &zone,
@@ -154,9 +179,8 @@ fn push_ticks(claimed: &DueSchedule, now: i64, in_parts: bool) -> Result<Ran<i32
     };
     check_maker(claimed.made_by, &queue)?;
     let template = Template::of(claimed);
-    if in_parts {
-        due.keep_first((PART_BYTES / template.bytes.max(1)).max(1));
-    }
+    let n = (PART_BYTES / template.bytes.max(1)).max(1);
+    let has_rest = in_parts && due.keep_first(n);
     let jitter_us = interval_us(claimed.jitter);
     let queued = due.push.iter().try_fold(0, |queued, tick| {
         let subject = schedule::subject(&claimed.name, *tick);
@@ -172,7 +196,16 @@ fn push_ticks(claimed: &DueSchedule, now: i64, in_parts: bool) -> Result<Ran<i32
         due.push.last().copied().map(time::from_unix),
         due.push.len() as i64,
     );
+    let next = due.next.filter(|_| has_rest).map(time::from_unix);
+    note_rest(&claimed.name, next.map(|tick| Rest { tick, as_of: now }));
     Ok(Ran::Done(queued))
+}
+
+fn note_rest(name: &str, rest: Option<Rest>) {
+    RESTS.with_borrow_mut(|rests| match rest {
+        Some(rest) => rests.insert(name.to_owned(), rest),
+        None => rests.remove(name),
+    });
 }
 
 /// What the documents of all ticks have in common. The JSON is parsed once.

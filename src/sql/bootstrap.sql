@@ -81,7 +81,8 @@ create table fetchq.queues (
     max_active_per_key int,
     -- How long a lease lasts, where the worker does not say.
     lease_duration interval not null default '5 minutes',
-    -- Who has set the dead-letter queue: documents move there as long as that role may push there.
+    -- Who has set the dead-letter queue: documents move there as long as that role manages
+    -- this queue and may push there.
     -- NULL: everybody may. A name, so that a dump can be restored where the role does not exist.
     dead_letter_by name
 );

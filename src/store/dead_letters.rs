@@ -1,13 +1,11 @@
 //! Dead-letter queues: moving documents that failed too often there, and reviving one
 //! (`doc_revive`). `redrive.rs` brings many back.
 //!
-//! Workers need no rights on the dead-letter queue. The role that has set it has to be able to push
-//! there, at that time and at the time of the move.
+//! Workers need no rights on the dead-letter queue. The role that has set it has to manage the queue
+//! and to be able to push there, at that time and at the time of the move.
 
 use std::collections::HashMap;
 use std::rc::Rc;
-
-use pgrx::pg_sys::Oid;
 
 use crate::domain::counter_events::Event;
 use crate::domain::names::QueueName;
@@ -27,7 +25,7 @@ use crate::store::lease_check::{LeasedDoc, lease_error};
 use crate::store::move_documents::{Columns, Moving, move_documents};
 use crate::store::open_queue::Queue;
 use crate::store::policy::Keep;
-use crate::store::rights;
+use crate::store::rights::{self, Right};
 use crate::store::statement::Statement;
 
 /// How many subjects are generated for a document whose own subject is in use in the
@@ -66,19 +64,29 @@ fn open_dead_letter_queue(queue: &Queue, target: &QueueName, by: Settler) -> Res
         .ok_or_else(|| Error::TableBusy {
             table: target.relation("docs"),
         })?;
-    match &queue.policy.dead_letter_by {
-        Some(role) if !may_push(role, opened.table) => Err(Error::MayNotMove {
-            queue: queue.name.to_string(),
-            role: role.clone(),
-            target: target.to_string(),
-        }),
-        _ => Ok(opened),
-    }
+    check_setter(queue, &opened)?;
+    Ok(opened)
 }
 
-/// Returns whether the role of this name exists, and may push into the queue with this docs table.
-fn may_push(role: &str, table: Oid) -> bool {
-    role::of_name(role).is_some_and(|role| rights::may_push(role, table))
+/// Checks that the role that has set the dead-letter queue of a queue could do so again.
+///
+/// Fails with `Error::MayNotMove`.
+fn check_setter(queue: &Queue, target: &Queue) -> Result<()> {
+    let Some(name) = &queue.policy.dead_letter_by else {
+        return Ok(());
+    };
+    let reason = match role::of_name(name) {
+        None => "no longer exists",
+        Some(role) if !rights::role_has(role, queue.table, Right::Manage) => "no longer manages it",
+        Some(role) if !rights::role_has(role, target.table, Right::Push) => "may not push there",
+        Some(_) => return Ok(()),
+    };
+    Err(Error::MayNotMove {
+        queue: queue.name.to_string(),
+        role: name.clone(),
+        target: target.name.to_string(),
+        reason,
+    })
 }
 
 /// The error for a dead-letter queue that could not be opened. It says whose it is where the queue

@@ -182,14 +182,16 @@ static LOCK_TO_MERGE: Statement = Statement::new(lock!(
 ));
 
 static MERGE: Statement = Statement::new(
-    "update only {docs} d set payload = coalesce(d.payload, '{}') {||} $2
+    "update only {docs} d set payload = coalesce(d.payload, '{}') {||} $2,
+         origin = null, last_error = {own_error}
      where d.subject {=} $1",
 );
 
 static MERGE_WITH_HEADERS: Statement = Statement::new(
     "update only {docs} d set payload = coalesce(d.payload, '{}') {||} $2,
          headers = case when pg_catalog.jsonb_typeof(d.headers) {=} 'object'
-             then d.headers {||} $3 else $3 end
+             then d.headers {||} $3 else $3 end,
+         origin = null, last_error = {own_error}
      where d.subject {=} $1",
 );
 
@@ -199,14 +201,16 @@ static PLAN: Statement = Statement::new(
 );
 
 static PLAN_WITH_PAYLOAD: Statement = Statement::new(
-    "update only {docs} d set next_iteration = $2, status = $3, payload = $4, headers = $5
+    "update only {docs} d set next_iteration = $2, status = $3, payload = $4, headers = $5,
+         origin = null, last_error = {own_error}
      where d.subject {=} $1",
 );
 
 static REPLACE: Statement = Statement::new(
     "update only {docs} d set
          version = $2, priority = $3, status = $4, next_iteration = $5, payload = $6,
-         ordering_key = $7, max_attempts = $8, headers = $9, result = null, progress = null
+         ordering_key = $7, max_attempts = $8, headers = $9, result = null, progress = null,
+         origin = null, last_error = {own_error}
      where d.subject {=} $1",
 );
 
@@ -215,7 +219,7 @@ static REVIVE: Statement = Statement::new(
          version = $2, priority = $3, status = $4, next_iteration = $5, payload = $6,
          ordering_key = $7, max_attempts = $8, headers = $9, attempts = 0,
          result = null, progress = null,
-         last_error = null
+         last_error = null, origin = null
      where d.subject {=} $1",
 );
 

@@ -19,7 +19,8 @@ static LOCK: Statement = Statement::new(
 );
 
 static UPDATE: Statement = Statement::new(
-    "update only {docs} d set priority = $2, payload = $3, next_iteration = $4, status = $5
+    "update only {docs} d set priority = $2, payload = $3, next_iteration = $4, status = $5,
+         origin = null, last_error = {own_error}
      where d.subject {=} $1
          and (d.lock_upgrade is null or d.lock_upgrade {=} 'infinity')",
 );

@@ -19,8 +19,9 @@ use crate::store::doc_selection::{
 };
 use crate::store::history::{self, Outcome};
 use crate::store::history_worker::By;
-use crate::store::move_documents::{Moving, UNCHANGED, move_documents};
+use crate::store::move_documents::{Columns, Moving, UNCHANGED, move_documents};
 use crate::store::open_queue::Queue;
+use crate::store::rights::{self, Right};
 use crate::store::statement::Statement;
 
 // Index of this statement and the two that follow: the primary key, once for each subject. The
@@ -331,8 +332,17 @@ const IS_NEW_IN_TARGET: &str = "and not exists (
 const IS_KNOWN_IN_TARGET: &str = "and exists (
     select from only {other} o where o.subject {=} d.subject)";
 
+/// Moved documents that are no dead letters in the other queue.
+const WITHOUT_ORIGIN: Columns = Columns {
+    origin: "null",
+    ..UNCHANGED
+};
+
 /// Moves documents that are not active to another queue, where they keep their status. Those
 /// whose subject exists there stay, and a notice tells how many. Returns how many were moved.
+/// What the documents say of their origin stays only if the caller manages the other queue: who
+/// may only push there could have written it, and a redrive would believe it.
+///
 /// Fails with `Error::BadValue` when the target is the queue itself, with `Error::NoNumbers`,
 /// and with `Error::NotRemoved`.
 pub fn move_to(queue: &Queue, target: &Queue, request: &BulkRequest) -> Result<i32> {
@@ -351,6 +361,10 @@ pub fn move_to(queue: &Queue, target: &Queue, request: &BulkRequest) -> Result<i
         args: &[],
         other: Some(&target.name),
     };
+    let columns = match rights::has_on(target.table, Right::Manage) {
+        true => &UNCHANGED,
+        false => &WITHOUT_ORIGIN,
+    };
     spi::connect(|spi| {
         let new = selection(IS_NEW_IN_TARGET);
         let moved = if request.dry_run {
@@ -358,7 +372,7 @@ pub fn move_to(queue: &Queue, target: &Queue, request: &BulkRequest) -> Result<i
         } else {
             serialize_bulk_actions(&[queue, target]);
             let selected = request.lock(spi, queue, &new, request.limit)?;
-            move_selected(spi, queue, target, &selected)?
+            move_selected(spi, queue, target, columns, &selected)?
         };
         if moved < request.limit {
             let known = selection(IS_KNOWN_IN_TARGET);
@@ -377,7 +391,13 @@ pub fn move_to(queue: &Queue, target: &Queue, request: &BulkRequest) -> Result<i
 
 /// Moves documents that are locked. Those whose subject another transaction has inserted
 /// meanwhile stay. Returns how many were moved.
-fn move_selected(spi: &Spi, queue: &Queue, target: &Queue, selected: &[Selected]) -> Result<i32> {
+fn move_selected(
+    spi: &Spi,
+    queue: &Queue,
+    target: &Queue,
+    columns: &Columns,
+    selected: &[Selected],
+) -> Result<i32> {
     if selected.is_empty() {
         return Ok(0);
     }
@@ -385,7 +405,7 @@ fn move_selected(spi: &Spi, queue: &Queue, target: &Queue, selected: &[Selected]
         .iter()
         .map(|doc| Moving::unnamed(&doc.subject))
         .collect();
-    let moved = move_documents(spi, queue, target, &UNCHANGED, &docs, &[])?;
+    let moved = move_documents(spi, queue, target, columns, &docs, &[])?;
     let subjects: HashSet<&str> = moved.subjects.iter().map(String::as_str).collect();
     let left: Vec<&Selected> = selected
         .iter()

@@ -61,12 +61,15 @@ pub struct Lateness {
     late: Vec<(i64, String)>,
     /// The queues of which it is not known whether something is late.
     unknown: Vec<String>,
+    /// How many others there are, late ones included.
+    pub known_queues: i64,
     /// The time before which nothing else is due. None when nothing is due.
     pub next: Option<i64>,
 }
 
 impl Lateness {
     fn add(&mut self, queue: &Queue, found: Option<Found>, now: i64) {
+        self.known_queues += i64::from(found.is_some());
         match found {
             None => self.unknown.push(queue.name.clone()),
             Some(Found::At(at)) if at < now - LATE_US => self.late.push((at, queue.name.clone())),

@@ -12,6 +12,7 @@ use crate::pg::spi::{self, Rows};
 use crate::pg::value::Arg;
 use crate::pg::{subtransaction, time};
 use crate::ready::key::DueKey;
+use crate::store::bookkeeping::documents_ready;
 use crate::store::dead_letters::Settler;
 use crate::store::open_queue::Queue;
 use crate::store::ordering::as_maintenance;
@@ -114,6 +115,39 @@ static MAKE_PENDING_BY_KEY: Statement = Statement::new(
      left join changed u on u.subject {=} c.subject
      order by c.next_iteration, c.seq",
 );
+
+// Documents that were ready at once, and that were added at a time that is yet to come: the clock was
+// set back. One that has been tried may wait for its retry, and stays. Not hot: it reads all ready
+// documents.
+static CLAMP_READY: Statement = Statement::new(
+    "update only {docs} d set next_iteration = pg_catalog.clock_timestamp()
+     where d.ctid {=} any (array(
+         select c.ctid from only {docs} c
+         where c.status {=} {pending}
+             and c.lock_upgrade is null
+             and c.attempts {=} 0
+             and c.created_at {>} (pg_catalog.clock_timestamp() {+} interval '1 second')
+             and c.next_iteration {>} (pg_catalog.clock_timestamp() {+} interval '1 second')
+             and pg_catalog.isfinite(c.next_iteration)
+         order by c.next_iteration, c.seq
+         limit $1
+         for update skip locked))
+     returning d.version",
+);
+
+/// How many documents one run makes due that were ready before the clock was set back. Not measured.
+const MAX_CLAMPED: i64 = 100_000;
+
+/// Makes documents due now that were ready before the clock was set back. Those that could not be
+/// changed now are for the next run.
+pub fn clamp_ready(queue: &Queue) {
+    spi::connect(|spi| {
+        let rows = as_maintenance(|| queue.run(spi, &CLAMP_READY, &[Arg::from(MAX_CLAMPED)]));
+        for version in (0..rows.len()).filter_map(|row| rows.get(row, 1)) {
+            documents_ready(queue, version, Status::Pending, 1);
+        }
+    });
+}
 
 /// A row of `MAKE_PENDING_BY_KEY`.
 struct ChosenDoc {

@@ -12,7 +12,7 @@ use crate::pg::value::Arg;
 use crate::pg::{session, spi, time};
 use crate::ready::floors;
 use crate::store::rights::{Right, Scope};
-use crate::store::stats::{self, QueueStats};
+use crate::store::stats::{self, Pending, QueueStats, age};
 use crate::store::stats_counted::{Counted, Period, try_lock};
 
 /// Microseconds in a second.
@@ -242,13 +242,17 @@ impl Export<'_> {
             };
             let count = |metric| counted.map(|counted| counted.counter(metric) as f64);
             match family {
-                Family::OldestReady => add(queue
-                    .pending
-                    .as_ref()
-                    .map(|_| queue.oldest_ready.map_or(0.0, seconds))),
-                Family::PlannedOverdue => add(queue
-                    .planned
-                    .map(|due| due.map_or(0.0, |due| seconds(now.saturating_sub(due))))),
+                Family::OldestReady => {
+                    let oldest = |state: &Pending| match state.ready {
+                        0 => Some(0),
+                        _ => queue.oldest_ready,
+                    };
+                    add(queue.pending.as_ref().and_then(oldest).map(seconds));
+                }
+                Family::PlannedOverdue => {
+                    let overdue = |due: Option<i64>| due.map_or(Some(0), |due| age(due, now));
+                    add(queue.planned.and_then(overdue).map(seconds));
+                }
                 Family::Pushed => add(count("ent")),
                 Family::Picked => add(count("pkd")),
                 Family::LeasesLost => add(count("orp")),

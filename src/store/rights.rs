@@ -164,12 +164,13 @@ pub(super) fn require_on(name: &QueueName, table: Oid, right: Right) -> Result<(
     }
 }
 
-/// Returns whether a role may push into the queue with this docs table.
-pub fn may_push(role: Oid, table: Oid) -> bool {
+/// Returns whether a role, which need not be that of the caller, has a right now on the queue with
+/// this docs table.
+pub fn role_has(role: Oid, table: Oid, right: Right) -> bool {
     relation::accept_invalidations();
     let has_all =
         || role::extension_owner().is_some_and(|owner| role::has_privileges_of(role, owner));
-    Right::Push.is_held_by(role, table) || has_all()
+    right.is_held_by(role, table) || has_all()
 }
 
 /// Runs `work`, which changes the registry, for a caller who has a right on the queue.

@@ -40,9 +40,17 @@ impl Statement {
 /// primary key may serve a look-up by subject (docs/internals/engine.md).
 const IS_LEASED: &str = "d.status {+} 0 {=} {active} and ($2 is null or d.lease {=} $2)";
 
+/// The last error of a document `d` in this queue: that of a dead letter is of its origin. A document
+/// to which a caller gives another payload loses its origin, and keeps this error. It is no dead
+/// letter any more: a redrive must not bring a payload into a queue into which the caller may not
+/// push.
+const OWN_ERROR: &str = "case when d.origin is null then d.last_error end";
+
 /// Replaces the markers that do not depend on a queue.
 pub(super) fn render_shared(sql: &str) -> String {
-    let mut text = sql.replace("{is_leased}", IS_LEASED);
+    let mut text = sql
+        .replace("{is_leased}", IS_LEASED)
+        .replace("{own_error}", OWN_ERROR);
     for status in Status::ALL {
         let code = match status {
             Status::Killed => format!("({})", status.code()),
@@ -58,7 +66,8 @@ pub(super) fn render_shared(sql: &str) -> String {
 /// `{docs}`, `{logs}`, `{metrics}` and `{history}` are the tables of the queue, `{q}` is its
 /// name within an identifier, `{planned}`, `{pending}`, `{active}`, `{completed}` and
 /// `{killed}` are the codes of the statuses, `{subject_max}` is the length of a subject in
-/// characters, and `{is_leased}` is the predicate of that name.
+/// characters, `{is_leased}` is the predicate of that name, and `{own_error}` is the error that a
+/// document keeps when it gets another payload.
 pub fn render(sql: &str, name: &QueueName) -> String {
     render_shared(sql)
         .replace("{docs}", &name.qualified("docs"))

@@ -354,6 +354,11 @@ fn pending(queue: &Queue, pending: i64, active: i64, look: &PickLook) -> Pending
     }
 }
 
+/// Returns how long ago a time was, in microseconds. None for -infinity, which is no time.
+pub(super) fn age(since: i64, now: i64) -> Option<i64> {
+    (since != i64::MIN).then(|| now.saturating_sub(since))
+}
+
 fn stats_of(queue: Queue, counted: Option<Counted>, look: &LookOf, now: i64) -> QueueStats {
     let state = match (&counted, &look.picks) {
         (Some(counted), Some(look)) => Some(pending(
@@ -369,7 +374,7 @@ fn stats_of(queue: Queue, counted: Option<Counted>, look: &LookOf, now: i64) -> 
         .as_ref()
         .filter(|state| state.ready > 0)
         .and(first_due)
-        .map(|since| now.saturating_sub(since));
+        .and_then(|since| age(since, now));
     let next_due = match (&look.picks, look.planned) {
         (Some(picks), Some(planned)) => match (picks.first_later, planned) {
             (Some(retry), Some(planned)) => Some(retry.min(planned)),

@@ -66,7 +66,7 @@ struct ServerState {
 // $29: whether as many background workers run as may run at a time, $30: whether the shared memory
 // has no room for this database, $31: how many documents are pending, and $32: in paused queues; NULL
 // when the counters are locked, $33: the queues in which a document is ready since -infinity, $34: the
-// caller.
+// caller, $35 and $36: of how many queues the planned documents, and the leases, are known.
 const STATUS: &str = "
 -- What keeps the server from removing dead rows of this database. A snapshot of another database
 -- does not; the snapshots of all databases begin at the oldest transaction with an ID. A lazy vacuum
@@ -274,12 +274,16 @@ select component, state, detail, hint from (
             when $31 is null then 'Another session has locked the counters: see pg_locks.' end
     union all
     select d.n, d.component,
-        case when d.since is not null then 'late' when d.unknown is not null then 'unknown' else 'in time' end,
+        case when d.since is not null then 'late' when d.unknown is null then 'in time'
+            when d.known {>} 0 then 'partly known' else 'unknown' end,
         -- What cannot be read of one queue hides nothing of the others.
         (select pg_catalog.string_agg(p.part, '; ') from pg_catalog.unnest(array[
             case when d.since is not null then pg_catalog.format('due since %s in %s', d.since, d.queues)
                 when d.next {<} pg_catalog.clock_timestamp() then 'due since ' {||} d.next
                 else 'the first is due at ' {||} d.next {||} ' or later' end,
+            case when d.since is null and d.unknown is not null and d.known {>} 0
+                then case when d.known {=} 1 then '1 other queue is in time'
+                    else pg_catalog.format('%s other queues are in time', d.known) end end,
             'not known for ' {||} d.unknown]) p (part)),
         case when d.since is not null and $17 then 'The primary runs maintenance: see fetchq.status() there.'
             when d.since is not null and $9 is null
@@ -292,10 +296,10 @@ select component, state, detail, hint from (
             then pg_catalog.format('Their tables or due indexes are locked, missing, altered or full of dead entries. Look yourself: select min(next_iteration) from fetchq_data.<queue>__docs where status = %s.', d.status) end
     from (values
         (21, 'planned', {planned}, $18::pg_catalog.timestamptz, $19::pg_catalog.text,
-            case when $20::pg_catalog.text {<>} '' then $20 end, $12::pg_catalog.timestamptz),
+            case when $20::pg_catalog.text {<>} '' then $20 end, $12::pg_catalog.timestamptz, $35::pg_catalog.int8),
         (22, 'leases', {active}, $21::pg_catalog.timestamptz, $22::pg_catalog.text,
-            case when $23::pg_catalog.text {<>} '' then $23 end, $13::pg_catalog.timestamptz)
-    ) d (n, component, status, since, queues, unknown, next)
+            case when $23::pg_catalog.text {<>} '' then $23 end, $13::pg_catalog.timestamptz, $36::pg_catalog.int8)
+    ) d (n, component, status, since, queues, unknown, next, known)
     union all
     select 30, 'counter log',
         case when t.bytes {>} (64 {*} 1024 {*} 1024) then 'long' else 'short' end, t.size,
@@ -369,6 +373,8 @@ fn write_rows(version: &str, state: &ServerState, out: &mut RowSink) {
         Arg::from(state.pending.map(|(_, paused)| paused)),
         Arg::from(always_ready.as_deref()),
         Arg::oid(role::current()),
+        Arg::from(report.planned.known_queues),
+        Arg::from(report.leased.known_queues),
     ];
     spi::connect(|spi| {
         // What `collect` has found is as of now, so this has to be, too.

@@ -118,6 +118,33 @@ async fn jobs_that_were_planned_before_the_clock_was_set_back_run() {
     db.remove().await;
 }
 
+/// A pick looks for what is due, so maintenance makes due what was ready when it was added.
+#[tokio::test]
+async fn documents_that_were_ready_before_the_clock_was_set_back_are_picked() {
+    for settings in ["{}", "{\"ordered\": true}"] {
+        let (db, session) = database("clock_ready").await;
+        session
+            .sql(&format!(
+                "select fetchq.queue_configure('q', '{settings}');
+                 select fetchq.doc_put('q', s, '{{}}', ordering_key => s) from unnest('{{a,b,retry}}'::text[]) s;
+                 select fetchq.doc_put('q', 'planned', '{{}}', delay => '5 minutes');
+                 update fetchq_data.q__docs set created_at = created_at + interval '1 hour',
+                     next_iteration = next_iteration + interval '1 hour';
+                 update fetchq_data.q__docs set attempts = 1 where subject = 'retry';
+                 insert into fetchq_data.q__docs (subject, status, next_iteration) values ('by plain SQL', 1, now() + interval '1 hour')"
+            ))
+            .await;
+        let lease = "select subject from fetchq.doc_lease('q', 9, '1 hour') order by 1";
+        assert_eq!(session.column(lease).await, [] as [&str; 0]);
+        session
+            .sql("update fetchq.jobs set next_iteration = now() where task = 'cmp'; select fetchq.mnt_job_run(100)")
+            .await;
+        assert_eq!(session.column(lease).await, ["a", "b"], "{settings}");
+        drop(session);
+        db.remove().await;
+    }
+}
+
 /// A cluster with a background worker whose clock can be set, and a session of its database.
 async fn with_clock(name: &str) -> (Cluster, Session) {
     let settings =

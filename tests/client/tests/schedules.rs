@@ -489,3 +489,36 @@ async fn a_large_run_is_done_in_parts() {
     let ticks = "select ticks, next_tick is null from fetchq.schedules";
     assert_eq!(session.rows(ticks).await, [format!("{TICKS}|t")]);
 }
+
+/// A tick that was on time when its run began is not missed because the parts before it took long.
+#[tokio::test]
+async fn no_part_of_a_run_is_missed_because_the_parts_before_it_took_long() {
+    let cluster = with_worker("slow_parts", "");
+    let db = cluster.server().database("slow_parts").await;
+    let session = db.connect().await;
+    worker_comes(&session, &db.name).await;
+    // A part has one document, and takes two seconds. The ticks are 55 to 59 seconds old.
+    session
+        .sql(
+            "select fetchq.queue_create('q');
+             create function slow() returns trigger language plpgsql as 'begin perform pg_sleep(2); return new; end';
+             create trigger slow before insert on fetchq_data.q__docs for each row execute function slow();
+             begin;
+             select fetchq.schedule_create('big', 'q', 'every 1 hour', jsonb_build_object('x', (
+                     select string_agg(md5(i::text), '') from generate_series(1, 300000) i)),
+                 catch_up => 'skip');
+             update fetchq.schedules set every = '1 second', anchor = date_trunc('second', now()) - interval '58 s',
+                 next_tick = date_trunc('second', now()) - interval '58 s',
+                 due_at = now() - interval '58 s', ends_at = date_trunc('second', now()) - interval '54 s';
+             commit",
+        )
+        .await;
+    let state = "select ticks, next_tick is null from fetchq.schedules";
+    wait_until("the schedule has ended", async || {
+        session.rows(state).await[0].ends_with('t')
+    })
+    .await;
+    assert_eq!(session.rows(state).await, ["5|t"]);
+    let count = "select count(*) from fetchq_data.q__docs";
+    assert_eq!(session.text(count).await, "5");
+}

@@ -40,6 +40,13 @@ select test.stat('rq_stat');
 select fetchq.metric_log_pack() > 0 as packed;
 select test.stat('rq_stat');
 
+-- A time of -infinity says nothing about an age.
+begin;
+update fetchq_data.rq_stat__docs set next_iteration = '-infinity' where status in (0, 1);
+select ready > 0 as is_ready, planned > 0 as is_planned, oldest_ready from fetchq.queue_stats('rq_stat');
+select name, value from fetchq.metric_export() where labels ->> 'queue' = 'rq_stat' and name in ('fetchq_oldest_ready_age_seconds', 'fetchq_planned_overdue_seconds');
+rollback;
+
 -- What holds documents back: pause, cap, rate and order.
 begin;
 select fetchq.queue_pause('rq_stat');

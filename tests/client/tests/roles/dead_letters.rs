@@ -57,6 +57,101 @@ async fn a_forged_origin_pushes_nowhere_else() {
     db.remove().await;
 }
 
+/// Application b may push into the dead-letter queue, and not into `work`.
+const PRODUCER: &str = "select fetchq.queue_grant('letters', 'fetchq_app_b', 'producer')";
+
+/// The documents of `letters` with the queue that they came from, and with their payload.
+const LETTERS: &str =
+    "select concat_ws(' ', origin ->> 'queue', payload, last_error) from fetchq_data.letters__docs";
+
+/// A dead letter to which a caller gives another payload is a document of the dead-letter queue. A
+/// redrive does not bring that payload into a queue into which the caller may not push.
+#[tokio::test]
+async fn a_new_payload_makes_a_dead_letter_a_document_of_its_queue() {
+    let (db, admin, a, b) = applications("roles_payload").await;
+    failed_document(&a).await;
+    a.sql(&format!(
+        "{PRODUCER}; update fetchq_data.letters__docs set last_error = 'why'"
+    ))
+    .await;
+    let forged = "'letters', 'failed', '{\"pay\": \"bob\"}'";
+    let put = |rest: &str| format!("select fetchq.doc_put({forged}, mode => {rest})");
+    for direct in ["on", "off"] {
+        b.sql(&format!("set fetchq.direct = {direct}")).await;
+        for (status, call) in [
+            (1, put("'replace'")),
+            (0, put("'replace', delay => '1 hour'")),
+            (1, put("'replace', version => 3")),
+            (1, put("'merge'")),
+            (1, put("'merge', headers => '{\"h\": 1}'")),
+            (1, put("'debounce'")),
+            (1, put("'merge,reset'")),
+            (-1, put("'reset'")),
+            (3, put("'replace,reset'")),
+            (1, "select fetchq.doc_put_many('letters', '[{\"subject\": \"failed\", \"payload\": {\"pay\": \"bob\"}}]', 'replace')".to_owned()),
+            (1, "select fetchq.doc_upsert('letters', 'failed', 0, 0, now(), '{\"pay\": \"bob\"}')".to_owned()),
+            (-1, "select fetchq.doc_upsert('letters', 'failed', 0, 0, now(), '{\"pay\": \"bob\"}')".to_owned()),
+        ] {
+            let context = format!("{call} of a document of status {status}, fetchq.direct {direct}");
+            admin.sql("begin").await;
+            admin
+                .sql(&format!("create table if not exists public.before as select * from fetchq_data.letters__docs; update fetchq_data.letters__docs set status = {status}; commit"))
+                .await;
+            b.sql(&call).await;
+            assert_eq!(admin.column(LETTERS).await, ["{\"pay\": \"bob\"}"], "{context}");
+            for queue in ["letters", "work"] {
+                a.sql(&format!("select fetchq.queue_redrive('{queue}')")).await;
+            }
+            let work = "select subject from fetchq_data.work__docs";
+            assert_eq!(admin.column(work).await, [] as [&str; 0], "{context}");
+            admin
+                .sql("delete from fetchq_data.letters__docs; insert into fetchq_data.letters__docs overriding system value select * from public.before")
+                .await;
+        }
+    }
+    // What leaves the payload as it is leaves it a dead letter.
+    b.sql(&format!(
+        "{}; {}; select fetchq.doc_push('letters', 'failed', '{{}}')",
+        put("'earliest'"),
+        put("'ignore'")
+    ))
+    .await;
+    assert_eq!(admin.column(LETTERS).await, ["work {\"pay\": \"ann\"} why"]);
+    assert_eq!(a.text("select fetchq.queue_redrive('work')").await, "1");
+    drop((admin, a, b));
+    db.remove().await;
+}
+
+/// What a document says of its origin moves with it only where the caller manages the queue to which
+/// it moves.
+#[tokio::test]
+async fn a_producer_moves_no_forged_dead_letter_into_a_queue() {
+    let (db, admin, a, b) = applications("roles_moved").await;
+    failed_document(&a).await;
+    a.sql(PRODUCER).await;
+    b.sql(
+        "select fetchq.queue_create('mine');
+         insert into fetchq_data.mine__docs (subject, status, next_iteration, payload, origin)
+         values ('forged', 1, now(), '{}', '{\"queue\": \"work\", \"subject\": \"forged\"}');
+         select fetchq.docs_move('mine', 'letters', '{\"all\": true}')",
+    )
+    .await;
+    let origins = "select concat_ws(' ', subject, origin ->> 'queue') from fetchq_data.letters__docs order by 1";
+    assert_eq!(admin.column(origins).await, ["failed work", "forged"]);
+    // The owner of both queues moves dead letters as they are.
+    a.sql("select fetchq.queue_create('archive'); select fetchq.docs_move('letters', 'archive', '{\"all\": true}'); select fetchq.docs_move('archive', 'letters', '{\"all\": true}')")
+        .await;
+    assert_eq!(admin.column(origins).await, ["failed work", "forged"]);
+    for queue in ["letters", "work"] {
+        a.sql(&format!("select fetchq.queue_redrive('{queue}')"))
+            .await;
+    }
+    let work = "select subject from fetchq_data.work__docs";
+    assert_eq!(admin.column(work).await, ["failed"]);
+    drop((admin, a, b));
+    db.remove().await;
+}
+
 /// Who may not push into the queue that documents came from brings none back, nor who may not work on
 /// the dead-letter queue.
 #[tokio::test]
@@ -229,6 +324,63 @@ async fn the_role_that_has_set_the_dead_letter_queue_needs_the_right_at_each_mov
         "42501"
     );
     assert_eq!(admin.column(vault).await, [] as [&str; 0]);
+    drop((admin, a, b));
+    db.remove().await;
+}
+
+/// A manager who has set the dead-letter queue and was revoked gets no more documents.
+#[tokio::test]
+async fn the_role_that_has_set_the_dead_letter_queue_has_to_manage_the_queue() {
+    let (db, admin, a, b) = applications("roles_revoked").await;
+    a.sql("select fetchq.queue_create('work', '{\"max_attempts\": 1}'), fetchq.queue_create('letters'); select fetchq.queue_grant('work', 'fetchq_app_b', 'manager')")
+        .await;
+    b.sql("select fetchq.queue_create('mine'); select fetchq.queue_configure('work', '{\"dead_letter\": \"mine\"}')")
+        .await;
+    let mine = "select subject from fetchq_data.mine__docs order by 1";
+    a.sql("select fetchq.doc_push('work', s) from unnest('{first,killed,rejected,expired}'::text[]) s; select fetchq.doc_pick('work', 1)")
+        .await;
+    a.sql("select fetchq.doc_kill('work', 'first')").await;
+    assert_eq!(admin.column(mine).await, ["first"]);
+    a.sql("select fetchq.queue_revoke('work', 'fetchq_app_b', 'manager'); select fetchq.doc_pick('work', 2), fetchq.doc_pick('work', 0, 1, '1 ms')")
+        .await;
+    for call in [
+        "select fetchq.doc_kill('work', 'killed')",
+        "select fetchq.doc_reject('work', 'rejected', 'why', '{}')",
+    ] {
+        let refused = a.execute(call, &[]).await.unwrap_err();
+        let refused = error_of(&refused);
+        assert_eq!(refused.code().code(), "42501", "{call}");
+        assert!(
+            refused
+                .message()
+                .contains("fetchq_app_b\", which set it, no longer manages it")
+                && refused.hint().unwrap().contains(
+                    "select fetchq.queue_configure('work', '{\"dead_letter\": \"mine\"}')"
+                ),
+            "{refused:?}"
+        );
+    }
+    // Maintenance leaves the document, and says what is to be done.
+    wait_until("maintenance says it", async || {
+        a.sql("select fetchq.mnt_run('work', 10)").await;
+        let says =
+            |n: &str| n.contains("has to be set again") && n.contains("no longer manages it");
+        a.notices().iter().any(|notice| says(notice.message()))
+    })
+    .await;
+    assert_eq!(admin.column(mine).await, ["first"]);
+    let left = "select string_agg(subject || ' ' || status, ', ' order by subject) from fetchq_data.work__docs";
+    assert_eq!(admin.text(left).await, "expired 2, killed 2, rejected 2");
+    // The owner sets another one.
+    a.sql("select fetchq.queue_configure('work', '{\"dead_letter\": \"letters\"}'); select fetchq.doc_kill('work', 'killed')")
+        .await;
+    let letters = "select subject from fetchq_data.letters__docs order by 1";
+    wait_until("the expired document has moved", async || {
+        a.sql("select fetchq.mnt_run('work', 10)").await;
+        admin.column(letters).await == ["expired", "killed"]
+    })
+    .await;
+    assert_eq!(admin.column(mine).await, ["first"]);
     drop((admin, a, b));
     db.remove().await;
 }
