@@ -15,6 +15,11 @@ PATH=$PATH:/usr/sbin
 pgbouncer=$(command -v pgbouncer) || die "there is no pgbouncer: run 'make setup'"
 
 as_pg_dir "$DIR"
+# From 1.24 on, PgBouncer keeps track of prepared statements by default. Here it does not, as in every
+# version before. Versions before 1.21 refuse the setting.
+prepared=
+version=$("$pgbouncer" --version | sed -n 's/^PgBouncer //p')
+if printf '1.21\n%s\n' "$version" | sort -CV; then prepared='max_prepared_statements = 0'; fi
 port=$(/usr/bin/python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
 echo "\"$PGUSER\" \"$PGPASSWORD\"" | as_pg_write "$DIR/users"
 as_pg_write "$DIR/pgbouncer.ini" <<INI
@@ -30,6 +35,7 @@ auth_file = $DIR/users
 pool_mode = transaction
 default_pool_size = 2
 max_client_conn = 100
+$prepared
 logfile = $DIR/log
 INI
 # PgBouncer refuses to run as root.

@@ -109,7 +109,8 @@ async fn a_worker_does_not_become_a_superuser_by_mnt_run() {
 }
 
 /// All that a queue can have, and leases of sessions that have ended and that go on. The rows of the
-/// sessions are changed, so that they look so in each transaction.
+/// sessions are changed, so that they look so in each transaction. Each lease has ended, or does not
+/// end during the test.
 async fn prepare_everything(db: &Database, admin: &Session) {
     let owner = connect_as(db, "owner").await;
     prepare(&owner, admin).await;
@@ -118,7 +119,7 @@ async fn prepare_everything(db: &Database, admin: &Session) {
             "select fetchq.queue_configure('q', '{\"history\": {\"completed\": \"1 day\", \"killed\": \"1 day\", \"dropped\": \"1 day\"}, \"max_active\": 50, \"rate\": {\"picks\": 50, \"per\": \"1 day\"}, \"ordered\": true, \"dead_letter\": \"other\"}');
              select fetchq.doc_put('q', s, '{}', ordering_key => 'k' || s) from unnest(array['ended', 'kept', 'free', 'freer']) s;
              set fetchq.worker = 'ended'; select fetchq.doc_lease('q', 1, binding => 'return');
-             set fetchq.worker = 'kept'; select fetchq.doc_lease('q', 1, '5 s', binding => 'keep')",
+             set fetchq.worker = 'kept'; select fetchq.doc_lease('q', 1, '1 ms', binding => 'keep')",
         )
         .await;
     grant(&owner, "q").await;
