@@ -198,7 +198,7 @@ pub enum Error {
     },
     #[error("{0}() must be called by a trigger that fetchq has created")]
     BadTrigger(String),
-    #[error("only a superuser or the owner of the extension can destroy fetchq")]
+    #[error("only a superuser or the owner of the extension can do this")]
     NotOwner,
     #[error("only a script of the extension can do this, while the server runs it")]
     NoUpdate,

@@ -180,6 +180,20 @@ password_asked() {
   out=$(PASSWORD=wrong sql -c 'select 1' 2>&1) && { echo "FAILED: a wrong password was accepted"; return 1; }
   [[ $out == *'password authentication failed'* ]] || { echo "FAILED: $out"; return 1; }
 }
+# data_owner — the queues belong to a role that can neither log in nor do what a superuser does, also after the
+# script of the image has run again, and in another database.
+data_owner() {
+  local script=/docker-entrypoint-initdb.d/10-fetchq.sql database
+  local owners="select string_agg(distinct format('%s,%s,%s', r.rolname, r.rolcanlogin, r.rolsuper), ' ') from pg_roles r
+    where r.oid in (select nspowner from pg_namespace where nspname = 'fetchq_data' union
+                    select relowner from pg_class where relnamespace = 'fetchq_data'::regnamespace)"
+  is "the data owner" fetchq_data_owner,f,f "$(sql -c "$owners")" && sql -c 'create database other' || return
+  for database in "$DATABASE" other; do
+    "$DOCKER" exec "$NAME" psql -Xq -v ON_ERROR_STOP=1 -U "$USER_NAME" -d "$database" -o /dev/null -f "$script" &&
+      is "the data owner of $database" fetchq_data_owner,f,f "$(DATABASE=$database sql -c "$owners")" || return
+  done
+  sql -c 'drop database other with (force)'
+}
 push_and_lease() {
   sql -c "select fetchq.queue_create('mail')" >/dev/null &&
     sql -c "select fetchq.doc_put('mail', 'kept', '{\"to\": \"ann\"}')" >/dev/null &&
@@ -270,7 +284,7 @@ end_work() {
 # -------------------------------------------------- users, databases, read-only --
 other_database() {
   local USER_NAME=ann DATABASE=shop
-  serve database database -e POSTGRES_USER=ann -e POSTGRES_DB=shop && healthy && works &&
+  serve database database -e POSTGRES_USER=ann -e POSTGRES_DB=shop && healthy && works && data_owner &&
     is "databases that have fetchq" '' "$(DATABASE=postgres sql -c "select 1 from pg_extension where extname = 'fetchq'")" && gone
 }
 read_only() {
@@ -407,6 +421,7 @@ one "the image for CloudNativePG has the files where it looks for them" cnpg_lay
 one "a container without a password does not start" no_password
 one "a container turns healthy" fresh
 one "fetchq is in a new volume" works
+one "the queues belong to a role without login" data_owner
 one "a wrong password is refused" password_asked
 one "documents are pushed and leased over TCP" push_and_lease
 one "a planned document becomes pending" planned

@@ -21,11 +21,12 @@ use crate::store::rights::Right;
 
 /// Pushes a document. With `fetchq.strict` it fails with `HiddenDocument` when a trigger of the user
 /// suppresses the document.
-fn push(queue: &Queue, doc: &NewDoc) -> Result<i32> {
-    match settings::strict() {
+fn push(queue: &QueueName, doc: &NewDoc) -> Result<Reply> {
+    let pushed = Queue::with(queue, Right::Push, |queue| match settings::strict() {
         true => store::push_or_find(queue, doc),
         false => Ok(store::push(queue, doc)),
-    }
+    });
+    lenient(pushed, 0).map(Reply::int)
 }
 
 /// `doc_push(queue, subject, payload, next_iteration) → queued_docs`: adds a document of
@@ -37,18 +38,9 @@ fn push(queue: &Queue, doc: &NewDoc) -> Result<i32> {
 fn doc_push(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
         let queue = queue_name(call, 0)?;
-        let doc = NewDoc {
-            subject: subject(call, 1)?,
-            version: 0,
-            priority: 0,
-            payload: payload(call, 2)?,
-            next_iteration: call.timestamp(3, "next_iteration")?,
-            ordering_key: None,
-            max_attempts: None,
-            headers: None,
-        };
-        let pushed = Queue::with(&queue, Right::Push, |queue| push(queue, &doc));
-        lenient(pushed, 0).map(Reply::int)
+        let (subject, payload) = (subject(call, 1)?, payload(call, 2)?);
+        let next_iteration = call.timestamp(3, "next_iteration")?;
+        push(&queue, &NewDoc::new(subject, payload, next_iteration))
     })
 }
 
@@ -58,23 +50,19 @@ fn doc_push(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
 fn doc_push_full(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
         let queue = queue_name(call, 0)?;
-        let doc = read_document(call)?;
-        let pushed = Queue::with(&queue, Right::Push, |queue| push(queue, &doc));
-        lenient(pushed, 0).map(Reply::int)
+        push(&queue, &read_document(call)?)
     })
 }
 
 /// The document of the forms with six arguments, of `doc_push` and `doc_upsert`.
 pub fn read_document(call: &Call) -> Result<NewDoc<'_>> {
+    let subject = subject(call, 1)?;
+    let (version, priority) = (call.int(2, "version")?, call.int(3, "priority")?);
+    let next_iteration = call.timestamp(4, "next_iteration")?;
     Ok(NewDoc {
-        subject: subject(call, 1)?,
-        version: call.int(2, "version")?,
-        priority: call.int(3, "priority")?,
-        next_iteration: call.timestamp(4, "next_iteration")?,
-        payload: payload(call, 5)?,
-        ordering_key: None,
-        max_attempts: None,
-        headers: None,
+        version,
+        priority,
+        ..NewDoc::new(subject, payload(call, 5)?, next_iteration)
     })
 }
 
@@ -142,18 +130,12 @@ fn doc_push_untyped(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
             let next_iteration = time::parse_timestamp(call.text(2, "next_iteration")?);
             return push_list(&queue, version, next_iteration, last);
         }
-        let doc = NewDoc {
-            subject: subject(call, 1)?,
-            version: 0,
-            priority: 0,
-            payload: undouble_payload(Jsonb::parse(call.text(2, "payload")?)),
-            next_iteration: time::parse_timestamp(last),
-            ordering_key: None,
-            max_attempts: None,
-            headers: None,
-        };
-        let pushed = Queue::with(&queue, Right::Push, |queue| push(queue, &doc));
-        lenient(pushed, 0).map(Reply::int)
+        let subject = subject(call, 1)?;
+        let payload = undouble_payload(Jsonb::parse(call.text(2, "payload")?));
+        push(
+            &queue,
+            &NewDoc::new(subject, payload, time::parse_timestamp(last)),
+        )
     })
 }
 

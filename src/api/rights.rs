@@ -8,7 +8,7 @@ use crate::error::{Error, Result};
 use crate::pg::acl;
 use crate::pg::call::{Call, Reply};
 use crate::store::rights::{self, Right};
-use crate::store::{grants, queue};
+use crate::store::{data_owner, grants, queue};
 
 /// `queue_grant(queue, role, kind) → was_granted`: makes a role a reader, producer, worker or
 /// manager of a queue; false when it was one before.
@@ -41,7 +41,7 @@ fn data_owner_set(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
         let role = call.text(0, "role")?;
         match acl::owns_extension() {
-            true => grants::set_data_owner(role).map(Reply::bool),
+            true => data_owner::set(role).map(Reply::bool),
             false => Err(Error::NotOwner),
         }
     })

@@ -80,7 +80,6 @@ pub unsafe fn is_as_created(table: pg_sys::Relation, indexes: &Indexes) -> bool 
         let desc = (*table).rd_att;
         if class.relkind != pg_sys::RELKIND_RELATION as std::ffi::c_char
             || class.relam != pg_sys::HEAP_TABLE_AM_OID
-            || class.relrowsecurity
             || class.relispartition
             || class.relhassubclass
             || ((*desc).natts as usize) < COLUMNS

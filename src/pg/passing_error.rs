@@ -30,6 +30,7 @@ unsafe extern "C-unwind" {
     fn errdetail_log(format: *const c_char, ...) -> c_int;
     fn errhint(format: *const c_char, ...) -> c_int;
     fn errcontext_msg(format: *const c_char, ...) -> c_int;
+    fn InLocalUserIdChange() -> bool;
     fn err_generic_string(field: c_int, text: *const c_char) -> c_int;
     fn internalerrposition(position: c_int) -> c_int;
     fn internalerrquery(query: *const c_char) -> c_int;
@@ -168,6 +169,26 @@ static mut COMPLETE: pg_sys::ErrorContextCallback = pg_sys::ErrorContextCallback
     arg: std::ptr::null_mut(),
 };
 
+/// What to do when a right is missing while fetchq acts as another role than the caller, which the
+/// message of the server does not name.
+const HINT_DENIED: &CStr = c"fetchq acts as the owner of schema fetchq_data here. The row \"data owner\" of fetchq.status() says what that role lacks. What a trigger of yours uses has to be granted to that role.";
+
+/// What to do when a function of a trigger does not find a name.
+const HINT_SEARCH_PATH: &CStr = c"fetchq runs the function of a trigger with search_path = pg_catalog, pg_temp. Name schemas in full, or set search_path on the function.";
+
+impl Raised {
+    /// The hint where the ERROR may come of the role as which fetchq acts, or of its search path.
+    fn hint_of_role(&self) -> Option<&'static CStr> {
+        let is = |code| self.code == code as c_int;
+        if is(PgSqlErrorCode::ERRCODE_INSUFFICIENT_PRIVILEGE) {
+            return self.hint.is_none().then_some(HINT_DENIED);
+        }
+        let is_name = is(PgSqlErrorCode::ERRCODE_UNDEFINED_TABLE)
+            || is(PgSqlErrorCode::ERRCODE_UNDEFINED_FUNCTION);
+        (is_name && self.context.is_some()).then_some(HINT_SEARCH_PATH)
+    }
+}
+
 /// Keeps a copy of each ERROR in the `Option<Raised>` to which `slot` points.
 unsafe extern "C-unwind" fn remember(slot: *mut c_void) {
     // SAFETY: `keep` has put the address of its variable here, and removes it from the stack
@@ -176,6 +197,10 @@ unsafe extern "C-unwind" fn remember(slot: *mut c_void) {
         memory::free_for_error();
         if let Some(mut raised) = Raised::current() {
             raised.remove_own_statement();
+            if let Some(hint) = raised.hint_of_role().filter(|_| InLocalUserIdChange()) {
+                errhint(c"%s".as_ptr(), hint.as_ptr());
+                raised.hint = Some(hint.to_owned());
+            }
             *(slot as *mut Option<Raised>) = Some(raised);
         }
     }

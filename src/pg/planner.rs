@@ -113,33 +113,40 @@ fn begin_setting(name: &CStr, value: &CStr) -> i32 {
 }
 
 /// Gives the settings of a level the values that they had before.
-pub(super) fn end_settings(level: i32) {
+fn end_settings(level: i32) {
     // SAFETY: The level was begun by `begin_setting`.
     unsafe { pg_sys::AtEOXact_GUC(true, level) };
 }
 
-/// Runs `work` with only the system catalogs in the search path.
-///
-/// Statements then find no objects of users, and the server writes out expressions with
-/// qualified names.
-pub fn with_plain_search_path<R>(work: impl FnOnce() -> R) -> R {
-    let level = begin_plain_search_path();
-    let result = work();
-    level.into_iter().for_each(end_settings);
-    result
-}
-
 const PLAIN_SEARCH_PATH: &CStr = c"pg_catalog, pg_temp";
 
-/// Sets the search path of [`with_plain_search_path`] until [`end_settings`]; None where it is set
-/// already.
-pub(super) fn begin_plain_search_path() -> Option<i32> {
-    // SAFETY: This is a plain variable of this backend, a C string or NULL.
-    let is_set = unsafe {
-        let path = pg_sys::namespace_search_path;
-        !path.is_null() && CStr::from_ptr(path) == PLAIN_SEARCH_PATH
-    };
-    (!is_set).then(|| begin_setting(c"search_path", PLAIN_SEARCH_PATH))
+/// Only the system catalogs are in the search path while this lives. Statements then find no objects of
+/// users, and the server writes out expressions with qualified names.
+pub struct PlainSearchPath {
+    /// The level of the setting. None where the path was this one before.
+    level: Option<i32>,
+}
+
+impl PlainSearchPath {
+    /// Sets the search path.
+    pub fn begin() -> Self {
+        // SAFETY: This is a plain variable of this backend, a C string or NULL.
+        let is_set = unsafe {
+            let path = pg_sys::namespace_search_path;
+            !path.is_null() && CStr::from_ptr(path) == PLAIN_SEARCH_PATH
+        };
+        let level = (!is_set).then(|| begin_setting(c"search_path", PLAIN_SEARCH_PATH));
+        Self { level }
+    }
+}
+
+impl Drop for PlainSearchPath {
+    fn drop(&mut self) {
+        // After an ERROR the end of the (sub)transaction restores the settings.
+        if let Some(level) = self.level.filter(|_| !std::thread::panicking()) {
+            end_settings(level);
+        }
+    }
 }
 
 /// Runs `work`, whose statements are planned to read by an index in its order: the statistics of the

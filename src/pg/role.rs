@@ -4,8 +4,9 @@ use std::ffi::CStr;
 
 use pgrx::pg_sys;
 
+use crate::pg::planner::PlainSearchPath;
+use crate::pg::relation;
 use crate::pg::text::c_string;
-use crate::pg::{planner, relation};
 
 /// The library acts as the role that owns the tables of all queues while this lives. Where that is not
 /// the role of the caller, only the system catalogs are in the search path.
@@ -15,8 +16,14 @@ use crate::pg::{planner, relation};
 /// (`store/rights.rs`). A name in a statement can therefore never be one of the caller's, and code
 /// that a superuser has attached to a table runs under a search_path that no caller has chosen.
 pub(super) struct ActingAsOwner {
-    saved: Option<(pg_sys::Oid, i32)>,
-    settings_level: Option<i32>,
+    saved: Option<Saved>,
+}
+
+/// What the end of [`ActingAsOwner`] restores: the search path after the role.
+struct Saved {
+    role: pg_sys::Oid,
+    context: i32,
+    _search_path: PlainSearchPath,
 }
 
 impl ActingAsOwner {
@@ -30,38 +37,32 @@ impl ActingAsOwner {
     }
 
     fn begin_as(owner: Option<pg_sys::Oid>) -> Self {
-        let Some(owner) = owner.filter(|owner| *owner != current()) else {
-            return Self {
-                saved: None,
-                settings_level: None,
-            };
-        };
-        let settings_level = planner::begin_plain_search_path();
-        // SAFETY: This reads and sets variables of this process. `drop` restores them, and so does
-        // the end of the (sub)transaction after an ERROR.
-        let saved = unsafe {
+        let owner = owner.filter(|owner| *owner != current());
+        let saved = owner.map(|owner| {
+            let _search_path = PlainSearchPath::begin();
             let (mut role, mut context) = (pg_sys::InvalidOid, 0);
-            pg_sys::GetUserIdAndSecContext(&mut role, &mut context);
-            let local = pg_sys::SECURITY_LOCAL_USERID_CHANGE as i32;
-            pg_sys::SetUserIdAndSecContext(owner, context | local);
-            (role, context)
-        };
-        Self {
-            saved: Some(saved),
-            settings_level,
-        }
+            // SAFETY: This reads and sets variables of this process. `drop` restores them, and so does
+            // the end of the (sub)transaction after an ERROR.
+            unsafe {
+                pg_sys::GetUserIdAndSecContext(&mut role, &mut context);
+                let local = pg_sys::SECURITY_LOCAL_USERID_CHANGE as i32;
+                pg_sys::SetUserIdAndSecContext(owner, context | local);
+            }
+            Saved {
+                role,
+                context,
+                _search_path,
+            }
+        });
+        Self { saved }
     }
 }
 
 impl Drop for ActingAsOwner {
     fn drop(&mut self) {
-        if let Some((role, context)) = self.saved {
+        if let Some(saved) = &self.saved {
             // SAFETY: These are the values from before.
-            unsafe { pg_sys::SetUserIdAndSecContext(role, context) };
-        }
-        // After an ERROR the end of the (sub)transaction restores the settings.
-        if let Some(level) = self.settings_level.filter(|_| !std::thread::panicking()) {
-            planner::end_settings(level);
+            unsafe { pg_sys::SetUserIdAndSecContext(saved.role, saved.context) };
         }
     }
 }

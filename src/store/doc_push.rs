@@ -32,7 +32,21 @@ pub struct NewDoc<'a> {
     pub headers: Option<Jsonb>,
 }
 
-impl NewDoc<'_> {
+impl<'a> NewDoc<'a> {
+    /// A document of version 0 and priority 0, without options.
+    pub fn new(subject: &'a str, payload: Jsonb, next_iteration: i64) -> Self {
+        Self {
+            subject,
+            version: 0,
+            priority: 0,
+            next_iteration,
+            payload,
+            ordering_key: None,
+            max_attempts: None,
+            headers: None,
+        }
+    }
+
     /// The status that the document gets: pending if it is due at the time of the
     /// transaction, else planned.
     pub(super) fn status(&self) -> Status {

@@ -14,8 +14,8 @@ use crate::pg::time;
 use crate::pg::value::Arg;
 use crate::store::bookkeeping::{document_locked, documents_ready, subjects_settled};
 use crate::store::doc_selection::{
-    BulkRequest, Groups, Selected, Selection, group, group_returned, record_events,
-    serialize_bulk_actions, sorted_subjects, total,
+    BulkRequest, Selected, Selection, group, group_returned, record_events, serialize_bulk_actions,
+    sorted_subjects, total,
 };
 use crate::store::history::{self, Outcome};
 use crate::store::history_worker::By;
@@ -80,9 +80,24 @@ fn note_settled(queue: &Queue, selected: &[Selected], rows: &Rows) {
     subjects_settled(queue, settled.map(|doc| doc.subject.as_str()));
 }
 
-/// Counts the documents that an action would apply to, at most as many as the request allows.
-fn preview(queue: &Queue, request: &BulkRequest, selection: &Selection) -> Result<i32> {
-    spi::connect(|spi| request.count(spi, queue, selection, Some(request.limit)))
+/// Locks the documents of a selection, at most as many as the request allows, and runs `action` on
+/// them, which returns how many it has changed. A dry run counts them.
+fn act(
+    queue: &Queue,
+    request: &BulkRequest,
+    selection: &Selection,
+    action: impl FnOnce(&Spi, &[Selected]) -> i32,
+) -> Result<i32> {
+    spi::connect(|spi| {
+        if request.dry_run {
+            return request.count(spi, queue, selection, Some(request.limit));
+        }
+        let selected = request.lock(spi, queue, selection, request.limit)?;
+        Ok(match selected.is_empty() {
+            true => 0,
+            false => action(spi, &selected),
+        })
+    })
 }
 
 /// Makes documents due now: planned ones, killed ones, pending ones that wait for their time,
@@ -99,17 +114,18 @@ pub fn retry(queue: &Queue, request: &BulkRequest) -> Result<i32> {
         args: &[],
         other: None,
     };
-    if request.dry_run {
-        return preview(queue, request, &selection);
-    }
-    let groups = change(queue, request, &selection, &RETRY, &[], |from| match from {
-        Planned => Some(Event::MakePending),
-        from => Event::revive(from, Pending),
-    })?;
-    for ((_, version), n) in &groups {
-        documents_ready(queue, *version, Pending, *n);
-    }
-    Ok(total(&groups))
+    act(queue, request, &selection, |spi, selected| {
+        let rows = queue.run(spi, &RETRY, &[sorted_subjects(selected)]);
+        let groups = group_returned(selected, &rows);
+        record_events(queue, &groups, |from| match from {
+            Planned => Some(Event::MakePending),
+            from => Event::revive(from, Pending),
+        });
+        for ((_, version), n) in &groups {
+            documents_ready(queue, *version, Pending, *n);
+        }
+        total(&groups)
+    })
 }
 
 /// Kills planned and pending documents, and active ones where the filter names that status: their
@@ -122,23 +138,16 @@ pub fn kill(queue: &Queue, request: &BulkRequest) -> Result<i32> {
         args: &[],
         other: None,
     };
-    if request.dry_run {
-        return preview(queue, request, &selection);
-    }
-    spi::connect(|spi| {
-        let selected = request.lock(spi, queue, &selection, request.limit)?;
-        if selected.is_empty() {
-            return Ok(0);
-        }
-        let rows = queue.run(spi, &KILL, &[sorted_subjects(&selected)]);
-        let groups = group_returned(&selected, &rows);
+    act(queue, request, &selection, |spi, selected| {
+        let rows = queue.run(spi, &KILL, &[sorted_subjects(selected)]);
+        let groups = group_returned(selected, &rows);
         record_events(queue, &groups, Event::cancel);
-        note_settled(queue, &selected, &rows);
+        note_settled(queue, selected, &rows);
         // Active ones stay in the table, so that their workers get an error that says so.
-        let not_active = selected.into_iter().filter(|doc| doc.status != Active);
-        let not_active: Vec<String> = not_active.map(|doc| doc.subject).collect();
+        let not_active = selected.iter().filter(|doc| doc.status != Active);
+        let not_active: Vec<String> = not_active.map(|doc| doc.subject.clone()).collect();
         history::cancelled(spi, queue, &not_active);
-        Ok(total(&groups))
+        total(&groups)
     })
 }
 
@@ -152,20 +161,13 @@ pub fn drop(queue: &Queue, request: &BulkRequest) -> Result<i32> {
         args: &[],
         other: None,
     };
-    if request.dry_run {
-        return preview(queue, request, &selection);
-    }
-    spi::connect(|spi| {
-        let selected = request.lock(spi, queue, &selection, request.limit)?;
-        if selected.is_empty() {
-            return Ok(0);
-        }
+    act(queue, request, &selection, |spi, selected| {
         let subjects: Vec<String> = selected.iter().map(|doc| doc.subject.clone()).collect();
         let removed = history::archive(spi, queue, &subjects, Outcome::Dropped, By::Session);
-        let groups = group_returned(&selected, &removed);
+        let groups = group_returned(selected, &removed);
         record_events(queue, &groups, |from| Some(Event::remove(from)));
-        note_settled(queue, &selected, &removed);
-        Ok(total(&groups))
+        note_settled(queue, selected, &removed);
+        total(&groups)
     })
 }
 
@@ -179,13 +181,10 @@ pub fn set_priority(queue: &Queue, priority: i32, request: &BulkRequest) -> Resu
         args: &priority,
         other: None,
     };
-    if request.dry_run {
-        return preview(queue, request, &selection);
-    }
-    let groups = change(queue, request, &selection, &SET_PRIORITY, &priority, |_| {
-        None
-    })?;
-    Ok(total(&groups))
+    act(queue, request, &selection, |spi, selected| {
+        let args = [sorted_subjects(selected), priority[0]];
+        queue.run(spi, &SET_PRIORITY, &args).affected()
+    })
 }
 
 /// Gives planned and pending documents another time, in microseconds since 2000. Returns how many were
@@ -198,20 +197,13 @@ pub fn set_due(queue: &Queue, next_iteration: i64, request: &BulkRequest) -> Res
         args: &time,
         other: None,
     };
-    if request.dry_run {
-        return preview(queue, request, &selection);
-    }
-    spi::connect(|spi| {
-        let selected = request.lock(spi, queue, &selection, request.limit)?;
-        Ok(set_due_of(spi, queue, &selected, next_iteration))
+    act(queue, request, &selection, |spi, selected| {
+        set_due_of(spi, queue, selected, next_iteration)
     })
 }
 
 /// Gives documents that are locked another time. Returns how many were changed.
 fn set_due_of(spi: &Spi, queue: &Queue, selected: &[Selected], next_iteration: i64) -> i32 {
-    if selected.is_empty() {
-        return 0;
-    }
     let to = Status::planned_or_pending(next_iteration <= time::now());
     let args = [
         sorted_subjects(selected),
@@ -300,30 +292,6 @@ fn lock_waiting(spi: &Spi, queue: &Queue, subject: &str) -> Result<Waiting> {
             found,
         }),
     }
-}
-
-/// Locks the documents of a selection and changes them. `args`: the further parameters of the
-/// statement, after the subjects. `event`: what the counters record for a status. Returns how
-/// many documents there were of each status and version.
-fn change(
-    queue: &Queue,
-    request: &BulkRequest,
-    selection: &Selection,
-    statement: &'static Statement,
-    args: &[Arg],
-    event: impl Fn(Status) -> Option<Event>,
-) -> Result<Groups> {
-    spi::connect(|spi| {
-        let selected = request.lock(spi, queue, selection, request.limit)?;
-        if selected.is_empty() {
-            return Ok(Groups::new());
-        }
-        let mut all_args = vec![sorted_subjects(&selected)];
-        all_args.extend(args);
-        let groups = group_returned(&selected, &queue.run(spi, statement, &all_args));
-        record_events(queue, &groups, event);
-        Ok(groups)
-    })
 }
 
 const IS_NEW_IN_TARGET: &str = "and not exists (

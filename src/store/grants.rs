@@ -390,63 +390,6 @@ pub(super) fn grant_history(spi: &Spi, name: &QueueName) {
     run_each(spi, &statements);
 }
 
-// What the owner of the tables needs beside them: the registry, and the start and the state of the
-// sessions that have bound leases. $1: the role. It owns the tables last, so that the statements before
-// are those of the present owner.
-const GIVE: &str = "select pg_catalog.format(s, $1) from pg_catalog.unnest(array[
-        'grant usage on schema fetchq to %1$I',
-        'grant select, insert, update, delete, truncate on all tables in schema fetchq to %1$I',
-        'grant pg_read_all_stats to %1$I',
-        'alter schema fetchq_data owner to %1$I']) s
-    union all
-    select pg_catalog.format('alter table %s owner to %I', c.oid::pg_catalog.regclass, $1) from pg_catalog.pg_class c
-    where c.relnamespace {=} 'fetchq_data'::pg_catalog.regnamespace and c.relkind {=} 'r'
-        and c.relowner {<>} (select oid from pg_catalog.pg_roles where rolname {=} $1)";
-
-// What a role no longer needs that owned the tables. $1: the role.
-const TAKE: &str = "select pg_catalog.format(s, $1) from pg_catalog.unnest(array[
-        'revoke all on all tables in schema fetchq from %1$I',
-        'revoke usage on schema fetchq from %1$I',
-        'revoke pg_read_all_stats from %1$I']) s";
-
-const HAS_ALL: &str =
-    "select from pg_catalog.pg_namespace n join pg_catalog.pg_roles r on r.oid {=} n.nspowner
-    where n.nspname {=} 'fetchq_data' and r.rolname {=} $1
-        and not exists (
-            select from pg_catalog.pg_class c
-            where c.relnamespace {=} n.oid and c.relkind {=} 'r' and c.relowner {<>} r.oid)";
-
-/// Gives the schema of the queues and all tables in it to a role, with what that role needs to run the
-/// statements of fetchq. Returns false when all of it was that role's before.
-///
-/// Fails with `Error::UnknownRole`.
-pub fn set_data_owner(role: &str) -> Result<bool> {
-    let args = [Arg::from(role)];
-    spi::connect(|spi| {
-        check_role(spi, role)?;
-        if spi.once(HAS_ALL, &args).affected() > 0 {
-            return Ok(false);
-        }
-        let before = role::data_owner().filter(|owner| Some(*owner) != role::extension_owner());
-        let give = spi.once(GIVE, &args);
-        run_each_as_caller(spi, &give);
-        if let Some(before) = before.map(role::name).filter(|before| before != role) {
-            let take = spi.once(TAKE, &[Arg::from(before.as_str())]);
-            run_each_as_caller(spi, &take);
-        }
-        Ok(true)
-    })
-}
-
-/// As [`run_each`], with the rights of the caller.
-fn run_each_as_caller(spi: &Spi, statements: &Rows) {
-    for row in 0..statements.len() {
-        if let Some(sql) = statements.get::<String>(row, 1) {
-            spi.once_as_caller(&sql, &[]);
-        }
-    }
-}
-
 /// Returns whether the caller may pack the counters of all queues.
 pub fn may_pack() -> bool {
     may_call("fetchq.metric_log_pack()")

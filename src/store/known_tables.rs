@@ -11,8 +11,9 @@ use pgrx::pg_sys::Oid;
 
 use crate::pg::index_look::ReadLock;
 use crate::pg::invalidation::{self, Invalidated, Reader};
+use crate::pg::planner::PlainSearchPath;
 use crate::pg::value::Arg;
-use crate::pg::{planner, relation, spi};
+use crate::pg::{relation, spi};
 use crate::ready::floors;
 use crate::store::plans::run_latest;
 use crate::store::statement::Statement;
@@ -184,13 +185,12 @@ fn is_ours(stored: &str, is_due: bool, table: Oid, index: Oid) -> Option<bool> {
     }
     // The server locks the table whose predicates it writes out.
     let lock = ReadLock::try_take(table)?;
-    let is_ours = planner::with_plain_search_path(|| {
-        spi::connect(|spi| {
-            let args = [Arg::oid(index), Arg::from(is_due)];
-            run_latest(spi, &HAS_PREDICATE, &args).get(0, 1) == Some(true)
-        })
+    let search_path = PlainSearchPath::begin();
+    let is_ours = spi::connect(|spi| {
+        let args = [Arg::oid(index), Arg::from(is_due)];
+        run_latest(spi, &HAS_PREDICATE, &args).get(0, 1) == Some(true)
     });
-    drop(lock);
+    drop((search_path, lock));
     if is_ours {
         PREDICATES.with(|known| {
             let known = &mut *known.borrow_mut();

@@ -20,6 +20,7 @@ pub mod cap;
 pub mod counter_log;
 pub mod counter_segments;
 mod counter_tail;
+pub mod data_owner;
 pub mod dead_letters;
 pub mod deferred_triggers;
 pub mod doc_append_many;

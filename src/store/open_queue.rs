@@ -54,7 +54,7 @@ pub struct Queue {
     /// None of them was altered since their columns were compared.
     has_shape: Cell<bool>,
     floors: FloorObjects,
-    /// Nothing of the user's runs when fetchq writes a row, so that what fetchq writes is
+    /// Nothing of a superuser's changes or refuses a row that fetchq writes, so that what fetchq writes is
     /// what is stored.
     is_plain: bool,
     /// Status changes of documents are announced: `queue_enable_notify`.
@@ -316,7 +316,7 @@ impl Queue {
         self.is_plain && (!self.notifies || announce::is_collecting())
     }
 
-    /// Returns whether a trigger or a policy of the user's may keep a document from being added.
+    /// Returns whether a trigger or a forced policy may keep a document from being added.
     pub fn may_suppress(&self) -> bool {
         !self.is_plain
     }

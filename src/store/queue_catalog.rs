@@ -24,7 +24,7 @@ pub struct QueueInfo {
     pub key_index: Option<Oid>,
     /// The sequence of the identity column `seq`.
     pub sequence: Option<Oid>,
-    /// Nothing of the user's runs when fetchq writes a row.
+    /// Nothing of a superuser's changes or refuses a row that fetchq writes.
     pub is_plain: bool,
     /// The table has triggers of the notifications.
     pub notifies: bool,
@@ -86,8 +86,9 @@ static QUEUE: Statement = Statement::new(
              and pg_catalog.pg_get_expr(i.indpred, i.indrelid)
                  {=} '((status = ANY (ARRAY[{planned}, {active}])) AND (lock_upgrade IS NULL))') as due_index,
 
-        -- Nothing of the user's runs when a row is written: no trigger, check, rule, policy,
-        -- or index with an expression or a predicate, and the defaults are as they were made.
+        -- Nothing of a superuser's changes or refuses a row that is written: no trigger, check, rule or
+        -- forced policy, and the defaults are as they were made. Other policies do not restrict the
+        -- owner of the table.
         not exists (
             select from pg_catalog.pg_trigger t
             where t.tgrelid {=} $2
@@ -100,13 +101,7 @@ static QUEUE: Statement = Statement::new(
             select from pg_catalog.pg_constraint k
             where k.conrelid {=} $2 and k.contype {=} 'c')
         and not exists (select from pg_catalog.pg_rewrite r where r.ev_class {=} $2)
-        and not exists (select from pg_catalog.pg_policy p where p.polrelid {=} $2)
-        and not exists (
-            select from pg_catalog.pg_index i
-            join pg_catalog.pg_class x on x.oid {=} i.indexrelid
-            where i.indrelid {=} $2
-                and (i.indexprs is not null
-                    or (i.indpred is not null and x.relname {<>} $3 and x.relname {<>} $4)))
+        and not (c.relrowsecurity and c.relforcerowsecurity)
         and (select pg_catalog.string_agg(pg_catalog.pg_get_expr(d.adbin, d.adrelid), ',' order by d.adnum)
              from pg_catalog.pg_attrdef d where d.adrelid {=} $2)
             {=} '0,0,0,0,0,now(),now()' as is_plain,

@@ -12,6 +12,7 @@ use crate::ready::floors::{self, Stats};
 use crate::ready::key::{Index, Key};
 use crate::settings;
 use crate::signals::board;
+use crate::store::data_owner;
 use crate::store::lateness::{self, Report};
 use crate::store::queue_places;
 use crate::store::statement::render_shared;
@@ -414,9 +415,11 @@ fn collect(now: i64) -> ServerState {
 }
 
 /// Adds the rows of `fetchq.status()` to a result, as of now. `version` is that of the
-/// library.
+/// library. The data owner is the only row where it may not read the tables that the others come from.
 pub fn report(version: &str, out: &mut RowSink) {
-    write_rows(version, &collect(time::clock()), out);
+    if data_owner::report(out) {
+        write_rows(version, &collect(time::clock()), out);
+    }
 }
 
 /// Adds the only row of `fetchq.status()` where the library does not fit the catalog, as this error

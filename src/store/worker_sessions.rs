@@ -389,8 +389,6 @@ pub fn release_all(worker: &str) -> Result<Option<i32>> {
     }
     let mut released = 0;
     for name in queues {
-        // The caller has not named the queue, so what its owner has attached to it gains no
-        // rights of the caller.
         match Queue::open(&name) {
             Ok(queue) => released += release(&queue, worker),
             // The queue was dropped after its name was read.

@@ -1,7 +1,8 @@
 //! A dump that is restored into an empty database continues where the original was.
 
 use fetchq_client_tests::{
-    Database, Server, Session, counters_are_exact, metrics, run, run_with_input, wait_until,
+    Database, Server, Session, counters_are_exact, error_of, metrics, run, run_with_input,
+    state_of, wait_until,
 };
 
 /// Fills the database: documents in every state, logs, snapshots, settings, and counters that
@@ -344,15 +345,190 @@ async fn plain() {
 
 #[tokio::test]
 async fn custom_format() {
-    let file = std::path::Path::new(&std::env::var("FETCHQ_STATE_DIR").expect("FETCHQ_STATE_DIR"))
-        .join("client.dump");
-    dump_and_restore("custom_dump", |from, to| {
-        run(from.client("pg_dump").args(["-Fc", "-f"]).arg(&file));
-        run(to
-            .client("pg_restore")
-            .args(["--exit-on-error", "-d", &to.name])
-            .arg(&file));
-    })
-    .await;
+    dump_and_restore("custom_dump", |from, to| restore_custom(from, to, &[])).await;
+}
+
+/// Restores a dump in the custom format, with further options of `pg_restore`.
+fn restore_custom(from: &Database, to: &Database, options: &[&str]) {
+    let state = std::env::var("FETCHQ_STATE_DIR").expect("FETCHQ_STATE_DIR");
+    let file = std::path::Path::new(&state).join(format!("{}.dump", to.name));
+    run(from.client("pg_dump").args(["-Fc", "-f"]).arg(&file));
+    let mut restore = to.client("pg_restore");
+    run(restore
+        .args(["--exit-on-error", "-d", &to.name])
+        .args(options)
+        .arg(&file));
     let _ = std::fs::remove_file(&file);
+}
+
+const DATA_OWNER: &str =
+    "select state, detail, hint from fetchq.status() where component = 'data owner'";
+
+/// Has each role call what it may and what it may not, and undoes that.
+async fn roles_have_their_rights(session: &Session) {
+    for (role, call, expected) in [
+        ("producer", "fetchq.doc_put('kept', 'new')", ""),
+        ("producer", "fetchq.docs_list('kept')", ""),
+        ("producer", "fetchq.doc_lease('kept', 1)", "42501"),
+        ("worker", "fetchq.doc_lease('kept', 1)", ""),
+        ("worker", "fetchq.doc_complete('kept', 'd')", ""),
+        ("worker", "fetchq.queue_pause('kept')", "42501"),
+        ("worker", "fetchq.queue_pause('owned')", ""),
+        ("worker", "fetchq.doc_put('owned', 'new')", ""),
+        ("worker", "fetchq.queue_drop('owned')", "42501"),
+        (
+            "owner",
+            "fetchq.queue_grant('owned', 'fetchq_dump_producer', 'reader')",
+            "",
+        ),
+        (
+            "owner",
+            "fetchq.queue_configure('owned', '{\"max_active\": 1}')",
+            "",
+        ),
+        ("owner", "fetchq.queue_create('another')", ""),
+        ("owner", "fetchq.doc_put('kept', 'new')", "42501"),
+        ("owner", "fetchq.queue_drop('owned')", ""),
+    ] {
+        session
+            .sql(&format!("begin; set local role fetchq_dump_{role}"))
+            .await;
+        let call = format!("select * from {call}");
+        let state = match session.simple_query(&call).await {
+            Ok(_) => String::new(),
+            Err(e) => state_of(&e),
+        };
+        session.sql("rollback").await;
+        assert_eq!(state, expected, "{role}: {call}");
+    }
+}
+
+/// Dumps a database whose tables belong to a role without login, restores it with these options, and
+/// looks: what `status()` says of the data owner then, the rights of the roles, and that what it says
+/// is to be done leads to what was there before. Then the copy is used.
+async fn restored_with_data_owner(name: &str, options: &[&str], after: &str) {
+    let server = Server::of_suite();
+    let db = server.database(&format!("{name}_from")).await;
+    let session = db.connect().await;
+    session
+        .sql(
+            "do $$ begin
+                 if to_regrole('fetchq_dump_data') is null then create role fetchq_dump_data nologin; end if;
+             end $$;
+             select fetchq.data_owner_set('fetchq_dump_data')",
+        )
+        .await;
+    fill(&session).await;
+    roles_have_their_rights(&session).await;
+    let before = state(&session).await;
+    let of_roles = "select * from fetchq.queue_grants() where role like 'fetchq_dump_%' and role <> 'fetchq_dump_data'";
+    let grants = session.rows(of_roles).await;
+    let well = ["fine|fetchq_dump_data|"];
+    assert_eq!(session.rows(DATA_OWNER).await, well);
+
+    let copy = server.empty_database(&format!("{name}_to")).await;
+    restore_custom(&db, &copy, options);
+    let mut restored = copy.connect().await;
+    assert_eq!(restored.rows(DATA_OWNER).await, [after]);
+    roles_have_their_rights(&restored).await;
+    let hint = "select split_part(hint, ': ', 2) from fetchq.status() where component = 'data owner' and hint is not null";
+    for statement in restored.column(hint).await {
+        restored.sql(&statement).await;
+    }
+    assert_eq!(restored.rows(of_roles).await, grants);
+    restored
+        .sql("select fetchq.data_owner_set('fetchq_dump_data')")
+        .await;
+    assert_eq!(restored.rows(DATA_OWNER).await, well);
+    // Without owners a superuser's queues have lost the mark of their creator, who has all rights anyway.
+    if options.is_empty() {
+        for (got, expected) in state(&restored).await.iter().zip(&before) {
+            assert_eq!(got, expected);
+        }
+    }
+    roles_have_their_rights(&restored).await;
+    goes_on(&mut restored).await;
+    db.remove().await;
+    copy.remove().await;
+}
+
+#[tokio::test]
+async fn a_data_owner_is_restored_with_the_rights_of_all_roles() {
+    let after = "mixed|postgres, a superuser, but ahead__docs belongs to fetchq_dump_data, and 28 more tables to other roles|Run as a superuser: select fetchq.data_owner_set('fetchq_dump_data')";
+    restored_with_data_owner("owner_dump", &[], after).await;
+}
+
+#[tokio::test]
+async fn without_owners_all_belongs_to_the_role_that_restores() {
+    let after = "fine|postgres, a superuser|";
+    restored_with_data_owner("no_owner_dump", &["--no-owner"], after).await;
+}
+
+#[tokio::test]
+async fn what_the_data_owner_lacks_is_said_and_given_back() {
+    let db = Server::of_suite().database("data_owner").await;
+    let session = db.connect().await;
+    session
+        .sql(
+            "do $$ begin
+                 if to_regrole('fetchq_dump_data') is null then create role fetchq_dump_data nologin; end if;
+                 if to_regrole('fetchq_dump_other') is null then create role fetchq_dump_other nologin; end if;
+             end $$;
+             select fetchq.data_owner_set('fetchq_dump_data');
+             select fetchq.queue_create('q'); select fetchq.queue_create('r'); select fetchq.queue_create('s');
+             select fetchq.doc_put('q', 'a')",
+        )
+        .await;
+    let mend = "Run as a superuser: select fetchq.data_owner_set('fetchq_dump_data')";
+    for (damage, said, rows, denied) in [
+        (
+            "alter table fetchq_data.q__docs owner to fetchq_dump_other",
+            "mixed|fetchq_dump_data, but q__docs belongs to fetchq_dump_other|",
+            18,
+            "select * from fetchq.docs_list('q')",
+        ),
+        (
+            "alter schema fetchq_data owner to fetchq_dump_other",
+            "incomplete|fetchq_dump_other, which lacks USAGE on schema fetchq and ",
+            1,
+            "select fetchq.doc_put('q', 'b')",
+        ),
+        (
+            "revoke insert on fetchq.schedules from fetchq_dump_data",
+            "incomplete|fetchq_dump_data, which lacks INSERT on fetchq.schedules|",
+            1,
+            "select fetchq.schedule_create('s', 'q', '1 hour')",
+        ),
+        (
+            "revoke pg_read_all_stats from fetchq_dump_data",
+            "incomplete|fetchq_dump_data, which lacks membership in pg_read_all_stats|",
+            18,
+            "",
+        ),
+    ] {
+        session.sql(damage).await;
+        let row = session.rows(DATA_OWNER).await.pop().unwrap();
+        assert!(row.starts_with(said) && row.ends_with(mend), "{row}");
+        let all = session.rows("select component from fetchq.status()").await;
+        assert_eq!(all.len(), rows, "{damage}: {all:?}");
+        if !denied.is_empty() {
+            let error = session.simple_query(denied).await.unwrap_err();
+            let error = error_of(&error);
+            assert_eq!(error.code().code(), "42501", "{damage}");
+            let hint = error.hint().unwrap_or_default();
+            assert!(hint.contains("\"data owner\" of fetchq.status()"), "{hint}");
+        }
+        let set = "select fetchq.data_owner_set('fetchq_dump_data')";
+        assert_eq!(session.text(set).await, "t", "{damage}");
+        assert_eq!(session.text(set).await, "f", "{damage}");
+        assert_eq!(
+            session.rows(DATA_OWNER).await,
+            ["fine|fetchq_dump_data|"],
+            "{damage}"
+        );
+        if !denied.is_empty() {
+            session.sql(denied).await;
+        }
+    }
+    db.remove().await;
 }

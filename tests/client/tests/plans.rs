@@ -374,8 +374,8 @@ async fn single_documents_are_changed_directly_when_possible() {
             "drop index fetchq_data.extra",
         ),
         (
-            "alter table fetchq_data.q__docs enable row level security",
-            "alter table fetchq_data.q__docs disable row level security",
+            "alter table fetchq_data.q__docs enable row level security, force row level security",
+            "alter table fetchq_data.q__docs disable row level security, no force row level security",
         ),
         (
             "create trigger heard before update on fetchq_data.q__docs

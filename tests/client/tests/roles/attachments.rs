@@ -421,3 +421,69 @@ async fn who_may_lock_the_tables_of_a_queue() {
     }
     cast.remove().await;
 }
+
+#[tokio::test]
+async fn an_error_in_a_superusers_trigger_says_what_its_function_needs() {
+    let db = Server::of_suite().database("roles_trigger").await;
+    let admin = db.connect().await;
+    make_roles(&admin).await;
+    admin
+        .sql(
+            "do $$ begin
+                 if to_regrole('fetchq_app_tables') is null then create role fetchq_app_tables nologin; end if;
+             end $$;
+             select fetchq.data_owner_set('fetchq_app_tables');
+             select fetchq.queue_create('q'); select fetchq.queue_grant('q', 'fetchq_app_a', 'producer');
+             create schema audit; create table audit.completed (subject text);
+             create function audit.log(text) returns void language sql as '';
+             create function audit.note() returns trigger language plpgsql as $$
+                 begin return null; end $$;
+             create trigger note after insert on fetchq_data.q__docs for each row execute function audit.note()",
+        )
+        .await;
+    let app = session_of(&db, "fetchq_app_a").await;
+    for (body, state, hint) in [
+        (
+            "insert into completed values (new.subject)",
+            "42P01",
+            "set search_path on the function",
+        ),
+        (
+            "perform log(new.subject)",
+            "42883",
+            "set search_path on the function",
+        ),
+        (
+            "insert into audit.completed values (new.subject)",
+            "42501",
+            "has to be granted to that role",
+        ),
+    ] {
+        admin
+            .sql(&format!(
+                "create or replace function audit.note() returns trigger language plpgsql as $$
+                 begin {body}; return null; end $$"
+            ))
+            .await;
+        let error = app
+            .simple_query("select fetchq.doc_put('q', 'a')")
+            .await
+            .unwrap_err();
+        let error = error_of(&error);
+        assert_eq!(error.code().code(), state, "{body}");
+        assert!(
+            error.hint().unwrap_or_default().contains(hint),
+            "{body}: {error:?}"
+        );
+    }
+    admin
+        .sql("alter function audit.note() security definer set search_path = audit, pg_temp")
+        .await;
+    app.sql("select fetchq.doc_put('q', 'a')").await;
+    assert_eq!(
+        admin.column("select subject from audit.completed").await,
+        ["a"]
+    );
+    drop(app);
+    db.remove().await;
+}

@@ -127,6 +127,7 @@ async fn status_and_progress() {
     let (db, session) = with_queue(&cluster, "status").await;
     worker_comes(&session, &db.name).await;
     let well = [
+        "data owner: fine",
         "server: primary",
         "library: preloaded",
         "memory: there",
