@@ -20,6 +20,8 @@ use crate::store::jobs::{self, Job, Kind, Maintenance, Part, Wait};
 use crate::store::maintenance;
 use crate::store::metrics::SnapshotOf;
 use crate::store::open_queue::Queue;
+use crate::store::queue;
+use crate::store::rights::{self, Right};
 
 /// The result of running several jobs.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
@@ -79,19 +81,18 @@ fn run_due(duration: Interval, limit: i32, mut busy: Vec<Job>) -> Outcome {
     outcome
 }
 
-/// Runs the maintenance of the documents of several queues, as `documents::run` does, each in a
-/// subtransaction. A queue that fails is reported as a WARNING, and is missing in the result. So is one
+/// Runs the maintenance of the documents of all queues that the caller manages, as `documents::run`
+/// does, each in a subtransaction. A queue that fails is reported as a WARNING, and is missing in the result. So is one
 /// that was dropped meanwhile.
-pub fn run_documents(
-    queues: &[QueueName],
-    limit: i32,
-) -> impl Iterator<Item = (&QueueName, Ran<documents::Outcome>)> {
-    let run = move |name| match documents::run(name, limit) {
-        Err(e) if e.is_missing_queue() => None,
-        other => Some(raise(other)),
+pub fn run_documents(limit: i32) -> impl Iterator<Item = (QueueName, Ran<documents::Outcome>)> {
+    let run = move |name: &QueueName| {
+        match rights::with(name, Right::Manage, || documents::run(name, limit)) {
+            Err(e) if e.is_missing_queue() => None,
+            other => Some(raise(other)),
+        }
     };
-    queues.iter().filter_map(move |name| {
-        let outcome = memory::freed_after(|| subtransaction::attempt(|| run(name)));
+    queue::managed().into_iter().filter_map(move |name| {
+        let outcome = memory::freed_after(|| subtransaction::attempt(|| run(&name)));
         let warn = |message: &String| {
             error::warn(
                 PgSqlErrorCode::ERRCODE_WARNING,

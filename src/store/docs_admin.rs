@@ -19,8 +19,9 @@ use crate::store::doc_selection::{
 };
 use crate::store::history::{self, Outcome};
 use crate::store::history_worker::By;
-use crate::store::move_documents::{Moving, UNCHANGED, move_documents};
+use crate::store::move_documents::{AS_PUT, Columns, Moving, UNCHANGED, move_documents};
 use crate::store::open_queue::Queue;
+use crate::store::rights::{self, Right};
 use crate::store::statement::Statement;
 
 // Index of this statement and the two that follow: the primary key, once for each subject. The
@@ -333,6 +334,11 @@ const IS_KNOWN_IN_TARGET: &str = "and exists (
 
 /// Moves documents that are not active to another queue, where they keep their status. Those
 /// whose subject exists there stay, and a notice tells how many. Returns how many were moved.
+///
+/// The managers of the first queue can write anything into its documents, and a producer of the other
+/// one may only add documents there. So where the caller does not manage that, only planned and pending
+/// documents move, as if they were put, and a notice tells how many others stay.
+///
 /// Fails with `Error::BadValue` when the target is the queue itself, with `Error::NoNumbers`,
 /// and with `Error::NotRemoved`.
 pub fn move_to(queue: &Queue, target: &Queue, request: &BulkRequest) -> Result<i32> {
@@ -343,33 +349,46 @@ pub fn move_to(queue: &Queue, target: &Queue, request: &BulkRequest) -> Result<i
             rule: "another queue",
         });
     }
-    let selection = |condition| Selection {
-        statuses: request
-            .filter
-            .codes(&[Planned, Pending, Completed, Killed], &[]),
+    let (movable, staying, columns): (&[Status], &[Status], _) =
+        match rights::has_on(target.table, Right::Manage) {
+            true => (&[Planned, Pending, Completed, Killed], &[], &UNCHANGED),
+            false => (&[Planned, Pending], &[Completed, Killed], &AS_PUT),
+        };
+    let selection = |statuses, condition| Selection {
+        statuses: request.filter.codes(statuses, &[]),
         condition,
         args: &[],
         other: Some(&target.name),
     };
     spi::connect(|spi| {
-        let new = selection(IS_NEW_IN_TARGET);
+        let new = selection(movable, IS_NEW_IN_TARGET);
         let moved = if request.dry_run {
             request.count(spi, queue, &new, Some(request.limit))?
         } else {
             serialize_bulk_actions(&[queue, target]);
             let selected = request.lock(spi, queue, &new, request.limit)?;
-            move_selected(spi, queue, target, &selected)?
+            move_selected(spi, queue, target, columns, &selected)?
         };
-        if moved < request.limit {
-            let known = selection(IS_KNOWN_IN_TARGET);
-            let stay = request.count(spi, queue, &known, None)?;
+        let tell = |selection, reason| {
+            let stay = request.count(spi, queue, &selection, None)?;
             if stay > 0 {
                 notice!(
-                    "documents of queue \"{}\" that stay, because their subjects are in use in queue \"{}\": {stay}",
+                    "documents of queue \"{}\" that stay, because {reason} queue \"{}\": {stay}",
                     queue.name,
                     target.name
                 );
             }
+            Ok::<_, Error>(())
+        };
+        if moved < request.limit {
+            tell(
+                selection(movable, IS_KNOWN_IN_TARGET),
+                "their subjects are in use in",
+            )?;
+            tell(
+                selection(staying, IS_NEW_IN_TARGET),
+                "they are completed or killed and you do not manage",
+            )?;
         }
         Ok(moved)
     })
@@ -377,7 +396,13 @@ pub fn move_to(queue: &Queue, target: &Queue, request: &BulkRequest) -> Result<i
 
 /// Moves documents that are locked. Those whose subject another transaction has inserted
 /// meanwhile stay. Returns how many were moved.
-fn move_selected(spi: &Spi, queue: &Queue, target: &Queue, selected: &[Selected]) -> Result<i32> {
+fn move_selected(
+    spi: &Spi,
+    queue: &Queue,
+    target: &Queue,
+    columns: &Columns,
+    selected: &[Selected],
+) -> Result<i32> {
     if selected.is_empty() {
         return Ok(0);
     }
@@ -385,7 +410,7 @@ fn move_selected(spi: &Spi, queue: &Queue, target: &Queue, selected: &[Selected]
         .iter()
         .map(|doc| Moving::unnamed(&doc.subject))
         .collect();
-    let moved = move_documents(spi, queue, target, &UNCHANGED, &docs, &[])?;
+    let moved = move_documents(spi, queue, target, columns, &docs, &[])?;
     let subjects: HashSet<&str> = moved.subjects.iter().map(String::as_str).collect();
     let left: Vec<&Selected> = selected
         .iter()

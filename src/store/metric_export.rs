@@ -11,7 +11,7 @@ use crate::pg::row_sink::RowSink;
 use crate::pg::value::Arg;
 use crate::pg::{session, spi, time};
 use crate::ready::floors;
-use crate::store::rights::{Right, Scope};
+use crate::store::rights::{self, Right, Scope};
 use crate::store::stats::{self, QueueStats};
 use crate::store::stats_counted::{Counted, Period, try_lock};
 
@@ -133,7 +133,7 @@ struct Export<'a> {
     /// Only this family. None: all.
     only: Option<Family>,
     /// The queues on which the caller has a right.
-    scope: Scope,
+    scope: &'a Scope,
     /// When it is: microseconds since 2000.
     now: i64,
     out: &'a mut RowSink,
@@ -147,20 +147,22 @@ struct Export<'a> {
 /// Fails with `Error::RegistryBusy` when the registry is locked.
 pub fn export(only: Option<Family>, out: &mut RowSink) -> Result<()> {
     stats::lock_registry()?;
-    let mut export = Export {
-        only,
-        scope: Scope::of(Right::Any),
-        now: time::clock(),
-        out,
-        missing: Vec::new(),
-    };
-    export.queues();
-    export.workers();
-    export.schedules();
-    export.maintenance();
-    export.server();
-    export.report_missing();
-    Ok(())
+    rights::over(None, Right::Any, |scope| {
+        let mut export = Export {
+            only,
+            scope,
+            now: time::clock(),
+            out,
+            missing: Vec::new(),
+        };
+        export.queues();
+        export.workers();
+        export.schedules();
+        export.maintenance();
+        export.server();
+        export.report_missing();
+        Ok(())
+    })
 }
 
 /// The metrics that are made of the statistics of queues.
@@ -195,7 +197,7 @@ impl Export<'_> {
         if !wanted.contains(&true) {
             return;
         }
-        let all = stats::read(&self.scope, Period::Ever, self.now);
+        let all = stats::read(self.scope, Period::Ever, self.now);
         let queues: Vec<Labelled> = all.queues.iter().map(Labelled::new).collect();
         // Either the counters of all queues are known, or of none.
         let are_counted = all.queues.iter().all(|queue| queue.counted.is_some());
@@ -316,7 +318,7 @@ impl Export<'_> {
         }
         let mut samples = Samples::of(Family::Workers, self.out);
         spi::connect(|spi| {
-            let rows = spi.once(WORKERS, &self.scope.args());
+            let rows = spi.once(WORKERS, self.scope.args());
             for row in 0..rows.len() {
                 let queue: Option<String> = rows.get(row, 1);
                 let n: i64 = rows.get(row, 2).unwrap_or(0);
@@ -332,7 +334,7 @@ impl Export<'_> {
         }
         let mut samples = Samples::of(family, self.out);
         spi::connect(|spi| {
-            let rows = spi.once(SCHEDULES, &self.scope.args());
+            let rows = spi.once(SCHEDULES, self.scope.args());
             for (column, state) in (1..).zip(SCHEDULE_STATES) {
                 let n: i64 = rows.get(0, column).unwrap_or(0);
                 samples.add(&[("state", &quoted(state))], n as f64);
@@ -346,7 +348,7 @@ impl Export<'_> {
             return;
         }
         let mut services: Vec<(Task, Option<i64>, i64)> = spi::connect(|spi| {
-            let rows = spi.once(JOBS, &self.scope.args());
+            let rows = spi.once(JOBS, self.scope.args());
             let service = |row| {
                 let task: Option<String> = rows.get(row, 1);
                 Some((

@@ -40,9 +40,15 @@ impl Statement {
 /// primary key may serve a look-up by subject (docs/internals/engine.md).
 const IS_LEASED: &str = "d.status {+} 0 {=} {active} and ($2 is null or d.lease {=} $2)";
 
+/// The iterations of the document `d` and one more. A manager may have written any number, and one
+/// document must not fail all that are settled with it.
+const NEXT_ITERATIONS: &str = "(least(d.iterations, 9223372036854775806) {+} 1)";
+
 /// Replaces the markers that do not depend on a queue.
 pub(super) fn render_shared(sql: &str) -> String {
-    let mut text = sql.replace("{is_leased}", IS_LEASED);
+    let mut text = sql
+        .replace("{is_leased}", IS_LEASED)
+        .replace("{next_iterations}", NEXT_ITERATIONS);
     for status in Status::ALL {
         let code = match status {
             Status::Killed => format!("({})", status.code()),
@@ -58,7 +64,8 @@ pub(super) fn render_shared(sql: &str) -> String {
 /// `{docs}`, `{logs}`, `{metrics}` and `{history}` are the tables of the queue, `{q}` is its
 /// name within an identifier, `{planned}`, `{pending}`, `{active}`, `{completed}` and
 /// `{killed}` are the codes of the statuses, `{subject_max}` is the length of a subject in
-/// characters, and `{is_leased}` is the predicate of that name.
+/// characters, `{is_leased}` is the predicate of that name, and `{next_iterations}` are the iterations
+/// of the document and one more.
 pub fn render(sql: &str, name: &QueueName) -> String {
     render_shared(sql)
         .replace("{docs}", &name.qualified("docs"))

@@ -142,14 +142,12 @@ pub fn read(scope: &Scope, period: Period, now: i64) -> AllStats {
 /// `Error::UnknownQueue` and `Error::NoRight`.
 pub fn list(name: Option<&QueueName>, out: &mut RowSink) -> Result<()> {
     lock_registry()?;
-    let scope = match name {
-        Some(name) => {
-            rights::require_existing(name, Right::Any)?;
-            Scope::only(name)
-        }
-        None => Scope::of(Right::Any),
-    };
-    let all = read(&scope, Period::LastMinutes, time::clock());
+    if let Some(name) = name {
+        rights::require_existing(name, Right::Any)?;
+    }
+    let all = rights::over(name, Right::Any, |queues| {
+        Ok(read(queues, Period::LastMinutes, time::clock()))
+    })?;
     if let (true, Some(name)) = (all.queues.is_empty(), name) {
         return Err(queue_places::unknown(name));
     }
