@@ -43,8 +43,8 @@ fn removed_rows(removed: Ran<i32>) -> i32 {
 fn queue_drop_logs(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
         let name = queue_name(call, 0)?;
-        let removed =
-            Queue::open_for(&name, Right::Manage).and_then(|queue| retain::logs_by_setting(&queue, None, true));
+        let removed = Queue::open_for(&name, Right::Manage)
+            .and_then(|queue| retain::logs_by_setting(&queue, None, true));
         lenient(removed.map(removed_rows), 0).map(Reply::int)
     })
 }
@@ -86,7 +86,8 @@ fn queue_drop_logs_before(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
 fn queue_drop_metrics(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
         let name = queue_name(call, 0)?;
-        let removed = Queue::open_for(&name, Right::Manage).and_then(|queue| retain::metrics(&queue, true));
+        let removed =
+            Queue::open_for(&name, Right::Manage).and_then(|queue| retain::metrics(&queue, true));
         lenient(removed.map(removed_rows), 0).map(Reply::int)
     })
 }
@@ -99,8 +100,8 @@ fn queue_drop_metrics_by(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
         let name = queue_name(call, 0)?;
         let policy = retention::parse(&call.json(1, "policy")?.to_short_text("policy")?)?;
-        let removed =
-            Queue::open_for(&name, Right::Manage).and_then(|queue| retain::metrics_by(&queue, &policy, true));
+        let removed = Queue::open_for(&name, Right::Manage)
+            .and_then(|queue| retain::metrics_by(&queue, &policy, true));
         lenient(removed.map(removed_rows), 0).map(Reply::int)
     })
 }

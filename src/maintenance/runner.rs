@@ -85,11 +85,11 @@ fn run_due(duration: Interval, limit: i32, mut busy: Vec<Job>) -> Outcome {
 /// does, each in a subtransaction. A queue that fails is reported as a WARNING, and is missing in the result. So is one
 /// that was dropped meanwhile.
 pub fn run_documents(limit: i32) -> impl Iterator<Item = (QueueName, Ran<documents::Outcome>)> {
-    let run = move |name: &QueueName| {
-        match rights::with(name, Right::Manage, || documents::run(name, limit)) {
-            Err(e) if e.is_missing_queue() => None,
-            other => Some(raise(other)),
-        }
+    let run = move |name: &QueueName| match rights::with(name, Right::Manage, || {
+        documents::run(name, limit)
+    }) {
+        Err(e) if e.is_missing_queue() => None,
+        other => Some(raise(other)),
     };
     queue::managed().into_iter().filter_map(move |name| {
         let outcome = memory::freed_after(|| subtransaction::attempt(|| run(&name)));
@@ -100,7 +100,8 @@ pub fn run_documents(limit: i32) -> impl Iterator<Item = (QueueName, Ran<documen
                 "Call fetchq.mnt_run() for this queue alone.",
             );
         };
-        Some((name, outcome.inspect_err(warn).ok()??))
+        let outcome = outcome.inspect_err(warn).ok()??;
+        Some((name, outcome))
     })
 }
 

@@ -12,7 +12,7 @@ use crate::pg::{passing_error, planner, time};
 use crate::store::doc_selection::{BulkRequest, Selection, conditions};
 use crate::store::history::Outcome;
 use crate::store::reading::{MAX_READ, subject_range};
-use crate::store::rights::{self, Right};
+use crate::store::rights::Right;
 use crate::store::statement::{self, render};
 use crate::store::{queue, queue_tables};
 

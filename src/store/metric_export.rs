@@ -318,7 +318,7 @@ impl Export<'_> {
         }
         let mut samples = Samples::of(Family::Workers, self.out);
         spi::connect(|spi| {
-            let rows = spi.once(WORKERS, self.scope.args());
+            let rows = spi.once(WORKERS, &self.scope.args());
             for row in 0..rows.len() {
                 let queue: Option<String> = rows.get(row, 1);
                 let n: i64 = rows.get(row, 2).unwrap_or(0);
@@ -334,7 +334,7 @@ impl Export<'_> {
         }
         let mut samples = Samples::of(family, self.out);
         spi::connect(|spi| {
-            let rows = spi.once(SCHEDULES, self.scope.args());
+            let rows = spi.once(SCHEDULES, &self.scope.args());
             for (column, state) in (1..).zip(SCHEDULE_STATES) {
                 let n: i64 = rows.get(0, column).unwrap_or(0);
                 samples.add(&[("state", &quoted(state))], n as f64);
@@ -348,7 +348,7 @@ impl Export<'_> {
             return;
         }
         let mut services: Vec<(Task, Option<i64>, i64)> = spi::connect(|spi| {
-            let rows = spi.once(JOBS, self.scope.args());
+            let rows = spi.once(JOBS, &self.scope.args());
             let service = |row| {
                 let task: Option<String> = rows.get(row, 1);
                 Some((
