@@ -417,10 +417,38 @@ const HAS_ALL: &str =
             select from pg_catalog.pg_class c
             where c.relnamespace {=} n.oid and c.relkind {=} 'r' and c.relowner {<>} r.oid)";
 
+// Privileges on the tables of queues. A table that changes hands merges those of its new owner into
+// those of an owner, and the next owner gets them.
+const HAS_PRIVILEGES: &str = "select from pg_catalog.pg_class c
+        join pg_catalog.pg_roles r on r.rolname {=} $1
+        left join pg_catalog.pg_attribute a on a.attrelid {=} c.oid and a.attacl is not null,
+        pg_catalog.aclexplode(coalesce(c.relacl, '{}') {||} coalesce(a.attacl, '{}')) g
+    where c.relnamespace {=} 'fetchq_data'::pg_catalog.regnamespace and c.relkind {=} 'r'
+        and c.relowner {<>} r.oid and g.grantee {=} r.oid
+    limit 1";
+
+/// Checks that a role has no rights on queues, which it would lose with the tables. The owner of the
+/// extension has all rights anyway.
+///
+/// Fails with `Error::BadValue`.
+fn check_has_no_queues(spi: &Spi, role: &str) -> Result<()> {
+    let is_administrator = role::of_name(role)
+        .zip(role::extension_owner())
+        .is_some_and(|(role, owner)| role::has_privileges_of(role, owner));
+    if is_administrator || spi.once(HAS_PRIVILEGES, &[Arg::from(role)]).is_empty() {
+        return Ok(());
+    }
+    Err(Error::BadValue {
+        argument: "role",
+        value: format!("{role:?}"),
+        rule: "a role without rights on queues, such as one without login that is made for this",
+    })
+}
+
 /// Gives the schema of the queues and all tables in it to a role, with what that role needs to run the
 /// statements of fetchq. Returns false when all of it was that role's before.
 ///
-/// Fails with `Error::UnknownRole`.
+/// Fails with `Error::UnknownRole`, and as `check_has_no_queues` does.
 pub fn set_data_owner(role: &str) -> Result<bool> {
     let args = [Arg::from(role)];
     spi::connect(|spi| {
@@ -428,6 +456,7 @@ pub fn set_data_owner(role: &str) -> Result<bool> {
         if spi.once(HAS_ALL, &args).affected() > 0 {
             return Ok(false);
         }
+        check_has_no_queues(spi, role)?;
         let before = role::data_owner().filter(|owner| Some(*owner) != role::extension_owner());
         let give = spi.once(GIVE, &args);
         run_each_as_caller(spi, &give);

@@ -197,7 +197,8 @@ pub fn pending_of_all(now: i64) -> Option<(i64, i64)> {
     let counted = reading.counted(&names, true, None, now)?;
     let (mut all, mut paused) = (0, 0);
     for (queue, counted) in queues.iter().zip(&counted.queues) {
-        let pending = counted.counters[0];
+        // A manager may have written any number into the counter of its queue.
+        let pending = counted.counters[0].max(0);
         all += pending;
         paused += if queue.is_active { 0 } else { pending };
     }

@@ -14,6 +14,7 @@ mod grants;
 mod locks;
 mod moved;
 mod planting;
+mod records;
 mod schedules;
 mod shadows;
 mod taken_names;
