@@ -421,8 +421,12 @@ const HAS_ALL: &str =
 // those of an owner, and the next owner gets them.
 const HAS_PRIVILEGES: &str = "select from pg_catalog.pg_class c
         join pg_catalog.pg_roles r on r.rolname {=} $1
-        left join pg_catalog.pg_attribute a on a.attrelid {=} c.oid and a.attacl is not null,
-        pg_catalog.aclexplode(coalesce(c.relacl, '{}') {||} coalesce(a.attacl, '{}')) g
+        cross join lateral (
+            select e.grantee from pg_catalog.aclexplode(c.relacl) e
+            union all
+            select e.grantee from pg_catalog.pg_attribute a, pg_catalog.aclexplode(a.attacl) e
+            where a.attrelid {=} c.oid
+        ) g
     where c.relnamespace {=} 'fetchq_data'::pg_catalog.regnamespace and c.relkind {=} 'r'
         and c.relowner {<>} r.oid and g.grantee {=} r.oid
     limit 1";
