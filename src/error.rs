@@ -61,6 +61,10 @@ pub enum Error {
     QueueIsHere(String),
     #[error("role \"{0}\" may not say where queues live: it may not create queues")]
     NotCreator(String),
+    #[error(
+        "role \"{role}\" may not change where queue \"{queue}\" lives: another role has recorded it"
+    )]
+    PlaceOfOther { role: String, queue: String },
     #[error("document \"{subject}\" of queue \"{queue}\" is not active: {}", describe(*.found))]
     NotActive {
         queue: String,
@@ -377,6 +381,7 @@ impl Error {
             Self::NotOwner
             | Self::NotPacker
             | Self::NotCreator(_)
+            | Self::PlaceOfOther { .. }
             | Self::NoRight { .. }
             | Self::MayNotMove { .. }
             | Self::MayNotPush { .. } => ERRCODE_INSUFFICIENT_PRIVILEGE,

@@ -25,7 +25,7 @@ fn queue_trim_history(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
         let limit = call.limit(1, "max_docs")?;
         let trimmed = rights::with(&name, Right::Manage, || {
             // A queue that is opened for the caller is never busy: the caller waits.
-            let trimmed = retention::trim(&*Queue::open(&name)?, limit, true)?;
+            let trimmed = retention::trim(&*Queue::open_for(&name, Right::Manage)?, limit, true)?;
             Ok(trimmed.done().unwrap_or(0))
         });
         trimmed.map(Reply::count)
@@ -75,7 +75,9 @@ fn queue_history(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
             limit,
             after,
         };
-        history_list::page(&name, &page, &mut out)?;
+        rights::with(&name, Right::Read, || {
+            history_list::page(&name, &page, &mut out)
+        })?;
         Ok(out.done())
     })
 }

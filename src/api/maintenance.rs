@@ -36,8 +36,8 @@ fn mnt_run(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
         let limit = call.limit(1, "max_docs")?;
         let name = queue_name(call, 0)?;
-        rights::require(&name, Right::Work)?;
-        let outcome = lock_wait::allow(|| documents::run(&name, limit))?;
+        let run = || lock_wait::allow(|| documents::run(&name, limit));
+        let outcome = rights::with(&name, Right::Work, run)?;
         Ok(call.record(&counts(or_notice(outcome, &name).unwrap_or_default())))
     })
 }
@@ -49,10 +49,9 @@ fn mnt_run_all(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
         let limit = call.limit(0, "max_docs")?;
         let mut out = call.rows();
-        let queues = rights::list(Right::Manage);
         lock_wait::allow(|| {
-            for (name, outcome) in runner::run_documents(&queues, limit) {
-                let Some(outcome) = or_notice(outcome, name) else {
+            for (name, outcome) in runner::run_documents(limit) {
+                let Some(outcome) = or_notice(outcome, &name) else {
                     continue;
                 };
                 let [activated, rescheduled, killed] = counts(outcome);
@@ -69,9 +68,7 @@ fn mnt_run_all(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
 fn run_step(call: &Call, run: impl FnOnce(&Queue, i32) -> Result<i32>) -> Result<Reply> {
     let name = queue_name(call, 0)?;
     let limit = call.limit(1, "max_docs")?;
-    rights::require(&name, Right::Work)?;
-    let queue = Queue::open(&name)?;
-    run(&queue, limit).map(Reply::int)
+    Queue::with(&name, Right::Work, |queue| run(queue, limit)).map(Reply::int)
 }
 
 /// `mnt_make_pending(queue, max_docs) → affected_rows`: makes planned documents pending that

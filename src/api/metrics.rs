@@ -16,7 +16,7 @@ use crate::pg::value::Arg;
 use crate::store::metrics as store;
 use crate::store::metrics::SnapshotOf;
 use crate::store::queue;
-use crate::store::rights::{self, Right, Scope};
+use crate::store::rights::{self, Right};
 
 /// `metric_get(queue) → (metric, current_value, last_update)`: all metrics of a queue, exact at
 /// this moment; no rows when the queue does not exist.
@@ -24,9 +24,11 @@ use crate::store::rights::{self, Right, Scope};
 fn metric_get_all_of(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond(fcinfo, |call| {
         let name = queue_name(call, 0)?;
-        rights::require(&name, Right::Any)?;
         let mut out = call.rows();
-        store::list(&name, &mut out);
+        rights::with(&name, Right::Any, || {
+            store::list(&name, &mut out);
+            Ok(())
+        })?;
         Ok(out.done())
     })
 }
@@ -39,8 +41,7 @@ fn metric_get(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond(fcinfo, |call| {
         let name = queue_name(call, 0)?;
         let metric = metric_name(call, 1)?;
-        rights::require(&name, Right::Any)?;
-        let found = store::get(&name, metric);
+        let found = rights::with(&name, Right::Any, || Ok(store::get(&name, metric)))?;
         let value = found.as_ref().map_or(0, |m| m.value);
         let updated_at = found.as_ref().and_then(|m| m.updated_at);
         Ok(call.record(&[
@@ -71,8 +72,8 @@ fn narrow_all(names: &[&str], values: &[i64]) -> Vec<Arg> {
 fn metric_get_common(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond(fcinfo, |call| {
         let name = queue_name(call, 0)?;
-        rights::require(&name, Right::Any)?;
-        Ok(call.record(&common_metrics(&name)))
+        let values = rights::with(&name, Right::Any, || Ok(common_metrics(&name)))?;
+        Ok(call.record(&values))
     })
 }
 
@@ -80,33 +81,19 @@ fn metric_get_common(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
 #[pg_extern(sql = false)]
 fn metric_get_all(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond(fcinfo, |call| {
-        let values = store::get_many_of_all(&COMMON);
-        let none = vec![0; COMMON.len()];
-        per_queue(call, Right::Any, |name| {
-            Ok(Some(narrow_all(
-                &COMMON,
-                values.get(name.as_str()).unwrap_or(&none),
-            )))
-        })
+        let mut out = call.rows();
+        for (name, values) in store::get_many_of_all(&COMMON)? {
+            out.push(&row(&name, narrow_all(&COMMON, &values)));
+        }
+        Ok(out.done())
     })
 }
 
-/// Returns one row for each queue on which the caller has a right: its name, then the values. A
-/// queue without values is left out.
-fn per_queue(
-    call: &Call,
-    right: Right,
-    values: impl Fn(&QueueName) -> Result<Option<Vec<Arg>>>,
-) -> Result<Reply> {
-    let mut out = call.rows();
-    for name in rights::list(right) {
-        if let Some(values) = values(&name)? {
-            let mut row = vec![Arg::from(name.as_str())];
-            row.extend(values);
-            out.push(&row);
-        }
-    }
-    Ok(out.done())
+/// The row of a queue: its name, then the values.
+fn row(name: &QueueName, values: Vec<Arg>) -> Vec<Arg> {
+    let mut row = vec![Arg::from(name.as_str())];
+    row.extend(values);
+    row
 }
 
 /// `metric_get_total(metric) → (current_value, does_exist)`: the sum of a metric over all
@@ -115,7 +102,7 @@ fn per_queue(
 fn metric_get_total(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond(fcinfo, |call| {
         let metric = metric_name(call, 0)?;
-        let total = store::total(metric, &Scope::of(Right::Any));
+        let total = rights::over(None, Right::Any, |queues| Ok(store::total(metric, queues)))?;
         Ok(call.record(&[
             Arg::from(narrow(metric, total.unwrap_or(0))),
             Arg::from(total.is_some()),
@@ -143,8 +130,7 @@ fn gauges(values: &[i64], order: &[usize; 6]) -> Vec<Arg> {
 fn metric_compute(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond(fcinfo, |call| {
         let name = queue_name(call, 0)?;
-        rights::require(&name, Right::Read)?;
-        let values = store::compute(&name)?;
+        let values = rights::with(&name, Right::Read, || store::compute(&name))?;
         Ok(call.record(&gauges(&values, &COMPUTE_ORDER)))
     })
 }
@@ -153,11 +139,15 @@ fn metric_compute(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
 #[pg_extern(sql = false)]
 fn metric_compute_all(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond(fcinfo, |call| {
-        per_queue(call, Right::Read, |name| {
-            let counted = queue::read_alone(name, &[], || store::compute(name));
-            let counted: Option<Vec<i64>> = counted.transpose()?;
-            Ok(counted.map(|values| gauges(&values, &QUEUE_ORDER)))
-        })
+        let mut counted = Vec::new();
+        queue::read_each(Right::Read, &[], |name| {
+            counted.push((name.clone(), store::compute(name)));
+        });
+        let mut out = call.rows();
+        for (name, values) in counted {
+            out.push(&row(&name, gauges(&values?, &QUEUE_ORDER)));
+        }
+        Ok(out.done())
     })
 }
 
@@ -176,10 +166,11 @@ fn metric_reset(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
 #[pg_extern(sql = false)]
 fn metric_reset_all(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
-        per_queue(call, Right::Manage, |name| {
-            let values = queue::alone(name, || store::reset(name));
-            Ok(values.map(|values| gauges(&values, &QUEUE_ORDER)))
-        })
+        let mut out = call.rows();
+        for (name, values) in queue::change_each(Right::Manage, store::reset) {
+            out.push(&row(&name, gauges(&values, &QUEUE_ORDER)));
+        }
+        Ok(out.done())
     })
 }
 
@@ -193,8 +184,8 @@ fn write_metric(
     let name = queue_name(call, 0)?;
     let metric = metric_name(call, 1)?;
     let value = call.int(2, "value")?;
-    rights::require_existing(&name, right)?;
-    let (value, is_new) = write(&name, metric, value);
+    let write = || Ok(write(&name, metric, value));
+    let (value, is_new) = rights::with_existing(&name, right, write)?;
     Ok(call.record(&[Arg::from(narrow(metric, value)), Arg::from(is_new)]))
 }
 
@@ -223,8 +214,8 @@ fn log_metric(
     let name = queue_name(call, 0)?;
     let metric = metric_name(call, 1)?;
     let value = i64::from(call.int(2, "value")?);
-    rights::require_existing(&name, right)?;
-    Ok(Reply::int(log(&name, metric, value)))
+    let logged = rights::with_existing(&name, right, || Ok(log(&name, metric, value)))?;
+    Ok(Reply::int(logged))
 }
 
 /// `metric_log_increment(queue, metric, value) → affected_rows`: adds to a metric at the next
@@ -265,9 +256,9 @@ fn metric_log_pack(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
 /// Takes a snapshot of some metrics of a queue, and returns whether the queue exists, and the
 /// number of rows written.
 fn take_snapshot(call: &Call, name: &QueueName, which: SnapshotOf) -> Result<Reply> {
-    rights::require(name, Right::Manage)?;
     let run = || snapshot::run(name, which).map(|ran| or_notice(ran, name));
-    let inserts = lenient(lock_wait::allow(run), None)?;
+    let taken = rights::with(name, Right::Manage, || lock_wait::allow(run));
+    let inserts = lenient(taken, None)?;
     Ok(call.record(&[
         Arg::from(inserts.is_some()),
         Arg::from(inserts.unwrap_or(0)),
@@ -334,7 +325,6 @@ fn metric_history(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
             true => None,
             false => Some(metric_names(call, 4)?),
         };
-        rights::require_existing(&name, Right::Read)?;
         let mut out = call.rows();
         let wanted = store::Snapshots {
             metrics,
@@ -342,7 +332,9 @@ fn metric_history(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
             until,
             step,
         };
-        store::snapshots(&name, wanted, &mut out)?;
+        rights::with_existing(&name, Right::Read, || {
+            store::snapshots(&name, wanted, &mut out)
+        })?;
         Ok(out.done())
     })
 }

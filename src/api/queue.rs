@@ -54,7 +54,6 @@ fn queue_create(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
 fn queue_drop(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
         let name = queue_name(call, 0)?;
-        rights::require(&name, Right::Own)?;
         let dropped = lenient(queue::drop(&name).map(Some), None)?;
         let id = dropped.map(|dropped| {
             if !dropped.schedules.is_empty() {
@@ -79,8 +78,8 @@ fn queue_drop(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
 fn queue_get_id(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond(fcinfo, |call| {
         let name = queue_name(call, 0)?;
-        rights::require(&name, Right::Any)?;
-        let id = lenient(queue::id(&name).map(Some), None)?;
+        let id = rights::with(&name, Right::Any, || queue::id(&name).map(Some));
+        let id = lenient(id, None)?;
         Ok(Reply::bigint(id.map(i64::from)))
     })
 }
@@ -129,9 +128,8 @@ fn queue_drop_version(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
         let name = queue_name(call, 0)?;
         let version = call.int(1, "version")?;
-        rights::require(&name, Right::Any)?;
-        let dropped = queue::current_version(&name).map(|current| current != version);
-        lenient(dropped, false).map(Reply::bool)
+        let current = rights::with(&name, Right::Any, || queue::current_version(&name));
+        lenient(current.map(|current| current != version), false).map(Reply::bool)
     })
 }
 
@@ -140,7 +138,7 @@ fn queue_drop_version(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
 fn queue_status_all(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond(fcinfo, |call| {
         let mut out = call.rows();
-        queue::status_of_all(&mut out);
+        queue::status_of_all(&mut out)?;
         Ok(out.done())
     })
 }
@@ -150,9 +148,11 @@ fn queue_status_all(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
 fn queue_status(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond(fcinfo, |call| {
         let name = queue_name(call, 0)?;
-        rights::require(&name, Right::Any)?;
         let mut out = call.rows();
-        queue::status_of(&name, &mut out);
+        rights::with(&name, Right::Any, || {
+            queue::status_of(&name, &mut out);
+            Ok(())
+        })?;
         Ok(out.done())
     })
 }
@@ -167,9 +167,10 @@ fn queue_top(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
         let name = queue_name(call, 0)?;
         let version = call.int(1, "version")?;
         let (limit, skip) = (call.limit(2, "max_docs")?, call.limit(3, "skip")?);
-        rights::require(&name, Right::Read)?;
         let mut out = call.rows();
-        queue::top(&name, version, limit, skip, &mut out)?;
+        rights::with(&name, Right::Read, || {
+            queue::top(&name, version, limit, skip, &mut out)
+        })?;
         Ok(out.done())
     })
 }

@@ -17,7 +17,7 @@ const PLACE_MAX: usize = 200;
 /// when that changes nothing.
 ///
 /// Fails with `QueueIsHere` while the queue is in this database, with `NotCreator` for a role that
-/// may not create queues, and with `BadValue`.
+/// may not create queues, with `PlaceOfOther` for a record of another role, and with `BadValue`.
 #[pg_extern(sql = false)]
 fn queue_place_set(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {

@@ -10,7 +10,7 @@ use crate::pg::call::Reply;
 use crate::pg::value::Arg;
 use crate::store::open_queue::Queue;
 use crate::store::retention as store;
-use crate::store::rights::{self, Right};
+use crate::store::rights::Right;
 
 /// `utils_ts_retain(table_name, field, unit, from_time, to_time) → removed_rows`: keeps the
 /// newest row of a table for each unit of time between two times, and removes the others.
@@ -43,9 +43,8 @@ fn removed_rows(removed: Ran<i32>) -> i32 {
 fn queue_drop_logs(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
         let name = queue_name(call, 0)?;
-        rights::require(&name, Right::Manage)?;
-        let removed =
-            Queue::open(&name).and_then(|queue| retain::logs_by_setting(&queue, None, true));
+        let removed = Queue::open_for(&name, Right::Manage)
+            .and_then(|queue| retain::logs_by_setting(&queue, None, true));
         lenient(removed.map(removed_rows), 0).map(Reply::int)
     })
 }
@@ -58,8 +57,7 @@ fn queue_drop_logs_older(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
         let name = queue_name(call, 0)?;
         let age = interval_text(call, 1, "older_than")?.as_duration("older_than")?;
-        rights::require(&name, Right::Manage)?;
-        let dropped = Queue::open(&name).and_then(|queue| {
+        let dropped = Queue::open_for(&name, Right::Manage).and_then(|queue| {
             retain::logs(&queue, true, || {
                 store::drop_logs_older_than(&queue, age.arg(), None)
             })
@@ -75,8 +73,7 @@ fn queue_drop_logs_before(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
         let name = queue_name(call, 0)?;
         let before = Arg::timestamp(call.timestamp(1, "before")?);
-        rights::require(&name, Right::Manage)?;
-        let dropped = Queue::open(&name).and_then(|queue| {
+        let dropped = Queue::open_for(&name, Right::Manage).and_then(|queue| {
             retain::logs(&queue, true, || store::drop_logs_before(&queue, before))
         });
         lenient(dropped.map(removed_rows), 0).map(Reply::int)
@@ -89,8 +86,8 @@ fn queue_drop_logs_before(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
 fn queue_drop_metrics(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
         let name = queue_name(call, 0)?;
-        rights::require(&name, Right::Manage)?;
-        let removed = Queue::open(&name).and_then(|queue| retain::metrics(&queue, true));
+        let removed =
+            Queue::open_for(&name, Right::Manage).and_then(|queue| retain::metrics(&queue, true));
         lenient(removed.map(removed_rows), 0).map(Reply::int)
     })
 }
@@ -103,9 +100,8 @@ fn queue_drop_metrics_by(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
         let name = queue_name(call, 0)?;
         let policy = retention::parse(&call.json(1, "policy")?.to_short_text("policy")?)?;
-        rights::require(&name, Right::Manage)?;
-        let removed =
-            Queue::open(&name).and_then(|queue| retain::metrics_by(&queue, &policy, true));
+        let removed = Queue::open_for(&name, Right::Manage)
+            .and_then(|queue| retain::metrics_by(&queue, &policy, true));
         lenient(removed.map(removed_rows), 0).map(Reply::int)
     })
 }

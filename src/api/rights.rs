@@ -76,7 +76,7 @@ fn queue_grants(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
             queue::id(name)?;
         }
         let mut out = call.rows();
-        grants::list(name.as_ref(), &mut out);
+        grants::list(name.as_ref(), &mut out)?;
         Ok(out.done())
     })
 }

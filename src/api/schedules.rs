@@ -38,16 +38,6 @@ fn given_queue(call: &Call, at: usize, right: Right) -> Result<Option<QueueName>
     Ok(Some(queue))
 }
 
-/// The queue that the caller names, or all queues on which the caller has the right.
-///
-/// Fails as [`given_queue`] does.
-fn scope(call: &Call, at: usize, right: Right) -> Result<Scope> {
-    Ok(match given_queue(call, at, right)? {
-        Some(queue) => Scope::only(&queue),
-        None => Scope::of(right),
-    })
-}
-
 /// Locks the schedule of this name. Returns false when there is none, or when it does not belong to
 /// the queue that is given. Fails with `NoRight` unless the caller manages its queue.
 fn lock_schedule(name: &str, queue: Option<&QueueName>) -> Result<bool> {
@@ -217,7 +207,11 @@ fn schedule_tick(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
 fn schedule_list(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond(fcinfo, |call| {
         let mut out = call.rows();
-        store::list(&scope(call, 0, Right::Read)?, &mut out);
+        let queue = given_queue(call, 0, Right::Read)?;
+        rights::over(queue.as_ref(), Right::Read, |queues| {
+            store::list(queues, &mut out);
+            Ok(())
+        })?;
         Ok(out.done())
     })
 }
@@ -255,7 +249,8 @@ fn schedule_preview(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
 #[pg_extern(sql = false)]
 fn schedule_run(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
-        run_at(call, time::now(), &scope(call, 1, Right::Manage)?)
+        let queue = given_queue(call, 1, Right::Manage)?;
+        run_at(call, time::now(), queue.as_ref())
     })
 }
 
@@ -264,14 +259,16 @@ fn schedule_run(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
 #[pg_extern(sql = false)]
 fn schedule_run_at(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
-        run_at(call, call.timestamp(1, "as_of")?, &Scope::of(Right::Manage))
+        run_at(call, call.timestamp(1, "as_of")?, None)
     })
 }
 
-/// Runs the schedules of these queues that are due at `now` (microseconds since 2000).
-fn run_at(call: &Call, now: i64, queues: &Scope) -> Result<Reply> {
+/// Runs the schedules of a queue, or of all that the caller manages, that are due at `now`
+/// (microseconds since 2000).
+fn run_at(call: &Call, now: i64, queue: Option<&QueueName>) -> Result<Reply> {
     let limit = call.limit(0, "max_schedules")?;
-    let outcome = run::run(limit, now, queues);
+    let run = |queues: &Scope| Ok(run::run(limit, now, queues));
+    let outcome = rights::over(queue, Right::Manage, run)?;
     Ok(call.record(&[
         Arg::from(i64::from(outcome.processed)),
         Arg::from(i64::from(outcome.queued)),

@@ -45,7 +45,7 @@ fn worker_release(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
 #[pg_extern(sql = false)]
 fn worker_stop(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
-        stop_requests::request_stop(worker_name(call, 0)?);
+        stop_requests::request_stop(worker_name(call, 0)?)?;
         Ok(Reply::bool(true))
     })
 }
@@ -62,9 +62,11 @@ fn worker_stop_requested(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
             Some(number) if call.is_null(2) => (i64::MIN, number),
             _ => (call.timestamp(2, "since")?, i64::MIN),
         };
-        rights::require(&queue, Right::Any)?;
-        let is_requested = stop_requests::is_stop_requested(&queue, worker, since, number);
-        Ok(Reply::bool(is_requested))
+        let is_requested = || {
+            let is_requested = stop_requests::is_stop_requested(&queue, worker, since, number);
+            Ok(Reply::bool(is_requested))
+        };
+        rights::with(&queue, Right::Any, is_requested)
     })
 }
 

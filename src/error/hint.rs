@@ -21,6 +21,7 @@ impl Error {
             Self::QueueElsewhere { .. } => "Nothing was done. Repeat it in a new connection to that server.".into(),
             Self::QueueIsHere(_) => "Only a queue that is not in this database can live elsewhere: record the place when it has been moved, in the transaction that drops it here.".into(),
             Self::NotCreator(role) => format!("The owner of the extension can run: grant execute on function fetchq.queue_create(text, jsonb) to \"{}\"", role.replace('"', "\"\"")),
+            Self::PlaceOfOther { .. } => "The role that has recorded the place, or the owner of the extension, can change it.".into(),
             Self::OtherVersion { catalog, .. } if version::is_newer_than(catalog) => "Run in this database: alter extension fetchq update".into(),
             Self::OtherVersion { catalog, .. } => format!("Install the files of fetchq {catalog}, then connect again, or restart the server where it preloads the library."),
             Self::NullElement { .. } => "Remove the null element.".into(),

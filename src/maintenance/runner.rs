@@ -21,6 +21,8 @@ use crate::store::jobs::{self, Job, Kind, Maintenance, Part, Wait};
 use crate::store::maintenance;
 use crate::store::metrics::SnapshotOf;
 use crate::store::open_queue::Queue;
+use crate::store::queue;
+use crate::store::rights::{self, Right};
 
 /// The result of running several jobs.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
@@ -86,15 +88,14 @@ fn run_due(duration: Interval, limit: i32, mut busy: Vec<Job>) -> Outcome {
     outcome
 }
 
-/// Runs the maintenance of the documents of several queues, as `documents::run` does, each in a
-/// subtransaction. A queue that fails is reported as a WARNING, and is missing in the result. So is one
+/// Runs the maintenance of the documents of all queues that the caller manages, as `documents::run`
+/// does, each in a subtransaction. A queue that fails is reported as a WARNING, and is missing in the result. So is one
 /// that was dropped meanwhile.
-pub fn run_documents(
-    queues: &[QueueName],
-    limit: i32,
-) -> impl Iterator<Item = (&QueueName, Ran<documents::Outcome>)> {
+pub fn run_documents(limit: i32) -> impl Iterator<Item = (QueueName, Ran<documents::Outcome>)> {
     let deferred = DeferredTriggers::find();
-    let run = move |name| match documents::run(name, limit) {
+    let run = move |name: &QueueName| match rights::with(name, Right::Manage, || {
+        documents::run(name, limit)
+    }) {
         Err(e) if e.is_missing_queue() => None,
         other => {
             let ran = raise(other);
@@ -102,8 +103,8 @@ pub fn run_documents(
             Some(ran)
         }
     };
-    queues.iter().filter_map(move |name| {
-        let outcome = memory::freed_after(|| subtransaction::attempt(|| run(name)));
+    queue::managed().into_iter().filter_map(move |name| {
+        let outcome = memory::freed_after(|| subtransaction::attempt(|| run(&name)));
         let warn = |message: &String| {
             error::warn(
                 PgSqlErrorCode::ERRCODE_WARNING,
@@ -111,7 +112,8 @@ pub fn run_documents(
                 "Call fetchq.mnt_run() for this queue alone.",
             );
         };
-        Some((name, outcome.inspect_err(warn).ok()??))
+        let outcome = outcome.inspect_err(warn).ok()??;
+        Some((name, outcome))
     })
 }
 

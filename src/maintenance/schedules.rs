@@ -69,9 +69,9 @@ pub fn run(limit: i32, now: i64, queues: &Scope) -> Outcome {
 /// Runs up to `limit` due schedules for a caller of `mnt_job_run()` or `mnt()`. An error is
 /// reported as a WARNING.
 pub fn run_beside_jobs(limit: i32) {
-    if let Err(message) =
-        subtransaction::attempt(|| run(limit, time::now(), &Scope::of(Right::Manage)))
-    {
+    let run = |queues: &Scope| Ok(run(limit, time::now(), queues));
+    let run = || raise(rights::over(None, Right::Manage, run));
+    if let Err(message) = subtransaction::attempt(run) {
         error::warn(
             PgSqlErrorCode::ERRCODE_WARNING,
             format!("schedules were not run: {message}"),

@@ -99,10 +99,12 @@ comment on table fetchq.queue_defaults is
 
 -- Queues that live on another server. It is read only where a queue is not in the registry, so that
 -- the call says where the queue is. Every role that may call fetchq can see the place in that error.
+-- made_by: the role that may change the record, beside the owner of the extension; NULL: no other.
 create table fetchq.queue_places (
     queue varchar(40) primary key,
     place text not null,
-    since timestamptz not null default pg_catalog.now()
+    since timestamptz not null default pg_catalog.now(),
+    made_by regrole
 );
 comment on table fetchq.queue_places is
     'Queues that live on another server, and where: fetchq.queue_place_set() writes it';

@@ -1,6 +1,8 @@
 //! The role that owns the tables of all queues, as which fetchq acts: what it has, what it lacks, and
 //! giving it all of that.
 
+use pgrx::pg_sys::Oid;
+
 use crate::error::{Error, Result};
 use crate::pg::role;
 use crate::pg::row_sink::RowSink;
@@ -87,10 +89,41 @@ const TAKE: &str = "select pg_catalog.format(s, $1) from pg_catalog.unnest(array
         'revoke all on all tables in schema fetchq from %1$I',
         'revoke usage on schema fetchq from %1$I']) s";
 
+// Privileges on the tables of queues. A table that changes hands merges those of its new owner into
+// those of an owner, and the next owner gets them.
+const HAS_PRIVILEGES: &str = "select from pg_catalog.pg_class c
+        join pg_catalog.pg_roles r on r.rolname {=} $1
+        cross join lateral (
+            select e.grantee from pg_catalog.aclexplode(c.relacl) e
+            union all
+            select e.grantee from pg_catalog.pg_attribute a, pg_catalog.aclexplode(a.attacl) e
+            where a.attrelid {=} c.oid
+        ) g
+    where c.relnamespace {=} 'fetchq_data'::pg_catalog.regnamespace and c.relkind {=} 'r'
+        and c.relowner {<>} r.oid and g.grantee {=} r.oid
+    limit 1";
+
+/// Checks that a role has no rights on queues, which it would lose with the tables. The owner of the
+/// extension has all rights anyway.
+///
+/// Fails with `Error::BadValue`.
+fn check_has_no_queues(spi: &Spi, role: &str, id: Oid) -> Result<()> {
+    let is_administrator =
+        role::extension_owner().is_some_and(|owner| role::has_privileges_of(id, owner));
+    if is_administrator || spi.once(HAS_PRIVILEGES, &[Arg::from(role)]).is_empty() {
+        return Ok(());
+    }
+    Err(Error::BadValue {
+        argument: "role",
+        value: format!("{role:?}"),
+        rule: "a role without rights on queues, such as one without login that is made for this",
+    })
+}
+
 /// Gives the schema of the queues and all tables in it to a role, with what that role needs to run the
 /// statements of fetchq. Returns false when all of it was that role's before.
 ///
-/// Fails with `Error::UnknownRole`.
+/// Fails with `Error::UnknownRole`, and as `check_has_no_queues` does.
 pub fn set(role: &str) -> Result<bool> {
     let wanted = role::of_name(role).ok_or_else(|| Error::UnknownRole(role.to_owned()))?;
     spi::connect(|spi| {
@@ -99,6 +132,7 @@ pub fn set(role: &str) -> Result<bool> {
         if before == Some(wanted) && state.as_deref() == Some("fine") {
             return Ok(false);
         }
+        check_has_no_queues(spi, role, wanted)?;
         run_each_as_caller(spi, &spi.once(GIVE, &[Arg::from(role)]));
         if let Some(before) =
             before.filter(|before| *before != wanted && Some(*before) != role::extension_owner())

@@ -22,7 +22,7 @@ use crate::store::counter_log;
 use crate::store::history::{self, Outcome};
 use crate::store::history_worker::By;
 use crate::store::lease_check::{LeasedDoc, lease_error};
-use crate::store::move_documents::{Columns, Moving, move_documents};
+use crate::store::move_documents::{Columns, LEASES, Moving, move_documents};
 use crate::store::open_queue::Queue;
 use crate::store::policy::Keep;
 use crate::store::rights::{self, Right};
@@ -46,11 +46,12 @@ const DEAD_LETTER: Columns = Columns {
     last_error: "coalesce($7, d.last_error)",
     origin: "pg_catalog.jsonb_build_object(
             'queue', $4, 'subject', d.subject, 'version', d.version, 'attempts', d.attempts,
-            'iterations', d.iterations {+} $6, 'created_at', d.created_at,
+            'iterations', least(d.iterations, 9223372036854775806) {+} $6, 'created_at', d.created_at,
             'killed_at', pg_catalog.now(), 'error', coalesce($7, d.last_error))
         {||} case when d.origin is null then '{}'::pg_catalog.jsonb
             else pg_catalog.jsonb_build_object('origin', d.origin) end",
     result: "null",
+    of_leases: LEASES,
 };
 
 /// Opens the dead-letter queue of a queue, to move documents there. Maintenance does not wait for it.

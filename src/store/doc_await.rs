@@ -114,7 +114,9 @@ pub fn look(name: &QueueName, subject: &str, before: Option<&Unsettled>) -> Resu
     // The queue may have been dropped while the session slept.
     relation::accept_invalidations();
     rights::require_existing(name, Right::Read)?;
-    let table = relation::lock_data_table(&name.relation("docs"), LockMode::Readers, true);
+    let is_readable = |table| rights::require_on(name, table, Right::Read);
+    let docs = name.relation("docs");
+    let table = relation::lock_data_table_if(&docs, LockMode::Readers, true, is_readable)?;
     let NamedLock::Held(table, _) = table else {
         return Err(queue_places::unknown(name));
     };

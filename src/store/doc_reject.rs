@@ -108,7 +108,7 @@ static REJECT: Statement = Statement::new(
     "update only {docs} d set
          status = $2,
          result = case when $2 {=} {killed} then null else d.result end,
-         iterations = d.iterations {+} 1,
+         iterations = {next_iterations},
          last_iteration = pg_catalog.now(), next_iteration = $3,
          last_error = $4
      where d.subject {=} $1",

@@ -24,7 +24,7 @@ use crate::store::{counter_log, dead_letters};
 static COMPLETE: Statement = Statement::new(
     "update only {docs} d set
          status = {completed}, attempts = 0,
-         iterations = d.iterations {+} 1,
+         iterations = {next_iterations},
          last_iteration = pg_catalog.now(), next_iteration = $3,
          payload = coalesce($4, d.payload), result = $5,
          last_error = null
@@ -36,7 +36,7 @@ static COMPLETE: Statement = Statement::new(
 static KILL: Statement = Statement::new(
     "update only {docs} d set
          status = {killed}, attempts = 0,
-         iterations = d.iterations {+} 1,
+         iterations = {next_iterations},
          last_iteration = pg_catalog.now(),
          payload = coalesce($3, d.payload), result = null,
          last_error = coalesce($4, d.last_error)
@@ -48,7 +48,7 @@ static KILL: Statement = Statement::new(
 static RESCHEDULE: Statement = Statement::new(
     "update only {docs} d set
          status = $3, attempts = 0,
-         iterations = d.iterations {+} 1,
+         iterations = {next_iterations},
          last_iteration = pg_catalog.now(), next_iteration = $4,
          payload = coalesce($5, d.payload), result = null,
          last_error = null

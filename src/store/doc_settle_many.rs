@@ -26,7 +26,7 @@ use crate::store::statement::Statement;
 static COMPLETE: Statement = Statement::new(
     "update only {docs} d set
          status = {completed}, attempts = 0,
-         iterations = d.iterations {+} 1,
+         iterations = {next_iterations},
          last_iteration = pg_catalog.now(), next_iteration = $3, result = null,
          last_error = null
      where d.subject {=} any ($1)
@@ -37,7 +37,7 @@ static COMPLETE: Statement = Statement::new(
 static COMPLETE_WITH: Statement = Statement::new(
     "update only {docs} d set
          status = {completed}, attempts = 0,
-         iterations = d.iterations {+} 1,
+         iterations = {next_iterations},
          last_iteration = pg_catalog.now(), next_iteration = $3,
          payload = coalesce(i.payload, d.payload), result = i.result,
          last_error = null
@@ -51,7 +51,7 @@ static COMPLETE_WITH: Statement = Statement::new(
 static RESCHEDULE: Statement = Statement::new(
     "update only {docs} d set
          status = $3, attempts = 0,
-         iterations = d.iterations {+} 1,
+         iterations = {next_iterations},
          last_iteration = pg_catalog.now(), next_iteration = $4,
          payload = coalesce(i.payload, d.payload), result = null,
          last_error = null

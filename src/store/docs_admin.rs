@@ -19,7 +19,7 @@ use crate::store::doc_selection::{
 };
 use crate::store::history::{self, Outcome};
 use crate::store::history_worker::By;
-use crate::store::move_documents::{Columns, Moving, UNCHANGED, move_documents};
+use crate::store::move_documents::{AS_PUT, Moving, UNCHANGED, move_documents};
 use crate::store::open_queue::Queue;
 use crate::store::rights::{self, Right};
 use crate::store::statement::Statement;
@@ -300,16 +300,12 @@ const IS_NEW_IN_TARGET: &str = "and not exists (
 const IS_KNOWN_IN_TARGET: &str = "and exists (
     select from only {other} o where o.subject {=} d.subject)";
 
-/// Moved documents that are no dead letters in the other queue.
-const WITHOUT_ORIGIN: Columns = Columns {
-    origin: "null",
-    ..UNCHANGED
-};
-
 /// Moves documents that are not active to another queue, where they keep their status. Those
 /// whose subject exists there stay, and a notice tells how many. Returns how many were moved.
-/// What the documents say of their origin stays only if the caller manages the other queue: who
-/// may only push there could have written it, and a redrive would believe it.
+///
+/// The managers of the first queue can write anything into its documents, and a producer of the other
+/// one may only add documents there. So where the caller does not manage that, only planned and pending
+/// documents move, as if they were put, and a notice tells how many others stay.
 ///
 /// Fails with `Error::BadValue` when the target is the queue itself, with `Error::NoNumbers`,
 /// and with `Error::NotRemoved`.
@@ -321,20 +317,19 @@ pub fn move_to(queue: &Queue, target: &Queue, request: &BulkRequest) -> Result<i
             rule: "another queue",
         });
     }
-    let selection = |condition| Selection {
-        statuses: request
-            .filter
-            .codes(&[Planned, Pending, Completed, Killed], &[]),
+    let (movable, staying, columns): (&[Status], &[Status], _) =
+        match rights::has_on(target.table, Right::Manage) {
+            true => (&[Planned, Pending, Completed, Killed], &[], &UNCHANGED),
+            false => (&[Planned, Pending], &[Completed, Killed], &AS_PUT),
+        };
+    let selection = |statuses, condition| Selection {
+        statuses: request.filter.codes(statuses, &[]),
         condition,
         args: &[],
         other: Some(&target.name),
     };
-    let columns = match rights::has_on(target.table, Right::Manage) {
-        true => &UNCHANGED,
-        false => &WITHOUT_ORIGIN,
-    };
     spi::connect(|spi| {
-        let new = selection(IS_NEW_IN_TARGET);
+        let new = selection(movable, IS_NEW_IN_TARGET);
         let moved = if request.dry_run {
             request.count(spi, queue, &new, Some(request.limit))?
         } else {
@@ -342,16 +337,26 @@ pub fn move_to(queue: &Queue, target: &Queue, request: &BulkRequest) -> Result<i
             let selected = request.lock(spi, queue, &new, request.limit)?;
             move_selected(spi, queue, target, columns, &selected)?
         };
-        if moved < request.limit {
-            let known = selection(IS_KNOWN_IN_TARGET);
-            let stay = request.count(spi, queue, &known, None)?;
+        let tell = |selection, reason| {
+            let stay = request.count(spi, queue, &selection, None)?;
             if stay > 0 {
                 notice!(
-                    "documents of queue \"{}\" that stay, because their subjects are in use in queue \"{}\": {stay}",
+                    "documents of queue \"{}\" that stay, because {reason} queue \"{}\": {stay}",
                     queue.name,
                     target.name
                 );
             }
+            Ok::<_, Error>(())
+        };
+        if moved < request.limit {
+            tell(
+                selection(movable, IS_KNOWN_IN_TARGET),
+                "their subjects are in use in",
+            )?;
+            tell(
+                selection(staying, IS_NEW_IN_TARGET),
+                "they are completed or killed and you do not manage",
+            )?;
         }
         Ok(moved)
     })

@@ -12,7 +12,7 @@ use crate::pg::row_sink::RowSink;
 use crate::pg::spi::{self, Rows, Spi};
 use crate::pg::value::Arg;
 use crate::pg::{acl, relation, role};
-use crate::store::rights::{Right, Scope};
+use crate::store::rights::{self, Right};
 
 /// A kind of grant: its name, and its privileges on the tables of a queue.
 struct Kind {
@@ -354,12 +354,13 @@ const LIST: &str = concat!(
 /// Adds a row to a result for each role and each kind that it has on a queue: queue, role, kind,
 /// and whether it was granted to the role itself and not to one of which it is a member. None: of
 /// all queues on which the caller has a right.
-pub fn list(name: Option<&QueueName>, out: &mut RowSink) {
-    let args = match name {
-        Some(name) => [Arg::from(false), Arg::from(vec![name.as_str()])],
-        None => Scope::of(Right::Any).args(),
-    };
-    spi::connect(|spi| out.extend(&spi.once(LIST, &args)));
+///
+/// Fails as `rights::over` does.
+pub fn list(name: Option<&QueueName>, out: &mut RowSink) -> Result<()> {
+    rights::over(name, Right::Any, |queues| {
+        spi::connect(|spi| out.extend(&spi.once(LIST, &queues.args())));
+        Ok(())
+    })
 }
 
 /// Runs each statement that the first column of a result has. The statements have identifiers of

@@ -109,7 +109,7 @@ static SETTLE: Statement = Statement::new(into_history!(
      where d.subject {=} i.subject
          and {is_leased}",
     "coalesce(i.payload, d.payload)",
-    "d.iterations {+} 1",
+    "{next_iterations}",
     "case when $4 {<>} 'completed' then coalesce($7, d.last_error) end",
     "d.due_at",
     "d.picked_at",
@@ -148,7 +148,7 @@ static REMOVE: Statement = Statement::new(
 static POP: Statement = Statement::new(into_history!(
     "where d.ctid {=} any ($1)",
     "d.payload",
-    "d.iterations {+} 1",
+    "{next_iterations}",
     "d.last_error",
     "d.next_iteration",
     "pg_catalog.now()",

@@ -12,7 +12,7 @@ use crate::pg::{passing_error, planner, time};
 use crate::store::doc_selection::{BulkRequest, Selection, conditions};
 use crate::store::history::Outcome;
 use crate::store::reading::{MAX_READ, subject_range};
-use crate::store::rights::{self, Right};
+use crate::store::rights::Right;
 use crate::store::statement::{self, render};
 use crate::store::{queue, queue_tables};
 
@@ -222,10 +222,11 @@ pub fn page(name: &QueueName, page: &Page, out: &mut RowSink) -> Result<()> {
 /// Adds the histories of all queues that the caller may read to a result.
 pub fn all(out: &mut RowSink) {
     out.prepare();
-    for name in rights::list(Right::Read) {
-        let sql = statement::render(ROWS, &name);
-        let args = [Arg::from(name.as_str())];
-        let mut read = || spi::connect(|spi| out.extend(&spi.once(&sql, &args)));
-        queue::read_alone(&name, &["history"], &mut read);
-    }
+    queue::read_each(Right::Read, &["history"], |name| {
+        if queue_tables::has_history(name) {
+            let sql = statement::render(ROWS, name);
+            let args = [Arg::from(name.as_str())];
+            spi::connect(|spi| out.extend(&spi.once(&sql, &args)));
+        }
+    });
 }

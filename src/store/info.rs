@@ -7,7 +7,7 @@ use crate::pg::spi;
 use crate::pg::value::Arg;
 use crate::store::queue;
 use crate::store::queue_tables;
-use crate::store::rights::{self, Right};
+use crate::store::rights::Right;
 use crate::store::statement;
 
 const DESTROY: &str = "drop extension fetchq cascade";
@@ -65,22 +65,14 @@ pub fn trace_sql(name: &QueueName) -> String {
 /// numbers.
 pub fn trace(subject: &str, is_descending: bool, out: &mut RowSink) {
     let mut steps: Vec<(i32, QueueName, Vec<Arg>)> = Vec::new();
-    for name in rights::list(Right::Read) {
-        let tables: &[&str] = match queue_tables::has_history(&name) {
-            true => &["logs", "history"],
-            false => &["logs"],
-        };
-        let read = || {
-            spi::connect(|spi| {
-                let rows = spi.once(&trace_sql(&name), &[Arg::from(subject)]);
-                (0..rows.len()).map(|row| rows.kept_args(row)).collect()
-            })
-        };
-        let found: Vec<Vec<Arg>> = queue::read_alone(&name, tables, read).unwrap_or_default();
-        for row in found {
-            steps.push((steps.len() as i32 + 1, name.clone(), row));
-        }
-    }
+    queue::read_each(Right::Read, &["logs", "history"], |name| {
+        spi::connect(|spi| {
+            let rows = spi.once(&trace_sql(name), &[Arg::from(subject)]);
+            for row in 0..rows.len() {
+                steps.push((steps.len() as i32 + 1, name.clone(), rows.kept_args(row)));
+            }
+        });
+    });
     if is_descending {
         steps.reverse();
     }

@@ -1,9 +1,10 @@
 //! The rows of `fetchq.jobs`, the maintenance jobs: claiming, failing and rescheduling them.
 
+use crate::error::raise;
 use crate::pg::spi::{self, Rows};
 use crate::pg::time::{self, Interval};
 use crate::pg::value::Arg;
-use crate::store::rights::{Right, Scope};
+use crate::store::rights::{self, Right};
 
 /// A job that was claimed.
 pub struct Job {
@@ -70,12 +71,14 @@ const CLAIM: &str = "update fetchq.jobs j set
 /// rows of the table; its result is returned.
 pub fn claim<R>(duration: Interval, limit: i32, read: impl FnOnce(&Rows) -> R) -> R {
     follow_clock();
-    let [is_everything, queues] = Scope::of(Right::Manage).args();
-    spi::connect(|spi| {
-        let limit = Arg::from(i64::from(limit));
-        let rows = spi.once(CLAIM, &[duration.arg(), limit, is_everything, queues]);
-        read(&rows)
-    })
+    raise(rights::over(None, Right::Manage, |queues| {
+        let [is_everything, queues] = queues.args();
+        spi::connect(|spi| {
+            let limit = Arg::from(i64::from(limit));
+            let rows = spi.once(CLAIM, &[duration.arg(), limit, is_everything, queues]);
+            Ok(read(&rows))
+        })
+    }))
 }
 
 /// Claims jobs as [`claim`] does. Returns them in the order of their ids.
@@ -416,13 +419,14 @@ const LOCK_ALL: &str = "with mine as materialized (
 /// Locks the jobs of every queue that the caller manages, so that they can be made due. Returns those
 /// that other sessions have locked.
 pub fn lock_all() -> Vec<Job> {
-    let args = Scope::of(Right::Manage).args();
-    spi::connect(|spi| {
-        let rows = spi.once(LOCK_ALL, &args);
-        (0..rows.len())
-            .filter_map(|row| job(&rows, row, 4))
-            .collect()
-    })
+    raise(rights::over(None, Right::Manage, |queues| {
+        spi::connect(|spi| {
+            let rows = spi.once(LOCK_ALL, &queues.args());
+            Ok((0..rows.len())
+                .filter_map(|row| job(&rows, row, 4))
+                .collect())
+        })
+    }))
 }
 
 const MAKE_DUE: &str =
@@ -434,10 +438,10 @@ const MAKE_DUE: &str =
 /// Makes the jobs of every queue due that the caller manages, except those that other sessions
 /// have locked.
 pub fn make_due() {
-    let args = Scope::of(Right::Manage).args();
-    spi::connect(|spi| {
-        spi.once(MAKE_DUE, &args);
-    });
+    raise(rights::over(None, Right::Manage, |queues| {
+        spi::connect(|spi| spi.once(MAKE_DUE, &queues.args()).affected());
+        Ok(())
+    }));
 }
 
 const GET_QUEUE: &str = "select queue::pg_catalog.text from fetchq.jobs where id {=} $1";

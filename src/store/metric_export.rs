@@ -11,7 +11,7 @@ use crate::pg::row_sink::RowSink;
 use crate::pg::value::Arg;
 use crate::pg::{session, spi, time};
 use crate::ready::floors;
-use crate::store::rights::{Right, Scope};
+use crate::store::rights::{self, Right, Scope};
 use crate::store::stats::{self, Pending, QueueStats, age};
 use crate::store::stats_counted::{Counted, Period, try_lock};
 
@@ -133,7 +133,7 @@ struct Export<'a> {
     /// Only this family. None: all.
     only: Option<Family>,
     /// The queues on which the caller has a right.
-    scope: Scope,
+    scope: &'a Scope,
     /// When it is: microseconds since 2000.
     now: i64,
     out: &'a mut RowSink,
@@ -147,20 +147,22 @@ struct Export<'a> {
 /// Fails with `Error::RegistryBusy` when the registry is locked.
 pub fn export(only: Option<Family>, out: &mut RowSink) -> Result<()> {
     stats::lock_registry()?;
-    let mut export = Export {
-        only,
-        scope: Scope::of(Right::Any),
-        now: time::clock(),
-        out,
-        missing: Vec::new(),
-    };
-    export.queues();
-    export.workers();
-    export.schedules();
-    export.maintenance();
-    export.server();
-    export.report_missing();
-    Ok(())
+    rights::over(None, Right::Any, |scope| {
+        let mut export = Export {
+            only,
+            scope,
+            now: time::clock(),
+            out,
+            missing: Vec::new(),
+        };
+        export.queues();
+        export.workers();
+        export.schedules();
+        export.maintenance();
+        export.server();
+        export.report_missing();
+        Ok(())
+    })
 }
 
 /// The metrics that are made of the statistics of queues.
@@ -195,7 +197,7 @@ impl Export<'_> {
         if !wanted.contains(&true) {
             return;
         }
-        let all = stats::read(&self.scope, Period::Ever, self.now);
+        let all = stats::read(self.scope, Period::Ever, self.now);
         let queues: Vec<Labelled> = all.queues.iter().map(Labelled::new).collect();
         // Either the counters of all queues are known, or of none.
         let are_counted = all.queues.iter().all(|queue| queue.counted.is_some());

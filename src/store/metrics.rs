@@ -17,7 +17,7 @@ use crate::store::counter_segments::{self, pack_events};
 use crate::store::metrics_exact::{self, Metric};
 use crate::store::queue;
 use crate::store::recount;
-use crate::store::rights::Scope;
+use crate::store::rights::{self, Right, Scope};
 use crate::store::statement::render;
 
 const SNAP_ALL: &str = "insert into {metrics} (metric, value)
@@ -85,22 +85,32 @@ const GET_MANY_OF_ALL: &str =
     "select queue::pg_catalog.text, metric::pg_catalog.text, value from fetchq.metrics_exact
     where metric {=} any ($1)";
 
-/// The values of some metrics, by the name of each queue that has one of them.
-pub fn get_many_of_all(metrics: &[&str]) -> HashMap<String, Vec<i64>> {
-    spi::connect(|spi| {
-        let rows = spi.once(GET_MANY_OF_ALL, &[Arg::from(metrics.to_vec())]);
+/// The values of some metrics of each queue on which the caller has a right, in the order of the list;
+/// 0 for one that does not exist.
+///
+/// Fails as `rights::over` does.
+pub fn get_many_of_all(metrics: &[&str]) -> Result<Vec<(QueueName, Vec<i64>)>> {
+    rights::over(None, Right::Any, |queues| {
+        let names = queues.names();
         let mut all: HashMap<String, Vec<i64>> = HashMap::new();
-        for row in 0..rows.len() {
-            if let (Some(queue), Some(metric), Some(value)) = (
-                rows.get::<String>(row, 1),
-                rows.get::<String>(row, 2),
-                rows.get::<i64>(row, 3),
-            ) && let Some(at) = metrics.iter().position(|m| *m == metric)
-            {
-                all.entry(queue).or_insert_with(|| vec![0; metrics.len()])[at] = value;
+        spi::connect(|spi| {
+            let rows = spi.once(GET_MANY_OF_ALL, &[Arg::from(metrics.to_vec())]);
+            for row in 0..rows.len() {
+                if let (Some(queue), Some(metric), Some(value)) = (
+                    rows.get::<String>(row, 1),
+                    rows.get::<String>(row, 2),
+                    rows.get::<i64>(row, 3),
+                ) && let Some(at) = metrics.iter().position(|m| *m == metric)
+                {
+                    all.entry(queue).or_insert_with(|| vec![0; metrics.len()])[at] = value;
+                }
             }
-        }
-        all
+        });
+        let values = names.into_iter().map(|name| {
+            let values = all.remove(name.as_str());
+            (name, values.unwrap_or_else(|| vec![0; metrics.len()]))
+        });
+        Ok(values.collect())
     })
 }
 

@@ -20,6 +20,10 @@ use crate::store::statement::render;
 
 /// What becomes of the columns that a move may change: SQL expressions over the document `d`, its
 /// name in the other queue `i.name`, and the further parameters, from $4 on.
+///
+/// The tables of the first queue are its managers' to write. What the calls that add documents would
+/// refuse does not get into the other queue by any move: headers that are no object, a `max_attempts`
+/// below 1, and an ordering key that is too long for an index.
 pub(super) struct Columns {
     pub subject: &'static str,
     pub status: &'static str,
@@ -31,20 +35,41 @@ pub(super) struct Columns {
     pub last_error: &'static str,
     pub origin: &'static str,
     pub result: &'static str,
+    /// `due_at`, `picked_at`, `progress`, `lease` and `worker_session`.
+    pub of_leases: &'static str,
 }
 
-/// Every column stays as it is.
+/// Every column stays as it is. A time of creation that no document can have becomes that of the move.
 pub(super) const UNCHANGED: Columns = Columns {
     subject: "d.subject",
     status: "d.status",
     iterations: "d.iterations",
     next_iteration: "d.next_iteration",
-    created_at: "d.created_at",
+    created_at: "case when pg_catalog.isfinite(d.created_at) then d.created_at else pg_catalog.now() end",
     last_iteration: "d.last_iteration",
     payload: "d.payload",
     last_error: "d.last_error",
     origin: "d.origin",
     result: "d.result",
+    of_leases: LEASES,
+};
+
+/// What the leases of a document have left in it.
+pub(super) const LEASES: &str = "d.due_at, d.picked_at, d.progress, d.lease, d.worker_session";
+
+/// A planned or pending document arrives as if it were put: nothing that only workers and fetchq itself
+/// write comes with it.
+pub(super) const AS_PUT: Columns = Columns {
+    status: "case when d.next_iteration {<=} pg_catalog.now() then {pending} else {planned} end",
+    iterations: "0",
+    created_at: "pg_catalog.now()",
+    last_iteration: "null",
+    payload: "coalesce(d.payload, '{}')",
+    last_error: "null",
+    origin: "null",
+    result: "null",
+    of_leases: "null, null, null, null, null",
+    ..UNCHANGED
 };
 
 // $1, $2, $3: the subjects, the subjects in the other queue, and the numbers there, in the order that
@@ -52,13 +77,16 @@ pub(super) const UNCHANGED: Columns = Columns {
 const INSERT_MOVED: &str =
     "insert into {other} (subject, version, priority, next_iteration, status, attempts,
         iterations, created_at, last_iteration, payload, ordering_key, max_attempts,
-        last_error, origin, headers, due_at, picked_at, result, progress, lease,
+        last_error, origin, headers, result, due_at, picked_at, progress, lease,
         worker_session, seq)
     overriding system value
     select {subject}, d.version, d.priority, {next_iteration}, {status}, 0,
-        {iterations}, {created_at}, {last_iteration}, {payload}, d.ordering_key, d.max_attempts,
-        {last_error}, {origin}, d.headers, d.due_at, d.picked_at, {result}, d.progress, d.lease,
-        d.worker_session, i.seq
+        {iterations}, {created_at}, {last_iteration}, {payload},
+        pg_catalog.left(d.ordering_key, {subject_max}),
+        case when d.max_attempts {>} 0 then d.max_attempts end,
+        {last_error}, {origin},
+        case when pg_catalog.jsonb_typeof(d.headers) {=} 'object' then d.headers end,
+        {result}, {of_leases}, i.seq
     from rows from (pg_catalog.unnest($1), pg_catalog.unnest($2), pg_catalog.unnest($3))
         as i (subject, name, seq)
     join only {docs} d on d.subject {=} i.subject
@@ -79,6 +107,7 @@ impl Columns {
             ("{last_error}", self.last_error),
             ("{origin}", self.origin),
             ("{result}", self.result),
+            ("{of_leases}", self.of_leases),
         ]
         .iter()
         .fold(INSERT_MOVED.to_owned(), |sql, (marker, expression)| {

@@ -12,9 +12,9 @@ use crate::pg::relation::{self, LockMode, NamedLock};
 use crate::pg::row_sink::RowSink;
 use crate::pg::spi::{self, Rows, Spi};
 use crate::pg::value::Arg;
-use crate::pg::{planner, subtransaction};
+use crate::pg::{planner, role, subtransaction};
 use crate::signals::{commit, settlements};
-use crate::store::rights::{self, Right, Scope};
+use crate::store::rights::{self, Right};
 use crate::store::statement::render;
 use crate::store::{queue_places, queue_tables, schedules};
 
@@ -151,18 +151,26 @@ fn lock_jobs(spi: &Spi, key: Arg) {
     }
 }
 
-/// Drops a queue and all that belongs to it. Fails with `Error::UnknownQueue`.
+/// Drops a queue and all that belongs to it, for a caller who owns it.
+///
+/// Fails with `Error::UnknownQueue`, and with `Error::NoRight`.
 ///
 /// The locks are taken in the order in which maintenance takes them: jobs, registry,
 /// schedules, tables. The lock of the registry row also keeps a pack of this queue's counters
 /// away.
 pub fn drop(name: &QueueName) -> Result<Dropped> {
+    rights::require(name, Right::Own)?;
     spi::connect(|spi| {
         let key = Arg::from(name.as_str());
         lock_jobs(spi, key);
         let Some(queue) = unregister(spi, key) else {
             return Err(queue_places::unknown(name));
         };
+        // It may be the queue of another role by now. From here on no other queue can get the name.
+        relation::accept_invalidations();
+        if !rights::has(name, Right::Own) {
+            return Err(rights::no_right(name, role::current(), Right::Own));
+        }
         spi.once(DROP_JOBS, &[key]);
         let rows = spi.once(CLEAR_DEAD_LETTER, &[key]);
         let dead_letter_sources = (0..rows.len()).filter_map(|row| rows.get(row, 1)).collect();
@@ -211,9 +219,16 @@ pub fn id(name: &QueueName) -> Result<i32> {
     })
 }
 
-/// The names of all queues on which the caller has a right, in order.
+/// The names of all queues on which the caller has a right, in order, for a process of the server.
+/// A caller may lose the right before the queue is opened.
 pub fn all() -> Vec<QueueName> {
     rights::list(Right::Any)
+}
+
+/// The names of the queues that the caller manages, in order. A caller may lose the right before the
+/// queue is opened, so that it is to be asked for again.
+pub fn managed() -> Vec<QueueName> {
+    rights::list(Right::Manage)
 }
 
 const GET_CURRENT_VERSION: &str = "select current_version from fetchq.queues where name {=} $1";
@@ -233,9 +248,13 @@ const STATUS_ONE: &str = "select id, name, is_active from fetchq.queues where na
 
 /// Adds a row to a result for each queue on which the caller has a right: id, name, and whether
 /// it is active.
-pub fn status_of_all(out: &mut RowSink) {
-    let args = Scope::of(Right::Any).args();
-    spi::connect(|spi| out.extend(&spi.once(STATUS_ALL, &args)));
+///
+/// Fails as `rights::over` does.
+pub fn status_of_all(out: &mut RowSink) -> Result<()> {
+    rights::over(None, Right::Any, |queues| {
+        spi::connect(|spi| out.extend(&spi.once(STATUS_ALL, &queues.args())));
+        Ok(())
+    })
 }
 
 /// Adds the row of one queue to a result; nothing when it does not exist.
@@ -264,26 +283,60 @@ pub fn top(name: &QueueName, version: i32, limit: i32, skip: i32, out: &mut RowS
     Ok(())
 }
 
+/// Runs `work` for each queue on which the caller has a right, in the order of their names, as
+/// [`read_alone`] does.
+pub fn read_each(right: Right, tables: &[&str], mut work: impl FnMut(&QueueName)) {
+    for name in rights::list(right) {
+        read_alone(&name, right, tables, || work(&name));
+    }
+}
+
+/// Runs `work` for each queue on which the caller has a right, in the order of their names, as
+/// [`alone`] does. Returns what it returned.
+pub fn change_each<R>(
+    right: Right,
+    work: impl Fn(&QueueName) -> Result<R>,
+) -> impl Iterator<Item = (QueueName, R)> {
+    let change = move |name| {
+        let changed = alone(&name, right, || work(&name))?;
+        Some((name, changed))
+    };
+    rights::list(right).into_iter().filter_map(change)
+}
+
 /// Runs `work`, which reads a queue that the caller has not named. `tables` are those that it reads
-/// beside the documents. The caller may read all of them.
+/// beside the documents. The caller may read all of them: who has lost the right on the queue, or on
+/// its name, since it was looked up, gets neither the lock nor an answer. The history may be missing.
 ///
 /// Waits for nobody, and keeps no lock, so that a caller can read all queues of a database one by one:
 /// the locks of a subtransaction that is rolled back are released. So the result must not be in the
 /// memory of a statement that ran in `work`, and a tuplestore must have been created before.
 ///
 /// Returns None where a table is missing; and, with a notice, where another session has locked one.
-pub fn read_alone<R>(name: &QueueName, tables: &[&str], work: impl FnOnce() -> R) -> Option<R> {
+pub(super) fn read_alone<R>(
+    name: &QueueName,
+    right: Right,
+    tables: &[&str],
+    work: impl FnOnce() -> R,
+) -> Option<R> {
     let run = || {
         for table in std::iter::once(&"docs").chain(tables) {
-            let table = name.relation(table);
-            match relation::lock_data_table(&table, LockMode::Readers, false) {
+            let relation = name.relation(table);
+            let check = |found| match *table {
+                "docs" => rights::require_on(name, found, right),
+                _ => Ok(()),
+            };
+            // Once the documents are locked, nobody can drop the queue, nor give its name to another.
+            let locked = relation::lock_data_table_if(&relation, LockMode::Readers, false, check);
+            match locked.ok()? {
                 NamedLock::Held(..) => {}
                 NamedLock::Busy => {
                     notice!(
-                        "queue \"{name}\" is left out, because another session has locked fetchq_data.\"{table}\""
+                        "queue \"{name}\" is left out, because another session has locked fetchq_data.\"{relation}\""
                     );
                     return None;
                 }
+                NamedLock::Missing if *table == "history" => {}
                 NamedLock::Missing => return None,
             }
         }
@@ -294,9 +347,9 @@ pub fn read_alone<R>(name: &QueueName, tables: &[&str], work: impl FnOnce() -> R
 
 /// Runs `work`, which changes a queue that the caller has not named, so that it keeps the caller from
 /// no other queue: in a subtransaction, in which it waits for a lock for a second at most. Returns
-/// None, with a warning, where it fails.
-pub fn alone<R>(name: &QueueName, work: impl FnOnce() -> Result<R>) -> Option<R> {
-    let run = || planner::with_short_lock_waits(|| raise(work()));
+/// None, with a warning, where it fails, and where the queue of this name is no longer the caller's.
+fn alone<R>(name: &QueueName, right: Right, work: impl FnOnce() -> Result<R>) -> Option<R> {
+    let run = || planner::with_short_lock_waits(|| raise(rights::with(name, right, work)));
     subtransaction::attempt(run)
         .inspect_err(|message| {
             error::warn(

@@ -3,11 +3,13 @@
 //!
 //! The table is read only where such an error is due, so a queue that is here costs nothing.
 
+use pgrx::pg_sys::Oid;
+
 use crate::domain::names::QueueName;
 use crate::error::{Error, Result};
-use crate::pg::relation;
 use crate::pg::spi;
 use crate::pg::value::Arg;
+use crate::pg::{acl, relation, role};
 
 const GET: &str = "select place from fetchq.queue_places where queue {=} $1";
 
@@ -58,25 +60,64 @@ pub fn serialize(name: &QueueName) {
 
 const IS_HERE: &str = "select from fetchq.queues where name {=} $1";
 
-const SET: &str = "insert into fetchq.queue_places as p (queue, place) values ($1, $2)
+const GET_MAKER: &str =
+    "select made_by::pg_catalog.oid from fetchq.queue_places where queue {=} $1";
+
+const SET: &str = "insert into fetchq.queue_places as p (queue, place, made_by)
+    values ($1, $2, $3::pg_catalog.regrole)
     on conflict (queue) do update set place = excluded.place, since = pg_catalog.now()
     where p.place {<>} excluded.place";
 
 const REMOVE: &str = "delete from fetchq.queue_places where queue {=} $1";
 
+/// Checks that a caller may change what is recorded of a queue, if anything is. Returns whether
+/// something is.
+///
+/// Fails with `Error::PlaceOfOther` unless the caller has the rights of the role that has recorded it,
+/// or owns the extension.
+fn may_change(name: &QueueName) -> Result<bool> {
+    let maker: Option<Option<Oid>> = spi::connect(|spi| {
+        let rows = spi.once_latest(GET_MAKER, &[Arg::from(name.as_str())]);
+        (!rows.is_empty()).then(|| rows.get(0, 1))
+    });
+    let role = role::current();
+    let is_maker = |maker| role::has_privileges_of(role, maker);
+    match maker {
+        Some(maker) if !maker.is_some_and(is_maker) && !acl::owns_extension() => {
+            Err(Error::PlaceOfOther {
+                role: role::name(role),
+                queue: name.to_string(),
+            })
+        }
+        found => Ok(found.is_some()),
+    }
+}
+
 /// Records where a queue lives; `None` removes the record. Returns whether that changed anything.
 ///
-/// Fails with `Error::QueueIsHere` for a place of a queue that is in this database.
+/// Fails with `Error::QueueIsHere` for a place of a queue that is in this database, and with
+/// `Error::PlaceOfOther`.
 pub fn set(name: &QueueName, place: Option<&str>) -> Result<bool> {
     let key = Arg::from(name.as_str());
+    let require_elsewhere = || match spi::connect(|spi| spi.once_latest(IS_HERE, &[key]).is_empty())
+    {
+        true => Ok(()),
+        false => Err(Error::QueueIsHere(name.to_string())),
+    };
+    // A call that can change nothing holds up nobody who creates the queue.
+    if !may_change(name)? && place.is_none() {
+        return Ok(false);
+    }
+    if place.is_some() {
+        require_elsewhere()?;
+    }
     serialize(name);
-    spi::connect(|spi| {
-        let Some(place) = place else {
-            return Ok(spi.once(REMOVE, &[key]).affected() > 0);
-        };
-        if !spi.once_latest(IS_HERE, &[key]).is_empty() {
-            return Err(Error::QueueIsHere(name.to_string()));
-        }
-        Ok(spi.once(SET, &[key, Arg::from(place)]).affected() > 0)
-    })
+    // Other sessions may have changed that meanwhile.
+    may_change(name)?;
+    let Some(place) = place else {
+        return Ok(spi::connect(|spi| spi.once(REMOVE, &[key]).affected()) > 0);
+    };
+    require_elsewhere()?;
+    let args = [key, Arg::from(place), Arg::oid(role::current())];
+    Ok(spi::connect(|spi| spi.once(SET, &args).affected()) > 0)
 }

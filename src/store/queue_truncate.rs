@@ -4,7 +4,7 @@ use crate::domain::names::QueueName;
 use crate::error::{Error, Result};
 use crate::pg::{relation, session};
 use crate::signals::settlements;
-use crate::store::rights::{self, Right};
+use crate::store::rights::Right;
 use crate::store::{jobs, metrics, queue, queue_tables};
 
 /// Removes all documents of a queue and recounts its metrics. `empty`: also removes its
@@ -37,8 +37,6 @@ pub fn truncate_all(empty: bool) -> Result<()> {
     if session::keeps_snapshot() {
         return Err(Error::KeepsSnapshot("fetchq.queue_truncate"));
     }
-    for name in rights::list(Right::Manage) {
-        queue::alone(&name, || truncate(&name, empty));
-    }
+    queue::change_each(Right::Manage, |name| truncate(name, empty)).for_each(drop);
     Ok(())
 }

@@ -50,9 +50,8 @@ const GET_FROM_HISTORY: &str = "select d.subject::pg_catalog.text, d.outcome::pg
 ///
 /// Fails with `Error::UnknownQueue` and `Error::NoRight`, as the other functions here do.
 pub fn get(name: &QueueName, subject: &str, out: &mut RowSink) -> Result<()> {
-    require_readable(name)?;
     let args = [Arg::from(subject), Arg::from(name.as_str())];
-    planner::with_index_scans(|| {
+    let mut read = || {
         spi::connect(|spi| {
             let sql = GET.replace("{document}", DOCUMENT);
             let rows = spi.once(&render(&sql, name), &args);
@@ -61,15 +60,21 @@ pub fn get(name: &QueueName, subject: &str, out: &mut RowSink) -> Result<()> {
             } else if queue_tables::has_history(name) {
                 out.extend(&spi.once(&render(GET_FROM_HISTORY, name), &args));
             }
-        });
-    });
-    Ok(())
+            Ok(())
+        })
+    };
+    readable(name, || planner::with_index_scans(&mut read))
 }
 
-fn require_readable(name: &QueueName) -> Result<()> {
-    rights::require_existing(name, Right::Read)?;
-    queue::id(name)?;
-    queue_shape::require(name).map(|_| ())
+/// Runs `work`, which reads a queue that exists, and whose documents the caller may read.
+///
+/// Fails with `Error::UnknownQueue`, with `Error::NoRight`, and as `work` does.
+fn readable<R>(name: &QueueName, work: impl FnOnce() -> Result<R>) -> Result<R> {
+    rights::with_existing(name, Right::Read, || {
+        queue::id(name)?;
+        queue_shape::require(name)?;
+        work()
+    })
 }
 
 /// How many documents one page may read. Not measured: some tenths of a second.
@@ -118,7 +123,15 @@ pub fn list(
     after: Option<&str>,
     out: &mut RowSink,
 ) -> Result<()> {
-    require_readable(name)?;
+    readable(name, || read_page(name, request, after, out))
+}
+
+fn read_page(
+    name: &QueueName,
+    request: &BulkRequest,
+    after: Option<&str>,
+    out: &mut RowSink,
+) -> Result<()> {
     let statuses = request.filter.codes(&Status::ALL, &[]);
     let (first, beyond) = subject_range(request.filter.subject.as_deref());
     let range = [Arg::from(first.as_deref()), Arg::from(beyond.as_deref())];
@@ -210,10 +223,10 @@ const ERRORS: &str = "select l.created_at, l.attempt, l.message::pg_catalog.text
 
 /// Adds the failed attempts of a document to a result, the newest first, at most `limit`.
 pub fn errors(name: &QueueName, subject: &str, limit: i32, out: &mut RowSink) -> Result<()> {
-    require_readable(name)?;
     let args = [Arg::from(subject), Arg::from(i64::from(limit))];
-    planner::with_index_scans(|| {
+    let mut read = || {
         spi::connect(|spi| out.extend(&spi.once(&render(ERRORS, name), &args)));
-    });
-    Ok(())
+        Ok(())
+    };
+    readable(name, || planner::with_index_scans(&mut read))
 }

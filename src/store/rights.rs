@@ -156,6 +156,18 @@ pub fn require_existing(name: &QueueName, right: Right) -> Result<()> {
     }
 }
 
+/// As [`with`], where `work` does not find out whether the queue exists.
+///
+/// Fails with `Error::UnknownQueue` as [`require_existing`] does, too.
+pub fn with_existing<R>(
+    name: &QueueName,
+    right: Right,
+    work: impl FnOnce() -> Result<R>,
+) -> Result<R> {
+    require_existing(name, right)?;
+    with(name, right, work)
+}
+
 /// Fails with `Error::NoRight` when the caller lacks a right on the queue with this docs table.
 pub(super) fn require_on(name: &QueueName, table: Oid, right: Right) -> Result<()> {
     match right.is_held_on(table) {
@@ -173,10 +185,10 @@ pub fn role_has(role: Oid, table: Oid, right: Right) -> bool {
     right.is_held_by(role, table) || has_all()
 }
 
-/// Runs `work`, which changes the registry, for a caller who has a right on the queue.
+/// Runs `work`, which finds the queue by its name, for a caller who has a right on the queue.
 ///
-/// The queue may be dropped and created again by another role after the look-up. `work` then
-/// changes the new queue, so the look-up is repeated, and the error undoes what `work` did.
+/// The queue may be dropped and created again by another role after the look-up. `work` then reads
+/// or changes the new queue, so the look-up is repeated, and the error undoes what `work` did.
 ///
 /// Fails with `Error::NoRight`, and as `work` does.
 pub fn with<R>(name: &QueueName, right: Right, work: impl FnOnce() -> Result<R>) -> Result<R> {
@@ -193,11 +205,11 @@ pub fn with<R>(name: &QueueName, right: Right, work: impl FnOnce() -> Result<R>)
 /// The queues on which a caller has a right.
 pub struct Scope {
     is_everything: bool,
-    queues: Vec<String>,
+    queues: Vec<QueueName>,
 }
 
 impl Scope {
-    /// All queues.
+    /// All queues, for a process of the server.
     pub fn everything() -> Self {
         Self {
             is_everything: true,
@@ -205,24 +217,18 @@ impl Scope {
         }
     }
 
-    /// One queue.
-    pub fn only(name: &QueueName) -> Self {
+    fn of(queues: Vec<QueueName>) -> Self {
         Self {
             is_everything: false,
-            queues: vec![name.as_str().to_owned()],
+            queues,
         }
     }
 
-    /// The queues on which the caller has this right. For the owner of the extension these are
-    /// all, whatever the registry has.
-    pub fn of(right: Right) -> Self {
-        if acl::owns_extension() {
-            return Self::everything();
-        }
-        let names = list(right);
-        Self {
-            is_everything: false,
-            queues: names.iter().map(|name| name.as_str().to_owned()).collect(),
+    /// The names of the queues, in order.
+    pub fn names(&self) -> Vec<QueueName> {
+        match self.is_everything {
+            true => list(Right::Any),
+            false => self.queues.clone(),
         }
     }
 
@@ -233,18 +239,50 @@ impl Scope {
 
     /// The parameters of a condition such as `$1 or queue {=} any ($2)`.
     pub fn args(&self) -> [Arg; 2] {
-        [
-            Arg::from(self.is_everything),
-            Arg::from(self.queues.clone()),
-        ]
+        let names: Vec<&str> = self.queues.iter().map(QueueName::as_str).collect();
+        [Arg::from(self.is_everything), Arg::from(names)]
     }
+}
+
+/// Runs `work` for one queue, or with None for all queues on which the caller has a right. For the
+/// owner of the extension these are all, whatever the registry has.
+///
+/// A statement finds the queues by their names, and a name can be that of another role's queue by the
+/// time that the statement runs. So the look-ups are repeated, and the error undoes what `work` did.
+///
+/// Fails with `Error::NoRight`, and as `work` does.
+pub fn over<R>(
+    name: Option<&QueueName>,
+    right: Right,
+    work: impl FnOnce(&Scope) -> Result<R>,
+) -> Result<R> {
+    if let Some(name) = name {
+        return with(name, right, || work(&Scope::of(vec![name.clone()])));
+    }
+    if acl::owns_extension() {
+        return work(&Scope::everything());
+    }
+    let scope = Scope::of(list(right));
+    let before: Vec<Option<Oid>> = scope.queues.iter().map(docs_table).collect();
+    let result = work(&scope)?;
+    relation::accept_invalidations();
+    for (name, table) in scope.queues.iter().zip(before) {
+        match docs_table(name) {
+            now @ Some(found) if now != table => require_on(name, found, right)?,
+            _ => {}
+        }
+    }
+    Ok(result)
 }
 
 const NAMES: &str = "select name::pg_catalog.text from fetchq.queues order by name";
 
 /// The queues on which the caller has a right, in the order of their names. A row of the registry
 /// whose name cannot be the name of a queue is left out with a warning: a client has inserted it.
-pub fn list(right: Right) -> Vec<QueueName> {
+///
+/// Each name can be that of another role's queue by the time that it is used. Whoever opens the queue
+/// asks for the right again: `queue::read_each`, `queue::change_each` and [`over`] do.
+pub(super) fn list(right: Right) -> Vec<QueueName> {
     let names: Vec<String> = spi::connect(|spi| {
         let rows = spi.once(NAMES, &[]);
         (0..rows.len()).filter_map(|row| rows.get(row, 1)).collect()

@@ -46,11 +46,16 @@ const IS_LEASED: &str = "d.status {+} 0 {=} {active} and ($2 is null or d.lease 
 /// push.
 const OWN_ERROR: &str = "case when d.origin is null then d.last_error end";
 
+/// The iterations of the document `d` and one more. A manager may have written any number, and one
+/// document must not fail all that are settled with it.
+const NEXT_ITERATIONS: &str = "(least(d.iterations, 9223372036854775806) {+} 1)";
+
 /// Replaces the markers that do not depend on a queue.
 pub(super) fn render_shared(sql: &str) -> String {
     let mut text = sql
         .replace("{is_leased}", IS_LEASED)
-        .replace("{own_error}", OWN_ERROR);
+        .replace("{own_error}", OWN_ERROR)
+        .replace("{next_iterations}", NEXT_ITERATIONS);
     for status in Status::ALL {
         let code = match status {
             Status::Killed => format!("({})", status.code()),
@@ -66,8 +71,9 @@ pub(super) fn render_shared(sql: &str) -> String {
 /// `{docs}`, `{logs}`, `{metrics}` and `{history}` are the tables of the queue, `{q}` is its
 /// name within an identifier, `{planned}`, `{pending}`, `{active}`, `{completed}` and
 /// `{killed}` are the codes of the statuses, `{subject_max}` is the length of a subject in
-/// characters, `{is_leased}` is the predicate of that name, and `{own_error}` is the error that a
-/// document keeps when it gets another payload.
+/// characters, `{is_leased}` is the predicate of that name, `{own_error}` is the error that a document
+/// keeps when it gets another payload, and `{next_iterations}` are the iterations of the document and
+/// one more.
 pub fn render(sql: &str, name: &QueueName) -> String {
     render_shared(sql)
         .replace("{docs}", &name.qualified("docs"))

@@ -142,14 +142,12 @@ pub fn read(scope: &Scope, period: Period, now: i64) -> AllStats {
 /// `Error::UnknownQueue` and `Error::NoRight`.
 pub fn list(name: Option<&QueueName>, out: &mut RowSink) -> Result<()> {
     lock_registry()?;
-    let scope = match name {
-        Some(name) => {
-            rights::require_existing(name, Right::Any)?;
-            Scope::only(name)
-        }
-        None => Scope::of(Right::Any),
-    };
-    let all = read(&scope, Period::LastMinutes, time::clock());
+    if let Some(name) = name {
+        rights::require_existing(name, Right::Any)?;
+    }
+    let all = rights::over(name, Right::Any, |queues| {
+        Ok(read(queues, Period::LastMinutes, time::clock()))
+    })?;
     if let (true, Some(name)) = (all.queues.is_empty(), name) {
         return Err(queue_places::unknown(name));
     }
@@ -199,7 +197,8 @@ pub fn pending_of_all(now: i64) -> Option<(i64, i64)> {
     let counted = reading.counted(&names, true, None, now)?;
     let (mut all, mut paused) = (0, 0);
     for (queue, counted) in queues.iter().zip(&counted.queues) {
-        let pending = counted.counters[0];
+        // A manager may have written any number into the counter of its queue.
+        let pending = counted.counters[0].max(0);
         all += pending;
         paused += if queue.is_active { 0 } else { pending };
     }

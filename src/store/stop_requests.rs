@@ -6,11 +6,12 @@
 use std::cell::Cell;
 
 use crate::domain::names::QueueName;
+use crate::error::Result;
 use crate::pg::spi::{self, Spi};
 use crate::pg::value::Arg;
 use crate::pg::{relation, session};
 use crate::store::plans;
-use crate::store::rights::{Right, Scope};
+use crate::store::rights::{self, Right};
 use crate::store::statement::Statement;
 
 /// Returns a number that is greater than those of all requests by now, and smaller than those of all
@@ -34,11 +35,15 @@ const REQUEST_STOP: &str = "insert into fetchq.stop_requests (name, queue_id, si
 
 /// Asks a worker to stop: all its sessions that have begun before now, and that work on queues
 /// on whose documents the caller may work.
-pub fn request_stop(worker: &str) {
-    let [is_everything, queues] = Scope::of(Right::Work).args();
-    spi::connect(|spi| {
-        spi.once(REQUEST_STOP, &[Arg::from(worker), is_everything, queues]);
-    });
+///
+/// Fails as `rights::over` does.
+pub fn request_stop(worker: &str) -> Result<()> {
+    rights::over(None, Right::Work, |queues| {
+        let [is_everything, queues] = queues.args();
+        let args = [Arg::from(worker), is_everything, queues];
+        spi::connect(|spi| spi.once(REQUEST_STOP, &args).affected());
+        Ok(())
+    })
 }
 
 // Nearly always no worker is stopped, so this is asked first.

@@ -389,10 +389,10 @@ pub fn release_all(worker: &str) -> Result<Option<i32>> {
     }
     let mut released = 0;
     for name in queues {
-        match Queue::open(&name) {
+        match Queue::open_for(&name, Right::Work) {
             Ok(queue) => released += release(&queue, worker),
-            // The queue was dropped after its name was read.
-            Err(e) if e.is_missing_queue() => {}
+            // The queue was dropped after its name was read, or is that of another role by now.
+            Err(e) if e.is_missing_queue() || matches!(e, Error::NoRight { .. }) => {}
             // One owner must not keep the caller from the queues of the others.
             Err(e @ Error::AlteredColumn { .. }) => e.warn(),
             Err(other) => return Err(other),
@@ -465,16 +465,14 @@ pub fn list_leases(
         })
     };
     if let Some(name) = name {
-        rights::require_existing(name, Right::Read)?;
-        queue::id(name)?;
-        read(name, limit);
-        return Ok(());
+        return rights::with_existing(name, Right::Read, || {
+            queue::id(name)?;
+            read(name, limit);
+            Ok(())
+        });
     }
     let names = match leasing_queues() {
-        Some(names) => names
-            .into_iter()
-            .filter(|name| rights::has(name, Right::Read))
-            .collect(),
+        Some(names) => names,
         None => rights::list(Right::Read),
     };
     let mut remaining = limit;
@@ -482,7 +480,7 @@ pub fn list_leases(
         if remaining == Some(0) {
             break;
         }
-        let found = queue::read_alone(&name, &[], || read(&name, remaining));
+        let found = queue::read_alone(&name, Right::Read, &[], || read(&name, remaining));
         remaining = remaining.map(|n| n - found.unwrap_or(0));
     }
     Ok(())

@@ -12,9 +12,12 @@ mod dead_letters;
 mod every_call;
 mod grants;
 mod locks;
+mod moved;
 mod planting;
+mod records;
 mod schedules;
 mod shadows;
+mod taken_names;
 
 use fetchq_client_tests::{
     Database, Function, Server, Session, counters_are_exact, error_of, functions, prepare_queue,

@@ -11,11 +11,10 @@ const LOCK_ALL: &str = "begin;
     select s.id from fetchq.worker_sessions s join fetchq.queues q on q.id = s.queue_id where q.name = 'q' for update of s;
     select from fetchq.jobs where queue in ('q', 'other') for update";
 
-/// Whether a call is about queues that it names. A role that may create queues holds names of queues
-/// until its transaction ends, whoever else wants one.
+/// Whether a call is about queues that it names.
 fn is_for_one_queue(function: &Function) -> bool {
     let names = |name: &str| ["queue", "queues", "name"].contains(&name);
-    function.name != "queue_place_set" && function.arguments.iter().any(|a| names(&a.name))
+    function.arguments.iter().any(|a| names(&a.name))
 }
 
 #[tokio::test]
