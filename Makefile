@@ -90,7 +90,7 @@ bench-peers: ## compare with other queues through their own workers: make bench-
 setup: ## install the packages that are missing on this machine
 	@scripts/setup.sh
 
-build: ## build the extension and install it into PostgreSQL
+build: ## build the extension, and install it into the server of this checkout
 	@scripts/setup.sh && scripts/build.sh
 
 all: ## build the extension, and install nothing

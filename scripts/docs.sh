@@ -19,13 +19,13 @@ set -euo pipefail
 # shellcheck source=scripts/lib.sh
 . "$(dirname "$0")/lib.sh"
 cd "$ROOT"
-load_pg
+load_server
 
 case ${1:-} in '' | --check) ;; *) sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//p}' "$0" >&2; exit 2 ;; esac
 mode=("$@")
 export PYTHONDONTWRITEBYTECODE=1 PGOPTIONS='-c client_min_messages=warning'
 export FETCHQ_PSQL=$PG_BINDIR/psql
-FETCHQ_ERRCODES=$("$PG_CONFIG" --sharedir)/errcodes.txt; export FETCHQ_ERRCODES
+export FETCHQ_ERRCODES=$PG_SHAREDIR/errcodes.txt
 
 db=fetchq_docs
 drop() { "$FETCHQ_PSQL" -Xq -d postgres -c "drop database if exists $db with (force)"; }

@@ -17,7 +17,7 @@ default_pg=/usr/lib/postgresql/15/bin/pg_config
 # With another PG_CONFIG, only the tools come from apt. For root, postgresql-common also creates the
 # user `postgres`.
 if [[ $PG_CONFIG == "$default_pg" ]]; then packages+=(postgresql-15 postgresql-server-dev-15); fi
-if ((EUID == 0)); then packages+=(postgresql-common sudo); fi # `cargo pgrx test --runas` calls sudo.
+if ((EUID == 0)); then packages+=(postgresql-common); fi
 if ! command -v node >/dev/null; then packages+=(nodejs npm); elif ! command -v npm >/dev/null; then packages+=(npm); fi
 
 if [[ ${1:-} == --browser ]] && ! command -v chromium >/dev/null; then packages+=(chromium); fi
@@ -88,18 +88,4 @@ if ! cargo clippy --version >/dev/null 2>&1 || ! cargo fmt --version >/dev/null 
   rustup component add rustfmt clippy || warn "rustfmt or clippy could not be added: 'make lint' will fail"
 fi
 
-if [[ $(cargo pgrx --version 2>/dev/null || :) != "cargo-pgrx $PGRX_VERSION" ]]; then
-  step "setup: building cargo-pgrx $PGRX_VERSION (about 4 minutes)"
-  run_quiet "cargo install cargo-pgrx" "$ROOT/.pg/setup-cargo-pgrx.log" \
-    cargo install cargo-pgrx --version "$PGRX_VERSION" --locked --force
-  cargo pgrx --version >/dev/null || die "cargo-pgrx was built but does not run: is ${CARGO_HOME:-$HOME/.cargo}/bin in PATH?"
-fi
-
-# pgrx knows one pg_config for each major version. It must be the installation of PG_CONFIG.
-pgrx_config=${PGRX_HOME:-$HOME/.pgrx}/config.toml
-known=$(sed -n "s/^$FEATURE *= *\"\(.*\)\"/\1/p" "$pgrx_config" 2>/dev/null || :)
-if [[ ! -x $known || $("$known" --version --pkglibdir) != "$("$PG_CONFIG" --version --pkglibdir)" ]]; then
-  step "setup: cargo pgrx init --$FEATURE $PG_CONFIG"
-  run_quiet "cargo pgrx init" "$ROOT/.pg/setup-pgrx-init.log" cargo pgrx init "--$FEATURE" "$PG_CONFIG"
-fi
-step "setup: ready (PostgreSQL $PG_MAJOR, cargo-pgrx $PGRX_VERSION)"
+step "setup: ready (PostgreSQL $PG_MAJOR)"
