@@ -13,7 +13,6 @@
 #   functions.md, tables.md, counters.md   the catalog, and descriptions.ini
 #   settings.md                            pg_settings
 #   errors.md                              src/**/*.rs and src/sql/**/*.sql
-#   ../internals/source.md                 the headers of src/**, by scripts/docs/source.py
 # The prose of the pages is in scripts/docs/pages/. Each picture has a script of its own.
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
@@ -42,7 +41,6 @@ SQL
 
 rc=0
 python3 scripts/docs/generate.py "${mode[@]}" || rc=1
-python3 scripts/docs/source.py "${mode[@]}" || rc=1
 if [[ ${1:-} == --check ]]; then python3 scripts/docs/claims.py || rc=1; fi
 for picture in docs/images/*.py; do
   [[ -e $picture ]] || continue
