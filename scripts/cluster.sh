@@ -232,7 +232,6 @@ reset() {
   # The full paths are below folders that this script has made.
   rm -rf "${STATE:?}/${NAME:?}" "$SOCKET"
   if [[ -L $ROOT/.pg/$NAME ]]; then rm -f "$ROOT/.pg/$NAME"; fi
-  if [[ $STATE != "$ROOT/.pg" ]]; then rmdir "$STATE" 2>/dev/null || :; fi
 }
 
 settings() {

@@ -159,9 +159,9 @@ compile() {
 }
 
 ready=1
-options=()
-if wants console; then options+=(--browser); fi
-attempt setup scripts/setup.sh "${options[@]}" || ready=0
+packages=--tests
+if wants console; then packages=--browser; fi
+attempt setup scripts/setup.sh "$packages" || ready=0
 
 # These suites do not test the library that is installed here, so it is not built for them.
 installed=0
