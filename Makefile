@@ -72,13 +72,13 @@ hooks: ## have git run the quick checks before each commit
 	@git config core.hooksPath scripts/hooks && echo "git now runs scripts/hooks/pre-commit before each commit; 'git config --unset core.hooksPath' undoes this"
 
 soak: ## run the stress tests of the engine for a long time: make soak MINUTES=30
-	@scripts/setup.sh && scripts/build.sh && scripts/soak.sh "$(MINUTES)"
+	@scripts/setup.sh --tests && scripts/build.sh && scripts/soak.sh "$(MINUTES)"
 
 ha: ## kill, freeze and cut off the primary of a cluster of three under load, as root: make ha ROUNDS=10
 	@scripts/setup.sh && scripts/ha/setup.sh && scripts/build.sh && scripts/ha.sh --rounds "$(ROUNDS)" $(HA)
 
 move-test: ## move queues to another server and back under load, with every kill: make move-test DOCS=1000000 WORKERS=16
-	@scripts/setup.sh && scripts/build.sh && DOCS="$(DOCS)" WORKERS="$(WORKERS)" MOVE="--fsync --all $(MOVE)" bash scripts/suites/move.sh
+	@scripts/setup.sh --tests && scripts/build.sh && DOCS="$(DOCS)" WORKERS="$(WORKERS)" MOVE="--fsync --all $(MOVE)" bash scripts/suites/move.sh
 
 bench: ## run the benchmarks: make bench, make bench QUICK=1, make bench ONLY="push cycle*"
 	@scripts/bench.sh
@@ -87,10 +87,10 @@ bench-peers: ## compare with other queues through their own workers: make bench-
 	@scripts/bench-peers.sh
 
 ##@ Building
-setup: ## install the packages that are missing on this machine
-	@scripts/setup.sh
+setup: ## install the packages that are missing on this machine, also those of the tests
+	@scripts/setup.sh --tests
 
-build: ## build the extension and install it into PostgreSQL
+build: ## build the extension, and install it into the server of this checkout
 	@scripts/setup.sh && scripts/build.sh
 
 all: ## build the extension, and install nothing

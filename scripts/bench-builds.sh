@@ -1,25 +1,25 @@
 #!/usr/bin/env bash
 # Compare two builds of fetchq in alternating rounds of one run, to see what a change costs.
 #
-#   bench-builds.sh PG_CONFIG_BEFORE PG_CONFIG_AFTER [ROUNDS [SECONDS]]
+#   bench-builds.sh CHECKOUT_BEFORE CHECKOUT_AFTER [ROUNDS [SECONDS]]
 #
-# Each argument is the pg_config of a separate installation with its own build. A copy of
-# PostgreSQL's folders is enough, if bin, lib, share and include keep their relative places.
+# Each argument is a checkout, such as one of `git worktree add`, where `make build` has run.
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
 . "$(dirname "$0")/lib.sh"
 cd "$ROOT"
-(($# >= 2)) || die "bench-builds.sh PG_CONFIG_BEFORE PG_CONFIG_AFTER [ROUNDS [SECONDS]]"
-declare -A config=([before]=$1 [after]=$2)
+(($# >= 2)) || die "bench-builds.sh CHECKOUT_BEFORE CHECKOUT_AFTER [ROUNDS [SECONDS]]"
+declare -A checkout=([before]=$(realpath "$1") [after]=$(realpath "$2"))
+[[ ${checkout[before]} != "${checkout[after]}" ]] || die "before and after are the same checkout"
 rounds=${3:-6} seconds=${4:-8}
-load_pg
-load_state
+load_server
+cluster() { "${checkout[$1]}/scripts/cluster.sh" bench_builds "${@:2}"; }
 
-for n in before after; do PG_CONFIG=${config[$n]} scripts/cluster.sh "bench_$n" reset; done
+for n in before after; do cluster "$n" reset; done
 cleanup() {
   local rc=$?
   trap - EXIT
-  for n in before after; do PG_CONFIG=${config[$n]} scripts/cluster.sh "bench_$n" stop || :; done
+  for n in before after; do cluster "$n" stop || :; done
   exit "$rc"
 }
 trap cleanup EXIT
@@ -33,8 +33,8 @@ select subject from fetchq.doc_pick('q', 0, 1, '5m');
 SQL
 for n in before after; do
   export FETCHQ_PG_CONF="synchronous_commit = off"
-  PG_CONFIG=${config[$n]} scripts/cluster.sh "bench_$n" start
-  PG_CONFIG=${config[$n]} scripts/cluster.sh "bench_$n" psql -XqAtc "select fetchq.queue_create('q')" >/dev/null
+  cluster "$n" start
+  cluster "$n" psql -XqAtc "select fetchq.queue_create('q')" >/dev/null
 done
 
 for what in cycle poll; do
@@ -43,7 +43,7 @@ for what in cycle poll; do
     order="before after"
     if ((round % 2)); then order="after before"; fi
     for n in $order; do
-      eval "$(PG_CONFIG=${config[$n]} scripts/cluster.sh "bench_$n" env)"
+      eval "$(cluster "$n" env)"
       tps=$("$PG_BINDIR/pgbench" -n -M prepared -c 4 -j 2 -T "$seconds" -f "$scratch/$what.sql" | sed -n 's/^tps = \([0-9.]*\).*/\1/p')
       if [[ $n == before ]]; then a=$tps; else b=$tps; fi
     done

@@ -7,11 +7,11 @@
 #   DOCUMENTS=n   another number of documents (10000000)
 #   KEEP=1        leave the server running
 #
-# It measures the build that is installed; without one it builds it.
+# It measures the last build of this checkout; without one it builds it.
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
 . "$(dirname "$0")/lib.sh"
-load_pg
+load_server
 with_lock bench-run
 cd "$ROOT"
 [[ -e $PG_LIBDIR/fetchq.so ]] || scripts/build.sh 9>&-

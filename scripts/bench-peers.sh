@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Compare the installed build with the queues that people pick instead, on a throwaway cluster.
+# Compare the last build of this checkout with the queues that people pick instead, on a throwaway cluster.
 #
 #   QUICK=1            three minutes instead of 28: does each system work?
 #   ONLY="pgmq, SQL"   only systems whose names contain one of these

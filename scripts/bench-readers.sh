@@ -4,7 +4,7 @@
 #
 #   bench-readers.sh [QUEUES [ROUNDS [SECONDS]]]     100 queues, 6 rounds, 6 seconds
 #
-# It measures the installed build. To compare two, run it with PG_CONFIG of one and of the other.
+# It measures the build of this checkout. To compare two, run it in each of two checkouts.
 #   CALLS="queue_stats() status()"   which calls; queue_stats('q1') is of one queue
 #   EVENTS="0 10000 100000"          with how many counter events that are not packed
 #   ROUNDS=0                         only the CPU time of the calls
@@ -14,8 +14,7 @@ set -euo pipefail
 cd "$ROOT"
 queues=${1:-100} rounds=${2:-${ROUNDS:-6}} seconds=${3:-6}
 calls=${CALLS:-queue_stats() queue_stats(\'q1\') metric_export() status()}
-load_pg
-load_state
+load_server
 
 cluster() { scripts/cluster.sh bench_readers "$@"; }
 cluster reset

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Benchmark the installed build beside other systems, on a throwaway cluster.
+# Benchmark the last build of this checkout beside other systems, on a throwaway cluster.
 #
 #   QUICK=1            two minutes instead of about 75
 #   ONLY="push cycle*" only these scenarios
@@ -11,7 +11,7 @@
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
 . "$(dirname "$0")/lib.sh"
-load_pg
+load_server
 with_lock bench-run
 runner=bench/run.py
 if [[ ${1:-} == --peers ]]; then runner=bench/run_peers.py; fi
@@ -29,5 +29,5 @@ if ! /usr/bin/python3 -c 'import matplotlib' 2>/dev/null && command -v apt-get >
   run_quiet "apt-get install" "$log" apt_get install -y --no-install-recommends python3-matplotlib || warn "matplotlib could not be installed: the report has no plots"
 fi
 
-export PYTHONDONTWRITEBYTECODE=1 PG_CONFIG
+export PYTHONDONTWRITEBYTECODE=1 FETCHQ_PG_BINDIR=$PG_BINDIR
 exec /usr/bin/python3 "$runner"

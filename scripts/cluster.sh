@@ -20,8 +20,7 @@ shift 2
 # libpq settings for another server (PGHOST, PGPASSWORD, …) must not reach this one.
 for var in "${!PG@}"; do [[ $var == PG[A-Z]* && $var != PGRX_* ]] && unset "$var"; done
 
-load_pg
-load_state
+load_server
 DIR=$STATE/$NAME   # the folder of this cluster; the socket may be elsewhere
 DATA=$DIR/data
 LOG=$DIR/log
@@ -154,6 +153,7 @@ CONF
 # fingerprint CONFIG — print a checksum of what a running server must have been started with.
 fingerprint() {
   echo "$1" | cksum
+  "$PG_BINDIR/postgres" --version
   if [[ $1 == *"shared_preload_libraries = 'fetchq'"* ]]; then
     # The content counts, not the date: a build without changes needs no restart.
     [[ -e $PG_LIBDIR/fetchq.so ]] || die "$PG_LIBDIR/fetchq.so is missing: run 'make build' first"
@@ -232,7 +232,6 @@ reset() {
   # The full paths are below folders that this script has made.
   rm -rf "${STATE:?}/${NAME:?}" "$SOCKET"
   if [[ -L $ROOT/.pg/$NAME ]]; then rm -f "$ROOT/.pg/$NAME"; fi
-  if [[ $STATE != "$ROOT/.pg" ]]; then rmdir "$STATE" 2>/dev/null || :; fi
 }
 
 settings() {

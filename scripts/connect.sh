@@ -3,7 +3,7 @@
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
 . "$(dirname "$0")/lib.sh"
-load_pg
+load_server
 eval "$("$ROOT/scripts/cluster.sh" dev env)"
 
 cat <<TEXT

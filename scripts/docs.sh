@@ -13,19 +13,18 @@
 #   functions.md, tables.md, counters.md   the catalog, and descriptions.ini
 #   settings.md                            pg_settings
 #   errors.md                              src/**/*.rs and src/sql/**/*.sql
-#   ../internals/source.md                 the headers of src/**, by scripts/docs/source.py
 # The prose of the pages is in scripts/docs/pages/. Each picture has a script of its own.
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
 . "$(dirname "$0")/lib.sh"
 cd "$ROOT"
-load_pg
+load_server
 
 case ${1:-} in '' | --check) ;; *) sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//p}' "$0" >&2; exit 2 ;; esac
 mode=("$@")
 export PYTHONDONTWRITEBYTECODE=1 PGOPTIONS='-c client_min_messages=warning'
 export FETCHQ_PSQL=$PG_BINDIR/psql
-FETCHQ_ERRCODES=$("$PG_CONFIG" --sharedir)/errcodes.txt; export FETCHQ_ERRCODES
+export FETCHQ_ERRCODES=$PG_SHAREDIR/errcodes.txt
 
 db=fetchq_docs
 drop() { "$FETCHQ_PSQL" -Xq -d postgres -c "drop database if exists $db with (force)"; }
@@ -42,7 +41,6 @@ SQL
 
 rc=0
 python3 scripts/docs/generate.py "${mode[@]}" || rc=1
-python3 scripts/docs/source.py "${mode[@]}" || rc=1
 if [[ ${1:-} == --check ]]; then python3 scripts/docs/claims.py || rc=1; fi
 for picture in docs/images/*.py; do
   [[ -e $picture ]] || continue

@@ -6,8 +6,8 @@ set -euo pipefail
 # shellcheck source=scripts/lib.sh
 . "$(dirname "$0")/lib.sh"
 cd "$ROOT"
-load_pg
-extensions=$("$PG_CONFIG" --sharedir)/extension
+load_server
+extensions=$PG_SHAREDIR/extension
 version=$(sed -n "s/^default_version = '\(.*\)'/\1/p" "$extensions/fetchq.control")
 [[ -n $version && $version == "$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)" ]] ||
   die "the version that is installed is not that of Cargo.toml: build it first"

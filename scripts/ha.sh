@@ -14,8 +14,7 @@ cd "$ROOT"
 ((EUID == 0)) || die "ha needs root: it makes network namespaces"
 # libpq settings for another server (PGPORT, PGPASSWORD, …) must not reach these.
 for var in "${!PG@}"; do if [[ $var == PG[A-Z]* && $var != PGRX_* ]]; then unset "$var"; fi; done
-load_pg
-load_state
+load_server
 [[ -e $PG_LIBDIR/fetchq.so ]] || die "$PG_LIBDIR/fetchq.so is missing: run 'make build' first"
 with_lock ha
 folder=$STATE/ha

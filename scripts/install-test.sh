@@ -6,7 +6,6 @@ set -euo pipefail
 # shellcheck source=scripts/lib.sh
 . "$(dirname "$0")/lib.sh"
 load_pg
-load_state
 cd "$ROOT"
 
 dir=$(as_pg mktemp -d /tmp/fetchq-install-XXXXXX)
@@ -45,7 +44,7 @@ SQL
   ok "$name"
 }
 
-libdir=$PG_LIBDIR sharedir=$("$PG_CONFIG" --sharedir)
+libdir=$PG_LIBDIR sharedir=$PG_SHAREDIR
 touch "$dir/before"
 DESTDIR=$dir/dest scripts/install.sh
 for file in "$libdir/fetchq.so" "$sharedir/extension/fetchq.control"; do
@@ -67,13 +66,8 @@ if ((PG_MAJOR >= 18)); then
     "extension_control_path = '\$system:$dir/extensions/fetchq/share'" "dynamic_library_path = '\$libdir:$dir/extensions/fetchq/lib'"
 fi
 
-# A server finds its files from the place of its programs, so a copy is complete when the folders
-# are at the same places relative to each other. A library that it has installed is not copied.
-for folder in "$PG_BINDIR" "$libdir" "$sharedir" "$("$PG_CONFIG" --libdir)/libpq.so.5"; do
-  mkdir -p "$dir/dest$(dirname "$folder")"
-  if [[ -e $folder ]]; then cp -RLn --preserve=mode "$folder" "$dir/dest$(dirname "$folder")/"; fi
-done
+copy_server "$dir/dest"
 try "a copy of the server below DESTDIR" "$dir/dest$PG_BINDIR"
-cmp -s "$dir/dest$libdir/fetchq.so" "${CARGO_TARGET_DIR:-target}/install-pg$PG_MAJOR$libdir/fetchq.so" || die "the copy has another library"
+cmp -s "$dir/dest$libdir/fetchq.so" "$BUILT/fetchq.so" || die "the copy has another library"
 ok "which has the library that was built"
 echo "$passed passed, 0 failed"

@@ -2,19 +2,16 @@
 # shellcheck shell=bash
 
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)
-export PGRX_VERSION=0.18.1                       # the version that Cargo.toml pins
 : "${FETCHQ_T0:=$(date +%s)}"; export FETCHQ_T0  # the clock of the outermost script
 HASH=$(printf %s "$ROOT" | sha256sum | cut -c1-8) # separates the state of two checkouts
 
-# pgrx and cargo need these variables, which a bare environment of CI or a container may lack.
+# cargo needs these variables, which a bare environment of CI or a container may lack.
 [[ -n ${USER:-} ]] || USER=$(id -un)
 [[ -n ${HOME:-} ]] || HOME=$(getent passwd "$USER" | cut -d: -f6)
 export USER HOME
 if ! command -v cargo >/dev/null && [[ -x ${CARGO_HOME:-$HOME/.cargo}/bin/cargo ]]; then
   PATH=${CARGO_HOME:-$HOME/.cargo}/bin:$PATH
 fi
-# RUSTFLAGS would replace the linker flags that keep the schema section of pgrx.
-unset RUSTFLAGS CARGO_ENCODED_RUSTFLAGS
 
 if ((EUID == 0)); then SUDO=; else SUDO=sudo; fi
 
@@ -70,15 +67,98 @@ need_sudo() {
 }
 
 # -------------------------------------------------------------- PostgreSQL --
-: "${PG_CONFIG:=/usr/lib/postgresql/15/bin/pg_config}"; export PG_CONFIG
+# PG_CONFIG names a PostgreSQL that is installed on this machine. fetchq is built for it, and only `make
+# install` writes into it. The servers of this checkout run from a copy of it, into which `make build`
+# installs: they disturb neither the servers of other checkouts nor those of the machine.
+: "${PG_CONFIG:=/usr/lib/postgresql/15/bin/pg_config}"
+export PG_CONFIG
+export PGRX_PG_CONFIG_PATH=$PG_CONFIG # The build script of pgrx reads it.
 
-# load_pg — set PG_MAJOR, FEATURE, PG_BINDIR and PG_LIBDIR; fail when there is no PostgreSQL.
+# load_pg — set PG_MAJOR and FEATURE, the folders of the installation, and BUILT, the folder with the
+# files of the last build for it. Fail when there is no PostgreSQL.
 load_pg() {
   [[ -x $PG_CONFIG ]] || die "no pg_config at $PG_CONFIG: run 'make setup', or set PG_CONFIG=/path/to/pg_config"
   [[ $("$PG_CONFIG" --version) =~ ^PostgreSQL\ ([0-9]+) ]] || die "cannot read the version of $PG_CONFIG"
   # shellcheck disable=SC2034  # The scripts that source this file use them.
   { PG_MAJOR=${BASH_REMATCH[1]}; FEATURE=pg$PG_MAJOR
-    PG_BINDIR=$("$PG_CONFIG" --bindir); PG_LIBDIR=$("$PG_CONFIG" --pkglibdir); }
+    PG_BINDIR=$("$PG_CONFIG" --bindir); PG_LIBDIR=$("$PG_CONFIG" --pkglibdir)
+    PG_SHAREDIR=$("$PG_CONFIG" --sharedir); BUILT=${CARGO_TARGET_DIR:-$ROOT/target}/fetchq-$FEATURE; }
+}
+
+# load_server — the same, but the folders are those of the copy from which the servers of this checkout
+# run. It makes the copy, and brings it up to date with the installation. Each installation has its own.
+load_server() {
+  local name
+  load_pg
+  load_state
+  name=${PG_BINDIR%/bin} name=${name#/}
+  SERVER=$STATE/server-${name//\//-} # No cluster can have a name with a hyphen.
+  copy_server "$SERVER"
+  PG_BINDIR=$SERVER$PG_BINDIR PG_LIBDIR=$SERVER$PG_LIBDIR PG_SHAREDIR=$SERVER$PG_SHAREDIR
+}
+
+# server_bindir PG_CONFIG — print the folder of the programs of that copy, of another installation.
+server_bindir() (PG_CONFIG=$1; load_server; echo "$PG_BINDIR")
+
+# copy_server FOLDER — copy the installation that load_pg has found below FOLDER, or bring such a copy up
+# to date. PostgreSQL finds its files relative to its programs. So the programs are copied, and the
+# libraries and other files are linked. A fetchq in the installation is left out.
+copy_server() {
+  local bin lib share from state=$1/copied
+  bin=$("$PG_CONFIG" --bindir) lib=$("$PG_CONFIG" --pkglibdir) share=$("$PG_CONFIG" --sharedir)
+  from=$(stat -L -c '%n %Y %s' "$bin/postgres" "$bin" "$lib" "$share" "$share/extension")
+  if [[ $(cat "$state" 2>/dev/null) == "$from" ]]; then return; fi
+  mkdir -p "$1"
+  (
+    umask 022
+    flock 8
+    if [[ $(cat "$state" 2>/dev/null) == "$from" ]]; then return; fi
+    step "server: copying ${bin%/bin} into $1"
+    install -d -m 755 "$1$bin" "$1$lib" "$1$share/extension"
+    # A program that runs cannot be overwritten, but it can be replaced.
+    cp -L --remove-destination --preserve=mode "$bin"/* "$1$bin/"
+    link "$lib" "$1$lib"
+    link "$share" "$1$share" ! -name extension
+    link "$share/extension" "$1$share/extension"
+    # Programs of some installations look for their libraries relative to their own place.
+    mkdir -p "$1$("$PG_CONFIG" --libdir)"
+    link "$("$PG_CONFIG" --libdir)" "$1$("$PG_CONFIG" --libdir)" -name 'libpq.so*'
+    find "$1" -xtype l -delete # what is no longer installed
+    echo "$from" >"$state"
+  ) 8>"$1/lock"
+}
+link() {
+  find "$1" -mindepth 1 -maxdepth 1 ! -name 'fetchq*' "${@:3}" -exec ln -sfn -t "$2" {} +
+}
+
+# gather LIBRARY — fill BUILT with the files that PostgreSQL needs, under the names that it looks for: the
+# library, the control file, the install script of this version, and the upgrade scripts.
+gather() {
+  local version
+  version=$(sed -n 's/^version = "\(.*\)"/\1/p' "$ROOT/Cargo.toml" | head -n 1)
+  rm -rf "${BUILT:?}"
+  mkdir -p "$BUILT"
+  cp "$1" "$BUILT/fetchq.so"
+  sed "s/@CARGO_VERSION@/$version/" "$ROOT/fetchq.control" >"$BUILT/fetchq.control"
+  cp "$ROOT"/sql/fetchq--*--*.sql "$BUILT/"
+  cp "$ROOT/sql/install.sql" "$BUILT/fetchq--$version.sql" # build.rs writes it.
+}
+
+# put_files PREFIX — install the files of the last build into the installation of PG_CONFIG, where PREFIX
+# takes the place of the root folder: a copy of the server, or DESTDIR. Prints the paths. Each file is
+# written under a temporary name and renamed: writing into the library would crash a server that has
+# loaded it.
+put_files() {
+  local file to
+  for file in "$BUILT"/*; do
+    to=$1$("$PG_CONFIG" --sharedir)/extension
+    if [[ $file == *.so ]]; then to=$1$("$PG_CONFIG" --pkglibdir); fi
+    install -d -m 755 "$to"
+    to+=/${file##*/}
+    if [[ $file == *.so ]]; then install -m 755 "$file" "$to.new"; else install -m 644 "$file" "$to.new"; fi
+    mv -f "$to.new" "$to"
+    echo "$to"
+  done
 }
 
 # The OS user that servers run as. PostgreSQL refuses to run as root.

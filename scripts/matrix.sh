@@ -6,8 +6,8 @@
 # PG_CONFIGS="…"    the pg_config of each installation; by default all of Debian's, and those in
 #                   /opt/pg*
 #
-# Each installation has a folder in .pg/matrix, with what cargo builds (up to 3 GB), the settings of
-# pgrx, and the logs. After a failure the next suite runs. The table at the end is also written to
+# Each installation has a folder in .pg/matrix, with what cargo builds (up to 3 GB), and the
+# logs. After a failure the next suite runs. The table at the end is also written to
 # .pg/matrix/table.
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
@@ -66,7 +66,7 @@ for config in "${configs[@]}"; do
   name=$(dirname "$(dirname "$config")")
   name=${name#/} name=${name//\//-}
   dir=$matrix/$name
-  mkdir -p "$dir/pgrx"
+  mkdir -p "$dir"
   rm -rf "$dir/logs"
   step "matrix: PostgreSQL $version, $config (logs: $dir)"
   unset ISOLATION_REGRESS
@@ -76,7 +76,7 @@ for config in "${configs[@]}"; do
   fi
   began=$SECONDS rc=0
   # 9>&-: the servers of the tests must not keep the lock of this script.
-  PG_CONFIG=$config PGRX_HOME=$dir/pgrx CARGO_TARGET_DIR=$dir/target scripts/test.sh "${suites[@]}" \
+  PG_CONFIG=$config CARGO_TARGET_DIR=$dir/target scripts/test.sh "${suites[@]}" \
     </dev/null 9>&- 2>&1 | tee "$dir/log" || rc=${PIPESTATUS[0]}
   if [[ -d .pg/test-logs ]]; then cp -R .pg/test-logs "$dir/logs"; fi
   bad=0

@@ -2,6 +2,8 @@
 # Install what the project needs and this machine lacks. It is made for Debian 12.
 # When everything is there, it does nothing and takes less than a second.
 #
+#   setup.sh              what `make run` needs, and whoever builds
+#   setup.sh --tests      also what the tests need: three times as many packages
 #   setup.sh --browser    also the browser of the suite `console`
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
@@ -9,18 +11,19 @@ set -euo pipefail
 with_lock setup
 
 # ------------------------------------------------------------ apt packages --
-packages=(ca-certificates clang curl gcc libc6-dev make pkg-config procps prometheus python3
-  python3-asyncpg python3-psycopg python3-yaml pgbouncer shellcheck tmux)
+packages=(ca-certificates clang gcc libc6-dev make pkg-config procps python3 python3-psycopg)
+if [[ ${1:-} == --tests || ${1:-} == --browser ]]; then
+  packages+=(curl pgbouncer prometheus python3-asyncpg python3-yaml shellcheck tmux)
+  if ! command -v node >/dev/null; then packages+=(nodejs npm); elif ! command -v npm >/dev/null; then packages+=(npm); fi
+fi
+if [[ ${1:-} == --browser ]] && ! command -v chromium >/dev/null; then packages+=(chromium); fi
 # Debian starts a service of the system for each of these. The tests run their own.
 services=(pgbouncer prometheus)
 default_pg=/usr/lib/postgresql/15/bin/pg_config
 # With another PG_CONFIG, only the tools come from apt. For root, postgresql-common also creates the
 # user `postgres`.
 if [[ $PG_CONFIG == "$default_pg" ]]; then packages+=(postgresql-15 postgresql-server-dev-15); fi
-if ((EUID == 0)); then packages+=(postgresql-common sudo); fi # `cargo pgrx test --runas` calls sudo.
-if ! command -v node >/dev/null; then packages+=(nodejs npm); elif ! command -v npm >/dev/null; then packages+=(npm); fi
-
-if [[ ${1:-} == --browser ]] && ! command -v chromium >/dev/null; then packages+=(chromium); fi
+if ((EUID == 0)); then packages+=(postgresql-common); fi
 
 missing_packages() {
   local have p
@@ -76,7 +79,7 @@ if command -v dpkg-query >/dev/null; then
     install_packages "${missing[@]}"
   fi
 else
-  warn "this is not a Debian system: install PostgreSQL with its server headers, clang, libclang, gcc, make, node, npm, psycopg, asyncpg, PyYAML, PgBouncer, Prometheus and tmux yourself"
+  warn "this is not a Debian system: install PostgreSQL with its server headers, clang, libclang, gcc, make and psycopg yourself, and for tests node, npm, asyncpg, PyYAML, PgBouncer, Prometheus, ShellCheck and tmux"
 fi
 load_pg
 [[ -f $("$PG_CONFIG" --pgxs) ]] || die "$PG_CONFIG has no server headers (pgxs): install them"
@@ -88,18 +91,4 @@ if ! cargo clippy --version >/dev/null 2>&1 || ! cargo fmt --version >/dev/null 
   rustup component add rustfmt clippy || warn "rustfmt or clippy could not be added: 'make lint' will fail"
 fi
 
-if [[ $(cargo pgrx --version 2>/dev/null || :) != "cargo-pgrx $PGRX_VERSION" ]]; then
-  step "setup: building cargo-pgrx $PGRX_VERSION (about 4 minutes)"
-  run_quiet "cargo install cargo-pgrx" "$ROOT/.pg/setup-cargo-pgrx.log" \
-    cargo install cargo-pgrx --version "$PGRX_VERSION" --locked --force
-  cargo pgrx --version >/dev/null || die "cargo-pgrx was built but does not run: is ${CARGO_HOME:-$HOME/.cargo}/bin in PATH?"
-fi
-
-# pgrx knows one pg_config for each major version. It must be the installation of PG_CONFIG.
-pgrx_config=${PGRX_HOME:-$HOME/.pgrx}/config.toml
-known=$(sed -n "s/^$FEATURE *= *\"\(.*\)\"/\1/p" "$pgrx_config" 2>/dev/null || :)
-if [[ ! -x $known || $("$known" --version --pkglibdir) != "$("$PG_CONFIG" --version --pkglibdir)" ]]; then
-  step "setup: cargo pgrx init --$FEATURE $PG_CONFIG"
-  run_quiet "cargo pgrx init" "$ROOT/.pg/setup-pgrx-init.log" cargo pgrx init "--$FEATURE" "$PG_CONFIG"
-fi
-step "setup: ready (PostgreSQL $PG_MAJOR, cargo-pgrx $PGRX_VERSION)"
+step "setup: ready (PostgreSQL $PG_MAJOR)"

@@ -15,8 +15,7 @@ cd "$ROOT"
 
 minutes=${1:-30}
 if [[ ! $minutes =~ ^[0-9]+$ ]] || ((minutes < 3)); then die "soak: MINUTES must be a number of at least 3, not '$minutes'"; fi
-load_pg
-load_state
+load_server
 [[ -x $PG_BINDIR/pg_amcheck ]] || die "there is no pg_amcheck in $PG_BINDIR: it comes with PostgreSQL 14 and later"
 
 cleanup() {

@@ -159,25 +159,22 @@ compile() {
 }
 
 ready=1
-options=()
-if wants console; then options+=(--browser); fi
-attempt setup scripts/setup.sh "${options[@]}" || ready=0
+packages=--tests
+if wants console; then packages=--browser; fi
+attempt setup scripts/setup.sh "$packages" || ready=0
 
 # These suites do not test the library that is installed here, so it is not built for them.
 installed=0
-for suite in "${suites[@]}"; do case $suite in lint | docker | image) ;; *) installed=1 ;; esac; done
+for suite in "${suites[@]}"; do case $suite in lint | unit | docker | image) ;; *) installed=1 ;; esac; done
 
 first=() others=()
 for suite in "${suites[@]}"; do
   case $suite in lint | unit) first+=("$suite") ;; *) others+=("$suite") ;; esac
 done
 
-# `lint` and `unit` have their own builds, in debug mode. `unit` installs a test build, so it runs
-# before the release build of all other suites is installed. The release build is compiled
-# meanwhile.
+# `lint` and `unit` have their own builds, in debug mode. The release build of all other suites is
+# compiled meanwhile.
 if ((ready && ${#first[@]})); then
-  load_pg
-  load_state
   if ((JOBS > 1 && installed)); then
     compile </dev/null >"$logs/compile.log" 2>&1 9>&- &
     job[compile]=$!
@@ -200,8 +197,7 @@ if ((ready && installed)); then
 fi
 
 if ((ready && ${#others[@]})); then
-  load_pg
-  load_state
+  load_server
   if ((JOBS == 1 || ${#others[@]} == 1)); then
     for suite in "${others[@]}"; do run_suite "$suite"; done
   else

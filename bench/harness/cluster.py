@@ -47,9 +47,8 @@ class Cluster:
         more = os.environ.get("FETCHQ_PG_CONF")
         self.conf = "\n".join(lines + ([more] if more else []))
         self.env = dict(os.environ)
-        pg_config = os.environ.get("PG_CONFIG", "/usr/lib/postgresql/15/bin/pg_config")
-        self.bindir = Path(subprocess.check_output([pg_config, "--bindir"], text=True).strip())
-        self.pkglibdir = Path(subprocess.check_output([pg_config, "--pkglibdir"], text=True).strip())
+        self.bindir = Path(os.environ["FETCHQ_PG_BINDIR"])
+        self.pkglibdir = Path(subprocess.check_output([self.bindir / "pg_config", "--pkglibdir"], text=True).strip())
 
     def _script(self, action: str) -> None:
         env = dict(os.environ, FETCHQ_PG_CONF=self.conf)

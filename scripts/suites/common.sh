@@ -3,7 +3,7 @@
 # shellcheck source=scripts/lib.sh
 . "$(dirname "${BASH_SOURCE[0]}")/../lib.sh"
 cd "$ROOT" || exit
-load_pg
+load_server
 
 # count PASSED FAILED [SKIPPED] — add to the counts of the suite. A suite may call it more than once.
 count() { echo "$1 $2 ${3:-0}" >>"${FETCHQ_COUNTS:-/dev/null}"; }

@@ -11,7 +11,6 @@ set -euo pipefail
 needs tests/move/move.py
 # libpq settings for another server (PGPORT, PGPASSWORD, …) must not reach these.
 for var in "${!PG@}"; do if [[ $var == PG[A-Z]* && $var != PGRX_* ]]; then unset "$var"; fi; done
-load_state
 with_lock move
 
 cargo build --profile client -p fetchq-console

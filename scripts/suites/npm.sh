@@ -9,18 +9,11 @@ cd tests/npm
 
 npm ci --no-audit --no-fund
 
-# fetchq 4 as an extension: its install script is the SQL of the client. Where an old one is
-# installed, that one is tested.
-FETCHQ_EXTENSION_DIR=$("$PG_CONFIG" --sharedir)/extension
-export FETCHQ_EXTENSION_DIR FETCHQ_PG_BINDIR=$PG_BINDIR
+# fetchq 4 as an extension: its install script is the SQL of the client.
+export FETCHQ_EXTENSION_DIR=$PG_SHAREDIR/extension FETCHQ_PG_BINDIR=$PG_BINDIR
 old=$FETCHQ_EXTENSION_DIR/fetchq--4.0.2.sql
-if [[ ! -e $old ]]; then
-  as_installer=$SUDO
-  if [[ -w $FETCHQ_EXTENSION_DIR ]]; then as_installer=; fi
-  $as_installer install -m 644 node_modules/fetchq-420/lib/functions/client/client.init.sql "$old"
-  # shellcheck disable=SC2064
-  trap "$as_installer rm -f '$old'; rm -f '$SCRATCH'" EXIT
-fi
+trap 'rm -f "$old" "$SCRATCH"' EXIT
+install -m 644 node_modules/fetchq-420/lib/functions/client/client.init.sql "$old"
 
 # The TAP reporter prints "# pass 3", and the spec reporter prints "ℹ pass 3".
 sum() { sed -nE "s/^(#|ℹ) ($1) ([0-9]+)\$/\\3/p" "$SCRATCH" | awk '{ n += $1 } END { print n + 0 }'; }

@@ -4,7 +4,7 @@
 # object by object: for every release whose install script is in sql/, and for made-up releases, which
 # also show that the comparison finds what a step forgets. CONTRIBUTING.md has the recipe of a release.
 #
-# The files are added to a copy of the PostgreSQL of PG_CONFIG.
+# The files are added to another copy of the PostgreSQL of PG_CONFIG.
 set -euo pipefail
 # shellcheck source=scripts/suites/common.sh
 . "$(dirname "$0")/common.sh"
@@ -12,7 +12,9 @@ set -euo pipefail
 . "$(dirname "$0")/upgrade/common.sh"
 needs "$PG_LIBDIR/fetchq.so"
 begin versions
-read -r BIN EXTENSIONS < <(copy_installation "$PG_CONFIG" "$DIR/pg")
+copy_server "$DIR/pg"
+put_files "$DIR/pg" >/dev/null
+BIN=$DIR/pg${PG_BINDIR#"$SERVER"} EXTENSIONS=$DIR/pg${PG_SHAREDIR#"$SERVER"}/extension
 VERSION=$(sed -n "s/^default_version = '\(.*\)'/\1/p" "$EXTENSIONS/fetchq.control")
 INSTALL=$EXTENSIONS/fetchq--$VERSION.sql
 NEWER=999.0.0 OLDER=4.9.0 # Releases that do not exist.

@@ -112,11 +112,10 @@ pub fn roll_back_unless_kept<R>(work: impl FnOnce() -> (R, bool)) -> R {
 }
 
 #[cfg(any(test, feature = "pg_test"))]
-#[pgrx::pg_schema]
 mod tests {
     use super::attempt;
     use crate::pg::spi;
-    use pgrx::pg_test;
+    use pgrx::pg_extern;
 
     fn count() -> i64 {
         spi::connect(|spi| {
@@ -135,7 +134,7 @@ mod tests {
         });
     }
 
-    #[pg_test]
+    #[pg_extern(sql = false)]
     fn a_failure_rolls_back_only_its_own_work() {
         spi::connect(|spi| {
             spi.once("create temp table attempted (n int primary key)", &[]);

@@ -264,13 +264,12 @@ fn insert<'s>(
 }
 
 #[cfg(any(test, feature = "pg_test"))]
-#[pgrx::pg_schema]
 mod tests {
     use super::*;
     use crate::domain::names::QueueName;
     use crate::store::doc_push;
     use crate::store::queue;
-    use pgrx::pg_test;
+    use pgrx::pg_extern;
     use std::cell::Cell;
 
     fn queue(name: &str) -> std::rc::Rc<Queue> {
@@ -345,7 +344,7 @@ mod tests {
         (subjects, stored(&queue))
     }
 
-    #[pg_test]
+    #[pg_extern(sql = false)]
     fn rows_are_written_together_up_to_a_number_and_up_to_bytes() {
         let n = |sizes: &[usize]| n_at_a_time(sizes.iter().copied());
         assert_eq!(n(&[]), 0);
@@ -359,14 +358,14 @@ mod tests {
         assert_eq!(n(&[1, 1, BYTES_AT_A_TIME * 3, 1]), 2);
     }
 
-    #[pg_test]
+    #[pg_extern(sql = false)]
     fn generated_subjects_that_exist_are_generated_anew() {
         let (subjects, stored) = append_to_others("bulk_direct", "on");
         assert_eq!(subjects, ["s1", "s5", "s3", "s6"]);
         assert_eq!(stored, "s2 {}, s4 {}, s1 1, s5 2, s3 3, s6 4");
     }
 
-    #[pg_test]
+    #[pg_extern(sql = false)]
     fn generated_subjects_that_exist_are_generated_anew_by_statement() {
         let (subjects, stored) = append_to_others("bulk_statement", "off");
         assert_eq!(subjects, ["s1", "s6", "s3", "s5"]);

@@ -5,7 +5,6 @@
 
 # begin NAME — make the folder DIR, and stop all servers in it at the end of the suite.
 begin() {
-  load_state
   DIR=$STATE/$1
   scratch
   : "${FETCHQ_COUNTS:=$SCRATCH.counts}"; export FETCHQ_COUNTS
@@ -67,17 +66,4 @@ until_on() {
   done
   echo "timed out while waiting until $3: $4"
   return 1
-}
-
-# copy_installation PG_CONFIG FOLDER — copy a PostgreSQL to a place where files can be added. It finds
-# its files relative to its programs. Prints the folder of the programs, and of the extensions.
-copy_installation() {
-  local what from
-  for what in bindir pkglibdir sharedir; do
-    from=$("$1" "--$what")
-    mkdir -p "$2$(dirname "$from")"
-    cp -a "$from" "$2$(dirname "$from")/"
-  done
-  chmod -R a+rX "$2"
-  echo "$2$("$1" --bindir) $2$("$1" --sharedir)/extension"
 }

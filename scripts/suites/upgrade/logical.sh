@@ -8,13 +8,13 @@ set -euo pipefail
 . "$(dirname "$0")/common.sh"
 begin upgrade_logical
 OLD=54341 NEW=54342 # The servers are named by their ports.
-PG_BINDIR=$("$NEW_PG_CONFIG" --bindir)
+PG_BINDIR=$(server_bindir "$NEW_PG_CONFIG")
 
 old() { psql_on "$OLD" work "$@"; }
 new() { psql_on "$NEW" work "$@"; }
 dump() { as_pg "$PG_BINDIR/pg_dump" -h "$SOCKET" -p "$OLD" -U postgres -d work "$@"; }
 
-init "$("$OLD_PG_CONFIG" --bindir)" "$DIR/old" "$OLD"
+init "$(server_bindir "$OLD_PG_CONFIG")" "$DIR/old" "$OLD"
 init "$PG_BINDIR" "$DIR/new" "$NEW"
 echo 'wal_level = logical' | as_pg tee -a "$DIR/old/postgresql.conf" >/dev/null
 echo 'fetchq.background_worker = off' | as_pg tee -a "$DIR/new/postgresql.conf" >/dev/null

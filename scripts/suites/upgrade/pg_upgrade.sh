@@ -7,8 +7,7 @@
 set -euo pipefail
 # shellcheck source=scripts/suites/common.sh
 . "$(dirname "$0")/../common.sh"
-load_state
-OLD_BIN=$("$OLD_PG_CONFIG" --bindir) NEW_BIN=$("$NEW_PG_CONFIG" --bindir)
+OLD_BIN=$(server_bindir "$OLD_PG_CONFIG") NEW_BIN=$(server_bindir "$NEW_PG_CONFIG")
 
 DIR=$STATE/upgrade
 OLD=$DIR/old NEW=$DIR/new

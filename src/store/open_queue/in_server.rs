@@ -1,6 +1,5 @@
 //! Tests of the cache of open queues, which run inside the server.
 
-#[pgrx::pg_schema]
 mod tests {
     use crate::error::Error;
     use crate::pg::spi;
@@ -8,7 +7,7 @@ mod tests {
     use crate::store::open_queue::*;
     use crate::store::plans::run_latest;
     use crate::store::queue;
-    use pgrx::pg_test;
+    use pgrx::pg_extern;
 
     static COUNT_DOCS: Statement = Statement::new("select count(*) from {docs}");
 
@@ -34,7 +33,7 @@ mod tests {
         })
     }
 
-    #[pg_test]
+    #[pg_extern(sql = false)]
     fn a_queue_that_is_created_again_gets_new_plans() {
         let q = name("plans_again");
         let (_, first) = queue::create(&q).expect("created");
@@ -48,7 +47,7 @@ mod tests {
         assert_eq!((queue.id, docs(&queue)), (second, Some(0)));
     }
 
-    #[pg_test]
+    #[pg_extern(sql = false)]
     fn plans_survive_changes_of_the_table() {
         let q = name("plans_alter");
         queue::create(&q).expect("created");
@@ -63,7 +62,7 @@ mod tests {
         assert_eq!(docs(&queue), Some(0));
     }
 
-    #[pg_test]
+    #[pg_extern(sql = false)]
     fn the_cache_is_bounded() {
         sql("set local fetchq.plan_cache_queues = 2");
         for n in 0..5 {
@@ -80,7 +79,7 @@ mod tests {
         );
     }
 
-    #[pg_test]
+    #[pg_extern(sql = false)]
     fn the_planner_settings_are_put_back_after_an_error() {
         let settings = || {
             spi::connect(|spi| {
