@@ -26,24 +26,7 @@ fn lacks(what: &str, module: &str, at: &Location) -> bool {
     if Path::new(folder).join(format!("{module}.so")).exists() {
         return false;
     }
-    note_skipped(&format!(
-        "{what}: {at} needs {module} of contrib, which {folder} lacks"
-    ));
-    true
-}
-
-/// Whether a test has to end because it only runs by hand, with `FETCHQ_BY_HAND` set. The suite shows
-/// the reason, and does not count the test as passed.
-#[track_caller]
-pub fn runs_by_hand(reason: &str) -> bool {
-    if std::env::var_os("FETCHQ_BY_HAND").is_some() {
-        return false;
-    }
-    note_skipped(&format!("skipped: {} {reason}", Location::caller()));
-    true
-}
-
-fn note_skipped(line: &str) {
+    let line = format!("{what}: {at} needs {module} of contrib, which {folder} lacks");
     println!("{line}");
     if let Ok(path) = std::env::var("FETCHQ_SKIPPED") {
         let mut file = std::fs::OpenOptions::new()
@@ -53,4 +36,5 @@ fn note_skipped(line: &str) {
             .expect("open the file of FETCHQ_SKIPPED");
         writeln!(file, "{line}").expect("write the file of FETCHQ_SKIPPED");
     }
+    true
 }

@@ -15,7 +15,7 @@ mod worker;
 pub use calls::{Call, Layers, calls, prepare_calls};
 pub use catalog::{Argument, Function, functions, prepare_queue};
 pub use cluster::{Cluster, bin, run, run_with_input};
-pub use contrib::{leaves_out, runs_by_hand, skips_test};
+pub use contrib::{leaves_out, skips_test};
 pub use counters::{all_of, compare_counters, counters_are_exact, in_snapshot, metrics, timed};
 pub use load::Load;
 pub use optional::{NullIs, null_is};

