@@ -219,6 +219,14 @@ pub(super) fn free_ballast() -> bool {
     BASE.free() | EXTRA.free()
 }
 
+/// Returns whether the system has so much memory at once.
+pub(super) fn has_room(bytes: usize) -> bool {
+    let ballast = Ballast::none();
+    let has_room = ballast.hold(bytes);
+    ballast.free();
+    has_room
+}
+
 static IS_SCARCE: AtomicBool = AtomicBool::new(false);
 
 /// Returns whether a request had to be served from the reserve or by freeing the ballast.
@@ -361,7 +369,7 @@ unsafe extern "C-unwind" {
 
 /// Ends the session by a FATAL error, which rolls back its transaction and frees its locks. Returns
 /// only where that is impossible: in the postmaster, and in a session that ends already.
-fn end_session() {
+pub(super) fn end_session() {
     // SAFETY: This is a plain variable of the process. A FATAL error does not return, and jumps
     // nowhere: it runs the exit callbacks of the process. The functions that add a context to a message
     // are left out, because they allocate. The library starts no threads.

@@ -6,6 +6,7 @@
 //! [`check_for_interrupts`], then raises the ERROR.
 
 use std::ffi::c_void;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use pgrx::{PgMemoryContexts, PgSqlErrorCode, pg_sys};
 
@@ -15,6 +16,9 @@ use crate::pg::allocator::{self, BASE, EXTRA};
 /// The bytes that each process holds from its first call on. PostgreSQL needs them as well: pgrx copies
 /// an error where a further one would be fatal, and a memory context asks for up to a megabyte at once.
 const BASE_BYTES: usize = 2 << 20;
+
+/// The least that a memory context of the server asks for when it needs a large block.
+const BLOCK_BYTES: usize = (1 << 20) + 4096;
 
 /// The memory of Rust that a call needs for an element of a list: copies of its parts, and places in
 /// vectors and sets, which grow by doubling. The largest is that of a settlement.
@@ -39,16 +43,20 @@ pub fn require() -> Result<()> {
     refill()
 }
 
-/// As [`require`], where memory was used up. A process that has called nothing allocates nothing.
+/// As [`require`], in a process that has called fetchq before. Another one allocates nothing.
 pub fn require_again() -> Result<()> {
-    match allocator::is_scarce() {
-        true => refill(),
+    match HAS_CALLED.load(Ordering::Relaxed) {
+        true => require(),
         false => Ok(()),
     }
 }
 
+/// Whether this process has called fetchq.
+static HAS_CALLED: AtomicBool = AtomicBool::new(false);
+
 #[cold]
 fn refill() -> Result<()> {
+    HAS_CALLED.store(true, Ordering::Relaxed);
     if !BASE.hold(BASE_BYTES) {
         return Err(Error::OutOfMemory);
     }
@@ -128,13 +136,18 @@ unsafe extern "C-unwind" {
     fn geterrcode() -> i32;
 }
 
-/// Frees the ballast when the message that the server reports now is an ERROR for want of memory: the
-/// handlers of the ERROR allocate. Must be called from an error context callback.
-pub(super) fn free_for_error() {
+/// Frees the ballast when the message that the server reports now may be an ERROR whose handlers get no
+/// memory. pgrx copies an ERROR after the jump out of what has failed, while the server still has the
+/// place to jump to and the callbacks of that: an ERROR of the copy would crash the process. Returns
+/// whether there is memory for the copy. Must be called from an error context callback.
+pub(super) fn free_for_error() -> bool {
     // SAFETY: The server calls the callbacks while it reports a message.
-    if unsafe { geterrcode() } == PgSqlErrorCode::ERRCODE_OUT_OF_MEMORY as i32 {
+    let is_for_memory = unsafe { geterrcode() } == PgSqlErrorCode::ERRCODE_OUT_OF_MEMORY as i32;
+    if is_for_memory || !allocator::has_room(BLOCK_BYTES) {
         allocator::free_ballast();
+        return allocator::has_room(BLOCK_BYTES);
     }
+    true
 }
 
 unsafe extern "C-unwind" fn on_message(_: *mut c_void) {

@@ -18,7 +18,7 @@ use std::panic::AssertUnwindSafe;
 use pgrx::pg_sys::panic::{CaughtError, ErrorReport, ErrorReportWithLevel};
 use pgrx::{PgSqlErrorCode, pg_sys};
 
-use crate::pg::memory;
+use crate::pg::{allocator, memory};
 
 unsafe extern "C-unwind" {
     // From `utils/elog.h`. The bindings of pgrx leave these functions out, or guard them, which
@@ -194,8 +194,11 @@ unsafe extern "C-unwind" fn remember(slot: *mut c_void) {
     // SAFETY: `keep` has put the address of its variable here, and removes it from the stack
     // before the variable goes out of scope.
     unsafe {
-        memory::free_for_error();
+        let can_be_copied = memory::free_for_error();
         if let Some(mut raised) = Raised::current() {
+            if !can_be_copied {
+                allocator::end_session();
+            }
             raised.remove_own_statement();
             if let Some(hint) = raised.hint_of_role().filter(|_| InLocalUserIdChange()) {
                 errhint(c"%s".as_ptr(), hint.as_ptr());

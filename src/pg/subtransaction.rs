@@ -38,7 +38,7 @@ fn is_interrupt(report: &ErrorReportWithLevel) -> bool {
 pub fn attempt<R>(work: impl FnOnce() -> R) -> Result<R, String> {
     // Work that is attempted may follow work that has failed for want of memory, and has used up the
     // ballast. Without it, another such failure would end the session.
-    error::raise(memory::require_again());
+    error::raise(memory::require());
     // SAFETY: This is what an exception block of PL/pgSQL does. The memory context and the
     // resource owner are restored after the subtransaction, whether it failed or not.
     unsafe {

@@ -19,7 +19,7 @@ use crate::store::doc_selection::{
 };
 use crate::store::history::{self, Outcome};
 use crate::store::history_worker::By;
-use crate::store::move_documents::{AS_PUT, Moving, UNCHANGED, move_documents};
+use crate::store::move_documents::{AS_PUT, Columns, Moving, UNCHANGED, move_documents};
 use crate::store::open_queue::Queue;
 use crate::store::rights::{self, Right};
 use crate::store::statement::Statement;
