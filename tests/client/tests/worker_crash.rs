@@ -147,15 +147,20 @@ async fn processes_terminated_under_load() {
         let before = process_id(&session, victim)
             .await
             .expect("the process runs");
+        let worker = process_id(&session, WORKER)
+            .await
+            .expect("the background worker runs");
         session
             .sql(&format!("select pg_terminate_backend({before}, 5000)"))
             .await;
-        wait_until("a new process runs", async || {
-            let now = process_id(&session, victim).await;
-            now.is_some_and(|now| now != before)
-        })
-        .await;
-        // A launcher that does not know the running processes would start another worker process.
+        // A launcher terminates the background workers of the one before it, and starts others.
+        for (kind, before) in [(victim, before), (WORKER, worker)] {
+            wait_until("a new process runs", async || {
+                let now = process_id(&session, kind).await;
+                now.is_some_and(|now| now != before)
+            })
+            .await;
+        }
         one_of_each(&session, DATABASE).await;
         load.stop().await;
         load.finish(&mut session).await;
