@@ -71,8 +71,8 @@ export async function createDatabase(name, settings = {}, { hasExtension = true 
     all: async (sql, params) => (await db.query(sql, params)).rows,
     drop: async () => {
       hasEnded = true;
-      // Sessions that clients have ended may still run. A client that is told that its session was
-      // terminated fails, although it has ended it.
+      // Sessions that clients have ended may still run. A client whose session PostgreSQL terminates fails,
+      // although it has ended the session itself.
       const sessions = `select count(*)::int as n from pg_stat_activity
         where datname = current_database() and backend_type = 'client backend' and pid <> pg_backend_pid()`;
       const others = async () => (await db.query(sessions)).rows[0].n;
