@@ -108,6 +108,19 @@ impl World {
         Some(pending(&messages))
     }
 
+    /// Removes the documents that are no longer pending as they were, and that the pick has not
+    /// returned.
+    async fn forget_changed(&self, left: &mut Vec<Doc>, picked: &[String]) {
+        let messages = self.observer.simple_query(PENDING).await.expect("the heap");
+        let pending: HashMap<String, String> = pending(&messages)
+            .into_iter()
+            .map(|doc| (doc.subject, doc.ctid))
+            .collect();
+        left.retain(|doc| {
+            picked.contains(&doc.subject) || pending.get(&doc.subject) == Some(&doc.ctid)
+        });
+    }
+
     async fn number(&self, sql: &str) -> i64 {
         self.observer.text(sql).await.parse().expect("a number")
     }
@@ -165,7 +178,13 @@ impl World {
                 let pick = format!("select us(now()); {}", pick_sql(version, limit, "1h"));
                 let messages = self.idle_sql(who, &pick).await?;
                 let (now, picked) = picked(&messages);
-                judge(&pick, limit, now, &picked, &left, &left, true)?;
+                if let Err(first) = judge(&pick, limit, now, &picked, &left, &left, true) {
+                    // The background worker may just have blocked documents that had more places
+                    // than their key has. Those that are as they were must have been picked.
+                    self.forget_changed(&mut left, &picked).await;
+                    judge(&pick, limit, now, &picked, &left, &left, true)
+                        .map_err(|Wrong(then)| Wrong(format!("{}\nand again:\n{then}", first.0)))?;
+                }
                 left.retain(|doc| !picked.contains(&doc.subject));
                 if picked.is_empty() {
                     // Documents that are due in a moment must be returned without maintenance.
