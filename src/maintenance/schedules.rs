@@ -7,8 +7,7 @@
 //! subtransaction, so that a failure is reported, the schedule is retried with backoff, and the
 //! other schedules run.
 
-use std::cell::RefCell;
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 use pgrx::pg_sys::Oid;
 use pgrx::{PgSqlErrorCode, notice};
@@ -19,6 +18,7 @@ use crate::domain::rhythm::Rhythm;
 use crate::domain::schedule::{self, CatchUp};
 use crate::error::{self, Error, Result, raise};
 use crate::pg::json::Jsonb;
+use crate::pg::lasting::{Lasting, lasting};
 use crate::pg::role;
 use crate::pg::zone::ServerZone;
 use crate::pg::{lock_wait, memory, subtransaction, time};
@@ -144,13 +144,13 @@ struct Rest {
 thread_local! {
     /// What is left of runs that are done in parts, by the schedule. A tick that was on time when the
     /// run began is not missed because the parts before it took long.
-    static RESTS: RefCell<HashMap<String, Rest>> = RefCell::default();
+    static RESTS: Lasting<BTreeMap<String, Rest>> = const { lasting(BTreeMap::new()) };
 }
 
 /// As of when the ticks of a schedule are judged: when its run began, if the last part has left this
 /// tick; else `now`. Both in microseconds since 2000.
 fn as_of(claimed: &DueSchedule, now: i64) -> i64 {
-    let rest = RESTS.with_borrow(|rests| rests.get(&claimed.name).copied());
+    let rest = RESTS.with(|rests| rests.borrow().get(&claimed.name).copied());
     rest.filter(|rest| rest.tick == claimed.next_tick)
         .map_or(now, |rest| rest.as_of)
 }
@@ -202,9 +202,9 @@ fn push_ticks(claimed: &DueSchedule, now: i64, in_parts: bool) -> Result<Ran<i32
 }
 
 fn note_rest(name: &str, rest: Option<Rest>) {
-    RESTS.with_borrow_mut(|rests| match rest {
-        Some(rest) => rests.insert(name.to_owned(), rest),
-        None => rests.remove(name),
+    RESTS.with(|rests| match rest {
+        Some(rest) => rests.borrow_mut().insert(name.to_owned(), rest),
+        None => rests.borrow_mut().remove(name),
     });
 }
 

@@ -2,7 +2,6 @@
 //! `waiters.rs` has the state in shared memory.
 
 use crate::pg::lasting::{Lasting, lasting};
-use std::cell::RefCell;
 use std::thread::LocalKey;
 
 use crate::signals::board::board;
@@ -18,7 +17,7 @@ thread_local! {
     /// Documents that this transaction has picked. Its rollback makes them ready again.
     static CLAIMED: Counts = const { lasting(Vec::new()) };
     /// Tables of which this transaction lets more documents be picked, and how many more.
-    static FREED_CAPACITY: RefCell<Vec<(u32, u32)>> = const { RefCell::new(Vec::new()) };
+    static FREED_CAPACITY: Lasting<Vec<(u32, u32)>> = const { lasting(Vec::new()) };
 }
 
 /// This session as a waiter, until this is dropped.

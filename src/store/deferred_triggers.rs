@@ -3,15 +3,15 @@
 
 use crate::pg::spi;
 
-// SET CONSTRAINTS takes names, which several tables may share: a name is left out that would also
-// defer what is not deferred by itself.
+// SET CONSTRAINTS takes names, which several tables of a schema may share. Constraints of other
+// schemas (a foreign key to documents is one) are left out: their names may be those of other roles'
+// triggers, too, which would run with the rights of this call. So is a name that would also defer
+// what is not deferred by itself.
 const LIST: &str = "select pg_catalog.string_agg(
-        distinct pg_catalog.format('%I.%I', n.nspname, c.conname), ', ')
+        distinct pg_catalog.format('fetchq_data.%I', c.conname), ', ')
     from pg_catalog.pg_trigger t
-    join pg_catalog.pg_class r on r.oid {=} t.tgrelid
     join pg_catalog.pg_constraint c on c.oid {=} t.tgconstraint
-    join pg_catalog.pg_namespace n on n.oid {=} c.connamespace
-    where t.tginitdeferred and r.relnamespace {=} 'fetchq_data'::pg_catalog.regnamespace
+    where t.tginitdeferred and c.connamespace {=} 'fetchq_data'::pg_catalog.regnamespace
         and not exists (
             select from pg_catalog.pg_constraint o
             where o.conname {=} c.conname and o.connamespace {=} c.connamespace
@@ -38,8 +38,8 @@ impl DeferredTriggers {
             return;
         };
         spi::connect(|spi| {
-            spi.once(&format!("set constraints {names} immediate"), &[]);
-            spi.once(&format!("set constraints {names} deferred"), &[]);
+            spi.once_verbatim(&format!("set constraints {names} immediate"), &[]);
+            spi.once_verbatim(&format!("set constraints {names} deferred"), &[]);
         });
     }
 }

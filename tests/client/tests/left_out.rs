@@ -136,6 +136,47 @@ async fn a_deferred_trigger_that_fails_stops_no_other_queue() {
     db.remove().await;
 }
 
+/// A foreign key to documents has deferred triggers on them, and a name that another role's trigger
+/// in its schema may have, too.
+#[tokio::test]
+async fn a_deferred_trigger_of_another_schema_does_not_run_as_the_data_owner() {
+    let (db, session) = two_queues("left_out_schemas").await;
+    session
+        .sql(
+            "create schema shop; create role left_out_x;
+             grant all on schema shop to left_out_x;
+             grant all on schema fetchq, fetchq_data to left_out_x;
+             select fetchq.queue_grant('zz', 'left_out_x', 'manager');
+             create table shop.jobs (subject varchar,
+                constraint fk foreign key (subject) references fetchq_data.aa__docs (subject)
+                    deferrable initially deferred);
+             set role left_out_x;
+             create table shop.ran (by text);
+             create table shop.x (n int);
+             create function shop.f() returns trigger language plpgsql as
+                'begin insert into shop.ran values (current_user); return null; end';
+             grant all on shop.ran to public;
+             create constraint trigger fk after insert on shop.x
+                deferrable initially deferred for each row execute function shop.f();
+             begin; insert into shop.x values (1); select * from fetchq.mnt_run_all(100)",
+        )
+        .await;
+    assert_eq!(
+        session.column("select by from shop.ran").await,
+        Vec::<String>::new()
+    );
+    session.sql("commit; reset role").await;
+    assert_eq!(
+        session.column("select by from shop.ran").await,
+        ["left_out_x"]
+    );
+    session
+        .sql("drop schema shop cascade; select fetchq.queue_drop('zz'); drop owned by left_out_x; drop role left_out_x")
+        .await;
+    drop(session);
+    db.remove().await;
+}
+
 #[tokio::test]
 async fn a_cancel_of_the_call_is_not_taken_for_a_failure_of_a_queue() {
     let (db, session) = two_queues("left_out_cancel").await;

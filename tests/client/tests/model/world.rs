@@ -261,6 +261,11 @@ impl World {
         }
         self.last_error = format!("{e:?}");
         let worker = &mut self.workers[who];
+        // The server sends an error before it ends the transaction, whose locks other sessions would
+        // still meet. It answers the next message, here an empty one, when that is done.
+        if let Err(e) = worker.session.simple_query("").await {
+            return Err(Wrong(format!("s{who} after {sql}: {e:?}")));
+        }
         // A COMMIT that fails has ended the block.
         let back = match worker.block {
             Block::Closed => return Ok(()),
