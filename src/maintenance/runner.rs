@@ -68,7 +68,7 @@ fn run_due(duration: Interval, limit: i32, mut busy: Vec<Job>) -> Outcome {
         packs |= Task::parse(&job.task) == Some(Task::Pack);
         let run = || {
             let ran = raise(run_one(&job, false));
-            deferred.run();
+            deferred.run(&job.queue);
             ran
         };
         let result = memory::freed_after(|| subtransaction::attempt(run));
@@ -99,7 +99,7 @@ pub fn run_documents(limit: i32) -> impl Iterator<Item = (QueueName, Ran<documen
         Err(e) if e.is_missing_queue() => None,
         other => {
             let ran = raise(other);
-            deferred.run();
+            deferred.run(name.as_str());
             Some(ran)
         }
     };

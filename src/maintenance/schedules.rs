@@ -97,7 +97,7 @@ pub fn run_one(
         let queued = raise(push_ticks(&claimed, now, in_parts));
         // The background worker runs each schedule in a transaction of its own.
         if !in_parts {
-            DeferredTriggers::find().run();
+            DeferredTriggers::find().run(&claimed.queue);
         }
         queued
     };

@@ -15,7 +15,7 @@ use crate::pg::allocator::{self, BASE, EXTRA};
 
 /// The bytes that each process holds from its first call on. PostgreSQL needs them as well: pgrx copies
 /// an error where a further one would be fatal, and a memory context asks for up to a megabyte at once.
-const BASE_BYTES: usize = 2 << 20;
+const BASE_BYTES: usize = 4 << 20;
 
 /// The least that a memory context of the server asks for when it needs a large block.
 const BLOCK_BYTES: usize = (1 << 20) + 4096;
@@ -31,7 +31,7 @@ const COPIES: usize = 4;
 const BYTES_FOR_ROW: usize = 160;
 
 /// Up to this size the base and the reserve are enough.
-const SMALL: usize = BASE_BYTES / 4;
+const SMALL: usize = BASE_BYTES / 8;
 
 /// Fails with `Error::OutOfMemory` unless there is memory for an ordinary call. Where some was used up,
 /// this allocates it again.
@@ -141,13 +141,27 @@ unsafe extern "C-unwind" {
 /// place to jump to and the callbacks of that: an ERROR of the copy would crash the process. Returns
 /// whether there is memory for the copy. Must be called from an error context callback.
 pub(super) fn free_for_error() -> bool {
-    // SAFETY: The server calls the callbacks while it reports a message.
-    let is_for_memory = unsafe { geterrcode() } == PgSqlErrorCode::ERRCODE_OUT_OF_MEMORY as i32;
-    if is_for_memory || !allocator::has_room(BLOCK_BYTES) {
+    if message_code() == PgSqlErrorCode::ERRCODE_OUT_OF_MEMORY as i32
+        || !allocator::has_room(BLOCK_BYTES)
+    {
         allocator::free_ballast();
         return allocator::has_room(BLOCK_BYTES);
     }
     true
+}
+
+fn message_code() -> i32 {
+    // SAFETY: The server calls the callbacks while it reports a message.
+    unsafe { geterrcode() }
+}
+
+/// Returns whether the message that the server reports now has a code of a success or of a warning, as
+/// no ERROR has. Must be called from an error context callback.
+pub(super) fn is_no_error() -> bool {
+    const SUCCESS: i32 = PgSqlErrorCode::ERRCODE_SUCCESSFUL_COMPLETION as i32;
+    const WARNING: i32 = PgSqlErrorCode::ERRCODE_WARNING as i32;
+    // The class of a code is in its first two characters, of six bits each.
+    matches!(message_code() & 0xfff, SUCCESS | WARNING)
 }
 
 unsafe extern "C-unwind" fn on_message(_: *mut c_void) {

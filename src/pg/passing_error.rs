@@ -189,20 +189,33 @@ impl Raised {
     }
 }
 
+/// Returns a hint with another one after it: a trigger's own must not be lost.
+fn joined(first: Option<&CStr>, second: &CStr) -> CString {
+    let Some(first) = first else {
+        return second.to_owned();
+    };
+    let both = [first.to_bytes(), second.to_bytes()].join(&b' ');
+    CString::new(both).unwrap_or_else(|_| second.to_owned())
+}
+
 /// Keeps a copy of each ERROR in the `Option<Raised>` to which `slot` points.
 unsafe extern "C-unwind" fn remember(slot: *mut c_void) {
     // SAFETY: `keep` has put the address of its variable here, and removes it from the stack
     // before the variable goes out of scope.
     unsafe {
-        let can_be_copied = memory::free_for_error();
+        if memory::is_no_error() {
+            return;
+        }
+        // Neither this function nor pgrx could copy the ERROR, and one more in here has no way out.
+        if !memory::free_for_error() {
+            allocator::end_session();
+        }
         if let Some(mut raised) = Raised::current() {
-            if !can_be_copied {
-                allocator::end_session();
-            }
             raised.remove_own_statement();
             if let Some(hint) = raised.hint_of_role().filter(|_| InLocalUserIdChange()) {
+                let hint = joined(raised.hint.as_deref(), hint);
                 errhint(c"%s".as_ptr(), hint.as_ptr());
-                raised.hint = Some(hint.to_owned());
+                raised.hint = Some(hint);
             }
             *(slot as *mut Option<Raised>) = Some(raised);
         }

@@ -120,10 +120,29 @@ fn check_has_no_queues(spi: &Spi, role: &str, id: Oid) -> Result<()> {
     })
 }
 
+// A role that does not inherit the rights of the role that it has to be a member of. $1: the role.
+const INHERITS_NOTHING: &str = "select from pg_catalog.pg_roles r
+    where r.rolname {=} $1 and not r.rolinherit
+        and not pg_catalog.pg_has_role(r.oid, 'pg_read_all_stats', 'usage')";
+
+/// Checks that a role inherits the rights that it is given as a member of another one.
+///
+/// Fails with `Error::BadValue`.
+fn check_inherits(spi: &Spi, role: &str) -> Result<()> {
+    if spi.once(INHERITS_NOTHING, &[Arg::from(role)]).is_empty() {
+        return Ok(());
+    }
+    Err(Error::BadValue {
+        argument: "role",
+        value: format!("{role:?}"),
+        rule: "a role with the attribute INHERIT: it has to use the rights of pg_read_all_stats",
+    })
+}
+
 /// Gives the schema of the queues and all tables in it to a role, with what that role needs to run the
 /// statements of fetchq. Returns false when all of it was that role's before.
 ///
-/// Fails with `Error::UnknownRole`, and as `check_has_no_queues` does.
+/// Fails with `Error::UnknownRole`, and as `check_has_no_queues` and `check_inherits` do.
 pub fn set(role: &str) -> Result<bool> {
     let wanted = role::of_name(role).ok_or_else(|| Error::UnknownRole(role.to_owned()))?;
     spi::connect(|spi| {
@@ -133,6 +152,7 @@ pub fn set(role: &str) -> Result<bool> {
             return Ok(false);
         }
         check_has_no_queues(spi, role, wanted)?;
+        check_inherits(spi, role)?;
         run_each_as_caller(spi, &spi.once(GIVE, &[Arg::from(role)]));
         if let Some(before) =
             before.filter(|before| *before != wanted && Some(*before) != role::extension_owner())

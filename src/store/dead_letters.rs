@@ -33,8 +33,17 @@ use crate::store::statement::Statement;
 /// it too.
 const MAX_RETRIES: usize = 10;
 
+/// SQL for when the queue `q` was created, which tells it from those that had its name before it: a dump,
+/// a restore and `fetchq move` keep it, unlike the id. As text in UTC, whatever the time zone of a session.
+macro_rules! queue_created_at {
+    () => {
+        "pg_catalog.to_char(pg_catalog.timezone('UTC', q.created_at), 'YYYY-MM-DD\"T\"HH24:MI:SS.US\"Z\"')"
+    };
+}
+pub(super) use queue_created_at;
+
 // $4: the name of the queue. $5: the payload that the worker passed, or NULL. $6: how many iterations
-// are not counted yet. $7: why the worker has killed them, or NULL.
+// are not counted yet. $7: why the worker has killed them, or NULL. $8: the id of the queue.
 const DEAD_LETTER: Columns = Columns {
     subject: "i.name collate pg_catalog.\"C\"",
     status: "{pending}",
@@ -44,12 +53,15 @@ const DEAD_LETTER: Columns = Columns {
     last_iteration: "null",
     payload: "coalesce($5, d.payload)",
     last_error: "coalesce($7, d.last_error)",
-    origin: "pg_catalog.jsonb_build_object(
-            'queue', $4, 'subject', d.subject, 'version', d.version, 'attempts', d.attempts,
+    origin: concat!("pg_catalog.jsonb_build_object(
+            'queue', $4, 'queue_created_at', (select ",
+        queue_created_at!(),
+        " from fetchq.queues q where q.id {=} $8),
+            'subject', d.subject, 'version', d.version, 'attempts', d.attempts,
             'iterations', least(d.iterations, 9223372036854775806) {+} $6, 'created_at', d.created_at,
             'killed_at', pg_catalog.now(), 'error', coalesce($7, d.last_error))
         {||} case when d.origin is null then '{}'::pg_catalog.jsonb
-            else pg_catalog.jsonb_build_object('origin', d.origin) end",
+            else pg_catalog.jsonb_build_object('origin', d.origin) end"),
     result: "null",
     of_leases: LEASES,
 };
@@ -143,6 +155,7 @@ fn move_to_dead_letters(
         Jsonb::arg(by_worker.payload),
         Arg::from(by_worker.iterations),
         Arg::from(by_worker.error),
+        Arg::from(queue.id),
     ];
     let mut versions: HashMap<i32, i32> = HashMap::new();
     let mut remaining: Vec<Moving> = subjects.iter().map(|s| Moving::unnamed(s)).collect();

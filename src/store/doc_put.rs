@@ -173,8 +173,8 @@ macro_rules! lock {
     };
 }
 
-// Index of this one and those below: primary key. A statement reads the payload, the error and
-// the lease of a document only where it needs them: a producer may not.
+// Index of this one and those below: primary key. A payload, which may be stored apart from its row,
+// is read only where it is merged.
 static LOCK: Statement = Statement::new(lock!("false"));
 
 static LOCK_TO_MERGE: Statement = Statement::new(lock!(

@@ -12,6 +12,7 @@ use crate::pg::row_sink::RowSink;
 use crate::pg::spi::{self, Rows, Spi};
 use crate::pg::value::Arg;
 use crate::pg::{acl, relation, role};
+use crate::store::queue_tables::SUFFIXES;
 use crate::store::rights::{self, Right};
 
 /// A kind of grant: its name, and its privileges on the tables of a queue.
@@ -256,7 +257,7 @@ pub fn revoke(name: &QueueName, role: &str, kind_name: &str) -> Result<bool> {
             };
         }
         // A privilege on a table goes with those on its columns. What is left is granted again.
-        for table in ["docs", "logs", "metrics", "history"] {
+        for table in SUFFIXES {
             if relation::lookup_data_table(&name.relation(table)).is_none() {
                 continue;
             }

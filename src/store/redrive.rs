@@ -5,7 +5,7 @@
 //! queue can write it. So documents go back only to a queue whose dead-letter queue this one is, and
 //! into which the caller may push.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::rc::Rc;
 
 use pgrx::notice;
@@ -19,22 +19,46 @@ use crate::pg::spi;
 use crate::pg::time;
 use crate::pg::value::Arg;
 use crate::store::bookkeeping::documents_ready;
-use crate::store::dead_letters::{PART, REVIVE, without_dead_letters};
+use crate::store::dead_letters::{PART, REVIVE, queue_created_at, without_dead_letters};
 use crate::store::doc_selection::{self, BulkRequest, Origin, Selected, Selection};
 use crate::store::move_documents::{Columns, Moving, UNCHANGED, move_documents};
 use crate::store::open_queue::Queue;
 use crate::store::rights::{self, Right};
 
-// Anybody may write an origin. One whose subject is too long is not used. $15: subjects of
-// documents that stay, because their own subjects are in use where they came from.
-const CAN_RETURN: &str = "and d.origin {->>} 'queue'::pg_catalog.text {=} $14
+// Which documents of a dead-letter queue can return to a queue: $14 its name, $15 its id, $16 subjects of
+// documents that stay, because their own subjects are in use where they came from. Anybody may write an
+// origin. One whose subject is too long is not used. What failed in a queue that was dropped does not
+// return to another one of that name, which may be another role's.
+macro_rules! can_return {
+    ($also:literal) => {
+        concat!(
+            "and d.origin {->>} 'queue'::pg_catalog.text {=} $14
+    and d.origin {->>} 'queue_created_at'::pg_catalog.text {=} (
+            select ",
+            queue_created_at!(),
+            " from fetchq.queues q where q.id {=} $15)
     and pg_catalog.length(d.origin {->>} 'subject'::pg_catalog.text) {<=} {subject_max}
-    and d.subject {<>} all ($15)";
+    and d.subject {<>} all ($16)",
+            $also
+        )
+    };
+}
+const CAN_RETURN: &str = can_return!("");
 
-const LIST_ORIGINS: &str = "select distinct d.origin {->>} 'queue'::pg_catalog.text
-    from only {docs} d
-    where d.origin is not null and d.status {=} any (array[{planned}, {pending}])
-    order by 1";
+// Of the names, too, which of them are still those of the same queues.
+const LIST_ORIGINS: &str = concat!(
+    "select o.queue, exists (
+        select from fetchq.queues q where q.name {=} o.queue and o.created_at {=} ",
+    queue_created_at!(),
+    ")
+    from (
+        select distinct d.origin {->>} 'queue'::pg_catalog.text as queue,
+            d.origin {->>} 'queue_created_at'::pg_catalog.text as created_at
+        from only {docs} d
+        where d.origin is not null and d.status {=} any (array[{planned}, {pending}])
+    ) o
+    order by 1, 2"
+);
 
 // The times that the server has written, as they are in the JSON of a time. A manager may have
 // written anything, and a text that is no time must not keep the other documents.
@@ -45,7 +69,7 @@ const ORIGIN_CREATED_AT: &str =
         ([0-9]{2}(0[48]|[2468][048]|[13579][26])|(0[48]|[2468][048]|[13579][26])00)-02-29)T([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\\.[0-9]{1,6})?\
         [+-](0[0-9]|1[0-5])(:[0-5][0-9]){0,2}$'
             then (d.origin {->>} 'created_at'::pg_catalog.text)::pg_catalog.timestamptz
-            else d.created_at end";
+            when pg_catalog.isfinite(d.created_at) then d.created_at else pg_catalog.now() end";
 
 // The documents as they were when they failed, without their attempts.
 const RETURNED: Columns = Columns {
@@ -110,18 +134,25 @@ pub fn redrive(queue: &Rc<Queue>, request: &BulkRequest) -> Result<i32> {
 /// Opens the other queues that the documents of a queue came from, and to which they may return.
 /// A notice tells which other queues there are, and why documents stay.
 fn open_origins(queue: &Queue) -> Result<Vec<Rc<Queue>>> {
-    let names: Vec<String> = spi::connect(|spi| {
+    let named: Vec<(String, bool)> = spi::connect(|spi| {
         let rows = queue.once(spi, LIST_ORIGINS, &[]);
-        (0..rows.len()).filter_map(|row| rows.get(row, 1)).collect()
+        (0..rows.len())
+            .filter_map(|row| Some((rows.get(row, 1)?, rows.get(row, 2)?)))
+            .collect()
     });
-    let mut origins = Vec::with_capacity(names.len());
-    let mut staying: BTreeMap<String, Vec<String>> = BTreeMap::new();
-    for name in names {
-        match open_origin(queue, &name)? {
-            Ok(Some(origin)) => origins.push(origin),
-            Ok(None) => {}
-            Err(reason) => staying.entry(reason).or_default().push(name),
-        }
+    let mut origins = Vec::with_capacity(named.len());
+    let mut staying: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for (name, is_same) in named {
+        let reason = match open_origin(queue, &name)? {
+            Ok(Some(origin)) if is_same => {
+                origins.push(origin);
+                continue;
+            }
+            Ok(Some(_)) => "was dropped, and is another one now".to_owned(),
+            Ok(None) => continue,
+            Err(reason) => reason,
+        };
+        staying.entry(reason).or_default().insert(name);
     }
     for (reason, names) in staying {
         tell_origins(queue, &reason, &names);
@@ -160,7 +191,7 @@ fn open_origin(
 const MAX_NAMES: usize = 5;
 
 /// Tells that documents stay which came from these queues.
-fn tell_origins(queue: &Queue, reason: &str, names: &[String]) {
+fn tell_origins(queue: &Queue, reason: &str, names: &BTreeSet<String>) {
     let shown: Vec<String> = names
         .iter()
         .take(MAX_NAMES)
@@ -224,7 +255,11 @@ fn return_to_origin(
         let mut n = 0;
         let mut staying: Vec<String> = Vec::new();
         while n < limit {
-            let args = [Arg::from(origin.name.as_str()), Arg::from(staying.clone())];
+            let args = [
+                Arg::from(origin.name.as_str()),
+                Arg::from(origin.id),
+                Arg::from(staying.clone()),
+            ];
             let selection = Selection {
                 statuses: request
                     .filter
@@ -250,10 +285,8 @@ fn return_to_origin(
     })
 }
 
-// As CAN_RETURN, for those after the document with the number $16.
-const CAN_RETURN_AFTER: &str = "and d.origin {->>} 'queue'::pg_catalog.text {=} $14
-    and pg_catalog.length(d.origin {->>} 'subject'::pg_catalog.text) {<=} {subject_max}
-    and d.subject {<>} all ($15) and d.seq {>} $16";
+// Those after the document with the number $17.
+const CAN_RETURN_AFTER: &str = can_return!(" and d.seq {>} $17");
 
 // Index: the primary key.
 const LIST_EXISTING: &str = "select o.subject::pg_catalog.text from only {docs} o
@@ -273,6 +306,7 @@ fn count_returning(
             let none: Vec<String> = Vec::new();
             let args = [
                 Arg::from(origin.name.as_str()),
+                Arg::from(origin.id),
                 Arg::from(none),
                 Arg::from(last),
             ];

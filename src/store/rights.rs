@@ -113,7 +113,12 @@ fn is_registered(name: &QueueName) -> bool {
 /// Returns whether the caller has a right on a queue. Only the owner of the extension has rights on
 /// a queue that does not exist, or that has lost its docs table.
 pub fn has(name: &QueueName, right: Right) -> bool {
-    match docs_table(name) {
+    has_on_found(docs_table(name), right)
+}
+
+/// As [`has`], for the docs table that a name has led to.
+fn has_on_found(table: Option<Oid>, right: Right) -> bool {
+    match table {
         Some(table) => right.is_held_on(table),
         None => acl::owns_extension(),
     }
@@ -129,7 +134,12 @@ pub fn has_on(table: Oid, right: Right) -> bool {
 ///
 /// Fails with `Error::QueueElsewhere` for a queue that lives on another server.
 pub fn require(name: &QueueName, right: Right) -> Result<()> {
-    match docs_table(name) {
+    require_on_found(name, docs_table(name), right)
+}
+
+/// As [`require`], for the docs table that the name has led to.
+fn require_on_found(name: &QueueName, table: Option<Oid>, right: Right) -> Result<()> {
+    match table {
         Some(table) if right.is_held_on(table) => Ok(()),
         // An older snapshot may still show a queue in the registry that has moved away.
         None => {
@@ -192,8 +202,8 @@ pub fn role_has(role: Oid, table: Oid, right: Right) -> bool {
 ///
 /// Fails with `Error::NoRight`, and as `work` does.
 pub fn with<R>(name: &QueueName, right: Right, work: impl FnOnce() -> Result<R>) -> Result<R> {
-    require(name, right)?;
     let before = docs_table(name);
+    require_on_found(name, before, right)?;
     let result = work()?;
     relation::accept_invalidations();
     if docs_table(name) != before {
@@ -262,13 +272,14 @@ pub fn over<R>(
     if acl::owns_extension() {
         return work(&Scope::everything());
     }
-    let scope = Scope::of(list(right));
-    let before: Vec<Option<Oid>> = scope.queues.iter().map(docs_table).collect();
+    let (names, before): (Vec<QueueName>, Vec<Option<Oid>>) = list_tables(right).unzip();
+    let scope = Scope::of(names);
     let result = work(&scope)?;
     relation::accept_invalidations();
     for (name, table) in scope.queues.iter().zip(before) {
         match docs_table(name) {
             now @ Some(found) if now != table => require_on(name, found, right)?,
+            // A queue that was dropped meanwhile fails no call over all queues.
             _ => {}
         }
     }
@@ -283,13 +294,18 @@ const NAMES: &str = "select name::pg_catalog.text from fetchq.queues order by na
 /// Each name can be that of another role's queue by the time that it is used. Whoever opens the queue
 /// asks for the right again: `queue::read_each`, `queue::change_each` and [`over`] do.
 pub(super) fn list(right: Right) -> Vec<QueueName> {
+    list_tables(right).map(|(name, _)| name).collect()
+}
+
+/// As [`list`], with the docs tables for which that was found.
+fn list_tables(right: Right) -> impl Iterator<Item = (QueueName, Option<Oid>)> {
     let names: Vec<String> = spi::connect(|spi| {
         let rows = spi.once(NAMES, &[]);
         (0..rows.len()).filter_map(|row| rows.get(row, 1)).collect()
     });
     let parsed = names
-        .iter()
-        .filter_map(|name| match QueueName::parse(name) {
+        .into_iter()
+        .filter_map(|name| match QueueName::parse(&name) {
             Ok(parsed) => Some(parsed),
             Err(e) => {
                 error::warn(
@@ -300,7 +316,10 @@ pub(super) fn list(right: Right) -> Vec<QueueName> {
                 None
             }
         });
-    parsed.filter(|name| has(name, right)).collect()
+    parsed
+        .map(|name| (docs_table(&name), name))
+        .filter(move |(table, _)| has_on_found(*table, right))
+        .map(|(table, name)| (name, table))
 }
 
 /// The error for a role that lacks a right on a queue.

@@ -293,3 +293,36 @@ async fn the_background_worker_goes_on_where_a_job_has_absurd_values() {
         }
     }
 }
+
+/// The deferred triggers of a queue are looked up when it is that queue's turn.
+#[tokio::test]
+async fn deferred_triggers_of_a_queue_that_is_dropped_meanwhile_stop_no_other_queue() {
+    let (db, session) = two_queues("left_out_dropped").await;
+    session.sql("select fetchq.queue_create('mm')").await;
+    trigger_function(&session, "perform pg_catalog.pg_advisory_xact_lock(7)").await;
+    due_documents(&session, "d0").await;
+    session
+        .sql(
+            "create trigger waits before update on fetchq_data.aa__docs
+             for each row execute function boom();
+             create constraint trigger gone after update on fetchq_data.mm__docs
+             deferrable initially deferred for each row execute function boom()",
+        )
+        .await;
+    let (holder, other) = (db.connect().await, db.connect().await);
+    holder.sql("begin; select pg_advisory_xact_lock(7)").await;
+    let waiting = "select count(*) from pg_locks where locktype = 'advisory' and not granted
+        and database = (select oid from pg_database where datname = current_database())";
+    let drop_queue = async {
+        while other.text(waiting).await != "1" {
+            tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+        }
+        other.sql("select fetchq.queue_drop('mm')").await;
+        holder.sql("commit").await;
+    };
+    tokio::join!(session.sql("select fetchq.mnt_run_all(1)"), drop_queue);
+    assert_eq!(session.text(SERVED).await, "1");
+    assert!(!warns_of(&session, "left out"), "{:?}", session.notices());
+    drop((session, holder, other));
+    db.remove().await;
+}

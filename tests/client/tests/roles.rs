@@ -161,7 +161,7 @@ async fn rights(admin: &Session) -> Vec<Vec<String>> {
         "select oid::regprocedure, proowner::regrole, proacl from pg_proc where proacl is not null order by 1",
         "select * from pg_default_acl",
         "select datname, datdba, datacl from pg_database where datname = current_database()",
-        "select * from pg_db_role_setting order by 1, 2",
+        "select * from pg_db_role_setting where setdatabase = 0 or setdatabase = (select oid from pg_database where datname = current_database()) order by 1, 2",
     ] {
         all.push(admin.rows(sql).await);
     }

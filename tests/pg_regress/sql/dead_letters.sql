@@ -6,13 +6,13 @@ select was_created from fetchq.queue_create('rq_letters');
 select was_created from fetchq.queue_create('rq_third');
 create view test.docs as
 select subject, version, priority, status, attempts, iterations, next_iteration <= now() as due, payload, last_error,
-    ordering_key, max_attempts, origin - '{created_at,killed_at}'::text[] as origin,
+    ordering_key, max_attempts, origin - '{created_at,killed_at,queue_created_at}'::text[] as origin,
     (origin ->> 'killed_at')::timestamptz = now() as killed_now,
     origin is null or (origin ->> 'created_at')::timestamptz <= now() as was_created
 from fetchq_data.rq_dead__docs order by subject;
 create view test.letters as
 select subject, version, priority, status, attempts, iterations, next_iteration <= now() as due, payload, last_error,
-    ordering_key, max_attempts, origin - '{created_at,killed_at}'::text[] as origin,
+    ordering_key, max_attempts, origin - '{created_at,killed_at,queue_created_at}'::text[] as origin,
     (origin ->> 'killed_at')::timestamptz = now() as killed_now
 from fetchq_data.rq_letters__docs order by subject;
 create function test.look() returns setof text language sql as $$
@@ -135,7 +135,8 @@ select fetchq.queue_redrive('rq_dead', 1, dry_run => true) as one, fetchq.queue_
 select test.look();
 -- What it says is what comes back, also where there are killed documents and many dead letters.
 select from fetchq.queue_configure('rq_dead', '{"history": {"killed": null}}');
-insert into fetchq_data.rq_letters__docs (subject, status, origin) select 'many-' || i, 1, jsonb_build_object('queue', 'rq_dead', 'subject', 'back-' || i % 1100) from generate_series(1, 1200) i;
+select to_char(created_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"') as created from fetchq.queues where name = 'rq_dead' \gset
+insert into fetchq_data.rq_letters__docs (subject, status, origin) select 'many-' || i, 1, jsonb_build_object('queue', 'rq_dead', 'queue_created_at', :'created', 'subject', 'back-' || i % 1100) from generate_series(1, 1200) i;
 insert into fetchq_data.rq_dead__docs (subject, status) values ('back-7', 3), ('killed-1', -1), ('killed-2', -1);
 select fetchq.queue_redrive('rq_dead', 1000000, dry_run => true) as said, fetchq.queue_redrive('rq_dead', 600, dry_run => true) as said_of_600, fetchq.queue_redrive('rq_letters', 1000000, dry_run => true) as said_of_letters;
 savepoint before;
@@ -220,7 +221,7 @@ rollback;
 -- A document with an invalid origin stays, and the others are redriven.
 begin;
 select fetchq.doc_push('rq_letters', 'o-' || i) from generate_series(1, 6) i;
-update fetchq_data.rq_letters__docs d set origin = o::jsonb
+update fetchq_data.rq_letters__docs d set origin = case when o ~ '^{' then jsonb_build_object('queue_created_at', :'created') || o::jsonb else o::jsonb end
 from unnest(array['{"queue": "rq_dead"}', '{"queue": "rq_dead", "subject": null}', '{"queue": "rq_dead", "subject": "' || repeat('x', 256) || '"}', '[]',
     '{"queue": 7, "subject": []}', '{"queue": "rq_dead", "subject": "back", "iterations": "many"}']) with ordinality as u (o, i)
 where d.subject = 'o-' || i;

@@ -384,3 +384,41 @@ async fn the_role_that_has_set_the_dead_letter_queue_has_to_manage_the_queue() {
     drop((admin, a, b));
     db.remove().await;
 }
+
+/// A dead letter says which queue it failed in by when that was created, too: the queue that has its name
+/// now may be another role's.
+#[tokio::test]
+async fn what_failed_in_a_dropped_queue_does_not_return_to_the_next_one_of_its_name() {
+    let (db, admin, a, b) = applications("roles_dropped").await;
+    failed_document(&a).await;
+    a.sql("select fetchq.queue_grant('letters', 'fetchq_app_b', 'manager'); select fetchq.queue_drop('work')")
+        .await;
+    b.sql(
+        "select fetchq.queue_create('work');
+         select fetchq.queue_configure('work', '{\"dead_letter\": \"letters\"}');
+         select fetchq.doc_push('work', 'own', '{\"pay\": \"bob\"}');
+         select fetchq.doc_pick('work', 1); select fetchq.doc_kill('work', 'own')",
+    )
+    .await;
+    for call in [
+        "fetchq.queue_redrive('work', 100)",
+        "fetchq.queue_redrive('letters', 100)",
+        "fetchq.queue_redrive('letters', 100)",
+    ] {
+        b.sql(&format!("set time zone 'Asia/Tokyo'; select {call}"))
+            .await;
+        let work = "select subject from fetchq_data.work__docs";
+        assert_eq!(admin.column(work).await, ["own"], "{call}");
+    }
+    let letters = "select concat_ws(' ', subject, payload) from fetchq_data.letters__docs";
+    assert_eq!(admin.column(letters).await, ["failed {\"pay\": \"ann\"}"]);
+    let notices = b.notices();
+    assert!(
+        notices
+            .iter()
+            .any(|n| n.message().contains("is another one now: \"work\"")),
+        "{notices:?}"
+    );
+    drop((admin, a, b));
+    db.remove().await;
+}

@@ -67,6 +67,13 @@ async fn the_owner_of_the_tables_has_no_queues_of_its_own() {
         let call = format!("select fetchq.data_owner_set('{role}')");
         assert_eq!(admin.state(&call).await, "22023", "{role}");
     }
+    // Nor does it use the rights of a role that it is a member of, if it does not inherit them.
+    admin
+        .sql("begin; create role fetchq_app_apart nologin noinherit")
+        .await;
+    let call = "select fetchq.data_owner_set('fetchq_app_apart')";
+    assert_eq!(admin.state(call).await, "22023");
+    admin.sql("rollback").await;
     let owns = "select fetchq.queue_has_right('q', 'owner')";
     assert_eq!(a.text(owns).await, "t");
     for role in ["fetchq_app_nobody", "postgres"] {
