@@ -40,7 +40,7 @@ extension_sql_file!("../sql/install.sql", name = "install", bootstrap);
 /// processes are possible only in the first case.
 #[pg_guard]
 pub extern "C-unwind" fn _PG_init() {
-    pg::passing_error::prevent_backtraces();
+    pg::passing_error::prepare();
     pg::session::remember_preloading();
     let is_preloaded = pg::session::is_preloaded();
     settings::register(is_preloaded);

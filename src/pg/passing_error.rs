@@ -337,11 +337,26 @@ impl Drop for Entry {
     }
 }
 
-/// Has no backtrace made for an ERROR, of the server or of fetchq, for which pgrx uses panics.
-///
-/// A panic that is a defect keeps its backtrace. Called from `_PG_init`, after pgrx has installed
-/// its own hook.
-pub fn prevent_backtraces() {
+/// Prepares a process for errors. Called from `_PG_init`, after pgrx has installed its own hook for
+/// panics.
+pub fn prepare() {
+    prevent_backtraces();
+    register_destructor();
+}
+
+/// Has pgrx use its variable with the place of a panic, as it does with each ERROR of the server. The
+/// C library allocates memory for its destructor at the first use, and without memory aborts the
+/// process.
+fn register_destructor() {
+    let use_place = || std::panic::resume_unwind(Box::new("no defect"));
+    pgrx::PgTryBuilder::new(use_place)
+        .catch_rust_panic(|_| ())
+        .execute();
+}
+
+/// Has no backtrace made for an ERROR, of the server or of fetchq, for which pgrx uses panics. A panic
+/// that is a defect keeps its backtrace.
+fn prevent_backtraces() {
     let of_pgrx = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
         let payload = panic.payload();

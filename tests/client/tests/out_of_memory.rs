@@ -49,7 +49,9 @@ fn is_end<T>(result: &Result<T, tokio_postgres::Error>) -> bool {
 /// most functions of fetchq have: `ParseLongOption()` asks for them with FATAL.
 fn is_of_set_clause<T>(result: &Result<T, tokio_postgres::Error>) -> bool {
     let error = result.as_ref().err().and_then(|e| e.as_db_error());
-    error.is_some_and(|e| e.severity() == "FATAL" && e.routine() == Some("guc_malloc"))
+    error.is_some_and(|e| {
+        e.severity() == "FATAL" && matches!(e.routine(), Some("guc_malloc" | "guc_strdup"))
+    })
 }
 
 /// How a statement ended for which there was little memory.
