@@ -15,6 +15,9 @@ pub const SUBJECT_MAX: usize = 255;
 /// The length of the longest name of a metric, in characters, from the contract of fetchq 4.
 pub const METRIC_NAME_MAX: usize = 40;
 
+/// What the names of the tables of a queue end with. Not every queue has a history.
+pub const TABLES: [&str; 4] = ["docs", "logs", "metrics", "history"];
+
 /// A valid name of a queue, folded to lower case.
 ///
 /// Because of its characters it can be written into the text of a statement. No other value of a

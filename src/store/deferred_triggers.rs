@@ -1,10 +1,9 @@
 //! Deferred triggers of users on the tables of queues, which the server would run at the end of the
 //! transaction.
 
-use crate::domain::names::QueueName;
+use crate::domain::names::{QueueName, TABLES};
 use crate::pg::spi;
 use crate::pg::value::Arg;
-use crate::store::queue_tables;
 
 const EXIST: &str = "select exists (
         select from pg_catalog.pg_trigger t
@@ -44,10 +43,7 @@ impl DeferredTriggers {
         let Some(queue) = self.0.then(|| QueueName::parse(queue).ok()).flatten() else {
             return;
         };
-        let tables: Vec<String> = queue_tables::SUFFIXES
-            .iter()
-            .map(|suffix| queue.relation(suffix))
-            .collect();
+        let tables: Vec<String> = TABLES.iter().map(|suffix| queue.relation(suffix)).collect();
         let tables: Vec<&str> = tables.iter().map(String::as_str).collect();
         spi::connect(|spi| {
             // As of now: another session may have dropped a trigger since the last queue.

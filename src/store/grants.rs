@@ -6,13 +6,12 @@
 //! on a column that no foreign key can refer to, which gives plain SQL nothing. Tables that are
 //! created later get their privileges from those on the docs table.
 
-use crate::domain::names::QueueName;
+use crate::domain::names::{QueueName, TABLES};
 use crate::error::{Error, Result};
 use crate::pg::row_sink::RowSink;
 use crate::pg::spi::{self, Rows, Spi};
 use crate::pg::value::Arg;
 use crate::pg::{acl, relation, role};
-use crate::store::queue_tables::SUFFIXES;
 use crate::store::rights::{self, Right};
 
 /// A kind of grant: its name, and its privileges on the tables of a queue.
@@ -257,7 +256,7 @@ pub fn revoke(name: &QueueName, role: &str, kind_name: &str) -> Result<bool> {
             };
         }
         // A privilege on a table goes with those on its columns. What is left is granted again.
-        for table in SUFFIXES {
+        for table in TABLES {
             if relation::lookup_data_table(&name.relation(table)).is_none() {
                 continue;
             }

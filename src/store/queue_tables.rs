@@ -1,7 +1,7 @@
 //! The tables and indexes of a queue: their definitions, and creating, dropping and
 //! truncating them.
 
-use crate::domain::names::QueueName;
+use crate::domain::names::{QueueName, TABLES};
 use crate::error::{Error, Result};
 use crate::pg::planner::with_plain_storage;
 use crate::pg::relation::{self, LockMode, NamedLock};
@@ -149,15 +149,12 @@ pub(super) const DEFINITIONS: [(&str, &str); 4] = [
     ("history", CREATE_HISTORY),
 ];
 
-/// What the names of the tables of a queue end with. Not every queue has a history.
-pub(super) const SUFFIXES: [&str; 4] = ["docs", "logs", "metrics", "history"];
-
 /// Makes the tables of a queue whose name was registered by this transaction. They belong to the
 /// owner of their schema, where nobody else can create anything, and the caller owns the queue.
 ///
 /// Fails with `Error::StrayTable` when one of them exists already.
 pub fn create(spi: &Spi, name: &QueueName) -> Result<()> {
-    for table in SUFFIXES {
+    for table in TABLES {
         let table = name.relation(table);
         // A session that has just dropped the queue lets others see that before it has told them
         // to look up the names of its tables anew. It holds its locks until then.
@@ -230,7 +227,7 @@ pub fn drop_indexes(name: &QueueName) {
 
 /// Drops the tables of a queue. It is no error if one was dropped by hand before.
 pub fn drop(spi: &Spi, name: &QueueName) {
-    for table in SUFFIXES {
+    for table in TABLES {
         if relation::lookup_data_table(&name.relation(table)).is_some() {
             spi.once(
                 &format!("drop table {} cascade", name.qualified(table)),
