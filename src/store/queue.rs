@@ -16,7 +16,7 @@ use crate::pg::{planner, role, subtransaction};
 use crate::signals::{commit, settlements};
 use crate::store::rights::{self, Right};
 use crate::store::statement::render;
-use crate::store::{queue_places, queue_tables, schedules};
+use crate::store::{queue_places, queue_tables};
 
 const REGISTER: &str =
     "insert into fetchq.queues (name) values ($1) on conflict (name) do nothing returning id";
@@ -151,6 +151,16 @@ fn lock_jobs(spi: &Spi, key: Arg) {
     }
 }
 
+const DROP_SCHEDULES: &str =
+    "with dropped as (delete from fetchq.schedules where queue {=} $1 returning name)
+    select name from dropped order by name collate pg_catalog.\"C\"";
+
+/// Drops the schedules of a queue. Returns their names, in order.
+fn drop_schedules(spi: &Spi, queue: &QueueName) -> Vec<String> {
+    let rows = spi.once(DROP_SCHEDULES, &[Arg::from(queue.as_str())]);
+    (0..rows.len()).filter_map(|row| rows.get(row, 1)).collect()
+}
+
 /// Drops a queue and all that belongs to it, for a caller who owns it.
 ///
 /// Fails with `Error::UnknownQueue`, and with `Error::NoRight`.
@@ -174,7 +184,7 @@ pub fn drop(name: &QueueName) -> Result<Dropped> {
         spi.once(DROP_JOBS, &[key]);
         let rows = spi.once(CLEAR_DEAD_LETTER, &[key]);
         let dead_letter_sources = (0..rows.len()).filter_map(|row| rows.get(row, 1)).collect();
-        let schedules = schedules::drop_of(spi, name);
+        let schedules = drop_schedules(spi, name);
         if let Some(table) = relation::lookup_data_table(&name.relation("docs")) {
             settlements::table_emptied(table.to_u32());
         }

@@ -6,7 +6,7 @@ use pgrx::pg_sys::Oid;
 use crate::domain::names::QueueName;
 use crate::pg::json::Jsonb;
 use crate::pg::row_sink::RowSink;
-use crate::pg::spi::{self, Rows, Spi};
+use crate::pg::spi::{self, Rows};
 use crate::pg::time::Interval;
 use crate::pg::value::Arg;
 use crate::store::rights::Scope;
@@ -172,16 +172,6 @@ const DROP: &str = "delete from fetchq.schedules where name {=} $1";
 /// Drops a schedule. Returns false when there is none of that name.
 pub fn drop(name: &str) -> bool {
     spi::connect(|spi| spi.once(DROP, &[Arg::from(name)]).affected() > 0)
-}
-
-const DROP_OF_QUEUE: &str =
-    "with dropped as (delete from fetchq.schedules where queue {=} $1 returning name)
-    select name from dropped order by name collate pg_catalog.\"C\"";
-
-/// Drops the schedules of a queue. Returns their names, in order.
-pub fn drop_of(spi: &Spi, queue: &QueueName) -> Vec<String> {
-    let rows = spi.once(DROP_OF_QUEUE, &[Arg::from(queue.as_str())]);
-    (0..rows.len()).filter_map(|row| rows.get(row, 1)).collect()
 }
 
 const PAUSE: &str = "update fetchq.schedules set is_active = false where name {=} $1";
