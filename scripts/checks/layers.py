@@ -455,14 +455,17 @@ ELSEWHERE = {"waiting": "src/waiting.rs"}
 
 
 def families(tree):
-    """`doc_reject` of src/api/doc_reject.rs has its statements in src/store/doc_reject.rs."""
+    """`doc_reject` of src/api/doc_reject.rs has its statements in src/store/settle/doc_reject.rs."""
     paths = {f.path for f in tree.files}
     for f in tree.files:
         if f.unit != "api" or len(f.module) < 2 or "#[pg_extern" not in f.code:
             continue
-        wanted = ELSEWHERE.get(f.module[1], f"src/store/{f.module[1]}.rs")
-        if wanted not in paths:
-            yield f"{f.path} has entry points, and {wanted} does not exist"
+        name = f"{f.module[1]}.rs"
+        wanted = ELSEWHERE.get(f.module[1])
+        stores = {p for p in paths if re.fullmatch(f"src/store/(?:[a-z]+/)?{name}", p)}
+        if wanted not in paths and not stores:
+            place = wanted or f"{name} in a room of src/store/"
+            yield f"{f.path} has entry points, and {place} does not exist"
 
 
 # A pattern binds nothing, as in `Err(Error::UnknownQueue(_))`.
@@ -471,11 +474,11 @@ UNKNOWN_QUEUE = re.compile(r"\bError::UnknownQueue\s*\(\s*(?!_\s*\))")
 
 def unknown_queues(tree):
     """A queue that is not here may live on another server, which one file looks up."""
-    maker = os.path.join("src", "store", "queue_places.rs")
+    maker = os.path.join("src", "store", "queues", "queue_places.rs")
     for f in tree.files:
         for match in UNKNOWN_QUEUE.finditer(f.code) if f.path != maker else ():
             where = f"{f.path}:{f.line(match.start())}"
-            yield f"{where} makes Error::UnknownQueue: call store::queue_places::unknown()"
+            yield f"{where} makes Error::UnknownQueue: call queue_places::unknown()"
 
 
 RULES = {
