@@ -36,7 +36,6 @@ LAYERS = {
     "api": ["waiting", "maintenance", *SERVICES],
 }
 LAYERS["lib"] = list(LAYERS)
-MAX_LINES = 600
 
 # ------------------------------------------------------------------ reading --
 TOKEN = re.compile(
@@ -347,12 +346,6 @@ def no_spi_in_api(tree):
             yield f"{tree.arrow(a, spi)}: a statement and the call that runs it belong in src/store/"
 
 
-def size(tree):
-    for f in tree.files:
-        if f.lines() > MAX_LINES:
-            yield f"{f.path} has {f.lines()} lines without its tests (limit {MAX_LINES}): split it"
-
-
 def unsafe_code(tree):
     for f in tree.files:
         if f.unit == "pg":
@@ -486,7 +479,6 @@ RULES = {
     "no circle between folders": no_circle_of_folders,
     "imports go down": direction,
     "src/api runs no statements": no_spi_in_api,
-    "no file is too long": size,
     "unsafe code is in src/pg": unsafe_code,
     "SQL text is in src/store and src/sql": sql_text,
     "entry points and declarations are in files of the same name": entry_points,
