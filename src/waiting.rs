@@ -12,11 +12,11 @@ use crate::pg::{session, time, transaction};
 use crate::signals::board::board;
 use crate::signals::settlements;
 use crate::signals::wakeups::{self, Registration};
-use crate::store::doc_await::{self, Look, Outcome, Unsettled};
-use crate::store::limits::readiness;
-use crate::store::open_queue::Queue;
-use crate::store::readiness::Readiness;
-use crate::store::rights::Right;
+use crate::store::bounds::limits::readiness;
+use crate::store::bounds::readiness::Readiness;
+use crate::store::documents::doc_await::{self, Look, Outcome, Unsettled};
+use crate::store::queues::open_queue::Queue;
+use crate::store::queues::rights::Right;
 
 /// How often a session looks that no commit can wake, because there is no shared memory or no
 /// free slot in it: microseconds.

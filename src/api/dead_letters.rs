@@ -5,11 +5,11 @@ use pgrx::prelude::*;
 use crate::api::entry::{queue_name, respond_write, subject};
 use crate::domain::filter;
 use crate::pg::call::Reply;
-use crate::store::dead_letters;
-use crate::store::doc_selection::BulkRequest;
-use crate::store::open_queue::Queue;
-use crate::store::redrive;
-use crate::store::rights::{self, Right};
+use crate::store::documents::doc_selection::BulkRequest;
+use crate::store::queues::open_queue::Queue;
+use crate::store::queues::rights::{self, Right};
+use crate::store::settle::dead_letters;
+use crate::store::settle::redrive;
 
 /// `doc_revive(queue, subject, next_iteration) → affected`: plans a killed or completed
 /// document again, with all its attempts.

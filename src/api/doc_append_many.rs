@@ -7,11 +7,11 @@ use crate::pg::call::Reply;
 use crate::pg::time;
 use crate::pg::value::Arg;
 use crate::settings;
-use crate::store::doc_append_many as store;
-use crate::store::doc_append_many::Batch;
-use crate::store::doc_push::not_added;
-use crate::store::open_queue::Queue;
-use crate::store::rights::Right;
+use crate::store::documents::doc_append_many as store;
+use crate::store::documents::doc_append_many::Batch;
+use crate::store::documents::doc_push::not_added;
+use crate::store::queues::open_queue::Queue;
+use crate::store::queues::rights::Right;
 
 /// `doc_append_many(queue, payloads, version, priority) → subjects`: adds documents that are
 /// due now, in their order, and returns the subjects that were generated for them. A queue that does

@@ -9,10 +9,10 @@ use crate::error::{self, Error};
 use crate::pg::call::Reply;
 use crate::pg::time;
 use crate::pg::value::Arg;
-use crate::store::doc_lease;
-use crate::store::lease_check::LeasedDoc;
-use crate::store::open_queue::Queue;
-use crate::store::rights::Right;
+use crate::store::documents::doc_lease;
+use crate::store::documents::lease_check::LeasedDoc;
+use crate::store::queues::open_queue::Queue;
+use crate::store::queues::rights::Right;
 
 /// `doc_extend(queue, subject, duration, lease, progress) → (next_iteration, stop)`: has a lease
 /// last for `duration`, an interval, from now. `progress` replaces that of the document; NULL leaves

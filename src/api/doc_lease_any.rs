@@ -10,12 +10,12 @@ use crate::pg::call::{Call, Reply};
 use crate::pg::relation;
 use crate::pg::time;
 use crate::pg::value::Arg;
-use crate::store::doc_lease_any;
-use crate::store::doc_pick::{self, Pick, PickMode};
-use crate::store::leases::Lease;
-use crate::store::open_queue::Queue;
-use crate::store::pick_columns::Columns;
-use crate::store::rights::Right;
+use crate::store::documents::doc_lease_any;
+use crate::store::documents::doc_pick::{self, Pick, PickMode};
+use crate::store::documents::leases::Lease;
+use crate::store::documents::pick_columns::Columns;
+use crate::store::queues::open_queue::Queue;
+use crate::store::queues::rights::Right;
 
 /// How many queues one call can pick from.
 const MAX_QUEUES: usize = 100;

@@ -9,12 +9,12 @@ use crate::pg::relation;
 use crate::pg::row_sink::RowSink;
 use crate::pg::time::{self, Interval};
 use crate::settings::Binding;
-use crate::store::doc_pick as store;
-use crate::store::doc_pick::{Pick, PickMode};
-use crate::store::leases::{GivenWorker, Lease, NAME_MAX};
-use crate::store::open_queue::Queue;
-use crate::store::pick_columns::Columns;
-use crate::store::rights::Right;
+use crate::store::documents::doc_pick as store;
+use crate::store::documents::doc_pick::{Pick, PickMode};
+use crate::store::documents::leases::{GivenWorker, Lease, NAME_MAX};
+use crate::store::documents::pick_columns::Columns;
+use crate::store::queues::open_queue::Queue;
+use crate::store::queues::rights::Right;
 
 /// `doc_pick(queue, max_docs, duration text) → documents`: leases due documents of version 0,
 /// at most `max_docs`, by priority and time. The lease lasts for `duration`, the text of an

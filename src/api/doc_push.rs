@@ -13,11 +13,11 @@ use crate::pg::call::{Call, Reply};
 use crate::pg::json::Jsonb;
 use crate::pg::{memory, time};
 use crate::settings;
-use crate::store::doc_options;
-use crate::store::doc_push as store;
-use crate::store::doc_push::NewDoc;
-use crate::store::open_queue::Queue;
-use crate::store::rights::Right;
+use crate::store::documents::doc_options;
+use crate::store::documents::doc_push as store;
+use crate::store::documents::doc_push::NewDoc;
+use crate::store::queues::open_queue::Queue;
+use crate::store::queues::rights::Right;
 
 /// Pushes a document. With `fetchq.strict` it fails with `HiddenDocument` when a trigger of the user
 /// suppresses the document.

@@ -6,12 +6,12 @@ use crate::api::entry::{opt_payload, queue_name, respond_write, subject};
 use crate::error::Result;
 use crate::pg::call::{Call, Reply};
 use crate::pg::json::Jsonb;
-use crate::store::doc_options;
-use crate::store::doc_push::NewDoc;
-use crate::store::doc_put as store;
-use crate::store::doc_put::Put;
-use crate::store::open_queue::Queue;
-use crate::store::rights::Right;
+use crate::store::documents::doc_options;
+use crate::store::documents::doc_push::NewDoc;
+use crate::store::documents::doc_put as store;
+use crate::store::documents::doc_put::Put;
+use crate::store::queues::open_queue::Queue;
+use crate::store::queues::rights::Right;
 
 /// A payload; NULL: the empty object.
 pub fn payload_or_empty(call: &Call, at: usize) -> Jsonb {

@@ -5,10 +5,10 @@ use pgrx::prelude::*;
 use crate::api::entry::{queue_name, respond_write};
 use crate::pg::call::Reply;
 use crate::pg::value::Arg;
-use crate::store::doc_options;
-use crate::store::doc_put_many as store;
-use crate::store::open_queue::Queue;
-use crate::store::rights::Right;
+use crate::store::documents::doc_options;
+use crate::store::documents::doc_put_many as store;
+use crate::store::queues::open_queue::Queue;
+use crate::store::queues::rights::Right;
 
 /// `doc_put_many(queue, docs, mode) → (subject, action)`: as `doc_put`, for a JSON array of
 /// documents. A document may name a mode of its own.

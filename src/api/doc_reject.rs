@@ -6,11 +6,11 @@ use crate::api::doc_settle::settle;
 use crate::api::entry::{lenient, message, opt_payload, queue_name, respond_write, subject};
 use crate::pg::call::Reply;
 use crate::pg::time;
-use crate::store::doc_options;
-use crate::store::doc_reject as store;
-use crate::store::doc_reject::{Failure, LogEntry};
-use crate::store::open_queue::Queue;
-use crate::store::rights::Right;
+use crate::store::documents::doc_options;
+use crate::store::queues::open_queue::Queue;
+use crate::store::queues::rights::Right;
+use crate::store::settle::doc_reject as store;
+use crate::store::settle::doc_reject::{Failure, LogEntry};
 
 /// `doc_reject(queue, subject, message, details, ref_id, lease, delay) → affected_rows`:
 /// rejects an active document after a failure, and writes a log entry with `message`, `details`

@@ -7,12 +7,12 @@ use crate::api::entry::{
 };
 use crate::error::{Error, Result};
 use crate::pg::call::{Call, Reply};
-use crate::store::doc_options;
-use crate::store::doc_reject::{self, Failure};
-use crate::store::doc_settle;
-use crate::store::lease_check::LeasedDoc;
-use crate::store::open_queue::Queue;
-use crate::store::rights::Right;
+use crate::store::documents::doc_options;
+use crate::store::documents::lease_check::LeasedDoc;
+use crate::store::queues::open_queue::Queue;
+use crate::store::queues::rights::Right;
+use crate::store::settle::doc_reject::{self, Failure};
+use crate::store::settle::doc_settle;
 
 /// Opens the queue, settles a document, and returns the number of settled documents: 1 or 0.
 /// `lease` is the position of the argument with the lease number, counted from 0.

@@ -8,9 +8,9 @@ use crate::api::entry::{lenient, payloads, queue_name, respond_write, subjects, 
 use crate::error::{Error, Result};
 use crate::pg::call::{Call, Reply};
 use crate::pg::value::Arg;
-use crate::store::doc_settle_many;
-use crate::store::open_queue::Queue;
-use crate::store::rights::Right;
+use crate::store::queues::open_queue::Queue;
+use crate::store::queues::rights::Right;
+use crate::store::settle::doc_settle_many;
 
 /// Settles a list of documents, and returns for each subject whether it was active. `lease` is the
 /// position of the argument with the lease number, counted from 0. Where a lease is given and one

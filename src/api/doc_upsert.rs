@@ -6,10 +6,10 @@ use crate::api::doc_push::read_document;
 use crate::api::entry::{lenient, queue_name, respond_write};
 use crate::pg::call::Reply;
 use crate::pg::value::Arg;
-use crate::store::doc_upsert as store;
-use crate::store::doc_upsert::Upserted;
-use crate::store::open_queue::Queue;
-use crate::store::rights::Right;
+use crate::store::documents::doc_upsert as store;
+use crate::store::documents::doc_upsert::Upserted;
+use crate::store::queues::open_queue::Queue;
+use crate::store::queues::rights::Right;
 
 /// `doc_upsert(queue, subject, version, priority, next_iteration, payload) → (queued_docs,
 /// updated_docs)`: adds a document, or changes priority, payload and time of the one that exists,

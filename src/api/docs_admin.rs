@@ -8,11 +8,11 @@ use crate::domain::names::QueueName;
 use crate::error::{Error, Result};
 use crate::pg::call::{Call, Reply};
 use crate::pg::json::Jsonb;
-use crate::store::doc_options;
-use crate::store::doc_selection::BulkRequest;
-use crate::store::docs_admin;
-use crate::store::open_queue::Queue;
-use crate::store::rights::{self, Right};
+use crate::store::documents::doc_options;
+use crate::store::documents::doc_selection::BulkRequest;
+use crate::store::queues::open_queue::Queue;
+use crate::store::queues::rights::{self, Right};
+use crate::store::settle::docs_admin;
 
 /// What a filter without conditions means for an action.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -14,9 +14,9 @@ use crate::pg::json::{Jsonb, Value};
 use crate::pg::time::{self, Interval};
 use crate::pg::value::Arg;
 use crate::pg::{passing_error, relation};
-use crate::store::docs_settle::{self as store, Action, Outcome, OwnedFailure, Settlement};
-use crate::store::open_queue::Queue;
-use crate::store::rights::Right;
+use crate::store::queues::open_queue::Queue;
+use crate::store::queues::rights::Right;
+use crate::store::settle::docs_settle::{self as store, Action, Outcome, OwnedFailure, Settlement};
 
 /// `docs_settle(queue, settlements, on_lost) → (subject, outcome, status)`: settles the documents of
 /// a JSON array, each as its `action` says. A row for each tells its outcome: settled, lost,

@@ -10,9 +10,9 @@ use crate::domain::wording::shorten;
 use crate::error::{Error, Result};
 use crate::maintenance::retention;
 use crate::pg::call::Reply;
-use crate::store::history_list::{self, Page};
-use crate::store::open_queue::Queue;
-use crate::store::rights::{self, Right};
+use crate::store::queues::open_queue::Queue;
+use crate::store::queues::rights::{self, Right};
+use crate::store::settle::history_list::{self, Page};
 
 /// `queue_trim_history(queue, max_docs) → affected`: removes documents that have been in
 /// the history of a queue for longer than it keeps them, the oldest first, at most `max_docs`.

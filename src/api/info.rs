@@ -11,7 +11,7 @@ use crate::pg::{acl, session};
 use crate::ready::floors;
 use crate::settings;
 use crate::signals::board;
-use crate::store::info;
+use crate::store::documents::info;
 
 /// `info()`: versions of fetchq, and which parts of it are active. fetchq 4 clients compare the
 /// column `version` with their own, so it is the setting `fetchq.compat_version`.

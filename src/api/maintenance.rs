@@ -12,10 +12,11 @@ use crate::pg::time::{self, Interval};
 use crate::pg::value::Arg;
 use crate::pg::{lock_wait, relation, session};
 use crate::signals::board;
-use crate::store::maintenance as store;
-use crate::store::open_queue::Queue;
-use crate::store::rights::{self, Right};
-use crate::store::{grants, jobs};
+use crate::store::queues::grants;
+use crate::store::queues::open_queue::Queue;
+use crate::store::queues::rights::{self, Right};
+use crate::store::upkeep::jobs;
+use crate::store::upkeep::maintenance as store;
 
 /// The counts of `mnt_run`, as columns.
 fn counts(outcome: documents::Outcome) -> [Arg; 3] {

@@ -6,7 +6,7 @@ use crate::api::entry::respond;
 use crate::domain::metric_family::Family;
 use crate::error::Error;
 use crate::pg::call::Reply;
-use crate::store::metric_export as store;
+use crate::store::reports::metric_export as store;
 
 /// `metric_families()`: the metric families that `metric_export` returns, with their types and help texts.
 #[pg_extern(sql = false)]

@@ -13,10 +13,10 @@ use crate::pg::call::{Call, Reply};
 use crate::pg::lock_wait;
 use crate::pg::time::{self, Interval};
 use crate::pg::value::Arg;
-use crate::store::metrics as store;
-use crate::store::metrics::SnapshotOf;
-use crate::store::queue;
-use crate::store::rights::{self, Right};
+use crate::store::counters::metrics as store;
+use crate::store::counters::metrics::SnapshotOf;
+use crate::store::queues::queue;
+use crate::store::queues::rights::{self, Right};
 
 /// `metric_get(queue) → (metric, current_value, last_update)`: all metrics of a queue, exact at
 /// this moment; no rows when the queue does not exist.

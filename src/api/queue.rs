@@ -8,9 +8,11 @@ use crate::error::{Error, Result, raise};
 use crate::pg::call::{Call, Reply};
 use crate::pg::passing_error;
 use crate::pg::value::Arg;
-use crate::store::queue;
-use crate::store::rights::{self, Right};
-use crate::store::{queue_configure, queue_indexes, queue_truncate};
+use crate::store::queues::queue;
+use crate::store::queues::rights::{self, Right};
+use crate::store::setup::queue_configure;
+use crate::store::setup::queue_indexes;
+use crate::store::setup::queue_truncate;
 
 /// `queue_create(queue, settings) → (was_created, queue_id)`: creates a queue, or finds the one of
 /// that name, which keeps its settings. The name is folded to lower case, with a notice. NULL for

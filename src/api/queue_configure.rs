@@ -4,8 +4,8 @@ use pgrx::prelude::*;
 
 use crate::api::entry::{queue_name, respond, respond_write};
 use crate::pg::call::Reply;
-use crate::store::queue_configure as store;
-use crate::store::rights::{self, Right};
+use crate::store::queues::rights::{self, Right};
+use crate::store::setup::queue_configure as store;
 
 /// `queue_configure(queue, settings) → all_settings`: changes the settings of a queue that are
 /// named; null resets one. An error changes nothing.

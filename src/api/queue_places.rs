@@ -7,7 +7,8 @@ use crate::domain::wording::shorten;
 use crate::error::{Error, Result};
 use crate::pg::call::{Call, Reply};
 use crate::pg::role;
-use crate::store::{grants, queue_places};
+use crate::store::queues::grants;
+use crate::store::queues::queue_places;
 
 /// The longest place, in characters.
 const PLACE_MAX: usize = 200;

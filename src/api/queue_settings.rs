@@ -10,9 +10,9 @@ use crate::pg::call::{Call, Reply};
 use crate::pg::json::Jsonb;
 use crate::pg::time::Interval;
 use crate::pg::value::Arg;
-use crate::store::queue_settings;
-use crate::store::retention as store;
-use crate::store::rights::{self, Right};
+use crate::store::queues::rights::{self, Right};
+use crate::store::setup::queue_settings;
+use crate::store::upkeep::retention as store;
 
 /// Changes a setting of a queue that the caller manages. Fails with `NoRight`, as every function
 /// here does for other callers.

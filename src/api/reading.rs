@@ -6,8 +6,8 @@ use crate::api::docs_admin::filter_or_empty;
 use crate::api::entry::{limit_or, queue_name, respond, subject};
 use crate::domain::filter;
 use crate::pg::call::Reply;
-use crate::store::doc_selection::BulkRequest;
-use crate::store::reading;
+use crate::store::documents::doc_selection::BulkRequest;
+use crate::store::documents::reading;
 
 /// `doc_get(queue, subject)`: a document, from the table or from the history.
 ///

@@ -8,9 +8,9 @@ use crate::domain::retention;
 use crate::maintenance::retention as retain;
 use crate::pg::call::Reply;
 use crate::pg::value::Arg;
-use crate::store::open_queue::Queue;
-use crate::store::retention as store;
-use crate::store::rights::Right;
+use crate::store::queues::open_queue::Queue;
+use crate::store::queues::rights::Right;
+use crate::store::upkeep::retention as store;
 
 /// `utils_ts_retain(table_name, field, unit, from_time, to_time) → removed_rows`: keeps the
 /// newest row of a table for each unit of time between two times, and removes the others.

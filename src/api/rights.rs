@@ -7,8 +7,10 @@ use crate::domain::names::QueueName;
 use crate::error::{Error, Result};
 use crate::pg::acl;
 use crate::pg::call::{Call, Reply};
-use crate::store::rights::{self, Right};
-use crate::store::{data_owner, grants, queue};
+use crate::store::queues::data_owner;
+use crate::store::queues::grants;
+use crate::store::queues::queue;
+use crate::store::queues::rights::{self, Right};
 
 /// `queue_grant(queue, role, kind) → was_granted`: makes a role a reader, producer, worker or
 /// manager of a queue; false when it was one before.

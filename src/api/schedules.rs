@@ -13,11 +13,11 @@ use crate::pg::time::{self, Interval};
 use crate::pg::value::Arg;
 use crate::pg::{role, subtransaction};
 use crate::signals::commit;
-use crate::store::doc_options;
-use crate::store::queue;
-use crate::store::rights::{self, Right, Scope};
-use crate::store::schedules as store;
-use crate::store::schedules::{NewSchedule, Timing};
+use crate::store::documents::doc_options;
+use crate::store::queues::queue;
+use crate::store::queues::rights::{self, Right, Scope};
+use crate::store::upkeep::schedules as store;
+use crate::store::upkeep::schedules::{NewSchedule, Timing};
 
 /// The name of a schedule, checked.
 fn schedule_name(call: &Call, at: usize) -> Result<&str> {

@@ -4,7 +4,7 @@ use pgrx::prelude::*;
 
 use crate::api::entry::{queue_name, respond};
 use crate::pg::call::Reply;
-use crate::store::stats;
+use crate::store::reports::stats;
 
 /// `queue_stats(queue)`: the state, the totals and the percentiles of one queue, or of all queues on
 /// which the caller has a right.

@@ -9,8 +9,8 @@ use crate::pg::value::Arg;
 use crate::pg::version;
 use crate::ready::floors;
 use crate::signals::commit;
-use crate::store::rights::{self, Right};
-use crate::store::status as store;
+use crate::store::queues::rights::{self, Right};
+use crate::store::reports::status as store;
 
 /// `ready_stats()`: the counters of the ready floors since the server started. `slots` is 0
 /// without shared memory.

@@ -7,7 +7,7 @@ use crate::api::entry::respond;
 use crate::error::{Error, Result};
 use crate::pg::call::{Call, Reply};
 use crate::pg::trigger::{self, TriggerEvent, WrittenRow};
-use crate::store::trigger_events as store;
+use crate::store::setup::trigger_events as store;
 
 /// `trigger_docs_ready()`: the trigger `fetchq_ready` on the documents of every queue, after
 /// insert or update of a row. It notes the row in the ready floors and wakes a waiter.

@@ -4,7 +4,7 @@ use pgrx::prelude::*;
 
 use crate::api::entry::respond_write;
 use crate::pg::call::Reply;
-use crate::store::upgrade;
+use crate::store::setup::upgrade;
 
 /// `run_outside_extension(sql)`: runs statements of an update script whose objects belong to users, not
 /// to the extension. The script declares it, and drops it again.

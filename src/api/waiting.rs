@@ -10,7 +10,7 @@ use crate::pg::json::Jsonb;
 use crate::pg::time::Interval;
 use crate::pg::value::Arg;
 use crate::pg::{procedure, time};
-use crate::store::stop_requests;
+use crate::store::documents::stop_requests;
 
 /// How many queues a session can wait for.
 const MAX_QUEUES: usize = 1000;

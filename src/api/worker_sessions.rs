@@ -5,9 +5,10 @@ use pgrx::prelude::*;
 use crate::api::entry::{queue_name, respond, respond_write};
 use crate::error::{self, Error, Result};
 use crate::pg::call::{Call, Reply};
-use crate::store::leases::NAME_MAX;
-use crate::store::rights::{self, Right};
-use crate::store::{stop_requests, worker_sessions};
+use crate::store::documents::leases::NAME_MAX;
+use crate::store::documents::stop_requests;
+use crate::store::queues::rights::{self, Right};
+use crate::store::upkeep::worker_sessions;
 
 /// The name of a worker. Fails with `BadValue` when no worker can have it.
 fn worker_name(call: &Call, at: usize) -> Result<&str> {

@@ -13,7 +13,8 @@ use crate::maintenance::runner;
 use crate::pg::{process, relation, time};
 use crate::ready::due;
 use crate::signals::background_worker::BackgroundWorker;
-use crate::store::{lateness, queue};
+use crate::store::bounds::lateness;
+use crate::store::queues::queue;
 
 /// How often all queues are examined, because documents can appear without a due change:
 /// microseconds.

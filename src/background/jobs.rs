@@ -13,8 +13,8 @@ use crate::pg::{catalog, session, time, transaction};
 use crate::settings::max_jobs_processes;
 use crate::signals::board::board;
 use crate::signals::databases::Database;
-use crate::store::jobs as store;
-use crate::store::jobs::Kind;
+use crate::store::upkeep::jobs as store;
+use crate::store::upkeep::jobs::Kind;
 
 /// When to look again after a failure outside of a job: microseconds.
 const RETRY_AFTER_US: i64 = 1_000_000;

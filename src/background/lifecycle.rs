@@ -3,7 +3,7 @@
 use crate::domain::version::is_newer_than;
 use crate::pg::{catalog, process, version};
 use crate::signals::background_worker::ExitReason;
-use crate::store::queue;
+use crate::store::queues::queue;
 use crate::{error, settings};
 
 /// How often a process checks whether it has to exit: microseconds. A command that needs the

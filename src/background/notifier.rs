@@ -8,7 +8,7 @@ use crate::pg::{process, time};
 use crate::settings;
 use crate::signals::announce::notify_statuses;
 use crate::signals::announcements::Announcements;
-use crate::store::triggers;
+use crate::store::queues::triggers;
 
 /// The least time between two notifications of all queues, which are sent when there was no slot
 /// for the announcements of some queue: microseconds.

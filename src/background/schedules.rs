@@ -6,8 +6,8 @@ use crate::background::limits;
 use crate::maintenance::{runner, schedules};
 use crate::pg::{process, time};
 use crate::signals::background_worker::BackgroundWorker;
-use crate::store::rights::Scope;
-use crate::store::schedules as store;
+use crate::store::queues::rights::Scope;
+use crate::store::upkeep::schedules as store;
 
 /// Schedules that run before the background worker looks at its other work again.
 const ROUND_SCHEDULES: usize = 16;

@@ -10,8 +10,8 @@ use crate::error::raise;
 use crate::maintenance::runner;
 use crate::pg::{process, time};
 use crate::signals::background_worker::BOUND_LEASES_LOOK_US;
-use crate::store::open_queue::Queue;
-use crate::store::worker_sessions::{self, BoundSessions};
+use crate::store::queues::open_queue::Queue;
+use crate::store::upkeep::worker_sessions::{self, BoundSessions};
 
 /// How often the process looks which sessions have ended, when some have bound leases:
 /// microseconds.

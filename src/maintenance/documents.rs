@@ -7,8 +7,9 @@ use crate::domain::jobs::Ran;
 use crate::domain::names::QueueName;
 use crate::error::{self, Result};
 use crate::signals::progress;
-use crate::store::open_queue::Queue;
-use crate::store::{maintenance, worker_sessions};
+use crate::store::queues::open_queue::Queue;
+use crate::store::upkeep::maintenance;
+use crate::store::upkeep::worker_sessions;
 
 /// The number of documents that one run has changed.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]

@@ -6,7 +6,7 @@ use crate::domain::jobs::Ran;
 use crate::error;
 use crate::pg::{lock_wait, session, subtransaction};
 use crate::signals::progress;
-use crate::store::metrics;
+use crate::store::counters::metrics;
 
 /// Packs the counter log of all queues, and returns how many rows it has packed. Busy while another
 /// session packs. `truncate_packed` must follow, as late in the transaction as possible.

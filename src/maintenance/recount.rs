@@ -5,10 +5,14 @@
 use crate::domain::jobs::Ran;
 use crate::domain::names::QueueName;
 use crate::error::Result;
-use crate::store::open_queue::Queue;
-use crate::store::{
-    floor_check, limits, maintenance, ordering_setup, recount, triggers, worker_sessions,
-};
+use crate::store::bounds::limits;
+use crate::store::bounds::ordering_setup;
+use crate::store::counters::recount;
+use crate::store::queues::open_queue::Queue;
+use crate::store::queues::triggers;
+use crate::store::upkeep::floor_check;
+use crate::store::upkeep::maintenance;
+use crate::store::upkeep::worker_sessions;
 
 /// Recounts the gauges of a queue and repairs its state. Returns how many gauges were wrong. Busy
 /// while another session has locked the table or the counters.

@@ -7,9 +7,9 @@ use crate::domain::retention;
 use crate::error::Result;
 use crate::pg::time::Interval;
 use crate::signals::progress;
-use crate::store::history;
-use crate::store::open_queue::{Queue, Table};
-use crate::store::retention as store;
+use crate::store::documents::history;
+use crate::store::queues::open_queue::{Queue, Table};
+use crate::store::upkeep::retention as store;
 
 /// Rows of the log that one transaction removes at most, when the caller can begin another
 /// transaction. It bounds how long the rows stay locked.

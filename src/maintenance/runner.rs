@@ -16,13 +16,13 @@ use crate::maintenance::{documents, pack, recount, retention, snapshot};
 use crate::pg::time::{self, Interval};
 use crate::pg::{lock_wait, memory, relation, subtransaction};
 use crate::signals::progress;
-use crate::store::deferred_triggers::DeferredTriggers;
-use crate::store::jobs::{self, Job, Kind, Maintenance, Part, Wait};
-use crate::store::maintenance;
-use crate::store::metrics::SnapshotOf;
-use crate::store::open_queue::Queue;
-use crate::store::queue;
-use crate::store::rights::{self, Right};
+use crate::store::counters::metrics::SnapshotOf;
+use crate::store::queues::open_queue::Queue;
+use crate::store::queues::queue;
+use crate::store::queues::rights::{self, Right};
+use crate::store::upkeep::deferred_triggers::DeferredTriggers;
+use crate::store::upkeep::jobs::{self, Job, Kind, Maintenance, Part, Wait};
+use crate::store::upkeep::maintenance;
 
 /// The result of running several jobs.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]

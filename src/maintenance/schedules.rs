@@ -1,4 +1,4 @@
-//! The logic of schedules: creating, changing and running them. store/schedules.rs has the rows,
+//! The logic of schedules: creating, changing and running them. store/upkeep/schedules.rs has the rows,
 //! domain/schedule.rs and domain/rhythm.rs compute the ticks, and background/schedules.rs calls
 //! `run_one` on time.
 //!
@@ -22,12 +22,12 @@ use crate::pg::lasting::{Lasting, lasting};
 use crate::pg::role;
 use crate::pg::zone::ServerZone;
 use crate::pg::{lock_wait, memory, subtransaction, time};
-use crate::store::deferred_triggers::DeferredTriggers;
-use crate::store::doc_push::{self, NewDoc};
-use crate::store::open_queue::Queue;
-use crate::store::rights::{self, Right, Scope};
-use crate::store::schedules as store;
-use crate::store::schedules::{DueSchedule, NewSchedule, Timing};
+use crate::store::documents::doc_push::{self, NewDoc};
+use crate::store::queues::open_queue::Queue;
+use crate::store::queues::rights::{self, Right, Scope};
+use crate::store::upkeep::deferred_triggers::DeferredTriggers;
+use crate::store::upkeep::schedules as store;
+use crate::store::upkeep::schedules::{DueSchedule, NewSchedule, Timing};
 
 /// When a schedule is tried again whose queue is locked: microseconds.
 const LOCKED_RETRY_US: i64 = 1_000_000;

@@ -3,8 +3,8 @@
 use crate::domain::jobs::Ran;
 use crate::domain::names::QueueName;
 use crate::error::Result;
-use crate::store::metrics::{self, SnapshotOf};
-use crate::store::open_queue::{Queue, Table};
+use crate::store::counters::metrics::{self, SnapshotOf};
+use crate::store::queues::open_queue::{Queue, Table};
 
 /// Takes a snapshot of the metrics of a queue, and returns how many rows it has written. Busy while
 /// another session has locked the queue.

@@ -25,7 +25,7 @@ const EQUAL_TEXT: u32 = 67;
 /// The OID of `timestamptz_le`.
 const LESS_OR_EQUAL_TIMESTAMPTZ: u32 = 1155;
 
-/// The columns of the documents, in the order of the table in `src/store/queue_tables.rs`.
+/// The columns of the documents, in the order of the table in `src/store/queues/queue_tables.rs`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(usize)]
 pub enum Column {

@@ -8,7 +8,7 @@ use pgrx::pg_sys;
 
 use crate::pg::scan;
 
-/// The number of columns of a table of documents in `src/store/queue_tables.rs`.
+/// The number of columns of a table of documents in `src/store/queues/queue_tables.rs`.
 pub const COLUMNS: usize = 23;
 
 /// The types of these columns, in their order.

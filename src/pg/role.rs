@@ -13,7 +13,7 @@ use crate::pg::text::c_string;
 ///
 /// This is the one place where fetchq gets other rights than its caller has, and every statement of
 /// the library goes through it (`pg/spi.rs`). The caller's rights on the queue were checked before
-/// (`store/rights.rs`). A name in a statement can therefore never be one of the caller's, and code
+/// (`store/queues/rights.rs`). A name in a statement can therefore never be one of the caller's, and code
 /// that a superuser has attached to a table runs under a search_path that no caller has chosen.
 pub(super) struct ActingAsOwner {
     saved: Option<Saved>,

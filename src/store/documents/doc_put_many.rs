@@ -1,0 +1,183 @@
+//! Puts the documents of a JSON array, each with its own values and mode.
+
+use serde_json::Value;
+
+use crate::domain::put_mode::{Action, Mode};
+use crate::domain::wording::{shorten, shorten_message};
+use crate::error::{Error, Result};
+use crate::pg::json::Jsonb;
+use crate::pg::passing_error;
+use crate::pg::spi::{self, Rows, Spi};
+use crate::pg::time::{self, Interval};
+use crate::pg::value::Arg;
+use crate::store::documents::doc_list;
+use crate::store::documents::doc_options;
+use crate::store::documents::doc_push::NewDoc;
+use crate::store::documents::doc_put::{Put, put_many};
+use crate::store::queues::open_queue::Queue;
+use crate::store::queues::plans;
+use crate::store::queues::statement::Statement;
+
+// The values are read as JSON: an error of the server would not say which document has one that is
+// not valid.
+static READ: Statement = Statement::new(
+    "select i.subject, coalesce(i.payload, '{}') as payload, i.version, i.priority, i.next_iteration,
+         i.ordering_key, i.max_attempts, i.mode, i.delay, i.headers
+     from rows from (pg_catalog.jsonb_to_recordset($1) as (
+         subject pg_catalog.text, payload pg_catalog.jsonb, version pg_catalog.jsonb, priority pg_catalog.jsonb,
+         next_iteration pg_catalog.jsonb, ordering_key pg_catalog.jsonb, max_attempts pg_catalog.jsonb,
+         mode pg_catalog.jsonb, delay pg_catalog.jsonb, headers pg_catalog.jsonb)) with ordinality
+         as i (subject, payload, version, priority, next_iteration, ordering_key, max_attempts, mode, delay, headers, n)
+     order by i.n",
+);
+
+/// A document of a JSON array, with the values that it names. The JSON is in the memory of the SPI
+/// connection.
+struct ListedDoc {
+    subject: String,
+    payload: Jsonb,
+    version: i32,
+    priority: i32,
+    next_iteration: i64,
+    ordering_key: Option<String>,
+    max_attempts: Option<i32>,
+    headers: Option<Jsonb>,
+    mode: Mode,
+}
+
+/// An element of the array, as a row of `READ`.
+struct Element<'s> {
+    rows: &'s Rows<'s>,
+    row: usize,
+}
+
+impl Element<'_> {
+    /// The error of a value that is not valid.
+    fn bad(&self, reason: String) -> Error {
+        Error::BadDocument {
+            at: self.row as i64 + 1,
+            reason,
+        }
+    }
+
+    /// A value as `read` reads it, None where there is none. Fails with `Error::BadDocument` when
+    /// `read` returns None.
+    fn value<T>(
+        &self,
+        column: i32,
+        key: &str,
+        rule: &str,
+        read: impl FnOnce(&Value) -> Option<T>,
+    ) -> Result<Option<T>> {
+        let Some(json) = self.rows.json(self.row, column) else {
+            return Ok(None);
+        };
+        let text = json.to_text();
+        let value: Option<Value> = serde_json::from_str(&text).ok();
+        match value.as_ref().and_then(read) {
+            Some(value) => Ok(Some(value)),
+            None => Err(self.bad(format!("its {key} is {}, not {rule}", shorten(&text)))),
+        }
+    }
+
+    fn integer(&self, column: i32, key: &str) -> Result<Option<i32>> {
+        self.value(
+            column,
+            key,
+            "a whole number from -2147483648 to 2147483647",
+            |value| i32::try_from(value.as_i64()?).ok(),
+        )
+    }
+
+    fn text(&self, column: i32, key: &str) -> Result<Option<String>> {
+        self.value(column, key, "a text", |value| {
+            value.as_str().map(str::to_owned)
+        })
+    }
+
+    /// A text that `parse`, an input function of the server, reads.
+    fn parsed<T>(&self, column: i32, key: &str, parse: fn(&str) -> T) -> Result<Option<T>> {
+        let Some(text) = self.text(column, key)? else {
+            return Ok(None);
+        };
+        let parsed = passing_error::refusal(|| parse(&text));
+        parsed.map(Some).map_err(|message| {
+            let message = shorten_message(&message);
+            self.bad(format!("its {key} cannot be read: {message}"))
+        })
+    }
+
+    /// The document. `mode` is for one that names no mode of its own.
+    fn read(&self, mode: Mode) -> Result<ListedDoc> {
+        let next_iteration = self.parsed(5, "next_iteration", time::parse_timestamp)?;
+        let delay = self.parsed(9, "delay", Interval::parse)?;
+        let own_mode = self.text(8, "mode")?;
+        let max_attempts = self.integer(7, "max_attempts")?;
+        let ordering_key = self.text(6, "ordering_key")?;
+        self.option(doc_options::ordering_key(ordering_key.as_deref()))?;
+        let doc = ListedDoc {
+            subject: self.rows.get(self.row, 1).unwrap_or_default(),
+            payload: match self.rows.json(self.row, 2) {
+                Some(payload) => payload,
+                None => Jsonb::parse("{}"),
+            },
+            version: self.integer(3, "version")?.unwrap_or(0),
+            priority: self.integer(4, "priority")?.unwrap_or(0),
+            next_iteration: self.option(doc_options::due(next_iteration, delay))?,
+            ordering_key,
+            max_attempts: self.option(doc_options::max_attempts(max_attempts))?,
+            headers: self.option(doc_options::headers(self.rows.json(self.row, 10)))?,
+            mode: match own_mode {
+                None => mode,
+                Some(text) => self.option(doc_options::mode(Some(&text)))?,
+            },
+        };
+        Ok(doc)
+    }
+
+    /// The value of an option, or its error with the position of the document.
+    fn option<T>(&self, value: Result<T>) -> Result<T> {
+        value.map_err(|e| e.in_list(self.row))
+    }
+}
+
+/// Reads the documents of a JSON array that was checked.
+fn read_docs(spi: &Spi, docs: Arg, mode: Mode) -> Result<Vec<ListedDoc>> {
+    let rows = plans::run_latest(spi, &READ, &[docs]);
+    (0..rows.len())
+        .map(|row| Element { rows: &rows, row }.read(mode))
+        .collect()
+}
+
+/// Puts the documents of a JSON array; `mode` is for those that name no mode of their own.
+/// Returns the subject of each, and what was done with it.
+///
+/// Fails with `Invalid::LongList`, as `doc_list::check` does, with `Error::BadDocument` for a value of the wrong type,
+/// and with `Error::InList` where an option of `doc_put` would fail.
+pub fn put_docs(queue: &Queue, docs: Jsonb, mode: Mode) -> Result<Vec<(String, Action)>> {
+    spi::connect(|spi| {
+        docs.value().checked_len("docs")?;
+        let docs = Jsonb::arg(Some(docs));
+        doc_list::check(spi, docs)?;
+        let listed = read_docs(spi, docs, mode)?;
+        let puts: Vec<Put> = listed
+            .iter()
+            .map(|doc| Put {
+                doc: NewDoc {
+                    subject: &doc.subject,
+                    version: doc.version,
+                    priority: doc.priority,
+                    next_iteration: doc.next_iteration,
+                    payload: doc.payload,
+                    ordering_key: doc.ordering_key.as_deref(),
+                    max_attempts: doc.max_attempts,
+                    headers: doc.headers,
+                },
+                mode: doc.mode,
+            })
+            .collect();
+        let actions = put_many(queue, &puts)?;
+        let subjects = listed.into_iter().map(|doc| doc.subject);
+        Ok(subjects.zip(actions).collect())
+    })
+}

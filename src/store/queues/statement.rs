@@ -1,0 +1,84 @@
+//! SQL statements as this crate writes them.
+//!
+//! A statement is written with markers in braces. [`render`] replaces the markers for the
+//! tables of a queue, for statuses, and for predicates that many statements share.
+//! `pg::operators` replaces the markers for operators.
+
+use crate::domain::names::{QueueName, SUBJECT_MAX};
+use crate::domain::status::Status;
+
+/// A statement that is planned once in a session, with a generic plan.
+pub struct Statement {
+    sql: &'static str,
+}
+
+impl Statement {
+    /// Makes a statement of SQL with markers. Statements are statics, because their address
+    /// is the key of their plan.
+    pub const fn new(sql: &'static str) -> Self {
+        Self { sql }
+    }
+
+    /// The key that distinguishes this statement from all others: its address.
+    pub fn key(&'static self) -> usize {
+        std::ptr::from_ref(self) as usize
+    }
+
+    /// The text of a statement that names no queue.
+    pub fn text(&self) -> String {
+        render_shared(self.sql)
+    }
+
+    /// The text of the statement for a queue.
+    pub fn text_for(&self, queue: &QueueName) -> String {
+        render(self.sql, queue)
+    }
+}
+
+/// The document `d` is leased, by the lease `$2` if that is not NULL. `status + 0` keeps
+/// the planner from using the due index, whose predicate `status = 2` would prove: only the
+/// primary key may serve a look-up by subject (docs/internals/engine.md).
+const IS_LEASED: &str = "d.status {+} 0 {=} {active} and ($2 is null or d.lease {=} $2)";
+
+/// The last error of a document `d` in this queue: that of a dead letter is of its origin. A document
+/// to which a caller gives another payload loses its origin, and keeps this error. It is no dead
+/// letter any more: a redrive must not bring a payload into a queue into which the caller may not
+/// push.
+const OWN_ERROR: &str = "case when d.origin is null then d.last_error end";
+
+/// The iterations of the document `d` and one more. A manager may have written any number, and one
+/// document must not fail all that are settled with it.
+const NEXT_ITERATIONS: &str = "(least(d.iterations, 9223372036854775806) {+} 1)";
+
+/// Replaces the markers that do not depend on a queue.
+pub(in crate::store) fn render_shared(sql: &str) -> String {
+    let mut text = sql
+        .replace("{is_leased}", IS_LEASED)
+        .replace("{own_error}", OWN_ERROR)
+        .replace("{next_iterations}", NEXT_ITERATIONS);
+    for status in Status::ALL {
+        let code = match status {
+            Status::Killed => format!("({})", status.code()),
+            _ => status.code().to_string(),
+        };
+        text = text.replace(&format!("{{{}}}", status.word()), &code);
+    }
+    text.replace("{subject_max}", &SUBJECT_MAX.to_string())
+}
+
+/// Replaces all markers of a statement except those for operators, and returns its text.
+///
+/// `{docs}`, `{logs}`, `{metrics}` and `{history}` are the tables of the queue, `{q}` is its
+/// name within an identifier, `{planned}`, `{pending}`, `{active}`, `{completed}` and
+/// `{killed}` are the codes of the statuses, `{subject_max}` is the length of a subject in
+/// characters, `{is_leased}` is the predicate of that name, `{own_error}` is the error that a document
+/// keeps when it gets another payload, and `{next_iterations}` are the iterations of the document and
+/// one more.
+pub fn render(sql: &str, name: &QueueName) -> String {
+    render_shared(sql)
+        .replace("{docs}", &name.qualified("docs"))
+        .replace("{logs}", &name.qualified("logs"))
+        .replace("{metrics}", &name.qualified("metrics"))
+        .replace("{history}", &name.qualified("history"))
+        .replace("{q}", name.as_str())
+}

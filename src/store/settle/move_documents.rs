@@ -1,0 +1,200 @@
+//! Moving documents from one queue to another: to a dead-letter queue, back from one, and by
+//! `docs_move`. All three are one statement, and differ in what becomes of some columns.
+//!
+//! A move inserts the documents into the other queue first and removes them afterwards, in the order
+//! of subjects. Of two moves in opposite directions, each then finds its subject in use. If they were
+//! removed first, each would wait for the other.
+
+use std::collections::{HashMap, HashSet};
+
+use crate::domain::counter_events::Event;
+use crate::domain::status::Status;
+use crate::error::Result;
+use crate::pg::spi::Spi;
+use crate::pg::value::Arg;
+use crate::store::counters::counter_log;
+use crate::store::documents::bookkeeping::documents_ready;
+use crate::store::documents::doc_selection::{self, Groups};
+use crate::store::queues::open_queue::Queue;
+use crate::store::queues::statement::render;
+
+/// What becomes of the columns that a move may change: SQL expressions over the document `d`, its
+/// name in the other queue `i.name`, and the further parameters, from $4 on.
+///
+/// The tables of the first queue are its managers' to write. What the calls that add documents would
+/// refuse does not get into the other queue by any move: headers that are no object, a `max_attempts`
+/// below 1, and an ordering key that is too long for an index.
+pub(in crate::store) struct Columns {
+    pub subject: &'static str,
+    pub status: &'static str,
+    pub iterations: &'static str,
+    pub next_iteration: &'static str,
+    pub created_at: &'static str,
+    pub last_iteration: &'static str,
+    pub payload: &'static str,
+    pub last_error: &'static str,
+    pub origin: &'static str,
+    pub result: &'static str,
+    /// `due_at`, `picked_at`, `progress`, `lease` and `worker_session`.
+    pub of_leases: &'static str,
+}
+
+/// Every column stays as it is. A time of creation that no document can have becomes that of the move.
+pub(in crate::store) const UNCHANGED: Columns = Columns {
+    subject: "d.subject",
+    status: "d.status",
+    iterations: "d.iterations",
+    next_iteration: "d.next_iteration",
+    created_at: "case when pg_catalog.isfinite(d.created_at) then d.created_at else pg_catalog.now() end",
+    last_iteration: "d.last_iteration",
+    payload: "d.payload",
+    last_error: "d.last_error",
+    origin: "d.origin",
+    result: "d.result",
+    of_leases: LEASES,
+};
+
+/// What the leases of a document have left in it.
+pub(in crate::store) const LEASES: &str =
+    "d.due_at, d.picked_at, d.progress, d.lease, d.worker_session";
+
+/// A planned or pending document arrives as if it were put: nothing that only workers and fetchq itself
+/// write comes with it.
+pub(in crate::store) const AS_PUT: Columns = Columns {
+    status: "case when d.next_iteration {<=} pg_catalog.now() then {pending} else {planned} end",
+    iterations: "0",
+    created_at: "pg_catalog.now()",
+    last_iteration: "null",
+    payload: "coalesce(d.payload, '{}')",
+    last_error: "null",
+    origin: "null",
+    result: "null",
+    of_leases: "null, null, null, null, null",
+    ..UNCHANGED
+};
+
+// $1, $2, $3: the subjects, the subjects in the other queue, and the numbers there, in the order that
+// the documents had. Index: the primary key.
+const INSERT_MOVED: &str =
+    "insert into {other} (subject, version, priority, next_iteration, status, attempts,
+        iterations, created_at, last_iteration, payload, ordering_key, max_attempts,
+        last_error, origin, headers, result, due_at, picked_at, progress, lease,
+        worker_session, seq)
+    overriding system value
+    select {subject}, d.version, d.priority, {next_iteration}, {status}, 0,
+        {iterations}, {created_at}, {last_iteration}, {payload},
+        pg_catalog.left(d.ordering_key, {subject_max}),
+        case when d.max_attempts {>} 0 then d.max_attempts end,
+        {last_error}, {origin},
+        case when pg_catalog.jsonb_typeof(d.headers) {=} 'object' then d.headers end,
+        {result}, {of_leases}, i.seq
+    from rows from (pg_catalog.unnest($1), pg_catalog.unnest($2), pg_catalog.unnest($3))
+        as i (subject, name, seq)
+    join only {docs} d on d.subject {=} i.subject
+    order by {order}
+    on conflict (subject) do nothing
+    returning seq, version, status";
+
+impl Columns {
+    fn sql(&self, from: &Queue, to: &Queue) -> String {
+        let sql = [
+            ("{subject}", self.subject),
+            ("{status}", self.status),
+            ("{iterations}", self.iterations),
+            ("{next_iteration}", self.next_iteration),
+            ("{created_at}", self.created_at),
+            ("{last_iteration}", self.last_iteration),
+            ("{payload}", self.payload),
+            ("{last_error}", self.last_error),
+            ("{origin}", self.origin),
+            ("{result}", self.result),
+            ("{of_leases}", self.of_leases),
+        ]
+        .iter()
+        .fold(INSERT_MOVED.to_owned(), |sql, (marker, expression)| {
+            sql.replace(marker, expression)
+        });
+        render(&doc_selection::render_order(&sql, to), &from.name)
+            .replace("{other}", &to.name.qualified("docs"))
+    }
+}
+
+/// A document that is to be moved.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(in crate::store) struct Moving {
+    pub subject: String,
+    /// Its subject in the other queue, for `i.name`.
+    pub name: String,
+}
+
+impl Moving {
+    /// A document that keeps its subject.
+    pub fn unnamed(subject: &str) -> Self {
+        Self {
+            subject: subject.to_owned(),
+            name: subject.to_owned(),
+        }
+    }
+}
+
+/// What a move has done.
+#[derive(Default)]
+pub(in crate::store) struct Moved {
+    /// The subjects of the documents that were moved.
+    pub subjects: Vec<String>,
+    /// Those of the documents whose subject is in use in the other queue.
+    pub staying: Vec<String>,
+    /// How many were moved of each version.
+    pub versions: HashMap<i32, i32>,
+}
+
+/// Moves documents that the caller has locked, except those whose subject is in use in the other
+/// queue. Records what that means for the other queue; what it means for the first one is for the
+/// caller.
+///
+/// Fails with `Error::NoNumbers`, and with `Error::NotRemoved`.
+pub(in crate::store) fn move_documents(
+    spi: &Spi,
+    from: &Queue,
+    to: &Queue,
+    columns: &Columns,
+    docs: &[Moving],
+    args: &[Arg],
+) -> Result<Moved> {
+    let mut moved = Moved::default();
+    if docs.is_empty() {
+        return Ok(moved);
+    }
+    let numbers = doc_selection::next_numbers(to, docs.len())?;
+    let subjects: Vec<&str> = docs.iter().map(|doc| doc.subject.as_str()).collect();
+    let names: Vec<&str> = docs.iter().map(|doc| doc.name.as_str()).collect();
+    let mut all_args = vec![
+        Arg::from(subjects),
+        Arg::from(names),
+        Arg::from(numbers.clone()),
+    ];
+    all_args.extend(args);
+    let rows = spi.once(&columns.sql(from, to), &all_args);
+    let mut groups = Groups::new();
+    let mut inserted: HashSet<i64> = HashSet::new();
+    for row in 0..rows.len() {
+        let (version, status) = (rows.get(row, 2).unwrap_or(0), rows.get(row, 3).unwrap_or(0));
+        *groups.entry((status, version)).or_default() += 1;
+        *moved.versions.entry(version).or_default() += 1;
+        inserted.extend(rows.get::<i64>(row, 1));
+    }
+    for (doc, number) in docs.iter().zip(numbers) {
+        match inserted.contains(&number) {
+            true => moved.subjects.push(doc.subject.clone()),
+            false => moved.staying.push(doc.subject.clone()),
+        }
+    }
+    doc_selection::remove_documents(spi, from, moved.subjects.clone())?;
+    for ((status, version), n) in groups {
+        if let Some(status) = Status::from_code(status) {
+            counter_log::record_event(to, version, n, Event::place(status));
+            documents_ready(to, version, status, n);
+        }
+    }
+    Ok(moved)
+}

@@ -1,0 +1,144 @@
+//! Looks for documents below the ready floors, in case a floor was too high.
+
+use crate::domain::status::Status;
+use crate::pg::session;
+use crate::pg::spi;
+use crate::pg::subtransaction;
+use crate::pg::value::Arg;
+use crate::ready::floors::{self, QueueFloors};
+use crate::ready::group::View;
+use crate::ready::key::{DueKey, Key, PickKey};
+use crate::store::queues::open_queue::Queue;
+use crate::store::queues::statement::Statement;
+
+/// The number of documents that one check finds at most. The next one finds the others.
+const LIMIT: i64 = 100;
+
+// Index of both: the due index, a range of one status up to the floor. The rows are locked, so
+// that no other session changes one and then advances the floor above it.
+macro_rules! below_floor {
+    ($status:literal) => {
+        concat!(
+            "select c.next_iteration, c.seq from only {docs} c
+             where c.status {=} ",
+            $status,
+            " and c.lock_upgrade is null
+                 and c.next_iteration {<=} pg_catalog.now()
+                 and (c.next_iteration, c.seq) {<} ($1, $2)
+             order by c.next_iteration, c.seq
+             limit $3
+             for update skip locked"
+        )
+    };
+}
+
+static LIST_PLANNED: Statement = Statement::new(below_floor!("{planned}"));
+static LIST_ACTIVE: Statement = Statement::new(below_floor!("{active}"));
+
+/// Checks, about once a second for each queue, that no due document is below the floors of the
+/// due index. A document that is there is reported, and the floor is lowered to it. To be called
+/// before the floors are read.
+pub(in crate::store) fn check_due_floors(queue: &Queue, floors: &QueueFloors) {
+    // With an older snapshot, documents that other sessions have changed since could not be locked.
+    if session::keeps_snapshot() {
+        return;
+    }
+    floors.full_scan_of_due(queue.name.as_str(), |levels| {
+        let mut found = below(queue, levels, Status::Planned, &LIST_PLANNED);
+        found.extend(below(queue, levels, Status::Active, &LIST_ACTIVE));
+        found
+    });
+}
+
+/// Lists the due documents of a status below its floor: the code of the status, and the key.
+fn below(
+    queue: &Queue,
+    levels: &[View],
+    status: Status,
+    statement: &'static Statement,
+) -> Vec<(i32, DueKey)> {
+    let level = levels.iter().find(|level| level.id == status.code());
+    // Nothing is below a floor that was never advanced.
+    let Some(level) = level.filter(|level| level.floor != Key::FIRST) else {
+        return Vec::new();
+    };
+    let floor = level.floor.due();
+    let args = [
+        Arg::timestamp(floor.next_iteration),
+        Arg::from(floor.seq),
+        Arg::from(LIMIT),
+    ];
+    spi::connect(|spi| {
+        let rows = queue.run(spi, statement, &args);
+        let key = |row| {
+            let time = rows.timestamp(row, 1)?;
+            Some((status.code(), DueKey::new(time, rows.get(row, 2)?)))
+        };
+        (0..rows.len()).filter_map(key).collect()
+    })
+}
+
+// Index: pick, a range of one priority up to the floor. The rows are locked as above.
+static LIST_READY: Statement = Statement::new(
+    "select c.next_iteration, c.attempts, c.seq from only {docs} c
+     where c.version {=} $1
+         and c.priority {=} $2
+         and c.status {=} {pending}
+         and c.lock_upgrade is null
+         and (c.next_iteration, c.attempts, c.seq) {<} ($3, $4, $5)
+     order by c.next_iteration, c.attempts, c.seq
+     limit $6
+     for update skip locked",
+);
+
+/// Checks all floors of a queue, for the job `cmp`, so that not even a defect of them can hide a
+/// document forever.
+///
+/// The floors stay as they are. To forget them instead would have each pick read over the entries of all
+/// documents that are gone and that vacuum could not remove: millions, while an old snapshot is held.
+pub fn check_all(queue: &Queue) {
+    if session::keeps_snapshot() {
+        // This transaction could not lock documents that others have changed since its snapshot.
+        floors::forget(queue.table);
+        return;
+    }
+    let Some(floors) = queue.floors() else {
+        return;
+    };
+    check_due_floors(queue, &floors);
+    for version in floors.versions() {
+        // The locks go at once, because `cmp` has other work to do. What was noted stays.
+        subtransaction::roll_back_unless_kept(|| {
+            floors.full_scan_below(version, queue.name.as_str(), |priority| {
+                match floors.floor(version, priority) {
+                    // Nothing is below a floor that was never advanced.
+                    Some(floor) if floor != Key::FIRST.pick() => {
+                        ready_below(queue, version, priority, floor)
+                    }
+                    _ => Vec::new(),
+                }
+            });
+            ((), false)
+        });
+    }
+}
+
+/// Lists the keys of the ready documents of a priority below its floor.
+fn ready_below(queue: &Queue, version: i32, priority: i32, floor: PickKey) -> Vec<PickKey> {
+    let args = [
+        Arg::from(version),
+        Arg::from(priority),
+        Arg::timestamp(floor.next_iteration),
+        Arg::from(floor.attempts),
+        Arg::from(floor.seq),
+        Arg::from(LIMIT),
+    ];
+    spi::connect(|spi| {
+        let rows = queue.run(spi, &LIST_READY, &args);
+        let key = |row| {
+            let (time, attempts) = (rows.timestamp(row, 1)?, rows.get(row, 2)?);
+            Some(PickKey::new(time, attempts, rows.get(row, 3)?))
+        };
+        (0..rows.len()).filter_map(key).collect()
+    })
+}

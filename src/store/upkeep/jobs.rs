@@ -1,0 +1,466 @@
+//! The rows of `fetchq.jobs`, the maintenance jobs: claiming, failing and rescheduling them.
+
+use crate::error::raise;
+use crate::pg::spi::{self, Rows};
+use crate::pg::time::{self, Interval};
+use crate::pg::value::Arg;
+use crate::store::queues::rights::{self, Right};
+
+/// A job that was claimed.
+pub struct Job {
+    /// Its id.
+    pub id: i32,
+    /// Its task, such as `mnt`.
+    pub task: String,
+    /// Its queue, or `*` for all.
+    pub queue: String,
+    /// Its settings, as JSON text.
+    pub settings: Option<String>,
+}
+
+/// Reads id, task, queue and settings from columns of a row; the first three are adjacent.
+fn job(rows: &Rows, row: usize, settings: i32) -> Option<Job> {
+    Some(Job {
+        id: rows.get(row, 1)?,
+        task: rows.get(row, 2)?,
+        queue: rows.get(row, 3)?,
+        settings: (!rows.is_null(row, settings)).then(|| rows.json_text(row, settings)),
+    })
+}
+
+/// Jobs that were planned later than this after now were planned before the clock was set back, or on a
+/// server whose clock was ahead: microseconds. Another session may have planned jobs a moment after
+/// this one read the clock.
+const CLOCK_TOLERANCE_US: i64 = 1_000_000;
+
+// $1: the time by the clock, $2: the same with the tolerance. Index: jobs_planned_idx, a range that
+// begins in the future and is empty nearly always. Times that were written by hand may be infinite, or
+// the result out of range; that must not stop all jobs.
+const FOLLOW_CLOCK: &str = "update fetchq.jobs set
+        next_iteration = greatest(next_iteration, $1) {-} (least(planned_at, $1 {+} interval '1000 years') {-} $1),
+        planned_at = $1
+    where id {=} any (array(
+        select id from fetchq.jobs where planned_at {>} $2 order by id for update skip locked))";
+
+/// Moves the times of jobs that were planned before the clock was set back, so that they are as far
+/// away as they were then. Otherwise nothing would run until the clock has caught up. What an
+/// operator has put off remains put off: to have its own time is the mark of such a job.
+fn follow_clock() {
+    let now = time::clock();
+    let latest = now.saturating_add(CLOCK_TOLERANCE_US);
+    spi::connect(|spi| {
+        spi.once(FOLLOW_CLOCK, &[Arg::timestamp(now), Arg::timestamp(latest)]);
+    });
+}
+
+// A job that is running, or whose session has ended, is hidden until next_iteration. Each
+// attempt that did not finish doubles that time, up to 8 times.
+const CLAIM: &str = "update fetchq.jobs j set
+        next_iteration = pg_catalog.now() {+} ($1 {*} pg_catalog.power(2, least(greatest(j.attempts, 0), 3))), planned_at = pg_catalog.now(),
+        attempts = least(greatest(j.attempts, 0), 999999) {+} 1
+    where j.id {=} any (array(
+        select id from fetchq.jobs
+        where next_iteration {<=} pg_catalog.now() and ($3 or queue {=} any ($4))
+        order by next_iteration, attempts, id
+        limit $2
+        for update skip locked))
+    returning j.id, j.task, j.queue, j.attempts, j.iterations, j.next_iteration,
+        j.last_iteration, j.settings, j.payload";
+
+/// Claims up to `limit` due jobs for `duration`, of queues that the caller manages. `read` gets the
+/// rows of the table; its result is returned.
+pub fn claim<R>(duration: Interval, limit: i32, read: impl FnOnce(&Rows) -> R) -> R {
+    follow_clock();
+    raise(rights::over(None, Right::Manage, |queues| {
+        let [is_everything, queues] = queues.args();
+        spi::connect(|spi| {
+            let limit = Arg::from(i64::from(limit));
+            let rows = spi.once(CLAIM, &[duration.arg(), limit, is_everything, queues]);
+            Ok(read(&rows))
+        })
+    }))
+}
+
+/// Claims jobs as [`claim`] does. Returns them in the order of their ids.
+pub fn claim_all(duration: Interval, limit: i32) -> Vec<Job> {
+    let mut jobs = claim(duration, limit, |rows| {
+        (0..rows.len())
+            .filter_map(|row| job(rows, row, 8))
+            .collect::<Vec<_>>()
+    });
+    jobs.sort_by_key(|job| job.id);
+    jobs
+}
+
+/// The kinds of jobs that the background worker runs as `fetchq.jobs` plans them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// The pack of the counters, every second or so.
+    Pack,
+    /// Snapshots, recounts and retention: they are rare, and may take long.
+    Slow,
+}
+
+impl Kind {
+    // Indexes: the unique one of (task, queue), and jobs_others_idx, whose predicate this is.
+    fn condition(self) -> &'static str {
+        match self {
+            Self::Pack => "task {=} 'lgp'",
+            Self::Slow => "task {<>} 'mnt' and task {<>} 'lgp'",
+        }
+    }
+}
+
+// One job at a time: each is a transaction of its own.
+const CLAIM_ONE: &str = "update fetchq.jobs j set
+        next_iteration = pg_catalog.now() {+} ($1 {*} pg_catalog.power(2, least(greatest(j.attempts, 0), 3))), planned_at = pg_catalog.now(),
+        attempts = least(greatest(j.attempts, 0), 999999) {+} 1
+    where j.id {=} (
+        select id from fetchq.jobs
+        where next_iteration {<=} pg_catalog.now() and {condition}
+        order by next_iteration, attempts, id
+        limit 1
+        for update skip locked)
+    returning j.id, j.task, j.queue, j.settings";
+
+/// Claims a due job of a kind for `duration`. None when none is due.
+pub fn claim_one(kind: Kind, duration: Interval) -> Option<Job> {
+    follow_clock();
+    spi::connect(|spi| {
+        let sql = CLAIM_ONE.replace("{condition}", kind.condition());
+        let rows = spi.once(&sql, &[duration.arg()]);
+        if rows.is_empty() {
+            return None;
+        }
+        job(&rows, 0, 4)
+    })
+}
+
+const GET_NEXT: &str = "select next_iteration from fetchq.jobs where {condition}
+    order by next_iteration limit 1";
+
+/// When the next job of a kind is due, in microseconds since 2000. None when there is no job.
+pub fn next(kind: Kind) -> Option<i64> {
+    spi::connect(|spi| {
+        let rows = spi.once(&GET_NEXT.replace("{condition}", kind.condition()), &[]);
+        if rows.is_empty() {
+            None
+        } else {
+            rows.timestamp(0, 1)
+        }
+    })
+}
+
+// Index: the unique one of (task, queue).
+const GET_MAINTENANCE: &str = "select id,
+        -- As far away as when it was planned, though the clock was set back; see follow_clock().
+        greatest(next_iteration, $2) {-} (greatest($2, least(coalesce(planned_at, $2), $2 {+} interval '1000 years')) {-} $2),
+        settings, attempts,
+        (payload {->} 'waits' {->} 'kills' {->>} 'failures')::pg_catalog.int4,
+        (payload {->} 'waits' {->} 'kills' {->>} 'until')::pg_catalog.timestamptz
+    from fetchq.jobs where task {=} 'mnt' and queue {=} $1";
+
+/// The job `mnt` of a queue, as the background worker runs it: without claiming it.
+pub struct Maintenance {
+    /// The job.
+    pub job: Job,
+    /// It is not to run before this time, in microseconds since 2000.
+    pub not_before: i64,
+    /// How many attempts have failed since it last ran.
+    pub failures: i32,
+    /// The wait of `Part::Kills`, if that part has failed.
+    pub kills: Option<Wait>,
+}
+
+/// The job `mnt` of a queue. None when there is none.
+pub fn maintenance_of(queue: &str) -> Option<Maintenance> {
+    spi::connect(|spi| {
+        let rows = spi.once(
+            GET_MAINTENANCE,
+            &[Arg::from(queue), Arg::timestamp(time::now())],
+        );
+        if rows.is_empty() {
+            return None;
+        }
+        let job = Job {
+            id: rows.get(0, 1)?,
+            task: "mnt".to_owned(),
+            queue: queue.to_owned(),
+            settings: (!rows.is_null(0, 3)).then(|| rows.json_text(0, 3)),
+        };
+        Some(Maintenance {
+            job,
+            not_before: rows.timestamp(0, 2).unwrap_or(i64::MIN),
+            failures: rows.get(0, 4).unwrap_or(0),
+            kills: rows.timestamp(0, 6).map(|until| Wait {
+                failures: rows.get::<i32>(0, 5).unwrap_or(0),
+                until,
+            }),
+        })
+    })
+}
+
+const TRY_LOCK: &str = "select from fetchq.jobs where id {=} $1 for no key update skip locked";
+
+/// Locks a job, to record how it went. Returns false when another session has locked it. The
+/// caller locks the job before it opens the queue: in the order of dropping a queue.
+pub fn try_lock(id: i32) -> bool {
+    spi::connect(|spi| spi.once(TRY_LOCK, &[Arg::from(id)]).affected() > 0)
+}
+
+const TRY_LOCK_CLAIMED: &str = "select from fetchq.jobs where id {=} $1 and attempts {>} 0
+    for no key update skip locked";
+
+/// Locks a job that was claimed, as [`try_lock`] does. Returns false also when another session has run
+/// it since.
+pub fn try_lock_claimed(id: i32) -> bool {
+    spi::connect(|spi| spi.once(TRY_LOCK_CLAIMED, &[Arg::from(id)]).affected() > 0)
+}
+
+const COUNT_FAILURE: &str =
+    "update fetchq.jobs set attempts = least(greatest(attempts, 0), 999999) {+} 1 where id {=} $1";
+
+/// Counts a failure of a job that was not claimed.
+pub fn count_failure(id: i32) {
+    spi::connect(|spi| {
+        spi.once(COUNT_FAILURE, &[Arg::from(id)]);
+    });
+}
+
+const EXTEND: &str = "update fetchq.jobs
+    set next_iteration = pg_catalog.now() {+} $2, planned_at = pg_catalog.now() where id {=} $1";
+
+/// Hides a claimed job from other sessions for `duration` from now on.
+pub fn extend(id: i32, duration: Interval) {
+    spi::connect(|spi| {
+        spi.once(EXTEND, &[Arg::from(id), duration.arg()]);
+    });
+}
+
+const BACK_OFF: &str = "update fetchq.jobs
+    set next_iteration = pg_catalog.now() {+} greatest($2,
+        least($2 {*} pg_catalog.power(2, least(greatest(attempts, 0), 20)), interval '1 hour'),
+        $3 {*} interval '1 microsecond'), planned_at = pg_catalog.now(),
+        payload = (coalesce(payload, '{}') {-} 'busy') {||} pg_catalog.jsonb_build_object('error', $4)
+    where id {=} $1";
+
+/// Plans the next attempt of a job that failed: after `delay`, which is doubled with each
+/// failure, up to an hour, and not within `pause` microseconds. There is no last attempt. The
+/// message stays in the payload of the job, as `error`, until it has run.
+pub fn back_off(id: i32, delay: Interval, pause: i64, message: &str) {
+    spi::connect(|spi| {
+        let args = [
+            Arg::from(id),
+            delay.arg(),
+            Arg::from(pause),
+            Arg::from(message),
+        ];
+        spi.once(BACK_OFF, &args);
+    });
+}
+
+// The claim has counted this attempt. The first one is repeated after a second.
+const PUT_OFF: &str = "update fetchq.jobs
+    set next_iteration = pg_catalog.now() {+} least($2,
+            interval '1 second' {*} pg_catalog.power(2, least(greatest(attempts, 1) {-} 1, 20))),
+        planned_at = pg_catalog.now(),
+        payload = coalesce(payload, '{}') {||} '{\"busy\": true}'
+    where id {=} $1";
+
+/// Plans the next attempt of a job that another session has kept from its work: after a second, which
+/// is doubled with each attempt, up to its `delay`. It has not run, so all else stays as it is, the
+/// attempts too, by which a lock that lasts is seen.
+pub fn put_off(id: i32, delay: Interval) {
+    spi::connect(|spi| {
+        spi.once(PUT_OFF, &[Arg::from(id), delay.arg()]);
+    });
+}
+
+const RESCHEDULE: &str = "update fetchq.jobs set next_iteration = pg_catalog.now() {+} $2, planned_at = pg_catalog.now(),
+        last_iteration = pg_catalog.now(), iterations = iterations {+} 1, attempts = 0,
+        -- A part that waits still fails.
+        payload = (payload {-} 'error' {-} 'busy') {||} pg_catalog.jsonb_strip_nulls(pg_catalog.jsonb_build_object('error', coalesce(
+            payload {->} 'waits' {->} 'kills' {->} 'error',
+            payload {->} 'waits' {->} 'sessions' {->} 'error')))
+    where id {=} $1";
+
+const GET_SWEPT: &str = "select payload {->>} 'swept' from fetchq.jobs where id {=} $1";
+
+const SET_SWEPT: &str = "update fetchq.jobs set payload = case
+        when $2 is null then payload {-} 'swept'
+        else coalesce(payload, '{}') {||} pg_catalog.jsonb_build_object('swept', $2) end
+    where id {=} $1";
+
+/// The subject up to which a job has swept its queue. None: it begins with the first document.
+pub fn swept(id: i32) -> Option<String> {
+    spi::connect(|spi| {
+        let rows = spi.once(GET_SWEPT, &[Arg::from(id)]);
+        if rows.is_empty() {
+            None
+        } else {
+            rows.get(0, 1)
+        }
+    })
+}
+
+/// Notes the subject up to which a job has swept its queue. None: the sweep is complete.
+pub fn set_swept(id: i32, after: Option<&str>) {
+    spi::connect(|spi| {
+        spi.once(SET_SWEPT, &[Arg::from(id), Arg::from(after)]);
+    });
+}
+
+/// A part of the maintenance of a queue's documents that can fail while the rest runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Part {
+    /// Moving documents that failed too often to the dead-letter queue or to the history.
+    Kills,
+    /// Extending and ending the leases that are bound to sessions.
+    Sessions,
+}
+
+impl Part {
+    /// Its name in the payload of the job `mnt`.
+    fn word(self) -> &'static str {
+        match self {
+            Self::Kills => "kills",
+            Self::Sessions => "sessions",
+        }
+    }
+}
+
+/// Until when a part of the maintenance waits, because it has failed or was slow. It is kept in the
+/// payload of the job `mnt`, so that the next background worker of the database waits too.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Wait {
+    /// How often it has failed without a success.
+    pub failures: i32,
+    /// Microseconds since 2000.
+    pub until: i64,
+}
+
+// $1: the queue, $2: the part, $3 to $5: until when it waits, its failures and its error; all NULL
+// when it no longer waits. The error of the job is that of a part, unless it is that of a run.
+const SET_WAIT: &str = "update fetchq.jobs j
+    set payload = (j.payload {-} 'waits' {-} 'error') {||} n.added
+    from (
+        select o.id, pg_catalog.jsonb_strip_nulls(pg_catalog.jsonb_build_object(
+            'waits', case when w.waits {<>} '{}' then w.waits end,
+            'error', coalesce(
+                pg_catalog.to_jsonb($5::pg_catalog.text),
+                case when o.error {=} o.own then null else o.error end,
+                w.waits {->} 'kills' {->} 'error',
+                w.waits {->} 'sessions' {->} 'error'))) as added
+        from (
+            select id, coalesce(payload {->} 'waits', '{}') as waits, payload {->} 'error' as error,
+                payload {->} 'waits' {->} $2 {->} 'error' as own
+            from fetchq.jobs where task {=} 'mnt' and queue {=} $1) o
+        cross join lateral (
+            select (o.waits {-} $2) {||} case when $3 is null then '{}' else pg_catalog.jsonb_build_object(
+                $2, pg_catalog.jsonb_build_object('until', $3, 'failures', $4, 'error', $5::pg_catalog.text)) end as waits) w
+    ) n
+    where j.id {=} n.id";
+
+/// Records until when a part of a queue's maintenance waits, and the message of its error, if it
+/// has failed; or with None that it no longer waits.
+pub fn set_wait(queue: &str, part: Part, wait: Option<(Wait, Option<&str>)>) {
+    let (until, failures) = match wait {
+        Some((wait, _)) => (Arg::timestamp(wait.until), Arg::from(wait.failures)),
+        None => (Arg::no_timestamp(), Arg::from(0)),
+    };
+    let args = [
+        Arg::from(queue),
+        Arg::from(part.word()),
+        until,
+        failures,
+        Arg::from(wait.and_then(|(_, message)| message)),
+    ];
+    spi::connect(|spi| {
+        spi.once(SET_WAIT, &args);
+    });
+}
+
+const LIST_WAITS: &str =
+    "select queue::pg_catalog.text, (payload {->} 'waits' {->} $1 {->>} 'until')::pg_catalog.timestamptz
+    from fetchq.jobs
+    where task {=} 'mnt' and queue {=} any ($2) and (payload {->} 'waits' {->} $1) is not null";
+
+/// Returns until when a part of the maintenance of some queues waits, in microseconds since 2000.
+/// Queues where it does not wait are missing.
+pub fn waits(part: Part, queues: &[&str]) -> Vec<(String, i64)> {
+    let queues: Vec<String> = queues.iter().map(|name| (*name).to_owned()).collect();
+    spi::connect(|spi| {
+        let rows = spi.once(LIST_WAITS, &[Arg::from(part.word()), Arg::from(queues)]);
+        let wait = |row| Some((rows.get(row, 1)?, rows.timestamp(row, 2)?));
+        (0..rows.len()).filter_map(wait).collect()
+    })
+}
+
+/// Plans the next run of a job that has run, `delay` from now on. Returns false when there is no
+/// such job.
+pub fn reschedule(id: i32, delay: Interval) -> bool {
+    spi::connect(|spi| {
+        spi.once(RESCHEDULE, &[Arg::from(id), delay.arg()])
+            .affected()
+            > 0
+    })
+}
+
+// Both sides are of one snapshot, so a job is missing on the right only if it is locked, or was
+// dropped since.
+const LOCK_ALL: &str = "with mine as materialized (
+        select id from fetchq.jobs where queue {<>} '*' and ($1 or queue {=} any ($2))
+        order by id for update skip locked)
+    select id, task, queue, settings from fetchq.jobs
+    where queue {<>} '*' and ($1 or queue {=} any ($2))
+        and id {<>} all (array(select id from mine))
+    order by id";
+
+/// Locks the jobs of every queue that the caller manages, so that they can be made due. Returns those
+/// that other sessions have locked.
+pub fn lock_all() -> Vec<Job> {
+    raise(rights::over(None, Right::Manage, |queues| {
+        spi::connect(|spi| {
+            let rows = spi.once(LOCK_ALL, &queues.args());
+            Ok((0..rows.len())
+                .filter_map(|row| job(&rows, row, 4))
+                .collect())
+        })
+    }))
+}
+
+const MAKE_DUE: &str =
+    "update fetchq.jobs set next_iteration = pg_catalog.now(), planned_at = pg_catalog.now()
+    where id {=} any (array(
+        select id from fetchq.jobs where queue {<>} '*' and ($1 or queue {=} any ($2))
+        order by id for update skip locked))";
+
+/// Makes the jobs of every queue due that the caller manages, except those that other sessions
+/// have locked.
+pub fn make_due() {
+    raise(rights::over(None, Right::Manage, |queues| {
+        spi::connect(|spi| spi.once(MAKE_DUE, &queues.args()).affected());
+        Ok(())
+    }));
+}
+
+const GET_QUEUE: &str = "select queue::pg_catalog.text from fetchq.jobs where id {=} $1";
+
+/// The queue of a job, or `*`. None when there is no such job.
+pub fn queue_of(id: i32) -> Option<String> {
+    spi::connect(|spi| {
+        let rows = spi.once(GET_QUEUE, &[Arg::from(id)]);
+        (!rows.is_empty()).then(|| rows.get(0, 1)).flatten()
+    })
+}
+
+const RESTART: &str = "update fetchq.jobs set attempts = 0, iterations = 0,
+        next_iteration = pg_catalog.now(), planned_at = pg_catalog.now(), last_iteration = null
+    where queue {=} $1";
+
+/// Resets the jobs of a queue, and makes them due.
+pub fn restart(queue: &str) {
+    spi::connect(|spi| {
+        spi.once(RESTART, &[Arg::from(queue)]);
+    });
+}

@@ -1,0 +1,375 @@
+//! Maintenance of documents: planned documents that are due become pending, and leases that
+//! have expired are taken back.
+//!
+//! The statements are hot, because the background worker runs them whenever something is due in
+//! a queue. They skip rows that other sessions have locked, so maintenance never waits for a
+//! worker. The caller acts with the rights of the owner of the documents.
+
+use crate::domain::counter_events::Event;
+use crate::domain::status::Status;
+use crate::error::{Result, raise};
+use crate::pg::spi::{self, Rows};
+use crate::pg::value::Arg;
+use crate::pg::{subtransaction, time};
+use crate::ready::key::DueKey;
+use crate::store::bounds::ordering::as_maintenance;
+use crate::store::counters::counter_log;
+use crate::store::documents::bookkeeping::documents_ready;
+use crate::store::queues::open_queue::Queue;
+use crate::store::queues::statement::Statement;
+use crate::store::settle::dead_letters;
+use crate::store::settle::dead_letters::Settler;
+use crate::store::upkeep::floor_check;
+
+// Index of all statements here: the due index, a range of one status from the floor up to now.
+// They find at most as many rows as they may change.
+static MARK_DEAD: Statement = Statement::new(
+    "update only {docs} d set
+         status = {killed}, result = null,
+         last_error = pg_catalog.format('the lease of attempt %s ran out', d.attempts)
+     where d.ctid {=} any (array(
+         select c.ctid from only {docs} c
+         where c.status {=} {active}
+             and c.lock_upgrade is null
+             and c.next_iteration {<} pg_catalog.now()
+             and (c.next_iteration, c.seq) {>=} ($3, $4)
+             and c.attempts {>=} coalesce(c.max_attempts, (
+                 select q.max_attempts from fetchq.queues q where q.id {=} $1))
+         order by c.next_iteration, c.seq
+         limit $2
+         for update skip locked))
+     returning d.subject::pg_catalog.text",
+);
+
+static RESCHEDULE_ORPHANS: Statement = Statement::new(
+    "update only {docs} d set
+         status = {pending},
+         last_error = pg_catalog.format('the lease of attempt %s ran out', d.attempts)
+     where d.ctid {=} any (array(
+         select c.ctid from only {docs} c
+         where c.status {=} {active}
+             and c.lock_upgrade is null
+             and c.next_iteration {<} pg_catalog.now()
+             and (c.next_iteration, c.seq) {>=} ($3, $4)
+             and c.attempts {<} coalesce(c.max_attempts, (
+                 select q.max_attempts from fetchq.queues q where q.id {=} $1))
+         order by c.next_iteration, c.seq
+         limit $2
+         for update skip locked))",
+);
+
+// Documents at their last attempt and others in one pass. With a million expired leases, of
+// which few are at their last attempt, a statement for those alone would read all of them each
+// time.
+static EXPIRE: Statement = Statement::new(
+    "update only {docs} d set
+         status = case when d.attempts {>=} coalesce(d.max_attempts, (
+                 select q.max_attempts from fetchq.queues q where q.id {=} $1))
+             then {killed} else {pending} end,
+         result = case when d.attempts {>=} coalesce(d.max_attempts, (
+                 select q.max_attempts from fetchq.queues q where q.id {=} $1))
+             then null else d.result end,
+         last_error = pg_catalog.format('the lease of attempt %s ran out', d.attempts)
+     where d.ctid {=} any (array(
+         select c.ctid from only {docs} c
+         where c.status {=} {active}
+             and c.lock_upgrade is null
+             and c.next_iteration {<} pg_catalog.now()
+             and (c.next_iteration, c.seq) {>=} ($3, $4)
+         order by c.next_iteration, c.seq
+         limit $2
+         for update skip locked))
+     returning d.status, d.subject::pg_catalog.text",
+);
+
+static MAKE_PENDING: Statement = Statement::new(
+    "update only {docs} d set status = {pending}
+     where d.ctid {=} any (array(
+         select c.ctid from only {docs} c
+         where c.status {=} {planned}
+             and c.lock_upgrade is null
+             and c.next_iteration {<=} pg_catalog.now()
+             and (c.next_iteration, c.seq) {>=} ($2, $3)
+         order by c.next_iteration, c.seq
+         limit $1
+         for update skip locked))",
+);
+
+// For a queue whose documents wait for others of their key. It returns the documents that were chosen, in order, and whether each
+// could be changed. $4: the keys that other transactions have locked.
+static MAKE_PENDING_BY_KEY: Statement = Statement::new(
+    "with chosen as (
+         select c.ctid, c.subject, c.next_iteration, c.seq, c.ordering_key from only {docs} c
+         where c.status {=} {planned}
+             and c.lock_upgrade is null
+             and c.next_iteration {<=} pg_catalog.now()
+             and (c.next_iteration, c.seq) {>=} ($2, $3)
+             and (c.ordering_key is null or c.ordering_key {<>} all ($4))
+         order by c.next_iteration, c.seq
+         limit $1
+         for update skip locked),
+     changed as (
+         update only {docs} d set status = {pending}
+         where d.ctid {=} any (array(select c.ctid from chosen c))
+         returning d.subject)
+     select c.ordering_key, c.next_iteration, c.seq, u.subject is not null
+     from chosen c
+     left join changed u on u.subject {=} c.subject
+     order by c.next_iteration, c.seq",
+);
+
+// Documents that were ready at once, and that were added at a time that is yet to come: the clock was
+// set back. One that has been tried may wait for its retry, and stays. Not hot: it reads all ready
+// documents.
+static CLAMP_READY: Statement = Statement::new(
+    "update only {docs} d set next_iteration = pg_catalog.clock_timestamp()
+     where d.ctid {=} any (array(
+         select c.ctid from only {docs} c
+         where c.status {=} {pending}
+             and c.lock_upgrade is null
+             and c.attempts {=} 0
+             and c.created_at {>} (pg_catalog.clock_timestamp() {+} interval '1 second')
+             and c.next_iteration {>} (pg_catalog.clock_timestamp() {+} interval '1 second')
+             and pg_catalog.isfinite(c.next_iteration)
+         order by c.next_iteration, c.seq
+         limit $1
+         for update skip locked))
+     returning d.version",
+);
+
+/// How many documents one run makes due that were ready before the clock was set back. Not measured.
+const MAX_CLAMPED: i64 = 100_000;
+
+/// Makes documents due now that were ready before the clock was set back. Those that could not be
+/// changed now are for the next run.
+pub fn clamp_ready(queue: &Queue) {
+    spi::connect(|spi| {
+        let rows = as_maintenance(|| queue.run(spi, &CLAMP_READY, &[Arg::from(MAX_CLAMPED)]));
+        for version in (0..rows.len()).filter_map(|row| rows.get(row, 1)) {
+            documents_ready(queue, version, Status::Pending, 1);
+        }
+    });
+}
+
+/// A row of `MAKE_PENDING_BY_KEY`.
+struct ChosenDoc {
+    ordering_key: Option<String>,
+    next_iteration: i64,
+    seq: i64,
+    is_changed: bool,
+}
+
+fn chosen_doc(rows: &Rows, row: usize) -> ChosenDoc {
+    ChosenDoc {
+        ordering_key: rows.get(row, 1),
+        next_iteration: rows.timestamp(row, 2).unwrap_or(i64::MAX),
+        seq: rows.get(row, 3).unwrap_or(i64::MAX),
+        is_changed: rows.get(row, 4) == Some(true),
+    }
+}
+
+/// Kills up to `limit` documents whose lease expired at their last attempt, and settles them as
+/// the queue is set to. Returns how many. Fails as `dead_letters::settle_failed` does.
+pub fn mark_dead(queue: &Queue, limit: i32) -> Result<i32> {
+    let Some(floor) = first_due(queue, Status::Active) else {
+        return Ok(0);
+    };
+    let args = [
+        Arg::from(queue.id),
+        Arg::from(i64::from(limit)),
+        Arg::timestamp(floor.next_iteration),
+        Arg::from(floor.seq),
+    ];
+    spi::connect(|spi| {
+        let rows = as_maintenance(|| queue.run(spi, &MARK_DEAD, &args));
+        let killed: Vec<String> = (0..rows.len()).filter_map(|row| rows.get(row, 1)).collect();
+        settle_killed(queue, &killed)?;
+        Ok(rows.affected())
+    })
+}
+
+/// Settles documents that a statement has just killed.
+fn settle_killed(queue: &Queue, subjects: &[String]) -> Result<()> {
+    let by = Settler::Maintenance;
+    dead_letters::settle_failed(queue, subjects, Event::Dead, Event::DeadRemoved, by)
+}
+
+/// Makes up to `limit` documents pending again whose lease expired before their last attempt.
+/// Returns how many.
+pub fn reschedule_orphans(queue: &Queue, limit: i32) -> i32 {
+    let args = [Arg::from(queue.id), Arg::from(i64::from(limit))];
+    run(
+        queue,
+        Status::Active,
+        &RESCHEDULE_ORPHANS,
+        &args,
+        Event::Orphan,
+    )
+}
+
+/// What happened to documents whose lease had expired.
+#[derive(Debug, Default, Clone)]
+pub struct Expired {
+    /// How many are pending again.
+    pub returned: i32,
+    /// How many were killed, because it was their last attempt.
+    pub killed: i32,
+    /// The error because of which none was killed.
+    pub failure: Option<String>,
+}
+
+/// Takes back up to `limit` leases that have expired, the oldest first: their documents are
+/// pending again, or killed at their last attempt. Where killed documents leave the table, an
+/// error of that is returned in `failure`, so that it does not keep the other documents from
+/// being retried. Elsewhere fails as `dead_letters::settle_failed` does.
+pub fn expire(queue: &Queue, limit: i32) -> Result<Expired> {
+    let Some(floor) = first_due(queue, Status::Active) else {
+        return Ok(Expired::default());
+    };
+    let args = [
+        Arg::from(queue.id),
+        Arg::from(i64::from(limit)),
+        Arg::timestamp(floor.next_iteration),
+        Arg::from(floor.seq),
+    ];
+    if !dead_letters::removes_failed(queue) {
+        return expire_from(queue, &args);
+    }
+    match subtransaction::attempt(|| raise(expire_from(queue, &args))) {
+        Ok(expired) => Ok(expired),
+        Err(message) => Ok(Expired {
+            returned: reschedule_orphans(queue, limit),
+            killed: 0,
+            failure: Some(message),
+        }),
+    }
+}
+
+fn expire_from(queue: &Queue, args: &[Arg]) -> Result<Expired> {
+    spi::connect(|spi| {
+        let rows = as_maintenance(|| queue.run(spi, &EXPIRE, args));
+        let subjects: Vec<String> = (0..rows.len())
+            .filter(|row| rows.get(*row, 1) == Some(Status::Killed.code()))
+            .filter_map(|row| rows.get(row, 2))
+            .collect();
+        let killed = i32::try_from(subjects.len()).unwrap_or(i32::MAX);
+        let returned = rows.affected() - killed;
+        settle_killed(queue, &subjects)?;
+        counter_log::record_event(queue, 0, returned, Event::Orphan);
+        Ok(Expired {
+            returned,
+            killed,
+            failure: None,
+        })
+    })
+}
+
+/// Makes up to `limit` planned documents pending that are due. Returns how many.
+pub fn make_pending(queue: &Queue, limit: i32) -> i32 {
+    if queue.policy.key_order.blocks() {
+        return make_pending_by_key(queue, limit);
+    }
+    let args = [Arg::from(i64::from(limit))];
+    run(
+        queue,
+        Status::Planned,
+        &MAKE_PENDING,
+        &args,
+        Event::MakePending,
+    )
+}
+
+/// How often `make_pending_by_key` continues after documents that cannot be changed now.
+/// Not measured: a bound for the time of one call. The next call continues.
+const MAX_ROUNDS: usize = 20;
+
+/// Makes planned documents pending in a queue whose documents wait for others of their key. Documents whose key another transaction has
+/// locked stay as they are, and the documents after them are changed instead.
+fn make_pending_by_key(queue: &Queue, limit: i32) -> i32 {
+    let Some(mut floor) = first_due(queue, Status::Planned) else {
+        return 0;
+    };
+    let mut locked_keys: Vec<String> = Vec::new();
+    let mut n = 0;
+    spi::connect(|spi| {
+        for _ in 0..MAX_ROUNDS {
+            let args = [
+                Arg::from(i64::from(limit - n)),
+                Arg::timestamp(floor.next_iteration),
+                Arg::from(floor.seq),
+                Arg::from(locked_keys.clone()),
+            ];
+            let rows = as_maintenance(|| queue.run(spi, &MAKE_PENDING_BY_KEY, &args));
+            let chosen: Vec<ChosenDoc> =
+                (0..rows.len()).map(|row| chosen_doc(&rows, row)).collect();
+            let mut changed = 0;
+            for doc in &chosen {
+                if doc.is_changed {
+                    changed += 1;
+                } else if let Some(key) = &doc.ordering_key
+                    && !locked_keys.contains(key)
+                {
+                    locked_keys.push(key.clone());
+                }
+            }
+            n += changed;
+            let Some(last) = chosen.last() else {
+                break;
+            };
+            // All documents could be changed, or there are enough.
+            if changed == rows.affected() || n >= limit {
+                break;
+            }
+            floor.next_iteration = last.next_iteration;
+            floor.seq = last.seq;
+        }
+        counter_log::record_event(queue, 0, n, Event::MakePending);
+    });
+    n
+}
+
+/// When the next document is due, planned or leased, in microseconds since 2000. It is in the
+/// past when a document is due that cannot be changed now. None where the floors are unknown.
+pub fn next_due(queue: &Queue) -> Option<i64> {
+    let floors = queue.floors()?;
+    let now = time::now();
+    let planned = floors.due(Status::Planned.code(), now)?;
+    let leased = floors.due(Status::Active.code(), now)?;
+    Some(planned.next_iteration.min(leased.next_iteration))
+}
+
+/// The ready floor of a status, from which on maintenance reads the due index. None when
+/// nothing is due.
+fn first_due(queue: &Queue, from: Status) -> Option<DueKey> {
+    let Some(floors) = queue.floors() else {
+        return Some(DueKey::FIRST);
+    };
+    floor_check::check_due_floors(queue, &floors);
+    let now = time::now();
+    match floors.due(from.code(), now) {
+        Some(floor) if floor >= DueKey::until(now) => None,
+        Some(floor) => Some(floor),
+        None => Some(DueKey::FIRST),
+    }
+}
+
+/// Runs a statement for documents of the status `from`, unless none is due, and records an
+/// event for each. The parameters are `args`, and after them the floor. Returns how many.
+fn run(
+    queue: &Queue,
+    from: Status,
+    statement: &'static Statement,
+    args: &[Arg],
+    event: Event,
+) -> i32 {
+    let Some(floor) = first_due(queue, from) else {
+        return 0;
+    };
+    let mut all_args = args.to_vec();
+    all_args.extend([Arg::timestamp(floor.next_iteration), Arg::from(floor.seq)]);
+    spi::connect(|spi| {
+        let n = as_maintenance(|| queue.run(spi, statement, &all_args)).affected();
+        counter_log::record_event(queue, 0, n, event);
+        n
+    })
+}
