@@ -33,7 +33,7 @@ if command -v cargo >/dev/null; then
   rm -f "$stamp"
   scripts/build.sh --compile
   echo "$PG_LIBDIR" >"$stamp"
-elif [[ $(cat "$stamp" 2>/dev/null || :) != "$PG_LIBDIR" || -n $(find src sql Cargo.toml Cargo.lock fetchq.control -newer "$stamp" -print -quit) ]]; then
+elif [[ $(cat "$stamp" 2>/dev/null || :) != "$PG_LIBDIR" || -n $(find src domain sql Cargo.toml Cargo.lock fetchq.control -newer "$stamp" -print -quit) ]]; then
   die "there is no cargo here, and no build of this state of the sources: run 'make all' as the user who has cargo, then 'make install' again"
 fi
 if [[ ${1:-} == --compile ]]; then exit; fi

@@ -8,7 +8,7 @@
 //! - `ready`: the ready floors, a low-water mark for each priority of a queue
 //! - `signals`: what a commit announces to other processes
 //! - `pg`: calls of the server's C functions, and all unsafe code
-//! - `domain`: the rules, without PostgreSQL
+//! - `domain`: the rules, a crate without PostgreSQL
 //!
 //! docs/internals/architecture.md describes the whole.
 #![cfg_attr(
@@ -16,11 +16,11 @@
     deny(clippy::unwrap_used, clippy::expect_used)
 )]
 
+use fetchq_domain as domain;
 use pgrx::prelude::*;
 
 mod api;
 mod background;
-mod domain;
 mod error;
 mod maintenance;
 mod pg;

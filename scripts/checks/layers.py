@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Check the structure of src/: the direction of imports, circles, and the place of code.
+"""Check the structure of the crates: the direction of imports, circles, and the place of code.
 
     layers.py              check this checkout, and print one line for each rule
     layers.py --self-test  check the rules on small trees: each rule must fail and pass
@@ -15,15 +15,17 @@ import re
 import sys
 import tempfile
 
+# The crates, by the folders of their sources. What one of them may use of another one its Cargo.toml says.
+EXTENSION = "src"
+CRATES = [EXTENSION, "domain/src"]
+
 # What each unit of src/ may import. A unit is a folder, or a file beside lib.rs.
-BASE = ["domain"]
-PG = ["error", "settings", *BASE]
+PG = ["error", "settings"]
 SIGNALS = ["pg", *PG]
 READY = ["signals", *SIGNALS]
 STORE = ["ready", *READY]
 SERVICES = ["store", *STORE]
 LAYERS = {
-    "domain": [],
     "error": PG,
     "settings": PG,
     "pg": PG,
@@ -130,13 +132,13 @@ def tests(code):
 class File:
     """A source file: its module path, its code without tests, its strings."""
 
-    def __init__(self, root, path):
+    def __init__(self, root, folder, path):
         self.path = os.path.relpath(path, root)
-        module = os.path.relpath(path, os.path.join(root, "src"))[:-3].split(os.sep)
+        module = os.path.relpath(path, os.path.join(root, folder))[:-3].split(os.sep)
         self.unit = module[0]
         if module[-1] == "mod":
             module = module[:-1]
-        self.module = () if module == ["lib"] else tuple(module)
+        self.module = () if module in (["lib"], ["main"]) else tuple(module)
         with open(path, encoding="utf-8") as f:
             self.text = f.read()
         self.code, self.strings = strip(self.text)
@@ -173,21 +175,22 @@ def expand(tree):
 
 
 class Tree:
-    """All source files below ROOT/src, and the imports between them."""
+    """All source files of a crate, and the imports between them."""
 
-    def __init__(self, root):
-        self.root = root
+    def __init__(self, root, crate=EXTENSION):
+        self.root, self.crate = root, crate
         files = []
-        for folder, _, names in sorted(os.walk(os.path.join(root, "src"))):
+        for folder, _, names in sorted(os.walk(os.path.join(root, crate))):
             paths = [os.path.join(folder, n) for n in sorted(names) if n.endswith(".rs")]
-            files += [File(root, path) for path in paths]
+            files += [File(root, crate, path) for path in paths]
         test = {(*f.module, name) for f in files for name in f.test_files}
         self.files = [
             f for f in files
             if not f.is_test and not any(f.module[:n] in test for n in range(1, len(f.module) + 1))
         ]
         self.modules = {f.module: f for f in self.files}
-        self.names = {f.path: {} for f in self.files}  # The names of `use`: name → path.
+        # The names of `use`: name → path, or None for what is of another crate.
+        self.names = {f.path: {} for f in self.files}
         self.uses = {f.path: [] for f in self.files}
         for f in self.files:
             self.read_uses(f)
@@ -217,19 +220,17 @@ class Tree:
             return (*scope, *names)
         if (*scope, names[0]) in self.modules:
             return (*scope, *names)
-        if names[0] in self.names[file.path]:
-            return (*self.names[file.path][names[0]], *names[1:])
-        return None
+        used = self.names[file.path].get(names[0])
+        return used and (*used, *names[1:])
 
     def read_uses(self, file):
         for match in re.finditer(r"(\bpub\b\s*(?:\([^)]*\))?\s*)?\buse\s+([^;]+);", file.code):
             for names, alias in expand(match.group(2)):
                 path = self.absolute(file, names, match.start())
-                if path is None:
-                    continue
-                self.uses[file.path].append((match.start(), path, "use " + "::".join(names)))
                 if alias not in ("_", "*"):
                     self.names[file.path][alias] = path
+                if path is not None:
+                    self.uses[file.path].append((match.start(), path, "use " + "::".join(names)))
 
     def target(self, path, hops=8):
         """Returns the file that a path leads to, also through re-exports of other modules."""
@@ -237,10 +238,10 @@ class Tree:
             file = self.modules.get(path[:n])
             if file is None:
                 continue
-            exported = self.names[file.path].get(path[n]) if n < len(path) else None
-            if exported and hops:
-                return self.target((*exported, *path[n + 1 :]), hops - 1)
-            return file
+            if n == len(path) or path[n] not in self.names[file.path]:
+                return file
+            exported = self.names[file.path][path[n]]
+            return exported and hops and self.target((*exported, *path[n + 1 :]), hops - 1)
         return None
 
     def read_imports(self, file):
@@ -256,6 +257,10 @@ class Tree:
             target = self.target(path)
             if target and target is not file:
                 self.imports[file.path].setdefault(target.path, (file.line(offset), text))
+
+    def inside(self, path):
+        """Returns the parts of a path below the folder of the crate."""
+        return path[len(self.crate) + 1 :].split("/")
 
     def arrow(self, a, b):
         line, text = self.imports[a][b]
@@ -302,17 +307,18 @@ def no_circle_of_files(tree):
 
 
 def no_circle_of_folders(tree):
-    """The folders of a folder have no circle. In src/, a file beside lib.rs is a folder."""
+    """The folders of a folder have no circle. A file beside lib.rs or main.rs is a folder."""
     folders = collections.defaultdict(dict)  # parent → {(child, child): (file, file)}
     for a, targets in tree.imports.items():
         for b in targets:
-            x, y = a.split("/")[1:], b.split("/")[1:]
+            x, y = tree.inside(a), tree.inside(b)
             n = next(i for i in range(len(x)) if i == len(y) or x[i] != y[i])
             if n and (n + 1 >= len(x) or n + 1 >= len(y)):
                 continue  # The rule of files covers a file and its neighbours.
             x, y = x[n].removesuffix(".rs"), y[n].removesuffix(".rs")
-            if x != y and "lib" not in (x, y):
-                folders["/".join(a.split("/")[: n + 1])].setdefault((x, y), (a, b))
+            if x != y and not {"lib", "main"} & {x, y}:
+                parent = "/".join([tree.crate, *tree.inside(a)[:n]])
+                folders[parent].setdefault((x, y), (a, b))
     for parent, edges in sorted(folders.items()):
         graph = collections.defaultdict(set)
         for x, y in edges:
@@ -332,11 +338,7 @@ def direction(tree):
         for b in sorted(targets):
             x, y = (p.split("/")[1].removesuffix(".rs") for p in (a, b))
             if x != y and x in LAYERS and y in LAYERS and y not in LAYERS[x]:
-                yield f"{tree.arrow(a, b)}: {x} may import {', '.join(LAYERS[x]) or 'nothing'}"
-    for f in tree.files:
-        if f.unit == "domain" and (match := re.search(r"\bpgrx(?:_\w+)?\b", f.code)):
-            where = f"{f.path}:{f.line(match.start())}"
-            yield f"{where} imports pgrx: src/domain/ must not depend on PostgreSQL"
+                yield f"{tree.arrow(a, b)}: {x} may import {', '.join(LAYERS[x])}"
 
 
 def no_spi_in_api(tree):
@@ -487,6 +489,16 @@ RULES = {
     "one file makes the error of an unknown queue": unknown_queues,
 }
 
+# The rules that hold in each crate. The others are those of the extension.
+EVERYWHERE = (no_circle_of_files, no_circle_of_folders, documented)
+
+
+def breaches(rule, trees):
+    """Returns what a rule finds in the crates in which it holds."""
+    held = [tree for tree in trees if rule in EVERYWHERE or tree.crate == EXTENSION]
+    return [message for tree in held for message in rule(tree)]
+
+
 # ---------------------------------------------------------------- self-test --
 def cases(script=__file__):
     """Returns the trees of SCRIPT.cases: the rule, the files, and the texts of the messages."""
@@ -520,7 +532,7 @@ def self_test():
     for number, (rule, files, wanted) in enumerate(cases(), 1):
         with tempfile.TemporaryDirectory() as root:
             write(root, files)
-            found = list(RULES[rule](Tree(root)))
+            found = breaches(RULES[rule], [Tree(root, crate) for crate in CRATES])
         text = "\n".join(found)
         seen[rule].add(bool(wanted))
         if bool(found) != bool(wanted) or not all(w in text for w in wanted):
@@ -539,16 +551,17 @@ def main():
     arguments = sys.argv[1:]
     if arguments == ["--self-test"]:
         sys.exit(self_test() > 0)
-    tree = Tree(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
+    root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    trees = [Tree(root, crate) for crate in CRATES]
     if arguments == ["--graph"]:
-        for a, targets in sorted(tree.imports.items()):
+        for a, targets in sorted(edge for tree in trees for edge in tree.imports.items()):
             print(f"{a} → {', '.join(sorted(targets)) or 'nothing'}")
         return
     if arguments:
         sys.exit(__doc__.strip())
     failed = 0
     for name, rule in RULES.items():
-        found = list(rule(tree))
+        found = breaches(rule, trees)
         for message in found:
             print(f"  {message}")
         print(f"{'FAILED' if found else 'ok'}: {name}{f' ({len(found)} found)' if found else ''}")

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Check that the files and headings exist that the Markdown files of this checkout link to, and
-the files that comments in src/ and scripts/ name.
+the files that comments in the crates and scripts/ name.
 
     links.py [FILE…]     all Markdown files that git knows, by default, but not the templates
                          of generated pages: their links are those of the pages; and all comments
@@ -77,11 +77,11 @@ COMMENTS = {
     ".py": re.compile(r"^[ \t]*#[^\n]*|\A(?:#![^\n]*\n)?\"\"\".*?\"\"\"", re.M | re.S),
 }
 
-# A path from the top of the checkout: a page, a source file, or anything in tests/. What has a
+# A path from the top of the checkout: a page, a source file of a crate, or anything in tests/. What has a
 # placeholder (docs/images/*.py, src/store/FAMILY.rs, tests/<suite>) is none. A path that stands
 # within a longer one, such as PostgreSQL's src/backend/commands/async.c, has another suffix.
 PATH = re.compile(
-    r"(?<![\w./:*-])(docs/[\w./-]+\.md|src/[\w./-]+\.(?:rs|sql)|tests/[\w./-]*\w)"
+    r"(?<![\w./:*-])(docs/[\w./-]+\.md|(?:[a-z]+/)?src/[\w./-]+\.(?:rs|sql)|tests/[\w./-]*\w)"
     r"(?P<rest>[\w/*<>{}…$]?)"
 )
 
@@ -108,10 +108,10 @@ def check_comments(file):
 
 
 def self_test():
-    there = "See docs/a.md, `src/b/c.rs:12` and tests/client."
+    there = "See docs/a.md, `src/b/c.rs:12`, domain/src/d.rs and tests/client."
     none = "docs/*.md src/**/x.rs tests/<suite> tests/NAME/x.rs src/store/FAMILY.rs ../src/a.rs "
     none += "src/b/a.c"
-    good = [path for _, path in paths_of(there)] == ["docs/a.md", "src/b/c.rs", "tests/client"]
+    good = [path for _, path in paths_of(there)] == ["docs/a.md", "src/b/c.rs", "domain/src/d.rs", "tests/client"]
     if not good or paths_of(none):
         sys.exit(f"links.py: paths are not found as they should be: {paths_of(there + none)}")
     print("ok: paths in comments are found")
@@ -133,7 +133,7 @@ def main():
         if not pages:  # a copy without git
             pages = glob.glob("*.md", root_dir=ROOT)
             pages += glob.glob("docs/**/*.md", root_dir=ROOT, recursive=True)
-        files = [f for f in listed("src", "scripts") if os.path.splitext(f)[1] in COMMENTS]
+        files = [f for f in listed("src", "domain", "console", "scripts") if os.path.splitext(f)[1] in COMMENTS]
     wrong = [message for page in pages for message in check(page)]
     wrong += [message for file in files for message in check_comments(file)]
     summary = f"{len(pages)} pages, comments of {len(files)} files: all links are valid"

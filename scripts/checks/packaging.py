@@ -76,8 +76,8 @@ def main():
     pgxn(version, majors)
     trunk(version, majors)
     cloudnativepg(version)
-    console = tomllib.loads(read("console/Cargo.toml"))["package"]["version"]
-    expect(console == version, f"console/Cargo.toml: version is {console}, not {version}")
+    shared = cargo["workspace"]["package"]["version"]
+    expect(shared == version, f"Cargo.toml: version of the workspace is {shared}, not {version}")
     for message in WRONG:
         print(message)
     if WRONG:

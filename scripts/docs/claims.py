@@ -4,7 +4,7 @@ A claim stands next to the prose that makes it, in a comment that is not display
 
   <!-- check: setting NAME = VALUE -->   the default of a setting, as in settings.md
   <!-- check: job TASK KEY = VALUE -->   a setting that a job of a new queue has
-  <!-- check: const FILE = NUMBER -->    src/**/FILE.rs (or src/**/FILE/*.rs) has a constant
+  <!-- check: const FILE = NUMBER -->    FILE.rs (or FILE/*.rs) in src/ or domain/ has a constant
                                          of this value, whatever its name; such as 400_000
                                          for "every 0.4 seconds" in microseconds;
                                          FILE may be a choice: wait|waiting

@@ -3,7 +3,7 @@
 It understands only the parts of Rust that it needs, and fails with a message where the source has
 another shape:
 
-- enums whose variants have `#[error("…")]` (thiserror), in any file of src/;
+- enums whose variants have `#[error("…")]` (thiserror), in any file of src/ and domain/;
 - `fn code()` and `fn hint()` of these enums: a `match` on self, with a nested `match`
   for a variant that wraps another enum, or a call of the function of that enum;
 - `warn(ERRCODE_…, format!("…"), "…")`;
@@ -103,11 +103,11 @@ def is_constant(name):
 
 
 class Source:
-    """The tokens of all files of src/."""
+    """The tokens of all files of src/ and domain/."""
 
     def __init__(self, root):
         self.files = {}
-        for path in sorted((root / "src").rglob("*.rs")):
+        for path in sorted([*(root / "src").rglob("*.rs"), *(root / "domain").rglob("*.rs")]):
             text = path.read_text(encoding="utf-8")
             self.files[str(path.relative_to(root))] = tokens_of(path.relative_to(root), text)
         # constants[name] is {file: value}. A value may name other constants.

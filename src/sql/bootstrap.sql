@@ -228,7 +228,7 @@ comment on table fetchq.metrics is
     'Packed counters; fetchq.metrics_live adds the events that are not packed yet';
 
 -- How long documents waited and ran, as histograms: an array of buckets, and one of the numbers of
--- documents. src/domain/timing.rs has the buckets. A row with a minute counts what was packed in
+-- documents. domain/src/timing.rs has the buckets. A row with a minute counts what was packed in
 -- that minute, in one of six slots. When the slot is used again, the row with slot 0 takes it over.
 -- So all rows of a queue are the histogram since ever.
 create table fetchq.timings (

@@ -3,8 +3,8 @@
 //! An example is `('m1', 0, '{"a":1}', {DATA}), ('m2', 5, '{}', {DATA})`. fetchq 4 executed this
 //! text as part of a statement. Here it is parsed, and everything except literals is refused.
 
-use crate::domain::invalid::Invalid;
-use crate::domain::list_length;
+use crate::invalid::Invalid;
+use crate::list_length;
 
 /// What ends each document of a list.
 const DATA: &str = "{DATA}";

@@ -1,6 +1,6 @@
 //! Words of messages: what errors say about documents, rights and values.
 
-use crate::domain::status::Status;
+use crate::status::Status;
 
 /// The longest part of a value that an error shows, in characters.
 const SHOWN: usize = 80;

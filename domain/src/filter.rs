@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use crate::domain::invalid::Invalid;
-use crate::domain::status::Status;
-use crate::domain::wording::shorten;
+use crate::invalid::Invalid;
+use crate::status::Status;
+use crate::wording::shorten;
 
 /// A filter. A document must satisfy every condition that is not None.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -5,7 +5,7 @@ mod rhythms;
 mod texts;
 
 use super::*;
-use crate::domain::local_time::{DAY_S, date, day_number};
+use crate::local_time::{DAY_S, date, day_number};
 
 /// A time zone whose summer time begins and ends by the same rule in every year.
 struct Rules {

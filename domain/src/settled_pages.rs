@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
-use crate::domain::xid::Xid;
+use crate::xid::Xid;
 
 /// Which events are added up: those of a queue, a version and a kind, and with a bucket or without.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

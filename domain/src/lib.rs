@@ -1,7 +1,9 @@
 //! The rules of fetchq that do not need PostgreSQL: names, statuses, counter events, schedules,
 //! and the texts that callers pass.
 //!
-//! Nothing here imports pgrx, so plain unit tests cover all of it.
+//! It is a crate without pgrx, so plain unit tests cover all of it. The extension, the console and `fetchq
+//! move` share it.
+#![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used))]
 
 pub mod counter_events;
 pub mod fair_share;

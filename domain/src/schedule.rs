@@ -4,9 +4,9 @@
 
 use std::collections::VecDeque;
 
-use crate::domain::invalid::Invalid;
-use crate::domain::local_time::{Zone, written};
-use crate::domain::rhythm::{END_OF_TIME_S, Rhythm};
+use crate::invalid::Invalid;
+use crate::local_time::{Zone, written};
+use crate::rhythm::{END_OF_TIME_S, Rhythm};
 
 /// The length of the longest name of a schedule, in characters.
 ///

@@ -9,9 +9,9 @@ use std::collections::BTreeMap;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
-use crate::domain::invalid::Invalid;
-use crate::domain::names::QueueName;
-use crate::domain::retention;
+use crate::invalid::Invalid;
+use crate::names::QueueName;
+use crate::retention;
 
 /// What a setting accepts, besides null.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

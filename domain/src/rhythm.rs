@@ -8,7 +8,7 @@ use croner::errors::CronError;
 use croner::parser::{CronParser, Seconds, Year};
 use croner::{CivilDateTime, Cron, CronDateTime, Resolution, Weekday};
 
-use crate::domain::local_time::{
+use crate::local_time::{
     DAY_S, Instants, Zone, add_months, as_postgresql, civil, day_number, local, resolve,
 };
 

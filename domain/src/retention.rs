@@ -2,7 +2,7 @@
 
 use serde::Deserialize;
 
-use crate::domain::invalid::Invalid;
+use crate::invalid::Invalid;
 
 /// A rule of a policy.
 ///

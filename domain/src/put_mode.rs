@@ -1,6 +1,6 @@
 //! The modes of `doc_put`, which say what happens to an existing document with the same subject.
 
-use crate::domain::status::Status;
+use crate::status::Status;
 
 /// What happens to an existing document that is planned or pending.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

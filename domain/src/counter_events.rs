@@ -3,8 +3,8 @@
 //! The table `fetchq.counter_events`, filled in `src/sql/bootstrap.sql`, says what each event
 //! adds to which metric. So the counter log can be packed and read with plain SQL.
 
-use crate::domain::status::Status;
-use crate::domain::timing::Timing;
+use crate::status::Status;
+use crate::timing::Timing;
 
 /// A counter event. Its number is stored in `fetchq.counter_log`, so it must never change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,6 +1,6 @@
 //! The names of queues and of their relations and channels, and checks of subjects and metrics.
 
-use crate::domain::invalid::Invalid;
+use crate::invalid::Invalid;
 
 /// The length of the longest name of a queue, in characters.
 ///

@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use crate::domain::filter::{self, Filter};
-use crate::domain::invalid::Invalid;
-use crate::domain::wording::shorten;
+use crate::filter::{self, Filter};
+use crate::invalid::Invalid;
+use crate::wording::shorten;
 
 /// A filter of entries. An entry must satisfy every condition that is not None.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -1,6 +1,6 @@
 //! The bounds of what a caller can pass in one call. Without them, one call could take all memory.
 
-use crate::domain::invalid::Invalid;
+use crate::invalid::Invalid;
 
 /// The largest number of elements of a list that a caller passes.
 pub const MAX_LIST: usize = 1_000_000;

@@ -1,6 +1,6 @@
 //! The errors of the rules in this folder.
 
-use crate::domain::wording::shorten;
+use crate::wording::shorten;
 
 /// Says what is wrong with a value that a caller passed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
