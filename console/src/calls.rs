@@ -1,5 +1,5 @@
 //! The calls of the SQL API that pages show, and their rows. Nothing here names a table.
-use crate::row;
+use crate::db::row;
 
 /// The state of all queues, for the poller.
 pub const QUEUE_STATS: &str = "\

@@ -20,8 +20,8 @@ pub enum Command {
     /// Shows the queues in the terminal, live.
     Top(crate::top::TopArgs),
     /// Moves queues to another server while they work.
-    #[command(long_about = crate::moving::ABOUT)]
-    Move(Box<crate::moving::MoveArgs>),
+    #[command(long_about = fetchq_mover::ABOUT)]
+    Move(Box<fetchq_mover::MoveArgs>),
 }
 
 #[derive(Debug, Args)]

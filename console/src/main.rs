@@ -1,6 +1,5 @@
 //! The program `fetchq`: the queues of fetchq in a browser, and as numbers for machines. It calls
-//! the SQL API only, as psql could; but a move to another server (`moving`) reads and writes the tables
-//! of the catalog.
+//! the SQL API only, as psql could. A move to another server is the crate `fetchq-mover`.
 mod assets;
 mod calls;
 mod cli;
@@ -9,7 +8,6 @@ mod db;
 mod guard;
 mod limits;
 mod metrics;
-mod moving;
 mod poller;
 mod ring;
 mod router;
@@ -39,7 +37,7 @@ async fn main() -> ExitCode {
         // It writes nothing but its screen.
         cli::Command::Top(args) => top::run(args).await.map_err(Into::into),
         // Its exit status says what to do next.
-        cli::Command::Move(args) => return moving::run(*args).await,
+        cli::Command::Move(args) => return fetchq_mover::run(*args).await,
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

@@ -14,6 +14,7 @@ use axum::http::HeaderMap;
 use axum::http::header::{ACCEPT, CONTENT_TYPE};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
+use fetchq_connect::DbError;
 use futures_util::future::join_all;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, text};
@@ -24,8 +25,7 @@ use tokio::sync::Mutex;
 use tokio_postgres::types::Json;
 use tracing::warn;
 
-use crate::db::{Database, DbError};
-use crate::row;
+use crate::db::{Database, row};
 use crate::state::App;
 
 /// For how long the text is given to everybody who asks.

@@ -3,11 +3,12 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use fetchq_connect::DbError;
 use tokio::sync::{Notify, watch};
 use tracing::warn;
 
 use crate::calls::{self, Component, Info, QueueStat};
-use crate::db::{Database, Databases, DbError};
+use crate::db::{Database, Databases};
 use crate::ring::Ring;
 
 /// The pause between two reads while a page is open.

@@ -2,13 +2,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use fetchq_connect::ConfigError;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tracing::info;
 
 use crate::cli::ServeArgs;
 use crate::connections::{self, Limits};
-use crate::db::{ConfigError, Databases};
+use crate::db::Databases;
 use crate::limits::Places;
 use crate::poller;
 use crate::router::router;

@@ -31,7 +31,7 @@ const OWN_KEYS: [&str; 4] = ["outcome", "worker", "settled_since", "settled_befo
 const OTHER_KEYS: [&str; 2] = ["status", "all"];
 
 /// How a document can have been settled.
-const OUTCOMES: [&str; 5] = ["completed", "killed", "dropped", "popped", "cancelled"];
+pub const OUTCOMES: [&str; 5] = ["completed", "killed", "dropped", "popped", "cancelled"];
 
 /// What a time must be.
 const TIME: &str = "the text of a point in time";

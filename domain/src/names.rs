@@ -22,7 +22,7 @@ pub const TABLES: [&str; 4] = ["docs", "logs", "metrics", "history"];
 ///
 /// Because of its characters it can be written into the text of a statement. No other value of a
 /// user ever is.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct QueueName(String);
 
 impl QueueName {
@@ -127,6 +127,17 @@ pub fn check_metric(metric: &str) -> Result<&str, Invalid> {
     }
 }
 
+/// The length of the longest place of a queue, in characters.
+const PLACE_MAX: usize = 200;
+
+/// What a place must be.
+pub const PLACE: &str = "a text of 1 to 200 characters, none of them a control character";
+
+/// Whether a text can say where a queue lives.
+pub fn is_place(text: &str) -> bool {
+    (1..=PLACE_MAX).contains(&text.chars().count()) && !text.chars().any(char::is_control)
+}
+
 /// Cuts a text to at most `max` characters. Returns the text, and whether it was cut.
 pub fn cut(text: &str, max: usize) -> (&str, bool) {
     match text.char_indices().nth(max) {
@@ -196,6 +207,15 @@ mod tests {
                 max: 8192
             })
         );
+    }
+
+    #[test]
+    fn a_place_is_a_short_line() {
+        assert!(is_place("db2:5432/shop") && is_place(&"é".repeat(PLACE_MAX)));
+        let long = "é".repeat(PLACE_MAX + 1);
+        for place in ["", "a\nb", long.as_str()] {
+            assert!(!is_place(place), "{place}");
+        }
     }
 
     #[test]

@@ -133,7 +133,7 @@ def main():
         if not pages:  # a copy without git
             pages = glob.glob("*.md", root_dir=ROOT)
             pages += glob.glob("docs/**/*.md", root_dir=ROOT, recursive=True)
-        files = [f for f in listed("src", "domain", "console", "scripts") if os.path.splitext(f)[1] in COMMENTS]
+        files = [f for f in listed("src", "domain", "connect", "mover", "console", "scripts") if os.path.splitext(f)[1] in COMMENTS]
     wrong = [message for page in pages for message in check(page)]
     wrong += [message for file in files for message in check_comments(file)]
     summary = f"{len(pages)} pages, comments of {len(files)} files: all links are valid"

@@ -13,7 +13,7 @@ else
   echo "FAILED: clippy-client: tests/client/Cargo.toml does not exist"
   count 0 1
 fi
-one clippy-console cargo clippy -p fetchq-console --all-targets -- -D warnings
+one clippy-console cargo clippy -p fetchq-console -p fetchq-mover -p fetchq-connect --all-targets -- -D warnings
 # Each rule is one line of output and one test.
 echo '--- layers: scripts/checks/layers.py'
 scratch

@@ -3,15 +3,13 @@
 use pgrx::prelude::*;
 
 use crate::api::entry::{queue_name, respond_write};
+use crate::domain::names::{PLACE, is_place};
 use crate::domain::wording::shorten;
 use crate::error::{Error, Result};
 use crate::pg::call::{Call, Reply};
 use crate::pg::role;
 use crate::store::queues::grants;
 use crate::store::queues::queue_places;
-
-/// The longest place, in characters.
-const PLACE_MAX: usize = 200;
 
 /// `queue_place_set(queue, place) → was_set`: records on which server a queue lives that is not in
 /// this database, as text for people and programs; NULL or an empty text removes the record. False
@@ -36,12 +34,12 @@ fn place(call: &Call, at: usize) -> Result<Option<&str>> {
     let Some(text) = call.opt_text(at).filter(|text| !text.is_empty()) else {
         return Ok(None);
     };
-    match text.chars().count() <= PLACE_MAX && !text.chars().any(char::is_control) {
+    match is_place(text) {
         true => Ok(Some(text)),
         false => Err(Error::BadValue {
             argument: "place",
             value: shorten(text),
-            rule: "a text of 1 to 200 characters, none of them a control character",
+            rule: PLACE,
         }),
     }
 }

@@ -2,11 +2,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use fetchq_connect::DbError;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 
 use crate::calls::{self, Component, Info, Lease, QueueStat};
-use crate::db::{Database, Databases, DbError};
+use crate::db::{Database, Databases};
 use crate::poller::now;
 
 /// The state of fetchq is read once in this number of reads.

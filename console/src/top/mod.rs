@@ -14,11 +14,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
+use fetchq_connect::ConfigError;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
 use ratatui::{DefaultTerminal, Frame};
 use tokio::sync::mpsc;
 
-use crate::db::{ConfigError, ConnectArgs, Databases};
+use crate::db::{ConnectArgs, Databases};
 use feed::Feed;
 use screen::{Next, Screen};
 

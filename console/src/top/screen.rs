@@ -2,10 +2,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use fetchq_connect::DbError;
 use ratatui::crossterm::event::KeyCode;
 
 use crate::calls::{Component, Lease};
-use crate::db::{Databases, DbError};
+use crate::db::Databases;
 use crate::ring::Ring;
 use crate::top::feed::{News, Numbers, Position};
 use crate::top::list::{self, Column, Row};

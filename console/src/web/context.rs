@@ -6,10 +6,11 @@ use axum::extract::{FromRequestParts, Path};
 use axum::http::StatusCode;
 use axum::http::request::Parts;
 use axum::response::{IntoResponse, Response};
+use fetchq_connect::DbError;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
 use super::problem::{Problem, plain};
-use crate::db::{Database, DbError};
+use crate::db::Database;
 use crate::poller::{Live, Snapshot};
 use crate::security::Session;
 use crate::state::App;

@@ -2,6 +2,7 @@
 use axum::extract::{Path, Query};
 use axum::http::StatusCode;
 use axum::response::IntoResponse;
+use fetchq_connect::DbError;
 use maud::{Markup, html};
 use serde::Deserialize;
 
@@ -12,7 +13,6 @@ use super::layout::{self, Column::Number, Column::Text, Section, source};
 use super::problem::{self, Problem};
 use super::{MAX_QUEUES, Page, forms};
 use crate::calls::{self, DocError, Document, TraceStep};
-use crate::db::DbError;
 
 /// Which document.
 #[derive(Debug, Deserialize)]

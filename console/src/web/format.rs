@@ -1,4 +1,5 @@
 //! Numbers, durations and times as people read them.
+use fetchq_domain::local_time::written;
 use maud::{Markup, html};
 
 use crate::poller::now;
@@ -116,29 +117,7 @@ pub fn ago(at: Option<f64>) -> Markup {
 
 /// Year, month, day and time of day in UTC, to the second.
 pub fn utc(at: f64) -> String {
-    let whole = at.floor() as i64;
-    let (days, seconds) = (whole.div_euclid(86_400), whole.rem_euclid(86_400));
-    // Howard Hinnant's civil_from_days.
-    let shifted = days + 719_468;
-    let era = shifted.div_euclid(146_097);
-    let day_of_era = shifted.rem_euclid(146_097);
-    let year_of_era =
-        (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let shifted_month = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * shifted_month + 2) / 5 + 1;
-    let month = if shifted_month < 10 {
-        shifted_month + 3
-    } else {
-        shifted_month - 9
-    };
-    let year = year_of_era + era * 400 + i64::from(month <= 2);
-    format!(
-        "{year:04}-{month:02}-{day:02} {:02}:{:02}:{:02} UTC",
-        seconds / 3600,
-        seconds / 60 % 60,
-        seconds % 60
-    )
+    format!("{} UTC", written(at.floor() as i64, ' '))
 }
 
 #[cfg(test)]

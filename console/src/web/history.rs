@@ -1,6 +1,7 @@
 //! The documents that have left a queue, where it keeps a history.
 use axum::extract::{Path, Query};
 use axum::response::IntoResponse;
+use fetchq_domain::history_filter::OUTCOMES;
 use maud::{Markup, html};
 use serde::Deserialize;
 use serde_json::{Map, Value};
@@ -25,8 +26,6 @@ const COLUMNS: [Column; 7] = [
     Text("Worker"),
     Text("Last error"),
 ];
-
-const OUTCOMES: [&str; 5] = ["completed", "killed", "dropped", "popped", "cancelled"];
 
 /// The filter as it was typed, and where the page begins.
 #[derive(Debug, Clone, Default, Deserialize)]

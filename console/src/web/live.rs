@@ -6,6 +6,7 @@ use std::time::Duration;
 use axum::extract::Query;
 use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
+use fetchq_connect::DbError;
 use futures_util::stream::{self, Stream, StreamExt};
 use maud::Markup;
 use serde::Deserialize;
@@ -14,7 +15,6 @@ use tokio::sync::watch;
 use super::context::Context;
 use super::problem::too_many;
 use super::{charts, maintenance, overview, queue};
-use crate::db::DbError;
 use crate::limits::{Client, Place};
 use crate::poller::{Latest, Snapshot, Viewer};
 

@@ -1,5 +1,6 @@
 //! What maintenance does, and what it depends on.
 use axum::response::IntoResponse;
+use fetchq_connect::DbError;
 use maud::{Markup, html};
 
 use super::context::Context;
@@ -7,7 +8,6 @@ use super::format::{ago, count};
 use super::layout::{self, Column::Number, Column::Text, Section, source};
 use super::{Page, problem};
 use crate::calls::{self, ReadyStats, Step};
-use crate::db::DbError;
 use crate::poller::Snapshot;
 
 /// `GET /db/{db}/maintenance`

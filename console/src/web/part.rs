@@ -1,8 +1,9 @@
 //! Pages by key of what may be too much to read.
+use fetchq_connect::DbError;
 use serde_json::Value;
 use tokio_postgres::Row;
 
-use crate::db::{Database, DbError};
+use crate::db::Database;
 
 /// A page of rows.
 pub struct Part<T> {

@@ -3,12 +3,12 @@ use std::time::Duration;
 
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use fetchq_connect::{DbError, DbErrorKind};
 use maud::{DOCTYPE, Markup, html};
 
 use super::context::Context;
 use super::layout::{self, Section};
 use crate::assets;
-use crate::db::{DbError, DbErrorKind};
 
 /// A page about an error, with the frame of all pages.
 pub struct Problem {

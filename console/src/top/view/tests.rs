@@ -157,7 +157,7 @@ fn a_problem_and_an_error_are_at_the_top() {
     let shown = lines(&mut screen, PLAIN);
     assert!(shown[1].starts_with("planned: late. Look"), "{shown:?}");
     assert_eq!(shown[2], "  Look here. Look here. Look here.");
-    screen.receive(Err(crate::db::DbError::unreachable("gone".to_owned())));
+    screen.receive(Err(fetchq_connect::DbError::unreachable("gone".to_owned())));
     let shown = lines(&mut screen, PLAIN);
     assert_eq!(shown[1], "error: gone");
     assert_eq!(shown[2], "The numbers below are older.");

@@ -2,7 +2,7 @@
 use maud::html;
 
 use super::{Failure, Fields, Outcome, Question, affected};
-use crate::row;
+use crate::db::row;
 use crate::web::context::Context;
 use crate::web::filter::exactly;
 use crate::web::format::literal;

@@ -9,6 +9,7 @@ use std::collections::HashMap;
 use axum::extract::Form;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Redirect, Response};
+use fetchq_connect::{DbError, DbErrorKind};
 use maud::{Markup, html};
 use tokio_postgres::types::ToSql;
 use tracing::info;
@@ -18,8 +19,7 @@ use super::context::Context;
 use super::format::count;
 use super::layout::{self, Section, source};
 use super::problem::Problem;
-use crate::db::{DbError, DbErrorKind};
-use crate::row;
+use crate::db::row;
 use crate::security::Flash;
 
 row! {

@@ -3,7 +3,7 @@ use maud::html;
 
 use super::{Failure, Fields, Outcome, Question, affected, documents, was};
 use crate::calls::{self, Schedule};
-use crate::row;
+use crate::db::row;
 use crate::web::context::Context;
 use crate::web::format::literal;
 

@@ -5,7 +5,7 @@ use fetchq_client_tests::{Cluster, Server, Session, counters_are_exact};
 use super::{SETTINGS, database, ends_with, is_clean, live, mover, pair};
 
 /// The list of what a move carries, as its source has it.
-const CARRIED: &str = include_str!("../../../../console/src/moving/carried.rs");
+const CARRIED: &str = include_str!("../../../../mover/src/carried.rs");
 
 /// The queues of `fill`.
 const QUEUES: [&str; 6] = ["dead", "kept", "limited", "notified", "ordered", "places"];
@@ -150,7 +150,7 @@ async fn the_list_of_a_move_names_every_column_that_names_a_queue() {
         let entry = format!("\"{column}\",");
         assert!(
             CARRIED.contains(&entry),
-            "fetchq.{column} names a queue: say in console/src/moving/carried.rs how a move carries it"
+            "fetchq.{column} names a queue: say in mover/src/carried.rs how a move carries it"
         );
     }
     drop(session);

@@ -5,7 +5,7 @@ use fetchq_client_tests::counters_are_exact;
 use super::{Stopped, ends_with, is_clean, live, mover, pair};
 
 /// The steps of a move, as its source has them.
-const STEPS: &str = include_str!("../../../../console/src/moving/step.rs");
+const STEPS: &str = include_str!("../../../../mover/src/step.rs");
 
 #[tokio::test]
 async fn a_run_that_is_killed_at_any_step_is_finished_by_the_next_one() {

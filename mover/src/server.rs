@@ -2,8 +2,7 @@
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Row};
 
-use super::failure::{Failure, Result};
-use crate::db;
+use crate::failure::{Failure, Result};
 
 /// Which of the two servers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -76,7 +75,7 @@ impl Server {
     /// Connects to a server. `dsn` may have a password; no message has any of it but host, port and
     /// database.
     pub async fn connect(side: Side, dsn: &str) -> Result<Self> {
-        let single = db::connect(dsn)
+        let single = fetchq_connect::connect(dsn, "fetchq move")
             .await
             .map_err(|error| Failure::of(side.name(), error))?;
         let mut server = Self {

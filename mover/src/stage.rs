@@ -2,15 +2,15 @@
 //! that nothing but the subscription writes them. Until the end they belong to the role of this
 //! command: a subscription runs triggers with high rights on some versions, and the owner of a table
 //! could add one.
+use fetchq_domain::names::{QueueName, TABLES};
 use serde_json::{Map, Value, json};
 
-use super::check::table_names;
-use super::failure::{Failure, Result};
-use super::name::{QueueName, texts};
-use super::records;
-use super::rest::Queue;
-use super::server::Server;
-use super::strangers;
+use crate::failure::{Failure, Result};
+use crate::names::{table_names, texts};
+use crate::records;
+use crate::rest::Queue;
+use crate::server::Server;
+use crate::strangers;
 
 // What shapes the tables of a queue: triggers, indexes, and whether there is a history.
 const SHAPE: &str = "select jsonb_build_object(
@@ -224,8 +224,8 @@ pub async fn drop_tables(new: &Server, names: &[QueueName]) -> Result<()> {
         .iter()
         .filter(|name| !registered.iter().any(|other| other == name.as_str()))
     {
-        for suffix in super::name::TABLES {
-            new.run(&format!("drop table if exists {}", name.table(suffix)))
+        for suffix in TABLES {
+            new.run(&format!("drop table if exists {}", name.qualified(suffix)))
                 .await?;
         }
     }

@@ -1,16 +1,27 @@
-//! Databases: where they are, a pool of connections to each, and what their errors mean.
-mod config;
-mod error;
-mod tls;
-
+//! Databases, with a pool of connections to each.
 use std::time::Duration;
 
-use deadpool_postgres::{Manager, ManagerConfig, Pool, RecyclingMethod, Runtime, Timeouts};
+use clap::Args;
+use deadpool_postgres::{
+    Manager, ManagerConfig, Pool, PoolError, RecyclingMethod, Runtime, Timeouts,
+};
+use fetchq_connect::{ConfigError, DbError, DbErrorKind, Target, connector, each};
+use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
-use tokio_postgres::{Client, Row};
 
-pub use config::{ConfigError, ConnectArgs};
-pub use error::{DbError, DbErrorKind};
+/// Which databases to connect to. Every subcommand takes these.
+#[derive(Debug, Clone, Args)]
+pub struct ConnectArgs {
+    /// A connection string, `postgres://…` or `host=…`; once for each database. FETCHQ_URL
+    /// can have several, with blanks between. Without it the variables PGHOST, PGPORT, PGDATABASE, PGUSER, PGPASSWORD and PGSSLMODE count.
+    #[arg(
+        long = "url",
+        value_name = "URL",
+        env = "FETCHQ_URL",
+        hide_env_values = true
+    )]
+    pub urls: Vec<String>,
+}
 
 /// The most connections that one database gets.
 const POOL_SIZE: usize = 8;
@@ -42,12 +53,12 @@ impl Databases {
     pub fn new(urls: &[String]) -> Result<Self, ConfigError> {
         let mut targets = Vec::new();
         for text in urls {
-            for url in config::each(text) {
-                targets.push(config::Target::from_url(url)?);
+            for url in each(text) {
+                targets.push(Target::from_url(url)?);
             }
         }
         if targets.is_empty() {
-            targets.push(config::Target::from_environment()?);
+            targets.push(Target::from_environment()?);
         }
         let mut all: Vec<Database> = Vec::new();
         for target in targets {
@@ -86,39 +97,17 @@ impl Databases {
     }
 }
 
-/// A connection of its own, outside of any pool.
-pub struct Single {
-    pub client: Client,
-    /// Host, port and database.
-    pub place: String,
-}
-
-/// How long a connection may be silent before it is probed, and how long a probe may take. A server
-/// whose machine is gone is noticed after that.
-const SILENCE: Duration = Duration::from_secs(10);
-
-/// Connects to the database of a connection string.
-///
-/// # Errors
-/// The connection string cannot be read, or there is no answer.
-pub async fn connect(url: &str) -> Result<Single, DbError> {
-    let unusable = |error: ConfigError| DbError::unusable(error.to_string());
-    let mut target = config::Target::from_url(url).map_err(unusable)?;
-    target.config.application_name("fetchq move");
-    target.config.options("");
-    target.config.keepalives_idle(SILENCE);
-    target.config.keepalives_interval(SILENCE);
-    target.config.keepalives_retries(2);
-    let place = target.place();
-    let tls = tls::connector(&target).map_err(unusable)?;
-    let (client, connection) = target.config.connect(tls).await?;
-    // It ends with the client, or with an error that the next call of the client returns.
-    tokio::spawn(connection);
-    Ok(Single { client, place })
-}
-
-fn pool(target: config::Target) -> Result<Pool, ConfigError> {
-    let tls = tls::connector(&target)?;
+fn pool(mut target: Target) -> Result<Pool, ConfigError> {
+    if target.config.get_application_name().is_none() {
+        target.config.application_name("fetchq console");
+    }
+    if target.config.get_options().is_none() {
+        // No page waits longer, and a role that has fetchq.compat gets errors all the same.
+        target
+            .config
+            .options("-c statement_timeout=30s -c fetchq.strict=on");
+    }
+    let tls = connector(&target)?;
     let config = ManagerConfig {
         recycling_method: RecyclingMethod::Fast,
     };
@@ -136,6 +125,20 @@ fn pool(target: config::Target) -> Result<Pool, ConfigError> {
         .map_err(|error| ConfigError::Pool(error.to_string()))
 }
 
+/// What it means that the pool gives no connection.
+fn no_connection(error: PoolError) -> DbError {
+    match error {
+        PoolError::Backend(error) => DbError {
+            kind: DbErrorKind::Unreachable,
+            ..DbError::from(error)
+        },
+        PoolError::Timeout(_) => DbError::unreachable(
+            "the server did not answer in time, or all connections are in use".to_owned(),
+        ),
+        other => DbError::unreachable(other.to_string()),
+    }
+}
+
 impl Database {
     /// Runs a statement, and reads each row as a `T`.
     ///
@@ -149,7 +152,7 @@ impl Database {
     where
         T: for<'row> TryFrom<&'row Row, Error = tokio_postgres::Error>,
     {
-        let client = self.pool.get().await?;
+        let client = self.pool.get().await.map_err(no_connection)?;
         let statement = client.prepare_cached(sql).await?;
         let rows = client.query(&statement, params).await?;
         rows.iter()
@@ -174,7 +177,6 @@ impl Database {
 }
 
 /// Declares a struct, and how it is read from a row: each field from the column of its name.
-#[macro_export]
 macro_rules! row {
     ($(#[$meta:meta])* $view:vis struct $name:ident { $($(#[$doc:meta])* $shown:vis $field:ident: $type:ty,)* }) => {
         $(#[$meta])*
@@ -189,3 +191,5 @@ macro_rules! row {
         }
     };
 }
+
+pub(crate) use row;

@@ -1,5 +1,6 @@
 //! What went wrong in a move.
-use crate::db::DbError;
+use fetchq_connect::{DbError, DbErrorKind};
+use fetchq_domain::invalid::Invalid;
 
 /// The result of a part of a move.
 pub type Result<T> = std::result::Result<T, Failure>;
@@ -47,7 +48,7 @@ impl Failure {
     /// What a server has reported, or that it is not there. `server` names it.
     pub fn of(server: &str, error: DbError) -> Self {
         Self {
-            is_lost: error.kind == crate::db::DbErrorKind::Unreachable,
+            is_lost: error.kind == DbErrorKind::Unreachable,
             message: format!("{server}: {}", error.message),
             hint: error.hint,
             code: error.code,
@@ -64,6 +65,12 @@ impl Failure {
     /// Whether the connection is gone.
     pub fn is_lost(&self) -> bool {
         self.is_lost
+    }
+}
+
+impl From<Invalid> for Failure {
+    fn from(invalid: Invalid) -> Self {
+        Self::new(invalid.to_string())
     }
 }
 

@@ -1,11 +1,12 @@
 //! How long the queues would stand still: the comparison of all documents, timed before they do.
 use std::time::{Duration, Instant};
 
-use super::failure::{Failure, Result};
-use super::name::QueueName;
-use super::say::say;
-use super::server::Server;
-use super::strangers;
+use fetchq_domain::names::QueueName;
+
+use crate::failure::{Failure, Result};
+use crate::say::say;
+use crate::server::Server;
+use crate::strangers;
 
 /// Reads the seconds of `--pause-limit`.
 pub fn parse_seconds(text: &str) -> std::result::Result<Duration, String> {
@@ -33,7 +34,7 @@ pub fn summary(name: &QueueName) -> String {
             select d.status, count(*) as n,
                 concat_ws(' ', sum(d.seq), max(d.lease), max(d.next_iteration)) as sums
             from only {} d group by d.status) s",
-        name.table("docs")
+        name.qualified("docs")
     )
 }
 

@@ -2,11 +2,12 @@
 //! the new one.
 use std::time::{Duration, Instant};
 
-use super::failure::{Failure, Result};
-use super::name::QueueName;
-use super::rest::Queue;
-use super::say::say;
-use super::server::{Server, literal};
+use fetchq_domain::names::QueueName;
+
+use crate::failure::{Failure, Result};
+use crate::rest::Queue;
+use crate::say::say;
+use crate::server::{Server, literal};
 
 /// The objects of a move have its id in their names.
 pub struct Names {
@@ -41,7 +42,7 @@ pub struct Published {
 fn tables(queues: &[Published], suffixes: &[&str]) -> String {
     let all = queues
         .iter()
-        .flat_map(|queue| suffixes.iter().map(|suffix| queue.name.table(suffix)));
+        .flat_map(|queue| suffixes.iter().map(|suffix| queue.name.qualified(suffix)));
     all.collect::<Vec<String>>().join(", only ")
 }
 
@@ -204,7 +205,7 @@ pub async fn wait_for_copies(new: &Server, names: &Names, expected: i64) -> Resu
 /// comparison, while workers wait.
 pub async fn vacuum(new: &Server, queues: &[Queue]) -> Result<()> {
     for queue in queues {
-        let table = queue.name.table("docs");
+        let table = queue.name.qualified("docs");
         new.run(&format!("vacuum (analyze) {table}")).await?;
     }
     Ok(())

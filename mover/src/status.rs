@@ -1,9 +1,10 @@
 //! `fetchq move --status`: how far a move is, from the records of both servers.
-use super::failure::Result;
-use super::name::QueueName;
-use super::records::{self, Record};
-use super::server::Server;
-use super::stream::Names;
+use fetchq_domain::names::QueueName;
+
+use crate::failure::Result;
+use crate::records::{self, Record};
+use crate::server::Server;
+use crate::stream::Names;
 
 const LAG: &str =
     "select pg_wal_lsn_diff(pg_current_wal_lsn(), s.confirmed_flush_lsn)::bigint, s.active

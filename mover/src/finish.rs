@@ -2,12 +2,12 @@
 //! subscription, registers the queues, and records that they are live.
 use serde_json::json;
 
-use super::failure::Result;
-use super::records;
-use super::rest::{self, Queue};
-use super::say::now_ms;
-use super::server::Server;
-use super::stream::Names;
+use crate::failure::Result;
+use crate::records;
+use crate::rest::{self, Queue};
+use crate::say::now_ms;
+use crate::server::Server;
+use crate::stream::Names;
 
 const HAS_SUBSCRIPTION: &str = "select exists (
     select from pg_subscription where subname = $1::text

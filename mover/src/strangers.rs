@@ -4,10 +4,11 @@
 //! the indexes that are made on the new server. On the old one the planner computes functions of
 //! constants in indexes, statistics and constraints of a table that is read. Whoever owns such a function
 //! can replace it at any time. A function of a superuser is as trusted as the superuser.
-use super::check::table_names;
-use super::failure::{Failure, Result};
-use super::name::QueueName;
-use super::server::Server;
+use fetchq_domain::names::QueueName;
+
+use crate::failure::{Failure, Result};
+use crate::names::table_names;
+use crate::server::Server;
 
 /// What to do about it.
 pub const HINT: &str = "A move would run it as a superuser. Drop what uses it, or give it to a superuser \

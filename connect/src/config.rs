@@ -4,24 +4,9 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
-use clap::Args;
 use percent_encoding::percent_decode_str;
 use tokio_postgres::Config;
 use tokio_postgres::config::{Host, SslMode};
-
-/// Which databases to connect to. Every subcommand takes these.
-#[derive(Debug, Clone, Args)]
-pub struct ConnectArgs {
-    /// A connection string, `postgres://…` or `host=…`; once for each database. FETCHQ_URL
-    /// can have several, with blanks between. Without it the variables PGHOST, PGPORT, PGDATABASE, PGUSER, PGPASSWORD and PGSSLMODE count.
-    #[arg(
-        long = "url",
-        value_name = "URL",
-        env = "FETCHQ_URL",
-        hide_env_values = true
-    )]
-    pub urls: Vec<String>,
-}
 
 /// What is wrong with a connection string or a certificate.
 #[derive(Debug, thiserror::Error)]
@@ -61,12 +46,13 @@ pub enum Verify {
 
 /// A database to connect to.
 pub struct Target {
+    /// Where it is, and who connects.
     pub config: Config,
-    pub verify: Verify,
-    pub root_certificates: Option<PathBuf>,
-    /// The certificate of the console, and its private key.
-    pub certificate: Option<PathBuf>,
-    pub key: Option<PathBuf>,
+    pub(crate) verify: Verify,
+    pub(crate) root_certificates: Option<PathBuf>,
+    /// The certificate of this program, and its private key.
+    pub(crate) certificate: Option<PathBuf>,
+    pub(crate) key: Option<PathBuf>,
 }
 
 /// The options that the driver does not know, or knows fewer values of.
@@ -171,13 +157,6 @@ impl Target {
         if config.get_dbname().is_none() {
             let user = config.get_user().unwrap_or("postgres").to_owned();
             config.dbname(user);
-        }
-        if config.get_application_name().is_none() {
-            config.application_name("fetchq console");
-        }
-        if config.get_options().is_none() {
-            // No page waits longer, and a role that has fetchq.compat gets errors all the same.
-            config.options("-c statement_timeout=30s -c fetchq.strict=on");
         }
         if config.get_connect_timeout().is_none() {
             config.connect_timeout(Duration::from_secs(4));

@@ -2,14 +2,15 @@
 //! after one that is done.
 use std::time::{Duration, Instant};
 
-use super::failure::{Failure, Result};
-use super::finish::unsubscribe;
-use super::name::QueueName;
-use super::records;
-use super::rest;
-use super::server::Server;
-use super::stage;
-use super::stream::Names;
+use fetchq_domain::names::QueueName;
+
+use crate::failure::{Failure, Result};
+use crate::finish::unsubscribe;
+use crate::records;
+use crate::rest;
+use crate::server::Server;
+use crate::stage;
+use crate::stream::Names;
 
 const SUBSCRIPTION: &str = "select oid::bigint from pg_subscription where subname = $1::text
     and subdbid = (select oid from pg_database where datname = current_database())";

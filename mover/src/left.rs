@@ -1,14 +1,14 @@
 //! What an earlier run of `fetchq move` has left, and removing it.
+use fetchq_domain::names::QueueName;
 use serde_json::Value;
 
-use super::check;
-use super::clean as remove;
-use super::failure::{Failure, Result};
-use super::name::QueueName;
-use super::records::{self, Record};
-use super::say::list;
-use super::server::{Server, Side};
-use super::stream::Names;
+use crate::check;
+use crate::clean as remove;
+use crate::failure::{Failure, Result};
+use crate::records::{self, Record};
+use crate::say::list;
+use crate::server::{Server, Side};
+use crate::stream::Names;
 
 /// What an earlier run has left.
 pub enum Left {

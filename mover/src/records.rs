@@ -3,12 +3,13 @@
 //! The record of the old server becomes `switched` in the transaction that drops the queues. So it
 //! alone decides whether a move is committed. That of the new server is `copying`, `ready` when it has
 //! all that it needs to finish, and `done`.
+use fetchq_domain::names::QueueName;
 use serde_json::Value;
 
-use super::failure::{Failure, Result};
-use super::name::{QueueName, texts};
-use super::say::list;
-use super::server::{Server, Side};
+use crate::failure::{Failure, Result};
+use crate::names::texts;
+use crate::say::list;
+use crate::server::{Server, Side};
 
 const CREATE: &str = "create schema if not exists fetchq_move;
     create table if not exists fetchq_move.moves (

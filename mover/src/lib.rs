@@ -1,4 +1,5 @@
-//! `fetchq move`: moves queues to another server while they work.
+//! `fetchq move`: moves queues to another server while they work. Unlike the console it reads and writes
+//! the tables of the catalog.
 //!
 //! The tables are copied by logical replication (`stage`, `stream`). Then the queues are locked on the
 //! old server, the new one gets the rest (`rest`, `carried`), and the commit of the old server gives the
@@ -12,7 +13,7 @@ mod failure;
 mod finish;
 mod hooks;
 mod left;
-mod name;
+mod names;
 mod pause;
 mod records;
 mod rest;
@@ -30,19 +31,7 @@ use std::process::ExitCode;
 
 pub use args::{ABOUT, MoveArgs};
 
-use failure::Failure;
-
-/// How a run has ended.
-pub enum Ended {
-    /// As asked; the line says what was done.
-    Done(String),
-    /// Nothing has moved.
-    Failed(Failure),
-    /// The switch is committed, or that is not known. The same command has to be run again.
-    Unfinished(Failure),
-    /// Nothing was done, and what an earlier run has done could not be found out.
-    Unknown(Failure),
-}
+use run::Ended;
 
 /// Runs the command. Returns its exit status.
 pub async fn run(args: MoveArgs) -> ExitCode {

@@ -1,22 +1,24 @@
 //! The course of a run of `fetchq move`.
 use std::time::{Duration, Instant};
 
+use fetchq_domain::names::{PLACE, QueueName, is_place};
 use serde_json::{Value, json};
 
-use super::failure::{Failure, Result};
-use super::hooks::{self, When};
-use super::left::{self, Left};
-use super::name::{QueueName, check_place};
-use super::pause;
-use super::records::{self, Record};
-use super::rest::{self, Queue};
-use super::say::{count, list, say};
-use super::server::{Server, Side};
-use super::stage::Staged;
-use super::step::{Step, Stops};
-use super::stream::{self, Names};
-use super::switch::{Switch, is_committed};
-use super::{Ended, MoveArgs, check, clean, finish, stage, status};
+use crate::args::MoveArgs;
+use crate::failure::{Failure, Result};
+use crate::hooks::{self, When};
+use crate::left::{self, Left};
+use crate::names::{parse_all, texts};
+use crate::pause;
+use crate::records::{self, Record};
+use crate::rest::{self, Queue};
+use crate::say::{count, list, say};
+use crate::server::{Server, Side};
+use crate::stage::Staged;
+use crate::step::{Step, Stops};
+use crate::stream::{self, Names};
+use crate::switch::{Switch, is_committed};
+use crate::{check, clean, finish, stage, status};
 
 /// How often the switch is tried when the queues could not be locked, or the new server was too slow.
 const TRIES: u32 = 5;
@@ -40,6 +42,18 @@ struct Run<'a> {
     new: Server,
 }
 
+/// How a run has ended.
+pub enum Ended {
+    /// As asked; the line says what was done.
+    Done(String),
+    /// Nothing has moved.
+    Failed(Failure),
+    /// The switch is committed, or that is not known. The same command has to be run again.
+    Unfinished(Failure),
+    /// Nothing was done, and what an earlier run has done could not be found out.
+    Unknown(Failure),
+}
+
 /// Runs the command.
 pub async fn run(args: &MoveArgs) -> Ended {
     let (stops, queues) = match read(args) {
@@ -55,10 +69,10 @@ pub async fn run(args: &MoveArgs) -> Ended {
 
 fn read(args: &MoveArgs) -> Result<(Stops, Vec<QueueName>)> {
     let stops = Stops::from_environment()?;
-    if let Some(place) = &args.place {
-        check_place(place)?;
+    match &args.place {
+        Some(place) if !is_place(place) => Err(Failure::new(format!("--place must be {PLACE}"))),
+        _ => Ok((stops, parse_all(&args.queues)?)),
     }
-    Ok((stops, QueueName::parse_all(&args.queues)?))
 }
 
 async fn connect(args: &MoveArgs, stops: Stops, queues: Vec<QueueName>) -> Result<Run<'_>> {
@@ -181,7 +195,7 @@ impl Run<'_> {
     async fn has_moved(&self) -> Option<String> {
         const PLACES: &str =
             "select count(*) from fetchq.queue_places where queue = any ($1::text[])";
-        let names = super::name::texts(&self.queues);
+        let names = texts(&self.queues);
         let given = self.old.first(PLACES, &[&names]).await.ok()??;
         let there = check::read_queues(&self.new, &self.queues).await.ok()?;
         let is_all = given.get::<_, i64>(0) == self.n() && there.len() == self.queues.len();
@@ -468,7 +482,7 @@ impl Run<'_> {
         self.require_whole(new, &record).await?;
         let locked_at = record
             .number("locked_at")
-            .unwrap_or_else(super::say::now_ms);
+            .unwrap_or_else(crate::say::now_ms);
         let queues = rest::numbered(&self.queues, &record.detail)?;
         finish::finish(new, id, &queues, locked_at).await?;
         say("the queues are live on the new server");

@@ -107,7 +107,7 @@ pub struct MoveArgs {
     /// How long the comparison of all documents may take, for which the queues stand still. It is timed before, on
     /// each server, and the move is refused when it takes longer. The transaction that locks the queues has four
     /// times as long for a statement, and at least a minute.
-    #[arg(long, value_name = "SECONDS", default_value = "20", value_parser = super::pause::parse_seconds)]
+    #[arg(long, value_name = "SECONDS", default_value = "20", value_parser = crate::pause::parse_seconds)]
     pub pause_limit: Duration,
 
     /// Checks everything, and changes nothing.

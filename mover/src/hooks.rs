@@ -3,9 +3,11 @@ use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-use super::failure::{Failure, Result};
-use super::name::{QueueName, texts};
-use super::say::say;
+use fetchq_domain::names::QueueName;
+
+use crate::failure::{Failure, Result};
+use crate::names::texts;
+use crate::say::say;
 
 /// When a hook runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -101,10 +103,11 @@ async fn wait(child: &mut Child, limit: Option<Duration>) -> std::io::Result<Opt
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::names::parse_all;
 
     #[tokio::test(flavor = "multi_thread")]
     async fn a_hook_gets_the_names_and_its_failure_is_reported() {
-        let queues = QueueName::parse_all(&["b".to_owned(), "a".to_owned()]).unwrap();
+        let queues = parse_all(&["b".to_owned(), "a".to_owned()]).unwrap();
         let test =
             "test \"$FETCHQ_MOVE_HOOK $FETCHQ_MOVE_QUEUES $FETCHQ_MOVE_PLACE\" = 'after a b there'";
         run(When::After, Some(test), &queues, "there", None)
@@ -124,7 +127,7 @@ mod tests {
     /// PAUSE holds back all clients, and ends when the last transaction has ended.
     #[tokio::test(flavor = "multi_thread")]
     async fn a_hook_that_does_not_end_in_time_is_ended_with_all_that_it_has_started() {
-        let queues = QueueName::parse_all(&["q".to_owned()]).unwrap();
+        let queues = parse_all(&["q".to_owned()]).unwrap();
         let file = std::env::temp_dir().join(format!("fetchq-hook-{}", std::process::id()));
         let command = format!(
             "sleep 60 & echo \"$! $$\" > {}; sleep 60; true",
@@ -159,7 +162,7 @@ mod tests {
 
     #[tokio::test(flavor = "multi_thread")]
     async fn a_hook_that_ends_in_time_is_not_touched() {
-        let queues = QueueName::parse_all(&["q".to_owned()]).unwrap();
+        let queues = parse_all(&["q".to_owned()]).unwrap();
         let limit = Some(Duration::from_secs(60));
         run(When::Before, Some("sleep 0.1"), &queues, "there", limit)
             .await

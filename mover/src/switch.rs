@@ -2,20 +2,21 @@
 //! the old server decides.
 use std::time::Duration;
 
+use fetchq_domain::names::QueueName;
 use serde_json::json;
 
-use super::check::{left_behind, read_queues};
-use super::failure::{Failure, Result};
-use super::name::{QueueName, texts};
-use super::pause::{self, summary};
-use super::records;
-use super::rest::{self, Queue};
-use super::say::say;
-use super::server::Server;
-use super::stage::{self, Staged};
-use super::step::{Step, Stops};
-use super::strangers;
-use super::stream::{self, Names};
+use crate::check::{left_behind, read_queues};
+use crate::failure::{Failure, Result};
+use crate::names::{table_names, texts};
+use crate::pause::{self, summary};
+use crate::records;
+use crate::rest::{self, Queue};
+use crate::say::say;
+use crate::server::Server;
+use crate::stage::{self, Staged};
+use crate::step::{Step, Stops};
+use crate::strangers;
+use crate::stream::{self, Names};
 
 /// What a switch needs.
 pub struct Switch<'a> {
@@ -91,7 +92,7 @@ impl Switch<'_> {
     }
 
     async fn prepare_in_transaction(&self) -> Result<i64> {
-        let locked_at = super::say::now_ms();
+        let locked_at = crate::say::now_ms();
         self.lock().await?;
         self.require_unchanged().await?;
         self.stops.before(Step::CatchUp).await;
@@ -116,9 +117,7 @@ impl Switch<'_> {
         for sql in [LOCK_JOBS, LOCK_QUEUES, LOCK_SCHEDULES] {
             old.rows(sql, &[&names]).await?;
         }
-        let tables = old
-            .texts(EXISTING, &[&super::check::table_names(self.names)])
-            .await?;
+        let tables = old.texts(EXISTING, &[&table_names(self.names)]).await?;
         let tables: Vec<String> = tables
             .iter()
             .map(|table| format!("fetchq_data.\"{table}\""))

@@ -1,9 +1,10 @@
 //! What is in no replicated table: it is read on the old server while the queues are locked, stored on
 //! the new one, and written there at the end.
-use super::carried::{CARRIED, How, render};
-use super::failure::{Failure, Result};
-use super::name::QueueName;
-use super::server::Server;
+use fetchq_domain::names::QueueName;
+
+use crate::carried::{CARRIED, How, render};
+use crate::failure::{Failure, Result};
+use crate::server::Server;
 
 /// A queue and its number in the registry of one server.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -1,5 +1,4 @@
 //! What went wrong with a call: the server is down, the extension is absent, rights lack, …
-use deadpool_postgres::PoolError;
 use tokio_postgres::error::SqlState;
 
 use super::tls;
@@ -71,22 +70,6 @@ impl DbError {
             code: None,
             message,
             hint: None,
-        }
-    }
-}
-
-impl From<PoolError> for DbError {
-    fn from(error: PoolError) -> Self {
-        match error {
-            PoolError::Backend(error) => {
-                let mut error = Self::from(error);
-                error.kind = DbErrorKind::Unreachable;
-                error
-            }
-            PoolError::Timeout(_) => Self::unreachable(
-                "the server did not answer in time, or all connections are in use".to_owned(),
-            ),
-            other => Self::unreachable(other.to_string()),
         }
     }
 }

@@ -1,8 +1,8 @@
 //! The steps of a move, and the variable of the tests that stops it before one of them.
 use std::time::Duration;
 
-use super::failure::{Failure, Result};
-use super::say::say;
+use crate::failure::{Failure, Result};
+use crate::say::say;
 
 /// The variable that names the step before which the command stops.
 const VARIABLE: &str = "FETCHQ_MOVE_STOP_AT";
