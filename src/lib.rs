@@ -15,6 +15,7 @@
     not(any(test, feature = "pg_test")),
     deny(clippy::unwrap_used, clippy::expect_used)
 )]
+#![deny(unsafe_code)]
 
 use fetchq_domain as domain;
 use pgrx::prelude::*;
@@ -23,6 +24,7 @@ mod api;
 mod background;
 mod error;
 mod maintenance;
+#[allow(unsafe_code)]
 mod pg;
 mod ready;
 mod settings;

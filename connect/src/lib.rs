@@ -1,5 +1,7 @@
 //! How the programs of fetchq connect to a server: connection strings and TLS as libpq reads them, and
 //! what the errors of calls mean.
+#![forbid(unsafe_code)]
+
 mod config;
 mod error;
 mod tls;

@@ -9,7 +9,7 @@ use axum::response::Response;
 
 use crate::security::{Ends, FLASH, Refusal, SESSION, Session};
 use crate::state::App;
-use crate::web::problem::{plain, too_many};
+use crate::web::plain::{plain, too_many};
 
 /// What browsers may load: what this process serves, and no script or style inside a page.
 const CONTENT_SECURITY_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; \

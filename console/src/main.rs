@@ -1,5 +1,7 @@
 //! The program `fetchq`: the queues of fetchq in a browser, and as numbers for machines. It calls
 //! the SQL API only, as psql could. A move to another server is the crate `fetchq-mover`.
+#![forbid(unsafe_code)]
+
 mod assets;
 mod calls;
 mod cli;

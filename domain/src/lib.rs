@@ -3,6 +3,7 @@
 //!
 //! It is a crate without pgrx, so plain unit tests cover all of it. The extension, the console and `fetchq
 //! move` share it.
+#![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used))]
 
 pub mod counter_events;

@@ -5,6 +5,8 @@
 //! old server, the new one gets the rest (`rest`, `carried`), and the commit of the old server gives the
 //! queues away (`switch`). From its own records the new one makes them live (`finish`). `records` has
 //! what a later run knows of an earlier one, and `clean` removes what a move has made.
+#![forbid(unsafe_code)]
+
 mod args;
 mod carried;
 mod check;

@@ -22,6 +22,7 @@ pub struct Names {
 }
 
 impl Names {
+    /// The names for the move of this id.
     pub fn of(id: &str) -> Self {
         Self {
             publication: format!("fetchq_move_{id}"),

@@ -24,8 +24,11 @@ pub fn install() {
     process::register_launcher();
 }
 
+// The postmaster finds the main functions by their names in the library.
+
 /// The launcher, which the postmaster starts.
 #[pg_guard]
+#[allow(unsafe_code)]
 #[unsafe(no_mangle)]
 pub extern "C-unwind" fn fetchq_launcher_main(_argument: pg_sys::Datum) {
     launcher::main();
@@ -34,6 +37,7 @@ pub extern "C-unwind" fn fetchq_launcher_main(_argument: pg_sys::Datum) {
 /// The jobs process, which a background worker starts. The argument is the OID of its database,
 /// because that background worker may have left its entry of the board by now.
 #[pg_guard]
+#[allow(unsafe_code)]
 #[unsafe(no_mangle)]
 pub extern "C-unwind" fn fetchq_jobs_main(database: pg_sys::Datum) {
     jobs::main(database.value() as u32);
@@ -41,6 +45,7 @@ pub extern "C-unwind" fn fetchq_jobs_main(database: pg_sys::Datum) {
 
 /// A background worker, which the launcher starts. The argument is its assignment.
 #[pg_guard]
+#[allow(unsafe_code)]
 #[unsafe(no_mangle)]
 pub extern "C-unwind" fn fetchq_background_worker_main(assignment: pg_sys::Datum) {
     database::main(&Assignment::from_argument(assignment.value()));

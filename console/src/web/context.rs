@@ -6,12 +6,11 @@ use axum::extract::{FromRequestParts, Path};
 use axum::http::StatusCode;
 use axum::http::request::Parts;
 use axum::response::{IntoResponse, Response};
-use fetchq_connect::DbError;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
-use super::problem::{Problem, plain};
+use super::plain::plain;
 use crate::db::Database;
-use crate::poller::{Live, Snapshot};
+use crate::poller::Live;
 use crate::security::Session;
 use crate::state::App;
 
@@ -63,15 +62,6 @@ impl Context {
         self.app.live.get(self.index).cloned().unwrap_or_default()
     }
 
-    /// The numbers as of now.
-    ///
-    /// # Errors
-    /// The page that says why there are none.
-    pub async fn snapshot(&self) -> Result<Arc<Snapshot>, Box<Problem>> {
-        let snapshot = self.live().fresh().await;
-        snapshot.map_err(|error| self.problem(error))
-    }
-
     /// The address of a page of this database.
     pub fn address(&self, page: &str) -> String {
         format!("/db/{}{page}", encode(&self.database().name))
@@ -85,11 +75,6 @@ impl Context {
     /// The address of the page of a document.
     pub fn document_address(&self, queue: &str, subject: &str) -> String {
         self.queue_address(queue, &format!("/document?subject={}", encode(subject)))
-    }
-
-    /// The page that says what went wrong with a call.
-    pub fn problem(&self, error: DbError) -> Box<Problem> {
-        Box::new(Problem::from_error(self.clone(), error))
     }
 }
 

@@ -13,7 +13,7 @@ use serde::Deserialize;
 use tokio::sync::watch;
 
 use super::context::Context;
-use super::problem::too_many;
+use super::plain::too_many;
 use super::{charts, maintenance, overview, queue};
 use crate::limits::{Client, Place};
 use crate::poller::{Latest, Snapshot, Viewer};

@@ -14,6 +14,7 @@ pub mod live;
 pub mod maintenance;
 pub mod overview;
 mod part;
+pub mod plain;
 pub mod problem;
 pub mod queue;
 pub mod schedules;
@@ -26,7 +27,8 @@ use axum::http::StatusCode;
 use axum::response::{Redirect, Response};
 
 use self::context::encode;
-use self::problem::{Problem, plain};
+use self::plain::plain;
+use self::problem::Problem;
 use crate::state::App;
 
 /// `trace` reads every queue. With more queues than that, a page calls it only if it is asked to.

@@ -1,14 +1,14 @@
 //! Errors as pages: what is wrong, and what to do.
-use std::time::Duration;
+use std::sync::Arc;
 
-use axum::http::{HeaderValue, StatusCode, header};
+use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use fetchq_connect::{DbError, DbErrorKind};
-use maud::{DOCTYPE, Markup, html};
+use maud::{Markup, html};
 
 use super::context::Context;
 use super::layout::{self, Section};
-use crate::assets;
+use crate::poller::Snapshot;
 
 /// A page about an error, with the frame of all pages.
 pub struct Problem {
@@ -22,7 +22,7 @@ pub struct Problem {
 
 impl Problem {
     /// What a failed call means.
-    pub fn from_error(context: Context, error: DbError) -> Self {
+    fn from_error(context: Context, error: DbError) -> Self {
         let (status, title) = match error.kind {
             DbErrorKind::Unreachable => (
                 StatusCode::SERVICE_UNAVAILABLE,
@@ -98,6 +98,22 @@ fn hint(context: &Context, error: &DbError) -> Option<String> {
     }
 }
 
+impl Context {
+    /// The page that says what went wrong with a call.
+    pub fn problem(&self, error: DbError) -> Box<Problem> {
+        Box::new(Problem::from_error(self.clone(), error))
+    }
+
+    /// The numbers as of now.
+    ///
+    /// # Errors
+    /// The page that says why there are none.
+    pub async fn snapshot(&self) -> Result<Arc<Snapshot>, Box<Problem>> {
+        let snapshot = self.live().fresh().await;
+        snapshot.map_err(|error| self.problem(error))
+    }
+}
+
 impl IntoResponse for Box<Problem> {
     fn into_response(self) -> Response {
         let body = html! {
@@ -126,33 +142,4 @@ pub fn notice(text: &str, hint: Option<&str>, code: Option<&str>) -> Markup {
 pub fn inline(context: &Context, error: &DbError) -> Markup {
     let hint = error.hint.clone().or_else(|| hint(context, error));
     notice(&error.message, hint.as_deref(), error.code.as_deref())
-}
-
-/// A page without the frame, for requests that are refused before they reach a database.
-pub fn plain(status: StatusCode, title: &str, text: &str) -> Response {
-    let page = html! {
-        (DOCTYPE)
-        html lang="en" {
-            head {
-                meta charset="utf-8";
-                meta name="viewport" content="width=device-width, initial-scale=1";
-                title { (title) " · fetchq" }
-                link rel="stylesheet" href=(assets::STYLE.address());
-            }
-            body { main id="main" { h1 { (title) } p { (text) } p { a href="/" { "To the console" } } } }
-        }
-    };
-    (status, page).into_response()
-}
-
-/// The page for somebody who has to wait.
-pub fn too_many(title: &str, text: &str, pause: Duration) -> Response {
-    // Half a second is no reason to come back too early.
-    let seconds = pause.as_secs() + u64::from(pause.subsec_nanos() > 0);
-    let text = format!("{text} Try again in {seconds} s.");
-    let mut response = plain(StatusCode::TOO_MANY_REQUESTS, title, &text);
-    response
-        .headers_mut()
-        .insert(header::RETRY_AFTER, HeaderValue::from(seconds));
-    response
 }

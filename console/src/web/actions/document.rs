@@ -1,7 +1,7 @@
 //! Actions on one document.
 use maud::html;
 
-use super::{Failure, Fields, Outcome, Question, affected};
+use super::outcome::{Failure, Fields, Outcome, Question, affected};
 use crate::db::row;
 use crate::web::context::Context;
 use crate::web::filter::exactly;

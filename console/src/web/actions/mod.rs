@@ -2,6 +2,7 @@
 //! it will do first, and asks.
 mod document;
 mod others;
+mod outcome;
 mod queues;
 
 use std::collections::HashMap;
@@ -9,86 +10,16 @@ use std::collections::HashMap;
 use axum::extract::Form;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Redirect, Response};
-use fetchq_connect::{DbError, DbErrorKind};
-use maud::{Markup, html};
-use tokio_postgres::types::ToSql;
+use fetchq_connect::DbErrorKind;
+use maud::html;
 use tracing::info;
 
+use self::outcome::{Failure, Fields, Outcome, Question};
 use super::Page;
 use super::context::Context;
-use super::format::count;
 use super::layout::{self, Section, source};
 use super::problem::Problem;
-use crate::db::row;
 use crate::security::Flash;
-
-row! {
-    /// How many rows a call has changed.
-    struct Affected {
-        affected: i64,
-    }
-}
-
-row! {
-    /// Whether a call has changed something.
-    struct Was {
-        was: Option<bool>,
-    }
-}
-
-/// The fields of a form.
-struct Fields(HashMap<String, String>);
-
-/// What an action came to: a message, or a question.
-enum Outcome {
-    Done(String),
-    Nothing(String),
-    Ask(Question),
-}
-
-struct Question {
-    title: String,
-    text: Markup,
-    label: String,
-    call: String,
-}
-
-/// Why an action was not done.
-enum Failure {
-    Form(String),
-    Call(DbError),
-}
-
-impl From<DbError> for Failure {
-    fn from(error: DbError) -> Self {
-        Self::Call(error)
-    }
-}
-
-impl Fields {
-    fn get(&self, name: &str) -> &str {
-        self.0.get(name).map(String::as_str).unwrap_or_default()
-    }
-
-    fn needed(&self, name: &str) -> Result<&str, Failure> {
-        let value = self.get(name);
-        if value.trim().is_empty() {
-            Err(Failure::Form(format!("{name} is missing.")))
-        } else {
-            Ok(value)
-        }
-    }
-
-    fn number(&self, name: &str) -> Result<i32, Failure> {
-        let text = self.needed(name)?.trim();
-        text.parse()
-            .map_err(|_| Failure::Form(format!("{name} has to be a whole number, not “{text}”.")))
-    }
-
-    fn is_confirmed(&self) -> bool {
-        self.get("confirm") == "yes"
-    }
-}
 
 /// `POST /db/{db}/act`
 pub async fn act(context: Context, Form(fields): Form<HashMap<String, String>>) -> Page {
@@ -206,38 +137,5 @@ async fn run(context: &Context, fields: &Fields) -> Result<Outcome, Failure> {
         what if what.starts_with("worker_") => others::worker(context, fields, what).await,
         what if what.starts_with("schedule_") => others::schedule(context, fields, what).await,
         other => Err(Failure::Form(format!("There is no action “{other}”."))),
-    }
-}
-
-async fn affected(
-    context: &Context,
-    sql: &str,
-    params: &[&(dyn ToSql + Sync)],
-) -> Result<i64, DbError> {
-    Ok(context
-        .database()
-        .first::<Affected>(sql, params)
-        .await?
-        .map_or(0, |row| row.affected))
-}
-
-async fn was(
-    context: &Context,
-    sql: &str,
-    params: &[&(dyn ToSql + Sync)],
-) -> Result<bool, DbError> {
-    Ok(context
-        .database()
-        .first::<Was>(sql, params)
-        .await?
-        .and_then(|row| row.was)
-        .unwrap_or(false))
-}
-
-fn documents(number: i64) -> String {
-    if number == 1 {
-        "1 document".to_owned()
-    } else {
-        format!("{} documents", count(Some(number)))
     }
 }

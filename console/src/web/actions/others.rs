@@ -1,7 +1,7 @@
 //! Actions on workers and schedules.
 use maud::html;
 
-use super::{Failure, Fields, Outcome, Question, affected, documents, was};
+use super::outcome::{Failure, Fields, Outcome, Question, affected, documents, was};
 use crate::calls::{self, Schedule};
 use crate::db::row;
 use crate::web::context::Context;

@@ -3,7 +3,7 @@ use maud::html;
 use serde_json::Value;
 
 use super::document::due;
-use super::{Failure, Fields, Outcome, Question, affected, documents, was};
+use super::outcome::{Failure, Fields, Outcome, Question, affected, documents, was};
 use crate::web::context::Context;
 use crate::web::format::literal;
 use crate::web::settings;
