@@ -233,16 +233,13 @@ class Tree:
                 if path is not None:
                     self.uses[file.path].append((match.start(), path, "use " + "::".join(names)))
 
-    def target(self, path, hops=8):
-        """Returns the file that a path leads to, also through re-exports of other modules."""
+    def target(self, path):
+        """Returns the file that a path leads to, or None where that is another crate."""
         for n in range(len(path), -1, -1):
             file = self.modules.get(path[:n])
-            if file is None:
-                continue
-            if n == len(path) or path[n] not in self.names[file.path]:
-                return file
-            exported = self.names[file.path][path[n]]
-            return exported and hops and self.target((*exported, *path[n + 1 :]), hops - 1)
+            if file:
+                is_here = n == len(path) or self.names[file.path].get(path[n], path)
+                return file if is_here else None
         return None
 
     def read_imports(self, file):
