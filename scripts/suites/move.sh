@@ -20,6 +20,12 @@ if ((EUID == 0)); then export FETCHQ_RUNAS=$SERVER_USER; fi
 folder=$STATE/move
 scratch
 
+# The unit tests of the crate are counted with the others. With the program beside it, its dependencies have
+# the features that they were built with.
+unit=0
+keep "$SCRATCH" cargo test --profile client -p fetchq-mover -p fetchq-console --lib || unit=$?
+sum_cargo "$SCRATCH" "$unit"
+
 # The program ends all that it has started when it is interrupted.
 rc=0
 keep "$SCRATCH" /usr/bin/python3 tests/move/move.py --folder "$folder" --docs "${DOCS:-20000}" --workers "${WORKERS:-4}" ${MOVE:-} || rc=$?
@@ -27,4 +33,4 @@ bad=$(grep -c '^FAILED: ' "$SCRATCH" || :)
 if ((rc != 0 && bad == 0)); then bad=1; fi
 count "$(grep -c '^ok: ' "$SCRATCH" || :)" "$bad"
 if ((rc == 0)) && [[ -z ${MOVE_KEEP:-} ]]; then rm -rf "${folder:?}"; else echo "the servers, their logs and the ledgers are in $folder"; fi
-exit "$rc"
+exit "$((rc ? rc : unit))"

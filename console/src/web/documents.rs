@@ -1,6 +1,7 @@
 //! The documents of a queue: filters, pages by key, and actions on all that match.
 use axum::extract::{Path, Query};
 use axum::response::IntoResponse;
+use fetchq_domain::status::Status;
 use maud::{Markup, html};
 
 use super::Page;
@@ -26,7 +27,13 @@ const COLUMNS: [Column; 8] = [
     Text("Last error"),
 ];
 
-const STATUSES: [&str; 5] = ["planned", "pending", "active", "completed", "killed"];
+const STATUSES: [Status; 5] = [
+    Status::Planned,
+    Status::Pending,
+    Status::Active,
+    Status::Completed,
+    Status::Killed,
+];
 
 /// `GET /db/{db}/queues/{queue}/documents`
 pub async fn documents(
@@ -135,7 +142,7 @@ fn search(context: &Context, queue: &str, filter: &Filter) -> Markup {
     html! {
         form class="filter" role="search" method="get" action=(context.queue_address(queue, "/documents")) {
             div class="fields" {
-                (forms::choice("status", "Status", &STATUSES, &filter.status))
+                (forms::choice("status", "Status", &STATUSES.map(Status::word), &filter.status))
                 div class="field grow" {
                     label for="subject" { "Subject (% stands for any text)" }
                     input id="subject" name="subject" type="search" value=(filter.subject) autocomplete="off" placeholder="mail-%";
