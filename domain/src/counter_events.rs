@@ -253,7 +253,7 @@ mod tests {
     /// The table of deltas is in SQL, and must have a line for every code.
     #[test]
     fn every_event_has_its_deltas() {
-        let sql = include_str!("../sql/bootstrap.sql");
+        let sql = include_str!("../../src/sql/bootstrap.sql");
         let codes: Vec<i16> = sql
             .lines()
             .filter_map(|l| l.trim().strip_prefix('('))
