@@ -174,8 +174,8 @@ mod tests {
     /// The guide has the hooks of the test word for word, so what is tested is what it says.
     #[test]
     fn the_guide_has_the_hooks_of_the_test() {
-        let script = include_str!("../../../tests/move/pooler.sh");
-        let guide = include_str!("../../../docs/guides/moving-queues.md");
+        let script = include_str!("../../tests/move/pooler.sh");
+        let guide = include_str!("../../docs/guides/moving-queues.md");
         let guide: String = guide
             .lines()
             .map(|line| format!("{}\n", line.strip_prefix("   ").unwrap_or(line)))
