@@ -5,8 +5,8 @@
 use crate::domain::jobs::Ran;
 use crate::domain::names::QueueName;
 use crate::error::Result;
+use crate::store::bounds::keys_setup;
 use crate::store::bounds::limits;
-use crate::store::bounds::ordering_setup;
 use crate::store::counters::recount;
 use crate::store::queues::open_queue::Queue;
 use crate::store::queues::triggers;
@@ -28,7 +28,7 @@ pub fn run(name: &QueueName) -> Result<Ran<i32>> {
     floor_check::check_all(&queue);
     maintenance::clamp_ready(&queue);
     limits::repair(&queue);
-    ordering_setup::repair(&queue);
+    keys_setup::repair(&queue);
     let repaired = recount::recount(name)?;
     worker_sessions::delete_stale(&queue);
     Ok(repaired)

@@ -415,16 +415,15 @@ create index rate_permits_free_idx on fetchq.rate_permits (queue_id, free_at);
 comment on table fetchq.rate_permits is
     'Rate permits of queues with a rate limit, and when each of them is free again';
 
--- Ordering keys that have documents, and the head of each: a document that may run.
--- also_unblocked: others that may run too, with max_active_per_key; and documents that were active
--- together with the head when the order was switched on.
+-- Ordering keys that have documents.
+-- unblocked: the documents of a key that may run. It is one in an ordered queue, the head, unless others
+-- were active when the order was switched on.
 -- made_by: the transaction that added the key, or the last one that gave a free place of it to a
 -- document.
 create table fetchq.ordering_keys (
     queue_id int not null,
     key text not null,
-    head text collate "C" not null,
-    also_unblocked text[] not null default '{}',
+    unblocked text[] not null,
     made_by bigint not null default 0,
     primary key (queue_id, key)
 ) with (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 2000);

@@ -343,10 +343,10 @@ def limited(look):
             full join (select subject from {PAGE.format('held')} where status = 2) d using (subject)
         where s.subject is null or d.subject is null limit 5""")]
     wrong += [f"an ordering key, its head, and the first document of it: {row}" for row in look.all(f"""
-        select key, k.head, d.first from
-            (select key, head from fetchq.ordering_keys join fetchq.queues q on q.id = queue_id where q.name = 'ordered') k
+        select key, k.unblocked, d.first from
+            (select key, unblocked from fetchq.ordering_keys join fetchq.queues q on q.id = queue_id where q.name = 'ordered') k
             full join (select ordering_key as key, min(subject) as first from {PAGE.format('ordered')} where status in (0, 1, 2) group by 1) d using (key)
-        where k.head is distinct from d.first limit 5""")]
+        where k.unblocked is distinct from array[d.first::text] limit 5""")]
     return wrong
 
 

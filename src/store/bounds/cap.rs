@@ -145,7 +145,7 @@ pub fn document_activated(queue: &Queue, subject: &str, seq: i64) {
     });
 }
 
-// Index: lease_slots_subject_idx. Run as of now, to find a slot that the snapshot of the
+// Index: lease_slots_subject_idx. Run as of now too, to find a slot that the snapshot of the
 // transaction does not see.
 static HAS_SLOT: Statement = Statement::new(
     "select from fetchq.lease_slots s
@@ -153,12 +153,23 @@ static HAS_SLOT: Statement = Statement::new(
      limit 1",
 );
 
-// Index: lease_slots_subject_idx. Run as of now, too.
+// Index: lease_slots_subject_idx. Run as of now.
 static HAS_USED_SLOT: Statement = Statement::new(
     "select from fetchq.lease_slots s
      where s.queue_id {=} $1 and s.subject is not null
      limit 1",
 );
+
+/// Frees slots, which this transaction has locked.
+fn free_slots(spi: &Spi, queue: &Queue, slots: &[i64]) {
+    for slot in slots {
+        let statement = match *slot < FIRST_EXTRA_SLOT {
+            true => &FREE_SLOT,
+            false => &REMOVE_EXTRA_SLOT,
+        };
+        queue.run(spi, statement, &[Arg::from(queue.id), Arg::from(*slot)]);
+    }
+}
 
 /// Frees the slot of a document that is no longer active, and wakes the waiters of the
 /// queue. Does nothing in a queue without a cap. Fails with `Error::OlderSnapshot` when the
@@ -175,13 +186,7 @@ pub fn document_released(queue: &Queue, subject: &str) -> Result<()> {
         if slots.is_empty() {
             refuse_unseen(spi, &queue.name, &HAS_SLOT, &args)?;
         }
-        for slot in &slots {
-            let statement = match *slot < FIRST_EXTRA_SLOT {
-                true => &FREE_SLOT,
-                false => &REMOVE_EXTRA_SLOT,
-            };
-            queue.run(spi, statement, &[id, Arg::from(*slot)]);
-        }
+        free_slots(spi, queue, &slots);
         Ok::<u32, Error>(u32::try_from(slots.len()).unwrap_or(1))
     })?;
     wakeups::capacity_freed(queue.table.to_u32(), freed);
@@ -300,26 +305,15 @@ pub(in crate::store) fn change(
     Ok(())
 }
 
-// Slots of documents that are not active. The repair takes two statements, so that the
-// second one sees what was committed before the first one had its locks.
+// Slots of documents that are not active. The repair looks twice, the second time at those alone that
+// it has locked ($2): that look sees what was committed before the first one had its locks.
 const LOCK_STALE_SLOTS: &str = "select s.slot from fetchq.lease_slots s
     where s.queue_id {=} $1 and s.subject is not null
+        and ($2 is null or s.slot {=} any ($2))
         and not exists (
             select from {docs} d
             where d.subject {=} s.subject and d.status {+} 0 {=} {active})
     for update skip locked";
-
-const FREE_STALE_SLOTS: &str = "update fetchq.lease_slots s set subject = null
-    where s.queue_id {=} $1 and s.slot {=} any ($3) and s.slot {<} $2
-        and not exists (
-            select from {docs} d
-            where d.subject {=} s.subject and d.status {+} 0 {=} {active})";
-
-const REMOVE_STALE_EXTRA_SLOTS: &str = "delete from fetchq.lease_slots s
-    where s.queue_id {=} $1 and s.slot {=} any ($3) and s.slot {>=} $2
-        and not exists (
-            select from {docs} d
-            where d.subject {=} s.subject and d.status {+} 0 {=} {active})";
 
 const LOCK_DOCUMENTS_WITHOUT_SLOT: &str = "select d.subject::pg_catalog.text, d.seq from {docs} d
     where d.status {=} {active}
@@ -328,9 +322,6 @@ const LOCK_DOCUMENTS_WITHOUT_SLOT: &str = "select d.subject::pg_catalog.text, d.
             where s.queue_id {=} $1 and s.subject {=} d.subject)
     order by d.subject
     for update skip locked";
-
-const FIND_SLOT: &str =
-    "select from fetchq.lease_slots s where s.queue_id {=} $1 and s.subject {=} $2";
 
 /// Repairs the slots of a queue whose cap is `max_active`: frees those of documents that are
 /// not active, and gives one to each active document without. Creates slots and triggers
@@ -343,19 +334,20 @@ pub fn repair_slots(spi: &Spi, queue: &Queue, max_active: i32) {
         }
         return;
     }
-    let rows = queue.once(spi, LOCK_STALE_SLOTS, &[id]);
-    let slots: Vec<i64> = (0..rows.len()).filter_map(|row| rows.get(row, 1)).collect();
+    let lock_stale = |of: Option<Vec<i64>>| -> Vec<i64> {
+        let rows = queue.once(spi, LOCK_STALE_SLOTS, &[id, Arg::from(of)]);
+        (0..rows.len()).filter_map(|row| rows.get(row, 1)).collect()
+    };
+    let slots = lock_stale(None);
     if !slots.is_empty() {
-        let args = [id, Arg::from(FIRST_EXTRA_SLOT), Arg::from(slots)];
-        queue.once(spi, FREE_STALE_SLOTS, &args);
-        queue.once(spi, REMOVE_STALE_EXTRA_SLOTS, &args);
+        free_slots(spi, queue, &lock_stale(Some(slots)));
         wakeups::capacity_freed(queue.table.to_u32(), u32::MAX);
     }
     let rows = queue.once(spi, LOCK_DOCUMENTS_WITHOUT_SLOT, &[id]);
     for row in 0..rows.len() {
         if let (Some(subject), Some(seq)) = (rows.get::<String>(row, 1), rows.get(row, 2)) {
             let args = [id, Arg::from(subject.as_str())];
-            if spi.once(FIND_SLOT, &args).affected() == 0 {
+            if queue.run(spi, &HAS_SLOT, &args).affected() == 0 {
                 document_activated(queue, &subject, seq);
             }
         }

@@ -113,6 +113,20 @@ static COUNT: Statement = Statement::new(
          limit $3) ready",
 );
 
+/// The parameters of the statements that read one priority from its floor on.
+fn level_args(version: i32, level: &View, now: i64, limit: i32) -> [Arg; 7] {
+    let floor = level.floor.pick();
+    [
+        Arg::from(version),
+        Arg::from(level.id),
+        Arg::timestamp(floor.next_iteration),
+        Arg::from(floor.attempts),
+        Arg::from(floor.seq),
+        Arg::timestamp(now),
+        Arg::from(i64::from(limit)),
+    ]
+}
+
 /// How many documents of a version are ready at the time `now`, in microseconds since 2000, up
 /// to `limit`. Some of them may be locked. Locks nothing, and writes nothing.
 pub fn available(queue: &Queue, version: i32, now: i64, limit: i32) -> i32 {
@@ -129,19 +143,10 @@ pub fn available(queue: &Queue, version: i32, now: i64, limit: i32) -> i32 {
         if found == limit {
             break;
         }
-        let floor = level.floor.pick();
-        if floor.next_iteration > now {
+        if level.floor.next_iteration() > now {
             continue;
         }
-        let args = [
-            Arg::from(version),
-            Arg::from(level.id),
-            Arg::timestamp(floor.next_iteration),
-            Arg::from(floor.attempts),
-            Arg::from(floor.seq),
-            Arg::timestamp(now),
-            Arg::from(i64::from(limit - found)),
-        ];
+        let args = level_args(version, level, now, limit - found);
         let n: Option<i32> = spi::connect(|spi| queue.run(spi, &COUNT_OF_LEVEL, &args).get(0, 1));
         match n.unwrap_or(0) {
             // With the floor advanced, the next poll needs no query.
@@ -173,16 +178,8 @@ fn has_unlocked(queue: &Queue, version: i32, level: Option<&View>, now: i64) -> 
         let rows = match level {
             None => queue.run(spi, &READY, &[Arg::from(version), Arg::timestamp(now)]),
             Some(level) => {
-                let floor = level.floor.pick();
-                let args = [
-                    Arg::from(version),
-                    Arg::from(level.id),
-                    Arg::timestamp(floor.next_iteration),
-                    Arg::from(floor.attempts),
-                    Arg::from(floor.seq),
-                    Arg::timestamp(now),
-                ];
-                queue.run(spi, &READY_OF_LEVEL, &args)
+                let args = level_args(version, level, now, 1);
+                queue.run(spi, &READY_OF_LEVEL, &args[..6])
             }
         };
         rows.affected() > 0

@@ -51,12 +51,18 @@ impl KeyOrder {
         }
     }
 
-    /// How many documents of a key can run, where that is limited and a retry gives up its place.
-    pub fn places(self) -> Option<usize> {
+    /// How many documents of a key can run.
+    pub fn places(self) -> usize {
         match self {
-            Self::Places(n) => Some(n),
-            Self::None | Self::Ordered => None,
+            Self::Places(n) => n,
+            // Triggers fire without an order where plain SQL has changed the registry alone.
+            Self::None | Self::Ordered => 1,
         }
+    }
+
+    /// Returns whether a document that is retried keeps its place among those that can run.
+    pub fn keeps_place_on_retry(self) -> bool {
+        !matches!(self, Self::Places(_))
     }
 
     /// Returns whether documents wait for others of their key.

@@ -64,30 +64,10 @@ const NOTIFY_TRIGGERS: [(&str, &str); 2] = [
     ),
 ];
 
-const FIND_TRIGGER: &str = "select from pg_catalog.pg_trigger where tgrelid {=} pg_catalog.to_regclass($1) and tgname {=} $2";
-
-/// Switches the notifications of the statuses of documents on or off.
+/// Switches the notifications of the statuses of documents on or off. The npm client switches them on
+/// at every start.
 pub fn set_notify(name: &QueueName, on: bool) {
-    spi::connect(|spi| {
-        let table = name.qualified("docs");
-        for (trigger, create) in NOTIFY_TRIGGERS {
-            let exists = spi
-                .once(
-                    FIND_TRIGGER,
-                    &[Arg::from(table.as_str()), Arg::from(trigger)],
-                )
-                .affected()
-                > 0;
-            // Without a change there is no lock on the table, and no plan is invalidated: the
-            // npm client switches the notifications on at every start.
-            let sql = match (exists, on) {
-                (true, false) => format!("drop trigger {trigger} on {table}"),
-                (false, true) => render(create, name),
-                _ => continue,
-            };
-            spi.once(&sql, &[]);
-        }
-    });
+    spi::connect(|spi| set_triggers(spi, name, &NOTIFY_TRIGGERS, on));
 }
 
 const LIST_NOTIFYING: &str =
@@ -109,7 +89,8 @@ const LIST_TRIGGERS: &str =
     where tgrelid {=} pg_catalog.to_regclass($1) and tgname {=} any ($2)";
 
 /// Makes those triggers of a list that are missing and enables the others, or drops all that
-/// exist. `triggers`: their names, and the statements that create them.
+/// exist. `triggers`: their names, and the statements that create them. Without a change there is no
+/// lock on the table, and no plan is invalidated.
 pub(in crate::store) fn set_triggers(
     spi: &Spi,
     name: &QueueName,

@@ -45,7 +45,7 @@ impl Failed {
     fn new_status(&self, queue: &Queue, retry_at: i64) -> Status {
         match self.is_last() {
             true => Status::Killed,
-            false if self.has_key && queue.policy.key_order.places().is_some() => {
+            false if self.has_key && !queue.policy.key_order.keeps_place_on_retry() => {
                 Status::planned_or_pending(retry_at <= time::now())
             }
             false => Status::Pending,

@@ -12,7 +12,7 @@ use crate::pg::json::Jsonb;
 use crate::pg::spi::{self, Rows};
 use crate::pg::time;
 use crate::pg::value::Arg;
-use crate::store::bounds::ordering::lock_keys;
+use crate::store::bounds::keys::lock_keys;
 use crate::store::counters::counter_log;
 use crate::store::documents::bookkeeping::{planned_entries, subjects_settled};
 use crate::store::documents::history::{self, Columns, Outcome};

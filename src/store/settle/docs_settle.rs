@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::pg::json::{self, Jsonb};
 use crate::pg::value::Arg;
 use crate::pg::{process, spi};
-use crate::store::bounds::ordering::lock_keys;
+use crate::store::bounds::keys::lock_keys;
 use crate::store::counters::counter_log;
 use crate::store::documents::lease_check::{LeasedDoc, lease_error};
 use crate::store::queues::open_queue::Queue;

@@ -13,7 +13,7 @@ use crate::pg::time::Interval;
 use crate::pg::value::Arg;
 use crate::pg::{role, session, subtransaction};
 use crate::store::bounds::cap;
-use crate::store::bounds::ordering_setup;
+use crate::store::bounds::keys_setup;
 use crate::store::bounds::rate;
 use crate::store::queues::policy::KeyOrder;
 use crate::store::queues::queue::{self, lock_against_drop};
@@ -228,7 +228,7 @@ fn apply(name: &QueueName, changes: &Changes) -> Result<()> {
         cap::change(name, id, before.max_active, after.max_active)?;
     }
     if changes.any(&["is_ordered", "max_active_per_key"]) {
-        ordering_setup::change(name, id, before.key_order(), after.key_order())?;
+        keys_setup::change(name, id, before.key_order(), after.key_order())?;
     }
     if let Some(on) = changes.notify {
         triggers::set_notify(name, on);

@@ -4,7 +4,7 @@
 use crate::domain::names::QueueName;
 use crate::error::Result;
 use crate::pg::spi;
-use crate::store::bounds::ordering_setup;
+use crate::store::bounds::keys_setup;
 use crate::store::queues::queue;
 use crate::store::queues::queue_tables;
 use crate::store::queues::triggers;
@@ -16,7 +16,7 @@ pub fn create(name: &QueueName) -> Result<()> {
     spi::connect(|spi| {
         queue_tables::create_indexes(spi, name);
         triggers::create_ready_trigger(spi, name);
-        ordering_setup::create_index(spi, name);
+        keys_setup::create_index(spi, name);
     });
     Ok(())
 }

@@ -14,7 +14,7 @@ use crate::ready::key::PickKey;
 use crate::signals::waiters::WaitKey;
 use crate::signals::{announce, commit, wakeups};
 use crate::store::bounds::cap;
-use crate::store::bounds::ordering;
+use crate::store::bounds::keys;
 use crate::store::queues::open_queue::Queue;
 
 /// Notes a document that was inserted or updated in the ready floors, and wakes a waiter when
@@ -103,7 +103,7 @@ pub fn update_lease_slots(event: &TriggerEvent, not_ours: impl Fn() -> Error) ->
     Ok(())
 }
 
-/// Keeps the ordering keys of an ordered queue. Before an update it returns whether the row may
+/// Keeps the ordering keys of a queue with an order. Before an update it returns whether the row may
 /// change. For every other event it returns `None`, because the result of the trigger is
 /// ignored.
 ///
@@ -116,10 +116,10 @@ pub fn update_ordering_keys(
         return Ok(event.is_before.then_some(true));
     };
     match (&event.old, &event.new) {
-        (Some(_), Some(new)) if event.is_before => Ok(Some(ordering::may_change(&queue, new))),
-        (None, None) => ordering::documents_truncated(&queue).map(|()| None),
+        (Some(_), Some(new)) if event.is_before => Ok(Some(keys::may_change(&queue, new))),
+        (None, None) => keys::documents_truncated(&queue).map(|()| None),
         (old, new) => {
-            ordering::document_changed(&queue, old.as_ref(), new.as_ref())?;
+            keys::document_changed(&queue, old.as_ref(), new.as_ref())?;
             Ok(None)
         }
     }

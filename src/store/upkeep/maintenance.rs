@@ -12,7 +12,7 @@ use crate::pg::spi::{self, Rows};
 use crate::pg::value::Arg;
 use crate::pg::{subtransaction, time};
 use crate::ready::key::DueKey;
-use crate::store::bounds::ordering::as_maintenance;
+use crate::store::bounds::keys::as_maintenance;
 use crate::store::counters::counter_log;
 use crate::store::documents::bookkeeping::documents_ready;
 use crate::store::queues::open_queue::Queue;

@@ -202,7 +202,7 @@ async fn place(session: &Session, queue: &str) -> String {
         "select '; documents: ' || coalesce(string_agg(subject, ' ' order by seq), 'none') from (
              select subject, seq from fetchq_data.\"{queue}__docs\" order by seq desc limit 30) d
          union all
-         select '; job ' || to_jsonb(j) - 'settings' from fetchq.jobs j where queue in ('{queue}', '*')"
+         select '; job ' || (to_jsonb(j) - 'settings')::text from fetchq.jobs j where queue in ('{queue}', '*')"
     );
     session.rows(&sql).await.concat()
 }

@@ -1,8 +1,7 @@
 //! Flow control with sixteen workers that roll back, reject, abandon leases, and are terminated.
-//! No cap or rate is exceeded, no two documents of an ordering key run at the same time or out
-//! of order, and in the end no document is left. The ledgers are outside of the database.
+//! No cap or rate is exceeded, and in the end no document is left. The ledgers are outside of the
+//! database.
 
-mod order;
 mod waiting;
 
 use std::collections::HashSet;

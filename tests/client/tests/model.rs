@@ -164,7 +164,7 @@ async fn chain(world: &mut World, seed: u64, run: &Run) {
     let mut subjects = 0;
     let is_keyed = dice.percent(30);
     if is_keyed {
-        steps.push(Step::sql(0, PLACES));
+        steps.push(Step::sql(0, *dice.one(&PLACES)));
         if let Err(Wrong(what)) = world.run(&steps[0]).await {
             report(world, run, seed, &steps, &what).await;
         }

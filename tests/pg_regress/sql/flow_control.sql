@@ -131,7 +131,7 @@ insert into fetchq_data.flow__docs (subject, status, ordering_key) values ('k1',
 select from fetchq.queue_configure('flow', '{"ordered": true}');
 select from fetchq.queue_configure('flow', '{"ordered": true}');
 select subject, lock_upgrade from fetchq_data.flow__docs order by seq;
-select key, head as subject from fetchq.ordering_keys order by 1;
+select key, array_to_string(unblocked, ' ') as subject from fetchq.ordering_keys order by 1;
 insert into fetchq_data.flow__docs (subject, status, ordering_key) values ('k4', 1, 'k'), ('new', 1, 'n'), ('new2', 1, 'n'), ('later', 0, 'k');
 insert into fetchq_data.flow__docs (subject, status, ordering_key) values ('k4', 1, 'z') on conflict do nothing;
 select subject from fetchq.doc_pick('flow', 9);
@@ -155,7 +155,7 @@ select fetchq.doc_drop('flow', subject) from fetchq_data.flow__docs where status
 select subject, payload from fetchq.doc_pick('flow', 9);
 select fetchq.doc_kill('flow', subject) from fetchq_data.flow__docs where status = 2 and ordering_key = 'k';
 select subject, payload from fetchq.doc_pick('flow', 9);
-select key, head as subject from fetchq.ordering_keys order by 1;
+select key, array_to_string(unblocked, ' ') as subject from fetchq.ordering_keys order by 1;
 -- A document becomes the head because the head is deleted.
 delete from fetchq_data.flow__docs where subject = 'new';
 select subject from fetchq.doc_pick('flow', 9);
@@ -169,7 +169,7 @@ update fetchq_data.flow__docs set status = 3 where subject = 'new2';
 reset session_replication_role;
 select test.recount_flow();
 select subject, lock_upgrade from fetchq_data.flow__docs where status = 1 order by seq;
-select key, head as subject from fetchq.ordering_keys order by 1;
+select key, array_to_string(unblocked, ' ') as subject from fetchq.ordering_keys order by 1;
 -- Without order, all documents can be picked.
 select from fetchq.queue_configure('flow', '{"ordered": false}');
 select subject, lock_upgrade from fetchq_data.flow__docs where status = 1 order by seq;
@@ -180,7 +180,7 @@ select fetchq.queue_truncate('flow', true);
 insert into fetchq_data.flow__docs (subject, status, ordering_key) select 's' || i, 1, 's' from generate_series(1, 5) i;
 select count(*) from fetchq.doc_pick('flow', 2);
 select from fetchq.queue_configure('flow', '{"ordered": true}');
-select key, head as subject, also_unblocked as others from fetchq.ordering_keys order by 1;
+select key, unblocked as subjects from fetchq.ordering_keys order by 1;
 select fetchq.doc_complete('flow', 's1');
 select count(*) from fetchq.doc_pick('flow', 2);
 select fetchq.doc_complete('flow', 's2');
@@ -209,7 +209,7 @@ end $$;
 insert into fetchq_data.line__docs (subject, status, ordering_key, next_iteration)
 select 'n' || n, 0, 'k', '2020-01-01'::timestamptz + n * interval '1 minute' from unnest('{3,1,4,2,5}'::int[]) n;
 select * from fetchq.mnt_run('line', 10);
-select key, head as subject from fetchq.ordering_keys;
+select key, array_to_string(unblocked, ' ') as subject from fetchq.ordering_keys;
 select subject, lock_upgrade from fetchq_data.line__docs order by 1;
 select test.run_line();
 -- Documents are put.
@@ -246,7 +246,7 @@ select test.run_line();
 insert into fetchq_data.line__docs (subject, status, ordering_key) values ('o1', 1, 'k'), ('o2', 1, 'k'), ('o3', 1, 'k');
 update fetchq_data.line__docs set status = 2, attempts = 1, next_iteration = now() where subject = 'o2';
 select subject, status, lock_upgrade from fetchq_data.line__docs order by seq;
-select key, head as subject, also_unblocked as others from fetchq.ordering_keys;
+select key, unblocked as subjects from fetchq.ordering_keys;
 update fetchq_data.line__docs set next_iteration = now() - interval '1 second' where subject = 'o2';
 select * from fetchq.mnt_run('line', 10);
 select subject from fetchq.doc_pick('line', 9) order by 1;

@@ -16,11 +16,11 @@ select d.ordering_key as key, string_agg(case
         when d.status = 0 then d.subject || '?'
         when d.lock_upgrade = 'infinity' then '(' || d.subject || ')'
         else d.subject end, ' ' order by d.status = 0, d.next_iteration, d.seq) as documents,
-    (select string_agg(s, ' ' order by s) from unnest(array_prepend(k.head, k.also_unblocked)) s) as places
+    (select string_agg(s, ' ' order by s) from unnest(k.unblocked) s) as places
 from fetchq_data.flow__docs d
 left join fetchq.ordering_keys k on k.queue_id = (select id from fetchq.queues where name = 'flow') and k.key = d.ordering_key
 where d.status in (0, 1, 2)
-group by d.ordering_key, k.head, k.also_unblocked;
+group by d.ordering_key, k.unblocked;
 create procedure test.put(subjects text) language plpgsql as $$
 declare s text;
 begin

@@ -47,42 +47,52 @@ begin
     return new;
 end $$;
 
--- Makes a queue in which `n` documents of a key can be active at a time. NULL: any number.
+-- Makes a queue in which `n` documents of a key can be active at a time. NULL: any number. 0: an ordered
+-- queue, in which it is one, also while it waits for a retry.
 create function places(n int) returns void language plpgsql as $$
 begin
     if not exists (select from pg_trigger where tgname = 'keyed') then
         create trigger keyed before insert on fetchq_data.q__docs
             for each row execute function keyed();
     end if;
-    perform fetchq.queue_configure('q', jsonb_build_object('max_active_per_key', n));
+    perform fetchq.queue_configure('q',
+        jsonb_build_object('max_active_per_key', nullif(n, 0), 'ordered', coalesce(n = 0, false)));
 end $$;
 
 -- What is wrong with the places of the keys: a document that is hidden although a place is free, one
 -- that may be picked beyond the places, a list that names other documents than those that may run.
+-- In an ordered queue, one that is planned may have kept its place, and one that was picked may keep it
+-- beside others when maintenance could not lock its key.
 -- `is_strict`: no plain SQL has made a document active.
 create function wrong_places(is_strict bool) returns setof text language plpgsql as $$
 begin
-    return query with docs as (
-        select d.subject, d.ordering_key as key, d.status, coalesce(d.lock_upgrade = 'infinity', false) as is_blocked
-        from fetchq_data.q__docs d where d.ordering_key is not null and d.status + 0 in (1, 2)),
+    return query with places as (
+        select case when q.is_ordered then 1 else q.max_active_per_key end as n, q.is_ordered
+        from fetchq.queues q where q.name = 'q'),
+    docs as (
+        select d.subject, d.ordering_key as key, d.status, coalesce(d.lock_upgrade = 'infinity', false) as is_blocked,
+            p.is_ordered and (d.attempts > 0 or d.picked_at is not null) as may_keep
+        from places p, fetchq_data.q__docs d where d.ordering_key is not null and (d.status + 0 in (1, 2)
+            or p.is_ordered and d.status + 0 = 0 and exists (
+                select from fetchq.ordering_keys o
+                where o.key = d.ordering_key and d.subject::text = any (o.unblocked)))),
     keys as (
         select d.key, count(*) filter (where not is_blocked) as open, count(*) filter (where is_blocked) as blocked,
-            count(*) filter (where status = 1 and not is_blocked) as open_pending,
+            count(*) filter (where status = 1 and not is_blocked and not may_keep) as open_pending,
             array_agg(d.subject::text order by d.subject) filter (where not is_blocked) as subjects
         from docs d group by d.key)
     select format('key %s: %s open (%s pending), %s blocked, %s places, of %s given to %s', key, d.open, d.open_pending,
-        d.blocked, q.max_active_per_key, d.subjects, k.subjects)
-    from fetchq.queues q, keys d
+        d.blocked, p.n, d.subjects, k.subjects)
+    from places p, keys d
     full join (
         select o.key, array(
-            select s from unnest(array_prepend(o.head, o.also_unblocked)) s order by s) as subjects
+            select s from unnest(o.unblocked) s order by s) as subjects
         from fetchq.ordering_keys o) k using (key)
-    where q.name = 'q' and (
-        q.max_active_per_key is null and (d.blocked > 0 or k.key is not null)
-        or q.max_active_per_key is not null and (
+    where p.n is null and (d.blocked > 0 or k.key is not null)
+        or p.n is not null and (
             d.key is null or d.subjects is distinct from k.subjects
-            or d.blocked > 0 and d.open < q.max_active_per_key
-            or is_strict and d.open_pending > 0 and d.open > q.max_active_per_key));
+            or d.blocked > 0 and d.open < p.n
+            or is_strict and d.open_pending > 0 and d.open > p.n);
 end $$;
 
 -- n pushes, each in its own transaction.

@@ -12,7 +12,7 @@ pub const SESSIONS: usize = WORKERS + 1;
 pub const CREATE: &str = "select fetchq.queue_create('q'); alter table fetchq_data.q__docs set (autovacuum_enabled = off)";
 
 /// Gives the documents ordering keys, of each of which some can be active at a time.
-pub const PLACES: &str = "select places(2)";
+pub const PLACES: [&str; 2] = ["select places(2)", "select places(0)"];
 
 #[derive(Clone)]
 pub struct Step {

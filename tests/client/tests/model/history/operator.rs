@@ -152,7 +152,9 @@ impl History {
     }
 
     pub(super) fn places(&mut self) -> String {
-        let n = *self.dice.one(&["null", "1", "2", "2", "3", "100"]);
+        let n = *self
+            .dice
+            .one(&["null", "0", "0", "1", "2", "2", "3", "100"]);
         format!("select places({n})")
     }
 

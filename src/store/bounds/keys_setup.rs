@@ -1,5 +1,5 @@
 //! Switching the order of a queue on and off (the settings `ordered` and `max_active_per_key`): its
-//! triggers, its index, and the repair of its keys. `ordering.rs` has the rules of the order.
+//! triggers, its index, and the repair of its keys. `keys.rs` has the rules of the order.
 
 use crate::domain::counter_events::Event;
 use crate::domain::names::QueueName;
@@ -10,8 +10,7 @@ use crate::pg::spi::{self, Rows, Spi};
 use crate::pg::trigger::TriggerDocument;
 use crate::pg::value::Arg;
 use crate::signals::wakeups;
-use crate::store::bounds::key_places;
-use crate::store::bounds::ordering::{add_document, promote_next};
+use crate::store::bounds::keys::{FIRST, Key, add_document};
 use crate::store::counters::counter_log;
 use crate::store::queues::open_queue::Queue;
 use crate::store::queues::policy::KeyOrder;
@@ -20,7 +19,7 @@ use crate::store::queues::queue_tables;
 use crate::store::queues::statement::render;
 use crate::store::queues::triggers::{has_triggers, set_triggers};
 
-/// The triggers of an ordered queue. The first one serves maintenance (`may_change`).
+/// The triggers of a queue with an order. The first one serves maintenance (`may_change`).
 const TRIGGERS: [(&str, &str); 5] = [
     (
         "fetchq_order_due",
@@ -61,9 +60,9 @@ const TRIGGERS: [(&str, &str); 5] = [
     ),
 ];
 
-/// The other trigger of a queue with places, for maintenance too: a document whose lease has expired
-/// gives up its place.
-const PLACE_TRIGGERS: [(&str, &str); 1] = [(
+/// The other trigger of a queue in which a retry gives up its place, for maintenance too: so does a
+/// document whose lease has expired.
+const RETURN_TRIGGERS: [(&str, &str); 1] = [(
     "fetchq_order_return",
     "create trigger fetchq_order_return before update on {docs}
      for each row when (new.ordering_key is not null and old.lock_upgrade is null
@@ -71,7 +70,7 @@ const PLACE_TRIGGERS: [(&str, &str); 1] = [(
      execute function fetchq.trigger_docs_order()",
 )];
 
-/// The index of the blocked documents, by key, in the order in which they become the head.
+/// The index of the blocked documents, by key, in the order in which they get a place.
 const INDEX: &str = "docs_blocked_idx";
 
 const CREATE_INDEX: &str = "create index \"{q}__docs_blocked_idx\" on {docs}
@@ -80,14 +79,14 @@ const CREATE_INDEX: &str = "create index \"{q}__docs_blocked_idx\" on {docs}
 const HAS_ORDER: &str = "select from fetchq.queues
     where name {=} $1 and (is_ordered or max_active_per_key is not null)";
 
-// The documents of a queue that gets places and wait for a retry have none.
+// The documents that wait for a retry have no place where a retry gives it up.
 const PLAN_RETRIES: &str = "update {docs} d set status = {planned}, lock_upgrade = null
     where d.ordering_key is not null and d.status {=} {pending} and d.next_iteration {>} pg_catalog.now()
         and (d.lock_upgrade is null or d.lock_upgrade {=} 'infinity')";
 
-// The head of a key is an active document, otherwise one that is retried, otherwise the
-// first one. Several may be active. $2: how many documents of a key may run. $3: the queue is
-// ordered: one that is retried stays the first.
+// The first places of a key go to its active documents, however many there are, then to one that is
+// retried, then to the first ones. $2: how many documents of a key may run. $3: one that is retried
+// keeps its place.
 const ADD_KEYS: &str = "with ranked as (
         select d.ordering_key as key, d.subject::pg_catalog.text as subject, d.status,
             pg_catalog.row_number() over (partition by d.ordering_key
@@ -95,20 +94,17 @@ const ADD_KEYS: &str = "with ranked as (
         from {docs} d
         where d.ordering_key is not null and d.status {=} any (array[{pending}, {active}])
             and (d.lock_upgrade is null or d.lock_upgrade {=} 'infinity'))
-    insert into fetchq.ordering_keys (queue_id, key, head, also_unblocked)
-    select $1, r.key, pg_catalog.max(r.subject) filter (where r.n {=} 1),
-        coalesce(
-            pg_catalog.array_agg(r.subject order by r.n)
-                filter (where r.n {>} 1 and (r.status {=} {active} or r.n {<=} $2)),
-            '{}')
-    from ranked r group by r.key";
+    insert into fetchq.ordering_keys (queue_id, key, unblocked)
+    select $1, r.key, pg_catalog.array_agg(r.subject order by r.n)
+    from ranked r where r.status {=} {active} or r.n {<=} $2
+    group by r.key";
 
 const BLOCK_ALL: &str = "update {docs} d set lock_upgrade = 'infinity'
     where d.ordering_key is not null and d.status {=} {pending} and d.lock_upgrade is null
         and not exists (
             select from fetchq.ordering_keys k
             where k.queue_id {=} $1 and k.key {=} d.ordering_key
-                and (k.head {=} d.subject or d.subject::pg_catalog.text {=} any (k.also_unblocked)))";
+                and d.subject::pg_catalog.text {=} any (k.unblocked))";
 
 // $1: the id of the queue, or NULL to unblock all documents and not those alone that may run.
 const UNBLOCK_ALL: &str = "update {docs} d set lock_upgrade = null
@@ -116,7 +112,7 @@ const UNBLOCK_ALL: &str = "update {docs} d set lock_upgrade = null
         and ($1 is null or d.status {<>} {pending} or exists (
             select from fetchq.ordering_keys k
             where k.queue_id {=} $1 and k.key {=} d.ordering_key
-                and (k.head {=} d.subject or d.subject::pg_catalog.text {=} any (k.also_unblocked))))";
+                and d.subject::pg_catalog.text {=} any (k.unblocked)))";
 
 /// Makes the index of the blocked documents where a queue with an order lacks it.
 pub fn create_index(spi: &Spi, name: &QueueName) {
@@ -125,21 +121,27 @@ pub fn create_index(spi: &Spi, name: &QueueName) {
     }
 }
 
+/// How many places a key has, and whether a retry keeps its place: parameters of the statements.
+fn order_args(order: KeyOrder) -> [Arg; 2] {
+    let places = i64::try_from(order.places()).unwrap_or(i64::MAX);
+    [Arg::from(places), Arg::from(order.keeps_place_on_retry())]
+}
+
 /// Makes the keys, blocks all documents but those that may run, and makes the triggers. `order` is
 /// not `KeyOrder::None`. Returns how many retries are planned from now on, which the caller counts.
 fn recreate_keys(spi: &Spi, name: &QueueName, id: i32, order: KeyOrder) -> i32 {
     spi.once(DELETE_KEYS, &[Arg::from(id)]);
-    set_triggers(spi, name, &PLACE_TRIGGERS, order.places().is_some());
+    let gives_up_place = !order.keeps_place_on_retry();
+    set_triggers(spi, name, &RETURN_TRIGGERS, gives_up_place);
     let mut planned = 0;
-    if order.places().is_some() {
+    if gives_up_place {
         // The triggers would look for keys, which are made afterwards.
         set_triggers(spi, name, &TRIGGERS, false);
         planned = spi.once(&render(PLAN_RETRIES, name), &[]).affected();
     }
-    let (id, n) = (Arg::from(id), order.places().unwrap_or(1));
-    let n = Arg::from(i64::try_from(n).unwrap_or(i64::MAX));
-    let is_ordered = Arg::from(order == KeyOrder::Ordered);
-    spi.once(&render(ADD_KEYS, name), &[id, n, is_ordered]);
+    let id = Arg::from(id);
+    let [places, keeps_place] = order_args(order);
+    spi.once(&render(ADD_KEYS, name), &[id, places, keeps_place]);
     for sql in [BLOCK_ALL, UNBLOCK_ALL] {
         spi.once(&render(sql, name), &[id]);
     }
@@ -150,7 +152,7 @@ fn recreate_keys(spi: &Spi, name: &QueueName, id: i32, order: KeyOrder) -> i32 {
 /// Returns whether triggers and index of the order exist, and the triggers are switched on.
 fn is_set_up(spi: &Spi, name: &QueueName, order: KeyOrder) -> bool {
     has_triggers(spi, name, &TRIGGERS)
-        && has_triggers(spi, name, &PLACE_TRIGGERS) == order.places().is_some()
+        && has_triggers(spi, name, &RETURN_TRIGGERS) != order.keeps_place_on_retry()
         && queue_tables::has_index(name, INDEX)
 }
 
@@ -186,7 +188,7 @@ pub(in crate::store) fn change(
             let planned = recreate_keys(spi, name, id, after);
             count_planned(name, planned)?;
         } else {
-            set_triggers(spi, name, &PLACE_TRIGGERS, false);
+            set_triggers(spi, name, &RETURN_TRIGGERS, false);
             set_triggers(spi, name, &TRIGGERS, false);
             spi.once(DELETE_KEYS, &[Arg::from(id)]);
             spi.once(&render(UNBLOCK_ALL, name), &[Arg::from(None::<i32>)]);
@@ -199,50 +201,21 @@ pub(in crate::store) fn change(
     })
 }
 
-// Keys whose head is gone. The rows are locked, so that a second look, with a snapshot that
-// sees what was committed before the lock, decides.
-const LOCK_STALE_KEYS: &str = "select k.key from fetchq.ordering_keys k
-    where k.queue_id {=} $1
-        and not exists (
-            select from {docs} d
-            where d.subject {=} k.head and d.ordering_key {=} k.key
-                and d.status {=} any (array[{planned}, {pending}, {active}])
-                and (d.lock_upgrade is null or d.lock_upgrade {<>} 'infinity'))
-    order by k.key
-    for update skip locked";
-
-const IS_STALE_KEY: &str = "select from fetchq.ordering_keys k
-    where k.queue_id {=} $1 and k.key {=} $2
-        and not exists (
-            select from {docs} d
-            where d.subject {=} k.head and d.ordering_key {=} k.key
-                and d.status {=} any (array[{planned}, {pending}, {active}])
-                and (d.lock_upgrade is null or d.lock_upgrade {<>} 'infinity'))";
-
-// Documents that the keys do not know: their key has no row, or they are neither blocked nor
-// the head nor one of the other documents that may run.
+// Documents that the keys do not know: their key has no row, or they have no place and are not blocked.
+// The rows are locked, so that a second look at one of them ($2), with a snapshot that sees what was
+// committed before the lock, decides.
 const LOCK_STRAY_DOCUMENTS: &str = "select d.subject::pg_catalog.text, d.status, d.ordering_key,
         d.lock_upgrade is not null
     from {docs} d
-    where d.ordering_key is not null and d.status {=} any (array[{pending}, {active}])
+    where ($2 is null or d.subject {=} $2)
+        and d.ordering_key is not null and d.status {=} any (array[{pending}, {active}])
         and (d.lock_upgrade is null or d.lock_upgrade {=} 'infinity')
         and not exists (
             select from fetchq.ordering_keys k
             where k.queue_id {=} $1 and k.key {=} d.ordering_key
-                and (d.lock_upgrade is not null or k.head {=} d.subject
-                    or d.subject::pg_catalog.text {=} any (k.also_unblocked)))
+                and (d.lock_upgrade is not null or d.subject::pg_catalog.text {=} any (k.unblocked)))
     order by d.status desc, d.next_iteration, d.seq
     for update skip locked";
-
-const IS_STRAY_DOCUMENT: &str = "select from {docs} d
-    where d.subject {=} $2 and d.ordering_key is not null
-        and d.status {=} any (array[{pending}, {active}])
-        and (d.lock_upgrade is null or d.lock_upgrade {=} 'infinity')
-        and not exists (
-            select from fetchq.ordering_keys k
-            where k.queue_id {=} $1 and k.key {=} d.ordering_key
-                and (d.lock_upgrade is not null or k.head {=} d.subject
-                    or d.subject::pg_catalog.text {=} any (k.also_unblocked)))";
 
 /// A row of `LOCK_STRAY_DOCUMENTS`. None: the subject is NULL, which the table forbids.
 fn stray_document(rows: &Rows, row: usize) -> Option<TriggerDocument> {
@@ -259,16 +232,61 @@ fn stray_document(rows: &Rows, row: usize) -> Option<TriggerDocument> {
     })
 }
 
-/// Repairs the keys of an ordered queue whose head is gone.
-fn repair_heads(spi: &Spi, queue: &Queue) {
-    let id = Arg::from(queue.id);
-    let rows = queue.once(spi, LOCK_STALE_KEYS, &[id]);
-    let stale: Vec<String> = (0..rows.len()).filter_map(|row| rows.get(row, 1)).collect();
-    for key in stale {
-        let args = [id, Arg::from(key.as_str())];
-        if queue.once(spi, IS_STALE_KEY, &args).affected() > 0 {
-            promote_next(spi, queue, &key, None);
+fn add_stray_documents(spi: &Spi, queue: &Queue) {
+    let look = |subject: Option<&str>| {
+        let args = [Arg::from(queue.id), Arg::from(subject)];
+        queue.once(spi, LOCK_STRAY_DOCUMENTS, &args)
+    };
+    let rows = look(None);
+    let strays = (0..rows.len()).filter_map(|row| stray_document(&rows, row));
+    for doc in strays.collect::<Vec<TriggerDocument>>() {
+        if !look(Some(&doc.subject)).is_empty() {
+            add_document(spi, queue, &doc);
         }
+    }
+}
+
+// Keys of which a document that has a place is gone, that have a free place beside a blocked document,
+// or a pending document with a place that there is not; and those that have a place rightly. $2 and $3
+// as for `ADD_KEYS`: a document that is planned may have kept its place. The rows are locked, and a
+// second look at one of them ($4) decides.
+const LOCK_STALE_KEYS: &str = "select coalesce(live.subjects, '{}'), k.key from fetchq.ordering_keys k
+    left join lateral (
+        select pg_catalog.count(*) as n, pg_catalog.count(*) filter (where d.status {=} {pending}) as pending,
+            pg_catalog.array_agg(d.subject::pg_catalog.text order by d.status desc, d.next_iteration, d.seq) as subjects
+        from {docs} d
+        where d.subject {=} any (k.unblocked)
+            and d.ordering_key {=} k.key
+            and (d.status {=} any (array[{pending}, {active}]) or $3 and d.status {=} {planned})
+            and (d.lock_upgrade is null or d.lock_upgrade {<>} 'infinity')) live on true
+    where k.queue_id {=} $1 and ($4 is null or k.key {=} $4)
+        and (live.n {<>} pg_catalog.cardinality(k.unblocked)
+            or live.n {>} $2 and live.pending {>} 0
+            or live.n {<} $2 and exists (
+                select from {docs} b
+                where b.ordering_key {=} k.key and b.status {=} {pending}
+                    and b.lock_upgrade {=} 'infinity'))
+    order by k.key
+    for update of k skip locked";
+
+fn repair_keys(spi: &Spi, queue: &Queue) {
+    let order = queue.policy.key_order;
+    let [places, keeps_place] = order_args(order);
+    let look = |key: Option<&str>| {
+        let args = [Arg::from(queue.id), places, keeps_place, Arg::from(key)];
+        queue.once(spi, LOCK_STALE_KEYS, &args)
+    };
+    let rows = look(None);
+    let keys: Vec<String> = (0..rows.len()).filter_map(|row| rows.get(row, 2)).collect();
+    for key in &keys {
+        let row = look(Some(key));
+        // No row: the key was changed before it was locked.
+        let Some(mut key) = Key::of(spi, queue, key, &row) else {
+            continue;
+        };
+        while key.unblocked.len() > order.places() && key.block_last(FIRST) {}
+        key.fill(None);
+        key.write(None);
     }
 }
 
@@ -280,34 +298,17 @@ pub fn repair(queue: &Queue) {
     if !order.blocks() {
         return;
     }
-    let id = Arg::from(queue.id);
     spi::connect(|spi| {
-        if !is_set_up(spi, &queue.name, order) {
-            if relation::try_lock(queue.table, LockMode::Writers) {
-                create_index(spi, &queue.name);
-                let planned = recreate_keys(spi, &queue.name, queue.id, order);
-                counter_log::record_event(queue, 0, planned, Event::UpsertToPlanned);
-                wakeups::capacity_freed(queue.table.to_u32(), u32::MAX);
-            }
-            return;
-        }
-        if order == KeyOrder::Ordered {
-            repair_heads(spi, queue);
-        }
-        let rows = queue.once(spi, LOCK_STRAY_DOCUMENTS, &[id]);
-        let strays: Vec<TriggerDocument> = (0..rows.len())
-            .filter_map(|row| stray_document(&rows, row))
-            .collect();
-        for doc in strays {
-            let args = [id, Arg::from(doc.subject.as_str())];
-            if queue.once(spi, IS_STRAY_DOCUMENT, &args).affected() > 0 {
-                add_document(spi, queue, &doc);
-            }
-        }
-        // After the documents: only the first of a key that had no row has been added, and the others,
-        // which are blocked, may get places now.
-        if let Some(n) = order.places() {
-            key_places::repair(spi, queue, n);
+        if is_set_up(spi, &queue.name, order) {
+            add_stray_documents(spi, queue);
+            // After the documents: only the first of a key that had no row has been added, and the
+            // others, which are blocked, may get places now.
+            repair_keys(spi, queue);
+        } else if relation::try_lock(queue.table, LockMode::Writers) {
+            create_index(spi, &queue.name);
+            let planned = recreate_keys(spi, &queue.name, queue.id, order);
+            counter_log::record_event(queue, 0, planned, Event::UpsertToPlanned);
+            wakeups::capacity_freed(queue.table.to_u32(), u32::MAX);
         }
     });
 }
