@@ -551,6 +551,21 @@ mod tests {
         assert!(server.is_empty());
     }
 
+    #[test]
+    fn a_session_can_wait_for_a_queue_and_for_a_document() {
+        let server = Server::new(64);
+        let waiters = server.waiters();
+        let keys = [Key::ready(7, 0), Key::settled(8, "a")];
+        let own = server.wait(&keys, 0);
+        for key in keys {
+            waiters.wake(1, key, 1);
+            assert!(server.is_woken(&own));
+            server.arm(&own);
+        }
+        waiters.remove(1, &own);
+        assert!(server.is_empty());
+    }
+
     /// More sessions than there are slots wait for the same document, beside one of another.
     #[test]
     fn a_full_registry_loses_no_waiter() {

@@ -173,7 +173,7 @@ async fn a_session_that_ends_gives_its_slots_back() {
     cluster.stop("immediate");
 }
 
-/// A session has slots for keys of both kinds, and one commit is for all of them.
+/// Sessions wait for both, and one transaction is for all of them.
 #[tokio::test]
 async fn a_commit_wakes_for_a_settled_and_for_a_ready_document() {
     if !is_preloaded() {
