@@ -4,7 +4,7 @@
 //! Each counter event that settles documents says how many; the code that settles them also says
 //! which ones, if a session waits for a settled document at that moment. Where the subjects of some
 //! are not known when the transaction commits, all who wait for documents of the table are woken, and
-//! look. So a new way to settle documents is correct without a word about those who wait.
+//! look. So a call that settles documents is correct without this, and wakes too many.
 
 use crate::pg::lasting::{Lasting, lasting};
 use crate::pg::transaction::End;
