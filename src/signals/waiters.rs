@@ -197,7 +197,7 @@ impl<'a> Waiters<'a> {
 
     /// Returns whether a session waits until a document is settled. One that begins at this moment
     /// may be missed; [`Self::wake`] does not miss it after the commit.
-    pub fn has_awaiters(&self) -> bool {
+    pub fn is_settlement_awaited(&self) -> bool {
         self.totals[1].load(Ordering::Relaxed) > 0
     }
 
@@ -521,12 +521,12 @@ mod tests {
     fn a_commit_wakes_those_who_wait_for_its_document() {
         let server = Server::new(64);
         let waiters = server.waiters();
-        assert!(!waiters.has_awaiters());
+        assert!(!waiters.is_settlement_awaited());
         let picks = server.wait(&[Key::ready(2, 0)], 0);
-        assert!(!waiters.has_awaiters());
+        assert!(!waiters.is_settlement_awaited());
         let key = |n: usize| Key::settled(2, &format!("s{n}"));
         let all: Vec<_> = (0..20).map(|n| server.wait(&[key(n)], 0)).collect();
-        assert!(waiters.has_awaiters());
+        assert!(waiters.is_settlement_awaited());
         waiters.wake(1, key(7), ALL);
         for (n, own) in all.iter().enumerate() {
             assert_eq!(server.is_woken(own), n == 7);

@@ -117,7 +117,7 @@ pub fn documents_settled(table: u32, number: u32) {
 /// event that says how many. Costs one read of shared memory when nobody waits.
 pub fn subjects_settled(table: u32, subjects: impl IntoIterator<Item = impl AsRef<str>>) {
     record(|wakeups, waiters| {
-        if waiters.has_awaiters() {
+        if waiters.is_settlement_awaited() {
             let subjects = subjects.into_iter();
             wakeups.add_subjects(subjects.map(|subject| Key::settled(table, subject.as_ref())));
         }
