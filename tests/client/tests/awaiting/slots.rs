@@ -193,7 +193,7 @@ async fn a_commit_wakes_for_a_settled_and_for_a_ready_document() {
     session
         .sql("begin; select fetchq.docs_kill('q', '{\"subject\": \"a\"}'); select fetchq.doc_push('q', 'b'); commit")
         .await;
-    assert_eq!(woken(settled, "a").await.unwrap(), "killed||");
+    assert_eq!(woken(settled, "a").await.unwrap(), "killed||cancelled");
     asleep(&session, 19).await;
     session
         .sql("select fetchq.doc_put_many('q', jsonb_agg(jsonb_build_object('subject', 's' || i))) from generate_series(2, 20) i")
