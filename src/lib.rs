@@ -51,7 +51,7 @@ pub extern "C-unwind" fn _PG_init() {
     if is_preloaded && !pg::session::is_binary_upgrade() {
         if settings::ready_slots() > 0 {
             signals::board::install();
-            signals::awaiters::install();
+            signals::waiters::install();
             ready::floors::install();
         }
         background::install();

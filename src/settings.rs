@@ -155,8 +155,6 @@ static MAINTENANCE_TIMEOUT_MS: GucSetting<i32> = GucSetting::<i32>::new(60_000);
 
 static READY_SLOTS: GucSetting<i32> = GucSetting::<i32>::new(16_384);
 
-static AWAIT_SLOTS: GucSetting<i32> = GucSetting::<i32>::new(4096);
-
 static PLAN_CACHE_QUEUES: GucSetting<i32> = GucSetting::<i32>::new(1000);
 
 /// Defines the settings. Called once in each process, from `_PG_init`.
@@ -306,20 +304,6 @@ pub fn register(is_preloading: bool) {
         },
         GucFlags::default(),
     );
-    GucRegistry::define_int_guc(
-        c"fetchq.await_slots",
-        c"The number of sessions that can wait in fetchq.doc_await() at a time and are woken by a commit.",
-        c"A slot takes 32 bytes of shared memory. Sessions beyond that number look every 0.1 seconds. Needs fetchq in shared_preload_libraries, and a restart.",
-        &AWAIT_SLOTS,
-        0,
-        1_000_000,
-        if is_preloading {
-            GucContext::Postmaster
-        } else {
-            GucContext::Sighup
-        },
-        GucFlags::default(),
-    );
 }
 
 /// `fetchq.compat`: the version that `info()` reports to the client, or None when it is off.
@@ -424,11 +408,6 @@ pub fn maintenance_timeout() -> Duration {
 /// `fetchq.ready_slots`: the number of slots in shared memory. 0 when there is none.
 pub fn ready_slots() -> usize {
     READY_SLOTS.get() as usize
-}
-
-/// `fetchq.await_slots`: the number of sessions in `doc_await` that commits can wake.
-pub fn await_slots() -> usize {
-    AWAIT_SLOTS.get() as usize
 }
 
 /// `fetchq.plan_cache_queues`: a number of queues, at least 1.

@@ -8,13 +8,12 @@ use crate::domain::names::QueueName;
 use crate::error::Result;
 use crate::pg::procedure::Transactions;
 use crate::pg::process::sleep_in_session;
-use crate::pg::{session, time, transaction};
-use crate::signals::board::board;
-use crate::signals::settlements;
-use crate::signals::wakeups::{self, Registration};
+use crate::pg::{time, transaction};
+use crate::signals::waiters::{self, Key, Registration};
 use crate::store::bounds::limits::readiness;
 use crate::store::bounds::readiness::Readiness;
-use crate::store::documents::doc_await::{self, Look, Outcome, Unsettled};
+use crate::store::documents::bookkeeping::waiter_key;
+use crate::store::documents::doc_await::{self, Outcome, Unsettled};
 use crate::store::queues::open_queue::Queue;
 use crate::store::queues::rights::Right;
 
@@ -26,60 +25,12 @@ const POLL_INTERVAL_US: i64 = 100_000;
 /// such as a subscription that applies prepared transactions, wakes no session.
 const CHECK_INTERVAL_US: i64 = 5_000_000;
 
-/// This session as a waiter for documents of a version. It has a slot in shared memory, if there
-/// is one.
-struct Waiter {
-    version: i32,
-    /// The tables that the registration is for.
-    registration: Option<(Vec<u32>, Registration)>,
-}
-
-impl Waiter {
-    fn new(version: i32) -> Self {
-        Self {
-            version,
-            registration: None,
-        }
-    }
-
-    /// Has the next commit of documents of these tables wake this session. A snapshot that is
-    /// taken after this call sees what was committed before it.
-    fn arm(&mut self, tables: &[u32]) {
-        let is_new = self
-            .registration
-            .as_ref()
-            .is_none_or(|(registered, _)| registered != tables);
-        if is_new {
-            drop(self.registration.take());
-            self.registration = board().and_then(|board| {
-                let (database, now) = (session::database(), time::clock());
-                let registration =
-                    Registration::new(&board.waiters, database, self.version, tables, now)?;
-                Some((tables.to_vec(), registration))
-            });
-        }
-        if let Some((_, registration)) = &self.registration {
-            registration.arm();
-        }
-    }
-
-    /// Sleeps until a commit wakes this session, and until a time in microseconds since 2000 at
-    /// most.
-    fn sleep(&self, until: i64) {
-        match &self.registration {
-            Some((_, registration)) => {
-                sleep_until_woken(until, CHECK_INTERVAL_US, || registration.is_woken());
-            }
-            None => sleep_until_woken(until, POLL_INTERVAL_US, || false),
-        }
-    }
-}
-
-/// Sleeps until a commit has woken this session, until a time in microseconds since 2000, or for an
-/// interval in microseconds. The interval ends on time though the clock is set back meanwhile.
-fn sleep_until_woken(until: i64, interval: i64, is_woken: impl Fn() -> bool) {
+/// Sleeps until a commit has woken this session, until a time in microseconds since 2000, or until
+/// it has to look. It looks on time though the clock is set back meanwhile.
+fn sleep_until_woken(until: i64, registration: Option<&Registration>) {
+    let interval = registration.map_or(POLL_INTERVAL_US, |_| CHECK_INTERVAL_US);
     let end = Instant::now() + micros(interval);
-    while !is_woken() {
+    while !registration.is_some_and(Registration::is_woken) {
         let left = end
             .saturating_duration_since(Instant::now())
             .min(micros(until.saturating_sub(time::clock())));
@@ -115,48 +66,82 @@ impl End {
     }
 }
 
-/// Gives back what this session has in shared memory when it exits.
-fn release_slots() {
-    wakeups::release_slots();
-    settlements::release_slot();
+/// What a look of a session found.
+enum Look<T> {
+    /// What the session waits for has happened.
+    Done(T),
+    /// It has not happened.
+    NotYet {
+        /// What has the session look again.
+        keys: Vec<Key>,
+        /// Look again at this time at the latest, in microseconds since 2000.
+        next: i64,
+        /// The result if the wait ends now.
+        result: T,
+    },
+}
+
+/// Looks until what this session waits for has happened, or until a time in microseconds since 2000. A
+/// commit of what a look has named makes the session look again. `look` ends its transaction: the
+/// session has no snapshot and no lock while it sleeps.
+fn wait_for<T>(until: i64, mut look: impl FnMut() -> Result<Look<T>>) -> Result<T> {
+    transaction::on_exit(waiters::release);
+    let end = End::at(until);
+    let mut registration: Option<Registration> = None;
+    let mut registered: Vec<Key> = Vec::new();
+    loop {
+        // This must precede the first snapshot, because some isolation levels keep it for the
+        // whole transaction. So the first look is without it.
+        registration = registration.or_else(|| Registration::new(&registered));
+        if let Some(registration) = &registration {
+            registration.arm();
+        }
+        let (keys, next, result) = match look()? {
+            Look::Done(result) => return Ok(result),
+            Look::NotYet { keys, next, result } => (keys, next, result),
+        };
+        if end.is_over() {
+            return Ok(result);
+        }
+        // Else it was the first look, or a queue was dropped and created again.
+        if keys == registered {
+            sleep_until_woken(next.min(until), registration.as_ref());
+        } else {
+            registration = None;
+            registered = keys;
+        }
+    }
 }
 
 /// How many queues are looked at in one transaction. Each is locked until it ends.
 const QUEUES_AT_ONCE: usize = 16;
 
-/// A look at all queues of a wait.
-enum Ready {
-    /// The position of a queue of which a document can be picked.
-    Queue(usize),
-    /// None: look again at this time at the latest, in microseconds since 2000.
-    NotBefore(i64),
-}
-
-/// Looks whether a document of one of the queues can be picked. `tables` gets their docs tables.
+/// Looks whether a document of one of the queues can be picked. The result is the position of that
+/// queue.
 fn look(
     transactions: &Transactions,
     names: &[QueueName],
     version: i32,
-    tables: &mut Vec<u32>,
-) -> Result<Ready> {
-    tables.clear();
+) -> Result<Look<Option<usize>>> {
+    let mut keys = Vec::with_capacity(names.len());
     let mut next = i64::MAX;
     for part in names.chunks(QUEUES_AT_ONCE) {
-        let first = tables.len();
+        let first = keys.len();
         let open = |name| Queue::open_for(name, Right::Read);
         let queues: Vec<Rc<Queue>> =
             transactions.statement(|| part.iter().map(open).collect::<Result<_>>())?;
-        tables.extend(queues.iter().map(|queue| queue.table.to_u32()));
+        keys.extend(queues.iter().map(|queue| waiter_key(queue, version)));
         for (at, queue) in queues.iter().enumerate() {
             match transactions.statement(|| readiness(queue, version, time::clock())) {
-                Readiness::Now => return Ok(Ready::Queue(first + at)),
+                Readiness::Now => return Ok(Look::Done(Some(first + at))),
                 Readiness::NotBefore(time) => next = next.min(time),
             }
         }
         drop(queues);
         transactions.commit();
     }
-    Ok(Ready::NotBefore(next))
+    let result = None;
+    Ok(Look::NotYet { keys, next, result })
 }
 
 /// Waits until a document of one of the queues can be picked, and returns the position of the
@@ -171,30 +156,7 @@ pub fn wait(
     version: i32,
     until: i64,
 ) -> Result<Option<usize>> {
-    transaction::on_exit(release_slots);
-    let end = End::at(until);
-    let mut waiter = Waiter::new(version);
-    let mut tables: Vec<u32> = Vec::new();
-    loop {
-        // This must precede the first snapshot, because some isolation levels keep it for the
-        // whole transaction. So the first look is without it.
-        if !tables.is_empty() {
-            waiter.arm(&tables);
-        }
-        let mut opened = Vec::new();
-        let next = match look(transactions, names, version, &mut opened)? {
-            Ready::Queue(at) => return Ok(Some(at)),
-            Ready::NotBefore(next) => next,
-        };
-        if end.is_over() {
-            return Ok(None);
-        }
-        // Else it was the first look, or a queue was dropped and created again.
-        if opened == tables {
-            waiter.sleep(next.min(until));
-        }
-        tables = opened;
-    }
+    wait_for(until, || look(transactions, names, version))
 }
 
 /// Waits until a document is settled, and returns what became of it; when that did not happen until
@@ -208,37 +170,20 @@ pub fn settlement(
     subject: &str,
     until: i64,
 ) -> Result<Outcome> {
-    transaction::on_exit(release_slots);
-    let end = End::at(until);
-    let mut registration: Option<settlements::Registration> = None;
     // As it was seen first.
     let mut document: Option<Unsettled> = None;
-    loop {
-        // As in `wait`, this precedes the first snapshot.
-        if let Some(document) = &document {
-            if registration.is_none() {
-                registration = settlements::Registration::new(document.table, subject);
-            }
-            if let Some(registration) = &registration {
-                registration.arm();
-            }
-        }
-        let look = transactions.statement(|| doc_await::look(name, subject, document.as_ref()))?;
-        let found = match look {
-            Look::Settled(outcome) => return Ok(outcome),
-            Look::Unsettled(found) => found,
+    wait_for(until, || {
+        let look = || doc_await::look(name, subject, document.as_ref());
+        let found = match transactions.statement(look)? {
+            doc_await::Look::Settled(outcome) => return Ok(Look::Done(outcome)),
+            doc_await::Look::Unsettled(found) => found,
         };
         transactions.commit();
-        if end.is_over() {
-            return Ok(found.outcome());
-        }
-        match &registration {
-            _ if document.is_none() => {}
-            Some(registration) => {
-                sleep_until_woken(until, CHECK_INTERVAL_US, || registration.is_woken());
-            }
-            None => sleep_until_woken(until, POLL_INTERVAL_US, || false),
-        }
-        document = document.or(Some(found));
-    }
+        let table = document.get_or_insert(found).table;
+        Ok(Look::NotYet {
+            keys: vec![Key::settled(table, subject)],
+            next: i64::MAX,
+            result: found.outcome(),
+        })
+    })
 }

@@ -71,7 +71,7 @@ order by 1, 2
 SETTINGS = """
 select name, vartype as type, boot_val as "default", unit, min_val as min, max_val as max, enumvals as values,
     -- The context that it has where the library is preloaded.
-    case when name in ('fetchq.ready_slots', 'fetchq.await_slots') then 'postmaster' else context end as context,
+    case when name = 'fetchq.ready_slots' then 'postmaster' else context end as context,
     short_desc as short, extra_desc as long
 from pg_settings where name like 'fetchq.%' order by name
 """

@@ -13,7 +13,6 @@ use crate::signals::background_worker::{BOUND_LEASES_LOOK_US, BackgroundWorker};
 use crate::signals::databases::Databases;
 use crate::signals::jobs_processes::JobsProcesses;
 use crate::signals::process_slot::ProcessSlot;
-use crate::signals::waiters::Waiters;
 
 /// Background workers that can run at a time, which is the upper limit of `fetchq.max_workers`.
 pub const BACKGROUND_WORKERS: usize = settings::MAX_WORKERS_LIMIT;
@@ -33,7 +32,6 @@ pub struct Board {
     pub databases: Databases,
     pub jobs_processes: JobsProcesses,
     background_workers: [BackgroundWorker; BACKGROUND_WORKERS],
-    pub waiters: Waiters,
     pub progress: Progress,
     /// The last lease number that was given.
     lease_number: AtomicI64,
@@ -63,7 +61,6 @@ impl Board {
             databases: Databases::new(),
             jobs_processes: JobsProcesses::new(),
             background_workers: [const { BackgroundWorker::empty() }; BACKGROUND_WORKERS],
-            waiters: Waiters::new(),
             progress: Progress::new(),
             lease_number: AtomicI64::new(0),
             leases_last_until: AtomicI64::new(0),

@@ -1,9 +1,9 @@
-//! What happens when a transaction of this session ends: waiters and awaiters are woken, statuses
-//! are announced, and due changes and changed schedules are sent to the background worker.
+//! What happens when a transaction of this session ends: waiters are woken, statuses are announced, and due changes and changed schedules are sent to the background worker.
 //!
 //! A prepared transaction is ended by whatever session, perhaps after a restart, and nobody knows then
 //! what it did. So its end has all sessions of the database that wait look, and the background worker.
 
+use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use pgrx::pg_sys::Oid;
@@ -11,9 +11,9 @@ use pgrx::pg_sys::Oid;
 use crate::domain::names::QueueName;
 use crate::pg::transaction::{self, End};
 use crate::pg::{durability, relation, session, time, utility};
-use crate::signals::awaiters::awaiters;
-use crate::signals::board::board;
-use crate::signals::{announce, settlements, wakeups};
+use crate::signals::board::{Board, board};
+use crate::signals::waiters::waiters;
+use crate::signals::{announce, wakeups};
 
 /// Whether this transaction has written counter events.
 static HAS_EVENTS: AtomicBool = AtomicBool::new(false);
@@ -27,7 +27,6 @@ pub fn watch() {
     });
     transaction::on_end(|end| {
         let (board, database) = (board(), session::database());
-        let waiters = board.map(|board| &board.waiters);
         if end != End::Committing {
             durability::transaction_ended();
         }
@@ -37,8 +36,7 @@ pub fn watch() {
                 durability::before_commit();
             }
             End::Committed => {
-                wakeups::after_commit(waiters, database);
-                settlements::after_commit(database);
+                wakeups::transaction_ended(end, database);
                 announce::after_commit(board, database);
                 if HAS_EVENTS.swap(false, Ordering::Relaxed)
                     && let Some(entry) = board.and_then(|board| board.databases.find(database))
@@ -46,11 +44,8 @@ pub fn watch() {
                     entry.set_events(true);
                 }
             }
-            // The documents of a prepared transaction are not available yet, so no waiter is woken.
-            // Its end wakes all of them.
             End::RolledBack | End::Prepared => {
-                wakeups::after_rollback(waiters.filter(|_| end == End::RolledBack), database);
-                settlements::after_rollback();
+                wakeups::transaction_ended(end, database);
                 announce::after_rollback();
                 HAS_EVENTS.store(false, Ordering::Relaxed);
             }
@@ -63,9 +58,8 @@ fn prepared_ended() {
     let (Some(board), database) = (board(), session::database()) else {
         return;
     };
-    board.waiters.wake_database(database);
-    if let Some(awaiters) = awaiters().filter(|awaiters| !awaiters.is_empty_now()) {
-        awaiters.wake_database(database);
+    if let Some(waiters) = waiters() {
+        waiters.wake_database(database);
     }
     if let Some(entry) = board.databases.find(database) {
         entry.set_events(true);
@@ -78,17 +72,24 @@ pub fn event_recorded() {
     HAS_EVENTS.store(true, Ordering::Relaxed);
 }
 
+/// Sends a signal by the board when this transaction commits. `signal` gets the OID of this database.
+fn on_commit(
+    board: &'static Board,
+    signal: impl FnOnce(&Board, u32) + Send + UnwindSafe + RefUnwindSafe + 'static,
+) {
+    let database = session::database();
+    pgrx::register_xact_callback(pgrx::PgXactCallbackEvent::Commit, move || {
+        signal(board, database);
+    });
+}
+
 /// Wakes the launcher when this transaction commits, so that it looks for databases that need a
 /// background worker. Returns false when no launcher runs.
 pub fn extension_changed() -> bool {
-    let Some(board) = board() else {
-        return false;
-    };
-    let database = session::database();
-    pgrx::register_xact_callback(pgrx::PgXactCallbackEvent::Commit, move || {
-        board.extension_changed(database);
-    });
-    board.launcher.process().is_some()
+    board().is_some_and(|board| {
+        on_commit(board, Board::extension_changed);
+        board.launcher.process().is_some()
+    })
 }
 
 /// Adds a due change for a new queue when this transaction commits. The due changes of its
@@ -106,9 +107,9 @@ pub fn queue_created(name: &QueueName) {
 /// without a note, and to enable it again is an ALTER TABLE.
 fn documents_changed(table: Oid) {
     if let Some(board) = board() {
-        let database = session::database();
-        pgrx::register_xact_callback(pgrx::PgXactCallbackEvent::Commit, move || {
-            board.note_due_change(database, table.to_u32(), i64::MIN);
+        let table = table.to_u32();
+        on_commit(board, move |board, database| {
+            board.note_due_change(database, table, i64::MIN);
         });
     }
 }
@@ -117,10 +118,7 @@ fn documents_changed(table: Oid) {
 /// commits.
 pub fn schedules_changed() {
     if let Some(board) = board() {
-        let database = session::database();
-        pgrx::register_xact_callback(pgrx::PgXactCallbackEvent::Commit, move || {
-            board.schedules_changed(database);
-        });
+        on_commit(board, Board::schedules_changed);
     }
 }
 
@@ -128,9 +126,7 @@ pub fn schedules_changed() {
 /// One that is rolled back is none.
 pub fn lease_given() {
     if let Some(board) = board().filter(|board| board.awaits_first_lease()) {
-        pgrx::register_xact_callback(pgrx::PgXactCallbackEvent::Commit, move || {
-            board.lease_committed(time::clock());
-        });
+        on_commit(board, |board, _| board.lease_committed(time::clock()));
     }
 }
 
@@ -138,9 +134,6 @@ pub fn lease_given() {
 /// commits.
 pub fn leases_bound() {
     if let Some(board) = board() {
-        let database = session::database();
-        pgrx::register_xact_callback(pgrx::PgXactCallbackEvent::Commit, move || {
-            board.lease_bound(database);
-        });
+        on_commit(board, Board::lease_bound);
     }
 }

@@ -5,7 +5,6 @@
 pub mod activity;
 pub mod announce;
 pub mod announcements;
-pub mod awaiters;
 pub mod background_worker;
 pub mod board;
 pub mod commit;
@@ -14,6 +13,5 @@ pub mod due_changes;
 pub mod jobs_processes;
 pub mod process_slot;
 pub mod progress;
-pub mod settlements;
 pub mod waiters;
 pub mod wakeups;

@@ -1,320 +1,598 @@
-//! Waiters: the sessions that wait for documents, in shared memory.
+//! Waiters: the sessions that wait for documents, or until a document is settled, in shared memory.
 //!
-//! A session first arms its waiter and then looks for documents. A transaction first commits
-//! and then looks for waiters. Therefore either the session finds the document, or the
-//! transaction finds the waiter.
+//! A session first arms its waiter and then looks. A transaction first commits and then looks for
+//! waiters. Therefore either the session sees what the transaction has done, or the transaction
+//! finds the waiter.
+//!
+//! A session has a slot for each key that it waits for. The slots of a key are close to its home, so
+//! that a commit reads few slots for each key, however many sessions wait for others.
 
-use std::sync::atomic::{AtomicI32, AtomicI64, AtomicU32, Ordering};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 
+use crate::pg::lasting::{Lasting, lasting};
 use crate::pg::process::Latch;
+use crate::pg::shared::{Area, Content, Place};
+use crate::pg::{session, time};
 
-/// Slots of waiters. Sessions that find none poll. Not measured: 1024 slots of about 100 bytes take
-/// 100 kB of the board.
-const WAITERS: usize = 1024;
+/// Slots of the server. Sessions that find too few poll. Not measured: all of them take 1 MB.
+const SLOTS: usize = 20_480;
 
-/// Queues of one slot. A session that waits for more of them has several slots: the first one is
-/// armed and woken, and the others only have tables.
-const QUEUES: usize = 16;
-
-/// The states of a waiter: the slot is not used.
+/// The states of a slot: it is not used.
 const FREE: u32 = 0;
 
 /// A session has the slot and does not want to be woken.
 const UNARMED: u32 = 1;
 
-/// A commit wakes the session.
+/// A commit wakes the session. A slot that is not the first one of its session stays in this state.
 const ARMED: u32 = 2;
 
 /// A commit has woken the session.
 const WOKEN: u32 = 3;
 
-/// A further slot of a session: the first one says whether it wants to be woken.
-const FURTHER: u32 = 4;
+/// To wake all waiters for a key.
+pub const ALL: u32 = u32::MAX;
 
-/// The slot of one session.
-struct Waiter {
+/// What a session waits for: something of a documents table. Whoever wakes can also name all such
+/// keys of a table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Key {
+    table: u32,
+    /// A version, or a hash with the bit `SUBJECT`.
+    what: u64,
+}
+
+/// Documents of whatever version: more than 32 bits.
+const ANY_VERSION: u64 = 1 << 32;
+
+/// The bit that tells the hash of a subject from a version.
+const SUBJECT: u64 = 1 << 63;
+
+/// The document with whatever subject.
+const ANY_SUBJECT: u64 = u64::MAX;
+
+impl Key {
+    /// Documents of a version that can be picked.
+    pub fn ready(table: u32, version: i32) -> Self {
+        let what = u64::from(version.cast_unsigned());
+        Self { table, what }
+    }
+
+    /// Documents of whatever version that can be picked.
+    pub fn ready_in(table: u32) -> Self {
+        let what = ANY_VERSION;
+        Self { table, what }
+    }
+
+    /// A document that is settled. Two documents of a table whose subjects have the same hash wake
+    /// each other's waiters, which look and go on waiting.
+    pub fn settled(table: u32, subject: &str) -> Self {
+        let mut hasher = DefaultHasher::new();
+        subject.hash(&mut hasher);
+        let what = hasher.finish() | SUBJECT;
+        Self { table, what }
+    }
+
+    /// Any document that is settled.
+    pub fn settled_in(table: u32) -> Self {
+        let what = ANY_SUBJECT;
+        Self { table, what }
+    }
+
+    fn is_settled(self) -> bool {
+        self.what & SUBJECT != 0
+    }
+
+    /// Returns whether this is the other key, or stands for all such keys of its table.
+    pub fn includes(self, other: Self) -> bool {
+        self.table == other.table
+            && match self.what {
+                ANY_VERSION => !other.is_settled(),
+                ANY_SUBJECT => other.is_settled(),
+                what => what == other.what,
+            }
+    }
+
+    /// The position among this number of slots from which on its slots are. All versions of a table
+    /// have the same one.
+    fn home(self, database: u32, slots: usize) -> usize {
+        let subject = if self.is_settled() { self.what } else { 0 };
+        let table = u64::from(database) << 32 | u64::from(self.table);
+        // Fibonacci hashing.
+        let mixed = (table ^ subject).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        (mixed >> 32) as usize % slots.max(1)
+    }
+}
+
+/// A slot: one key of one session.
+pub struct Slot {
     state: AtomicU32,
-    latch: Latch,
-    /// The position of the first slot of its session.
+    /// The position of the first slot of its session, whose state is that of the session.
     first: AtomicU32,
-    /// When it began to wait, in microseconds since 2000.
-    since: AtomicI64,
     database: AtomicU32,
-    version: AtomicI32,
-    /// The documents tables of the queues; 0 after the last one.
-    tables: [AtomicU32; QUEUES],
+    table: AtomicU32,
+    what: AtomicU64,
+    /// When the session began to wait, in microseconds since 2000.
+    since: AtomicI64,
+    latch: Latch,
+    /// Of the keys whose home this is: how many slots they have, in the upper half, and among how
+    /// many from here on these are.
+    reach: AtomicU64,
 }
 
-impl Waiter {
-    /// Returns whether the slot is of a session that waits for these documents. Whether the session
-    /// wants to be woken is for its first slot to say.
-    fn is_for(&self, database: u32, key: WaitKey) -> bool {
-        matches!(self.state.load(Ordering::SeqCst), ARMED | FURTHER)
-            && self.database.load(Ordering::Relaxed) == database
-            && self.version.load(Ordering::Relaxed) == key.version
-            && self
-                .tables
-                .iter()
-                .map(|t| t.load(Ordering::Relaxed))
-                .take_while(|t| *t != 0)
-                .any(|t| t == key.table)
-    }
-
-    /// Returns false when another commit has woken it first.
-    fn wake(&self) -> bool {
-        let woken = self
-            .state
-            .compare_exchange(ARMED, WOKEN, Ordering::SeqCst, Ordering::SeqCst);
-        if woken.is_ok() {
-            self.latch.set();
-        }
-        woken.is_ok()
-    }
-}
-
-/// All waiters of the server.
-pub struct Waiters {
-    /// Slots that are used.
-    count: AtomicU32,
-    /// Every slot that was ever used is before this position.
-    end: AtomicU32,
-    slots: [Waiter; WAITERS],
-}
-
-impl Waiters {
-    /// Returns the state in which no session waits.
-    pub const fn new() -> Self {
+impl Slot {
+    /// Returns a slot that is not used.
+    const fn free() -> Self {
         Self {
-            count: AtomicU32::new(0),
-            end: AtomicU32::new(0),
-            slots: [const {
-                Waiter {
-                    state: AtomicU32::new(FREE),
-                    latch: Latch::none(),
-                    first: AtomicU32::new(0),
-                    since: AtomicI64::new(0),
-                    database: AtomicU32::new(0),
-                    version: AtomicI32::new(0),
-                    tables: [const { AtomicU32::new(0) }; QUEUES],
-                }
-            }; WAITERS],
+            state: AtomicU32::new(FREE),
+            first: AtomicU32::new(0),
+            database: AtomicU32::new(0),
+            table: AtomicU32::new(0),
+            what: AtomicU64::new(0),
+            since: AtomicI64::new(0),
+            latch: Latch::none(),
+            reach: AtomicU64::new(0),
         }
     }
 
-    /// Returns the number of waiters.
-    pub fn count(&self) -> u32 {
-        self.count.load(Ordering::SeqCst)
+    fn claim(&self) -> bool {
+        let claim = || {
+            self.state
+                .compare_exchange(FREE, UNARMED, Ordering::SeqCst, Ordering::SeqCst)
+        };
+        self.state.load(Ordering::Relaxed) == FREE && claim().is_ok()
     }
 
-    fn claim(&self) -> Option<usize> {
-        self.slots.iter().position(|waiter| {
-            let claimed =
-                waiter
-                    .state
-                    .compare_exchange(FREE, UNARMED, Ordering::SeqCst, Ordering::SeqCst);
-            claimed.is_ok()
-        })
+    fn key(&self) -> Key {
+        Key {
+            table: self.table.load(Ordering::Relaxed),
+            what: self.what.load(Ordering::Relaxed),
+        }
     }
 
-    /// Gives this session as many slots as it needs, to wait for documents of a version in some
-    /// tables. `now` is in microseconds since 2000. Returns the slots, unarmed; None when too few
-    /// are free.
-    pub fn add(&self, database: u32, version: i32, tables: &[u32], now: i64) -> Option<Vec<usize>> {
-        let mut slots = Vec::with_capacity(tables.len().div_ceil(QUEUES));
-        for _ in tables.chunks(QUEUES) {
-            let Some(slot) = self.claim() else {
-                for slot in slots {
-                    let waiter: &Waiter = &self.slots[slot];
-                    waiter.state.store(FREE, Ordering::SeqCst);
-                }
+    /// Returns whether a session waits with this slot for what is meant. Whether it wants to be
+    /// woken is for its first slot to say.
+    fn is_for(&self, is_meant: &impl Fn(u32, Key) -> bool) -> bool {
+        self.state.load(Ordering::SeqCst) >= ARMED
+            && is_meant(self.database.load(Ordering::Relaxed), self.key())
+    }
+
+    /// Records that one more key of this home has a slot, at a distance from here.
+    fn extend_reach(&self, distance: usize) {
+        self.update_reach(|number, reach| (number + 1, reach.max(distance as u64 + 1)));
+    }
+
+    /// Records that a key of this home has given its slot back.
+    fn reduce_reach(&self) {
+        self.update_reach(|number, reach| match number {
+            0 | 1 => (0, 0),
+            _ => (number - 1, reach),
+        });
+    }
+
+    fn update_reach(&self, update: impl Fn(u64, u64) -> (u64, u64)) {
+        let _ = self
+            .reach
+            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |before| {
+                let (number, reach) = update(before >> 32, before & u64::from(u32::MAX));
+                Some(number << 32 | reach)
+            });
+    }
+}
+
+/// How many slots are used: of keys for documents to pick, and of keys for settled documents.
+type Totals = [AtomicU32; 2];
+
+/// The waiters of the server.
+#[derive(Clone, Copy)]
+pub struct Waiters<'a> {
+    totals: &'a Totals,
+    slots: &'a [Slot],
+}
+
+impl<'a> Waiters<'a> {
+    fn total(&self, key: Key) -> &'a AtomicU32 {
+        &self.totals[usize::from(key.is_settled())]
+    }
+
+    /// Returns whether a session waits until a document is settled. One that begins at this moment
+    /// may be missed; [`Self::wake`] does not miss it after the commit.
+    pub fn is_settlement_awaited(&self) -> bool {
+        self.totals[1].load(Ordering::Relaxed) > 0
+    }
+
+    /// All slots, those from a position on first.
+    fn from(&self, home: usize) -> impl Iterator<Item = &'a Slot> + Clone + use<'a> {
+        let (before, after) = self.slots.split_at(home.min(self.slots.len()));
+        after.iter().chain(before)
+    }
+
+    /// Gives this session a slot for each key. `now` is in microseconds since 2000. Returns the keys
+    /// with their slots, of which the first one is unarmed; None when too few are free.
+    fn add(&self, database: u32, keys: &[Key], now: i64) -> Option<Vec<(Key, usize)>> {
+        let mut own: Vec<(Key, usize)> = Vec::with_capacity(keys.len());
+        for key in keys {
+            let home = key.home(database, self.slots.len());
+            let Some(distance) = self.from(home).position(Slot::claim) else {
+                self.remove(database, &own);
                 return None;
             };
-            slots.push(slot);
-        }
-        let first = *slots.first()?;
-        for (slot, tables) in slots.iter().zip(tables.chunks(QUEUES)) {
-            let waiter = &self.slots[*slot];
-            waiter.first.store(first as u32, Ordering::Relaxed);
-            waiter.database.store(database, Ordering::Relaxed);
-            waiter.version.store(version, Ordering::Relaxed);
-            for (at, table) in waiter.tables.iter().enumerate() {
-                table.store(tables.get(at).copied().unwrap_or(0), Ordering::Relaxed);
-            }
-            waiter.since.store(now, Ordering::Relaxed);
-            self.end.fetch_max(*slot as u32 + 1, Ordering::SeqCst);
-            self.count.fetch_add(1, Ordering::SeqCst);
-            if *slot == first {
-                waiter.latch.take();
+            let at = (home + distance) % self.slots.len();
+            own.push((*key, at));
+            let (slot, first) = (&self.slots[at], own[0].1);
+            slot.first.store(first as u32, Ordering::Relaxed);
+            slot.database.store(database, Ordering::Relaxed);
+            slot.table.store(key.table, Ordering::Relaxed);
+            slot.what.store(key.what, Ordering::Relaxed);
+            slot.since.store(now, Ordering::Relaxed);
+            if at == first {
+                slot.latch.take();
             } else {
-                waiter.state.store(FURTHER, Ordering::SeqCst);
+                slot.state.store(ARMED, Ordering::SeqCst);
             }
+            // A commit that finds the session must also look where it is.
+            self.slots[home].extend_reach(distance);
+            self.total(*key).fetch_add(1, Ordering::SeqCst);
         }
-        Some(slots)
-    }
-
-    /// Has the next commit wake the session with this first slot.
-    pub fn arm(&self, slot: usize) {
-        self.slots[slot].state.store(ARMED, Ordering::SeqCst);
-    }
-
-    /// Returns whether a commit has woken the session with this first slot since it was armed.
-    pub fn is_woken(&self, slot: usize) -> bool {
-        self.slots[slot].state.load(Ordering::SeqCst) == WOKEN
+        Some(own)
     }
 
     /// Gives the slots of this session back. When the session was woken and did not use that, one
-    /// other waiter for each of its queues is woken instead.
-    pub fn remove(&self, slots: &[usize]) {
+    /// other waiter for each of its keys is woken instead.
+    fn remove(&self, database: u32, own: &[(Key, usize)]) {
         let mut was_woken = false;
-        let mut unused: Vec<WaitKey> = Vec::new();
-        let mut database = 0;
-        for slot in slots {
-            let waiter = &self.slots[*slot];
-            waiter.latch.leave();
-            database = waiter.database.load(Ordering::Relaxed);
-            let version = waiter.version.load(Ordering::Relaxed);
-            let tables = waiter.tables.iter().map(|t| t.load(Ordering::Relaxed));
-            let tables = tables.take_while(|table| *table != 0);
-            unused.extend(tables.map(|table| WaitKey { table, version }));
-            self.count.fetch_sub(1, Ordering::SeqCst);
-            was_woken |= waiter.state.swap(FREE, Ordering::SeqCst) == WOKEN;
+        // The first slot comes last: as long as another one names it, it is of this session.
+        for (key, at) in own.iter().rev() {
+            let slot = &self.slots[*at];
+            slot.latch.leave();
+            self.total(*key).fetch_sub(1, Ordering::SeqCst);
+            self.slots[key.home(database, self.slots.len())].reduce_reach();
+            was_woken |= slot.state.swap(FREE, Ordering::SeqCst) == WOKEN;
         }
         if was_woken {
-            for key in unused {
-                self.wake(database, key, 1);
+            for (key, _) in own {
+                self.wake(database, *key, 1);
             }
         }
     }
 
-    /// The first slot of the session of a slot, if that session waits for these documents and wants
-    /// to be woken.
-    fn armed_first(&self, slot: &Waiter, database: u32, key: WaitKey) -> Option<&Waiter> {
-        if !slot.is_for(database, key) {
+    /// The first slot of the session of a slot, if that session waits for what is meant and wants to
+    /// be woken.
+    fn armed_first(&self, slot: &Slot, is_meant: &impl Fn(u32, Key) -> bool) -> Option<&'a Slot> {
+        if !slot.is_for(is_meant) {
             return None;
         }
-        let first = self
-            .slots
-            .get(slot.first.load(Ordering::Relaxed) as usize)?;
+        let first = slot.first.load(Ordering::Relaxed) as usize;
+        let first = self.slots.get(first)?;
         (first.state.load(Ordering::SeqCst) == ARMED).then_some(first)
     }
 
-    /// Wakes up to `number` of the waiters for documents of a table, of whatever version.
-    pub fn wake_any(&self, database: u32, table: u32, number: u32) {
-        if self.count() == 0 {
+    /// Wakes the session of a slot. Returns false when it does not wait for what is meant, or when
+    /// another commit has woken it first.
+    fn wake_slot(&self, slot: &Slot, is_meant: &impl Fn(u32, Key) -> bool) -> bool {
+        let Some(first) = self.armed_first(slot, is_meant) else {
+            return false;
+        };
+        let woken = first
+            .state
+            .compare_exchange(ARMED, WOKEN, Ordering::SeqCst, Ordering::SeqCst);
+        if woken.is_ok() {
+            first.latch.set();
+        }
+        // Another session may have got the slot meanwhile.
+        woken.is_ok() && slot.is_for(is_meant)
+    }
+
+    /// Wakes up to `number` of the waiters for a key, those that have waited longest first. To be
+    /// called after the commit.
+    pub fn wake(&self, database: u32, key: Key, number: u32) {
+        if self.total(key).load(Ordering::SeqCst) == 0 {
             return;
         }
-        let end = (self.end.load(Ordering::SeqCst) as usize).min(WAITERS);
+        let home = key.home(database, self.slots.len());
+        let reach = match (key.what, self.slots.get(home)) {
+            (ANY_SUBJECT, _) => self.slots.len(),
+            (_, Some(home)) => home.reach.load(Ordering::SeqCst) as u32 as usize,
+            (_, None) => 0,
+        };
+        let near = self.from(home).take(reach);
+        let is_meant = |of, other| of == database && key.includes(other);
+        if number == ALL {
+            near.for_each(|slot| _ = self.wake_slot(slot, &is_meant));
+            return;
+        }
         let mut left = number;
-        for waiter in &self.slots[..end] {
-            let version = waiter.version.load(Ordering::Relaxed);
-            let key = WaitKey { table, version };
-            let first = self.armed_first(waiter, database, key);
-            if left > 0 && first.is_some_and(Waiter::wake) {
-                left -= 1;
+        while left > 0 {
+            let armed = near.clone();
+            let longest = armed
+                .filter(|slot| self.armed_first(slot, &is_meant).is_some())
+                .min_by_key(|slot| slot.since.load(Ordering::Relaxed));
+            match longest {
+                Some(slot) => left -= u32::from(self.wake_slot(slot, &is_meant)),
+                None => break,
             }
         }
     }
 
     /// Wakes all waiters of a database.
     pub fn wake_database(&self, database: u32) {
-        if self.count() == 0 {
-            return;
-        }
-        let end = (self.end.load(Ordering::SeqCst) as usize).min(WAITERS);
-        for waiter in &self.slots[..end] {
-            if waiter.database.load(Ordering::Relaxed) == database {
-                waiter.wake();
-            }
-        }
-    }
-
-    /// Wakes up to `number` of the waiters for these documents, those that have waited longest
-    /// first.
-    pub fn wake(&self, database: u32, key: WaitKey, number: u32) {
-        if self.count() == 0 {
-            return;
-        }
-        let end = (self.end.load(Ordering::SeqCst) as usize).min(WAITERS);
-        let mut left = number;
-        while left > 0 {
-            let longest = self.slots[..end]
-                .iter()
-                .filter_map(|waiter| self.armed_first(waiter, database, key))
-                .min_by_key(|waiter| waiter.since.load(Ordering::Relaxed));
-            match longest {
-                // When it returns false, another commit has woken the waiter for its own
-                // document.
-                Some(waiter) if waiter.wake() => left -= 1,
-                Some(_) => {}
-                None => break,
+        if self.totals.iter().any(|n| n.load(Ordering::SeqCst) > 0) {
+            for slot in self.slots {
+                self.wake_slot(slot, &|of, _| of == database);
             }
         }
     }
 }
 
-/// The documents that a session waits for: those of a version in a table.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct WaitKey {
-    pub table: u32,
-    pub version: i32,
+/// The waiters as an area of shared memory.
+struct Memory;
+
+impl Content for Memory {
+    const NAME: &std::ffi::CStr = c"fetchq waiters";
+    type Header = Totals;
+    type Item = Slot;
+    const HAS_LOCKS: bool = false;
+
+    fn header() -> Totals {
+        Totals::default()
+    }
+
+    fn item() -> Slot {
+        Slot::free()
+    }
+
+    fn items() -> usize {
+        SLOTS
+    }
+
+    fn place() -> &'static Place {
+        static PLACE: Place = Place::unknown();
+        &PLACE
+    }
+}
+
+/// Requests the shared memory. Called from `_PG_init` while libraries are preloaded.
+pub fn install() {
+    Area::<Memory>::install();
+}
+
+/// Returns the waiters; None without shared memory.
+pub fn waiters() -> Option<Waiters<'static>> {
+    let totals = Area::<Memory>::header()?;
+    let slots = Area::<Memory>::slots();
+    Some(Waiters { totals, slots })
+}
+
+thread_local! {
+    /// The keys and slots of this session, so that the exit of the session gives them back.
+    static OWN: Lasting<Vec<(Key, usize)>> = const { lasting(Vec::new()) };
+}
+
+/// This session as a waiter, until this is dropped.
+pub struct Registration {
+    waiters: Waiters<'static>,
+    /// Its first slot.
+    at: usize,
+}
+
+impl Registration {
+    /// Registers this session as a waiter for some keys. Returns None when there are none, without
+    /// shared memory, when too few slots are free, and on a standby, where nothing commits.
+    pub fn new(keys: &[Key]) -> Option<Self> {
+        let waiters = waiters().filter(|_| !session::is_standby())?;
+        let own = waiters.add(session::database(), keys, time::clock())?;
+        let (_, at) = *own.first()?;
+        OWN.with(|slots| *slots.borrow_mut() = own);
+        Some(Self { waiters, at })
+    }
+
+    /// Has the next commit wake this session. To be called before the session looks.
+    pub fn arm(&self) {
+        let state = &self.waiters.slots[self.at].state;
+        state.store(ARMED, Ordering::SeqCst);
+    }
+
+    /// Returns whether a commit has woken this session since it was armed.
+    pub fn is_woken(&self) -> bool {
+        self.waiters.slots[self.at].state.load(Ordering::SeqCst) == WOKEN
+    }
+}
+
+impl Drop for Registration {
+    fn drop(&mut self) {
+        release();
+    }
+}
+
+/// Gives the slots of this session back, if it has some. The exit of a session calls it too, because
+/// a session may be terminated while it waits.
+pub fn release() {
+    let own = OWN.with(|own| std::mem::take(&mut *own.borrow_mut()));
+    if let Some(waiters) = waiters() {
+        waiters.remove(session::database(), &own);
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// It is too large for the stack of a test.
-    fn waiters() -> Box<Waiters> {
-        Box::new(Waiters::new())
+    /// Waiters without their processes.
+    struct Server(Totals, Vec<Slot>);
+
+    impl Server {
+        fn new(slots: usize) -> Self {
+            let slots = std::iter::repeat_with(Slot::free).take(slots);
+            Self(Totals::default(), slots.collect())
+        }
+
+        fn waiters(&self) -> Waiters<'_> {
+            Waiters {
+                totals: &self.0,
+                slots: &self.1,
+            }
+        }
+
+        fn wait(&self, keys: &[Key], now: i64) -> Vec<(Key, usize)> {
+            let own = self.waiters().add(1, keys, now).unwrap();
+            self.arm(&own);
+            own
+        }
+
+        fn arm(&self, own: &[(Key, usize)]) {
+            self.1[own[0].1].state.store(ARMED, Ordering::SeqCst);
+        }
+
+        fn is_woken(&self, own: &[(Key, usize)]) -> bool {
+            self.1[own[0].1].state.load(Ordering::SeqCst) == WOKEN
+        }
+
+        fn is_empty(&self) -> bool {
+            let is_zero = |n: &AtomicU32| n.load(Ordering::SeqCst) == 0;
+            let is_unused = |slot: &Slot| {
+                slot.state.load(Ordering::SeqCst) == FREE && slot.reach.load(Ordering::SeqCst) == 0
+            };
+            self.0.iter().all(is_zero) && self.1.iter().all(is_unused)
+        }
     }
 
-    fn wait(waiters: &Waiters, tables: &[u32], now: i64) -> Vec<usize> {
-        let slots = waiters.add(1, 0, tables, now).unwrap();
-        waiters.slots[slots[0]].latch.leave();
-        waiters.arm(slots[0]);
-        slots
+    fn queues(tables: impl IntoIterator<Item = u32>) -> Vec<Key> {
+        let keys = tables.into_iter().map(|table| Key::ready(table, 0));
+        keys.collect()
     }
 
     #[test]
     fn a_session_that_waits_for_many_queues_is_woken_once() {
-        let waiters = waiters();
-        let tables: Vec<u32> = (1..=300).collect();
-        let many = wait(&waiters, &tables, 1);
-        let one = wait(&waiters, &[250], 2);
-        assert_eq!((many.len(), one.len()), (19, 1));
-        let key = |table| WaitKey { table, version: 0 };
-        waiters.wake(1, key(301), 5);
-        waiters.wake(2, key(250), 5);
-        assert!(!waiters.is_woken(many[0]) && !waiters.is_woken(one[0]));
+        let server = Server::new(512);
+        let waiters = server.waiters();
+        let many = server.wait(&queues(1..=300), 1);
+        let one = server.wait(&queues([250]), 2);
+        waiters.wake(1, Key::ready(301, 0), 5);
+        waiters.wake(1, Key::ready(250, 1), 5);
+        waiters.wake(2, Key::ready(250, 0), 5);
+        assert!(!server.is_woken(&many) && !server.is_woken(&one));
         // It has waited longest.
-        waiters.wake(1, key(250), 1);
-        assert!(waiters.is_woken(many[0]) && !waiters.is_woken(one[0]));
+        waiters.wake(1, Key::ready(250, 0), 1);
+        assert!(server.is_woken(&many) && !server.is_woken(&one));
         // It is awake, so another document of its queues is for the other session.
-        waiters.wake(1, key(250), 1);
-        assert!(waiters.is_woken(one[0]));
-        waiters.arm(one[0]);
+        waiters.wake(1, Key::ready(250, 0), 1);
+        assert!(server.is_woken(&one));
+        server.arm(&one);
         // The session has not used that it was woken.
-        waiters.remove(&many);
-        assert!(waiters.is_woken(one[0]));
-        waiters.remove(&one);
-        assert_eq!(waiters.count(), 0);
+        waiters.remove(1, &many);
+        assert!(server.is_woken(&one));
+        waiters.remove(1, &one);
+        assert!(server.is_empty());
     }
 
     #[test]
     fn too_few_slots_are_given_back() {
-        let waiters = waiters();
-        let tables: Vec<u32> = (1..=1000).collect();
-        let all: Vec<_> = (0..16).map(|now| wait(&waiters, &tables, now)).collect();
-        assert!(waiters.add(1, 0, &tables, 99).is_none());
-        let rest = WAITERS as u32 - waiters.count();
-        assert_eq!(rest, 16);
-        let single: Vec<_> = (0..rest).map(|n| wait(&waiters, &[n], 99)).collect();
-        assert!(waiters.add(1, 0, &[1], 99).is_none());
-        waiters.wake_any(1, 500, u32::MAX);
-        assert!(all.iter().all(|slots| waiters.is_woken(slots[0])));
-        all.iter()
-            .chain(&single)
-            .for_each(|slots| waiters.remove(slots));
-        assert_eq!(waiters.count(), 0);
+        let server = Server::new(2048);
+        let waiters = server.waiters();
+        let tables = queues(1..=1000);
+        let all = [1, 2].map(|now| server.wait(&tables, now));
+        assert!(waiters.add(1, &tables, 99).is_none());
+        let single = (1..=48).map(|table| server.wait(&queues([table]), 99));
+        let single: Vec<_> = single.collect();
+        assert!(waiters.add(1, &tables[..1], 99).is_none());
+        waiters.wake(1, Key::ready_in(500), ALL);
+        assert!(all.iter().all(|own| server.is_woken(own)));
+        let all = all.iter().chain(&single);
+        all.for_each(|own| waiters.remove(1, own));
+        assert!(server.is_empty());
+    }
+
+    #[test]
+    fn those_who_have_waited_longest_are_woken_first() {
+        let server = Server::new(64);
+        let waiters = server.waiters();
+        let all = [4, 1, 3, 2].map(|since| (since, server.wait(&queues([7]), since)));
+        let woken = || all.iter().filter(|(_, own)| server.is_woken(own));
+        waiters.wake(1, Key::ready(7, 0), 2);
+        assert!(woken().map(|(since, _)| *since).eq([1, 2]));
+        // Another version waits too, and more can be picked of whatever version.
+        let other = server.wait(&[Key::ready(7, -1)], 0);
+        waiters.wake(1, Key::ready_in(7), 2);
+        assert!(server.is_woken(&other));
+        assert!(woken().map(|(since, _)| *since).eq([1, 3, 2]));
+    }
+
+    #[test]
+    fn a_commit_wakes_those_who_wait_for_its_document() {
+        let server = Server::new(64);
+        let waiters = server.waiters();
+        assert!(!waiters.is_settlement_awaited());
+        let picks = server.wait(&[Key::ready(2, 0)], 0);
+        assert!(!waiters.is_settlement_awaited());
+        let key = |n: usize| Key::settled(2, &format!("s{n}"));
+        let all: Vec<_> = (0..20).map(|n| server.wait(&[key(n)], 0)).collect();
+        assert!(waiters.is_settlement_awaited());
+        waiters.wake(1, key(7), ALL);
+        for (n, own) in all.iter().enumerate() {
+            assert_eq!(server.is_woken(own), n == 7);
+        }
+        waiters.wake(1, Key::settled(3, "s8"), ALL);
+        waiters.wake(2, key(8), ALL);
+        waiters.wake(1, Key::settled_in(3), ALL);
+        waiters.wake(1, Key::ready_in(2), 1);
+        waiters.wake_database(2);
+        assert!(server.is_woken(&picks) && !server.is_woken(&all[8]));
+        server.arm(&picks);
+        waiters.wake(1, Key::settled_in(2), ALL);
+        assert!(all.iter().all(|own| server.is_woken(own)));
+        assert!(!server.is_woken(&picks));
+        server.arm(&all[3]);
+        waiters.wake_database(1);
+        assert!(server.is_woken(&picks) && server.is_woken(&all[3]));
+        all.iter().for_each(|own| waiters.remove(1, own));
+        waiters.remove(1, &picks);
+        assert!(server.is_empty());
+    }
+
+    #[test]
+    fn a_session_can_wait_for_a_queue_and_for_a_document() {
+        let server = Server::new(64);
+        let waiters = server.waiters();
+        let keys = [Key::ready(7, 0), Key::settled(8, "a")];
+        let own = server.wait(&keys, 0);
+        for key in keys {
+            waiters.wake(1, key, 1);
+            assert!(server.is_woken(&own));
+            server.arm(&own);
+        }
+        waiters.remove(1, &own);
+        assert!(server.is_empty());
+    }
+
+    /// More sessions than there are slots wait for the same document, beside one of another.
+    #[test]
+    fn a_full_registry_loses_no_waiter() {
+        let server = Server::new(40);
+        let waiters = server.waiters();
+        let other = server.wait(&[Key::settled(2, "other")], 0);
+        let key = Key::settled(2, "same");
+        let all: Vec<_> = (0..39).map(|_| server.wait(&[key], 0)).collect();
+        assert!(waiters.add(1, &[key], 0).is_none());
+        waiters.wake(1, key, ALL);
+        assert!(all.iter().all(|own| server.is_woken(own)));
+        assert!(!server.is_woken(&other));
+        all.iter().for_each(|own| waiters.remove(1, own));
+        waiters.wake(1, Key::settled(2, "other"), ALL);
+        assert!(server.is_woken(&other));
+        waiters.remove(1, &other);
+        assert!(server.is_empty());
+    }
+
+    #[test]
+    fn without_slots_nobody_waits() {
+        let server = Server::new(0);
+        let waiters = server.waiters();
+        let key = Key::settled(2, "s");
+        assert!(waiters.add(1, &[key], 0).is_none());
+        // As if one waited.
+        server.0[1].store(1, Ordering::SeqCst);
+        waiters.wake(1, key, ALL);
+        waiters.wake(1, Key::settled_in(2), ALL);
+        waiters.wake_database(1);
     }
 }

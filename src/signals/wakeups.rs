@@ -1,148 +1,197 @@
-//! Wake-ups: this session as a waiter, and the waiters that the end of its transaction wakes.
-//! `waiters.rs` has the state in shared memory.
+//! Wake-ups: what this transaction does that sessions wait for, so that its end wakes them.
+//! `waiters.rs` has the sessions.
+//!
+//! Each counter event that settles documents says how many; the code that settles them also says
+//! which ones, if a session waits for a settled document at that moment. Where the subjects of some
+//! are not known when the transaction commits, all who wait for documents of the table are woken, and
+//! look. So a call that settles documents is correct without this, and wakes too many.
 
 use crate::pg::lasting::{Lasting, lasting};
-use std::thread::LocalKey;
+use crate::pg::transaction::End;
+use crate::signals::waiters::{ALL, Key, Waiters, waiters};
 
-use crate::signals::board::board;
-use crate::signals::waiters::{WaitKey, Waiters};
+/// Documents whose subjects a transaction remembers.
+const SUBJECTS: usize = 10_000;
 
-type Counts = Lasting<Vec<(WaitKey, u32)>>;
+/// Keys, and for each how many documents there are.
+type Counts = Vec<(Key, u32)>;
+
+/// What a transaction does that sessions wait for.
+struct Wakeups {
+    /// Documents that can be picked when it commits.
+    ready: Counts,
+    /// Documents that it has picked. Its rollback makes them ready again.
+    claimed: Counts,
+    /// Documents that it settles, of each table.
+    settled: Counts,
+    /// Those whose subject is known.
+    subjects: Vec<Key>,
+}
 
 thread_local! {
-    /// The slots of this session, so that the exit of the session gives them back.
-    static SLOTS: Lasting<Option<(&'static Waiters, Vec<usize>)>> = const { lasting(None) };
-    /// Documents that this transaction has made ready.
-    static READY: Counts = const { lasting(Vec::new()) };
-    /// Documents that this transaction has picked. Its rollback makes them ready again.
-    static CLAIMED: Counts = const { lasting(Vec::new()) };
-    /// Tables of which this transaction lets more documents be picked, and how many more.
-    static FREED_CAPACITY: Lasting<Vec<(u32, u32)>> = const { lasting(Vec::new()) };
+    static WAKEUPS: Lasting<Wakeups> = const { lasting(Wakeups::new()) };
 }
 
-/// This session as a waiter, until this is dropped.
-pub struct Registration {
-    waiters: &'static Waiters,
-    /// Its first slot.
-    slot: usize,
-}
-
-impl Registration {
-    /// Registers this session as a waiter for documents of a version in some tables. `now` is in
-    /// microseconds since 2000. Returns None when too few slots are free.
-    pub fn new(
-        waiters: &'static Waiters,
-        database: u32,
-        version: i32,
-        tables: &[u32],
-        now: i64,
-    ) -> Option<Self> {
-        let slots = waiters.add(database, version, tables, now)?;
-        let slot = *slots.first()?;
-        SLOTS.with(|own| *own.borrow_mut() = Some((waiters, slots)));
-        Some(Self { waiters, slot })
-    }
-
-    /// Has the next commit wake this session. To be called before the session looks for
-    /// documents.
-    pub fn arm(&self) {
-        self.waiters.arm(self.slot);
-    }
-
-    /// Returns whether a commit has woken this session since it was armed.
-    pub fn is_woken(&self) -> bool {
-        self.waiters.is_woken(self.slot)
+fn add(counts: &mut Counts, key: Key, number: u32) {
+    match counts.iter_mut().find(|(other, _)| *other == key) {
+        Some((_, n)) => *n = n.saturating_add(number),
+        None if number > 0 => counts.push((key, number)),
+        None => {}
     }
 }
 
-impl Drop for Registration {
-    fn drop(&mut self) {
-        release_slots();
-    }
-}
-
-/// Gives the slots of this session back, if it has some. The exit of a session calls it too,
-/// because a session may be terminated while it waits.
-pub fn release_slots() {
-    let own = SLOTS.with(|slots| slots.borrow_mut().take());
-    if let Some((waiters, slots)) = own {
-        waiters.remove(&slots);
-    }
-}
-
-fn count(counts: &'static LocalKey<Counts>, key: WaitKey, number: u32) {
-    // Without shared memory there are no waiters, and nothing would ever empty the list.
-    if number == 0 || board().is_none() {
-        return;
-    }
-    counts.with(|counts| {
-        let mut counts = counts.borrow_mut();
-        match counts.iter_mut().find(|(other, _)| *other == key) {
-            Some((_, n)) => *n = n.saturating_add(number),
-            None => counts.push((key, number)),
+impl Wakeups {
+    const fn new() -> Self {
+        Self {
+            ready: Vec::new(),
+            claimed: Vec::new(),
+            settled: Vec::new(),
+            subjects: Vec::new(),
         }
-    });
-}
+    }
 
-/// Empties a list and wakes the waiters for its documents; with None it wakes no waiter.
-fn wake_all(counts: &'static LocalKey<Counts>, waiters: Option<&Waiters>, database: u32) {
-    // The list is gone in a process that exits within a transaction.
-    let _ = counts.try_with(|counts| {
-        for (key, number) in counts.borrow_mut().drain(..) {
-            if let Some(waiters) = waiters {
-                waiters.wake(database, key, number);
+    fn add_subjects(&mut self, subjects: impl Iterator<Item = Key>) {
+        let room = SUBJECTS - self.subjects.len();
+        self.subjects.extend(subjects.take(room));
+    }
+
+    /// Passes on what each wake-up at the end of the transaction is for, and how many it wakes.
+    fn for_each(&self, end: End, mut wake: impl FnMut(Key, u32)) {
+        let counts = match end {
+            End::Committed => &self.ready,
+            End::RolledBack => &self.claimed,
+            // The documents of a prepared transaction are not available yet. Its end wakes all.
+            End::Committing | End::Prepared => return,
+        };
+        counts.iter().for_each(|(key, number)| wake(*key, *number));
+        if end != End::Committed {
+            return;
+        }
+        for (table, settled) in &self.settled {
+            let known = self.subjects.iter().filter(|key| table.includes(**key));
+            match known.clone().count() < *settled as usize {
+                true => wake(*table, ALL),
+                false => known.for_each(|key| wake(*key, ALL)),
             }
         }
-    });
+    }
+
+    fn clear(&mut self) {
+        self.ready.clear();
+        self.claimed.clear();
+        self.settled.clear();
+        // A bulk action does not keep its memory.
+        self.subjects = Vec::new();
+    }
+}
+
+/// Records something for the end of this transaction. Without shared memory no session is woken.
+fn record(record: impl FnOnce(&mut Wakeups, Waiters)) {
+    if let Some(waiters) = waiters() {
+        WAKEUPS.with(|wakeups| record(&mut wakeups.borrow_mut(), waiters));
+    }
 }
 
 /// Counts documents that are ready when this transaction commits.
-pub fn documents_ready(documents: WaitKey, number: u32) {
-    count(&READY, documents, number);
+pub fn documents_ready(documents: Key, number: u32) {
+    record(|wakeups, _| add(&mut wakeups.ready, documents, number));
 }
 
 /// Counts documents that are ready again when this transaction rolls back.
-pub fn documents_claimed(documents: WaitKey, number: u32) {
-    count(&CLAIMED, documents, number);
+pub fn documents_claimed(documents: Key, number: u32) {
+    record(|wakeups, _| add(&mut wakeups.claimed, documents, number));
 }
 
 /// Counts how many more documents of a table, of whatever version, can be picked when this
 /// transaction commits.
 pub fn capacity_freed(table: u32, number: u32) {
-    if board().is_none() {
-        return;
+    documents_ready(Key::ready_in(table), number);
+}
+
+/// Counts documents of a table that are settled when this transaction commits.
+pub fn documents_settled(table: u32, number: u32) {
+    record(|wakeups, _| add(&mut wakeups.settled, Key::settled_in(table), number));
+}
+
+/// Says which documents of a table are settled when this transaction commits, beside the counter
+/// event that says how many. Costs one read of shared memory when nobody waits.
+pub fn subjects_settled(table: u32, subjects: impl IntoIterator<Item = impl AsRef<str>>) {
+    record(|wakeups, waiters| {
+        if waiters.is_settlement_awaited() {
+            let subjects = subjects.into_iter();
+            wakeups.add_subjects(subjects.map(|subject| Key::settled(table, subject.as_ref())));
+        }
+    });
+}
+
+/// Has all who wait for documents of a table look when this transaction commits.
+pub fn table_emptied(table: u32) {
+    documents_settled(table, u32::MAX);
+}
+
+/// Wakes the sessions that wait for what this transaction did. To be called after its end.
+pub fn transaction_ended(end: End, database: u32) {
+    record(|wakeups, waiters| {
+        wakeups.for_each(end, |key, number| waiters.wake(database, key, number));
+        wakeups.clear();
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn woken(wakeups: &Wakeups, end: End) -> Counts {
+        let mut woken = Vec::new();
+        wakeups.for_each(end, |key, number| woken.push((key, number)));
+        woken
     }
-    FREED_CAPACITY.with(|freed| {
-        let mut freed = freed.borrow_mut();
-        match freed.iter_mut().find(|(other, _)| *other == table) {
-            Some((_, n)) => *n = n.saturating_add(number),
-            None => freed.push((table, number)),
+
+    #[test]
+    fn what_is_not_known_is_told_from_what_is() {
+        let mut wakeups = Wakeups::new();
+        let [a, b] = ["a", "b"].map(|subject| Key::settled(1, subject));
+        let [one, two] = [1, 2].map(Key::settled_in);
+        let other = Key::settled(2, "a");
+        add(&mut wakeups.settled, one, 2);
+        wakeups.add_subjects([a].into_iter());
+        add(&mut wakeups.settled, two, 1);
+        wakeups.add_subjects([other].into_iter());
+        assert_eq!(woken(&wakeups, End::Committed), [(one, ALL), (other, ALL)]);
+        wakeups.add_subjects([b].into_iter());
+        let known = [a, b, other].map(|key| (key, ALL));
+        assert_eq!(woken(&wakeups, End::Committed), known);
+        add(&mut wakeups.settled, two, u32::MAX);
+        add(&mut wakeups.settled, two, u32::MAX);
+        let known = [a, b, two].map(|key| (key, ALL));
+        assert_eq!(woken(&wakeups, End::Committed), known);
+        assert_eq!(woken(&wakeups, End::RolledBack), []);
+        wakeups.clear();
+        assert_eq!(woken(&wakeups, End::Committed), []);
+    }
+
+    #[test]
+    fn a_commit_and_a_rollback_wake_for_different_documents() {
+        let mut wakeups = Wakeups::new();
+        let (pushed, picked) = (Key::ready(1, 0), Key::ready(1, 7));
+        add(&mut wakeups.ready, pushed, 1);
+        add(&mut wakeups.ready, pushed, 2);
+        add(&mut wakeups.claimed, picked, 4);
+        assert_eq!(woken(&wakeups, End::Committed), [(pushed, 3)]);
+        assert_eq!(woken(&wakeups, End::RolledBack), [(picked, 4)]);
+        assert_eq!(woken(&wakeups, End::Prepared), []);
+    }
+
+    #[test]
+    fn a_bulk_action_takes_bounded_memory() {
+        let mut wakeups = Wakeups::new();
+        add(&mut wakeups.settled, Key::settled_in(1), 20_000);
+        for _ in 0..2 {
+            let subjects = (0..10_000).map(|n| Key::settled(1, &n.to_string()));
+            wakeups.add_subjects(subjects);
         }
-    });
-}
-
-fn wake_for_capacity(waiters: Option<&Waiters>, database: u32) {
-    let _ = FREED_CAPACITY.try_with(|freed| {
-        for (table, number) in freed.borrow_mut().drain(..) {
-            if let Some(waiters) = waiters {
-                waiters.wake_any(database, table, number);
-            }
-        }
-    });
-}
-
-/// Wakes the waiters for documents that this transaction made ready. To be called after the
-/// commit.
-pub fn after_commit(waiters: Option<&Waiters>, database: u32) {
-    wake_for_capacity(waiters, database);
-    wake_all(&READY, waiters, database);
-    wake_all(&CLAIMED, None, database);
-}
-
-/// Wakes the waiters for documents that this transaction had picked, because they are ready
-/// again. To be called after a rollback.
-pub fn after_rollback(waiters: Option<&Waiters>, database: u32) {
-    wake_for_capacity(None, database);
-    wake_all(&READY, None, database);
-    wake_all(&CLAIMED, waiters, database);
+        assert_eq!(wakeups.subjects.len(), SUBJECTS);
+        let all = [(Key::settled_in(1), ALL)];
+        assert_eq!(woken(&wakeups, End::Committed), all);
+    }
 }

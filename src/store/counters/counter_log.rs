@@ -10,7 +10,7 @@ use crate::error::Result;
 use crate::pg::relation::{self, LockMode};
 use crate::pg::value::Arg;
 use crate::pg::{append, invalidation, transaction};
-use crate::signals::{commit, settlements};
+use crate::signals::{commit, wakeups};
 use crate::store::counters::counter_segments;
 use crate::store::queues::open_queue::Queue;
 
@@ -123,7 +123,7 @@ fn append_row(queue: &Queue, version: i32, n: i32, event: Event, bucket: Option<
             queue.announce(status);
         }
         if event.settles() {
-            settlements::documents_settled(queue.table.to_u32(), n.unsigned_abs());
+            wakeups::documents_settled(queue.table.to_u32(), n.unsigned_abs());
         }
         if !collect(queue, version, n, event, bucket) {
             write_row(queue.id, version, n, event, bucket);

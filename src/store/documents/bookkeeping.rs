@@ -10,7 +10,8 @@ use crate::pg::documents::{Column, Row};
 use crate::pg::spi::Rows;
 use crate::ready::floors;
 use crate::ready::key::{DueKey, PickKey};
-use crate::signals::{settlements, waiters, wakeups};
+use crate::signals::waiters::Key;
+use crate::signals::wakeups;
 use crate::store::counters::counter_log;
 use crate::store::queues::open_queue::Queue;
 
@@ -49,7 +50,7 @@ pub fn document_locked(queue: &Queue, version: i32, status: Status) {
 /// Says which documents are settled when the transaction commits, beside the counter event that
 /// says how many. Without this, all who wait for documents of the queue are woken.
 pub fn subjects_settled(queue: &Queue, subjects: impl IntoIterator<Item = impl AsRef<str>>) {
-    settlements::subjects_settled(queue.table.to_u32(), subjects);
+    wakeups::subjects_settled(queue.table.to_u32(), subjects);
 }
 
 /// As [`subjects_settled`], for rows whose first column is the subject.
@@ -65,11 +66,8 @@ pub fn row_settled(queue: &Queue, row: &Row) {
 }
 
 /// The key under which waiters wait for documents of a version.
-pub fn waiter_key(queue: &Queue, version: i32) -> waiters::WaitKey {
-    waiters::WaitKey {
-        table: queue.table.to_u32(),
-        version,
-    }
+pub fn waiter_key(queue: &Queue, version: i32) -> Key {
+    Key::ready(queue.table.to_u32(), version)
 }
 
 /// The documents that a statement planned or made pending: the first index key of each level

@@ -13,7 +13,7 @@ use crate::pg::row_sink::RowSink;
 use crate::pg::spi::{self, Rows, Spi};
 use crate::pg::value::Arg;
 use crate::pg::{planner, role, subtransaction};
-use crate::signals::{commit, settlements};
+use crate::signals::{commit, wakeups};
 use crate::store::queues::queue_places;
 use crate::store::queues::queue_tables;
 use crate::store::queues::rights::{self, Right};
@@ -188,7 +188,7 @@ pub fn drop(name: &QueueName) -> Result<Dropped> {
         let dead_letter_sources = (0..rows.len()).filter_map(|row| rows.get(row, 1)).collect();
         let schedules = drop_schedules(spi, name);
         if let Some(table) = relation::lookup_data_table(&name.relation("docs")) {
-            settlements::table_emptied(table.to_u32());
+            wakeups::table_emptied(table.to_u32());
         }
         queue_tables::drop(spi, name);
         spi.once(DROP_METRICS, &[key]);

@@ -3,7 +3,7 @@
 use crate::domain::names::QueueName;
 use crate::error::{Error, Result};
 use crate::pg::{relation, session};
-use crate::signals::settlements;
+use crate::signals::wakeups;
 use crate::store::counters::metrics;
 use crate::store::queues::queue;
 use crate::store::queues::queue_tables;
@@ -27,7 +27,7 @@ pub fn truncate(name: &QueueName, empty: bool) -> Result<()> {
     }
     queue_tables::truncate_docs(name);
     if let Some(table) = relation::lookup_data_table(&name.relation("docs")) {
-        settlements::table_emptied(table.to_u32());
+        wakeups::table_emptied(table.to_u32());
     }
     metrics::reset(name)?;
     Ok(())

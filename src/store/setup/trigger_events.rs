@@ -11,7 +11,7 @@ use crate::pg::relation;
 use crate::pg::trigger::{StatusChange, TriggerDocument, TriggerEvent, WrittenDocument};
 use crate::ready::floors;
 use crate::ready::key::PickKey;
-use crate::signals::waiters::WaitKey;
+use crate::signals::waiters::Key;
 use crate::signals::{announce, commit, wakeups};
 use crate::store::bounds::cap;
 use crate::store::bounds::keys;
@@ -24,8 +24,7 @@ pub fn document_written(row: &WrittenDocument) {
     match Status::from_code(row.status) {
         Some(Status::Pending) => {
             floors::note_pick_entry(row.table, row.version, row.priority, key);
-            let (table, version) = (row.table.to_u32(), row.version);
-            wakeups::documents_ready(WaitKey { table, version }, 1);
+            wakeups::documents_ready(Key::ready(row.table.to_u32(), row.version), 1);
         }
         Some(Status::Planned | Status::Active) => {
             floors::note_due_entry(row.table, row.status, key.due());

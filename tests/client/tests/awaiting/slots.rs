@@ -1,5 +1,5 @@
-//! Awaiters have slots in shared memory: each is woken for its own document, and gives its slot
-//! back, however its wait ends.
+//! Sessions that wait have slots in shared memory: each is woken for its own document, and gives its
+//! slots back, however its wait ends.
 
 use std::time::Duration;
 
@@ -117,36 +117,30 @@ async fn no_wake_up_is_lost() {
     db.remove().await;
 }
 
+/// A slot that was left behind would take the wake-up: its session seems to have waited longest.
 #[tokio::test]
-async fn a_session_that_ends_gives_its_slot_back() {
+async fn a_session_that_ends_gives_its_slots_back() {
     if !is_preloaded() {
         return;
     }
-    let cluster = Cluster::new("await_slots", "fetchq.await_slots = 1\nfsync = off");
+    let cluster = Cluster::new("await_slots", "fsync = off");
     cluster.start();
     let db = cluster.server().database("await_slots").await;
     let mut session = db.connect().await;
     session
-        .sql("select fetchq.queue_create('q'); select fetchq.doc_push('q', 'a')")
+        .sql("select fetchq.queue_create('other'); select fetchq.queue_create('q')")
         .await;
     let pid = "select pid from pg_stat_activity where application_name = 'awaits'";
     for how in ["cancel", "terminate", "timeout", "over", "kill"] {
         let call = match how {
             "timeout" => {
-                "set statement_timeout = '700 ms'\ncall fetchq.doc_await('q', 'a', '60 s')"
+                "set statement_timeout = '700 ms'\ncall fetchq.queue_wait('{other,q}', '60 s')"
             }
-            "over" => "call fetchq.doc_await('q', 'a', '700 ms')",
-            _ => CALL,
+            "over" => "call fetchq.queue_wait('{other,q}', '700 ms')",
+            _ => "call fetchq.queue_wait('{other,q}', '60 s')",
         };
         let waiting = waits(&db, call).await;
         asleep(&session, 1).await;
-        // It has the slot: it does not look all the time.
-        wait_until("the session sleeps for long", async || {
-            let before = looks(&session).await;
-            tokio::time::sleep(Duration::from_millis(300)).await;
-            before == looks(&session).await
-        })
-        .await;
         match how {
             "cancel" | "terminate" => {
                 session
@@ -158,7 +152,7 @@ async fn a_session_that_ends_gives_its_slot_back() {
         }
         let outcome = waiting.await.unwrap();
         match how {
-            "over" => assert_eq!(outcome.unwrap(), "pending||"),
+            "over" => assert_eq!(outcome.unwrap(), ""),
             "cancel" | "timeout" => assert_eq!(state_of(&outcome.unwrap_err()), "57014"),
             _ => assert!(outcome.is_err()),
         }
@@ -170,25 +164,44 @@ async fn a_session_that_ends_gives_its_slot_back() {
             drop(session);
             session = cluster.server().connect_when_up(&db.name).await;
         }
-    }
-    // A second session finds no slot, and looks at intervals.
-    let first = waits(&db, CALL).await;
-    asleep(&session, 1).await;
-    let second = waits(&db, CALL).await;
-    wait_until("the second session looks again", async || {
-        let before = looks(&session).await;
-        tokio::time::sleep(Duration::from_millis(300)).await;
-        let after = looks(&session).await;
-        before.len() == 2 && after.iter().filter(|look| before.contains(look)).count() == 1
-    })
-    .await;
-    session
-        .sql("select fetchq.doc_lease('q'); select fetchq.doc_complete('q', 'a')")
-        .await;
-    for one in [first, second] {
-        assert_eq!(woken(one, "both").await.unwrap(), "completed||");
+        let next = waits(&db, "call fetchq.queue_wait('{q}', '60 s')").await;
+        asleep(&session, 1).await;
+        session.sql("select fetchq.doc_push('q', 'a')").await;
+        assert_eq!(woken(next, how).await.unwrap(), "q");
+        session.sql("select fetchq.doc_pop('q')").await;
     }
     cluster.stop("immediate");
+}
+
+/// Sessions wait for both, and one transaction is for all of them.
+#[tokio::test]
+async fn a_commit_wakes_for_a_settled_and_for_a_ready_document() {
+    if !is_preloaded() {
+        return;
+    }
+    let db = Server::of_suite().database("await_both").await;
+    let session = db.connect().await;
+    session
+        .sql("select fetchq.queue_create('q'); select fetchq.doc_put('q', 'a', delay => '1 day')")
+        .await;
+    let settled = waits(&db, CALL).await;
+    let mut ready = Vec::new();
+    for _ in 0..20 {
+        ready.push(waits(&db, "call fetchq.queue_wait('{q}', '60 s')").await);
+    }
+    asleep(&session, 21).await;
+    session
+        .sql("begin; select fetchq.docs_kill('q', '{\"subject\": \"a\"}'); select fetchq.doc_push('q', 'b'); commit")
+        .await;
+    assert_eq!(woken(settled, "a").await.unwrap(), "killed||cancelled");
+    asleep(&session, 19).await;
+    session
+        .sql("select fetchq.doc_put_many('q', jsonb_agg(jsonb_build_object('subject', 's' || i))) from generate_series(2, 20) i")
+        .await;
+    for one in ready {
+        assert_eq!(woken(one, "ready").await.unwrap(), "q");
+    }
+    db.remove().await;
 }
 
 /// Whether the documents are leased, and how they are settled, all three at once.
