@@ -5,7 +5,8 @@
 
 mod dead_letters;
 mod doc_append_many;
-mod doc_lease;
+mod doc_cancel;
+mod doc_extend;
 mod doc_lease_any;
 mod doc_pick;
 mod doc_push;

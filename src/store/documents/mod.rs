@@ -3,7 +3,8 @@
 pub mod bookkeeping;
 pub mod doc_append_many;
 pub mod doc_await;
-pub mod doc_lease;
+pub mod doc_cancel;
+pub mod doc_extend;
 pub mod doc_lease_any;
 pub mod doc_list;
 pub mod doc_options;

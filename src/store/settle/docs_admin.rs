@@ -37,7 +37,7 @@ static RETRY: Statement = Statement::new(
 );
 
 // Without the worker session, the lease number tells the worker of an active document that it was
-// cancelled: see `doc_lease::IS_CANCELLED`.
+// cancelled: see `doc_extend::IS_CANCELLED`.
 static KILL: Statement = Statement::new(
     "update only {docs} d set
          status = {killed}, attempts = 0, result = null, last_error = 'cancelled',

@@ -1,4 +1,4 @@
--- Leases: extending them, and cancelling documents.
+-- Extending leases: of one document, and of a whole pick.
 -- Hot: no search_path is set, see bootstrap.sql.
 
 create function fetchq.doc_extend(
@@ -19,12 +19,3 @@ language c volatile parallel unsafe
 as 'MODULE_PATHNAME', 'lease_extend_wrapper';
 comment on function fetchq.lease_extend(text, bigint, interval, text[]) is
     'Extends all documents that a lease still holds to a duration from now; gives how many they are, when the lease ends, and whether the worker should stop';
-
-create function fetchq.doc_cancel(
-    queue text, subject text,
-    out was_cancelled boolean, out status text
-)
-language c volatile parallel unsafe
-as 'MODULE_PATHNAME', 'doc_cancel_wrapper';
-comment on function fetchq.doc_cancel(text, text) is
-    'Kills a document that is planned, pending or active, and gives the status that it had; the worker of an active document loses its lease, and doc_extend() reports that';

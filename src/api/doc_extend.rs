@@ -1,15 +1,14 @@
-//! Leases: extending them, and cancelling documents.
+//! Extending leases: of one document, and of a whole pick.
 
 use pgrx::prelude::*;
 
 use crate::api::doc_pick::opt_duration;
 use crate::api::entry::{queue_name, respond_write, subject, subjects};
-use crate::domain::status;
-use crate::error::{self, Error};
+use crate::error::Error;
 use crate::pg::call::Reply;
 use crate::pg::time;
 use crate::pg::value::Arg;
-use crate::store::documents::doc_lease;
+use crate::store::documents::doc_extend;
 use crate::store::documents::lease_check::LeasedDoc;
 use crate::store::queues::open_queue::Queue;
 use crate::store::queues::rights::Right;
@@ -33,7 +32,7 @@ fn doc_extend(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
         // Not the time of the transaction, which may have begun long ago.
         let until = duration.after(time::clock());
         let extended = Queue::with(&queue, Right::Work, |queue| {
-            doc_lease::extend(queue, doc, until, call.opt_json(4))
+            doc_extend::extend(queue, doc, until, call.opt_json(4))
         })?;
         let until = match extended.until {
             Some(until) => Arg::timestamp(until),
@@ -71,7 +70,7 @@ fn lease_extend(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
             let duration = duration.unwrap_or_else(|| queue.lease_duration());
             // Not the time of the transaction, which may have begun long ago.
             let until = duration.after(time::clock());
-            let extended = doc_lease::extend_pick(queue, lease, until, subjects)?;
+            let extended = doc_extend::extend_pick(queue, lease, until, subjects)?;
             Ok((until, extended))
         })?;
         Ok(call.record(&[
@@ -79,37 +78,5 @@ fn lease_extend(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
             Arg::timestamp(until),
             Arg::from(extended.stop),
         ]))
-    })
-}
-
-/// `doc_cancel(queue, subject) → (was_cancelled, status)`: kills a document that is planned,
-/// pending or active, and returns the status that it had. The worker of an active document loses
-/// its lease, and `doc_extend` reports that.
-///
-/// Fails with `UnknownQueue`. A document that does not exist raises a warning and returns
-/// `(false, NULL)`.
-#[pg_extern(sql = false)]
-fn doc_cancel(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
-    respond_write(fcinfo, |call| {
-        let queue = queue_name(call, 0)?;
-        let subject = subject(call, 1)?;
-        let cancel = |queue: &Queue| Ok(doc_lease::cancel(queue, subject));
-        let (was_cancelled, status) = match Queue::with(&queue, Right::Work, cancel)? {
-            Ok(from) => (true, Some(from)),
-            Err(Some(other)) => (false, Some(other)),
-            Err(None) => {
-                error::warn(
-                    PgSqlErrorCode::ERRCODE_NO_DATA,
-                    format!(
-                        "queue \"{}\" has no document \"{subject}\" to cancel",
-                        queue
-                    ),
-                    "The document was dropped, or it was never pushed.",
-                );
-                (false, None)
-            }
-        };
-        let status = status.map(status::Status::word);
-        Ok(call.record(&[Arg::from(was_cancelled), Arg::from(status)]))
     })
 }

@@ -1,0 +1,60 @@
+//! Cancels a document that is not settled.
+
+use crate::domain::counter_events::Event;
+use crate::domain::status::Status;
+use crate::pg::spi;
+use crate::pg::value::Arg;
+use crate::store::counters::counter_log;
+use crate::store::documents::bookkeeping::subjects_settled;
+use crate::store::documents::history;
+use crate::store::queues::open_queue::Queue;
+use crate::store::queues::statement::Statement;
+
+// Index of both: primary key. The lease number of an active document, without the worker session,
+// tells its worker that it was cancelled.
+// A producer may change the other columns, because an upsert changes them; `last_iteration` stays as
+// it is, and is named so that the server demands the rights of a worker.
+static LOCK: Statement = Statement::new(
+    "select d.status from only {docs} d
+     where d.subject {=} $1
+     for update",
+);
+
+static CANCEL: Statement = Statement::new(
+    "update only {docs} d set
+         status = {killed}, attempts = 0, result = null, last_error = 'cancelled',
+         worker_session = case when d.status {<>} {active} then d.worker_session end,
+         last_iteration = d.last_iteration
+     where d.subject {=} $1",
+);
+
+/// Kills a document that is planned, pending or active, and returns the status that it had.
+/// Fails with the status of a document that is settled, and with None for one that does not
+/// exist or has an unknown status.
+pub fn cancel(queue: &Queue, subject: &str) -> std::result::Result<Status, Option<Status>> {
+    spi::connect(|spi| {
+        let key = Arg::from(subject);
+        let rows = queue.run(spi, &LOCK, &[key]);
+        if rows.is_empty() {
+            return Err(None);
+        }
+        let from = rows.get(0, 1).and_then(Status::from_code);
+        match from.and_then(|from| Some((from, Event::cancel(from)?))) {
+            None => Err(from),
+            Some((from, event)) => {
+                // A trigger of the user's may suppress the change.
+                if queue.run_noting(spi, &CANCEL, &[key]).affected() == 0 {
+                    return Err(Some(from));
+                }
+                counter_log::record_event(queue, 0, 1, event);
+                subjects_settled(queue, [subject]);
+                // An active document stays in the table, so that its worker can learn that
+                // it was cancelled.
+                if from != Status::Active {
+                    history::cancelled(spi, queue, &[subject.to_owned()]);
+                }
+                Ok(from)
+            }
+        }
+    })
+}
