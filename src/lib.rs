@@ -1,6 +1,7 @@
 //! fetchq: a queue and a calendar inside PostgreSQL.
 //!
 //! - `api`: the functions that PostgreSQL calls; `sql` declares them
+//! - `fetchq4`: what only clients of fetchq 4 call, with its statements and its SQL
 //! - `waiting`: sessions that wait for a document
 //! - `store`: every SQL statement
 //! - `maintenance`: the services that must run from time to time
@@ -22,6 +23,7 @@ mod api;
 mod background;
 mod domain;
 mod error;
+mod fetchq4;
 mod maintenance;
 mod pg;
 mod ready;
