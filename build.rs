@@ -1,4 +1,4 @@
-//! Writes scripts of SQL from `src/sql/`:
+//! Writes scripts of SQL from `src/sql/` and `src/fetchq4/`:
 //!
 //! - `sql/install.sql`, which `create extension fetchq` runs; `scripts/build.sh` gives it the name
 //!   with the version;
@@ -7,8 +7,8 @@
 //! - `sql/fetchq--unpackaged--5.0.0.sql`, a psql script for where the npm client has installed fetchq 4.
 //!
 //! Each of the others has the whole install script of this version in it, or runs it. They are not
-//! kept under version control before the release of 5.0.0, because they change with every file in
-//! `src/sql/`. Then they are frozen, and later versions are reached from 5.0.0.
+//! kept under version control before the release of 5.0.0, because they change with every file of
+//! SQL. Then they are frozen, and later versions are reached from 5.0.0.
 
 use std::error::Error;
 use std::fmt::Write as _;
@@ -29,6 +29,7 @@ const QUOTE: &str = "$carry$";
 
 fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo::rerun-if-changed=src/sql");
+    println!("cargo::rerun-if-changed=src/fetchq4");
     println!("cargo::rerun-if-changed=build.rs");
     let root = PathBuf::from(env::var("CARGO_MANIFEST_DIR")?);
     let version = env::var("CARGO_PKG_VERSION")?;
@@ -42,7 +43,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 
 /// Writes the scripts that upgrade fetchq 4.
 fn write_upgrades(root: &Path, version: &str, install: &str) -> Result<(), Box<dyn Error>> {
-    let part = |name: &str| read(&root.join("src/sql/from_fetchq_4").join(name));
+    let part = |name: &str| read(&root.join("src/fetchq4/upgrade").join(name));
     let (check, step_aside, carry, clean) = (
         part("check.sql")?,
         part("move.sql")?,
@@ -63,7 +64,7 @@ fn write_upgrades(root: &Path, version: &str, install: &str) -> Result<(), Box<d
         "{}\n\
          select fetchq_upgrade.run_outside_extension({QUOTE}\n{carry}\n{QUOTE});\n\
          drop function fetchq_upgrade.run_outside_extension(text);\n\n{clean}",
-        read(&root.join("src/sql/functions/upgrade.sql"))?,
+        read(&root.join("src/fetchq4/sql/upgrade.sql"))?,
     )?;
     write_if_changed(root, &format!("fetchq--{LAST}--{version}.sql"), &update)?;
     for earlier in EARLIER {
@@ -92,17 +93,17 @@ fn write_upgrades(root: &Path, version: &str, install: &str) -> Result<(), Box<d
     write_if_changed(root, &format!("fetchq--unpackaged--{version}.sql"), &script)
 }
 
-/// Returns the install script: the catalog, the functions, and what needs both. Other functions use the
-/// rights; else no file of `functions/` needs one that comes later in the alphabet.
+/// Returns the install script: the catalog, the functions, those of fetchq 4, and what needs all of them.
+/// Other functions use the rights; else no file of `functions/` needs one that comes later in the alphabet.
 fn install_script(root: &Path) -> Result<String, Box<dyn Error>> {
     let sql = root.join("src/sql");
-    let mut functions = Vec::new();
-    for entry in fs::read_dir(sql.join("functions"))? {
-        functions.push(entry?.path());
-    }
-    // The function for upgrades from fetchq 4 is in their scripts only.
-    functions.retain(|path| !path.ends_with("upgrade.sql"));
+    let mut functions = files(&sql.join("functions"))?;
     functions.sort_by_key(|path| (!path.ends_with("rights.sql"), path.clone()));
+    let mut fetchq4 = files(&root.join("src/fetchq4/sql"))?;
+    // The function for upgrades is in their scripts only.
+    fetchq4.retain(|path| !path.ends_with("upgrade.sql"));
+    fetchq4.sort();
+    functions.extend(fetchq4);
     let mut script = String::new();
     let first = sql.join("bootstrap.sql");
     let last = [sql.join("work.sql"), sql.join("grants.sql")];
@@ -110,6 +111,14 @@ fn install_script(root: &Path) -> Result<String, Box<dyn Error>> {
         writeln!(script, "{}", read(path)?)?;
     }
     Ok(script)
+}
+
+fn files(folder: &Path) -> Result<Vec<PathBuf>, Box<dyn Error>> {
+    let mut files = Vec::new();
+    for entry in fs::read_dir(folder)? {
+        files.push(entry?.path());
+    }
+    Ok(files)
 }
 
 fn read(path: &Path) -> Result<String, Box<dyn Error>> {

@@ -12,7 +12,7 @@
 # The pages and their sources:
 #   functions.md, tables.md, counters.md   the catalog, and descriptions.ini
 #   settings.md                            pg_settings
-#   errors.md                              src/**/*.rs, domain/**/*.rs and src/sql/**/*.sql
+#   errors.md                              src/**/*.rs, domain/**/*.rs and src/**/*.sql
 # The prose of the pages is in scripts/docs/pages/. Each picture has a script of its own.
 set -euo pipefail
 # shellcheck source=scripts/lib.sh

@@ -1,6 +1,7 @@
 //! fetchq: a queue and a calendar inside PostgreSQL.
 //!
 //! - `api`: the functions that PostgreSQL calls; `sql` declares them
+//! - `fetchq4`: what only clients of fetchq 4 call, with its statements and its SQL
 //! - `waiting`: sessions that wait for a document
 //! - `store`: every SQL statement
 //! - `maintenance`: the services that must run from time to time
@@ -23,6 +24,7 @@ use pgrx::prelude::*;
 mod api;
 mod background;
 mod error;
+mod fetchq4;
 mod maintenance;
 #[allow(unsafe_code)]
 mod pg;

@@ -37,6 +37,7 @@ LAYERS = {
     "background": ["maintenance", *SERVICES],
     "api": ["waiting", "maintenance", *SERVICES],
 }
+LAYERS["fetchq4"] = ["api", *LAYERS["api"]]
 LAYERS["lib"] = list(LAYERS)
 
 # ------------------------------------------------------------------ reading --
@@ -342,7 +343,7 @@ def direction(tree):
 def no_spi_in_api(tree):
     spi = os.path.join("src", "pg", "spi.rs")
     for a, targets in sorted(tree.imports.items()):
-        if a.split("/")[1] == "api" and spi in targets:
+        if a.startswith(tuple(f"{folder}/" for folder in ENTRIES)) and spi in targets:
             yield f"{tree.arrow(a, spi)}: a statement and the call that runs it belong in src/store/"
 
 
@@ -356,7 +357,7 @@ SQL = re.compile(
 
 def sql_text(tree):
     for f in tree.files:
-        if f.unit in ("store", "sql"):
+        if f.unit in ("store", "sql") or f.module[:2] == ("fetchq4", "store"):
             continue
         for offset, text in f.strings:
             if SQL.match(text) or SQL.match(text.lower()) and text.lstrip()[:6].isupper():
@@ -370,49 +371,66 @@ ENTRY = re.compile(
     r"(?:pub\s*(?:\([^)]*\))?\s*)?(?:unsafe\s+)?(?:extern\s+)?fn\s+(\w+)"
 )
 RAW_ENTRY = re.compile(r"\bfn\s+(\w+_wrapper)\b")
+# The folders of entry points, and of their declarations.
+ENTRIES = {"src/api": "src/sql/functions", "src/fetchq4/api": "src/fetchq4/sql"}
 DECLARED = re.compile(r"'MODULE_PATHNAME'\s*,\s*'(\w+)'")
 
 
+def place_of(file):
+    """The folder of entry points that a file is in, and its family; (None, None) elsewhere."""
+    folder, name = os.path.split(file.path)
+    return (folder, name[:-3]) if folder in ENTRIES and name != "mod.rs" else (None, None)
+
+
+def declarations(tree, families):
+    """Yields the symbols of the declarations: (symbol, (folder, family), where), or a message."""
+    for folder, declared_in in ENTRIES.items():
+        path = os.path.join(tree.root, declared_in)
+        if not os.path.isdir(path):
+            if folder in {f for f, _ in families}:
+                yield f"{declared_in} does not exist: it has a file of declarations for each of {folder}/"
+            continue
+        for name in sorted(n for n in os.listdir(path) if n.endswith(".sql")):
+            with open(os.path.join(path, name), encoding="utf-8") as file:
+                text = re.sub(r"--[^\n]*", lambda m: blank(m.group()), file.read())
+            if (folder, name[:-4]) not in families:
+                yield f"{declared_in}/{name} has no {folder}/{name[:-4]}.rs beside it"
+            for match in DECLARED.finditer(text):
+                where = f"{declared_in}/{name}:{text.count(chr(10), 0, match.start()) + 1}"
+                yield match.group(1), (folder, name[:-4]), where
+
+
 def entry_points(tree):
-    """`doc_pop` of src/api/doc_pick.rs is declared in src/sql/functions/doc_pick.sql only."""
-    folder = os.path.join(tree.root, "src", "sql", "functions")
-    if not os.path.isdir(folder):
-        yield "src/sql/functions does not exist: it has a file of declarations for each of src/api/"
-        return
-    families = {f.module[1] for f in tree.files if f.unit == "api" and len(f.module) > 1}
-    defined, declared = {}, {}  # symbol → (family, where)
+    """`doc_pop` of src/api/doc_lease.rs is declared in src/sql/functions/doc_lease.sql only."""
+    families = {place_of(f) for f in tree.files}
+    defined, declared = {}, {}  # symbol → ((folder, family), where)
     for f in tree.files:
         found = [(m.start(1), m.group(1) + "_wrapper") for m in ENTRY.finditer(f.code)]
         found += [(m.start(1), m.group(1)) for m in RAW_ENTRY.finditer(f.code)]
         for offset, symbol in found:
             where = f"{f.path}:{f.line(offset)}"
-            if f.unit != "api" or len(f.module) < 2:
-                yield f"{where} defines {symbol}: entry points belong in a file of src/api/"
+            if place_of(f)[0] is None:
+                yield f"{where} defines {symbol}: entry points belong in a file of {'/ or '.join(ENTRIES)}/"
             else:
-                defined[symbol] = (f.module[1], where)
-    for name in sorted(os.listdir(folder)):
-        if not name.endswith(".sql"):
+                defined[symbol] = (place_of(f), where)
+    for found in declarations(tree, families):
+        if isinstance(found, str):
+            yield found
             continue
-        with open(os.path.join(folder, name), encoding="utf-8") as file:
-            text = re.sub(r"--[^\n]*", lambda m: blank(m.group()), file.read())
-        if name[:-4] not in families:
-            yield f"src/sql/functions/{name} has no src/api/{name[:-4]}.rs beside it"
-        for match in DECLARED.finditer(text):
-            where = f"src/sql/functions/{name}:{text.count(chr(10), 0, match.start()) + 1}"
-            symbol, family = match.group(1), name[:-4]
-            # Several SQL functions may share a symbol.
-            known = declared.setdefault(symbol, (family, where))
-            if known[0] != family:
-                yield f"{where} declares {symbol}, and so does {known[1]}: it belongs in one file"
-    for symbol, (family, where) in sorted(defined.items()):
+        symbol, family, where = found
+        # Several SQL functions may share a symbol.
+        known = declared.setdefault(symbol, (family, where))
+        if known[0] != family:
+            yield f"{where} declares {symbol}, and so does {known[1]}: it belongs in one file"
+    for symbol, ((folder, family), where) in sorted(defined.items()):
+        place = f"{ENTRIES[folder]}/{family}.sql"
         if symbol not in declared:
-            yield f"{where} defines {symbol}, which src/sql/functions/{family}.sql does not declare"
-        elif declared[symbol][0] != family:
-            place = f"it belongs in src/sql/functions/{family}.sql"
-            yield f"{where} defines {symbol}, which is declared in {declared[symbol][1]}: {place}"
-    for symbol, (family, where) in sorted(declared.items()):
+            yield f"{where} defines {symbol}, which {place} does not declare"
+        elif declared[symbol][0] != (folder, family):
+            yield f"{where} defines {symbol}, which is declared in {declared[symbol][1]}: it belongs in {place}"
+    for symbol, ((folder, family), where) in sorted(declared.items()):
         if symbol not in defined:
-            yield f"{where} declares {symbol}, which src/api/{family}.rs does not define"
+            yield f"{where} declares {symbol}, which {folder}/{family}.rs does not define"
 
 
 PUBLIC = re.compile(
@@ -469,7 +487,7 @@ RULES = {
     "no circle between folders": no_circle_of_folders,
     "imports go down": direction,
     "src/api runs no statements": no_spi_in_api,
-    "SQL text is in src/store and src/sql": sql_text,
+    "SQL text is in files of statements": sql_text,
     "entry points and declarations are in files of the same name": entry_points,
     "statements are in files of the same name": families,
     "public items are documented": documented,

@@ -384,7 +384,7 @@ class Pages:
         for kind, name, message, hint in rust.raised_by_sql(ROOT):
             if kind == "exception":
                 if name not in names:
-                    problems.append(f"src/sql raises {name}, which PostgreSQL does not know")
+                    problems.append(f"A .sql file of src raises {name}, which PostgreSQL does not know")
                     continue
                 entries.append((*names[name], message, hint))
         return self.by_state(entries)

@@ -7,7 +7,7 @@ another shape:
 - `fn code()` and `fn hint()` of these enums: a `match` on self, with a nested `match`
   for a variant that wraps another enum, or a call of the function of that enum;
 - `warn(ERRCODE_…, format!("…"), "…")`;
-- `raise exception '…' using errcode = '…', hint = '…'` in src/sql/.
+- `raise exception '…' using errcode = '…', hint = '…'` in .sql files of src/.
 """
 
 import os
@@ -415,7 +415,7 @@ RAISE = re.compile(r"raise\s+(exception|warning)\s+'((?:[^']|'')*)'(.*?);", re.S
 def raised_by_sql(root):
     """Returns what PL/pgSQL raises: (kind, condition name, message, hint)."""
     found = []
-    for path in sorted((root / "src" / "sql").rglob("*.sql")):
+    for path in sorted((root / "src").rglob("*.sql")):
         text = re.sub(r"--[^\n]*", "", path.read_text(encoding="utf-8"))
         for kind, message, rest in RAISE.findall(text):
             code = re.search(r"errcode\s*=\s*'([a-z_]+)'", rest)

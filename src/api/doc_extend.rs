@@ -2,7 +2,7 @@
 
 use pgrx::prelude::*;
 
-use crate::api::doc_pick::opt_duration;
+use crate::api::doc_lease::opt_duration;
 use crate::api::entry::{queue_name, respond_write, subject, subjects};
 use crate::error::Error;
 use crate::pg::call::Reply;

@@ -2,7 +2,7 @@
 
 use pgrx::prelude::*;
 
-use crate::api::doc_pick::Wanted;
+use crate::api::doc_lease::Wanted;
 use crate::api::entry::{queue_name, respond_write};
 use crate::domain::invalid::Invalid;
 use crate::domain::names;

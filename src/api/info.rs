@@ -1,13 +1,13 @@
-//! Versions, traces of subjects, and functions that only old clients call.
+//! Versions, and traces of subjects.
 
 use pgrx::prelude::*;
 
-use crate::api::entry::{respond, respond_always, respond_write, subject};
+use crate::api::entry::{respond, respond_always, subject};
 use crate::domain::version::LIBRARY;
 use crate::error::Error;
 use crate::pg::call::Reply;
+use crate::pg::session;
 use crate::pg::value::Arg;
-use crate::pg::{acl, session};
 use crate::ready::floors;
 use crate::settings;
 use crate::signals::board;
@@ -28,35 +28,6 @@ fn info(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
             Arg::from(board::is_served()),
             Arg::from(floors::is_available()),
         ]))
-    })
-}
-
-/// `init() → was_initialized`: always true. fetchq 4 clients call it at their start; nothing
-/// remains to be done once the extension exists.
-#[pg_extern(sql = false)]
-fn init(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
-    respond_always(fcinfo, |_| Ok(Reply::bool(true)))
-}
-
-/// `upgrade__310__320()`, `upgrade__320__330()`, `upgrade__330__400()`: the upgrades of fetchq
-/// 3, which old clients may call. They do nothing and return true.
-#[pg_extern(sql = false)]
-fn upgrade_nothing(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
-    respond_always(fcinfo, |_| Ok(Reply::bool(true)))
-}
-
-/// `destroy_with_terrible_consequences() → was_destroyed`: drops the extension with every
-/// queue.
-///
-/// Fails with `NotOwner` when the caller is neither a superuser nor the owner of the extension.
-#[pg_extern(sql = false)]
-fn destroy(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
-    respond_write(fcinfo, |_| {
-        if !acl::owns_extension() {
-            return Err(Error::NotOwner);
-        }
-        info::destroy();
-        Ok(Reply::bool(true))
     })
 }
 

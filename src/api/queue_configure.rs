@@ -1,9 +1,10 @@
-//! All settings of a queue as one JSON object.
+//! All settings of a queue as one JSON object, and pausing it.
 
 use pgrx::prelude::*;
 
 use crate::api::entry::{queue_name, respond, respond_write};
-use crate::pg::call::Reply;
+use crate::error::Result;
+use crate::pg::call::{Call, Reply};
 use crate::store::queues::rights::{self, Right};
 use crate::store::setup::queue_configure as store;
 
@@ -35,6 +36,26 @@ fn queue_settings(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
         rights::require(&name, Right::Any)?;
         Ok(Reply::json(store::settings(&name)?))
     })
+}
+
+/// `queue_pause(queue) → was_paused`: pauses a queue, so that nothing can be picked from it;
+/// false when it was paused already. Fails with `UnknownQueue` and `NoRight`.
+#[pg_extern(sql = false)]
+fn queue_pause(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
+    respond_write(fcinfo, |call| set_active(call, false))
+}
+
+/// `queue_resume(queue) → was_resumed`: resumes a paused queue; false when it was not paused.
+/// Fails with `UnknownQueue` and `NoRight`.
+#[pg_extern(sql = false)]
+fn queue_resume(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
+    respond_write(fcinfo, |call| set_active(call, true))
+}
+
+/// Pauses or resumes the queue that is the first argument.
+fn set_active(call: &Call, is_active: bool) -> Result<Reply> {
+    let name = queue_name(call, 0)?;
+    rights::with(&name, Right::Manage, || store::set_active(&name, is_active)).map(Reply::bool)
 }
 
 /// `queue_default_is_valid(setting, value) → is_valid`: the constraint of `fetchq.queue_defaults`.

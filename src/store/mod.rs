@@ -1,5 +1,5 @@
-//! Every SQL statement of fetchq, and every call that runs one, in rooms. A room imports only those that
-//! stand before it here:
+//! Every SQL statement of fetchq, and every call that runs one, in rooms; what only calls of fetchq 4 run is
+//! in `fetchq4/store/`. A room imports only those that stand before it here:
 //!
 //! - `queues`: what a queue is: its registry, its tables, their shape, who may use them, and how a session opens it.
 //! - `counters`: the counters of documents: the log of what happened, its segments, and reading them exactly.
@@ -8,7 +8,7 @@
 //! - `settle`: what becomes of documents: settled one by one or in lists, moved, dead letters, and bulk actions.
 //! - `upkeep`: what the server does by itself: jobs, schedules, maintenance of documents, retention, and sessions of workers.
 //! - `reports`: what operators read: statistics, the status, and metrics for export.
-//! - `setup`: settings, indexes and triggers of a queue that need the other rooms, and the upgrade from fetchq 4.
+//! - `setup`: settings and triggers of a queue that need the other rooms.
 //!
 //! A file has the name of the family of functions that it serves, as in `api`, or of what these build on.
 //!

@@ -17,6 +17,20 @@ as 'MODULE_PATHNAME', 'queue_settings_wrapper';
 comment on function fetchq.queue_settings(text) is
     'All settings of a queue';
 
+create function fetchq.queue_pause(queue text, out was_paused boolean)
+language c volatile parallel unsafe
+set search_path = pg_catalog, pg_temp
+as 'MODULE_PATHNAME', 'queue_pause_wrapper';
+comment on function fetchq.queue_pause(text) is
+    'Pauses a queue, so that nothing can be picked from it; false when it is paused already';
+
+create function fetchq.queue_resume(queue text, out was_resumed boolean)
+language c volatile parallel unsafe
+set search_path = pg_catalog, pg_temp
+as 'MODULE_PATHNAME', 'queue_resume_wrapper';
+comment on function fetchq.queue_resume(text) is
+    'Resumes a paused queue; false when it is not paused';
+
 create function fetchq.queue_default_is_valid(setting text, value jsonb, out is_valid boolean)
 language c immutable parallel unsafe
 set search_path = pg_catalog, pg_temp

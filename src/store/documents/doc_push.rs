@@ -1,8 +1,6 @@
-//! Adds one document: push, and append with a generated subject. Both are hot. Also pushes the list
-//! of documents that clients of fetchq 4 write as text.
+//! Adds one document that has a subject. Hot.
 
 use crate::domain::counter_events::Event;
-use crate::domain::push_list::Item;
 use crate::domain::status::Status;
 use crate::error::{Error, Result};
 use crate::pg::documents::{Column, Row};
@@ -12,7 +10,7 @@ use crate::pg::value::Arg;
 use crate::pg::{spi, time};
 use crate::ready::key::PickKey;
 use crate::store::counters::counter_log;
-use crate::store::documents::bookkeeping::{PlannedEntries, documents_ready, note_entry};
+use crate::store::documents::bookkeeping::{documents_ready, note_entry};
 use crate::store::queues::open_queue::Queue;
 use crate::store::queues::statement::Statement;
 
@@ -49,7 +47,7 @@ impl<'a> NewDoc<'a> {
 
     /// The status that the document gets: pending if it is due at the time of the
     /// transaction, else planned.
-    pub(in crate::store) fn status(&self) -> Status {
+    pub fn status(&self) -> Status {
         Status::planned_or_pending(self.next_iteration <= time::now())
     }
 
@@ -105,7 +103,7 @@ pub(in crate::store) fn is_duplicate(queue: &Queue, subject: &str) -> bool {
 
 /// How often a document is added again that was neither added nor found, because it may have been
 /// removed in between.
-const MAX_LOOKS: usize = 10;
+pub const MAX_LOOKS: usize = 10;
 
 /// Adds a document as [`push`] does, for a caller who relies on it that the document exists then.
 ///
@@ -124,126 +122,18 @@ pub fn push_or_find(queue: &Queue, doc: &NewDoc) -> Result<i32> {
     })
 }
 
-fn record_push(queue: &Queue, doc: &NewDoc, seq: i64) {
+/// Notes, signals and counts a document that was added.
+pub(in crate::store) fn record_push(queue: &Queue, doc: &NewDoc, seq: i64) {
     let key = PickKey::new(doc.next_iteration, 0, seq);
     note_entry(queue, doc.version, doc.priority, doc.status(), key);
     documents_ready(queue, doc.version, doc.status(), 1);
     counter_log::record_event(queue, doc.version, 1, Event::push(doc.status()));
 }
 
-// Index: as above. Of equal subjects the first is added.
-static PUSH_ITEMS: Statement = Statement::new(
-    "insert into {docs} (subject, version, priority, status, next_iteration, created_at, payload)
-     select i.subject, $1, i.priority, $2, $3, pg_catalog.now(), i.payload::pg_catalog.jsonb
-     from rows from (pg_catalog.unnest($4), pg_catalog.unnest($5), pg_catalog.unnest($6))
-          as i (subject, priority, payload)
-     on conflict (subject) do nothing
-     returning priority, seq",
-);
-
-/// Adds documents that share version and time. `next_iteration` is in microseconds since
-/// 2000. Returns how many were new.
-pub fn push_value_list(queue: &Queue, version: i32, next_iteration: i64, items: &[Item]) -> i32 {
-    let status = Status::planned_or_pending(next_iteration <= time::now());
-    let subjects: Vec<&str> = items.iter().map(|i| i.subject.as_str()).collect();
-    let priorities: Vec<i32> = items.iter().map(|i| i.priority).collect();
-    let payloads: Vec<&str> = items.iter().map(|i| i.payload.as_str()).collect();
-    spi::connect(|spi| {
-        let args = [
-            Arg::from(version),
-            Arg::from(status.code()),
-            Arg::timestamp(next_iteration),
-            Arg::from(subjects),
-            Arg::from(priorities),
-            Arg::from(payloads),
-        ];
-        let rows = queue.run_noting(spi, &PUSH_ITEMS, &args);
-        let mut planned = PlannedEntries::default();
-        for row in 0..rows.len() {
-            let seq = rows.get(row, 2).unwrap_or(i64::MIN);
-            let key = PickKey::new(next_iteration, 0, seq);
-            planned.add(version, rows.get(row, 1).unwrap_or(0), status, key);
-        }
-        planned.signal(queue);
-        planned.count(queue, Event::push);
-        rows.affected()
-    })
-}
-
-// Index: primary key, once for each subject.
-static COUNT_MISSING: Statement = Statement::new(
-    "select pg_catalog.count(*) from pg_catalog.unnest($1) as i (subject)
-     where not exists (select from {docs} d where d.subject {=} i.subject)",
-);
-
-/// Adds documents as [`push_value_list`] does, for a caller who relies on it that all of them exist
-/// then.
-///
-/// Fails with `Error::NotAdded` when some can neither be added nor found.
-pub fn push_or_find_value_list(
-    queue: &Queue,
-    version: i32,
-    next_iteration: i64,
-    items: &[Item],
-) -> Result<i32> {
-    let mut added = 0;
-    let mut missing = 0;
-    for _ in 0..MAX_LOOKS {
-        added += push_value_list(queue, version, next_iteration, items);
-        if added as usize == items.len() || !queue.may_suppress() {
-            return Ok(added);
-        }
-        let subjects: Vec<&str> = items.iter().map(|i| i.subject.as_str()).collect();
-        missing = spi::connect(|spi| {
-            let rows = queue.run(spi, &COUNT_MISSING, &[Arg::from(subjects)]);
-            rows.get::<i64>(0, 1).unwrap_or(0) as usize
-        });
-        if missing == 0 {
-            return Ok(added);
-        }
-    }
-    Err(not_added(queue, missing, items.len()))
-}
-
 /// The error of `n` documents of `of` that were neither added nor found.
 pub fn not_added(queue: &Queue, n: usize, of: usize) -> Error {
     let queue = queue.name.to_string();
     Error::NotAdded { queue, n, of }
-}
-
-/// How many subjects are generated before a document is given up. One is enough, unless a
-/// client has pushed exactly that subject, or the server's clock was set back. A trigger of the
-/// user that suppresses every insert rejects all of them.
-const MAX_RETRIES: usize = 10;
-
-/// Adds a document with a subject that `generate` returns, in place of its own, and returns the
-/// subject. None when the subjects of `MAX_RETRIES` calls exist, or a trigger of the user
-/// suppresses the insert.
-pub fn append(queue: &Queue, doc: &NewDoc, generate: impl Fn() -> String) -> Option<String> {
-    for _ in 0..MAX_RETRIES {
-        let subject = generate();
-        let doc = NewDoc {
-            subject: &subject,
-            ..*doc
-        };
-        if append_once(queue, &doc) {
-            return Some(subject);
-        }
-    }
-    None
-}
-
-/// Adds a document whose subject was generated. Returns false if the subject exists all the
-/// same.
-pub(in crate::store) fn append_once(queue: &Queue, doc: &NewDoc) -> bool {
-    match append_row(queue, doc) {
-        Some(Some(seq)) => {
-            record_push(queue, doc, seq);
-            true
-        }
-        Some(None) => false,
-        None => push(queue, doc) > 0,
-    }
 }
 
 /// Adds a document with a new subject without a statement, and returns its `seq`. None: the
@@ -255,14 +145,6 @@ fn push_row(queue: &Queue, doc: &NewDoc) -> Option<i64> {
     }
     let (mut row, seq) = new_row(queue, doc)?;
     documents.add_if_new(&mut row).then_some(seq)
-}
-
-/// Adds a document with a generated subject without a statement, and returns its `seq`; no
-/// look-up is needed. Some(None): the subject exists. None: a statement has to decide.
-fn append_row(queue: &Queue, doc: &NewDoc) -> Option<Option<i64>> {
-    let mut documents = queue.documents(Access::Insert)?;
-    let (mut row, seq) = new_row(queue, doc)?;
-    Some(documents.add(&mut row).then_some(seq))
 }
 
 /// The row of a document with the next `seq`, and that `seq`. None where only a statement can

@@ -1,5 +1,4 @@
-//! What is installed, removing it (`destroy_with_terrible_consequences`), and the trace of a
-//! document.
+//! What is installed, and the trace of a document.
 
 use crate::domain::names::QueueName;
 use crate::pg::row_sink::RowSink;
@@ -9,15 +8,6 @@ use crate::store::queues::queue;
 use crate::store::queues::queue_tables;
 use crate::store::queues::rights::Right;
 use crate::store::queues::statement;
-
-const DESTROY: &str = "drop extension fetchq cascade";
-
-/// Drops the extension, and every queue with it.
-pub fn destroy() {
-    spi::connect(|spi| {
-        spi.once(DESTROY, &[]);
-    });
-}
 
 const GET_EXTENSION_VERSION: &str =
     "select extversion::pg_catalog.text from pg_catalog.pg_extension where extname {=} 'fetchq'";

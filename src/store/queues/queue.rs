@@ -9,7 +9,6 @@ use crate::error::{self, Error, Result, raise};
 use crate::pg::json::Jsonb;
 use crate::pg::notify::notify;
 use crate::pg::relation::{self, LockMode, NamedLock};
-use crate::pg::row_sink::RowSink;
 use crate::pg::spi::{self, Rows, Spi};
 use crate::pg::value::Arg;
 use crate::pg::{planner, role, subtransaction};
@@ -17,7 +16,6 @@ use crate::signals::{commit, wakeups};
 use crate::store::queues::queue_places;
 use crate::store::queues::queue_tables;
 use crate::store::queues::rights::{self, Right};
-use crate::store::queues::statement::render;
 
 const REGISTER: &str =
     "insert into fetchq.queues (name) values ($1) on conflict (name) do nothing returning id";
@@ -241,58 +239,6 @@ pub fn all() -> Vec<QueueName> {
 /// queue is opened, so that it is to be asked for again.
 pub fn managed() -> Vec<QueueName> {
     rights::list(Right::Manage)
-}
-
-const GET_CURRENT_VERSION: &str = "select current_version from fetchq.queues where name {=} $1";
-
-/// The version of documents that a queue works on. Fails with `Error::UnknownQueue`.
-pub fn current_version(name: &QueueName) -> Result<i32> {
-    spi::connect(|spi| {
-        first_id(&spi.once(GET_CURRENT_VERSION, &[Arg::from(name.as_str())]))
-            .ok_or_else(|| queue_places::unknown(name))
-    })
-}
-
-const STATUS_ALL: &str = "select id, name, is_active from fetchq.queues
-    where $1 or name {=} any ($2) order by id";
-
-const STATUS_ONE: &str = "select id, name, is_active from fetchq.queues where name {=} $1";
-
-/// Adds a row to a result for each queue on which the caller has a right: id, name, and whether
-/// it is active.
-///
-/// Fails as `rights::over` does.
-pub fn status_of_all(out: &mut RowSink) -> Result<()> {
-    rights::over(None, Right::Any, |queues| {
-        spi::connect(|spi| out.extend(&spi.once(STATUS_ALL, &queues.args())));
-        Ok(())
-    })
-}
-
-/// Adds the row of one queue to a result; nothing when it does not exist.
-pub fn status_of(name: &QueueName, out: &mut RowSink) {
-    let args = [Arg::from(name.as_str())];
-    spi::connect(|spi| out.extend(&spi.once(STATUS_ONE, &args)));
-}
-
-const TOP: &str = "select subject, payload, version, priority, attempts, iterations, created_at,
-        last_iteration, next_iteration, lock_upgrade
-    from only {docs}
-    where version {=} $1
-    order by priority desc, next_iteration, attempts, seq
-    limit $2 offset $3";
-
-/// Adds a page of the documents of one version to a result: up to `limit` after the first
-/// `skip`, of any status, in the order of picking. Fails with `Error::UnknownQueue`.
-pub fn top(name: &QueueName, version: i32, limit: i32, skip: i32, out: &mut RowSink) -> Result<()> {
-    id(name)?;
-    let args = [
-        Arg::from(version),
-        Arg::from(i64::from(limit)),
-        Arg::from(i64::from(skip)),
-    ];
-    spi::connect(|spi| out.extend(&spi.once(&render(TOP, name), &args)));
-    Ok(())
 }
 
 /// Runs `work` for each queue on which the caller has a right, in the order of their names, as

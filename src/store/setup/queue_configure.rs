@@ -349,3 +349,16 @@ fn report_differences(name: &QueueName, asked: &Changes) -> Result<()> {
     );
     Ok(())
 }
+
+const SET_ACTIVE: &str =
+    "update fetchq.queues set is_active = $2 where name {=} $1 and is_active {<>} $2";
+
+/// Pauses or resumes a queue. Returns whether that changed anything. Fails with
+/// `Error::UnknownQueue`.
+pub fn set_active(name: &QueueName, is_active: bool) -> Result<bool> {
+    queue::lock_now(name)?;
+    let args = [Arg::from(name.as_str()), Arg::from(is_active)];
+    Ok(spi::connect(|spi| {
+        spi.once(SET_ACTIVE, &args).affected() > 0
+    }))
+}

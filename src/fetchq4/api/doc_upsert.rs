@@ -1,13 +1,13 @@
-//! Adding a document, or changing the one that has its subject.
+//! `doc_upsert`: adds a document, or changes the one that has its subject.
 
 use pgrx::prelude::*;
 
-use crate::api::doc_push::read_document;
 use crate::api::entry::{lenient, queue_name, respond_write};
+use crate::fetchq4::api::doc_push::read_document;
+use crate::fetchq4::store::doc_upsert as store;
+use crate::fetchq4::store::doc_upsert::Upserted;
 use crate::pg::call::Reply;
 use crate::pg::value::Arg;
-use crate::store::documents::doc_upsert as store;
-use crate::store::documents::doc_upsert::Upserted;
 use crate::store::queues::open_queue::Queue;
 use crate::store::queues::rights::Right;
 

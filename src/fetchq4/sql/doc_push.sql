@@ -1,4 +1,4 @@
--- Adding documents: pushes in all forms of fetchq 4, and appends.
+-- Adding documents with a subject, in all forms of fetchq 4.
 -- Hot: no search_path is set, see bootstrap.sql.
 
 create function fetchq.doc_push(
@@ -37,14 +37,3 @@ language c volatile parallel unsafe
 as 'MODULE_PATHNAME', 'doc_push_untyped_wrapper';
 comment on function fetchq.doc_push(text, text, text, text) is
     'The forms with four arguments, for arguments without a type: a document, or a list when the last argument starts with a parenthesis';
-
-create function fetchq.doc_append(
-    queue text, payload jsonb, version int default 0, priority int default 0,
-    ordering_key text default null, max_attempts int default null,
-    delay interval default null, headers jsonb default null,
-    out subject varchar
-)
-language c volatile parallel unsafe
-as 'MODULE_PATHNAME', 'doc_append_wrapper';
-comment on function fetchq.doc_append(text, jsonb, int, int, text, int, interval, jsonb) is
-    'Adds a document that is due now or after a delay, first in, first out; gives the subject that was generated for it';

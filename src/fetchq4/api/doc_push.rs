@@ -1,19 +1,16 @@
-//! Adding documents: pushes in all forms of fetchq 4, and appends.
+//! `doc_push`, in all forms of fetchq 4.
 
 use pgrx::prelude::*;
 
-use crate::api::doc_put::payload_or_empty;
-use crate::api::entry::{
-    generated_subject, lenient, payload, queue_name, respond_write, subject, undouble_payload,
-};
+use crate::api::entry::{lenient, payload, queue_name, respond_write, subject, undouble_payload};
 use crate::domain::names::{self, QueueName};
 use crate::domain::push_list;
 use crate::error::{Error, Result};
+use crate::fetchq4::store::doc_push::{push_or_find_value_list, push_value_list};
 use crate::pg::call::{Call, Reply};
 use crate::pg::json::Jsonb;
 use crate::pg::{memory, time};
 use crate::settings;
-use crate::store::documents::doc_options;
 use crate::store::documents::doc_push as store;
 use crate::store::documents::doc_push::NewDoc;
 use crate::store::queues::open_queue::Queue;
@@ -99,13 +96,8 @@ fn push_list(
         names::check_subject(&item.subject)?;
     }
     let pushed = Queue::with(queue, Right::Push, |queue| match settings::strict() {
-        true => store::push_or_find_value_list(queue, version, next_iteration, &items),
-        false => Ok(store::push_value_list(
-            queue,
-            version,
-            next_iteration,
-            &items,
-        )),
+        true => push_or_find_value_list(queue, version, next_iteration, &items),
+        false => Ok(push_value_list(queue, version, next_iteration, &items)),
     });
     lenient(pushed, 0).map(Reply::int)
 }
@@ -136,39 +128,5 @@ fn doc_push_untyped(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
             &queue,
             &NewDoc::new(subject, payload, time::parse_timestamp(last)),
         )
-    })
-}
-
-/// `doc_append(queue, payload, version, priority, ordering_key, max_attempts, delay, headers) →
-/// subject`: adds a document that is due now or after `delay`, an interval, and returns the subject
-/// that was generated for it. It is picked after the documents of its priority that are due before.
-/// NULL is the default of every argument but queue. A queue that does not exist raises a warning and
-/// returns NULL.
-///
-/// Fails as `doc_put` does for `ordering_key`, `max_attempts`, `delay` and `headers`, and with
-/// `NotAdded` when a trigger of the user suppresses the document; without `fetchq.strict` it returns
-/// NULL then.
-#[pg_extern(sql = false)]
-fn doc_append(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
-    respond_write(fcinfo, |call| {
-        let queue = queue_name(call, 0)?;
-        let doc = NewDoc {
-            subject: "",
-            payload: payload_or_empty(call, 1),
-            version: call.opt_int(2).unwrap_or(0),
-            priority: call.opt_int(3).unwrap_or(0),
-            ordering_key: doc_options::ordering_key(call.opt_text(4))?,
-            max_attempts: doc_options::max_attempts(call.opt_int(5))?,
-            next_iteration: doc_options::due(None, call.opt_interval(6))?,
-            headers: doc_options::headers(call.opt_json(7))?,
-        };
-        let appended = Queue::with(&queue, Right::Push, |queue| {
-            match store::append(queue, &doc, generated_subject) {
-                Some(subject) => Ok(Reply::text(&subject)),
-                None if settings::strict() => Err(store::not_added(queue, 1, 1)),
-                None => Ok(Reply::null()),
-            }
-        });
-        lenient(appended, Reply::null())
     })
 }

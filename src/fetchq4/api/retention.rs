@@ -5,6 +5,7 @@ use pgrx::prelude::*;
 use crate::api::entry::{interval_text, lenient, queue_name, respond_write};
 use crate::domain::jobs::Ran;
 use crate::domain::retention;
+use crate::fetchq4::store::retention::{drop_logs_before, retain_any};
 use crate::maintenance::retention as retain;
 use crate::pg::call::Reply;
 use crate::pg::value::Arg;
@@ -20,7 +21,7 @@ use crate::store::upkeep::retention as store;
 #[pg_extern(sql = false)]
 fn utils_ts_retain(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
-        let removed = store::retain_any(
+        let removed = retain_any(
             call.text(0, "table_name")?,
             call.text(1, "field")?,
             call.text(2, "unit")?,
@@ -73,9 +74,8 @@ fn queue_drop_logs_before(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
         let name = queue_name(call, 0)?;
         let before = Arg::timestamp(call.timestamp(1, "before")?);
-        let dropped = Queue::open_for(&name, Right::Manage).and_then(|queue| {
-            retain::logs(&queue, true, || store::drop_logs_before(&queue, before))
-        });
+        let dropped = Queue::open_for(&name, Right::Manage)
+            .and_then(|queue| retain::logs(&queue, true, || drop_logs_before(&queue, before)));
         lenient(dropped.map(removed_rows), 0).map(Reply::int)
     })
 }

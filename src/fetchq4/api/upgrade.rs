@@ -3,8 +3,8 @@
 use pgrx::prelude::*;
 
 use crate::api::entry::respond_write;
+use crate::fetchq4::store::upgrade;
 use crate::pg::call::Reply;
-use crate::store::setup::upgrade;
 
 /// `run_outside_extension(sql)`: runs statements of an update script whose objects belong to users, not
 /// to the extension. The script declares it, and drops it again.

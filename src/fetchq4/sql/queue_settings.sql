@@ -1,18 +1,4 @@
--- The settings of queues. Not hot.
-
-create function fetchq.queue_pause(queue text, out was_paused boolean)
-language c volatile parallel unsafe
-set search_path = pg_catalog, pg_temp
-as 'MODULE_PATHNAME', 'queue_pause_wrapper';
-comment on function fetchq.queue_pause(text) is
-    'Pauses a queue, so that nothing can be picked from it; false when it is paused already';
-
-create function fetchq.queue_resume(queue text, out was_resumed boolean)
-language c volatile parallel unsafe
-set search_path = pg_catalog, pg_temp
-as 'MODULE_PATHNAME', 'queue_resume_wrapper';
-comment on function fetchq.queue_resume(text) is
-    'Resumes a paused queue; false when it is not paused';
+-- The settings of queues that fetchq 4 had, a function each. Not hot.
 
 create function fetchq.queue_set_max_attempts(
     queue text, max_attempts int,

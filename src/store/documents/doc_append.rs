@@ -1,5 +1,5 @@
-//! Appends many documents at once, with one statement for the list, if any, and one counter row.
-//! They are picked in the order of the list.
+//! Appends documents with generated subjects: one, or many at once. Both are hot. A list takes one
+//! statement, if any, and one counter row, and is picked in its order.
 
 use std::collections::HashSet;
 
@@ -14,9 +14,52 @@ use crate::pg::value::Arg;
 use crate::ready::key::PickKey;
 use crate::store::counters::counter_log;
 use crate::store::documents::bookkeeping::{documents_ready, note_entry};
-use crate::store::documents::doc_push::{NewDoc, new_row};
+use crate::store::documents::doc_push::{NewDoc, new_row, push, record_push};
 use crate::store::queues::open_queue::Queue;
 use crate::store::queues::statement::Statement;
+
+/// How many subjects are generated before a document is given up. One is enough, unless a
+/// client has pushed exactly that subject, or the server's clock was set back. A trigger of the
+/// user that suppresses every insert rejects all of them.
+const MAX_RETRIES: usize = 10;
+
+/// Adds a document with a subject that `generate` returns, in place of its own, and returns the
+/// subject. None when the subjects of `MAX_RETRIES` calls exist, or a trigger of the user
+/// suppresses the insert.
+pub fn append(queue: &Queue, doc: &NewDoc, generate: impl Fn() -> String) -> Option<String> {
+    for _ in 0..MAX_RETRIES {
+        let subject = generate();
+        let doc = NewDoc {
+            subject: &subject,
+            ..*doc
+        };
+        if append_once(queue, &doc) {
+            return Some(subject);
+        }
+    }
+    None
+}
+
+/// Adds a document whose subject was generated. Returns false if the subject exists all the
+/// same.
+fn append_once(queue: &Queue, doc: &NewDoc) -> bool {
+    match append_row(queue, doc) {
+        Some(Some(seq)) => {
+            record_push(queue, doc, seq);
+            true
+        }
+        Some(None) => false,
+        None => push(queue, doc) > 0,
+    }
+}
+
+/// Adds a document with a generated subject without a statement, and returns its `seq`; no
+/// look-up is needed. Some(None): the subject exists. None: a statement has to decide.
+fn append_row(queue: &Queue, doc: &NewDoc) -> Option<Option<i64>> {
+    let mut documents = queue.documents(Access::Insert)?;
+    let (mut row, seq) = new_row(queue, doc)?;
+    Some(documents.add(&mut row).then_some(seq))
+}
 
 /// Documents that share version, priority and time.
 pub struct Batch {
@@ -63,9 +106,6 @@ fn record_batch(queue: &Queue, batch: &Batch, status: Status, first_seq: i64, n:
     counter_log::record_event(queue, batch.version, n, Event::push(status));
 }
 
-/// How many subjects are generated for a document that is appended.
-const MAX_RETRIES: usize = 10;
-
 /// How many rows are written to the table before their index entries. With more, their pages are
 /// no longer at hand; not measured.
 const ROWS_AT_A_TIME: usize = 256;
@@ -110,8 +150,8 @@ impl Missing {
 
 /// Adds documents whose subjects were generated. If a subject exists all the same, another
 /// one is generated and replaces it in `subjects`. Returns the documents that were not added, as
-/// `doc_push::append` returns None.
-pub fn append(
+/// [`append`] returns None.
+pub fn append_many(
     queue: &Queue,
     batch: &mut Batch,
     subjects: &mut [String],
@@ -122,7 +162,7 @@ pub fn append(
         .unwrap_or_else(|| append_by_statement(queue, batch, subjects, generate))
 }
 
-/// As `append`, without a statement. Returns None if only a statement can add documents.
+/// As [`append_many`], without a statement. Returns None if only a statement can add documents.
 fn append_rows(
     queue: &Queue,
     batch: &Batch,
@@ -267,7 +307,6 @@ fn insert<'s>(
 mod tests {
     use super::*;
     use crate::domain::names::QueueName;
-    use crate::store::documents::doc_push;
     use crate::store::queues::queue;
     use pgrx::pg_extern;
     use std::cell::Cell;
@@ -318,9 +357,9 @@ mod tests {
         });
         let queue = queue(name);
         for subject in ["s2", "s4"] {
-            assert!(doc_push::append_once(&queue, &doc(subject)));
+            assert!(append_once(&queue, &doc(subject)));
         }
-        assert!(!doc_push::append_once(&queue, &doc("s4")));
+        assert!(!append_once(&queue, &doc("s4")));
         assert_eq!(counted(&queue), Some(2));
 
         let mut subjects = ["s1", "s2", "s3", "s4"].map(String::from);
@@ -335,7 +374,7 @@ mod tests {
             };
             // The first subject that is generated exists as well.
             let next = Cell::new(3);
-            append(&queue, &mut batch, &mut subjects, || {
+            append_many(&queue, &mut batch, &mut subjects, || {
                 next.set(next.get() + 1);
                 format!("s{}", next.get())
             });

@@ -1,4 +1,4 @@
-//! The settings of queues.
+//! The settings of queues that fetchq 4 had, a function each.
 
 use pgrx::prelude::*;
 
@@ -6,12 +6,12 @@ use crate::api::entry::{lenient, queue_name, respond_write};
 use crate::domain::names::QueueName;
 use crate::domain::retention;
 use crate::error::{Error, Result};
+use crate::fetchq4::store::queue_settings;
 use crate::pg::call::{Call, Reply};
 use crate::pg::json::Jsonb;
 use crate::pg::time::Interval;
 use crate::pg::value::Arg;
 use crate::store::queues::rights::{self, Right};
-use crate::store::setup::queue_settings;
 use crate::store::upkeep::retention as store;
 
 /// Changes a setting of a queue that the caller manages. Fails with `NoRight`, as every function
@@ -137,24 +137,4 @@ fn set_notify(call: &Call, on: bool) -> Result<Reply> {
     let name = queue_name(call, 0)?;
     manage(&name, || queue_settings::set_notify(&name, on))?;
     Ok(Reply::bool(true))
-}
-
-/// `queue_pause(queue) → was_paused`: pauses a queue, so that nothing can be picked from it;
-/// false when it was paused already. Fails with `UnknownQueue`.
-#[pg_extern(sql = false)]
-fn queue_pause(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
-    respond_write(fcinfo, |call| {
-        let name = queue_name(call, 0)?;
-        manage(&name, || queue_settings::set_active(&name, false)).map(Reply::bool)
-    })
-}
-
-/// `queue_resume(queue) → was_resumed`: resumes a paused queue; false when it was not paused.
-/// Fails with `UnknownQueue`.
-#[pg_extern(sql = false)]
-fn queue_resume(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
-    respond_write(fcinfo, |call| {
-        let name = queue_name(call, 0)?;
-        manage(&name, || queue_settings::set_active(&name, true)).map(Reply::bool)
-    })
 }

@@ -1,4 +1,4 @@
-//! Setting the columns of a queue's row in the registry.
+//! Setting columns of a queue's row in the registry, and its notifications.
 
 use crate::domain::names::QueueName;
 use crate::error::Result;
@@ -51,19 +51,6 @@ pub fn set_logs_retention(name: &QueueName, value: &str) -> Result<i32> {
 /// changed. Fails with `Error::UnknownQueue`.
 pub fn set_metrics_retention(name: &QueueName, value: Jsonb) -> Result<i32> {
     set(name, SET_METRICS_RETENTION, Jsonb::arg(Some(value)))
-}
-
-const SET_ACTIVE: &str =
-    "update fetchq.queues set is_active = $2 where name {=} $1 and is_active {<>} $2";
-
-/// Pauses or resumes a queue. Returns whether that changed anything. Fails with
-/// `Error::UnknownQueue`.
-pub fn set_active(name: &QueueName, is_active: bool) -> Result<bool> {
-    queue::lock_now(name)?;
-    let args = [Arg::from(name.as_str()), Arg::from(is_active)];
-    Ok(spi::connect(|spi| {
-        spi.once(SET_ACTIVE, &args).affected() > 0
-    }))
 }
 
 /// Switches the notifications about a queue's documents on or off.
