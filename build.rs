@@ -13,7 +13,7 @@
 use std::error::Error;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
-use std::{env, fs, iter};
+use std::{env, fs};
 
 /// The version to which the scripts upgrade.
 const TARGET: &str = "5.0.0";
@@ -105,9 +105,9 @@ fn install_script(root: &Path) -> Result<String, Box<dyn Error>> {
     fetchq4.sort();
     functions.extend(fetchq4);
     let mut script = String::new();
-    let first = sql.join("bootstrap.sql");
+    let first = [sql.join("bootstrap.sql"), sql.join("counter_events.sql")];
     let last = [sql.join("work.sql"), sql.join("grants.sql")];
-    for path in iter::once(&first).chain(&functions).chain(&last) {
+    for path in first.iter().chain(&functions).chain(&last) {
         writeln!(script, "{}", read(path)?)?;
     }
     Ok(script)

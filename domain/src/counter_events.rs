@@ -1,10 +1,114 @@
 //! Counter events, which calls write into `fetchq.counter_log`.
 //!
-//! The table `fetchq.counter_events`, filled in `src/sql/bootstrap.sql`, says what each event
-//! adds to which metric. So the counter log can be packed and read with plain SQL.
+//! What each event adds to which metric stands in `src/sql/counter_events.sql` alone. It fills the table
+//! `fetchq.counter_events`, so that the counter log can be packed and read with plain SQL, and it is read
+//! here when this is compiled. What else is known of an event follows from it.
 
 use crate::status::Status;
 use crate::timing::Timing;
+
+/// The metrics that events change. The first ones count the documents of a status, in the order of
+/// `Status::ALL`. `v` stands for the metric of a version.
+pub const METRICS: [&str; 20] = [
+    "kll", "pln", "pnd", "act", "cpl", "cnt", "v", "ent", "pkd", "prc", "suc", "fai", "err", "rej",
+    "res", "orp", "drp", "can", "rev", "ded",
+];
+
+/// The place of a metric in [`METRICS`]: of the name that begins at a place of a text.
+const fn place_at(text: &[u8], from: usize) -> usize {
+    let mut place = 0;
+    while place < METRICS.len() {
+        let name = METRICS[place].as_bytes();
+        let mut n = 0;
+        while n < name.len() && from + n < text.len() && text[from + n] == name[n] {
+            n += 1;
+        }
+        if n == name.len() && !(from + n < text.len() && text[from + n].is_ascii_lowercase()) {
+            return place;
+        }
+        place += 1;
+    }
+    panic!("this is no metric that events change")
+}
+
+/// The place of a metric in [`METRICS`], for a constant.
+const fn place(metric: &str) -> usize {
+    place_at(metric.as_bytes(), 0)
+}
+
+/// What an event adds to the metrics: sets of their places.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Effects {
+    plus: u32,
+    minus: u32,
+}
+
+impl Effects {
+    /// What the event with this number adds. Nothing, where there is no such event.
+    pub fn of(code: i16) -> Self {
+        let known = usize::try_from(code)
+            .ok()
+            .and_then(|code| EFFECTS.get(code));
+        known.copied().unwrap_or_default()
+    }
+
+    /// The places of the metrics, each with 1 or -1.
+    pub fn signs(self) -> impl Iterator<Item = (usize, i64)> {
+        let mut left = self.plus | self.minus;
+        std::iter::from_fn(move || {
+            (left != 0).then(|| {
+                let place = left.trailing_zeros();
+                left &= left - 1;
+                let is_plus = self.plus >> place & 1 == 1;
+                (place as usize, if is_plus { 1 } else { -1 })
+            })
+        })
+    }
+
+    /// What the bucket of a row with this event counts.
+    pub fn timing(self) -> Option<Timing> {
+        let has = |metric| self.plus >> metric & 1 == 1;
+        match (has(const { place("pkd") }), has(const { place("prc") })) {
+            (true, _) => Some(Timing::Wait),
+            (false, true) => Some(Timing::Run),
+            (false, false) => None,
+        }
+    }
+}
+
+/// The statuses of documents that are settled, and of those that are not, as places in [`METRICS`].
+const SETTLED: u32 = 1 << place("kll") | 1 << place("cpl");
+const UNSETTLED: u32 = 1 << place("pln") | 1 << place("pnd") | 1 << place("act");
+
+/// The numbers of all events.
+pub fn codes() -> impl Iterator<Item = i16> {
+    1..EFFECTS.len() as i16
+}
+
+/// What each event adds, by its number.
+const EFFECTS: [Effects; 38] = effects(include_bytes!("../../src/sql/counter_events.sql"));
+
+/// Reads rows such as `(4, 'complete', '+prc +suc +cpl -act')`. No other digit of the script follows a
+/// parenthesis, and no other letter a sign.
+const fn effects(sql: &[u8]) -> [Effects; 38] {
+    let mut all = [Effects { plus: 0, minus: 0 }; 38];
+    let (mut at, mut code) = (0, 0);
+    while at + 1 < sql.len() {
+        if sql[at] == b'(' && sql[at + 1].is_ascii_digit() {
+            code = 0;
+            while sql[at + 1].is_ascii_digit() {
+                code = code * 10 + (sql[at + 1] - b'0') as usize;
+                at += 1;
+            }
+        } else if sql[at] == b'+' && sql[at + 1].is_ascii_lowercase() {
+            all[code].plus |= 1 << place_at(sql, at + 1);
+        } else if sql[at] == b'-' && sql[at + 1].is_ascii_lowercase() {
+            all[code].minus |= 1 << place_at(sql, at + 1);
+        }
+        at += 1;
+    }
+    all
+}
 
 /// A counter event. Its number is stored in `fetchq.counter_log`, so it must never change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -66,24 +170,15 @@ impl Event {
         self as i16
     }
 
+    const fn effects(self) -> Effects {
+        EFFECTS[self as usize]
+    }
+
     /// Returns what the bucket of a row with this event counts, or None when it has none.
     ///
     /// A document that is returned without having been processed has no run.
     pub fn timing(self) -> Option<Timing> {
-        match self {
-            Self::Pick | Self::Pop => Some(Timing::Wait),
-            Self::Complete
-            | Self::Kill
-            | Self::KillRemoved
-            | Self::ReschedulePending
-            | Self::ReschedulePlanned
-            | Self::RejectPending
-            | Self::RejectPlanned
-            | Self::RejectKilled
-            | Self::RejectRemoved
-            | Self::Drop => Some(Timing::Run),
-            _ => None,
-        }
+        self.effects().timing()
     }
 
     /// Returns the event of a document that is added with the status `to`.
@@ -116,64 +211,14 @@ impl Event {
     ///
     /// [`Self::DeadLetter`] is not counted, because the event of the removal is written besides it.
     pub fn settles(self) -> bool {
-        matches!(
-            self,
-            Self::Complete
-                | Self::Kill
-                | Self::RejectKilled
-                | Self::Dead
-                | Self::CancelPlanned
-                | Self::CancelPending
-                | Self::CancelActive
-                | Self::Drop
-                | Self::Pop
-                | Self::RemovePlanned
-                | Self::RemovePending
-                | Self::RemoveActive
-                | Self::RejectRemoved
-                | Self::DeadRemoved
-                | Self::KillRemoved
-        )
+        let Effects { plus, minus } = self.effects();
+        minus & UNSETTLED != 0 && (plus & SETTLED != 0 || minus >> place("cnt") & 1 == 1)
     }
 
     /// Returns the status that documents enter with this event, or None when they are removed.
     pub fn enters(self) -> Option<Status> {
-        Some(match self {
-            Self::PushPlanned
-            | Self::ReschedulePlanned
-            | Self::RejectPlanned
-            | Self::UpsertToPlanned => Status::Planned,
-            Self::PushPending
-            | Self::ReschedulePending
-            | Self::RejectPending
-            | Self::MakePending
-            | Self::Orphan
-            | Self::UpsertToPending => Status::Pending,
-            Self::Pick => Status::Active,
-            Self::Complete => Status::Completed,
-            Self::Kill | Self::RejectKilled | Self::Dead => Status::Killed,
-            Self::ReturnPending | Self::ReviveKilledPending | Self::ReviveCompletedPending => {
-                Status::Pending
-            }
-            Self::ReturnPlanned | Self::ReviveKilledPlanned | Self::ReviveCompletedPlanned => {
-                Status::Planned
-            }
-            Self::CancelPlanned | Self::CancelPending | Self::CancelActive | Self::PlaceKilled => {
-                Status::Killed
-            }
-            Self::PlaceCompleted => Status::Completed,
-            Self::Drop
-            | Self::Pop
-            | Self::RemovePlanned
-            | Self::RemovePending
-            | Self::RemoveCompleted
-            | Self::RemoveKilled
-            | Self::RemoveActive
-            | Self::RejectRemoved
-            | Self::DeadRemoved
-            | Self::KillRemoved
-            | Self::DeadLetter => return None,
-        })
+        let entered = self.effects().plus.trailing_zeros() as usize;
+        Status::ALL.get(entered).copied()
     }
 
     /// Returns the event that cancels a document with this status. Returns None for a document
@@ -250,22 +295,58 @@ pub const COMMON: [&str; 14] = [
 mod tests {
     use super::*;
 
-    /// The table of deltas is in SQL, and must have a line for every code.
     #[test]
-    fn every_event_has_its_deltas() {
-        let sql = include_str!("../../src/sql/bootstrap.sql");
-        let codes: Vec<i16> = sql
-            .lines()
-            .filter_map(|l| l.trim().strip_prefix('('))
-            .filter(|l| l.contains("'+") || l.contains("'-"))
-            .filter_map(|l| {
-                l.split([',', ':'])
-                    .next()
-                    .and_then(|n| n.trim().parse().ok())
-            })
-            .collect();
-        assert_eq!(codes, (1..=37).collect::<Vec<i16>>());
+    fn every_number_of_an_event_has_its_effects() {
+        assert_eq!(Effects::of(0), Effects::default());
+        for code in codes() {
+            assert_ne!(Effects::of(code), Effects::default(), "{code}");
+        }
         assert_eq!(Event::RejectPlanned.code(), 37);
+        assert_eq!(Effects::of(38), Effects::default());
+        let complete: Vec<_> = Effects::of(4).signs().collect();
+        let expected = [("act", -1), ("cpl", 1), ("prc", 1), ("suc", 1)];
+        assert_eq!(
+            complete,
+            expected.map(|(metric, sign)| (place(metric), sign))
+        );
+    }
+
+    /// A document of a queue is in one status, and is counted once.
+    #[test]
+    fn events_keep_the_sum_of_the_statuses() {
+        for code in codes() {
+            let effects = Effects::of(code);
+            let sum = |metrics: &[&str]| -> i64 {
+                let of = |metric: &&str| effects.signs().find(|(at, _)| *at == place(metric));
+                metrics.iter().filter_map(of).map(|(_, sign)| sign).sum()
+            };
+            let n = sum(&["cnt"]);
+            assert_eq!(sum(&["kll", "pln", "pnd", "act", "cpl"]), n, "{code}");
+            assert_eq!(sum(&["v"]), n, "{code}");
+        }
+    }
+
+    #[test]
+    fn what_an_event_does_follows_from_its_effects() {
+        use Status::{Active, Completed, Killed, Pending, Planned};
+        use Timing::{Run, Wait};
+        for (event, enters, settles, timing) in [
+            (Event::PushPlanned, Some(Planned), false, None),
+            (Event::Pick, Some(Active), false, Some(Wait)),
+            (Event::Complete, Some(Completed), true, Some(Run)),
+            (Event::RejectPending, Some(Pending), false, Some(Run)),
+            (Event::Dead, Some(Killed), true, None),
+            (Event::ReturnPending, Some(Pending), false, None),
+            (Event::Pop, None, true, Some(Wait)),
+            (Event::Drop, None, true, Some(Run)),
+            (Event::RemovePending, None, true, None),
+            (Event::RemoveKilled, None, false, None),
+            (Event::PlaceKilled, Some(Killed), false, None),
+            (Event::DeadLetter, None, false, None),
+        ] {
+            let found = (event.enters(), event.settles(), event.timing());
+            assert_eq!(found, (enters, settles, timing), "{event:?}");
+        }
     }
 
     #[test]

@@ -13,7 +13,7 @@ use crate::maintenance::runner;
 use crate::pg::{process, relation, time};
 use crate::ready::due;
 use crate::signals::background_worker::BackgroundWorker;
-use crate::store::bounds::lateness;
+use crate::store::queues::known_tables;
 use crate::store::queues::queue;
 
 /// How often all queues are examined, because documents can appear without a due change:
@@ -292,11 +292,12 @@ impl<'a> Calendar<'a> {
                 let table = relation::lookup_data_table(&name.relation("docs"))?.to_u32();
                 Some((table, name))
             });
+            let tables: Vec<_> = tables.collect();
             let epochs = match is_full {
                 true => HashMap::new(),
-                false => lateness::epochs(),
+                false => known_tables::epochs(tables.iter().map(|(table, _)| *table)),
             };
-            (tables.collect::<Vec<_>>(), epochs)
+            (tables, epochs)
         });
         match found {
             Ok((found, epochs)) => {

@@ -17,7 +17,6 @@ pub mod documents_write;
 pub mod durability;
 pub mod errno;
 pub mod extension_script;
-pub mod heap_pages;
 pub mod index_look;
 pub mod index_walk;
 pub mod invalidation;

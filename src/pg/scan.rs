@@ -133,6 +133,38 @@ pub fn rows<const N: usize>(
     rows
 }
 
+/// Calls `visit` with the named columns of each row of a table that a snapshot shows. They are integers of
+/// at most four bytes.
+///
+/// Raises an ERROR when a column does not exist.
+pub fn integers_in<const N: usize>(
+    table: pg_sys::Oid,
+    names: [&str; N],
+    snapshot: &Snapshot,
+    mut visit: impl FnMut([Option<i32>; N]),
+) {
+    let mut numbers = [0; N];
+    let (mut values, mut nulls) = (Vec::new(), Vec::new());
+    each_in(table, snapshot, |tuple, desc| {
+        if values.is_empty() {
+            numbers = self::numbers(desc, names);
+            // SAFETY: The descriptor is that of an open table.
+            let columns = unsafe { (*desc).natts } as usize;
+            values = vec![pg_sys::Datum::null(); columns];
+            nulls = vec![false; columns];
+        }
+        // SAFETY: The row belongs to the descriptor, and there is room for all of its columns. To read them
+        // together takes a third of the time that they take one by one.
+        unsafe {
+            pg_sys::heap_deform_tuple(tuple, desc, values.as_mut_ptr(), nulls.as_mut_ptr());
+        }
+        visit(numbers.map(|number| {
+            let at = number as usize - 1;
+            (!nulls[at]).then(|| values[at].value() as i32)
+        }));
+    });
+}
+
 /// Returns the transaction that wrote a row. None for a row that is frozen: every snapshot shows it,
 /// whatever its ID looks like after 2^31 further transactions.
 ///

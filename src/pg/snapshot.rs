@@ -2,8 +2,6 @@
 
 use pgrx::pg_sys;
 
-use crate::domain::xid::Xid;
-
 /// The snapshot that a statement gets that starts now. It is released when this is dropped.
 ///
 /// In a transaction that keeps one snapshot for all its statements, it is that one.
@@ -28,12 +26,6 @@ impl Snapshot {
             pg_sys::CommandCounterIncrement();
             Self(pg_sys::RegisterSnapshot(pg_sys::GetLatestSnapshot()))
         }
-    }
-
-    /// The transaction ID before which every transaction has ended for this snapshot.
-    pub fn horizon(&self) -> Xid {
-        // SAFETY: The snapshot is registered until this is dropped.
-        Xid::new(unsafe { (*self.0).xmin }.into())
     }
 
     pub(super) fn ptr(&self) -> pg_sys::Snapshot {

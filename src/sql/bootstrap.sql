@@ -303,6 +303,7 @@ end $do$;
 comment on view fetchq.counter_tail is 'Counter events that are not packed yet';
 
 -- What one counter event adds to which metrics. The metric 'v' stands for v<version>, or v_other.
+-- The rows are in counter_events.sql.
 create table fetchq.counter_events (
     event smallint not null,
     name text not null,
@@ -311,49 +312,6 @@ create table fetchq.counter_events (
     primary key (event, metric)
 );
 comment on table fetchq.counter_events is 'What each counter event adds to which metrics';
-
-insert into fetchq.counter_events (event, name, metric, sign)
-select e.event, e.name, pg_catalog.substr(d.delta, 2), case when pg_catalog.substr(d.delta, 1, 1) = '+' then 1 else -1 end
-from (values
-    (1::smallint, 'push pending',       '+ent +cnt +v +pnd'),
-    (2,           'push planned',       '+ent +cnt +v +pln'),
-    (3,           'pick',               '+pkd +act -pnd'),
-    (4,           'complete',           '+prc +suc +cpl -act'),
-    (5,           'kill',               '+prc +fai +kll -act'),
-    (6,           'reschedule pending', '+prc +suc +res -act +pnd'),
-    (7,           'reschedule planned', '+prc +suc +res -act +pln'),
-    (8,           'reject pending',     '+prc +fai +err +rej -act +pnd'),
-    (9,           'reject killed',      '+prc +fai +err +rej -act +kll'),
-    (10,          'drop',               '+prc +suc +drp -act -cnt -v'),
-    (11,          'make pending',       '+pnd -pln'),
-    (12,          'orphan',             '+err +orp +pnd -act'),
-    (13,          'dead',               '+err +orp +kll -act'),
-    (14,          'upsert to planned',  '+pln -pnd'),
-    (15,          'upsert to pending',  '+pnd -pln'),
-    (16,          'return pending',     '+pnd -act'),
-    (17,          'return planned',     '+pln -act'),
-    (18,          'pop',                '+pkd +prc +suc +drp -pnd -cnt -v'),
-    (19,          'cancel planned',     '+can +kll -pln'),
-    (20,          'cancel pending',     '+can +kll -pnd'),
-    (21,          'cancel active',      '+can +kll -act'),
-    (22,          'revive killed',      '+rev +pnd -kll'),
-    (23,          'revive completed',   '+rev +pnd -cpl'),
-    (24,          'replan killed',      '+rev +pln -kll'),
-    (25,          'replan completed',   '+rev +pln -cpl'),
-    (26,          'remove planned',     '+drp -pln -cnt -v'),
-    (27,          'remove pending',     '+drp -pnd -cnt -v'),
-    (28,          'remove completed',   '+drp -cpl -cnt -v'),
-    (29,          'remove killed',      '+drp -kll -cnt -v'),
-    (30,          'reject removed',     '+prc +fai +err +rej +drp -act -cnt -v'),
-    (31,          'dead removed',       '+err +orp +drp -act -cnt -v'),
-    (32,          'dead letter',        '+ded'),
-    (33,          'remove active',      '+drp -act -cnt -v'),
-    (34,          'place killed',       '+ent +cnt +v +kll'),
-    (35,          'place completed',    '+ent +cnt +v +cpl'),
-    (36,          'kill removed',       '+prc +fai +drp -act -cnt -v'),
-    (37,          'reject planned',     '+prc +fai +err +rej -act +pln')
-) as e (event, name, deltas)
-cross join lateral pg_catalog.regexp_split_to_table(e.deltas, ' ') as d (delta);
 
 -- The exact counters at this moment: packed values and the events that are not packed yet.
 create view fetchq.metrics_exact as

@@ -3,7 +3,7 @@
 //!
 //! - `queues`: what a queue is: its registry, its tables, their shape, who may use them, and how a session opens it.
 //! - `counters`: the counters of documents: the log of what happened, its segments, and reading them exactly.
-//! - `bounds`: what may be picked: the bounds of calls, caps, rates, ordering keys, and what is ready but late.
+//! - `bounds`: what may be picked: the bounds of calls, caps, rates and ordering keys.
 //! - `documents`: documents until they are settled: put, changed, leased, extended, awaited and read, and what the history keeps of them.
 //! - `settle`: what becomes of documents: settled one by one or in lists, moved, dead letters, and bulk actions.
 //! - `upkeep`: what the server does by itself: jobs, schedules, maintenance of documents, retention, and sessions of workers.

@@ -12,8 +12,9 @@ use std::convert::Infallible;
 
 use pgrx::pg_sys::{Datum, Oid, TransactionId};
 
-use crate::domain::counter_events::{Event, MAX_VERSIONS};
+use crate::domain::counter_events::{self, Effects, MAX_VERSIONS};
 use crate::domain::jobs::Ran;
+use crate::domain::timing::Timing;
 use crate::pg::relation::{self, LockMode};
 use crate::pg::spi::Spi;
 use crate::pg::value::Arg;
@@ -328,8 +329,12 @@ pub fn first_minute(now: i64) -> i64 {
 }
 
 /// The codes of the events whose bucket is a wait. All others have a run.
-pub fn events_with_wait() -> [i32; 2] {
-    [Event::Pick, Event::Pop].map(|event| i32::from(event.code()))
+fn events_with_wait() -> Vec<i32> {
+    let has_wait = |code: &i16| Effects::of(*code).timing() == Some(Timing::Wait);
+    counter_events::codes()
+        .filter(has_wait)
+        .map(i32::from)
+        .collect()
 }
 
 /// The beginning of a minute.
@@ -347,7 +352,7 @@ fn add_to_metrics(spi: &Spi, events: &str, segment: &str, locked: Locked) -> i64
         Arg::from(locked.queues),
         Arg::from(slot as i32),
         Arg::timestamp(minute),
-        Arg::from(events_with_wait().to_vec()),
+        Arg::from(events_with_wait()),
         Arg::from(locked.events),
         Arg::from(locked.versions),
         Arg::from(locked.are_other),

@@ -2,8 +2,6 @@
 
 pub mod counter_log;
 pub mod counter_segments;
-pub mod counter_tail;
 pub mod metrics;
 pub mod metrics_exact;
 pub mod recount;
-pub mod stats_counted;

@@ -203,3 +203,13 @@ fn is_ours(stored: &str, is_due: bool, table: Oid, index: Oid) -> Option<bool> {
     }
     Some(is_ours)
 }
+
+/// Returns the epoch in which the ready floors of each of these documents tables must be known, by table.
+/// A table is missing when its floors prove nothing.
+pub fn epochs(tables: impl Iterator<Item = u32> + Clone) -> HashMap<u32, u64> {
+    let known = KnownTables::of(tables.clone().map(Oid::from));
+    let epochs = tables.map(|table| (table, known.get(Oid::from(table)).epoch));
+    epochs
+        .filter_map(|(table, epoch)| Some((table, epoch?)))
+        .collect()
+}

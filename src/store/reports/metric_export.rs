@@ -11,8 +11,9 @@ use crate::pg::row_sink::RowSink;
 use crate::pg::value::Arg;
 use crate::pg::{session, spi, time};
 use crate::ready::floors;
-use crate::store::counters::stats_counted::{Counted, Period, try_lock};
+use crate::store::counters::metrics_exact::{Counted, Period, try_lock};
 use crate::store::queues::rights::{self, Right, Scope};
+use crate::store::reports::read;
 use crate::store::reports::stats::{self, Pending, QueueStats, age};
 
 /// Microseconds in a second.
@@ -146,7 +147,7 @@ struct Export<'a> {
 ///
 /// Fails with `Error::RegistryBusy` when the registry is locked.
 pub fn export(only: Option<Family>, out: &mut RowSink) -> Result<()> {
-    stats::lock_registry()?;
+    read::lock_registry()?;
     rights::over(None, Right::Any, |scope| {
         let mut export = Export {
             only,
@@ -199,12 +200,10 @@ impl Export<'_> {
         }
         let all = stats::read(self.scope, Period::Ever, self.now);
         let queues: Vec<Labelled> = all.queues.iter().map(Labelled::new).collect();
-        // Either the counters of all queues are known, or of none.
-        let are_counted = all.queues.iter().all(|queue| queue.counted.is_some());
         for family in OF_QUEUES {
             let has_times = family.kind() != Kind::Histogram || all.has_times;
             let needs_counters = !matches!(family, Family::PlannedOverdue | Family::Paused);
-            if needs_counters && !are_counted || !has_times {
+            if needs_counters && !all.is_counted || !has_times {
                 self.missing.push((family, "locked"));
             } else if self.shows(family) {
                 self.of_queues(family, &queues);

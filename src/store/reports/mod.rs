@@ -1,5 +1,8 @@
-//! What operators read: statistics, the status, and metrics for export.
+//! What operators read: the state of all queues, and what prints it: statistics, the status, and metrics for
+//! export.
 
+pub mod lateness;
 pub mod metric_export;
+pub mod read;
 pub mod stats;
 pub mod status;

@@ -6,17 +6,19 @@ use crate::domain::jobs::Task;
 use crate::domain::names::QueueName;
 use crate::error::{Error, Result};
 use crate::pg::row_sink::RowSink;
+use crate::pg::snapshot::Snapshot;
 use crate::pg::value::Arg;
 use crate::pg::{process, relation, role, session, spi, time};
 use crate::ready::floors::{self, Stats};
 use crate::ready::key::{Index, Key};
 use crate::settings;
 use crate::signals::board;
-use crate::store::bounds::lateness::{self, Report};
 use crate::store::queues::data_owner;
 use crate::store::queues::queue_places;
+use crate::store::queues::rights::Scope;
 use crate::store::queues::statement::render_shared;
-use crate::store::reports::stats;
+use crate::store::reports::lateness::{self, Report};
+use crate::store::reports::read::{Queue, State};
 
 /// What the statement cannot read: the state of the server and of its shared memory, and what is
 /// late. Points in time are in microseconds since 2000.
@@ -384,6 +386,17 @@ fn write_rows(version: &str, state: &ServerState, out: &mut RowSink) {
     });
 }
 
+/// Counts the pending documents of all queues, and those of paused queues. None when the counters are
+/// locked.
+fn pending(state: &State) -> Option<(i64, i64)> {
+    let pending = |queue: &Queue| queue.counted.as_ref().map_or(0, |all| all.counter("pnd"));
+    let paused = state.queues.iter().filter(|queue| !queue.is_active);
+    state.is_counted.then(|| {
+        let all = state.queues.iter().map(pending).sum();
+        (all, paused.map(pending).sum())
+    })
+}
+
 /// Collects what the shared memory, the settings and the indexes say, as of `now` (microseconds
 /// since 2000).
 fn collect(now: i64) -> ServerState {
@@ -392,6 +405,7 @@ fn collect(now: i64) -> ServerState {
     let background_worker = board.and_then(|board| board.background_worker_of(session::database()));
     let database = board.and_then(|board| board.databases.find(session::database()));
     let is_absent = background_worker.is_none() && board::is_served();
+    let queues = State::read(&Scope::everything(), Snapshot::latest, None, now);
     ServerState {
         is_preloaded: session::is_preloaded(),
         is_standby: session::is_standby(),
@@ -409,8 +423,8 @@ fn collect(now: i64) -> ServerState {
         is_unlisted: is_absent && database.is_none(),
         last: Task::ALL.map(|task| database.and_then(|entry| entry.last[task as usize].read())),
         stats: floors::stats(),
-        report: lateness::report(now),
-        pending: stats::pending_of_all(now),
+        report: lateness::report(&queues, now),
+        pending: pending(&queues),
     }
 }
 

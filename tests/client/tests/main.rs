@@ -55,7 +55,7 @@ mod settle_isolation;
 mod sql_worker;
 mod standby;
 mod stats;
-mod stats_remembered;
+mod stats_exact;
 mod status;
 mod status_components;
 mod status_horizon;

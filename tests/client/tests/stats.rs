@@ -23,7 +23,7 @@ async fn queue_stats_wait_for_no_lock() {
         ("fetchq_data.a__docs", "a - 1, b 2 2"),
         ("fetchq_data.a__docs, fetchq_data.b__docs", "a - 1, b - 2"),
         ("fetchq.metrics", "a - -, b - -"),
-        ("fetchq.counter_events", "a - -, b - -"),
+        ("fetchq.counter_events", "a 1 1, b 2 2"),
         ("fetchq.timings", "a 1 1, b 2 2"),
     ] {
         owner
