@@ -4,6 +4,7 @@
 //! Nothing here imports pgrx, so plain unit tests cover all of it.
 
 pub mod counter_events;
+pub mod document;
 pub mod fair_share;
 pub mod filter;
 pub mod history_filter;
