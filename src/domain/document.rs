@@ -65,7 +65,7 @@ pub struct ColumnDef {
     /// What its definition has besides, such as a collation.
     pub also: &'static str,
     pub in_history: InHistory,
-    /// Producers write it, and nobody else. A document that arrives as if it were put has the default of
+    /// A producer may say what is in it. A document that arrives as if it were put has the default of
     /// every other column.
     pub is_put: bool,
 }
@@ -85,45 +85,39 @@ impl ColumnDef {
     }
 
     /// It may not be NULL.
-    pub const fn not_null(self) -> Self {
-        Self {
-            not_null: true,
-            ..self
-        }
+    pub const fn not_null(mut self) -> Self {
+        self.not_null = true;
+        self
     }
 
-    pub const fn default(self, default: &'static str) -> Self {
-        Self {
-            default: Some(default),
-            ..self
-        }
+    /// Its default in SQL.
+    pub const fn default(mut self, sql: &'static str) -> Self {
+        self.default = Some(sql);
+        self
     }
 
-    pub const fn also(self, also: &'static str) -> Self {
-        Self { also, ..self }
+    /// What its definition has besides.
+    pub const fn also(mut self, sql: &'static str) -> Self {
+        self.also = sql;
+        self
     }
 
     /// The history keeps the value that the document had.
-    pub const fn kept(self) -> Self {
-        Self {
-            in_history: InHistory::AsItIs,
-            ..self
-        }
+    pub const fn kept(mut self) -> Self {
+        self.in_history = InHistory::AsItIs;
+        self
     }
 
     /// The history keeps the value that the statement names which settles the document.
-    pub const fn settled(self) -> Self {
-        Self {
-            in_history: InHistory::AsSettled,
-            ..self
-        }
+    pub const fn settled(mut self) -> Self {
+        self.in_history = InHistory::AsSettled;
+        self
     }
 
-    pub const fn put(self) -> Self {
-        Self {
-            is_put: true,
-            ..self
-        }
+    /// A producer may say what is in it.
+    pub const fn put(mut self) -> Self {
+        self.is_put = true;
+        self
     }
 
     fn sql(&self) -> String {
@@ -169,51 +163,51 @@ use Type::{Bigint, Int, Jsonb, Text, Timestamptz, Varchar};
 /// The collation of what is compared byte by byte.
 const C: &str = "collate pg_catalog.\"C\"";
 
+// The order. Of an update, PostgreSQL logs what is between the first and the last byte that it changes.
+// So what a lease changes stands together, and what its end changes beside that is next to it. The
+// subject and what never changes come before them, the payload and what rarely changes after them.
+// Numbers of 4 bytes stand in pairs, so that those of 8 bytes need no padding. picked_at ends what a
+// lease writes, because it has its highest bytes in common with the time that was there before.
+//
 // subject: collation "C", because a subject is an identifier. It is compared byte by byte,
 // which is faster, and no upgrade of the C library can damage the index.
+// seq: the order of insertion, so that documents of the same moment stay first in, first out.
 // lease: the number of the last lease. It stays when the document is returned or settled, because
 // the next one has to be greater. Whether it holds is for the status to say.
 // worker_session: who had that lease; refers to fetchq.worker_sessions. It stays as well. Only a
 // document that is cancelled while it is leased loses it, which tells its worker what happened.
-// To keep both also makes the records of the write-ahead log short: PostgreSQL leaves out the end of
-// a row that stays the same, and these columns come after the payload.
 // due_at, picked_at: when the document was due when it was picked last, and when that was. A pick
 // writes the end of the lease into next_iteration.
-// seq: the order of insertion, so that documents of the same moment stay first in, first out.
-// seq and what follows: a lease changes none of them, so they are after the columns that it does
-// change.
 // max_attempts: of this document; NULL for that of the queue.
-// origin: where a document of a dead-letter queue came from.
-// result: what its worker returned when it completed the document last.
 // progress: how far the worker of the last lease has come.
-// headers: what its producer says about the document. It stays with the document for good, so it is
-// last: an update logs what is between the first and the last byte that it changes.
-// A row with all of the columns that may be NULL being NULL is no larger for it: its header has room
-// for 72 columns.
+// result: what its worker returned when it completed the document last.
+// headers: what its producer says about the document. It stays with the document for good.
+// origin: where a document of a dead-letter queue came from.
+// A row with all columns NULL that may be NULL is no larger for them: its header has room for 72 columns.
 columns! {
     Subject = Def::new("subject", Varchar(Some(255))).also(C).not_null().kept().put();
     Version = Def::new("version", Int).not_null().default("0").kept().put();
     Priority = Def::new("priority", Int).not_null().default("0").kept().put();
+    Seq = Def::new("seq", Bigint).also("generated always as identity").not_null();
+    CreatedAt = Def::new("created_at", Timestamptz).default("pg_catalog.now()").kept();
+    LockUpgrade = Def::new("lock_upgrade", Timestamptz);
+    Iterations = Def::new("iterations", Bigint).not_null().default("0").settled();
+    LastIteration = Def::new("last_iteration", Timestamptz);
     Status = Def::new("status", Int).not_null().default("0");
     Attempts = Def::new("attempts", Int).not_null().default("0").kept();
-    Iterations = Def::new("iterations", Bigint).not_null().default("0").settled();
     NextIteration = Def::new("next_iteration", Timestamptz).not_null().default("pg_catalog.now()").put();
-    LockUpgrade = Def::new("lock_upgrade", Timestamptz);
-    CreatedAt = Def::new("created_at", Timestamptz).default("pg_catalog.now()").kept();
-    LastIteration = Def::new("last_iteration", Timestamptz);
-    Payload = Def::new("payload", Jsonb).settled().put();
     Lease = Def::new("lease", Bigint);
     WorkerSession = Def::new("worker_session", Bigint);
     DueAt = Def::new("due_at", Timestamptz).settled();
     PickedAt = Def::new("picked_at", Timestamptz).settled();
-    Seq = Def::new("seq", Bigint).also("generated always as identity").not_null();
-    OrderingKey = Def::new("ordering_key", Text).kept().put();
     MaxAttempts = Def::new("max_attempts", Int).kept().put();
-    LastError = Def::new("last_error", Text).settled();
-    Origin = Def::new("origin", Jsonb).kept();
-    Result = Def::new("result", Jsonb).settled();
     Progress = Def::new("progress", Jsonb).settled();
+    Result = Def::new("result", Jsonb).settled();
+    LastError = Def::new("last_error", Text).settled();
+    Payload = Def::new("payload", Jsonb).settled().put();
+    OrderingKey = Def::new("ordering_key", Text).kept().put();
     Headers = Def::new("headers", Jsonb).kept().put();
+    Origin = Def::new("origin", Jsonb).kept();
 }
 
 /// The columns of the primary key.
@@ -307,7 +301,7 @@ mod tests {
             Column::Seq.def().sql(),
             "seq bigint generated always as identity not null"
         );
-        assert_eq!(defaults(), "0,0,0,0,0,now(),now()");
+        assert_eq!(defaults(), "0,0,now(),0,0,0,now()");
         let version = history().into_iter().find(|c| c.name == "version");
         assert_eq!(
             version.map(|c| c.sql()).as_deref(),
