@@ -80,7 +80,8 @@ impl TableColumn {
     }
 }
 
-/// Lists the columns of a table, in their order, those that were dropped as well. Takes no lock, and needs no rights on the table.
+/// Lists the columns of a table, in their order, those that were dropped as well. Takes no lock, and
+/// needs no rights on the table.
 ///
 /// Must be called in a transaction.
 pub fn columns(table: pg_sys::Oid) -> Vec<TableColumn> {
