@@ -185,7 +185,7 @@ pub enum Error {
         column: String,
         /// The type that it has. None: there is no such column.
         found: Option<String>,
-        expected: &'static str,
+        expected: String,
     },
     #[error("unknown unit of time: {:?}", shorten(.0))]
     BadUnit(String),

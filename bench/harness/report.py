@@ -189,12 +189,15 @@ class Report:
 
     def wal(self) -> None:
         for scenario in self.of(Wal):
-            rows = [(label, scenario.name, "", metric) for label, metric in (
-                ("push, pick and drop", "bytes_per_job"), ("push", "push"), ("pick and drop", "pick_and_drop"),
-                ("full page images in all", "full_page_images"))]
-            parts = sorted({metric for key, metrics in self.record.values.items() if key[0] == scenario.name
-                            for metric in metrics if metric.startswith(PART)})
-            rows += [(f"of it {part.removeprefix(PART)}", scenario.name, "", part) for part in parts]
+            rows = []
+            for variant in scenario.variants:
+                before = f"{variant}: " if variant else ""
+                rows += [(before + label, scenario.name, variant, metric) for label, metric in (
+                    ("push, pick and drop", "bytes_per_job"), ("push", "push"), ("pick and drop", "pick_and_drop"),
+                    ("full page images in all", "full_page_images"))]
+                parts = sorted({metric for key, metrics in self.record.values.items() if key[:2] == (scenario.name, variant)
+                                for metric in metrics if metric.startswith(PART)})
+                rows += [(f"{before}of it {part.removeprefix(PART)}", scenario.name, variant, part) for part in parts]
             self.section(scenario.title, *self.grid("", rows, ratios=False))
 
     def size(self) -> None:

@@ -8,11 +8,14 @@ from .cluster import ROOT, Cluster
 from .errors import Failed
 
 FOLDER = ROOT / "bench/systems"
-PAYLOAD = (
-    '{"to": "somebody@example.com", "text": "'
-    + "0123456789" * 7
-    + '"}'
-)  # This has 110 bytes.
+
+
+def payload(tens: int) -> str:
+    """Returns a payload of about 40 bytes and ten times `tens`."""
+    return '{"to": "somebody@example.com", "text": "' + "0123456789" * tens + '"}'
+
+
+PAYLOAD = payload(7)  # This has 110 bytes.
 CLIENTS = re.compile(r"^-- clients: (\d+)$", re.M)
 PER_SECOND = re.compile(r"^-- per second: (\d+)$", re.M)
 EVERY = re.compile(r"^-- every: (\d+) (ms|s)$", re.M)

@@ -7,6 +7,7 @@
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used))]
 
 pub mod counter_events;
+pub mod document;
 pub mod fair_share;
 pub mod filter;
 pub mod history_filter;

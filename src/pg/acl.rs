@@ -40,11 +40,10 @@ pub enum Mark {
 
 impl Mark {
     fn column(self) -> i16 {
-        let column = match self {
-            Self::Produces => Column::Payload,
-            Self::Works => Column::Result,
-        };
-        column as i16 + 1
+        match self {
+            Self::Produces => Column::Payload.number(),
+            Self::Works => Column::Result.number(),
+        }
     }
 }
 

@@ -54,10 +54,18 @@ pub(super) fn type_name(oid: pg_sys::Oid) -> String {
 
 /// A column of a table.
 pub struct TableColumn {
+    /// Its number.
+    pub number: i16,
     /// Its name.
     pub name: String,
-    /// Its type.
+    /// Its type. Invalid: the column was dropped.
     pub oid: pg_sys::Oid,
+    /// The length or precision of its type, or -1.
+    pub modifier: i32,
+    /// It may not be NULL.
+    pub not_null: bool,
+    /// It is computed from others.
+    pub is_generated: bool,
 }
 
 impl TableColumn {
@@ -65,9 +73,15 @@ impl TableColumn {
     pub fn type_name(&self) -> String {
         type_name(self.oid)
     }
+
+    /// Returns whether the column was dropped.
+    pub fn is_dropped(&self) -> bool {
+        self.oid == pg_sys::InvalidOid
+    }
 }
 
-/// Lists the columns of a table, in their order. Takes no lock, and needs no rights on the table.
+/// Lists the columns of a table, in their order, those that were dropped as well. Takes no lock, and
+/// needs no rights on the table.
 ///
 /// Must be called in a transaction.
 pub fn columns(table: pg_sys::Oid) -> Vec<TableColumn> {
@@ -81,11 +95,15 @@ pub fn columns(table: pg_sys::Oid) -> Vec<TableColumn> {
         // SAFETY: A row of this catalog begins with these columns. The name is copied.
         unsafe {
             let row = &*pg_sys::heap_tuple_get_struct::<pg_sys::FormData_pg_attribute>(tuple);
-            if row.attnum > 0 && !row.attisdropped {
+            if row.attnum > 0 {
                 let name = std::ffi::CStr::from_ptr(row.attname.data.as_ptr());
                 found.push(TableColumn {
+                    number: row.attnum,
                     name: name.to_string_lossy().into_owned(),
                     oid: row.atttypid,
+                    modifier: row.atttypmod,
+                    not_null: row.attnotnull,
+                    is_generated: row.attgenerated != 0,
                 });
             }
         }

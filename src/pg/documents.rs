@@ -11,7 +11,8 @@
 
 use pgrx::pg_sys;
 
-use crate::pg::documents_check::{Access, COLUMNS, Indexes, TYPES, is_as_created, is_usable};
+pub use crate::domain::document::Column;
+use crate::pg::documents_check::{Access, Indexes, TYPES, is_as_created, is_usable};
 use crate::pg::index_walk::{
     COMPARE_INT4, COMPARE_INT8, COMPARE_TIMESTAMPTZ, begin_scan, equal, row_from, row_members,
     scan_key,
@@ -24,37 +25,6 @@ const EQUAL_TEXT: u32 = 67;
 
 /// The OID of `timestamptz_le`.
 const LESS_OR_EQUAL_TIMESTAMPTZ: u32 = 1155;
-
-/// The columns of the documents, in the order of the table in `src/store/queues/queue_tables.rs`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(usize)]
-pub enum Column {
-    Subject,
-    Version,
-    Priority,
-    Status,
-    Attempts,
-    Iterations,
-    NextIteration,
-    LockUpgrade,
-    CreatedAt,
-    LastIteration,
-    Payload,
-    Lease,
-    WorkerSession,
-    DueAt,
-    PickedAt,
-    Seq,
-    OrderingKey,
-    MaxAttempts,
-    LastError,
-    /// Only statements read and write this column.
-    #[allow(dead_code)]
-    Origin,
-    Result,
-    Progress,
-    Headers,
-}
 
 /// The columns of one document.
 ///
@@ -73,8 +43,8 @@ impl Row {
     /// Makes a new document whose columns are all NULL.
     pub fn empty() -> Self {
         Self {
-            values: vec![pg_sys::Datum::from(0); COLUMNS],
-            nulls: vec![true; COLUMNS],
+            values: vec![pg_sys::Datum::from(0); TYPES.len()],
+            nulls: vec![true; TYPES.len()],
             tid: pg_sys::ItemPointerData::default(),
         }
     }

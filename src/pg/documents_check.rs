@@ -6,37 +6,31 @@ use std::sync::OnceLock;
 
 use pgrx::pg_sys;
 
+use crate::domain::document::{COLUMNS, Type};
 use crate::pg::scan;
 
-/// The number of columns of a table of documents in `src/store/queues/queue_tables.rs`.
-pub const COLUMNS: usize = 23;
+/// The types of the columns of the documents, in their order.
+pub const TYPES: [pg_sys::Oid; COLUMNS.len()] = {
+    let mut types = [pg_sys::InvalidOid; COLUMNS.len()];
+    let mut at = 0;
+    while at < types.len() {
+        types[at] = type_oid(COLUMNS[at].type_);
+        at += 1;
+    }
+    types
+};
 
-/// The types of these columns, in their order.
-pub const TYPES: [pg_sys::Oid; COLUMNS] = [
-    pg_sys::VARCHAROID,
-    pg_sys::INT4OID,
-    pg_sys::INT4OID,
-    pg_sys::INT4OID,
-    pg_sys::INT4OID,
-    pg_sys::INT8OID,
-    pg_sys::TIMESTAMPTZOID,
-    pg_sys::TIMESTAMPTZOID,
-    pg_sys::TIMESTAMPTZOID,
-    pg_sys::TIMESTAMPTZOID,
-    pg_sys::JSONBOID,
-    pg_sys::INT8OID,
-    pg_sys::INT8OID,
-    pg_sys::TIMESTAMPTZOID,
-    pg_sys::TIMESTAMPTZOID,
-    pg_sys::INT8OID,
-    pg_sys::TEXTOID,
-    pg_sys::INT4OID,
-    pg_sys::TEXTOID,
-    pg_sys::JSONBOID,
-    pg_sys::JSONBOID,
-    pg_sys::JSONBOID,
-    pg_sys::JSONBOID,
-];
+/// Returns the OID of the type of a column.
+pub const fn type_oid(type_: Type) -> pg_sys::Oid {
+    match type_ {
+        Type::Int => pg_sys::INT4OID,
+        Type::Bigint => pg_sys::INT8OID,
+        Type::Text => pg_sys::TEXTOID,
+        Type::Varchar(_) => pg_sys::VARCHAROID,
+        Type::Timestamptz => pg_sys::TIMESTAMPTZOID,
+        Type::Jsonb => pg_sys::JSONBOID,
+    }
+}
 
 /// The indexes of a table of documents. A table with other indexes needs the executor.
 #[derive(Debug, Clone, Copy)]
@@ -82,7 +76,7 @@ pub unsafe fn is_as_created(table: pg_sys::Relation, indexes: &Indexes) -> bool 
             || class.relam != pg_sys::HEAP_TABLE_AM_OID
             || class.relispartition
             || class.relhassubclass
-            || ((*desc).natts as usize) < COLUMNS
+            || ((*desc).natts as usize) < TYPES.len()
         {
             return false;
         }

@@ -4,6 +4,7 @@
 
 use pgrx::pg_sys;
 
+use crate::domain::document::{DUE_KEY, KEY, PICK_KEY};
 use crate::domain::status::Status;
 use crate::pg::documents::{Change, Column, Documents, Row};
 use crate::pg::documents_check::has_assertions;
@@ -340,7 +341,7 @@ impl Documents {
     ) -> bool {
         // SAFETY: The columns of each index were checked when the queue was opened, and the
         // rest in `open`.
-        unsafe { self.insert(self.key, row, &[Column::Subject], tid, unique, is_unchanged) }
+        unsafe { self.insert(self.key, row, &KEY, tid, unique, is_unchanged) }
     }
 
     /// Inserts the entry of a row into the index of its status, if there is one.
@@ -356,18 +357,10 @@ impl Documents {
         unsafe {
             match Status::from_code(row.int4(Column::Status)) {
                 Some(Status::Pending) => {
-                    let columns = [
-                        Column::Version,
-                        Column::Priority,
-                        Column::NextIteration,
-                        Column::Attempts,
-                        Column::Seq,
-                    ];
-                    self.insert(self.pick, row, &columns, tid, not_unique, false);
+                    self.insert(self.pick, row, &PICK_KEY, tid, not_unique, false);
                 }
                 Some(Status::Planned | Status::Active) => {
-                    let columns = [Column::Status, Column::NextIteration, Column::Seq];
-                    self.insert(self.due, row, &columns, tid, not_unique, false);
+                    self.insert(self.due, row, &DUE_KEY, tid, not_unique, false);
                 }
                 _ => {}
             }

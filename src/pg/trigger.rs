@@ -24,7 +24,7 @@ const SEQ: ColumnType = column(Column::Seq);
 const ORDERING_KEY: ColumnType = column(Column::OrderingKey);
 
 const fn column(column: Column) -> ColumnType {
-    (column as i32 + 1, TYPES[column as usize])
+    (column.number() as i32, TYPES[column as usize])
 }
 
 /// A row that a trigger was called with.

@@ -4,13 +4,15 @@ import time
 
 from ..errors import Failed
 from ..pgbench import Beside, Load
-from ..systems import System
+from ..systems import PAYLOAD, System, payload
 from .base import PER_DOCUMENT, PER_MEASUREMENT, QUEUE, Bench, Scenario, checked
 
 DEPTH = 20_000
 JOBS = 100_000
 CLIENTS = 4
 PART = "part "
+# Payloads by variant.
+PAYLOADS = {"": PAYLOAD, "1 kB": payload(96)}
 
 
 class Wal(Scenario):
@@ -21,6 +23,7 @@ class Wal(Scenario):
     name = "wal"
     title = "WAL bytes for each document (push; pick and drop)"
     needs = ("fill", "push", "pick", "drop")
+    variants = tuple(PAYLOADS)
     rounds = 3
 
     def cost(self, bench: Bench, variant: str) -> float:
@@ -29,14 +32,15 @@ class Wal(Scenario):
     def measure(self, bench: Bench, system: System, variant: str, number: int) -> dict[str, float]:
         bench.settle_server()
         system.fresh(QUEUE)
+        text = PAYLOADS[variant]
         try:
-            system.run("fill", queue=QUEUE, n=DEPTH, batch=1)
+            system.run("fill", queue=QUEUE, n=DEPTH, batch=1, payload=text)
             system.settle()
             with Beside(bench.cluster, system.maintenance()):
                 start = self.position(bench)
-                self.load(bench, system, ("push",))
+                self.load(bench, system, ("push",), text)
                 pushed = self.position(bench)
-                self.load(bench, system, ("pick", "drop"))
+                self.load(bench, system, ("pick", "drop"), text)
                 # The maintenance that the cycles cause counts for the cycles.
                 time.sleep(4)
                 done = self.position(bench)
@@ -51,8 +55,8 @@ class Wal(Scenario):
             system.remove(QUEUE)
 
     @staticmethod
-    def load(bench: Bench, system: System, scripts: tuple[str, ...]) -> None:
-        script = system.join(scripts, queue=QUEUE)
+    def load(bench: Bench, system: System, scripts: tuple[str, ...], text: str) -> None:
+        script = system.join(scripts, queue=QUEUE, payload=text)
         Load(bench.cluster, script, CLIENTS, transactions=JOBS // CLIENTS).finish()
 
     @staticmethod

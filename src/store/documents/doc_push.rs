@@ -51,8 +51,8 @@ impl<'a> NewDoc<'a> {
         Status::planned_or_pending(self.next_iteration <= time::now())
     }
 
-    /// The values as parameters, in the order of the columns of the statements that insert.
-    pub(in crate::store) fn args(&self) -> [Arg; 9] {
+    /// The values of the columns `NEW`, which are the parameters of the statements that insert.
+    pub(in crate::store) fn args(&self) -> [Arg; NEW.len()] {
         [
             Arg::from(self.subject),
             Arg::from(self.version),
@@ -67,13 +67,42 @@ impl<'a> NewDoc<'a> {
     }
 }
 
-// Index: primary key, as the arbiter of the conflict. No look-up is needed before the insert.
-static PUSH: Statement = Statement::new(
-    "insert into {docs} (subject, version, priority, status, next_iteration, created_at, payload, ordering_key, max_attempts, headers)
-     values ($1, $2, $3, $4, $5, pg_catalog.now(), $6, $7, $8, $9)
-     on conflict (subject) do nothing
-     returning seq",
-);
+/// What a document is added with: what producers write, and the status that follows from it.
+const NEW: [Column; 9] = [
+    Column::Subject,
+    Column::Version,
+    Column::Priority,
+    Column::Status,
+    Column::NextIteration,
+    Column::Payload,
+    Column::OrderingKey,
+    Column::MaxAttempts,
+    Column::Headers,
+];
+
+/// A statement that adds a document with the columns `NEW`, and others and their values.
+macro_rules! add {
+    ($columns:literal, $values:literal) => {
+        concat!(
+            "insert into {docs} (subject, version, priority, status, next_iteration, payload, ordering_key, max_attempts, headers, created_at",
+            $columns,
+            ")
+             overriding system value
+             values ($1, $2, $3, $4, $5, $6, $7, $8, $9, pg_catalog.now()",
+            $values,
+            ")
+             on conflict (subject) do nothing
+             returning seq"
+        )
+    };
+}
+
+// Index of both statements: primary key, as the arbiter of the conflict. No look-up is needed before
+// the insert.
+pub(in crate::store) static PUSH: Statement = Statement::new(add!("", ""));
+
+// $10 is a `seq` that keeps the order of a list.
+pub(in crate::store) static PUSH_WITH_SEQ: Statement = Statement::new(add!(", seq", ", $10"));
 
 /// Adds a document. Returns the number of documents that were added: 1, or 0 if the subject
 /// exists already.
@@ -156,30 +185,24 @@ pub(in crate::store) fn new_row(queue: &Queue, doc: &NewDoc) -> Option<(Row, i64
 
 /// The row of a document with a `seq` that the caller has chosen.
 pub(in crate::store) fn row_with_seq(doc: &NewDoc, seq: i64) -> Row {
-    let [
-        subject,
-        version,
-        priority,
-        status,
-        next_iteration,
-        payload,
-        ordering_key,
-        max_attempts,
-        headers,
-    ] = doc.args();
     let mut row = Row::empty();
-    row.set(Column::Subject, &subject);
-    row.set(Column::Version, &version);
-    row.set(Column::Priority, &priority);
-    row.set(Column::Status, &status);
+    for (column, value) in NEW.into_iter().zip(doc.args()) {
+        row.set(column, &value);
+    }
     row.set(Column::Attempts, &Arg::from(0));
     row.set(Column::Iterations, &Arg::from(0i64));
-    row.set(Column::NextIteration, &next_iteration);
     row.set(Column::CreatedAt, &Arg::timestamp(time::now()));
-    row.set(Column::Payload, &payload);
     row.set(Column::Seq, &Arg::from(seq));
-    row.set(Column::OrderingKey, &ordering_key);
-    row.set(Column::MaxAttempts, &max_attempts);
-    row.set(Column::Headers, &headers);
     row
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_new_document_has_what_producers_write() {
+        let written = |column: &Column| NEW.contains(column) && *column != Column::Status;
+        assert!(Column::ALL.iter().all(|c| c.def().is_put == written(c)));
+    }
 }

@@ -140,23 +140,6 @@ struct Writer<'q> {
 /// After more retries, the document is assumed to exist and to be invisible.
 const MAX_RETRIES: usize = 100;
 
-// Index: primary key, as the arbiter of the conflict. $10 is a `seq` that keeps the order of
-// the list.
-static ADD: Statement = Statement::new(
-    "insert into {docs} (subject, version, priority, status, next_iteration, created_at, payload, ordering_key, max_attempts, headers, seq)
-     overriding system value
-     values ($1, $2, $3, $4, $5, pg_catalog.now(), $6, $7, $8, $9, $10)
-     on conflict (subject) do nothing
-     returning seq",
-);
-
-static ADD_NEXT: Statement = Statement::new(
-    "insert into {docs} (subject, version, priority, status, next_iteration, created_at, payload, ordering_key, max_attempts, headers)
-     values ($1, $2, $3, $4, $5, pg_catalog.now(), $6, $7, $8, $9)
-     on conflict (subject) do nothing
-     returning seq",
-);
-
 /// The statement that locks a document. The argument: whether its payload can be merged.
 macro_rules! lock {
     ($is_mergeable:literal) => {
@@ -315,7 +298,10 @@ impl<'q> Writer<'q> {
         let seq = spi::connect(|spi| {
             let mut args = doc.args().to_vec();
             args.extend(number.map(Arg::from));
-            let statement = if number.is_some() { &ADD } else { &ADD_NEXT };
+            let statement = match number {
+                Some(_) => &doc_push::PUSH_WITH_SEQ,
+                None => &doc_push::PUSH,
+            };
             let rows = queue.run_noting(spi, statement, &args);
             (!rows.is_empty()).then(|| rows.get(0, 1).unwrap_or(i64::MIN))
         });

@@ -62,42 +62,25 @@ impl Outcome {
 }
 
 /// A statement that removes documents and writes them into the history. The arguments: what
-/// follows `delete from … d`; the payload, the iterations and the error that are written; when the
-/// document was due and picked, its result and its progress; the outcome; the name of the worker.
+/// follows `delete from … d`; the columns that the history has as the statement names them, those
+/// that are `settled` in `domain/document.rs`; the outcome; the name of the worker.
 macro_rules! into_history {
-    ($condition:literal, $payload:literal, $iterations:literal, $error:literal, $due_at:literal,
-     $picked_at:literal, $result:literal, $progress:literal, $outcome:literal, $worker:literal) => {
+    ($condition:literal, $settled:literal, $outcome:literal, $worker:literal) => {
         concat!(
             "with removed as (
                  delete from only {docs} d ",
             $condition,
             "
-                 returning d.subject, d.version, d.priority, d.attempts, ",
-            $iterations,
-            " as iterations, d.created_at, ",
-            $payload,
-            " as payload, ",
-            $error,
-            " as last_error, ",
-            $due_at,
-            " as due_at, ",
-            $picked_at,
-            " as picked_at, ",
-            $result,
-            " as result, ",
-            $progress,
-            " as progress, d.ordering_key, d.origin, d.headers, d.max_attempts, d.seq,
-                     d.worker_session),
+                 returning {kept_as_it_is}, ",
+            $settled,
+            ", d.seq, d.worker_session),
              kept as (
-                 insert into {history} (outcome, subject, version, priority, attempts, iterations,
-                     created_at, payload, last_error, ordering_key, origin, worker, headers, due_at,
-                     picked_at, result, progress, max_attempts)
+                 insert into {history} (outcome, worker, {kept})
                  select ",
             $outcome,
-            ", r.subject, r.version, r.priority, r.attempts, r.iterations,
-                     r.created_at, r.payload, r.last_error, r.ordering_key, r.origin, ",
+            ", ",
             $worker,
-            ", r.headers, r.due_at, r.picked_at, r.result, r.progress, r.max_attempts
+            ", {kept}
                  from removed r order by r.seq)
              select r.subject::pg_catalog.text, r.version, r.picked_at from removed r"
         )
@@ -110,13 +93,9 @@ static SETTLE: Statement = Statement::new(into_history!(
          as i (subject, payload, result)
      where d.subject {=} i.subject
          and {is_leased}",
-    "coalesce(i.payload, d.payload)",
-    "{next_iterations}",
-    "case when $4 {<>} 'completed' then coalesce($7, d.last_error) end",
-    "d.due_at",
-    "d.picked_at",
-    "i.result",
-    "d.progress",
+    "coalesce(i.payload, d.payload) as payload, {next_iterations} as iterations,
+     case when $4 {<>} 'completed' then coalesce($7, d.last_error) end as last_error,
+     d.due_at, d.picked_at, i.result, d.progress",
     "$4",
     // Who had the lease: this session, if it is one of the worker sessions $8. Nothing is read for
     // those.
@@ -128,13 +107,7 @@ static SETTLE: Statement = Statement::new(into_history!(
 // The same for documents that are settled already, or that the caller has locked.
 static ARCHIVE: Statement = Statement::new(into_history!(
     "where d.subject {=} any ($1)",
-    "d.payload",
-    "d.iterations",
-    "d.last_error",
-    "d.due_at",
-    "d.picked_at",
-    "d.result",
-    "d.progress",
+    "d.payload, d.iterations, d.last_error, d.due_at, d.picked_at, d.result, d.progress",
     "case when $2 {=} 'killed' and r.last_error {=} 'cancelled'
          then 'cancelled' else $2 end",
     "$3"
@@ -149,13 +122,9 @@ static REMOVE: Statement = Statement::new(
 // A Tid Scan: the caller has locked the rows and knows where they are.
 static POP: Statement = Statement::new(into_history!(
     "where d.ctid {=} any ($1)",
-    "d.payload",
-    "{next_iterations}",
-    "d.last_error",
-    "d.next_iteration",
-    "pg_catalog.now()",
-    "null::pg_catalog.jsonb",
-    "null::pg_catalog.jsonb",
+    "d.payload, {next_iterations} as iterations, d.last_error, d.next_iteration as due_at,
+     pg_catalog.now() as picked_at, null::pg_catalog.jsonb as result,
+     null::pg_catalog.jsonb as progress",
     "'popped'",
     "$2"
 ));

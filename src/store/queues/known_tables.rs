@@ -9,6 +9,7 @@ use std::collections::HashMap;
 
 use pgrx::pg_sys::Oid;
 
+use crate::domain::document::{DUE_KEY, PICK_KEY, numbers};
 use crate::pg::index_look::ReadLock;
 use crate::pg::invalidation::{self, Invalidated, Reader};
 use crate::pg::planner::PlainSearchPath;
@@ -26,20 +27,20 @@ const MAX_PREDICATES: usize = 4;
 
 // The number of the file, the transaction that last wrote the catalog row of the trigger if it always
 // runs, and the indexes that can be the pick index or the due index, with their predicates. $1: the
-// tables.
+// tables. $2 and $3: the numbers of the columns of a due index and of a pick index.
 static FACTS: Statement = Statement::new(
     "select c.oid, c.relfilenode, t.xmin, i.indexrelid, i.is_due, i.predicate
      from pg_catalog.pg_class c
      left join pg_catalog.pg_trigger t
          on t.tgrelid {=} c.oid and t.tgname {=} 'fetchq_ready' and t.tgenabled {=} 'A'
      left join lateral (
-         select i.indexrelid, i.indkey::pg_catalog.text {=} '4 7 16' as is_due,
+         select i.indexrelid, i.indkey::pg_catalog.text {=} $2 as is_due,
              i.indpred::pg_catalog.text as predicate
          from pg_catalog.pg_index i
          where i.indrelid {=} c.oid and i.indisvalid and i.indisready and not i.indisunique
-             and (i.indkey::pg_catalog.text {=} '4 7 16'
+             and (i.indkey::pg_catalog.text {=} $2
                      and i.indoption::pg_catalog.text {=} '0 0 0'
-                 or i.indkey::pg_catalog.text {=} '2 3 7 5 16'
+                 or i.indkey::pg_catalog.text {=} $3
                      and i.indoption::pg_catalog.text {=} '0 3 0 0 0')) i on true
      where c.oid {=} any ($1::pg_catalog.oid[])",
 );
@@ -131,7 +132,12 @@ impl KnownTables {
         let tables: Vec<i64> = tables.iter().map(|table| table.to_u32().into()).collect();
         let mut unsure = Vec::new();
         spi::connect(|spi| {
-            let rows = run_latest(spi, &FACTS, &[Arg::from(tables)]);
+            let args = [
+                Arg::from(tables),
+                Arg::from(numbers(&DUE_KEY).as_str()),
+                Arg::from(numbers(&PICK_KEY).as_str()),
+            ];
+            let rows = run_latest(spi, &FACTS, &args);
             for row in 0..rows.len() {
                 let number = |column| rows.number(row, column);
                 let Some(table) = number(1).map(Oid::from) else {

@@ -36,7 +36,7 @@ use crate::store::queues::plans::PlanSet;
 use crate::store::queues::policy::Policy;
 use crate::store::queues::queue_catalog::{self, QueueInfo};
 use crate::store::queues::queue_places;
-use crate::store::queues::queue_shape;
+use crate::store::queues::queue_shape::{self, Shape};
 use crate::store::queues::rights::{self, Right};
 use crate::store::queues::statement::{Statement, render};
 
@@ -100,10 +100,12 @@ const READY_TRIGGERS: i32 = 1;
 const READY_AND_NOTIFY_TRIGGERS: i32 = 3;
 
 impl Queue {
-    fn new(name: &QueueName, table: Oid, tables: Vec<Oid>, info: QueueInfo) -> Self {
+    fn new(name: &QueueName, table: Oid, shape: Shape, info: QueueInfo) -> Self {
+        let columns = shape.documents;
+        let ready_trigger = info.ready_trigger.filter(|_| columns.fit_floors);
         let indexes = || {
             Some(Indexes {
-                key: info.key_index.filter(|_| info.are_columns_as_made)?,
+                key: info.key_index.filter(|_| columns.are_as_made)?,
                 pick: info.pick_index?,
                 due: info.due_index?,
             })
@@ -112,19 +114,19 @@ impl Queue {
             name: name.clone(),
             id: info.id,
             table,
-            tables,
+            tables: shape.tables,
             has_shape: Cell::new(true),
             floors: FloorObjects {
                 pick_index: info.pick_index,
                 due_index: info.due_index,
-                trigger: info.ready_trigger,
-                is_trigger_new: Cell::new(info.ready_trigger.is_some_and(transaction::is_current)),
+                trigger: ready_trigger,
+                is_trigger_new: Cell::new(ready_trigger.is_some_and(transaction::is_current)),
             },
             is_plain: info.is_plain,
             notifies: info.notifies,
             indexes: indexes(),
             sequence: info.sequence,
-            has_known_columns: info.has_known_columns,
+            has_known_columns: columns.are_known,
             policy: info.policy,
             file: Cell::new(None),
             plans: PlanSet::default(),
@@ -460,8 +462,8 @@ fn find_or_load(name: &QueueName, table: Oid) -> Result<Rc<Queue>> {
     let Some(info) = queue_catalog::read(name, table) else {
         return Err(queue_places::unknown(name));
     };
-    let tables = queue_shape::require(name)?;
-    let queue = Rc::new(Queue::new(name, table, tables, info));
+    let shape = queue_shape::require(name)?;
+    let queue = Rc::new(Queue::new(name, table, shape, info));
     QUEUES.with(|cache| {
         let mut cache = cache.borrow_mut();
         if cache.queues.len() >= MAX_CACHED_QUEUES {

@@ -3,6 +3,7 @@
 
 use pgrx::pg_sys::{Oid, TransactionId};
 
+use crate::domain::document::{Column, DUE_KEY, KEY, PICK_KEY, defaults, numbers};
 use crate::domain::names::QueueName;
 use crate::pg::spi::{self, Rows};
 use crate::pg::value::Arg;
@@ -28,24 +29,19 @@ pub struct QueueInfo {
     pub is_plain: bool,
     /// The table has triggers of the notifications.
     pub notifies: bool,
-    /// The table has no columns but those that fetchq gave it, or should have.
-    pub has_known_columns: bool,
-    /// The columns that fetchq gave the table are as they were made, and no other column
-    /// demands a value.
-    pub are_columns_as_made: bool,
     pub policy: Policy,
 }
 
 // Everything that a session has to know about a queue. $1 is the name of the queue, $2 its
-// docs table, $3 and $4 the names of the pick index and the due index.
+// docs table, $3 and $4 the names of the pick index and the due index, $5, $6 and $7 the numbers of
+// the columns of these and of the primary key, $8 the number of the column seq, $9 the defaults.
 // `decode` reads the columns by number, and `Policy::read` those from `is_active` on.
 static QUEUE: Statement = Statement::new(
     "select
         q.id as id,
 
         -- The trigger of the ready floors, as it was made (21: after, for each row, insert
-        -- or update), on a heap without children (2: heap) that has the columns of the
-        -- floors by number and type as in queue_tables.rs.
+        -- or update), on a heap without children (2: heap).
         (select t.xmin from pg_catalog.pg_trigger t
          where t.tgrelid {=} $2
              and t.tgname {=} 'fetchq_ready'
@@ -55,12 +51,7 @@ static QUEUE: Statement = Statement::new(
              and t.tgattr::pg_catalog.text {=} ''
              and t.tgfoid {=} 'fetchq.trigger_docs_ready'::pg_catalog.regproc
              and c.relam {=} 2
-             and not c.relhassubclass
-             and (select pg_catalog.string_agg(a.atttypid::pg_catalog.text, ' ' order by a.attnum)
-                  from pg_catalog.pg_attribute a
-                  where a.attrelid {=} $2 and not a.attisdropped
-                      and a.attnum {=} any ('{2,3,4,5,7,16}'::pg_catalog.int2[]))
-                 {=} '23 23 23 23 1184 20') as ready_trigger,
+             and not c.relhassubclass) as ready_trigger,
 
         -- The indexes, as they were made: B-trees (403) with their columns, directions and
         -- predicate, and the usual order of the types (the operator classes int4_ops 1978,
@@ -71,7 +62,7 @@ static QUEUE: Statement = Statement::new(
              and x.relname {=} $3
              and x.relam {=} 403
              and i.indclass::pg_catalog.text {=} '1978 1978 3127 1978 3124'
-             and i.indkey::pg_catalog.text {=} '2 3 7 5 16'
+             and i.indkey::pg_catalog.text {=} $5
              and i.indoption::pg_catalog.text {=} '0 3 0 0 0'
              and pg_catalog.pg_get_expr(i.indpred, i.indrelid)
                  {=} '((status = {pending}) AND (lock_upgrade IS NULL))') as pick_index,
@@ -81,7 +72,7 @@ static QUEUE: Statement = Statement::new(
              and x.relname {=} $4
              and x.relam {=} 403
              and i.indclass::pg_catalog.text {=} '1978 3127 3124'
-             and i.indkey::pg_catalog.text {=} '4 7 16'
+             and i.indkey::pg_catalog.text {=} $6
              and i.indoption::pg_catalog.text {=} '0 0 0'
              and pg_catalog.pg_get_expr(i.indpred, i.indrelid)
                  {=} '((status = ANY (ARRAY[{planned}, {active}])) AND (lock_upgrade IS NULL))') as due_index,
@@ -104,50 +95,29 @@ static QUEUE: Statement = Statement::new(
         and not (c.relrowsecurity and c.relforcerowsecurity)
         and (select pg_catalog.string_agg(pg_catalog.pg_get_expr(d.adbin, d.adrelid), ',' order by d.adnum)
              from pg_catalog.pg_attrdef d where d.adrelid {=} $2)
-            {=} '0,0,0,0,0,now(),now()' as is_plain,
+            {=} $9 as is_plain,
 
-        -- The primary key: of the subject alone, which is a varchar(255) (typmod 259) with
-        -- the collation C (950).
+        -- The primary key: of the subject alone, with the collation C (950).
         (select i.indexrelid from pg_catalog.pg_index i
          join pg_catalog.pg_class x on x.oid {=} i.indexrelid
          where i.indrelid {=} $2 and i.indisprimary and i.indimmediate
              and x.relam {=} 403
              and i.indclass::pg_catalog.text {=} '3126'
-             and i.indkey::pg_catalog.text {=} '1'
-             and i.indcollation::pg_catalog.text {=} '950'
-             and exists (
-                 select from pg_catalog.pg_attribute a
-                 where a.attrelid {=} $2 and a.attnum {=} 1
-                     and a.atttypmod {=} 259)) as key_index,
+             and i.indkey::pg_catalog.text {=} $7
+             and i.indcollation::pg_catalog.text {=} '950') as key_index,
 
-        -- The sequence of the identity column seq, the sixteenth.
+        -- The sequence of the identity column seq.
         (select s.oid from pg_catalog.pg_depend d
          join pg_catalog.pg_class s on s.oid {=} d.objid
          where d.refclassid {=} 'pg_catalog.pg_class'::pg_catalog.regclass
              and d.classid {=} d.refclassid
-             and d.refobjid {=} $2 and d.refobjsubid {=} 16
+             and d.refobjid {=} $2 and d.refobjsubid {=} $8
              and d.deptype {=} 'i' and s.relkind {=} 'S') as sequence,
 
         -- The triggers of the notifications: two or none.
         (select pg_catalog.count(*)::pg_catalog.int4 from pg_catalog.pg_trigger t
          where t.tgrelid {=} $2
              and t.tgname {=} any ('{fetchq_notify_insert,fetchq_notify_update}'::pg_catalog.name[])) as notify_triggers,
-
-        -- The table has the 23 columns that fetchq gave it, and no others.
-        not exists (
-            select from pg_catalog.pg_attribute a
-            where a.attrelid {=} $2 and a.attnum {>} 0
-                and (a.attnum {>} 23 or a.attisdropped)) as has_known_columns,
-
-        -- Of those 23, the same ones must not be NULL, and all have the length and precision
-        -- that they were given. No other column must not be NULL, or is computed.
-        not exists (
-            select from pg_catalog.pg_attribute a
-            where a.attrelid {=} $2 and a.attnum {>} 0 and not a.attisdropped
-                and (a.attnotnull {<>} (a.attnum {=} any ('{1,2,3,4,5,6,7,16}'::pg_catalog.int2[]))
-                    or a.attgenerated {<>} ''
-                    or (a.attnum {<=} 23
-                        and a.atttypmod {<>} case when a.attnum {=} 1 then 259 else -1 end))) as are_columns_as_made,
 
         -- The settings of the queue.
         q.is_active as is_active,
@@ -173,7 +143,7 @@ static QUEUE: Statement = Statement::new(
 );
 
 /// The first column of `QUEUE` that is a setting: `is_active`.
-const FIRST_SETTING: i32 = 11;
+const FIRST_SETTING: i32 = 9;
 
 /// Reads what is known of a queue, whose docs table the caller has locked. None: the queue is
 /// not registered.
@@ -184,11 +154,17 @@ pub(in crate::store) fn read(name: &QueueName, table: Oid) -> Option<QueueInfo> 
     spi::connect(|spi| {
         let pick_index = name.relation("docs_pick_idx");
         let due_index = name.relation("docs_due_idx");
+        let (pick_key, due_key, key) = (numbers(&PICK_KEY), numbers(&DUE_KEY), numbers(&KEY));
         let args = [
             Arg::from(name.as_str()),
             Arg::oid(table),
             Arg::from(pick_index.as_str()),
             Arg::from(due_index.as_str()),
+            Arg::from(pick_key.as_str()),
+            Arg::from(due_key.as_str()),
+            Arg::from(key.as_str()),
+            Arg::from(i32::from(Column::Seq.number())),
+            Arg::from(defaults().as_str()),
         ];
         let plan = shared_plan(spi, &QUEUE, &args);
         let rows = spi.run_latest(&plan, &args);
@@ -213,8 +189,6 @@ fn decode(rows: &Rows) -> Option<QueueInfo> {
         key_index: oid(6),
         sequence: oid(7),
         notifies: notify_triggers > 0,
-        has_known_columns: flag(9),
-        are_columns_as_made: flag(10),
         policy: Policy::read(rows, FIRST_SETTING),
     })
 }

@@ -4,6 +4,7 @@
 //! tables of a queue, for statuses, and for predicates that many statements share.
 //! `pg::operators` replaces the markers for operators.
 
+use crate::domain::document::{InHistory, kept};
 use crate::domain::names::{QueueName, SUBJECT_MAX};
 use crate::domain::status::Status;
 
@@ -56,6 +57,12 @@ pub(in crate::store) fn render_shared(sql: &str) -> String {
         .replace("{is_leased}", IS_LEASED)
         .replace("{own_error}", OWN_ERROR)
         .replace("{next_iterations}", NEXT_ITERATIONS);
+    if text.contains("{kept}") {
+        let as_it_is = kept("d.", Some(InHistory::AsItIs));
+        text = text
+            .replace("{kept_as_it_is}", &as_it_is)
+            .replace("{kept}", &kept("", None));
+    }
     for status in Status::ALL {
         let code = match status {
             Status::Killed => format!("({})", status.code()),
@@ -73,7 +80,8 @@ pub(in crate::store) fn render_shared(sql: &str) -> String {
 /// `{killed}` are the codes of the statuses, `{subject_max}` is the length of a subject in
 /// characters, `{is_leased}` is the predicate of that name, `{own_error}` is the error that a document
 /// keeps when it gets another payload, and `{next_iterations}` are the iterations of the document and
-/// one more.
+/// one more. `{kept}` are the columns of the documents that the history has, and `{kept_as_it_is}`
+/// those of a document `d` that it has as they are.
 pub fn render(sql: &str, name: &QueueName) -> String {
     render_shared(sql)
         .replace("{docs}", &name.qualified("docs"))

@@ -13,6 +13,7 @@ use crate::domain::status::Status;
 use crate::domain::subjects;
 use crate::domain::timing::Tally;
 use crate::error::{Error, Result};
+use crate::pg::documents::Column;
 use crate::pg::json::Jsonb;
 use crate::pg::spi::{self, Spi};
 use crate::pg::value::Arg;
@@ -26,7 +27,7 @@ use crate::store::queues::open_queue::Queue;
 use crate::store::queues::policy::Keep;
 use crate::store::queues::rights::{self, Right};
 use crate::store::queues::statement::Statement;
-use crate::store::settle::move_documents::{Columns, LEASES, Moving, move_documents};
+use crate::store::settle::move_documents::{Columns, Moving, move_documents};
 
 /// How many subjects are generated for a document whose own subject is in use in the
 /// dead-letter queue. One is enough, unless a transaction that is invisible to this one uses
@@ -45,15 +46,22 @@ pub(in crate::store) use queue_created_at;
 // $4: the name of the queue. $5: the payload that the worker passed, or NULL. $6: how many iterations
 // are not counted yet. $7: why the worker has killed them, or NULL. $8: the id of the queue.
 const DEAD_LETTER: Columns = Columns {
-    subject: "i.name collate pg_catalog.\"C\"",
-    status: "{pending}",
-    iterations: "0",
-    next_iteration: "pg_catalog.now()",
-    created_at: "pg_catalog.now()",
-    last_iteration: "null",
-    payload: "coalesce($5, d.payload)",
-    last_error: "coalesce($7, d.last_error)",
-    origin: concat!("pg_catalog.jsonb_build_object(
+    changed: &[
+        (Column::Subject, "i.name collate pg_catalog.\"C\""),
+        (Column::Status, "{pending}"),
+        (Column::Iterations, "0"),
+        (Column::NextIteration, "pg_catalog.now()"),
+        (Column::CreatedAt, "pg_catalog.now()"),
+        (Column::LastIteration, "null"),
+        (Column::Payload, "coalesce($5, d.payload)"),
+        (Column::LastError, "coalesce($7, d.last_error)"),
+        (Column::Origin, ORIGIN),
+        (Column::Result, "null"),
+    ],
+    are_put: false,
+};
+
+const ORIGIN: &str = concat!("pg_catalog.jsonb_build_object(
             'queue', $4, 'queue_created_at', (select ",
         queue_created_at!(),
         " from fetchq.queues q where q.id {=} $8),
@@ -61,10 +69,7 @@ const DEAD_LETTER: Columns = Columns {
             'iterations', least(d.iterations, 9223372036854775806) {+} $6, 'created_at', d.created_at,
             'killed_at', pg_catalog.now(), 'error', coalesce($7, d.last_error))
         {||} case when d.origin is null then '{}'::pg_catalog.jsonb
-            else pg_catalog.jsonb_build_object('origin', d.origin) end"),
-    result: "null",
-    of_leases: LEASES,
-};
+            else pg_catalog.jsonb_build_object('origin', d.origin) end");
 
 /// Opens the dead-letter queue of a queue, to move documents there. Maintenance does not wait for it.
 ///

@@ -10,6 +10,7 @@ use std::collections::{HashMap, HashSet};
 use crate::domain::counter_events::Event;
 use crate::domain::status::Status;
 use crate::error::Result;
+use crate::pg::documents::Column;
 use crate::pg::spi::Spi;
 use crate::pg::value::Arg;
 use crate::store::counters::counter_log;
@@ -18,76 +19,70 @@ use crate::store::documents::doc_selection::{self, Groups};
 use crate::store::queues::open_queue::Queue;
 use crate::store::queues::statement::render;
 
-/// What becomes of the columns that a move may change: SQL expressions over the document `d`, its
-/// name in the other queue `i.name`, and the further parameters, from $4 on.
+/// What becomes of columns in a move: SQL expressions over the document `d`, its name in the other queue
+/// `i.name`, and the further parameters, from $4 on.
+type Expressions = &'static [(Column, &'static str)];
+
+/// What a move changes beside what every move does.
+pub(in crate::store) struct Columns {
+    pub changed: Expressions,
+    /// The documents arrive as if they were put: nothing that only workers and fetchq itself write comes
+    /// with them.
+    pub are_put: bool,
+}
+
+/// Every column stays as it is.
+pub(in crate::store) const UNCHANGED: Columns = Columns {
+    changed: &[],
+    are_put: false,
+};
+
+/// A planned or pending document arrives as if it were put.
+pub(in crate::store) const AS_PUT: Columns = Columns {
+    changed: &[
+        (
+            Column::Status,
+            "case when d.next_iteration {<=} pg_catalog.now() then {pending} else {planned} end",
+        ),
+        (Column::CreatedAt, "pg_catalog.now()"),
+        (Column::Payload, "coalesce(d.payload, '{}')"),
+    ],
+    are_put: true,
+};
+
+/// What every move does.
 ///
 /// The tables of the first queue are its managers' to write. What the calls that add documents would
 /// refuse does not get into the other queue by any move: headers that are no object, a `max_attempts`
-/// below 1, and an ordering key that is too long for an index.
-pub(in crate::store) struct Columns {
-    pub subject: &'static str,
-    pub status: &'static str,
-    pub iterations: &'static str,
-    pub next_iteration: &'static str,
-    pub created_at: &'static str,
-    pub last_iteration: &'static str,
-    pub payload: &'static str,
-    pub last_error: &'static str,
-    pub origin: &'static str,
-    pub result: &'static str,
-    /// `due_at`, `picked_at`, `progress`, `lease` and `worker_session`.
-    pub of_leases: &'static str,
-}
-
-/// Every column stays as it is. A time of creation that no document can have becomes that of the move.
-pub(in crate::store) const UNCHANGED: Columns = Columns {
-    subject: "d.subject",
-    status: "d.status",
-    iterations: "d.iterations",
-    next_iteration: "d.next_iteration",
-    created_at: "case when pg_catalog.isfinite(d.created_at) then d.created_at else pg_catalog.now() end",
-    last_iteration: "d.last_iteration",
-    payload: "d.payload",
-    last_error: "d.last_error",
-    origin: "d.origin",
-    result: "d.result",
-    of_leases: LEASES,
-};
-
-/// What the leases of a document have left in it.
-pub(in crate::store) const LEASES: &str =
-    "d.due_at, d.picked_at, d.progress, d.lease, d.worker_session";
-
-/// A planned or pending document arrives as if it were put: nothing that only workers and fetchq itself
-/// write comes with it.
-pub(in crate::store) const AS_PUT: Columns = Columns {
-    status: "case when d.next_iteration {<=} pg_catalog.now() then {pending} else {planned} end",
-    iterations: "0",
-    created_at: "pg_catalog.now()",
-    last_iteration: "null",
-    payload: "coalesce(d.payload, '{}')",
-    last_error: "null",
-    origin: "null",
-    result: "null",
-    of_leases: "null, null, null, null, null",
-    ..UNCHANGED
-};
+/// below 1, and an ordering key that is too long for an index. A time of creation that no document can
+/// have becomes that of the move.
+const ALWAYS: Expressions = &[
+    (Column::Seq, "i.seq"),
+    (Column::Attempts, "0"),
+    (Column::LockUpgrade, "null"),
+    (
+        Column::CreatedAt,
+        "case when pg_catalog.isfinite(d.created_at) then d.created_at else pg_catalog.now() end",
+    ),
+    (
+        Column::OrderingKey,
+        "pg_catalog.left(d.ordering_key, {subject_max})",
+    ),
+    (
+        Column::MaxAttempts,
+        "case when d.max_attempts {>} 0 then d.max_attempts end",
+    ),
+    (
+        Column::Headers,
+        "case when pg_catalog.jsonb_typeof(d.headers) {=} 'object' then d.headers end",
+    ),
+];
 
 // $1, $2, $3: the subjects, the subjects in the other queue, and the numbers there, in the order that
 // the documents had. Index: the primary key.
-const INSERT_MOVED: &str =
-    "insert into {other} (subject, version, priority, next_iteration, status, attempts,
-        iterations, created_at, last_iteration, payload, ordering_key, max_attempts,
-        last_error, origin, headers, result, due_at, picked_at, progress, lease,
-        worker_session, seq)
+const INSERT_MOVED: &str = "insert into {other} ({columns})
     overriding system value
-    select {subject}, d.version, d.priority, {next_iteration}, {status}, 0,
-        {iterations}, {created_at}, {last_iteration}, {payload},
-        pg_catalog.left(d.ordering_key, {subject_max}),
-        case when d.max_attempts {>} 0 then d.max_attempts end,
-        {last_error}, {origin},
-        case when pg_catalog.jsonb_typeof(d.headers) {=} 'object' then d.headers end,
-        {result}, {of_leases}, i.seq
+    select {values}
     from rows from (pg_catalog.unnest($1), pg_catalog.unnest($2), pg_catalog.unnest($3))
         as i (subject, name, seq)
     join only {docs} d on d.subject {=} i.subject
@@ -96,24 +91,25 @@ const INSERT_MOVED: &str =
     returning seq, version, status";
 
 impl Columns {
+    /// The expression for a column in the other queue.
+    fn value(&self, column: Column) -> String {
+        let of = |list: Expressions| list.iter().find(|(of, _)| *of == column);
+        if let Some((_, expression)) = of(self.changed).or_else(|| of(ALWAYS)) {
+            return (*expression).to_owned();
+        }
+        let def = column.def();
+        match self.are_put && !def.is_put {
+            true => def.default.unwrap_or("null").to_owned(),
+            false => format!("d.{}", def.name),
+        }
+    }
+
     fn sql(&self, from: &Queue, to: &Queue) -> String {
-        let sql = [
-            ("{subject}", self.subject),
-            ("{status}", self.status),
-            ("{iterations}", self.iterations),
-            ("{next_iteration}", self.next_iteration),
-            ("{created_at}", self.created_at),
-            ("{last_iteration}", self.last_iteration),
-            ("{payload}", self.payload),
-            ("{last_error}", self.last_error),
-            ("{origin}", self.origin),
-            ("{result}", self.result),
-            ("{of_leases}", self.of_leases),
-        ]
-        .iter()
-        .fold(INSERT_MOVED.to_owned(), |sql, (marker, expression)| {
-            sql.replace(marker, expression)
-        });
+        let names = Column::ALL.map(Column::name);
+        let values = Column::ALL.map(|column| self.value(column));
+        let sql = INSERT_MOVED
+            .replace("{columns}", &names.join(", "))
+            .replace("{values}", &values.join(", "));
         render(&doc_selection::render_order(&sql, to), &from.name)
             .replace("{other}", &to.name.qualified("docs"))
     }

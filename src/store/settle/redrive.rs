@@ -15,6 +15,7 @@ use crate::domain::names::QueueName;
 use crate::domain::status::Status;
 use crate::domain::wording::shorten;
 use crate::error::{Error, Result};
+use crate::pg::documents::Column;
 use crate::pg::spi;
 use crate::pg::time;
 use crate::pg::value::Arg;
@@ -23,7 +24,7 @@ use crate::store::documents::doc_selection::{self, BulkRequest, Origin, Selected
 use crate::store::queues::open_queue::Queue;
 use crate::store::queues::rights::{self, Right};
 use crate::store::settle::dead_letters::{PART, REVIVE, queue_created_at, without_dead_letters};
-use crate::store::settle::move_documents::{Columns, Moving, UNCHANGED, move_documents};
+use crate::store::settle::move_documents::{Columns, Moving, move_documents};
 
 // Which documents of a dead-letter queue can return to a queue: $14 its name, $15 its id, $16 subjects of
 // documents that stay, because their own subjects are in use where they came from. Anybody may write an
@@ -73,17 +74,25 @@ const ORIGIN_CREATED_AT: &str =
 
 // The documents as they were when they failed, without their attempts.
 const RETURNED: Columns = Columns {
-    subject: "(d.origin {->>} 'subject'::pg_catalog.text) collate pg_catalog.\"C\"",
-    status: "{pending}",
-    iterations: "case when (d.origin {->>} 'iterations'::pg_catalog.text) {~} '^[0-9]{1,18}$'
-            then (d.origin {->>} 'iterations'::pg_catalog.text)::pg_catalog.int8
-            else 0 end",
-    next_iteration: "pg_catalog.now()",
-    created_at: ORIGIN_CREATED_AT,
-    last_iteration: "null",
-    last_error: "null",
-    origin: "d.origin {->} 'origin'::pg_catalog.text",
-    ..UNCHANGED
+    changed: &[
+        (
+            Column::Subject,
+            "(d.origin {->>} 'subject'::pg_catalog.text) collate pg_catalog.\"C\"",
+        ),
+        (Column::Status, "{pending}"),
+        (
+            Column::Iterations,
+            "case when (d.origin {->>} 'iterations'::pg_catalog.text) {~} '^[0-9]{1,18}$'
+                then (d.origin {->>} 'iterations'::pg_catalog.text)::pg_catalog.int8
+                else 0 end",
+        ),
+        (Column::NextIteration, "pg_catalog.now()"),
+        (Column::CreatedAt, ORIGIN_CREATED_AT),
+        (Column::LastIteration, "null"),
+        (Column::LastError, "null"),
+        (Column::Origin, "d.origin {->} 'origin'::pg_catalog.text"),
+    ],
+    are_put: false,
 };
 
 /// Brings failed documents back into work, at most as many as the request allows, and returns
