@@ -311,7 +311,7 @@ mod tests {
 
     #[test]
     fn the_upgrade_from_fetchq_4_knows_the_columns_that_it_did_not_have() {
-        let check = include_str!("../sql/from_fetchq_4/check.sql");
+        let check = include_str!("../../src/fetchq4/upgrade/check.sql");
         for column in COLUMNS {
             let name = format!("'{}'", column.name);
             assert!(check.contains(&name), "check.sql has no {name}");
