@@ -232,8 +232,8 @@ pub struct DocumentRun {
 /// Runs the maintenance of a queue's documents, for the background worker, which calls it whenever
 /// something is due. It observes the limit of the queue's job `mnt`, and does nothing while that
 /// job is postponed. With `record_run`, a run that changes documents is recorded in
-/// `fetchq.jobs`. `kills` is the wait of `Part::Kills`, as far as this process knows it: it is recorded
-/// in the job too, for the next process of the database, unless another session has locked the job.
+/// `fetchq.jobs`. `kills` is the wait of documents that failed too often, as far as this process knows it.
+/// It is recorded in the job too, unless another session has locked that.
 /// Returns None when there is no such queue.
 ///
 /// Errors are raised, so that the transaction is rolled back: `Invalid::JobSettings` when the
@@ -325,7 +325,9 @@ fn note_kills(job: &Job, now: i64, failure: Option<&str>, kills: &mut Option<Wai
     });
     // A wait that is recorded and no longer holds is read by the next run, which clears it.
     if (before.is_some() || kills.is_some()) && jobs::try_lock(job.id, false) {
-        jobs::set_wait(&job.queue, Part::Kills, kills.map(|wait| (wait, failure)));
+        let until = kills.map(|wait| wait.until);
+        let failures = kills.map_or(0, |wait| wait.failures);
+        jobs::set_wait(&job.queue, Part::Kills, until, Some(failures), failure);
     }
 }
 
@@ -352,27 +354,6 @@ fn settings_of(job: &Job) -> Result<Settings> {
             reason,
         })
     })
-}
-
-/// Records in the job `mnt` of a queue that its bound sessions wait until a time in microseconds
-/// since 2000, and the message of the error, if they have failed. None: they no longer wait.
-pub fn note_sessions(queue: &str, wait: Option<(i64, Option<&str>)>) {
-    let wait = wait.map(|(until, message)| {
-        (
-            Wait {
-                failures: i32::from(message.is_some()),
-                until,
-            },
-            message,
-        )
-    });
-    jobs::set_wait(queue, Part::Sessions, wait);
-}
-
-/// Returns until when the bound sessions of some queues wait, in microseconds since 2000, as
-/// [`note_sessions`] has recorded it.
-pub fn session_waits(queues: &[&str]) -> Vec<(String, i64)> {
-    jobs::waits(Part::Sessions, queues)
 }
 
 /// Postpones the maintenance of a queue's documents after a failure that took `took` microseconds.

@@ -136,9 +136,7 @@ pub fn next(kind: Kind) -> Option<i64> {
 const GET_MAINTENANCE: &str = "select id,
         -- As far away as when it was planned, though the clock was set back; see follow_clock().
         greatest(next_iteration, $2) {-} (greatest($2, least(coalesce(planned_at, $2), $2 {+} interval '1000 years')) {-} $2),
-        settings, attempts,
-        (payload {->} 'waits' {->} 'kills' {->>} 'failures')::pg_catalog.int4,
-        (payload {->} 'waits' {->} 'kills' {->>} 'until')::pg_catalog.timestamptz
+        settings, attempts, kills_failures, kills_until
     from fetchq.jobs where task {=} 'mnt' and queue {=} $1";
 
 /// The job `mnt` of a queue, as the background worker runs it: without claiming it.
@@ -149,7 +147,7 @@ pub struct Maintenance {
     pub not_before: i64,
     /// How many attempts have failed since it last ran.
     pub failures: i32,
-    /// The wait of `Part::Kills`, if that part has failed.
+    /// Until when documents that failed too often wait for their move, if that has failed.
     pub kills: Option<Wait>,
 }
 
@@ -235,9 +233,8 @@ pub fn retry(id: i32, delay: Interval, failure: Option<&Failure>) {
 const RESCHEDULE: &str = "update fetchq.jobs set next_iteration = pg_catalog.now() {+} $2, planned_at = pg_catalog.now(),
         last_iteration = pg_catalog.now(), iterations = iterations {+} 1, attempts = 0,
         -- A part that waits still fails.
-        payload = (payload {-} 'error' {-} 'busy') {||} pg_catalog.jsonb_strip_nulls(pg_catalog.jsonb_build_object('error', coalesce(
-            payload {->} 'waits' {->} 'kills' {->} 'error',
-            payload {->} 'waits' {->} 'sessions' {->} 'error')))
+        payload = (payload {-} 'error' {-} 'busy') {||} pg_catalog.jsonb_strip_nulls(
+            pg_catalog.jsonb_build_object('error', coalesce(kills_error, sessions_error)))
     where id {=} $1";
 
 const GET_SWEPT: &str = "select payload {->>} 'swept' from fetchq.jobs where id {=} $1";
@@ -266,6 +263,26 @@ pub fn set_swept(id: i32, after: Option<&str>) {
     });
 }
 
+/// Until when documents that failed too often wait for their move to the dead-letter queue or to the
+/// history, because it has failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Wait {
+    /// How often it has failed without a success.
+    pub failures: i32,
+    /// Microseconds since 2000.
+    pub until: i64,
+}
+
+// $1: the queue, $2 to $4: until when a part of its maintenance waits, its failures and its error; the
+// first and the last are NULL when it no longer waits. The error of the job is that of a part, unless
+// it is that of a run.
+const SET_WAIT: &str = "update fetchq.jobs
+    set {part}_until = $2, kills_failures = coalesce($3, kills_failures), {part}_error = $4,
+        payload = (coalesce(payload, '{}') {-} 'error') {||} pg_catalog.jsonb_strip_nulls(pg_catalog.jsonb_build_object(
+            'error', coalesce($4,
+                case when (payload {->>} 'error') {=} {part}_error then null else payload {->>} 'error' end, {other}_error)))
+    where task {=} 'mnt' and queue {=} $1";
+
 /// A part of the maintenance of a queue's documents that can fail while the rest runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Part {
@@ -275,78 +292,40 @@ pub enum Part {
     Sessions,
 }
 
-impl Part {
-    /// Its name in the payload of the job `mnt`.
-    fn word(self) -> &'static str {
-        match self {
-            Self::Kills => "kills",
-            Self::Sessions => "sessions",
-        }
-    }
-}
-
-/// Until when a part of the maintenance waits, because it has failed or was slow. It is kept in the
-/// payload of the job `mnt`, so that the next background worker of the database waits too.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Wait {
-    /// How often it has failed without a success.
-    pub failures: i32,
-    /// Microseconds since 2000.
-    pub until: i64,
-}
-
-// $1: the queue, $2: the part, $3 to $5: until when it waits, its failures and its error; all NULL
-// when it no longer waits. The error of the job is that of a part, unless it is that of a run.
-const SET_WAIT: &str = "update fetchq.jobs j
-    set payload = (j.payload {-} 'waits' {-} 'error') {||} n.added
-    from (
-        select o.id, pg_catalog.jsonb_strip_nulls(pg_catalog.jsonb_build_object(
-            'waits', case when w.waits {<>} '{}' then w.waits end,
-            'error', coalesce(
-                pg_catalog.to_jsonb($5::pg_catalog.text),
-                case when o.error {=} o.own then null else o.error end,
-                w.waits {->} 'kills' {->} 'error',
-                w.waits {->} 'sessions' {->} 'error'))) as added
-        from (
-            select id, coalesce(payload {->} 'waits', '{}') as waits, payload {->} 'error' as error,
-                payload {->} 'waits' {->} $2 {->} 'error' as own
-            from fetchq.jobs where task {=} 'mnt' and queue {=} $1) o
-        cross join lateral (
-            select (o.waits {-} $2) {||} case when $3 is null then '{}' else pg_catalog.jsonb_build_object(
-                $2, pg_catalog.jsonb_build_object('until', $3, 'failures', $4, 'error', $5::pg_catalog.text)) end as waits) w
-    ) n
-    where j.id {=} n.id";
-
-/// Records until when a part of a queue's maintenance waits, and the message of its error, if it
-/// has failed; or with None that it no longer waits.
-pub fn set_wait(queue: &str, part: Part, wait: Option<(Wait, Option<&str>)>) {
-    let (until, failures) = match wait {
-        Some((wait, _)) => (Arg::timestamp(wait.until), Arg::from(wait.failures)),
-        None => (Arg::no_timestamp(), Arg::from(0)),
+/// Records in the job `mnt` of a queue until when a part waits, in microseconds since 2000, how often
+/// its move has failed, and the message of its error; or with None that it no longer waits. So the next
+/// background worker of the database waits too.
+pub fn set_wait(
+    queue: &str,
+    part: Part,
+    until: Option<i64>,
+    failures: Option<i32>,
+    error: Option<&str>,
+) {
+    let (part, other) = match part {
+        Part::Kills => ("kills", "sessions"),
+        Part::Sessions => ("sessions", "kills"),
     };
     let args = [
         Arg::from(queue),
-        Arg::from(part.word()),
-        until,
-        failures,
-        Arg::from(wait.and_then(|(_, message)| message)),
+        until.map_or_else(Arg::no_timestamp, Arg::timestamp),
+        Arg::from(failures),
+        Arg::from(error),
     ];
+    let sql = SET_WAIT.replace("{part}", part).replace("{other}", other);
     spi::connect(|spi| {
-        spi.once(SET_WAIT, &args);
+        spi.once(&sql, &args);
     });
 }
 
-const LIST_WAITS: &str =
-    "select queue::pg_catalog.text, (payload {->} 'waits' {->} $1 {->>} 'until')::pg_catalog.timestamptz
-    from fetchq.jobs
-    where task {=} 'mnt' and queue {=} any ($2) and (payload {->} 'waits' {->} $1) is not null";
+const LIST_WAITS: &str = "select queue::pg_catalog.text, sessions_until from fetchq.jobs
+    where task {=} 'mnt' and queue {=} any ($1) and sessions_until is not null";
 
-/// Returns until when a part of the maintenance of some queues waits, in microseconds since 2000.
-/// Queues where it does not wait are missing.
-pub fn waits(part: Part, queues: &[&str]) -> Vec<(String, i64)> {
-    let queues: Vec<String> = queues.iter().map(|name| (*name).to_owned()).collect();
+/// Returns until when the bound sessions of some queues wait, in microseconds since 2000. Queues where
+/// they do not wait are missing.
+pub fn sessions_waits(queues: Vec<String>) -> Vec<(String, i64)> {
     spi::connect(|spi| {
-        let rows = spi.once(LIST_WAITS, &[Arg::from(part.word()), Arg::from(queues)]);
+        let rows = spi.once(LIST_WAITS, &[Arg::from(queues)]);
         let wait = |row| Some((rows.get(row, 1)?, rows.timestamp(row, 2)?));
         (0..rows.len()).filter_map(wait).collect()
     })
