@@ -134,7 +134,7 @@ fn run_slow(pace: Pace) -> Result<(bool, Option<i64>), String> {
 /// Plans the next attempt of a job whose transaction was rolled back after `took` microseconds.
 fn back_off(job: &Job, took: i64, message: &str) {
     // Another session may have locked the row of the job. Its claim lasts until then.
-    if let Err(other) = limits::prompt(|| runner::back_off_claimed(job, took, message)) {
+    if let Err(other) = limits::prompt(|| runner::back_off(job, true, took, message)) {
         log_failure(other);
     }
     log_failure(format!(

@@ -193,19 +193,14 @@ pub fn run_claimed(job: &Job) {
 }
 
 /// Plans the next attempt of a job that has failed. Its attempt took `took` microseconds of a process of
-/// the server.
-fn back_off(job: &Job, is_counted: bool, took: i64, message: &str) {
+/// the server, and is counted if the job was claimed.
+pub fn back_off(job: &Job, is_counted: bool, took: i64, message: &str) {
     let failure = Failure {
         message,
         pause: pause_after(took),
         is_counted,
     };
     jobs::retry(job.id, delay_of(job), Some(&failure));
-}
-
-/// Plans the next attempt of a job whose transaction was rolled back after `took` microseconds.
-pub fn back_off_claimed(job: &Job, took: i64, message: &str) {
-    back_off(job, true, took, message);
 }
 
 /// How many times as long as a failed attempt took the queue waits for the next one, so that a slow
