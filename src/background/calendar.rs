@@ -15,6 +15,7 @@ use crate::ready::due;
 use crate::signals::background_worker::BackgroundWorker;
 use crate::store::queues::known_tables;
 use crate::store::queues::queue;
+use crate::store::upkeep::jobs::Wait;
 
 /// How often all queues are examined, because documents can appear without a due change:
 /// microseconds.
@@ -59,6 +60,8 @@ struct Queue {
     /// Successive runs that could not change what was due.
     idle_runs: u32,
     recorded_at: i64,
+    /// Until when documents that failed too often wait for their move.
+    kills: Option<Wait>,
 }
 
 /// A table that a due change names and that cannot be seen yet. Times are in microseconds since
@@ -220,6 +223,7 @@ impl<'a> Calendar<'a> {
                 due_at,
                 idle_runs: 0,
                 recorded_at: 0,
+                kills: None,
             },
         );
     }
@@ -337,28 +341,21 @@ impl<'a> Calendar<'a> {
     }
 
     fn run_queue(&mut self, table: u32) {
-        let Some(queue) = self.queues.get(&table) else {
+        let Some(queue) = self.queues.get_mut(&table) else {
             return;
         };
         let name = queue.name.clone();
         process::show_activity(Some(&format!("fetchq: maintenance of queue \"{name}\"")));
         let record_run = queue.recorded_at + RECORD_INTERVAL_US <= time::clock();
         let began = time::clock();
-        let outcome = limits::prompt(|| runner::run_document_maintenance(&name, record_run));
+        let outcome = limits::prompt(|| {
+            runner::run_document_maintenance(&name, record_run, &mut queue.kills)
+        });
         let now = time::clock();
         self.was_slow = now - began > limits::SLOW_RUN_US;
         match outcome {
             Ok(None) => self.forget(table),
             Ok(Some(run)) => {
-                if let Some(news) = &run.kills
-                    // Another session may have locked the row of the job.
-                    && let Err(message) = limits::prompt(|| runner::note_kills(&name, news))
-                {
-                    log_failure(message);
-                }
-                let Some(queue) = self.queues.get_mut(&table) else {
-                    return;
-                };
                 if run.changed > 0 {
                     queue.idle_runs = 0;
                 }

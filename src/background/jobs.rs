@@ -14,7 +14,7 @@ use crate::settings::max_jobs_processes;
 use crate::signals::board::board;
 use crate::signals::databases::Database;
 use crate::store::upkeep::jobs as store;
-use crate::store::upkeep::jobs::Kind;
+use crate::store::upkeep::jobs::{Job, Kind};
 
 /// When to look again after a failure outside of a job: microseconds.
 const RETRY_AFTER_US: i64 = 1_000_000;
@@ -44,11 +44,19 @@ fn look_at(has_run: bool, next: Option<i64>) -> i64 {
     }
 }
 
-/// Runs one slow job, if one is due. With `is_prompt`, documents wait for it, so its time is bounded as
-/// theirs is. Returns when the next one is due, in microseconds since 2000.
-fn try_slow(is_prompt: bool) -> i64 {
+/// How the slow jobs run.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Pace {
+    /// One of them, in the process on which documents wait: its time is bounded as theirs is.
+    One,
+    /// All that are due, until it is time to look whether the process has to exit.
+    All,
+}
+
+/// Runs slow jobs, if some are due. Returns when the next one is due, in microseconds since 2000.
+fn try_slow(pace: Pace) -> i64 {
     process::show_activity(Some("fetchq: jobs"));
-    match run_slow(is_prompt) {
+    match run_slow(pace) {
         Ok((has_run, next)) => look_at(has_run, next),
         Err(message) => {
             log_failure(message);
@@ -98,29 +106,41 @@ fn pack(has_failed: bool) -> (bool, i64) {
     }
 }
 
-/// Claims a slow job and runs it, in a transaction each. Returns whether one was due, and when the
-/// next one is, in microseconds since 2000.
-fn run_slow(is_prompt: bool) -> Result<(bool, Option<i64>), String> {
-    let Some(job) = process::transaction(|| runner::claim(Kind::Slow))? else {
-        return process::transaction(|| (false, store::next(Kind::Slow)));
-    };
-    let began = time::clock();
-    let result = match is_prompt {
-        true => limits::prompt(|| runner::run_claimed(&job)),
-        false => limits::slow(|| runner::run_claimed(&job)),
-    };
-    if let Err(message) = result {
-        let took = time::clock() - began;
-        // Another session may have locked the row of the job. Its claim lasts until then.
-        if let Err(other) = limits::prompt(|| runner::back_off_claimed(&job, took, &message)) {
-            log_failure(other);
-        }
-        log_failure(format!(
-            "maintenance job {} ({} of queue \"{}\") failed: {message}",
-            job.id, job.task, job.queue
-        ));
+/// Runs slow jobs, each in a transaction, which also claims the next one. Returns whether one was due, and
+/// when the next one is, in microseconds since 2000.
+fn run_slow(pace: Pace) -> Result<(bool, Option<i64>), String> {
+    let until = time::clock() + CHECK_INTERVAL_US;
+    let goes_on = || pace == Pace::All && time::clock() < until && !process::should_stop();
+    let mut claimed = process::transaction(|| runner::claim(Kind::Slow))?;
+    let has_run = claimed.is_some();
+    while let Some(job) = claimed {
+        let run = || {
+            runner::run_claimed(&job);
+            goes_on().then(|| runner::claim_next(Kind::Slow)).flatten()
+        };
+        let began = time::clock();
+        let result = match pace {
+            Pace::One => limits::prompt(run),
+            Pace::All => limits::slow(run),
+        };
+        claimed = result.unwrap_or_else(|message| {
+            back_off(&job, time::clock() - began, &message);
+            None
+        });
     }
-    process::transaction(|| (true, store::next(Kind::Slow)))
+    process::transaction(|| (has_run, store::next(Kind::Slow)))
+}
+
+/// Plans the next attempt of a job whose transaction was rolled back after `took` microseconds.
+fn back_off(job: &Job, took: i64, message: &str) {
+    // Another session may have locked the row of the job. Its claim lasts until then.
+    if let Err(other) = limits::prompt(|| runner::back_off(job, true, took, message)) {
+        log_failure(other);
+    }
+    log_failure(format!(
+        "maintenance job {} ({} of queue \"{}\") failed: {message}",
+        job.id, job.task, job.queue
+    ));
 }
 
 /// The jobs of a database, as its background worker runs them. Times are in microseconds since
@@ -206,7 +226,7 @@ impl Jobs {
                 return now + RETRY_AFTER_US;
             }
             if !has_room {
-                return try_slow(true);
+                return try_slow(Pace::One);
             }
         }
         self.started_at = now;
@@ -214,7 +234,7 @@ impl Jobs {
         match self.jobs_process {
             Some(_) => next,
             // max_worker_processes are running, so this process does the work itself.
-            None => try_slow(true),
+            None => try_slow(Pace::One),
         }
     }
 }
@@ -232,16 +252,12 @@ pub fn main(database: u32) {
     }
     transaction::on_exit(release_slot);
     process::begin(Some(database), c"fetchq jobs");
-    let mut checked_at = i64::MIN / 2;
     while !process::should_stop() {
         process::reload();
-        if checked_at + CHECK_INTERVAL_US <= time::clock() {
-            checked_at = time::clock();
-            if exit_reason() != Ok(None) {
-                break;
-            }
+        if exit_reason() != Ok(None) {
+            break;
         }
-        let next = try_slow(false);
+        let next = try_slow(Pace::All);
         process::report_statistics(false);
         if next > time::clock() {
             break;

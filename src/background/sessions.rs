@@ -11,6 +11,7 @@ use crate::maintenance::runner;
 use crate::pg::{process, time};
 use crate::signals::background_worker::BOUND_LEASES_LOOK_US;
 use crate::store::queues::open_queue::Queue;
+use crate::store::upkeep::jobs::{self, Part};
 use crate::store::upkeep::worker_sessions::{self, BoundSessions};
 
 /// How often the process looks which sessions have ended, when some have bound leases:
@@ -105,8 +106,8 @@ impl Sessions {
         if self.has_read_waits {
             return;
         }
-        let names: Vec<&str> = found.keys().map(String::as_str).collect();
-        let waits = process::transaction(|| runner::session_waits(&names));
+        let names = found.keys().cloned().collect();
+        let waits = process::transaction(|| jobs::sessions_waits(names));
         match waits {
             Ok(waits) => {
                 // They were written by a clock that may have been set back.
@@ -136,7 +137,7 @@ impl Sessions {
             }
             Ok(()) => {
                 if self.waits.remove(name).is_some() {
-                    note_wait(name, None);
+                    note_wait(name, None, None);
                 }
             }
             Err(message) => {
@@ -153,14 +154,14 @@ impl Sessions {
     /// Lets a queue wait until a time in microseconds since 2000.
     fn wait(&mut self, name: &str, until: i64, message: Option<&str>) {
         self.waits.insert(name.to_owned(), until);
-        note_wait(name, Some((until, message)));
+        note_wait(name, Some(until), message);
     }
 }
 
 /// Notes in the job of a queue until when its bound sessions wait.
-fn note_wait(name: &str, wait: Option<(i64, Option<&str>)>) {
+fn note_wait(name: &str, until: Option<i64>, message: Option<&str>) {
     // Another session may have locked the row of the job.
-    let noted = limits::prompt(|| runner::note_sessions(name, wait));
+    let noted = limits::prompt(|| jobs::set_wait(name, Part::Sessions, until, None, message));
     if let Err(message) = noted {
         log_failure(message);
     }

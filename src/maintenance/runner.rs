@@ -1,11 +1,8 @@
 //! Runs the jobs of `fetchq.jobs` that are due. Each job runs in a subtransaction, so that a
 //! failure is reported, the job is retried with backoff, and the other jobs run.
 
-use crate::pg::lasting::{Lasting, lasting};
-use std::collections::HashMap;
 use std::convert::Infallible;
 
-use pgrx::pg_sys::Oid;
 use pgrx::{PgSqlErrorCode, notice};
 
 use crate::domain::invalid::Invalid;
@@ -21,7 +18,7 @@ use crate::store::queues::open_queue::Queue;
 use crate::store::queues::queue;
 use crate::store::queues::rights::{self, Right};
 use crate::store::upkeep::deferred_triggers::DeferredTriggers;
-use crate::store::upkeep::jobs::{self, Job, Kind, Maintenance, Part, Wait};
+use crate::store::upkeep::jobs::{self, Failure, Job, Kind, Maintenance, Part, Wait};
 use crate::store::upkeep::maintenance;
 
 /// The result of running several jobs.
@@ -148,12 +145,12 @@ fn finish(job: &Job, result: std::result::Result<Ran<i32>, String>) -> Option<Ra
     let message = match result {
         Ok(Ran::Done(packed)) => return Some(Ran::Done(packed)),
         Ok(Ran::Busy) => {
-            jobs::put_off(job.id, delay_of(job));
+            jobs::retry(job.id, delay_of(job), None);
             return Some(Ran::Busy);
         }
         Err(message) => message,
     };
-    jobs::back_off(job.id, delay_of(job), 0, &message);
+    back_off(job, true, 0, &message);
     error::warn(
         PgSqlErrorCode::ERRCODE_WARNING,
         format!(
@@ -170,6 +167,12 @@ fn finish(job: &Job, result: std::result::Result<Ran<i32>, String>) -> Option<Ra
 /// The claim is to be committed before the job of a queue runs. A job that ends the process is then
 /// hidden for as long as it was claimed, and other jobs come first.
 pub fn claim(kind: Kind) -> Option<Job> {
+    jobs::follow_clock();
+    claim_next(kind)
+}
+
+/// As [`claim`], in the transaction that has run the job before: the clock was looked at a moment ago.
+pub fn claim_next(kind: Kind) -> Option<Job> {
     jobs::claim_one(kind, default_duration())
 }
 
@@ -179,7 +182,7 @@ pub fn claim(kind: Kind) -> Option<Job> {
 pub fn run_claimed(job: &Job) {
     // The job is locked before its queue, in the order of dropping a queue. It was claimed for minutes,
     // so a session that has locked it for a moment must not put it off.
-    let lock = || Ok::<_, Infallible>(jobs::try_lock_claimed(job.id).then_some(()));
+    let lock = || Ok::<_, Infallible>(jobs::try_lock(job.id, true).then_some(()));
     if let Ok(None) = lock_wait::allow(|| lock_wait::retry(lock)) {
         return;
     }
@@ -189,9 +192,15 @@ pub fn run_claimed(job: &Job) {
     }
 }
 
-/// Plans the next attempt of a job whose transaction was rolled back after `took` microseconds.
-pub fn back_off_claimed(job: &Job, took: i64, message: &str) {
-    jobs::back_off(job.id, delay_of(job), pause_after(took), message);
+/// Plans the next attempt of a job that has failed. Its attempt took `took` microseconds of a process of
+/// the server, and is counted if the job was claimed.
+pub fn back_off(job: &Job, is_counted: bool, took: i64, message: &str) {
+    let failure = Failure {
+        message,
+        pause: pause_after(took),
+        is_counted,
+    };
+    jobs::retry(job.id, delay_of(job), Some(&failure));
 }
 
 /// How many times as long as a failed attempt took the queue waits for the next one, so that a slow
@@ -213,75 +222,47 @@ pub struct DocumentRun {
     pub changed: i32,
     /// When the next document is due, as far as is known, in microseconds since 2000.
     pub next: i64,
-    /// Whether failed documents could leave the queue, where that is news.
-    pub kills: Option<KillNews>,
-}
-
-/// What is new about the documents of a queue that failed too often.
-pub enum KillNews {
-    /// They cannot be moved to the dead-letter queue or to the history: how long the move waits, and
-    /// the message.
-    Failed(Wait, String),
-    /// They can be moved again.
-    Recovered,
-}
-
-/// Notes in the job `mnt` of a queue whether failed documents can leave it, and until when the next
-/// attempt waits.
-pub fn note_kills(name: &QueueName, news: &KillNews) {
-    let wait = match news {
-        KillNews::Failed(wait, message) => Some((*wait, Some(message.as_str()))),
-        KillNews::Recovered => None,
-    };
-    jobs::set_wait(name.as_str(), Part::Kills, wait);
 }
 
 /// Runs the maintenance of a queue's documents, for the background worker, which calls it whenever
 /// something is due. It observes the limit of the queue's job `mnt`, and does nothing while that
 /// job is postponed. With `record_run`, a run that changes documents is recorded in
-/// `fetchq.jobs`. Returns None when there is no such queue.
+/// `fetchq.jobs`. `kills` is the wait of documents that failed too often, as far as this process knows it.
+/// It is recorded in the job too, unless another session has locked that.
+/// Returns None when there is no such queue.
 ///
 /// Errors are raised, so that the transaction is rolled back: `Invalid::JobSettings` when the
 /// settings of the job are invalid, and those of opening the queue and of its maintenance.
-pub fn run_document_maintenance(name: &QueueName, record_run: bool) -> Option<DocumentRun> {
+pub fn run_document_maintenance(
+    name: &QueueName,
+    record_run: bool,
+    kills: &mut Option<Wait>,
+) -> Option<DocumentRun> {
     let now = time::now();
+    let nothing = |next| Some(DocumentRun { changed: 0, next });
     let Some(Maintenance {
         job,
         not_before,
         failures,
-        kills: kills_wait,
+        kills: recorded,
     }) = jobs::maintenance_of(name.as_str())
     else {
         // The job was deleted, so no maintenance is wanted.
-        return Some(DocumentRun {
-            changed: 0,
-            next: now.saturating_add(WITHOUT_JOB_RETRY_US),
-            kills: None,
-        });
+        return nothing(now.saturating_add(WITHOUT_JOB_RETRY_US));
     };
     let settings = raise(settings_of(&job));
     let delay = raise(Interval::parse(&settings.delay).as_duration("delay"));
     // A time within the delay is that of an ordinary run, unless it is that of a backoff.
     let is_postponed = not_before > delay.after(now) || failures > 0 && not_before > now;
     if is_postponed {
-        return Some(DocumentRun {
-            changed: 0,
-            next: not_before,
-            kills: None,
-        });
+        return nothing(not_before);
     }
     // Another session that has locked the job runs it now and records that itself.
-    let record_run = (record_run || failures > 0) && jobs::try_lock(job.id);
+    let record_run = (record_run || failures > 0) && jobs::try_lock(job.id, false);
     let queue = match Queue::try_open(name) {
         Ok(Some(queue)) => queue,
         // DDL has locked the queue. The caller retries soon.
-        Ok(None) => {
-            return Some(DocumentRun {
-                changed: 0,
-                next: now,
-                kills: None,
-            });
-        }
+        Ok(None) => return nothing(now),
         Err(e) if e.is_missing_queue() => return None,
         Err(e) => raise(Err(e)),
     };
@@ -291,12 +272,12 @@ pub fn run_document_maintenance(name: &QueueName, record_run: bool) -> Option<Do
         limit => (limit >> shrink).max(1),
     };
     let batch = progress::begin_batch(Task::Maintain, queue.table.to_u32());
-    let kills = may_kill(queue.table, kills_wait, now);
-    let outcome = raise(documents::run_open(&queue, limit, kills));
-    let news = match kills {
-        true => record_kill_outcome(queue.table, now, outcome.kill_failure.as_deref()),
-        false => None,
-    };
+    *kills = kills.or(recorded);
+    let may_kill = may_kill(*kills, now);
+    let outcome = raise(documents::run_open(&queue, limit, may_kill));
+    if may_kill {
+        note_kills(&job, now, outcome.kill_failure.as_deref(), kills);
+    }
     let changed = outcome.activated + outcome.rescheduled + outcome.killed;
     drop(batch);
     if record_run && (changed > 0 || failures > 0) {
@@ -308,58 +289,41 @@ pub fn run_document_maintenance(name: &QueueName, record_run: bool) -> Option<Do
         0 => maintenance::next_due(&queue).unwrap_or_else(|| delay.after(now)),
         _ => now,
     };
-    Some(DocumentRun {
-        changed,
-        next,
-        kills: news,
-    })
+    Some(DocumentRun { changed, next })
 }
 
-thread_local! {
-    /// The waits of queues whose failed documents cannot be moved to the dead-letter queue or to the
-    /// history, by the documents table. They are in the jobs too, for the next process of the
-    /// database, unless another session has locked the job.
-    static KILL_WAITS: Lasting<HashMap<Oid, Wait>> = lasting(HashMap::new());
-}
-
-/// When the move is retried after its first failure: microseconds. The time doubles with each
-/// failure. The rest of the queue's maintenance runs meanwhile.
+/// When the move of failed documents to the dead-letter queue or to the history is retried after its
+/// first failure: microseconds. The time doubles with each failure. The rest of the queue's maintenance
+/// runs meanwhile.
 const MIN_KILL_RETRY_US: i64 = 1_000_000;
 
 /// The longest time after which the move is retried: microseconds.
 const MAX_KILL_RETRY_US: i64 = 60_000_000;
 
-/// Returns whether failed documents of a queue may be moved now. `recorded` is the wait in its job,
-/// which may be of an earlier process.
-fn may_kill(table: Oid, recorded: Option<Wait>, now: i64) -> bool {
-    KILL_WAITS.with(|waits| {
-        let waits = &mut *waits.borrow_mut();
-        if let Some(wait) = recorded {
-            waits.entry(table).or_insert(wait);
-        }
-        // A later time was written before the clock was set back.
-        let possible = now..=now.saturating_add(MAX_KILL_RETRY_US);
-        let is_over = |wait: &Wait| wait.until == now || !possible.contains(&wait.until);
-        waits.get(&table).is_none_or(is_over)
-    })
+/// Returns whether failed documents may be moved now.
+fn may_kill(wait: Option<Wait>, now: i64) -> bool {
+    // A later time was written before the clock was set back.
+    let latest = now.saturating_add(MAX_KILL_RETRY_US);
+    wait.is_none_or(|wait| wait.until <= now || wait.until > latest)
 }
 
-/// Records whether failed documents could leave a queue. Returns what is new about that.
-fn record_kill_outcome(table: Oid, now: i64, failure: Option<&str>) -> Option<KillNews> {
-    KILL_WAITS.with(|waits| {
-        let waits = &mut *waits.borrow_mut();
-        let Some(message) = failure else {
-            return waits.remove(&table).map(|_| KillNews::Recovered);
-        };
-        let failures = waits.get(&table).map_or(0, |wait| wait.failures);
+/// Notes in `kills` and in the job `mnt` of a queue whether failed documents could leave the queue.
+fn note_kills(job: &Job, now: i64, failure: Option<&str>, kills: &mut Option<Wait>) {
+    let before = kills.take();
+    *kills = failure.map(|_| {
+        let failures = before.map_or(0, |wait| wait.failures);
         let delay = (MIN_KILL_RETRY_US << failures.clamp(0, 10)).min(MAX_KILL_RETRY_US);
-        let wait = Wait {
+        Wait {
             failures: failures.saturating_add(1),
             until: now.saturating_add(delay),
-        };
-        waits.insert(table, wait);
-        Some(KillNews::Failed(wait, message.to_owned()))
-    })
+        }
+    });
+    // A wait that is recorded and no longer holds is read by the next run, which clears it.
+    if (before.is_some() || kills.is_some()) && jobs::try_lock(job.id, false) {
+        let until = kills.map(|wait| wait.until);
+        let failures = kills.map_or(0, |wait| wait.failures);
+        jobs::set_wait(&job.queue, Part::Kills, until, Some(failures), failure);
+    }
 }
 
 /// When a queue without the job `mnt` is looked at again: microseconds.
@@ -387,34 +351,12 @@ fn settings_of(job: &Job) -> Result<Settings> {
     })
 }
 
-/// Records in the job `mnt` of a queue that its bound sessions wait until a time in microseconds
-/// since 2000, and the message of the error, if they have failed. None: they no longer wait.
-pub fn note_sessions(queue: &str, wait: Option<(i64, Option<&str>)>) {
-    let wait = wait.map(|(until, message)| {
-        (
-            Wait {
-                failures: i32::from(message.is_some()),
-                until,
-            },
-            message,
-        )
-    });
-    jobs::set_wait(queue, Part::Sessions, wait);
-}
-
-/// Returns until when the bound sessions of some queues wait, in microseconds since 2000, as
-/// [`note_sessions`] has recorded it.
-pub fn session_waits(queues: &[&str]) -> Vec<(String, i64)> {
-    jobs::waits(Part::Sessions, queues)
-}
-
 /// Postpones the maintenance of a queue's documents after a failure that took `took` microseconds.
 /// Returns until when, in microseconds since 2000; None when the queue has no job `mnt`.
 pub fn back_off_maintenance(name: &QueueName, took: i64, message: &str) -> Option<i64> {
     let job = jobs::maintenance_of(name.as_str())?.job;
-    if jobs::try_lock(job.id) {
-        jobs::count_failure(job.id);
-        jobs::back_off(job.id, delay_of(&job), pause_after(took), message);
+    if jobs::try_lock(job.id, false) {
+        back_off(&job, false, took, message);
     }
     jobs::maintenance_of(name.as_str()).map(|after| after.not_before)
 }
@@ -426,8 +368,9 @@ pub fn back_off_maintenance(name: &QueueName, took: i64, message: &str) -> Optio
 /// task is unknown, and with the errors of its service.
 fn run_one(job: &Job, in_parts: bool) -> Result<Ran<i32>> {
     let settings = settings_of(job)?;
+    // The row of the job is locked while it runs, so for how long it would be claimed has no effect.
     if let Some(duration) = &settings.duration {
-        jobs::extend(job.id, Interval::parse(duration).as_duration("duration")?);
+        Interval::parse(duration).as_duration("duration")?;
     }
     let task = Task::parse(&job.task).ok_or_else(|| Error::UnknownTask {
         task: job.task.clone(),

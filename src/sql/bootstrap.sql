@@ -121,6 +121,13 @@ create table fetchq.jobs (
     payload jsonb default '{}',
     -- When fetchq has written next_iteration. A time in the future shows that the clock was set back.
     planned_at timestamptz default pg_catalog.now(),
+    -- Until when two parts of the job mnt wait, which fail or are slow while the rest runs, and why: the
+    -- move of documents that failed too often, and the leases that are bound to sessions.
+    kills_until timestamptz,
+    kills_failures int,
+    kills_error text,
+    sessions_until timestamptz,
+    sessions_error text,
     unique (task, queue)
 );
 -- Jobs are claimed in this order. Their rows are updated every few seconds, so half of each page is

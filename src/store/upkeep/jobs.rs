@@ -18,14 +18,17 @@ pub struct Job {
     pub settings: Option<String>,
 }
 
-/// Reads id, task, queue and settings from columns of a row; the first three are adjacent.
-fn job(rows: &Rows, row: usize, settings: i32) -> Option<Job> {
-    Some(Job {
-        id: rows.get(row, 1)?,
-        task: rows.get(row, 2)?,
-        queue: rows.get(row, 3)?,
-        settings: (!rows.is_null(row, settings)).then(|| rows.json_text(row, settings)),
-    })
+/// Reads the jobs of a result. Its first columns are id, task and queue; `settings` is another one.
+fn jobs(rows: &Rows, settings: i32) -> Vec<Job> {
+    let job = |row| {
+        Some(Job {
+            id: rows.get(row, 1)?,
+            task: rows.get(row, 2)?,
+            queue: rows.get(row, 3)?,
+            settings: (!rows.is_null(row, settings)).then(|| rows.json_text(row, settings)),
+        })
+    };
+    (0..rows.len()).filter_map(job).collect()
 }
 
 /// Jobs that were planned later than this after now were planned before the clock was set back, or on a
@@ -45,7 +48,7 @@ const FOLLOW_CLOCK: &str = "update fetchq.jobs set
 /// Moves the times of jobs that were planned before the clock was set back, so that they are as far
 /// away as they were then. Otherwise nothing would run until the clock has caught up. What an
 /// operator has put off remains put off: to have its own time is the mark of such a job.
-fn follow_clock() {
+pub fn follow_clock() {
     let now = time::clock();
     let latest = now.saturating_add(CLOCK_TOLERANCE_US);
     spi::connect(|spi| {
@@ -60,7 +63,7 @@ const CLAIM: &str = "update fetchq.jobs j set
         attempts = least(greatest(j.attempts, 0), 999999) {+} 1
     where j.id {=} any (array(
         select id from fetchq.jobs
-        where next_iteration {<=} pg_catalog.now() and ($3 or queue {=} any ($4))
+        where next_iteration {<=} pg_catalog.now() and {condition}
         order by next_iteration, attempts, id
         limit $2
         for update skip locked))
@@ -73,9 +76,10 @@ pub fn claim<R>(duration: Interval, limit: i32, read: impl FnOnce(&Rows) -> R) -
     follow_clock();
     raise(rights::over(None, Right::Manage, |queues| {
         let [is_everything, queues] = queues.args();
+        let limit = Arg::from(i64::from(limit));
+        let sql = CLAIM.replace("{condition}", "($3 or queue {=} any ($4))");
         spi::connect(|spi| {
-            let limit = Arg::from(i64::from(limit));
-            let rows = spi.once(CLAIM, &[duration.arg(), limit, is_everything, queues]);
+            let rows = spi.once(&sql, &[duration.arg(), limit, is_everything, queues]);
             Ok(read(&rows))
         })
     }))
@@ -83,11 +87,7 @@ pub fn claim<R>(duration: Interval, limit: i32, read: impl FnOnce(&Rows) -> R) -
 
 /// Claims jobs as [`claim`] does. Returns them in the order of their ids.
 pub fn claim_all(duration: Interval, limit: i32) -> Vec<Job> {
-    let mut jobs = claim(duration, limit, |rows| {
-        (0..rows.len())
-            .filter_map(|row| job(rows, row, 8))
-            .collect::<Vec<_>>()
-    });
+    let mut jobs = claim(duration, limit, |rows| jobs(rows, 8));
     jobs.sort_by_key(|job| job.id);
     jobs
 }
@@ -111,29 +111,10 @@ impl Kind {
     }
 }
 
-// One job at a time: each is a transaction of its own.
-const CLAIM_ONE: &str = "update fetchq.jobs j set
-        next_iteration = pg_catalog.now() {+} ($1 {*} pg_catalog.power(2, least(greatest(j.attempts, 0), 3))), planned_at = pg_catalog.now(),
-        attempts = least(greatest(j.attempts, 0), 999999) {+} 1
-    where j.id {=} (
-        select id from fetchq.jobs
-        where next_iteration {<=} pg_catalog.now() and {condition}
-        order by next_iteration, attempts, id
-        limit 1
-        for update skip locked)
-    returning j.id, j.task, j.queue, j.settings";
-
 /// Claims a due job of a kind for `duration`. None when none is due.
 pub fn claim_one(kind: Kind, duration: Interval) -> Option<Job> {
-    follow_clock();
-    spi::connect(|spi| {
-        let sql = CLAIM_ONE.replace("{condition}", kind.condition());
-        let rows = spi.once(&sql, &[duration.arg()]);
-        if rows.is_empty() {
-            return None;
-        }
-        job(&rows, 0, 4)
-    })
+    let sql = CLAIM.replace("{condition}", kind.condition());
+    spi::connect(|spi| jobs(&spi.once(&sql, &[duration.arg(), Arg::from(1_i64)]), 8).pop())
 }
 
 const GET_NEXT: &str = "select next_iteration from fetchq.jobs where {condition}
@@ -155,9 +136,7 @@ pub fn next(kind: Kind) -> Option<i64> {
 const GET_MAINTENANCE: &str = "select id,
         -- As far away as when it was planned, though the clock was set back; see follow_clock().
         greatest(next_iteration, $2) {-} (greatest($2, least(coalesce(planned_at, $2), $2 {+} interval '1000 years')) {-} $2),
-        settings, attempts,
-        (payload {->} 'waits' {->} 'kills' {->>} 'failures')::pg_catalog.int4,
-        (payload {->} 'waits' {->} 'kills' {->>} 'until')::pg_catalog.timestamptz
+        settings, attempts, kills_failures, kills_until
     from fetchq.jobs where task {=} 'mnt' and queue {=} $1";
 
 /// The job `mnt` of a queue, as the background worker runs it: without claiming it.
@@ -168,7 +147,7 @@ pub struct Maintenance {
     pub not_before: i64,
     /// How many attempts have failed since it last ran.
     pub failures: i32,
-    /// The wait of `Part::Kills`, if that part has failed.
+    /// Until when documents that failed too often wait for their move, if that has failed.
     pub kills: Option<Wait>,
 }
 
@@ -200,88 +179,62 @@ pub fn maintenance_of(queue: &str) -> Option<Maintenance> {
     })
 }
 
-const TRY_LOCK: &str = "select from fetchq.jobs where id {=} $1 for no key update skip locked";
-
-/// Locks a job, to record how it went. Returns false when another session has locked it. The
-/// caller locks the job before it opens the queue: in the order of dropping a queue.
-pub fn try_lock(id: i32) -> bool {
-    spi::connect(|spi| spi.once(TRY_LOCK, &[Arg::from(id)]).affected() > 0)
-}
-
-const TRY_LOCK_CLAIMED: &str = "select from fetchq.jobs where id {=} $1 and attempts {>} 0
+const TRY_LOCK: &str = "select from fetchq.jobs where id {=} $1 and (attempts {>} 0 or not $2)
     for no key update skip locked";
 
-/// Locks a job that was claimed, as [`try_lock`] does. Returns false also when another session has run
-/// it since.
-pub fn try_lock_claimed(id: i32) -> bool {
-    spi::connect(|spi| spi.once(TRY_LOCK_CLAIMED, &[Arg::from(id)]).affected() > 0)
+/// Locks a job, to record how it went. Returns false when another session has locked it, or has run it
+/// since it was claimed. The caller locks the job before it opens the queue: in the order of dropping a
+/// queue.
+pub fn try_lock(id: i32, was_claimed: bool) -> bool {
+    let args = [Arg::from(id), Arg::from(was_claimed)];
+    spi::connect(|spi| spi.once(TRY_LOCK, &args).affected() > 0)
 }
 
-const COUNT_FAILURE: &str =
-    "update fetchq.jobs set attempts = least(greatest(attempts, 0), 999999) {+} 1 where id {=} $1";
-
-/// Counts a failure of a job that was not claimed.
-pub fn count_failure(id: i32) {
-    spi::connect(|spi| {
-        spi.once(COUNT_FAILURE, &[Arg::from(id)]);
-    });
-}
-
-const EXTEND: &str = "update fetchq.jobs
-    set next_iteration = pg_catalog.now() {+} $2, planned_at = pg_catalog.now() where id {=} $1";
-
-/// Hides a claimed job from other sessions for `duration` from now on.
-pub fn extend(id: i32, duration: Interval) {
-    spi::connect(|spi| {
-        spi.once(EXTEND, &[Arg::from(id), duration.arg()]);
-    });
-}
-
-const BACK_OFF: &str = "update fetchq.jobs
-    set next_iteration = pg_catalog.now() {+} greatest($2,
-        least($2 {*} pg_catalog.power(2, least(greatest(attempts, 0), 20)), interval '1 hour'),
-        $3 {*} interval '1 microsecond'), planned_at = pg_catalog.now(),
-        payload = (coalesce(payload, '{}') {-} 'busy') {||} pg_catalog.jsonb_build_object('error', $4)
-    where id {=} $1";
-
-/// Plans the next attempt of a job that failed: after `delay`, which is doubled with each
-/// failure, up to an hour, and not within `pause` microseconds. There is no last attempt. The
-/// message stays in the payload of the job, as `error`, until it has run.
-pub fn back_off(id: i32, delay: Interval, pause: i64, message: &str) {
-    spi::connect(|spi| {
-        let args = [
-            Arg::from(id),
-            delay.arg(),
-            Arg::from(pause),
-            Arg::from(message),
-        ];
-        spi.once(BACK_OFF, &args);
-    });
-}
-
-// The claim has counted this attempt. The first one is repeated after a second.
-const PUT_OFF: &str = "update fetchq.jobs
-    set next_iteration = pg_catalog.now() {+} least($2,
-            interval '1 second' {*} pg_catalog.power(2, least(greatest(attempts, 1) {-} 1, 20))),
+// A claim has counted its attempt. What failed is repeated after its delay, which doubles up to an
+// hour, and what was busy after a second, which doubles up to its delay.
+const RETRY: &str = "update fetchq.jobs set
+        attempts = least(greatest(attempts, 0), 999999) {+} $3,
+        next_iteration = pg_catalog.now() {+} case when $5 is null
+            then least($2, interval '1 second' {*} pg_catalog.power(2, least(greatest(attempts, 1) {-} 1, 20)))
+            else greatest($2, least($2 {*} pg_catalog.power(2, least(greatest(attempts, 0), 20) {+} $3), interval '1 hour'),
+                $4 {*} interval '1 microsecond') end,
         planned_at = pg_catalog.now(),
-        payload = coalesce(payload, '{}') {||} '{\"busy\": true}'
+        payload = (coalesce(payload, '{}') {-} 'busy') {||} case when $5 is null
+            then '{\"busy\": true}' else pg_catalog.jsonb_build_object('error', $5) end
     where id {=} $1";
 
-/// Plans the next attempt of a job that another session has kept from its work: after a second, which
-/// is doubled with each attempt, up to its `delay`. It has not run, so all else stays as it is, the
-/// attempts too, by which a lock that lasts is seen.
-pub fn put_off(id: i32, delay: Interval) {
+/// How a job has failed.
+pub struct Failure<'a> {
+    /// It stays in the payload of the job, as `error`, until the job has run.
+    pub message: &'a str,
+    /// The next attempt is not within this time: microseconds.
+    pub pause: i64,
+    /// Whether a claim has counted the attempt.
+    pub is_counted: bool,
+}
+
+/// Plans the next attempt of a job with this delay, which has failed. There is no last attempt.
+///
+/// Without a failure another session has kept it from its work. It has not run, so all else stays as it
+/// is, the attempts too, by which a lock that lasts is seen.
+pub fn retry(id: i32, delay: Interval, failure: Option<&Failure>) {
+    let args = [
+        Arg::from(id),
+        delay.arg(),
+        Arg::from(i32::from(failure.is_some_and(|f| !f.is_counted))),
+        Arg::from(failure.map_or(0, |f| f.pause)),
+        Arg::from(failure.map(|f| f.message)),
+    ];
     spi::connect(|spi| {
-        spi.once(PUT_OFF, &[Arg::from(id), delay.arg()]);
+        spi.once(RETRY, &args);
     });
 }
 
 const RESCHEDULE: &str = "update fetchq.jobs set next_iteration = pg_catalog.now() {+} $2, planned_at = pg_catalog.now(),
         last_iteration = pg_catalog.now(), iterations = iterations {+} 1, attempts = 0,
         -- A part that waits still fails.
-        payload = (payload {-} 'error' {-} 'busy') {||} pg_catalog.jsonb_strip_nulls(pg_catalog.jsonb_build_object('error', coalesce(
-            payload {->} 'waits' {->} 'kills' {->} 'error',
-            payload {->} 'waits' {->} 'sessions' {->} 'error')))
+        payload = (payload {-} 'error' {-} 'busy') {||} pg_catalog.jsonb_strip_nulls(
+            pg_catalog.jsonb_build_object('error', coalesce(kills_error, sessions_error)))
     where id {=} $1";
 
 const GET_SWEPT: &str = "select payload {->>} 'swept' from fetchq.jobs where id {=} $1";
@@ -310,6 +263,26 @@ pub fn set_swept(id: i32, after: Option<&str>) {
     });
 }
 
+/// Until when documents that failed too often wait for their move to the dead-letter queue or to the
+/// history, because it has failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Wait {
+    /// How often it has failed without a success.
+    pub failures: i32,
+    /// Microseconds since 2000.
+    pub until: i64,
+}
+
+// $1: the queue, $2 to $4: until when a part of its maintenance waits, its failures and its error; the
+// first and the last are NULL when it no longer waits. The error of the job is that of a part, unless
+// it is that of a run.
+const SET_WAIT: &str = "update fetchq.jobs
+    set {part}_until = $2, kills_failures = coalesce($3, kills_failures), {part}_error = $4,
+        payload = (coalesce(payload, '{}') {-} 'error') {||} pg_catalog.jsonb_strip_nulls(pg_catalog.jsonb_build_object(
+            'error', coalesce($4,
+                case when (payload {->>} 'error') {=} {part}_error then null else payload {->>} 'error' end, {other}_error)))
+    where task {=} 'mnt' and queue {=} $1";
+
 /// A part of the maintenance of a queue's documents that can fail while the rest runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Part {
@@ -319,78 +292,40 @@ pub enum Part {
     Sessions,
 }
 
-impl Part {
-    /// Its name in the payload of the job `mnt`.
-    fn word(self) -> &'static str {
-        match self {
-            Self::Kills => "kills",
-            Self::Sessions => "sessions",
-        }
-    }
-}
-
-/// Until when a part of the maintenance waits, because it has failed or was slow. It is kept in the
-/// payload of the job `mnt`, so that the next background worker of the database waits too.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Wait {
-    /// How often it has failed without a success.
-    pub failures: i32,
-    /// Microseconds since 2000.
-    pub until: i64,
-}
-
-// $1: the queue, $2: the part, $3 to $5: until when it waits, its failures and its error; all NULL
-// when it no longer waits. The error of the job is that of a part, unless it is that of a run.
-const SET_WAIT: &str = "update fetchq.jobs j
-    set payload = (j.payload {-} 'waits' {-} 'error') {||} n.added
-    from (
-        select o.id, pg_catalog.jsonb_strip_nulls(pg_catalog.jsonb_build_object(
-            'waits', case when w.waits {<>} '{}' then w.waits end,
-            'error', coalesce(
-                pg_catalog.to_jsonb($5::pg_catalog.text),
-                case when o.error {=} o.own then null else o.error end,
-                w.waits {->} 'kills' {->} 'error',
-                w.waits {->} 'sessions' {->} 'error'))) as added
-        from (
-            select id, coalesce(payload {->} 'waits', '{}') as waits, payload {->} 'error' as error,
-                payload {->} 'waits' {->} $2 {->} 'error' as own
-            from fetchq.jobs where task {=} 'mnt' and queue {=} $1) o
-        cross join lateral (
-            select (o.waits {-} $2) {||} case when $3 is null then '{}' else pg_catalog.jsonb_build_object(
-                $2, pg_catalog.jsonb_build_object('until', $3, 'failures', $4, 'error', $5::pg_catalog.text)) end as waits) w
-    ) n
-    where j.id {=} n.id";
-
-/// Records until when a part of a queue's maintenance waits, and the message of its error, if it
-/// has failed; or with None that it no longer waits.
-pub fn set_wait(queue: &str, part: Part, wait: Option<(Wait, Option<&str>)>) {
-    let (until, failures) = match wait {
-        Some((wait, _)) => (Arg::timestamp(wait.until), Arg::from(wait.failures)),
-        None => (Arg::no_timestamp(), Arg::from(0)),
+/// Records in the job `mnt` of a queue until when a part waits, in microseconds since 2000, how often
+/// its move has failed, and the message of its error; or with None that it no longer waits. So the next
+/// background worker of the database waits too.
+pub fn set_wait(
+    queue: &str,
+    part: Part,
+    until: Option<i64>,
+    failures: Option<i32>,
+    error: Option<&str>,
+) {
+    let (part, other) = match part {
+        Part::Kills => ("kills", "sessions"),
+        Part::Sessions => ("sessions", "kills"),
     };
     let args = [
         Arg::from(queue),
-        Arg::from(part.word()),
-        until,
-        failures,
-        Arg::from(wait.and_then(|(_, message)| message)),
+        until.map_or_else(Arg::no_timestamp, Arg::timestamp),
+        Arg::from(failures),
+        Arg::from(error),
     ];
+    let sql = SET_WAIT.replace("{part}", part).replace("{other}", other);
     spi::connect(|spi| {
-        spi.once(SET_WAIT, &args);
+        spi.once(&sql, &args);
     });
 }
 
-const LIST_WAITS: &str =
-    "select queue::pg_catalog.text, (payload {->} 'waits' {->} $1 {->>} 'until')::pg_catalog.timestamptz
-    from fetchq.jobs
-    where task {=} 'mnt' and queue {=} any ($2) and (payload {->} 'waits' {->} $1) is not null";
+const LIST_WAITS: &str = "select queue::pg_catalog.text, sessions_until from fetchq.jobs
+    where task {=} 'mnt' and queue {=} any ($1) and sessions_until is not null";
 
-/// Returns until when a part of the maintenance of some queues waits, in microseconds since 2000.
-/// Queues where it does not wait are missing.
-pub fn waits(part: Part, queues: &[&str]) -> Vec<(String, i64)> {
-    let queues: Vec<String> = queues.iter().map(|name| (*name).to_owned()).collect();
+/// Returns until when the bound sessions of some queues wait, in microseconds since 2000. Queues where
+/// they do not wait are missing.
+pub fn sessions_waits(queues: Vec<String>) -> Vec<(String, i64)> {
     spi::connect(|spi| {
-        let rows = spi.once(LIST_WAITS, &[Arg::from(part.word()), Arg::from(queues)]);
+        let rows = spi.once(LIST_WAITS, &[Arg::from(queues)]);
         let wait = |row| Some((rows.get(row, 1)?, rows.timestamp(row, 2)?));
         (0..rows.len()).filter_map(wait).collect()
     })
@@ -420,12 +355,7 @@ const LOCK_ALL: &str = "with mine as materialized (
 /// that other sessions have locked.
 pub fn lock_all() -> Vec<Job> {
     raise(rights::over(None, Right::Manage, |queues| {
-        spi::connect(|spi| {
-            let rows = spi.once(LOCK_ALL, &queues.args());
-            Ok((0..rows.len())
-                .filter_map(|row| job(&rows, row, 4))
-                .collect())
-        })
+        spi::connect(|spi| Ok(jobs(&spi.once(LOCK_ALL, &queues.args()), 4)))
     }))
 }
 

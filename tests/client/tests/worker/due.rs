@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use fetchq_client_tests::{counters_are_exact, wait_until, with_worker, worker_comes};
+use fetchq_client_tests::{
+    counters_are_exact, wait_for_rows, wait_until, with_worker, worker_comes,
+};
 
 use super::{becomes, planned, with_queue};
 
@@ -104,6 +106,37 @@ async fn a_recount_beside_packs_is_exact_or_has_not_run() {
     }
     stop.store(true, Relaxed);
     packs.await.unwrap();
+}
+
+/// A jobs process that ends in the middle of a job hides no other job, and delays no document.
+#[tokio::test]
+async fn a_jobs_process_claims_one_job_at_a_time() {
+    let cluster = with_worker("slow_job", "");
+    let (db, session) = with_queue(&cluster, "slow_job").await;
+    worker_comes(&session, &db.name).await;
+    session.sql("select fetchq.queue_create('r')").await;
+    let left =
+        "select count(*) from fetchq.jobs where iterations = 0 and task not in ('mnt', 'lgp')";
+    wait_for_rows("all jobs have run", &session, left, &["0"]).await;
+    session
+        .sql(
+            "create function public.is_slow() returns trigger language plpgsql as $$
+             begin perform pg_sleep(600); return new; end $$;
+             create trigger is_slow before insert on fetchq_data.q__metrics for each row
+                 execute function public.is_slow();
+             update fetchq.jobs set iterations = 0, next_iteration = now() - case task when 'sts' then '1 second' else '0' end::interval
+             where queue = 'q' and task <> 'mnt'",
+        )
+        .await;
+    let claimed = "select task from fetchq.jobs where queue = 'q' and attempts > 0";
+    wait_for_rows("the snapshot is slow", &session, claimed, &["sts"]).await;
+    planned(&session, "a", "100 ms").await;
+    becomes(&session, "a", 1).await;
+    session
+        .sql("select pg_terminate_backend(pid) from pg_stat_activity where backend_type = 'fetchq jobs'")
+        .await;
+    wait_for_rows("the other jobs have run", &session, left, &["1"]).await;
+    assert_eq!(session.column(claimed).await, ["sts"]);
 }
 
 /// The background worker repeats a recount that it could not do soon, and not after ten minutes.

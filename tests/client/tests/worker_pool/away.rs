@@ -173,7 +173,7 @@ async fn what_fails_waits_although_its_background_worker_leaves() {
     let both = "failingfailing for \"bound\", \"moves\"";
     wait_for_rows("status() names both queues", &session, documents, &[both]).await;
     // The wait doubles with each failure of the move, across the processes.
-    let failures = "select coalesce(payload -> 'waits' -> 'kills' ->> 'failures', '0')::int from fetchq.jobs where task = 'mnt' and queue = 'moves'";
+    let failures = "select coalesce(kills_failures, 0) from fetchq.jobs where task = 'mnt' and queue = 'moves'";
     wait_until("the move has failed four times", async || {
         assert_eq!(session.text(documents).await, both);
         session.text(failures).await.parse::<i32>().unwrap() >= 4
@@ -183,7 +183,7 @@ async fn what_fails_waits_although_its_background_worker_leaves() {
     // An attempt may have failed that is not noted yet.
     let unnoted = format!("select (last_value - ({failures})) in (0, 1) from moves");
     assert_eq!(session.text(&unnoted).await, "t");
-    let noted = "select count(*) from fetchq.jobs where task = 'mnt' and queue = 'bound' and payload -> 'waits' -> 'sessions' ->> 'until' is not null";
+    let noted = "select count(*) from fetchq.jobs where task = 'mnt' and queue = 'bound' and sessions_until is not null";
     assert_eq!(session.text(noted).await, "1");
 
     // What no longer fails is no longer reported, whichever process finds that out.
@@ -195,6 +195,6 @@ async fn what_fails_waits_although_its_background_worker_leaves() {
     let returned = "select count(*) from fetchq_data.bound__docs where status = 1";
     wait_for_rows("the lease was returned", &session, returned, &["1"]).await;
     wait_for_rows("status() reports neither", &session, documents, &["fine"]).await;
-    let left = "select count(*) from fetchq.jobs where payload ? 'waits' or payload ? 'error'";
+    let left = "select count(*) from fetchq.jobs where num_nonnulls(kills_until, kills_error, sessions_until, sessions_error) > 0 or payload ? 'error'";
     wait_for_rows("nothing is left", &session, left, &["0"]).await;
 }
