@@ -56,6 +56,20 @@ pub enum Column {
     Headers,
 }
 
+impl Column {
+    /// The name of the column in SQL: that of the variant, in lower case.
+    pub fn name(self) -> String {
+        let mut name = String::new();
+        for letter in format!("{self:?}").chars() {
+            if letter.is_uppercase() && !name.is_empty() {
+                name.push('_');
+            }
+            name.push(letter.to_ascii_lowercase());
+        }
+        name
+    }
+}
+
 /// The columns of one document.
 ///
 /// A value that is passed by reference points into a page or into the memory of the call. It
