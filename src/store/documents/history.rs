@@ -95,14 +95,15 @@ macro_rules! into_history {
             $worker,
             ", r.headers, r.due_at, r.picked_at, r.result, r.progress, r.max_attempts
                  from removed r order by r.seq)
-             select r.subject::pg_catalog.text, r.version, r.picked_at, r.attempts from removed r"
+             select r.subject::pg_catalog.text, r.version, r.picked_at, r.attempts, r.priority, r.seq
+             from removed r"
         )
     };
 }
 
 /// Settles leased documents by moving them into the history. `effect.rs` replaces `{list}`, `{outcome}`
-/// and what an action writes. $1: subjects, $2: the lease. It returns subject, version, picked_at and
-/// attempts. Index: the primary key, once for each subject. `{is_leased}` keeps the due index out.
+/// and what an action writes. $1: subjects, $2: the lease. It returns what the other statements of an
+/// action return. Index: the primary key, once for each subject. `{is_leased}` keeps the due index out.
 pub(in crate::store) const SETTLE: &str = into_history!(
     "using {list}
      where d.subject {=} i.subject

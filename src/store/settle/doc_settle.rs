@@ -201,6 +201,14 @@ impl Decision {
     fn event(&self, leaves: Event) -> Event {
         self.to.map_or(leaves, self.effect.stays)
     }
+
+    fn stays(&self, priority: i32, attempts: i32, seq: i64) -> Option<Stays> {
+        self.to.map(|status| Stays {
+            status,
+            priority,
+            key: PickKey::new(self.at, attempts, seq),
+        })
+    }
 }
 
 /// A document that was settled.
@@ -291,17 +299,12 @@ impl Run<'_> {
                 return;
             }
             let (attempts, seq) = (row.int4(Column::Attempts), row.int8(Column::Seq));
-            let stays = |status| Stays {
-                status,
-                priority: row.int4(Column::Priority),
-                key: PickKey::new(decision.at, attempts, seq),
-            };
             self.settled[*at] = Some(Settled {
                 event: decision.event(self.effect.leaves),
                 version: seen.version,
                 picked_at: seen.picked_at,
                 attempt: Some(seen.attempts),
-                stays: decision.to.map(stays),
+                stays: decision.stays(row.int4(Column::Priority), attempts, seq),
             });
         }
     }
@@ -371,24 +374,22 @@ impl Run<'_> {
         let rows = self.queue.run_noting(spi, statement, &args);
         for row in 0..rows.len() {
             let subject: String = rows.get(row, 1).unwrap_or_default();
-            let Ok(at) = docs.binary_search_by(|doc| (*doc.subject).cmp(&subject)) else {
+            let found = match form {
+                Form::One => Ok(0),
+                _ => docs.binary_search_by(|doc| (*doc.subject).cmp(&subject)),
+            };
+            // A trigger of the user's may change a subject.
+            let Ok(at) = found else {
                 continue;
             };
-            let attempts = rows.get(row, 4).unwrap_or(i32::MIN);
-            let stays = |status| {
-                let seq = rows.get(row, 6).unwrap_or(i64::MIN);
-                Stays {
-                    status,
-                    priority: rows.get(row, 5).unwrap_or(0),
-                    key: PickKey::new(decision.at, attempts, seq),
-                }
-            };
+            let (attempts, priority) = (rows.get(row, 4).unwrap_or(i32::MIN), rows.get(row, 5));
+            let seq = rows.get(row, 6).unwrap_or(i64::MIN);
             self.settled[order[at]] = Some(Settled {
                 event: decision.event(self.effect.leaves),
                 version: rows.get(row, 2).unwrap_or(0),
                 picked_at: rows.timestamp(row, 3),
                 attempt: decision.to.map_or(Some(attempts), |_| attempt),
-                stays: decision.to.map(stays),
+                stays: decision.stays(priority.unwrap_or(0), attempts, seq),
             });
         }
     }

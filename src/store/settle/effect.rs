@@ -158,8 +158,8 @@ effects! {
     ], None, Event::reschedule, Event::Drop;
 }
 
-/// What a statement for the table returns of each document as it was written, or as it was removed. The
-/// first four are those of `history::SETTLE`.
+/// What a statement returns of each document as it was written, or as it was removed, also
+/// `history::SETTLE`.
 const RETURNED: &str =
     "d.subject::pg_catalog.text, d.version, d.picked_at, d.attempts, d.priority, d.seq";
 
