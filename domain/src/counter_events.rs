@@ -197,6 +197,14 @@ impl Event {
         }
     }
 
+    /// Returns the event of a document that is given back without a failure, and gets the status `to`.
+    pub fn put_back(to: Status) -> Self {
+        match to {
+            Status::Pending => Self::ReturnPending,
+            _ => Self::ReturnPlanned,
+        }
+    }
+
     /// Returns the event of a document that is rejected and gets the status `to`.
     pub fn reject(to: Status) -> Self {
         match to {

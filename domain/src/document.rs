@@ -28,7 +28,7 @@ impl Type {
     }
 
     /// Its name in a statement. Types that are part of the grammar need no schema.
-    fn sql(self) -> String {
+    pub fn sql(self) -> String {
         match self {
             Self::Text | Self::Timestamptz | Self::Jsonb => format!("pg_catalog.{}", self.name()),
             _ => self.name(),

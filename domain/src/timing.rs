@@ -123,14 +123,6 @@ impl Tally {
         }
     }
 
-    /// Adds the documents of another tally.
-    pub fn merge(&mut self, other: &Self) {
-        for (bucket, n) in other.entries() {
-            self.add_many(bucket, n);
-        }
-        self.untimed += other.untimed;
-    }
-
     fn add_many(&mut self, bucket: i16, n: i32) {
         loop {
             let bucket = (bucket | self.mask).min(LAST_BUCKET);
@@ -370,14 +362,10 @@ mod tests {
             tally.add(Some(bucket));
         }
         tally.add(None);
-        let mut other = Tally::new();
-        other.merge(&tally);
-        other.add(None);
-        other.add(None);
         assert_eq!(
-            other.entries().collect::<Vec<_>>(),
+            tally.entries().collect::<Vec<_>>(),
             [(5, 3), (9, 1), (40, 1)]
         );
-        assert_eq!((other.n_untimed(), other.n()), (3, 8));
+        assert_eq!((tally.n_untimed(), tally.n()), (1, 6));
     }
 }

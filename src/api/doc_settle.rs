@@ -1,32 +1,34 @@
-//! Settling one leased document: complete, kill, reschedule and drop.
+//! Settling leased documents, one or a list of which all are settled alike; and the error log. Lists are
+//! answered in their order.
+
+use std::borrow::Cow;
 
 use pgrx::prelude::*;
 
 use crate::api::entry::{
-    lenient, message, opt_message, opt_payload, queue_name, respond_write, subject,
+    lenient, message, opt_message, opt_payload, queue_name, respond_write, subject, subjects,
 };
+use crate::domain::settlement::Action;
 use crate::error::{Error, Result};
 use crate::pg::call::{Call, Reply};
+use crate::pg::json::{self, Jsonb};
+use crate::pg::time;
+use crate::pg::value::Arg;
 use crate::store::documents::doc_options;
-use crate::store::documents::lease_check::LeasedDoc;
 use crate::store::queues::open_queue::Queue;
 use crate::store::queues::rights::Right;
-use crate::store::settle::doc_reject::{self, Failure};
-use crate::store::settle::doc_settle;
+use crate::store::settle::doc_settle::{self as store, Settlement};
 
 /// Opens the queue, settles a document, and returns the number of settled documents: 1 or 0.
 /// `lease` is the position of the argument with the lease number, counted from 0.
-pub fn settle(
-    call: &Call,
-    lease: usize,
-    settle: impl FnOnce(&Queue, LeasedDoc) -> Result<()>,
-) -> Result<Reply> {
+fn settle<'a>(call: &'a Call, lease: usize, doc: Settlement<'a>) -> Result<Reply> {
     let name = queue_name(call, 0)?;
-    let doc = LeasedDoc {
-        subject: subject(call, 1)?,
+    let doc = Settlement {
+        subject: Cow::Borrowed(subject(call, 1)?),
         lease: call.opt_bigint(lease),
+        ..doc
     };
-    let settled = Queue::with(&name, Right::Work, |queue| settle(queue, doc));
+    let settled = Queue::with(&name, Right::Work, |queue| store::settle_one(queue, &doc));
     lenient(settled.map(|()| 1), 0).map(Reply::int)
 }
 
@@ -39,10 +41,12 @@ pub fn settle(
 #[pg_extern(sql = false)]
 fn doc_complete(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
-        let payload = opt_payload(call, 2);
-        settle(call, 3, |queue, doc| {
-            doc_settle::complete(queue, doc, payload, call.opt_json(4))
-        })
+        let doc = Settlement {
+            payload: opt_payload(call, 2),
+            result: call.opt_json(4),
+            ..Settlement::new(Action::Complete)
+        };
+        settle(call, 3, doc)
     })
 }
 
@@ -55,18 +59,17 @@ fn doc_kill(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
         let payload = opt_payload(call, 2);
         let details = opt_payload(call, 5);
-        let why = match details {
+        let message = match details {
             None => opt_message(call, 4)?,
             Some(_) => Some(message(call, 4)?),
         };
-        settle(call, 3, |queue, doc| {
-            let failure = why.as_deref().map(|message| Failure {
-                message,
-                details,
-                ref_id: None,
-            });
-            doc_reject::kill(queue, doc, payload, failure.as_ref())
-        })
+        let doc = Settlement {
+            payload,
+            details,
+            message: message.map(Cow::Owned),
+            ..Settlement::new(Action::Kill)
+        };
+        settle(call, 3, doc)
     })
 }
 
@@ -86,11 +89,12 @@ fn doc_reschedule(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
                 other: "delay",
             });
         }
-        let next_iteration = doc_options::due(at, delay)?;
-        let payload = opt_payload(call, 3);
-        settle(call, 4, |queue, doc| {
-            doc_settle::reschedule(queue, doc, next_iteration, payload)
-        })
+        let doc = Settlement {
+            at: Some(doc_options::due(at, delay)?),
+            payload: opt_payload(call, 3),
+            ..Settlement::new(Action::Reschedule)
+        };
+        settle(call, 4, doc)
     })
 }
 
@@ -98,5 +102,179 @@ fn doc_reschedule(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
 /// it. Arguments and errors are those of `doc_complete`.
 #[pg_extern(sql = false)]
 fn doc_drop(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
-    respond_write(fcinfo, |call| settle(call, 2, doc_settle::drop))
+    respond_write(fcinfo, |call| {
+        settle(call, 2, Settlement::new(Action::Drop))
+    })
+}
+
+/// `doc_reject(queue, subject, message, details, ref_id, lease, delay) → affected_rows`:
+/// rejects an active document after a failure, and writes a log entry with `message`, `details`
+/// and `ref_id`. The document is retried after `delay`, an interval; with NULL, by the backoff
+/// of the queue. After its last attempt it is killed.
+///
+/// Fails with `LeaseLost` when the lease was lost, with `BadDuration`. Without `lease`, a
+/// document that is not active raises a warning and returns 0.
+#[pg_extern(sql = false)]
+fn doc_reject(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
+    respond_write(fcinfo, |call| {
+        let message = message(call, 2)?;
+        let details = opt_payload(call, 3);
+        let at = match call.opt_interval(6) {
+            None => None,
+            Some(delay) => Some(delay.as_duration("delay")?.after(time::now())),
+        };
+        let doc = Settlement {
+            at,
+            message: Some(Cow::Owned(message)),
+            details,
+            ref_id: call.opt_text(4).map(Cow::Borrowed),
+            ..Settlement::new(Action::Reject)
+        };
+        settle(call, 5, doc)
+    })
+}
+
+/// `doc_snooze(queue, subject, next_iteration, lease, delay) → affected_rows`: returns an active
+/// document until a time, or for `delay`, an interval, as if it had not been picked: the attempt does
+/// not count. With neither of them it is due now.
+///
+/// Fails as `doc_reject` and `doc_options::due` do.
+#[pg_extern(sql = false)]
+fn doc_snooze(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
+    respond_write(fcinfo, |call| {
+        let at = doc_options::due(call.opt_timestamp(2), call.opt_interval(4))?;
+        let doc = Settlement {
+            at: Some(at),
+            ..Settlement::new(Action::Snooze)
+        };
+        settle(call, 3, doc)
+    })
+}
+
+/// Settles a list of documents, and returns for each subject whether it was active. Where a lease is
+/// given and one of them was lost, nothing is settled. `lease`, `payloads`, `results`: the positions of
+/// the arguments, counted from 0.
+fn settle_many(
+    call: &Call,
+    (action, at): (Action, Option<i64>),
+    lease: usize,
+    payloads: Option<usize>,
+    results: Option<usize>,
+) -> Result<Reply> {
+    let lease = call.opt_bigint(lease);
+    let name = queue_name(call, 0)?;
+    let subjects = subjects(call, 1)?;
+    let mut out = call.rows();
+    let settled = Queue::with(&name, Right::Work, |queue| {
+        let payloads = values_of(call, payloads, subjects.len(), "payloads")?;
+        let results = values_of(call, results, subjects.len(), "results")?;
+        let docs = subjects.iter().enumerate().map(|(n, subject)| Settlement {
+            subject: Cow::Borrowed(subject),
+            lease,
+            at,
+            payload: payloads.get(n).copied().flatten(),
+            result: results.get(n).copied().flatten(),
+            ..Settlement::new(action)
+        });
+        store::settle_alike(queue, &docs.collect::<Vec<_>>())
+    });
+    let is_queue = !matches!(settled, Err(Error::UnknownQueue(_)));
+    let settled = lenient(settled, Vec::new())?;
+    let was_active = |n: usize| settled.get(n) == Some(&true);
+    for (n, subject) in subjects.iter().enumerate() {
+        out.push(&[Arg::from(subject.as_str()), Arg::from(was_active(n))]);
+    }
+    let lost = (0..subjects.len()).filter(|n| !was_active(*n));
+    if let Some(first) = lost.clone().next().filter(|_| is_queue) {
+        let (queue, first) = (name.to_string(), subjects[first].clone());
+        let (n, of) = (lost.count(), subjects.len());
+        let error = match lease {
+            Some(lease) => Error::SomeLeasesLost {
+                queue,
+                first,
+                lease,
+                n,
+                of,
+            },
+            None => Error::SomeNotActive {
+                queue,
+                first,
+                n,
+                of,
+            },
+        };
+        lenient(Err(error), ())?;
+    }
+    Ok(out.done())
+}
+
+/// A value for each of `n` subjects; nothing where there is no such argument, or no array.
+///
+/// Fails with `ListLengths` when there are more or fewer than `n`, with `ManyDimensions` when the
+/// array has several dimensions.
+fn values_of(
+    call: &Call,
+    at: Option<usize>,
+    n: usize,
+    argument: &'static str,
+) -> Result<Vec<Option<Jsonb>>> {
+    let array = at.map_or(Ok(None), |at| call.json_array(at, argument))?;
+    match array {
+        None => Ok(Vec::new()),
+        Some((array, got)) if got == n => Ok(json::elements(&array)),
+        Some((_, got)) => Err(Error::ListLengths {
+            subjects: n,
+            argument,
+            got,
+        }),
+    }
+}
+
+/// `doc_complete_many(queue, subjects, payloads, lease, results) → (subject, settled)`: settles
+/// active documents as completed. `payloads` and `results` are as long as `subjects`, or NULL.
+///
+/// Fails with `SomeLeasesLost` when `lease` is given and one of them was lost, with
+/// `ListLengths`, `NullElement` or `ManyDimensions` for a list that is not valid. Without
+/// `lease`, documents that are not active raise a warning.
+#[pg_extern(sql = false)]
+fn doc_complete_many(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
+    respond_write(fcinfo, |call| {
+        settle_many(call, (Action::Complete, None), 3, Some(2), Some(4))
+    })
+}
+
+/// `doc_reschedule_many(queue, subjects, next_iteration, payloads, lease) → (subject, settled)`:
+/// plans the next iteration of active documents. Errors are those of `doc_complete_many`.
+#[pg_extern(sql = false)]
+fn doc_reschedule_many(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
+    respond_write(fcinfo, |call| {
+        let at = call.timestamp(2, "next_iteration")?;
+        settle_many(call, (Action::Reschedule, Some(at)), 4, Some(3), None)
+    })
+}
+
+/// `doc_drop_many(queue, subjects, lease) → (subject, settled)`: settles active documents by
+/// removing them. Errors are those of `doc_complete_many`.
+#[pg_extern(sql = false)]
+fn doc_drop_many(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
+    respond_write(fcinfo, |call| {
+        settle_many(call, (Action::Drop, None), 2, None, None)
+    })
+}
+
+/// `log_error(queue, subject, message, details, ref_id) → queued_logs`: adds an entry to the
+/// log of a queue. A queue that does not exist raises a warning and returns false.
+#[pg_extern(sql = false)]
+fn log_error(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
+    respond_write(fcinfo, |call| {
+        let name = queue_name(call, 0)?;
+        let message = message(call, 2)?;
+        let subject = subject(call, 1)?;
+        let (details, ref_id) = (opt_payload(call, 3), call.opt_text(4));
+        let logged = Queue::with(&name, Right::Work, |queue| {
+            store::log_failure(queue, subject, &message, details, ref_id, None);
+            Ok(())
+        });
+        lenient(logged.map(|()| true), false).map(Reply::bool)
+    })
 }

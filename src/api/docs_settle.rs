@@ -1,12 +1,14 @@
 //! Settling a list of documents, each in its own way, and leasing the next ones.
 
+use std::borrow::Cow;
+
 use pgrx::prelude::*;
 
 use crate::api::doc_lease::Wanted;
 use crate::api::entry::{queue_name, respond_write};
 use crate::domain::invalid::Invalid;
 use crate::domain::names;
-use crate::domain::settlement::{self, ACTIONS};
+use crate::domain::settlement::{self, ACTIONS, Action};
 use crate::domain::wording::{shorten, shorten_message};
 use crate::error::{self, Error, Result};
 use crate::pg::call::Reply;
@@ -16,7 +18,8 @@ use crate::pg::value::Arg;
 use crate::pg::{passing_error, relation};
 use crate::store::queues::open_queue::Queue;
 use crate::store::queues::rights::Right;
-use crate::store::settle::docs_settle::{self as store, Action, Outcome, OwnedFailure, Settlement};
+use crate::store::settle::doc_settle::Settlement;
+use crate::store::settle::docs_settle::{self as store, Outcome};
 
 /// `docs_settle(queue, settlements, on_lost) → (subject, outcome, status)`: settles the documents of
 /// a JSON array, each as its `action` says. A row for each tells its outcome: settled, lost,
@@ -41,7 +44,7 @@ fn docs_settle(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
         })?;
         for (settlement, outcome) in settlements.iter().zip(outcomes) {
             out.push(&[
-                Arg::from(settlement.subject.as_str()),
+                Arg::from(&*settlement.subject),
                 Arg::from(outcome.word()),
                 Arg::from(outcome.status().map(|status| status.word())),
             ]);
@@ -138,28 +141,13 @@ fn warn_of_unsettled(queue: &Queue, settlements: &[Settlement], outcomes: &[Outc
 }
 
 /// Reads the settlements of a JSON array. Fails with `Invalid` for the first one that is not valid.
-fn read_list(list: Jsonb) -> Result<Vec<Settlement>> {
+fn read_list(list: Jsonb) -> Result<Vec<Settlement<'static>>> {
     let list = list.value();
     let elements = list
         .elements("settlements")?
         .ok_or_else(|| Invalid::Settlements(list.kind()))?;
     let read = |(at, element): (usize, &Value)| Reader { at: at + 1 }.read(element);
     elements.iter().enumerate().map(read).collect()
-}
-
-/// What a settlement names. A null is as if the key was left out.
-#[derive(Default)]
-struct Fields {
-    subject: Option<String>,
-    lease: Option<i64>,
-    action: Option<settlement::Action>,
-    payload: Option<Jsonb>,
-    result: Option<Jsonb>,
-    message: Option<String>,
-    details: Option<Jsonb>,
-    ref_id: Option<String>,
-    delay: Option<i64>,
-    next_iteration: Option<i64>,
 }
 
 /// Reads one settlement.
@@ -174,78 +162,105 @@ impl Reader {
         Invalid::Settlement { at, reason }.into()
     }
 
-    fn read(&self, settlement: &Value) -> Result<Settlement> {
-        let members = settlement.members().ok_or_else(|| {
+    /// A null is as if the key was left out.
+    fn read(&self, settlement: &Value) -> Result<Settlement<'static>> {
+        let mut members = settlement.members().ok_or_else(|| {
             let kind = settlement.kind();
             self.bad(format!("it is a JSON {kind}, not an object"))
         })?;
-        let mut fields = Fields::default();
+        let mut action = None;
+        let mut doc = Settlement::new(Action::Drop);
         for (key, value) in &members {
             if !settlement::is_key(key) {
                 let key = shorten(key);
                 return Err(self.bad(format!("it has an unknown key {key:?}")));
             }
             if !value.is_null() {
-                self.read_member(&mut fields, key, value)?;
+                self.read_member(&mut doc, &mut action, key, value)?;
             }
         }
-        let Some(action) = fields.action else {
+        members.retain(|(_, value)| !value.is_null());
+        let Some(action) = action else {
             return Err(self.bad(format!("it has no action, expected {ACTIONS}")));
         };
-        let odd = members
-            .iter()
-            .find(|(key, value)| !value.is_null() && !action.has_key(key));
-        if let Some((key, _)) = odd {
+        if let Some((key, _)) = members.iter().find(|(key, _)| !action.has_key(key)) {
             let action = action.word();
             return Err(self.bad(format!("the key {key:?} does not go with {action}")));
         }
-        self.build(action, fields)
+        doc.action = action;
+        self.check(&doc, |wanted| members.iter().any(|(key, _)| key == wanted))?;
+        if action == Action::Snooze {
+            doc.at.get_or_insert_with(time::now);
+        }
+        Ok(doc)
     }
 
-    fn read_member(&self, fields: &mut Fields, key: &str, value: &Value) -> Result<()> {
+    /// Checks that a settlement has what it needs. `has`: whether it has a key.
+    fn check(&self, doc: &Settlement, has: impl Fn(&str) -> bool) -> Result<()> {
+        let lacks = if !has("subject") {
+            "it has no subject"
+        } else if has("delay") && has("next_iteration") {
+            "it has a delay and a next_iteration"
+        } else if !has("message") && (has("details") || has("ref_id")) {
+            "it has details or a ref_id, and no message"
+        } else if doc.action == Action::Reject && !has("message") {
+            "it has no message, which reject needs"
+        } else if doc.action == Action::Reschedule && doc.at.is_none() {
+            "it has no delay and no next_iteration, which reschedule needs"
+        } else {
+            return Ok(());
+        };
+        Err(self.bad(lacks.to_owned()))
+    }
+
+    fn read_member(
+        &self,
+        doc: &mut Settlement,
+        action: &mut Option<Action>,
+        key: &str,
+        value: &Value,
+    ) -> Result<()> {
         match key {
             "subject" => {
                 let subject = self.text(key, value)?;
                 names::check_subject(&subject).map_err(|invalid| self.too_long(invalid))?;
-                fields.subject = Some(subject);
+                doc.subject = Cow::Owned(subject);
             }
             "lease" => {
                 // Drivers give a bigint as text where their numbers are not as long.
                 let digits = value.number().or_else(|| value.text());
                 let lease = digits.and_then(|digits| digits.parse().ok());
-                fields.lease = Some(lease.ok_or_else(|| {
+                doc.lease = Some(lease.ok_or_else(|| {
                     let given = shorten(&value.to_jsonb().to_text());
                     self.bad(format!("its lease is {given}, expected a lease number"))
                 })?);
             }
             "action" => {
                 let word = self.text(key, value)?;
-                let action = settlement::Action::parse(&word);
-                fields.action = Some(action.ok_or_else(|| {
+                *action = Some(Action::parse(&word).ok_or_else(|| {
                     let word = shorten(&word);
                     self.bad(format!("its action is {word:?}, expected {ACTIONS}"))
                 })?);
             }
-            "payload" => fields.payload = Some(value.to_jsonb()),
-            "result" => fields.result = Some(value.to_jsonb()),
+            "payload" => doc.payload = Some(value.to_jsonb()),
+            "result" => doc.result = Some(value.to_jsonb()),
             "message" => {
                 let message = self.text(key, value)?;
                 names::check_message(&message).map_err(|invalid| self.too_long(invalid))?;
-                fields.message = Some(message);
+                doc.message = Some(Cow::Owned(message));
             }
-            "details" => fields.details = Some(value.to_jsonb()),
-            "ref_id" => fields.ref_id = Some(self.text(key, value)?),
+            "details" => doc.details = Some(value.to_jsonb()),
+            "ref_id" => doc.ref_id = Some(Cow::Owned(self.text(key, value)?)),
             "delay" => {
                 let text = self.text(key, value)?;
-                fields.delay = Some(self.convert(key, || {
+                doc.at = Some(self.convert(key, || {
                     let delay = Interval::parse(&text).as_duration("delay")?;
                     Ok(delay.after(time::now()))
                 })?);
             }
             _ => {
                 let text = self.text(key, value)?;
-                let at = self.convert(key, || Ok(time::parse_timestamp(&text)))?;
-                fields.next_iteration = Some(at);
+                doc.at = Some(self.convert(key, || Ok(time::parse_timestamp(&text)))?);
             }
         }
         Ok(())
@@ -271,52 +286,5 @@ impl Reader {
         };
         let read = passing_error::replace_bad_value(read, explain);
         read.map_err(|error| self.bad(error.to_string()))
-    }
-
-    fn build(&self, action: settlement::Action, fields: Fields) -> Result<Settlement> {
-        let Some(subject) = fields.subject else {
-            return Err(self.bad("it has no subject".into()));
-        };
-        if fields.delay.is_some() && fields.next_iteration.is_some() {
-            return Err(self.bad("it has a delay and a next_iteration".into()));
-        }
-        let at = fields.delay.or(fields.next_iteration);
-        if fields.message.is_none() && (fields.details.is_some() || fields.ref_id.is_some()) {
-            return Err(self.bad("it has details or a ref_id, and no message".into()));
-        }
-        let (details, ref_id) = (fields.details, fields.ref_id);
-        let failure = fields.message.map(|message| OwnedFailure {
-            message,
-            details,
-            ref_id,
-        });
-        let payload = fields.payload;
-        let action = match action {
-            settlement::Action::Complete => Action::Complete {
-                payload,
-                result: fields.result,
-            },
-            settlement::Action::Drop => Action::Drop,
-            settlement::Action::Reject => Action::Reject {
-                failure: failure
-                    .ok_or_else(|| self.bad("it has no message, which reject needs".into()))?,
-                not_before: at,
-            },
-            settlement::Action::Kill => Action::Kill { payload, failure },
-            settlement::Action::Snooze => Action::Snooze {
-                next_iteration: at.unwrap_or_else(time::now),
-            },
-            settlement::Action::Reschedule => Action::Reschedule {
-                next_iteration: at.ok_or_else(|| {
-                    self.bad("it has no delay and no next_iteration, which reschedule needs".into())
-                })?,
-                payload,
-            },
-        };
-        Ok(Settlement {
-            subject,
-            lease: fields.lease,
-            action,
-        })
     }
 }

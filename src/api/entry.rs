@@ -19,7 +19,6 @@ use crate::error::{self, Error, Result};
 use crate::pg::call::{Call, Reply};
 use crate::pg::json::Jsonb;
 use crate::pg::time::Interval;
-use crate::pg::value::Arg;
 use crate::pg::{memory, passing_error, relation, session, time, version};
 use crate::settings;
 
@@ -208,26 +207,4 @@ pub fn subjects(call: &Call, at: usize) -> Result<Vec<String>> {
             }),
         })
         .collect()
-}
-
-/// The payloads of `n` subjects, as a parameter of a statement; NULL where none are given. Fails as
-/// [`values_of`] does.
-pub fn payloads(call: &Call, at: usize, n: usize) -> Result<Arg> {
-    Ok(values_of(call, at, n, "payloads")?.unwrap_or_else(Arg::no_json_array))
-}
-
-/// A value for each of `n` subjects, as a parameter of a statement; `None` where none are given.
-///
-/// Fails with `ListLengths` when there are more or fewer than `n`, with `ManyDimensions` when the
-/// array has several dimensions.
-pub fn values_of(call: &Call, at: usize, n: usize, argument: &'static str) -> Result<Option<Arg>> {
-    match call.json_array(at, argument)? {
-        None => Ok(None),
-        Some((_, got)) if got != n => Err(Error::ListLengths {
-            subjects: n,
-            argument,
-            got,
-        }),
-        Some((array, _)) => Ok(Some(array)),
-    }
 }

@@ -48,30 +48,6 @@ pub fn elements(array: &Arg) -> Vec<Option<Jsonb>> {
     }
 }
 
-/// Makes a `jsonb[]` of values, with NULL for each None.
-pub fn array(values: &[Option<Jsonb>]) -> Arg {
-    let args = values.iter().map(|value| Jsonb::arg(*value));
-    let (mut datums, mut nulls): (Vec<_>, Vec<_>) =
-        args.map(|arg| (arg.datum(), arg.is_null())).unzip();
-    let (mut size, mut lower) = (values.len() as i32, 1);
-    // SAFETY: There is a datum and a NULL mark for each element of the only dimension. The type of
-    // the elements has a variable length, is passed by reference, and is aligned as an int.
-    let array = unsafe {
-        pg_sys::construct_md_array(
-            datums.as_mut_ptr(),
-            nulls.as_mut_ptr(),
-            1,
-            &mut size,
-            &mut lower,
-            pg_sys::JSONBOID,
-            -1,
-            false,
-            pg_sys::TYPALIGN_INT as std::ffi::c_char,
-        )
-    };
-    Arg::new(pg_sys::JSONBARRAYOID, Some(pg_sys::Datum::from(array)))
-}
-
 impl Jsonb {
     pub(super) fn from_datum(datum: pg_sys::Datum) -> Self {
         Self { datum }
@@ -96,11 +72,6 @@ impl Jsonb {
     pub fn stored_size(self) -> usize {
         // SAFETY: A jsonb begins with its length.
         unsafe { pgrx::varsize_any(self.datum.cast_mut_ptr()) }
-    }
-
-    /// Makes a `jsonb[]` with this value as its only element.
-    pub fn array_of_one(self) -> Arg {
-        array(&[Some(self)])
     }
 
     /// Returns the value as JSON text, as PostgreSQL writes it. Raises an ERROR (`Error::OutOfMemory`).

@@ -28,11 +28,33 @@ impl Arg {
         Self::new(pg_sys::TIMESTAMPTZOID, None)
     }
 
-    /// Makes a `jsonb[]` that is NULL.
-    ///
-    /// Unnested beside another array, it gives a NULL for each element of that array.
-    pub fn no_json_array() -> Self {
-        Self::new(pg_sys::JSONBARRAYOID, None)
+    /// Makes an array of values of one type.
+    pub fn array(values: &[Self]) -> Self {
+        let oid = values.first().map_or(pg_sys::TEXTOID, |value| value.oid);
+        let (mut datums, mut nulls): (Vec<_>, Vec<_>) = values
+            .iter()
+            .map(|value| (value.datum(), value.is_null()))
+            .unzip();
+        let (mut size, mut lower) = (values.len() as i32, 1);
+        let (mut length, mut is_by_value, mut align) = Default::default();
+        // SAFETY: There is a datum and a NULL mark for each element of the only dimension, and what is
+        // said of their type is read from the catalog.
+        unsafe {
+            pg_sys::get_typlenbyvalalign(oid, &mut length, &mut is_by_value, &mut align);
+            let array = pg_sys::construct_md_array(
+                datums.as_mut_ptr(),
+                nulls.as_mut_ptr(),
+                1,
+                &mut size,
+                &mut lower,
+                oid,
+                length.into(),
+                is_by_value,
+                align,
+            );
+            let array = pg_sys::Datum::from(array);
+            Self::new(pg_sys::get_array_type(oid), Some(array))
+        }
     }
 
     /// Makes an `oid`.

@@ -123,22 +123,3 @@ impl PlannedEntries {
         }
     }
 }
-
-/// Reads the documents that a statement returned, from the columns version, priority,
-/// status, next_iteration and seq, of which `column` is the first.
-pub fn planned_entries(rows: &Rows, column: i32) -> PlannedEntries {
-    let mut planned = PlannedEntries::default();
-    for row in 0..rows.len() {
-        let int = |offset| rows.get(row, column + offset).unwrap_or(0);
-        if let Some(status @ (Status::Planned | Status::Pending)) = Status::from_code(int(2)) {
-            // The attempts are not known, so this is the first key that the document can have.
-            let key = PickKey::new(
-                rows.timestamp(row, column + 3).unwrap_or(i64::MIN),
-                i32::MIN,
-                rows.get(row, column + 4).unwrap_or(i64::MIN),
-            );
-            planned.add(int(0), int(1), status, key);
-        }
-    }
-    planned
-}

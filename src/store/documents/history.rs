@@ -3,19 +3,15 @@
 //! that settles a document also removes it, so that the table of a busy queue stays small, and
 //! its subject is free again.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 
 use crate::domain::counter_events::Event;
 use crate::domain::status::Status;
-use crate::domain::timing::Tally;
 use crate::pg::spi::{self, Rows, Spi};
-use crate::pg::time;
 use crate::pg::value::Arg;
 use crate::store::counters::counter_log;
 use crate::store::counters::metrics;
-use crate::store::documents::bookkeeping::subjects_settled;
 use crate::store::documents::history_worker::{By, session_name};
-use crate::store::documents::leases;
 use crate::store::queues::open_queue::Queue;
 use crate::store::queues::policy::Keep;
 use crate::store::queues::statement::Statement;
@@ -82,29 +78,32 @@ macro_rules! into_history {
             $worker,
             ", {kept}
                  from removed r order by r.seq)
-             select r.subject::pg_catalog.text, r.version, r.picked_at from removed r"
+             select r.subject::pg_catalog.text, r.version, r.picked_at, r.attempts, r.priority, r.seq
+             from removed r"
         )
     };
 }
 
-// Index: the primary key, once for each subject. `{is_leased}` keeps the due index out.
-static SETTLE: Statement = Statement::new(into_history!(
-    "using rows from (pg_catalog.unnest($1), pg_catalog.unnest($3), pg_catalog.unnest($6))
-         as i (subject, payload, result)
+/// Settles leased documents by moving them into the history. `effect.rs` replaces `{list}`, `{outcome}`
+/// and `{settled}`, what an action writes. $1: subjects, $2: the lease. It returns what the other statements of an
+/// action return. Index: the primary key, once for each subject. `{is_leased}` keeps the due index out.
+pub(in crate::store) const SETTLE: &str = into_history!(
+    "using {list}
      where d.subject {=} i.subject
          and {is_leased}",
-    "coalesce(i.payload, d.payload) as payload, {next_iterations} as iterations,
-     case when $4 {<>} 'completed' then coalesce($7, d.last_error) end as last_error,
-     d.due_at, d.picked_at, i.result, d.progress",
-    "$4",
-    // Who had the lease: this session, if it is one of the worker sessions $8. Nothing is read for
+    "{settled}",
+    "{outcome}",
+    // Who had the lease: this session, $3, if it is one of the worker sessions $4. Nothing is read for
     // those.
     "coalesce((select w.name from fetchq.worker_sessions w
-         where r.worker_session {<>} all ($8) and w.id {=} r.worker_session
-         limit 1), $5)"
-));
+         where r.worker_session {<>} all ($4) and w.id {=} r.worker_session
+         limit 1), $3)"
+);
 
-// The same for documents that are settled already, or that the caller has locked.
+/// The parameters of `SETTLE` before those of the action.
+pub(in crate::store) const SETTLE_PARAMETERS: usize = 4;
+
+// As `SETTLE`, for documents that are settled already, or that the caller has locked.
 static ARCHIVE: Statement = Statement::new(into_history!(
     "where d.subject {=} any ($1)",
     "d.payload, d.iterations, d.last_error, d.due_at, d.picked_at, d.result, d.progress",
@@ -128,64 +127,6 @@ static POP: Statement = Statement::new(into_history!(
     "'popped'",
     "$2"
 ));
-
-/// What a worker says about documents that leave for the history.
-#[derive(Default)]
-pub struct Columns<'a> {
-    /// New payloads, a `jsonb[]` as long as the list of subjects. None: they stay.
-    pub payloads: Option<Arg>,
-    /// Results, a `jsonb[]` of the same length.
-    pub results: Option<Arg>,
-    /// The last error. None: it stays.
-    pub error: Option<&'a str>,
-}
-
-/// Settles active documents by moving them into the history, and records that for the
-/// counters. Returns the subjects of those that were active, by the lease `lease` if one is
-/// given.
-pub fn settle(
-    queue: &Queue,
-    subjects: &[&str],
-    lease: Option<i64>,
-    columns: Columns,
-    outcome: Outcome,
-) -> HashSet<String> {
-    let mut sorted = subjects.to_vec();
-    if columns.payloads.is_none() && columns.results.is_none() {
-        sorted.sort_unstable();
-    }
-    let worker = session_name();
-    let args = [
-        Arg::from(sorted),
-        Arg::from(lease),
-        columns.payloads.unwrap_or_else(Arg::no_json_array),
-        Arg::from(outcome.word()),
-        Arg::from(worker.as_str()),
-        columns.results.unwrap_or_else(Arg::no_json_array),
-        Arg::from(columns.error),
-        Arg::from(leases::own_sessions(queue.id, &worker)),
-    ];
-    spi::connect(|spi| {
-        let rows = queue.run(spi, &SETTLE, &args);
-        let event = match outcome {
-            Outcome::Killed => Event::KillRemoved,
-            _ => Event::Drop,
-        };
-        let mut runs: HashMap<i32, Tally> = HashMap::new();
-        let now = time::clock();
-        for row in 0..rows.len() {
-            let version = rows.get(row, 2).unwrap_or(0);
-            let run = counter_log::run_bucket(now, rows.timestamp(row, 3));
-            runs.entry(version).or_default().add(run);
-        }
-        for (version, runs) in runs {
-            counter_log::record_timed(queue, version, event, &runs);
-        }
-        let settled: HashSet<String> = (0..rows.len()).filter_map(|row| rows.get(row, 1)).collect();
-        subjects_settled(queue, settled.iter().map(String::as_str));
-        settled
-    })
-}
 
 /// Removes documents that the caller has locked, and writes them into the history where the
 /// queue keeps this outcome there. `by`: whom the history names. Returns a row for each removed

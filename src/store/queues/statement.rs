@@ -4,20 +4,45 @@
 //! tables of a queue, for statuses, and for predicates that many statements share.
 //! `pg::operators` replaces the markers for operators.
 
+use std::borrow::Cow;
+
 use crate::domain::document::{InHistory, kept};
 use crate::domain::names::{QueueName, SUBJECT_MAX};
 use crate::domain::status::Status;
 
 /// A statement that is planned once in a session, with a generic plan.
 pub struct Statement {
-    sql: &'static str,
+    sql: Sql,
+}
+
+/// The SQL of a statement, with markers.
+enum Sql {
+    Written(&'static str),
+    /// It is made when the statement is planned.
+    Made(fn() -> String),
 }
 
 impl Statement {
     /// Makes a statement of SQL with markers. Statements are statics, because their address
     /// is the key of their plan.
     pub const fn new(sql: &'static str) -> Self {
-        Self { sql }
+        Self {
+            sql: Sql::Written(sql),
+        }
+    }
+
+    /// Makes a statement whose SQL is made of parts.
+    pub const fn made(sql: fn() -> String) -> Self {
+        Self {
+            sql: Sql::Made(sql),
+        }
+    }
+
+    fn sql(&self) -> Cow<'static, str> {
+        match self.sql {
+            Sql::Written(sql) => Cow::Borrowed(sql),
+            Sql::Made(make) => Cow::Owned(make()),
+        }
     }
 
     /// The key that distinguishes this statement from all others: its address.
@@ -27,12 +52,12 @@ impl Statement {
 
     /// The text of a statement that names no queue.
     pub fn text(&self) -> String {
-        render_shared(self.sql)
+        render_shared(&self.sql())
     }
 
     /// The text of the statement for a queue.
     pub fn text_for(&self, queue: &QueueName) -> String {
-        render(self.sql, queue)
+        render(&self.sql(), queue)
     }
 }
 

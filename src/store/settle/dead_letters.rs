@@ -22,7 +22,6 @@ use crate::store::counters::counter_log;
 use crate::store::documents::bookkeeping::{documents_ready, subjects_settled};
 use crate::store::documents::history::{self, Outcome};
 use crate::store::documents::history_worker::By;
-use crate::store::documents::lease_check::{LeasedDoc, lease_error};
 use crate::store::queues::open_queue::Queue;
 use crate::store::queues::policy::Keep;
 use crate::store::queues::rights::{self, Right};
@@ -275,44 +274,24 @@ pub fn removes_failed(queue: &Queue) -> bool {
     queue.policy.dead_letter.is_some() || queue.policy.killed != Keep::InTable
 }
 
-// Index: the primary key. `{is_leased}` keeps the due index out.
-static LOCK_LEASED: Statement = Statement::new(
-    "select d.picked_at from only {docs} d
-     where d.subject {=} $1
-         and {is_leased}
-     for update",
-);
-
-/// Moves an active document to the dead-letter queue `target`, because its worker kills it.
-/// `payload` replaces its payload, and `error` its last error. Fails as `lease_error` says when the
-/// worker has no lease on it, and as `open_dead_letter_queue` and `move_to_dead_letters` do.
+/// Moves a document that the caller has locked to the dead-letter queue `target`, because its worker
+/// kills it. `payload` replaces its payload, and `error` its last error. Counting it is for the caller.
+/// Fails as `open_dead_letter_queue` and `move_to_dead_letters` do.
 pub fn kill(
     queue: &Queue,
     target: &QueueName,
-    doc: LeasedDoc,
+    subject: &str,
     payload: Option<Jsonb>,
     error: Option<&str>,
 ) -> Result<()> {
-    spi::connect(|spi| {
-        let args = [Arg::from(doc.subject), Arg::from(doc.lease)];
-        let rows = queue.run(spi, &LOCK_LEASED, &args);
-        if rows.is_empty() {
-            return Err(lease_error(spi, queue, doc));
-        }
-        let run = counter_log::run_bucket(time::clock(), rows.timestamp(0, 1));
-        let target = open_dead_letter_queue(queue, target, Settler::Worker { run })?;
-        let subjects = [doc.subject.to_owned()];
-        let by_worker = ByWorker {
-            payload,
-            error,
-            iterations: 1,
-        };
-        for (version, n) in move_to_dead_letters(spi, queue, &target, &subjects, by_worker)? {
-            record_settled(queue, version, n, Event::KillRemoved, run);
-        }
-        subjects_settled(queue, [doc.subject]);
-        Ok(())
-    })
+    let target = open_dead_letter_queue(queue, target, Settler::Worker { run: None })?;
+    let by_worker = ByWorker {
+        payload,
+        error,
+        iterations: 1,
+    };
+    let subjects = [subject.to_owned()];
+    spi::connect(|spi| move_to_dead_letters(spi, queue, &target, &subjects, by_worker)).map(drop)
 }
 
 // Index of this statement and the next one: the primary key.

@@ -1,326 +1,561 @@
-//! Settles one leased document: complete, kill, reschedule, drop. `doc_reject.rs` has reject
-//! and snooze.
+//! Settles leased documents: one, or a list of which all are settled alike. `docs_settle.rs` has lists
+//! of which each is settled in its own way. What an action does to a document is in `effect.rs`.
 //!
 //! A caller that names its lease settles the document only while that lease holds.
 
+use std::borrow::Cow;
+use std::slice;
+
 use crate::domain::counter_events::Event;
+use crate::domain::names::{self, QueueName};
+use crate::domain::settlement::Action;
 use crate::domain::status::Status;
 use crate::error::Result;
 use crate::pg::documents::{Change, Column, Row};
 use crate::pg::documents_check::Access;
 use crate::pg::json::Jsonb;
+use crate::pg::spi::{self, Spi};
 use crate::pg::value::Arg;
-use crate::pg::{spi, time};
+use crate::pg::{random, time};
 use crate::ready::key::PickKey;
+use crate::store::bounds::keys::lock_keys;
 use crate::store::counters::counter_log;
 use crate::store::documents::bookkeeping::{documents_ready, note_entry, subjects_settled};
-use crate::store::documents::history::{self, Columns, Outcome};
+use crate::store::documents::history::Outcome;
+use crate::store::documents::history_worker::session_name;
 use crate::store::documents::lease_check::{LeasedDoc, holds_lease, lease_error};
+use crate::store::documents::leases;
 use crate::store::queues::open_queue::Queue;
 use crate::store::queues::policy::Keep;
 use crate::store::queues::statement::Statement;
-use crate::store::settle::dead_letters;
+use crate::store::settle::dead_letters::{self, Settler};
+use crate::store::settle::effect::{Argument, Becomes, DROP, Effect, Form, REJECT_LAST};
 
-// Index of all four: primary key. No other index can serve `{is_leased}`.
-static COMPLETE: Statement = Statement::new(
-    "update only {docs} d set
-         status = {completed}, attempts = 0,
-         iterations = {next_iterations},
-         last_iteration = pg_catalog.now(), next_iteration = $3,
-         payload = coalesce($4, d.payload), result = $5,
-         last_error = null
-     where d.subject {=} $1
-         and {is_leased}
-     returning d.version, d.priority, d.seq, d.attempts, d.picked_at",
-);
+/// The number of characters of a message that are kept in the document, in `last_error`.
+const LAST_ERROR_MAX: usize = 2000;
 
-static KILL: Statement = Statement::new(
-    "update only {docs} d set
-         status = {killed}, attempts = 0,
-         iterations = {next_iterations},
-         last_iteration = pg_catalog.now(),
-         payload = coalesce($3, d.payload), result = null,
-         last_error = coalesce($4, d.last_error)
-     where d.subject {=} $1
-         and {is_leased}
-     returning d.version, d.priority, d.seq, d.attempts, d.picked_at",
-);
-
-static RESCHEDULE: Statement = Statement::new(
-    "update only {docs} d set
-         status = $3, attempts = 0,
-         iterations = {next_iterations},
-         last_iteration = pg_catalog.now(), next_iteration = $4,
-         payload = coalesce($5, d.payload), result = null,
-         last_error = null
-     where d.subject {=} $1
-         and {is_leased}
-     returning d.version, d.priority, d.seq, d.attempts, d.picked_at",
-);
-
-static DROP: Statement = Statement::new(
-    "delete from only {docs} d
-     where d.subject {=} $1
-         and {is_leased}
-     returning d.version, d.priority, d.seq, d.attempts, d.picked_at",
-);
-
-/// Completes a leased document. It stays, is removed or moves to the history, by the policy
-/// of the queue.
-///
-/// This and all functions that settle fail with `Error::LeaseLost` if the caller names a
-/// lease that does not hold, and with `Error::NotActive` if it names none and the document is
-/// not leased.
-pub fn complete(
-    queue: &Queue,
-    doc: LeasedDoc,
-    payload: Option<Jsonb>,
-    result: Option<Jsonb>,
-) -> Result<()> {
-    match queue.policy.completed {
-        Keep::InTable => {}
-        Keep::Nowhere => return remove(queue, doc, Event::Drop),
-        Keep::InHistory => {
-            let written = Written {
-                payload,
-                result,
-                error: None,
-            };
-            return move_to_history(queue, doc, written, Outcome::Completed);
-        }
-    }
-    let next_iteration = Arg::timestamp(time::COMPLETED_AT_US);
-    let (payload, result) = (Jsonb::arg(payload), Jsonb::arg(result));
-    let change = |row: &mut Row| {
-        end_iteration(row, Status::Completed, &payload);
-        row.set(Column::NextIteration, &next_iteration);
-        row.set(Column::Result, &result);
-    };
-    let how = Settling {
-        change: Some(&change),
-        statement: &COMPLETE,
-        args: &[next_iteration, payload, result],
-    };
-    settle(queue, doc, how, |_| (0, Event::Complete))
+/// A document, and what its worker says about it.
+pub struct Settlement<'a> {
+    pub subject: Cow<'a, str>,
+    /// The lease number. None: any lease will do.
+    pub lease: Option<i64>,
+    pub action: Action,
+    /// When the document is due again, in microseconds since 2000. Only that of a rejected document may
+    /// be None: by the backoff of the queue.
+    pub at: Option<i64>,
+    /// None: the payload stays.
+    pub payload: Option<Jsonb>,
+    pub result: Option<Jsonb>,
+    /// Why it failed: this is logged, and its beginning becomes the last error.
+    pub message: Option<Cow<'a, str>>,
+    pub details: Option<Jsonb>,
+    pub ref_id: Option<Cow<'a, str>>,
 }
 
-/// Kills a leased document: it moves to the dead-letter queue if there is one, else it stays, is
-/// removed or moves to the history, by the policy of the queue. `error`: why, its last error. Fails
-/// as `complete` does, and with the errors of `dead_letters::kill`.
-pub fn kill(
-    queue: &Queue,
-    doc: LeasedDoc,
-    payload: Option<Jsonb>,
-    error: Option<&str>,
-) -> Result<()> {
-    match (&queue.policy.dead_letter, queue.policy.killed) {
-        (Some(target), _) => return dead_letters::kill(queue, target, doc, payload, error),
-        (None, Keep::InTable) => {}
-        (None, Keep::Nowhere) => return remove(queue, doc, Event::KillRemoved),
-        (None, Keep::InHistory) => {
-            let written = Written {
-                payload,
-                result: None,
-                error,
-            };
-            return move_to_history(queue, doc, written, Outcome::Killed);
+impl Settlement<'_> {
+    /// A settlement with nothing but an action.
+    pub const fn new(action: Action) -> Self {
+        Self {
+            subject: Cow::Borrowed(""),
+            lease: None,
+            action,
+            at: None,
+            payload: None,
+            result: None,
+            message: None,
+            details: None,
+            ref_id: None,
         }
     }
-    let payload = Jsonb::arg(payload);
-    let last_error = Arg::from(error);
-    let change = |row: &mut Row| {
-        end_iteration(row, Status::Killed, &payload);
-        if error.is_some() {
-            row.set(Column::LastError, &last_error);
+
+    /// The document as its worker names it.
+    pub fn doc(&self) -> LeasedDoc<'_> {
+        LeasedDoc {
+            subject: &self.subject,
+            lease: self.lease,
         }
-    };
-    let how = Settling {
-        change: Some(&change),
-        statement: &KILL,
-        args: &[payload, last_error],
-    };
-    settle(queue, doc, how, |_| (0, Event::Kill))
+    }
+
+    fn last_error(&self) -> Option<&str> {
+        let message = self.message.as_deref();
+        message.map(|message| names::cut(message, LAST_ERROR_MAX).0)
+    }
+
+    /// Returns whether one statement can settle this document and the other one.
+    pub(in crate::store) fn is_like(&self, other: &Self) -> bool {
+        let is_same = |of: &Self| (of.action, of.lease, of.at);
+        is_same(self) == is_same(other)
+    }
 }
 
-/// Plans the next iteration of a leased document, at `next_iteration` in microseconds since
-/// 2000. Fails as `complete` does.
-pub fn reschedule(
-    queue: &Queue,
-    doc: LeasedDoc,
+/// A leased document before it is settled.
+struct Seen {
+    version: i32,
+    attempts: i32,
+    max_attempts: Option<i32>,
     next_iteration: i64,
-    payload: Option<Jsonb>,
-) -> Result<()> {
-    let to = Status::planned_or_pending(next_iteration <= time::now());
-    let payload = Jsonb::arg(payload);
-    let at = Arg::timestamp(next_iteration);
-    let change = |row: &mut Row| {
-        end_iteration(row, to, &payload);
-        row.set(Column::NextIteration, &at);
-    };
-    let how = Settling {
-        change: Some(&change),
-        statement: &RESCHEDULE,
-        args: &[Arg::from(to.code()), at, payload],
-    };
-    settle(queue, doc, how, |doc| {
-        let key = PickKey::new(next_iteration, 0, doc.seq);
-        note_entry(queue, doc.version, doc.priority, to, key);
-        documents_ready(queue, doc.version, to, 1);
-        (0, Event::reschedule(to))
-    })
+    picked_at: Option<i64>,
+    has_key: bool,
 }
 
-/// Ends the iteration of a document: the changes that complete, kill and reschedule have in
-/// common. A killed document keeps its last error. `payload`: NULL keeps the payload.
-pub(in crate::store) fn end_iteration(row: &mut Row, to: Status, payload: &Arg) {
-    let iterations = row.int8(Column::Iterations).saturating_add(1);
-    row.set(Column::Attempts, &Arg::from(0));
-    row.set(Column::Iterations, &Arg::from(iterations));
-    row.set(Column::LastIteration, &Arg::timestamp(time::now()));
-    if to != Status::Killed {
-        row.set(Column::LastError, &Arg::from(None::<&str>));
+// Index: primary key. No other index can serve `{is_leased}`.
+static LOCK: Statement = Statement::new(
+    "select d.version, d.attempts, d.max_attempts, d.next_iteration, d.picked_at,
+         d.ordering_key is not null
+     from only {docs} d
+     where d.subject {=} $1
+         and {is_leased}
+     for update",
+);
+
+impl Seen {
+    fn of_row(row: &Row) -> Self {
+        let max_attempts = !row.is_null(Column::MaxAttempts);
+        Self {
+            version: row.int4(Column::Version),
+            attempts: row.int4(Column::Attempts),
+            max_attempts: max_attempts.then(|| row.int4(Column::MaxAttempts)),
+            next_iteration: row.int8(Column::NextIteration),
+            picked_at: row.timestamp(Column::PickedAt),
+            // Where keys matter, the documents have triggers, and only statements write them.
+            has_key: false,
+        }
     }
-    if !payload.is_null() {
-        row.set(Column::Payload, payload);
+
+    /// Locks a document. None: it is not leased.
+    fn lock(spi: &Spi, queue: &Queue, doc: LeasedDoc) -> Option<Self> {
+        let args = [Arg::from(doc.subject), Arg::from(doc.lease)];
+        let rows = queue.run(spi, &LOCK, &args);
+        (!rows.is_empty()).then(|| Self {
+            version: rows.get(0, 1).unwrap_or(0),
+            attempts: rows.get(0, 2).unwrap_or(0),
+            max_attempts: rows.get(0, 3),
+            next_iteration: rows.timestamp(0, 4).unwrap_or(i64::MIN),
+            picked_at: rows.timestamp(0, 5),
+            has_key: rows.get(0, 6) == Some(true),
+        })
     }
-    row.set(Column::Result, &Jsonb::arg(None));
-    set_status(row, to);
-}
 
-/// Changes the status of a document, which ends its lease. The row keeps the lease number, so that
-/// the next one is greater, and the worker session.
-pub(in crate::store) fn set_status(row: &mut Row, to: Status) {
-    row.set(Column::Status, &Arg::from(to.code()));
-}
-
-/// Drops a leased document: it is removed or moves to the history, by the policy of the queue.
-/// Fails as `complete` does.
-pub fn drop(queue: &Queue, doc: LeasedDoc) -> Result<()> {
-    match queue.policy.dropped {
-        Keep::InTable | Keep::Nowhere => remove(queue, doc, Event::Drop),
-        Keep::InHistory => move_to_history(queue, doc, Written::default(), Outcome::Dropped),
+    /// The document has had all its attempts.
+    fn is_last(&self, queue: &Queue) -> bool {
+        self.attempts >= self.max_attempts.unwrap_or(queue.policy.max_attempts)
     }
-}
 
-/// What a worker says about a document that leaves for the history.
-#[derive(Default)]
-struct Written<'a> {
-    payload: Option<Jsonb>,
-    result: Option<Jsonb>,
-    error: Option<&'a str>,
-}
-
-/// Moves a leased document to the queue's history.
-fn move_to_history(
-    queue: &Queue,
-    doc: LeasedDoc,
-    written: Written,
-    outcome: Outcome,
-) -> Result<()> {
-    let columns = Columns {
-        payloads: written.payload.map(Jsonb::array_of_one),
-        results: written.result.map(Jsonb::array_of_one),
-        error: written.error,
-    };
-    let settled = history::settle(queue, &[doc.subject], doc.lease, columns, outcome);
-    match settled.is_empty() {
-        true => Err(spi::connect(|spi| lease_error(spi, queue, doc))),
-        false => Ok(()),
+    /// When the document is retried, in microseconds since 2000: when the caller says, or after the
+    /// backoff of the queue, or when its lease would have expired.
+    fn retry_at(&self, queue: &Queue, not_before: Option<i64>) -> i64 {
+        match (not_before, queue.policy.retry) {
+            (Some(time), _) => time,
+            (None, Some(retry)) => {
+                let delay = retry.delay(self.attempts, random::fraction());
+                time::now().saturating_add(delay)
+            }
+            (None, None) => self.next_iteration,
+        }
     }
 }
 
-/// Removes a leased document. `event` is counted.
-fn remove(queue: &Queue, doc: LeasedDoc, event: Event) -> Result<()> {
-    let how = Settling {
-        change: None,
-        statement: &DROP,
-        args: &[],
-    };
-    settle(queue, doc, how, |doc| (doc.version, event))
+/// What is done with a document.
+struct Decision {
+    effect: &'static Effect,
+    /// None: the document leaves the table.
+    to: Option<Status>,
+    /// When the document is due, in microseconds since 2000.
+    at: i64,
 }
 
-/// How a leased document is settled.
-pub(in crate::store) struct Settling<'a> {
-    /// Changes the row. None: it is removed.
-    pub change: Option<&'a dyn Fn(&mut Row)>,
-    /// Does the same as a statement. Its first parameters are subject and lease, and it
-    /// returns the columns of `Settled`.
-    pub statement: &'static Statement,
-    /// The further parameters of the statement.
-    pub args: &'a [Arg],
+impl Decision {
+    /// `seen`: the document, which decides where it is rejected.
+    fn new(queue: &Queue, doc: &Settlement, effect: &'static Effect, seen: Option<&Seen>) -> Self {
+        let at = doc.at.unwrap_or(time::COMPLETED_AT_US);
+        let due = |at| Status::planned_or_pending(at <= time::now());
+        let (effect, to, at) = match (effect.becomes, seen) {
+            (Becomes::Removed, _) => (effect, None, at),
+            (Becomes::Settled(status), _) => (effect, Some(status), at),
+            (Becomes::Retried, Some(seen)) if seen.is_last(queue) => {
+                (&REJECT_LAST, Some(Status::Killed), at)
+            }
+            (Becomes::Retried, Some(seen)) => {
+                let at = seen.retry_at(queue, doc.at);
+                // It is pending also before its time. Where others of its key are waiting for a place,
+                // it is planned until then.
+                let waits = seen.has_key && !queue.policy.key_order.keeps_place_on_retry();
+                let to = if waits { due(at) } else { Status::Pending };
+                (effect, Some(to), at)
+            }
+            (Becomes::Due | Becomes::Retried, _) => (effect, Some(due(at)), at),
+        };
+        Self { effect, to, at }
+    }
+
+    fn says(&self, doc: &Settlement, argument: Argument) -> Arg {
+        match argument {
+            Argument::Status => Arg::from(self.to.map(Status::code)),
+            Argument::At => Arg::timestamp(self.at),
+            Argument::Payload => Jsonb::arg(doc.payload),
+            Argument::Result => Jsonb::arg(doc.result),
+            Argument::Error => Arg::from(doc.last_error()),
+        }
+    }
+
+    fn event(&self, leaves: Event) -> Event {
+        self.to.map_or(leaves, self.effect.stays)
+    }
+
+    fn stays(&self, priority: i32, attempts: i32, seq: i64) -> Option<Stays> {
+        self.to.map(|status| Stays {
+            status,
+            priority,
+            key: PickKey::new(self.at, attempts, seq),
+        })
+    }
 }
 
 /// A document that was settled.
+#[derive(Clone, Copy)]
 pub(in crate::store) struct Settled {
-    pub version: i32,
-    pub priority: i32,
-    pub seq: i64,
-    /// As they were written. If the document was removed, they are those that it had.
-    pub attempts: i32,
+    event: Event,
+    version: i32,
     /// In microseconds since 2000.
-    pub picked_at: Option<i64>,
+    picked_at: Option<i64>,
+    /// The number of the attempt that has ended, for the log.
+    attempt: Option<i32>,
+    /// None: it has left the table.
+    stays: Option<Stays>,
 }
 
-/// Settles a document and counts it. `outcome` returns the version and the event to count.
-/// Fails as [`complete`] does.
-pub(in crate::store) fn settle(
-    queue: &Queue,
-    doc: LeasedDoc,
-    how: Settling,
-    outcome: impl FnOnce(&Settled) -> (i32, Event),
-) -> Result<()> {
-    let settled = match settle_row(queue, doc, &how) {
-        Some(settled) => settled,
-        None => settle_by_statement(queue, doc, &how)?,
-    };
-    let (version, event) = outcome(&settled);
+/// A document as it was written: its status, and what indexes have of it.
+#[derive(Clone, Copy)]
+struct Stays {
+    status: Status,
+    priority: i32,
+    key: PickKey,
+}
+
+/// Documents that are settled alike: by one action, under one lease, until one time.
+struct Run<'a> {
+    queue: &'a Queue,
+    effect: &'static Effect,
+    docs: &'a [Settlement<'a>],
+    /// Which of them, in the order of the subjects, so that two sessions with some of the same subjects
+    /// do not deadlock. No subject is there twice.
+    order: &'a [usize],
+    /// What became of each of `docs`.
+    settled: &'a mut [Option<Settled>],
+}
+
+impl Run<'_> {
+    /// The documents stay in the table or are removed from it.
+    fn in_table(&mut self, effect: &'static Effect) {
+        self.write_rows(effect);
+        let is_left = |at: &&usize| self.settled[**at].is_none();
+        let rest: Vec<usize> = self.order.iter().filter(is_left).copied().collect();
+        if rest.is_empty() {
+            return;
+        }
+        // The log tells which attempt it was, which the row no longer knows afterwards.
+        let is_logged = |at: &usize| self.docs[*at].message.is_some();
+        let looks = effect.becomes == Becomes::Retried
+            || effect.becomes != Becomes::Removed && rest.iter().any(is_logged);
+        spi::connect(|spi| {
+            if !looks {
+                self.run_statement(spi, effect, &rest, None);
+                return;
+            }
+            for at in rest {
+                if let Some(seen) = Seen::lock(spi, self.queue, self.docs[at].doc()) {
+                    self.run_statement(spi, effect, &[at], Some(&seen));
+                }
+            }
+        });
+    }
+
+    /// Settles documents without a statement, and leaves those that a statement has to decide.
+    fn write_rows(&mut self, effect: &'static Effect) {
+        let access = match effect.becomes {
+            Becomes::Removed => Access::Delete,
+            _ => Access::Update,
+        };
+        let Some(mut documents) = self.queue.documents(access) else {
+            return;
+        };
+        for at in self.order {
+            let doc = &self.docs[*at];
+            let row = documents.find(&doc.subject);
+            let Some(mut row) = row.filter(|row| holds_lease(row, doc.lease)) else {
+                continue;
+            };
+            let seen = Seen::of_row(&row);
+            let decision = Decision::new(self.queue, doc, effect, Some(&seen));
+            let change = if decision.to.is_some() {
+                let says = |argument| decision.says(doc, argument);
+                decision.effect.write(&mut row, says);
+                documents.replace(&mut row, true)
+            } else {
+                documents.remove(&row, true)
+            };
+            if change != Change::Done {
+                // The statement goes on from here, because the order of the locks must be kept.
+                return;
+            }
+            let (attempts, seq) = (row.int4(Column::Attempts), row.int8(Column::Seq));
+            self.settled[*at] = Some(Settled {
+                event: decision.event(self.effect.leaves),
+                version: seen.version,
+                picked_at: seen.picked_at,
+                attempt: Some(seen.attempts),
+                stays: decision.stays(row.int4(Column::Priority), attempts, seq),
+            });
+        }
+    }
+
+    /// Settles documents by a statement. `seen`: the only one, which is locked.
+    fn run_statement(
+        &mut self,
+        spi: &Spi,
+        effect: &'static Effect,
+        order: &[usize],
+        seen: Option<&Seen>,
+    ) {
+        let Some(first) = order.first() else {
+            return;
+        };
+        let form = match order.len() {
+            1 => Form::One,
+            _ => Form::Many,
+        };
+        let decision = Decision::new(self.queue, &self.docs[*first], effect, seen);
+        self.run_form(spi, form, &decision, order, seen.map(|seen| seen.attempts));
+    }
+
+    /// Moves the documents to the history.
+    fn to_history(&mut self) {
+        let decision = Decision {
+            effect: self.effect,
+            to: None,
+            at: 0,
+        };
+        let order = self.order;
+        spi::connect(|spi| self.run_form(spi, Form::History, &decision, order, None));
+    }
+
+    fn run_form(
+        &mut self,
+        spi: &Spi,
+        form: Form,
+        decision: &Decision,
+        order: &[usize],
+        attempt: Option<i32>,
+    ) {
+        let docs: Vec<&Settlement> = order.iter().map(|at| &self.docs[*at]).collect();
+        let Some(first) = docs.first() else {
+            return;
+        };
+        let mut args = vec![
+            match form {
+                Form::One => Arg::from(&*first.subject),
+                _ => subjects_of(docs.iter().copied()),
+            },
+            Arg::from(first.lease),
+        ];
+        if form == Form::History {
+            let worker = session_name();
+            let own = leases::own_sessions(self.queue.id, &worker);
+            args.extend([Arg::from(worker.as_str()), Arg::from(own)]);
+        }
+        args.extend(decision.effect.arguments(form).map(|argument| {
+            if form == Form::One || argument.in_list().is_none() {
+                return decision.says(first, argument);
+            }
+            let says = docs.iter().map(|doc| decision.says(doc, argument));
+            Arg::array(&says.collect::<Vec<Arg>>())
+        }));
+        let statement = decision.effect.statement(form);
+        let rows = self.queue.run_noting(spi, statement, &args);
+        for row in 0..rows.len() {
+            let subject: String = rows.get(row, 1).unwrap_or_default();
+            let found = match form {
+                Form::One => Ok(0),
+                _ => docs.binary_search_by(|doc| (*doc.subject).cmp(&subject)),
+            };
+            // A trigger of the user's may change a subject.
+            let Ok(at) = found else {
+                continue;
+            };
+            let (attempts, priority) = (rows.get(row, 4).unwrap_or(i32::MIN), rows.get(row, 5));
+            let seq = rows.get(row, 6).unwrap_or(i64::MIN);
+            self.settled[order[at]] = Some(Settled {
+                event: decision.event(self.effect.leaves),
+                version: rows.get(row, 2).unwrap_or(0),
+                picked_at: rows.timestamp(row, 3),
+                attempt: decision.to.map_or(Some(attempts), |_| attempt),
+                stays: decision.stays(priority.unwrap_or(0), attempts, seq),
+            });
+        }
+    }
+
+    /// Moves the documents to a dead-letter queue. Fails as `dead_letters::kill` does.
+    fn to_dead_letters(&mut self, target: &QueueName) -> Result<()> {
+        for at in self.order {
+            let doc = &self.docs[*at];
+            let Some(seen) = spi::connect(|spi| Seen::lock(spi, self.queue, doc.doc())) else {
+                continue;
+            };
+            dead_letters::kill(
+                self.queue,
+                target,
+                &doc.subject,
+                doc.payload,
+                doc.last_error(),
+            )?;
+            self.settled[*at] = Some(Settled {
+                event: self.effect.leaves,
+                version: seen.version,
+                picked_at: seen.picked_at,
+                attempt: Some(seen.attempts),
+                stays: None,
+            });
+        }
+        Ok(())
+    }
+
+    /// Settles all of them that are leased. Fails as `to_dead_letters` and `finish` do.
+    fn settle(mut self) -> Result<()> {
+        let policy = &self.queue.policy;
+        match (self.effect.outcome, &policy.dead_letter) {
+            (None, _) => self.in_table(self.effect),
+            (Some(Outcome::Killed), Some(target)) => self.to_dead_letters(target)?,
+            (Some(outcome), _) => match outcome.keep(self.queue) {
+                Keep::InTable => self.in_table(self.effect),
+                Keep::Nowhere => self.in_table(&DROP),
+                Keep::InHistory => self.to_history(),
+            },
+        }
+        for at in self.order {
+            if let Some(settled) = &self.settled[*at] {
+                finish(self.queue, &self.docs[*at], settled)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What follows from a document that was settled: it is noted and counted, sessions that wait are woken,
+/// and a failure is logged. Fails as `dead_letters::settle_failed` does.
+fn finish(queue: &Queue, doc: &Settlement, settled: &Settled) -> Result<()> {
+    let (event, version) = (settled.event, settled.version);
+    if let Some(stays) = &settled.stays
+        && matches!(stays.status, Status::Pending | Status::Planned)
+    {
+        note_entry(queue, version, stays.priority, stays.status, stays.key);
+        documents_ready(queue, version, stays.status, 1);
+    }
     let run = event
         .timing()
         .and_then(|_| counter_log::run_bucket(time::clock(), settled.picked_at));
-    counter_log::record_one(queue, version, event, run);
-    if event.settles() {
-        subjects_settled(queue, [doc.subject]);
+    if event == Event::RejectKilled {
+        let subjects = [doc.subject.clone().into_owned()];
+        let by = Settler::Worker { run };
+        dead_letters::settle_failed(queue, &subjects, event, REJECT_LAST.leaves, by)?;
+    } else {
+        // The version matters where a document leaves.
+        let version = settled.stays.map_or(version, |_| 0);
+        counter_log::record_one(queue, version, event, run);
+        if event.settles() {
+            subjects_settled(queue, [&doc.subject]);
+        }
+    }
+    if let Some(message) = &doc.message {
+        let ref_id = doc.ref_id.as_deref();
+        let attempt = settled.attempt;
+        log_failure(queue, &doc.subject, message, doc.details, ref_id, attempt);
     }
     Ok(())
 }
 
-/// Settles a document without a statement. None: the statement has to decide.
-fn settle_row(queue: &Queue, doc: LeasedDoc, how: &Settling) -> Option<Settled> {
-    let access = how.change.map_or(Access::Delete, |_| Access::Update);
-    let mut documents = queue.documents(access)?;
-    let mut row = documents
-        .find(doc.subject)
-        .filter(|row| holds_lease(row, doc.lease))?;
-    let result = match how.change {
-        Some(change) => {
-            change(&mut row);
-            documents.replace(&mut row, true)
-        }
-        None => documents.remove(&row, true),
+/// Settles those of the documents that `order` names, which are alike and in the order of their
+/// subjects. `settled` gets what became of them, None for a document that is not leased.
+///
+/// Fails with the errors of `dead_letters::kill` and of `dead_letters::settle_failed`.
+pub(in crate::store) fn settle_run(
+    queue: &Queue,
+    docs: &[Settlement],
+    order: &[usize],
+    settled: &mut [Option<Settled>],
+) -> Result<()> {
+    let Some(first) = order.first() else {
+        return Ok(());
     };
-    (result == Change::Done).then(|| Settled {
-        version: row.int4(Column::Version),
-        priority: row.int4(Column::Priority),
-        seq: row.int8(Column::Seq),
-        attempts: row.int4(Column::Attempts),
-        picked_at: row.timestamp(Column::PickedAt),
-    })
+    let run = Run {
+        queue,
+        effect: Effect::of(docs[*first].action),
+        docs,
+        order,
+        settled,
+    };
+    run.settle()
 }
 
-fn settle_by_statement(queue: &Queue, doc: LeasedDoc, how: &Settling) -> Result<Settled> {
+/// Settles a document as its action says. It stays, is removed, or moves to the history or to the
+/// dead-letter queue, by the policy of the queue.
+///
+/// Fails with `Error::LeaseLost` if the caller names a lease that does not hold, with
+/// `Error::NotActive` if it names none and the document is not leased, and as [`settle_run`] does.
+pub fn settle_one(queue: &Queue, doc: &Settlement) -> Result<()> {
+    let mut settled = [None];
+    settle_run(queue, slice::from_ref(doc), &[0], &mut settled)?;
+    match settled {
+        [Some(_)] => Ok(()),
+        [None] => Err(spi::connect(|spi| lease_error(spi, queue, doc.doc()))),
+    }
+}
+
+/// Settles documents that are alike. Returns for each whether it was leased; one that is listed twice is
+/// not the second time. Fails as [`settle_run`] does.
+pub fn settle_alike(queue: &Queue, docs: &[Settlement]) -> Result<Vec<bool>> {
+    let mut order = in_order(docs);
+    order.dedup_by(|at, first| docs[*at].subject == docs[*first].subject);
+    let mut settled = vec![None; docs.len()];
+    lock_keys(queue, || subjects_of(docs));
+    counter_log::together(|| settle_run(queue, docs, &order, &mut settled))?;
+    Ok(settled.iter().map(Option::is_some).collect())
+}
+
+/// The documents in the order of their subjects.
+pub(in crate::store) fn in_order(docs: &[Settlement]) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..docs.len()).collect();
+    order.sort_by_key(|at| &*docs[*at].subject);
+    order
+}
+
+/// The subjects of documents, a `text[]`.
+pub(in crate::store) fn subjects_of<'a>(docs: impl IntoIterator<Item = &'a Settlement<'a>>) -> Arg {
+    let subjects = docs.into_iter().map(|doc| &*doc.subject);
+    Arg::from(subjects.collect::<Vec<&str>>())
+}
+
+static LOG: Statement = Statement::new(
+    "insert into {logs} (subject, message, details, ref_id, attempt)
+     values ($1, $2, $3, $4, $5)",
+);
+
+/// Adds a line to the log. `attempt`: the number of the attempt that failed.
+pub fn log_failure(
+    queue: &Queue,
+    subject: &str,
+    message: &str,
+    details: Option<Jsonb>,
+    ref_id: Option<&str>,
+    attempt: Option<i32>,
+) {
+    let args = [
+        Arg::from(subject),
+        Arg::from(message),
+        Jsonb::arg(details),
+        Arg::from(ref_id),
+        Arg::from(attempt),
+    ];
     spi::connect(|spi| {
-        let mut args = vec![Arg::from(doc.subject), Arg::from(doc.lease)];
-        args.extend(how.args);
-        let rows = queue.run_noting(spi, how.statement, &args);
-        if rows.is_empty() {
-            return Err(lease_error(spi, queue, doc));
-        }
-        Ok(Settled {
-            version: rows.get(0, 1).unwrap_or(0),
-            priority: rows.get(0, 2).unwrap_or(0),
-            seq: rows.get(0, 3).unwrap_or(i64::MIN),
-            attempts: rows.get(0, 4).unwrap_or(i32::MIN),
-            picked_at: rows.timestamp(0, 5),
-        })
-    })
+        queue.run(spi, &LOG, &args);
+    });
 }
