@@ -3,8 +3,8 @@
 A template is Markdown. Each placeholder is a line of its own:
 
   {{functions NAME …}}    the functions of these names, with all their signatures; those of layer 5
-                          are in functions.md, and compatible calls in functions-fetchq4.md, as
-                          src/sql/fetchq4.json says
+                          are in functions.md, and compatible calls, which src/fetchq4/sql/
+                          declares, in functions-fetchq4.md
   {{both}}                the compatible calls that belong to layer 5 too
   {{triggers NAME …}}     trigger functions
   {{table NAME …}}        tables and views, with their columns
@@ -93,7 +93,14 @@ class Pages:
         self.jobs = catalog.jobs()
         self.source = rust.Source(ROOT)
         self.conditions = rust.conditions()
-        self.layers = json.loads((ROOT / "src" / "sql" / "fetchq4.json").read_text(encoding="utf-8"))
+        self.compatible = {
+            name
+            for script in (ROOT / "src" / "fetchq4" / "sql").glob("*.sql")
+            for name in re.findall(r"^create function fetchq\.(\w+)\(", script.read_text(encoding="utf-8"), re.M)
+        }
+        contract = json.loads((ROOT / "tests" / "contract.json").read_text(encoding="utf-8"))
+        # Calls of fetchq 4 that are on the page of all others.
+        self.both = [name for name, call in contract["calls"].items() if call.get("fetchq 4")]
         # The name of the page that is being written.
         self.page = ""
         # The first function that returns rows of each named type.
@@ -122,15 +129,15 @@ class Pages:
             if not forms:
                 problems.append(f"{self.page}: the catalog has no function {name}")
                 continue
-            is_compatible = name in self.layers["compatible"]
+            is_compatible = name in self.compatible
             right = COMPATIBLE if is_compatible else LAYER_5
             if self.page != right:
-                problems.append(f"{self.page}: {name} belongs to {right}, as src/sql/fetchq4.json says")
+                problems.append(f"{self.page}: {name} belongs to {right}")
             parts.append(self.one_function(name, forms))
         return "\n\n".join(parts)
 
     def do_both(self):
-        return ", ".join(f"[`{name}`]({LAYER_5}#{name})" for name in self.layers["both"])
+        return ", ".join(f"[`{name}`]({LAYER_5}#{name})" for name in self.both)
 
     def one_function(self, name, forms):
         lines = [f"### {name}", ""]
@@ -139,7 +146,7 @@ class Pages:
                 problems.append(f"{self.signature(form)} has no comment")
             what = "A procedure: CALL it. " if form["is_procedure"] else ""
             lines.append(f"- `{self.signature(form)}`: {what}{sentence(form['comment'])}")
-        if name in self.layers["both"]:
+        if name in self.both:
             lines += ["", f"Also a [call of fetchq 4]({COMPATIBLE})."]
         seen, rows = set(), []
         for form in forms:

@@ -1,5 +1,5 @@
 // Calls every function of layer 5 from node-pg with the types that are natural in JavaScript,
-// directly and through PgBouncer in transaction mode. The calls are in tests/calls.json.
+// directly and through PgBouncer in transaction mode. The calls are in tests/contract.json.
 import assert from 'node:assert/strict';
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
@@ -11,7 +11,7 @@ import pg from 'pg';
 import { createDatabase, poll } from './support.js';
 
 const root = new URL('../../', import.meta.url);
-const { prepare, calls } = JSON.parse(await readFile(new URL('tests/calls.json', root), 'utf8'));
+const { prepare, calls } = JSON.parse(await readFile(new URL('tests/contract.json', root), 'utf8'));
 
 /** Returns the value of an argument, with the type that is natural for node-pg. */
 async function natural(client, value) {
@@ -26,7 +26,7 @@ async function natural(client, value) {
     case 'function': return content;
     // A bigint, such as the number of a lease, is read as a string.
     case 'value of': return Object.values((await client.query(content)).rows[0])[0];
-    default: throw new Error(`tests/calls.json: unknown kind ${kind}`);
+    default: throw new Error(`tests/contract.json: unknown kind ${kind}`);
   }
 }
 

@@ -1,5 +1,5 @@
 """Calls every function of layer 5 from psycopg 3 and from asyncpg, with the types that are natural in
-Python, directly and through PgBouncer in transaction mode. The calls are in tests/calls.json."""
+Python, directly and through PgBouncer in transaction mode. The calls are in tests/contract.json."""
 
 import asyncio
 import json
@@ -19,7 +19,7 @@ from psycopg.types.json import Jsonb
 
 ROOT = Path(__file__).resolve().parents[2]
 URL = os.environ["FETCHQ_URL"]
-CALLS = json.loads((ROOT / "tests/calls.json").read_text(encoding="utf-8"))
+CALLS = json.loads((ROOT / "tests/contract.json").read_text(encoding="utf-8"))
 
 
 def url_of(database, port=None):

@@ -1,20 +1,17 @@
-//! The layers of the functions, and a call of each function of layer 5 as tests/calls.json describes
-//! it. All drivers make these calls.
+//! The contract: which functions are calls of fetchq 4 only, as src/fetchq4/sql/ says, and what
+//! tests/contract.json says of all others: a call that all drivers make, what NULL is, the unusual
+//! values that are accepted, and whether a function only reads.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
 
 use chrono::{DateTime, Utc};
 use serde_json::{Map, Value as Json};
+use tokio_postgres::types::Type;
 use tokio_postgres::{Client, Row};
 
-use crate::{Session, Value};
-
-/// Which functions are compatible calls; all others belong to layer 5.
-pub struct Layers {
-    pub compatible: Vec<String>,
-    /// Compatible calls that belong to layer 5 too.
-    pub both: Vec<String>,
-}
+use crate::{Argument, Function, Session, Value};
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
@@ -25,28 +22,113 @@ fn read(path: &str) -> Json {
     serde_json::from_str(&text).unwrap_or_else(|e| panic!("{path}: {e}"))
 }
 
+static CONTRACT: LazyLock<Json> = LazyLock::new(|| read("tests/contract.json"));
+
+/// The functions that are declared in src/fetchq4/sql/.
+static OF_FETCHQ4: LazyLock<BTreeSet<String>> = LazyLock::new(|| {
+    let folder = root().join("src/fetchq4/sql");
+    let mut names = BTreeSet::new();
+    for file in std::fs::read_dir(folder).expect("src/fetchq4/sql") {
+        let text = std::fs::read_to_string(file.expect("a file").path()).expect("a script");
+        for line in text.lines() {
+            let declared = line.strip_prefix("create function fetchq.");
+            names.extend(
+                declared
+                    .and_then(|rest| rest.split_once('('))
+                    .map(|(name, _)| name.to_owned()),
+            );
+        }
+    }
+    assert!(names.len() > 30, "only {names:?}");
+    names
+});
+
+/// Whether a function belongs to layer 5: it is not a call of fetchq 4 only.
+pub fn is_layer5(name: &str) -> bool {
+    !OF_FETCHQ4.contains(name)
+}
+
+/// Whether a function of layer 5 is a call of fetchq 4 too.
+pub fn is_of_both(name: &str) -> bool {
+    CONTRACT["calls"][name]["fetchq 4"] == true
+}
+
+/// Whether a function only reads though it is volatile.
+pub fn only_reads(name: &str) -> bool {
+    CONTRACT["calls"][name]["reads"] == true
+}
+
+/// The least right with which a call is not refused. None for a function without an entry.
+pub fn needs(name: &str) -> Option<&'static str> {
+    CONTRACT["calls"][name]["needs"].as_str()
+}
+
+/// What NULL is for an argument of a function.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NullIs {
+    /// As if the argument was left out.
+    Default,
+    /// Refused as the default is, with this SQLSTATE.
+    Refused(&'static str),
+    /// A missing value.
+    Missing,
+}
+
+/// What NULL is for an argument: what the contract says, else what the default says.
+pub fn null_is(function: &Function, argument: &Argument) -> NullIs {
+    match CONTRACT["calls"][&function.name]["null"][&argument.name].as_str() {
+        Some("default") => NullIs::Default,
+        Some("missing") => NullIs::Missing,
+        Some(state) => NullIs::Refused(state),
+        None if argument.has_null_default => NullIs::Default,
+        None => NullIs::Missing,
+    }
+}
+
+/// Whether a call with one of the values of bad_values/matrix/given.rs is accepted.
+pub fn is_accepted(function: &Function, argument: &Argument, value: &str) -> bool {
+    if value == "null" {
+        return null_is(function, argument) == NullIs::Default;
+    }
+    let accepted = &CONTRACT["calls"][&function.name]["accepts"][&argument.name];
+    match accepted.as_str() {
+        Some("any") => true,
+        Some(list) => texts(&CONTRACT["lists"][list]).iter().any(|v| v == value),
+        None => texts(accepted).iter().any(|v| v == value),
+    }
+}
+
+/// The functions and arguments with accepted values.
+pub fn accepting() -> Vec<(String, String)> {
+    let pairs = calls_json().flat_map(|(name, call)| {
+        let arguments = call["accepts"].as_object().into_iter().flatten();
+        arguments.map(|(argument, _)| (name.clone(), argument.clone()))
+    });
+    pairs.collect()
+}
+
+fn calls_json() -> impl Iterator<Item = (&'static String, &'static Json)> {
+    CONTRACT["calls"].as_object().expect("calls").iter()
+}
+
+/// The value that the contract has for an argument of a function, as a parameter of its type. None
+/// where it is read from a query, and for a function without an entry.
+pub(crate) fn contract_value(function: &str, argument: &Argument) -> Option<Value> {
+    let value = CONTRACT["calls"][function]["arguments"].get(&argument.name)?;
+    match kind(value) {
+        Some(("interval", seconds)) => Some(Value::Interval(seconds.as_i64()? * 1_000_000)),
+        None if argument.ty == Type::INT8 => value.as_i64().map(Value::Big),
+        _ => constant(value),
+    }
+}
+
 fn texts(json: &Json) -> Vec<String> {
     let list = json.as_array().map(Vec::as_slice).unwrap_or_default();
     let text = |item: &Json| item.as_str().expect("a text").to_owned();
     list.iter().map(text).collect()
 }
 
-impl Layers {
-    pub fn read() -> Self {
-        let json = read("src/sql/fetchq4.json");
-        Self {
-            compatible: texts(&json["compatible"]),
-            both: texts(&json["both"]),
-        }
-    }
-
-    /// Whether a function belongs to layer 5.
-    pub fn is_layer5(&self, name: &str) -> bool {
-        !self.compatible.iter().any(|n| n == name)
-    }
-}
-
-/// A call of tests/calls.json.
+/// A call of tests/contract.json.
 pub struct Call {
     pub name: String,
     pub arguments: Map<String, Json>,
@@ -58,10 +140,8 @@ pub struct Call {
     pub is_procedure: bool,
 }
 
-/// Returns all calls of tests/calls.json.
+/// Returns all calls of tests/contract.json.
 pub fn calls() -> Vec<Call> {
-    let json = read("tests/calls.json");
-    let calls = json["calls"].as_object().expect("calls");
     let one = |(name, call): (&String, &Json)| Call {
         name: name.clone(),
         arguments: call["arguments"].as_object().expect("arguments").clone(),
@@ -74,12 +154,12 @@ pub fn calls() -> Vec<Call> {
         check: call["check"].as_str().map(str::to_owned),
         is_procedure: call["procedure"] == true,
     };
-    calls.iter().map(one).collect()
+    calls_json().map(one).collect()
 }
 
 /// Makes the documents that the calls need.
 pub async fn prepare_calls(session: &Session) {
-    for statement in texts(&read("tests/calls.json")["prepare"]) {
+    for statement in texts(&CONTRACT["prepare"]) {
         session.sql(&statement).await;
     }
 }
@@ -160,11 +240,17 @@ fn array_of(items: &[String]) -> String {
 }
 
 async fn natural(client: &Client, value: &Json) -> Value {
-    match kind(value) {
-        Some(("value of", query)) => {
-            let query = query.as_str().expect("a query");
-            Value::Big(client.query_one(query, &[]).await.expect(query).get(0))
-        }
+    if let Some(("value of", query)) = kind(value) {
+        let query = query.as_str().expect("a query");
+        return Value::Big(client.query_one(query, &[]).await.expect(query).get(0));
+    }
+    constant(value).expect("a constant")
+}
+
+/// A value with a type that is natural for tokio-postgres. None for one that is read from a query.
+fn constant(value: &Json) -> Option<Value> {
+    Some(match kind(value) {
+        Some(("value of", _)) => return None,
         Some(("json", json)) => Value::Json(json.clone()),
         Some(("jsons", list)) => Value::Jsons(list.as_array().expect("a list").clone()),
         Some(("interval", seconds)) => Value::Text(format!("{seconds} seconds")),
@@ -173,7 +259,7 @@ async fn natural(client: &Client, value: &Json) -> Value {
             Value::Time(time.expect("a time").with_timezone(&Utc))
         }
         Some(("function", name)) => Value::text(name.as_str().expect("a name")),
-        Some((other, _)) => panic!("tests/calls.json: unknown kind {other}"),
+        Some((other, _)) => panic!("tests/contract.json: unknown kind {other}"),
         None => match value {
             Json::Null => Value::Null,
             Json::Bool(b) => Value::Bool(*b),
@@ -184,5 +270,5 @@ async fn natural(client: &Client, value: &Json) -> Value {
             }
             _ => Value::Texts(texts(value)),
         },
-    }
+    })
 }

@@ -1,4 +1,5 @@
-//! Every function of the API, read from the catalog, and a valid value for each argument.
+//! Every function of the API, read from the catalog, and a valid value for each argument: one that fits
+//! the queues of `prepare_queue`, or that of the contract.
 //! A test that goes through all functions therefore cannot forget a new one.
 
 use chrono::{TimeDelta, Utc};
@@ -6,19 +7,22 @@ use serde_json::json;
 use tokio_postgres::types::Type;
 use tokio_postgres::{Client, Error, Row, Statement};
 
+use crate::calls::{contract_value, only_reads};
 use crate::{Session, Value};
 
 pub struct Argument {
     pub name: String,
     pub ty: Type,
+    /// Its default is NULL.
+    pub has_null_default: bool,
 }
 
 pub struct Function {
     pub oid: u32,
     pub name: String,
     pub arguments: Vec<Argument>,
-    /// Result columns: name and type.
-    pub columns: Vec<(String, String)>,
+    /// It only reads.
+    pub reads: bool,
 }
 
 /// The lease number of the document `active` of `prepare_queue`.
@@ -28,7 +32,10 @@ const FUNCTIONS: &str = "
     select p.oid, p.proname::text,
         coalesce((select array_agg(coalesce(p.proargnames[a.i], '') order by a.i)
             from generate_series(1, p.pronargs) a (i)), '{}'),
-        p.proargtypes::oid[]
+        p.proargtypes::oid[],
+        coalesce((select array_agg(coalesce(pg_get_function_arg_default(p.oid, a.i) ~ '^NULL::', false) order by a.i)
+            from generate_series(1, p.pronargs) a (i)), '{}'),
+        p.provolatile <> 'v'
     from pg_proc p
     where p.pronamespace = 'fetchq'::regnamespace and p.prokind = 'f' and p.prorettype <> 'trigger'::regtype
     order by p.proname, p.pronargs, p.oid";
@@ -40,27 +47,21 @@ pub async fn functions(client: &Client) -> Vec<Function> {
     for row in client.query(FUNCTIONS, &[]).await.expect("pg_proc") {
         let names: Vec<String> = row.get(2);
         let types: Vec<u32> = row.get(3);
-        let arguments = names
-            .into_iter()
-            .zip(types)
-            .map(|(name, oid)| Argument {
+        let null_defaults: Vec<bool> = row.get(4);
+        let arguments = (names.into_iter().zip(types).zip(null_defaults))
+            .map(|((name, oid), has_null_default)| Argument {
                 name,
                 ty: Type::from_oid(oid).expect("a built-in type"),
+                has_null_default,
             })
             .collect();
-        let mut function = Function {
+        let name: String = row.get(1);
+        functions.push(Function {
             oid: row.get(0),
-            name: row.get(1),
+            reads: row.get(5) || only_reads(&name),
+            name,
             arguments,
-            columns: Vec::new(),
-        };
-        let statement = function.prepare(client).await;
-        function.columns = statement
-            .columns()
-            .iter()
-            .map(|c| (c.name().to_owned(), c.type_().name().to_owned()))
-            .collect();
-        functions.push(function);
+        });
     }
     assert!(
         functions.len() > 70,
@@ -75,15 +76,6 @@ impl Function {
     pub fn signature(&self) -> String {
         let types: Vec<&str> = self.arguments.iter().map(|a| a.ty.name()).collect();
         format!("{}({})", self.name, types.join(", "))
-    }
-
-    /// The form `column type, column type`.
-    pub fn result(&self) -> String {
-        self.columns
-            .iter()
-            .map(|(name, ty)| format!("{name} {ty}"))
-            .collect::<Vec<_>>()
-            .join(", ")
     }
 
     /// Prepares the call, with a parameter of the declared type for every argument.
@@ -162,7 +154,6 @@ impl Function {
             ("payload" | "details" | "result" | "progress", _) => Value::Json(json!({"a": 1})),
             ("policy", _) => Value::Json(json!([{"retain": "minute", "from": "1h", "to": "0s"}])),
             ("metrics", &Type::TEXT_ARRAY) => Value::texts(&["cnt", "pnd"]),
-            ("step", _) => Value::Interval(300_000_000),
             ("until", _) => Value::Time(Utc::now()),
             ("metrics", _) => Value::Json(json!(["cnt", "pnd"])),
             ("retention", _) if self.name == "queue_set_metrics_retention" => {
@@ -198,13 +189,11 @@ impl Function {
             ("message", _) => Value::text("it's broken"),
             ("ref_id", _) => Value::text("ref"),
             ("metric", _) => Value::text("custom"),
-            ("direction", _) => Value::text("DESC"),
             // A subject, and a position in a history.
             ("after", _) => Value::text("1-1"),
             ("table_name", _) => Value::text("fetchq_data.q__metrics"),
             ("field", _) => Value::text("created_at"),
             ("unit", _) => Value::text("minute"),
-            ("family", _) => Value::text("fetchq_info"),
             ("from_time", _) => Value::Time(Utc::now() - TimeDelta::hours(1)),
             ("next_iteration" | "before" | "to_time", _) => {
                 Value::Time(Utc::now() - TimeDelta::seconds(60))
@@ -217,13 +206,8 @@ impl Function {
             ("name", _) if self.name == "schedule_create" => Value::text("new"),
             ("name", _) => Value::text("nightly"),
             ("schedule", _) => Value::text("0 0 1 1 *"),
-            ("timezone", _) => Value::text("Europe/Berlin"),
-            ("catch_up", _) => Value::text("all"),
-            ("catch_up_limit" | "max_schedules" | "n", _) => Value::Int(7),
-            ("jitter", _) => Value::Interval(1_000_000),
             ("starts_at" | "as_of", _) => Value::Time(Utc::now() - TimeDelta::seconds(60)),
             ("ends_at", _) => Value::Time(Utc::now() + TimeDelta::days(1000)),
-            ("replace", _) => Value::Bool(true),
             ("empty", _) => Value::Bool(true),
             ("role", _) => Value::text("pg_monitor"),
             ("kind", _) => Value::text("reader"),
@@ -237,7 +221,6 @@ impl Function {
             ("on_lost", _) if self.name == "docs_settle" => Value::text("report"),
             ("on_lost", _) => Value::text("ignore"),
             ("settings", _) => Value::Json(json!({"max_attempts": 7, "retry": {"base": "10 s"}})),
-            ("setting", _) => Value::text("max_attempts"),
             ("worker", _) => Value::text("worker 1"),
             ("binding", _) => Value::text("return"),
             ("filter", _) if self.name == "queue_history" => {
@@ -245,10 +228,10 @@ impl Function {
             }
             ("filter", _) => Value::Json(json!({"status": ["planned", "pending", "killed"]})),
             ("dry_run", _) => Value::Bool(false),
-            (name, ty) => panic!(
-                "{}: catalog.rs has no valid value for {name} of type {ty}",
-                self.signature()
-            ),
+            // The value of the call that all drivers make.
+            (name, _) => contract_value(&self.name, argument).unwrap_or_else(|| {
+                panic!("{}: there is no valid value for {name}", self.signature())
+            }),
         }
     }
 }

@@ -6,19 +6,20 @@ mod cluster;
 mod contrib;
 mod counters;
 mod load;
-mod optional;
 mod pooler;
 mod session;
 mod value;
 mod worker;
 
-pub use calls::{Call, Layers, calls, prepare_calls};
+pub use calls::{
+    Call, NullIs, accepting, calls, is_accepted, is_layer5, is_of_both, needs, null_is,
+    prepare_calls,
+};
 pub use catalog::{Argument, Function, functions, prepare_queue};
 pub use cluster::{Cluster, bin, run, run_with_input};
 pub use contrib::{leaves_out, skips_test};
 pub use counters::{all_of, compare_counters, counters_are_exact, in_snapshot, metrics, timed};
 pub use load::Load;
-pub use optional::{NullIs, null_is};
 pub use pooler::Pooler;
 pub use session::{Database, Server, Session, error_of, state_of, wait_for_rows, wait_until};
 pub use value::{Value, text_of};

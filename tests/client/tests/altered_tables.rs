@@ -36,7 +36,7 @@ const TRY: &str = "
         end loop;
     end $$";
 
-/// Calls of fetchq 4, which tests/calls.json does not have.
+/// Calls of fetchq 4, which tests/contract.json does not have.
 const OLD_CALLS: [&str; 34] = [
     "select * from fetchq.doc_pick('q')",
     "select * from fetchq.doc_pick('q', 0, 5, '1 hour')",

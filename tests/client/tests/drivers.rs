@@ -1,7 +1,5 @@
 //! The API through a driver that prepares statements and sends typed parameters.
 
-mod results;
-
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
 
@@ -11,41 +9,6 @@ use fetchq_client_tests::{
 };
 use serde_json::json;
 use tokio_postgres::types::{Json, Type};
-
-use results::{COMMON, RESULTS};
-
-#[tokio::test]
-async fn result_columns_have_the_declared_types() {
-    let db = Server::of_suite().database("result_types").await;
-    let session = db.connect().await;
-    let found: BTreeMap<String, String> = functions(&session)
-        .await
-        .iter()
-        .map(|f| (f.signature(), f.result()))
-        .collect();
-    let mut wrong = Vec::new();
-    for (signature, result) in RESULTS {
-        // Defaults replace overloads: a call with fewer arguments finds the longer form.
-        match found.get(*signature) {
-            Some(got) if got == result => {}
-            Some(got) => wrong.push(format!("{signature}: {got}")),
-            None if *signature == "mnt()" => {}
-            None => wrong.push(format!("{signature} does not exist")),
-        }
-    }
-    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
-    let info = &found["info()"];
-    assert!(info.starts_with("version text, "), "{info}");
-    let all = &found["metric_get_all()"];
-    assert_eq!(*all, format!("queue varchar, {COMMON}"));
-    let jobs = &found["mnt_job_pick(text, int4)"];
-    assert_eq!(
-        jobs,
-        "id int4, task varchar, queue varchar, attempts int4, iterations int8, next_iteration timestamptz, \
-         last_iteration timestamptz, settings jsonb, payload jsonb"
-    );
-    db.remove().await;
-}
 
 #[tokio::test]
 async fn every_function_prepared_and_run_many_times() {

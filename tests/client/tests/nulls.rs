@@ -23,7 +23,7 @@ async fn null_for_every_argument_of_every_function() {
                 function.signature(),
                 argument.name
             );
-            let expected = null_is(&function.name, &argument.name);
+            let expected = null_is(&function, argument);
             match (result, expected) {
                 (Ok(_), NullIs::Default) => {}
                 (Ok(_), _) => wrong.push(format!("{case}: accepted")),

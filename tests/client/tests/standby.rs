@@ -7,45 +7,6 @@ use fetchq_client_tests::{
     with_worker, worker_comes,
 };
 
-/// Functions that only read. All others write.
-const READS: &[&str] = &[
-    "doc_errors",
-    "doc_get",
-    "docs_list",
-    "info",
-    "init",
-    "lease_list",
-    "maintenance_progress",
-    "metric_compute",
-    "metric_compute_all",
-    "metric_export",
-    "metric_families",
-    "metric_get",
-    "metric_history",
-    "metric_get_all",
-    "metric_get_common",
-    "metric_get_total",
-    "queue_default_is_valid",
-    "queue_get_id",
-    "queue_grants",
-    "queue_has_right",
-    "queue_history",
-    "queue_settings",
-    "queue_stats",
-    "ready_floors",
-    "ready_stats",
-    "queue_status",
-    "queue_top",
-    "schedule_list",
-    "schedule_preview",
-    "status",
-    "trace",
-    "worker_stop_requested",
-    "upgrade__310__320",
-    "upgrade__320__330",
-    "upgrade__330__400",
-];
-
 /// Functions whose results depend on the server: its memory and its processes.
 const OF_THE_SERVER: &[&str] = &[
     "metric_export",
@@ -77,7 +38,7 @@ async fn read_all(session: &Session) -> Vec<String> {
             if let Err(e) = Function::call(session, &statement, &function.valid()).await {
                 panic!("{} on the standby: {e:?}", function.signature());
             }
-        } else if READS.contains(&function.name.as_str()) {
+        } else if function.reads {
             let statement = function.prepare(session).await;
             let rows = Function::call(session, &statement, &function.valid())
                 .await
@@ -102,7 +63,7 @@ async fn writes_are_refused(session: &Session, told: &str, hint: &str) {
     let mut wrong = Vec::new();
     let mut refused = 0;
     for function in functions(session).await {
-        if READS.contains(&function.name.as_str()) {
+        if function.reads {
             continue;
         }
         let statement = function.prepare(session).await;

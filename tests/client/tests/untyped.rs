@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use fetchq_client_tests::{Layers, Server, Session, calls, error_of};
+use fetchq_client_tests::{Server, Session, calls, error_of, is_layer5, is_of_both};
 
 /// Their overloads are about to go. Remove a name here as soon as it has one form.
 const OVERLOADED: &[&str] = &[];
@@ -48,7 +48,6 @@ const FORMS: &str = "
 
 /// All forms of the functions of layer 5.
 async fn layer5(session: &Session) -> Vec<Form> {
-    let layers = Layers::read();
     let rows = session.query(FORMS, &[]).await.expect("pg_proc");
     let forms: Vec<Form> = (rows.iter())
         .map(|row| {
@@ -64,7 +63,7 @@ async fn layer5(session: &Session) -> Vec<Form> {
                 comment: row.get(7),
             }
         })
-        .filter(|form| layers.is_layer5(&form.name))
+        .filter(|form| is_layer5(&form.name))
         .collect();
     assert!(forms.len() > 60, "only {} functions", forms.len());
     forms
@@ -140,15 +139,15 @@ async fn no_function_of_layer_5_has_overloads() {
         .collect();
     assert_eq!(
         found, OVERLOADED,
-        "these functions have overloads, and these may: make one form with options, or name it in \
-         src/sql/fetchq4.json if it is a call of fetchq 4"
+        "these functions have overloads, and these may: make one form with options, or declare it \
+         in src/fetchq4/sql/ if it is a call of fetchq 4"
     );
     db.remove().await;
 }
 
 /// A function that is new must have a call that all drivers make.
 #[tokio::test]
-async fn every_function_has_an_entry_in_calls_json() {
+async fn every_function_has_an_entry_in_the_contract() {
     let db = Server::of_suite().database("calls_complete").await;
     let session = db.connect().await;
     let mut entries: BTreeMap<String, _> = (calls().into_iter())
@@ -172,16 +171,16 @@ async fn every_function_has_an_entry_in_calls_json() {
             ""
         };
         let add = format!(
-            "    \"{name}\": {{{procedure}\"arguments\": {{{}}}, \"rows\": 1, \"check\": \"select …\"}},",
+            "    \"{name}\": {{{procedure}\"arguments\": {{{}}}, \"rows\": 1, \"check\": \"select …\", \"needs\": \"reader\"}},",
             skeleton.join(", ")
         );
         match entries.remove(&name) {
-            None => wrong.push(format!("tests/calls.json: add\n{add}")),
+            None => wrong.push(format!("tests/contract.json: add\n{add}")),
             Some(call) => {
                 let given: BTreeSet<&String> = call.arguments.keys().collect();
                 if !wanted.contains(&given) || call.is_procedure != form.is_procedure {
                     wrong.push(format!(
-                        "tests/calls.json: {name} must name every argument:\n{add}"
+                        "tests/contract.json: {name} must name every argument:\n{add}"
                     ));
                 }
             }
@@ -189,7 +188,7 @@ async fn every_function_has_an_entry_in_calls_json() {
     }
     for name in entries.keys() {
         wrong.push(format!(
-            "tests/calls.json: layer 5 has no function {name}: remove it"
+            "tests/contract.json: layer 5 has no function {name}: remove it"
         ));
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
@@ -197,34 +196,9 @@ async fn every_function_has_an_entry_in_calls_json() {
 }
 
 #[tokio::test]
-async fn the_layers_name_only_functions_that_exist() {
-    let db = Server::of_suite().database("layers").await;
-    let session = db.connect().await;
-    let there: BTreeSet<String> = (session
-        .column("select distinct proname from pg_proc where pronamespace = 'fetchq'::regnamespace")
-        .await)
-        .into_iter()
-        .collect();
-    let layers = Layers::read();
-    let mut seen = BTreeSet::new();
-    for name in [&layers.compatible, &layers.both].into_iter().flatten() {
-        assert!(
-            there.contains(name),
-            "src/sql/fetchq4.json: {name} does not exist"
-        );
-        assert!(
-            seen.insert(name),
-            "src/sql/fetchq4.json: {name} is there twice"
-        );
-    }
-    db.remove().await;
-}
-
-#[tokio::test]
 async fn rows_are_counted_as_affected_and_wide_results_have_a_type() {
     let db = Server::of_suite().database("results").await;
     let session = db.connect().await;
-    let both = Layers::read().both;
     let mut wrong = Vec::new();
     for form in layer5(&session).await {
         let name = &form.name;
@@ -235,7 +209,7 @@ async fn rows_are_counted_as_affected_and_wide_results_have_a_type() {
             ));
         }
         // The results of fetchq 4 stay as they are.
-        if both.contains(name) || name == RESULT_OF_FETCHQ_4 {
+        if is_of_both(name) || name == RESULT_OF_FETCHQ_4 {
             continue;
         }
         if form.columns.len() > 3 && !form.has_named_type {

@@ -1,21 +1,19 @@
 //! Each argument of each function of fetchq 5 with each value of its type that a caller can get
-//! wrong. A call either fails with an error that names the argument, or is listed in `accepted.rs` as
-//! one that is accepted.
+//! wrong. A call either fails with an error that names the argument, or tests/contract.json
+//! says that it is accepted.
 
-mod accepted;
 mod errors;
 mod given;
 
 use std::collections::{BTreeMap, HashSet};
 
 use fetchq_client_tests::{
-    Database, Function, Layers, Server, Session, Value, counters_are_exact, error_of, functions,
-    prepare_queue,
+    Database, Function, Server, Session, Value, accepting, counters_are_exact, error_of, functions,
+    is_accepted, is_layer5, prepare_queue,
 };
 use serde_json::json;
 use tokio_postgres::types::{ToSql, Type};
 
-use accepted::{ACCEPTED, is_accepted};
 use errors::complaints;
 use given::values;
 
@@ -127,16 +125,15 @@ async fn each_argument_with_each_wrong_value() {
     let mut wrong = Vec::new();
     let mut tried: BTreeMap<String, usize> = BTreeMap::new();
     let mut used = HashSet::new();
-    let layers = Layers::read();
     for function in functions(&session).await {
-        if !layers.is_layer5(&function.name) {
+        if !is_layer5(&function.name) {
             continue;
         }
         for (at, argument) in function.arguments.iter().enumerate() {
             for (label, value) in values(argument, version >= 170_000) {
                 *tried.entry(function.name.clone()).or_default() += 1;
                 let case = format!("{}: {} is {label}", function.name, argument.name);
-                let accepted = is_accepted(&function.name, &argument.name, label);
+                let accepted = is_accepted(&function, argument, label);
                 match attempt(&session, &function, at, value).await {
                     None if accepted => {
                         used.insert((function.name.clone(), argument.name.clone()));
@@ -157,11 +154,9 @@ async fn each_argument_with_each_wrong_value() {
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     assert!(tried.len() > 60, "only {} functions", tried.len());
-    let unused = ACCEPTED.iter().flat_map(|(functions, argument, _)| {
-        let of = |function: &&str| ((*function).to_owned(), (*argument).to_owned());
-        functions.iter().map(of).filter(|pair| !used.contains(pair))
-    });
-    let unused: Vec<_> = unused.collect();
+    let unused: Vec<_> = (accepting().into_iter())
+        .filter(|pair| !used.contains(pair))
+        .collect();
     assert!(unused.is_empty(), "not accepted, or unknown: {unused:?}");
     assert_eq!(state(&session).await, before, "something was changed");
     for queue in ["q", "other"] {
@@ -180,10 +175,9 @@ async fn each_argument_with_each_wrong_value() {
 async fn no_argument_takes_a_value_of_another_type() {
     let db = Server::of_suite().database("matrix_types").await;
     let session = db.connect().await;
-    let layers = Layers::read();
     let mut wrong = Vec::new();
     for function in functions(&session).await {
-        if !layers.is_layer5(&function.name) {
+        if !is_layer5(&function.name) {
             continue;
         }
         for at in 0..function.arguments.len() {

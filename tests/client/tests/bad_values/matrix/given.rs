@@ -3,7 +3,7 @@
 use fetchq_client_tests::Argument;
 use tokio_postgres::types::Type;
 
-/// A value, by the name that `ACCEPTED` has for it, and as SQL. `{known}` is a queue or a subject
+/// A value, by the name that tests/contract.json has for it, and as SQL. `{known}` is a queue or a subject
 /// that exists.
 pub type Given = (&'static str, &'static str);
 
