@@ -329,7 +329,7 @@ impl Run<'_> {
     }
 
     /// Moves the documents to the history.
-    fn to_history(&mut self) {
+    fn move_to_history(&mut self) {
         let decision = Decision {
             effect: self.effect,
             to: None,
@@ -395,7 +395,7 @@ impl Run<'_> {
     }
 
     /// Moves the documents to a dead-letter queue. Fails as `dead_letters::kill` does.
-    fn to_dead_letters(&mut self, target: &QueueName) -> Result<()> {
+    fn move_to_dead_letters(&mut self, target: &QueueName) -> Result<()> {
         for at in self.order {
             let doc = &self.docs[*at];
             let Some(seen) = spi::connect(|spi| Seen::lock(spi, self.queue, doc.doc())) else {
@@ -419,16 +419,16 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Settles all of them that are leased. Fails as `to_dead_letters` and `finish` do.
+    /// Settles all of them that are leased. Fails as `move_to_dead_letters` and `finish` do.
     fn settle(mut self) -> Result<()> {
         let policy = &self.queue.policy;
         match (self.effect.outcome, &policy.dead_letter) {
             (None, _) => self.in_table(self.effect),
-            (Some(Outcome::Killed), Some(target)) => self.to_dead_letters(target)?,
+            (Some(Outcome::Killed), Some(target)) => self.move_to_dead_letters(target)?,
             (Some(outcome), _) => match outcome.keep(self.queue) {
                 Keep::InTable => self.in_table(self.effect),
                 Keep::Nowhere => self.in_table(&DROP),
-                Keep::InHistory => self.to_history(),
+                Keep::InHistory => self.move_to_history(),
             },
         }
         for at in self.order {
