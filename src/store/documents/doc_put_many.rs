@@ -213,7 +213,7 @@ fn read_docs(spi: &Spi, docs: Arg, mode: Mode) -> Result<Vec<ListedDoc>> {
 /// Puts the documents of a JSON array; `mode` is for those that name no mode of their own.
 /// Returns the subject of each, and what was done with it.
 ///
-/// Fails with `Invalid::LongList`, as `doc_list::check` does, with `Error::BadDocument` for a value of the wrong type,
+/// Fails with `Invalid::LongList`, as `check` does, with `Error::BadDocument` for a value of the wrong type,
 /// and with `Error::InList` where an option of `doc_put` would fail.
 pub fn put_docs(queue: &Queue, docs: Jsonb, mode: Mode) -> Result<Vec<(String, Action)>> {
     spi::connect(|spi| {

@@ -11,7 +11,7 @@ use crate::store::queues::statement::Statement;
 
 // A batch is claimed in two steps, because RETURNING does not keep the order: rows are locked
 // and read in order, with the values that they will have, and then updated by a Tid Scan. Used
-// only where `doc_pick.rs` cannot do it.
+// only where `doc_lease.rs` cannot do it.
 // Index: pick, from the floor of one priority on.
 // $1 version, $2 lease duration, $3 limit, $4 priority, $5 to $7 the floor, $8 the time of the
 // pick, $9 lease number. The first eleven columns are those of `doc_pick`; see `column`.
