@@ -59,7 +59,7 @@ impl Outcome {
 
 /// A statement that removes documents and writes them into the history. The arguments: what
 /// follows `delete from … d`; the columns that the history has as the statement names them, those
-/// that are `settled` in `domain/document.rs`; the outcome; the name of the worker.
+/// that are `settled` in `domain/src/document.rs`; the outcome; the name of the worker.
 macro_rules! into_history {
     ($condition:literal, $settled:literal, $outcome:literal, $worker:literal) => {
         concat!(
