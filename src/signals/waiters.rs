@@ -153,8 +153,12 @@ impl Slot {
     /// Returns whether a session waits with this slot for what is meant. Whether it wants to be
     /// woken is for its first slot to say.
     fn is_for(&self, is_meant: &impl Fn(u32, Key) -> bool) -> bool {
-        self.state.load(Ordering::SeqCst) >= ARMED
-            && is_meant(self.database.load(Ordering::Relaxed), self.key())
+        self.state.load(Ordering::SeqCst) >= ARMED && self.has_key_for(is_meant)
+    }
+
+    /// Returns whether what is meant is the key of this slot, or was the last one of a free slot.
+    fn has_key_for(&self, is_meant: &impl Fn(u32, Key) -> bool) -> bool {
+        is_meant(self.database.load(Ordering::Relaxed), self.key())
     }
 
     /// Records that one more key of this home has a slot, at a distance from here.
@@ -279,8 +283,9 @@ impl<'a> Waiters<'a> {
         if woken.is_ok() {
             first.latch.set();
         }
-        // Another session may have got the slot meanwhile.
-        woken.is_ok() && slot.is_for(is_meant)
+        // Another session may have got the slot meanwhile, with another key. The one that was woken may
+        // also have returned, and has given the slot back: it was woken all the same.
+        woken.is_ok() && slot.has_key_for(is_meant)
     }
 
     /// Wakes up to `number` of the waiters for a key, those that have waited longest first. To be
