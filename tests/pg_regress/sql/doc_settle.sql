@@ -71,7 +71,7 @@ end $$;
 \pset format unaligned
 \pset tuples_only on
 \set VERBOSITY terse
-select format('begin; select %L; select * from test.walk((%L::test.verbs)); commit', v.verb, v) from test.verbs v order by v.n
+select 'begin', format('select %L', v.verb), format('select * from test.walk((%L::test.verbs))', v), 'commit' from test.verbs v order by v.n
 \gexec
 
 -- An expired lease is still valid until maintenance ends it.
