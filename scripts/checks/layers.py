@@ -456,7 +456,7 @@ ELSEWHERE = {"waiting": "src/waiting.rs"}
 
 
 def families(tree):
-    """`doc_reject` of src/api/doc_reject.rs has its statements in src/store/settle/doc_reject.rs."""
+    """`doc_settle` of src/api/doc_settle.rs has its statements in src/store/settle/doc_settle.rs."""
     paths = {f.path for f in tree.files}
     for f in tree.files:
         if f.unit != "api" or len(f.module) < 2 or "#[pg_extern" not in f.code:

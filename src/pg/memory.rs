@@ -21,8 +21,9 @@ const BASE_BYTES: usize = 4 << 20;
 const BLOCK_BYTES: usize = (1 << 20) + 4096;
 
 /// The memory of Rust that a call needs for an element of a list: copies of its parts, and places in
-/// vectors and sets, which grow by doubling. The largest is that of a settlement.
-const BYTES_FOR_ELEMENT: usize = 384;
+/// vectors and sets, which grow by doubling. The largest is that of a settlement: three times 160 bytes while
+/// its vector grows, and what became of it.
+const BYTES_FOR_ELEMENT: usize = 576;
 
 /// The memory of Rust that a call needs for a byte of a list or a text.
 const COPIES: usize = 4;

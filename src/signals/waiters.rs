@@ -24,7 +24,8 @@ const FREE: u32 = 0;
 /// A session has the slot and does not want to be woken.
 const UNARMED: u32 = 1;
 
-/// A commit wakes the session. A slot that is not the first one of its session stays in this state.
+/// A commit wakes the session. A slot that is not the first one of its session is in this state; a commit
+/// that has read who had it before can also leave it woken.
 const ARMED: u32 = 2;
 
 /// A commit has woken the session.
@@ -79,13 +80,18 @@ impl Key {
         Self { table, what }
     }
 
+    /// Any document that is settled, of any table of the database.
+    pub fn settled_anywhere() -> Self {
+        Self::settled_in(0)
+    }
+
     fn is_settled(self) -> bool {
         self.what & SUBJECT != 0
     }
 
     /// Returns whether this is the other key, or stands for all such keys of its table.
     pub fn includes(self, other: Self) -> bool {
-        self.table == other.table
+        (self.table == other.table || self == Self::settled_anywhere())
             && match self.what {
                 ANY_VERSION => !other.is_settled(),
                 ANY_SUBJECT => other.is_settled(),
@@ -274,6 +280,7 @@ impl<'a> Waiters<'a> {
     /// Wakes the session of a slot. Returns false when it does not wait for what is meant, or when
     /// another commit has woken it first.
     fn wake_slot(&self, slot: &Slot, is_meant: &impl Fn(u32, Key) -> bool) -> bool {
+        let session = slot.first.load(Ordering::Relaxed);
         let Some(first) = self.armed_first(slot, is_meant) else {
             return false;
         };
@@ -283,9 +290,10 @@ impl<'a> Waiters<'a> {
         if woken.is_ok() {
             first.latch.set();
         }
-        // Another session may have got the slot meanwhile, with another key. The one that was woken may
-        // also have returned, and has given the slot back: it was woken all the same.
-        woken.is_ok() && slot.has_key_for(is_meant)
+        // Another session may have got the slot meanwhile. The one that was woken may also have returned,
+        // and has given the slot back: it was woken all the same.
+        let is_same = slot.first.load(Ordering::Relaxed) == session;
+        woken.is_ok() && is_same && slot.has_key_for(is_meant)
     }
 
     /// Wakes up to `number` of the waiters for a key, those that have waited longest first. To be
@@ -544,6 +552,12 @@ mod tests {
         assert!(server.is_woken(&picks) && !server.is_woken(&all[8]));
         server.arm(&picks);
         waiters.wake(1, Key::settled_in(2), ALL);
+        assert!(all.iter().all(|own| server.is_woken(own)));
+        assert!(!server.is_woken(&picks));
+        all.iter().for_each(|own| server.arm(own));
+        waiters.wake(2, Key::settled_anywhere(), ALL);
+        assert!(!server.is_woken(&all[0]));
+        waiters.wake(1, Key::settled_anywhere(), ALL);
         assert!(all.iter().all(|own| server.is_woken(own)));
         assert!(!server.is_woken(&picks));
         server.arm(&all[3]);

@@ -13,6 +13,9 @@ use crate::signals::waiters::{ALL, Key, Waiters, waiters};
 /// Documents whose subjects a transaction remembers.
 const SUBJECTS: usize = 10_000;
 
+/// Tables whose settled documents are told apart. Beyond that, all who wait for one look.
+const TABLES: usize = 8;
+
 /// Keys, and for each how many documents there are.
 type Counts = Vec<(Key, u32)>;
 
@@ -66,6 +69,9 @@ impl Wakeups {
         counts.iter().for_each(|(key, number)| wake(*key, *number));
         if end != End::Committed {
             return;
+        }
+        if self.settled.len() > TABLES {
+            return wake(Key::settled_anywhere(), ALL);
         }
         for (table, settled) in &self.settled {
             let known = self.subjects.iter().filter(|key| table.includes(**key));
@@ -168,6 +174,19 @@ mod tests {
         assert_eq!(woken(&wakeups, End::RolledBack), []);
         wakeups.clear();
         assert_eq!(woken(&wakeups, End::Committed), []);
+    }
+
+    /// `queue_truncate_all` empties thousands of tables. To look for waiters of each would take long.
+    #[test]
+    fn what_many_tables_have_settled_is_not_told_apart() {
+        let mut wakeups = Wakeups::new();
+        for table in 1..=TABLES as u32 {
+            add(&mut wakeups.settled, Key::settled_in(table), u32::MAX);
+        }
+        assert_eq!(woken(&wakeups, End::Committed).len(), TABLES);
+        add(&mut wakeups.settled, Key::settled_in(99), 1);
+        let all = [(Key::settled_anywhere(), ALL)];
+        assert_eq!(woken(&wakeups, End::Committed), all);
     }
 
     #[test]

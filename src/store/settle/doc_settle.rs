@@ -16,7 +16,7 @@ use crate::pg::documents_check::Access;
 use crate::pg::json::Jsonb;
 use crate::pg::spi::{self, Spi};
 use crate::pg::value::Arg;
-use crate::pg::{random, time};
+use crate::pg::{process, random, time};
 use crate::ready::key::PickKey;
 use crate::store::bounds::keys::lock_keys;
 use crate::store::counters::counter_log;
@@ -378,7 +378,6 @@ impl Run<'_> {
                 Form::One => Ok(0),
                 _ => docs.binary_search_by(|doc| (*doc.subject).cmp(&subject)),
             };
-            // A trigger of the user's may change a subject.
             let Ok(at) = found else {
                 continue;
             };
@@ -432,6 +431,7 @@ impl Run<'_> {
             },
         }
         for at in self.order {
+            process::check_for_interrupts();
             if let Some(settled) = &self.settled[*at] {
                 finish(self.queue, &self.docs[*at], settled)?;
             }

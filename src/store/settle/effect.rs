@@ -159,10 +159,9 @@ effects! {
     ], None, Event::reschedule, Event::Drop;
 }
 
-/// What a statement returns of each document as it was written, or as it was removed, also
-/// `history::SETTLE`.
-const RETURNED: &str =
-    "d.subject::pg_catalog.text, d.version, d.picked_at, d.attempts, d.priority, d.seq";
+/// What a statement returns of each document as it was written, or as it was removed, after the subject
+/// that the caller knows: a trigger of the user's may change it. `history::SETTLE` returns the same.
+const RETURNED: &str = "d.version, d.picked_at, d.attempts, d.priority, d.seq";
 
 impl Effect {
     /// The effect of an action.
@@ -292,7 +291,7 @@ impl Effect {
             "{change}{list}
      where d.subject {{=}} {subject}
          and {{is_leased}}
-     returning {RETURNED}"
+     returning {subject}::pg_catalog.text, {RETURNED}"
         )
     }
 
@@ -329,5 +328,33 @@ impl Effect {
             });
         let settled: Vec<String> = settled.collect();
         sql.replace("{settled}", &settled.join(", "))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A value that no parameter has would be `$0`.
+    #[test]
+    fn every_value_of_a_statement_has_a_parameter() {
+        let all = [
+            &COMPLETE,
+            &KILL,
+            &DROP,
+            &REJECT,
+            &REJECT_LAST,
+            &SNOOZE,
+            &RESCHEDULE,
+        ];
+        for effect in all {
+            let mut statements = vec![effect.sql(Form::One), effect.sql(Form::Many)];
+            if effect.outcome.is_some() {
+                statements.push(effect.history_sql());
+            }
+            for sql in statements {
+                assert!(!sql.contains("$0"), "{sql}");
+            }
+        }
     }
 }

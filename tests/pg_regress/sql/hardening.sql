@@ -92,6 +92,19 @@ drop trigger suppress on fetchq_data.rq_hard__docs;
 drop function test.adds();
 \set VERBOSITY sqlstate
 
+-- A trigger changes the subjects of documents while a list settles them: they are settled, and counted.
+begin;
+create function test.renames() returns trigger language plpgsql as $$ begin new.subject := 'new ' || new.subject; return new; end $$;
+create trigger renames before update on fetchq_data.rq_hard__docs
+for each row when (new.status = 3) execute function test.renames();
+select count(*) from fetchq.doc_put_many('rq_hard', '[{"subject": "a"}, {"subject": "b"}, {"subject": "c"}]');
+select count(*) from fetchq.doc_pick('rq_hard', 0, 9, '1h');
+select subject, outcome from fetchq.docs_settle('rq_hard', '[{"subject": "a", "action": "complete"}, {"subject": "b", "action": "complete"}]');
+select fetchq.doc_complete_many('rq_hard', array['c']);
+select subject, status from fetchq_data.rq_hard__docs where subject like 'new %' order by subject;
+select test.exact('rq_hard');
+rollback;
+
 -- A trigger drops the queue whose statement is running.
 create function test.drop_queue() returns trigger language plpgsql as $$
 begin
