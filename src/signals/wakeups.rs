@@ -13,7 +13,8 @@ use crate::signals::waiters::{ALL, Key, Waiters, waiters};
 /// Documents whose subjects a transaction remembers.
 const SUBJECTS: usize = 10_000;
 
-/// Tables whose settled documents are told apart. Beyond that, all who wait for one look.
+/// For this many tables a commit distinguishes whose documents it has settled. Beyond that, it wakes all
+/// sessions that wait for one.
 const TABLES: usize = 8;
 
 /// Keys, and for each how many documents there are.
