@@ -267,12 +267,14 @@ impl World {
             return Err(Wrong(format!("s{who} after {sql}: {e:?}")));
         }
         // A COMMIT that fails has ended the block.
+        // What begins a block and fails in its second statement, because autovacuum truncated a catalog,
+        // has left the block open.
         let back = match worker.block {
-            Block::Closed => return Ok(()),
+            Block::Closed if !sql.starts_with("begin") => return Ok(()),
             Block::Open { savepoint: true } if block_after(sql, worker.block) != Block::Closed => {
                 "rollback to savepoint s"
             }
-            Block::Open { .. } => "rollback",
+            Block::Closed | Block::Open { .. } => "rollback",
         };
         if let Err(e) = worker.session.batch_execute(back).await {
             return Err(Wrong(format!("s{who}: {back} after {sql}: {e:?}")));
