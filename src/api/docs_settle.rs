@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use pgrx::prelude::*;
 
 use crate::api::doc_lease::Wanted;
-use crate::api::entry::{queue_name, respond_write};
+use crate::api::entry::{lease_number, queue_name, respond_write};
 use crate::domain::invalid::Invalid;
 use crate::domain::names;
 use crate::domain::settlement::{self, ACTIONS, Action};
@@ -227,10 +227,7 @@ impl Reader {
                 doc.subject = Cow::Owned(subject);
             }
             "lease" => {
-                // Drivers give a bigint as text where their numbers are not as long.
-                let digits = value.number().or_else(|| value.text());
-                let lease = digits.and_then(|digits| digits.parse().ok());
-                doc.lease = Some(lease.ok_or_else(|| {
+                doc.lease = Some(lease_number(value).ok_or_else(|| {
                     let given = shorten(&value.to_jsonb().to_text());
                     self.bad(format!("its lease is {given}, expected a lease number"))
                 })?);

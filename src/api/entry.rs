@@ -17,7 +17,7 @@ use crate::domain::subjects;
 use crate::domain::wording::shorten_message;
 use crate::error::{self, Error, Result};
 use crate::pg::call::{Call, Reply};
-use crate::pg::json::Jsonb;
+use crate::pg::json::{Jsonb, Value};
 use crate::pg::time::Interval;
 use crate::pg::{memory, passing_error, relation, session, time, version};
 use crate::settings;
@@ -100,6 +100,18 @@ pub fn or_notice<T>(ran: Ran<T>, name: &QueueName) -> Option<T> {
 /// The name of a queue, checked and folded to lower case. Fails with `NullArgument` or `Invalid`.
 pub fn queue_name(call: &Call, at: usize) -> Result<QueueName> {
     Ok(QueueName::parse(call.text(at, "queue")?)?)
+}
+
+/// As [`queue_name`], or `None` for NULL. Fails with `Invalid`.
+pub fn opt_queue_name(call: &Call, at: usize) -> Result<Option<QueueName>> {
+    Ok(call.opt_text(at).map(QueueName::parse).transpose()?)
+}
+
+/// A lease number in JSON. Drivers give a bigint as text where their numbers are not as long. None: it
+/// is something else.
+pub fn lease_number(value: &Value) -> Option<i64> {
+    let digits = value.number().or_else(|| value.text())?;
+    digits.parse().ok()
 }
 
 /// The subject of a document, checked. Fails with `NullArgument` or `Invalid`.
