@@ -52,8 +52,7 @@ fn doc_complete(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
 
 /// `doc_kill(queue, subject, payload, lease, message, details) → affected_rows`: settles an active
 /// document as killed. `message` says why: it is its last error, and goes into the log with
-/// `details`. The other arguments and errors are those of `doc_complete`; fails with `NullArgument`
-/// for details without a message, and with `Invalid` for a message that is too long.
+/// `details`. The other arguments and errors are those of `doc_complete`.
 #[pg_extern(sql = false)]
 fn doc_kill(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
@@ -109,7 +108,7 @@ fn doc_drop(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
 
 /// `doc_reject(queue, subject, message, details, ref_id, lease, delay) → affected_rows`:
 /// rejects an active document after a failure, and writes a log entry with `message`, `details`
-/// and `ref_id`. The document is retried after `delay`, an interval; with NULL, by the backoff
+/// and `ref_id`; a NULL of `message` is none. The document is retried after `delay`, an interval; with NULL, by the backoff
 /// of the queue. After its last attempt it is killed.
 ///
 /// Fails with `LeaseLost` when the lease was lost, with `BadDuration`. Without `lease`, a

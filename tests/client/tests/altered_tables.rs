@@ -247,7 +247,7 @@ fn opens(call: &str) -> bool {
         "docs_list",
         "docs_retry",
         "queue_history",
-        "lease_extend",
+        "docs_extend",
         "mnt_run",
     ]
     .contains(&call)
