@@ -188,6 +188,22 @@ row! {
     }
 }
 
+pub const DOC_EXPLAIN: &str = "\
+select reason, extract(epoch from since)::float8 as since, extract(epoch from until)::float8 as until, detail, hint
+from fetchq.doc_explain($1, $2)";
+
+row! {
+    /// A row of `fetchq.doc_explain()`. Times are seconds since 1970.
+    #[derive(Debug, Clone)]
+    pub struct DocReason {
+        pub reason: String,
+        pub since: Option<f64>,
+        pub until: Option<f64>,
+        pub detail: Option<String>,
+        pub hint: Option<String>,
+    }
+}
+
 /// The story of a subject in all queues; `trace` gives the oldest first.
 pub const TRACE: &str = "\
 select extract(epoch from created_at)::float8 as created_at, queue::text as queue, type::text as type, info::text as info

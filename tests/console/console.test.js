@@ -310,6 +310,18 @@ test('the failed attempts of a document are shown', async () => {
   assert.ok((await page.locator('section', { hasText: 'Failed attempts' }).innerText()).includes(`boom ${HOSTILE}`));
 });
 
+test('the page of a document says why it does not run, and what to do', async () => {
+  await db.query(`select fetchq.doc_put('jobs', 'why', delay => '1 hour')`);
+  const why = (page) => page.locator('section', { hasText: 'Why it does not run' });
+  const page = await open('why');
+  const text = await why(page).innerText();
+  assert.match(text, /not_due\s+It is not due yet\.[\s\S]*fetchq\.doc_explain\('jobs', 'why'\)/);
+  // What the page says helps.
+  await db.query(text.match(/Run it now: (.*)/)[1]);
+  assert.doesNotMatch(await why(await open('why')).innerText(), /not_due/);
+  await check(one);
+});
+
 test('each bulk action is counted first, changes nothing until it is confirmed, and then what it said', async () => {
   const affected = async (status) => Number(await value(db, "select count(*) from fetchq.docs_list('jobs', jsonb_build_object('subject', 'bulk-%', 'status', $1::text), 1000)", [status]));
   const act = async (label, fields, question) => {
