@@ -69,7 +69,7 @@ macro_rules! into_history {
             "
                  returning {kept_as_it_is}, ",
             $settled,
-            ", d.seq, d.worker_session),
+            ", d.seq, d.worker_session, d.queued),
              kept as (
                  insert into {history} (outcome, worker, {kept})
                  select ",
@@ -78,7 +78,7 @@ macro_rules! into_history {
             $worker,
             ", {kept}
                  from removed r order by r.seq)
-             select r.subject::pg_catalog.text, r.version, r.picked_at, r.attempts, r.priority, r.seq
+             select r.subject::pg_catalog.text, r.version, r.picked_at, r.attempts, r.priority, r.seq, r.queued
              from removed r"
         )
     };
