@@ -42,7 +42,8 @@ pub struct Extended {
 /// if there is any.
 ///
 /// Fails with `Error::LeaseLost` if the caller names a lease that does not hold, and with
-/// `Error::NotActive` if it names none and the document is not leased.
+/// `Error::NotActive` if it names none and the document is not leased, with `Error::LeaseNeeded` if only
+/// the number settles it.
 pub fn extend(
     queue: &Queue,
     doc: LeasedDoc,
