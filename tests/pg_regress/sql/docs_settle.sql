@@ -2,7 +2,8 @@
 select was_created from fetchq.queue_create('rq_ds', '{"lease": "7 minutes", "max_attempts": 5}');
 select fetchq.doc_put('rq_ds', 's' || i, '{"n": 1}') from generate_series(1, 30) i;
 create table held (subject text primary key, lease bigint);
-insert into held select subject, lease from fetchq.doc_lease('rq_ds', 20);
+insert into held select subject, lease from fetchq.doc_lease('rq_ds', 16);
+insert into held select subject, lease from fetchq.doc_pick('rq_ds', 0, 4, '7 minutes');
 -- A settlement of a document with its lease.
 create function one(subject text, what jsonb) returns jsonb language sql as $$
     select jsonb_build_object('subject', $1) || coalesce((select jsonb_build_object('lease', h.lease) from held h where h.subject = $1), '{}') || what
