@@ -109,7 +109,7 @@ select test.error($$select * from fetchq.docs_settle('rq_ds', jsonb_build_array(
 select test.error($$select * from fetchq.docs_settle('rq_ds', jsonb_build_array('{"subject": "s1", "action": "reject", "message": "\ud800"}'::jsonb))$$);
 truncate fetchq_data.rq_ds__logs;
 select count(*) from fetchq.doc_put_many('rq_ds', (select jsonb_agg(jsonb_build_object('subject', 'r' || i, 'priority', 9)) from generate_series(1, 9) i));
-select array_agg(subject order by subject) from fetchq.doc_lease('rq_ds', 9);
+select array_agg(subject order by subject) from fetchq.doc_pick('rq_ds', 0, 9, '1h');
 select subject, outcome from fetchq.docs_settle('rq_ds', jsonb_build_array(
     jsonb_build_object('subject', 'r1', 'action', 'reject', 'message', repeat('𝄞', 5000)),
     jsonb '{"subject": "r2", "action": "reject"}', jsonb '{"subject": "r3", "action": "reject", "message": null, "details": [1]}',
@@ -146,6 +146,6 @@ rollback;
 select test.delta('rq_ds2'), test.exact('rq_ds2');
 
 drop view documents;
-select fetchq.queue_drop('rq_ds'), fetchq.queue_drop('rq_ds2');
+select (fetchq.queue_drop('rq_ds')).was_dropped, (fetchq.queue_drop('rq_ds2')).was_dropped;
 drop table held, before, bad, many;
 drop function one(text, jsonb);
