@@ -78,6 +78,14 @@ pub enum Error {
         lease: i64,
         found: Option<Option<Status>>,
     },
+    /// A document that is not in the table. `lease`: the one that the caller names.
+    #[error("document \"{subject}\" of queue \"{queue}\" is in the history: it was {outcome}")]
+    InHistory {
+        queue: String,
+        subject: String,
+        lease: Option<i64>,
+        outcome: String,
+    },
     #[error("lease {lease} of queue \"{queue}\" holds none of the documents any more")]
     LeaseGone { queue: String, lease: i64 },
     #[error(
@@ -353,6 +361,7 @@ impl Error {
             | Self::SomeNotActive { .. }
             | Self::LeaseLost { .. }
             | Self::LeaseGone { .. }
+            | Self::InHistory { .. }
             | Self::NotSettled { .. }
             | Self::NotWaiting { .. }
             | Self::IncludedGrant { .. }

@@ -31,6 +31,8 @@ impl Error {
             Self::NotMergeable { .. } => "Merge JSON objects only, or use the mode replace, which accepts any payload.".into(),
             Self::NotActive { .. } | Self::SomeNotActive { .. } => "Only an active document can be settled: the lease may have expired, or another session has settled the document.".into(),
             Self::LeaseLost { .. } | Self::SomeLeasesLost { .. } => "The lease expired, the session that it was bound to ended, or the document was cancelled or released. Roll back the work that was done for it. Call doc_extend() before a lease expires.".into(),
+            Self::InHistory { lease: Some(_), .. } => "The lease is over. Roll back the work that was done for it, unless you have settled it yourself. doc_get() shows the document, and doc_revive() plans it again.".into(),
+            Self::InHistory { .. } => "It was settled. doc_get() shows it, and doc_revive() plans it again.".into(),
             Self::LeaseGone { .. } => "Its documents were settled, or the lease expired, or they were cancelled or released. Roll back the work that was done for those that you have not settled. Call lease_extend() before a lease expires.".into(),
             Self::ReadOnly { standby: true, .. } => "Connect to the primary server.".into(),
             Self::ReadOnly { standby: false, .. } => "Call it in a read-write transaction.".into(),
