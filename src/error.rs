@@ -284,10 +284,8 @@ pub enum Error {
     },
     #[error("a filter without conditions would let {0}() act on every document")]
     FilterOfAll(String),
-    #[error(
-        "the row of fetchq.queue_defaults with setting \"{setting}\" cannot be applied: {reason}"
-    )]
-    BadDefault { setting: String, reason: String },
+    #[error("the setting fetchq.queue_defaults cannot be applied: {0}")]
+    BadDefaults(String),
     #[error("the dead-letter queue \"{target}\" of queue \"{queue}\" does not exist")]
     DeadLetterGone { queue: String, target: String },
     #[error(
@@ -390,7 +388,7 @@ impl Error {
             Self::StrayTable { .. } => ERRCODE_DUPLICATE_TABLE,
             Self::BadTrigger(_) => ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED,
             Self::FilterOfAll(_) => ERRCODE_CARDINALITY_VIOLATION,
-            Self::BadDefault { .. } => ERRCODE_CONFIG_FILE_ERROR,
+            Self::BadDefaults(_) => ERRCODE_CONFIG_FILE_ERROR,
             Self::NoNumbers(_) | Self::AlteredTable(_) | Self::AlteredColumn { .. } => {
                 ERRCODE_INVALID_TABLE_DEFINITION
             }

@@ -60,7 +60,7 @@ impl Error {
             Self::DeadLetterElsewhere { queue, .. } => format!("Documents move only within one database. Set another dead-letter queue, or none: select fetchq.queue_configure('{queue}', '{{\"dead_letter\": null}}')"),
             Self::DeadLetterGone { queue, .. } => format!("Create that queue, or remove the setting with: select fetchq.queue_configure('{queue}', '{{\"dead_letter\": null}}')"),
             Self::FilterOfAll(_) => "Name a condition such as {\"status\": \"killed\"}, or pass {\"all\": true} if you mean every document.".into(),
-            Self::BadDefault { setting, .. } => format!("The owner of the extension can correct the row, or remove it with: delete from fetchq.queue_defaults where setting = '{}'", setting.replace('\'', "''")),
+            Self::BadDefaults(_) => "It is a JSON object as queue_create() takes it. Correct it where it was set: with alter system, alter database or alter role; empty, it is the defaults of fetchq.".into(),
             Self::NoNumbers(_) => "The column seq was altered. Make it an identity column again.".into(),
             Self::NotAdded { queue, .. } => format!("Nothing was added. A trigger suppresses the insert; \\d fetchq_data.\"{queue}__docs\" shows the triggers. Change it, or remove it."),
             Self::KeptAsItIs { queue, .. } => format!("A trigger suppresses the change, or a row-level security policy hides it; \\d fetchq_data.\"{queue}__docs\" shows both. The lease still holds."),
