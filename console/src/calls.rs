@@ -118,7 +118,7 @@ select subject, status, jsonb_pretty(payload) as payload, jsonb_pretty(headers) 
        extract(epoch from settled_at)::float8 as settled_at,
        extract(epoch from lease_ends)::float8 as lease_ends,
        worker, jsonb_pretty(result) as result, jsonb_pretty(progress) as progress, last_error,
-       ordering_key, jsonb_pretty(origin) as origin, is_from_history
+       ordering_key, jsonb_pretty(origin) as origin, jsonb_pretty(queued) as queued, is_from_history
 from fetchq.doc_get($1, $2)";
 
 /// A page of documents, without what only the page of one of them shows.
@@ -168,6 +168,7 @@ row! {
         pub last_error: Option<String>,
         pub ordering_key: Option<String>,
         pub origin: Option<String>,
+        pub queued: Option<String>,
         pub is_from_history: Option<bool>,
     }
 }
@@ -185,6 +186,22 @@ row! {
         pub message: Option<String>,
         pub details: Option<String>,
         pub ref_id: Option<String>,
+    }
+}
+
+pub const DOC_EXPLAIN: &str = "\
+select reason, extract(epoch from since)::float8 as since, extract(epoch from until)::float8 as until, detail, hint
+from fetchq.doc_explain($1, $2)";
+
+row! {
+    /// A row of `fetchq.doc_explain()`. Times are seconds since 1970.
+    #[derive(Debug, Clone)]
+    pub struct DocReason {
+        pub reason: String,
+        pub since: Option<f64>,
+        pub until: Option<f64>,
+        pub detail: Option<String>,
+        pub hint: Option<String>,
     }
 }
 
@@ -219,7 +236,7 @@ impl TryFrom<&tokio_postgres::Row> for TraceStep {
 pub const HISTORY: &str = "\
 select subject::text as subject, outcome, attempts, worker, last_error, position,
        extract(epoch from settled_at)::float8 as settled_at,
-       extract(epoch from settled_at - picked_at)::float8 as ran
+       extract(epoch from ran)::float8 as ran
 from fetchq.queue_history($1, filter => $2, max_docs => $3, after => $4)";
 
 row! {

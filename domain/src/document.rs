@@ -10,6 +10,7 @@ pub enum Type {
     /// A `varchar`, with a length or without one.
     Varchar(Option<i32>),
     Timestamptz,
+    Interval,
     Jsonb,
 }
 
@@ -23,6 +24,7 @@ impl Type {
             Self::Varchar(None) => "varchar".to_owned(),
             Self::Varchar(Some(length)) => format!("varchar({length})"),
             Self::Timestamptz => "timestamptz".to_owned(),
+            Self::Interval => "interval".to_owned(),
             Self::Jsonb => "jsonb".to_owned(),
         }
     }
@@ -30,7 +32,9 @@ impl Type {
     /// Its name in a statement. Types that are part of the grammar need no schema.
     pub fn sql(self) -> String {
         match self {
-            Self::Text | Self::Timestamptz | Self::Jsonb => format!("pg_catalog.{}", self.name()),
+            Self::Text | Self::Timestamptz | Self::Interval | Self::Jsonb => {
+                format!("pg_catalog.{}", self.name())
+            }
             _ => self.name(),
         }
     }
@@ -158,7 +162,7 @@ macro_rules! columns {
 }
 
 use ColumnDef as Def;
-use Type::{Bigint, Int, Jsonb, Text, Timestamptz, Varchar};
+use Type::{Bigint, Int, Interval, Jsonb, Text, Timestamptz, Varchar};
 
 /// The collation of what is compared byte by byte.
 const C: &str = "collate pg_catalog.\"C\"";
@@ -183,6 +187,7 @@ const C: &str = "collate pg_catalog.\"C\"";
 // result: what its worker returned when it completed the document last.
 // headers: what its producer says about the document. It stays with the document for good.
 // origin: where a document of a dead-letter queue came from.
+// queued: what was put on the document while it was leased; it runs again with that.
 // A row with all columns NULL that may be NULL is no larger for them: its header has room for 72 columns.
 columns! {
     Subject = Def::new("subject", Varchar(Some(255))).also(C).not_null().kept().put();
@@ -208,6 +213,7 @@ columns! {
     OrderingKey = Def::new("ordering_key", Text).kept().put();
     Headers = Def::new("headers", Jsonb).kept().put();
     Origin = Def::new("origin", Jsonb).kept();
+    Queued = Def::new("queued", Jsonb);
 }
 
 /// The columns of the primary key.
@@ -267,6 +273,7 @@ pub fn history() -> Vec<ColumnDef> {
             .default("pg_catalog.now()"),
         Def::new("outcome", Text).also(C).not_null(),
         Def::new("worker", Text),
+        Def::new("ran", Interval),
     ];
     let of_document = COLUMNS.iter().filter(|c| c.in_history != InHistory::No);
     let kept = of_document.map(|column| ColumnDef {

@@ -46,6 +46,7 @@ mod plans;
 mod pooler;
 mod prepared;
 mod put;
+mod put_events;
 mod put_options;
 mod readme;
 mod roles;
