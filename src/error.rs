@@ -89,6 +89,14 @@ pub enum Error {
         lease: i64,
         found: Option<Option<Status>>,
     },
+    /// A document that is not in the table. `lease`: the one that the caller names.
+    #[error("document \"{subject}\" of queue \"{queue}\" is in the history: it was {outcome}")]
+    InHistory {
+        queue: String,
+        subject: String,
+        lease: Option<i64>,
+        outcome: String,
+    },
     #[error(
         "lease {lease} of {n} of {of} documents of queue \"{queue}\" was lost, \"{first}\" among them"
     )]
@@ -361,6 +369,7 @@ impl Error {
             | Self::SomeNotActive { .. }
             | Self::LeaseLost { .. }
             | Self::LeaseNeeded { .. }
+            | Self::InHistory { .. }
             | Self::NotSettled { .. }
             | Self::NotWaiting { .. }
             | Self::IncludedGrant { .. }

@@ -33,6 +33,8 @@ impl Error {
             Self::LeaseLost { .. } | Self::SomeLeasesLost { .. } => "The lease expired, the session that it was bound to ended, or the document was cancelled or released. Roll back the work that was done for it. Call doc_extend() before a lease expires.".into(),
             Self::LeaseNeeded { queue, subject, call } => format!("Pass the lease number that came with the document: fetchq.doc_{call}('{queue}', '{}', {}lease => …). In a list, the call or each element names it. Whoever has leased the document, fetchq.doc_cancel() kills it.", subject.replace('\'', "''"), if ["reject", "reschedule", "extend"].contains(call) { "…, " } else { "" }),
             Self::LeaseAsPayload { number, .. } => format!("A lease number has an argument of its own, which is named: lease => {number}. Pass a number as a payload together with the lease."),
+            Self::InHistory { lease: Some(_), .. } => "The lease is over. Roll back the work that was done for it, unless you have settled it yourself. doc_get() shows the document, and doc_revive() plans it again.".into(),
+            Self::InHistory { .. } => "It was settled. doc_get() shows it, and doc_revive() plans it again.".into(),
             Self::ReadOnly { standby: true, .. } => "Connect to the primary server.".into(),
             Self::ReadOnly { standby: false, .. } => "Call it in a read-write transaction.".into(),
             Self::StrayTable { table, .. } => format!("Drop or rename {table}, then create the queue."),
