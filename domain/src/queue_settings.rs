@@ -2,7 +2,8 @@
 //! columns of `fetchq.queues` in which they are stored.
 //!
 //! `retry.base` is the key `base` of the object in `retry`. An object changes the keys that it
-//! names; null resets a setting to its default, or all settings of an object.
+//! names; null switches a setting off, or all settings of an object. One that cannot be off gets the value
+//! that a queue of fetchq 4 has.
 
 use std::collections::BTreeMap;
 

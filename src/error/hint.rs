@@ -106,7 +106,7 @@ impl Error {
                 Invalid::HistoryFilter(_) => format!("The keys of a filter of the history are {}.", history_filter::keys()),
                 Invalid::Filter(_) => format!("The keys of a filter are {}.", filter::KEYS.join(", ")),
                 Invalid::UnknownSetting(_) => format!("The settings are {}, where retry.base is the key base of the object in retry.", queue_settings::keys()),
-                Invalid::Setting { .. } => "Nothing was changed. See fetchq.queue_settings() for the current values; null resets a setting to its default.".into(),
+                Invalid::Setting { .. } => "Nothing was changed. See fetchq.queue_settings() for the current values; null switches a setting off.".into(),
                 Invalid::Settings(_) => "Pass an object such as {\"max_attempts\": 3, \"retry\": {\"base\": \"30 s\"}}.".into(),
                 Invalid::Retention(_) => "Use a list such as [{\"retain\": \"minute\", \"from\": \"1h\", \"to\": \"0s\"}].".into(),
                 Invalid::JobSettings { .. } => "Use settings such as {\"delay\": \"5m\", \"duration\": \"1m\", \"limit\": 500}.".into(),

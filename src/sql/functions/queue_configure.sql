@@ -7,7 +7,7 @@ set search_path = pg_catalog, pg_temp
 set intervalstyle = postgres
 as 'MODULE_PATHNAME', 'queue_configure_wrapper';
 comment on function fetchq.queue_configure(text, jsonb) is
-    'Changes the settings of a queue that are named, null resetting one to its default, and returns all of them';
+    'Changes the settings of a queue that are named, null switching one off, and returns all of them';
 
 create function fetchq.queue_settings(queue text, out all_settings jsonb)
 language c stable parallel unsafe
