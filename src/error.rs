@@ -78,8 +78,6 @@ pub enum Error {
         lease: i64,
         found: Option<Option<Status>>,
     },
-    #[error("lease {lease} of queue \"{queue}\" holds none of the documents any more")]
-    LeaseGone { queue: String, lease: i64 },
     #[error(
         "lease {lease} of {n} of {of} documents of queue \"{queue}\" was lost, \"{first}\" among them"
     )]
@@ -352,7 +350,6 @@ impl Error {
             Self::NotActive { .. }
             | Self::SomeNotActive { .. }
             | Self::LeaseLost { .. }
-            | Self::LeaseGone { .. }
             | Self::NotSettled { .. }
             | Self::NotWaiting { .. }
             | Self::IncludedGrant { .. }
@@ -399,7 +396,6 @@ impl Error {
                 Invalid::UnknownSetting(_) => ERRCODE_UNDEFINED_PARAMETER,
                 Invalid::SubjectLength { .. }
                 | Invalid::KeyLength { .. }
-                | Invalid::MessageLength { .. }
                 | Invalid::SettlementLength { .. } => ERRCODE_STRING_DATA_RIGHT_TRUNCATION,
                 Invalid::LongList { .. } | Invalid::LongJson { .. } => {
                     ERRCODE_PROGRAM_LIMIT_EXCEEDED
@@ -407,6 +403,8 @@ impl Error {
                 Invalid::DocumentList { .. }
                 | Invalid::Settlements(_)
                 | Invalid::Settlement { .. }
+                | Invalid::Extensions(_)
+                | Invalid::Extension { .. }
                 | Invalid::Filter(_)
                 | Invalid::HistoryFilter(_)
                 | Invalid::Setting { .. }

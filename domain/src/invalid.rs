@@ -11,8 +11,6 @@ pub enum Invalid {
     SubjectLength { got: usize, max: usize },
     #[error("the ordering key exceeds the limit of {max} characters: it has {got}")]
     KeyLength { got: usize, max: usize },
-    #[error("the message exceeds the limit of {max} bytes: it has {got}")]
-    MessageLength { got: usize, max: usize },
     #[error("\"{list}\" exceeds the limit of {max} elements: it has {got}")]
     LongList {
         list: &'static str,
@@ -37,6 +35,10 @@ pub enum Invalid {
     Settlement { at: usize, reason: String },
     #[error("settlement {at} is not valid: {too_long}")]
     SettlementLength { at: usize, too_long: Box<Invalid> },
+    #[error("the extensions are not a JSON array, but a JSON {0}")]
+    Extensions(&'static str),
+    #[error("extension {at} is not valid: {reason}")]
+    Extension { at: usize, reason: String },
     #[error("invalid filter: {0}")]
     Filter(String),
     #[error("invalid filter: {0}")]

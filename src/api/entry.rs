@@ -7,6 +7,8 @@
 //! schedule that is not valid and for a subject that is too long, `ReadOnly` for a function that
 //! writes where that is impossible, `OtherVersion` where the library does not fit the catalog.
 
+use std::borrow::Cow;
+
 use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::{PgLogLevel, notice, pg_sys};
 
@@ -17,7 +19,7 @@ use crate::domain::subjects;
 use crate::domain::wording::shorten_message;
 use crate::error::{self, Error, Result};
 use crate::pg::call::{Call, Reply};
-use crate::pg::json::Jsonb;
+use crate::pg::json::{Jsonb, Value};
 use crate::pg::time::Interval;
 use crate::pg::{memory, passing_error, relation, session, time, version};
 use crate::settings;
@@ -102,6 +104,18 @@ pub fn queue_name(call: &Call, at: usize) -> Result<QueueName> {
     Ok(QueueName::parse(call.text(at, "queue")?)?)
 }
 
+/// As [`queue_name`], or `None` for NULL. Fails with `Invalid`.
+pub fn opt_queue_name(call: &Call, at: usize) -> Result<Option<QueueName>> {
+    Ok(call.opt_text(at).map(QueueName::parse).transpose()?)
+}
+
+/// A lease number in JSON. Drivers give a bigint as text where their numbers are not as long. None: it
+/// is something else.
+pub fn lease_number(value: &Value) -> Option<i64> {
+    let digits = value.number().or_else(|| value.text())?;
+    digits.parse().ok()
+}
+
 /// The subject of a document, checked. Fails with `NullArgument` or `Invalid`.
 pub fn subject(call: &Call, at: usize) -> Result<&str> {
     Ok(names::check_subject(call.text(at, "subject")?)?)
@@ -155,25 +169,24 @@ pub fn opt_payload(call: &Call, at: usize) -> Option<Jsonb> {
     call.opt_json(at).map(undouble_payload)
 }
 
-/// The message of an error, without the doubled apostrophes of `fetchq.legacy_quotes`. Fails with
-/// `NullArgument`, and with `Invalid` when it is too long.
-pub fn message(call: &Call, at: usize) -> Result<String> {
-    let text = call.text(at, "message")?;
+/// The message of a failure, without the doubled apostrophes of `fetchq.legacy_quotes`, and cut to the
+/// length that fits. None for NULL.
+pub fn opt_message(call: &Call, at: usize) -> Result<Option<String>> {
+    let Some(text) = call.opt_text(at) else {
+        return Ok(None);
+    };
     memory::provide(0, text.len())?;
     let text = match settings::legacy_quotes() {
-        true => undouble(text),
-        false => text.to_owned(),
+        true => Cow::Owned(undouble(text)),
+        false => Cow::Borrowed(text),
     };
-    names::check_message(&text)?;
-    Ok(text)
+    Ok(Some(names::cut_message(&text).to_owned()))
 }
 
-/// A message as [`message`] reads it, or `None` for NULL. Fails with `Invalid` when it is too long.
-pub fn opt_message(call: &Call, at: usize) -> Result<Option<String>> {
-    match call.is_null(at) {
-        true => Ok(None),
-        false => message(call, at).map(Some),
-    }
+/// A message as [`opt_message`] reads it; for NULL, that there is none.
+pub fn message(call: &Call, at: usize) -> Result<String> {
+    let message = opt_message(call, at)?;
+    Ok(message.unwrap_or_else(|| names::NO_MESSAGE.to_owned()))
 }
 
 /// A counter for a column that is an `int` since fetchq 4. A value that does not fit is replaced by

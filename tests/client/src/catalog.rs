@@ -127,7 +127,6 @@ impl Function {
                 | "doc_reschedule_many"
                 | "doc_snooze"
                 | "doc_extend"
-                | "lease_extend"
                 | "doc_cancel"
         );
         match (argument.name.as_str(), &argument.ty) {
@@ -159,7 +158,10 @@ impl Function {
             ("retention", _) if self.name == "queue_set_metrics_retention" => {
                 Value::text(r#"[{"retain": "hour", "from": "1d", "to": "1h"}]"#)
             }
-            ("lease", _) if self.name == "lease_extend" => Value::Big(ACTIVE_LEASE),
+            ("extensions", _) => Value::Json(json!([
+                {"subject": "active", "lease": ACTIVE_LEASE, "progress": {"a": 1}},
+                {"subject": "nobody", "lease": ACTIVE_LEASE},
+            ])),
             // NULL means any worker.
             ("lease", _) => Value::Null,
             // Not beside next_iteration.

@@ -228,6 +228,7 @@ fn opens(call: &str) -> bool {
         "doc_drop",
         "doc_drop_many",
         "doc_errors",
+        "doc_explain",
         "doc_extend",
         "doc_get",
         "doc_kill",
@@ -246,7 +247,7 @@ fn opens(call: &str) -> bool {
         "docs_list",
         "docs_retry",
         "queue_history",
-        "lease_extend",
+        "docs_extend",
         "mnt_run",
     ]
     .contains(&call)
