@@ -24,7 +24,7 @@ use crate::store::documents::bookkeeping::{documents_ready, note_entry, subjects
 use crate::store::documents::doc_put::put_queued;
 use crate::store::documents::history::Outcome;
 use crate::store::documents::history_worker::session_name;
-use crate::store::documents::lease_check::{LeasedDoc, holds_lease, lease_error};
+use crate::store::documents::lease_check::{LeasedDoc, holds_lease, lease_error, lease_needed};
 use crate::store::documents::leases;
 use crate::store::documents::queued::queued_of;
 use crate::store::queues::open_queue::Queue;
@@ -39,7 +39,7 @@ const LAST_ERROR_MAX: usize = 2000;
 /// A document, and what its worker says about it.
 pub struct Settlement<'a> {
     pub subject: Cow<'a, str>,
-    /// The lease number. None: any lease will do.
+    /// The lease number. None: any lease that the subject alone settles.
     pub lease: Option<i64>,
     pub action: Action,
     /// When the document is due again, in microseconds since 2000. Only that of a rejected document may
@@ -78,6 +78,7 @@ impl Settlement<'_> {
         LeasedDoc {
             subject: &self.subject,
             lease: self.lease,
+            call: self.action.word(),
         }
     }
 
@@ -518,7 +519,8 @@ pub(in crate::store) fn settle_run(
 /// dead-letter queue, by the policy of the queue.
 ///
 /// Fails with `Error::LeaseLost` if the caller names a lease that does not hold, with
-/// `Error::NotActive` if it names none and the document is not leased, and as [`settle_run`] does.
+/// `Error::NotActive` if it names none and the document is not leased, with `Error::LeaseNeeded` if only
+/// the number settles it, and as [`settle_run`] does.
 pub fn settle_one(queue: &Queue, doc: &Settlement) -> Result<()> {
     let mut settled = [None];
     settle_run(queue, slice::from_ref(doc), &[0], &mut settled)?;
@@ -529,13 +531,27 @@ pub fn settle_one(queue: &Queue, doc: &Settlement) -> Result<()> {
 }
 
 /// Settles documents that are alike. Returns for each whether it was leased; one that is listed twice is
-/// not the second time. Fails as [`settle_run`] does.
+/// not the second time. Fails with `Error::LeaseNeeded` if the caller names no lease and only the number
+/// settles one of them, and as [`settle_run`] does. After an error the caller must fail, because some
+/// documents may have been settled.
 pub fn settle_alike(queue: &Queue, docs: &[Settlement]) -> Result<Vec<bool>> {
     let mut order = in_order(docs);
     order.dedup_by(|at, first| docs[*at].subject == docs[*first].subject);
     let mut settled = vec![None; docs.len()];
     lock_keys(queue, || subjects_of(docs));
     counter_log::together(|| settle_run(queue, docs, &order, &mut settled))?;
+    let left = order.iter().filter(|at| settled[**at].is_none());
+    let left = left.map(|at| &docs[*at]).filter(|doc| doc.lease.is_none());
+    let left: Vec<&Settlement> = left.collect();
+    if let Some(first) = left.first()
+        && let Some(error) = lease_needed(
+            queue,
+            subjects_of(left.iter().copied()),
+            first.action.word(),
+        )
+    {
+        return Err(error);
+    }
     Ok(settled.iter().map(Option::is_some).collect())
 }
 

@@ -23,7 +23,12 @@ begin
     perform fetchq.queue_configure('ev', '{"history": null, "dead_letter": null, "retry": {"base": "1 minute"}}');
     perform fetchq.queue_configure('ev', policy);
     perform fetchq.doc_put('ev', 's', '{"n": 1}', max_attempts => ev_try.max_attempts);
-    select * into leased from fetchq.doc_lease('ev', 1, '1 hour', worker => 'w');
+    if settling like '%fetchq 4%' then
+        perform from fetchq.doc_pick('ev', 0, 1, '1 hour');
+        select payload, lease, attempts, next_iteration as lease_ends into leased from fetchq_data.ev__docs;
+    else
+        select * into leased from fetchq.doc_lease('ev', 1, '1 hour', worker => 'w');
+    end if;
     put := fetchq.doc_put('ev', 's', '{"a": 1}', delay => '1 hour', mode => ev_try.mode)
         || ' ' || fetchq.doc_put('ev', 's', '{"b": 1}', delay => '0', mode => ev_try.mode);
     -- The lease and what its worker sees are as before.
@@ -77,9 +82,9 @@ insert into ev_ways (way, max_attempts) values
     ($$fetchq.docs_kill('ev', '{"status": "active"}')$$, null),
     ($$fetchq.docs_drop('ev', '{"status": "active"}')$$, null),
     -- The calls of fetchq 4.
-    ($$fetchq.doc_complete('ev', d.subject)$$, null),
-    ($$fetchq.doc_reject('ev', d.subject, 'no', '{}')$$, 2),
-    ($$fetchq.doc_kill('ev', d.subject)$$, null);
+    ($$fetchq.doc_complete('ev', d.subject) /* of fetchq 4 */$$, null),
+    ($$fetchq.doc_reject('ev', d.subject, 'no', '{}') /* of fetchq 4 */$$, 2),
+    ($$fetchq.doc_kill('ev', d.subject) /* of fetchq 4 */$$, null);
 \pset format unaligned
 \pset footer off
 select w.n, w.max_attempts, w.way, ev_try('{"history": {}}', w.way, w.max_attempts, 'replace') from ev_ways w order by n;
