@@ -21,8 +21,7 @@ pub enum Action {
 pub const ACTIONS: &str = "complete, drop, reject, kill, snooze or reschedule";
 
 /// The keys of a settlement, for messages.
-pub const KEYS: &str =
-    "subject, lease, action, then, payload, result, message, details, ref_id, delay and next_iteration";
+pub const KEYS: &str = "subject, lease, action, then, payload, result, message, details, ref_id, delay and next_iteration";
 
 /// The keys that every action has.
 const COMMON_KEYS: [&str; 4] = ["subject", "lease", "action", "then"];

@@ -256,7 +256,8 @@ impl Reader {
             "then" => {
                 if value.checked_len("then")?.is_none() {
                     let kind = value.kind();
-                    let reason = format!("its then is a JSON {kind}, expected an array of documents");
+                    let reason =
+                        format!("its then is a JSON {kind}, expected an array of documents");
                     return Err(self.bad(reason));
                 }
                 doc.then = Some(value.to_jsonb());

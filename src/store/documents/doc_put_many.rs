@@ -224,12 +224,7 @@ impl Element<'_> {
 ///
 /// Fails with `Invalid::LongList`, as `check` does, with `Error::BadDocument` for a value of the wrong type,
 /// and with `Error::InList` where an option of `doc_put` would fail.
-pub fn read_docs(
-    spi: &Spi,
-    docs: Jsonb,
-    mode: Mode,
-    for_queues: bool,
-) -> Result<Vec<ListedDoc>> {
+pub fn read_docs(spi: &Spi, docs: Jsonb, mode: Mode, for_queues: bool) -> Result<Vec<ListedDoc>> {
     docs.value().checked_len("docs")?;
     let docs = Jsonb::arg(Some(docs));
     check(spi, docs, if for_queues { &KEYS } else { &KEYS[1..] })?;
