@@ -31,7 +31,14 @@ const OWN_KEYS: [&str; 4] = ["outcome", "worker", "settled_since", "settled_befo
 const OTHER_KEYS: [&str; 2] = ["status", "all"];
 
 /// How a document can have been settled.
-pub const OUTCOMES: [&str; 5] = ["completed", "killed", "dropped", "popped", "cancelled"];
+pub const OUTCOMES: [&str; 6] = [
+    "completed",
+    "killed",
+    "dropped",
+    "popped",
+    "cancelled",
+    "expired",
+];
 
 /// What a time must be.
 const TIME: &str = "the text of a point in time";

@@ -241,6 +241,7 @@ impl<'a> Template<'a> {
             ordering_key: None,
             max_attempts: None,
             headers: self.headers,
+            expires_in: None,
         };
         Ok(doc_push::push(queue, &doc))
     }

@@ -179,12 +179,14 @@ static MERGE_WITH_HEADERS: Statement = Statement::new(
 );
 
 static PLAN: Statement = Statement::new(
-    "update only {docs} d set next_iteration = $2, status = $3
+    "update only {docs} d set next_iteration = $2, status = $3,
+         expires_at = coalesce($4, {moved_expiry})
      where d.subject {=} $1",
 );
 
 static PLAN_WITH_PAYLOAD: Statement = Statement::new(
-    "update only {docs} d set next_iteration = $2, status = $3, payload = $4, headers = $5,
+    "update only {docs} d set next_iteration = $2, status = $3,
+         expires_at = coalesce($4, {moved_expiry}), payload = $5, headers = $6,
          origin = null, last_error = {own_error}
      where d.subject {=} $1",
 );
@@ -192,7 +194,7 @@ static PLAN_WITH_PAYLOAD: Statement = Statement::new(
 static REPLACE: Statement = Statement::new(
     "update only {docs} d set
          version = $2, priority = $3, status = $4, next_iteration = $5, payload = $6,
-         ordering_key = $7, max_attempts = $8, headers = $9, result = null, progress = null,
+         ordering_key = $7, max_attempts = $8, headers = $9, expires_at = $10, result = null, progress = null,
          origin = null, last_error = {own_error}
      where d.subject {=} $1",
 );
@@ -200,7 +202,7 @@ static REPLACE: Statement = Statement::new(
 static REVIVE: Statement = Statement::new(
     "update only {docs} d set
          version = $2, priority = $3, status = $4, next_iteration = $5, payload = $6,
-         ordering_key = $7, max_attempts = $8, headers = $9, attempts = 0,
+         ordering_key = $7, max_attempts = $8, headers = $9, expires_at = $10, attempts = 0,
          result = null, progress = null,
          last_error = null, origin = null
      where d.subject {=} $1",
@@ -285,7 +287,7 @@ impl<'q> Writer<'q> {
         let Some(seq) = number.or_else(|| self.queue.next_seq()) else {
             return false;
         };
-        if !documents.add_if_new(&mut row_with_seq(doc, seq)) {
+        if !documents.add_if_new(&mut row_with_seq(self.queue, doc, seq)) {
             return false;
         }
         self.record_added(doc, seq);
@@ -296,7 +298,7 @@ impl<'q> Writer<'q> {
     fn add(&mut self, doc: &NewDoc, number: Option<i64>) -> bool {
         let queue = self.queue;
         let seq = spi::connect(|spi| {
-            let mut args = doc.args().to_vec();
+            let mut args = doc.args(queue).to_vec();
             args.extend(number.map(Arg::from));
             let statement = match number {
                 Some(_) => &doc_push::PUSH_WITH_SEQ,
@@ -314,6 +316,7 @@ impl<'q> Writer<'q> {
     fn record_added(&mut self, doc: &NewDoc, seq: i64) {
         let (status, key) = (doc.status(), PickKey::new(doc.next_iteration, 0, seq));
         self.planned.add(doc.version, doc.priority, status, key);
+        bookkeeping::note_expiry(self.queue, doc.expires_at(self.queue));
         self.events.add(Event::push(status), doc.version);
     }
 
@@ -339,12 +342,21 @@ impl<'q> Writer<'q> {
         let subject = Arg::from(doc.subject);
         let payload = Jsonb::arg(Some(doc.payload));
         let headers = Jsonb::arg(doc.headers);
+        let expires_at = doc.expires_at(self.queue);
         let replace = |to: Status| {
-            let mut args = doc.args().to_vec();
+            let mut args = doc.args(self.queue).to_vec();
             args[3] = Arg::from(to.code());
             args
         };
-        let plan = |to: Status| vec![subject, Arg::timestamp(new), Arg::from(to.code())];
+        let plan = |to: Status| {
+            let expires_at = Arg::opt_timestamp(expires_at);
+            vec![
+                subject,
+                Arg::timestamp(new),
+                Arg::from(to.code()),
+                expires_at,
+            ]
+        };
         let (statement, args): (&'static Statement, Vec<Arg>) = match decision {
             Decision::Leave => return Ok(Some(Action::Ignored)),
             Decision::Merge if !found.is_mergeable => {
@@ -366,6 +378,7 @@ impl<'q> Writer<'q> {
             // A trigger or a policy of the user's keeps the document from being changed.
             return Ok(Some(Action::Ignored));
         }
+        bookkeeping::note_expiry(self.queue, expires_at);
         Ok(Some(self.record_changed(doc, &found, decision)))
     }
 

@@ -28,13 +28,13 @@ static FIRST_BAD: Statement = Statement::new(
          (select k.key
           from pg_catalog.jsonb_object_keys(
               case when pg_catalog.jsonb_typeof(e.doc) {=} 'object' then e.doc else '{}' end) k (key)
-          where k.key {<>} all ('{subject,payload,version,priority,next_iteration,ordering_key,max_attempts,mode,delay,headers}'::pg_catalog.text[])
+          where k.key {<>} all ('{subject,payload,version,priority,next_iteration,ordering_key,max_attempts,mode,delay,headers,expires_in}'::pg_catalog.text[])
           limit 1) as unknown_key
      from pg_catalog.jsonb_array_elements($1) with ordinality as e (doc, n)
      where case when pg_catalog.jsonb_typeof(e.doc) {<>} 'object' then true
          else coalesce(pg_catalog.jsonb_typeof(e.doc {->} 'subject'), 'null') {<>} 'string'
              or pg_catalog.char_length(e.doc {->>} 'subject') {>} {subject_max}
-             or (e.doc {-} '{subject,payload,version,priority,next_iteration,ordering_key,max_attempts,mode,delay,headers}'::pg_catalog.text[]) {<>} '{}'::pg_catalog.jsonb
+             or (e.doc {-} '{subject,payload,version,priority,next_iteration,ordering_key,max_attempts,mode,delay,headers,expires_in}'::pg_catalog.text[]) {<>} '{}'::pg_catalog.jsonb
          end
      limit 1",
 );
@@ -42,7 +42,7 @@ static FIRST_BAD: Statement = Statement::new(
 static IS_ARRAY: Statement = Statement::new("select pg_catalog.jsonb_typeof($1) {=} 'array'");
 
 /// Checks the list of documents, which may have the keys subject, payload, version, priority,
-/// next_iteration, ordering_key, max_attempts, mode, delay and headers.
+/// next_iteration, ordering_key, max_attempts, mode, delay, headers and expires_in.
 ///
 /// Fails with `Error::NoList` if `docs` is no JSON array, with `Error::BadDocument` for the
 /// first element that is no document, and with `Error::InList` of `Invalid::SubjectLength` for a
@@ -83,12 +83,12 @@ fn check(spi: &Spi, docs: Arg) -> Result<()> {
 // not valid.
 static READ: Statement = Statement::new(
     "select i.subject, coalesce(i.payload, '{}') as payload, i.version, i.priority, i.next_iteration,
-         i.ordering_key, i.max_attempts, i.mode, i.delay, i.headers
+         i.ordering_key, i.max_attempts, i.mode, i.delay, i.headers, i.expires_in
      from rows from (pg_catalog.jsonb_to_recordset($1) as (
          subject pg_catalog.text, payload pg_catalog.jsonb, version pg_catalog.jsonb, priority pg_catalog.jsonb,
          next_iteration pg_catalog.jsonb, ordering_key pg_catalog.jsonb, max_attempts pg_catalog.jsonb,
-         mode pg_catalog.jsonb, delay pg_catalog.jsonb, headers pg_catalog.jsonb)) with ordinality
-         as i (subject, payload, version, priority, next_iteration, ordering_key, max_attempts, mode, delay, headers, n)
+         mode pg_catalog.jsonb, delay pg_catalog.jsonb, headers pg_catalog.jsonb, expires_in pg_catalog.jsonb)) with ordinality
+         as i (subject, payload, version, priority, next_iteration, ordering_key, max_attempts, mode, delay, headers, expires_in, n)
      order by i.n",
 );
 
@@ -103,6 +103,7 @@ struct ListedDoc {
     ordering_key: Option<String>,
     max_attempts: Option<i32>,
     headers: Option<Jsonb>,
+    expires_in: Option<(i32, i32, i64)>,
     mode: Mode,
 }
 
@@ -172,6 +173,7 @@ impl Element<'_> {
     fn read(&self, mode: Mode) -> Result<ListedDoc> {
         let next_iteration = self.parsed(5, "next_iteration", time::parse_timestamp)?;
         let delay = self.parsed(9, "delay", Interval::parse)?;
+        let expires_in = self.parsed(11, "expires_in", Interval::parse)?;
         let own_mode = self.text(8, "mode")?;
         let max_attempts = self.integer(7, "max_attempts")?;
         let ordering_key = self.text(6, "ordering_key")?;
@@ -188,6 +190,7 @@ impl Element<'_> {
             ordering_key,
             max_attempts: self.option(doc_options::max_attempts(max_attempts))?,
             headers: self.option(doc_options::headers(self.rows.json(self.row, 10)))?,
+            expires_in: self.option(doc_options::expires_in(expires_in))?,
             mode: match own_mode {
                 None => mode,
                 Some(text) => self.option(doc_options::mode(Some(&text)))?,
@@ -233,6 +236,7 @@ pub fn put_docs(queue: &Queue, docs: Jsonb, mode: Mode) -> Result<Vec<(String, A
                     ordering_key: doc.ordering_key.as_deref(),
                     max_attempts: doc.max_attempts,
                     headers: doc.headers,
+                    expires_in: doc.expires_in,
                 },
                 mode: doc.mode,
             })

@@ -24,16 +24,18 @@ pub enum Outcome {
     Dropped,
     Popped,
     Cancelled,
+    Expired,
 }
 
 impl Outcome {
     /// All of them.
-    pub const ALL: [Self; 5] = [
+    pub const ALL: [Self; 6] = [
         Self::Completed,
         Self::Killed,
         Self::Dropped,
         Self::Popped,
         Self::Cancelled,
+        Self::Expired,
     ];
 
     /// The word in the history.
@@ -44,6 +46,7 @@ impl Outcome {
             Self::Dropped => "dropped",
             Self::Popped => "popped",
             Self::Cancelled => "cancelled",
+            Self::Expired => "expired",
         }
     }
 
@@ -51,7 +54,7 @@ impl Outcome {
     pub fn keep(self, queue: &Queue) -> Keep {
         match self {
             Self::Completed => queue.policy.completed,
-            Self::Killed | Self::Cancelled => queue.policy.killed,
+            Self::Killed | Self::Cancelled | Self::Expired => queue.policy.killed,
             Self::Dropped | Self::Popped => queue.policy.dropped,
         }
     }
@@ -107,8 +110,8 @@ pub(in crate::store) const SETTLE_PARAMETERS: usize = 4;
 static ARCHIVE: Statement = Statement::new(into_history!(
     "where d.subject {=} any ($1)",
     "d.payload, d.iterations, d.last_error, d.due_at, d.picked_at, d.result, d.progress",
-    "case when $2 {=} 'killed' and r.last_error {=} 'cancelled'
-         then 'cancelled' else $2 end",
+    "case when $2 {=} 'killed' and r.last_error {=} any ('{cancelled,expired}'::pg_catalog.text[])
+         then r.last_error else $2 end",
     "$3"
 ));
 
@@ -157,10 +160,19 @@ pub fn archive<'s>(
 /// now, and records that for the counters. Does nothing where the queue keeps killed documents
 /// in its table.
 pub fn cancelled(spi: &Spi, queue: &Queue, subjects: &[String]) {
+    killed_waiting(spi, queue, subjects, Outcome::Cancelled, By::Session);
+}
+
+/// As [`cancelled`], for documents that have expired.
+pub fn expired(spi: &Spi, queue: &Queue, subjects: &[String]) {
+    killed_waiting(spi, queue, subjects, Outcome::Expired, By::Maintenance);
+}
+
+fn killed_waiting(spi: &Spi, queue: &Queue, subjects: &[String], outcome: Outcome, by: By) {
     if queue.policy.killed == Keep::InTable || subjects.is_empty() {
         return;
     }
-    let removed = archive(spi, queue, subjects, Outcome::Cancelled, By::Session);
+    let removed = archive(spi, queue, subjects, outcome, by);
     for (version, n) in count_by_version(&removed) {
         counter_log::record_event(queue, version, n, Event::RemoveKilled);
     }
@@ -326,7 +338,7 @@ pub fn trim(queue: &Queue, limit: i32) -> i32 {
         for outcome in Outcome::ALL {
             let column = match outcome {
                 Outcome::Completed => 1,
-                Outcome::Killed | Outcome::Cancelled => 2,
+                Outcome::Killed | Outcome::Cancelled | Outcome::Expired => 2,
                 Outcome::Dropped | Outcome::Popped => 3,
             };
             let age = rows.interval_arg(0, column);

@@ -72,6 +72,11 @@ const ALWAYS: Expressions = &[
         Column::MaxAttempts,
         "case when d.max_attempts {>} 0 then d.max_attempts end",
     ),
+    // Their attempts are 0 now, and they have begun all the same.
+    (
+        Column::ExpiresAt,
+        "case when d.attempts {=} 0 then d.expires_at end",
+    ),
     (
         Column::Headers,
         "case when pg_catalog.jsonb_typeof(d.headers) {=} 'object' then d.headers end",
