@@ -235,7 +235,7 @@ impl TryFrom<&tokio_postgres::Row> for TraceStep {
 pub const HISTORY: &str = "\
 select subject::text as subject, outcome, attempts, worker, last_error, position,
        extract(epoch from settled_at)::float8 as settled_at,
-       extract(epoch from settled_at - picked_at)::float8 as ran
+       extract(epoch from ran)::float8 as ran
 from fetchq.queue_history($1, filter => $2, max_docs => $3, after => $4)";
 
 row! {

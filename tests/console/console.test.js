@@ -214,7 +214,7 @@ test('a search that would read too much shows what it has found, and goes on fro
   await db.query(`select fetchq.queue_create('large');
     select count(*) from fetchq.doc_append_many('large', array_fill('{}'::jsonb, array[100100]));
     select fetchq.doc_put('large', 'a first one'); select fetchq.doc_put('large', 'z ''last'' one');
-    select fetchq.docs_kill('large', '{"subject": "a first one"}'); select fetchq.docs_kill('large', '{"subject": "z %"}')`);
+    select fetchq.docs_kill('large', '{"subject": "a first one"}'); select fetchq.docs_kill('large', '{"subject_like": "z %"}')`);
   const page = await go('/queues/large/documents?status=killed');
   assert.deepEqual(await page.locator('tbody th').allInnerTexts(), ['a first one']);
   assert.match(await page.locator('.notice.warn').innerText(), /100000 documents of queue "large" were read, 1 of them match/);
@@ -341,7 +341,7 @@ test('each bulk action is counted first, changes nothing until it is confirmed, 
   let confirm = await act('Set time', { 'Due (set time)': '2100-01-01 00:00 UTC', 'At most': '2' }, /2 documents of queue jobs would be given the time 2100-01-01.*may be more/s);
   assert.doesNotMatch((await doc('bulk-1')).due_at, /^2100/);
   await confirm(/2 documents were given the time/);
-  assert.equal(await value(db, "select count(*)::int from fetchq.docs_list('jobs', '{\"subject\": \"bulk-%\"}') where due_at = '2100-01-01 00:00 UTC'"), 2);
+  assert.equal(await value(db, "select count(*)::int from fetchq.docs_list('jobs', '{\"subject_like\": \"bulk-%\"}') where due_at = '2100-01-01 00:00 UTC'"), 2);
   confirm = await act('Set time', { 'Due (set time)': '1 hour' }, /6 documents of queue jobs would be given the time 1 hour/);
   await confirm(/6 documents were given the time/);
   confirm = await act('Set priority', { 'Priority (set priority)': '4' }, /6 documents of queue jobs would be given priority 4/);
