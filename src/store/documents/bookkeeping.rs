@@ -7,12 +7,10 @@ use std::iter;
 use crate::domain::counter_events::Event;
 use crate::domain::status::Status;
 use crate::pg::documents::{Column, Row};
-use crate::pg::lasting::{Lasting, lasting};
 use crate::pg::spi::Rows;
-use crate::pg::{session, time};
 use crate::ready::floors;
 use crate::ready::key::{DueKey, PickKey};
-use crate::signals::board::board;
+use crate::signals::commit;
 use crate::signals::waiters::Key;
 use crate::signals::wakeups;
 use crate::store::counters::counter_log;
@@ -33,27 +31,10 @@ pub fn note_lease(queue: &Queue, expires_at: i64) {
 }
 
 /// Has the background worker look at a time, in microseconds since 2000, for documents that have
-/// expired. Does nothing for None, and where this session has named an earlier time that is yet to come:
-/// at that time the background worker reads when the next one expires.
+/// expired. None: they do not.
 pub fn note_expiry(queue: &Queue, at: Option<i64>) {
-    thread_local! {
-        static NOTED: Lasting<HashMap<u32, i64>> = lasting(HashMap::new());
-    }
-    let (Some(at), Some(board)) = (at, board()) else {
-        return;
-    };
-    let table = queue.table.to_u32();
-    let is_noted = NOTED.with(|noted| {
-        let noted = &mut *noted.borrow_mut();
-        let known = noted.get(&table).copied();
-        let is_known = known.is_some_and(|known| known <= at && known > time::clock());
-        if !is_known {
-            noted.insert(table, at);
-        }
-        is_known
-    });
-    if !is_noted {
-        board.note_due_change(session::database(), table, at);
+    if let Some(at) = at {
+        commit::documents_expire(queue.table.to_u32(), at);
     }
 }
 

@@ -23,6 +23,17 @@ async fn a_document_expires_in_an_idle_queue_and_not_during_an_outage_alone() {
         look.column(outcome).await == ["expired"]
     })
     .await;
+    // It was put by a transaction that commits after that time.
+    look.sql(
+        "begin; select fetchq.doc_put('q', 'late', expires_in => '100 ms'), pg_sleep(0.5); commit",
+    )
+    .await;
+    wait_until("the late one has expired", async || {
+        look.column("select outcome from fetchq.history where queue = 'q' and subject = 'late'")
+            .await
+            == ["expired"]
+    })
+    .await;
     // The first of a key expires, and the next one may run.
     look.sql("select fetchq.doc_put('keys', 'a', ordering_key => 'k', expires_in => '200 ms'), fetchq.doc_put('keys', 'b', ordering_key => 'k')")
         .await;
