@@ -71,6 +71,17 @@ pub enum Error {
         subject: String,
         found: Option<Option<Status>>,
     },
+    /// `call` is what the worker called: `complete` for `doc_complete`, and for a list of such calls.
+    #[error(
+        "document \"{subject}\" of queue \"{queue}\" is settled by its lease number only, and the call names none"
+    )]
+    LeaseNeeded {
+        queue: String,
+        subject: String,
+        call: &'static str,
+    },
+    #[error("the payload of {function}() is the number {number}, and no lease is given")]
+    LeaseAsPayload { function: String, number: String },
     #[error("lease {lease} of document \"{subject}\" of queue \"{queue}\" was lost: {}", describe_lost(*.found))]
     LeaseLost {
         queue: String,
@@ -334,6 +345,7 @@ impl Error {
             | Self::NeverTicks(_)
             | Self::UnknownZone(_)
             | Self::NumberOfQueues { .. }
+            | Self::LeaseAsPayload { .. }
             | Self::BadValue { .. } => ERRCODE_INVALID_PARAMETER_VALUE,
             // DeadLetterGone has not the SQLSTATE of a lost lease: the worker still has its lease.
             Self::UnknownQueue(_)
@@ -350,6 +362,7 @@ impl Error {
             Self::NotActive { .. }
             | Self::SomeNotActive { .. }
             | Self::LeaseLost { .. }
+            | Self::LeaseNeeded { .. }
             | Self::NotSettled { .. }
             | Self::NotWaiting { .. }
             | Self::IncludedGrant { .. }

@@ -74,7 +74,7 @@ def put(db, paths):
             {"subject": subject, "payload": payload} for subject, payload in map(document, paths[at : at + CHUNK])
         ]
         added += db.execute(
-            "select count(*) from fetchq.doc_put_many(%s, %s) where action = 'created'", [QUEUE, Jsonb(documents)]
+            "select count(*) from fetchq.doc_put_many(%s, %s, 'once') where action = 'created'", [QUEUE, Jsonb(documents)]
         ).fetchone()[0]
     return added
 

@@ -199,7 +199,7 @@ push_and_lease() {
     sql -c "select fetchq.doc_put('mail', 'kept', '{\"to\": \"ann\"}')" >/dev/null &&
     sql -c "select fetchq.doc_put('mail', 'gone', '{\"to\": \"bob\"}')" >/dev/null &&
     is "the documents that were leased" 'gone|{"to": "bob"}
-kept|{"to": "ann"}' "$(sql -c "select subject, payload from fetchq.doc_lease('mail', 10, '1 hour') order by 1")" &&
+kept|{"to": "ann"}' "$(sql -c "select subject, payload from fetchq.doc_pick('mail', 0, 10, '1 hour') order by 1")" &&
     is "completed documents" 1 "$(sql -c "select fetchq.doc_complete('mail', 'gone')")"
 }
 planned() {

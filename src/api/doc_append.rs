@@ -37,7 +37,7 @@ fn doc_append(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
             max_attempts: doc_options::max_attempts(call.opt_int(5))?,
             next_iteration: doc_options::due(None, call.opt_interval(6))?,
             headers: doc_options::headers(call.opt_json(7))?,
-            expires_in: doc_options::expires_in(call.opt_interval(8))?,
+            expires: doc_options::expires_in(call.opt_interval(8))?.into(),
         };
         let appended = Queue::with(&queue, Right::Push, |queue| {
             match store::append(queue, &doc, generated_subject) {

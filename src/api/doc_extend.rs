@@ -24,8 +24,8 @@ use crate::store::queues::rights::Right;
 /// it as it is. `stop` says whether the worker was asked to stop; with
 /// `next_iteration` NULL the document was cancelled.
 ///
-/// Fails with `UnknownQueue`, `BadDuration`, `NotActive`, or with `LeaseLost` when the lease
-/// was lost.
+/// Fails with `UnknownQueue`, `BadDuration`, `NotActive`, with `LeaseLost` when the lease
+/// was lost, or with `LeaseNeeded` without the number of a lease that needs it.
 #[pg_extern(sql = false)]
 fn doc_extend(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
@@ -34,6 +34,7 @@ fn doc_extend(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
         let doc = LeasedDoc {
             subject: subject(call, 1)?,
             lease: call.opt_bigint(3),
+            call: "extend",
         };
         let progress = call.opt_json(4);
         let list = [Extension { doc, progress }];
@@ -135,6 +136,7 @@ impl Element {
             doc: LeasedDoc {
                 subject: &self.subject,
                 lease: Some(self.lease),
+                call: "extend",
             },
             progress: self.progress,
         }

@@ -31,6 +31,8 @@ impl Error {
             Self::NotMergeable { .. } => "Merge JSON objects only, or use the mode replace, which accepts any payload.".into(),
             Self::NotActive { .. } | Self::SomeNotActive { .. } => "Only an active document can be settled: the lease may have expired, or another session has settled the document.".into(),
             Self::LeaseLost { .. } | Self::SomeLeasesLost { .. } => "The lease expired, the session that it was bound to ended, or the document was cancelled or released. Roll back the work that was done for it. Call doc_extend() before a lease expires.".into(),
+            Self::LeaseNeeded { queue, subject, call } => format!("Pass the lease number that came with the document: fetchq.doc_{call}('{queue}', '{}', {}lease => …). In a list, the call or each element names it. Whoever has leased the document, fetchq.doc_cancel() kills it.", subject.replace('\'', "''"), if ["reject", "reschedule", "extend"].contains(call) { "…, " } else { "" }),
+            Self::LeaseAsPayload { number, .. } => format!("A lease number has an argument of its own, which is named: lease => {number}. Pass a number as a payload together with the lease."),
             Self::ReadOnly { standby: true, .. } => "Connect to the primary server.".into(),
             Self::ReadOnly { standby: false, .. } => "Call it in a read-write transaction.".into(),
             Self::StrayTable { table, .. } => format!("Drop or rename {table}, then create the queue."),

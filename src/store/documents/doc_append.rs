@@ -14,7 +14,7 @@ use crate::pg::value::Arg;
 use crate::ready::key::PickKey;
 use crate::store::counters::counter_log;
 use crate::store::documents::bookkeeping::{documents_ready, note_entry, note_expiry};
-use crate::store::documents::doc_push::{NewDoc, new_row, push, record_push};
+use crate::store::documents::doc_push::{Expires, NewDoc, new_row, push, record_push};
 use crate::store::queues::open_queue::Queue;
 use crate::store::queues::statement::Statement;
 
@@ -185,7 +185,7 @@ fn append_rows(
         ordering_key: None,
         max_attempts: None,
         headers: None,
-        expires_in: None,
+        expires: Expires::AsQueue,
     };
     let mut first = None;
     let mut added = 0;
@@ -349,7 +349,7 @@ mod tests {
             ordering_key: None,
             max_attempts: None,
             headers: None,
-            expires_in: None,
+            expires: Expires::AsQueue,
         }
     }
 

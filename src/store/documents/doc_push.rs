@@ -28,9 +28,25 @@ pub struct NewDoc<'a> {
     pub max_attempts: Option<i32>,
     /// What the producer says about the document.
     pub headers: Option<Jsonb>,
-    /// How long after its time it expires if it has not begun: months, days and microseconds. None: as
-    /// set for the queue.
-    pub expires_in: Option<(i32, i32, i64)>,
+    /// When it expires if it has not begun.
+    pub expires: Expires,
+}
+
+/// When a document expires if it has not begun.
+#[derive(Clone, Copy)]
+pub enum Expires {
+    /// As set for the queue.
+    AsQueue,
+    /// So long after its time: months, days and microseconds.
+    In((i32, i32, i64)),
+    /// At a time in microseconds since 2000, or never.
+    At(Option<i64>),
+}
+
+impl From<Option<(i32, i32, i64)>> for Expires {
+    fn from(after: Option<(i32, i32, i64)>) -> Self {
+        after.map_or(Self::AsQueue, Self::In)
+    }
 }
 
 impl<'a> NewDoc<'a> {
@@ -45,7 +61,7 @@ impl<'a> NewDoc<'a> {
             ordering_key: None,
             max_attempts: None,
             headers: None,
-            expires_in: None,
+            expires: Expires::AsQueue,
         }
     }
 
@@ -57,7 +73,11 @@ impl<'a> NewDoc<'a> {
 
     /// When it expires, in microseconds since 2000.
     pub fn expires_at(&self, queue: &Queue) -> Option<i64> {
-        queue.expires_at(self.next_iteration, self.expires_in)
+        match self.expires {
+            Expires::AsQueue => queue.expires_at(self.next_iteration, None),
+            Expires::In(after) => queue.expires_at(self.next_iteration, Some(after)),
+            Expires::At(at) => at,
+        }
     }
 
     /// The values of the columns `NEW`, which are the parameters of the statements that insert.
@@ -78,7 +98,7 @@ impl<'a> NewDoc<'a> {
 }
 
 /// What a document is added with: what producers write, and the status that follows from it.
-const NEW: [Column; 10] = [
+pub(in crate::store) const NEW: [Column; 10] = [
     Column::Subject,
     Column::Version,
     Column::Priority,
@@ -136,7 +156,7 @@ static FIND: Statement = Statement::new("select 1 from {docs} d where d.subject 
 
 /// Returns whether a document was not added because its subject exists. Where nothing of the user's
 /// can suppress the insert, there is no other reason, and it is not looked up.
-pub(in crate::store) fn is_duplicate(queue: &Queue, subject: &str) -> bool {
+fn is_duplicate(queue: &Queue, subject: &str) -> bool {
     !queue.may_suppress()
         || spi::connect(|spi| !queue.run(spi, &FIND, &[Arg::from(subject)]).is_empty())
 }
@@ -179,7 +199,7 @@ pub fn not_added(queue: &Queue, n: usize, of: usize) -> Error {
 
 /// Adds a document with a new subject without a statement, and returns its `seq`. None: the
 /// statement has to decide.
-fn push_row(queue: &Queue, doc: &NewDoc) -> Option<i64> {
+pub(in crate::store) fn push_row(queue: &Queue, doc: &NewDoc) -> Option<i64> {
     let mut documents = queue.documents(Access::Insert)?;
     if documents.find(doc.subject).is_some() {
         return None;

@@ -236,7 +236,7 @@ pub fn put_docs(queue: &Queue, docs: Jsonb, mode: Mode) -> Result<Vec<(String, A
                     ordering_key: doc.ordering_key.as_deref(),
                     max_attempts: doc.max_attempts,
                     headers: doc.headers,
-                    expires_in: doc.expires_in,
+                    expires: doc.expires_in.into(),
                 },
                 mode: doc.mode,
             })

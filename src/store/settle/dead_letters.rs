@@ -55,6 +55,7 @@ const DEAD_LETTER: Columns = Columns {
         (Column::LastError, "coalesce($7, d.last_error)"),
         (Column::Origin, ORIGIN),
         (Column::Result, "null"),
+        (Column::Queued, "null"),
         (Column::ExpiresAt, "null"),
     ],
     are_put: false,

@@ -15,6 +15,7 @@ use crate::pg::spi::{self, Rows, Spi};
 use crate::pg::time;
 use crate::pg::value::Arg;
 use crate::store::documents::bookkeeping::{document_locked, documents_ready, subjects_settled};
+use crate::store::documents::doc_put::put_queued;
 use crate::store::documents::doc_selection::{
     BulkRequest, Selected, Selection, group, group_returned, record_events, serialize_bulk_actions,
     sorted_subjects, total,
@@ -84,6 +85,15 @@ fn note_settled(queue: &Queue, selected: &[Selected], rows: &Rows) {
         ![Completed, Killed].contains(&doc.status) && returned.contains(&doc.subject)
     });
     subjects_settled(queue, settled.map(|doc| doc.subject.as_str()));
+}
+
+/// Puts what was queued on active documents, which an action has just settled.
+fn put_all_queued(queue: &Queue, selected: &[Selected]) {
+    for doc in selected.iter().filter(|doc| doc.status == Active) {
+        if let Some(queued) = &doc.queued {
+            put_queued(queue, &doc.subject, queued);
+        }
+    }
 }
 
 /// Locks the documents of a selection, at most as many as the request allows, and runs `action` on
@@ -170,6 +180,7 @@ fn kill_selected(
     let not_active = selected.iter().filter(|doc| doc.status != Active);
     let not_active: Vec<String> = not_active.map(|doc| doc.subject.clone()).collect();
     history::cancelled(spi, queue, &not_active);
+    put_all_queued(queue, selected);
     total(&groups)
 }
 
@@ -195,6 +206,7 @@ fn drop_selected(spi: &Spi, queue: &Queue, selected: &[Selected]) -> i32 {
     let groups = group_returned(selected, &removed);
     record_events(queue, &groups, |from| Some(Event::remove(from)));
     note_settled(queue, selected, &removed);
+    put_all_queued(queue, selected);
     total(&groups)
 }
 
@@ -358,6 +370,8 @@ fn lock_one(
             subject: rows.get(0, 1).unwrap_or_default(),
             status,
             version: rows.get(0, 3).unwrap_or(0),
+            // Only one that is leased has something there, and none of those is changed.
+            queued: None,
         },
         next_iteration: rows.timestamp(0, 4),
         priority: rows.get(0, 5).unwrap_or(0),

@@ -16,7 +16,9 @@ use crate::ready::key::DueKey;
 use crate::store::bounds::keys::as_maintenance;
 use crate::store::counters::counter_log;
 use crate::store::documents::bookkeeping::{documents_ready, rows_settled};
+use crate::store::documents::doc_put::put_queued;
 use crate::store::documents::history;
+use crate::store::documents::queued::queued_of;
 use crate::store::queues::open_queue::Queue;
 use crate::store::queues::policy::Keep;
 use crate::store::queues::statement::Statement;
@@ -41,7 +43,7 @@ static MARK_DEAD: Statement = Statement::new(
          order by c.next_iteration, c.seq
          limit $2
          for update skip locked))
-     returning d.subject::pg_catalog.text",
+     returning d.subject::pg_catalog.text, d.queued",
 );
 
 static RESCHEDULE_ORPHANS: Statement = Statement::new(
@@ -58,7 +60,8 @@ static RESCHEDULE_ORPHANS: Statement = Statement::new(
                  select q.max_attempts from fetchq.queues q where q.id {=} $1))
          order by c.next_iteration, c.seq
          limit $2
-         for update skip locked))",
+         for update skip locked))
+     returning d.subject::pg_catalog.text, d.queued",
 );
 
 // Documents at their last attempt and others in one pass. With a million expired leases, of
@@ -82,7 +85,7 @@ static EXPIRE: Statement = Statement::new(
          order by c.next_iteration, c.seq
          limit $2
          for update skip locked))
-     returning d.status, d.subject::pg_catalog.text",
+     returning d.subject::pg_catalog.text, d.queued, d.status",
 );
 
 static MAKE_PENDING: Statement = Statement::new(
@@ -187,6 +190,7 @@ pub fn mark_dead(queue: &Queue, limit: i32) -> Result<i32> {
         let rows = as_maintenance(|| queue.run(spi, &MARK_DEAD, &args));
         let killed: Vec<String> = (0..rows.len()).filter_map(|row| rows.get(row, 1)).collect();
         settle_killed(queue, &killed)?;
+        put_all_queued(queue, &rows);
         Ok(rows.affected())
     })
 }
@@ -195,6 +199,18 @@ pub fn mark_dead(queue: &Queue, limit: i32) -> Result<i32> {
 fn settle_killed(queue: &Queue, subjects: &[String]) -> Result<()> {
     let by = Settler::Maintenance;
     dead_letters::settle_failed(queue, subjects, Event::Dead, Event::DeadRemoved, by)
+}
+
+/// Puts what was queued on the documents that a statement has just taken from their workers. Its first
+/// columns are the subject and `queued`.
+fn put_all_queued(queue: &Queue, rows: &Rows) {
+    for row in 0..rows.len() {
+        if let Some(queued) = queued_of(rows, row, 2)
+            && let Some(subject) = rows.get::<String>(row, 1)
+        {
+            put_queued(queue, &subject, &queued);
+        }
+    }
 }
 
 /// Makes up to `limit` documents pending again whose lease expired before their last attempt.
@@ -252,13 +268,14 @@ fn expire_from(queue: &Queue, args: &[Arg]) -> Result<Expired> {
     spi::connect(|spi| {
         let rows = as_maintenance(|| queue.run(spi, &EXPIRE, args));
         let subjects: Vec<String> = (0..rows.len())
-            .filter(|row| rows.get(*row, 1) == Some(Status::Killed.code()))
-            .filter_map(|row| rows.get(row, 2))
+            .filter(|row| rows.get(*row, 3) == Some(Status::Killed.code()))
+            .filter_map(|row| rows.get(row, 1))
             .collect();
         let killed = i32::try_from(subjects.len()).unwrap_or(i32::MAX);
         let returned = rows.affected() - killed;
         settle_killed(queue, &subjects)?;
         counter_log::record_event(queue, 0, returned, Event::Orphan);
+        put_all_queued(queue, &rows);
         Ok(Expired {
             returned,
             killed,
@@ -469,8 +486,10 @@ fn run(
     let mut all_args = args.to_vec();
     all_args.extend([Arg::timestamp(floor.next_iteration), Arg::from(floor.seq)]);
     spi::connect(|spi| {
-        let n = as_maintenance(|| queue.run(spi, statement, &all_args)).affected();
+        let rows = as_maintenance(|| queue.run(spi, statement, &all_args));
+        let n = rows.affected();
         counter_log::record_event(queue, 0, n, event);
+        put_all_queued(queue, &rows);
         n
     })
 }

@@ -58,7 +58,7 @@ async fn fill(session: &Session) {
         .sql(
             "select fetchq.queue_create('places', '{\"max_active_per_key\": 2}');
              select fetchq.doc_put('places', 'k' || i, ordering_key => 'k') from generate_series(1, 5) i;
-             select fetchq.doc_lease('places', 1, '1 hour')",
+             select fetchq.doc_pick('places', 0, 1, '1 hour')",
         )
         .await;
     for settle in [
@@ -146,7 +146,7 @@ async fn goes_on(session: &mut Session) {
         .await;
     assert_eq!(session.column(pick).await, ["k5"]);
     // k1 is active, and k2 has the other place.
-    let lease = "select subject from fetchq.doc_lease('places', 9, '1 hour')";
+    let lease = "select subject from fetchq.doc_pick('places', 0, 9, '1 hour')";
     assert_eq!(session.column(lease).await, ["k2"]);
     session
         .sql("select fetchq.doc_complete('places', 'k1')")
@@ -369,8 +369,8 @@ async fn roles_have_their_rights(session: &Session) {
     for (role, call, expected) in [
         ("producer", "fetchq.doc_put('kept', 'new')", ""),
         ("producer", "fetchq.docs_list('kept')", ""),
-        ("producer", "fetchq.doc_lease('kept', 1)", "42501"),
-        ("worker", "fetchq.doc_lease('kept', 1)", ""),
+        ("producer", "fetchq.doc_pick('kept', 1)", "42501"),
+        ("worker", "fetchq.doc_pick('kept', 1)", ""),
         ("worker", "fetchq.doc_complete('kept', 'd')", ""),
         ("worker", "fetchq.queue_pause('kept')", "42501"),
         ("worker", "fetchq.queue_pause('owned')", ""),

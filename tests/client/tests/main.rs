@@ -45,6 +45,7 @@ mod plans;
 mod pooler;
 mod prepared;
 mod put;
+mod put_events;
 mod put_options;
 mod readme;
 mod roles;

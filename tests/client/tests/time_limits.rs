@@ -37,12 +37,17 @@ async fn a_document_expires_in_an_idle_queue_and_not_during_an_outage_alone() {
     // The first of a key expires, and the next one may run.
     look.sql("select fetchq.doc_put('keys', 'a', ordering_key => 'k', expires_in => '200 ms'), fetchq.doc_put('keys', 'b', ordering_key => 'k')")
         .await;
-    wait_until("the next one of the key can be picked", async || {
-        look.column("select subject from fetchq.doc_pick('keys', 0, 1, '1 hour')")
+    wait_until("the first one has expired", async || {
+        look.column("select status from fetchq.doc_get('keys', 'a')")
             .await
-            == ["b"]
+            .iter()
+            .all(|status| status != "pending")
     })
     .await;
+    let picked = look
+        .column("select subject from fetchq.doc_pick('keys', 0, 2, '1 hour')")
+        .await;
+    assert_eq!(picked, ["b"]);
 
     // The server is down when a code expires. Nobody gets it afterwards, and nothing puts it in a queue
     // of failures.

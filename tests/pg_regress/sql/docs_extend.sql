@@ -79,4 +79,4 @@ deallocate extend;
 drop view leased;
 drop function heartbeat(text, text[]);
 drop table held;
-select fetchq.queue_drop('rq_de'), fetchq.queue_drop('rq_de2');
+select (fetchq.queue_drop('rq_de')).was_dropped, (fetchq.queue_drop('rq_de2')).was_dropped;

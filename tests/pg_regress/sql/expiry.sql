@@ -105,6 +105,29 @@ select fetchq.doc_put('rq_expiry', 'kept', expires_in => '1 minute');
 select affected from fetchq.docs_move('rq_expiry', 'rq_expiry_dead', '{"all": true}');
 select subject, expires from test.expiry('rq_expiry_dead');
 
+-- A put on a document that has expired, and that nobody has killed yet, makes it anew, in every mode: the event is not lost.
+select fetchq.queue_truncate('rq_expiry');
+select fetchq.queue_truncate('rq_expiry_dead');
+select fetchq.doc_put('rq_expiry', s, '{"n": 1}', expires_in => '1 minute') from unnest('{ignored,replaced,merged,listed}'::text[]) s;
+select test.outage();
+select test.delta('rq_expiry') is not null;
+select fetchq.doc_put('rq_expiry', 'ignored', '{"n": 2}'), fetchq.doc_put('rq_expiry', 'replaced', '{"n": 2}', mode => 'replace'), fetchq.doc_put('rq_expiry', 'merged', '{"m": 2}', mode => 'merge', expires_in => '5 minutes');
+set fetchq.direct = off;
+select * from fetchq.doc_put_many('rq_expiry', '[{"subject": "listed", "payload": {"n": 2}}]');
+reset fetchq.direct;
+select subject, payload, status, expires_at > now() as expires from fetchq.docs_list('rq_expiry');
+select test.delta('rq_expiry');
+select test.exact('rq_expiry');
+select subject, outcome from fetchq.history where queue = 'rq_expiry' and outcome = 'expired' order by id;
+-- What is put on a leased document expires as it says, from when it is due.
+select count(*) from fetchq.doc_pick('rq_expiry', 0, 10, '1h');
+select fetchq.doc_put('rq_expiry', 'ignored', '{"n": 3}', mode => 'replace', delay => '1 hour', expires_in => '10 minutes'), fetchq.doc_put('rq_expiry', 'replaced', '{"n": 3}', mode => 'replace', expires_in => '10 minutes');
+select fetchq.doc_put('rq_expiry', 'ignored', mode => 'debounce', delay => '2 hours', expires_in => '20 minutes');
+update fetchq_data.rq_expiry__docs set queued = queued || jsonb_build_object('expires_at', now() - interval '1 second') where subject = 'replaced';
+select fetchq.doc_complete('rq_expiry', 'ignored'), fetchq.doc_reject('rq_expiry', 'replaced', 'disk full');
+select subject, status, expires from test.expiry() where subject in ('ignored', 'replaced');
+select killed_count from fetchq.mnt_run('rq_expiry', 100);
+
 -- An ordered queue: a head that has expired frees its key, and so does a blocked document.
 select was_created from fetchq.queue_create('rq_expiry_key', '{"ordered": true, "history": {"completed": null, "killed": null, "dropped": null}}');
 select fetchq.doc_put('rq_expiry_key', s, ordering_key => 'k', expires_in => case when s <> 'c' then interval '1 minute' end) from unnest('{a,b,c}'::text[]) s;

@@ -7,7 +7,7 @@ begin
     return (select success from fetchq.mnt_job_run(1));
 end $$;
 create function test.lease() returns text language sql as
-$$ select string_agg(subject, ' ' order by subject) from fetchq.doc_lease('flow', 100, '1 hour') $$;
+$$ select string_agg(subject, ' ' order by subject) from fetchq.doc_pick('flow', 0, 100, '1 hour') $$;
 -- The documents of each key in the order in which they became ready: active with a star, blocked in
 -- brackets, planned with a question mark.
 create view test.keys as
@@ -182,7 +182,7 @@ select from fetchq.queue_configure('flow', '{"max_active_per_key": 2}');
 call test.put('a1 a2 a3 a4');
 update fetchq_data.flow__docs set status = 2, attempts = 1, next_iteration = now() - interval '1 second' where subject = 'a4';
 select * from test.keys;
-select fetchq.doc_complete('flow', subject) from fetchq.doc_lease('flow', 1, '1 hour');
+select fetchq.doc_complete('flow', subject) from fetchq.doc_pick('flow', 0, 1, '1 hour');
 select * from test.keys;
 select * from fetchq.mnt_run('flow', 10);
 select * from test.keys;
