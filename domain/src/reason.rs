@@ -146,7 +146,7 @@ impl Doc {
 /// Where a document is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Place {
-    Table(Doc),
+    Table(Box<Doc>),
     /// Its newest entry in the history.
     History {
         outcome: String,
@@ -571,7 +571,7 @@ mod tests {
             cap: None,
             rate: None,
             workers: None,
-            place: Place::Table(doc),
+            place: Place::Table(Box::new(doc)),
         }
     }
 

@@ -153,7 +153,7 @@ fn place(spi: &Spi, name: &QueueName, subject: &str, queue: &QueueInfo) -> Place
     ];
     let rows = spi.once_latest(&render(FIND, name), &args);
     if !rows.is_empty() {
-        return Place::Table(document(spi, name, queue, &rows));
+        return Place::Table(Box::new(document(spi, name, queue, &rows)));
     }
     if let Some(place) = in_dead_letters(spi, name, subject, queue) {
         return place;

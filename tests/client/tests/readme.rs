@@ -136,7 +136,8 @@ fn with_variables(statement: &str, variables: &BTreeMap<String, String>) -> Stri
             &format!(":'{name}'"),
             &format!("'{}'", value.replace('\'', "''")),
         );
-        let mut parts = sql.split(&format!(":{name}")).map(str::to_owned);
+        let variable = format!(":{name}");
+        let mut parts = sql.split(&variable).map(str::to_owned);
         let mut replaced = parts.next().unwrap_or_default();
         for part in parts {
             let goes_on = part.starts_with(|c: char| c.is_alphanumeric() || c == '_');

@@ -6,7 +6,7 @@ use fetchq_client_tests::{counters_are_exact, wait_until, with_worker, worker_co
 async fn a_document_expires_in_an_idle_queue_and_not_during_an_outage_alone() {
     let cluster = with_worker("time_limits", "fsync = off");
     let server = cluster.server();
-    let mut look = server.connect("postgres").await;
+    let look = server.connect("postgres").await;
     look.sql(
         "create extension fetchq;
          select fetchq.queue_create('q', '{\"history\": {\"killed\": \"1 day\"}}');
