@@ -19,7 +19,7 @@ use crate::store::queues::plans;
 use crate::store::queues::statement::Statement;
 
 /// The keys of a document. The first one is that of a list whose documents are for several queues.
-const KEYS: [&str; 11] = [
+const KEYS: [&str; 12] = [
     "queue",
     "subject",
     "payload",
@@ -31,6 +31,7 @@ const KEYS: [&str; 11] = [
     "mode",
     "delay",
     "headers",
+    "expires_in",
 ];
 
 // Returns the first element that is no document: no object, without a subject, with a subject
@@ -97,12 +98,13 @@ fn check(spi: &Spi, docs: Arg, keys: &[&str]) -> Result<()> {
 // not valid.
 static READ: Statement = Statement::new(
     "select i.subject, coalesce(i.payload, '{}') as payload, i.version, i.priority, i.next_iteration,
-         i.ordering_key, i.max_attempts, i.mode, i.delay, i.headers, i.queue
+         i.ordering_key, i.max_attempts, i.mode, i.delay, i.headers, i.queue, i.expires_in
      from rows from (pg_catalog.jsonb_to_recordset($1) as (
          subject pg_catalog.text, payload pg_catalog.jsonb, version pg_catalog.jsonb, priority pg_catalog.jsonb,
          next_iteration pg_catalog.jsonb, ordering_key pg_catalog.jsonb, max_attempts pg_catalog.jsonb,
-         mode pg_catalog.jsonb, delay pg_catalog.jsonb, headers pg_catalog.jsonb, queue pg_catalog.jsonb)) with ordinality
-         as i (subject, payload, version, priority, next_iteration, ordering_key, max_attempts, mode, delay, headers, queue, n)
+         mode pg_catalog.jsonb, delay pg_catalog.jsonb, headers pg_catalog.jsonb, queue pg_catalog.jsonb,
+         expires_in pg_catalog.jsonb)) with ordinality
+         as i (subject, payload, version, priority, next_iteration, ordering_key, max_attempts, mode, delay, headers, queue, expires_in, n)
      order by i.n",
 );
 
@@ -119,6 +121,7 @@ pub struct ListedDoc {
     ordering_key: Option<String>,
     max_attempts: Option<i32>,
     headers: Option<Jsonb>,
+    expires_in: Option<(i32, i32, i64)>,
     mode: Mode,
 }
 
@@ -188,6 +191,7 @@ impl Element<'_> {
     fn read(&self, mode: Mode) -> Result<ListedDoc> {
         let next_iteration = self.parsed(5, "next_iteration", time::parse_timestamp)?;
         let delay = self.parsed(9, "delay", Interval::parse)?;
+        let expires_in = self.parsed(12, "expires_in", Interval::parse)?;
         let own_mode = self.text(8, "mode")?;
         let max_attempts = self.integer(7, "max_attempts")?;
         let ordering_key = self.text(6, "ordering_key")?;
@@ -205,6 +209,7 @@ impl Element<'_> {
             ordering_key,
             max_attempts: self.option(doc_options::max_attempts(max_attempts))?,
             headers: self.option(doc_options::headers(self.rows.json(self.row, 10)))?,
+            expires_in: self.option(doc_options::expires_in(expires_in))?,
             mode: match own_mode {
                 None => mode,
                 Some(text) => self.option(doc_options::mode(Some(&text)))?,
@@ -248,6 +253,7 @@ pub fn put_listed(queue: &Queue, listed: &[&ListedDoc]) -> Result<Vec<Action>> {
                 ordering_key: doc.ordering_key.as_deref(),
                 max_attempts: doc.max_attempts,
                 headers: doc.headers,
+                expires: doc.expires_in.into(),
             },
             mode: doc.mode,
         })
