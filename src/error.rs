@@ -89,6 +89,14 @@ pub enum Error {
         lease: i64,
         found: Option<Option<Status>>,
     },
+    /// A document that is not in the table. `lease`: the one that the caller names.
+    #[error("document \"{subject}\" of queue \"{queue}\" is in the history: it was {outcome}")]
+    InHistory {
+        queue: String,
+        subject: String,
+        lease: Option<i64>,
+        outcome: String,
+    },
     #[error(
         "lease {lease} of {n} of {of} documents of queue \"{queue}\" was lost, \"{first}\" among them"
     )]
@@ -276,10 +284,8 @@ pub enum Error {
     },
     #[error("a filter without conditions would let {0}() act on every document")]
     FilterOfAll(String),
-    #[error(
-        "the row of fetchq.queue_defaults with setting \"{setting}\" cannot be applied: {reason}"
-    )]
-    BadDefault { setting: String, reason: String },
+    #[error("the setting fetchq.queue_defaults cannot be applied: {0}")]
+    BadDefaults(String),
     #[error("the dead-letter queue \"{target}\" of queue \"{queue}\" does not exist")]
     DeadLetterGone { queue: String, target: String },
     #[error(
@@ -363,6 +369,7 @@ impl Error {
             | Self::SomeNotActive { .. }
             | Self::LeaseLost { .. }
             | Self::LeaseNeeded { .. }
+            | Self::InHistory { .. }
             | Self::NotSettled { .. }
             | Self::NotWaiting { .. }
             | Self::IncludedGrant { .. }
@@ -381,7 +388,7 @@ impl Error {
             Self::StrayTable { .. } => ERRCODE_DUPLICATE_TABLE,
             Self::BadTrigger(_) => ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED,
             Self::FilterOfAll(_) => ERRCODE_CARDINALITY_VIOLATION,
-            Self::BadDefault { .. } => ERRCODE_CONFIG_FILE_ERROR,
+            Self::BadDefaults(_) => ERRCODE_CONFIG_FILE_ERROR,
             Self::NoNumbers(_) | Self::AlteredTable(_) | Self::AlteredColumn { .. } => {
                 ERRCODE_INVALID_TABLE_DEFINITION
             }

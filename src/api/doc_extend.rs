@@ -117,7 +117,7 @@ fn docs_extend(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
 fn lost(error: Error) -> Result<&'static str> {
     match error {
         Error::LeaseLost { found: None, .. } => Ok("missing"),
-        Error::LeaseLost { .. } => Ok("lost"),
+        Error::LeaseLost { .. } | Error::InHistory { .. } => Ok("lost"),
         other => Err(other),
     }
 }

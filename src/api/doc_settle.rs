@@ -40,7 +40,7 @@ fn check_no_lease(call: &Call, payload: Jsonb) -> Result<()> {
     match payload.value().number() {
         Some(number) if settings::strict() => Err(Error::LeaseAsPayload {
             function: call.function_name(),
-            number: shorten(&number).into(),
+            number: shorten(&number),
         }),
         _ => Ok(()),
     }

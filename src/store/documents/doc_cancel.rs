@@ -7,7 +7,7 @@ use crate::pg::value::Arg;
 use crate::store::counters::counter_log;
 use crate::store::documents::bookkeeping::subjects_settled;
 use crate::store::documents::doc_put::put_queued;
-use crate::store::documents::history;
+use crate::store::documents::history::{self, Outcome};
 use crate::store::documents::queued::queued_of;
 use crate::store::queues::open_queue::Queue;
 use crate::store::queues::statement::Statement;
@@ -29,22 +29,26 @@ static CANCEL: Statement = Statement::new(
 );
 
 /// Kills a document that is planned, pending or active, and returns the status that it had.
-/// Fails with the status of a document that is settled, and with None for one that does not
-/// exist or has an unknown status.
-pub fn cancel(queue: &Queue, subject: &str) -> std::result::Result<Status, Option<Status>> {
+/// Fails with the status of a document that is settled, with the outcome of one that is in the history and
+/// has none, and with None for one that does not exist or has an unknown status.
+pub fn cancel(queue: &Queue, subject: &str) -> std::result::Result<Status, Option<&'static str>> {
     spi::connect(|spi| {
         let key = Arg::from(subject);
         let rows = queue.run(spi, &LOCK, &[key]);
         if rows.is_empty() {
-            return Err(None);
+            let outcome = history::last_outcome(spi, queue, subject);
+            let outcome = outcome.and_then(|word| Outcome::parse(&word));
+            return Err(
+                outcome.map(|outcome| outcome.status().map_or(outcome.word(), Status::word))
+            );
         }
         let from = rows.get(0, 1).and_then(Status::from_code);
         match from.and_then(|from| Some((from, Event::cancel(from)?))) {
-            None => Err(from),
+            None => Err(from.map(Status::word)),
             Some((from, event)) => {
                 // A trigger of the user's may suppress the change.
                 if queue.run_noting(spi, &CANCEL, &[key]).affected() == 0 {
-                    return Err(Some(from));
+                    return Err(Some(from.word()));
                 }
                 counter_log::record_event(queue, 0, 1, event);
                 subjects_settled(queue, [subject]);

@@ -6,6 +6,7 @@ use crate::error::Error;
 use crate::pg::documents::{Column, Row};
 use crate::pg::spi::{self, Spi};
 use crate::pg::value::Arg;
+use crate::store::documents::history;
 use crate::store::queues::open_queue::Queue;
 use crate::store::queues::statement::Statement;
 
@@ -50,7 +51,8 @@ pub(in crate::store) fn holds_lease(row: &Row, lease: Option<i64>) -> bool {
 
 /// The error for a document that could not be settled: `Error::LeaseLost` if the caller named
 /// a lease, else `Error::NotActive`. Both tell the status of the document. `Error::LeaseNeeded` if
-/// it named none, and only the number settles the document. `Error::KeptAsItIs` if
+/// it named none, and only the number settles the document. `Error::InHistory` if it is there.
+/// `Error::KeptAsItIs` if
 /// the lease holds, and something of the user's has kept the document from being changed.
 pub(in crate::store) fn lease_error(spi: &Spi, queue: &Queue, doc: LeasedDoc) -> Error {
     let args = [Arg::from(doc.subject), Arg::from(doc.lease)];
@@ -58,6 +60,11 @@ pub(in crate::store) fn lease_error(spi: &Spi, queue: &Queue, doc: LeasedDoc) ->
     let holds = !rows.is_empty() && rows.get(0, 2).unwrap_or(false);
     let found = (!rows.is_empty()).then(|| rows.get(0, 1).and_then(Status::from_code));
     let needs_number = !rows.is_empty() && rows.get(0, 3).unwrap_or(false);
+    if rows.is_empty()
+        && let Some(error) = history::error_if_settled(spi, queue, doc.subject, doc.lease)
+    {
+        return error;
+    }
     let may_suppress = queue.may_suppress();
     let (queue, subject) = (queue.name.to_string(), doc.subject.to_owned());
     // Without a trigger or a policy another session has leased it since.

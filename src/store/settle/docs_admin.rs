@@ -27,6 +27,7 @@ use crate::store::queues::rights::{self, Right};
 use crate::store::queues::statement::Statement;
 use crate::store::settle::doc_settle::{self, Settlement};
 use crate::store::settle::move_documents::{AS_PUT, Columns, Moving, UNCHANGED, move_documents};
+use crate::store::settle::restore;
 
 // Index of this statement and the two that follow: the primary key, once for each subject. The
 // rows are locked already.
@@ -117,7 +118,8 @@ fn act(
 }
 
 /// Makes documents due now: planned ones, killed ones, pending ones that wait for their time,
-/// and completed ones where the filter names that status. Returns how many. Fails with
+/// and completed ones where the filter names that status; first those of the table, then killed and
+/// completed ones of the history. Returns how many. Fails with
 /// `Error::BadDuration`, as every action here does, when an age of the filter is not a
 /// duration.
 pub fn retry(queue: &Queue, request: &BulkRequest) -> Result<i32> {
@@ -130,18 +132,34 @@ pub fn retry(queue: &Queue, request: &BulkRequest) -> Result<i32> {
         args: &[],
         other: None,
     };
-    act(queue, request, &selection, |spi, selected| {
-        let rows = queue.run(spi, &RETRY, &[sorted_subjects(selected)]);
-        let groups = group_returned(selected, &rows);
-        record_events(queue, &groups, |from| match from {
-            Planned => Some(Event::MakePending),
-            from => Event::revive(from, Pending),
-        });
-        for ((_, version), n) in &groups {
-            documents_ready(queue, *version, Pending, *n);
+    let n = act(queue, request, &selection, |spi, selected| {
+        retry_selected(spi, queue, selected)
+    })?;
+    let limit = request.limit - n;
+    spi::connect(|spi| {
+        if request.dry_run {
+            return Ok(n + restore::count(spi, queue, request, &selection.statuses, limit)?);
         }
-        total(&groups)
+        let restored = restore::restore(spi, queue, request, &selection.statuses, limit)?;
+        Ok(n + retry_selected(spi, queue, &restored))
     })
+}
+
+/// Makes documents due now that are locked. Returns how many.
+fn retry_selected(spi: &Spi, queue: &Queue, selected: &[Selected]) -> i32 {
+    if selected.is_empty() {
+        return 0;
+    }
+    let rows = queue.run(spi, &RETRY, &[sorted_subjects(selected)]);
+    let groups = group_returned(selected, &rows);
+    record_events(queue, &groups, |from| match from {
+        Planned => Some(Event::MakePending),
+        from => Event::revive(from, Pending),
+    });
+    for ((_, version), n) in &groups {
+        documents_ready(queue, *version, Pending, *n);
+    }
+    total(&groups)
 }
 
 /// Kills planned and pending documents, and active ones where the filter names that status: their
@@ -387,6 +405,10 @@ fn lock_waiting(spi: &Spi, queue: &Queue, subject: &str) -> Result<Locked> {
                 return Ok(found);
             }
             other => Some(Some(other)),
+        },
+        Err(None) => match history::error_if_settled(spi, queue, subject, None) {
+            Some(error) => return Err(error),
+            None => None,
         },
         Err(found) => found,
     };

@@ -7,6 +7,7 @@ use crate::error::{Error, Result};
 use crate::pg::{process, spi};
 use crate::store::bounds::keys::lock_keys;
 use crate::store::counters::counter_log;
+use crate::store::documents::history::Outcome as HistoryOutcome;
 use crate::store::documents::lease_check::lease_error;
 use crate::store::queues::open_queue::Queue;
 use crate::store::settle::doc_settle::{Settlement, in_order, settle_run, subjects_of};
@@ -71,6 +72,14 @@ impl Outcome {
                 found: Some(status),
                 ..
             } => Ok(Self::NotActive(status)),
+            Error::InHistory { lease, outcome, .. } => {
+                let status = HistoryOutcome::parse(&outcome).and_then(HistoryOutcome::status);
+                Ok(match (status, lease) {
+                    (None, _) => Self::Missing,
+                    (status, Some(_)) => Self::Lost(status),
+                    (status, None) => Self::NotActive(status),
+                })
+            }
             other => Err(other),
         }
     }

@@ -34,7 +34,7 @@ async fn fill(session: &Session) {
              select fetchq.queue_create('owned', '{\"history\": {\"completed\": \"1 day\"}}'); select fetchq.queue_grant('owned', 'fetchq_dump_worker', 'manager');
              reset role;
              select fetchq.queue_place_set('away', 'db2:5432/app');
-             insert into fetchq.queue_defaults values ('lease', '\"7 min\"'), ('metrics_retention', '[]');
+             set fetchq.queue_defaults = ''; select fetchq.queue_create('new'); reset fetchq.queue_defaults;
              update fetchq.queues set is_active = false, config = '{\"mine\": true}' where name = 'empty';
              update fetchq.jobs set settings = '{\"delay\": \"17s\", \"duration\": \"3m\"}', next_iteration = now() + interval '1 hour' where task = 'lgp';
              update fetchq.jobs set settings = '{\"delay\": \"1s\", \"duration\": \"1m\", \"limit\": 7}', payload = '{\"x\": 1}' where task = 'mnt' and queue = 'q';
@@ -86,7 +86,6 @@ async fn state(session: &Session) -> Vec<Vec<String>> {
     let mut all = Vec::new();
     for sql in [
         "select * from fetchq.queues order by id",
-        "select * from fetchq.queue_defaults order by setting",
         "select * from fetchq.queue_places order by queue",
         "select name, fetchq.queue_settings(name) from fetchq.queues order by id",
         "select * from fetchq.jobs order by id",

@@ -34,6 +34,7 @@ mod metric_export;
 mod model;
 mod moving;
 mod names;
+mod new_queues;
 mod notifications;
 mod nulls;
 mod operators;

@@ -136,16 +136,16 @@ fn with_variables(statement: &str, variables: &BTreeMap<String, String>) -> Stri
             &format!(":'{name}'"),
             &format!("'{}'", value.replace('\'', "''")),
         );
-        let variable = format!(":{name}");
-        let mut parts = sql.split(&variable).map(str::to_owned);
-        let mut replaced = parts.next().unwrap_or_default();
+        let plain = format!(":{name}");
+        let mut parts = sql.split(&plain);
+        let mut replaced = parts.next().unwrap_or_default().to_owned();
         for part in parts {
             let goes_on = part.starts_with(|c: char| c.is_alphanumeric() || c == '_');
             match goes_on || replaced.ends_with(':') {
-                true => replaced += &format!(":{name}"),
+                true => replaced += &plain,
                 false => replaced += value,
             }
-            replaced += &part;
+            replaced += part;
         }
         sql = replaced;
     }
@@ -242,6 +242,8 @@ async fn the_sql_of_every_page_runs() {
             server.database("readme").await
         };
         let session = db.connect().await;
+        // As a reader has it.
+        session.sql("set fetchq.queue_defaults = ''").await;
         let mut variables = BTreeMap::new();
         for (line, statement) in statements {
             if let Err(e) = run(&session, &statement, &mut variables).await {

@@ -239,14 +239,15 @@ select from fetchq.queue_configure('flow', '{"ordered": true, "max_attempts": 77
 select from fetchq.queue_configure('flow', '{"ordered": true, "max_active_per_key": 2}');
 select s -> 'max_active_per_key' as n, s -> 'ordered' as ordered, s -> 'max_attempts' as attempts from fetchq.queue_settings('flow') s;
 select was_created from fetchq.queue_create('other', '{"ordered": true, "max_active_per_key": 2}');
-insert into fetchq.queue_defaults values ('max_active_per_key', '101');
-insert into fetchq.queue_defaults values ('max_active_per_key', '7');
+set fetchq.queue_defaults = '{"max_active_per_key": 101}';
+select was_created from fetchq.queue_create('other');
+set fetchq.queue_defaults = '{"max_active_per_key": 7}';
 select was_created from fetchq.queue_create('other');
 select fetchq.queue_settings('other') -> 'max_active_per_key' as n;
 select was_created from fetchq.queue_create('third', '{"ordered": true}');
 select was_created from fetchq.queue_create('third', '{"ordered": true, "max_active_per_key": null}');
 select was_created from fetchq.queue_create('other', '{"max_active_per_key": 8}');
-delete from fetchq.queue_defaults;
+reset fetchq.queue_defaults;
 begin isolation level repeatable read;
 select from fetchq.queue_configure('flow', '{"max_active_per_key": 3}');
 rollback;
