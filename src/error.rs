@@ -78,6 +78,14 @@ pub enum Error {
         lease: i64,
         found: Option<Option<Status>>,
     },
+    #[error("document \"{subject}\" of queue \"{queue}\" was settled under lease {lease} before")]
+    SettledBefore {
+        queue: String,
+        subject: String,
+        lease: i64,
+        /// The status that it has. None: it has left the table, or its status is unknown.
+        found: Option<Status>,
+    },
     #[error(
         "lease {lease} of {n} of {of} documents of queue \"{queue}\" was lost, \"{first}\" among them"
     )]
@@ -350,6 +358,7 @@ impl Error {
             Self::NotActive { .. }
             | Self::SomeNotActive { .. }
             | Self::LeaseLost { .. }
+            | Self::SettledBefore { .. }
             | Self::NotSettled { .. }
             | Self::NotWaiting { .. }
             | Self::IncludedGrant { .. }
@@ -404,8 +413,8 @@ impl Error {
                 Invalid::DocumentList { .. }
                 | Invalid::Settlements(_)
                 | Invalid::Settlement { .. }
-                | Invalid::Extensions(_)
-                | Invalid::Extension { .. }
+                | Invalid::NamedLeases { .. }
+                | Invalid::NamedLease { .. }
                 | Invalid::Filter(_)
                 | Invalid::HistoryFilter(_)
                 | Invalid::Setting { .. }

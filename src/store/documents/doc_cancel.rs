@@ -5,7 +5,7 @@ use crate::domain::status::Status;
 use crate::pg::spi;
 use crate::pg::value::Arg;
 use crate::store::counters::counter_log;
-use crate::store::documents::bookkeeping::subjects_settled;
+use crate::store::documents::bookkeeping::{leases_taken, subjects_settled};
 use crate::store::documents::history;
 use crate::store::queues::open_queue::Queue;
 use crate::store::queues::statement::Statement;
@@ -15,7 +15,7 @@ use crate::store::queues::statement::Statement;
 // A producer may change the other columns, because an upsert changes them; `last_iteration` stays as
 // it is, and is named so that the server demands the rights of a worker.
 static LOCK: Statement = Statement::new(
-    "select d.status from only {docs} d
+    "select d.status, d.worker_session from only {docs} d
      where d.subject {=} $1
      for update",
 );
@@ -45,6 +45,9 @@ pub fn cancel(queue: &Queue, subject: &str) -> std::result::Result<Status, Optio
                 // A trigger of the user's may suppress the change.
                 if queue.run_noting(spi, &CANCEL, &[key]).affected() == 0 {
                     return Err(Some(from));
+                }
+                if from == Status::Active {
+                    leases_taken(queue, &rows, 2);
                 }
                 counter_log::record_event(queue, 0, 1, event);
                 subjects_settled(queue, [subject]);

@@ -14,7 +14,7 @@ use crate::pg::{subtransaction, time};
 use crate::ready::key::DueKey;
 use crate::store::bounds::keys::as_maintenance;
 use crate::store::counters::counter_log;
-use crate::store::documents::bookkeeping::documents_ready;
+use crate::store::documents::bookkeeping::{documents_ready, leases_taken};
 use crate::store::queues::open_queue::Queue;
 use crate::store::queues::statement::Statement;
 use crate::store::settle::dead_letters;
@@ -38,7 +38,7 @@ static MARK_DEAD: Statement = Statement::new(
          order by c.next_iteration, c.seq
          limit $2
          for update skip locked))
-     returning d.subject::pg_catalog.text",
+     returning d.subject::pg_catalog.text, d.worker_session",
 );
 
 static RESCHEDULE_ORPHANS: Statement = Statement::new(
@@ -55,7 +55,8 @@ static RESCHEDULE_ORPHANS: Statement = Statement::new(
                  select q.max_attempts from fetchq.queues q where q.id {=} $1))
          order by c.next_iteration, c.seq
          limit $2
-         for update skip locked))",
+         for update skip locked))
+     returning d.worker_session",
 );
 
 // Documents at their last attempt and others in one pass. With a million expired leases, of
@@ -79,7 +80,7 @@ static EXPIRE: Statement = Statement::new(
          order by c.next_iteration, c.seq
          limit $2
          for update skip locked))
-     returning d.status, d.subject::pg_catalog.text",
+     returning d.status, d.subject::pg_catalog.text, d.worker_session",
 );
 
 static MAKE_PENDING: Statement = Statement::new(
@@ -182,6 +183,7 @@ pub fn mark_dead(queue: &Queue, limit: i32) -> Result<i32> {
     ];
     spi::connect(|spi| {
         let rows = as_maintenance(|| queue.run(spi, &MARK_DEAD, &args));
+        leases_taken(queue, &rows, 2);
         let killed: Vec<String> = (0..rows.len()).filter_map(|row| rows.get(row, 1)).collect();
         settle_killed(queue, &killed)?;
         Ok(rows.affected())
@@ -248,6 +250,7 @@ pub fn expire(queue: &Queue, limit: i32) -> Result<Expired> {
 fn expire_from(queue: &Queue, args: &[Arg]) -> Result<Expired> {
     spi::connect(|spi| {
         let rows = as_maintenance(|| queue.run(spi, &EXPIRE, args));
+        leases_taken(queue, &rows, 3);
         let subjects: Vec<String> = (0..rows.len())
             .filter(|row| rows.get(*row, 1) == Some(Status::Killed.code()))
             .filter_map(|row| rows.get(row, 2))
@@ -368,7 +371,11 @@ fn run(
     let mut all_args = args.to_vec();
     all_args.extend([Arg::timestamp(floor.next_iteration), Arg::from(floor.seq)]);
     spi::connect(|spi| {
-        let n = as_maintenance(|| queue.run(spi, statement, &all_args)).affected();
+        let rows = as_maintenance(|| queue.run(spi, statement, &all_args));
+        let n = rows.affected();
+        if event.takes_lease() {
+            leases_taken(queue, &rows, 1);
+        }
         counter_log::record_event(queue, 0, n, event);
         n
     })
