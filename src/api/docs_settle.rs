@@ -22,7 +22,7 @@ use crate::store::settle::doc_settle::Settlement;
 use crate::store::settle::docs_settle::{self as store, Outcome};
 
 /// `docs_settle(queue, settlements, on_lost) → (subject, outcome, status)`: settles the documents of
-/// a JSON array, each as its `action` says. A row for each tells its outcome: settled, lost,
+/// a JSON array, each as its `action` says. A row for each tells its outcome: settled, repeated, lost,
 /// not_active or missing. `on_lost`: 'report', or 'error' to settle all of them or none; NULL:
 /// 'report'.
 ///
@@ -115,7 +115,7 @@ fn warn_of_unsettled(queue: &Queue, settlements: &[Settlement], outcomes: &[Outc
     let unsettled: Vec<_> = settlements
         .iter()
         .zip(outcomes)
-        .filter(|(_, outcome)| **outcome != Outcome::Settled)
+        .filter(|(_, outcome)| !outcome.is_settled())
         .collect();
     if unsettled.is_empty() {
         return;

@@ -8,3 +8,4 @@ pub mod effect;
 pub mod history_list;
 pub mod move_documents;
 pub mod redrive;
+mod repeated;
