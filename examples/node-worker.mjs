@@ -81,10 +81,9 @@ async function settle(settlement, max, result) {
 }
 
 // What the document keeps of an error, whatever was thrown: PostgreSQL stores neither a NUL nor half
-// a character, and fetchq no message above 8,192 bytes.
+// a character. fetchq cuts a message that is too long.
 function text(error) {
-  const characters = [...format('%s', error?.message ?? error).replaceAll('\0', '')];
-  return characters.slice(0, 2000).join('').replace(/\p{Surrogate}/gu, '\ufffd');
+  return format('%s', error?.message ?? error).replaceAll('\0', '').replace(/\p{Surrogate}/gu, '\ufffd');
 }
 
 // The settlement of a document that has failed. It is retried by the retry policy of the queue.

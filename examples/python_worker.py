@@ -84,10 +84,10 @@ def settle(db, settlement, max_docs, *results):
 
 
 def text(error):
-    """What the document keeps of an error: PostgreSQL stores neither a NUL nor half a character,
-    and fetchq no message above 8,192 bytes."""
+    """What the document keeps of an error: PostgreSQL stores neither a NUL nor half a character. fetchq
+    cuts a message that is too long."""
     message = (str(error) or repr(error)).replace("\0", "")
-    return message.encode("utf-8", "replace").decode()[:2000]
+    return message.encode("utf-8", "replace").decode()
 
 
 def reject(mine, error):

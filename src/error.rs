@@ -405,7 +405,6 @@ impl Error {
                 Invalid::UnknownSetting(_) => ERRCODE_UNDEFINED_PARAMETER,
                 Invalid::SubjectLength { .. }
                 | Invalid::KeyLength { .. }
-                | Invalid::MessageLength { .. }
                 | Invalid::SettlementLength { .. } => ERRCODE_STRING_DATA_RIGHT_TRUNCATION,
                 Invalid::LongList { .. } | Invalid::LongJson { .. } => {
                     ERRCODE_PROGRAM_LIMIT_EXCEEDED

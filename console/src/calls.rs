@@ -188,6 +188,22 @@ row! {
     }
 }
 
+pub const DOC_EXPLAIN: &str = "\
+select reason, extract(epoch from since)::float8 as since, extract(epoch from until)::float8 as until, detail, hint
+from fetchq.doc_explain($1, $2)";
+
+row! {
+    /// A row of `fetchq.doc_explain()`. Times are seconds since 1970.
+    #[derive(Debug, Clone)]
+    pub struct DocReason {
+        pub reason: String,
+        pub since: Option<f64>,
+        pub until: Option<f64>,
+        pub detail: Option<String>,
+        pub hint: Option<String>,
+    }
+}
+
 /// The story of a subject in all queues; `trace` gives the oldest first.
 pub const TRACE: &str = "\
 select extract(epoch from created_at)::float8 as created_at, queue::text as queue, type::text as type, info::text as info
@@ -219,7 +235,7 @@ impl TryFrom<&tokio_postgres::Row> for TraceStep {
 pub const HISTORY: &str = "\
 select subject::text as subject, outcome, attempts, worker, last_error, position,
        extract(epoch from settled_at)::float8 as settled_at,
-       extract(epoch from settled_at - picked_at)::float8 as ran
+       extract(epoch from ran)::float8 as ran
 from fetchq.queue_history($1, filter => $2, max_docs => $3, after => $4)";
 
 row! {

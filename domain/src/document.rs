@@ -10,6 +10,7 @@ pub enum Type {
     /// A `varchar`, with a length or without one.
     Varchar(Option<i32>),
     Timestamptz,
+    Interval,
     Jsonb,
 }
 
@@ -23,6 +24,7 @@ impl Type {
             Self::Varchar(None) => "varchar".to_owned(),
             Self::Varchar(Some(length)) => format!("varchar({length})"),
             Self::Timestamptz => "timestamptz".to_owned(),
+            Self::Interval => "interval".to_owned(),
             Self::Jsonb => "jsonb".to_owned(),
         }
     }
@@ -30,7 +32,9 @@ impl Type {
     /// Its name in a statement. Types that are part of the grammar need no schema.
     pub fn sql(self) -> String {
         match self {
-            Self::Text | Self::Timestamptz | Self::Jsonb => format!("pg_catalog.{}", self.name()),
+            Self::Text | Self::Timestamptz | Self::Interval | Self::Jsonb => {
+                format!("pg_catalog.{}", self.name())
+            }
             _ => self.name(),
         }
     }
@@ -158,7 +162,7 @@ macro_rules! columns {
 }
 
 use ColumnDef as Def;
-use Type::{Bigint, Int, Jsonb, Text, Timestamptz, Varchar};
+use Type::{Bigint, Int, Interval, Jsonb, Text, Timestamptz, Varchar};
 
 /// The collation of what is compared byte by byte.
 const C: &str = "collate pg_catalog.\"C\"";
@@ -269,6 +273,7 @@ pub fn history() -> Vec<ColumnDef> {
             .default("pg_catalog.now()"),
         Def::new("outcome", Text).also(C).not_null(),
         Def::new("worker", Text),
+        Def::new("ran", Interval),
     ];
     let of_document = COLUMNS.iter().filter(|c| c.in_history != InHistory::No);
     let kept = of_document.map(|column| ColumnDef {

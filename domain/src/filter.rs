@@ -28,10 +28,24 @@ pub struct Filter {
     pub older_than: Option<String>,
     /// The document is newer than this interval of PostgreSQL.
     pub newer_than: Option<String>,
+    /// The document was created at this time or later, as text.
+    pub created_since: Option<String>,
+    /// The document was created before this time, as text.
+    pub created_before: Option<String>,
+    /// The document was settled at this time or later, as text.
+    pub settled_since: Option<String>,
+    /// The document was settled before this time, as text.
+    pub settled_before: Option<String>,
+    /// The run of the document took this interval of PostgreSQL or longer.
+    pub min_ran: Option<String>,
+    /// The run of the document took this interval of PostgreSQL or less.
+    pub max_ran: Option<String>,
+    /// The document has one of these subjects.
+    pub subjects: Option<Vec<String>>,
     /// The subject matches this pattern of LIKE.
-    pub subject: Option<String>,
+    pub subject_like: Option<String>,
     /// The last error matches this pattern of LIKE.
-    pub error: Option<String>,
+    pub error_like: Option<String>,
     /// The document has this ordering key.
     pub ordering_key: Option<String>,
     /// The filter has the key `payload`. Its value is read from the JSON by the server, because
@@ -44,7 +58,7 @@ pub struct Filter {
 }
 
 /// The keys of a filter.
-pub const KEYS: [&str; 13] = [
+pub const KEYS: [&str; 20] = [
     "status",
     "version",
     "priority",
@@ -53,9 +67,16 @@ pub const KEYS: [&str; 13] = [
     "min_attempts",
     "older_than",
     "newer_than",
+    "created_since",
+    "created_before",
+    "settled_since",
+    "settled_before",
+    "min_ran",
+    "max_ran",
     "payload",
     "subject",
-    "error",
+    "subject_like",
+    "error_like",
     "ordering_key",
     "all",
 ];
@@ -80,8 +101,15 @@ pub fn parse(json: &str) -> Result<Filter, Invalid> {
         min_attempts: one(&object, "min_attempts", "an integer", integer)?,
         older_than: one(&object, "older_than", AGE, text)?,
         newer_than: one(&object, "newer_than", AGE, text)?,
-        subject: one(&object, "subject", PATTERN, pattern)?,
-        error: one(&object, "error", PATTERN, pattern)?,
+        created_since: one(&object, "created_since", TIME, text)?,
+        created_before: one(&object, "created_before", TIME, text)?,
+        settled_since: one(&object, "settled_since", TIME, text)?,
+        settled_before: one(&object, "settled_before", TIME, text)?,
+        min_ran: one(&object, "min_ran", AGE, text)?,
+        max_ran: one(&object, "max_ran", AGE, text)?,
+        subjects: list(&object, "subject", "a text or a list of them", text)?,
+        subject_like: one(&object, "subject_like", PATTERN, pattern)?,
+        error_like: one(&object, "error_like", PATTERN, pattern)?,
         ordering_key: one(&object, "ordering_key", "a text", text)?,
         has_payload: object.contains_key("payload"),
         all: one(&object, "all", "true", |value| {
@@ -150,6 +178,14 @@ pub fn wrong_age(key: &str, text: &str) -> Invalid {
     wrong(key, AGE, &format!("{text:?}"))
 }
 
+/// The error of a time, which only the server can read.
+pub fn wrong_time(key: &str, text: &str) -> Invalid {
+    wrong(key, TIME, &format!("{text:?}"))
+}
+
+/// What a time must be.
+const TIME: &str = "the text of a point in time";
+
 /// What an age must be.
 const AGE: &str = "the text of an interval from 0 to 1000 years";
 
@@ -212,7 +248,7 @@ mod tests {
         assert!(!parse(r#"{"all": true, "version": 1}"#).unwrap().is_empty);
         assert!(!parse(r#"{"payload": {"a": 1}}"#).unwrap().is_empty);
         assert!(!parse(r#"{"payload": {"a": 1e400}}"#).unwrap().is_empty);
-        assert!(!parse(r#"{"subject": "a\\\\"}"#).unwrap().is_empty);
+        assert!(!parse(r#"{"subject_like": "a\\\\"}"#).unwrap().is_empty);
         let deep = format!(r#"{{"payload": {}{}}}"#, "[".repeat(5000), "]".repeat(5000));
         assert!(!parse(&deep).unwrap().is_empty);
         let all = Filter::default().codes(&[Status::Planned, Status::Killed], &[Status::Active]);
@@ -223,7 +259,8 @@ mod tests {
     fn words_and_lists() {
         let filter = parse(
             r#"{"status": ["killed", "active"], "version": 3, "priority": [1, -2], "min_priority": 0,
-                "older_than": "1h", "payload": {"a": null}, "subject": "mail-%"}"#,
+                "older_than": "1h", "payload": {"a": null}, "subject": ["m_1", "m_2"],
+                "subject_like": "mail-%", "created_since": "2026-01-01"}"#,
         )
         .unwrap();
         assert_eq!(filter.statuses, Some(vec![Status::Killed, Status::Active]));
@@ -231,6 +268,10 @@ mod tests {
         assert_eq!(filter.priorities, Some(vec![1, -2]));
         assert_eq!(filter.min_priority, Some(0));
         assert_eq!(filter.older_than.as_deref(), Some("1h"));
+        assert_eq!(filter.created_since.as_deref(), Some("2026-01-01"));
+        assert_eq!(filter.subject_like.as_deref(), Some("mail-%"));
+        let subjects = filter.subjects.as_deref();
+        assert_eq!(subjects, Some(&["m_1".to_owned(), "m_2".to_owned()][..]));
         assert!(filter.has_payload);
         assert_eq!(filter.codes(&[Status::Killed, Status::Pending], &[]), [-1]);
         assert_eq!(filter.codes(&[Status::Pending], &[Status::Active]), [2]);
@@ -252,8 +293,11 @@ mod tests {
             (r#"{"all": false}"#, r#""all" must be true"#),
             (r#"{"all": 1}"#, r#""all" must be true"#),
             (r#"{"subject": {}}"#, r#""subject" must be"#),
-            (r#"{"subject": "a\\"}"#, r#""subject" must be"#),
-            (r#"{"error": "a\\\\\\"}"#, r#""error" must be"#),
+            (r#"{"subject": ["a", 1]}"#, r#""subject" must be"#),
+            (r#"{"created_since": 5}"#, r#""created_since" must be"#),
+            (r#"{"min_ran": 5}"#, r#""min_ran" must be"#),
+            (r#"{"subject_like": "a\\"}"#, r#""subject_like" must be"#),
+            (r#"{"error_like": "a\\\\\\"}"#, r#""error_like" must be"#),
             (r#"{"priority": 1e400}"#, r#""priority" must be"#),
             (r#"{"min_priority": 1e400}"#, r#""min_priority" must be"#),
         ] {

@@ -18,23 +18,19 @@ pub struct HistoryFilter {
     pub outcomes: Option<Vec<String>>,
     /// The worker that settled it.
     pub worker: Option<String>,
-    /// It was settled at this time or later, as text.
-    pub settled_since: Option<String>,
-    /// It was settled before this time, as text.
-    pub settled_before: Option<String>,
 }
 
 /// The keys that are not those of a filter of documents.
-const OWN_KEYS: [&str; 4] = ["outcome", "worker", "settled_since", "settled_before"];
+const OWN_KEYS: [&str; 2] = ["outcome", "worker"];
 
 /// The keys of a filter of documents that mean nothing here.
-const OTHER_KEYS: [&str; 2] = ["status", "all"];
+const OTHER_KEYS: [&str; 2] = ["status", ALL];
+
+/// The key that says that all entries are meant.
+const ALL: &str = "all";
 
 /// How a document can have been settled.
 pub const OUTCOMES: [&str; 5] = ["completed", "killed", "dropped", "popped", "cancelled"];
-
-/// What a time must be.
-const TIME: &str = "the text of a point in time";
 
 /// The keys of a filter of entries.
 pub fn keys() -> String {
@@ -43,16 +39,24 @@ pub fn keys() -> String {
     all.join(", ")
 }
 
-/// Reads a filter. `{}` has no conditions, so every entry satisfies it.
+impl HistoryFilter {
+    /// Returns whether there is no condition.
+    pub fn is_empty(&self) -> bool {
+        self.document.is_empty && self.outcomes.is_none() && self.worker.is_none()
+    }
+}
+
+/// Reads a filter. `{}` has no conditions, so every entry satisfies it. `takes_all`: the key `all` says so.
 ///
 /// Fails with `Invalid::HistoryFilter` when the text is no JSON object, when a key is unknown, or when
 /// a value has the wrong type.
-pub fn parse(json: &str) -> Result<HistoryFilter, Invalid> {
+pub fn parse(json: &str, takes_all: bool) -> Result<HistoryFilter, Invalid> {
     let invalid = |reason: String| Invalid::HistoryFilter(reason);
     let mut object: BTreeMap<String, &RawValue> =
         serde_json::from_str(json).map_err(|_| invalid("it is no JSON object".into()))?;
     let mut own = OWN_KEYS.map(|key| object.remove(key));
-    if let Some(key) = object.keys().find(|key| OTHER_KEYS.contains(&key.as_str())) {
+    let means_nothing = |key: &str| OTHER_KEYS.contains(&key) && !(takes_all && key == ALL);
+    if let Some(key) = object.keys().find(|key| means_nothing(key)) {
         return Err(invalid(format!("there is no key {key:?}")));
     }
     let rest = serde_json::to_string(&object).map_err(|e| invalid(e.to_string()))?;
@@ -60,22 +64,17 @@ pub fn parse(json: &str) -> Result<HistoryFilter, Invalid> {
         Invalid::Filter(reason) => Invalid::HistoryFilter(reason),
         other => other,
     })?;
-    let mut text = |at: usize, rule: &str| match own[at].take() {
-        None => Ok(None),
+    let worker = match own[1].take() {
+        None => None,
         Some(given) => match serde_json::from_str(given.get()) {
-            Ok(Value::String(text)) => Ok(Some(text)),
-            _ => Err(wrong(OWN_KEYS[at], rule, given.get())),
+            Ok(Value::String(text)) => Some(text),
+            _ => return Err(wrong(OWN_KEYS[1], "a text", given.get())),
         },
     };
-    let worker = text(1, "a text")?;
-    let settled_since = text(2, TIME)?;
-    let settled_before = text(3, TIME)?;
     Ok(HistoryFilter {
         document,
         outcomes: own[0].map(outcomes).transpose()?,
         worker,
-        settled_since,
-        settled_before,
     })
 }
 
@@ -101,11 +100,6 @@ fn wrong(key: &str, rule: &str, value: &str) -> Invalid {
     Invalid::HistoryFilter(format!("{key:?} must be {rule}, not {value}"))
 }
 
-/// The error of a time, which only the server can read.
-pub fn wrong_time(key: &str, text: &str) -> Invalid {
-    wrong(key, TIME, &format!("{text:?}"))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -114,7 +108,8 @@ mod tests {
     fn its_own_keys_and_those_of_documents() {
         let filter = parse(
             r#"{"outcome": ["killed", "cancelled"], "worker": "w", "settled_since": "2020-01-01",
-                "version": 3, "subject": "mail-%", "payload": {"a": 1e400}}"#,
+                "version": 3, "subject_like": "mail-%", "payload": {"a": 1e400}}"#,
+            false,
         )
         .unwrap();
         assert_eq!(
@@ -122,15 +117,18 @@ mod tests {
             Some(&["killed".to_owned(), "cancelled".to_owned()][..])
         );
         assert_eq!(filter.worker.as_deref(), Some("w"));
-        assert_eq!(filter.settled_since.as_deref(), Some("2020-01-01"));
-        assert_eq!(filter.settled_before, None);
+        let settled_since = filter.document.settled_since.as_deref();
+        assert_eq!(settled_since, Some("2020-01-01"));
         assert_eq!(filter.document.versions, Some(vec![3]));
         assert!(filter.document.has_payload);
         assert_eq!(
-            parse(r#"{"outcome": "popped"}"#).unwrap().outcomes,
+            parse(r#"{"outcome": "popped"}"#, false).unwrap().outcomes,
             Some(vec!["popped".to_owned()])
         );
-        assert_eq!(parse("{}").unwrap().outcomes, None);
+        assert_eq!(parse("{}", false).unwrap().outcomes, None);
+        assert!(parse("{}", false).unwrap().is_empty() && !filter.is_empty());
+        let all = parse(r#"{"all": true}"#, true).unwrap();
+        assert!(all.is_empty() && all.document.all);
     }
 
     #[test]
@@ -145,7 +143,7 @@ mod tests {
             (r#"{"settled_since": 5}"#, r#""settled_since" must be"#),
             (r#"{"version": "1"}"#, r#""version" must be"#),
         ] {
-            match parse(bad) {
+            match parse(bad, false) {
                 Err(Invalid::HistoryFilter(reason)) => {
                     assert!(reason.contains(expected), "{bad}: {reason}");
                 }

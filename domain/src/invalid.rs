@@ -11,8 +11,6 @@ pub enum Invalid {
     SubjectLength { got: usize, max: usize },
     #[error("the ordering key exceeds the limit of {max} characters: it has {got}")]
     KeyLength { got: usize, max: usize },
-    #[error("the message exceeds the limit of {max} bytes: it has {got}")]
-    MessageLength { got: usize, max: usize },
     #[error("\"{list}\" exceeds the limit of {max} elements: it has {got}")]
     LongList {
         list: &'static str,

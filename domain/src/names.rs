@@ -103,16 +103,19 @@ fn excess(text: &str, max: usize) -> Option<usize> {
 /// The length of the longest message of an error, in bytes.
 pub const MESSAGE_MAX: usize = 8192;
 
-/// Checks the length of a message. Returns `Invalid::MessageLength` when it is too long.
-pub fn check_message(message: &str) -> Result<&str, Invalid> {
+/// The message of a failure of which its worker says nothing.
+pub const NO_MESSAGE: &str = "no message";
+
+/// Cuts a message to the length that fits, between two characters. It is not refused, because the failure
+/// that it reports would be lost with it.
+pub fn cut_message(message: &str) -> &str {
     if message.len() <= MESSAGE_MAX {
-        Ok(message)
-    } else {
-        Err(Invalid::MessageLength {
-            got: message.len(),
-            max: MESSAGE_MAX,
-        })
+        return message;
     }
+    let end = (0..=MESSAGE_MAX)
+        .rev()
+        .find(|end| message.is_char_boundary(*end));
+    &message[..end.unwrap_or(0)]
 }
 
 /// Checks that the name of a metric fits its column, and is not empty.
@@ -198,15 +201,16 @@ mod tests {
     }
 
     #[test]
-    fn messages_count_bytes() {
-        assert!(check_message(&"é".repeat(4096)).is_ok());
-        assert_eq!(
-            check_message(&"é".repeat(4097)),
-            Err(Invalid::MessageLength {
-                got: 8194,
-                max: 8192
-            })
-        );
+    fn a_long_message_is_cut_between_characters() {
+        let longest = "é".repeat(4096);
+        for message in ["", "short", &longest] {
+            assert_eq!(cut_message(message), message);
+        }
+        assert_eq!(cut_message(&"é".repeat(4097)), longest);
+        for odd in ["a", "ab", "abc"] {
+            let cut = format!("{odd}{}", "🙂".repeat(2047));
+            assert_eq!(cut_message(&format!("{cut}🙂")), cut);
+        }
     }
 
     #[test]

@@ -14,10 +14,12 @@ use crate::pg::call::{Call, Reply};
 use crate::pg::json::{self, Jsonb};
 use crate::pg::time;
 use crate::pg::value::Arg;
+use crate::settings;
 use crate::store::documents::doc_options;
 use crate::store::queues::open_queue::Queue;
 use crate::store::queues::rights::Right;
 use crate::store::settle::doc_settle::{self as store, Settlement};
+use crate::store::settle::docs_admin;
 
 /// Opens the queue, settles a document, and returns the number of settled documents: 1 or 0.
 /// `lease` is the position of the argument with the lease number, counted from 0.
@@ -28,7 +30,12 @@ fn settle<'a>(call: &'a Call, lease: usize, doc: Settlement<'a>) -> Result<Reply
         lease: call.opt_bigint(lease),
         ..doc
     };
-    let settled = Queue::with(&name, Right::Work, |queue| store::settle_one(queue, &doc));
+    // fetchq 4 settled only what was active.
+    let takes_all = settings::strict() && matches!(doc.action, Action::Kill | Action::Drop);
+    let settled = Queue::with(&name, Right::Work, |queue| match takes_all {
+        true => docs_admin::settle_or_remove(queue, &doc),
+        false => store::settle_one(queue, &doc),
+    });
     lenient(settled.map(|()| 1), 0).map(Reply::int)
 }
 
@@ -52,8 +59,7 @@ fn doc_complete(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
 
 /// `doc_kill(queue, subject, payload, lease, message, details) → affected_rows`: settles an active
 /// document as killed. `message` says why: it is its last error, and goes into the log with
-/// `details`. The other arguments and errors are those of `doc_complete`; fails with `NullArgument`
-/// for details without a message, and with `Invalid` for a message that is too long.
+/// `details`. The other arguments and errors are those of `doc_complete`.
 #[pg_extern(sql = false)]
 fn doc_kill(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
@@ -109,7 +115,7 @@ fn doc_drop(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
 
 /// `doc_reject(queue, subject, message, details, ref_id, lease, delay) → affected_rows`:
 /// rejects an active document after a failure, and writes a log entry with `message`, `details`
-/// and `ref_id`. The document is retried after `delay`, an interval; with NULL, by the backoff
+/// and `ref_id`; a NULL of `message` is none. The document is retried after `delay`, an interval; with NULL, by the backoff
 /// of the queue. After its last attempt it is killed.
 ///
 /// Fails with `LeaseLost` when the lease was lost, with `BadDuration`. Without `lease`, a

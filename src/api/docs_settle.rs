@@ -150,6 +150,11 @@ fn read_list(list: Jsonb) -> Result<Vec<Settlement<'static>>> {
     elements.iter().enumerate().map(read).collect()
 }
 
+/// What a worker says of a failure, as text: a worker may report what is no text, such as an exception.
+fn as_text(value: &Value) -> String {
+    value.text().unwrap_or_else(|| value.to_jsonb().to_text())
+}
+
 /// Reads one settlement.
 struct Reader {
     /// Its position in the list, from 1.
@@ -192,6 +197,9 @@ impl Reader {
         if action == Action::Snooze {
             doc.at.get_or_insert_with(time::now);
         }
+        if action == Action::Reject || doc.details.is_some() || doc.ref_id.is_some() {
+            doc.message.get_or_insert(Cow::Borrowed(names::NO_MESSAGE));
+        }
         Ok(doc)
     }
 
@@ -201,10 +209,6 @@ impl Reader {
             "it has no subject"
         } else if has("delay") && has("next_iteration") {
             "it has a delay and a next_iteration"
-        } else if !has("message") && (has("details") || has("ref_id")) {
-            "it has details or a ref_id, and no message"
-        } else if doc.action == Action::Reject && !has("message") {
-            "it has no message, which reject needs"
         } else if doc.action == Action::Reschedule && doc.at.is_none() {
             "it has no delay and no next_iteration, which reschedule needs"
         } else {
@@ -242,12 +246,11 @@ impl Reader {
             "payload" => doc.payload = Some(value.to_jsonb()),
             "result" => doc.result = Some(value.to_jsonb()),
             "message" => {
-                let message = self.text(key, value)?;
-                names::check_message(&message).map_err(|invalid| self.too_long(invalid))?;
-                doc.message = Some(Cow::Owned(message));
+                let message = as_text(value);
+                doc.message = Some(Cow::Owned(names::cut_message(&message).to_owned()));
             }
             "details" => doc.details = Some(value.to_jsonb()),
-            "ref_id" => doc.ref_id = Some(Cow::Owned(self.text(key, value)?)),
+            "ref_id" => doc.ref_id = Some(Cow::Owned(as_text(value))),
             "delay" => {
                 let text = self.text(key, value)?;
                 doc.at = Some(self.convert(key, || {

@@ -7,6 +7,8 @@
 //! schedule that is not valid and for a subject that is too long, `ReadOnly` for a function that
 //! writes where that is impossible, `OtherVersion` where the library does not fit the catalog.
 
+use std::borrow::Cow;
+
 use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::{PgLogLevel, notice, pg_sys};
 
@@ -181,25 +183,24 @@ pub fn opt_payload(call: &Call, at: usize) -> Option<Jsonb> {
     call.opt_json(at).map(undouble_payload)
 }
 
-/// The message of an error, without the doubled apostrophes of `fetchq.legacy_quotes`. Fails with
-/// `NullArgument`, and with `Invalid` when it is too long.
-pub fn message(call: &Call, at: usize) -> Result<String> {
-    let text = call.text(at, "message")?;
+/// The message of a failure, without the doubled apostrophes of `fetchq.legacy_quotes`, and cut to the
+/// length that fits. None for NULL.
+pub fn opt_message(call: &Call, at: usize) -> Result<Option<String>> {
+    let Some(text) = call.opt_text(at) else {
+        return Ok(None);
+    };
     memory::provide(0, text.len())?;
     let text = match settings::legacy_quotes() {
-        true => undouble(text),
-        false => text.to_owned(),
+        true => Cow::Owned(undouble(text)),
+        false => Cow::Borrowed(text),
     };
-    names::check_message(&text)?;
-    Ok(text)
+    Ok(Some(names::cut_message(&text).to_owned()))
 }
 
-/// A message as [`message`] reads it, or `None` for NULL. Fails with `Invalid` when it is too long.
-pub fn opt_message(call: &Call, at: usize) -> Result<Option<String>> {
-    match call.is_null(at) {
-        true => Ok(None),
-        false => message(call, at).map(Some),
-    }
+/// A message as [`opt_message`] reads it; for NULL, that there is none.
+pub fn message(call: &Call, at: usize) -> Result<String> {
+    let message = opt_message(call, at)?;
+    Ok(message.unwrap_or_else(|| names::NO_MESSAGE.to_owned()))
 }
 
 /// A counter for a column that is an `int` since fetchq 4. A value that does not fit is replaced by

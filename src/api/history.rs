@@ -3,7 +3,7 @@
 use pgrx::prelude::*;
 
 use crate::api::docs_admin::filter_or_empty;
-use crate::api::entry::{queue_name, respond, respond_write};
+use crate::api::entry::{limit_or, queue_name, respond, respond_write};
 use crate::domain::history_filter;
 use crate::domain::names::QueueName;
 use crate::domain::wording::shorten;
@@ -32,6 +32,34 @@ fn queue_trim_history(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     })
 }
 
+/// `queue_drop_history(queue, filter, max_docs, dry_run) → affected`: removes entries that match a filter
+/// from the history of a queue, the oldest first. With `dry_run` they are only counted.
+///
+/// Fails with `UnknownQueue` and `NoRight`, with `NegativeLimit` when `max_docs` is below 0, with
+/// `Invalid` for a filter that is not valid, with `FilterOfAll` for one without a condition.
+#[pg_extern(sql = false)]
+fn queue_drop_history(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
+    respond_write(fcinfo, |call| {
+        let name = queue_name(call, 0)?;
+        let json = filter_or_empty(call, 1);
+        let filter = history_filter::parse(&json.to_short_text("filter")?, true)?;
+        if filter.is_empty() && !filter.document.all {
+            return Err(Error::FilterOfAll(call.function_name()));
+        }
+        let page = Page {
+            filter: &filter,
+            json,
+            limit: Some(limit_or(call, 2, "max_docs", 1000)?),
+            after: None,
+        };
+        let dry_run = call.opt_bool(3).unwrap_or(false);
+        let dropped = rights::with(&name, Right::Manage, || {
+            history_list::drop_entries(&name, &page, dry_run)
+        });
+        dropped.map(Reply::count)
+    })
+}
+
 /// `queue_history(queue, filter, max_docs, after) → documents`: the history of a queue, the newest
 /// entries first; with NULL, of all queues whose history the caller may read.
 ///
@@ -47,7 +75,7 @@ fn queue_history(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
         }
         let json = filter_or_empty(call, 1);
         let text = json.to_short_text("filter")?;
-        let filter = history_filter::parse(&text)?;
+        let filter = history_filter::parse(&text, false)?;
         let limit = match call.is_null(2) {
             true => None,
             false => Some(call.limit(2, "max_docs")?),

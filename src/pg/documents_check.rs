@@ -28,6 +28,7 @@ pub const fn type_oid(type_: Type) -> pg_sys::Oid {
         Type::Text => pg_sys::TEXTOID,
         Type::Varchar(_) => pg_sys::VARCHAROID,
         Type::Timestamptz => pg_sys::TIMESTAMPTZOID,
+        Type::Interval => pg_sys::INTERVALOID,
         Type::Jsonb => pg_sys::JSONBOID,
     }
 }

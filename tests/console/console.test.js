@@ -214,7 +214,7 @@ test('a search that would read too much shows what it has found, and goes on fro
   await db.query(`select fetchq.queue_create('large');
     select count(*) from fetchq.doc_append_many('large', array_fill('{}'::jsonb, array[100100]));
     select fetchq.doc_put('large', 'a first one'); select fetchq.doc_put('large', 'z ''last'' one');
-    select fetchq.docs_kill('large', '{"subject": "a first one"}'); select fetchq.docs_kill('large', '{"subject": "z %"}')`);
+    select fetchq.docs_kill('large', '{"subject": "a first one"}'); select fetchq.docs_kill('large', '{"subject_like": "z %"}')`);
   const page = await go('/queues/large/documents?status=killed');
   assert.deepEqual(await page.locator('tbody th').allInnerTexts(), ['a first one']);
   assert.match(await page.locator('.notice.warn').innerText(), /100000 documents of queue "large" were read, 1 of them match/);
@@ -310,6 +310,18 @@ test('the failed attempts of a document are shown', async () => {
   assert.ok((await page.locator('section', { hasText: 'Failed attempts' }).innerText()).includes(`boom ${HOSTILE}`));
 });
 
+test('the page of a document says why it does not run, and what to do', async () => {
+  await db.query(`select fetchq.doc_put('jobs', 'why', delay => '1 hour')`);
+  const why = (page) => page.locator('section', { hasText: 'Why it does not run' });
+  const page = await open('why');
+  const text = await why(page).innerText();
+  assert.match(text, /not_due\s+It is not due yet\.[\s\S]*fetchq\.doc_explain\('jobs', 'why'\)/);
+  // What the page says helps.
+  await db.query(text.match(/Run it now: (.*)/)[1]);
+  assert.doesNotMatch(await why(await open('why')).innerText(), /not_due/);
+  await check(one);
+});
+
 test('each bulk action is counted first, changes nothing until it is confirmed, and then what it said', async () => {
   const affected = async (status) => Number(await value(db, "select count(*) from fetchq.docs_list('jobs', jsonb_build_object('subject', 'bulk-%', 'status', $1::text), 1000)", [status]));
   const act = async (label, fields, question) => {
@@ -329,7 +341,7 @@ test('each bulk action is counted first, changes nothing until it is confirmed, 
   let confirm = await act('Set time', { 'Due (set time)': '2100-01-01 00:00 UTC', 'At most': '2' }, /2 documents of queue jobs would be given the time 2100-01-01.*may be more/s);
   assert.doesNotMatch((await doc('bulk-1')).due_at, /^2100/);
   await confirm(/2 documents were given the time/);
-  assert.equal(await value(db, "select count(*)::int from fetchq.docs_list('jobs', '{\"subject\": \"bulk-%\"}') where due_at = '2100-01-01 00:00 UTC'"), 2);
+  assert.equal(await value(db, "select count(*)::int from fetchq.docs_list('jobs', '{\"subject_like\": \"bulk-%\"}') where due_at = '2100-01-01 00:00 UTC'"), 2);
   confirm = await act('Set time', { 'Due (set time)': '1 hour' }, /6 documents of queue jobs would be given the time 1 hour/);
   await confirm(/6 documents were given the time/);
   confirm = await act('Set priority', { 'Priority (set priority)': '4' }, /6 documents of queue jobs would be given priority 4/);

@@ -9,7 +9,7 @@ await db.query(`
   select fetchq.queue_create('mail', '{"dead_letter": "mail_dead", "retry": {"base": "10 s"}}');
   select fetchq.doc_put('invoices', 'invoice-' || i, delay => i * interval '10 minutes') from generate_series(1, 300) i;
   select fetchq.doc_put('webhooks', 'order-' || i) from generate_series(1, 40) i;
-  select fetchq.docs_kill('webhooks', '{"subject": "order-3%"}');
+  select fetchq.docs_kill('webhooks', '{"subject_like": "order-3%"}');
   select fetchq.queue_pause('webhooks')`);
 await db.query(`select fetchq.doc_put('mail', 'welcome-42', '{"to": "ann@example.com", "template": "welcome"}', priority => 9, headers => '{"trace": "4bf92f35"}')`);
 await db.query("select fetchq.doc_lease('mail', 1, worker => 'mailer-1')");

@@ -21,7 +21,7 @@ await db.query(`
   select fetchq.queue_create('mail', '{"dead_letter": "mail_dead", "retry": {"base": "10 s"}, "history": {"completed": "1 day", "dropped": "1 day"}}');
   select fetchq.doc_put('invoices', 'invoice-' || i, delay => i * interval '10 minutes') from generate_series(1, 300) i;
   select fetchq.doc_put('webhooks', 'order-' || i) from generate_series(1, 40) i;
-  select fetchq.docs_kill('webhooks', '{"subject": "order-3%"}');
+  select fetchq.docs_kill('webhooks', '{"subject_like": "order-3%"}');
   select fetchq.queue_pause('webhooks');
   select fetchq.doc_append('thumbnails', '{}') from generate_series(1, 1200) i;
   select fetchq.doc_put('mail', 'gone-' || i) from generate_series(1, 5) i;

@@ -73,32 +73,21 @@ impl Filter {
                     .map_err(|error| format!("The payload has to be JSON: {error}."))?,
                 _ => Value::from(value),
             };
-            json.insert(name.to_owned(), value);
+            // What is typed is a pattern.
+            let key = match name {
+                "subject" => "subject_like",
+                "error" => "error_like",
+                _ => name,
+            };
+            json.insert(key.to_owned(), value);
         }
         Ok(Value::Object(json))
     }
 }
 
-/// A pattern of LIKE that matches nothing but this text.
-pub fn exactly(subject: &str) -> String {
-    let mut pattern = String::with_capacity(subject.len());
-    for character in subject.chars() {
-        if matches!(character, '%' | '_' | '\\') {
-            pattern.push('\\');
-        }
-        pattern.push(character);
-    }
-    pattern
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_subject_with_wildcards_matches_itself_only() {
-        assert_eq!(exactly(r"50%_\x"), r"50\%\_\\x");
-    }
 
     #[test]
     fn an_empty_field_is_no_condition_and_a_bad_number_is_an_error() {

@@ -107,9 +107,9 @@ impl Worker {
     }
 
     /// The settlement of a document that has failed. It is retried by the retry policy of the
-    /// queue. PostgreSQL stores no NUL, and fetchq no message above 8,192 bytes.
+    /// queue. PostgreSQL stores no NUL, and fetchq cuts a message that is too long.
     fn reject(&self, doc: &Row, error: &str) -> Value {
-        let text: String = error.chars().filter(|c| *c != '\0').take(2000).collect();
+        let text = error.replace('\0', "");
         settlement(
             doc,
             json!({"action": "reject", "message": text, "details": {"worker": self.name}}),

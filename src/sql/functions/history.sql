@@ -19,6 +19,7 @@ create type fetchq.settled_document as (
     headers jsonb,
     due_at timestamptz,
     picked_at timestamptz,
+    ran interval,
     result jsonb,
     progress jsonb,
     max_attempts int,
@@ -50,3 +51,14 @@ set search_path = pg_catalog, pg_temp
 as 'MODULE_PATHNAME', 'queue_trim_history_wrapper';
 comment on function fetchq.queue_trim_history(text, int) is
     'Removes documents that have been in the history for longer than the queue keeps them; maintenance does so too';
+
+create function fetchq.queue_drop_history(
+    queue text, filter jsonb default '{}', max_docs int default 1000,
+    dry_run boolean default false,
+    out affected bigint
+)
+language c volatile parallel unsafe
+set search_path = pg_catalog, pg_temp
+as 'MODULE_PATHNAME', 'queue_drop_history_wrapper';
+comment on function fetchq.queue_drop_history(text, jsonb, int, boolean) is
+    'Removes entries that match a filter from the history, the oldest first, before their time is over';

@@ -12,8 +12,6 @@ use crate::store::queues::statement::Statement;
 
 // Index of both: primary key. The lease number of an active document, without the worker session,
 // tells its worker that it was cancelled.
-// A producer may change the other columns, because an upsert changes them; `last_iteration` stays as
-// it is, and is named so that the server demands the rights of a worker.
 static LOCK: Statement = Statement::new(
     "select d.status, d.worker_session from only {docs} d
      where d.subject {=} $1
@@ -24,7 +22,7 @@ static CANCEL: Statement = Statement::new(
     "update only {docs} d set
          status = {killed}, attempts = 0, result = null, last_error = 'cancelled',
          worker_session = case when d.status {<>} {active} then d.worker_session end,
-         last_iteration = d.last_iteration
+         last_iteration = pg_catalog.now()
      where d.subject {=} $1",
 );
 

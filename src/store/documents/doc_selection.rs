@@ -17,7 +17,7 @@ use crate::domain::status::Status;
 use crate::error::{Error, Result};
 use crate::pg::json::Jsonb;
 use crate::pg::spi::{Rows, Spi};
-use crate::pg::time::Interval;
+use crate::pg::time::{self, Interval};
 use crate::pg::value::Arg;
 use crate::pg::{passing_error, relation};
 use crate::store::counters::counter_log;
@@ -40,9 +40,9 @@ pub struct BulkRequest<'a> {
 pub struct Selection<'a> {
     /// The codes of their statuses.
     pub statuses: Vec<i32>,
-    /// One more condition, which may use `{other}` and the parameters from $14 on.
+    /// One more condition, which may use `{other}` and the parameters from $21 on.
     pub condition: &'static str,
-    /// The parameters from $14 on.
+    /// The parameters from $21 on.
     pub args: &'a [Arg],
     /// The queue that `{other}` stands for.
     pub other: Option<&'a QueueName>,
@@ -55,10 +55,12 @@ const SELECTED: &str = "from only {docs} d
     where {conditions}
         {condition}";
 
-/// The conditions of $2 to $12, which entries of a history can satisfy, too.
+/// The conditions of $2 to $19, which entries of a history can satisfy, too. `settled_at`, `ran`:
+/// expressions for when it was settled, and how long its run took.
 macro_rules! conditions {
-    () => {
-        "($2 is null or d.version {=} any ($2))
+    ($settled_at:literal, $ran:literal) => {
+        concat!(
+            "($2 is null or d.version {=} any ($2))
         and ($3 is null or d.priority {=} any ($3))
         and ($4 is null or d.priority {>=} $4)
         and ($5 is null or d.priority {<=} $5)
@@ -68,32 +70,54 @@ macro_rules! conditions {
         and ($9 is null or d.payload {@>} $9)
         and ($10 is null or d.subject::pg_catalog.text {~~} $10)
         and ($11 is null or d.last_error {~~} $11)
-        and ($12 is null or d.ordering_key {=} $12)"
+        and ($12 is null or d.ordering_key {=} $12)
+        and ($13 is null or d.subject {=} any ($13))
+        and ($14 is null or d.created_at {>=} $14)
+        and ($15 is null or d.created_at {<} $15)
+        and ($16 is null or ",
+            $settled_at,
+            " {>=} $16)
+        and ($17 is null or ",
+            $settled_at,
+            " {<} $17)
+        and ($18 is null or ",
+            $ran,
+            " {>=} $18)
+        and ($19 is null or ",
+            $ran,
+            " {<=} $19)"
+        )
     };
 }
 pub(in crate::store) use conditions;
 
-/// The conditions of a filter on a document `d`. The parameters $1 to $13 are those of
-/// `BulkRequest::args`.
+/// The conditions of a filter on a document `d`. The parameters $1 to $20 are those of
+/// `BulkRequest::args`. A dead letter was settled when it was moved, unless it has failed again since. An
+/// active document has run until now.
 pub(in crate::store) const CONDITIONS: &str = concat!(
     "d.status {=} any ($1)
         and (d.lock_upgrade is null or d.lock_upgrade {=} 'infinity')
         and ",
-    conditions!()
+    conditions!(
+        "(case when d.status {=} any (array[{completed}, {killed}]) or d.origin is not null
+            then d.last_iteration end)",
+        "(case when d.status {=} {completed} then d.last_iteration {-} d.picked_at
+            when d.status {=} {active} then pg_catalog.now() {-} d.picked_at end)"
+    )
 );
 
 const LOCK_SELECTED: &str = "select d.subject::pg_catalog.text, d.status, d.version, d.priority
     {selected}
     order by d.seq
-    limit $13
+    limit $20
     for update of d skip locked";
 
-const COUNT_SELECTED: &str = "select pg_catalog.count(*) from (select {selected} limit $13) c";
+const COUNT_SELECTED: &str = "select pg_catalog.count(*) from (select {selected} limit $20) c";
 
 const LIST_ORIGINS: &str = "select d.seq, d.origin {->>} 'subject'::pg_catalog.text
     {selected}
     order by d.seq
-    limit $13";
+    limit $20";
 
 const GET_PAYLOAD: &str = "select $1 {->} 'payload'::pg_catalog.text";
 
@@ -121,8 +145,9 @@ pub struct Origin {
 const AGES: std::ops::RangeInclusive<i128> = 0..=1000 * 12 * 30 * 86_400_000_000;
 
 impl BulkRequest<'_> {
-    /// The parameters of a statement with `CONDITIONS`. $13 is the limit. Fails with
-    /// `Invalid::Filter` when an age of the filter is not an interval from 0 to 1000 years.
+    /// The parameters of a statement with `CONDITIONS`. $20 is the limit. Fails with
+    /// `Invalid::Filter` when an age of the filter is not an interval from 0 to 1000 years, and when a
+    /// time is not one.
     pub(in crate::store) fn args(
         &self,
         spi: &Spi,
@@ -136,6 +161,14 @@ impl BulkRequest<'_> {
                 let age = passing_error::refusal(|| Interval::parse(text)).ok();
                 let age = age.filter(|age| age.length().is_some_and(|n| AGES.contains(&n)));
                 Ok(age.ok_or_else(|| filter::wrong_age(key, text))?.arg())
+            }
+        };
+        let time = |text: &Option<String>, key| match text {
+            None => Ok::<Arg, Error>(Arg::no_timestamp()),
+            Some(text) => {
+                let time = passing_error::refusal(|| time::parse_timestamp(text));
+                let time = time.map_err(|_| filter::wrong_time(key, text))?;
+                Ok(Arg::timestamp(time))
             }
         };
         let payload = if filter.has_payload {
@@ -154,9 +187,16 @@ impl BulkRequest<'_> {
             age(&filter.older_than, "older_than")?,
             age(&filter.newer_than, "newer_than")?,
             Jsonb::arg(payload),
-            Arg::from(filter.subject.as_deref()),
-            Arg::from(filter.error.as_deref()),
+            Arg::from(filter.subject_like.as_deref()),
+            Arg::from(filter.error_like.as_deref()),
             Arg::from(filter.ordering_key.as_deref()),
+            Arg::from(filter.subjects.clone()),
+            time(&filter.created_since, "created_since")?,
+            time(&filter.created_before, "created_before")?,
+            time(&filter.settled_since, "settled_since")?,
+            time(&filter.settled_before, "settled_before")?,
+            age(&filter.min_ran, "min_ran")?,
+            age(&filter.max_ran, "max_ran")?,
             Arg::from(limit),
         ];
         args.extend(selection.args);

@@ -16,6 +16,9 @@ use crate::store::queues::open_queue::Queue;
 use crate::store::queues::policy::Keep;
 use crate::store::queues::statement::Statement;
 
+/// The last error of a document that was cancelled without a reason.
+pub const CANCELLED: &str = "cancelled";
+
 /// How a document was settled: the column `outcome` of the history.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
@@ -59,9 +62,10 @@ impl Outcome {
 
 /// A statement that removes documents and writes them into the history. The arguments: what
 /// follows `delete from … d`; the columns that the history has as the statement names them, those
-/// that are `settled` in `domain/src/document.rs`; the outcome; the name of the worker.
+/// that are `settled` in `domain/src/document.rs`; the outcome; the name of the worker; whether the
+/// document has run until now.
 macro_rules! into_history {
-    ($condition:literal, $settled:literal, $outcome:literal, $worker:literal) => {
+    ($condition:literal, $settled:literal, $outcome:literal, $worker:literal, $has_run:literal) => {
         concat!(
             "with removed as (
                  delete from only {docs} d ",
@@ -71,12 +75,14 @@ macro_rules! into_history {
             $settled,
             ", d.seq, d.worker_session),
              kept as (
-                 insert into {history} (outcome, worker, {kept})
+                 insert into {history} (outcome, worker, ran, {kept})
                  select ",
             $outcome,
             ", ",
             $worker,
-            ", {kept}
+            ", case when ",
+            $has_run,
+            " then greatest(pg_catalog.clock_timestamp() {-} r.picked_at, interval '0') end, {kept}
                  from removed r order by r.seq)
              select r.subject::pg_catalog.text, r.version, r.picked_at, r.attempts, r.priority, r.seq
              from removed r"
@@ -97,7 +103,8 @@ pub(in crate::store) const SETTLE: &str = into_history!(
     // those.
     "coalesce((select w.name from fetchq.worker_sessions w
          where r.worker_session {<>} all ($4) and w.id {=} r.worker_session
-         limit 1), $3)"
+         limit 1), $3)",
+    "true"
 );
 
 /// The parameters of `SETTLE` before those of the action.
@@ -109,7 +116,8 @@ static ARCHIVE: Statement = Statement::new(into_history!(
     "d.payload, d.iterations, d.last_error, d.due_at, d.picked_at, d.result, d.progress",
     "case when $2 {=} 'killed' and r.last_error {=} 'cancelled'
          then 'cancelled' else $2 end",
-    "$3"
+    "$3",
+    "$4"
 ));
 
 // Index: the primary key, once for each subject.
@@ -125,7 +133,8 @@ static POP: Statement = Statement::new(into_history!(
      pg_catalog.now() as picked_at, null::pg_catalog.jsonb as result,
      null::pg_catalog.jsonb as progress",
     "'popped'",
-    "$2"
+    "$2",
+    "true"
 ));
 
 /// Removes documents that the caller has locked, and writes them into the history where the
@@ -149,6 +158,7 @@ pub fn archive<'s>(
         subjects,
         Arg::from(outcome.word()),
         Arg::from(worker.as_deref()),
+        Arg::from(matches!(by, By::Lease(_))),
     ];
     queue.run(spi, &ARCHIVE, &args)
 }

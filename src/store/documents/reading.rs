@@ -83,35 +83,37 @@ fn readable<R>(name: &QueueName, work: impl FnOnce() -> Result<R>) -> Result<R> 
 /// How many documents one page may read. Not measured: some tenths of a second.
 pub(in crate::store) const MAX_READ: i32 = 100_000;
 
-// A page. {source}: what is read. $1 to $13 are those of `CONDITIONS`, $14 the subject after which
-// the page begins, $15 and $16 a range of subjects, $17 the name of the queue, $18 `MAX_READ`.
+// A page. {source}: what is read. $1 to $20 are those of `CONDITIONS`, $21 the subject after which
+// the page begins, $22 and $23 a range of subjects, $24 the name of the queue, $25 `MAX_READ`.
 const PAGE: &str = "select {document}
     from ({source}) d, fetchq.queues q
-    where q.name {=} $17 and {conditions}
+    where q.name {=} $24 and {conditions}
     order by d.subject
-    limit $13";
+    limit $20";
 
 // In the order of the primary key.
 const BY_SUBJECT: &str = "select * from only {docs} s
-    where ($14 is null or s.subject {>} $14)
-        and ($15 is null or s.subject {>=} $15) and ($16 is null or s.subject {<} $16)
+    where ($21 is null or s.subject {>} $21)
+        and ($22 is null or s.subject {>=} $22) and ($23 is null or s.subject {<} $23)
+        and ($13 is null or s.subject {=} any ($13))
     order by s.subject
-    limit $18";
+    limit $25";
 
 // The due index and the pick index have all documents of their statuses, unless the queue is
 // ordered.
 const BY_STATUS: &str = "select * from only {docs} s
     where s.status {=} any (array[{planned}, {active}]) and s.status {=} any ($1)
-        and s.lock_upgrade is null and ($14 is null or s.subject {>} $14)
+        and s.lock_upgrade is null and ($21 is null or s.subject {>} $21)
     union all
     select * from only {docs} s
     where s.status {=} {pending} and s.status {=} any ($1)
-        and s.lock_upgrade is null and ($14 is null or s.subject {>} $14)";
+        and s.lock_upgrade is null and ($21 is null or s.subject {>} $21)";
 
 // The last subject that `BY_SUBJECT` reads if there are more behind it.
 const LAST_READ: &str = "select s.subject::pg_catalog.text from only {docs} s
     where ($1 is null or s.subject {>} $1)
         and ($2 is null or s.subject {>=} $2) and ($3 is null or s.subject {<} $3)
+        and ($5 is null or s.subject {=} any ($5))
     order by s.subject
     offset ($4 {-} 1) limit 2";
 
@@ -136,7 +138,7 @@ fn read_page(
     out: &mut RowSink,
 ) -> Result<()> {
     let statuses = request.filter.codes(&Status::ALL, &[]);
-    let (first, beyond) = subject_range(request.filter.subject.as_deref());
+    let (first, beyond) = subject_range(request.filter.subject_like.as_deref());
     let range = [Arg::from(first.as_deref()), Arg::from(beyond.as_deref())];
     let reads_by_status = is_indexed(name, request);
     let extra = [
@@ -165,7 +167,13 @@ fn read_page(
             let args = request.args(spi, &selection, Some(i64::from(request.limit)))?;
             let rows = spi.once(&render(&sql, name), &args);
             if rows.affected() < request.limit && !reads_by_status {
-                let args = [extra[0], range[0], range[1], Arg::from(i64::from(MAX_READ))];
+                let args = [
+                    extra[0],
+                    range[0],
+                    range[1],
+                    extra[4],
+                    Arg::from(request.filter.subjects.clone()),
+                ];
                 let last = spi.once(&render(LAST_READ, name), &args);
                 if last.len() > 1 {
                     return Err(Error::TooMuchToRead {

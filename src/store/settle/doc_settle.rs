@@ -77,7 +77,8 @@ impl Settlement<'_> {
         }
     }
 
-    fn last_error(&self) -> Option<&str> {
+    /// The beginning of the message.
+    pub(in crate::store) fn last_error(&self) -> Option<&str> {
         let message = self.message.as_deref();
         message.map(|message| names::cut(message, LAST_ERROR_MAX).0)
     }

@@ -7,8 +7,10 @@ use Status::{Active, Completed, Killed, Pending, Planned};
 use pgrx::notice;
 
 use crate::domain::counter_events::Event;
+use crate::domain::settlement::Action;
 use crate::domain::status::Status;
 use crate::error::{Error, Result};
+use crate::pg::json::Jsonb;
 use crate::pg::spi::{self, Rows, Spi};
 use crate::pg::time;
 use crate::pg::value::Arg;
@@ -22,6 +24,7 @@ use crate::store::documents::history_worker::By;
 use crate::store::queues::open_queue::Queue;
 use crate::store::queues::rights::{self, Right};
 use crate::store::queues::statement::Statement;
+use crate::store::settle::doc_settle::{self, Settlement};
 use crate::store::settle::move_documents::{AS_PUT, Columns, Moving, UNCHANGED, move_documents};
 
 // Index of this statement and the two that follow: the primary key, once for each subject. The
@@ -38,9 +41,11 @@ static RETRY: Statement = Statement::new(
 
 // Without the worker session, the lease number tells the worker of an active document that it was
 // cancelled: see `doc_extend::IS_CANCELLED`.
+// $2: why. $3: the payload, NULL to leave it as it is.
 static KILL: Statement = Statement::new(
     "update only {docs} d set
-         status = {killed}, attempts = 0, result = null, last_error = 'cancelled',
+         status = {killed}, attempts = 0, last_iteration = pg_catalog.now(), result = null,
+         last_error = $2, payload = coalesce($3, d.payload),
          worker_session = case when d.status {<>} {active} then d.worker_session end
      where d.subject {=} any ($1)
      returning d.subject::pg_catalog.text",
@@ -139,16 +144,32 @@ pub fn kill(queue: &Queue, request: &BulkRequest) -> Result<i32> {
         other: None,
     };
     act(queue, request, &selection, |spi, selected| {
-        let rows = queue.run(spi, &KILL, &[sorted_subjects(selected)]);
-        let groups = group_returned(selected, &rows);
-        record_events(queue, &groups, Event::cancel);
-        note_settled(queue, selected, &rows);
-        // Active ones stay in the table, so that their workers get an error that says so.
-        let not_active = selected.iter().filter(|doc| doc.status != Active);
-        let not_active: Vec<String> = not_active.map(|doc| doc.subject.clone()).collect();
-        history::cancelled(spi, queue, &not_active);
-        total(&groups)
+        kill_selected(spi, queue, selected, None, None)
     })
+}
+
+/// Kills documents that are locked. `message`: why. Returns how many.
+fn kill_selected(
+    spi: &Spi,
+    queue: &Queue,
+    selected: &[Selected],
+    message: Option<&str>,
+    payload: Option<Jsonb>,
+) -> i32 {
+    let args = [
+        sorted_subjects(selected),
+        Arg::from(message.unwrap_or(history::CANCELLED)),
+        Jsonb::arg(payload),
+    ];
+    let rows = queue.run(spi, &KILL, &args);
+    let groups = group_returned(selected, &rows);
+    record_events(queue, &groups, Event::cancel);
+    note_settled(queue, selected, &rows);
+    // Active ones stay in the table, so that their workers get an error that says so.
+    let not_active = selected.iter().filter(|doc| doc.status != Active);
+    let not_active: Vec<String> = not_active.map(|doc| doc.subject.clone()).collect();
+    history::cancelled(spi, queue, &not_active);
+    total(&groups)
 }
 
 /// Removes documents that are not active, and active ones where the filter names that status.
@@ -162,13 +183,62 @@ pub fn drop(queue: &Queue, request: &BulkRequest) -> Result<i32> {
         other: None,
     };
     act(queue, request, &selection, |spi, selected| {
-        let subjects: Vec<String> = selected.iter().map(|doc| doc.subject.clone()).collect();
-        let removed = history::archive(spi, queue, &subjects, Outcome::Dropped, By::Session);
-        let groups = group_returned(selected, &removed);
-        record_events(queue, &groups, |from| Some(Event::remove(from)));
-        note_settled(queue, selected, &removed);
-        total(&groups)
+        drop_selected(spi, queue, selected)
     })
+}
+
+/// Removes documents that are locked. Returns how many.
+fn drop_selected(spi: &Spi, queue: &Queue, selected: &[Selected]) -> i32 {
+    let subjects: Vec<String> = selected.iter().map(|doc| doc.subject.clone()).collect();
+    let removed = history::archive(spi, queue, &subjects, Outcome::Dropped, By::Session);
+    let groups = group_returned(selected, &removed);
+    record_events(queue, &groups, |from| Some(Event::remove(from)));
+    note_settled(queue, selected, &removed);
+    total(&groups)
+}
+
+/// Settles a document as its action says, which may also be one that nobody has leased: if the caller
+/// names no lease, a planned or pending one is killed as [`kill`] does, and dropped as [`drop`] does, which
+/// takes a completed or killed one as well.
+///
+/// Fails as `doc_settle::settle_one` does.
+pub fn settle_or_remove(queue: &Queue, doc: &Settlement) -> Result<()> {
+    let error = match doc_settle::settle_one(queue, doc) {
+        Err(error @ Error::NotActive { .. }) => error,
+        other => return other,
+    };
+    let takes: &[Status] = match doc.action {
+        Action::Kill => &[Planned, Pending],
+        Action::Drop => &[Planned, Pending, Completed, Killed],
+        _ => &[],
+    };
+    let settled = spi::connect(|spi| {
+        let found = lock_one(spi, queue, &doc.subject).ok()?;
+        // Another session has leased it in between.
+        if found.document.status == Active {
+            return Some(doc_settle::settle_one(queue, doc));
+        }
+        if !takes.contains(&found.document.status) {
+            return None;
+        }
+        let selected = [found.document];
+        let n = match doc.action {
+            Action::Kill => kill_selected(spi, queue, &selected, doc.last_error(), doc.payload),
+            _ => drop_selected(spi, queue, &selected),
+        };
+        // A trigger of the user's may keep it.
+        (n > 0).then_some(Ok(()))
+    });
+    match settled {
+        Some(Ok(())) => {}
+        Some(failed) => return failed,
+        None => return Err(error),
+    }
+    if let Some(message) = &doc.message {
+        let ref_id = doc.ref_id.as_deref();
+        doc_settle::log_failure(queue, &doc.subject, message, doc.details, ref_id, None);
+    }
+    Ok(())
 }
 
 /// Sets the priority of planned and pending documents that have another one. Returns how many
@@ -177,7 +247,7 @@ pub fn set_priority(queue: &Queue, priority: i32, request: &BulkRequest) -> Resu
     let priority = [Arg::from(priority)];
     let selection = Selection {
         statuses: request.filter.codes(&[Planned, Pending], &[]),
-        condition: "and d.priority {<>} $14",
+        condition: "and d.priority {<>} $21",
         args: &priority,
         other: None,
     };
@@ -193,7 +263,7 @@ pub fn set_due(queue: &Queue, next_iteration: i64, request: &BulkRequest) -> Res
     let time = [Arg::timestamp(next_iteration)];
     let selection = Selection {
         statuses: request.filter.codes(&[Planned, Pending], &[]),
-        condition: "and d.next_iteration {<>} $14",
+        condition: "and d.next_iteration {<>} $21",
         args: &time,
         other: None,
     };
@@ -260,38 +330,56 @@ pub fn set_priority_of_one(queue: &Queue, subject: &str, priority: i32) -> Resul
     })
 }
 
-/// A planned or pending document that is locked.
-struct Waiting {
+/// A document that is locked.
+struct Locked {
     document: Selected,
     /// When it is due, in microseconds since 2000.
     next_iteration: Option<i64>,
     priority: i32,
 }
 
-/// Locks a planned or pending document. Fails with `Error::NotWaiting`.
-fn lock_waiting(spi: &Spi, queue: &Queue, subject: &str) -> Result<Waiting> {
+/// Locks a document. An error is its status: None where there is no such document, and Some(None) for one
+/// that is unknown.
+fn lock_one(
+    spi: &Spi,
+    queue: &Queue,
+    subject: &str,
+) -> std::result::Result<Locked, Option<Option<Status>>> {
     let rows = queue.run(spi, &LOCK_ONE, &[Arg::from(subject)]);
-    let found = (!rows.is_empty()).then(|| rows.get(0, 2).and_then(Status::from_code));
-    match found {
-        Some(Some(status @ (Planned | Pending))) => {
-            let version = rows.get(0, 3).unwrap_or(0);
-            document_locked(queue, version, status);
-            Ok(Waiting {
-                document: Selected {
-                    subject: rows.get(0, 1).unwrap_or_default(),
-                    status,
-                    version,
-                },
-                next_iteration: rows.timestamp(0, 4),
-                priority: rows.get(0, 5).unwrap_or(0),
-            })
-        }
-        found => Err(Error::NotWaiting {
-            queue: queue.name.to_string(),
-            subject: subject.to_owned(),
-            found,
-        }),
+    if rows.is_empty() {
+        return Err(None);
     }
+    let Some(status) = rows.get(0, 2).and_then(Status::from_code) else {
+        return Err(Some(None));
+    };
+    Ok(Locked {
+        document: Selected {
+            subject: rows.get(0, 1).unwrap_or_default(),
+            status,
+            version: rows.get(0, 3).unwrap_or(0),
+        },
+        next_iteration: rows.timestamp(0, 4),
+        priority: rows.get(0, 5).unwrap_or(0),
+    })
+}
+
+/// Locks a planned or pending document. Fails with `Error::NotWaiting`.
+fn lock_waiting(spi: &Spi, queue: &Queue, subject: &str) -> Result<Locked> {
+    let found = match lock_one(spi, queue, subject) {
+        Ok(found) => match found.document.status {
+            status @ (Planned | Pending) => {
+                document_locked(queue, found.document.version, status);
+                return Ok(found);
+            }
+            other => Some(Some(other)),
+        },
+        Err(found) => found,
+    };
+    Err(Error::NotWaiting {
+        queue: queue.name.to_string(),
+        subject: subject.to_owned(),
+        found,
+    })
 }
 
 const IS_NEW_IN_TARGET: &str = "and not exists (

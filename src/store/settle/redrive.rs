@@ -26,20 +26,20 @@ use crate::store::queues::rights::{self, Right};
 use crate::store::settle::dead_letters::{PART, REVIVE, queue_created_at, without_dead_letters};
 use crate::store::settle::move_documents::{Columns, Moving, move_documents};
 
-// Which documents of a dead-letter queue can return to a queue: $14 its name, $15 its id, $16 subjects of
+// Which documents of a dead-letter queue can return to a queue: $21 its name, $22 its id, $23 subjects of
 // documents that stay, because their own subjects are in use where they came from. Anybody may write an
 // origin. One whose subject is too long is not used. What failed in a queue that was dropped does not
 // return to another one of that name, which may be another role's.
 macro_rules! can_return {
     ($also:literal) => {
         concat!(
-            "and d.origin {->>} 'queue'::pg_catalog.text {=} $14
+            "and d.origin {->>} 'queue'::pg_catalog.text {=} $21
     and d.origin {->>} 'queue_created_at'::pg_catalog.text {=} (
             select ",
             queue_created_at!(),
-            " from fetchq.queues q where q.id {=} $15)
+            " from fetchq.queues q where q.id {=} $22)
     and pg_catalog.length(d.origin {->>} 'subject'::pg_catalog.text) {<=} {subject_max}
-    and d.subject {<>} all ($16)",
+    and d.subject {<>} all ($23)",
             $also
         )
     };
@@ -294,8 +294,8 @@ fn return_to_origin(
     })
 }
 
-// Those after the document with the number $17.
-const CAN_RETURN_AFTER: &str = can_return!(" and d.seq {>} $17");
+// Those after the document with the number $24.
+const CAN_RETURN_AFTER: &str = can_return!(" and d.seq {>} $24");
 
 // Index: the primary key.
 const LIST_EXISTING: &str = "select o.subject::pg_catalog.text from only {docs} o

@@ -9,7 +9,7 @@ use crate::domain::status::Status;
 use crate::error::{Error, Result};
 use crate::pg::relation::{self, LockMode};
 use crate::pg::row_sink::RowSink;
-use crate::pg::spi::{self, Rows};
+use crate::pg::spi::{self, Rows, Spi};
 use crate::pg::value::Arg;
 use crate::pg::{planner, subtransaction, time};
 use crate::ready::key::PickKey;
@@ -25,7 +25,7 @@ use crate::store::queues::open_queue::Queue;
 use crate::store::queues::plans;
 use crate::store::queues::queue;
 use crate::store::queues::rights::{self, Right};
-use crate::store::queues::statement::{self, Statement};
+use crate::store::queues::statement::{self, Statement, render};
 
 const LIST_QUEUES_OF: &str = "select distinct q.name::pg_catalog.text
     from fetchq.worker_sessions w
@@ -158,6 +158,32 @@ macro_rules! is_over {
             and not (a.state {=} any ('{active,fastpath function call}'::pg_catalog.text[])
                 and a.query_start {=} w.query_start))"
     };
+}
+
+// Index: (binding, queue_id), which needs all bindings. The sessions that run and have leased documents
+// of a queue.
+const COUNT_SESSIONS: &str = "select pg_catalog.count(distinct w.pid)
+    from fetchq.worker_sessions w
+    join pg_catalog.pg_stat_get_activity(null) a
+        on a.pid {=} w.pid and coalesce(a.backend_start {=} w.backend_start, true)
+    where w.binding {=} any ('{0,1,2,3}'::pg_catalog.int4[]) and w.queue_id {=} $1";
+
+/// How many leased documents are looked at for their versions. Not measured: some milliseconds.
+const MAX_LEASED: i64 = 10_000;
+
+// Index: the due index.
+const LEASED_VERSIONS: &str = "select distinct l.version from (
+        select d.version from only {docs} d
+        where d.status {=} {active} and d.lock_upgrade is null
+        limit $1) l";
+
+/// How many sessions are connected that have leased documents of a queue, and the versions of the
+/// documents that are leased.
+pub fn workers_of(spi: &Spi, name: &QueueName, queue: i32) -> (i64, Vec<i32>) {
+    let sessions = spi.once_latest(COUNT_SESSIONS, &[Arg::from(queue)]);
+    let versions = spi.once_latest(&render(LEASED_VERSIONS, name), &[Arg::from(MAX_LEASED)]);
+    let leased = (0..versions.len()).filter_map(|row| versions.get(row, 1));
+    (sessions.get(0, 1).unwrap_or(0), leased.collect())
 }
 
 // The sessions that meet a condition, which selects those with bound leases. A role that may not see when a session of

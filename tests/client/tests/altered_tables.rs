@@ -228,6 +228,7 @@ fn opens(call: &str) -> bool {
         "doc_drop",
         "doc_drop_many",
         "doc_errors",
+        "doc_explain",
         "doc_extend",
         "doc_get",
         "doc_kill",

@@ -42,6 +42,7 @@ const BAD: &[(&str, &str)] = &[
         "55000",
     ),
     ("doc_get('none', 'active')", "42704"),
+    ("doc_explain('none', 'active')", "42704"),
     ("docs_list('none')", "42704"),
     ("docs_list('q', '{\"status\": 1}')", "22023"),
     ("docs_list('q', '{}', -1)", "22023"),

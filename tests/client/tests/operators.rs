@@ -201,7 +201,7 @@ const CALLS: [&str; 89] = [
     "metric_history('plain')",
     "metric_history('plain', step => '5 minutes')",
     "lease_list('plain', 5)",
-    "queue_history('life', '{\"subject\": \"a%\"}', 5)",
+    "queue_history('life', '{\"subject_like\": \"a%\"}', 5)",
     "queue_history('life', '{}', 5)",
     "queue_redrive('dead', dry_run => true)",
     "docs_move('plain', 'dead', '{\"all\": true}')",

@@ -63,6 +63,18 @@ select * from test.letters where subject = 'k';
 select test.look();
 select fetchq.doc_kill('rq_dead', 'k');
 commit;
+-- A dead letter keeps the time at which it was created, and was settled when it was moved.
+begin;
+select fetchq.doc_push('rq_dead', 'old');
+update fetchq_data.rq_dead__docs set created_at = '2026-01-01', max_attempts = 1;
+select test.pick();
+select fetchq.doc_reject('rq_dead', 'old', 'no luck', '{}');
+select array(select subject from fetchq.docs_list('rq_letters', '{"created_since": "2026-01-01", "created_before": "2026-01-02"}')) as by_creation,
+    array(select subject from fetchq.docs_list('rq_letters', jsonb_build_object('settled_since', now()))) as by_death,
+    exists (select from fetchq.docs_list('rq_letters', jsonb_build_object('settled_before', now())) where subject = 'old') as earlier;
+select fetchq.queue_redrive('rq_dead', filter => '{"settled_before": "2026-01-02"}'), fetchq.queue_redrive('rq_dead', filter => jsonb_build_object('settled_since', now()));
+select created_at = '2026-01-01' as as_created, last_iteration from fetchq_data.rq_dead__docs where subject = 'old';
+rollback;
 -- Leases expire: maintenance moves many documents at once.
 begin;
 select fetchq.doc_push('rq_dead', 'e' || i, 0, 0, now(), jsonb_build_object('i', i)) from generate_series(1, 5) i;
@@ -174,7 +186,7 @@ update fetchq_data.rq_dead__docs set attempts = 9;
 select fetchq.doc_reject('rq_dead', 'stays', 'bad luck', '{}'), fetchq.doc_kill('rq_dead', 'stays-2');
 select subject, status, attempts, last_error from fetchq_data.rq_dead__docs order by subject;
 select test.look();
-select * from fetchq.queue_redrive('rq_dead', 100, '{"error": "bad%"}');
+select * from fetchq.queue_redrive('rq_dead', 100, '{"error_like": "bad%"}');
 select * from fetchq.queue_redrive('rq_dead');
 select test.look();
 select subject, status, attempts, last_error, lease is not null as keeps_lease from fetchq_data.rq_dead__docs order by subject;
@@ -214,7 +226,7 @@ select fetchq.doc_reject('rq_dead', 'x-1', 'why', '{}'), fetchq.doc_kill('rq_dea
 update fetchq_data.rq_dead__docs set next_iteration = now() - interval '1 minute';
 select * from fetchq.mnt_run('rq_dead', 9);
 select subject, last_error, seq > 0 as is_numbered from fetchq_data.rq_letters__docs where subject ~ '^x-' order by seq;
-select fetchq.docs_move('rq_letters', 'rq_third', '{"subject": "x-1"}'), fetchq.queue_redrive('rq_dead', 9, '{"subject": "x-%"}');
+select fetchq.docs_move('rq_letters', 'rq_third', '{"subject": "x-1"}'), fetchq.queue_redrive('rq_dead', 9, '{"subject_like": "x-%"}');
 select subject from fetchq_data.rq_dead__docs order by seq;
 select test.look();
 rollback;
@@ -225,8 +237,8 @@ update fetchq_data.rq_letters__docs d set origin = case when o ~ '^{' then jsonb
 from unnest(array['{"queue": "rq_dead"}', '{"queue": "rq_dead", "subject": null}', '{"queue": "rq_dead", "subject": "' || repeat('x', 256) || '"}', '[]',
     '{"queue": 7, "subject": []}', '{"queue": "rq_dead", "subject": "back", "iterations": "many"}']) with ordinality as u (o, i)
 where d.subject = 'o-' || i;
-select fetchq.queue_redrive('rq_letters', 100, '{"subject": "o-%"}');
-select fetchq.queue_redrive('rq_dead', 100, '{"subject": "o-%"}');
+select fetchq.queue_redrive('rq_letters', 100, '{"subject_like": "o-%"}');
+select fetchq.queue_redrive('rq_dead', 100, '{"subject_like": "o-%"}');
 select subject, iterations from fetchq_data.rq_dead__docs;
 select test.look();
 rollback;

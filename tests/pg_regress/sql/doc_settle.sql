@@ -153,19 +153,37 @@ select message, details, ref_id from fetchq_data.rq_settle__logs order by id;
 select metric, current_value from fetchq.metric_get('rq_settle');
 rollback;
 
--- A message can have 8192 bytes.
+-- A report of a failure does not fail: a message of more than 8192 bytes is cut between two characters.
 begin;
 select test.fill();
-select test.error($$select * from fetchq.doc_reject('rq_settle', 'active', repeat('é', 4097))$$);
-select * from fetchq.doc_reject('rq_settle', 'active', repeat('é', 300), '{}');
-select length(message) from fetchq_data.rq_settle__logs;
+select * from fetchq.doc_reject('rq_settle', 'active', 'a' || repeat('é', 10000), '{}');
+select octet_length(message), message = 'a' || repeat('é', 4095) from fetchq_data.rq_settle__logs;
+select length(last_error) from fetchq.doc_get('rq_settle', 'active');
+rollback;
+begin;
+select test.fill();
+select * from fetchq.doc_kill('rq_settle', 'active', message => repeat('x', 100000));
+select * from fetchq.log_error('rq_settle', 'active', repeat('é', 300), '{}');
+select * from fetchq.log_error('rq_settle', 'active', repeat('𝄞', 3000), '{}');
+select length(message) from fetchq_data.rq_settle__logs order by id;
+rollback;
+-- Nor does it fail without a message.
+begin;
+select test.fill();
+select * from fetchq.doc_reject('rq_settle', 'active', null, '{"code": 7}');
+select message, details from fetchq_data.rq_settle__logs;
+rollback;
+begin;
+select test.fill();
+select * from fetchq.doc_kill('rq_settle', 'active', details => '{"code": 7}');
+select * from fetchq.log_error('rq_settle', 'active', null, null);
+select message, details from fetchq_data.rq_settle__logs order by id;
 rollback;
 begin;
 select test.fill();
 select * from fetchq.doc_reject('rq_settle', 'active', 'it''s "quoted" \ 𝄞', '{"it''s": "\"x\""}', 'r''ef');
 select message, details, ref_id from fetchq_data.rq_settle__logs;
 rollback;
-select test.error($$select fetchq.doc_reject('rq_settle', 'active', null, '{}')$$);
 
 -- Writing to the log alone.
 begin;

@@ -27,7 +27,7 @@ select test.delta('rq_due'), test.exact('rq_due');
 select subject from fetchq.doc_pick('rq_due', 0, 9, '1h');
 -- Many documents, and a dry run that changes nothing.
 select test.fill();
-select fetchq.docs_set_due('rq_due', '2100-01-01', filter => '{"all": true}', dry_run => true) as all, fetchq.docs_set_due('rq_due', delay => '1 hour', filter => '{"subject": "now%"}', dry_run => true) as now,
+select fetchq.docs_set_due('rq_due', '2100-01-01', filter => '{"all": true}', dry_run => true) as all, fetchq.docs_set_due('rq_due', delay => '1 hour', filter => '{"subject_like": "now%"}', dry_run => true) as now,
     fetchq.docs_set_due('rq_due', '2100-01-01', filter => '{"status": ["active", "killed", "completed"]}', dry_run => true) as others;
 select test.delta('rq_due');
 select fetchq.docs_set_due('rq_due', '2100-01-01', filter => '{"all": true}', max_docs => 2);

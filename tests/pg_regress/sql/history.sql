@@ -75,7 +75,7 @@ select fetchq.doc_push('rq_hist', s) from unnest('{p1,p2,d1,c1,c2,c3}'::text[]) 
 select test.look();
 select subject from fetchq.doc_pop('rq_hist', 0, 2);
 select test.look();
-select fetchq.docs_drop('rq_hist', '{"subject": "d%"}');
+select fetchq.docs_drop('rq_hist', '{"subject_like": "d%"}');
 select fetchq.docs_kill('rq_hist', '{"subject": "c1"}');
 select * from fetchq.doc_cancel('rq_hist', 'c2');
 select test.look();
@@ -204,9 +204,10 @@ from pages, unnest(rows) with ordinality r (row, n);
 select f as filter, count(*), min(h.id), max(h.id) from unnest(array[
     '{}', '{"outcome": "killed"}', '{"outcome": ["popped", "dropped"]}', '{"outcome": []}', '{"worker": "node-1"}', '{"version": 1, "min_attempts": 2}', '{"priority": [0, 1]}',
     '{"settled_since": "2026-01-02 00:00+00"}', '{"settled_before": "2026-01-01 05:00+00", "outcome": "completed"}', '{"settled_since": "2100-01-01"}',
-    '{"subject": "s-07"}', '{"subject": "s-0%", "outcome": "killed"}', '{"subject": "%7"}', '{"error": "%3"}', '{"payload": {"i": 77}}', '{"newer_than": "1 day"}', '{"older_than": "1 day"}']) with ordinality f (f, n)
+    '{"subject": "s-07"}', '{"subject_like": "s-0%", "outcome": "killed"}', '{"subject_like": "%7"}', '{"error_like": "%3"}', '{"payload": {"i": 77}}', '{"newer_than": "1 day"}', '{"older_than": "1 day"}',
+    '{"subject": ["s-07", "s-08", "s_09"]}', '{"subject_like": "s_07"}', '{"created_before": "2026-01-01"}', '{"created_since": "2026-01-01"}']) with ordinality f (f, n)
 left join lateral fetchq.queue_history('rq_past', f::jsonb, 1000) h on true group by f, f.n order by f.n;
-select f as filter, bool_and(a = b) as same_without_pages from unnest(array['{"outcome": "killed"}', '{"subject": "s-0%"}', '{"worker": "node-0", "version": 0}']) f,
+select f as filter, bool_and(a = b) as same_without_pages from unnest(array['{"outcome": "killed"}', '{"subject_like": "s-0%"}', '{"worker": "node-0", "version": 0}']) f,
     lateral (select array(select id from fetchq.queue_history('rq_past', f::jsonb)) as a, array(select id from fetchq.queue_history('rq_past', f::jsonb, 1000)) as b) x group by 1;
 select id from fetchq.queue_history('rq_past', '{"subject": "s-07"}', 2);
 select h.id from fetchq.queue_history('rq_past', '{"subject": "s-07"}', 2, (select position from fetchq.queue_history('rq_past', '{"subject": "s-07"}', 2) offset 1)) h;
@@ -218,6 +219,32 @@ select test.error(c) from unnest(array[
     $$select fetchq.queue_history('rq_past', '{"settled_since": "soon"}')$$, $$select fetchq.queue_history('rq_past', '{"settled_before": 7}')$$, $$select fetchq.queue_history('rq_past', '{"older_than": "-1 h"}')$$,
     $$select fetchq.queue_history('rq_past', after => 'soon')$$, $$select fetchq.queue_history('rq_past', after => '1-')$$, $$select fetchq.queue_history('rq_past', after => '99999999999999999999-1')$$,
     $$select fetchq.queue_history(max_docs => 1)$$, $$select fetchq.queue_history(filter => '{"outcome": "killed"}')$$, $$select fetchq.queue_history(after => '1-1')$$]) c;
+-- Entries can be removed before their time, the oldest first.
+begin;
+select fetchq.queue_drop_history('rq_past', '{"outcome": "killed"}', dry_run => true) as killed, fetchq.queue_drop_history('rq_past', '{"all": true}', 7, true) as limited,
+    fetchq.queue_drop_history('rq_past', '{"subject": "s-07", "worker": "node-1"}', dry_run => true) as of_subject, count(*) from fetchq_data.rq_past__history;
+select fetchq.queue_drop_history('rq_past', '{"outcome": "killed"}', 3);
+select fetchq.queue_drop_history('rq_past', '{"outcome": "killed", "settled_before": "2026-01-01 10:00+00"}');
+select outcome, count(*), min(id) from fetchq_data.rq_past__history group by 1 order by 1;
+select fetchq.queue_drop_history('rq_past', '{"all": true}'), count(*) from fetchq_data.rq_past__history;
+select count(*) from fetchq_data.rq_past__history;
+rollback;
+select test.error(c) from unnest(array[
+    $$select fetchq.queue_drop_history('rq_past')$$, $$select fetchq.queue_drop_history('rq_past', '{}', dry_run => true)$$, $$select fetchq.queue_drop_history('rq_past', '{"status": "killed"}')$$,
+    $$select fetchq.queue_drop_history('rq_past', '{"all": true}', -1)$$, $$select fetchq.queue_drop_history('rq_nope', '{"all": true}')$$, $$select fetchq.queue_drop_history('rq_past', '{"settled_since": "soon"}')$$]) c;
+-- How long a run took is known of what a worker has settled, and of nothing else.
+begin;
+select from fetchq.queue_create('rq_ran', '{"history": {"completed": "1 day", "killed": "1 day", "dropped": "1 day"}, "max_attempts": 1}');
+select fetchq.doc_put('rq_ran', s) from unnest('{a-done,b-dead,c-dropped,d-rejected,e-cancelled,f-killed,g-gone}'::text[]) s;
+select count(*) from fetchq.doc_lease('rq_ran', 5);
+update fetchq_data.rq_ran__docs set picked_at = picked_at - interval '2 hours';
+select fetchq.docs_settle('rq_ran', (select jsonb_agg(jsonb_build_object('subject', subject, 'lease', lease, 'action', case left(subject, 1) when 'a' then 'complete' when 'b' then 'kill' when 'c' then 'drop' when 'd' then 'reject' else 'snooze' end)) from fetchq_data.rq_ran__docs where status = 2));
+select was_cancelled from fetchq.doc_cancel('rq_ran', 'e-cancelled');
+select fetchq.docs_kill('rq_ran', '{"subject": "f-killed"}'), fetchq.docs_drop('rq_ran', '{"subject": "g-gone"}');
+select subject, outcome, date_trunc('hour', ran) as ran from fetchq.queue_history('rq_ran') order by subject;
+select subject from fetchq.queue_history('rq_ran', '{"min_ran": "1 hour"}', 10) order by 1;
+select count(*) from fetchq.queue_history('rq_ran', '{"max_ran": "1 hour"}', 10);
+rollback;
 -- A page that would read too much is refused, and says how to go on. Other pages read little of a long history.
 begin;
 insert into fetchq_data.rq_past__history (settled_at, outcome, subject, version, priority, attempts, iterations)
@@ -226,8 +253,8 @@ analyze fetchq_data.rq_past__history;
 select test.error($$select fetchq.queue_history('rq_past', '{"worker": "nobody"}', 10)$$);
 select count(*) from fetchq.queue_history('rq_past', '{"worker": "nobody"}');
 select count(*) from fetchq.queue_history('rq_past', '{"worker": "node-1", "settled_before": "2026-02-01"}', 1000);
-select count(*) from fetchq.queue_history('rq_past', '{"subject": "s-1%", "worker": "node-1"}', 1000);
-select subject from fetchq.queue_history('rq_past', '{"subject": "much-%"}', 2);
+select count(*) from fetchq.queue_history('rq_past', '{"subject_like": "s-1%", "worker": "node-1"}', 1000);
+select subject from fetchq.queue_history('rq_past', '{"subject_like": "much-%"}', 2);
 rollback;
 begin;
 insert into fetchq_data.rq_past__history (settled_at, outcome, subject, version, priority, attempts, iterations)

@@ -48,16 +48,16 @@ select test.error($$select * from fetchq.doc_get('rq_read', repeat('x', 300))$$)
 -- A list, and its pages.
 select subject, status from fetchq.docs_list('rq_read');
 select fetchq.doc_push('rq_read', 'p-' || lpad(i::text, 3, '0'), i % 3, i % 5, now() + (i % 2) * interval '1 hour', jsonb_build_object('i', i % 10)) from generate_series(1, 100) i;
-select count(*), min(subject), max(subject) from fetchq.docs_list('rq_read', '{"subject": "p-%"}');
+select count(*), min(subject), max(subject) from fetchq.docs_list('rq_read', '{"subject_like": "p-%"}');
 with recursive pages as (
-    select 1 as page, array(select subject from fetchq.docs_list('rq_read', '{"subject": "p-%"}', 30)) as subjects
+    select 1 as page, array(select subject from fetchq.docs_list('rq_read', '{"subject_like": "p-%"}', 30)) as subjects
     union all
-    select page + 1, array(select subject from fetchq.docs_list('rq_read', '{"subject": "p-%"}', 30, p.subjects[30])) from pages p where p.subjects[30] is not null)
+    select page + 1, array(select subject from fetchq.docs_list('rq_read', '{"subject_like": "p-%"}', 30, p.subjects[30])) from pages p where p.subjects[30] is not null)
 select page, cardinality(subjects), subjects[1], subjects[cardinality(subjects)] from pages;
-select count(*), bool_and(status = 'planned') from fetchq.docs_list('rq_read', '{"status": "planned", "subject": "p-%"}', 1000);
+select count(*), bool_and(status = 'planned') from fetchq.docs_list('rq_read', '{"status": "planned", "subject_like": "p-%"}', 1000);
 select count(*), bool_and(status = 'pending') from fetchq.docs_list('rq_read', '{"status": "pending", "version": 1, "min_priority": 2, "payload": {"i": 4}}', 1000);
 select subject, status from fetchq.docs_list('rq_read', '{"status": ["killed", "completed"]}');
-select subject, last_error from fetchq.docs_list('rq_read', '{"error": "disk%"}');
+select subject, last_error from fetchq.docs_list('rq_read', '{"error_like": "disk%"}');
 select count(*) from fetchq.docs_list('rq_read', '{"older_than": "1 hour"}');
 select count(*) from fetchq.docs_list('rq_read', max_docs => 0);
 select count(*) from fetchq.docs_list('rq_read', '{}', 100000);
@@ -79,7 +79,7 @@ insert into fetchq_data.rq_read__docs (subject, status) select 'much-' || i, 3 f
 select test.error($$select * from fetchq.docs_list('rq_read', '{"status": "killed", "version": 5}')$$);
 select count(*) from fetchq.docs_list('rq_read');
 select count(*) from fetchq.docs_list('rq_read', '{"status": ["planned", "pending"]}', 1000);
-select count(*) from fetchq.docs_list('rq_read', '{"subject": "p-%", "version": 7}');
+select count(*) from fetchq.docs_list('rq_read', '{"subject_like": "p-%", "version": 7}');
 select count(*) from fetchq.docs_list('rq_read', '{}', 100000);
 rollback;
 

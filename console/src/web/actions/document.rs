@@ -4,7 +4,6 @@ use maud::html;
 use super::outcome::{Failure, Fields, Outcome, Question, affected};
 use crate::db::row;
 use crate::web::context::Context;
-use crate::web::filter::exactly;
 use crate::web::format::literal;
 
 row! {
@@ -17,7 +16,7 @@ row! {
 
 pub async fn document(context: &Context, fields: &Fields, what: &str) -> Result<Outcome, Failure> {
     let (queue, subject) = (fields.needed("queue")?, fields.needed("subject")?);
-    let only = serde_json::json!({"subject": exactly(subject)});
+    let only = serde_json::json!({"subject": subject});
     let nothing = || {
         Outcome::Nothing(format!(
             "Document {subject} is as it was: it was so already, or its status changed meanwhile."

@@ -85,7 +85,7 @@ async fn bulk_actions(name: &str, prepare: &str) {
         &["fetchq.docs_move('a', 'b', '{\"all\": true}', 40)"][..],
         &["fetchq.docs_move('b', 'a', '{\"all\": true}', 30)"][..],
         &["fetchq.docs_move('a', 'b', '{\"status\": \"killed\"}', 300)"][..],
-        &["fetchq.docs_move('b', 'a', '{\"subject\": \"d1%\"}', 300)"][..],
+        &["fetchq.docs_move('b', 'a', '{\"subject_like\": \"d1%\"}', 300)"][..],
         &[
             "fetchq.docs_set_priority('a', 1, '{}', 50)",
             "fetchq.docs_set_priority('a', 2, '{}', 50)",
