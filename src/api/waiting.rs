@@ -107,7 +107,7 @@ fn worker_wait(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
 /// meanwhile.
 ///
 /// Fails with `InTransaction` in a transaction block or in a function, with `UnknownQueue`, with
-/// `NoRight` when the caller may not read the documents, with `NoDocument`, and with `BadDuration`
+/// `NoRight` when the caller has no right on the queue, with `NoDocument`, and with `BadDuration`
 /// for a timeout that is negative or infinite.
 #[pg_extern(sql = false)]
 fn doc_await(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
