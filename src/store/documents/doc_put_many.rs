@@ -1,8 +1,10 @@
 //! Puts the documents of a JSON array, each with its own values and mode.
 
+use std::collections::BTreeMap;
+
 use serde_json::Value;
 
-use crate::domain::names;
+use crate::domain::names::{self, QueueName};
 use crate::domain::put_mode::{Action, Mode};
 use crate::domain::wording::{shorten, shorten_message};
 use crate::error::{Error, Result};
@@ -16,10 +18,11 @@ use crate::store::documents::doc_push::NewDoc;
 use crate::store::documents::doc_put::{Put, put_many};
 use crate::store::queues::open_queue::Queue;
 use crate::store::queues::plans;
+use crate::store::queues::rights::Right;
 use crate::store::queues::statement::Statement;
 
-// Returns the first element that is no document: no object, without a subject, with a subject
-// that is too long, or with another key than these.
+// Returns the first element that is no document: no object, with a subject that is no text or is too
+// long, or with another key than these.
 static FIRST_BAD: Statement = Statement::new(
     "select e.n as position,
          pg_catalog.jsonb_typeof(e.doc) as type,
@@ -28,20 +31,20 @@ static FIRST_BAD: Statement = Statement::new(
          (select k.key
           from pg_catalog.jsonb_object_keys(
               case when pg_catalog.jsonb_typeof(e.doc) {=} 'object' then e.doc else '{}' end) k (key)
-          where k.key {<>} all ('{subject,payload,version,priority,next_iteration,ordering_key,max_attempts,mode,delay,headers}'::pg_catalog.text[])
+          where k.key {<>} all ('{queue,subject,payload,version,priority,next_iteration,ordering_key,max_attempts,mode,delay,headers}'::pg_catalog.text[])
           limit 1) as unknown_key
      from pg_catalog.jsonb_array_elements($1) with ordinality as e (doc, n)
      where case when pg_catalog.jsonb_typeof(e.doc) {<>} 'object' then true
-         else coalesce(pg_catalog.jsonb_typeof(e.doc {->} 'subject'), 'null') {<>} 'string'
+         else coalesce(pg_catalog.jsonb_typeof(e.doc {->} 'subject'), 'null') {<>} all ('{string,\"null\"}'::pg_catalog.text[])
              or pg_catalog.char_length(e.doc {->>} 'subject') {>} {subject_max}
-             or (e.doc {-} '{subject,payload,version,priority,next_iteration,ordering_key,max_attempts,mode,delay,headers}'::pg_catalog.text[]) {<>} '{}'::pg_catalog.jsonb
+             or (e.doc {-} '{queue,subject,payload,version,priority,next_iteration,ordering_key,max_attempts,mode,delay,headers}'::pg_catalog.text[]) {<>} '{}'::pg_catalog.jsonb
          end
      limit 1",
 );
 
 static IS_ARRAY: Statement = Statement::new("select pg_catalog.jsonb_typeof($1) {=} 'array'");
 
-/// Checks the list of documents, which may have the keys subject, payload, version, priority,
+/// Checks the list of documents, which may have the keys queue, subject, payload, version, priority,
 /// next_iteration, ordering_key, max_attempts, mode, delay and headers.
 ///
 /// Fails with `Error::NoList` if `docs` is no JSON array, with `Error::BadDocument` for the
@@ -64,37 +67,36 @@ fn check(spi: &Spi, docs: Arg) -> Result<()> {
     if kind != "object" {
         return bad(position, format!("it is a JSON {kind}, not an object"));
     }
-    match subject {
-        None => bad(position, "it has no subject".into()),
-        Some(_) if subject_type != "string" => bad(
-            position,
-            format!("its subject is a JSON {subject_type}, not a text"),
-        ),
-        Some(subject) => {
-            names::check_subject(&subject)
-                .map_err(|e| Error::from(e).in_list(position as usize - 1))?;
-            let key = shorten(&unknown_key.unwrap_or_default());
-            bad(position, format!("it has an unknown key {key:?}"))
+    if let Some(subject) = subject {
+        if subject_type != "string" {
+            let reason = format!("its subject is a JSON {subject_type}, not a text");
+            return bad(position, reason);
         }
+        names::check_subject(&subject)
+            .map_err(|e| Error::from(e).in_list(position as usize - 1))?;
     }
+    let key = shorten(&unknown_key.unwrap_or_default());
+    bad(position, format!("it has an unknown key {key:?}"))
 }
 
 // The values are read as JSON: an error of the server would not say which document has one that is
 // not valid.
 static READ: Statement = Statement::new(
     "select i.subject, coalesce(i.payload, '{}') as payload, i.version, i.priority, i.next_iteration,
-         i.ordering_key, i.max_attempts, i.mode, i.delay, i.headers
+         i.ordering_key, i.max_attempts, i.mode, i.delay, i.headers, i.queue
      from rows from (pg_catalog.jsonb_to_recordset($1) as (
          subject pg_catalog.text, payload pg_catalog.jsonb, version pg_catalog.jsonb, priority pg_catalog.jsonb,
          next_iteration pg_catalog.jsonb, ordering_key pg_catalog.jsonb, max_attempts pg_catalog.jsonb,
-         mode pg_catalog.jsonb, delay pg_catalog.jsonb, headers pg_catalog.jsonb)) with ordinality
-         as i (subject, payload, version, priority, next_iteration, ordering_key, max_attempts, mode, delay, headers, n)
+         mode pg_catalog.jsonb, delay pg_catalog.jsonb, headers pg_catalog.jsonb, queue pg_catalog.jsonb)) with ordinality
+         as i (subject, payload, version, priority, next_iteration, ordering_key, max_attempts, mode, delay, headers, queue, n)
      order by i.n",
 );
 
 /// A document of a JSON array, with the values that it names. The JSON is in the memory of the SPI
 /// connection.
 struct ListedDoc {
+    /// None: that of the call.
+    queue: Option<QueueName>,
     subject: String,
     payload: Jsonb,
     version: i32,
@@ -104,6 +106,24 @@ struct ListedDoc {
     max_attempts: Option<i32>,
     headers: Option<Jsonb>,
     mode: Mode,
+}
+
+impl ListedDoc {
+    fn put(&self) -> Put<'_> {
+        Put {
+            doc: NewDoc {
+                subject: &self.subject,
+                version: self.version,
+                priority: self.priority,
+                next_iteration: self.next_iteration,
+                payload: self.payload,
+                ordering_key: self.ordering_key.as_deref(),
+                max_attempts: self.max_attempts,
+                headers: self.headers,
+            },
+            mode: self.mode,
+        }
+    }
 }
 
 /// An element of the array, as a row of `READ`.
@@ -168,8 +188,16 @@ impl Element<'_> {
         })
     }
 
-    /// The document. `mode` is for one that names no mode of its own.
-    fn read(&self, mode: Mode) -> Result<ListedDoc> {
+    /// The queue that the document names.
+    fn queue(&self) -> Result<Option<QueueName>> {
+        let name = self.text(11, "queue")?;
+        let parsed = name.as_deref().map(QueueName::parse).transpose();
+        parsed.map_err(|invalid| self.bad(invalid.to_string()))
+    }
+
+    /// The document. `mode` is for one that names no mode of its own, `generate` makes the subject of one
+    /// that has none.
+    fn read(&self, mode: Mode, generate: &impl Fn() -> String) -> Result<ListedDoc> {
         let next_iteration = self.parsed(5, "next_iteration", time::parse_timestamp)?;
         let delay = self.parsed(9, "delay", Interval::parse)?;
         let own_mode = self.text(8, "mode")?;
@@ -177,7 +205,8 @@ impl Element<'_> {
         let ordering_key = self.text(6, "ordering_key")?;
         self.option(doc_options::ordering_key(ordering_key.as_deref()))?;
         let doc = ListedDoc {
-            subject: self.rows.get(self.row, 1).unwrap_or_default(),
+            queue: self.queue()?,
+            subject: self.rows.get(self.row, 1).unwrap_or_else(generate),
             payload: match self.rows.json(self.row, 2) {
                 Some(payload) => payload,
                 None => Jsonb::parse("{}"),
@@ -203,42 +232,64 @@ impl Element<'_> {
 }
 
 /// Reads the documents of a JSON array that was checked.
-fn read_docs(spi: &Spi, docs: Arg, mode: Mode) -> Result<Vec<ListedDoc>> {
+fn read_docs(
+    spi: &Spi,
+    docs: Arg,
+    mode: Mode,
+    generate: &impl Fn() -> String,
+) -> Result<Vec<ListedDoc>> {
     let rows = plans::run_latest(spi, &READ, &[docs]);
     (0..rows.len())
-        .map(|row| Element { rows: &rows, row }.read(mode))
+        .map(|row| Element { rows: &rows, row }.read(mode, generate))
         .collect()
 }
 
-/// Puts the documents of a JSON array; `mode` is for those that name no mode of their own.
+/// Puts the documents of a JSON array into `queue`, or each into the queue that it names; `mode` is for
+/// those that name no mode of their own, and `generate` makes the subjects of those that have none.
 /// Returns the subject of each, and what was done with it.
 ///
 /// Fails with `Invalid::LongList`, as `check` does, with `Error::BadDocument` for a value of the wrong type,
-/// and with `Error::InList` where an option of `doc_put` would fail.
-pub fn put_docs(queue: &Queue, docs: Jsonb, mode: Mode) -> Result<Vec<(String, Action)>> {
+/// with `Error::InList` where an option of `doc_put` would fail, and as `Queue::open_for` does.
+pub fn put_docs(
+    queue: Option<&QueueName>,
+    docs: Jsonb,
+    mode: Mode,
+    generate: impl Fn() -> String,
+) -> Result<Vec<(String, Action)>> {
+    if let Some(queue) = queue {
+        Queue::open_for(queue, Right::Push)?;
+    }
     spi::connect(|spi| {
         docs.value().checked_len("docs")?;
         let docs = Jsonb::arg(Some(docs));
         check(spi, docs)?;
-        let listed = read_docs(spi, docs, mode)?;
-        let puts: Vec<Put> = listed
-            .iter()
-            .map(|doc| Put {
-                doc: NewDoc {
-                    subject: &doc.subject,
-                    version: doc.version,
-                    priority: doc.priority,
-                    next_iteration: doc.next_iteration,
-                    payload: doc.payload,
-                    ordering_key: doc.ordering_key.as_deref(),
-                    max_attempts: doc.max_attempts,
-                    headers: doc.headers,
-                },
-                mode: doc.mode,
-            })
-            .collect();
-        let actions = put_many(queue, &puts)?;
+        let listed = read_docs(spi, docs, mode, &generate)?;
+        // In the order of the queues, so that two sessions do not deadlock.
+        let mut queues: BTreeMap<&QueueName, Vec<usize>> = BTreeMap::new();
+        for (at, doc) in listed.iter().enumerate() {
+            let Some(name) = doc.queue.as_ref().or(queue) else {
+                let (at, reason) = (at as i64 + 1, "it has no queue, and the call names none");
+                let reason = reason.to_owned();
+                return Err(Error::BadDocument { at, reason });
+            };
+            queues.entry(name).or_default().push(at);
+        }
+        let mut actions = vec![None; listed.len()];
+        for (name, ats) in queues {
+            let puts: Vec<Put> = ats.iter().map(|at| listed[*at].put()).collect();
+            let of_list = |error| match error {
+                Error::InList { at, error } => error.in_list(ats[at as usize - 1]),
+                other => other,
+            };
+            let done = Queue::with(name, Right::Push, |queue| put_many(queue, &puts));
+            for (at, action) in ats.iter().zip(done.map_err(of_list)?) {
+                actions[*at] = Some(action);
+            }
+        }
         let subjects = listed.into_iter().map(|doc| doc.subject);
-        Ok(subjects.zip(actions).collect())
+        let done = subjects.zip(actions);
+        Ok(done
+            .filter_map(|(subject, action)| Some((subject, action?)))
+            .collect())
     })
 }
