@@ -71,6 +71,17 @@ pub enum Error {
         subject: String,
         found: Option<Option<Status>>,
     },
+    /// `call` is what the worker called: `complete` for `doc_complete`, and for a list of such calls.
+    #[error(
+        "document \"{subject}\" of queue \"{queue}\" is settled by its lease number only, and the call names none"
+    )]
+    LeaseNeeded {
+        queue: String,
+        subject: String,
+        call: &'static str,
+    },
+    #[error("the payload of {function}() is the number {number}, and no lease is given")]
+    LeaseAsPayload { function: String, number: String },
     #[error("lease {lease} of document \"{subject}\" of queue \"{queue}\" was lost: {}", describe_lost(*.found))]
     LeaseLost {
         queue: String,
@@ -85,6 +96,14 @@ pub enum Error {
         lease: i64,
         /// The status that it has. None: it has left the table, or its status is unknown.
         found: Option<Status>,
+    },
+    /// A document that is not in the table. `lease`: the one that the caller names.
+    #[error("document \"{subject}\" of queue \"{queue}\" is in the history: it was {outcome}")]
+    InHistory {
+        queue: String,
+        subject: String,
+        lease: Option<i64>,
+        outcome: String,
     },
     #[error(
         "lease {lease} of {n} of {of} documents of queue \"{queue}\" was lost, \"{first}\" among them"
@@ -273,10 +292,8 @@ pub enum Error {
     },
     #[error("a filter without conditions would let {0}() act on every document")]
     FilterOfAll(String),
-    #[error(
-        "the row of fetchq.queue_defaults with setting \"{setting}\" cannot be applied: {reason}"
-    )]
-    BadDefault { setting: String, reason: String },
+    #[error("the setting fetchq.queue_defaults cannot be applied: {0}")]
+    BadDefaults(String),
     #[error("the dead-letter queue \"{target}\" of queue \"{queue}\" does not exist")]
     DeadLetterGone { queue: String, target: String },
     #[error(
@@ -342,6 +359,7 @@ impl Error {
             | Self::NeverTicks(_)
             | Self::UnknownZone(_)
             | Self::NumberOfQueues { .. }
+            | Self::LeaseAsPayload { .. }
             | Self::BadValue { .. } => ERRCODE_INVALID_PARAMETER_VALUE,
             // DeadLetterGone has not the SQLSTATE of a lost lease: the worker still has its lease.
             Self::UnknownQueue(_)
@@ -359,6 +377,8 @@ impl Error {
             | Self::SomeNotActive { .. }
             | Self::LeaseLost { .. }
             | Self::SettledBefore { .. }
+            | Self::LeaseNeeded { .. }
+            | Self::InHistory { .. }
             | Self::NotSettled { .. }
             | Self::NotWaiting { .. }
             | Self::IncludedGrant { .. }
@@ -377,7 +397,7 @@ impl Error {
             Self::StrayTable { .. } => ERRCODE_DUPLICATE_TABLE,
             Self::BadTrigger(_) => ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED,
             Self::FilterOfAll(_) => ERRCODE_CARDINALITY_VIOLATION,
-            Self::BadDefault { .. } => ERRCODE_CONFIG_FILE_ERROR,
+            Self::BadDefaults(_) => ERRCODE_CONFIG_FILE_ERROR,
             Self::NoNumbers(_) | Self::AlteredTable(_) | Self::AlteredColumn { .. } => {
                 ERRCODE_INVALID_TABLE_DEFINITION
             }

@@ -118,7 +118,7 @@ select subject, status, jsonb_pretty(payload) as payload, jsonb_pretty(headers) 
        extract(epoch from settled_at)::float8 as settled_at,
        extract(epoch from lease_ends)::float8 as lease_ends,
        worker, jsonb_pretty(result) as result, jsonb_pretty(progress) as progress, last_error,
-       ordering_key, jsonb_pretty(origin) as origin, is_from_history
+       ordering_key, jsonb_pretty(origin) as origin, jsonb_pretty(queued) as queued, is_from_history
 from fetchq.doc_get($1, $2)";
 
 /// A page of documents, without what only the page of one of them shows.
@@ -168,6 +168,7 @@ row! {
         pub last_error: Option<String>,
         pub ordering_key: Option<String>,
         pub origin: Option<String>,
+        pub queued: Option<String>,
         pub is_from_history: Option<bool>,
     }
 }

@@ -189,6 +189,7 @@ const C: &str = "collate pg_catalog.\"C\"";
 // result: what its worker returned when it completed the document last.
 // headers: what its producer says about the document. It stays with the document for good.
 // origin: where a document of a dead-letter queue came from.
+// queued: what was put on the document while it was leased; it runs again with that.
 // A row with all columns NULL that may be NULL is no larger for them: its header has room for 72 columns.
 columns! {
     Subject = Def::new("subject", Varchar(Some(255))).also(C).not_null().kept().put();
@@ -214,6 +215,7 @@ columns! {
     OrderingKey = Def::new("ordering_key", Text).kept().put();
     Headers = Def::new("headers", Jsonb).kept().put();
     Origin = Def::new("origin", Jsonb).kept();
+    Queued = Def::new("queued", Jsonb);
 }
 
 /// The columns of the primary key.

@@ -3,7 +3,6 @@
 use pgrx::prelude::*;
 
 use crate::api::entry::{queue_name, respond_write, subject};
-use crate::domain::status;
 use crate::error;
 use crate::pg::call::Reply;
 use crate::pg::value::Arg;
@@ -24,7 +23,7 @@ fn doc_cancel(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
         let subject = subject(call, 1)?;
         let cancel = |queue: &Queue| Ok(doc_cancel::cancel(queue, subject));
         let (was_cancelled, status) = match Queue::with(&queue, Right::Work, cancel)? {
-            Ok(from) => (true, Some(from)),
+            Ok(from) => (true, Some(from.word())),
             Err(Some(other)) => (false, Some(other)),
             Err(None) => {
                 error::warn(
@@ -38,7 +37,6 @@ fn doc_cancel(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
                 (false, None)
             }
         };
-        let status = status.map(status::Status::word);
         Ok(call.record(&[Arg::from(was_cancelled), Arg::from(status)]))
     })
 }

@@ -22,8 +22,8 @@ use crate::store::queues::rights::Right;
 /// it as it is. `stop` says whether the worker was asked to stop; with
 /// `next_iteration` NULL the document was cancelled.
 ///
-/// Fails with `UnknownQueue`, `BadDuration`, `NotActive`, or with `LeaseLost` when the lease
-/// was lost.
+/// Fails with `UnknownQueue`, `BadDuration`, `NotActive`, with `LeaseLost` when the lease
+/// was lost, or with `LeaseNeeded` without the number of a lease that needs it.
 #[pg_extern(sql = false)]
 fn doc_extend(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
@@ -32,6 +32,7 @@ fn doc_extend(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
         let doc = LeasedDoc {
             subject: subject(call, 1)?,
             lease: call.opt_bigint(3),
+            call: "extend",
         };
         let progress = call.opt_json(4);
         let list = [Extension { doc, progress }];
@@ -108,6 +109,7 @@ fn extension(element: &Element) -> Extension<'_> {
         doc: LeasedDoc {
             subject: &element.subject,
             lease: Some(element.lease),
+            call: "extend",
         },
         progress: element.progress,
     }
@@ -117,7 +119,7 @@ fn extension(element: &Element) -> Extension<'_> {
 fn lost(error: Error) -> Result<&'static str> {
     match error {
         Error::LeaseLost { found: None, .. } => Ok("missing"),
-        Error::LeaseLost { .. } => Ok("lost"),
+        Error::LeaseLost { .. } | Error::InHistory { .. } => Ok("lost"),
         other => Err(other),
     }
 }

@@ -34,7 +34,7 @@ fn new_doc(call: &Call) -> Result<NewDoc<'_>> {
 
 /// `doc_put(queue, subject, payload, next_iteration, version, priority, mode, ordering_key,
 /// max_attempts, delay, headers) → action`: adds a document. When its subject exists, `mode`
-/// decides: ignore, replace, merge, earliest, debounce or reset. It is due at `next_iteration`, or
+/// decides: ignore, replace, merge, earliest, debounce, reset or once. It is due at `next_iteration`, or
 /// `delay`, an interval, after the start of the transaction. NULL is the default of every argument
 /// but queue and subject.
 ///

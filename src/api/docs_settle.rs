@@ -28,7 +28,8 @@ use crate::store::settle::docs_settle::{self as store, Outcome};
 /// 'report'.
 ///
 /// Fails with `UnknownQueue`, with `Invalid` for an array that is not valid, with `BadValue` for
-/// another `on_lost`; with `on_lost` 'error' as `doc_complete` does.
+/// another `on_lost`; with `LeaseNeeded` where a lease is missing; with `on_lost` 'error' as
+/// `doc_complete` does.
 #[pg_extern(sql = false)]
 fn docs_settle(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
@@ -64,8 +65,8 @@ enum OnLost {
 
 /// `docs_next(queue, settlements, max_docs, duration, version, worker, binding, on_lost) →
 /// documents`: settles as `docs_settle` does, then leases as `doc_lease` does. `settlements` NULL:
-/// none. `on_lost`: 'warning' for a warning that names the documents that were not settled, 'error'
-/// to do all or nothing, 'ignore' to say nothing; NULL: 'warning'.
+/// none. `on_lost`: 'error' to do all or nothing, 'warning' for a warning that names the documents that
+/// were not settled, 'ignore' to say nothing; NULL: 'error', because most drivers show no warnings.
 ///
 /// Fails as these two do.
 #[pg_extern(sql = false)]
@@ -94,10 +95,10 @@ impl OnLost {
     /// Reads the argument. Fails with `BadValue`.
     fn read(call: &Call, at: usize) -> Result<Self> {
         match call.opt_text(at) {
-            None | Some("warning") => Ok(Self::Warn),
-            Some("error") => Ok(Self::Fail),
+            None | Some("error") => Ok(Self::Fail),
+            Some("warning") => Ok(Self::Warn),
             Some("ignore") => Ok(Self::Ignore),
-            Some(other) => Err(bad_on_lost(other, "'warning', 'error' or 'ignore'")),
+            Some(other) => Err(bad_on_lost(other, "'error', 'warning' or 'ignore'")),
         }
     }
 

@@ -77,13 +77,18 @@ pub fn respond_write(
 }
 
 /// Turns an error into a warning and `value` where fetchq 4 returned that value and its callers
-/// rely on it: `UnknownQueue`, `NotActive` and `SomeNotActive`. With `fetchq.strict` these are
-/// errors as well. A queue that lives on another server is always an error: its documents would be
+/// rely on it: `UnknownQueue`, `NotActive`, `InHistory` without a lease, `SomeNotActive` and `LeaseNeeded`:
+/// the worker of fetchq 4 has lost the document to one of fetchq 5. With `fetchq.strict` these are errors
+/// as well. A queue that lives on another server is always an error: its documents would be
 /// lost otherwise.
 pub fn lenient<T>(result: Result<T>, value: T) -> Result<T> {
     match result {
         Err(
-            e @ (Error::UnknownQueue(_) | Error::NotActive { .. } | Error::SomeNotActive { .. }),
+            e @ (Error::UnknownQueue(_)
+            | Error::NotActive { .. }
+            | Error::InHistory { lease: None, .. }
+            | Error::SomeNotActive { .. }
+            | Error::LeaseNeeded { .. }),
         ) if !settings::strict() => {
             e.warn();
             Ok(value)

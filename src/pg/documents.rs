@@ -17,6 +17,7 @@ use crate::pg::index_walk::{
     COMPARE_INT4, COMPARE_INT8, COMPARE_TIMESTAMPTZ, begin_scan, equal, row_from, row_members,
     scan_key,
 };
+use crate::pg::json::Jsonb;
 use crate::pg::memory;
 use crate::pg::value::Arg;
 
@@ -74,6 +75,12 @@ impl Row {
     pub fn arg(&self, column: Column) -> Arg {
         let at = column as usize;
         Arg::new(TYPES[at], (!self.nulls[at]).then_some(self.values[at]))
+    }
+
+    /// Returns a `jsonb` column as JSON text, or None when it is NULL.
+    pub fn json_text(&self, column: Column) -> Option<String> {
+        let value = self.values[column as usize];
+        (!self.is_null(column)).then(|| Jsonb::from_datum(value).to_text())
     }
 
     /// Sets a column to a value of its type.

@@ -88,15 +88,6 @@ create table fetchq.queues (
 );
 comment on table fetchq.queues is 'The registry: one row for each queue';
 
--- What new queues start with. A row has a key of the settings of a queue and its value. The
--- constraint that checks it is in functions/queue_configure.sql.
-create table fetchq.queue_defaults (
-    setting text primary key,
-    value jsonb not null
-);
-comment on table fetchq.queue_defaults is
-    'Settings that new queues start with, instead of those that fetchq has';
-
 -- Queues that live on another server. It is read only where a queue is not in the registry, so that
 -- the call says where the queue is. Every role that may call fetchq can see the place in that error.
 -- made_by: the role that may change the record, beside the owner of the extension; NULL: no other.
@@ -399,7 +390,6 @@ select pg_catalog.pg_extension_config_dump('fetchq.lease_slots', '');
 select pg_catalog.pg_extension_config_dump('fetchq.rate_permits', '');
 select pg_catalog.pg_extension_config_dump('fetchq.ordering_keys', '');
 select pg_catalog.pg_extension_config_dump('fetchq.queues', '');
-select pg_catalog.pg_extension_config_dump('fetchq.queue_defaults', '');
 select pg_catalog.pg_extension_config_dump('fetchq.queues_id_seq', '');
 select pg_catalog.pg_extension_config_dump('fetchq.queue_places', '');
 select pg_catalog.pg_extension_config_dump('fetchq.jobs', '');

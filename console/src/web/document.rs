@@ -151,6 +151,10 @@ fn contents(context: &Context, document: &Document) -> Markup {
         ("Result", &document.result),
         ("Progress", &document.progress),
         ("Where it came from", &document.origin),
+        (
+            "Put while it was leased: it runs again with this",
+            &document.queued,
+        ),
     ];
     html! {
         @for (title, value) in parts {

@@ -469,7 +469,7 @@ begin
     join pg_attribute a on a.attrelid = t.tbl and a.attnum > 0 and not a.attisdropped
     where not exists (select from fetchq_upgrade.own_columns() e where e.tbl = t.kind and e.col = a.attname)
         and (t.queue is null or a.attgenerated <> '' or a.attidentity <> '' or a.atttypid >= 16384
-            or t.kind = '*docs' and a.attname in ('seq', 'lease', 'worker_session', 'ordering_key', 'max_attempts', 'last_error', 'origin', 'due_at', 'picked_at', 'result', 'progress', 'headers')
+            or t.kind = '*docs' and a.attname in ('seq', 'lease', 'worker_session', 'ordering_key', 'max_attempts', 'last_error', 'origin', 'due_at', 'picked_at', 'result', 'progress', 'headers', 'queued')
             or t.kind = '*logs' and a.attname = 'attempt'
             or exists (
                 select from pg_attrdef f join pg_depend d on d.classid = 'pg_attrdef'::regclass and d.objid = f.oid

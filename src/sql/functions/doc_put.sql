@@ -11,4 +11,4 @@ create function fetchq.doc_put(
 language c volatile parallel unsafe
 as 'MODULE_PATHNAME', 'doc_put_wrapper';
 comment on function fetchq.doc_put(text, text, jsonb, timestamptz, int, int, text, text, int, interval, jsonb) is
-    'Adds a document; when its subject exists, the mode decides what happens: ignore, replace, merge, earliest, debounce, reset';
+    'Adds a document; when its subject exists, the mode decides what happens: ignore, replace, merge, earliest, debounce, reset, once';

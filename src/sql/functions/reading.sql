@@ -21,6 +21,7 @@ create type fetchq.document as (
     last_error text,
     ordering_key text,
     origin jsonb,
+    queued jsonb,
     is_from_history boolean
 );
 comment on type fetchq.document is 'A row of fetchq.doc_get() and fetchq.docs_list()';

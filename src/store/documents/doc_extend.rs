@@ -16,14 +16,14 @@ use crate::store::queues::statement::Statement;
 // Documents are locked in the order of the list, which is that of their subjects as in every list, so that
 // two sessions do not deadlock.
 // Index of both: primary key, once for each document. No other index can serve `status + 0`.
-// $1 until when, $2 subjects, $3 lease numbers, of which NULL is any lease, $4 progress.
+// $1 until when, $2 subjects, $3 lease numbers, of which NULL is a lease that the subject settles, $4 progress.
 static EXTEND: Statement = Statement::new(
     "update only {docs} d set next_iteration = $1, progress = coalesce(i.progress, d.progress)
      from rows from (pg_catalog.unnest($2), pg_catalog.unnest($3), pg_catalog.unnest($4))
          as i (subject, lease, progress)
      where d.subject {=} i.subject
          and d.status {+} 0 {=} {active}
-         and (i.lease is null or d.lease {=} i.lease)
+         and (d.lease {=} i.lease or i.lease is null and not {needs_number})
      returning i.subject, d.worker_session",
 );
 
@@ -56,7 +56,8 @@ pub enum Extended {
     /// The document was cancelled while it was leased.
     Cancelled,
     /// It could not be extended: `Error::LeaseLost` where the caller names a lease that does not hold,
-    /// `Error::NotActive` where it names none and the document is not leased, or `Error::KeptAsItIs`.
+    /// `Error::NotActive` where it names none and the document is not leased, `Error::LeaseNeeded` where only
+    /// the number settles it, or `Error::KeptAsItIs`.
     Lost(Error),
 }
 

@@ -68,7 +68,7 @@ impl<'a> NewDoc<'a> {
 }
 
 /// What a document is added with: what producers write, and the status that follows from it.
-const NEW: [Column; 9] = [
+pub(in crate::store) const NEW: [Column; 9] = [
     Column::Subject,
     Column::Version,
     Column::Priority,
@@ -125,7 +125,7 @@ static FIND: Statement = Statement::new("select 1 from {docs} d where d.subject 
 
 /// Returns whether a document was not added because its subject exists. Where nothing of the user's
 /// can suppress the insert, there is no other reason, and it is not looked up.
-pub(in crate::store) fn is_duplicate(queue: &Queue, subject: &str) -> bool {
+fn is_duplicate(queue: &Queue, subject: &str) -> bool {
     !queue.may_suppress()
         || spi::connect(|spi| !queue.run(spi, &FIND, &[Arg::from(subject)]).is_empty())
 }
@@ -167,7 +167,7 @@ pub fn not_added(queue: &Queue, n: usize, of: usize) -> Error {
 
 /// Adds a document with a new subject without a statement, and returns its `seq`. None: the
 /// statement has to decide.
-fn push_row(queue: &Queue, doc: &NewDoc) -> Option<i64> {
+pub(in crate::store) fn push_row(queue: &Queue, doc: &NewDoc) -> Option<i64> {
     let mut documents = queue.documents(Access::Insert)?;
     if documents.find(doc.subject).is_some() {
         return None;

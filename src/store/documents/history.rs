@@ -7,6 +7,7 @@ use std::collections::HashMap;
 
 use crate::domain::counter_events::Event;
 use crate::domain::status::Status;
+use crate::error::Error;
 use crate::pg::spi::{self, Rows, Spi};
 use crate::pg::value::Arg;
 use crate::store::counters::counter_log;
@@ -14,6 +15,7 @@ use crate::store::counters::metrics;
 use crate::store::documents::history_worker::{By, session_name};
 use crate::store::queues::open_queue::Queue;
 use crate::store::queues::policy::Keep;
+use crate::store::queues::queue_tables;
 use crate::store::queues::statement::Statement;
 
 /// The last error of a document that was cancelled without a reason.
@@ -50,6 +52,20 @@ impl Outcome {
         }
     }
 
+    /// Reads a word of the history.
+    pub fn parse(word: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|outcome| outcome.word() == word)
+    }
+
+    /// The status that such a document has where it is kept in the table. None: it leaves the table.
+    pub fn status(self) -> Option<Status> {
+        match self {
+            Self::Completed => Some(Status::Completed),
+            Self::Killed | Self::Cancelled => Some(Status::Killed),
+            Self::Dropped | Self::Popped => None,
+        }
+    }
+
     /// What the queue is set to do with documents of this outcome.
     pub fn keep(self, queue: &Queue) -> Keep {
         match self {
@@ -73,7 +89,7 @@ macro_rules! into_history {
             "
                  returning {kept_as_it_is}, ",
             $settled,
-            ", d.seq, d.worker_session),
+            ", d.seq, d.worker_session, d.queued),
              kept as (
                  insert into {history} (outcome, worker, ran, {kept})
                  select ",
@@ -84,7 +100,7 @@ macro_rules! into_history {
             $has_run,
             " then greatest(pg_catalog.clock_timestamp() {-} r.picked_at, interval '0') end, {kept}
                  from removed r order by r.seq)
-             select r.subject::pg_catalog.text, r.version, r.picked_at, r.attempts, r.priority, r.seq
+             select r.subject::pg_catalog.text, r.version, r.picked_at, r.attempts, r.priority, r.seq, r.queued
              from removed r"
         )
     };
@@ -192,6 +208,38 @@ pub fn count_by_version(rows: &Rows) -> HashMap<i32, i32> {
         *versions.entry(rows.get(row, 2).unwrap_or(0)).or_default() += 1;
     }
     versions
+}
+
+// Index: (subject, id).
+const LAST_OUTCOME: &str = "select h.outcome from only {history} h
+    where h.subject {=} $1
+    order by h.id desc
+    limit 1";
+
+/// How the last document with this subject was settled that is in the history. None: there is none.
+pub fn last_outcome(spi: &Spi, queue: &Queue, subject: &str) -> Option<String> {
+    if !queue_tables::has_history(&queue.name) {
+        return None;
+    }
+    let rows = queue.once(spi, LAST_OUTCOME, &[Arg::from(subject)]);
+    (!rows.is_empty()).then(|| rows.get(0, 1)).flatten()
+}
+
+/// The error for a document that is not in the table, if it is in the history. `lease`: the one that the
+/// caller names.
+pub fn error_if_settled(
+    spi: &Spi,
+    queue: &Queue,
+    subject: &str,
+    lease: Option<i64>,
+) -> Option<Error> {
+    let outcome = last_outcome(spi, queue, subject)?;
+    Some(Error::InHistory {
+        queue: queue.name.to_string(),
+        subject: subject.to_owned(),
+        lease,
+        outcome,
+    })
 }
 
 // Index: the primary key, a range after a subject. A document that was cancelled while it was

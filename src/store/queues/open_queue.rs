@@ -22,7 +22,7 @@ use crate::pg::lasting::{Lasting, lasting};
 use crate::pg::lock_wait;
 use crate::pg::relation::{self, File, LockMode, NamedLock};
 use crate::pg::session;
-use crate::pg::spi::{Rows, Spi};
+use crate::pg::spi::{Plan, Rows, Spi};
 use crate::pg::time::Interval;
 use crate::pg::transaction;
 use crate::pg::trigger::SuppressedTriggers;
@@ -253,13 +253,27 @@ impl Queue {
 
     /// Runs a hot statement on the queue's tables.
     pub fn run<'s>(&self, spi: &'s Spi, statement: &'static Statement, args: &[Arg]) -> Rows<'s> {
-        let plan = self.plans.get_or_prepare(statement.key(), || {
+        spi.run(&self.plan(spi, statement, args), args)
+    }
+
+    /// Runs a hot read of the queue's tables as of this instant, even in a transaction that keeps one
+    /// snapshot.
+    pub fn run_latest<'s>(
+        &self,
+        spi: &'s Spi,
+        statement: &'static Statement,
+        args: &[Arg],
+    ) -> Rows<'s> {
+        spi.run_latest(&self.plan(spi, statement, args), args)
+    }
+
+    fn plan(&self, spi: &Spi, statement: &'static Statement, args: &[Arg]) -> Rc<Plan> {
+        self.plans.get_or_prepare(statement.key(), || {
             if self.plans.is_empty() {
                 evict_plans();
             }
             spi.prepare(&statement.text_for(&self.name), args)
-        });
-        spi.run(&plan, args)
+        })
     }
 
     /// Runs a hot statement that writes documents. The caller notes the index entries that

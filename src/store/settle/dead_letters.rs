@@ -27,6 +27,7 @@ use crate::store::queues::policy::Keep;
 use crate::store::queues::rights::{self, Right};
 use crate::store::queues::statement::Statement;
 use crate::store::settle::move_documents::{Columns, Moving, move_documents};
+use crate::store::settle::restore::restore_one;
 
 /// How many subjects are generated for a document whose own subject is in use in the
 /// dead-letter queue. One is enough, unless a transaction that is invisible to this one uses
@@ -55,6 +56,7 @@ const DEAD_LETTER: Columns = Columns {
         (Column::LastError, "coalesce($7, d.last_error)"),
         (Column::Origin, ORIGIN),
         (Column::Result, "null"),
+        (Column::Queued, "null"),
     ],
     are_put: false,
 };
@@ -309,12 +311,19 @@ pub(in crate::store) static REVIVE: Statement = Statement::new(
      returning d.subject::pg_catalog.text",
 );
 
-/// Makes a completed or killed document pending or planned again. `next_iteration`: when it is
-/// due, in microseconds since 2000. Returns 1. Fails with `Error::NotSettled`.
+/// Makes a completed or killed document pending or planned again, also one of the history, however it was
+/// settled. `next_iteration`: when it is
+/// due, in microseconds since 2000. Returns 1. Fails with `Error::NotSettled`, and as
+/// `restore_one` does.
 pub fn revive(queue: &Queue, subject: &str, next_iteration: i64) -> Result<i32> {
     let to = Status::planned_or_pending(next_iteration <= time::now());
     spi::connect(|spi| {
-        let rows = queue.run(spi, &LOCK_DOCUMENT, &[Arg::from(subject)]);
+        let mut rows = queue.run(spi, &LOCK_DOCUMENT, &[Arg::from(subject)]);
+        if rows.is_empty() {
+            // Another session may have taken it out of the history meanwhile, or have put it.
+            restore_one(spi, queue, subject)?;
+            rows = queue.run(spi, &LOCK_DOCUMENT, &[Arg::from(subject)]);
+        }
         let found = (!rows.is_empty()).then(|| rows.get(0, 1).and_then(Status::from_code));
         let event = found.flatten().and_then(|from| Event::revive(from, to));
         let Some(event) = event else {

@@ -15,6 +15,7 @@ use crate::pg::spi::{self, Rows, Spi};
 use crate::pg::time;
 use crate::pg::value::Arg;
 use crate::store::documents::bookkeeping::{document_locked, documents_ready, subjects_settled};
+use crate::store::documents::doc_put::put_queued;
 use crate::store::documents::doc_selection::{
     BulkRequest, Selected, Selection, group, group_returned, record_events, serialize_bulk_actions,
     sorted_subjects, total,
@@ -26,6 +27,7 @@ use crate::store::queues::rights::{self, Right};
 use crate::store::queues::statement::Statement;
 use crate::store::settle::doc_settle::{self, Settlement};
 use crate::store::settle::move_documents::{AS_PUT, Columns, Moving, UNCHANGED, move_documents};
+use crate::store::settle::restore;
 
 // Index of this statement and the two that follow: the primary key, once for each subject. The
 // rows are locked already.
@@ -85,6 +87,15 @@ fn note_settled(queue: &Queue, selected: &[Selected], rows: &Rows) {
     subjects_settled(queue, settled.map(|doc| doc.subject.as_str()));
 }
 
+/// Puts what was queued on active documents, which an action has just settled.
+fn put_all_queued(queue: &Queue, selected: &[Selected]) {
+    for doc in selected.iter().filter(|doc| doc.status == Active) {
+        if let Some(queued) = &doc.queued {
+            put_queued(queue, &doc.subject, queued);
+        }
+    }
+}
+
 /// Locks the documents of a selection, at most as many as the request allows, and runs `action` on
 /// them, which returns how many it has changed. A dry run counts them.
 fn act(
@@ -106,7 +117,8 @@ fn act(
 }
 
 /// Makes documents due now: planned ones, killed ones, pending ones that wait for their time,
-/// and completed ones where the filter names that status. Returns how many. Fails with
+/// and completed ones where the filter names that status; first those of the table, then killed and
+/// completed ones of the history. Returns how many. Fails with
 /// `Error::BadDuration`, as every action here does, when an age of the filter is not a
 /// duration.
 pub fn retry(queue: &Queue, request: &BulkRequest) -> Result<i32> {
@@ -119,18 +131,34 @@ pub fn retry(queue: &Queue, request: &BulkRequest) -> Result<i32> {
         args: &[],
         other: None,
     };
-    act(queue, request, &selection, |spi, selected| {
-        let rows = queue.run(spi, &RETRY, &[sorted_subjects(selected)]);
-        let groups = group_returned(selected, &rows);
-        record_events(queue, &groups, |from| match from {
-            Planned => Some(Event::MakePending),
-            from => Event::revive(from, Pending),
-        });
-        for ((_, version), n) in &groups {
-            documents_ready(queue, *version, Pending, *n);
+    let n = act(queue, request, &selection, |spi, selected| {
+        retry_selected(spi, queue, selected)
+    })?;
+    let limit = request.limit - n;
+    spi::connect(|spi| {
+        if request.dry_run {
+            return Ok(n + restore::count(spi, queue, request, &selection.statuses, limit)?);
         }
-        total(&groups)
+        let restored = restore::restore(spi, queue, request, &selection.statuses, limit)?;
+        Ok(n + retry_selected(spi, queue, &restored))
     })
+}
+
+/// Makes documents due now that are locked. Returns how many.
+fn retry_selected(spi: &Spi, queue: &Queue, selected: &[Selected]) -> i32 {
+    if selected.is_empty() {
+        return 0;
+    }
+    let rows = queue.run(spi, &RETRY, &[sorted_subjects(selected)]);
+    let groups = group_returned(selected, &rows);
+    record_events(queue, &groups, |from| match from {
+        Planned => Some(Event::MakePending),
+        from => Event::revive(from, Pending),
+    });
+    for ((_, version), n) in &groups {
+        documents_ready(queue, *version, Pending, *n);
+    }
+    total(&groups)
 }
 
 /// Kills planned and pending documents, and active ones where the filter names that status: their
@@ -169,6 +197,7 @@ fn kill_selected(
     let not_active = selected.iter().filter(|doc| doc.status != Active);
     let not_active: Vec<String> = not_active.map(|doc| doc.subject.clone()).collect();
     history::cancelled(spi, queue, &not_active);
+    put_all_queued(queue, selected);
     total(&groups)
 }
 
@@ -194,6 +223,7 @@ fn drop_selected(spi: &Spi, queue: &Queue, selected: &[Selected]) -> i32 {
     let groups = group_returned(selected, &removed);
     record_events(queue, &groups, |from| Some(Event::remove(from)));
     note_settled(queue, selected, &removed);
+    put_all_queued(queue, selected);
     total(&groups)
 }
 
@@ -357,6 +387,8 @@ fn lock_one(
             subject: rows.get(0, 1).unwrap_or_default(),
             status,
             version: rows.get(0, 3).unwrap_or(0),
+            // Only one that is leased has something there, and none of those is changed.
+            queued: None,
         },
         next_iteration: rows.timestamp(0, 4),
         priority: rows.get(0, 5).unwrap_or(0),
@@ -372,6 +404,10 @@ fn lock_waiting(spi: &Spi, queue: &Queue, subject: &str) -> Result<Locked> {
                 return Ok(found);
             }
             other => Some(Some(other)),
+        },
+        Err(None) => match history::error_if_settled(spi, queue, subject, None) {
+            Some(error) => return Err(error),
+            None => None,
         },
         Err(found) => found,
     };

@@ -7,6 +7,7 @@ use crate::error::{Error, Result};
 use crate::pg::{process, spi};
 use crate::store::bounds::keys::lock_keys;
 use crate::store::counters::counter_log;
+use crate::store::documents::history::Outcome as HistoryOutcome;
 use crate::store::queues::open_queue::Queue;
 use crate::store::settle::doc_settle::{Settlement, in_order, settle_run, subjects_of};
 use crate::store::settle::repeated::unsettled_error;
@@ -75,6 +76,14 @@ impl Outcome {
                 ..
             } => Ok(Self::NotActive(status)),
             Error::SettledBefore { found, .. } => Ok(Self::Repeated(found)),
+            Error::InHistory { lease, outcome, .. } => {
+                let status = HistoryOutcome::parse(&outcome).and_then(HistoryOutcome::status);
+                Ok(match (status, lease) {
+                    (None, _) => Self::Missing,
+                    (status, Some(_)) => Self::Lost(status),
+                    (status, None) => Self::NotActive(status),
+                })
+            }
             other => Err(other),
         }
     }
@@ -90,7 +99,8 @@ impl Outcome {
 /// error the caller must fail, because some documents may have been settled.
 ///
 /// Fails with `Invalid::Settlement` for a subject that is listed twice, as `settle_run` does, and with
-/// the errors of `doc_settle::settle_one` where `fails_on_lost`.
+/// the errors of `doc_settle::settle_one` where `fails_on_lost`. Fails with `Error::LeaseNeeded` in any
+/// case: a caller that takes its documents for lost would do their work again for ever.
 pub fn settle(queue: &Queue, docs: &[Settlement], fails_on_lost: bool) -> Result<Vec<Outcome>> {
     let order = in_order(docs);
     for pair in order.windows(2) {

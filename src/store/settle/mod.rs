@@ -9,3 +9,4 @@ pub mod history_list;
 pub mod move_documents;
 pub mod redrive;
 mod repeated;
+pub mod restore;

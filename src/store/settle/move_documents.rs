@@ -1,5 +1,6 @@
 //! Moving documents from one queue to another: to a dead-letter queue, back from one, and by
-//! `docs_move`. All three are one statement, and differ in what becomes of some columns.
+//! `docs_move`; and from the history of a queue back into it. All of them are one statement, and differ
+//! in what becomes of some columns.
 //!
 //! A move inserts the documents into the other queue first and removes them afterwards, in the order
 //! of subjects. Of two moves in opposite directions, each then finds its subject in use. If they were
@@ -8,14 +9,15 @@
 use std::collections::{HashMap, HashSet};
 
 use crate::domain::counter_events::Event;
+use crate::domain::document::InHistory;
 use crate::domain::status::Status;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::pg::documents::Column;
 use crate::pg::spi::Spi;
 use crate::pg::value::Arg;
 use crate::store::counters::counter_log;
 use crate::store::documents::bookkeeping::documents_ready;
-use crate::store::documents::doc_selection::{self, Groups};
+use crate::store::documents::doc_selection::{self, Groups, Selected};
 use crate::store::queues::open_queue::Queue;
 use crate::store::queues::statement::render;
 
@@ -30,6 +32,18 @@ pub(in crate::store) struct Columns {
     /// with them.
     pub are_put: bool,
 }
+
+/// An entry of a history becomes the document that was settled.
+const RESTORED: Columns = Columns {
+    changed: &[
+        (
+            Column::Status,
+            "case when d.outcome {=} any (array['killed', 'cancelled']) then {killed} else {completed} end",
+        ),
+        (Column::LastIteration, "d.settled_at"),
+    ],
+    are_put: false,
+};
 
 /// Every column stays as it is.
 pub(in crate::store) const UNCHANGED: Columns = Columns {
@@ -78,36 +92,56 @@ const ALWAYS: Expressions = &[
     ),
 ];
 
-// $1, $2, $3: the subjects, the subjects in the other queue, and the numbers there, in the order that
-// the documents had. Index: the primary key.
+// $1, $2, $3: what names the documents, the subjects in the other queue, and the numbers there, in the
+// order that the documents had.
 const INSERT_MOVED: &str = "insert into {other} ({columns})
     overriding system value
     select {values}
     from rows from (pg_catalog.unnest($1), pg_catalog.unnest($2), pg_catalog.unnest($3))
-        as i (subject, name, seq)
-    join only {docs} d on d.subject {=} i.subject
+        as i (source, name, seq)
+    join {source}
     order by {order}
     on conflict (subject) do nothing
     returning seq, version, status";
 
+/// Where documents come from.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Source {
+    /// The table of documents. They are named by their subjects. Index: the primary key.
+    Docs,
+    /// The history. They are named by the numbers of their entries. Index: (subject, id).
+    History,
+}
+
+impl Source {
+    fn sql(self) -> &'static str {
+        match self {
+            Self::Docs => "only {docs} d on d.subject {=} i.source",
+            Self::History => "only {history} d on d.subject {=} i.name and d.id {=} i.source",
+        }
+    }
+}
+
 impl Columns {
     /// The expression for a column in the other queue.
-    fn value(&self, column: Column) -> String {
+    fn value(&self, source: Source, column: Column) -> String {
         let of = |list: Expressions| list.iter().find(|(of, _)| *of == column);
         if let Some((_, expression)) = of(self.changed).or_else(|| of(ALWAYS)) {
             return (*expression).to_owned();
         }
         let def = column.def();
-        match self.are_put && !def.is_put {
+        let is_unknown = source == Source::History && def.in_history == InHistory::No;
+        match is_unknown || self.are_put && !def.is_put {
             true => def.default.unwrap_or("null").to_owned(),
             false => format!("d.{}", def.name),
         }
     }
 
-    fn sql(&self, from: &Queue, to: &Queue) -> String {
+    fn sql(&self, source: Source, from: &Queue, to: &Queue) -> String {
         let names = Column::ALL.map(Column::name);
-        let values = Column::ALL.map(|column| self.value(column));
+        let values = Column::ALL.map(|column| self.value(source, column));
         let sql = INSERT_MOVED
+            .replace("{source}", source.sql())
             .replace("{columns}", &names.join(", "))
             .replace("{values}", &values.join(", "));
         render(&doc_selection::render_order(&sql, to), &from.name)
@@ -170,7 +204,7 @@ pub(in crate::store) fn move_documents(
         Arg::from(numbers.clone()),
     ];
     all_args.extend(args);
-    let rows = spi.once(&columns.sql(from, to), &all_args);
+    let rows = spi.once(&columns.sql(Source::Docs, from, to), &all_args);
     let mut groups = Groups::new();
     let mut inserted: HashSet<i64> = HashSet::new();
     for row in 0..rows.len() {
@@ -193,4 +227,64 @@ pub(in crate::store) fn move_documents(
         }
     }
     Ok(moved)
+}
+
+/// An entry of a history.
+pub(in crate::store) struct Entry {
+    pub id: i64,
+    pub subject: String,
+}
+
+// Index: (subject, id).
+const REMOVE_ENTRIES: &str = "delete from only {history} h
+    using rows from (pg_catalog.unnest($1), pg_catalog.unnest($2)) as i (id, subject)
+    where h.subject {=} i.subject and h.id {=} i.id";
+
+/// Makes documents of entries of the history that the caller has locked, except those whose subject is in
+/// use, and returns them, as they are now. Counting them is for the caller.
+///
+/// Fails with `Error::NoNumbers`, and with `Error::NotRemoved`.
+pub(in crate::store) fn from_history(
+    spi: &Spi,
+    queue: &Queue,
+    entries: &[Entry],
+) -> Result<Vec<Selected>> {
+    if entries.is_empty() {
+        return Ok(Vec::new());
+    }
+    let numbers = doc_selection::next_numbers(queue, entries.len())?;
+    let ids: Vec<i64> = entries.iter().map(|entry| entry.id).collect();
+    let names: Vec<&str> = entries.iter().map(|entry| &*entry.subject).collect();
+    let args = [Arg::from(ids), Arg::from(names), Arg::from(numbers.clone())];
+    let rows = spi.once(&RESTORED.sql(Source::History, queue, queue), &args);
+    let mut inserted: HashMap<i64, (Status, i32)> = HashMap::new();
+    for row in 0..rows.len() {
+        let status = rows.get(row, 3).and_then(Status::from_code);
+        if let (Some(seq), Some(status)) = (rows.get(row, 1), status) {
+            inserted.insert(seq, (status, rows.get(row, 2).unwrap_or(0)));
+        }
+    }
+    let (mut restored, mut ids) = (Vec::new(), Vec::new());
+    for (entry, number) in entries.iter().zip(numbers) {
+        if let Some((status, version)) = inserted.get(&number) {
+            restored.push(Selected {
+                subject: entry.subject.clone(),
+                status: *status,
+                version: *version,
+                queued: None,
+            });
+            ids.push(entry.id);
+        }
+    }
+    let subjects: Vec<&str> = restored.iter().map(|doc| &*doc.subject).collect();
+    let args = [Arg::from(ids), Arg::from(subjects)];
+    let removed = queue.once(spi, REMOVE_ENTRIES, &args).affected();
+    let removed = usize::try_from(removed).unwrap_or(0);
+    if removed == restored.len() {
+        return Ok(restored);
+    }
+    Err(Error::NotRemoved {
+        queue: queue.name.to_string(),
+        n: restored.len().saturating_sub(removed),
+    })
 }

@@ -25,6 +25,7 @@ use crate::store::queues::open_queue::Queue;
 use crate::store::queues::rights::{self, Right};
 use crate::store::settle::dead_letters::{PART, REVIVE, queue_created_at, without_dead_letters};
 use crate::store::settle::move_documents::{Columns, Moving, move_documents};
+use crate::store::settle::restore;
 
 // Which documents of a dead-letter queue can return to a queue: $21 its name, $22 its id, $23 subjects of
 // documents that stay, because their own subjects are in use where they came from. Anybody may write an
@@ -96,7 +97,7 @@ const RETURNED: Columns = Columns {
 };
 
 /// Brings failed documents back into work, at most as many as the request allows, and returns
-/// how many; with `dry_run` it only counts them. First killed documents of the queue, then those that it moved to its dead-letter
+/// how many; with `dry_run` it only counts them. First killed documents of the queue and of its history, then those that it moved to its dead-letter
 /// queue, then, where the queue is a dead-letter queue itself, those of other queues. The caller has
 /// the right to work on the queue.
 ///
@@ -217,7 +218,7 @@ fn tell_origins(queue: &Queue, reason: &str, names: &BTreeSet<String>) {
     );
 }
 
-/// Makes killed documents of a queue pending again. Returns how many.
+/// Makes killed documents of a queue pending again, also those of its history. Returns how many.
 fn revive_killed(queue: &Queue, request: &BulkRequest) -> Result<i32> {
     let selection = Selection {
         statuses: request.filter.codes(&[Status::Killed], &[]),
@@ -225,11 +226,15 @@ fn revive_killed(queue: &Queue, request: &BulkRequest) -> Result<i32> {
         args: &[],
         other: None,
     };
+    let statuses = &selection.statuses;
     spi::connect(|spi| {
         if request.dry_run {
-            return request.count(spi, queue, &selection, Some(request.limit));
+            let n = request.count(spi, queue, &selection, Some(request.limit))?;
+            return Ok(n + restore::count(spi, queue, request, statuses, request.limit - n)?);
         }
-        let selected = request.lock(spi, queue, &selection, request.limit)?;
+        let mut selected = request.lock(spi, queue, &selection, request.limit)?;
+        let limit = request.limit - i32::try_from(selected.len()).unwrap_or(i32::MAX);
+        selected.extend(restore::restore(spi, queue, request, statuses, limit)?);
         if selected.is_empty() {
             return Ok(0);
         }

@@ -6,6 +6,7 @@
 //! brought the document to where it is: it could also have been cancelled, its lease could have run out,
 //! or a worker that names no number could have settled it.
 
+use crate::domain::lease_number::needs_number;
 use crate::domain::settlement::Action;
 use crate::domain::status::Status;
 use crate::error::Error;
@@ -44,7 +45,9 @@ const IS_IN_HISTORY: &str = "select from only {history} h
 /// repeated, and otherwise that of `lease_error`.
 pub(in crate::store) fn unsettled_error(spi: &Spi, queue: &Queue, doc: &Settlement) -> Error {
     let error = lease_error(spi, queue, doc.doc());
-    let (Some(lease), Error::LeaseLost { .. }) = (doc.lease, &error) else {
+    let is_known = matches!(error, Error::LeaseLost { .. } | Error::InHistory { .. });
+    // What `doc_pick` has leased, somebody else may have settled by the subject alone.
+    let Some(lease) = doc.lease.filter(|lease| is_known && needs_number(*lease)) else {
         return error;
     };
     match was_settled(spi, queue, doc, lease) {

@@ -15,6 +15,8 @@ use crate::ready::key::DueKey;
 use crate::store::bounds::keys::as_maintenance;
 use crate::store::counters::counter_log;
 use crate::store::documents::bookkeeping::{documents_ready, leases_taken};
+use crate::store::documents::doc_put::put_queued;
+use crate::store::documents::queued::queued_of;
 use crate::store::queues::open_queue::Queue;
 use crate::store::queues::statement::Statement;
 use crate::store::settle::dead_letters;
@@ -38,7 +40,7 @@ static MARK_DEAD: Statement = Statement::new(
          order by c.next_iteration, c.seq
          limit $2
          for update skip locked))
-     returning d.subject::pg_catalog.text, d.worker_session",
+     returning d.subject::pg_catalog.text, d.queued, d.worker_session",
 );
 
 static RESCHEDULE_ORPHANS: Statement = Statement::new(
@@ -56,7 +58,7 @@ static RESCHEDULE_ORPHANS: Statement = Statement::new(
          order by c.next_iteration, c.seq
          limit $2
          for update skip locked))
-     returning d.worker_session",
+     returning d.subject::pg_catalog.text, d.queued, d.worker_session",
 );
 
 // Documents at their last attempt and others in one pass. With a million expired leases, of
@@ -80,7 +82,7 @@ static EXPIRE: Statement = Statement::new(
          order by c.next_iteration, c.seq
          limit $2
          for update skip locked))
-     returning d.status, d.subject::pg_catalog.text, d.worker_session",
+     returning d.subject::pg_catalog.text, d.queued, d.status, d.worker_session",
 );
 
 static MAKE_PENDING: Statement = Statement::new(
@@ -183,9 +185,10 @@ pub fn mark_dead(queue: &Queue, limit: i32) -> Result<i32> {
     ];
     spi::connect(|spi| {
         let rows = as_maintenance(|| queue.run(spi, &MARK_DEAD, &args));
-        leases_taken(queue, &rows, 2);
+        leases_taken(queue, &rows, 3);
         let killed: Vec<String> = (0..rows.len()).filter_map(|row| rows.get(row, 1)).collect();
         settle_killed(queue, &killed)?;
+        put_all_queued(queue, &rows);
         Ok(rows.affected())
     })
 }
@@ -194,6 +197,18 @@ pub fn mark_dead(queue: &Queue, limit: i32) -> Result<i32> {
 fn settle_killed(queue: &Queue, subjects: &[String]) -> Result<()> {
     let by = Settler::Maintenance;
     dead_letters::settle_failed(queue, subjects, Event::Dead, Event::DeadRemoved, by)
+}
+
+/// Puts what was queued on the documents that a statement has just taken from their workers. Its first
+/// columns are the subject and `queued`.
+fn put_all_queued(queue: &Queue, rows: &Rows) {
+    for row in 0..rows.len() {
+        if let Some(queued) = queued_of(rows, row, 2)
+            && let Some(subject) = rows.get::<String>(row, 1)
+        {
+            put_queued(queue, &subject, &queued);
+        }
+    }
 }
 
 /// Makes up to `limit` documents pending again whose lease expired before their last attempt.
@@ -250,15 +265,16 @@ pub fn expire(queue: &Queue, limit: i32) -> Result<Expired> {
 fn expire_from(queue: &Queue, args: &[Arg]) -> Result<Expired> {
     spi::connect(|spi| {
         let rows = as_maintenance(|| queue.run(spi, &EXPIRE, args));
-        leases_taken(queue, &rows, 3);
+        leases_taken(queue, &rows, 4);
         let subjects: Vec<String> = (0..rows.len())
-            .filter(|row| rows.get(*row, 1) == Some(Status::Killed.code()))
-            .filter_map(|row| rows.get(row, 2))
+            .filter(|row| rows.get(*row, 3) == Some(Status::Killed.code()))
+            .filter_map(|row| rows.get(row, 1))
             .collect();
         let killed = i32::try_from(subjects.len()).unwrap_or(i32::MAX);
         let returned = rows.affected() - killed;
         settle_killed(queue, &subjects)?;
         counter_log::record_event(queue, 0, returned, Event::Orphan);
+        put_all_queued(queue, &rows);
         Ok(Expired {
             returned,
             killed,
@@ -374,9 +390,10 @@ fn run(
         let rows = as_maintenance(|| queue.run(spi, statement, &all_args));
         let n = rows.affected();
         if event.takes_lease() {
-            leases_taken(queue, &rows, 1);
+            leases_taken(queue, &rows, 3);
         }
         counter_log::record_event(queue, 0, n, event);
+        put_all_queued(queue, &rows);
         n
     })
 }

@@ -19,7 +19,9 @@ use crate::store::counters::counter_log;
 use crate::store::counters::counter_segments;
 use crate::store::counters::counter_segments::SEGMENTS;
 use crate::store::documents::bookkeeping::{documents_ready, leases_taken, note_entry};
+use crate::store::documents::doc_put::put_queued;
 use crate::store::documents::leases;
+use crate::store::documents::queued::queued_of;
 use crate::store::documents::stop_requests;
 use crate::store::queues::open_queue::Queue;
 use crate::store::queues::plans;
@@ -55,7 +57,8 @@ const RELEASE: &str = "update only {docs} d set
             and c.worker_session {=} any ($1)
         order by c.next_iteration, c.seq
         for update skip locked))
-    returning d.version, d.priority, d.next_iteration, d.attempts, d.seq, d.worker_session";
+    returning d.version, d.priority, d.next_iteration, d.attempts, d.seq, d.queued,
+        d.subject::pg_catalog.text, d.worker_session";
 
 /// A row of `RELEASE`.
 struct ReleasedDoc {
@@ -105,8 +108,14 @@ fn release_leases(queue: &Queue, sessions: &[i64]) -> i32 {
         let n = rows.affected();
         // The event does not say who has returned the documents.
         wakeups::leases_taken(queue.table.to_u32(), n.unsigned_abs());
-        leases_taken(queue, &rows, 6);
+        leases_taken(queue, &rows, 8);
         counter_log::record_event(queue, 0, n, Event::ReturnPending);
+        for row in 0..rows.len() {
+            if let Some(queued) = queued_of(&rows, row, 6) {
+                let subject: String = rows.get(row, 7).unwrap_or_default();
+                put_queued(queue, &subject, &queued);
+            }
+        }
         n
     })
 }

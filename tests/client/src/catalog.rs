@@ -25,8 +25,8 @@ pub struct Function {
     pub reads: bool,
 }
 
-/// The lease number of the document `active` of `prepare_queue`.
-const ACTIVE_LEASE: i64 = 7;
+/// The lease number of the document `active` of `prepare_queue`, which `doc_pick` has picked.
+const ACTIVE_LEASE: i64 = 8;
 
 const FUNCTIONS: &str = "
     select p.oid, p.proname::text,
@@ -256,7 +256,7 @@ pub async fn prepare_queue(session: &Session) {
              select fetchq.log_error('q', 'active', 'first try', '{\"why\": \"bad luck\"}', 'r1');
              select fetchq.metric_set('q', 'custom', 3);
              select fetchq.schedule_create('nightly', 'q', '0 0 1 1 *');
-             update fetchq_data.q__docs set lease = 7 where subject = 'active';
+             update fetchq_data.q__docs set lease = 8 where subject = 'active';
              select fetchq.metric_snap('q')",
         )
         .await;

@@ -79,4 +79,4 @@ deallocate extend;
 drop view leased;
 drop function heartbeat(text, text[]);
 drop table held;
-select a.was_dropped, b.was_dropped from fetchq.queue_drop('rq_de') a, fetchq.queue_drop('rq_de2') b;
+select (fetchq.queue_drop('rq_de')).was_dropped, (fetchq.queue_drop('rq_de2')).was_dropped;

@@ -61,8 +61,8 @@ select single(format($$doc_complete('rq_rep', 'complete', lease => %s)$$, lease)
 select single(format($$doc_kill('rq_rep', 'kill', lease => %s)$$, lease)) from held where subject = 'kill';
 select single(format($$docs_settle('rq_rep', '[{"subject": "reject", "lease": %s, "action": "reject", "message": "no"}]', 'error')$$, lease)) from held where subject = 'reject';
 -- docs_next has nothing to warn of, but of what was lost.
-select subject from fetchq.docs_next('rq_rep', (select jsonb_agg(jsonb_build_object('subject', subject, 'lease', lease, 'action', 'complete')) from held where subject = 'complete'));
-select subject from fetchq.docs_next('rq_rep', (select jsonb_agg(jsonb_build_object('subject', subject, 'lease', lease, 'action', 'complete')) from held where subject = any ('{complete,kill}')));
+select subject from fetchq.docs_next('rq_rep', (select jsonb_agg(jsonb_build_object('subject', subject, 'lease', lease, 'action', 'complete')) from held where subject = 'complete'), on_lost => 'warning');
+select subject from fetchq.docs_next('rq_rep', (select jsonb_agg(jsonb_build_object('subject', subject, 'lease', lease, 'action', 'complete')) from held where subject = any ('{complete,kill}')), on_lost => 'warning');
 -- Another action than the one that was done, and another lease, are not repeated.
 select * from settle('complete', 'reject', '{"message": "no"}');
 update held set lease = lease - 1;
