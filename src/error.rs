@@ -89,6 +89,14 @@ pub enum Error {
         lease: i64,
         found: Option<Option<Status>>,
     },
+    #[error("document \"{subject}\" of queue \"{queue}\" was settled under lease {lease} before")]
+    SettledBefore {
+        queue: String,
+        subject: String,
+        lease: i64,
+        /// The status that it has. None: it has left the table, or its status is unknown.
+        found: Option<Status>,
+    },
     /// A document that is not in the table. `lease`: the one that the caller names.
     #[error("document \"{subject}\" of queue \"{queue}\" is in the history: it was {outcome}")]
     InHistory {
@@ -384,6 +392,7 @@ impl Error {
             Self::NotActive { .. }
             | Self::SomeNotActive { .. }
             | Self::LeaseLost { .. }
+            | Self::SettledBefore { .. }
             | Self::LeaseNeeded { .. }
             | Self::InHistory { .. }
             | Self::NotSettled { .. }
@@ -440,8 +449,8 @@ impl Error {
                 Invalid::DocumentList { .. }
                 | Invalid::Settlements(_)
                 | Invalid::Settlement { .. }
-                | Invalid::Extensions(_)
-                | Invalid::Extension { .. }
+                | Invalid::NamedLeases { .. }
+                | Invalid::NamedLease { .. }
                 | Invalid::Filter(_)
                 | Invalid::HistoryFilter(_)
                 | Invalid::Setting { .. }

@@ -1,6 +1,7 @@
-//! Sessions that wait without polling: for a document to pick, in `queue_wait`, and
-//! until a document is settled, in `doc_await`.
+//! Sessions that wait without polling: for a document to pick, in `queue_wait`; for anything that a worker
+//! has to know, in `worker_wait`; and until a document is settled, in `doc_await`.
 
+use std::collections::{BTreeMap, HashSet};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
@@ -12,8 +13,10 @@ use crate::pg::{time, transaction};
 use crate::signals::waiters::{self, Key, Registration};
 use crate::store::bounds::limits::readiness;
 use crate::store::bounds::readiness::Readiness;
-use crate::store::documents::bookkeeping::waiter_key;
+use crate::store::documents::bookkeeping::{lease_key, waiter_key};
 use crate::store::documents::doc_await::{self, Outcome, Unsettled};
+use crate::store::documents::lease_check::{self, NamedLease};
+use crate::store::documents::stop_requests::{self, StopRequest};
 use crate::store::queues::open_queue::Queue;
 use crate::store::queues::rights::Right;
 
@@ -70,6 +73,9 @@ impl End {
 enum Look<T> {
     /// What the session waits for has happened.
     Done(T),
+    /// Something else has happened. A commit that has woken this session is left to the others that wait
+    /// for the same.
+    Instead(T),
     /// It has not happened.
     NotYet {
         /// What has the session look again.
@@ -83,8 +89,9 @@ enum Look<T> {
 
 /// Looks until what this session waits for has happened, or until a time in microseconds since 2000. A
 /// commit of what a look has named makes the session look again. `look` ends its transaction: the
-/// session has no snapshot and no lock while it sleeps.
-fn wait_for<T>(until: i64, mut look: impl FnMut() -> Result<Look<T>>) -> Result<T> {
+/// session has no snapshot and no lock while it sleeps. It gets whether anything may have been committed
+/// that wakes the session, since the look before.
+fn wait_for<T>(until: i64, mut look: impl FnMut(bool) -> Result<Look<T>>) -> Result<T> {
     transaction::on_exit(waiters::release);
     let end = End::at(until);
     let mut registration: Option<Registration> = None;
@@ -92,12 +99,17 @@ fn wait_for<T>(until: i64, mut look: impl FnMut() -> Result<Look<T>>) -> Result<
     loop {
         // This must precede the first snapshot, because some isolation levels keep it for the
         // whole transaction. So the first look is without it.
+        let is_new = registration.is_none();
         registration = registration.or_else(|| Registration::new(&registered));
-        if let Some(registration) = &registration {
-            registration.arm();
-        }
-        let (keys, next, result) = match look()? {
+        let was_woken = registration.as_ref().is_some_and(Registration::arm);
+        let (keys, next, result) = match look(is_new || was_woken)? {
             Look::Done(result) => return Ok(result),
+            Look::Instead(result) => {
+                if let Some(registration) = registration.filter(|_| was_woken) {
+                    registration.pass_on();
+                }
+                return Ok(result);
+            }
             Look::NotYet { keys, next, result } => (keys, next, result),
         };
         if end.is_over() {
@@ -117,21 +129,25 @@ fn wait_for<T>(until: i64, mut look: impl FnMut() -> Result<Look<T>>) -> Result<
 const QUEUES_AT_ONCE: usize = 16;
 
 /// Looks whether a document of one of the queues can be picked. The result is the position of that
-/// queue.
+/// queue. `right`: what the caller needs on each. `visit` is told of each queue that is looked at, before
+/// that.
 fn look(
     transactions: &Transactions,
     names: &[QueueName],
     version: i32,
+    right: Right,
+    mut visit: impl FnMut(usize, &Queue),
 ) -> Result<Look<Option<usize>>> {
     let mut keys = Vec::with_capacity(names.len());
     let mut next = i64::MAX;
     for part in names.chunks(QUEUES_AT_ONCE) {
         let first = keys.len();
-        let open = |name| Queue::open_for(name, Right::Read);
+        let open = |name| Queue::open_for(name, right);
         let queues: Vec<Rc<Queue>> =
             transactions.statement(|| part.iter().map(open).collect::<Result<_>>())?;
         keys.extend(queues.iter().map(|queue| waiter_key(queue, version)));
         for (at, queue) in queues.iter().enumerate() {
+            visit(first + at, queue);
             match transactions.statement(|| readiness(queue, version, time::clock())) {
                 Readiness::Now => return Ok(Look::Done(Some(first + at))),
                 Readiness::NotBefore(time) => next = next.min(time),
@@ -156,7 +172,112 @@ pub fn wait(
     version: i32,
     until: i64,
 ) -> Result<Option<usize>> {
-    wait_for(until, || look(transactions, names, version))
+    wait_for(until, |_| {
+        look(transactions, names, version, Right::Read, |_, _| {})
+    })
+}
+
+/// What a worker waits for.
+pub struct Worker<'a> {
+    pub name: &'a str,
+    /// The queues of whose documents it wants to know.
+    pub queues: &'a [QueueName],
+    pub version: i32,
+    /// The leases that it has, by queue.
+    pub leases: &'a BTreeMap<QueueName, Vec<NamedLease>>,
+    /// Requests to stop count that have a greater number.
+    pub mark: i64,
+}
+
+/// What has happened that a worker has to know.
+pub enum News {
+    /// A document of a queue can be picked. The position of the queue.
+    Ready(usize),
+    /// A queue that was paused when the wait began was resumed, and has no document that can be picked.
+    Resumed(usize),
+    /// The worker was asked to stop, on a queue, or on all.
+    Stop(StopRequest),
+    /// These documents of a queue were cancelled.
+    Cancelled(QueueName, Vec<String>),
+    /// These leases of documents of a queue do not hold any more.
+    Lost(QueueName, Vec<String>),
+}
+
+impl Worker<'_> {
+    /// Looks for what concerns the worker alone. Adds what makes the session look again to `keys`.
+    fn look_at_own(
+        &self,
+        transactions: &Transactions,
+        keys: &mut Vec<Key>,
+    ) -> Result<Option<News>> {
+        keys.push(Key::worker(self.name));
+        let queues: Vec<&str> = (self.queues.iter().chain(self.leases.keys()))
+            .map(QueueName::as_str)
+            .collect();
+        let stop =
+            transactions.statement(|| stop_requests::first_after(self.name, self.mark, &queues));
+        if let Some(stop) = stop {
+            return Ok(Some(News::Stop(stop)));
+        }
+        for (name, leases) in self.leases {
+            let held = transactions.statement(|| {
+                Queue::with(name, Right::Work, |queue| {
+                    let held = lease_check::look_at(queue, leases);
+                    let sessions = held.sessions.iter();
+                    keys.extend(sessions.map(|session| lease_key(queue, *session)));
+                    Ok(held)
+                })
+            })?;
+            if !held.cancelled.is_empty() {
+                return Ok(Some(News::Cancelled(name.clone(), held.cancelled)));
+            }
+            if !held.lost.is_empty() {
+                return Ok(Some(News::Lost(name.clone(), held.lost)));
+            }
+        }
+        transactions.commit();
+        Ok(None)
+    }
+}
+
+/// Waits until a worker has to know something; None when that did not happen until `until`, in
+/// microseconds since 2000. The session has no snapshot and no lock while it waits.
+///
+/// Fails with the errors of `Queue::open`, such as `Error::UnknownQueue`, and with `Error::NoRight`
+/// when the caller may not work on the documents.
+pub fn worker(transactions: &Transactions, worker: &Worker, until: i64) -> Result<Option<News>> {
+    let mut paused: HashSet<usize> = HashSet::new();
+    let mut own_keys = Vec::new();
+    wait_for(until, |is_told| {
+        // What other programs do to a lease wakes nobody. A worker without leases is idle, and hundreds of
+        // those look every few seconds.
+        if is_told || !worker.leases.is_empty() {
+            own_keys.clear();
+            if let Some(news) = worker.look_at_own(transactions, &mut own_keys)? {
+                return Ok(Look::Instead(Some(news)));
+            }
+        }
+        let mut resumed = None;
+        let visit = |at: usize, queue: &Queue| match queue.policy.is_active {
+            true if paused.remove(&at) => resumed = Some(at),
+            true => {}
+            false => _ = paused.insert(at),
+        };
+        let (queues, version) = (worker.queues, worker.version);
+        Ok(
+            match look(transactions, queues, version, Right::Work, visit)? {
+                Look::Done(at) | Look::Instead(at) => Look::Done(at.map(News::Ready)),
+                Look::NotYet { mut keys, next, .. } => match resumed {
+                    Some(at) => Look::Instead(Some(News::Resumed(at))),
+                    None => {
+                        keys.extend(&own_keys);
+                        let result = None;
+                        Look::NotYet { keys, next, result }
+                    }
+                },
+            },
+        )
+    })
 }
 
 /// Waits until a document is settled, and returns what became of it; when that did not happen until
@@ -172,7 +293,7 @@ pub fn settlement(
 ) -> Result<Outcome> {
     // As it was seen first.
     let mut document: Option<Unsettled> = None;
-    wait_for(until, || {
+    wait_for(until, |_| {
         let look = || doc_await::look(name, subject, document.as_ref());
         let found = match transactions.statement(look)? {
             doc_await::Look::Settled(outcome) => return Ok(Look::Done(outcome)),

@@ -80,6 +80,10 @@ impl Effects {
 const SETTLED: u32 = 1 << place("kll") | 1 << place("cpl");
 const UNSETTLED: u32 = 1 << place("pln") | 1 << place("pnd") | 1 << place("act");
 
+/// The metrics that count what is done to a document, as places in [`METRICS`]: an expired lease, a
+/// cancelled and a removed document.
+const TAKEN: u32 = 1 << place("orp") | 1 << place("can") | 1 << place("drp");
+
 /// The numbers of all events.
 pub fn codes() -> impl Iterator<Item = i16> {
     1..EFFECTS.len() as i16
@@ -224,6 +228,17 @@ impl Event {
     pub fn settles(self) -> bool {
         let Effects { plus, minus } = self.effects();
         minus & UNSETTLED != 0 && (plus & SETTLED != 0 || minus >> place("cnt") & 1 == 1)
+    }
+
+    /// Returns whether somebody else than its worker ends the lease of the document with this event: the
+    /// lease ran out, or the document was cancelled or removed. A document that is returned without having
+    /// been processed is not counted, because its worker may do that too.
+    pub fn takes_lease(self) -> bool {
+        let Effects { plus, minus } = self.effects();
+        let has = |metrics: u32, place: usize| metrics >> place & 1 == 1;
+        has(minus, const { place("act") })
+            && !has(plus, const { place("prc") })
+            && plus & TAKEN != 0
     }
 
     /// Returns the status that documents enter with this event, or None when they are removed.
@@ -381,5 +396,28 @@ mod tests {
             Event::upsert(Status::Pending, Status::Planned),
             Some(Event::UpsertToPlanned)
         );
+    }
+
+    #[test]
+    fn a_lease_is_taken_by_expiry_cancelling_and_removal_only() {
+        use Event::*;
+        for event in [Orphan, Dead, DeadRemoved, CancelActive, RemoveActive] {
+            assert!(event.takes_lease(), "{event:?}");
+        }
+        for event in [
+            Complete,
+            Drop,
+            RejectPending,
+            RejectRemoved,
+            KillRemoved,
+            ReturnPending,
+            ReturnPlanned,
+            ReschedulePending,
+            CancelPending,
+            RemovePending,
+            Pop,
+        ] {
+            assert!(!event.takes_lease(), "{event:?}");
+        }
     }
 }

@@ -177,13 +177,15 @@ const C: &str = "collate pg_catalog.\"C\"";
 // which is faster, and no upgrade of the C library can damage the index.
 // seq: the order of insertion, so that documents of the same moment stay first in, first out.
 // lease: the number of the last lease. It stays when the document is returned or settled, because
-// the next one has to be greater. Whether it holds is for the status to say.
+// the next one has to be greater, and because a worker may repeat its settlement. Whether it holds is for
+// the status to say.
 // worker_session: who had that lease; refers to fetchq.worker_sessions. It stays as well. Only a
 // document that is cancelled while it is leased loses it, which tells its worker what happened.
 // due_at, picked_at: when the document was due when it was picked last, and when that was. A pick
 // writes the end of the lease into next_iteration.
 // max_attempts: of this document; NULL for that of the queue.
-// progress: how far the worker of the last lease has come.
+// progress: how far its workers have come. It stays until the document succeeds, so that the next attempt
+// goes on from there.
 // result: what its worker returned when it completed the document last.
 // headers: what its producer says about the document. It stays with the document for good.
 // origin: where a document of a dead-letter queue came from.
@@ -203,7 +205,7 @@ columns! {
     Status = Def::new("status", Int).not_null().default("0");
     Attempts = Def::new("attempts", Int).not_null().default("0").kept();
     NextIteration = Def::new("next_iteration", Timestamptz).not_null().default("pg_catalog.now()").put();
-    Lease = Def::new("lease", Bigint);
+    Lease = Def::new("lease", Bigint).kept();
     WorkerSession = Def::new("worker_session", Bigint);
     DueAt = Def::new("due_at", Timestamptz).settled();
     PickedAt = Def::new("picked_at", Timestamptz).settled();

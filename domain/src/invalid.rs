@@ -37,10 +37,17 @@ pub enum Invalid {
     Settlement { at: usize, reason: String },
     #[error("settlement {at} is not valid: {too_long}")]
     SettlementLength { at: usize, too_long: Box<Invalid> },
-    #[error("the extensions are not a JSON array, but a JSON {0}")]
-    Extensions(&'static str),
-    #[error("extension {at} is not valid: {reason}")]
-    Extension { at: usize, reason: String },
+    #[error("the {list} are not a JSON array, but a JSON {kind}")]
+    NamedLeases {
+        list: &'static str,
+        kind: &'static str,
+    },
+    #[error("{one} {at} is not valid: {reason}")]
+    NamedLease {
+        one: &'static str,
+        at: usize,
+        reason: String,
+    },
     #[error("invalid filter: {0}")]
     Filter(String),
     #[error("invalid filter: {0}")]

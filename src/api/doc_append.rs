@@ -4,8 +4,9 @@ use pgrx::prelude::*;
 
 use crate::api::doc_put::payload_or_empty;
 use crate::api::entry::{generated_subject, lenient, queue_name, respond_write};
-use crate::pg::call::Reply;
-use crate::pg::time;
+use crate::error::Result;
+use crate::pg::call::{Call, Reply};
+use crate::pg::json::Jsonb;
 use crate::pg::value::Arg;
 use crate::settings;
 use crate::store::documents::doc_append as store;
@@ -14,6 +15,21 @@ use crate::store::documents::doc_options;
 use crate::store::documents::doc_push::{NewDoc, not_added};
 use crate::store::queues::open_queue::Queue;
 use crate::store::queues::rights::Right;
+
+/// The arguments of both calls from the third on. NULL is the default of each. Fails as `doc_put` does.
+fn options(call: &Call, payload: Jsonb) -> Result<NewDoc<'_>> {
+    Ok(NewDoc {
+        subject: "",
+        payload,
+        version: call.opt_int(2).unwrap_or(0),
+        priority: call.opt_int(3).unwrap_or(0),
+        ordering_key: doc_options::ordering_key(call.opt_text(4))?,
+        max_attempts: doc_options::max_attempts(call.opt_int(5))?,
+        next_iteration: doc_options::due(None, call.opt_interval(6))?,
+        headers: doc_options::headers(call.opt_json(7))?,
+        expires: doc_options::expires_in(call.opt_interval(8))?.into(),
+    })
+}
 
 /// `doc_append(queue, payload, version, priority, ordering_key, max_attempts, delay, headers, expires_in) →
 /// subject`: adds a document that is due now or after `delay`, an interval, and returns the subject
@@ -28,17 +44,7 @@ use crate::store::queues::rights::Right;
 fn doc_append(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
         let queue = queue_name(call, 0)?;
-        let doc = NewDoc {
-            subject: "",
-            payload: payload_or_empty(call, 1),
-            version: call.opt_int(2).unwrap_or(0),
-            priority: call.opt_int(3).unwrap_or(0),
-            ordering_key: doc_options::ordering_key(call.opt_text(4))?,
-            max_attempts: doc_options::max_attempts(call.opt_int(5))?,
-            next_iteration: doc_options::due(None, call.opt_interval(6))?,
-            headers: doc_options::headers(call.opt_json(7))?,
-            expires: doc_options::expires_in(call.opt_interval(8))?.into(),
-        };
+        let doc = options(call, payload_or_empty(call, 1))?;
         let appended = Queue::with(&queue, Right::Push, |queue| {
             match store::append(queue, &doc, generated_subject) {
                 Some(subject) => Ok(Reply::text(&subject)),
@@ -50,11 +56,12 @@ fn doc_append(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     })
 }
 
-/// `doc_append_many(queue, payloads, version, priority) → subjects`: adds documents that are
-/// due now, in their order, and returns the subjects that were generated for them. A queue that does
-/// not exist raises a warning and returns no rows.
+/// `doc_append_many(queue, payloads, version, priority, ordering_key, max_attempts, delay, headers,
+/// expires_in) → subjects`: adds documents that are due now or after `delay`, in their order, and returns the subjects
+/// that were generated for them. All have the same options. A queue that does not exist raises a warning
+/// and returns no rows.
 ///
-/// Fails with `ManyDimensions`, and with `NotAdded` when a trigger of the user suppresses a document;
+/// Fails as `doc_append` does, with `ManyDimensions`, and with `NotAdded` when a trigger of the user suppresses a document;
 /// without `fetchq.strict` its subject is NULL then. Where a trigger also changes subjects, those that it
 /// has changed are NULL with it, because they cannot be told from it.
 #[pg_extern(sql = false)]
@@ -68,9 +75,7 @@ fn doc_append_many(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
         let mut batch = Batch {
             payloads,
             subjects: Arg::from(Vec::<&str>::new()),
-            version: call.int(2, "version")?,
-            priority: call.int(3, "priority")?,
-            next_iteration: time::now(),
+            doc: options(call, Jsonb::parse("{}"))?,
         };
         let mut out = call.rows();
         let appended = Queue::with(&queue, Right::Push, |queue| {

@@ -5,13 +5,11 @@ use std::collections::BTreeMap;
 use pgrx::prelude::*;
 
 use crate::api::doc_lease::opt_duration;
-use crate::api::entry::{lease_number, opt_queue_name, queue_name, respond_write, subject};
-use crate::domain::invalid::Invalid;
-use crate::domain::names::{self, QueueName};
-use crate::domain::wording::shorten;
+use crate::api::entry::{opt_queue_name, queue_name, respond_write, subject};
+use crate::api::named_leases::{EXTENSIONS, Element};
+use crate::domain::names::QueueName;
 use crate::error::{Error, Result};
 use crate::pg::call::Reply;
-use crate::pg::json::{Jsonb, Value};
 use crate::pg::time::{self, Interval};
 use crate::pg::value::Arg;
 use crate::store::documents::doc_extend::{self, Extended, Extension};
@@ -70,7 +68,7 @@ fn docs_extend(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
         let name = opt_queue_name(call, 0)?;
         let duration = opt_duration(call, 2)?;
-        let list = read_list(call.json(1, "extensions")?, name.as_ref())?;
+        let list = EXTENSIONS.read(call.json(1, "extensions")?, name.as_ref())?;
         let mut out = call.rows();
         // In the order of the queues, so that two sessions do not deadlock.
         let mut queues: BTreeMap<&QueueName, Vec<usize>> = BTreeMap::new();
@@ -79,8 +77,8 @@ fn docs_extend(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
         }
         let mut outcomes: Vec<Option<Extended>> = list.iter().map(|_| None).collect();
         for (name, ats) in queues {
-            check_once(&list, &ats)?;
-            let extensions: Vec<Extension> = ats.iter().map(|at| list[*at].extension()).collect();
+            EXTENSIONS.check_once(&list, &ats)?;
+            let extensions: Vec<Extension> = ats.iter().map(|at| extension(&list[*at])).collect();
             let extended = Queue::with(name, Right::Work, |queue| {
                 Ok(extend(queue, &extensions, duration))
             })?;
@@ -113,6 +111,17 @@ fn docs_extend(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     })
 }
 
+fn extension(element: &Element) -> Extension<'_> {
+    Extension {
+        doc: LeasedDoc {
+            subject: &element.subject,
+            lease: Some(element.lease),
+            call: "extend",
+        },
+        progress: element.progress,
+    }
+}
+
 /// The word for a lease that was not extended. Fails with an error that is not about the lease.
 fn lost(error: Error) -> Result<&'static str> {
     match error {
@@ -120,99 +129,4 @@ fn lost(error: Error) -> Result<&'static str> {
         Error::LeaseLost { .. } | Error::InHistory { .. } => Ok("lost"),
         other => Err(other),
     }
-}
-
-/// An element of the list of `docs_extend`.
-struct Element {
-    queue: QueueName,
-    subject: String,
-    lease: i64,
-    progress: Option<Jsonb>,
-}
-
-impl Element {
-    fn extension(&self) -> Extension<'_> {
-        Extension {
-            doc: LeasedDoc {
-                subject: &self.subject,
-                lease: Some(self.lease),
-                call: "extend",
-            },
-            progress: self.progress,
-        }
-    }
-}
-
-/// Reads the extensions of a JSON array. Fails with `Invalid` for the first one that is not valid.
-fn read_list(list: Jsonb, queue: Option<&QueueName>) -> Result<Vec<Element>> {
-    let list = list.value();
-    let elements = list
-        .elements("extensions")?
-        .ok_or_else(|| Invalid::Extensions(list.kind()))?;
-    let read = |(at, element): (usize, &Value)| {
-        let bad = |reason| Invalid::Extension { at: at + 1, reason };
-        read_element(element, queue).map_err(|reason| Error::from(bad(reason)))
-    };
-    elements.iter().enumerate().map(read).collect()
-}
-
-/// Reads one extension, or says what is wrong with it. A null is as if the key was left out.
-fn read_element(
-    element: &Value,
-    queue: Option<&QueueName>,
-) -> std::result::Result<Element, String> {
-    let members = element.members().ok_or_else(|| {
-        let kind = element.kind();
-        format!("it is a JSON {kind}, not an object")
-    })?;
-    let (mut queue, mut subject, mut lease, mut progress) = (queue.cloned(), None, None, None);
-    for (key, value) in &members {
-        let text = || {
-            let kind = value.kind();
-            let text = value.text();
-            text.ok_or_else(|| format!("its {key} is a JSON {kind}, expected a string"))
-        };
-        match key.as_str() {
-            "queue" | "subject" | "lease" | "progress" if value.is_null() => {}
-            "queue" => {
-                let name = QueueName::parse(&text()?).map_err(|e| e.to_string())?;
-                queue = Some(name);
-            }
-            "subject" => {
-                let text = text()?;
-                names::check_subject(&text).map_err(|e| e.to_string())?;
-                subject = Some(text);
-            }
-            "lease" => {
-                let given = || shorten(&value.to_jsonb().to_text());
-                lease =
-                    Some(lease_number(value).ok_or_else(|| {
-                        format!("its lease is {}, expected a lease number", given())
-                    })?);
-            }
-            "progress" => progress = Some(value.to_jsonb()),
-            other => return Err(format!("it has an unknown key {:?}", shorten(other))),
-        }
-    }
-    let lacks = |what| format!("it has no {what}");
-    Ok(Element {
-        queue: queue.ok_or_else(|| lacks("queue, and the call names none"))?,
-        subject: subject.ok_or_else(|| lacks("subject"))?,
-        lease: lease.ok_or_else(|| lacks("lease"))?,
-        progress,
-    })
-}
-
-/// Fails with `Invalid::Extension` if two of the elements, which are of one queue, have the same subject.
-fn check_once(list: &[Element], ats: &[usize]) -> Result<()> {
-    let mut order = ats.to_vec();
-    order.sort_by_key(|at| &*list[*at].subject);
-    for pair in order.windows(2) {
-        let (first, at, subject) = (pair[0] + 1, pair[1] + 1, &list[pair[1]].subject);
-        if *subject == list[pair[0]].subject {
-            let reason = format!("its subject {subject:?} is that of extension {first} too");
-            return Err(Invalid::Extension { at, reason }.into());
-        }
-    }
-    Ok(())
 }

@@ -1,5 +1,7 @@
 //! Leasing documents of one queue, or of several in one call; and popping them.
 
+use std::rc::Rc;
+
 use pgrx::prelude::*;
 
 use crate::api::entry::{lenient, limit_or, queue_name, respond_write};
@@ -129,37 +131,70 @@ const MAX_QUEUES: usize = 100;
 #[pg_extern(sql = false)]
 fn doc_lease_any(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
-        let limit = limit_or(call, 1, "max_docs", 1)?;
-        let duration = opt_duration(call, 2)?;
-        let version = call.opt_int(3).unwrap_or(0);
-        let lease = Lease::of(given_worker(call, 5, 6)?);
+        let wanted = WantedOfAny::read(call, 1)?;
+        let mut out = call.rows();
+        wanted.lease(&wanted.open()?, time::now(), &mut out);
+        Ok(out.done())
+    })
+}
+
+/// The arguments of `doc_lease_any`.
+pub struct WantedOfAny {
+    pub names: Vec<QueueName>,
+    limit: i32,
+    duration: Option<Interval>,
+    version: i32,
+    weights: Vec<i32>,
+    lease: Lease,
+}
+
+impl WantedOfAny {
+    /// Reads the first argument, `queues`, and the arguments `max_docs`, `duration`, `version`, `weights`,
+    /// `worker` and `binding`, of which `first` is the position of the first. Fails as `doc_lease_any`
+    /// does.
+    pub fn read(call: &Call, first: usize) -> Result<Self> {
+        let limit = limit_or(call, first, "max_docs", 1)?;
+        let duration = opt_duration(call, first + 1)?;
+        let version = call.opt_int(first + 2).unwrap_or(0);
+        let lease = Lease::of(given_worker(call, first + 4, first + 5)?);
         let names = queues(call)?;
-        let weights = weights(call, 4, names.len())?;
+        let weights = weights(call, first + 3, names.len())?;
+        Ok(Self {
+            names,
+            limit,
+            duration,
+            version,
+            weights,
+            lease,
+        })
+    }
+
+    /// Opens the queues. Fails as `Queue::open_for` does.
+    pub fn open(&self) -> Result<Vec<Rc<Queue>>> {
         // A transaction that has picked before may not have noticed yet that a queue was paused.
         relation::accept_invalidations();
-        let queues = names
-            .iter()
-            .map(|name| Queue::open_for(name, Right::Work))
-            .collect::<Result<Vec<_>>>()?;
-        let now = time::now();
-        let mut out = call.rows();
-        queue_turns::distribute_picks(&names, &weights, limit, |at, n| {
-            let (queue, out) = (&queues[at], &mut out);
-            out.begin_with(Arg::from(names[at].as_str()));
+        let open = |name| Queue::open_for(name, Right::Work);
+        self.names.iter().map(open).collect()
+    }
+
+    /// Leases documents of the queues from `now` on, which become rows of the result.
+    pub fn lease(&self, queues: &[Rc<Queue>], now: i64, out: &mut RowSink) {
+        queue_turns::distribute_picks(&self.names, &self.weights, self.limit, |at, n| {
+            let queue = &queues[at];
+            out.begin_with(Arg::from(self.names[at].as_str()));
             let pick = Pick {
-                version,
+                version: self.version,
                 limit: n,
-                duration: duration.unwrap_or_else(|| queue.lease_duration()),
+                duration: self.duration.unwrap_or_else(|| queue.lease_duration()),
                 now,
-                mode: PickMode::Lease(&lease),
+                mode: PickMode::Lease(&self.lease),
                 columns: Columns::Leased,
-                out,
+                out: &mut *out,
                 is_over: false,
             };
             store::pick(queue, pick)
         });
-        Ok(out.done())
-    })
+    }
 }
 
 /// The names of the queues, each of them once.

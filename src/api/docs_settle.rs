@@ -1,17 +1,18 @@
 //! Settling a list of documents, each in its own way, and leasing the next ones.
 
 use std::borrow::Cow;
+use std::collections::{BTreeMap, HashMap};
 
 use pgrx::prelude::*;
 
-use crate::api::doc_lease::Wanted;
+use crate::api::doc_lease::{Wanted, WantedOfAny};
 use crate::api::entry::{lease_number, queue_name, respond_write};
 use crate::domain::invalid::Invalid;
-use crate::domain::names;
+use crate::domain::names::{self, QueueName};
 use crate::domain::settlement::{self, ACTIONS, Action};
 use crate::domain::wording::{shorten, shorten_message};
 use crate::error::{self, Error, Result};
-use crate::pg::call::Reply;
+use crate::pg::call::{Call, Reply};
 use crate::pg::json::{Jsonb, Value};
 use crate::pg::time::{self, Interval};
 use crate::pg::value::Arg;
@@ -23,7 +24,7 @@ use crate::store::settle::docs_settle::Outcome;
 use crate::store::settle::follow_ups as store;
 
 /// `docs_settle(queue, settlements, on_lost) → (subject, outcome, status)`: settles the documents of
-/// a JSON array, each as its `action` says. A row for each tells its outcome: settled, lost,
+/// a JSON array, each as its `action` says. A row for each tells its outcome: settled, repeated, lost,
 /// not_active or missing. `on_lost`: 'report', or 'error' to settle all of them or none; NULL:
 /// 'report'. A document that is settled puts those of its `then`, in the queues that they name.
 ///
@@ -77,22 +78,12 @@ fn docs_next(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
         let settlements = call.opt_json(1).map(read_list).transpose()?;
         let settlements = settlements.unwrap_or_default();
         let wanted = Wanted::read(call, 2)?;
-        let on_lost = match call.opt_text(7) {
-            None | Some("error") => OnLost::Fail,
-            Some("warning") => OnLost::Warn,
-            Some("ignore") => OnLost::Ignore,
-            Some(other) => return Err(bad_on_lost(other, "'error', 'warning' or 'ignore'")),
-        };
+        let on_lost = OnLost::read(call, 7)?;
         let mut out = call.rows();
         // A transaction that has picked before may not have noticed yet that the queue was paused.
         relation::accept_invalidations();
         Queue::with(&name, Right::Work, |queue| {
-            if !settlements.is_empty() {
-                let outcomes = store::settle(queue, &settlements, on_lost == OnLost::Fail)?;
-                if on_lost == OnLost::Warn {
-                    warn_of_unsettled(queue, &settlements, &outcomes);
-                }
-            }
+            on_lost.settle(queue, &settlements)?;
             // By the clock: the transaction may have done the work on the documents that it settles,
             // which is no time of the leases that follow.
             wanted.lease(queue, time::clock(), &mut out);
@@ -100,6 +91,94 @@ fn docs_next(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
         })?;
         Ok(out.done())
     })
+}
+
+impl OnLost {
+    /// Reads the argument. Fails with `BadValue`.
+    fn read(call: &Call, at: usize) -> Result<Self> {
+        match call.opt_text(at) {
+            None | Some("error") => Ok(Self::Fail),
+            Some("warning") => Ok(Self::Warn),
+            Some("ignore") => Ok(Self::Ignore),
+            Some(other) => Err(bad_on_lost(other, "'error', 'warning' or 'ignore'")),
+        }
+    }
+
+    /// Settles the documents of a queue, if there are any. Fails as `store::settle` does.
+    fn settle(self, queue: &Queue, settlements: &[Settlement]) -> Result<()> {
+        if settlements.is_empty() {
+            return Ok(());
+        }
+        let outcomes = store::settle(queue, settlements, self == Self::Fail)?;
+        if self == Self::Warn {
+            warn_of_unsettled(queue, settlements, &outcomes);
+        }
+        Ok(())
+    }
+}
+
+/// `docs_next_any(queues, settlements, max_docs, duration, version, weights, worker, binding, on_lost) →
+/// (queue, document)`: settles documents of several queues, then leases as `doc_lease_any` does.
+/// Each settlement names its `queue`, which need not be one of `queues`; where these are one, it may
+/// be left out. The other arguments are those of `docs_next`.
+///
+/// Fails as `docs_next` and `doc_lease_any` do.
+#[pg_extern(sql = false)]
+fn docs_next_any(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
+    respond_write(fcinfo, |call| {
+        let wanted = WantedOfAny::read(call, 2)?;
+        let only = match &*wanted.names {
+            [only] => Some(only),
+            _ => None,
+        };
+        let settlements = call.opt_json(1).map(|list| read_of_queues(list, only));
+        let settlements = settlements.transpose()?.unwrap_or_default();
+        let on_lost = OnLost::read(call, 8)?;
+        let mut out = call.rows();
+        let queues = wanted.open()?;
+        // In the order of the queues, so that two sessions do not deadlock.
+        for (name, settlements) in &settlements {
+            Queue::with(name, Right::Work, |queue| {
+                on_lost.settle(queue, settlements)
+            })?;
+        }
+        wanted.lease(&queues, time::clock(), &mut out);
+        Ok(out.done())
+    })
+}
+
+/// Settlements, by queue.
+type OfQueues = BTreeMap<QueueName, Vec<Settlement<'static>>>;
+
+/// Reads the settlements of a JSON array, each with its queue. `only`: the queue of those that name none.
+/// Fails with `Invalid` for the first one that is not valid.
+fn read_of_queues(list: Jsonb, only: Option<&QueueName>) -> Result<OfQueues> {
+    let mut read = OfQueues::new();
+    let mut seen: HashMap<(QueueName, String), usize> = HashMap::new();
+    for (at, element) in elements(list)?.iter().enumerate() {
+        let reader = Reader { at: at + 1 };
+        let mut members = reader.members(element)?;
+        let mut queue = only.cloned();
+        if let Some(named) = members.iter().position(|(key, _)| key == "queue") {
+            let (key, value) = members.swap_remove(named);
+            if !value.is_null() {
+                let name = QueueName::parse(&reader.text(&key, &value)?);
+                queue = Some(name.map_err(|invalid| reader.bad(invalid.to_string()))?);
+            }
+        }
+        let Some(queue) = queue else {
+            return Err(reader.bad("it has no queue".to_owned()));
+        };
+        let doc = reader.read(members)?;
+        let key = (queue.clone(), doc.subject.to_string());
+        if let Some(first) = seen.insert(key, reader.at) {
+            let subject = &doc.subject;
+            let reason = format!("its subject {subject:?} is that of settlement {first} too");
+            return Err(reader.bad(reason));
+        }
+        read.entry(queue).or_default().push(doc);
+    }
+    Ok(read)
 }
 
 fn bad_on_lost(given: &str, rule: &'static str) -> Error {
@@ -118,7 +197,7 @@ fn warn_of_unsettled(queue: &Queue, settlements: &[Settlement], outcomes: &[Outc
     let unsettled: Vec<_> = settlements
         .iter()
         .zip(outcomes)
-        .filter(|(_, outcome)| **outcome != Outcome::Settled)
+        .filter(|(_, outcome)| !outcome.is_settled())
         .collect();
     if unsettled.is_empty() {
         return;
@@ -145,12 +224,17 @@ fn warn_of_unsettled(queue: &Queue, settlements: &[Settlement], outcomes: &[Outc
 
 /// Reads the settlements of a JSON array. Fails with `Invalid` for the first one that is not valid.
 fn read_list(list: Jsonb) -> Result<Vec<Settlement<'static>>> {
+    let read = |(at, element): (usize, &Value)| {
+        let reader = Reader { at: at + 1 };
+        reader.read(reader.members(element)?)
+    };
+    elements(list)?.iter().enumerate().map(read).collect()
+}
+
+fn elements(list: Jsonb) -> Result<Vec<Value>> {
     let list = list.value();
-    let elements = list
-        .elements("settlements")?
-        .ok_or_else(|| Invalid::Settlements(list.kind()))?;
-    let read = |(at, element): (usize, &Value)| Reader { at: at + 1 }.read(element);
-    elements.iter().enumerate().map(read).collect()
+    let elements = list.elements("settlements")?;
+    Ok(elements.ok_or_else(|| Invalid::Settlements(list.kind()))?)
 }
 
 /// What a worker says of a failure, as text: a worker may report what is no text, such as an exception.
@@ -170,12 +254,15 @@ impl Reader {
         Invalid::Settlement { at, reason }.into()
     }
 
-    /// A null is as if the key was left out.
-    fn read(&self, settlement: &Value) -> Result<Settlement<'static>> {
-        let mut members = settlement.members().ok_or_else(|| {
+    fn members(&self, settlement: &Value) -> Result<Vec<(String, Value)>> {
+        settlement.members().ok_or_else(|| {
             let kind = settlement.kind();
             self.bad(format!("it is a JSON {kind}, not an object"))
-        })?;
+        })
+    }
+
+    /// A null is as if the key was left out.
+    fn read(&self, mut members: Vec<(String, Value)>) -> Result<Settlement<'static>> {
         let mut action = None;
         let mut doc = Settlement::new(Action::Drop);
         for (key, value) in &members {

@@ -23,6 +23,7 @@ use crate::pg::json::{Jsonb, Value};
 use crate::pg::time::Interval;
 use crate::pg::{memory, passing_error, relation, session, time, version};
 use crate::settings;
+use crate::store::documents::leases::NAME_MAX;
 
 /// Runs the body of an entry point. Raises the error that the body returns as an ERROR.
 /// Fails with `OtherVersion` when the library does not fit the catalog of this database.
@@ -112,6 +113,19 @@ pub fn queue_name(call: &Call, at: usize) -> Result<QueueName> {
 /// As [`queue_name`], or `None` for NULL. Fails with `Invalid`.
 pub fn opt_queue_name(call: &Call, at: usize) -> Result<Option<QueueName>> {
     Ok(call.opt_text(at).map(QueueName::parse).transpose()?)
+}
+
+/// The name of a worker. Fails with `NullArgument`, and with `BadValue` when no worker can have it.
+pub fn worker_name<'a>(call: &'a Call, at: usize, argument: &'static str) -> Result<&'a str> {
+    let name = call.text(at, argument)?;
+    match name.chars().count() {
+        1..=NAME_MAX => Ok(name),
+        n => Err(Error::BadValue {
+            argument,
+            value: format!("a name of {n} characters"),
+            rule: "the name of a worker, which has 1 to 200 characters",
+        }),
+    }
 }
 
 /// A lease number in JSON. Drivers give a bigint as text where their numbers are not as long. None: it

@@ -20,6 +20,7 @@ mod info;
 pub mod maintenance;
 mod metric_export;
 pub mod metrics;
+mod named_leases;
 mod queue;
 mod queue_configure;
 mod queue_places;

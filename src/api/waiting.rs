@@ -1,8 +1,11 @@
 //! Waiting: for documents, and until a document is settled.
 
+use std::collections::BTreeMap;
+
 use pgrx::prelude::*;
 
-use crate::api::entry::{queue_name, respond, respond_write, subject};
+use crate::api::entry::{opt_queue_name, queue_name, respond, respond_write, subject, worker_name};
+use crate::api::named_leases::{Element, LEASES};
 use crate::domain::names::QueueName;
 use crate::error::{Error, Result};
 use crate::pg::call::{Call, Reply};
@@ -10,7 +13,9 @@ use crate::pg::json::Jsonb;
 use crate::pg::time::Interval;
 use crate::pg::value::Arg;
 use crate::pg::{procedure, time};
+use crate::store::documents::lease_check::NamedLease;
 use crate::store::documents::stop_requests;
+use crate::waiting::{News, Worker};
 
 /// How many queues a session can wait for.
 const MAX_QUEUES: usize = 1000;
@@ -18,9 +23,10 @@ const MAX_QUEUES: usize = 1000;
 /// How long a wait lasts where the caller says NULL: as the declarations say, 30 seconds.
 const DEFAULT_TIMEOUT: (i32, i32, i64) = (0, 0, 30_000_000);
 
-/// `queue_wait(queues, timeout, INOUT ready, version)`: a procedure that waits until a document of
+/// `queue_wait(queues, timeout, INOUT ready, version, queue)`: a procedure that waits until a document of
 /// one of the queues can be picked, at most `timeout`. It holds neither a snapshot nor a lock
-/// meanwhile. `ready` is the queue that has a document, or NULL.
+/// meanwhile. `queue` is one more queue, for callers that wait for one. `ready` is the queue that has a
+/// document, or NULL.
 ///
 /// Fails with `InTransaction` in a transaction block or in a function, with `UnknownQueue`, with
 /// `NoRight` when the caller may not read the documents, with `NumberOfQueues` when the list is empty or too long, with `NullElement` for a NULL in it, and
@@ -29,7 +35,8 @@ const DEFAULT_TIMEOUT: (i32, i32, i64) = (0, 0, 30_000_000);
 fn queue_wait(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
         require_no_transaction(call)?;
-        let names = queue_names(call)?;
+        let names = queue_names(call, opt_queue_name(call, 4)?)?;
+        require_number(call, names.len(), 1)?;
         let until = end_of_wait(call, 1)?;
         let version = call.int(3, "version")?;
         let found = procedure::run(|transactions| {
@@ -40,12 +47,67 @@ fn queue_wait(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     })
 }
 
+/// `worker_wait(queues, worker, timeout, leases, version, INOUT event, INOUT queue, INOUT subjects, INOUT
+/// mark)`: a procedure that waits until a worker has to know something, at most `timeout`. It holds
+/// neither a snapshot nor a lock meanwhile. `queues`: whose documents the worker can take; NULL or an
+/// empty list: none. `leases`: the leases that it has, as for `docs_extend`; NULL: none. `event` is
+/// ready, resumed, stop, cancelled or lost, or NULL; `queue` and `subjects` say of what. `mark` NULL:
+/// requests to stop count from now on; otherwise those after the call that has given it.
+///
+/// Fails as `queue_wait` does, with `NoRight` when the caller may not work on the documents; with
+/// `Invalid` for leases that are not valid; and with `NumberOfQueues` without a queue and a lease.
+#[pg_extern(sql = false)]
+fn worker_wait(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
+    respond_write(fcinfo, |call| {
+        require_no_transaction(call)?;
+        let queues = queue_names(call, None)?;
+        let leases = named_leases(call, &queues)?;
+        require_number(call, queues.len(), usize::from(leases.is_empty()))?;
+        let name = worker_name(call, 1, "worker")?.to_owned();
+        let until = end_of_wait(call, 2)?;
+        let mut mark = call
+            .opt_bigint(8)
+            .unwrap_or_else(stop_requests::next_number);
+        let worker = Worker {
+            name: &name,
+            queues: &queues,
+            version: call.opt_int(4).unwrap_or(0),
+            leases: &leases,
+            mark,
+        };
+        let news =
+            procedure::run(|transactions| crate::waiting::worker(transactions, &worker, until))?;
+        let queue_at = |at: usize| queues.get(at).map(|name| name.to_string());
+        let (event, queue, subjects) = match news {
+            None => (None, None, None),
+            Some(News::Ready(at)) => (Some("ready"), queue_at(at), None),
+            Some(News::Resumed(at)) => (Some("resumed"), queue_at(at), None),
+            Some(News::Stop(stop)) => {
+                mark = stop.number;
+                (Some("stop"), stop.queue, None)
+            }
+            Some(News::Cancelled(queue, subjects)) => {
+                (Some("cancelled"), Some(queue.to_string()), Some(subjects))
+            }
+            Some(News::Lost(queue, subjects)) => {
+                (Some("lost"), Some(queue.to_string()), Some(subjects))
+            }
+        };
+        Ok(call.record(&[
+            Arg::from(event),
+            Arg::from(queue.as_deref()),
+            Arg::from(subjects),
+            Arg::from(mark),
+        ]))
+    })
+}
+
 /// `doc_await(queue, subject, timeout, INOUT status, INOUT result, INOUT message)`: a procedure that
 /// waits until a document is settled, at most `timeout`. It holds neither a snapshot nor a lock
 /// meanwhile.
 ///
 /// Fails with `InTransaction` in a transaction block or in a function, with `UnknownQueue`, with
-/// `NoRight` when the caller may not read the documents, with `NoDocument`, and with `BadDuration`
+/// `NoRight` when the caller has no right on the queue, with `NoDocument`, and with `BadDuration`
 /// for a timeout that is negative or infinite.
 #[pg_extern(sql = false)]
 fn doc_await(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
@@ -98,18 +160,51 @@ fn end_of_wait(call: &Call, at: usize) -> Result<i64> {
     Ok(timeout.after(time::clock()))
 }
 
-/// The queues of the first argument, each once.
-fn queue_names(call: &Call) -> Result<Vec<QueueName>> {
-    let names = call.texts(0, "queues")?;
-    if names.is_empty() || names.len() > MAX_QUEUES {
-        return Err(Error::NumberOfQueues {
+/// The leases of the argument of `worker_wait`, by queue. Where it names one queue, those that name none
+/// are of that.
+fn named_leases(call: &Call, queues: &[QueueName]) -> Result<BTreeMap<QueueName, Vec<NamedLease>>> {
+    let mut leases: BTreeMap<QueueName, Vec<NamedLease>> = BTreeMap::new();
+    let Some(list) = call.opt_json(3) else {
+        return Ok(leases);
+    };
+    let only = match queues {
+        [only] => Some(only),
+        _ => None,
+    };
+    for Element {
+        queue,
+        subject,
+        lease,
+        ..
+    } in LEASES.read(list, only)?
+    {
+        let of_queue = leases.entry(queue).or_default();
+        of_queue.push(NamedLease { subject, lease });
+    }
+    Ok(leases)
+}
+
+/// Fails with `NumberOfQueues` for too few queues or too many.
+fn require_number(call: &Call, got: usize, min: usize) -> Result<()> {
+    match (min..=MAX_QUEUES).contains(&got) {
+        true => Ok(()),
+        false => Err(Error::NumberOfQueues {
             function: call.function_name(),
             max: MAX_QUEUES,
-            got: names.len(),
-        });
+            got,
+        }),
     }
-    let mut queues: Vec<QueueName> = Vec::with_capacity(names.len());
-    for name in names {
+}
+
+/// The queues of the first argument, which may be NULL, and one more, each once.
+fn queue_names(call: &Call, more: Option<QueueName>) -> Result<Vec<QueueName>> {
+    let listed = match call.is_null(0) {
+        true => Vec::new(),
+        false => call.texts(0, "queues")?,
+    };
+    require_number(call, listed.len(), 0)?;
+    let mut queues: Vec<QueueName> = Vec::with_capacity(listed.len() + 1);
+    for name in listed {
         let Some(name) = name else {
             return Err(Error::NullElement {
                 function: call.function_name(),
@@ -121,5 +216,6 @@ fn queue_names(call: &Call) -> Result<Vec<QueueName>> {
             queues.push(name);
         }
     }
+    queues.extend(more.filter(|more| !queues.contains(more)));
     Ok(queues)
 }

@@ -2,33 +2,19 @@
 
 use pgrx::prelude::*;
 
-use crate::api::entry::{queue_name, respond, respond_write};
-use crate::error::{self, Error, Result};
-use crate::pg::call::{Call, Reply};
-use crate::store::documents::leases::NAME_MAX;
+use crate::api::entry::{queue_name, respond, respond_write, worker_name};
+use crate::error::{self, Error};
+use crate::pg::call::Reply;
 use crate::store::documents::stop_requests;
 use crate::store::queues::rights::{self, Right};
 use crate::store::upkeep::worker_sessions;
-
-/// The name of a worker. Fails with `BadValue` when no worker can have it.
-fn worker_name(call: &Call, at: usize) -> Result<&str> {
-    let name = call.text(at, "name")?;
-    match name.chars().count() {
-        1..=NAME_MAX => Ok(name),
-        n => Err(Error::BadValue {
-            argument: "name",
-            value: format!("a name of {n} characters"),
-            rule: "the name of a worker, which has 1 to 200 characters",
-        }),
-    }
-}
 
 /// `worker_release(name) → affected`: returns all documents that a worker has leased, as
 /// if they had not been picked. A worker that has picked nothing raises a warning and returns 0.
 #[pg_extern(sql = false)]
 fn worker_release(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
-        let worker = worker_name(call, 0)?;
+        let worker = worker_name(call, 0, "name")?;
         let released = worker_sessions::release_all(worker)?;
         if released.is_none() {
             error::warn(
@@ -42,11 +28,11 @@ fn worker_release(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
 }
 
 /// `worker_stop(name) → was_asked`: asks all sessions of a worker that run now to stop, as far as
-/// they work on queues of which the caller is a worker too. `doc_extend` and `fetchq.work` deliver the request. Always true.
+/// they work on queues of which the caller is a worker too. `worker_wait`, `docs_extend`, `doc_extend` and `fetchq.work` deliver the request. Always true.
 #[pg_extern(sql = false)]
 fn worker_stop(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
-        stop_requests::request_stop(worker_name(call, 0)?)?;
+        stop_requests::request_stop(worker_name(call, 0, "name")?)?;
         Ok(Reply::bool(true))
     })
 }
@@ -58,7 +44,7 @@ fn worker_stop(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
 fn worker_stop_requested(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond(fcinfo, |call| {
         let queue = queue_name(call, 0)?;
-        let worker = worker_name(call, 1)?;
+        let worker = worker_name(call, 1, "name")?;
         let (since, number) = match stop_requests::work_number() {
             Some(number) if call.is_null(2) => (i64::MIN, number),
             _ => (call.timestamp(2, "since")?, i64::MIN),

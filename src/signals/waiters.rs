@@ -1,4 +1,5 @@
-//! Waiters: the sessions that wait for documents, or until a document is settled, in shared memory.
+//! Waiters: the sessions that wait for documents, until a document is settled, or until a lease of
+//! theirs ends, in shared memory.
 //!
 //! A session first arms its waiter and then looks. A transaction first commits and then looks for
 //! waiters. Therefore either the session sees what the transaction has done, or the transaction
@@ -34,12 +35,12 @@ const WOKEN: u32 = 3;
 /// To wake all waiters for a key.
 pub const ALL: u32 = u32::MAX;
 
-/// What a session waits for: something of a documents table. Whoever wakes can also name all such
-/// keys of a table.
+/// What a session waits for: something of a documents table, or of a worker. Whoever wakes can also name
+/// all such keys of a table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Key {
     table: u32,
-    /// A version, or a hash with the bit `SUBJECT`.
+    /// A version, or a hash with the bit `SUBJECT` or the bit `LEASE`.
     what: u64,
 }
 
@@ -51,6 +52,27 @@ const SUBJECT: u64 = 1 << 63;
 
 /// The document with whatever subject.
 const ANY_SUBJECT: u64 = u64::MAX;
+
+/// The bit that tells the hash of a worker session, or of the name of a worker, from a version. The bit
+/// `SUBJECT` is not set beside it.
+const LEASE: u64 = 1 << 62;
+
+/// The leases of whatever worker session.
+const ANY_LEASE: u64 = SUBJECT - 1;
+
+/// What keys stand for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Ready,
+    Settled,
+    Lease,
+}
+
+fn hash(value: impl Hash) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    value.hash(&mut hasher);
+    hasher.finish()
+}
 
 impl Key {
     /// Documents of a version that can be picked.
@@ -68,9 +90,7 @@ impl Key {
     /// A document that is settled. Two documents of a table whose subjects have the same hash wake
     /// each other's waiters, which look and go on waiting.
     pub fn settled(table: u32, subject: &str) -> Self {
-        let mut hasher = DefaultHasher::new();
-        subject.hash(&mut hasher);
-        let what = hasher.finish() | SUBJECT;
+        let what = hash(subject) | SUBJECT;
         Self { table, what }
     }
 
@@ -85,16 +105,41 @@ impl Key {
         Self::settled_in(0)
     }
 
-    fn is_settled(self) -> bool {
-        self.what & SUBJECT != 0
+    /// A lease of a worker session that somebody else ends.
+    pub fn lease(table: u32, worker_session: i64) -> Self {
+        let what = hash(worker_session) & ANY_LEASE | LEASE;
+        Self { table, what }
+    }
+
+    /// Any lease that somebody else than its worker ends.
+    pub fn lease_in(table: u32) -> Self {
+        let what = ANY_LEASE;
+        Self { table, what }
+    }
+
+    /// What somebody asks the workers of a name to do.
+    pub fn worker(name: &str) -> Self {
+        let what = hash(name) & ANY_LEASE | LEASE;
+        Self { table: 0, what }
+    }
+
+    fn kind(self) -> Kind {
+        if self.what & SUBJECT != 0 {
+            Kind::Settled
+        } else if self.what & LEASE != 0 {
+            Kind::Lease
+        } else {
+            Kind::Ready
+        }
     }
 
     /// Returns whether this is the other key, or stands for all such keys of its table.
     pub fn includes(self, other: Self) -> bool {
         (self.table == other.table || self == Self::settled_anywhere())
             && match self.what {
-                ANY_VERSION => !other.is_settled(),
-                ANY_SUBJECT => other.is_settled(),
+                ANY_VERSION => other.kind() == Kind::Ready,
+                ANY_SUBJECT => other.kind() == Kind::Settled,
+                ANY_LEASE => other.kind() == Kind::Lease,
                 what => what == other.what,
             }
     }
@@ -102,10 +147,13 @@ impl Key {
     /// The position among this number of slots from which on its slots are. All versions of a table
     /// have the same one.
     fn home(self, database: u32, slots: usize) -> usize {
-        let subject = if self.is_settled() { self.what } else { 0 };
+        let hashed = match self.kind() {
+            Kind::Ready => 0,
+            Kind::Settled | Kind::Lease => self.what,
+        };
         let table = u64::from(database) << 32 | u64::from(self.table);
         // Fibonacci hashing.
-        let mixed = (table ^ subject).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let mixed = (table ^ hashed).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         (mixed >> 32) as usize % slots.max(1)
     }
 }
@@ -190,8 +238,9 @@ impl Slot {
     }
 }
 
-/// How many slots are used: of keys for documents to pick, and of keys for settled documents.
-type Totals = [AtomicU32; 2];
+/// How many slots are used, by [`Kind`]: of keys for documents to pick, of keys for settled documents, and
+/// of keys for leases and workers.
+type Totals = [AtomicU32; 3];
 
 /// The waiters of the server.
 #[derive(Clone, Copy)]
@@ -202,13 +251,18 @@ pub struct Waiters<'a> {
 
 impl<'a> Waiters<'a> {
     fn total(&self, key: Key) -> &'a AtomicU32 {
-        &self.totals[usize::from(key.is_settled())]
+        &self.totals[key.kind() as usize]
     }
 
     /// Returns whether a session waits until a document is settled. One that begins at this moment
     /// may be missed; [`Self::wake`] does not miss it after the commit.
     pub fn is_settlement_awaited(&self) -> bool {
-        self.totals[1].load(Ordering::Relaxed) > 0
+        self.totals[Kind::Settled as usize].load(Ordering::Relaxed) > 0
+    }
+
+    /// As [`Self::is_settlement_awaited`], whether a worker waits until a lease of his ends.
+    pub fn is_lease_watched(&self) -> bool {
+        self.totals[Kind::Lease as usize].load(Ordering::Relaxed) > 0
     }
 
     /// All slots, those from a position on first.
@@ -304,7 +358,7 @@ impl<'a> Waiters<'a> {
         }
         let home = key.home(database, self.slots.len());
         let reach = match (key.what, self.slots.get(home)) {
-            (ANY_SUBJECT, _) => self.slots.len(),
+            (ANY_SUBJECT | ANY_LEASE, _) => self.slots.len(),
             (_, Some(home)) => home.reach.load(Ordering::SeqCst) as u32 as usize,
             (_, None) => 0,
         };
@@ -420,10 +474,18 @@ impl Registration {
         Some(Self { waiters, at })
     }
 
-    /// Has the next commit wake this session. To be called before the session looks.
-    pub fn arm(&self) {
+    /// Has the next commit wake this session. To be called before the session looks. Returns whether a
+    /// commit has woken it before.
+    pub fn arm(&self) -> bool {
         let state = &self.waiters.slots[self.at].state;
-        state.store(ARMED, Ordering::SeqCst);
+        state.swap(ARMED, Ordering::SeqCst) == WOKEN
+    }
+
+    /// Leaves it to others that a commit has woken this session: when it ends its wait, one other waiter
+    /// for each of its keys is woken.
+    pub fn pass_on(&self) {
+        let state = &self.waiters.slots[self.at].state;
+        state.store(WOKEN, Ordering::SeqCst);
     }
 
     /// Returns whether a commit has woken this session since it was armed.
@@ -601,6 +663,36 @@ mod tests {
             server.arm(&own);
         }
         waiters.remove(1, &own);
+        assert!(server.is_empty());
+    }
+
+    #[test]
+    fn a_worker_is_woken_for_its_own_leases_and_by_its_name() {
+        let server = Server::new(64);
+        let waiters = server.waiters();
+        assert!(!waiters.is_lease_watched());
+        let keys = [Key::ready(7, 0), Key::worker("a"), Key::lease(7, 1 << 62)];
+        let own = server.wait(&keys, 0);
+        let other = server.wait(&[Key::ready(7, 0), Key::worker("b"), Key::lease(7, 2)], 0);
+        assert!(waiters.is_lease_watched() && !waiters.is_settlement_awaited());
+        for key in [Key::worker("a"), Key::lease(7, 1 << 62)] {
+            waiters.wake(1, key, ALL);
+            assert!(server.is_woken(&own) && !server.is_woken(&other));
+            server.arm(&own);
+        }
+        for key in [
+            Key::lease(8, 2),
+            Key::lease_in(8),
+            Key::settled_in(7),
+            Key::settled_anywhere(),
+        ] {
+            waiters.wake(1, key, ALL);
+            assert!(!server.is_woken(&own) && !server.is_woken(&other));
+        }
+        waiters.wake(1, Key::lease_in(7), ALL);
+        assert!(server.is_woken(&own) && server.is_woken(&other));
+        waiters.remove(1, &own);
+        waiters.remove(1, &other);
         assert!(server.is_empty());
     }
 

@@ -4,7 +4,8 @@
 //! Each counter event that settles documents says how many; the code that settles them also says
 //! which ones, if a session waits for a settled document at that moment. Where the subjects of some
 //! are not known when the transaction commits, all who wait for documents of the table are woken, and
-//! look. So a call that settles documents is correct without this, and wakes too many.
+//! look. So a call that settles documents is correct without this, and wakes too many. It is the same
+//! with the leases that somebody else than their worker ends.
 
 use crate::pg::lasting::{Lasting, lasting};
 use crate::pg::transaction::End;
@@ -20,16 +21,57 @@ const TABLES: usize = 8;
 /// Keys, and for each how many documents there are.
 type Counts = Vec<(Key, u32)>;
 
+/// Documents of several tables of which it may be known which ones they are.
+struct Told {
+    /// How many, of each table.
+    counts: Counts,
+    /// The keys of those that are known.
+    known: Vec<Key>,
+}
+
+impl Told {
+    const fn new() -> Self {
+        Self {
+            counts: Vec::new(),
+            known: Vec::new(),
+        }
+    }
+
+    fn add_known(&mut self, keys: impl Iterator<Item = Key>) {
+        let room = SUBJECTS - self.known.len();
+        self.known.extend(keys.take(room));
+    }
+
+    /// Passes on the keys of which all waiters are woken.
+    fn for_each(&self, mut wake: impl FnMut(Key)) {
+        for (table, number) in &self.counts {
+            let known = self.known.iter().filter(|key| table.includes(**key));
+            match known.clone().count() < *number as usize {
+                true => wake(*table),
+                false => known.for_each(|key| wake(*key)),
+            }
+        }
+    }
+
+    fn clear(&mut self) {
+        self.counts.clear();
+        // A bulk action does not keep its memory.
+        self.known = Vec::new();
+    }
+}
+
 /// What a transaction does that sessions wait for.
 struct Wakeups {
     /// Documents that can be picked when it commits.
     ready: Counts,
     /// Documents that it has picked. Its rollback makes them ready again.
     claimed: Counts,
-    /// Documents that it settles, of each table.
-    settled: Counts,
-    /// Those whose subject is known.
-    subjects: Vec<Key>,
+    /// Documents that it settles.
+    settled: Told,
+    /// Documents whose lease it ends, and which another session works on.
+    taken: Told,
+    /// Workers that it asks to do something.
+    workers: Vec<Key>,
 }
 
 thread_local! {
@@ -49,14 +91,10 @@ impl Wakeups {
         Self {
             ready: Vec::new(),
             claimed: Vec::new(),
-            settled: Vec::new(),
-            subjects: Vec::new(),
+            settled: Told::new(),
+            taken: Told::new(),
+            workers: Vec::new(),
         }
-    }
-
-    fn add_subjects(&mut self, subjects: impl Iterator<Item = Key>) {
-        let room = SUBJECTS - self.subjects.len();
-        self.subjects.extend(subjects.take(room));
     }
 
     /// Passes on what each wake-up at the end of the transaction is for, and how many it wakes.
@@ -71,24 +109,21 @@ impl Wakeups {
         if end != End::Committed {
             return;
         }
-        if self.settled.len() > TABLES {
-            return wake(Key::settled_anywhere(), ALL);
+        let mut wake = |key| wake(key, ALL);
+        match self.settled.counts.len() > TABLES {
+            true => wake(Key::settled_anywhere()),
+            false => self.settled.for_each(&mut wake),
         }
-        for (table, settled) in &self.settled {
-            let known = self.subjects.iter().filter(|key| table.includes(**key));
-            match known.clone().count() < *settled as usize {
-                true => wake(*table, ALL),
-                false => known.for_each(|key| wake(*key, ALL)),
-            }
-        }
+        self.taken.for_each(&mut wake);
+        self.workers.iter().for_each(|key| wake(*key));
     }
 
     fn clear(&mut self) {
         self.ready.clear();
         self.claimed.clear();
         self.settled.clear();
-        // A bulk action does not keep its memory.
-        self.subjects = Vec::new();
+        self.taken.clear();
+        self.workers.clear();
     }
 }
 
@@ -117,7 +152,7 @@ pub fn capacity_freed(table: u32, number: u32) {
 
 /// Counts documents of a table that are settled when this transaction commits.
 pub fn documents_settled(table: u32, number: u32) {
-    record(|wakeups, _| add(&mut wakeups.settled, Key::settled_in(table), number));
+    record(|wakeups, _| add(&mut wakeups.settled.counts, Key::settled_in(table), number));
 }
 
 /// Says which documents of a table are settled when this transaction commits, beside the counter
@@ -126,14 +161,39 @@ pub fn subjects_settled(table: u32, subjects: impl IntoIterator<Item = impl AsRe
     record(|wakeups, waiters| {
         if waiters.is_settlement_awaited() {
             let subjects = subjects.into_iter();
-            wakeups.add_subjects(subjects.map(|subject| Key::settled(table, subject.as_ref())));
+            let keys = subjects.map(|subject| Key::settled(table, subject.as_ref()));
+            wakeups.settled.add_known(keys);
         }
     });
+}
+
+/// Counts documents of a table whose lease somebody else than its worker ends when this transaction
+/// commits.
+pub fn leases_taken(table: u32, number: u32) {
+    record(|wakeups, _| add(&mut wakeups.taken.counts, Key::lease_in(table), number));
+}
+
+/// Says which worker sessions had these leases, one for each of them, beside the counter event that
+/// says how many. Costs one read of shared memory when no worker waits.
+pub fn sessions_lose_leases(table: u32, sessions: impl IntoIterator<Item = i64>) {
+    record(|wakeups, waiters| {
+        if waiters.is_lease_watched() {
+            let sessions = sessions.into_iter();
+            let keys = sessions.map(|session| Key::lease(table, session));
+            wakeups.taken.add_known(keys);
+        }
+    });
+}
+
+/// Has the waiting workers of a name look when this transaction commits.
+pub fn worker_called(name: &str) {
+    record(|wakeups, _| wakeups.workers.push(Key::worker(name)));
 }
 
 /// Has all who wait for documents of a table look when this transaction commits.
 pub fn table_emptied(table: u32) {
     documents_settled(table, u32::MAX);
+    leases_taken(table, u32::MAX);
 }
 
 /// Wakes the sessions that wait for what this transaction did. To be called after its end.
@@ -160,16 +220,16 @@ mod tests {
         let [a, b] = ["a", "b"].map(|subject| Key::settled(1, subject));
         let [one, two] = [1, 2].map(Key::settled_in);
         let other = Key::settled(2, "a");
-        add(&mut wakeups.settled, one, 2);
-        wakeups.add_subjects([a].into_iter());
-        add(&mut wakeups.settled, two, 1);
-        wakeups.add_subjects([other].into_iter());
+        add(&mut wakeups.settled.counts, one, 2);
+        wakeups.settled.add_known([a].into_iter());
+        add(&mut wakeups.settled.counts, two, 1);
+        wakeups.settled.add_known([other].into_iter());
         assert_eq!(woken(&wakeups, End::Committed), [(one, ALL), (other, ALL)]);
-        wakeups.add_subjects([b].into_iter());
+        wakeups.settled.add_known([b].into_iter());
         let known = [a, b, other].map(|key| (key, ALL));
         assert_eq!(woken(&wakeups, End::Committed), known);
-        add(&mut wakeups.settled, two, u32::MAX);
-        add(&mut wakeups.settled, two, u32::MAX);
+        add(&mut wakeups.settled.counts, two, u32::MAX);
+        add(&mut wakeups.settled.counts, two, u32::MAX);
         let known = [a, b, two].map(|key| (key, ALL));
         assert_eq!(woken(&wakeups, End::Committed), known);
         assert_eq!(woken(&wakeups, End::RolledBack), []);
@@ -182,10 +242,14 @@ mod tests {
     fn what_many_tables_have_settled_is_not_told_apart() {
         let mut wakeups = Wakeups::new();
         for table in 1..=TABLES as u32 {
-            add(&mut wakeups.settled, Key::settled_in(table), u32::MAX);
+            add(
+                &mut wakeups.settled.counts,
+                Key::settled_in(table),
+                u32::MAX,
+            );
         }
         assert_eq!(woken(&wakeups, End::Committed).len(), TABLES);
-        add(&mut wakeups.settled, Key::settled_in(99), 1);
+        add(&mut wakeups.settled.counts, Key::settled_in(99), 1);
         let all = [(Key::settled_anywhere(), ALL)];
         assert_eq!(woken(&wakeups, End::Committed), all);
     }
@@ -203,14 +267,29 @@ mod tests {
     }
 
     #[test]
+    fn workers_are_told_of_their_leases_alone_where_they_are_known() {
+        let mut wakeups = Wakeups::new();
+        let [a, b] = [1, 2].map(|session| Key::lease(7, session));
+        add(&mut wakeups.taken.counts, Key::lease_in(7), 2);
+        wakeups.taken.add_known([a].into_iter());
+        assert_eq!(woken(&wakeups, End::Committed), [(Key::lease_in(7), ALL)]);
+        wakeups.taken.add_known([b].into_iter());
+        assert_eq!(woken(&wakeups, End::Committed), [(a, ALL), (b, ALL)]);
+        assert_eq!(woken(&wakeups, End::RolledBack), []);
+        wakeups.workers.push(Key::worker("w"));
+        wakeups.taken.clear();
+        assert_eq!(woken(&wakeups, End::Committed), [(Key::worker("w"), ALL)]);
+    }
+
+    #[test]
     fn a_bulk_action_takes_bounded_memory() {
         let mut wakeups = Wakeups::new();
-        add(&mut wakeups.settled, Key::settled_in(1), 20_000);
+        add(&mut wakeups.settled.counts, Key::settled_in(1), 20_000);
         for _ in 0..2 {
             let subjects = (0..10_000).map(|n| Key::settled(1, &n.to_string()));
-            wakeups.add_subjects(subjects);
+            wakeups.settled.add_known(subjects);
         }
-        assert_eq!(wakeups.subjects.len(), SUBJECTS);
+        assert_eq!(wakeups.settled.known.len(), SUBJECTS);
         let all = [(Key::settled_in(1), ALL)];
         assert_eq!(woken(&wakeups, End::Committed), all);
     }

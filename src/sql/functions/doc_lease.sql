@@ -4,7 +4,7 @@
 create type fetchq.leased as (
     subject text, payload jsonb, headers jsonb, version int, priority int, attempts int,
     max_attempts int, iterations bigint, created_at timestamptz, due_at timestamptz,
-    picked_at timestamptz, lease_ends timestamptz, lease bigint, last_error text
+    picked_at timestamptz, lease_ends timestamptz, lease bigint, last_error text, progress jsonb
 );
 comment on type fetchq.leased is 'A document that was leased, as doc_lease() returns it';
 
@@ -22,7 +22,7 @@ create type fetchq.leased_any as (
     queue text,
     subject text, payload jsonb, headers jsonb, version int, priority int, attempts int,
     max_attempts int, iterations bigint, created_at timestamptz, due_at timestamptz,
-    picked_at timestamptz, lease_ends timestamptz, lease bigint, last_error text
+    picked_at timestamptz, lease_ends timestamptz, lease bigint, last_error text, progress jsonb
 );
 comment on type fetchq.leased_any is 'A document that was leased, and its queue, as doc_lease_any() returns it';
 

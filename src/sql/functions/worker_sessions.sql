@@ -12,7 +12,7 @@ language c volatile parallel unsafe
 set search_path = pg_catalog, pg_temp
 as 'MODULE_PATHNAME', 'worker_stop_wrapper';
 comment on function fetchq.worker_stop(text) is
-    'Asks a worker to stop: doc_extend() reports it, and fetchq.work() ends after its current document';
+    'Asks a worker to stop: worker_wait(), docs_extend() and doc_extend() report it, and fetchq.work() ends after its current document';
 
 create function fetchq.worker_stop_requested(
     queue text, name text, since timestamptz,

@@ -125,6 +125,9 @@ fn append_row(queue: &Queue, version: i32, n: i32, event: Event, bucket: Option<
         if event.settles() {
             wakeups::documents_settled(queue.table.to_u32(), n.unsigned_abs());
         }
+        if event.takes_lease() {
+            wakeups::leases_taken(queue.table.to_u32(), n.unsigned_abs());
+        }
         if !collect(queue, version, n, event, bucket) {
             write_row(queue.id, version, n, event, bucket);
         }

@@ -62,6 +62,13 @@ pub fn subjects_settled(queue: &Queue, subjects: impl IntoIterator<Item = impl A
     wakeups::subjects_settled(queue.table.to_u32(), subjects);
 }
 
+/// Says whose leases end when the transaction commits, beside the counter event that says how many: the
+/// worker session of each document. Without this, all workers that wait with leases of the queue look.
+pub fn leases_taken(queue: &Queue, rows: &Rows, column: i32) {
+    let sessions = (0..rows.len()).filter_map(|row| rows.get::<i64>(row, column));
+    wakeups::sessions_lose_leases(queue.table.to_u32(), sessions);
+}
+
 /// As [`subjects_settled`], for rows whose first column is the subject.
 pub fn rows_settled(queue: &Queue, rows: &Rows) {
     let subjects = (0..rows.len()).filter_map(|row| rows.get::<String>(row, 1));
@@ -77,6 +84,11 @@ pub fn row_settled(queue: &Queue, row: &Row) {
 /// The key under which waiters wait for documents of a version.
 pub fn waiter_key(queue: &Queue, version: i32) -> Key {
     Key::ready(queue.table.to_u32(), version)
+}
+
+/// The key under which a worker waits that has leases of a worker session.
+pub fn lease_key(queue: &Queue, worker_session: i64) -> Key {
+    Key::lease(queue.table.to_u32(), worker_session)
 }
 
 /// The documents that a statement planned or made pending: the first index key of each level

@@ -9,12 +9,11 @@ use crate::pg::documents::{Column, Row};
 use crate::pg::documents_check::Access;
 use crate::pg::json::{self, Jsonb};
 use crate::pg::spi::{self, Rows, Spi};
-use crate::pg::time;
 use crate::pg::value::Arg;
 use crate::ready::key::PickKey;
 use crate::store::counters::counter_log;
 use crate::store::documents::bookkeeping::{documents_ready, note_entry, note_expiry};
-use crate::store::documents::doc_push::{Expires, NewDoc, new_row, push, record_push};
+use crate::store::documents::doc_push::{NewDoc, new_row, push, record_push};
 use crate::store::queues::open_queue::Queue;
 use crate::store::queues::statement::Statement;
 
@@ -61,12 +60,10 @@ fn append_row(queue: &Queue, doc: &NewDoc) -> Option<Option<i64>> {
     Some(documents.add(&mut row).then_some(seq))
 }
 
-/// Documents that share version, priority and time.
-pub struct Batch {
-    pub version: i32,
-    pub priority: i32,
-    /// In microseconds since 2000.
-    pub next_iteration: i64,
+/// Documents that share all but subject and payload.
+pub struct Batch<'a> {
+    /// What they share.
+    pub doc: NewDoc<'a>,
     /// A `text[]`.
     pub subjects: Arg,
     /// A `jsonb[]` of the same length. NULL, or a NULL element: the payload is `{}`.
@@ -75,20 +72,22 @@ pub struct Batch {
 
 // Index: primary key, as the arbiter of the conflict, as for both statements of this file.
 static APPEND_BATCH: Statement = Statement::new(
-    "insert into {docs} (subject, version, priority, status, next_iteration, created_at, payload, expires_at)
-     select i.subject, $1, $2, $3, $4, pg_catalog.now(), coalesce(i.payload, '{}'), $7
+    "insert into {docs} (subject, version, priority, status, next_iteration, created_at, payload,
+         ordering_key, max_attempts, headers, expires_at)
+     select i.subject, $1, $2, $3, $4, pg_catalog.now(), coalesce(i.payload, '{}'), $7, $8, $9, $10
      from rows from (pg_catalog.unnest($5), pg_catalog.unnest($6)) as i (subject, payload)
      on conflict (subject) do nothing
      returning seq, subject::pg_catalog.text",
 );
 
-// Some documents of a list. $5 are their subjects, $8 their positions in the array of payloads
+// Some documents of a list. $5 are their subjects, $11 their positions in the array of payloads
 // $6, counted from 1. To look a payload up by its position takes time in proportion to those
 // before it, so this statement is not for whole lists.
 static APPEND_REST: Statement = Statement::new(
-    "insert into {docs} (subject, version, priority, status, next_iteration, created_at, payload, expires_at)
-     select i.subject, $1, $2, $3, $4, pg_catalog.now(), coalesce(($6)[i.n], '{}'), $7
-     from rows from (pg_catalog.unnest($5), pg_catalog.unnest($8)) as i (subject, n)
+    "insert into {docs} (subject, version, priority, status, next_iteration, created_at, payload,
+         ordering_key, max_attempts, headers, expires_at)
+     select i.subject, $1, $2, $3, $4, pg_catalog.now(), coalesce(($6)[i.n], '{}'), $7, $8, $9, $10
+     from rows from (pg_catalog.unnest($5), pg_catalog.unnest($11)) as i (subject, n)
      on conflict (subject) do nothing
      returning seq, subject::pg_catalog.text",
 );
@@ -100,11 +99,12 @@ fn sql_positions(positions: &[usize]) -> Vec<i32> {
 
 /// Notes, signals and counts `n` documents of a batch. `first_seq` is the least `seq`.
 fn record_batch(queue: &Queue, batch: &Batch, status: Status, first_seq: i64, n: i32) {
-    let key = PickKey::new(batch.next_iteration, 0, first_seq);
-    note_entry(queue, batch.version, batch.priority, status, key);
-    note_expiry(queue, queue.expires_at(batch.next_iteration, None));
-    documents_ready(queue, batch.version, status, n);
-    counter_log::record_event(queue, batch.version, n, Event::push(status));
+    let doc = &batch.doc;
+    let key = PickKey::new(doc.next_iteration, 0, first_seq);
+    note_entry(queue, doc.version, doc.priority, status, key);
+    note_expiry(queue, doc.expires_at(queue));
+    documents_ready(queue, doc.version, status, n);
+    counter_log::record_event(queue, doc.version, n, Event::push(status));
 }
 
 /// How many rows are written to the table before their index entries. With more, their pages are
@@ -175,18 +175,7 @@ fn append_rows(
     }
     let mut documents = queue.documents(Access::Insert)?;
     let payloads = json::elements(&batch.payloads);
-    let empty = Jsonb::parse("{}");
-    let doc = NewDoc {
-        subject: "",
-        version: batch.version,
-        priority: batch.priority,
-        next_iteration: batch.next_iteration,
-        payload: empty,
-        ordering_key: None,
-        max_attempts: None,
-        headers: None,
-        expires: Expires::AsQueue,
-    };
+    let (doc, empty) = (batch.doc, Jsonb::parse("{}"));
     let mut first = None;
     let mut added = 0;
     let mut missing = HashSet::new();
@@ -285,15 +274,18 @@ fn insert<'s>(
     statement: &'static Statement,
     positions: Option<Arg>,
 ) -> Rows<'s> {
-    let status = Status::planned_or_pending(batch.next_iteration <= time::now());
+    let (doc, status) = (&batch.doc, batch.doc.status());
     let mut args = vec![
-        Arg::from(batch.version),
-        Arg::from(batch.priority),
+        Arg::from(doc.version),
+        Arg::from(doc.priority),
         Arg::from(status.code()),
-        Arg::timestamp(batch.next_iteration),
+        Arg::timestamp(doc.next_iteration),
         batch.subjects,
         batch.payloads,
-        Arg::opt_timestamp(queue.expires_at(batch.next_iteration, None)),
+        Arg::from(doc.ordering_key),
+        Arg::from(doc.max_attempts),
+        Jsonb::arg(doc.headers),
+        Arg::opt_timestamp(doc.expires_at(queue)),
     ];
     args.extend(positions);
     let rows = queue.run_noting(spi, statement, &args);
@@ -370,9 +362,7 @@ mod tests {
         spi::connect(|spi| {
             let rows = spi.once("select array['1', '2', '3', '4']::jsonb[]", &[]);
             let mut batch = Batch {
-                version: 0,
-                priority: 0,
-                next_iteration: 0,
+                doc: doc(""),
                 subjects: Arg::from(Vec::<&str>::new()),
                 payloads: rows.args(0)[0],
             };

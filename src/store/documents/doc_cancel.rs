@@ -5,7 +5,7 @@ use crate::domain::status::Status;
 use crate::pg::spi;
 use crate::pg::value::Arg;
 use crate::store::counters::counter_log;
-use crate::store::documents::bookkeeping::subjects_settled;
+use crate::store::documents::bookkeeping::{leases_taken, subjects_settled};
 use crate::store::documents::doc_put::put_queued;
 use crate::store::documents::history::{self, Outcome};
 use crate::store::documents::queued::queued_of;
@@ -15,7 +15,7 @@ use crate::store::queues::statement::Statement;
 // Index of both: primary key. The lease number of an active document, without the worker session,
 // tells its worker that it was cancelled.
 static LOCK: Statement = Statement::new(
-    "select d.status, d.queued from only {docs} d
+    "select d.status, d.queued, d.worker_session from only {docs} d
      where d.subject {=} $1
      for update",
 );
@@ -49,6 +49,9 @@ pub fn cancel(queue: &Queue, subject: &str) -> std::result::Result<Status, Optio
                 // A trigger of the user's may suppress the change.
                 if queue.run_noting(spi, &CANCEL, &[key]).affected() == 0 {
                     return Err(Some(from.word()));
+                }
+                if from == Status::Active {
+                    leases_taken(queue, &rows, 3);
                 }
                 counter_log::record_event(queue, 0, 1, event);
                 subjects_settled(queue, [subject]);

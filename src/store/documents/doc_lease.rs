@@ -9,7 +9,6 @@ use crate::domain::status::Status;
 use crate::domain::timing::Tally;
 use crate::pg::documents::{Change, Column};
 use crate::pg::documents_check::Access;
-use crate::pg::json::Jsonb;
 use crate::pg::row_sink::RowSink;
 use crate::pg::spi::{self, Rows, Spi};
 use crate::pg::time::Interval;
@@ -48,7 +47,7 @@ static LEASE: Statement = Statement::new(
          status = {active},
          attempts = least(d.attempts, 2147483646) {+} 1,
          next_iteration = $3 {+} $2,
-         due_at = d.next_iteration, picked_at = $3, progress = null,
+         due_at = d.next_iteration, picked_at = $3,
          lease = $4, worker_session = $5
      where d.ctid {=} any ($1)",
 );
@@ -269,7 +268,6 @@ fn claim_rows(
             PickMode::Lease(lease) => {
                 row.set(Column::DueAt, &Arg::timestamp(key.next_iteration));
                 row.set(Column::PickedAt, &Arg::timestamp(pick.now));
-                row.set(Column::Progress, &Jsonb::arg(None));
                 row.set(Column::Lease, &Arg::from(lease.number()));
                 row.set(
                     Column::WorkerSession,

@@ -1,8 +1,10 @@
 //! Puts the documents of a JSON array, each with its own values and mode.
 
+use std::collections::BTreeMap;
+
 use serde_json::Value;
 
-use crate::domain::names;
+use crate::domain::names::{self, QueueName};
 use crate::domain::put_mode::{Action, Mode};
 use crate::domain::wording::{shorten, shorten_message};
 use crate::error::{Error, Result};
@@ -16,9 +18,10 @@ use crate::store::documents::doc_push::NewDoc;
 use crate::store::documents::doc_put::{Put, put_many};
 use crate::store::queues::open_queue::Queue;
 use crate::store::queues::plans;
+use crate::store::queues::rights::Right;
 use crate::store::queues::statement::Statement;
 
-/// The keys of a document. The first one is that of a list whose documents are for several queues.
+/// The keys of a document.
 const KEYS: [&str; 12] = [
     "queue",
     "subject",
@@ -34,8 +37,8 @@ const KEYS: [&str; 12] = [
     "expires_in",
 ];
 
-// Returns the first element that is no document: no object, without a subject, with a subject
-// that is empty or too long, or with another key than those of $2.
+// Returns the first element that is no document: no object, with a subject that is no text, empty or too
+// long, or with another key than those of $2.
 static FIRST_BAD: Statement = Statement::new(
     "select e.n as position,
          pg_catalog.jsonb_typeof(e.doc) as type,
@@ -48,7 +51,7 @@ static FIRST_BAD: Statement = Statement::new(
           limit 1) as unknown_key
      from pg_catalog.jsonb_array_elements($1) with ordinality as e (doc, n)
      where case when pg_catalog.jsonb_typeof(e.doc) {<>} 'object' then true
-         else coalesce(pg_catalog.jsonb_typeof(e.doc {->} 'subject'), 'null') {<>} 'string'
+         else coalesce(pg_catalog.jsonb_typeof(e.doc {->} 'subject'), 'null') {<>} all ('{string,\"null\"}'::pg_catalog.text[])
              or (e.doc {->>} 'subject') {=} ''
              or pg_catalog.char_length(e.doc {->>} 'subject') {>} {subject_max}
              or (e.doc {-} $2) {<>} '{}'::pg_catalog.jsonb
@@ -58,16 +61,16 @@ static FIRST_BAD: Statement = Statement::new(
 
 static IS_ARRAY: Statement = Statement::new("select pg_catalog.jsonb_typeof($1) {=} 'array'");
 
-/// Checks the list of documents, which may have these keys.
+/// Checks the list of documents.
 ///
 /// Fails with `Error::NoList` if `docs` is no JSON array, with `Error::BadDocument` for the
 /// first element that is no document, and with `Error::InList` for a subject that is empty or too long.
-fn check(spi: &Spi, docs: Arg, keys: &[&str]) -> Result<()> {
+fn check(spi: &Spi, docs: Arg) -> Result<()> {
     let bad = |at: i64, reason: String| Err(Error::BadDocument { at, reason });
     if plans::run_latest(spi, &IS_ARRAY, &[docs]).get(0, 1) != Some(true) {
         return Err(Error::NoList);
     }
-    let rows = plans::run_latest(spi, &FIRST_BAD, &[docs, Arg::from(keys.to_vec())]);
+    let rows = plans::run_latest(spi, &FIRST_BAD, &[docs, Arg::from(KEYS.to_vec())]);
     if rows.is_empty() {
         return Ok(());
     }
@@ -79,19 +82,16 @@ fn check(spi: &Spi, docs: Arg, keys: &[&str]) -> Result<()> {
     if kind != "object" {
         return bad(position, format!("it is a JSON {kind}, not an object"));
     }
-    match subject {
-        None => bad(position, "it has no subject".into()),
-        Some(_) if subject_type != "string" => bad(
-            position,
-            format!("its subject is a JSON {subject_type}, not a text"),
-        ),
-        Some(subject) => {
-            names::check_put_subject(&subject)
-                .map_err(|e| Error::from(e).in_list(position as usize - 1))?;
-            let key = shorten(&unknown_key.unwrap_or_default());
-            bad(position, format!("it has an unknown key {key:?}"))
+    if let Some(subject) = subject {
+        if subject_type != "string" {
+            let reason = format!("its subject is a JSON {subject_type}, not a text");
+            return bad(position, reason);
         }
+        names::check_put_subject(&subject)
+            .map_err(|e| Error::from(e).in_list(position as usize - 1))?;
     }
+    let key = shorten(&unknown_key.unwrap_or_default());
+    bad(position, format!("it has an unknown key {key:?}"))
 }
 
 // The values are read as JSON: an error of the server would not say which document has one that is
@@ -112,7 +112,7 @@ static READ: Statement = Statement::new(
 /// connection.
 pub struct ListedDoc {
     /// The queue that it names.
-    pub queue: Option<String>,
+    pub queue: Option<QueueName>,
     subject: String,
     payload: Jsonb,
     version: i32,
@@ -123,6 +123,25 @@ pub struct ListedDoc {
     headers: Option<Jsonb>,
     expires_in: Option<(i32, i32, i64)>,
     mode: Mode,
+}
+
+impl ListedDoc {
+    fn put(&self) -> Put<'_> {
+        Put {
+            doc: NewDoc {
+                subject: &self.subject,
+                version: self.version,
+                priority: self.priority,
+                next_iteration: self.next_iteration,
+                payload: self.payload,
+                ordering_key: self.ordering_key.as_deref(),
+                max_attempts: self.max_attempts,
+                headers: self.headers,
+                expires: self.expires_in.into(),
+            },
+            mode: self.mode,
+        }
+    }
 }
 
 /// An element of the array, as a row of `READ`.
@@ -187,6 +206,13 @@ impl Element<'_> {
         })
     }
 
+    /// The queue that the document names.
+    fn queue(&self) -> Result<Option<QueueName>> {
+        let name = self.text(11, "queue")?;
+        let parsed = name.as_deref().map(QueueName::parse).transpose();
+        parsed.map_err(|invalid| self.bad(invalid.to_string()))
+    }
+
     /// The document. `mode` is for one that names no mode of its own.
     fn read(&self, mode: Mode) -> Result<ListedDoc> {
         let next_iteration = self.parsed(5, "next_iteration", time::parse_timestamp)?;
@@ -197,8 +223,8 @@ impl Element<'_> {
         let ordering_key = self.text(6, "ordering_key")?;
         self.option(doc_options::ordering_key(ordering_key.as_deref()))?;
         let doc = ListedDoc {
-            queue: self.text(11, "queue")?,
-            subject: self.rows.get(self.row, 1).unwrap_or_default(),
+            queue: self.queue()?,
+            subject: self.rows.get(self.row, 1).unwrap_or_else(unique_subject),
             payload: match self.rows.json(self.row, 2) {
                 Some(payload) => payload,
                 None => Jsonb::parse("{}"),
@@ -224,15 +250,21 @@ impl Element<'_> {
     }
 }
 
-/// Reads the documents of a JSON array; `mode` is for those that name no mode of their own.
-/// `for_queues`: each may name a queue.
+/// Generates a subject that is unique among all servers, so that documents with such subjects can move to
+/// another one. Subjects sort in the order in which they were generated, to the millisecond.
+fn unique_subject() -> String {
+    uuid::Uuid::now_v7().to_string()
+}
+
+/// Reads the documents of a JSON array; `mode` is for those that name no mode of their own. One without a
+/// subject gets one that is unique.
 ///
 /// Fails with `Invalid::LongList`, as `check` does, with `Error::BadDocument` for a value of the wrong type,
 /// and with `Error::InList` where an option of `doc_put` would fail.
-pub fn read_docs(spi: &Spi, docs: Jsonb, mode: Mode, for_queues: bool) -> Result<Vec<ListedDoc>> {
+pub fn read_docs(spi: &Spi, docs: Jsonb, mode: Mode) -> Result<Vec<ListedDoc>> {
     docs.value().checked_len("docs")?;
     let docs = Jsonb::arg(Some(docs));
-    check(spi, docs, if for_queues { &KEYS } else { &KEYS[1..] })?;
+    check(spi, docs)?;
     let rows = plans::run_latest(spi, &READ, &[docs]);
     (0..rows.len())
         .map(|row| Element { rows: &rows, row }.read(mode))
@@ -241,34 +273,51 @@ pub fn read_docs(spi: &Spi, docs: Jsonb, mode: Mode, for_queues: bool) -> Result
 
 /// Puts documents of a list. Fails as [`put_many`] does.
 pub fn put_listed(queue: &Queue, listed: &[&ListedDoc]) -> Result<Vec<Action>> {
-    let puts: Vec<Put> = listed
-        .iter()
-        .map(|doc| Put {
-            doc: NewDoc {
-                subject: &doc.subject,
-                version: doc.version,
-                priority: doc.priority,
-                next_iteration: doc.next_iteration,
-                payload: doc.payload,
-                ordering_key: doc.ordering_key.as_deref(),
-                max_attempts: doc.max_attempts,
-                headers: doc.headers,
-                expires: doc.expires_in.into(),
-            },
-            mode: doc.mode,
-        })
-        .collect();
+    let puts: Vec<Put> = listed.iter().map(|doc| doc.put()).collect();
     put_many(queue, &puts)
 }
 
-/// Puts the documents of a JSON array. Returns the subject of each, and what was done with it.
+/// Puts the documents of a JSON array into `queue`, or each into the queue that it names; `mode` is for
+/// those that name no mode of their own. Returns the subject of each, and what was done with it.
 ///
-/// Fails as [`read_docs`] and [`put_many`] do.
-pub fn put_docs(queue: &Queue, docs: Jsonb, mode: Mode) -> Result<Vec<(String, Action)>> {
+/// Fails as [`read_docs`] and [`put_many`] do, with `Error::BadDocument` for a document without a queue, and
+/// as `Queue::open_for` does.
+pub fn put_docs(
+    queue: Option<&QueueName>,
+    docs: Jsonb,
+    mode: Mode,
+) -> Result<Vec<(String, Action)>> {
+    if let Some(queue) = queue {
+        Queue::open_for(queue, Right::Push)?;
+    }
     spi::connect(|spi| {
-        let listed = read_docs(spi, docs, mode, false)?;
-        let actions = put_listed(queue, &listed.iter().collect::<Vec<_>>())?;
+        let listed = read_docs(spi, docs, mode)?;
+        // In the order of the queues, so that two sessions do not deadlock.
+        let mut queues: BTreeMap<&QueueName, Vec<usize>> = BTreeMap::new();
+        for (at, doc) in listed.iter().enumerate() {
+            let Some(name) = doc.queue.as_ref().or(queue) else {
+                let (at, reason) = (at as i64 + 1, "it has no queue, and the call names none");
+                let reason = reason.to_owned();
+                return Err(Error::BadDocument { at, reason });
+            };
+            queues.entry(name).or_default().push(at);
+        }
+        let mut actions = vec![None; listed.len()];
+        for (name, ats) in queues {
+            let docs: Vec<&ListedDoc> = ats.iter().map(|at| &listed[*at]).collect();
+            let of_list = |error| match error {
+                Error::InList { at, error } => error.in_list(ats[at as usize - 1]),
+                other => other,
+            };
+            let done = Queue::with(name, Right::Push, |queue| put_listed(queue, &docs));
+            for (at, action) in ats.iter().zip(done.map_err(of_list)?) {
+                actions[*at] = Some(action);
+            }
+        }
         let subjects = listed.into_iter().map(|doc| doc.subject);
-        Ok(subjects.zip(actions).collect())
+        let done = subjects.zip(actions);
+        Ok(done
+            .filter_map(|(subject, action)| Some((subject, action?)))
+            .collect())
     })
 }

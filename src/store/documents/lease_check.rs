@@ -1,4 +1,4 @@
-//! Whether a lease still holds, and the error if it does not.
+//! Whether leases still hold, and the error of one that does not.
 
 use crate::domain::lease_number::needs_number;
 use crate::domain::status::Status;
@@ -107,4 +107,63 @@ pub(in crate::store) fn lease_needed(
         subject,
         call,
     })
+}
+
+/// A lease as its worker names it.
+pub struct NamedLease {
+    pub subject: String,
+    pub lease: i64,
+}
+
+/// What a look at leases has found.
+#[derive(Default)]
+pub struct Held {
+    /// The worker sessions of those that hold, each once.
+    pub sessions: Vec<i64>,
+    /// The subjects of documents that were cancelled while they were leased.
+    pub cancelled: Vec<String>,
+    /// Those of all others that do not hold.
+    pub lost: Vec<String>,
+}
+
+// A document keeps lease and worker session when it is settled. One that was cancelled while it was
+// leased has lost the worker session.
+// Index: primary key, once for each document.
+// $1 subjects, $2 lease numbers.
+static LOOK_AT: Statement = Statement::new(
+    "select i.n::pg_catalog.int4,
+         d.status {=} {active} and d.lease {=} i.lease,
+         d.status {=} {killed} and d.lease {=} i.lease and d.worker_session is null,
+         d.worker_session
+     from rows from (pg_catalog.unnest($1), pg_catalog.unnest($2)) with ordinality
+         as i (subject, lease, n)
+     left join only {docs} d on d.subject {=} i.subject",
+);
+
+/// Looks at leases. One that is listed twice is found twice.
+pub fn look_at(queue: &Queue, leases: &[NamedLease]) -> Held {
+    let subjects: Vec<&str> = leases.iter().map(|lease| &*lease.subject).collect();
+    let numbers: Vec<i64> = leases.iter().map(|lease| lease.lease).collect();
+    let mut held = Held::default();
+    spi::connect(|spi| {
+        let rows = queue.run(spi, &LOOK_AT, &[Arg::from(subjects), Arg::from(numbers)]);
+        for row in 0..rows.len() {
+            let n: i32 = rows.get(row, 1).unwrap_or(0);
+            let Some(lease) = leases.get(n as usize - 1) else {
+                continue;
+            };
+            if rows.get(row, 2) == Some(true) {
+                let session = rows.get(row, 4).unwrap_or(0);
+                if !held.sessions.contains(&session) {
+                    held.sessions.push(session);
+                }
+            } else if rows.get(row, 3) == Some(true) {
+                held.cancelled.push(lease.subject.clone());
+            } else {
+                held.lost.push(lease.subject.clone());
+            }
+        }
+    });
+    held.sessions.sort_unstable();
+    held
 }

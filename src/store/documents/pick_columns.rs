@@ -24,7 +24,7 @@ pub static LOCK_LEVEL: Statement = Statement::new(
          c.ctid,
          c.next_iteration as index_next_iteration, c.attempts as index_attempts, c.seq as index_seq,
          c.lease as previous_lease,
-         c.headers, c.max_attempts, c.last_error
+         c.headers, c.max_attempts, c.last_error, c.progress
      from only {docs} c
      where c.version {=} $1
          and c.priority {=} $4
@@ -50,7 +50,7 @@ pub static LOCK_ALL_LEVELS: Statement = Statement::new(
          c.ctid,
          c.next_iteration as index_next_iteration, c.attempts as index_attempts, c.seq as index_seq,
          c.lease as previous_lease,
-         c.headers, c.max_attempts, c.last_error
+         c.headers, c.max_attempts, c.last_error, c.progress
      from only {docs} c
      where c.version {=} $1
          and c.status {=} {pending}
@@ -96,6 +96,8 @@ pub mod column {
     pub const MAX_ATTEMPTS: i32 = 18;
     /// Why the document failed last.
     pub const LAST_ERROR: i32 = 19;
+    /// How far the workers of its earlier attempts have come.
+    pub const PROGRESS: i32 = 20;
 }
 
 /// The key that a row of the locking statements had in the pick index.
@@ -133,7 +135,7 @@ pub const PICKED: [Column; 11] = [
 ];
 
 /// The columns of the type `fetchq.leased`, in its order.
-pub const LEASED: [Column; 14] = [
+pub const LEASED: [Column; 15] = [
     Column::Subject,
     Column::Payload,
     Column::Headers,
@@ -148,6 +150,7 @@ pub const LEASED: [Column; 14] = [
     Column::NextIteration,
     Column::Lease,
     Column::LastError,
+    Column::Progress,
 ];
 
 /// Adds the rows of a locking statement to the result as the type `fetchq.leased`, with this
@@ -172,6 +175,7 @@ pub fn push_leased(queue: &Queue, rows: &Rows, now: i64, number: i64, out: &mut 
             at(column::NEXT_ITERATION),
             Arg::from(number),
             at(column::LAST_ERROR),
+            at(column::PROGRESS),
         ];
         out.push(&columns);
     }

@@ -10,6 +10,7 @@ use crate::error::Result;
 use crate::pg::spi::{self, Spi};
 use crate::pg::value::Arg;
 use crate::pg::{relation, session};
+use crate::signals::wakeups;
 use crate::store::queues::plans;
 use crate::store::queues::rights::{self, Right};
 use crate::store::queues::statement::Statement;
@@ -42,6 +43,7 @@ pub fn request_stop(worker: &str) -> Result<()> {
         let [is_everything, queues] = queues.args();
         let args = [Arg::from(worker), is_everything, queues];
         spi::connect(|spi| spi.once(REQUEST_STOP, &args).affected());
+        wakeups::worker_called(worker);
         Ok(())
     })
 }
@@ -106,6 +108,44 @@ pub fn is_stop_requested(queue: &QueueName, worker: &str, since: i64, number: i6
             Arg::from(number),
         ];
         !plans::run_latest(spi, &IS_STOP_REQUESTED, &args).is_empty()
+    })
+}
+
+// Index: the primary key.
+static FIRST_AFTER: Statement = Statement::new(
+    "select s.number, q.name::pg_catalog.text
+     from fetchq.stop_requests s
+     left join fetchq.queues q on q.id {=} s.queue_id
+     where s.name {=} $1 and s.number {>} $2
+         and (s.queue_id {=} 0 or q.name {=} any ($3))
+     order by s.number
+     limit 1",
+);
+
+/// A request to stop.
+pub struct StopRequest {
+    pub number: i64,
+    /// The queue on which the worker is to stop. None: on all.
+    pub queue: Option<String>,
+}
+
+/// The first request after `number` that a worker stops, on all queues or on one of these.
+pub fn first_after(worker: &str, number: i64, queues: &[&str]) -> Option<StopRequest> {
+    spi::connect(|spi| {
+        // Nearly always no worker is stopped.
+        if plans::run_latest(spi, &IS_ANY_STOPPED, &[]).affected() == 0 {
+            return None;
+        }
+        let args = [
+            Arg::from(worker),
+            Arg::from(number),
+            Arg::from(queues.to_vec()),
+        ];
+        let rows = plans::run_latest(spi, &FIRST_AFTER, &args);
+        (!rows.is_empty()).then(|| StopRequest {
+            number: rows.get(0, 1).unwrap_or(number),
+            queue: rows.get(0, 2),
+        })
     })
 }
 

@@ -24,7 +24,7 @@ use crate::store::documents::bookkeeping::{documents_ready, note_entry, subjects
 use crate::store::documents::doc_put::put_queued;
 use crate::store::documents::history::Outcome;
 use crate::store::documents::history_worker::session_name;
-use crate::store::documents::lease_check::{LeasedDoc, holds_lease, lease_error, lease_needed};
+use crate::store::documents::lease_check::{LeasedDoc, holds_lease, lease_needed};
 use crate::store::documents::leases;
 use crate::store::documents::queued::queued_of;
 use crate::store::queues::open_queue::Queue;
@@ -32,6 +32,7 @@ use crate::store::queues::policy::Keep;
 use crate::store::queues::statement::Statement;
 use crate::store::settle::dead_letters::{self, Settler};
 use crate::store::settle::effect::{Argument, Becomes, DROP, Effect, Form, REJECT_LAST};
+use crate::store::settle::repeated::unsettled_error;
 
 /// The number of characters of a message that are kept in the document, in `last_error`.
 const LAST_ERROR_MAX: usize = 2000;
@@ -526,7 +527,7 @@ pub fn settle_one(queue: &Queue, doc: &Settlement) -> Result<()> {
     settle_run(queue, slice::from_ref(doc), &[0], &mut settled)?;
     match settled {
         [Some(_)] => Ok(()),
-        [None] => Err(spi::connect(|spi| lease_error(spi, queue, doc.doc()))),
+        [None] => Err(spi::connect(|spi| unsettled_error(spi, queue, doc))),
     }
 }
 

@@ -8,14 +8,16 @@ use crate::pg::{process, spi};
 use crate::store::bounds::keys::lock_keys;
 use crate::store::counters::counter_log;
 use crate::store::documents::history::Outcome as HistoryOutcome;
-use crate::store::documents::lease_check::lease_error;
 use crate::store::queues::open_queue::Queue;
 use crate::store::settle::doc_settle::{Settlement, in_order, settle_run, subjects_of};
+use crate::store::settle::repeated::unsettled_error;
 
 /// What became of a settlement. A status of None is unknown to fetchq.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
     Settled,
+    /// The caller has settled it before, under the lease that it names. None: it has left the table.
+    Repeated(Option<Status>),
     /// The caller names a lease that does not hold. The document has this status; an active one was
     /// picked again.
     Lost(Option<Status>),
@@ -30,6 +32,7 @@ impl Outcome {
     pub fn word(self) -> &'static str {
         match self {
             Self::Settled => "settled",
+            Self::Repeated(_) => "repeated",
             Self::Lost(_) => "lost",
             Self::NotActive(_) => "not_active",
             Self::Missing => "missing",
@@ -41,14 +44,14 @@ impl Outcome {
     pub fn status(self) -> Option<Status> {
         match self {
             Self::Settled | Self::Missing => None,
-            Self::Lost(status) | Self::NotActive(status) => status,
+            Self::Repeated(status) | Self::Lost(status) | Self::NotActive(status) => status,
         }
     }
 
     /// Why a document was not settled, for messages.
     pub fn reason(self) -> String {
         match self {
-            Self::Settled => "it was settled".into(),
+            Self::Settled | Self::Repeated(_) => "it was settled".into(),
             Self::Missing => "there is no such document".into(),
             Self::Lost(Some(Status::Active)) => "it was picked again".into(),
             Self::Lost(Some(status)) | Self::NotActive(Some(status)) => {
@@ -72,6 +75,7 @@ impl Outcome {
                 found: Some(status),
                 ..
             } => Ok(Self::NotActive(status)),
+            Error::SettledBefore { found, .. } => Ok(Self::Repeated(found)),
             Error::InHistory { lease, outcome, .. } => {
                 let status = HistoryOutcome::parse(&outcome).and_then(HistoryOutcome::status);
                 Ok(match (status, lease) {
@@ -82,6 +86,11 @@ impl Outcome {
             }
             other => Err(other),
         }
+    }
+
+    /// Returns whether the document is settled as the caller wants it, by this call or by one before.
+    pub fn is_settled(self) -> bool {
+        matches!(self, Self::Settled | Self::Repeated(_))
     }
 }
 
@@ -110,7 +119,7 @@ pub fn settle(queue: &Queue, docs: &[Settlement], fails_on_lost: bool) -> Result
             process::check_for_interrupts();
             settle_run(queue, docs, run, &mut settled)?;
             for at in run.iter().filter(|at| settled[**at].is_none()) {
-                let error = spi::connect(|spi| lease_error(spi, queue, docs[*at].doc()));
+                let error = spi::connect(|spi| unsettled_error(spi, queue, &docs[*at]));
                 match fails_on_lost {
                     true => return Err(error),
                     false => outcomes[*at] = Outcome::of(error)?,

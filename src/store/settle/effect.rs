@@ -116,10 +116,10 @@ macro_rules! effects {
 // All of them end the lease by the status alone. The lease number stays, so that the next one is
 // greater, and so does the worker session.
 effects! {
-    /// Completes a document.
+    /// Completes a document. What comes after it begins without its progress.
     COMPLETE: Becomes::Settled(Status::Completed), [
         Attempts <- Zero, Iterations <- NextIterations, LastIteration <- Now,
-        NextIteration <- Is(At), Payload <- IfGiven(Payload),
+        NextIteration <- Is(At), Progress <- Null, Payload <- IfGiven(Payload),
         Result <- Is(Argument::Result), LastError <- Null
     ], Some(Outcome::Completed), |_| Event::Complete, Event::Drop;
 
@@ -154,7 +154,7 @@ effects! {
     /// Plans the next iteration of a document.
     RESCHEDULE: Becomes::Due, [
         Attempts <- Zero, Iterations <- NextIterations, LastIteration <- Now,
-        NextIteration <- Is(At), Payload <- IfGiven(Payload), Result <- Null,
+        NextIteration <- Is(At), Progress <- Null, Payload <- IfGiven(Payload), Result <- Null,
         LastError <- Null, ExpiresAt <- Null
     ], None, Event::reschedule, Event::Drop;
 }

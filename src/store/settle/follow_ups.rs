@@ -59,13 +59,9 @@ fn read(spi: &Spi, queue: &Queue, docs: &[Settlement]) -> Result<Vec<Target>> {
         let Some(then) = doc.then else {
             continue;
         };
-        let listed = read_docs(spi, then, mode, true).map_err(|e| e.in_then(settlement))?;
+        let listed = read_docs(spi, then, mode).map_err(|e| e.in_then(settlement))?;
         for (position, doc) in listed.into_iter().enumerate() {
-            let name = match &doc.queue {
-                None => queue.name.clone(),
-                Some(name) => QueueName::parse(name)
-                    .map_err(|e| Error::from(e).in_list(position).in_then(settlement))?,
-            };
+            let name = doc.queue.as_ref().unwrap_or(&queue.name).clone();
             by_queue.entry(name).or_default().push(FollowUp {
                 settlement,
                 position,

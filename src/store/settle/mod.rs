@@ -9,4 +9,5 @@ pub mod follow_ups;
 pub mod history_list;
 pub mod move_documents;
 pub mod redrive;
+mod repeated;
 pub mod restore;

@@ -15,7 +15,7 @@ use crate::pg::{relation, subtransaction, time};
 use crate::ready::key::DueKey;
 use crate::store::bounds::keys::as_maintenance;
 use crate::store::counters::counter_log;
-use crate::store::documents::bookkeeping::{documents_ready, rows_settled};
+use crate::store::documents::bookkeeping::{documents_ready, leases_taken, rows_settled};
 use crate::store::documents::doc_put::put_queued;
 use crate::store::documents::history;
 use crate::store::documents::queued::queued_of;
@@ -43,7 +43,7 @@ static MARK_DEAD: Statement = Statement::new(
          order by c.next_iteration, c.seq
          limit $2
          for update skip locked))
-     returning d.subject::pg_catalog.text, d.queued",
+     returning d.subject::pg_catalog.text, d.queued, d.worker_session",
 );
 
 static RESCHEDULE_ORPHANS: Statement = Statement::new(
@@ -61,7 +61,7 @@ static RESCHEDULE_ORPHANS: Statement = Statement::new(
          order by c.next_iteration, c.seq
          limit $2
          for update skip locked))
-     returning d.subject::pg_catalog.text, d.queued",
+     returning d.subject::pg_catalog.text, d.queued, d.worker_session",
 );
 
 // Documents at their last attempt and others in one pass. With a million expired leases, of
@@ -85,7 +85,7 @@ static EXPIRE: Statement = Statement::new(
          order by c.next_iteration, c.seq
          limit $2
          for update skip locked))
-     returning d.subject::pg_catalog.text, d.queued, d.status",
+     returning d.subject::pg_catalog.text, d.queued, d.status, d.worker_session",
 );
 
 static MAKE_PENDING: Statement = Statement::new(
@@ -188,6 +188,7 @@ pub fn mark_dead(queue: &Queue, limit: i32) -> Result<i32> {
     ];
     spi::connect(|spi| {
         let rows = as_maintenance(|| queue.run(spi, &MARK_DEAD, &args));
+        leases_taken(queue, &rows, 3);
         let killed: Vec<String> = (0..rows.len()).filter_map(|row| rows.get(row, 1)).collect();
         settle_killed(queue, &killed)?;
         put_all_queued(queue, &rows);
@@ -267,6 +268,7 @@ pub fn expire(queue: &Queue, limit: i32) -> Result<Expired> {
 fn expire_from(queue: &Queue, args: &[Arg]) -> Result<Expired> {
     spi::connect(|spi| {
         let rows = as_maintenance(|| queue.run(spi, &EXPIRE, args));
+        leases_taken(queue, &rows, 4);
         let subjects: Vec<String> = (0..rows.len())
             .filter(|row| rows.get(*row, 3) == Some(Status::Killed.code()))
             .filter_map(|row| rows.get(row, 1))
@@ -488,6 +490,9 @@ fn run(
     spi::connect(|spi| {
         let rows = as_maintenance(|| queue.run(spi, statement, &all_args));
         let n = rows.affected();
+        if event.takes_lease() {
+            leases_taken(queue, &rows, 3);
+        }
         counter_log::record_event(queue, 0, n, event);
         put_all_queued(queue, &rows);
         n

@@ -15,10 +15,11 @@ use crate::pg::value::Arg;
 use crate::pg::{planner, subtransaction, time};
 use crate::ready::key::PickKey;
 use crate::settings::Binding;
+use crate::signals::wakeups;
 use crate::store::counters::counter_log;
 use crate::store::counters::counter_segments;
 use crate::store::counters::counter_segments::SEGMENTS;
-use crate::store::documents::bookkeeping::{documents_ready, note_entry};
+use crate::store::documents::bookkeeping::{documents_ready, leases_taken, note_entry};
 use crate::store::documents::doc_put::put_queued;
 use crate::store::documents::leases;
 use crate::store::documents::queued::queued_of;
@@ -58,7 +59,7 @@ const RELEASE: &str = "update only {docs} d set
         order by c.next_iteration, c.seq
         for update skip locked))
     returning d.version, d.priority, d.next_iteration, d.attempts, d.seq, d.queued,
-        d.subject::pg_catalog.text";
+        d.subject::pg_catalog.text, d.worker_session";
 
 /// A row of `RELEASE`.
 struct ReleasedDoc {
@@ -106,6 +107,9 @@ fn release_leases(queue: &Queue, sessions: &[i64]) -> i32 {
             documents_ready(queue, version, Status::Pending, n);
         }
         let n = rows.affected();
+        // The event does not say who has returned the documents.
+        wakeups::leases_taken(queue.table.to_u32(), n.unsigned_abs());
+        leases_taken(queue, &rows, 8);
         counter_log::record_event(queue, 0, n, Event::ReturnPending);
         for row in 0..rows.len() {
             if let Some(queued) = queued_of(&rows, row, 6) {

@@ -249,7 +249,21 @@ const BAD: &[(&str, &str)] = &[
 
 /// Calls of procedures that must fail, with their SQLSTATE.
 const BAD_CALLS: &[(&str, &str)] = &[
-    ("queue_wait(null)", "22004"),
+    ("queue_wait(null)", "22023"),
+    ("queue_wait(queue => 'nope')", "42704"),
+    ("queue_wait(queue => '')", "42602"),
+    ("queue_wait('{q}', queue => 'nope')", "42704"),
+    ("worker_wait('{q, null}', 'w')", "22004"),
+    ("worker_wait('{{q}, {other}}', 'w')", "2202E"),
+    (
+        "worker_wait(array_fill('q'::text, array[100000]), 'w')",
+        "22023",
+    ),
+    ("worker_wait('{q}', null)", "22004"),
+    ("worker_wait('{q}', repeat('w', 201))", "22023"),
+    ("worker_wait('{q}', 'w', '-1s')", "22023"),
+    ("worker_wait('{q}', 'w', '178000000 years')", "22008"),
+    ("worker_wait('{q}', 'w', leases => '[{}]')", "22023"),
     ("queue_wait('{}')", "22023"),
     ("queue_wait('{q, null}')", "22004"),
     ("queue_wait('{{q}, {other}}')", "2202E"),
@@ -292,6 +306,11 @@ const BAD_CALLS: &[(&str, &str)] = &[
 const GOOD_CALLS: &[&str] = &[
     "queue_wait('{q, q}', '0')",
     "queue_wait('{q}', null)",
+    "queue_wait(timeout => '0', queue => 'q')",
+    "queue_wait('{q}', '0', queue => 'q')",
+    "worker_wait('{q}', 'w', '0', version => null)",
+    "worker_wait('{q}', 'w', '0', leases => '[]', mark => -1)",
+    "worker_wait('{q}', 'w', '0', mark => 9223372036854775807)",
     "queue_wait('{q}', '0', version => -2147483648)",
     "doc_await('q', 'active', '0')",
     "doc_await('q', 'completed', null)",

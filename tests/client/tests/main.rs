@@ -72,3 +72,4 @@ mod worker_crash;
 mod worker_ddl;
 mod worker_pool;
 mod worker_settings;
+mod worker_wait;

@@ -168,7 +168,7 @@ async fn a_wait_can_be_ended() {
         ("call fetchq.queue_wait(array[]::text[], '1 s')", "22023"),
         ("call fetchq.queue_wait(array[null], '1 s')", "22004"),
         ("call fetchq.queue_wait(array['q', null], '1 s')", "22004"),
-        ("call fetchq.queue_wait(null, '1 s')", "22004"),
+        ("call fetchq.queue_wait(null, '1 s')", "22023"),
         (
             "call fetchq.queue_wait(array['q', 'nobody'], '1 s')",
             "42704",

@@ -18,8 +18,8 @@ select * from test.many;
 -- An invalid element rejects the whole list, and the error names its position.
 select test.error($$select fetchq.doc_put_many('rq_many', '{}')$$);
 select test.error($$select fetchq.doc_put_many('rq_many', '[{"subject": "x"}, 1]')$$);
-select test.error($$select fetchq.doc_put_many('rq_many', '[{"subject": "x"}, {"payload": {}}]')$$);
-select test.error($$select fetchq.doc_put_many('rq_many', '[{"subject": "x"}, {"subject": null}]')$$);
+select test.error($$select fetchq.doc_put_many('rq_many', '[{"subject": "x"}, {"subject": []}]')$$);
+select test.error($$select fetchq.doc_put_many('rq_many', '[{"subject": "x"}, {"subject": true}]')$$);
 select test.error($$select fetchq.doc_put_many('rq_many', '[{"subject": "x", "prio": 1}]')$$);
 select test.error($$select fetchq.doc_put_many('rq_many', '[{"subject": "x", "version": "one"}]')$$);
 select test.error($$select fetchq.doc_put_many('rq_many', jsonb_build_array(jsonb_build_object('subject', repeat('x', 256))))$$);

@@ -110,7 +110,7 @@ insert into test.calls (call) values
     ('doc_upsert(''rq_sec'', ''p1'', 0, 0, now(), ''{}'')'),
     ('doc_put(''rq_sec'', ''p1'', ''{}'', mode => ''ignore'')'), ('doc_put(''rq_sec'', ''p1'', ''{}'', mode => ''replace'')'), ('doc_put(''rq_sec'', ''k1'', ''{}'', mode => ''reset'')'), ('doc_put(''rq_sec'', ''p1'', ''{}'', mode => ''merge'')'),
     ('doc_put_many(''rq_sec'', ''[{"subject": "p1"}]'')'),
-    ('doc_pick(''rq_sec'')'), ('doc_lease(''rq_sec'')'), ('doc_lease_any(array[''rq_sec''])'), ('doc_pop(''rq_sec'')'),
+    ('doc_pick(''rq_sec'')'), ('doc_lease(''rq_sec'')'), ('doc_lease_any(array[''rq_sec''])'), ('docs_next_any(array[''rq_sec''])'), ('doc_pop(''rq_sec'')'),
     ('doc_complete(''rq_sec'', ''a1'')'), ('doc_complete_many(''rq_sec'', array[''a1''])'), ('doc_kill(''rq_sec'', ''a1'')'), ('doc_drop(''rq_sec'', ''a1'')'), ('doc_drop_many(''rq_sec'', array[''a1''])'),
     ('doc_reschedule(''rq_sec'', ''a1'', now())'), ('doc_reschedule_many(''rq_sec'', array[''a1''], now())'), ('doc_snooze(''rq_sec'', ''a1'', now())'), ('doc_reject(''rq_sec'', ''a1'', ''m'', ''{}'')'),
     ('log_error(''rq_sec'', ''a1'', ''m'', ''{}'')'), ('doc_extend(''rq_sec'', ''a1'', ''1 hour'', 8)'), ('docs_extend(''rq_sec'', ''[{"subject": "a1", "lease": 8}]'')'), ('doc_cancel(''rq_sec'', ''p1'')'), ('doc_revive(''rq_sec'', ''k1'')'),

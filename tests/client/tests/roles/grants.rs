@@ -163,8 +163,32 @@ const READER_CALLS: &[&str] = &[
     "select fetchq.docs_list('q')",
     "select fetchq.doc_errors('q', 'p')",
     "call fetchq.queue_wait('{q}', '0')",
-    "call fetchq.doc_await('q', 'p', '0')",
 ];
+
+/// A producer waits for what it has put, and reads no payload.
+#[tokio::test]
+async fn a_producer_may_await_what_it_has_put() {
+    let (db, admin, a, b) = applications("roles_await").await;
+    a.sql("select fetchq.queue_grant('q', 'fetchq_app_b', 'producer')")
+        .await;
+    b.simple_query("select fetchq.doc_put('q', 'p')")
+        .await
+        .unwrap();
+    a.sql("select fetchq.doc_lease('q'); select fetchq.doc_complete('q', 'p', lease => (select lease from fetchq.leases where subject = 'p'), result => '7')")
+        .await;
+    let row = &b
+        .query("call fetchq.doc_await('q', 'p', '0')", &[])
+        .await
+        .unwrap()[0];
+    let (status, result): (String, serde_json::Value) = (row.get(0), row.get(1));
+    assert_eq!((status.as_str(), result), ("completed", 7.into()));
+    a.sql("select fetchq.queue_revoke('q', 'fetchq_app_b', 'producer')")
+        .await;
+    let error = b.query("call fetchq.doc_await('q', 'p', '0')", &[]).await;
+    assert_eq!(error_of(&error.unwrap_err()).code().code(), "42501");
+    drop((admin, a, b));
+    db.remove().await;
+}
 
 #[tokio::test]
 async fn a_producer_who_reads_is_told_to_be_a_reader() {
