@@ -14,7 +14,7 @@ impl Error {
             Self::NeitherGiven { one, other } => format!("Pass {one} or {other}."),
             Self::AlsoNeeded { given, needed } => format!("Pass {needed}, or omit {given}."),
             Self::BothGiven { one, other } => format!("Pass {one} or {other}, and omit the other one."),
-            Self::InList { error, .. } => error.hint(),
+            Self::InList { error, .. } | Self::InThen { error, .. } => error.hint(),
             Self::UnknownQueue(queue) => {
                 format!("Create it with: select * from fetchq.queue_create('{queue}')")
             }

@@ -38,7 +38,7 @@ const RESTORED: Columns = Columns {
     changed: &[
         (
             Column::Status,
-            "case when d.outcome {=} any (array['killed', 'cancelled']) then {killed} else {completed} end",
+            "case when d.outcome {=} any (array['killed', 'cancelled', 'expired']) then {killed} else {completed} end",
         ),
         (Column::LastIteration, "d.settled_at"),
     ],
