@@ -35,7 +35,7 @@ const KEYS: [&str; 12] = [
 ];
 
 // Returns the first element that is no document: no object, without a subject, with a subject
-// that is too long, or with another key than those of $2.
+// that is empty or too long, or with another key than those of $2.
 static FIRST_BAD: Statement = Statement::new(
     "select e.n as position,
          pg_catalog.jsonb_typeof(e.doc) as type,
@@ -49,6 +49,7 @@ static FIRST_BAD: Statement = Statement::new(
      from pg_catalog.jsonb_array_elements($1) with ordinality as e (doc, n)
      where case when pg_catalog.jsonb_typeof(e.doc) {<>} 'object' then true
          else coalesce(pg_catalog.jsonb_typeof(e.doc {->} 'subject'), 'null') {<>} 'string'
+             or (e.doc {->>} 'subject') {=} ''
              or pg_catalog.char_length(e.doc {->>} 'subject') {>} {subject_max}
              or (e.doc {-} $2) {<>} '{}'::pg_catalog.jsonb
          end
@@ -60,8 +61,7 @@ static IS_ARRAY: Statement = Statement::new("select pg_catalog.jsonb_typeof($1) 
 /// Checks the list of documents, which may have these keys.
 ///
 /// Fails with `Error::NoList` if `docs` is no JSON array, with `Error::BadDocument` for the
-/// first element that is no document, and with `Error::InList` of `Invalid::SubjectLength` for a
-/// subject that is too long.
+/// first element that is no document, and with `Error::InList` for a subject that is empty or too long.
 fn check(spi: &Spi, docs: Arg, keys: &[&str]) -> Result<()> {
     let bad = |at: i64, reason: String| Err(Error::BadDocument { at, reason });
     if plans::run_latest(spi, &IS_ARRAY, &[docs]).get(0, 1) != Some(true) {
@@ -86,7 +86,7 @@ fn check(spi: &Spi, docs: Arg, keys: &[&str]) -> Result<()> {
             format!("its subject is a JSON {subject_type}, not a text"),
         ),
         Some(subject) => {
-            names::check_subject(&subject)
+            names::check_put_subject(&subject)
                 .map_err(|e| Error::from(e).in_list(position as usize - 1))?;
             let key = shorten(&unknown_key.unwrap_or_default());
             bad(position, format!("it has an unknown key {key:?}"))
