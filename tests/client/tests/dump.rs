@@ -454,7 +454,7 @@ async fn restored_with_data_owner(name: &str, options: &[&str], after: &str) {
 
 #[tokio::test]
 async fn a_data_owner_is_restored_with_the_rights_of_all_roles() {
-    let after = "mixed|postgres, a superuser, but ahead__docs belongs to fetchq_dump_data, and 28 more tables to other roles|Run as a superuser: select fetchq.data_owner_set('fetchq_dump_data')";
+    let after = "mixed|postgres, a superuser, but ahead__docs belongs to fetchq_dump_data, and 32 more tables to other roles|Run as a superuser: select fetchq.data_owner_set('fetchq_dump_data')";
     restored_with_data_owner("owner_dump", &[], after).await;
 }
 
