@@ -85,7 +85,7 @@ def fill(database, queues, documents):
         run(database, APPEND, ranges(0, documents, LIST))
         # A document that failed, some that are leased, killed and in the history.
         db.execute("select fetchq.doc_put('mail', 'shown', '{\"to\": \"ann\"}', priority => 9)")
-        db.execute("select fetchq.doc_lease('mail', 1, worker => 'w')")
+        db.execute("set fetchq.worker = 'w'; select fetchq.doc_pick('mail', 1); reset fetchq.worker")
         db.execute("select fetchq.doc_reject('mail', 'shown', 'no luck', delay => '1 day')")
         db.execute("select fetchq.doc_drop('mail', subject, lease) from fetchq.doc_lease('mail', 100)")
         db.execute("select fetchq.doc_kill('mail', subject, lease => lease) from fetchq.doc_lease('mail', 20)")

@@ -145,6 +145,9 @@ synchronous_commit = on
 log_min_messages = warning
 # The background worker runs on the dev server only. The suites call maintenance themselves.
 fetchq.background_worker = $([[ $NAME == dev ]] && echo on || echo off)
+# Most suites, and the benchmarks, test other things than what new queues start with. Those of the
+# documentation and of the quick start have the defaults of fetchq, as the dev server has.
+fetchq.queue_defaults = '$(case $NAME in test_docs | test_quickstart) ;; test_* | bench* | pages | soak | freeze) echo '{}' ;; esac)'
 log_line_prefix = '%m [%p] %q%u@%d '
 ${FETCHQ_PG_CONF:-}
 CONF

@@ -71,6 +71,17 @@ pub enum Error {
         subject: String,
         found: Option<Option<Status>>,
     },
+    /// `call` is what the worker called: `complete` for `doc_complete`, and for a list of such calls.
+    #[error(
+        "document \"{subject}\" of queue \"{queue}\" is settled by its lease number only, and the call names none"
+    )]
+    LeaseNeeded {
+        queue: String,
+        subject: String,
+        call: &'static str,
+    },
+    #[error("the payload of {function}() is the number {number}, and no lease is given")]
+    LeaseAsPayload { function: String, number: String },
     #[error("lease {lease} of document \"{subject}\" of queue \"{queue}\" was lost: {}", describe_lost(*.found))]
     LeaseLost {
         queue: String,
@@ -86,8 +97,6 @@ pub enum Error {
         lease: Option<i64>,
         outcome: String,
     },
-    #[error("lease {lease} of queue \"{queue}\" holds none of the documents any more")]
-    LeaseGone { queue: String, lease: i64 },
     #[error(
         "lease {lease} of {n} of {of} documents of queue \"{queue}\" was lost, \"{first}\" among them"
     )]
@@ -131,6 +140,8 @@ pub enum Error {
     BadDocument { at: i64, reason: String },
     #[error("document {at} of the list is not valid: {error}")]
     InList { at: i64, error: Box<Error> },
+    #[error("the documents of \"then\" of settlement {at} are not valid: {error}")]
+    InThen { at: usize, error: Box<Error> },
     #[error("\"{one}\" and \"{other}\" must not be given both")]
     BothGiven {
         one: &'static str,
@@ -275,10 +286,8 @@ pub enum Error {
     },
     #[error("a filter without conditions would let {0}() act on every document")]
     FilterOfAll(String),
-    #[error(
-        "the row of fetchq.queue_defaults with setting \"{setting}\" cannot be applied: {reason}"
-    )]
-    BadDefault { setting: String, reason: String },
+    #[error("the setting fetchq.queue_defaults cannot be applied: {0}")]
+    BadDefaults(String),
     #[error("the dead-letter queue \"{target}\" of queue \"{queue}\" does not exist")]
     DeadLetterGone { queue: String, target: String },
     #[error(
@@ -342,7 +351,7 @@ impl Error {
                 ERRCODE_NULL_VALUE_NOT_ALLOWED
             }
             Self::ListLengths { .. } | Self::ManyDimensions { .. } => ERRCODE_ARRAY_ELEMENT_ERROR,
-            Self::InList { error, .. } => error.code(),
+            Self::InList { error, .. } | Self::InThen { error, .. } => error.code(),
             Self::LongDuration { .. } => ERRCODE_DATETIME_FIELD_OVERFLOW,
             Self::BadInterval(..) => ERRCODE_INVALID_DATETIME_FORMAT,
             Self::NegativeLimit { .. }
@@ -358,6 +367,7 @@ impl Error {
             | Self::NeverTicks(_)
             | Self::UnknownZone(_)
             | Self::NumberOfQueues { .. }
+            | Self::LeaseAsPayload { .. }
             | Self::BadValue { .. } => ERRCODE_INVALID_PARAMETER_VALUE,
             // DeadLetterGone has not the SQLSTATE of a lost lease: the worker still has its lease.
             Self::UnknownQueue(_)
@@ -374,7 +384,7 @@ impl Error {
             Self::NotActive { .. }
             | Self::SomeNotActive { .. }
             | Self::LeaseLost { .. }
-            | Self::LeaseGone { .. }
+            | Self::LeaseNeeded { .. }
             | Self::InHistory { .. }
             | Self::NotSettled { .. }
             | Self::NotWaiting { .. }
@@ -394,7 +404,7 @@ impl Error {
             Self::StrayTable { .. } => ERRCODE_DUPLICATE_TABLE,
             Self::BadTrigger(_) => ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED,
             Self::FilterOfAll(_) => ERRCODE_CARDINALITY_VIOLATION,
-            Self::BadDefault { .. } => ERRCODE_CONFIG_FILE_ERROR,
+            Self::BadDefaults(_) => ERRCODE_CONFIG_FILE_ERROR,
             Self::NoNumbers(_) | Self::AlteredTable(_) | Self::AlteredColumn { .. } => {
                 ERRCODE_INVALID_TABLE_DEFINITION
             }
@@ -430,6 +440,8 @@ impl Error {
                 Invalid::DocumentList { .. }
                 | Invalid::Settlements(_)
                 | Invalid::Settlement { .. }
+                | Invalid::Extensions(_)
+                | Invalid::Extension { .. }
                 | Invalid::Filter(_)
                 | Invalid::HistoryFilter(_)
                 | Invalid::Setting { .. }
@@ -449,6 +461,14 @@ impl Error {
     pub fn in_list(self, at: usize) -> Self {
         Self::InList {
             at: at as i64 + 1,
+            error: Box::new(self),
+        }
+    }
+
+    /// The error of the documents that a settlement brings along. `at` counts from 0.
+    pub fn in_then(self, at: usize) -> Self {
+        Self::InThen {
+            at: at + 1,
             error: Box::new(self),
         }
     }

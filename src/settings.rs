@@ -153,6 +153,8 @@ static NOTIFY_INTERVAL_MS: GucSetting<i32> = GucSetting::<i32>::new(20);
 
 static MAINTENANCE_TIMEOUT_MS: GucSetting<i32> = GucSetting::<i32>::new(60_000);
 
+static QUEUE_DEFAULTS: GucSetting<Option<CString>> = GucSetting::<Option<CString>>::new(Some(c""));
+
 static READY_SLOTS: GucSetting<i32> = GucSetting::<i32>::new(16_384);
 
 static PLAN_CACHE_QUEUES: GucSetting<i32> = GucSetting::<i32>::new(1000);
@@ -290,6 +292,14 @@ pub fn register(is_preloading: bool) {
         GucContext::Userset,
         GucFlags::default(),
     );
+    GucRegistry::define_string_guc(
+        c"fetchq.queue_defaults",
+        c"The settings that new queues start with, a JSON object as fetchq.queue_create() takes it.",
+        c"It stands in place of all defaults of fetchq: {} is none of them. What the call itself names goes before. When the setting is empty, the defaults are those of fetchq, and none with fetchq.compat. A queue stores its settings when it is created, so a change concerns later queues only.",
+        &QUEUE_DEFAULTS,
+        GucContext::Userset,
+        GucFlags::default(),
+    );
     GucRegistry::define_int_guc(
         c"fetchq.ready_slots",
         c"The number of ready floor slots in shared memory: one for each version of a queue, and one for each queue.",
@@ -403,6 +413,14 @@ pub fn notify_interval_us() -> i64 {
 /// `fetchq.maintenance_timeout`.
 pub fn maintenance_timeout() -> Duration {
     Duration::from_millis(MAINTENANCE_TIMEOUT_MS.get().unsigned_abs().into())
+}
+
+/// `fetchq.queue_defaults`: the settings of new queues, as JSON. None: those of fetchq.
+pub fn queue_defaults() -> Option<String> {
+    match QUEUE_DEFAULTS.get() {
+        Some(json) if !json.is_empty() => Some(json.to_string_lossy().into_owned()),
+        _ => compat().map(|_| "{}".to_owned()),
+    }
 }
 
 /// `fetchq.ready_slots`: the number of slots in shared memory. 0 when there is none.

@@ -117,8 +117,9 @@ select subject, status, jsonb_pretty(payload) as payload, jsonb_pretty(headers) 
        extract(epoch from picked_at)::float8 as picked_at,
        extract(epoch from settled_at)::float8 as settled_at,
        extract(epoch from lease_ends)::float8 as lease_ends,
+       extract(epoch from expires_at)::float8 as expires_at,
        worker, jsonb_pretty(result) as result, jsonb_pretty(progress) as progress, last_error,
-       ordering_key, jsonb_pretty(origin) as origin, is_from_history
+       ordering_key, jsonb_pretty(origin) as origin, jsonb_pretty(queued) as queued, is_from_history
 from fetchq.doc_get($1, $2)";
 
 /// A page of documents, without what only the page of one of them shows.
@@ -162,12 +163,14 @@ row! {
         pub picked_at: Option<f64>,
         pub settled_at: Option<f64>,
         pub lease_ends: Option<f64>,
+        pub expires_at: Option<f64>,
         pub worker: Option<String>,
         pub result: Option<String>,
         pub progress: Option<String>,
         pub last_error: Option<String>,
         pub ordering_key: Option<String>,
         pub origin: Option<String>,
+        pub queued: Option<String>,
         pub is_from_history: Option<bool>,
     }
 }
@@ -185,6 +188,22 @@ row! {
         pub message: Option<String>,
         pub details: Option<String>,
         pub ref_id: Option<String>,
+    }
+}
+
+pub const DOC_EXPLAIN: &str = "\
+select reason, extract(epoch from since)::float8 as since, extract(epoch from until)::float8 as until, detail, hint
+from fetchq.doc_explain($1, $2)";
+
+row! {
+    /// A row of `fetchq.doc_explain()`. Times are seconds since 1970.
+    #[derive(Debug, Clone)]
+    pub struct DocReason {
+        pub reason: String,
+        pub since: Option<f64>,
+        pub until: Option<f64>,
+        pub detail: Option<String>,
+        pub hint: Option<String>,
     }
 }
 

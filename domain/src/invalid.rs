@@ -37,6 +37,10 @@ pub enum Invalid {
     Settlement { at: usize, reason: String },
     #[error("settlement {at} is not valid: {too_long}")]
     SettlementLength { at: usize, too_long: Box<Invalid> },
+    #[error("the extensions are not a JSON array, but a JSON {0}")]
+    Extensions(&'static str),
+    #[error("extension {at} is not valid: {reason}")]
+    Extension { at: usize, reason: String },
     #[error("invalid filter: {0}")]
     Filter(String),
     #[error("invalid filter: {0}")]

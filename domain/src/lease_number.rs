@@ -21,6 +21,10 @@
 //! those of the one before. So the clocks of the servers may differ by almost a day.
 //!
 //! A number is below 2^53, so that a client whose numbers are floating-point numbers can hold it.
+//!
+//! The lowest bit says how the lease is settled. Odd numbers are those of the calls of fetchq 5: such a
+//! document is settled by the number alone. Even numbers are those of `doc_pick`, whose callers know the
+//! subject only. So the row tells, without a column for it, and wherever the document moves.
 
 /// The greatest number.
 pub const MAX: i64 = (1 << 53) - 1;
@@ -56,25 +60,51 @@ pub const MAX_LONE_STEP: i64 = 1 << 20;
 /// this far; the numbers begin again with the clock then.
 const LIMIT: i64 = MAX - MAX_STEP;
 
+/// What settles a document, and extends its lease.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SettledBy {
+    /// The subject, as in fetchq 4. The number is welcome.
+    Subject,
+    /// The number.
+    Number,
+}
+
+impl SettledBy {
+    /// The number, or the one beside it that says this. It is at most `MAX`.
+    fn mark(self, number: i64) -> i64 {
+        match needs_number(number) == (self == Self::Number) {
+            true => number,
+            false if number < MAX => number + 1,
+            false => number - 1,
+        }
+    }
+}
+
+/// Returns whether a document with this lease is settled by the number alone.
+pub fn needs_number(lease: i64) -> bool {
+    lease & 1 == 1
+}
+
 /// The number after `last`, the last one that was given, that is at least `least`.
-pub fn next(last: i64, least: i64) -> i64 {
-    if last >= MAX {
-        least
+pub fn next(last: i64, least: i64, by: SettledBy) -> i64 {
+    let number = by.mark(least.max(last.saturating_add(1)).min(MAX));
+    if number > last {
+        number
     } else {
-        least.max(last + 1)
+        by.mark(least)
     }
 }
 
 /// The number after `last`, the last one that was given, for documents that had numbers up to
 /// `previous`, which the clock has not reached. `step` is random, from 1 to `MAX_STEP`.
-pub fn next_above(last: i64, previous: i64, step: i64) -> i64 {
+pub fn next_above(last: i64, previous: i64, step: i64, by: SettledBy) -> i64 {
     // This server has given `previous`, or has made a step above it.
-    if (previous..MAX).contains(&last) {
-        last + 1
+    if (previous..MAX - 1).contains(&last) {
+        by.mark(last + 1)
     } else if previous <= LIMIT {
-        previous + step
+        by.mark(previous + step)
     } else {
-        step
+        by.mark(step)
     }
 }
 
@@ -92,6 +122,7 @@ pub fn obstacle(number: i64, previous: impl Iterator<Item = i64>) -> Option<i64>
 
 #[cfg(test)]
 mod tests {
+    use super::SettledBy::{Number, Subject};
     use super::*;
 
     const DAY_US: i64 = 86_400 * 1_000_000;
@@ -109,8 +140,8 @@ mod tests {
     fn a_promoted_server_gives_greater_numbers_though_its_clock_is_behind() {
         let now = 26 * 366 * DAY_US;
         for timeline in [1, 2, 7, 1000] {
-            let lost = next(0, by_clock(now, timeline));
-            let given = next(0, by_clock(now - DAY_US + 1, timeline + 1));
+            let lost = next(0, by_clock(now, timeline), Number);
+            let given = next(0, by_clock(now - DAY_US + 2, timeline + 1), Number);
             assert!(given > lost, "{given} {lost}");
         }
     }
@@ -131,11 +162,11 @@ mod tests {
     #[test]
     fn numbers_grow_though_the_clock_goes_back() {
         let now = 26 * 366 * DAY_US;
-        let first = next(0, by_clock(now, 1));
-        let second = next(first, by_clock(now, 1));
-        let third = next(second, by_clock(now - DAY_US, 1));
+        let first = next(0, by_clock(now, 1), Number);
+        let second = next(first, by_clock(now, 1), Subject);
+        let third = next(second, by_clock(now - DAY_US, 1), Number);
         assert!(first < second && second < third, "{first} {second} {third}");
-        assert!(next(0, by_clock(0, 1)) > 0);
+        assert!(next(0, by_clock(0, 1), Subject) > 0);
     }
 
     /// A server, from its start on: what it remembers, and the random numbers that it draws.
@@ -153,10 +184,10 @@ mod tests {
 
         /// Leases a document that had the number `previous` at a time by the clock.
         fn lease(&mut self, now: i64, previous: i64) -> i64 {
-            self.last = next(self.last, by_clock(now, 1));
+            self.last = next(self.last, by_clock(now, 1), Number);
             if let Some(previous) = obstacle(self.last, [previous].into_iter()) {
                 self.steps += u32::from(previous > self.last);
-                self.last = next_above(self.last, previous, self.step);
+                self.last = next_above(self.last, previous, self.step, Number);
             }
             self.last
         }
@@ -199,7 +230,7 @@ mod tests {
             }
         }
         assert_eq!(server.steps, 1);
-        assert_eq!(server.last, ahead + MAX_STEP + 99_999);
+        assert!(server.last <= ahead + MAX_STEP + 2 * 100_000);
         // Those that the server has not given, and that are above its own, need another one.
         server.lease(now, server.last + DAY_US);
         assert_eq!(server.steps, 2);
@@ -207,13 +238,16 @@ mod tests {
 
     #[test]
     fn a_step_leads_above_what_was_stored_and_what_was_given() {
-        assert_eq!(next_above(0, 100, 1), 101);
-        assert_eq!(next_above(0, 100, MAX_STEP), 100 + MAX_STEP);
-        assert_eq!(next_above(99, 100, 50), 150);
-        assert_eq!(next_above(100, 100, 50), 101);
-        assert_eq!(next_above(500, 100, 50), 501);
-        assert_eq!(next_above(0, LIMIT, MAX_STEP), MAX);
-        assert_eq!(next_above(MAX, 100, 50), 150);
+        assert_eq!(next_above(0, 100, 1, Number), 101);
+        assert_eq!(next_above(0, 100, 1, Subject), 102);
+        assert_eq!(next_above(0, 100, MAX_STEP, Subject), 100 + MAX_STEP);
+        assert_eq!(next_above(99, 100, 50, Subject), 150);
+        assert_eq!(next_above(100, 100, 50, Number), 101);
+        assert_eq!(next_above(500, 100, 50, Number), 501);
+        assert_eq!(next_above(501, 100, 50, Number), 503);
+        assert_eq!(next_above(0, LIMIT, MAX_STEP, Number), MAX);
+        assert_eq!(next_above(0, LIMIT, MAX_STEP, Subject), MAX - 1);
+        assert_eq!(next_above(MAX, 100, 50, Number), 151);
         assert_eq!(obstacle(70, [5, 100, 70].into_iter()), Some(100));
         assert_eq!(obstacle(70, [5, 70].into_iter()), Some(70));
         assert_eq!(obstacle(101, [5, 100, 70].into_iter()), None);
@@ -227,14 +261,39 @@ mod tests {
             assert!(is_above(100, absurd));
             assert!(!is_above(absurd, absurd));
             for last in [0, absurd - 1, absurd, MAX] {
-                let number = next_above(last, absurd, 5);
-                assert!(
-                    number <= MAX && is_above(number, absurd),
-                    "{number} {absurd}"
-                );
+                for by in [Number, Subject] {
+                    let number = next_above(last, absurd, 5, by);
+                    assert!(
+                        number <= MAX && is_above(number, absurd),
+                        "{number} {absurd}"
+                    );
+                }
             }
         }
         assert_eq!(obstacle(100, [LIMIT].into_iter()), Some(LIMIT));
-        assert_eq!(next(MAX, 100), 100);
+        assert_eq!(next(MAX, 100, Subject), 100);
+    }
+
+    #[test]
+    fn the_lowest_bit_says_whether_the_number_settles_a_document() {
+        for by in [Number, Subject] {
+            let of = |number| {
+                assert_eq!(needs_number(number), by == Number, "{number}");
+                assert!(number > 0 && number <= MAX, "{number}");
+                number
+            };
+            for last in [0, 1, 2, 99, 100, MAX - 3, MAX - 2, MAX - 1, MAX] {
+                for least in [1, 50, 51] {
+                    let number = of(next(last, least, by));
+                    assert!(number > last || last >= MAX - 1, "{last} {number}");
+                }
+                for previous in [0, 98, 99, LIMIT, MAX - 1] {
+                    for step in [1, 2, MAX_STEP - 1, MAX_STEP] {
+                        let number = of(next_above(last, previous, step, by));
+                        assert!(is_above(number, previous), "{previous} {number}");
+                    }
+                }
+            }
+        }
     }
 }

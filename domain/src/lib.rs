@@ -23,6 +23,7 @@ pub mod names;
 pub mod push_list;
 pub mod put_mode;
 pub mod queue_settings;
+pub mod reason;
 pub mod retention;
 pub mod retry;
 pub mod rhythm;

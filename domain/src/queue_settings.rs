@@ -2,7 +2,8 @@
 //! columns of `fetchq.queues` in which they are stored.
 //!
 //! `retry.base` is the key `base` of the object in `retry`. An object changes the keys that it
-//! names; null resets a setting to its default, or all settings of an object.
+//! names; null switches a setting off, or all settings of an object. One that cannot be off gets the value
+//! that a queue of fetchq 4 has.
 
 use std::collections::BTreeMap;
 
@@ -119,7 +120,7 @@ macro_rules! settings {
     };
 }
 
-static SETTINGS: [Setting; 20] = settings! {
+static SETTINGS: [Setting; 22] = settings! {
     "max_attempts", Some("max_attempts"), Count, || json!(5);
     "retry.base", Some("retry_base"), Duration, NONE;
     "retry.factor", Some("retry_factor"), Factor, || json!(2);
@@ -140,9 +141,23 @@ static SETTINGS: [Setting; 20] = settings! {
     "metrics_retention", Some("metrics_retention"), Policy, || json!([]);
     "current_version", Some("current_version"), Integer, || json!(0);
     "lease", Some("lease_duration"), Span, || json!("5 minutes");
+    "expire_after", Some("expire_after"), Span, NONE;
+    "max_run", Some("max_run"), Span, NONE;
 };
 
 const DEAD_LETTER: &str = "dead_letter";
+
+/// What new queues start with, where the setting `fetchq.queue_defaults` is empty: those of a job queue.
+/// `docs/reference/settings.md` has them beside those of others. A change of them changes no queue that
+/// exists: a queue stores all of its settings when it is created.
+///
+/// 25 attempts take three days, so a job survives a weekend until somebody has seen why it fails. What is
+/// settled leaves the table, so that this stays small, and its history ends by itself. The log has the
+/// failures for as long as the history has the document.
+pub const OF_NEW_QUEUES: &str = r#"{"max_attempts": 25,
+    "retry": {"base": "5 s", "factor": 2, "max_delay": "6 hours", "jitter": 0.2},
+    "history": {"completed": "7 days", "killed": "30 days"},
+    "lease": "15 minutes", "logs_retention": "30 days"}"#;
 
 /// All keys, for the hint of an error.
 pub fn keys() -> String {
@@ -352,6 +367,30 @@ mod tests {
             (changes.columns().as_str(), changes.notify),
             ("{}", Some(true))
         );
+    }
+
+    #[test]
+    fn what_new_queues_start_with_is_valid() {
+        let defaults = changes(OF_NEW_QUEUES).unwrap();
+        assert_eq!(defaults.notify, None);
+        let columns = defaults.columns();
+        for expected in [
+            r#""max_attempts":25"#,
+            r#""keep_completed":"7 days""#,
+            r#""retry_base":"5 s""#,
+        ] {
+            assert!(columns.contains(expected), "{columns}");
+        }
+        // Key by key, what the caller names goes before.
+        let asked = changes(r#"{"retry": null, "history": {"completed": null}}"#).unwrap();
+        let columns = defaults.then(asked).columns();
+        for expected in [
+            r#""retry_base":null"#,
+            r#""keep_completed":null"#,
+            r#""keep_killed":"30 days""#,
+        ] {
+            assert!(columns.contains(expected), "{columns}");
+        }
     }
 
     #[test]

@@ -28,6 +28,11 @@ fn cut(text: &str, max: usize) -> String {
     }
 }
 
+/// A text as a literal of SQL.
+pub fn literal(text: &str) -> String {
+    format!("'{}'", text.replace('\'', "''"))
+}
+
 /// Describes a document that is not active.
 pub fn describe(found: Option<Option<Status>>) -> String {
     match found {

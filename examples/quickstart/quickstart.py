@@ -74,7 +74,7 @@ def put(db, paths):
             {"subject": subject, "payload": payload} for subject, payload in map(document, paths[at : at + CHUNK])
         ]
         added += db.execute(
-            "select count(*) from fetchq.doc_put_many(%s, %s) where action = 'created'", [QUEUE, Jsonb(documents)]
+            "select count(*) from fetchq.doc_put_many(%s, %s, 'once') where action = 'created'", [QUEUE, Jsonb(documents)]
         ).fetchone()[0]
     return added
 
@@ -202,7 +202,9 @@ def run(db, workers, folder, number):
     db.execute("drop table if exists quickstart_ledger")
     if db.execute("select from fetchq.queue_stats() where queue = %s", [QUEUE]).fetchone() is not None:
         db.execute("select fetchq.queue_drop(%s)", [QUEUE])
-    db.execute("select fetchq.queue_create(%s, %s)", [QUEUE, Jsonb({"max_attempts": 3})])
+    # The checks at the end read the documents in the table, so what is settled stays there.
+    settings = {"max_attempts": 3, "retry": {"base": "1 s"}, "history": None}
+    db.execute("select fetchq.queue_create(%s, %s)", [QUEUE, Jsonb(settings)])
     # It has no unique key, so that a document that is processed twice is seen.
     db.execute("create table quickstart_ledger (round int, subject text, sha256 text, worker int)")
 

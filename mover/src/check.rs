@@ -84,9 +84,6 @@ const DEAD_LETTERS: &str = "select distinct q.dead_letter::text from fetchq.queu
     where q.name = any ($1::text[]) and q.dead_letter is not null
         and not q.dead_letter = any ($1::text[]) order by 1";
 
-const DEFAULT_DEAD_LETTER: &str = "select d.setting from fetchq.queue_defaults d
-    where d.setting = 'dead_letter' and d.value #>> '{}' = any ($1::text[])";
-
 const SCHEDULES: &str =
     "select s.name from fetchq.schedules s where s.queue = any ($1::text[]) order by 1";
 
@@ -391,19 +388,6 @@ async fn check_dead_letters(
         problems.add(
             format!("a queue that stays would lose its dead-letter queue: {source}"),
             "Move it too (--queue), or give it another dead-letter queue.",
-        );
-    }
-    if old
-        .first(DEFAULT_DEAD_LETTER, &[&texts(names)])
-        .await?
-        .is_some()
-    {
-        problems.add(
-            format!(
-                "{}: the dead-letter queue of new queues (fetchq.queue_defaults) would go",
-                old.name()
-            ),
-            "Change the row dead_letter of fetchq.queue_defaults.",
         );
     }
     let targets = old.texts(DEAD_LETTERS, &[&texts(names)]).await?;

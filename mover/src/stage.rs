@@ -32,8 +32,7 @@ pub async fn shape(server: &Server, queue: &Queue) -> Result<Option<Value>> {
     Ok(row.map(|row| row.get(0)))
 }
 
-/// The settings with which `queue_create` makes tables of this shape. Nothing comes from the defaults of
-/// the new server.
+/// The settings with which `queue_create` makes tables of this shape.
 fn settings(shape: &Value) -> Value {
     let is = |key: &str| shape.get(key).and_then(Value::as_bool) == Some(true);
     let one = |key: &str| if is(key) { json!(1) } else { Value::Null };
@@ -60,6 +59,9 @@ const TAKE_PLACE: &str =
 
 const GIVE_PLACE: &str = "insert into fetchq.queue_places (queue, place, since)
     values ($1, $2, coalesce($3::text::timestamptz, now()))";
+
+// The queues keep what they have, whatever new queues of the new server start with.
+const NO_DEFAULTS: &str = "set local fetchq.queue_defaults = '{}'";
 
 const CREATE: &str = "select queue_id::bigint from fetchq.queue_create($1::text, $2::text::jsonb)";
 
@@ -91,6 +93,7 @@ pub async fn make(old: &Server, new: &Server, id: &str, queues: &[Queue]) -> Res
     let indexes = added_indexes(old, &names).await?;
     new.run("begin").await?;
     let made = async {
+        new.run(NO_DEFAULTS).await?;
         let (mut placed, mut made, mut ids) = (Vec::new(), Vec::new(), Map::new());
         for (queue, shape) in queues.iter().zip(&shapes) {
             let name = &queue.name;

@@ -195,11 +195,11 @@ data_owner() {
   sql -c 'drop database other with (force)'
 }
 push_and_lease() {
-  sql -c "select fetchq.queue_create('mail')" >/dev/null &&
+  sql -c "select fetchq.queue_create('mail', '{\"history\": null}')" >/dev/null &&
     sql -c "select fetchq.doc_put('mail', 'kept', '{\"to\": \"ann\"}')" >/dev/null &&
     sql -c "select fetchq.doc_put('mail', 'gone', '{\"to\": \"bob\"}')" >/dev/null &&
     is "the documents that were leased" 'gone|{"to": "bob"}
-kept|{"to": "ann"}' "$(sql -c "select subject, payload from fetchq.doc_lease('mail', 10, '1 hour') order by 1")" &&
+kept|{"to": "ann"}' "$(sql -c "select subject, payload from fetchq.doc_pick('mail', 0, 10, '1 hour') order by 1")" &&
     is "completed documents" 1 "$(sql -c "select fetchq.doc_complete('mail', 'gone')")"
 }
 planned() {
@@ -237,7 +237,7 @@ SQL
 }
 start_work() {
   sql >/dev/null <<'SQL' || return
-select fetchq.queue_create('work');
+select fetchq.queue_create('work', '{"history": null}');
 select fetchq.queue_create('left');
 create table done (subject text primary key);
 select fetchq.doc_put('work', 'd' || n) from generate_series(1, 600) n;
@@ -373,7 +373,7 @@ compose_healthy() { NAME=$("$DOCKER" ps --filter "name=$RUN" --format '{{.Names}
 compose_workers() { until_is "two workers are connected" 2 "select count(*) from pg_stat_activity where query like 'call fetchq.work(%'"; }
 compose_results() {
   until_is "each document has one result, and is completed" '200|200|200' \
-    "select (select count(*) from results), count(*), count(*) filter (where status = 3) from fetchq_data.example__docs"
+    "select (select count(*) from results), count(*), count(*) filter (where outcome = 'completed') from fetchq_data.example__history"
 }
 # page HOST PATH — print the status and the text of a page of the console.
 page() { curl -s -w '%{http_code}' -H "Host: $1" "http://127.0.0.1:$CONSOLE_PORT$2"; }

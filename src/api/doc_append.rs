@@ -15,7 +15,7 @@ use crate::store::documents::doc_push::{NewDoc, not_added};
 use crate::store::queues::open_queue::Queue;
 use crate::store::queues::rights::Right;
 
-/// `doc_append(queue, payload, version, priority, ordering_key, max_attempts, delay, headers) →
+/// `doc_append(queue, payload, version, priority, ordering_key, max_attempts, delay, headers, expires_in) →
 /// subject`: adds a document that is due now or after `delay`, an interval, and returns the subject
 /// that was generated for it. It is picked after the documents of its priority that are due before.
 /// NULL is the default of every argument but queue. A queue that does not exist raises a warning and
@@ -37,6 +37,7 @@ fn doc_append(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
             max_attempts: doc_options::max_attempts(call.opt_int(5))?,
             next_iteration: doc_options::due(None, call.opt_interval(6))?,
             headers: doc_options::headers(call.opt_json(7))?,
+            expires: doc_options::expires_in(call.opt_interval(8))?.into(),
         };
         let appended = Queue::with(&queue, Right::Push, |queue| {
             match store::append(queue, &doc, generated_subject) {

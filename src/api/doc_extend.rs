@@ -1,14 +1,20 @@
-//! Extending leases: of one document, and of a whole pick.
+//! Extending leases: of one document, and of a list of them.
+
+use std::collections::BTreeMap;
 
 use pgrx::prelude::*;
 
 use crate::api::doc_lease::opt_duration;
-use crate::api::entry::{queue_name, respond_write, subject, subjects};
-use crate::error::Error;
+use crate::api::entry::{lease_number, opt_queue_name, queue_name, respond_write, subject};
+use crate::domain::invalid::Invalid;
+use crate::domain::names::{self, QueueName};
+use crate::domain::wording::shorten;
+use crate::error::{Error, Result};
 use crate::pg::call::Reply;
-use crate::pg::time;
+use crate::pg::json::{Jsonb, Value};
+use crate::pg::time::{self, Interval};
 use crate::pg::value::Arg;
-use crate::store::documents::doc_extend;
+use crate::store::documents::doc_extend::{self, Extended, Extension};
 use crate::store::documents::lease_check::LeasedDoc;
 use crate::store::queues::open_queue::Queue;
 use crate::store::queues::rights::Right;
@@ -18,8 +24,8 @@ use crate::store::queues::rights::Right;
 /// it as it is. `stop` says whether the worker was asked to stop; with
 /// `next_iteration` NULL the document was cancelled.
 ///
-/// Fails with `UnknownQueue`, `BadDuration`, `NotActive`, or with `LeaseLost` when the lease
-/// was lost.
+/// Fails with `UnknownQueue`, `BadDuration`, `NotActive`, with `LeaseLost` when the lease
+/// was lost, or with `LeaseNeeded` without the number of a lease that needs it.
 #[pg_extern(sql = false)]
 fn doc_extend(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
@@ -28,55 +34,185 @@ fn doc_extend(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
         let doc = LeasedDoc {
             subject: subject(call, 1)?,
             lease: call.opt_bigint(3),
+            call: "extend",
         };
-        // Not the time of the transaction, which may have begun long ago.
-        let until = duration.after(time::clock());
+        let progress = call.opt_json(4);
+        let list = [Extension { doc, progress }];
         let extended = Queue::with(&queue, Right::Work, |queue| {
-            doc_extend::extend(queue, doc, until, call.opt_json(4))
+            Ok(extend(queue, &list, Some(duration)))
         })?;
-        let until = match extended.until {
-            Some(until) => Arg::timestamp(until),
-            None => Arg::no_timestamp(),
-        };
-        Ok(call.record(&[until, Arg::from(extended.stop)]))
+        match extended.into_iter().next() {
+            Some(Extended::Until { time, stop, .. }) => {
+                Ok(call.record(&[Arg::timestamp(time), Arg::from(stop)]))
+            }
+            Some(Extended::Lost(error)) => Err(error),
+            _ => Ok(call.record(&[Arg::no_timestamp(), Arg::from(true)])),
+        }
     })
 }
 
-/// `lease_extend(queue, lease, duration, subjects) → (affected, lease_ends, stop)`: has the lease of
-/// a whole pick last for `duration`, an interval, from now; NULL: the setting `lease` of the queue.
-/// `subjects`: only these documents; NULL: all that it still holds, for which all active documents
-/// of the queue are read. `stop` says whether the worker was asked to stop.
+/// Has leases last for `duration` from now. None: as long as the queue is set to.
+fn extend(queue: &Queue, list: &[Extension], duration: Option<Interval>) -> Vec<Extended> {
+    let duration = duration.unwrap_or_else(|| queue.lease_duration());
+    // Not the time of the transaction, which may have begun long ago.
+    doc_extend::extend(queue, list, duration.after(time::clock()))
+}
+
+/// `docs_extend(queue, extensions, duration) → (queue, subject, outcome, lease_ends, stop)`: has the
+/// leases of a JSON array last for `duration`, an interval, from now; NULL: the setting `lease` of each
+/// queue. An element has a subject, the number of its lease, `progress` if there is any, and `queue`
+/// if the document is of another one; `queue` NULL: each element names it. A row for each tells its
+/// outcome: extended, limited by the setting `max_run`, cancelled, lost or missing. `stop` says whether the worker was asked to stop.
 ///
-/// Fails with `UnknownQueue`, `BadDuration`, with `NullElement` or `BadValue` for a list that is not
-/// valid, and with `LeaseGone` when the lease holds none of the documents.
+/// Fails with `UnknownQueue`, with `BadDuration`, and with `Invalid` for an array that is not valid.
 #[pg_extern(sql = false)]
-fn lease_extend(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
+fn docs_extend(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
-        let name = queue_name(call, 0)?;
-        let lease = call.bigint(1, "lease")?;
+        let name = opt_queue_name(call, 0)?;
         let duration = opt_duration(call, 2)?;
-        let subjects = match call.is_null(3) {
-            true => None,
-            false => Some(subjects(call, 3)?),
-        };
-        if subjects.as_ref().is_some_and(Vec::is_empty) {
-            return Err(Error::BadValue {
-                argument: "subjects",
-                value: "an empty list".into(),
-                rule: "one subject or more, or NULL for all documents of the lease",
-            });
+        let list = read_list(call.json(1, "extensions")?, name.as_ref())?;
+        let mut out = call.rows();
+        // In the order of the queues, so that two sessions do not deadlock.
+        let mut queues: BTreeMap<&QueueName, Vec<usize>> = BTreeMap::new();
+        for (at, element) in list.iter().enumerate() {
+            queues.entry(&element.queue).or_default().push(at);
         }
-        let (until, extended) = Queue::with(&name, Right::Work, |queue| {
-            let duration = duration.unwrap_or_else(|| queue.lease_duration());
-            // Not the time of the transaction, which may have begun long ago.
-            let until = duration.after(time::clock());
-            let extended = doc_extend::extend_pick(queue, lease, until, subjects)?;
-            Ok((until, extended))
-        })?;
-        Ok(call.record(&[
-            Arg::from(extended.affected),
-            Arg::timestamp(until),
-            Arg::from(extended.stop),
-        ]))
+        let mut outcomes: Vec<Option<Extended>> = list.iter().map(|_| None).collect();
+        for (name, ats) in queues {
+            check_once(&list, &ats)?;
+            let extensions: Vec<Extension> = ats.iter().map(|at| list[*at].extension()).collect();
+            let extended = Queue::with(name, Right::Work, |queue| {
+                Ok(extend(queue, &extensions, duration))
+            })?;
+            for (at, extended) in ats.into_iter().zip(extended) {
+                outcomes[at] = Some(extended);
+            }
+        }
+        for (element, extended) in list.iter().zip(outcomes) {
+            let (word, ends, stop) = match extended {
+                Some(Extended::Until {
+                    time,
+                    stop,
+                    is_limited,
+                }) => {
+                    let word = if is_limited { "limited" } else { "extended" };
+                    (word, Arg::timestamp(time), stop)
+                }
+                Some(Extended::Lost(error)) => (lost(error)?, Arg::no_timestamp(), false),
+                _ => ("cancelled", Arg::no_timestamp(), false),
+            };
+            out.push(&[
+                Arg::from(element.queue.as_str()),
+                Arg::from(element.subject.as_str()),
+                Arg::from(word),
+                ends,
+                Arg::from(stop),
+            ]);
+        }
+        Ok(out.done())
     })
+}
+
+/// The word for a lease that was not extended. Fails with an error that is not about the lease.
+fn lost(error: Error) -> Result<&'static str> {
+    match error {
+        Error::LeaseLost { found: None, .. } => Ok("missing"),
+        Error::LeaseLost { .. } | Error::InHistory { .. } => Ok("lost"),
+        other => Err(other),
+    }
+}
+
+/// An element of the list of `docs_extend`.
+struct Element {
+    queue: QueueName,
+    subject: String,
+    lease: i64,
+    progress: Option<Jsonb>,
+}
+
+impl Element {
+    fn extension(&self) -> Extension<'_> {
+        Extension {
+            doc: LeasedDoc {
+                subject: &self.subject,
+                lease: Some(self.lease),
+                call: "extend",
+            },
+            progress: self.progress,
+        }
+    }
+}
+
+/// Reads the extensions of a JSON array. Fails with `Invalid` for the first one that is not valid.
+fn read_list(list: Jsonb, queue: Option<&QueueName>) -> Result<Vec<Element>> {
+    let list = list.value();
+    let elements = list
+        .elements("extensions")?
+        .ok_or_else(|| Invalid::Extensions(list.kind()))?;
+    let read = |(at, element): (usize, &Value)| {
+        let bad = |reason| Invalid::Extension { at: at + 1, reason };
+        read_element(element, queue).map_err(|reason| Error::from(bad(reason)))
+    };
+    elements.iter().enumerate().map(read).collect()
+}
+
+/// Reads one extension, or says what is wrong with it. A null is as if the key was left out.
+fn read_element(
+    element: &Value,
+    queue: Option<&QueueName>,
+) -> std::result::Result<Element, String> {
+    let members = element.members().ok_or_else(|| {
+        let kind = element.kind();
+        format!("it is a JSON {kind}, not an object")
+    })?;
+    let (mut queue, mut subject, mut lease, mut progress) = (queue.cloned(), None, None, None);
+    for (key, value) in &members {
+        let text = || {
+            let kind = value.kind();
+            let text = value.text();
+            text.ok_or_else(|| format!("its {key} is a JSON {kind}, expected a string"))
+        };
+        match key.as_str() {
+            "queue" | "subject" | "lease" | "progress" if value.is_null() => {}
+            "queue" => {
+                let name = QueueName::parse(&text()?).map_err(|e| e.to_string())?;
+                queue = Some(name);
+            }
+            "subject" => {
+                let text = text()?;
+                names::check_subject(&text).map_err(|e| e.to_string())?;
+                subject = Some(text);
+            }
+            "lease" => {
+                let given = || shorten(&value.to_jsonb().to_text());
+                lease =
+                    Some(lease_number(value).ok_or_else(|| {
+                        format!("its lease is {}, expected a lease number", given())
+                    })?);
+            }
+            "progress" => progress = Some(value.to_jsonb()),
+            other => return Err(format!("it has an unknown key {:?}", shorten(other))),
+        }
+    }
+    let lacks = |what| format!("it has no {what}");
+    Ok(Element {
+        queue: queue.ok_or_else(|| lacks("queue, and the call names none"))?,
+        subject: subject.ok_or_else(|| lacks("subject"))?,
+        lease: lease.ok_or_else(|| lacks("lease"))?,
+        progress,
+    })
+}
+
+/// Fails with `Invalid::Extension` if two of the elements, which are of one queue, have the same subject.
+fn check_once(list: &[Element], ats: &[usize]) -> Result<()> {
+    let mut order = ats.to_vec();
+    order.sort_by_key(|at| &*list[*at].subject);
+    for pair in order.windows(2) {
+        let (first, at, subject) = (pair[0] + 1, pair[1] + 1, &list[pair[1]].subject);
+        if *subject == list[pair[0]].subject {
+            let reason = format!("its subject {subject:?} is that of extension {first} too");
+            return Err(Invalid::Extension { at, reason }.into());
+        }
+    }
+    Ok(())
 }

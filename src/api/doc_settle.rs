@@ -9,6 +9,7 @@ use crate::api::entry::{
     lenient, message, opt_message, opt_payload, queue_name, respond_write, subject, subjects,
 };
 use crate::domain::settlement::Action;
+use crate::domain::wording::shorten;
 use crate::error::{Error, Result};
 use crate::pg::call::{Call, Reply};
 use crate::pg::json::{self, Jsonb};
@@ -20,6 +21,30 @@ use crate::store::queues::open_queue::Queue;
 use crate::store::queues::rights::Right;
 use crate::store::settle::doc_settle::{self as store, Settlement};
 use crate::store::settle::docs_admin;
+
+/// The payload of a document that is settled, the argument `at`; the lease number is the argument
+/// `lease`. A driver that has a lease number as text passes it for a payload where it is not named.
+///
+/// Fails with `LeaseAsPayload` for a number without a lease.
+fn payload_beside(call: &Call, at: usize, lease: usize) -> Result<Option<Jsonb>> {
+    let payload = opt_payload(call, at);
+    if call.is_null(lease) {
+        payload.map_or(Ok(()), |payload| check_no_lease(call, payload))?;
+    }
+    Ok(payload)
+}
+
+/// Fails with `LeaseAsPayload` for a payload that is a number. In fetchq 4, nothing else than the subject
+/// settles a document, so a number is a payload.
+fn check_no_lease(call: &Call, payload: Jsonb) -> Result<()> {
+    match payload.value().number() {
+        Some(number) if settings::strict() => Err(Error::LeaseAsPayload {
+            function: call.function_name(),
+            number: shorten(&number),
+        }),
+        _ => Ok(()),
+    }
+}
 
 /// Opens the queue, settles a document, and returns the number of settled documents: 1 or 0.
 /// `lease` is the position of the argument with the lease number, counted from 0.
@@ -43,13 +68,15 @@ fn settle<'a>(call: &'a Call, lease: usize, doc: Settlement<'a>) -> Result<Reply
 /// document as completed. `payload` NULL leaves the payload as it is; with `lease` the document is
 /// settled only while that lease lasts; `result` is kept with the document.
 ///
-/// Fails with `LeaseLost` when the lease was lost. Without `lease`, a document that is not
-/// active raises a warning and returns 0.
+/// Fails with `LeaseLost` when the lease was lost, and with `LeaseNeeded` without `lease` where only
+/// that settles the document. Without `lease`, a document that is not active is `NotActive`. These two
+/// are warnings, and the call returns 0, where `fetchq.strict` is off. Fails with `LeaseAsPayload` for a
+/// number as payload without `lease`.
 #[pg_extern(sql = false)]
 fn doc_complete(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
         let doc = Settlement {
-            payload: opt_payload(call, 2),
+            payload: payload_beside(call, 2, 3)?,
             result: call.opt_json(4),
             ..Settlement::new(Action::Complete)
         };
@@ -63,7 +90,7 @@ fn doc_complete(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
 #[pg_extern(sql = false)]
 fn doc_kill(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
-        let payload = opt_payload(call, 2);
+        let payload = payload_beside(call, 2, 3)?;
         let details = opt_payload(call, 5);
         let message = match details {
             None => opt_message(call, 4)?,
@@ -97,7 +124,7 @@ fn doc_reschedule(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
         }
         let doc = Settlement {
             at: Some(doc_options::due(at, delay)?),
-            payload: opt_payload(call, 3),
+            payload: payload_beside(call, 3, 4)?,
             ..Settlement::new(Action::Reschedule)
         };
         settle(call, 4, doc)
@@ -118,8 +145,7 @@ fn doc_drop(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
 /// and `ref_id`; a NULL of `message` is none. The document is retried after `delay`, an interval; with NULL, by the backoff
 /// of the queue. After its last attempt it is killed.
 ///
-/// Fails with `LeaseLost` when the lease was lost, with `BadDuration`. Without `lease`, a
-/// document that is not active raises a warning and returns 0.
+/// Fails as `doc_complete` does, and with `BadDuration`.
 #[pg_extern(sql = false)]
 fn doc_reject(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
@@ -173,6 +199,10 @@ fn settle_many(
     let mut out = call.rows();
     let settled = Queue::with(&name, Right::Work, |queue| {
         let payloads = values_of(call, payloads, subjects.len(), "payloads")?;
+        if lease.is_none() {
+            let mut given = payloads.iter().flatten();
+            given.try_for_each(|payload| check_no_lease(call, *payload))?;
+        }
         let results = values_of(call, results, subjects.len(), "results")?;
         let docs = subjects.iter().enumerate().map(|(n, subject)| Settlement {
             subject: Cow::Borrowed(subject),
@@ -185,7 +215,11 @@ fn settle_many(
         store::settle_alike(queue, &docs.collect::<Vec<_>>())
     });
     let is_queue = !matches!(settled, Err(Error::UnknownQueue(_)));
-    let settled = lenient(settled, Vec::new())?;
+    // Some may have been settled.
+    let settled = match settled {
+        Err(e @ Error::LeaseNeeded { .. }) => return Err(e),
+        other => lenient(other, Vec::new())?,
+    };
     let was_active = |n: usize| settled.get(n) == Some(&true);
     for (n, subject) in subjects.iter().enumerate() {
         out.push(&[Arg::from(subject.as_str()), Arg::from(was_active(n))]);
@@ -240,8 +274,9 @@ fn values_of(
 /// active documents as completed. `payloads` and `results` are as long as `subjects`, or NULL.
 ///
 /// Fails with `SomeLeasesLost` when `lease` is given and one of them was lost, with
-/// `ListLengths`, `NullElement` or `ManyDimensions` for a list that is not valid. Without
-/// `lease`, documents that are not active raise a warning.
+/// `ListLengths`, `NullElement` or `ManyDimensions` for a list that is not valid. Without `lease`,
+/// fails with `LeaseNeeded` and settles nothing where one of them needs its number, and with
+/// `SomeNotActive`, which is a warning where `fetchq.strict` is off.
 #[pg_extern(sql = false)]
 fn doc_complete_many(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use pgrx::prelude::*;
 
 use crate::api::doc_lease::Wanted;
-use crate::api::entry::{queue_name, respond_write};
+use crate::api::entry::{lease_number, queue_name, respond_write};
 use crate::domain::invalid::Invalid;
 use crate::domain::names;
 use crate::domain::settlement::{self, ACTIONS, Action};
@@ -19,15 +19,18 @@ use crate::pg::{passing_error, relation};
 use crate::store::queues::open_queue::Queue;
 use crate::store::queues::rights::Right;
 use crate::store::settle::doc_settle::Settlement;
-use crate::store::settle::docs_settle::{self as store, Outcome};
+use crate::store::settle::docs_settle::Outcome;
+use crate::store::settle::follow_ups as store;
 
 /// `docs_settle(queue, settlements, on_lost) → (subject, outcome, status)`: settles the documents of
 /// a JSON array, each as its `action` says. A row for each tells its outcome: settled, lost,
 /// not_active or missing. `on_lost`: 'report', or 'error' to settle all of them or none; NULL:
-/// 'report'.
+/// 'report'. A document that is settled puts those of its `then`, in the queues that they name.
 ///
-/// Fails with `UnknownQueue`, with `Invalid` for an array that is not valid, with `BadValue` for
-/// another `on_lost`; with `on_lost` 'error' as `doc_complete` does.
+/// Fails with `UnknownQueue`, with `InThen` for a document of `then` that is not valid, or into whose queue
+/// the caller may not push, with `Invalid` for an array that is not valid, with `BadValue` for
+/// another `on_lost`; with `LeaseNeeded` where a lease is missing; with `on_lost` 'error' as
+/// `doc_complete` does.
 #[pg_extern(sql = false)]
 fn docs_settle(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
     respond_write(fcinfo, |call| {
@@ -63,8 +66,8 @@ enum OnLost {
 
 /// `docs_next(queue, settlements, max_docs, duration, version, worker, binding, on_lost) →
 /// documents`: settles as `docs_settle` does, then leases as `doc_lease` does. `settlements` NULL:
-/// none. `on_lost`: 'warning' for a warning that names the documents that were not settled, 'error'
-/// to do all or nothing, 'ignore' to say nothing; NULL: 'warning'.
+/// none. `on_lost`: 'error' to do all or nothing, 'warning' for a warning that names the documents that
+/// were not settled, 'ignore' to say nothing; NULL: 'error', because most drivers show no warnings.
 ///
 /// Fails as these two do.
 #[pg_extern(sql = false)]
@@ -75,10 +78,10 @@ fn docs_next(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
         let settlements = settlements.unwrap_or_default();
         let wanted = Wanted::read(call, 2)?;
         let on_lost = match call.opt_text(7) {
-            None | Some("warning") => OnLost::Warn,
-            Some("error") => OnLost::Fail,
+            None | Some("error") => OnLost::Fail,
+            Some("warning") => OnLost::Warn,
             Some("ignore") => OnLost::Ignore,
-            Some(other) => return Err(bad_on_lost(other, "'warning', 'error' or 'ignore'")),
+            Some(other) => return Err(bad_on_lost(other, "'error', 'warning' or 'ignore'")),
         };
         let mut out = call.rows();
         // A transaction that has picked before may not have noticed yet that the queue was paused.
@@ -231,10 +234,7 @@ impl Reader {
                 doc.subject = Cow::Owned(subject);
             }
             "lease" => {
-                // Drivers give a bigint as text where their numbers are not as long.
-                let digits = value.number().or_else(|| value.text());
-                let lease = digits.and_then(|digits| digits.parse().ok());
-                doc.lease = Some(lease.ok_or_else(|| {
+                doc.lease = Some(lease_number(value).ok_or_else(|| {
                     let given = shorten(&value.to_jsonb().to_text());
                     self.bad(format!("its lease is {given}, expected a lease number"))
                 })?);
@@ -253,6 +253,15 @@ impl Reader {
                 doc.message = Some(Cow::Owned(names::cut_message(&message).to_owned()));
             }
             "details" => doc.details = Some(value.to_jsonb()),
+            "then" => {
+                if value.checked_len("then")?.is_none() {
+                    let kind = value.kind();
+                    let reason =
+                        format!("its then is a JSON {kind}, expected an array of documents");
+                    return Err(self.bad(reason));
+                }
+                doc.then = Some(value.to_jsonb());
+            }
             "ref_id" => doc.ref_id = Some(Cow::Owned(as_text(value))),
             "delay" => {
                 let text = self.text(key, value)?;

@@ -19,7 +19,7 @@ use crate::domain::subjects;
 use crate::domain::wording::shorten_message;
 use crate::error::{self, Error, Result};
 use crate::pg::call::{Call, Reply};
-use crate::pg::json::Jsonb;
+use crate::pg::json::{Jsonb, Value};
 use crate::pg::time::Interval;
 use crate::pg::{memory, passing_error, relation, session, time, version};
 use crate::settings;
@@ -76,8 +76,9 @@ pub fn respond_write(
 }
 
 /// Turns an error into a warning and `value` where fetchq 4 returned that value and its callers
-/// rely on it: `UnknownQueue`, `NotActive`, `InHistory` without a lease, and `SomeNotActive`. With `fetchq.strict` these are
-/// errors as well. A queue that lives on another server is always an error: its documents would be
+/// rely on it: `UnknownQueue`, `NotActive`, `InHistory` without a lease, `SomeNotActive` and `LeaseNeeded`:
+/// the worker of fetchq 4 has lost the document to one of fetchq 5. With `fetchq.strict` these are errors
+/// as well. A queue that lives on another server is always an error: its documents would be
 /// lost otherwise.
 pub fn lenient<T>(result: Result<T>, value: T) -> Result<T> {
     match result {
@@ -85,7 +86,8 @@ pub fn lenient<T>(result: Result<T>, value: T) -> Result<T> {
             e @ (Error::UnknownQueue(_)
             | Error::NotActive { .. }
             | Error::InHistory { lease: None, .. }
-            | Error::SomeNotActive { .. }),
+            | Error::SomeNotActive { .. }
+            | Error::LeaseNeeded { .. }),
         ) if !settings::strict() => {
             e.warn();
             Ok(value)
@@ -105,6 +107,18 @@ pub fn or_notice<T>(ran: Ran<T>, name: &QueueName) -> Option<T> {
 /// The name of a queue, checked and folded to lower case. Fails with `NullArgument` or `Invalid`.
 pub fn queue_name(call: &Call, at: usize) -> Result<QueueName> {
     Ok(QueueName::parse(call.text(at, "queue")?)?)
+}
+
+/// As [`queue_name`], or `None` for NULL. Fails with `Invalid`.
+pub fn opt_queue_name(call: &Call, at: usize) -> Result<Option<QueueName>> {
+    Ok(call.opt_text(at).map(QueueName::parse).transpose()?)
+}
+
+/// A lease number in JSON. Drivers give a bigint as text where their numbers are not as long. None: it
+/// is something else.
+pub fn lease_number(value: &Value) -> Option<i64> {
+    let digits = value.number().or_else(|| value.text())?;
+    digits.parse().ok()
 }
 
 /// The subject of a document, checked. Fails with `NullArgument` or `Invalid`.

@@ -6,6 +6,7 @@
 mod dead_letters;
 mod doc_append;
 mod doc_cancel;
+mod doc_explain;
 mod doc_extend;
 mod doc_lease;
 mod doc_put;

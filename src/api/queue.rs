@@ -19,7 +19,7 @@ use crate::store::setup::queue_truncate;
 ///
 /// Fails with `StrayTable` when a table of the queue exists without the queue, with
 /// `HiddenQueue` when the queue can be neither registered nor found, with `Invalid`, `BadValue`,
-/// `UnknownQueue` or `NoRight` for settings that are not valid, with `BadDefault` when a row of
+/// `UnknownQueue` or `NoRight` for settings that are not valid, with `BadDefaults` when
 /// `fetchq.queue_defaults` cannot be applied, with `TooManyLocks` when the server has no room for the
 /// locks of more queues.
 #[pg_extern(sql = false)]

@@ -57,13 +57,3 @@ fn set_active(call: &Call, is_active: bool) -> Result<Reply> {
     let name = queue_name(call, 0)?;
     rights::with(&name, Right::Manage, || store::set_active(&name, is_active)).map(Reply::bool)
 }
-
-/// `queue_default_is_valid(setting, value) → is_valid`: the constraint of `fetchq.queue_defaults`.
-/// True, or an error: `Invalid` for an unknown key or a value that its key does not accept.
-#[pg_extern(sql = false)]
-fn queue_default_is_valid(fcinfo: pg_sys::FunctionCallInfo) -> Reply {
-    respond(fcinfo, |call| {
-        store::check_default(call.text(0, "setting")?, call.json(1, "value")?)?;
-        Ok(Reply::bool(true))
-    })
-}

@@ -99,11 +99,6 @@ impl Call {
         self.read(at)
     }
 
-    /// Reads a `bigint` argument that must not be NULL.
-    pub fn bigint(&self, at: usize, name: &'static str) -> Result<i64> {
-        self.opt_bigint(at).ok_or_else(|| self.missing(name))
-    }
-
     /// Reads an `integer` argument, or None when it is NULL.
     pub fn opt_int(&self, at: usize) -> Option<i32> {
         self.read(at)

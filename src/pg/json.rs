@@ -145,6 +145,16 @@ impl Jsonb {
             .unwrap_or_else(|| pgrx::error!("jsonb_typeof returned NULL"))
     }
 
+    /// Returns both values as `||` puts them together: two objects become one.
+    pub fn concat(self, other: Self) -> Self {
+        let args = [Some(self.datum), Some(other.datum)];
+        // SAFETY: jsonb_concat takes two jsonb, and returns one.
+        match unsafe { pgrx::direct_function_call_as_datum(pg_sys::jsonb_concat, &args) } {
+            Some(datum) => Self { datum },
+            None => pgrx::error!("jsonb_concat returned NULL"),
+        }
+    }
+
     /// Makes a value of type `jsonb`, which is NULL for None.
     pub fn arg(value: Option<Self>) -> Arg {
         Arg::new(pg_sys::JSONBOID, value.map(|v| v.datum))

@@ -33,6 +33,23 @@ pub fn is_current(transaction: pg_sys::TransactionId) -> bool {
     unsafe { pg_sys::TransactionIdIsCurrentTransactionId(transaction) }
 }
 
+/// Returns the whole transaction of a (sub)transaction that another session runs, or that is prepared.
+/// None for one that has ended, and for a number that is that of no transaction. To be called while a
+/// statement runs.
+pub fn running(transaction: pg_sys::TransactionId) -> Option<pg_sys::TransactionId> {
+    // SAFETY: The statement has a snapshot, so TransactionXmin is set. What is not before it and before
+    // the next ID has an entry among the subtransactions.
+    unsafe {
+        let next = pg_sys::TransactionId::from(pg_sys::ReadNextFullTransactionId().value as u32);
+        let is_known = transaction >= pg_sys::FirstNormalTransactionId
+            && !pg_sys::TransactionIdPrecedes(transaction, pg_sys::TransactionXmin)
+            && pg_sys::TransactionIdPrecedes(transaction, next);
+        let runs =
+            is_known && !is_current(transaction) && pg_sys::TransactionIdIsInProgress(transaction);
+        runs.then(|| pg_sys::SubTransGetTopmostTransaction(transaction))
+    }
+}
+
 /// Returns the number of the innermost subtransaction within the transaction. A transaction
 /// without any has one, too. It assigns no transaction ID.
 pub fn subtransaction() -> pg_sys::SubTransactionId {

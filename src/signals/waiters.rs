@@ -327,6 +327,27 @@ impl<'a> Waiters<'a> {
         }
     }
 
+    /// The versions of a table for whose documents sessions wait. It reads without a lock: a session
+    /// that begins or ends at this moment may be missed.
+    pub fn awaited_versions(&self, database: u32, table: u32) -> Vec<i32> {
+        let any = Key::ready_in(table);
+        let is_meant = |of, key: Key| of == database && any.includes(key);
+        let home = any.home(database, self.slots.len());
+        let reach = self
+            .slots
+            .get(home)
+            .map_or(0, |home| home.reach.load(Ordering::SeqCst) as u32 as usize);
+        let near = self.from(home).take(reach);
+        let mut versions: Vec<i32> = near
+            .filter(|slot| slot.state.load(Ordering::SeqCst) != FREE && slot.has_key_for(&is_meant))
+            .filter_map(|slot| u32::try_from(slot.key().what).ok())
+            .map(u32::cast_signed)
+            .collect();
+        versions.sort_unstable();
+        versions.dedup();
+        versions
+    }
+
     /// Wakes all waiters of a database.
     pub fn wake_database(&self, database: u32) {
         if self.totals.iter().any(|n| n.load(Ordering::SeqCst) > 0) {

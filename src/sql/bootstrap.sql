@@ -81,21 +81,16 @@ create table fetchq.queues (
     max_active_per_key int,
     -- How long a lease lasts, where the worker does not say.
     lease_duration interval not null default '5 minutes',
+    -- How long after its time a new document expires that has not begun, unless it says so itself.
+    expire_after interval,
+    -- How long a document can be leased, however often its lease is extended.
+    max_run interval,
     -- Who has set the dead-letter queue: documents move there as long as that role manages
     -- this queue and may push there.
     -- NULL: everybody may. A name, so that a dump can be restored where the role does not exist.
     dead_letter_by name
 );
 comment on table fetchq.queues is 'The registry: one row for each queue';
-
--- What new queues start with. A row has a key of the settings of a queue and its value. The
--- constraint that checks it is in functions/queue_configure.sql.
-create table fetchq.queue_defaults (
-    setting text primary key,
-    value jsonb not null
-);
-comment on table fetchq.queue_defaults is
-    'Settings that new queues start with, instead of those that fetchq has';
 
 -- Queues that live on another server. It is read only where a queue is not in the registry, so that
 -- the call says where the queue is. Every role that may call fetchq can see the place in that error.
@@ -399,7 +394,6 @@ select pg_catalog.pg_extension_config_dump('fetchq.lease_slots', '');
 select pg_catalog.pg_extension_config_dump('fetchq.rate_permits', '');
 select pg_catalog.pg_extension_config_dump('fetchq.ordering_keys', '');
 select pg_catalog.pg_extension_config_dump('fetchq.queues', '');
-select pg_catalog.pg_extension_config_dump('fetchq.queue_defaults', '');
 select pg_catalog.pg_extension_config_dump('fetchq.queues_id_seq', '');
 select pg_catalog.pg_extension_config_dump('fetchq.queue_places', '');
 select pg_catalog.pg_extension_config_dump('fetchq.jobs', '');

@@ -294,7 +294,7 @@ test('a document is released, cancelled and revived', async () => {
 
 test('a document that somebody else settled meanwhile stays as it is', async () => {
   await db.query(`select fetchq.doc_put('jobs', 'raced', priority => 2000)`);
-  await db.query("select fetchq.doc_lease('jobs', 1)");
+  await db.query("select fetchq.doc_pick('jobs', 1)");
   const page = await open('raced');
   await db.query("select fetchq.doc_complete('jobs', 'raced')");
   await press(page, 'Release');
@@ -304,10 +304,22 @@ test('a document that somebody else settled meanwhile stays as it is', async () 
 
 test('the failed attempts of a document are shown', async () => {
   await db.query(`select fetchq.doc_put('jobs', 'failing', priority => 3000)`);
-  await db.query("select fetchq.doc_lease('jobs', 1)");
+  await db.query("select fetchq.doc_pick('jobs', 1)");
   await db.query("select fetchq.doc_reject('jobs', 'failing', $1, details => $2)", [`boom ${HOSTILE}`, JSON.stringify({ HOSTILE })]);
   const page = await open('failing');
   assert.ok((await page.locator('section', { hasText: 'Failed attempts' }).innerText()).includes(`boom ${HOSTILE}`));
+});
+
+test('the page of a document says why it does not run, and what to do', async () => {
+  await db.query(`select fetchq.doc_put('jobs', 'why', delay => '1 hour')`);
+  const why = (page) => page.locator('section', { hasText: 'Why it does not run' });
+  const page = await open('why');
+  const text = await why(page).innerText();
+  assert.match(text, /not_due\s+It is not due yet\.[\s\S]*fetchq\.doc_explain\('jobs', 'why'\)/);
+  // What the page says helps.
+  await db.query(text.match(/Run it now: (.*)/)[1]);
+  assert.doesNotMatch(await why(await open('why')).innerText(), /not_due/);
+  await check(one);
 });
 
 test('each bulk action is counted first, changes nothing until it is confirmed, and then what it said', async () => {
@@ -359,7 +371,7 @@ test('each bulk action is counted first, changes nothing until it is confirmed, 
 
 test('dead letters are listed and redriven', async () => {
   await db.query("select fetchq.doc_put('mail', 'lost')");
-  await db.query("select fetchq.doc_lease('mail', 1)");
+  await db.query("select fetchq.doc_pick('mail', 1)");
   await db.query("select fetchq.doc_kill('mail', 'lost', message => 'bad')");
   const page = await go('/dead-letters');
   const row = page.getByRole('row', { name: /^mail / });

@@ -12,8 +12,8 @@ await db.query(`
   select fetchq.docs_kill('webhooks', '{"subject_like": "order-3%"}');
   select fetchq.queue_pause('webhooks')`);
 await db.query(`select fetchq.doc_put('mail', 'welcome-42', '{"to": "ann@example.com", "template": "welcome"}', priority => 9, headers => '{"trace": "4bf92f35"}')`);
-await db.query("select fetchq.doc_lease('mail', 1, worker => 'mailer-1')");
-await db.query(`select fetchq.doc_reject('mail', 'welcome-42', 'smtp.example.com: connection refused', '{"code": 421}', delay => '5 minutes')`);
+await db.query(`select fetchq.doc_reject('mail', subject, 'smtp.example.com: connection refused', '{"code": 421}', lease => lease, delay => '5 minutes')
+  from fetchq.doc_lease('mail', 1, worker => 'mailer-1')`);
 
 const server = await startConsole([urlOf('shop')], '--allow-actions');
 const browser = await startBrowser();

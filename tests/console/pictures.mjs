@@ -33,11 +33,12 @@ for (const subject of BAD) {
   const json = JSON.stringify({ text: subject, more: { a: [1, 2, 3], note: subject.repeat(3) } });
   await db.query('select fetchq.doc_put($1, $2, $3, headers => $3, priority => 100)', ['mail', subject, json]);
 }
-await db.query("select fetchq.doc_lease('mail', 4, duration => '1 hour', worker => $1)", [`worker <b>${RTL}`]);
-const reject = "select fetchq.doc_reject('mail', $1, $2, $3, delay => '5 minutes')";
+const leased = await db.query("select lease from fetchq.doc_lease('mail', 4, duration => '1 hour', worker => $1)", [`worker <b>${RTL}`]);
+const { lease } = leased.rows[0];
+const reject = `select fetchq.doc_reject('mail', $1, $2, $3, lease => ${lease}, delay => '5 minutes')`;
 await db.query(reject, [LONG, `smtp.example.com: connection refused while ${'sending '.repeat(20)}`, JSON.stringify({ code: 421, stack: 'at x\nat y\n'.repeat(5) })]);
 await db.query(reject, [IMG, IMG, JSON.stringify({ code: IMG })]);
-await db.query("select fetchq.doc_kill('mail', $1, message => 'no')", [RTL]);
+await db.query("select fetchq.doc_kill('mail', $1, message => 'no', lease => $2)", [RTL, lease]);
 await db.query("select fetchq.doc_lease('thumbnails', 7, duration => '1 hour', worker => 'thumb-1')");
 for (const [name, hasExtension] of [['pictures_empty', true], ['pictures_bare', false]]) await (await createDatabase(name, { hasExtension })).end();
 

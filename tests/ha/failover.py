@@ -299,7 +299,7 @@ class Run:
         with new.connect() as db:
             result["floor_misses"] = db.execute("select floor_misses from fetchq.ready_stats()").fetchone()[0]
             self.check(result["floor_misses"] == 0, f"round {number}: floor misses")
-            db.execute("select fetchq.doc_drop('bound', subject) from fetchq.doc_lease('bound', 10)")
+            db.execute("select fetchq.doc_drop('bound', subject, lease) from fetchq.doc_lease('bound', 10)")
 
     def fence(self, number, node, leased, result, when):
         """A lease of before the failover settles its document, or is lost for good."""

@@ -72,7 +72,7 @@ class Load:
         time.sleep(0.01)
 
     def work(self, db):
-        docs = db.execute("select subject from fetchq.doc_lease('mail', 4, duration => interval '1 s')").fetchall()
+        docs = db.execute("select subject from fetchq.doc_pick('mail', 0, 4, interval '1 s')").fetchall()
         ways = (
             "select fetchq.doc_complete('mail', %s)",
             "select fetchq.doc_reject('mail', %s, 'no', '{}', delay => interval '0.1 s')",
@@ -108,7 +108,7 @@ def prepare():
         db.execute("""select from fetchq.queue_configure('mail', '{"dead_letter": "dead", "max_attempts": 3}')""")
         db.execute("select fetchq.doc_append('paused', '{}'), fetchq.queue_pause('paused')")
         db.execute("select fetchq.doc_append('killed', '{}'), fetchq.doc_append('killed', '{}')")
-        db.execute("select fetchq.doc_kill('killed', subject) from fetchq.doc_lease('killed')")
+        db.execute("select fetchq.doc_kill('killed', subject, lease => lease) from fetchq.doc_lease('killed')")
         db.execute("select fetchq.schedule_create('daily', 'mail', '@daily')")
         db.execute("insert into fetchq.queues (name) values (%s)", [ODD])
 

@@ -53,10 +53,10 @@ def produce(client):
         if n % 4 == 0:
             key = f"{NAME}-{n // 4 % KEYS}"
             queue, subject = "ordered", f"{key}-{n:09}"
-            call = "fetchq.doc_put('ordered', %(subject)s, ordering_key => %(key)s)"
+            call = "fetchq.doc_put('ordered', %(subject)s, ordering_key => %(key)s, mode => 'once')"
         else:
             key, queue, subject = None, "jobs", f"{NAME}-{n}"
-            call = "fetchq.doc_put('jobs', %(subject)s, %(payload)s, priority => %(n)s %% 3, delay => %(delay)s, headers => '{\"by\": \"load\"}')"
+            call = "fetchq.doc_put('jobs', %(subject)s, %(payload)s, priority => %(n)s %% 3, delay => %(delay)s, headers => '{\"by\": \"load\"}', mode => 'once')"
         delay = "1.5 s" if n % 5 == 0 else None
 
         def push(db):

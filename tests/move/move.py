@@ -344,7 +344,8 @@ class Run:
                     said = one("select fetchq.doc_complete('held', %s, lease => %s)", subject, other)
                     if not str(said).startswith("55000"):
                         wrong.append(f"{subject}: the lease {other} settles: {said}")
-                if n == 0 and one("select affected from fetchq.lease_extend('held', %s, '2 hours')", lease) != 4:
+                extended = "select outcome from fetchq.docs_extend('held', pg_catalog.jsonb_build_array(pg_catalog.jsonb_build_object('subject', %s::text, 'lease', %s::bigint)), '2 hours')"
+                if n == 0 and one(extended, subject, lease) != "extended":
                     wrong.append(f"the lease {lease} is not extended")
                     continue
                 ends = ends if n else None

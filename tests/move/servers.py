@@ -63,6 +63,7 @@ class Server:
         settings = {
             "listen_addresses": "127.0.0.1", "port": self.port, "unix_socket_directories": "",
             "shared_preload_libraries": "fetchq", "log_line_prefix": "%m [%p] %q%u@%d ", "max_connections": 150,
+            "fetchq.queue_defaults": "{}",
             **self.settings,
         }
         with open(self.data / "postgresql.conf", "a") as conf:

@@ -12,7 +12,7 @@ use super::format::{count, literal, time};
 use super::layout::{self, Column::Number, Column::Text, Section, source};
 use super::problem::{self, Problem};
 use super::{MAX_QUEUES, Page, forms};
-use crate::calls::{self, DocError, Document, TraceStep};
+use crate::calls::{self, DocError, DocReason, Document, TraceStep};
 
 /// Which document.
 #[derive(Debug, Deserialize)]
@@ -45,6 +45,9 @@ pub async fn document(
     let errors = database
         .rows::<DocError>(calls::DOC_ERRORS, &[&queue, &subject])
         .await;
+    let reasons = database
+        .rows::<DocReason>(calls::DOC_EXPLAIN, &[&queue, &subject])
+        .await;
     let queues = context
         .live()
         .fresh()
@@ -67,6 +70,11 @@ pub async fn document(
             p class="notice" { "The document has left the queue. This is its newest entry in the history." }
         }
         (actions(&context, &queue, &document))
+        section aria-labelledby="why-title" {
+            h2 id="why-title" { "Why it does not run" }
+            (why(&context, reasons))
+            (source(&format!("select * from fetchq.doc_explain({quoted})")))
+        }
         section aria-labelledby="facts-title" {
             h2 id="facts-title" { "State" }
             (facts(&document))
@@ -87,6 +95,34 @@ pub async fn document(
     Ok(layout::page(&context, &subject, Section::Queues, None, &body).into_response())
 }
 
+fn why(context: &Context, reasons: Result<Vec<DocReason>, DbError>) -> Markup {
+    let reasons = match reasons {
+        Ok(reasons) => reasons,
+        Err(error) => return problem::inline(context, &error),
+    };
+    layout::table(
+        "the reasons",
+        &[
+            Text("Reason"),
+            Text("What holds"),
+            Text("Since"),
+            Text("Until"),
+            Text("What to do"),
+        ],
+        &html! {
+            @for reason in &reasons {
+                tr {
+                    td class="nowrap" { code { (reason.reason) } }
+                    td class="long" { (reason.detail.as_deref().unwrap_or_default()) }
+                    td class="nowrap" { (time(reason.since)) }
+                    td class="nowrap" { (time(reason.until)) }
+                    td class="long" { (reason.hint.as_deref().unwrap_or_default()) }
+                }
+            }
+        },
+    )
+}
+
 fn facts(document: &Document) -> Markup {
     let waits = matches!(document.status.as_deref(), Some("planned" | "pending"));
     let due = if waits { "Due" } else { "Was due" };
@@ -98,6 +134,7 @@ fn facts(document: &Document) -> Markup {
             div { dt { "Iterations" } dd { (count(document.iterations)) } }
             div { dt { "Created" } dd { (time(document.created_at)) } }
             div { dt { (due) } dd { (time(document.due_at)) } }
+            @if document.expires_at.is_some() { div { dt { "Expires unless begun" } dd { (time(document.expires_at)) } } }
             @if document.picked_at.is_some() { div { dt { "Picked" } dd { (time(document.picked_at)) } } }
             @if document.lease_ends.is_some() { div { dt { "Lease ends" } dd { (time(document.lease_ends)) } } }
             @if document.settled_at.is_some() { div { dt { "Settled" } dd { (time(document.settled_at)) } } }
@@ -115,6 +152,10 @@ fn contents(context: &Context, document: &Document) -> Markup {
         ("Result", &document.result),
         ("Progress", &document.progress),
         ("Where it came from", &document.origin),
+        (
+            "Put while it was leased: it runs again with this",
+            &document.queued,
+        ),
     ];
     html! {
         @for (title, value) in parts {

@@ -71,10 +71,7 @@ pub fn duration(seconds: Option<f64>) -> String {
     format!("{sign}{text}")
 }
 
-/// A text as a literal of SQL, for the calls that pages name.
-pub fn literal(text: &str) -> String {
-    format!("'{}'", text.replace('\'', "''"))
-}
+pub use fetchq_domain::wording::literal;
 
 /// The name of a queue, which a narrow window may break behind an underscore.
 pub fn queue_name(name: &str) -> Markup {

@@ -46,6 +46,7 @@ unix_socket_directories = '$SOCKET'
 port = $3
 shared_preload_libraries = 'fetchq'
 fetchq.background_worker = on
+fetchq.queue_defaults = '{}'
 fsync = off
 log_min_messages = warning
 CONF

@@ -111,7 +111,7 @@ SQL
 contents() {
   local table
   for table in $(psql_on "$1" work -c "select 'fetchq_data.' || relname from pg_class where relnamespace = 'fetchq_data'::regnamespace and relkind = 'r'") \
-      fetchq.queues fetchq.queue_defaults fetchq.queue_places fetchq.schedules fetchq.ordering_keys fetchq.lease_slots; do
+      fetchq.queues fetchq.queue_places fetchq.schedules fetchq.ordering_keys fetchq.lease_slots; do
     psql_on "$1" work -c "select '$table', to_jsonb(t) from $table t"
   done | LC_ALL=C sort
   psql_on "$1" work -c "select queue, task, settings from fetchq.jobs order by 1, 2"

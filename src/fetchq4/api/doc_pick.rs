@@ -86,7 +86,7 @@ fn pick(call: &Call, version: i32, limit: i32, duration: Interval) -> Result<Rep
                 limit,
                 duration,
                 now: time::now(),
-                mode: PickMode::Lease(&Lease::new()),
+                mode: PickMode::Lease(&Lease::of_pick()),
                 columns: Columns::Picked,
                 out,
                 is_over: false,

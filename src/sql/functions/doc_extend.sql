@@ -1,4 +1,4 @@
--- Extending leases: of one document, and of a whole pick.
+-- Extending leases: of one document, and of a list of them.
 -- Hot: no search_path is set, see bootstrap.sql.
 
 create function fetchq.doc_extend(
@@ -11,11 +11,14 @@ as 'MODULE_PATHNAME', 'doc_extend_wrapper';
 comment on function fetchq.doc_extend(text, text, interval, bigint, jsonb) is
     'Extends a lease to a duration from now, and stores progress if it is given; gives its end, and whether the worker should stop: an end of NULL means that the document was cancelled';
 
-create function fetchq.lease_extend(
-    queue text, lease bigint, duration interval default null, subjects text[] default null,
-    out affected bigint, out lease_ends timestamptz, out stop boolean
-)
+create type fetchq.extended as (
+    queue text, subject text, outcome text, lease_ends timestamptz, stop boolean
+);
+comment on type fetchq.extended is 'What became of a lease, as docs_extend() returns it';
+
+create function fetchq.docs_extend(queue text, extensions jsonb, duration interval default null)
+returns setof fetchq.extended
 language c volatile parallel unsafe
-as 'MODULE_PATHNAME', 'lease_extend_wrapper';
-comment on function fetchq.lease_extend(text, bigint, interval, text[]) is
-    'Extends all documents that a lease still holds to a duration from now; gives how many they are, when the lease ends, and whether the worker should stop';
+as 'MODULE_PATHNAME', 'docs_extend_wrapper';
+comment on function fetchq.docs_extend(text, jsonb, interval) is
+    'Extends the leases of a list of documents to a duration from now, and stores their progress: one heartbeat for all documents of a process; gives for each whether it was extended, limited by max_run, cancelled or lost, and whether the worker should stop';

@@ -16,7 +16,7 @@ comment on function fetchq.docs_settle(text, jsonb, text) is
 create function fetchq.docs_next(
     queue text, settlements jsonb default '[]', max_docs int default 1,
     duration interval default null, version int default 0, worker text default null,
-    binding text default null, on_lost text default 'warning'
+    binding text default null, on_lost text default 'error'
 )
 returns setof fetchq.leased
 language c volatile parallel unsafe

@@ -21,7 +21,9 @@ create type fetchq.document as (
     last_error text,
     ordering_key text,
     origin jsonb,
-    is_from_history boolean
+    queued jsonb,
+    is_from_history boolean,
+    expires_at timestamptz
 );
 comment on type fetchq.document is 'A row of fetchq.doc_get() and fetchq.docs_list()';
 

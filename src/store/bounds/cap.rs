@@ -6,10 +6,13 @@
 //! limits.rs locks the slots for a pick (`admit`), and says why their locks make the cap exact.
 //! This file assigns and frees them, and sets and repairs the cap.
 
+use pgrx::pg_sys::TransactionId;
+
 use crate::domain::names::QueueName;
 use crate::error::{Error, Result};
 use crate::pg::relation::{self, LockMode};
 use crate::pg::spi::{self, Rows, Spi};
+use crate::pg::transaction;
 use crate::pg::value::Arg;
 use crate::signals::wakeups;
 use crate::store::queues::open_queue::Queue;
@@ -86,6 +89,35 @@ static LOCK_SLOT_OF: Statement = Statement::new(
      limit 1
      for update skip locked",
 );
+
+// Index: the primary key.
+const USE_OF_SLOTS: &str = "select s.subject is not null, s.xmax, pg_catalog.count(*)
+    from fetchq.lease_slots s
+    where s.queue_id {=} $1
+    group by 1, 2";
+
+/// How many lease slots of a queue documents have, and how many free ones the open transactions of
+/// other sessions have locked. Locks nothing. `queue`: its id.
+pub fn use_of_slots(spi: &Spi, queue: i32) -> (i64, i64) {
+    let rows = spi.once_latest(USE_OF_SLOTS, &[Arg::from(queue)]);
+    let mut used = (0, 0);
+    for row in 0..rows.len() {
+        let n: i64 = rows.get(row, 3).unwrap_or(0);
+        if rows.get(row, 1) == Some(true) {
+            used.0 += n;
+        } else if is_locked(&rows, row, 2) {
+            used.1 += n;
+        }
+    }
+    used
+}
+
+/// Returns whether a transaction of another session has locked or changed a row, whose `xmax` is in a
+/// column.
+pub fn is_locked(rows: &Rows, row: usize, xmax: i32) -> bool {
+    let transaction = rows.number(row, xmax).map(TransactionId::from);
+    transaction.and_then(transaction::running).is_some()
+}
 
 // Index: lease_slots_free_idx, and a Tid Scan for the update.
 static TAKE_SLOT: Statement = Statement::new(

@@ -31,6 +31,7 @@ use std::cell::Cell;
 
 use Status::{Active, Pending, Planned};
 
+use crate::domain::names::QueueName;
 use crate::domain::status::Status;
 use crate::error::Result;
 use crate::pg::spi::{self, Rows, Spi};
@@ -40,7 +41,7 @@ use crate::pg::value::Arg;
 use crate::store::queues::open_queue::Queue;
 use crate::store::queues::plans::refuse_unseen;
 use crate::store::queues::queue::DELETE_KEYS;
-use crate::store::queues::statement::Statement;
+use crate::store::queues::statement::{Statement, render};
 
 // Index of this statement and the nine that follow: the primary key of the keys. Adds a key with this
 // document, or locks the key that there is. $4: this transaction. The row of a known key is written
@@ -170,8 +171,39 @@ static BLOCK_LAST: Statement = Statement::new(
      returning t.subject::pg_catalog.text",
 );
 
+// Index: the primary key of the keys, and docs_blocked_idx. The documents that have the places of a
+// key, and the blocked one before the position $3, $4.
+const BEFORE: &str = "select
+        (select k.unblocked from fetchq.ordering_keys k where k.queue_id {=} $1 and k.key {=} $2),
+        (select d.subject::pg_catalog.text from only {docs} d
+            where d.ordering_key {=} $2
+                and d.lock_upgrade is not null and d.lock_upgrade {=} 'infinity'
+                and d.status {+} 0 {=} {pending}
+                and (d.next_iteration, d.seq) {<} ($3, $4)
+            order by d.next_iteration desc, d.seq desc
+            limit 1)";
+
+/// The documents of a key that have its places, and the blocked one just before a position. Locks
+/// nothing.
+pub fn before(
+    spi: &Spi,
+    name: &QueueName,
+    queue: i32,
+    key: &str,
+    at: Position,
+) -> (Vec<String>, Option<String>) {
+    let args = [
+        Arg::from(queue),
+        Arg::from(key),
+        Arg::timestamp(at.0),
+        Arg::from(at.1),
+    ];
+    let rows = spi.once_latest(&render(BEFORE, name), &args);
+    (rows.get(0, 1).unwrap_or_default(), rows.get(0, 2))
+}
+
 /// The place of a document in the order of its key: `next_iteration` and `seq`.
-type Position = (i64, i64);
+pub type Position = (i64, i64);
 
 /// Before all documents.
 pub const FIRST: Position = (i64::MIN, i64::MIN);

@@ -7,9 +7,10 @@
 //! limits.rs locks the permits for a pick (`admit`), and says why their locks make the rate exact.
 //! This file uses them up, and sets the rate.
 
-use crate::pg::spi;
+use crate::pg::spi::{self, Spi};
 use crate::pg::time::{self, Interval};
 use crate::pg::value::Arg;
+use crate::store::bounds::cap::is_locked;
 use crate::store::queues::open_queue::Queue;
 use crate::store::queues::queue::DELETE_PERMITS;
 use crate::store::queues::statement::Statement;
@@ -54,6 +55,47 @@ pub fn use_permits(queue: &Queue, n: i32, now: i64) {
             queue.name
         );
     }
+}
+
+// Index: the primary key. $2: the time.
+const USE_OF_PERMITS: &str = "select r.free_at {<=} $2, r.xmax, pg_catalog.count(*),
+        pg_catalog.min(r.free_at)
+    from fetchq.rate_permits r
+    where r.queue_id {=} $1
+    group by 1, 2";
+
+const INTERVAL: &str =
+    "select q.rate_interval::pg_catalog.text from fetchq.queues q where q.id {=} $1";
+
+/// The permits of a queue with a rate.
+pub struct UseOfPermits {
+    /// How many can be used now.
+    pub free: i64,
+    /// When the next one is free.
+    pub next: Option<i64>,
+    /// The interval of the rate.
+    pub interval: String,
+}
+
+/// Which rate permits of a queue are free at a time, in microseconds since 2000, and not locked by an
+/// open transaction of another session, which uses them. Locks nothing. `queue`: its id.
+pub fn use_of_permits(spi: &Spi, queue: i32, now: i64) -> UseOfPermits {
+    let interval = spi.once_latest(INTERVAL, &[Arg::from(queue)]).get(0, 1);
+    let mut found = UseOfPermits {
+        free: 0,
+        next: None,
+        interval: interval.unwrap_or_default(),
+    };
+    let rows = spi.once_latest(USE_OF_PERMITS, &[Arg::from(queue), Arg::timestamp(now)]);
+    for row in 0..rows.len() {
+        if rows.get(row, 1) != Some(true) {
+            let next = rows.timestamp(row, 4).into_iter();
+            found.next = next.chain(found.next).min();
+        } else if !is_locked(&rows, row, 2) {
+            found.free += rows.get(row, 3).unwrap_or(0);
+        }
+    }
+    found
 }
 
 /// Permits that become free later than this after an interval from now were used before the clock was

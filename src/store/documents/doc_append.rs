@@ -13,8 +13,8 @@ use crate::pg::time;
 use crate::pg::value::Arg;
 use crate::ready::key::PickKey;
 use crate::store::counters::counter_log;
-use crate::store::documents::bookkeeping::{documents_ready, note_entry};
-use crate::store::documents::doc_push::{NewDoc, new_row, push, record_push};
+use crate::store::documents::bookkeeping::{documents_ready, note_entry, note_expiry};
+use crate::store::documents::doc_push::{Expires, NewDoc, new_row, push, record_push};
 use crate::store::queues::open_queue::Queue;
 use crate::store::queues::statement::Statement;
 
@@ -75,20 +75,20 @@ pub struct Batch {
 
 // Index: primary key, as the arbiter of the conflict, as for both statements of this file.
 static APPEND_BATCH: Statement = Statement::new(
-    "insert into {docs} (subject, version, priority, status, next_iteration, created_at, payload)
-     select i.subject, $1, $2, $3, $4, pg_catalog.now(), coalesce(i.payload, '{}')
+    "insert into {docs} (subject, version, priority, status, next_iteration, created_at, payload, expires_at)
+     select i.subject, $1, $2, $3, $4, pg_catalog.now(), coalesce(i.payload, '{}'), $7
      from rows from (pg_catalog.unnest($5), pg_catalog.unnest($6)) as i (subject, payload)
      on conflict (subject) do nothing
      returning seq, subject::pg_catalog.text",
 );
 
-// Some documents of a list. $5 are their subjects, $7 their positions in the array of payloads
+// Some documents of a list. $5 are their subjects, $8 their positions in the array of payloads
 // $6, counted from 1. To look a payload up by its position takes time in proportion to those
 // before it, so this statement is not for whole lists.
 static APPEND_REST: Statement = Statement::new(
-    "insert into {docs} (subject, version, priority, status, next_iteration, created_at, payload)
-     select i.subject, $1, $2, $3, $4, pg_catalog.now(), coalesce(($6)[i.n], '{}')
-     from rows from (pg_catalog.unnest($5), pg_catalog.unnest($7)) as i (subject, n)
+    "insert into {docs} (subject, version, priority, status, next_iteration, created_at, payload, expires_at)
+     select i.subject, $1, $2, $3, $4, pg_catalog.now(), coalesce(($6)[i.n], '{}'), $7
+     from rows from (pg_catalog.unnest($5), pg_catalog.unnest($8)) as i (subject, n)
      on conflict (subject) do nothing
      returning seq, subject::pg_catalog.text",
 );
@@ -102,6 +102,7 @@ fn sql_positions(positions: &[usize]) -> Vec<i32> {
 fn record_batch(queue: &Queue, batch: &Batch, status: Status, first_seq: i64, n: i32) {
     let key = PickKey::new(batch.next_iteration, 0, first_seq);
     note_entry(queue, batch.version, batch.priority, status, key);
+    note_expiry(queue, queue.expires_at(batch.next_iteration, None));
     documents_ready(queue, batch.version, status, n);
     counter_log::record_event(queue, batch.version, n, Event::push(status));
 }
@@ -184,6 +185,7 @@ fn append_rows(
         ordering_key: None,
         max_attempts: None,
         headers: None,
+        expires: Expires::AsQueue,
     };
     let mut first = None;
     let mut added = 0;
@@ -291,6 +293,7 @@ fn insert<'s>(
         Arg::timestamp(batch.next_iteration),
         batch.subjects,
         batch.payloads,
+        Arg::opt_timestamp(queue.expires_at(batch.next_iteration, None)),
     ];
     args.extend(positions);
     let rows = queue.run_noting(spi, statement, &args);
@@ -346,6 +349,7 @@ mod tests {
             ordering_key: None,
             max_attempts: None,
             headers: None,
+            expires: Expires::AsQueue,
         }
     }
 

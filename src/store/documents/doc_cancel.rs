@@ -6,14 +6,16 @@ use crate::pg::spi;
 use crate::pg::value::Arg;
 use crate::store::counters::counter_log;
 use crate::store::documents::bookkeeping::subjects_settled;
+use crate::store::documents::doc_put::put_queued;
 use crate::store::documents::history::{self, Outcome};
+use crate::store::documents::queued::queued_of;
 use crate::store::queues::open_queue::Queue;
 use crate::store::queues::statement::Statement;
 
 // Index of both: primary key. The lease number of an active document, without the worker session,
 // tells its worker that it was cancelled.
 static LOCK: Statement = Statement::new(
-    "select d.status from only {docs} d
+    "select d.status, d.queued from only {docs} d
      where d.subject {=} $1
      for update",
 );
@@ -54,6 +56,8 @@ pub fn cancel(queue: &Queue, subject: &str) -> std::result::Result<Status, Optio
                 // it was cancelled.
                 if from != Status::Active {
                     history::cancelled(spi, queue, &[subject.to_owned()]);
+                } else if let Some(queued) = queued_of(&rows, 0, 2) {
+                    put_queued(queue, subject, &queued);
                 }
                 Ok(from)
             }

@@ -1,10 +1,12 @@
-//! Extends the lease of a document or of a whole pick.
+//! Extends the leases of documents. One document is a list of one.
 
-use crate::error::{Error, Result};
+use crate::error::Error;
 use crate::pg::documents::{Change, Column};
 use crate::pg::documents_check::Access;
 use crate::pg::json::Jsonb;
-use crate::pg::spi;
+use crate::pg::process;
+use crate::pg::spi::{self, Spi};
+use crate::pg::time::Interval;
 use crate::pg::value::Arg;
 use crate::store::documents::bookkeeping::note_lease;
 use crate::store::documents::lease_check::{LeasedDoc, holds_lease, lease_error};
@@ -12,12 +14,19 @@ use crate::store::documents::stop_requests::is_stopped;
 use crate::store::queues::open_queue::Queue;
 use crate::store::queues::statement::Statement;
 
-// Index of both: primary key. No other index can serve `{is_leased}`.
+// Documents are locked in the order of the list, which is that of their subjects as in every list, so that
+// two sessions do not deadlock.
+// Index of both: primary key, once for each document. No other index can serve `status + 0`.
+// $1 until when, $2 subjects, $3 lease numbers, of which NULL is a lease that the subject settles, $4 progress,
+// $5 `max_run`.
 static EXTEND: Statement = Statement::new(
-    "update only {docs} d set next_iteration = $3, progress = coalesce($4, d.progress)
-     where d.subject {=} $1
-         and {is_leased}
-     returning d.worker_session",
+    "update only {docs} d set next_iteration = least($1, d.picked_at {+} $5), progress = coalesce(i.progress, d.progress)
+     from rows from (pg_catalog.unnest($2), pg_catalog.unnest($3), pg_catalog.unnest($4))
+         as i (subject, lease, progress)
+     where d.subject {=} i.subject
+         and d.status {+} 0 {=} {active}
+         and (d.lease {=} i.lease or i.lease is null and not {needs_number})
+     returning i.subject, d.worker_session, d.next_iteration",
 );
 
 // A document keeps lease and worker session when it is settled. One that was cancelled while it was
@@ -30,151 +39,153 @@ static IS_CANCELLED: Statement = Statement::new(
          and d.worker_session is null",
 );
 
-/// The result of an extension.
-pub struct Extended {
-    /// When the lease expires, in microseconds since 2000. None: the document was cancelled.
-    pub until: Option<i64>,
-    /// The worker should stop its work.
-    pub stop: bool,
+/// A document whose lease is to be extended.
+pub struct Extension<'a> {
+    pub doc: LeasedDoc<'a>,
+    /// None: the progress stays as it is.
+    pub progress: Option<Jsonb>,
 }
 
-/// Extends the lease of a document to `until`, in microseconds since 2000, and stores its progress
-/// if there is any.
-///
-/// Fails with `Error::LeaseLost` if the caller names a lease that does not hold, and with
-/// `Error::NotActive` if it names none and the document is not leased.
-pub fn extend(
-    queue: &Queue,
-    doc: LeasedDoc,
+/// What became of an extension.
+pub enum Extended {
+    /// The lease lasts.
+    Until {
+        /// In microseconds since 2000.
+        time: i64,
+        /// The worker was asked to stop.
+        stop: bool,
+        /// It ends earlier than was asked for, as `max_run` demands, and nothing extends it.
+        is_limited: bool,
+    },
+    /// The document was cancelled while it was leased.
+    Cancelled,
+    /// It could not be extended: `Error::LeaseLost` where the caller names a lease that does not hold,
+    /// `Error::NotActive` where it names none and the document is not leased, `Error::LeaseNeeded` where only
+    /// the number settles it, or `Error::KeptAsItIs`.
+    Lost(Error),
+}
+
+/// A document whose lease was extended.
+#[derive(Clone, Copy)]
+struct Held {
+    worker_session: i64,
+    /// In microseconds since 2000.
     until: i64,
-    progress: Option<Jsonb>,
-) -> Result<Extended> {
-    let progress = Jsonb::arg(progress);
-    let worker_session = match extend_row(queue, doc, until, progress) {
-        Some(worker_session) => worker_session,
-        None => match extend_by_statement(queue, doc, until, progress)? {
-            Some(worker_session) => worker_session,
-            None => {
-                return Ok(Extended {
-                    until: None,
-                    stop: true,
-                });
-            }
-        },
-    };
-    note_lease(queue, until);
-    Ok(Extended {
-        until: Some(until),
-        stop: spi::connect(|spi| is_stopped(spi, worker_session)),
-    })
 }
 
-// The documents of a lease, locked in the order of their subjects as every list is, so that two
-// sessions do not deadlock.
-// Index: due. Every active document of the queue is read, because none has the lease number.
-// $1 lease number.
-static HELD: Statement = Statement::new(
-    "select d.ctid, d.worker_session
-     from only {docs} d
-     where d.status {=} {active}
-         and d.lock_upgrade is null
-         and d.lease {=} $1
-     order by d.subject
-     for update",
-);
-
-// The same among documents that the caller names.
-// Index: primary key, once for each subject. No other index can serve `status + 0`.
-// $1 lease number, $2 subjects.
-static HELD_OF: Statement = Statement::new(
-    "select d.ctid, d.worker_session
-     from only {docs} d
-     where d.subject {=} any ($2)
-         and d.status {+} 0 {=} {active}
-         and d.lease {=} $1
-     order by d.subject
-     for update",
-);
-
-// A Tid Scan of rows that this transaction has locked.
-static EXTEND_HELD: Statement = Statement::new(
-    "update only {docs} d set next_iteration = $2
-     where d.ctid {=} any ($1)",
-);
-
-/// The result of an extension of a whole pick.
-pub struct ExtendedPick {
-    /// The number of documents whose lease was extended.
-    pub affected: i64,
-    /// The worker should stop its work.
-    pub stop: bool,
-}
-
-/// Extends all documents that are still leased by a lease to `until`, in microseconds since 2000.
-/// `subjects`: only these, and no other document is read; None: all of them.
-///
-/// Fails with `Error::LeaseGone` if there is none.
-pub fn extend_pick(
-    queue: &Queue,
-    lease: i64,
-    until: i64,
-    subjects: Option<Vec<String>>,
-) -> Result<ExtendedPick> {
-    let number = Arg::from(lease);
-    spi::connect(|spi| {
-        let held = match subjects {
-            None => queue.run(spi, &HELD, &[number]),
-            Some(subjects) => queue.run(spi, &HELD_OF, &[number, Arg::from(subjects)]),
-        };
-        if held.is_empty() {
-            return Err(Error::LeaseGone {
-                queue: queue.name.to_string(),
-                lease,
-            });
-        }
-        let args = [held.tids(1), Arg::timestamp(until)];
-        let affected = queue.run_noting(spi, &EXTEND_HELD, &args).affected();
-        note_lease(queue, until);
-        Ok(ExtendedPick {
-            affected: affected.into(),
-            // One pick leases all documents for the same worker.
-            stop: is_stopped(spi, held.get(0, 2).unwrap_or(0)),
-        })
-    })
-}
-
-/// Extends a lease without a statement, and returns its worker session. None: the statement
-/// has to decide.
-fn extend_row(queue: &Queue, doc: LeasedDoc, until: i64, progress: Arg) -> Option<i64> {
-    let mut documents = queue.documents(Access::Update)?;
-    let mut row = documents
-        .find(doc.subject)
-        .filter(|row| holds_lease(row, doc.lease))?;
-    row.set(Column::NextIteration, &Arg::timestamp(until));
-    if !progress.is_null() {
-        row.set(Column::Progress, &progress);
+/// Extends leases to `until`, in microseconds since 2000, and stores the progress where there is any.
+/// Returns what became of each, in the order of the list. No document may be in it twice.
+pub fn extend(queue: &Queue, list: &[Extension], until: i64) -> Vec<Extended> {
+    let mut order: Vec<usize> = (0..list.len()).collect();
+    order.sort_by_key(|at| list[*at].doc.subject);
+    let mut held: Vec<Option<Held>> = vec![None; list.len()];
+    extend_rows(queue, list, &order, until, &mut held);
+    order.retain(|at| held[*at].is_none());
+    if !order.is_empty() {
+        extend_by_statement(queue, list, &order, until, &mut held);
     }
-    let worker_session = row.int8(Column::WorkerSession);
-    (documents.replace(&mut row, true) == Change::Done).then_some(worker_session)
+    if let Some(first) = held.iter().flatten().map(|held| held.until).min() {
+        note_lease(queue, first);
+    }
+    spi::connect(|spi| {
+        // Most documents of a process are leased for one worker session.
+        let mut last: Option<(i64, bool)> = None;
+        let outcomes = list.iter().zip(held).map(|(extension, held)| match held {
+            Some(Held {
+                worker_session,
+                until: time,
+            }) => {
+                let known = last.filter(|(of, _)| *of == worker_session);
+                let (_, stop) =
+                    known.unwrap_or_else(|| (worker_session, is_stopped(spi, worker_session)));
+                last = Some((worker_session, stop));
+                Extended::Until {
+                    time,
+                    stop,
+                    is_limited: time < until,
+                }
+            }
+            None => not_extended(spi, queue, extension.doc),
+        });
+        outcomes.collect()
+    })
 }
 
-/// Extends a lease, and returns its worker session. None: the document was cancelled.
+/// Extends leases without a statement, and leaves those that a statement has to decide.
+fn extend_rows(
+    queue: &Queue,
+    list: &[Extension],
+    order: &[usize],
+    until: i64,
+    held: &mut [Option<Held>],
+) {
+    let Some(mut documents) = queue.documents(Access::Update) else {
+        return;
+    };
+    for at in order {
+        process::check_for_interrupts();
+        let Extension { doc, progress } = &list[*at];
+        let row = documents.find(doc.subject);
+        let Some(mut row) = row.filter(|row| holds_lease(row, doc.lease)) else {
+            continue;
+        };
+        let picked_at = row.timestamp(Column::PickedAt).unwrap_or(i64::MAX);
+        let until = queue.lease_end(picked_at, until);
+        row.set(Column::NextIteration, &Arg::timestamp(until));
+        if let Some(progress) = progress {
+            row.set(Column::Progress, &Jsonb::arg(Some(*progress)));
+        }
+        let worker_session = row.int8(Column::WorkerSession);
+        if documents.replace(&mut row, true) != Change::Done {
+            // The statement goes on from here, because the order of the locks must be kept.
+            return;
+        }
+        held[*at] = Some(Held {
+            worker_session,
+            until,
+        });
+    }
+}
+
+/// Extends leases by a statement.
 fn extend_by_statement(
     queue: &Queue,
-    doc: LeasedDoc,
+    list: &[Extension],
+    order: &[usize],
     until: i64,
-    progress: Arg,
-) -> Result<Option<i64>> {
+    held: &mut [Option<Held>],
+) {
+    let extensions = || order.iter().map(|at| &list[*at]);
+    let subjects: Vec<&str> = extensions().map(|e| e.doc.subject).collect();
+    let leases: Vec<Arg> = extensions().map(|e| Arg::from(e.doc.lease)).collect();
+    let progress: Vec<Arg> = extensions().map(|e| Jsonb::arg(e.progress)).collect();
+    let args = [
+        Arg::timestamp(until),
+        Arg::from(subjects),
+        Arg::array(&leases),
+        Arg::array(&progress),
+        Interval::of(queue.policy.max_run),
+    ];
     spi::connect(|spi| {
-        let (subject, lease) = (Arg::from(doc.subject), Arg::from(doc.lease));
-        let args = [subject, lease, Arg::timestamp(until), progress];
         let rows = queue.run_noting(spi, &EXTEND, &args);
-        if !rows.is_empty() {
-            return Ok(Some(rows.get(0, 1).unwrap_or(0)));
+        for row in 0..rows.len() {
+            let subject: String = rows.get(row, 1).unwrap_or_default();
+            let at = order.binary_search_by(|at| list[*at].doc.subject.cmp(&subject));
+            if let Ok(at) = at {
+                held[order[at]] = Some(Held {
+                    worker_session: rows.get(row, 2).unwrap_or(0),
+                    until: rows.timestamp(row, 3).unwrap_or(until),
+                });
+            }
         }
-        match queue.run(spi, &IS_CANCELLED, &[subject, lease]).affected() {
-            0 => Err(lease_error(spi, queue, doc)),
-            _ => Ok(None),
-        }
-    })
+    });
+}
+
+/// Why a lease was not extended.
+fn not_extended(spi: &Spi, queue: &Queue, doc: LeasedDoc) -> Extended {
+    let args = [Arg::from(doc.subject), Arg::from(doc.lease)];
+    match queue.run(spi, &IS_CANCELLED, &args).affected() {
+        0 => Extended::Lost(lease_error(spi, queue, doc)),
+        _ => Extended::Cancelled,
+    }
 }

@@ -36,6 +36,24 @@ pub fn headers(headers: Option<Jsonb>) -> Result<Option<Jsonb>> {
     }
 }
 
+/// How long after its time a document expires that has not begun, in months, days and microseconds;
+/// None: as set for the queue.
+///
+/// Fails with `Error::BadDuration` or `Error::LongDuration` when it is negative, infinite or too long,
+/// and with `Error::BadValue` when it is 0.
+pub fn expires_in(after: Option<Interval>) -> Result<Option<(i32, i32, i64)>> {
+    let Some(after) = after else { return Ok(None) };
+    let after = after.as_duration("expires_in")?;
+    match after.length() {
+        Some(0) => Err(Error::BadValue {
+            argument: "expires_in",
+            value: "0".to_owned(),
+            rule: "an interval above 0, or NULL for what the queue is set to",
+        }),
+        _ => Ok(Some(after.parts())),
+    }
+}
+
 /// After how many attempts a document is killed; None: as set for the queue. Fails with
 /// `Error::BadValue` when it is less than 1.
 pub fn max_attempts(n: Option<i32>) -> Result<Option<i32>> {

@@ -2,7 +2,11 @@
 //! All statements here are hot.
 //!
 //! A new document is added as a push adds it. A document that exists is locked, by its
-//! subject, before the mode decides, so that no concurrent change of it is lost.
+//! subject, before the mode decides, so that no concurrent change of it is lost. It stays as it is
+//! without a lock where its status alone says so.
+//!
+//! A finished document, which is completed or killed, makes room for the new one. An active document
+//! keeps what it is given (`queued.rs`), and the call that settles it puts that.
 
 use std::collections::HashMap;
 
@@ -10,7 +14,7 @@ use crate::domain::counter_events::Event;
 use crate::domain::put_mode::{Action, Decision, Mode, OnDuplicate};
 use crate::domain::status::Status;
 use crate::error::{Error, Result};
-use crate::pg::documents::Documents;
+use crate::pg::documents::{Column, Documents};
 use crate::pg::documents_check::Access;
 use crate::pg::json::Jsonb;
 use crate::pg::spi::{self, Spi};
@@ -19,8 +23,12 @@ use crate::pg::value::Arg;
 use crate::ready::key::PickKey;
 use crate::store::counters::counter_log;
 use crate::store::documents::bookkeeping::{self, PlannedEntries};
-use crate::store::documents::doc_push::{self, NewDoc, is_duplicate, row_with_seq};
+use crate::store::documents::doc_push::{self, NewDoc, row_with_seq};
+use crate::store::documents::history::{self, Outcome};
+use crate::store::documents::history_worker::By;
+use crate::store::documents::queued::{KEEP, Queued, keep_args};
 use crate::store::queues::open_queue::Queue;
+use crate::store::queues::queue_tables;
 use crate::store::queues::statement::Statement;
 
 /// A document, and the mode that decides what happens to the one that has its subject.
@@ -53,11 +61,12 @@ fn not_mergeable(queue: &Queue, subject: &str) -> Error {
 /// object, and with `Error::HiddenDocument` if the document can neither be added nor found.
 pub fn put(queue: &Queue, put: &Put) -> Result<Action> {
     put.check(queue)?;
-    if put.mode.only_adds() {
-        return Ok(match doc_push::push_or_find(queue, &put.doc)? {
-            0 => Action::Ignored,
-            _ => Action::Created,
-        });
+    if put.mode.leaves_unfinished()
+        && !put.mode.is_once
+        && let Some(seq) = doc_push::push_row(queue, &put.doc)
+    {
+        doc_push::record_push(queue, &put.doc, seq);
+        return Ok(Action::Created);
     }
     let mut writer = Writer::new(queue);
     let action = writer.put(put, None)?;
@@ -148,7 +157,8 @@ macro_rules! lock {
                  d.lock_upgrade is not null as is_locked,
                  d.lock_upgrade {=} 'infinity' and d.ordering_key is not null as is_blocked, ",
             $is_mergeable,
-            " as is_mergeable
+            " as is_mergeable, d.queued,
+                 coalesce(d.attempts {=} 0 and d.expires_at {<=} pg_catalog.now(), false) as has_expired
              from only {docs} d
              where d.subject {=} $1
              for update"
@@ -179,12 +189,14 @@ static MERGE_WITH_HEADERS: Statement = Statement::new(
 );
 
 static PLAN: Statement = Statement::new(
-    "update only {docs} d set next_iteration = $2, status = $3
+    "update only {docs} d set next_iteration = $2, status = $3,
+         expires_at = coalesce($4, {moved_expiry})
      where d.subject {=} $1",
 );
 
 static PLAN_WITH_PAYLOAD: Statement = Statement::new(
-    "update only {docs} d set next_iteration = $2, status = $3, payload = $4, headers = $5,
+    "update only {docs} d set next_iteration = $2, status = $3,
+         expires_at = coalesce($4, {moved_expiry}), payload = $5, headers = $6,
          origin = null, last_error = {own_error}
      where d.subject {=} $1",
 );
@@ -192,18 +204,39 @@ static PLAN_WITH_PAYLOAD: Statement = Statement::new(
 static REPLACE: Statement = Statement::new(
     "update only {docs} d set
          version = $2, priority = $3, status = $4, next_iteration = $5, payload = $6,
-         ordering_key = $7, max_attempts = $8, headers = $9, result = null, progress = null,
+         ordering_key = $7, max_attempts = $8, headers = $9, expires_at = $10, result = null, progress = null,
          origin = null, last_error = {own_error}
      where d.subject {=} $1",
 );
 
-static REVIVE: Statement = Statement::new(
-    "update only {docs} d set
-         version = $2, priority = $3, status = $4, next_iteration = $5, payload = $6,
-         ordering_key = $7, max_attempts = $8, headers = $9, attempts = 0,
-         result = null, progress = null,
-         last_error = null, origin = null
+// One that has expired counts as killed.
+static STATUS: Statement = Statement::new(
+    "select case when d.status {=} any (array[{planned}, {pending}]) and d.attempts {=} 0
+             and d.expires_at {<=} pg_catalog.now()
+         then {killed} else d.status end
+     from only {docs} d
      where d.subject {=} $1",
+);
+
+/// Removes a document that was added a moment ago.
+static TAKE_BACK: Statement = Statement::new(
+    "delete from only {docs} d
+     where d.subject {=} $1",
+);
+
+/// A document that was settled and stays in the table forgets what it is about to be given, and starts
+/// anew.
+static RENEW: Statement = Statement::new(
+    "update only {docs} d set queued = null, attempts = 0, expires_at = null
+     where d.subject {=} $1
+         and d.status {+} 0 {=} any (array[{planned}, {pending}])",
+);
+
+// Index: (subject, id).
+static FIND_IN_HISTORY: Statement = Statement::new(
+    "select from {history} h
+     where h.subject {=} $1
+     limit 1",
 );
 
 /// A document that exists, and is locked.
@@ -218,6 +251,47 @@ struct Found {
     is_hidden: bool,
     /// Its payload is an object, or NULL. Known only where it may be merged.
     is_mergeable: bool,
+    /// What was put on it while it was leased, in the memory of the SPI connection.
+    queued: Option<Jsonb>,
+    /// It waits, and did not begin in time. Maintenance has not killed it yet.
+    has_expired: bool,
+}
+
+/// Returns whether the history has a document with this subject, as of this instant.
+fn is_in_history(queue: &Queue, subject: &str) -> bool {
+    queue_tables::has_history(&queue.name)
+        && spi::connect(|spi| {
+            !queue
+                .run_latest(spi, &FIND_IN_HISTORY, &[Arg::from(subject)])
+                .is_empty()
+        })
+}
+
+/// Puts what was queued on a document, which this transaction has just settled, in whatever way.
+/// `column`: what the document had there, as JSON text.
+///
+/// It never fails, so that nothing keeps a document from being settled: a document that can neither be
+/// added nor found is a WARNING.
+pub fn put_queued(queue: &Queue, subject: &str, column: &str) {
+    let queued = Queued::read(Jsonb::parse(column));
+    spi::connect(|spi| queue.run(spi, &RENEW, &[Arg::from(subject)]).affected());
+    let mut writer = Writer::new(queue);
+    for mode in queued.modes() {
+        let mut put = Put {
+            doc: queued.doc(subject),
+            mode,
+        };
+        let mut done = writer.put(&put, None);
+        if matches!(done, Err(Error::NotMergeable { .. })) {
+            // Its worker has given it a payload with which nothing can be merged.
+            put.mode = Mode::new(OnDuplicate::Debounce);
+            done = writer.put(&put, None);
+        }
+        if let Err(error) = done {
+            error.warn();
+        }
+    }
+    writer.finish();
 }
 
 impl<'q> Writer<'q> {
@@ -240,30 +314,16 @@ impl<'q> Writer<'q> {
     /// Puts a document. `number` is the `seq` that it gets if it is new; None for the next
     /// `seq`, where the order of a list does not matter.
     fn put(&mut self, put: &Put, number: Option<i64>) -> Result<Action> {
-        if self.add_row(&put.doc, number) {
-            return Ok(Action::Created);
+        if let Some(action) = self.put_row(put, number) {
+            return Ok(action);
         }
         // The statements below write what the snapshot of `documents` does not see.
         self.documents = None;
         for _ in 0..MAX_RETRIES {
-            // A mode that only adds needs no look-up, because the document is new or stays
-            // as it is.
-            if put.mode.only_adds() {
-                if self.add(&put.doc, number) {
-                    return Ok(Action::Created);
-                }
-                if is_duplicate(self.queue, put.doc.subject) {
-                    return Ok(Action::Ignored);
-                }
-                continue;
-            }
-            if let Some(action) = spi::connect(|spi| self.change(spi, put))? {
+            if let Some(action) = self.put_by_statement(put, number)? {
                 return Ok(action);
             }
-            if self.add(&put.doc, number) {
-                return Ok(Action::Created);
-            }
-            // Between the two statements the document was added and not seen, or removed.
+            // Between two statements the document was added and not seen, or removed.
         }
         Err(Error::HiddenDocument {
             queue: self.queue.name.to_string(),
@@ -271,32 +331,62 @@ impl<'q> Writer<'q> {
         })
     }
 
-    /// Adds a document without a statement. Returns false if a statement has to decide.
-    fn add_row(&mut self, doc: &NewDoc, number: Option<i64>) -> bool {
+    /// Adds a document without a statement, or finds one that stays as it is. None: a statement has to
+    /// decide.
+    fn put_row(&mut self, put: &Put, number: Option<i64>) -> Option<Action> {
+        let (queue, doc) = (self.queue, &put.doc);
         if self.documents.is_none() {
-            self.documents = self.queue.documents(Access::Insert);
+            self.documents = queue.documents(Access::Insert);
         }
-        let Some(documents) = &mut self.documents else {
-            return false;
-        };
-        if documents.find(doc.subject).is_some() {
-            return false;
+        let documents = self.documents.as_mut()?;
+        if let Some(row) = documents.find(doc.subject) {
+            let status = Status::from_code(row.int4(Column::Status))?;
+            if row.has_expired(time::now()) {
+                return None;
+            }
+            return put.mode.leaves(status).then_some(Action::Ignored);
         }
-        let Some(seq) = number.or_else(|| self.queue.next_seq()) else {
-            return false;
-        };
-        if !documents.add_if_new(&mut row_with_seq(doc, seq)) {
-            return false;
+        if put.mode.is_once && is_in_history(queue, doc.subject) {
+            return Some(Action::Ignored);
         }
-        self.record_added(doc, seq);
-        true
+        let seq = number.or_else(|| queue.next_seq())?;
+        documents
+            .add_if_new(&mut row_with_seq(queue, doc, seq))
+            .then(|| self.added(put, seq))
     }
 
-    /// Adds a document by statement. Returns false if its subject exists.
-    fn add(&mut self, doc: &NewDoc, number: Option<i64>) -> bool {
-        let queue = self.queue;
+    /// Puts a document by statements. None: it was neither found nor added.
+    fn put_by_statement(&mut self, put: &Put, number: Option<i64>) -> Result<Option<Action>> {
+        let subject = put.doc.subject;
+        if put.mode.leaves_unfinished() {
+            // Most documents are new, and need no look-up.
+            if let Some(action) = self.add(put, number) {
+                return Ok(Some(action));
+            }
+            let found = spi::connect(|spi| {
+                let rows = self.queue.run(spi, &STATUS, &[Arg::from(subject)]);
+                (!rows.is_empty()).then(|| rows.get(0, 1).and_then(Status::from_code))
+            });
+            match found {
+                None => return Ok(None),
+                Some(status) if status.is_none_or(|status| put.mode.leaves(status)) => {
+                    return Ok(Some(Action::Ignored));
+                }
+                Some(_) => {}
+            }
+        }
+        let changed = spi::connect(|spi| self.change(spi, put))?;
+        Ok(changed.or_else(|| self.add(put, number)))
+    }
+
+    /// Adds a document by statement. None: its subject exists.
+    fn add(&mut self, put: &Put, number: Option<i64>) -> Option<Action> {
+        let (queue, doc) = (self.queue, &put.doc);
+        if put.mode.is_once && is_in_history(queue, doc.subject) {
+            return Some(Action::Ignored);
+        }
         let seq = spi::connect(|spi| {
-            let mut args = doc.args().to_vec();
+            let mut args = doc.args(queue).to_vec();
             args.extend(number.map(Arg::from));
             let statement = match number {
                 Some(_) => &doc_push::PUSH_WITH_SEQ,
@@ -305,19 +395,34 @@ impl<'q> Writer<'q> {
             let rows = queue.run_noting(spi, statement, &args);
             (!rows.is_empty()).then(|| rows.get(0, 1).unwrap_or(i64::MIN))
         });
-        if let Some(seq) = seq {
-            self.record_added(doc, seq);
+        seq.map(|seq| self.added(put, seq))
+    }
+
+    /// What follows from a document that was added with this `seq`.
+    fn added(&mut self, put: &Put, seq: i64) -> Action {
+        let subject = put.doc.subject;
+        if put.mode.is_once && is_in_history(self.queue, subject) {
+            // It was settled after the look into the history, and its subject was free then. Now
+            // nobody else can add it.
+            self.documents = None;
+            spi::connect(|spi| {
+                let args = [Arg::from(subject)];
+                self.queue.run(spi, &TAKE_BACK, &args).affected()
+            });
+            return Action::Ignored;
         }
-        seq.is_some()
+        self.record_added(&put.doc, seq);
+        Action::Created
     }
 
     fn record_added(&mut self, doc: &NewDoc, seq: i64) {
         let (status, key) = (doc.status(), PickKey::new(doc.next_iteration, 0, seq));
         self.planned.add(doc.version, doc.priority, status, key);
+        bookkeeping::note_expiry(self.queue, doc.expires_at(self.queue));
         self.events.add(Event::push(status), doc.version);
     }
 
-    /// Does what the mode decides for a document that exists. None: it does not exist.
+    /// Does what the mode decides for a document that exists. None: there is none, or none any more.
     fn change(&mut self, spi: &Spi, put: &Put) -> Result<Option<Action>> {
         let is_merge = put.mode.on_duplicate == OnDuplicate::Merge;
         let Some(found) = lock_document(spi, self.queue, put.doc.subject, is_merge) else {
@@ -331,22 +436,42 @@ impl<'q> Writer<'q> {
         let decision = if found.is_hidden {
             Decision::Leave
         } else {
+            let status = match found.has_expired {
+                true => Status::Killed,
+                false => found.status,
+            };
             put.mode
-                .decide(found.status, found.next_iteration, new, time::now())
+                .decide(status, found.next_iteration, new, time::now())
         };
         // Whatever the decision is, no session can pick the document until it is unlocked.
         bookkeeping::document_locked(self.queue, found.version, found.status);
         let subject = Arg::from(doc.subject);
         let payload = Jsonb::arg(Some(doc.payload));
         let headers = Jsonb::arg(doc.headers);
+        let expires_at = doc.expires_at(self.queue);
         let replace = |to: Status| {
-            let mut args = doc.args().to_vec();
+            let mut args = doc.args(self.queue).to_vec();
             args[3] = Arg::from(to.code());
             args
         };
-        let plan = |to: Status| vec![subject, Arg::timestamp(new), Arg::from(to.code())];
+        let plan = |to: Status| {
+            let expires_at = Arg::opt_timestamp(expires_at);
+            vec![
+                subject,
+                Arg::timestamp(new),
+                Arg::from(to.code()),
+                expires_at,
+            ]
+        };
         let (statement, args): (&'static Statement, Vec<Arg>) = match decision {
             Decision::Leave => return Ok(Some(Action::Ignored)),
+            Decision::Anew => return Ok(self.make_room(spi, doc.subject, &found)),
+            Decision::Queue(how) => {
+                let before = found.queued.map(Queued::read);
+                let args = keep_args(self.queue, before.as_ref(), how, doc);
+                let args = args.ok_or_else(|| not_mergeable(self.queue, doc.subject))?;
+                (&KEEP, args)
+            }
             Decision::Merge if !found.is_mergeable => {
                 return Err(not_mergeable(self.queue, doc.subject));
             }
@@ -360,21 +485,45 @@ impl<'q> Writer<'q> {
                 [plan(to), vec![payload, headers]].concat(),
             ),
             Decision::Replace(to) => (&REPLACE, replace(to)),
-            Decision::Revive(to) => (&REVIVE, replace(to)),
         };
         if self.queue.run_noting(spi, statement, &args).affected() == 0 {
             // A trigger or a policy of the user's keeps the document from being changed.
             return Ok(Some(Action::Ignored));
         }
+        bookkeeping::note_expiry(self.queue, expires_at);
         Ok(Some(self.record_changed(doc, &found, decision)))
+    }
+
+    /// Removes a finished document, which goes to the history where the queue keeps its outcome there.
+    /// Some: a trigger or a policy of the user's keeps it from being removed.
+    fn make_room(&mut self, spi: &Spi, subject: &str, found: &Found) -> Option<Action> {
+        let outcome = match found.status {
+            _ if found.has_expired => Outcome::Expired,
+            Status::Completed => Outcome::Completed,
+            _ => Outcome::Killed,
+        };
+        let subjects = [subject.to_owned()];
+        let removed = history::archive(spi, self.queue, &subjects, outcome, By::Maintenance);
+        if removed.affected() == 0 {
+            return Some(Action::Ignored);
+        }
+        match Event::expire(found.status).filter(|_| found.has_expired) {
+            Some(event) => {
+                self.events.add(event, found.version);
+                self.events.add(Event::RemoveKilled, found.version);
+                bookkeeping::subjects_settled(self.queue, subjects);
+            }
+            None => self.events.add(Event::remove(found.status), found.version),
+        }
+        None
     }
 
     /// Notes and counts a document that was changed.
     fn record_changed(&mut self, doc: &NewDoc, found: &Found, decision: Decision) -> Action {
         let from = found.status;
         let (to, version, priority, time, attempts) = match decision {
-            Decision::Leave => return Action::Ignored,
-            Decision::Merge => (
+            Decision::Leave | Decision::Anew => return Action::Ignored,
+            Decision::Merge | Decision::Queue(_) => (
                 from,
                 found.version,
                 found.priority,
@@ -395,27 +544,20 @@ impl<'q> Writer<'q> {
                 doc.next_iteration,
                 found.attempts,
             ),
-            Decision::Revive(to) => (to, doc.version, doc.priority, doc.next_iteration, 0),
         };
         // Each new version of the row may have an index entry of its own.
         let key = PickKey::new(time, attempts, found.seq);
         self.planned.add(version, priority, to, key);
-        let is_revived = matches!(decision, Decision::Revive(_));
         if version != found.version {
             // Documents are counted by version: one fewer of the old, one more of the new.
             self.events.add(Event::remove(from), found.version);
             self.events.add(Event::push(to), version);
-        } else if is_revived {
-            if let Some(event) = Event::revive(from, to) {
-                self.events.add(event, 0);
-            }
         } else if let Some(event) = Event::upsert(from, to) {
             self.events.add(event, 0);
         }
-        if is_revived {
-            Action::Revived
-        } else {
-            Action::Updated
+        match decision {
+            Decision::Queue(_) => Action::Queued,
+            _ => Action::Updated,
         }
     }
 }
@@ -441,5 +583,8 @@ fn lock_document(spi: &Spi, queue: &Queue, subject: &str, is_merge: bool) -> Opt
         is_hidden: rows.get(0, 7).unwrap_or(false)
             && !(queue.policy.key_order.blocks() && rows.get(0, 8).unwrap_or(false)),
         is_mergeable: rows.get(0, 9).unwrap_or(true),
+        queued: rows.json(0, 10),
+        has_expired: matches!(status, Status::Planned | Status::Pending)
+            && rows.get(0, 11).unwrap_or(false),
     }))
 }

@@ -18,8 +18,24 @@ use crate::store::queues::open_queue::Queue;
 use crate::store::queues::plans;
 use crate::store::queues::statement::Statement;
 
+/// The keys of a document. The first one is that of a list whose documents are for several queues.
+const KEYS: [&str; 12] = [
+    "queue",
+    "subject",
+    "payload",
+    "version",
+    "priority",
+    "next_iteration",
+    "ordering_key",
+    "max_attempts",
+    "mode",
+    "delay",
+    "headers",
+    "expires_in",
+];
+
 // Returns the first element that is no document: no object, without a subject, with a subject
-// that is empty or too long, or with another key than these.
+// that is empty or too long, or with another key than those of $2.
 static FIRST_BAD: Statement = Statement::new(
     "select e.n as position,
          pg_catalog.jsonb_typeof(e.doc) as type,
@@ -28,32 +44,31 @@ static FIRST_BAD: Statement = Statement::new(
          (select k.key
           from pg_catalog.jsonb_object_keys(
               case when pg_catalog.jsonb_typeof(e.doc) {=} 'object' then e.doc else '{}' end) k (key)
-          where k.key {<>} all ('{subject,payload,version,priority,next_iteration,ordering_key,max_attempts,mode,delay,headers}'::pg_catalog.text[])
+          where k.key {<>} all ($2)
           limit 1) as unknown_key
      from pg_catalog.jsonb_array_elements($1) with ordinality as e (doc, n)
      where case when pg_catalog.jsonb_typeof(e.doc) {<>} 'object' then true
          else coalesce(pg_catalog.jsonb_typeof(e.doc {->} 'subject'), 'null') {<>} 'string'
              or (e.doc {->>} 'subject') {=} ''
              or pg_catalog.char_length(e.doc {->>} 'subject') {>} {subject_max}
-             or (e.doc {-} '{subject,payload,version,priority,next_iteration,ordering_key,max_attempts,mode,delay,headers}'::pg_catalog.text[]) {<>} '{}'::pg_catalog.jsonb
+             or (e.doc {-} $2) {<>} '{}'::pg_catalog.jsonb
          end
      limit 1",
 );
 
 static IS_ARRAY: Statement = Statement::new("select pg_catalog.jsonb_typeof($1) {=} 'array'");
 
-/// Checks the list of documents, which may have the keys subject, payload, version, priority,
-/// next_iteration, ordering_key, max_attempts, mode, delay and headers.
+/// Checks the list of documents, which may have these keys.
 ///
 /// Fails with `Error::NoList` if `docs` is no JSON array, with `Error::BadDocument` for the
 /// first element that is no document, and with `Error::InList` for a
 /// subject that is empty or too long.
-fn check(spi: &Spi, docs: Arg) -> Result<()> {
+fn check(spi: &Spi, docs: Arg, keys: &[&str]) -> Result<()> {
     let bad = |at: i64, reason: String| Err(Error::BadDocument { at, reason });
     if plans::run_latest(spi, &IS_ARRAY, &[docs]).get(0, 1) != Some(true) {
         return Err(Error::NoList);
     }
-    let rows = plans::run_latest(spi, &FIRST_BAD, &[docs]);
+    let rows = plans::run_latest(spi, &FIRST_BAD, &[docs, Arg::from(keys.to_vec())]);
     if rows.is_empty() {
         return Ok(());
     }
@@ -84,18 +99,21 @@ fn check(spi: &Spi, docs: Arg) -> Result<()> {
 // not valid.
 static READ: Statement = Statement::new(
     "select i.subject, coalesce(i.payload, '{}') as payload, i.version, i.priority, i.next_iteration,
-         i.ordering_key, i.max_attempts, i.mode, i.delay, i.headers
+         i.ordering_key, i.max_attempts, i.mode, i.delay, i.headers, i.queue, i.expires_in
      from rows from (pg_catalog.jsonb_to_recordset($1) as (
          subject pg_catalog.text, payload pg_catalog.jsonb, version pg_catalog.jsonb, priority pg_catalog.jsonb,
          next_iteration pg_catalog.jsonb, ordering_key pg_catalog.jsonb, max_attempts pg_catalog.jsonb,
-         mode pg_catalog.jsonb, delay pg_catalog.jsonb, headers pg_catalog.jsonb)) with ordinality
-         as i (subject, payload, version, priority, next_iteration, ordering_key, max_attempts, mode, delay, headers, n)
+         mode pg_catalog.jsonb, delay pg_catalog.jsonb, headers pg_catalog.jsonb, queue pg_catalog.jsonb,
+         expires_in pg_catalog.jsonb)) with ordinality
+         as i (subject, payload, version, priority, next_iteration, ordering_key, max_attempts, mode, delay, headers, queue, expires_in, n)
      order by i.n",
 );
 
 /// A document of a JSON array, with the values that it names. The JSON is in the memory of the SPI
 /// connection.
-struct ListedDoc {
+pub struct ListedDoc {
+    /// The queue that it names.
+    pub queue: Option<String>,
     subject: String,
     payload: Jsonb,
     version: i32,
@@ -104,6 +122,7 @@ struct ListedDoc {
     ordering_key: Option<String>,
     max_attempts: Option<i32>,
     headers: Option<Jsonb>,
+    expires_in: Option<(i32, i32, i64)>,
     mode: Mode,
 }
 
@@ -173,11 +192,13 @@ impl Element<'_> {
     fn read(&self, mode: Mode) -> Result<ListedDoc> {
         let next_iteration = self.parsed(5, "next_iteration", time::parse_timestamp)?;
         let delay = self.parsed(9, "delay", Interval::parse)?;
+        let expires_in = self.parsed(12, "expires_in", Interval::parse)?;
         let own_mode = self.text(8, "mode")?;
         let max_attempts = self.integer(7, "max_attempts")?;
         let ordering_key = self.text(6, "ordering_key")?;
         self.option(doc_options::ordering_key(ordering_key.as_deref()))?;
         let doc = ListedDoc {
+            queue: self.text(11, "queue")?,
             subject: self.rows.get(self.row, 1).unwrap_or_default(),
             payload: match self.rows.json(self.row, 2) {
                 Some(payload) => payload,
@@ -189,6 +210,7 @@ impl Element<'_> {
             ordering_key,
             max_attempts: self.option(doc_options::max_attempts(max_attempts))?,
             headers: self.option(doc_options::headers(self.rows.json(self.row, 10)))?,
+            expires_in: self.option(doc_options::expires_in(expires_in))?,
             mode: match own_mode {
                 None => mode,
                 Some(text) => self.option(doc_options::mode(Some(&text)))?,
@@ -203,42 +225,50 @@ impl Element<'_> {
     }
 }
 
-/// Reads the documents of a JSON array that was checked.
-fn read_docs(spi: &Spi, docs: Arg, mode: Mode) -> Result<Vec<ListedDoc>> {
+/// Reads the documents of a JSON array; `mode` is for those that name no mode of their own.
+/// `for_queues`: each may name a queue.
+///
+/// Fails with `Invalid::LongList`, as `check` does, with `Error::BadDocument` for a value of the wrong type,
+/// and with `Error::InList` where an option of `doc_put` would fail.
+pub fn read_docs(spi: &Spi, docs: Jsonb, mode: Mode, for_queues: bool) -> Result<Vec<ListedDoc>> {
+    docs.value().checked_len("docs")?;
+    let docs = Jsonb::arg(Some(docs));
+    check(spi, docs, if for_queues { &KEYS } else { &KEYS[1..] })?;
     let rows = plans::run_latest(spi, &READ, &[docs]);
     (0..rows.len())
         .map(|row| Element { rows: &rows, row }.read(mode))
         .collect()
 }
 
-/// Puts the documents of a JSON array; `mode` is for those that name no mode of their own.
-/// Returns the subject of each, and what was done with it.
+/// Puts documents of a list. Fails as [`put_many`] does.
+pub fn put_listed(queue: &Queue, listed: &[&ListedDoc]) -> Result<Vec<Action>> {
+    let puts: Vec<Put> = listed
+        .iter()
+        .map(|doc| Put {
+            doc: NewDoc {
+                subject: &doc.subject,
+                version: doc.version,
+                priority: doc.priority,
+                next_iteration: doc.next_iteration,
+                payload: doc.payload,
+                ordering_key: doc.ordering_key.as_deref(),
+                max_attempts: doc.max_attempts,
+                headers: doc.headers,
+                expires: doc.expires_in.into(),
+            },
+            mode: doc.mode,
+        })
+        .collect();
+    put_many(queue, &puts)
+}
+
+/// Puts the documents of a JSON array. Returns the subject of each, and what was done with it.
 ///
-/// Fails with `Invalid::LongList`, as `check` does, with `Error::BadDocument` for a value of the wrong type,
-/// and with `Error::InList` where an option of `doc_put` would fail.
+/// Fails as [`read_docs`] and [`put_many`] do.
 pub fn put_docs(queue: &Queue, docs: Jsonb, mode: Mode) -> Result<Vec<(String, Action)>> {
     spi::connect(|spi| {
-        docs.value().checked_len("docs")?;
-        let docs = Jsonb::arg(Some(docs));
-        check(spi, docs)?;
-        let listed = read_docs(spi, docs, mode)?;
-        let puts: Vec<Put> = listed
-            .iter()
-            .map(|doc| Put {
-                doc: NewDoc {
-                    subject: &doc.subject,
-                    version: doc.version,
-                    priority: doc.priority,
-                    next_iteration: doc.next_iteration,
-                    payload: doc.payload,
-                    ordering_key: doc.ordering_key.as_deref(),
-                    max_attempts: doc.max_attempts,
-                    headers: doc.headers,
-                },
-                mode: doc.mode,
-            })
-            .collect();
-        let actions = put_many(queue, &puts)?;
+        let listed = read_docs(spi, docs, mode, false)?;
+        let actions = put_listed(queue, &listed.iter().collect::<Vec<_>>())?;
         let subjects = listed.into_iter().map(|doc| doc.subject);
         Ok(subjects.zip(actions).collect())
     })

@@ -21,6 +21,7 @@ use crate::pg::time::{self, Interval};
 use crate::pg::value::Arg;
 use crate::pg::{passing_error, relation};
 use crate::store::counters::counter_log;
+use crate::store::documents::queued::queued_of;
 use crate::store::queues::open_queue::Queue;
 use crate::store::queues::statement::{Statement, render};
 
@@ -106,7 +107,7 @@ pub(in crate::store) const CONDITIONS: &str = concat!(
     )
 );
 
-const LOCK_SELECTED: &str = "select d.subject::pg_catalog.text, d.status, d.version, d.priority
+const LOCK_SELECTED: &str = "select d.subject::pg_catalog.text, d.status, d.version, d.queued
     {selected}
     order by d.seq
     limit $20
@@ -130,6 +131,8 @@ pub struct Selected {
     pub status: Status,
     /// Its version.
     pub version: i32,
+    /// What was put on it while it was leased, as JSON text.
+    pub queued: Option<String>,
 }
 
 /// A document of a dead-letter queue.
@@ -279,6 +282,7 @@ impl BulkRequest<'_> {
                     subject: rows.get(row, 1)?,
                     status: rows.get(row, 2).and_then(Status::from_code)?,
                     version: rows.get(row, 3)?,
+                    queued: queued_of(&rows, row, 4),
                 })
             })
             .collect())

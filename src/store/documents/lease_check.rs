@@ -1,9 +1,10 @@
 //! Whether a lease still holds, and the error if it does not.
 
+use crate::domain::lease_number::needs_number;
 use crate::domain::status::Status;
 use crate::error::Error;
 use crate::pg::documents::{Column, Row};
-use crate::pg::spi::Spi;
+use crate::pg::spi::{self, Spi};
 use crate::pg::value::Arg;
 use crate::store::documents::history;
 use crate::store::queues::open_queue::Queue;
@@ -13,30 +14,52 @@ use crate::store::queues::statement::Statement;
 #[derive(Clone, Copy)]
 pub struct LeasedDoc<'a> {
     pub subject: &'a str,
-    /// The lease number that the pick returned. None: any lease will do.
+    /// The lease number that the pick returned. None: any lease that the subject alone settles.
     pub lease: Option<i64>,
+    /// What the worker calls, for an error: `complete` for `doc_complete`, and for a list of such calls.
+    pub call: &'static str,
 }
 
 // Index: primary key.
 static STATUS: Statement = Statement::new(
-    "select d.status, coalesce({is_leased}, false) from only {docs} d where d.subject {=} $1",
+    "select d.status, coalesce({is_leased}, false), {needs_number}
+     from only {docs} d where d.subject {=} $1",
+);
+
+// Index: primary key, once for each subject. No other index can serve `status + 0`.
+static FIRST_WITH_NUMBER: Statement = Statement::new(
+    "select d.subject::pg_catalog.text from only {docs} d
+     where d.subject {=} any ($1)
+         and d.status {+} 0 {=} {active}
+         and {needs_number}
+     order by d.subject
+     limit 1",
 );
 
 /// Returns whether a document is active, and leased by the lease that the caller names. `lease`:
-/// None for any lease. The marker `{is_leased}` is the same in SQL.
+/// None for any lease that the subject alone settles. The marker `{is_leased}` is the same in SQL.
 pub(in crate::store) fn holds_lease(row: &Row, lease: Option<i64>) -> bool {
-    row.int4(Column::Status) == Status::Active.code()
-        && lease.is_none_or(|lease| !row.is_null(Column::Lease) && row.int8(Column::Lease) == lease)
+    if row.int4(Column::Status) != Status::Active.code() {
+        return false;
+    }
+    let held = (!row.is_null(Column::Lease)).then(|| row.int8(Column::Lease));
+    match lease {
+        Some(_) => held == lease,
+        None => !held.is_some_and(needs_number),
+    }
 }
 
 /// The error for a document that could not be settled: `Error::LeaseLost` if the caller named
-/// a lease, else `Error::NotActive`. Both tell the status of the document. `Error::InHistory` if it is there. `Error::KeptAsItIs` if
+/// a lease, else `Error::NotActive`. Both tell the status of the document. `Error::LeaseNeeded` if
+/// it named none, and only the number settles the document. `Error::InHistory` if it is there.
+/// `Error::KeptAsItIs` if
 /// the lease holds, and something of the user's has kept the document from being changed.
 pub(in crate::store) fn lease_error(spi: &Spi, queue: &Queue, doc: LeasedDoc) -> Error {
     let args = [Arg::from(doc.subject), Arg::from(doc.lease)];
     let rows = queue.run(spi, &STATUS, &args);
     let holds = !rows.is_empty() && rows.get(0, 2).unwrap_or(false);
     let found = (!rows.is_empty()).then(|| rows.get(0, 1).and_then(Status::from_code));
+    let needs_number = !rows.is_empty() && rows.get(0, 3).unwrap_or(false);
     if rows.is_empty()
         && let Some(error) = history::error_if_settled(spi, queue, doc.subject, doc.lease)
     {
@@ -55,10 +78,33 @@ pub(in crate::store) fn lease_error(spi: &Spi, queue: &Queue, doc: LeasedDoc) ->
             lease,
             found,
         },
+        None if found == Some(Some(Status::Active)) && needs_number => Error::LeaseNeeded {
+            queue,
+            subject,
+            call: doc.call,
+        },
         None => Error::NotActive {
             queue,
             subject,
             found,
         },
     }
+}
+
+/// Returns `Error::LeaseNeeded` if only its number settles one of the documents, which a caller that
+/// named no lease could not settle. `call`: as in `LeasedDoc`.
+pub(in crate::store) fn lease_needed(
+    queue: &Queue,
+    subjects: Arg,
+    call: &'static str,
+) -> Option<Error> {
+    let first: Option<String> = spi::connect(|spi| {
+        let rows = queue.run(spi, &FIRST_WITH_NUMBER, &[subjects]);
+        (!rows.is_empty()).then(|| rows.get(0, 1))?
+    });
+    first.map(|subject| Error::LeaseNeeded {
+        queue: queue.name.to_string(),
+        subject,
+        call,
+    })
 }

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use pgrx::PgXactCallbackEvent;
 use pgrx::pg_sys::TransactionId;
 
-use crate::domain::lease_number;
+use crate::domain::lease_number::{self, SettledBy};
 use crate::pg::value::Arg;
 use crate::pg::{append, random, relation, session, time, timeline, transaction};
 use crate::settings::{self, Binding};
@@ -33,16 +33,16 @@ fn new_number(next: impl Fn(i64) -> i64) -> i64 {
 }
 
 /// Makes a number by the clock.
-fn number_by_clock() -> i64 {
+fn number_by_clock(by: SettledBy) -> i64 {
     let least = lease_number::by_clock(time::clock(), timeline::current());
-    new_number(|last| lease_number::next(last, least))
+    new_number(|last| lease_number::next(last, least, by))
 }
 
 /// Makes a number for documents that had numbers up to `previous`.
-fn number_above(previous: i64) -> i64 {
+fn number_above(previous: i64, by: SettledBy) -> i64 {
     // Most documents with a greater number were leased by another session since this pick began. The
     // clock has passed their numbers.
-    let number = number_by_clock();
+    let number = number_by_clock(by);
     if lease_number::is_above(number, previous) {
         return number;
     }
@@ -50,7 +50,7 @@ fn number_above(previous: i64) -> i64 {
         Some(_) => lease_number::MAX_STEP,
         None => lease_number::MAX_LONE_STEP,
     });
-    new_number(|last| lease_number::next_above(last, previous, step))
+    new_number(|last| lease_number::next_above(last, previous, step, by))
 }
 
 /// The lowest 12 bits of the id of a worker session are those of the session's number, so that no
@@ -72,6 +72,8 @@ fn new_session_id() -> i64 {
 /// What a pick writes into the documents that it leases.
 pub struct Lease {
     number: OnceCell<Cell<i64>>,
+    /// What settles its documents, which the number says.
+    settled_by: SettledBy,
     /// A document has got the number, so that it can no longer change.
     is_given: Cell<bool>,
     /// The queue, and the worker session that was found for it.
@@ -90,15 +92,20 @@ pub struct GivenWorker {
 }
 
 impl Lease {
-    /// The lease of a pick that begins now, by the worker that the settings describe.
-    pub fn new() -> Self {
-        Self::of(GivenWorker::default())
+    /// The lease of a pick of fetchq 4 that begins now, by the worker that the settings describe.
+    pub fn of_pick() -> Self {
+        Self::new(GivenWorker::default(), SettledBy::Subject)
     }
 
     /// The lease of a pick that begins now, by a worker that its caller describes.
     pub fn of(given: GivenWorker) -> Self {
+        Self::new(given, SettledBy::Number)
+    }
+
+    fn new(given: GivenWorker, settled_by: SettledBy) -> Self {
         Self {
             given,
+            settled_by,
             number: OnceCell::new(),
             is_given: Cell::new(false),
             worker_session: Cell::new(None),
@@ -106,7 +113,8 @@ impl Lease {
     }
 
     fn cell(&self) -> &Cell<i64> {
-        self.number.get_or_init(|| Cell::new(number_by_clock()))
+        self.number
+            .get_or_init(|| Cell::new(number_by_clock(self.settled_by)))
     }
 
     /// The lease number, which is the same for all documents of a pick. It is made at the first
@@ -129,7 +137,7 @@ impl Lease {
         if self.is_given.get() {
             return false;
         }
-        self.cell().set(number_above(obstacle));
+        self.cell().set(number_above(obstacle, self.settled_by));
         true
     }
 

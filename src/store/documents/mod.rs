@@ -19,5 +19,6 @@ pub mod lease_durability;
 pub mod leases;
 pub mod pick_columns;
 pub mod queue_turns;
+pub mod queued;
 pub mod reading;
 pub mod stop_requests;

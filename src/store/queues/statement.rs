@@ -61,10 +61,15 @@ impl Statement {
     }
 }
 
-/// The document `d` is leased, by the lease `$2` if that is not NULL. `status + 0` keeps
+/// The document `d` is leased, by the lease `$2` if that is not NULL. With NULL it is one that the
+/// subject alone settles (`lease_number::needs_number`). `status + 0` keeps
 /// the planner from using the due index, whose predicate `status = 2` would prove: only the
 /// primary key may serve a look-up by subject (docs/internals/engine.md).
-const IS_LEASED: &str = "d.status {+} 0 {=} {active} and ($2 is null or d.lease {=} $2)";
+const IS_LEASED: &str = "d.status {+} 0 {=} {active}
+         and (d.lease {=} $2 or $2 is null and not {needs_number})";
+
+/// The document `d` has a lease number, and only that settles it: `lease_number::needs_number`.
+const NEEDS_NUMBER: &str = "coalesce((d.lease {&} 1) {=} 1, false)";
 
 /// The last error of a document `d` in this queue: that of a dead letter is of its origin. A document
 /// to which a caller gives another payload loses its origin, and keeps this error. It is no dead
@@ -76,11 +81,21 @@ const OWN_ERROR: &str = "case when d.origin is null then d.last_error end";
 /// document must not fail all that are settled with it.
 const NEXT_ITERATIONS: &str = "(least(d.iterations, 9223372036854775806) {+} 1)";
 
+/// When the waiting document `d` expires that becomes due at `$2` instead: as long after that as before.
+/// One that is never due does not expire.
+const MOVED_EXPIRY: &str =
+    "case when d.expires_at is null or not pg_catalog.isfinite(d.next_iteration)
+             or not pg_catalog.isfinite($2) then null
+         else d.expires_at {+} (greatest($2, pg_catalog.now())
+             {-} greatest(d.next_iteration, d.created_at)) end";
+
 /// Replaces the markers that do not depend on a queue.
 pub(in crate::store) fn render_shared(sql: &str) -> String {
     let mut text = sql
         .replace("{is_leased}", IS_LEASED)
+        .replace("{needs_number}", NEEDS_NUMBER)
         .replace("{own_error}", OWN_ERROR)
+        .replace("{moved_expiry}", MOVED_EXPIRY)
         .replace("{next_iterations}", NEXT_ITERATIONS);
     if text.contains("{kept}") {
         let as_it_is = kept("d.", Some(InHistory::AsItIs));
@@ -103,7 +118,7 @@ pub(in crate::store) fn render_shared(sql: &str) -> String {
 /// `{docs}`, `{logs}`, `{metrics}` and `{history}` are the tables of the queue, `{q}` is its
 /// name within an identifier, `{planned}`, `{pending}`, `{active}`, `{completed}` and
 /// `{killed}` are the codes of the statuses, `{subject_max}` is the length of a subject in
-/// characters, `{is_leased}` is the predicate of that name, `{own_error}` is the error that a document
+/// characters, `{is_leased}` and `{needs_number}` are the predicates of these names, `{own_error}` is the error that a document
 /// keeps when it gets another payload, and `{next_iterations}` are the iterations of the document and
 /// one more. `{kept}` are the columns of the documents that the history has, and `{kept_as_it_is}`
 /// those of a document `d` that it has as they are.

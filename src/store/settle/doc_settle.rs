@@ -21,10 +21,12 @@ use crate::ready::key::PickKey;
 use crate::store::bounds::keys::lock_keys;
 use crate::store::counters::counter_log;
 use crate::store::documents::bookkeeping::{documents_ready, note_entry, subjects_settled};
+use crate::store::documents::doc_put::put_queued;
 use crate::store::documents::history::Outcome;
 use crate::store::documents::history_worker::session_name;
-use crate::store::documents::lease_check::{LeasedDoc, holds_lease, lease_error};
+use crate::store::documents::lease_check::{LeasedDoc, holds_lease, lease_error, lease_needed};
 use crate::store::documents::leases;
+use crate::store::documents::queued::queued_of;
 use crate::store::queues::open_queue::Queue;
 use crate::store::queues::policy::Keep;
 use crate::store::queues::statement::Statement;
@@ -37,7 +39,7 @@ const LAST_ERROR_MAX: usize = 2000;
 /// A document, and what its worker says about it.
 pub struct Settlement<'a> {
     pub subject: Cow<'a, str>,
-    /// The lease number. None: any lease will do.
+    /// The lease number. None: any lease that the subject alone settles.
     pub lease: Option<i64>,
     pub action: Action,
     /// When the document is due again, in microseconds since 2000. Only that of a rejected document may
@@ -50,6 +52,8 @@ pub struct Settlement<'a> {
     pub message: Option<Cow<'a, str>>,
     pub details: Option<Jsonb>,
     pub ref_id: Option<Cow<'a, str>>,
+    /// Documents that are put if this document was settled: a JSON array.
+    pub then: Option<Jsonb>,
 }
 
 impl Settlement<'_> {
@@ -65,6 +69,7 @@ impl Settlement<'_> {
             message: None,
             details: None,
             ref_id: None,
+            then: None,
         }
     }
 
@@ -73,6 +78,7 @@ impl Settlement<'_> {
         LeasedDoc {
             subject: &self.subject,
             lease: self.lease,
+            call: self.action.word(),
         }
     }
 
@@ -97,12 +103,14 @@ struct Seen {
     next_iteration: i64,
     picked_at: Option<i64>,
     has_key: bool,
+    /// What was put on it while it was leased, as JSON text.
+    queued: Option<String>,
 }
 
 // Index: primary key. No other index can serve `{is_leased}`.
 static LOCK: Statement = Statement::new(
     "select d.version, d.attempts, d.max_attempts, d.next_iteration, d.picked_at,
-         d.ordering_key is not null
+         d.ordering_key is not null, d.queued
      from only {docs} d
      where d.subject {=} $1
          and {is_leased}
@@ -120,6 +128,7 @@ impl Seen {
             picked_at: row.timestamp(Column::PickedAt),
             // Where keys matter, the documents have triggers, and only statements write them.
             has_key: false,
+            queued: row.json_text(Column::Queued),
         }
     }
 
@@ -134,6 +143,7 @@ impl Seen {
             next_iteration: rows.timestamp(0, 4).unwrap_or(i64::MIN),
             picked_at: rows.timestamp(0, 5),
             has_key: rows.get(0, 6) == Some(true),
+            queued: queued_of(&rows, 0, 7),
         })
     }
 
@@ -213,7 +223,7 @@ impl Decision {
 }
 
 /// A document that was settled.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 pub(in crate::store) struct Settled {
     event: Event,
     version: i32,
@@ -223,6 +233,8 @@ pub(in crate::store) struct Settled {
     attempt: Option<i32>,
     /// None: it has left the table.
     stays: Option<Stays>,
+    /// What was put on it while it was leased, as JSON text.
+    queued: Option<String>,
 }
 
 /// A document as it was written: its status, and what indexes have of it.
@@ -306,6 +318,7 @@ impl Run<'_> {
                 picked_at: seen.picked_at,
                 attempt: Some(seen.attempts),
                 stays: decision.stays(row.int4(Column::Priority), attempts, seq),
+                queued: seen.queued,
             });
         }
     }
@@ -390,6 +403,7 @@ impl Run<'_> {
                 picked_at: rows.timestamp(row, 3),
                 attempt: decision.to.map_or(Some(attempts), |_| attempt),
                 stays: decision.stays(priority.unwrap_or(0), attempts, seq),
+                queued: queued_of(&rows, row, 7),
             });
         }
     }
@@ -414,6 +428,7 @@ impl Run<'_> {
                 picked_at: seen.picked_at,
                 attempt: Some(seen.attempts),
                 stays: None,
+                queued: seen.queued,
             });
         }
         Ok(())
@@ -442,7 +457,7 @@ impl Run<'_> {
 }
 
 /// What follows from a document that was settled: it is noted and counted, sessions that wait are woken,
-/// and a failure is logged. Fails as `dead_letters::settle_failed` does.
+/// a failure is logged, and what was put on the document while it was leased is put now. Fails as `dead_letters::settle_failed` does.
 fn finish(queue: &Queue, doc: &Settlement, settled: &Settled) -> Result<()> {
     let (event, version) = (settled.event, settled.version);
     if let Some(stays) = &settled.stays
@@ -470,6 +485,9 @@ fn finish(queue: &Queue, doc: &Settlement, settled: &Settled) -> Result<()> {
         let ref_id = doc.ref_id.as_deref();
         let attempt = settled.attempt;
         log_failure(queue, &doc.subject, message, doc.details, ref_id, attempt);
+    }
+    if let Some(queued) = &settled.queued {
+        put_queued(queue, &doc.subject, queued);
     }
     Ok(())
 }
@@ -501,7 +519,8 @@ pub(in crate::store) fn settle_run(
 /// dead-letter queue, by the policy of the queue.
 ///
 /// Fails with `Error::LeaseLost` if the caller names a lease that does not hold, with
-/// `Error::NotActive` if it names none and the document is not leased, and as [`settle_run`] does.
+/// `Error::NotActive` if it names none and the document is not leased, with `Error::LeaseNeeded` if only
+/// the number settles it, and as [`settle_run`] does.
 pub fn settle_one(queue: &Queue, doc: &Settlement) -> Result<()> {
     let mut settled = [None];
     settle_run(queue, slice::from_ref(doc), &[0], &mut settled)?;
@@ -512,13 +531,27 @@ pub fn settle_one(queue: &Queue, doc: &Settlement) -> Result<()> {
 }
 
 /// Settles documents that are alike. Returns for each whether it was leased; one that is listed twice is
-/// not the second time. Fails as [`settle_run`] does.
+/// not the second time. Fails with `Error::LeaseNeeded` if the caller names no lease and only the number
+/// settles one of them, and as [`settle_run`] does. After an error the caller must fail, because some
+/// documents may have been settled.
 pub fn settle_alike(queue: &Queue, docs: &[Settlement]) -> Result<Vec<bool>> {
     let mut order = in_order(docs);
     order.dedup_by(|at, first| docs[*at].subject == docs[*first].subject);
     let mut settled = vec![None; docs.len()];
     lock_keys(queue, || subjects_of(docs));
     counter_log::together(|| settle_run(queue, docs, &order, &mut settled))?;
+    let left = order.iter().filter(|at| settled[**at].is_none());
+    let left = left.map(|at| &docs[*at]).filter(|doc| doc.lease.is_none());
+    let left: Vec<&Settlement> = left.collect();
+    if let Some(first) = left.first()
+        && let Some(error) = lease_needed(
+            queue,
+            subjects_of(left.iter().copied()),
+            first.action.word(),
+        )
+    {
+        return Err(error);
+    }
     Ok(settled.iter().map(Option::is_some).collect())
 }
 

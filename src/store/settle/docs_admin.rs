@@ -15,6 +15,7 @@ use crate::pg::spi::{self, Rows, Spi};
 use crate::pg::time;
 use crate::pg::value::Arg;
 use crate::store::documents::bookkeeping::{document_locked, documents_ready, subjects_settled};
+use crate::store::documents::doc_put::put_queued;
 use crate::store::documents::doc_selection::{
     BulkRequest, Selected, Selection, group, group_returned, record_events, serialize_bulk_actions,
     sorted_subjects, total,
@@ -34,6 +35,7 @@ static RETRY: Statement = Statement::new(
     "update only {docs} d set
          status = {pending}, next_iteration = pg_catalog.now(),
          attempts = case when d.status {=} any (array[{killed}, {completed}]) then 0 else d.attempts end,
+         expires_at = case when d.status {<>} all (array[{killed}, {completed}]) then d.expires_at end,
          last_error = case when d.status {=} any (array[{killed}, {completed}])
              then null else d.last_error end
      where d.subject {=} any ($1)
@@ -62,7 +64,7 @@ static SET_PRIORITY: Statement = Statement::new(
 // for its retry stays pending, so that it keeps its place where its key has an order. $2: the time,
 // $3: the status that goes with it.
 static SET_DUE: Statement = Statement::new(
-    "update only {docs} d set next_iteration = $2,
+    "update only {docs} d set next_iteration = $2, expires_at = {moved_expiry},
          status = case when d.status {=} {pending} and d.attempts {>} 0 then d.status else $3 end
      where d.subject {=} any ($1)
      returning d.subject::pg_catalog.text, d.status",
@@ -84,6 +86,15 @@ fn note_settled(queue: &Queue, selected: &[Selected], rows: &Rows) {
         ![Completed, Killed].contains(&doc.status) && returned.contains(&doc.subject)
     });
     subjects_settled(queue, settled.map(|doc| doc.subject.as_str()));
+}
+
+/// Puts what was queued on active documents, which an action has just settled.
+fn put_all_queued(queue: &Queue, selected: &[Selected]) {
+    for doc in selected.iter().filter(|doc| doc.status == Active) {
+        if let Some(queued) = &doc.queued {
+            put_queued(queue, &doc.subject, queued);
+        }
+    }
 }
 
 /// Locks the documents of a selection, at most as many as the request allows, and runs `action` on
@@ -187,6 +198,7 @@ fn kill_selected(
     let not_active = selected.iter().filter(|doc| doc.status != Active);
     let not_active: Vec<String> = not_active.map(|doc| doc.subject.clone()).collect();
     history::cancelled(spi, queue, &not_active);
+    put_all_queued(queue, selected);
     total(&groups)
 }
 
@@ -212,6 +224,7 @@ fn drop_selected(spi: &Spi, queue: &Queue, selected: &[Selected]) -> i32 {
     let groups = group_returned(selected, &removed);
     record_events(queue, &groups, |from| Some(Event::remove(from)));
     note_settled(queue, selected, &removed);
+    put_all_queued(queue, selected);
     total(&groups)
 }
 
@@ -375,6 +388,8 @@ fn lock_one(
             subject: rows.get(0, 1).unwrap_or_default(),
             status,
             version: rows.get(0, 3).unwrap_or(0),
+            // Only one that is leased has something there, and none of those is changed.
+            queued: None,
         },
         next_iteration: rows.timestamp(0, 4),
         priority: rows.get(0, 5).unwrap_or(0),

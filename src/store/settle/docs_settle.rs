@@ -90,7 +90,8 @@ impl Outcome {
 /// error the caller must fail, because some documents may have been settled.
 ///
 /// Fails with `Invalid::Settlement` for a subject that is listed twice, as `settle_run` does, and with
-/// the errors of `doc_settle::settle_one` where `fails_on_lost`.
+/// the errors of `doc_settle::settle_one` where `fails_on_lost`. Fails with `Error::LeaseNeeded` in any
+/// case: a caller that takes its documents for lost would do their work again for ever.
 pub fn settle(queue: &Queue, docs: &[Settlement], fails_on_lost: bool) -> Result<Vec<Outcome>> {
     let order = in_order(docs);
     for pair in order.windows(2) {

@@ -155,13 +155,13 @@ effects! {
     RESCHEDULE: Becomes::Due, [
         Attempts <- Zero, Iterations <- NextIterations, LastIteration <- Now,
         NextIteration <- Is(At), Payload <- IfGiven(Payload), Result <- Null,
-        LastError <- Null
+        LastError <- Null, ExpiresAt <- Null
     ], None, Event::reschedule, Event::Drop;
 }
 
 /// What a statement returns of each document as it was written, or as it was removed, after the subject
 /// that the caller knows: a trigger of the user's may change it. `history::SETTLE` returns the same.
-const RETURNED: &str = "d.version, d.picked_at, d.attempts, d.priority, d.seq";
+const RETURNED: &str = "d.version, d.picked_at, d.attempts, d.priority, d.seq, d.queued";
 
 impl Effect {
     /// The effect of an action.

@@ -12,6 +12,7 @@ use crate::pg::spi;
 use crate::pg::time::Interval;
 use crate::pg::value::Arg;
 use crate::pg::{role, session, subtransaction};
+use crate::settings;
 use crate::store::bounds::cap;
 use crate::store::bounds::keys_setup;
 use crate::store::bounds::rate;
@@ -23,7 +24,7 @@ use crate::store::queues::rights::{self, Right};
 use crate::store::queues::triggers;
 use crate::store::upkeep::retention;
 
-/// Reads settings that a caller has passed, or that a row of `fetchq.queue_defaults` has.
+/// Reads settings that a caller has passed.
 ///
 /// Fails with `Invalid`, which names the key, the value, and what the value must be.
 pub fn parse(settings: Jsonb) -> Result<Changes> {
@@ -80,7 +81,9 @@ const DESCRIBE: &str = "select pg_catalog.jsonb_build_object(
         'logs_retention', r.logs_retention,
         'metrics_retention', r.metrics_retention,
         'current_version', r.current_version,
-        'lease', r.lease_duration)
+        'lease', r.lease_duration,
+        'expire_after', r.expire_after,
+        'max_run', r.max_run)
     from fetchq.queues q, pg_catalog.jsonb_populate_record(q, $2) r
     where q.name {=} $1";
 
@@ -116,13 +119,14 @@ const CHANGE: &str = "update fetchq.queues q set (
         max_attempts, retry_base, retry_factor, retry_max_delay, retry_jitter,
         keep_completed, keep_killed, keep_dropped, dead_letter,
         max_active, max_active_per_key, rate_limit, rate_interval, is_ordered, is_active,
-        logs_retention, metrics_retention, current_version, lease_duration
+        logs_retention, metrics_retention, current_version, lease_duration, expire_after, max_run
     ) = (
         select r.max_attempts, r.retry_base, r.retry_factor, r.retry_max_delay, r.retry_jitter,
             r.keep_completed, r.keep_killed, r.keep_dropped, r.dead_letter,
             r.max_active, r.max_active_per_key, r.rate_limit, r.rate_interval, r.is_ordered,
             r.is_active,
-            r.logs_retention, r.metrics_retention, r.current_version, r.lease_duration
+            r.logs_retention, r.metrics_retention, r.current_version, r.lease_duration,
+            r.expire_after, r.max_run
         from pg_catalog.jsonb_populate_record(q, $2) r
     ) where q.name {=} $1";
 
@@ -256,40 +260,18 @@ fn check_dead_letter(name: &QueueName, target: &QueueName) -> Result<()> {
     lock_against_drop(target).map(|_| ())
 }
 
-const DEFAULT: &str =
-    "select pg_catalog.jsonb_build_object($1::pg_catalog.text, $2::pg_catalog.jsonb)";
-
-/// Checks a row of `fetchq.queue_defaults`. Fails as `parse` does.
-pub fn check_default(setting: &str, value: Jsonb) -> Result<()> {
-    let args = [Arg::from(setting), Jsonb::arg(Some(value))];
-    let json = spi::connect(|spi| spi.once(DEFAULT, &args).json_text(0, 1));
-    queue_settings::parse(&json, is_valid)?;
-    Ok(())
-}
-
-const DEFAULTS: &str = "select setting, pg_catalog.jsonb_build_object(setting, value)
-    from fetchq.queue_defaults order by setting";
-
-/// What new queues start with.
-///
-/// Fails with `Error::BadDefault` for a row that is not valid. The constraint of the table refuses
-/// such rows, but it may have been dropped.
+/// What new queues start with. Fails with `Error::BadDefaults`.
 fn defaults() -> Result<Changes> {
-    let rows: Vec<(String, String)> = spi::connect(|spi| {
-        let rows = spi.once(DEFAULTS, &[]);
-        let rows =
-            (0..rows.len()).filter_map(|row| Some((rows.get(row, 1)?, rows.json_text(row, 2))));
-        rows.collect()
-    });
-    rows.into_iter()
-        .try_fold(Changes::default(), |all, (setting, json)| {
+    match settings::queue_defaults() {
+        Some(json) => {
             let changes = queue_settings::parse(&json, is_valid);
-            let changes = changes.map_err(|e| Error::BadDefault {
-                setting,
-                reason: e.to_string(),
-            })?;
-            Ok(all.then(changes))
-        })
+            changes.map_err(|e| Error::BadDefaults(e.to_string()))
+        }
+        None => Ok(queue_settings::parse(
+            queue_settings::OF_NEW_QUEUES,
+            |_| true,
+        )?),
+    }
 }
 
 /// Creates a queue with settings, or finds it. Returns whether it was created, and its id.
@@ -297,7 +279,7 @@ fn defaults() -> Result<Changes> {
 /// A queue that exists keeps its settings: programs that create their queues at every start must
 /// not undo what an operator has set meanwhile. A notice says which settings differ.
 ///
-/// Fails as `queue::create` and `configure` do, and with `Error::BadDefault` when a row of
+/// Fails as `queue::create` and `configure` do, and with `Error::BadDefaults` when
 /// `fetchq.queue_defaults` cannot be applied.
 pub fn create(name: &QueueName, settings: Changes) -> Result<(bool, i32)> {
     let (was_created, id) = queue::create(name)?;
@@ -315,10 +297,8 @@ pub fn create(name: &QueueName, settings: Changes) -> Result<(bool, i32)> {
     if let Some(target) = defaults.dead_letter()
         && !settings.has_dead_letter()
     {
-        check_dead_letter(name, &target).map_err(|e| Error::BadDefault {
-            setting: "dead_letter".into(),
-            reason: e.to_string(),
-        })?;
+        let checked = check_dead_letter(name, &target);
+        checked.map_err(|e| Error::BadDefaults(e.to_string()))?;
     }
     let changes = defaults.then(settings);
     if !changes.is_empty() {

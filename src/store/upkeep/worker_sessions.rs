@@ -9,7 +9,8 @@ use crate::domain::status::Status;
 use crate::error::{Error, Result};
 use crate::pg::relation::{self, LockMode};
 use crate::pg::row_sink::RowSink;
-use crate::pg::spi::{self, Rows};
+use crate::pg::spi::{self, Rows, Spi};
+use crate::pg::time::Interval;
 use crate::pg::value::Arg;
 use crate::pg::{planner, subtransaction, time};
 use crate::ready::key::PickKey;
@@ -18,13 +19,15 @@ use crate::store::counters::counter_log;
 use crate::store::counters::counter_segments;
 use crate::store::counters::counter_segments::SEGMENTS;
 use crate::store::documents::bookkeeping::{documents_ready, note_entry};
+use crate::store::documents::doc_put::put_queued;
 use crate::store::documents::leases;
+use crate::store::documents::queued::queued_of;
 use crate::store::documents::stop_requests;
 use crate::store::queues::open_queue::Queue;
 use crate::store::queues::plans;
 use crate::store::queues::queue;
 use crate::store::queues::rights::{self, Right};
-use crate::store::queues::statement::{self, Statement};
+use crate::store::queues::statement::{self, Statement, render};
 
 const LIST_QUEUES_OF: &str = "select distinct q.name::pg_catalog.text
     from fetchq.worker_sessions w
@@ -54,7 +57,8 @@ const RELEASE: &str = "update only {docs} d set
             and c.worker_session {=} any ($1)
         order by c.next_iteration, c.seq
         for update skip locked))
-    returning d.version, d.priority, d.next_iteration, d.attempts, d.seq";
+    returning d.version, d.priority, d.next_iteration, d.attempts, d.seq, d.queued,
+        d.subject::pg_catalog.text";
 
 /// A row of `RELEASE`.
 struct ReleasedDoc {
@@ -103,6 +107,12 @@ fn release_leases(queue: &Queue, sessions: &[i64]) -> i32 {
         }
         let n = rows.affected();
         counter_log::record_event(queue, 0, n, Event::ReturnPending);
+        for row in 0..rows.len() {
+            if let Some(queued) = queued_of(&rows, row, 6) {
+                let subject: String = rows.get(row, 7).unwrap_or_default();
+                put_queued(queue, &subject, &queued);
+            }
+        }
         n
     })
 }
@@ -154,6 +164,32 @@ macro_rules! is_over {
             and not (a.state {=} any ('{active,fastpath function call}'::pg_catalog.text[])
                 and a.query_start {=} w.query_start))"
     };
+}
+
+// Index: (binding, queue_id), which needs all bindings. The sessions that run and have leased documents
+// of a queue.
+const COUNT_SESSIONS: &str = "select pg_catalog.count(distinct w.pid)
+    from fetchq.worker_sessions w
+    join pg_catalog.pg_stat_get_activity(null) a
+        on a.pid {=} w.pid and coalesce(a.backend_start {=} w.backend_start, true)
+    where w.binding {=} any ('{0,1,2,3}'::pg_catalog.int4[]) and w.queue_id {=} $1";
+
+/// How many leased documents are looked at for their versions. Not measured: some milliseconds.
+const MAX_LEASED: i64 = 10_000;
+
+// Index: the due index.
+const LEASED_VERSIONS: &str = "select distinct l.version from (
+        select d.version from only {docs} d
+        where d.status {=} {active} and d.lock_upgrade is null
+        limit $1) l";
+
+/// How many sessions are connected that have leased documents of a queue, and the versions of the
+/// documents that are leased.
+pub fn workers_of(spi: &Spi, name: &QueueName, queue: i32) -> (i64, Vec<i32>) {
+    let sessions = spi.once_latest(COUNT_SESSIONS, &[Arg::from(queue)]);
+    let versions = spi.once_latest(&render(LEASED_VERSIONS, name), &[Arg::from(MAX_LEASED)]);
+    let leased = (0..versions.len()).filter_map(|row| versions.get(row, 1));
+    (sessions.get(0, 1).unwrap_or(0), leased.collect())
 }
 
 // The sessions that meet a condition, which selects those with bound leases. A role that may not see when a session of
@@ -239,13 +275,15 @@ static EXPIRE_LEASES: Statement = Statement::new(
          for update skip locked))",
 );
 
+// $4: `max_run`, after which nothing extends a lease.
 static EXTEND_LEASES: Statement = Statement::new(
-    "update only {docs} d set next_iteration = $2
+    "update only {docs} d set next_iteration = least($2, d.picked_at {+} $4)
      where d.ctid {=} any (array(
          select c.ctid from only {docs} c
          where c.status {=} {active}
              and c.lock_upgrade is null
              and c.next_iteration {<} $3
+             and ($4 is null or c.next_iteration {<} (c.picked_at {+} $4))
              and c.worker_session {=} any ($1)
          for update skip locked))",
 );
@@ -297,6 +335,7 @@ fn extend_leases(queue: &Queue, sessions: &[i64]) -> i32 {
         Arg::from(sessions.to_vec()),
         Arg::timestamp(now + EXTENSION_US),
         Arg::timestamp(now + EXTEND_WITHIN_US),
+        Interval::of(queue.policy.max_run),
     ];
     spi::connect(|spi| queue.run(spi, &EXTEND_LEASES, &args).affected())
 }

@@ -25,8 +25,8 @@ pub struct Function {
     pub reads: bool,
 }
 
-/// The lease number of the document `active` of `prepare_queue`.
-const ACTIVE_LEASE: i64 = 7;
+/// The lease number of the document `active` of `prepare_queue`, which `doc_pick` has picked.
+const ACTIVE_LEASE: i64 = 8;
 
 const FUNCTIONS: &str = "
     select p.oid, p.proname::text,
@@ -127,7 +127,6 @@ impl Function {
                 | "doc_reschedule_many"
                 | "doc_snooze"
                 | "doc_extend"
-                | "lease_extend"
                 | "doc_cancel"
         );
         match (argument.name.as_str(), &argument.ty) {
@@ -159,7 +158,10 @@ impl Function {
             ("retention", _) if self.name == "queue_set_metrics_retention" => {
                 Value::text(r#"[{"retain": "hour", "from": "1d", "to": "1h"}]"#)
             }
-            ("lease", _) if self.name == "lease_extend" => Value::Big(ACTIVE_LEASE),
+            ("extensions", _) => Value::Json(json!([
+                {"subject": "active", "lease": ACTIVE_LEASE, "progress": {"a": 1}},
+                {"subject": "nobody", "lease": ACTIVE_LEASE},
+            ])),
             // NULL means any worker.
             ("lease", _) => Value::Null,
             // Not beside next_iteration.
@@ -254,7 +256,7 @@ pub async fn prepare_queue(session: &Session) {
              select fetchq.log_error('q', 'active', 'first try', '{\"why\": \"bad luck\"}', 'r1');
              select fetchq.metric_set('q', 'custom', 3);
              select fetchq.schedule_create('nightly', 'q', '0 0 1 1 *');
-             update fetchq_data.q__docs set lease = 7 where subject = 'active';
+             update fetchq_data.q__docs set lease = 8 where subject = 'active';
              select fetchq.metric_snap('q')",
         )
         .await;

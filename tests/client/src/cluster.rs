@@ -228,7 +228,7 @@ impl Cluster {
             _ => "fetchq",
         };
         let settings = format!(
-            "listen_addresses = ''\nunix_socket_directories = '{}'\nshared_preload_libraries = '{preload}'\nmax_connections = 50\nfetchq.background_worker = off\n{settings}\n",
+            "listen_addresses = ''\nunix_socket_directories = '{}'\nshared_preload_libraries = '{preload}'\nmax_connections = 50\nfetchq.background_worker = off\nfetchq.queue_defaults = '{{}}'\n{settings}\n",
             self.socket.display()
         );
         run_with_input(

@@ -34,10 +34,6 @@ const BAD: &[(&str, &str)] = &[
     ("doc_lease('q', binding => 'on')", "22023"),
     ("doc_lease_any('{q}', 1, '-1s')", "22023"),
     ("doc_lease('none')", "42704"),
-    ("lease_extend('q', 1)", "55000"),
-    ("lease_extend('q', 7, '-1s')", "22023"),
-    ("lease_extend('q', 7, '300000 years')", "22008"),
-    ("lease_extend('none', 7)", "42704"),
     // Leases that do not exist.
     ("doc_complete('q', 'active', null, 1)", "55000"),
     ("doc_drop('q', 'active', -1)", "55000"),
@@ -46,6 +42,7 @@ const BAD: &[(&str, &str)] = &[
         "55000",
     ),
     ("doc_get('none', 'active')", "42704"),
+    ("doc_explain('none', 'active')", "42704"),
     ("docs_list('none')", "42704"),
     ("docs_list('q', '{\"status\": 1}')", "22023"),
     ("docs_list('q', '{}', -1)", "22023"),
@@ -58,6 +55,16 @@ const BAD: &[(&str, &str)] = &[
     ("doc_extend('q', 'active', '-1m')", "22023"),
     ("doc_extend('q', 'active', '300000 years')", "22008"),
     ("doc_extend('none', 'active', '1m')", "42704"),
+    (
+        "docs_extend('none', '[{\"subject\": \"a\", \"lease\": 7}]')",
+        "42704",
+    ),
+    ("docs_extend('q', '[]', '-1s')", "22023"),
+    (
+        "docs_extend('q', '[{\"subject\": \"active\", \"lease\": 7}]', '300000 years')",
+        "22008",
+    ),
+    ("docs_extend('q', '[{\"subject\": \"active\"}]')", "22023"),
     ("doc_cancel('none', 'active')", "42704"),
     (
         "doc_reject('q', 'active', 'm', '{}', delay => '-1s')",

@@ -34,7 +34,7 @@ async fn fill(session: &Session) {
              select fetchq.queue_create('owned', '{\"history\": {\"completed\": \"1 day\"}}'); select fetchq.queue_grant('owned', 'fetchq_dump_worker', 'manager');
              reset role;
              select fetchq.queue_place_set('away', 'db2:5432/app');
-             insert into fetchq.queue_defaults values ('lease', '\"7 min\"'), ('metrics_retention', '[]');
+             set fetchq.queue_defaults = ''; select fetchq.queue_create('new'); reset fetchq.queue_defaults;
              update fetchq.queues set is_active = false, config = '{\"mine\": true}' where name = 'empty';
              update fetchq.jobs set settings = '{\"delay\": \"17s\", \"duration\": \"3m\"}', next_iteration = now() + interval '1 hour' where task = 'lgp';
              update fetchq.jobs set settings = '{\"delay\": \"1s\", \"duration\": \"1m\", \"limit\": 7}', payload = '{\"x\": 1}' where task = 'mnt' and queue = 'q';
@@ -58,7 +58,7 @@ async fn fill(session: &Session) {
         .sql(
             "select fetchq.queue_create('places', '{\"max_active_per_key\": 2}');
              select fetchq.doc_put('places', 'k' || i, ordering_key => 'k') from generate_series(1, 5) i;
-             select fetchq.doc_lease('places', 1, '1 hour')",
+             select fetchq.doc_pick('places', 0, 1, '1 hour')",
         )
         .await;
     for settle in [
@@ -86,7 +86,6 @@ async fn state(session: &Session) -> Vec<Vec<String>> {
     let mut all = Vec::new();
     for sql in [
         "select * from fetchq.queues order by id",
-        "select * from fetchq.queue_defaults order by setting",
         "select * from fetchq.queue_places order by queue",
         "select name, fetchq.queue_settings(name) from fetchq.queues order by id",
         "select * from fetchq.jobs order by id",
@@ -146,7 +145,7 @@ async fn goes_on(session: &mut Session) {
         .await;
     assert_eq!(session.column(pick).await, ["k5"]);
     // k1 is active, and k2 has the other place.
-    let lease = "select subject from fetchq.doc_lease('places', 9, '1 hour')";
+    let lease = "select subject from fetchq.doc_pick('places', 0, 9, '1 hour')";
     assert_eq!(session.column(lease).await, ["k2"]);
     session
         .sql("select fetchq.doc_complete('places', 'k1')")
@@ -369,8 +368,8 @@ async fn roles_have_their_rights(session: &Session) {
     for (role, call, expected) in [
         ("producer", "fetchq.doc_put('kept', 'new')", ""),
         ("producer", "fetchq.docs_list('kept')", ""),
-        ("producer", "fetchq.doc_lease('kept', 1)", "42501"),
-        ("worker", "fetchq.doc_lease('kept', 1)", ""),
+        ("producer", "fetchq.doc_pick('kept', 1)", "42501"),
+        ("worker", "fetchq.doc_pick('kept', 1)", ""),
         ("worker", "fetchq.doc_complete('kept', 'd')", ""),
         ("worker", "fetchq.queue_pause('kept')", "42501"),
         ("worker", "fetchq.queue_pause('owned')", ""),

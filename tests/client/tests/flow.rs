@@ -78,7 +78,7 @@ async fn works_under_a_cap(
         let limit = 1 + dice.roll(4);
         let pick = if dice.roll(4) == 0 {
             session.sql(WAIT).await;
-            format!("select subject from fetchq.doc_lease('q', {limit}, '{lease}')")
+            format!("select subject from fetchq.doc_pick('q', 0, {limit}, '{lease}')")
         } else {
             format!("select subject from fetchq.doc_pick('q', 0, {limit}, '{lease}')")
         };

@@ -34,7 +34,7 @@ async fn settles_beside_a_producer(
                     fetchq.doc_put('q', 'd2', ordering_key => '{of_second}')"
             ))
             .await;
-        let leased = "select subject from fetchq.doc_lease('q', 2, '1 hour') order by subject";
+        let leased = "select subject from fetchq.doc_pick('q', 0, 2, '1 hour') order by subject";
         assert_eq!(observer.column(leased).await, ["d1", "d2"]);
         let put = |subject, key| {
             format!("select fetchq.doc_put('q', '{subject}', ordering_key => '{key}')")

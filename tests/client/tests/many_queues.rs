@@ -24,7 +24,7 @@ async fn create(session: &Session) {
                      perform fetchq.queue_configure('q' || i, '{\"history\": {\"dropped\": \"1 day\"}}');
                      perform fetchq.doc_put('q' || i, 'd');
                      perform fetchq.doc_put('q' || i, 'old');
-                     perform fetchq.doc_lease('q' || i, 2);
+                     perform fetchq.doc_pick('q' || i, 2);
                      perform fetchq.doc_drop('q' || i, 'old');
                      commit;
                  end loop;

@@ -209,7 +209,7 @@ async fn works(db: Database, order: Order, lines: Arc<Mutex<Lines>>, worker: u64
         session.sql("begin").await;
         let pick = match dice.roll(2) {
             0 => format!("select subject from fetchq.doc_pick('q', 0, {limit}, '{lease}')"),
-            _ => format!("select subject from fetchq.doc_lease('q', {limit}, '{lease}')"),
+            _ => format!("select subject from fetchq.doc_pick('q', 0, {limit}, '{lease}')"),
         };
         let subjects = session.column(&pick).await;
         match dice.roll(10) {
@@ -332,10 +332,10 @@ async fn the_place_of_a_killed_worker_comes_back() {
              select fetchq.doc_put('q', 'k' || i, ordering_key => 'k') from generate_series(1, 5) i",
         )
         .await;
-    let lease = "select subject from fetchq.doc_lease('q', 9, '1 hour')";
+    let lease = "select subject from fetchq.doc_pick('q', 0, 9, '1 hour')";
     let victim = server.connect("postgres").await;
     let held = victim
-        .column("select subject from fetchq.doc_lease('q', 1, '1 hour')")
+        .column("select subject from fetchq.doc_pick('q', 0, 1, '1 hour')")
         .await;
     assert_eq!(held, ["k1"]);
     // It dies while it settles its document, and does not finish.
@@ -399,13 +399,13 @@ async fn documents_that_were_active_when_the_order_was_switched_on_wait_when_the
             .sql(&format!(
                 "select fetchq.queue_create('{q}', '{{\"retry\": {{\"base\": \"1 ms\"}}}}');
                  select fetchq.doc_put('{q}', 'a' || i, ordering_key => 'k') from generate_series(1, 4) i;
-                 select fetchq.doc_lease('{q}', 3, '1 hour');
+                 select fetchq.doc_pick('{q}', 0, 3, '1 hour');
                  select fetchq.queue_configure('{q}', '{{\"ordered\": true}}');
                  select fetchq.doc_put('{q}', 'b', ordering_key => 'k')"
             ))
             .await;
         session.sql(&retry.replace("{q}", &q)).await;
-        let lease = format!("select subject from fetchq.doc_lease('{q}', 9, '1 hour')");
+        let lease = format!("select subject from fetchq.doc_pick('{q}', 0, 9, '1 hour')");
         let mut done = Vec::new();
         wait_until("all have run, one at a time", async || {
             session

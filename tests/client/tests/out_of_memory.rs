@@ -83,7 +83,7 @@ async fn works(server: &Server, queue: &str) {
     session
         .sql(&format!("select fetchq.doc_put('{queue}', 'at the end')"))
         .await;
-    let picked = format!("select subject from fetchq.doc_lease('{queue}', 1000)");
+    let picked = format!("select subject from fetchq.doc_pick('{queue}', 1000)");
     assert!(session.column(&picked).await.contains(&"at the end".into()));
     let complete = format!("select fetchq.doc_complete('{queue}', 'at the end')");
     assert_eq!(session.text(&complete).await, "1");
@@ -306,7 +306,7 @@ const ROOMS: [u64; 6] = [0, 140_000, 280_000, 700_000, 1_500_000, 5_000_000];
 const WITH_LISTS: [&str; 6] = [
     "select fetchq.doc_put('q', 's' || i) from generate_series(1, 30) i",
     "select count(*) from fetchq.doc_append_many('q', array_fill('{\"a\": 1}'::jsonb, array[20000]))",
-    "select count(*) from fetchq.doc_lease('q', 3000)",
+    "select count(*) from fetchq.doc_pick('q', 3000)",
     "select count(*) from fetchq.doc_complete_many('q', array(select subject::text from fetchq_data.q__docs where status = 2))",
     "select count(*) from fetchq.docs_settle('q', (select jsonb_agg(jsonb_build_object('subject', i::text, 'action', 'drop')) from generate_series(1, 3000) i))",
     "select fetchq.docs_drop('q', '{\"all\": true}', 100000)",
@@ -337,7 +337,7 @@ async fn a_session_that_gets_no_more_memory_raises_errors() {
         let session = server.connect_when_up("postgres").await;
         match squeezed(&cluster, &session, sql, room).await {
             // The same session works again.
-            End::AsItShould => session.sql("select * from fetchq.doc_lease('other')").await,
+            End::AsItShould => session.sql("select * from fetchq.doc_pick('other')").await,
             End::Wrong => wrong.push(format!("{sql}, room {room}")),
             End::OfSession => ended += 1,
         }

@@ -44,9 +44,10 @@ async fn a_lease_is_settled_on_another_server_connection() {
     let held = take_connection_of(&a, &b).await;
     assert_ne!(a.text(PID).await, held);
 
-    let extended =
-        format!("select affected, stop from fetchq.lease_extend('q', {lease}, '2 hours')");
-    assert_eq!(a.rows(&extended).await, ["3|f"]);
+    let extended = format!(
+        "select outcome, stop from fetchq.docs_extend('q', '[{{\"subject\": \"1\", \"lease\": {lease}}}, {{\"subject\": \"2\", \"lease\": {lease}}}]', '2 hours')"
+    );
+    assert_eq!(a.rows(&extended).await, ["extended|f", "extended|f"]);
     let worker = "select distinct worker from fetchq.leases where queue = 'q'";
     assert_eq!(a.column(worker).await, ["w1"]);
     a.sql(&format!(

@@ -49,7 +49,7 @@ async fn put(session: &Session, arguments: &str) -> String {
         .await
 }
 
-const MODES: [&str; 8] = [
+const MODES: [&str; 9] = [
     "ignore",
     "replace",
     "merge",
@@ -58,6 +58,7 @@ const MODES: [&str; 8] = [
     "reset",
     "replace,reset",
     "merge,reset",
+    "once",
 ];
 
 /// Runs a statement, and returns the first column of its rows. None when it ended in a deadlock:
@@ -89,7 +90,7 @@ async fn put_and_pick(session: Session, number: u64) {
         session.sql("set fetchq.direct = off").await;
     }
     for _ in 0..120 {
-        let mode = MODES[dice.roll(8) as usize];
+        let mode = MODES[dice.roll(9) as usize];
         let at = format!("now() + interval '{} ms'", dice.roll(40) as i64 - 20);
         let version = dice.roll(2);
         let rolls_back = dice.roll(6) == 0;
@@ -180,7 +181,7 @@ async fn again(session: &Session, sql: &str) -> String {
 async fn put_in_order(session: Session, number: u64) {
     let mut dice = Dice::new(number);
     for _ in 0..60 {
-        let mode = MODES[dice.roll(8) as usize];
+        let mode = MODES[dice.roll(9) as usize];
         let subject = dice.roll(20);
         let at = dice.roll(20) as i64 - 15;
         let call = format!(

@@ -1,9 +1,10 @@
 //! The documentation: its SQL runs, its links have targets, and its reference is complete.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-use fetchq_client_tests::{Server, error_of, state_of};
+use fetchq_client_tests::{Server, Session, error_of, state_of};
+use tokio_postgres::SimpleQueryMessage;
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
@@ -70,8 +71,9 @@ fn blocks(text: &str) -> Vec<(usize, String)> {
     blocks
 }
 
-/// Splits SQL at semicolons outside of quotes, dollar quotes and comments. Each statement has
-/// the number of its first line, counted from 0.
+/// Splits SQL at semicolons outside of quotes, dollar quotes and comments, and after `\gset` of psql,
+/// which stays at the end of its statement. Each statement has the number of its first line, counted
+/// from 0.
 fn statements(sql: &str) -> Vec<(usize, String)> {
     let mut found = Vec::new();
     let mut rest = sql;
@@ -86,6 +88,7 @@ fn statements(sql: &str) -> Vec<(usize, String)> {
     };
     while let Some(c) = rest.chars().next() {
         let length = match c {
+            '\\' if rest.starts_with("\\gset") => rest.find('\n').unwrap_or(rest.len()),
             '-' if rest.starts_with("--") => rest.find('\n').unwrap_or(rest.len()),
             '/' if rest.starts_with("/*") => rest.find("*/").map_or(rest.len(), |i| i + 2),
             '\'' | '"' => rest[1..].find(c).map_or(rest.len(), |i| i + 2),
@@ -115,12 +118,70 @@ fn statements(sql: &str) -> Vec<(usize, String)> {
             statement.push_str(&rest[..length]);
         }
         rest = &rest[length..];
-        if c == ';' {
-            take(&mut statement, &sql[sql.len() - rest.len() - 1..]);
+        match c {
+            ';' => take(&mut statement, &sql[sql.len() - rest.len() - 1..]),
+            '\\' if statement.contains("\\gset") => take(&mut statement, rest),
+            _ => {}
         }
     }
     take(&mut statement, "");
     found
+}
+
+/// Replaces the variables of psql in a statement: `:name` and `:'name'`.
+fn with_variables(statement: &str, variables: &BTreeMap<String, String>) -> String {
+    let mut sql = statement.to_owned();
+    for (name, value) in variables {
+        sql = sql.replace(
+            &format!(":'{name}'"),
+            &format!("'{}'", value.replace('\'', "''")),
+        );
+        let plain = format!(":{name}");
+        let mut parts = sql.split(&plain);
+        let mut replaced = parts.next().unwrap_or_default().to_owned();
+        for part in parts {
+            let goes_on = part.starts_with(|c: char| c.is_alphanumeric() || c == '_');
+            match goes_on || replaced.ends_with(':') {
+                true => replaced += &plain,
+                false => replaced += value,
+            }
+            replaced += part;
+        }
+        sql = replaced;
+    }
+    sql
+}
+
+/// Runs a statement of a page as psql does. One that ends with `\gset` sets variables to the columns
+/// of its row.
+async fn run(
+    session: &Session,
+    statement: &str,
+    variables: &mut BTreeMap<String, String>,
+) -> Result<(), String> {
+    let (sql, sets) = match statement.split_once("\\gset") {
+        Some((sql, prefix)) => (sql, Some(prefix.trim())),
+        None => (statement, None),
+    };
+    let sql = with_variables(sql, variables);
+    let answer = session.simple_query(&sql).await;
+    let answer = answer.map_err(|e| format!("{} {}", state_of(&e), error_of(&e).message()))?;
+    let Some(prefix) = sets else {
+        return Ok(());
+    };
+    let rows = answer.iter().filter_map(|message| match message {
+        SimpleQueryMessage::Row(row) => Some(row),
+        _ => None,
+    });
+    let rows: Vec<_> = rows.collect();
+    let [row] = rows[..] else {
+        return Err(format!("{} rows for \\gset", rows.len()));
+    };
+    for (at, column) in row.columns().iter().enumerate() {
+        let value = row.get(at).unwrap_or_default().to_owned();
+        variables.insert(format!("{prefix}{}", column.name()), value);
+    }
+    Ok(())
 }
 
 #[test]
@@ -131,6 +192,18 @@ fn statements_are_split() {
     assert_eq!((found[0].0, found[0].1.as_str()), (0, "select 1"));
     assert_eq!(found[1].0, 1);
     assert_eq!((found[2].0, found[2].1.as_str()), (3, "select $1"));
+    let sql = "select 1 as a \\gset\nselect :a, :'a', '\\gset', x::a, :ab;\n";
+    let found: Vec<(usize, String)> = statements(sql);
+    assert_eq!(found.len(), 2, "{found:?}");
+    assert_eq!(
+        (found[0].0, found[0].1.as_str()),
+        (0, "select 1 as a \\gset")
+    );
+    let variables = BTreeMap::from([("a".to_owned(), "it's".to_owned())]);
+    assert_eq!(
+        (found[1].0, with_variables(&found[1].1, &variables).as_str()),
+        (1, "select it's, 'it''s', '\\gset', x::a, :ab")
+    );
     assert_eq!(
         blocks("```sql\na\n```\n```sql skip\nb\n```\n```sh\nc\n```\n  ```sql\nd\n  ```\n"),
         [(2, "a\n".into()), (11, "d\n".into())]
@@ -169,13 +242,12 @@ async fn the_sql_of_every_page_runs() {
             server.database("readme").await
         };
         let session = db.connect().await;
+        // As a reader has it.
+        session.sql("set fetchq.queue_defaults = ''").await;
+        let mut variables = BTreeMap::new();
         for (line, statement) in statements {
-            if let Err(e) = session.simple_query(&statement).await {
-                wrong.push(format!(
-                    "{name}:{line}: {statement}\n  {} {}",
-                    state_of(&e),
-                    error_of(&e).message()
-                ));
+            if let Err(e) = run(&session, &statement, &mut variables).await {
+                wrong.push(format!("{name}:{line}: {statement}\n  {e}"));
             }
         }
         drop(session);

@@ -27,7 +27,7 @@ async fn lease_all(session: &Session) -> String {
         .sql("select fetchq.doc_put('q', 'd' || i, '{}') from generate_series(1, 6) i")
         .await;
     let lease = session
-        .text("select distinct lease from fetchq.doc_lease('q', 6, '1 hour')")
+        .text("select distinct lease from fetchq.doc_pick('q', 0, 6, '1 hour')")
         .await;
     let list: Vec<String> = (1..)
         .zip(ACTIONS)
@@ -229,7 +229,7 @@ async fn what_a_trigger_changes_in_a_settled_document_is_kept_and_counted() {
     counters_are_exact(&mut session, "q").await;
     // It can be picked, with its new priority.
     session.sql("update fetchq_data.q__docs set next_iteration = now() where status = 0; select fetchq.mnt_run('q', 10)").await;
-    let picked = "select priority from fetchq.doc_lease('q', 1)";
+    let picked = "select priority from fetchq.doc_pick('q', 1)";
     assert_eq!(session.column(picked).await, ["7"]);
     db.remove().await;
 }

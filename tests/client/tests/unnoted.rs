@@ -17,7 +17,7 @@ async fn a_pick_of_the_transaction_that_changes_the_trigger_makes_no_floors() {
         "create extension fetchq",
         "select fetchq.queue_create('q')",
         "select fetchq.doc_put('q', 'first')",
-        "select fetchq.doc_drop('q', subject) from fetchq.doc_lease('q', 1)",
+        "select fetchq.doc_drop('q', subject, lease) from fetchq.doc_lease('q', 1)",
         "begin",
         "alter table fetchq_data.q__docs disable trigger fetchq_ready",
         "alter table fetchq_data.q__docs enable always trigger fetchq_ready",
@@ -64,7 +64,7 @@ async fn lists_with_falling_numbers_are_found() {
             "select fetchq.queue_create('q')",
             "alter table fetchq_data.q__docs alter column seq set increment by -1 set minvalue -1000 restart with 100",
             "select fetchq.doc_put('q', 'first')",
-            "select fetchq.doc_drop('q', subject) from fetchq.doc_lease('q', 10)",
+            "select fetchq.doc_drop('q', subject, lease) from fetchq.doc_lease('q', 10)",
             "select from fetchq.doc_lease('q', 10)",
             &append,
         ] {

@@ -45,10 +45,10 @@ select subject, settled from fetchq.doc_drop_many('rq_many', array['b']);
 select subject from fetchq.doc_pick('rq_many', 0, 2, '5m');
 select subject, settled from fetchq.doc_complete_many('rq_many', array['d']);
 select * from fetchq.doc_put_many('rq_many', '[
-    {"subject": "a", "payload": {"not": "taken"}},
+    {"subject": "a", "payload": {"not": "taken"}, "mode": "once"},
     {"subject": "new"},
     {"subject": "c", "version": 2, "priority": 4, "payload": {"moved": true}},
-    {"subject": "d", "payload": {"stays": "completed"}},
+    {"subject": "d", "payload": {"stays": "completed"}, "mode": "replace,once"},
     {"subject": "new", "priority": 8, "next_iteration": "2030-01-01"}]', 'replace');
 select * from test.many where subject in ('a', 'c', 'd', 'new') order by subject;
 select test.error($$select * from fetchq.doc_put_many('rq_many', '[{"subjet": "x"}]', 'replace')$$);

@@ -2,7 +2,8 @@
 select was_created from fetchq.queue_create('rq_ds', '{"lease": "7 minutes", "max_attempts": 5}');
 select fetchq.doc_put('rq_ds', 's' || i, '{"n": 1}') from generate_series(1, 30) i;
 create table held (subject text primary key, lease bigint);
-insert into held select subject, lease from fetchq.doc_lease('rq_ds', 20);
+insert into held select subject, lease from fetchq.doc_lease('rq_ds', 16);
+insert into held select subject, lease from fetchq.doc_pick('rq_ds', 0, 4, '7 minutes');
 -- A settlement of a document with its lease.
 create function one(subject text, what jsonb) returns jsonb language sql as $$
     select jsonb_build_object('subject', $1) || coalesce((select jsonb_build_object('lease', h.lease) from held h where h.subject = $1), '{}') || what
@@ -108,7 +109,7 @@ select test.error($$select * from fetchq.docs_settle('rq_ds', jsonb_build_array(
 select test.error($$select * from fetchq.docs_settle('rq_ds', jsonb_build_array('{"subject": "s1", "action": "reject", "message": "\ud800"}'::jsonb))$$);
 truncate fetchq_data.rq_ds__logs;
 select count(*) from fetchq.doc_put_many('rq_ds', (select jsonb_agg(jsonb_build_object('subject', 'r' || i, 'priority', 9)) from generate_series(1, 9) i));
-select array_agg(subject order by subject) from fetchq.doc_lease('rq_ds', 9);
+select array_agg(subject order by subject) from fetchq.doc_pick('rq_ds', 0, 9, '1h');
 select subject, outcome from fetchq.docs_settle('rq_ds', jsonb_build_array(
     jsonb_build_object('subject', 'r1', 'action', 'reject', 'message', repeat('𝄞', 5000)),
     jsonb '{"subject": "r2", "action": "reject"}', jsonb '{"subject": "r3", "action": "reject", "message": null, "details": [1]}',
@@ -145,6 +146,6 @@ rollback;
 select test.delta('rq_ds2'), test.exact('rq_ds2');
 
 drop view documents;
-select fetchq.queue_drop('rq_ds'), fetchq.queue_drop('rq_ds2');
+select (fetchq.queue_drop('rq_ds')).was_dropped, (fetchq.queue_drop('rq_ds2')).was_dropped;
 drop table held, before, bad, many;
 drop function one(text, jsonb);

@@ -159,9 +159,10 @@ select fetchq.doc_put('rq_hist', 'l' || i, priority => 10 - i, max_attempts => 1
 select subject from fetchq.doc_lease('rq_hist', 4, '1 hour', worker => 'alice');
 select subject from fetchq.doc_lease('rq_hist', 3, '1 hour');
 set fetchq.worker = 'somebody else';
-select fetchq.doc_complete('rq_hist', 'l1'), fetchq.doc_drop('rq_hist', 'l2'), fetchq.doc_reject('rq_hist', 'l3', 'no');
-select subject, outcome from fetchq.docs_settle('rq_hist', '[{"subject": "l4", "action": "kill"}, {"subject": "l5", "action": "complete"}, {"subject": "l6", "action": "complete"}]');
-select subject, settled from fetchq.doc_complete_many('rq_hist', '{l7}');
+select fetchq.doc_complete('rq_hist', 'l1', lease => test.lease_of('rq_hist', 'l1')), fetchq.doc_drop('rq_hist', 'l2', lease => test.lease_of('rq_hist', 'l2')),
+    fetchq.doc_reject('rq_hist', 'l3', 'no', lease => test.lease_of('rq_hist', 'l3'));
+select subject, outcome from fetchq.docs_settle('rq_hist', (select jsonb_agg(jsonb_build_object('subject', s, 'lease', test.lease_of('rq_hist', s), 'action', case s when 'l4' then 'kill' else 'complete' end)) from unnest('{l4,l5,l6}'::text[]) s));
+select subject, settled from fetchq.doc_complete_many('rq_hist', '{l7}', lease => test.lease_of('rq_hist', 'l7'));
 select fetchq.doc_cancel('rq_hist', 'l8');
 select subject from fetchq.doc_pop('rq_hist', 0, 1);
 select outcome, subject, worker from fetchq.history where subject like 'l%' order by subject;

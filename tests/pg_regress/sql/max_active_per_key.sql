@@ -7,7 +7,7 @@ begin
     return (select success from fetchq.mnt_job_run(1));
 end $$;
 create function test.lease() returns text language sql as
-$$ select string_agg(subject, ' ' order by subject) from fetchq.doc_lease('flow', 100, '1 hour') $$;
+$$ select string_agg(subject, ' ' order by subject) from fetchq.doc_pick('flow', 0, 100, '1 hour') $$;
 -- The documents of each key in the order in which they became ready: active with a star, blocked in
 -- brackets, planned with a question mark.
 create view test.keys as
@@ -182,7 +182,7 @@ select from fetchq.queue_configure('flow', '{"max_active_per_key": 2}');
 call test.put('a1 a2 a3 a4');
 update fetchq_data.flow__docs set status = 2, attempts = 1, next_iteration = now() - interval '1 second' where subject = 'a4';
 select * from test.keys;
-select fetchq.doc_complete('flow', subject) from fetchq.doc_lease('flow', 1, '1 hour');
+select fetchq.doc_complete('flow', subject) from fetchq.doc_pick('flow', 0, 1, '1 hour');
 select * from test.keys;
 select * from fetchq.mnt_run('flow', 10);
 select * from test.keys;
@@ -239,14 +239,15 @@ select from fetchq.queue_configure('flow', '{"ordered": true, "max_attempts": 77
 select from fetchq.queue_configure('flow', '{"ordered": true, "max_active_per_key": 2}');
 select s -> 'max_active_per_key' as n, s -> 'ordered' as ordered, s -> 'max_attempts' as attempts from fetchq.queue_settings('flow') s;
 select was_created from fetchq.queue_create('other', '{"ordered": true, "max_active_per_key": 2}');
-insert into fetchq.queue_defaults values ('max_active_per_key', '101');
-insert into fetchq.queue_defaults values ('max_active_per_key', '7');
+set fetchq.queue_defaults = '{"max_active_per_key": 101}';
+select was_created from fetchq.queue_create('other');
+set fetchq.queue_defaults = '{"max_active_per_key": 7}';
 select was_created from fetchq.queue_create('other');
 select fetchq.queue_settings('other') -> 'max_active_per_key' as n;
 select was_created from fetchq.queue_create('third', '{"ordered": true}');
 select was_created from fetchq.queue_create('third', '{"ordered": true, "max_active_per_key": null}');
 select was_created from fetchq.queue_create('other', '{"max_active_per_key": 8}');
-delete from fetchq.queue_defaults;
+reset fetchq.queue_defaults;
 begin isolation level repeatable read;
 select from fetchq.queue_configure('flow', '{"max_active_per_key": 3}');
 rollback;

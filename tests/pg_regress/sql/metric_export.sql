@@ -20,7 +20,7 @@ select fetchq.doc_put('rq_mon', 'later', next_iteration => now() + interval '1 h
 select fetchq.doc_put('rq_mon', 'overdue', next_iteration => now() + interval '1 hour');
 update fetchq_data.rq_mon__docs set next_iteration = now() - interval '2 minutes' where subject = 'overdue';
 select labels, value between 120 and 180 as is_two_minutes from fetchq.metric_export('fetchq_planned_overdue_seconds') where value > 0;
-select subject from fetchq.doc_lease('rq_mon', 7) order by 1;
+select subject from fetchq.doc_pick('rq_mon', 7) order by 1;
 select fetchq.doc_complete('rq_mon', 's1'), fetchq.doc_kill('rq_mon', 's2'), fetchq.doc_drop('rq_mon', 's3'),
     fetchq.doc_reschedule('rq_mon', 's4', now() + interval '1 day'), fetchq.doc_reject('rq_mon', 's5', 'no', delay => '1 hour');
 update fetchq_data.rq_mon__docs set next_iteration = now() - interval '1 minute' where subject = 's6';

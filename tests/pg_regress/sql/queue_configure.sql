@@ -190,46 +190,12 @@ select subject from fetchq.doc_pick('rq_conf_2', 9);
 commit;
 select was_dropped from fetchq.queue_drop('rq_conf_2');
 
--- Defaults of new queues.
-insert into fetchq.queue_defaults values ('max_attempts', '7'), ('retry', '{"base": "1 min", "jitter": 0.5}'), ('dead_letter', '"rq_conf_dead"'), ('max_active', '4');
-select was_created from fetchq.queue_create('rq_conf_2');
-select test.configure('{}', 'rq_conf_2'), jsonb_pretty(fetchq.queue_settings('rq_conf_2'));
-select was_dropped from fetchq.queue_drop('rq_conf_2');
--- What the call names holds; null is the default of fetchq.
-select was_created from fetchq.queue_create('rq_conf_2', '{"max_attempts": 8, "retry": {"base": null}, "dead_letter": null}');
-select s -> 'max_attempts' as max_attempts, s -> 'retry' as retry, s -> 'dead_letter' as dead_letter, s -> 'max_active' as max_active from fetchq.queue_settings('rq_conf_2') s;
-select test.configure('{"max_active": null}', 'rq_conf_2');
-select was_dropped from fetchq.queue_drop('rq_conf_2');
--- The dead-letter queue of all others has none itself, and must exist before them.
-select was_dropped from fetchq.queue_drop('rq_conf_dead');
-select test.error($$select fetchq.queue_create('rq_conf_2')$$);
-select was_created from fetchq.queue_create('rq_conf_dead');
-select fetchq.queue_settings('rq_conf_dead') -> 'dead_letter' as dead_letter;
--- Rows that are not valid are refused when they are written.
-select settings, regexp_replace(test.error(format('insert into fetchq.queue_defaults select * from jsonb_each(%L)', settings)), ' \| .*', '') as error
-from test.bad where settings like '{%' and n % 5 = 0 order by n;
-select test.error($$update fetchq.queue_defaults set value = '0' where setting = 'max_attempts'$$);
-select test.error($$update fetchq.queue_defaults set setting = 'nope' where setting = 'max_attempts'$$);
-select test.error($$insert into fetchq.queue_defaults values ('lease', null)$$);
-select test.error($$insert into fetchq.queue_defaults values (null, '1')$$);
--- Where one is there all the same, the error says so.
-begin;
-alter table fetchq.queue_defaults drop constraint queue_defaults_valid;
-insert into fetchq.queue_defaults values ('max_atempts', '3');
-select test.error($$select fetchq.queue_create('rq_conf_2')$$);
-select was_created from fetchq.queue_create('rq_conf');
-rollback;
--- Only the owner of the extension writes them.
+-- A role without rights.
 create role regress_fetchq_conf;
 grant usage on schema fetchq, fetchq_data, test to regress_fetchq_conf;
 grant execute on function fetchq.queue_create to regress_fetchq_conf;
 set role regress_fetchq_conf;
-select test.error($$insert into fetchq.queue_defaults values ('lease', '"1 min"')$$);
-select test.error($$delete from fetchq.queue_defaults$$);
--- They hold for the queues of every role, which needs the right to push into the dead-letter queue.
-select test.error($$select fetchq.queue_create('rq_conf_2')$$);
-select was_created from fetchq.queue_create('rq_conf_2', '{"dead_letter": null}');
-select fetchq.queue_settings('rq_conf_2') -> 'max_attempts' as max_attempts;
+select was_created from fetchq.queue_create('rq_conf_2');
 -- A role without rights on a queue learns nothing about it.
 select was_created from fetchq.queue_create('rq_conf', '{"max_attempts": 2}');
 select test.error($$select fetchq.queue_settings('rq_conf')$$);
@@ -255,7 +221,6 @@ select was_dropped from fetchq.queue_drop('rq_conf_2');
 reset role;
 select was_dropped from fetchq.queue_drop('rq_conf');
 select was_dropped from fetchq.queue_drop('rq_conf_dead');
-delete from fetchq.queue_defaults;
 drop owned by regress_fetchq_conf;
 drop role regress_fetchq_conf;
 drop view test.effects, test.bad, test.everything;

@@ -75,9 +75,9 @@ drop function test.order_placed();
 -- Dead letters. A document whose dead-letter queue is elsewhere stays with its worker.
 select test.error($$select fetchq.queue_configure('rq_here', '{"dead_letter": "rq_gone"}')$$);
 select test.error($$select * from fetchq.queue_create('rq_new', '{"dead_letter": "rq_gone"}')$$);
-insert into fetchq.queue_defaults values ('dead_letter', '"rq_gone"');
+set fetchq.queue_defaults = '{"dead_letter": "rq_gone"}';
 select test.error($$select * from fetchq.queue_create('rq_new')$$);
-delete from fetchq.queue_defaults;
+reset fetchq.queue_defaults;
 update fetchq.queues set dead_letter = 'rq_gone', max_attempts = 1 where name = 'rq_here';
 select fetchq.doc_push('rq_here', s) from unnest('{a,b}'::text[]) s;
 select count(*) from fetchq.doc_pick('rq_here', 0, 2, '0s');

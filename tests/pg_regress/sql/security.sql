@@ -86,7 +86,7 @@ group by g.rolname, c.relname, a.privilege_type order by 1, 2, 3;
 set client_min_messages = error;
 select fetchq.doc_push('rq_sec', s) from unnest('{p1,p2,k1,a1}'::text[]) s;
 update fetchq_data.rq_sec__docs set status = -1 where subject = 'k1';
-update fetchq_data.rq_sec__docs set status = 2, lease = 7, attempts = 1, next_iteration = now() + interval '1 hour' where subject = 'a1';
+update fetchq_data.rq_sec__docs set status = 2, lease = 8, attempts = 1, next_iteration = now() + interval '1 hour' where subject = 'a1';
 -- The counters, by which lease_list() finds the queues with leases, do not know of plain SQL.
 do $$ begin perform fetchq.metric_reset('rq_sec'); end $$;
 select fetchq.schedule_create('rq_sec_s', 'rq_sec', '@daily', starts_at => '2100-01-01');
@@ -113,7 +113,7 @@ insert into test.calls (call) values
     ('doc_pick(''rq_sec'')'), ('doc_lease(''rq_sec'')'), ('doc_lease_any(array[''rq_sec''])'), ('doc_pop(''rq_sec'')'),
     ('doc_complete(''rq_sec'', ''a1'')'), ('doc_complete_many(''rq_sec'', array[''a1''])'), ('doc_kill(''rq_sec'', ''a1'')'), ('doc_drop(''rq_sec'', ''a1'')'), ('doc_drop_many(''rq_sec'', array[''a1''])'),
     ('doc_reschedule(''rq_sec'', ''a1'', now())'), ('doc_reschedule_many(''rq_sec'', array[''a1''], now())'), ('doc_snooze(''rq_sec'', ''a1'', now())'), ('doc_reject(''rq_sec'', ''a1'', ''m'', ''{}'')'),
-    ('log_error(''rq_sec'', ''a1'', ''m'', ''{}'')'), ('doc_extend(''rq_sec'', ''a1'', ''1 hour'', 7)'), ('lease_extend(''rq_sec'', 7)'), ('doc_cancel(''rq_sec'', ''p1'')'), ('doc_revive(''rq_sec'', ''k1'')'),
+    ('log_error(''rq_sec'', ''a1'', ''m'', ''{}'')'), ('doc_extend(''rq_sec'', ''a1'', ''1 hour'', 8)'), ('docs_extend(''rq_sec'', ''[{"subject": "a1", "lease": 8}]'')'), ('doc_cancel(''rq_sec'', ''p1'')'), ('doc_revive(''rq_sec'', ''k1'')'),
     ('doc_get(''rq_sec'', ''p1'')'), ('docs_list(''rq_sec'')'), ('doc_errors(''rq_sec'', ''p1'')'), ('queue_stats(''rq_sec'')'),
     ('docs_retry(''rq_sec'', ''{}'')'), ('doc_set_due(''rq_sec'', ''p1'', now())'), ('doc_set_priority(''rq_sec'', ''p1'', 1)'), ('docs_set_due(''rq_sec'', now(), filter => ''{"all": true}'')'), ('metric_history(''rq_sec'')'), ('schedule_tick(''rq_sec_s'')'), ('docs_kill(''rq_sec'', ''{"all": true}'')'), ('docs_drop(''rq_sec'', ''{"all": true}'')'), ('docs_set_priority(''rq_sec'', 1, ''{}'')'), ('docs_move(''rq_sec'', ''rq_sec_letters'', ''{"all": true}'')'), ('queue_redrive(''rq_sec'')'),
     ('queue_get_id(''rq_sec'')'), ('queue_status(''rq_sec'')'), ('queue_top(''rq_sec'', 0, 1, 0)'), ('queue_history(''rq_sec'')'), ('queue_grants(''rq_sec'')'), ('queue_drop_version(''rq_sec'', 1)'), ('ready_floors(''rq_sec'')'), ('worker_stop_requested(''rq_sec'', ''w'', now())'),

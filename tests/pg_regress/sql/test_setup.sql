@@ -37,6 +37,10 @@ begin
     return coalesce(changed, 'nothing');
 end $$;
 
+-- The number of the lease that holds a document, for what a test settles in place of its worker.
+create function test.lease_of(queue text, subject text) returns bigint language sql as
+$$ select l.lease from fetchq.lease_list($1) l where l.subject = $2 $$;
+
 -- 'exact', or the gauges that differ from a count of the documents.
 create function test.exact(queue text) returns text language plpgsql as $$
 declare

@@ -38,7 +38,9 @@ pub async fn document(context: &Context, fields: &Fields, what: &str) -> Result<
             )
         }
         "doc_release" => {
-            let sql = "select fetchq.doc_snooze($1, $2)::bigint as affected";
+            // Whoever has it, so its number is looked up. A lease of fetchq 4 may have none.
+            let sql = "select fetchq.doc_snooze($1, $2, lease => (\
+                    select lease from fetchq.lease_list($1) where subject = $2))::bigint as affected";
             (
                 affected(context, sql, &[&queue, &subject]).await?,
                 "was given back; the attempt does not count",

@@ -10,7 +10,7 @@ async fn who_may_read_may_wait() {
     let session = db.connect().await;
     queue(&session, DEAD).await;
     session
-        .sql("select fetchq.doc_lease('q', 2); select fetchq.doc_reject('q', 'a', 'why')")
+        .sql("select fetchq.doc_pick('q', 2); select fetchq.doc_reject('q', 'a', 'why')")
         .await;
     session
         .sql(&format!(
@@ -46,7 +46,7 @@ async fn a_dead_letter_of_an_older_queue_with_the_name_is_not_that_of_this_one()
     let session = db.connect().await;
     queue(&session, DEAD).await;
     session
-        .sql("select fetchq.doc_lease('q', 2); select fetchq.doc_reject('q', 'a', 'of the older queue')")
+        .sql("select fetchq.doc_pick('q', 2); select fetchq.doc_reject('q', 'a', 'of the older queue')")
         .await;
     assert_eq!(session.rows(CALL).await, ["killed||of the older queue"]);
     session.sql("select fetchq.queue_drop('q')").await;

@@ -23,7 +23,7 @@ async fn two_hundred_sessions_get_their_own_results() {
     let session = db.connect().await;
     session.sql("select fetchq.queue_create('q')").await;
     session
-        .sql("select fetchq.doc_push('q', 's' || i) from generate_series(0, 199) i; select fetchq.doc_lease('q', 200, '1 hour')")
+        .sql("select fetchq.doc_push('q', 's' || i) from generate_series(0, 199) i; select fetchq.doc_pick('q', 0, 200, '1 hour')")
         .await;
     let mut all = Vec::new();
     for n in 0..200 {
@@ -83,7 +83,7 @@ async fn no_wake_up_is_lost() {
     let worker = tokio::spawn(async move {
         let mut done = 0;
         while done < 400 {
-            worker.sql("begin; select fetchq.doc_lease('q', 10)").await;
+            worker.sql("begin; select fetchq.doc_pick('q', 10)").await;
             worker.sql("commit").await;
             done += worker
                 .rows("select subject from fetchq_data.q__docs where status = 2")
@@ -257,7 +257,7 @@ async fn a_batch_wakes_only_who_waits_for_its_documents() {
                     .await;
                 if *is_leased {
                     session
-                        .sql("select fetchq.doc_lease('q', 3, '1 hour')")
+                        .sql("select fetchq.doc_pick('q', 0, 3, '1 hour')")
                         .await;
                 }
                 let waiting = waits(&db, CALL).await;

@@ -230,7 +230,7 @@ const WAYS: &[(&str, &str, &str, &str)] = &[
     (
         "{}",
         "lease",
-        "select fetchq.doc_snooze('q', 'a'); select fetchq.doc_lease('q', 2); select fetchq.doc_reschedule('q', 'a', now()); select fetchq.doc_lease('q', 2); select fetchq.doc_complete('q', 'a', result => '6')",
+        "select fetchq.doc_snooze('q', 'a'); select fetchq.doc_pick('q', 2); select fetchq.doc_reschedule('q', 'a', now()); select fetchq.doc_pick('q', 2); select fetchq.doc_complete('q', 'a', result => '6')",
         "completed|6|",
     ),
 ];
@@ -245,7 +245,7 @@ async fn all_ways(session: &Session, db: &Database) {
         queue(session, settings).await;
         if *before == "lease" {
             session
-                .sql("select fetchq.doc_lease('q', 2, '1 hour')")
+                .sql("select fetchq.doc_pick('q', 0, 2, '1 hour')")
                 .await;
         }
         let waiting = waits(db, CALL).await;
@@ -296,7 +296,7 @@ async fn what_wakes_nobody_is_seen_at_the_next_look() {
     ] {
         queue(&session, "{}").await;
         session
-            .sql("select fetchq.doc_lease('q', 2, '1 hour')")
+            .sql("select fetchq.doc_pick('q', 0, 2, '1 hour')")
             .await;
         let waiting = waits(&db, CALL).await;
         asleep(&session, 1).await;
@@ -316,7 +316,7 @@ async fn a_document_that_was_settled_before_somebody_waited_in_an_open_transacti
     let (session, other) = (db.connect().await, db.connect().await);
     queue(&session, "{}").await;
     session
-        .sql("select fetchq.doc_lease('q', 2, '1 hour')")
+        .sql("select fetchq.doc_pick('q', 0, 2, '1 hour')")
         .await;
     // Nobody waits when it is settled, so its subject is not noted.
     session
@@ -336,7 +336,7 @@ async fn a_newer_document_with_the_subject_is_another_one() {
     // Its subject is in use in the dead-letter queue, so the dead letter gets another one.
     queue(&session, DEAD).await;
     session
-        .sql("select fetchq.doc_push('dead', 'a'); select fetchq.doc_lease('q', 2)")
+        .sql("select fetchq.doc_push('dead', 'a'); select fetchq.doc_pick('q', 2)")
         .await;
     let waiting = waits(&db, CALL).await;
     asleep(&session, 1).await;
@@ -346,10 +346,10 @@ async fn a_newer_document_with_the_subject_is_another_one() {
     assert_eq!(woken(waiting, "reject").await.unwrap(), "killed||renamed");
     // An older dead letter says nothing of a document that was dropped.
     session
-        .sql("select fetchq.queue_truncate('dead'); select fetchq.doc_lease('q', 1); select fetchq.doc_kill('q', 'a', message => 'old')")
+        .sql("select fetchq.queue_truncate('dead'); select fetchq.doc_pick('q', 1); select fetchq.doc_kill('q', 'a', message => 'old')")
         .await;
     session
-        .sql("select fetchq.doc_push('q', 'a'); select fetchq.doc_lease('q', 1)")
+        .sql("select fetchq.doc_push('q', 'a'); select fetchq.doc_pick('q', 1)")
         .await;
     let waiting = waits(&db, CALL).await;
     asleep(&session, 1).await;
@@ -358,7 +358,7 @@ async fn a_newer_document_with_the_subject_is_another_one() {
     // Nor does an older entry of the history.
     queue(&session, HISTORY).await;
     session
-        .sql("select fetchq.doc_lease('q', 2); select fetchq.doc_complete('q', 'a', result => '1')")
+        .sql("select fetchq.doc_pick('q', 2); select fetchq.doc_complete('q', 'a', result => '1')")
         .await;
     session
         .sql("select fetchq.doc_push('q', 'a'); select fetchq.queue_configure('q', '{\"history\": {\"dropped\": null}}')")
@@ -366,7 +366,7 @@ async fn a_newer_document_with_the_subject_is_another_one() {
     let waiting = waits(&db, CALL).await;
     asleep(&session, 1).await;
     session
-        .sql("select fetchq.doc_lease('q'); select fetchq.doc_drop('q', 'a')")
+        .sql("select fetchq.doc_pick('q'); select fetchq.doc_drop('q', 'a')")
         .await;
     assert_eq!(woken(waiting, "drop").await.unwrap(), "dropped||");
     db.remove().await;
@@ -379,7 +379,7 @@ async fn when_the_time_is_over_the_status_tells_it() {
     queue(&session, "{}").await;
     let call = "call fetchq.doc_await('q', 'a', '100 ms')";
     assert_eq!(session.rows(call).await, ["pending||"]);
-    session.sql("select fetchq.doc_lease('q', 2)").await;
+    session.sql("select fetchq.doc_pick('q', 2)").await;
     assert_eq!(session.rows(call).await, ["active||"]);
     session
         .sql("select fetchq.doc_snooze('q', 'a', now() + interval '1 hour')")
@@ -441,7 +441,7 @@ async fn a_queue_that_is_dropped_ends_the_wait() {
     queue(&session, "{}").await;
     session
         .sql(&format!(
-            "alter database {} set default_transaction_isolation = 'repeatable read'; select fetchq.doc_lease('q', 2)",
+            "alter database {} set default_transaction_isolation = 'repeatable read'; select fetchq.doc_pick('q', 2)",
             db.name
         ))
         .await;
@@ -474,7 +474,7 @@ async fn on_a_standby_the_document_is_looked_at_again_and_again() {
     })
     .await;
     session
-        .sql("select fetchq.doc_lease('q'); select fetchq.doc_complete('q', 'a', result => '9')")
+        .sql("select fetchq.doc_pick('q'); select fetchq.doc_complete('q', 'a', result => '9')")
         .await;
     assert_eq!(waiting.await.unwrap(), ["completed|9|"]);
     standby.stop("immediate");

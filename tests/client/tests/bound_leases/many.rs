@@ -55,7 +55,9 @@ async fn calls_read_no_worker_sessions_of_others() {
     let (subject, lease) = leased.split_once('|').unwrap();
     let calls = [
         format!("select fetchq.doc_extend('mine', '{subject}', '1 hour', lease => {lease})"),
-        format!("select fetchq.lease_extend('mine', {lease}, '1 hour')"),
+        format!(
+            "select fetchq.docs_extend('mine', '[{{\"subject\": \"{subject}\", \"lease\": {lease}}}]', '1 hour')"
+        ),
         "select fetchq.mnt_run('mine', 10)".to_owned(),
         "select fetchq.mnt_job_run(1)".to_owned(),
     ];

@@ -19,11 +19,11 @@ async fn a_lease_that_another_session_ends_is_lost_alone() {
         let number = lease(&session, 14).await;
         // The other session cancels d3, settles d5, and picks d8 after it has expired.
         other
-            .sql(
-                "select fetchq.doc_cancel('q', 'd3'); select fetchq.doc_drop('q', 'd5');
+            .sql(&format!(
+                "select fetchq.doc_cancel('q', 'd3'); select fetchq.doc_drop('q', 'd5', {number});
                  update fetchq_data.q__docs set next_iteration = now() - interval '1 second' where subject = 'd8';
-                 select fetchq.mnt_reschedule_orphans('q', 10)",
-            )
+                 select fetchq.mnt_reschedule_orphans('q', 10)"
+            ))
             .await;
         assert_eq!(
             other
@@ -66,7 +66,9 @@ async fn the_warning_about_documents_that_were_not_settled_has_a_state() {
     let list = r#"'[{"subject": "d1", "lease": 7, "action": "drop"}, {"subject": "d2", "action": "drop"}]'"#;
     session.notices();
     session
-        .sql(&format!("select fetchq.docs_next('q', {list})"))
+        .sql(&format!(
+            "select fetchq.docs_next('q', {list}, on_lost => 'warning')"
+        ))
         .await;
     let notices = session.notices();
     let [warning] = &notices[..] else {
@@ -81,8 +83,8 @@ async fn the_warning_about_documents_that_were_not_settled_has_a_state() {
         "2 of 2 documents of queue \"q\" were not settled: \"d1\" (it was picked again), \"d2\" (there is no such document)"
     );
     assert!(warning.hint().unwrap_or("").contains("on_lost"));
-    // With the same SQLSTATE it is an error, and silence by request only.
-    let fails = format!("select fetchq.docs_next('q', {list}, on_lost => 'error')");
+    // With the same SQLSTATE it is an error unless the caller says otherwise.
+    let fails = format!("select fetchq.docs_next('q', {list})");
     let error = session.query(&fails, &[]).await.expect_err("an error");
     assert_eq!(state_of(&error), "55000");
     session

@@ -26,18 +26,18 @@ async fn overlapping_lists_in_opposite_order_do_not_deadlock() {
             .await;
         for round in 0..ROUNDS {
             session.sql("select fetchq.queue_truncate('q', true)").await;
-            lease(&session, DOCUMENTS).await;
+            let lease = lease(&session, DOCUMENTS).await;
             let settled = Arc::new(AtomicUsize::new(0));
             let barrier = Arc::new(Barrier::new(2));
             let mut sessions = Vec::new();
             for number in 0..2 {
                 let one = db.connect().await;
                 let (settled, barrier) = (settled.clone(), barrier.clone());
-                // Without a lease number, so that each document can be settled by both. The second
-                // one takes other actions, too.
+                // With the same lease number, so that each document can be settled by both. The
+                // second one takes other actions, too.
                 let list = match number {
-                    0 => mixed(1..=DOCUMENTS, "null"),
-                    _ => mixed((1..=DOCUMENTS).rev(), "null")
+                    0 => mixed(1..=DOCUMENTS, &lease),
+                    _ => mixed((1..=DOCUMENTS).rev(), &lease)
                         .replace("complete", "drop")
                         .replace(", \"result\": 7", ""),
                 };
@@ -52,7 +52,7 @@ async fn overlapping_lists_in_opposite_order_do_not_deadlock() {
                         let is_word = |row: &&tokio_postgres::Row| row.get::<_, &str>(0) == word;
                         outcomes.iter().filter(is_word).count()
                     };
-                    assert_eq!(of("settled") + of("not_active") + of("missing"), DOCUMENTS);
+                    assert_eq!(of("settled") + of("lost") + of("missing"), DOCUMENTS);
                     settled.fetch_add(of("settled"), Ordering::Relaxed);
                 }));
             }

@@ -12,7 +12,7 @@ async fn leases(db: &Database) -> tokio::task::JoinHandle<Vec<String>> {
             .await;
         assert_eq!(ready, "q");
         session
-            .column("select subject from fetchq.doc_lease('q')")
+            .column("select subject from fetchq.doc_pick('q')")
             .await
     })
 }

@@ -159,6 +159,7 @@ async fn a_call_without_its_right_names_the_grant_that_is_missing() {
 /// The calls of a reader, as a role that only puts makes them.
 const READER_CALLS: &[&str] = &[
     "select fetchq.doc_get('q', 'p')",
+    "select fetchq.doc_explain('q', 'p')",
     "select fetchq.docs_list('q')",
     "select fetchq.doc_errors('q', 'p')",
     "call fetchq.queue_wait('{q}', '0')",

@@ -78,7 +78,7 @@ async fn without_the_library_preloaded() {
                 .sql("call fetchq.queue_wait(array['q'], '30 s')")
                 .await;
             session
-                .rows("select subject from fetchq.doc_lease('q', 2)")
+                .rows("select subject from fetchq.doc_pick('q', 2)")
                 .await
         })
     };

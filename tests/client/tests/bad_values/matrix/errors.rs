@@ -21,6 +21,7 @@ const SAID: &[(&str, &[&str])] = &[
     ("docs", &["document 1 of the list"]),
     ("settings", &["setting \""]),
     ("settlements", &["settlement "]),
+    ("extensions", &["extension "]),
     ("role", &["role \""]),
     ("schedule", &["neither a cron expression nor an interval"]),
     ("timezone", &["time zone"]),

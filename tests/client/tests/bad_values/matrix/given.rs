@@ -149,6 +149,30 @@ const SETTLEMENTS: &[Given] = &[
     ),
 ];
 
+const EXTENSIONS: &[Given] = &[
+    (
+        "100,000",
+        "(select jsonb_agg(s || '{\"lease\": 7}') from big, jsonb_array_elements(docs) s)",
+    ),
+    (
+        "the same twice",
+        "'[{\"subject\": \"active\", \"lease\": 7}, {\"subject\": \"active\", \"lease\": 7}]'",
+    ),
+    ("without a lease", "'[{\"subject\": \"active\"}]'"),
+    (
+        "no lease",
+        "'[{\"subject\": \"active\", \"lease\": \"x\"}]'",
+    ),
+    (
+        "bad queue",
+        "'[{\"subject\": \"active\", \"lease\": 7, \"queue\": \"no queue\"}]'",
+    ),
+    (
+        "256 letters",
+        "jsonb_build_array(jsonb_build_object('subject', repeat('🙂', 256), 'lease', 7))",
+    ),
+];
+
 /// The values for an argument.
 pub fn values(argument: &Argument, knows_infinity: bool) -> Vec<Given> {
     let ty = &argument.ty;
@@ -169,6 +193,7 @@ pub fn values(argument: &Argument, knows_infinity: bool) -> Vec<Given> {
     let more = match *ty {
         Type::INTERVAL if knows_infinity => INFINITE,
         Type::JSONB if argument.name == "settlements" => SETTLEMENTS,
+        Type::JSONB if argument.name == "extensions" => EXTENSIONS,
         _ => &[],
     };
     list.iter().chain(more).copied().collect()

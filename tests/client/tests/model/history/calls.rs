@@ -78,7 +78,7 @@ impl History {
     }
 
     pub(super) fn mode(&mut self) -> &'static str {
-        const MODES: [&str; 10] = [
+        const MODES: [&str; 12] = [
             "ignore",
             "replace",
             "merge",
@@ -89,6 +89,8 @@ impl History {
             "replace,reset",
             "merge,reset",
             "debounce,reset",
+            "once",
+            "replace,once",
         ];
         MODES[self.dice.roll(MODES.len())]
     }
@@ -105,9 +107,10 @@ impl History {
                 "select fetchq.doc_put_many('q', {}, '{mode}')",
                 self.documents()
             ),
-            // Documents that were picked before, and not only the latest subjects.
+            // Documents that were picked before, and not only the latest subjects. A leased one runs
+            // again when its lease ends.
             1 | 2 => {
-                let status = *self.dice.one(&[0, 1]);
+                let status = *self.dice.one(&[0, 1, 2, 3]);
                 let some = self.some(status);
                 format!(
                     "select fetchq.doc_put('q', d.subject, '{{}}', {at}, {version}, {priority}, '{mode}') from {some} d"
