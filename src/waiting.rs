@@ -129,8 +129,7 @@ fn wait_for<T>(until: i64, mut look: impl FnMut(bool) -> Result<Look<T>>) -> Res
 const QUEUES_AT_ONCE: usize = 16;
 
 /// Looks whether a document of one of the queues can be picked. The result is the position of that
-/// queue. `right`: what the caller needs on each. `visit` is told of each queue that is looked at, before
-/// that.
+/// queue. `right`: what the caller needs on each. `visit` gets each queue before the look at it.
 fn look(
     transactions: &Transactions,
     names: &[QueueName],

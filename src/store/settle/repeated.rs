@@ -2,7 +2,7 @@
 //! got the answer, because its connection broke.
 //!
 //! A lease is settled once, and only its worker knows its number. So a document that was settled under the
-//! number that a caller names was settled by this caller. That is told only where nothing else can have
+//! number that a caller names was settled by this caller. It says so only where nothing else can have
 //! brought the document to where it is: it could also have been cancelled, its lease could have run out,
 //! or a worker that names no number could have settled it.
 
@@ -38,7 +38,8 @@ const IS_IN_HISTORY: &str = "select from only {history} h
     where h.subject {=} $1
         and h.lease {=} $2
         and h.outcome {=} $3
-        and h.last_error is distinct from pg_catalog.format('the lease of attempt %s ran out', h.attempts)
+        and (h.last_error is null
+            or h.last_error {<>} pg_catalog.format('the lease of attempt %s ran out', h.attempts))
     limit 1";
 
 /// The error for a document that could not be settled: `Error::SettledBefore` for a settlement that is

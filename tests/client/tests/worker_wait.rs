@@ -141,7 +141,7 @@ async fn a_worker_is_woken_by_all_that_it_has_to_know() {
     }
 }
 
-/// What happens between two waits of a worker is told by the next one.
+/// The next wait of a worker tells what has happened since the one before.
 #[tokio::test]
 async fn what_happens_between_two_waits_is_not_missed() {
     let db = Server::of_suite().database("worker_wait_between").await;
@@ -172,7 +172,7 @@ async fn what_happens_between_two_waits_is_not_missed() {
     };
     let (event, next) = wait(mark).await;
     assert_eq!((event.as_str(), next > mark), ("stop", true));
-    // The request was told. The worker has its documents yet, and learns what becomes of them.
+    // The worker knows of the request. It has its documents yet, and learns what becomes of them.
     assert_eq!(wait(next).await, ("cancelled".to_owned(), next));
     // A worker that begins now is not meant.
     let event = session
