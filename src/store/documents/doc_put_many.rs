@@ -61,8 +61,7 @@ static IS_ARRAY: Statement = Statement::new("select pg_catalog.jsonb_typeof($1) 
 /// Checks the list of documents, which may have these keys.
 ///
 /// Fails with `Error::NoList` if `docs` is no JSON array, with `Error::BadDocument` for the
-/// first element that is no document, and with `Error::InList` for a
-/// subject that is empty or too long.
+/// first element that is no document, and with `Error::InList` for a subject that is empty or too long.
 fn check(spi: &Spi, docs: Arg, keys: &[&str]) -> Result<()> {
     let bad = |at: i64, reason: String| Err(Error::BadDocument { at, reason });
     if plans::run_latest(spi, &IS_ARRAY, &[docs]).get(0, 1) != Some(true) {
